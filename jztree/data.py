@@ -1,0 +1,231 @@
+"""Particle classes with padding, the friends-of-friends catalogue, and helpers to pad, squeeze and reshape them.
+
+A particle class is any pytree with a field ``pos`` of shape ``(n, d)`` and, if it is padded, ``num``: how many of the
+``n`` rows hold particles. Nothing else is asked for; the classes here are examples. Every leaf whose *leading* length is
+that of ``pos`` is a property of the particles and travels with them; all other leaves (``num``, a mass that all
+particles share) stay as they are.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_Part = TypeVar("_Part")
+Array = jax.Array | np.ndarray
+
+
+def static_field(**kwargs: Any) -> Any:
+    """A dataclass field that is part of the pytree structure: compiled in, not traced."""
+    return field(metadata={"static": True}, **kwargs)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True, slots=True)
+class Pos:
+    """Positions.
+
+    pos: ``(n, d)`` float32 or float64.
+    num: how many leading rows hold particles; None means all.
+    num_total: the number of particles on all devices together, known when the function is traced.
+    """
+
+    pos: Array
+    num: int | Array | None = None
+    num_total: int | None = static_field(default=None)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True, slots=True)
+class PosMass:
+    """Positions and masses.
+
+    pos: ``(n, d)`` float32 or float64.
+    mass: ``(n,)``, or a scalar that all particles share.
+    num, num_total: as in `Pos`.
+    """
+
+    pos: Array
+    mass: float | Array | None = None
+    num: int | Array | None = None
+    num_total: int | None = static_field(default=None)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True, slots=True)
+class ParticleData:
+    """What a snapshot holds of its particles.
+
+    pos: ``(n, d)`` float32 or float64.
+    mass: ``(n,)``, or a scalar that all particles share, or None.
+    vel: ``(n, d)`` or None.
+    id: ``(n,)`` integers or None.
+    num, num_total: as in `Pos`.
+    """
+
+    pos: Array
+    mass: float | Array | None = None
+    vel: Array | None = None
+    id: Array | None = None
+    num: int | Array | None = None
+    num_total: int | None = static_field(default=None)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True, slots=True)
+class FofCatalogue:
+    """Friends-of-friends groups, a row a group, in the order of the groups' first particles in z-order.
+
+    Only the first ``ngroups`` rows hold groups; the rest is zero. Lengths, velocities and masses have the units of the
+    particles. Sums are taken in float64. ``d`` is the number of dimensions, ``g`` the number of rows.
+
+    ngroups: scalar int32, the number of groups.
+    count: ``(g,)`` int32, particles of the group.
+    offset: ``(g,)`` int32, row of the group's first particle among the particles in group order.
+    com_pos: ``(g, d)`` centre of mass, right across the periodic boundary and inside the box (unweighted if the
+        particles have no mass).
+    com_inertia_radius: ``(g,)`` root of the mass-weighted mean squared distance from ``com_pos``.
+    max_radius: ``(g,)`` largest distance of a particle from ``com_pos``.
+    mass: ``(g,)`` total mass, or None if the particles have no mass.
+    com_vel: ``(g, d)`` mass-weighted mean velocity, or None if the particles have no velocity.
+    vel_dispersion: ``(g,)`` one-dimensional velocity dispersion: root of the mass-weighted mean squared velocity
+        relative to ``com_vel``, divided by ``d``; or None if the particles have no velocity.
+    """
+
+    ngroups: int | Array
+    count: Array
+    offset: Array
+    com_pos: Array
+    com_inertia_radius: Array
+    max_radius: Array
+    mass: Array | None = None
+    com_vel: Array | None = None
+    vel_dispersion: Array | None = None
+
+
+class RankIdx(NamedTuple):
+    """Where particles are: ``rank`` (int32) of the device and ``idx`` (int32), the row there."""
+
+    rank: jax.Array
+    idx: jax.Array
+
+
+def get_pos(part: Any) -> Any:
+    """The positions of a particle class, or ``part`` itself if it is an array of positions."""
+    return part.pos if hasattr(part, "pos") else part
+
+
+def get_num(part: Any) -> Any:
+    """How many rows of ``part`` hold particles: its ``num`` if it has one, else the length of its positions."""
+    num = getattr(part, "num", None)
+    return get_pos(part).shape[0] if num is None else num
+
+
+def map_rows(func: Callable[[Any], Any], part: _Part) -> _Part:
+    """``part`` with ``func`` applied to every leaf that has one row a particle.
+
+    part: a particle class, or an array of positions.
+    func: takes and returns an array whose leading axis runs over particles.
+    """
+    n = get_pos(part).shape[0]
+    return jax.tree.map(lambda leaf: func(leaf) if np.ndim(leaf) > 0 and leaf.shape[0] == n else leaf, part)
+
+
+def replace_num(part: _Part, num: Any) -> _Part:
+    """``part`` with another ``num``, if it has that field."""
+    if not hasattr(part, "num"):
+        return part
+    return dataclasses.replace(part, num=num)  # type: ignore[type-var]
+
+
+def pad_particles(part: _Part, npad: int) -> _Part:
+    """Append ``npad`` rows of zeros that hold no particles, to every property.
+
+    part: a particle class of ``n`` rows. Returns one of ``n + npad`` rows, with ``num`` set to what it was.
+    Raises ValueError if ``npad`` is negative.
+    """
+    if npad < 0:
+        raise ValueError(f"npad is the number of rows to append, so it cannot be negative; {npad} was given.")
+    num = get_num(part)
+    padded = map_rows(lambda leaf: jnp.pad(leaf, [(0, npad)] + [(0, 0)] * (np.ndim(leaf) - 1)), part)
+    return replace_num(padded, num)
+
+
+def squeeze_any(tree: Any, num: int | Array) -> Any:
+    """Drop the padding: the first ``num`` rows of every array in ``tree``. Not for use under a JAX transformation."""
+    return jax.tree.map(lambda leaf: leaf[: int(num)] if np.ndim(leaf) > 0 else leaf, tree)
+
+
+def squeeze_particles(part: _Part) -> _Part:
+    """``part`` without its padding. Not for use under a JAX transformation.
+
+    Takes one device's particles, ``pos`` of shape ``(n, d)`` and ``num`` a scalar, or all devices', ``(r, n, d)`` and
+    ``(r,)``, which are then joined in the order of the ranks.
+    """
+    if np.ndim(get_pos(part)) == 3:
+        return flatten_particles(part)
+    num = int(get_num(part))
+    return replace_num(map_rows(lambda leaf: leaf[:num], part), num)
+
+
+def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
+    """Deal particles out to ``ndev`` devices in equal consecutive blocks, off by one at most.
+
+    part: a particle class of ``n`` rows, all of which hold particles. Returns one whose properties have shape
+    ``(ndev, m, ...)`` with ``m = ceil(n / ndev) + npad``, and whose ``num`` is ``(ndev,)``. Properties that all
+    particles share are repeated ``ndev`` times. Not for use under a JAX transformation.
+    """
+    if ndev < 1:
+        raise ValueError(f"ndev is the number of devices, so it must be at least 1; {ndev} was given.")
+    part = squeeze_particles(part)
+    n = get_pos(part).shape[0]
+    bounds = [n * rank // ndev for rank in range(ndev + 1)]
+    rows = -(-n // ndev) + npad
+
+    def deal(leaf: Any) -> Any:
+        if np.ndim(leaf) == 0 or leaf.shape[0] != n:
+            return jnp.stack([jnp.asarray(leaf)] * ndev)
+        blocks = [leaf[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        return jnp.stack([jnp.pad(b, [(0, rows - len(b))] + [(0, 0)] * (b.ndim - 1)) for b in blocks])
+
+    dealt = jax.tree.map(deal, replace_num(part, None))
+    return replace_num(dealt, jnp.asarray(np.diff(bounds), jnp.int32))
+
+
+def flatten_particles(part: _Part) -> _Part:
+    """Join the particles of all devices, ``(r, n, ...)`` with ``num`` of shape ``(r,)``, into one set without padding.
+
+    The inverse of `expand_particles`. Not for use under a JAX transformation.
+    """
+    ndev, n = get_pos(part).shape[:2]
+    num = getattr(part, "num", None)
+    counts = np.full(ndev, n) if num is None else np.broadcast_to(np.asarray(num), (ndev,))
+
+    def join(leaf: Any) -> Any:
+        if np.ndim(leaf) >= 2 and leaf.shape[:2] == (ndev, n):
+            return jnp.concatenate([leaf[rank, : counts[rank]] for rank in range(ndev)])
+        return leaf[0] if np.ndim(leaf) > 0 and leaf.shape[0] == ndev else leaf
+
+    return replace_num(jax.tree.map(join, replace_num(part, None)), int(counts.sum()))
+
+
+def squeeze_catalogue(cata: FofCatalogue) -> FofCatalogue:
+    """``cata`` without its unused rows. Not for use under a JAX transformation."""
+    ngroups = int(cata.ngroups)
+    rows = {f.name: getattr(cata, f.name) for f in dataclasses.fields(cata) if f.name != "ngroups"}
+    return FofCatalogue(ngroups=ngroups, **squeeze_any(rows, ngroups))
+
+
+def sort_catalogue(cata: FofCatalogue) -> FofCatalogue:
+    """``cata`` with the largest groups first; groups of equal count stay in their order, unused rows stay last.
+
+    ``offset`` still points to the group's particles, which are not moved.
+    """
+    used = jnp.arange(cata.count.shape[0]) < cata.ngroups
+    order = jnp.argsort(jnp.where(used, -jnp.asarray(cata.count), 1), stable=True)
+    rows = {f.name: getattr(cata, f.name) for f in dataclasses.fields(cata) if f.name != "ngroups"}
+    return FofCatalogue(ngroups=cata.ngroups, **jax.tree.map(lambda leaf: jnp.asarray(leaf)[order], rows))
