@@ -1,0 +1,150 @@
+"""Opening HDF5 files with readable errors, and writing files so that they are complete or absent."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+PathLike = str | os.PathLike[str]
+
+
+class SnapshotError(ValueError):
+    """A file that was to be read cannot be used. The message is one sentence: what was given and what to do."""
+
+
+class OutputError(OSError):
+    """A file cannot be written. The message is one sentence: what was given and what to do."""
+
+
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[h5py.File]:
+    """An HDF5 file to read from; whatever the HDF5 library raises in the block becomes a `SnapshotError`.
+
+    path: the file.
+    Raises SnapshotError if ``path`` is missing, not a file, not HDF5, truncated or damaged.
+    """
+    try:
+        with open(path, "rb"):
+            pass
+    except FileNotFoundError:
+        raise SnapshotError(f"There is no file {path}; check the path.") from None
+    except IsADirectoryError:
+        raise SnapshotError(f"{path} is a folder where an HDF5 file is needed.") from None
+    except OSError as error:
+        raise SnapshotError(f"{path} cannot be read ({error.strerror}); check its permissions.") from None
+    if not h5py.is_hdf5(path):
+        raise SnapshotError(f"{path} is not an HDF5 file; give a snapshot in Gadget-4 or AREPO HDF5 format.")
+    try:
+        with h5py.File(path, "r") as file:
+            yield file
+    except SnapshotError:
+        raise
+    except (OSError, RuntimeError, KeyError) as error:
+        raise SnapshotError(f"{path} is truncated or damaged ({_reason(error)}); copy or write it again.") from error
+
+
+def _reason(error: Exception) -> str:
+    """What the HDF5 library says, in one line and without its file coordinates."""
+    return " ".join(str(error.args[0] if error.args else error).split()).rstrip(".")
+
+
+def get_group(file: h5py.File, name: str) -> h5py.Group:
+    """The group ``name`` of an open file. Raises SnapshotError if it is missing or a dataset."""
+    group = file.get(name)
+    if not isinstance(group, h5py.Group):
+        raise SnapshotError(f"{file.filename} has no group {name}; it holds {_names(file)}.")
+    return group
+
+
+def get_dataset(file: h5py.File, name: str) -> h5py.Dataset:
+    """The dataset ``name`` of an open file. Raises SnapshotError if it is missing or a group."""
+    data = file.get(name)
+    if not isinstance(data, h5py.Dataset):
+        parent = file.get(name.rpartition("/")[0] or "/")
+        held = f"; its group holds {_names(parent)}" if isinstance(parent, h5py.Group) else ""
+        raise SnapshotError(f"{file.filename} has no dataset {name}{held}.")
+    return data
+
+
+def _names(group: h5py.Group) -> str:
+    return ", ".join(sorted(group)) or "nothing"
+
+
+def attribute(group: h5py.Group, name: str) -> Any:
+    """An attribute as a NumPy array or str, or None if there is none. Raises SnapshotError if it cannot be read."""
+    if name not in group.attrs:
+        return None
+    value = group.attrs[name]
+    if isinstance(value, h5py.Empty):
+        return None
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value if isinstance(value, str) else np.asarray(value)
+
+
+def output_path(path: PathLike) -> Path:
+    """Where ``path`` really leads, with symbolic links followed so that a link is not replaced by a file."""
+    return Path(os.path.realpath(path))
+
+
+def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> None:
+    """Check that a file can be written, by creating and removing another one in its folder. Meant to come first.
+
+    path: the file to write; it may exist, and is left alone.
+    apart_from: files that must not be overwritten, such as the input.
+    Raises OutputError if the folder is missing or not writable, ``path`` is a folder, a device, write-protected, or
+    one of ``apart_from``.
+    """
+    target = output_path(path)
+    if not target.parent.is_dir():
+        raise OutputError(
+            f"The output {path} cannot be written because its folder is missing; create the folder first."
+        )
+    if target.exists() and not target.is_file():
+        raise OutputError(f"The output {path} exists and is not a regular file; choose another name.")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise OutputError(f"The output {path} exists and is write-protected; choose another name.")
+    if any(target == output_path(other) for other in apart_from):
+        raise OutputError(f"The output {path} would overwrite a file of the input; choose another name.")
+    os.unlink(_create_beside(target))
+
+
+def _create_beside(target: Path) -> Path:
+    """A new empty file in the folder of ``target``, with the permissions that a new ``target`` would have."""
+    temporary = target.parent / f".{target.name[:100]}.{secrets.token_hex(6)}.part"
+    try:
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    except OSError as error:
+        raise OutputError(f"The output {target} cannot be written ({error.strerror}); choose another place.") from None
+    return temporary
+
+
+@contextmanager
+def atomic_output(path: PathLike) -> Iterator[Path]:
+    """A temporary file to write to, which takes the place of ``path`` if the block ends well and is removed if not.
+
+    path: the file to write. The temporary one is in the same folder, so that putting it in place is one step.
+    Raises OutputError if ``path`` cannot be written, or the disk is full.
+    """
+    check_output(path)
+    target = output_path(path)
+    temporary = _create_beside(target)
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    except OutputError:
+        raise
+    except OSError as error:
+        raise OutputError(f"Writing {path} failed ({_reason_written(error)}); nothing was written.") from error
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def _reason_written(error: OSError) -> str:
+    return error.strerror or _reason(error)

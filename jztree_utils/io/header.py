@@ -1,0 +1,196 @@
+"""The header of a snapshot, and the units of what it holds."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ._files import SnapshotError, attribute, get_group
+
+_GROUPS = ("Header", "Parameters", "Units", "Cosmology")
+_UNITS = ("unit_length_in_cm", "unit_mass_in_g", "unit_velocity_in_cm_per_s")
+# Exponents of the scale factor, h, length, mass and velocity, as Gadget-4 and AREPO attach them to their datasets.
+_SCALING_NAMES = ("a_scaling", "h_scaling", "length_scaling", "mass_scaling", "velocity_scaling")
+_SCALINGS = {
+    "length": (1.0, -1.0, 1.0, 0.0, 0.0),
+    "mass": (0.0, -1.0, 0.0, 1.0, 0.0),
+    "velocity": (0.0, 0.0, 0.0, 0.0, 1.0),
+    "velocity/sqrt(a)": (0.5, 0.0, 0.0, 0.0, 1.0),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotHeader:
+    """What a snapshot says of itself. Lengths are comoving and in the snapshot's unit; None is what it does not say.
+
+    boxsize: length of the periodic box, 0 if there is none; a tuple with a length a dimension if they differ.
+    time: scale factor of a cosmological run, else the time in the snapshot's unit.
+    redshift: 0 if the run is not cosmological.
+    omega0, omega_lambda: densities of matter and of the cosmological constant in units of the critical one.
+    hubble: the Hubble constant in units of 100 km/s/Mpc.
+    mass_table: the mass of all particles of a type; 0 if each has its own or there are none.
+    npart_total: particles of each type in all files together; 64-bit counts (Python integers).
+    num_files: how many files the snapshot has.
+    unit_length_in_cm, unit_mass_in_g, unit_velocity_in_cm_per_s: the unit in cgs, to be divided by h for lengths and
+        masses of a cosmological run.
+    comoving: whether the run is cosmological; None if the file does not say.
+    """
+
+    boxsize: float | tuple[float, ...] = 0.0
+    time: float = 1.0
+    redshift: float = 0.0
+    omega0: float | None = None
+    omega_lambda: float | None = None
+    hubble: float | None = None
+    mass_table: tuple[float, ...] = ()
+    npart_total: tuple[int, ...] = ()
+    num_files: int = 1
+    unit_length_in_cm: float | None = None
+    unit_mass_in_g: float | None = None
+    unit_velocity_in_cm_per_s: float | None = None
+    comoving: bool | None = None
+
+    @property
+    def scale_factor(self) -> float:
+        """The scale factor of a cosmological run, else 1."""
+        return 1.0 if self.comoving is False else 1.0 / (1.0 + self.redshift)
+
+
+def parse_header(file: h5py.File) -> tuple[SnapshotHeader, tuple[int, ...]]:
+    """The header of an open snapshot file, and the particles of each type in this file.
+
+    Values come from the groups Header, Parameters (Gadget-4), Units and Cosmology (SWIFT), the first that has them.
+    Raises SnapshotError if there is no header, or counts are missing or make no sense.
+    """
+    get_group(file, "Header")
+    here = _counts(file, "NumPart_ThisFile", required=True)
+    total = _counts(file, "NumPart_Total") or here
+    # Files of Gadget-2 and AREPO hold the counts in two 32-bit words; Gadget-4 writes 64 bits and no second word.
+    high = _counts(file, "NumPart_Total_HighWord") + (0,) * len(total)
+    npart_total = tuple(n + (word << 32) if n < 2**32 else n for n, word in zip(total, high, strict=False))
+    comoving = _number(file, "ComovingIntegrationOn", "Cosmological run")
+    header = SnapshotHeader(
+        boxsize=_boxsize(file),
+        time=_number(file, "Time", default=1.0),
+        redshift=_number(file, "Redshift", default=0.0),
+        omega0=_number(file, "Omega0", "Omega_m"),
+        omega_lambda=_number(file, "OmegaLambda", "Omega_lambda"),
+        hubble=_number(file, "HubbleParam", "h"),
+        mass_table=tuple(float(m) for m in _values(file, "MassTable", default=(0.0,) * len(total))),
+        npart_total=npart_total,
+        num_files=int(_number(file, "NumFilesPerSnapshot", default=1)),
+        unit_length_in_cm=_number(file, "UnitLength_in_cm", "Unit length in cgs (U_L)"),
+        unit_mass_in_g=_number(file, "UnitMass_in_g", "Unit mass in cgs (U_M)"),
+        unit_velocity_in_cm_per_s=_number(file, "UnitVelocity_in_cm_per_s"),
+        comoving=None if comoving is None else bool(comoving),
+    )
+    if not header.redshift > -1:
+        raise SnapshotError(f"{file.filename} says its redshift is {header.redshift:g}; it must be above -1.")
+    return header, here
+
+
+def _values(file: h5py.File, *names: str, default: Any = None) -> Any:
+    """The first of the attributes ``names`` that any of the groups has, flattened, else ``default``."""
+    for group in _GROUPS:
+        for name in names:
+            if isinstance(file.get(group), h5py.Group):
+                value = attribute(file[group], name)
+                if value is not None:
+                    return _numeric(file, group, name, value)
+    return default
+
+
+def _numeric(file: h5py.File, group: str, name: str, value: Any) -> np.ndarray:
+    array = np.ravel(value)
+    if array.dtype.kind not in "iufb":
+        raise SnapshotError(f"{file.filename} has {value!r} as attribute {name} of {group}; a number is needed.")
+    return array
+
+
+def _number(file: h5py.File, *names: str, default: float | None = None) -> Any:
+    values = _values(file, *names)
+    return default if values is None or not len(values) else float(values[0])
+
+
+def _counts(file: h5py.File, name: str, required: bool = False) -> tuple[int, ...]:
+    values = _values(file, name)
+    if values is None and required:
+        raise SnapshotError(
+            f"{file.filename} has no attribute {name} in its Header; it is not a Gadget or AREPO snapshot."
+        )
+    counts = tuple(int(n) for n in values) if values is not None else ()
+    if any(n < 0 for n in counts):
+        raise SnapshotError(f"{file.filename} has a negative number of particles in {name} ({counts}); write it again.")
+    return counts
+
+
+def _boxsize(file: h5py.File) -> float | tuple[float, ...]:
+    lengths = tuple(float(length) for length in _values(file, "BoxSize", default=(0.0,)))
+    if not all(np.isfinite(length) and length >= 0 for length in lengths):
+        raise SnapshotError(f"{file.filename} has a BoxSize of {lengths}; it must be positive, or 0 for no box.")
+    return lengths if len(set(lengths)) > 1 else max(lengths, default=0.0)
+
+
+def header_attributes(header: SnapshotHeader) -> dict[str, Any]:
+    """The attributes of a Header group that say what ``header`` says; what is None is left out.
+
+    The particles in this file are left to the writer of the file.
+    """
+    values = {
+        "BoxSize": header.boxsize,
+        "Time": header.time,
+        "Redshift": header.redshift,
+        "Omega0": header.omega0,
+        "OmegaLambda": header.omega_lambda,
+        "HubbleParam": header.hubble,
+        "UnitLength_in_cm": header.unit_length_in_cm,
+        "UnitMass_in_g": header.unit_mass_in_g,
+        "UnitVelocity_in_cm_per_s": header.unit_velocity_in_cm_per_s,
+        "ComovingIntegrationOn": None if header.comoving is None else int(header.comoving),
+        "MassTable": np.asarray(header.mass_table, np.float64),
+        "NumPart_Total": np.asarray(header.npart_total, np.uint64),
+        "NumFilesPerSnapshot": np.int32(header.num_files),
+    }
+    return {name: np.asarray(value)[()] for name, value in values.items() if value is not None}
+
+
+def unit_attributes(header: SnapshotHeader, kind: str, ndim: int = 3) -> dict[str, Any]:
+    """The attributes that tell the unit of a dataset: ``unit`` in words, and those of Gadget-4 and AREPO.
+
+    header: where units and cosmology come from.
+    kind: "length", "mass", "velocity" (peculiar), "velocity/sqrt(a)" (peculiar velocities as Gadget stores them),
+        "density" (mass per comoving volume), "number density" (particles per comoving volume), or "1".
+    ndim: dimensions, for densities.
+    A value times ``a**a_scaling * h**h_scaling * to_cgs`` is physical and in cgs. Without units in the header
+    ``to_cgs`` is left out and ``unit`` says so.
+    """
+    if kind == "1":
+        return {"unit": "1"}
+    scalings = list(_scalings(kind, float(ndim)))
+    if header.comoving is False:
+        scalings[0] = 0.0
+    attributes: dict[str, Any] = dict(zip(_SCALING_NAMES, scalings, strict=True))
+    units = [getattr(header, name) for name in _UNITS]
+    needed = [(unit, power) for unit, power in zip(units, scalings[2:], strict=True) if power]
+    if all(unit is not None for unit, _ in needed):
+        attributes["to_cgs"] = float(np.prod([unit**power for unit, power in needed]))
+        return attributes | {"unit": _unit_in_words(attributes, kind)}
+    return attributes | {"unit": f"{kind} in the unit of the snapshot, which its header does not tell"}
+
+
+def _scalings(kind: str, ndim: float) -> tuple[float, ...]:
+    if kind == "density":
+        return (-ndim, ndim - 1, -ndim, 1.0, 0.0)
+    if kind == "number density":
+        return (-ndim, ndim, -ndim, 0.0, 0.0)
+    return _SCALINGS[kind]
+
+
+def _unit_in_words(attributes: dict[str, Any], kind: str) -> str:
+    powers = [
+        (base, attributes[name])
+        for base, name in (("cm", "length_scaling"), ("g", "mass_scaling"), ("cm/s", "velocity_scaling"))
+    ] + [("h", attributes["h_scaling"]), ("a", attributes["a_scaling"])]
+    factors = [base if power == 1 else f"{base}^{power:g}" for base, power in powers if power]
+    return f"{attributes['to_cgs']:.9g} {' '.join(factors)}"
