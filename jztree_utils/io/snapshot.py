@@ -73,7 +73,7 @@ def find_parts(path: PathLike) -> list[Path]:
         name = first.with_name(f"{match['base']}.{missing[0]}{match['suffix']}")
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise SnapshotError(
-            f"Part {missing[0]} of the {header.num_files} of this snapshot is missing{more}; put {name} beside the rest."
+            f"Part {missing[0]} of the {header.num_files} of this snapshot is missing{more}; put {name} beside them."
         )
     return [found[number] for number in range(header.num_files)]
 
@@ -138,7 +138,7 @@ def read_snapshot(
     pos: ``(n, d)`` float32 or float64 as in the file, comoving, in the snapshot's unit of length.
     mass: a float if the type has an entry in the mass table, else ``(n,)`` float32 or float64.
     vel: ``(n, d)`` float32 or float64, *peculiar* velocities. Gadget stores them divided by the root of the scale
-        factor and this is undone here, by the exponent in the dataset's attribute ``a_scaling`` if it has one, else 1/2.
+        factor and this is undone here, by the exponent in the dataset's attribute ``a_scaling`` if it has it, else 1/2.
     id: ``(n,)`` integers of 32 or 64 bits, signed or not, as in the file. See the package on why they are not in JAX.
     num, num_total: ``n``.
 
@@ -184,8 +184,8 @@ def _check_counts(paths: list[Path], ptype: int) -> tuple[SnapshotHeader, list[_
     ]
     if sum(part.num for part in parts) != header.npart_total[ptype]:
         raise SnapshotError(
-            f"The files of the snapshot {paths[0]} hold {sum(part.num for part in parts)} particles of type {ptype} but "
-            f"the header counts {header.npart_total[ptype]}; copy the snapshot again."
+            f"The files of the snapshot {paths[0]} hold {sum(part.num for part in parts)} particles of type {ptype} "
+            f"but the header counts {header.npart_total[ptype]}; copy the snapshot again."
         )
     return header, parts
 

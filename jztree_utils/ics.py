@@ -1,0 +1,235 @@
+"""Particle distributions to test and time with: uniform, Gaussian, clustered, Hernquist, and real N-body samples.
+
+All take a seed and give the same particles for the same seed. Lengths are in units of the box or of the scale radius.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jztree.data import ParticleData, Pos, PosMass, pad_particles
+
+from .io import read_snapshot
+
+SAMPLE_DATA = Path(__file__).parent / "sample_data"
+SAMPLE_2D = SAMPLE_DATA / "pos2d_cosmo_128_100.npy"
+SAMPLE_3D = SAMPLE_DATA / "snapshot_048.hdf5"
+
+_BLOCK = 2**20  # particles sampled at a time, so that intermediate results stay small beside the output
+
+
+def uniform_particles(N: int, total_mass: float = 1.0, seed: int = 0, npad: int = 0) -> PosMass:
+    """``N`` independent uniform points in the unit box. May be called under `jax.jit` with ``N`` and ``npad`` static.
+
+    total_mass: of all particles together, shared equally.
+    npad: rows of padding to append.
+    Returns pos ``(N + npad, 3)`` float32 in [0, 1), a scalar mass, num and num_total ``N``.
+    Raises ValueError if ``N`` or ``npad`` is negative.
+    """
+    _check_number(N)
+    pos = jax.random.uniform(jax.random.PRNGKey(seed), (N, 3), dtype=jnp.float32)
+    return pad_particles(PosMass(pos=pos, mass=total_mass / max(N, 1), num=N, num_total=N), npad)
+
+
+def gaussian_particles(
+    N: int, total_mass: float = 1.0, seed: int = 0, npad: int = 0, sigma: float = 1.0, dim: int = 3
+) -> PosMass:
+    """``N`` independent points of an isotropic normal distribution around the origin, without a box.
+
+    May be called under `jax.jit` with ``N``, ``npad`` and ``dim`` static.
+    total_mass: of all particles together, shared equally.
+    npad: rows of padding to append.
+    sigma: standard deviation of each coordinate.
+    Returns pos ``(N + npad, dim)`` float32, a scalar mass, num and num_total ``N``.
+    Raises ValueError if ``N`` or ``npad`` is negative.
+    """
+    _check_number(N)
+    pos = sigma * jax.random.normal(jax.random.PRNGKey(seed), (N, dim), dtype=jnp.float32)
+    return pad_particles(PosMass(pos=pos, mass=total_mass / max(N, 1), num=N, num_total=N), npad)
+
+
+def clustered_particles(
+    N: int,
+    total_mass: float = 1.0,
+    seed: int = 0,
+    npad: int = 0,
+    background: float = 0.5,
+    characteristic_mass: float = 1e-3,
+    concentration: float | None = None,
+) -> PosMass:
+    """``N`` particles in the periodic unit box: halos like those of a cosmological simulation on a uniform background.
+
+    Halos are spheres with the profile of Navarro, Frenk & White (1997, ApJ 490, 493), cut at r200, where the mean
+    density inside is 200 times that of the box. Their masses follow a power law with an exponential cutoff (Press &
+    Schechter 1974, ApJ 187, 425), ``dn/dlnM ~ M^-0.9 exp(-M/M*)``, from 20 particles up. Their centres are uniform, so
+    there is no clustering on scales beyond a halo. Rows are in random order.
+
+    total_mass: of all particles together, shared equally.
+    npad: rows of padding to append.
+    background: the fraction of particles in no halo; about half of those of a simulation at redshift 0 are in none.
+    characteristic_mass: M* as a fraction of the mass of the box; 1e-3 is that of a box of 100 Mpc/h at redshift 0.
+    concentration: r200 over the scale radius of every halo. None is ``9 (M/M*)^-0.13``, between 4 and 30 (Bullock et
+        al. 2001, MNRAS 321, 559).
+    Returns pos ``(N + npad, 3)`` float32 in [0, 1), a scalar mass, num and num_total ``N``.
+    Raises ValueError if a number is out of range.
+    """
+    _check_number(N)
+    if not 0 <= background <= 1:
+        raise ValueError(f"background is the fraction of particles in no halo, from 0 to 1; {background!r} was given.")
+    _check_positive(
+        characteristic_mass=characteristic_mass, concentration=1.0 if concentration is None else concentration
+    )
+    random = np.random.default_rng(seed)
+    in_halos = N - round(background * N)
+    counts = _halo_counts(random, in_halos, characteristic_mass * N)
+    pos = np.empty((N, 3), np.float32)
+    pos[in_halos:] = random.random((N - in_halos, 3), np.float32)
+    _fill_halos(random, pos[:in_halos], counts, N, characteristic_mass * N, concentration)
+    random.shuffle(pos, axis=0)
+    part = PosMass(pos=jnp.asarray(pos), mass=total_mass / max(N, 1), num=N, num_total=N)
+    return pad_particles(part, npad)
+
+
+def _halo_counts(random: np.random.Generator, total: int, characteristic: float) -> np.ndarray:
+    """Numbers of particles of the halos, ``total`` together, by inverting the tabulated mass function."""
+    if total == 0:
+        return np.zeros(0, np.int64)
+    least = 20.0
+    masses = np.geomspace(least, max(20 * characteristic, 2 * least), 4096)
+    density = masses**-0.9 * np.exp((least - masses) / characteristic)
+    cumulative = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]))])
+    drawn: list[np.ndarray] = []
+    missing = total
+    while missing > 0:
+        uniform = random.random(max(missing // 200, 16)) * cumulative[-1]
+        counts = np.exp(np.interp(uniform, cumulative, np.log(masses))).astype(np.int64)
+        ends = np.cumsum(counts)
+        counts = counts[ends <= missing]
+        if not len(counts):  # what is left is less than the halo drawn
+            counts = np.asarray([missing])
+        drawn.append(counts)
+        missing -= int(counts.sum())
+    return np.concatenate(drawn)
+
+
+def _fill_halos(
+    random: np.random.Generator,
+    pos: np.ndarray,
+    counts: np.ndarray,
+    total: int,
+    characteristic: float,
+    concentration: float | None,
+) -> None:
+    """Write the positions of the particles of all halos, halo after halo, to ``pos``."""
+    centres = random.random((len(counts), 3))
+    radii = np.cbrt(3 * counts / (800 * np.pi * total))
+    relation = np.clip(9 * (counts / max(characteristic, 1e-9)) ** -0.13, 4, 30)
+    concentrations = relation if concentration is None else np.full(len(counts), float(concentration))
+    halo = np.repeat(np.arange(len(counts)), counts)
+    for start in range(0, len(pos), _BLOCK):
+        rows = halo[start : start + _BLOCK]
+        radius = radii[rows] * _nfw_radii(random.random(len(rows)), concentrations[rows])
+        inside = (centres[rows] + radius[:, None] * _directions(random, len(rows))) % 1.0
+        block = inside.astype(np.float32)
+        block[block == 1] = 0  # a float64 just below the box length rounds onto it
+        pos[start : start + _BLOCK] = block
+
+
+def _nfw_radii(uniform: np.ndarray, concentration: np.ndarray) -> np.ndarray:
+    """Radii in units of r200 that enclose the fraction ``uniform`` of an NFW halo, from one table for all halos."""
+    x = np.geomspace(1e-5, max(40.0, 1.1 * concentration.max(initial=1.0)), 4096)
+    enclosed = np.log(_nfw_mass(x))
+    wanted = np.log(np.maximum(uniform, 1e-300) * _nfw_mass(concentration))
+    return np.minimum(np.exp(np.interp(wanted, enclosed, np.log(x))) / concentration, 1.0)
+
+
+def _nfw_mass(x: np.ndarray) -> np.ndarray:
+    """Mass of an NFW halo within ``x`` scale radii, in its natural unit; the series where the formula cancels."""
+    return np.where(x < 1e-3, x**2 * (0.5 - 2 * x / 3), np.log1p(x) - x / (1 + x))
+
+
+def _directions(random: np.random.Generator, num: int) -> np.ndarray:
+    """``num`` unit vectors, uniform on the sphere."""
+    z = random.uniform(-1, 1, num)
+    angle = random.uniform(0, 2 * np.pi, num)
+    across = np.sqrt(1 - z**2)
+    return np.stack([across * np.cos(angle), across * np.sin(angle), z], axis=-1)
+
+
+def hernquist_particles(
+    N: int,
+    total_mass: float = 1.0,
+    seed: int = 0,
+    npad: int = 0,
+    scale_radius: float = 1.0,
+    dynamic_range: float = 1e12,
+    dtype: Any = jnp.float32,
+) -> PosMass:
+    """``N`` particles of a Hernquist (1990, ApJ 356, 359) sphere around the origin, with an enormous range of radii.
+
+    The mass within r is ``M r^2 / (r + a)^2``, cut to ``a / sqrt(dynamic_range) <= r <= a sqrt(dynamic_range)``. The
+    first two rows lie on the two cuts, so that the range is there whatever ``N`` is.
+
+    total_mass: of all particles together, shared equally.
+    npad: rows of padding to append.
+    scale_radius: a.
+    dynamic_range: the largest radius over the smallest.
+    dtype: float32 or float64.
+    Returns pos ``(N + npad, 3)`` of ``dtype``, a scalar mass, num and num_total ``N``.
+    Raises ValueError if a number is out of range, or for float64 while the 64-bit mode of JAX is off.
+    """
+    _check_number(N)
+    _check_positive(scale_radius=scale_radius, dynamic_range=dynamic_range)
+    if dynamic_range <= 1:
+        raise ValueError(
+            f"dynamic_range is the largest radius over the smallest, above 1; {dynamic_range!r} was given."
+        )
+    kind = np.dtype(dtype)
+    if kind not in (np.float32, np.float64):
+        raise ValueError(f"dtype must be float32 or float64; {kind} was given.")
+    if jax.dtypes.canonicalize_dtype(kind) != kind:
+        raise ValueError('float64 was asked for; switch it on with jax.config.update("jax_enable_x64", True) first.')
+    random = np.random.default_rng(seed)
+    ends = np.asarray([dynamic_range**-0.5, dynamic_range**0.5])
+    least, most = (ends / (1 + ends)) ** 2
+    roots = np.sqrt(random.uniform(least, most, N))  # root of the mass within r, r / (r + a)
+    radii = np.clip(roots / (1 - roots), *ends)
+    radii[:2] = ends[:N]
+    pos = scale_radius * radii[:, None] * _directions(random, N)
+    return pad_particles(PosMass(pos=jnp.asarray(pos, kind), mass=total_mass / max(N, 1), num=N, num_total=N), npad)
+
+
+def cosmo_2d_sample() -> tuple[Pos, float]:
+    """A slice of a cosmological simulation in two dimensions, 128^2 particles, and the length of its periodic box.
+
+    Returns pos ``(16384, 2)`` float32 in [0, 100), num and num_total; and the box length, 100. From the sample data
+    of jz-tree (MIT licence). Friends-of-friends results are beside the file (`SAMPLE_2D`).
+    """
+    pos = jnp.asarray(np.load(SAMPLE_2D))
+    return Pos(pos=pos, num=pos.shape[0], num_total=pos.shape[0]), 100.0
+
+
+def cosmo_3d_sample() -> tuple[ParticleData, float]:
+    """Dark matter of a cosmological N-body simulation, 48^3 particles at redshift 0, and the box length.
+
+    Returns pos ``(110592, 3)`` float32 in Mpc/h, a scalar mass in 1e10 Msun/h, vel ``(110592, 3)`` float32 in km/s
+    (peculiar), id ``(110592,)`` uint32, num and num_total, all as JAX arrays; and the box length, 37.5 Mpc/h. Rows are
+    in Lagrangian order. Made with pysco-nbody (flat LCDM, Om=0.31, h=0.68). Friends-of-friends and neighbour results
+    are beside the file (`SAMPLE_3D`).
+    """
+    part, header = read_snapshot(SAMPLE_3D)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, part), float(header.boxsize)  # type: ignore[arg-type]
+
+
+def _check_number(N: int) -> None:
+    if N < 0:
+        raise ValueError(f"N is the number of particles, so it cannot be negative; {N} was given.")
+
+
+def _check_positive(**numbers: float) -> None:
+    for name, number in numbers.items():
+        if not (number > 0 and np.isfinite(number)):
+            raise ValueError(f"{name} must be positive and finite; {number!r} was given.")
