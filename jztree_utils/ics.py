@@ -88,7 +88,7 @@ def clustered_particles(
     pos = np.empty((N, 3), np.float32)
     pos[in_halos:] = random.random((N - in_halos, 3), np.float32)
     _fill_halos(random, pos[:in_halos], counts, N, characteristic_mass * N, concentration)
-    random.shuffle(pos, axis=0)
+    pos = pos[random.permutation(N)]  # random.shuffle takes seven times as long
     part = PosMass(pos=jnp.asarray(pos), mass=total_mass / max(N, 1), num=N, num_total=N)
     return pad_particles(part, npad)
 
