@@ -17,6 +17,13 @@ from .io import read_snapshot
 SAMPLE_DATA = Path(__file__).parent / "sample_data"
 SAMPLE_2D = SAMPLE_DATA / "pos2d_cosmo_128_100.npy"
 SAMPLE_3D = SAMPLE_DATA / "snapshot_048.hdf5"
+# What the header of the file does not say: Mpc/h, 1e10 Msun/h, km/s, and that the run is cosmological.
+SAMPLE_3D_UNITS: dict[str, Any] = {
+    "unit_length_in_cm": 3.085678e24,
+    "unit_mass_in_g": 1.989e43,
+    "unit_velocity_in_cm_per_s": 1e5,
+    "comoving": True,
+}
 
 _BLOCK = 2**20  # particles sampled at a time, so that intermediate results stay small beside the output
 

@@ -1,6 +1,7 @@
 """Pictures of halo catalogues.
 
-They need matplotlib (``pip install 'jztree[plot]'``), which is imported when a picture is made. Figures are made without `matplotlib.pyplot`: nothing is shown, no state is kept, no display is needed.
+They need matplotlib (``pip install 'jztree[plot]'``), which is imported when a picture is made. Figures are made
+without `matplotlib.pyplot`: nothing is shown, no state is kept, no display is needed.
 """
 
 import os

@@ -18,7 +18,7 @@ from .catalogue import (
     write_catalogue,
     write_neighbours,
 )
-from .header import SnapshotHeader
+from .header import SnapshotHeader, unit_name
 from .snapshot import find_parts, read_header, read_snapshot, write_snapshot
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "read_header",
     "read_neighbours",
     "read_snapshot",
+    "unit_name",
     "write_catalogue",
     "write_neighbours",
     "write_snapshot",

@@ -44,7 +44,7 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
             yield file
     except SnapshotError:
         raise
-    except (OSError, RuntimeError, KeyError) as error:
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:  # h5py raises all of these
         raise SnapshotError(f"{path} is truncated or damaged ({_reason(error)}); copy or write it again.") from error
 
 
@@ -72,7 +72,7 @@ def get_dataset(file: h5py.File, name: str) -> h5py.Dataset:
 
 
 def _names(group: h5py.Group) -> str:
-    return ", ".join(sorted(group)) or "nothing"
+    return ", ".join(sorted(str(name) for name in group)) or "nothing"
 
 
 def attribute(group: h5py.Group, name: str) -> Any:

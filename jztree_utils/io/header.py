@@ -11,6 +11,11 @@ from ._files import SnapshotError, attribute, get_group
 _GROUPS = ("Header", "Parameters", "Units", "Cosmology")
 _UNITS = ("unit_length_in_cm", "unit_mass_in_g", "unit_velocity_in_cm_per_s")
 # Exponents of the scale factor, h, length, mass and velocity, as Gadget-4 and AREPO attach them to their datasets.
+_NAMED_UNITS = {
+    "length": ((3.085678e18, "pc"), (3.085678e21, "kpc"), (3.085678e24, "Mpc")),
+    "mass": ((1.989e33, "Msun"), (1.989e43, "1e10 Msun")),
+    "velocity": ((1e5, "km/s"),),
+}
 _SCALING_NAMES = ("a_scaling", "h_scaling", "length_scaling", "mass_scaling", "velocity_scaling")
 _SCALINGS = {
     "length": (1.0, -1.0, 1.0, 0.0, 0.0),
@@ -194,3 +199,13 @@ def _unit_in_words(attributes: dict[str, Any], kind: str) -> str:
     ] + [("h", attributes["h_scaling"]), ("a", attributes["a_scaling"])]
     factors = [base if power == 1 else f"{base}^{power:g}" for base, power in powers if power]
     return f"{attributes['to_cgs']:.9g} {' '.join(factors)}"
+
+
+def unit_name(header: SnapshotHeader, kind: str) -> str:
+    """The unit of "length", "mass" or "velocity" as people write it, such as ``Mpc/h``; "" if it has no such name."""
+    unit = getattr(header, _UNITS[("length", "mass", "velocity").index(kind)])
+    if unit is None:
+        return ""
+    per_h = "" if kind == "velocity" or header.comoving is False else "/h"
+    names = [name for value, name in _NAMED_UNITS[kind] if abs(unit / value - 1) < 1e-3]
+    return names[0] + per_h if names else ""

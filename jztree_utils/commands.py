@@ -1,0 +1,320 @@
+"""The work behind the command line: from a snapshot to a halo catalogue or to neighbours.
+
+Imported after the arguments have been read, because it imports JAX.
+"""
+
+import dataclasses
+import math
+import platform
+from argparse import Namespace
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import jztree
+from jztree.config import CatalogueConfig, FofConfig
+from jztree.data import FofCatalogue, ParticleData
+from jztree.fof import fof_and_catalogue
+from jztree.knn import knn
+
+from . import ics, io, plot
+from .report import number, print_pairs, print_table, stage
+
+SAMPLE = "sample"  # the word that stands for the snapshot that comes with the package
+_MOST = 2**31 - 1  # rows that one device takes
+_BLOCK = 2**20  # rows whose density is computed at a time, so that intermediate results stay small
+
+
+def run_fof(args: Namespace) -> None:
+    """``jztree fof``: find groups, write the catalogue, draw them, print a summary.
+
+    Raises ValueError, OSError or ImportError with a sentence for the user, before any long work where that is possible.
+    """
+    _check_not_negative("--b", args.b)
+    _check_not_negative("--rlink", args.rlink)
+    _check_at_least("--npart-min", args.npart_min, 1)
+    if args.plot is not None:
+        plot.check_picture(args.plot)
+    path = _check_paths(args.snapshot, args.output, args.plot)
+    part, header = _read(path, args.type, optional=("mass", "vel", "id"))
+    rlink = _linking_length(args, header, *part.pos.shape)
+    cfg = FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min))
+    with jax.enable_x64(part.pos.dtype == np.float64):
+        grouped, cata = _compile_and_run(
+            "find groups",
+            lambda rows: fof_and_catalogue(rows, rlink=rlink, boxsize=header.boxsize, cfg=cfg),
+            dataclasses.replace(part, id=np.arange(len(part.pos), dtype=np.int32)),
+        )
+        with stage("order the catalogue"):
+            members, cata = _canonical(part, grouped, cata)
+    info = io.CatalogueInfo(
+        linking_length=rlink,
+        npart_min=args.npart_min,
+        num_particles=len(part.pos),
+        ptype=args.type,
+        source=path.name,
+        header=header,
+    )
+    if args.output is not None:
+        with stage("write the catalogue") as told:
+            io.write_catalogue(args.output, cata, members, info)
+            told.detail = str(args.output)
+    if args.plot is not None:
+        with stage("draw the halos", len(part.pos)) as told:
+            _draw(args, part, cata, header)
+            told.detail = str(args.plot)
+    _summarise_groups(cata, info, part)
+
+
+def run_knn(args: Namespace) -> None:
+    """``jztree knn``: find neighbours, estimate densities, write them, print a summary.
+
+    Raises ValueError, OSError or ImportError with a sentence for the user, before any long work where that is possible.
+    """
+    _check_at_least("-k", args.k, 1)
+    if args.density and args.k < 3:
+        raise ValueError(
+            f"--density needs -k of at least 3, the particle itself and two neighbours; {args.k} was given."
+        )
+    path = _check_paths(args.snapshot, args.output)
+    part, header = _read(path, args.type, optional=("mass", "id") if args.density else ("id",))
+    if args.k > len(part.pos):
+        raise ValueError(f"-k is {args.k} but the snapshot holds only {len(part.pos)} particles of type {args.type}.")
+    with jax.enable_x64(part.pos.dtype == np.float64):
+        distances, indices = _compile_and_run(
+            "find neighbours",
+            lambda rows: knn(rows, args.k, boxsize=header.boxsize or None, result="rad_globalidx"),
+            ParticleData(pos=part.pos, num=part.num, num_total=part.num_total),
+        )
+    found = io.Neighbours(
+        distances=np.asarray(distances),
+        indices=np.asarray(indices),
+        by_number=part.mass is None,
+        ndim=part.pos.shape[1],
+        id=part.id,
+        header=header,
+    )
+    if args.density:
+        with stage("estimate densities", len(part.pos)):
+            found.density = neighbour_density(found.distances, found.indices, part.mass, part.pos.shape[1])
+    if args.output is not None:
+        with stage("write the neighbours") as told:
+            io.write_neighbours(args.output, found)
+            told.detail = str(args.output)
+    _summarise_neighbours(found)
+
+
+def run_info(args: Namespace) -> None:
+    """``jztree info``: versions, devices, and which native libraries and instruction set are in use."""
+    from jztree.kernels import native_info
+
+    native = native_info()
+    versions = [(name, metadata.version(name)) for name in ("jax", "jaxlib", "numpy", "h5py")]
+    devices = [f"{device.platform}:{device.id} ({device.device_kind})" for device in jax.devices()]
+    print_pairs(
+        [
+            ("jztree", jztree.__version__),
+            *versions,
+            ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+            ("devices", ", ".join(devices)),
+            ("CPU library", str(native["cpu_library"])),
+            ("instruction set", str(native["instruction_set"])),
+            ("CPU threads", str(native["num_threads"])),
+            ("CUDA library", str(native["cuda_library"] or "none: GPUs are not used")),
+        ]
+    )
+
+
+def neighbour_density(distances: np.ndarray, indices: np.ndarray, mass: Any, ndim: int) -> np.ndarray:
+    """The density around each particle, from the distance to its last neighbour.
+
+    distances: ``(n, k)``, ascending, k at least 3; the first is the particle itself, at distance 0.
+    indices: ``(n, k)``, rows of the neighbours.
+    mass: ``(n,)``, a scalar, or None, which counts particles.
+    ndim: dimensions of space.
+
+    Returns ``(n,)`` of the dtype of ``distances``: ``(m_2 + ... + m_(k-1)) / V(r_k)`` with the volume ``V`` of a ball.
+    The particle itself and the last neighbour, which sets the radius, do not count, which makes the estimate of a
+    uniform density unbiased (Casertano & Hut 1985, ApJ 298, 80). It is inf where the last neighbour is at distance 0.
+    """
+    n, k = distances.shape
+    density = np.empty(n, distances.dtype)
+    unit_ball = math.pi ** (ndim / 2) / math.gamma(ndim / 2 + 1)
+    for start in range(0, n, _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        if np.ndim(mass) == 0:
+            enclosed = (k - 2) * (1.0 if mass is None else float(mass))
+        else:
+            enclosed = np.asarray(mass)[indices[rows, 1 : k - 1]].sum(axis=1, dtype=np.float64)
+        with np.errstate(divide="ignore", over="ignore"):
+            density[rows] = enclosed / (unit_ball * distances[rows, -1].astype(np.float64) ** ndim)
+    return density
+
+
+def _check_not_negative(option: str, value: float | None) -> None:
+    if value is not None and not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{option} is {value:g}; it must be a number of at least 0.")
+
+
+def _check_at_least(option: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{option} is {value}; it must be at least {least}.")
+
+
+def _check_paths(snapshot: str, *outputs: str | None) -> Path:
+    """The path of the snapshot, once it is known that it is there and that all outputs can be written."""
+    path = ics.SAMPLE_3D if snapshot == SAMPLE else Path(snapshot)
+    inputs = io.find_parts(path)
+    given = [output for output in outputs if output is not None]
+    for place, output in enumerate(given):
+        if any(Path(output).resolve() == Path(other).resolve() for other in given[:place]):
+            raise io.OutputError(f"Two outputs have the same name, {output}; give them different names.")
+        io.check_output(output, apart_from=tuple(inputs))
+    return path
+
+
+def _read(path: Path, ptype: int, optional: tuple[str, ...]) -> tuple[ParticleData, io.SnapshotHeader]:
+    """Particles and header, with the stage printed."""
+    _check_at_least("--type", ptype, 0)
+    with stage("read the snapshot") as told:
+        part, header = io.read_snapshot(path, ptype, fields=("pos",), optional=optional)
+        told.particles = len(part.pos)
+        files = f"{header.num_files} files" if header.num_files > 1 else "1 file"
+        told.detail = f"{len(part.pos):,} particles of type {ptype} in {files}"
+    if len(part.pos) > _MOST:
+        raise ValueError(f"The snapshot holds {len(part.pos)} particles of type {ptype}; one device takes {_MOST}.")
+    if isinstance(header.boxsize, tuple) and len(header.boxsize) != part.pos.shape[1]:
+        raise ValueError(f"The BoxSize {header.boxsize} of the snapshot does not fit {part.pos.shape[1]} coordinates.")
+    if path == ics.SAMPLE_3D:
+        header = dataclasses.replace(header, **ics.SAMPLE_3D_UNITS)
+    return part, header
+
+
+def _linking_length(args: Namespace, header: io.SnapshotHeader, n: int, ndim: int) -> float:
+    """``--rlink``, or ``--b`` times the mean separation of the particles, which needs a box."""
+    if args.rlink is not None:
+        return float(args.rlink)
+    lengths = np.broadcast_to(np.asarray(header.boxsize, np.float64), (ndim,))
+    if not (lengths > 0).all():
+        raise ValueError(
+            "The snapshot has no BoxSize, so the mean separation is unknown; give the length with --rlink."
+        )
+    return float(args.b * (lengths.prod() / n) ** (1 / ndim))
+
+
+def _compile_and_run(name: str, function: Callable[[Any], Any], part: ParticleData) -> Any:
+    """``function`` of ``part``, with the times of compiling it and of running it printed apart."""
+    n = len(part.pos)
+    with stage("copy to the device", n) as told:
+        part = jax.block_until_ready(jax.device_put(part))
+        told.detail = str(jax.devices()[0])
+    with stage("compile"):
+        compiled = jax.jit(function).lower(part).compile()
+    with stage(name, n):
+        return jax.block_until_ready(compiled(part))
+
+
+def _canonical(part: ParticleData, grouped: ParticleData, cata: FofCatalogue) -> tuple[np.ndarray, FofCatalogue]:
+    """The identifiers of the members and the catalogue, in the order that does not depend on the computation.
+
+    grouped: particles in group order, with the row in ``part`` as identifier.
+    Without identifiers in the snapshot, members are identified by their row.
+    """
+    num_members = int(np.asarray(cata.count, np.int64).sum())
+    rows = np.asarray(grouped.id)[:num_members]
+    ids = rows.astype(np.int64) if part.id is None else np.asarray(part.id)[rows]
+    members = ParticleData(pos=np.empty((num_members, 0), np.float32), id=ids, num=num_members)
+    members, cata = io.canonical_order(members, cata)
+    return np.asarray(members.id), cata
+
+
+def _draw(args: Namespace, part: ParticleData, cata: FofCatalogue, header: io.SnapshotHeader) -> None:
+    plot.plot_halos(
+        part.pos,
+        cata,
+        header.boxsize,
+        args.plot,
+        length_unit=io.unit_name(header, "length"),
+        mass_unit=io.unit_name(header, "mass"),
+        title=f"{len(part.pos):,} particles",
+    )
+
+
+def _summarise_groups(cata: FofCatalogue, info: io.CatalogueInfo, part: ParticleData) -> None:
+    header = info.header or io.SnapshotHeader()
+    length, mass = (f" {io.unit_name(header, kind)}".rstrip() for kind in ("length", "mass"))
+    n, count = len(part.pos), np.asarray(cata.count, np.int64)
+    grouped = int(count.sum())
+    pairs = [
+        ("groups", f"{len(count):,} of at least {info.npart_min:,} particles"),
+        ("particles in groups", f"{grouped:,} of {n:,} ({100 * grouped / n:.1f} %)"),
+        ("linking length", f"{number(info.linking_length or 0.0)}{length}"),
+        ("box", f"{_box_in_words(header)}{length if header.boxsize else ''}"),
+    ]
+    if len(count):
+        pairs.append(("group sizes", f"{count.min():,} to {count.max():,} particles, median {np.median(count):,.0f}"))
+        if cata.mass is not None:
+            masses = np.asarray(cata.mass, np.float64)
+            pairs.append(("group masses", f"{number(masses.min())} to {number(masses.max())}{mass}"))
+    for name, words in (("mass", "masses"), ("vel", "velocities"), ("id", "identifiers")):
+        if getattr(part, name) is None:
+            pairs.append((f"no {words}", "the snapshot holds none; the catalogue leaves out what needs them"))
+    print()
+    print_pairs(pairs)
+    if len(count):
+        print()
+        print_table(*_largest_groups(cata, header))
+
+
+def _largest_groups(cata: FofCatalogue, header: io.SnapshotHeader) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows of the table of the ten largest groups."""
+
+    def heading(name: str, kind: str) -> str:
+        unit = io.unit_name(header, kind)
+        return f"{name} [{unit}]" if unit else name
+
+    centres = np.asarray(cata.com_pos, np.float64)
+    columns = [("group", [number(row) for row in range(len(centres))])]
+    columns.append(("particles", [number(int(count)) for count in cata.count]))
+    if cata.mass is not None:
+        columns.append((heading("mass", "mass"), [number(float(mass)) for mass in cata.mass]))
+    for axis in range(centres.shape[1]):
+        name = "xyz"[axis] if axis < 3 else f"x{axis}"
+        columns.append((heading(name, "length"), [number(float(x)) for x in centres[:, axis]]))
+    columns.append((heading("radius", "length"), [number(float(r)) for r in cata.max_radius]))
+    head = [name for name, _ in columns]
+    return head, [[cells[row] for _, cells in columns] for row in range(min(10, len(centres)))]
+
+
+def _summarise_neighbours(found: io.Neighbours) -> None:
+    header = found.header or io.SnapshotHeader()
+    length = f" {io.unit_name(header, 'length')}".rstrip()
+    last = found.distances[:, -1]
+    k = found.distances.shape[1]
+    pairs = [
+        ("particles", f"{len(last):,}"),
+        ("neighbours", f"{k:,} each, the particle itself among them"),
+        ("box", f"{_box_in_words(header)}{length if header.boxsize else ''}"),
+        ("distance to the last", _range_in_words(last) + length),
+    ]
+    if found.density is not None:
+        kind = "number density" if found.by_number else "density"
+        pairs.append((kind, _range_in_words(found.density)))
+    print()
+    print_pairs(pairs)
+
+
+def _range_in_words(values: np.ndarray) -> str:
+    least, median, most = (number(float(value)) for value in (values.min(), np.median(values), values.max()))
+    return f"{least} to {most}, median {median}"
+
+
+def _box_in_words(header: io.SnapshotHeader) -> str:
+    if not header.boxsize:
+        return "none (open)"
+    lengths = header.boxsize if isinstance(header.boxsize, tuple) else (header.boxsize,)
+    return " x ".join(number(float(length)) for length in lengths)
