@@ -40,9 +40,9 @@ examples:
   jztree knn sample -k 8
   jztree knn snapdir_099 -k 32 --density -o neighbours.hdf5
 
---density estimates the density as (m_2 + ... + m_(K-1)) / V(r_K): the mass of the neighbours, without the particle itself
-and without the last one, over the volume of the ball that reaches to the last one (Casertano & Hut 1985). It counts
-particles if the snapshot has no masses.
+--density estimates the density as (m_2 + ... + m_(K-1)) / V(r_K): the mass of the neighbours, without the particle
+itself and without the last one, over the volume of the ball that reaches to the last one (Casertano & Hut 1985). It
+counts particles if the snapshot has no masses.
 The output (HDF5) holds distances and indices (rows of the snapshot, from 0), (N, K) each, and the densities.
 """
 
@@ -55,7 +55,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the command line; ``args.command`` names the function of `jztree_utils.commands` that does the work."""
+    """The parser of the command line."""
     parser = _Parser(
         prog="jztree",
         description=_DESCRIPTION,
@@ -63,7 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    parser.add_argument("--debug", action="store_true", help="show the Python traceback of an error")
+    _add_debug(parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     _add_fof(commands)
     _add_knn(commands)
@@ -103,6 +103,7 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
     )
     fof.add_argument("-o", "--output", metavar="FILE", help="write the catalogue to this HDF5 file")
     fof.add_argument("--plot", metavar="FILE", help="draw the halos (.png, .pdf, .svg); needs matplotlib")
+    _add_debug(fof)
 
 
 def _add_knn(commands: "argparse._SubParsersAction[_Parser]") -> None:
@@ -120,6 +121,7 @@ def _add_knn(commands: "argparse._SubParsersAction[_Parser]") -> None:
     )
     knn.add_argument("--density", action="store_true", help="estimate the density around every particle")
     knn.add_argument("-o", "--output", metavar="FILE", help="write distances, indices and densities to this HDF5 file")
+    _add_debug(knn)
 
 
 def _add_snapshot(parser: argparse.ArgumentParser) -> None:

@@ -252,7 +252,7 @@ def _summarise_groups(cata: FofCatalogue, info: io.CatalogueInfo, part: Particle
     pairs = [
         ("groups", f"{len(count):,} of at least {info.npart_min:,} particles"),
         ("particles in groups", f"{grouped:,} of {n:,} ({100 * grouped / n:.1f} %)"),
-        ("linking length", f"{number(info.linking_length or 0.0)}{length}"),
+        ("linking length", f"{number(info.linking_length or 0.0)}{length}{_in_separations(info, part)}"),
         ("box", f"{_box_in_words(header)}{length if header.boxsize else ''}"),
     ]
     if len(count):
@@ -260,14 +260,24 @@ def _summarise_groups(cata: FofCatalogue, info: io.CatalogueInfo, part: Particle
         if cata.mass is not None:
             masses = np.asarray(cata.mass, np.float64)
             pairs.append(("group masses", f"{number(masses.min())} to {number(masses.max())}{mass}"))
-    for name, words in (("mass", "masses"), ("vel", "velocities"), ("id", "identifiers")):
+    for name, words in (("mass", "masses"), ("vel", "velocities")):
         if getattr(part, name) is None:
             pairs.append((f"no {words}", "the snapshot holds none; the catalogue leaves out what needs them"))
+    if part.id is None:
+        pairs.append(("no identifiers", "the snapshot holds none; members are told by their row in it, from 0"))
     print()
     print_pairs(pairs)
     if len(count):
         print()
         print_table(*_largest_groups(cata, header))
+
+
+def _in_separations(info: io.CatalogueInfo, part: ParticleData) -> str:
+    n, ndim = part.pos.shape
+    lengths = np.broadcast_to(np.asarray(info.header.boxsize if info.header else 0.0, np.float64), (ndim,))
+    if info.linking_length is None or not (lengths > 0).all():
+        return ""
+    return f", {number(info.linking_length / float(lengths.prod() / n) ** (1 / ndim))} mean separations"
 
 
 def _largest_groups(cata: FofCatalogue, header: io.SnapshotHeader) -> tuple[list[str], list[list[str]]]:
@@ -302,8 +312,9 @@ def _summarise_neighbours(found: io.Neighbours) -> None:
         ("distance to the last", _range_in_words(last) + length),
     ]
     if found.density is not None:
-        kind = "number density" if found.by_number else "density"
-        pairs.append((kind, _range_in_words(found.density)))
+        mass = "particles" if found.by_number else io.unit_name(header, "mass")
+        unit = f" {mass} / ({length.strip()})^{found.ndim}" if mass and length else ""
+        pairs.append(("density", _range_in_words(found.density) + unit))
     print()
     print_pairs(pairs)
 

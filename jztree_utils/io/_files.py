@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -53,6 +54,16 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error.args[0] if error.args else error).split()).rstrip(".")
 
 
+def list_folder(folder: Path) -> list[Path]:
+    """What a folder holds, sorted by name and without hidden files. Raises SnapshotError if it cannot be listed."""
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise SnapshotError(
+            f"The folder {folder} cannot be listed ({error.strerror}); check its permissions."
+        ) from None
+
+
 def get_group(file: h5py.File, name: str) -> h5py.Group:
     """The group ``name`` of an open file. Raises SnapshotError if it is missing or a dataset."""
     group = file.get(name)
@@ -101,13 +112,17 @@ def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> No
     one of ``apart_from``.
     """
     target = output_path(path)
-    if not target.parent.is_dir():
-        raise OutputError(
-            f"The output {path} cannot be written because its folder is missing; create the folder first."
-        )
-    if target.exists() and not target.is_file():
+    if not os.path.isdir(target.parent):
+        raise OutputError(f"The folder of the output {path} is missing; create the folder first.")
+    try:
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
+        mode = None
+    except OSError as error:
+        raise OutputError(f"The output {path} cannot be written ({error.strerror}); choose another name.") from None
+    if mode is not None and not stat.S_ISREG(mode):
         raise OutputError(f"The output {path} exists and is not a regular file; choose another name.")
-    if target.exists() and not os.access(target, os.W_OK):
+    if mode is not None and not os.access(target, os.W_OK):
         raise OutputError(f"The output {path} exists and is write-protected; choose another name.")
     if any(target == output_path(other) for other in apart_from):
         raise OutputError(f"The output {path} would overwrite a file of the input; choose another name.")

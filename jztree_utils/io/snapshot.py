@@ -4,6 +4,7 @@ The format: https://wwwmpa.mpa-garching.mpg.de/gadget4/06_snapshotformat (Spring
 Also read are Gadget-2/3 snapshots in HDF5, and those of SWIFT as far as their layout is the same.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ import numpy as np
 
 from jztree.data import ParticleData, get_num
 
-from ._files import PathLike, SnapshotError, atomic_output, attribute, get_dataset, open_hdf5
+from ._files import PathLike, SnapshotError, atomic_output, attribute, get_dataset, list_folder, open_hdf5
 from .header import SnapshotHeader, header_attributes, parse_header, unit_attributes
 
 _PART_NAME = re.compile(r"(?P<base>.+)\.(?P<part>\d+)(?P<suffix>\.(hdf5|h5))", re.IGNORECASE)
@@ -56,7 +57,7 @@ def find_parts(path: PathLike) -> list[Path]:
     or more than one.
     """
     first = Path(path)
-    if first.is_dir():
+    if os.path.isdir(first):
         first = _any_part(first)
     header = _parse(first)[0]
     if header.num_files <= 1:
@@ -80,7 +81,7 @@ def find_parts(path: PathLike) -> list[Path]:
 
 def _any_part(folder: Path) -> Path:
     """A file of the only snapshot in ``folder``."""
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _SUFFIXES and file.name[0] != ".")
+    files = [file for file in list_folder(folder) if file.suffix.lower() in _SUFFIXES]
     if not files:
         raise SnapshotError(f"The folder {folder} holds no .hdf5 or .h5 file; give a snapshot or the folder of one.")
     matches = [_PART_NAME.fullmatch(file.name) for file in files]
@@ -100,7 +101,7 @@ def _any_part(folder: Path) -> Path:
 def _numbered_files(one: Path, match: re.Match[str]) -> dict[int, Path]:
     """The files beside ``one`` whose names differ from its name in the part number only, by that number."""
     found = {}
-    for file in sorted(one.parent.iterdir()):
+    for file in list_folder(one.parent):
         other = _PART_NAME.fullmatch(file.name)
         if other and (other["base"], other["suffix"]) == (match["base"], match["suffix"]):
             found[int(other["part"])] = file
@@ -118,7 +119,7 @@ def read_header(path: PathLike) -> SnapshotHeader:
     Raises SnapshotError if it cannot be read.
     """
     file = Path(path)
-    return _parse(_any_part(file) if file.is_dir() else file)[0]
+    return _parse(_any_part(file) if os.path.isdir(file) else file)[0]
 
 
 def read_snapshot(

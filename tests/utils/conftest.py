@@ -1,0 +1,85 @@
+"""Snapshots that the tests write themselves, with h5py alone and not with the code under test."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+
+def _write_gadget(
+    path: Path,
+    pos: np.ndarray,
+    *,
+    total: int | None = None,
+    num_files: int = 1,
+    columns: dict[str, np.ndarray] | None = None,
+    header: dict[str, Any] | None = None,
+    ptype: int = 1,
+) -> Path:
+    """A file of a snapshot as AREPO writes it; header entries of None are left out."""
+    counts = np.zeros(6, np.int64)
+    counts[ptype] = len(pos)
+    in_all = np.zeros(6, np.int64)
+    in_all[ptype] = len(pos) if total is None else total
+    attributes = {
+        "BoxSize": 1.0,
+        "Time": 1.0,
+        "Redshift": 0.0,
+        "MassTable": np.where(np.arange(6) == ptype, 2.5, 0.0),
+        "NumFilesPerSnapshot": np.int32(num_files),
+        "NumPart_ThisFile": counts.astype(np.int32),
+        "NumPart_Total": (in_all % 2**32).astype(np.uint32),
+        "NumPart_Total_HighWord": (in_all // 2**32).astype(np.uint32),
+    }
+    with h5py.File(path, "w") as file:
+        for name, value in (attributes | (header or {})).items():
+            file.require_group("Header")
+            if value is not None:
+                file["Header"].attrs[name] = value
+        if len(pos):
+            group = file.create_group(f"PartType{ptype}")
+            for name, column in ({"Coordinates": pos} | (columns or {})).items():
+                group[name] = column
+    return path
+
+
+@pytest.fixture(scope="session")
+def write_gadget() -> Callable[..., Path]:
+    return _write_gadget
+
+
+@pytest.fixture
+def random() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path, random: np.random.Generator) -> Path:
+    """A snapshot of 500 particles in one file, in the unit box."""
+    pos = random.random((500, 3), np.float32)
+    return _write_gadget(tmp_path / "snapshot.hdf5", pos, columns={"ParticleIDs": np.arange(500, dtype=np.uint64)})
+
+
+@pytest.fixture
+def write_parts(tmp_path: Path) -> Callable[..., list[Path]]:
+    """Writes a snapshot in several files, cut before the given rows."""
+
+    def write(pos: np.ndarray, cuts: Sequence[int], name: str = "snap_003", **columns: np.ndarray) -> list[Path]:
+        bounds = [0, *cuts, len(pos)]
+        paths = []
+        for part, (start, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+            paths.append(
+                _write_gadget(
+                    tmp_path / f"{name}.{part}.hdf5",
+                    pos[start:end],
+                    total=len(pos),
+                    num_files=len(bounds) - 1,
+                    columns={column: rows[start:end] for column, rows in columns.items()},
+                )
+            )
+        return paths
+
+    return write

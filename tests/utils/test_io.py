@@ -1,0 +1,515 @@
+"""Snapshots, catalogues and neighbour lists on disk: round trips, what other codes write, and damaged files."""
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jztree.data import FofCatalogue, ParticleData, pad_particles
+
+from jztree_utils import ics, io
+
+settings.register_profile("io", max_examples=25, deadline=None)
+settings.load_profile("io")
+
+
+def one_sentence(error: pytest.ExceptionInfo[BaseException]) -> str:
+    text = str(error.value)
+    assert "\n" not in text and text.endswith(".") and len(text) > 20
+    return text
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+# Reading what others write
+
+
+def test_sample_is_what_the_file_holds() -> None:
+    part, header = io.read_snapshot(ics.SAMPLE_3D)
+    with h5py.File(ics.SAMPLE_3D) as file:
+        np.testing.assert_array_equal(part.pos, file["PartType1/Coordinates"][()])
+        np.testing.assert_array_equal(part.vel, file["PartType1/Velocities"][()])
+        np.testing.assert_array_equal(part.id, file["PartType1/ParticleIDs"][()])
+        assert part.mass == file["Header"].attrs["MassTable"][1]
+    assert part.pos.dtype == np.float32 and part.id.dtype == np.uint32
+    assert (part.num, part.num_total, header.boxsize, header.hubble) == (48**3, 48**3, 37.5, 0.68)
+    assert header.npart_total == (0, 48**3, 0, 0, 0, 0) and header.num_files == 1
+
+
+@pytest.mark.parametrize("given_as", ["folder", "first", "last"])
+@pytest.mark.parametrize("cuts", [(200, 200, 350), (0, 500), (500,)])  # some parts are empty
+def test_parts_are_found_and_joined(write_parts, tmp_path, random, given_as, cuts) -> None:
+    pos = random.random((500, 3))
+    ids = random.permutation(500).astype(np.uint64) + 2**60
+    paths = write_parts(pos, cuts, ParticleIDs=ids)
+    path = {"folder": tmp_path, "first": paths[0], "last": paths[-1]}[given_as]
+    part, header = io.read_snapshot(path, fields=("pos", "id"))
+    np.testing.assert_array_equal(part.pos, pos)
+    np.testing.assert_array_equal(part.id, ids)
+    assert part.pos.dtype == np.float64 and header.num_files == len(cuts) + 1
+    assert io.find_parts(path) == paths
+
+
+def test_more_than_nine_parts_come_in_order_of_their_numbers(write_parts, random) -> None:
+    pos = random.random((24, 3))
+    paths = write_parts(pos, range(2, 24, 2))
+    np.testing.assert_array_equal(io.read_snapshot(paths[3], fields=("pos",))[0].pos, pos)
+
+
+def test_shared_multi_file_snapshot(shared_data) -> None:
+    part, header = io.read_snapshot(shared_data / "snap_64" / "snapshot_000.1.hdf5")
+    assert part.pos.shape == part.vel.shape == (64**3, 3) and header.num_files == 3
+    assert len(np.unique(part.id)) == 64**3
+
+
+def test_counts_have_64_bits(tmp_path, write_gadget, random) -> None:
+    path = write_gadget(tmp_path / "big.0.hdf5", random.random((5, 3)), total=3 * 2**32 + 17, num_files=2)
+    assert io.read_header(path).npart_total[1] == 3 * 2**32 + 17
+    gadget4 = write_gadget(
+        tmp_path / "gadget4.hdf5",
+        random.random((5, 3)),
+        header={"NumPart_Total": np.asarray([0, 2**33 + 5], np.uint64), "NumPart_Total_HighWord": None},
+    )
+    assert io.read_header(gadget4).npart_total == (0, 2**33 + 5)
+
+
+def test_gadget4_parameters_and_swift_units(tmp_path, write_gadget, random) -> None:
+    path = write_gadget(tmp_path / "a.hdf5", random.random((5, 3)), header={"BoxSize": np.asarray([1.0, 2.0, 3.0])})
+    with h5py.File(path, "a") as file:
+        file.create_group("Parameters").attrs.update(
+            {"Omega0": 0.3, "HubbleParam": 0.7, "UnitLength_in_cm": 3.085678e24}
+        )
+        file.create_group("Units").attrs["Unit mass in cgs (U_M)"] = np.asarray([1.989e43])
+    header = io.read_header(path)
+    assert (header.omega0, header.hubble, header.boxsize) == (0.3, 0.7, (1.0, 2.0, 3.0))
+    assert io.unit_name(header, "length") == "Mpc/h" and io.unit_name(header, "mass") == "1e10 Msun/h"
+    assert header.unit_velocity_in_cm_per_s is None and io.unit_name(header, "velocity") == ""
+
+
+@pytest.mark.parametrize(
+    ("attribute", "comoving", "factor"),
+    [({}, None, 0.5), ({"a_scaling": 0.5}, 1, 0.5), ({"a_scaling": 0.0}, 1, 1.0), ({}, 0, 1.0)],
+)
+def test_velocities_are_peculiar(tmp_path, write_gadget, random, attribute, comoving, factor) -> None:
+    vel = random.normal(size=(6, 3)).astype(np.float32)
+    path = write_gadget(
+        tmp_path / "z3.hdf5",
+        random.random((6, 3)),
+        columns={"Velocities": vel},
+        header={"Time": 0.25, "Redshift": 3.0, "ComovingIntegrationOn": comoving},
+    )
+    with h5py.File(path, "a") as file:
+        file["PartType1/Velocities"].attrs.update(attribute)
+    part, header = io.read_snapshot(path, fields=("pos", "vel"))
+    np.testing.assert_allclose(part.vel, vel * factor, rtol=1e-6)
+    assert header.scale_factor == (1.0 if comoving == 0 else 0.25)
+
+
+def test_masses_from_dataset_and_big_endian_numbers(tmp_path, write_gadget, random) -> None:
+    pos, mass = random.random((7, 3)).astype(">f4"), random.random(7).astype(">f8")
+    header = {"MassTable": np.zeros(6)}
+    path = write_gadget(tmp_path / "a.hdf5", pos, columns={"Masses": mass}, header=header, ptype=4)
+    part, _ = io.read_snapshot(path, ptype=4, fields=("pos", "mass"))
+    np.testing.assert_array_equal(part.mass, mass)
+    np.testing.assert_array_equal(part.pos, pos)
+    assert part.pos.dtype == np.float32 and part.pos.dtype.isnative and part.mass.dtype.isnative
+
+
+def test_optional_properties_may_be_missing(snapshot) -> None:
+    part, _ = io.read_snapshot(snapshot, fields=("pos",), optional=("vel", "id"))
+    assert part.vel is None and part.id.dtype == np.uint64 and part.mass is None
+
+
+# What cannot be read
+
+
+def damage(file: h5py.File, what: str) -> None:
+    group = file["PartType1"]
+    pos = group["Coordinates"][()]
+    if what == "no header":
+        del file["Header"]
+    elif what == "no counts":
+        del file["Header"].attrs["NumPart_ThisFile"]
+    elif what == "no group":
+        del file["PartType1"]
+    elif what == "count":
+        file["Header"].attrs["NumPart_ThisFile"] = np.asarray([0, 499, 0, 0, 0, 0], np.int32)
+    elif what == "total":
+        file["Header"].attrs["NumPart_Total"] = np.asarray([0, 501, 0, 0, 0, 0], np.uint32)
+    elif what == "box":
+        file["Header"].attrs["BoxSize"] = np.nan
+    else:
+        del group["Coordinates"]
+        wrong = {"integers": (1000 * pos).astype(np.int32), "half": pos.astype(np.float16), "complex": pos * 1j}
+        wrong |= {"flat": pos[:, 0], "short": pos[:-1], "wide": np.zeros((len(pos), 9), np.float32)}
+        if what != "no dataset":
+            group["Coordinates"] = wrong[what]
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("no header", "no group Header"),
+        ("no counts", "NumPart_ThisFile"),
+        ("no group", "no dataset PartType1/Coordinates"),
+        ("no dataset", "no dataset PartType1/Coordinates; its group holds ParticleIDs"),
+        ("count", "hold 499 particles"),
+        ("total", "counts 501"),
+        ("box", "BoxSize"),
+        ("integers", "int32; it must be float32 or float64"),
+        ("half", "float16; it must be float32 or float64"),
+        ("complex", "it must be float32 or float64"),
+        ("flat", "(n, d)"),
+        ("wide", "(500, 9)"),
+        ("short", "499 particles, but its header counts 500"),
+    ],
+)
+def test_damaged_snapshot(snapshot, what, told) -> None:
+    with h5py.File(snapshot, "a") as file:
+        damage(file, what)
+    with pytest.raises(io.SnapshotError, match=re.escape(told)) as error:
+        io.read_snapshot(snapshot, fields=("pos",))
+    assert str(snapshot) in one_sentence(error)
+
+
+def test_missing_and_foreign_files(tmp_path) -> None:
+    (tmp_path / "text.hdf5").write_text("not HDF5")
+    (tmp_path / "empty.hdf5").write_text("")
+    (tmp_path / "folder").mkdir()
+    expected = {
+        "none.hdf5": "no file",
+        "text.hdf5": "not an HDF5",
+        "empty.hdf5": "not an HDF5",
+        "folder": "holds no .hdf5",
+    }
+    for name, told in expected.items():
+        with pytest.raises(io.SnapshotError, match=told) as error:
+            io.read_snapshot(tmp_path / name)
+        assert name in one_sentence(error)
+
+
+def test_truncated_at_any_length(snapshot, tmp_path) -> None:
+    whole = snapshot.read_bytes()
+    cut = tmp_path / "cut.hdf5"
+    for length in range(0, len(whole) - 1, len(whole) // 40):
+        cut.write_bytes(whole[:length])
+        with pytest.raises(io.SnapshotError) as error:
+            io.read_snapshot(cut, fields=("pos",))
+        assert "cut.hdf5" in one_sentence(error)
+
+
+def test_flipped_bytes_raise_no_other_error(snapshot, tmp_path, random) -> None:
+    whole = snapshot.read_bytes()
+    flipped = tmp_path / "flipped.hdf5"
+    refused = 0
+    for _ in range(400):
+        data = bytearray(whole)
+        for place in random.integers(0, 3000, 3):
+            data[place] = random.integers(256)
+        flipped.write_bytes(bytes(data))
+        try:
+            io.read_snapshot(flipped, fields=("pos", "id"))
+        except io.SnapshotError:
+            refused += 1
+    assert refused > 20
+
+
+@pytest.mark.parametrize("lost", [0, 1, 3])
+def test_missing_part_is_named(write_parts, tmp_path, random, lost) -> None:
+    paths = write_parts(random.random((40, 3)), (10, 20, 30))
+    paths[lost].unlink()
+    with pytest.raises(io.SnapshotError, match=re.escape(str(paths[lost]))) as error:
+        io.read_snapshot(tmp_path)
+    assert f"Part {lost} of the 4" in one_sentence(error)
+
+
+def test_parts_that_do_not_belong_together(write_parts, write_gadget, tmp_path, random) -> None:
+    pos = random.random((40, 3))
+    paths = write_parts(pos, (20,), Masses=random.random(40))
+    write_gadget(paths[1], pos[:10], total=30, num_files=2)
+    with pytest.raises(io.SnapshotError, match="not of the same snapshot"):
+        io.read_snapshot(tmp_path)
+    write_gadget(paths[1], pos[:10], total=40, num_files=2)
+    with pytest.raises(io.SnapshotError, match="hold 30 particles of type 1 but the header counts 40"):
+        io.read_snapshot(tmp_path)
+    write_gadget(paths[1], pos[20:].astype(np.float32), total=40, num_files=2)
+    with pytest.raises(io.SnapshotError, match="write the parts alike"):
+        io.read_snapshot(tmp_path, fields=("pos",))
+    paths[1].rename(tmp_path / "renamed.hdf5")
+    with pytest.raises(io.SnapshotError, match="does not end in a part number"):
+        io.read_snapshot(tmp_path / "renamed.hdf5")
+
+
+def test_folder_of_several_snapshots(write_parts, tmp_path, random) -> None:
+    write_parts(random.random((8, 3)), (4,), "snap_001")
+    write_parts(random.random((8, 3)), (4,), "snap_002")
+    with pytest.raises(io.SnapshotError, match="more than one snapshot \\(snap_001, snap_002\\)"):
+        io.read_snapshot(tmp_path)
+
+
+@pytest.mark.parametrize("ptype", [0, 5, 6, 99])
+def test_type_without_particles(snapshot, ptype) -> None:
+    with pytest.raises(io.SnapshotError, match=f"no particles of type {ptype}; it holds 500 of type 1"):
+        io.read_snapshot(snapshot, ptype=ptype)
+
+
+def test_unknown_property(snapshot) -> None:
+    with pytest.raises(ValueError, match="no property 'colour'"):
+        io.read_snapshot(snapshot, fields=("pos", "colour"))
+
+
+# Writing
+
+
+@given(
+    n=st.integers(1, 40),
+    dim=st.integers(1, 4),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    id_dtype=st.sampled_from([np.int32, np.uint32, np.int64, np.uint64]),
+    mass=st.sampled_from(["none", "scalar", "zero", "array"]),
+    npad=st.integers(0, 3),
+    ptype=st.integers(0, 5),
+    box=st.sampled_from([0.0, 2.0, (1.0, 2.0, 3.0)]),
+    units=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_snapshot_round_trip(n, dim, dtype, id_dtype, mass, npad, ptype, box, units, seed) -> None:
+    random = np.random.default_rng(seed)
+    rows = n + npad
+    part = ParticleData(
+        pos=random.normal(size=(rows, dim)).astype(dtype),
+        vel=random.normal(size=(rows, dim)).astype(dtype),
+        mass={"none": None, "scalar": 1.25, "zero": 0.0, "array": random.random(rows).astype(dtype)}[mass],
+        id=random.integers(0, np.iinfo(id_dtype).max, rows, dtype=id_dtype, endpoint=True),
+        num=n,
+    )
+    known = {"unit_length_in_cm": 3.0e24, "unit_mass_in_g": 2.0e43, "unit_velocity_in_cm_per_s": 1e5} if units else {}
+    header = io.SnapshotHeader(boxsize=box, omega0=0.3, omega_lambda=0.7, hubble=0.7, **known)
+    with tempfile.TemporaryDirectory() as folder:
+        io.write_snapshot(f"{folder}/a.hdf5", part, header, ptype)
+        assert os.listdir(folder) == ["a.hdf5"]
+        optional = ("mass",) if mass == "none" else ()
+        back, read = io.read_snapshot(
+            f"{folder}/a.hdf5", ptype, fields=("pos", "vel", "id"), optional=optional or ("mass",)
+        )
+    for name in ("pos", "vel", "id"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(part, name)[:n])
+        assert getattr(back, name).dtype == getattr(part, name).dtype
+    if mass == "none":
+        assert back.mass is None
+    else:
+        expected = part.mass[:n] if mass == "array" else part.mass
+        np.testing.assert_array_equal(np.broadcast_to(back.mass, n), np.broadcast_to(expected, n))
+    assert (read.boxsize, read.omega0, read.hubble, read.comoving) == (box, 0.3, 0.7, None)
+    assert read.npart_total[ptype] == sum(read.npart_total) == n
+    assert read.unit_length_in_cm == known.get("unit_length_in_cm")
+
+
+def test_velocities_round_trip_at_another_redshift(tmp_path, random) -> None:
+    part = ParticleData(pos=random.random((9, 3)), vel=random.normal(size=(9, 3)))
+    header = io.SnapshotHeader(redshift=8.0, time=1 / 9, comoving=True)
+    io.write_snapshot(tmp_path / "a.hdf5", part, header)
+    with h5py.File(tmp_path / "a.hdf5") as file:
+        np.testing.assert_allclose(file["PartType1/Velocities"][()], 3 * part.vel, rtol=1e-12)
+    back, _ = io.read_snapshot(tmp_path / "a.hdf5", fields=("pos", "vel"))
+    np.testing.assert_allclose(back.vel, part.vel, rtol=1e-12)
+
+
+def test_units_turn_values_into_cgs(tmp_path, random) -> None:
+    header = io.SnapshotHeader(
+        redshift=1.0, hubble=0.5, unit_length_in_cm=3e24, unit_mass_in_g=2e43, unit_velocity_in_cm_per_s=1e5
+    )
+    part = ParticleData(pos=random.random((4, 3)), mass=random.random(4), vel=random.random((4, 3)))
+    io.write_snapshot(tmp_path / "a.hdf5", part, header)
+    physical = {}
+    with h5py.File(tmp_path / "a.hdf5") as file:
+        for name, data in file["PartType1"].items():
+            a = data.attrs
+            physical[name] = data[()] * 0.5 ** a["a_scaling"] * 0.5 ** a["h_scaling"] * a["to_cgs"]
+            assert "cm" in a["unit"] or name == "Masses"
+    np.testing.assert_allclose(physical["Coordinates"], part.pos * 3e24)  # a / h is 1 here
+    np.testing.assert_allclose(physical["Masses"], part.mass * 4e43)
+    np.testing.assert_allclose(physical["Velocities"], part.vel * 1e5)
+
+
+def test_padding_is_left_out(tmp_path) -> None:
+    part = pad_particles(ics.uniform_particles(10), 5)
+    io.write_snapshot(tmp_path / "a.hdf5", part)
+    assert io.read_snapshot(tmp_path / "a.hdf5", fields=("pos", "mass"))[0].pos.shape == (10, 3)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pos": np.zeros((4, 3), np.int32)},
+        {"pos": np.zeros(4)},
+        {"pos": np.zeros((4, 3)), "vel": np.zeros((3, 3))},
+        {"pos": np.zeros((4, 3)), "id": np.zeros(4)},
+    ],
+)
+def test_wrong_particles_write_nothing(tmp_path, wrong) -> None:
+    with pytest.raises(ValueError, match="shape"):
+        io.write_snapshot(tmp_path / "a.hdf5", ParticleData(**wrong))
+    assert files(tmp_path) == []
+
+
+# Complete or absent
+
+
+def test_failure_while_writing_leaves_the_old_file(tmp_path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    for failure in (KeyboardInterrupt, RuntimeError, OSError):
+        with pytest.raises((failure, io.OutputError)), io.atomic_output(path) as temporary:
+            temporary.write_text("half")
+            raise failure
+        assert files(tmp_path) == ["a.txt"] and path.read_text() == "old"
+    with io.atomic_output(path) as temporary:
+        temporary.write_text("new")
+    assert files(tmp_path) == ["a.txt"] and path.read_text() == "new"
+
+
+def test_new_files_have_ordinary_permissions_and_links_stay_links(tmp_path) -> None:
+    (tmp_path / "plain").write_text("")
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to("real")
+    for name in ("new", "link"):
+        with io.atomic_output(tmp_path / name) as temporary:
+            temporary.write_text("text")
+    assert (tmp_path / "new").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_text() == "text"
+
+
+@pytest.mark.parametrize("name", ["missing/a.hdf5", "folder", "input.hdf5", "file/a.hdf5", "x" * 300])
+def test_outputs_that_cannot_be_written(tmp_path, name) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "input.hdf5").write_text("precious")
+    before = files(tmp_path)
+    with pytest.raises(io.OutputError) as error:
+        io.check_output(tmp_path / name, apart_from=(tmp_path / "input.hdf5",))
+    assert name in one_sentence(error)
+    assert files(tmp_path) == before and (tmp_path / "input.hdf5").read_text() == "precious"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists() or os.getuid() == 0, reason="needs an unprivileged user")
+def test_write_protected_folder(tmp_path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(io.OutputError, match="Permission denied"):
+        io.check_output(tmp_path / "a.hdf5")
+
+
+# Catalogues
+
+
+def make_catalogue(counts: np.ndarray, random: np.random.Generator, dim: int = 3) -> FofCatalogue:
+    g = len(counts)
+    return FofCatalogue(
+        ngroups=g,
+        count=counts.astype(np.int32),
+        offset=(np.cumsum(counts) - counts).astype(np.int32),
+        com_pos=random.random((g, dim)),
+        com_inertia_radius=random.random(g),
+        max_radius=random.random(g).astype(np.float32),
+        mass=random.random(g),
+    )
+
+
+@given(g=st.integers(0, 8), unused=st.integers(0, 2), with_members=st.booleans(), seed=st.integers(0, 2**32 - 1))
+def test_catalogue_round_trip(g, unused, with_members, seed) -> None:
+    random = np.random.default_rng(seed)
+    cata = make_catalogue(random.integers(1, 9, g + unused), random)
+    cata.ngroups = np.int32(g)
+    num = int(cata.count[:g].sum())
+    members = random.integers(0, 2**64, num, dtype=np.uint64) if with_members else None
+    header = io.SnapshotHeader(boxsize=(1.0, 2.0, 0.0), redshift=0.5, npart_total=(0, 2**40), mass_table=(0.0, 2.5))
+    info = io.CatalogueInfo(linking_length=0.1, npart_min=7, num_particles=99, ptype=1, source="snap", header=header)
+    with tempfile.TemporaryDirectory() as folder:
+        io.write_catalogue(f"{folder}/c.hdf5", cata, members, info)
+        assert os.listdir(folder) == ["c.hdf5"]
+        back, read_members, read_info = io.read_catalogue(f"{folder}/c.hdf5")
+    assert read_info == info and back.ngroups == g
+    for name in ("count", "offset", "com_pos", "com_inertia_radius", "max_radius", "mass"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(cata, name)[:g])
+        assert getattr(back, name).dtype == getattr(cata, name).dtype
+    assert back.com_vel is None and back.vel_dispersion is None
+    if with_members:
+        np.testing.assert_array_equal(read_members, members)
+    else:
+        assert read_members is None
+
+
+@given(seed=st.integers(0, 2**32 - 1), g=st.integers(0, 6), with_rest=st.booleans())
+def test_canonical_order_depends_on_the_groups_only(seed, g, with_rest) -> None:
+    random = np.random.default_rng(seed)
+    groups = [random.integers(1, 4) for _ in range(g)]
+    ids = random.permutation(sum(groups) + (5 if with_rest else 0))
+    ends = np.cumsum([0, *groups])
+    sets = [frozenset(ids[a:b]) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    expected = sorted(sets, key=lambda members: (-len(members), min(members)))
+    results = []
+    for _ in range(2):
+        order = random.permutation(g)
+        rows = [random.permutation(list(sets[i])) for i in order] + [random.permutation(ids[ends[-1] :])]
+        cata = make_catalogue(np.asarray([len(sets[i]) for i in order], np.int64), random)
+        cata.mass = np.asarray([float(min(sets[i])) for i in order])
+        shuffled = np.concatenate(rows).astype(np.uint64)
+        part = ParticleData(pos=np.zeros((len(shuffled), 3)), id=shuffled)
+        results.append(io.canonical_order(part, cata))
+    for part, cata in results:
+        np.testing.assert_array_equal(part.id, results[0][0].id)
+        found = [frozenset(part.id[o : o + c]) for o, c in zip(cata.offset, cata.count, strict=True)]
+        assert found == expected
+        np.testing.assert_array_equal(cata.mass, [min(members) for members in expected])
+
+
+def test_canonical_order_refuses_another_catalogue(random) -> None:
+    cata = make_catalogue(np.asarray([3, 4]), random)
+    with pytest.raises(ValueError, match="does not belong"):
+        io.canonical_order(ParticleData(pos=np.zeros((6, 3))), cata)
+    cata.offset = cata.offset + 1
+    with pytest.raises(ValueError, match="does not belong"):
+        io.canonical_order(ParticleData(pos=np.zeros((9, 3))), cata)
+
+
+def test_members_must_be_as_many_as_counted(tmp_path, random) -> None:
+    with pytest.raises(ValueError, match="counts 7 members"):
+        io.write_catalogue(tmp_path / "c.hdf5", make_catalogue(np.asarray([3, 4]), random), np.arange(6))
+    assert files(tmp_path) == []
+
+
+def test_what_is_not_a_catalogue(snapshot, tmp_path, random) -> None:
+    with pytest.raises(io.SnapshotError, match="no group Groups"):
+        io.read_catalogue(snapshot)
+    with pytest.raises(io.SnapshotError, match="no group Neighbours"):
+        io.read_neighbours(snapshot)
+    io.write_catalogue(tmp_path / "c.hdf5", make_catalogue(np.asarray([3, 4]), random))
+    with h5py.File(tmp_path / "c.hdf5", "a") as file:
+        del file["Groups/com_pos"]
+    with pytest.raises(io.SnapshotError, match="no dataset Groups/com_pos"):
+        io.read_catalogue(tmp_path / "c.hdf5")
+
+
+def test_neighbours_round_trip(tmp_path, random) -> None:
+    found = io.Neighbours(
+        distances=random.random((5, 3)),
+        indices=random.integers(0, 5, (5, 3), dtype=np.int32),
+        density=random.random(5),
+        by_number=True,
+        ndim=2,
+        header=io.SnapshotHeader(unit_length_in_cm=10.0),
+    )
+    io.write_neighbours(tmp_path / "k.hdf5", found)
+    back = io.read_neighbours(tmp_path / "k.hdf5")
+    for name in ("distances", "indices", "density"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(found, name))
+    assert back.by_number and back.ndim == 2 and back.id is None and back.header == found.header
+    with h5py.File(tmp_path / "k.hdf5") as file:
+        assert file["Neighbours/density"].attrs["to_cgs"] == pytest.approx(1e-2)
