@@ -5,6 +5,7 @@
 * `jit_constructor` makes the function stored as ``f.jit``.
 """
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -71,8 +72,8 @@ def jit_constructor(
 
     func: a function without ``*args`` and ``**kwargs``.
     static_argnames: arguments that are compiled in. Configurations among them are copied at each call.
-    prepare: takes the arguments of ``func`` by name and returns them checked and with float64 numbers made `Exact`, so
-        that a bad argument raises at the call and no number is rounded at the boundary of the compiled function.
+    prepare: takes the arguments of ``func`` by name and returns those to be replaced: float64 numbers made `Exact`, so
+        that none is rounded at the boundary of the compiled function. It may raise for bad ones.
     """
     signature = inspect.signature(func)
     compiled = jax.jit(func, static_argnames=tuple(static_argnames))
@@ -82,10 +83,11 @@ def jit_constructor(
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = dict(bound.arguments)
-        if "cfg" in arguments and arguments["cfg"] is not None:
-            arguments["cfg"] = copy_config(arguments["cfg"])
+        for name in static_argnames:
+            if dataclasses.is_dataclass(arguments[name]):
+                arguments[name] = copy_config(arguments[name])
         if prepare is not None:
-            arguments = prepare(**arguments)
+            arguments |= prepare(**arguments)
         return compiled(**arguments)
 
     call.lower = compiled.lower  # type: ignore[attr-defined]

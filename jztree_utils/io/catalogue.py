@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import h5py
+import jax
 import numpy as np
 
 from jztree.data import FofCatalogue, get_pos, map_rows, squeeze_catalogue, squeeze_particles
@@ -85,7 +86,7 @@ def canonical_order(part: _Part, cata: FofCatalogue) -> tuple[_Part, FofCatalogu
     in the order they have, without identifiers); the particles of a group by identifier; those of no group last.
     Raises ValueError if ``cata`` is not the catalogue of ``part``.
     """
-    part, cata = squeeze_particles(part), squeeze_catalogue(cata)
+    part, cata = squeeze_particles(jax.device_get(part)), squeeze_catalogue(jax.device_get(cata))
     count, offset = np.asarray(cata.count, np.int64), np.asarray(cata.offset, np.int64)
     n = get_pos(part).shape[0]
     ids = getattr(part, "id", None)

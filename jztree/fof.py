@@ -1,0 +1,182 @@
+"""Friends-of-friends groups, and the catalogue of them.
+
+Particles at most one linking length apart are linked; a group is all that are linked to each other directly or through
+others (Davis et al. 1985). Particles are sorted in z-order, get a plane hierarchy (`jztree.tree`), and nodes within the
+linking length of each other are joined by a union-find, whole nodes at once where they are dense. The cost is O(n log n)
+for any linking length.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import kernels
+from .config import FofConfig
+from .data import FofCatalogue, get_num, get_pos
+from .jax_ext import Exact, exact, exact_to_float, is_concrete, jit_constructor
+from .tree import (
+    TreeHierarchy,
+    check_box,
+    check_num,
+    check_positions,
+    exact_box_argument,
+    permute_particles,
+    sort_and_build,
+)
+
+__all__ = ["fof_and_catalogue", "fof_is_superset", "fof_labels"]
+
+_MAX_DIMS = 4
+
+
+def fof_labels(
+    part: Any,
+    rlink: Any,
+    boxsize: Any = 0.0,
+    cfg: FofConfig | None = None,
+    th: TreeHierarchy | None = None,
+    output_order: str = "z",
+) -> tuple[Any, jax.Array]:
+    """Label every particle with its friends-of-friends group.
+
+    part: a particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of positions.
+    rlink: the linking length, in the unit of the positions. Particles are linked if their distance is at most that,
+        decided in float64 from the positions as given.
+    boxsize: periodic length, or one a dimension; 0 or None is open. Positions outside the box are wrapped.
+    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` is then the
+        particles in z-order that it returned.
+    output_order: the order of the rows that are returned: ``"z"``, or ``"input"`` for that of ``part``.
+
+    Returns the particles in that order, and ``(n,)`` int32 labels: the smallest row of the group, so
+    ``igroup[igroup] == igroup``. Rows from ``num`` on are groups of their own.
+
+    Raises TypeError or ValueError for wrong arguments, among them a linking length above half a periodic length, and an error
+    at run time if a position is NaN or infinite, a traced ``rlink`` or ``boxsize`` is wrong, or ``th`` belongs to other
+    particles.
+    """
+    if output_order not in ("z", "input"):
+        raise ValueError(f"output_order must be 'z' or 'input', not {output_order!r}.")
+    partz, index, label = _labels(part, rlink, boxsize, cfg or FofConfig(), th, output_order == "input")
+    return (part if output_order == "input" or index is None else partz), label
+
+
+def fof_and_catalogue(
+    part: Any,
+    rlink: Any,
+    boxsize: Any = 0.0,
+    cfg: FofConfig | None = None,
+    th: TreeHierarchy | None = None,
+) -> tuple[Any, FofCatalogue]:
+    """Find friends-of-friends groups and what they are: mass, centre, velocity, sizes.
+
+    part: as in `fof_labels`; ``mass``, ``(n,)`` or a number that all share, and ``vel``, ``(n, d)``, are used if there.
+    rlink, boxsize, th: as in `fof_labels`.
+    cfg: ``cfg.catalogue.npart_min`` is the smallest number of particles that makes a catalogue row.
+
+    Returns the particles in group order and the `FofCatalogue`. Groups come in the order of their first particles in z-order;
+    within a group, and behind the last one for those in no listed group, particles are in z-order. So the particles of group
+    ``i`` are the rows ``offset[i]`` to ``offset[i] + count[i]``. Raises like `fof_labels`.
+    """
+    cfg = cfg or FofConfig()
+    box = check_box(boxsize, check_positions(get_pos(part), max_dims=_MAX_DIMS).shape[1])
+    partz, _, label = _labels(part, rlink, box, cfg, th, False)
+    order, ngroups, count, offset = kernels.group_order(label, get_num(partz), cfg.catalogue.npart_min)
+    grouped = permute_particles(partz, order)
+    return grouped, _catalogue(grouped, ngroups, count, offset, box)
+
+
+def _labels(
+    part: Any, rlink: Any, boxsize: Any, cfg: FofConfig, th: TreeHierarchy | None, input_order: bool
+) -> tuple[Any, jax.Array | None, jax.Array]:
+    """Particles in z-order, the rows they came from (None if they came so), and labels in input order or z-order."""
+    pos = check_positions(get_pos(part), max_dims=_MAX_DIMS)
+    num = check_num(part)
+    box = check_box(boxsize, pos.shape[1])
+    length = check_rlink(rlink, box)
+    partz, index = part, None
+    if th is None:
+        partz, index, th = sort_and_build(part, cfg.tree, box)
+    tree = (
+        *(get_pos(partz), kernels.as_num(num), th.flat_splits, th.flat_particle_splits),
+        *(th.flat_lower, th.flat_upper, th.plane_sizes),
+    )
+    return partz, index, kernels.fof(tree, index if input_order else None, length, box)
+
+
+def check_rlink(rlink: Any, box: Exact) -> Exact:
+    """``rlink`` as an exact number; ValueError in words if it cannot be a linking length for this box."""
+    if not isinstance(rlink, Exact) and np.shape(rlink) != ():
+        raise ValueError(f"rlink is one length for all particles; its shape is {np.shape(rlink)}.")
+    length = exact(rlink, ())
+    if not is_concrete(length):
+        return length
+    value = float(exact_to_float(length))
+    if not (np.isfinite(value) and value >= 0):
+        raise ValueError(f"the linking length rlink is {value:g}; it must be finite and not negative.")
+    if is_concrete(box):
+        periodic = [float(side) for side in exact_to_float(box) if side > 0]
+        if periodic and value > min(periodic) / 2:
+            raise ValueError(
+                f"the linking length rlink is {value:g}, more than half the periodic box length {min(periodic):g}, so that "
+                "nearest images do not decide links; use a smaller rlink or boxsize=0."
+            )
+    return length
+
+
+def _catalogue(
+    grouped: Any, ngroups: jax.Array, count: jax.Array, offset: jax.Array, box: Exact
+) -> FofCatalogue:
+    mass, vel = getattr(grouped, "mass", None), getattr(grouped, "vel", None)
+    pos = get_pos(grouped)
+    dtype = jnp.result_type(pos, *(jnp.asarray(x).dtype for x in (mass, vel) if x is not None))
+    if mass is not None:
+        mass = jnp.asarray(mass, dtype).reshape(-1)
+        if mass.shape[0] not in (1, pos.shape[0]):
+            raise ValueError(f"mass must be one number or one a particle; there are {mass.shape[0]} for {pos.shape[0]}.")
+    if vel is not None:
+        vel = jnp.asarray(vel, dtype)
+        if vel.shape != pos.shape:
+            raise ValueError(f"velocities must have the shape of the positions, {pos.shape}; theirs is {vel.shape}.")
+    total, centre, inertia, radius, velocity, dispersion = kernels.catalogue(
+        pos.astype(dtype), mass, vel, ngroups, count, offset, box
+    )
+    return FofCatalogue(
+        ngroups=ngroups,
+        count=count,
+        offset=offset,
+        com_pos=centre,
+        com_inertia_radius=inertia,
+        max_radius=radius,
+        mass=None if mass is None else total,
+        com_vel=None if vel is None else velocity,
+        vel_dispersion=None if vel is None else dispersion,
+    )
+
+
+def fof_is_superset(a: Any, b: Any, mask: Any = None) -> jax.Array:
+    """Whether every group of ``b`` lies inside one group of ``a``.
+
+    a, b: ``(n,)`` integer labels of the same particles in the same order, from 0 to n - 1.
+    mask: ``(n,)`` bool, the particles to look at; None means all.
+
+    Returns a bool scalar. The partitions are equal if each is a superset of the other. Raises ValueError if shapes differ.
+    """
+    a, b = jnp.asarray(a), jnp.asarray(b)
+    if a.ndim != 1 or a.shape != b.shape or (mask is not None and np.shape(mask) != a.shape):
+        raise ValueError(f"labels and mask must have one shape (n,); theirs are {a.shape}, {b.shape}, {np.shape(mask)}.")
+    n = a.shape[0]
+    looked = jnp.ones(n, bool) if mask is None else jnp.asarray(mask, bool)
+    least = jax.ops.segment_min(jnp.where(looked, a, jnp.iinfo(a.dtype).max), b, n)
+    most = jax.ops.segment_max(jnp.where(looked, a, jnp.iinfo(a.dtype).min), b, n)
+    return jnp.all(~looked | (least[b] == most[b]))
+
+
+def _exact_arguments(part: Any, rlink: Any, boxsize: Any, **others: Any) -> dict[str, Any]:
+    box = exact_box_argument(part, boxsize, **others)["boxsize"]
+    return {"boxsize": box, "rlink": check_rlink(rlink, box)}
+
+
+fof_labels.jit = jit_constructor(fof_labels, ("cfg", "output_order"), _exact_arguments)  # type: ignore[attr-defined]
+fof_and_catalogue.jit = jit_constructor(fof_and_catalogue, ("cfg",), _exact_arguments)  # type: ignore[attr-defined]

@@ -1,0 +1,313 @@
+"""The native kernels: one documented function a kernel. No other module calls `jax.ffi`.
+
+A kernel sees one device and never communicates. It takes and returns arrays of static shape and a dynamic ``num`` (int32
+scalar, how many leading rows count), and gives the same bits whatever the number of threads. Shapes: ``n`` rows, ``d``
+dims, ``q`` query rows, ``k`` neighbours, ``m`` nodes of all planes together, ``s`` splits of all planes together
+(``m`` + number of planes), ``g`` catalogue rows.
+
+Kernels have no derivatives; callers stop gradients or define them.
+"""
+
+import ctypes
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .jax_ext import Exact
+
+_TARGETS = (
+    "bounds",
+    "catalogue",
+    "check",
+    "fof",
+    "gather_rows",
+    "group_order",
+    "hierarchy",
+    "knn",
+    "node_masses",
+    "scatter_rows",
+    "search",
+    "zsort",
+)
+_LIBRARIES = Path(__file__).parent / "lib"
+
+
+def _load(name: str) -> ctypes.CDLL:
+    path = _LIBRARIES / f"lib{name}.so"
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ImportError(
+            f"jztree's native library {path} cannot be loaded ({error}); install jztree again with 'pip install .' in "
+            "its source folder, which needs a C++17 compiler."
+        ) from error
+    library.jztree_instruction_set.restype = ctypes.c_char_p
+    library.jztree_best_instruction_set.restype = ctypes.c_char_p
+    return library
+
+
+@functools.cache
+def _cpu_library() -> ctypes.CDLL:
+    """The library for the best instruction set of this machine, or for the one that JZTREE_INSTRUCTION_SET names."""
+    plain = _load("jztree_cpu")
+    wanted = os.environ.get("JZTREE_INSTRUCTION_SET") or plain.jztree_best_instruction_set().decode()
+    if wanted == plain.jztree_instruction_set().decode():
+        return plain
+    return _load(f"jztree_cpu_{wanted}")
+
+
+def _register() -> None:
+    library = _cpu_library()
+    for target in _TARGETS:
+        handler = jax.ffi.pycapsule(getattr(library, f"jztree_{target}"))
+        jax.ffi.register_ffi_target(f"jztree_{target}", handler, platform="cpu")
+
+
+_register()
+
+
+def set_num_threads(num: int | None) -> None:
+    """Let CPU kernels use at most ``num`` threads each; None means all that XLA's pool has, which is the default.
+
+    Results do not depend on it. Raises ValueError if ``num`` is below 1.
+    """
+    if num is not None and num < 1:
+        raise ValueError(f"the number of threads must be at least 1, or None for all; {num} was given.")
+    _cpu_library().jztree_set_thread_limit(ctypes.c_int(num or 0))
+
+
+def native_info() -> dict[str, Any]:
+    """Which native libraries are in use: ``cpu_library``, ``instruction_set``, ``num_threads``, ``cuda_library``."""
+    library = _cpu_library()
+    return {
+        "cpu_library": library._name,
+        "instruction_set": library.jztree_instruction_set().decode(),
+        "num_threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cuda_library": None,
+    }
+
+
+def _call(target: str, out: Any, *args: Any, **attributes: Any) -> Any:
+    """Call a kernel; ``out`` is a ShapeDtypeStruct or a tuple of them."""
+    call = jax.ffi.ffi_call(f"jztree_{target}", out, vmap_method="sequential")
+    return call(*(jax.lax.stop_gradient(jnp.asarray(arg)) for arg in args), **attributes)
+
+
+def _sizes(values: Sequence[int]) -> np.ndarray:
+    return np.asarray(values, np.int64)
+
+
+def _i32(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def as_num(num: Any) -> jax.Array:
+    """``num`` as the int32 scalar that kernels take."""
+    return jnp.asarray(num, jnp.int32)
+
+
+def bounds(pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Bounding box of the finite rows: ``lower`` and ``upper``, each ``(d,)``, and the first row that is not finite.
+
+    pos: ``(n, d)``. The third output is an int32 scalar, -1 if all rows are finite.
+    """
+    box = jax.ShapeDtypeStruct((pos.shape[1],), pos.dtype)
+    return _call("bounds", (box, box, _i32()), pos, as_num(num))
+
+
+def zsort(pos: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact) -> jax.Array:
+    """The rows of ``pos`` in z-order, ``(n,)`` int32: a stable sort by Morton key.
+
+    pos: ``(n, d)``. lower, upper: ``(d,)``, the domain of the keys where the box is open. box: ``(d,)`` lengths, 0 where
+    open. Rows that are not finite come after all others, and rows from ``num`` on last, both in their order.
+    """
+    return _call("zsort", _i32(pos.shape[0]), pos, as_num(num), lower, upper, box.words)
+
+
+def search(
+    posz: jax.Array, num: Any, query: jax.Array, lower: jax.Array, upper: jax.Array, box: Exact, right: bool
+) -> jax.Array:
+    """Where queries belong in the z-order of ``posz``, ``(q,)`` int32.
+
+    posz: ``(n, d)``, sorted by `zsort` with the same ``lower``, ``upper`` and ``box``. query: ``(q, d)``. Returns the
+    first row whose key is not below the query's; with ``right``, the first whose key is above it.
+    """
+    return _call("search", _i32(query.shape[0]), posz, as_num(num), query, lower, upper, box.words, right=right)
+
+
+def hierarchy(
+    posz: jax.Array,
+    num: Any,
+    lower: jax.Array,
+    upper: jax.Array,
+    box: Exact,
+    plane_sizes: Sequence[int],
+    leaf_size: int,
+    fan_out: int,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """The plane hierarchy by the window rule.
+
+    posz: ``(n, d)``, sorted by `zsort` with the same ``lower``, ``upper`` and ``box``. Returns ``splits`` and
+    ``particle_splits``, ``(s,)`` int32, and the boxes' ``lower`` and ``upper``, ``(m, d)``; planes one after the other.
+    Fails if the rows are not in z-order.
+    """
+    nodes, dims = sum(plane_sizes), posz.shape[1]
+    boxes = jax.ShapeDtypeStruct((nodes, dims), posz.dtype)
+    splits = _i32(nodes + len(plane_sizes))
+    return _call(
+        "hierarchy",
+        (splits, splits, boxes, boxes),
+        *(posz, as_num(num), lower, upper, box.words),
+        plane_sizes=_sizes(plane_sizes),
+        leaf_size=np.int64(leaf_size),
+        fan_out=np.int64(fan_out),
+    )
+
+
+def node_masses(
+    posz: jax.Array, mass: jax.Array, particle_splits: jax.Array, box: Exact, plane_sizes: Sequence[int]
+) -> tuple[jax.Array, jax.Array]:
+    """Mass ``(m,)`` and centre of mass ``(m, d)`` of every node, summed in float64.
+
+    posz: ``(n, d)``. mass: ``(n,)``, or ``(1,)`` if all particles share it; dtype of ``posz``.
+    """
+    nodes = sum(plane_sizes)
+    out = jax.ShapeDtypeStruct((nodes,), posz.dtype), jax.ShapeDtypeStruct((nodes, posz.shape[1]), posz.dtype)
+    return _call("node_masses", out, posz, mass, particle_splits, box.words, plane_sizes=_sizes(plane_sizes))
+
+
+def knn(
+    sources: tuple[Any, ...],
+    source_rows: jax.Array | None,
+    queries: tuple[Any, ...] | None,
+    query_rows: jax.Array | None,
+    k: int,
+    box: Exact,
+) -> tuple[jax.Array, jax.Array]:
+    """The ``k`` nearest sources of every query: radii ``(q, k)`` and rows ``(q, k)`` int32, nearest first.
+
+    sources, queries: ``(posz, num, splits, particle_splits, lower, upper, plane_sizes)`` of a hierarchy. None for
+        ``queries``: the sources themselves, each its own first neighbour.
+    source_rows: ``(n,)`` int32, the row to report for each z-ordered source; None reports z-ordered rows.
+    query_rows: ``(q,)`` int32, the output row of each z-ordered query; None writes in z-order.
+
+    Ties go to the lower z-ordered row. Where there are fewer than ``k`` sources, and for query rows from ``num`` on, the
+    radius is infinite and the row -1.
+    """
+    *source_arrays, source_sizes = sources
+    *query_arrays, query_sizes = sources if queries is None else queries
+    none = jnp.zeros((0,), jnp.int32)
+    shape = (query_arrays[0].shape[0], k)
+    return _call(
+        "knn",
+        (jax.ShapeDtypeStruct(shape, source_arrays[0].dtype), _i32(*shape)),
+        *(*source_arrays, none if source_rows is None else source_rows),
+        *(*query_arrays, none if query_rows is None else query_rows),
+        box.words,
+        plane_sizes=_sizes(source_sizes),
+        query_plane_sizes=_sizes(query_sizes),
+        self=queries is None,
+    )
+
+
+def fof(tree: tuple[Any, ...], rows: jax.Array | None, rlink: Exact, box: Exact) -> jax.Array:
+    """Friends-of-friends labels, ``(n,)`` int32.
+
+    tree: ``(posz, num, splits, particle_splits, lower, upper, plane_sizes)`` of a hierarchy.
+    rows: ``(n,)`` int32, the output row of each z-ordered particle; None writes in z-order.
+    rlink: scalar, the linking length.
+
+    A label is the smallest output row of the group. Rows from ``num`` on are groups of their own.
+    """
+    *arrays, plane_sizes = tree
+    none = jnp.zeros((0,), jnp.int32)
+    return _call(
+        "fof",
+        _i32(arrays[0].shape[0]),
+        *(*arrays, none if rows is None else rows, rlink.words, box.words),
+        plane_sizes=_sizes(plane_sizes),
+    )
+
+
+def group_order(label: jax.Array, num: Any, npart_min: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """The order of particles by group, and the groups of at least ``npart_min`` particles.
+
+    label: ``(n,)`` int32, the first row of each row's group. Returns ``order`` ``(n,)`` (rows of listed groups, group
+    after group; then all others), the number of groups, and ``count`` and ``offset``, each ``(n // npart_min,)``.
+    """
+    n = label.shape[0]
+    rows = _i32(n // npart_min)
+    return _call("group_order", (_i32(n), _i32(), rows, rows), label, as_num(num), npart_min=np.int64(npart_min))
+
+
+def catalogue(
+    pos: jax.Array,
+    mass: jax.Array | None,
+    vel: jax.Array | None,
+    ngroups: jax.Array,
+    count: jax.Array,
+    offset: jax.Array,
+    box: Exact,
+) -> tuple[jax.Array, ...]:
+    """Sums over groups: mass, centre, inertia radius, largest radius, velocity and velocity dispersion, in that order.
+
+    pos ``(n, d)``, mass ``(n,)`` or ``(1,)``, vel ``(n, d)``: of particles in group order, one dtype. What is None is
+    left out of the sums; without ``vel`` the last two outputs are empty.
+    """
+    (n_groups,), dims, dtype = count.shape, pos.shape[1], pos.dtype
+    scalar, vector = jax.ShapeDtypeStruct((n_groups,), dtype), jax.ShapeDtypeStruct((n_groups, dims), dtype)
+    speeds = (vector, scalar) if vel is not None else (jax.ShapeDtypeStruct((0,), dtype),) * 2
+    none = jnp.zeros((0,), dtype)
+    return _call(
+        "catalogue",
+        (scalar, vector, scalar, scalar, *speeds),
+        *(pos, none if mass is None else mass, none if vel is None else vel, ngroups, count, offset, box.words),
+    )
+
+
+def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
+    """``num``, or an error with ``sentence`` at run time if ``failed``.
+
+    The caller must go on with the returned ``num``; an output that nobody uses is removed by the compiler. ``{0}``, ``{1}``
+    in ``sentence`` stand for ``numbers`` (int32 scalars).
+    """
+    values = jnp.stack([as_num(number) for number in numbers]) if numbers else jnp.zeros((0,), jnp.int32)
+    return _call("check", _i32(), as_num(num), jnp.asarray(failed, jnp.int32), values, sentence=sentence)
+
+
+def gather_rows(array: jax.Array, index: jax.Array) -> jax.Array:
+    """``array[index]`` along the leading axis, ``index`` being ``(q,)`` int32 inside the array. Differentiable."""
+    return _differentiable_gather(array, index) if jnp.issubdtype(array.dtype, jnp.inexact) else _gather(array, index)
+
+
+def scatter_rows(array: jax.Array, index: jax.Array) -> jax.Array:
+    """The array ``out`` with ``out[index] = array``, where ``index``, ``(n,)`` int32, orders all ``n`` rows. Differentiable."""
+    return _differentiable_scatter(array, index) if jnp.issubdtype(array.dtype, jnp.inexact) else _scatter(array, index)
+
+
+def _gather(array: jax.Array, index: jax.Array) -> jax.Array:
+    return _call("gather_rows", jax.ShapeDtypeStruct((index.shape[0], *array.shape[1:]), array.dtype), array, index)
+
+
+def _scatter(array: jax.Array, index: jax.Array) -> jax.Array:
+    return _call("scatter_rows", jax.ShapeDtypeStruct(array.shape, array.dtype), array, index)
+
+
+_differentiable_gather = jax.custom_jvp(_gather)
+_differentiable_scatter = jax.custom_jvp(_scatter)
+
+
+@_differentiable_gather.defjvp
+def _gather_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    return _differentiable_gather(*primals), tangents[0][primals[1]]
+
+
+@_differentiable_scatter.defjvp
+def _scatter_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    return _differentiable_scatter(*primals), jnp.zeros_like(tangents[0]).at[primals[1]].set(tangents[0])

@@ -1,0 +1,259 @@
+"""Exact k nearest neighbours.
+
+Sources are sorted in z-order and get a plane hierarchy (`jztree.tree`). Queries that are neighbours in z-order search it
+together, nearest nodes first, so the cost is O(n log n) whatever the distribution, and nothing is stored between. Results are
+written straight to their rows. Ties go to the lower row in z-order.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import kernels
+from .config import KNNConfig
+from .data import RankIdx, get_num, get_pos, map_rows, replace_num
+from .jax_ext import Exact, exact_to_float, is_concrete, jit_constructor
+from .tree import TreeHierarchy, check_box, check_num, check_positions, exact_box_argument, sort_and_build
+
+__all__ = ["knn"]
+
+_ORDERS = ("input", "z")
+_WORDS = ("rad", "drad", "rankidx", "globalidx", "part", "reduce")
+_TOO_FEW = "{1} neighbours were asked for (k), but there are only {0} particles (num); use a smaller k."
+
+
+def knn(
+    part: Any,
+    k: int,
+    boxsize: Any = None,
+    th: TreeHierarchy | None = None,
+    part_query: Any = None,
+    result: str = "rad_globalidx",
+    reduce_func: Callable[..., Any] | None = None,
+    output_order: str = "input",
+    cfg: KNNConfig | None = None,
+) -> Any:
+    """The ``k`` nearest particles of every query, nearest first.
+
+    part: the sources: a particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
+    k: number of neighbours, from 1 to the number of sources.
+    boxsize: periodic length, or one a dimension; 0 or None is open. Positions outside the box are wrapped.
+    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` is then the
+        particles in z-order that it returned.
+    part_query: the queries, ``(q, d)``; None means that every particle is a query and its own first neighbour, at
+        distance 0.
+    result: what to return, words joined by ``_``:
+        ``rad``: ``(q, k)`` distances in the unit and dtype of the positions; ``drad``: the same (both are
+        differentiable by positions and box; the gradient between coincident points is 0);
+        ``globalidx``: ``(q, k)`` int32 rows of the neighbours among the sources, in the order that ``output_order`` says;
+        ``rankidx``: the same as `jztree.data.RankIdx` of device and row;
+        ``part``: the neighbours themselves, a particle class of arrays ``(q, k, ...)``; or the name of one of its fields;
+        ``reduce``: what ``reduce_func`` returns.
+    reduce_func: called as ``reduce_func(part=, rnn=, inn=, origin=, query=)`` with the sources in z-order, radii
+        ``(q, k)``, rows ``(q, k)`` into these sources, the `RankIdx` that each source came from, and the queries;
+        it must take ``**kwargs``. Returns arrays with one row a query, in the order of ``rnn``; they are returned in
+        ``output_order``.
+    output_order: ``"input"``: row i belongs to query i, and rows of neighbours are those of ``part``; ``"z"``: both are in
+        z-order.
+
+    Returns a tuple with one entry a word of ``result``, or the entry if it is one word. Rows from ``num`` on have infinite
+    radii and rows of -1.
+
+    Raises TypeError or ValueError for wrong arguments, and an error at run time if a position is NaN or infinite, ``k`` is
+    above a traced ``num``, or ``th`` belongs to other particles.
+    """
+    cfg = cfg or KNNConfig()
+    words = _parse_result(result, part, reduce_func)
+    k = _check_arguments(part, k, part_query, output_order)
+    box = check_box(boxsize, get_pos(part).shape[1])
+    sources = _sort(part, th, box, cfg, k)
+    queries = None if part_query is None else _sort(part_query, None, box, cfg, None)
+    return _Search(sources, queries, box, k, output_order, reduce_func).answer(words)
+
+
+@dataclass
+class _Sorted:
+    """Particles in z-order. ``index`` is the row each came from, None if they came in z-order."""
+
+    part: Any
+    index: jax.Array | None
+    num: Any
+    th: TreeHierarchy
+    given: Any
+
+    def arrays(self) -> tuple[Any, ...]:
+        th = self.th
+        return (
+            *(get_pos(self.part), kernels.as_num(self.num), th.flat_splits, th.flat_particle_splits),
+            *(th.flat_lower, th.flat_upper, th.plane_sizes),
+        )
+
+
+def _sort(part: Any, th: TreeHierarchy | None, box: Exact, cfg: KNNConfig, k: int | None) -> _Sorted:
+    num = get_num(part)
+    if k is not None and not is_concrete(num):
+        num = kernels.check(num, jnp.asarray(num) < k, [num, k], _TOO_FEW)
+        part = replace_num(part, num)
+    if th is not None:
+        return _Sorted(part, None, num, th, part)
+    partz, index, th = sort_and_build(part, cfg.tree, box)
+    return _Sorted(partz, index, num, th, part)
+
+
+@dataclass
+class _Search:
+    """One search, whose results are brought into the words that were asked for."""
+
+    sources: _Sorted
+    queries: _Sorted | None
+    box: Exact
+    k: int
+    output_order: str
+    reduce_func: Callable[..., Any] | None
+
+    def answer(self, words: list[str]) -> Any:
+        asked = self.queries or self.sources
+        in_place = self.output_order == "z" or asked.index is self.sources.index is None
+        # reduce_func wants everything in z-order; without it, results are written to their final rows at once.
+        late = "reduce" in words and not in_place
+        direct = self.output_order == "input" and not late
+        rad, idx = self._neighbours(direct)
+        reduced = self._reduce(rad, idx, asked) if "reduce" in words else None
+        if late:
+            rad, idx = self._to_input(rad, asked), self._to_input(self._source_rows(idx), asked)
+            reduced = jax.tree.map(lambda leaf: self._to_input(leaf, asked), reduced)
+        source = self.sources.given if self.output_order == "input" else self.sources.part
+        entries = [self._entry(word, rad, idx, source, reduced) for word in words]
+        return entries[0] if len(entries) == 1 else tuple(entries)
+
+    def _neighbours(self, direct: bool) -> tuple[jax.Array, jax.Array]:
+        """Radii and rows: in input order if ``direct``, else in z-order."""
+        asked = self.queries or self.sources
+        rad, idx = kernels.knn(
+            self.sources.arrays(),
+            self.sources.index if direct else None,
+            None if self.queries is None else self.queries.arrays(),
+            asked.index if direct else None,
+            self.k,
+            self.box,
+        )
+        pos = get_pos(self.sources.given if direct else self.sources.part)
+        query = get_pos(asked.given if direct else asked.part)
+        return _radii(query, pos, exact_to_float(self.box), rad, idx), idx
+
+    def _reduce(self, rad: jax.Array, idx: jax.Array, asked: _Sorted) -> Any:
+        assert self.reduce_func is not None
+        n = get_pos(self.sources.part).shape[0]
+        rows = jnp.arange(n, dtype=jnp.int32) if self.sources.index is None else self.sources.index
+        origin = RankIdx(jnp.zeros(n, jnp.int32), rows)
+        reduced = self.reduce_func(part=self.sources.part, rnn=rad, inn=idx, origin=origin, query=asked.part)
+        for leaf in jax.tree.leaves(reduced):
+            if np.ndim(leaf) == 0 or leaf.shape[0] != rad.shape[0]:
+                raise ValueError(
+                    f"reduce_func must return arrays with {rad.shape[0]} rows, one a query; one has shape {np.shape(leaf)}."
+                )
+        return reduced
+
+    def _source_rows(self, idx: jax.Array) -> jax.Array:
+        """Rows among the given sources for rows in z-order, -1 staying as it is."""
+        if self.sources.index is None:
+            return idx
+        return jnp.where(idx < 0, -1, _take(self.sources.index, idx))
+
+    def _to_input(self, leaf: jax.Array, asked: _Sorted) -> jax.Array:
+        return leaf if asked.index is None else kernels.scatter_rows(jnp.asarray(leaf), asked.index)
+
+    def _entry(self, word: str, rad: jax.Array, idx: jax.Array, source: Any, reduced: Any) -> Any:
+        if word in ("rad", "drad"):
+            return rad
+        if word == "globalidx":
+            return idx
+        if word == "rankidx":
+            return RankIdx(jnp.zeros_like(idx), idx)
+        if word == "reduce":
+            return reduced
+        if word == "part":
+            return map_rows(lambda leaf: _take(jnp.asarray(leaf), idx), replace_num(source, None))
+        leaf = jnp.asarray(getattr(source, word))
+        shared = leaf.ndim == 0 or leaf.shape[0] != get_pos(source).shape[0]
+        return jnp.broadcast_to(leaf, (*idx.shape, *leaf.shape)) if shared else _take(leaf, idx)
+
+
+def _take(leaf: jax.Array, idx: jax.Array) -> jax.Array:
+    """``leaf[idx]`` for rows ``(q, k)``; where there is no neighbour, some row."""
+    return kernels.gather_rows(leaf, jnp.maximum(idx, 0).reshape(-1)).reshape(*idx.shape, *leaf.shape[1:])
+
+
+@jax.custom_jvp
+def _radii(query: jax.Array, pos: jax.Array, box: jax.Array, rad: jax.Array, idx: jax.Array) -> jax.Array:
+    """``rad`` with its derivatives by positions and box lengths; ``idx`` are rows of ``pos``."""
+    del query, pos, box, idx
+    return rad
+
+
+@_radii.defjvp
+def _radii_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+    query, pos, box, rad, idx = primals
+    query_dot, pos_dot, box_dot = tangents[:3]
+    length = jnp.asarray(box, pos.dtype)
+    difference = query[:, None, :] - _take(pos, idx)
+    images = jnp.where(length > 0, jnp.round(difference / jnp.where(length > 0, length, 1)), 0)
+    difference_dot = query_dot[:, None, :] - _take(pos_dot, idx) - images * jnp.asarray(box_dot, pos.dtype)
+    dot = jnp.sum((difference - images * length) * difference_dot, axis=-1)
+    apart = (rad > 0) & (idx >= 0)
+    return rad, jnp.where(apart, dot / jnp.where(apart, rad, 1), 0)
+
+
+def _parse_result(result: str, part: Any, reduce_func: Any) -> list[str]:
+    """The words of ``result``; names of fields may contain ``_`` themselves, so the longest known word is taken."""
+    fields = [name for name in getattr(part, "__dataclass_fields__", {}) if name not in ("num", "num_total")]
+    known = sorted([*_WORDS, *fields], key=len, reverse=True)
+    words, rest = [], result if isinstance(result, str) else ""
+    while rest:
+        word = next((w for w in known if rest == w or rest.startswith(w + "_")), None)
+        if word is None:
+            break
+        words.append(word)
+        rest = rest[len(word) + 1 :]
+    if rest or not words:
+        raise ValueError(
+            f"result is {result!r}; it must be words joined by '_' out of {', '.join([*_WORDS, *fields])}."
+        )
+    for word in words:
+        if word in fields and getattr(part, word) is None:
+            raise ValueError(f"result asks for {word!r}, but the particles have none.")
+    if ("reduce" in words) != (reduce_func is not None):
+        raise ValueError("result='reduce' and reduce_func belong together; only one of the two was given.")
+    return words
+
+
+def _check_arguments(part: Any, k: int, part_query: Any, output_order: str) -> int:
+    pos = check_positions(get_pos(part))
+    num = check_num(part)
+    if output_order not in _ORDERS:
+        raise ValueError(f"output_order must be 'input' or 'z', not {output_order!r}.")
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
+        raise TypeError(f"k must be an integer that is known when the function is traced, not {k!r}.")
+    if k < 1:
+        raise ValueError(f"k is the number of neighbours, so it must be at least 1; {k} was given.")
+    most = int(num) if is_concrete(num) else pos.shape[0]
+    if k > most:
+        raise ValueError(f"k is {k}, but there are only {most} particles to choose from; use a smaller k.")
+    if part_query is not None:
+        query = check_positions(get_pos(part_query), "query positions")
+        check_num(part_query, "num of part_query")
+        if query.shape[1] != pos.shape[1] or query.dtype != pos.dtype:
+            raise ValueError(
+                f"queries are {query.dtype} with {query.shape[1]} dimensions, but the particles are {pos.dtype} with "
+                f"{pos.shape[1]}; they must agree."
+            )
+    return int(k)
+
+
+knn.jit = jit_constructor(  # type: ignore[attr-defined]
+    knn, ("k", "result", "reduce_func", "output_order", "cfg"), exact_box_argument
+)

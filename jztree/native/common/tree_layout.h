@@ -1,0 +1,35 @@
+// How the planes of a hierarchy lie in flat arrays.
+//
+// Plane 0 holds the leaves; every plane above groups runs of nodes of the plane below. Nodes of all planes are stored one
+// plane after the other. Splits have one entry more than the plane has nodes: node i covers [splits[i], splits[i + 1]) of
+// the plane below (of the particles, for plane 0), so a plane's splits start one place later for every plane before it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace jztree {
+
+struct TreeLayout {
+  std::vector<int64_t> sizes;   // nodes of each plane
+  std::vector<int64_t> starts;  // first node of each plane in the flat arrays
+
+  // sizes_of_planes: anything with size() and operator[].
+  template <typename Sizes>
+  explicit TreeLayout(const Sizes& sizes_of_planes) {
+    int64_t start = 0;
+    for (size_t p = 0; p < sizes_of_planes.size(); ++p) {
+      sizes.push_back(static_cast<int64_t>(sizes_of_planes[p]));
+      starts.push_back(start);
+      start += sizes.back();
+    }
+    starts.push_back(start);
+  }
+
+  int planes() const { return static_cast<int>(sizes.size()); }
+  int64_t nodes() const { return starts.back(); }
+  int64_t splits() const { return nodes() + planes(); }
+  int64_t split_start(int plane) const { return starts[static_cast<size_t>(plane)] + plane; }
+};
+
+}  // namespace jztree

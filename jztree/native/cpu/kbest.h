@@ -1,0 +1,227 @@
+// The k nearest candidates seen so far, for every query of a group.
+//
+// A candidate is one integer, its squared distance in the high bits and its row below: one comparison orders by distance
+// and then by row, because the bits of floats that are not negative are ordered as the floats are. The row is stored plus
+// one, and a query that is its own neighbour as zero, so that it comes before others at the same place.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <vector>
+
+namespace jztree {
+
+__extension__ typedef __int128 int128;
+
+template <typename T>
+struct CandidateTraits;
+template <>
+struct CandidateTraits<float> {
+  using Key = int64_t;
+  using Bits = int32_t;
+};
+template <>
+struct CandidateTraits<double> {
+  using Key = int128;
+  using Bits = int64_t;
+};
+
+template <typename T>
+using Candidate = typename CandidateTraits<T>::Key;
+
+template <typename T>
+inline Candidate<T> make_candidate(T distance2, uint32_t row_plus_one) {
+  typename CandidateTraits<T>::Bits bits;
+  std::memcpy(&bits, &distance2, sizeof(bits));
+  return (static_cast<Candidate<T>>(bits) << 32) | row_plus_one;
+}
+
+template <typename T>
+inline T candidate_distance2(Candidate<T> candidate) {
+  auto bits = static_cast<typename CandidateTraits<T>::Bits>(candidate >> 32);
+  T distance2;
+  std::memcpy(&distance2, &bits, sizeof(bits));
+  return distance2;
+}
+
+template <typename T>
+inline uint32_t candidate_row_plus_one(Candidate<T> candidate) {
+  return static_cast<uint32_t>(candidate & 0xffffffff);
+}
+
+// Stands for a neighbour not found yet: farther than any other.
+constexpr uint32_t no_row = 0xffffffff;
+template <typename T>
+inline Candidate<T> no_candidate() {
+  return make_candidate<T>(std::numeric_limits<T>::infinity(), no_row);
+}
+
+template <typename T>
+class KBest {
+ public:
+  using Key = Candidate<T>;
+  virtual ~KBest() = default;
+  // Forgets everything; queries below `queries` can be used from then on.
+  virtual void reset(int64_t queries) = 0;
+  // Takes candidates of a query; returns a bound that its k-th best does not exceed.
+  virtual Key absorb(int64_t query, const Key* candidates, int64_t count) = 0;
+  // Writes the k best of a query in order, no_candidate() where there are fewer.
+  virtual void finish(int64_t query, Key* sorted) = 0;
+};
+
+// k up to 8 * Vectors, float32: a sorted list in vector registers. Inserting x makes each element i the smaller of itself
+// and the larger of x and element i - 1: two vector instructions for eight elements, and no branch.
+template <int Vectors>
+class VectorKBest final : public KBest<float> {
+  typedef int64_t Vector __attribute__((vector_size(64)));
+
+ public:
+  explicit VectorKBest(int64_t k) : k_(k) {}
+
+  void reset(int64_t queries) override {
+    lists_.resize(static_cast<size_t>(queries) * Vectors);
+    std::fill(lists_.begin(), lists_.end(), Vector{} + no_candidate<float>());
+  }
+
+  int64_t absorb(int64_t query, const int64_t* candidates, int64_t count) override {
+    Vector list[Vectors];
+    Vector* stored = lists_.data() + query * Vectors;
+    std::copy(stored, stored + Vectors, list);
+    for (int64_t c = 0; c < count; ++c) {
+      Vector x = Vector{} + candidates[c];
+      for (int v = Vectors - 1; v >= 0; --v) {
+        Vector before;
+        shift(v > 0 ? list[v - 1] : Vector{} - 1, list[v], before);
+        Vector larger = before > x ? before : x;
+        list[v] = larger < list[v] ? larger : list[v];
+      }
+    }
+    std::copy(list, list + Vectors, stored);
+    return reinterpret_cast<const int64_t*>(stored)[k_ - 1];
+  }
+
+  void finish(int64_t query, int64_t* sorted) override {
+    std::memcpy(sorted, lists_.data() + query * Vectors, static_cast<size_t>(k_) * sizeof(int64_t));
+  }
+
+ private:
+  // out = the last element of `left`, then all but the last of `right`. By reference: passing vectors of this size by value
+  // differs between instruction sets.
+  static void shift(const Vector& left, const Vector& right, Vector& out) {
+#if defined(__clang__) || __GNUC__ >= 12
+    out = __builtin_shufflevector(left, right, 7, 8, 9, 10, 11, 12, 13, 14);
+#else
+    out = __builtin_shuffle(left, right, Vector{7, 8, 9, 10, 11, 12, 13, 14});
+#endif
+  }
+
+  int64_t k_;
+  std::vector<Vector> lists_;
+};
+
+// Any k. Candidates below the bound are collected; when the space is full, selection keeps the k best and tightens the
+// bound, so a candidate costs a constant number of steps whatever k is.
+template <typename T>
+class BufferedKBest final : public KBest<T> {
+  using Key = Candidate<T>;
+
+ public:
+  // most: the largest count of one call of absorb.
+  BufferedKBest(int64_t k, int64_t most)
+      : k_(k), full_(k + std::max<int64_t>(k / 2, 16)), capacity_(full_ + most) {}
+
+  void reset(int64_t queries) override {
+    if (queries * capacity_ > space_) {
+      space_ = queries * capacity_;
+      keys_.reset(new Key[static_cast<size_t>(space_)]);
+    }
+    counts_.assign(static_cast<size_t>(queries), 0);
+    bounds_.assign(static_cast<size_t>(queries), no_candidate<T>());
+  }
+
+  Key absorb(int64_t query, const Key* candidates, int64_t count) override {
+    size_t q = static_cast<size_t>(query);
+    Key* keys = keys_.get() + query * capacity_;
+    int64_t held = counts_[q];
+    for (int64_t c = 0; c < count; ++c) {
+      keys[held] = candidates[c];
+      held += candidates[c] < bounds_[q];
+    }
+    bool first_bound = held >= k_ && counts_[q] < k_;
+    if (first_bound || held >= full_) {
+      std::nth_element(keys, keys + k_ - 1, keys + held);
+      bounds_[q] = keys[k_ - 1];
+      held = k_;
+    }
+    counts_[q] = held;
+    return bounds_[q];
+  }
+
+  void finish(int64_t query, Key* sorted) override {
+    size_t q = static_cast<size_t>(query);
+    Key* keys = keys_.get() + query * capacity_;
+    std::sort(keys, keys + counts_[q]);
+    int64_t found = std::min(k_, counts_[q]);
+    std::copy(keys, keys + found, sorted);
+    std::fill(sorted + found, sorted + k_, no_candidate<T>());
+  }
+
+ private:
+  int64_t k_;
+  int64_t full_;      // candidates from which on the k best are selected
+  int64_t capacity_;  // room for what one more call may bring
+  int64_t space_ = 0;
+  std::unique_ptr<Key[]> keys_;
+  std::vector<int64_t> counts_;
+  std::vector<Key> bounds_;
+};
+
+// k up to 32, float64: a sorted list, insertion from the end.
+class SortedKBest final : public KBest<double> {
+ public:
+  explicit SortedKBest(int64_t k) : k_(k) {}
+
+  void reset(int64_t queries) override { lists_.assign(static_cast<size_t>(queries * k_), no_candidate<double>()); }
+
+  int128 absorb(int64_t query, const int128* candidates, int64_t count) override {
+    int128* list = lists_.data() + query * k_;
+    for (int64_t c = 0; c < count; ++c) {
+      int128 x = candidates[c];
+      if (!(x < list[k_ - 1])) continue;
+      int64_t place = k_ - 1;
+      for (; place > 0 && x < list[place - 1]; --place) list[place] = list[place - 1];
+      list[place] = x;
+    }
+    return list[k_ - 1];
+  }
+
+  void finish(int64_t query, int128* sorted) override {
+    std::copy(lists_.data() + query * k_, lists_.data() + (query + 1) * k_, sorted);
+  }
+
+ private:
+  int64_t k_;
+  std::vector<int128> lists_;
+};
+
+template <typename T>
+std::unique_ptr<KBest<T>> make_kbest(int64_t k, int64_t most);
+
+template <>
+inline std::unique_ptr<KBest<float>> make_kbest<float>(int64_t k, int64_t most) {
+  if (k <= 8) return std::make_unique<VectorKBest<1>>(k);
+  if (k <= 16) return std::make_unique<VectorKBest<2>>(k);
+  if (k <= 32) return std::make_unique<VectorKBest<4>>(k);
+  return std::make_unique<BufferedKBest<float>>(k, most);
+}
+
+template <>
+inline std::unique_ptr<KBest<double>> make_kbest<double>(int64_t k, int64_t most) {
+  if (k <= 32) return std::make_unique<SortedKBest>(k);
+  return std::make_unique<BufferedKBest<double>>(k, most);
+}
+
+}  // namespace jztree

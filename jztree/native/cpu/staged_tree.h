@@ -1,0 +1,164 @@
+// A hierarchy and its particles laid out for vector loops: one array a dimension, periodic coordinates wrapped into the box,
+// everything scaled by one power of two.
+//
+// The scale brings the extent of the set near one, so that squared distances neither overflow nor vanish whatever the
+// unit of length; a power of two changes no digit.
+#pragma once
+
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <type_traits>
+
+#include "../common/geometry.h"
+#include "../common/morton.h"
+#include "../common/tree_layout.h"
+#include "parallel.h"
+
+namespace jztree {
+
+// Vector loops read whole blocks of this many elements; arrays are padded so that the last block may be read.
+constexpr int64_t lanes = 16;
+
+template <int D, typename T>
+struct TreeArrays {
+  const T* pos;  // (n, D), z-ordered, as the caller gave them
+  int64_t num;
+  const int32_t *splits, *particle_splits;
+  const T *lower, *upper;  // (nodes, D), of wrapped positions
+  TreeLayout layout;
+};
+
+template <int D, typename T>
+struct Scale {
+  T factor, inverse;
+  T period[D];        // scaled; infinite where open
+  double raw_period[D];
+  bool periodic;      // in any dimension
+
+  // trees: all hierarchies whose distances are wanted together.
+  Scale(const double* box, std::initializer_list<const TreeArrays<D, T>*> trees) {
+    double extent = 0;
+    periodic = false;
+    for (int d = 0; d < D; ++d) {
+      raw_period[d] = box[d];
+      periodic |= box[d] > 0;
+      extent = std::max(extent, box[d] > 0 ? box[d] : open_extent(d, trees));
+    }
+    constexpr int limit = std::is_same<T, float>::value ? 100 : 1000;
+    int exponent = 0;
+    if (!std::isfinite(extent)) {
+      exponent = limit;
+    } else if (extent > 0) {
+      std::frexp(extent, &exponent);
+    }
+    exponent = std::max(-limit, std::min(limit, exponent));
+    factor = static_cast<T>(std::ldexp(1., -exponent));
+    inverse = static_cast<T>(std::ldexp(1., exponent));
+    for (int d = 0; d < D; ++d)
+      period[d] = box[d] > 0 ? static_cast<T>(box[d]) * factor : std::numeric_limits<T>::infinity();
+  }
+
+ private:
+  static double open_extent(int d, std::initializer_list<const TreeArrays<D, T>*> trees) {
+    double low = std::numeric_limits<double>::infinity(), high = -low;
+    for (const TreeArrays<D, T>* tree : trees)
+      for (int64_t node = tree->layout.starts.back() - tree->layout.sizes.back(); node < tree->layout.nodes(); ++node) {
+        low = std::min(low, static_cast<double>(tree->lower[node * D + d]));
+        high = std::max(high, static_cast<double>(tree->upper[node * D + d]));
+      }
+    return high >= low ? high - low : 0;
+  }
+};
+
+template <int D, typename T>
+class StagedTree {
+ public:
+  T* x[D];              // [row]
+  T *low[D], *high[D];  // [node], all planes
+
+  StagedTree(const Parallel& parallel, const TreeArrays<D, T>& tree, const Scale<D, T>& scale)
+      : layout_(tree.layout), splits_(tree.splits), particle_splits_(tree.particle_splits) {
+    int64_t rows = tree.num + lanes, nodes = layout_.nodes() + lanes;
+    storage_.reset(new T[static_cast<size_t>(D * (rows + 2 * nodes))]);
+    for (int d = 0; d < D; ++d) {
+      x[d] = storage_.get() + d * rows;
+      low[d] = storage_.get() + D * rows + 2 * d * nodes;
+      high[d] = low[d] + nodes;
+      std::fill(x[d] + tree.num, x[d] + rows, std::numeric_limits<T>::infinity());
+      std::fill(low[d] + layout_.nodes(), low[d] + nodes, std::numeric_limits<T>::infinity());
+      std::fill(high[d] + layout_.nodes(), high[d] + nodes, std::numeric_limits<T>::infinity());
+    }
+    if (!splits_cover(tree.num)) {
+      consistent_.store(false);
+      return;
+    }
+    stage_nodes(parallel, tree, scale);
+    stage_rows(parallel, tree, scale);
+  }
+
+  // Whether the hierarchy covers exactly these particles and every particle lies in the box of its leaf, without which no search is right: it does not if the hierarchy
+  // was built from other particles or for another box.
+  bool consistent() const { return consistent_.load(); }
+
+  // Whether any particle was outside its periodic box, so that its staged position is rounded to the box's precision.
+  bool wrapped() const { return wrapped_.load(); }
+
+  const TreeLayout& layout() const { return layout_; }
+  int64_t leaves() const { return layout_.sizes[0]; }
+  // First row of a leaf; leaf_row(leaves()) is the end.
+  int64_t leaf_row(int64_t leaf) const { return particle_splits_[leaf]; }
+  // First child of node i of a plane, i counted within the plane.
+  int64_t first_child(int plane, int64_t i) const { return splits_[layout_.split_start(plane) + i]; }
+  int64_t first_row(int plane, int64_t i) const { return particle_splits_[layout_.split_start(plane) + i]; }
+
+ private:
+  // Whether the splits of every plane rise from 0 to the length of the plane below, and to `num` particles.
+  bool splits_cover(int64_t num) const {
+    bool good = true;
+    for (int plane = 0; plane < layout_.planes(); ++plane) {
+      int64_t size = layout_.sizes[static_cast<size_t>(plane)];
+      int64_t below = plane == 0 ? num : layout_.sizes[static_cast<size_t>(plane) - 1];
+      good &= first_child(plane, 0) == 0 && first_child(plane, size) == below;
+      good &= first_row(plane, 0) == 0 && first_row(plane, size) == num;
+      for (int64_t i = 0; i < size; ++i)
+        good &= first_child(plane, i) <= first_child(plane, i + 1) && first_row(plane, i) <= first_row(plane, i + 1);
+    }
+    return good;
+  }
+
+  void stage_nodes(const Parallel& parallel, const TreeArrays<D, T>& tree, const Scale<D, T>& scale) {
+    parallel.blocks(layout_.nodes(), 1 << 13, [&](int64_t begin, int64_t end) {
+      for (int64_t node = begin; node < end; ++node)
+        for (int d = 0; d < D; ++d) {
+          low[d][node] = tree.lower[node * D + d] * scale.factor;
+          high[d][node] = tree.upper[node * D + d] * scale.factor;
+        }
+    });
+  }
+
+  void stage_rows(const Parallel& parallel, const TreeArrays<D, T>& tree, const Scale<D, T>& scale) {
+    parallel.blocks(leaves(), 1 << 10, [&](int64_t begin, int64_t end) {
+      bool inside = true, moved = false;
+      for (int64_t leaf = begin; leaf < end; ++leaf)
+        for (int64_t row = leaf_row(leaf); row < leaf_row(leaf + 1); ++row)
+          for (int d = 0; d < D; ++d) {
+            T given = tree.pos[row * D + d], wrapped = wrap(given, scale.raw_period[d]);
+            moved |= wrapped != given;
+            inside &= wrapped >= tree.lower[leaf * D + d] && wrapped <= tree.upper[leaf * D + d];
+            x[d][row] = wrapped * scale.factor;
+          }
+      if (!inside) consistent_.store(false, std::memory_order_relaxed);
+      if (moved) wrapped_.store(true, std::memory_order_relaxed);
+    });
+  }
+
+  TreeLayout layout_;
+  const int32_t *splits_, *particle_splits_;
+  std::unique_ptr<T[]> storage_;
+  std::atomic<bool> consistent_{true}, wrapped_{false};
+};
+
+}  // namespace jztree

@@ -1,0 +1,193 @@
+// Kernels of the z-order: the bounding box of the particles, the order by Morton key, and searching in it.
+
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <numeric>
+
+#include "../common/morton.h"
+#include "handler.h"
+#include "parallel.h"
+#include "radix_sort.h"
+
+namespace jztree {
+namespace {
+
+constexpr int64_t row_grain = 1 << 14;
+
+template <int D, typename T>
+bool is_finite_row(const T* x) {
+  bool finite = true;
+  for (int d = 0; d < D; ++d) finite &= std::isfinite(x[d]);
+  return finite;
+}
+
+template <int D, typename T>
+void bounds_of(const Parallel& parallel, const T* pos, int64_t num, T* lower, T* upper, int32_t* first_bad) {
+  std::mutex mutex;
+  int64_t bad = num;
+  std::fill(lower, lower + D, std::numeric_limits<T>::infinity());
+  std::fill(upper, upper + D, -std::numeric_limits<T>::infinity());
+  parallel.blocks(num, row_grain, [&](int64_t begin, int64_t end) {
+    T low[D], high[D];
+    std::fill(low, low + D, std::numeric_limits<T>::infinity());
+    std::fill(high, high + D, -std::numeric_limits<T>::infinity());
+    int64_t block_bad = num;
+    for (int64_t i = begin; i < end; ++i) {
+      const T* x = pos + i * D;
+      if (!is_finite_row<D>(x)) {
+        block_bad = std::min(block_bad, i);
+        continue;
+      }
+      for (int d = 0; d < D; ++d) {
+        low[d] = std::min(low[d], x[d]);
+        high[d] = std::max(high[d], x[d]);
+      }
+    }
+    std::lock_guard<std::mutex> lock(mutex);
+    for (int d = 0; d < D; ++d) {
+      lower[d] = std::min(lower[d], low[d]);
+      upper[d] = std::max(upper[d], high[d]);
+    }
+    bad = std::min(bad, block_bad);
+  });
+  *first_bad = bad < num ? static_cast<int32_t>(bad) : -1;
+}
+
+ffi::Error bounds(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num, ffi::Result<ffi::AnyBuffer> lower,
+                  ffi::Result<ffi::AnyBuffer> upper, ffi::Result<ffi::Buffer<ffi::S32>> first_bad) {
+  return dispatch<max_dims>(pos, [&](auto type, auto dims) {
+    using T = decltype(type);
+    constexpr int D = decltype(dims)::value;
+    if (lower->element_count() != D || upper->element_count() != D) return invalid("bounds must have shape (d,).");
+    bounds_of<D>(Parallel(pool), pos.typed_data<T>(), read_count(num, pos.dimensions()[0]), lower->typed_data<T>(),
+                 upper->typed_data<T>(), first_bad->typed_data());
+    return ffi::Error::Success();
+  });
+}
+
+// Writes the finite rows in their order, then the others; returns how many are finite.
+template <int D, typename T>
+int64_t finite_rows_first(const T* pos, int64_t num, uint32_t* rows) {
+  int64_t finite = 0;
+  for (int64_t i = 0; i < num; ++i)
+    if (is_finite_row<D>(pos + i * D)) rows[finite++] = static_cast<uint32_t>(i);
+  int64_t last = finite;
+  for (int64_t i = 0; i < num && last < num; ++i)
+    if (!is_finite_row<D>(pos + i * D)) rows[last++] = static_cast<uint32_t>(i);
+  return finite;
+}
+
+template <int D, typename T>
+void zsort_rows(const Parallel& parallel, const T* pos, int64_t num, int64_t n, const KeyGrid<D>& grid,
+                uint32_t* rows) {
+  std::iota(rows + num, rows + n, static_cast<uint32_t>(num));
+  std::unique_ptr<uint64_t[]> keys(new uint64_t[static_cast<size_t>(num)]);
+  std::atomic<bool> all_finite{true};
+  parallel.blocks(num, row_grain, [&](int64_t begin, int64_t end) {
+    bool finite = true;
+    for (int64_t i = begin; i < end; ++i) {
+      finite &= is_finite_row<D>(pos + i * D);
+      rows[i] = static_cast<uint32_t>(i);
+      keys[static_cast<size_t>(i)] = Morton<D>::high(grid, pos + i * D);
+    }
+    if (!finite) all_finite.store(false, std::memory_order_relaxed);
+  });
+  int64_t finite = num;
+  if (!all_finite.load()) {
+    finite = finite_rows_first<D>(pos, num, rows);
+    for (int64_t i = 0; i < finite; ++i)
+      keys[static_cast<size_t>(i)] = Morton<D>::high(grid, pos + static_cast<int64_t>(rows[i]) * D);
+  }
+  auto low_key = [&](uint32_t row) { return Morton<D>::key(grid, pos + static_cast<int64_t>(row) * D).low; };
+  if (finite > 1) KeySort<decltype(low_key)>(parallel, low_key, keys.get(), rows, finite);
+}
+
+ffi::Error zsort(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num, ffi::AnyBuffer lower,
+                 ffi::AnyBuffer upper, ffi::AnyBuffer box, ffi::Result<ffi::Buffer<ffi::S32>> order) {
+  return dispatch<max_dims>(pos, [&](auto type, auto dims) {
+    using T = decltype(type);
+    constexpr int D = decltype(dims)::value;
+    int64_t n = pos.dimensions()[0];
+    double period[D];
+    if (!read_exact(box, D, period) || lower.element_count() != D || upper.element_count() != D ||
+        static_cast<int64_t>(order->element_count()) != n)
+      return invalid("zsort was called with arrays that do not fit together.");
+    KeyGrid<D> grid(lower.typed_data<T>(), upper.typed_data<T>(), period);
+    zsort_rows<D>(Parallel(pool), pos.typed_data<T>(), read_count(num, n), n, grid,
+                  reinterpret_cast<uint32_t*>(order->typed_data()));
+    return ffi::Error::Success();
+  });
+}
+
+// For every query the first row of the z-ordered pos whose key is not below (right: is above) the query's key.
+ffi::Error search(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num, ffi::AnyBuffer query,
+                  ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box,
+                  ffi::Result<ffi::Buffer<ffi::S32>> row, bool right) {
+  return dispatch<max_dims>(pos, [&](auto type, auto dims) {
+    using T = decltype(type);
+    constexpr int D = decltype(dims)::value;
+    double period[D];
+    auto shape = query.dimensions();
+    if (!read_exact(box, D, period) || shape.size() != 2 || shape[1] != D || query.element_type() != pos.element_type() ||
+        lower.element_count() != D || upper.element_count() != D ||
+        static_cast<int64_t>(row->element_count()) != shape[0])
+      return invalid("search was called with arrays that do not fit together.");
+    const T *sorted = pos.typed_data<T>(), *wanted = query.typed_data<T>();
+    int32_t* out = row->typed_data();
+    KeyGrid<D> grid(lower.typed_data<T>(), upper.typed_data<T>(), period);
+    int64_t count = read_count(num, pos.dimensions()[0]);
+    Parallel(pool).blocks(shape[0], 1 << 10, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        MortonKey key = Morton<D>::key(grid, wanted + i * D);
+        int64_t first = 0, last = count;
+        while (first < last) {
+          int64_t middle = (first + last) / 2;
+          MortonKey other = Morton<D>::key(grid, sorted + middle * D);
+          bool before = right ? !(key < other) : other < key;
+          (before ? first : last) = before ? middle + 1 : middle;
+        }
+        out[i] = static_cast<int32_t>(first);
+      }
+    });
+    return ffi::Error::Success();
+  });
+}
+
+}  // namespace
+
+JZTREE_HANDLER(jztree_bounds, bounds,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Ret<ffi::Buffer<ffi::S32>>());
+
+JZTREE_HANDLER(jztree_zsort, zsort,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::Buffer<ffi::S32>>());
+
+JZTREE_HANDLER(jztree_search, search,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::Buffer<ffi::S32>>()
+                                  .Attr<bool>("right"));
+
+}  // namespace jztree
