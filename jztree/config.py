@@ -36,7 +36,7 @@ def _options(cls: type[_T]) -> type[_T]:
             object.__setattr__(self, name, value)
 
     made.__init__ = filtered_init  # type: ignore[method-assign]
-    made.__setattr__ = checked_setattr  # type: ignore[method-assign, assignment]
+    made.__setattr__ = checked_setattr  # type: ignore[method-assign]
     return made
 
 

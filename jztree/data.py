@@ -1,12 +1,13 @@
 """Particle classes with padding, the friends-of-friends catalogue, and helpers to pad, squeeze and reshape them.
 
 A particle class is any pytree with a field ``pos`` of shape ``(n, d)`` and, if it is padded, ``num``: how many of the
-``n`` rows hold particles. Nothing else is asked for; the classes here are examples. Every leaf whose *leading* length is
-that of ``pos`` is a property of the particles and travels with them; all other leaves (``num``, a mass that all
+``n`` rows hold particles. Nothing else is asked for; the classes here are examples. Every leaf whose *leading* length
+is that of ``pos`` is a property of the particles and travels with them; all other leaves (``num``, a mass that all
 particles share) stay as they are.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -189,7 +190,7 @@ def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
     def deal(leaf: Any) -> Any:
         if np.ndim(leaf) == 0 or leaf.shape[0] != n:
             return jnp.stack([jnp.asarray(leaf)] * ndev)
-        blocks = [leaf[a:b] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        blocks = [leaf[a:b] for a, b in itertools.pairwise(bounds)]
         return jnp.stack([jnp.pad(b, [(0, rows - len(b))] + [(0, 0)] * (b.ndim - 1)) for b in blocks])
 
     dealt = jax.tree.map(deal, replace_num(part, None))

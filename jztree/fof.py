@@ -2,8 +2,8 @@
 
 Particles at most one linking length apart are linked; a group is all that are linked to each other directly or through
 others (Davis et al. 1985). Particles are sorted in z-order, get a plane hierarchy (`jztree.tree`), and nodes within the
-linking length of each other are joined by a union-find, whole nodes at once where they are dense. The cost is O(n log n)
-for any linking length.
+linking length of each other are joined by a union-find, whole nodes at once where they are dense. The cost is O(n log
+n) for any linking length.
 """
 
 from typing import Any
@@ -52,9 +52,9 @@ def fof_labels(
     Returns the particles in that order, and ``(n,)`` int32 labels: the smallest row of the group, so
     ``igroup[igroup] == igroup``. Rows from ``num`` on are groups of their own.
 
-    Raises TypeError or ValueError for wrong arguments, among them a linking length above half a periodic length, and an error
-    at run time if a position is NaN or infinite, a traced ``rlink`` or ``boxsize`` is wrong, or ``th`` belongs to other
-    particles.
+    Raises TypeError or ValueError for wrong arguments, among them a linking length above half a periodic length, and an
+    error at run time if a position is NaN or infinite, a traced ``rlink`` or ``boxsize`` is wrong, or ``th`` belongs to
+    other particles.
     """
     if output_order not in ("z", "input"):
         raise ValueError(f"output_order must be 'z' or 'input', not {output_order!r}.")
@@ -75,9 +75,9 @@ def fof_and_catalogue(
     rlink, boxsize, th: as in `fof_labels`.
     cfg: ``cfg.catalogue.npart_min`` is the smallest number of particles that makes a catalogue row.
 
-    Returns the particles in group order and the `FofCatalogue`. Groups come in the order of their first particles in z-order;
-    within a group, and behind the last one for those in no listed group, particles are in z-order. So the particles of group
-    ``i`` are the rows ``offset[i]`` to ``offset[i] + count[i]``. Raises like `fof_labels`.
+    Returns the particles in group order and the `FofCatalogue`. Groups come in the order of their first particles in
+    z-order; within a group, and behind the last one for those in no listed group, particles are in z-order. So the
+    particles of group ``i`` are the rows ``offset[i]`` to ``offset[i] + count[i]``. Raises like `fof_labels`.
     """
     cfg = cfg or FofConfig()
     box = check_box(boxsize, check_positions(get_pos(part), max_dims=_MAX_DIMS).shape[1])
@@ -119,22 +119,22 @@ def check_rlink(rlink: Any, box: Exact) -> Exact:
         periodic = [float(side) for side in exact_to_float(box) if side > 0]
         if periodic and value > min(periodic) / 2:
             raise ValueError(
-                f"the linking length rlink is {value:g}, more than half the periodic box length {min(periodic):g}, so that "
-                "nearest images do not decide links; use a smaller rlink or boxsize=0."
+                f"the linking length rlink is {value:g}, more than half the periodic box length {min(periodic):g}, so "
+                "that nearest images do not decide links; use a smaller rlink or boxsize=0."
             )
     return length
 
 
-def _catalogue(
-    grouped: Any, ngroups: jax.Array, count: jax.Array, offset: jax.Array, box: Exact
-) -> FofCatalogue:
+def _catalogue(grouped: Any, ngroups: jax.Array, count: jax.Array, offset: jax.Array, box: Exact) -> FofCatalogue:
     mass, vel = getattr(grouped, "mass", None), getattr(grouped, "vel", None)
     pos = get_pos(grouped)
     dtype = jnp.result_type(pos, *(jnp.asarray(x).dtype for x in (mass, vel) if x is not None))
     if mass is not None:
         mass = jnp.asarray(mass, dtype).reshape(-1)
         if mass.shape[0] not in (1, pos.shape[0]):
-            raise ValueError(f"mass must be one number or one a particle; there are {mass.shape[0]} for {pos.shape[0]}.")
+            raise ValueError(
+                f"mass must be one number or one a particle; there are {mass.shape[0]} for {pos.shape[0]}."
+            )
     if vel is not None:
         vel = jnp.asarray(vel, dtype)
         if vel.shape != pos.shape:
@@ -161,11 +161,14 @@ def fof_is_superset(a: Any, b: Any, mask: Any = None) -> jax.Array:
     a, b: ``(n,)`` integer labels of the same particles in the same order, from 0 to n - 1.
     mask: ``(n,)`` bool, the particles to look at; None means all.
 
-    Returns a bool scalar. The partitions are equal if each is a superset of the other. Raises ValueError if shapes differ.
+    Returns a bool scalar. The partitions are equal if each is a superset of the other. Raises ValueError if shapes
+    differ.
     """
     a, b = jnp.asarray(a), jnp.asarray(b)
     if a.ndim != 1 or a.shape != b.shape or (mask is not None and np.shape(mask) != a.shape):
-        raise ValueError(f"labels and mask must have one shape (n,); theirs are {a.shape}, {b.shape}, {np.shape(mask)}.")
+        raise ValueError(
+            f"labels and mask must have one shape (n,); theirs are {a.shape}, {b.shape}, {np.shape(mask)}."
+        )
     n = a.shape[0]
     looked = jnp.ones(n, bool) if mask is None else jnp.asarray(mask, bool)
     least = jax.ops.segment_min(jnp.where(looked, a, jnp.iinfo(a.dtype).max), b, n)
@@ -173,9 +176,9 @@ def fof_is_superset(a: Any, b: Any, mask: Any = None) -> jax.Array:
     return jnp.all(~looked | (least[b] == most[b]))
 
 
-def _exact_arguments(part: Any, rlink: Any, boxsize: Any, **others: Any) -> dict[str, Any]:
-    box = exact_box_argument(part, boxsize, **others)["boxsize"]
-    return {"boxsize": box, "rlink": check_rlink(rlink, box)}
+def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    exact_box = exact_box_argument(arguments)
+    return exact_box | {"rlink": check_rlink(arguments["rlink"], exact_box["boxsize"])}
 
 
 fof_labels.jit = jit_constructor(fof_labels, ("cfg", "output_order"), _exact_arguments)  # type: ignore[attr-defined]

@@ -66,7 +66,9 @@ def exact_to_float(value: Exact) -> np.ndarray | jax.Array:
 
 
 def jit_constructor(
-    func: Callable[..., Any], static_argnames: Sequence[str], prepare: Callable[..., dict[str, Any]] | None = None
+    func: Callable[..., Any],
+    static_argnames: Sequence[str],
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> Callable[..., Any]:
     """The compiled twin of ``func``, to be stored as ``func.jit``.
 
@@ -87,7 +89,7 @@ def jit_constructor(
             if dataclasses.is_dataclass(arguments[name]):
                 arguments[name] = copy_config(arguments[name])
         if prepare is not None:
-            arguments |= prepare(**arguments)
+            arguments |= prepare(arguments)
         return compiled(**arguments)
 
     call.lower = compiled.lower  # type: ignore[attr-defined]

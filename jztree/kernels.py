@@ -1,8 +1,8 @@
 """The native kernels: one documented function a kernel. No other module calls `jax.ffi`.
 
-A kernel sees one device and never communicates. It takes and returns arrays of static shape and a dynamic ``num`` (int32
-scalar, how many leading rows count), and gives the same bits whatever the number of threads. Shapes: ``n`` rows, ``d``
-dims, ``q`` query rows, ``k`` neighbours, ``m`` nodes of all planes together, ``s`` splits of all planes together
+A kernel sees one device and never communicates. It takes and returns arrays of static shape and a dynamic ``num``
+(int32 scalar, how many leading rows count), and gives the same bits whatever the number of threads. Shapes: ``n`` rows,
+``d`` dims, ``q`` query rows, ``k`` neighbours, ``m`` nodes of all planes together, ``s`` splits of all planes together
 (``m`` + number of planes), ``g`` catalogue rows.
 
 Kernels have no derivatives; callers stop gradients or define them.
@@ -124,7 +124,8 @@ def bounds(pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
 def zsort(pos: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact) -> jax.Array:
     """The rows of ``pos`` in z-order, ``(n,)`` int32: a stable sort by Morton key.
 
-    pos: ``(n, d)``. lower, upper: ``(d,)``, the domain of the keys where the box is open. box: ``(d,)`` lengths, 0 where
+    pos: ``(n, d)``. lower, upper: ``(d,)``, the domain of the keys where the box is open. box: ``(d,)`` lengths, 0
+        where
     open. Rows that are not finite come after all others, and rows from ``num`` on last, both in their order.
     """
     return _call("zsort", _i32(pos.shape[0]), pos, as_num(num), lower, upper, box.words)
@@ -197,8 +198,8 @@ def knn(
     source_rows: ``(n,)`` int32, the row to report for each z-ordered source; None reports z-ordered rows.
     query_rows: ``(q,)`` int32, the output row of each z-ordered query; None writes in z-order.
 
-    Ties go to the lower z-ordered row. Where there are fewer than ``k`` sources, and for query rows from ``num`` on, the
-    radius is infinite and the row -1.
+    Ties go to the lower z-ordered row. Where there are fewer than ``k`` sources, and for query rows from ``num`` on,
+    the radius is infinite and the row -1.
     """
     *source_arrays, source_sizes = sources
     *query_arrays, query_sizes = sources if queries is None else queries
@@ -274,8 +275,8 @@ def catalogue(
 def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
     """``num``, or an error with ``sentence`` at run time if ``failed``.
 
-    The caller must go on with the returned ``num``; an output that nobody uses is removed by the compiler. ``{0}``, ``{1}``
-    in ``sentence`` stand for ``numbers`` (int32 scalars).
+    The caller must go on with the returned ``num``; an output that nobody uses is removed by the compiler. ``{0}``,
+    ``{1}`` in ``sentence`` stand for ``numbers`` (int32 scalars).
     """
     values = jnp.stack([as_num(number) for number in numbers]) if numbers else jnp.zeros((0,), jnp.int32)
     return _call("check", _i32(), as_num(num), jnp.asarray(failed, jnp.int32), values, sentence=sentence)
@@ -287,7 +288,7 @@ def gather_rows(array: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def scatter_rows(array: jax.Array, index: jax.Array) -> jax.Array:
-    """The array ``out`` with ``out[index] = array``, where ``index``, ``(n,)`` int32, orders all ``n`` rows. Differentiable."""
+    """``out`` with ``out[index] = array``, where ``index``, ``(n,)`` int32, orders all ``n`` rows. Differentiable."""
     return _differentiable_scatter(array, index) if jnp.issubdtype(array.dtype, jnp.inexact) else _scatter(array, index)
 
 

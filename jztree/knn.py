@@ -1,8 +1,8 @@
 """Exact k nearest neighbours.
 
-Sources are sorted in z-order and get a plane hierarchy (`jztree.tree`). Queries that are neighbours in z-order search it
-together, nearest nodes first, so the cost is O(n log n) whatever the distribution, and nothing is stored between. Results are
-written straight to their rows. Ties go to the lower row in z-order.
+Sources are sorted in z-order and get a plane hierarchy (`jztree.tree`). Queries that are neighbours in z-order search
+it together, nearest nodes first, so the cost is O(n log n) whatever the distribution, and nothing is stored between.
+Results are written straight to their rows. Ties go to the lower row in z-order.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,8 @@ def knn(
 ) -> Any:
     """The ``k`` nearest particles of every query, nearest first.
 
-    part: the sources: a particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
+    part: the sources: a particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of
+        positions.
     k: number of neighbours, from 1 to the number of sources.
     boxsize: periodic length, or one a dimension; 0 or None is open. Positions outside the box are wrapped.
     th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` is then the
@@ -49,22 +50,24 @@ def knn(
     result: what to return, words joined by ``_``:
         ``rad``: ``(q, k)`` distances in the unit and dtype of the positions; ``drad``: the same (both are
         differentiable by positions and box; the gradient between coincident points is 0);
-        ``globalidx``: ``(q, k)`` int32 rows of the neighbours among the sources, in the order that ``output_order`` says;
+        ``globalidx``: ``(q, k)`` int32 rows of the neighbours among the sources, in the order that ``output_order``
+            says;
         ``rankidx``: the same as `jztree.data.RankIdx` of device and row;
-        ``part``: the neighbours themselves, a particle class of arrays ``(q, k, ...)``; or the name of one of its fields;
+        ``part``: the neighbours themselves, a particle class of arrays ``(q, k, ...)``; or the name of one of its
+            fields;
         ``reduce``: what ``reduce_func`` returns.
     reduce_func: called as ``reduce_func(part=, rnn=, inn=, origin=, query=)`` with the sources in z-order, radii
         ``(q, k)``, rows ``(q, k)`` into these sources, the `RankIdx` that each source came from, and the queries;
         it must take ``**kwargs``. Returns arrays with one row a query, in the order of ``rnn``; they are returned in
         ``output_order``.
-    output_order: ``"input"``: row i belongs to query i, and rows of neighbours are those of ``part``; ``"z"``: both are in
-        z-order.
+    output_order: ``"input"``: row i belongs to query i, and rows of neighbours are those of ``part``; ``"z"``: both are
+        in z-order.
 
-    Returns a tuple with one entry a word of ``result``, or the entry if it is one word. Rows from ``num`` on have infinite
-    radii and rows of -1.
+    Returns a tuple with one entry a word of ``result``, or the entry if it is one word. Rows from ``num`` on have
+    infinite radii and rows of -1.
 
-    Raises TypeError or ValueError for wrong arguments, and an error at run time if a position is NaN or infinite, ``k`` is
-    above a traced ``num``, or ``th`` belongs to other particles.
+    Raises TypeError or ValueError for wrong arguments, and an error at run time if a position is NaN or infinite, ``k``
+    is above a traced ``num``, or ``th`` belongs to other particles.
     """
     cfg = cfg or KNNConfig()
     words = _parse_result(result, part, reduce_func)
@@ -154,7 +157,8 @@ class _Search:
         for leaf in jax.tree.leaves(reduced):
             if np.ndim(leaf) == 0 or leaf.shape[0] != rad.shape[0]:
                 raise ValueError(
-                    f"reduce_func must return arrays with {rad.shape[0]} rows, one a query; one has shape {np.shape(leaf)}."
+                    f"reduce_func must return arrays with {rad.shape[0]} rows, one a query; "
+                    f"one has shape {np.shape(leaf)}."
                 )
         return reduced
 

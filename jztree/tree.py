@@ -1,6 +1,7 @@
 """z-order and the plane hierarchy: what every algorithm here, and any that users write, stands on.
 
-Positions are sorted by Morton keys of 128 bits over the periodic box, or over their bounding box in open dimensions. Over the
+Positions are sorted by Morton keys of 128 bits over the periodic box, or over their bounding box in open dimensions.
+Over the
 sorted particles lie planes of nodes: plane 0 holds the leaves, each plane above groups runs of nodes of the plane
 below, and the top plane has at most 64 nodes. Boundaries follow the **window rule**: each window of ``leaf_size`` rows
 (of ``fan_out`` nodes, further up) contributes the one boundary where Morton keys differ in the highest bit. So nodes
@@ -43,8 +44,8 @@ _NOT_FINITE = (
 class TreeHierarchy:
     """Planes of nodes over z-ordered particles.
 
-    The flat arrays hold all planes, plane 0 (the leaves) first; the methods give one plane. Node ``i`` of plane ``p`` covers
-    the nodes ``splits(p)[i]`` to ``splits(p)[i + 1]`` of plane ``p - 1`` (of the particles, for plane 0) and the
+    The flat arrays hold all planes, plane 0 (the leaves) first; the methods give one plane. Node ``i`` of plane ``p``
+    covers the nodes ``splits(p)[i]`` to ``splits(p)[i + 1]`` of plane ``p - 1`` (of the particles, for plane 0) and the
     particles ``particle_splits(p)[i]`` to ``particle_splits(p)[i + 1]``. If fewer rows than the arrays have hold
     particles, nodes at the end of a plane are empty; their boxes are inverted (lower = inf, upper = -inf).
 
@@ -183,8 +184,8 @@ def zsort(part: Any, boxsize: Any = None) -> tuple[Any, jax.Array]:
     part: a particle class with ``pos`` ``(n, d)``, or an array of positions.
     boxsize: periodic length, or one a dimension; 0 or None is open.
 
-    Returns ``part`` sorted and the ``(n,)`` int32 rows it was taken from. The sort is stable. Rows that are NaN or infinite
-    come after all others, and rows from ``num`` on last. Positions are wrapped for the order only.
+    Returns ``part`` sorted and the ``(n,)`` int32 rows it was taken from. The sort is stable. Rows that are NaN or
+    infinite come after all others, and rows from ``num`` on last. Positions are wrapped for the order only.
 
     Raises TypeError or ValueError for positions or a box of the wrong kind.
     """
@@ -203,8 +204,8 @@ def search_sorted_z(posz: Any, query: Any, boxsize: Any = None, side: str = "lef
     query: ``(q, d)`` positions, in any order.
     side: ``"left"`` for the first row whose Morton key is not below the query's, ``"right"`` for the first above it.
 
-    Returns ``(q,)`` int32 rows, from 0 to the number of particles. Queries outside the domain of ``posz`` count as on its
-    edge. Raises TypeError or ValueError for arguments of the wrong kind.
+    Returns ``(q,)`` int32 rows, from 0 to the number of particles. Queries outside the domain of ``posz`` count as on
+    its edge. Raises TypeError or ValueError for arguments of the wrong kind.
     """
     if side not in ("left", "right"):
         raise ValueError(f"side must be 'left' or 'right', not {side!r}.")
@@ -222,8 +223,8 @@ def build_tree_hierarchy(partz: Any, cfg_tree: TreeConfig | None = None, boxsize
 
     partz: as returned by `zsort` with the same ``boxsize``; its ``mass`` is used if ``cfg_tree.masses``.
 
-    Raises TypeError or ValueError for arguments of the wrong kind, and at run time if a position is NaN or infinite or the
-    particles are not in z-order.
+    Raises TypeError or ValueError for arguments of the wrong kind, and at run time if a position is NaN or infinite or
+    the particles are not in z-order.
     """
     cfg = cfg_tree or TreeConfig()
     pos = check_positions(get_pos(partz))
@@ -270,8 +271,8 @@ def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = No
     data: a pytree whose leaves all have ``n`` rows, to be sorted along.
     boxsize: periodic length, or one a dimension; 0 or None is open.
 
-    Returns ``(partz, th)``, or ``(partz, dataz, th)`` if ``data`` is given. Raises TypeError or ValueError for arguments of
-    the wrong kind, and at run time if a position is NaN or infinite.
+    Returns ``(partz, th)``, or ``(partz, dataz, th)`` if ``data`` is given. Raises TypeError or ValueError for
+    arguments of the wrong kind, and at run time if a position is NaN or infinite.
     """
     partz, index, th = sort_and_build(part, cfg_tree or TreeConfig(), boxsize)
     if data is None:
@@ -302,8 +303,8 @@ def zsort_and_tree_multi_type(
     parts: particle classes (or arrays of positions) of one dtype and number of dimensions.
 
     Returns ``(parts_z, ths)``: each type sorted, and for each type the hierarchy with its own particle splits. All
-    hierarchies have the same planes and nodes, so node ``i`` is the same region for every type; boxes hold the particles
-    of all types, and a node may be empty of one type.
+    hierarchies have the same planes and nodes, so node ``i`` is the same region for every type; boxes hold the
+    particles of all types, and a node may be empty of one type.
 
     Raises TypeError or ValueError for arguments of the wrong kind, and at run time if a position is NaN or infinite.
     """
@@ -315,7 +316,9 @@ def zsort_and_tree_multi_type(
     if cfg.masses:
         raise ValueError("TreeConfig(masses=True) is for one type; build a hierarchy a type to have its masses.")
     # Rows without particles may stand between the types; they are moved behind all particles first.
-    valid = jnp.concatenate([jnp.arange(p.shape[0]) < check_num(part) for p, part in zip(positions, parts, strict=True)])
+    valid = jnp.concatenate(
+        [jnp.arange(p.shape[0]) < check_num(part) for p, part in zip(positions, parts, strict=True)]
+    )
     kind = jnp.concatenate([jnp.full(p.shape[0], i, jnp.int32) for i, p in enumerate(positions)])
     first = jnp.argsort(~valid, stable=True).astype(jnp.int32)
     pos = kernels.gather_rows(jnp.concatenate(positions), first)
@@ -340,20 +343,25 @@ def _one_type(part: Any, th: TreeHierarchy, order: jax.Array, mine: jax.Array, s
     )
 
 
-def exact_box_argument(part: Any, boxsize: Any, **others: Any) -> dict[str, Any]:
-    """The arguments of a public function that `jit_constructor` is to replace: ``boxsize``, checked and exact."""
-    del others
-    return {"boxsize": check_box(boxsize, check_positions(get_pos(part)).shape[1])}
+def exact_box_argument(arguments: dict[str, Any]) -> dict[str, Any]:
+    """What `jit_constructor` is to replace in the arguments of a public function: ``boxsize``, checked and exact.
+
+    The first argument is a particle class, an array of positions, or a sequence of these.
+    """
+    part = next(iter(arguments.values()))
+    if isinstance(part, (list, tuple)) and part:
+        part = part[0]
+    return {"boxsize": check_box(arguments["boxsize"], check_positions(get_pos(part)).shape[1])}
 
 
 zsort.jit = jit_constructor(zsort, (), exact_box_argument)  # type: ignore[attr-defined]
 search_sorted_z.jit = jit_constructor(  # type: ignore[attr-defined]
-    search_sorted_z, ("side",), lambda posz, **others: exact_box_argument(posz, **others)
+    search_sorted_z, ("side",), exact_box_argument
 )
 build_tree_hierarchy.jit = jit_constructor(  # type: ignore[attr-defined]
-    build_tree_hierarchy, ("cfg_tree",), lambda partz, **others: exact_box_argument(partz, **others)
+    build_tree_hierarchy, ("cfg_tree",), exact_box_argument
 )
 zsort_and_tree.jit = jit_constructor(zsort_and_tree, ("cfg_tree",), exact_box_argument)  # type: ignore[attr-defined]
 zsort_and_tree_multi_type.jit = jit_constructor(  # type: ignore[attr-defined]
-    zsort_and_tree_multi_type, ("cfg_tree",), lambda parts, **others: exact_box_argument(parts[0], **others)
+    zsort_and_tree_multi_type, ("cfg_tree",), exact_box_argument
 )

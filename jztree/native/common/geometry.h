@@ -7,7 +7,8 @@
 
 namespace jztree {
 
-// Smallest distance between [alow, ahigh] and [blow, bhigh] in one dimension: straight, or around the periodic boundary.
+// Smallest distance between [alow, ahigh] and [blow, bhigh] in one dimension: straight, or around the periodic
+// boundary.
 template <typename T>
 inline T interval_gap(T alow, T ahigh, T blow, T bhigh, T period) {
   T straight = std::max(std::max(blow - ahigh, alow - bhigh), T{0});
@@ -29,8 +30,8 @@ template <typename T>
 constexpr T above_one = T{1} + 16 * std::numeric_limits<T>::epsilon();
 
 // Which image of a source is the nearest for all pairs of a query box and a leaf box, in one dimension. The shift by a
-// period is applied to the coordinate in the upper half of the box, where it is exact, so a distance across the boundary
-// has the same relative precision as any other.
+// period is applied to the coordinate in the upper half of the box, where it is exact, so a distance across the
+// boundary has the same relative precision as any other.
 enum class Image { same, shift_query, shift_source, depends };
 
 template <typename T>

@@ -15,9 +15,7 @@ struct MortonKey {
   uint64_t high, low;
 
   bool operator==(const MortonKey& other) const { return high == other.high && low == other.low; }
-  bool operator<(const MortonKey& other) const {
-    return high != other.high ? high < other.high : low < other.low;
-  }
+  bool operator<(const MortonKey& other) const { return high != other.high ? high < other.high : low < other.low; }
 };
 
 // The grid that keys are taken on. period[d] is 0 where dimension d is open.

@@ -1,8 +1,8 @@
 // The friends-of-friends catalogue: the order of particles by group, and sums over groups.
 //
-// Sums are taken in float64 over a group's particles in their order, each group by one thread, so they have the same bits in
-// every run. A group's centre is summed from nearest-image offsets to its first particle, which is right for groups
-// smaller than half the box; spreads are summed in a second pass, relative to the mean.
+// Sums are taken in float64 over a group's particles in their order, each group by one thread, so they have the same
+// bits in every run. A group's centre is summed from nearest-image offsets to its first particle, which is right for
+// groups smaller than half the box; spreads are summed in a second pass, relative to the mean.
 
 #include <algorithm>
 #include <atomic>
@@ -17,8 +17,8 @@
 namespace jztree {
 namespace {
 
-// label[row] is the group's first row. Groups of at least npart_min particles come first, by first row, then all other rows;
-// within each, rows keep their order. Returns the number of groups.
+// label[row] is the group's first row. Groups of at least npart_min particles come first, by first row, then all other
+// rows; within each, rows keep their order. Returns the number of groups.
 int64_t order_by_group(const Parallel& parallel, const int32_t* label, int64_t num, int64_t n, int64_t npart_min,
                        int32_t* order, int32_t* count, int32_t* offset) {
   std::unique_ptr<std::atomic<int32_t>[]> members(new std::atomic<int32_t>[static_cast<size_t>(num)]);
@@ -138,8 +138,8 @@ struct GroupSums {
   }
 };
 
-// pos, mass and vel are in group order. An empty mass or vel is one that the particles do not have; a mass of one element is
-// shared by all.
+// pos, mass and vel are in group order. An empty mass or vel is one that the particles do not have; a mass of one
+// element is shared by all.
 ffi::Error catalogue(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::AnyBuffer mass, ffi::AnyBuffer vel,
                      ffi::Buffer<ffi::S32> ngroups, ffi::Buffer<ffi::S32> count, ffi::Buffer<ffi::S32> offset,
                      ffi::AnyBuffer box, ffi::Result<ffi::AnyBuffer> out_mass, ffi::Result<ffi::AnyBuffer> centre,
@@ -185,31 +185,31 @@ ffi::Error catalogue(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::AnyBuffer ma
 }  // namespace
 
 JZTREE_HANDLER(jztree_group_order, group_order,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::Buffer<ffi::S32>>()
-                                  .Attr<int64_t>("npart_min"));
+               ffi::Ffi::Bind()
+                   .Ctx<ffi::ThreadPool>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Ret<ffi::Buffer<ffi::S32>>()
+                   .Ret<ffi::Buffer<ffi::S32>>()
+                   .Ret<ffi::Buffer<ffi::S32>>()
+                   .Ret<ffi::Buffer<ffi::S32>>()
+                   .Attr<int64_t>("npart_min"));
 
 JZTREE_HANDLER(jztree_catalogue, catalogue,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>());
+               ffi::Ffi::Bind()
+                   .Ctx<ffi::ThreadPool>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Ret<ffi::AnyBuffer>()
+                   .Ret<ffi::AnyBuffer>()
+                   .Ret<ffi::AnyBuffer>()
+                   .Ret<ffi::AnyBuffer>()
+                   .Ret<ffi::AnyBuffer>()
+                   .Ret<ffi::AnyBuffer>());
 
 }  // namespace jztree

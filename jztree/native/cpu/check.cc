@@ -1,5 +1,5 @@
-// Raises at run time. The check hands a small value through, which everything after it needs, so that the compiler cannot
-// drop it.
+// Raises at run time. The check hands a small value through, which everything after it needs, so that the compiler
+// cannot drop it.
 
 #include <string>
 
@@ -30,11 +30,11 @@ ffi::Error check(ffi::Buffer<ffi::S32> value, ffi::Buffer<ffi::S32> failed, ffi:
 }  // namespace
 
 JZTREE_HANDLER(jztree_check, check,
-                              ffi::Ffi::Bind()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::Buffer<ffi::S32>>()
-                                  .Attr<std::string_view>("sentence"));
+               ffi::Ffi::Bind()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Ret<ffi::Buffer<ffi::S32>>()
+                   .Attr<std::string_view>("sentence"));
 
 }  // namespace jztree

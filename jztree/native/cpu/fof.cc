@@ -1,16 +1,16 @@
 // Friends-of-friends groups: the connected components of particles at most one linking length apart.
 //
-// Units are the highest nodes whose particles are all linked to each other because the whole node is smaller than the linking
-// length ("dense"), and the leaves outside of these. First every unit is linked within, each on one thread. Then every unit
-// walks the planes from the top to the units behind it in z-order that are within the linking length:
+// Units are the highest nodes whose particles are all linked to each other because the whole node is smaller than the
+// linking length ("dense"), and the leaves outside of these. First every unit is linked within, each on one thread.
+// Then every unit walks the planes from the top to the units behind it in z-order that are within the linking length:
 // * If every pair of the two is within it, they are joined without a look at their particles.
 // * If both are one set each already, and the same, there is nothing to do; if they differ, one link is enough.
 // * Else particles are tested, those of the one unit that are near the other's box.
 // So the work shrinks when the linking length grows beyond the leaves. Joins go to a lock-free union-find.
 //
-// A pair is linked if its distance in float64, from the positions as given, is at most the linking length. Distances are
-// computed in the positions' own precision with bounds on their error, and only pairs within these bounds are looked at
-// again in float64.
+// A pair is linked if its distance in float64, from the positions as given, is at most the linking length. Distances
+// are computed in the positions' own precision with bounds on their error, and only pairs within these bounds are
+// looked at again in float64.
 //
 // Sources: M. Davis et al. (1985), "The evolution of large-scale structure in a universe dominated by cold dark matter"
 // (the groups); A. Prokopenko et al. (2023), "Fast tree-based algorithms for DBSCAN for low-dimensional data on GPUs"
@@ -83,8 +83,14 @@ class Linker {
  public:
   Linker(const Parallel& parallel, const StagedTree<D, T>& tree, const Scale<D, T>& scale, const LinkRule<D, T>& rule,
          UnionFind& sets)
-      : parallel_(parallel), tree_(tree), scale_(scale), rule_(rule), sets_(sets), most_(largest_leaf(tree)),
-        dense_(static_cast<size_t>(tree.layout().nodes())), one_set_(static_cast<size_t>(tree.layout().nodes())) {}
+      : parallel_(parallel),
+        tree_(tree),
+        scale_(scale),
+        rule_(rule),
+        sets_(sets),
+        most_(largest_leaf(tree)),
+        dense_(static_cast<size_t>(tree.layout().nodes())),
+        one_set_(static_cast<size_t>(tree.layout().nodes())) {}
 
   void run() {
     find_units();
@@ -141,8 +147,12 @@ class Linker {
   class Worker {
    public:
     explicit Worker(Linker& linker)
-        : linker_(linker), tree_(linker.tree_), rule_(linker.rule_), sets_(linker.sets_),
-          distances_(linker.scale_, linker.most_), local_(static_cast<size_t>(linker.most_)) {}
+        : linker_(linker),
+          tree_(linker.tree_),
+          rule_(linker.rule_),
+          sets_(linker.sets_),
+          distances_(linker.scale_, linker.most_),
+          local_(static_cast<size_t>(linker.most_)) {}
 
     // Sets the parents of the unit's rows. No other thread looks at them yet.
     void link_within(Node unit) {
@@ -245,8 +255,9 @@ class Linker {
       }
     }
 
-    // Tests the particles of `from` against those of `to`. from_one: `from` is one set, so a single link is enough if `to`
-    // is one set too. to_root: a row of `to` if it is one set, else -1. Returns whether no more needs to be tested.
+    // Tests the particles of `from` against those of `to`. from_one: `from` is one set, so a single link is enough if
+    // `to` is one set too. to_root: a row of `to` if it is one set, else -1. Returns whether no more needs to be
+    // tested.
     bool link_nodes(Node from, Node to, bool from_one, int64_t to_root) {
       if (from_one && to_root >= 0 && sets_.find(linker_.begin(from)) == sets_.find(to_root)) return true;
       if (from.plane == 0 && to.plane == 0) return link_leaves(from.index, to.index, from_one, to_root);
@@ -255,8 +266,8 @@ class Linker {
       T low[D], high[D];
       box(linker_.flat(other), low, high);
       int64_t start = tree_.layout().starts[static_cast<size_t>(whole.plane) - 1];
-      for (int64_t i = tree_.first_child(whole.plane, whole.index);
-           i < tree_.first_child(whole.plane, whole.index + 1); ++i) {
+      for (int64_t i = tree_.first_child(whole.plane, whole.index); i < tree_.first_child(whole.plane, whole.index + 1);
+           ++i) {
         Node child{whole.plane - 1, i};
         if (linker_.begin(child) == linker_.end(child)) continue;
         T distance2[lanes];
@@ -347,8 +358,8 @@ std::string check_lengths(double rlink, const double* period) {
       return "boxsize[" + std::to_string(d) + "] is " + number(period[d]) +
              "; a length must be finite and positive, or 0 for an open dimension.";
     if (period[d] > 0 && rlink > period[d] / 2)
-      return "the linking length " + number(rlink) + " is more than half the periodic box length " +
-             number(period[d]) + ", so that nearest images do not decide links; use a smaller rlink or boxsize=0.";
+      return "the linking length " + number(rlink) + " is more than half the periodic box length " + number(period[d]) +
+             ", so that nearest images do not decide links; use a smaller rlink or boxsize=0.";
   }
   return {};
 }
@@ -370,8 +381,13 @@ ffi::Error fof(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
       return invalid("fof was called with arrays that do not fit together.");
     if (std::string wrong = check_lengths<D>(length, period); !wrong.empty()) return invalid(wrong);
     Parallel parallel(pool);
-    TreeArrays<D, T> tree{pos.typed_data<T>(),   read_count(num, n),     splits.typed_data(), particle_splits.typed_data(),
-                          lower.typed_data<T>(), upper.typed_data<T>(), layout};
+    TreeArrays<D, T> tree{pos.typed_data<T>(),
+                          read_count(num, n),
+                          splits.typed_data(),
+                          particle_splits.typed_data(),
+                          lower.typed_data<T>(),
+                          upper.typed_data<T>(),
+                          layout};
     Scale<D, T> scale(period, {&tree});
     StagedTree<D, T> staged(parallel, tree, scale);
     if (!staged.consistent())
@@ -399,18 +415,18 @@ ffi::Error fof(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
 }  // namespace
 
 JZTREE_HANDLER(jztree_fof, fof,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::Buffer<ffi::S32>>()
-                                  .Attr<ffi::Span<const int64_t>>("plane_sizes"));
+               ffi::Ffi::Bind()
+                   .Ctx<ffi::ThreadPool>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Ret<ffi::Buffer<ffi::S32>>()
+                   .Attr<ffi::Span<const int64_t>>("plane_sizes"));
 
 }  // namespace jztree

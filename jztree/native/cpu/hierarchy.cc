@@ -1,9 +1,10 @@
 // The plane hierarchy over z-ordered particles, by the window rule.
 //
-// The rows are cut in windows of leaf_size; each window contributes one leaf boundary, at the row whose Morton key differs
-// from its predecessor's in the highest bit. So a leaf has 1 to 2 leaf_size - 1 particles and follows the z-order cells,
-// the number of leaves is known before the data is, and every window is independent of the others. The planes above
-// apply the same rule to the boundaries below, in windows of fan_out. One pass over the particles, two of key work each.
+// The rows are cut in windows of leaf_size; each window contributes one leaf boundary, at the row whose Morton key
+// differs from its predecessor's in the highest bit. So a leaf has 1 to 2 leaf_size - 1 particles and follows the
+// z-order cells, the number of leaves is known before the data is, and every window is independent of the others. The
+// planes above apply the same rule to the boundaries below, in windows of fan_out. One pass over the particles, two of
+// key work each.
 
 #include <algorithm>
 #include <atomic>
@@ -225,30 +226,30 @@ ffi::Error node_masses(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::AnyBuffer 
 }  // namespace
 
 JZTREE_HANDLER(jztree_hierarchy, hierarchy,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<ffi::Span<const int64_t>>("plane_sizes")
-                                  .Attr<int64_t>("leaf_size")
-                                  .Attr<int64_t>("fan_out"));
+               ffi::Ffi::Bind()
+                   .Ctx<ffi::ThreadPool>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Ret<ffi::Buffer<ffi::S32>>()
+                   .Ret<ffi::Buffer<ffi::S32>>()
+                   .Ret<ffi::AnyBuffer>()
+                   .Ret<ffi::AnyBuffer>()
+                   .Attr<ffi::Span<const int64_t>>("plane_sizes")
+                   .Attr<int64_t>("leaf_size")
+                   .Attr<int64_t>("fan_out"));
 
 JZTREE_HANDLER(jztree_node_masses, node_masses,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Attr<ffi::Span<const int64_t>>("plane_sizes"));
+               ffi::Ffi::Bind()
+                   .Ctx<ffi::ThreadPool>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Ret<ffi::AnyBuffer>()
+                   .Ret<ffi::AnyBuffer>()
+                   .Attr<ffi::Span<const int64_t>>("plane_sizes"));
 
 }  // namespace jztree

@@ -1,8 +1,8 @@
 // The k nearest candidates seen so far, for every query of a group.
 //
-// A candidate is one integer, its squared distance in the high bits and its row below: one comparison orders by distance
-// and then by row, because the bits of floats that are not negative are ordered as the floats are. The row is stored plus
-// one, and a query that is its own neighbour as zero, so that it comes before others at the same place.
+// A candidate is one integer, its squared distance in the high bits and its row below: one comparison orders by
+// distance and then by row, because the bits of floats that are not negative are ordered as the floats are. The row is
+// stored plus one, and a query that is its own neighbour as zero, so that it comes before others at the same place.
 #pragma once
 
 #include <algorithm>
@@ -72,8 +72,8 @@ class KBest {
   virtual void finish(int64_t query, Key* sorted) = 0;
 };
 
-// k up to 8 * Vectors, float32: a sorted list in vector registers. Inserting x makes each element i the smaller of itself
-// and the larger of x and element i - 1: two vector instructions for eight elements, and no branch.
+// k up to 8 * Vectors, float32: a sorted list in vector registers. Inserting x makes each element i the smaller of
+// itself and the larger of x and element i - 1: two vector instructions for eight elements, and no branch.
 template <int Vectors>
 class VectorKBest final : public KBest<float> {
   typedef int64_t Vector __attribute__((vector_size(64)));
@@ -108,8 +108,8 @@ class VectorKBest final : public KBest<float> {
   }
 
  private:
-  // out = the last element of `left`, then all but the last of `right`. By reference: passing vectors of this size by value
-  // differs between instruction sets.
+  // out = the last element of `left`, then all but the last of `right`. By reference: passing vectors of this size by
+  // value differs between instruction sets.
   static void shift(const Vector& left, const Vector& right, Vector& out) {
 #if defined(__clang__) || __GNUC__ >= 12
     out = __builtin_shufflevector(left, right, 7, 8, 9, 10, 11, 12, 13, 14);
@@ -130,8 +130,7 @@ class BufferedKBest final : public KBest<T> {
 
  public:
   // most: the largest count of one call of absorb.
-  BufferedKBest(int64_t k, int64_t most)
-      : k_(k), full_(k + std::max<int64_t>(k / 2, 16)), capacity_(full_ + most) {}
+  BufferedKBest(int64_t k, int64_t most) : k_(k), full_(k + std::max<int64_t>(k / 2, 16)), capacity_(full_ + most) {}
 
   void reset(int64_t queries) override {
     if (queries * capacity_ > space_) {

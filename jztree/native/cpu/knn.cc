@@ -1,14 +1,15 @@
 // Exact k nearest neighbours.
 //
 // The unit of work is a group of queries that are neighbours in z-order, a leaf of the queries' own hierarchy. A group
-// starts at the leaf of sources nearest to it (its own leaf, if sources and queries are the same), so that its radii are
-// tight early, then walks the planes from the top, nearest nodes first, skipping what is farther than its largest radius.
-// In a leaf each query prunes once more with its own radius; distances to a leaf's particles are computed in vector loops,
-// and those below the radius are packed without branches and handed to the k-best list. Nothing is stored but the
-// lists of the group at work. Results go straight to their rows in the output.
+// starts at the leaf of sources nearest to it (its own leaf, if sources and queries are the same), so that its radii
+// are tight early, then walks the planes from the top, nearest nodes first, skipping what is farther than its largest
+// radius. In a leaf each query prunes once more with its own radius; distances to a leaf's particles are computed in
+// vector loops, and those below the radius are packed without branches and handed to the k-best list. Nothing is stored
+// but the lists of the group at work. Results go straight to their rows in the output.
 //
-// Ties are broken by the lower row in z-order, and a query that is a source is its own first neighbour. So the walk skips a
-// node at exactly the largest radius only if its rows come after those found, which keeps sets of equal points linear.
+// Ties are broken by the lower row in z-order, and a query that is a source is its own first neighbour. So the walk
+// skips a node at exactly the largest radius only if its rows come after those found, which keeps sets of equal points
+// linear.
 
 #include <cmath>
 #include <cstdint>
@@ -60,8 +61,14 @@ class Walk {
  public:
   Walk(const StagedTree<D, T>& sources, const StagedTree<D, T>& queries, const Scale<D, T>& scale, bool self,
        int64_t most, const Output<T>& out)
-      : sources_(sources), queries_(queries), self_(self), out_(out), best_(make_kbest<T>(out.k, most)),
-        leaf_distances_(scale, most), sorted_(static_cast<size_t>(out.k)), packed_(static_cast<size_t>(most) + 1) {}
+      : sources_(sources),
+        queries_(queries),
+        self_(self),
+        out_(out),
+        best_(make_kbest<T>(out.k, most)),
+        leaf_distances_(scale, most),
+        sorted_(static_cast<size_t>(out.k)),
+        packed_(static_cast<size_t>(most) + 1) {}
 
   void group(int64_t leaf) {
     begin_ = queries_.leaf_row(leaf);
@@ -200,9 +207,9 @@ class Walk {
   // The group at work.
   int64_t begin_ = 0, count_ = 0, seed_ = -1;
   T low_[D], high_[D];
-  std::vector<Key> bound_;    // upper bound of each query's k-th candidate
-  std::vector<T> radius2_;    // its squared distance
-  Key worst_;                 // the largest bound
+  std::vector<Key> bound_;  // upper bound of each query's k-th candidate
+  std::vector<T> radius2_;  // its squared distance
+  Key worst_;               // the largest bound
   std::vector<Entry> stack_;
 };
 
@@ -237,9 +244,9 @@ ffi::Error knn(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
     constexpr int D = decltype(dims)::value;
     auto tree = [](const auto& p, const auto& n, const auto& s, const auto& ps, const auto& l, const auto& u,
                    const auto& sizes) {
-      return TreeArrays<D, T>{p.template typed_data<T>(), read_count(n, p.dimensions()[0]), s.typed_data(),
-                              ps.typed_data(),            l.template typed_data<T>(),       u.template typed_data<T>(),
-                              TreeLayout(sizes)};
+      return TreeArrays<D, T>{
+          p.template typed_data<T>(), read_count(n, p.dimensions()[0]), s.typed_data(),   ps.typed_data(),
+          l.template typed_data<T>(), u.template typed_data<T>(),       TreeLayout(sizes)};
     };
     auto fits = [](const auto& p, const auto& s, const auto& ps, const auto& l, const auto& u, const auto& sizes) {
       TreeLayout layout(sizes);
@@ -276,27 +283,27 @@ ffi::Error knn(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
 }  // namespace
 
 JZTREE_HANDLER(jztree_knn, knn,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::Buffer<ffi::S32>>()
-                                  .Attr<ffi::Span<const int64_t>>("plane_sizes")
-                                  .Attr<ffi::Span<const int64_t>>("query_plane_sizes")
-                                  .Attr<bool>("self"));
+               ffi::Ffi::Bind()
+                   .Ctx<ffi::ThreadPool>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Ret<ffi::AnyBuffer>()
+                   .Ret<ffi::Buffer<ffi::S32>>()
+                   .Attr<ffi::Span<const int64_t>>("plane_sizes")
+                   .Attr<ffi::Span<const int64_t>>("query_plane_sizes")
+                   .Attr<bool>("self"));
 
 }  // namespace jztree

@@ -9,8 +9,8 @@
 
 namespace jztree {
 
-// Lower bounds of the squared distance between a box and `count` nodes, which lie in the flat arrays from `first` on. `out` has
-// room for whole blocks of lanes.
+// Lower bounds of the squared distance between a box and `count` nodes, which lie in the flat arrays from `first` on.
+// `out` has room for whole blocks of lanes.
 template <int D, typename T>
 inline void node_distances(const StagedTree<D, T>& tree, const T* low, const T* high, const T* gap_period,
                            int64_t first, int64_t count, T* out) {
@@ -79,8 +79,8 @@ class LeafDistances {
     return box_distance2_.data();
   }
 
-  // Squared distances of one query row to the leaf's particles; null if none is within radius2. Whole blocks are computed,
-  // so what lies behind the leaf's last particle is to be left alone, and may be why the answer is not null.
+  // Squared distances of one query row to the leaf's particles; null if none is within radius2. Whole blocks are
+  // computed, so what lies behind the leaf's last particle is to be left alone, and may be why the answer is not null.
   T* distances(const StagedTree<D, T>& queries, int64_t row, T radius2) {
     T at[D];
     for (int d = 0; d < D; ++d) at[d] = queries.x[d][row] - query_shift_[d];
@@ -91,7 +91,8 @@ class LeafDistances {
  private:
   static size_t padded(int64_t count) { return static_cast<size_t>(count + lanes); }
 
-  // Shifts queries or sources so that plain differences are those of the nearest images, where one shift does for all pairs.
+  // Shifts queries or sources so that plain differences are those of the nearest images, where one shift does for all
+  // pairs.
   void choose_images(const T* low, const T* high) {
     Image image[D];
     for (int d = 0; d < D; ++d) {

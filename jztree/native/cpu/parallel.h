@@ -32,8 +32,8 @@ class Parallel {
 
   int threads() const { return threads_; }
 
-  // Calls work(begin, end) for consecutive blocks of at most `grain` items that together cover [0, items). Blocks run in
-  // any order on any thread, so what they write must not depend on it. The first exception is thrown again here.
+  // Calls work(begin, end) for consecutive blocks of at most `grain` items that together cover [0, items). Blocks run
+  // in any order on any thread, so what they write must not depend on it. The first exception is thrown again here.
   template <typename Work>
   void blocks(int64_t items, int64_t grain, const Work& work) const {
     if (items <= 0) return;
@@ -62,7 +62,7 @@ class Parallel {
         int64_t block = next.fetch_add(1, std::memory_order_relaxed);
         if (block >= count) return;
         try {
-          (*work)(block * grain, std::min(items, (block + 1) * grain));
+          (*work)(block* grain, std::min(items, (block + 1) * grain));
         } catch (...) {
           std::lock_guard<std::mutex> lock(mutex);
           if (!error) error = std::current_exception();

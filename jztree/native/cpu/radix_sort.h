@@ -24,8 +24,12 @@ class KeySort {
  public:
   // Sorts keys[0..n) and rows[0..n) by (key, low key, place). rows need not be in order at the start.
   KeySort(const Parallel& parallel, const LowKey& low_key, uint64_t* keys, uint32_t* rows, int64_t n)
-      : parallel_(parallel), low_key_(low_key), keys_(keys), rows_(rows),
-        other_keys_(new uint64_t[static_cast<size_t>(n)]), other_rows_(new uint32_t[static_cast<size_t>(n)]) {
+      : parallel_(parallel),
+        low_key_(low_key),
+        keys_(keys),
+        rows_(rows),
+        other_keys_(new uint64_t[static_cast<size_t>(n)]),
+        other_rows_(new uint32_t[static_cast<size_t>(n)]) {
     sort_range(0, n, false);
   }
 
@@ -96,8 +100,8 @@ class KeySort {
     });
   }
 
-  void radix_pass(const uint64_t* from_keys, const uint32_t* from_rows, uint64_t* to_keys, uint32_t* to_rows,
-                  int64_t n, int low_bit, uint64_t mask) const {
+  void radix_pass(const uint64_t* from_keys, const uint32_t* from_rows, uint64_t* to_keys, uint32_t* to_rows, int64_t n,
+                  int low_bit, uint64_t mask) const {
     int64_t grain = std::max<int64_t>(1 << 14, (n + 4 * parallel_.threads() - 1) / (4 * parallel_.threads()));
     int64_t blocks = (n + grain - 1) / grain;
     std::vector<int64_t> starts(static_cast<size_t>(blocks) * digits, 0);
@@ -133,7 +137,8 @@ class KeySort {
       std::vector<Entry> work;
       int64_t i = begin + from, stop = begin + to;
       // A run belongs to the block it starts in.
-      if (i > begin) while (i < stop && same(i, i - 1)) ++i;
+      if (i > begin)
+        while (i < stop && same(i, i - 1)) ++i;
       while (i < stop) {
         int64_t j = i + 1;
         while (j < end && same(i, j)) ++j;

@@ -1,5 +1,5 @@
-// A hierarchy and its particles laid out for vector loops: one array a dimension, periodic coordinates wrapped into the box,
-// everything scaled by one power of two.
+// A hierarchy and its particles laid out for vector loops: one array a dimension, periodic coordinates wrapped into the
+// box, everything scaled by one power of two.
 //
 // The scale brings the extent of the set near one, so that squared distances neither overflow nor vanish whatever the
 // unit of length; a power of two changes no digit.
@@ -34,9 +34,9 @@ struct TreeArrays {
 template <int D, typename T>
 struct Scale {
   T factor, inverse;
-  T period[D];        // scaled; infinite where open
+  T period[D];  // scaled; infinite where open
   double raw_period[D];
-  bool periodic;      // in any dimension
+  bool periodic;  // in any dimension
 
   // trees: all hierarchies whose distances are wanted together.
   Scale(const double* box, std::initializer_list<const TreeArrays<D, T>*> trees) {
@@ -99,8 +99,8 @@ class StagedTree {
     stage_rows(parallel, tree, scale);
   }
 
-  // Whether the hierarchy covers exactly these particles and every particle lies in the box of its leaf, without which no search is right: it does not if the hierarchy
-  // was built from other particles or for another box.
+  // Whether the hierarchy covers exactly these particles and every particle lies in the box of its leaf, without which
+  // no search is right: it does not if the hierarchy was built from other particles or for another box.
   bool consistent() const { return consistent_.load(); }
 
   // Whether any particle was outside its periodic box, so that its staged position is rounded to the box's precision.

@@ -57,8 +57,9 @@ void bounds_of(const Parallel& parallel, const T* pos, int64_t num, T* lower, T*
   *first_bad = bad < num ? static_cast<int32_t>(bad) : -1;
 }
 
-ffi::Error bounds(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num, ffi::Result<ffi::AnyBuffer> lower,
-                  ffi::Result<ffi::AnyBuffer> upper, ffi::Result<ffi::Buffer<ffi::S32>> first_bad) {
+ffi::Error bounds(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
+                  ffi::Result<ffi::AnyBuffer> lower, ffi::Result<ffi::AnyBuffer> upper,
+                  ffi::Result<ffi::Buffer<ffi::S32>> first_bad) {
   return dispatch<max_dims>(pos, [&](auto type, auto dims) {
     using T = decltype(type);
     constexpr int D = decltype(dims)::value;
@@ -132,8 +133,8 @@ ffi::Error search(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32
     constexpr int D = decltype(dims)::value;
     double period[D];
     auto shape = query.dimensions();
-    if (!read_exact(box, D, period) || shape.size() != 2 || shape[1] != D || query.element_type() != pos.element_type() ||
-        lower.element_count() != D || upper.element_count() != D ||
+    if (!read_exact(box, D, period) || shape.size() != 2 || shape[1] != D ||
+        query.element_type() != pos.element_type() || lower.element_count() != D || upper.element_count() != D ||
         static_cast<int64_t>(row->element_count()) != shape[0])
       return invalid("search was called with arrays that do not fit together.");
     const T *sorted = pos.typed_data<T>(), *wanted = query.typed_data<T>();
@@ -160,34 +161,34 @@ ffi::Error search(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32
 }  // namespace
 
 JZTREE_HANDLER(jztree_bounds, bounds,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::AnyBuffer>()
-                                  .Ret<ffi::Buffer<ffi::S32>>());
+               ffi::Ffi::Bind()
+                   .Ctx<ffi::ThreadPool>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Ret<ffi::AnyBuffer>()
+                   .Ret<ffi::AnyBuffer>()
+                   .Ret<ffi::Buffer<ffi::S32>>());
 
 JZTREE_HANDLER(jztree_zsort, zsort,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::Buffer<ffi::S32>>());
+               ffi::Ffi::Bind()
+                   .Ctx<ffi::ThreadPool>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Ret<ffi::Buffer<ffi::S32>>());
 
 JZTREE_HANDLER(jztree_search, search,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::Buffer<ffi::S32>>()
-                                  .Attr<bool>("right"));
+               ffi::Ffi::Bind()
+                   .Ctx<ffi::ThreadPool>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Ret<ffi::Buffer<ffi::S32>>()
+                   .Attr<bool>("right"));
 
 }  // namespace jztree
