@@ -1,0 +1,50 @@
+# Everything works on a machine with Python 3.11+, make and a C++17 compiler. The virtual environment is made on first use.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SOURCES := pyproject.toml CMakeLists.txt $(shell find jztree jztree_utils -path jztree/lib -prune -o -type f -not -name '*.pyc' -print)
+
+.PHONY: demo test test-all lint format bench aarch64 clean
+
+demo: $(VENV)/installed ## Find the halos of a real N-body snapshot and draw them.
+	mkdir -p demo
+	$(BIN)/jztree fof sample --output demo/halos.hdf5 --plot demo/halos.png
+
+test: $(VENV)/installed ## The tests that take seconds.
+	$(BIN)/python -m pytest
+
+test-all: $(VENV)/installed ## Also those that take minutes.
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+lint: $(VENV)/linters ## Format, lint and types, for Python and C++.
+	$(BIN)/ruff format --check . && $(BIN)/ruff check .
+	$(BIN)/mypy
+	find jztree/native \( -name '*.h' -o -name '*.cc' \) -print0 | xargs -0 $(BIN)/clang-format --dry-run --Werror
+
+format: $(VENV)/linters
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+	find jztree/native \( -name '*.h' -o -name '*.cc' \) -print0 | xargs -0 $(BIN)/clang-format -i
+
+bench: $(VENV)/installed ## Speed and memory beside other libraries, as ratios.
+	$(BIN)/pip install --quiet '.[benchmark]'
+	$(BIN)/python -m checks.benchmarks.one_device
+
+aarch64: $(VENV)/installed ## Compile the CPU library for aarch64 (needs g++-aarch64-linux-gnu).
+	cmake -S . -B build/aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+	  -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DJZTREE_WERROR=ON \
+	  -DJZTREE_FFI_INCLUDE="$$($(BIN)/python -c 'import jax; print(jax.ffi.include_dir())')"
+	cmake --build build/aarch64 --parallel
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: $(VENV)/bin/python $(SOURCES)
+	$(BIN)/pip install --quiet '.[plot,test]'
+	touch $@
+
+$(VENV)/linters: $(VENV)/installed
+	$(BIN)/pip install --quiet '.[lint]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build demo
