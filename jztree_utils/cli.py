@@ -187,7 +187,8 @@ def _explain(error: Exception) -> tuple[str, int]:
     """What to tell the user of an error, in one line, and the exit status."""
     text = " ".join(str(error).split())
     if _MARKER in text:
-        return text.partition(_MARKER)[2], 2
+        sentence = text.partition(_MARKER)[2]
+        return sentence[:1].upper() + sentence[1:], 2
     if isinstance(error, (ValueError, OSError, ImportError)):
         return text, 2
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:

@@ -83,7 +83,8 @@ def run_knn(args: Namespace) -> None:
     path = _check_paths(args.snapshot, args.output)
     part, header = _read(path, args.type, optional=("mass", "id") if args.density else ("id",))
     if args.k > len(part.pos):
-        raise ValueError(f"-k is {args.k} but the snapshot holds only {len(part.pos)} particles of type {args.type}.")
+        held = f"{len(part.pos)} particles of type {args.type}"
+        raise ValueError(f"-k is {args.k} but the snapshot holds only {held}; choose a -k of at most that.")
     with jax.enable_x64(part.pos.dtype == np.float64):
         distances, indices = _compile_and_run(
             "find neighbours",

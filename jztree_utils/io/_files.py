@@ -37,7 +37,7 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
     except IsADirectoryError:
         raise SnapshotError(f"{path} is a folder where an HDF5 file is needed.") from None
     except OSError as error:
-        raise SnapshotError(f"{path} cannot be read ({error.strerror}); check its permissions.") from None
+        raise SnapshotError(f"{path} cannot be read ({error.strerror}); check its name and permissions.") from None
     if not h5py.is_hdf5(path):
         raise SnapshotError(f"{path} is not an HDF5 file; give a snapshot in Gadget-4 or AREPO HDF5 format.")
     try:

@@ -89,6 +89,21 @@ def test_shared_multi_file_snapshot(tmp_path, shared_data) -> None:
     assert hashlib.sha256(sizes.tobytes()).hexdigest() == expected["sizes_sha256"]
 
 
+def test_fof_in_two_dimensions(tmp_path) -> None:
+    expected = json.loads((ics.SAMPLE_DATA / "pos2d_cosmo_128_100.fof_b0.2.json").read_text())
+    part, boxsize = ics.cosmo_2d_sample()
+    io.write_snapshot(tmp_path / "a.hdf5", part, io.SnapshotHeader(boxsize=boxsize))
+    output, picture = tmp_path / "c.hdf5", tmp_path / "c.png"
+    arguments = ["fof", str(tmp_path / "a.hdf5"), "--npart-min", "1", "-o", str(output), "--plot", str(picture)]
+    assert cli.main(arguments) == 0
+    cata, _, info = io.read_catalogue(output)
+    assert info.linking_length == expected["rlink"]
+    sizes = np.asarray(cata.count).astype("<i8")
+    assert hashlib.sha256(sizes.tobytes()).hexdigest() == expected["sizes_sha256"]
+    for row, group in enumerate(expected["top20"][:5]):
+        np.testing.assert_allclose(cata.com_pos[row], group["com"], rtol=1e-5)
+
+
 def test_knn_of_the_sample_is_the_reference(tmp_path, capsys, reference) -> None:
     output = tmp_path / "neighbours.hdf5"
     assert cli.main(["knn", "sample", "-k", "8", "--density", "-o", str(output)]) == 0

@@ -399,11 +399,22 @@ def test_outputs_that_cannot_be_written(tmp_path, name) -> None:
     assert files(tmp_path) == before and (tmp_path / "input.hdf5").read_text() == "precious"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists() or os.getuid() == 0, reason="needs an unprivileged user")
-def test_write_protected_folder(tmp_path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(io.OutputError, match="Permission denied"):
-        io.check_output(tmp_path / "a.hdf5")
+def test_write_protected_places(tmp_path, monkeypatch) -> None:
+    # Permissions do not bind a privileged user, so the refusal of the system is played.
+    (tmp_path / "old.hdf5").write_text("old")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: False)
+        with pytest.raises(io.OutputError, match="write-protected") as error:
+            io.check_output(tmp_path / "old.hdf5")
+        one_sentence(error)
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(io.OutputError, match="Permission denied") as error:
+        io.check_output(tmp_path / "new.hdf5")
+    one_sentence(error)
 
 
 # Catalogues

@@ -1,0 +1,160 @@
+"""Test distributions: shapes, ranges, and the laws that they claim to follow."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jztree_utils import ics
+
+MAKERS = [ics.uniform_particles, ics.gaussian_particles, ics.clustered_particles, ics.hernquist_particles]
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("n", [0, 1, 2, 37, 5000])
+def test_shapes_padding_and_mass(maker, n) -> None:
+    part = maker(n, total_mass=3.0, npad=4)
+    assert part.pos.shape == (n + 4, 3) and part.pos.dtype == jnp.float32
+    assert (part.num, part.num_total) == (n, n) and part.mass == 3.0 / max(n, 1)
+    assert np.isfinite(part.pos).all() and not np.asarray(part.pos[n:]).any()
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_a_seed_gives_the_same_particles(maker) -> None:
+    first, same, other = (np.asarray(maker(1000, seed=seed).pos) for seed in (5, 5, 6))
+    np.testing.assert_array_equal(first, same)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_negative_numbers_are_refused(maker) -> None:
+    with pytest.raises(ValueError, match="-1"):
+        maker(-1)
+    with pytest.raises(ValueError, match="-2"):
+        maker(10, npad=-2)
+
+
+@pytest.mark.parametrize("maker", [ics.uniform_particles, ics.gaussian_particles])
+def test_under_jit(maker) -> None:
+    part = jax.jit(maker, static_argnames=("N", "npad"))(N=50, npad=3)
+    np.testing.assert_array_equal(part.pos, maker(50, npad=3).pos)
+    assert part.num_total == 50
+
+
+def test_uniform_particles_are_what_the_published_guide_says() -> None:
+    part = ics.uniform_particles(1000, seed=3)
+    np.testing.assert_array_equal(part.pos, jax.random.uniform(jax.random.PRNGKey(3), (1000, 3), dtype=jnp.float32))
+
+
+def test_gaussian_moments() -> None:
+    pos = np.asarray(ics.gaussian_particles(40000, sigma=2.0, dim=5).pos)
+    assert pos.shape == (40000, 5)
+    np.testing.assert_allclose(pos.std(axis=0), 2.0, rtol=0.02)
+    np.testing.assert_allclose(pos.mean(axis=0), 0.0, atol=0.05)
+
+
+# Clustered
+
+
+def test_clustered_particles_fill_the_box_in_random_order() -> None:
+    pos = np.asarray(ics.clustered_particles(20000).pos)
+    assert pos.min() >= 0 and pos.max() < 1
+    steps = np.abs(np.diff(pos, axis=0))
+    distance = np.sqrt((np.minimum(steps, 1 - steps) ** 2).sum(axis=1))
+    assert np.median(distance) == pytest.approx(0.48, abs=0.02)  # that of independent uniform points
+
+
+def test_background_sets_the_particles_in_halos() -> None:
+    from scipy.spatial import cKDTree
+
+    near = []
+    for background in (0.0, 0.5, 1.0):
+        pos = np.asarray(ics.clustered_particles(20000, background=background).pos, np.float64)
+        distance = cKDTree(pos, boxsize=1).query(pos, k=8)[0][:, -1]
+        near.append(np.mean(distance < 0.5 * 20000 ** (-1 / 3)))
+    assert near[0] > 0.95 and 0.4 < near[1] < 0.6 and near[2] < 0.02
+
+
+def test_mass_function() -> None:
+    characteristic = 1e4
+    counts = ics._halo_counts(np.random.default_rng(0), 10**8, characteristic)
+    assert counts.sum() == 10**8 and np.sort(counts)[5] >= 20
+    x = np.geomspace(20, 20 * characteristic, 20000)
+    above = np.cumsum((x**-0.9 * np.exp(-x / characteristic))[::-1])[::-1]
+    for least in (50, 500, 5000):
+        expected = np.interp(least, x, above) / above[0]
+        assert np.mean(counts >= least) == pytest.approx(expected, rel=0.05)
+
+
+def test_halo_profile() -> None:
+    random = np.random.default_rng(1)
+    uniform, concentration = random.random(1000), random.uniform(4, 30, 1000)
+    radius = ics._nfw_radii(uniform, concentration)
+
+    def enclosed(x: np.ndarray) -> np.ndarray:
+        return np.log1p(x) - x / (1 + x)
+
+    np.testing.assert_allclose(enclosed(radius * concentration) / enclosed(concentration), uniform, atol=1e-4)
+    assert radius.max() <= 1
+
+
+def test_halos_have_200_times_the_mean_density() -> None:
+    total, counts = 10**6, np.asarray([50000])
+    pos = np.empty((50000, 3), np.float32)
+    ics._fill_halos(np.random.default_rng(4), pos, counts, total, 1000.0, 8.0)
+    offset = (pos - pos[0] + 0.5) % 1 - 0.5
+    radius = np.sqrt(((offset - offset.mean(axis=0)) ** 2).sum(axis=1)).max()
+    assert 50000 / (4 / 3 * np.pi * radius**3) == pytest.approx(200 * total, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"background": 1.5}, {"characteristic_mass": 0.0}, {"concentration": -1.0}, {"characteristic_mass": np.nan}],
+)
+def test_clustered_arguments(wrong) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        ics.clustered_particles(100, **wrong)
+
+
+# Hernquist
+
+
+@pytest.mark.parametrize("n", [2, 100000])
+def test_hernquist_range_of_radii(n) -> None:
+    pos = np.asarray(ics.hernquist_particles(n, scale_radius=3.0).pos, np.float64)
+    radius = np.sqrt((pos**2).sum(axis=1))
+    assert radius.max() / radius.min() == pytest.approx(1e12, rel=1e-5)
+    if n > 2:
+        sorted_radius = np.sort(radius)
+        expected = (sorted_radius / (sorted_radius + 3.0)) ** 2
+        assert np.abs(expected - np.linspace(0, 1, n)).max() < 1.63 / np.sqrt(n)  # Kolmogorov-Smirnov at 1 %
+        np.testing.assert_allclose(np.median(pos, axis=0), 0, atol=0.1)
+
+
+def test_hernquist_in_float64() -> None:
+    with pytest.raises(ValueError, match="jax_enable_x64"):
+        ics.hernquist_particles(10, dtype=np.float64)
+    with jax.enable_x64(True):
+        assert ics.hernquist_particles(10, dtype=np.float64).pos.dtype == np.float64
+
+
+@pytest.mark.parametrize("wrong", [{"scale_radius": 0.0}, {"dynamic_range": 1.0}, {"dtype": np.int32}])
+def test_hernquist_arguments(wrong) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        ics.hernquist_particles(10, **wrong)
+
+
+# Samples
+
+
+def test_samples_are_the_ones_of_the_reference() -> None:
+    flat, flat_box = ics.cosmo_2d_sample()
+    part, box = ics.cosmo_3d_sample()
+    for name, pos, length in (("pos2d_cosmo_128_100", flat.pos, flat_box), ("snapshot_048", part.pos, box)):
+        reference = json.loads((ics.SAMPLE_DATA / f"{name}.fof_b0.2.json").read_text())
+        assert pos.shape == (reference["n_particles"], reference["ndim"]) and length == reference["boxsize"]
+        assert isinstance(pos, jax.Array) and pos.dtype == jnp.float32
+    assert part.mass == pytest.approx(reference["particle_mass_1e10Msun_h"])
+    assert part.vel.shape == part.pos.shape and len(np.unique(part.id)) == part.num == 48**3
