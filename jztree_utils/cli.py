@@ -4,6 +4,7 @@ Exit status: 0 all is well, 1 something unexpected, 2 bad input or output (one s
 interrupted, 141 the reader of the output has gone.
 """
 
+# ruff: noqa: PLC0415 - JAX takes a second to import, and --help does not need it
 import argparse
 import os
 import sys

@@ -19,6 +19,7 @@ import jztree
 from jztree.config import CatalogueConfig, FofConfig
 from jztree.data import FofCatalogue, ParticleData
 from jztree.fof import fof_and_catalogue
+from jztree.kernels import native_info
 from jztree.knn import knn
 
 from . import ics, io, plot
@@ -111,8 +112,6 @@ def run_knn(args: Namespace) -> None:
 
 def run_info(args: Namespace) -> None:
     """``jztree info``: versions, devices, and which native libraries and instruction set are in use."""
-    from jztree.kernels import native_info
-
     native = native_info()
     versions = [(name, metadata.version(name)) for name in ("jax", "jaxlib", "numpy", "h5py")]
     devices = [f"{device.platform}:{device.id} ({device.device_kind})" for device in jax.devices()]

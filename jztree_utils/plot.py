@@ -4,6 +4,7 @@ They need matplotlib (``pip install 'jztree[plot]'``), which is imported when a 
 without `matplotlib.pyplot`: nothing is shown, no state is kept, no display is needed.
 """
 
+# ruff: noqa: PLC0415 - matplotlib is optional
 import os
 from typing import TYPE_CHECKING, Any
 

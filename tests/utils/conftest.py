@@ -1,5 +1,6 @@
 """Snapshots that the tests write themselves, with h5py alone and not with the code under test."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def write_parts(tmp_path: Path) -> Callable[..., list[Path]]:
     def write(pos: np.ndarray, cuts: Sequence[int], name: str = "snap_003", **columns: np.ndarray) -> list[Path]:
         bounds = [0, *cuts, len(pos)]
         paths = []
-        for part, (start, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        for part, (start, end) in enumerate(itertools.pairwise(bounds)):
             paths.append(
                 _write_gadget(
                     tmp_path / f"{name}.{part}.hdf5",

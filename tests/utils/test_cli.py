@@ -12,6 +12,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from scipy.spatial import cKDTree
 
 from jztree_utils import cli, commands, ics, io, report
 
@@ -32,7 +33,8 @@ def test_fof_of_the_sample_is_the_reference(tmp_path, capsys, reference) -> None
     output = tmp_path / "catalogue.hdf5"
     assert cli.main(["fof", "sample", "--npart-min", "1", "-o", str(output)]) == 0
     cata, members, info = io.read_catalogue(output)
-    assert info.linking_length == reference["rlink"] and info.num_particles == 48**3
+    assert info.linking_length == reference["rlink"]
+    assert info.num_particles == 48**3
     assert cata.ngroups == reference["n_groups_total"]
     sizes = np.asarray(cata.count).astype("<i8")
     assert hashlib.sha256(sizes.tobytes()).hexdigest() == reference["sizes_sha256"]  # the largest group comes first
@@ -49,20 +51,25 @@ def test_largest_groups_and_what_is_printed(tmp_path, capsys, reference) -> None
     output = tmp_path / "catalogue.hdf5"
     assert cli.main(["fof", "sample", "-o", str(output)]) == 0
     cata, members, info = io.read_catalogue(output)
-    assert cata.ngroups == reference["n_groups_ge20"] and len(members) == reference["particles_in_groups_ge20"]
+    assert cata.ngroups == reference["n_groups_ge20"]
+    assert len(members) == reference["particles_in_groups_ge20"]
     for row, expected in enumerate(reference["top20"]):
         assert cata.count[row] == expected["size"]
         np.testing.assert_allclose(cata.com_pos[row], expected["com"], rtol=1e-5)
         np.testing.assert_allclose(cata.mass[row], expected["mass_1e10Msun_h"], rtol=1e-5)
-    assert cata.com_vel.shape == (252, 3) and cata.vel_dispersion.shape == (252,)
-    assert info.header.unit_length_in_cm == 3.085678e24 and info.source == "snapshot_048.hdf5"
+    assert cata.com_vel.shape == (252, 3)
+    assert cata.vel_dispersion.shape == (252,)
+    assert info.header.unit_length_in_cm == 3.085678e24
+    assert info.source == "snapshot_048.hdf5"
     out, err = capsys.readouterr()
     for text in ("252 of at least 20", "34,884 of 110,592", "compile", "particles/s", "0.15625 Mpc/h", "12233.8"):
         assert text in out
-    assert err == "" and files(tmp_path) == ["catalogue.hdf5"]
+    assert err == ""
+    assert files(tmp_path) == ["catalogue.hdf5"]
     with h5py.File(output) as file:
         for data in file["Groups"].values():
-            assert data.attrs["unit"] and data.attrs["description"]
+            assert data.attrs["unit"]
+            assert data.attrs["description"]
 
 
 def test_fof_does_not_depend_on_the_order_of_particles(tmp_path, random) -> None:
@@ -115,8 +122,10 @@ def test_knn_of_the_sample_is_the_reference(tmp_path, capsys, reference) -> None
     np.testing.assert_allclose(
         found.density, 6 * reference["particle_mass_1e10Msun_h"] / (4 / 3 * np.pi * radius**3), rtol=1e-5
     )
-    assert not found.by_number and len(np.unique(found.id)) == 48**3
-    assert "density" in capsys.readouterr().out and files(tmp_path) == ["neighbours.hdf5"]
+    assert not found.by_number
+    assert len(np.unique(found.id)) == 48**3
+    assert "density" in capsys.readouterr().out
+    assert files(tmp_path) == ["neighbours.hdf5"]
 
 
 def test_float64_positions_are_not_rounded(tmp_path, write_gadget) -> None:
@@ -124,7 +133,8 @@ def test_float64_positions_are_not_rounded(tmp_path, write_gadget) -> None:
     path = write_gadget(tmp_path / "a.hdf5", pos, header={"BoxSize": 0.0})
     assert cli.main(["fof", str(path), "--rlink", "1.5e-6", "--npart-min", "1", "-o", str(tmp_path / "c.hdf5")]) == 0
     cata, members, _ = io.read_catalogue(tmp_path / "c.hdf5")
-    assert cata.count.tolist() == [2, 1] and members.tolist() == [0, 1, 2]  # rows, for want of identifiers
+    assert cata.count.tolist() == [2, 1]
+    assert members.tolist() == [0, 1, 2]
     assert cli.main(["knn", str(path), "-k", "2", "-o", str(tmp_path / "k.hdf5")]) == 0
     assert io.read_neighbours(tmp_path / "k.hdf5").distances.dtype == np.float64
 
@@ -134,9 +144,13 @@ def test_groups_of_a_snapshot_without_masses_and_velocities(tmp_path, write_gadg
     arguments = ["fof", str(path), "--b", "0.7", "--npart-min", "2", "-o", str(tmp_path / "c.hdf5")]
     assert cli.main([*arguments, "--plot", str(tmp_path / "c.svg")]) == 0
     cata, _, _ = io.read_catalogue(tmp_path / "c.hdf5")
-    assert cata.ngroups > 5 and cata.mass is None and cata.com_vel is None
+    assert cata.ngroups > 5
+    assert cata.mass is None
+    assert cata.com_vel is None
     out = capsys.readouterr().out
-    assert "no masses" in out and "no velocities" in out and "no identifiers" in out
+    assert "no masses" in out
+    assert "no velocities" in out
+    assert "no identifiers" in out
     assert files(tmp_path) == ["a.hdf5", "c.hdf5", "c.svg"]
 
 
@@ -164,8 +178,6 @@ def test_density_of_a_lattice_of_different_masses() -> None:
 
 
 def test_density_of_uniform_points_is_unbiased(random) -> None:
-    from scipy.spatial import cKDTree
-
     pos = random.random((20000, 3))
     distances, indices = cKDTree(pos, boxsize=1).query(pos, k=8)
     density = commands.neighbour_density(distances, indices, 1 / 20000, 3)
@@ -183,7 +195,8 @@ def test_info(capsys) -> None:
 def test_help(arguments, capsys) -> None:
     assert cli.main(arguments) == 0
     out = capsys.readouterr().out
-    assert out.startswith("usage: jztree") and max(map(len, out.splitlines())) <= 120
+    assert out.startswith("usage: jztree")
+    assert max(map(len, out.splitlines())) <= 120
 
 
 def test_version(capsys) -> None:
@@ -209,7 +222,8 @@ def check_refused(arguments: list[str], folder: Path, capsys, told: str) -> None
     before = {name: (folder / name).stat().st_mtime_ns for name in files(folder)}
     assert cli.main(arguments) == 2
     err = capsys.readouterr().err
-    assert re.fullmatch(r"jztree: error: [^\n]+\n", err) and "Traceback" not in err
+    assert re.fullmatch(r"jztree: error: [^\n]+\n", err)
+    assert "Traceback" not in err
     assert told in err, err
     assert {name: (folder / name).stat().st_mtime_ns for name in files(folder)} == before
 
@@ -364,21 +378,25 @@ def test_process_interrupted_by_the_user(tmp_path) -> None:
         str(tmp_path / "k.hdf5"),
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None and "load JAX" in process.stdout.readline()
+    assert process.stdout is not None
+    assert "load JAX" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert re.fullmatch(r"jztree: [^\n]+\n", err) and files(tmp_path) == []
+    assert re.fullmatch(r"jztree: [^\n]+\n", err)
+    assert files(tmp_path) == []
 
 
 def test_process_whose_reader_goes_away(tmp_path) -> None:
     command = [sys.executable, "-m", "jztree_utils.cli", "fof", "sample"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
     process.stdout.close()
     err = process.stderr.read()
     process.stderr.close()
-    assert process.wait(timeout=60) == 141 and err == ""
+    assert process.wait(timeout=60) == 141
+    assert err == ""
 
 
 def test_process_with_bad_input(tmp_path) -> None:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.spatial import cKDTree
 
 from jztree_utils import ics
 
@@ -16,9 +17,12 @@ MAKERS = [ics.uniform_particles, ics.gaussian_particles, ics.clustered_particles
 @pytest.mark.parametrize("n", [0, 1, 2, 37, 5000])
 def test_shapes_padding_and_mass(maker, n) -> None:
     part = maker(n, total_mass=3.0, npad=4)
-    assert part.pos.shape == (n + 4, 3) and part.pos.dtype == jnp.float32
-    assert (part.num, part.num_total) == (n, n) and part.mass == 3.0 / max(n, 1)
-    assert np.isfinite(part.pos).all() and not np.asarray(part.pos[n:]).any()
+    assert part.pos.shape == (n + 4, 3)
+    assert part.pos.dtype == jnp.float32
+    assert (part.num, part.num_total) == (n, n)
+    assert part.mass == 3.0 / max(n, 1)
+    assert np.isfinite(part.pos).all()
+    assert not np.asarray(part.pos[n:]).any()
 
 
 @pytest.mark.parametrize("maker", MAKERS)
@@ -60,27 +64,29 @@ def test_gaussian_moments() -> None:
 
 def test_clustered_particles_fill_the_box_in_random_order() -> None:
     pos = np.asarray(ics.clustered_particles(20000).pos)
-    assert pos.min() >= 0 and pos.max() < 1
+    assert pos.min() >= 0
+    assert pos.max() < 1
     steps = np.abs(np.diff(pos, axis=0))
     distance = np.sqrt((np.minimum(steps, 1 - steps) ** 2).sum(axis=1))
     assert np.median(distance) == pytest.approx(0.48, abs=0.02)  # that of independent uniform points
 
 
 def test_background_sets_the_particles_in_halos() -> None:
-    from scipy.spatial import cKDTree
-
     near = []
     for background in (0.0, 0.5, 1.0):
         pos = np.asarray(ics.clustered_particles(20000, background=background).pos, np.float64)
         distance = cKDTree(pos, boxsize=1).query(pos, k=8)[0][:, -1]
         near.append(np.mean(distance < 0.5 * 20000 ** (-1 / 3)))
-    assert near[0] > 0.95 and 0.4 < near[1] < 0.6 and near[2] < 0.02
+    assert near[0] > 0.95
+    assert 0.4 < near[1] < 0.6
+    assert near[2] < 0.02
 
 
 def test_mass_function() -> None:
     characteristic = 1e4
     counts = ics._halo_counts(np.random.default_rng(0), 10**8, characteristic)
-    assert counts.sum() == 10**8 and np.sort(counts)[5] >= 20
+    assert counts.sum() == 10**8
+    assert np.sort(counts)[5] >= 20
     x = np.geomspace(20, 20 * characteristic, 20000)
     above = np.cumsum((x**-0.9 * np.exp(-x / characteristic))[::-1])[::-1]
     for least in (50, 500, 5000):
@@ -154,7 +160,10 @@ def test_samples_are_the_ones_of_the_reference() -> None:
     part, box = ics.cosmo_3d_sample()
     for name, pos, length in (("pos2d_cosmo_128_100", flat.pos, flat_box), ("snapshot_048", part.pos, box)):
         reference = json.loads((ics.SAMPLE_DATA / f"{name}.fof_b0.2.json").read_text())
-        assert pos.shape == (reference["n_particles"], reference["ndim"]) and length == reference["boxsize"]
-        assert isinstance(pos, jax.Array) and pos.dtype == jnp.float32
+        assert pos.shape == (reference["n_particles"], reference["ndim"])
+        assert length == reference["boxsize"]
+        assert isinstance(pos, jax.Array)
+        assert pos.dtype == jnp.float32
     assert part.mass == pytest.approx(reference["particle_mass_1e10Msun_h"])
-    assert part.vel.shape == part.pos.shape and len(np.unique(part.id)) == part.num == 48**3
+    assert part.vel.shape == part.pos.shape
+    assert len(np.unique(part.id)) == part.num == 48**3

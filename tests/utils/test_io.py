@@ -1,5 +1,6 @@
 """Snapshots, catalogues and neighbour lists on disk: round trips, what other codes write, and damaged files."""
 
+import itertools
 import os
 import re
 import tempfile
@@ -10,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jztree.data import FofCatalogue, ParticleData, pad_particles
 
+from jztree.data import FofCatalogue, ParticleData, pad_particles
 from jztree_utils import ics, io
 
 settings.register_profile("io", max_examples=25, deadline=None)
@@ -20,7 +21,9 @@ settings.load_profile("io")
 
 def one_sentence(error: pytest.ExceptionInfo[BaseException]) -> str:
     text = str(error.value)
-    assert "\n" not in text and text.endswith(".") and len(text) > 20
+    assert "\n" not in text
+    assert text.endswith(".")
+    assert len(text) > 20
     return text
 
 
@@ -38,9 +41,11 @@ def test_sample_is_what_the_file_holds() -> None:
         np.testing.assert_array_equal(part.vel, file["PartType1/Velocities"][()])
         np.testing.assert_array_equal(part.id, file["PartType1/ParticleIDs"][()])
         assert part.mass == file["Header"].attrs["MassTable"][1]
-    assert part.pos.dtype == np.float32 and part.id.dtype == np.uint32
+    assert part.pos.dtype == np.float32
+    assert part.id.dtype == np.uint32
     assert (part.num, part.num_total, header.boxsize, header.hubble) == (48**3, 48**3, 37.5, 0.68)
-    assert header.npart_total == (0, 48**3, 0, 0, 0, 0) and header.num_files == 1
+    assert header.npart_total == (0, 48**3, 0, 0, 0, 0)
+    assert header.num_files == 1
 
 
 @pytest.mark.parametrize("given_as", ["folder", "first", "last"])
@@ -53,7 +58,8 @@ def test_parts_are_found_and_joined(write_parts, tmp_path, random, given_as, cut
     part, header = io.read_snapshot(path, fields=("pos", "id"))
     np.testing.assert_array_equal(part.pos, pos)
     np.testing.assert_array_equal(part.id, ids)
-    assert part.pos.dtype == np.float64 and header.num_files == len(cuts) + 1
+    assert part.pos.dtype == np.float64
+    assert header.num_files == len(cuts) + 1
     assert io.find_parts(path) == paths
 
 
@@ -65,7 +71,8 @@ def test_more_than_nine_parts_come_in_order_of_their_numbers(write_parts, random
 
 def test_shared_multi_file_snapshot(shared_data) -> None:
     part, header = io.read_snapshot(shared_data / "snap_64" / "snapshot_000.1.hdf5")
-    assert part.pos.shape == part.vel.shape == (64**3, 3) and header.num_files == 3
+    assert part.pos.shape == part.vel.shape == (64**3, 3)
+    assert header.num_files == 3
     assert len(np.unique(part.id)) == 64**3
 
 
@@ -89,8 +96,10 @@ def test_gadget4_parameters_and_swift_units(tmp_path, write_gadget, random) -> N
         file.create_group("Units").attrs["Unit mass in cgs (U_M)"] = np.asarray([1.989e43])
     header = io.read_header(path)
     assert (header.omega0, header.hubble, header.boxsize) == (0.3, 0.7, (1.0, 2.0, 3.0))
-    assert io.unit_name(header, "length") == "Mpc/h" and io.unit_name(header, "mass") == "1e10 Msun/h"
-    assert header.unit_velocity_in_cm_per_s is None and io.unit_name(header, "velocity") == ""
+    assert io.unit_name(header, "length") == "Mpc/h"
+    assert io.unit_name(header, "mass") == "1e10 Msun/h"
+    assert header.unit_velocity_in_cm_per_s is None
+    assert io.unit_name(header, "velocity") == ""
 
 
 @pytest.mark.parametrize(
@@ -119,12 +128,16 @@ def test_masses_from_dataset_and_big_endian_numbers(tmp_path, write_gadget, rand
     part, _ = io.read_snapshot(path, ptype=4, fields=("pos", "mass"))
     np.testing.assert_array_equal(part.mass, mass)
     np.testing.assert_array_equal(part.pos, pos)
-    assert part.pos.dtype == np.float32 and part.pos.dtype.isnative and part.mass.dtype.isnative
+    assert part.pos.dtype == np.float32
+    assert part.pos.dtype.isnative
+    assert part.mass.dtype.isnative
 
 
 def test_optional_properties_may_be_missing(snapshot) -> None:
     part, _ = io.read_snapshot(snapshot, fields=("pos",), optional=("vel", "id"))
-    assert part.vel is None and part.id.dtype == np.uint64 and part.mass is None
+    assert part.vel is None
+    assert part.id.dtype == np.uint64
+    assert part.mass is None
 
 
 # What cannot be read
@@ -366,14 +379,21 @@ def test_wrong_particles_write_nothing(tmp_path, wrong) -> None:
 def test_failure_while_writing_leaves_the_old_file(tmp_path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
-    for failure in (KeyboardInterrupt, RuntimeError, OSError):
-        with pytest.raises((failure, io.OutputError)), io.atomic_output(path) as temporary:
+
+    def write_half(failure: type[BaseException]) -> None:
+        with io.atomic_output(path) as temporary:
             temporary.write_text("half")
             raise failure
-        assert files(tmp_path) == ["a.txt"] and path.read_text() == "old"
+
+    for failure, raised in ((KeyboardInterrupt,) * 2, (RuntimeError,) * 2, (OSError, io.OutputError)):
+        with pytest.raises(raised):
+            write_half(failure)
+        assert files(tmp_path) == ["a.txt"]
+        assert path.read_text() == "old"
     with io.atomic_output(path) as temporary:
         temporary.write_text("new")
-    assert files(tmp_path) == ["a.txt"] and path.read_text() == "new"
+    assert files(tmp_path) == ["a.txt"]
+    assert path.read_text() == "new"
 
 
 def test_new_files_have_ordinary_permissions_and_links_stay_links(tmp_path) -> None:
@@ -384,7 +404,8 @@ def test_new_files_have_ordinary_permissions_and_links_stay_links(tmp_path) -> N
         with io.atomic_output(tmp_path / name) as temporary:
             temporary.write_text("text")
     assert (tmp_path / "new").stat().st_mode == (tmp_path / "plain").stat().st_mode
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_text() == "text"
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "text"
 
 
 @pytest.mark.parametrize("name", ["missing/a.hdf5", "folder", "input.hdf5", "file/a.hdf5", "x" * 300])
@@ -396,7 +417,8 @@ def test_outputs_that_cannot_be_written(tmp_path, name) -> None:
     with pytest.raises(io.OutputError) as error:
         io.check_output(tmp_path / name, apart_from=(tmp_path / "input.hdf5",))
     assert name in one_sentence(error)
-    assert files(tmp_path) == before and (tmp_path / "input.hdf5").read_text() == "precious"
+    assert files(tmp_path) == before
+    assert (tmp_path / "input.hdf5").read_text() == "precious"
 
 
 def test_write_protected_places(tmp_path, monkeypatch) -> None:
@@ -446,11 +468,13 @@ def test_catalogue_round_trip(g, unused, with_members, seed) -> None:
         io.write_catalogue(f"{folder}/c.hdf5", cata, members, info)
         assert os.listdir(folder) == ["c.hdf5"]
         back, read_members, read_info = io.read_catalogue(f"{folder}/c.hdf5")
-    assert read_info == info and back.ngroups == g
+    assert read_info == info
+    assert back.ngroups == g
     for name in ("count", "offset", "com_pos", "com_inertia_radius", "max_radius", "mass"):
         np.testing.assert_array_equal(getattr(back, name), getattr(cata, name)[:g])
         assert getattr(back, name).dtype == getattr(cata, name).dtype
-    assert back.com_vel is None and back.vel_dispersion is None
+    assert back.com_vel is None
+    assert back.vel_dispersion is None
     if with_members:
         np.testing.assert_array_equal(read_members, members)
     else:
@@ -463,7 +487,7 @@ def test_canonical_order_depends_on_the_groups_only(seed, g, with_rest) -> None:
     groups = [random.integers(1, 4) for _ in range(g)]
     ids = random.permutation(sum(groups) + (5 if with_rest else 0))
     ends = np.cumsum([0, *groups])
-    sets = [frozenset(ids[a:b]) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    sets = [frozenset(ids[a:b]) for a, b in itertools.pairwise(ends)]
     expected = sorted(sets, key=lambda members: (-len(members), min(members)))
     results = []
     for _ in range(2):
@@ -521,6 +545,9 @@ def test_neighbours_round_trip(tmp_path, random) -> None:
     back = io.read_neighbours(tmp_path / "k.hdf5")
     for name in ("distances", "indices", "density"):
         np.testing.assert_array_equal(getattr(back, name), getattr(found, name))
-    assert back.by_number and back.ndim == 2 and back.id is None and back.header == found.header
+    assert back.by_number
+    assert back.ndim == 2
+    assert back.id is None
+    assert back.header == found.header
     with h5py.File(tmp_path / "k.hdf5") as file:
         assert file["Neighbours/density"].attrs["to_cgs"] == pytest.approx(1e-2)

@@ -5,9 +5,9 @@ import sys
 
 import numpy as np
 import pytest
+
 from jztree.data import FofCatalogue, PosMass
 from jztree.fof import fof_and_catalogue
-
 from jztree_utils import ics, io, plot
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -37,7 +37,8 @@ def test_formats(tmp_path, suffix, begins) -> None:
     pos = np.random.default_rng(0).random((500, 3))
     path = tmp_path / f"halos.{suffix}"
     plot.plot_halos(pos, catalogue(pos[:2], [30, 20], 0.1), 1.0, path, length_unit="Mpc", mass_unit="Msun", title="t")
-    assert path.read_bytes().startswith(begins) and [p.name for p in tmp_path.iterdir()] == [path.name]
+    assert path.read_bytes().startswith(begins)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
 def test_density_is_the_histogram_of_wrapped_positions() -> None:
@@ -46,15 +47,19 @@ def test_density_is_the_histogram_of_wrapped_positions() -> None:
     drawn = figure.axes[0].images[0].get_array()
     expected = np.histogram2d(pos[:, 2] % 1, pos[:, 0] % 1, bins=16, range=((0, 1), (0, 1)))[0].T
     np.testing.assert_allclose(drawn, np.maximum(expected, 0.3) / expected.mean())
-    assert figure.axes[0].get_xlabel() == "z" and figure.axes[0].get_ylabel() == "x"
+    assert figure.axes[0].get_xlabel() == "z"
+    assert figure.axes[0].get_ylabel() == "x"
 
 
 def test_open_box_spans_the_particles_and_a_mixed_one_both() -> None:
     pos = np.random.default_rng(2).normal(100, 5, (300, 2))
     extent = plot.plot_halos(pos, catalogue(pos[:1], [9], 1.0), None).axes[0].images[0].get_extent()
-    assert extent[0] < pos[:, 0].min() and extent[1] > pos[:, 0].max() and extent[3] > pos[:, 1].max()
+    assert extent[0] < pos[:, 0].min()
+    assert extent[1] > pos[:, 0].max()
+    assert extent[3] > pos[:, 1].max()
     mixed = plot.plot_halos(pos, catalogue(pos[:1], [9], 1.0), (0.0, 200.0)).axes[0].images[0]
-    assert mixed.get_extent()[2:] == [0, 200] and mixed.get_array().sum() > 0
+    assert mixed.get_extent()[2:] == [0, 200]
+    assert mixed.get_array().sum() > 0
 
 
 def test_circles_of_the_largest_groups_cross_the_boundary() -> None:
@@ -76,14 +81,16 @@ def test_sizes_are_cumulative(with_mass, label) -> None:
     (line,) = figure.axes[1].lines
     factor = 2 if with_mass else 1
     np.testing.assert_array_equal(line.get_xydata(), [[90 * factor, 1], [40 * factor, 2], [20 * factor, 3]])
-    assert figure.axes[1].get_xlabel() == label and figure.axes[1].get_title() == "3 groups"
+    assert figure.axes[1].get_xlabel() == label
+    assert figure.axes[1].get_title() == "3 groups"
 
 
 def test_what_fof_returns_can_be_drawn(tmp_path) -> None:
     part, boxsize = ics.cosmo_2d_sample()
     partf, cata = fof_and_catalogue(part, rlink=0.15625, boxsize=boxsize)
     figure = plot.plot_halos(partf.pos, cata, boxsize, tmp_path / "a.png")
-    assert len(circles(figure)) == 30 * 9 and figure.axes[1].get_title() == "98 groups"
+    assert len(circles(figure)) == 30 * 9
+    assert figure.axes[1].get_title() == "98 groups"
 
 
 @pytest.mark.parametrize("n", [0, 1])
