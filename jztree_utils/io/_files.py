@@ -3,8 +3,9 @@
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -161,5 +162,66 @@ def atomic_output(path: PathLike) -> Iterator[Path]:
             os.unlink(temporary)
 
 
+class _Sink:
+    """Passes on what HDF5 writes to a file, and keeps the first error instead of raising it.
+
+    If writing fails inside the HDF5 library, it cannot close its file any more and crashes as the process ends. So the
+    library is told that all is well, and whoever writes looks at ``error`` at the end.
+    """
+
+    def __init__(self, file: RawIOBase) -> None:
+        self._file = file
+        self.error: BaseException | None = None
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        length = len(view)
+        while len(view) and self.error is None:
+            view = view[self._try(self._file.write, view) :]
+        return length
+
+    def read(self, size: int) -> bytes:
+        """By this method h5py recognises a file; it reads with `readinto`."""
+        data = bytearray(size)
+        return bytes(data[: self.readinto(data)])
+
+    def readinto(self, data: Any) -> int:
+        return self._try(self._file.readinto, data)
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        return self._try(self._file.seek, place, whence)
+
+    def tell(self) -> int:
+        return self._try(self._file.tell)
+
+    def truncate(self, size: int) -> int:
+        return self._try(self._file.truncate, size)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def _try(self, method: Callable[..., int | None], *arguments: Any) -> int:
+        try:
+            return method(*arguments) or 0
+        except BaseException as error:  # an interrupt by the user must not get lost in the library either
+            self.error = self.error or error
+            return 0
+
+
+@contextmanager
+def create_hdf5(path: PathLike) -> Iterator[h5py.File]:
+    """A new HDF5 file to write to, as in `atomic_output`. Raises OutputError, also when the disk gets full."""
+    with atomic_output(path) as temporary, open(temporary, "r+b", buffering=0) as raw:
+        sink = _Sink(raw)
+        try:
+            with h5py.File(sink, "w") as file:
+                yield file
+        except Exception:
+            if sink.error is None:
+                raise
+        if sink.error is not None:
+            raise sink.error
+
+
 def _reason_written(error: OSError) -> str:
-    return error.strerror or _reason(error)
+    return error.strerror or _reason(error) or type(error).__name__

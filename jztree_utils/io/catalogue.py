@@ -17,7 +17,7 @@ import numpy as np
 
 from jztree.data import FofCatalogue, get_pos, map_rows, squeeze_catalogue, squeeze_particles
 
-from ._files import PathLike, SnapshotError, atomic_output, get_dataset, get_group, open_hdf5
+from ._files import PathLike, SnapshotError, create_hdf5, get_dataset, get_group, open_hdf5
 from .header import SnapshotHeader, header_attributes, parse_header, unit_attributes
 
 _Part = TypeVar("_Part")
@@ -128,7 +128,7 @@ def write_catalogue(path: PathLike, cata: FofCatalogue, members: Any = None, inf
             f"The catalogue counts {counted} members, but members of shape {np.shape(members)} were given."
         )
     header = info.header or SnapshotHeader()
-    with atomic_output(path) as temporary, h5py.File(temporary, "w") as file:
+    with create_hdf5(path) as file:
         _write_header(file, info.header)
         made = {f.name: getattr(info, f.name) for f in dataclasses.fields(info) if f.name != "header"}
         attributes = file.create_group("FriendsOfFriends").attrs
@@ -177,7 +177,7 @@ def write_neighbours(path: PathLike, neighbours: Neighbours) -> None:
         "density": (kind, f"{kind} {meaning}"),
         "id": ("1", "identifiers of the particles"),
     }
-    with atomic_output(path) as temporary, h5py.File(temporary, "w") as file:
+    with create_hdf5(path) as file:
         _write_header(file, neighbours.header)
         group = file.create_group("Neighbours")
         group.attrs.update({"by_number": neighbours.by_number, "ndim": neighbours.ndim})

@@ -16,7 +16,7 @@ import numpy as np
 
 from jztree.data import ParticleData, get_num
 
-from ._files import PathLike, SnapshotError, atomic_output, attribute, get_dataset, list_folder, open_hdf5
+from ._files import PathLike, SnapshotError, attribute, create_hdf5, get_dataset, list_folder, open_hdf5
 from .header import SnapshotHeader, header_attributes, parse_header, unit_attributes
 
 _PART_NAME = re.compile(r"(?P<base>.+)\.(?P<part>\d+)(?P<suffix>\.(hdf5|h5))", re.IGNORECASE)
@@ -268,7 +268,7 @@ def write_snapshot(path: PathLike, part: Any, header: SnapshotHeader | None = No
     counts = tuple(num if t == ptype else 0 for t in range(6))
     masses = tuple((mass or 0.0) if t == ptype else 0.0 for t in range(6))
     header = replace(header or SnapshotHeader(), num_files=1, npart_total=counts, mass_table=masses)
-    with atomic_output(path) as temporary, h5py.File(temporary, "w") as file:
+    with create_hdf5(path) as file:
         attributes = file.create_group("Header").attrs
         attributes.update(header_attributes(header))
         attributes["NumPart_ThisFile"] = np.asarray(counts, np.uint64)

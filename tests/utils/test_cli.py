@@ -353,6 +353,24 @@ def test_failure_while_writing_leaves_nothing(snapshot, tmp_path, capsys, monkey
         assert files(tmp_path) == ["snapshot.hdf5"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits of the system")
+@pytest.mark.parametrize("output", ["-o out.hdf5", "--plot out.png"])
+@pytest.mark.parametrize("limit", [100, 3000])  # the first fails as the file is opened or closed
+def test_no_space_for_the_output(tmp_path, output, limit) -> None:
+    code = f"""
+import resource, sys
+from jztree_utils.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+sys.exit(main(["fof", "sample", *{output.split()}]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"jztree: error: Writing out\.\w+ failed \(File too large\); nothing was written\.\n", done.stderr
+    )
+    assert files(tmp_path) == []
+
+
 def test_bugs_are_told_apart(snapshot, capsys, monkeypatch) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a bug")
