@@ -18,6 +18,16 @@ struct MortonKey {
   bool operator<(const MortonKey& other) const { return high != other.high ? high < other.high : low < other.low; }
 };
 
+// x moved into [0, period] by whole periods. The upper end is reached only by rounding.
+inline double wrap_wide(double x, double period) {
+  return period > 0 && !(x >= 0 && x < period) ? x - period * std::floor(x / period) : x;
+}
+
+template <typename T>
+inline T wrap(T x, double period) {
+  return static_cast<T>(wrap_wide(static_cast<double>(x), period));
+}
+
 // The grid that keys are taken on. period[d] is 0 where dimension d is open.
 template <int D>
 struct KeyGrid {
@@ -25,7 +35,7 @@ struct KeyGrid {
   double period[D];
   double inverse_extent;
 
-  // lower, upper: the bounding box of all particles; period: the box lengths, 0 where open.
+  // The grid over the domain. lower, upper: the bounding box of all particles; box: the box lengths, 0 where open.
   template <typename T>
   KeyGrid(const T* lower, const T* upper, const double* box) {
     double extent = 0;
@@ -35,21 +45,28 @@ struct KeyGrid {
       double length = box[d] > 0 ? box[d] : static_cast<double>(upper[d]) - static_cast<double>(lower[d]);
       extent = std::max(extent, length);
     }
-    // A domain without extent, or one so wide or so small that this overflows, gives every particle the same key:
-    // slow for that set, never wrong.
+    set_extent(extent);
+  }
+
+  // A finer grid over a part of the domain, given by the bounds of wrapped positions.
+  KeyGrid(const KeyGrid& domain, const double* lower, const double* upper) {
+    double extent = 0;
+    for (int d = 0; d < D; ++d) {
+      period[d] = domain.period[d];
+      origin[d] = lower[d];
+      extent = std::max(extent, upper[d] - lower[d]);
+    }
+    set_extent(extent);
+  }
+
+ private:
+  void set_extent(double extent) {
     inverse_extent = 1. / extent;
+    // A domain without extent, or one so wide or so small that this overflows, gives every particle the same key: slow
+    // for that set, never wrong.
     if (!(extent > 0) || !std::isfinite(extent) || !std::isfinite(inverse_extent)) inverse_extent = 0;
   }
 };
-
-// x moved into [0, period] by whole periods. The upper end is reached only by rounding.
-template <typename T>
-inline T wrap(T x, double period) {
-  if (!(period > 0)) return x;
-  double wide = static_cast<double>(x);
-  if (wide >= 0 && wide < period) return x;
-  return static_cast<T>(wide - period * std::floor(wide / period));
-}
 
 namespace detail {
 
@@ -103,9 +120,7 @@ struct Morton {
 
   template <typename T>
   static double cell_coordinate(const KeyGrid<D>& grid, int d, T x) {
-    double wide = static_cast<double>(x);
-    double period = grid.period[d];
-    if (period > 0 && !(wide >= 0 && wide < period)) wide -= period * std::floor(wide / period);
+    double wide = wrap_wide(static_cast<double>(x), grid.period[d]);
     return (wide - grid.origin[d]) * grid.inverse_extent * cells;
   }
 

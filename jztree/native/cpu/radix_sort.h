@@ -19,13 +19,16 @@
 namespace jztree {
 
 // LowKey: row -> uint64_t, the second half of the key, asked for only where first halves are equal.
-template <typename LowKey>
+// Ties: (rows, count) -> void, may reorder rows whose keys are equal in both halves; called for more than `tie_run` of
+// them.
+template <typename LowKey, typename Ties>
 class KeySort {
  public:
   // Sorts keys[0..n) and rows[0..n) by (key, low key, place). rows need not be in order at the start.
-  KeySort(const Parallel& parallel, const LowKey& low_key, uint64_t* keys, uint32_t* rows, int64_t n)
+  KeySort(const Parallel& parallel, const LowKey& low_key, const Ties& ties, uint64_t* keys, uint32_t* rows, int64_t n)
       : parallel_(parallel),
         low_key_(low_key),
+        ties_(ties),
         keys_(keys),
         rows_(rows),
         other_keys_(new uint64_t[static_cast<size_t>(n)]),
@@ -39,6 +42,7 @@ class KeySort {
   static constexpr int passes = 3;
   // Runs shorter than this are sorted by comparison on one thread.
   static constexpr int64_t long_run = 1 << 15;
+  static constexpr int64_t tie_run = 32;
 
   struct Run {
     int64_t begin, end;
@@ -52,7 +56,7 @@ class KeySort {
   void sort_range(int64_t begin, int64_t end, bool low) {
     uint64_t varying = varying_bits(begin, end);
     if (varying == 0) {
-      if (low) return;
+      if (low) return break_ties(begin, end);
       load_low_keys(begin, end);
       sort_range(begin, end, true);
       return;
@@ -60,8 +64,11 @@ class KeySort {
     int top = 63 - __builtin_clzll(varying);
     int shift = std::max(0, top + 1 - passes * digit_bits);
     radix_passes(begin, end, shift, top);
-    if (shift == 0 && low) return;
     for (const Run& run : sort_short_runs(begin, end, shift, low)) sort_range(run.begin, run.end, low);
+  }
+
+  void break_ties(int64_t begin, int64_t end) {
+    if (end - begin > tie_run) ties_(rows_ + begin, end - begin);
   }
 
   uint64_t varying_bits(int64_t begin, int64_t end) const {
@@ -163,10 +170,20 @@ class KeySort {
     });
     // The keys stay as they are: nobody needs them any more, but a neighbouring block may be reading their high bits.
     for (int64_t i = begin; i < end; ++i) rows_[i] = work[static_cast<size_t>(i - begin)].row;
+    for (int64_t i = begin; i < end;) {
+      const Entry& first = work[static_cast<size_t>(i - begin)];
+      int64_t j = i + 1;
+      while (j < end && work[static_cast<size_t>(j - begin)].high == first.high &&
+             work[static_cast<size_t>(j - begin)].low == first.low)
+        ++j;
+      break_ties(i, j);
+      i = j;
+    }
   }
 
   const Parallel& parallel_;
   const LowKey& low_key_;
+  const Ties& ties_;
   uint64_t* keys_;
   uint32_t* rows_;
   std::unique_ptr<uint64_t[]> other_keys_;

@@ -82,6 +82,38 @@ int64_t finite_rows_first(const T* pos, int64_t num, uint32_t* rows) {
   return finite;
 }
 
+// Sorts rows by their keys on the grid, of which `keys` holds the first halves.
+//
+// Rows whose keys are equal in all bits are sorted again on a grid over their own bounding box. An outlier may make the
+// domain so large that thousands of particles share a cell; without this they would stay in no spatial order at all.
+// The order among different keys is unchanged, so everything that compares keys still holds.
+template <int D, typename T>
+void sort_keys(const Parallel& parallel, const T* pos, const KeyGrid<D>& grid, uint64_t* keys, uint32_t* rows,
+               int64_t count) {
+  if (count < 2) return;
+  auto at = [&](uint32_t row) { return pos + static_cast<int64_t>(row) * D; };
+  auto low_key = [&](uint32_t row) { return Morton<D>::key(grid, at(row)).low; };
+  auto ties = [&](uint32_t* tied, int64_t number) {
+    double lower[D], upper[D];
+    for (int d = 0; d < D; ++d) {
+      lower[d] = std::numeric_limits<double>::infinity();
+      upper[d] = -lower[d];
+      for (int64_t i = 0; i < number; ++i) {
+        double x = wrap_wide(static_cast<double>(at(tied[i])[d]), grid.period[d]);
+        lower[d] = std::min(lower[d], x);
+        upper[d] = std::max(upper[d], x);
+      }
+    }
+    KeyGrid<D> finer(grid, lower, upper);
+    // Equal points cannot be told apart. Others can: those at both ends of the box get different keys, so this ends.
+    if (finer.inverse_extent == 0) return;
+    std::unique_ptr<uint64_t[]> finer_keys(new uint64_t[static_cast<size_t>(number)]);
+    for (int64_t i = 0; i < number; ++i) finer_keys[static_cast<size_t>(i)] = Morton<D>::high(finer, at(tied[i]));
+    sort_keys<D>(parallel, pos, finer, finer_keys.get(), tied, number);
+  };
+  KeySort<decltype(low_key), decltype(ties)>(parallel, low_key, ties, keys, rows, count);
+}
+
 template <int D, typename T>
 void zsort_rows(const Parallel& parallel, const T* pos, int64_t num, int64_t n, const KeyGrid<D>& grid,
                 uint32_t* rows) {
@@ -103,8 +135,7 @@ void zsort_rows(const Parallel& parallel, const T* pos, int64_t num, int64_t n, 
     for (int64_t i = 0; i < finite; ++i)
       keys[static_cast<size_t>(i)] = Morton<D>::high(grid, pos + static_cast<int64_t>(rows[i]) * D);
   }
-  auto low_key = [&](uint32_t row) { return Morton<D>::key(grid, pos + static_cast<int64_t>(row) * D).low; };
-  if (finite > 1) KeySort<decltype(low_key)>(parallel, low_key, keys.get(), rows, finite);
+  sort_keys<D>(parallel, pos, grid, keys.get(), rows, finite);
 }
 
 ffi::Error zsort(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num, ffi::AnyBuffer lower,
