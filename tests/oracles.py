@@ -1,0 +1,238 @@
+"""Inputs for the tests, and answers that owe nothing to the code under test: brute force, SciPy and Python integers."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import cKDTree
+
+# What an error at run time may be: JAX does not keep the type stable between calls.
+RUN_TIME_ERROR = (ValueError, jax.errors.JaxRuntimeError)
+
+
+def one_sentence(error: Any) -> bool:
+    """Whether the text of a caught error (from ``pytest.raises``) is one line that ends like a sentence."""
+    text = str(error.value).strip()
+    return "\n" not in text and text.endswith(".")
+
+
+# Inputs
+
+
+def uniform(n: int, dims: int, dtype: Any = np.float32, seed: int = 1) -> np.ndarray:
+    """Points spread evenly over the unit box."""
+    return np.random.default_rng(seed).random((n, dims)).astype(dtype)
+
+
+def clustered(n: int, dims: int, dtype: Any = np.float32, seed: int = 2) -> np.ndarray:
+    """Points in a dozen clumps of very different density in the unit box, some across its faces."""
+    random = np.random.default_rng(seed)
+    centre, width = random.random((12, dims)), 10 ** random.uniform(-4, -1, 12)
+    clump = random.integers(0, 12, n)
+    pos = centre[clump] + width[clump, None] * random.standard_normal((n, dims))
+    return inside_box((pos % 1.0).astype(dtype))
+
+
+def lattice(side: int, dims: int, dtype: Any = np.float32, spacing: float = 1.0) -> np.ndarray:
+    """Points ``spacing`` times integers, in a random order."""
+    axes = np.meshgrid(*[np.arange(side) * spacing] * dims, indexing="ij")
+    pos = np.stack(axes, axis=-1).reshape(-1, dims)
+    return np.random.default_rng(3).permutation(pos).astype(dtype)
+
+
+def inside_box(pos: np.ndarray) -> np.ndarray:
+    """``pos`` with coordinates that rounding has lifted onto 1 put back to 0."""
+    return np.where(pos >= 1, 0, pos).astype(pos.dtype)
+
+
+def box_lengths(kind: str, dims: int, length: float = 1.0) -> Any:
+    """A box argument: ``open``, ``periodic``, or ``mixed`` (every other dimension open, the others of two lengths)."""
+    if kind == "open":
+        return None
+    if kind == "periodic":
+        return length
+    return [0.0 if d % 2 else length * (1 + d / 4) for d in range(dims)]
+
+
+def full_box(box: Any, dims: int) -> np.ndarray:
+    """``(d,)`` float64 lengths, 0 where open."""
+    return np.broadcast_to(np.asarray(0.0 if box is None else box, np.float64), (dims,))
+
+
+def wrapped(pos: np.ndarray, box: Any) -> np.ndarray:
+    """Positions moved into the box, computed in float64 and rounded to their dtype."""
+    length, wide = full_box(box, pos.shape[1]), pos.astype(np.float64)
+    periodic = length > 0
+    moved = wide - length * np.floor(wide / np.where(periodic, length, 1.0))
+    keep = ~periodic | ((wide >= 0) & (wide < length))
+    return np.where(keep, pos, moved.astype(pos.dtype))
+
+
+def squared_distances(a: np.ndarray, b: np.ndarray, box: Any = None) -> np.ndarray:
+    """``(len(a), len(b))`` float64, to the nearest images; summed in the order of the dimensions."""
+    total = np.zeros((len(a), len(b)))
+    for d, length in enumerate(full_box(box, a.shape[1])):
+        difference = a[:, None, d].astype(np.float64) - b[None, :, d].astype(np.float64)
+        if length > 0:
+            difference -= length * np.rint(difference / length)
+        total += difference**2
+    return total
+
+
+# z-order
+
+
+def morton_keys(pos: np.ndarray, box: Any = None) -> list[int]:
+    """Keys as Python integers: 2 * floor(64 / d) bits a dimension, dimension 0 most significant in each level.
+
+    One cell size for all dimensions: the largest of the box lengths and, where open, the extents of the positions.
+    """
+    dims = pos.shape[1]
+    length, wide = full_box(box, dims), pos.astype(np.float64)
+    low = np.where(length > 0, 0.0, wide.min(axis=0))
+    extent = np.where(length > 0, length, wide.max(axis=0) - low).max()
+    return [_morton_key(row, low, length, extent, dims) for row in wide]
+
+
+def _morton_key(row: np.ndarray, low: np.ndarray, length: np.ndarray, extent: float, dims: int) -> int:
+    bits = 2 * (64 // dims)
+    cells = [_cell(float(row[d]), float(low[d]), float(length[d]), float(extent), bits) for d in range(dims)]
+    key = 0
+    for bit in reversed(range(bits)):
+        for cell in cells:
+            key = key << 1 | cell >> bit & 1
+    return key
+
+
+def _cell(x: float, low: float, length: float, extent: float, bits: int) -> int:
+    if length > 0 and not 0 <= x < length:
+        x -= length * math.floor(x / length)
+    place = (x - low) * (1.0 / extent) if extent > 0 else 0.0
+    return min(max(int(math.ldexp(place, bits)), 0), 2**bits - 1)
+
+
+def z_order(pos: np.ndarray, box: Any = None) -> np.ndarray:
+    """The rows of ``pos`` in z-order, ties in their order."""
+    keys = morton_keys(pos, box)
+    return np.array(sorted(range(len(pos)), key=keys.__getitem__), np.int64)
+
+
+def inverse(order: np.ndarray) -> np.ndarray:
+    """``rank`` with ``rank[order] = 0, 1, 2, ...``."""
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return rank
+
+
+# Neighbours
+
+
+def scipy_knn(source: np.ndarray, query: np.ndarray, k: int, box: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    """Radii and rows from a k-d tree in float64."""
+    length = full_box(box, source.shape[1])
+    moved = [wrapped(pos.astype(np.float64), box) for pos in (source, query)]
+    moved = [np.where((length > 0) & (pos >= length), 0.0, pos) for pos in moved]
+    return cKDTree(moved[0], boxsize=length).query(moved[1], k=[*range(1, k + 1)])
+
+
+def brute_knn(source: np.ndarray, k: int, box: Any = None, query: np.ndarray | None = None) -> np.ndarray:
+    """Rows of the neighbours with the tie rule: lower z-ordered row first, own point before all others.
+
+    Only for positions whose squared distances have no rounding.
+    """
+    distance2 = squared_distances(source if query is None else query, source, box)
+    if query is None:
+        np.fill_diagonal(distance2, -1.0)
+    rank = inverse(z_order(source, box))
+    return np.stack([np.lexsort((rank, row))[:k] for row in distance2])
+
+
+def assert_neighbours(
+    rad: Any, idx: Any, source: np.ndarray, query: np.ndarray, box: Any = None, rtol: float | None = None
+) -> None:
+    """That ``rad`` and ``idx`` are the nearest neighbours: SciPy's radii, and distinct rows at these radii."""
+    rad, idx = np.asarray(rad), np.asarray(idx)
+    rtol = rtol or 8 * float(np.finfo(rad.dtype).eps)
+    expected, _ = scipy_knn(source, query, idx.shape[1], box)
+    np.testing.assert_allclose(rad, expected, rtol=rtol, atol=0)
+    ordered = np.sort(idx, axis=1)
+    assert (ordered[:, 1:] != ordered[:, :-1]).all(), "a neighbour was found twice"
+    assert (np.diff(rad, axis=1) >= 0).all(), "radii are not in order"
+    np.testing.assert_allclose(rad, pair_distances(query, source, idx, box), rtol=rtol, atol=0)
+
+
+def pair_distances(query: np.ndarray, source: np.ndarray, idx: np.ndarray, box: Any = None) -> np.ndarray:
+    """Distances from each query to the given rows of ``source``, in float64."""
+    difference = query[:, None, :].astype(np.float64) - source[idx].astype(np.float64)
+    length = full_box(box, source.shape[1])
+    difference -= length * np.rint(difference / np.where(length > 0, length, 1.0))
+    return np.sqrt((difference**2).sum(axis=-1))
+
+
+# Groups
+
+
+def components(pos: np.ndarray, rlink: float, box: Any = None) -> np.ndarray:
+    """Labels of the connected components of all pairs with squared distance at most ``rlink**2`` in float64."""
+    linked = squared_distances(pos, pos, box) <= float(rlink) * float(rlink)
+    return connected_components(coo_array(linked), directed=False)[1]
+
+
+def components_of_many(pos: np.ndarray, rlink: float, box: Any = None) -> np.ndarray:
+    """`components` without all pairs in memory: a k-d tree finds the pairs. Not for pairs at exactly ``rlink``."""
+    tree = cKDTree(wrapped(pos.astype(np.float64), box), boxsize=full_box(box, pos.shape[1]))
+    a, b = tree.query_pairs(rlink, output_type="ndarray").T
+    return connected_components(coo_array((np.ones(len(a), bool), (a, b)), (len(pos), len(pos))), directed=False)[1]
+
+
+def smallest_members(label: Any) -> np.ndarray:
+    """The partition in one form that does not depend on labels: for each row the smallest row of its group."""
+    _, first, group = np.unique(np.asarray(label), return_index=True, return_inverse=True)
+    return first[group]
+
+
+@dataclass
+class SlowCatalogue:
+    """A catalogue in float64; one entry a group."""
+
+    count: np.ndarray
+    offset: np.ndarray
+    mass: np.ndarray
+    com_pos: np.ndarray
+    com_vel: np.ndarray
+    com_inertia_radius: np.ndarray
+    max_radius: np.ndarray
+    vel_dispersion: np.ndarray
+
+
+def slow_catalogue(
+    pos: np.ndarray, mass: np.ndarray, vel: np.ndarray, label: np.ndarray, box: Any, npart_min: int
+) -> tuple[np.ndarray, SlowCatalogue]:
+    """The rows in group order and the catalogue of z-ordered particles; ``label`` is the smallest row of the group."""
+    groups = [np.flatnonzero(label == first) for first in np.unique(label)]
+    listed = [rows for rows in groups if len(rows) >= npart_min]
+    rest = np.setdiff1d(np.arange(len(pos)), np.concatenate([*listed, np.empty(0, np.int64)]))
+    order = np.concatenate([*listed, rest]).astype(np.int64)
+    count = np.array([len(rows) for rows in listed], np.int64)
+    columns = [_group_moments(pos[rows], mass[rows], vel[rows], box) for rows in listed]
+    moments = [np.array(column) for column in zip(*columns, strict=True)]
+    return order, SlowCatalogue(count, np.cumsum(count) - count, *moments)
+
+
+def _group_moments(pos: np.ndarray, mass: np.ndarray, vel: np.ndarray, box: Any) -> tuple[Any, ...]:
+    pos, mass, vel = (values.astype(np.float64) for values in (pos, mass, vel))
+    length = full_box(box, pos.shape[1])
+    safe = np.where(length > 0, length, 1.0)
+    offset = pos - pos[0]
+    offset -= length * np.rint(offset / safe)
+    weight = mass / mass.sum()
+    centre, speed = weight @ offset, weight @ vel
+    radius2 = ((offset - centre) ** 2).sum(axis=1)
+    com_pos = pos[0] + centre
+    com_pos -= length * np.floor(com_pos / safe)
+    dispersion = np.sqrt(weight @ ((vel - speed) ** 2).sum(axis=1) / pos.shape[1])
+    return mass.sum(), com_pos, speed, np.sqrt(weight @ radius2), np.sqrt(radius2.max()), dispersion
