@@ -206,7 +206,9 @@ def _radii_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax
     length = jnp.asarray(box, pos.dtype)
     difference = query[:, None, :] - _take(pos, idx)
     images = jnp.where(length > 0, jnp.round(difference / jnp.where(length > 0, length, 1)), 0)
-    difference_dot = query_dot[:, None, :] - _take(pos_dot, idx) - images * jnp.asarray(box_dot, pos.dtype)
+    # Plain indexing, because what is linear in the tangents has to be transposed for reverse mode.
+    pos_dot = pos_dot[jnp.maximum(idx, 0)]
+    difference_dot = query_dot[:, None, :] - pos_dot - images * jnp.asarray(box_dot, pos.dtype)
     dot = jnp.sum((difference - images * length) * difference_dot, axis=-1)
     apart = (rad > 0) & (idx >= 0)
     return rad, jnp.where(apart, dot / jnp.where(apart, rad, 1), 0)
