@@ -172,7 +172,7 @@ def hierarchy(
 
 
 def node_masses(
-    posz: jax.Array, mass: jax.Array, particle_splits: jax.Array, box: Exact, plane_sizes: Sequence[int]
+    posz: jax.Array, mass: jax.Array, splits: jax.Array, box: Exact, plane_sizes: Sequence[int]
 ) -> tuple[jax.Array, jax.Array]:
     """Mass ``(m,)`` and centre of mass ``(m, d)`` of every node, summed in float64.
 
@@ -180,7 +180,7 @@ def node_masses(
     """
     nodes = sum(plane_sizes)
     out = jax.ShapeDtypeStruct((nodes,), posz.dtype), jax.ShapeDtypeStruct((nodes, posz.shape[1]), posz.dtype)
-    return _call("node_masses", out, posz, mass, particle_splits, box.words, plane_sizes=_sizes(plane_sizes))
+    return _call("node_masses", out, posz, mass, splits, box.words, plane_sizes=_sizes(plane_sizes))
 
 
 def knn(

@@ -249,7 +249,7 @@ def _build(
     )
     if not cfg.masses:
         return th
-    mass, center = kernels.node_masses(pos, _mass_rows(partz, pos), particle_splits, box, sizes)
+    mass, center = kernels.node_masses(pos, _mass_rows(partz, pos), splits, box, sizes)
     return dataclasses.replace(th, flat_mass=mass, flat_center_of_mass=center)
 
 
