@@ -63,10 +63,14 @@ def _cpu_library() -> ctypes.CDLL:
 
 
 def _register() -> None:
+    """Register every kernel for the CPU, and for GPUs one that says that there are none."""
     library = _cpu_library()
+    missing = jax.ffi.pycapsule(library.jztree_missing)
     for target in _TARGETS:
         handler = jax.ffi.pycapsule(getattr(library, f"jztree_{target}"))
         jax.ffi.register_ffi_target(f"jztree_{target}", handler, platform="cpu")
+        for platform in ("CUDA", "ROCM"):
+            jax.ffi.register_ffi_target(f"jztree_{target}", missing, platform=platform)
 
 
 _register()

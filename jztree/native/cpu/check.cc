@@ -1,5 +1,5 @@
-// Raises at run time. The check hands a small value through, which everything after it needs, so that the compiler
-// cannot drop it.
+// Kernels that raise at run time. The check hands a small value through, which everything after it needs, so that the
+// compiler cannot drop it.
 
 #include <string>
 
@@ -27,7 +27,17 @@ ffi::Error check(ffi::Buffer<ffi::S32> value, ffi::Buffer<ffi::S32> failed, ffi:
   return ffi::Error::Success();
 }
 
+// Stands in for every kernel on platforms that this installation has no kernels for.
+ffi::Error missing(ffi::RemainingArgs, ffi::RemainingRets) {
+  return ffi::Error(
+      ffi::ErrorCode::kUnimplemented,
+      "jztree: this installation has kernels for the CPU only, and the arrays are on another device; put "
+      "them on the CPU with jax.device_put(part, jax.devices('cpu')[0]), or start with JAX_PLATFORMS=cpu.");
+}
+
 }  // namespace
+
+JZTREE_HANDLER(jztree_missing, missing, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
 
 JZTREE_HANDLER(jztree_check, check,
                ffi::Ffi::Bind()
