@@ -1,6 +1,8 @@
 """Fixtures that all tests share."""
 
-from collections.abc import Iterator
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,3 +33,18 @@ def dtype(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Both dtypes of positions; with float64 the test runs with JAX's 64-bit types."""
     with jax.enable_x64(request.param == np.float64):
         yield request.param
+
+
+@pytest.fixture
+def count_compilations(caplog: pytest.LogCaptureFixture) -> Callable[[], Any]:
+    """A context manager that gives a list, to which every compilation by JAX inside it adds a line."""
+
+    @contextlib.contextmanager
+    def counting() -> Iterator[list[str]]:
+        lines: list[str] = []
+        caplog.clear()
+        with jax.log_compiles(), caplog.at_level(logging.WARNING):
+            yield lines
+        lines += [line for line in caplog.messages if line.startswith("Compiling")]
+
+    return counting

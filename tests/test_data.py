@@ -1,0 +1,177 @@
+"""Padding, squeezing and dealing particles, and the order of a catalogue."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+
+from jztree import data
+
+
+def particles(n: int = 10, num: Any = None) -> data.ParticleData:
+    return data.ParticleData(
+        pos=jnp.asarray(oracles.uniform(n, 3)),
+        mass=jnp.arange(n, dtype=jnp.float32),
+        vel=jnp.ones((n, 3)),
+        id=jnp.arange(n, dtype=jnp.int32),
+        num=num,
+        num_total=77,
+    )
+
+
+def assert_same(a: Any, b: Any) -> None:
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("cls", [data.Pos, data.PosMass, data.ParticleData])
+def test_particle_classes_are_pytrees_with_a_static_total(cls: Any) -> None:
+    part = cls(pos=jnp.zeros((4, 3)), num=3, num_total=9)
+    assert len(jax.tree.leaves(part)) == 2
+    doubled = jax.jit(lambda p: jax.tree.map(lambda x: 2 * x, p))(part)
+    assert doubled.num_total == 9 and int(doubled.num) == 6
+
+
+def test_pad_appends_rows_that_hold_no_particles() -> None:
+    padded = data.pad_particles(particles(), 4)
+    assert padded.pos.shape == (14, 3) and padded.id.shape == (14,)
+    assert int(padded.num) == 10
+    np.testing.assert_array_equal(padded.pos[10:], 0)
+    again = data.pad_particles(padded, 2)
+    assert again.pos.shape == (16, 3) and int(again.num) == 10
+    assert_same(data.pad_particles(particles(num=3), 0), particles(num=3))
+
+
+def test_pad_leaves_shared_properties_alone() -> None:
+    padded = data.pad_particles(data.PosMass(pos=jnp.zeros((4, 3)), mass=2.5), 3)
+    assert padded.mass == 2.5 and padded.pos.shape == (7, 3)
+
+
+def test_pad_works_under_jit_with_a_traced_num() -> None:
+    padded = jax.jit(lambda p: data.pad_particles(p, 3))(particles(num=6))
+    assert int(padded.num) == 6 and padded.pos.shape == (13, 3)
+
+
+def test_pad_refuses_a_negative_number() -> None:
+    with pytest.raises(ValueError, match="-1"):
+        data.pad_particles(particles(), -1)
+
+
+@pytest.mark.parametrize("num", [0, 4, 10])
+def test_squeeze_is_the_inverse_of_pad(num: int) -> None:
+    part = jax.tree.map(lambda x: x[:num], data.replace_num(particles(), None))
+    squeezed = data.squeeze_particles(data.pad_particles(part, 5))
+    assert int(squeezed.num) == num
+    assert_same(data.replace_num(squeezed, None), part)
+
+
+def test_squeeze_of_unpadded_particles() -> None:
+    assert_same(data.replace_num(data.squeeze_particles(particles()), None), particles())
+
+
+def test_squeeze_any() -> None:
+    tree = {"a": jnp.arange(5), "b": (np.ones((5, 2)), 3.0)}
+    squeezed = data.squeeze_any(tree, jnp.int32(2))
+    np.testing.assert_array_equal(squeezed["a"], [0, 1])
+    assert squeezed["b"][0].shape == (2, 2) and squeezed["b"][1] == 3.0
+
+
+@pytest.mark.parametrize("ndev", [1, 2, 3, 4, 10, 13])
+@pytest.mark.parametrize("npad", [0, 2])
+@pytest.mark.parametrize("num", [None, 7, 0], ids=str)
+def test_flatten_is_the_inverse_of_expand(ndev: int, npad: int, num: int | None) -> None:
+    part = particles(num=num)
+    dealt = data.expand_particles(part, ndev, npad)
+    count = 10 if num is None else num
+    rows = -(-count // ndev) + npad
+    assert dealt.pos.shape == (ndev, rows, 3) and dealt.id.shape == (ndev, rows)
+    assert int(dealt.num.sum()) == count and int(dealt.num.max() - dealt.num.min()) <= 1
+    for back in (data.flatten_particles(dealt), data.squeeze_particles(dealt)):
+        assert_same(data.replace_num(back, None), data.replace_num(data.squeeze_particles(part), None))
+        assert int(back.num) == count
+
+
+def test_shared_mass_survives_expand_and_flatten() -> None:
+    part = data.PosMass(pos=jnp.asarray(oracles.uniform(9, 2)), mass=2.5)
+    dealt = data.expand_particles(part, 4)
+    assert np.shape(dealt.mass) == (4,)
+    back = data.flatten_particles(dealt)
+    assert float(back.mass) == 2.5
+    np.testing.assert_array_equal(back.pos, part.pos)
+
+
+def test_expand_with_as_many_devices_as_rows() -> None:
+    """Leading lengths of devices and rows agree; nothing may be mistaken for the other."""
+    part = data.ParticleData(pos=jnp.asarray(oracles.uniform(4, 2)), mass=3.0, id=jnp.arange(4))
+    back = data.flatten_particles(data.expand_particles(part, 4))
+    np.testing.assert_array_equal(back.pos, part.pos)
+    np.testing.assert_array_equal(back.id, part.id)
+    assert np.shape(back.mass) == () and float(back.mass) == 3.0
+
+
+def test_expand_refuses_no_devices() -> None:
+    with pytest.raises(ValueError, match="0"):
+        data.expand_particles(particles(), 0)
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Own:
+    """A class that has a position and nothing else that jztree knows."""
+
+    pos: Any
+    table: Any
+    flag: Any
+
+
+def test_own_classes_without_num() -> None:
+    part = Own(jnp.asarray(oracles.uniform(6, 2)), jnp.arange(3.0), jnp.arange(6) % 2 == 0)
+    assert data.get_num(part) == 6
+    padded = data.pad_particles(part, 2)
+    assert padded.pos.shape == (8, 2) and padded.flag.shape == (8,) and padded.table.shape == (3,)
+    assert data.replace_num(part, 3) is part
+
+
+def test_arrays_count_as_particles() -> None:
+    pos = jnp.zeros((6, 2))
+    assert data.get_pos(pos) is pos and data.get_num(pos) == 6
+    assert data.pad_particles(pos, 2).shape == (8, 2)
+
+
+def catalogue(count: list[int], rows: int) -> data.FofCatalogue:
+    padded = jnp.zeros(rows, jnp.int32).at[: len(count)].set(jnp.asarray(count, jnp.int32))
+    used = jnp.arange(rows) < len(count)
+    name = jnp.where(used, jnp.arange(rows), 0)
+    return data.FofCatalogue(
+        ngroups=jnp.int32(len(count)),
+        count=padded,
+        offset=jnp.where(used, jnp.cumsum(padded) - padded, 0),
+        com_pos=jnp.stack([name, name], axis=1).astype(jnp.float32),
+        com_inertia_radius=name.astype(jnp.float32),
+        max_radius=name.astype(jnp.float32),
+        mass=padded.astype(jnp.float32),
+    )
+
+
+def test_squeeze_catalogue_drops_unused_rows() -> None:
+    squeezed = data.squeeze_catalogue(catalogue([5, 9, 2], 7))
+    assert squeezed.ngroups == 3
+    assert squeezed.count.tolist() == [5, 9, 2] and squeezed.com_pos.shape == (3, 2)
+    assert squeezed.com_vel is None
+    assert data.squeeze_catalogue(catalogue([], 4)).count.shape == (0,)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["plain", "jit"])
+def test_sort_catalogue_puts_the_largest_first_and_keeps_ties_in_order(jit: bool) -> None:
+    sort = jax.jit(data.sort_catalogue) if jit else data.sort_catalogue
+    cata = sort(catalogue([5, 9, 2, 9, 5], 8))
+    assert cata.count.tolist() == [9, 9, 5, 5, 2, 0, 0, 0]
+    assert cata.max_radius.tolist()[:5] == [1, 3, 0, 4, 2]
+    assert cata.com_pos[:5, 1].tolist() == [1, 3, 0, 4, 2]
+    assert cata.offset.tolist()[:5] == [5, 16, 0, 25, 14]
+    assert int(cata.ngroups) == 5 and cata.com_vel is None

@@ -1,0 +1,120 @@
+"""Exact float64 arguments, and compiled twins of functions."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jztree.config import KNNConfig
+from jztree.jax_ext import Exact, exact, exact_to_float, is_concrete, jit_constructor
+
+NUMBERS = [0.0, 0.1, 1 / 3, np.pi * 1e8, 2.0**53 - 1, 1 + 2.0**-52, -0.7, 37.5, 1e-30, 3e38]
+
+
+def words_as_float64(value: Exact) -> np.ndarray:
+    return np.asarray(value.words).astype(np.float64).sum(axis=-1)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_known_numbers_lose_no_bit(number: float) -> None:
+    assert words_as_float64(exact(number, ())) == number
+    assert exact_to_float(exact(np.float64(number), ())) == number
+
+
+@pytest.mark.parametrize("number", [1e-60, 1e-300, 0.1 * 2.0**-100, 1e39, 1e300])
+def test_known_numbers_beyond_the_range_of_float32_lose_no_bit(number: float) -> None:
+    assert exact_to_float(exact(number, ())) == number
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf], ids=str)
+def test_infinite_numbers_stay_infinite(number: float) -> None:
+    assert exact_to_float(exact(number, ())) == number
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_known_numbers_pass_the_boundary_of_compiled_functions_exactly(number: float) -> None:
+    through = jax.jit(lambda value: value)(exact([number, number / 2], (2,)))
+    np.testing.assert_array_equal(words_as_float64(through), [number, number / 2])
+
+
+def test_arrays_broadcast() -> None:
+    assert exact(0.1, (3,)).words.shape[:-1] == (3,)
+    np.testing.assert_array_equal(exact_to_float(exact([0.1, 0.0, 0.3], (3,))), [0.1, 0.0, 0.3])
+    np.testing.assert_array_equal(exact_to_float(exact(jnp.float32(0.1), (2,))), [np.float32(0.1)] * 2)
+    with pytest.raises(ValueError, match="shape"):
+        exact([0.1, 0.2], (3,))
+
+
+def test_exact_is_left_alone() -> None:
+    value = exact(0.1, ())
+    assert exact(value, ()) is value
+
+
+def test_traced_float32_has_the_precision_it_has() -> None:
+    through = jax.jit(lambda x: exact(x, (2,)))(0.1)
+    np.testing.assert_array_equal(words_as_float64(through), [np.float32(0.1)] * 2)
+    np.testing.assert_array_equal(jax.jit(lambda x: exact_to_float(exact(x, ())))(0.1), np.float32(0.1))
+
+
+def test_traced_float64_loses_no_bit(x64: None) -> None:
+    through = jax.jit(lambda x: exact(x, (2,)))(0.1)
+    np.testing.assert_array_equal(words_as_float64(through), [0.1, 0.1])
+
+
+def test_gradient_passes() -> None:
+    assert float(jax.grad(lambda x: exact_to_float(exact(x, (3,))).sum())(2.0)) == 3
+
+
+def test_is_concrete() -> None:
+    assert is_concrete(exact(0.1, ())) and is_concrete(3) and is_concrete(jnp.ones(3))
+    seen = []
+    jax.jit(lambda x: seen.append((is_concrete(x), is_concrete({"a": x, "b": 1}))) or x)(1.0)
+    assert seen == [(False, False)]
+
+
+def make_traced(traces: list[Any]) -> Any:
+    def function(x: Any, scale: Any = 1.0, cfg: KNNConfig | None = None, power: int = 1) -> Any:
+        """Documented."""
+        traces.append((power, cfg))
+        return exact_to_float(exact(scale, ())) * x**power
+
+    return jit_constructor(function, ("cfg", "power"), lambda scale, **others: {"scale": exact(scale, ())})
+
+
+def test_twin_traces_once_a_static_value() -> None:
+    traces: list[Any] = []
+    twin = make_traced(traces)
+    for scale in (0.5, 0.25, 3, np.float64(1.5), jnp.float32(2)):
+        assert float(twin(2.0, scale)) == 2.0 * float(scale)
+    assert len(traces) == 1
+    assert float(twin(2.0, power=3)) == 8
+    assert float(twin(x=2.0, scale=2.0, power=3)) == 16
+    assert len(traces) == 2
+
+
+def test_twin_copies_configurations() -> None:
+    traces: list[Any] = []
+    twin, cfg = make_traced(traces), KNNConfig()
+    twin(2.0, cfg=cfg)
+    cfg.tree.leaf_size = 9
+    assert traces[0][1].tree.leaf_size != 9
+    twin(2.0, cfg=cfg)
+    assert len(traces) == 2 and traces[1][1].tree.leaf_size == 9
+    twin(2.0, cfg=KNNConfig())
+    assert len(traces) == 2
+
+
+def test_twin_keeps_name_and_documentation_and_lowers() -> None:
+    twin = make_traced([])
+    assert twin.__name__ == "function" and twin.__doc__ == "Documented."
+    assert "stablehlo" in twin.lower(2.0, scale=exact(1.0, ())).as_text()
+
+
+def test_twin_refuses_arguments_that_the_function_does_not_have() -> None:
+    twin = make_traced([])
+    with pytest.raises(TypeError, match="colour"):
+        twin(2.0, colour=3)
+    with pytest.raises(TypeError, match="'x'"):
+        twin()

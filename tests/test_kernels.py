@@ -1,0 +1,217 @@
+"""The boundary to native code: same bits everywhere, moves and their derivatives, and errors in words."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+
+from jztree import data, kernels, tree
+from jztree.config import TreeConfig
+from jztree.fof import fof_and_catalogue, fof_labels
+from jztree.knn import knn
+
+
+@pytest.fixture(autouse=True)
+def _all_threads() -> Iterator[None]:
+    yield
+    kernels.set_num_threads(None)
+
+
+def answers(dtype: Any, n: int = 40_000) -> list[bytes]:
+    """The bits of one run of everything, on input with clumps, duplicates, padding and an outlier."""
+    random = np.random.default_rng(51)
+    pos = oracles.clustered(n, 3, dtype)
+    pos[::9] = pos[0]
+    pos[5] = 0.999
+    part = data.ParticleData(
+        pos=jnp.asarray(pos), mass=jnp.asarray(random.random(n), dtype), vel=jnp.asarray(pos - 0.5), num=n - 100
+    )
+    query = jnp.asarray(oracles.uniform(2000, 3, dtype, seed=7))
+    results: list[Any] = [tree.zsort(part), tree.zsort_and_tree(part, TreeConfig(masses=True), boxsize=1.0)]
+    for box in (None, 1.0, [1.0, 0.0, 1.25]):
+        results += [knn(part, 9, boxsize=box), knn(part, 3, boxsize=box, part_query=query)]
+        results += [fof_labels(part, 0.003, box), fof_labels(part, 0.003, box, output_order="input")]
+        results += [fof_and_catalogue(part, 0.003, box)]
+    results += [knn(pos[:3000], 40, boxsize=1.0)]
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(results)]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7])
+def test_same_bits_with_any_number_of_threads(limit: int, dtype: Any) -> None:
+    kernels.set_num_threads(None)
+    expected = answers(dtype)
+    kernels.set_num_threads(limit)
+    for _ in range(2):
+        assert answers(dtype) == expected
+
+
+_PRINT_HASH = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import jax, numpy, test_kernels
+from jztree import kernels
+assert kernels.native_info()["instruction_set"] == sys.argv[2], kernels.native_info()
+print(test_kernels.hashed(numpy.float32, 6000))
+with jax.enable_x64(True):
+    print(test_kernels.hashed(numpy.float64, 6000))
+"""
+
+
+def hashed(dtype: Any, n: int) -> str:
+    return hashlib.sha256(b"".join(answers(dtype, n))).hexdigest()
+
+
+def instruction_sets() -> list[str]:
+    """Those of the libraries that are installed and that run on this machine, the plainest first."""
+    library = Path(kernels.native_info()["cpu_library"])
+    named = sorted(path.stem.removeprefix("libjztree_cpu_") for path in library.parent.glob("libjztree_cpu_*.so"))
+    best = kernels.native_info()["instruction_set"]
+    return ["x86-64-v2", *(name for name in named if name <= best)] if best.startswith("x86-64") else []
+
+
+@pytest.mark.skipif(len(instruction_sets()) < 2, reason="only one instruction set is installed or runs here")
+def test_same_bits_with_every_instruction_set() -> None:
+    hashes = {}
+    for name in instruction_sets():
+        run = subprocess.run(
+            [sys.executable, "-c", _PRINT_HASH, str(Path(__file__).parent), name],
+            env=os.environ | {"JZTREE_INSTRUCTION_SET": name},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert run.returncode == 0, run.stderr
+        hashes[name] = run.stdout
+    assert len(set(hashes.values())) == 1, hashes
+
+
+def test_unknown_instruction_set_is_one_sentence() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", "import jztree"],
+        env=os.environ | {"JZTREE_INSTRUCTION_SET": "pdp-11"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert run.returncode != 0
+    last = run.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError") and "pdp-11" in last
+
+
+@pytest.mark.parametrize("num", [0, -1])
+def test_number_of_threads_must_be_positive(num: int) -> None:
+    with pytest.raises(ValueError, match=str(num)):
+        kernels.set_num_threads(num)
+
+
+def test_native_info() -> None:
+    info = kernels.native_info()
+    assert Path(info["cpu_library"]).is_file()
+    assert info["instruction_set"] and info["num_threads"] >= 1
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 2), (7,), (0,)], ids=str)
+@pytest.mark.parametrize("dtype_name", ["float32", "int8", "bool", "uint16", "complex64"])
+def test_gather_and_scatter_move_whole_rows(dtype_name: str, shape: tuple[int, ...]) -> None:
+    array = jnp.arange(20 * int(np.prod(shape))).reshape(20, *shape).astype(dtype_name)
+    order = jnp.asarray(np.random.default_rng(1).permutation(20), jnp.int32)
+    some = jnp.asarray([3, 3, 19, 0], jnp.int32)
+    np.testing.assert_array_equal(kernels.gather_rows(array, order), array[order])
+    np.testing.assert_array_equal(kernels.gather_rows(array, some), array[some])
+    np.testing.assert_array_equal(kernels.scatter_rows(array, order)[order], array)
+
+
+def test_gather_of_nothing() -> None:
+    assert kernels.gather_rows(jnp.zeros((5, 3)), jnp.zeros(0, jnp.int32)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("index", [-1, 5, 2**31 - 1])
+def test_rows_outside_the_array_are_an_error_and_not_a_crash(index: int) -> None:
+    rows = jnp.array([0, index], jnp.int32)
+    for dtype in (jnp.float32, jnp.int32):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match="outside"):
+            jax.block_until_ready(kernels.gather_rows(jnp.zeros((5, 3), dtype), rows))
+        with pytest.raises(oracles.RUN_TIME_ERROR, match="outside"):
+            jax.block_until_ready(kernels.scatter_rows(jnp.zeros((2, 3), dtype), rows))
+
+
+@pytest.mark.parametrize("move", [kernels.gather_rows, kernels.scatter_rows])
+def test_derivatives_of_moves(move: Any, x64: None) -> None:
+    array = jnp.asarray(oracles.uniform(9, 2, np.float64))
+    order = jnp.asarray(np.random.default_rng(1).permutation(9), jnp.int32)
+    weight = jnp.arange(18.0).reshape(9, 2)
+
+    def loss(x: Any, func: Any) -> Any:
+        return (weight * func(x, order) ** 3).sum()
+
+    def plain(x: Any, index: Any) -> Any:
+        return x[index] if move is kernels.gather_rows else jnp.zeros_like(x).at[index].set(x)
+
+    for derive in (jax.grad, jax.hessian, jax.jacfwd):
+        expected = derive(lambda x: loss(x, plain))(array)
+        np.testing.assert_allclose(derive(lambda x: loss(x, move))(array), expected, rtol=1e-13)
+        np.testing.assert_allclose(jax.jit(derive(lambda x: loss(x, move)))(array), expected, rtol=1e-13)
+
+
+def test_gather_of_repeated_rows_adds_their_gradients() -> None:
+    rows = jnp.array([2, 2, 0], jnp.int32)
+    gradient = jax.grad(lambda x: kernels.gather_rows(x, rows).sum())(jnp.zeros((4, 2)))
+    np.testing.assert_array_equal(gradient, [[1, 1], [0, 0], [2, 2], [0, 0]])
+
+
+def test_check_hands_its_number_through_or_raises() -> None:
+    checked = jax.jit(lambda num, bad: kernels.check(num, bad, [num, 7], "{0} is not {1}, {0}."))
+    assert int(checked(3, False)) == 3
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="jztree: 3 is not 7, 3."):
+        jax.block_until_ready(checked(3, True))
+    assert int(checked(4, False)) == 4
+
+
+def test_bounds_are_those_of_the_finite_rows(dtype: Any) -> None:
+    pos = oracles.uniform(50_000, 2, dtype) - dtype(0.5)
+    pos[[40_000, 33_000]] = np.nan
+    lower, upper, bad = kernels.bounds(jnp.asarray(pos), 45_000)
+    good = pos[:45_000][np.isfinite(pos[:45_000]).all(axis=1)]
+    np.testing.assert_array_equal(lower, good.min(axis=0))
+    np.testing.assert_array_equal(upper, good.max(axis=0))
+    assert int(bad) == 33_000
+    assert int(kernels.bounds(jnp.asarray(pos), 33_000)[2]) == -1
+
+
+def test_group_order_refuses_labels_outside_the_particles() -> None:
+    for label in ([0, 5, 0], [0, -1, 0]):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match="row 1 "):
+            jax.block_until_ready(kernels.group_order(jnp.asarray(label, jnp.int32), 3, 1))
+
+
+@pytest.mark.parametrize("call", ["knn", "fof"])
+def test_compiled_function_works_again_after_an_error(call: str) -> None:
+    search = jax.jit(
+        (lambda pos: knn(pos, 3, boxsize=1.0)) if call == "knn" else (lambda pos: fof_labels(pos, 0.1, 1.0))
+    )
+    good = jnp.asarray(oracles.uniform(300, 3))
+    expected = jax.tree.map(np.asarray, search(good))
+    for _ in range(3):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match="row 11 "):
+            jax.block_until_ready(search(good.at[11, 0].set(jnp.nan)))
+        for a, b in zip(jax.tree.leaves(search(good)), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_many_calls_at_once_do_not_wait_for_each_other() -> None:
+    """Independent kernels of one program share the pool of threads."""
+    batch = [jnp.asarray(oracles.uniform(20_000, 3, seed=s)) for s in range(6)]
+    together = jax.jit(lambda parts: [knn(pos, 4) for pos in parts])(batch)
+    for pos, found in zip(batch, together, strict=True):
+        np.testing.assert_array_equal(found[1], knn(pos, 4)[1])

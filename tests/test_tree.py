@@ -1,0 +1,500 @@
+"""z-order against Morton keys in Python integers, and every invariant of the plane hierarchy."""
+
+import bisect
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from jztree import data, tree
+from jztree.config import TreeConfig
+
+N = 600
+BOXES = ["open", "periodic", "mixed"]
+SAMPLES = {"uniform": oracles.uniform, "clustered": oracles.clustered}
+
+
+# z-order
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize("box", BOXES)
+@pytest.mark.parametrize("dims", range(1, 9))
+def test_order_is_that_of_morton_keys(dims: int, box: str, sample: str, dtype: Any) -> None:
+    pos = SAMPLES[sample](N, dims, dtype)
+    pos *= np.linspace(1, 3, dims).astype(dtype)  # extents differ, cells do not
+    length = oracles.box_lengths(box, dims)
+    posz, index = tree.zsort(jnp.asarray(pos), boxsize=length)
+    np.testing.assert_array_equal(index, oracles.z_order(pos, length))
+    np.testing.assert_array_equal(posz, pos[index])
+    assert index.dtype == jnp.int32
+
+
+@pytest.mark.parametrize("exponent", [3, 12, 20, 37])
+def test_order_with_one_far_outlier(exponent: int) -> None:
+    pos = oracles.uniform(30, 3)
+    pos[13] = 10.0**exponent
+    np.testing.assert_array_equal(tree.zsort(jnp.asarray(pos))[1], oracles.z_order(pos))
+
+
+@pytest.mark.parametrize("exponent", [3, 12, 20, 37])
+def test_many_points_with_one_far_outlier_are_in_the_order_of_their_keys(exponent: int) -> None:
+    """Points that share all bits of a key may be in any order of space, but keys never fall."""
+    pos = oracles.uniform(2000, 3)
+    pos[13] = 10.0**exponent
+    index = np.asarray(tree.zsort(jnp.asarray(pos))[1])
+    keys = oracles.morton_keys(pos)
+    np.testing.assert_array_equal(np.sort(index), np.arange(2000))
+    assert all(keys[a] <= keys[b] for a, b in zip(index[:-1], index[1:], strict=True))
+
+
+def test_order_of_dynamic_range_1e12(dtype: Any) -> None:
+    random = np.random.default_rng(12)
+    pos = (random.standard_normal((N, 3)) * 10 ** random.uniform(-12, 0, (N, 1))).astype(dtype)
+    np.testing.assert_array_equal(tree.zsort(jnp.asarray(pos))[1], oracles.z_order(pos))
+
+
+@pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 1000, 70_000])
+def test_sort_is_stable(n: int) -> None:
+    np.testing.assert_array_equal(tree.zsort(jnp.full((n, 3), 0.3))[1], np.arange(n))
+    pos = np.full((n, 3), 0.3, np.float32)
+    pos[::2] = 0.7
+    expected = np.concatenate([np.arange(1, n, 2), np.arange(0, n, 2)])
+    np.testing.assert_array_equal(tree.zsort(jnp.asarray(pos))[1], expected)
+    np.testing.assert_array_equal(tree.zsort(jnp.asarray(pos), boxsize=1.0)[1], expected)
+
+
+def test_many_duplicates_are_in_stable_order(dtype: Any) -> None:
+    pos = np.random.default_rng(3).permutation(np.repeat(oracles.lattice(5, 2, dtype), 40, axis=0))
+    np.testing.assert_array_equal(tree.zsort(jnp.asarray(pos))[1], oracles.z_order(pos))
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_positions_are_wrapped_for_the_order_only(dims: int, dtype: Any) -> None:
+    pos = np.round(oracles.uniform(N, dims, dtype) * 512) / 512
+    shifted = pos + np.random.default_rng(4).integers(-3, 4, pos.shape).astype(dtype)
+    posz, index = tree.zsort(jnp.asarray(shifted), boxsize=1.0)
+    np.testing.assert_array_equal(index, oracles.z_order(pos, 1.0))
+    np.testing.assert_array_equal(posz, shifted[index])
+
+
+@pytest.mark.parametrize("box", [1.0, 0.7, 100.0])
+def test_positions_at_and_next_to_the_faces_of_the_box(box: float, dtype: Any) -> None:
+    faces = np.array([0, 1e-9, -1e-9, 1e-6, -1e-6, 0.5, 1, 1 - 1e-9, 1 + 1e-9, 2, -1]) * box
+    pos = np.stack(np.meshgrid(faces, faces, indexing="ij"), axis=-1).reshape(-1, 2).astype(dtype)
+    np.testing.assert_array_equal(tree.zsort(jnp.asarray(pos), boxsize=box)[1], oracles.z_order(pos, box))
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["known", "traced"])
+def test_rows_that_are_not_finite_and_rows_beyond_num_come_last(traced: bool) -> None:
+    pos = oracles.uniform(100, 3)
+    bad = [3, 50, 51, 79]
+    pos[bad] = np.array([[np.nan] * 3, [0, np.inf, 0], [-np.inf, 0, 0], [0, 0, np.nan]], np.float32)
+    pos[85] = np.nan
+    sort = lambda num: tree.zsort(data.Pos(pos=jnp.asarray(pos), num=num))[1]  # noqa: E731
+    index = jax.jit(sort)(80) if traced else sort(80)
+    good = np.setdiff1d(np.arange(80), bad)
+    np.testing.assert_array_equal(index, [*good[oracles.z_order(pos[good])], *bad, *range(80, 100)])
+
+
+def test_everything_with_a_row_a_particle_travels_along() -> None:
+    n = 50
+    part = data.ParticleData(
+        pos=jnp.asarray(oracles.uniform(n, 3)), mass=2.0, vel=jnp.ones((n, 3)), id=jnp.arange(n, dtype=jnp.int32), num=40
+    )
+    partz, index = tree.zsort(part)
+    np.testing.assert_array_equal(partz.id, index)
+    np.testing.assert_array_equal(partz.pos, part.pos[index])
+    assert partz.mass == 2.0 and int(partz.num) == 40
+
+
+@pytest.mark.parametrize("dtype_name", ["bool", "int8", "uint16", "int32", "uint32", "float16", "bfloat16", "complex64"])
+def test_rows_of_any_dtype_and_shape_travel_along(dtype_name: str) -> None:
+    pos = jnp.asarray(oracles.uniform(33, 2))
+    values = jnp.arange(33 * 6).reshape(33, 2, 3).astype(dtype_name)
+    posz, moved, _ = tree.zsort_and_tree(pos, data={"values": values, "row": jnp.arange(33)})
+    np.testing.assert_array_equal(moved["values"], values[moved["row"]])
+    np.testing.assert_array_equal(posz, pos[moved["row"]])
+
+
+def test_no_particles() -> None:
+    posz, index = tree.zsort(jnp.zeros((0, 3)))
+    assert posz.shape == (0, 3) and index.shape == (0,)
+    _, th = tree.zsort_and_tree(jnp.zeros((0, 3)))
+    assert th.plane_sizes == (1,)
+    assert th.count(0).tolist() == [0]
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    pos=hnp.arrays(np.float32, (20, 3), elements=st.floats(-1e6, 1e6, width=32, allow_subnormal=False)),
+    num=st.integers(1, 20),
+    box=st.sampled_from([0.0, 1.0, 1234.5]),
+)
+def test_property_any_floats_are_in_the_order_of_their_keys(pos: np.ndarray, num: int, box: float) -> None:
+    index = tree.zsort.jit(data.Pos(pos=jnp.asarray(pos), num=num), boxsize=box)[1]
+    np.testing.assert_array_equal(index, [*oracles.z_order(pos[:num], box), *range(num, 20)])
+
+
+# Searching
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("box", ["open", "periodic"])
+@pytest.mark.parametrize("dims", [1, 2, 3, 5])
+def test_search_equals_bisect_on_keys(dims: int, box: str, side: str, dtype: Any) -> None:
+    length = oracles.box_lengths(box, dims)
+    pos = np.repeat(oracles.clustered(200, dims, dtype), 2, axis=0)
+    posz = np.asarray(tree.zsort(jnp.asarray(pos), boxsize=length)[0])
+    query = np.concatenate([posz[::7], oracles.uniform(50, dims, dtype, seed=4) * dtype(0.9)])
+    query = np.clip(query, posz.min(axis=0), posz.max(axis=0))
+    keys = oracles.morton_keys(np.concatenate([posz, query]), length)
+    find = bisect.bisect_left if side == "left" else bisect.bisect_right
+    expected = [find(keys[: len(posz)], key) for key in keys[len(posz) :]]
+    found = tree.search_sorted_z(jnp.asarray(posz), jnp.asarray(query), boxsize=length, side=side)
+    np.testing.assert_array_equal(found, expected)
+    compiled = tree.search_sorted_z.jit(jnp.asarray(posz), jnp.asarray(query), boxsize=length, side=side)
+    np.testing.assert_array_equal(compiled, expected)
+
+
+def test_search_looks_at_num_rows_only() -> None:
+    pos = oracles.uniform(60, 3)
+    partz, _ = tree.zsort(data.Pos(pos=jnp.asarray(pos), num=40))
+    found = tree.search_sorted_z(partz, partz.pos[:40])
+    np.testing.assert_array_equal(found, np.arange(40))
+    assert int(tree.search_sorted_z(partz, jnp.full((1, 3), 9.0), side="right")[0]) == 40
+
+
+def test_queries_outside_the_domain_count_as_on_its_edge() -> None:
+    posz, _ = tree.zsort(jnp.asarray(oracles.uniform(60, 3)))
+    corners = jnp.array([[-5.0, -5, -5], [9, 9, 9]])
+    np.testing.assert_array_equal(tree.search_sorted_z(posz, corners, side="left")[0], 0)
+    np.testing.assert_array_equal(tree.search_sorted_z(posz, corners, side="right")[1], 60)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf], ids=str)
+def test_search_leaves_out_rows_that_are_not_finite(bad: float) -> None:
+    """`zsort` puts such rows behind all others, so they may be there."""
+    pos = oracles.uniform(50, 3)
+    pos[[3, 9, 20]] = bad
+    posz, _ = tree.zsort(jnp.asarray(pos))
+    np.testing.assert_array_equal(tree.search_sorted_z(posz, posz[:47]), np.arange(47))
+    np.testing.assert_array_equal(tree.search_sorted_z(posz, posz[:47], side="right"), np.arange(1, 48))
+
+
+def test_search_with_bad_arguments() -> None:
+    pos = jnp.asarray(oracles.uniform(10, 3))
+    with pytest.raises(ValueError, match="'middle'"):
+        tree.search_sorted_z(pos, pos, side="middle")
+    with pytest.raises(ValueError, match="2 dimensions"):
+        tree.search_sorted_z(pos, pos[:, :2])
+    with pytest.raises(TypeError, match="int32"):
+        tree.search_sorted_z(pos, jnp.zeros((3, 3), jnp.int32))
+
+
+# The hierarchy
+
+
+def level_of(a: int, b: int) -> int:
+    """Place of the highest bit in which two keys differ, 0 if none."""
+    return (a ^ b).bit_length()
+
+
+def assert_window_rule(th: tree.TreeHierarchy, keys: list[int], cfg: TreeConfig, n: int) -> None:
+    """Every window contributes one boundary, at a row where the keys differ in the highest bit of the window."""
+    num = len(keys)
+    levels = [1000] + [level_of(a, b) for a, b in zip(keys[:-1], keys[1:], strict=True)]
+    below = list(range(num))
+    for plane in range(th.num_planes):
+        window = cfg.leaf_size if plane == 0 else cfg.fan_out
+        splits, rows = np.asarray(th.splits(plane)), np.asarray(th.particle_splits(plane))
+        length = n if plane == 0 else th.num_nodes(plane - 1)
+        assert th.num_nodes(plane) == max(1, -(-length // window))
+        for node in range(th.num_nodes(plane)):
+            inside = [i for i in range(node * window, min((node + 1) * window, len(below))) if below[i] < num]
+            if not inside:
+                assert rows[node] == num
+                continue
+            assert splits[node] in inside
+            assert levels[rows[node]] == max(levels[below[i]] for i in inside)
+        below = [int(row) for row in rows[:-1]]
+
+
+def assert_invariants(th: tree.TreeHierarchy, pos: np.ndarray, num: int, box: Any) -> None:
+    """Splits, counts and boxes of all planes; ``pos`` is in z-order."""
+    inside = oracles.wrapped(pos[:num], box)
+    assert th.num_nodes(th.num_planes - 1) <= 64
+    for plane in range(th.num_planes):
+        nodes = th.num_nodes(plane)
+        splits, rows = np.asarray(th.splits(plane)), np.asarray(th.particle_splits(plane))
+        below = np.arange(num + 1) if plane == 0 else np.asarray(th.particle_splits(plane - 1))
+        assert splits.shape == rows.shape == (nodes + 1,)
+        assert splits[0] == 0 and splits[-1] == len(below) - 1
+        assert (np.diff(splits) >= 0).all()
+        np.testing.assert_array_equal(rows, below[splits])
+        np.testing.assert_array_equal(th.count(plane), np.diff(rows))
+        for node in range(nodes):
+            of_node = inside[rows[node] : rows[node + 1]]
+            low, high = th.lower(plane)[node], th.upper(plane)[node]
+            if len(of_node):
+                np.testing.assert_array_equal(low, of_node.min(axis=0))
+                np.testing.assert_array_equal(high, of_node.max(axis=0))
+            else:
+                assert (np.asarray(low) == np.inf).all() and (np.asarray(high) == -np.inf).all()
+        full = np.asarray(th.count(plane)) > 0
+        low, high = (np.asarray(corner, np.float64)[full] for corner in (th.lower(plane), th.upper(plane)))
+        np.testing.assert_allclose(np.asarray(th.center(plane))[full], (low + high) / 2, rtol=1e-6)
+        assert np.isnan(np.asarray(th.center(plane))[~full]).all()
+
+
+CONFIGS = {"usual": TreeConfig(), "small": TreeConfig(leaf_size=2, fan_out=2), "odd": TreeConfig(leaf_size=5, fan_out=3)}
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize("cfg", CONFIGS)
+@pytest.mark.parametrize("box", BOXES)
+@pytest.mark.parametrize("dims", [1, 2, 3, 6])
+def test_hierarchy_follows_the_window_rule(dims: int, box: str, cfg: str, sample: str) -> None:
+    pos, length = SAMPLES[sample](N, dims), oracles.box_lengths(box, dims)
+    posz, th = tree.zsort_and_tree(jnp.asarray(pos), CONFIGS[cfg], boxsize=length)
+    posz = np.asarray(posz)
+    assert_invariants(th, posz, N, length)
+    assert_window_rule(th, oracles.morton_keys(posz, length), CONFIGS[cfg], N)
+    size = CONFIGS[cfg].leaf_size
+    assert (th.count(0) >= 1).all() and (th.count(0) <= 2 * size - 1).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 23, 24, 25, 47, 48, 49, 1536, 1537])
+def test_hierarchy_of_any_number_of_particles(n: int, dtype: Any) -> None:
+    posz, th = tree.zsort_and_tree(jnp.asarray(oracles.uniform(n, 3, dtype)))
+    assert_invariants(th, np.asarray(posz), n, None)
+    assert (th.count(0) >= 1).all() and (th.count(0) <= 47).all()
+
+
+@pytest.mark.parametrize("num", [0, 1, 24, 25, 300, 600])
+@pytest.mark.parametrize("filler", [0.5, np.nan], ids=str)
+def test_hierarchy_of_padded_particles(num: int, filler: float) -> None:
+    pos = np.full((N, 3), filler, np.float32)
+    pos[:num] = oracles.uniform(num, 3)
+    cfg = TreeConfig(leaf_size=4, fan_out=2)
+    partz, th = tree.zsort_and_tree(data.Pos(pos=jnp.asarray(pos), num=num), cfg)
+    assert th.plane_sizes == tree.zsort_and_tree(jnp.asarray(oracles.uniform(N, 3)), cfg)[1].plane_sizes
+    assert_invariants(th, np.asarray(partz.pos), num, None)
+    if num:
+        assert_window_rule(th, oracles.morton_keys(np.asarray(partz.pos)[:num]), cfg, N)
+    traced = jax.jit(lambda count: tree.zsort_and_tree(data.Pos(pos=jnp.asarray(pos), num=count), cfg)[1])(num)
+    for a, b in zip(jax.tree.leaves(th), jax.tree.leaves(traced), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_hierarchy_of_points_outside_and_on_the_faces_of_the_box(dtype: Any) -> None:
+    faces = np.array([0, 1e-9, -1e-9, 0.25, -0.25, 1, 1 - 1e-9, 1 + 1e-9, 2, -1, 3.5])
+    pos = np.stack(np.meshgrid(faces, faces, indexing="ij"), axis=-1).reshape(-1, 2).astype(dtype)
+    posz, th = tree.zsort_and_tree(jnp.asarray(pos), TreeConfig(leaf_size=3), boxsize=1.0)
+    assert_invariants(th, np.asarray(posz), len(pos), 1.0)
+    assert float(jnp.min(th.flat_lower)) >= 0 and float(jnp.max(th.flat_upper)) <= 1
+
+
+def test_hierarchy_of_equal_points() -> None:
+    posz, th = tree.zsort_and_tree(jnp.full((N, 3), 0.3), TreeConfig(leaf_size=4, fan_out=2))
+    assert_invariants(th, np.asarray(posz), N, None)
+    assert (th.count(0) >= 1).all() and (th.count(0) <= 7).all()
+
+
+@pytest.mark.parametrize("mass", ["array", "number"])
+@pytest.mark.parametrize("num", [None, 500, 0], ids=["full", "padded", "empty"])
+def test_masses_and_centres_of_mass_of_all_planes(mass: str, num: int | None, dtype: Any) -> None:
+    pos = oracles.uniform(N, 3, dtype) + dtype(0.5)
+    weight = np.random.default_rng(8).random(N).astype(dtype)
+    part = data.PosMass(pos=jnp.asarray(pos), mass=jnp.asarray(weight) if mass == "array" else dtype(2.5), num=num)
+    partz, th = tree.zsort_and_tree(part, TreeConfig(leaf_size=4, fan_out=2, masses=True), boxsize=1.0)
+    count = N if num is None else num
+    weight = np.broadcast_to(np.asarray(partz.mass, np.float64), (N,))[:count]
+    inside = oracles.wrapped(np.asarray(partz.pos), 1.0).astype(np.float64)[:count]
+    rtol = 4 * float(np.finfo(dtype).eps)
+    for plane in range(th.num_planes):
+        rows = np.asarray(th.particle_splits(plane))
+        for node in range(th.num_nodes(plane)):
+            part_of = slice(rows[node], rows[node + 1])
+            total = weight[part_of].sum()
+            centre = weight[part_of] @ inside[part_of] / total if total > 0 else np.zeros(3)
+            np.testing.assert_allclose(th.mass(plane)[node], total, rtol=rtol)
+            np.testing.assert_allclose(th.center_of_mass(plane)[node], centre, rtol=rtol)
+
+
+def test_masses_have_to_be_asked_for() -> None:
+    _, th = tree.zsort_and_tree(data.PosMass(pos=jnp.zeros((5, 3)), mass=1.0))
+    assert th.flat_mass is None and th.flat_center_of_mass is None
+    for read in (th.mass, th.center_of_mass):
+        with pytest.raises(ValueError, match="masses=True"):
+            read(0)
+    with pytest.raises(ValueError, match="mass"):
+        tree.zsort_and_tree(jnp.zeros((5, 3)), TreeConfig(masses=True))
+    with pytest.raises(ValueError, match="7 for 5"):
+        tree.zsort_and_tree(data.PosMass(pos=jnp.zeros((5, 3)), mass=jnp.ones(7)), TreeConfig(masses=True))
+
+
+def test_planes_lie_one_after_the_other_in_the_flat_arrays() -> None:
+    _, th = tree.zsort_and_tree(jnp.asarray(oracles.uniform(N, 3)), TreeConfig(leaf_size=2, fan_out=2))
+    assert th.num_planes == len(th.plane_sizes) > 1
+    planes = range(th.num_planes)
+    np.testing.assert_array_equal(jnp.concatenate([th.splits(p) for p in planes]), th.flat_splits)
+    np.testing.assert_array_equal(jnp.concatenate([th.particle_splits(p) for p in planes]), th.flat_particle_splits)
+    np.testing.assert_array_equal(jnp.concatenate([th.lower(p) for p in planes]), th.flat_lower)
+    np.testing.assert_array_equal(jnp.concatenate([th.upper(p) for p in planes]), th.flat_upper)
+    assert [th.node_slice(p).stop - th.node_slice(p).start for p in planes] == [th.num_nodes(p) for p in planes]
+
+
+def test_build_on_sorted_particles_equals_sorting_and_building() -> None:
+    part = data.PosMass(pos=jnp.asarray(oracles.clustered(N, 3)), mass=jnp.arange(N, dtype=jnp.float32), num=550)
+    cfg = TreeConfig(masses=True)
+    partz, th = tree.zsort_and_tree(part, cfg, boxsize=1.0)
+    built = tree.build_tree_hierarchy(tree.zsort(part, boxsize=1.0)[0], cfg, boxsize=1.0)
+    compiled = tree.build_tree_hierarchy.jit(partz, cfg, boxsize=1.0)
+    for a, b, c in zip(jax.tree.leaves(th), jax.tree.leaves(built), jax.tree.leaves(compiled), strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
+
+
+def test_build_refuses_particles_that_are_not_in_z_order() -> None:
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="zsort") as error:
+        jax.block_until_ready(tree.build_tree_hierarchy(jnp.asarray(oracles.uniform(N, 3))))
+    assert oracles.one_sentence(error)
+
+
+@pytest.mark.parametrize("build", ["build_tree_hierarchy", "zsort_and_tree"])
+def test_position_that_is_not_finite_names_the_row(build: str) -> None:
+    pos = oracles.uniform(40, 3)
+    pos[7, 2] = np.nan
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="row 7 ") as error:
+        jax.block_until_ready(getattr(tree, build)(jnp.asarray(pos)))
+    assert oracles.one_sentence(error)
+
+
+def test_data_is_sorted_along_and_has_to_fit() -> None:
+    part = data.Pos(pos=jnp.asarray(oracles.uniform(40, 3)), num=30)
+    partz, moved, th = tree.zsort_and_tree(part, data=(jnp.arange(40), jnp.ones((40, 2))))
+    np.testing.assert_array_equal(part.pos[moved[0]], partz.pos)
+    assert moved[1].shape == (40, 2)
+    assert int(th.count(0).sum()) == 30
+    for wrong in (jnp.arange(41), {"a": jnp.arange(40), "b": jnp.float32(3)}):
+        with pytest.raises(ValueError, match="40 rows"):
+            tree.zsort_and_tree(part, data=wrong)
+
+
+@pytest.mark.parametrize("call", [tree.zsort, tree.zsort.jit, tree.zsort_and_tree, tree.build_tree_hierarchy])
+def test_positions_and_boxes_of_the_wrong_kind(call: Any) -> None:
+    for pos, kind in ((np.zeros((5, 3), np.int32), TypeError), (np.zeros(5, np.float32), ValueError)):
+        with pytest.raises(kind, match="positions"):
+            call(pos)
+    with pytest.raises(ValueError, match="boxsize"):
+        call(jnp.zeros((5, 3)), boxsize=[1.0, 2.0])
+
+
+@pytest.mark.parametrize("box", [-1.0, np.nan, np.inf], ids=str)
+def test_bad_traced_box(box: float) -> None:
+    pos = jnp.asarray(oracles.uniform(40, 3))
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="boxsize"):
+        jax.block_until_ready(jax.jit(lambda length: tree.zsort_and_tree(pos, boxsize=length))(box))
+
+
+def test_works_inside_jit_vmap_scan_and_grad() -> None:
+    batch = jnp.stack([jnp.asarray(oracles.uniform(100, 3, seed=s)) for s in range(3)])
+    sort = lambda pos: tree.zsort_and_tree(pos, boxsize=1.0)  # noqa: E731
+    single = [jax.tree.leaves(sort(pos)) for pos in batch]
+    expected = [jnp.stack(leaves) for leaves in zip(*single, strict=True)]
+    scanned = jax.lax.scan(lambda carry, pos: (carry, sort(pos)), 0, batch)[1]
+    for found in (jax.vmap(sort)(batch), jax.jit(jax.vmap(sort))(batch), scanned):
+        for a, b in zip(jax.tree.leaves(found), expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+    weight = jnp.arange(100.0)[:, None]
+    gradient = jax.grad(lambda pos: (weight * tree.zsort(pos)[0]).sum())(batch[0])
+    index = tree.zsort(batch[0])[1]
+    np.testing.assert_array_equal(gradient[index], jnp.broadcast_to(weight, (100, 3)))
+
+
+def test_new_box_or_num_does_not_compile_again(count_compilations: Any) -> None:
+    pos = jnp.asarray(oracles.uniform(113, 3))
+    tree.zsort_and_tree.jit(data.Pos(pos=pos, num=100), boxsize=1.0)
+    with count_compilations() as compiled:
+        for box, num in ((0.9, 100), ([1.0, 0, 2.0], 7), (0, 113), (None, 1)):
+            tree.zsort_and_tree.jit(data.Pos(pos=pos, num=num), boxsize=box)
+    assert compiled == []
+
+
+# Several types
+
+
+@pytest.mark.parametrize("nums", [(None, None), (150, 90), (200, 0), (0, 0)], ids=str)
+@pytest.mark.parametrize("box", [None, 1.0], ids=["open", "periodic"])
+def test_multi_type(box: Any, nums: tuple[Any, Any]) -> None:
+    first = data.PosMass(pos=jnp.asarray(oracles.uniform(200, 3)), mass=jnp.arange(200.0), num=nums[0])
+    second = data.Pos(pos=jnp.asarray(oracles.clustered(100, 3)), num=nums[1])
+    counts = [data.get_num(first), data.get_num(second)]
+    cfg = TreeConfig(leaf_size=4, fan_out=2)
+    parts, ths = tree.zsort_and_tree_multi_type((first, second), cfg, boxsize=box)
+    every = np.concatenate([np.asarray(p.pos)[:c] for p, c in zip(parts, counts, strict=True)])
+    assert ths[0].plane_sizes == ths[1].plane_sizes
+    for part, given, th, count in zip(parts, (first, second), ths, counts, strict=True):
+        pos, rows = np.asarray(part.pos)[:count], [np.asarray(th.particle_splits(p)) for p in range(th.num_planes)]
+        if sum(counts):
+            inside = set(map(tuple, np.asarray(given.pos)[:count].tolist()))
+            assert set(map(tuple, pos.tolist())) == inside
+            keys = dict(zip(map(tuple, every.tolist()), oracles.morton_keys(every, box), strict=True))
+            mine = [keys[tuple(x)] for x in pos.tolist()]
+            assert mine == sorted(mine)
+        for plane in range(th.num_planes):
+            assert rows[plane][0] == 0 and rows[plane][-1] == count
+            below = np.arange(count + 1) if plane == 0 else rows[plane - 1]
+            np.testing.assert_array_equal(rows[plane], below[np.asarray(th.splits(plane))])
+    for plane in range(ths[0].num_planes):
+        np.testing.assert_array_equal(ths[0].lower(plane), ths[1].lower(plane))
+        for node in range(ths[0].num_nodes(plane)):
+            of_node = [
+                np.asarray(p.pos)[int(th.particle_splits(plane)[node]) : int(th.particle_splits(plane)[node + 1])]
+                for p, th in zip(parts, ths, strict=True)
+            ]
+            both = np.concatenate(of_node)
+            if len(both):
+                np.testing.assert_array_equal(ths[0].lower(plane)[node], both.min(axis=0))
+                np.testing.assert_array_equal(ths[0].upper(plane)[node], both.max(axis=0))
+
+
+def test_multi_type_keeps_properties_and_jits() -> None:
+    first = data.PosMass(pos=jnp.asarray(oracles.uniform(60, 2)), mass=jnp.arange(60.0), num=50)
+    second = jnp.asarray(oracles.uniform(30, 2, seed=3))
+    (one, two), _ = tree.zsort_and_tree_multi_type((first, second), boxsize=1.0)
+    np.testing.assert_array_equal(one.pos[:50], first.pos[one.mass[:50].astype(int)])
+    (again, other), _ = tree.zsort_and_tree_multi_type.jit((first, second), boxsize=1.0)
+    np.testing.assert_array_equal(one.pos, again.pos)
+    np.testing.assert_array_equal(two, other)
+
+
+def test_multi_type_of_bad_arguments(x64: None) -> None:
+    single, double = jnp.zeros((5, 3), jnp.float32), jnp.zeros((5, 3), jnp.float64)
+    for parts in ((), (single, double), (single, single[:, :2])):
+        with pytest.raises(ValueError, match="one dtype"):
+            tree.zsort_and_tree_multi_type(parts)
+    with pytest.raises(ValueError, match="one type"):
+        tree.zsort_and_tree_multi_type((single,), TreeConfig(masses=True))
+
+
+def test_multi_type_names_the_type_and_the_row_that_is_not_finite() -> None:
+    good = data.Pos(pos=jnp.zeros((5, 3)), num=3)
+    bad = jnp.zeros((5, 3)).at[2, 1].set(jnp.nan)
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="type 1.*row 2 |row 2 .*type 1"):
+        jax.block_until_ready(tree.zsort_and_tree_multi_type((good, bad)))
+
+
+def test_hierarchy_is_a_pytree() -> None:
+    _, th = tree.zsort_and_tree(jnp.asarray(oracles.uniform(100, 3)))
+    through = jax.jit(lambda t: replace(t, flat_lower=t.flat_lower + 0))(th)
+    assert through.plane_sizes == th.plane_sizes
+    np.testing.assert_array_equal(through.flat_lower, th.flat_lower)
