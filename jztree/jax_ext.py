@@ -1,5 +1,6 @@
 """JAX with a little more: exact float64 arguments, and compiled twins of public functions.
 
+* `varying_axes` and `vary_along` tell and set what differs between devices inside `jax.shard_map`.
 * `Exact` carries a float64 number through JAX in its default 32-bit mode, so that a linking length of 0.1 is compared
   as 0.1 and not as the float32 next to it.
 * `jit_constructor` makes the function stored as ``f.jit``.
@@ -29,6 +30,17 @@ class Exact:
     """
 
     words: jax.Array | np.ndarray
+
+
+def varying_axes(*values: Any) -> frozenset[str]:
+    """The mesh axes along which any of the arrays differs from device to device; empty outside `jax.shard_map`."""
+    return frozenset().union(*(jax.typeof(leaf).manual_axis_type.varying for leaf in jax.tree.leaves(values)))
+
+
+def vary_along(value: jax.Array, axes: frozenset[str]) -> jax.Array:
+    """``value`` with a type that says that it differs along all of ``axes``."""
+    missing = tuple(sorted(axes - varying_axes(value)))
+    return jax.lax.pcast(value, missing, to="varying") if missing else value
 
 
 def is_concrete(value: Any) -> bool:

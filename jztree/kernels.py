@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .jax_ext import Exact
+from .jax_ext import Exact, vary_along, varying_axes
 
 _TARGETS = (
     "bounds",
@@ -98,9 +98,15 @@ def native_info() -> dict[str, Any]:
 
 
 def _call(target: str, out: Any, *args: Any, **attributes: Any) -> Any:
-    """Call a kernel; ``out`` is a ShapeDtypeStruct or a tuple of them."""
+    """Call a kernel; ``out`` is a ShapeDtypeStruct or a tuple of them.
+
+    Inside `jax.shard_map`, all outputs differ along the mesh axes along which any input does.
+    """
+    arrays = [jax.lax.stop_gradient(jnp.asarray(arg)) for arg in args]
+    axes = varying_axes(arrays)
     call = jax.ffi.ffi_call(f"jztree_{target}", out, vmap_method="sequential")
-    return call(*(jax.lax.stop_gradient(jnp.asarray(arg)) for arg in args), **attributes)
+    results = call(*(vary_along(array, axes) for array in arrays), **attributes)
+    return jax.tree.map(lambda result: vary_along(result, axes), results)
 
 
 def _sizes(values: Sequence[int]) -> np.ndarray:

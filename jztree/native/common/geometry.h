@@ -30,7 +30,7 @@ template <typename T>
 constexpr T above_one = T{1} + 16 * std::numeric_limits<T>::epsilon();
 
 // Which image of a source is the nearest for all pairs of a query box and a leaf box, in one dimension. The shift by a
-// period is applied to the coordinate in the upper half of the box, where it is exact, so a distance across the
+// period is applied to the coordinate in the upper half of the box, where it loses no digit, so a distance across the
 // boundary has the same relative precision as any other.
 enum class Image { same, shift_query, shift_source, depends };
 
@@ -43,11 +43,17 @@ inline Image nearest_image(T qlow, T qhigh, T xlow, T xhigh, T period) {
   return Image::depends;
 }
 
+// x moved down by a period that need not be a number of type T: `rest` is what rounding took off it.
+template <typename T>
+inline T shifted_down(T x, T period, T rest) {
+  return (x - period) - rest;
+}
+
 // The difference q - x to the nearest image where that has to be decided pair by pair.
 template <typename T>
-inline T wrapped_difference(T q, T x, T period) {
+inline T wrapped_difference(T q, T x, T period, T rest) {
   T difference = q - x, half = period / 2;
-  T query_shifted = (q - period) - x, source_shifted = q - (x - period);
+  T query_shifted = shifted_down(q, period, rest) - x, source_shifted = q - shifted_down(x, period, rest);
   return difference > half ? query_shifted : difference < -half ? source_shifted : difference;
 }
 

@@ -49,10 +49,8 @@ struct LinkRule {
     double rounding = 0, length = rlink * static_cast<double>(scale.factor);
     for (int d = 0; d < D; ++d) {
       period[d] = scale.raw_period[d];
-      // Wrapping rounds to the precision of the box; so does a box length that the positions' dtype cannot hold.
-      double kept = static_cast<double>(scale.period[d]) / static_cast<double>(scale.factor);
-      if (period[d] > 0 && (staged.wrapped() || kept != period[d]))
-        rounding += 4 * epsilon * static_cast<double>(scale.period[d]);
+      // Wrapping rounds to the precision of the box.
+      if (period[d] > 0 && staged.wrapped()) rounding += 4 * epsilon * static_cast<double>(scale.period[d]);
     }
     double surely = std::max(0., length * (1 - 16 * epsilon) - rounding);
     double possibly = length * (1 + 16 * epsilon) + rounding;

@@ -53,7 +53,7 @@ class LeafDistances {
     pairwise_ = false;
     for (int d = 0; d < D; ++d) {
       x_[d] = sources.x[d] + first_;
-      query_shift_[d] = 0;
+      query_shift_[d] = query_shift_rest_[d] = 0;
     }
     if (scale_.periodic) choose_images(low, high);
   }
@@ -83,7 +83,7 @@ class LeafDistances {
   // computed, so what lies behind the leaf's last particle is to be left alone, and may be why the answer is not null.
   T* distances(const StagedTree<D, T>& queries, int64_t row, T radius2) {
     T at[D];
-    for (int d = 0; d < D; ++d) at[d] = queries.x[d][row] - query_shift_[d];
+    for (int d = 0; d < D; ++d) at[d] = shifted_down(queries.x[d][row], query_shift_[d], query_shift_rest_[d]);
     bool any = pairwise_ ? compute<true>(at, radius2) : compute<false>(at, radius2);
     return any ? distance2_.data() : nullptr;
   }
@@ -101,10 +101,11 @@ class LeafDistances {
     }
     if (pairwise_) return;
     for (int d = 0; d < D; ++d) {
-      if (image[d] == Image::shift_query) query_shift_[d] = scale_.period[d];
+      T period = scale_.period[d], rest = scale_.period_rest[d];
+      if (image[d] == Image::shift_query) query_shift_[d] = period, query_shift_rest_[d] = rest;
       if (image[d] != Image::shift_source) continue;
       T* shifted = shifted_[d].data();
-      for (int64_t i = 0; i < count_ + lanes; ++i) shifted[i] = x_[d][i] - scale_.period[d];
+      for (int64_t i = 0; i < count_ + lanes; ++i) shifted[i] = shifted_down(x_[d][i], period, rest);
       x_[d] = shifted;
     }
   }
@@ -116,9 +117,9 @@ class LeafDistances {
       T sum[lanes] = {};
       for (int d = 0; d < D; ++d) {
         const T* source = x_[d] + block;
-        T here = at[d], period = scale_.period[d];
+        T here = at[d], period = scale_.period[d], rest = scale_.period_rest[d];
         for (int64_t i = 0; i < lanes; ++i) {
-          T difference = Pairwise ? wrapped_difference(here, source[i], period) : here - source[i];
+          T difference = Pairwise ? wrapped_difference(here, source[i], period, rest) : here - source[i];
           sum[i] += difference * difference;
         }
       }
@@ -138,7 +139,7 @@ class LeafDistances {
   const StagedTree<D, T>* sources_ = nullptr;
   int64_t leaf_ = 0, first_ = 0, count_ = 0;
   const T* x_[D];
-  T query_shift_[D];
+  T query_shift_[D], query_shift_rest_[D];
   bool pairwise_ = false;
 };
 

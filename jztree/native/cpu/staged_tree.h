@@ -34,7 +34,8 @@ struct TreeArrays {
 template <int D, typename T>
 struct Scale {
   T factor, inverse;
-  T period[D];  // scaled; infinite where open
+  T period[D];       // scaled; infinite where open
+  T period_rest[D];  // what rounding to T took off the scaled period
   double raw_period[D];
   bool periodic;  // in any dimension
 
@@ -57,8 +58,11 @@ struct Scale {
     exponent = std::max(-limit, std::min(limit, exponent));
     factor = static_cast<T>(std::ldexp(1., -exponent));
     inverse = static_cast<T>(std::ldexp(1., exponent));
-    for (int d = 0; d < D; ++d)
-      period[d] = box[d] > 0 ? static_cast<T>(box[d]) * factor : std::numeric_limits<T>::infinity();
+    for (int d = 0; d < D; ++d) {
+      T length = static_cast<T>(box[d]);
+      period[d] = box[d] > 0 ? length * factor : std::numeric_limits<T>::infinity();
+      period_rest[d] = static_cast<T>(box[d] - static_cast<double>(length)) * factor;
+    }
   }
 
  private:
