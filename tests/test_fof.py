@@ -225,6 +225,16 @@ def test_one_far_outlier(exponent: int) -> None:
     assert_groups(pos, 0.04)
 
 
+@pytest.mark.parametrize("exponent", [17.0, 17.3, 17.6, 18.0, 21.5])
+@pytest.mark.parametrize("rlink", [0.08, 0.1, 0.12])
+def test_outlier_so_far_that_squares_of_small_distances_vanish(rlink: float, exponent: float) -> None:
+    """In units of the outlier's distance the squares are at the lower end of float32."""
+    for seed in range(4):
+        pos = oracles.uniform(200, 3, seed=seed)
+        pos[3] = 10.0**exponent
+        assert_groups(pos, rlink)
+
+
 def test_dynamic_range_of_1e12(dtype: Any) -> None:
     random = np.random.default_rng(12)
     pos = (random.standard_normal((N, 3)) * 10 ** random.uniform(-12, 0, (N, 1))).astype(dtype)

@@ -80,7 +80,7 @@ def make_traced(traces: list[Any]) -> Any:
         traces.append((power, cfg))
         return exact_to_float(exact(scale, ())) * x**power
 
-    return jit_constructor(function, ("cfg", "power"), lambda scale, **others: {"scale": exact(scale, ())})
+    return jit_constructor(function, ("cfg", "power"), lambda given: {"scale": exact(given["scale"], ())})
 
 
 def test_twin_traces_once_a_static_value() -> None:
