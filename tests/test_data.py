@@ -34,27 +34,32 @@ def test_particle_classes_are_pytrees_with_a_static_total(cls: Any) -> None:
     part = cls(pos=jnp.zeros((4, 3)), num=3, num_total=9)
     assert len(jax.tree.leaves(part)) == 2
     doubled = jax.jit(lambda p: jax.tree.map(lambda x: 2 * x, p))(part)
-    assert doubled.num_total == 9 and int(doubled.num) == 6
+    assert doubled.num_total == 9
+    assert int(doubled.num) == 6
 
 
 def test_pad_appends_rows_that_hold_no_particles() -> None:
     padded = data.pad_particles(particles(), 4)
-    assert padded.pos.shape == (14, 3) and padded.id.shape == (14,)
+    assert padded.pos.shape == (14, 3)
+    assert padded.id.shape == (14,)
     assert int(padded.num) == 10
     np.testing.assert_array_equal(padded.pos[10:], 0)
     again = data.pad_particles(padded, 2)
-    assert again.pos.shape == (16, 3) and int(again.num) == 10
+    assert again.pos.shape == (16, 3)
+    assert int(again.num) == 10
     assert_same(data.pad_particles(particles(num=3), 0), particles(num=3))
 
 
 def test_pad_leaves_shared_properties_alone() -> None:
     padded = data.pad_particles(data.PosMass(pos=jnp.zeros((4, 3)), mass=2.5), 3)
-    assert padded.mass == 2.5 and padded.pos.shape == (7, 3)
+    assert padded.mass == 2.5
+    assert padded.pos.shape == (7, 3)
 
 
 def test_pad_works_under_jit_with_a_traced_num() -> None:
     padded = jax.jit(lambda p: data.pad_particles(p, 3))(particles(num=6))
-    assert int(padded.num) == 6 and padded.pos.shape == (13, 3)
+    assert int(padded.num) == 6
+    assert padded.pos.shape == (13, 3)
 
 
 def test_pad_refuses_a_negative_number() -> None:
@@ -78,7 +83,8 @@ def test_squeeze_any() -> None:
     tree = {"a": jnp.arange(5), "b": (np.ones((5, 2)), 3.0)}
     squeezed = data.squeeze_any(tree, jnp.int32(2))
     np.testing.assert_array_equal(squeezed["a"], [0, 1])
-    assert squeezed["b"][0].shape == (2, 2) and squeezed["b"][1] == 3.0
+    assert squeezed["b"][0].shape == (2, 2)
+    assert squeezed["b"][1] == 3.0
 
 
 @pytest.mark.parametrize("ndev", [1, 2, 3, 4, 10, 13])
@@ -89,8 +95,10 @@ def test_flatten_is_the_inverse_of_expand(ndev: int, npad: int, num: int | None)
     dealt = data.expand_particles(part, ndev, npad)
     count = 10 if num is None else num
     rows = -(-count // ndev) + npad
-    assert dealt.pos.shape == (ndev, rows, 3) and dealt.id.shape == (ndev, rows)
-    assert int(dealt.num.sum()) == count and int(dealt.num.max() - dealt.num.min()) <= 1
+    assert dealt.pos.shape == (ndev, rows, 3)
+    assert dealt.id.shape == (ndev, rows)
+    assert int(dealt.num.sum()) == count
+    assert int(dealt.num.max() - dealt.num.min()) <= 1
     for back in (data.flatten_particles(dealt), data.squeeze_particles(dealt)):
         assert_same(data.replace_num(back, None), data.replace_num(data.squeeze_particles(part), None))
         assert int(back.num) == count
@@ -111,7 +119,8 @@ def test_expand_with_as_many_devices_as_rows() -> None:
     back = data.flatten_particles(data.expand_particles(part, 4))
     np.testing.assert_array_equal(back.pos, part.pos)
     np.testing.assert_array_equal(back.id, part.id)
-    assert np.shape(back.mass) == () and float(back.mass) == 3.0
+    assert np.shape(back.mass) == ()
+    assert float(back.mass) == 3.0
 
 
 def test_expand_refuses_no_devices() -> None:
@@ -133,13 +142,16 @@ def test_own_classes_without_num() -> None:
     part = Own(jnp.asarray(oracles.uniform(6, 2)), jnp.arange(3.0), jnp.arange(6) % 2 == 0)
     assert data.get_num(part) == 6
     padded = data.pad_particles(part, 2)
-    assert padded.pos.shape == (8, 2) and padded.flag.shape == (8,) and padded.table.shape == (3,)
+    assert padded.pos.shape == (8, 2)
+    assert padded.flag.shape == (8,)
+    assert padded.table.shape == (3,)
     assert data.replace_num(part, 3) is part
 
 
 def test_arrays_count_as_particles() -> None:
     pos = jnp.zeros((6, 2))
-    assert data.get_pos(pos) is pos and data.get_num(pos) == 6
+    assert data.get_pos(pos) is pos
+    assert data.get_num(pos) == 6
     assert data.pad_particles(pos, 2).shape == (8, 2)
 
 
@@ -161,7 +173,8 @@ def catalogue(count: list[int], rows: int) -> data.FofCatalogue:
 def test_squeeze_catalogue_drops_unused_rows() -> None:
     squeezed = data.squeeze_catalogue(catalogue([5, 9, 2], 7))
     assert squeezed.ngroups == 3
-    assert squeezed.count.tolist() == [5, 9, 2] and squeezed.com_pos.shape == (3, 2)
+    assert squeezed.count.tolist() == [5, 9, 2]
+    assert squeezed.com_pos.shape == (3, 2)
     assert squeezed.com_vel is None
     assert data.squeeze_catalogue(catalogue([], 4)).count.shape == (0,)
 
@@ -174,4 +187,5 @@ def test_sort_catalogue_puts_the_largest_first_and_keeps_ties_in_order(jit: bool
     assert cata.max_radius.tolist()[:5] == [1, 3, 0, 4, 2]
     assert cata.com_pos[:5, 1].tolist() == [1, 3, 0, 4, 2]
     assert cata.offset.tolist()[:5] == [5, 16, 0, 25, 14]
-    assert int(cata.ngroups) == 5 and cata.com_vel is None
+    assert int(cata.ngroups) == 5
+    assert cata.com_vel is None

@@ -66,8 +66,8 @@ def test_no_particles() -> None:
 @pytest.mark.parametrize("factor", [0.2, 0.5, 0.9])
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_many_particles_equal_scipy(sample: str, factor: float) -> None:
-    pos = SAMPLES[sample](40_000, 3)
-    rlink = factor * 40_000 ** (-1 / 3)
+    pos = SAMPLES[sample](12_000, 3)
+    rlink = factor * 12_000 ** (-1 / 3)
     expected = oracles.smallest_members(oracles.components_of_many(pos, rlink, 1.0))
     np.testing.assert_array_equal(input_labels(jnp.asarray(pos), rlink, 1.0), expected)
 
@@ -225,11 +225,11 @@ def test_one_far_outlier(exponent: int) -> None:
     assert_groups(pos, 0.04)
 
 
-@pytest.mark.parametrize("exponent", [17.0, 17.3, 17.6, 18.0, 21.5])
-@pytest.mark.parametrize("rlink", [0.08, 0.1, 0.12])
+@pytest.mark.parametrize("exponent", [17.0, 17.4, 18.0, 21.5])
+@pytest.mark.parametrize("rlink", [0.08, 0.1])
 def test_outlier_so_far_that_squares_of_small_distances_vanish(rlink: float, exponent: float) -> None:
     """In units of the outlier's distance the squares are at the lower end of float32."""
-    for seed in range(4):
+    for seed in range(3):
         pos = oracles.uniform(200, 3, seed=seed)
         pos[3] = 10.0**exponent
         assert_groups(pos, rlink)
@@ -347,7 +347,13 @@ def test_new_values_do_not_compile_again(count_compilations: Any) -> None:
 
     call(0.1, 1.0, 211)
     with count_compilations() as compiled:
-        for rlink, box, num in ((0.2, 1.0, 100), (0.1, 0.9, 211), (0, 1, 5), (0.1, [1.0, 0.0, 2.0], 211), (0.3, None, 7)):
+        for rlink, box, num in (
+            (0.2, 1.0, 100),
+            (0.1, 0.9, 211),
+            (0, 1, 5),
+            (0.1, [1.0, 0.0, 2.0], 211),
+            (0.3, None, 7),
+        ):
             call(rlink, box, num)
     assert compiled == []
 
@@ -448,7 +454,9 @@ def assert_catalogue(part: data.ParticleData, rlink: float, box: Any, npart_min:
     checked |= {"mass"} if part.mass is not None else set()
     checked |= {"com_vel", "vel_dispersion"} if part.vel is not None else set()
     for name in checked:
-        np.testing.assert_allclose(getattr(cata, name)[:groups], getattr(slow, name), rtol=rtol, atol=1e-14, err_msg=name)
+        np.testing.assert_allclose(
+            getattr(cata, name)[:groups], getattr(slow, name), rtol=rtol, atol=1e-14, err_msg=name
+        )
     for name in checked | {"count", "offset", "com_pos"}:
         assert getattr(cata, name).shape[0] == n // npart_min
         np.testing.assert_array_equal(getattr(cata, name)[groups:], 0, err_msg=name)
@@ -573,7 +581,9 @@ def test_superset_of_labels_that_do_not_fit() -> None:
 # Bad input
 
 FINDERS = pytest.mark.parametrize(
-    "find", [fof_labels, fof_labels.jit, fof_and_catalogue, fof_and_catalogue.jit], ids=["labels", "labels_jit", "cata", "cata_jit"]
+    "find",
+    [fof_labels, fof_labels.jit, fof_and_catalogue, fof_and_catalogue.jit],
+    ids=["labels", "labels_jit", "cata", "cata_jit"],
 )
 
 
@@ -608,7 +618,7 @@ def test_linking_length_that_is_no_number(find: Any, rlink: Any) -> None:
 def test_linking_length_above_half_the_box(find: Any, box: Any) -> None:
     pos = jnp.asarray(oracles.uniform(40, 3))
     above = float(np.nextafter(0.5, 1))
-    with pytest.raises(ValueError, match="0.5.* 1") as error:
+    with pytest.raises(ValueError, match=r"0.5.* 1") as error:
         find(pos, above, box)
     assert oracles.one_sentence(error)
     find(pos, 0.5, box)
@@ -693,7 +703,9 @@ def test_th_of_something_else_never_gives_a_wrong_answer(case: str) -> None:
     try:
         label = jax.block_until_ready(fof_labels(part, 0.05, box, th=th)[1])
     except oracles.RUN_TIME_ERROR as error:
-        assert "zsort_and_tree" in str(error)
+        refused = str(error)
+    else:
+        expected = oracles.smallest_members(oracles.components(np.asarray(data.get_pos(part)), 0.05, box))
+        np.testing.assert_array_equal(label, expected)
         return
-    expected = oracles.smallest_members(oracles.components(np.asarray(data.get_pos(part)), 0.05, box))
-    np.testing.assert_array_equal(label, expected)
+    assert "zsort_and_tree" in refused

@@ -68,7 +68,9 @@ def test_gradient_passes() -> None:
 
 
 def test_is_concrete() -> None:
-    assert is_concrete(exact(0.1, ())) and is_concrete(3) and is_concrete(jnp.ones(3))
+    assert is_concrete(exact(0.1, ()))
+    assert is_concrete(3)
+    assert is_concrete(jnp.ones(3))
     seen = []
     jax.jit(lambda x: seen.append((is_concrete(x), is_concrete({"a": x, "b": 1}))) or x)(1.0)
     assert seen == [(False, False)]
@@ -101,14 +103,16 @@ def test_twin_copies_configurations() -> None:
     cfg.tree.leaf_size = 9
     assert traces[0][1].tree.leaf_size != 9
     twin(2.0, cfg=cfg)
-    assert len(traces) == 2 and traces[1][1].tree.leaf_size == 9
+    assert len(traces) == 2
+    assert traces[1][1].tree.leaf_size == 9
     twin(2.0, cfg=KNNConfig())
     assert len(traces) == 2
 
 
 def test_twin_keeps_name_and_documentation_and_lowers() -> None:
     twin = make_traced([])
-    assert twin.__name__ == "function" and twin.__doc__ == "Documented."
+    assert twin.__name__ == "function"
+    assert twin.__doc__ == "Documented."
     assert "stablehlo" in twin.lower(2.0, scale=exact(1.0, ())).as_text()
 
 

@@ -159,7 +159,9 @@ def test_points_at_and_next_to_the_faces_of_the_box(box: float, x64: None) -> No
     rad, idx = knn(jnp.asarray(pos), 30, boxsize=box)
     expected = np.sqrt(np.sort(oracles.squared_distances(pos, pos, box), axis=1)[:, :30])
     np.testing.assert_allclose(rad, expected, rtol=1e-14, atol=5e-16 * box)
-    np.testing.assert_allclose(rad, oracles.pair_distances(pos, pos, np.asarray(idx), box), rtol=1e-14, atol=5e-16 * box)
+    np.testing.assert_allclose(
+        rad, oracles.pair_distances(pos, pos, np.asarray(idx), box), rtol=1e-14, atol=5e-16 * box
+    )
 
 
 def test_float32_points_at_and_next_to_the_faces_of_the_box() -> None:
@@ -275,7 +277,8 @@ def test_padded_queries() -> None:
     pos, query = oracles.uniform(100, 3), oracles.uniform(30, 3, seed=4)
     rad, idx = knn(jnp.asarray(pos), 4, part_query=data.Pos(pos=jnp.asarray(query), num=17))
     oracles.assert_neighbours(rad[:17], idx[:17], pos, query[:17])
-    assert np.isinf(rad[17:]).all() and (np.asarray(idx)[17:] == -1).all()
+    assert np.isinf(rad[17:]).all()
+    assert (np.asarray(idx)[17:] == -1).all()
 
 
 @pytest.mark.parametrize("rows", [0, 6])
@@ -283,7 +286,8 @@ def test_no_queries(rows: int) -> None:
     query = data.Pos(pos=jnp.zeros((rows, 3)), num=0)
     rad, idx = knn(jnp.asarray(oracles.uniform(50, 3)), 4, part_query=query)
     assert rad.shape == idx.shape == (rows, 4)
-    assert np.isinf(rad).all() and (np.asarray(idx) == -1).all()
+    assert np.isinf(rad).all()
+    assert (np.asarray(idx) == -1).all()
 
 
 # Orders, words, th
@@ -416,7 +420,9 @@ def test_reduce_func_sees_what_the_other_words_return(order: str, separate: bool
 
 def test_density_by_reduce_func() -> None:
     part = particles()
-    density = knn(part, 8, result="reduce", reduce_func=lambda part, rnn, inn, **kw: part.mass[inn].sum(1) / rnn[:, -1] ** 3)
+    density = knn(
+        part, 8, result="reduce", reduce_func=lambda part, rnn, inn, **kw: part.mass[inn].sum(1) / rnn[:, -1] ** 3
+    )
     rad, idx = knn(part, 8)
     np.testing.assert_allclose(density, part.mass[idx].sum(1) / rad[:, -1] ** 3, rtol=1e-6)
 
@@ -719,15 +725,15 @@ def test_numpy_integers_are_fine_as_k() -> None:
 
 def test_k_above_num() -> None:
     pos = jnp.asarray(oracles.uniform(40, 3))
-    with pytest.raises(ValueError, match="k is 9.* 8 "):
+    with pytest.raises(ValueError, match=r"k is 9.* 8 "):
         knn(data.Pos(pos=pos, num=8), 9)
     search = jax.jit(lambda num: knn(data.Pos(pos=pos, num=num), 9))
-    with pytest.raises(oracles.RUN_TIME_ERROR, match="9 .* 8 ") as error:
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"9 .* 8 ") as error:
         jax.block_until_ready(search(8))
     assert oracles.one_sentence(error)
     rad, _ = search(9)  # the same compiled function works after the error
     assert np.isfinite(rad[:9]).all()
-    with pytest.raises(oracles.RUN_TIME_ERROR, match="9 .* 0 "):
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"9 .* 0 "):
         jax.block_until_ready(search(0))
 
 
@@ -753,7 +759,9 @@ def test_bad_traced_box(box: float) -> None:
         jax.block_until_ready(jax.jit(lambda length: knn(pos, 3, boxsize=length))(box))
 
 
-@pytest.mark.parametrize("result", ["", "radius", "rad_", "_rad", "rad__globalidx", "rad,globalidx", "num", "rad_color", 3, None])
+@pytest.mark.parametrize(
+    "result", ["", "radius", "rad_", "_rad", "rad__globalidx", "rad,globalidx", "num", "rad_color", 3, None]
+)
 def test_unknown_words_of_result(result: Any) -> None:
     with pytest.raises(ValueError, match="globalidx") as error:
         knn(particles(), 3, result=result)
@@ -789,6 +797,19 @@ def test_queries_of_another_kind_than_the_sources(x64: None) -> None:
             knn(pos, 1, part_query=query)
 
 
+def test_more_rows_than_can_be_indexed_are_refused_in_words() -> None:
+    too_many = jax.ShapeDtypeStruct((2**31, 3), jnp.float32)
+    with pytest.raises(ValueError, match=str(2**31)):
+        jax.eval_shape(lambda pos: knn(pos, 1), too_many)
+
+
+@pytest.mark.parametrize("result", ["rad_globalidx", "drad_pos"])
+def test_more_than_2_to_the_31_results_are_traced_with_the_right_shape(result: str) -> None:
+    rows = jax.ShapeDtypeStruct((2**22, 3), jnp.float32)
+    shapes = jax.eval_shape(lambda pos: knn(data.Pos(pos=pos), 1024, result=result), rows)
+    assert all(found.shape[:2] == (2**22, 1024) for found in shapes)
+
+
 # A hierarchy that belongs to something else
 
 
@@ -797,10 +818,12 @@ def right_or_refused(part: Any, box: Any, th: Any, k: int = 4) -> None:
     try:
         rad, idx = jax.block_until_ready(knn(part, k, boxsize=box, th=th))
     except oracles.RUN_TIME_ERROR as error:
-        assert "th" in str(error)
+        refused = str(error)
+    else:
+        num, pos = int(data.get_num(part)), np.asarray(data.get_pos(part))
+        oracles.assert_neighbours(rad[:num], idx[:num], pos[:num], pos[:num], box)
         return
-    num, pos = int(data.get_num(part)), np.asarray(data.get_pos(part))
-    oracles.assert_neighbours(rad[:num], idx[:num], pos[:num], pos[:num], box)
+    assert "th" in refused
 
 
 def sorted_particles(n: int = 500, seed: int = 1, box: Any = None, dims: int = 3) -> tuple[Any, Any]:
@@ -808,7 +831,7 @@ def sorted_particles(n: int = 500, seed: int = 1, box: Any = None, dims: int = 3
 
 
 def test_th_of_other_particles_of_the_same_number() -> None:
-    with pytest.raises(oracles.RUN_TIME_ERROR, match="th .*zsort_and_tree") as error:
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"th .*zsort_and_tree") as error:
         jax.block_until_ready(knn(sorted_particles()[0], 4, th=sorted_particles(seed=2)[1]))
     assert oracles.one_sentence(error)
 

@@ -45,8 +45,11 @@ def sha256(values: Any) -> str:
 @ALL
 def test_partition_and_sizes(shared_data: Path, name: str) -> None:
     pos, reference = load(shared_data, name)
-    assert pos.dtype == np.float32 and len(pos) == reference["n_particles"]
-    label = np.asarray(fof_labels.jit(jnp.asarray(pos), reference["rlink"], reference["boxsize"], output_order="input")[1])
+    assert pos.dtype == np.float32
+    assert len(pos) == reference["n_particles"]
+    label = np.asarray(
+        fof_labels.jit(jnp.asarray(pos), reference["rlink"], reference["boxsize"], output_order="input")[1]
+    )
     sizes = np.sort(np.bincount(label, minlength=len(pos)))[::-1]
     sizes = sizes[sizes > 0]
     assert len(sizes) == reference["n_groups_total"]

@@ -2,6 +2,7 @@
 
 import bisect
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -52,7 +53,7 @@ def test_many_points_with_one_far_outlier_are_in_the_order_of_their_keys(exponen
     index = np.asarray(tree.zsort(jnp.asarray(pos))[1])
     keys = oracles.morton_keys(pos)
     np.testing.assert_array_equal(np.sort(index), np.arange(2000))
-    assert all(keys[a] <= keys[b] for a, b in zip(index[:-1], index[1:], strict=True))
+    assert all(keys[a] <= keys[b] for a, b in pairwise(index))
 
 
 def test_order_of_dynamic_range_1e12(dtype: Any) -> None:
@@ -107,15 +108,22 @@ def test_rows_that_are_not_finite_and_rows_beyond_num_come_last(traced: bool) ->
 def test_everything_with_a_row_a_particle_travels_along() -> None:
     n = 50
     part = data.ParticleData(
-        pos=jnp.asarray(oracles.uniform(n, 3)), mass=2.0, vel=jnp.ones((n, 3)), id=jnp.arange(n, dtype=jnp.int32), num=40
+        pos=jnp.asarray(oracles.uniform(n, 3)),
+        mass=2.0,
+        vel=jnp.ones((n, 3)),
+        id=jnp.arange(n, dtype=jnp.int32),
+        num=40,
     )
     partz, index = tree.zsort(part)
     np.testing.assert_array_equal(partz.id, index)
     np.testing.assert_array_equal(partz.pos, part.pos[index])
-    assert partz.mass == 2.0 and int(partz.num) == 40
+    assert partz.mass == 2.0
+    assert int(partz.num) == 40
 
 
-@pytest.mark.parametrize("dtype_name", ["bool", "int8", "uint16", "int32", "uint32", "float16", "bfloat16", "complex64"])
+@pytest.mark.parametrize(
+    "dtype_name", ["bool", "int8", "uint16", "int32", "uint32", "float16", "bfloat16", "complex64"]
+)
 def test_rows_of_any_dtype_and_shape_travel_along(dtype_name: str) -> None:
     pos = jnp.asarray(oracles.uniform(33, 2))
     values = jnp.arange(33 * 6).reshape(33, 2, 3).astype(dtype_name)
@@ -126,7 +134,8 @@ def test_rows_of_any_dtype_and_shape_travel_along(dtype_name: str) -> None:
 
 def test_no_particles() -> None:
     posz, index = tree.zsort(jnp.zeros((0, 3)))
-    assert posz.shape == (0, 3) and index.shape == (0,)
+    assert posz.shape == (0, 3)
+    assert index.shape == (0,)
     _, th = tree.zsort_and_tree(jnp.zeros((0, 3)))
     assert th.plane_sizes == (1,)
     assert th.count(0).tolist() == [0]
@@ -210,7 +219,7 @@ def level_of(a: int, b: int) -> int:
 def assert_window_rule(th: tree.TreeHierarchy, keys: list[int], cfg: TreeConfig, n: int) -> None:
     """Every window contributes one boundary, at a row where the keys differ in the highest bit of the window."""
     num = len(keys)
-    levels = [1000] + [level_of(a, b) for a, b in zip(keys[:-1], keys[1:], strict=True)]
+    levels = [1000] + [level_of(a, b) for a, b in pairwise(keys)]
     below = list(range(num))
     for plane in range(th.num_planes):
         window = cfg.leaf_size if plane == 0 else cfg.fan_out
@@ -236,7 +245,8 @@ def assert_invariants(th: tree.TreeHierarchy, pos: np.ndarray, num: int, box: An
         splits, rows = np.asarray(th.splits(plane)), np.asarray(th.particle_splits(plane))
         below = np.arange(num + 1) if plane == 0 else np.asarray(th.particle_splits(plane - 1))
         assert splits.shape == rows.shape == (nodes + 1,)
-        assert splits[0] == 0 and splits[-1] == len(below) - 1
+        assert splits[0] == 0
+        assert splits[-1] == len(below) - 1
         assert (np.diff(splits) >= 0).all()
         np.testing.assert_array_equal(rows, below[splits])
         np.testing.assert_array_equal(th.count(plane), np.diff(rows))
@@ -247,14 +257,19 @@ def assert_invariants(th: tree.TreeHierarchy, pos: np.ndarray, num: int, box: An
                 np.testing.assert_array_equal(low, of_node.min(axis=0))
                 np.testing.assert_array_equal(high, of_node.max(axis=0))
             else:
-                assert (np.asarray(low) == np.inf).all() and (np.asarray(high) == -np.inf).all()
+                assert (np.asarray(low) == np.inf).all()
+                assert (np.asarray(high) == -np.inf).all()
         full = np.asarray(th.count(plane)) > 0
         low, high = (np.asarray(corner, np.float64)[full] for corner in (th.lower(plane), th.upper(plane)))
         np.testing.assert_allclose(np.asarray(th.center(plane))[full], (low + high) / 2, rtol=1e-6)
         assert np.isnan(np.asarray(th.center(plane))[~full]).all()
 
 
-CONFIGS = {"usual": TreeConfig(), "small": TreeConfig(leaf_size=2, fan_out=2), "odd": TreeConfig(leaf_size=5, fan_out=3)}
+CONFIGS = {
+    "usual": TreeConfig(),
+    "small": TreeConfig(leaf_size=2, fan_out=2),
+    "odd": TreeConfig(leaf_size=5, fan_out=3),
+}
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
@@ -268,14 +283,16 @@ def test_hierarchy_follows_the_window_rule(dims: int, box: str, cfg: str, sample
     assert_invariants(th, posz, N, length)
     assert_window_rule(th, oracles.morton_keys(posz, length), CONFIGS[cfg], N)
     size = CONFIGS[cfg].leaf_size
-    assert (th.count(0) >= 1).all() and (th.count(0) <= 2 * size - 1).all()
+    assert (th.count(0) >= 1).all()
+    assert (th.count(0) <= 2 * size - 1).all()
 
 
 @pytest.mark.parametrize("n", [1, 2, 23, 24, 25, 47, 48, 49, 1536, 1537])
 def test_hierarchy_of_any_number_of_particles(n: int, dtype: Any) -> None:
     posz, th = tree.zsort_and_tree(jnp.asarray(oracles.uniform(n, 3, dtype)))
     assert_invariants(th, np.asarray(posz), n, None)
-    assert (th.count(0) >= 1).all() and (th.count(0) <= 47).all()
+    assert (th.count(0) >= 1).all()
+    assert (th.count(0) <= 47).all()
 
 
 @pytest.mark.parametrize("num", [0, 1, 24, 25, 300, 600])
@@ -299,13 +316,15 @@ def test_hierarchy_of_points_outside_and_on_the_faces_of_the_box(dtype: Any) -> 
     pos = np.stack(np.meshgrid(faces, faces, indexing="ij"), axis=-1).reshape(-1, 2).astype(dtype)
     posz, th = tree.zsort_and_tree(jnp.asarray(pos), TreeConfig(leaf_size=3), boxsize=1.0)
     assert_invariants(th, np.asarray(posz), len(pos), 1.0)
-    assert float(jnp.min(th.flat_lower)) >= 0 and float(jnp.max(th.flat_upper)) <= 1
+    assert float(jnp.min(th.flat_lower)) >= 0
+    assert float(jnp.max(th.flat_upper)) <= 1
 
 
 def test_hierarchy_of_equal_points() -> None:
     posz, th = tree.zsort_and_tree(jnp.full((N, 3), 0.3), TreeConfig(leaf_size=4, fan_out=2))
     assert_invariants(th, np.asarray(posz), N, None)
-    assert (th.count(0) >= 1).all() and (th.count(0) <= 7).all()
+    assert (th.count(0) >= 1).all()
+    assert (th.count(0) <= 7).all()
 
 
 @pytest.mark.parametrize("mass", ["array", "number"])
@@ -331,7 +350,8 @@ def test_masses_and_centres_of_mass_of_all_planes(mass: str, num: int | None, dt
 
 def test_masses_have_to_be_asked_for() -> None:
     _, th = tree.zsort_and_tree(data.PosMass(pos=jnp.zeros((5, 3)), mass=1.0))
-    assert th.flat_mass is None and th.flat_center_of_mass is None
+    assert th.flat_mass is None
+    assert th.flat_center_of_mass is None
     for read in (th.mass, th.center_of_mass):
         with pytest.raises(ValueError, match="masses=True"):
             read(0)
@@ -442,16 +462,17 @@ def test_multi_type(box: Any, nums: tuple[Any, Any]) -> None:
     parts, ths = tree.zsort_and_tree_multi_type((first, second), cfg, boxsize=box)
     every = np.concatenate([np.asarray(p.pos)[:c] for p, c in zip(parts, counts, strict=True)])
     assert ths[0].plane_sizes == ths[1].plane_sizes
-    for part, given, th, count in zip(parts, (first, second), ths, counts, strict=True):
+    for part, original, th, count in zip(parts, (first, second), ths, counts, strict=True):
         pos, rows = np.asarray(part.pos)[:count], [np.asarray(th.particle_splits(p)) for p in range(th.num_planes)]
         if sum(counts):
-            inside = set(map(tuple, np.asarray(given.pos)[:count].tolist()))
+            inside = set(map(tuple, np.asarray(original.pos)[:count].tolist()))
             assert set(map(tuple, pos.tolist())) == inside
             keys = dict(zip(map(tuple, every.tolist()), oracles.morton_keys(every, box), strict=True))
             mine = [keys[tuple(x)] for x in pos.tolist()]
             assert mine == sorted(mine)
         for plane in range(th.num_planes):
-            assert rows[plane][0] == 0 and rows[plane][-1] == count
+            assert rows[plane][0] == 0
+            assert rows[plane][-1] == count
             below = np.arange(count + 1) if plane == 0 else rows[plane - 1]
             np.testing.assert_array_equal(rows[plane], below[np.asarray(th.splits(plane))])
     for plane in range(ths[0].num_planes):
@@ -489,7 +510,7 @@ def test_multi_type_of_bad_arguments(x64: None) -> None:
 def test_multi_type_names_the_type_and_the_row_that_is_not_finite() -> None:
     good = data.Pos(pos=jnp.zeros((5, 3)), num=3)
     bad = jnp.zeros((5, 3)).at[2, 1].set(jnp.nan)
-    with pytest.raises(oracles.RUN_TIME_ERROR, match="type 1.*row 2 |row 2 .*type 1"):
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"type 1.*row 2 |row 2 .*type 1"):
         jax.block_until_ready(tree.zsort_and_tree_multi_type((good, bad)))
 
 
