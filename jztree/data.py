@@ -116,8 +116,13 @@ class RankIdx(NamedTuple):
 
 
 def get_pos(part: Any) -> Any:
-    """The positions of a particle class, or ``part`` itself if it is an array of positions."""
-    return part.pos if hasattr(part, "pos") else part
+    """The positions of a particle class, or ``part`` itself if it is an array. Raises TypeError if it is neither."""
+    pos = part.pos if hasattr(part, "pos") else part
+    if not (hasattr(pos, "shape") and hasattr(pos, "dtype")):
+        raise TypeError(
+            f"particles must be an array of positions (n, d), or an object with such an array as pos, not {type(pos)}."
+        )
+    return pos
 
 
 def get_num(part: Any) -> Any:

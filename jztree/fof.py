@@ -21,6 +21,8 @@ from .tree import (
     check_box,
     check_num,
     check_positions,
+    check_range,
+    check_real,
     exact_box_argument,
     permute_particles,
     sort_and_build,
@@ -107,14 +109,16 @@ def _labels(
 
 def check_rlink(rlink: Any, box: Exact) -> Exact:
     """``rlink`` as an exact number; ValueError in words if it cannot be a linking length for this box."""
-    if not isinstance(rlink, Exact) and np.shape(rlink) != ():
+    if isinstance(rlink, Exact):
+        return rlink
+    if np.shape(rlink) != ():
         raise ValueError(f"rlink is one length for all particles; its shape is {np.shape(rlink)}.")
-    length = exact(rlink, ())
-    if not is_concrete(length):
-        return length
-    value = float(exact_to_float(length))
+    if not is_concrete(rlink):
+        return exact(rlink, ())
+    value = float(check_real(rlink, "rlink"))
     if not (np.isfinite(value) and value >= 0):
         raise ValueError(f"the linking length rlink is {value:g}; it must be finite and not negative.")
+    check_range(np.asarray(value), "rlink")
     if is_concrete(box):
         periodic = [float(side) for side in exact_to_float(box) if side > 0]
         if periodic and value > min(periodic) / 2:
@@ -122,13 +126,14 @@ def check_rlink(rlink: Any, box: Exact) -> Exact:
                 f"the linking length rlink is {value:g}, more than half the periodic box length {min(periodic):g}, so "
                 "that nearest images do not decide links; use a smaller rlink or boxsize=0."
             )
-    return length
+    return exact(value, ())
 
 
 def _catalogue(grouped: Any, ngroups: jax.Array, count: jax.Array, offset: jax.Array, box: Exact) -> FofCatalogue:
     mass, vel = getattr(grouped, "mass", None), getattr(grouped, "vel", None)
     pos = get_pos(grouped)
-    dtype = jnp.result_type(pos, *(jnp.asarray(x).dtype for x in (mass, vel) if x is not None))
+    # A plain number has no dtype of its own, so it does not widen that of the particles.
+    dtype = jnp.result_type(pos, *(x for x in (mass, vel) if x is not None))
     if mass is not None:
         mass = jnp.asarray(mass, dtype).reshape(-1)
         if mass.shape[0] not in (1, pos.shape[0]):

@@ -25,8 +25,8 @@ from .config import copy_config
 class Exact:
     """Float64 numbers as sums of words that JAX can carry.
 
-    words: ``(..., 3)`` float32 or ``(..., 1)`` float64; the number is the sum over the last axis, taken in float64.
-        Three float32 hold the 53 bits of a float64.
+    words: ``(..., 3)`` float32 or, in 64-bit mode, ``(..., 1)`` float64; the number is the sum over the last axis,
+        taken in float64. Three float32 hold the 53 bits of a float64, if it is in their range.
     """
 
     words: jax.Array | np.ndarray
@@ -61,12 +61,13 @@ def exact(value: Any, shape: tuple[int, ...]) -> Exact:
             return Exact(traced[..., None])
         first = traced.astype(jnp.float32)
         return Exact(jnp.stack([first, jnp.zeros_like(first), jnp.zeros_like(first)], axis=-1))
-    rest = np.broadcast_to(np.asarray(value, np.float64), shape)
-    words = []
-    with np.errstate(over="ignore", invalid="ignore"):
-        for _ in range(3):
-            words.append(rest.astype(np.float32))
-            rest = rest - words[-1]
+    number = np.broadcast_to(np.asarray(value, np.float64), shape)
+    if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
+        return Exact(number[..., None])
+    words = [number.astype(np.float32)]
+    for _ in range(2):
+        number = np.where(np.isfinite(words[-1]), number - words[-1], 0)
+        words.append(number.astype(np.float32))
     return Exact(np.stack(words, axis=-1))
 
 

@@ -321,4 +321,6 @@ def _gather_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[An
 
 @_differentiable_scatter.defjvp
 def _scatter_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
-    return _differentiable_scatter(*primals), jnp.zeros_like(tangents[0]).at[primals[1]].set(tangents[0])
+    return _differentiable_scatter(*primals), jnp.zeros_like(tangents[0]).at[primals[1]].set(
+        tangents[0], unique_indices=True
+    )

@@ -204,28 +204,30 @@ def _radii_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax
     query, pos, box, rad, idx = primals
     query_dot, pos_dot, box_dot = tangents[:3]
     length = jnp.asarray(box, pos.dtype)
-    difference = query[:, None, :] - _take(pos, idx)
-    images = jnp.where(length > 0, jnp.round(difference / jnp.where(length > 0, length, 1)), 0)
-    # Plain indexing, because what is linear in the tangents has to be transposed for reverse mode.
-    pos_dot = pos_dot[jnp.maximum(idx, 0)]
-    difference_dot = query_dot[:, None, :] - pos_dot - images * jnp.asarray(box_dot, pos.dtype)
-    dot = jnp.sum((difference - images * length) * difference_dot, axis=-1)
+    rad = _radii(query, pos, box, rad, idx)  # the derivative of the derivative needs it too
     apart = (rad > 0) & (idx >= 0)
-    return rad, jnp.where(apart, dot / jnp.where(apart, rad, 1), 0)
+    # Plain indexing, because what is linear in the tangents has to be transposed for reverse mode.
+    rows = jnp.maximum(idx, 0)
+    # Rows that hold no particles may hold anything; zeros there keep it from the sums over all rows.
+    difference = jnp.where(apart[..., None], query[:, None, :] - pos[rows], 0)
+    images = jnp.where(length > 0, jnp.round(difference / jnp.where(length > 0, length, 1)), 0)
+    direction = (difference - images * length) / jnp.where(apart, rad, 1)[..., None]
+    difference_dot = query_dot[:, None, :] - pos_dot[rows] - images * jnp.asarray(box_dot, pos.dtype)
+    return rad, jnp.sum(direction * jnp.where(apart[..., None], difference_dot, 0), axis=-1)
 
 
 def _parse_result(result: str, part: Any, reduce_func: Any) -> list[str]:
     """The words of ``result``; names of fields may contain ``_`` themselves, so the longest known word is taken."""
     fields = [name for name in getattr(part, "__dataclass_fields__", {}) if name not in ("num", "num_total")]
     known = sorted([*_WORDS, *fields], key=len, reverse=True)
-    words, rest = [], result if isinstance(result, str) else ""
+    words, rest = [], f"_{result}" if isinstance(result, str) else "_"
     while rest:
-        word = next((w for w in known if rest == w or rest.startswith(w + "_")), None)
+        word = next((w for w in known if rest == f"_{w}" or rest.startswith(f"_{w}_")), None)
         if word is None:
             break
         words.append(word)
         rest = rest[len(word) + 1 :]
-    if rest or not words:
+    if rest:
         raise ValueError(
             f"result is {result!r}; it must be words joined by '_' out of {', '.join([*_WORDS, *fields])}."
         )

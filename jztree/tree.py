@@ -131,8 +131,6 @@ def plane_sizes(n: int, cfg: TreeConfig) -> tuple[int, ...]:
 
 def check_positions(pos: Any, what: str = "positions", max_dims: int = MAX_DIMS) -> jax.Array:
     """``pos`` as a JAX array; TypeError or ValueError in words if it is not ``(n, d)`` float32 or float64."""
-    if not hasattr(pos, "dtype"):
-        pos = np.asarray(pos)
     if pos.dtype not in (jnp.float32, jnp.float64):
         raise TypeError(f"{what} must be float32 or float64, not {pos.dtype}; convert them with .astype('float32').")
     if np.ndim(pos) != 2 or not 1 <= pos.shape[1] <= max_dims:
@@ -145,9 +143,29 @@ def check_positions(pos: Any, what: str = "positions", max_dims: int = MAX_DIMS)
 def check_num(part: Any, what: str = "num") -> Any:
     """``num`` of ``part``; ValueError in words if it is known and not between 0 and the number of rows."""
     num, n = get_num(part), get_pos(part).shape[0]
-    if is_concrete(num) and (np.ndim(num) != 0 or not 0 <= int(num) <= n):
+    if np.ndim(num) != 0 or not np.issubdtype(jnp.result_type(num), np.integer):
+        raise TypeError(f"{what} is {num}; it counts the rows that hold particles, so it must be one integer.")
+    if is_concrete(num) and not 0 <= int(num) <= n:
         raise ValueError(f"{what} is {num}; it counts the rows that hold particles, so it must be from 0 to {n}.")
     return num
+
+
+def check_real(value: Any, what: str) -> np.ndarray:
+    """``value`` as float64 NumPy numbers; TypeError in words if it is not made of real numbers."""
+    array = np.asarray(value)
+    if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
+        raise TypeError(f"{what} is {value!r}; it must be a real number or an array of such.")
+    return array.astype(np.float64)
+
+
+def check_range(value: np.ndarray, what: str) -> None:
+    """ValueError in words if a length is beyond what JAX can carry in the mode it is in."""
+    widest = jax.dtypes.canonicalize_dtype(np.float64)
+    if np.any(np.abs(value) > np.finfo(widest).max):
+        raise ValueError(
+            f"{what} is {value}, beyond the range of float32; choose another unit of length, or switch on "
+            "jax_enable_x64."
+        )
 
 
 def check_box(boxsize: Any, dims: int) -> Exact:
@@ -161,9 +179,10 @@ def check_box(boxsize: Any, dims: int) -> Exact:
             f"boxsize must be one length or {dims}, one a dimension (0 where open); its shape is {np.shape(boxsize)}."
         )
     if is_concrete(boxsize):
-        lengths = np.asarray(boxsize, np.float64)
+        lengths = check_real(boxsize, "boxsize")
         if not (np.all(np.isfinite(lengths)) and np.all(lengths >= 0)):
             raise ValueError(f"boxsize is {boxsize}; lengths must be finite and positive, or 0 where open.")
+        check_range(lengths, "boxsize")
     return exact(boxsize, (dims,))
 
 

@@ -54,8 +54,10 @@ struct LinkRule {
     }
     double surely = std::max(0., length * (1 - 16 * epsilon) - rounding);
     double possibly = length * (1 + 16 * epsilon) + rounding;
-    surely2 = static_cast<T>(surely * surely) * below_one<T>;
-    possibly2 = static_cast<T>(possibly * possibly) * above_one<T>;
+    // Squares that vanish are off by less than the smallest normal number each.
+    constexpr T vanishing = D * std::numeric_limits<T>::min();
+    surely2 = static_cast<T>(surely * surely) * below_one<T> - vanishing;
+    possibly2 = static_cast<T>(possibly * possibly) * above_one<T> + vanishing;
   }
 
   // distance2: the scaled squared distance as computed, at most possibly2.
@@ -348,17 +350,13 @@ void write_mapped_labels(const Parallel& parallel, UnionFind& sets, const int32_
 }
 
 template <int D>
-std::string check_lengths(double rlink, const double* period) {
+std::string check_rlink(double rlink, const double* period) {
   if (!(rlink >= 0) || std::isinf(rlink))
     return "the linking length rlink is " + number(rlink) + "; it must be finite and not negative.";
-  for (int d = 0; d < D; ++d) {
-    if (!(period[d] >= 0) || std::isinf(period[d]))
-      return "boxsize[" + std::to_string(d) + "] is " + number(period[d]) +
-             "; a length must be finite and positive, or 0 for an open dimension.";
+  for (int d = 0; d < D; ++d)
     if (period[d] > 0 && rlink > period[d] / 2)
-      return "the linking length " + number(rlink) + " is more than half the periodic box length " + number(period[d]) +
-             ", so that nearest images do not decide links; use a smaller rlink or boxsize=0.";
-  }
+      return "the linking length rlink is " + number(rlink) + ", more than half the periodic box length " +
+             number(period[d]) + ", so that nearest images do not decide links; use a smaller rlink or boxsize=0.";
   return {};
 }
 
@@ -377,7 +375,8 @@ ffi::Error fof(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
         !fits(particle_splits, layout.splits()) || !fits(lower, layout.nodes() * D) ||
         !fits(upper, layout.nodes() * D) || !fits(*label, n) || (rows.element_count() != 0 && !fits(rows, n)))
       return invalid("fof was called with arrays that do not fit together.");
-    if (std::string wrong = check_lengths<D>(length, period); !wrong.empty()) return invalid(wrong);
+    if (std::string wrong = check_box(period, D); !wrong.empty()) return invalid(wrong);
+    if (std::string wrong = check_rlink<D>(length, period); !wrong.empty()) return invalid(wrong);
     Parallel parallel(pool);
     TreeArrays<D, T> tree{pos.typed_data<T>(),
                           read_count(num, n),
@@ -386,7 +385,7 @@ ffi::Error fof(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
                           lower.typed_data<T>(),
                           upper.typed_data<T>(),
                           layout};
-    Scale<D, T> scale(period, {&tree});
+    Scale<D, T> scale(period, tree, tree);
     StagedTree<D, T> staged(parallel, tree, scale);
     if (!staged.consistent())
       return invalid(

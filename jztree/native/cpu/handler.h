@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -51,6 +52,15 @@ inline bool read_exact(const ffi::AnyBuffer& words, int64_t count, double* out) 
     }
   }
   return true;
+}
+
+// What is wrong with box lengths whose values were not known when the function was traced; empty if nothing.
+inline std::string check_box(const double* period, int dims) {
+  for (int d = 0; d < dims; ++d)
+    if (!(period[d] >= 0) || std::isinf(period[d]))
+      return "boxsize is " + number(period[d]) + " in dimension " + std::to_string(d) +
+             "; lengths must be finite and positive, or 0 where open.";
+  return {};
 }
 
 inline int64_t read_count(const ffi::Buffer<ffi::S32>& num, int64_t rows) {

@@ -31,6 +31,7 @@ struct TreeArrays {
   TreeLayout layout;
 };
 
+// The common scale of two hierarchies whose distances are wanted (twice the same one, for distances within it).
 template <int D, typename T>
 struct Scale {
   T factor, inverse;
@@ -39,25 +40,18 @@ struct Scale {
   double raw_period[D];
   bool periodic;  // in any dimension
 
-  // trees: all hierarchies whose distances are wanted together.
-  Scale(const double* box, std::initializer_list<const TreeArrays<D, T>*> trees) {
+  template <typename From>
+  Scale(const double* box, const TreeArrays<D, From>& a, const TreeArrays<D, From>& b) {
     double extent = 0;
     periodic = false;
     for (int d = 0; d < D; ++d) {
       raw_period[d] = box[d];
       periodic |= box[d] > 0;
-      extent = std::max(extent, box[d] > 0 ? box[d] : open_extent(d, trees));
+      extent = std::max(extent, box[d] > 0 ? box[d] : open_extent(d, a, b));
     }
-    constexpr int limit = std::is_same<T, float>::value ? 100 : 1000;
-    int exponent = 0;
-    if (!std::isfinite(extent)) {
-      exponent = limit;
-    } else if (extent > 0) {
-      std::frexp(extent, &exponent);
-    }
-    exponent = std::max(-limit, std::min(limit, exponent));
-    factor = static_cast<T>(std::ldexp(1., -exponent));
-    inverse = static_cast<T>(std::ldexp(1., exponent));
+    int exponent = scale_exponent(extent);
+    factor = static_cast<T>(std::ldexp(1., exponent));
+    inverse = static_cast<T>(std::ldexp(1., -exponent));
     for (int d = 0; d < D; ++d) {
       T length = static_cast<T>(box[d]);
       period[d] = box[d] > 0 ? length * factor : std::numeric_limits<T>::infinity();
@@ -66,9 +60,22 @@ struct Scale {
   }
 
  private:
-  static double open_extent(int d, std::initializer_list<const TreeArrays<D, T>*> trees) {
+  // Extents are scaled to 2^40 (float64: 2^400), which leaves room for the squares above and far more below, where
+  // distances may be many orders of magnitude smaller than the extent.
+  static int scale_exponent(double extent) {
+    constexpr bool narrow = std::is_same<T, float>::value;
+    constexpr int limit = narrow ? 100 : 1000, target = narrow ? 40 : 400;
+    if (!(extent > 0)) return 0;
+    if (!std::isfinite(extent)) return -limit;
+    int exponent = 0;
+    std::frexp(extent, &exponent);
+    return std::max(-limit, std::min(limit, target - exponent));
+  }
+
+  template <typename From>
+  static double open_extent(int d, const TreeArrays<D, From>& a, const TreeArrays<D, From>& b) {
     double low = std::numeric_limits<double>::infinity(), high = -low;
-    for (const TreeArrays<D, T>* tree : trees)
+    for (const TreeArrays<D, From>* tree : {&a, &b})
       for (int64_t node = tree->layout.starts.back() - tree->layout.sizes.back(); node < tree->layout.nodes(); ++node) {
         low = std::min(low, static_cast<double>(tree->lower[node * D + d]));
         high = std::max(high, static_cast<double>(tree->upper[node * D + d]));
@@ -83,7 +90,9 @@ class StagedTree {
   T* x[D];              // [row]
   T *low[D], *high[D];  // [node], all planes
 
-  StagedTree(const Parallel& parallel, const TreeArrays<D, T>& tree, const Scale<D, T>& scale)
+  // From: the dtype of the positions, which T may be wider than.
+  template <typename From>
+  StagedTree(const Parallel& parallel, const TreeArrays<D, From>& tree, const Scale<D, T>& scale)
       : layout_(tree.layout), splits_(tree.splits), particle_splits_(tree.particle_splits) {
     int64_t rows = tree.num + lanes, nodes = layout_.nodes() + lanes;
     storage_.reset(new T[static_cast<size_t>(D * (rows + 2 * nodes))]);
@@ -133,26 +142,28 @@ class StagedTree {
     return good;
   }
 
-  void stage_nodes(const Parallel& parallel, const TreeArrays<D, T>& tree, const Scale<D, T>& scale) {
+  template <typename From>
+  void stage_nodes(const Parallel& parallel, const TreeArrays<D, From>& tree, const Scale<D, T>& scale) {
     parallel.blocks(layout_.nodes(), 1 << 13, [&](int64_t begin, int64_t end) {
       for (int64_t node = begin; node < end; ++node)
         for (int d = 0; d < D; ++d) {
-          low[d][node] = tree.lower[node * D + d] * scale.factor;
-          high[d][node] = tree.upper[node * D + d] * scale.factor;
+          low[d][node] = static_cast<T>(tree.lower[node * D + d]) * scale.factor;
+          high[d][node] = static_cast<T>(tree.upper[node * D + d]) * scale.factor;
         }
     });
   }
 
-  void stage_rows(const Parallel& parallel, const TreeArrays<D, T>& tree, const Scale<D, T>& scale) {
+  template <typename From>
+  void stage_rows(const Parallel& parallel, const TreeArrays<D, From>& tree, const Scale<D, T>& scale) {
     parallel.blocks(leaves(), 1 << 10, [&](int64_t begin, int64_t end) {
       bool inside = true, moved = false;
       for (int64_t leaf = begin; leaf < end; ++leaf)
         for (int64_t row = leaf_row(leaf); row < leaf_row(leaf + 1); ++row)
           for (int d = 0; d < D; ++d) {
-            T given = tree.pos[row * D + d], wrapped = wrap(given, scale.raw_period[d]);
+            From given = tree.pos[row * D + d], wrapped = wrap(given, scale.raw_period[d]);
             moved |= wrapped != given;
             inside &= wrapped >= tree.lower[leaf * D + d] && wrapped <= tree.upper[leaf * D + d];
-            x[d][row] = wrapped * scale.factor;
+            x[d][row] = static_cast<T>(wrapped) * scale.factor;
           }
       if (!inside) consistent_.store(false, std::memory_order_relaxed);
       if (moved) wrapped_.store(true, std::memory_order_relaxed);

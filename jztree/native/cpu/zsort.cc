@@ -148,6 +148,7 @@ ffi::Error zsort(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32>
     if (!read_exact(box, D, period) || lower.element_count() != D || upper.element_count() != D ||
         static_cast<int64_t>(order->element_count()) != n)
       return invalid("zsort was called with arrays that do not fit together.");
+    if (std::string wrong = check_box(period, D); !wrong.empty()) return invalid(wrong);
     KeyGrid<D> grid(lower.typed_data<T>(), upper.typed_data<T>(), period);
     zsort_rows<D>(Parallel(pool), pos.typed_data<T>(), read_count(num, n), n, grid,
                   reinterpret_cast<uint32_t*>(order->typed_data()));
@@ -168,6 +169,7 @@ ffi::Error search(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32
         query.element_type() != pos.element_type() || lower.element_count() != D || upper.element_count() != D ||
         static_cast<int64_t>(row->element_count()) != shape[0])
       return invalid("search was called with arrays that do not fit together.");
+    if (std::string wrong = check_box(period, D); !wrong.empty()) return invalid(wrong);
     const T *sorted = pos.typed_data<T>(), *wanted = query.typed_data<T>();
     int32_t* out = row->typed_data();
     KeyGrid<D> grid(lower.typed_data<T>(), upper.typed_data<T>(), period);
