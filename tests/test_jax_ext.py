@@ -23,9 +23,10 @@ def test_known_numbers_lose_no_bit(number: float) -> None:
     assert exact_to_float(exact(np.float64(number), ())) == number
 
 
-@pytest.mark.parametrize("number", [1e-60, 1e-300, 0.1 * 2.0**-100, 1e39, 1e300])
-def test_known_numbers_beyond_the_range_of_float32_lose_no_bit(number: float) -> None:
+@pytest.mark.parametrize("number", [*NUMBERS, 1e-60, 1e-300, 0.1 * 2.0**-100, 1e39, 1e300])
+def test_known_numbers_of_any_size_lose_no_bit_with_64_bit_types(number: float, x64: None) -> None:
     assert exact_to_float(exact(number, ())) == number
+    assert exact_to_float(jax.jit(lambda value: value)(exact(number, ()))) == number
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf], ids=str)

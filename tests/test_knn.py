@@ -752,6 +752,17 @@ def test_bad_box(search: Any, box: Any) -> None:
     assert oracles.one_sentence(error)
 
 
+@pytest.mark.parametrize("box", [1e39, 1e300, 1e-50, 1e-300, 1e-41], ids=str)
+def test_box_beyond_the_range_of_float32_is_refused_or_right_but_not_taken_as_open(box: float) -> None:
+    pos = oracles.uniform(40, 3)
+    try:
+        rad = knn(jnp.asarray(pos), 3, boxsize=box, result="rad")
+    except ValueError:
+        return
+    expected = np.sqrt(np.sort(oracles.squared_distances(pos, pos, box), axis=1)[:, :3])
+    np.testing.assert_allclose(rad, expected, rtol=1e-6, atol=1e-30)
+
+
 @pytest.mark.parametrize("box", [-1.0, np.nan, np.inf], ids=str)
 def test_bad_traced_box(box: float) -> None:
     pos = jnp.asarray(oracles.uniform(40, 3))
