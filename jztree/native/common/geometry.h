@@ -7,13 +7,23 @@
 
 namespace jztree {
 
+// Of numbers, or lane by lane of vectors.
+template <typename V>
+inline V larger(const V& a, const V& b) {
+  return a > b ? a : b;
+}
+template <typename V>
+inline V smaller(const V& a, const V& b) {
+  return a < b ? a : b;
+}
+
 // Smallest distance between [alow, ahigh] and [blow, bhigh] in one dimension: straight, or around the periodic
 // boundary.
-template <typename T>
-inline T interval_gap(T alow, T ahigh, T blow, T bhigh, T period) {
-  T straight = std::max(std::max(blow - ahigh, alow - bhigh), T{0});
-  T around = std::max(period - (std::max(ahigh, bhigh) - std::min(alow, blow)), T{0});
-  return std::min(straight, around);
+template <typename V>
+inline V interval_gap(const V& alow, const V& ahigh, const V& blow, const V& bhigh, const V& period) {
+  V straight = larger<V>(larger<V>(blow - ahigh, alow - bhigh), V{});
+  V around = larger<V>(period - (larger<V>(ahigh, bhigh) - smaller<V>(alow, blow)), V{});
+  return smaller<V>(straight, around);
 }
 
 // At least the largest distance between a point of the one and a point of the other interval.
@@ -43,18 +53,19 @@ inline Image nearest_image(T qlow, T qhigh, T xlow, T xhigh, T period) {
   return Image::depends;
 }
 
-// x moved down by a period that need not be a number of type T: `rest` is what rounding took off it.
-template <typename T>
-inline T shifted_down(T x, T period, T rest) {
+// x moved down by a period that need not be a number of its type: `rest` is what rounding took off it.
+template <typename V>
+inline V shifted_down(const V& x, const V& period, const V& rest) {
   return (x - period) - rest;
 }
 
 // The difference q - x to the nearest image where that has to be decided pair by pair.
-template <typename T>
-inline T wrapped_difference(T q, T x, T period, T rest) {
-  T difference = q - x, half = period / 2;
-  T query_shifted = shifted_down(q, period, rest) - x, source_shifted = q - shifted_down(x, period, rest);
-  return difference > half ? query_shifted : difference < -half ? source_shifted : difference;
+template <typename V>
+inline V wrapped_difference(const V& q, const V& x, const V& period, const V& rest) {
+  V difference = q - x, half = period / 2;
+  V query_shifted = shifted_down<V>(q, period, rest) - x, source_shifted = q - shifted_down<V>(x, period, rest);
+  V upper = difference > half ? query_shifted : difference;
+  return difference < -half ? source_shifted : upper;
 }
 
 }  // namespace jztree

@@ -202,11 +202,11 @@ class Linker {
       for (int64_t i = 0; i < count; ++i) local_[static_cast<size_t>(i)] = i;
       int64_t sets = count;
       for (int64_t i = 0; i + 1 < count && sets > 1; ++i) {
-        const T* distance2 = distances_.distances(tree_, first + i, rule_.possibly2);
-        if (!distance2) continue;
-        for (int64_t j = i + 1; j < count; ++j)
-          if (distance2[j] <= rule_.possibly2 && rule_.linked(distance2[j], first + i, first + j))
-            sets -= unite_local(i, j);
+        int64_t near = distances_.find_near(tree_, first + i, rule_.possibly2);
+        for (int64_t n = 0; n < near; ++n) {
+          int64_t j = distances_.near_place()[n];
+          if (j > i && rule_.linked(distances_.near_distance2()[n], first + i, first + j)) sets -= unite_local(i, j);
+        }
       }
       for (int64_t i = 0; i < count; ++i) sets_.set(first + i, first + find_local(i));
       return sets;
@@ -288,10 +288,10 @@ class Linker {
       for (int64_t i = 0; i < count; ++i) {
         if (near[i] > rule_.possibly2) continue;
         if (to_root >= 0 && sets_.find(begin + i) == sets_.find(to_root)) continue;
-        const T* distance2 = distances_.distances(tree_, begin + i, rule_.possibly2);
-        if (!distance2) continue;
-        for (int64_t j = 0; j < distances_.count(); ++j) {
-          if (distance2[j] > rule_.possibly2 || !rule_.linked(distance2[j], begin + i, first + j)) continue;
+        int64_t found = distances_.find_near(tree_, begin + i, rule_.possibly2);
+        for (int64_t n = 0; n < found; ++n) {
+          int64_t j = distances_.near_place()[n];
+          if (!rule_.linked(distances_.near_distance2()[n], begin + i, first + j)) continue;
           sets_.unite(begin + i, first + j);
           if (from_one && to_root >= 0) return true;
           if (to_root >= 0) break;

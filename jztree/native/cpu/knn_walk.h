@@ -187,18 +187,15 @@ class Walk {
 
   void visit_leaf(int64_t leaf) {
     leaf_distances_.set_leaf(sources_, leaf, low_, high_);
-    int64_t first = leaf_distances_.first(), count = leaf_distances_.count();
+    int64_t first = leaf_distances_.first();
     const T* box_distance2 = leaf_distances_.box_distances(queries_, begin_, count_);
     bool changed = false;
     for (int64_t q = 0; q < count_; ++q) {
       T radius2 = radius2_[static_cast<size_t>(q)];
       if (box_distance2[q] > radius2) continue;
-      T* distance2 = leaf_distances_.distances(queries_, begin_ + q, radius2);
-      if (!distance2) continue;
+      int64_t near = leaf_distances_.find_near(queries_, begin_ + q, radius2);
       // A query's own row is in its list already.
-      int64_t own = begin_ + q - first;
-      if (self_ && own >= 0 && own < count) distance2[own] = std::numeric_limits<T>::infinity();
-      int64_t packed = pack(distance2, first, count, radius2);
+      int64_t packed = pack(near, first, self_ ? begin_ + q : -1);
       if (packed == 0) continue;
       absorb(q, packed_.data(), packed);
       changed = true;
@@ -206,12 +203,15 @@ class Walk {
     if (changed) worst_ = *std::max_element(bound_.begin(), bound_.end());
   }
 
-  // Packs the leaf's candidates within radius2 into packed_, without branches, and returns their number.
-  int64_t pack(const T* distance2, int64_t first, int64_t count, T radius2) {
+  // Packs what the last call found into packed_, except the row `own`, and returns the number.
+  int64_t pack(int64_t near, int64_t first, int64_t own) {
+    const T* distance2 = leaf_distances_.near_distance2();
+    const int32_t* place = leaf_distances_.near_place();
     int64_t packed = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      packed_[static_cast<size_t>(packed)] = make_candidate<T>(distance2[i], static_cast<uint32_t>(first + i + 1));
-      packed += distance2[i] <= radius2;
+    for (int64_t i = 0; i < near; ++i) {
+      int64_t row = first + place[i];
+      packed_[static_cast<size_t>(packed)] = make_candidate<T>(distance2[i], static_cast<uint32_t>(row + 1));
+      packed += row != own;
     }
     return packed;
   }

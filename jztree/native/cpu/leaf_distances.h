@@ -1,6 +1,7 @@
 // Distances between a group of particles and the nodes and leaves of a staged hierarchy, in vector loops.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -14,16 +15,17 @@ namespace jztree {
 template <int D, typename T>
 inline void node_distances(const StagedTree<D, T>& tree, const T* low, const T* high, const T* gap_period,
                            int64_t first, int64_t count, T* out) {
+  using V = Lanes<T>;
   for (int64_t block = 0; block < count; block += lanes) {
-    T sum[lanes] = {};
+    V sum{};
     for (int d = 0; d < D; ++d) {
-      const T *node_low = tree.low[d] + first + block, *node_high = tree.high[d] + first + block;
-      for (int64_t i = 0; i < lanes; ++i) {
-        T gap = interval_gap(low[d], high[d], node_low[i], node_high[i], gap_period[d]);
-        sum[i] += gap * gap;
-      }
+      V node_low, node_high;
+      load(tree.low[d] + first + block, node_low);
+      load(tree.high[d] + first + block, node_high);
+      V gap = interval_gap<V>(V{} + low[d], V{} + high[d], node_low, node_high, V{} + gap_period[d]);
+      sum += gap * gap;
     }
-    for (int64_t i = 0; i < lanes; ++i) out[block + i] = sum[i] * below_one<T>;
+    store<T>(sum * below_one<T>, out + block);
   }
 }
 
@@ -33,7 +35,7 @@ class LeafDistances {
  public:
   // most: the largest number of particles in a group or a leaf.
   LeafDistances(const Scale<D, T>& scale, int64_t most)
-      : scale_(scale), distance2_(padded(most)), box_distance2_(padded(most)) {
+      : scale_(scale), near_distance2_(padded(most)), box_distance2_(padded(most)), near_place_(padded(most)) {
     for (int d = 0; d < D; ++d) {
       shifted_[d].resize(padded(most));
       // "Around the boundary" is rounded in the last bit of the period, which a factor on the gap does not cover.
@@ -63,30 +65,30 @@ class LeafDistances {
 
   // Lower bounds of the squared distance of the query rows [begin, begin + count) to the leaf's box.
   const T* box_distances(const StagedTree<D, T>& queries, int64_t begin, int64_t count) {
+    using V = Lanes<T>;
     for (int64_t block = 0; block < count; block += lanes) {
-      T sum[lanes] = {};
+      V sum{};
       for (int d = 0; d < D; ++d) {
-        const T* x = queries.x[d] + begin + block;
-        T low = sources_->low[d][leaf_], high = sources_->high[d][leaf_];
-        for (int64_t i = 0; i < lanes; ++i) {
-          T gap = interval_gap(x[i], x[i], low, high, gap_period_[d]);
-          sum[i] += gap * gap;
-        }
+        V x;
+        load(queries.x[d] + begin + block, x);
+        V low = V{} + sources_->low[d][leaf_], high = V{} + sources_->high[d][leaf_];
+        V gap = interval_gap<V>(x, x, low, high, V{} + gap_period_[d]);
+        sum += gap * gap;
       }
-      T* out = box_distance2_.data() + block;
-      for (int64_t i = 0; i < lanes; ++i) out[i] = sum[i] * below_one<T>;
+      store<T>(sum * below_one<T>, box_distance2_.data() + block);
     }
     return box_distance2_.data();
   }
 
-  // Squared distances of one query row to the leaf's particles; null if none is within radius2. Whole blocks are
-  // computed, so what lies behind the leaf's last particle is to be left alone, and may be why the answer is not null.
-  T* distances(const StagedTree<D, T>& queries, int64_t row, T radius2) {
+  // Finds the leaf's particles within radius2 of a query row; they are near_distance2() and near_place() (counted from
+  // the leaf's first row, rising) until the next call. Returns their number.
+  int64_t find_near(const StagedTree<D, T>& queries, int64_t row, T radius2) {
     T at[D];
     for (int d = 0; d < D; ++d) at[d] = shifted_down(queries.x[d][row], query_shift_[d], query_shift_rest_[d]);
-    bool any = pairwise_ ? compute<true>(at, radius2) : compute<false>(at, radius2);
-    return any ? distance2_.data() : nullptr;
+    return pairwise_ ? collect<true>(at, radius2) : collect<false>(at, radius2);
   }
+  const T* near_distance2() const { return near_distance2_.data(); }
+  const int32_t* near_place() const { return near_place_.data(); }
 
  private:
   static size_t padded(int64_t count) { return static_cast<size_t>(count + lanes); }
@@ -111,29 +113,40 @@ class LeafDistances {
   }
 
   template <bool Pairwise>
-  bool compute(const T* at, T radius2) {
-    int any = 0;
+  int64_t collect(const T* at, T radius2) {
+    using V = Lanes<T>;
+    int64_t found = 0;
     for (int64_t block = 0; block < count_; block += lanes) {
-      T sum[lanes] = {};
+      V sum{};
       for (int d = 0; d < D; ++d) {
-        const T* source = x_[d] + block;
-        T here = at[d], period = scale_.period[d], rest = scale_.period_rest[d];
-        for (int64_t i = 0; i < lanes; ++i) {
-          T difference = Pairwise ? wrapped_difference(here, source[i], period, rest) : here - source[i];
-          sum[i] += difference * difference;
-        }
+        V x;
+        load(x_[d] + block, x);
+        V here = V{} + at[d];
+        V difference = here - x;
+        if (Pairwise) difference = wrapped_difference<V>(here, x, V{} + scale_.period[d], V{} + scale_.period_rest[d]);
+        sum += difference * difference;
       }
-      T* out = distance2_.data() + block;
-      for (int64_t i = 0; i < lanes; ++i) {
-        out[i] = sum[i];
-        any |= sum[i] <= radius2;
-      }
+      if (any_lane(sum <= radius2)) found = append(sum, block, radius2, found);
     }
-    return any != 0;
+    return found;
+  }
+
+  // Appends the lanes within radius2, without branches: which ones these are cannot be foretold.
+  int64_t append(const Lanes<T>& distance2, int64_t block, T radius2, int64_t found) {
+    T values[lanes];
+    store<T>(distance2, values);
+    int64_t used = std::min(lanes, count_ - block);
+    for (int64_t i = 0; i < used; ++i) {
+      near_distance2_[static_cast<size_t>(found)] = values[i];
+      near_place_[static_cast<size_t>(found)] = static_cast<int32_t>(block + i);
+      found += values[i] <= radius2;
+    }
+    return found;
   }
 
   const Scale<D, T>& scale_;
-  std::vector<T> distance2_, box_distance2_, shifted_[D];
+  std::vector<T> near_distance2_, box_distance2_, shifted_[D];
+  std::vector<int32_t> near_place_;
   T gap_period_[D];
   // The leaf at work.
   const StagedTree<D, T>* sources_ = nullptr;

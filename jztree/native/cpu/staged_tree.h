@@ -15,12 +15,10 @@
 #include "../common/geometry.h"
 #include "../common/morton.h"
 #include "../common/tree_layout.h"
+#include "lanes.h"
 #include "parallel.h"
 
 namespace jztree {
-
-// Vector loops read whole blocks of this many elements; arrays are padded so that the last block may be read.
-constexpr int64_t lanes = 16;
 
 template <int D, typename T>
 struct TreeArrays {
