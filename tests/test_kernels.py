@@ -120,8 +120,8 @@ def test_native_info() -> None:
     assert info["num_threads"] >= 1
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 2), (7,), (0,)], ids=str)
-@pytest.mark.parametrize("dtype_name", ["float32", "int8", "bool", "uint16", "complex64"])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2), (7,), (0,)], ids=str)
+@pytest.mark.parametrize("dtype_name", ["float32", "int8", "bool", "complex64"])
 def test_gather_and_scatter_move_whole_rows(dtype_name: str, shape: tuple[int, ...]) -> None:
     array = jnp.arange(20 * int(np.prod(shape))).reshape(20, *shape).astype(dtype_name)
     order = jnp.asarray(np.random.default_rng(1).permutation(20), jnp.int32)

@@ -245,6 +245,7 @@ def assert_invariants(th: tree.TreeHierarchy, pos: np.ndarray, num: int, box: An
         splits, rows = np.asarray(th.splits(plane)), np.asarray(th.particle_splits(plane))
         below = np.arange(num + 1) if plane == 0 else np.asarray(th.particle_splits(plane - 1))
         assert splits.shape == rows.shape == (nodes + 1,)
+        lower, upper = np.asarray(th.lower(plane)), np.asarray(th.upper(plane))
         assert splits[0] == 0
         assert splits[-1] == len(below) - 1
         assert (np.diff(splits) >= 0).all()
@@ -252,15 +253,15 @@ def assert_invariants(th: tree.TreeHierarchy, pos: np.ndarray, num: int, box: An
         np.testing.assert_array_equal(th.count(plane), np.diff(rows))
         for node in range(nodes):
             of_node = inside[rows[node] : rows[node + 1]]
-            low, high = th.lower(plane)[node], th.upper(plane)[node]
+            low, high = lower[node], upper[node]
             if len(of_node):
                 np.testing.assert_array_equal(low, of_node.min(axis=0))
                 np.testing.assert_array_equal(high, of_node.max(axis=0))
             else:
-                assert (np.asarray(low) == np.inf).all()
-                assert (np.asarray(high) == -np.inf).all()
+                assert (low == np.inf).all()
+                assert (high == -np.inf).all()
         full = np.asarray(th.count(plane)) > 0
-        low, high = (np.asarray(corner, np.float64)[full] for corner in (th.lower(plane), th.upper(plane)))
+        low, high = (corner.astype(np.float64)[full] for corner in (lower, upper))
         np.testing.assert_allclose(np.asarray(th.center(plane))[full], (low + high) / 2, rtol=1e-6)
         assert np.isnan(np.asarray(th.center(plane))[~full]).all()
 
@@ -275,7 +276,7 @@ CONFIGS = {
 @pytest.mark.parametrize("sample", SAMPLES)
 @pytest.mark.parametrize("cfg", CONFIGS)
 @pytest.mark.parametrize("box", BOXES)
-@pytest.mark.parametrize("dims", [1, 2, 3, 6])
+@pytest.mark.parametrize("dims", [1, 3, 6])
 def test_hierarchy_follows_the_window_rule(dims: int, box: str, cfg: str, sample: str) -> None:
     pos, length = SAMPLES[sample](N, dims), oracles.box_lengths(box, dims)
     posz, th = tree.zsort_and_tree(jnp.asarray(pos), CONFIGS[cfg], boxsize=length)
@@ -340,12 +341,13 @@ def test_masses_and_centres_of_mass_of_all_planes(mass: str, num: int | None, dt
     rtol = 4 * float(np.finfo(dtype).eps)
     for plane in range(th.num_planes):
         rows = np.asarray(th.particle_splits(plane))
+        node_mass, node_centre = np.asarray(th.mass(plane)), np.asarray(th.center_of_mass(plane))
         for node in range(th.num_nodes(plane)):
             part_of = slice(rows[node], rows[node + 1])
             total = weight[part_of].sum()
             centre = weight[part_of] @ inside[part_of] / total if total > 0 else np.zeros(3)
-            np.testing.assert_allclose(th.mass(plane)[node], total, rtol=rtol)
-            np.testing.assert_allclose(th.center_of_mass(plane)[node], centre, rtol=rtol)
+            np.testing.assert_allclose(node_mass[node], total, rtol=rtol)
+            np.testing.assert_allclose(node_centre[node], centre, rtol=rtol)
 
 
 def test_masses_have_to_be_asked_for() -> None:
@@ -475,17 +477,18 @@ def test_multi_type(box: Any, nums: tuple[Any, Any]) -> None:
             assert rows[plane][-1] == count
             below = np.arange(count + 1) if plane == 0 else rows[plane - 1]
             np.testing.assert_array_equal(rows[plane], below[np.asarray(th.splits(plane))])
+    positions = [np.asarray(part.pos) for part in parts]
     for plane in range(ths[0].num_planes):
-        np.testing.assert_array_equal(ths[0].lower(plane), ths[1].lower(plane))
-        for node in range(ths[0].num_nodes(plane)):
-            of_node = [
-                np.asarray(p.pos)[int(th.particle_splits(plane)[node]) : int(th.particle_splits(plane)[node + 1])]
-                for p, th in zip(parts, ths, strict=True)
-            ]
+        lower, upper = np.asarray(ths[0].lower(plane)), np.asarray(ths[0].upper(plane))
+        np.testing.assert_array_equal(lower, ths[1].lower(plane))
+        np.testing.assert_array_equal(upper, ths[1].upper(plane))
+        splits = [np.asarray(th.particle_splits(plane)) for th in ths]
+        for node in range(len(lower)):
+            of_node = [pos[rows[node] : rows[node + 1]] for pos, rows in zip(positions, splits, strict=True)]
             both = np.concatenate(of_node)
             if len(both):
-                np.testing.assert_array_equal(ths[0].lower(plane)[node], both.min(axis=0))
-                np.testing.assert_array_equal(ths[0].upper(plane)[node], both.max(axis=0))
+                np.testing.assert_array_equal(lower[node], both.min(axis=0))
+                np.testing.assert_array_equal(upper[node], both.max(axis=0))
 
 
 def test_multi_type_keeps_properties_and_jits() -> None:
