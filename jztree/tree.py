@@ -159,9 +159,9 @@ def check_real(value: Any, what: str) -> np.ndarray:
 
 
 def check_range(value: np.ndarray, what: str) -> None:
-    """ValueError in words if a length is beyond what JAX can carry in the mode it is in."""
-    widest = jax.dtypes.canonicalize_dtype(np.float64)
-    if np.any(np.abs(value) > np.finfo(widest).max):
+    """ValueError in words if a length is not 0 and beyond what JAX can carry in the mode it is in."""
+    widest = np.finfo(jax.dtypes.canonicalize_dtype(np.float64))
+    if np.any((value > widest.max) | ((value > 0) & (value < widest.tiny))):
         raise ValueError(
             f"{what} is {value}, beyond the range of float32; choose another unit of length, or switch on "
             "jax_enable_x64."

@@ -18,7 +18,6 @@ struct LaneTypes {
 template <typename T>
 using Lanes = typename LaneTypes<T>::Vector;
 
-// By reference, because passing vectors by value differs between instruction sets.
 template <typename T>
 inline void load(const T* from, Lanes<T>& to) {
   std::memcpy(&to, from, sizeof(to));
