@@ -118,7 +118,7 @@ def check_rlink(rlink: Any, box: Exact) -> Exact:
     value = float(check_real(rlink, "rlink"))
     if not (np.isfinite(value) and value >= 0):
         raise ValueError(f"the linking length rlink is {value:g}; it must be finite and not negative.")
-    check_range(np.asarray(value), "rlink")
+    check_range(np.asarray(value), "rlink", may_vanish=True)
     if is_concrete(box):
         periodic = [float(side) for side in exact_to_float(box) if side > 0]
         if periodic and value > min(periodic) / 2:

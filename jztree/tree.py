@@ -158,10 +158,13 @@ def check_real(value: Any, what: str) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def check_range(value: np.ndarray, what: str) -> None:
-    """ValueError in words if a length is not 0 and beyond what JAX can carry in the mode it is in."""
+def check_range(value: np.ndarray, what: str, may_vanish: bool = False) -> None:
+    """ValueError in words if a length is beyond what JAX can carry in the mode it is in.
+
+    may_vanish: one that is too small counts as 0.
+    """
     widest = np.finfo(jax.dtypes.canonicalize_dtype(np.float64))
-    if np.any((value > widest.max) | ((value > 0) & (value < widest.tiny))):
+    if np.any((value > widest.max) | ((value > 0) & (value < widest.tiny) & (not may_vanish))):
         raise ValueError(
             f"{what} is {value}, beyond the range of float32; choose another unit of length, or switch on "
             "jax_enable_x64."
