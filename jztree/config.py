@@ -32,6 +32,7 @@ def _options(cls: type[_T]) -> type[_T]:
 
     def checked_setattr(self: Any, name: str, value: Any) -> None:
         _check_name(made, names, name)
+        _check_value(made, name, value)
         if not name.startswith(_IGNORED):
             object.__setattr__(self, name, value)
 
@@ -45,6 +46,19 @@ def _check_name(cls: type, names: list[str], name: str) -> None:
         raise AttributeError(f"{cls.__name__} has no option {name!r}; it has {', '.join(names)}.")
 
 
+def _at_least(least: int, default: int) -> Any:
+    """A dataclass field for an integer of at least ``least``."""
+    return field(default=default, metadata={"least": least})
+
+
+def _check_value(cls: Any, name: str, value: Any) -> None:
+    """ValueError unless ``value`` is what `_at_least` asks for, if the option was made with it."""
+    option = cls.__dataclass_fields__.get(name)
+    least = None if option is None else option.metadata.get("least")
+    if least is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        raise ValueError(f"{cls.__name__}.{name} must be an integer of at least {least}, not {value!r}.")
+
+
 @_options
 class TreeConfig:
     """The shape of the plane hierarchy.
@@ -55,15 +69,9 @@ class TreeConfig:
     masses: also compute the mass and the centre of mass of every node, which costs one more pass over the particles.
     """
 
-    leaf_size: int = 24
-    fan_out: int = 8
+    leaf_size: int = _at_least(2, 24)
+    fan_out: int = _at_least(2, 8)
     masses: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("leaf_size", "fan_out"):
-            value, least = getattr(self, name), 2
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"TreeConfig.{name} must be an integer of at least {least}, not {value!r}.")
 
 
 @_options
@@ -83,11 +91,7 @@ class CatalogueConfig:
     npart_min: groups with fewer particles get no catalogue row. The catalogue has room for ``n // npart_min`` groups.
     """
 
-    npart_min: int = 20
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.npart_min, int) or self.npart_min < 1:
-            raise ValueError(f"CatalogueConfig.npart_min must be an integer of at least 1, not {self.npart_min!r}.")
+    npart_min: int = _at_least(1, 20)
 
 
 @_options

@@ -10,6 +10,7 @@ is traced. The cost is that of sorting, O(n), plus one pass.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,9 +35,7 @@ __all__ = [
 
 MAX_DIMS = 8
 _TOP_PLANE_NODES = 64
-_NOT_FINITE = (
-    "row {0} of the positions is NaN or infinite; remove such particles, or set num to leave out rows at the end."
-)
+_NOT_FINITE = "row {0} of %s is NaN or infinite; remove such particles, or set num to leave out rows at the end."
 
 
 @jax.tree_util.register_dataclass
@@ -189,10 +188,10 @@ def check_box(boxsize: Any, dims: int) -> Exact:
     return exact(boxsize, (dims,))
 
 
-def _checked_bounds(pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _checked_bounds(pos: jax.Array, num: Any, what: str = "the positions") -> tuple[jax.Array, jax.Array, jax.Array]:
     """Bounding box of ``pos``, and ``num``, which raises at run time if a row is not finite."""
     lower, upper, bad = kernels.bounds(pos, num)
-    return lower, upper, kernels.check(num, bad >= 0, [bad], _NOT_FINITE)
+    return lower, upper, kernels.check(num, bad >= 0, [bad], _NOT_FINITE % what)
 
 
 def permute_particles(part: Any, index: jax.Array) -> Any:
@@ -337,17 +336,22 @@ def zsort_and_tree_multi_type(
         raise ValueError(f"all types need one dtype and number of dimensions, and one type at least; given: {kinds}.")
     if cfg.masses:
         raise ValueError("TreeConfig(masses=True) is for one type; build a hierarchy a type to have its masses.")
+    box = check_box(boxsize, positions[0].shape[1])
+    bounds = [
+        _checked_bounds(pos, check_num(part), f"the positions of type {i}")
+        for i, (pos, part) in enumerate(zip(positions, parts, strict=True))
+    ]
+    lower = functools.reduce(jnp.minimum, [low for low, _, _ in bounds])
+    upper = functools.reduce(jnp.maximum, [high for _, high, _ in bounds])
+    num = sum(count for _, _, count in bounds)
     # Rows without particles may stand between the types; they are moved behind all particles first.
-    valid = jnp.concatenate(
-        [jnp.arange(p.shape[0]) < check_num(part) for p, part in zip(positions, parts, strict=True)]
-    )
-    kind = jnp.concatenate([jnp.full(p.shape[0], i, jnp.int32) for i, p in enumerate(positions)])
-    first = jnp.argsort(~valid, stable=True).astype(jnp.int32)
+    valid = [jnp.arange(pos.shape[0]) < count for pos, (_, _, count) in zip(positions, bounds, strict=True)]
+    first = jnp.argsort(~jnp.concatenate(valid), stable=True).astype(jnp.int32)
     pos = kernels.gather_rows(jnp.concatenate(positions), first)
-    lower, upper, num = _checked_bounds(pos, valid.sum(dtype=jnp.int32))
-    order = kernels.gather_rows(first, kernels.zsort(pos, num, lower, upper, check_box(boxsize, pos.shape[1])))
-    posz = kernels.gather_rows(jnp.concatenate(positions), order)
-    th = _build(None, posz, num, lower, upper, check_box(boxsize, pos.shape[1]), cfg)
+    index = kernels.zsort(pos, num, lower, upper, box)
+    order = kernels.gather_rows(first, index)
+    th = _build(None, kernels.gather_rows(pos, index), kernels.as_num(num), lower, upper, box, cfg)
+    kind = jnp.concatenate([jnp.full(p.shape[0], i, jnp.int32) for i, p in enumerate(positions)])
     starts = np.cumsum([0] + [p.shape[0] for p in positions])
     typed = [_one_type(part, th, order, kind[order] == i, int(starts[i])) for i, part in enumerate(parts)]
     return tuple(part for part, _ in typed), tuple(th for _, th in typed)

@@ -156,6 +156,18 @@ ffi::Error zsort(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32>
   });
 }
 
+// How many rows are finite, if all others are behind them.
+template <int D, typename T>
+int64_t finite_rows(const T* sorted, int64_t num) {
+  int64_t first = 0, last = num;
+  while (first < last) {
+    int64_t middle = (first + last) / 2;
+    bool finite = is_finite_row<D>(sorted + middle * D);
+    (finite ? first : last) = finite ? middle + 1 : middle;
+  }
+  return first;
+}
+
 // For every query the first row of the z-ordered pos whose key is not below (right: is above) the query's key.
 ffi::Error search(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num, ffi::AnyBuffer query,
                   ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box,
@@ -173,7 +185,7 @@ ffi::Error search(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32
     const T *sorted = pos.typed_data<T>(), *wanted = query.typed_data<T>();
     int32_t* out = row->typed_data();
     KeyGrid<D> grid(lower.typed_data<T>(), upper.typed_data<T>(), period);
-    int64_t count = read_count(num, pos.dimensions()[0]);
+    int64_t count = finite_rows<D>(sorted, read_count(num, pos.dimensions()[0]));
     Parallel(pool).blocks(shape[0], 1 << 10, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         MortonKey key = Morton<D>::key(grid, wanted + i * D);
