@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml CMakeLists.txt $(shell find jztree jztree_utils -path jztree/lib -prune -o -type f -not -name '*.pyc' -print)
 
+# What an extra of the package asks for, without building the package again.
+install_extra = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')" | xargs $(BIN)/pip install --quiet
+
 .PHONY: demo test test-all lint format bench aarch64 clean
 
 demo: $(VENV)/installed ## Find the halos of a real N-body snapshot and draw them.
@@ -26,7 +29,7 @@ format: $(VENV)/linters
 	find jztree/native \( -name '*.h' -o -name '*.cc' \) -print0 | xargs -0 $(BIN)/clang-format -i
 
 bench: $(VENV)/installed ## Speed and memory beside other libraries, as ratios.
-	$(BIN)/pip install --quiet '.[benchmark]'
+	$(call install_extra,benchmark)
 	$(BIN)/python -m checks.benchmarks.one_device
 
 aarch64: $(VENV)/installed ## Compile the CPU library for aarch64 (needs g++-aarch64-linux-gnu).
@@ -43,7 +46,7 @@ $(VENV)/installed: $(VENV)/bin/python $(SOURCES)
 	touch $@
 
 $(VENV)/linters: $(VENV)/installed
-	$(BIN)/pip install --quiet '.[lint]'
+	$(call install_extra,lint)
 	touch $@
 
 clean:
