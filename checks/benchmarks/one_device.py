@@ -156,7 +156,8 @@ def hard_ratios(n: int, runs: int) -> dict[str, dict[str, float]]:
     for name, pos in hard_inputs(n).items():
         x, rlink = jax.numpy.asarray(pos), 0.2 * float(np.ptp(pos)) / n ** (1 / 3)
         found = seconds(
-            {"knn": lambda x=x: jz.knn.knn.jit(x, k=K), "labels": lambda x=x, r=rlink: jz.fof.fof_labels.jit(x, r)}, runs
+            {"knn": lambda x=x: jz.knn.knn.jit(x, k=K), "labels": lambda x=x, r=rlink: jz.fof.fof_labels.jit(x, r)},
+            runs,
         )
         out[name] = {key: value / len(pos) for key, value in found.items()}
     return {name: {key: row[key] / out["uniform"][key] for key in row} for name, row in out.items()}
@@ -250,7 +251,9 @@ def show(results: dict[str, Any], indent: int = 0) -> None:
             print(" " * indent + f"{key}:")
             show(value, indent + 2)
         else:
-            print(" " * indent + f"{key}: {value:.3g}" if isinstance(value, float) else " " * indent + f"{key}: {value}")
+            print(
+                " " * indent + f"{key}: {value:.3g}" if isinstance(value, float) else " " * indent + f"{key}: {value}"
+            )
 
 
 def main() -> None:
