@@ -38,7 +38,7 @@ def timed(call: Callable[[], Any]) -> float:
 
 
 def seconds(calls: dict[str, Callable[[], Any]], runs: int) -> dict[str, float]:
-    """Median seconds of each call, run in turn so that they share the machine's moods; the first round does not count."""
+    """Median seconds of each call, run in turn to share the machine's moods; the first round does not count."""
     rounds = [{name: timed(call) for name, call in calls.items()} for _ in range(runs + 1)]
     return {name: statistics.median(one[name] for one in rounds[1:]) for name in calls}
 
