@@ -64,10 +64,12 @@ def exact(value: Any, shape: tuple[int, ...]) -> Exact:
     number = np.broadcast_to(np.asarray(value, np.float64), shape)
     if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
         return Exact(number[..., None])
-    words = [number.astype(np.float32)]
-    for _ in range(2):
-        number = np.where(np.isfinite(words[-1]), number - words[-1], 0)
-        words.append(number.astype(np.float32))
+    words = []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _ in range(3):
+            words.append(number.astype(np.float32))
+            # Nothing is left of what float32 cannot hold; the infinite first word tells it all.
+            number = np.where(np.isfinite(words[-1]), number - words[-1], 0)
     return Exact(np.stack(words, axis=-1))
 
 
