@@ -14,10 +14,10 @@ demo: $(VENV)/installed ## Find the halos of a real N-body snapshot and draw the
 	$(BIN)/jztree fof sample --output demo/halos.hdf5 --plot demo/halos.png
 
 test: $(VENV)/installed ## The tests that take seconds.
-	$(BIN)/python -m pytest
+	$(BIN)/pytest
 
 test-all: $(VENV)/installed ## Also those that take minutes.
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(BIN)/pytest -m "slow or not slow"
 
 lint: $(VENV)/linters ## Format, lint and types, for Python and C++.
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
@@ -30,7 +30,7 @@ format: $(VENV)/linters
 
 bench: $(VENV)/installed ## Speed and memory beside other libraries, as ratios.
 	$(call install_extra,benchmark)
-	$(BIN)/python -m checks.benchmarks.one_device
+	$(BIN)/python checks/benchmarks/one_device.py
 
 aarch64: $(VENV)/installed ## Compile the CPU library for aarch64 (needs g++-aarch64-linux-gnu).
 	cmake -S . -B build/aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \

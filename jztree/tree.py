@@ -1,12 +1,11 @@
 """z-order and the plane hierarchy: what every algorithm here, and any that users write, stands on.
 
 Positions are sorted by Morton keys of 128 bits over the periodic box, or over their bounding box in open dimensions.
-Over the
-sorted particles lie planes of nodes: plane 0 holds the leaves, each plane above groups runs of nodes of the plane
-below, and the top plane has at most 64 nodes. Boundaries follow the **window rule**: each window of ``leaf_size`` rows
-(of ``fan_out`` nodes, further up) contributes the one boundary where Morton keys differ in the highest bit. So nodes
-follow the cells of the z-order and their number depends on nothing but the number of rows: it is known when a function
-is traced. The cost is that of sorting, O(n), plus one pass.
+Over the sorted particles lie planes of nodes: plane 0 holds the leaves, each plane above groups runs of nodes of the
+plane below, and the top plane has at most 64 nodes. Boundaries follow the **window rule**: each window of ``leaf_size``
+rows (of ``fan_out`` nodes, further up) contributes the one boundary where Morton keys differ in the highest bit. So
+nodes follow the cells of the z-order, and their number depends on nothing but the number of rows: it is known when a
+function is traced. The cost is that of sorting, O(n), plus one pass.
 """
 
 import dataclasses
@@ -205,8 +204,10 @@ def zsort(part: Any, boxsize: Any = None) -> tuple[Any, jax.Array]:
     part: a particle class with ``pos`` ``(n, d)``, or an array of positions.
     boxsize: periodic length, or one a dimension; 0 or None is open.
 
-    Returns ``part`` sorted and the ``(n,)`` int32 rows it was taken from. The sort is stable. Rows that are NaN or
-    infinite come after all others, and rows from ``num`` on last. Positions are wrapped for the order only.
+    Returns ``part`` sorted and the ``(n,)`` int32 rows it was taken from. The sort is stable: coincident particles keep
+    their order. (More than 32 particles that are apart but share all 128 bits of their key are in the order of a finer
+    grid.) Rows that are NaN or infinite come after all others, and rows from ``num`` on last. Positions are wrapped for
+    the order only.
 
     Raises TypeError or ValueError for positions or a box of the wrong kind.
     """

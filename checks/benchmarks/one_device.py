@@ -1,6 +1,6 @@
 """Speed and memory of one CPU device, beside other libraries, as ratios within one run.
 
-    python -m checks.benchmarks.one_device [--n 1000000] [--runs 7] [--output results.json] [--no-peers]
+    python checks/benchmarks/one_device.py [--n 1000000] [--runs 7] [--output results.json] [--no-peers]
 
 Stages are timed apart and together, after compilation, with float32 input in random order and output in input order.
 Peers are timed alternately with jztree on the same input, building included, because shared machines drift; a ratio is

@@ -28,6 +28,7 @@
 #include "leaf_distances.h"
 #include "parallel.h"
 #include "staged_tree.h"
+#include "tree_buffers.h"
 #include "union_find.h"
 
 namespace jztree {
@@ -369,28 +370,19 @@ ffi::Error fof(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
     constexpr int D = decltype(dims)::value;
     int64_t n = pos.dimensions()[0];
     double period[D], length;
-    TreeLayout layout(plane_sizes);
-    auto fits = [](const auto& buffer, int64_t count) { return static_cast<int64_t>(buffer.element_count()) == count; };
-    if (!read_exact(box, D, period) || !read_exact(rlink, 1, &length) || !fits(splits, layout.splits()) ||
-        !fits(particle_splits, layout.splits()) || !fits(lower, layout.nodes() * D) ||
-        !fits(upper, layout.nodes() * D) || !fits(*label, n) || (rows.element_count() != 0 && !fits(rows, n)))
+    if (!read_exact(box, D, period) || !read_exact(rlink, 1, &length) ||
+        static_cast<int64_t>(label->element_count()) != n ||
+        (rows.element_count() != 0 && static_cast<int64_t>(rows.element_count()) != n))
       return invalid("fof was called with arrays that do not fit together.");
     if (std::string wrong = check_box(period, D); !wrong.empty()) return invalid(wrong);
     if (std::string wrong = check_rlink<D>(length, period); !wrong.empty()) return invalid(wrong);
+    auto arrays = read_tree<D, T>(pos, num, splits, particle_splits, lower, upper, plane_sizes);
+    if (!arrays) return foreign_tree();
+    const TreeArrays<D, T>& tree = *arrays;
     Parallel parallel(pool);
-    TreeArrays<D, T> tree{pos.typed_data<T>(),
-                          read_count(num, n),
-                          splits.typed_data(),
-                          particle_splits.typed_data(),
-                          lower.typed_data<T>(),
-                          upper.typed_data<T>(),
-                          layout};
     Scale<D, T> scale(period, tree, tree);
     StagedTree<D, T> staged(parallel, tree, scale);
-    if (!staged.consistent())
-      return invalid(
-          "the hierarchy th does not belong to these particles; build it with jztree.tree.zsort_and_tree from the same "
-          "particles and the same boxsize, and pass the particles that it returns.");
+    if (!staged.consistent()) return foreign_tree();
     UnionFind sets(tree.num);
     LinkRule<D, T> rule(length, tree, staged, scale);
     Linker<D, T>(parallel, staged, scale, rule, sets).run();

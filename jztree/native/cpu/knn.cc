@@ -25,6 +25,7 @@
 #include "leaf_distances.h"
 #include "parallel.h"
 #include "staged_tree.h"
+#include "tree_buffers.h"
 
 namespace jztree {
 namespace {
@@ -109,42 +110,26 @@ ffi::Error knn(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
   return dispatch<max_dims>(pos, [&](auto type, auto dims) {
     using T = decltype(type);
     constexpr int D = decltype(dims)::value;
-    auto tree = [](const auto& p, const auto& n, const auto& s, const auto& ps, const auto& l, const auto& u,
-                   const auto& sizes) {
-      return TreeArrays<D, T>{
-          p.template typed_data<T>(), read_count(n, p.dimensions()[0]), s.typed_data(),   ps.typed_data(),
-          l.template typed_data<T>(), u.template typed_data<T>(),       TreeLayout(sizes)};
-    };
-    auto fits = [](const auto& p, const auto& s, const auto& ps, const auto& l, const auto& u, const auto& sizes) {
-      TreeLayout layout(sizes);
-      int64_t rows = layout.splits(), boxes = layout.nodes() * D;
-      return p.dimensions().size() == 2 && p.dimensions()[1] == D && static_cast<int64_t>(s.element_count()) == rows &&
-             static_cast<int64_t>(ps.element_count()) == rows && static_cast<int64_t>(l.element_count()) == boxes &&
-             static_cast<int64_t>(u.element_count()) == boxes;
-    };
     double period[D];
     int64_t n = pos.dimensions()[0], q = query.dimensions()[0];
     auto shape = radius->dimensions();
     auto rows_fit = [](const auto& rows, int64_t count) {
       return rows.element_count() == 0 || static_cast<int64_t>(rows.element_count()) == count;
     };
-    if (!read_exact(box, D, period) || !fits(pos, splits, particle_splits, lower, upper, plane_sizes) ||
-        !fits(query, query_splits, query_particle_splits, query_lower, query_upper, query_plane_sizes) ||
-        query.element_type() != pos.element_type() || shape.size() != 2 || shape[0] != q ||
+    if (!read_exact(box, D, period) || query.element_type() != pos.element_type() || shape.size() != 2 ||
+        shape[0] != q || radius->element_type() != pos.element_type() ||
         index->element_count() != radius->element_count() || !rows_fit(source_rows, n) || !rows_fit(query_rows, q))
       return invalid("knn was called with arrays that do not fit together.");
+    if (std::string wrong = check_box(period, D); !wrong.empty()) return invalid(wrong);
+    auto sources = read_tree<D, T>(pos, num, splits, particle_splits, lower, upper, plane_sizes);
+    auto queries = read_tree<D, T>(query, query_num, query_splits, query_particle_splits, query_lower, query_upper,
+                                   query_plane_sizes);
+    if (!sources || !queries) return foreign_tree();
     auto rows = [](const auto& buffer) { return buffer.element_count() == 0 ? nullptr : buffer.typed_data(); };
     Output<T> out{
         rows(source_rows), rows(query_rows), radius->typed_data<T>(), nullptr, index->typed_data(), shape[1], T{1}};
     if (shape[1] == 0 || q == 0) return ffi::Error::Success();
-    if (std::string wrong = check_box(period, D); !wrong.empty()) return invalid(wrong);
-    auto sources = tree(pos, num, splits, particle_splits, lower, upper, plane_sizes);
-    auto queries =
-        tree(query, query_num, query_splits, query_particle_splits, query_lower, query_upper, query_plane_sizes);
-    if (!search_all<D, T>(Parallel(pool), sources, queries, self, period, out, q))
-      return invalid(
-          "the hierarchy th does not belong to these particles; build it with jztree.tree.zsort_and_tree from the same "
-          "particles and the same boxsize, and pass the particles that it returns.");
+    if (!search_all<D, T>(Parallel(pool), *sources, *queries, self, period, out, q)) return foreign_tree();
     return ffi::Error::Success();
   });
 }
