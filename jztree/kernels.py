@@ -42,8 +42,8 @@ def _load(name: str) -> ctypes.CDLL:
     path = _LIBRARIES / f"lib{name}.so"
     if not _LIBRARIES.exists() and (Path(__file__).parents[1] / "CMakeLists.txt").exists():
         raise ImportError(
-            f"Python has imported jztree from its source folder {_LIBRARIES.parents[1]}, where nothing is compiled, and "
-            "not as it was installed; start Python in another folder, or install with 'pip install .' first."
+            f"Python has imported jztree from its source folder {_LIBRARIES.parents[1]}, where nothing is compiled, "
+            "and not as it was installed; start Python in another folder, or install with 'pip install .' first."
         )
     try:
         library = ctypes.CDLL(str(path))
