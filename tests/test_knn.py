@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from jztree import data, tree
 from jztree.config import KNNConfig, TreeConfig
+from jztree.knn import knn
 
 N = 700
 SAMPLES = {"uniform": oracles.uniform, "clustered": oracles.clustered}

@@ -1,0 +1,257 @@
+"""Nearest neighbours of bad input, and with a hierarchy that belongs to something else: errors or right answers."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from cases import particles
+
+from jztree import data, tree
+from jztree.knn import knn
+
+# Bad input
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
+def test_position_that_is_not_finite_names_the_row(bad: float) -> None:
+    pos = oracles.uniform(40, 3)
+    pos[31, 1] = bad
+    for search in (knn, knn.jit):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match="row 31 ") as error:
+            jax.block_until_ready(search(jnp.asarray(pos), 3))
+        assert oracles.one_sentence(error)
+    good = oracles.uniform(50, 3, seed=3)
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="row 31 "):
+        jax.block_until_ready(knn(jnp.asarray(good), 3, part_query=jnp.asarray(pos)))
+
+
+def test_first_of_several_bad_rows_is_named() -> None:
+    pos = oracles.uniform(50_000, 3)
+    pos[[40_000, 20_001, 49_999], 2] = np.nan
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="row 20001 "):
+        jax.block_until_ready(knn(jnp.asarray(pos), 3))
+
+
+@pytest.mark.parametrize(
+    ("pos", "kind", "words"),
+    [
+        (np.zeros((5, 3), np.int32), TypeError, "int32"),
+        (np.zeros((5, 3), np.complex64), TypeError, "complex64"),
+        (np.zeros((5, 3), np.float16), TypeError, "float16"),
+        (np.zeros((5, 3), bool), TypeError, "bool"),
+        (np.zeros(5, np.float32), ValueError, r"\(5,\)"),
+        (np.zeros((2, 5, 3), np.float32), ValueError, r"\(2, 5, 3\)"),
+        (np.zeros((5, 9), np.float32), ValueError, r"\(5, 9\)"),
+        (np.zeros((5, 0), np.float32), ValueError, r"\(5, 0\)"),
+    ],
+    ids=["int", "complex", "half", "bool", "1-D", "3-D", "9 dims", "0 dims"],
+)
+@pytest.mark.parametrize("search", [knn, knn.jit], ids=["plain", "jit"])
+def test_positions_of_the_wrong_kind(search: Any, pos: np.ndarray, kind: type[Exception], words: str) -> None:
+    good = jnp.zeros((5, 3))
+    for arguments in ({"part": pos}, {"part": data.Pos(pos=pos)}, {"part": good, "part_query": pos}):
+        with pytest.raises(kind, match=words) as error:
+            search(k=1, **arguments)
+        assert oracles.one_sentence(error)
+
+
+def test_positions_as_lists_work_or_are_refused_in_words() -> None:
+    try:
+        rad = knn([[0.0, 0.0], [3.0, 4.0]], 2, result="rad")
+    except (TypeError, ValueError):
+        return
+    np.testing.assert_array_equal(rad, [[0, 5], [0, 5]])
+
+
+@pytest.mark.parametrize(
+    ("k", "kind", "words"),
+    [
+        (0, ValueError, "0"),
+        (-3, ValueError, "-3"),
+        (41, ValueError, "41.*40"),
+        (2.0, TypeError, "2.0"),
+        ("3", TypeError, "'3'"),
+        (True, TypeError, "True"),
+        (None, TypeError, "None"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("search", [knn, knn.jit], ids=["plain", "jit"])
+def test_bad_k(search: Any, k: Any, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words) as error:
+        search(jnp.asarray(oracles.uniform(40, 3)), k)
+    assert oracles.one_sentence(error)
+
+
+def test_numpy_integers_are_fine_as_k() -> None:
+    assert knn(jnp.asarray(oracles.uniform(40, 3)), np.int64(4), result="rad").shape == (40, 4)
+
+
+def test_k_above_num() -> None:
+    pos = jnp.asarray(oracles.uniform(40, 3))
+    with pytest.raises(ValueError, match=r"k is 9.* 8 "):
+        knn(data.Pos(pos=pos, num=8), 9)
+    search = jax.jit(lambda num: knn(data.Pos(pos=pos, num=num), 9))
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"9 .* 8 ") as error:
+        jax.block_until_ready(search(8))
+    assert oracles.one_sentence(error)
+    rad, _ = search(9)  # the same compiled function works after the error
+    assert np.isfinite(rad[:9]).all()
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"9 .* 0 "):
+        jax.block_until_ready(search(0))
+
+
+@pytest.mark.parametrize("num", [-1, 41, 3.5, np.nan, [3, 4]], ids=str)
+def test_bad_num(num: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="num is") as error:
+        knn(data.Pos(pos=jnp.asarray(oracles.uniform(40, 3)), num=num), 1)
+    assert oracles.one_sentence(error)
+
+
+@pytest.mark.parametrize("box", [-1.0, np.nan, np.inf, [1.0, 1.0], [1.0, -1.0, 0.0], [[1.0, 1.0, 1.0]]], ids=str)
+@pytest.mark.parametrize("search", [knn, knn.jit], ids=["plain", "jit"])
+def test_bad_box(search: Any, box: Any) -> None:
+    with pytest.raises(ValueError, match="boxsize") as error:
+        search(jnp.asarray(oracles.uniform(40, 3)), 3, boxsize=box)
+    assert oracles.one_sentence(error)
+
+
+@pytest.mark.parametrize("box", [1e39, 1e300, 1e-50, 1e-300, 1e-41], ids=str)
+def test_box_beyond_the_range_of_float32_is_refused_or_right_but_not_taken_as_open(box: float) -> None:
+    pos = oracles.uniform(40, 3)
+    try:
+        rad = knn(jnp.asarray(pos), 3, boxsize=box, result="rad")
+    except ValueError:
+        return
+    expected = np.sqrt(np.sort(oracles.squared_distances(pos, pos, box), axis=1)[:, :3])
+    np.testing.assert_allclose(rad, expected, rtol=1e-6, atol=1e-30)
+
+
+@pytest.mark.parametrize("box", [-1.0, np.nan, np.inf], ids=str)
+def test_bad_traced_box(box: float) -> None:
+    pos = jnp.asarray(oracles.uniform(40, 3))
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="boxsize"):
+        jax.block_until_ready(jax.jit(lambda length: knn(pos, 3, boxsize=length))(box))
+
+
+@pytest.mark.parametrize(
+    "result", ["", "radius", "rad_", "_rad", "rad__globalidx", "rad,globalidx", "num", "rad_color", 3, None]
+)
+def test_unknown_words_of_result(result: Any) -> None:
+    with pytest.raises(ValueError, match="globalidx") as error:
+        knn(particles(), 3, result=result)
+    assert repr(result) in str(error.value)
+    assert oracles.one_sentence(error)
+
+
+def test_word_for_a_field_that_is_none() -> None:
+    with pytest.raises(ValueError, match="'mass'"):
+        knn(data.PosMass(pos=jnp.zeros((5, 3))), 1, result="rad_mass")
+
+
+def test_reduce_and_reduce_func_belong_together() -> None:
+    for options in ({"result": "reduce"}, {"reduce_func": lambda rnn, **kw: rnn}):
+        with pytest.raises(ValueError, match="reduce_func"):
+            knn(particles(), 3, **options)
+
+
+def test_reduce_func_must_return_one_row_a_query() -> None:
+    with pytest.raises(ValueError, match="300 rows"):
+        knn(particles(), 3, result="reduce", reduce_func=lambda rnn, **kw: rnn.sum())
+
+
+def test_unknown_output_order() -> None:
+    with pytest.raises(ValueError, match="'original'"):
+        knn(particles(), 3, output_order="original")
+
+
+def test_queries_of_another_kind_than_the_sources(x64: None) -> None:
+    pos = jnp.asarray(oracles.uniform(40, 3))
+    for query in (jnp.zeros((4, 2), jnp.float32), jnp.zeros((4, 3), jnp.float64)):
+        with pytest.raises(ValueError, match="queries"):
+            knn(pos, 1, part_query=query)
+
+
+def test_more_rows_than_can_be_indexed_are_refused_in_words() -> None:
+    too_many = jax.ShapeDtypeStruct((2**31, 3), jnp.float32)
+    with pytest.raises(ValueError, match=str(2**31)):
+        jax.eval_shape(lambda pos: knn(pos, 1), too_many)
+
+
+@pytest.mark.parametrize("result", ["rad_globalidx", "drad_pos"])
+def test_more_than_2_to_the_31_results_are_traced_with_the_right_shape(result: str) -> None:
+    rows = jax.ShapeDtypeStruct((2**22, 3), jnp.float32)
+    shapes = jax.eval_shape(lambda pos: knn(data.Pos(pos=pos), 1024, result=result), rows)
+    assert all(found.shape[:2] == (2**22, 1024) for found in shapes)
+
+
+# A hierarchy that belongs to something else
+
+
+def right_or_refused(part: Any, box: Any, th: Any, k: int = 4) -> None:
+    """With a hierarchy of unknown origin the answer is right or there is an error, whatever the case."""
+    try:
+        rad, idx = jax.block_until_ready(knn(part, k, boxsize=box, th=th))
+    except oracles.RUN_TIME_ERROR as error:
+        refused = str(error)
+    else:
+        num, pos = int(data.get_num(part)), np.asarray(data.get_pos(part))
+        oracles.assert_neighbours(rad[:num], idx[:num], pos[:num], pos[:num], box)
+        return
+    assert "th" in refused
+
+
+def sorted_particles(n: int = 500, seed: int = 1, box: Any = None, dims: int = 3) -> tuple[Any, Any]:
+    return tree.zsort_and_tree(jnp.asarray(oracles.uniform(n, dims, seed=seed)), boxsize=box)
+
+
+def test_th_of_other_particles_of_the_same_number() -> None:
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"th .*zsort_and_tree") as error:
+        jax.block_until_ready(knn(sorted_particles()[0], 4, th=sorted_particles(seed=2)[1]))
+    assert oracles.one_sentence(error)
+
+
+def test_th_with_particles_not_in_its_order() -> None:
+    posz, th = sorted_particles()
+    right_or_refused(posz[::-1], None, th)
+    right_or_refused(jnp.asarray(oracles.uniform(500, 3)), None, th)
+
+
+@pytest.mark.parametrize("n", [1, 24, 480, 499, 501, 600])
+def test_th_of_another_number_of_particles(n: int) -> None:
+    posz = sorted_particles()[0]
+    right_or_refused(posz, None, sorted_particles(n)[1], k=1)
+    right_or_refused(data.Pos(pos=posz, num=490), None, sorted_particles(500)[1])
+
+
+@pytest.mark.parametrize("built", [None, 1.0, 0.5, 2.0], ids=str)
+@pytest.mark.parametrize("used", [None, 1.0, 0.5, 2.0], ids=str)
+def test_th_of_another_box(built: Any, used: Any) -> None:
+    posz, th = sorted_particles(box=built)
+    right_or_refused(posz, used, th)
+
+
+def test_th_of_another_number_of_dimensions() -> None:
+    right_or_refused(sorted_particles()[0], None, sorted_particles(dims=2)[1])
+
+
+def test_th_of_another_dtype(x64: None) -> None:
+    pos = oracles.uniform(500, 3)
+    single, th32 = tree.zsort_and_tree(jnp.asarray(pos))
+    double, th64 = tree.zsort_and_tree(jnp.asarray(pos, jnp.float64))
+    right_or_refused(double, None, th32)
+    right_or_refused(single, None, th64)
+
+
+def test_th_that_is_damaged() -> None:
+    posz, th = sorted_particles(3000)
+    for name in ("flat_splits", "flat_particle_splits"):
+        values = getattr(th, name)
+        for damaged in (values.at[5].set(-4), values.at[5].set(10**6), values[::-1], values + 1, values[:-1]):
+            right_or_refused(posz, None, replace(th, **{name: damaged}))
+    for name in ("flat_lower", "flat_upper"):
+        right_or_refused(posz, None, replace(th, **{name: getattr(th, name) * jnp.nan}))
