@@ -24,6 +24,7 @@ from .tree import (
     check_range,
     check_real,
     exact_box_argument,
+    kernel_tree,
     permute_particles,
     sort_and_build,
 )
@@ -100,10 +101,7 @@ def _labels(
     partz, index = part, None
     if th is None:
         partz, index, th = sort_and_build(part, cfg.tree, box)
-    tree = (
-        *(get_pos(partz), kernels.as_num(num), th.flat_splits, th.flat_particle_splits),
-        *(th.flat_lower, th.flat_upper, th.plane_sizes),
-    )
+    tree = kernel_tree(partz, num, th)
     return partz, index, kernels.fof(tree, index if input_order else None, length, box)
 
 

@@ -17,7 +17,7 @@ from . import kernels
 from .config import KNNConfig
 from .data import RankIdx, get_num, get_pos, map_rows, replace_num
 from .jax_ext import Exact, exact_to_float, is_concrete, jit_constructor
-from .tree import TreeHierarchy, check_box, check_num, check_positions, exact_box_argument, sort_and_build
+from .tree import TreeHierarchy, check_box, check_num, check_positions, exact_box_argument, kernel_tree, sort_and_build
 
 __all__ = ["knn"]
 
@@ -89,11 +89,7 @@ class _Sorted:
     given: Any
 
     def arrays(self) -> tuple[Any, ...]:
-        th = self.th
-        return (
-            *(get_pos(self.part), kernels.as_num(self.num), th.flat_splits, th.flat_particle_splits),
-            *(th.flat_lower, th.flat_upper, th.plane_sizes),
-        )
+        return kernel_tree(self.part, self.num, self.th)
 
 
 def _sort(part: Any, th: TreeHierarchy | None, box: Exact, cfg: KNNConfig, k: int | None) -> _Sorted:

@@ -317,6 +317,12 @@ def sort_and_build(part: Any, cfg: TreeConfig, boxsize: Any) -> tuple[Any, jax.A
     return partz, index, _build(partz, get_pos(partz), num, lower, upper, box, cfg)
 
 
+def kernel_tree(partz: Any, num: Any, th: TreeHierarchy) -> tuple[Any, ...]:
+    """The hierarchy ``th`` over ``partz``, of which the first ``num`` rows hold particles, as kernels take it."""
+    arrays = (th.flat_splits, th.flat_particle_splits, th.flat_lower, th.flat_upper)
+    return (get_pos(partz), kernels.as_num(num), *arrays, th.plane_sizes)
+
+
 def zsort_and_tree_multi_type(
     parts: Sequence[Any], cfg_tree: TreeConfig | None = None, boxsize: Any = None
 ) -> tuple[tuple[Any, ...], tuple[TreeHierarchy, ...]]:
