@@ -67,7 +67,7 @@ def run_with_instruction_set(name: str, script: str) -> subprocess.CompletedProc
     """Run a script in a process of its own, with the jztree that is under test here."""
     folders = [str(Path(__file__).parent), str(Path(kernels.__file__).parents[1])]
     return subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = {folders}\n{script}"],
+        [sys.executable, "-P", "-c", f"import sys; sys.path[:0] = {folders}\n{script}"],
         env=os.environ | {"JZTREE_INSTRUCTION_SET": name},
         capture_output=True,
         text=True,

@@ -189,7 +189,7 @@ def memory(n: int) -> dict[str, float]:
 
     def one(what: str) -> float:
         run = subprocess.run(
-            [sys.executable, "-c", MEMORY_SCRIPT, what, str(n)], capture_output=True, text=True, check=True
+            [sys.executable, "-P", "-c", MEMORY_SCRIPT, what, str(n)], capture_output=True, text=True, check=True
         )
         return float(run.stdout)
 

@@ -206,7 +206,7 @@ def test_version(capsys) -> None:
 
 def test_help_does_not_load_jax() -> None:
     code = "import sys; from jztree_utils.cli import main; main(['fof', '--help']); assert 'jax' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-P", "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize(("value", "text"), [(12, "12 "), (1234.0, "1.23 k"), (2.5e7, "25 M"), (3e9, "3 G")])
@@ -363,7 +363,7 @@ from jztree_utils.cli import main
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 sys.exit(main(["fof", "sample", *{output.split()}]))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert re.fullmatch(
         r"jztree: error: Writing out\.\w+ failed \(File too large\); nothing was written\.\n", done.stderr
@@ -385,6 +385,7 @@ def test_bugs_are_told_apart(snapshot, capsys, monkeypatch) -> None:
 def test_process_interrupted_by_the_user(tmp_path) -> None:
     command = [
         sys.executable,
+        "-P",
         "-u",
         "-m",
         "jztree_utils.cli",
@@ -406,7 +407,7 @@ def test_process_interrupted_by_the_user(tmp_path) -> None:
 
 
 def test_process_whose_reader_goes_away(tmp_path) -> None:
-    command = [sys.executable, "-m", "jztree_utils.cli", "fof", "sample"]
+    command = [sys.executable, "-P", "-m", "jztree_utils.cli", "fof", "sample"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stderr is not None
@@ -418,7 +419,7 @@ def test_process_whose_reader_goes_away(tmp_path) -> None:
 
 
 def test_process_with_bad_input(tmp_path) -> None:
-    command = [sys.executable, "-m", "jztree_utils.cli", "fof", str(tmp_path / "none.hdf5")]
+    command = [sys.executable, "-P", "-m", "jztree_utils.cli", "fof", str(tmp_path / "none.hdf5")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert re.fullmatch(r"jztree: error: There is no file [^\n]+\n", done.stderr)

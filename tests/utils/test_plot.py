@@ -118,7 +118,7 @@ def test_outputs_that_cannot_be_written(tmp_path, name) -> None:
 
 def test_matplotlib_is_imported_late_and_missed_in_words(monkeypatch) -> None:
     code = "import sys, jztree_utils.plot; assert 'matplotlib' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-P", "-c", code], check=True)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'jztree\[plot\]'"):
         plot.plot_halos(np.zeros((5, 3)), catalogue(np.zeros((1, 3)), [5], 1.0))
@@ -134,5 +134,5 @@ partf, cata = fof_and_catalogue(part, 0.15, boxsize)
 plot.plot_halos(partf.pos, cata, boxsize, {str(tmp_path / "a.png")!r})
 assert "matplotlib.pyplot" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-P", "-c", code], check=True)
     assert (tmp_path / "a.png").exists()
