@@ -140,8 +140,7 @@ def zsort(pos: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exa
     """The rows of ``pos`` in z-order, ``(n,)`` int32: a stable sort by Morton key.
 
     pos: ``(n, d)``. lower, upper: ``(d,)``, the domain of the keys where the box is open. box: ``(d,)`` lengths, 0
-        where
-    open. Rows that are not finite come after all others, and rows from ``num`` on last, both in their order.
+    where open. Rows that are not finite come after all others, and rows from ``num`` on last, both in their order.
     """
     return _call("zsort", _i32(pos.shape[0]), pos, as_num(num), lower, upper, box.words)
 

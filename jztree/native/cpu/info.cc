@@ -5,11 +5,7 @@
 
 #include "parallel.h"
 
-#if defined(_WIN32)
-#define JZTREE_EXPORT __declspec(dllexport)
-#else
 #define JZTREE_EXPORT __attribute__((visibility("default")))
-#endif
 
 extern "C" {
 

@@ -61,7 +61,6 @@ class LeafDistances {
   }
 
   int64_t first() const { return first_; }
-  int64_t count() const { return count_; }
 
   // Lower bounds of the squared distance of the query rows [begin, begin + count) to the leaf's box.
   const T* box_distances(const StagedTree<D, T>& queries, int64_t begin, int64_t count) {

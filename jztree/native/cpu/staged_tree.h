@@ -1,8 +1,8 @@
 // A hierarchy and its particles laid out for vector loops: one array a dimension, periodic coordinates wrapped into the
 // box, everything scaled by one power of two.
 //
-// The scale brings the extent of the set near one, so that squared distances neither overflow nor vanish whatever the
-// unit of length; a power of two changes no digit.
+// The scale depends on the extent of the set, so that squared distances neither overflow nor vanish whatever the unit
+// of length; a power of two changes no digit.
 #pragma once
 
 #include <atomic>
