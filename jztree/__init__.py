@@ -1,6 +1,7 @@
 """Exact k nearest neighbours and friends-of-friends groups of particles in JAX."""
 
-from . import config, data, fof, jax_ext, knn, tree
+from . import comm, config, data, fof, jax_ext, knn, stats, tree
+from .capacity import CapacityError
 
 __version__ = "0.1.0"
-__all__ = ["config", "data", "fof", "jax_ext", "knn", "tree"]
+__all__ = ["CapacityError", "comm", "config", "data", "fof", "jax_ext", "knn", "stats", "tree"]

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 _IGNORED = "alloc_fac_"
 _T = TypeVar("_T")
+_kinds: list[type] = []
 
 
 @dataclass_transform(kw_only_default=True)
@@ -38,7 +39,13 @@ def _options(cls: type[_T]) -> type[_T]:
 
     made.__init__ = filtered_init  # type: ignore[method-assign]
     made.__setattr__ = checked_setattr  # type: ignore[method-assign]
+    _kinds.append(made)
     return made
+
+
+def is_config(value: Any) -> bool:
+    """Whether ``value`` is one of the configurations of this module."""
+    return isinstance(value, tuple(_kinds))
 
 
 def _check_name(cls: type, names: list[str], name: str) -> None:
@@ -109,4 +116,4 @@ class FofConfig:
 def copy_config(cfg: _T) -> _T:
     """A deep copy of a configuration, so that later edits of the original cannot reach compiled code."""
     values = {option.name: getattr(cfg, option.name) for option in dataclasses.fields(cfg)}  # type: ignore[arg-type]
-    return type(cfg)(**{k: copy_config(v) if dataclasses.is_dataclass(v) else v for k, v in values.items()})
+    return type(cfg)(**{k: copy_config(v) if is_config(v) else v for k, v in values.items()})

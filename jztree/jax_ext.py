@@ -1,5 +1,6 @@
-"""JAX with a little more: exact float64 arguments, and compiled twins of public functions.
+"""JAX with a little more: maps over devices, exact float64 arguments, and compiled twins of public functions.
 
+* `expanding_shard_map` and `shard_map_constructor` map functions over the devices of a mesh (`jztree.mapping`).
 * `varying_axes` and `vary_along` tell and set what differs between devices inside `jax.shard_map`.
 * `Exact` carries a float64 number through JAX in its default 32-bit mode, so that a linking length of 0.1 is compared
   as 0.1 and not as the float32 next to it.
@@ -17,7 +18,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .config import copy_config
+from .mapping import copy_configs, expanding_shard_map, shard_map_constructor, trace_key, vary_along, varying_axes
+
+__all__ = [
+    "Exact",
+    "exact",
+    "exact_to_float",
+    "expanding_shard_map",
+    "is_concrete",
+    "jit_constructor",
+    "shard_map_constructor",
+    "vary_along",
+    "varying_axes",
+]
 
 
 @jax.tree_util.register_dataclass
@@ -30,17 +43,6 @@ class Exact:
     """
 
     words: jax.Array | np.ndarray
-
-
-def varying_axes(*values: Any) -> frozenset[str]:
-    """The mesh axes along which any of the arrays differs from device to device; empty outside `jax.shard_map`."""
-    return frozenset().union(*(jax.typeof(leaf).manual_axis_type.varying for leaf in jax.tree.leaves(values)))
-
-
-def vary_along(value: jax.Array, axes: frozenset[str]) -> jax.Array:
-    """``value`` with a type that says that it differs along all of ``axes``."""
-    missing = tuple(sorted(axes - varying_axes(value)))
-    return jax.lax.pcast(value, missing, to="varying") if missing else value
 
 
 def is_concrete(value: Any) -> bool:
@@ -93,19 +95,20 @@ def jit_constructor(
         that none is rounded at the boundary of the compiled function. It may raise for bad ones.
     """
     signature = inspect.signature(func)
-    compiled = jax.jit(func, static_argnames=tuple(static_argnames))
+
+    @functools.cache
+    def compiled_for(_key: Any) -> Any:
+        # A function of its own for each key, because JAX keeps what it traced by function.
+        return jax.jit(functools.wraps(func)(lambda *a, **k: func(*a, **k)), static_argnames=static_argnames)
 
     @functools.wraps(func)
     def call(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        arguments = dict(bound.arguments)
-        for name in static_argnames:
-            if dataclasses.is_dataclass(arguments[name]):
-                arguments[name] = copy_config(arguments[name])
+        arguments = copy_configs(dict(bound.arguments))
         if prepare is not None:
             arguments |= prepare(arguments)
-        return compiled(**arguments)
+        return compiled_for(trace_key())(**arguments)
 
-    call.lower = compiled.lower  # type: ignore[attr-defined]
+    call.lower = compiled_for(trace_key()).lower  # type: ignore[attr-defined]
     return call

@@ -27,12 +27,18 @@ _TARGETS = (
     "check",
     "fof",
     "gather_rows",
+    "group_by_rank",
     "group_order",
     "hierarchy",
+    "key_counts",
+    "key_positions",
     "knn",
     "node_masses",
+    "pack_segments",
+    "place_rows",
     "scatter_rows",
     "search",
+    "unpack_segments",
     "zsort",
 )
 _LIBRARIES = Path(__file__).parent / "lib"
@@ -102,14 +108,15 @@ def native_info() -> dict[str, Any]:
     }
 
 
-def _call(target: str, out: Any, *args: Any, **attributes: Any) -> Any:
+def _call(target: str, out: Any, *args: Any, aliases: dict[int, int] | None = None, **attributes: Any) -> Any:
     """Call a kernel; ``out`` is a ShapeDtypeStruct or a tuple of them.
 
+    aliases: arguments by their place -> outputs by theirs, that begin as what the argument holds.
     Inside `jax.shard_map`, all outputs differ along the mesh axes along which any input does.
     """
     arrays = [jax.lax.stop_gradient(jnp.asarray(arg)) for arg in args]
     axes = varying_axes(arrays)
-    call = jax.ffi.ffi_call(f"jztree_{target}", out, vmap_method="sequential")
+    call = jax.ffi.ffi_call(f"jztree_{target}", out, vmap_method="sequential", input_output_aliases=aliases)
     results = call(*(vary_along(array, axes) for array in arrays), **attributes)
     return jax.tree.map(lambda result: vary_along(result, axes), results)
 
@@ -217,13 +224,12 @@ def knn(
     """
     *source_arrays, source_sizes = sources
     *query_arrays, query_sizes = sources if queries is None else queries
-    none = jnp.zeros((0,), jnp.int32)
     shape = (query_arrays[0].shape[0], k)
     return _call(
         "knn",
         (jax.ShapeDtypeStruct(shape, source_arrays[0].dtype), _i32(*shape)),
-        *(*source_arrays, none if source_rows is None else source_rows),
-        *(*query_arrays, none if query_rows is None else query_rows),
+        *(*source_arrays, _listed(source_rows)),
+        *(*query_arrays, _listed(query_rows)),
         box.words,
         plane_sizes=_sizes(source_sizes),
         query_plane_sizes=_sizes(query_sizes),
@@ -241,11 +247,10 @@ def fof(tree: tuple[Any, ...], rows: jax.Array | None, rlink: Exact, box: Exact)
     A label is the smallest output row of the group. Rows from ``num`` on are groups of their own.
     """
     *arrays, plane_sizes = tree
-    none = jnp.zeros((0,), jnp.int32)
     return _call(
         "fof",
         _i32(arrays[0].shape[0]),
-        *(*arrays, none if rows is None else rows, rlink.words, box.words),
+        *(*arrays, _listed(rows), rlink.words, box.words),
         plane_sizes=_sizes(plane_sizes),
     )
 
@@ -328,3 +333,82 @@ def _scatter_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[A
     return _differentiable_scatter(*primals), jnp.zeros_like(tangents[0]).at[primals[1]].set(
         tangents[0], unique_indices=True
     )
+
+
+def pack_segments(
+    arrays: Sequence[jax.Array], order: jax.Array | None, starts: jax.Array, counts: jax.Array, chunk: int
+) -> jax.Array:
+    """Segments of rows packed into one buffer, ``(s, chunk, words)`` uint32, whatever arrays the rows are made of.
+
+    arrays: each ``(n, ...)``. order: ``(m,)`` int32 rows; None is all rows in their order. starts, counts: ``(s,)``
+        int32: segment i holds the rows ``order[starts[i] + j]`` for j below ``counts[i]`` and ``chunk``. What comes
+        after them in the buffer is undefined.
+    """
+    out = jax.ShapeDtypeStruct((starts.shape[0], chunk, row_words(arrays)), jnp.uint32)
+    return _call("pack_segments", out, _listed(order), starts, counts, *arrays)
+
+
+def row_words(arrays: Sequence[jax.Array]) -> int:
+    """Words of 32 bits that a row of all ``arrays`` together needs when it is packed."""
+    return -(-sum(int(np.prod(array.shape[1:])) * array.dtype.itemsize for array in arrays) // 4)
+
+
+def unpack_segments(
+    buffer: jax.Array, order: jax.Array | None, starts: jax.Array, counts: jax.Array, arrays: Sequence[jax.Array]
+) -> tuple[jax.Array, ...]:
+    """``arrays`` with row j of segment i of a packed ``buffer`` as row ``order[starts[i] + j]``; see `pack_segments`."""
+    out = tuple(jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays)
+    aliases = {4 + i: i for i in range(len(arrays))}
+    return _call("unpack_segments", out, buffer, _listed(order), starts, counts, *arrays, aliases=aliases)
+
+
+def place_rows(
+    source: Sequence[jax.Array],
+    from_order: jax.Array | None,
+    start: Any,
+    arrays: Sequence[jax.Array],
+    to_order: jax.Array | None,
+    target: Any,
+    count: Any,
+) -> tuple[jax.Array, ...]:
+    """``arrays`` with row ``from_order[start + j]`` of ``source`` as row ``to_order[target + j]``, j below ``count``.
+
+    An order is a list of rows, int32; None is all rows in their order.
+    """
+    place = jnp.stack([as_num(start), as_num(target), as_num(count)])
+    out = tuple(jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays)
+    aliases = {3 + len(arrays) + i: i for i in range(len(arrays))}
+    return _call("place_rows", out, _listed(from_order), _listed(to_order), place, *source, *arrays, aliases=aliases)
+
+
+def _listed(order: jax.Array | None) -> jax.Array:
+    """An order as kernels take it: empty for all rows in their order."""
+    return jnp.zeros((0,), jnp.int32) if order is None else order
+
+
+def group_by_rank(rank: jax.Array, num: Any, ndev: int) -> tuple[jax.Array, jax.Array]:
+    """Rows in the order of their ranks, ``(m,)`` int32, stable, and how many each rank has, ``(ndev,)``.
+
+    rank: ``(m,)`` int32. Rows from ``num`` on and those whose rank is not from 0 to ndev - 1 are left out.
+    """
+    return _call("group_by_rank", (_i32(rank.shape[0]), _i32(ndev)), rank, as_num(num))
+
+
+def key_counts(
+    posz: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact, splitters: jax.Array, place: Any
+) -> jax.Array:
+    """How many rows have a key below each of 256 ways to go on with a splitter, ``(s, 256)`` int32.
+
+    posz: ``(n, d)``, in the order of the keys. splitters: ``(s, 4)`` uint32, 128-bit keys, highest word first, whose
+        bytes from number ``place`` (0 to 15, from the top) on are 0.
+    """
+    out = _i32(splitters.shape[0], 256)
+    return _call("key_counts", out, posz, as_num(num), lower, upper, box.words, splitters, as_num(place))
+
+
+def key_positions(
+    posz: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact, splitters: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """How many rows have a key below each splitter, and how many have it: two ``(s,)`` int32. As in `key_counts`."""
+    rows = _i32(splitters.shape[0])
+    return _call("key_positions", (rows, rows), posz, as_num(num), lower, upper, box.words, splitters)

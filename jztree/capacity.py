@@ -1,0 +1,110 @@
+"""Buffers whose size depends on what other ranks hold, and what happens when one is too small.
+
+Only such buffers can be too small: ghosts, and rows after an unequal distributed sort. Their size is fixed when a function
+is traced. `room` gives it: what the user asked for, or what an earlier run turned out to need, or a default. Whoever
+fills the buffer first reduces the need over all ranks and then raises on every rank alike (`jztree.comm.check_room`), so
+that no rank waits for one that has given up. `retrying` recognises that error by a mark in its text, because JAX keeps
+neither the type nor the attributes of errors that come out of compiled code, and runs the function again with more room.
+"""
+
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+_MARK = re.compile(r"\[capacity (\S+) needs (\d+) has (\d+)\]")
+_SPARE = 8  # an eighth more room than the last run needed, so that a run that needs slightly more does not compile again
+_LOG = logging.getLogger("jztree")
+
+
+class CapacityError(RuntimeError):
+    """A buffer for what other ranks send was too small, and its size was given or cannot be enlarged.
+
+    option: which buffer. need, have: rows it should hold, and rows it had room for.
+    """
+
+    def __init__(self, sentence: str, option: str, need: int, have: int) -> None:
+        super().__init__(sentence)
+        self.option, self.need, self.have = option, need, have
+
+
+@dataclass(frozen=True)
+class Room:
+    """The size of a buffer, and the name by which an error asks for more of it."""
+
+    rows: int
+    key: str
+
+    def mark(self) -> str:
+        """What an error must say so that `retrying` enlarges this buffer; ``{0}`` and ``{1}`` are its need and size."""
+        return f"[capacity {self.key} needs {{0}} has {{1}}]"
+
+
+@dataclass
+class _Scope:
+    """What was learnt for the function that is being traced, and which buffers it has."""
+
+    rooms: dict[str, int]
+    asked: set[str] = field(default_factory=set)
+
+
+_scopes: list[_Scope] = []
+
+
+def room(option: str, given: int | None, default: int, most: int) -> Room:
+    """The room for a buffer.
+
+    option: its name in errors. given: the size that the user asked for, which is then kept; or None. default: the size
+    to begin with. most: the size that is always enough; it also tells buffers of one name apart.
+    """
+    if given is not None:
+        return Room(min(given, most), f"{option}:given")
+    key = f"{option}:{most}"
+    rows = min(default, most)
+    if _scopes:
+        _scopes[-1].asked.add(key)
+        rows = max(rows, min(_scopes[-1].rooms.get(key, 0), most))
+    return Room(rows, key)
+
+
+def learnt() -> Hashable:
+    """What the function that is being traced knows about its buffers: part of the key of everything compiled in it."""
+    return tuple(sorted(_scopes[-1].rooms.items())) if _scopes else ()
+
+
+@contextlib.contextmanager
+def learning(rooms: dict[str, int]) -> Iterator[set[str]]:
+    """Trace with ``rooms``; gives the set of the buffers that the traced function asks for."""
+    scope = _Scope(rooms)
+    _scopes.append(scope)
+    try:
+        yield scope.asked
+    finally:
+        _scopes.pop()
+
+
+def retrying(run: Callable[[], Any], rooms: dict[str, int], name: str) -> Any:
+    """``run()``, again and again with larger ``rooms`` as long as it fails for want of room in a buffer that can grow.
+
+    Ends because a buffer only grows, up to a size that is always enough. Raises CapacityError if the size was given.
+    """
+    while True:
+        try:
+            return run()
+        except Exception as error:
+            found = _MARK.search(str(error))
+            if found is None:
+                raise
+            key, need, have = found[1], int(found[2]), int(found[3])
+            if key.endswith(":given") or rooms.get(key, 0) >= need:
+                _give_up(error, key, need, have)
+            rooms[key] = need + need // _SPARE
+            _LOG.info("%s: room for %s enlarged from %d to %d rows; compiling again.", name, key, have, rooms[key])
+
+
+def _give_up(error: Exception, key: str, need: int, have: int) -> NoReturn:
+    text = str(error)
+    start = max(text.find("jztree: "), 0)
+    raise CapacityError(text[start : text.find("[capacity")].strip(), key.split(":")[0], need, have) from None

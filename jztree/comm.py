@@ -1,0 +1,380 @@
+"""Ranks, and moving rows between them. All that `jztree` says to other devices goes through here.
+
+A function inside `jax.shard_map` is one of ``r`` ranks, numbered over all axes of the mesh. Outside of any mesh there is one
+rank, and everything here is then a plain local operation. Rows are those of whole pytrees, packed into one buffer, because
+each collective costs compile time and latency.
+
+Collectives follow each other by data: a rank that raises must not leave others in a collective that it never joins. So
+whatever may fail is reduced over all ranks first (`check`), and what comes next takes the count that the check returns.
+
+Memory: an exchange in dense rounds needs two buffers of the size of its chunks, whatever the distribution.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from . import kernels, stats
+from .capacity import Room
+from .jax_ext import vary_along
+try:
+    from .launch import initialize, should_init_jax_distributed
+except ImportError:
+    pass
+
+__all__ = [
+    "Route",
+    "all_gather",
+    "all_max",
+    "all_min",
+    "check",
+    "deliver",
+    "exchange",
+    "exchange_by_rank",
+    "fetch",
+    "get_rank_info",
+    "in_shard_map_context",
+    "initialize",
+    "send_back",
+    "shift",
+    "should_init_jax_distributed",
+]
+
+_MIN_CHUNK = 64
+
+
+def in_shard_map_context() -> bool:
+    """Whether the code that is being traced runs inside `jax.shard_map`."""
+    return bool(_manual_axes())
+
+
+def _manual_axes() -> tuple[str, ...]:
+    mesh = jax.sharding.get_abstract_mesh()
+    return tuple(name for name in mesh.axis_names if name in mesh.manual_axes)
+
+
+def get_rank_info(axis_name: Any = None) -> tuple[Any, int, tuple[str, ...]]:
+    """The rank of this device (a traced int32 scalar), the number of ranks, and the names of the mesh axes they run over.
+
+    axis_name: one or several axes of the mesh; None means all. Outside of any mesh: ``(0, 1, ())``.
+    """
+    names = _manual_axes() if axis_name is None else (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+    if not names:
+        return 0, 1, ()
+    sizes = jax.sharding.get_abstract_mesh().shape
+    return jax.lax.axis_index(names), math.prod(sizes[name] for name in names), names
+
+
+def num_ranks() -> int:
+    """The number of ranks; 1 outside of any mesh."""
+    return get_rank_info()[1]
+
+
+def _vary(value: Any) -> jax.Array:
+    return vary_along(jnp.asarray(value), frozenset(_manual_axes()))
+
+
+def all_max(value: Any) -> Any:
+    """The largest value over all ranks, elementwise."""
+    _, ndev, axes = get_rank_info()
+    return value if ndev == 1 else jax.lax.pmax(_vary(value), axes)
+
+
+def all_min(value: Any) -> Any:
+    """The smallest value over all ranks, elementwise."""
+    _, ndev, axes = get_rank_info()
+    return value if ndev == 1 else jax.lax.pmin(_vary(value), axes)
+
+
+def all_gather(value: Any) -> jax.Array:
+    """The values of all ranks, ``(r, ...)``."""
+    _, ndev, axes = get_rank_info()
+    return jnp.asarray(value)[None] if ndev == 1 else jax.lax.all_gather(_vary(value), axes)
+
+
+def shift(value: Any, by: int = 1) -> Any:
+    """What rank ``rank - by`` holds; ranks follow each other in a ring. value: a pytree of arrays."""
+    _, ndev, axes = get_rank_info()
+    pairs = [(i, (i + by) % ndev) for i in range(ndev)]
+    return value if ndev == 1 else jax.tree.map(lambda leaf: jax.lax.ppermute(_vary(leaf), axes, pairs), value)
+
+
+def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
+    """``num``, or an error with ``sentence`` on every rank at run time if it ``failed`` on any.
+
+    The caller must go on with the returned ``num``, also in what it says to other ranks. ``{0}``, ``{1}`` in ``sentence``
+    stand for ``numbers`` (int32 scalars) of the first rank that failed; on several ranks the sentence begins with it.
+    """
+    _, ndev, _ = get_rank_info()
+    if ndev == 1:
+        return kernels.check(num, failed, numbers, sentence)
+    told = all_gather(jnp.stack([_vary(jnp.asarray(x, jnp.int32)) for x in [failed, *numbers]]))
+    first = jnp.argmax(told[:, 0] != 0)
+    values = [told[first, 1 + i] for i in range(len(numbers))] + [first]
+    return kernels.check(num, told[first, 0], values, f"on rank {{{len(numbers)}}}: {sentence}")
+
+
+class Wide(NamedTuple):
+    """Counts that may exceed 32 bits, as ``high * 2**16 + low`` with low below 2**16; at most 2**15 ranks."""
+
+    high: jax.Array
+    low: jax.Array
+
+    def __gt__(self, other: Any) -> jax.Array:
+        return (self.high > other.high) | ((self.high == other.high) & (self.low > other.low))
+
+
+def wide_sum(count: Any) -> Wide:
+    """The sum of int32 counts over all ranks, elementwise."""
+    _, ndev, axes = get_rank_info()
+    parts = jnp.stack([jnp.asarray(count) >> 16, jnp.asarray(count) & 0xFFFF])
+    high, low = parts if ndev == 1 else jax.lax.psum(_vary(parts), axes)
+    return Wide(high + (low >> 16), low & 0xFFFF)
+
+
+def share(total: Wide, rank: jax.Array, ndev: int) -> tuple[jax.Array, Wide]:
+    """How many of ``total`` rows each of ``rank`` gets if all get the same (the first ones one more), int32, and where
+    its share starts.
+    """
+    high, rest = total.high // ndev, total.high % ndev
+    # rest is below the number of ranks, at most 2**15, so this fits 31 bits.
+    low = rest * 65536 + total.low
+    each, more = high * 65536 + low // ndev, low % ndev
+    carried = rank * (each & 0xFFFF) + jnp.minimum(rank, more)
+    start = Wide(rank * (each >> 16) + (carried >> 16), carried & 0xFFFF)
+    return each + (rank < more), start
+
+
+@dataclass
+class Route:
+    """How rows went from rank to rank, which is all it takes to send answers back.
+
+    order: ``(m,)`` int32, the rows that were sent, grouped by destination; None: they were in that order.
+    sent: ``(r,)`` int32, rows sent to each rank. received: ``(r,)`` int32, rows received from each.
+    """
+
+    order: jax.Array | None
+    sent: jax.Array
+    received: jax.Array
+    rows: int
+
+    def starts(self) -> jax.Array:
+        """``(r,)``: the first row received from each rank."""
+        return starts_of(self.received)
+
+
+def check_room(num: Any, matrix: jax.Array, room: Room, what: str, advice: str) -> jax.Array:
+    """``num``, or a capacity error on every rank if rows ``(source, destination)`` of ``matrix`` do not fit ``room``."""
+    # In float32, because the sum of what all ranks send may exceed 32 bits; rounding up to 1e-6 of the need is harmless.
+    arriving = jnp.sum(matrix.astype(jnp.float32), axis=0)
+    exact = jnp.sum(matrix, axis=0)
+    need = jnp.where(arriving < 2e9, exact, 2_000_000_000)
+    worst = jnp.argmax(need)
+    sentence = f"rank {{2}} needs room for {{0}} rows of {what}, and has room for {{1}}; {advice} {room.mark()}"
+    return kernels.check(num, need[worst] > room.rows, [need[worst], room.rows, worst], sentence)
+
+
+def exchange(
+    rows: Any,
+    dest_counts: jax.Array,
+    room: Room,
+    *,
+    order: jax.Array | None = None,
+    place: jax.Array | None = None,
+    what: str = "rows",
+    advice: str = "",
+    name: str = "rows",
+    method: str | None = None,
+    chunk_rows: int | None = None,
+) -> tuple[Any, jax.Array, Route]:
+    """Send rows of a pytree to other ranks.
+
+    rows: a pytree of arrays, each ``(n, ...)``.
+    dest_counts: ``(r,)`` int32, how many rows go to each rank.
+    room: how many rows may arrive.
+    order: ``(m,)`` int32, the rows to send: first those for rank 0, then those for rank 1, and so on. A row may be in it
+        several times. None: the rows are in that order themselves.
+    place: ``(room.rows,)`` int32, where to put the rows that arrive; None: in the order of the ranks they come from, and
+        within these in the order they were sent in.
+    what, advice: what the rows are, and what to do if there is no room for them, for the error.
+    name: under which `jztree.stats` counts the rows that leave this rank.
+    method: ``"dense"`` (rounds of all_to_all over a bounded buffer), ``"ragged"`` (not on CPUs), or None for the one that
+        is best on the platform.
+    chunk_rows: how many rows the buffer of a dense round has, for all ranks together; the default is a little more than
+        ``room``.
+
+    Returns the rows received, ``(room.rows, ...)``, how many there are, and the `Route`. Rows where none was put are 0.
+
+    Raises `jztree.CapacityError` (see there) on every rank if they do not fit on some rank.
+    """
+    rank, ndev, _ = get_rank_info()
+    leaves, structure = jax.tree.flatten(rows)
+    leaves = [_vary(leaf) for leaf in leaves]
+    matrix = all_gather(dest_counts)
+    arriving = jnp.sum(matrix[:, rank])
+    num = check_room(arriving, matrix, room, what, advice)
+    # All that follows depends on the check, so that no rank is in a collective when it fails.
+    matrix = matrix + (num - arriving)
+    route = Route(order, matrix[rank], matrix[:, rank], leaves[0].shape[0])
+    stats.record(f"rows.{name}", jnp.sum(route.sent) - route.sent[rank])
+    arrays = [_vary(jnp.zeros((room.rows, *leaf.shape[1:]), leaf.dtype)) for leaf in leaves]
+    arrays = list(
+        kernels.place_rows(
+            leaves, order, starts_of(route.sent)[rank], arrays, place, route.starts()[rank], route.sent[rank]
+        )
+    )
+    if ndev > 1:
+        dense = _Dense(chunk_rows or room.rows + room.rows // 8, matrix, route, place)
+        ragged = _Ragged(matrix, route, place)
+        arrays = _move(method, dense, ragged, leaves, arrays)
+    return jax.tree.unflatten(structure, arrays), num, route
+
+
+def exchange_by_rank(rows: Any, rank: jax.Array, num: Any, room: Room, **options: Any) -> tuple[Any, jax.Array, Route]:
+    """`exchange` by the destination of each row. rank: ``(n,)`` int32; rows from ``num`` on stay unsent."""
+    order, counts = kernels.group_by_rank(rank, num, num_ranks())
+    return exchange(rows, counts, room, order=order, **options)
+
+
+def send_back(rows: Any, route: Route, **options: Any) -> Any:
+    """Answers to what an `exchange` brought, back to where it came from.
+
+    rows: a pytree with one row for each that was received, in that order. Returns one with ``(n, ...)`` rows: the answer
+    at each row that was sent (if it was sent to several ranks, that of one of them), and 0 at the others.
+    """
+    back, _, _ = exchange(rows, route.received, Room(route.rows, "back"), place=route.order, **options)
+    return back
+
+
+def _move(
+    method: str | None, dense: "_Dense", ragged: "_Ragged", leaves: list[jax.Array], arrays: list[jax.Array]
+) -> list[jax.Array]:
+    """Ragged where it exists, because it moves nothing but the rows: XLA's CPU backend does not have it."""
+    if method not in (None, "dense", "ragged"):
+        raise ValueError(f"method must be 'dense', 'ragged' or None, not {method!r}.")
+    if method is None:
+        return jax.lax.platform_dependent(leaves, arrays, cpu=dense, default=ragged)
+    return dense(leaves, arrays) if method == "dense" else ragged(leaves, arrays)
+
+
+class _Dense:
+    """Rounds of all_to_all over a buffer of bounded size, until nothing is left."""
+
+    def __init__(self, buffer_rows: int, matrix: jax.Array, route: Route, place: jax.Array | None) -> None:
+        self.rank, self.ndev, self.axes = get_rank_info()
+        self.chunk = chunk_of(buffer_rows, self.ndev)
+        # A rank's own rows are in place already.
+        others = 1 - jnp.eye(self.ndev, dtype=jnp.int32)
+        self.rounds = -(-jnp.max(matrix * others) // self.chunk)
+        self.sent, self.received = route.sent * others[self.rank], route.received * others[self.rank]
+        self.send_starts, self.receive_starts = starts_of(route.sent), route.starts()
+        self.order, self.place = route.order, place
+
+    def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
+        def one(state: tuple[jax.Array, list[jax.Array]]) -> tuple[jax.Array, list[jax.Array]]:
+            done, arrays = state[0] * self.chunk, state[1]
+            buffer = kernels.pack_segments(leaves, self.order, self.send_starts + done, self.sent - done, self.chunk)
+            buffer = jax.lax.all_to_all(buffer, self.axes, 0, 0)
+            new = kernels.unpack_segments(
+                buffer, self.place, self.receive_starts + done, self.received - done, arrays
+            )
+            return state[0] + 1, list(new)
+
+        return jax.lax.while_loop(lambda state: state[0] < self.rounds, one, (jnp.int32(0), arrays))[1]
+
+
+class _Ragged:
+    """One collective that moves exactly the rows."""
+
+    def __init__(self, matrix: jax.Array, route: Route, place: jax.Array | None) -> None:
+        self.rank, self.ndev, self.axes = get_rank_info()
+        before = jnp.cumsum(matrix, axis=0, dtype=jnp.int32) - matrix
+        self.offsets_there = before[self.rank]
+        self.route, self.place = route, place
+
+    def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
+        route, one = self.route, jnp.zeros(1, jnp.int32)
+        rows = route.rows if route.order is None else route.order.shape[0]
+        packed = kernels.pack_segments(leaves, route.order, one, jnp.sum(route.sent)[None], rows)[0]
+        empty = _vary(jnp.zeros((arrays[0].shape[0], packed.shape[1]), jnp.uint32))
+        arrived = jax.lax.ragged_all_to_all(
+            packed,
+            empty,
+            starts_of(route.sent),
+            route.sent,
+            self.offsets_there,
+            route.received,
+            axis_name=self.axes,
+        )
+        return list(kernels.unpack_segments(arrived[None], self.place, one, jnp.sum(route.received)[None], arrays))
+
+
+def starts_of(counts: jax.Array) -> jax.Array:
+    """Where segments of these lengths begin, one after the other."""
+    return jnp.cumsum(counts, dtype=jnp.int32) - counts
+
+
+def chunk_of(buffer_rows: int, ndev: int) -> int:
+    """Rows for each rank in the buffer of a round."""
+    return max(_MIN_CHUNK, -(-buffer_rows // ndev))
+
+
+def deliver(
+    rows: Any,
+    rank: jax.Array,
+    num: Any,
+    receive: Callable[[jax.Array, jax.Array, Any], Any],
+    state: Any,
+    buffer_rows: int,
+) -> Any:
+    """Send rows to ranks that take them in at once, so that nothing is stored that could overflow.
+
+    rows: a list of arrays ``(m, ...)``. rank: ``(m,)`` int32, where each goes; those of no rank and from ``num`` on go
+    nowhere. receive: called as ``receive(buffer, counts, state)`` for every round, with the packed rows ``(r, chunk,
+    words)`` of which ``counts`` ``(r,)`` came from each rank; returns the new state. Returns the last state.
+    """
+    me, ndev, axes = get_rank_info()
+    order, counts = kernels.group_by_rank(rank, num, ndev)
+    matrix = all_gather(counts)
+    chunk, starts = chunk_of(buffer_rows, ndev), starts_of(matrix[me])
+
+    def one(carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+        done = carry[0] * chunk
+        buffer = kernels.pack_segments(rows, order, starts + done, matrix[me] - done, chunk)
+        buffer = jax.lax.all_to_all(buffer, axes, 0, 0) if ndev > 1 else buffer
+        return carry[0] + 1, receive(buffer, jnp.clip(matrix[:, me] - done, 0, chunk), carry[1])
+
+    rounds = -(-jnp.max(matrix) // chunk)
+    return jax.lax.while_loop(lambda carry: carry[0] < rounds, one, (jnp.int32(0), state))[1]
+
+
+def fetch(table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int) -> jax.Array:
+    """Rows of a table that is spread over the ranks.
+
+    table: ``(n, ...)``, this rank's part. rank, row: ``(m,)`` int32, which row of which rank to get; those of no rank and
+    from ``num`` on get 0. Returns ``(m, ...)``. Questions and answers travel in rounds over a bounded buffer, so no
+    number of questions to one rank can be too large.
+    """
+    me, ndev, axes = get_rank_info()
+    order, counts = kernels.group_by_rank(rank, num, ndev)
+    chunk, starts = chunk_of(buffer_rows, ndev), starts_of(counts)
+    everywhere = jnp.full(ndev, chunk, jnp.int32)
+
+    def swap(buffer: jax.Array) -> jax.Array:
+        return jax.lax.all_to_all(buffer, axes, 0, 0) if ndev > 1 else buffer
+
+    def one(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        done = carry[0] * chunk
+        asked = swap(kernels.pack_segments([row], order, starts + done, counts - done, chunk))
+        # Where nothing was asked there may be any number.
+        wanted = jnp.clip(jax.lax.bitcast_convert_type(asked.reshape(-1), jnp.int32), 0, table.shape[0] - 1)
+        answers = swap(kernels.pack_segments([table], wanted, jnp.arange(ndev) * chunk, everywhere, chunk))
+        return carry[0] + 1, kernels.unpack_segments(answers, order, starts + done, counts - done, [carry[1]])[0]
+
+    rounds = -(-all_max(jnp.max(counts)) // chunk)
+    none = _vary(jnp.zeros((row.shape[0], *table.shape[1:]), table.dtype))
+    return jax.lax.while_loop(lambda carry: carry[0] < rounds, one, (jnp.int32(0), none))[1]

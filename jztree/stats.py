@@ -1,0 +1,62 @@
+"""What the library did: how many rows it sent, in how many rounds.
+
+``with jztree.stats.statistics() as s:`` counts while the block runs. Mapped functions compile anew inside it, because
+counting is compiled in; elsewhere nothing is counted and nothing is lost.
+"""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+_active: list["Statistics"] = []
+
+
+@dataclass
+class Statistics:
+    """Counts by name, summed over the devices of this process and over calls.
+
+    counts: name -> number. ``rows.sort``: rows that a distributed sort sent to another rank; ``rows.ghosts``: copies of
+        particles sent to other ranks; ``rows.results``: rows of results sent back to where their queries came from;
+        ``rows.groups``: rows sent to bring particles into group order; ``rounds.union_find``: rounds of joining
+        groups across ranks, counted once a device.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> int:
+        return self.counts.get(name, 0)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name}: {count}" for name, count in sorted(self.counts.items()))
+
+
+def recording() -> bool:
+    """Whether counting is to be compiled in."""
+    return bool(_active)
+
+
+@contextlib.contextmanager
+def statistics() -> Iterator[Statistics]:
+    """Count what happens inside the block, on all devices of this process."""
+    s = Statistics()
+    _active.append(s)
+    try:
+        yield s
+        jax.effects_barrier()
+    finally:
+        _active.remove(s)
+
+
+def record(name: str, amount: Any) -> None:
+    """Add ``amount`` (int32 scalar, this device's) to the count ``name``, if anyone is counting."""
+    if recording():
+        jax.debug.callback(functools.partial(_add, name), amount)
+
+
+def _add(name: str, amount: Any) -> None:
+    for s in _active:
+        s.counts[name] = s.counts.get(name, 0) + int(amount)
