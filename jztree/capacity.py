@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 _MARK = re.compile(r"\[capacity (\S+) needs (\d+) has (\d+)\]")
-_SPARE = 8  # an eighth more room than the last run needed, so that a run that needs slightly more does not compile again
+_SPARE = (
+    8  # an eighth more room than the last run needed, so that a run that needs slightly more does not compile again
+)
 _LOG = logging.getLogger("jztree")
 
 
@@ -107,4 +109,6 @@ def retrying(run: Callable[[], Any], rooms: dict[str, int], name: str) -> Any:
 def _give_up(error: Exception, key: str, need: int, have: int) -> NoReturn:
     text = str(error)
     start = max(text.find("jztree: "), 0)
-    raise CapacityError(text[start : text.find("[capacity")].strip(), key.split(":")[0], need, have) from None
+    raise CapacityError(
+        text[start : text.find("[capacity")].strip(), key.split(":", maxsplit=1)[0], need, have
+    ) from None

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from . import kernels, stats
 from .capacity import Room
 from .jax_ext import vary_along
+
 try:
     from .launch import initialize, should_init_jax_distributed
 except ImportError:
@@ -194,7 +195,8 @@ def exchange(
     """Send rows of a pytree to other ranks.
 
     rows: a pytree of arrays, each ``(n, ...)``.
-    dest_counts: ``(r,)`` int32, how many rows go to each rank.
+    dest_counts: ``(r,)`` int32, how many rows go to each rank; or, where all ranks know it, ``(r, r)``, how many go from
+        each rank to each.
     room: how many rows may arrive.
     order: ``(m,)`` int32, the rows to send: first those for rank 0, then those for rank 1, and so on. A row may be in it
         several times. None: the rows are in that order themselves.
@@ -214,7 +216,7 @@ def exchange(
     rank, ndev, _ = get_rank_info()
     leaves, structure = jax.tree.flatten(rows)
     leaves = [_vary(leaf) for leaf in leaves]
-    matrix = all_gather(dest_counts)
+    matrix = all_gather(dest_counts) if dest_counts.ndim == 1 else dest_counts
     arriving = jnp.sum(matrix[:, rank])
     num = check_room(arriving, matrix, room, what, advice)
     # All that follows depends on the check, so that no rank is in a collective when it fails.
@@ -279,9 +281,7 @@ class _Dense:
             done, arrays = state[0] * self.chunk, state[1]
             buffer = kernels.pack_segments(leaves, self.order, self.send_starts + done, self.sent - done, self.chunk)
             buffer = jax.lax.all_to_all(buffer, self.axes, 0, 0)
-            new = kernels.unpack_segments(
-                buffer, self.place, self.receive_starts + done, self.received - done, arrays
-            )
+            new = kernels.unpack_segments(buffer, self.place, self.receive_starts + done, self.received - done, arrays)
             return state[0] + 1, list(new)
 
         return jax.lax.while_loop(lambda state: state[0] < self.rounds, one, (jnp.int32(0), arrays))[1]

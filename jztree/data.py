@@ -8,7 +8,7 @@ particles share) stay as they are.
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -139,6 +139,22 @@ def map_rows(func: Callable[[Any], Any], part: _Part) -> _Part:
     """
     n = get_pos(part).shape[0]
     return jax.tree.map(lambda leaf: func(leaf) if np.ndim(leaf) > 0 and leaf.shape[0] == n else leaf, part)
+
+
+def split_rows(part: _Part) -> tuple[list[Any], Callable[[Sequence[Any]], _Part]]:
+    """The leaves of ``part`` that have one row a particle, and a function that puts others, of any length, in place.
+
+    part: a particle class, or an array of positions.
+    """
+    n = get_pos(part).shape[0]
+    leaves, structure = jax.tree.flatten(part)
+    places = [i for i, leaf in enumerate(leaves) if np.ndim(leaf) > 0 and leaf.shape[0] == n]
+
+    def rebuild(columns: Sequence[Any]) -> _Part:
+        others = dict(zip(places, columns, strict=True))
+        return jax.tree.unflatten(structure, [others.get(i, leaf) for i, leaf in enumerate(leaves)])
+
+    return [jnp.asarray(leaves[i]) for i in places], rebuild
 
 
 def replace_num(part: _Part, num: Any) -> _Part:

@@ -13,21 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import kernels
+from .checks import check_box, check_num, check_positions, check_range, check_real, exact_box_argument
 from .config import FofConfig
 from .data import FofCatalogue, get_num, get_pos
 from .jax_ext import Exact, exact, exact_to_float, is_concrete, jit_constructor
-from .tree import (
-    TreeHierarchy,
-    check_box,
-    check_num,
-    check_positions,
-    check_range,
-    check_real,
-    exact_box_argument,
-    kernel_tree,
-    permute_particles,
-    sort_and_build,
-)
+from .tree import TreeHierarchy, kernel_tree, sort_and_build
+from .zorder import permute_particles
 
 __all__ = ["fof_and_catalogue", "fof_is_superset", "fof_labels"]
 

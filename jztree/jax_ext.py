@@ -7,7 +7,6 @@
 * `jit_constructor` makes the function stored as ``f.jit``.
 """
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence

@@ -172,19 +172,19 @@ def hierarchy(
     plane_sizes: Sequence[int],
     leaf_size: int,
     fan_out: int,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
     """The plane hierarchy by the window rule.
 
     posz: ``(n, d)``, sorted by `zsort` with the same ``lower``, ``upper`` and ``box``. Returns ``splits`` and
     ``particle_splits``, ``(s,)`` int32, and the boxes' ``lower`` and ``upper``, ``(m, d)``; planes one after the other.
-    Fails if the rows are not in z-order.
+    The last output, an int32 scalar, is not 0 if the rows are not in z-order.
     """
     nodes, dims = sum(plane_sizes), posz.shape[1]
     boxes = jax.ShapeDtypeStruct((nodes, dims), posz.dtype)
     splits = _i32(nodes + len(plane_sizes))
     return _call(
         "hierarchy",
-        (splits, splits, boxes, boxes),
+        (splits, splits, boxes, boxes, _i32()),
         *(posz, as_num(num), lower, upper, box.words),
         plane_sizes=_sizes(plane_sizes),
         leaf_size=np.int64(leaf_size),

@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import kernels
+from .checks import check_box, check_num, check_positions, exact_box_argument
 from .config import KNNConfig
 from .data import RankIdx, get_num, get_pos, map_rows, replace_num
 from .jax_ext import Exact, exact_to_float, is_concrete, jit_constructor
-from .tree import TreeHierarchy, check_box, check_num, check_positions, exact_box_argument, kernel_tree, sort_and_build
+from .tree import TreeHierarchy, kernel_tree, sort_and_build
 
 __all__ = ["knn"]
 

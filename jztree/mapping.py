@@ -99,7 +99,9 @@ class _Mapped:
         # What earlier runs taught about the sizes of buffers, and which buffers there are at all.
         self.rooms: dict[str, int] = {}
         self.asked: set[str] = set()
-        self.compiled = jax.jit(functools.wraps(f)(lambda static, dynamic: self._run(static, dynamic)), static_argnums=0)
+        self.compiled = jax.jit(
+            functools.wraps(f)(lambda static, dynamic: self._run(static, dynamic)), static_argnums=0
+        )
 
     def __call__(self, arguments: dict[str, Any], jit: bool) -> Any:
         static = copy_configs({name: value for name, value in arguments.items() if self.in_specs.get(name) is None})
@@ -160,7 +162,9 @@ class _Mapped:
     def _with_leading_axes(self, out: Any) -> Any:
         leaves, structure = jax.tree.flatten(out)
         specs = _spec_of_each_leaf(self.out_specs, out)
-        return jax.tree.unflatten(structure, [self._output(leaf, spec) for leaf, spec in zip(leaves, specs, strict=True)])
+        return jax.tree.unflatten(
+            structure, [self._output(leaf, spec) for leaf, spec in zip(leaves, specs, strict=True)]
+        )
 
     def _output(self, leaf: Any, spec: P | None) -> jax.Array:
         leaf = jnp.asarray(leaf)

@@ -9,7 +9,6 @@ function is traced. The cost is that of sorting, O(n), plus one pass.
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,24 +16,42 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec as P
 
-from . import kernels
+from . import comm, kernels
+from .capacity import Room
+from .checks import check_box, check_num, check_positions, exact_box_argument
 from .config import TreeConfig
-from .data import get_num, get_pos, map_rows, static_field
-from .jax_ext import Exact, exact, is_concrete, jit_constructor
+from .data import get_pos, static_field
+from .jax_ext import jit_constructor, shard_map_constructor
+from .zorder import (
+    Domain,
+    Moved,
+    Movers,
+    check_data,
+    distr_zsort,
+    domain_of,
+    permute_particles,
+    search_sorted_z,
+    sort_over_ranks,
+    zsort,
+)
 
 __all__ = [
     "TreeHierarchy",
     "build_tree_hierarchy",
+    "distr_zsort",
     "search_sorted_z",
     "zsort",
     "zsort_and_tree",
     "zsort_and_tree_multi_type",
 ]
 
-MAX_DIMS = 8
 _TOP_PLANE_NODES = 64
-_NOT_FINITE = "row {0} of %s is NaN or infinite; remove such particles, or set num to leave out rows at the end."
+_NOT_IN_ORDER = (
+    "a hierarchy needs particles in z-order, and these are not; sort them with jztree.tree.zsort and the same boxsize "
+    "first."
+)
 
 
 @jax.tree_util.register_dataclass
@@ -127,119 +144,6 @@ def plane_sizes(n: int, cfg: TreeConfig) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def check_positions(pos: Any, what: str = "positions", max_dims: int = MAX_DIMS) -> jax.Array:
-    """``pos`` as a JAX array; TypeError or ValueError in words if it is not ``(n, d)`` float32 or float64."""
-    if pos.dtype not in (jnp.float32, jnp.float64):
-        raise TypeError(f"{what} must be float32 or float64, not {pos.dtype}; convert them with .astype('float32').")
-    if np.ndim(pos) != 2 or not 1 <= pos.shape[1] <= max_dims:
-        raise ValueError(f"{what} must have shape (n, d) with d from 1 to {max_dims}; their shape is {pos.shape}.")
-    if pos.shape[0] >= 2**31:
-        raise ValueError(f"there are {pos.shape[0]} {what}; one device can index at most 2**31 - 1 rows.")
-    return jnp.asarray(pos)
-
-
-def check_num(part: Any, what: str = "num") -> Any:
-    """``num`` of ``part``; ValueError in words if it is known and not between 0 and the number of rows."""
-    num, n = get_num(part), get_pos(part).shape[0]
-    if np.ndim(num) != 0 or not np.issubdtype(jnp.result_type(num), np.integer):
-        raise TypeError(f"{what} is {num}; it counts the rows that hold particles, so it must be one integer.")
-    if is_concrete(num) and not 0 <= int(num) <= n:
-        raise ValueError(f"{what} is {num}; it counts the rows that hold particles, so it must be from 0 to {n}.")
-    return num
-
-
-def check_real(value: Any, what: str) -> np.ndarray:
-    """``value`` as float64 NumPy numbers; TypeError in words if it is not made of real numbers."""
-    array = np.asarray(value)
-    if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
-        raise TypeError(f"{what} is {value!r}; it must be a real number or an array of such.")
-    return array.astype(np.float64)
-
-
-def check_range(value: np.ndarray, what: str, may_vanish: bool = False) -> None:
-    """ValueError in words if a length is beyond what JAX can carry in the mode it is in.
-
-    may_vanish: one that is too small counts as 0.
-    """
-    widest = np.finfo(jax.dtypes.canonicalize_dtype(np.float64))
-    if np.any((value > widest.max) | ((value > 0) & (value < widest.tiny) & (not may_vanish))):
-        raise ValueError(
-            f"{what} is {value}, beyond the range of float32; choose another unit of length, or switch on "
-            "jax_enable_x64."
-        )
-
-
-def check_box(boxsize: Any, dims: int) -> Exact:
-    """``boxsize`` as one exact length a dimension, 0 where open; ValueError in words if it cannot be one."""
-    if isinstance(boxsize, Exact):
-        return boxsize
-    if boxsize is None:
-        boxsize = 0.0
-    if np.shape(boxsize) not in ((), (dims,)):
-        raise ValueError(
-            f"boxsize must be one length or {dims}, one a dimension (0 where open); its shape is {np.shape(boxsize)}."
-        )
-    if is_concrete(boxsize):
-        lengths = check_real(boxsize, "boxsize")
-        if not (np.all(np.isfinite(lengths)) and np.all(lengths >= 0)):
-            raise ValueError(f"boxsize is {boxsize}; lengths must be finite and positive, or 0 where open.")
-        check_range(lengths, "boxsize")
-    return exact(boxsize, (dims,))
-
-
-def _checked_bounds(pos: jax.Array, num: Any, what: str = "the positions") -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Bounding box of ``pos``, and ``num``, which raises at run time if a row is not finite."""
-    lower, upper, bad = kernels.bounds(pos, num)
-    return lower, upper, kernels.check(num, bad >= 0, [bad], _NOT_FINITE % what)
-
-
-def permute_particles(part: Any, index: jax.Array) -> Any:
-    """``part`` with every property in the order ``index``, ``(n,)`` int32."""
-    return map_rows(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), index), part)
-
-
-def zsort(part: Any, boxsize: Any = None) -> tuple[Any, jax.Array]:
-    """Sort particles in z-order.
-
-    part: a particle class with ``pos`` ``(n, d)``, or an array of positions.
-    boxsize: periodic length, or one a dimension; 0 or None is open.
-
-    Returns ``part`` sorted and the ``(n,)`` int32 rows it was taken from. The sort is stable: coincident particles keep
-    their order. (More than 32 particles that are apart but share all 128 bits of their key are in the order of a finer
-    grid.) Rows that are NaN or infinite come after all others, and rows from ``num`` on last. Positions are wrapped for
-    the order only.
-
-    Raises TypeError or ValueError for positions or a box of the wrong kind.
-    """
-    pos = check_positions(get_pos(part))
-    box = check_box(boxsize, pos.shape[1])
-    num = check_num(part)
-    lower, upper, _ = kernels.bounds(pos, num)
-    index = kernels.zsort(pos, num, lower, upper, box)
-    return permute_particles(part, index), index
-
-
-def search_sorted_z(posz: Any, query: Any, boxsize: Any = None, side: str = "left") -> jax.Array:
-    """Where positions belong among z-ordered ones, as `numpy.searchsorted` finds it for numbers.
-
-    posz: ``(n, d)`` positions or a particle class, sorted by `zsort` with the same ``boxsize``.
-    query: ``(q, d)`` positions, in any order.
-    side: ``"left"`` for the first row whose Morton key is not below the query's, ``"right"`` for the first above it.
-
-    Returns ``(q,)`` int32 rows, from 0 to the number of particles. Queries outside the domain of ``posz`` count as on
-    its edge. Raises TypeError or ValueError for arguments of the wrong kind.
-    """
-    if side not in ("left", "right"):
-        raise ValueError(f"side must be 'left' or 'right', not {side!r}.")
-    pos = check_positions(get_pos(posz))
-    wanted = check_positions(get_pos(query), "query positions")
-    if wanted.shape[1] != pos.shape[1]:
-        raise ValueError(f"queries have {wanted.shape[1]} dimensions, but the particles have {pos.shape[1]}.")
-    box = check_box(boxsize, pos.shape[1])
-    lower, upper, _ = kernels.bounds(pos, check_num(posz))
-    return kernels.search(pos, get_num(posz), wanted.astype(pos.dtype), lower, upper, box, side == "right")
-
-
 def build_tree_hierarchy(partz: Any, cfg_tree: TreeConfig | None = None, boxsize: Any = None) -> TreeHierarchy:
     """The plane hierarchy over particles that are in z-order already.
 
@@ -251,17 +155,22 @@ def build_tree_hierarchy(partz: Any, cfg_tree: TreeConfig | None = None, boxsize
     cfg = cfg_tree or TreeConfig()
     pos = check_positions(get_pos(partz))
     box = check_box(boxsize, pos.shape[1])
-    lower, upper, num = _checked_bounds(pos, check_num(partz))
-    return _build(partz, pos, num, lower, upper, box, cfg)
+    domain, (num,) = domain_of([pos], [check_num(partz)], ["the positions"], box)
+    return build_in_domain(partz, num, domain, cfg, trusted=False)
 
 
-def _build(
-    partz: Any, pos: jax.Array, num: jax.Array, lower: jax.Array, upper: jax.Array, box: Exact, cfg: TreeConfig
-) -> TreeHierarchy:
+def build_in_domain(partz: Any, num: Any, domain: Domain, cfg: TreeConfig, trusted: bool = True) -> TreeHierarchy:
+    """The hierarchy over the first ``num`` rows, whose keys are in order in ``domain``.
+
+    trusted: they surely are; else an error is raised at run time, on all ranks, if they are not.
+    """
+    pos = get_pos(partz)
     sizes = plane_sizes(pos.shape[0], cfg)
-    splits, particle_splits, node_lower, node_upper = kernels.hierarchy(
-        pos, num, lower, upper, box, sizes, cfg.leaf_size, cfg.fan_out
+    splits, particle_splits, node_lower, node_upper, unordered = kernels.hierarchy(
+        pos, num, domain.lower, domain.upper, domain.box, sizes, cfg.leaf_size, cfg.fan_out
     )
+    if not trusted:
+        splits = splits + (comm.check(num, unordered, [], _NOT_IN_ORDER) - kernels.as_num(num))
     th = TreeHierarchy(
         plane_sizes=sizes,
         flat_splits=splits,
@@ -271,7 +180,7 @@ def _build(
     )
     if not cfg.masses:
         return th
-    mass, center = kernels.node_masses(pos, _mass_rows(partz, pos), splits, box, sizes)
+    mass, center = kernels.node_masses(pos, _mass_rows(partz, pos), splits, domain.box, sizes)
     return dataclasses.replace(th, flat_mass=mass, flat_center_of_mass=center)
 
 
@@ -293,28 +202,38 @@ def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = No
     data: a pytree whose leaves all have ``n`` rows, to be sorted along.
     boxsize: periodic length, or one a dimension; 0 or None is open.
 
-    Returns ``(partz, th)``, or ``(partz, dataz, th)`` if ``data`` is given. Raises TypeError or ValueError for
+    Returns ``(partz, th)``, or ``(partz, dataz, th)`` if ``data`` is given. Over several ranks, each gets a range of the
+    z-order, with as many particles as the others, and the hierarchy over it (see `jztree.tree.distr_zsort`). Raises TypeError or ValueError for
     arguments of the wrong kind, and at run time if a position is NaN or infinite.
     """
-    partz, index, th = sort_and_build(part, cfg_tree or TreeConfig(), boxsize)
+    cfg = cfg_tree or TreeConfig()
+    check_data(data, get_pos(part).shape[0])
+    if comm.num_ranks() > 1:
+        moved, _, th = sort_and_build_over_ranks(part, data, cfg, boxsize)
+        return (moved.part, th) if data is None else (moved.part, moved.data, th)
+    partz, index, th = sort_and_build(part, cfg, boxsize)
     if data is None:
         return partz, th
-    n = get_pos(part).shape[0]
-    for leaf in jax.tree.leaves(data):
-        if np.ndim(leaf) == 0 or leaf.shape[0] != n:
-            raise ValueError(f"every array in data must have {n} rows, one a particle; one has shape {np.shape(leaf)}.")
-    dataz = jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), index), data)
-    return partz, dataz, th
+    return partz, jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), index), data), th
 
 
 def sort_and_build(part: Any, cfg: TreeConfig, boxsize: Any) -> tuple[Any, jax.Array, TreeHierarchy]:
     """`zsort_and_tree` that also returns the ``(n,)`` int32 rows in z-order; rows that are not finite are an error."""
     pos = check_positions(get_pos(part))
-    box = check_box(boxsize, pos.shape[1])
-    lower, upper, num = _checked_bounds(pos, check_num(part))
-    index = kernels.zsort(pos, num, lower, upper, box)
+    domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], check_box(boxsize, pos.shape[1]))
+    index = domain.order(pos, num)
     partz = permute_particles(part, index)
-    return partz, index, _build(partz, get_pos(partz), num, lower, upper, box, cfg)
+    return partz, index, build_in_domain(partz, num, domain, cfg)
+
+
+def sort_and_build_over_ranks(
+    part: Any, data: Any, cfg: TreeConfig, boxsize: Any
+) -> tuple[Moved, Domain, TreeHierarchy]:
+    """The rank's range of the z-order of all ranks' particles, and the hierarchy over it."""
+    pos = check_positions(get_pos(part))
+    domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], check_box(boxsize, pos.shape[1]))
+    (moved,) = sort_over_ranks([Movers(part, data, num)], domain, [Room(pos.shape[0], "sort")])
+    return moved, domain, build_in_domain(moved.part, moved.num, domain, cfg)
 
 
 def kernel_tree(partz: Any, num: Any, th: TreeHierarchy) -> tuple[Any, ...]:
@@ -332,7 +251,8 @@ def zsort_and_tree_multi_type(
 
     Returns ``(parts_z, ths)``: each type sorted, and for each type the hierarchy with its own particle splits. All
     hierarchies have the same planes and nodes, so node ``i`` is the same region for every type; boxes hold the
-    particles of all types, and a node may be empty of one type.
+    particles of all types, and a node may be empty of one type. Over several ranks, each gets the same range of the
+    z-order of all types, with as many particles of all types together as the others; arrays have room for these.
 
     Raises TypeError or ValueError for arguments of the wrong kind, and at run time if a position is NaN or infinite.
     """
@@ -344,20 +264,29 @@ def zsort_and_tree_multi_type(
     if cfg.masses:
         raise ValueError("TreeConfig(masses=True) is for one type; build a hierarchy a type to have its masses.")
     box = check_box(boxsize, positions[0].shape[1])
-    bounds = [
-        _checked_bounds(pos, check_num(part), f"the positions of type {i}")
-        for i, (pos, part) in enumerate(zip(positions, parts, strict=True))
-    ]
-    lower = functools.reduce(jnp.minimum, [low for low, _, _ in bounds])
-    upper = functools.reduce(jnp.maximum, [high for _, high, _ in bounds])
-    num = sum(count for _, _, count in bounds)
+    names = [f"the positions of type {i}" for i in range(len(parts))]
+    domain, nums = domain_of(positions, [check_num(part) for part in parts], names, box)
+    if comm.num_ranks() > 1:
+        # A rank's range may hold particles of one type only.
+        rooms = [Room(sum(pos.shape[0] for pos in positions), "sort")] * len(parts)
+        movers = [Movers(part, None, num) for part, num in zip(parts, nums, strict=True)]
+        moved = sort_over_ranks(movers, domain, rooms)
+        parts, nums = [m.part for m in moved], [m.num for m in moved]
+        positions = [get_pos(part) for part in parts]
+    return _build_multi_type(parts, positions, nums, domain, cfg)
+
+
+def _build_multi_type(
+    parts: Sequence[Any], positions: Sequence[jax.Array], nums: Sequence[Any], domain: Domain, cfg: TreeConfig
+) -> tuple[tuple[Any, ...], tuple[TreeHierarchy, ...]]:
+    num = sum(kernels.as_num(count) for count in nums)
     # Rows without particles may stand between the types; they are moved behind all particles first.
-    valid = [jnp.arange(pos.shape[0]) < count for pos, (_, _, count) in zip(positions, bounds, strict=True)]
+    valid = [jnp.arange(pos.shape[0]) < count for pos, count in zip(positions, nums, strict=True)]
     first = jnp.argsort(~jnp.concatenate(valid), stable=True).astype(jnp.int32)
     pos = kernels.gather_rows(jnp.concatenate(positions), first)
-    index = kernels.zsort(pos, num, lower, upper, box)
+    index = domain.order(pos, num)
     order = kernels.gather_rows(first, index)
-    th = _build(None, kernels.gather_rows(pos, index), kernels.as_num(num), lower, upper, box, cfg)
+    th = build_in_domain(kernels.gather_rows(pos, index), num, domain, cfg)
     kind = jnp.concatenate([jnp.full(p.shape[0], i, jnp.int32) for i, p in enumerate(positions)])
     starts = np.cumsum([0] + [p.shape[0] for p in positions])
     typed = [_one_type(part, th, order, kind[order] == i, int(starts[i])) for i, part in enumerate(parts)]
@@ -376,25 +305,19 @@ def _one_type(part: Any, th: TreeHierarchy, order: jax.Array, mine: jax.Array, s
     )
 
 
-def exact_box_argument(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What `jit_constructor` is to replace in the arguments of a public function: ``boxsize``, checked and exact.
-
-    The first argument is a particle class, an array of positions, or a sequence of these.
-    """
-    part = next(iter(arguments.values()))
-    if isinstance(part, (list, tuple)) and part:
-        part = part[0]
-    return {"boxsize": check_box(arguments["boxsize"], check_positions(get_pos(part)).shape[1])}
-
-
-zsort.jit = jit_constructor(zsort, (), exact_box_argument)  # type: ignore[attr-defined]
-search_sorted_z.jit = jit_constructor(  # type: ignore[attr-defined]
-    search_sorted_z, ("side",), exact_box_argument
-)
 build_tree_hierarchy.jit = jit_constructor(  # type: ignore[attr-defined]
     build_tree_hierarchy, ("cfg_tree",), exact_box_argument
 )
 zsort_and_tree.jit = jit_constructor(zsort_and_tree, ("cfg_tree",), exact_box_argument)  # type: ignore[attr-defined]
 zsort_and_tree_multi_type.jit = jit_constructor(  # type: ignore[attr-defined]
     zsort_and_tree_multi_type, ("cfg_tree",), exact_box_argument
+)
+build_tree_hierarchy.smap = shard_map_constructor(  # type: ignore[attr-defined]
+    build_tree_hierarchy, (P(-1), None, P()), P(-1), prepare=exact_box_argument
+)
+zsort_and_tree.smap = shard_map_constructor(  # type: ignore[attr-defined]
+    zsort_and_tree, (P(-1), None, P(-1), P()), P(-1), prepare=exact_box_argument
+)
+zsort_and_tree_multi_type.smap = shard_map_constructor(  # type: ignore[attr-defined]
+    zsort_and_tree_multi_type, (P(-1), None, P()), P(-1), prepare=exact_box_argument
 )

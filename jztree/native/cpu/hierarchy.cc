@@ -121,21 +121,21 @@ struct Builder {
 
   bool build(int64_t leaf_size, int64_t fan_out) {
     std::vector<uint8_t> level(static_cast<size_t>(layout.sizes[0]));
-    if (!leaf_boundaries(leaf_size, level.data())) return false;
+    bool in_order = leaf_boundaries(leaf_size, level.data());
     leaf_boxes();
     for (int plane = 1; plane < layout.planes(); ++plane) {
       plane_boundaries(plane, fan_out, level);
       plane_boxes(plane);
     }
-    return true;
+    return in_order;
   }
 };
 
 ffi::Error hierarchy(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num, ffi::AnyBuffer lower,
                      ffi::AnyBuffer upper, ffi::AnyBuffer box, ffi::Result<ffi::Buffer<ffi::S32>> splits,
                      ffi::Result<ffi::Buffer<ffi::S32>> particle_splits, ffi::Result<ffi::AnyBuffer> node_lower,
-                     ffi::Result<ffi::AnyBuffer> node_upper, ffi::Span<const int64_t> plane_sizes, int64_t leaf_size,
-                     int64_t fan_out) {
+                     ffi::Result<ffi::AnyBuffer> node_upper, ffi::Result<ffi::Buffer<ffi::S32>> unordered,
+                     ffi::Span<const int64_t> plane_sizes, int64_t leaf_size, int64_t fan_out) {
   return dispatch<max_dims>(pos, [&](auto type, auto dims) {
     using T = decltype(type);
     constexpr int D = decltype(dims)::value;
@@ -157,10 +157,8 @@ ffi::Error hierarchy(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::
                           particle_splits->typed_data(),
                           node_lower->typed_data<T>(),
                           node_upper->typed_data<T>()};
-    if (!builder.build(leaf_size, fan_out))
-      return invalid(
-          "a hierarchy needs particles in z-order, and these are not; sort them with jztree.tree.zsort and the same "
-          "boxsize first.");
+    // Not an error here: all ranks have to fail together.
+    unordered->typed_data()[0] = builder.build(leaf_size, fan_out) ? 0 : 1;
     return ffi::Error::Success();
   });
 }
@@ -238,6 +236,7 @@ JZTREE_HANDLER(jztree_hierarchy, hierarchy,
                    .Ret<ffi::Buffer<ffi::S32>>()
                    .Ret<ffi::AnyBuffer>()
                    .Ret<ffi::AnyBuffer>()
+                   .Ret<ffi::Buffer<ffi::S32>>()
                    .Attr<ffi::Span<const int64_t>>("plane_sizes")
                    .Attr<int64_t>("leaf_size")
                    .Attr<int64_t>("fan_out"));

@@ -1,0 +1,322 @@
+"""z-order: sorting particles by Morton key, on one device and over the ranks of a mesh.
+
+The distributed sort: every rank sorts its own rows by keys over the domain of all ranks; splitters cut the z-order into
+one range a rank; one exchange brings the rows there; each rank merges what it got. Splitters are exact: they are found
+byte by byte, from counts of keys summed over the ranks, and equal keys are dealt out in the order of the ranks, which
+keeps the sort stable. So every rank ends with the same number of rows, off by one, and never holds more. Cost: two local
+sorts, 16 small sums over the ranks, one exchange.
+
+G. M. Morton (1966), "A computer oriented geodetic data base". Exact splitters: P. Siebert & F. Wolf (2003), "A
+scalable parallel sorting algorithm using exact splitting".
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from . import comm, kernels
+from .capacity import Room, room
+from .checks import check_box, check_num, check_positions, exact_box_argument
+from .data import RankIdx, get_num, get_pos, map_rows, replace_num, split_rows
+from .jax_ext import Exact, jit_constructor, shard_map_constructor
+
+__all__ = ["distr_zsort", "search_sorted_z", "zsort"]
+
+_NOT_FINITE = "row {0} of %s is NaN or infinite; remove such particles, or set num to leave out rows at the end."
+_KEY_BYTES = 16
+
+
+@dataclass
+class Domain:
+    """Where Morton keys are taken: the bounding box of all particles on all ranks, and the periodic box."""
+
+    lower: jax.Array
+    upper: jax.Array
+    box: Exact
+
+    def order(self, pos: jax.Array, num: Any) -> jax.Array:
+        """The rows of ``pos`` in z-order, ``(n,)`` int32."""
+        return kernels.zsort(pos, num, self.lower, self.upper, self.box)
+
+
+def domain_of(
+    positions: Sequence[jax.Array], nums: Sequence[Any], names: Sequence[str], box: Exact
+) -> tuple[Domain, list[jax.Array]]:
+    """The domain of the particles of all types on all ranks, and ``nums``, which raise if a row is not finite."""
+    bounds = [kernels.bounds(pos, num) for pos, num in zip(positions, nums, strict=True)]
+    checked = [
+        comm.check(num, bad >= 0, [bad], _NOT_FINITE % name)
+        for num, (_, _, bad), name in zip(nums, bounds, names, strict=True)
+    ]
+    lower = jnp.stack([low for low, _, _ in bounds]).min(axis=0)
+    upper = jnp.stack([high for _, high, _ in bounds]).max(axis=0)
+    # One collective for both corners; it waits for the checks, see jztree.comm.
+    waited = sum(new - num for new, num in zip(checked, nums, strict=True))
+    corners = comm.all_max(jnp.stack([upper, -lower]) + waited.astype(lower.dtype))
+    return Domain(-corners[1], corners[0], box), checked
+
+
+def permute_particles(part: Any, index: jax.Array) -> Any:
+    """``part`` with every property in the order ``index``, ``(n,)`` int32."""
+    return map_rows(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), index), part)
+
+
+def zsort(part: Any, boxsize: Any = None) -> tuple[Any, jax.Array]:
+    """Sort particles in z-order.
+
+    part: a particle class with ``pos`` ``(n, d)``, or an array of positions.
+    boxsize: periodic length, or one a dimension; 0 or None is open.
+
+    Returns ``part`` sorted and the ``(n,)`` int32 rows it was taken from. The sort is stable: coincident particles keep
+    their order. (More than 32 particles that are apart but share all 128 bits of their key are in the order of a finer
+    grid.) Rows that are NaN or infinite come after all others, and rows from ``num`` on last. Positions are wrapped for
+    the order only.
+
+    Raises TypeError or ValueError for positions or a box of the wrong kind.
+    """
+    pos = check_positions(get_pos(part))
+    box = check_box(boxsize, pos.shape[1])
+    num = check_num(part)
+    lower, upper, _ = kernels.bounds(pos, num)
+    index = kernels.zsort(pos, num, lower, upper, box)
+    return permute_particles(part, index), index
+
+
+def search_sorted_z(posz: Any, query: Any, boxsize: Any = None, side: str = "left") -> jax.Array:
+    """Where positions belong among z-ordered ones, as `numpy.searchsorted` finds it for numbers.
+
+    posz: ``(n, d)`` positions or a particle class, sorted by `zsort` with the same ``boxsize``.
+    query: ``(q, d)`` positions, in any order.
+    side: ``"left"`` for the first row whose Morton key is not below the query's, ``"right"`` for the first above it.
+
+    Returns ``(q,)`` int32 rows, from 0 to the number of particles. Queries outside the domain of ``posz`` count as on
+    its edge. Raises TypeError or ValueError for arguments of the wrong kind.
+    """
+    if side not in ("left", "right"):
+        raise ValueError(f"side must be 'left' or 'right', not {side!r}.")
+    pos = check_positions(get_pos(posz))
+    wanted = check_positions(get_pos(query), "query positions")
+    if wanted.shape[1] != pos.shape[1]:
+        raise ValueError(f"queries have {wanted.shape[1]} dimensions, but the particles have {pos.shape[1]}.")
+    box = check_box(boxsize, pos.shape[1])
+    lower, upper, _ = kernels.bounds(pos, check_num(posz))
+    return kernels.search(pos, get_num(posz), wanted.astype(pos.dtype), lower, upper, box, side == "right")
+
+
+def distr_zsort(
+    part: Any,
+    data: Any = None,
+    nsamp: int = 1024,
+    equalize: bool = True,
+    boxsize: Any = None,
+    capacity: int | None = None,
+) -> Any:
+    """Sort the particles of all ranks in z-order: each rank gets a range of it, in the order of the ranks.
+
+    part: this rank's particles, a particle class with ``pos`` ``(n, d)``, or an array of positions.
+    data: a pytree whose leaves all have ``n`` rows, to go along.
+    nsamp: with ``equalize=False``, how many keys a rank looks at to find the ranges.
+    equalize: all ranks end with the same number of particles, the first ones with one more if it does not divide. Else
+        ranges come from a sample, which is a little faster.
+    boxsize: periodic length, or one a dimension; 0 or None is open.
+    capacity: with ``equalize=False``, how many rows a rank may get; None means ``n``, and more where a mapped function
+        finds that it needs more. With ``equalize=True``, ``n`` is always enough.
+
+    Returns ``(partz, origin)``, or ``(partz, dataz, origin)`` if ``data`` is given: the rank's particles with ``num`` of
+    the rank, and the `jztree.data.RankIdx` that each row came from, ``(n,)`` each. The sort is stable: coincident
+    particles stay in the order of ranks and rows. Rows from ``num`` on hold nothing.
+
+    Raises TypeError or ValueError for arguments of the wrong kind, and on every rank at run time if a position is NaN or
+    infinite on any, or if the particles do not fit (`jztree.CapacityError`).
+    """
+    if not equalize and nsamp < 1:
+        raise ValueError(f"nsamp is the number of sampled keys a rank, so it must be at least 1; {nsamp} was given.")
+    pos = check_positions(get_pos(part))
+    check_data(data, pos.shape[0])
+    box = check_box(boxsize, pos.shape[1])
+    domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box)
+    rooms = [Room(pos.shape[0], "sort") if equalize else _unequal_room(pos.shape[0], capacity)]
+    (moved,) = sort_over_ranks([Movers(part, data, num)], domain, rooms, None if equalize else nsamp)
+    return (moved.part, moved.origin) if data is None else (moved.part, moved.data, moved.origin)
+
+
+def check_data(data: Any, n: int) -> None:
+    """ValueError in words if ``data`` does not have ``n`` rows everywhere."""
+    for leaf in jax.tree.leaves(data):
+        if np.ndim(leaf) == 0 or leaf.shape[0] != n:
+            raise ValueError(f"every array in data must have {n} rows, one a particle; one has shape {np.shape(leaf)}.")
+
+
+def _unequal_room(n: int, capacity: int | None) -> Room:
+    return room("sorted_rows", capacity, n, n * comm.num_ranks())
+
+
+@dataclass
+class Movers:
+    """Particles of one type on their way into z-order. data: what goes along, or None."""
+
+    part: Any
+    data: Any
+    num: Any
+
+
+@dataclass
+class Moved:
+    """A rank's range of the z-order.
+
+    part, data, num: the particles in z-order. origin: where each row came from.
+    merge: ``(rows,)`` int32, which of the rows as they arrived each is. index: ``(n,)`` int32, the rows that were sent, in
+    z-order. route: how they travelled.
+    """
+
+    part: Any
+    data: Any
+    num: jax.Array
+    origin: RankIdx
+    merge: jax.Array
+    index: jax.Array
+    route: comm.Route
+
+
+def sort_over_ranks(
+    movers: Sequence[Movers], domain: Domain, rooms: Sequence[Room], nsamp: int | None = None
+) -> list[Moved]:
+    """Bring particles of several types into z-order, cut into ranges that have the same number of rows of all types.
+
+    rooms: how many rows of each type a rank may get. nsamp: cut by samples instead, None: exactly.
+    """
+    orders = [domain.order(get_pos(mover.part), mover.num) for mover in movers]
+    sorted_pos = [kernels.gather_rows(jnp.asarray(get_pos(m.part)), o) for m, o in zip(movers, orders, strict=True)]
+    nums = [mover.num for mover in movers]
+    if nsamp is None:
+        matrices = _exact_cuts(sorted_pos, nums, domain)
+    else:
+        matrices = _sampled_cuts(sorted_pos, nums, domain, nsamp)
+    moved, wait = [], jnp.int32(0)
+    for mover, order, matrix, place in zip(movers, orders, matrices, rooms, strict=True):
+        moved.append(_move(mover, order, matrix + wait, place, domain))
+        wait = moved[-1].num - moved[-1].num  # exchanges follow each other
+    return moved
+
+
+def _move(mover: Movers, order: jax.Array, matrix: jax.Array, place: Room, domain: Domain) -> Moved:
+    """Exchange the rows of one type, and merge what arrives."""
+    rank, _, _ = comm.get_rank_info()
+    n = get_pos(mover.part).shape[0]
+    own = RankIdx(jnp.full(n, rank, jnp.int32), jnp.arange(n, dtype=jnp.int32))
+    columns, rebuild = split_rows(mover.part)
+    arrived, num, route = comm.exchange(
+        (columns, mover.data, own),
+        matrix,
+        place,
+        order=order,
+        what="sorted particles",
+        advice="pad the particles (npad), give a larger capacity, or use equalize=True.",
+        name="sort",
+    )
+    # A stable sort of the runs that came, in the order of the ranks, merges them.
+    merge = domain.order(get_pos(rebuild(arrived[0])), num)
+    columns, data, origin = jax.tree.map(lambda leaf: kernels.gather_rows(leaf, merge), arrived)
+    return Moved(replace_num(rebuild(columns), num), data, num, origin, merge, order, route)
+
+
+def _exact_cuts(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Domain) -> list[jax.Array]:
+    """How many rows each rank sends to each, ``(r, r)`` a type, so that all get the same number.
+
+    positions: of each type, in z-order.
+    """
+    _, ndev, _ = comm.get_rank_info()
+    starts = _share_starts(sum(nums), ndev)
+    splitters = _splitters(positions, nums, domain, starts)
+    pairs = [kernels.key_positions(pos, num, *_keys_of(domain), splitters) for pos, num in _zip(positions, nums)]
+    tables = comm.all_gather(jnp.stack([jnp.stack(pair) for pair in pairs]))  # (r, types, 2, r - 1)
+    return _matrices(_cut_ties(tables, starts), comm.all_gather(jnp.stack([kernels.as_num(num) for num in nums])))
+
+
+def _sampled_cuts(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Domain, nsamp: int) -> list[jax.Array]:
+    """As `_exact_cuts`, but the same number of rows of a sample; equal keys are not cut apart."""
+    _, ndev, _ = comm.get_rank_info()
+    # The same stride on all ranks makes every sample stand for as many rows.
+    most = comm.all_max(sum(kernels.as_num(num) for num in nums))
+    stride = jnp.maximum(1, -(-most // nsamp))
+    rows = [jnp.minimum(jnp.arange(nsamp, dtype=jnp.int32) * stride, pos.shape[0] - 1) for pos in positions]
+    samples = [kernels.gather_rows(pos, row) for pos, row in _zip(positions, rows)]
+    sizes = [-(-kernels.as_num(num) // stride) for num in nums]
+    splitters = _splitters(samples, sizes, domain, _share_starts(sum(sizes), ndev))
+    cuts = [kernels.key_positions(pos, num, *_keys_of(domain), splitters)[0] for pos, num in _zip(positions, nums)]
+    told = comm.all_gather(jnp.stack([jnp.append(cut, kernels.as_num(num)) for cut, num in _zip(cuts, nums)]))
+    return _matrices(told[:, :, :-1], told[:, :, -1])
+
+
+def _zip(a: Sequence[Any], b: Sequence[Any]) -> Any:
+    return zip(a, b, strict=True)
+
+
+def _keys_of(domain: Domain) -> tuple[jax.Array, jax.Array, Exact]:
+    return domain.lower, domain.upper, domain.box
+
+
+def _share_starts(count: Any, ndev: int) -> comm.Wide:
+    """Where the shares of the ranks from 1 on start if ``count`` rows a rank are dealt out equally."""
+    return comm.share(comm.wide_sum(count), jnp.arange(1, ndev, dtype=jnp.int32), ndev)[1]
+
+
+def _splitters(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Domain, starts: comm.Wide) -> jax.Array:
+    """The keys of the rows at ``starts`` in the order of all ranks' keys, ``(r - 1, 4)`` uint32."""
+
+    def next_byte(place: jax.Array, splitters: jax.Array) -> jax.Array:
+        counts = [
+            kernels.key_counts(pos, num, *_keys_of(domain), splitters, place) for pos, num in _zip(positions, nums)
+        ]
+        above = comm.wide_sum(sum(counts)) > comm.Wide(starts.high[:, None], starts.low[:, None])
+        byte = 255 - jnp.sum(above, axis=1, dtype=jnp.int32)
+        shift = (24 - 8 * (place % 4)).astype(jnp.uint32)
+        return splitters.at[:, place // 4].add(byte.astype(jnp.uint32) << shift)
+
+    none = jnp.zeros((starts.high.shape[0], 4), jnp.uint32)
+    return jax.lax.fori_loop(0, _KEY_BYTES, next_byte, none)
+
+
+def _cut_ties(tables: jax.Array, starts: comm.Wide) -> jax.Array:
+    """Where each rank's rows of each type are cut, ``(r, types, r - 1)``, so that exactly ``starts`` rows are below.
+
+    tables: ``(r, types, 2, r - 1)``, rows whose key is below each splitter, and rows that have it. Those that have it are
+    cut in the order of types, then ranks.
+    """
+    below, equal = tables[:, :, 0], tables[:, :, 1]
+    ranks, types, cuts = equal.shape
+    by_type = equal.swapaxes(0, 1).reshape(types * ranks, cuts)
+    # Sums over ranks may exceed 32 bits, so halves are summed apart.
+    before_high = jnp.cumsum(by_type >> 16, axis=0, dtype=jnp.int32) - (by_type >> 16)
+    before_low = jnp.cumsum(by_type & 0xFFFF, axis=0, dtype=jnp.int32) - (by_type & 0xFFFF)
+    high = starts.high - jnp.sum(below >> 16, axis=(0, 1), dtype=jnp.int32) - before_high
+    low = starts.low - jnp.sum(below & 0xFFFF, axis=(0, 1), dtype=jnp.int32) - before_low
+    high, low = high + (low >> 16), low & 0xFFFF
+    left = jnp.where(high >= 2**14, 2**30, jnp.where(high < 0, 0, jnp.clip(high, 0, 2**14) * 65536 + low))
+    # More than 2**30 particles of one key on one rank would be cut there too early; the ranks after it take the rest.
+    taken = jnp.clip(left, 0, by_type)
+    return below + taken.reshape(types, ranks, cuts).swapaxes(0, 1)
+
+
+def _matrices(cuts: jax.Array, nums: jax.Array) -> list[jax.Array]:
+    """``(r, r)`` rows from each rank to each, for every type. cuts: ``(r, types, r - 1)``. nums: ``(r, types)``."""
+    ends = jnp.concatenate([jnp.zeros_like(nums)[..., None], cuts, nums[..., None]], axis=-1)
+    counts = jnp.diff(ends, axis=-1).astype(jnp.int32)
+    return [counts[:, kind] for kind in range(counts.shape[1])]
+
+
+zsort.jit = jit_constructor(zsort, (), exact_box_argument)  # type: ignore[attr-defined]
+search_sorted_z.jit = jit_constructor(  # type: ignore[attr-defined]
+    search_sorted_z, ("side",), exact_box_argument
+)
+zsort.smap = shard_map_constructor(  # type: ignore[attr-defined]
+    zsort, (P(-1), P()), P(-1), prepare=exact_box_argument
+)
+distr_zsort.smap = shard_map_constructor(  # type: ignore[attr-defined]
+    distr_zsort, (P(-1), P(-1), None, None, P(), None), P(-1), prepare=exact_box_argument
+)
