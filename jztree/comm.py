@@ -21,15 +21,12 @@ import jax.numpy as jnp
 from . import kernels, stats
 from .capacity import Room
 from .jax_ext import vary_along
-
-try:
-    from .launch import initialize, should_init_jax_distributed
-except ImportError:
-    pass
+from .launch import initialize, should_init_jax_distributed
 
 __all__ = [
     "Route",
     "all_gather",
+    "all_gather_rows",
     "all_max",
     "all_min",
     "check",
@@ -97,6 +94,19 @@ def all_gather(value: Any) -> jax.Array:
     return jnp.asarray(value)[None] if ndev == 1 else jax.lax.all_gather(_vary(value), axes)
 
 
+def all_gather_rows(rows: Any) -> Any:
+    """A pytree of arrays ``(b, ...)`` of one length, of all ranks in one collective: arrays ``(r, b, ...)``."""
+    _, ndev, axes = get_rank_info()
+    leaves, structure = jax.tree.flatten(rows)
+    length, first = leaves[0].shape[0], jnp.zeros(1, jnp.int32)
+    packed = kernels.pack_segments(leaves, None, first, jnp.full(1, length, jnp.int32), length)
+    told = jax.lax.all_gather(_vary(packed), axes, tiled=True) if ndev > 1 else packed
+    empty = [_vary(jnp.zeros((ndev * length, *leaf.shape[1:]), leaf.dtype)) for leaf in leaves]
+    starts, counts = jnp.arange(ndev, dtype=jnp.int32) * length, jnp.full(ndev, length, jnp.int32)
+    arrays = kernels.unpack_segments(told, None, starts, counts, empty)
+    return jax.tree.unflatten(structure, [array.reshape(ndev, length, *array.shape[1:]) for array in arrays])
+
+
 def shift(value: Any, by: int = 1) -> Any:
     """What rank ``rank - by`` holds; ranks follow each other in a ring. value: a pytree of arrays."""
     _, ndev, axes = get_rank_info()
@@ -117,6 +127,14 @@ def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.A
     first = jnp.argmax(told[:, 0] != 0)
     values = [told[first, 1 + i] for i in range(len(numbers))] + [first]
     return kernels.check(num, told[first, 0], values, f"on rank {{{len(numbers)}}}: {sentence}")
+
+
+def after(num: Any, *values: jax.Array) -> jax.Array:
+    """``num``, known to XLA only once all of ``values`` are.
+
+    Puts collectives in an order that the data alone does not give them.
+    """
+    return kernels.check(num, False, [value.reshape(-1)[0] for value in values], "")
 
 
 class Wide(NamedTuple):
@@ -189,6 +207,7 @@ def exchange(
     what: str = "rows",
     advice: str = "",
     name: str = "rows",
+    fill: Any = None,
     method: str | None = None,
     chunk_rows: int | None = None,
 ) -> tuple[Any, jax.Array, Route]:
@@ -204,12 +223,13 @@ def exchange(
         within these in the order they were sent in.
     what, advice: what the rows are, and what to do if there is no room for them, for the error.
     name: under which `jztree.stats` counts the rows that leave this rank.
+    fill: a pytree like ``rows`` of what stands where no row arrives; None is 0.
     method: ``"dense"`` (rounds of all_to_all over a bounded buffer), ``"ragged"`` (not on CPUs), or None for the one that
         is best on the platform.
     chunk_rows: how many rows the buffer of a dense round has, for all ranks together; the default is a little more than
         ``room``.
 
-    Returns the rows received, ``(room.rows, ...)``, how many there are, and the `Route`. Rows where none was put are 0.
+    Returns the rows received, ``(room.rows, ...)``, how many there are, and the `Route`.
 
     Raises `jztree.CapacityError` (see there) on every rank if they do not fit on some rank.
     """
@@ -223,7 +243,11 @@ def exchange(
     matrix = matrix + (num - arriving)
     route = Route(order, matrix[rank], matrix[:, rank], leaves[0].shape[0])
     stats.record(f"rows.{name}", jnp.sum(route.sent) - route.sent[rank])
-    arrays = [_vary(jnp.zeros((room.rows, *leaf.shape[1:]), leaf.dtype)) for leaf in leaves]
+    fills = [0] * len(leaves) if fill is None else jax.tree.leaves(fill)
+    arrays = [
+        _vary(jnp.full((room.rows, *leaf.shape[1:]), value, leaf.dtype))
+        for leaf, value in zip(leaves, fills, strict=True)
+    ]
     arrays = list(
         kernels.place_rows(
             leaves, order, starts_of(route.sent)[rank], arrays, place, route.starts()[rank], route.sent[rank]
@@ -246,7 +270,7 @@ def send_back(rows: Any, route: Route, **options: Any) -> Any:
     """Answers to what an `exchange` brought, back to where it came from.
 
     rows: a pytree with one row for each that was received, in that order. Returns one with ``(n, ...)`` rows: the answer
-    at each row that was sent (if it was sent to several ranks, that of one of them), and 0 at the others.
+    at each row that was sent (if it was sent to several ranks, that of one of them), and 0 or ``fill`` at the others.
     """
     back, _, _ = exchange(rows, route.received, Room(route.rows, "back"), place=route.order, **options)
     return back

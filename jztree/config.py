@@ -53,8 +53,8 @@ def _check_name(cls: type, names: list[str], name: str) -> None:
         raise AttributeError(f"{cls.__name__} has no option {name!r}; it has {', '.join(names)}.")
 
 
-def _at_least(least: int, default: int) -> Any:
-    """A dataclass field for an integer of at least ``least``."""
+def _at_least(least: int, default: int | None) -> Any:
+    """A dataclass field for an integer of at least ``least``, or None if that is the default."""
     return field(default=default, metadata={"least": least})
 
 
@@ -62,6 +62,8 @@ def _check_value(cls: Any, name: str, value: Any) -> None:
     """ValueError unless ``value`` is what `_at_least` asks for, if the option was made with it."""
     option = cls.__dataclass_fields__.get(name)
     least = None if option is None else option.metadata.get("least")
+    if value is None and option is not None and option.default is None:
+        return
     if least is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
         raise ValueError(f"{cls.__name__}.{name} must be an integer of at least {least}, not {value!r}.")
 
@@ -86,9 +88,13 @@ class KNNConfig:
     """Options of `jztree.knn.knn`.
 
     tree: the hierarchy over the sources, and the groups of queries.
+    ghost_rows: on several devices, room for particles of other devices that a device needs; each costs a row of memory.
+        None: room that is enough for nearly all sets, and more where a mapped function finds that it needs more, which
+        costs a second compilation. A number is kept: what does not fit raises `jztree.CapacityError`.
     """
 
     tree: TreeConfig = field(default_factory=TreeConfig)
+    ghost_rows: int | None = _at_least(0, None)
 
 
 @_options
@@ -107,10 +113,12 @@ class FofConfig:
 
     tree: the hierarchy that is walked to link particles.
     catalogue: what the catalogue holds.
+    ghost_rows: as in `KNNConfig`.
     """
 
     tree: TreeConfig = field(default_factory=TreeConfig)
     catalogue: CatalogueConfig = field(default_factory=CatalogueConfig)
+    ghost_rows: int | None = _at_least(0, None)
 
 
 def copy_config(cfg: _T) -> _T:

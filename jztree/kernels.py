@@ -29,15 +29,23 @@ _TARGETS = (
     "gather_rows",
     "group_by_rank",
     "group_order",
+    "group_parts",
+    "group_segments",
+    "group_targets",
     "hierarchy",
     "key_counts",
     "key_positions",
     "knn",
     "node_masses",
+    "open_leaves",
+    "pack_parts",
     "pack_segments",
     "place_rows",
     "scatter_rows",
     "search",
+    "select_ghosts",
+    "settle_groups",
+    "straddling_sums",
     "unpack_segments",
     "zsort",
 )
@@ -211,6 +219,10 @@ def knn(
     query_rows: jax.Array | None,
     k: int,
     box: Exact,
+    *,
+    own_offset: Any = -1,
+    open_leaves: jax.Array | None = None,
+    found: tuple[jax.Array, jax.Array] | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """The ``k`` nearest sources of every query: radii ``(q, k)`` and rows ``(q, k)`` int32, nearest first.
 
@@ -218,19 +230,27 @@ def knn(
         ``queries``: the sources themselves, each its own first neighbour.
     source_rows: ``(n,)`` int32, the row to report for each z-ordered source; None reports z-ordered rows.
     query_rows: ``(q,)`` int32, the output row of each z-ordered query; None writes in z-order.
+    own_offset: int32 scalar: query i is source ``i + own_offset``, and its own first neighbour; negative: it is none.
+    open_leaves: int32, one a leaf of the queries: which are searched. The others keep their rows of ``found``, a pair of
+        what this function returns.
 
     Ties go to the lower z-ordered row. Where there are fewer than ``k`` sources, and for query rows from ``num`` on,
     the radius is infinite and the row -1.
     """
     *source_arrays, source_sizes = sources
     *query_arrays, query_sizes = sources if queries is None else queries
-    shape = (query_arrays[0].shape[0], k)
+    shape, dtype = (query_arrays[0].shape[0], k), source_arrays[0].dtype
+    old = (jnp.zeros((0, k), dtype), jnp.zeros((0, k), jnp.int32)) if found is None else found
     return _call(
         "knn",
-        (jax.ShapeDtypeStruct(shape, source_arrays[0].dtype), _i32(*shape)),
+        (jax.ShapeDtypeStruct(shape, dtype), _i32(*shape)),
         *(*source_arrays, _listed(source_rows)),
         *(*query_arrays, _listed(query_rows)),
+        as_num(0 if queries is None else own_offset),
+        _listed(open_leaves),
         box.words,
+        *old,
+        aliases=None if found is None else {17: 0, 18: 1},
         plane_sizes=_sizes(source_sizes),
         query_plane_sizes=_sizes(query_sizes),
         self=queries is None,
@@ -280,14 +300,30 @@ def catalogue(
     pos ``(n, d)``, mass ``(n,)`` or ``(1,)``, vel ``(n, d)``: of particles in group order, one dtype. What is None is
     left out of the sums; without ``vel`` the last two outputs are empty.
     """
+    none = jnp.zeros((0,), jnp.uint32)
+    return _catalogue(pos, mass, vel, ngroups, count, offset, box, none, 0)[1:]
+
+
+def _catalogue(
+    pos: jax.Array,
+    mass: jax.Array | None,
+    vel: jax.Array | None,
+    ngroups: jax.Array,
+    count: jax.Array,
+    offset: jax.Array,
+    box: Exact,
+    ends: jax.Array,
+    rank: Any,
+) -> tuple[jax.Array, ...]:
     (n_groups,), dims, dtype = count.shape, pos.shape[1], pos.dtype
     scalar, vector = jax.ShapeDtypeStruct((n_groups,), dtype), jax.ShapeDtypeStruct((n_groups, dims), dtype)
     speeds = (vector, scalar) if vel is not None else (jax.ShapeDtypeStruct((0,), dtype),) * 2
     none = jnp.zeros((0,), dtype)
     return _call(
         "catalogue",
-        (scalar, vector, scalar, scalar, *speeds),
+        (_i32(n_groups), scalar, vector, scalar, scalar, *speeds),
         *(pos, none if mass is None else mass, none if vel is None else vel, ngroups, count, offset, box.words),
+        *(ends, as_num(rank)),
     )
 
 
@@ -412,3 +448,197 @@ def key_positions(
     """How many rows have a key below each splitter, and how many have it: two ``(s,)`` int32. As in `key_counts`."""
     rows = _i32(splitters.shape[0])
     return _call("key_positions", (rows, rows), posz, as_num(num), lower, upper, box.words, splitters)
+
+
+def open_leaves(
+    leaves: tuple[jax.Array, jax.Array, jax.Array],
+    own: tuple[jax.Array, jax.Array, jax.Array],
+    radius: jax.Array,
+    rows: jax.Array | None,
+    sources: tuple[jax.Array, jax.Array, jax.Array],
+    rank: Any,
+    box: Exact,
+) -> tuple[jax.Array, jax.Array]:
+    """Which leaves of queries may have neighbours on other ranks, int32, and how far each of the rank's boxes has to look.
+
+    leaves, own: ``(particle_splits, lower, upper)`` of the queries' leaves, and of the boxes that the rank publishes.
+    radius: ``(q, k)``, what is known of the queries' radii; rows: where in it each z-ordered query is, None: at its place.
+    sources: ``(lower, upper, count)`` of the boxes of sources that the ranks published, ``(r, b, d)`` and ``(r, b)``.
+
+    The radius of a box, in the dtype of the positions, is -1 if none of its queries needs another rank.
+    """
+    lower, upper, count = sources
+    out = _i32(leaves[1].shape[0]), jax.ShapeDtypeStruct((own[1].shape[0],), own[1].dtype)
+    args = (*leaves, *own, radius, _listed(rows), lower, upper, count, as_num(rank), box.words)
+    return _call("open_leaves", out, *args, ranks=np.int64(count.shape[0]))
+
+
+def select_ghosts(
+    posz: jax.Array,
+    num: Any,
+    blocks: tuple[jax.Array, jax.Array, jax.Array],
+    wanted: tuple[jax.Array, jax.Array, jax.Array],
+    rank: Any,
+    box: Exact,
+    room: int,
+    lower_only: bool,
+) -> tuple[jax.Array, jax.Array]:
+    """The rows that each rank is to have: ``(room,)`` int32 grouped by rank, and how many for each, ``(r,)``.
+
+    posz: ``(n, d)``. blocks: ``(particle_splits, lower, upper)`` of runs of rows that are near each other. wanted:
+        ``(lower, upper, radius)`` of the boxes that the ranks published, ``(r, b, d)`` and ``(r, b)``: a rank wants what
+        is within the radius of one of its boxes (negative: nothing). The rank itself has all its rows. lower_only: higher
+        ranks get nothing.
+
+    Counts are right even if ``room`` is too small for the rows.
+    """
+    lower, upper, radius = wanted
+    args = (posz, as_num(num), *blocks, lower, upper, radius, as_num(rank), box.words)
+    return _call("select_ghosts", (_i32(room), _i32(radius.shape[0])), *args, lower_only=lower_only)
+
+
+def group_parts(
+    rank: Any, root_rank: jax.Array, root_row: jax.Array, num: Any, chunk: int
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+    """What this rank holds of each group: its parts, each named by its first row here.
+
+    root_rank, root_row: ``(n,)`` int32, the group of each row: the rank and the row of its first particle, which comes
+        no later than the row itself.
+    chunk: how many parts there is to be room for when each rank tells each other rank about one window of its rows.
+
+    Returns ``label`` ``(n,)`` int32, the first row here of the group of each row (rows from ``num`` on are alone);
+    ``count`` ``(n,)`` int32, particles of the part at its first row and 0 elsewhere; ``parts`` ``(n,)`` int32, those of
+    groups that begin on other ranks, in the order of their roots, then -1; how many these are; and into how many
+    windows, a power of two, the rows of each rank must be cut at least so that ``chunk`` suffices.
+    """
+    rows = _i32(root_rank.shape[0])
+    out = (rows, rows, rows, _i32(), _i32())
+    return _call("group_parts", out, as_num(rank), root_rank, root_row, as_num(num), chunk=np.int64(chunk))
+
+
+def pack_parts(
+    groups: tuple[jax.Array, jax.Array, jax.Array],
+    parts: tuple[jax.Array, jax.Array],
+    window: Any,
+    windows: Any,
+    shape: tuple[int, int],
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """What to tell the owners of the groups in one of ``windows`` windows of their rows.
+
+    groups: ``root_rank``, ``root_row`` and ``count``; parts: ``parts`` and their number; see `group_parts`.
+    shape: ranks and chunk.
+
+    Returns ``(ranks, chunk, 2)`` int32, for each part the row of its root and its particles, -1 and 0 where there is
+    none; and ``starts`` and ``counts``, ``(ranks,)`` int32: which of ``parts`` these are.
+    """
+    ranks, chunk = shape
+    out = _i32(ranks, chunk, 2), _i32(ranks), _i32(ranks)
+    return _call("pack_parts", out, *groups, *parts, as_num(window), as_num(windows))
+
+
+def settle_groups(
+    rank: Any,
+    root_rank: jax.Array,
+    count: jax.Array,
+    told: jax.Array,
+    window: Any,
+    windows: Any,
+    places: jax.Array,
+    tally: jax.Array,
+    npart_min: int,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Decide which groups of a window of this rank's rows are listed, and where their parts go. Windows come in order.
+
+    told: ``(r, chunk, 2)`` int32, what all ranks packed with `pack_parts` for this rank and window.
+    places: ``(n, 2)`` uint32, at the first row of each part, where it starts among the particles of all listed groups
+        of its owner: low and high word; all bits set if the group has fewer than ``npart_min`` particles.
+    tally: ``(4,)`` uint32: the particles of the groups listed so far, and of the largest group, two words each.
+
+    Returns the places of what was told, ``(r, chunk, 2)`` uint32; ``places`` with those of this rank's own parts of
+    these groups; and ``tally``.
+    """
+    outs = [jax.ShapeDtypeStruct(shape, jnp.uint32) for shape in (told.shape, places.shape, tally.shape)]
+    arguments = (root_rank, count, told, as_num(window), as_num(windows), places, tally)
+    return _call("settle_groups", tuple(outs), as_num(rank), *arguments, aliases={6: 1}, npart_min=np.int64(npart_min))
+
+
+def group_targets(
+    rank: Any,
+    root_rank: jax.Array,
+    root_row: jax.Array,
+    num: Any,
+    label: jax.Array,
+    places: jax.Array,
+    tallies: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Where each particle goes if all are dealt out in equal shares in group order.
+
+    label, places: see `group_parts` and `settle_groups`. tallies: ``(r, 6)`` uint32, of all ranks: what `settle_groups`
+    returned, the particles it holds of no listed group, and the particles it holds.
+
+    Returns ``to_rank``, ``(n,)`` int32 (-1 from ``num`` on); ``target``, ``(n,)`` int32, the row there, or its bitwise
+    complement for the first particle of a listed group; and how many rows of listed groups this rank will have.
+    """
+    rows = _i32(root_rank.shape[0])
+    arguments = (root_rank, root_row, as_num(num), label, places, tallies)
+    return _call("group_targets", (rows, rows, _i32()), as_num(rank), *arguments)
+
+
+def group_segments(
+    target: jax.Array, num: Any, listed: Any, room: int
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Groups that begin among particles that have come from other ranks.
+
+    target: ``(n,)`` int32, see `group_targets`, of the particles as they arrived. listed: how many rows of listed
+    groups there are; these come first. room: how many groups there may be.
+
+    Returns ``place``, ``(n,)`` int32, the row of each; the number of groups; and ``count`` and ``offset``, ``(room,)``
+    int32: the rows of each group on this rank, and the first.
+    """
+    out = _i32(target.shape[0]), _i32(), _i32(room), _i32(room)
+    return _call("group_segments", out, target, as_num(num), as_num(listed))
+
+
+def straddling_words(dims: int) -> int:
+    """Words of 32 bits that hold a rank's sums over the groups that it shares with its neighbours."""
+    return 4 * (5 + 3 * dims)
+
+
+def straddling_sums(
+    particles: tuple[jax.Array, jax.Array | None, jax.Array | None],
+    segments: tuple[jax.Array, jax.Array, jax.Array],
+    listed: Any,
+    box: Exact,
+    number: Any,
+    known: jax.Array,
+    rank: Any,
+) -> jax.Array:
+    """Sums over this rank's part of the group that the ranks before began, and of the last one that begins here.
+
+    particles: ``pos``, ``mass`` and ``vel`` as in `catalogue`.
+    segments: ``ngroups``, ``count`` and ``offset``, and listed: see `group_segments`.
+    number: 0, 1, 2: masses, then centres, then spreads.
+    known: ``(r, straddling_words(d))`` uint32, what all ranks found so far; zeros at first.
+
+    Returns this rank's row of what is known next.
+    """
+    pos, mass, vel = particles
+    none = jnp.zeros((0,), pos.dtype)
+    arrays = (pos, none if mass is None else mass, none if vel is None else vel, *segments, as_num(listed), box.words)
+    out = jax.ShapeDtypeStruct(known.shape[1:], jnp.uint32)
+    return _call("straddling_sums", out, *arrays, as_num(number), known, as_num(rank))
+
+
+def catalogue_of_rank(
+    particles: tuple[jax.Array, jax.Array | None, jax.Array | None],
+    segments: tuple[jax.Array, jax.Array, jax.Array],
+    box: Exact,
+    known: jax.Array,
+    rank: Any,
+) -> tuple[jax.Array, ...]:
+    """`catalogue` of the groups that begin on this rank, all ranks' parts of them included.
+
+    Arguments as in `straddling_sums`, ``known`` after all three passes. Returns the count of each group, ``(g,)``
+    int32, then what `catalogue` returns.
+    """
+    return _catalogue(*particles, *segments, box, known, rank)

@@ -12,12 +12,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec as P
 
-from . import kernels
+from . import comm, kernels
 from .checks import check_box, check_num, check_positions, exact_box_argument
 from .config import KNNConfig
 from .data import RankIdx, get_num, get_pos, map_rows, replace_num
-from .jax_ext import Exact, exact_to_float, is_concrete, jit_constructor
+from .distr_knn import Question, knn_over_ranks
+from .jax_ext import Exact, exact_to_float, is_concrete, jit_constructor, shard_map_constructor
+from .neighbours import check_reduced, field_of, radii, take
 from .tree import TreeHierarchy, kernel_tree, sort_and_build
 
 __all__ = ["knn"]
@@ -74,6 +77,11 @@ def knn(
     words = _parse_result(result, part, reduce_func)
     k = _check_arguments(part, k, part_query, output_order)
     box = check_box(boxsize, get_pos(part).shape[1])
+    if comm.num_ranks() > 1:
+        entries = knn_over_ranks(
+            part, part_query, th is not None, Question(k, box, words, reduce_func, output_order == "z", cfg)
+        )
+        return entries[0] if len(entries) == 1 else tuple(entries)
     sources = _sort(part, th, box, cfg, k)
     queries = None if part_query is None else _sort(part_query, None, box, cfg, None)
     return _Search(sources, queries, box, k, output_order, reduce_func).answer(words)
@@ -143,7 +151,7 @@ class _Search:
         )
         pos = get_pos(self.sources.given if direct else self.sources.part)
         query = get_pos(asked.given if direct else asked.part)
-        return _radii(query, pos, exact_to_float(self.box), rad, idx), idx
+        return radii(query, pos, exact_to_float(self.box), rad, idx), idx
 
     def _reduce(self, rad: jax.Array, idx: jax.Array, asked: _Sorted) -> Any:
         assert self.reduce_func is not None
@@ -151,19 +159,14 @@ class _Search:
         rows = jnp.arange(n, dtype=jnp.int32) if self.sources.index is None else self.sources.index
         origin = RankIdx(jnp.zeros(n, jnp.int32), rows)
         reduced = self.reduce_func(part=self.sources.part, rnn=rad, inn=idx, origin=origin, query=asked.part)
-        for leaf in jax.tree.leaves(reduced):
-            if np.ndim(leaf) == 0 or leaf.shape[0] != rad.shape[0]:
-                raise ValueError(
-                    f"reduce_func must return arrays with {rad.shape[0]} rows, one a query; "
-                    f"one has shape {np.shape(leaf)}."
-                )
+        check_reduced(reduced, rad.shape[0])
         return reduced
 
     def _source_rows(self, idx: jax.Array) -> jax.Array:
         """Rows among the given sources for rows in z-order, -1 staying as it is."""
         if self.sources.index is None:
             return idx
-        return jnp.where(idx < 0, -1, _take(self.sources.index, idx))
+        return jnp.where(idx < 0, -1, take(self.sources.index, idx))
 
     def _to_input(self, leaf: jax.Array, asked: _Sorted) -> jax.Array:
         return leaf if asked.index is None else kernels.scatter_rows(jnp.asarray(leaf), asked.index)
@@ -178,39 +181,8 @@ class _Search:
         if word == "reduce":
             return reduced
         if word == "part":
-            return map_rows(lambda leaf: _take(jnp.asarray(leaf), idx), replace_num(source, None))
-        leaf = jnp.asarray(getattr(source, word))
-        shared = leaf.ndim == 0 or leaf.shape[0] != get_pos(source).shape[0]
-        return jnp.broadcast_to(leaf, (*idx.shape, *leaf.shape)) if shared else _take(leaf, idx)
-
-
-def _take(leaf: jax.Array, idx: jax.Array) -> jax.Array:
-    """``leaf[idx]`` for rows ``(q, k)``; where there is no neighbour, some row."""
-    return kernels.gather_rows(leaf, jnp.maximum(idx, 0).reshape(-1)).reshape(*idx.shape, *leaf.shape[1:])
-
-
-@jax.custom_jvp
-def _radii(query: jax.Array, pos: jax.Array, box: jax.Array, rad: jax.Array, idx: jax.Array) -> jax.Array:
-    """``rad`` with its derivatives by positions and box lengths; ``idx`` are rows of ``pos``."""
-    del query, pos, box, idx
-    return rad
-
-
-@_radii.defjvp
-def _radii_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
-    query, pos, box, rad, idx = primals
-    query_dot, pos_dot, box_dot = tangents[:3]
-    length = jnp.asarray(box, pos.dtype)
-    rad = _radii(query, pos, box, rad, idx)  # the derivative of the derivative needs it too
-    apart = (rad > 0) & (idx >= 0)
-    # Plain indexing, because what is linear in the tangents has to be transposed for reverse mode.
-    rows = jnp.maximum(idx, 0)
-    # Rows that hold no particles may hold anything; zeros there keep it from the sums over all rows.
-    difference = jnp.where(apart[..., None], query[:, None, :] - pos[rows], 0)
-    images = jnp.where(length > 0, jnp.round(difference / jnp.where(length > 0, length, 1)), 0)
-    direction = (difference - images * length) / jnp.where(apart, rad, 1)[..., None]
-    difference_dot = query_dot[:, None, :] - pos_dot[rows] - images * jnp.asarray(box_dot, pos.dtype)
-    return rad, jnp.sum(direction * jnp.where(apart[..., None], difference_dot, 0), axis=-1)
+            return map_rows(lambda leaf: take(jnp.asarray(leaf), idx), replace_num(source, None))
+        return field_of(source, word, idx)
 
 
 def _parse_result(result: str, part: Any, reduce_func: Any) -> list[str]:
@@ -245,7 +217,9 @@ def _check_arguments(part: Any, k: int, part_query: Any, output_order: str) -> i
         raise TypeError(f"k must be an integer that is known when the function is traced, not {k!r}.")
     if k < 1:
         raise ValueError(f"k is the number of neighbours, so it must be at least 1; {k} was given.")
-    most = int(num) if is_concrete(num) else pos.shape[0]
+    # Over several ranks, how many particles there are is known at run time.
+    ndev = comm.num_ranks()
+    most = int(num) if is_concrete(num) and ndev == 1 else ndev * pos.shape[0]
     if k > most:
         raise ValueError(f"k is {k}, but there are only {most} particles to choose from; use a smaller k.")
     if part_query is not None:
@@ -261,4 +235,7 @@ def _check_arguments(part: Any, k: int, part_query: Any, output_order: str) -> i
 
 knn.jit = jit_constructor(  # type: ignore[attr-defined]
     knn, ("k", "result", "reduce_func", "output_order", "cfg"), exact_box_argument
+)
+knn.smap = shard_map_constructor(  # type: ignore[attr-defined]
+    knn, (P(-1), None, P(), P(-1), P(-1), None, None, None, None), P(-1), prepare=exact_box_argument
 )

@@ -200,7 +200,8 @@ def sort_over_ranks(
     moved, wait = [], jnp.int32(0)
     for mover, order, matrix, place in zip(movers, orders, matrices, rooms, strict=True):
         moved.append(_move(mover, order, matrix + wait, place, domain))
-        wait = moved[-1].num - moved[-1].num  # exchanges follow each other
+        # Exchanges follow each other: the number that arrived is known when the check of this one is over.
+        wait = moved[-1].num - jnp.sum(moved[-1].route.received, dtype=jnp.int32)
     return moved
 
 

@@ -15,6 +15,7 @@
 // that meet this are searched again in float64.
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -35,7 +36,7 @@ template <int D, typename T>
 struct Stage {
   Scale<D, T> scale;
   StagedTree<D, T> sources;
-  std::unique_ptr<StagedTree<D, T>> others;  // null if the sources are the queries
+  std::unique_ptr<StagedTree<D, T>> others;  // null if the sources are the queries, row by row
   int64_t most;                              // particles in a leaf of either
 
   template <typename From>
@@ -48,7 +49,7 @@ struct Stage {
 
   const StagedTree<D, T>& queries() const { return others ? *others : sources; }
   bool consistent() const { return sources.consistent() && queries().consistent(); }
-  Walk<D, T> walk(const Output<T>& out) const { return Walk<D, T>(sources, queries(), scale, !others, most, out); }
+  Walk<D, T> walk(const Output<T>& out) const { return Walk<D, T>(sources, queries(), scale, most, out); }
 };
 
 // The same search in float64, set up when the first group needs it.
@@ -62,7 +63,7 @@ class WideSearch {
         query_arrays_(queries),
         self_(self),
         box_(box),
-        out_{out.source_rows, out.query_rows, nullptr, nullptr, out.index, out.k, 1.} {
+        out_{out.source_rows, out.query_rows, nullptr, nullptr, out.index, out.k, 1., out.own_offset} {
     if constexpr (std::is_same<T, float>::value) out_.narrow_radius = out.radius;
   }
 
@@ -86,7 +87,7 @@ class WideSearch {
 
 template <int D, typename T>
 bool search_all(const Parallel& parallel, const TreeArrays<D, T>& sources, const TreeArrays<D, T>& queries, bool self,
-                const double* box, Output<T> out, int64_t rows) {
+                const int32_t* open, const double* box, Output<T> out, int64_t rows) {
   Stage<D, T> stage(parallel, sources, queries, self, box);
   if (!stage.consistent()) return false;
   out.unit = stage.scale.inverse;
@@ -94,18 +95,33 @@ bool search_all(const Parallel& parallel, const TreeArrays<D, T>& sources, const
   parallel.blocks(stage.queries().leaves(), 32, [&](int64_t begin, int64_t end) {
     Walk<D, T> walk = stage.walk(out);
     for (int64_t leaf = begin; leaf < end; ++leaf)
-      if (!walk.group(leaf) && std::is_same<T, float>::value) wide.group(leaf);
+      if ((!open || open[leaf]) && !walk.group(leaf) && std::is_same<T, float>::value) wide.group(leaf);
   });
+  if (open) return true;
   for (int64_t row = queries.num; row < rows; ++row) out.write_none(row);
   return true;
 }
 
+// Whether a result takes up what `old` holds, if that is given; copies it where XLA gave the result other memory.
+template <typename Old, typename Result>
+bool continues(const Old& old, Result& result) {
+  if (old.element_count() == 0) return true;
+  if (old.size_bytes() != result.size_bytes()) return false;
+  if (old.untyped_data() != result.untyped_data())
+    std::memcpy(result.untyped_data(), old.untyped_data(), old.size_bytes());
+  return true;
+}
+
+// self: the sources are the queries, row by row. open: which leaves of queries are searched; the results of all others
+// stay what they were. Empty: all.
 ffi::Error knn(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num, ffi::Buffer<ffi::S32> splits,
                ffi::Buffer<ffi::S32> particle_splits, ffi::AnyBuffer lower, ffi::AnyBuffer upper,
                ffi::Buffer<ffi::S32> source_rows, ffi::AnyBuffer query, ffi::Buffer<ffi::S32> query_num,
                ffi::Buffer<ffi::S32> query_splits, ffi::Buffer<ffi::S32> query_particle_splits,
                ffi::AnyBuffer query_lower, ffi::AnyBuffer query_upper, ffi::Buffer<ffi::S32> query_rows,
-               ffi::AnyBuffer box, ffi::Result<ffi::AnyBuffer> radius, ffi::Result<ffi::Buffer<ffi::S32>> index,
+               ffi::Buffer<ffi::S32> own_offset, ffi::Buffer<ffi::S32> open, ffi::AnyBuffer box,
+               ffi::AnyBuffer old_radius, ffi::Buffer<ffi::S32> old_index, ffi::Result<ffi::AnyBuffer> radius,
+               ffi::Result<ffi::Buffer<ffi::S32>> index,
                ffi::Span<const int64_t> plane_sizes, ffi::Span<const int64_t> query_plane_sizes, bool self) {
   return dispatch<max_dims>(pos, [&](auto type, auto dims) {
     using T = decltype(type);
@@ -118,7 +134,9 @@ ffi::Error knn(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
     };
     if (!read_exact(box, D, period) || query.element_type() != pos.element_type() || shape.size() != 2 ||
         shape[0] != q || radius->element_type() != pos.element_type() ||
-        index->element_count() != radius->element_count() || !rows_fit(source_rows, n) || !rows_fit(query_rows, q))
+        index->element_count() != radius->element_count() || !rows_fit(source_rows, n) || !rows_fit(query_rows, q) ||
+        own_offset.element_count() != 1 || !rows_fit(open, query_plane_sizes[0]) ||
+        !continues(old_radius, *radius) || !continues(old_index, *index))
       return invalid("knn was called with arrays that do not fit together.");
     if (std::string wrong = check_box(period, D); !wrong.empty()) return invalid(wrong);
     auto sources = read_tree<D, T>(pos, num, splits, particle_splits, lower, upper, plane_sizes);
@@ -126,10 +144,12 @@ ffi::Error knn(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
                                    query_plane_sizes);
     if (!sources || !queries) return foreign_tree();
     auto rows = [](const auto& buffer) { return buffer.element_count() == 0 ? nullptr : buffer.typed_data(); };
-    Output<T> out{
-        rows(source_rows), rows(query_rows), radius->typed_data<T>(), nullptr, index->typed_data(), shape[1], T{1}};
+    int64_t own = own_offset.typed_data()[0];
+    if (own >= 0 && own + queries->num > sources->num) return foreign_tree();
+    Output<T> out{rows(source_rows), rows(query_rows), radius->typed_data<T>(), nullptr, index->typed_data(), shape[1],
+                  T{1},              own};
     if (shape[1] == 0 || q == 0) return ffi::Error::Success();
-    if (!search_all<D, T>(Parallel(pool), *sources, *queries, self, period, out, q)) return foreign_tree();
+    if (!search_all<D, T>(Parallel(pool), *sources, *queries, self, rows(open), period, out, q)) return foreign_tree();
     return ffi::Error::Success();
   });
 }
@@ -153,7 +173,11 @@ JZTREE_HANDLER(jztree_knn, knn,
                    .Arg<ffi::AnyBuffer>()
                    .Arg<ffi::AnyBuffer>()
                    .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
                    .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
                    .Ret<ffi::AnyBuffer>()
                    .Ret<ffi::Buffer<ffi::S32>>()
                    .Attr<ffi::Span<const int64_t>>("plane_sizes")

@@ -24,6 +24,7 @@ struct Output {
   int32_t* index;              // (q, k)
   int64_t k;
   T unit;
+  int64_t own_offset;  // query i is source i + own_offset; negative: queries are no sources
 
   int64_t row(int64_t query) const { return query_rows ? query_rows[query] : query; }
 
@@ -37,7 +38,7 @@ struct Output {
       } else {
         radius[row(query) * k + i] = distance;
       }
-      int64_t source = found == 0 ? query : static_cast<int64_t>(found) - 1;
+      int64_t source = found == 0 ? query + own_offset : static_cast<int64_t>(found) - 1;
       idx[i] = found == no_row ? -1 : source_rows ? source_rows[source] : static_cast<int32_t>(source);
     }
   }
@@ -54,11 +55,11 @@ class Walk {
   using Key = Candidate<T>;
 
  public:
-  Walk(const StagedTree<D, T>& sources, const StagedTree<D, T>& queries, const Scale<D, T>& scale, bool self,
-       int64_t most, const Output<T>& out)
+  Walk(const StagedTree<D, T>& sources, const StagedTree<D, T>& queries, const Scale<D, T>& scale, int64_t most,
+       const Output<T>& out)
       : sources_(sources),
         queries_(queries),
-        self_(self),
+        self_(out.own_offset >= 0),
         out_(out),
         best_(make_kbest<T>(out.k, most)),
         leaf_distances_(scale, most),
@@ -83,6 +84,8 @@ class Walk {
     if (self_) {
       Key own = make_candidate<T>(0, 0);
       for (int64_t q = 0; q < count_; ++q) absorb(q, &own, 1);
+    }
+    if (&sources_ == &queries_) {
       visit_leaf(leaf);
       seed_ = leaf;
     } else {
@@ -195,7 +198,7 @@ class Walk {
       if (box_distance2[q] > radius2) continue;
       int64_t near = leaf_distances_.find_near(queries_, begin_ + q, radius2);
       // A query's own row is in its list already.
-      int64_t packed = pack(near, first, self_ ? begin_ + q : -1);
+      int64_t packed = pack(near, first, self_ ? begin_ + q + out_.own_offset : -1);
       if (packed == 0) continue;
       absorb(q, packed_.data(), packed);
       changed = true;

@@ -1,0 +1,117 @@
+"""Neighbours that were found: their distances with derivatives, and what particles they are.
+
+The kernels find neighbours and have no derivatives; which neighbours are the nearest does not change under a small shift,
+so the derivative of a distance is that of the distance to a fixed particle. Between coincident points it is 0.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import comm, kernels
+from .data import get_pos
+
+
+@jax.custom_jvp
+def radii(query: jax.Array, pos: jax.Array, box: jax.Array, rad: jax.Array, idx: jax.Array) -> jax.Array:
+    """``rad`` with its derivatives by positions and box lengths; ``idx`` are rows of ``pos``."""
+    del query, pos, box, idx
+    return rad
+
+
+@radii.defjvp
+def radii_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+    query, pos, box, rad, idx = primals
+    query_dot, pos_dot, box_dot = tangents[:3]
+    length = jnp.asarray(box, pos.dtype)
+    rad = radii(query, pos, box, rad, idx)  # the derivative of the derivative needs it too
+    apart = (rad > 0) & (idx >= 0)
+    # Plain indexing, because what is linear in the tangents has to be transposed for reverse mode.
+    rows = jnp.maximum(idx, 0)
+    # Rows that hold no particles may hold anything; zeros there keep it from the sums over all rows.
+    difference = jnp.where(apart[..., None], query[:, None, :] - pos[rows], 0)
+    images = jnp.where(length > 0, jnp.round(difference / jnp.where(length > 0, length, 1)), 0)
+    direction = (difference - images * length) / jnp.where(apart, rad, 1)[..., None]
+    difference_dot = query_dot[:, None, :] - pos_dot[rows] - images * jnp.asarray(box_dot, pos.dtype)
+    return rad, jnp.sum(direction * jnp.where(apart[..., None], difference_dot, 0), axis=-1)
+
+
+@jax.custom_jvp
+def radii_over_ranks(
+    query: jax.Array, pos: jax.Array, box: jax.Array, rad: jax.Array, nearest: Any, offsets: jax.Array | None
+) -> jax.Array:
+    """``rad`` with its derivatives by positions, of all ranks, and by box lengths.
+
+    query, rad: ``(q, d)`` and ``(q, k)``. pos: ``(n, d)``, the rank's particles. nearest: what neighbours they are: a
+    `jztree.data.RankIdx` of ``(q, k)`` rows of ``pos``, or numbers ``(q, k)`` that start at ``offsets`` ``(r,)`` for each
+    rank; None where derivatives are not to be had.
+
+    Derivatives gather the positions of all ranks on each.
+    """
+    del query, pos, box, nearest, offsets
+    return rad
+
+
+@radii_over_ranks.defjvp
+def _radii_over_ranks_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+    query, pos, box, rad, nearest, offsets = primals
+    if nearest is None:
+        raise ValueError(
+            "on several devices, distances in z-order have no derivatives; use output_order='input', or sort the particles "
+            "first and pass th."
+        )
+    ndev, n = comm.num_ranks(), pos.shape[0]
+    if ndev * n >= 2**31:
+        raise ValueError(f"derivatives of distances are for less than 2**31 rows on all devices; there are {ndev * n}.")
+    if offsets is None:
+        flat = jnp.where(nearest.idx < 0, -1, nearest.rank * n + nearest.idx)
+    else:
+        rank = jnp.searchsorted(offsets, nearest, side="right").astype(jnp.int32) - 1
+        flat = jnp.where(nearest < 0, -1, rank * n + nearest - offsets[rank])
+    everyone, everyone_dot = (comm.all_gather(x).reshape(ndev * n, -1) for x in (pos, tangents[1]))
+
+    def found(query: jax.Array, pos: jax.Array, box: jax.Array) -> jax.Array:
+        return radii(query, pos, box, rad, flat)
+
+    return jax.jvp(found, (query, everyone, box), (tangents[0], everyone_dot, tangents[2]))
+
+
+@jax.custom_jvp
+def without_derivative(value: jax.Array) -> jax.Array:
+    """``value``; an error where it is differentiated."""
+    return value
+
+
+@without_derivative.defjvp
+def _without_derivative_jvp(_primals: Any, _tangents: Any) -> Any:
+    raise ValueError(
+        "on several devices, particles and reductions that kNN returns have no derivatives, only distances (drad) have."
+    )
+
+
+def is_real(leaf: Any) -> bool:
+    """Whether an array may carry derivatives."""
+    return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
+
+
+def take(leaf: jax.Array, idx: jax.Array) -> jax.Array:
+    """``leaf[idx]`` for rows ``(q, k)``; where there is no neighbour, some row."""
+    return kernels.gather_rows(leaf, jnp.maximum(idx, 0).reshape(-1)).reshape(*idx.shape, *leaf.shape[1:])
+
+
+def field_of(source: Any, name: str, idx: jax.Array) -> jax.Array:
+    """A field of the neighbours, ``(q, k, ...)``."""
+    leaf = jnp.asarray(getattr(source, name))
+    shared = leaf.ndim == 0 or leaf.shape[0] != get_pos(source).shape[0]
+    return jnp.broadcast_to(leaf, (*idx.shape, *leaf.shape)) if shared else take(leaf, idx)
+
+
+def check_reduced(reduced: Any, rows: int) -> None:
+    """ValueError in words if what ``reduce_func`` returned does not have one row a query."""
+    for leaf in jax.tree.leaves(reduced):
+        if np.ndim(leaf) == 0 or leaf.shape[0] != rows:
+            raise ValueError(
+                f"reduce_func must return arrays with {rows} rows, one a query; one has shape {np.shape(leaf)}."
+            )
