@@ -72,26 +72,27 @@ def num_ranks() -> int:
     return get_rank_info()[1]
 
 
-def _vary(value: Any) -> jax.Array:
+def vary(value: Any) -> jax.Array:
+    """``value`` with a type that says that it differs between ranks."""
     return vary_along(jnp.asarray(value), frozenset(_manual_axes()))
 
 
 def all_max(value: Any) -> Any:
     """The largest value over all ranks, elementwise."""
     _, ndev, axes = get_rank_info()
-    return value if ndev == 1 else jax.lax.pmax(_vary(value), axes)
+    return value if ndev == 1 else jax.lax.pmax(vary(value), axes)
 
 
 def all_min(value: Any) -> Any:
     """The smallest value over all ranks, elementwise."""
     _, ndev, axes = get_rank_info()
-    return value if ndev == 1 else jax.lax.pmin(_vary(value), axes)
+    return value if ndev == 1 else jax.lax.pmin(vary(value), axes)
 
 
 def all_gather(value: Any) -> jax.Array:
     """The values of all ranks, ``(r, ...)``."""
     _, ndev, axes = get_rank_info()
-    return jnp.asarray(value)[None] if ndev == 1 else jax.lax.all_gather(_vary(value), axes)
+    return jnp.asarray(value)[None] if ndev == 1 else jax.lax.all_gather(vary(value), axes)
 
 
 def all_gather_rows(rows: Any) -> Any:
@@ -100,8 +101,8 @@ def all_gather_rows(rows: Any) -> Any:
     leaves, structure = jax.tree.flatten(rows)
     length, first = leaves[0].shape[0], jnp.zeros(1, jnp.int32)
     packed = kernels.pack_segments(leaves, None, first, jnp.full(1, length, jnp.int32), length)
-    told = jax.lax.all_gather(_vary(packed), axes, tiled=True) if ndev > 1 else packed
-    empty = [_vary(jnp.zeros((ndev * length, *leaf.shape[1:]), leaf.dtype)) for leaf in leaves]
+    told = jax.lax.all_gather(vary(packed), axes, tiled=True) if ndev > 1 else packed
+    empty = [vary(jnp.zeros((ndev * length, *leaf.shape[1:]), leaf.dtype)) for leaf in leaves]
     starts, counts = jnp.arange(ndev, dtype=jnp.int32) * length, jnp.full(ndev, length, jnp.int32)
     arrays = kernels.unpack_segments(told, None, starts, counts, empty)
     return jax.tree.unflatten(structure, [array.reshape(ndev, length, *array.shape[1:]) for array in arrays])
@@ -111,7 +112,7 @@ def shift(value: Any, by: int = 1) -> Any:
     """What rank ``rank - by`` holds; ranks follow each other in a ring. value: a pytree of arrays."""
     _, ndev, axes = get_rank_info()
     pairs = [(i, (i + by) % ndev) for i in range(ndev)]
-    return value if ndev == 1 else jax.tree.map(lambda leaf: jax.lax.ppermute(_vary(leaf), axes, pairs), value)
+    return value if ndev == 1 else jax.tree.map(lambda leaf: jax.lax.ppermute(vary(leaf), axes, pairs), value)
 
 
 def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
@@ -123,7 +124,7 @@ def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.A
     _, ndev, _ = get_rank_info()
     if ndev == 1:
         return kernels.check(num, failed, numbers, sentence)
-    told = all_gather(jnp.stack([_vary(jnp.asarray(x, jnp.int32)) for x in [failed, *numbers]]))
+    told = all_gather(jnp.stack([vary(jnp.asarray(x, jnp.int32)) for x in [failed, *numbers]]))
     first = jnp.argmax(told[:, 0] != 0)
     values = [told[first, 1 + i] for i in range(len(numbers))] + [first]
     return kernels.check(num, told[first, 0], values, f"on rank {{{len(numbers)}}}: {sentence}")
@@ -151,7 +152,7 @@ def wide_sum(count: Any) -> Wide:
     """The sum of int32 counts over all ranks, elementwise."""
     _, ndev, axes = get_rank_info()
     parts = jnp.stack([jnp.asarray(count) >> 16, jnp.asarray(count) & 0xFFFF])
-    high, low = parts if ndev == 1 else jax.lax.psum(_vary(parts), axes)
+    high, low = parts if ndev == 1 else jax.lax.psum(vary(parts), axes)
     return Wide(high + (low >> 16), low & 0xFFFF)
 
 
@@ -235,7 +236,7 @@ def exchange(
     """
     rank, ndev, _ = get_rank_info()
     leaves, structure = jax.tree.flatten(rows)
-    leaves = [_vary(leaf) for leaf in leaves]
+    leaves = [vary(leaf) for leaf in leaves]
     matrix = all_gather(dest_counts) if dest_counts.ndim == 1 else dest_counts
     arriving = jnp.sum(matrix[:, rank])
     num = check_room(arriving, matrix, room, what, advice)
@@ -245,7 +246,7 @@ def exchange(
     stats.record(f"rows.{name}", jnp.sum(route.sent) - route.sent[rank])
     fills = [0] * len(leaves) if fill is None else jax.tree.leaves(fill)
     arrays = [
-        _vary(jnp.full((room.rows, *leaf.shape[1:]), value, leaf.dtype))
+        vary(jnp.full((room.rows, *leaf.shape[1:]), value, leaf.dtype))
         for leaf, value in zip(leaves, fills, strict=True)
     ]
     arrays = list(
@@ -324,7 +325,7 @@ class _Ragged:
         route, one = self.route, jnp.zeros(1, jnp.int32)
         rows = route.rows if route.order is None else route.order.shape[0]
         packed = kernels.pack_segments(leaves, route.order, one, jnp.sum(route.sent)[None], rows)[0]
-        empty = _vary(jnp.zeros((arrays[0].shape[0], packed.shape[1]), jnp.uint32))
+        empty = vary(jnp.zeros((arrays[0].shape[0], packed.shape[1]), jnp.uint32))
         arrived = jax.lax.ragged_all_to_all(
             packed,
             empty,
@@ -400,5 +401,5 @@ def fetch(table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_ro
         return carry[0] + 1, kernels.unpack_segments(answers, order, starts + done, counts - done, [carry[1]])[0]
 
     rounds = -(-all_max(jnp.max(counts)) // chunk)
-    none = _vary(jnp.zeros((row.shape[0], *table.shape[1:]), table.dtype))
+    none = vary(jnp.zeros((row.shape[0], *table.shape[1:]), table.dtype))
     return jax.lax.while_loop(lambda carry: carry[0] < rounds, one, (jnp.int32(0), none))[1]

@@ -114,11 +114,13 @@ class FofConfig:
     tree: the hierarchy that is walked to link particles.
     catalogue: what the catalogue holds.
     ghost_rows: as in `KNNConfig`.
+    edge_rows: the same for links between groups of different devices.
     """
 
     tree: TreeConfig = field(default_factory=TreeConfig)
     catalogue: CatalogueConfig = field(default_factory=CatalogueConfig)
     ghost_rows: int | None = _at_least(0, None)
+    edge_rows: int | None = _at_least(0, None)
 
 
 def copy_config(cfg: _T) -> _T:

@@ -86,7 +86,8 @@ class FofCatalogue:
 
     ngroups: scalar int32, the number of groups.
     count: ``(g,)`` int32, particles of the group.
-    offset: ``(g,)`` int32, row of the group's first particle among the particles in group order.
+    offset: ``(g,)`` int32, row of the group's first particle among the particles in group order. On several ranks each
+        has the groups whose first particle it holds, and the row is one of that rank; the group may go on on the next.
     com_pos: ``(g, d)`` centre of mass, right across the periodic boundary and inside the box (unweighted if the
         particles have no mass).
     com_inertia_radius: ``(g,)`` root of the mass-weighted mean squared distance from ``com_pos``.
@@ -113,6 +114,15 @@ class RankIdx(NamedTuple):
 
     rank: jax.Array
     idx: jax.Array
+
+
+class Label(NamedTuple):
+    """What group particles belong to: the group's first particle in z-order, as ``irank`` (int32), the rank that holds it,
+    and ``igroup`` (int32), the row there; or, if labels are linear, the row in the joined set of all ranks.
+    """
+
+    irank: jax.Array
+    igroup: jax.Array
 
 
 def get_pos(part: Any) -> Any:
@@ -235,11 +245,47 @@ def flatten_particles(part: _Part) -> _Part:
     return replace_num(jax.tree.map(join, replace_num(part, None)), int(counts.sum()))
 
 
-def squeeze_catalogue(cata: FofCatalogue) -> FofCatalogue:
-    """``cata`` without its unused rows. Not for use under a JAX transformation."""
-    ngroups = int(cata.ngroups)
+def squeeze_catalogue(cata: FofCatalogue, offset_mode: str = "rank", nparts: Any = None) -> FofCatalogue:
+    """``cata`` without its unused rows. Not for use under a JAX transformation.
+
+    cata: the catalogue of one rank, rows ``(g, ...)``, or that of all ranks, rows ``(r, g, ...)`` and ``ngroups``
+        ``(r,)``, which is then joined in the order of the ranks.
+    offset_mode: ``"rank"``: ``offset`` is a row of the rank that holds the first particle of the group, as it is in
+        ``cata``. ``"global"``: it is a row among the particles of all ranks, joined by `flatten_particles`.
+    nparts: how many particles in group order each rank has, ``(r,)`` (``num`` of the particles that came with the
+        catalogue); needed for ``"global"``.
+
+    Returns the catalogue with ``ngroups`` the total, an int. Joined rows are NumPy arrays, and so are global offsets,
+    which are int64. Raises ValueError if ``nparts`` is missing or does not belong to this catalogue, or for another
+    ``offset_mode``.
+    """
+    if offset_mode not in ("rank", "global"):
+        raise ValueError(f"offset_mode must be 'rank' or 'global', not {offset_mode!r}.")
     rows = {f.name: getattr(cata, f.name) for f in dataclasses.fields(cata) if f.name != "ngroups"}
-    return FofCatalogue(ngroups=ngroups, **squeeze_any(rows, ngroups))
+    if offset_mode == "global":
+        rows["offset"] = _global_offsets(cata, nparts)
+    if np.ndim(cata.ngroups) == 0:
+        return FofCatalogue(ngroups=int(cata.ngroups), **squeeze_any(rows, cata.ngroups))
+    ngroups = np.asarray(cata.ngroups)
+    used = np.arange(np.shape(cata.count)[1]) < ngroups[:, None]
+    return FofCatalogue(ngroups=int(ngroups.sum()), **jax.tree.map(lambda leaf: np.asarray(leaf)[used], rows))
+
+
+def _global_offsets(cata: FofCatalogue, nparts: Any) -> np.ndarray:
+    """The offsets of one or all ranks, in the shape they have, as int64 rows among the particles of all ranks."""
+    if nparts is None:
+        raise ValueError(
+            "global offsets need the number of particles on each rank in group order: give nparts=part.num of the "
+            "particles that came with the catalogue, or use offset_mode='rank'."
+        )
+    counts, ranks = np.atleast_1d(np.asarray(nparts)).astype(np.int64), np.size(cata.ngroups)
+    if counts.shape != (ranks,):
+        raise ValueError(
+            f"nparts has shape {np.shape(nparts)}, but the catalogue is that of {ranks} rank(s); global offsets need "
+            "the catalogue of all ranks, and one number a rank."
+        )
+    offset = np.asarray(cata.offset, np.int64)
+    return offset if np.ndim(cata.ngroups) == 0 else offset + (np.cumsum(counts) - counts)[:, None]
 
 
 def sort_catalogue(cata: FofCatalogue) -> FofCatalogue:

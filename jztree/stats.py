@@ -6,12 +6,14 @@ counting is compiled in; elsewhere nothing is counted and nothing is lost.
 
 import contextlib
 import functools
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
+_lock = threading.Lock()
 _active: list["Statistics"] = []
 
 
@@ -58,5 +60,7 @@ def record(name: str, amount: Any) -> None:
 
 
 def _add(name: str, amount: Any) -> None:
-    for s in _active:
-        s.counts[name] = s.counts.get(name, 0) + int(amount)
+    # Devices call this from threads of their own.
+    with _lock:
+        for s in _active:
+            s.counts[name] = s.counts.get(name, 0) + int(amount)

@@ -1,0 +1,129 @@
+"""Friends-of-friends groups over the ranks of a mesh.
+
+1. Particles of all ranks are sorted in z-order; each rank gets a range of it.
+2. Every rank gets, from higher ranks, the particles within the linking length of its boxes (`jztree.ghosts`), and finds
+   the groups of its own particles and these ghosts together.
+3. A ghost in one group with an own particle is an edge between a group of this rank and a group of the rank that owns the
+   ghost. The graph of these edges is solved by a distributed union-find (native/cpu/group_graph.cc): hooks to the
+   smaller label, then pointer jumping. Nobody ever holds the whole graph.
+
+A pair of particles on two ranks is seen by the lower one, because the other particle is within the linking length of one
+of its boxes. So every link is found once.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from . import comm, kernels, stats
+from .capacity import Room, room
+from .config import FofConfig, TreeConfig
+from .data import Label, get_num, get_pos, replace_num
+from .ghosts import Surroundings, boxes_of, ghost_room, leaves_of, surroundings
+from .jax_ext import Exact, exact_to_float
+from .tree import build_in_domain, kernel_tree
+from .zorder import Domain, Movers, domain_of, sort_over_ranks
+
+_BLOCKS = 256  # runs of particles that a rank publishes, and looks through for ghosts of others
+_MIN_EDGES = 1024
+_TOO_MANY = "there are 2**31 particles or more on all devices, which labels cannot number in 32 bits; use linearize_labels=False."
+
+
+def labels_over_ranks(
+    part: Any, rlink: Exact, box: Exact, cfg: FofConfig, sorted_already: bool
+) -> tuple[Any, jax.Array, Label]:
+    """This rank's range of the particles in z-order, how many these are, and the group of each."""
+    partz, num, domain = _range(part, box, sorted_already)
+    around = _with_ghosts(partz, num, domain, rlink, cfg)
+    th = build_in_domain(around.rows, around.num, domain, cfg.tree)
+    local = kernels.fof(kernel_tree(around.rows, around.num, th), None, rlink, box)
+    n = get_pos(partz).shape[0]
+    parent = _solve(local, around, n, cfg)
+    rows = jnp.arange(n, dtype=jnp.int32)
+    root = kernels.gather_rows(parent, jnp.where(rows < num, local[:n], rows))
+    return partz, num, Label(root[:, 0], root[:, 1])
+
+
+def linear(label: Label, num: jax.Array) -> Label:
+    """Labels that are rows of the joined particles of all ranks. Raises on all ranks if these are too many to number."""
+    total = comm.wide_sum(num)
+    checked = kernels.check(num, total.high >= 2**15, [], _TOO_MANY)
+    offsets = comm.starts_of(comm.all_gather(checked))
+    return Label(label.irank, offsets[label.irank] + label.igroup)
+
+
+def _range(part: Any, box: Exact, sorted_already: bool) -> tuple[Any, jax.Array, Domain]:
+    num = jnp.clip(kernels.as_num(get_num(part)), 0, get_pos(part).shape[0])
+    domain, (num,) = domain_of([get_pos(part)], [num], ["the positions"], box)
+    if sorted_already:
+        return part, num, domain
+    (moved,) = sort_over_ranks([Movers(part, None, num)], domain, [Room(get_pos(part).shape[0], "sort")])
+    return replace_num(moved.part, moved.num), moved.num, domain
+
+
+def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: FofConfig) -> Surroundings:
+    """Positions of the rank's particles, and of those of higher ranks that may be linked to them."""
+    pos = get_pos(partz)
+    n = pos.shape[0]
+    # One plane of few nodes is all that is needed before the ghosts are here.
+    coarse = build_in_domain(pos, num, domain, TreeConfig(leaf_size=max(2, -(-n // _BLOCKS)), fan_out=_BLOCKS))
+    _, lower, upper = boxes_of(coarse)
+    radius = jnp.full(lower.shape[0], exact_to_float(rlink), pos.dtype)
+    place = ghost_room("fof_ghosts", cfg.ghost_rows, n)
+    wanted = (lower, upper, radius)
+    return surroundings(pos, pos, num, leaves_of(coarse), wanted, domain.box, place, lower_only=True)
+
+
+def _solve(local: jax.Array, around: Surroundings, n: int, cfg: FofConfig) -> jax.Array:
+    """The first particle of every local group's whole group, ``(n, 2)`` int32 rank and row, at the local group's row."""
+    rank, _, _ = comm.get_rank_info()
+    place = room("fof_edges", cfg.edge_rows, n // 16 + _MIN_EDGES, around.room.rows)
+    # Ghosts come last on every rank, so the labels of own particles are own rows everywhere.
+    edges, num = kernels.group_edges(local, around.more(local[:n]), around.matrix[:, rank], rank, place.rows)
+    needs = comm.all_gather(num)
+    num = num + comm.check_room(
+        num,
+        jnp.diag(needs),
+        place,
+        "links between its groups and those of other ranks",
+        "set edge_rows in the configuration to that or more.",
+    ) - num
+    own = jnp.stack([jnp.full(n, rank, jnp.int32), jnp.arange(n, dtype=jnp.int32)], axis=-1)
+    parent, edges, rounds, steps = _union(own, edges, num, jnp.max(needs) > 0, rank)
+    stats.record("rounds.union_find", jnp.where(rank == 0, rounds, 0))
+    stats.record("rounds.pointer_jumping", jnp.where(rank == 0, steps, 0))
+    return parent
+
+
+def _union(
+    parent: jax.Array, edges: jax.Array, num: jax.Array, unsolved: jax.Array, rank: Any
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Hook and jump until the ends of all edges agree; returns parents, edges, and how many rounds and jumps it took."""
+    buffer_rows = edges.shape[0]
+
+    def receive(messages: jax.Array, counts: jax.Array, parent: jax.Array) -> jax.Array:
+        return kernels.hook(messages, counts, parent)
+
+    def jump(state: Any) -> Any:
+        parent, edges, _, steps = state
+        ranks, rows, asked = kernels.ask_parents(parent, edges, num, rank)
+        answers = comm.fetch(parent, ranks, rows, asked, buffer_rows)
+        parent, edges, moved = kernels.move_up(answers, num, rank, parent, edges)
+        return parent, edges, comm.all_max(moved), steps + 1
+
+    def one_round(state: Any) -> Any:
+        parent, edges, _, rounds, steps = state
+        dest, message = kernels.propose_hooks(edges, num)
+        parent = comm.deliver([message], dest, num, receive, parent, buffer_rows)
+        going = jnp.ones(2, jnp.int32)
+        parent, edges, going, steps = jax.lax.while_loop(
+            lambda state: state[2][0] > 0, jump, (parent, edges, going, steps)
+        )
+        return parent, edges, comm.vary(going[1] > 0), rounds + 1, steps
+
+    zero = jnp.int32(0)
+    parent, edges, _, rounds, steps = jax.lax.while_loop(
+        lambda state: state[2], one_round, (parent, edges, comm.vary(unsolved), zero, zero)
+    )
+    return parent, edges, rounds, steps
