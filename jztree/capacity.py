@@ -1,10 +1,11 @@
 """Buffers whose size depends on what other ranks hold, and what happens when one is too small.
 
-Only such buffers can be too small: ghosts, and rows after an unequal distributed sort. Their size is fixed when a function
-is traced. `room` gives it: what the user asked for, or what an earlier run turned out to need, or a default. Whoever
-fills the buffer first reduces the need over all ranks and then raises on every rank alike (`jztree.comm.check_room`), so
-that no rank waits for one that has given up. `retrying` recognises that error by a mark in its text, because JAX keeps
-neither the type nor the attributes of errors that come out of compiled code, and runs the function again with more room.
+Only such buffers can be too small: ghosts, and rows after an unequal distributed sort. Their size is fixed when a
+function is traced. `room` gives it: what the user asked for, or what an earlier run turned out to need, or a default.
+Whoever fills the buffer first reduces the need over all ranks and then raises on every rank alike
+(`jztree.comm.check_room`), so that no rank waits for one that has given up. `retrying` recognises that error by a mark
+in its text, because JAX keeps neither the type nor the attributes of errors that come out of compiled code, and runs
+the function again with more room.
 """
 
 import contextlib

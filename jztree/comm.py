@@ -1,8 +1,8 @@
 """Ranks, and moving rows between them. All that `jztree` says to other devices goes through here.
 
-A function inside `jax.shard_map` is one of ``r`` ranks, numbered over all axes of the mesh. Outside of any mesh there is one
-rank, and everything here is then a plain local operation. Rows are those of whole pytrees, packed into one buffer, because
-each collective costs compile time and latency.
+A function inside `jax.shard_map` is one of ``r`` ranks, numbered over all axes of the mesh. Outside of any mesh there
+is one rank, and everything here is then a plain local operation. Rows are those of whole pytrees, packed into one
+buffer, because each collective costs compile time and latency.
 
 Collectives follow each other by data: a rank that raises must not leave others in a collective that it never joins. So
 whatever may fail is reduced over all ranks first (`check`), and what comes next takes the count that the check returns.
@@ -56,7 +56,8 @@ def _manual_axes() -> tuple[str, ...]:
 
 
 def get_rank_info(axis_name: Any = None) -> tuple[Any, int, tuple[str, ...]]:
-    """The rank of this device (a traced int32 scalar), the number of ranks, and the names of the mesh axes they run over.
+    """The rank of this device (a traced int32 scalar), the number of ranks, and the names of the mesh axes they run
+    over.
 
     axis_name: one or several axes of the mesh; None means all. Outside of any mesh: ``(0, 1, ())``.
     """
@@ -118,8 +119,9 @@ def shift(value: Any, by: int = 1) -> Any:
 def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
     """``num``, or an error with ``sentence`` on every rank at run time if it ``failed`` on any.
 
-    The caller must go on with the returned ``num``, also in what it says to other ranks. ``{0}``, ``{1}`` in ``sentence``
-    stand for ``numbers`` (int32 scalars) of the first rank that failed; on several ranks the sentence begins with it.
+    The caller must go on with the returned ``num``, also in what it says to other ranks. ``{0}``, ``{1}`` in
+    ``sentence`` stand for ``numbers`` (int32 scalars) of the first rank that failed; on several ranks the sentence
+    begins with it.
     """
     _, ndev, _ = get_rank_info()
     if ndev == 1:
@@ -144,7 +146,8 @@ class Wide(NamedTuple):
     high: jax.Array
     low: jax.Array
 
-    def __gt__(self, other: Any) -> jax.Array:
+    def above(self, other: "Wide") -> jax.Array:
+        """Whether each count is larger than the other one."""
         return (self.high > other.high) | ((self.high == other.high) & (self.low > other.low))
 
 
@@ -188,8 +191,12 @@ class Route:
 
 
 def check_room(num: Any, matrix: jax.Array, room: Room, what: str, advice: str) -> jax.Array:
-    """``num``, or a capacity error on every rank if rows ``(source, destination)`` of ``matrix`` do not fit ``room``."""
-    # In float32, because the sum of what all ranks send may exceed 32 bits; rounding up to 1e-6 of the need is harmless.
+    """``num``, or a capacity error on every rank if what arrives at some rank does not fit ``room``.
+
+    matrix: ``(r, r)`` int32, rows from each rank to each. what, advice: see `exchange`.
+    """
+    # In float32, because the sum of what all ranks send may exceed 32 bits; rounding up to 1e-6 of the need is
+    # harmless.
     arriving = jnp.sum(matrix.astype(jnp.float32), axis=0)
     exact = jnp.sum(matrix, axis=0)
     need = jnp.where(arriving < 2e9, exact, 2_000_000_000)
@@ -215,18 +222,18 @@ def exchange(
     """Send rows of a pytree to other ranks.
 
     rows: a pytree of arrays, each ``(n, ...)``.
-    dest_counts: ``(r,)`` int32, how many rows go to each rank; or, where all ranks know it, ``(r, r)``, how many go from
-        each rank to each.
+    dest_counts: ``(r,)`` int32, how many rows go to each rank; or, where all ranks know it, ``(r, r)``, how many go
+        from each rank to each.
     room: how many rows may arrive.
-    order: ``(m,)`` int32, the rows to send: first those for rank 0, then those for rank 1, and so on. A row may be in it
-        several times. None: the rows are in that order themselves.
-    place: ``(room.rows,)`` int32, where to put the rows that arrive; None: in the order of the ranks they come from, and
-        within these in the order they were sent in.
+    order: ``(m,)`` int32, the rows to send: first those for rank 0, then those for rank 1, and so on. A row may be in
+        it several times. None: the rows are in that order themselves.
+    place: ``(room.rows,)`` int32, where to put the rows that arrive; None: in the order of the ranks they come from,
+        and within these in the order they were sent in.
     what, advice: what the rows are, and what to do if there is no room for them, for the error.
     name: under which `jztree.stats` counts the rows that leave this rank.
     fill: a pytree like ``rows`` of what stands where no row arrives; None is 0.
-    method: ``"dense"`` (rounds of all_to_all over a bounded buffer), ``"ragged"`` (not on CPUs), or None for the one that
-        is best on the platform.
+    method: ``"dense"`` (rounds of all_to_all over a bounded buffer), ``"ragged"`` (not on CPUs), or None for the one
+        that is best on the platform.
     chunk_rows: how many rows the buffer of a dense round has, for all ranks together; the default is a little more than
         ``room``.
 
@@ -270,8 +277,9 @@ def exchange_by_rank(rows: Any, rank: jax.Array, num: Any, room: Room, **options
 def send_back(rows: Any, route: Route, **options: Any) -> Any:
     """Answers to what an `exchange` brought, back to where it came from.
 
-    rows: a pytree with one row for each that was received, in that order. Returns one with ``(n, ...)`` rows: the answer
-    at each row that was sent (if it was sent to several ranks, that of one of them), and 0 or ``fill`` at the others.
+    rows: a pytree with one row for each that was received, in that order. Returns one with ``(n, ...)`` rows: the
+    answer at each row that was sent (if it was sent to several ranks, that of one of them), and 0 or ``fill`` at the
+    others.
     """
     back, _, _ = exchange(rows, route.received, Room(route.rows, "back"), place=route.order, **options)
     return back
@@ -380,11 +388,11 @@ def deliver(
 def fetch(table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int) -> jax.Array:
     """Rows of a table that is spread over the ranks.
 
-    table: ``(n, ...)``, this rank's part. rank, row: ``(m,)`` int32, which row of which rank to get; those of no rank and
-    from ``num`` on get 0. Returns ``(m, ...)``. Questions and answers travel in rounds over a bounded buffer, so no
-    number of questions to one rank can be too large.
+    table: ``(n, ...)``, this rank's part. rank, row: ``(m,)`` int32, which row of which rank to get; those of no rank
+    and from ``num`` on get 0. Returns ``(m, ...)``. Questions and answers travel in rounds over a bounded buffer, so
+    no number of questions to one rank can be too large.
     """
-    me, ndev, axes = get_rank_info()
+    _, ndev, axes = get_rank_info()
     order, counts = kernels.group_by_rank(rank, num, ndev)
     chunk, starts = chunk_of(buffer_rows, ndev), starts_of(counts)
     everywhere = jnp.full(ndev, chunk, jnp.int32)

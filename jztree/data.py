@@ -117,8 +117,8 @@ class RankIdx(NamedTuple):
 
 
 class Label(NamedTuple):
-    """What group particles belong to: the group's first particle in z-order, as ``irank`` (int32), the rank that holds it,
-    and ``igroup`` (int32), the row there; or, if labels are linear, the row in the joined set of all ranks.
+    """What group particles belong to: the group's first particle in z-order, as ``irank`` (int32), the rank that holds
+    it, and ``igroup`` (int32), the row there; or, if labels are linear, the row in the joined set of all ranks.
     """
 
     irank: jax.Array
@@ -255,19 +255,17 @@ def squeeze_catalogue(cata: FofCatalogue, offset_mode: str = "rank", nparts: Any
     nparts: how many particles in group order each rank has, ``(r,)`` (``num`` of the particles that came with the
         catalogue); needed for ``"global"``.
 
-    Returns the catalogue with ``ngroups`` the total, an int. Joined rows are NumPy arrays, and so are global offsets,
-    which are int64. Raises ValueError if ``nparts`` is missing or does not belong to this catalogue, or for another
-    ``offset_mode``.
+    Returns a catalogue of NumPy arrays with ``ngroups`` the total, an int; global offsets are int64. Nothing in here
+    runs on a device, so it can be used in a host callback. Raises ValueError if ``nparts`` is missing or does not
+    belong to this catalogue, or for another ``offset_mode``.
     """
     if offset_mode not in ("rank", "global"):
         raise ValueError(f"offset_mode must be 'rank' or 'global', not {offset_mode!r}.")
     rows = {f.name: getattr(cata, f.name) for f in dataclasses.fields(cata) if f.name != "ngroups"}
     if offset_mode == "global":
         rows["offset"] = _global_offsets(cata, nparts)
-    if np.ndim(cata.ngroups) == 0:
-        return FofCatalogue(ngroups=int(cata.ngroups), **squeeze_any(rows, cata.ngroups))
     ngroups = np.asarray(cata.ngroups)
-    used = np.arange(np.shape(cata.count)[1]) < ngroups[:, None]
+    used = np.arange(np.shape(cata.count)[-1]) < ngroups[..., None]
     return FofCatalogue(ngroups=int(ngroups.sum()), **jax.tree.map(lambda leaf: np.asarray(leaf)[used], rows))
 
 

@@ -3,12 +3,12 @@
 1. Particles of all ranks are sorted in z-order; each rank gets a range of it.
 2. Every rank gets, from higher ranks, the particles within the linking length of its boxes (`jztree.ghosts`), and finds
    the groups of its own particles and these ghosts together.
-3. A ghost in one group with an own particle is an edge between a group of this rank and a group of the rank that owns the
-   ghost. The graph of these edges is solved by a distributed union-find (native/cpu/group_graph.cc): hooks to the
+3. A ghost in one group with an own particle is an edge between a group of this rank and a group of the rank that owns
+   the ghost. The graph of these edges is solved by a distributed union-find (native/cpu/group_graph.cc): hooks to the
    smaller label, then pointer jumping. Nobody ever holds the whole graph.
 
-A pair of particles on two ranks is seen by the lower one, because the other particle is within the linking length of one
-of its boxes. So every link is found once.
+A pair of particles on two ranks is seen by the lower one, because the other particle is within the linking length of
+one of its boxes. So every link is found once.
 """
 
 from typing import Any
@@ -27,7 +27,10 @@ from .zorder import Domain, Movers, domain_of, sort_over_ranks
 
 _BLOCKS = 256  # runs of particles that a rank publishes, and looks through for ghosts of others
 _MIN_EDGES = 1024
-_TOO_MANY = "there are 2**31 particles or more on all devices, which labels cannot number in 32 bits; use linearize_labels=False."
+_TOO_MANY = (
+    "there are 2**31 particles or more on all devices, which labels cannot number in 32 bits; use "
+    "linearize_labels=False."
+)
 
 
 def labels_over_ranks(
@@ -46,7 +49,7 @@ def labels_over_ranks(
 
 
 def linear(label: Label, num: jax.Array) -> Label:
-    """Labels that are rows of the joined particles of all ranks. Raises on all ranks if these are too many to number."""
+    """Labels that are rows of the joined particles of all ranks. Raises on all ranks if there are too many."""
     total = comm.wide_sum(num)
     checked = kernels.check(num, total.high >= 2**15, [], _TOO_MANY)
     offsets = comm.starts_of(comm.all_gather(checked))
@@ -76,19 +79,14 @@ def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: 
 
 
 def _solve(local: jax.Array, around: Surroundings, n: int, cfg: FofConfig) -> jax.Array:
-    """The first particle of every local group's whole group, ``(n, 2)`` int32 rank and row, at the local group's row."""
+    """The first particle of the whole group of every local group, ``(n, 2)`` int32 rank and row, at its row."""
     rank, _, _ = comm.get_rank_info()
     place = room("fof_edges", cfg.edge_rows, n // 16 + _MIN_EDGES, around.room.rows)
     # Ghosts come last on every rank, so the labels of own particles are own rows everywhere.
     edges, num = kernels.group_edges(local, around.more(local[:n]), around.matrix[:, rank], rank, place.rows)
     needs = comm.all_gather(num)
-    num = num + comm.check_room(
-        num,
-        jnp.diag(needs),
-        place,
-        "links between its groups and those of other ranks",
-        "set edge_rows in the configuration to that or more.",
-    ) - num
+    what, advice = "links between its groups and others'", "set edge_rows in the configuration to that or more."
+    num = comm.check_room(num, jnp.diag(needs), place, what, advice)
     own = jnp.stack([jnp.full(n, rank, jnp.int32), jnp.arange(n, dtype=jnp.int32)], axis=-1)
     parent, edges, rounds, steps = _union(own, edges, num, jnp.max(needs) > 0, rank)
     stats.record("rounds.union_find", jnp.where(rank == 0, rounds, 0))
@@ -99,7 +97,7 @@ def _solve(local: jax.Array, around: Surroundings, n: int, cfg: FofConfig) -> ja
 def _union(
     parent: jax.Array, edges: jax.Array, num: jax.Array, unsolved: jax.Array, rank: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Hook and jump until the ends of all edges agree; returns parents, edges, and how many rounds and jumps it took."""
+    """Hook and jump until the ends of all edges agree: parents, edges, and how many rounds and jumps it took."""
     buffer_rows = edges.shape[0]
 
     def receive(messages: jax.Array, counts: jax.Array, parent: jax.Array) -> jax.Array:

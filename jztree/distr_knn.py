@@ -2,9 +2,9 @@
 
 1. Sources (and queries) of all ranks are sorted in z-order; each rank gets a range of it.
 2. Every rank searches its own sources. That gives each query an upper bound of its radius.
-3. Leaves of queries whose balls reach boxes of other ranks' sources are open. For those the rank publishes how far it wants
-   to look, and the other ranks send what lies there (`jztree.ghosts`). A query that found fewer than ``k`` sources is
-   bounded by how many there are in the boxes of all ranks.
+3. Leaves of queries whose balls reach boxes of other ranks' sources are open. For those the rank publishes how far it
+   wants to look, and the other ranks send what lies there (`jztree.ghosts`). A query that found fewer than ``k``
+   sources is bounded by how many there are in the boxes of all ranks.
 4. Open leaves search again, among own sources and ghosts. Those are in z-order, so ties are decided as on one device.
 5. Results travel back to where the queries came from.
 
@@ -31,7 +31,7 @@ from .tree import TreeHierarchy, build_in_domain, kernel_tree
 from .zorder import Domain, Moved, Movers, domain_of, sort_over_ranks
 
 _TOO_FEW = "{1} neighbours were asked for (k), but there are only {0} particles (num) on all devices; use a smaller k."
-_TOO_MANY = "there are 2**31 particles or more on all devices, which result 'globalidx' cannot number in 32 bits; use 'rankidx'."
+_TOO_MANY = "there are 2**31 particles or more on all devices, too many for result 'globalidx'; use 'rankidx'."
 
 
 @dataclass
@@ -107,8 +107,8 @@ def _ranges(
     # Cut together, so that queries that crowd in a corner do not crowd on a rank.
     rooms = [Room(both[0].shape[0] + both[1].shape[0], "sort")] * 2
     movers = [Movers(part, None, nums[0]), Movers(part_query, None, nums[1])]
-    moved = sort_over_ranks(movers, domain, rooms)
-    sources, queries = (_Range(m.part, m.num, build_in_domain(m.part, m.num, domain, tree), m) for m in moved)
+    kinds = sort_over_ranks(movers, domain, rooms)
+    sources, queries = (_Range(m.part, m.num, build_in_domain(m.part, m.num, domain, tree), m) for m in kinds)
     return sources, queries, domain
 
 
@@ -234,7 +234,7 @@ class _Search:
     def _sent_home(self, answers: dict[str, Any]) -> dict[str, Any]:
         assert self.home is not None
         merge, n = self.home.merge, get_pos(self.queries.part).shape[0]
-        fill = jax.tree.map(lambda _: 0, answers) | {"rad": jnp.inf, "rankidx": RankIdx(-1, -1)}
+        fill = jax.tree.map(lambda _: 0, answers) | {"rad": jnp.inf, "rankidx": (-1, -1)}
         if "globalidx" in answers:
             fill["globalidx"] = -1
         leaves, structure = jax.tree.flatten(answers)

@@ -11,16 +11,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec as P
 
-from . import kernels
+from . import comm, kernels
 from .checks import check_box, check_num, check_positions, check_range, check_real, exact_box_argument
 from .config import FofConfig
-from .data import FofCatalogue, get_num, get_pos
-from .jax_ext import Exact, exact, exact_to_float, is_concrete, jit_constructor
+from .data import FofCatalogue, Label, get_num, get_pos
+from .distr_fof import labels_over_ranks, linear
+from .grouping import group_and_catalogue
+from .jax_ext import Exact, exact, exact_to_float, is_concrete, jit_constructor, shard_map_constructor
 from .tree import TreeHierarchy, kernel_tree, sort_and_build
 from .zorder import permute_particles
 
-__all__ = ["fof_and_catalogue", "fof_is_superset", "fof_labels"]
+__all__ = ["distr_fof_labels", "fof_and_catalogue", "fof_is_superset", "fof_labels"]
 
 _MAX_DIMS = 4
 
@@ -52,8 +55,44 @@ def fof_labels(
     """
     if output_order not in ("z", "input"):
         raise ValueError(f"output_order must be 'z' or 'input', not {output_order!r}.")
+    if comm.num_ranks() > 1:
+        if output_order == "input":
+            raise ValueError("on several devices, labels are in z-order; use output_order='z'.")
+        partz, labels = distr_fof_labels(part, rlink, boxsize, cfg, th, linearize_labels=True)
+        return partz, labels.igroup
     partz, index, label = _labels(part, rlink, boxsize, cfg or FofConfig(), th, output_order == "input")
     return (part if output_order == "input" or index is None else partz), label
+
+
+def distr_fof_labels(
+    part: Any,
+    rlink: Any,
+    boxsize: Any = 0.0,
+    cfg: FofConfig | None = None,
+    th: TreeHierarchy | None = None,
+    linearize_labels: bool = False,
+) -> tuple[Any, Label]:
+    """Label the particles of all devices with their friends-of-friends groups. For use inside `jax.shard_map`.
+
+    part: this device's particles, as in `fof_labels`.
+    rlink, boxsize: as in `fof_labels`.
+    th: a hierarchy from `jztree.tree.zsort_and_tree` over the devices; ``part`` is then the particles that it returned.
+    linearize_labels: number groups by the row of their first particle in the joined set of all devices.
+
+    Returns this device's range of the z-order of all particles, and their `jztree.data.Label`: the rank and row of the
+    group's first particle in z-order. Rows from ``num`` on are groups of their own. Works on one device too.
+
+    Raises like `fof_labels`, on every device; and if there are 2**31 particles or more to be numbered.
+    """
+    cfg = cfg or FofConfig()
+    box = check_box(boxsize, check_positions(get_pos(part), max_dims=_MAX_DIMS).shape[1])
+    length = check_rlink(rlink, box)
+    check_num(part)
+    if comm.num_ranks() == 1:
+        partz, _, rows = _labels(part, length, box, cfg, th, False)
+        return partz, Label(jnp.zeros_like(rows), rows)
+    partz, num, label = labels_over_ranks(part, length, box, cfg, th is not None)
+    return partz, linear(label, num) if linearize_labels else label
 
 
 def fof_and_catalogue(
@@ -69,12 +108,18 @@ def fof_and_catalogue(
     rlink, boxsize, th: as in `fof_labels`.
     cfg: ``cfg.catalogue.npart_min`` is the smallest number of particles that makes a catalogue row.
 
-    Returns the particles in group order and the `FofCatalogue`. Groups come in the order of their first particles in
-    z-order; within a group, and behind the last one for those in no listed group, particles are in z-order. So the
-    particles of group ``i`` are the rows ``offset[i]`` to ``offset[i] + count[i]``. Raises like `fof_labels`.
+    Returns the particles in group order and the `FofCatalogue`. Over several devices, particles are dealt out to them
+    in equal shares of the group order; a catalogue row is on the device that holds the group's first particle, and a
+    group may go on on the devices after it. Groups come in the order of their first particles in z-order; within a
+    group, and behind the last one for those in no listed group, particles are in z-order. So the particles of group
+    ``i`` are the rows ``offset[i]`` to ``offset[i] + count[i]``. Raises like `fof_labels`.
     """
     cfg = cfg or FofConfig()
     box = check_box(boxsize, check_positions(get_pos(part), max_dims=_MAX_DIMS).shape[1])
+    if comm.num_ranks() > 1:
+        check_num(part)
+        partz, num, where = labels_over_ranks(part, check_rlink(rlink, box), box, cfg, th is not None)
+        return group_and_catalogue(partz, num, where.irank, where.igroup, cfg.catalogue.npart_min, box)
     partz, _, label = _labels(part, rlink, box, cfg, th, False)
     order, ngroups, count, offset = kernels.group_order(label, get_num(partz), cfg.catalogue.npart_min)
     grouped = permute_particles(partz, order)
@@ -177,3 +222,16 @@ def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 fof_labels.jit = jit_constructor(fof_labels, ("cfg", "output_order"), _exact_arguments)  # type: ignore[attr-defined]
 fof_and_catalogue.jit = jit_constructor(fof_and_catalogue, ("cfg",), _exact_arguments)  # type: ignore[attr-defined]
+
+distr_fof_labels.jit = jit_constructor(  # type: ignore[attr-defined]
+    distr_fof_labels, ("cfg", "linearize_labels"), _exact_arguments
+)
+fof_labels.smap = shard_map_constructor(  # type: ignore[attr-defined]
+    fof_labels, (P(-1), P(), P(), None, P(-1), None), P(-1), prepare=_exact_arguments
+)
+distr_fof_labels.smap = shard_map_constructor(  # type: ignore[attr-defined]
+    distr_fof_labels, (P(-1), P(), P(), None, P(-1), None), P(-1), prepare=_exact_arguments
+)
+fof_and_catalogue.smap = shard_map_constructor(  # type: ignore[attr-defined]
+    fof_and_catalogue, (P(-1), P(), P(), None, P(-1)), P(-1), prepare=_exact_arguments
+)

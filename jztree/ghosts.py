@@ -1,9 +1,9 @@
 """Ghosts: the particles of other ranks that a rank needs, brought in z-order.
 
-Every rank publishes at most 256 boxes, nodes of a plane of its hierarchy, each with the radius that it wants to look into.
-Every rank then knows which of its own particles others want, and sends them; nobody asks. Ranks own consecutive ranges of
-the z-order, and what they send is in z-order, so that [ghosts of lower ranks | own | ghosts of higher ranks] is in z-order
-already, and a hierarchy can be built over it without a sort.
+Every rank publishes at most 256 boxes, nodes of a plane of its hierarchy, each with the radius that it wants to look
+into. Every rank then knows which of its own particles others want, and sends them; nobody asks. Ranks own consecutive
+ranges of the z-order, and what they send is in z-order, so that [ghosts of lower ranks | own | ghosts of higher ranks]
+is in z-order already, and a hierarchy can be built over it without a sort.
 
 Cost: one all_gather of boxes, one of counts, one exchange of rows.
 """
@@ -20,8 +20,8 @@ from .jax_ext import Exact
 from .tree import TreeHierarchy
 
 _MOST_BOXES = 256
-# Room for ghosts to begin with, as a fraction of the particles and a number. Uniform particles, k=8, 250,000 a rank need
-# a tenth.
+# Room for ghosts to begin with, as a fraction of the particles and a number. Uniform particles, k=8, 250,000 a rank
+# need a tenth.
 _GHOST_FRACTION = 0.5
 _GHOST_ROWS = 4096
 
@@ -34,7 +34,7 @@ def leaves_of(th: TreeHierarchy) -> Blocks:
 
 
 def boxes_of(th: TreeHierarchy) -> Blocks:
-    """``(particle_splits, lower, upper)`` of the boxes that a rank publishes: the largest plane of at most 256 nodes."""
+    """``(particle_splits, lower, upper)`` of the boxes that a rank publishes: the largest plane with few nodes."""
     plane = next(p for p in range(th.num_planes) if th.num_nodes(p) <= _MOST_BOXES)
     return th.particle_splits(plane), th.lower(plane), th.upper(plane)
 
@@ -43,8 +43,8 @@ def boxes_of(th: TreeHierarchy) -> Blocks:
 class Surroundings:
     """A rank's particles with its ghosts, in z-order.
 
-    rows: the pytree that was asked for, arrays ``(rows, ...)``. num: how many rows hold particles. start: the row of the
-    rank's first own particle. order, matrix: how the rows travelled, to send more of them the same way.
+    rows: the pytree that was asked for, arrays ``(rows, ...)``. num: how many rows hold particles. start: the row of
+    the rank's first own particle. order, matrix: how the rows travelled, to send more of them the same way.
     """
 
     rows: Any
@@ -83,8 +83,8 @@ def surroundings(
     """Bring every rank's ghosts.
 
     rows: the pytree of arrays ``(n, ...)`` to bring, of the rank's own particles. posz: ``(n, d)``, their positions.
-    blocks: runs of rows that are near each other, ``(particle_splits, lower, upper)``. wanted: ``(lower, upper, radius)``,
-        the rank's boxes ``(b, d)`` and how far each wants to look, ``(b,)``; negative: it needs nothing.
+    blocks: runs of rows that are near each other, ``(particle_splits, lower, upper)``. wanted: ``(lower, upper,
+        radius)``, the rank's boxes ``(b, d)`` and how far each wants to look, ``(b,)``; negative: it needs nothing.
     place: room for own rows and ghosts. lower_only: ghosts go to lower ranks only.
 
     Raises `jztree.CapacityError` (see `jztree.capacity`) on every rank if ghosts do not fit on some rank.

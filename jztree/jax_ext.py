@@ -17,7 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .mapping import copy_configs, expanding_shard_map, shard_map_constructor, trace_key, vary_along, varying_axes
+from .mapping import (
+    copy_configs,
+    expanding_shard_map,
+    is_concrete,
+    shard_map_constructor,
+    trace_key,
+    vary_along,
+    varying_axes,
+)
 
 __all__ = [
     "Exact",
@@ -42,11 +50,6 @@ class Exact:
     """
 
     words: jax.Array | np.ndarray
-
-
-def is_concrete(value: Any) -> bool:
-    """Whether the numbers in ``value`` are known now, that is, not traced."""
-    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
 
 
 def exact(value: Any, shape: tuple[int, ...]) -> Exact:
@@ -98,7 +101,11 @@ def jit_constructor(
     @functools.cache
     def compiled_for(_key: Any) -> Any:
         # A function of its own for each key, because JAX keeps what it traced by function.
-        return jax.jit(functools.wraps(func)(lambda *a, **k: func(*a, **k)), static_argnames=static_argnames)
+        @functools.wraps(func)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return func(*args, **kwargs)
+
+        return jax.jit(run, static_argnames=static_argnames)
 
     @functools.wraps(func)
     def call(*args: Any, **kwargs: Any) -> Any:

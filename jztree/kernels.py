@@ -22,25 +22,30 @@ import numpy as np
 from .jax_ext import Exact, vary_along, varying_axes
 
 _TARGETS = (
+    "ask_parents",
     "bounds",
     "catalogue",
     "check",
     "fof",
     "gather_rows",
     "group_by_rank",
+    "group_edges",
     "group_order",
     "group_parts",
     "group_segments",
     "group_targets",
     "hierarchy",
+    "hook",
     "key_counts",
     "key_positions",
     "knn",
+    "move_up",
     "node_masses",
     "open_leaves",
     "pack_parts",
     "pack_segments",
     "place_rows",
+    "propose_hooks",
     "scatter_rows",
     "search",
     "select_ghosts",
@@ -231,8 +236,8 @@ def knn(
     source_rows: ``(n,)`` int32, the row to report for each z-ordered source; None reports z-ordered rows.
     query_rows: ``(q,)`` int32, the output row of each z-ordered query; None writes in z-order.
     own_offset: int32 scalar: query i is source ``i + own_offset``, and its own first neighbour; negative: it is none.
-    open_leaves: int32, one a leaf of the queries: which are searched. The others keep their rows of ``found``, a pair of
-        what this function returns.
+    open_leaves: int32, one a leaf of the queries: which are searched. The others keep their rows of ``found``, a pair
+        of what this function returns.
 
     Ties go to the lower z-ordered row. Where there are fewer than ``k`` sources, and for query rows from ``num`` on,
     the radius is infinite and the row -1.
@@ -392,7 +397,7 @@ def row_words(arrays: Sequence[jax.Array]) -> int:
 def unpack_segments(
     buffer: jax.Array, order: jax.Array | None, starts: jax.Array, counts: jax.Array, arrays: Sequence[jax.Array]
 ) -> tuple[jax.Array, ...]:
-    """``arrays`` with row j of segment i of a packed ``buffer`` as row ``order[starts[i] + j]``; see `pack_segments`."""
+    """``arrays`` with row j of segment i of a buffer of `pack_segments` as row ``order[starts[i] + j]``."""
     out = tuple(jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays)
     aliases = {4 + i: i for i in range(len(arrays))}
     return _call("unpack_segments", out, buffer, _listed(order), starts, counts, *arrays, aliases=aliases)
@@ -459,10 +464,12 @@ def open_leaves(
     rank: Any,
     box: Exact,
 ) -> tuple[jax.Array, jax.Array]:
-    """Which leaves of queries may have neighbours on other ranks, int32, and how far each of the rank's boxes has to look.
+    """Which leaves of queries may have neighbours on other ranks, int32, and how far each of the rank's boxes has to
+    look.
 
     leaves, own: ``(particle_splits, lower, upper)`` of the queries' leaves, and of the boxes that the rank publishes.
-    radius: ``(q, k)``, what is known of the queries' radii; rows: where in it each z-ordered query is, None: at its place.
+    radius: ``(q, k)``, what is known of the queries' radii; rows: where in it each z-ordered query is, None: at its
+    place.
     sources: ``(lower, upper, count)`` of the boxes of sources that the ranks published, ``(r, b, d)`` and ``(r, b)``.
 
     The radius of a box, in the dtype of the positions, is -1 if none of its queries needs another rank.
@@ -486,9 +493,9 @@ def select_ghosts(
     """The rows that each rank is to have: ``(room,)`` int32 grouped by rank, and how many for each, ``(r,)``.
 
     posz: ``(n, d)``. blocks: ``(particle_splits, lower, upper)`` of runs of rows that are near each other. wanted:
-        ``(lower, upper, radius)`` of the boxes that the ranks published, ``(r, b, d)`` and ``(r, b)``: a rank wants what
-        is within the radius of one of its boxes (negative: nothing). The rank itself has all its rows. lower_only: higher
-        ranks get nothing.
+        ``(lower, upper, radius)`` of the boxes that the ranks published, ``(r, b, d)`` and ``(r, b)``: a rank wants
+        what is within the radius of one of its boxes (negative: nothing). The rank itself has all its rows.
+        lower_only: higher ranks get nothing.
 
     Counts are right even if ``room`` is too small for the rows.
     """
@@ -499,7 +506,7 @@ def select_ghosts(
 
 def group_parts(
     rank: Any, root_rank: jax.Array, root_row: jax.Array, num: Any, chunk: int
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
     """What this rank holds of each group: its parts, each named by its first row here.
 
     root_rank, root_row: ``(n,)`` int32, the group of each row: the rank and the row of its first particle, which comes
@@ -509,10 +516,11 @@ def group_parts(
     Returns ``label`` ``(n,)`` int32, the first row here of the group of each row (rows from ``num`` on are alone);
     ``count`` ``(n,)`` int32, particles of the part at its first row and 0 elsewhere; ``parts`` ``(n,)`` int32, those of
     groups that begin on other ranks, in the order of their roots, then -1; how many these are; and into how many
-    windows, a power of two, the rows of each rank must be cut at least so that ``chunk`` suffices.
+    windows, a power of two, the rows of each rank must be cut at least so that ``chunk`` suffices. The last output is
+    the first row whose root cannot be that, int32, -1 if there is none; all else is then meaningless.
     """
     rows = _i32(root_rank.shape[0])
-    out = (rows, rows, rows, _i32(), _i32())
+    out = (rows, rows, rows, _i32(), _i32(), _i32())
     return _call("group_parts", out, as_num(rank), root_rank, root_row, as_num(num), chunk=np.int64(chunk))
 
 
@@ -642,3 +650,55 @@ def catalogue_of_rank(
     int32, then what `catalogue` returns.
     """
     return _catalogue(*particles, *segments, box, known, rank)
+
+
+def group_edges(
+    label: jax.Array, owner_label: jax.Array, received: jax.Array, rank: Any, room: int
+) -> tuple[jax.Array, jax.Array]:
+    """Links between groups of different ranks, each once: ``(room, 4)`` int32, rank and row of both ends, and how many.
+
+    label: ``(m,)`` int32, the first row of each row's group, over own rows and then ghosts of higher ranks.
+        owner_label: ``(m,)`` int32, the first row of the row's group on the rank that owns it. received: ``(r,)``
+        int32, how many of the rows are of each rank.
+
+    The number is right even if ``room`` is too small.
+    """
+    return _call("group_edges", (_i32(room, 4), _i32()), label, owner_label, received, as_num(rank))
+
+
+def propose_hooks(edges: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
+    """For every edge ``(e, 4)`` whose ends differ, the rank of the larger end ``(e,)``, and what to tell it, ``(e,
+    3)``.
+
+    The message is the row of the larger end, and the rank and row of the smaller one. The rank is -1 where ends agree.
+    """
+    return _call("propose_hooks", (_i32(edges.shape[0]), _i32(edges.shape[0], 3)), edges, as_num(num))
+
+
+def hook(messages: jax.Array, counts: jax.Array, parent: jax.Array) -> jax.Array:
+    """``parent``, ``(n, 2)`` int32 rank and row, with the smallest of its own and what messages propose.
+
+    messages: ``(r, chunk, 3)`` uint32, as `propose_hooks` makes them; ``counts`` ``(r,)`` int32 of each rank's count.
+    """
+    out = jax.ShapeDtypeStruct(parent.shape, parent.dtype)
+    return _call("hook", out, messages, counts, parent, aliases={2: 0})
+
+
+def ask_parents(parent: jax.Array, edges: jax.Array, num: Any, rank: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Whose parents to ask for: ranks and rows, ``(n + 2 e,)`` int32, and how many.
+
+    First the ends of the edges, then the parents of the hooked vertices of ``parent``.
+    """
+    most = _i32(parent.shape[0] + 2 * edges.shape[0])
+    return _call("ask_parents", (most, most, _i32()), parent, edges, as_num(num), as_num(rank))
+
+
+def move_up(
+    answers: jax.Array, num: Any, rank: Any, parent: jax.Array, edges: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """``parent`` and ``edges`` moved to the answers, ``(n + 2 e, 2)``, to `ask_parents`; and ``(2,)`` int32 whether any
+    moved and whether there are edges whose ends differ.
+    """
+    out = tuple(jax.ShapeDtypeStruct(array.shape, array.dtype) for array in (parent, edges))
+    args = (answers, as_num(num), as_num(rank), parent, edges)
+    return _call("move_up", (*out, _i32(2)), *args, aliases={3: 0, 4: 1})

@@ -1,8 +1,8 @@
 """Maps over devices: run a function "MPI style", seen from one device of a mesh.
 
-`expanding_shard_map` is `jax.shard_map` for functions whose devices hold separate arrays rather than pieces of one: what
-differs between devices has a leading axis over the devices outside, and none inside. `shard_map_constructor` makes the
-function that is stored as ``f.smap``. It also enlarges buffers that turn out too small (`jztree.capacity`).
+`expanding_shard_map` is `jax.shard_map` for functions whose devices hold separate arrays rather than pieces of one:
+what differs between devices has a leading axis over the devices outside, and none inside. `shard_map_constructor`
+makes the function that is stored as ``f.smap``. It also enlarges buffers that turn out too small (`jztree.capacity`).
 
 Specs are those of `jax.shard_map`, and two more: ``P(-1)`` means all axes of the mesh, whatever their names, and None
 marks an argument that is static, that is, compiled in.
@@ -34,6 +34,11 @@ def vary_along(value: jax.Array, axes: frozenset[str]) -> jax.Array:
     """``value`` with a type that says that it differs along all of ``axes``."""
     missing = tuple(sorted(axes - varying_axes(value)))
     return jax.lax.pcast(value, missing, to="varying") if missing else value
+
+
+def is_concrete(value: Any) -> bool:
+    """Whether the numbers in ``value`` are known now, that is, not traced."""
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
 
 
 def trace_key() -> tuple[Any, ...]:
@@ -99,9 +104,12 @@ class _Mapped:
         # What earlier runs taught about the sizes of buffers, and which buffers there are at all.
         self.rooms: dict[str, int] = {}
         self.asked: set[str] = set()
-        self.compiled = jax.jit(
-            functools.wraps(f)(lambda static, dynamic: self._run(static, dynamic)), static_argnums=0
-        )
+
+        def run(static: _Static, dynamic: dict[str, Any]) -> Any:
+            return self._run(static, dynamic)
+
+        run.__name__ = run.__qualname__ = self.name
+        self.compiled = jax.jit(run, static_argnums=0)
 
     def __call__(self, arguments: dict[str, Any], jit: bool) -> Any:
         static = copy_configs({name: value for name, value in arguments.items() if self.in_specs.get(name) is None})
@@ -109,15 +117,19 @@ class _Mapped:
         if not self.options.input_tiled:
             self._check_leading_axes(dynamic)
         if not jit:
-            return self._run(_Static(tuple(static.items()), ()), dynamic)
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(dynamic)):
-            return self.compiled(self._static(static), dynamic)
+            return self._run(_Static(tuple(static.items()), ()), dynamic)[0]
+        if not is_concrete(dynamic):
+            return self.compiled(self._static(static), dynamic)[0]
         run = lambda: self._finished(self.compiled(self._static(static), dynamic))  # noqa: E731
         return capacity.retrying(run, self.rooms, self.name)
 
-    def _finished(self, out: Any) -> Any:
+    def _finished(self, result: tuple[Any, jax.Array]) -> Any:
         """Wait for the results if the function has buffers that may turn out too small, to learn whether they did."""
-        return jax.block_until_ready(out) if self.asked else out
+        out, done = result
+        if self.asked:
+            jax.block_until_ready(done)
+            jax.effects_barrier()
+        return out
 
     def _static(self, values: dict[str, Any]) -> _Static:
         for name, value in values.items():
@@ -140,10 +152,13 @@ class _Mapped:
             with capacity.learning(self.rooms) as asked:
                 out = self.f(**dict(static.values), **jax.tree.unflatten(structure, own))
             self.asked |= asked
-            return self._with_leading_axes(out)
+            # An output of our own: there may be no other to wait for, and errors come out with outputs.
+            done = vary_along(jnp.int32(0), frozenset(self.mesh.axis_names))
+            return self._with_leading_axes(out), done[None]
 
         placed = [self._placed(jnp.asarray(leaf), spec) for leaf, spec in zip(leaves, specs, strict=True)]
         out_specs = jax.tree.map(lambda spec: P() if spec is None else spec, self.out_specs, is_leaf=_is_spec)
+        out_specs = (out_specs, P(self.mesh.axis_names))
         mapped = jax.shard_map(
             local, mesh=self.mesh, in_specs=tuple(specs), out_specs=out_specs, check_vma=self.options.check_vma
         )
@@ -255,9 +270,10 @@ def shard_map_constructor(
         given, arguments with the spec None that they leave out are traced, the same for all devices.
     prepare: takes the arguments by name and returns those to be replaced before anything else is done with them.
 
-    Mapped functions are kept for each mesh, devices and all. With ``jit=True`` a buffer of the library that turns out too
-    small for what other ranks send is enlarged, and the function compiled and run again; `jztree.CapacityError` is raised
-    if its size was given. With ``jit=False`` the mapped function is for use inside a function that is compiled later.
+    Mapped functions are kept for each mesh, devices and all. With ``jit=True`` a buffer of the library that turns out
+    too small for what other ranks send is enlarged, and the function compiled and run again; `jztree.CapacityError` is
+    raised if its size was given. With ``jit=False`` the mapped function is for use inside a function that is compiled
+    later.
     """
     names = list(inspect.signature(f).parameters)
     nums = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums or ())

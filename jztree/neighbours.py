@@ -1,7 +1,7 @@
 """Neighbours that were found: their distances with derivatives, and what particles they are.
 
-The kernels find neighbours and have no derivatives; which neighbours are the nearest does not change under a small shift,
-so the derivative of a distance is that of the distance to a fixed particle. Between coincident points it is 0.
+The kernels find neighbours and have no derivatives; which neighbours are the nearest does not change under a small
+shift, so the derivative of a distance is that of the distance to a fixed particle. Between coincident points it is 0.
 """
 
 from typing import Any
@@ -45,8 +45,8 @@ def radii_over_ranks(
     """``rad`` with its derivatives by positions, of all ranks, and by box lengths.
 
     query, rad: ``(q, d)`` and ``(q, k)``. pos: ``(n, d)``, the rank's particles. nearest: what neighbours they are: a
-    `jztree.data.RankIdx` of ``(q, k)`` rows of ``pos``, or numbers ``(q, k)`` that start at ``offsets`` ``(r,)`` for each
-    rank; None where derivatives are not to be had.
+    `jztree.data.RankIdx` of ``(q, k)`` rows of ``pos``, or numbers ``(q, k)`` that start at ``offsets`` ``(r,)`` for
+    each rank; None where derivatives are not to be had.
 
     Derivatives gather the positions of all ranks on each.
     """
@@ -59,8 +59,8 @@ def _radii_over_ranks_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -
     query, pos, box, rad, nearest, offsets = primals
     if nearest is None:
         raise ValueError(
-            "on several devices, distances in z-order have no derivatives; use output_order='input', or sort the particles "
-            "first and pass th."
+            "on several devices, distances in z-order have no derivatives; use output_order='input', or sort the "
+            "particles first and pass th."
         )
     ndev, n = comm.num_ranks(), pos.shape[0]
     if ndev * n >= 2**31:

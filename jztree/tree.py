@@ -202,9 +202,9 @@ def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = No
     data: a pytree whose leaves all have ``n`` rows, to be sorted along.
     boxsize: periodic length, or one a dimension; 0 or None is open.
 
-    Returns ``(partz, th)``, or ``(partz, dataz, th)`` if ``data`` is given. Over several ranks, each gets a range of the
-    z-order, with as many particles as the others, and the hierarchy over it (see `jztree.tree.distr_zsort`). Raises TypeError or ValueError for
-    arguments of the wrong kind, and at run time if a position is NaN or infinite.
+    Returns ``(partz, th)``, or ``(partz, dataz, th)`` if ``data`` is given. Over several ranks, each gets a range of
+    the z-order, with as many particles as the others, and the hierarchy over it (see `jztree.tree.distr_zsort`).
+    Raises TypeError or ValueError for arguments of the wrong kind, and at run time if a position is NaN or infinite.
     """
     cfg = cfg_tree or TreeConfig()
     check_data(data, get_pos(part).shape[0])

@@ -3,8 +3,8 @@
 The distributed sort: every rank sorts its own rows by keys over the domain of all ranks; splitters cut the z-order into
 one range a rank; one exchange brings the rows there; each rank merges what it got. Splitters are exact: they are found
 byte by byte, from counts of keys summed over the ranks, and equal keys are dealt out in the order of the ranks, which
-keeps the sort stable. So every rank ends with the same number of rows, off by one, and never holds more. Cost: two local
-sorts, 16 small sums over the ranks, one exchange.
+keeps the sort stable. So every rank ends with the same number of rows, off by one, and never holds more. Cost: two
+local sorts, 16 small sums over the ranks, one exchange.
 
 G. M. Morton (1966), "A computer oriented geodetic data base". Exact splitters: P. Siebert & F. Wolf (2003), "A
 scalable parallel sorting algorithm using exact splitting".
@@ -127,12 +127,12 @@ def distr_zsort(
     capacity: with ``equalize=False``, how many rows a rank may get; None means ``n``, and more where a mapped function
         finds that it needs more. With ``equalize=True``, ``n`` is always enough.
 
-    Returns ``(partz, origin)``, or ``(partz, dataz, origin)`` if ``data`` is given: the rank's particles with ``num`` of
-    the rank, and the `jztree.data.RankIdx` that each row came from, ``(n,)`` each. The sort is stable: coincident
+    Returns ``(partz, origin)``, or ``(partz, dataz, origin)`` if ``data`` is given: the rank's particles with ``num``
+    of the rank, and the `jztree.data.RankIdx` that each row came from, ``(n,)`` each. The sort is stable: coincident
     particles stay in the order of ranks and rows. Rows from ``num`` on hold nothing.
 
-    Raises TypeError or ValueError for arguments of the wrong kind, and on every rank at run time if a position is NaN or
-    infinite on any, or if the particles do not fit (`jztree.CapacityError`).
+    Raises TypeError or ValueError for arguments of the wrong kind, and on every rank at run time if a position is NaN
+    or infinite on any, or if the particles do not fit (`jztree.CapacityError`).
     """
     if not equalize and nsamp < 1:
         raise ValueError(f"nsamp is the number of sampled keys a rank, so it must be at least 1; {nsamp} was given.")
@@ -170,8 +170,8 @@ class Moved:
     """A rank's range of the z-order.
 
     part, data, num: the particles in z-order. origin: where each row came from.
-    merge: ``(rows,)`` int32, which of the rows as they arrived each is. index: ``(n,)`` int32, the rows that were sent, in
-    z-order. route: how they travelled.
+    merge: ``(rows,)`` int32, which of the rows as they arrived each is. index: ``(n,)`` int32, the rows that were
+    sent, in z-order. route: how they travelled.
     """
 
     part: Any
@@ -274,7 +274,7 @@ def _splitters(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Doma
         counts = [
             kernels.key_counts(pos, num, *_keys_of(domain), splitters, place) for pos, num in _zip(positions, nums)
         ]
-        above = comm.wide_sum(sum(counts)) > comm.Wide(starts.high[:, None], starts.low[:, None])
+        above = comm.wide_sum(sum(counts)).above(comm.Wide(starts.high[:, None], starts.low[:, None]))
         byte = 255 - jnp.sum(above, axis=1, dtype=jnp.int32)
         shift = (24 - 8 * (place % 4)).astype(jnp.uint32)
         return splitters.at[:, place // 4].add(byte.astype(jnp.uint32) << shift)
@@ -286,8 +286,8 @@ def _splitters(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Doma
 def _cut_ties(tables: jax.Array, starts: comm.Wide) -> jax.Array:
     """Where each rank's rows of each type are cut, ``(r, types, r - 1)``, so that exactly ``starts`` rows are below.
 
-    tables: ``(r, types, 2, r - 1)``, rows whose key is below each splitter, and rows that have it. Those that have it are
-    cut in the order of types, then ranks.
+    tables: ``(r, types, 2, r - 1)``, rows whose key is below each splitter, and rows that have it. Those that have it
+    are cut in the order of types, then ranks.
     """
     below, equal = tables[:, :, 0], tables[:, :, 1]
     ranks, types, cuts = equal.shape

@@ -173,8 +173,8 @@ ffi::Error place_rows(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> from_order, ff
                       ffi::Buffer<ffi::S32> place, ffi::RemainingArgs arrays, ffi::RemainingRets news) {
   return guarded([&] {
     Columns from, to;
-    if (place.element_count() != 3 || arrays.size() != 2 * news.size() ||
-        !read_columns(arrays, 0, news.size(), from) || !continue_columns(arrays, news.size(), news, to))
+    if (place.element_count() != 3 || arrays.size() != 2 * news.size() || !read_columns(arrays, 0, news.size(), from) ||
+        !continue_columns(arrays, news.size(), news, to))
       return misfit("place_rows");
     int64_t start = place.typed_data()[0], target = place.typed_data()[1], count = place.typed_data()[2];
     if (count <= 0) return ffi::Error::Success();

@@ -129,8 +129,7 @@ struct OpenSearch {
       if (r == rank || !(of_rank[0] <= of_rank[D]) || !within(space.gap2(low, high, of_rank, of_rank + D), most))
         continue;
       for (int64_t s = r * per_rank; s < (r + 1) * per_rank; ++s)
-        if (source_counts[s] > 0 &&
-            within(space.gap2(low, high, sources.lower + s * D, sources.upper + s * D), most))
+        if (source_counts[s] > 0 && within(space.gap2(low, high, sources.lower + s * D, sources.upper + s * D), most))
           return true;
     }
     return false;
@@ -156,8 +155,7 @@ struct OpenSearch {
       double needed = std::min(most, space.enlarged(largest_radius(leaf_splits[l], leaf_splits[l + 1])));
       open[l] = reaches_others(l, needed, ranks);
       // Rounded up, so that it is not below the radius in float64.
-      if (open[l])
-        wanted = std::max(wanted, static_cast<T>(needed) * (1 + 4 * std::numeric_limits<T>::epsilon()));
+      if (open[l]) wanted = std::max(wanted, static_cast<T>(needed) * (1 + 4 * std::numeric_limits<T>::epsilon()));
     }
     return wanted;
   }
@@ -180,7 +178,8 @@ ffi::Error open_leaves(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> leaf_splits, 
     if (!read_exact(box, D, period) || static_cast<int64_t>(leaf_splits.element_count()) != leaves + 1 ||
         !fits<D>(leaf_upper, leaf_lower, leaves) || !fits<D>(own_lower, leaf_lower, own) ||
         !fits<D>(own_upper, leaf_lower, own) || !fits<D>(source_lower, leaf_lower, sources) ||
-        !fits<D>(source_upper, leaf_lower, sources) || shape.size() != 2 || !fits<D>(radius, leaf_lower, shape[0], shape[1]) ||
+        !fits<D>(source_upper, leaf_lower, sources) || shape.size() != 2 ||
+        !fits<D>(radius, leaf_lower, shape[0], shape[1]) ||
         (rows.element_count() != 0 && static_cast<int64_t>(rows.element_count()) != shape[0]) || ranks < 1 ||
         sources % ranks != 0 || static_cast<int64_t>(open->element_count()) != leaves ||
         static_cast<int64_t>(wanted->element_count()) != own)
@@ -271,11 +270,12 @@ ffi::Error select_ghosts(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<f
     constexpr int D = decltype(dims)::value;
     double period[D];
     int64_t blocks = static_cast<int64_t>(splits.element_count()) - 1, me = rank.typed_data()[0];
-    int64_t wanted = static_cast<int64_t>(radius.element_count()), ranks = static_cast<int64_t>(counts->element_count());
+    int64_t wanted = static_cast<int64_t>(radius.element_count()),
+            ranks = static_cast<int64_t>(counts->element_count());
     int64_t rows = read_count(num, pos.dimensions()[0]);
     if (!read_exact(box, D, period) || !fits<D>(lower, pos, blocks) || !fits<D>(upper, pos, blocks) ||
-        !fits<D>(wanted_lower, pos, wanted) || !fits<D>(wanted_upper, pos, wanted) || !fits<D>(radius, pos, wanted, 1) ||
-        ranks < 1 || wanted % ranks != 0 || splits.typed_data()[blocks] > rows)
+        !fits<D>(wanted_lower, pos, wanted) || !fits<D>(wanted_upper, pos, wanted) ||
+        !fits<D>(radius, pos, wanted, 1) || ranks < 1 || wanted % ranks != 0 || splits.typed_data()[blocks] > rows)
       return invalid("select_ghosts was called with arrays that do not fit together.");
     GhostSelection<D, T> selection{Space<D>(period, T{}),
                                    pos.typed_data<T>(),

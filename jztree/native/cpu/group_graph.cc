@@ -1,8 +1,8 @@
 // The graph of groups across ranks, and its solution by a distributed union-find.
 //
-// A vertex is a local group of one rank, named by its rank and the row of its first particle. An edge joins two vertices
-// of different ranks that share a link. Every rank keeps the parents of its own vertices, and the edges that it found.
-// One round:
+// A vertex is a local group of one rank, named by its rank and the row of its first particle. An edge joins two
+// vertices of different ranks that share a link. Every rank keeps the parents of its own vertices, and the edges that
+// it found. One round:
 // 1. Every edge whose ends differ proposes to hook the larger end below the smaller one. The owner takes the smallest
 //    proposal, so that links always lead to smaller vertices and never close a ring.
 // 2. All hooked vertices and all ends of edges move to their parents' parents, until nothing moves. That takes a
@@ -52,15 +52,16 @@ T* continued(const Ints& old, ffi::Result<Ints>& result) {
   return reinterpret_cast<T*>(result->typed_data());
 }
 
-// The edges between this rank's groups and those of the ranks that its ghosts come from, each once. label: the first row
-// of each row's group, own rows before ghosts. owner_label: the same as the row's owner has it. received: how many rows
-// came from each rank; those of the rank itself are the own ones. The number is right even if not all fit.
+// The edges between this rank's groups and those of the ranks that its ghosts come from, each once. label: the first
+// row of each row's group, own rows before ghosts. owner_label: the same as the row's owner has it. received: how many
+// rows came from each rank; those of the rank itself are the own ones. The number is right even if not all fit.
 ffi::Error group_edges(Ints label, Ints owner_label, Ints received, Ints rank, ffi::Result<Ints> edges,
                        ffi::Result<Ints> number) {
   return guarded([&] {
     int64_t ranks = static_cast<int64_t>(received.element_count()), rows = static_cast<int64_t>(label.element_count());
     int32_t me = rank.typed_data()[0];
-    if (static_cast<int64_t>(owner_label.element_count()) != rows || me < 0 || me >= ranks) return misfit("group_edges");
+    if (static_cast<int64_t>(owner_label.element_count()) != rows || me < 0 || me >= ranks)
+      return misfit("group_edges");
     int64_t own = received.typed_data()[me], row = own;
     std::vector<Edge> found;
     for (int32_t r = me + 1; r < ranks; ++r) {
@@ -86,7 +87,8 @@ ffi::Error group_edges(Ints label, Ints owner_label, Ints received, Ints rank, f
 ffi::Error propose_hooks(Ints edges, Ints num, ffi::Result<Ints> dest, ffi::Result<Ints> message) {
   return guarded([&] {
     int64_t room = static_cast<int64_t>(edges.element_count()) / 4;
-    if (static_cast<int64_t>(dest->element_count()) != room || static_cast<int64_t>(message->element_count()) != 3 * room)
+    if (static_cast<int64_t>(dest->element_count()) != room ||
+        static_cast<int64_t>(message->element_count()) != 3 * room)
       return misfit("propose_hooks");
     const Edge* edge = reinterpret_cast<const Edge*>(edges.typed_data());
     for (int64_t i = 0; i < read_count(num, room); ++i) {
@@ -157,12 +159,13 @@ ffi::Error ask_parents(ffi::ThreadPool pool, Ints parents, Ints edges, Ints num,
   });
 }
 
-// Moves ends of edges and hooked vertices to the answers of ask_parents. state: whether any moved, and whether there is an
-// edge whose ends differ.
+// Moves ends of edges and hooked vertices to the answers of ask_parents. state: whether any moved, and whether there is
+// an edge whose ends differ.
 ffi::Error move_up(ffi::ThreadPool pool, Ints answers, Ints num, Ints rank, Ints old_parents, Ints old_edges,
                    ffi::Result<Ints> parents, ffi::Result<Ints> edges, ffi::Result<Ints> state) {
   return guarded([&] {
-    int64_t own = static_cast<int64_t>(parents->element_count()) / 2, count = read_count(num, old_edges.dimensions()[0]);
+    int64_t own = static_cast<int64_t>(parents->element_count()) / 2,
+            count = read_count(num, old_edges.dimensions()[0]);
     Vertex* parent = continued<Vertex>(old_parents, parents);
     Edge* edge = continued<Edge>(old_edges, edges);
     const Vertex* answer = reinterpret_cast<const Vertex*>(answers.typed_data());
@@ -193,8 +196,7 @@ JZTREE_HANDLER(jztree_group_edges, group_edges,
 
 JZTREE_HANDLER(jztree_propose_hooks, propose_hooks, ffi::Ffi::Bind().Arg<Ints>().Arg<Ints>().Ret<Ints>().Ret<Ints>());
 
-JZTREE_HANDLER(jztree_hook, hook,
-               ffi::Ffi::Bind().Arg<ffi::Buffer<ffi::U32>>().Arg<Ints>().Arg<Ints>().Ret<Ints>());
+JZTREE_HANDLER(jztree_hook, hook, ffi::Ffi::Bind().Arg<ffi::Buffer<ffi::U32>>().Arg<Ints>().Arg<Ints>().Ret<Ints>());
 
 JZTREE_HANDLER(jztree_ask_parents, ask_parents,
                ffi::Ffi::Bind()

@@ -121,8 +121,8 @@ ffi::Error knn(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
                ffi::AnyBuffer query_lower, ffi::AnyBuffer query_upper, ffi::Buffer<ffi::S32> query_rows,
                ffi::Buffer<ffi::S32> own_offset, ffi::Buffer<ffi::S32> open, ffi::AnyBuffer box,
                ffi::AnyBuffer old_radius, ffi::Buffer<ffi::S32> old_index, ffi::Result<ffi::AnyBuffer> radius,
-               ffi::Result<ffi::Buffer<ffi::S32>> index,
-               ffi::Span<const int64_t> plane_sizes, ffi::Span<const int64_t> query_plane_sizes, bool self) {
+               ffi::Result<ffi::Buffer<ffi::S32>> index, ffi::Span<const int64_t> plane_sizes,
+               ffi::Span<const int64_t> query_plane_sizes, bool self) {
   return dispatch<max_dims>(pos, [&](auto type, auto dims) {
     using T = decltype(type);
     constexpr int D = decltype(dims)::value;
@@ -135,8 +135,8 @@ ffi::Error knn(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
     if (!read_exact(box, D, period) || query.element_type() != pos.element_type() || shape.size() != 2 ||
         shape[0] != q || radius->element_type() != pos.element_type() ||
         index->element_count() != radius->element_count() || !rows_fit(source_rows, n) || !rows_fit(query_rows, q) ||
-        own_offset.element_count() != 1 || !rows_fit(open, query_plane_sizes[0]) ||
-        !continues(old_radius, *radius) || !continues(old_index, *index))
+        own_offset.element_count() != 1 || !rows_fit(open, query_plane_sizes[0]) || !continues(old_radius, *radius) ||
+        !continues(old_index, *index))
       return invalid("knn was called with arrays that do not fit together.");
     if (std::string wrong = check_box(period, D); !wrong.empty()) return invalid(wrong);
     auto sources = read_tree<D, T>(pos, num, splits, particle_splits, lower, upper, plane_sizes);
@@ -146,8 +146,14 @@ ffi::Error knn(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
     auto rows = [](const auto& buffer) { return buffer.element_count() == 0 ? nullptr : buffer.typed_data(); };
     int64_t own = own_offset.typed_data()[0];
     if (own >= 0 && own + queries->num > sources->num) return foreign_tree();
-    Output<T> out{rows(source_rows), rows(query_rows), radius->typed_data<T>(), nullptr, index->typed_data(), shape[1],
-                  T{1},              own};
+    Output<T> out{rows(source_rows),
+                  rows(query_rows),
+                  radius->typed_data<T>(),
+                  nullptr,
+                  index->typed_data(),
+                  shape[1],
+                  T{1},
+                  own};
     if (shape[1] == 0 || q == 0) return ffi::Error::Success();
     if (!search_all<D, T>(Parallel(pool), *sources, *queries, self, rows(open), period, out, q)) return foreign_tree();
     return ffi::Error::Success();

@@ -1,8 +1,8 @@
 // Counting keys for the splitters of a distributed sort.
 //
-// A splitter is the Morton key of the row that is to be the first of a rank. It is found byte by byte from the top: every
-// rank counts, in its own z-ordered rows, how many keys lie below each of the 256 ways to go on from the bytes known so
-// far; the sums over the ranks say which one is right.
+// A splitter is the Morton key of the row that is to be the first of a rank. It is found byte by byte from the top:
+// every rank counts, in its own z-ordered rows, how many keys lie below each of the 256 ways to go on from the bytes
+// known so far; the sums over the ranks say which one is right.
 
 #include <cstdint>
 
@@ -52,7 +52,8 @@ ffi::Error with_keys(const ffi::AnyBuffer& pos, const ffi::AnyBuffer& lower, con
     if (!read_exact(box, D, period) || lower.element_count() != D || upper.element_count() != D)
       return invalid("a splitter search was called with arrays that do not fit together.");
     if (std::string wrong = check_box(period, D); !wrong.empty()) return invalid(wrong);
-    return body(SortedKeys<D, T>{pos.typed_data<T>(), KeyGrid<D>(lower.typed_data<T>(), upper.typed_data<T>(), period)});
+    return body(
+        SortedKeys<D, T>{pos.typed_data<T>(), KeyGrid<D>(lower.typed_data<T>(), upper.typed_data<T>(), period)});
   });
 }
 
@@ -91,7 +92,8 @@ ffi::Error key_positions(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<f
   return with_keys(pos, lower, upper, box, [&](const auto& keys) {
     int64_t number = static_cast<int64_t>(splitters.element_count()) / key_words;
     int64_t rows = read_count(num, pos.dimensions()[0]);
-    if (static_cast<int64_t>(below->element_count()) != number || static_cast<int64_t>(equal->element_count()) != number)
+    if (static_cast<int64_t>(below->element_count()) != number ||
+        static_cast<int64_t>(equal->element_count()) != number)
       return invalid("key_positions was called with arrays that do not fit together.");
     Parallel(pool).blocks(number, 16, [&](int64_t begin, int64_t end) {
       for (int64_t s = begin; s < end; ++s) {

@@ -1,0 +1,195 @@
+"""Groups of all ranks: their particles brought into group order, and the catalogue of them.
+
+Particles are in global z-order, and each knows its group by the group's first particle there: the root, a rank and a
+row. The rank of the root owns the group. Most groups are wholly on one rank; of the others, each rank tells the owner
+how many particles it has (its *part* of the group), and is told where these go. All particles are then dealt out to the
+ranks in equal shares, listed groups first, in one exchange. Then only the first and the last group on a rank may be
+shared with its neighbours: their sums are taken part by part and joined. The cost is O(n) and one exchange of the
+particles.
+
+Collectives, each of which needs what the one before gave: the largest number of windows; questions and answers about
+parts, a pair of all_to_all for each window (one window, unless many groups straddle ranks); the places of all; the
+exchange; and three gathers of a few numbers for masses, centres and spreads.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import comm, kernels
+from .capacity import Room
+from .data import FofCatalogue, get_pos, replace_num, split_rows
+from .jax_ext import Exact, vary_along
+
+__all__ = ["catalogue_columns", "group_and_catalogue", "make_catalogue"]
+
+_NOT_LISTED = np.uint32(0xFFFFFFFF)  # in the high word of a place
+_BAD_GROUP = "row {0} of some rank is said to be in a group that does not begin with a particle before it."
+_TOO_LARGE = (
+    "a group has more than 2**31 - 1 particles, which the catalogue cannot count; use a smaller linking length rlink."
+)
+
+
+class _Segments(NamedTuple):
+    """Groups that begin on this rank: how many, and ``(g,)`` int32 rows on this rank of each, and the first row."""
+
+    ngroups: jax.Array
+    counts: jax.Array
+    offsets: jax.Array
+
+
+class _Parts(NamedTuple):
+    """What this rank holds of each group; see `kernels.group_parts`."""
+
+    label: jax.Array
+    sizes: jax.Array
+    elsewhere: jax.Array
+    num_elsewhere: jax.Array
+    windows: jax.Array
+    bad_row: jax.Array
+
+
+def group_and_catalogue(
+    partz: Any, num: Any, irank: jax.Array, igroup: jax.Array, npart_min: int, box: Exact
+) -> tuple[Any, FofCatalogue]:
+    """Bring the particles of all ranks into group order and deal them out in equal shares, off by one at most.
+
+    partz: a particle class whose arrays have ``n`` rows on every rank, of which the first ``num`` (int32) hold
+        particles. Ranks hold consecutive ranges of the global z-order.
+    irank, igroup: ``(n,)`` int32, the group of each row: the rank and the row of its first particle in z-order.
+    npart_min: groups with fewer particles are not listed. box: ``(d,)`` periodic lengths, 0 where open.
+
+    Returns this rank's particles, ``n`` rows with ``num`` set, and the `FofCatalogue` of the groups whose first
+    particle is among them, ``ceil(n / npart_min)`` rows. Listed groups come in the order of their first particles in
+    z-order, then all particles of no listed group; in a group, and behind the last, particles are in z-order. A group
+    may go on on the next ranks; ``offset`` is a row of this rank.
+
+    Raises ValueError if masses or velocities have the wrong shape, and an error at run time, on every rank, if a group
+    has more than 2**31 - 1 particles or is said to begin with a particle that is behind one of its members.
+    """
+    rank, _, _ = comm.get_rank_info()
+    label, places, tally = _settle(irank, igroup, num, npart_min)
+    tallies = comm.all_gather(tally)
+    num = kernels.check(num, _too_large(tallies), [], _TOO_LARGE)
+    to_rank, target, listed = kernels.group_targets(rank, irank, igroup, num, label, places, tallies)
+    grouped, segments = _deal(partz, num, to_rank, target, listed, npart_min)
+    return grouped, _catalogue(grouped, segments, listed, box)
+
+
+def _settle(irank: jax.Array, igroup: jax.Array, num: Any, npart_min: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Where this rank's part of each group goes among the particles of its owner's listed groups.
+
+    Returns ``label`` ``(n,)`` int32, the first row here of each row's group; ``places`` ``(n, 2)`` uint32 at these
+    first rows; and this rank's tally ``(6,)`` uint32; see `kernels.settle_groups` and `kernels.group_targets`.
+    """
+    rank, ndev, axes = comm.get_rank_info()
+    n = irank.shape[0]
+    chunk = comm.chunk_of(n, ndev)
+    parts = _Parts(*kernels.group_parts(rank, irank, igroup, num, chunk))
+    windows, bad_row = comm.all_max(jnp.stack([parts.windows, parts.bad_row]))
+    windows = kernels.check(windows, bad_row >= 0, [bad_row], _BAD_GROUP)
+
+    def one(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        window, places, tally = carry
+        buffer, starts, counts = kernels.pack_parts(
+            (irank, igroup, parts.sizes), (parts.elsewhere, parts.num_elsewhere), window, windows, (ndev, chunk)
+        )
+        answers, places, tally = kernels.settle_groups(
+            *(rank, irank, parts.sizes, _swap(buffer), window, windows, places, tally), npart_min
+        )
+        (places,) = kernels.unpack_segments(_swap(answers), parts.elsewhere, starts, counts, [places])
+        return window + 1, places, tally
+
+    nowhere = vary_along(jnp.full((n, 2), _NOT_LISTED, jnp.uint32), frozenset(axes))
+    nothing = vary_along(jnp.zeros(4, jnp.uint32), frozenset(axes))
+    _, places, tally = jax.lax.while_loop(lambda carry: carry[0] < windows, one, (jnp.int32(0), nowhere, nothing))
+    unlisted = jnp.sum(jnp.where(places[:, 1] == _NOT_LISTED, parts.sizes, 0), dtype=jnp.int32)
+    return parts.label, places, jnp.concatenate([tally, jnp.stack([unlisted, kernels.as_num(num)]).astype(jnp.uint32)])
+
+
+def _swap(buffer: jax.Array) -> jax.Array:
+    """``(r, ...)``: block i goes to rank i, and comes from there."""
+    _, ndev, axes = comm.get_rank_info()
+    return jax.lax.all_to_all(buffer, axes, 0, 0) if ndev > 1 else buffer
+
+
+def _too_large(tallies: jax.Array) -> jax.Array:
+    """Whether a group of any rank has more particles than an int32 can count."""
+    return jnp.any((tallies[:, 3] > 0) | (tallies[:, 2] > jnp.iinfo(jnp.int32).max))
+
+
+def _deal(
+    partz: Any, num: jax.Array, to_rank: jax.Array, target: jax.Array, listed: jax.Array, npart_min: int
+) -> tuple[Any, _Segments]:
+    """Send each particle to its rank and row. No equal share is above ``n``, because no rank holds more now."""
+    n = get_pos(partz).shape[0]
+    columns, rebuild = split_rows(partz)
+    columns, num, _ = comm.exchange_by_rank(
+        [*columns, target], to_rank, num, Room(n, "groups"), what="particles in group order", name="groups"
+    )
+    place, *segments = kernels.group_segments(columns.pop(), num, listed, -(-n // npart_min))
+    grouped = rebuild([kernels.scatter_rows(column, place) for column in columns])
+    return replace_num(grouped, num), _Segments(*segments)
+
+
+def _catalogue(grouped: Any, segments: _Segments, listed: jax.Array, box: Exact) -> FofCatalogue:
+    """The catalogue of the groups that begin on this rank. ``listed``: how many of its rows are in listed groups."""
+    rank, ndev, axes = comm.get_rank_info()
+    columns = catalogue_columns(grouped)
+
+    def gather(number: jax.Array, known: jax.Array) -> jax.Array:
+        return comm.all_gather(kernels.straddling_sums(columns, segments, listed, box, number, known, rank))
+
+    nothing = jnp.zeros((ndev, kernels.straddling_words(columns[0].shape[1])), jnp.uint32)
+    known = jax.lax.fori_loop(0, 3, gather, vary_along(nothing, frozenset(axes)))
+    count, *sums = kernels.catalogue_of_rank(columns, segments, box, known, rank)
+    return make_catalogue(columns, segments._replace(counts=count), sums)
+
+
+def catalogue_columns(part: Any) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
+    """Positions, masses and velocities of particles as `kernels.catalogue` takes them, all of one dtype.
+
+    Masses are ``(n,)`` or ``(1,)``; what the particles do not have is None. Raises ValueError for wrong shapes.
+    """
+    mass, vel = getattr(part, "mass", None), getattr(part, "vel", None)
+    pos = get_pos(part)
+    # A plain number has no dtype of its own, so it does not widen that of the particles.
+    dtype = jnp.result_type(pos, *(x for x in (mass, vel) if x is not None))
+    if mass is not None:
+        mass = jnp.asarray(mass, dtype).reshape(-1)
+        if mass.shape[0] not in (1, pos.shape[0]):
+            raise ValueError(
+                f"mass must be one number or one a particle; there are {mass.shape[0]} for {pos.shape[0]}."
+            )
+    if vel is not None:
+        vel = jnp.asarray(vel, dtype)
+        if vel.shape != pos.shape:
+            raise ValueError(f"velocities must have the shape of the positions, {pos.shape}; theirs is {vel.shape}.")
+    return pos.astype(dtype), mass, vel
+
+
+def make_catalogue(
+    columns: tuple[jax.Array, jax.Array | None, jax.Array | None],
+    segments: tuple[jax.Array, jax.Array, jax.Array],
+    sums: Any,
+) -> FofCatalogue:
+    """A catalogue out of what kernels give.
+
+    columns: see `catalogue_columns`. segments: number, counts and offsets of the groups. sums: see `kernels.catalogue`.
+    """
+    _, mass, vel = columns
+    ngroups, count, offset = segments
+    total, centre, inertia, radius, velocity, dispersion = sums
+    return FofCatalogue(
+        ngroups=ngroups,
+        count=count,
+        offset=offset,
+        com_pos=centre,
+        com_inertia_radius=inertia,
+        max_radius=radius,
+        mass=None if mass is None else total,
+        com_vel=None if vel is None else velocity,
+        vel_dispersion=None if vel is None else dispersion,
+    )
