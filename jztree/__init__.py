@@ -2,6 +2,9 @@
 
 from . import comm, config, data, fof, jax_ext, knn, stats, tree
 from .capacity import CapacityError
+from .host_devices import leave_threads_for_callbacks
+
+leave_threads_for_callbacks()
 
 __version__ = "0.1.0"
 __all__ = ["CapacityError", "comm", "config", "data", "fof", "jax_ext", "knn", "stats", "tree"]

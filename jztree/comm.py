@@ -80,14 +80,14 @@ def vary(value: Any) -> jax.Array:
 
 def all_max(value: Any) -> Any:
     """The largest value over all ranks, elementwise."""
-    _, ndev, axes = get_rank_info()
-    return value if ndev == 1 else jax.lax.pmax(vary(value), axes)
+    _, _, axes = get_rank_info()
+    return jax.lax.pmax(vary(value), axes) if axes else value
 
 
 def all_min(value: Any) -> Any:
     """The smallest value over all ranks, elementwise."""
-    _, ndev, axes = get_rank_info()
-    return value if ndev == 1 else jax.lax.pmin(vary(value), axes)
+    _, _, axes = get_rank_info()
+    return jax.lax.pmin(vary(value), axes) if axes else value
 
 
 def all_gather(value: Any) -> jax.Array:
@@ -107,6 +107,12 @@ def all_gather_rows(rows: Any) -> Any:
     starts, counts = jnp.arange(ndev, dtype=jnp.int32) * length, jnp.full(ndev, length, jnp.int32)
     arrays = kernels.unpack_segments(told, None, starts, counts, empty)
     return jax.tree.unflatten(structure, [array.reshape(ndev, length, *array.shape[1:]) for array in arrays])
+
+
+def swap(buffer: jax.Array) -> jax.Array:
+    """A buffer ``(r, ...)`` whose part i goes to rank i, for one whose part i came from rank i."""
+    _, ndev, axes = get_rank_info()
+    return jax.lax.all_to_all(vary(buffer), axes, 0, 0) if ndev > 1 else buffer
 
 
 def shift(value: Any, by: int = 1) -> Any:
@@ -300,7 +306,7 @@ class _Dense:
     """Rounds of all_to_all over a buffer of bounded size, until nothing is left."""
 
     def __init__(self, buffer_rows: int, matrix: jax.Array, route: Route, place: jax.Array | None) -> None:
-        self.rank, self.ndev, self.axes = get_rank_info()
+        self.rank, self.ndev, _ = get_rank_info()
         self.chunk = chunk_of(buffer_rows, self.ndev)
         # A rank's own rows are in place already.
         others = 1 - jnp.eye(self.ndev, dtype=jnp.int32)
@@ -313,7 +319,7 @@ class _Dense:
         def one(state: tuple[jax.Array, list[jax.Array]]) -> tuple[jax.Array, list[jax.Array]]:
             done, arrays = state[0] * self.chunk, state[1]
             buffer = kernels.pack_segments(leaves, self.order, self.send_starts + done, self.sent - done, self.chunk)
-            buffer = jax.lax.all_to_all(buffer, self.axes, 0, 0)
+            buffer = swap(buffer)
             new = kernels.unpack_segments(buffer, self.place, self.receive_starts + done, self.received - done, arrays)
             return state[0] + 1, list(new)
 
@@ -370,7 +376,7 @@ def deliver(
     nowhere. receive: called as ``receive(buffer, counts, state)`` for every round, with the packed rows ``(r, chunk,
     words)`` of which ``counts`` ``(r,)`` came from each rank; returns the new state. Returns the last state.
     """
-    me, ndev, axes = get_rank_info()
+    me, ndev, _ = get_rank_info()
     order, counts = kernels.group_by_rank(rank, num, ndev)
     matrix = all_gather(counts)
     chunk, starts = chunk_of(buffer_rows, ndev), starts_of(matrix[me])
@@ -378,7 +384,7 @@ def deliver(
     def one(carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
         done = carry[0] * chunk
         buffer = kernels.pack_segments(rows, order, starts + done, matrix[me] - done, chunk)
-        buffer = jax.lax.all_to_all(buffer, axes, 0, 0) if ndev > 1 else buffer
+        buffer = swap(buffer)
         return carry[0] + 1, receive(buffer, jnp.clip(matrix[:, me] - done, 0, chunk), carry[1])
 
     rounds = -(-jnp.max(matrix) // chunk)
@@ -392,13 +398,10 @@ def fetch(table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_ro
     and from ``num`` on get 0. Returns ``(m, ...)``. Questions and answers travel in rounds over a bounded buffer, so
     no number of questions to one rank can be too large.
     """
-    _, ndev, axes = get_rank_info()
+    ndev = num_ranks()
     order, counts = kernels.group_by_rank(rank, num, ndev)
     chunk, starts = chunk_of(buffer_rows, ndev), starts_of(counts)
     everywhere = jnp.full(ndev, chunk, jnp.int32)
-
-    def swap(buffer: jax.Array) -> jax.Array:
-        return jax.lax.all_to_all(buffer, axes, 0, 0) if ndev > 1 else buffer
 
     def one(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         done = carry[0] * chunk

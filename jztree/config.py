@@ -101,7 +101,7 @@ class KNNConfig:
 class CatalogueConfig:
     """Options of the friends-of-friends catalogue.
 
-    npart_min: groups with fewer particles get no catalogue row. The catalogue has room for ``n // npart_min`` groups.
+    npart_min: groups with fewer particles get no catalogue row. The catalogue has room for ``n / npart_min`` groups.
     """
 
     npart_min: int = _at_least(1, 20)

@@ -294,4 +294,6 @@ def sort_catalogue(cata: FofCatalogue) -> FofCatalogue:
     used = jnp.arange(cata.count.shape[0]) < cata.ngroups
     order = jnp.argsort(jnp.where(used, -jnp.asarray(cata.count), 1), stable=True)
     rows = {f.name: getattr(cata, f.name) for f in dataclasses.fields(cata) if f.name != "ngroups"}
-    return FofCatalogue(ngroups=cata.ngroups, **jax.tree.map(lambda leaf: jnp.asarray(leaf)[order], rows))
+    # NumPy arrays stay what they are: JAX would cut 64-bit offsets.
+    sort = lambda leaf: leaf[np.asarray(order)] if isinstance(leaf, np.ndarray) else jnp.asarray(leaf)[order]  # noqa: E731
+    return FofCatalogue(ngroups=cata.ngroups, **jax.tree.map(sort, rows))

@@ -18,7 +18,7 @@ from .checks import check_box, check_num, check_positions, check_range, check_re
 from .config import FofConfig
 from .data import FofCatalogue, Label, get_num, get_pos
 from .distr_fof import labels_over_ranks, linear
-from .grouping import group_and_catalogue
+from .grouping import catalogue_columns, group_and_catalogue, make_catalogue
 from .jax_ext import Exact, exact, exact_to_float, is_concrete, jit_constructor, shard_map_constructor
 from .tree import TreeHierarchy, kernel_tree, sort_and_build
 from .zorder import permute_particles
@@ -123,7 +123,9 @@ def fof_and_catalogue(
     partz, _, label = _labels(part, rlink, box, cfg, th, False)
     order, ngroups, count, offset = kernels.group_order(label, get_num(partz), cfg.catalogue.npart_min)
     grouped = permute_particles(partz, order)
-    return grouped, _catalogue(grouped, ngroups, count, offset, box)
+    columns = catalogue_columns(grouped)
+    sums = kernels.catalogue(*columns, ngroups, count, offset, box)
+    return grouped, make_catalogue(columns, (ngroups, count, offset), sums)
 
 
 def _labels(
@@ -161,37 +163,6 @@ def check_rlink(rlink: Any, box: Exact) -> Exact:
                 "that nearest images do not decide links; use a smaller rlink or boxsize=0."
             )
     return exact(value, ())
-
-
-def _catalogue(grouped: Any, ngroups: jax.Array, count: jax.Array, offset: jax.Array, box: Exact) -> FofCatalogue:
-    mass, vel = getattr(grouped, "mass", None), getattr(grouped, "vel", None)
-    pos = get_pos(grouped)
-    # A plain number has no dtype of its own, so it does not widen that of the particles.
-    dtype = jnp.result_type(pos, *(x for x in (mass, vel) if x is not None))
-    if mass is not None:
-        mass = jnp.asarray(mass, dtype).reshape(-1)
-        if mass.shape[0] not in (1, pos.shape[0]):
-            raise ValueError(
-                f"mass must be one number or one a particle; there are {mass.shape[0]} for {pos.shape[0]}."
-            )
-    if vel is not None:
-        vel = jnp.asarray(vel, dtype)
-        if vel.shape != pos.shape:
-            raise ValueError(f"velocities must have the shape of the positions, {pos.shape}; theirs is {vel.shape}.")
-    total, centre, inertia, radius, velocity, dispersion = kernels.catalogue(
-        pos.astype(dtype), mass, vel, ngroups, count, offset, box
-    )
-    return FofCatalogue(
-        ngroups=ngroups,
-        count=count,
-        offset=offset,
-        com_pos=centre,
-        com_inertia_radius=inertia,
-        max_radius=radius,
-        mass=None if mass is None else total,
-        com_vel=None if vel is None else velocity,
-        vel_dispersion=None if vel is None else dispersion,
-    )
 
 
 def fof_is_superset(a: Any, b: Any, mask: Any = None) -> jax.Array:

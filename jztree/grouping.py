@@ -97,9 +97,9 @@ def _settle(irank: jax.Array, igroup: jax.Array, num: Any, npart_min: int) -> tu
             (irank, igroup, parts.sizes), (parts.elsewhere, parts.num_elsewhere), window, windows, (ndev, chunk)
         )
         answers, places, tally = kernels.settle_groups(
-            *(rank, irank, parts.sizes, _swap(buffer), window, windows, places, tally), npart_min
+            *(rank, irank, parts.sizes, comm.swap(buffer), window, windows, places, tally), npart_min
         )
-        (places,) = kernels.unpack_segments(_swap(answers), parts.elsewhere, starts, counts, [places])
+        (places,) = kernels.unpack_segments(comm.swap(answers), parts.elsewhere, starts, counts, [places])
         return window + 1, places, tally
 
     nowhere = vary_along(jnp.full((n, 2), _NOT_LISTED, jnp.uint32), frozenset(axes))
@@ -107,12 +107,6 @@ def _settle(irank: jax.Array, igroup: jax.Array, num: Any, npart_min: int) -> tu
     _, places, tally = jax.lax.while_loop(lambda carry: carry[0] < windows, one, (jnp.int32(0), nowhere, nothing))
     unlisted = jnp.sum(jnp.where(places[:, 1] == _NOT_LISTED, parts.sizes, 0), dtype=jnp.int32)
     return parts.label, places, jnp.concatenate([tally, jnp.stack([unlisted, kernels.as_num(num)]).astype(jnp.uint32)])
-
-
-def _swap(buffer: jax.Array) -> jax.Array:
-    """``(r, ...)``: block i goes to rank i, and comes from there."""
-    _, ndev, axes = comm.get_rank_info()
-    return jax.lax.all_to_all(buffer, axes, 0, 0) if ndev > 1 else buffer
 
 
 def _too_large(tallies: jax.Array) -> jax.Array:

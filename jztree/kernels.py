@@ -143,7 +143,7 @@ def _i32(*shape: int) -> jax.ShapeDtypeStruct:
 
 
 def as_num(num: Any) -> jax.Array:
-    """``num`` as the int32 scalar that kernels take."""
+    """A count, or an array of counts, as the int32 that kernels take."""
     return jnp.asarray(num, jnp.int32)
 
 
@@ -386,7 +386,7 @@ def pack_segments(
         after them in the buffer is undefined.
     """
     out = jax.ShapeDtypeStruct((starts.shape[0], chunk, row_words(arrays)), jnp.uint32)
-    return _call("pack_segments", out, _listed(order), starts, counts, *arrays)
+    return _call("pack_segments", out, _listed(order), as_num(starts), as_num(counts), *arrays)
 
 
 def row_words(arrays: Sequence[jax.Array]) -> int:
@@ -400,7 +400,8 @@ def unpack_segments(
     """``arrays`` with row j of segment i of a buffer of `pack_segments` as row ``order[starts[i] + j]``."""
     out = tuple(jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays)
     aliases = {4 + i: i for i in range(len(arrays))}
-    return _call("unpack_segments", out, buffer, _listed(order), starts, counts, *arrays, aliases=aliases)
+    args = buffer, _listed(order), as_num(starts), as_num(counts), *arrays
+    return _call("unpack_segments", out, *args, aliases=aliases)
 
 
 def place_rows(

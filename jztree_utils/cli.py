@@ -6,6 +6,7 @@ interrupted, 141 the reader of the output has gone.
 
 # ruff: noqa: PLC0415 - JAX takes a second to import, and --help does not need it
 import argparse
+import contextlib
 import os
 import sys
 import traceback
@@ -18,6 +19,7 @@ Exact friends-of-friends groups and k nearest neighbours of the particles of a s
 _EPILOG = """\
 SNAPSHOT is in the HDF5 format of Gadget-4 or AREPO: one file, any file of a snapshot in several, or the folder of one.
 The word "sample" stands for a small cosmological snapshot that comes with jztree (48^3 particles).
+All devices are used, under srun and mpirun those of all processes; results do not depend on their number.
 """
 _FOF_EPILOG = f"""\
 Two particles are linked if they are at most the linking length apart, across the periodic boundary too. A group is
@@ -156,9 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        sentence, status = _explain(error)
-        print(f"jztree: error: {sentence}", file=sys.stderr)
-        return status
+        return _report(error)
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -174,14 +174,39 @@ def _run(argv: Sequence[str] | None) -> int:
         return 0
     from .report import stage
 
-    if args.command != "info":
-        with stage("load JAX"):
+    with contextlib.ExitStack() as until_end:
+        with contextlib.nullcontext() if args.command == "info" else stage("load JAX"):
             from . import commands
-    from . import commands
 
-    {"fof": commands.run_fof, "knn": commands.run_knn, "info": commands.run_info}[args.command](args)
-    sys.stdout.flush()
+            if not commands.join_processes():
+                nowhere = until_end.enter_context(open(os.devnull, "w"))
+                until_end.enter_context(contextlib.redirect_stdout(nowhere))
+        {"fof": commands.run_fof, "knn": commands.run_knn, "info": commands.run_info}[args.command](args)
+        sys.stdout.flush()
     return 0
+
+
+def _report(error: Exception) -> int:
+    """Print an error on the process that is to tell it, and return the exit status.
+
+    An error that all processes have is printed by one of them. An error of this process alone ends all: the others may
+    be waiting for this one.
+    """
+    sentence, status = _explain(error)
+    message = f"jztree: error: {sentence}"
+    jax = sys.modules.get("jax")
+    if jax is None or not jax.distributed.is_initialized() or jax.process_count() == 1:
+        print(message, file=sys.stderr)
+        return status
+    # What the library finds out while it runs, it tells to all devices before they raise.
+    told_by = getattr(error, "told_by", 0 if _MARKER in str(error) else None)
+    if told_by is None:
+        from jztree.launch import abort
+
+        abort(message, status)
+    if told_by == jax.process_index():
+        print(message, file=sys.stderr)
+    return status
 
 
 def _explain(error: Exception) -> tuple[str, int]:

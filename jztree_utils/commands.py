@@ -7,27 +7,38 @@ import dataclasses
 import math
 import platform
 from argparse import Namespace
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 import jztree
+from jztree.comm import initialize
 from jztree.config import CatalogueConfig, FofConfig
 from jztree.data import FofCatalogue, ParticleData
-from jztree.fof import fof_and_catalogue
 from jztree.kernels import native_info
-from jztree.knn import knn
 
 from . import ics, io, plot
+from .compute import Particles, all_devices, read_particles
 from .report import number, print_pairs, print_table, stage
 
 SAMPLE = "sample"  # the word that stands for the snapshot that comes with the package
-_MOST = 2**31 - 1  # rows that one device takes
 _BLOCK = 2**20  # rows whose density is computed at a time, so that intermediate results stay small
+
+
+def join_processes() -> bool:
+    """Make the processes that were started together one; whether this is the first of them, which does all printing.
+
+    Raises ValueError, with a sentence for the user, if they cannot come together.
+    """
+    try:
+        initialize()
+    except RuntimeError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    return jax.process_index() == 0
 
 
 def run_fof(args: Namespace) -> None:
@@ -35,38 +46,46 @@ def run_fof(args: Namespace) -> None:
 
     Raises ValueError, OSError or ImportError with a sentence for the user, before any long work where that is possible.
     """
-    _check_not_negative("--b", args.b)
-    _check_not_negative("--rlink", args.rlink)
-    _check_at_least("--npart-min", args.npart_min, 1)
-    if args.plot is not None:
-        plot.check_picture(args.plot)
-    path = _check_paths(args.snapshot, args.output, args.plot)
-    part, header = _read(path, args.type, optional=("mass", "vel", "id"))
-    rlink = _linking_length(args, header, *part.pos.shape)
-    cfg = FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min))
-    with jax.enable_x64(part.pos.dtype == np.float64):
-        grouped, cata = _compile_and_run(
-            "find groups",
-            lambda rows: fof_and_catalogue(rows, rlink=rlink, boxsize=header.boxsize, cfg=cfg),
-            dataclasses.replace(part, id=np.arange(len(part.pos), dtype=np.int32)),
-        )
-        with stage("order the catalogue"):
-            members, cata = _canonical(part, grouped, cata)
+    mesh = all_devices()
+    with io.failing_together(mesh):
+        _check_not_negative("--b", args.b)
+        _check_not_negative("--rlink", args.rlink)
+        _check_at_least("--npart-min", args.npart_min, 1)
+        if args.plot is not None:
+            plot.check_picture(args.plot)
+        path = _check_paths(args.snapshot, args.output, args.plot)
+    part = _read(path, args.type, ("mass", "vel", "id"), mesh)
+    with io.failing_together(mesh):
+        rlink = _linking_length(args, part)
+    found = part.find_groups(rlink, FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min)))
+    pos = part.column("pos") if args.plot is not None else None
     info = io.CatalogueInfo(
         linking_length=rlink,
         npart_min=args.npart_min,
-        num_particles=len(part.pos),
+        num_particles=part.num,
         ptype=args.type,
         source=path.name,
-        header=header,
+        header=part.header,
     )
+    with io.failing_together(mesh):
+        if found is not None:
+            _finish_groups(args, part, pos, *found, info)
+
+
+def _finish_groups(
+    args: Namespace, part: Particles, pos: Any, ids: np.ndarray, cata: FofCatalogue, info: io.CatalogueInfo
+) -> None:
+    """Order, write, draw and print the groups. pos: positions of all particles, if they are to be drawn."""
+    with stage("order the catalogue"):
+        members = ParticleData(pos=np.empty((len(ids), 0), np.float32), id=ids, num=len(ids))
+        members, cata = io.canonical_order(members, cata)
     if args.output is not None:
         with stage("write the catalogue") as told:
-            io.write_catalogue(args.output, cata, members, info)
+            io.write_catalogue(args.output, cata, members.id, info)
             told.detail = str(args.output)
     if args.plot is not None:
-        with stage("draw the halos", len(part.pos)) as told:
-            _draw(args, part, cata, header)
+        with stage("draw the halos", part.num) as told:
+            _draw(args, pos, cata, part.header)
             told.detail = str(args.plot)
     _summarise_groups(cata, info, part)
 
@@ -76,33 +95,41 @@ def run_knn(args: Namespace) -> None:
 
     Raises ValueError, OSError or ImportError with a sentence for the user, before any long work where that is possible.
     """
-    _check_at_least("-k", args.k, 1)
-    if args.density and args.k < 3:
-        raise ValueError(
-            f"--density needs -k of at least 3, the particle itself and two neighbours; {args.k} was given."
-        )
-    path = _check_paths(args.snapshot, args.output)
-    part, header = _read(path, args.type, optional=("mass", "id") if args.density else ("id",))
-    if args.k > len(part.pos):
-        held = f"{len(part.pos)} particles of type {args.type}"
-        raise ValueError(f"-k is {args.k} but the snapshot holds only {held}; choose a -k of at most that.")
-    with jax.enable_x64(part.pos.dtype == np.float64):
-        distances, indices = _compile_and_run(
-            "find neighbours",
-            lambda rows: knn(rows, args.k, boxsize=header.boxsize or None, result="rad_globalidx"),
-            ParticleData(pos=part.pos, num=part.num, num_total=part.num_total),
-        )
+    mesh = all_devices()
+    with io.failing_together(mesh):
+        _check_at_least("-k", args.k, 1)
+        if args.density and args.k < 3:
+            raise ValueError(
+                f"--density needs -k of at least 3, the particle itself and two neighbours; {args.k} was given."
+            )
+        path = _check_paths(args.snapshot, args.output)
+    part = _read(path, args.type, ("mass", "id") if args.density else ("id",), mesh)
+    with io.failing_together(mesh):
+        if args.k > part.num:
+            held = f"{part.num} particles of type {args.type}"
+            raise ValueError(f"-k is {args.k} but the snapshot holds only {held}; choose a -k of at most that.")
+    neighbours = part.find_neighbours(args.k)
+    mass, ids = (part.column(name) for name in ("mass", "id"))
+    with io.failing_together(mesh):
+        if neighbours is not None:
+            _finish_neighbours(args, part, *neighbours, mass, ids)
+
+
+def _finish_neighbours(
+    args: Namespace, part: Particles, distances: np.ndarray, indices: np.ndarray, mass: Any, ids: Any
+) -> None:
+    """Estimate densities, write and print the neighbours."""
     found = io.Neighbours(
-        distances=np.asarray(distances),
-        indices=np.asarray(indices),
-        by_number=part.mass is None,
-        ndim=part.pos.shape[1],
-        id=part.id,
-        header=header,
+        distances=distances,
+        indices=indices,
+        by_number=mass is None,
+        ndim=part.ndim,
+        id=ids,
+        header=part.header,
     )
     if args.density:
-        with stage("estimate densities", len(part.pos)):
-            found.density = neighbour_density(found.distances, found.indices, part.mass, part.pos.shape[1])
+        with stage("estimate densities", part.num):
+            found.density = neighbour_density(distances, indices, mass, part.ndim)
     if args.output is not None:
         with stage("write the neighbours") as told:
             io.write_neighbours(args.output, found)
@@ -177,77 +204,48 @@ def _check_paths(snapshot: str, *outputs: str | None) -> Path:
     return path
 
 
-def _read(path: Path, ptype: int, optional: tuple[str, ...]) -> tuple[ParticleData, io.SnapshotHeader]:
-    """Particles and header, with the stage printed."""
-    _check_at_least("--type", ptype, 0)
+def _read(path: Path, ptype: int, optional: tuple[str, ...], mesh: Mesh) -> Particles:
+    """The particles, with the stage printed."""
+    with io.failing_together(mesh):
+        _check_at_least("--type", ptype, 0)
     with stage("read the snapshot") as told:
-        part, header = io.read_snapshot(path, ptype, fields=("pos",), optional=optional)
-        told.particles = len(part.pos)
-        files = f"{header.num_files} files" if header.num_files > 1 else "1 file"
-        told.detail = f"{len(part.pos):,} particles of type {ptype} in {files}"
-    if len(part.pos) > _MOST:
-        raise ValueError(f"The snapshot holds {len(part.pos)} particles of type {ptype}; one device takes {_MOST}.")
-    if isinstance(header.boxsize, tuple) and len(header.boxsize) != part.pos.shape[1]:
-        raise ValueError(f"The BoxSize {header.boxsize} of the snapshot does not fit {part.pos.shape[1]} coordinates.")
+        part = read_particles(path, ptype, optional, mesh)
+        told.particles = part.num
+        files = f"{part.header.num_files} files" if part.header.num_files > 1 else "1 file"
+        told.detail = f"{part.num:,} particles of type {ptype} in {files}"
     if path == ics.SAMPLE_3D:
-        header = dataclasses.replace(header, **ics.SAMPLE_3D_UNITS)
-    return part, header
+        part.header = dataclasses.replace(part.header, **ics.SAMPLE_3D_UNITS)
+    return part
 
 
-def _linking_length(args: Namespace, header: io.SnapshotHeader, n: int, ndim: int) -> float:
+def _linking_length(args: Namespace, part: Particles) -> float:
     """``--rlink``, or ``--b`` times the mean separation of the particles, which needs a box."""
     if args.rlink is not None:
         return float(args.rlink)
-    lengths = np.broadcast_to(np.asarray(header.boxsize, np.float64), (ndim,))
+    lengths = np.broadcast_to(np.asarray(part.header.boxsize, np.float64), (part.ndim,))
     if not (lengths > 0).all():
         raise ValueError(
             "The snapshot has no BoxSize, so the mean separation is unknown; give the length with --rlink."
         )
-    return float(args.b * (lengths.prod() / n) ** (1 / ndim))
+    return float(args.b * (lengths.prod() / part.num) ** (1 / part.ndim))
 
 
-def _compile_and_run(name: str, function: Callable[[Any], Any], part: ParticleData) -> Any:
-    """``function`` of ``part``, with the times of compiling it and of running it printed apart."""
-    n = len(part.pos)
-    with stage("copy to the device", n) as told:
-        part = jax.block_until_ready(jax.device_put(part))
-        told.detail = str(jax.devices()[0])
-    with stage("compile"):
-        compiled = jax.jit(function).lower(part).compile()
-    with stage(name, n):
-        return jax.block_until_ready(compiled(part))
-
-
-def _canonical(part: ParticleData, grouped: ParticleData, cata: FofCatalogue) -> tuple[np.ndarray, FofCatalogue]:
-    """The identifiers of the members and the catalogue, in the order that does not depend on the computation.
-
-    grouped: particles in group order, with the row in ``part`` as identifier.
-    Without identifiers in the snapshot, members are identified by their row.
-    """
-    num_members = int(np.asarray(cata.count, np.int64).sum())
-    rows = np.asarray(grouped.id)[:num_members]
-    ids = rows.astype(np.int64) if part.id is None else np.asarray(part.id)[rows]
-    members = ParticleData(pos=np.empty((num_members, 0), np.float32), id=ids, num=num_members)
-    members, cata = io.canonical_order(members, cata)
-    return np.asarray(members.id), cata
-
-
-def _draw(args: Namespace, part: ParticleData, cata: FofCatalogue, header: io.SnapshotHeader) -> None:
+def _draw(args: Namespace, pos: Any, cata: FofCatalogue, header: io.SnapshotHeader) -> None:
     plot.plot_halos(
-        part.pos,
+        pos,
         cata,
         header.boxsize,
         args.plot,
         length_unit=io.unit_name(header, "length"),
         mass_unit=io.unit_name(header, "mass"),
-        title=f"{len(part.pos):,} particles",
+        title=f"{len(pos):,} particles",
     )
 
 
-def _summarise_groups(cata: FofCatalogue, info: io.CatalogueInfo, part: ParticleData) -> None:
+def _summarise_groups(cata: FofCatalogue, info: io.CatalogueInfo, part: Particles) -> None:
     header = info.header or io.SnapshotHeader()
     length, mass = (f" {io.unit_name(header, kind)}".rstrip() for kind in ("length", "mass"))
-    n, count = len(part.pos), np.asarray(cata.count, np.int64)
+    n, count = part.num, np.asarray(cata.count, np.int64)
     grouped = int(count.sum())
     pairs = [
         ("groups", f"{len(count):,} of at least {info.npart_min:,} particles"),
@@ -261,9 +259,9 @@ def _summarise_groups(cata: FofCatalogue, info: io.CatalogueInfo, part: Particle
             masses = np.asarray(cata.mass, np.float64)
             pairs.append(("group masses", f"{number(masses.min())} to {number(masses.max())}{mass}"))
     for name, words in (("mass", "masses"), ("vel", "velocities")):
-        if getattr(part, name) is None:
+        if name not in part.properties:
             pairs.append((f"no {words}", "the snapshot holds none; the catalogue leaves out what needs them"))
-    if part.id is None:
+    if "id" not in part.properties:
         pairs.append(("no identifiers", "the snapshot holds none; members are told by their row in it, from 0"))
     print()
     print_pairs(pairs)
@@ -272,8 +270,8 @@ def _summarise_groups(cata: FofCatalogue, info: io.CatalogueInfo, part: Particle
         print_table(*_largest_groups(cata, header))
 
 
-def _in_separations(info: io.CatalogueInfo, part: ParticleData) -> str:
-    n, ndim = part.pos.shape
+def _in_separations(info: io.CatalogueInfo, part: Particles) -> str:
+    n, ndim = part.num, part.ndim
     lengths = np.broadcast_to(np.asarray(info.header.boxsize if info.header else 0.0, np.float64), (ndim,))
     if info.linking_length is None or not (lengths > 0).all():
         return ""

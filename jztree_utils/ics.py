@@ -9,8 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec as P
 
+from jztree.comm import get_rank_info
 from jztree.data import ParticleData, Pos, PosMass, pad_particles
+from jztree.jax_ext import shard_map_constructor
 
 from .io import read_snapshot
 
@@ -31,14 +34,18 @@ _BLOCK = 2**20  # particles sampled at a time, so that intermediate results stay
 def uniform_particles(N: int, total_mass: float = 1.0, seed: int = 0, npad: int = 0) -> PosMass:
     """``N`` independent uniform points in the unit box. May be called under `jax.jit` with ``N`` and ``npad`` static.
 
-    total_mass: of all particles together, shared equally.
+    On several devices each gets ``N`` points of its own: the seed of a device is ``seed`` plus its rank.
+
+    total_mass: of all particles on all devices together, shared equally.
     npad: rows of padding to append.
-    Returns pos ``(N + npad, 3)`` float32 in [0, 1), a scalar mass, num and num_total ``N``.
+    Returns pos ``(N + npad, 3)`` float32 in [0, 1), a scalar mass, num ``N`` and num_total ``N`` times the devices.
     Raises ValueError if ``N`` or ``npad`` is negative.
     """
     _check_number(N)
-    pos = jax.random.uniform(jax.random.PRNGKey(seed), (N, 3), dtype=jnp.float32)
-    return pad_particles(PosMass(pos=pos, mass=total_mass / max(N, 1), num=N, num_total=N), npad)
+    rank, ndev, _ = get_rank_info()
+    pos = jax.random.uniform(jax.random.PRNGKey(seed + rank), (N, 3), dtype=jnp.float32)
+    mass = total_mass / max(N * ndev, 1)
+    return pad_particles(PosMass(pos=pos, mass=mass, num=N, num_total=N * ndev), npad)
 
 
 def gaussian_particles(
@@ -46,16 +53,18 @@ def gaussian_particles(
 ) -> PosMass:
     """``N`` independent points of an isotropic normal distribution around the origin, without a box.
 
-    May be called under `jax.jit` with ``N``, ``npad`` and ``dim`` static.
-    total_mass: of all particles together, shared equally.
+    May be called under `jax.jit` with ``N``, ``npad`` and ``dim`` static. On several devices as `uniform_particles`.
+    total_mass: of all particles on all devices together, shared equally.
     npad: rows of padding to append.
     sigma: standard deviation of each coordinate.
-    Returns pos ``(N + npad, dim)`` float32, a scalar mass, num and num_total ``N``.
+    Returns pos ``(N + npad, dim)`` float32, a scalar mass, num ``N`` and num_total ``N`` times the devices.
     Raises ValueError if ``N`` or ``npad`` is negative.
     """
     _check_number(N)
-    pos = sigma * jax.random.normal(jax.random.PRNGKey(seed), (N, dim), dtype=jnp.float32)
-    return pad_particles(PosMass(pos=pos, mass=total_mass / max(N, 1), num=N, num_total=N), npad)
+    rank, ndev, _ = get_rank_info()
+    pos = sigma * jax.random.normal(jax.random.PRNGKey(seed + rank), (N, dim), dtype=jnp.float32)
+    mass = total_mass / max(N * ndev, 1)
+    return pad_particles(PosMass(pos=pos, mass=mass, num=N, num_total=N * ndev), npad)
 
 
 def clustered_particles(
@@ -240,3 +249,11 @@ def _check_positive(**numbers: float) -> None:
     for name, number in numbers.items():
         if not (number > 0 and np.isfinite(number)):
             raise ValueError(f"{name} must be positive and finite; {number!r} was given.")
+
+
+uniform_particles.smap = shard_map_constructor(  # type: ignore[attr-defined]
+    uniform_particles, in_specs=(None,) * 4, out_specs=P(-1), static_argnums=(0, 3)
+)
+gaussian_particles.smap = shard_map_constructor(  # type: ignore[attr-defined]
+    gaussian_particles, in_specs=(None,) * 6, out_specs=P(-1), static_argnums=(0, 3, 5)
+)

@@ -2,9 +2,13 @@
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+# Host devices for the tests of distributed functions, before JAX starts; the others run on the first one.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 
 import jax
 import numpy as np

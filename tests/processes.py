@@ -107,7 +107,7 @@ def _environment(devices: int) -> dict[str, str]:
     return environ | {
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": str(devices),
-        "XLA_FLAGS": flags,
+        "XLA_FLAGS": flags.strip(),
         "PYTHONPATH": os.pathsep.join(folders),
     }
 

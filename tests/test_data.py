@@ -179,6 +179,57 @@ def test_squeeze_catalogue_drops_unused_rows() -> None:
     assert data.squeeze_catalogue(catalogue([], 4)).count.shape == (0,)
 
 
+def catalogues_of_ranks(array: Any = jnp.stack) -> data.FofCatalogue:
+    """Three ranks with two groups, none, and one."""
+    ranks = [catalogue([5, 9], 4), catalogue([], 4), catalogue([3], 4)]
+    return jax.tree.map(lambda *leaves: array(leaves), *ranks)
+
+
+@pytest.mark.parametrize("array", [jnp.stack, np.stack], ids=["jax", "numpy"])
+def test_squeeze_catalogue_joins_ranks(array: Any) -> None:
+    joined = data.squeeze_catalogue(catalogues_of_ranks(array))
+    assert joined.ngroups == 3
+    assert joined.count.tolist() == [5, 9, 3]
+    assert joined.offset.tolist() == [0, 5, 0]
+    assert joined.com_pos.tolist() == [[0, 0], [1, 1], [0, 0]]
+    assert joined.mass.dtype == np.float32
+    assert joined.com_vel is None
+
+
+@pytest.mark.parametrize("nparts", [[20, 7, 4], [2**31 - 1, 2**31 - 1, 3]], ids=["few", "many"])
+def test_squeeze_catalogue_with_global_offsets(nparts: list[int]) -> None:
+    joined = data.squeeze_catalogue(catalogues_of_ranks(), offset_mode="global", nparts=np.array(nparts, np.int32))
+    assert joined.offset.dtype == np.int64
+    assert joined.offset.tolist() == [0, 5, nparts[0] + nparts[1]]
+    assert joined.count.tolist() == [5, 9, 3]
+
+
+def test_squeeze_catalogue_of_one_rank_with_global_offsets() -> None:
+    cata = catalogue([5, 9], 4)
+    assert data.squeeze_catalogue(cata, "global", nparts=20).offset.tolist() == [0, 5]
+    alone = jax.tree.map(lambda leaf: leaf[None], cata)
+    assert data.squeeze_catalogue(alone, "global", nparts=jnp.array([20])).offset.tolist() == [0, 5]
+
+
+def test_squeeze_catalogue_inside_a_host_callback() -> None:
+    seen = []
+    jax.jit(lambda cata: jax.debug.callback(lambda c: seen.append(data.squeeze_catalogue(c)), cata))(catalogue([5], 4))
+    jax.effects_barrier()
+    assert seen[0].ngroups == 1
+    assert isinstance(seen[0].count, np.ndarray)
+
+
+def test_squeeze_catalogue_says_what_is_missing() -> None:
+    with pytest.raises(ValueError, match=r"nparts=part\.num"):
+        data.squeeze_catalogue(catalogues_of_ranks(), "global")
+    with pytest.raises(ValueError, match=r"shape \(2,\).*3 rank"):
+        data.squeeze_catalogue(catalogues_of_ranks(), "global", nparts=[1, 2])
+    with pytest.raises(ValueError, match="catalogue of all ranks"):
+        data.squeeze_catalogue(catalogue([5], 4), "global", nparts=[1, 2])
+    with pytest.raises(ValueError, match="'rank' or 'global', not 'local'"):
+        data.squeeze_catalogue(catalogue([5], 4), "local")
+
+
 @pytest.mark.parametrize("jit", [False, True], ids=["plain", "jit"])
 def test_sort_catalogue_puts_the_largest_first_and_keeps_ties_in_order(jit: bool) -> None:
     sort = jax.jit(data.sort_catalogue) if jit else data.sort_catalogue

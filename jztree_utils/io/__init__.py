@@ -1,7 +1,9 @@
 """Snapshots, particles, catalogues and neighbour lists on disk, all in HDF5.
 
-Reading gives NumPy arrays and not JAX arrays, because JAX holds no 64-bit identifiers (nor float64 positions) unless
-its 64-bit mode is on, and would drop their upper bits without a word. JAX functions take NumPy arrays as they are.
+Many devices and processes: `read_snapshot_sharded` and `distr_write_hdf5`; see the module `distributed`.
+
+Other reading gives NumPy arrays and not JAX arrays, because JAX holds no 64-bit identifiers (nor float64 positions)
+unless its 64-bit mode is on, and would drop their upper bits without a word. JAX functions take NumPy arrays too.
 
 Whatever goes wrong is one sentence that says what was given and what to do: `SnapshotError` (a ValueError) for a file
 that cannot be used, `OutputError` (an OSError) for one that cannot be written. Files are written under another name
@@ -18,23 +20,46 @@ from .catalogue import (
     write_catalogue,
     write_neighbours,
 )
+from .distributed import (
+    distr_write_hdf5,
+    join_words,
+    num_of_each_rank,
+    read_snapshot_sharded,
+    shard_rows,
+    shard_snapshot,
+    share,
+    split_words,
+)
 from .header import SnapshotHeader, unit_name
-from .snapshot import find_parts, read_header, read_snapshot, write_snapshot
+from .processes import failing_together, rows_on_first_process
+from .snapshot import Snapshot, find_parts, open_snapshot, read_header, read_snapshot, write_snapshot
 
 __all__ = [
     "CatalogueInfo",
     "Neighbours",
     "OutputError",
+    "Snapshot",
     "SnapshotError",
     "SnapshotHeader",
     "atomic_output",
     "canonical_order",
     "check_output",
+    "distr_write_hdf5",
+    "failing_together",
     "find_parts",
+    "join_words",
+    "num_of_each_rank",
+    "open_snapshot",
     "read_catalogue",
     "read_header",
     "read_neighbours",
     "read_snapshot",
+    "read_snapshot_sharded",
+    "rows_on_first_process",
+    "shard_rows",
+    "shard_snapshot",
+    "share",
+    "split_words",
     "unit_name",
     "write_catalogue",
     "write_neighbours",

@@ -1,5 +1,6 @@
 """Opening HDF5 files with readable errors, and writing files so that they are complete or absent."""
 
+import errno
 import os
 import secrets
 import stat
@@ -20,7 +21,14 @@ class SnapshotError(ValueError):
 
 
 class OutputError(OSError):
-    """A file cannot be written. The message is one sentence: what was given and what to do."""
+    """A file cannot be written. The message is one sentence: what was given and what to do.
+
+    errno: the number of the system's error, None if it has none.
+    """
+
+    def __init__(self, sentence: str, number: int | None = None) -> None:
+        super().__init__(sentence)
+        self.errno = number
 
 
 @contextmanager
@@ -114,17 +122,18 @@ def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> No
     """
     target = output_path(path)
     if not os.path.isdir(target.parent):
-        raise OutputError(f"The folder of the output {path} is missing; create the folder first.")
+        raise OutputError(f"The folder of the output {path} is missing; create the folder first.", errno.ENOENT)
     try:
         mode = os.stat(target).st_mode
     except FileNotFoundError:
         mode = None
     except OSError as error:
-        raise OutputError(f"The output {path} cannot be written ({error.strerror}); choose another name.") from None
+        sentence = f"The output {path} cannot be written ({error.strerror}); choose another name."
+        raise OutputError(sentence, error.errno) from None
     if mode is not None and not stat.S_ISREG(mode):
         raise OutputError(f"The output {path} exists and is not a regular file; choose another name.")
     if mode is not None and not os.access(target, os.W_OK):
-        raise OutputError(f"The output {path} exists and is write-protected; choose another name.")
+        raise OutputError(f"The output {path} exists and is write-protected; choose another name.", errno.EACCES)
     if any(target == output_path(other) for other in apart_from):
         raise OutputError(f"The output {path} would overwrite a file of the input; choose another name.")
     os.unlink(_create_beside(target))
@@ -132,12 +141,23 @@ def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> No
 
 def _create_beside(target: Path) -> Path:
     """A new empty file in the folder of ``target``, with the permissions that a new ``target`` would have."""
-    temporary = target.parent / f".{target.name[:100]}.{secrets.token_hex(6)}.part"
+    temporary = temporary_beside(target, secrets.token_hex(6))
+    create_empty(temporary, target)
+    return temporary
+
+
+def temporary_beside(target: Path, token: str) -> Path:
+    """The name of a file in the folder of ``target`` that will take its place; ``token`` tells apart who writes it."""
+    return target.parent / f".{target.name[:100]}.{token}.part"
+
+
+def create_empty(temporary: Path, target: Path) -> None:
+    """Create the file ``temporary``, which must not exist. Raises OutputError, in words about ``target``."""
     try:
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except OSError as error:
-        raise OutputError(f"The output {target} cannot be written ({error.strerror}); choose another place.") from None
-    return temporary
+        sentence = f"The output {target} cannot be written ({error.strerror}); choose another place."
+        raise OutputError(sentence, error.errno) from None
 
 
 @contextmanager
@@ -156,7 +176,8 @@ def atomic_output(path: PathLike) -> Iterator[Path]:
     except OutputError:
         raise
     except OSError as error:
-        raise OutputError(f"Writing {path} failed ({_reason_written(error)}); nothing was written.") from error
+        sentence = f"Writing {path} failed ({_reason_written(error)}); nothing was written."
+        raise OutputError(sentence, error.errno) from error
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
@@ -211,7 +232,14 @@ class _Sink:
 @contextmanager
 def create_hdf5(path: PathLike) -> Iterator[h5py.File]:
     """A new HDF5 file to write to, as in `atomic_output`. Raises OutputError, also when the disk gets full."""
-    with atomic_output(path) as temporary, open(temporary, "r+b", buffering=0) as raw:
+    with atomic_output(path) as temporary, fill_hdf5(temporary) as file:
+        yield file
+
+
+@contextmanager
+def fill_hdf5(path: Path) -> Iterator[h5py.File]:
+    """HDF5 to be written into the empty file ``path``. Raises the OSError of the system if that fails."""
+    with open(path, "r+b", buffering=0) as raw:
         sink = _Sink(raw)
         try:
             with h5py.File(sink, "w") as file:

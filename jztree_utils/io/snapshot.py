@@ -146,25 +146,99 @@ def read_snapshot(
     Raises SnapshotError if a file is missing, unreadable, truncated or not HDF5, a dataset is missing or has a wrong
     shape or dtype, or the counts in the headers and the datasets disagree; ValueError for an unknown property.
     """
-    wanted = _check_fields(fields, optional)
-    paths = find_parts(path)
-    header, parts = _check_counts(paths, ptype)
-    total = header.npart_total[ptype]
-    columns: dict[str, Any] = {}
-    if "mass" in wanted and ptype < len(header.mass_table) and header.mass_table[ptype] > 0:
-        columns["mass"] = header.mass_table[ptype]
-        wanted.remove("mass")
-    for name in wanted:
-        columns[name] = _read_column(parts, ptype, name, total, header, name in fields)
-    return ParticleData(**columns, num=total, num_total=total), header
+    snapshot = open_snapshot(path, ptype)
+    columns = {name: snapshot.read(name) for name in snapshot.present(fields, optional)}
+    return ParticleData(**columns, num=snapshot.num, num_total=snapshot.num), snapshot.header
 
 
-def _check_fields(fields: Sequence[str], optional: Sequence[str]) -> list[str]:
-    wanted = list(dict.fromkeys(["pos", *fields, *optional]))
-    for name in wanted:
-        if name not in _FIELDS:
-            raise ValueError(f"Particles have no property {name!r} to read; there are {', '.join(_FIELDS)}.")
-    return wanted
+class Snapshot:
+    """The particles of one type in a snapshot whose files have been found to agree; any range of rows can be read.
+
+    header: the header of the snapshot.
+    num: particles of the type in all files together; rows are numbered through the files, in their order.
+    """
+
+    def __init__(self, header: SnapshotHeader, parts: list[_Part], ptype: int) -> None:
+        self.header = header
+        self.num = header.npart_total[ptype]
+        self._parts = [part for part in parts if part.num > 0]
+        self._ptype = ptype
+        self._layouts: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
+
+    def present(self, fields: Sequence[str], optional: Sequence[str]) -> list[str]:
+        """The properties to read, positions first: all of ``fields``, and those of ``optional`` that are there.
+
+        Raises ValueError for an unknown property.
+        """
+        wanted = list(dict.fromkeys(["pos", *fields, *optional]))
+        for name in wanted:
+            if name not in _FIELDS:
+                raise ValueError(f"Particles have no property {name!r} to read; there are {', '.join(_FIELDS)}.")
+        return [name for name in wanted if name in ("pos", *fields) or self._has(name)]
+
+    @property
+    def shared_mass(self) -> float | None:
+        """The mass of every particle if the mass table tells it, else None."""
+        table = self.header.mass_table
+        return table[self._ptype] if self._ptype < len(table) and table[self._ptype] > 0 else None
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> Any:
+        """A property as `read_snapshot` gives it, of the rows from ``start`` to ``stop`` (None is the end) only.
+
+        Only files that hold such rows are opened, apart from the first, which tells dtype and dimensions.
+        Raises SnapshotError as `read_snapshot` does.
+        """
+        if name == "mass" and self.shared_mass is not None:
+            return self.shared_mass
+        stop = self.num if stop is None else stop
+        dtype, shape = self.layout(name)
+        column = np.empty((stop - start, *shape), dtype)
+        first = 0
+        for part in self._parts:
+            begin, end = max(start, first), min(stop, first + part.num)
+            if begin < end:
+                self._read_part(part, name, slice(begin - first, end - first), column[begin - start : end - start])
+            first += part.num
+        return column
+
+    def _dataset(self, name: str) -> str:
+        return f"PartType{self._ptype}/{_FIELDS[name].dataset}"
+
+    def _has(self, name: str) -> bool:
+        if name == "mass" and self.shared_mass is not None:
+            return True
+        with open_hdf5(self._parts[0].path) as file:
+            return self._dataset(name) in file
+
+    def layout(self, name: str) -> tuple[np.dtype, tuple[int, ...]]:
+        """The dtype of a property, in the byte order of this machine, and its shape without rows: by the first file."""
+        if name not in self._layouts:
+            with open_hdf5(self._parts[0].path) as file:
+                data = get_dataset(file, self._dataset(name))
+                _check_dataset(data, self._parts[0], _FIELDS[name])
+                self._layouts[name] = data.dtype.newbyteorder("="), data.shape[1:]
+        return self._layouts[name]
+
+    def _read_part(self, part: _Part, name: str, rows: slice, out: np.ndarray) -> None:
+        with open_hdf5(part.path) as file:
+            data = get_dataset(file, self._dataset(name))
+            _check_dataset(data, part, _FIELDS[name])
+            if out.shape[1:] != data.shape[1:] or out.dtype != data.dtype.newbyteorder("="):
+                raise SnapshotError(
+                    f"{part.path} holds {self._dataset(name)} as {data.dtype} of shape {data.shape}, "
+                    f"{self._parts[0].path} as {out.dtype} with {out.shape[1:]} components; write the parts alike."
+                )
+            data.read_direct(out, rows)
+            if name == "vel":
+                _make_peculiar(out, data, self.header)
+
+
+def open_snapshot(path: PathLike, ptype: int = 1) -> Snapshot:
+    """The particles of one type in a snapshot, of which nothing but headers has been read. Raises like `read_snapshot`.
+
+    path, ptype: as in `read_snapshot`.
+    """
+    return Snapshot(*_check_counts(find_parts(path), ptype), ptype)
 
 
 def _check_counts(paths: list[Path], ptype: int) -> tuple[SnapshotHeader, list[_Part]]:
@@ -189,41 +263,6 @@ def _check_counts(paths: list[Path], ptype: int) -> tuple[SnapshotHeader, list[_
             f"but the header counts {header.npart_total[ptype]}; copy the snapshot again."
         )
     return header, parts
-
-
-def _read_column(
-    parts: list[_Part], ptype: int, name: str, total: int, header: SnapshotHeader, required: bool
-) -> np.ndarray | None:
-    """One property of all particles, or None if it is missing and not required."""
-    field = _FIELDS[name]
-    dataset = f"PartType{ptype}/{field.dataset}"
-    parts = [part for part in parts if part.num > 0]
-    if not required and not _has_dataset(parts[0].path, dataset):
-        return None
-    column: np.ndarray | None = None
-    start = 0
-    for part in parts:
-        with open_hdf5(part.path) as file:
-            data = get_dataset(file, dataset)
-            _check_dataset(data, part, field)
-            if column is None:
-                column = np.empty((total, *data.shape[1:]), data.dtype.newbyteorder("="))
-            elif column.shape[1:] != data.shape[1:] or column.dtype != data.dtype.newbyteorder("="):
-                raise SnapshotError(
-                    f"{part.path} holds {dataset} as {data.dtype} of shape {data.shape}, {parts[0].path} as "
-                    f"{column.dtype} with {column.shape[1:]} components; write the parts alike."
-                )
-            rows = column[start : start + part.num]
-            data.read_direct(rows)
-            if name == "vel":
-                _make_peculiar(rows, data, header)
-        start += part.num
-    return column
-
-
-def _has_dataset(path: Path, name: str) -> bool:
-    with open_hdf5(path) as file:
-        return name in file
 
 
 def _check_dataset(data: h5py.Dataset, part: _Part, field: _Field) -> None:

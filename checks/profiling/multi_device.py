@@ -1,0 +1,410 @@
+"""How the library scales over devices: time of each stage, rows sent, rounds, compile time, as ratios to one device.
+
+    python checks/profiling/multi_device.py --host-devices 4 --output profile.json --plot profile.png
+    srun python checks/profiling/multi_device.py --weak 4000000 --strong 16000000 --output profile.json
+
+Runs over any number of processes, and over the first 1, 2, 4, ... devices of them. Particles are uniform in a periodic
+box, in random order, so nearly all of them have to travel. Every stage is timed apart, after compilation, in turn with
+the same stage on one device with as many particles, because shared machines drift; a ratio is that of medians. Counts
+come from a further run with `jztree.stats`. Rounds of the union-find are also counted for a chain that winds through
+all devices, the worst that geometry can do to it.
+
+Weak scaling keeps the particles of a device fixed, strong scaling those of all. Host devices of one CPU share its
+cores, so there neither gets faster with devices, and the ratio to one device is what the distribution itself costs.
+"""
+
+import argparse
+import datetime
+import importlib.metadata
+import itertools
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jztree as jz
+from jztree import launch
+from jztree_utils import ics
+
+K = 8
+BOX = 1.0
+_call_numbers = itertools.count()
+
+
+# What is measured
+
+
+@dataclass(frozen=True, order=True)
+class Case:
+    """Particles uniform over the first ``devices`` devices, ``rows`` on each."""
+
+    devices: int
+    rows: int
+
+    @property
+    def total(self) -> int:
+        return self.devices * self.rows
+
+    def mesh(self) -> Mesh:
+        auto = (jax.sharding.AxisType.Auto,)
+        return jax.make_mesh((self.devices,), ("ranks",), axis_types=auto, devices=jax.devices()[: self.devices])
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A function of the library and its twin on one device.
+
+    options: takes the number of particles on all devices. sorted_already: the function gets particles in z-order and
+    their hierarchy.
+    """
+
+    name: str
+    over_devices: Any
+    alone: Any
+    options: Callable[[int], dict[str, Any]]
+    sorted_already: bool = False
+
+    def arguments(self, inputs: "Inputs") -> dict[str, Any]:
+        given = {"part": inputs.partz, "th": inputs.th} if self.sorted_already else {"part": inputs.part}
+        return given | self.options(inputs.total) | {"boxsize": BOX}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Particles in random order, the same in z-order, and their hierarchy."""
+
+    part: Any
+    partz: Any
+    th: Any
+    total: int
+
+
+def mean_radius(rnn: jax.Array, **_: Any) -> jax.Array:
+    return jnp.mean(rnn, axis=-1)
+
+
+def linked(b: float) -> Callable[[int], dict[str, Any]]:
+    """Options for a linking length of ``b`` mean separations."""
+    return lambda total: {"rlink": b * BOX * total ** (-1 / 3)}
+
+
+def nearest(**options: Any) -> Callable[[int], dict[str, Any]]:
+    return lambda _: {"k": K, **options}
+
+
+def nothing(_: int) -> dict[str, Any]:
+    return {}
+
+
+_reduced = nearest(result="reduce", reduce_func=mean_radius)
+STAGES = (
+    Stage("zsort", jz.tree.distr_zsort, jz.tree.zsort, nothing),
+    Stage("zsort and tree", jz.tree.zsort_and_tree, jz.tree.zsort_and_tree, nothing),
+    Stage("knn", jz.knn.knn, jz.knn.knn, nearest()),
+    Stage("knn, reduced", jz.knn.knn, jz.knn.knn, _reduced),
+    Stage("knn, tree given", jz.knn.knn, jz.knn.knn, nearest(), sorted_already=True),
+    Stage("labels b=0.2", jz.fof.distr_fof_labels, jz.fof.fof_labels, linked(0.2)),
+    Stage("labels b=0.2, tree given", jz.fof.distr_fof_labels, jz.fof.fof_labels, linked(0.2), sorted_already=True),
+    Stage("catalogue b=0.2", jz.fof.fof_and_catalogue, jz.fof.fof_and_catalogue, linked(0.2)),
+    Stage("labels b=0.7", jz.fof.distr_fof_labels, jz.fof.fof_labels, linked(0.7)),
+    Stage("catalogue b=0.7", jz.fof.fof_and_catalogue, jz.fof.fof_and_catalogue, linked(0.7)),
+)
+
+
+def inputs_over(mesh: Mesh, case: Case) -> Inputs:
+    part = ics.uniform_particles.smap(mesh, jit=True)(case.rows)  # type: ignore[attr-defined]
+    partz, th = jz.tree.zsort_and_tree.smap(mesh, jit=True)(part, boxsize=BOX)  # type: ignore[attr-defined]
+    return Inputs(part, partz, th, case.total)
+
+
+def inputs_alone(case: Case) -> Inputs:
+    part = ics.uniform_particles(case.total)
+    partz, th = jz.tree.zsort_and_tree.jit(part, boxsize=BOX)  # type: ignore[attr-defined]
+    return Inputs(part, partz, th, case.total)
+
+
+# How it is measured
+
+
+def timed(call: Callable[[], Any]) -> float:
+    """Seconds until the result of ``call`` is there."""
+    start = time.perf_counter()
+    jax.block_until_ready(call())
+    return time.perf_counter() - start
+
+
+def counted(call: Callable[[], Any] | None) -> dict[str, int]:
+    """What `jztree.stats` counts in ``call`` on all devices of all processes. None: this process takes no part."""
+    with jz.stats.statistics() as mine:
+        if call is not None:
+            jax.block_until_ready(call())
+    texts = launch.gather_texts(f"profiling/{next(_call_numbers)}", json.dumps(mine.counts))
+    everyone = [json.loads(text) for text in texts]
+    return {name: sum(one.get(name, 0) for one in everyone) for name in sorted({n for one in everyone for n in one})}
+
+
+@dataclass
+class Runs:
+    """Seconds of the runs of a stage, over devices and on one; the first of each includes tracing and compiling."""
+
+    over: list[float] = field(default_factory=list)
+    alone: list[float] = field(default_factory=list)
+
+    def summary(self) -> dict[str, float]:
+        seconds = statistics.median(self.over[1:])
+        found = {
+            "seconds": seconds,
+            "first call seconds": self.over[0],
+            "compile seconds": max(self.over[0] - seconds, 0.0),
+        }
+        if self.alone:
+            found["one device seconds"] = statistics.median(self.alone[1:])
+            found["ratio"] = seconds / found["one device seconds"]
+        return found
+
+
+def measure_stage(stage: Stage, mesh: Mesh, over: Inputs | None, alone: Inputs | None, runs: int) -> dict[str, Any]:
+    """Times and counts of one stage. over: None in a process without a device of the mesh. alone: None where the stage
+    is not run on one device.
+    """
+    calls = Runs()
+    for _ in range(runs + 1):
+        if over is not None:
+            calls.over.append(timed(lambda: stage.over_devices.smap(mesh, jit=True)(**stage.arguments(over))))
+        if alone is not None:
+            calls.alone.append(timed(lambda: stage.alone.jit(**stage.arguments(alone))))
+    counts = counted(None if over is None else lambda: stage.over_devices.smap(mesh, jit=True)(**stage.arguments(over)))
+    return (calls.summary() if over is not None else {}) | {"counts": counts}
+
+
+def takes_part(mesh: Mesh) -> bool:
+    return any(device.process_index == jax.process_index() for device in mesh.devices.flat)
+
+
+def measure(case: Case, stages: Sequence[Stage], runs: int, alone_up_to: int) -> dict[str, Any]:
+    """All stages of one case. Process 0 also runs them on one device, while the others wait for it."""
+    mesh = case.mesh()
+    over = inputs_over(mesh, case) if takes_part(mesh) else None
+    alone = inputs_alone(case) if jax.process_index() == 0 and case.total <= alone_up_to else None
+    found = {stage.name: measure_stage(stage, mesh, over, alone, runs) for stage in stages}
+    return {"devices": case.devices, "rows": case.rows, "total": case.total, "stages": found}
+
+
+# A chain through all devices
+
+
+def serpentine(legs: int, devices: int) -> np.ndarray:
+    """Particles one apart on a line that crosses a long box ``legs`` times: ``(n, 3)`` float32, along the line.
+
+    The box is so long that z-order cuts it across, so every leg passes through all devices. Legs are two apart.
+    """
+    side = math.isqrt(legs - 1) + 1
+    length = max(2 * side, 8) * devices
+    along = np.arange(length, dtype=np.float32)
+    parts: list[np.ndarray] = []
+    for leg in range(legs):
+        row, column = divmod(leg, side)
+        place = np.array([0, 2 * (column if row % 2 == 0 else side - 1 - column), 2 * row], np.float32)
+        there = np.stack([along[:: -1 if leg % 2 else 1], 0 * along, 0 * along], axis=-1) + place
+        # The turn from one leg to the next is one particle half way.
+        parts += [(parts[-1][-1] + there[0])[None] / 2, there] if parts else [there]
+    return np.concatenate(parts)
+
+
+def spread(pos: np.ndarray, mesh: Mesh) -> jz.data.Pos:
+    """Particles dealt out to the devices of ``mesh``, in any number of processes that all hold ``pos``."""
+    part = jz.data.expand_particles(jz.data.Pos(pos=pos, num=len(pos), num_total=len(pos)), mesh.size)
+
+    def globally(leaf: Any) -> jax.Array:
+        values = np.asarray(leaf)
+        return jax.make_array_from_callback(values.shape, NamedSharding(mesh, P(*mesh.axis_names)), lambda i: values[i])
+
+    return jax.tree.map(lambda leaf: globally(leaf) if np.ndim(leaf) else leaf, part)
+
+
+def chain_rounds(legs: int, devices: int) -> dict[str, int]:
+    """Rounds of the union-find for a chain that passes through all devices ``legs`` times."""
+    mesh = Case(devices, 1).mesh()
+    pos = np.random.default_rng(legs).permutation(serpentine(legs, devices))
+    part = spread(pos, mesh) if takes_part(mesh) else None
+    labels = jz.fof.distr_fof_labels.smap(mesh, jit=True)  # type: ignore[attr-defined]
+    counts = counted(None if part is None else lambda: labels(part, 1.25))
+    return {
+        "devices": devices,
+        "legs": legs,
+        "particles": len(pos),
+        "pieces": legs * (devices - 1) + 1,
+        "rounds": counts.get("rounds.union_find", 0),
+        "pointer jumps": counts.get("rounds.pointer_jumping", 0),
+    }
+
+
+# What comes out
+
+
+def machine() -> dict[str, Any]:
+    """What a result depends on besides the code."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parent,
+    )
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit.stdout.strip(),
+        "cpu": next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor()),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load average": os.getloadavg()[0],
+        "platform": jax.default_backend(),
+        "device kind": jax.devices()[0].device_kind,
+        "devices": jax.device_count(),
+        "processes": jax.process_count(),
+        "python": platform.python_version(),
+        "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "numpy")},
+    }
+
+
+def cases_of(devices: Sequence[int], weak: Sequence[int], strong: Sequence[int]) -> list[Case]:
+    """Each case once, though weak and strong scaling may share it."""
+    asked = {Case(n, rows) for n in devices for rows in weak} | {
+        Case(n, total // n) for n in devices for total in strong
+    }
+    return sorted(asked)
+
+
+def table(found: dict[str, Any]) -> str:
+    """The stages of one case, a line each; rows sent in percent of all."""
+    sent = ("sort", "ghosts", "results", "groups")
+    heads = ["seconds", "one device", "ratio", "compile", *(f"{name} %" for name in sent), "rounds"]
+    lines = [f"{found['devices']} devices, {found['rows']} particles each"]
+    lines.append(f"{'':26}" + "".join(f"{head:>11}" for head in heads))
+    for name, one in found["stages"].items():
+        numbers = [one.get(key) for key in ("seconds", "one device seconds", "ratio", "compile seconds")]
+        texts = ["" if number is None else f"{number:.3g}" for number in numbers]
+        counts = one["counts"]
+        shares = [100 * counts[f"rows.{key}"] / found["total"] if f"rows.{key}" in counts else None for key in sent]
+        texts += ["" if share is None else f"{share:.2f}" for share in shares]
+        lines.append(f"{name:26}" + "".join(f"{text:>11}" for text in [*texts, counts.get("rounds.union_find", "")]))
+    return "\n".join(lines)
+
+
+def chain_table(chains: list[dict[str, int]]) -> str:
+    lines = ["a chain through all devices", "".join(f"{key:>14}" for key in chains[0])]
+    return "\n".join(lines + ["".join(f"{number:>14}" for number in chain.values()) for chain in chains])
+
+
+def plot(results: dict[str, Any], path: Path) -> None:
+    """Weak and strong scaling, a line a stage, and the rounds of the chain."""
+    try:
+        import matplotlib as mpl  # noqa: PLC0415
+
+        mpl.use("Agg")
+        from matplotlib import pyplot as plt  # noqa: PLC0415
+    except ImportError:
+        launch.abort("--plot needs matplotlib; 'pip install matplotlib' brings it, or leave --plot out.")
+    figure, (weak, strong, rounds) = plt.subplots(1, 3, figsize=(15, 4.5), layout="constrained")
+    for axes, key, what in ((weak, "rows", "on each"), (strong, "total", "in all")):
+        for name in results["stages"]:
+            for size in results["weak" if key == "rows" else "strong"]:
+                cases = [case for case in results["cases"] if case[key] == size]
+                label = f"{name}, {size:.3g} {what}"
+                seconds = [case["stages"][name]["seconds"] for case in cases]
+                axes.plot([case["devices"] for case in cases], seconds, "o-", label=label, linewidth=1, markersize=3)
+        axes.set(xscale="log", yscale="log", xlabel="devices", ylabel="seconds", title=f"particles fixed {what}")
+        axes.legend(fontsize=6)
+    for devices in sorted({chain["devices"] for chain in results["chains"]}):
+        chains = [chain for chain in results["chains"] if chain["devices"] == devices]
+        pieces = [chain["pieces"] for chain in chains]
+        rounds.plot(pieces, [chain["rounds"] for chain in chains], "o-", label=f"rounds, {devices} devices")
+        rounds.plot(
+            pieces, [chain["pointer jumps"] for chain in chains], "s:", label=f"pointer jumps, {devices} devices"
+        )
+    rounds.set(xscale="log", xlabel="pieces of the chain", title="union-find of a chain through all devices")
+    rounds.legend(fontsize=6)
+    figure.savefig(path, dpi=80)
+
+
+def numbers(text: str) -> list[int]:
+    return [int(float(word)) for word in text.split(",") if word]
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--devices", type=numbers, help="how many of the first devices (default: 1, 2, 4, ... and all)")
+    parser.add_argument("--host-devices", type=int, metavar="NUM", help="let a CPU count as so many devices")
+    parser.add_argument("--weak", type=numbers, default="250000", help="particles a device (default: %(default)s)")
+    parser.add_argument("--strong", type=numbers, default="1000000", help="particles in all (default: %(default)s)")
+    parser.add_argument("--legs", type=numbers, default="1,4,16,64,256", help="of chains (default: %(default)s)")
+    parser.add_argument("--stages", default="", help="only those whose names contain one of these words, with commas")
+    parser.add_argument("--runs", type=int, default=5, help="counted runs; medians are taken (default: %(default)s)")
+    parser.add_argument(
+        "--alone-up-to",
+        type=int,
+        default=20_000_000,
+        metavar="NUM",
+        help="no ratio to one device with more particles in all (default: %(default)s)",
+    )
+    parser.add_argument("--output", type=Path, help="also save the results there, as JSON")
+    parser.add_argument("--plot", type=Path, help="also draw them there")
+    return parser.parse_args()
+
+
+def default_devices() -> list[int]:
+    every = jax.device_count()
+    return sorted({2**i for i in range(every.bit_length()) if 2**i <= every} | {every})
+
+
+def profile(arguments: argparse.Namespace) -> dict[str, Any]:
+    """All figures, as nested dictionaries ready for JSON; printed as they come."""
+    devices = arguments.devices or default_devices()
+    words = arguments.stages.split(",")
+    stages = [stage for stage in STAGES if any(word in stage.name for word in words)]
+    speak = print if jax.process_index() == 0 else lambda *_, **__: None
+    results: dict[str, Any] = {"machine": machine(), "runs": arguments.runs, "stages": [s.name for s in stages]}
+    results |= {"weak": arguments.weak, "strong": [total // devices[-1] * devices[-1] for total in arguments.strong]}
+    results |= {"cases": [], "chains": []}
+    for case in cases_of(devices, arguments.weak, results["strong"]):
+        results["cases"].append(measure(case, stages, arguments.runs, arguments.alone_up_to))
+        speak(table(results["cases"][-1]), flush=True)
+    for number, legs in itertools.product([number for number in devices if number > 1], arguments.legs):
+        results["chains"].append(chain_rounds(legs, number))
+    if results["chains"]:
+        speak(chain_table(results["chains"]))
+    results["machine"]["load average at the end"] = os.getloadavg()[0]
+    return results
+
+
+def main() -> None:
+    """Measure, print and save."""
+    arguments = parse_arguments()
+    if arguments.host_devices:
+        # Read when JAX starts its devices, which initialize() does not do yet.
+        flag = f"--xla_force_host_platform_device_count={arguments.host_devices}"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
+    jz.comm.initialize()
+    results = profile(arguments)
+    if jax.process_index() == 0 and arguments.output:
+        arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+    if jax.process_index() == 0 and arguments.plot:
+        plot(results, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()

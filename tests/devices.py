@@ -1,0 +1,99 @@
+"""Sets of particles dealt out to devices in all the ways that may go wrong, for tests of distributed functions."""
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from jztree.data import ParticleData
+
+DEVICE_COUNTS = [1, 2, 3, 4, 7, 8]
+ROWS = 1200  # of every device in every set, so that a function compiles once for all sets
+
+
+def mesh_of(ndev: int) -> jax.sharding.Mesh:
+    """A mesh of the first devices."""
+    return jax.sharding.Mesh(np.array(jax.devices()[:ndev]), ("gpus",))
+
+
+def square_mesh() -> jax.sharding.Mesh:
+    """A mesh of two axes, of the kind that JAX makes by default."""
+    return jax.make_mesh((2, 2), ("nodes", "gpus"), devices=jax.devices()[:4])
+
+
+def deal(pos: np.ndarray, counts: np.ndarray, rows: int = ROWS) -> ParticleData:
+    """Particles in consecutive blocks of ``counts``, with a row number as id. Padding is far from all particles."""
+    ndev, dims = len(counts), pos.shape[1]
+    dealt = np.full((ndev, rows, dims), 1e6, pos.dtype)
+    ids = np.full((ndev, rows), -7, np.int32)
+    ends = np.cumsum(counts)
+    for rank, (end, count) in enumerate(zip(ends, counts, strict=True)):
+        dealt[rank, :count] = pos[end - count : end]
+        ids[rank, :count] = np.arange(end - count, end)
+    return ParticleData(pos=dealt, id=ids, num=np.asarray(counts, np.int32))
+
+
+def even(n: int, ndev: int) -> np.ndarray:
+    """Equal counts, off by one at most."""
+    return np.diff(np.arange(ndev + 1) * n // ndev)
+
+
+def uneven(n: int, ndev: int) -> np.ndarray:
+    """Random counts; every other rank is empty where there are more than two."""
+    rng = np.random.default_rng(ndev)
+    cuts = np.sort(rng.integers(0, n + 1, max(ndev // 2 - 1, 0)))
+    counts = np.zeros(ndev, int)
+    counts[:: 2 if ndev > 2 else 1][: len(cuts) + 1] = np.diff(np.r_[0, cuts, n])
+    return counts
+
+
+def all_on_last(n: int, ndev: int) -> np.ndarray:
+    counts = np.zeros(ndev, int)
+    counts[-1] = n
+    return counts
+
+
+def joined(stacked: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The rows of all ranks without padding."""
+    return np.concatenate([np.asarray(stacked)[rank, :count] for rank, count in enumerate(counts)])
+
+
+def _clustered(rng: np.random.Generator) -> np.ndarray:
+    clumps = [rng.normal(centre, 0.01, (200, 3)) for centre in rng.random((4, 3))]
+    return np.concatenate([*clumps, rng.random((200, 3))]) % 1
+
+
+def _serpentine(rng: np.random.Generator) -> np.ndarray:
+    """A chain that passes through every part of the unit square, back and forth; nearest points are 1/200 apart."""
+    lines = [np.c_[np.arange(0, 1, 1 / 200), np.full(200, y)] for y in (0.1, 0.5, 0.9)]
+    lines[1] = lines[1][::-1]
+    links = [np.c_[np.full(79, x), np.linspace(y, y + 0.4, 81)[1:-1]] for x, y in ((0.995, 0.1), (0.0, 0.5))]
+    path = np.concatenate([lines[0], links[0], lines[1], links[1], lines[2]])
+    return np.c_[path, np.full(len(path), 0.5)]
+
+
+# name: (positions, how they are dealt out, linking length)
+SETS: dict[str, tuple[Callable[[np.random.Generator], np.ndarray], Callable[[int, int], np.ndarray], float]] = {
+    "uniform": (lambda rng: rng.random((1200, 3)), even, 0.06),
+    "uniform, ranks without particles": (lambda rng: rng.random((1000, 3)), uneven, 0.06),
+    "percolating": (lambda rng: rng.random((1200, 3)), even, 0.14),
+    "clustered": (_clustered, uneven, 0.012),
+    "all on the last rank": (lambda rng: rng.random((700, 3)), all_on_last, 0.08),
+    "all particles equal": (lambda rng: np.full((900, 3), 0.3), all_on_last, 0.1),
+    "two places": (lambda rng: rng.choice([0.25, 0.75], (1000, 1)) * np.ones((1, 3)), even, 0.1),
+    "lattice with ties": (lambda rng: rng.integers(0, 8, (1000, 3)) / 8, even, 0.13),
+    "fewer particles than ranks": (lambda rng: rng.random((3, 3)), even, 0.5),
+    "no more than k": (lambda rng: rng.random((5, 3)), even, 0.3),
+    "chain through every rank and back": (_serpentine, even, 1.01 / 200),
+    "far outlier": (lambda rng: np.r_[rng.random((600, 3)), [[1e7, 0, 0]]], even, 0.06),
+}
+
+
+def make(name: str, ndev: int) -> tuple[np.ndarray, np.ndarray, ParticleData]:
+    """Positions of a set (float32), how many each rank has, and the dealt particles."""
+    points, counts_of, _ = SETS[name]
+    pos = points(np.random.default_rng(5)).astype(np.float32)
+    if name != "far outlier":
+        pos %= np.float32(1)
+    counts = counts_of(len(pos), ndev)
+    return pos, counts, deal(pos, counts)

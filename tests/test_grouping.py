@@ -1,0 +1,494 @@
+"""Group order and catalogue over several ranks: the same as one device gives for all particles together."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+from test_catalogue import moving_particles
+
+from jztree import data, grouping, kernels, stats
+from jztree.config import CatalogueConfig, FofConfig
+from jztree.fof import fof_and_catalogue
+from jztree.jax_ext import exact, shard_map_constructor
+from jztree.tree import zsort
+
+RANKS = [1, 2, 3, 4, 7, 8]
+
+
+def _group(part: Any, irank: Any, igroup: Any, box: Any, npart_min: int) -> Any:
+    return grouping.group_and_catalogue(part, part.num, irank, igroup, npart_min, box)
+
+
+group = shard_map_constructor(_group, in_specs=(P(-1), P(-1), P(-1), P(), None), out_specs=P(-1))
+
+
+def mesh_of(ndev: int, names: tuple[str, ...] = ("ranks",), shape: tuple[int, ...] | None = None) -> Any:
+    if len(jax.devices()) < ndev:
+        pytest.skip(f"needs {ndev} devices")
+    return jax.sharding.Mesh(np.array(jax.devices()[:ndev]).reshape(shape or (ndev,)), names)
+
+
+# Inputs
+
+
+def parts_of(n: int, ndev: int) -> list[int]:
+    """Very unequal numbers of particles, some ranks without any."""
+    weight = np.arange(ndev) % 3 * (1 + np.arange(ndev)) if ndev > 1 else np.ones(1)
+    cuts = np.round(n * np.cumsum(weight) / weight.sum()).astype(int)
+    return [int(x) for x in np.diff(cuts, prepend=0)]
+
+
+def dealt(array: Any, nums: list[int], room: int) -> np.ndarray:
+    """``(r, room, ...)``: consecutive runs of rows, and rubbish where there is no particle."""
+    array = np.asarray(array)
+    out = np.full((len(nums), room, *array.shape[1:]), 77, array.dtype)
+    for rank, (end, num) in enumerate(zip(np.cumsum(nums), nums, strict=True)):
+        out[rank, :num] = array[end - num : end]
+    return out
+
+
+def joined_to_first(group: np.ndarray, rows: slice) -> np.ndarray:
+    """Labels of ``group`` when some rows are in group 0 instead."""
+    group[rows] = 0
+    return oracles.smallest_members(group)
+
+
+def some_particles(n: int, dims: int = 3, dtype: Any = np.float32) -> data.ParticleData:
+    """Particles in no order, for labels that have nothing to do with where they are."""
+    random = np.random.default_rng(61)
+    return data.ParticleData(
+        pos=oracles.uniform(n, dims, dtype),
+        mass=random.lognormal(size=n).astype(dtype),
+        vel=(100 + 30 * random.standard_normal((n, dims))).astype(dtype),
+        id=random.permutation(n).astype(np.int32),
+    )
+
+
+# Running and comparing
+
+
+def run(
+    part: Any, label: np.ndarray, nums: list[int], npart_min: int, box: Any, room: int, mesh: Any = None
+) -> tuple[Any, data.FofCatalogue]:
+    """Particles and catalogue of all ranks, ``(r, ...)``, as NumPy arrays.
+
+    part: all particles in z-order. label: ``(n,)``, the first row of each one's group. nums: how many each rank holds.
+    """
+    n, ndev = part.pos.shape[0], len(nums)
+    rank_of = np.repeat(np.arange(ndev), nums)
+    irank = rank_of[label].astype(np.int32)
+    igroup = (label - (np.cumsum(nums) - nums)[irank]).astype(np.int32)
+    spread = jax.tree.map(lambda leaf: dealt(leaf, nums, room) if np.shape(leaf)[:1] == (n,) else leaf, part)
+    spread = dataclasses.replace(spread, num=np.asarray(nums, np.int32))
+    lengths = exact(oracles.full_box(box, part.pos.shape[1]), (part.pos.shape[1],))
+    smapped = group(mesh or mesh_of(ndev), jit=True)
+    out = smapped(spread, dealt(irank, nums, room), dealt(igroup, nums, room), lengths, npart_min)
+    return jax.tree.map(np.asarray, out)
+
+
+def one_device(part: Any, label: np.ndarray, npart_min: int, box: Any) -> tuple[Any, data.FofCatalogue]:
+    """What one device makes of all particles together."""
+    order, *segments = kernels.group_order(jnp.asarray(label, jnp.int32), len(label), npart_min)
+    grouped = data.map_rows(lambda leaf: jnp.asarray(np.asarray(leaf)[order]), part)
+    columns = grouping.catalogue_columns(grouped)
+    sums = kernels.catalogue(*columns, *segments, exact(oracles.full_box(box, part.pos.shape[1]), part.pos.shape[1:]))
+    return grouped, grouping.make_catalogue(columns, tuple(segments), sums)
+
+
+def assert_same_rows(joined: Any, expected: Any) -> None:
+    for name in ("pos", "mass", "vel", "id"):
+        if getattr(expected, name) is not None:
+            np.testing.assert_array_equal(getattr(joined, name), getattr(expected, name), err_msg=name)
+
+
+def assert_same_catalogue(cata: data.FofCatalogue, expected: data.FofCatalogue, box: Any) -> None:
+    """Counts and offsets exactly, sums to rounding."""
+    dims = expected.com_pos.shape[1]
+    rtol = 1e-6 if expected.com_pos.dtype == np.float32 else 1e-12
+    assert cata.ngroups == expected.ngroups
+    np.testing.assert_array_equal(cata.count, expected.count)
+    np.testing.assert_array_equal(cata.offset, expected.offset)
+    length = oracles.full_box(box, dims)
+    difference = cata.com_pos - np.asarray(expected.com_pos, np.float64)
+    difference -= length * np.rint(difference / np.where(length > 0, length, 1))
+    np.testing.assert_allclose(difference, 0, atol=rtol)
+    for name in ("com_inertia_radius", "max_radius", "mass", "com_vel", "vel_dispersion"):
+        ours, theirs = getattr(cata, name), getattr(expected, name)
+        assert (ours is None) == (theirs is None)
+        if theirs is not None:
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=1e-14, err_msg=name)
+
+
+def assert_layout(grouped: Any, cata: data.FofCatalogue, total: int, npart_min: int) -> None:
+    """Equal shares, catalogue rows where the first particles are, and nothing in unused rows."""
+    ndev, room = grouped.pos.shape[:2]
+    np.testing.assert_array_equal(grouped.num, [total // ndev + (rank < total % ndev) for rank in range(ndev)])
+    assert cata.count.shape == (ndev, -(-room // npart_min))
+    for rank in range(ndev):
+        groups = cata.ngroups[rank]
+        assert (cata.offset[rank, :groups] < grouped.num[rank]).all()
+        assert (np.diff(cata.offset[rank, :groups]) >= npart_min).all()
+        for leaf in (cata.count, cata.offset, cata.com_pos, cata.max_radius):
+            np.testing.assert_array_equal(leaf[rank, groups:], 0)
+        np.testing.assert_array_equal(grouped.pos[rank, grouped.num[rank] :], 0)
+
+
+def assert_as_on_one_device(
+    part: Any,
+    label: np.ndarray,
+    nums: list[int],
+    npart_min: int = 2,
+    box: Any = 1.0,
+    room: int | None = None,
+    expected: tuple[Any, data.FofCatalogue] | None = None,
+) -> data.FofCatalogue:
+    """Compare with one device; returns the catalogue of all ranks joined."""
+    grouped, cata = run(part, label, nums, npart_min, box, room or max(nums) + 3)
+    assert_layout(grouped, cata, sum(nums), npart_min)
+    one, one_cata = expected or one_device(part, label, npart_min, box)
+    assert_same_rows(data.flatten_particles(grouped), one)
+    joined = data.squeeze_catalogue(cata, "global", nparts=grouped.num)
+    assert_same_catalogue(joined, data.squeeze_catalogue(one_cata), box)
+    return joined
+
+
+# Groups of real particles
+
+
+def friends(
+    part: data.ParticleData, rlink: float, box: Any, npart_min: int
+) -> tuple[data.ParticleData, np.ndarray, tuple[Any, data.FofCatalogue]]:
+    """Particles in z-order, labels from SciPy, and what `fof_and_catalogue` makes of them."""
+    partz, _ = zsort(part, box)
+    label = oracles.smallest_members(oracles.components(np.asarray(partz.pos), rlink, box))
+    return partz, label, fof_and_catalogue(part, rlink, box, FofConfig(catalogue=CatalogueConfig(npart_min=npart_min)))
+
+
+@pytest.mark.parametrize("npart_min", [1, 2, 20])
+@pytest.mark.parametrize("ndev", RANKS)
+def test_clumps_across_a_periodic_box(ndev: int, npart_min: int) -> None:
+    partz, label, expected = friends(moving_particles(600, 3, np.float32), 0.01, 1.0, npart_min)
+    joined = assert_as_on_one_device(partz, label, parts_of(600, ndev), npart_min, 1.0, 600, expected)
+    assert joined.ngroups >= 5
+
+
+@pytest.mark.parametrize("box", ["open", "periodic", "mixed"])
+@pytest.mark.parametrize("dims", [1, 2, 4])
+def test_other_dimensions_and_double_precision(dims: int, box: str, dtype: Any) -> None:
+    lengths = oracles.box_lengths(box, dims)
+    partz, label, expected = friends(moving_particles(400, dims, dtype), 0.012, lengths, 5)
+    assert_as_on_one_device(partz, label, [100, 0, 170, 130], 5, lengths, 170, expected)
+
+
+@pytest.mark.parametrize("mass", ["array", "number", "none"])
+@pytest.mark.parametrize("vel", [True, False], ids=["vel", "no_vel"])
+def test_mass_may_be_shared_or_missing_and_velocities_too(mass: str, vel: bool, dtype: Any) -> None:
+    part = moving_particles(400, 3, dtype)
+    part.mass = {"array": part.mass, "number": dtype(4.1), "none": None}[mass]
+    part.vel = part.vel if vel else None
+    partz, label, expected = friends(part, 0.02, 1.0, 2)
+    assert_as_on_one_device(partz, label, [30, 120, 150, 100], 2, 1.0, 200, expected)
+
+
+@pytest.mark.parametrize("ndev", [2, 8])
+def test_a_group_that_fills_the_periodic_box(ndev: int) -> None:
+    """Nearest images are those of the group's first particle, whichever rank sums."""
+    partz, label, expected = friends(some_particles(500), 0.2, 1.0, 20)
+    assert (label == 0).all()
+    assert_as_on_one_device(partz, label, parts_of(500, ndev), 20, 1.0, 500, expected)
+
+
+# Groups made up
+
+
+@pytest.mark.parametrize("ndev", RANKS)
+def test_everything_is_one_group(ndev: int) -> None:
+    nums = parts_of(210, ndev)
+    joined = assert_as_on_one_device(some_particles(210), np.zeros(210, int), nums, 20)
+    assert joined.count.tolist() == [210]
+
+
+@pytest.mark.parametrize("ndev", RANKS)
+def test_a_giant_group_and_small_ones_between(ndev: int) -> None:
+    """Every other particle belongs to the giant, the others to groups of one to five."""
+    label = np.arange(420)
+    label[1::2] = 1
+    label[0::2] -= label[0::2] % 10
+    assert_as_on_one_device(some_particles(420), label, parts_of(420, ndev), 5)
+
+
+@pytest.mark.parametrize("size", [20, 40, 41, 39, 80])
+def test_groups_that_end_where_shares_end(size: int) -> None:
+    label = np.arange(320) // size * size
+    joined = assert_as_on_one_device(some_particles(320), label, [100, 60, 0, 160, 0, 0, 0, 0], 20, room=160)
+    assert joined.ngroups == 320 // size + (320 % size >= 20)
+
+
+@pytest.mark.parametrize("ndev", [1, 3, 8])
+@pytest.mark.parametrize("npart_min", [2, 1000])
+def test_no_group_is_listed(ndev: int, npart_min: int) -> None:
+    label = np.arange(60) if npart_min == 2 else np.zeros(60, int)
+    joined = assert_as_on_one_device(some_particles(60), label, parts_of(60, ndev), npart_min)
+    assert joined.ngroups == 0
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 8, 9])
+@pytest.mark.parametrize("npart_min", [1, 2])
+def test_hardly_more_particles_than_ranks(n: int, npart_min: int) -> None:
+    nums = [0] * 8
+    nums[3], nums[6] = n - n // 3, n // 3
+    assert_as_on_one_device(some_particles(n), np.zeros(n, int), nums, npart_min, room=12)
+    assert_as_on_one_device(some_particles(n), np.arange(n) % 2, nums, npart_min, room=12)
+
+
+def test_no_spare_rows() -> None:
+    """Ranks that are full before and after."""
+    label = np.arange(200) // 7 * 7
+    assert_as_on_one_device(some_particles(200), label, [50] * 4, 7, room=50)
+    assert_as_on_one_device(some_particles(4), np.arange(4), [1] * 4, 1, room=1)
+
+
+@pytest.mark.parametrize("groups", [300, 299, 7])
+def test_more_shared_groups_than_fit_one_message(groups: int) -> None:
+    """Every rank has a part of nearly every group, all owned by the first."""
+    label = np.arange(1200) % groups
+    cata = assert_as_on_one_device(some_particles(1200), label, [300] * 4, 3, room=300)
+    assert cata.ngroups == groups
+    last = np.arange(900, 1200) % groups
+    windows = kernels.group_parts(3, jnp.zeros(300, jnp.int32), jnp.asarray(last, jnp.int32), 300, 75)[4]
+    assert int(windows) == (4 if groups > 75 else 1)
+
+
+def test_massless_groups_have_a_centre() -> None:
+    part = some_particles(90)
+    part.mass = np.zeros(90, np.float32)
+    label = np.where(np.arange(90) < 60, 0, 60)
+    joined = assert_as_on_one_device(part, label, [20, 20, 50], 2, box=None)
+    np.testing.assert_allclose(joined.com_pos[0], part.pos[:60].mean(axis=0), rtol=1e-6)
+    part.mass[70] = 2.0
+    assert_as_on_one_device(part, label, [20, 20, 50], 2, box=None)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_partition_of_any_numbers(draw: st.DataObject) -> None:
+    nums = draw.draw(st.lists(st.integers(0, 24), min_size=4, max_size=4))
+    n = sum(nums)
+    kinds = draw.draw(st.integers(1, 12))
+    label = oracles.smallest_members(np.array(draw.draw(st.lists(st.integers(1, kinds), min_size=n, max_size=n)), int))
+    npart_min = draw.draw(st.sampled_from([1, 2, 5]))
+    assert_as_on_one_device(some_particles(n), label, nums, npart_min, room=24)
+
+
+def test_slow_sums_agree() -> None:
+    """An answer that owes nothing to the kernels."""
+    part = some_particles(300, dtype=np.float32)
+    label = joined_to_first(np.arange(300) // 9, slice(None, None, 11))
+    slow = oracles.slow_catalogue(part.pos, part.mass, part.vel, label, None, 4)
+    grouped, cata = run(part, label, [90, 10, 200], 4, None, 200)
+    np.testing.assert_array_equal(data.flatten_particles(grouped).id, part.id[slow.order])
+    joined = data.squeeze_catalogue(cata, "global", nparts=grouped.num)
+    for name in ("count", "offset"):
+        np.testing.assert_array_equal(getattr(joined, name), getattr(slow, name))
+    for name in ("mass", "com_pos", "com_vel", "com_inertia_radius", "max_radius", "vel_dispersion"):
+        np.testing.assert_allclose(getattr(joined, name), getattr(slow, name), rtol=1e-6, err_msg=name)
+
+
+# What it is run on, and how
+
+
+@pytest.mark.parametrize("threads", [None, 1])
+def test_same_bits_again(threads: int | None) -> None:
+    label = joined_to_first(np.arange(600) // 50, slice(None, None, 7))
+    arguments = (some_particles(600), label, [200, 0, 300, 100], 20, 1.0, 300)
+    first = run(*arguments)
+    kernels.set_num_threads(threads)
+    try:
+        second = run(*arguments)
+    finally:
+        kernels.set_num_threads(None)
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+def test_a_mesh_with_two_axes() -> None:
+    part, label, nums = some_particles(200), np.arange(200) // 30 * 30, [20, 80, 0, 100]
+    plain = run(part, label, nums, 5, 1.0, 100)
+    both = run(part, label, nums, 5, 1.0, 100, mesh_of(4, ("nodes", "gpus"), (2, 2)))
+    for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(both), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Own:
+    """A particle class with properties that the library knows nothing about."""
+
+    pos: Any
+    flag: Any
+    tensor: Any
+    table: Any
+    num: Any = None
+
+
+def test_all_properties_travel_and_all_else_stays() -> None:
+    n, label = 120, oracles.smallest_members(np.arange(120) // 6 % 2)
+    part = Own(
+        pos=oracles.uniform(n, 2),
+        flag=np.arange(n) % 3 == 0,
+        tensor=np.arange(n * 6, dtype=np.int16).reshape(n, 2, 3),
+        table=np.arange(12.0, dtype=np.float32).reshape(4, 3),
+    )
+    order = one_device(part, label, 2, None)[0]
+    grouped, cata = run(part, label, [10, 50, 40, 20], 2, None, 60)
+    np.testing.assert_array_equal(grouped.table, part.table)
+    assert cata.mass is None
+    for name in ("pos", "flag", "tensor"):
+        rows = [getattr(grouped, name)[rank, : grouped.num[rank]] for rank in range(4)]
+        np.testing.assert_array_equal(np.concatenate(rows), getattr(order, name))
+
+
+def test_outside_of_any_mesh() -> None:
+    part, label = some_particles(100), np.arange(100) // 9 * 9
+    part = dataclasses.replace(part, num=100)
+    irank, igroup = jnp.zeros(100, jnp.int32), jnp.asarray(label, jnp.int32)
+    grouped, cata = grouping.group_and_catalogue(part, 100, irank, igroup, 9, exact(1.0, (3,)))
+    one, one_cata = one_device(part, label, 9, 1.0)
+    assert_same_rows(grouped, one)
+    assert_same_catalogue(data.squeeze_catalogue(cata), data.squeeze_catalogue(one_cata), 1.0)
+
+
+def test_rows_that_leave_a_rank_are_counted() -> None:
+    """Everything is on rank 1 of 2; half of it leaves."""
+    with stats.statistics() as counted:
+        run(some_particles(40), np.arange(40), [0, 40], 2, 1.0, 40)
+    assert counted["rows.groups"] == 20
+
+
+def test_few_collectives() -> None:
+    """Each costs compile time and latency: see the head of the module for which there are."""
+    part = dataclasses.replace(
+        jax.tree.map(lambda leaf: leaf[None].repeat(4, 0), some_particles(50)), num=np.full(4, 50)
+    )
+    rows, box = np.zeros((4, 50), np.int32), exact(1.0, (3,))
+    smapped = group(mesh_of(4), jit=False)
+    text = str(jax.make_jaxpr(lambda *a: smapped(*a, 2))(part, rows, rows, box))
+    found = {
+        name: len(re.findall(rf"\b{name}\[", text))
+        for name in ("pmax", "pmin", "psum", "all_gather", "all_to_all", "ppermute")
+    }
+    assert found == {"pmax": 1, "pmin": 0, "psum": 0, "all_gather": 3, "all_to_all": 3, "ppermute": 0}
+
+
+# Errors, and numbers beyond what a test can hold
+
+
+def test_groups_that_cannot_be_counted_are_an_error_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouping, "_too_large", lambda tallies: jnp.bool_(True))
+    fresh = shard_map_constructor(
+        lambda part, label: _group(part, label, label, exact(1.0, (3,)), 2), in_specs=P(-1), out_specs=P(-1)
+    )
+    part = data.Pos(pos=np.zeros((4, 10, 3), np.float32), num=np.full(4, 10, np.int32))
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="more than 2\\*\\*31 - 1 particles") as error:
+        jax.block_until_ready(fresh(mesh_of(4), jit=True)(part, np.zeros((4, 10), np.int32)))
+    assert oracles.one_sentence(error)
+
+
+@pytest.mark.parametrize(
+    "bad", [(0, 3, 1, 0), (2, 3, 2, 4), (1, 5, 0, -1), (1, 5, 0, 10), (1, 5, -1, 0), (1, 9, 1, 2)], ids=str
+)
+def test_groups_that_cannot_be_are_an_error_on_every_rank(bad: tuple[int, int, int, int]) -> None:
+    """Of ranks above, of rows below, outside of all rows, and of a first particle that is in another group."""
+    on, row, rank, root = bad
+    irank, igroup = np.arange(3, dtype=np.int32)[:, None].repeat(10, 1), np.zeros((3, 10), np.int32)
+    irank[on, row], igroup[on, row] = rank, root
+    part = data.Pos(pos=np.zeros((3, 10, 3), np.float32), num=np.full(3, 10, np.int32))
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=f"row {row} of some rank") as error:
+        jax.block_until_ready(group(mesh_of(3), jit=True)(part, irank, igroup, exact(1.0, (3,)), 2))
+    assert oracles.one_sentence(error)
+
+
+@pytest.mark.parametrize(("largest", "too_large"), [(2**31 - 1, False), (2**31, True), (2**32, True), (0, False)])
+def test_the_largest_group_that_can_be_counted(largest: int, too_large: bool) -> None:
+    tallies = np.zeros((3, 6), np.uint32)
+    tallies[1, 2:4] = words(largest)
+    assert bool(grouping._too_large(jnp.asarray(tallies))) == too_large
+
+
+def test_masses_and_velocities_of_the_wrong_shape() -> None:
+    pos = np.zeros((6, 3), np.float32)
+    with pytest.raises(ValueError, match="there are 5 for 6"):
+        grouping.catalogue_columns(data.ParticleData(pos=pos, mass=np.zeros(5, np.float32)))
+    with pytest.raises(ValueError, match=r"\(6, 3\); theirs is \(6, 2\)"):
+        grouping.catalogue_columns(data.ParticleData(pos=pos, vel=np.zeros((6, 2), np.float32)))
+
+
+def words(number: int) -> list[int]:
+    """The two words in which kernels take and give 64-bit numbers."""
+    return [number & 0xFFFFFFFF, number >> 32]
+
+
+def numbers(pairs: Any) -> list[int]:
+    return [int(low) | int(high) << 32 for low, high in np.asarray(pairs).reshape(-1, 2)]
+
+
+def test_places_beyond_32_bits() -> None:
+    """The owner's groups have 3, 2**31 - 1 + 1 and 2 particles here; ranks tell of huge parts."""
+    big = 2**31 - 1
+    count = np.array([3, 1, 2, 5], np.int32)
+    told = np.full((3, 64, 2), -1, np.int32)
+    told[1, 0], told[2, 0], told[2, 1] = (1, big), (0, big), (1, big)
+    nowhere = np.full((4, 2), 2**32 - 1, np.uint32)
+    before = np.array(words(2**40) + words(7), np.uint32)
+    answers, places, tally = kernels.settle_groups(
+        0, np.zeros(4, np.int32), count, told, 0, 1, jnp.asarray(nowhere), jnp.asarray(before), 3
+    )
+    first = 2**40 + 3 + big  # where the second group begins
+    last = first + 1 + 2 * big  # where the fourth does, because the third is too small
+    assert numbers(places) == [2**40, first, 2**64 - 1, last]
+    assert numbers(np.asarray(answers)[[1, 2, 2], [0, 0, 1]]) == [first + 1, 2**40 + 3, first + 1 + big]
+    assert numbers(tally) == [last + 5, 1 + 2 * big]
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_targets_beyond_32_bits(rank: int) -> None:
+    """Three ranks of 2**31 - 1 particles, of which the test holds the five of ``rank``'s first ones."""
+    each = 2**31 - 1
+    listed, unlisted = [2**32 + 5, 0, 10**9], [10**9, 147483633, 7]
+    tallies = [[*words(listed[r]), 0, 0, unlisted[r], each] for r in range(3)]
+    owner = np.array([0, 0, 0, rank, rank], np.int32)
+    row = np.array([0, 0, 2, 3, 3], np.int32)
+    label = np.array([0, 0, 2, 3, 3], np.int32)
+    places = np.array([words(2**31), words(0), words(2**64 - 1), words(2**29), words(0)], np.uint32)
+    to_rank, target, here = kernels.group_targets(rank, owner, row, 5, label, places, np.array(tallies, np.uint32))
+    assert sum(listed) + sum(unlisted) == 3 * each
+    start = sum(listed[:rank])
+    place = [2**31, 2**31 + 1, sum(listed) + sum(unlisted[:rank]), start + 2**29, start + 2**29 + 1]
+    assert np.asarray(to_rank).tolist() == [p // each for p in place]
+    roots = [row[i] == i and owner[i] == rank and i != 2 for i in range(5)]
+    rows = [~(p % each) if root else p % each for p, root in zip(place, roots, strict=True)]
+    assert np.asarray(target).tolist() == rows
+    assert int(here) == min(each, max(0, sum(listed) - rank * each))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: kernels.group_segments(jnp.array([0, 5], jnp.int32), 2, 2, 2),
+        lambda: kernels.group_segments(jnp.array([0, ~1], jnp.int32), 2, 1, 2),
+        lambda: kernels.group_segments(jnp.array([~0, ~1], jnp.int32), 2, 2, 1),
+    ],
+)
+def test_kernels_refuse_what_would_be_outside_of_arrays(call: Callable[[], Any]) -> None:
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="jztree: "):
+        jax.block_until_ready(call())

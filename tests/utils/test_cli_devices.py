@@ -1,0 +1,205 @@
+"""The command line on several devices and processes: the same files as from one device, and one voice."""
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from processes import Ended, free_port, run_commands, run_processes
+
+from jztree_utils import cli, commands, ics, io
+
+
+@pytest.fixture
+def use_devices(monkeypatch) -> Any:
+    """Lets the command line use that many devices of this process."""
+
+    def use(count: int) -> None:
+        if len(jax.devices()) < count:
+            pytest.skip(f"needs {count} devices; XLA_FLAGS=--xla_force_host_platform_device_count={count} gives them")
+        mesh = jax.make_mesh((count,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
+        monkeypatch.setattr(commands, "all_devices", lambda: mesh)
+
+    return use
+
+
+def contents(path: Path) -> dict[str, Any]:
+    """All datasets and attributes of a file, by name."""
+    found: dict[str, Any] = {}
+
+    def look(name: str, item: Any) -> None:
+        found.update({f"{name}@{key}": value for key, value in item.attrs.items()})
+        if isinstance(item, h5py.Dataset):
+            found[name] = item[()]
+
+    with h5py.File(path) as file:
+        file.visititems(look)
+    return found
+
+
+def check_equal(path: Path, expected: Path) -> None:
+    """Integers and text must be equal, and sums up to rounding; distances to the last bit."""
+    found, wanted = contents(path), contents(expected)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert np.asarray(found[name]).dtype == np.asarray(value).dtype, name
+        if np.asarray(value).dtype.kind == "f" and name.startswith("Groups"):
+            np.testing.assert_allclose(found[name], value, rtol=2e-6, atol=1e-6 * np.max(np.abs(value), initial=0))
+        else:
+            np.testing.assert_array_equal(found[name], value, name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [
+        (["fof", "sample"], 4),
+        (["fof", "sample", "--npart-min", "1"], 3),
+        (["knn", "sample", "-k", "6", "--density"], 4),
+    ],
+    ids=["groups", "all groups", "neighbours"],
+)
+def test_files_do_not_depend_on_the_number_of_devices(tmp_path, use_devices, arguments, count) -> None:
+    for ndev in (1, count):
+        use_devices(ndev)
+        assert cli.main([*arguments, "-o", str(tmp_path / f"{ndev}.hdf5")]) == 0
+    check_equal(tmp_path / f"{count}.hdf5", tmp_path / "1.hdf5")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [3, 41])  # fewer particles than devices
+def test_few_particles_in_several_files(write_parts, tmp_path, random, use_devices, dtype, n) -> None:
+    ids = random.integers(2**62, 2**64, n, np.uint64)
+    path = write_parts(random.random((n, 3)).astype(dtype), (1, 2), ParticleIDs=ids, Masses=random.random(n))[0]
+    for ndev in (1, 4):
+        use_devices(ndev)
+        for arguments in (["fof", "--b", "0.6", "--npart-min", "1"], ["knn", "-k", "3", "--density"]):
+            output = tmp_path / f"{arguments[0]}_{ndev}.hdf5"
+            assert cli.main([arguments[0], str(path), *arguments[1:], "-o", str(output)]) == 0
+    check_equal(tmp_path / "fof_4.hdf5", tmp_path / "fof_1.hdf5")
+    check_equal(tmp_path / "knn_4.hdf5", tmp_path / "knn_1.hdf5")
+    members = io.read_catalogue(tmp_path / "fof_4.hdf5")[1]
+    assert sorted(members.tolist()) == sorted(ids.tolist())
+
+
+def test_without_masses_velocities_and_identifiers(tmp_path, write_gadget, random, use_devices, capsys) -> None:
+    path = write_gadget(tmp_path / "a.hdf5", random.random((300, 3)), header={"MassTable": np.zeros(6)})
+    for ndev in (1, 4):
+        use_devices(ndev)
+        arguments = ["--b", "0.7", "--npart-min", "2", "-o", str(tmp_path / f"fof_{ndev}.hdf5")]
+        assert cli.main(["fof", str(path), *arguments, "--plot", str(tmp_path / "halos.png")]) == 0
+        assert cli.main(["knn", str(path), "--density", "-o", str(tmp_path / f"knn_{ndev}.hdf5")]) == 0
+    out = capsys.readouterr().out
+    assert out.count("no identifiers") == 2
+    assert "4 devices" in out
+    check_equal(tmp_path / "fof_4.hdf5", tmp_path / "fof_1.hdf5")
+    check_equal(tmp_path / "knn_4.hdf5", tmp_path / "knn_1.hdf5")
+
+
+def test_no_group_on_any_device(snapshot, tmp_path, use_devices) -> None:
+    use_devices(4)
+    assert cli.main(["fof", str(snapshot), "--b", "0", "-o", str(tmp_path / "c.hdf5")]) == 0
+    assert io.read_catalogue(tmp_path / "c.hdf5")[0].ngroups == 0
+
+
+# Several processes
+
+
+def run_cli(arguments: list[str], tmp_path: Path, count: int = 2, devices: int = 2) -> list[Ended]:
+    address = f"127.0.0.1:{free_port()}"
+    environments = [
+        {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(count), "JAX_PROCESS_ID": str(rank)}
+        for rank in range(count)
+    ]
+    command = [sys.executable, "-P", "-m", "jztree_utils.cli", *arguments]
+    return run_commands([command] * count, environments, devices, timeout=120, cwd=tmp_path)
+
+
+def test_one_process_uses_all_its_devices(tmp_path) -> None:
+    command = [sys.executable, "-P", "-m", "jztree_utils.cli", "fof", "sample", "-o", "out.hdf5"]
+    (done,) = run_commands([command], [{}], devices=4, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.output
+    assert "4 devices" in done.output
+    assert io.read_catalogue(tmp_path / "out.hdf5")[0].ngroups == 252
+
+
+@pytest.mark.parametrize("arguments", [["fof", "sample"], ["knn", "sample", "-k", "4"]], ids=["fof", "knn"])
+def test_two_processes_write_what_one_device_writes(tmp_path, use_devices, arguments) -> None:
+    use_devices(1)
+    assert cli.main([*arguments, "-o", str(tmp_path / "one.hdf5")]) == 0
+    plot = ["--plot", "halos.png"] if arguments[0] == "fof" else []
+    first, second = run_cli([*arguments, "-o", "two.hdf5", *plot], tmp_path)
+    assert first.returncode == second.returncode == 0, first.output + second.output
+    assert "particles/s" in first.output
+    assert "4 devices" in first.output
+    assert [line for line in second.output.splitlines() if not line.startswith("[Gloo]")] == []
+    check_equal(tmp_path / "two.hdf5", tmp_path / "one.hdf5")
+    assert sorted(os.listdir(tmp_path)) == sorted(["one.hdf5", "two.hdf5", *(["halos.png"] if plot else [])])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["fof", "nowhere.hdf5"], "no file nowhere.hdf5"),
+        (["fof", "sample", "-o", "missing/out.hdf5"], "create the folder"),
+        (["knn", "sample", "-k", "110593"], "only 110592 particles"),
+        (["fof", "nan.hdf5", "--rlink", "0.1"], "Row 5 of the positions"),
+    ],
+)
+def test_errors_of_all_processes_are_told_once(tmp_path, write_gadget, random, arguments, told) -> None:
+    pos = random.random((500, 3))
+    pos[5, 1] = np.nan
+    write_gadget(tmp_path / "nan.hdf5", pos)
+    first, second = run_cli(arguments, tmp_path)
+    assert (first.returncode, second.returncode) == (2, 2), first.output + second.output
+    assert re.search(r"^jztree: error: [^\n]+$", first.output, re.MULTILINE)
+    assert told in first.output
+    assert "jztree: error" not in second.output
+
+
+FAILING = """
+import sys
+from jztree_utils import cli, commands, compute, io
+import jax
+def fail(*args, **kwargs):
+    raise {error}
+def patch():
+    if jax.process_index() == {process}:
+        {where} = fail
+join = commands.join_processes
+def join_and_patch():
+    first = join()
+    patch()
+    return first
+commands.join_processes = join_and_patch
+sys.exit(cli.main(["fof", {snapshot!r}, "-o", "out.hdf5"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "process", "told"),
+    [
+        (
+            "io.shard_snapshot",
+            "io.SnapshotError('The disk of this node is gone.')",
+            1,
+            "The disk of this node is gone.",
+        ),
+        ("io.write_catalogue", "io.OutputError('No space.')", 0, "No space."),
+        ("compute.ManyDevices._run", "ZeroDivisionError('a bug')", 1, "ZeroDivisionError"),
+    ],
+)
+def test_an_error_of_one_process_ends_all(tmp_path, where, error, process, told) -> None:
+    script = FAILING.format(where=where, error=error, process=process, snapshot=str(ics.SAMPLE_3D))
+    ended = run_processes(script, timeout=120, cwd=tmp_path)
+    assert all(done.returncode != 0 for done in ended)
+    lines = [re.findall(r"^jztree: error: .*$", done.output, re.MULTILINE) for done in ended]
+    assert len(lines[process]) == 1
+    assert told in lines[process][0]
+    assert lines[1 - process] == []
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,573 @@
+"""Reading and writing with many devices: shares, files of ranks and the file for all, and ranks that fail."""
+
+import itertools
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+from processes import run_processes
+
+from jztree.data import FofCatalogue, ParticleData, expand_particles, squeeze_particles
+from jztree.jax_ext import shard_map_constructor
+from jztree_utils import io
+from jztree_utils.io import distributed
+from jztree_utils.io import processes as io_processes
+
+RANKS = [1, 2, 3, 4]
+
+
+def make_mesh(ranks: int) -> Mesh:
+    if len(jax.devices()) < ranks:
+        pytest.skip(f"needs {ranks} devices; XLA_FLAGS=--xla_force_host_platform_device_count={ranks} gives them")
+    return jax.make_mesh((ranks,), ("ranks",), axis_types=(AxisType.Auto,), devices=jax.devices()[:ranks])
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def check_shares(part: Any, ranks: int, total: int, npad: int = 0) -> None:
+    num = np.asarray(part.num)
+    assert num.shape == (ranks,)
+    assert num.sum() == part.num_total == total
+    assert num.max() - num.min() <= 1
+    assert part.pos.shape[:2] == (ranks, -(-total // ranks) + npad)
+    for rank in range(ranks):
+        assert not np.asarray(part.pos)[rank, num[rank] :].any()
+
+
+# Reading
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("cuts", [(), (200, 200, 350), (0, 500), (1, 2, 3, 499)])  # some files are empty
+def test_every_rank_gets_its_share(write_parts, tmp_path, random, ranks, cuts) -> None:
+    pos, vel = random.random((500, 3), np.float32), random.normal(size=(500, 3)).astype(np.float32)
+    ids = random.permutation(500).astype(np.uint32)
+    write_parts(pos, cuts, Velocities=vel, ParticleIDs=ids)
+    part, header = io.read_snapshot_sharded(tmp_path / "snap_003.0.hdf5", make_mesh(ranks), npad=7)
+    check_shares(part, ranks, 500, npad=7)
+    whole, whole_header = io.read_snapshot(tmp_path / "snap_003.0.hdf5")
+    assert header == whole_header
+    joined = squeeze_particles(part)
+    for name in ("pos", "vel", "id"):
+        np.testing.assert_array_equal(getattr(joined, name), getattr(whole, name))
+        assert getattr(joined, name).dtype == getattr(whole, name).dtype
+    np.testing.assert_array_equal(part.mass, np.full(ranks, 2.5, np.float32))
+
+
+@pytest.mark.parametrize("total", [1, 2, 3, 5])
+def test_fewer_particles_than_ranks(write_parts, tmp_path, random, total) -> None:
+    pos = random.random((total, 2), np.float32)
+    write_parts(pos, range(1, total))  # a file each
+    part, _ = io.read_snapshot_sharded(tmp_path / "snap_003.0.hdf5", make_mesh(4), npad=1, fields=("pos",))
+    check_shares(part, 4, total, npad=1)
+    np.testing.assert_array_equal(squeeze_particles(part).pos, pos)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_mesh_of_several_axes(snapshot, kind) -> None:
+    make_mesh(4)
+    mesh = jax.make_mesh((2, 2), ("nodes", "gpus"), axis_types=(kind,) * 2, devices=jax.devices()[:4])
+    part, _ = io.read_snapshot_sharded(snapshot, mesh, fields=("pos", "mass"))
+    whole, _ = io.read_snapshot(snapshot, fields=("pos",))
+    np.testing.assert_array_equal(squeeze_particles(jax.device_get(part)).pos, whole.pos)
+    for shard in part.pos.addressable_shards:
+        assert list(mesh.devices.flat)[shard.index[0].start] == shard.device
+    assert part.mass.dtype == np.float32
+
+
+@pytest.fixture
+def rows_read(monkeypatch) -> list[tuple[str, str, int, int]]:
+    """File, dataset, first row and the one behind the last, of everything that is read."""
+    read = []
+    original = h5py.Dataset.read_direct
+
+    def spy(self: h5py.Dataset, dest: np.ndarray, source_sel: Any = None, dest_sel: Any = None) -> None:
+        start, stop, _ = source_sel.indices(self.shape[0])
+        read.append((Path(self.file.filename).name, self.name, start, stop))
+        original(self, dest, source_sel, dest_sel)
+
+    monkeypatch.setattr(h5py.Dataset, "read_direct", spy)
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda *_: pytest.fail("rows are read by read_direct only"))
+    return read
+
+
+@pytest.mark.parametrize("mine", list(itertools.combinations(range(4), 2)))
+def test_a_process_reads_the_rows_of_its_devices_only(write_parts, tmp_path, random, rows_read, monkeypatch, mine):
+    pos = random.random((100, 3), np.float32)
+    cuts = [0, 10, 30, 30, 77, 100]
+    write_parts(pos, cuts[1:-1])
+    mesh = make_mesh(4)
+    # Plays a process that holds two of the four devices.
+    monkeypatch.setattr(distributed, "_is_mine", lambda device: device.id in mine)
+    monkeypatch.setattr(jax, "make_array_from_single_device_arrays", lambda shape, sharding, blocks: blocks)
+    snapshot = io.open_snapshot(tmp_path / "snap_003.0.hdf5")
+    blocks = io.shard_rows(lambda start, stop: snapshot.read("pos", start, stop), snapshot.num, mesh)
+    own = {row for rank in mine for row in range(25 * rank, 25 * (rank + 1))}
+    seen = [cuts[int(name.split(".")[1])] + row for name, _, start, stop in rows_read for row in range(start, stop)]
+    assert sorted(seen) == sorted(own)  # each once
+    for rank, block in zip(mine, blocks, strict=True):
+        np.testing.assert_array_equal(block[0], pos[25 * rank : 25 * (rank + 1)])
+        assert block.devices() == {mesh.devices.flat[rank]}
+
+
+def test_every_row_is_read_once(write_parts, tmp_path, random, rows_read) -> None:
+    write_parts(random.random((50, 3)), (20,), ParticleIDs=np.arange(50, dtype=np.uint32))
+    io.read_snapshot_sharded(tmp_path / "snap_003.0.hdf5", make_mesh(4), fields=("pos", "id"))
+    for dataset in ("/PartType1/Coordinates", "/PartType1/ParticleIDs"):
+        read = sorted((file, start, stop) for file, name, start, stop in rows_read if name == dataset)
+        first, second = "snap_003.0.hdf5", "snap_003.1.hdf5"
+        assert read == [(first, 0, 12), (first, 12, 20), (second, 0, 5), (second, 5, 17), (second, 17, 30)]
+
+
+def test_numbers_of_64_bits(tmp_path, write_gadget, random) -> None:
+    pos, ids = random.random((9, 3)), random.integers(2**63, 2**64, 9, dtype=np.uint64)
+    path = write_gadget(tmp_path / "a.hdf5", pos, columns={"ParticleIDs": ids})
+    mesh = make_mesh(2)
+    with pytest.raises(ValueError, match="64-bit mode only"):
+        io.read_snapshot_sharded(path, mesh, fields=("pos", "id"))
+    part, _ = io.read_snapshot_sharded(path, mesh, fields=("pos", "id"), id_words=True)
+    assert part.pos.dtype == np.float32
+    np.testing.assert_array_equal(io.join_words(squeeze_particles(part).id), ids)
+    with jax.enable_x64(True):
+        part, _ = io.read_snapshot_sharded(path, mesh, fields=("pos", "id"))
+        joined = squeeze_particles(part)
+        np.testing.assert_array_equal(joined.pos, pos)
+        np.testing.assert_array_equal(joined.id, ids)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.uint64])
+def test_words_hold_every_integer(dtype, random) -> None:
+    info = np.iinfo(dtype)
+    ids = np.concatenate(
+        [np.asarray([info.min, info.max, 0, 1], dtype), random.integers(info.min, info.max, 50, dtype)]
+    )
+    words = io.split_words(ids)
+    assert words.dtype == np.uint32
+    np.testing.assert_array_equal(io.join_words(words, dtype), ids)
+
+
+def test_masses_of_each_particle(tmp_path, write_gadget, random) -> None:
+    mass = random.random(10).astype(np.float32)
+    header = {"MassTable": np.zeros(6)}
+    path = write_gadget(tmp_path / "a.hdf5", random.random((10, 3)), columns={"Masses": mass}, header=header)
+    part, _ = io.read_snapshot_sharded(path, make_mesh(3), fields=("mass",), optional=("vel",))
+    np.testing.assert_array_equal(squeeze_particles(part).mass, mass)
+    assert part.vel is None
+
+
+def test_what_cannot_be_read_is_told(snapshot, write_parts, random, tmp_path) -> None:
+    mesh = make_mesh(2)
+    with pytest.raises(io.SnapshotError, match="no file") as error:
+        io.read_snapshot_sharded(tmp_path / "none.hdf5", mesh)
+    assert error.value.told_by == 0
+    with pytest.raises(io.SnapshotError, match="no dataset PartType1/Velocities"):
+        io.read_snapshot_sharded(snapshot, mesh)
+    with pytest.raises(ValueError, match="asked for 2 rows"):
+        io.shard_rows(lambda start, stop: np.zeros(3), 4, mesh)
+    paths = write_parts(random.random((40, 3)), (20,))
+    with h5py.File(paths[1], "a") as file:
+        pos = file["PartType1/Coordinates"][()]
+        del file["PartType1/Coordinates"]
+        file["PartType1/Coordinates"] = pos.astype(np.float32)
+    with pytest.raises(io.SnapshotError, match="write the parts alike"):
+        io.read_snapshot_sharded(paths[0], mesh, fields=("pos",))
+
+
+# Writing
+
+
+def mapped(data: Any, base: Path, ranks: int, **options: Any) -> Callable[[], Any]:
+    """Writes ``data``, whose arrays have a leading axis of ranks, and waits for the end."""
+
+    def write(data: Any) -> Any:
+        return io.distr_write_hdf5(base, data, **options)
+
+    smap = shard_map_constructor(write, in_specs=P(-1), out_specs=P())(make_mesh(ranks), jit=True)
+    return lambda: jax.block_until_ready(smap(data))
+
+
+def make_particles(nums: list[int], rows: int, random: np.random.Generator) -> ParticleData:
+    ranks = len(nums)
+    return ParticleData(
+        pos=random.random((ranks, rows, 3), np.float32),
+        mass=random.random(ranks, np.float32),
+        vel=None,
+        id=random.integers(0, 2**32, (ranks, rows), np.uint32),
+        num=np.asarray(nums, np.int32),
+    )
+
+
+def make_groups(nums: list[int], rows: int, random: np.random.Generator) -> FofCatalogue:
+    shape = (len(nums), rows)
+    return FofCatalogue(
+        ngroups=np.asarray(nums, np.int32),
+        count=random.integers(1, 99, shape).astype(np.int32),
+        offset=random.integers(0, 99, shape).astype(np.int32),
+        com_pos=random.random((*shape, 3), np.float32),
+        com_inertia_radius=random.random(shape, np.float32),
+        max_radius=random.random(shape, np.float32),
+    )
+
+
+def joined(column: np.ndarray, nums: list[int]) -> np.ndarray:
+    return np.concatenate([rows[:num] for rows, num in zip(column, nums, strict=True)])
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("empty", ["none", "first", "all but the last", "all"])
+def test_file_for_all_shows_the_rows_of_all_ranks(tmp_path, random, ranks, empty) -> None:
+    nums = {"none": [5, 9, 1, 6], "first": [0, 9, 1, 6], "all but the last": [0, 0, 0, 3], "all": [0] * 4}[empty]
+    nums = nums[-ranks:]
+    part, groups = make_particles(nums, 9, random), make_groups(nums[::-1], 10, random)
+    mapped({"part": part, "groups": groups}, tmp_path / "out", ranks)()
+    assert files(tmp_path) == sorted(["out.hdf5", *(f"out.{rank}.hdf5" for rank in range(ranks))])
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        for group, data, counts in (("part", part, nums), ("groups", groups, nums[::-1])):
+            for name in data.__dataclass_fields__:
+                value = getattr(data, name)
+                if value is None or name == "num_total":
+                    assert name not in file[group]
+                    continue
+                expected = value if value.ndim == 1 else joined(value, counts)
+                np.testing.assert_array_equal(file[group][name][()], expected)
+                assert file[group][name].dtype == value.dtype
+    for rank in range(ranks):
+        with h5py.File(tmp_path / f"out.{rank}.hdf5") as file:
+            np.testing.assert_array_equal(file["part/pos"][()], part.pos[rank, : nums[rank]])
+            assert file["part/mass"][()] == part.mass[rank]
+
+
+def test_file_for_all_may_be_moved_with_the_others(tmp_path, random, monkeypatch) -> None:
+    part = make_particles([3, 4], 5, random)
+    (tmp_path / "first").mkdir()
+    monkeypatch.chdir(tmp_path)
+    mapped(part, Path("first/out"), 2)()
+    shutil.move("first", "second")
+    with h5py.File("second/out.hdf5") as file:
+        np.testing.assert_array_equal(file["pos"][()], joined(part.pos, [3, 4]))
+        assert file.attrs["num_files"] == 2
+    os.unlink("second/out.1.hdf5")
+    with h5py.File("second/out.hdf5") as file:
+        assert np.isnan(file["pos"][3:]).all()
+        assert (file["id"][3:] == 2**32 - 1).all()
+
+
+def test_attributes_and_explicit_num(tmp_path, random) -> None:
+    data = {"a": {"x": random.random((2, 6, 2)), "y": np.arange(12, dtype=np.int32).reshape(2, 6)}}
+    attrs = {"b": 0.2, "a": {"meaning": "some"}, "a/x": {"unit": "Mpc", "to_cgs": [1.0, 2.0]}}
+    mapped(data, tmp_path / "out", 2, num=4, attrs=attrs)()
+    for name, rows in (("out.0.hdf5", 4), ("out.hdf5", 8)):
+        with h5py.File(tmp_path / name) as file:
+            assert file.attrs["b"] == 0.2
+            assert file["a"].attrs["meaning"] == "some"
+            assert file["a/x"].attrs["unit"] == "Mpc"
+            assert file["a/x"].attrs["to_cgs"].tolist() == [1.0, 2.0]
+            assert file["a/x"].shape == (rows, 2)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_outside_of_any_mesh(tmp_path, random, compiled, x64) -> None:
+    data = (random.random((5, 2)), random.random(5) < 0.5, random.integers(0, 2**63, 5), np.zeros(5) + 1j)
+
+    def write(data: Any) -> Any:
+        return io.distr_write_hdf5(tmp_path / "out", data, num=3)
+
+    assert (jax.jit(write) if compiled else write)(data) == 0
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        for place, column in enumerate(data):
+            np.testing.assert_array_equal(file[str(place)][()], column[:3])
+    assert files(tmp_path) == ["out.0.hdf5", "out.hdf5"]
+
+
+def test_an_array_alone_and_files_that_are_there(tmp_path) -> None:
+    for length in (5, 3):
+        io.distr_write_hdf5(tmp_path / "out", jnp.arange(length)).block_until_ready()
+        with h5py.File(tmp_path / "out.hdf5") as file:
+            assert file["data"][()].tolist() == list(range(length))
+    assert files(tmp_path) == ["out.0.hdf5", "out.hdf5"]
+
+
+def test_as_many_devices_as_cores_and_many_rows(tmp_path, random) -> None:
+    # JAX's own callbacks wait for ever here: for a thread to copy more than 100 kB, while all are in callbacks.
+    part = make_particles([200_000] * 4, 200_000, random)
+    mapped(part, tmp_path / "out", 4)()
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        np.testing.assert_array_equal(file["pos"][()], part.pos.reshape(-1, 3))
+
+
+def test_callbacks_of_other_platforms(tmp_path, random, monkeypatch) -> None:
+    # What runs where XLA hands out no buffers of the host; CPUs can do it too, with few rows.
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, default, **_: default(*args))
+    part = make_particles([3, 4], 5, random)
+    mapped(part, tmp_path / "out", 2)()
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        np.testing.assert_array_equal(file["pos"][()], joined(part.pos, [3, 4]))
+    with pytest.raises(Exception, match="rank 1 finds no folder"):
+        mapped(part, tmp_path / "missing" / "out", 2)()
+
+
+def test_long_names(tmp_path, random) -> None:
+    part = make_particles([3, 4], 5, random)
+    mapped(part, tmp_path / ("long" * 40), 2)()
+    with h5py.File(tmp_path / f"{'long' * 40}.hdf5") as file:
+        np.testing.assert_array_equal(file["pos"][()], joined(part.pos, [3, 4]))
+
+
+def test_what_was_read_is_what_is_written(snapshot, tmp_path) -> None:
+    with jax.enable_x64(True):
+        part, header = io.read_snapshot_sharded(snapshot, make_mesh(4), fields=("pos", "id"), npad=3)
+        mapped(part, tmp_path / "out", 4, attrs={"Header": header.boxsize})()
+    with h5py.File(snapshot) as whole, h5py.File(tmp_path / "out.hdf5") as file:
+        np.testing.assert_array_equal(file["pos"][()], whole["PartType1/Coordinates"][()])
+        np.testing.assert_array_equal(file["id"][()], whole["PartType1/ParticleIDs"][()])
+
+
+# Data that cannot be written
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "told"),
+    [
+        ({}, {}, "nothing to write"),
+        ({"a": np.zeros((4, 3)), "b": np.zeros(5)}, {}, "b has 5 rows, but a beside it has 4"),
+        ({"a": jnp.zeros(4, jnp.bfloat16)}, {}, "a is bfloat16"),
+        ({"a": {"b": np.zeros(4)}, "a/b": np.zeros(4)}, {}, "two arrays of one name"),
+        (np.zeros(3), {"attrs": {"x": {"unit": "1"}}}, "entries for 'x'"),
+    ],
+)
+def test_data_that_cannot_be_written(tmp_path, data, options, told) -> None:
+    with pytest.raises((TypeError, ValueError), match=told):
+        io.distr_write_hdf5(tmp_path / "out", data, **options)
+    assert files(tmp_path) == []
+
+
+def test_attributes_must_be_known(tmp_path) -> None:
+    with pytest.raises(TypeError, match="attribute x is traced"):
+        jax.jit(lambda x: io.distr_write_hdf5(tmp_path / "out", x, attrs={"x": x}))(jnp.zeros(3))
+
+
+# Ranks that fail
+
+
+@pytest.fixture
+def failing(monkeypatch) -> Iterator[dict[str, Any]]:
+    """What to do instead of a step, by the name of the function that does it; it gets the name of the file."""
+    instead: dict[str, Any] = {}
+
+    def patch(module: Any, name: str, place: int) -> None:
+        original = getattr(module, name)
+
+        def replaced(*args: Any, **kwargs: Any) -> Any:
+            if name in instead:
+                instead[name](Path(args[place]).name)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, replaced)
+
+    patch(distributed, "check_output", 0)
+    patch(distributed, "create_empty", 1)
+    patch(distributed, "fill_hdf5", 0)
+    patch(distributed, "rename", 1)
+    return instead
+
+
+def only(part_of_name: str, error: Exception) -> Callable[[str], None]:
+    def fail(name: str) -> None:
+        if part_of_name in name:
+            raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("step", "name", "error", "told"),
+    [
+        ("check_output", ".2.hdf5", io.OutputError("The folder is missing.", 2), "rank 2 finds no folder"),
+        ("create_empty", ".1.hdf5", io.OutputError("No.", 13), "rank 1 may not write"),
+        ("create_empty", ".0.hdf5", OSError(30, "Read-only file system"), "rank 0 may not write"),
+        ("fill_hdf5", ".3.hdf5", OSError(28, "No space left on device"), "rank 3 has no space left"),
+        ("fill_hdf5", "out.hdf5", OSError(122, "Quota exceeded"), "rank 0 has no space left"),
+        ("fill_hdf5", ".3.hdf5", ZeroDivisionError("a bug"), "rank 3 could not write"),
+        ("fill_hdf5", ".hdf5", MemoryError(), "rank 3 could not write"),  # all of them
+    ],
+)
+@pytest.mark.parametrize("before", [False, True])
+def test_a_rank_that_cannot_write(tmp_path, random, failing, caplog, step, name, error, told, before) -> None:
+    caplog.set_level(logging.ERROR, "jztree")
+    (tmp_path / "unrelated").touch()
+    write = mapped(make_particles([3, 4, 0, 5], 5, random), tmp_path / "out", 4)
+    if before:
+        write()
+    there = {path: (tmp_path / path).stat().st_mtime_ns for path in files(tmp_path)}
+    failing[step] = only(name, error)
+    for _ in range(2):
+        with pytest.raises(Exception, match=f"jztree: {told}"):
+            write()
+        assert {path: (tmp_path / path).stat().st_mtime_ns for path in files(tmp_path)} == there
+    assert str(error) in caplog.text
+    failing.clear()
+    write()
+    assert len(files(tmp_path)) == 6
+
+
+@pytest.mark.parametrize("name", [".1.hdf5", "out.hdf5"])
+def test_a_file_that_cannot_be_put_in_place(tmp_path, random, failing, name) -> None:
+    write = mapped(make_particles([3, 4], 5, random), tmp_path / "out", 2)
+    failing["rename"] = only(name, PermissionError(13, "Permission denied"))
+    with pytest.raises(Exception, match=r"jztree: rank \d may not write"):
+        write()
+    assert not any(file.endswith(".part") for file in files(tmp_path))
+    assert "out.hdf5" not in files(tmp_path)
+    if name == ".1.hdf5":
+        assert files(tmp_path) == []
+
+
+def test_a_name_that_is_taken_by_a_folder_on_one_rank(tmp_path, random) -> None:
+    (tmp_path / "out.1.hdf5").mkdir()
+    with pytest.raises(Exception, match="jztree: rank 1 could not write"):
+        mapped(make_particles([3, 4, 5], 5, random), tmp_path / "out", 3)()
+    assert files(tmp_path) == ["out.1.hdf5"]
+
+
+def test_a_folder_that_is_missing(tmp_path, random) -> None:
+    with pytest.raises(Exception, match=r"finds no folder for .*missing"):
+        mapped(make_particles([3, 4], 5, random), tmp_path / "missing" / "out", 2)()
+    assert files(tmp_path) == []
+
+
+def test_num_beyond_the_rows(tmp_path, random) -> None:
+    with pytest.raises(Exception, match="rank 1 could not write"):
+        mapped(make_particles([3, 6], 5, random), tmp_path / "out", 2)()
+    assert files(tmp_path) == []
+
+
+def test_errors_are_raised_though_nobody_uses_the_result(tmp_path, failing) -> None:
+    def write(x: jax.Array) -> None:
+        io.distr_write_hdf5(tmp_path / "out", x)
+
+    smap = shard_map_constructor(write, in_specs=P(-1), out_specs=None)(make_mesh(4), jit=True)
+
+    def run() -> None:
+        smap(jnp.zeros((4, 5)))
+        jax.effects_barrier()
+
+    failing["fill_hdf5"] = only(".1.hdf5", OSError(28, "No space left on device"))
+    with pytest.raises(Exception, match="rank 1 has no space left"):
+        run()
+    failing.clear()
+    run()
+
+
+# Rows on the first process
+
+
+def test_rows_come_together(random) -> None:
+    mesh = make_mesh(3)
+    part = expand_particles(ParticleData(pos=random.random((10, 3)).astype(np.float32), id=np.arange(10)), 3, npad=2)
+    for column, expected in ((part.pos, squeeze_particles(part).pos), (part.id, np.arange(10))):
+        placed = jax.device_put(column, distributed._by_rank(mesh))
+        num = jax.device_put(part.num, distributed._by_rank(mesh))
+        np.testing.assert_array_equal(io.rows_on_first_process(placed, num, mesh), expected)
+
+
+def test_blocks_are_sent_bit_for_bit(random) -> None:
+    mesh = make_mesh(4)
+    for array in (
+        np.asarray([[-0.0, np.nan], [np.inf, 1e-45], [0, 1], [2, 3]], np.float32),
+        random.integers(-(2**31), 2**31, (4, 5)).astype(np.int32),
+        random.random((4, 3)) < 0.5,
+    ):
+        placed = jax.device_put(array, distributed._by_rank(mesh))
+        for rank in range(4):
+            block = io_processes._block(placed, rank, io_processes._flat(mesh))
+            np.testing.assert_array_equal(block.view(np.uint8), array[rank].view(np.uint8))
+
+
+# Several processes
+
+
+SCRIPT = """
+from pathlib import Path
+import h5py, jax, jax.numpy as jnp, numpy as np
+from jax.sharding import PartitionSpec as P
+from jztree.comm import initialize
+initialize()
+from jztree.jax_ext import shard_map_constructor
+from jztree_utils import io
+from jztree_utils.io import distributed, snapshot
+folder = Path.cwd()
+me = jax.process_index()
+mesh = jax.make_mesh((4,), ("ranks",), axis_types=(jax.sharding.AxisType.Auto,))
+
+read = []
+original = h5py.Dataset.read_direct
+def spy(self, dest, source_sel=None, dest_sel=None):
+    read.append((Path(self.file.filename).name, self.name, source_sel.start, source_sel.stop))
+    original(self, dest, source_sel, dest_sel)
+h5py.Dataset.read_direct = spy
+part, header = io.read_snapshot_sharded(folder / "snap_003.0.hdf5", mesh, fields=("pos", "id"), id_words=True)
+expected = [("snap_003.0.hdf5", 0, 25), ("snap_003.0.hdf5", 25, 30), ("snap_003.1.hdf5", 0, 20)] if me == 0 else [
+    ("snap_003.1.hdf5", 20, 45), ("snap_003.1.hdf5", 45, 70)]
+for name in ("Coordinates", "ParticleIDs"):
+    assert [(f, a, b) for f, n, a, b in read if n.endswith(name)] == expected, read
+
+pos = io.rows_on_first_process(part.pos, part.num, mesh)
+ids = io.rows_on_first_process(part.id, part.num, mesh)
+whole, _ = io.read_snapshot(folder / "snap_003.0.hdf5", fields=("pos", "id"))
+assert (pos is None) == (me == 1)
+if me == 0:
+    np.testing.assert_array_equal(pos, whole.pos)
+    np.testing.assert_array_equal(io.join_words(ids), whole.id)
+
+def write(part, name):
+    return io.distr_write_hdf5(folder / name, part)
+smap = shard_map_constructor(write, in_specs=(P(-1), None), out_specs=P(), static_argnames="name")(mesh, jit=True)
+jax.block_until_ready(smap(part, "out"))
+with h5py.File(folder / "out.hdf5") as file:
+    np.testing.assert_array_equal(file["pos"][()], whole.pos)
+
+def told(function):
+    try:
+        function()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return None
+
+def fail(*args):
+    raise io.SnapshotError("Only here.")
+open_snapshot = distributed.open_snapshot
+if me == 1:
+    distributed.open_snapshot = fail
+kind, text = told(lambda: io.read_snapshot_sharded(folder / "snap_003.0.hdf5", mesh, fields=("pos",)))
+assert (kind, text) == ("SnapshotError", "Only here."), (kind, text)
+
+if me == 1:
+    def no_space(path):
+        raise OSError(28, "No space left on device")
+    distributed.fill_hdf5 = no_space
+kind, text = told(lambda: jax.block_until_ready(smap(part, "bad")))
+assert "jztree: rank 3 has no space left" in text, text
+print("done", me)
+"""
+
+
+def test_two_processes(write_parts, tmp_path, random) -> None:
+    pos = random.random((100, 3), np.float32)
+    write_parts(pos, (30,), ParticleIDs=random.integers(0, 2**64, 100, np.uint64))
+    for process, done in enumerate(run_processes(SCRIPT, timeout=120, cwd=tmp_path)):
+        assert done.returncode == 0, done.output[-3000:]
+        assert f"done {process}" in done.output
+    written = ["out.0.hdf5", "out.1.hdf5", "out.2.hdf5", "out.3.hdf5", "out.hdf5"]
+    assert files(tmp_path) == [*written, "snap_003.0.hdf5", "snap_003.1.hdf5"]
