@@ -62,14 +62,13 @@ def room(option: str, given: int | None, default: int, most: int) -> Room:
     option: its name in errors. given: the size that the user asked for, which is then kept; or None. default: the size
     to begin with. most: the size that is always enough; it also tells buffers of one name apart.
     """
-    if given is not None:
-        return Room(min(given, most), f"{option}:given")
-    key = f"{option}:{most}"
-    rows = min(default, most)
+    key = f"{option}:{most if given is None else 'given'}"
     if _scopes:
         _scopes[-1].asked.add(key)
-        rows = max(rows, min(_scopes[-1].rooms.get(key, 0), most))
-    return Room(rows, key)
+    if given is not None:
+        return Room(min(given, most), key)
+    known = _scopes[-1].rooms.get(key, 0) if _scopes else 0
+    return Room(min(max(default, known), most), key)
 
 
 def learnt() -> Hashable:

@@ -196,19 +196,21 @@ class Route:
         return starts_of(self.received)
 
 
-def check_room(num: Any, matrix: jax.Array, room: Room, what: str, advice: str) -> jax.Array:
-    """``num``, or a capacity error on every rank if what arrives at some rank does not fit ``room``.
+def check_room(num: Any, needs: jax.Array, room: Room, what: str, advice: str) -> jax.Array:
+    """``num``, or a capacity error on every rank if what some rank needs does not fit ``room``.
 
-    matrix: ``(r, r)`` int32, rows from each rank to each. what, advice: see `exchange`.
+    needs: ``(r,)`` int32, the rows that each rank needs, known to all. what, advice: see `exchange`.
     """
-    # In float32, because the sum of what all ranks send may exceed 32 bits; rounding up to 1e-6 of the need is
-    # harmless.
-    arriving = jnp.sum(matrix.astype(jnp.float32), axis=0)
-    exact = jnp.sum(matrix, axis=0)
-    need = jnp.where(arriving < 2e9, exact, 2_000_000_000)
-    worst = jnp.argmax(need)
+    worst = jnp.argmax(needs)
     sentence = f"rank {{2}} needs room for {{0}} rows of {what}, and has room for {{1}}; {advice} {room.mark()}"
-    return kernels.check(num, need[worst] > room.rows, [need[worst], room.rows, worst], sentence)
+    return kernels.check(num, needs[worst] > room.rows, [needs[worst], room.rows, worst], sentence)
+
+
+def arriving(matrix: jax.Array) -> jax.Array:
+    """How many rows arrive at each rank, ``(r,)`` int32. matrix: ``(r, r)``, rows from each rank to each."""
+    # What all ranks send to one may exceed 32 bits; it then fits nowhere, whatever the number.
+    many = jnp.sum(matrix.astype(jnp.float32), axis=0) > 2e9
+    return jnp.where(many, 2_000_000_000, jnp.sum(matrix, axis=0, dtype=jnp.int32))
 
 
 def exchange(
@@ -251,10 +253,10 @@ def exchange(
     leaves, structure = jax.tree.flatten(rows)
     leaves = [vary(leaf) for leaf in leaves]
     matrix = all_gather(dest_counts) if dest_counts.ndim == 1 else dest_counts
-    arriving = jnp.sum(matrix[:, rank])
-    num = check_room(arriving, matrix, room, what, advice)
+    needs = arriving(matrix)
+    num = check_room(needs[rank], needs, room, what, advice)
     # All that follows depends on the check, so that no rank is in a collective when it fails.
-    matrix = matrix + (num - arriving)
+    matrix = matrix + (num - needs[rank])
     route = Route(order, matrix[rank], matrix[:, rank], leaves[0].shape[0])
     stats.record(f"rows.{name}", jnp.sum(route.sent) - route.sent[rank])
     fills = [0] * len(leaves) if fill is None else jax.tree.leaves(fill)

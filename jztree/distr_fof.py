@@ -86,7 +86,7 @@ def _solve(local: jax.Array, around: Surroundings, n: int, cfg: FofConfig) -> ja
     edges, num = kernels.group_edges(local, around.more(local[:n]), around.matrix[:, rank], rank, place.rows)
     needs = comm.all_gather(num)
     what, advice = "links between its groups and others'", "set edge_rows in the configuration to that or more."
-    num = comm.check_room(num, jnp.diag(needs), place, what, advice)
+    num = comm.check_room(num, needs, place, what, advice)
     own = jnp.stack([jnp.full(n, rank, jnp.int32), jnp.arange(n, dtype=jnp.int32)], axis=-1)
     parent, edges, rounds, steps = _union(own, edges, num, jnp.max(needs) > 0, rank)
     stats.record("rounds.union_find", jnp.where(rank == 0, rounds, 0))

@@ -221,7 +221,8 @@ class _Search:
         """What a word asks for, in z-order."""
         if word == "globalidx":
             return jnp.where(idx < 0, -1, self.offsets[jnp.maximum(numbers.rank, 0)] + numbers.idx)
-        present = jax.tree.map(lambda leaf: without_derivative(leaf) if is_real(leaf) else leaf, present)
+        made_from = [leaf for leaf in jax.tree.leaves((self.part, self.part_query)) if is_real(leaf)]
+        present = jax.tree.map(lambda leaf: without_derivative(leaf, made_from) if is_real(leaf) else leaf, present)
         if word == "reduce":
             assert self.ask.reduce_func is not None
             reduced = self.ask.reduce_func(part=present, rnn=rad, inn=idx, origin=origin, query=self.queries.part)

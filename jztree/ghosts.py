@@ -96,7 +96,8 @@ def surroundings(
     matrix = comm.all_gather(counts)
     what, advice = "its own particles and ghosts", f"set ghost_rows in the configuration to that minus {n}, or more."
     # What a rank sends must fit its list of rows to send.
-    checked = comm.check_room(num, matrix.T, place, what, advice)
+    needs = jnp.maximum(comm.arriving(matrix), comm.arriving(matrix.T))
+    checked = comm.check_room(num, needs, place, what, advice)
     brought, total, _ = comm.exchange(
         rows,
         matrix + (checked - num),

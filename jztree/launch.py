@@ -10,6 +10,7 @@ distributed runtime with that. JAX detects some of it alone; what is different h
 * gRPC, which JAX uses to coordinate, is kept from sending what goes to process 0 through a web proxy.
 * An error on one process ends all within seconds. Left alone, a process that raises waits at exit for its peers, and
   these wait for it in a collective. SIGTERM ends a process, where JAX's preemption service would swallow it.
+* An error in a host callback on one device ends all too, if other devices wait for that one (`watch_callbacks`).
 
 This module imports no other of jztree, and importing it starts nothing.
 """
@@ -18,6 +19,7 @@ import atexit
 import contextlib
 import dataclasses
 import importlib
+import logging
 import os
 import re
 import socket
@@ -50,6 +52,18 @@ _TELL_SECONDS = 3.0
 # For how long a process may be at work after a peer has finished.
 _FINISH_SECONDS = 3600
 _FAILURE_KEY = "jztree/launch/failure"
+# What JAX takes for the heartbeat timeout if the user starts its runtime and does not say.
+_JAX_HEARTBEAT_SECONDS = 100
+# Between the end of that timeout and the word of it.
+_HEARTBEAT_MARGIN_SECONDS = 10
+# What collectives say when a peer is gone; which one it was, they know only by the number of a port, or not at all.
+_LOST_PEER = re.compile(r"(gloo|nccl).*(closed|peer|pipe|remote|reset)", re.IGNORECASE | re.DOTALL)
+
+# Where JAX reports that a host callback has raised, and how.
+_CALLBACK_LOGGERS = ("jax._src.callback", "jax._src.debugging")
+_CALLBACK_FAILED = re.compile(r"jax\.\w+(\.\w+)? failed")
+# Time for a program to be told of that by JAX, before it counts as stuck.
+_STUCK_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -135,15 +149,17 @@ def initialize(
     Raises ValueError if numbers are missing or contradict each other, or if the coordinator cannot be known;
     RuntimeError if its port is taken, its name unknown to this host, or if JAX has started its devices already.
     """
+    heartbeat = _JAX_HEARTBEAT_SECONDS
     if not jax.distributed.is_initialized():
+        heartbeat = heartbeat_timeout_seconds
         given = Place("arguments", num_processes, process_id, **_split_address(coordinator_address))
         place = _complete(_merge(given, detect(os.environ)), os.environ)
         if place is None:
             return False
-        _start(place, local_device_ids, heartbeat_timeout_seconds, initialization_timeout_seconds)
+        _start(place, local_device_ids, heartbeat, initialization_timeout_seconds)
     state = _jax_state()
     if state.num_processes > 1:
-        _end_together(state)
+        _end_together(state, heartbeat)
     return bool(state.num_processes > 1)
 
 
@@ -506,8 +522,8 @@ class _Watch:
     key. A process that is killed writes nothing; JAX ends its peers when its heartbeats stop.
     """
 
-    def __init__(self, state: Any) -> None:
-        self.state = state
+    def __init__(self, state: Any, heartbeat: int) -> None:
+        self.state, self.heartbeat = state, heartbeat
         self.client = state.client
         self.process_id = int(state.process_id)
         self.num_processes = int(state.num_processes)
@@ -532,12 +548,26 @@ class _Watch:
     def excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if os.getpid() != self.pid:  # a fork
             return self.plain_excepthook(kind, error, trace)
-        # First of all: from now on this process ends by itself.
-        self.ending.set()
         lines = traceback.format_exception(kind, error, trace)
-        summary = "".join(traceback.format_exception_only(error)).strip()
+        summary = _summary_of(error)
+        if _LOST_PEER.search(summary):
+            self.wait_for_the_cause(summary)
+        # From now on this process ends by itself.
+        self.ending.set()
         report = f"jztree: {self.name} ends with this error, and with it all others:\n{''.join(lines)}"
         self.end(report, summary, 130 if issubclass(kind, KeyboardInterrupt) else 1)
+
+    def wait_for_the_cause(self, summary: str) -> None:
+        """Let this process be ended by what ended a peer: by the peer's own message, which `listen` gets, or by JAX,
+        which names the peer when its heartbeats stop. Returns if neither comes.
+        """
+        time.sleep(2 * _GRACE_SECONDS)  # a peer that can say what it was has said so before it left
+        _print_at_once(
+            f"jztree: {self.name} has lost the connection to another process; which one will be known when that "
+            f"process has missed its heartbeats for {self.heartbeat} s. What was seen here: {summary}"
+        )
+        with contextlib.suppress(KeyboardInterrupt):
+            time.sleep(self.heartbeat + _HEARTBEAT_MARGIN_SECONDS)
 
     def exit(self, code: Any = None, /) -> NoReturn:
         """``sys.exit``, whose argument is told nowhere else."""
@@ -612,12 +642,64 @@ class _Watch:
 _watch: _Watch | None = None
 
 
-def _end_together(state: Any) -> None:
+def _end_together(state: Any, heartbeat: int) -> None:
     """Start the watch, once. Not in an interactive Python, which should outlive an error."""
     global _watch  # noqa: PLW0603
     if _watch is None and not hasattr(sys, "ps1"):
-        _watch = _Watch(state)
+        _watch = _Watch(state, heartbeat)
         _watch.start()
+        watch_callbacks()
+
+
+# Host callbacks
+
+
+def watch_callbacks() -> None:
+    """End this process and its peers when a host callback raises and other devices wait for the one that it was on.
+
+    A device whose callback raises (`jax.debug.callback`, `jax.pure_callback`, `jax.experimental.io_callback`) leaves
+    the computation. If the others are in a collective, Python does not get the error, because it waits for all
+    devices: XLA aborts a process that is alone after 60 s on CPUs, and several processes wait for ever. Where nobody
+    waits, the error comes out of JAX as always, and nothing is done here. May be called again.
+    """
+    for name in _CALLBACK_LOGGERS:
+        # A filter sees the report without changing where it is printed, which a handler would.
+        logging.getLogger(name).addFilter(_note_failed_callback)
+
+
+def _note_failed_callback(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    if error is not None and _CALLBACK_FAILED.fullmatch(record.getMessage()):
+        threading.Thread(target=_end_if_stuck, args=(error,), name="jztree callbacks", daemon=True).start()
+    return True
+
+
+def _end_if_stuck(error: BaseException) -> None:
+    """End because of the ``error`` of a callback if what was being computed then is not finished after a while."""
+    time.sleep(_GRACE_SECONDS)  # until JAX has made the arrays that the computation will fill
+    pending = [array for array in jax.live_arrays() if _is_pending(array)]
+    time.sleep(_STUCK_SECONDS - _GRACE_SECONDS)
+    if not any(_is_pending(array) for array in pending):
+        return
+    summary, text = _summary_of(error), "".join(traceback.format_exception(error))
+    report = f"a host callback raised this error, and devices wait for the one that it was on:\n{text}"
+    if hasattr(sys, "ps1"):
+        _print_at_once(f"jztree: {report}")
+    elif _watch is not None:
+        _watch.end(f"jztree: {_watch.name} ends, and with it all others: {report}", summary, 1)
+    else:
+        _print_at_once(f"jztree: this process ends: {report}")
+        os._exit(1)
+
+
+def _is_pending(array: jax.Array) -> bool:
+    with contextlib.suppress(RuntimeError):  # it may be deleted at any time
+        return not array.is_deleted() and not array.is_ready()  # type: ignore[attr-defined]
+    return False
+
+
+def _summary_of(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()
 
 
 def _print_at_once(text: str) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from . import capacity, stats
+from . import capacity, launch, stats
 from .config import copy_config, is_config
 
 
@@ -108,6 +108,8 @@ class _Mapped:
         def run(static: _Static, dynamic: dict[str, Any]) -> Any:
             return self._run(static, dynamic)
 
+        if mesh.size > 1:
+            launch.watch_callbacks()
         run.__name__ = run.__qualname__ = self.name
         self.compiled = jax.jit(run, static_argnums=0)
 

@@ -79,8 +79,9 @@ def _radii_over_ranks_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -
 
 
 @jax.custom_jvp
-def without_derivative(value: jax.Array) -> jax.Array:
-    """``value``; an error where it is differentiated."""
+def without_derivative(value: jax.Array, sources: Any) -> jax.Array:
+    """``value``; an error where it is differentiated by ``sources``, a pytree of what it was made from."""
+    del sources
     return value
 
 

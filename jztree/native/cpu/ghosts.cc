@@ -112,6 +112,8 @@ struct OpenSearch {
     for (int64_t s = 0; s < sources.count; ++s) {
       if (source_counts[s] == 0) continue;
       double reach = space.reach(own.lower + i * D, own.upper + i * D, sources.lower + s * D, sources.upper + s * D);
+      // Radii are found in the precision of T, in which more sources may be at the same distance.
+      reach *= 1 + 32 * static_cast<double>(std::numeric_limits<T>::epsilon());
       if (reach < known) near.emplace_back(reach, source_counts[s]);
     }
     std::sort(near.begin(), near.end());
