@@ -97,10 +97,11 @@ def surroundings(
     what, advice = "its own particles and ghosts", f"set ghost_rows in the configuration to that minus {n}, or more."
     # What a rank sends must fit its list of rows to send.
     needs = jnp.maximum(comm.arriving(matrix), comm.arriving(matrix.T))
-    checked = comm.check_room(num, needs, place, what, advice)
+    # From here on all depends on the check.
+    matrix = matrix + (comm.check_room(num, needs, place, what, advice) - num)
     brought, total, _ = comm.exchange(
         rows,
-        matrix + (checked - num),
+        matrix,
         place,
         order=order,
         what=what,

@@ -584,6 +584,12 @@ class _Watch:
         if self.exit_code not in (None, 0):
             code = self.exit_code if isinstance(self.exit_code, int) else 1
             self.end("", f"sys.exit({self.exit_code!r}) was called", code)
+        try:
+            jax.effects_barrier()
+        except Exception:
+            # JAX's own exit would stumble over this, and leave a connection open that aborts the process.
+            traceback.print_exc()
+            forget_failed_callbacks()
         with contextlib.suppress(Exception):
             self.client.wait_at_barrier("jztree/launch/finished", _FINISH_SECONDS * 1000)
             # A thread that is still inside gRPC would crash when Python ends; this wakes it.
@@ -665,6 +671,17 @@ def watch_callbacks() -> None:
     for name in _CALLBACK_LOGGERS:
         # A filter sees the report without changing where it is printed, which a handler would.
         logging.getLogger(name).addFilter(_note_failed_callback)
+
+
+def forget_failed_callbacks() -> None:
+    """Let JAX forget the error of a run with host callbacks, once it has been reported.
+
+    JAX keeps it, and raises it again whenever something waits for callbacks, `jax.effects_barrier` and the end of the
+    process among it. There is no public way to this.
+    """
+    from jax._src import dispatch  # noqa: PLC0415
+
+    dispatch.runtime_tokens.clear()
 
 
 def _note_failed_callback(record: logging.LogRecord) -> bool:

@@ -8,6 +8,7 @@ Specs are those of `jax.shard_map`, and two more: ``P(-1)`` means all axes of th
 marks an argument that is static, that is, compiled in.
 """
 
+import contextlib
 import functools
 import inspect
 import math
@@ -128,8 +129,15 @@ class _Mapped:
     def _finished(self, result: tuple[Any, jax.Array]) -> Any:
         """Wait for the results if the function has buffers that may turn out too small, to learn whether they did."""
         out, done = result
-        if self.asked:
+        if not self.asked:
+            return out
+        try:
             jax.block_until_ready(done)
+        except Exception:
+            launch.forget_failed_callbacks()  # or calls after this one would fail for the same reason
+            raise
+        # This run went well; an error would be that of another function.
+        with contextlib.suppress(Exception):
             jax.effects_barrier()
         return out
 

@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
+import pytest
 
 from jztree.data import ParticleData
 
-DEVICE_COUNTS = [1, 2, 3, 4, 7, 8]
+# Every count compiles anew, so only some are in the suite that runs on each change.
+DEVICE_COUNTS = [pytest.param(ndev, marks=() if ndev in (2, 4, 7) else pytest.mark.slow) for ndev in (1, 2, 3, 4, 7, 8)]
 ROWS = 1200  # of every device in every set, so that a function compiles once for all sets
 
 

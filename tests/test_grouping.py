@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+from devices import DEVICE_COUNTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
@@ -20,8 +21,6 @@ from jztree.config import CatalogueConfig, FofConfig
 from jztree.fof import fof_and_catalogue
 from jztree.jax_ext import exact, shard_map_constructor
 from jztree.tree import zsort
-
-RANKS = [1, 2, 3, 4, 7, 8]
 
 
 def _group(part: Any, irank: Any, igroup: Any, box: Any, npart_min: int) -> Any:
@@ -175,7 +174,7 @@ def friends(
 
 
 @pytest.mark.parametrize("npart_min", [1, 2, 20])
-@pytest.mark.parametrize("ndev", RANKS)
+@pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_clumps_across_a_periodic_box(ndev: int, npart_min: int) -> None:
     partz, label, expected = friends(moving_particles(600, 3, np.float32), 0.01, 1.0, npart_min)
     joined = assert_as_on_one_device(partz, label, parts_of(600, ndev), npart_min, 1.0, 600, expected)
@@ -211,14 +210,14 @@ def test_a_group_that_fills_the_periodic_box(ndev: int) -> None:
 # Groups made up
 
 
-@pytest.mark.parametrize("ndev", RANKS)
+@pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_everything_is_one_group(ndev: int) -> None:
     nums = parts_of(210, ndev)
     joined = assert_as_on_one_device(some_particles(210), np.zeros(210, int), nums, 20)
     assert joined.count.tolist() == [210]
 
 
-@pytest.mark.parametrize("ndev", RANKS)
+@pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_a_giant_group_and_small_ones_between(ndev: int) -> None:
     """Every other particle belongs to the giant, the others to groups of one to five."""
     label = np.arange(420)

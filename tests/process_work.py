@@ -1,0 +1,124 @@
+"""What the processes of test_processes_library.py do. Not a test: each process runs it on all devices, and compares what
+its own devices hold with what one device makes of all particles.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import oracles
+
+import jztree
+from jztree import data, fof, knn, launch
+
+RANKS, NPAD, BOX = 4, 40, 1.0
+
+
+def start(heartbeat: int = 100, shape: tuple[int, ...] = (RANKS,)) -> jax.sharding.Mesh:
+    """Join the processes; the mesh of all their devices."""
+    launch.initialize(heartbeat_timeout_seconds=heartbeat)
+    return jax.make_mesh(shape, ("nodes", "gpus")[-len(shape) :])
+
+
+def particles(n: int = 1201, seed: int = 1) -> data.ParticleData:
+    random = np.random.default_rng(seed)
+    return data.ParticleData(
+        pos=oracles.clustered(n, 3, seed=seed),
+        mass=random.lognormal(size=n).astype(np.float32),
+        vel=(100 + 30 * random.standard_normal((n, 3))).astype(np.float32),
+        id=random.permutation(n).astype(np.int32),
+    )
+
+
+def dealt(part: Any) -> Any:
+    """``part`` dealt out to the ranks, as NumPy arrays, of which JAX hands each device its own block."""
+    return jax.tree.map(np.asarray, data.expand_particles(part, RANKS, NPAD))
+
+
+def near(n: int = 300, seed: int = 3) -> Any:
+    """Particles of which every rank needs most of the others'."""
+    return dealt(data.Pos(pos=oracles.uniform(n, 3, seed=seed)))
+
+
+def own_ranks(tree: Any) -> Iterator[tuple[int, Any]]:
+    """The blocks of the ranks of this process, without the axis over ranks."""
+    leaves, structure = jax.tree.flatten(tree)
+    blocks = [{shard.index[0].start: np.asarray(shard.data)[0] for shard in leaf.addressable_shards} for leaf in leaves]
+    for rank in sorted(blocks[0]):
+        yield rank, jax.tree.unflatten(structure, [of_leaf[rank] for of_leaf in blocks])
+
+
+def share(n: int, rank: int) -> slice:
+    """The rows of a rank that gets an equal share, the first ones one more if it does not divide."""
+    rows = [n // RANKS + (r < n % RANKS) for r in range(RANKS)]
+    return slice(sum(rows[:rank]), sum(rows[: rank + 1]))
+
+
+def check_neighbours(mesh: jax.sharding.Mesh, **options: Any) -> None:
+    """Radii bit for bit, and rows of neighbours."""
+    part = particles()
+    queries = options.get("part_query")
+    expected = [np.asarray(x) for x in knn.knn.jit(part, k=6, boxsize=BOX, **options)]
+    options |= {} if queries is None else {"part_query": dealt(queries)}
+    asking = dealt(part) if queries is None else options["part_query"]
+    ends = np.concatenate([[0], np.cumsum(asking.num)])
+    for rank, answer in own_ranks(knn.knn.smap(mesh, jit=True)(dealt(part), k=6, boxsize=BOX, **options)):
+        for found, wanted in zip(answer, expected, strict=True):
+            np.testing.assert_array_equal(found[: asking.num[rank]], wanted[ends[rank] : ends[rank + 1]])
+
+
+def check_labels(mesh: jax.sharding.Mesh, part: Any, rlink: float, boxsize: float = BOX) -> None:
+    """Particles and linear labels, exactly."""
+    partz, labels = fof.fof_labels.jit(part, rlink, boxsize)
+    out = fof.distr_fof_labels.smap(mesh, jit=True)(dealt(part), rlink, boxsize, linearize_labels=True)
+    for rank, (own, label) in own_ranks(out):
+        rows = share(part.pos.shape[0], rank)
+        assert own.num == rows.stop - rows.start
+        np.testing.assert_array_equal(own.pos[: own.num], partz.pos[rows])
+        np.testing.assert_array_equal(label.igroup[: own.num], labels[rows])
+
+
+def check_catalogue(mesh: jax.sharding.Mesh, rlink: float = 0.02) -> None:
+    """Particles in group order and counts exactly, sums to 1e-6."""
+    part = particles()
+    grouped, cata = jax.tree.map(np.asarray, fof.fof_and_catalogue.jit(part, rlink, BOX))
+    cata = data.squeeze_catalogue(cata)
+    assert cata.ngroups > RANKS
+    for rank, (own, mine) in own_ranks(fof.fof_and_catalogue.smap(mesh, jit=True)(dealt(part), rlink, BOX)):
+        rows = share(len(grouped.pos), rank)
+        for name in ("pos", "mass", "vel", "id"):
+            np.testing.assert_array_equal(getattr(own, name)[: own.num], getattr(grouped, name)[rows])
+        here = (cata.offset >= rows.start) & (cata.offset < rows.stop)
+        mine = data.squeeze_catalogue(mine)
+        assert mine.ngroups == here.sum()
+        np.testing.assert_array_equal(mine.count, cata.count[here])
+        np.testing.assert_array_equal(mine.offset, cata.offset[here] - rows.start)
+        apart = mine.com_pos - cata.com_pos[here]
+        np.testing.assert_allclose(apart - BOX * np.rint(apart / BOX), 0, atol=1e-6)
+        for name in ("mass", "com_vel", "com_inertia_radius", "max_radius", "vel_dispersion"):
+            np.testing.assert_allclose(getattr(mine, name), getattr(cata, name)[here], rtol=1e-6, err_msg=name)
+
+
+def report(run: Callable[[], Any]) -> None:
+    """Print the error that ``run`` raises."""
+    try:
+        jax.block_until_ready(run())
+    except jztree.CapacityError as error:
+        print("CapacityError", error.option, error.need, error.have, error, flush=True)
+    except Exception as error:
+        print("error", error, flush=True)
+
+
+def count_cache_events() -> dict[str, int]:
+    """A dictionary in which JAX's compilation cache counts its hits, misses and requests from now on."""
+    names = {"cache_hits": "hits", "cache_misses": "misses", "compile_requests_use_cache": "requests"}
+    counts = dict.fromkeys(names.values(), 0)
+
+    def count(event: str, **_: Any) -> None:
+        name = names.get(event.rpartition("/")[2])
+        if name is not None:
+            counts[name] += 1
+
+    jax.monitoring.register_event_listener(count)
+    return counts

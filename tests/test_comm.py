@@ -1,0 +1,238 @@
+"""Ranks, and rows that move between them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from devices import mesh_of, square_mesh
+from jax.sharding import PartitionSpec as P
+
+import jztree as jz
+from jztree import CapacityError, comm
+from jztree.capacity import Room, room
+from jztree.jax_ext import shard_map_constructor
+
+N = 500
+
+
+def mapped(f: Callable[..., Any], mesh: jax.sharding.Mesh, out_specs: Any = None) -> Callable[..., Any]:
+    return shard_map_constructor(f, in_specs=P(-1), out_specs=out_specs or P(-1))(mesh, jit=True)
+
+
+def rows_to_send(ndev: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Rows of many dtypes, the rank each goes to (the first rank sends all to the last), and how many are sent."""
+    rng = np.random.default_rng(ndev)
+    rows = {
+        "vector": rng.normal(size=(ndev, N, 3)).astype(np.float32),
+        "flag": rng.integers(0, 2, (ndev, N)).astype(bool),
+        "half": rng.normal(size=(ndev, N)).astype(np.float16),
+        "number": np.arange(ndev * N, dtype=np.int32).reshape(ndev, N),
+    }
+    dest = rng.integers(0, ndev, (ndev, N)).astype(np.int32)
+    dest[0] = ndev - 1
+    num = rng.integers(0, N + 1, ndev).astype(np.int32)
+    num[0] = N
+    return rows, dest, num
+
+
+def expected_at(rank: int, dest: np.ndarray, num: np.ndarray) -> np.ndarray:
+    """The numbers of the rows that go to a rank, in the order of sources and then of rows."""
+    return np.concatenate([s * N + np.flatnonzero(dest[s, : num[s]] == rank) for s in range(len(num))])
+
+
+def emulated_ragged_all_to_all(
+    operand: Any,
+    output: Any,
+    input_offsets: Any,
+    send_sizes: Any,
+    output_offsets: Any,
+    recv_sizes: Any,
+    *,
+    axis_name: Any,
+) -> Any:
+    """What XLA's operation does, for platforms without it: everything is gathered and each rank takes its part."""
+    del recv_sizes
+    me = jax.lax.axis_index(axis_name)
+    told = [jax.lax.all_gather(x, axis_name) for x in (operand, input_offsets, send_sizes, output_offsets)]
+    operands, starts, sizes, places = told
+    rows = jnp.arange(output.shape[0])
+    for source in range(operands.shape[0]):
+        row = rows - places[source, me]
+        mine = (row >= 0) & (row < sizes[source, me])
+        output = jnp.where(mine[:, None], operands[source, (starts[source, me] + row) % operand.shape[0]], output)
+    return output
+
+
+@pytest.fixture(params=["dense", "ragged"])
+def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways to exchange; the ragged one with its collective emulated, which CPUs do not have."""
+    monkeypatch.setattr(jax.lax, "ragged_all_to_all", emulated_ragged_all_to_all)
+    return request.param
+
+
+@pytest.mark.parametrize("ndev", [1, 3, 4])
+def test_exchange_and_the_way_back(ndev: int, method: str) -> None:
+    rows, dest, num = rows_to_send(ndev)
+
+    def there_and_back(rows: Any, dest: Any, num: Any) -> Any:
+        # Chunks so small that the dense exchange takes several rounds.
+        options = {"method": method, "chunk_rows": 80 * ndev}
+        got, count, route = comm.exchange_by_rank(rows, dest, num, Room(ndev * N, "all"), **options)
+        answer = {"number": got["number"] + 1, "vector": 2 * got["vector"]}
+        return got, count, comm.send_back(answer, route, fill={"number": -1, "vector": 0.5}, **options)
+
+    got, counts, answers = mapped(there_and_back, mesh_of(ndev))(rows, dest, num)
+    for rank in range(ndev):
+        want = expected_at(rank, dest, num)
+        assert counts[rank] == len(want)
+        for name, column in rows.items():
+            flat = column.reshape(ndev * N, *column.shape[2:])
+            np.testing.assert_array_equal(np.asarray(got[name])[rank, : len(want)], flat[want], name)
+            assert not np.any(np.asarray(got[name])[rank, len(want) :])
+        sent = num[rank]
+        np.testing.assert_array_equal(answers["number"][rank, :sent], rows["number"][rank, :sent] + 1)
+        np.testing.assert_array_equal(answers["vector"][rank, :sent], 2 * rows["vector"][rank, :sent])
+        assert np.all(np.asarray(answers["number"])[rank, sent:] == -1)
+        assert np.all(np.asarray(answers["vector"])[rank, sent:] == 0.5)
+
+
+def test_on_gpus_the_exchange_is_one_ragged_collective() -> None:
+    """Only lowered, for want of a GPU: the collective is there, and no loop of dense ones around it."""
+    rows, dest, num = rows_to_send(4)
+
+    def there(rows: Any, dest: Any, num: Any) -> Any:
+        return comm.exchange_by_rank(rows, dest, num, Room(4 * N, "all"))[0]
+
+    smapped = shard_map_constructor(there, in_specs=P(-1), out_specs=P(-1))(mesh_of(4))
+    traced = jax.jit(smapped).trace(rows, dest, num)
+    on_gpu = traced.lower(lowering_platforms=("cuda",)).as_text()
+    on_cpu = traced.lower(lowering_platforms=("cpu",)).as_text()
+    assert on_gpu.count("@ragged_all_to_all") == 1
+    assert "all_to_all" not in on_gpu.replace("ragged_all_to_all", "")
+    assert "ragged_all_to_all" not in on_cpu
+
+
+def test_an_unknown_method_is_an_error() -> None:
+    with pytest.raises(ValueError, match="'dense', 'ragged' or None"):
+        mapped(lambda x: comm.exchange_by_rank(x, x, 3, Room(4, "x"), method="carrier pigeon")[0], mesh_of(2))(
+            np.zeros((2, 4), np.int32)
+        )
+
+
+def test_rows_that_do_not_fit_are_an_error_everywhere() -> None:
+    rows, _, num = rows_to_send(4)
+    to_last = np.full((4, N), 3, np.int32)
+
+    def there(rows: Any, dest: Any, num: Any) -> Any:
+        place = room("parcels", 400, 400, 4 * N)
+        return comm.exchange_by_rank(rows, dest, num, place, what="parcels", advice="take a larger van.")[1]
+
+    with pytest.raises(
+        CapacityError, match=rf"rank 3 needs room for {num.sum()} rows of parcels.*400; take a larger van"
+    ):
+        mapped(there, mesh_of(4))(rows, to_last, num)
+
+
+@pytest.mark.parametrize("two_axes", [False, True])
+def test_fetch_answers_any_number_of_questions(two_axes: bool) -> None:
+    mesh = square_mesh() if two_axes else mesh_of(4)
+    rows, _, num = rows_to_send(4)
+    rng = np.random.default_rng(1)
+    rank = rng.integers(-1, 4, (4, N)).astype(np.int32)
+    rank[2] = 0  # all ask one
+    row = rng.integers(0, N, (4, N)).astype(np.int32)
+    got = mapped(lambda table, rank, row, num: comm.fetch(table, rank, row, num, 300), mesh)(
+        rows["vector"], rank, row, num
+    )
+    want = np.where((rank >= 0)[..., None], rows["vector"][rank, row], 0)
+    want[np.arange(N) >= num[:, None]] = 0
+    np.testing.assert_array_equal(got, want)
+
+
+def test_deliver_hands_over_every_row_once() -> None:
+    _, dest, num = rows_to_send(4)
+    values = np.random.default_rng(2).integers(0, 1000, (4, N)).astype(np.int32)
+
+    def receive(buffer: jax.Array, counts: jax.Array, state: jax.Array) -> jax.Array:
+        used = jnp.arange(buffer.shape[1]) < counts[:, None]
+        return state + jnp.sum(jnp.where(used, buffer[..., 0].astype(jnp.int32), 0), dtype=jnp.int32)
+
+    def total(values: Any, dest: Any, num: Any) -> Any:
+        return comm.deliver([values], dest, num, receive, comm.vary(jnp.int32(0)), 300)
+
+    got = mapped(total, mesh_of(4))(values, dest, num)
+    want = [sum(values[s, : num[s]][dest[s, : num[s]] == rank].sum() for s in range(4)) for rank in range(4)]
+    np.testing.assert_array_equal(got, want)
+
+
+def test_rank_info_inside_and_outside() -> None:
+    assert comm.get_rank_info() == (0, 1, ())
+    assert not comm.in_shard_map_context()
+    seen = []
+
+    def rank_of(_x: Any) -> Any:
+        rank, ndev, axes = comm.get_rank_info()
+        seen.append((ndev, axes, comm.in_shard_map_context()))
+        return rank, comm.get_rank_info("gpus")[0]
+
+    rank, on_node = mapped(rank_of, square_mesh())(np.zeros((4, 1), np.float32))
+    np.testing.assert_array_equal(rank, [0, 1, 2, 3])
+    np.testing.assert_array_equal(on_node, [0, 1, 0, 1])
+    assert seen[-1] == (4, ("nodes", "gpus"), True)
+
+
+def test_shift_and_reductions() -> None:
+    x = np.arange(4, dtype=np.float32)[:, None] * np.ones((1, 3), np.float32)
+
+    def ring(x: Any) -> Any:
+        return comm.shift(x), comm.shift(x, -1), comm.all_max(x), comm.all_min(x), comm.all_gather(x)
+
+    ahead, behind, most, least, everyone = mapped(ring, mesh_of(4), (P(-1), P(-1), P(), P(), P(-1)))(x)
+    np.testing.assert_array_equal(ahead[:, 0], [3, 0, 1, 2])
+    np.testing.assert_array_equal(behind[:, 0], [1, 2, 3, 0])
+    np.testing.assert_array_equal(most, [3, 3, 3])
+    np.testing.assert_array_equal(least, [0, 0, 0])
+    np.testing.assert_array_equal(everyone[2], x)
+
+
+def test_a_check_fails_on_all_ranks_with_the_numbers_of_the_first_that_failed() -> None:
+    def fails(x: Any) -> Any:
+        rank = comm.get_rank_info()[0]
+        return comm.check(jnp.int32(5), rank >= 2, [rank * 10], "the number is {0}.")
+
+    with pytest.raises(Exception, match="on rank 2: the number is 20"):
+        jax.block_until_ready(mapped(fails, mesh_of(4))(np.zeros((4, 1), np.float32)))
+
+
+@pytest.mark.parametrize("total", [0, 1, 3, 4, 1000, 2**31, 5 * 10**9, 8 * 2**31 - 8])
+@pytest.mark.parametrize("ndev", [1, 3, 8])
+def test_shares_of_counts_beyond_32_bits(total: int, ndev: int) -> None:
+    wide = comm.Wide(jnp.int32(total >> 16), jnp.int32(total & 0xFFFF))
+    if -(-total // ndev) >= 2**31:
+        pytest.skip("a rank cannot hold so many rows")
+    counts, starts = comm.share(wide, jnp.arange(ndev, dtype=jnp.int32), ndev)
+    want = np.full(ndev, total // ndev) + (np.arange(ndev) < total % ndev)
+    np.testing.assert_array_equal(counts, want)
+    np.testing.assert_array_equal(np.int64(starts.high) * 65536 + np.int64(starts.low), np.cumsum(want) - want)
+
+
+def test_statistics_count_what_leaves_a_rank() -> None:
+    rows, dest, num = rows_to_send(4)
+
+    def there(rows: Any, dest: Any, num: Any) -> Any:
+        return comm.exchange_by_rank(rows, dest, num, Room(4 * N, "all"), name="parcels")[1]
+
+    send = mapped(there, mesh_of(4))
+    send(rows, dest, num)
+    with jz.stats.statistics() as s:
+        for _ in range(2):
+            jax.block_until_ready(send(rows, dest, num))
+    leaving = sum(int(np.sum(dest[r, : num[r]] != r)) for r in range(4))
+    assert s["rows.parcels"] == 2 * leaving
+    assert s["nothing"] == 0
+    assert "rows.parcels" in str(s)
+    send(rows, dest, num)
+    assert s["rows.parcels"] == 2 * leaving

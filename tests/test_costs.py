@@ -1,0 +1,141 @@
+"""What does not depend on the machine: rows sent, and rounds of the union-find.
+
+Ghosts live at surfaces, so their fraction falls with the cube root of the particles; the limits are for 1e6 of them.
+"""
+
+import importlib.util
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jztree as jz
+from jztree_utils import ics
+
+ROWS = [30_000, pytest.param(250_000, marks=pytest.mark.slow)]
+BOXES = pytest.mark.parametrize("box", [0.0, 1.0], ids=["open", "periodic"])
+
+
+def profiling() -> ModuleType:
+    """The script that measures what these tests only bound."""
+    path = Path(__file__).parents[1] / "checks" / "profiling" / "multi_device.py"
+    spec = importlib.util.spec_from_file_location("profiling_multi_device", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SCRIPT = profiling()
+
+
+def mesh_of(devices: int = 4) -> jax.sharding.Mesh:
+    return SCRIPT.Case(devices, 1).mesh()
+
+
+def uniform(mesh: jax.sharding.Mesh, rows: int) -> Any:
+    return ics.uniform_particles.smap(mesh, jit=True)(rows)
+
+
+def counted(call: Callable[[], Any]) -> dict[str, int]:
+    """What a run of ``call`` counts that finds buffers large enough, which the first one may not."""
+    jax.block_until_ready(call())
+    return SCRIPT.counted(call)
+
+
+def fractions(counts: dict[str, int], rows: int) -> dict[str, float]:
+    """Rows sent, as fractions of all particles, by what they are."""
+    return {name.removeprefix("rows."): count / (4 * rows) for name, count in counts.items() if "rows." in name}
+
+
+def at_a_million(fraction: float, rows: int) -> float:
+    """A fraction of rows at surfaces for 1e6 particles, from one for ``rows`` a device."""
+    return fraction * (4 * rows / 1e6) ** (1 / 3)
+
+
+@BOXES
+@pytest.mark.parametrize("rows", ROWS)
+def test_rows_sent_by_knn(rows: int, box: float) -> None:
+    mesh = mesh_of()
+    part = uniform(mesh, rows)
+    sent = fractions(counted(lambda: jz.knn.knn.smap(mesh, jit=True)(part, k=8, boxsize=box)), rows)
+    assert 0 < at_a_million(sent["ghosts"], rows) < 0.25
+    # Three quarters of the rows of a random order belong to another of four devices, and so do their results.
+    assert sent["sort"] == sent["results"] == pytest.approx(0.75, abs=0.01)
+
+
+@BOXES
+@pytest.mark.parametrize("rows", ROWS)
+def test_rows_sent_by_friends_of_friends(rows: int, box: float) -> None:
+    mesh = mesh_of()
+    part, rlink = uniform(mesh, rows), 0.2 * (4 * rows) ** (-1 / 3)
+    counts = counted(lambda: jz.fof.fof_and_catalogue.smap(mesh, jit=True)(part, rlink, box))
+    sent = fractions(counts, rows)
+    assert 0 < at_a_million(sent["ghosts"], rows) < 0.05
+    assert sent["sort"] == pytest.approx(0.75, abs=0.01)
+    # No group is large enough to be listed, so the order is still that of the sort.
+    assert sent["groups"] == 0
+    assert 1 <= counts["rounds.union_find"] <= 3
+
+
+def test_sorting_what_is_sorted_sends_nothing() -> None:
+    mesh = mesh_of()
+    sort = jz.tree.distr_zsort.smap(mesh, jit=True)
+    partz, _ = sort(uniform(mesh, 5000))
+    assert SCRIPT.counted(lambda: sort(partz))["rows.sort"] == 0
+
+
+def test_with_a_tree_given_only_ghosts_travel() -> None:
+    mesh = mesh_of()
+    partz, th = jz.tree.zsort_and_tree.smap(mesh, jit=True)(uniform(mesh, 5000))
+    knn = lambda: jz.knn.knn.smap(mesh, jit=True)(partz, k=8, th=th)  # noqa: E731
+    labels = lambda: jz.fof.distr_fof_labels.smap(mesh, jit=True)(partz, 0.01, th=th)  # noqa: E731
+    for call in (knn, labels):
+        counts = SCRIPT.counted(call)
+        assert counts["rows.ghosts"] > 0
+        assert {"rows.sort", "rows.results"}.isdisjoint(counts)
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_rounds_of_a_chain_through_all_devices_grow_like_a_logarithm(devices: int) -> None:
+    # The number of pieces is right only if every leg passes through all devices.
+    assert SCRIPT.chain_rounds(9, devices)["pieces"] == pieces(9, devices)
+    for legs in (16, 256):
+        found = SCRIPT.chain_rounds(legs, devices)
+        most = math.log2(found["pieces"])
+        assert 1 <= found["rounds"] <= most + 1
+        assert found["pointer jumps"] <= 2 * most + 4
+
+
+def pieces(legs: int, devices: int) -> int:
+    """Into how many pieces devices cut the chain."""
+    line = SCRIPT.serpentine(legs, devices)
+    part = SCRIPT.spread(line, mesh_of(devices))
+    partz, origin = jz.tree.distr_zsort.smap(mesh_of(devices), jit=True)(part)
+    rank, row, num = np.asarray(origin.rank), np.asarray(origin.idx), np.asarray(partz.num)
+    start = np.cumsum(part.num) - np.asarray(part.num)
+    owner = np.empty(len(line), int)
+    for device in range(devices):
+        owner[start[rank[device, : num[device]]] + row[device, : num[device]]] = device
+    return int(np.count_nonzero(np.diff(owner))) + 1
+
+
+def test_the_profiling_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    output, picture = tmp_path / "profile.json", tmp_path / "profile.png"
+    files = ["--output", str(output), "--plot", str(picture)]
+    sizes = ["--weak", "500", "--strong", "1000", "--legs", "2", "--runs", "1", "--stages", "zsort"]
+    monkeypatch.setattr(sys, "argv", ["multi_device.py", "--devices", "1,2", *sizes, *files])
+    SCRIPT.main()
+    assert "2 devices, 500 particles each" in capsys.readouterr().out
+    results = SCRIPT.json.loads(output.read_text())
+    assert [(case["devices"], case["rows"]) for case in results["cases"]] == [(1, 500), (1, 1000), (2, 500)]
+    assert all(one["seconds"] > 0 and one["ratio"] > 0 for case in results["cases"] for one in case["stages"].values())
+    assert results["chains"][0]["rounds"] >= 1
+    assert picture.stat().st_size > 0

@@ -1,0 +1,172 @@
+"""Friends-of-friends over ranks: the groups of one device."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from devices import DEVICE_COUNTS, SETS, deal, even, joined, make, mesh_of, square_mesh, uneven
+
+import jztree as jz
+from jztree import CapacityError
+from jztree.config import CatalogueConfig, FofConfig
+from jztree.data import ParticleData, squeeze_catalogue
+
+
+def on_one(pos: np.ndarray, rlink: float, box: Any) -> tuple[np.ndarray, np.ndarray]:
+    partz, label = jz.fof.fof_labels(jnp.asarray(pos), rlink, boxsize=box)
+    return np.asarray(partz), np.asarray(label)
+
+
+@pytest.mark.parametrize("ndev", DEVICE_COUNTS)
+def test_labels_are_those_of_one_device(ndev: int) -> None:
+    find = jz.fof.distr_fof_labels.smap(mesh_of(ndev), jit=True)
+    for name, (_, _, rlink) in SETS.items():
+        pos, _, part = make(name, ndev)
+        for box in (0.0, 1.0):
+            if name == "far outlier" and box:
+                continue
+            partz, label = find(part, rlink, boxsize=box, linearize_labels=True)
+            counts = np.asarray(partz.num)
+            want_pos, want = on_one(pos, rlink, box)
+            np.testing.assert_array_equal(joined(partz.pos, counts), want_pos, name)
+            np.testing.assert_array_equal(joined(label.igroup, counts), want, f"{name}, box {box}")
+
+
+def test_against_connected_components() -> None:
+    pos, _, part = make("clustered", 4)
+    partz, label = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)(part, 0.012, boxsize=1.0, linearize_labels=True)
+    counts = np.asarray(partz.num)
+    want = oracles.components(joined(partz.pos, counts), 0.012, 1.0)
+    got = joined(label.igroup, counts)
+    np.testing.assert_array_equal(oracles.smallest_members(got), oracles.smallest_members(want))
+
+
+def test_labels_are_rank_and_row_of_the_first_particle() -> None:
+    _, _, part = make("percolating", 4)
+    partz, label = jz.fof.distr_fof_labels.smap(square_mesh(), jit=True)(part, 0.14)
+    counts = np.asarray(partz.num)
+    rank, row = joined(label.irank, counts), joined(label.igroup, counts)
+    starts = np.cumsum(counts) - counts
+    linear = starts[rank] + row
+    np.testing.assert_array_equal(linear, on_one(make("percolating", 4)[0], 0.14, 0.0)[1])
+    np.testing.assert_array_equal(linear[linear], linear)
+    for padded_rank in range(4):
+        padding = np.arange(counts[padded_rank], 1200)
+        np.testing.assert_array_equal(np.asarray(label.irank)[padded_rank, padding], padded_rank)
+        np.testing.assert_array_equal(np.asarray(label.igroup)[padded_rank, padding], padding)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 4])
+def test_other_dimensions_with_a_box_of_mixed_sides(dims: int) -> None:
+    pos = np.random.default_rng(dims).random((500, dims)).astype(np.float32)
+    rlink = [0.0, 0.0015, 0.025, 0.0, 0.2][dims]
+    box = np.where(np.arange(dims) == 0, 1.0, 0.0)
+    part = deal(pos, uneven(500, 4), rows=500)
+    partz, label = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)(part, rlink, boxsize=box, linearize_labels=True)
+    counts = np.asarray(partz.num)
+    want_pos, want = on_one(pos, rlink, box)
+    np.testing.assert_array_equal(joined(partz.pos, counts), want_pos)
+    np.testing.assert_array_equal(joined(label.igroup, counts), want)
+    assert 1 < len(np.unique(want)) < 500
+
+
+def test_float64(x64: None) -> None:
+    pos = np.random.default_rng(1).random((500, 3))
+    part = ParticleData(pos=jnp.asarray(deal(pos, even(500, 3), 170).pos), num=jnp.asarray(even(500, 3), jnp.int32))
+    partz, label = jz.fof.distr_fof_labels.smap(mesh_of(3), jit=True)(part, 0.1, linearize_labels=True)
+    np.testing.assert_array_equal(joined(label.igroup, np.asarray(partz.num)), on_one(pos, 0.1, 0.0)[1])
+
+
+def test_a_tree_that_is_there_already() -> None:
+    pos, _, part = make("clustered", 4)
+    mesh = mesh_of(4)
+    partz, th = jz.tree.zsort_and_tree.smap(mesh, jit=True)(part, boxsize=1.0)
+    again, label = jz.fof.distr_fof_labels.smap(mesh, jit=True)(partz, 0.012, 1.0, th=th, linearize_labels=True)
+    np.testing.assert_array_equal(again.pos, partz.pos)
+    np.testing.assert_array_equal(joined(label.igroup, np.asarray(partz.num)), on_one(pos, 0.012, 1.0)[1])
+
+
+def test_labels_of_the_one_device_function_are_linear() -> None:
+    pos, _, part = make("uniform", 4)
+    partz, label = jz.fof.fof_labels.smap(mesh_of(4), jit=True)(part, 0.06)
+    np.testing.assert_array_equal(joined(label, np.asarray(partz.num)), on_one(pos, 0.06, 0.0)[1])
+    with pytest.raises(ValueError, match="output_order='z'"):
+        jz.fof.fof_labels.smap(mesh_of(4), jit=True)(part, 0.06, output_order="input")
+
+
+@pytest.mark.parametrize("ndev", [1, 2, 4, 7])
+def test_catalogue_is_that_of_one_device(ndev: int) -> None:
+    cfg = FofConfig(catalogue=CatalogueConfig(npart_min=3))
+    find = jz.fof.fof_and_catalogue.smap(mesh_of(ndev), jit=True)
+    rng = np.random.default_rng(9)
+    for name in ("uniform", "percolating", "clustered", "all particles equal", "chain through every rank and back"):
+        pos, counts, part = make(name, ndev)
+        vel, mass = rng.normal(size=pos.shape).astype(np.float32), rng.random(len(pos)).astype(np.float32)
+        part.vel, part.mass = deal(vel, counts).pos, deal(mass[:, None], counts).pos[..., 0]
+        grouped, stacked = find(part, SETS[name][2], boxsize=1.0, cfg=cfg)
+        one = ParticleData(pos=jnp.asarray(pos), vel=vel, mass=mass, id=np.arange(len(pos), dtype=np.int32))
+        want_grouped, want = jz.fof.fof_and_catalogue(one, SETS[name][2], boxsize=1.0, cfg=cfg)
+        nums = np.asarray(grouped.num)
+        np.testing.assert_array_equal(joined(grouped.id, nums), want_grouped.id, name)
+        cata, want = squeeze_catalogue(stacked, offset_mode="global", nparts=nums), squeeze_catalogue(want)
+        assert cata.ngroups == want.ngroups
+        np.testing.assert_array_equal(cata.count, want.count)
+        np.testing.assert_array_equal(cata.offset, want.offset)
+        for field in ("mass", "com_pos", "com_vel", "vel_dispersion", "com_inertia_radius", "max_radius"):
+            got, expected = getattr(cata, field), getattr(want, field)
+            np.testing.assert_allclose(got, expected, rtol=2e-6, atol=2e-6, err_msg=f"{name}: {field}")
+
+
+def test_snapshot_has_the_groups_of_the_reference(shared_data: Any) -> None:
+    pos = np.load(next(iter(sorted(shared_data.rglob("pos2d*.npy"))))).astype(np.float32)[:16000]
+    part = deal(pos, uneven(len(pos), 4), rows=len(pos))
+    partz, label = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)(part, 0.2, linearize_labels=True)
+    np.testing.assert_array_equal(joined(label.igroup, np.asarray(partz.num)), on_one(pos, 0.2, 0.0)[1])
+
+
+@pytest.mark.parametrize(("option", "words"), [("ghost_rows", "ghosts"), ("edge_rows", "links")])
+def test_what_does_not_fit_names_rank_need_have_and_option(option: str, words: str) -> None:
+    pos = make("percolating", 4)[0]
+    part = deal(pos, even(1200, 4), rows=300)
+    find = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)
+    with pytest.raises(CapacityError, match=rf"rank \d needs room for \d+ rows of .*{words}.*; set {option}") as error:
+        find(part, 0.14, cfg=FofConfig(**{option: 2}))
+    need = error.value.need - (300 if option == "ghost_rows" else 0)
+    partz, label = find(part, 0.14, cfg=FofConfig(**{option: need}), linearize_labels=True)
+    np.testing.assert_array_equal(joined(label.igroup, np.asarray(partz.num)), on_one(pos, 0.14, 0.0)[1])
+
+
+def test_ghosts_and_links_that_do_not_fit_at_first_get_more_room() -> None:
+    """All particles of a plane sheet are within the linking length of other ranks."""
+    rng = np.random.default_rng(4)
+    pos = np.c_[rng.random((24000, 2)) * 1e-3, np.zeros(24000)].astype(np.float32)
+    part = deal(pos, even(24000, 4), rows=6000)
+    partz, label = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)(part, 5e-4, linearize_labels=True)
+    assert np.all(joined(label.igroup, np.asarray(partz.num)) == 0)
+    partz, label = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)(part, 2e-6, linearize_labels=True)
+    np.testing.assert_array_equal(joined(label.igroup, np.asarray(partz.num)), on_one(pos, 2e-6, 0.0)[1])
+
+
+def test_nan_on_one_rank_and_bad_arguments() -> None:
+    _, _, part = make("uniform", 4)
+    bad = np.array(part.pos)
+    bad[3, 5, 0] = np.inf
+    find = jz.fof.fof_and_catalogue.smap(mesh_of(4), jit=True)
+    with pytest.raises(Exception, match="on rank 3: row 5 of the positions is NaN or infinite"):
+        jax.block_until_ready(find(ParticleData(pos=bad, num=part.num), 0.1))
+    with pytest.raises(ValueError, match="more than half the periodic box length"):
+        find(part, 0.7, boxsize=1.0)
+    with pytest.raises(ValueError, match="must be finite and not negative"):
+        find(part, -1.0)
+
+
+def test_one_compilation_for_any_linking_length(count_compilations: Any) -> None:
+    _, _, part = make("uniform", 2)
+    find = jz.fof.distr_fof_labels.smap(mesh_of(2), jit=True)
+    jax.block_until_ready(find(part, 0.05, boxsize=1.0))
+    with count_compilations() as lines:
+        jax.block_until_ready(find(part, 0.07, boxsize=1.5))
+    assert not [line for line in lines if "fof" in line]

@@ -1,0 +1,221 @@
+"""Functions mapped over the devices of a mesh."""
+
+import logging
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from devices import mesh_of, square_mesh
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+
+import jztree as jz
+from jztree import CapacityError, comm, kernels
+from jztree.capacity import room
+from jztree.config import KNNConfig
+from jztree.data import PosMass
+from jztree.jax_ext import expanding_shard_map, shard_map_constructor
+
+MESHES = {
+    "one axis": lambda: mesh_of(4),
+    "one device": lambda: mesh_of(1),
+    "two axes, Explicit": square_mesh,
+    "two axes, Auto": lambda: jax.make_mesh(
+        (2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4]
+    ),
+}
+
+
+@pytest.fixture(params=MESHES)
+def mesh(request: pytest.FixtureRequest) -> Mesh:
+    return MESHES[request.param]()
+
+
+def scaled(part: Any, factor: Any, shift: Any = 0.0, power: int = 1) -> Any:
+    """A function as users write them: a particle class, numbers, a static argument, a mixed output."""
+    rank, ndev, axes = comm.get_rank_info()
+    total = jax.lax.psum(jnp.sum(part.pos), axes) if axes else jnp.sum(part.pos)
+    return (part.pos * factor + shift) ** power, rank, {"total": total, "ndev": jnp.float32(ndev)}
+
+
+scaled_specs: dict[str, Any] = {
+    "in_specs": (P(-1), P(), P(), None),
+    "out_specs": (P(-1), P(-1), {"total": P(), "ndev": P()}),
+}
+
+
+def particles(ndev: int) -> PosMass:
+    return PosMass(pos=np.random.default_rng(0).random((ndev, 5, 3)).astype(np.float32), mass=1.0, num=5)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_varying_outputs_get_a_leading_axis_and_inputs_lose_theirs(mesh: Mesh, jit: bool) -> None:
+    part = particles(mesh.size)
+    mapped = expanding_shard_map(scaled, mesh=mesh, jit=jit, **scaled_specs)
+    pos, rank, shared = mapped(part, 2.0, 1.0, 2)
+    np.testing.assert_allclose(pos, (2 * part.pos + 1) ** 2, rtol=1e-6)
+    np.testing.assert_array_equal(rank, np.arange(mesh.size))
+    np.testing.assert_allclose(shared["total"], part.pos.sum(), rtol=1e-5)
+    assert shared["ndev"].shape == ()
+
+
+def test_arguments_by_name_and_defaults(mesh: Mesh) -> None:
+    part = particles(mesh.size)
+    smap = shard_map_constructor(scaled, **scaled_specs)
+    np.testing.assert_array_equal(smap(mesh, jit=True)(part, factor=3)[0], part.pos * 3)
+    np.testing.assert_array_equal(smap(mesh, jit=True)(power=2, factor=1.0, part=part)[0], part.pos**2)
+    with pytest.raises(TypeError, match="factor"):
+        smap(mesh, jit=True)(part)
+
+
+def test_mapped_functions_are_kept_by_mesh_and_not_by_its_shape() -> None:
+    smap = shard_map_constructor(scaled, **scaled_specs)
+    assert smap(mesh_of(2), jit=True) is smap(mesh_of(2), jit=True)
+    other = Mesh(np.array(jax.devices()[2:4]), ("gpus",))
+    first, second = (smap(mesh, jit=True)(particles(2), 1.0)[0] for mesh in (mesh_of(2), other))
+    assert first.sharding.device_set == set(jax.devices()[:2])
+    assert second.sharding.device_set == set(jax.devices()[2:4])
+
+
+def test_a_second_call_does_not_compile_again(count_compilations: Any) -> None:
+    mapped = shard_map_constructor(scaled, **scaled_specs)(mesh_of(4), jit=True)
+    jax.block_until_ready(mapped(particles(4), 1.0))
+    with count_compilations() as lines:
+        jax.block_until_ready(mapped(particles(4), 2.0))
+    assert not [line for line in lines if "scaled" in line]
+    with count_compilations() as lines:
+        jax.block_until_ready(mapped(particles(4), 2.0, power=3))
+    assert [line for line in lines if "scaled" in line]
+
+
+def test_tiled_as_jax_does_it() -> None:
+    x = np.arange(8, dtype=np.float32)
+    mapped = expanding_shard_map(
+        lambda x: 2 * x, in_specs=P(-1), out_specs=P(-1), mesh=mesh_of(4), input_tiled=True, output_tiled=True
+    )
+    np.testing.assert_array_equal(mapped(x), 2 * x)
+
+
+def test_specs_may_name_axes_and_be_trees() -> None:
+    def nodes(tree: Any) -> Any:
+        return {"sum": tree["by_node"] + tree["same"]}
+
+    mapped = expanding_shard_map(
+        nodes, in_specs=({"by_node": P("nodes"), "same": P()},), out_specs={"sum": P("nodes")}, mesh=square_mesh()
+    )
+    out = jax.jit(mapped)({"by_node": np.arange(6.0, dtype=np.float32).reshape(2, 3), "same": np.float32(1)})
+    np.testing.assert_array_equal(out["sum"], np.arange(6).reshape(2, 3) + 1)
+
+
+def test_none_is_static_unless_static_arguments_are_named() -> None:
+    def ones(n: int, value: Any) -> Any:
+        return jnp.full(n, value, jnp.float32)
+
+    both = shard_map_constructor(ones, in_specs=(None, None), out_specs=P(-1))
+    assert both(mesh_of(2), jit=True)(3, 1.5).shape == (2, 3)
+    for named in ({"static_argnums": 0}, {"static_argnames": "n"}, {"static_argnames": ["n"]}):
+        one = shard_map_constructor(ones, in_specs=(None, None), out_specs=P(-1), **named)(mesh_of(2), jit=True)
+        np.testing.assert_array_equal(one(3, jnp.float32(2.5)), np.full((2, 3), 2.5))
+        np.testing.assert_array_equal(one(n=2, value=1), np.ones((2, 2)))
+
+
+def test_bad_arguments_are_sentences() -> None:
+    mapped = shard_map_constructor(scaled, **scaled_specs)(mesh_of(4), jit=True)
+    with pytest.raises(ValueError, match="leading axis must run over the 4 devices of the mesh; .*expand_particles"):
+        mapped(particles(3), 1.0)
+    with pytest.raises(TypeError, match="argument 'power' is static .* must be hashable"):
+        mapped(particles(4), 1.0, power=[1])
+    short = shard_map_constructor(scaled, in_specs=(P(-1), P()), out_specs=scaled_specs["out_specs"])
+    np.testing.assert_array_equal(short(mesh_of(4), jit=True)(particles(4), 1)[0], particles(4).pos)
+    with pytest.raises(TypeError, match="'shift' has no entry in in_specs"):
+        short(mesh_of(4), jit=True)(particles(4), 1, shift=2)
+    with pytest.raises(ValueError, match="in_specs has 5 entries for 4 arguments"):
+        shard_map_constructor(scaled, in_specs=(P(),) * 5, out_specs=P())
+
+
+def test_a_configuration_is_copied_at_the_call() -> None:
+    def leaf_size(x: Any, cfg: KNNConfig) -> Any:
+        return x + cfg.tree.leaf_size
+
+    mapped = shard_map_constructor(leaf_size, in_specs=(P(-1), None), out_specs=P(-1))(mesh_of(2), jit=True)
+    cfg = KNNConfig()
+    cfg.tree.leaf_size = 10
+    assert mapped(np.zeros((2, 1), np.float32), cfg)[0, 0] == 10
+    cfg.tree.leaf_size = 20
+    assert mapped(np.zeros((2, 1), np.float32), cfg)[0, 0] == 20
+
+
+def needs(given: int | None, most: int = 1000) -> Any:
+    """A function of a user whose buffer needs as many rows as it is told."""
+
+    def fill(rows: Any) -> Any:
+        place = room("boxes", given, 4, most)
+        num = comm.check_room(rows, comm.all_gather(rows), place, "boxes", "set boxes.")
+        return jnp.zeros(place.rows) + num
+
+    return shard_map_constructor(fill, in_specs=P(-1), out_specs=P(-1))
+
+
+def test_room_grows_until_it_is_enough_and_is_remembered(caplog: pytest.LogCaptureFixture) -> None:
+    mapped = needs(None)(mesh_of(4), jit=True)
+    assert mapped(np.array([1, 2, 3, 4])).shape == (4, 4)
+    with caplog.at_level(logging.INFO, "jztree"):
+        assert mapped(np.array([1, 80, 3, 4])).shape == (4, 90)
+    assert [line for line in caplog.messages if "room for boxes" in line] == [
+        "fill: room for boxes:1000 enlarged from 4 to 90 rows; compiling again."
+    ]
+    assert mapped(np.array([1, 2, 3, 85])).shape == (4, 90)
+    assert mapped(np.array([1, 2, 3, 1000])).shape == (4, 1000)
+
+
+def test_room_that_was_given_is_kept() -> None:
+    with pytest.raises(
+        CapacityError, match=r"rank 1 needs room for 80 rows of boxes, and has room for 7; set boxes\.$"
+    ) as error:
+        needs(7)(mesh_of(4), jit=True)(np.array([1, 80, 3, 4]))
+    assert (error.value.option, error.value.need, error.value.have) == ("boxes", 80, 7)
+
+
+def test_room_that_can_never_be_enough_ends() -> None:
+    with pytest.raises(CapacityError):
+        needs(None, most=50)(mesh_of(2), jit=True)(np.array([1, 80]))
+
+
+def test_other_errors_pass_through() -> None:
+    def fail(x: Any) -> Any:
+        return kernels.check(jnp.int32(1), True, [], "nothing to do with room.") + x
+
+    with pytest.raises(Exception, match="nothing to do with room"):
+        jax.block_until_ready(shard_map_constructor(fail, P(-1), P(-1))(mesh_of(2), jit=True)(np.zeros((2, 1))))
+
+
+def test_a_function_without_outputs_raises_too() -> None:
+    def nothing(rows: Any) -> None:
+        place = room("crates", 4, 4, 9)
+        num = comm.check_room(rows, comm.all_gather(rows), place, "crates", "set crates.")
+        jax.debug.callback(lambda _: None, num)
+
+    with pytest.raises(CapacityError, match="needs room for 6 rows of crates"):
+        shard_map_constructor(nothing, P(-1), None)(mesh_of(2), jit=True)(np.array([1, 6]))
+
+
+def test_library_functions_inside_a_function_of_the_user_with_checks_of_varying_axes() -> None:
+    pos = np.random.default_rng(0).random((4, 200, 3)).astype(np.float32)
+
+    def density(pos: Any) -> Any:
+        rad = jz.knn.knn(pos, 5, boxsize=1.0, result="rad")
+        _, cata = jz.fof.fof_and_catalogue(pos, 0.08, 1.0)
+
+        def step(carry: Any, row: Any) -> Any:
+            return carry + row[-1], None
+
+        total, _ = jax.lax.scan(step, rad[0, 0], rad)
+        _, _, axes = comm.get_rank_info()
+        return jax.lax.psum(total, axes), jax.lax.psum(cata.ngroups, axes)
+
+    total, groups = shard_map_constructor(density, P(-1), P())(mesh_of(4), jit=True)(pos)
+    flat = pos.reshape(-1, 3)
+    np.testing.assert_allclose(total, jz.knn.knn(flat, 5, boxsize=1.0, result="rad")[:, -1].sum(), rtol=1e-4)
+    assert groups == jz.fof.fof_and_catalogue(flat, 0.08, 1.0)[1].ngroups

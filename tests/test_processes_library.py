@@ -1,0 +1,232 @@
+"""The library over two processes of two devices: the same answers as one device; and whatever goes wrong on one rank, in
+the library or in the user's code, ends all processes with an error that says what it was.
+"""
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from processes import run_processes
+
+# Far above what is needed on a busy machine.
+SECONDS = 90
+# The same for an error; below the 60 s after which XLA aborts a process that waits for one of its own devices, and the
+# 100 s of the heartbeats, so that it is neither of these that ends a process.
+FAULT_SECONDS = 50
+
+START = """
+import os, signal, threading
+import jax, jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+import numpy as np
+import jztree as jz
+import process_work as work
+
+"""
+MESH = "mesh = work.start()\n"
+WARM_KNN = """
+part, search = work.near(), jz.knn.knn.smap(mesh, jit=True)
+jax.block_until_ready(search(part, k=6))
+print("ready", flush=True)
+"""
+
+
+# Answers
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 2)])
+def test_the_same_answers_as_one_device(shape: tuple[int, ...]) -> None:
+    script = f"""
+mesh = work.start(shape={shape})
+work.check_neighbours(mesh)
+work.check_catalogue(mesh)
+"""
+    if len(shape) == 1:
+        script += """
+work.check_neighbours(mesh, part_query=jz.data.Pos(pos=work.particles(203, seed=5).pos))
+work.check_labels(mesh, work.particles(), 0.02)
+"""
+    for returncode, output in run_processes(START + script + "print('all equal')", timeout=SECONDS):
+        assert returncode == 0, output
+        assert output.endswith("all equal\n")
+
+
+# Capacities
+
+CAPACITY = (
+    MESH
+    + """
+part, small = work.near(), jz.config.KNNConfig(ghost_rows=1)
+
+def rmean(part, cfg):
+    rad, _ = jz.knn.knn(part, k=6, cfg=cfg)
+    jax.debug.callback(lambda radius: None, rad[0, 0])
+    return rad
+
+rmean.smap = jz.jax_ext.shard_map_constructor(rmean, in_specs=(P(-1), None), out_specs=P(-1))
+work.report(lambda: rmean.smap(mesh, jit=True)(part, small))
+work.report(lambda: jz.fof.distr_fof_labels.smap(mesh, jit=True)(part, 0.1, cfg=jz.config.FofConfig(edge_rows=1)))
+work.check_neighbours(mesh)  # nothing of that is left
+"""
+)
+
+
+def test_a_room_that_was_given_and_is_too_small_is_told_to_all() -> None:
+    ended = run_processes(START + CAPACITY + "print('went on')", timeout=SECONDS)
+    for returncode, output in ended:
+        assert returncode == 0, output
+        assert output.endswith("went on\n")
+        assert "Exception ignored" not in output
+    first, second = (re.findall("^CapacityError (.*)$", output, re.MULTILINE) for _, output in ended)
+    assert first == second
+    ghosts = r"knn_ghosts (\d+) 116 jztree: rank \d needs room for \1 rows .* has room for 116; set ghost_rows .*\."
+    edges = r"fof_edges (\d+) 1 jztree: rank \d needs room for \1 rows .* has room for 1; set edge_rows .*\."
+    assert len(first) == 2
+    assert re.fullmatch(ghosts, first[0])
+    assert re.fullmatch(edges, first[1])
+
+
+def test_a_room_that_turns_out_too_small_is_enlarged() -> None:
+    # All particles are within a linking length, so each rank gets those of all higher ranks.
+    script = """
+import logging
+logging.getLogger("jztree").addHandler(logging.StreamHandler())
+logging.getLogger("jztree").setLevel("INFO")
+close = jz.data.Pos(pos=np.float32(0.3) + np.float32(1e-3) * work.particles(8002).pos)
+work.check_labels(mesh, close, 0.1)
+print("all equal")
+"""
+    for returncode, output in run_processes(START + MESH + script, timeout=SECONDS):
+        assert returncode == 0, output
+        assert output.count("room for fof_ghosts:") == 1
+        assert output.endswith("all equal\n")
+
+
+def test_inside_the_users_own_jit_the_error_says_what_to_change() -> None:
+    script = """
+cfg = jz.config.KNNConfig(ghost_rows=1)
+mine = jax.jit(lambda part: jz.knn.knn.smap(mesh)(part, k=6, cfg=cfg)[0])
+part = work.near()
+for _ in range(2):
+    work.report(lambda: mine(part))
+mine(part)[0].block_until_ready()
+"""
+    ended = run_processes(START + MESH + script, timeout=SECONDS)
+    for returncode, output in ended:
+        assert returncode == 1
+        sentence = r"jztree: rank \d needs room for \d+ rows of .* has room for 116; set ghost_rows in"
+        assert len(re.findall(f"^error .*{sentence}", output, re.MULTILINE)) == 2, output
+        assert re.search(f"ends with this error(.|\n)*{sentence}", output)
+
+
+# Faults on one rank
+
+
+def test_a_nan_on_one_rank_ends_all_with_its_row_and_rank() -> None:
+    script = """
+part = work.near()
+part.pos[3, 17] = np.nan
+jax.block_until_ready(jz.knn.knn.smap(mesh, jit=True)(part, k=6))
+"""
+    for returncode, output in run_processes(START + MESH + script, timeout=FAULT_SECONDS):
+        assert returncode == 1
+        assert "jztree: on rank 3: row 17 of the positions is NaN or infinite" in output
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_an_exception_while_the_other_process_is_inside_the_library(failing: int) -> None:
+    script = f"""
+for i in range(1000):
+    if i == 3 and jax.process_index() == {failing}: raise ValueError("bad data")
+    jax.block_until_ready(search(part, k=6))
+"""
+    ended = run_processes(START + MESH + WARM_KNN + script, timeout=FAULT_SECONDS)
+    assert [process.returncode for process in ended] == [1, 1]
+    assert "ValueError: bad data\n" in ended[failing].output
+    assert re.search(rf"ends because process {failing} of 2 .* ValueError: bad data\n", ended[1 - failing].output)
+
+
+CALLBACKS = {
+    "debug": "jax.debug.callback(fail_on_3, rank)",
+    "pure": "part.num += jz.comm.vary(jax.pure_callback(fail_on_3, jax.ShapeDtypeStruct((), jnp.int32), rank))",
+}
+
+
+@pytest.mark.parametrize(("count", "kind"), [(1, "debug"), (2, "debug"), (2, "pure")])
+def test_a_callback_that_raises_on_one_rank_ends_all(count: int, kind: str) -> None:
+    script = f"""
+def fail_on_3(rank):
+    if rank == 3: raise ValueError("the disk is full")
+    return np.int32(0)
+
+def searched(part):
+    rank, _, _ = jz.comm.get_rank_info()
+    {CALLBACKS[kind]}
+    return jz.knn.knn(part, k=6)[0]
+
+searched.smap = jz.jax_ext.shard_map_constructor(searched, in_specs=P(-1), out_specs=P(-1))
+jax.block_until_ready(searched.smap(mesh, jit=True)(work.near()))
+"""
+    ended = run_processes(START + MESH + script, count=count, devices=4 // count, timeout=FAULT_SECONDS)
+    assert [process.returncode for process in ended] == [1] * count
+    assert "devices wait for the one that it was on" in ended[-1].output
+    assert "ValueError: the disk is full\n" in ended[-1].output
+    if count == 2:
+        assert re.search("ends because process 1 of 2 .* ValueError: the disk is full\n", ended[0].output)
+
+
+def test_an_error_of_callbacks_that_is_caught_is_over() -> None:
+    script = """
+def fail(radius): raise ValueError("the disk is full")
+
+def written(part):
+    jax.debug.callback(fail, jz.knn.knn(part, k=6)[0][0, 0])
+
+written.smap = jz.jax_ext.shard_map_constructor(written, in_specs=P(-1), out_specs=None)
+work.report(lambda: written.smap(mesh, jit=True)(part))
+jax.block_until_ready(search(part, k=6))
+print("went on")
+"""
+    for returncode, output in run_processes(START + MESH + WARM_KNN + script, timeout=FAULT_SECONDS):
+        assert returncode == 0, output
+        assert "error INTERNAL" in output
+        assert output.endswith("went on\n")
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_process_is_named(victim: int) -> None:
+    script = f"""
+if jax.process_index() == {victim}:
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
+while True:
+    jax.block_until_ready(search(part, k=6))
+"""
+    ended = run_processes(START + "mesh = work.start(heartbeat=5)\n" + WARM_KNN + script, timeout=FAULT_SECONDS)
+    assert ended[victim].returncode == -signal.SIGKILL
+    assert ended[1 - victim].returncode not in (0, -signal.SIGKILL)
+    # Of process 0, which coordinates, the loss is seen at once, by jztree or by JAX; of others JAX tells.
+    unhealthy = r"unhealthy \(stopped sending heartbeats\):\s+(/job:jax_worker/replica:0/task:)?1\s"
+    said = r"process 0, which coordinates|leader task \(usually slice 0 task 0\)|leader \(usually slice 0 task 0\)"
+    assert re.search(unhealthy if victim == 1 else said, ended[1 - victim].output)
+
+
+# JAX's persistent cache
+
+
+def test_a_second_process_does_not_compile_again(tmp_path: Path) -> None:
+    script = """
+jax.config.update("jax_compilation_cache_dir", os.environ["CACHE"])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+mesh, part = work.start(), work.dealt(work.particles())
+counts = work.count_cache_events()
+jax.block_until_ready(jz.knn.knn.smap(mesh, jit=True)(part, k=6, boxsize=1.0))
+jax.block_until_ready(jz.fof.fof_and_catalogue.smap(mesh, jit=True)(part, 0.02, 1.0))
+print(*(f"{name} {count}" for name, count in counts.items()))
+"""
+    env = {"CACHE": str(tmp_path)}
+    for expected in ("hits 0 misses 2 requests 2", "hits 2 misses 0 requests 2"):
+        ((returncode, output),) = run_processes(START + script, count=1, devices=4, timeout=SECONDS, env=env)
+        assert returncode == 0, output
+        assert output.endswith(f"{expected}\n")
