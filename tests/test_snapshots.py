@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from devices import joined, mesh_of
 
 from jztree import data, tree
-from jztree.fof import fof_and_catalogue, fof_labels
+from jztree.fof import distr_fof_labels, fof_and_catalogue, fof_labels
 from jztree.knn import knn
 
 REFERENCES = {
@@ -125,3 +126,42 @@ def test_one_tree_serves_neighbours_and_groups(shared_data: Path) -> None:
     rad, ids = knn.jit(partz, 8, boxsize=box, th=th, result="rad_id")
     order = np.argsort(np.asarray(partz.id))
     assert_neighbour_sums(np.asarray(rad)[order], np.asarray(ids)[order], reference, 1e-8)
+
+
+@ALL
+def test_partition_over_four_devices(shared_data: Path, name: str) -> None:
+    pos, reference = load(shared_data, name)
+    part = data.ParticleData(pos=jnp.asarray(pos), id=jnp.arange(len(pos)))
+    find = distr_fof_labels.smap(mesh_of(4), jit=True)
+    dealt = data.expand_particles(part, 4)
+    partz, label = find(dealt, reference["rlink"], reference["boxsize"], linearize_labels=True)
+    counts = np.asarray(partz.num)
+    ids, label = joined(partz.id, counts), joined(label.igroup, counts)
+    smallest = np.full(len(pos), len(pos))
+    np.minimum.at(smallest, label, ids)
+    by_file = np.empty(len(pos), np.int64)
+    by_file[ids] = smallest[label]
+    assert sha256(by_file) == reference["partition_sha256"]
+
+
+@pytest.mark.parametrize("name", ["48", "64"])
+def test_catalogue_over_four_devices(shared_data: Path, name: str) -> None:
+    pos, reference = load(shared_data, name)
+    dealt = data.expand_particles(data.Pos(pos=jnp.asarray(pos)), 4)
+    grouped, stacked = fof_and_catalogue.smap(mesh_of(4), jit=True)(dealt, reference["rlink"], reference["boxsize"])
+    cata = data.sort_catalogue(data.squeeze_catalogue(stacked, offset_mode="global", nparts=grouped.num))
+    assert cata.ngroups == reference["n_groups_ge20"]
+    assert cata.count.sum() == reference["particles_in_groups_ge20"]
+    assert cata.count[:20].tolist() == [group["size"] for group in reference["top20"]]
+
+
+@pytest.mark.parametrize("name", ["48", pytest.param("128", marks=pytest.mark.slow)])
+def test_neighbour_sums_over_four_devices(shared_data: Path, name: str) -> None:
+    pos, reference = load(shared_data, name)
+    dealt = data.expand_particles(data.Pos(pos=jnp.asarray(pos)), 4)
+    rad, idx = knn.smap(mesh_of(4), jit=True)(dealt, 8, boxsize=reference["boxsize"])
+    counts = np.asarray(dealt.num)
+    assert_neighbour_sums(joined(rad, counts), joined(idx, counts), reference, 1e-8)
+    one_rad, one_idx = knn.jit(jnp.asarray(pos), 8, boxsize=reference["boxsize"])
+    np.testing.assert_array_equal(joined(rad, counts), one_rad)
+    np.testing.assert_array_equal(joined(idx, counts), one_idx)
