@@ -69,13 +69,14 @@ def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: 
     """Positions of the rank's particles, and of those of higher ranks that may be linked to them."""
     pos = get_pos(partz)
     n = pos.shape[0]
-    # One plane of few nodes is all that is needed before the ghosts are here.
+    # One plane of few nodes is all that is needed before the ghosts are here, and it is only looked at for its boxes.
     coarse = build_in_domain(pos, num, domain, TreeConfig(leaf_size=max(2, -(-n // _BLOCKS)), fan_out=_BLOCKS))
-    _, lower, upper = boxes_of(coarse)
+    blocks = boxes_of(pos, num, domain, leaves_of(coarse))
+    _, lower, upper = blocks
     radius = jnp.full(lower.shape[0], exact_to_float(rlink), pos.dtype)
     place = ghost_room("fof_ghosts", cfg.ghost_rows, n)
     wanted = (lower, upper, radius)
-    return surroundings(pos, pos, num, leaves_of(coarse), wanted, domain.box, place, lower_only=True)
+    return surroundings(pos, pos, num, blocks, wanted, domain.box, place, lower_only=True)
 
 
 def _solve(local: jax.Array, around: Surroundings, n: int, cfg: FofConfig) -> jax.Array:

@@ -24,7 +24,7 @@ from . import comm, kernels
 from .capacity import Room
 from .config import KNNConfig
 from .data import RankIdx, get_num, get_pos, map_rows, replace_num, split_rows
-from .ghosts import Surroundings, boxes_of, ghost_room, leaves_of, surroundings
+from .ghosts import Blocks, Surroundings, boxes_of, ghost_room, leaves_of, surroundings
 from .jax_ext import Exact, exact_to_float
 from .neighbours import check_reduced, field_of, is_real, radii_over_ranks, take, without_derivative
 from .tree import TreeHierarchy, build_in_domain, kernel_tree
@@ -57,6 +57,9 @@ class _Range:
 
     def tree(self) -> tuple[Any, ...]:
         return kernel_tree(self.part, self.num, self.th)
+
+    def boxes(self, domain: Domain) -> Blocks:
+        return boxes_of(get_pos(self.part), self.num, domain, leaves_of(self.th))
 
 
 def knn_over_ranks(part: Any, part_query: Any, sorted_already: bool, ask: Question) -> list[Any]:
@@ -176,9 +179,9 @@ class _Search:
 
     def _look_around(self, properties: Any, rad: jax.Array, rows: jax.Array | None) -> tuple[Surroundings, jax.Array]:
         """The rank's sources with its ghosts, and which leaves of queries need them."""
-        splits, lower, upper = boxes_of(self.sources.th)
+        splits, lower, upper = self.sources.boxes(self.domain)
         known = comm.all_gather_rows((lower, upper, jnp.diff(splits) + self.wait))
-        own = boxes_of(self.queries.th)
+        own = self.queries.boxes(self.domain)
         open_leaves, wanted = kernels.open_leaves(
             leaves_of(self.queries.th), own, rad, rows, known, self.rank, self.ask.box
         )

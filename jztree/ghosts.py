@@ -1,6 +1,6 @@
 """Ghosts: the particles of other ranks that a rank needs, brought in z-order.
 
-Every rank publishes at most 256 boxes, nodes of a plane of its hierarchy, each with the radius that it wants to look
+Every rank publishes at most 256 boxes that cover its particles closely, each with the radius that it wants to look
 into. Every rank then knows which of its own particles others want, and sends them; nobody asks. Ranks own consecutive
 ranges of the z-order, and what they send is in z-order, so that [ghosts of lower ranks | own | ghosts of higher ranks]
 is in z-order already, and a hierarchy can be built over it without a sort.
@@ -18,6 +18,7 @@ from . import comm, kernels
 from .capacity import Room, room
 from .jax_ext import Exact
 from .tree import TreeHierarchy
+from .zorder import Domain
 
 _MOST_BOXES = 256
 # Room for ghosts to begin with, as a fraction of the particles and a number. Uniform particles, k=8, 250,000 a rank
@@ -33,10 +34,10 @@ def leaves_of(th: TreeHierarchy) -> Blocks:
     return th.particle_splits(0), th.lower(0), th.upper(0)
 
 
-def boxes_of(th: TreeHierarchy) -> Blocks:
-    """``(particle_splits, lower, upper)`` of the boxes that a rank publishes: the largest plane with few nodes."""
-    plane = next(p for p in range(th.num_planes) if th.num_nodes(p) <= _MOST_BOXES)
-    return th.particle_splits(plane), th.lower(plane), th.upper(plane)
+def boxes_of(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks) -> Blocks:
+    """``(particle_splits, lower, upper)`` of the boxes that a rank publishes."""
+    most = max(1, min(_MOST_BOXES, posz.shape[0]))
+    return kernels.cover(posz, num, domain.lower, domain.upper, domain.box, leaves, most)
 
 
 @dataclass

@@ -26,6 +26,7 @@ _TARGETS = (
     "bounds",
     "catalogue",
     "check",
+    "cover",
     "fof",
     "gather_rows",
     "group_by_rank",
@@ -703,3 +704,21 @@ def move_up(
     out = tuple(jax.ShapeDtypeStruct(array.shape, array.dtype) for array in (parent, edges))
     args = (answers, as_num(num), as_num(rank), parent, edges)
     return _call("move_up", (*out, _i32(2)), *args, aliases={3: 0, 4: 1})
+
+
+def cover(
+    posz: jax.Array,
+    num: Any,
+    lower: jax.Array,
+    upper: jax.Array,
+    box: Exact,
+    leaves: tuple[jax.Array, jax.Array, jax.Array],
+    most: int,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """At most ``most`` boxes that cover particles in z-order closely: ``(particle_splits, lower, upper)``.
+
+    posz, num, lower, upper, box: as in `hierarchy`. leaves: ``(particle_splits, lower, upper)`` of runs of the rows. The
+    boxes hold consecutive rows; there are ``(most + 1,)`` splits, and boxes that are not needed are empty and inverted.
+    """
+    boxes = jax.ShapeDtypeStruct((most, posz.shape[1]), posz.dtype)
+    return _call("cover", (_i32(most + 1), boxes, boxes), posz, as_num(num), lower, upper, box.words, *leaves)

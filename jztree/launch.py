@@ -561,11 +561,12 @@ class _Watch:
         """Let this process be ended by what ended a peer: by the peer's own message, which `listen` gets, or by JAX,
         which names the peer when its heartbeats stop. Returns if neither comes.
         """
-        time.sleep(2 * _GRACE_SECONDS)  # a peer that can say what it was has said so before it left
-        _print_at_once(
-            f"jztree: {self.name} has lost the connection to another process; which one will be known when that "
-            f"process has missed its heartbeats for {self.heartbeat} s. What was seen here: {summary}"
-        )
+        # A peer that could say what it was has said so before it left.
+        if not self.ending.wait(2 * _GRACE_SECONDS):
+            _print_at_once(
+                f"jztree: {self.name} has lost the connection to another process; which one will be known when that "
+                f"process has missed its heartbeats for {self.heartbeat} s. What was seen here: {summary}"
+            )
         with contextlib.suppress(KeyboardInterrupt):
             time.sleep(self.heartbeat + _HEARTBEAT_MARGIN_SECONDS)
 
@@ -626,6 +627,7 @@ class _Watch:
         message = self.wait_for_failure()
         if not message or self.ending.wait(_GRACE_SECONDS):
             return
+        self.ending.set()
         _print_at_once(f"jztree: {self.name} ends because {message}")
         self.leave(1)
 
@@ -716,7 +718,8 @@ def _is_pending(array: jax.Array) -> bool:
 
 
 def _summary_of(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(error)).strip()
+    """The last line of a traceback, without the notes that JAX adds to it."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def _print_at_once(text: str) -> None:

@@ -141,23 +141,42 @@ struct OpenSearch {
     std::vector<T> ranks(static_cast<size_t>(sources.count / per_rank * 2 * D));
     for (int64_t r = 0; r < sources.count / per_rank; ++r)
       bounding_box(sources, r * per_rank, (r + 1) * per_rank, ranks.data() + r * 2 * D, ranks.data() + r * 2 * D + D);
+    std::vector<double> bounds(static_cast<size_t>(own.count)), needed(static_cast<size_t>(leaves.count));
     parallel.blocks(own.count, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) wanted[i] = open_box(i, ranks, open);
+      for (int64_t i = begin; i < end; ++i)
+        bounds[static_cast<size_t>(i)] = bound(i, space.enlarged(largest_radius(own_splits[i], own_splits[i + 1])));
     });
+    parallel.blocks(leaves.count, 64, [&](int64_t begin, int64_t end) {
+      for (int64_t leaf = begin; leaf < end; ++leaf) {
+        if (leaf_splits[leaf] == leaf_splits[leaf + 1]) continue;
+        double& most = needed[static_cast<size_t>(leaf)];
+        // A leaf may reach into several of the rank's boxes.
+        for (int64_t i = first_over(own_splits, own.count, leaf_splits[leaf]); i < own.count; ++i) {
+          if (own_splits[i] >= leaf_splits[leaf + 1]) break;
+          if (own_splits[i] < own_splits[i + 1]) most = std::max(most, bounds[static_cast<size_t>(i)]);
+        }
+        most = std::min(most, space.enlarged(largest_radius(leaf_splits[leaf], leaf_splits[leaf + 1])));
+        open[leaf] = reaches_others(leaf, most, ranks);
+      }
+    });
+    for (int64_t i = 0; i < own.count; ++i) wanted[i] = wanted_by(i, needed, open);
   }
 
-  // Marks the open leaves of box i and returns the largest radius that one of them needs, -1 if there is none.
-  T open_box(int64_t i, const std::vector<T>& ranks, int32_t* open) const {
+  // The item of a partition of rows that holds a row.
+  static int64_t first_over(const int32_t* splits, int64_t count, int32_t row) {
+    return std::max<int64_t>(0, std::upper_bound(splits, splits + count + 1, row) - splits - 1);
+  }
+
+  // The largest radius that an open leaf in box i needs, -1 if there is none.
+  T wanted_by(int64_t i, const std::vector<double>& needed, const int32_t* open) const {
     T wanted = T{-1};
     if (own_splits[i] == own_splits[i + 1]) return wanted;
-    double most = bound(i, space.enlarged(largest_radius(own_splits[i], own_splits[i + 1])));
-    const int32_t* leaf = std::lower_bound(leaf_splits, leaf_splits + leaves.count, own_splits[i]);
-    for (int64_t l = leaf - leaf_splits; l < leaves.count && leaf_splits[l] < own_splits[i + 1]; ++l) {
-      if (leaf_splits[l] == leaf_splits[l + 1]) continue;
-      double needed = std::min(most, space.enlarged(largest_radius(leaf_splits[l], leaf_splits[l + 1])));
-      open[l] = reaches_others(l, needed, ranks);
+    for (int64_t l = first_over(leaf_splits, leaves.count, own_splits[i]); l < leaves.count; ++l) {
+      if (leaf_splits[l] >= own_splits[i + 1]) break;
       // Rounded up, so that it is not below the radius in float64.
-      if (open[l]) wanted = std::max(wanted, static_cast<T>(needed) * (1 + 4 * std::numeric_limits<T>::epsilon()));
+      if (open[l])
+        wanted = std::max(wanted,
+                          static_cast<T>(needed[static_cast<size_t>(l)]) * (1 + 4 * std::numeric_limits<T>::epsilon()));
     }
     return wanted;
   }
