@@ -7,7 +7,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find jztree jztree_utils -path 
 # What an extra of the package asks for, without building the package again.
 install_extra = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')" | xargs $(BIN)/pip install --quiet
 
-.PHONY: demo test test-all lint format bench aarch64 clean
+.PHONY: demo test test-all lint format bench profile aarch64 clean
 
 demo: $(VENV)/installed ## Find the halos of a real N-body snapshot and draw them.
 	mkdir -p demo
@@ -31,6 +31,9 @@ format: $(VENV)/linters
 bench: $(VENV)/installed ## Speed and memory beside other libraries, as ratios.
 	$(call install_extra,benchmark)
 	$(BIN)/python checks/benchmarks/one_device.py
+
+profile: $(VENV)/installed ## Time, rows sent and rounds over four host devices, as ratios to one.
+	$(BIN)/python checks/profiling/multi_device.py --host-devices 4
 
 aarch64: $(VENV)/installed ## Compile the CPU library for aarch64 (needs g++-aarch64-linux-gnu).
 	cmake -S . -B build/aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \

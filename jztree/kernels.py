@@ -717,8 +717,9 @@ def cover(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """At most ``most`` boxes that cover particles in z-order closely: ``(particle_splits, lower, upper)``.
 
-    posz, num, lower, upper, box: as in `hierarchy`. leaves: ``(particle_splits, lower, upper)`` of runs of the rows. The
-    boxes hold consecutive rows; there are ``(most + 1,)`` splits, and boxes that are not needed are empty and inverted.
+    posz, num, lower, upper, box: as in `hierarchy`. leaves: ``(particle_splits, lower, upper)`` of runs of the rows.
+    The boxes hold consecutive rows; there are ``(most + 1,)`` splits, and boxes that are not needed are empty and
+    inverted.
     """
     boxes = jax.ShapeDtypeStruct((most, posz.shape[1]), posz.dtype)
     return _call("cover", (_i32(most + 1), boxes, boxes), posz, as_num(num), lower, upper, box.words, *leaves)

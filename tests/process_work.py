@@ -1,5 +1,5 @@
-"""What the processes of test_processes_library.py do. Not a test: each process runs it on all devices, and compares what
-its own devices hold with what one device makes of all particles.
+"""What the processes of test_processes_library.py do. Not a test: each process runs it on all devices, and compares
+what its own devices hold with what one device makes of all particles.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ def particles(n: int = 1201, seed: int = 1) -> data.ParticleData:
 
 def dealt(part: Any) -> Any:
     """``part`` dealt out to the ranks, as NumPy arrays, of which JAX hands each device its own block."""
-    return jax.tree.map(np.asarray, data.expand_particles(part, RANKS, NPAD))
+    return jax.tree.map(np.array, data.expand_particles(part, RANKS, NPAD))
 
 
 def near(n: int = 300, seed: int = 3) -> Any:

@@ -1,5 +1,5 @@
-"""The library over two processes of two devices: the same answers as one device; and whatever goes wrong on one rank, in
-the library or in the user's code, ends all processes with an error that says what it was.
+"""The library over two processes of two devices: the same answers as one device; and whatever goes wrong on one rank,
+in the library or in the user's code, ends all processes with an error that says what it was.
 """
 
 import re
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from processes import run_processes
+
+SLOW = pytest.mark.slow
 
 # Far above what is needed on a busy machine.
 SECONDS = 90
@@ -110,7 +112,7 @@ mine = jax.jit(lambda part: jz.knn.knn.smap(mesh)(part, k=6, cfg=cfg)[0])
 part = work.near()
 for _ in range(2):
     work.report(lambda: mine(part))
-mine(part)[0].block_until_ready()
+jax.block_until_ready(mine(part))
 """
     ended = run_processes(START + MESH + script, timeout=SECONDS)
     for returncode, output in ended:
@@ -134,7 +136,7 @@ jax.block_until_ready(jz.knn.knn.smap(mesh, jit=True)(part, k=6))
         assert "jztree: on rank 3: row 17 of the positions is NaN or infinite" in output
 
 
-@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("failing", [pytest.param(0, marks=SLOW), 1])
 def test_an_exception_while_the_other_process_is_inside_the_library(failing: int) -> None:
     script = f"""
 for i in range(1000):
@@ -153,7 +155,7 @@ CALLBACKS = {
 }
 
 
-@pytest.mark.parametrize(("count", "kind"), [(1, "debug"), (2, "debug"), (2, "pure")])
+@pytest.mark.parametrize(("count", "kind"), [(1, "debug"), (2, "debug"), pytest.param(2, "pure", marks=SLOW)])
 def test_a_callback_that_raises_on_one_rank_ends_all(count: int, kind: str) -> None:
     script = f"""
 def fail_on_3(rank):
@@ -176,6 +178,7 @@ jax.block_until_ready(searched.smap(mesh, jit=True)(work.near()))
         assert re.search("ends because process 1 of 2 .* ValueError: the disk is full\n", ended[0].output)
 
 
+@SLOW
 def test_an_error_of_callbacks_that_is_caught_is_over() -> None:
     script = """
 def fail(radius): raise ValueError("the disk is full")

@@ -5,8 +5,8 @@
 
 Runs over any number of processes, and over the first 1, 2, 4, ... devices of them. Particles are uniform in a periodic
 box, in random order, so nearly all of them have to travel. Every stage is timed apart, after compilation, in turn with
-the same stage on one device with as many particles, because shared machines drift; a ratio is that of medians. Counts
-come from a further run with `jztree.stats`. Rounds of the union-find are also counted for a chain that winds through
+the same stage on one device with as many particles, because shared machines drift; a ratio is that of medians. The
+ratio of CPU time, given for one process, is what the distribution adds in work. Counts come from a further run with `jztree.stats`. Rounds of the union-find are also counted for a chain that winds through
 all devices, the worst that geometry can do to it.
 
 Weak scaling keeps the particles of a device fixed, strong scaling those of all. Host devices of one CPU share its
@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -139,11 +139,18 @@ def inputs_alone(case: Case) -> Inputs:
 # How it is measured
 
 
-def timed(call: Callable[[], Any]) -> float:
-    """Seconds until the result of ``call`` is there."""
-    start = time.perf_counter()
+class Time(NamedTuple):
+    """Seconds on the clock, and of all cores together in this process. Others on the machine hardly change the second."""
+
+    wall: float
+    cpu: float
+
+
+def timed(call: Callable[[], Any]) -> Time:
+    """How long it takes until the result of ``call`` is there."""
+    wall, cpu = time.perf_counter(), time.process_time()
     jax.block_until_ready(call())
-    return time.perf_counter() - start
+    return Time(time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def counted(call: Callable[[], Any] | None) -> dict[str, int]:
@@ -158,22 +165,24 @@ def counted(call: Callable[[], Any] | None) -> dict[str, int]:
 
 @dataclass
 class Runs:
-    """Seconds of the runs of a stage, over devices and on one; the first of each includes tracing and compiling."""
+    """Times of a stage, over devices and on one; the first of each includes tracing and compiling."""
 
-    over: list[float] = field(default_factory=list)
-    alone: list[float] = field(default_factory=list)
+    over: list[Time] = field(default_factory=list)
+    alone: list[Time] = field(default_factory=list)
 
     def summary(self) -> dict[str, float]:
-        seconds = statistics.median(self.over[1:])
-        found = {
-            "seconds": seconds,
-            "first call seconds": self.over[0],
-            "compile seconds": max(self.over[0] - seconds, 0.0),
-        }
+        over, first = medians(self.over[1:]), self.over[0].wall
+        found = {"seconds": over.wall, "first call seconds": first, "compile seconds": max(first - over.wall, 0.0)}
         if self.alone:
-            found["one device seconds"] = statistics.median(self.alone[1:])
-            found["ratio"] = seconds / found["one device seconds"]
+            alone = medians(self.alone[1:])
+            found |= {"one device seconds": alone.wall, "ratio": over.wall / alone.wall}
+        if self.alone and jax.process_count() == 1:
+            found |= {"cpu seconds": over.cpu, "one device cpu seconds": alone.cpu, "cpu ratio": over.cpu / alone.cpu}
         return found
+
+
+def medians(times: list[Time]) -> Time:
+    return Time(statistics.median(one.wall for one in times), statistics.median(one.cpu for one in times))
 
 
 def measure_stage(stage: Stage, mesh: Mesh, over: Inputs | None, alone: Inputs | None, runs: int) -> dict[str, Any]:
@@ -292,11 +301,11 @@ def cases_of(devices: Sequence[int], weak: Sequence[int], strong: Sequence[int])
 def table(found: dict[str, Any]) -> str:
     """The stages of one case, a line each; rows sent in percent of all."""
     sent = ("sort", "ghosts", "results", "groups")
-    heads = ["seconds", "one device", "ratio", "compile", *(f"{name} %" for name in sent), "rounds"]
+    heads = ["seconds", "one device", "ratio", "cpu ratio", "compile", *(f"{name} %" for name in sent), "rounds"]
     lines = [f"{found['devices']} devices, {found['rows']} particles each"]
     lines.append(f"{'':26}" + "".join(f"{head:>11}" for head in heads))
     for name, one in found["stages"].items():
-        numbers = [one.get(key) for key in ("seconds", "one device seconds", "ratio", "compile seconds")]
+        numbers = [one.get(key) for key in ("seconds", "one device seconds", "ratio", "cpu ratio", "compile seconds")]
         texts = ["" if number is None else f"{number:.3g}" for number in numbers]
         counts = one["counts"]
         shares = [100 * counts[f"rows.{key}"] / found["total"] if f"rows.{key}" in counts else None for key in sent]
