@@ -22,7 +22,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from . import capacity, launch, stats
+from . import capacity, stats, watch
 from .config import copy_config, is_config
 
 
@@ -110,7 +110,7 @@ class _Mapped:
             return self._run(static, dynamic)
 
         if mesh.size > 1:
-            launch.watch_callbacks()
+            watch.watch_callbacks()
         run.__name__ = run.__qualname__ = self.name
         self.compiled = jax.jit(run, static_argnums=0)
 
@@ -134,7 +134,7 @@ class _Mapped:
         try:
             jax.block_until_ready(done)
         except Exception:
-            launch.forget_failed_callbacks()  # or calls after this one would fail for the same reason
+            watch.forget_failed_callbacks()  # or calls after this one would fail for the same reason
             raise
         # This run went well; an error would be that of another function.
         with contextlib.suppress(Exception):

@@ -26,6 +26,7 @@ import numpy as np
 
 import jztree
 from jztree import launch
+from jztree.launch_environment import num_visible_gpus
 
 AXIS = "ranks"
 REPEATS = 5
@@ -88,7 +89,7 @@ def facts_before_start() -> Facts:
         address=_own_address(),
         num_cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         host_cpus=os.cpu_count() or 1,
-        host_gpus=launch.num_visible_gpus({}) or 0,
+        host_gpus=num_visible_gpus({}) or 0,
         versions=versions(),
     )
 
@@ -487,6 +488,7 @@ def _alarm(seconds: float, action: Callable[[], Any]) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+        timer.join()
 
 
 def _print_waiting(facts: Facts) -> None:

@@ -36,7 +36,7 @@ def test_labels_are_those_of_one_device(ndev: int) -> None:
 
 
 def test_against_connected_components() -> None:
-    pos, _, part = make("clustered", 4)
+    _, _, part = make("clustered", 4)
     partz, label = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)(part, 0.012, boxsize=1.0, linearize_labels=True)
     counts = np.asarray(partz.num)
     want = oracles.components(joined(partz.pos, counts), 0.012, 1.0)

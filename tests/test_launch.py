@@ -10,6 +10,7 @@ import jax
 import pytest
 
 from jztree import launch
+from jztree import launch_environment as environment
 
 # As Slurm sets them in task 5 of `srun -N2 -n6 --gres=gpu:4` in a larger job.
 SLURM = {
@@ -72,7 +73,7 @@ def started(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jax.config, "update", lambda *_: None)
     monkeypatch.setattr(launch, "_jax_state", lambda: SimpleNamespace(num_processes=1))
     monkeypatch.setattr(launch, "num_visible_gpus", lambda _: None)
-    monkeypatch.setattr(launch, "_ask_mpi4py", lambda _: None)
+    monkeypatch.setattr(environment, "_ask_mpi4py", lambda _: None)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [])
     return calls
 
@@ -125,13 +126,13 @@ assert "mpi4py" not in sys.modules
 
 
 def test_slurm_over_nodes() -> None:
-    place = launch.detect(SLURM)
-    assert place == launch.Place("Slurm", 6, 5, 1, 2, host="r1n005", job="4711.1")
+    place = environment.detect(SLURM)
+    assert place == environment.Place("Slurm", 6, 5, 1, 2, host="r1n005", job="4711.1")
     assert not place.on_one_host
 
 
 def test_slurm_on_one_node() -> None:
-    place = launch.detect(SLURM_ONE_NODE)
+    place = environment.detect(SLURM_ONE_NODE)
     assert (place.host, place.local_size, place.on_one_host) == ("127.0.0.1", 6, True)
 
 
@@ -146,45 +147,45 @@ def test_slurm_on_one_node() -> None:
     ],
 )
 def test_first_host(nodes, first) -> None:
-    assert launch._first_host(nodes) == first
+    assert environment._first_host(nodes) == first
 
 
 def test_tasks_of_nodes() -> None:
-    assert launch._tasks_of_nodes("4(x2),3") == [4, 4, 3]
-    assert launch._tasks_of_nodes("8") == [8]
-    assert launch._tasks_of_nodes("") == []
+    assert environment._tasks_of_nodes("4(x2),3") == [4, 4, 3]
+    assert environment._tasks_of_nodes("8") == [8]
+    assert environment._tasks_of_nodes("") == []
 
 
 def test_open_mpi() -> None:
-    place = launch.detect(OMPI)
-    assert place == launch.Place("Open MPI", 4, 3, 3, 4, job="prterun-login1-22966@1")
+    place = environment.detect(OMPI)
+    assert place == environment.Place("Open MPI", 4, 3, 3, 4, job="prterun-login1-22966@1")
     assert place.on_one_host
 
 
 def test_mpich_and_pals() -> None:
-    assert launch.detect(MPICH) == launch.Place("PMI", 2, 1, 1, 2)
-    assert launch.detect(PALS) == launch.Place("PMI", 4, 2, 0, 2, job="a-b-c")
+    assert environment.detect(MPICH) == environment.Place("PMI", 2, 1, 1, 2)
+    assert environment.detect(PALS) == environment.Place("PMI", 4, 2, 0, 2, job="a-b-c")
 
 
 def test_mpirun_inside_a_slurm_job_counts() -> None:
     # The daemons of mpirun are tasks of a step of their own, and their variables are inherited.
     daemon = SLURM | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
-    assert launch.detect(daemon | OMPI).source == "Open MPI"
-    assert launch.detect(SLURM_BATCH | OMPI).source == "Open MPI"
+    assert environment.detect(daemon | OMPI).source == "Open MPI"
+    assert environment.detect(SLURM_BATCH | OMPI).source == "Open MPI"
 
 
 def test_srun_with_pmi_is_slurm() -> None:
-    place = launch.detect(SLURM | {"PMI_SIZE": "6", "PMI_RANK": "5"})
+    place = environment.detect(SLURM | {"PMI_SIZE": "6", "PMI_RANK": "5"})
     assert (place.source, place.host) == ("Slurm", "r1n005")
 
 
 def test_the_users_variables_go_first() -> None:
-    place = launch.detect(SLURM | {"JAX_COORDINATOR_ADDRESS": "10.0.0.1:99"})
+    place = environment.detect(SLURM | {"JAX_COORDINATOR_ADDRESS": "10.0.0.1:99"})
     assert (place.num_processes, place.host, place.port) == (6, "10.0.0.1", 99)
-    assert launch.detect(OMPI | JAX).num_processes == 3
-    assert launch.detect(OMPI | {"JAX_COORDINATOR_PORT": "77"}).port == 77
-    assert launch._split_address("[::1]:80") == {"host": "[::1]", "port": 80}
-    assert launch._split_address("node7") == {"host": "node7"}
+    assert environment.detect(OMPI | JAX).num_processes == 3
+    assert environment.detect(OMPI | {"JAX_COORDINATOR_PORT": "77"}).port == 77
+    assert environment.split_address("[::1]:80") == {"host": "[::1]", "port": 80}
+    assert environment.split_address("node7") == {"host": "node7"}
 
 
 @pytest.mark.parametrize(
@@ -227,13 +228,13 @@ def test_arguments_go_before_everything(environ, started) -> None:
 
 
 def test_ports_of_jobs_differ() -> None:
-    ports = [launch._port_of_job(launch.Place("Slurm", 2, job=f"4711.{step}"), {}) for step in range(50)]
+    ports = [environment._port_of_job(environment.Place("Slurm", 2, job=f"4711.{step}"), {}) for step in range(50)]
     assert len(set(ports)) > 45
     assert all(61440 <= port < 65536 for port in ports)
-    other = launch.Place("Slurm", 2, 1, 0, 1, "node", job="4711.3")
-    assert launch._port_of_job(other, {"PBS_JOBID": "1"}) == ports[3]
-    assert launch._port_of_job(launch.Place("PMI", 2), {"PBS_JOBID": "1"}) != launch._port_of_job(
-        launch.Place("PMI", 2), {"PBS_JOBID": "2"}
+    other = environment.Place("Slurm", 2, 1, 0, 1, "node", job="4711.3")
+    assert environment._port_of_job(other, {"PBS_JOBID": "1"}) == ports[3]
+    assert environment._port_of_job(environment.Place("PMI", 2), {"PBS_JOBID": "1"}) != environment._port_of_job(
+        environment.Place("PMI", 2), {"PBS_JOBID": "2"}
     )
 
 
@@ -252,12 +253,12 @@ def test_several_hosts_with_mpi4py(environ, started, monkeypatch) -> None:
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", SimpleNamespace(COMM_WORLD=world))
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace())
-    assert launch._ask_mpi4py(launch.detect(OMPI)) == ("node1", 1234)
+    assert environment._ask_mpi4py(environment.detect(OMPI)) == ("node1", 1234)
     world.Get_size = lambda: 1
     with pytest.raises(RuntimeError, match=r"mpi4py sees 1 processes where Open MPI has started 4"):
-        launch._ask_mpi4py(launch.detect(OMPI))
+        environment._ask_mpi4py(environment.detect(OMPI))
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
-    assert launch._ask_mpi4py(launch.detect(OMPI)) is None
+    assert environment._ask_mpi4py(environment.detect(OMPI)) is None
 
 
 def test_several_hosts_with_mpirun_in_a_slurm_job(environ, started) -> None:
@@ -333,13 +334,13 @@ def test_grpc_goes_around_the_proxy(environ, started, monkeypatch) -> None:
     ],
 )
 def test_share_of_the_gpus(local_rank, local_size, visible, expected) -> None:
-    place = launch.Place("Slurm", 8, 5, local_rank, local_size)
-    assert launch.local_gpus(place, {}, visible) == expected
+    place = environment.Place("Slurm", 8, 5, local_rank, local_size)
+    assert environment.local_gpus(place, {}, visible) == expected
 
 
 def test_users_choice_of_gpus_is_left_to_jax() -> None:
-    place = launch.Place("Slurm", 8, 5, 1, 4)
-    assert launch.local_gpus(place, {"JAX_LOCAL_DEVICE_IDS": "0"}, 4) is None
+    place = environment.Place("Slurm", 8, 5, 1, 4)
+    assert environment.local_gpus(place, {"JAX_LOCAL_DEVICE_IDS": "0"}, 4) is None
 
 
 @pytest.mark.parametrize(
@@ -347,7 +348,7 @@ def test_users_choice_of_gpus_is_left_to_jax() -> None:
     [("2,3", 2), ("GPU-8f3a, MIG-1a", 2), ("0,1,-1,2", 2), ("-1", None), ("NoDevFiles", None), ("", None)],
 )
 def test_visible_gpus(visible, count) -> None:
-    assert launch.num_visible_gpus({"CUDA_VISIBLE_DEVICES": visible}) == count
+    assert environment.num_visible_gpus({"CUDA_VISIBLE_DEVICES": visible}) == count
 
 
 # The end

@@ -123,9 +123,9 @@ def test_none_is_static_unless_static_arguments_are_named() -> None:
 
 def test_bad_arguments_are_sentences() -> None:
     mapped = shard_map_constructor(scaled, **scaled_specs)(mesh_of(4), jit=True)
-    with pytest.raises(ValueError, match="leading axis must run over the 4 devices of the mesh; .*expand_particles"):
+    with pytest.raises(ValueError, match=r"leading axis must run over the 4 devices of the mesh; .*expand_particles"):
         mapped(particles(3), 1.0)
-    with pytest.raises(TypeError, match="argument 'power' is static .* must be hashable"):
+    with pytest.raises(TypeError, match=r"argument 'power' is static .* must be hashable"):
         mapped(particles(4), 1.0, power=[1])
     short = shard_map_constructor(scaled, in_specs=(P(-1), P()), out_specs=scaled_specs["out_specs"])
     np.testing.assert_array_equal(short(mesh_of(4), jit=True)(particles(4), 1)[0], particles(4).pos)

@@ -6,8 +6,9 @@
 Runs over any number of processes, and over the first 1, 2, 4, ... devices of them. Particles are uniform in a periodic
 box, in random order, so nearly all of them have to travel. Every stage is timed apart, after compilation, in turn with
 the same stage on one device with as many particles, because shared machines drift; a ratio is that of medians. The
-ratio of CPU time, given for one process, is what the distribution adds in work. Counts come from a further run with `jztree.stats`. Rounds of the union-find are also counted for a chain that winds through
-all devices, the worst that geometry can do to it.
+ratio of CPU time, given where there is one process, is what the distribution adds in work. Counts come from a further
+run with `jztree.stats`. Rounds of the union-find are also counted for a chain that winds through all devices, the worst
+that geometry can do to it.
 
 Weak scaling keeps the particles of a device fixed, strong scaling those of all. Host devices of one CPU share its
 cores, so there neither gets faster with devices, and the ratio to one device is what the distribution itself costs.
@@ -140,7 +141,7 @@ def inputs_alone(case: Case) -> Inputs:
 
 
 class Time(NamedTuple):
-    """Seconds on the clock, and of all cores together in this process. Others on the machine hardly change the second."""
+    """Seconds on the clock, and of all cores in this process, which other programs hardly change."""
 
     wall: float
     cpu: float

@@ -125,7 +125,7 @@ def test_alone(capsys) -> None:
     for text in ("processes  1\n", "hosts      1 (", "devices    ", "CPUs       ", "jax 0.", "All results are right."):
         assert text in out
     assert out.count(" ok\n") == 2 * len(check_cluster.COLLECTIVES)
-    assert threading.active_count() == num_threads
+    assert threading.active_count() == num_threads, threading.enumerate()
 
 
 def test_what_prevents_the_start_is_said(monkeypatch, capsys) -> None:

@@ -1,0 +1,299 @@
+"""What launchers write into the environment: how many processes there are, which one this is, and where the first is.
+
+Slurm (inside srun), Open MPI, PMI (MPICH, Intel MPI, PALS), and JAX's own variables, which go first. On one host
+nothing else is needed; over several hosts the address of process 0 comes from Slurm, from mpi4py or from the user.
+"""
+
+import dataclasses
+import importlib
+import os
+import re
+import socket
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Ports above what Linux hands out to clients (net.ipv4.ip_local_port_range), as in JAX's own detection.
+_FIRST_PORT, _NUM_PORTS = 61440, 4096
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the environment says about the processes that were started together; None for what it does not say."""
+
+    source: str
+    num_processes: int | None = None
+    process_id: int | None = None
+    local_rank: int | None = None
+    local_size: int | None = None
+    host: str | None = None
+    """Of process 0."""
+    port: int | None = None
+    job: str | None = None
+    """The same for all processes that were started together, and for no others."""
+
+    @property
+    def on_one_host(self) -> bool:
+        return self.num_processes is not None and self.local_size == self.num_processes
+
+
+# Names of the variables of each launcher, by field; the first that is set counts. MPICH, Intel MPI and Cray's PALS
+# share PMI.
+_MPI_VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
+    "Open MPI": {
+        "num_processes": ("OMPI_COMM_WORLD_SIZE",),
+        "process_id": ("OMPI_COMM_WORLD_RANK",),
+        "local_rank": ("OMPI_COMM_WORLD_LOCAL_RANK",),
+        "local_size": ("OMPI_COMM_WORLD_LOCAL_SIZE",),
+        "job": ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"),
+    },
+    "PMI": {
+        "num_processes": ("PMI_SIZE", "PALS_SIZE"),
+        "process_id": ("PMI_RANK", "PALS_RANKID"),
+        "local_rank": ("PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "MPI_LOCALRANKID"),
+        "local_size": ("PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE", "MPI_LOCALNRANKS"),
+        "job": ("PALS_APID", "PMI_JOBID", "I_MPI_HYDRA_UUID"),
+    },
+}
+
+
+def detect(environ: Mapping[str, str]) -> Place:
+    """What launchers and the user have written into ``environ``; the user's JAX variables go first.
+
+    Raises ValueError for what should be a number and is none.
+    """
+    slurm, mpi = _from_slurm(environ), _from_mpi(environ)
+    place = Place("environment")
+    if slurm is not None and mpi is not None:
+        # mpirun inside a Slurm job starts its daemons with srun, whose ranks the processes inherit. srun with PMI
+        # sets both, equal, and then Slurm knows more.
+        equal = (slurm.num_processes, slurm.process_id) == (mpi.num_processes, mpi.process_id)
+        place = slurm if equal else mpi
+    elif slurm is not None or mpi is not None:
+        place = slurm or mpi or place
+    explicit = Place(
+        "JAX variables",
+        _number(environ, "JAX_NUM_PROCESSES"),
+        _number(environ, "JAX_PROCESS_ID"),
+        **split_address(environ.get("JAX_COORDINATOR_ADDRESS")),
+    )
+    if explicit.port is None:
+        explicit = dataclasses.replace(explicit, port=_number(environ, "JAX_COORDINATOR_PORT"))
+    return merge(explicit, place)
+
+
+def _from_slurm(environ: Mapping[str, str]) -> Place | None:
+    """This task of a job step. A batch script, where Slurm sets most of this too, is not in one."""
+    if "SLURM_JOB_ID" not in environ or "SLURM_PROCID" not in environ or "SLURM_STEP_NODELIST" not in environ:
+        return None
+    # A shell that srun has started in an allocation of four tasks is a step of one task.
+    num_processes = _number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    if num_processes is None:
+        return None
+    tasks = _tasks_of_nodes(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    node = _number(environ, "SLURM_NODEID") or 0
+    local_size = tasks[node] if node < len(tasks) else None
+    on_one_host = _number(environ, "SLURM_STEP_NUM_NODES") == 1 or local_size == num_processes
+    return Place(
+        "Slurm",
+        num_processes,
+        _number(environ, "SLURM_PROCID"),
+        _number(environ, "SLURM_LOCALID"),
+        num_processes if on_one_host else local_size,
+        # The name of a host might not resolve, even on the host itself.
+        host="127.0.0.1" if on_one_host else _first_host(environ["SLURM_STEP_NODELIST"]),
+        # Steps of one job may run side by side on one node.
+        job=f"{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '')}",
+    )
+
+
+def _from_mpi(environ: Mapping[str, str]) -> Place | None:
+    for source, names in _MPI_VARIABLES.items():
+        num_processes = _number(environ, *names["num_processes"])
+        process_id = _number(environ, *names["process_id"])
+        if num_processes is None or process_id is None:
+            continue
+        return Place(
+            source,
+            num_processes,
+            process_id,
+            _number(environ, *names["local_rank"]),
+            _number(environ, *names["local_size"]),
+            job=next((environ[name] for name in names["job"] if name in environ), None),
+        )
+    return None
+
+
+def _number(environ: Mapping[str, str], *names: str) -> int | None:
+    """The first of these variables that is set and not empty."""
+    for name in names:
+        text = environ.get(name, "")
+        if text:
+            try:
+                return int(text)
+            except ValueError:
+                raise ValueError(f"the environment variable {name} must be a number; it is {text!r}.") from None
+    return None
+
+
+def _first_host(nodes: str) -> str:
+    """The first name in Slurm's list: ``r1n005`` of ``r[1-2]n[005-007,009],login1``."""
+    first = re.split(r",(?![^\[]*\])", nodes)[0]
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first)
+
+
+def _tasks_of_nodes(counts: str) -> list[int]:
+    """``[4, 4, 3]`` of Slurm's ``4(x2),3``; empty if it is anything else."""
+    tasks: list[int] = []
+    for part in counts.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        if match is None:
+            return []
+        tasks += [int(match[1])] * int(match[2] or 1)
+    return tasks
+
+
+def split_address(address: str | None) -> dict[str, Any]:
+    """Host and port of ``host:port``, ``[::1]:port`` or ``host``. Raises ValueError if the port is no number."""
+    if not address:
+        return {}
+    host, colon, port = address.rpartition(":")
+    if not colon or address.endswith("]"):
+        return {"host": address}
+    if not port.isdecimal():
+        raise ValueError(f"a coordinator address is host:port, with a number for the port; {address!r} was given.")
+    return {"host": host, "port": int(port)}
+
+
+def merge(first: Place, second: Place) -> Place:
+    """``first``, with what it leaves open taken from ``second``."""
+    values = {
+        field.name: getattr(second, field.name) if getattr(first, field.name) is None else getattr(first, field.name)
+        for field in dataclasses.fields(Place)
+    }
+    known = first.num_processes is not None or first.process_id is not None
+    return Place(**(values | {"source": first.source if known else second.source}))
+
+
+def complete(place: Place, environ: Mapping[str, str]) -> Place | None:
+    """``place`` with all that JAX needs, or None if there is one process. Raises ValueError if something is unknown."""
+    if place.num_processes is None and place.process_id is None and place.host is None:
+        return None
+    if place.num_processes == 1:
+        return None
+    if place.num_processes is None or place.process_id is None:
+        missing = "the number of processes" if place.num_processes is None else "the number of this process"
+        raise ValueError(
+            f"{missing} is not known although a start of several processes was asked for; start them with srun or "
+            "mpirun, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID in each."
+        )
+    if not 0 <= place.process_id < place.num_processes:
+        raise ValueError(
+            f"the number of a process must be from 0 to {place.num_processes - 1} among {place.num_processes} "
+            f"processes; {place.process_id} was given by {place.source}."
+        )
+    if place.host is None and place.on_one_host:
+        place = dataclasses.replace(place, host="127.0.0.1")
+    if place.host is None:
+        place = _find_coordinator(place, environ)
+    if place.port is None:
+        place = dataclasses.replace(place, port=_port_of_job(place, environ))
+    return place
+
+
+def _find_coordinator(place: Place, environ: Mapping[str, str]) -> Place:
+    """``place`` with the host of process 0, of processes on several hosts. Raises ValueError if it cannot be known."""
+    found = _ask_mpi4py(place)
+    if found is not None:
+        return dataclasses.replace(place, host=found[0], port=place.port or found[1])
+    if "SLURM_JOB_NODELIST" in environ:
+        # mpirun fills the nodes of a job in their order.
+        return dataclasses.replace(place, host=_first_host(environ["SLURM_JOB_NODELIST"]))
+    launcher = re.search(r"tcp://([^,:]+)[,:]", environ.get("OMPI_MCA_orte_hnp_uri", ""))
+    if launcher is not None:
+        # Up to Open MPI 4: where mpirun runs, which is the first host, unless a host file says otherwise.
+        return dataclasses.replace(place, host=launcher[1])
+    raise ValueError(
+        f"process {place.process_id} of {place.num_processes} cannot know the host of process 0: the processes are on "
+        f"several hosts and {place.source} does not tell; install mpi4py, or set JAX_COORDINATOR_ADDRESS to host:port "
+        "of process 0."
+    )
+
+
+def _ask_mpi4py(place: Place) -> tuple[str, int] | None:
+    """Host and a free port of process 0, told to all by MPI; None without mpi4py.
+
+    Raises RuntimeError if mpi4py belongs to another MPI than the launcher: every process is then alone in it.
+    """
+    try:
+        world = importlib.import_module("mpi4py.MPI").COMM_WORLD  # starts MPI
+    except (ImportError, RuntimeError):  # the latter if mpi4py finds no MPI library
+        return None
+    if world.Get_size() != place.num_processes:
+        raise RuntimeError(
+            f"mpi4py sees {world.Get_size()} processes where {place.source} has started "
+            f"{place.num_processes}: it was built for another MPI than the one that starts the processes; install it "
+            "again with 'pip install --no-binary mpi4py mpi4py', or set JAX_COORDINATOR_ADDRESS to host:port of "
+            "process 0."
+        )
+    mine = (socket.gethostname(), _free_port()) if place.process_id == 0 else None
+    address: tuple[str, int] = world.bcast(mine, root=0)
+    return address
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return int(listener.getsockname()[1])
+
+
+def _port_of_job(place: Place, environ: Mapping[str, str]) -> int:
+    """A port that is the same for all processes of a job, and most likely another one for another job."""
+    job = place.job or next((environ[name] for name in ("PBS_JOBID", "LSB_JOBID", "JOB_ID") if name in environ), None)
+    if job is None and place.on_one_host:
+        job = str(_launcher_pid())  # MPICH names its jobs nowhere
+    return _FIRST_PORT + zlib.crc32(f"jztree {job}".encode()) % _NUM_PORTS
+
+
+def _launcher_pid() -> int:
+    """The nearest MPI launcher that this process descends from, past shells between; else its parent."""
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            name, fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)
+        except OSError:
+            break
+        if re.search(r"hydra|mpiexec|mpirun|prte|orted", name):
+            return pid
+        pid = int(fields.split()[1])
+    return os.getppid()
+
+
+def local_gpus(place: Place, environ: Mapping[str, str], num_visible: int | None) -> list[int] | None:
+    """The GPUs of this process, as places among the ``num_visible`` that it can see; None leaves it all of these.
+
+    num_visible: None if that is not known, or if there are none.
+    """
+    if "JAX_LOCAL_DEVICE_IDS" in environ or num_visible is None:
+        return None
+    if place.local_rank is None or place.local_size is None or place.local_size < 2:
+        return None
+    if num_visible == 1:
+        return None  # the launcher has given each process its own (--gpus-per-task)
+    if num_visible % place.local_size == 0:
+        share = num_visible // place.local_size
+        return list(range(place.local_rank * share, (place.local_rank + 1) * share))
+    return [place.local_rank % num_visible]
+
+
+def num_visible_gpus(environ: Mapping[str, str]) -> int | None:
+    """How many GPUs this process can see, without starting CUDA; None if there are none or nothing tells."""
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        if name in environ:
+            entries = [entry.strip() for entry in environ[name].split(",")]
+            # Entries after one that is no device do not count (-1, or Slurm's NoDevFiles).
+            valid = [bool(re.match(r"\d+$|GPU-|MIG-", entry)) for entry in entries] + [False]
+            return valid.index(False) or None
+    return len([path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdecimal()]) or None
