@@ -88,6 +88,7 @@ class FofCatalogue:
     count: ``(g,)`` int32, particles of the group.
     offset: ``(g,)`` int32, row of the group's first particle among the particles in group order. On several ranks each
         has the groups whose first particle it holds, and the row is one of that rank; the group may go on on the next.
+        See `jztree.fof.fof_and_catalogue` for the order.
     com_pos: ``(g, d)`` centre of mass, right across the periodic boundary and inside the box (unweighted if the
         particles have no mass).
     com_inertia_radius: ``(g,)`` root of the mass-weighted mean squared distance from ``com_pos``.

@@ -108,11 +108,16 @@ def fof_and_catalogue(
     rlink, boxsize, th: as in `fof_labels`.
     cfg: ``cfg.catalogue.npart_min`` is the smallest number of particles that makes a catalogue row.
 
-    Returns the particles in group order and the `FofCatalogue`. Over several devices, particles are dealt out to them
-    in equal shares of the group order; a catalogue row is on the device that holds the group's first particle, and a
-    group may go on on the devices after it. Groups come in the order of their first particles in z-order; within a
-    group, and behind the last one for those in no listed group, particles are in z-order. So the particles of group
-    ``i`` are the rows ``offset[i]`` to ``offset[i] + count[i]``. Raises like `fof_labels`.
+    Returns the particles in group order and the `FofCatalogue`. Groups come in the order of their first particles in
+    z-order; within a group, and behind the last one for those in no listed group, particles are in z-order. So the
+    particles of group ``i`` are the rows ``offset[i]`` to ``offset[i] + count[i]``.
+
+    Over several devices, each of which owns a range of the z-order, group order is device by device: first the groups
+    whose first particle in z-order the first device owns, wherever the others are, and behind them its particles in no
+    listed group; then those of the second device, and so on. Particles are dealt out in equal shares of that order. So
+    a device may begin with the end of a group, and groups and particles of none may take turns on it. A catalogue row
+    is on the device that then holds the group's first particle; rows are in the same order as on one device. A group
+    is one run of rows of all devices joined, and may go on on the devices after its first. Raises like `fof_labels`.
     """
     cfg = cfg or FofConfig()
     box = check_box(boxsize, check_positions(get_pos(part), max_dims=_MAX_DIMS).shape[1])

@@ -2,10 +2,16 @@
 
 Particles are in global z-order, and each knows its group by the group's first particle there: the root, a rank and a
 row. The rank of the root owns the group. Most groups are wholly on one rank; of the others, each rank tells the owner
-how many particles it has (its *part* of the group), and is told where these go. All particles are then dealt out to the
-ranks in equal shares, listed groups first, in one exchange. Then only the first and the last group on a rank may be
-shared with its neighbours: their sums are taken part by part and joined. The cost is O(n) and one exchange of the
-particles.
+how many particles it has (its *part* of the group), and is told where these go.
+
+Group order is rank by rank: the listed groups that the rank owns, in the order of their first particles, then its
+particles in no listed group, in z-order. In that order all particles are dealt out to the ranks in equal shares, in one
+exchange. Because ranks held about equal shares before, hardly any particle moves but the parts of groups on other ranks
+than the owner's, and groups are spread over the ranks as the particles are. A rank's share may begin with the end of a
+group, and hold groups and particles of none in turns. Only the group that its leading rows continue, and the last that
+begins there, may be shared with other ranks: their sums are taken part by part and joined. Every rank knows how many
+particles the groups and the rest of each rank have, so it knows which of its rows are in listed groups. The cost is
+O(n) and one exchange of the particles.
 
 Collectives, each of which needs what the one before gave: the largest number of windows; questions and answers about
 parts, a pair of all_to_all for each window (one window, unless many groups straddle ranks); the places of all; the
@@ -62,9 +68,10 @@ def group_and_catalogue(
     npart_min: groups with fewer particles are not listed. box: ``(d,)`` periodic lengths, 0 where open.
 
     Returns this rank's particles, ``n`` rows with ``num`` set, and the `FofCatalogue` of the groups whose first
-    particle is among them, ``ceil(n / npart_min)`` rows. Listed groups come in the order of their first particles in
-    z-order, then all particles of no listed group; in a group, and behind the last, particles are in z-order. A group
-    may go on on the next ranks; ``offset`` is a row of this rank.
+    particle is among them, ``ceil(n / npart_min)`` rows, in the order of these particles in z-order. Over all ranks,
+    particles come in this order: for each rank the listed groups whose first particle it gave, one after the other,
+    then the particles it gave that are in no listed group; in both, they are in z-order. A group may go on on the next
+    ranks; ``offset`` is a row of this rank.
 
     Raises ValueError if masses or velocities have the wrong shape, and an error at run time, on every rank, if a group
     has more than 2**31 - 1 particles or is said to begin with a particle that is behind one of its members.
@@ -73,16 +80,16 @@ def group_and_catalogue(
     label, places, tally = _settle(irank, igroup, num, npart_min)
     tallies = comm.all_gather(tally)
     num = kernels.check(num, _too_large(tallies), [], _TOO_LARGE)
-    to_rank, target, listed = kernels.group_targets(rank, irank, igroup, num, label, places, tallies)
-    grouped, segments = _deal(partz, num, to_rank, target, listed, npart_min)
-    return grouped, _catalogue(grouped, segments, listed, box)
+    to_rank, target = kernels.group_targets(rank, irank, igroup, num, label, places, tallies)
+    grouped, head, segments = _deal(partz, num, to_rank, target, tallies, npart_min)
+    return grouped, _catalogue(grouped, head, segments, box)
 
 
 def _settle(irank: jax.Array, igroup: jax.Array, num: Any, npart_min: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Where this rank's part of each group goes among the particles of its owner's listed groups.
 
     Returns ``label`` ``(n,)`` int32, the first row here of each row's group; ``places`` ``(n, 2)`` uint32 at these
-    first rows; and this rank's tally ``(6,)`` uint32; see `kernels.settle_groups` and `kernels.group_targets`.
+    first rows; and this rank's tally ``(5,)`` uint32; see `kernels.settle_groups` and `kernels.group_targets`.
     """
     rank, ndev, axes = comm.get_rank_info()
     n = irank.shape[0]
@@ -106,7 +113,7 @@ def _settle(irank: jax.Array, igroup: jax.Array, num: Any, npart_min: int) -> tu
     nothing = vary_along(jnp.zeros(4, jnp.uint32), frozenset(axes))
     _, places, tally = jax.lax.while_loop(lambda carry: carry[0] < windows, one, (jnp.int32(0), nowhere, nothing))
     unlisted = jnp.sum(jnp.where(places[:, 1] == _NOT_LISTED, parts.sizes, 0), dtype=jnp.int32)
-    return parts.label, places, jnp.concatenate([tally, jnp.stack([unlisted, kernels.as_num(num)]).astype(jnp.uint32)])
+    return parts.label, places, jnp.append(tally, unlisted.astype(jnp.uint32))
 
 
 def _too_large(tallies: jax.Array) -> jax.Array:
@@ -115,26 +122,30 @@ def _too_large(tallies: jax.Array) -> jax.Array:
 
 
 def _deal(
-    partz: Any, num: jax.Array, to_rank: jax.Array, target: jax.Array, listed: jax.Array, npart_min: int
-) -> tuple[Any, _Segments]:
-    """Send each particle to its rank and row. No equal share is above ``n``, because no rank holds more now."""
+    partz: Any, num: jax.Array, to_rank: jax.Array, target: jax.Array, tallies: jax.Array, npart_min: int
+) -> tuple[Any, jax.Array, _Segments]:
+    """Send each particle to its rank and row. No equal share is above ``n``, because no rank holds more now.
+
+    Returns the particles, how many of the leading ones continue the last group of the ranks before, and the groups.
+    """
+    rank, _, _ = comm.get_rank_info()
     n = get_pos(partz).shape[0]
     columns, rebuild = split_rows(partz)
     columns, num, _ = comm.exchange_by_rank(
         [*columns, target], to_rank, num, Room(n, "groups"), what="particles in group order", name="groups"
     )
-    place, *segments = kernels.group_segments(columns.pop(), num, listed, -(-n // npart_min))
+    place, head, *segments = kernels.group_segments(rank, columns.pop(), num, tallies, -(-n // npart_min))
     grouped = rebuild([kernels.scatter_rows(column, place) for column in columns])
-    return replace_num(grouped, num), _Segments(*segments)
+    return replace_num(grouped, num), head, _Segments(*segments)
 
 
-def _catalogue(grouped: Any, segments: _Segments, listed: jax.Array, box: Exact) -> FofCatalogue:
-    """The catalogue of the groups that begin on this rank. ``listed``: how many of its rows are in listed groups."""
+def _catalogue(grouped: Any, head: jax.Array, segments: _Segments, box: Exact) -> FofCatalogue:
+    """The catalogue of the groups that begin on this rank; see `_deal`."""
     rank, ndev, axes = comm.get_rank_info()
     columns = catalogue_columns(grouped)
 
     def gather(number: jax.Array, known: jax.Array) -> jax.Array:
-        return comm.all_gather(kernels.straddling_sums(columns, segments, listed, box, number, known, rank))
+        return comm.all_gather(kernels.straddling_sums(columns, segments, head, box, number, known, rank))
 
     nothing = jnp.zeros((ndev, kernels.straddling_words(columns[0].shape[1])), jnp.uint32)
     known = jax.lax.fori_loop(0, 3, gather, vary_along(nothing, frozenset(axes)))

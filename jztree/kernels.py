@@ -580,33 +580,36 @@ def group_targets(
     label: jax.Array,
     places: jax.Array,
     tallies: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array]:
     """Where each particle goes if all are dealt out in equal shares in group order.
 
-    label, places: see `group_parts` and `settle_groups`. tallies: ``(r, 6)`` uint32, of all ranks: what `settle_groups`
-    returned, the particles it holds of no listed group, and the particles it holds.
+    That order is rank by rank: the listed groups that begin on the rank, then its particles in no listed group.
 
-    Returns ``to_rank``, ``(n,)`` int32 (-1 from ``num`` on); ``target``, ``(n,)`` int32, the row there, or its bitwise
-    complement for the first particle of a listed group; and how many rows of listed groups this rank will have.
+    label, places: see `group_parts` and `settle_groups`. tallies: ``(r, 5)`` uint32, of all ranks: what `settle_groups`
+    returned, and the particles it holds of no listed group.
+
+    Returns ``to_rank``, ``(n,)`` int32 (-1 from ``num`` on), and ``target``, ``(n,)`` int32, the row there, or its
+    bitwise complement for the first particle of a listed group.
     """
     rows = _i32(root_rank.shape[0])
     arguments = (root_rank, root_row, as_num(num), label, places, tallies)
-    return _call("group_targets", (rows, rows, _i32()), as_num(rank), *arguments)
+    return _call("group_targets", (rows, rows), as_num(rank), *arguments)
 
 
 def group_segments(
-    target: jax.Array, num: Any, listed: Any, room: int
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    rank: Any, target: jax.Array, num: Any, tallies: jax.Array, room: int
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
     """Groups that begin among particles that have come from other ranks.
 
-    target: ``(n,)`` int32, see `group_targets`, of the particles as they arrived. listed: how many rows of listed
-    groups there are; these come first. room: how many groups there may be.
+    target, tallies: see `group_targets`; ``target`` is ``(n,)`` int32, of the particles as they arrived. room: how many
+    groups there may be.
 
-    Returns ``place``, ``(n,)`` int32, the row of each; the number of groups; and ``count`` and ``offset``, ``(room,)``
-    int32: the rows of each group on this rank, and the first.
+    Returns ``place``, ``(n,)`` int32, the row of each; how many leading rows continue the last group of the ranks
+    before; the number of groups; and ``count`` and ``offset``, ``(room,)`` int32: the rows of each group on this rank,
+    and the first.
     """
-    out = _i32(target.shape[0]), _i32(), _i32(room), _i32(room)
-    return _call("group_segments", out, target, as_num(num), as_num(listed))
+    out = _i32(target.shape[0]), _i32(), _i32(), _i32(room), _i32(room)
+    return _call("group_segments", out, as_num(rank), target, as_num(num), tallies)
 
 
 def straddling_words(dims: int) -> int:
@@ -617,7 +620,7 @@ def straddling_words(dims: int) -> int:
 def straddling_sums(
     particles: tuple[jax.Array, jax.Array | None, jax.Array | None],
     segments: tuple[jax.Array, jax.Array, jax.Array],
-    listed: Any,
+    head: Any,
     box: Exact,
     number: Any,
     known: jax.Array,
@@ -626,7 +629,7 @@ def straddling_sums(
     """Sums over this rank's part of the group that the ranks before began, and of the last one that begins here.
 
     particles: ``pos``, ``mass`` and ``vel`` as in `catalogue`.
-    segments: ``ngroups``, ``count`` and ``offset``, and listed: see `group_segments`.
+    segments: ``ngroups``, ``count`` and ``offset``, and head, the leading rows: see `group_segments`.
     number: 0, 1, 2: masses, then centres, then spreads.
     known: ``(r, straddling_words(d))`` uint32, what all ranks found so far; zeros at first.
 
@@ -634,7 +637,7 @@ def straddling_sums(
     """
     pos, mass, vel = particles
     none = jnp.zeros((0,), pos.dtype)
-    arrays = (pos, none if mass is None else mass, none if vel is None else vel, *segments, as_num(listed), box.words)
+    arrays = (pos, none if mass is None else mass, none if vel is None else vel, *segments, as_num(head), box.words)
     out = jax.ShapeDtypeStruct(known.shape[1:], jnp.uint32)
     return _call("straddling_sums", out, *arrays, as_num(number), known, as_num(rank))
 

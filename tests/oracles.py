@@ -196,6 +196,26 @@ def smallest_members(label: Any) -> np.ndarray:
     return first[group]
 
 
+def order_over_ranks(label: np.ndarray, nums: Any, npart_min: int) -> np.ndarray:
+    """Rows in the group order of ranks that hold ``nums`` consecutive rows each; ``label`` is the smallest row of the
+    group. For each rank, the listed groups of which it holds the first row, then its rows in no listed group.
+    """
+    rows = np.arange(len(label))
+    first = np.where(np.bincount(label, minlength=len(label))[label] >= npart_min, label, rows)
+    unlisted = np.bincount(first, minlength=len(label))[first] < npart_min
+    owner = np.repeat(np.arange(len(nums)), nums)[first]
+    return np.lexsort((rows, first, unlisted, owner))
+
+
+def one_device_order(cata: Any, n: int) -> np.ndarray:
+    """Which of the joined ``n`` rows of several ranks are those of one device, in its order. ``cata``: a catalogue with
+    global offsets.
+    """
+    count = np.asarray(cata.count, np.int64)
+    members = np.repeat(cata.offset - (np.cumsum(count) - count), count) + np.arange(count.sum())
+    return np.concatenate([members, np.setdiff1d(np.arange(n), members)])
+
+
 @dataclass
 class SlowCatalogue:
     """A catalogue in float64; ``order`` is the rows in group order, every other field has one entry a group."""

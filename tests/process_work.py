@@ -11,6 +11,7 @@ import oracles
 
 import jztree
 from jztree import data, fof, knn, launch
+from jztree.config import FofConfig
 
 RANKS, NPAD, BOX = 4, 40, 1.0
 
@@ -82,11 +83,16 @@ def check_labels(mesh: jax.sharding.Mesh, part: Any, rlink: float, boxsize: floa
 def check_catalogue(mesh: jax.sharding.Mesh, rlink: float = 0.02) -> None:
     """Particles in group order and counts exactly, sums to 1e-6."""
     part = particles()
-    grouped, cata = jax.tree.map(np.asarray, fof.fof_and_catalogue.jit(part, rlink, BOX))
-    cata = data.squeeze_catalogue(cata)
+    partz, label = jax.tree.map(np.asarray, fof.fof_labels.jit(part, rlink, BOX))
+    n, npart_min = len(label), FofConfig().catalogue.npart_min
+    nums = [share(n, rank).stop - share(n, rank).start for rank in range(RANKS)]
+    order = oracles.order_over_ranks(label, nums, npart_min)
+    grouped = data.map_rows(lambda leaf: leaf[order], partz)
+    cata = data.squeeze_catalogue(jax.tree.map(np.asarray, fof.fof_and_catalogue.jit(part, rlink, BOX)[1]))
+    cata.offset = order.argsort()[np.flatnonzero(np.bincount(label) >= npart_min)]
     assert cata.ngroups > RANKS
     for rank, (own, mine) in own_ranks(fof.fof_and_catalogue.smap(mesh, jit=True)(dealt(part), rlink, BOX)):
-        rows = share(len(grouped.pos), rank)
+        rows = share(n, rank)
         for name in ("pos", "mass", "vel", "id"):
             np.testing.assert_array_equal(getattr(own, name)[: own.num], getattr(grouped, name)[rows])
         here = (cata.offset >= rows.start) & (cata.offset < rows.stop)

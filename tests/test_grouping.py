@@ -1,4 +1,4 @@
-"""Group order and catalogue over several ranks: the same as one device gives for all particles together."""
+"""Group order and catalogue over several ranks: the groups that one device finds among all particles together."""
 
 import dataclasses
 import re
@@ -151,13 +151,18 @@ def assert_as_on_one_device(
     room: int | None = None,
     expected: tuple[Any, data.FofCatalogue] | None = None,
 ) -> data.FofCatalogue:
-    """Compare with one device; returns the catalogue of all ranks joined."""
+    """Compare with one device, and the order with an independent one; returns the catalogue of all ranks joined."""
     grouped, cata = run(part, label, nums, npart_min, box, room or max(nums) + 3)
     assert_layout(grouped, cata, sum(nums), npart_min)
+    order = oracles.order_over_ranks(label, nums, npart_min)
+    joined, rows = data.squeeze_catalogue(cata, "global", nparts=grouped.num), data.flatten_particles(grouped)
+    assert_same_rows(rows, data.map_rows(lambda leaf: leaf[order], part))
     one, one_cata = expected or one_device(part, label, npart_min, box)
-    assert_same_rows(data.flatten_particles(grouped), one)
-    joined = data.squeeze_catalogue(cata, "global", nparts=grouped.num)
-    assert_same_catalogue(joined, data.squeeze_catalogue(one_cata), box)
+    ours = oracles.one_device_order(joined, sum(nums))
+    assert_same_rows(data.map_rows(lambda leaf: leaf[ours], rows), one)
+    one_cata = data.squeeze_catalogue(one_cata)
+    firsts = order.argsort()[np.unique(label)[np.unique(label, return_counts=True)[1] >= npart_min]]
+    assert_same_catalogue(joined, dataclasses.replace(one_cata, offset=firsts), box)
     return joined
 
 
@@ -233,6 +238,27 @@ def test_groups_that_end_where_shares_end(size: int) -> None:
     assert joined.ngroups == 320 // size + (320 % size >= 20)
 
 
+def test_shares_with_groups_and_particles_of_none_in_turns() -> None:
+    """Shares of 20: 20 of the first group; its other 10, 5 of none, a group of 2, 3 of none; groups of 4."""
+    label = np.concatenate([np.zeros(30, int), np.arange(30, 35), [35, 35], np.arange(37, 40), np.arange(40, 80)])
+    label[40:] -= label[40:] % 4
+    nums = [35, 2, 3, 40]
+    joined = assert_as_on_one_device(some_particles(80), label, nums)
+    assert joined.count.tolist() == [30, 2] + 10 * [4]
+    assert joined.offset.tolist() == [0, 35, *range(40, 80, 4)]
+    grouped, cata = run(some_particles(80), label, nums, 2, 1.0, 40)
+    assert grouped.num.tolist() == [20] * 4
+    assert cata.ngroups.tolist() == [1, 1, 5, 5]
+
+
+def test_groups_of_an_owner_come_before_its_other_particles() -> None:
+    """Rank 0 owns two groups of which the others hold most, and a particle of none between them."""
+    label = np.array([0, 1, 2, 0, 2, 5, 0, 2, 8, 0, 2, 8])
+    joined = assert_as_on_one_device(some_particles(12), label, [3, 3, 3, 3])
+    assert joined.offset.tolist() == [0, 4, 10]
+    assert joined.count.tolist() == [4, 4, 2]
+
+
 @pytest.mark.parametrize("ndev", [1, 3, 8])
 @pytest.mark.parametrize("npart_min", [2, 1000])
 def test_no_group_is_listed(ndev: int, npart_min: int) -> None:
@@ -295,10 +321,10 @@ def test_slow_sums_agree() -> None:
     label = joined_to_first(np.arange(300) // 9, slice(None, None, 11))
     slow = oracles.slow_catalogue(part.pos, part.mass, part.vel, label, None, 4)
     grouped, cata = run(part, label, [90, 10, 200], 4, None, 200)
-    np.testing.assert_array_equal(data.flatten_particles(grouped).id, part.id[slow.order])
     joined = data.squeeze_catalogue(cata, "global", nparts=grouped.num)
-    for name in ("count", "offset"):
-        np.testing.assert_array_equal(getattr(joined, name), getattr(slow, name))
+    order = oracles.one_device_order(joined, 300)
+    np.testing.assert_array_equal(data.flatten_particles(grouped).id[order], part.id[slow.order])
+    np.testing.assert_array_equal(joined.count, slow.count)
     for name in ("mass", "com_pos", "com_vel", "com_inertia_radius", "max_radius", "vel_dispersion"):
         np.testing.assert_allclose(getattr(joined, name), getattr(slow, name), rtol=1e-6, err_msg=name)
 
@@ -419,7 +445,7 @@ def test_groups_that_cannot_be_are_an_error_on_every_rank(bad: tuple[int, int, i
 
 @pytest.mark.parametrize(("largest", "too_large"), [(2**31 - 1, False), (2**31, True), (2**32, True), (0, False)])
 def test_the_largest_group_that_can_be_counted(largest: int, too_large: bool) -> None:
-    tallies = np.zeros((3, 6), np.uint32)
+    tallies = np.zeros((3, 5), np.uint32)
     tallies[1, 2:4] = words(largest)
     assert bool(grouping._too_large(jnp.asarray(tallies))) == too_large
 
@@ -464,29 +490,57 @@ def test_targets_beyond_32_bits(rank: int) -> None:
     """Three ranks of 2**31 - 1 particles, of which the test holds the five of ``rank``'s first ones."""
     each = 2**31 - 1
     listed, unlisted = [2**32 + 5, 0, 10**9], [10**9, 147483633, 7]
-    tallies = [[*words(listed[r]), 0, 0, unlisted[r], each] for r in range(3)]
+    tallies = [[*words(listed[r]), 0, 0, unlisted[r]] for r in range(3)]
     owner = np.array([0, 0, 0, rank, rank], np.int32)
     row = np.array([0, 0, 2, 3, 3], np.int32)
     label = np.array([0, 0, 2, 3, 3], np.int32)
     places = np.array([words(2**31), words(0), words(2**64 - 1), words(2**29), words(0)], np.uint32)
-    to_rank, target, here = kernels.group_targets(rank, owner, row, 5, label, places, np.array(tallies, np.uint32))
+    to_rank, target = kernels.group_targets(rank, owner, row, 5, label, places, np.array(tallies, np.uint32))
     assert sum(listed) + sum(unlisted) == 3 * each
-    start = sum(listed[:rank])
-    place = [2**31, 2**31 + 1, sum(listed) + sum(unlisted[:rank]), start + 2**29, start + 2**29 + 1]
+    start = sum(listed[:rank]) + sum(unlisted[:rank])
+    place = [2**31, 2**31 + 1, start + listed[rank], start + 2**29, start + 2**29 + 1]
     assert np.asarray(to_rank).tolist() == [p // each for p in place]
     roots = [row[i] == i and owner[i] == rank and i != 2 for i in range(5)]
     rows = [~(p % each) if root else p % each for p, root in zip(place, roots, strict=True)]
     assert np.asarray(target).tolist() == rows
-    assert int(here) == min(each, max(0, sum(listed) - rank * each))
+
+
+def test_segments_beyond_32_bits() -> None:
+    """The last of three ranks of 2**31 - 1 particles, of which the test holds the first nine."""
+    listed, unlisted = [2**32, 3, 2**31 - 10], [1, 2, 1]
+    tallies = np.array([[*words(listed[r]), 0, 0, unlisted[r]] for r in range(3)], np.uint32)
+    assert sum(listed) + sum(unlisted) == 3 * (2**31 - 1)
+    target = np.array([~8, ~3, 0, 1, 7, 2, 4, 5, 6], np.int32)
+    place, head, ngroups, count, offset = kernels.group_segments(2, target, 9, tallies, 4)
+    assert np.asarray(place).tolist() == [8, 3, 0, 1, 7, 2, 4, 5, 6]
+    assert (int(head), int(ngroups)) == (2, 2)
+    assert np.asarray(count).tolist() == [3, 1, 0, 0]
+    assert np.asarray(offset).tolist() == [3, 8, 0, 0]
+
+
+def segments_of(target: list[int], listed: int, unlisted: int, room: int, rank: int = 0) -> Any:
+    """Groups of a single rank."""
+    tallies = np.array([[*words(listed), 0, 0, unlisted]], np.uint32)
+    return kernels.group_segments(rank, jnp.array(target, jnp.int32), len(target), tallies, room)
+
+
+def test_segments_of_a_single_rank() -> None:
+    """The calls below are refused for what differs from this one."""
+    place, head, ngroups, count, offset = segments_of([~0, ~1], 2, 0, 2)
+    assert (int(head), int(ngroups)) == (0, 2)
+    assert [np.asarray(x).tolist() for x in (place, count, offset)] == [[0, 1], [1, 1], [0, 1]]
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: kernels.group_segments(jnp.array([0, 5], jnp.int32), 2, 2, 2),
-        lambda: kernels.group_segments(jnp.array([0, ~1], jnp.int32), 2, 1, 2),
-        lambda: kernels.group_segments(jnp.array([~0, ~1], jnp.int32), 2, 2, 1),
+        lambda: segments_of([~0, 5], 2, 0, 2),
+        lambda: segments_of([~0, ~1], 1, 1, 2),
+        lambda: segments_of([0, ~1], 2, 0, 2),
+        lambda: segments_of([~0, ~1], 2, 0, 1),
+        lambda: segments_of([~0, 1], 2, 0, 2, rank=1),
     ],
+    ids=["row outside", "a group that is not listed", "nothing to continue", "too many groups", "no such rank"],
 )
 def test_kernels_refuse_what_would_be_outside_of_arrays(call: Callable[[], Any]) -> None:
     with pytest.raises(oracles.RUN_TIME_ERROR, match="jztree: "):

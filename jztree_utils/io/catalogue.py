@@ -79,8 +79,8 @@ class Neighbours:
 def canonical_order(part: _Part, cata: FofCatalogue) -> tuple[_Part, FofCatalogue]:
     """Particles and catalogue in the order in which they are written: the same whatever computed them.
 
-    part: particles in group order, ``n`` rows, with ``id`` or without.
-    cata: the catalogue of ``part``.
+    part: particles in group order, ``n`` rows, with ``id`` or without; of several ranks, joined to one set.
+    cata: the catalogue of ``part``, its ``offset`` a row of the joined set.
 
     Returns both without padding and as NumPy arrays: the largest group first, equal ones by the smallest identifier (or
     in the order they have, without identifiers); the particles of a group by identifier; those of no group last.
@@ -92,17 +92,19 @@ def canonical_order(part: _Part, cata: FofCatalogue) -> tuple[_Part, FofCatalogu
     ids = getattr(part, "id", None)
     keys = np.arange(n) if ids is None else np.asarray(ids)
     by_row = np.argsort(offset, kind="stable")
-    starts = np.cumsum(count[by_row]) - count[by_row]
-    if not np.array_equal(offset[by_row], starts) or count.sum() > n:
+    bounds = np.concatenate([[0], np.stack([offset, offset + count], axis=1)[by_row].ravel(), [n]])
+    if (np.diff(bounds) < 0).any():
         raise ValueError(f"The catalogue does not belong to these {n} particles: its groups do not follow each other.")
+    starts = np.cumsum(count[by_row]) - count[by_row]
+    members = np.repeat(offset[by_row] - starts, count[by_row]) + np.arange(count.sum())
     smallest = np.empty(len(count), keys.dtype)
     if len(count):
-        smallest[by_row] = np.minimum.reduceat(keys[: count.sum()], starts)
+        smallest[by_row] = np.minimum.reduceat(keys[members], starts)
     order = np.lexsort((smallest, -count))
     rank = np.empty(len(count), np.int64)
     rank[order] = np.arange(len(count))
     group = np.full(n, len(count))
-    group[: count.sum()] = np.repeat(rank[by_row], count[by_row])
+    group[members] = np.repeat(rank[by_row], count[by_row])
     rows = np.lexsort((keys, group))
     sorted_part = map_rows(lambda leaf: np.asarray(leaf)[rows], part)
     columns = {name: getattr(cata, name) for name in _COLUMNS if getattr(cata, name) is not None}

@@ -492,8 +492,13 @@ def test_canonical_order_depends_on_the_groups_only(seed, g, with_rest) -> None:
     results = []
     for _ in range(2):
         order = random.permutation(g)
-        rows = [random.permutation(list(sets[i])) for i in order] + [random.permutation(ids[ends[-1] :])]
+        gaps = np.sort(random.integers(0, g + 1, len(ids) - ends[-1]))  # groups before each particle of none
+        rest = np.split(random.permutation(ids[ends[-1] :]), np.searchsorted(gaps, np.arange(1, g + 1)))
+        rows = [rest[0]]
+        for i, after in zip(order, rest[1:], strict=True):
+            rows += [random.permutation(list(sets[i])), after]
         cata = make_catalogue(np.asarray([len(sets[i]) for i in order], np.int64), random)
+        cata.offset += np.searchsorted(gaps, np.arange(1, g + 1)).astype(np.int32)
         cata.mass = np.asarray([float(min(sets[i])) for i in order])
         shuffled = np.concatenate(rows).astype(np.uint64)
         part = ParticleData(pos=np.zeros((len(shuffled), 3)), id=shuffled)
@@ -502,6 +507,7 @@ def test_canonical_order_depends_on_the_groups_only(seed, g, with_rest) -> None:
         np.testing.assert_array_equal(part.id, results[0][0].id)
         found = [frozenset(part.id[o : o + c]) for o, c in zip(cata.offset, cata.count, strict=True)]
         assert found == expected
+        np.testing.assert_array_equal(part.id[ends[-1] :], np.sort(ids[ends[-1] :]))
         np.testing.assert_array_equal(cata.mass, [min(members) for members in expected])
 
 
@@ -509,9 +515,10 @@ def test_canonical_order_refuses_another_catalogue(random) -> None:
     cata = make_catalogue(np.asarray([3, 4]), random)
     with pytest.raises(ValueError, match="does not belong"):
         io.canonical_order(ParticleData(pos=np.zeros((6, 3))), cata)
-    cata.offset = cata.offset + 1
-    with pytest.raises(ValueError, match="does not belong"):
-        io.canonical_order(ParticleData(pos=np.zeros((9, 3))), cata)
+    for offset in ([0, 2], [-1, 3], [0, 6], [4, 1]):  # groups that overlap, or are partly outside
+        cata.offset = np.asarray(offset, np.int32)
+        with pytest.raises(ValueError, match="does not belong"):
+            io.canonical_order(ParticleData(pos=np.zeros((9, 3))), cata)
 
 
 def test_members_must_be_as_many_as_counted(tmp_path, random) -> None:

@@ -280,10 +280,10 @@ bool read_particles(const ffi::AnyBuffer& pos, const ffi::AnyBuffer& mass, const
 }
 
 // One of three passes over the rows of groups that straddle ranks. known: what all ranks have found in the passes
-// before. listed: rows of listed groups on this rank; those before the first group are its head.
+// before. head: the leading rows that continue the last group of the ranks before.
 ffi::Error straddling_sums(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::AnyBuffer mass, ffi::AnyBuffer vel,
                            ffi::Buffer<ffi::S32> ngroups, ffi::Buffer<ffi::S32> count, ffi::Buffer<ffi::S32> offset,
-                           ffi::Buffer<ffi::S32> listed, ffi::AnyBuffer box, ffi::Buffer<ffi::S32> pass,
+                           ffi::Buffer<ffi::S32> head, ffi::AnyBuffer box, ffi::Buffer<ffi::S32> pass,
                            ffi::Buffer<ffi::U32> known, ffi::Buffer<ffi::S32> rank,
                            ffi::Result<ffi::Buffer<ffi::U32>> found) {
   return dispatch<max_dims>(pos, [&](auto type, auto dims) {
@@ -297,7 +297,7 @@ ffi::Error straddling_sums(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::AnyBuf
         !all.read(known) || !all.has(me) || found->size_bytes() != sizeof(Ends<D>))
       return invalid("straddling_sums was called with arrays that do not fit together.");
     int64_t last = segments.groups - 1;
-    int64_t head = last >= 0 ? segments.begin(0) : read_count(listed, segments.rows);
+    int64_t leading = read_count(head, last >= 0 ? segments.begin(0) : segments.rows);
     Ends<D> ends = all.of(me);
     auto add = [&](int64_t begin, int64_t end, const Moments<D>& group, Moments<D>& part) {
       if (pass.typed_data()[0] == 0) sums.add_masses(begin, end, part);
@@ -306,7 +306,7 @@ ffi::Error straddling_sums(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::AnyBuf
     };
     Parallel(pool).blocks(2, 1, [&](int64_t from, int64_t to) {
       for (int64_t end = from; end < to; ++end) {
-        if (end == 0 && head > 0) add(0, head, all.head_group(me), ends.head);
+        if (end == 0 && leading > 0) add(0, leading, all.head_group(me), ends.head);
         if (end == 1 && last >= 0) add(segments.begin(last), segments.end(last), all.tail_group(me), ends.tail);
       }
     });

@@ -5,6 +5,8 @@
 // it, named by its first row on that rank. An owner is told the size of every part that another rank has of its groups,
 // and answers with the place of that part among all particles of the owner's listed groups, so that each rank then
 // knows where each of its particles goes. Numbers of particles of several ranks are 64-bit, and travel as two words.
+// The order of all particles is rank by rank, so most of them stay where they are. All ranks know how many particles
+// the groups and the rest of each rank have, and so which of their rows are in groups.
 //
 // Owners are told in windows of their rows: a rank has at most one part of a group, so windows can be made so narrow
 // that what one rank says about one window fits the buffer, and an owner settles the groups of a window at once.
@@ -21,6 +23,7 @@ namespace jztree {
 namespace {
 
 constexpr uint64_t not_listed = ~uint64_t{0};
+constexpr int64_t tally_words = 5;  // of a rank; see GlobalOrder
 
 ffi::Error misfit(const char* what) {
   return invalid(std::string(what) + " was called with arrays that do not fit together.");
@@ -254,57 +257,58 @@ struct Shares {
   Shares(uint64_t total, uint64_t ranks) : each(total / ranks), more(total % ranks) {}
 
   uint64_t start(uint64_t rank) const { return rank * each + std::min(rank, more); }
-  uint64_t rows(uint64_t rank) const { return each + (rank < more ? 1 : 0); }
   uint64_t rank_of(uint64_t place) const {
     uint64_t longer = more * (each + 1);
     return place < longer ? place / (each + 1) : more + (place - longer) / each;
   }
 };
 
-// Where the particles of each rank's groups start, and those of this rank that are in no listed group.
-struct GlobalPlaces {
-  std::vector<uint64_t> start;
-  uint64_t listed = 0, next_unlisted = 0, total = 0;
+// The order of all particles: for each rank the listed groups that it owns, then its particles in no listed group.
+struct GlobalOrder {
+  std::vector<uint64_t> groups, unlisted, end;  // where these start and end, for each rank
 
-  // tallies: for each rank the particles of listed groups that it owns, of its largest group, of no listed group that
-  // it holds, and those that it holds at all; the first two are two words.
-  GlobalPlaces(const uint32_t* tallies, int64_t ranks, int64_t me) : start(static_cast<size_t>(ranks)) {
-    for (int64_t r = 0; r < ranks; ++r) {
-      start[static_cast<size_t>(r)] = listed;
-      listed += read_wide(tallies + 6 * r);
-      next_unlisted += r < me ? tallies[6 * r + 4] : 0;
-      total += tallies[6 * r + 5];
+  // tallies: for each rank the particles of the listed groups that it owns and of its largest group, two words each,
+  // and the particles it holds that are in no listed group.
+  GlobalOrder(const uint32_t* tallies, int64_t ranks) {
+    for (int64_t r = 0; r < ranks; ++r, tallies += tally_words) {
+      groups.push_back(total());
+      unlisted.push_back(groups.back() + read_wide(tallies));
+      end.push_back(unlisted.back() + tallies[4]);
     }
-    next_unlisted += listed;
   }
+
+  uint64_t total() const { return end.empty() ? 0 : end.back(); }
 };
 
 // to_rank[row], target[row]: where a particle goes; the target is ~row there if it is the first of a listed group.
 ffi::Error group_targets(ffi::Buffer<ffi::S32> rank, ffi::Buffer<ffi::S32> root_rank, ffi::Buffer<ffi::S32> root_row,
                          ffi::Buffer<ffi::S32> num, ffi::Buffer<ffi::S32> label, ffi::Buffer<ffi::U32> places,
                          ffi::Buffer<ffi::U32> tallies, ffi::Result<ffi::Buffer<ffi::S32>> to_rank,
-                         ffi::Result<ffi::Buffer<ffi::S32>> target, ffi::Result<ffi::Buffer<ffi::S32>> listed) {
+                         ffi::Result<ffi::Buffer<ffi::S32>> target) {
   return guarded([&] {
-    int64_t n = size_of(root_rank), rows = read_count(num, n), ranks = size_of(tallies) / 6;
+    int64_t n = size_of(root_rank), rows = read_count(num, n), ranks = size_of(tallies) / tally_words;
     int64_t me = rank.typed_data()[0];
     if (size_of(root_row) != n || size_of(label) != n || size_of(places) != 2 * n || size_of(*to_rank) != n ||
         size_of(*target) != n || me < 0 || me >= ranks)
       return misfit("group_targets");
-    GlobalPlaces global(tallies.typed_data(), ranks, me);
-    Shares shares(global.total, static_cast<uint64_t>(ranks));
+    GlobalOrder order(tallies.typed_data(), ranks);
+    Shares shares(order.total(), static_cast<uint64_t>(ranks));
     std::vector<int32_t> before(static_cast<size_t>(n), 0);  // rows of a part that have been placed
+    uint64_t next_unlisted = order.unlisted[static_cast<size_t>(me)];
     for (int64_t row = 0; row < rows; ++row) {
       int64_t first = label.typed_data()[row], owner = root_rank.typed_data()[row];
       if (first < 0 || first > row || owner < 0 || owner >= ranks) return misfit("group_targets");
-      uint64_t place = read_wide(places.typed_data() + 2 * first);
+      uint64_t place = read_wide(places.typed_data() + 2 * first), end;
       bool root = owner == me && root_row.typed_data()[row] == row && place != not_listed;
       if (place == not_listed) {
-        place = global.next_unlisted++;
+        place = next_unlisted++;
+        end = order.end[static_cast<size_t>(me)];
       } else {
-        place += global.start[static_cast<size_t>(owner)];
+        place += order.groups[static_cast<size_t>(owner)];
         place += static_cast<uint64_t>(before[static_cast<size_t>(first)]++);
+        end = order.unlisted[static_cast<size_t>(owner)];
       }
-      if (place >= global.total) return misfit("group_targets");
+      if (place >= end) return misfit("group_targets");
       uint64_t to = shares.rank_of(place);
       int32_t there = static_cast<int32_t>(place - shares.start(to));
       to_rank->typed_data()[row] = static_cast<int32_t>(to);
@@ -312,39 +316,53 @@ ffi::Error group_targets(ffi::Buffer<ffi::S32> rank, ffi::Buffer<ffi::S32> root_
     }
     std::fill(to_rank->typed_data() + rows, to_rank->typed_data() + n, -1);
     std::fill(target->typed_data() + rows, target->typed_data() + n, 0);
-    uint64_t mine = static_cast<uint64_t>(me), start = shares.start(mine);
-    uint64_t here = global.listed > start ? std::min(global.listed - start, shares.rows(mine)) : 0;
-    listed->typed_data()[0] = static_cast<int32_t>(here);
     return ffi::Error::Success();
   });
 }
 
-// place[i] = where row i, as it arrived, belongs, which orders all n rows; and the groups that begin here.
-ffi::Error group_segments(ffi::Buffer<ffi::S32> target, ffi::Buffer<ffi::S32> num, ffi::Buffer<ffi::S32> listed,
-                          ffi::Result<ffi::Buffer<ffi::S32>> place, ffi::Result<ffi::Buffer<ffi::S32>> ngroups,
+// place[i] = where row i, as it arrived, belongs, which orders all n rows; the groups that begin here; and the leading
+// rows that continue the last group of the ranks before.
+ffi::Error group_segments(ffi::Buffer<ffi::S32> rank, ffi::Buffer<ffi::S32> target, ffi::Buffer<ffi::S32> num,
+                          ffi::Buffer<ffi::U32> tallies, ffi::Result<ffi::Buffer<ffi::S32>> place,
+                          ffi::Result<ffi::Buffer<ffi::S32>> head, ffi::Result<ffi::Buffer<ffi::S32>> ngroups,
                           ffi::Result<ffi::Buffer<ffi::S32>> count, ffi::Result<ffi::Buffer<ffi::S32>> offset) {
   return guarded([&] {
-    int64_t n = size_of(target), rows = read_count(num, n), end = read_count(listed, rows), room = size_of(*count);
-    if (size_of(*place) != n || size_of(*offset) != room) return misfit("group_segments");
-    std::vector<char> begins(static_cast<size_t>(end), 0);
+    int64_t n = size_of(target), rows = read_count(num, n), room = size_of(*count);
+    int64_t me = rank.typed_data()[0], ranks = size_of(tallies) / tally_words;
+    if (size_of(*place) != n || size_of(*offset) != room || me < 0 || me >= ranks) return misfit("group_segments");
+    GlobalOrder order(tallies.typed_data(), ranks);
+    uint64_t start = Shares(order.total(), static_cast<uint64_t>(ranks)).start(static_cast<uint64_t>(me));
+    std::vector<char> begins(static_cast<size_t>(rows), 0);
+    int64_t firsts = 0, groups = 0;
     for (int64_t row = 0; row < rows; ++row) {
       int32_t to = target.typed_data()[row];
       bool first = to < 0;
       place->typed_data()[row] = first ? ~to : to;
-      if (place->typed_data()[row] >= (first ? end : rows)) return misfit("group_segments");
+      if (place->typed_data()[row] >= rows) return misfit("group_segments");
       if (first) begins[static_cast<size_t>(~to)] = 1;
+      firsts += first;
     }
     std::iota(place->typed_data() + rows, place->typed_data() + n, static_cast<int32_t>(rows));
     std::fill_n(count->typed_data(), room, 0);
     std::fill_n(offset->typed_data(), room, 0);
-    int64_t groups = 0;
-    for (int64_t row = 0; row < end; ++row) {
-      if (begins[static_cast<size_t>(row)]) {
-        if (groups == room) return misfit("group_segments");
-        offset->typed_data()[groups++] = static_cast<int32_t>(row);
+    head->typed_data()[0] = 0;
+    auto row_of = [&](uint64_t at) {
+      return at > start ? static_cast<int64_t>(std::min(at - start, static_cast<uint64_t>(rows))) : 0;
+    };
+    for (size_t r = 0; r < order.groups.size(); ++r) {
+      // Groups of one rank follow each other, so the rows before the first that begins here continue one.
+      int32_t* size = order.groups[r] < start ? head->typed_data() : nullptr;
+      for (int64_t row = row_of(order.groups[r]), end = row_of(order.unlisted[r]); row < end; ++row) {
+        if (begins[static_cast<size_t>(row)]) {
+          if (groups == room) return misfit("group_segments");
+          size = count->typed_data() + groups;
+          offset->typed_data()[groups++] = static_cast<int32_t>(row);
+        }
+        if (!size) return misfit("group_segments");
+        ++*size;
       }
-      if (groups > 0) ++count->typed_data()[groups - 1];
     }
+    if (groups != firsts) return misfit("group_segments");
     ngroups->typed_data()[0] = static_cast<int32_t>(groups);
     return ffi::Error::Success();
   });
@@ -404,7 +422,6 @@ JZTREE_HANDLER(jztree_group_targets, group_targets,
                    .Arg<ffi::Buffer<ffi::U32>>()
                    .Arg<ffi::Buffer<ffi::U32>>()
                    .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
                    .Ret<ffi::Buffer<ffi::S32>>());
 
 JZTREE_HANDLER(jztree_group_segments, group_segments,
@@ -412,6 +429,8 @@ JZTREE_HANDLER(jztree_group_segments, group_segments,
                    .Arg<ffi::Buffer<ffi::S32>>()
                    .Arg<ffi::Buffer<ffi::S32>>()
                    .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::Buffer<ffi::U32>>()
+                   .Ret<ffi::Buffer<ffi::S32>>()
                    .Ret<ffi::Buffer<ffi::S32>>()
                    .Ret<ffi::Buffer<ffi::S32>>()
                    .Ret<ffi::Buffer<ffi::S32>>()
