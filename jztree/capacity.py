@@ -11,13 +11,18 @@ the function again with more room.
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 _MARK = re.compile(r"\[capacity (\S+) needs (\d+) has (\d+)\]")
 _SPARE = (
     8  # an eighth more room than the last run needed, so that a run that needs slightly more does not compile again
+)
+_KEPT = (
+    " It was to grow by itself, but a jax.jit of your own around the call keeps what was compiled; leave that out, since "
+    "mapped functions are compiled as a whole."
 )
 _LOG = logging.getLogger("jztree")
 
@@ -47,13 +52,19 @@ class Room:
 
 @dataclass
 class _Scope:
-    """What was learnt for the function that is being traced, and which buffers it has."""
+    """What was learnt for the function that is being traced."""
 
     rooms: dict[str, int]
-    asked: set[str] = field(default_factory=set)
 
 
-_scopes: list[_Scope] = []
+class _Scopes(threading.local):
+    """The functions that this thread is tracing, the innermost last."""
+
+    def __init__(self) -> None:
+        self.stack: list[_Scope] = []
+
+
+_scopes = _Scopes()
 
 
 def room(option: str, given: int | None, default: int, most: int) -> Room:
@@ -62,35 +73,34 @@ def room(option: str, given: int | None, default: int, most: int) -> Room:
     option: its name in errors. given: the size that the user asked for, which is then kept; or None. default: the size
     to begin with. most: the size that is always enough; it also tells buffers of one name apart.
     """
+    most = min(most, 2**31 - 1)
     key = f"{option}:{most if given is None else 'given'}"
-    if _scopes:
-        _scopes[-1].asked.add(key)
     if given is not None:
         return Room(min(given, most), key)
-    known = _scopes[-1].rooms.get(key, 0) if _scopes else 0
+    known = _scopes.stack[-1].rooms.get(key, 0) if _scopes.stack else 0
     return Room(min(max(default, known), most), key)
 
 
-def learnt() -> Hashable:
+def learnt() -> tuple[tuple[str, int], ...]:
     """What the function that is being traced knows about its buffers: part of the key of everything compiled in it."""
-    return tuple(sorted(_scopes[-1].rooms.items())) if _scopes else ()
+    return tuple(sorted(_scopes.stack[-1].rooms.items())) if _scopes.stack else ()
 
 
 @contextlib.contextmanager
-def learning(rooms: dict[str, int]) -> Iterator[set[str]]:
-    """Trace with ``rooms``; gives the set of the buffers that the traced function asks for."""
-    scope = _Scope(rooms)
-    _scopes.append(scope)
+def learning(rooms: Mapping[str, int]) -> Iterator[None]:
+    """Trace with what was learnt about ``rooms``."""
+    _scopes.stack.append(_Scope(dict(rooms)))
     try:
-        yield scope.asked
+        yield
     finally:
-        _scopes.pop()
+        _scopes.stack.pop()
 
 
 def retrying(run: Callable[[], Any], rooms: dict[str, int], name: str) -> Any:
     """``run()``, again and again with larger ``rooms`` as long as it fails for want of room in a buffer that can grow.
 
-    Ends because a buffer only grows, up to a size that is always enough. Raises CapacityError if the size was given.
+    Ends because a buffer only grows, up to a size that is always enough. Raises CapacityError if the size was given, or
+    if the buffer stays as it is although it was to grow.
     """
     while True:
         try:
@@ -100,15 +110,15 @@ def retrying(run: Callable[[], Any], rooms: dict[str, int], name: str) -> Any:
             if found is None:
                 raise
             key, need, have = found[1], int(found[2]), int(found[3])
-            if key.endswith(":given") or rooms.get(key, 0) >= need:
+            if key.endswith(":given"):
                 _give_up(error, key, need, have)
+            if rooms.get(key, 0) >= need:
+                _give_up(error, key, need, have, _KEPT)
             rooms[key] = need + need // _SPARE
             _LOG.info("%s: room for %s enlarged from %d to %d rows; compiling again.", name, key, have, rooms[key])
 
 
-def _give_up(error: Exception, key: str, need: int, have: int) -> NoReturn:
+def _give_up(error: Exception, key: str, need: int, have: int, more: str = "") -> NoReturn:
     text = str(error)
-    start = max(text.find("jztree: "), 0)
-    raise CapacityError(
-        text[start : text.find("[capacity")].strip(), key.split(":", maxsplit=1)[0], need, have
-    ) from None
+    sentence = text[max(text.find("jztree: "), 0) : text.find("[capacity")].strip() + more
+    raise CapacityError(sentence, key.split(":", maxsplit=1)[0], need, have) from None

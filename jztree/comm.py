@@ -289,6 +289,7 @@ def send_back(rows: Any, route: Route, **options: Any) -> Any:
     answer at each row that was sent (if it was sent to several ranks, that of one of them), and 0 or ``fill`` at the
     others.
     """
+    options.setdefault("what", "results")
     back, _, _ = exchange(rows, route.received, Room(route.rows, "back"), place=route.order, **options)
     return back
 

@@ -22,7 +22,7 @@ from .config import FofConfig, TreeConfig
 from .data import Label, get_num, get_pos, replace_num
 from .ghosts import Surroundings, boxes_of, ghost_room, leaves_of, surroundings
 from .jax_ext import Exact, exact_to_float
-from .tree import build_in_domain, kernel_tree
+from .tree import build_checked, build_in_domain, kernel_tree
 from .zorder import Domain, Movers, domain_of, sort_over_ranks
 
 _BLOCKS = 256  # runs of particles that a rank publishes, and looks through for ghosts of others
@@ -37,12 +37,12 @@ def labels_over_ranks(
     part: Any, rlink: Exact, box: Exact, cfg: FofConfig, sorted_already: bool
 ) -> tuple[Any, jax.Array, Label]:
     """This rank's range of the particles in z-order, how many these are, and the group of each."""
-    partz, num, domain = _range(part, box, sorted_already)
+    partz, num, domain = _range(part, box, cfg, sorted_already)
     around = _with_ghosts(partz, num, domain, rlink, cfg)
     th = build_in_domain(around.rows, around.num, domain, cfg.tree)
     local = kernels.fof(kernel_tree(around.rows, around.num, th), None, rlink, box)
     n = get_pos(partz).shape[0]
-    parent = _solve(local, around, n, cfg)
+    parent, num = _solve(local, num, around, n, cfg)
     rows = jnp.arange(n, dtype=jnp.int32)
     root = kernels.gather_rows(parent, jnp.where(rows < num, local[:n], rows))
     return partz, num, Label(root[:, 0], root[:, 1])
@@ -56,11 +56,11 @@ def linear(label: Label, num: jax.Array) -> Label:
     return Label(label.irank, offsets[label.irank] + label.igroup)
 
 
-def _range(part: Any, box: Exact, sorted_already: bool) -> tuple[Any, jax.Array, Domain]:
+def _range(part: Any, box: Exact, cfg: FofConfig, sorted_already: bool) -> tuple[Any, jax.Array, Domain]:
     num = jnp.clip(kernels.as_num(get_num(part)), 0, get_pos(part).shape[0])
     domain, (num,) = domain_of([get_pos(part)], [num], ["the positions"], box)
     if sorted_already:
-        return part, num, domain
+        return part, build_checked(part, num, domain, cfg.tree)[1], domain
     (moved,) = sort_over_ranks([Movers(part, None, num)], domain, [Room(get_pos(part).shape[0], "sort")])
     return replace_num(moved.part, moved.num), moved.num, domain
 
@@ -79,20 +79,26 @@ def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: 
     return surroundings(pos, pos, num, blocks, wanted, domain.box, place, lower_only=True)
 
 
-def _solve(local: jax.Array, around: Surroundings, n: int, cfg: FofConfig) -> jax.Array:
-    """The first particle of the whole group of every local group, ``(n, 2)`` int32 rank and row, at its row."""
+def _solve(
+    local: jax.Array, num: jax.Array, around: Surroundings, n: int, cfg: FofConfig
+) -> tuple[jax.Array, jax.Array]:
+    """The first particle of the whole group of every local group, ``(n, 2)`` int32 rank and row, at its row.
+
+    Also ``num``, which is known once all checks are over.
+    """
     rank, _, _ = comm.get_rank_info()
     place = room("fof_edges", cfg.edge_rows, n // 16 + _MIN_EDGES, around.room.rows)
     # Ghosts come last on every rank, so the labels of own particles are own rows everywhere.
-    edges, num = kernels.group_edges(local, around.more(local[:n]), around.matrix[:, rank], rank, place.rows)
-    needs = comm.all_gather(num)
+    edges, found = kernels.group_edges(local, around.more(local[:n]), around.matrix[:, rank], rank, place.rows)
+    needs = comm.all_gather(found)
     what, advice = "links between its groups and others'", "set edge_rows in the configuration to that or more."
-    num = comm.check_room(num, needs, place, what, advice)
+    checked = comm.check_room(found, needs, place, what, advice)
+    num = num + (checked - found)
     own = jnp.stack([jnp.full(n, rank, jnp.int32), jnp.arange(n, dtype=jnp.int32)], axis=-1)
-    parent, edges, rounds, steps = _union(own, edges, num, jnp.max(needs) > 0, rank)
+    parent, edges, rounds, steps = _union(own, edges, checked, jnp.max(needs) > 0, rank)
     stats.record("rounds.union_find", jnp.where(rank == 0, rounds, 0))
     stats.record("rounds.pointer_jumping", jnp.where(rank == 0, steps, 0))
-    return parent
+    return parent, num
 
 
 def _union(

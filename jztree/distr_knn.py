@@ -27,7 +27,7 @@ from .data import RankIdx, get_num, get_pos, map_rows, replace_num, split_rows
 from .ghosts import Blocks, Surroundings, boxes_of, ghost_room, leaves_of, surroundings
 from .jax_ext import Exact, exact_to_float
 from .neighbours import check_reduced, field_of, is_real, radii_over_ranks, take, without_derivative
-from .tree import TreeHierarchy, build_in_domain, kernel_tree
+from .tree import TreeHierarchy, build_checked, build_in_domain, kernel_tree
 from .zorder import Domain, Moved, Movers, domain_of, sort_over_ranks
 
 _TOO_FEW = "{1} neighbours were asked for (k), but there are only {0} particles (num) on all devices; use a smaller k."
@@ -98,7 +98,7 @@ def _ranges(
     if part_query is None:
         domain, (num,) = domain_of([get_pos(part)], [num], ["the positions"], ask.box)
         if sorted_already:
-            th = build_in_domain(part, num, domain, tree, trusted=False)
+            th, num = build_checked(part, num, domain, tree)
             own = _Range(part, num, th, None)
         else:
             (moved,) = sort_over_ranks([Movers(part, None, num)], domain, [Room(get_pos(part).shape[0], "sort")])
@@ -175,7 +175,9 @@ class _Search:
 
     def _search_own(self, number: jax.Array | None, rows: jax.Array | None) -> tuple[jax.Array, jax.Array]:
         queries = None if self.queries is self.sources else self.queries.tree()
-        return kernels.knn(self.sources.tree(), number, queries, rows, self.ask.k, self.ask.box)
+        return kernels.knn(
+            self.sources.tree(), number, queries, rows, self.ask.k, self.ask.box, domain=self.domain.corners()
+        )
 
     def _look_around(self, properties: Any, rad: jax.Array, rows: jax.Array | None) -> tuple[Surroundings, jax.Array]:
         """The rank's sources with its ghosts, and which leaves of queries need them."""
@@ -217,6 +219,7 @@ class _Search:
             self.ask.box,
             own_offset=around.start if self.queries is self.sources else -1,
             open_leaves=open_leaves,
+            domain=self.domain.corners(),
             found=(rad, idx),
         )
 

@@ -228,6 +228,7 @@ def knn(
     *,
     own_offset: Any = -1,
     open_leaves: jax.Array | None = None,
+    domain: tuple[jax.Array, jax.Array] | None = None,
     found: tuple[jax.Array, jax.Array] | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """The ``k`` nearest sources of every query: radii ``(q, k)`` and rows ``(q, k)`` int32, nearest first.
@@ -239,6 +240,9 @@ def knn(
     own_offset: int32 scalar: query i is source ``i + own_offset``, and its own first neighbour; negative: it is none.
     open_leaves: int32, one a leaf of the queries: which are searched. The others keep their rows of ``found``, a pair
         of what this function returns.
+
+    domain: lower and upper corner, ``(d,)``, of the set that sources and queries are part of; None: there are no
+    others.
 
     Ties go to the lower z-ordered row. Where there are fewer than ``k`` sources, and for query rows from ``num`` on,
     the radius is infinite and the row -1.
@@ -255,8 +259,9 @@ def knn(
         as_num(0 if queries is None else own_offset),
         _listed(open_leaves),
         box.words,
+        jnp.zeros((0, 0), dtype) if domain is None else jnp.stack(domain),
         *old,
-        aliases=None if found is None else {17: 0, 18: 1},
+        aliases=None if found is None else {18: 0, 19: 1},
         plane_sizes=_sizes(source_sizes),
         query_plane_sizes=_sizes(query_sizes),
         self=queries is None,

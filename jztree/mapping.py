@@ -102,9 +102,8 @@ class _Mapped:
         self.in_specs = {name: _name_all_axes(spec, mesh) for name, spec in options.in_specs.items()}
         self.out_specs = _name_all_axes(options.out_specs, mesh)
         self.name = getattr(f, "__name__", "a mapped function")
-        # What earlier runs taught about the sizes of buffers, and which buffers there are at all.
-        self.rooms: dict[str, int] = {}
-        self.asked: set[str] = set()
+        # What earlier runs taught about the sizes of buffers, for each kind of call.
+        self.rooms: dict[Any, dict[str, int]] = {}
 
         def run(static: _Static, dynamic: dict[str, Any]) -> Any:
             return self._run(static, dynamic)
@@ -120,17 +119,23 @@ class _Mapped:
         if not self.options.input_tiled:
             self._check_leading_axes(dynamic)
         if not jit:
-            return self._run(_Static(tuple(static.items()), ()), dynamic)[0]
+            return self._run(_Static(tuple(static.items()), trace_key()), dynamic)[0]
+        self._check_hashable(static)
         if not is_concrete(dynamic):
-            return self.compiled(self._static(static), dynamic)[0]
-        run = lambda: self._finished(self.compiled(self._static(static), dynamic))  # noqa: E731
-        return capacity.retrying(run, self.rooms, self.name)
+            return self.compiled(_Static(tuple(static.items()), trace_key()), dynamic)[0]
+        kinds = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(dynamic))
+        rooms = self.rooms.setdefault((tuple(static.items()), kinds), {})
+
+        def run() -> Any:
+            with capacity.learning(rooms):
+                key = _Static(tuple(static.items()), trace_key())
+            return self._finished(self.compiled(key, dynamic))
+
+        return capacity.retrying(run, rooms, self.name)
 
     def _finished(self, result: tuple[Any, jax.Array]) -> Any:
-        """Wait for the results if the function has buffers that may turn out too small, to learn whether they did."""
+        """Wait for the results, to learn whether all buffers were large enough."""
         out, done = result
-        if not self.asked:
-            return out
         try:
             jax.block_until_ready(done)
         except Exception:
@@ -141,7 +146,7 @@ class _Mapped:
             jax.effects_barrier()
         return out
 
-    def _static(self, values: dict[str, Any]) -> _Static:
+    def _check_hashable(self, values: dict[str, Any]) -> None:
         for name, value in values.items():
             try:
                 hash(value)
@@ -150,8 +155,6 @@ class _Mapped:
                     f"{self.name}: argument {name!r} is static (its spec is None), so it must be hashable, and "
                     f"{type(value).__name__} is not; give it the spec P() or P(-1) if it is made of arrays."
                 ) from None
-        with capacity.learning(self.rooms):
-            return _Static(tuple(values.items()), trace_key())
 
     def _run(self, static: _Static, dynamic: dict[str, Any]) -> Any:
         leaves, structure = jax.tree.flatten(dynamic)
@@ -159,9 +162,8 @@ class _Mapped:
 
         def local(*blocks: jax.Array) -> Any:
             own = [self._without_leading_axis(block, spec) for block, spec in zip(blocks, specs, strict=True)]
-            with capacity.learning(self.rooms) as asked:
+            with capacity.learning(dict(static.trace[0])):
                 out = self.f(**dict(static.values), **jax.tree.unflatten(structure, own))
-            self.asked |= asked
             # An output of our own: there may be no other to wait for, and errors come out with outputs.
             done = vary_along(jnp.int32(0), frozenset(self.mesh.axis_names))
             return self._with_leading_axes(out), done[None]
@@ -280,10 +282,10 @@ def shard_map_constructor(
         given, arguments with the spec None that they leave out are traced, the same for all devices.
     prepare: takes the arguments by name and returns those to be replaced before anything else is done with them.
 
-    Mapped functions are kept for each mesh, devices and all. With ``jit=True`` a buffer of the library that turns out
-    too small for what other ranks send is enlarged, and the function compiled and run again; `jztree.CapacityError` is
-    raised if its size was given. With ``jit=False`` the mapped function is for use inside a function that is compiled
-    later.
+    Mapped functions are kept for each mesh, devices and all. With ``jit=True`` they wait for their results; if a buffer
+    of the library turns out too small for what other ranks send, it is enlarged, and the function compiled and run
+    again, as a whole: what it prints or writes before that happens again. `jztree.CapacityError` is raised if the size
+    of the buffer was given. With ``jit=False`` the mapped function is for use inside a function that is compiled later.
     """
     names = list(inspect.signature(f).parameters)
     nums = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums or ())

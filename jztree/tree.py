@@ -156,21 +156,29 @@ def build_tree_hierarchy(partz: Any, cfg_tree: TreeConfig | None = None, boxsize
     pos = check_positions(get_pos(partz))
     box = check_box(boxsize, pos.shape[1])
     domain, (num,) = domain_of([pos], [check_num(partz)], ["the positions"], box)
-    return build_in_domain(partz, num, domain, cfg, trusted=False)
+    return build_checked(partz, num, domain, cfg)[0]
 
 
-def build_in_domain(partz: Any, num: Any, domain: Domain, cfg: TreeConfig, trusted: bool = True) -> TreeHierarchy:
-    """The hierarchy over the first ``num`` rows, whose keys are in order in ``domain``.
+def build_in_domain(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> TreeHierarchy:
+    """The hierarchy over the first ``num`` rows, whose keys are in order in ``domain``."""
+    return _build(partz, num, domain, cfg)[0]
 
-    trusted: they surely are; else an error is raised at run time, on all ranks, if they are not.
-    """
+
+def build_checked(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeHierarchy, jax.Array]:
+    """`build_in_domain`, and ``num``; at run time an error, on all ranks, if the keys of any are not in order."""
+    th, unordered = _build(partz, num, domain, cfg)
+    checked = comm.check(num, unordered, [], _NOT_IN_ORDER)
+    flat_splits = th.flat_splits + (checked - kernels.as_num(num))
+    return dataclasses.replace(th, flat_splits=flat_splits), checked
+
+
+def _build(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeHierarchy, jax.Array]:
+    """The hierarchy, and whether the keys are not in order."""
     pos = get_pos(partz)
     sizes = plane_sizes(pos.shape[0], cfg)
     splits, particle_splits, node_lower, node_upper, unordered = kernels.hierarchy(
         pos, num, domain.lower, domain.upper, domain.box, sizes, cfg.leaf_size, cfg.fan_out
     )
-    if not trusted:
-        splits = splits + (comm.check(num, unordered, [], _NOT_IN_ORDER) - kernels.as_num(num))
     th = TreeHierarchy(
         plane_sizes=sizes,
         flat_splits=splits,
@@ -179,9 +187,9 @@ def build_in_domain(partz: Any, num: Any, domain: Domain, cfg: TreeConfig, trust
         flat_upper=node_upper,
     )
     if not cfg.masses:
-        return th
+        return th, unordered
     mass, center = kernels.node_masses(pos, _mass_rows(partz, pos), splits, domain.box, sizes)
-    return dataclasses.replace(th, flat_mass=mass, flat_center_of_mass=center)
+    return dataclasses.replace(th, flat_mass=mass, flat_center_of_mass=center), unordered
 
 
 def _mass_rows(part: Any, pos: jax.Array) -> jax.Array:

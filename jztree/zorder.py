@@ -39,6 +39,10 @@ class Domain:
     upper: jax.Array
     box: Exact
 
+    def corners(self) -> tuple[jax.Array, jax.Array]:
+        """Lower and upper corner."""
+        return self.lower, self.upper
+
     def order(self, pos: jax.Array, num: Any) -> jax.Array:
         """The rows of ``pos`` in z-order, ``(n,)`` int32."""
         return kernels.zsort(pos, num, self.lower, self.upper, self.box)
@@ -48,6 +52,8 @@ def domain_of(
     positions: Sequence[jax.Array], nums: Sequence[Any], names: Sequence[str], box: Exact
 ) -> tuple[Domain, list[jax.Array]]:
     """The domain of the particles of all types on all ranks, and ``nums``, which raise if a row is not finite."""
+    # As kernels take it; the sum over the ranks must not count more.
+    nums = [jnp.clip(kernels.as_num(num), 0, pos.shape[0]) for pos, num in zip(positions, nums, strict=True)]
     bounds = [kernels.bounds(pos, num) for pos, num in zip(positions, nums, strict=True)]
     checked = [
         comm.check(num, bad >= 0, [bad], _NOT_FINITE % name)
@@ -129,13 +135,16 @@ def distr_zsort(
 
     Returns ``(partz, origin)``, or ``(partz, dataz, origin)`` if ``data`` is given: the rank's particles with ``num``
     of the rank, and the `jztree.data.RankIdx` that each row came from, ``(n,)`` each. The sort is stable: coincident
-    particles stay in the order of ranks and rows. Rows from ``num`` on hold nothing.
+    particles stay in the order of ranks and rows. (More than 32 particles that are apart but share all 128 bits of
+    their key are in an order of each rank's own.) Rows from ``num`` on hold nothing.
 
     Raises TypeError or ValueError for arguments of the wrong kind, and on every rank at run time if a position is NaN
     or infinite on any, or if the particles do not fit (`jztree.CapacityError`).
     """
     if not equalize and nsamp < 1:
         raise ValueError(f"nsamp is the number of sampled keys a rank, so it must be at least 1; {nsamp} was given.")
+    if capacity is not None and capacity < 0:
+        raise ValueError(f"capacity is the number of rows that a rank may get, so it cannot be negative: {capacity}.")
     pos = check_positions(get_pos(part))
     check_data(data, pos.shape[0])
     box = check_box(boxsize, pos.shape[1])

@@ -38,6 +38,7 @@ from jax.sharding import PartitionSpec as P
 
 import jztree as jz
 from jztree import launch
+from jztree.host_devices import leave_threads_for_callbacks
 from jztree_utils import ics
 
 K = 8
@@ -408,6 +409,7 @@ def main() -> None:
         # Read when JAX starts its devices, which initialize() does not do yet.
         flag = f"--xla_force_host_platform_device_count={arguments.host_devices}"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
+        leave_threads_for_callbacks()
     jz.comm.initialize()
     results = profile(arguments)
     if jax.process_index() == 0 and arguments.output:

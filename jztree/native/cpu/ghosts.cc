@@ -250,13 +250,11 @@ struct GhostSelection {
     return false;
   }
 
-  // The rows that rank r wants, in their order.
-  std::vector<int32_t> rows_for(const Parallel& parallel, int64_t r) const {
-    T low[D], high[D];
+  // The rows that rank r wants, in their order. low, high: the bounding box of all rows.
+  std::vector<int32_t> rows_for(const Parallel& parallel, int64_t r, const T* low, const T* high) const {
     std::vector<int64_t> candidates, of_rank;
     for (int64_t i = r * per_rank; i < (r + 1) * per_rank; ++i)
       if (radius[i] >= 0 && !wanted.empty(i)) candidates.push_back(i);
-    bounding_box(blocks, 0, blocks.count, low, high);
     if (!(low[0] <= high[0])) return {};
     near(low, high, candidates, of_rank);
     if (of_rank.empty()) return {};
@@ -307,6 +305,8 @@ ffi::Error select_ghosts(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<f
                                    radius.typed_data<T>(),
                                    wanted / ranks};
     Parallel parallel(pool);
+    T low[D], high[D];
+    bounding_box(selection.blocks, 0, blocks, low, high);
     int64_t room = static_cast<int64_t>(order->element_count()), place = 0;
     for (int64_t r = 0; r < ranks; ++r) {
       std::vector<int32_t> chosen;
@@ -314,7 +314,7 @@ ffi::Error select_ghosts(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<f
         chosen.resize(static_cast<size_t>(rows));
         for (int64_t i = 0; i < rows; ++i) chosen[static_cast<size_t>(i)] = static_cast<int32_t>(i);
       } else if (r < me || !lower_only) {
-        chosen = selection.rows_for(parallel, r);
+        chosen = selection.rows_for(parallel, r, low, high);
       }
       int64_t fitting = std::max<int64_t>(0, std::min<int64_t>(room - place, static_cast<int64_t>(chosen.size())));
       std::copy_n(chosen.begin(), fitting, order->typed_data() + std::min(place, room));

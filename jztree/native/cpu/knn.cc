@@ -41,8 +41,8 @@ struct Stage {
 
   template <typename From>
   Stage(const Parallel& parallel, const TreeArrays<D, From>& source_arrays, const TreeArrays<D, From>& query_arrays,
-        bool self, const double* box)
-      : scale(box, source_arrays, query_arrays), sources(parallel, source_arrays, scale) {
+        bool self, const double* box, double extent)
+      : scale(box, source_arrays, query_arrays, extent), sources(parallel, source_arrays, scale) {
     if (!self) others = std::make_unique<StagedTree<D, T>>(parallel, query_arrays, scale);
     if (consistent()) most = std::max(largest_leaf(sources), largest_leaf(queries()));
   }
@@ -57,19 +57,20 @@ template <int D, typename T>
 class WideSearch {
  public:
   WideSearch(const Parallel& parallel, const TreeArrays<D, T>& sources, const TreeArrays<D, T>& queries, bool self,
-             const double* box, const Output<T>& out)
+             const double* box, double extent, const Output<T>& out)
       : parallel_(parallel),
         source_arrays_(sources),
         query_arrays_(queries),
         self_(self),
         box_(box),
+        extent_(extent),
         out_{out.source_rows, out.query_rows, nullptr, nullptr, out.index, out.k, 1., out.own_offset} {
     if constexpr (std::is_same<T, float>::value) out_.narrow_radius = out.radius;
   }
 
   void group(int64_t leaf) {
     std::call_once(once_, [&] {
-      stage_ = std::make_unique<Stage<D, double>>(parallel_, source_arrays_, query_arrays_, self_, box_);
+      stage_ = std::make_unique<Stage<D, double>>(parallel_, source_arrays_, query_arrays_, self_, box_, extent_);
       out_.unit = stage_->scale.inverse;
     });
     stage_->walk(out_).group(leaf);
@@ -80,6 +81,7 @@ class WideSearch {
   const TreeArrays<D, T>&source_arrays_, &query_arrays_;
   const bool self_;
   const double* box_;
+  const double extent_;
   Output<double> out_;
   std::once_flag once_;
   std::unique_ptr<Stage<D, double>> stage_;
@@ -87,11 +89,11 @@ class WideSearch {
 
 template <int D, typename T>
 bool search_all(const Parallel& parallel, const TreeArrays<D, T>& sources, const TreeArrays<D, T>& queries, bool self,
-                const int32_t* open, const double* box, Output<T> out, int64_t rows) {
-  Stage<D, T> stage(parallel, sources, queries, self, box);
+                const int32_t* open, const double* box, double extent, Output<T> out, int64_t rows) {
+  Stage<D, T> stage(parallel, sources, queries, self, box, extent);
   if (!stage.consistent()) return false;
   out.unit = stage.scale.inverse;
-  WideSearch<D, T> wide(parallel, sources, queries, self, box, out);
+  WideSearch<D, T> wide(parallel, sources, queries, self, box, extent, out);
   parallel.blocks(stage.queries().leaves(), 32, [&](int64_t begin, int64_t end) {
     Walk<D, T> walk = stage.walk(out);
     for (int64_t leaf = begin; leaf < end; ++leaf)
@@ -112,6 +114,7 @@ bool continues(const Old& old, Result& result) {
   return true;
 }
 
+// domain: lower and upper corner of the set that sources and queries are part of, or nothing.
 // self: the sources are the queries, row by row. open: which leaves of queries are searched; the results of all others
 // stay what they were. Empty: all.
 ffi::Error knn(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num, ffi::Buffer<ffi::S32> splits,
@@ -119,7 +122,7 @@ ffi::Error knn(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
                ffi::Buffer<ffi::S32> source_rows, ffi::AnyBuffer query, ffi::Buffer<ffi::S32> query_num,
                ffi::Buffer<ffi::S32> query_splits, ffi::Buffer<ffi::S32> query_particle_splits,
                ffi::AnyBuffer query_lower, ffi::AnyBuffer query_upper, ffi::Buffer<ffi::S32> query_rows,
-               ffi::Buffer<ffi::S32> own_offset, ffi::Buffer<ffi::S32> open, ffi::AnyBuffer box,
+               ffi::Buffer<ffi::S32> own_offset, ffi::Buffer<ffi::S32> open, ffi::AnyBuffer box, ffi::AnyBuffer domain,
                ffi::AnyBuffer old_radius, ffi::Buffer<ffi::S32> old_index, ffi::Result<ffi::AnyBuffer> radius,
                ffi::Result<ffi::Buffer<ffi::S32>> index, ffi::Span<const int64_t> plane_sizes,
                ffi::Span<const int64_t> query_plane_sizes, bool self) {
@@ -135,8 +138,9 @@ ffi::Error knn(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
     if (!read_exact(box, D, period) || query.element_type() != pos.element_type() || shape.size() != 2 ||
         shape[0] != q || radius->element_type() != pos.element_type() ||
         index->element_count() != radius->element_count() || !rows_fit(source_rows, n) || !rows_fit(query_rows, q) ||
-        own_offset.element_count() != 1 || !rows_fit(open, query_plane_sizes[0]) || !continues(old_radius, *radius) ||
-        !continues(old_index, *index))
+        own_offset.element_count() != 1 || domain.element_type() != pos.element_type() ||
+        (domain.element_count() != 0 && domain.element_count() != 2 * D) || !rows_fit(open, query_plane_sizes[0]) ||
+        !continues(old_radius, *radius) || !continues(old_index, *index))
       return invalid("knn was called with arrays that do not fit together.");
     if (std::string wrong = check_box(period, D); !wrong.empty()) return invalid(wrong);
     auto sources = read_tree<D, T>(pos, num, splits, particle_splits, lower, upper, plane_sizes);
@@ -144,6 +148,12 @@ ffi::Error knn(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
                                    query_plane_sizes);
     if (!sources || !queries) return foreign_tree();
     auto rows = [](const auto& buffer) { return buffer.element_count() == 0 ? nullptr : buffer.typed_data(); };
+    double extent = 0;
+    for (int d = 0; d < D && domain.element_count() > 0; ++d) {
+      const T* corners = domain.typed_data<T>();
+      if (period[d] == 0)
+        extent = std::max(extent, static_cast<double>(corners[D + d]) - static_cast<double>(corners[d]));
+    }
     int64_t own = own_offset.typed_data()[0];
     if (own >= 0 && own + queries->num > sources->num) return foreign_tree();
     Output<T> out{rows(source_rows),
@@ -155,7 +165,8 @@ ffi::Error knn(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
                   T{1},
                   own};
     if (shape[1] == 0 || q == 0) return ffi::Error::Success();
-    if (!search_all<D, T>(Parallel(pool), *sources, *queries, self, rows(open), period, out, q)) return foreign_tree();
+    if (!search_all<D, T>(Parallel(pool), *sources, *queries, self, rows(open), period, extent, out, q))
+      return foreign_tree();
     return ffi::Error::Success();
   });
 }
@@ -181,6 +192,7 @@ JZTREE_HANDLER(jztree_knn, knn,
                    .Arg<ffi::Buffer<ffi::S32>>()
                    .Arg<ffi::Buffer<ffi::S32>>()
                    .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::AnyBuffer>()
                    .Arg<ffi::AnyBuffer>()
                    .Arg<ffi::AnyBuffer>()
                    .Arg<ffi::Buffer<ffi::S32>>()

@@ -29,7 +29,8 @@ struct TreeArrays {
   TreeLayout layout;
 };
 
-// The common scale of two hierarchies whose distances are wanted (twice the same one, for distances within it).
+// The common scale of two hierarchies whose distances are wanted (twice the same one, for distances within it). They
+// may be parts of a wider set, whose open extent is then given, so that all parts decide alike where precision is lost.
 template <int D, typename T>
 struct Scale {
   T factor, inverse;
@@ -39,8 +40,7 @@ struct Scale {
   bool periodic;  // in any dimension
 
   template <typename From>
-  Scale(const double* box, const TreeArrays<D, From>& a, const TreeArrays<D, From>& b) {
-    double extent = 0;
+  Scale(const double* box, const TreeArrays<D, From>& a, const TreeArrays<D, From>& b, double extent = 0) {
     periodic = false;
     for (int d = 0; d < D; ++d) {
       raw_period[d] = box[d];
