@@ -14,10 +14,10 @@ demo: $(VENV)/installed ## Find the halos of a real N-body snapshot and draw the
 	$(BIN)/jztree fof sample --output demo/halos.hdf5 --plot demo/halos.png
 
 test: $(VENV)/installed ## The tests that take seconds.
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 test-all: $(VENV)/installed ## Also those that take minutes.
-	$(BIN)/pytest -m "slow or not slow"
+	$(BIN)/pytest -n 2 -m "slow or not slow"
 
 lint: $(VENV)/linters ## Format, lint and types, for Python and C++.
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .

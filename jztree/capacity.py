@@ -21,7 +21,7 @@ _SPARE = (
     8  # an eighth more room than the last run needed, so that a run that needs slightly more does not compile again
 )
 _KEPT = (
-    " It was to grow by itself, but a jax.jit of your own around the call keeps what was compiled; leave that out, since "
+    " It was to grow by itself, but a jax.jit of your own around the call keeps what was compiled; leave that out: "
     "mapped functions are compiled as a whole."
 )
 _LOG = logging.getLogger("jztree")

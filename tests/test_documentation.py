@@ -41,10 +41,10 @@ def test_guide_prints_what_it_says_on_four_devices(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-c", f"import sys; sys.path[:0] = {paths!r}\n{script}"]
     run = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr
-    printed = run.stdout.splitlines()
     shown = re.findall(r"^```text\n(.*?)^```", GUIDE.read_text(), re.M | re.S)
     for line in "".join(shown).splitlines():
-        assert line in printed, f"{line!r} is not in\n{run.stdout}"
+        # Devices that print at the same time may share a line.
+        assert line in run.stdout, f"{line!r} is not in\n{run.stdout}"
 
 
 def test_local_links_lead_somewhere() -> None:

@@ -330,26 +330,41 @@ def plot(results: dict[str, Any], path: Path) -> None:
         from matplotlib import pyplot as plt  # noqa: PLC0415
     except ImportError:
         launch.abort("--plot needs matplotlib; 'pip install matplotlib' brings it, or leave --plot out.")
-    figure, (weak, strong, rounds) = plt.subplots(1, 3, figsize=(15, 4.5), layout="constrained")
-    for axes, key, what in ((weak, "rows", "on each"), (strong, "total", "in all")):
-        for name in results["stages"]:
-            for size in results["weak" if key == "rows" else "strong"]:
-                cases = [case for case in results["cases"] if case[key] == size]
-                label = f"{name}, {size:.3g} {what}"
-                seconds = [case["stages"][name]["seconds"] for case in cases]
-                axes.plot([case["devices"] for case in cases], seconds, "o-", label=label, linewidth=1, markersize=3)
-        axes.set(xscale="log", yscale="log", xlabel="devices", ylabel="seconds", title=f"particles fixed {what}")
-        axes.legend(fontsize=6)
-    for devices in sorted({chain["devices"] for chain in results["chains"]}):
-        chains = [chain for chain in results["chains"] if chain["devices"] == devices]
-        pieces = [chain["pieces"] for chain in chains]
-        rounds.plot(pieces, [chain["rounds"] for chain in chains], "o-", label=f"rounds, {devices} devices")
-        rounds.plot(
-            pieces, [chain["pointer jumps"] for chain in chains], "s:", label=f"pointer jumps, {devices} devices"
-        )
-    rounds.set(xscale="log", xlabel="pieces of the chain", title="union-find of a chain through all devices")
-    rounds.legend(fontsize=6)
-    figure.savefig(path, dpi=80)
+    figure, (weak, strong, rounds) = plt.subplots(1, 3, figsize=(13, 4.5), layout="constrained")
+    draw_scaling(weak, results, "rows", results["weak"], "particles on each device")
+    draw_scaling(strong, results, "total", results["strong"], "particles in all")
+    figure.legend(*weak.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=7)
+    draw_rounds(rounds, results["chains"])
+    figure.savefig(path, dpi=70)
+
+
+def draw_scaling(axes: Any, results: dict[str, Any], key: str, sizes: Sequence[int], what: str) -> None:
+    """Seconds of each stage over devices, for each size in a style of its own."""
+    for number, size in enumerate(sizes):
+        cases = [case for case in results["cases"] if case[key] == size]
+        devices = [case["devices"] for case in cases]
+        for colour, name in enumerate(results["stages"]):
+            seconds = [case["stages"][name]["seconds"] for case in cases]
+            style = {
+                "linestyle": ("-", ":", "--")[number % 3],
+                "color": f"C{colour}",
+                "label": None if number else name,
+            }
+            axes.plot(devices, seconds, marker="o", markersize=3, linewidth=1, **style)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(devices, [str(number) for number in devices])
+    axes.set(yscale="log", xlabel="devices", ylabel="seconds", title=f"{', '.join(map(str, sizes))} {what}")
+
+
+def draw_rounds(axes: Any, chains: list[dict[str, int]]) -> None:
+    for devices in sorted({chain["devices"] for chain in chains}):
+        mine = [chain for chain in chains if chain["devices"] == devices]
+        pieces = [chain["pieces"] for chain in mine]
+        axes.plot(pieces, [chain["rounds"] for chain in mine], "o-", label=f"rounds, {devices} devices")
+        axes.plot(pieces, [chain["pointer jumps"] for chain in mine], "s:", label=f"pointer jumps, {devices} devices")
+    axes.set(xscale="log", xlabel="pieces of the chain", title="union-find of a chain through all devices")
+    if chains:
+        axes.legend(fontsize=7)
 
 
 def numbers(text: str) -> list[int]:
