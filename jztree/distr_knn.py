@@ -167,11 +167,16 @@ class _Search:
         numbers = RankIdx(*(jnp.where(idx < 0, -1, take(column, idx)) for column in around.rows[1]))
         others = [word for word in self.ask.words if word not in ("rad", "drad", "rankidx")]
         answers = {word: self._entry(word, rad, idx, present, numbers, around.rows[1]) for word in others}
-        answers |= {"rad": rad, "rankidx": numbers}
+        # Long lists travel only if they were asked for; derivatives of radii need to know whose they are.
+        if set(self.ask.words) & {"rad", "drad"}:
+            answers |= {"rad": rad, "rankidx": numbers}
+        elif "rankidx" in self.ask.words:
+            answers["rankidx"] = numbers
         if self.home is not None:
             answers = self._sent_home(answers)
-        known = self._differentiable(answers["rad"], answers["rankidx"], None)
-        return [known if word in ("rad", "drad") else answers[word] for word in self.ask.words]
+        if "rad" in answers:
+            answers["drad"] = answers["rad"] = self._differentiable(answers["rad"], answers["rankidx"], None)
+        return [answers[word] for word in self.ask.words]
 
     def _search_own(self, number: jax.Array | None, rows: jax.Array | None) -> tuple[jax.Array, jax.Array]:
         queries = None if self.queries is self.sources else self.queries.tree()
@@ -241,9 +246,8 @@ class _Search:
     def _sent_home(self, answers: dict[str, Any]) -> dict[str, Any]:
         assert self.home is not None
         merge, n = self.home.merge, get_pos(self.queries.part).shape[0]
-        fill = jax.tree.map(lambda _: 0, answers) | {"rad": jnp.inf, "rankidx": (-1, -1)}
-        if "globalidx" in answers:
-            fill["globalidx"] = -1
+        empty = {"rad": jnp.inf, "rankidx": (-1, -1), "globalidx": -1}
+        fill = jax.tree.map(lambda _: 0, answers) | {word: empty[word] for word in empty if word in answers}
         leaves, structure = jax.tree.flatten(answers)
         fills = jax.tree.leaves(fill)
         rows = [i for i, leaf in enumerate(leaves) if np.ndim(leaf) > 0 and leaf.shape[0] == n]

@@ -5,6 +5,7 @@ results come together on the first process, and are None on all others.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ _MOST = 2**31 - 1  # rows that one device takes
 
 
 @dataclass(kw_only=True)
-class Particles:
+class Particles(ABC):
     """What there is to know of the particles without looking at them.
 
     header: header of the snapshot. num: number of particles. ndim: their dimensions.
@@ -42,20 +43,20 @@ class Particles:
     wide: bool
     part: ParticleData
 
+    @abstractmethod
     def find_groups(self, rlink: float, cfg: FofConfig) -> tuple[np.ndarray, FofCatalogue] | None:
         """Identifiers of particles, and the catalogue whose ``offset`` are places among them, in no particular order.
 
         Without identifiers in the snapshot, particles are told by their row.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def find_neighbours(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Distances and rows ``(n, k)`` of the nearest particles of each, in the order of the snapshot."""
-        raise NotImplementedError
 
+    @abstractmethod
     def column(self, name: str) -> Any:
         """A property of all particles on the host, in the order of the snapshot; None if it was not read."""
-        raise NotImplementedError
 
 
 def read_particles(path: Path, ptype: int, optional: tuple[str, ...], mesh: Mesh) -> Particles:
