@@ -152,6 +152,10 @@ class Wide(NamedTuple):
     high: jax.Array
     low: jax.Array
 
+    def exceeds_int32(self) -> jax.Array:
+        """Whether each count is 2**31 or more."""
+        return self.high >= 2**15
+
     def above(self, other: "Wide") -> jax.Array:
         """Whether each count is larger than the other one."""
         return (self.high > other.high) | ((self.high == other.high) & (self.low > other.low))
@@ -309,20 +313,20 @@ class _Dense:
     """Rounds of all_to_all over a buffer of bounded size, until nothing is left."""
 
     def __init__(self, buffer_rows: int, matrix: jax.Array, route: Route, place: jax.Array | None) -> None:
-        self.rank, self.ndev, _ = get_rank_info()
-        self.chunk = chunk_of(buffer_rows, self.ndev)
+        rank, ndev, _ = get_rank_info()
+        self.chunk = chunk_of(buffer_rows, ndev)
         # A rank's own rows are in place already.
-        others = 1 - jnp.eye(self.ndev, dtype=jnp.int32)
+        others = 1 - jnp.eye(ndev, dtype=jnp.int32)
         self.rounds = -(-jnp.max(matrix * others) // self.chunk)
-        self.sent, self.received = route.sent * others[self.rank], route.received * others[self.rank]
+        self.sent, self.received = route.sent * others[rank], route.received * others[rank]
         self.send_starts, self.receive_starts = starts_of(route.sent), route.starts()
         self.order, self.place = route.order, place
 
     def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
         def one(state: tuple[jax.Array, list[jax.Array]]) -> tuple[jax.Array, list[jax.Array]]:
             done, arrays = state[0] * self.chunk, state[1]
-            buffer = kernels.pack_segments(leaves, self.order, self.send_starts + done, self.sent - done, self.chunk)
-            buffer = swap(buffer)
+            packed = kernels.pack_segments(leaves, self.order, self.send_starts + done, self.sent - done, self.chunk)
+            buffer = swap(packed)
             new = kernels.unpack_segments(buffer, self.place, self.receive_starts + done, self.received - done, arrays)
             return state[0] + 1, list(new)
 
@@ -333,9 +337,9 @@ class _Ragged:
     """One collective that moves exactly the rows."""
 
     def __init__(self, matrix: jax.Array, route: Route, place: jax.Array | None) -> None:
-        self.rank, self.ndev, self.axes = get_rank_info()
+        rank, _, self.axes = get_rank_info()
         before = jnp.cumsum(matrix, axis=0, dtype=jnp.int32) - matrix
-        self.offsets_there = before[self.rank]
+        self.offsets_there = before[rank]
         self.route, self.place = route, place
 
     def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
@@ -386,8 +390,7 @@ def deliver(
 
     def one(carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
         done = carry[0] * chunk
-        buffer = kernels.pack_segments(rows, order, starts + done, matrix[me] - done, chunk)
-        buffer = swap(buffer)
+        buffer = swap(kernels.pack_segments(rows, order, starts + done, matrix[me] - done, chunk))
         return carry[0] + 1, receive(buffer, jnp.clip(matrix[:, me] - done, 0, chunk), carry[1])
 
     rounds = -(-jnp.max(matrix) // chunk)

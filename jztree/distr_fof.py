@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 
 from . import comm, kernels, stats
-from .capacity import Room, room
+from .capacity import room
 from .config import FofConfig, TreeConfig
-from .data import Label, get_num, get_pos, replace_num
+from .data import Label, get_num, get_pos
 from .ghosts import Surroundings, boxes_of, ghost_room, leaves_of, surroundings
 from .jax_ext import Exact, exact_to_float
 from .tree import build_checked, build_in_domain, kernel_tree
-from .zorder import Domain, Movers, domain_of, sort_over_ranks
+from .zorder import Domain, Movers, domain_of, rows_of_rank, sort_equally
 
 _BLOCKS = 256  # runs of particles that a rank publishes, and looks through for ghosts of others
 _MIN_EDGES = 1024
@@ -51,18 +51,17 @@ def labels_over_ranks(
 def linear(label: Label, num: jax.Array) -> Label:
     """Labels that are rows of the joined particles of all ranks. Raises on all ranks if there are too many."""
     total = comm.wide_sum(num)
-    checked = kernels.check(num, total.high >= 2**15, [], _TOO_MANY)
+    checked = kernels.check(num, total.exceeds_int32(), [], _TOO_MANY)
     offsets = comm.starts_of(comm.all_gather(checked))
     return Label(label.irank, offsets[label.irank] + label.igroup)
 
 
 def _range(part: Any, box: Exact, cfg: FofConfig, sorted_already: bool) -> tuple[Any, jax.Array, Domain]:
-    num = jnp.clip(kernels.as_num(get_num(part)), 0, get_pos(part).shape[0])
-    domain, (num,) = domain_of([get_pos(part)], [num], ["the positions"], box)
+    domain, (num,) = domain_of([get_pos(part)], [get_num(part)], ["the positions"], box)
     if sorted_already:
         return part, build_checked(part, num, domain, cfg.tree)[1], domain
-    (moved,) = sort_over_ranks([Movers(part, None, num)], domain, [Room(get_pos(part).shape[0], "sort")])
-    return replace_num(moved.part, moved.num), moved.num, domain
+    moved = sort_equally(Movers(part, None, num), domain)
+    return moved.part, moved.num, domain
 
 
 def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: FofConfig) -> Surroundings:
@@ -94,7 +93,7 @@ def _solve(
     what, advice = "links between its groups and others'", "set edge_rows in the configuration to that or more."
     checked = comm.check_room(found, needs, place, what, advice)
     num = num + (checked - found)
-    own = jnp.stack([jnp.full(n, rank, jnp.int32), jnp.arange(n, dtype=jnp.int32)], axis=-1)
+    own = jnp.stack(rows_of_rank(n), axis=-1)
     parent, edges, rounds, steps = _union(own, edges, checked, jnp.max(needs) > 0, rank)
     stats.record("rounds.union_find", jnp.where(rank == 0, rounds, 0))
     stats.record("rounds.pointer_jumping", jnp.where(rank == 0, steps, 0))
@@ -107,9 +106,6 @@ def _union(
     """Hook and jump until the ends of all edges agree: parents, edges, and how many rounds and jumps it took."""
     buffer_rows = edges.shape[0]
 
-    def receive(messages: jax.Array, counts: jax.Array, parent: jax.Array) -> jax.Array:
-        return kernels.hook(messages, counts, parent)
-
     def jump(state: Any) -> Any:
         parent, edges, _, steps = state
         ranks, rows, asked = kernels.ask_parents(parent, edges, num, rank)
@@ -120,7 +116,7 @@ def _union(
     def one_round(state: Any) -> Any:
         parent, edges, _, rounds, steps = state
         dest, message = kernels.propose_hooks(edges, num)
-        parent = comm.deliver([message], dest, num, receive, parent, buffer_rows)
+        parent = comm.deliver([message], dest, num, kernels.hook, parent, buffer_rows)
         going = jnp.ones(2, jnp.int32)
         parent, edges, going, steps = jax.lax.while_loop(
             lambda state: state[2][0] > 0, jump, (parent, edges, going, steps)

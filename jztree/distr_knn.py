@@ -28,7 +28,7 @@ from .ghosts import Blocks, Surroundings, boxes_of, ghost_room, leaves_of, surro
 from .jax_ext import Exact, exact_to_float
 from .neighbours import check_reduced, field_of, is_real, radii_over_ranks, take, without_derivative
 from .tree import TreeHierarchy, build_checked, build_in_domain, kernel_tree
-from .zorder import Domain, Moved, Movers, domain_of, sort_over_ranks
+from .zorder import Domain, Moved, Movers, domain_of, rows_of_rank, sort_equally, sort_over_ranks
 
 _TOO_FEW = "{1} neighbours were asked for (k), but there are only {0} particles (num) on all devices; use a smaller k."
 _TOO_MANY = "there are 2**31 particles or more on all devices, too many for result 'globalidx'; use 'rankidx'."
@@ -80,7 +80,7 @@ def _check_number(part: Any, ask: Question) -> jax.Array:
     """``num``, which raises on all ranks if there are too few particles, or too many to be numbered."""
     num = jnp.clip(kernels.as_num(get_num(part)), 0, get_pos(part).shape[0])
     total = comm.wide_sum(num)
-    many = total.high >= 2**15
+    many = total.exceeds_int32()
     count = jnp.where(many, 2**31 - 1, total.high * 65536 + total.low)
     num = kernels.check(num, count < ask.k, [count, ask.k], _TOO_FEW)
     if "globalidx" not in ask.words:
@@ -101,7 +101,7 @@ def _ranges(
             th, num = build_checked(part, num, domain, tree)
             own = _Range(part, num, th, None)
         else:
-            (moved,) = sort_over_ranks([Movers(part, None, num)], domain, [Room(get_pos(part).shape[0], "sort")])
+            moved = sort_equally(Movers(part, None, num), domain)
             own = _Range(moved.part, moved.num, build_in_domain(moved.part, moved.num, domain, tree), moved)
         return own, own, domain
     both = [get_pos(part), get_pos(part_query)]
@@ -121,7 +121,7 @@ class _Search:
     ) -> None:
         self.part, self.part_query = part, part_query
         self.sources, self.queries, self.domain, self.ask = sources, queries, domain, ask
-        self.rank, self.ndev, _ = comm.get_rank_info()
+        self.rank = comm.get_rank_info()[0]
         # Whether results have to be sent back to where the queries came from.
         self.home = None if ask.in_z_order or queries.moved is None else queries.moved
         self.numbers, self.offsets = self._numbering()
@@ -129,9 +129,8 @@ class _Search:
     def _numbering(self) -> tuple[RankIdx, jax.Array]:
         """What rows of neighbours are called, and the first number of each rank's particles in the joined set."""
         sources = self.sources
-        n = get_pos(sources.part).shape[0]
         if self.ask.in_z_order or sources.moved is None:
-            numbers = RankIdx(jnp.full(n, self.rank, jnp.int32), jnp.arange(n, dtype=jnp.int32))
+            numbers = rows_of_rank(get_pos(sources.part).shape[0])
             nums = sources.num
         else:
             numbers, nums = sources.moved.origin, jnp.sum(sources.moved.route.sent, dtype=jnp.int32)
@@ -186,9 +185,10 @@ class _Search:
 
     def _look_around(self, properties: Any, rad: jax.Array, rows: jax.Array | None) -> tuple[Surroundings, jax.Array]:
         """The rank's sources with its ghosts, and which leaves of queries need them."""
-        splits, lower, upper = self.sources.boxes(self.domain)
+        boxes = self.sources.boxes(self.domain)
+        splits, lower, upper = boxes
         known = comm.all_gather_rows((lower, upper, jnp.diff(splits) + self.wait))
-        own = self.queries.boxes(self.domain)
+        own = boxes if self.queries is self.sources else self.queries.boxes(self.domain)
         open_leaves, wanted = kernels.open_leaves(
             leaves_of(self.queries.th), own, rad, rows, known, self.rank, self.ask.box
         )

@@ -37,7 +37,7 @@ def leaves_of(th: TreeHierarchy) -> Blocks:
 def boxes_of(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks) -> Blocks:
     """``(particle_splits, lower, upper)`` of the boxes that a rank publishes."""
     most = max(1, min(_MOST_BOXES, posz.shape[0]))
-    return kernels.cover(posz, num, domain.lower, domain.upper, domain.box, leaves, most)
+    return kernels.cover(posz, num, *domain.keys(), leaves, most)
 
 
 @dataclass

@@ -22,7 +22,7 @@ def radii(query: jax.Array, pos: jax.Array, box: jax.Array, rad: jax.Array, idx:
 
 
 @radii.defjvp
-def radii_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+def _radii_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
     query, pos, box, rad, idx = primals
     query_dot, pos_dot, box_dot = tangents[:3]
     length = jnp.asarray(box, pos.dtype)

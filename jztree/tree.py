@@ -33,6 +33,7 @@ from .zorder import (
     domain_of,
     permute_particles,
     search_sorted_z,
+    sort_equally,
     sort_over_ranks,
     zsort,
 )
@@ -177,7 +178,7 @@ def _build(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeH
     pos = get_pos(partz)
     sizes = plane_sizes(pos.shape[0], cfg)
     splits, particle_splits, node_lower, node_upper, unordered = kernels.hierarchy(
-        pos, num, domain.lower, domain.upper, domain.box, sizes, cfg.leaf_size, cfg.fan_out
+        pos, num, *domain.keys(), sizes, cfg.leaf_size, cfg.fan_out
     )
     th = TreeHierarchy(
         plane_sizes=sizes,
@@ -240,7 +241,7 @@ def sort_and_build_over_ranks(
     """The rank's range of the z-order of all ranks' particles, and the hierarchy over it."""
     pos = check_positions(get_pos(part))
     domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], check_box(boxsize, pos.shape[1]))
-    (moved,) = sort_over_ranks([Movers(part, data, num)], domain, [Room(pos.shape[0], "sort")])
+    moved = sort_equally(Movers(part, data, num), domain)
     return moved, domain, build_in_domain(moved.part, moved.num, domain, cfg)
 
 

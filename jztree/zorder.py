@@ -43,9 +43,13 @@ class Domain:
         """Lower and upper corner."""
         return self.lower, self.upper
 
+    def keys(self) -> tuple[jax.Array, jax.Array, Exact]:
+        """What a kernel needs to know to make Morton keys."""
+        return self.lower, self.upper, self.box
+
     def order(self, pos: jax.Array, num: Any) -> jax.Array:
         """The rows of ``pos`` in z-order, ``(n,)`` int32."""
-        return kernels.zsort(pos, num, self.lower, self.upper, self.box)
+        return kernels.zsort(pos, num, *self.keys())
 
 
 def domain_of(
@@ -179,8 +183,7 @@ class Moved:
     """A rank's range of the z-order.
 
     part, data, num: the particles in z-order. origin: where each row came from.
-    merge: ``(rows,)`` int32, which of the rows as they arrived each is. index: ``(n,)`` int32, the rows that were
-    sent, in z-order. route: how they travelled.
+    merge: ``(rows,)`` int32, which of the rows as they arrived each is. route: how they travelled.
     """
 
     part: Any
@@ -188,7 +191,6 @@ class Moved:
     num: jax.Array
     origin: RankIdx
     merge: jax.Array
-    index: jax.Array
     route: comm.Route
 
 
@@ -214,14 +216,21 @@ def sort_over_ranks(
     return moved
 
 
+def sort_equally(mover: Movers, domain: Domain) -> Moved:
+    """Bring particles of one type into z-order, the same number to every rank, which never needs more rows."""
+    return sort_over_ranks([mover], domain, [Room(get_pos(mover.part).shape[0], "sort")])[0]
+
+
+def rows_of_rank(n: int) -> RankIdx:
+    """The names of this rank's ``n`` rows."""
+    return RankIdx(jnp.full(n, comm.get_rank_info()[0], jnp.int32), jnp.arange(n, dtype=jnp.int32))
+
+
 def _move(mover: Movers, order: jax.Array, matrix: jax.Array, place: Room, domain: Domain) -> Moved:
     """Exchange the rows of one type, and merge what arrives."""
-    rank, _, _ = comm.get_rank_info()
-    n = get_pos(mover.part).shape[0]
-    own = RankIdx(jnp.full(n, rank, jnp.int32), jnp.arange(n, dtype=jnp.int32))
     columns, rebuild = split_rows(mover.part)
     arrived, num, route = comm.exchange(
-        (columns, mover.data, own),
+        (columns, mover.data, rows_of_rank(get_pos(mover.part).shape[0])),
         matrix,
         place,
         order=order,
@@ -232,7 +241,7 @@ def _move(mover: Movers, order: jax.Array, matrix: jax.Array, place: Room, domai
     # A stable sort of the runs that came, in the order of the ranks, merges them.
     merge = domain.order(get_pos(rebuild(arrived[0])), num)
     columns, data, origin = jax.tree.map(lambda leaf: kernels.gather_rows(leaf, merge), arrived)
-    return Moved(replace_num(rebuild(columns), num), data, num, origin, merge, order, route)
+    return Moved(replace_num(rebuild(columns), num), data, num, origin, merge, route)
 
 
 def _exact_cuts(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Domain) -> list[jax.Array]:
@@ -243,9 +252,10 @@ def _exact_cuts(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Dom
     _, ndev, _ = comm.get_rank_info()
     starts = _share_starts(sum(nums), ndev)
     splitters = _splitters(positions, nums, domain, starts)
-    pairs = [kernels.key_positions(pos, num, *_keys_of(domain), splitters) for pos, num in _zip(positions, nums)]
-    tables = comm.all_gather(jnp.stack([jnp.stack(pair) for pair in pairs]))  # (r, types, 2, r - 1)
-    return _matrices(_cut_ties(tables, starts), comm.all_gather(jnp.stack([kernels.as_num(num) for num in nums])))
+    pairs = [kernels.key_positions(pos, num, *domain.keys(), splitters) for pos, num in _zip(positions, nums)]
+    told = comm.all_gather(jnp.stack([jnp.append(jnp.concatenate(pair), num) for pair, num in _zip(pairs, nums)]))
+    below, equal = told[:, :, : ndev - 1], told[:, :, ndev - 1 : -1]
+    return _matrices(_cut_ties(below, equal, starts), told[:, :, -1])
 
 
 def _sampled_cuts(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Domain, nsamp: int) -> list[jax.Array]:
@@ -258,17 +268,13 @@ def _sampled_cuts(positions: Sequence[jax.Array], nums: Sequence[Any], domain: D
     samples = [kernels.gather_rows(pos, row) for pos, row in _zip(positions, rows)]
     sizes = [-(-kernels.as_num(num) // stride) for num in nums]
     splitters = _splitters(samples, sizes, domain, _share_starts(sum(sizes), ndev))
-    cuts = [kernels.key_positions(pos, num, *_keys_of(domain), splitters)[0] for pos, num in _zip(positions, nums)]
+    cuts = [kernels.key_positions(pos, num, *domain.keys(), splitters)[0] for pos, num in _zip(positions, nums)]
     told = comm.all_gather(jnp.stack([jnp.append(cut, kernels.as_num(num)) for cut, num in _zip(cuts, nums)]))
     return _matrices(told[:, :, :-1], told[:, :, -1])
 
 
 def _zip(a: Sequence[Any], b: Sequence[Any]) -> Any:
     return zip(a, b, strict=True)
-
-
-def _keys_of(domain: Domain) -> tuple[jax.Array, jax.Array, Exact]:
-    return domain.lower, domain.upper, domain.box
 
 
 def _share_starts(count: Any, ndev: int) -> comm.Wide:
@@ -280,9 +286,7 @@ def _splitters(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Doma
     """The keys of the rows at ``starts`` in the order of all ranks' keys, ``(r - 1, 4)`` uint32."""
 
     def next_byte(place: jax.Array, splitters: jax.Array) -> jax.Array:
-        counts = [
-            kernels.key_counts(pos, num, *_keys_of(domain), splitters, place) for pos, num in _zip(positions, nums)
-        ]
+        counts = [kernels.key_counts(pos, num, *domain.keys(), splitters, place) for pos, num in _zip(positions, nums)]
         above = comm.wide_sum(sum(counts)).above(comm.Wide(starts.high[:, None], starts.low[:, None]))
         byte = 255 - jnp.sum(above, axis=1, dtype=jnp.int32)
         shift = (24 - 8 * (place % 4)).astype(jnp.uint32)
@@ -292,13 +296,12 @@ def _splitters(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Doma
     return jax.lax.fori_loop(0, _KEY_BYTES, next_byte, none)
 
 
-def _cut_ties(tables: jax.Array, starts: comm.Wide) -> jax.Array:
+def _cut_ties(below: jax.Array, equal: jax.Array, starts: comm.Wide) -> jax.Array:
     """Where each rank's rows of each type are cut, ``(r, types, r - 1)``, so that exactly ``starts`` rows are below.
 
-    tables: ``(r, types, 2, r - 1)``, rows whose key is below each splitter, and rows that have it. Those that have it
-    are cut in the order of types, then ranks.
+    below, equal: ``(r, types, r - 1)``, rows whose key is below each splitter, and rows that have it. Those that have
+    it are cut in the order of types, then ranks.
     """
-    below, equal = tables[:, :, 0], tables[:, :, 1]
     ranks, types, cuts = equal.shape
     by_type = equal.swapaxes(0, 1).reshape(types * ranks, cuts)
     # Sums over ranks may exceed 32 bits, so halves are summed apart.
