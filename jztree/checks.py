@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from . import kernels
 from .data import get_num, get_pos
 from .jax_ext import Exact, exact, is_concrete
 
@@ -69,7 +70,8 @@ def check_box(boxsize: Any, dims: int) -> Exact:
         if not (np.all(np.isfinite(lengths)) and np.all(lengths >= 0)):
             raise ValueError(f"boxsize is {boxsize}; lengths must be finite and positive, or 0 where open.")
         check_range(lengths, "boxsize")
-    return exact(boxsize, (dims,))
+        return exact(boxsize, (dims,))
+    return kernels.checked_lengths(exact(boxsize, (dims,)))[0]
 
 
 def exact_box_argument(arguments: dict[str, Any]) -> dict[str, Any]:

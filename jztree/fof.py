@@ -20,7 +20,7 @@ from .data import FofCatalogue, Label, get_num, get_pos
 from .distr_fof import labels_over_ranks, linear
 from .grouping import catalogue_columns, group_and_catalogue, make_catalogue
 from .jax_ext import Exact, exact, exact_to_float, is_concrete, jit_constructor, shard_map_constructor
-from .tree import TreeHierarchy, kernel_tree, sort_and_build
+from .tree import TreeHierarchy, check_belongs, kernel_tree, sort_and_build
 from .zorder import permute_particles
 
 __all__ = ["distr_fof_labels", "fof_and_catalogue", "fof_is_superset", "fof_labels"]
@@ -144,6 +144,8 @@ def _labels(
     partz, index = part, None
     if th is None:
         partz, index, th = sort_and_build(part, cfg.tree, box)
+    else:
+        num = check_belongs(part, num, th, box)
     tree = kernel_tree(partz, num, th)
     return partz, index, kernels.fof(tree, index if input_order else None, length, box)
 
@@ -154,9 +156,13 @@ def check_rlink(rlink: Any, box: Exact) -> Exact:
         return rlink
     if np.shape(rlink) != ():
         raise ValueError(f"rlink is one length for all particles; its shape is {np.shape(rlink)}.")
-    if not is_concrete(rlink):
-        return exact(rlink, ())
-    value = float(check_real(rlink, "rlink"))
+    if is_concrete(rlink):
+        _check_known_rlink(float(check_real(rlink, "rlink")), box)
+    length = exact(rlink, ())
+    return length if is_concrete(rlink) and is_concrete(box) else kernels.checked_lengths(box, length)[1]
+
+
+def _check_known_rlink(value: float, box: Exact) -> None:
     if not (np.isfinite(value) and value >= 0):
         raise ValueError(f"the linking length rlink is {value:g}; it must be finite and not negative.")
     check_range(np.asarray(value), "rlink", may_vanish=True)
@@ -167,7 +173,6 @@ def check_rlink(rlink: Any, box: Exact) -> Exact:
                 f"the linking length rlink is {value:g}, more than half the periodic box length {min(periodic):g}, so "
                 "that nearest images do not decide links; use a smaller rlink or boxsize=0."
             )
-    return exact(value, ())
 
 
 def fof_is_superset(a: Any, b: Any, mask: Any = None) -> jax.Array:

@@ -23,6 +23,7 @@ from .jax_ext import Exact, vary_along, varying_axes
 
 _TARGETS = (
     "ask_parents",
+    "belongs",
     "bounds",
     "catalogue",
     "check",
@@ -40,6 +41,7 @@ _TARGETS = (
     "key_counts",
     "key_positions",
     "knn",
+    "lengths",
     "move_up",
     "node_masses",
     "open_leaves",
@@ -216,6 +218,26 @@ def node_masses(
     nodes = sum(plane_sizes)
     out = jax.ShapeDtypeStruct((nodes,), posz.dtype), jax.ShapeDtypeStruct((nodes, posz.shape[1]), posz.dtype)
     return _call("node_masses", out, posz, mass, splits, box.words, plane_sizes=_sizes(plane_sizes))
+
+
+def belongs(tree: tuple[Any, ...], box: Exact) -> jax.Array:
+    """Whether a hierarchy covers exactly these particles and every one lies in the box of its leaf, int32 scalar.
+
+    tree: ``(posz, num, splits, particle_splits, lower, upper, plane_sizes)``. All other kernels that take a hierarchy
+    rely on it.
+    """
+    *arrays, plane_sizes = tree
+    return _call("belongs", _i32(), *arrays, box.words, plane_sizes=_sizes(plane_sizes))
+
+
+def checked_lengths(box: Exact, rlink: Exact | None = None) -> tuple[Exact, Exact]:
+    """``box`` and ``rlink``, or an error at run time if these cannot be box lengths and a linking length for them.
+
+    The caller must go on with what it wanted checked of these, as with `check`. All other kernels rely on it.
+    """
+    words = [jnp.asarray(box.words), jnp.zeros((0, 1), jnp.float32) if rlink is None else jnp.asarray(rlink.words)]
+    checked = _call("lengths", tuple(jax.ShapeDtypeStruct(word.shape, word.dtype) for word in words), *words)
+    return Exact(checked[0]), Exact(checked[1])
 
 
 def knn(

@@ -21,7 +21,7 @@ from .data import RankIdx, get_num, get_pos, map_rows, replace_num
 from .distr_knn import Question, knn_over_ranks
 from .jax_ext import Exact, exact_to_float, is_concrete, jit_constructor, shard_map_constructor
 from .neighbours import check_reduced, field_of, radii, take
-from .tree import TreeHierarchy, kernel_tree, sort_and_build
+from .tree import TreeHierarchy, check_belongs, kernel_tree, sort_and_build
 
 __all__ = ["knn"]
 
@@ -107,6 +107,7 @@ def _sort(part: Any, th: TreeHierarchy | None, box: Exact, cfg: KNNConfig, k: in
         num = kernels.check(num, jnp.asarray(num) < k, [num, k], _TOO_FEW)
         part = replace_num(part, num)
     if th is not None:
+        num = check_belongs(part, num, th, box)
         return _Sorted(part, None, num, th, part)
     partz, index, th = sort_and_build(part, cfg.tree, box)
     return _Sorted(partz, index, num, th, part)

@@ -23,7 +23,7 @@ from .capacity import Room
 from .checks import check_box, check_num, check_positions, exact_box_argument
 from .config import TreeConfig
 from .data import get_pos, static_field
-from .jax_ext import jit_constructor, shard_map_constructor
+from .jax_ext import Exact, jit_constructor, shard_map_constructor
 from .zorder import (
     Domain,
     Moved,
@@ -52,6 +52,10 @@ _TOP_PLANE_NODES = 64
 _NOT_IN_ORDER = (
     "a hierarchy needs particles in z-order, and these are not; sort them with jztree.tree.zsort and the same boxsize "
     "first."
+)
+_FOREIGN = (
+    "the hierarchy th does not belong to these particles; build it with jztree.tree.zsort_and_tree from the same "
+    "particles and the same boxsize, and pass the particles that it returned."
 )
 
 
@@ -249,6 +253,11 @@ def kernel_tree(partz: Any, num: Any, th: TreeHierarchy) -> tuple[Any, ...]:
     """The hierarchy ``th`` over ``partz``, of which the first ``num`` rows hold particles, as kernels take it."""
     arrays = (th.flat_splits, th.flat_particle_splits, th.flat_lower, th.flat_upper)
     return (get_pos(partz), kernels.as_num(num), *arrays, th.plane_sizes)
+
+
+def check_belongs(partz: Any, num: Any, th: TreeHierarchy, box: Exact) -> jax.Array:
+    """``num``; at run time an error if a hierarchy that the user gave does not belong to the particles."""
+    return kernels.check(num, kernels.belongs(kernel_tree(partz, num, th), box) == 0, [], _FOREIGN)
 
 
 def zsort_and_tree_multi_type(

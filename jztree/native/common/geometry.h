@@ -5,22 +5,24 @@
 #include <algorithm>
 #include <limits>
 
+#include "portable.h"
+
 namespace jztree {
 
 // Of numbers, or lane by lane of vectors.
 template <typename V>
-inline V larger(const V& a, const V& b) {
+JZTREE_BOTH inline V larger(const V& a, const V& b) {
   return a > b ? a : b;
 }
 template <typename V>
-inline V smaller(const V& a, const V& b) {
+JZTREE_BOTH inline V smaller(const V& a, const V& b) {
   return a < b ? a : b;
 }
 
 // Smallest distance between [alow, ahigh] and [blow, bhigh] in one dimension: straight, or around the periodic
 // boundary.
 template <typename V>
-inline V interval_gap(const V& alow, const V& ahigh, const V& blow, const V& bhigh, const V& period) {
+JZTREE_BOTH inline V interval_gap(const V& alow, const V& ahigh, const V& blow, const V& bhigh, const V& period) {
   V straight = larger<V>(larger<V>(blow - ahigh, alow - bhigh), V{});
   V around = larger<V>(period - (larger<V>(ahigh, bhigh) - smaller<V>(alow, blow)), V{});
   return smaller<V>(straight, around);
@@ -28,7 +30,7 @@ inline V interval_gap(const V& alow, const V& ahigh, const V& blow, const V& bhi
 
 // At least the largest distance between a point of the one and a point of the other interval.
 template <typename T>
-inline T interval_reach(T alow, T ahigh, T blow, T bhigh, T period) {
+JZTREE_BOTH inline T interval_reach(T alow, T ahigh, T blow, T bhigh, T period) {
   return std::min(std::max(bhigh - alow, ahigh - blow), period / 2);
 }
 
@@ -45,7 +47,7 @@ constexpr T above_one = T{1} + 16 * std::numeric_limits<T>::epsilon();
 enum class Image { same, shift_query, shift_source, depends };
 
 template <typename T>
-inline Image nearest_image(T qlow, T qhigh, T xlow, T xhigh, T period) {
+JZTREE_BOTH inline Image nearest_image(T qlow, T qhigh, T xlow, T xhigh, T period) {
   T least = qlow - xhigh, most = qhigh - xlow, half = period / 2;
   if (least >= -half && most <= half) return Image::same;
   if (least >= half) return Image::shift_query;
@@ -55,13 +57,13 @@ inline Image nearest_image(T qlow, T qhigh, T xlow, T xhigh, T period) {
 
 // x moved down by a period that need not be a number of its type: `rest` is what rounding took off it.
 template <typename V>
-inline V shifted_down(const V& x, const V& period, const V& rest) {
+JZTREE_BOTH inline V shifted_down(const V& x, const V& period, const V& rest) {
   return (x - period) - rest;
 }
 
 // The difference q - x to the nearest image where that has to be decided pair by pair.
 template <typename V>
-inline V wrapped_difference(const V& q, const V& x, const V& period, const V& rest) {
+JZTREE_BOTH inline V wrapped_difference(const V& q, const V& x, const V& period, const V& rest) {
   V difference = q - x, half = period / 2;
   V query_shifted = shifted_down<V>(q, period, rest) - x, source_shifted = q - shifted_down<V>(x, period, rest);
   V upper = difference > half ? query_shifted : difference;

@@ -8,23 +8,26 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+
+#include "portable.h"
 
 namespace jztree {
 
 struct MortonKey {
   uint64_t high, low;
 
-  bool operator==(const MortonKey& other) const { return high == other.high && low == other.low; }
-  bool operator<(const MortonKey& other) const { return high != other.high ? high < other.high : low < other.low; }
+  JZTREE_BOTH bool operator==(const MortonKey& other) const { return high == other.high && low == other.low; }
+  JZTREE_BOTH bool operator<(const MortonKey& other) const { return high != other.high ? high < other.high : low < other.low; }
 };
 
 // x moved into [0, period] by whole periods. The upper end is reached only by rounding.
-inline double wrap_wide(double x, double period) {
+JZTREE_BOTH inline double wrap_wide(double x, double period) {
   return period > 0 && !(x >= 0 && x < period) ? x - period * std::floor(x / period) : x;
 }
 
 template <typename T>
-inline T wrap(T x, double period) {
+JZTREE_BOTH inline T wrap(T x, double period) {
   return static_cast<T>(wrap_wide(static_cast<double>(x), period));
 }
 
@@ -37,7 +40,7 @@ struct KeyGrid {
 
   // The grid over the domain. lower, upper: the bounding box of all particles; box: the box lengths, 0 where open.
   template <typename T>
-  KeyGrid(const T* lower, const T* upper, const double* box) {
+  JZTREE_BOTH KeyGrid(const T* lower, const T* upper, const double* box) {
     double extent = 0;
     for (int d = 0; d < D; ++d) {
       period[d] = box[d];
@@ -45,22 +48,6 @@ struct KeyGrid {
       double length = box[d] > 0 ? box[d] : static_cast<double>(upper[d]) - static_cast<double>(lower[d]);
       extent = std::max(extent, length);
     }
-    set_extent(extent);
-  }
-
-  // A finer grid over a part of the domain, given by the bounds of wrapped positions.
-  KeyGrid(const KeyGrid& domain, const double* lower, const double* upper) {
-    double extent = 0;
-    for (int d = 0; d < D; ++d) {
-      period[d] = domain.period[d];
-      origin[d] = lower[d];
-      extent = std::max(extent, upper[d] - lower[d]);
-    }
-    set_extent(extent);
-  }
-
- private:
-  void set_extent(double extent) {
     inverse_extent = 1. / extent;
     // A domain without extent, or one so wide or so small that this overflows, gives every particle the same key: slow
     // for that set, never wrong.
@@ -93,7 +80,7 @@ constexpr uint64_t group_mask(int size) {
 
 // Spread the low 64 / D bits of x so that they stand D apart, by halving the group size until it is one.
 template <int D, int Size>
-inline uint64_t spread_step(uint64_t x) {
+JZTREE_BOTH inline uint64_t spread_step(uint64_t x) {
   if constexpr (Size == 0) {
     return x;
   } else {
@@ -105,7 +92,7 @@ inline uint64_t spread_step(uint64_t x) {
 }
 
 template <int D>
-inline uint64_t spread(uint64_t x) {
+JZTREE_BOTH inline uint64_t spread(uint64_t x) {
   if constexpr (D == 1) return x;
   return spread_step<D, next_power_of_two(64 / D) / 2>(x);
 }
@@ -119,13 +106,13 @@ struct Morton {
   static constexpr uint64_t last_cell = ~uint64_t{0} >> (64 - bits);
 
   template <typename T>
-  static double cell_coordinate(const KeyGrid<D>& grid, int d, T x) {
+  JZTREE_BOTH static double cell_coordinate(const KeyGrid<D>& grid, int d, T x) {
     double wide = wrap_wide(static_cast<double>(x), grid.period[d]);
     return (wide - grid.origin[d]) * grid.inverse_extent * cells;
   }
 
   template <typename T>
-  static uint64_t high(const KeyGrid<D>& grid, const T* x) {
+  JZTREE_BOTH static uint64_t high(const KeyGrid<D>& grid, const T* x) {
     uint64_t key = 0;
     for (int d = 0; d < D; ++d) {
       double cell = cell_coordinate(grid, d, x[d]);
@@ -136,7 +123,7 @@ struct Morton {
   }
 
   template <typename T>
-  static MortonKey key(const KeyGrid<D>& grid, const T* x) {
+  JZTREE_BOTH static MortonKey key(const KeyGrid<D>& grid, const T* x) {
     MortonKey key{0, 0};
     for (int d = 0; d < D; ++d) {
       double cell = cell_coordinate(grid, d, x[d]);
@@ -155,10 +142,52 @@ struct Morton {
 };
 
 // Place of the highest bit in which two keys differ, counted from 1; 0 if they are equal.
-inline int highest_difference(const MortonKey& a, const MortonKey& b) {
-  if (a.high != b.high) return 128 - __builtin_clzll(a.high ^ b.high);
-  if (a.low != b.low) return 64 - __builtin_clzll(a.low ^ b.low);
+JZTREE_BOTH inline int highest_difference(const MortonKey& a, const MortonKey& b) {
+  if (a.high != b.high) return 128 - leading_zeros(a.high ^ b.high);
+  if (a.low != b.low) return 64 - leading_zeros(a.low ^ b.low);
   return 0;
 }
+
+// Particles that share all bits of a key are ordered along a z-order of the bits of their coordinates, which is as fine as
+// the coordinates are. An outlier may make the domain so large that thousands of particles share a cell; without this
+// they would stay in no spatial order at all. The comparison finds the highest bit in which two points differ without
+// interleaving any: T. M. Chan (2002), "Closest-point problems simplified on the RAM".
+template <int D>
+struct BitOrder {
+  uint64_t bits[D];
+
+  template <typename T>
+  JZTREE_BOTH BitOrder(const KeyGrid<D>& grid, const T* x) {
+    for (int d = 0; d < D; ++d) bits[d] = rising_bits(wrap_wide(static_cast<double>(x[d]), grid.period[d]));
+  }
+
+  JZTREE_BOTH bool operator<(const BitOrder& other) const {
+    int highest = 0;
+    uint64_t difference = 0;
+    for (int d = 0; d < D; ++d) {
+      uint64_t here = bits[d] ^ other.bits[d];
+      if (difference < here && difference < (difference ^ here)) highest = d, difference = here;
+    }
+    return bits[highest] < other.bits[highest];
+  }
+  JZTREE_BOTH bool operator==(const BitOrder& other) const {
+    bool equal = true;
+    for (int d = 0; d < D; ++d) equal &= bits[d] == other.bits[d];
+    return equal;
+  }
+
+ private:
+  // Ordered as the numbers are.
+  JZTREE_BOTH static uint64_t rising_bits(double x) {
+    constexpr uint64_t sign = uint64_t{1} << 63;
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    if (bits == sign) return sign;  // -0 is 0
+    return bits & sign ? ~bits : bits | sign;
+  }
+};
+
+// From how many particles of one key on they are ordered so; fewer keep the order they came in.
+constexpr int64_t shared_key_run = 33;
 
 }  // namespace jztree

@@ -350,17 +350,6 @@ void write_mapped_labels(const Parallel& parallel, UnionFind& sets, const int32_
   });
 }
 
-template <int D>
-std::string check_rlink(double rlink, const double* period) {
-  if (!(rlink >= 0) || std::isinf(rlink))
-    return "the linking length rlink is " + number(rlink) + "; it must be finite and not negative.";
-  for (int d = 0; d < D; ++d)
-    if (period[d] > 0 && rlink > period[d] / 2)
-      return "the linking length rlink is " + number(rlink) + ", more than half the periodic box length " +
-             number(period[d]) + ", so that nearest images do not decide links; use a smaller rlink or boxsize=0.";
-  return {};
-}
-
 ffi::Error fof(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num, ffi::Buffer<ffi::S32> splits,
                ffi::Buffer<ffi::S32> particle_splits, ffi::AnyBuffer lower, ffi::AnyBuffer upper,
                ffi::Buffer<ffi::S32> rows, ffi::AnyBuffer rlink, ffi::AnyBuffer box,
@@ -374,15 +363,12 @@ ffi::Error fof(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
         static_cast<int64_t>(label->element_count()) != n ||
         (rows.element_count() != 0 && static_cast<int64_t>(rows.element_count()) != n))
       return invalid("fof was called with arrays that do not fit together.");
-    if (std::string wrong = check_box(period, D); !wrong.empty()) return invalid(wrong);
-    if (std::string wrong = check_rlink<D>(length, period); !wrong.empty()) return invalid(wrong);
     auto arrays = read_tree<D, T>(pos, num, splits, particle_splits, lower, upper, plane_sizes);
-    if (!arrays) return foreign_tree();
+    if (!arrays) return invalid("fof was called with arrays that do not fit together.");
     const TreeArrays<D, T>& tree = *arrays;
     Parallel parallel(pool);
     Scale<D, T> scale(period, tree, tree);
     StagedTree<D, T> staged(parallel, tree, scale);
-    if (!staged.consistent()) return foreign_tree();
     UnionFind sets(tree.num);
     LinkRule<D, T> rule(length, tree, staged, scale);
     Linker<D, T>(parallel, staged, scale, rule, sets).run();

@@ -146,7 +146,6 @@ ffi::Error hierarchy(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::
         !fits(*particle_splits, layout.splits()) || !fits(*node_lower, layout.nodes() * D) ||
         !fits(*node_upper, layout.nodes() * D))
       return invalid("hierarchy was called with arrays that do not fit together.");
-    if (std::string wrong = check_box(period, D); !wrong.empty()) return invalid(wrong);
     Parallel parallel(pool);
     Builder<D, T> builder{parallel,
                           pos.typed_data<T>(),

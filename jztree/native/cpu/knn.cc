@@ -44,11 +44,10 @@ struct Stage {
         bool self, const double* box, double extent)
       : scale(box, source_arrays, query_arrays, extent), sources(parallel, source_arrays, scale) {
     if (!self) others = std::make_unique<StagedTree<D, T>>(parallel, query_arrays, scale);
-    if (consistent()) most = std::max(largest_leaf(sources), largest_leaf(queries()));
+    most = std::max(largest_leaf(sources), largest_leaf(queries()));
   }
 
   const StagedTree<D, T>& queries() const { return others ? *others : sources; }
-  bool consistent() const { return sources.consistent() && queries().consistent(); }
   Walk<D, T> walk(const Output<T>& out) const { return Walk<D, T>(sources, queries(), scale, most, out); }
 };
 
@@ -88,10 +87,9 @@ class WideSearch {
 };
 
 template <int D, typename T>
-bool search_all(const Parallel& parallel, const TreeArrays<D, T>& sources, const TreeArrays<D, T>& queries, bool self,
+void search_all(const Parallel& parallel, const TreeArrays<D, T>& sources, const TreeArrays<D, T>& queries, bool self,
                 const int32_t* open, const double* box, double extent, Output<T> out, int64_t rows) {
   Stage<D, T> stage(parallel, sources, queries, self, box, extent);
-  if (!stage.consistent()) return false;
   out.unit = stage.scale.inverse;
   WideSearch<D, T> wide(parallel, sources, queries, self, box, extent, out);
   parallel.blocks(stage.queries().leaves(), 32, [&](int64_t begin, int64_t end) {
@@ -99,9 +97,8 @@ bool search_all(const Parallel& parallel, const TreeArrays<D, T>& sources, const
     for (int64_t leaf = begin; leaf < end; ++leaf)
       if ((!open || open[leaf]) && !walk.group(leaf) && std::is_same<T, float>::value) wide.group(leaf);
   });
-  if (open) return true;
+  if (open) return;
   for (int64_t row = queries.num; row < rows; ++row) out.write_none(row);
-  return true;
 }
 
 // Whether a result takes up what `old` holds, if that is given; copies it where XLA gave the result other memory.
@@ -142,11 +139,12 @@ ffi::Error knn(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
         (domain.element_count() != 0 && domain.element_count() != 2 * D) || !rows_fit(open, query_plane_sizes[0]) ||
         !continues(old_radius, *radius) || !continues(old_index, *index))
       return invalid("knn was called with arrays that do not fit together.");
-    if (std::string wrong = check_box(period, D); !wrong.empty()) return invalid(wrong);
     auto sources = read_tree<D, T>(pos, num, splits, particle_splits, lower, upper, plane_sizes);
     auto queries = read_tree<D, T>(query, query_num, query_splits, query_particle_splits, query_lower, query_upper,
                                    query_plane_sizes);
-    if (!sources || !queries) return foreign_tree();
+    int64_t own = own_offset.typed_data()[0];
+    if (!sources || !queries || (own >= 0 && own + queries->num > sources->num))
+      return invalid("knn was called with arrays that do not fit together.");
     auto rows = [](const auto& buffer) { return buffer.element_count() == 0 ? nullptr : buffer.typed_data(); };
     double extent = 0;
     for (int d = 0; d < D && domain.element_count() > 0; ++d) {
@@ -154,8 +152,6 @@ ffi::Error knn(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
       if (period[d] == 0)
         extent = std::max(extent, static_cast<double>(corners[D + d]) - static_cast<double>(corners[d]));
     }
-    int64_t own = own_offset.typed_data()[0];
-    if (own >= 0 && own + queries->num > sources->num) return foreign_tree();
     Output<T> out{rows(source_rows),
                   rows(query_rows),
                   radius->typed_data<T>(),
@@ -165,8 +161,7 @@ ffi::Error knn(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
                   T{1},
                   own};
     if (shape[1] == 0 || q == 0) return ffi::Error::Success();
-    if (!search_all<D, T>(Parallel(pool), *sources, *queries, self, rows(open), period, extent, out, q))
-      return foreign_tree();
+    search_all<D, T>(Parallel(pool), *sources, *queries, self, rows(open), period, extent, out, q);
     return ffi::Error::Success();
   });
 }

@@ -14,13 +14,14 @@
 #include <utility>
 #include <vector>
 
+#include "../common/morton.h"
 #include "parallel.h"
 
 namespace jztree {
 
 // LowKey: row -> uint64_t, the second half of the key, asked for only where first halves are equal.
-// Ties: (rows, count) -> void, may reorder rows whose keys are equal in both halves; called for more than `tie_run` of
-// them.
+// Ties: (rows, count) -> void, may reorder rows whose keys are equal in both halves; called for `shared_key_run`
+// of them and more.
 template <typename LowKey, typename Ties>
 class KeySort {
  public:
@@ -42,7 +43,6 @@ class KeySort {
   static constexpr int passes = 3;
   // Runs shorter than this are sorted by comparison on one thread.
   static constexpr int64_t long_run = 1 << 15;
-  static constexpr int64_t tie_run = 32;
 
   struct Run {
     int64_t begin, end;
@@ -68,7 +68,7 @@ class KeySort {
   }
 
   void break_ties(int64_t begin, int64_t end) {
-    if (end - begin > tie_run) ties_(rows_ + begin, end - begin);
+    if (end - begin >= shared_key_run) ties_(rows_ + begin, end - begin);
   }
 
   uint64_t varying_bits(int64_t begin, int64_t end) const {

@@ -51,7 +51,6 @@ ffi::Error with_keys(const ffi::AnyBuffer& pos, const ffi::AnyBuffer& lower, con
     double period[D];
     if (!read_exact(box, D, period) || lower.element_count() != D || upper.element_count() != D)
       return invalid("a splitter search was called with arrays that do not fit together.");
-    if (std::string wrong = check_box(period, D); !wrong.empty()) return invalid(wrong);
     return body(
         SortedKeys<D, T>{pos.typed_data<T>(), KeyGrid<D>(lower.typed_data<T>(), upper.typed_data<T>(), period)});
   });

@@ -102,17 +102,9 @@ class StagedTree {
       std::fill(low[d] + layout_.nodes(), low[d] + nodes, std::numeric_limits<T>::infinity());
       std::fill(high[d] + layout_.nodes(), high[d] + nodes, std::numeric_limits<T>::infinity());
     }
-    if (!splits_cover(tree.num)) {
-      consistent_.store(false);
-      return;
-    }
     stage_nodes(parallel, tree, scale);
     stage_rows(parallel, tree, scale);
   }
-
-  // Whether the hierarchy covers exactly these particles and every particle lies in the box of its leaf, without which
-  // no search is right: it does not if the hierarchy was built from other particles or for another box.
-  bool consistent() const { return consistent_.load(); }
 
   // Whether any particle was outside its periodic box, so that its staged position is rounded to the box's precision.
   bool wrapped() const { return wrapped_.load(); }
@@ -126,20 +118,6 @@ class StagedTree {
   int64_t first_row(int plane, int64_t i) const { return particle_splits_[layout_.split_start(plane) + i]; }
 
  private:
-  // Whether the splits of every plane rise from 0 to the length of the plane below, and to `num` particles.
-  bool splits_cover(int64_t num) const {
-    bool good = true;
-    for (int plane = 0; plane < layout_.planes(); ++plane) {
-      int64_t size = layout_.sizes[static_cast<size_t>(plane)];
-      int64_t below = plane == 0 ? num : layout_.sizes[static_cast<size_t>(plane) - 1];
-      good &= first_child(plane, 0) == 0 && first_child(plane, size) == below;
-      good &= first_row(plane, 0) == 0 && first_row(plane, size) == num;
-      for (int64_t i = 0; i < size; ++i)
-        good &= first_child(plane, i) <= first_child(plane, i + 1) && first_row(plane, i) <= first_row(plane, i + 1);
-    }
-    return good;
-  }
-
   template <typename From>
   void stage_nodes(const Parallel& parallel, const TreeArrays<D, From>& tree, const Scale<D, T>& scale) {
     parallel.blocks(layout_.nodes(), 1 << 13, [&](int64_t begin, int64_t end) {
@@ -153,17 +131,14 @@ class StagedTree {
 
   template <typename From>
   void stage_rows(const Parallel& parallel, const TreeArrays<D, From>& tree, const Scale<D, T>& scale) {
-    parallel.blocks(leaves(), 1 << 10, [&](int64_t begin, int64_t end) {
-      bool inside = true, moved = false;
-      for (int64_t leaf = begin; leaf < end; ++leaf)
-        for (int64_t row = leaf_row(leaf); row < leaf_row(leaf + 1); ++row)
-          for (int d = 0; d < D; ++d) {
-            From given = tree.pos[row * D + d], wrapped = wrap(given, scale.raw_period[d]);
-            moved |= wrapped != given;
-            inside &= wrapped >= tree.lower[leaf * D + d] && wrapped <= tree.upper[leaf * D + d];
-            x[d][row] = static_cast<T>(wrapped) * scale.factor;
-          }
-      if (!inside) consistent_.store(false, std::memory_order_relaxed);
+    parallel.blocks(tree.num, 1 << 14, [&](int64_t begin, int64_t end) {
+      bool moved = false;
+      for (int64_t row = begin; row < end; ++row)
+        for (int d = 0; d < D; ++d) {
+          From given = tree.pos[row * D + d], wrapped = wrap(given, scale.raw_period[d]);
+          moved |= wrapped != given;
+          x[d][row] = static_cast<T>(wrapped) * scale.factor;
+        }
       if (moved) wrapped_.store(true, std::memory_order_relaxed);
     });
   }
@@ -171,7 +146,7 @@ class StagedTree {
   TreeLayout layout_;
   const int32_t *splits_, *particle_splits_;
   std::unique_ptr<T[]> storage_;
-  std::atomic<bool> consistent_{true}, wrapped_{false};
+  std::atomic<bool> wrapped_{false};
 };
 
 }  // namespace jztree

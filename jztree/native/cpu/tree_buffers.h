@@ -9,15 +9,8 @@
 
 namespace jztree {
 
-// A user may pass any hierarchy with any particles, so this is not only for ourselves.
-inline ffi::Error foreign_tree() {
-  return invalid(
-      "the hierarchy th does not belong to these particles; build it with jztree.tree.zsort_and_tree from the same "
-      "particles and the same boxsize, and pass the particles that it returns.");
-}
-
 // The arrays of a hierarchy over positions (n, D) of type T; nothing if shapes or dtypes do not fit together. Whether
-// the values do is for StagedTree to find out.
+// the values do, jztree_belongs finds out.
 template <int D, typename T>
 std::optional<TreeArrays<D, T>> read_tree(const ffi::AnyBuffer& pos, const ffi::Buffer<ffi::S32>& num,
                                           const ffi::Buffer<ffi::S32>& splits,

@@ -1,5 +1,6 @@
 // Kernels of the z-order: the bounding box of the particles, the order by Morton key, and searching in it.
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdint>
@@ -83,10 +84,6 @@ int64_t finite_rows_first(const T* pos, int64_t num, uint32_t* rows) {
 }
 
 // Sorts rows by their keys on the grid, of which `keys` holds the first halves.
-//
-// Rows whose keys are equal in all bits are sorted again on a grid over their own bounding box. An outlier may make the
-// domain so large that thousands of particles share a cell; without this they would stay in no spatial order at all.
-// The order among different keys is unchanged, so everything that compares keys still holds.
 template <int D, typename T>
 void sort_keys(const Parallel& parallel, const T* pos, const KeyGrid<D>& grid, uint64_t* keys, uint32_t* rows,
                int64_t count) {
@@ -94,22 +91,11 @@ void sort_keys(const Parallel& parallel, const T* pos, const KeyGrid<D>& grid, u
   auto at = [&](uint32_t row) { return pos + static_cast<int64_t>(row) * D; };
   auto low_key = [&](uint32_t row) { return Morton<D>::key(grid, at(row)).low; };
   auto ties = [&](uint32_t* tied, int64_t number) {
-    double lower[D], upper[D];
-    for (int d = 0; d < D; ++d) {
-      lower[d] = std::numeric_limits<double>::infinity();
-      upper[d] = -lower[d];
-      for (int64_t i = 0; i < number; ++i) {
-        double x = wrap_wide(static_cast<double>(at(tied[i])[d]), grid.period[d]);
-        lower[d] = std::min(lower[d], x);
-        upper[d] = std::max(upper[d], x);
-      }
-    }
-    KeyGrid<D> finer(grid, lower, upper);
-    // Equal points cannot be told apart. Others can: those at both ends of the box get different keys, so this ends.
-    if (finer.inverse_extent == 0) return;
-    std::unique_ptr<uint64_t[]> finer_keys(new uint64_t[static_cast<size_t>(number)]);
-    for (int64_t i = 0; i < number; ++i) finer_keys[static_cast<size_t>(i)] = Morton<D>::high(finer, at(tied[i]));
-    sort_keys<D>(parallel, pos, finer, finer_keys.get(), tied, number);
+    auto bits = [&](uint32_t row) { return BitOrder<D>(grid, at(row)); };
+    BitOrder<D> first = bits(tied[0]);
+    // Equal points are many where there are any, and in order already.
+    if (std::all_of(tied, tied + number, [&](uint32_t row) { return bits(row) == first; })) return;
+    std::stable_sort(tied, tied + number, [&](uint32_t a, uint32_t b) { return bits(a) < bits(b); });
   };
   KeySort<decltype(low_key), decltype(ties)>(parallel, low_key, ties, keys, rows, count);
 }
@@ -148,7 +134,6 @@ ffi::Error zsort(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32>
     if (!read_exact(box, D, period) || lower.element_count() != D || upper.element_count() != D ||
         static_cast<int64_t>(order->element_count()) != n)
       return invalid("zsort was called with arrays that do not fit together.");
-    if (std::string wrong = check_box(period, D); !wrong.empty()) return invalid(wrong);
     KeyGrid<D> grid(lower.typed_data<T>(), upper.typed_data<T>(), period);
     zsort_rows<D>(Parallel(pool), pos.typed_data<T>(), read_count(num, n), n, grid,
                   reinterpret_cast<uint32_t*>(order->typed_data()));
@@ -181,7 +166,6 @@ ffi::Error search(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32
         query.element_type() != pos.element_type() || lower.element_count() != D || upper.element_count() != D ||
         static_cast<int64_t>(row->element_count()) != shape[0])
       return invalid("search was called with arrays that do not fit together.");
-    if (std::string wrong = check_box(period, D); !wrong.empty()) return invalid(wrong);
     const T *sorted = pos.typed_data<T>(), *wanted = query.typed_data<T>();
     int32_t* out = row->typed_data();
     KeyGrid<D> grid(lower.typed_data<T>(), upper.typed_data<T>(), period);

@@ -1,0 +1,24 @@
+// What differs between the compilers that the common headers have to pass.
+#pragma once
+
+#include <cstdint>
+
+// Functions that run on the host and, in CUDA sources, on the GPU too.
+#ifdef __CUDACC__
+#define JZTREE_BOTH __host__ __device__
+#else
+#define JZTREE_BOTH
+#endif
+
+namespace jztree {
+
+// Of numbers that are not 0.
+JZTREE_BOTH inline int leading_zeros(uint64_t x) {
+#ifdef __CUDA_ARCH__
+  return __clzll(static_cast<long long>(x));
+#else
+  return __builtin_clzll(x);
+#endif
+}
+
+}  // namespace jztree

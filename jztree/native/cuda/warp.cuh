@@ -1,0 +1,33 @@
+// What the 32 lanes of a warp compute together. All lanes of the warp take part.
+#pragma once
+
+#include <cstdint>
+
+#include "queue.cuh"
+
+namespace jztree {
+
+__device__ inline int lane_index() { return static_cast<int>(threadIdx.x) & (warp_size - 1); }
+
+template <typename T, typename Combine>
+__device__ inline T warp_reduce(T value, const Combine& combine) {
+  for (int flip = warp_size / 2; flip > 0; flip /= 2) value = combine(value, __shfl_xor_sync(all_lanes, value, flip));
+  return value;
+}
+
+template <typename T>
+__device__ inline T warp_min(T value) {
+  return warp_reduce(value, [](T a, T b) { return b < a ? b : a; });
+}
+
+template <typename T>
+__device__ inline T warp_max(T value) {
+  return warp_reduce(value, [](T a, T b) { return a < b ? b : a; });
+}
+
+template <typename T>
+__device__ inline T warp_sum(T value) {
+  return warp_reduce(value, [](T a, T b) { return a + b; });
+}
+
+}  // namespace jztree

@@ -1,0 +1,78 @@
+// The device-wide algorithms of CUB that jztree calls, on the host.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "../cuda_runtime.h"
+
+namespace cub {
+
+template <typename T>
+struct DoubleBuffer {
+  T* d_buffers[2];
+  int selector = 0;
+  DoubleBuffer(T* current, T* alternate) : d_buffers{current, alternate} {}
+  T* Current() { return d_buffers[selector]; }
+  T* Alternate() { return d_buffers[selector ^ 1]; }
+};
+
+struct DeviceRadixSort {
+  template <typename K, typename V, typename N>
+  static cudaError_t SortPairs(void* temporary, size_t& bytes, DoubleBuffer<K>& keys, DoubleBuffer<V>& values, N count,
+                               int begin_bit, int end_bit, cudaStream_t) {
+    if (!temporary) {
+      bytes = 1;
+      return cudaSuccess;
+    }
+    size_t n = static_cast<size_t>(count);
+    int bits = end_bit - begin_bit;
+    K mask = bits == static_cast<int>(8 * sizeof(K)) ? ~K{0} : static_cast<K>((K{1} << bits) - 1);
+    std::vector<size_t> order(n);
+    std::iota(order.begin(), order.end(), size_t{0});
+    const K* from = keys.Current();
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return ((from[a] >> begin_bit) & mask) < ((from[b] >> begin_bit) & mask);
+    });
+    for (size_t i = 0; i < n; ++i) {
+      keys.Alternate()[i] = keys.Current()[order[i]];
+      values.Alternate()[i] = values.Current()[order[i]];
+    }
+    // As on a GPU, nobody may count on what the other buffer holds.
+    for (size_t i = 0; i < n; ++i) keys.Current()[i] = ~K{0}, values.Current()[i] = static_cast<V>(0x5a5a5a5a);
+    keys.selector ^= 1;
+    values.selector ^= 1;
+    return cudaSuccess;
+  }
+};
+
+struct DeviceScan {
+  template <typename In, typename Out, typename N>
+  static cudaError_t ExclusiveSum(void* temporary, size_t& bytes, In in, Out out, N count, cudaStream_t) {
+    if (!temporary) {
+      bytes = 1;
+      return cudaSuccess;
+    }
+    std::decay_t<decltype(*out)> sum = 0;
+    for (N i = 0; i < count; ++i) {
+      auto next = in[i];
+      out[i] = sum;
+      sum += next;
+    }
+    return cudaSuccess;
+  }
+
+  template <typename In, typename Out, typename Op, typename N>
+  static cudaError_t InclusiveScan(void* temporary, size_t& bytes, In in, Out out, Op op, N count, cudaStream_t) {
+    if (!temporary) {
+      bytes = 1;
+      return cudaSuccess;
+    }
+    for (N i = 0; i < count; ++i) out[i] = i == 0 ? in[0] : op(out[i - 1], in[i]);
+    return cudaSuccess;
+  }
+};
+
+}  // namespace cub

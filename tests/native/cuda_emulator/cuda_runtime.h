@@ -1,0 +1,228 @@
+// As much of CUDA as jztree's kernels use, on the host: they are compiled as C++ and run thread by thread (fibers.h).
+// Device memory is the host's, and every call is done when it returns.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "fibers.h"
+
+using std::isfinite;
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__ static thread_local
+#define __align__(n) alignas(n)
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+
+namespace emulator {
+
+struct ThreadIndex {
+  struct X {
+    operator unsigned() const { return static_cast<unsigned>(Block::current().thread()); }
+  } x;
+};
+
+inline std::vector<unsigned char>& dynamic_shared() {
+  static thread_local std::vector<unsigned char> memory;
+  return memory;
+}
+
+}  // namespace emulator
+
+inline const emulator::ThreadIndex threadIdx{};
+inline thread_local dim3 blockIdx, blockDim, gridDim;
+
+namespace jztree {
+// Production code declares this with the CUDA compiler's own syntax.
+inline unsigned char* dynamic_shared() { return emulator::dynamic_shared().data(); }
+}  // namespace jztree
+
+typedef struct EmulatedStream* cudaStream_t;
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9, cudaErrorMemoryAllocation = 2 };
+enum cudaMemcpyKind { cudaMemcpyDeviceToDevice, cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerBlockOptin };
+
+inline const char* cudaGetErrorString(cudaError_t error) { return error == cudaSuccess ? "no error" : "an error"; }
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrMultiProcessorCount ? 2 : 100 << 10;
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  if (bytes > 0) std::memmove(to, from, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+  if (bytes > 0) std::memset(to, value, bytes);
+  return cudaSuccess;
+}
+template <typename Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+template <typename Kernel>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel, int, size_t) {
+  *blocks = 2;
+  return cudaSuccess;
+}
+
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes;
+  cudaStream_t stream;
+};
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments&&... arguments) {
+  if (config->gridDim.x < 1 || config->gridDim.x > 0x7fffffffu || config->blockDim.x < 1 || config->blockDim.x > 1024 ||
+      config->dynamicSmemBytes > (100 << 10))
+    return cudaErrorInvalidConfiguration;
+  gridDim = config->gridDim;
+  blockDim = config->blockDim;
+  for (unsigned block = 0; block < config->gridDim.x; ++block) {
+    blockIdx = dim3(block, 0, 0);
+    emulator::dynamic_shared().assign(config->dynamicSmemBytes + 16, 0xa5);
+    emulator::Block::current().run(static_cast<int>(config->blockDim.x), [&](int) { kernel(Parameters(arguments)...); });
+  }
+  return cudaSuccess;
+}
+
+// Barriers and what lanes of a warp tell each other.
+
+inline void __syncthreads() { emulator::Block::current().sync_block(); }
+inline void __syncwarp(unsigned mask = 0xffffffffu) {
+  emulator::Block::current().meet(mask, emulator::Operation::sync);
+}
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+namespace emulator {
+
+template <typename T>
+T shuffle(unsigned mask, T value, int source) {
+  static_assert(sizeof(T) <= 16 && std::is_trivially_copyable<T>::value, "a lane passes at most 16 bytes");
+  Fiber& me = Block::current().me();
+  std::memcpy(me.value, &value, sizeof(T));
+  me.source = source;
+  Block::current().meet(mask, Operation::shuffle);
+  T result;
+  std::memcpy(&result, me.result, sizeof(T));
+  return result;
+}
+
+inline int lane() { return Block::current().thread() & 31; }
+
+inline unsigned vote(unsigned mask, bool predicate) {
+  Fiber& me = Block::current().me();
+  me.predicate = predicate;
+  return Block::current().meet(mask, Operation::ballot).ballot;
+}
+
+}  // namespace emulator
+
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
+  int first = emulator::lane() & ~(width - 1);
+  return emulator::shuffle(mask, value, first + (source & (width - 1)));
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int flip, int width = 32) {
+  int other = emulator::lane() ^ flip;
+  return emulator::shuffle(mask, value, (other ^ emulator::lane()) & ~(width - 1) ? -1 : other);
+}
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32) {
+  int place = emulator::lane() & (width - 1);
+  return emulator::shuffle(mask, value, place < static_cast<int>(by) ? -1 : emulator::lane() - static_cast<int>(by));
+}
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32) {
+  int place = emulator::lane() & (width - 1);
+  return emulator::shuffle(mask, value,
+                           place + static_cast<int>(by) >= width ? -1 : emulator::lane() + static_cast<int>(by));
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate) { return emulator::vote(mask, predicate != 0); }
+inline int __any_sync(unsigned mask, int predicate) { return emulator::vote(mask, predicate != 0) != 0; }
+inline int __all_sync(unsigned mask, int predicate) { return emulator::vote(mask, predicate != 0) == mask; }
+
+// Atomic operations. Threads of one block share a thread of the host, so plain ones do, but several host devices may
+// run at once on different memory.
+
+namespace emulator {
+template <typename T, typename Change>
+T atomic(T* at, const Change& change) {
+  Block::current().may_interleave();
+  T old = *at;
+  *at = change(old);
+  return old;
+}
+}  // namespace emulator
+
+template <typename T>
+T atomicAdd(T* at, std::common_type_t<T> value) {
+  return emulator::atomic(at, [&](T old) { return static_cast<T>(old + value); });
+}
+template <typename T>
+T atomicMin(T* at, std::common_type_t<T> value) {
+  return emulator::atomic(at, [&](T old) { return std::min(old, value); });
+}
+template <typename T>
+T atomicMax(T* at, std::common_type_t<T> value) {
+  return emulator::atomic(at, [&](T old) { return std::max(old, value); });
+}
+template <typename T>
+T atomicOr(T* at, std::common_type_t<T> value) {
+  return emulator::atomic(at, [&](T old) { return static_cast<T>(old | value); });
+}
+template <typename T>
+T atomicExch(T* at, std::common_type_t<T> value) {
+  return emulator::atomic(at, [&](T) { return value; });
+}
+template <typename T>
+T atomicCAS(T* at, std::common_type_t<T> expected, std::common_type_t<T> value) {
+  return emulator::atomic(at, [&](T old) { return old == expected ? value : old; });
+}
+
+template <typename T>
+T __ldg(const T* at) {
+  return *at;
+}
+
+// Bits.
+
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
+inline int __clzll(long long x) { return x == 0 ? 64 : __builtin_clzll(static_cast<unsigned long long>(x)); }
+namespace emulator {
+template <typename To, typename From>
+To same_bits(From from) {
+  static_assert(sizeof(To) == sizeof(From), "bits are copied");
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+}  // namespace emulator
+inline int __float_as_int(float x) { return emulator::same_bits<int>(x); }
+inline float __int_as_float(int x) { return emulator::same_bits<float>(x); }
+inline long long __double_as_longlong(double x) { return emulator::same_bits<long long>(x); }
+inline double __longlong_as_double(long long x) { return emulator::same_bits<double>(x); }
