@@ -367,7 +367,7 @@ ffi::Error fof(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
     if (!arrays) return invalid("fof was called with arrays that do not fit together.");
     const TreeArrays<D, T>& tree = *arrays;
     Parallel parallel(pool);
-    Scale<D, T> scale(period, tree, tree);
+    Scale<D, T> scale(period, open_extent(period, tree, tree));
     StagedTree<D, T> staged(parallel, tree, scale);
     UnionFind sets(tree.num);
     LinkRule<D, T> rule(length, tree, staged, scale);

@@ -1,8 +1,5 @@
 // A hierarchy and its particles laid out for vector loops: one array a dimension, periodic coordinates wrapped into the
 // box, everything scaled by one power of two.
-//
-// The scale depends on the extent of the set, so that squared distances neither overflow nor vanish whatever the unit
-// of length; a power of two changes no digit.
 #pragma once
 
 #include <atomic>
@@ -14,6 +11,7 @@
 
 #include "../common/geometry.h"
 #include "../common/morton.h"
+#include "../common/scale.h"
 #include "../common/tree_layout.h"
 #include "lanes.h"
 #include "parallel.h"
@@ -29,58 +27,23 @@ struct TreeArrays {
   TreeLayout layout;
 };
 
-// The common scale of two hierarchies whose distances are wanted (twice the same one, for distances within it). They
-// may be parts of a wider set, whose open extent is then given, so that all parts decide alike where precision is lost.
-template <int D, typename T>
-struct Scale {
-  T factor, inverse;
-  T period[D];       // scaled; infinite where open
-  T period_rest[D];  // what rounding to T took off the scaled period
-  double raw_period[D];
-  bool periodic;  // in any dimension
-
-  template <typename From>
-  Scale(const double* box, const TreeArrays<D, From>& a, const TreeArrays<D, From>& b, double extent = 0) {
-    periodic = false;
-    for (int d = 0; d < D; ++d) {
-      raw_period[d] = box[d];
-      periodic |= box[d] > 0;
-      extent = std::max(extent, box[d] > 0 ? box[d] : open_extent(d, a, b));
-    }
-    int exponent = scale_exponent(extent);
-    factor = static_cast<T>(std::ldexp(1., exponent));
-    inverse = static_cast<T>(std::ldexp(1., -exponent));
-    for (int d = 0; d < D; ++d) {
-      T length = static_cast<T>(box[d]);
-      period[d] = box[d] > 0 ? length * factor : std::numeric_limits<T>::infinity();
-      period_rest[d] = static_cast<T>(box[d] - static_cast<double>(length)) * factor;
-    }
-  }
-
- private:
-  // Extents are scaled to 2^40 (float64: 2^400), which leaves room for the squares above and far more below, where
-  // distances may be many orders of magnitude smaller than the extent.
-  static int scale_exponent(double extent) {
-    constexpr bool narrow = std::is_same<T, float>::value;
-    constexpr int limit = narrow ? 100 : 1000, target = narrow ? 40 : 400;
-    if (!(extent > 0)) return 0;
-    if (!std::isfinite(extent)) return -limit;
-    int exponent = 0;
-    std::frexp(extent, &exponent);
-    return std::max(-limit, std::min(limit, target - exponent));
-  }
-
-  template <typename From>
-  static double open_extent(int d, const TreeArrays<D, From>& a, const TreeArrays<D, From>& b) {
+// The widest extent in open dimensions of two hierarchies whose distances are wanted (twice the same one, for distances
+// within it).
+template <int D, typename From>
+double open_extent(const double* box, const TreeArrays<D, From>& a, const TreeArrays<D, From>& b) {
+  double extent = 0;
+  for (int d = 0; d < D; ++d) {
+    if (box[d] > 0) continue;
     double low = std::numeric_limits<double>::infinity(), high = -low;
     for (const TreeArrays<D, From>* tree : {&a, &b})
       for (int64_t node = tree->layout.starts.back() - tree->layout.sizes.back(); node < tree->layout.nodes(); ++node) {
         low = std::min(low, static_cast<double>(tree->lower[node * D + d]));
         high = std::max(high, static_cast<double>(tree->upper[node * D + d]));
       }
-    return high >= low ? high - low : 0;
+    if (high > low) extent = std::max(extent, high - low);
   }
-};
+  return extent;
+}
 
 template <int D, typename T>
 class StagedTree {

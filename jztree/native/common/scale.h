@@ -1,0 +1,56 @@
+// The power of two by which positions are multiplied before distances are computed, so that squared distances neither
+// overflow nor vanish whatever the unit of length. A power of two changes no digit.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "portable.h"
+
+namespace jztree {
+
+template <int D, typename T>
+struct Scale {
+  T factor, inverse;
+  T period[D];       // scaled; infinite where open
+  T period_rest[D];  // what rounding to T took off the scaled period
+  double raw_period[D];
+  bool periodic;  // in any dimension
+
+  // box: lengths, 0 where open. open_extent: the widest extent of the set in its open dimensions. Where the set is a part
+  // of a wider one, it is that one's, so that all parts decide alike where precision is lost.
+  JZTREE_BOTH Scale(const double* box, double open_extent) {
+    double extent = open_extent;
+    periodic = false;
+    for (int d = 0; d < D; ++d) {
+      raw_period[d] = box[d];
+      periodic |= box[d] > 0;
+      extent = box[d] > extent ? box[d] : extent;
+    }
+    int exponent = scale_exponent(extent);
+    factor = static_cast<T>(std::ldexp(1., exponent));
+    inverse = static_cast<T>(std::ldexp(1., -exponent));
+    for (int d = 0; d < D; ++d) {
+      T length = static_cast<T>(box[d]);
+      period[d] = box[d] > 0 ? length * factor : std::numeric_limits<T>::infinity();
+      period_rest[d] = static_cast<T>(box[d] - static_cast<double>(length)) * factor;
+    }
+  }
+
+ private:
+  // Extents are scaled to 2^40 (float64: 2^400), which leaves room for the squares above and far more below, where
+  // distances may be many orders of magnitude smaller than the extent.
+  JZTREE_BOTH static int scale_exponent(double extent) {
+    constexpr bool narrow = std::is_same<T, float>::value;
+    constexpr int limit = narrow ? 100 : 1000, target = narrow ? 40 : 400;
+    if (!(extent > 0)) return 0;
+    if (!std::isfinite(extent)) return -limit;
+    int exponent = 0;
+    std::frexp(extent, &exponent);
+    exponent = target - exponent;
+    return exponent > limit ? limit : exponent < -limit ? -limit : exponent;
+  }
+};
+
+}  // namespace jztree
