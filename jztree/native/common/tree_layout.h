@@ -6,6 +6,7 @@
 // before it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

@@ -29,7 +29,7 @@ struct DeviceTree {
   int planes;
   int64_t starts[most_planes + 1];  // first node of each plane, and the end
 
-  __device__ int64_t leaves() const { return starts[1]; }
+  JZTREE_BOTH int64_t leaves() const { return starts[1]; }
   // First row of a node of a plane; that of the next node is its end.
   __device__ int64_t first_row(int plane, int64_t node) const { return particle_splits[node + plane]; }
   // First child of a node of a plane above the leaves.

@@ -1,0 +1,289 @@
+// The order of the particles by Morton key, and searching in it.
+//
+// One pass computes the first half of each key; a radix sort (CUB) brings the rows in their order, stable. That is all
+// for nearly every set. Runs of equal first halves are then put in order by the second halves: short ones by one thread
+// each, at once. Only if there is a long run (an outlier that makes the domain so large that many particles share a
+// cell), passes of a merge sort follow. They are always launched, because only the GPU knows, and return at once if
+// there is nothing to do; merging 16 sorted blocks at a time keeps them few.
+//
+// The order is the one of the CPU's kernel: by key, then place; more than 32 particles of one key by the bits of their
+// coordinates before their place. Rows that are not finite come after all others, and rows from `num` on last.
+
+#include <cstdint>
+
+#include "arguments.cuh"
+#include "keys.cuh"
+#include "primitives.cuh"
+#include "queue.cuh"
+
+namespace jztree {
+namespace {
+
+// Of rows without a key. The last cell shares the key before it with its neighbour, and is told apart by comparison.
+constexpr uint64_t no_key = ~uint64_t{0};
+// Runs of equal first halves up to this length are sorted by the thread that finds them.
+constexpr int64_t short_run = shared_key_run - 1;
+constexpr int64_t merge_ways = 16;
+
+// What is at a place of the order.
+struct Entry {
+  uint64_t sort_key;
+  uint32_t row;
+};
+
+template <int D, typename T>
+struct Order {
+  const T* pos;
+  Count num;
+  const KeyGrid<D>* grid;
+  // Whether a row is one of many with its key; null as long as that is not known.
+  const uint8_t* crowded;
+
+  __device__ const T* at(uint32_t row) const { return pos + static_cast<int64_t>(row) * D; }
+  __device__ MortonKey key(uint32_t row) const { return Morton<D>::key(*grid, at(row)); }
+
+  __device__ uint64_t sort_key(uint32_t row) const {
+    if (row >= num() || !is_finite_row<D>(at(row))) return no_key;
+    uint64_t high = Morton<D>::high(*grid, at(row));
+    return high < no_key ? high : no_key - 1;
+  }
+
+  __device__ bool before(const Entry& a, const Entry& b) const {
+    if (a.sort_key != b.sort_key) return a.sort_key < b.sort_key;
+    if (a.sort_key == no_key) return a.row < b.row;
+    MortonKey key_a = key(a.row), key_b = key(b.row);
+    if (!(key_a == key_b)) return key_a < key_b;
+    if (crowded && crowded[a.row]) {
+      BitOrder<D> bits_a(*grid, at(a.row)), bits_b(*grid, at(b.row));
+      if (!(bits_a == bits_b)) return bits_a < bits_b;
+    }
+    return a.row < b.row;
+  }
+};
+
+// What is left to do after the radix sort.
+struct Work {
+  int32_t long_runs;  // whether there are more than short_run rows with one sort key
+  int32_t crowded;    // whether there are as many different points with one key
+};
+
+// The order as it is being made: sort keys and rows, and room for as many.
+struct Buffers {
+  uint64_t *keys, *other_keys;
+  uint32_t *rows, *other_rows;
+  int64_t n;
+};
+
+template <int D, typename T>
+__global__ void find_sort_keys(Order<D, T> order, Buffers buffers, Work* work) {
+  int64_t i = thread_index();
+  if (i == 0) *work = Work{0, 0};
+  if (i >= buffers.n) return;
+  uint32_t row = static_cast<uint32_t>(i);
+  buffers.rows[i] = row;
+  buffers.keys[i] = order.sort_key(row);
+}
+
+// Each thread sorts the run of equal sort keys that starts at its place, if that is short.
+template <int D, typename T>
+__global__ void sort_short_runs(Order<D, T> order, Buffers buffers, Work* work) {
+  const uint64_t* keys = buffers.keys;
+  uint32_t* rows = buffers.rows;
+  int64_t begin = thread_index(), n = buffers.n;
+  if (begin + 1 >= n) return;
+  uint64_t key = keys[begin];
+  if (key == no_key || keys[begin + 1] != key || (begin > 0 && keys[begin - 1] == key)) return;
+  int64_t end = begin + 2;
+  while (end < n && end - begin <= short_run && keys[end] == key) ++end;
+  if (end - begin > short_run) {
+    atomicOr(&work->long_runs, 1);
+    return;
+  }
+  for (int64_t i = begin + 1; i < end; ++i) {
+    Entry entry{key, rows[i]};
+    int64_t place = i;
+    for (; place > begin && order.before(entry, Entry{key, rows[place - 1]}); --place) rows[place] = rows[place - 1];
+    rows[place] = entry.row;
+  }
+}
+
+// How many of the sorted entries [begin, end) are before another.
+template <int D, typename T>
+__device__ int64_t entries_before(const Order<D, T>& order, const Buffers& buffers, int64_t begin, int64_t end,
+                                  const Entry& entry) {
+  auto before = [&](int64_t i) { return order.before(Entry{buffers.keys[i], buffers.rows[i]}, entry); };
+  // Most blocks are in order with each other already.
+  if (begin == end || !before(begin)) return 0;
+  if (before(end - 1)) return end - begin;
+  int64_t first = begin, last = end;
+  while (first < last) {
+    int64_t middle = (first + last) / 2;
+    if (before(middle)) {
+      first = middle + 1;
+    } else {
+      last = middle;
+    }
+  }
+  return first - begin;
+}
+
+// Merges every merge_ways sorted blocks into one, from the buffers to the others: an entry's place is how many are before
+// it in each block.
+template <int D, typename T>
+__global__ void merge_blocks(Order<D, T> order, Buffers buffers, int64_t block, const int32_t* needed) {
+  int64_t i = thread_index();
+  if (*needed == 0 || i >= buffers.n) return;
+  Entry entry{buffers.keys[i], buffers.rows[i]};
+  int64_t own = i / block, first = own / merge_ways * merge_ways, place = first * block + i % block;
+  for (int64_t other = first; other < first + merge_ways && other * block < buffers.n; ++other) {
+    int64_t end = (other + 1) * block < buffers.n ? (other + 1) * block : buffers.n;
+    if (other != own) place += entries_before<D>(order, buffers, other * block, end, entry);
+  }
+  buffers.other_keys[place] = entry.sort_key;
+  buffers.other_rows[place] = entry.row;
+}
+
+__global__ void copy_back(Buffers buffers, const int32_t* needed) {
+  int64_t i = thread_index();
+  if (*needed == 0 || i >= buffers.n) return;
+  buffers.keys[i] = buffers.other_keys[i];
+  buffers.rows[i] = buffers.other_rows[i];
+}
+
+// Sorts the entries, if that is needed.
+template <int D, typename T>
+void merge_sort(Queue& queue, const Order<D, T>& order, const Buffers& buffers, const int32_t* needed) {
+  Buffers from = buffers;
+  for (int64_t block = 1; block < buffers.n; block *= merge_ways) {
+    queue.launch_over(buffers.n, merge_blocks<D, T>, order, from, block, needed);
+    std::swap(from.keys, from.other_keys);
+    std::swap(from.rows, from.other_rows);
+  }
+  if (from.rows != buffers.rows) queue.launch_over(buffers.n, copy_back, buffers, needed);
+}
+
+// Marks the rows that share their key with at least short_run others.
+template <int D, typename T>
+__global__ void find_crowded(Order<D, T> order, Buffers buffers, uint8_t* crowded, Work* work) {
+  int64_t i = thread_index();
+  if (work->long_runs == 0 || i >= buffers.n) return;
+  uint32_t row = buffers.rows[i];
+  crowded[row] = 0;
+  if (buffers.keys[i] == no_key) return;
+  MortonKey key = order.key(row);
+  auto same = [&](int64_t j) {
+    return j >= 0 && j < buffers.n && buffers.keys[j] == buffers.keys[i] && order.key(buffers.rows[j]) == key;
+  };
+  int64_t first = i, last = i;
+  while (i - first < short_run && same(first - 1)) --first;
+  while (last - i < short_run && same(last + 1)) ++last;
+  if (last - first < short_run) return;
+  crowded[row] = 1;
+  // Equal points are many where there are any, and in order already.
+  if (last > i) {
+    BitOrder<D> here(*order.grid, order.at(row)), next(*order.grid, order.at(buffers.rows[i + 1]));
+    if (!(here == next)) atomicOr(&work->crowded, 1);
+  }
+}
+
+template <int D, typename T>
+void order_rows(Queue& queue, Order<D, T> order, int64_t n, uint32_t* rows) {
+  Buffers buffers{queue.scratch<uint64_t>(n), queue.scratch<uint64_t>(n), rows, queue.scratch<uint32_t>(n), n};
+  Work* work = queue.scratch<Work>(1);
+  queue.launch_over(n, find_sort_keys<D, T>, order, buffers, work);
+  cub::DoubleBuffer<uint64_t> keys(buffers.keys, buffers.other_keys);
+  cub::DoubleBuffer<uint32_t> sorted(buffers.rows, buffers.other_rows);
+  sort_pairs(queue, keys, sorted, n);
+  buffers = Buffers{keys.Current(), keys.Alternate(), sorted.Current(), sorted.Alternate(), n};
+  queue.launch_over(n, sort_short_runs<D, T>, order, buffers, work);
+  merge_sort<D, T>(queue, order, buffers, &work->long_runs);
+  uint8_t* crowded = queue.scratch<uint8_t>(n);
+  queue.launch_over(n, find_crowded<D, T>, order, buffers, crowded, work);
+  order.crowded = crowded;
+  merge_sort<D, T>(queue, order, buffers, &work->crowded);
+  if (buffers.rows != rows) queue.copy(rows, buffers.rows, n);
+}
+
+ffi::Error zsort(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
+                 ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box,
+                 ffi::Result<ffi::Buffer<ffi::S32>> rows) {
+  return dispatch<max_dims>(pos, [&](auto type, auto dims) {
+    using T = decltype(type);
+    constexpr int D = decltype(dims)::value;
+    int64_t n = pos.dimensions()[0];
+    Lengths period;
+    if (!read_lengths(box, D, &period) || lower.element_count() != D || upper.element_count() != D ||
+        static_cast<int64_t>(rows->element_count()) != n)
+      return invalid("zsort was called with arrays that do not fit together.");
+    if (n == 0) return ffi::Error::Success();
+    Queue queue(stream, scratch);
+    Order<D, T> order{pos.typed_data<T>(), read_count(num, n), device_grid<D, T>(queue, lower, upper, period), nullptr};
+    order_rows<D, T>(queue, order, n, reinterpret_cast<uint32_t*>(rows->typed_data()));
+    return ffi::Error::Success();
+  });
+}
+
+template <int D, typename T>
+__global__ void count_finite(const T* sorted, Count num, int64_t* count) {
+  if (thread_index() == 0) *count = finite_rows<D>(sorted, num());
+}
+
+template <int D, typename T>
+__global__ void search_rows(const T* sorted, const int64_t* count, const T* query, int64_t queries,
+                            const KeyGrid<D>* grid, bool right, int32_t* row) {
+  int64_t i = thread_index();
+  if (i >= queries) return;
+  MortonKey key = Morton<D>::key(*grid, query + i * D);
+  row[i] = static_cast<int32_t>(key_place<D>(*grid, sorted, *count, key, right));
+}
+
+// For every query the first row of the z-ordered pos whose key is not below (right: is above) the query's key.
+ffi::Error search(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
+                  ffi::AnyBuffer query, ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box,
+                  ffi::Result<ffi::Buffer<ffi::S32>> row, bool right) {
+  return dispatch<max_dims>(pos, [&](auto type, auto dims) {
+    using T = decltype(type);
+    constexpr int D = decltype(dims)::value;
+    Lengths period;
+    auto shape = query.dimensions();
+    if (!read_lengths(box, D, &period) || shape.size() != 2 || shape[1] != D ||
+        query.element_type() != pos.element_type() || lower.element_count() != D || upper.element_count() != D ||
+        static_cast<int64_t>(row->element_count()) != shape[0])
+      return invalid("search was called with arrays that do not fit together.");
+    Queue queue(stream, scratch);
+    const KeyGrid<D>* grid = device_grid<D, T>(queue, lower, upper, period);
+    int64_t* count = queue.scratch<int64_t>(1);
+    queue.launch(1, 1, 0, count_finite<D, T>, pos.typed_data<T>(), read_count(num, pos.dimensions()[0]), count);
+    queue.launch_over(shape[0], search_rows<D, T>, pos.typed_data<T>(), count, query.typed_data<T>(), shape[0], grid,
+                      right, row->typed_data());
+    return ffi::Error::Success();
+  });
+}
+
+}  // namespace
+
+JZTREE_HANDLER(jztree_zsort, zsort,
+               ffi::Ffi::Bind()
+                   .Ctx<Stream>()
+                   .Ctx<ffi::ScratchAllocator>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Ret<ffi::Buffer<ffi::S32>>());
+
+JZTREE_HANDLER(jztree_search, search,
+               ffi::Ffi::Bind()
+                   .Ctx<Stream>()
+                   .Ctx<ffi::ScratchAllocator>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::Buffer<ffi::S32>>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Arg<ffi::AnyBuffer>()
+                   .Ret<ffi::Buffer<ffi::S32>>()
+                   .Attr<bool>("right"));
+
+}  // namespace jztree
