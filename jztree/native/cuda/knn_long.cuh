@@ -1,0 +1,194 @@
+// The search for any k: a warp answers one query after another. Its list is sorted in memory, shared or, if it is too long
+// for that, global.
+//
+// The lanes look at 32 particles of a leaf side by side, and what is within the radius is collected in shared memory. 32
+// collected candidates at a time are sorted across the lanes (bitonic, by shuffles) and merged into the list: a candidate
+// of the list moves up by the number of new ones before it, at most 32 places, so going from the end in steps of 32 moves
+// all in place; the part of the list before the first new one is not touched.
+#pragma once
+
+#include <cstdint>
+
+#include "knn_problem.cuh"
+
+namespace jztree {
+
+constexpr int long_search_threads = 128;
+
+// Shared memory of one warp, in bytes, without its list.
+template <typename T>
+JZTREE_BOTH inline int64_t long_search_bytes(int planes) {
+  int64_t bytes = 3 * warp_size * static_cast<int64_t>(sizeof(Candidate<T>)) +
+                  stack_entries(planes) * static_cast<int64_t>(sizeof(StackEntry<T>));
+  return (bytes + 15) / 16 * 16;
+}
+
+template <int W, typename From, typename T>
+class LongSearch {
+ public:
+  // list: room for k, of this warp alone.
+  __device__ LongSearch(const Problem<From>& problem, const Scale<W, T>& scale, unsigned char* memory,
+                        Candidate<T>* list)
+      : problem_(problem),
+        scale_(scale),
+        collected_(reinterpret_cast<Candidate<T>*>(memory)),
+        batch_(collected_ + 2 * warp_size),
+        stack_(reinterpret_cast<StackEntry<T>*>(batch_ + warp_size)),
+        list_(list) {}
+
+  // Returns whether float32 can answer the query; nothing is written if not.
+  __device__ bool answer(int64_t query) {
+    query_ = query;
+    own_ = problem_.own_row(query);
+    count_ = 0;
+    bool searches = query < problem_.queries.num();
+    for (int64_t i = lane_index(); i < problem_.k; i += warp_size)
+      list_[i] = searches && own_ >= 0 && i == 0 ? Candidate<T>::make(0, 0) : no_candidate<T>();
+    __syncwarp();
+    if (searches) {
+      search();
+      if (!precise()) return false;
+    }
+    for (int64_t i = lane_index(); i < problem_.k; i += warp_size) problem_.write(query, i, list_[i], scale_.inverse);
+    __syncwarp();
+    return true;
+  }
+
+ private:
+  __device__ void search() {
+    load_point(problem_.queries, scale_, query_, x_);
+    bound_ = list_[problem_.k - 1];
+    WarpWalk<W, From, T> walk(problem_.sources, scale_, stack_, x_, x_);
+    for (int64_t leaf = walk.next_leaf(bound_); leaf >= 0; leaf = walk.next_leaf(bound_)) visit(leaf);
+    if (count_ > 0) absorb();
+  }
+
+  __device__ void visit(int64_t leaf) {
+    T low[W], high[W];
+    load_box(problem_.sources, scale_, leaf, low, high);
+    Images<W, T> images(scale_, x_, x_, low, high);
+    int64_t end = problem_.sources.leaf_row(leaf + 1);
+    for (int64_t first = problem_.sources.leaf_row(leaf); first < end; first += warp_size)
+      collect(first + lane_index(), first + lane_index() < end, images);
+  }
+
+  // Each lane brings a row.
+  __device__ void collect(int64_t row, bool exists, const Images<W, T>& images) {
+    T distance = 0;
+    if (exists) {
+      T x[W], at[W];
+      load_point(problem_.sources, scale_, row, x);
+#pragma unroll
+      for (int d = 0; d < W; ++d) {
+        x[d] = shifted_down(x[d], images.source_shift[d], images.source_rest[d]);
+        at[d] = shifted_down(x_[d], images.query_shift[d], images.query_rest[d]);
+      }
+      distance = images.pairwise ? distance2<W, true>(scale_, at, x) : distance2<W, false>(scale_, at, x);
+    }
+    bool near = exists && row != own_ && distance <= bound_.distance2();
+    unsigned found = __ballot_sync(all_lanes, near);
+    int place = count_ + __popc(found & ((1u << lane_index()) - 1));
+    if (near) collected_[place] = Candidate<T>::make(distance, static_cast<uint32_t>(row + 1));
+    count_ += __popc(found);
+    __syncwarp();
+    if (count_ >= warp_size) absorb();
+  }
+
+  // Takes up the last 32 of what is collected.
+  __device__ void absorb() {
+    int from = count_ > warp_size ? count_ - warp_size : 0, place = from + lane_index();
+    Candidate<T> mine = place < count_ ? collected_[place] : no_candidate<T>();
+    count_ = from;
+    __syncwarp();
+    merge(sorted(mine));
+    bound_ = list_[problem_.k - 1];
+  }
+
+  // Lane i gets the i-th smallest.
+  __device__ static Candidate<T> sorted(Candidate<T> mine) {
+    for (int size = 2; size <= warp_size; size *= 2)
+      for (int flip = size / 2; flip > 0; flip /= 2) {
+        Candidate<T> other = shuffled(mine, flip);
+        bool rising = (lane_index() & size) == 0, lower = (lane_index() & flip) == 0;
+        if (rising == lower ? other < mine : mine < other) mine = other;
+      }
+    return mine;
+  }
+
+  // How many of `count` rising candidates are before another.
+  __device__ static int64_t number_before(const Candidate<T>* candidates, int64_t count, const Candidate<T>& other) {
+    int64_t first = 0, last = count;
+    while (first < last) {
+      int64_t middle = (first + last) / 2;
+      if (candidates[middle] < other) {
+        first = middle + 1;
+      } else {
+        last = middle;
+      }
+    }
+    return first;
+  }
+
+  __device__ void merge(const Candidate<T>& mine) {
+    batch_[lane_index()] = mine;
+    int64_t k = problem_.k, place = lane_index() + number_before(list_, k, mine);
+    __syncwarp();
+    for (int64_t block = (k - 1) / warp_size; block >= 0; --block) {
+      int64_t i = block * warp_size + lane_index();
+      Candidate<T> held = i < k ? list_[i] : no_candidate<T>();
+      int64_t moves = i < k ? number_before(batch_, warp_size, held) : 0;
+      __syncwarp();
+      if (moves > 0 && i + moves < k) list_[i + moves] = held;
+      __syncwarp();
+      // If the first of a block stays, so does all before it.
+      if (__shfl_sync(all_lanes, static_cast<int>(moves), 0) == 0) break;
+    }
+    if (place < k) list_[place] = mine;
+    __syncwarp();
+  }
+
+  __device__ bool precise() const {
+    bool good = true;
+    for (int64_t i = lane_index(); i < problem_.k; i += warp_size)
+      good &= is_precise(problem_, scale_, list_[i], x_);
+    return __all_sync(all_lanes, good);
+  }
+
+  const Problem<From>& problem_;
+  const Scale<W, T>& scale_;
+  Candidate<T>*collected_, *batch_;
+  StackEntry<T>* stack_;
+  Candidate<T>* list_;
+  Candidate<T> bound_;
+  T x_[W];
+  int count_;
+  int64_t query_, own_;
+};
+
+// lists: in global memory, k a warp of the launch; null: in shared memory. again: the queries to be answered; nothing: all
+// of the problem.
+template <int W, typename From, typename T>
+__global__ void __launch_bounds__(long_search_threads)
+    search_long(Problem<From> problem, const Scale<W, T>* scale, int64_t warp_bytes, Candidate<T>* lists,
+                Unanswered again, Unanswered unanswered) {
+  int64_t warp = thread_index() / warp_size, warps = static_cast<int64_t>(gridDim.x) * blockDim.x / warp_size;
+  unsigned char* memory = dynamic_shared() + threadIdx.x / warp_size * warp_bytes;
+  Candidate<T>* list = lists ? lists + warp * problem.k
+                             : reinterpret_cast<Candidate<T>*>(memory + long_search_bytes<T>(problem.sources.planes));
+  LongSearch<W, From, T> search(problem, *scale, memory, list);
+  auto answer = [&](int64_t place) {
+    if (!search.answer(problem.query(place)) && lane_index() == 0)
+      unanswered.add(place / warp_size, 1u << (place % warp_size));
+  };
+  int64_t items = again.count ? *again.count : problem.count();
+  for (int64_t i = warp; i < items; i += warps) {
+    if (!again.count) {
+      answer(i);
+      continue;
+    }
+    for (uint32_t rest = again.lanes[i]; rest != 0; rest &= rest - 1)
+      answer(static_cast<int64_t>(again.group[i]) * warp_size + __ffs(static_cast<int>(rest)) - 1);
+  }
+}
+
+}  // namespace jztree

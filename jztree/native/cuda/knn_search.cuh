@@ -1,0 +1,125 @@
+// One search, from the scale of its distances to the queries that have to be answered again in float64.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "knn_long.cuh"
+#include "knn_problem.cuh"
+#include "knn_short.cuh"
+
+namespace jztree {
+
+// The box and, if sources and queries are part of a wider set, its corners (2, dims).
+template <typename From>
+struct Extent {
+  Lengths box;
+  const From* corners;
+};
+
+template <int W, typename From, typename T>
+__global__ void make_scale(Problem<From> problem, Extent<From> extent, Scale<W, T>* scale) {
+  int dims = problem.sources.dims;
+  double box[W] = {}, open = 0;
+  for (int d = 0; d < dims; ++d) {
+    box[d] = extent.box[d];
+    double low = std::numeric_limits<double>::infinity(), high = -low;
+    for (const TreeView<From>* tree : {&problem.sources, &problem.queries}) top_extent(*tree, d, &low, &high);
+    if (box[d] > 0) continue;
+    open = high - low > open ? high - low : open;
+    if (!extent.corners) continue;
+    double wider = static_cast<double>(extent.corners[dims + d]) - static_cast<double>(extent.corners[d]);
+    open = wider > open ? wider : open;
+  }
+  if (lane_index() == 0) *scale = Scale<W, T>(box, open);
+}
+
+template <int W, typename T, typename From>
+const Scale<W, T>* device_scale(Queue& queue, const Problem<From>& problem, const Extent<From>& extent) {
+  auto* scale = queue.scratch<Scale<W, T>>(1);
+  queue.launch(1, warp_size, 0, make_scale<W, From, T>, problem, extent, scale);
+  return scale;
+}
+
+inline Unanswered no_unanswered(Queue& queue, int64_t most) {
+  Unanswered none{queue.scratch<int32_t>(1), queue.scratch<uint32_t>(most), queue.scratch<uint32_t>(most)};
+  queue.fill_bytes(none.count, 0, 1);
+  return none;
+}
+
+// How many warps with so much shared memory each make a block, in threads.
+inline int block_threads(int64_t warp_bytes, int most) {
+  // What every GPU grants without being asked.
+  constexpr int64_t shared_bytes = 48 << 10;
+  int64_t warps = std::max<int64_t>(1, std::min<int64_t>(most / warp_size, shared_bytes / warp_bytes));
+  return static_cast<int>(warps) * warp_size;
+}
+
+template <int W, int K, typename T>
+Unanswered search_short_lists(Queue& queue, const Problem<T>& problem, const Scale<W, T>* scale) {
+  int64_t groups = (problem.most + warp_size - 1) / warp_size;
+  Unanswered unanswered = no_unanswered(queue, groups);
+  int64_t bytes = short_search_bytes<W, K, T>(problem.sources.planes);
+  int threads = block_threads(bytes, short_search_threads), warps = threads / warp_size;
+  queue.launch((groups + warps - 1) / warps, threads, static_cast<size_t>(warps * bytes), search_short<W, K, T, T>,
+               problem, scale, bytes, unanswered);
+  return unanswered;
+}
+
+// again: see search_long.
+template <int W, typename T, typename From>
+Unanswered search_long_lists(Queue& queue, const Problem<From>& problem, const Scale<W, T>* scale,
+                             const Unanswered& again) {
+  // Lists longer than this lie in global memory, of which the warps that run at once take at most so much.
+  constexpr int64_t shared_list_bytes = 16 << 10, global_bytes = int64_t{1} << 30, most_warps = 1 << 12;
+  Unanswered unanswered = no_unanswered(queue, again.count ? 1 : problem.most);
+  int64_t list_bytes = problem.k * static_cast<int64_t>(sizeof(Candidate<T>));
+  int64_t bytes = long_search_bytes<T>(problem.sources.planes), queries = problem.most;
+  Candidate<T>* lists = nullptr;
+  if (list_bytes <= shared_list_bytes) {
+    bytes += (list_bytes + 15) / 16 * 16;
+    // What is to be answered again is little, if there is any.
+    if (again.count) queries = std::min(queries, most_warps);
+  } else {
+    queries = std::min({queries, most_warps, std::max<int64_t>(1, global_bytes / list_bytes)});
+  }
+  int threads = block_threads(bytes, long_search_threads), warps = threads / warp_size;
+  int64_t blocks = (queries + warps - 1) / warps;
+  if (list_bytes > shared_list_bytes) lists = queue.scratch<Candidate<T>>(blocks * warps * problem.k);
+  queue.launch(blocks, threads, static_cast<size_t>(warps * bytes), search_long<W, From, T>, problem, scale, bytes,
+               lists, again, unanswered);
+  return unanswered;
+}
+
+template <int W, typename T>
+Unanswered search_lists(Queue& queue, const Problem<T>& problem, const Scale<W, T>* scale) {
+  if (problem.k <= 4) return search_short_lists<W, 4>(queue, problem, scale);
+  if (problem.k <= 8) return search_short_lists<W, 8>(queue, problem, scale);
+  if (problem.k <= 16) return search_short_lists<W, 16>(queue, problem, scale);
+  if (problem.k <= 32) return search_short_lists<W, 32>(queue, problem, scale);
+  return search_long_lists<W, T>(queue, problem, scale, Unanswered{});
+}
+
+template <int W, typename T>
+void search_padded(Queue& queue, const Problem<T>& problem, const Extent<T>& extent) {
+  Unanswered unanswered = search_lists<W, T>(queue, problem, device_scale<W, T>(queue, problem, extent));
+  if constexpr (std::is_same<T, float>::value)
+    search_long_lists<W, double>(queue, problem, device_scale<W, double>(queue, problem, extent), unanswered);
+}
+
+template <typename T>
+void search(Queue& queue, const Problem<T>& problem, const Extent<T>& extent) {
+  switch (problem.sources.dims) {
+    case 1:
+    case 2: return search_padded<2>(queue, problem, extent);
+    case 3: return search_padded<3>(queue, problem, extent);
+    case 4: return search_padded<4>(queue, problem, extent);
+    default: return search_padded<max_dims>(queue, problem, extent);
+  }
+}
+
+// Compiled apart, because it takes longest.
+extern template void search(Queue&, const Problem<float>&, const Extent<float>&);
+extern template void search(Queue&, const Problem<double>&, const Extent<double>&);
+
+}  // namespace jztree
