@@ -26,7 +26,7 @@ struct Candidate<float> {
   int64_t key;
 
   __device__ static Candidate make(float distance2, uint32_t row_plus_one) {
-    return {static_cast<int64_t>(__float_as_int(distance2)) * (int64_t{1} << 32) + row_plus_one};
+    return {static_cast<int64_t>(static_cast<uint64_t>(__float_as_int(distance2)) << 32 | row_plus_one)};
   }
   // Before all others: fills the places of a list that its k does not need.
   __device__ static Candidate before_all() { return {std::numeric_limits<int64_t>::min()}; }
@@ -65,7 +65,7 @@ __device__ Candidate<T> shuffled(const Candidate<T>& candidate, int flip) {
 }
 
 template <typename T>
-__device__ Candidate<T> warp_max_candidate(Candidate<T> candidate) {
+__device__ __forceinline__ Candidate<T> warp_max_candidate(Candidate<T> candidate) {
   for (int flip = warp_size / 2; flip > 0; flip /= 2) {
     Candidate<T> other = shuffled(candidate, flip);
     if (candidate < other) candidate = other;
@@ -126,23 +126,21 @@ struct RegisterList {
 
   Candidate<T> best[K];  // rising
 
-  __device__ void reset(int k) {
+  // own: whether the query is its own neighbour, as the first one that is found.
+  __device__ __forceinline__ void reset(int k, bool own) {
 #pragma unroll
-    for (int i = 0; i < K; ++i) best[i] = i < K - k ? Candidate<T>::before_all() : no_candidate<T>();
-  }
-
-  // As the first one that is found.
-  __device__ void add_own(int k) {
-#pragma unroll
-    for (int i = 0; i < K; ++i)
-      if (i == K - k) best[i] = Candidate<T>::make(0, 0);
+    for (int i = 0; i < K; ++i) {
+      // Chosen by value: a place that is known at run time only would move the list out of the registers.
+      Candidate<T> found = i == K - k && own ? Candidate<T>::make(0, 0) : no_candidate<T>();
+      best[i] = i < K - k ? Candidate<T>::before_all() : found;
+    }
   }
 
   __device__ Candidate<T> bound() const { return best[K - 1]; }
 
   // Keeps the nearest of what it holds and of `batch` others, which are overwritten. The smaller of the i-th largest of the
   // one and the i-th smallest of the other are those, and they rise and then fall.
-  __device__ void absorb(Candidate<T>* others) {
+  __device__ __forceinline__ void absorb(Candidate<T>* others) {
     network::sort<0, batch>(others);
 #pragma unroll
     for (int i = 0; i < batch; ++i)

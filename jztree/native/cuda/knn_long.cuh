@@ -169,7 +169,7 @@ class LongSearch {
 // of the problem.
 template <int W, typename From, typename T>
 __global__ void __launch_bounds__(long_search_threads)
-    search_long(Problem<From> problem, const Scale<W, T>* scale, int64_t warp_bytes, Candidate<T>* lists,
+    search_long(const __grid_constant__ Problem<From> problem, const Scale<W, T>* scale, int64_t warp_bytes, Candidate<T>* lists,
                 Unanswered again, Unanswered unanswered) {
   int64_t warp = thread_index() / warp_size, warps = static_cast<int64_t>(gridDim.x) * blockDim.x / warp_size;
   unsigned char* memory = dynamic_shared() + threadIdx.x / warp_size * warp_bytes;

@@ -43,7 +43,7 @@ struct Problem {
   }
 
   template <typename T>
-  __device__ void write(int64_t query, int64_t place, const Candidate<T>& found, T unit) const {
+  __device__ __forceinline__ void write(int64_t query, int64_t place, const Candidate<T>& found, T unit) const {
     int64_t out = (query_rows ? query_rows[query] : query) * k + place;
     radius[out] = static_cast<From>(std::sqrt(found.distance2()) * unit);
     int64_t source = found.row_plus_one() == 0 ? own_row(query) : static_cast<int64_t>(found.row_plus_one()) - 1;
@@ -60,7 +60,7 @@ constexpr T smallest_precise =
 
 // Whether a candidate's squared distance is that of coincident points or large enough to have all its digits.
 template <int W, typename From, typename T>
-__device__ bool is_precise(const Problem<From>& problem, const Scale<W, T>& scale, const Candidate<T>& found,
+__device__ __forceinline__ bool is_precise(const Problem<From>& problem, const Scale<W, T>& scale, const Candidate<T>& found,
                            const T* query) {
   if (found.distance2() >= smallest_precise<T> || found.row_plus_one() == 0) return true;
   if (found.distance2() > 0) return false;

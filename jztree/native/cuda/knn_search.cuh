@@ -18,7 +18,7 @@ struct Extent {
 };
 
 template <int W, typename From, typename T>
-__global__ void make_scale(Problem<From> problem, Extent<From> extent, Scale<W, T>* scale) {
+__global__ void make_scale(const __grid_constant__ Problem<From> problem, Extent<From> extent, Scale<W, T>* scale) {
   int dims = problem.sources.dims;
   double box[W] = {}, open = 0;
   for (int d = 0; d < dims; ++d) {

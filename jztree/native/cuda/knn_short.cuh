@@ -46,14 +46,13 @@ class ShortSearch {
                                                 warp_size * collected_columns<K, T> * sizeof(Candidate<T>))) {}
 
   // Answers the queries of a group. Returns the lanes that float32 cannot answer; nothing is written for them.
-  __device__ unsigned answer(int64_t group) {
+  __device__ __forceinline__ unsigned answer(int64_t group) {
     int64_t place = group * warp_size + lane_index();
     bool answers = place < problem_.count();
     query_ = problem_.query(answers ? place : group * warp_size);
     bool searches = answers && query_ < problem_.queries.num();
     start(searches);
-    unsigned searching = __ballot_sync(all_lanes, searches);
-    if (searching != 0) search(searching);
+    if (__any_sync(all_lanes, searches)) search(searches);
     spread();
     unsigned imprecise = __ballot_sync(all_lanes, searches && !precise());
     write(__ballot_sync(all_lanes, answers) & ~imprecise);
@@ -61,65 +60,62 @@ class ShortSearch {
   }
 
  private:
-  __device__ void start(bool searches) {
+  __device__ __forceinline__ void start(bool searches) {
     count_ = 0;
     own_ = static_cast<int>(problem_.own_row(query_));
-    list_.reset(static_cast<int>(problem_.k));
-    if (searches && own_ >= 0) list_.add_own(static_cast<int>(problem_.k));
+    list_.reset(static_cast<int>(problem_.k), searches && own_ >= 0);
     set_bound(searches);
   }
 
   // Lanes that do not search want nothing.
-  __device__ void set_bound(bool searches) {
+  __device__ __forceinline__ void set_bound(bool searches) {
     bound_ = searches ? list_.bound() : Candidate<T>::before_all();
     radius2_ = searches ? bound_.distance2() : T{-1};
     worst_ = warp_max_candidate(bound_);
   }
 
-  __device__ void search(unsigned searching) {
-    bool mine = searching >> lane_index() & 1;
-    if (mine) load_point(problem_.queries, scale_, query_, x_);
+  // One loop for all leaves and for what is left at the end, so that the lists are used in one place of the code only and
+  // stay in registers.
+  __device__ __forceinline__ void search(bool mine) {
     T low[W], high[W];
+    load_group(mine, low, high);
+    WarpWalk<W, From, T> walk(problem_.sources, scale_, stack_, low, high);
+    for (bool more = true; more;) {
+      int64_t leaf = walk.next_leaf(worst_);
+      more = leaf >= 0;
+      T leaf_low[W], leaf_high[W];
+      load_box(problem_.sources, scale_, more ? leaf : 0, leaf_low, leaf_high);
+      int64_t begin = more ? problem_.sources.leaf_row(leaf) : 0, end = more ? problem_.sources.leaf_row(leaf + 1) : 0;
+      if (more && !any_wants(begin, leaf_low, leaf_high)) continue;
+      Images<W, T> images(scale_, low, high, leaf_low, leaf_high);
+      do {
+        int points = static_cast<int>(end - begin < warp_size ? end - begin : warp_size);
+        if (points > 0) fill_tile(begin, points, images);
+        collect(begin, points, images, mine, !more);
+        begin += warp_size;
+      } while (begin < end);
+    }
+  }
+
+  __device__ __forceinline__ void load_group(bool mine, T* low, T* high) {
+    if (mine) load_point(problem_.queries, scale_, query_, x_);
 #pragma unroll
     for (int d = 0; d < W; ++d) {
       low[d] = warp_min(mine ? x_[d] : std::numeric_limits<T>::infinity());
       high[d] = warp_max(mine ? x_[d] : -std::numeric_limits<T>::infinity());
       if (!mine) x_[d] = low[d];
     }
-    WarpWalk<W, From, T> walk(problem_.sources, scale_, stack_, low, high);
-    for (int64_t leaf = walk.next_leaf(worst_); leaf >= 0; leaf = walk.next_leaf(worst_)) {
-      visit(leaf, low, high, mine);
-      // Without a bound there is nothing to prune with.
-      if (worst_.row_plus_one() == no_row) absorb_all(mine);
-    }
-    absorb_all(mine);
   }
 
-  __device__ void visit(int64_t leaf, const T* low, const T* high, bool mine) {
-    T leaf_low[W], leaf_high[W];
-    load_box(problem_.sources, scale_, leaf, leaf_low, leaf_high);
-    int64_t begin = problem_.sources.leaf_row(leaf), end = problem_.sources.leaf_row(leaf + 1);
+  // Whether any lane may find something in a leaf.
+  __device__ __forceinline__ bool any_wants(int64_t first_row, const T* leaf_low, const T* leaf_high) const {
     Candidate<T> nearest = Candidate<T>::make(box_distance2(scale_, x_, x_, leaf_low, leaf_high),
-                                              static_cast<uint32_t>(begin + 1));
-    if (!__any_sync(all_lanes, nearest < bound_)) return;
-    Images<W, T> images(scale_, low, high, leaf_low, leaf_high);
-    T at[W];
-#pragma unroll
-    for (int d = 0; d < W; ++d) at[d] = shifted_down(x_[d], images.query_shift[d], images.query_rest[d]);
-    for (int64_t first = begin; first < end; first += warp_size) {
-      int points = static_cast<int>(end - first < warp_size ? end - first : warp_size);
-      fill_tile(first, points, images);
-      if (images.pairwise) {
-        collect<true>(at, first, points, mine);
-      } else {
-        collect<false>(at, first, points, mine);
-      }
-      __syncwarp();
-    }
+                                              static_cast<uint32_t>(first_row + 1));
+    return __any_sync(all_lanes, nearest < bound_);
   }
 
   // Behind the last particle there is one whose distances are no numbers.
-  __device__ void fill_tile(int64_t first, int points, const Images<W, T>& images) {
+  __device__ __forceinline__ void fill_tile(int64_t first, int points, const Images<W, T>& images) {
     T x[W];
     if (lane_index() < points) {
       load_point(problem_.sources, scale_, first + lane_index(), x);
@@ -136,25 +132,48 @@ class ShortSearch {
     __syncwarp();
   }
 
-  template <bool Pairwise>
-  __device__ void collect(const T* at, int64_t first, int points, bool mine) {
-    for (int block = 0; block < points; block += List::batch) {
+  // Collects from the tile what is within each lane's radius. last: the lists take up all that is left.
+  __device__ __forceinline__ void collect(int64_t first, int points, const Images<W, T>& images, bool mine, bool last) {
+    T at[W];
 #pragma unroll
-      for (int i = 0; i < List::batch; ++i) {
-        const Tile point = tile_[block + i];
-        T distance = distance2<W, Pairwise>(scale_, at, point.x);
-        int row = static_cast<int>(first) + block + i;
-        if (distance <= radius2_ && row != own_)
-          collected_[count_++ * warp_size + lane_index()] =
-              Candidate<T>::make(distance, static_cast<uint32_t>(row + 1));
+    for (int d = 0; d < W; ++d) at[d] = shifted_down(x_[d], images.query_shift[d], images.query_rest[d]);
+    int block = 0;
+    do {
+      if (block < points) {
+        if (images.pairwise) {
+          collect_block<true>(at, static_cast<int>(first), block);
+        } else {
+          collect_block<false>(at, static_cast<int>(first), block);
+        }
       }
-      // Each lane has room for one more block.
-      if (__any_sync(all_lanes, count_ > List::batch)) absorb_batch(mine);
+      block += List::batch;
+      // Each lane needs room for one more block. Without a bound there is nothing to prune with.
+      bool all = last || worst_.row_plus_one() == no_row;
+      while (__any_sync(all_lanes, count_ > (all ? 0 : List::batch))) absorb_batch(mine);
+    } while (block < points);
+    __syncwarp();
+  }
+
+  // All distances first: loads from shared memory cannot pass the stores that follow.
+  template <bool Pairwise>
+  __device__ __forceinline__ void collect_block(const T* at, int first, int block) {
+    T distance[List::batch];
+#pragma unroll
+    for (int i = 0; i < List::batch; ++i) {
+      const Tile point = tile_[block + i];
+      distance[i] = distance2<W, Pairwise>(scale_, at, point.x);
+    }
+#pragma unroll
+    for (int i = 0; i < List::batch; ++i) {
+      int row = first + block + i;
+      if (distance[i] <= radius2_ && row != own_)
+        collected_[count_++ * warp_size + lane_index()] =
+            Candidate<T>::make(distance[i], static_cast<uint32_t>(row + 1));
     }
   }
 
   // Every lane takes up as many of its collected candidates as a batch holds, the last ones first.
-  __device__ void absorb_batch(bool mine) {
+  __device__ __forceinline__ void absorb_batch(bool mine) {
     Candidate<T> others[List::batch];
 #pragma unroll
     for (int i = 0; i < List::batch; ++i)
@@ -164,21 +183,17 @@ class ShortSearch {
     set_bound(mine);
   }
 
-  __device__ void absorb_all(bool mine) {
-    while (__any_sync(all_lanes, count_ > 0)) absorb_batch(mine);
-  }
-
   // Where a list's i-th is in shared memory. Columns are turned against each other, so that a row of them lies in different
   // banks.
   __device__ static int spread_place(int lane, int i) { return i * warp_size + ((lane + i) & (warp_size - 1)); }
 
-  __device__ void spread() {
+  __device__ __forceinline__ void spread() {
 #pragma unroll
     for (int i = 0; i < K; ++i) collected_[spread_place(lane_index(), i)] = list_.best[i];
     __syncwarp();
   }
 
-  __device__ bool precise() const {
+  __device__ __forceinline__ bool precise() const {
     if (sizeof(T) > sizeof(float)) return true;
     bool good = true;
     // The list rises, so there is nothing to see behind a large distance.
@@ -191,7 +206,7 @@ class ShortSearch {
   }
 
   // Neighbouring lanes write neighbouring places.
-  __device__ void write(unsigned lanes) {
+  __device__ __forceinline__ void write(unsigned lanes) {
     int k = static_cast<int>(problem_.k);
     for (int round = 0; round < k; ++round) {
       int item = round * warp_size + lane_index(), lane = item / k, place = item - lane * k;
@@ -216,7 +231,7 @@ class ShortSearch {
 
 template <int W, int K, typename From, typename T>
 __global__ void __launch_bounds__(short_search_threads)
-    search_short(Problem<From> problem, const Scale<W, T>* scale, int64_t warp_bytes, Unanswered unanswered) {
+    search_short(const __grid_constant__ Problem<From> problem, const Scale<W, T>* scale, int64_t warp_bytes, Unanswered unanswered) {
   int64_t warp = thread_index() / warp_size, warps = static_cast<int64_t>(gridDim.x) * blockDim.x / warp_size;
   int64_t groups = (problem.count() + warp_size - 1) / warp_size;
   ShortSearch<W, K, From, T> search(problem, *scale, dynamic_shared() + threadIdx.x / warp_size * warp_bytes);

@@ -15,7 +15,7 @@ namespace jztree {
 
 // The wrapped and scaled coordinates of a row, as the CPU's kernels stage them.
 template <int W, typename From, typename T>
-__device__ void load_point(const TreeView<From>& tree, const Scale<W, T>& scale, int64_t row, T* x) {
+__device__ __forceinline__ void load_point(const TreeView<From>& tree, const Scale<W, T>& scale, int64_t row, T* x) {
 #pragma unroll
   for (int d = 0; d < W; ++d) {
     From given = d < tree.dims ? tree.pos[row * tree.dims + d] : From{0};
@@ -27,7 +27,7 @@ __device__ void load_point(const TreeView<From>& tree, const Scale<W, T>& scale,
 }
 
 template <int W, typename From, typename T>
-__device__ void load_box(const TreeView<From>& tree, const Scale<W, T>& scale, int64_t node, T* low, T* high) {
+__device__ __forceinline__ void load_box(const TreeView<From>& tree, const Scale<W, T>& scale, int64_t node, T* low, T* high) {
 #pragma unroll
   for (int d = 0; d < W; ++d) {
     low[d] = d < tree.dims ? static_cast<T>(tree.lower[node * tree.dims + d]) * scale.factor : T{0};
@@ -38,7 +38,7 @@ __device__ void load_box(const TreeView<From>& tree, const Scale<W, T>& scale, i
 // Lower bound of the squared distance between two boxes. "Around the boundary" is rounded in the last bit of the period,
 // which a factor on the gap does not cover.
 template <int W, typename T>
-__device__ T box_distance2(const Scale<W, T>& scale, const T* alow, const T* ahigh, const T* blow, const T* bhigh) {
+__device__ __forceinline__ T box_distance2(const Scale<W, T>& scale, const T* alow, const T* ahigh, const T* blow, const T* bhigh) {
   T sum = 0;
   if (scale.periodic) {
 #pragma unroll
@@ -73,7 +73,7 @@ template <int W, typename From, typename T>
 class WarpWalk {
  public:
   // low, high: the box of the group. stack: shared memory of this warp.
-  __device__ WarpWalk(const TreeView<From>& tree, const Scale<W, T>& scale, StackEntry<T>* stack, const T* low,
+  __device__ __forceinline__ WarpWalk(const TreeView<From>& tree, const Scale<W, T>& scale, StackEntry<T>* stack, const T* low,
                       const T* high)
       : tree_(tree), scale_(scale), stack_(stack), size_(1) {
 #pragma unroll
@@ -87,10 +87,8 @@ class WarpWalk {
     __syncwarp();
   }
 
-  const T* low() const { return low_; }
-
   // The next leaf that may hold a candidate below `worst`, or -1.
-  __device__ int64_t next_leaf(const Candidate<T>& worst) {
+  __device__ __forceinline__ int64_t next_leaf(const Candidate<T>& worst) {
     while (size_ > 0) {
       StackEntry<T> entry = stack_[--size_];
       __syncwarp();
@@ -102,7 +100,7 @@ class WarpWalk {
   }
 
  private:
-  __device__ void push_children(const StackEntry<T>& entry, const Candidate<T>& worst) {
+  __device__ __forceinline__ void push_children(const StackEntry<T>& entry, const Candidate<T>& worst) {
     int plane = static_cast<int>(entry.plane) - 1;
     bool top = plane + 1 == tree_.planes;
     int64_t begin = top ? tree_.starts[plane] : tree_.first_child(plane + 1, entry.node);
@@ -120,7 +118,7 @@ class WarpWalk {
 
   // Each lane brings a node. Those that may matter are pushed, the nearest to the group's centre last, so that it is
   // visited first.
-  __device__ void push_nodes(int plane, int64_t node, bool exists, const Candidate<T>& worst) {
+  __device__ __forceinline__ void push_nodes(int plane, int64_t node, bool exists, const Candidate<T>& worst) {
     T near2 = 0;
     StackEntry<T> entry{};
     if (exists) {
@@ -159,7 +157,7 @@ struct Images {
   T query_shift[W], query_rest[W], source_shift[W], source_rest[W];
   bool pairwise;
 
-  __device__ Images(const Scale<W, T>& scale, const T* qlow, const T* qhigh, const T* xlow, const T* xhigh) {
+  __device__ __forceinline__ Images(const Scale<W, T>& scale, const T* qlow, const T* qhigh, const T* xlow, const T* xhigh) {
     pairwise = false;
 #pragma unroll
     for (int d = 0; d < W; ++d) query_shift[d] = query_rest[d] = source_shift[d] = source_rest[d] = 0;
@@ -179,12 +177,12 @@ struct Images {
 
 template <int W, bool Pairwise, typename T>
 __device__ __forceinline__ T distance2(const Scale<W, T>& scale, const T* q, const T* x) {
-  T sum = 0;
+  T sum;
 #pragma unroll
   for (int d = 0; d < W; ++d) {
     T difference =
         Pairwise ? wrapped_difference<T>(q[d], x[d], scale.period[d], scale.period_rest[d]) : q[d] - x[d];
-    sum += difference * difference;
+    sum = d == 0 ? difference * difference : sum + difference * difference;
   }
   return sum;
 }
