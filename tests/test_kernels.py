@@ -65,7 +65,7 @@ with jax.enable_x64(True):
 
 def run_with_instruction_set(name: str, script: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a process of its own, with the jztree that is under test here."""
-    folders = [str(Path(__file__).parent), str(Path(kernels.__file__).parents[1])]
+    folders = [str(Path(__file__).parent), str(Path(kernels.__file__).parents[2])]
     return subprocess.run(
         [sys.executable, "-P", "-c", f"import sys; sys.path[:0] = {folders}\n{script}"],
         env=os.environ | {"JZTREE_INSTRUCTION_SET": name},

@@ -177,7 +177,7 @@ struct Images {
 
 template <int W, bool Pairwise, typename T>
 __device__ __forceinline__ T distance2(const Scale<W, T>& scale, const T* q, const T* x) {
-  T sum;
+  T sum = 0;
 #pragma unroll
   for (int d = 0; d < W; ++d) {
     T difference =

@@ -1,6 +1,6 @@
 // Moving whole rows of any dtype: out[i] = in[index[i]] and out[index[i]] = in[i].
 //
-// Bound by memory. A thread moves one word of the widest kind that divides the row, so that neighbouring threads touch
+// Bound by memory. Without work arrays, so that XLA may capture it in a command buffer. A thread moves one word of the widest kind that divides the row, so that neighbouring threads touch
 // neighbouring words of a row.
 
 #include <cstdint>
@@ -60,7 +60,8 @@ JZTREE_HANDLER(jztree_gather_rows, move<false>,
                    .Ctx<ffi::ScratchAllocator>()
                    .Arg<ffi::AnyBuffer>()
                    .Arg<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::AnyBuffer>());
+                   .Ret<ffi::AnyBuffer>(),
+               {ffi::Traits::kCmdBufferCompatible});
 
 JZTREE_HANDLER(jztree_scatter_rows, move<true>,
                ffi::Ffi::Bind()
@@ -68,6 +69,7 @@ JZTREE_HANDLER(jztree_scatter_rows, move<true>,
                    .Ctx<ffi::ScratchAllocator>()
                    .Arg<ffi::AnyBuffer>()
                    .Arg<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::AnyBuffer>());
+                   .Ret<ffi::AnyBuffer>(),
+               {ffi::Traits::kCmdBufferCompatible});
 
 }  // namespace jztree

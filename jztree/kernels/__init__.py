@@ -1,0 +1,72 @@
+"""The native kernels: one documented function a kernel. No other package calls `jax.ffi`.
+
+A kernel sees one device and never communicates. It takes and returns arrays of static shape and a dynamic ``num``
+(int32 scalar, how many leading rows count), and gives the same bits whatever the number of threads. Shapes: ``n`` rows,
+``d`` dims, ``q`` query rows, ``k`` neighbours, ``m`` nodes of all planes together, ``s`` splits of all planes together
+(``m`` + number of planes), ``g`` catalogue rows.
+
+Kernels have no derivatives; callers stop gradients or define them.
+"""
+
+from ._call import as_num
+from ._checks import belongs, check, checked_lengths
+from ._ghosts import ask_parents, group_edges, hook, move_up, open_leaves, propose_hooks, select_ghosts
+from ._groups import (
+    catalogue,
+    catalogue_of_rank,
+    group_order,
+    group_parts,
+    group_segments,
+    group_targets,
+    pack_parts,
+    settle_groups,
+    straddling_sums,
+    straddling_words,
+)
+from ._library import native_info, set_num_threads
+from ._neighbours import fof, knn
+from ._order import bounds, cover, hierarchy, key_counts, key_positions, node_masses, search, zsort
+from ._rows import gather_rows, group_by_rank, pack_segments, place_rows, row_words, scatter_rows, unpack_segments
+
+__all__ = [
+    "as_num",
+    "ask_parents",
+    "belongs",
+    "bounds",
+    "catalogue",
+    "catalogue_of_rank",
+    "check",
+    "checked_lengths",
+    "cover",
+    "fof",
+    "gather_rows",
+    "group_by_rank",
+    "group_edges",
+    "group_order",
+    "group_parts",
+    "group_segments",
+    "group_targets",
+    "hierarchy",
+    "hook",
+    "key_counts",
+    "key_positions",
+    "knn",
+    "move_up",
+    "native_info",
+    "node_masses",
+    "open_leaves",
+    "pack_parts",
+    "pack_segments",
+    "place_rows",
+    "propose_hooks",
+    "row_words",
+    "scatter_rows",
+    "search",
+    "select_ghosts",
+    "set_num_threads",
+    "settle_groups",
+    "straddling_sums",
+    "straddling_words",
+    "unpack_segments",
+    "zsort",
+]

@@ -1,0 +1,40 @@
+"""Kernels that find out, at run time, what is wrong."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..jax_ext import Exact
+from ._call import as_num, call, i32, sizes
+
+
+def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
+    """``num``, or an error with ``sentence`` at run time if ``failed``.
+
+    The caller must go on with the returned ``num``; an output that nobody uses is removed by the compiler. ``{0}``,
+    ``{1}`` in ``sentence`` stand for ``numbers`` (int32 scalars).
+    """
+    values = jnp.stack([as_num(number) for number in numbers]) if numbers else jnp.zeros((0,), jnp.int32)
+    return call("check", i32(), as_num(num), jnp.asarray(failed, jnp.int32), values, sentence=sentence)
+
+
+def checked_lengths(box: Exact, rlink: Exact | None = None) -> tuple[Exact, Exact]:
+    """``box`` and ``rlink``, or an error at run time if these cannot be box lengths and a linking length for them.
+
+    The caller must go on with what it wanted checked of these, as with `check`. All other kernels rely on it.
+    """
+    words = [jnp.asarray(box.words), jnp.zeros((0, 1), jnp.float32) if rlink is None else jnp.asarray(rlink.words)]
+    checked = call("lengths", tuple(jax.ShapeDtypeStruct(word.shape, word.dtype) for word in words), *words)
+    return Exact(checked[0]), Exact(checked[1])
+
+
+def belongs(tree: tuple[Any, ...], box: Exact) -> jax.Array:
+    """Whether a hierarchy covers exactly these particles and every one lies in the box of its leaf, int32 scalar.
+
+    tree: ``(posz, num, splits, particle_splits, lower, upper, plane_sizes)``. All other kernels that take a hierarchy
+    rely on it.
+    """
+    *arrays, plane_sizes = tree
+    return call("belongs", i32(), *arrays, box.words, plane_sizes=sizes(plane_sizes))

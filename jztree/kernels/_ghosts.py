@@ -1,0 +1,110 @@
+"""Kernels that work on what several ranks share: ghosts, and the links between groups of different ranks."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..jax_ext import Exact
+from ._call import as_num, call, i32, listed
+
+
+def open_leaves(
+    leaves: tuple[jax.Array, jax.Array, jax.Array],
+    own: tuple[jax.Array, jax.Array, jax.Array],
+    radius: jax.Array,
+    rows: jax.Array | None,
+    sources: tuple[jax.Array, jax.Array, jax.Array],
+    rank: Any,
+    box: Exact,
+) -> tuple[jax.Array, jax.Array]:
+    """Which leaves of queries may have neighbours on other ranks, int32, and how far each of the rank's boxes has to
+    look.
+
+    leaves, own: ``(particle_splits, lower, upper)`` of the queries' leaves, and of the boxes that the rank publishes.
+    radius: ``(q, k)``, what is known of the queries' radii; rows: where in it each z-ordered query is, None: at its
+    place.
+    sources: ``(lower, upper, count)`` of the boxes of sources that the ranks published, ``(r, b, d)`` and ``(r, b)``.
+
+    The radius of a box, in the dtype of the positions, is -1 if none of its queries needs another rank.
+    """
+    lower, upper, count = sources
+    out = i32(leaves[1].shape[0]), jax.ShapeDtypeStruct((own[1].shape[0],), own[1].dtype)
+    args = (*leaves, *own, radius, listed(rows), lower, upper, count, as_num(rank), box.words)
+    return call("open_leaves", out, *args, ranks=np.int64(count.shape[0]))
+
+
+def select_ghosts(
+    posz: jax.Array,
+    num: Any,
+    blocks: tuple[jax.Array, jax.Array, jax.Array],
+    wanted: tuple[jax.Array, jax.Array, jax.Array],
+    rank: Any,
+    box: Exact,
+    room: int,
+    lower_only: bool,
+) -> tuple[jax.Array, jax.Array]:
+    """The rows that each rank is to have: ``(room,)`` int32 grouped by rank, and how many for each, ``(r,)``.
+
+    posz: ``(n, d)``. blocks: ``(particle_splits, lower, upper)`` of runs of rows that are near each other. wanted:
+        ``(lower, upper, radius)`` of the boxes that the ranks published, ``(r, b, d)`` and ``(r, b)``: a rank wants
+        what is within the radius of one of its boxes (negative: nothing). The rank itself has all its rows.
+        lower_only: higher ranks get nothing.
+
+    Counts are right even if ``room`` is too small for the rows.
+    """
+    lower, upper, radius = wanted
+    args = (posz, as_num(num), *blocks, lower, upper, radius, as_num(rank), box.words)
+    return call("select_ghosts", (i32(room), i32(radius.shape[0])), *args, lower_only=lower_only)
+
+
+def group_edges(
+    label: jax.Array, owner_label: jax.Array, received: jax.Array, rank: Any, room: int
+) -> tuple[jax.Array, jax.Array]:
+    """Links between groups of different ranks, each once: ``(room, 4)`` int32, rank and row of both ends, and how many.
+
+    label: ``(m,)`` int32, the first row of each row's group, over own rows and then ghosts of higher ranks.
+        owner_label: ``(m,)`` int32, the first row of the row's group on the rank that owns it. received: ``(r,)``
+        int32, how many of the rows are of each rank.
+
+    The number is right even if ``room`` is too small.
+    """
+    return call("group_edges", (i32(room, 4), i32()), label, owner_label, received, as_num(rank))
+
+
+def propose_hooks(edges: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
+    """For every edge ``(e, 4)`` whose ends differ, the rank of the larger end ``(e,)``, and what to tell it, ``(e,
+    3)``.
+
+    The message is the row of the larger end, and the rank and row of the smaller one. The rank is -1 where ends agree.
+    """
+    return call("propose_hooks", (i32(edges.shape[0]), i32(edges.shape[0], 3)), edges, as_num(num))
+
+
+def hook(messages: jax.Array, counts: jax.Array, parent: jax.Array) -> jax.Array:
+    """``parent``, ``(n, 2)`` int32 rank and row, with the smallest of its own and what messages propose.
+
+    messages: ``(r, chunk, 3)`` uint32, as `propose_hooks` makes them; ``counts`` ``(r,)`` int32 of each rank's count.
+    """
+    out = jax.ShapeDtypeStruct(parent.shape, parent.dtype)
+    return call("hook", out, messages, counts, parent, aliases={2: 0})
+
+
+def ask_parents(parent: jax.Array, edges: jax.Array, num: Any, rank: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Whose parents to ask for: ranks and rows, ``(n + 2 e,)`` int32, and how many.
+
+    First the ends of the edges, then the parents of the hooked vertices of ``parent``.
+    """
+    most = i32(parent.shape[0] + 2 * edges.shape[0])
+    return call("ask_parents", (most, most, i32()), parent, edges, as_num(num), as_num(rank))
+
+
+def move_up(
+    answers: jax.Array, num: Any, rank: Any, parent: jax.Array, edges: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """``parent`` and ``edges`` moved to the answers, ``(n + 2 e, 2)``, to `ask_parents`; and ``(2,)`` int32 whether any
+    moved and whether there are edges whose ends differ.
+    """
+    out = tuple(jax.ShapeDtypeStruct(array.shape, array.dtype) for array in (parent, edges))
+    args = (answers, as_num(num), as_num(rank), parent, edges)
+    return call("move_up", (*out, i32(2)), *args, aliases={3: 0, 4: 1})

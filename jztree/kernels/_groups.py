@@ -1,0 +1,213 @@
+"""Kernels of group order and of the catalogue."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..jax_ext import Exact
+from ._call import as_num, call, i32
+
+
+def group_order(label: jax.Array, num: Any, npart_min: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """The order of particles by group, and the groups of at least ``npart_min`` particles.
+
+    label: ``(n,)`` int32, the first row of each row's group. Returns ``order`` ``(n,)`` (rows of listed groups, group
+    after group; then all others), the number of groups, and ``count`` and ``offset``, each ``(n // npart_min,)``.
+    """
+    n = label.shape[0]
+    rows = i32(n // npart_min)
+    return call("group_order", (i32(n), i32(), rows, rows), label, as_num(num), npart_min=np.int64(npart_min))
+
+
+def catalogue(
+    pos: jax.Array,
+    mass: jax.Array | None,
+    vel: jax.Array | None,
+    ngroups: jax.Array,
+    count: jax.Array,
+    offset: jax.Array,
+    box: Exact,
+) -> tuple[jax.Array, ...]:
+    """Sums over groups: mass, centre, inertia radius, largest radius, velocity and velocity dispersion, in that order.
+
+    pos ``(n, d)``, mass ``(n,)`` or ``(1,)``, vel ``(n, d)``: of particles in group order, one dtype. What is None is
+    left out of the sums; without ``vel`` the last two outputs are empty.
+    """
+    none = jnp.zeros((0,), jnp.uint32)
+    return _catalogue(pos, mass, vel, ngroups, count, offset, box, none, 0)[1:]
+
+
+def _catalogue(
+    pos: jax.Array,
+    mass: jax.Array | None,
+    vel: jax.Array | None,
+    ngroups: jax.Array,
+    count: jax.Array,
+    offset: jax.Array,
+    box: Exact,
+    ends: jax.Array,
+    rank: Any,
+) -> tuple[jax.Array, ...]:
+    (n_groups,), dims, dtype = count.shape, pos.shape[1], pos.dtype
+    scalar, vector = jax.ShapeDtypeStruct((n_groups,), dtype), jax.ShapeDtypeStruct((n_groups, dims), dtype)
+    speeds = (vector, scalar) if vel is not None else (jax.ShapeDtypeStruct((0,), dtype),) * 2
+    none = jnp.zeros((0,), dtype)
+    return call(
+        "catalogue",
+        (i32(n_groups), scalar, vector, scalar, scalar, *speeds),
+        *(pos, none if mass is None else mass, none if vel is None else vel, ngroups, count, offset, box.words),
+        *(ends, as_num(rank)),
+    )
+
+
+def group_parts(
+    rank: Any, root_rank: jax.Array, root_row: jax.Array, num: Any, chunk: int
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+    """What this rank holds of each group: its parts, each named by its first row here.
+
+    root_rank, root_row: ``(n,)`` int32, the group of each row: the rank and the row of its first particle, which comes
+        no later than the row itself.
+    chunk: how many parts there is to be room for when each rank tells each other rank about one window of its rows.
+
+    Returns ``label`` ``(n,)`` int32, the first row here of the group of each row (rows from ``num`` on are alone);
+    ``count`` ``(n,)`` int32, particles of the part at its first row and 0 elsewhere; ``parts`` ``(n,)`` int32, those of
+    groups that begin on other ranks, in the order of their roots, then -1; how many these are; and into how many
+    windows, a power of two, the rows of each rank must be cut at least so that ``chunk`` suffices. The last output is
+    the first row whose root cannot be that, int32, -1 if there is none; all else is then meaningless.
+    """
+    rows = i32(root_rank.shape[0])
+    out = (rows, rows, rows, i32(), i32(), i32())
+    return call("group_parts", out, as_num(rank), root_rank, root_row, as_num(num), chunk=np.int64(chunk))
+
+
+def pack_parts(
+    groups: tuple[jax.Array, jax.Array, jax.Array],
+    parts: tuple[jax.Array, jax.Array],
+    window: Any,
+    windows: Any,
+    shape: tuple[int, int],
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """What to tell the owners of the groups in one of ``windows`` windows of their rows.
+
+    groups: ``root_rank``, ``root_row`` and ``count``; parts: ``parts`` and their number; see `group_parts`.
+    shape: ranks and chunk.
+
+    Returns ``(ranks, chunk, 2)`` int32, for each part the row of its root and its particles, -1 and 0 where there is
+    none; and ``starts`` and ``counts``, ``(ranks,)`` int32: which of ``parts`` these are.
+    """
+    ranks, chunk = shape
+    out = i32(ranks, chunk, 2), i32(ranks), i32(ranks)
+    return call("pack_parts", out, *groups, *parts, as_num(window), as_num(windows))
+
+
+def settle_groups(
+    rank: Any,
+    root_rank: jax.Array,
+    count: jax.Array,
+    told: jax.Array,
+    window: Any,
+    windows: Any,
+    places: jax.Array,
+    tally: jax.Array,
+    npart_min: int,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Decide which groups of a window of this rank's rows are listed, and where their parts go. Windows come in order.
+
+    told: ``(r, chunk, 2)`` int32, what all ranks packed with `pack_parts` for this rank and window.
+    places: ``(n, 2)`` uint32, at the first row of each part, where it starts among the particles of all listed groups
+        of its owner: low and high word; all bits set if the group has fewer than ``npart_min`` particles.
+    tally: ``(4,)`` uint32: the particles of the groups listed so far, and of the largest group, two words each.
+
+    Returns the places of what was told, ``(r, chunk, 2)`` uint32; ``places`` with those of this rank's own parts of
+    these groups; and ``tally``.
+    """
+    outs = [jax.ShapeDtypeStruct(shape, jnp.uint32) for shape in (told.shape, places.shape, tally.shape)]
+    arguments = (root_rank, count, told, as_num(window), as_num(windows), places, tally)
+    return call("settle_groups", tuple(outs), as_num(rank), *arguments, aliases={6: 1}, npart_min=np.int64(npart_min))
+
+
+def group_targets(
+    rank: Any,
+    root_rank: jax.Array,
+    root_row: jax.Array,
+    num: Any,
+    label: jax.Array,
+    places: jax.Array,
+    tallies: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Where each particle goes if all are dealt out in equal shares in group order.
+
+    That order is rank by rank: the listed groups that begin on the rank, then its particles in no listed group.
+
+    label, places: see `group_parts` and `settle_groups`. tallies: ``(r, 5)`` uint32, of all ranks: what `settle_groups`
+    returned, and the particles it holds of no listed group.
+
+    Returns ``to_rank``, ``(n,)`` int32 (-1 from ``num`` on), and ``target``, ``(n,)`` int32, the row there, or its
+    bitwise complement for the first particle of a listed group.
+    """
+    rows = i32(root_rank.shape[0])
+    arguments = (root_rank, root_row, as_num(num), label, places, tallies)
+    return call("group_targets", (rows, rows), as_num(rank), *arguments)
+
+
+def group_segments(
+    rank: Any, target: jax.Array, num: Any, tallies: jax.Array, room: int
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Groups that begin among particles that have come from other ranks.
+
+    target, tallies: see `group_targets`; ``target`` is ``(n,)`` int32, of the particles as they arrived. room: how many
+    groups there may be.
+
+    Returns ``place``, ``(n,)`` int32, the row of each; how many leading rows continue the last group of the ranks
+    before; the number of groups; and ``count`` and ``offset``, ``(room,)`` int32: the rows of each group on this rank,
+    and the first.
+    """
+    out = i32(target.shape[0]), i32(), i32(), i32(room), i32(room)
+    return call("group_segments", out, as_num(rank), target, as_num(num), tallies)
+
+
+def straddling_words(dims: int) -> int:
+    """Words of 32 bits that hold a rank's sums over the groups that it shares with its neighbours."""
+    return 4 * (5 + 3 * dims)
+
+
+def straddling_sums(
+    particles: tuple[jax.Array, jax.Array | None, jax.Array | None],
+    segments: tuple[jax.Array, jax.Array, jax.Array],
+    head: Any,
+    box: Exact,
+    number: Any,
+    known: jax.Array,
+    rank: Any,
+) -> jax.Array:
+    """Sums over this rank's part of the group that the ranks before began, and of the last one that begins here.
+
+    particles: ``pos``, ``mass`` and ``vel`` as in `catalogue`.
+    segments: ``ngroups``, ``count`` and ``offset``, and head, the leading rows: see `group_segments`.
+    number: 0, 1, 2: masses, then centres, then spreads.
+    known: ``(r, straddling_words(d))`` uint32, what all ranks found so far; zeros at first.
+
+    Returns this rank's row of what is known next.
+    """
+    pos, mass, vel = particles
+    none = jnp.zeros((0,), pos.dtype)
+    arrays = (pos, none if mass is None else mass, none if vel is None else vel, *segments, as_num(head), box.words)
+    out = jax.ShapeDtypeStruct(known.shape[1:], jnp.uint32)
+    return call("straddling_sums", out, *arrays, as_num(number), known, as_num(rank))
+
+
+def catalogue_of_rank(
+    particles: tuple[jax.Array, jax.Array | None, jax.Array | None],
+    segments: tuple[jax.Array, jax.Array, jax.Array],
+    box: Exact,
+    known: jax.Array,
+    rank: Any,
+) -> tuple[jax.Array, ...]:
+    """`catalogue` of the groups that begin on this rank, all ranks' parts of them included.
+
+    Arguments as in `straddling_sums`, ``known`` after all three passes. Returns the count of each group, ``(g,)``
+    int32, then what `catalogue` returns.
+    """
+    return _catalogue(*particles, *segments, box, known, rank)

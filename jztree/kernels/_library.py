@@ -1,0 +1,141 @@
+"""Loading the native libraries and registering their kernels with JAX."""
+
+import ctypes
+import functools
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+
+_TARGETS = (
+    "ask_parents",
+    "belongs",
+    "bounds",
+    "catalogue",
+    "check",
+    "cover",
+    "fof",
+    "gather_rows",
+    "group_by_rank",
+    "group_edges",
+    "group_order",
+    "group_parts",
+    "group_segments",
+    "group_targets",
+    "hierarchy",
+    "hook",
+    "key_counts",
+    "key_positions",
+    "knn",
+    "lengths",
+    "move_up",
+    "node_masses",
+    "open_leaves",
+    "pack_parts",
+    "pack_segments",
+    "place_rows",
+    "propose_hooks",
+    "scatter_rows",
+    "search",
+    "select_ghosts",
+    "settle_groups",
+    "straddling_sums",
+    "unpack_segments",
+    "zsort",
+)
+
+_LIBRARIES = Path(__file__).parents[1] / "lib"
+
+
+def _load(name: str) -> ctypes.CDLL:
+    path = _LIBRARIES / f"lib{name}.so"
+    if not _LIBRARIES.exists() and (Path(__file__).parents[2] / "CMakeLists.txt").exists():
+        raise ImportError(
+            f"Python has imported jztree from its source folder {_LIBRARIES.parents[1]}, where nothing is compiled, "
+            "and not as it was installed; start Python in another folder, or install with 'pip install .' first."
+        )
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ImportError(
+            f"jztree's native library {path} cannot be loaded ({error}); install jztree again with 'pip install .' in "
+            "its source folder, which needs a C++17 compiler."
+        ) from error
+    library.jztree_instruction_set.restype = ctypes.c_char_p
+    library.jztree_best_instruction_set.restype = ctypes.c_char_p
+    return library
+
+
+@functools.cache
+def _cpu_library() -> ctypes.CDLL:
+    """The library for the best instruction set of this machine, or for the one that JZTREE_INSTRUCTION_SET names."""
+    plain = _load("jztree_cpu")
+    wanted = os.environ.get("JZTREE_INSTRUCTION_SET") or plain.jztree_best_instruction_set().decode()
+    if wanted == plain.jztree_instruction_set().decode():
+        return plain
+    return _load(f"jztree_cpu_{wanted}")
+
+
+@functools.cache
+def _cuda_library() -> ctypes.CDLL | None:
+    """The library of the CUDA kernels; None if this installation has none."""
+    path = _LIBRARIES / "libjztree_cuda.so"
+    if not path.exists():
+        return None
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        # The CPU works without it, so this is said and no more.
+        warnings.warn(
+            f"jztree's CUDA library {path} cannot be loaded ({error}); kernels run on CPUs only.", stacklevel=2
+        )
+        return None
+    library.jztree_cuda_architectures.restype = ctypes.c_char_p
+    return library
+
+
+def _register() -> None:
+    """Register every kernel for the CPU and for CUDA, and where there are none, one that says so."""
+    cpu, cuda = _cpu_library(), _cuda_library()
+    for target in _TARGETS:
+        symbol = f"jztree_{target}"
+        handlers = {
+            "cpu": getattr(cpu, symbol),
+            "CUDA": cpu.jztree_missing if cuda is None else getattr(cuda, symbol),
+            "ROCM": cpu.jztree_missing,
+        }
+        for platform, handler in handlers.items():
+            jax.ffi.register_ffi_target(symbol, jax.ffi.pycapsule(handler), platform=platform)
+
+
+_register()
+
+
+def set_num_threads(num: int | None) -> None:
+    """Let CPU kernels use at most ``num`` threads each; None means all that XLA's pool has, which is the default.
+
+    Results do not depend on it. Raises ValueError if ``num`` is below 1.
+    """
+    if num is not None and num < 1:
+        raise ValueError(f"the number of threads must be at least 1, or None for all; {num} was given.")
+    _cpu_library().jztree_set_thread_limit(ctypes.c_int(num or 0))
+
+
+def native_info() -> dict[str, Any]:
+    """Which native libraries are in use.
+
+    ``cpu_library``, ``instruction_set``, ``num_threads``; ``cuda_library`` and the ``cuda_architectures`` that it holds
+    machine code for, as one string, and the ``cuda_version`` that it was compiled with: None if there is none.
+    """
+    cpu, cuda = _cpu_library(), _cuda_library()
+    version = None if cuda is None else cuda.jztree_cuda_version()
+    return {
+        "cpu_library": cpu._name,
+        "instruction_set": cpu.jztree_instruction_set().decode(),
+        "num_threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cuda_library": None if cuda is None else cuda._name,
+        "cuda_architectures": None if cuda is None else cuda.jztree_cuda_architectures().decode(),
+        "cuda_version": None if version is None else f"{version // 1000}.{version % 1000 // 10}",
+    }

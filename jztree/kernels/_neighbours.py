@@ -1,0 +1,77 @@
+"""Kernels that walk hierarchies: nearest neighbours and friends-of-friends labels."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..jax_ext import Exact
+from ._call import as_num, call, i32, listed, sizes
+
+
+def knn(
+    sources: tuple[Any, ...],
+    source_rows: jax.Array | None,
+    queries: tuple[Any, ...] | None,
+    query_rows: jax.Array | None,
+    k: int,
+    box: Exact,
+    *,
+    own_offset: Any = -1,
+    open_leaves: jax.Array | None = None,
+    domain: tuple[jax.Array, jax.Array] | None = None,
+    found: tuple[jax.Array, jax.Array] | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """The ``k`` nearest sources of every query: radii ``(q, k)`` and rows ``(q, k)`` int32, nearest first.
+
+    sources, queries: ``(posz, num, splits, particle_splits, lower, upper, plane_sizes)`` of a hierarchy. None for
+        ``queries``: the sources themselves, each its own first neighbour.
+    source_rows: ``(n,)`` int32, the row to report for each z-ordered source; None reports z-ordered rows.
+    query_rows: ``(q,)`` int32, the output row of each z-ordered query; None writes in z-order.
+    own_offset: int32 scalar: query i is source ``i + own_offset``, and its own first neighbour; negative: it is none.
+    open_leaves: int32, one a leaf of the queries: which are searched. The others keep their rows of ``found``, a pair
+        of what this function returns.
+
+    domain: lower and upper corner, ``(d,)``, of the set that sources and queries are part of; None: there are no
+    others.
+
+    Ties go to the lower z-ordered row. Where there are fewer than ``k`` sources, and for query rows from ``num`` on,
+    the radius is infinite and the row -1.
+    """
+    *source_arrays, source_sizes = sources
+    *query_arrays, query_sizes = sources if queries is None else queries
+    shape, dtype = (query_arrays[0].shape[0], k), source_arrays[0].dtype
+    old = (jnp.zeros((0, k), dtype), jnp.zeros((0, k), jnp.int32)) if found is None else found
+    return call(
+        "knn",
+        (jax.ShapeDtypeStruct(shape, dtype), i32(*shape)),
+        *(*source_arrays, listed(source_rows)),
+        *(*query_arrays, listed(query_rows)),
+        as_num(0 if queries is None else own_offset),
+        listed(open_leaves),
+        box.words,
+        jnp.zeros((0, 0), dtype) if domain is None else jnp.stack(domain),
+        *old,
+        aliases=None if found is None else {18: 0, 19: 1},
+        plane_sizes=sizes(source_sizes),
+        query_plane_sizes=sizes(query_sizes),
+        self=queries is None,
+    )
+
+
+def fof(tree: tuple[Any, ...], rows: jax.Array | None, rlink: Exact, box: Exact) -> jax.Array:
+    """Friends-of-friends labels, ``(n,)`` int32.
+
+    tree: ``(posz, num, splits, particle_splits, lower, upper, plane_sizes)`` of a hierarchy.
+    rows: ``(n,)`` int32, the output row of each z-ordered particle; None writes in z-order.
+    rlink: scalar, the linking length.
+
+    A label is the smallest output row of the group. Rows from ``num`` on are groups of their own.
+    """
+    *arrays, plane_sizes = tree
+    return call(
+        "fof",
+        i32(arrays[0].shape[0]),
+        *(*arrays, listed(rows), rlink.words, box.words),
+        plane_sizes=sizes(plane_sizes),
+    )

@@ -1,0 +1,119 @@
+"""Kernels of the z-order and of the plane hierarchy over it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..jax_ext import Exact
+from ._call import as_num, call, i32, sizes
+
+
+def bounds(pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Bounding box of the finite rows: ``lower`` and ``upper``, each ``(d,)``, and the first row that is not finite.
+
+    pos: ``(n, d)``. The third output is an int32 scalar, -1 if all rows are finite.
+    """
+    box = jax.ShapeDtypeStruct((pos.shape[1],), pos.dtype)
+    return call("bounds", (box, box, i32()), pos, as_num(num))
+
+
+def zsort(pos: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact) -> jax.Array:
+    """The rows of ``pos`` in z-order, ``(n,)`` int32: a stable sort by Morton key.
+
+    pos: ``(n, d)``. lower, upper: ``(d,)``, the domain of the keys where the box is open. box: ``(d,)`` lengths, 0
+    where open. Rows that are not finite come after all others, and rows from ``num`` on last, both in their order.
+    """
+    return call("zsort", i32(pos.shape[0]), pos, as_num(num), lower, upper, box.words)
+
+
+def search(
+    posz: jax.Array, num: Any, query: jax.Array, lower: jax.Array, upper: jax.Array, box: Exact, right: bool
+) -> jax.Array:
+    """Where queries belong in the z-order of ``posz``, ``(q,)`` int32.
+
+    posz: ``(n, d)``, sorted by `zsort` with the same ``lower``, ``upper`` and ``box``. query: ``(q, d)``. Returns the
+    first row whose key is not below the query's; with ``right``, the first whose key is above it.
+    """
+    return call("search", i32(query.shape[0]), posz, as_num(num), query, lower, upper, box.words, right=right)
+
+
+def hierarchy(
+    posz: jax.Array,
+    num: Any,
+    lower: jax.Array,
+    upper: jax.Array,
+    box: Exact,
+    plane_sizes: Sequence[int],
+    leaf_size: int,
+    fan_out: int,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+    """The plane hierarchy by the window rule.
+
+    posz: ``(n, d)``, sorted by `zsort` with the same ``lower``, ``upper`` and ``box``. Returns ``splits`` and
+    ``particle_splits``, ``(s,)`` int32, and the boxes' ``lower`` and ``upper``, ``(m, d)``; planes one after the other.
+    The last output, an int32 scalar, is not 0 if the rows are not in z-order.
+    """
+    nodes, dims = sum(plane_sizes), posz.shape[1]
+    boxes = jax.ShapeDtypeStruct((nodes, dims), posz.dtype)
+    splits = i32(nodes + len(plane_sizes))
+    return call(
+        "hierarchy",
+        (splits, splits, boxes, boxes, i32()),
+        *(posz, as_num(num), lower, upper, box.words),
+        plane_sizes=sizes(plane_sizes),
+        leaf_size=np.int64(leaf_size),
+        fan_out=np.int64(fan_out),
+    )
+
+
+def node_masses(
+    posz: jax.Array, mass: jax.Array, splits: jax.Array, box: Exact, plane_sizes: Sequence[int]
+) -> tuple[jax.Array, jax.Array]:
+    """Mass ``(m,)`` and centre of mass ``(m, d)`` of every node, summed in float64.
+
+    posz: ``(n, d)``. mass: ``(n,)``, or ``(1,)`` if all particles share it; dtype of ``posz``.
+    """
+    nodes = sum(plane_sizes)
+    out = jax.ShapeDtypeStruct((nodes,), posz.dtype), jax.ShapeDtypeStruct((nodes, posz.shape[1]), posz.dtype)
+    return call("node_masses", out, posz, mass, splits, box.words, plane_sizes=sizes(plane_sizes))
+
+
+def cover(
+    posz: jax.Array,
+    num: Any,
+    lower: jax.Array,
+    upper: jax.Array,
+    box: Exact,
+    leaves: tuple[jax.Array, jax.Array, jax.Array],
+    most: int,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """At most ``most`` boxes that cover particles in z-order closely: ``(particle_splits, lower, upper)``.
+
+    posz, num, lower, upper, box: as in `hierarchy`. leaves: ``(particle_splits, lower, upper)`` of runs of the rows.
+    The boxes hold consecutive rows; there are ``(most + 1,)`` splits, and boxes that are not needed are empty and
+    inverted.
+    """
+    boxes = jax.ShapeDtypeStruct((most, posz.shape[1]), posz.dtype)
+    return call("cover", (i32(most + 1), boxes, boxes), posz, as_num(num), lower, upper, box.words, *leaves)
+
+
+def key_counts(
+    posz: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact, splitters: jax.Array, place: Any
+) -> jax.Array:
+    """How many rows have a key below each of 256 ways to go on with a splitter, ``(s, 256)`` int32.
+
+    posz: ``(n, d)``, in the order of the keys. splitters: ``(s, 4)`` uint32, 128-bit keys, highest word first, whose
+        bytes from number ``place`` (0 to 15, from the top) on are 0.
+    """
+    out = i32(splitters.shape[0], 256)
+    return call("key_counts", out, posz, as_num(num), lower, upper, box.words, splitters, as_num(place))
+
+
+def key_positions(
+    posz: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact, splitters: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """How many rows have a key below each splitter, and how many have it: two ``(s,)`` int32. As in `key_counts`."""
+    rows = i32(splitters.shape[0])
+    return call("key_positions", (rows, rows), posz, as_num(num), lower, upper, box.words, splitters)

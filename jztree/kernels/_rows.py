@@ -1,0 +1,101 @@
+"""Kernels that move whole rows of any dtype."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._call import as_num, call, i32, listed
+
+
+def gather_rows(array: jax.Array, index: jax.Array) -> jax.Array:
+    """``array[index]`` along the leading axis, ``index`` being ``(q,)`` int32 inside the array. Differentiable."""
+    return _differentiable_gather(array, index) if jnp.issubdtype(array.dtype, jnp.inexact) else _gather(array, index)
+
+
+def scatter_rows(array: jax.Array, index: jax.Array) -> jax.Array:
+    """``out`` with ``out[index] = array``, where ``index``, ``(n,)`` int32, orders all ``n`` rows. Differentiable."""
+    return _differentiable_scatter(array, index) if jnp.issubdtype(array.dtype, jnp.inexact) else _scatter(array, index)
+
+
+def _gather(array: jax.Array, index: jax.Array) -> jax.Array:
+    return call("gather_rows", jax.ShapeDtypeStruct((index.shape[0], *array.shape[1:]), array.dtype), array, index)
+
+
+def _scatter(array: jax.Array, index: jax.Array) -> jax.Array:
+    return call("scatter_rows", jax.ShapeDtypeStruct(array.shape, array.dtype), array, index)
+
+
+_differentiable_gather = jax.custom_jvp(_gather)
+
+
+_differentiable_scatter = jax.custom_jvp(_scatter)
+
+
+@_differentiable_gather.defjvp
+def _gather_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    return _differentiable_gather(*primals), tangents[0][primals[1]]
+
+
+@_differentiable_scatter.defjvp
+def _scatter_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    return _differentiable_scatter(*primals), jnp.zeros_like(tangents[0]).at[primals[1]].set(
+        tangents[0], unique_indices=True
+    )
+
+
+def pack_segments(
+    arrays: Sequence[jax.Array], order: jax.Array | None, starts: jax.Array, counts: jax.Array, chunk: int
+) -> jax.Array:
+    """Segments of rows packed into one buffer, ``(s, chunk, words)`` uint32, whatever arrays the rows are made of.
+
+    arrays: each ``(n, ...)``. order: ``(m,)`` int32 rows; None is all rows in their order. starts, counts: ``(s,)``
+        int32: segment i holds the rows ``order[starts[i] + j]`` for j below ``counts[i]`` and ``chunk``. What comes
+        after them in the buffer is undefined.
+    """
+    out = jax.ShapeDtypeStruct((starts.shape[0], chunk, row_words(arrays)), jnp.uint32)
+    return call("pack_segments", out, listed(order), as_num(starts), as_num(counts), *arrays)
+
+
+def row_words(arrays: Sequence[jax.Array]) -> int:
+    """Words of 32 bits that a row of all ``arrays`` together needs when it is packed."""
+    return -(-sum(int(np.prod(array.shape[1:])) * array.dtype.itemsize for array in arrays) // 4)
+
+
+def unpack_segments(
+    buffer: jax.Array, order: jax.Array | None, starts: jax.Array, counts: jax.Array, arrays: Sequence[jax.Array]
+) -> tuple[jax.Array, ...]:
+    """``arrays`` with row j of segment i of a buffer of `pack_segments` as row ``order[starts[i] + j]``."""
+    out = tuple(jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays)
+    aliases = {4 + i: i for i in range(len(arrays))}
+    args = buffer, listed(order), as_num(starts), as_num(counts), *arrays
+    return call("unpack_segments", out, *args, aliases=aliases)
+
+
+def place_rows(
+    source: Sequence[jax.Array],
+    from_order: jax.Array | None,
+    start: Any,
+    arrays: Sequence[jax.Array],
+    to_order: jax.Array | None,
+    target: Any,
+    count: Any,
+) -> tuple[jax.Array, ...]:
+    """``arrays`` with row ``from_order[start + j]`` of ``source`` as row ``to_order[target + j]``, j below ``count``.
+
+    An order is a list of rows, int32; None is all rows in their order.
+    """
+    place = jnp.stack([as_num(start), as_num(target), as_num(count)])
+    out = tuple(jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays)
+    aliases = {3 + len(arrays) + i: i for i in range(len(arrays))}
+    return call("place_rows", out, listed(from_order), listed(to_order), place, *source, *arrays, aliases=aliases)
+
+
+def group_by_rank(rank: jax.Array, num: Any, ndev: int) -> tuple[jax.Array, jax.Array]:
+    """Rows in the order of their ranks, ``(m,)`` int32, stable, and how many each rank has, ``(ndev,)``.
+
+    rank: ``(m,)`` int32. Rows from ``num`` on and those whose rank is not from 0 to ndev - 1 are left out.
+    """
+    return call("group_by_rank", (i32(rank.shape[0]), i32(ndev)), rank, as_num(num))
