@@ -6,12 +6,12 @@
 // a leaf.
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <queue>
 #include <vector>
 
+#include "../common/cover_rule.h"
 #include "../common/morton.h"
 #include "handler.h"
 
@@ -67,7 +67,7 @@ struct Cover {
     double longest = 0;
     for (int d = 0; d < D; ++d)
       longest = std::max(longest, static_cast<double>(made.high[d]) - static_cast<double>(made.low[d]));
-    made.priority = longest * std::cbrt(static_cast<double>(end - begin));
+    made.priority = cover_priority(longest, end - begin);
     return made;
   }
 

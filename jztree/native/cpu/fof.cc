@@ -8,10 +8,6 @@
 // * Else particles are tested, those of the one unit that are near the other's box.
 // So the work shrinks when the linking length grows beyond the leaves. Joins go to a lock-free union-find.
 //
-// A pair is linked if its distance in float64, from the positions as given, is at most the linking length. Distances
-// are computed in the positions' own precision with bounds on their error, and only pairs within these bounds are
-// looked at again in float64.
-//
 // Sources: M. Davis et al. (1985), "The evolution of large-scale structure in a universe dominated by cold dark matter"
 // (the groups); A. Prokopenko et al. (2023), "Fast tree-based algorithms for DBSCAN for low-dimensional data on GPUs"
 // (dense cells).
@@ -24,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "../common/link_rule.h"
 #include "handler.h"
 #include "leaf_distances.h"
 #include "parallel.h"
@@ -34,46 +31,6 @@
 namespace jztree {
 namespace {
 
-constexpr int fof_dims = 4;
-
-// Decides whether two particles are linked.
-template <int D, typename T>
-struct LinkRule {
-  T surely2, possibly2;  // scaled squared distances: below the one linked, above the other not
-  bool exact_zero;       // staged positions are the given ones, so equal ones are at distance 0
-  double rlink2, period[D];
-  const T* pos;
-
-  LinkRule(double rlink, const TreeArrays<D, T>& tree, const StagedTree<D, T>& staged, const Scale<D, T>& scale)
-      : exact_zero(!staged.wrapped()), rlink2(rlink * rlink), pos(tree.pos) {
-    constexpr double epsilon = std::numeric_limits<T>::epsilon();
-    double rounding = 0, length = rlink * static_cast<double>(scale.factor);
-    for (int d = 0; d < D; ++d) {
-      period[d] = scale.raw_period[d];
-      // Wrapping rounds to the precision of the box.
-      if (period[d] > 0 && staged.wrapped()) rounding += 4 * epsilon * static_cast<double>(scale.period[d]);
-    }
-    double surely = std::max(0., length * (1 - 16 * epsilon) - rounding);
-    double possibly = length * (1 + 16 * epsilon) + rounding;
-    // Squares that vanish are off by less than the smallest normal number each.
-    constexpr T vanishing = D * std::numeric_limits<T>::min();
-    surely2 = static_cast<T>(surely * surely) * below_one<T> - vanishing;
-    possibly2 = static_cast<T>(possibly * possibly) * above_one<T> + vanishing;
-  }
-
-  // distance2: the scaled squared distance as computed, at most possibly2.
-  bool linked(T distance2, int64_t a, int64_t b) const {
-    if (distance2 < surely2) return true;
-    double sum = 0;
-    for (int d = 0; d < D; ++d) {
-      double difference = static_cast<double>(pos[a * D + d]) - static_cast<double>(pos[b * D + d]);
-      if (period[d] > 0) difference -= period[d] * std::nearbyint(difference / period[d]);
-      sum += difference * difference;
-    }
-    return sum <= rlink2;
-  }
-};
-
 struct Node {
   int plane;
   int64_t index;
@@ -82,9 +39,10 @@ struct Node {
 template <int D, typename T>
 class Linker {
  public:
-  Linker(const Parallel& parallel, const StagedTree<D, T>& tree, const Scale<D, T>& scale, const LinkRule<D, T>& rule,
-         UnionFind& sets)
+  Linker(const Parallel& parallel, const T* pos, const StagedTree<D, T>& tree, const Scale<D, T>& scale,
+         const LinkRule<D, T>& rule, UnionFind& sets)
       : parallel_(parallel),
+        pos_(pos),
         tree_(tree),
         scale_(scale),
         rule_(rule),
@@ -113,15 +71,19 @@ class Linker {
   int64_t begin(Node node) const { return tree_.first_row(node.plane, node.index); }
   int64_t end(Node node) const { return tree_.first_row(node.plane, node.index + 1); }
 
+  void box(size_t flat, T* low, T* high) const {
+    for (int d = 0; d < D; ++d) {
+      low[d] = tree_.low[d][flat];
+      high[d] = tree_.high[d][flat];
+    }
+  }
+
   // Whether all pairs of the two nodes' particles are surely linked.
   bool all_linked(size_t a, size_t b) const {
-    T sum = 0, reach_sum = 0;
-    for (int d = 0; d < D; ++d) {
-      T reach = interval_reach(tree_.low[d][a], tree_.high[d][a], tree_.low[d][b], tree_.high[d][b], scale_.period[d]);
-      sum += reach * reach;
-      reach_sum += reach;
-    }
-    return sum * above_one<T> < rule_.surely2 || (rule_.exact_zero && reach_sum == 0);
+    T alow[D], ahigh[D], blow[D], bhigh[D];
+    box(a, alow, ahigh);
+    box(b, blow, bhigh);
+    return rule_.all_linked(alow, ahigh, blow, bhigh, scale_.period);
   }
 
   void find_units() {
@@ -171,7 +133,7 @@ class Linker {
       size_t flat = linker_.flat(unit);
       int64_t behind = linker_.end(unit);
       T low[D], high[D];
-      box(flat, low, high);
+      linker_.box(flat, low, high);
       int top = tree_.layout().planes() - 1;
       stack_.clear();
       push_near(top, 0, tree_.layout().sizes[static_cast<size_t>(top)], low, high, behind);
@@ -188,17 +150,15 @@ class Linker {
     }
 
    private:
-    void box(size_t flat, T* low, T* high) const {
-      for (int d = 0; d < D; ++d) {
-        low[d] = tree_.low[d][flat];
-        high[d] = tree_.high[d][flat];
-      }
+    // distance2: the scaled squared distance as computed, at most possibly2.
+    bool linked(T distance2, int64_t a, int64_t b) const {
+      return distance2 < rule_.surely2 || rule_.linked_exactly(linker_.pos_ + a * D, linker_.pos_ + b * D);
     }
 
     // Links a leaf within and returns its number of sets.
     int64_t link_leaf(int64_t leaf, int64_t first, int64_t count) {
       T low[D], high[D];
-      box(static_cast<size_t>(leaf), low, high);
+      linker_.box(static_cast<size_t>(leaf), low, high);
       distances_.set_leaf(tree_, leaf, low, high);
       for (int64_t i = 0; i < count; ++i) local_[static_cast<size_t>(i)] = i;
       int64_t sets = count;
@@ -206,7 +166,7 @@ class Linker {
         int64_t near = distances_.find_near(tree_, first + i, rule_.possibly2);
         for (int64_t n = 0; n < near; ++n) {
           int64_t j = distances_.near_place()[n];
-          if (j > i && rule_.linked(distances_.near_distance2()[n], first + i, first + j)) sets -= unite_local(i, j);
+          if (j > i && linked(distances_.near_distance2()[n], first + i, first + j)) sets -= unite_local(i, j);
         }
       }
       for (int64_t i = 0; i < count; ++i) sets_.set(first + i, first + find_local(i));
@@ -265,7 +225,7 @@ class Linker {
       bool split_from = from.plane > to.plane;
       Node whole = split_from ? from : to, other = split_from ? to : from;
       T low[D], high[D];
-      box(linker_.flat(other), low, high);
+      linker_.box(linker_.flat(other), low, high);
       int64_t start = tree_.layout().starts[static_cast<size_t>(whole.plane) - 1];
       for (int64_t i = tree_.first_child(whole.plane, whole.index); i < tree_.first_child(whole.plane, whole.index + 1);
            ++i) {
@@ -282,7 +242,7 @@ class Linker {
 
     bool link_leaves(int64_t from, int64_t to, bool from_one, int64_t to_root) {
       T low[D], high[D];
-      box(static_cast<size_t>(from), low, high);
+      linker_.box(static_cast<size_t>(from), low, high);
       distances_.set_leaf(tree_, to, low, high);
       int64_t begin = tree_.leaf_row(from), count = tree_.leaf_row(from + 1) - begin, first = distances_.first();
       const T* near = distances_.box_distances(tree_, begin, count);
@@ -292,7 +252,7 @@ class Linker {
         int64_t found = distances_.find_near(tree_, begin + i, rule_.possibly2);
         for (int64_t n = 0; n < found; ++n) {
           int64_t j = distances_.near_place()[n];
-          if (!rule_.linked(distances_.near_distance2()[n], begin + i, first + j)) continue;
+          if (!linked(distances_.near_distance2()[n], begin + i, first + j)) continue;
           sets_.unite(begin + i, first + j);
           if (from_one && to_root >= 0) return true;
           if (to_root >= 0) break;
@@ -311,6 +271,7 @@ class Linker {
   };
 
   const Parallel& parallel_;
+  const T* pos_;
   const StagedTree<D, T>& tree_;
   const Scale<D, T>& scale_;
   const LinkRule<D, T>& rule_;
@@ -370,8 +331,8 @@ ffi::Error fof(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
     Scale<D, T> scale(period, open_extent(period, tree, tree));
     StagedTree<D, T> staged(parallel, tree, scale);
     UnionFind sets(tree.num);
-    LinkRule<D, T> rule(length, tree, staged, scale);
-    Linker<D, T>(parallel, staged, scale, rule, sets).run();
+    LinkRule<D, T> rule(length, staged.wrapped(), scale);
+    Linker<D, T>(parallel, tree.pos, staged, scale, rule, sets).run();
     const int32_t* order = rows.element_count() == 0 ? nullptr : rows.typed_data();
     if (order) {
       write_mapped_labels(parallel, sets, order, tree.num, label->typed_data());

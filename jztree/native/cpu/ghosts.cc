@@ -5,14 +5,13 @@
 // and radii are enlarged by what rounding may have taken off, so nothing that is needed is left out.
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <utility>
 #include <vector>
 
-#include "../common/geometry.h"
 #include "../common/morton.h"
+#include "../common/space.h"
 #include "handler.h"
 #include "parallel.h"
 
@@ -26,48 +25,6 @@ struct Boxes {
   int64_t count;
 
   bool empty(int64_t i) const { return !(lower[i * D] <= upper[i * D]); }
-};
-
-template <int D>
-struct Space {
-  double period[D];  // infinite where open
-  double rounding;   // of wrapped coordinates
-
-  template <typename T>
-  Space(const double* box, T) : rounding(0) {
-    for (int d = 0; d < D; ++d) {
-      period[d] = box[d] > 0 ? box[d] : std::numeric_limits<double>::infinity();
-      rounding += 4 * static_cast<double>(std::numeric_limits<T>::epsilon()) * box[d];
-    }
-  }
-
-  // A radius of type T that is surely large enough for distances computed here.
-  template <typename T>
-  double enlarged(T radius) const {
-    return static_cast<double>(radius) * (1 + 32 * static_cast<double>(std::numeric_limits<T>::epsilon())) + rounding;
-  }
-
-  // Squared smallest distance between two boxes.
-  template <typename T>
-  double gap2(const T* alow, const T* ahigh, const T* blow, const T* bhigh) const {
-    double sum = 0;
-    for (int d = 0; d < D; ++d) {
-      double gap = interval_gap<double>(alow[d], ahigh[d], blow[d], bhigh[d], period[d]);
-      sum += gap * gap;
-    }
-    return sum;
-  }
-
-  // At least the largest distance between two points of two boxes.
-  template <typename T>
-  double reach(const T* alow, const T* ahigh, const T* blow, const T* bhigh) const {
-    double sum = 0;
-    for (int d = 0; d < D; ++d) {
-      double most = interval_reach<double>(alow[d], ahigh[d], blow[d], bhigh[d], period[d]);
-      sum += most * most;
-    }
-    return std::sqrt(sum) * (1 + 1e-12) + 2 * rounding;
-  }
 };
 
 bool within(double gap2, double radius) { return gap2 <= radius * radius; }
@@ -151,7 +108,7 @@ struct OpenSearch {
         if (leaf_splits[leaf] == leaf_splits[leaf + 1]) continue;
         double& most = needed[static_cast<size_t>(leaf)];
         // A leaf may reach into several of the rank's boxes.
-        for (int64_t i = first_over(own_splits, own.count, leaf_splits[leaf]); i < own.count; ++i) {
+        for (int64_t i = item_over(own_splits, own.count, leaf_splits[leaf]); i < own.count; ++i) {
           if (own_splits[i] >= leaf_splits[leaf + 1]) break;
           if (own_splits[i] < own_splits[i + 1]) most = std::max(most, bounds[static_cast<size_t>(i)]);
         }
@@ -162,16 +119,11 @@ struct OpenSearch {
     for (int64_t i = 0; i < own.count; ++i) wanted[i] = wanted_by(i, needed, open);
   }
 
-  // The item of a partition of rows that holds a row.
-  static int64_t first_over(const int32_t* splits, int64_t count, int32_t row) {
-    return std::max<int64_t>(0, std::upper_bound(splits, splits + count + 1, row) - splits - 1);
-  }
-
   // The largest radius that an open leaf in box i needs, -1 if there is none.
   T wanted_by(int64_t i, const std::vector<double>& needed, const int32_t* open) const {
     T wanted = T{-1};
     if (own_splits[i] == own_splits[i + 1]) return wanted;
-    for (int64_t l = first_over(leaf_splits, leaves.count, own_splits[i]); l < leaves.count; ++l) {
+    for (int64_t l = item_over(leaf_splits, leaves.count, own_splits[i]); l < leaves.count; ++l) {
       if (leaf_splits[l] >= own_splits[i + 1]) break;
       // Rounded up, so that it is not below the radius in float64.
       if (open[l])

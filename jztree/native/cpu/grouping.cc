@@ -1,15 +1,6 @@
-// Particles of all ranks into group order.
-//
-// Every rank holds a range of the global z-order. A group is named by its first particle there, its root: a rank, which
-// owns the group, and a row. No member is on a lower rank than the root. What one rank holds of a group is a part of
-// it, named by its first row on that rank. An owner is told the size of every part that another rank has of its groups,
-// and answers with the place of that part among all particles of the owner's listed groups, so that each rank then
-// knows where each of its particles goes. Numbers of particles of several ranks are 64-bit, and travel as two words.
-// The order of all particles is rank by rank, so most of them stay where they are. All ranks know how many particles
-// the groups and the rest of each rank have, and so which of their rows are in groups.
-//
-// Owners are told in windows of their rows: a rank has at most one part of a group, so windows can be made so narrow
-// that what one rank says about one window fits the buffer, and an owner settles the groups of a window at once.
+// Particles of all ranks into group order, as common/grouping.h tells.
+
+#include "../common/grouping.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -22,41 +13,14 @@
 namespace jztree {
 namespace {
 
-constexpr uint64_t not_listed = ~uint64_t{0};
-constexpr int64_t tally_words = 5;  // of a rank; see GlobalOrder
-
 ffi::Error misfit(const char* what) {
   return invalid(std::string(what) + " was called with arrays that do not fit together.");
-}
-
-uint64_t read_wide(const uint32_t* words) { return words[0] | static_cast<uint64_t>(words[1]) << 32; }
-
-void write_wide(uint32_t* words, uint64_t value) {
-  words[0] = static_cast<uint32_t>(value);
-  words[1] = static_cast<uint32_t>(value >> 32);
 }
 
 template <typename Buffer>
 int64_t size_of(const Buffer& buffer) {
   return static_cast<int64_t>(buffer.element_count());
 }
-
-// Rows [begin(w), begin(w + 1)) are in window w. Twice as many windows are halves of these.
-struct Windows {
-  int64_t rows, count;
-
-  int64_t of(int64_t row) const { return row * count / rows; }
-  int64_t begin(int64_t window) const { return (window * rows + count - 1) / count; }
-};
-
-// Roots in the order of ranks and rows.
-struct Roots {
-  const int32_t *rank, *row;
-
-  uint64_t key(int64_t i) const {
-    return static_cast<uint64_t>(rank[i]) << 32 | static_cast<uint64_t>(static_cast<uint32_t>(row[i]));
-  }
-};
 
 // Runs of rows of one group that another rank owns.
 struct Run {
@@ -67,13 +31,10 @@ struct Run {
   bool operator<(const Run& other) const { return key != other.key ? key < other.key : first < other.first; }
 };
 
-// The first row whose group cannot be: no particle comes before the root of its group, and the root is a member itself.
+// The first row whose group cannot be, or -1.
 int64_t first_bad_row(const Roots& roots, int64_t me, int64_t num, int64_t n) {
-  for (int64_t row = 0; row < num; ++row) {
-    int64_t rank = roots.rank[row], root = roots.row[row];
-    if (rank < 0 || rank > me || root < 0 || root >= (rank == me ? row + 1 : n)) return row;
-    if (rank == me && (roots.rank[root] != me || roots.row[root] != root)) return row;
-  }
+  for (int64_t row = 0; row < num; ++row)
+    if (roots.bad(row, me, n)) return row;
   return -1;
 }
 
@@ -160,8 +121,8 @@ ffi::Error pack_parts(ffi::Buffer<ffi::S32> root_rank, ffi::Buffer<ffi::S32> roo
     const int32_t *begin = parts.typed_data(), *end = begin + read_count(num_parts, n);
     for (int64_t r = 0; r < shape[0]; ++r) {
       auto first_from = [&](int64_t row) {
-        uint64_t key = static_cast<uint64_t>(r) << 32 | static_cast<uint64_t>(row);
-        return std::lower_bound(begin, end, key, [&](int32_t part, uint64_t k) { return roots.key(part) < k; });
+        return std::lower_bound(begin, end, Roots::key_of(r, row),
+                                [&](int32_t part, uint64_t key) { return roots.key(part) < key; });
       };
       const int32_t *from = first_from(cut.begin(w)), *to = first_from(cut.begin(w + 1));
       if (to - from > shape[1]) return misfit("pack_parts");
@@ -250,35 +211,13 @@ ffi::Error settle_groups(ffi::Buffer<ffi::S32> rank, ffi::Buffer<ffi::S32> root_
   });
 }
 
-// How rows are dealt out in equal shares: the first `more` ranks get one more than the others.
-struct Shares {
-  uint64_t each, more;
-
-  Shares(uint64_t total, uint64_t ranks) : each(total / ranks), more(total % ranks) {}
-
-  uint64_t start(uint64_t rank) const { return rank * each + std::min(rank, more); }
-  uint64_t rank_of(uint64_t place) const {
-    uint64_t longer = more * (each + 1);
-    return place < longer ? place / (each + 1) : more + (place - longer) / each;
-  }
-};
-
-// The order of all particles: for each rank the listed groups that it owns, then its particles in no listed group.
-struct GlobalOrder {
-  std::vector<uint64_t> groups, unlisted, end;  // where these start and end, for each rank
-
-  // tallies: for each rank the particles of the listed groups that it owns and of its largest group, two words each,
-  // and the particles it holds that are in no listed group.
-  GlobalOrder(const uint32_t* tallies, int64_t ranks) {
-    for (int64_t r = 0; r < ranks; ++r, tallies += tally_words) {
-      groups.push_back(total());
-      unlisted.push_back(groups.back() + read_wide(tallies));
-      end.push_back(unlisted.back() + tallies[4]);
-    }
-  }
-
-  uint64_t total() const { return end.empty() ? 0 : end.back(); }
-};
+// The starts of a GlobalOrder.
+std::vector<uint64_t> starts_of(const uint32_t* tallies, int64_t ranks) {
+  std::vector<uint64_t> starts{0};
+  for (int64_t r = 0; r < ranks; ++r)
+    starts.push_back(starts.back() + GlobalOrder::particles_of(tallies + GlobalOrder::tally_words * r));
+  return starts;
+}
 
 // to_rank[row], target[row]: where a particle goes; the target is ~row there if it is the first of a listed group.
 ffi::Error group_targets(ffi::Buffer<ffi::S32> rank, ffi::Buffer<ffi::S32> root_rank, ffi::Buffer<ffi::S32> root_row,
@@ -286,15 +225,16 @@ ffi::Error group_targets(ffi::Buffer<ffi::S32> rank, ffi::Buffer<ffi::S32> root_
                          ffi::Buffer<ffi::U32> tallies, ffi::Result<ffi::Buffer<ffi::S32>> to_rank,
                          ffi::Result<ffi::Buffer<ffi::S32>> target) {
   return guarded([&] {
-    int64_t n = size_of(root_rank), rows = read_count(num, n), ranks = size_of(tallies) / tally_words;
+    int64_t n = size_of(root_rank), rows = read_count(num, n), ranks = size_of(tallies) / GlobalOrder::tally_words;
     int64_t me = rank.typed_data()[0];
     if (size_of(root_row) != n || size_of(label) != n || size_of(places) != 2 * n || size_of(*to_rank) != n ||
         size_of(*target) != n || me < 0 || me >= ranks)
       return misfit("group_targets");
-    GlobalOrder order(tallies.typed_data(), ranks);
+    std::vector<uint64_t> starts = starts_of(tallies.typed_data(), ranks);
+    GlobalOrder order{tallies.typed_data(), starts.data(), ranks};
     Shares shares(order.total(), static_cast<uint64_t>(ranks));
     std::vector<int32_t> before(static_cast<size_t>(n), 0);  // rows of a part that have been placed
-    uint64_t next_unlisted = order.unlisted[static_cast<size_t>(me)];
+    uint64_t next_unlisted = order.unlisted(me);
     for (int64_t row = 0; row < rows; ++row) {
       int64_t first = label.typed_data()[row], owner = root_rank.typed_data()[row];
       if (first < 0 || first > row || owner < 0 || owner >= ranks) return misfit("group_targets");
@@ -302,11 +242,11 @@ ffi::Error group_targets(ffi::Buffer<ffi::S32> rank, ffi::Buffer<ffi::S32> root_
       bool root = owner == me && root_row.typed_data()[row] == row && place != not_listed;
       if (place == not_listed) {
         place = next_unlisted++;
-        end = order.end[static_cast<size_t>(me)];
+        end = order.end(me);
       } else {
-        place += order.groups[static_cast<size_t>(owner)];
+        place += order.groups(owner);
         place += static_cast<uint64_t>(before[static_cast<size_t>(first)]++);
-        end = order.unlisted[static_cast<size_t>(owner)];
+        end = order.unlisted(owner);
       }
       if (place >= end) return misfit("group_targets");
       uint64_t to = shares.rank_of(place);
@@ -328,9 +268,10 @@ ffi::Error group_segments(ffi::Buffer<ffi::S32> rank, ffi::Buffer<ffi::S32> targ
                           ffi::Result<ffi::Buffer<ffi::S32>> count, ffi::Result<ffi::Buffer<ffi::S32>> offset) {
   return guarded([&] {
     int64_t n = size_of(target), rows = read_count(num, n), room = size_of(*count);
-    int64_t me = rank.typed_data()[0], ranks = size_of(tallies) / tally_words;
+    int64_t me = rank.typed_data()[0], ranks = size_of(tallies) / GlobalOrder::tally_words;
     if (size_of(*place) != n || size_of(*offset) != room || me < 0 || me >= ranks) return misfit("group_segments");
-    GlobalOrder order(tallies.typed_data(), ranks);
+    std::vector<uint64_t> starts = starts_of(tallies.typed_data(), ranks);
+    GlobalOrder order{tallies.typed_data(), starts.data(), ranks};
     uint64_t start = Shares(order.total(), static_cast<uint64_t>(ranks)).start(static_cast<uint64_t>(me));
     std::vector<char> begins(static_cast<size_t>(rows), 0);
     int64_t firsts = 0, groups = 0;
@@ -349,10 +290,10 @@ ffi::Error group_segments(ffi::Buffer<ffi::S32> rank, ffi::Buffer<ffi::S32> targ
     auto row_of = [&](uint64_t at) {
       return at > start ? static_cast<int64_t>(std::min(at - start, static_cast<uint64_t>(rows))) : 0;
     };
-    for (size_t r = 0; r < order.groups.size(); ++r) {
+    for (int64_t r = 0; r < ranks; ++r) {
       // Groups of one rank follow each other, so the rows before the first that begins here continue one.
-      int32_t* size = order.groups[r] < start ? head->typed_data() : nullptr;
-      for (int64_t row = row_of(order.groups[r]), end = row_of(order.unlisted[r]); row < end; ++row) {
+      int32_t* size = order.groups(r) < start ? head->typed_data() : nullptr;
+      for (int64_t row = row_of(order.groups(r)), end = row_of(order.unlisted(r)); row < end; ++row) {
         if (begins[static_cast<size_t>(row)]) {
           if (groups == room) return misfit("group_segments");
           size = count->typed_data() + groups;

@@ -75,12 +75,14 @@ class Queue {
 
   template <typename T>
   void copy(T* to, const T* from, int64_t count) {
+    if (count == 0) return;
     check(cudaMemcpyAsync(to, from, static_cast<size_t>(count) * sizeof(T), cudaMemcpyDeviceToDevice, stream_));
   }
 
   // Every byte of the values becomes `byte`.
   template <typename T>
   void fill_bytes(T* at, int byte, int64_t count) {
+    if (count == 0) return;
     check(cudaMemsetAsync(at, byte, static_cast<size_t>(count) * sizeof(T), stream_));
   }
 

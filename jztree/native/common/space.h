@@ -1,0 +1,64 @@
+// Distances that decide which particles a rank sends to others: in float64, between boxes in wrapped coordinates.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "geometry.h"
+#include "portable.h"
+
+namespace jztree {
+
+template <int D>
+struct Space {
+  double period[D];  // infinite where open
+  double rounding;   // of wrapped coordinates of type T
+
+  template <typename T>
+  JZTREE_BOTH Space(const double* box, T) : rounding(0) {
+    for (int d = 0; d < D; ++d) {
+      period[d] = box[d] > 0 ? box[d] : std::numeric_limits<double>::infinity();
+      rounding += 4 * static_cast<double>(std::numeric_limits<T>::epsilon()) * box[d];
+    }
+  }
+
+  // A radius of type T that is surely large enough for distances computed here.
+  template <typename T>
+  JZTREE_BOTH double enlarged(T radius) const {
+    return static_cast<double>(radius) * (1 + 32 * static_cast<double>(std::numeric_limits<T>::epsilon())) + rounding;
+  }
+
+  // Squared smallest distance between two boxes. It never grows when a box does, rounding included.
+  template <typename T>
+  JZTREE_BOTH double gap2(const T* alow, const T* ahigh, const T* blow, const T* bhigh) const {
+    double sum = 0;
+    for (int d = 0; d < D; ++d) {
+      double gap = interval_gap<double>(alow[d], ahigh[d], blow[d], bhigh[d], period[d]);
+      sum += gap * gap;
+    }
+    return sum;
+  }
+
+  // At least the largest distance between two points of two boxes.
+  template <typename T>
+  JZTREE_BOTH double reach(const T* alow, const T* ahigh, const T* blow, const T* bhigh) const {
+    double sum = 0;
+    for (int d = 0; d < D; ++d) {
+      double most = interval_reach<double>(alow[d], ahigh[d], blow[d], bhigh[d], period[d]);
+      sum += most * most;
+    }
+    return std::sqrt(sum) * (1 + 1e-12) + 2 * rounding;
+  }
+};
+
+// The item of a partition of rows that holds a row. splits: `count` + 1 of them.
+JZTREE_BOTH inline int64_t item_over(const int32_t* splits, int64_t count, int32_t row) {
+  int64_t first = 0, last = count + 1;
+  while (first < last) {
+    int64_t middle = (first + last) / 2;
+    (splits[middle] <= row ? first : last) = splits[middle] <= row ? middle + 1 : middle;
+  }
+  return first > 0 ? first - 1 : 0;
+}
+
+}  // namespace jztree

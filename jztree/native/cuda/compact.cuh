@@ -1,0 +1,51 @@
+// Listing chosen rows in their order. Blocks count those of their tile of rows; after a scan over tiles each knows
+// where its own belong, so that nothing but the rows themselves is read and written once a row.
+#pragma once
+
+#include <cstdint>
+
+#include "queue.cuh"
+#include "warp.cuh"
+
+namespace jztree {
+
+constexpr int compact_threads = 256, compact_items = 4, compact_rows = compact_threads * compact_items;
+
+// Tiles of `rows` rows.
+inline int64_t compact_tiles(int64_t rows) { return (rows + compact_rows - 1) / compact_rows; }
+
+// Item number `item` of this thread in the block's tile. Lanes of a warp have neighbouring rows.
+__device__ inline int64_t compact_row(int64_t tile, int item) {
+  return tile * compact_rows + item * compact_threads + static_cast<int>(threadIdx.x);
+}
+
+// How many rows of the tile are chosen, and with it where in their order those of this thread come. chosen: a bit an
+// item. All threads of the block take part.
+__device__ inline int compact_places(unsigned chosen, int (&places)[compact_items]) {
+  constexpr int warps = compact_threads / warp_size;
+  static_assert(compact_items * warps == warp_size, "one warp adds up what all have counted");
+  __shared__ int before[warp_size + 1];
+  int lane = lane_index(), warp = static_cast<int>(threadIdx.x) / warp_size;
+  for (int item = 0; item < compact_items; ++item) {
+    unsigned lanes = __ballot_sync(all_lanes, chosen >> item & 1);
+    places[item] = __popc(lanes & ((1u << lane) - 1));
+    if (lane == 0) before[item * warps + warp + 1] = __popc(lanes);
+  }
+  __syncthreads();
+  if (warp == 0) {
+    int sum = before[lane + 1];
+    for (int by = 1; by < warp_size; by *= 2) {
+      int other = __shfl_up_sync(all_lanes, sum, by);
+      if (lane >= by) sum += other;
+    }
+    before[lane + 1] = sum;
+    if (lane == 0) before[0] = 0;
+  }
+  __syncthreads();
+  for (int item = 0; item < compact_items; ++item) places[item] += before[item * warps + warp];
+  int total = before[warp_size];
+  __syncthreads();  // before the next call writes
+  return total;
+}
+
+}  // namespace jztree
