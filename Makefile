@@ -7,7 +7,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find jztree jztree_utils -path 
 # What an extra of the package asks for, without building the package again.
 install_extra = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')" | xargs $(BIN)/pip install --quiet
 
-.PHONY: demo test test-all lint format bench profile aarch64 clean
+.PHONY: demo test test-all lint format bench profile gpu-check aarch64 clean
 
 demo: $(VENV)/installed ## Find the halos of a real N-body snapshot and draw them.
 	mkdir -p demo
@@ -34,6 +34,9 @@ bench: $(VENV)/installed ## Speed and memory beside other libraries, as ratios.
 
 profile: $(VENV)/installed ## Time, rows sent and rounds over four host devices, as ratios to one.
 	$(BIN)/python checks/profiling/multi_device.py --host-devices 4
+
+gpu-check: ## What only a GPU can show; needs JAX for CUDA and nvcc, and no network. ARGS="--help" says what can be chosen.
+	$(PYTHON) checks/gpu $(ARGS)
 
 aarch64: $(VENV)/installed ## Compile the CPU library for aarch64 (needs g++-aarch64-linux-gnu).
 	cmake -S . -B build/aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \

@@ -4,9 +4,11 @@ Imported after the arguments have been read, because it imports JAX.
 """
 
 import dataclasses
+import importlib.util
 import math
 import platform
 from argparse import Namespace
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from .compute import Particles, all_devices, read_particles
 from .report import number, print_pairs, print_table, stage
 
 SAMPLE = "sample"  # the word that stands for the snapshot that comes with the package
+_BUILD_CUDA = "pip install . -C cmake.define.JZTREE_CUDA=ON"
 _BLOCK = 2**20  # rows whose density is computed at a time, so that intermediate results stay small
 
 
@@ -138,7 +141,7 @@ def _finish_neighbours(
 
 
 def run_info(args: Namespace) -> None:
-    """``jztree info``: versions, devices, and which native libraries and instruction set are in use."""
+    """``jztree info``: versions, devices, native libraries and instruction set in use, and what there is for GPUs."""
     native = native_info()
     versions = [(name, metadata.version(name)) for name in ("jax", "jaxlib", "numpy", "h5py")]
     devices = [f"{device.platform}:{device.id} ({device.device_kind})" for device in jax.devices()]
@@ -151,9 +154,27 @@ def run_info(args: Namespace) -> None:
             ("CPU library", str(native["cpu_library"])),
             ("instruction set", str(native["instruction_set"])),
             ("CPU threads", str(native["num_threads"])),
-            ("CUDA library", str(native["cuda_library"] or "none: GPUs are not used")),
+            ("CUDA library", str(native.get("cuda_library") or "none")),
+            ("GPU backend", gpu_backend(native, [device.platform for device in jax.devices()])),
         ]
     )
+
+
+def gpu_backend(native: dict[str, Any], platforms: Sequence[str]) -> str:
+    """What there is for GPUs, and what to do if something is missing.
+
+    native: of `jztree.kernels.native_info`. platforms: of the devices that JAX has.
+    """
+    if not native.get("cuda_library"):
+        return (
+            f"none; where the CUDA compiler is (nvcc, 'module load cuda'), build it in the source folder: {_BUILD_CUDA}"
+        )
+    words = f"CUDA, architectures {native.get('cuda_architectures') or 'unknown'}"
+    if "gpu" in platforms:
+        return f"{words}, in use"
+    if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
+        return f"{words}, not in use: this JAX is for CPUs only; pip install 'jax[cuda13]' or 'jax[cuda12]'"
+    return f"{words}, not in use: JAX sees no GPU (nvidia-smi, JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say why)"
 
 
 def neighbour_density(distances: np.ndarray, indices: np.ndarray, mass: Any, ndim: int) -> np.ndarray:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from devices import first_devices
 
 import jztree as jz
 from jztree_utils import ics
@@ -37,6 +38,7 @@ SCRIPT = profiling()
 
 
 def mesh_of(devices: int = 4) -> jax.sharding.Mesh:
+    first_devices(devices)
     return SCRIPT.Case(devices, 1).mesh()
 
 
@@ -105,6 +107,7 @@ def test_with_a_tree_given_only_ghosts_travel() -> None:
 
 @pytest.mark.parametrize("devices", [2, 4, 8])
 def test_rounds_of_a_chain_through_all_devices_grow_like_a_logarithm(devices: int) -> None:
+    first_devices(devices)
     few, many = (SCRIPT.chain_rounds(legs, devices) for legs in (9, 256))
     # The number is right only if every leg passes through all devices.
     assert few["pieces"] == pieces(9, devices)
@@ -128,6 +131,7 @@ def pieces(legs: int, devices: int) -> int:
 
 
 def test_the_profiling_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    first_devices(2)
     output, picture = tmp_path / "profile.json", tmp_path / "profile.png"
     files = ["--output", str(output), "--plot", str(picture)]
     sizes = ["--weak", "500", "--strong", "500", "--legs", "2", "--runs", "1", "--stages", "sort and"]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from devices import mesh_of, square_mesh
+from devices import first_devices, mesh_of, square_mesh
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -23,7 +23,7 @@ MESHES = {
     "one device": lambda: mesh_of(1),
     "two axes, Explicit": square_mesh,
     "two axes, Auto": lambda: jax.make_mesh(
-        (2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4]
+        (2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2, devices=first_devices(4)
     ),
 }
 
@@ -73,7 +73,7 @@ def test_arguments_by_name_and_defaults(mesh: Mesh) -> None:
 def test_mapped_functions_are_kept_by_mesh_and_not_by_its_shape() -> None:
     smap = shard_map_constructor(scaled, **scaled_specs)
     assert smap(mesh_of(2), jit=True) is smap(mesh_of(2), jit=True)
-    other = Mesh(np.array(jax.devices()[2:4]), ("gpus",))
+    other = Mesh(np.array(first_devices(4)[2:]), ("gpus",))
     first, second = (smap(mesh, jit=True)(particles(2), 1.0)[0] for mesh in (mesh_of(2), other))
     assert first.sharding.device_set == set(jax.devices()[:2])
     assert second.sharding.device_set == set(jax.devices()[2:4])

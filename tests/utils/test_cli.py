@@ -199,8 +199,33 @@ def test_density_of_uniform_points_is_unbiased(random) -> None:
 def test_info(capsys) -> None:
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out
-    for name in ("jztree", "jax", "jaxlib", "numpy", "h5py", "Python", "devices", "instruction set", "CUDA library"):
+    for name in (
+        "jztree",
+        "jax",
+        "jaxlib",
+        "numpy",
+        "h5py",
+        "Python",
+        "devices",
+        "instruction set",
+        "CUDA library",
+        "GPU backend",
+    ):
         assert re.search(rf"^  {name}  +\S", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("library", "platforms", "says"),
+    [
+        (None, ["cpu"], "none; .* pip install . -C cmake.define.JZTREE_CUDA=ON"),
+        (None, ["gpu"], "none; .* pip install . -C cmake.define.JZTREE_CUDA=ON"),
+        ("libjztree_cuda.so", ["gpu", "gpu"], "CUDA, architectures 90, in use"),
+        ("libjztree_cuda.so", ["cpu"], "CUDA, architectures 90, not in use: .*"),
+    ],
+)
+def test_info_says_what_there_is_for_gpus(library: str | None, platforms: list[str], says: str) -> None:
+    native = {"cuda_library": library, "cuda_architectures": library and "90"}
+    assert re.fullmatch(says, commands.gpu_backend(native, platforms))
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["fof", "--help"], ["knn", "--help"], ["info", "--help"]])

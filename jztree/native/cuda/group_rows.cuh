@@ -22,7 +22,4 @@ __device__ inline void count_members(int32_t* counts, int32_t group) {
   atomicAdd(&counts[group], end - lane);
 }
 
-// How many bits hold the numbers from 0 to `largest`.
-inline int bits_of(int64_t largest) { return largest > 0 ? 64 - leading_zeros(static_cast<uint64_t>(largest)) : 1; }
-
 }  // namespace jztree

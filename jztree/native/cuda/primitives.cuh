@@ -3,9 +3,13 @@
 
 #include <cub/cub.cuh>
 
+#include "../common/portable.h"
 #include "queue.cuh"
 
 namespace jztree {
+
+// How many bits hold the numbers from 0 to `largest`.
+inline int bits_of(int64_t largest) { return largest > 0 ? 64 - leading_zeros(static_cast<uint64_t>(largest)) : 1; }
 
 // A stable sort of pairs by the bits [begin_bit, end_bit) of their unsigned keys. Both buffers are overwritten; the
 // results are what Current() of each is afterwards.
@@ -20,7 +24,7 @@ void sort_pairs(Queue& queue, cub::DoubleBuffer<Key>& keys, cub::DoubleBuffer<Va
   sort(queue.scratch<unsigned char>(static_cast<int64_t>(bytes)));
 }
 
-// out[i] = in[0] + ... + in[i - 1], in the type of out. In place if in is out.
+// out[i] = in[0] + ... + in[i - 1], added up in the type of in. In place if in is out.
 template <typename In, typename Out>
 void exclusive_sum(Queue& queue, In in, Out out, int64_t count) {
   size_t bytes = 0;

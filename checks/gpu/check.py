@@ -1,0 +1,140 @@
+"""Everything that only a GPU can show, in one command for a machine with JAX, the CUDA compiler and no network.
+
+    make gpu-check                                                     # all stages, results in checks/results
+    python checks/gpu --stages build,test:300,compare --budget 560     # some, and no longer than that
+    python checks/gpu --stages time,peers,floor,report --peer-wheels DIR --only knn
+
+Stages are build (compile for the GPU at hand), test (the whole suite), compare (answers of GPU and CPU), sanitize
+(compute-sanitizer), floor (what the device can do), time (this library), peers (others), report (the tables). What is
+found is kept at once; a further call does what is missing, if the sources are the same. A number behind the name of a
+stage is how many seconds it may take.
+"""
+
+import argparse
+import datetime
+import sys
+import time
+from pathlib import Path
+
+from . import building, report, suite, timing, watched
+from .child import Child
+from .record import ROOT, Record, fingerprint
+from .session import Session
+
+STAGES = ("build", "test", "compare", "sanitize", "floor", "time", "peers", "report")
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python checks/gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--stages", default=",".join(STAGES), help="with commas (default: all)")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="of the whole run (default: none)")
+    parser.add_argument("--platform", choices=("cuda", "cpu"), default="cuda", help="cpu is to try the script")
+    parser.add_argument("--quick", action="store_true", help="a few small inputs, to try the script")
+    parser.add_argument("--only", default="", help="time only calls whose names contain one of these, with commas")
+    parser.add_argument("--runs", type=int, default=11, help="of each timed call (default: %(default)s)")
+    parser.add_argument("--results", type=Path, default=ROOT / "checks" / "results", help="folder for results")
+    parser.add_argument("--name", help="of the results, which are gpu_NAME.json and .md (default: GPU and date)")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "gpu-check", help="folder for what is not kept")
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="reference snapshots")
+    parser.add_argument("--peer-wheels", type=Path, metavar="DIR", help="packages of other libraries to time")
+    parser.add_argument("--fresh", action="store_true", help="forget what was found before in these stages")
+    parser.add_argument("--commit", default="", help="to be told in the results, where git does not know it")
+    return parser.parse_args(arguments)
+
+
+def chosen_stages(text: str) -> dict[str, float | None]:
+    """Names and seconds. Raises ValueError for a name that is none."""
+    stages: dict[str, float | None] = {}
+    for word in filter(None, text.split(",")):
+        name, _, seconds = word.partition(":")
+        if name not in STAGES:
+            raise ValueError(f"{name!r} is no stage; choose out of {', '.join(STAGES)}.")
+        stages[name] = float(seconds) if seconds else None
+    return stages
+
+
+def open_session(options: argparse.Namespace) -> Session:
+    """Folders are made, and the record is opened."""
+    today = datetime.date.today().isoformat()
+    name = options.name or f"{report.name_of_gpu() or options.platform}_{today}"
+    path = options.results.resolve() / f"gpu_{name}.json"
+    work = options.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    record, source = Record(path), fingerprint("jztree")
+    record.data |= {"date": today, "source": source, "machine": report.machine(options.platform, options.commit)}
+    record.save()
+    wheels = options.peer_wheels.resolve() if options.peer_wheels else None
+    return Session(
+        record=record,
+        child=Child(options.platform, work / "log"),
+        work=work,
+        data=options.data.resolve(),
+        wheels=wheels,
+        small=options.quick,
+        source=source,
+        runs=2 if options.quick else options.runs,
+        words=[word for word in options.only.split(",") if word],
+    )
+
+
+def run_stage(session: Session, name: str, stages: set[str]) -> None:
+    """``time`` and ``peers`` are one stage if both are asked for: a case is timed with one and then with the other."""
+    if name == "build":
+        building.run(session)
+    elif name == "test":
+        suite.run(session)
+    elif name == "compare":
+        watched.compare(session)
+    elif name == "sanitize":
+        watched.sanitize(session)
+    elif name == "floor":
+        timing.floor(session)
+    elif name == "time" or (name == "peers" and "time" not in stages):
+        timing.run(session, stages)
+    elif name == "report":
+        page = report.markdown(session.record, session.small)
+        session.record.path.with_suffix(".md").write_text(page)
+        print(page)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the stages; 1 if anything that was found is an error."""
+    options = parse(arguments)
+    try:
+        stages = chosen_stages(options.stages)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if options.platform == "cuda" and not report.name_of_gpu():
+        print("nvidia-smi names no GPU; --platform cpu --quick tries the script without one.", file=sys.stderr)
+        return 2
+    session = open_session(options)
+    for name in stages if options.fresh else ():
+        session.record.forget(name)
+    end = None if options.budget is None else time.monotonic() + options.budget
+    for name in (name for name in STAGES if name in stages):
+        limits = [end, None if stages[name] is None else time.monotonic() + (stages[name] or 0.0)]
+        session.deadline = min((limit for limit in limits if limit is not None), default=None)
+        if name == "report" or not session.is_over():
+            run_stage(session, name, set(stages))
+        else:
+            print(f"{name}: left for a further call, no time is left", flush=True)
+    return 1 if failures(session.record) else 0
+
+
+def failures(record: Record) -> list[str]:
+    """What of this library is wrong; peers may fail."""
+    found = []
+    for stage, findings in record.data["stages"].items():
+        for key, one in findings.items():
+            wrong = one.get("error") or one.get("wrong") or one.get("failed")
+            if stage != "peers" and (wrong or not _clean(one.get("verdict"))):
+                found.append(f"{stage}: {key}")
+    return found
+
+
+def _clean(verdict: str | None) -> bool:
+    """Whether a tool of compute-sanitizer found nothing: ``ERROR SUMMARY: 0 errors``."""
+    return verdict in (None, "not watched") or ": 0 " in str(verdict)

@@ -1,0 +1,249 @@
+"""The script that a GPU is checked with (checks/gpu), as far as it goes without one."""
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+CHECKS = Path(__file__).parents[2] / "checks"
+sys.path.append(str(CHECKS))
+
+from gpu import building, cases, check, compare, exercise, floor, libraries, report, samples, suite, watched  # noqa: E402
+from gpu.child import Child  # noqa: E402
+from gpu.record import Record  # noqa: E402
+
+
+def options(folder: Path, *more: str) -> list[str]:
+    files = ["--results", str(folder), "--work", str(folder / "work"), "--data", str(folder), "--name", "trial"]
+    return ["--quick", "--platform", "cpu", *files, *more]
+
+
+# The whole
+
+
+def test_a_trial_on_the_cpu_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    words = options(tmp_path, "--stages", "time,report", "--only", "stages,query uniform")
+    assert check.main([*words, "--budget", "0"]) == 0
+    assert "time: left for a further call" in capsys.readouterr().out
+    assert check.main(words) == 0
+    found = json.loads((tmp_path / "gpu_trial.json").read_text())["stages"]["time"]
+    assert found["query uniform 1e3 k=5 open"]["digest"]["finite"]
+    assert len(found["stages uniform 2e3"]["stages"]) >= 10
+    page = (tmp_path / "gpu_trial.md").read_text()
+    assert "| query uniform 1e3 k=5 open" in page
+    assert "| plane hierarchy |" in page
+
+    capsys.readouterr()
+    start = time.perf_counter()
+    assert check.main(words) == 0
+    assert time.perf_counter() - start < 2, "what was found is not done again"
+
+
+def test_wrong_arguments_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert check.main(options(tmp_path, "--stages", "build,tset")) == 2
+    assert "'tset' is no stage" in capsys.readouterr().err
+
+
+def test_no_gpu_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "name_of_gpu", lambda: "")
+    assert check.main([*options(tmp_path), "--platform", "cuda"]) == 2
+    assert "nvidia-smi names no GPU" in capsys.readouterr().err
+
+
+# What is done
+
+
+def test_cases_cover_what_was_asked_for() -> None:
+    keys = [call.key(case.sample) for case in cases.listed(False) for call in case.calls]
+    assert len(keys) == len(set(keys))
+    for n in ("1e4", "1e5", "1e6", "1e7"):
+        for kind in ("uniform", "clustered"):
+            for k in (4, 8, 16, 32, 64):
+                assert f"knn {kind} {n} k={k} periodic" in keys
+                assert f"knn {kind} {n} k={k} open" in keys
+    assert [key for key in keys if key.startswith("knn uniform 1e8")] == [
+        "knn uniform 1e8 k=16 periodic",
+        "knn uniform 1e8 k=16 open",
+    ]
+    for what in ("labels", "catalogue"):
+        for sample in ("uniform 1e5", "uniform 1e8", "clustered 1e7", "snapshot 2097152"):
+            assert f"{what} {sample} b=0.2 periodic" in keys
+        assert f"{what} uniform 1e8 b=0.7 periodic" in keys
+    assert "query uniform 1e7 k=30 open" in keys
+
+
+def test_the_most_urgent_cases_come_first() -> None:
+    listed = cases.listed(False)
+    assert [case.sample.name for case in listed if case.urgency == 0][:2] == ["uniform 1e6", "uniform 1e7"]
+    assert [case.urgency for case in listed] == sorted(case.urgency for case in listed)
+
+
+def test_only_some_calls() -> None:
+    (one,) = cases.listed(False, ["knn uniform 1e6 k=16"])
+    assert [call.options["box"] for call in one.calls] == [cases.BOX, 0.0]
+
+
+def test_samples_are_made_once_and_are_those_of_the_seed(tmp_path: Path) -> None:
+    sample = asdict(cases.Sample("clustered", 300))
+    samples.make(sample, tmp_path, tmp_path)
+    path = samples.stored(sample, tmp_path)
+    written = path.stat().st_mtime_ns
+    samples.make(sample, tmp_path, tmp_path)
+    assert path.stat().st_mtime_ns == written
+    assert samples.positions(sample, tmp_path).shape == (300, 3)
+    even = samples.positions(asdict(cases.Sample("uniform", 50)), tmp_path)
+    np.testing.assert_array_equal(even, samples.uniform(50, samples.SEED))
+
+
+def test_jaxkd_is_asked_for_what_it_does() -> None:
+    does = libraries.Jaxkd.does
+    assert does("knn", {"k": 16, "box": 0.0}, 10**6)
+    assert not does("knn", {"k": 16, "box": 1.0}, 10**6)
+    assert not does("labels", {"b": 0.2, "box": 0.0}, 10**5)
+
+
+def test_floor_is_the_larger_of_bytes_and_arithmetic() -> None:
+    rates = {"copy bytes per second": 1e12, "instructions per second": 1e13}
+    assert floor.bytes_to_move("knn", 10, 16) == 10 * (12 + 128)
+    assert floor.seconds_at_least(rates, "knn", 10**6, {"k": 16}, 0.0) == pytest.approx(140e-6)
+    assert floor.seconds_at_least(rates, "knn", 10**6, {"k": 16}, 500.0) == pytest.approx(400e-6)
+
+
+# Comparing
+
+
+def test_answers_of_one_device_agree_with_themselves() -> None:
+    import jax  # noqa: PLC0415
+
+    given = next(one for one in compare.inputs(True) if one["n"] == 400)
+    cpu = jax.devices("cpu")[0]
+    assert compare.compared(given, cpu, cpu) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "a", "b", "says"),
+    [
+        ("tree", [np.arange(3)], [np.arange(3)], None),
+        ("tree", [np.arange(3)], [np.array([0, 5, 2])], "1 of 3 integers differ"),
+        ("knn", [np.array([1.0, np.nan])], [np.array([1.0, np.nan])], None),
+        ("knn", [np.array([1.0])], [np.array([1.0 + 1e-7])], "1 of 1 numbers differ"),
+        ("catalogue", [np.array([1.0])], [np.array([1.0 + 1e-7])], None),
+        ("catalogue", [np.array([1.0])], [np.array([1.0 + 1e-5])], "numbers differ"),
+        ("catalogue", [np.array([1.0])], [np.array([np.inf])], "numbers differ"),
+        ("knn", "k is too large.", "k is too large.", None),
+        ("knn", "out of memory", [np.zeros(1)], "out of memory"),
+    ],
+)
+def test_differences_in_words(name: str, a: Any, b: Any, says: str | None) -> None:
+    found = compare.difference(name, a, b)
+    assert found is None if says is None else says in (found or "")
+
+
+def test_kernels_are_exercised() -> None:
+    exercise.exercise(31, 3, np.float32, 1.0)
+
+
+SUMMARY = """
+========= Invalid __global__ write of size 4 bytes
+========= ERROR SUMMARY: {} errors
+========= ERROR SUMMARY: 0 errors
+exercised
+"""
+
+
+@pytest.mark.parametrize("errors", [0, 3])
+def test_verdict_of_the_sanitizer_is_that_of_the_worst_process(errors: int) -> None:
+    found = watched._read(SUMMARY.format(errors), [])
+    assert found["verdict"] == f"ERROR SUMMARY: {errors} errors"
+    assert found["complaints"] == ["========= Invalid __global__ write of size 4 bytes"]
+    assert check._clean(found["verdict"]) == (errors == 0)
+
+
+def test_a_suite_that_was_cut_off_is_summed_up() -> None:
+    lines = [
+        {"test": "a", "outcome": "failed", "text": "wrong", "seconds": 1.0},
+        {"test": "b", "outcome": "skipped", "text": "needs 4 devices", "seconds": 0.0},
+        {"test": "a", "outcome": "passed", "text": "", "seconds": 2.0},
+    ]
+    text = "\n".join(map(json.dumps, lines)) + '\n{"test": "c", "outc'
+    found = suite.summary(suite.outcomes(text))
+    assert (found["passed"], found["failed"], found["skipped"]) == (1, 0, 1)
+    assert found["why skipped"] == {"needs 4 devices": 1}
+
+
+# Processes and the record
+
+
+def run_lines(tmp_path: Path, code: str, seconds: float = 60) -> list[dict[str, Any]]:
+    child = Child("cpu", tmp_path / "log")
+    return list(child.findings([sys.executable, "-c", code], child.environment(), seconds))
+
+
+def test_findings_come_as_lines_and_the_rest_goes_to_the_log(tmp_path: Path) -> None:
+    code = "print('{\"key\": 1}'); print('hello')"
+    assert run_lines(tmp_path, code) == [{"key": 1}]
+    assert "hello" in (tmp_path / "log").read_text()
+
+
+def test_a_process_that_fails_says_why(tmp_path: Path) -> None:
+    (last,) = run_lines(tmp_path, "raise SystemExit('no such thing')")
+    assert last["stopped"] == "exit status 1"
+    assert "no such thing" in last["log"]
+
+
+def test_a_process_that_takes_too_long_is_stopped_and_keeps_what_it_found(tmp_path: Path) -> None:
+    code = "import time; print('{\"key\": 1}', flush=True); time.sleep(60)"
+    first, last = run_lines(tmp_path, code, seconds=1)
+    assert first == {"key": 1}
+    assert last["late"]
+
+
+def test_a_peer_sees_no_other_library_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other" / "jztree").mkdir(parents=True)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'other'}:{tmp_path / 'tools'}")
+    monkeypatch.setenv("XLA_FLAGS", "--anything")
+    environment = Child("cuda", tmp_path / "log").environment(tmp_path / "site")
+    assert environment["PYTHONPATH"].split(":") == [str(CHECKS), str(tmp_path / "site"), str(tmp_path / "tools")]
+    assert environment["JAX_PLATFORMS"] == "cuda,cpu"
+    assert "XLA_FLAGS" not in environment
+
+
+def test_the_record_keeps_what_counts(tmp_path: Path) -> None:
+    record = Record(tmp_path / "found.json")
+    record.put("time", "a", "now", {"seconds": 1.0})
+    record.put("time", "b", "now", {"error": "no"})
+    record.put("test", "suite", "now", {"complete": False})
+    again = Record(tmp_path / "found.json")
+    assert again.has("time", "a", "now")
+    assert not again.has("time", "a", "after an edit")
+    assert not again.has("time", "b", "now")
+    assert not again.has("test", "suite", "now")
+    again.forget("time")
+    assert not again.has("time", "a", "now")
+
+
+def test_a_table_beside_a_peer(tmp_path: Path) -> None:
+    record = Record(tmp_path / "found.json")
+    record.data |= {"date": "today", "source": "now", "machine": report.machine("cpu", "abc")}
+    key, digest = "knn uniform 2e3 k=8 open", {"finite": True, "sum of radii": 1.0}
+    record.put("time", key, "now", {"seconds": 0.001, "runs": 11, "peak_bytes": 2 * 10**9, "digest": digest})
+    record.put("peers", f"published: {key}", "1.1.0", {"seconds": 0.003, "runs": 11, "digest": digest})
+    record.put("floor", "rates", "now", {"copy bytes per second": 1e12, "instructions per second": 1e13})
+    (row,) = [line for line in report.markdown(record, True).splitlines() if line.startswith(f"| {key}")]
+    assert [cell.strip() for cell in row.split("|")[2:5]] == ["1", "3", "3"]
+    assert row.endswith("| 2 |  | yes |")
+
+
+def test_architectures_are_those_of_the_gpu_or_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDAARCHS", raising=False)
+    monkeypatch.setattr(building, "ask", lambda *_: "9.0\n9.0")
+    assert building.architectures() == "90"
+    monkeypatch.setattr(building, "ask", lambda *_: "")
+    assert building.architectures() == "native"
+    monkeypatch.setenv("CUDAARCHS", "80;90")
+    assert building.architectures() == "80;90"
