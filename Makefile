@@ -7,7 +7,11 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find jztree jztree_utils -path 
 # What an extra of the package asks for, without building the package again.
 install_extra = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')" | xargs $(BIN)/pip install --quiet
 
-.PHONY: demo test test-all lint format bench profile gpu-check aarch64 clean
+# What the CUDA kernels take part in.
+EMULATED_TESTS ?= $(addprefix tests/test_,catalogue.py comm.py distr_fof.py distr_knn.py fof.py fof_errors.py grouping.py knn.py \
+  knn_errors.py knn_transforms.py snapshots.py tree.py zorder.py)
+
+.PHONY: demo test test-all test-emulated lint format bench profile gpu-check aarch64 clean
 
 demo: $(VENV)/installed ## Find the halos of a real N-body snapshot and draw them.
 	mkdir -p demo
@@ -18,6 +22,15 @@ test: $(VENV)/installed ## The tests that take seconds.
 
 test-all: $(VENV)/installed ## Also those that take minutes.
 	$(BIN)/pytest -n 2 -m "slow or not slow"
+
+test-emulated: $(VENV)/installed ## The library's tests with the CUDA kernels, run by an emulator; no GPU is needed.
+	$(call install_extra,emulator)
+	$(BIN)/cmake -S . -B build/emulated -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DJZTREE_CUDA=OFF -DJZTREE_CUDA_EMULATED=ON \
+	  -DJZTREE_FFI_INCLUDE="$$($(BIN)/python -c 'import jax; print(jax.ffi.include_dir())')"
+	$(BIN)/cmake --build build/emulated --target jztree_cpu_cuda-emulated
+	cp build/emulated/tests/native/cuda_emulator/libjztree_cpu_cuda-emulated.so \
+	  "$$($(BIN)/python -c 'import jztree.kernels; print(jztree.kernels.native_info()["cpu_library"].rsplit("/", 1)[0])')"
+	JZTREE_INSTRUCTION_SET=cuda-emulated $(BIN)/pytest -n 2 $(EMULATED_TESTS)
 
 lint: $(VENV)/linters ## Format, lint and types, for Python and C++.
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .

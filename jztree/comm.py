@@ -10,7 +10,9 @@ whatever may fail is reduced over all ranks first (`check`), and what comes next
 Memory: an exchange in dense rounds needs two buffers of the size of its chunks, whatever the distribution.
 """
 
+import functools
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 _MIN_CHUNK = 64
+_METHODS = ("dense", "ragged")
 
 
 def in_shard_map_context() -> bool:
@@ -245,7 +248,7 @@ def exchange(
     name: under which `jztree.stats` counts the rows that leave this rank.
     fill: a pytree like ``rows`` of what stands where no row arrives; None is 0.
     method: ``"dense"`` (rounds of all_to_all over a bounded buffer), ``"ragged"`` (not on CPUs), or None for the one
-        that is best on the platform.
+        that the environment variable JZTREE_EXCHANGE names, or else the one that is best on the platform.
     chunk_rows: how many rows the buffer of a dense round has, for all ranks together; the default is a little more than
         ``room``.
 
@@ -298,12 +301,24 @@ def send_back(rows: Any, route: Route, **options: Any) -> Any:
     return back
 
 
+@functools.cache
+def _method_of_process() -> str | None:
+    """What JZTREE_EXCHANGE says: for systems whose ragged collective is wrong or slow. Read once, so that all that a
+    process compiles agrees.
+    """
+    method = os.environ.get("JZTREE_EXCHANGE") or None
+    if method not in (None, *_METHODS):
+        raise ValueError(f"the environment variable JZTREE_EXCHANGE must be 'dense' or 'ragged', not {method!r}.")
+    return method
+
+
 def _move(
     method: str | None, dense: "_Dense", ragged: "_Ragged", leaves: list[jax.Array], arrays: list[jax.Array]
 ) -> list[jax.Array]:
     """Ragged where it exists, because it moves nothing but the rows: XLA's CPU backend does not have it."""
-    if method not in (None, "dense", "ragged"):
+    if method not in (None, *_METHODS):
         raise ValueError(f"method must be 'dense', 'ragged' or None, not {method!r}.")
+    method = method or _method_of_process()
     if method is None:
         return jax.lax.platform_dependent(leaves, arrays, cpu=dense, default=ragged)
     return dense(leaves, arrays) if method == "dense" else ragged(leaves, arrays)

@@ -421,19 +421,28 @@ def describe_measurement(measurement: Measurement, num_wrong: int) -> str:
     return f"{measurement.megabytes:9.3f} MB  {measurement.seconds * 1e3:9.3f} ms  {rate:8.3f} GB/s  {verdict}"
 
 
+_WITHOUT_RAGGED = (
+    "! ragged_all_to_all gives wrong results here; set JZTREE_EXCHANGE=dense in the environment of all processes, so "
+    "that jztree moves particles with all_to_all instead."
+)
+
+
 def check_collectives(megabytes: Sequence[float], report: Callable[[str], None]) -> int:
     """Measure and report all; the number of wrong elements on all ranks."""
     report(f"{'collective':<18}{'a device':>12}  {'time':>12}  {'a device':>13}")
     mesh = jax.make_mesh((jax.device_count(),), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
     ragged = () if jax.default_backend() == "cpu" else (RAGGED,)
-    total = 0
+    total, wrong_ragged = 0, 0
     for collective in (*COLLECTIVES, *ragged):
         for size in megabytes:
             measurement = measure(collective, size, mesh)
             counts = launch.gather_texts(f"check_cluster/{collective.name}/{size}", str(measurement.num_wrong))
             num_wrong = sum(map(int, counts))
             total += num_wrong
+            wrong_ragged += num_wrong if collective is RAGGED else 0
             report(f"{collective.name:<18}{describe_measurement(measurement, num_wrong)}")
+    if wrong_ragged > 0:
+        report(_WITHOUT_RAGGED)
     return total
 
 

@@ -6,12 +6,24 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
+from jztree import kernels
+
 # What an error at run time may be: JAX does not keep the type stable between calls.
 RUN_TIME_ERROR = (ValueError, jax.errors.JaxRuntimeError)
+
+
+def skip_where_kernels_cannot_raise() -> None:
+    """For what kernels refuse because of values that only a mistake in the library could give them.
+
+    Those of the GPU skip these, because the host does not see the values.
+    """
+    if jax.default_backend() != "cpu" or kernels.native_info()["instruction_set"] == "cuda-emulated":
+        pytest.skip("kernels of the GPU cannot raise")
 
 
 def one_sentence(error: Any) -> bool:

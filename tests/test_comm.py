@@ -99,20 +99,32 @@ def test_exchange_and_the_way_back(ndev: int, method: str) -> None:
         assert np.all(np.asarray(answers["vector"])[rank, sent:] == 0.5)
 
 
-def test_on_gpus_the_exchange_is_one_ragged_collective() -> None:
-    """Only lowered, for want of a GPU: the collective is there, and no loop of dense ones around it."""
+def lowered_exchange(platform: str) -> str:
+    """The text of an exchange over four devices as it is compiled for a platform."""
     rows, dest, num = rows_to_send(4)
 
     def there(rows: Any, dest: Any, num: Any) -> Any:
         return comm.exchange_by_rank(rows, dest, num, Room(4 * N, "all"))[0]
 
     smapped = shard_map_constructor(there, in_specs=P(-1), out_specs=P(-1))(mesh_of(4))
-    traced = jax.jit(smapped).trace(rows, dest, num)
-    on_gpu = traced.lower(lowering_platforms=("cuda",)).as_text()
-    on_cpu = traced.lower(lowering_platforms=("cpu",)).as_text()
+    return str(jax.jit(smapped).trace(rows, dest, num).lower(lowering_platforms=(platform,)).as_text())
+
+
+def test_on_gpus_the_exchange_is_one_ragged_collective() -> None:
+    """Only lowered, for want of a GPU: the collective is there, and no loop of dense ones around it."""
+    on_gpu = lowered_exchange("cuda")
     assert on_gpu.count("@ragged_all_to_all") == 1
     assert "all_to_all" not in on_gpu.replace("ragged_all_to_all", "")
-    assert "ragged_all_to_all" not in on_cpu
+    assert "ragged_all_to_all" not in lowered_exchange("cpu")
+
+
+def test_the_environment_chooses_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JZTREE_EXCHANGE", "dense")
+    monkeypatch.setattr(comm, "_method_of_process", comm._method_of_process.__wrapped__)
+    assert "ragged_all_to_all" not in lowered_exchange("cuda")
+    monkeypatch.setenv("JZTREE_EXCHANGE", "rugged")
+    with pytest.raises(ValueError, match="JZTREE_EXCHANGE must be 'dense' or 'ragged', not 'rugged'"):
+        lowered_exchange("cuda")
 
 
 def test_an_unknown_method_is_an_error() -> None:

@@ -105,7 +105,7 @@ def test_with_a_tree_given_only_ghosts_travel() -> None:
         assert {"rows.sort", "rows.results"}.isdisjoint(counts)
 
 
-@pytest.mark.parametrize("devices", [2, 4, 8])
+@pytest.mark.parametrize("devices", [2, 4, pytest.param(8, marks=pytest.mark.slow)])
 def test_rounds_of_a_chain_through_all_devices_grow_like_a_logarithm(devices: int) -> None:
     first_devices(devices)
     few, many = (SCRIPT.chain_rounds(legs, devices) for legs in (9, 256))
@@ -130,6 +130,7 @@ def pieces(legs: int, devices: int) -> int:
     return int(np.count_nonzero(np.diff(owner))) + 1
 
 
+@pytest.mark.slow
 def test_the_profiling_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     first_devices(2)
     output, picture = tmp_path / "profile.json", tmp_path / "profile.png"

@@ -59,7 +59,7 @@ def test_labels_are_rank_and_row_of_the_first_particle() -> None:
         np.testing.assert_array_equal(np.asarray(label.igroup)[padded_rank, padding], padding)
 
 
-@pytest.mark.parametrize("dims", [1, 2, 4])
+@pytest.mark.parametrize("dims", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_other_dimensions_with_a_box_of_mixed_sides(dims: int) -> None:
     pos = np.random.default_rng(dims).random((500, dims)).astype(np.float32)
     rlink = [0.0, 0.0015, 0.025, 0.0, 0.2][dims]

@@ -222,6 +222,7 @@ def test_ghosts_that_do_not_fit_name_rank_need_have_and_option() -> None:
     np.testing.assert_array_equal(joined(rad, counts), on_one(pos, 8, None)[0])
 
 
+@pytest.mark.slow
 def test_ghosts_that_do_not_fit_at_first_get_more_room(count_compilations: Any) -> None:
     """Large k on many particles: every rank needs nearly all particles of the others."""
     pos = np.random.default_rng(0).random((24000, 3)).astype(np.float32)

@@ -304,7 +304,7 @@ def test_massless_groups_have_a_centre() -> None:
     assert_as_on_one_device(part, label, [20, 20, 50], 2, box=None)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_any_partition_of_any_numbers(draw: st.DataObject) -> None:
     nums = draw.draw(st.lists(st.integers(0, 24), min_size=4, max_size=4))
@@ -543,5 +543,6 @@ def test_segments_of_a_single_rank() -> None:
     ids=["row outside", "a group that is not listed", "nothing to continue", "too many groups", "no such rank"],
 )
 def test_kernels_refuse_what_would_be_outside_of_arrays(call: Callable[[], Any]) -> None:
+    oracles.skip_where_kernels_cannot_raise()
     with pytest.raises(oracles.RUN_TIME_ERROR, match="jztree: "):
         jax.block_until_ready(call())

@@ -130,6 +130,7 @@ def test_gradient_ignores_padding(filler: float) -> None:
     np.testing.assert_array_equal(gradient[15:], 0)
 
 
+@pytest.mark.slow
 def test_second_derivatives_of_radii(x64: None) -> None:
     """A distance is not linear in the positions; derivatives must not stop at the first."""
 

@@ -148,6 +148,7 @@ def test_slurm_scripts_are_shell() -> None:
         subprocess.run(["bash", "-n", str(script)], check=True)
 
 
+@pytest.mark.slow
 def test_slurm_script(tmp_path: Path) -> None:
     # Under the names that the scripts use: Slurm's srun, and the Python of the tests.
     for program, text in (("srun", SRUN), ("python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')):

@@ -37,7 +37,7 @@ print("ready", flush=True)
 # Answers
 
 
-@pytest.mark.parametrize("shape", [(4,), (2, 2)])
+@pytest.mark.parametrize("shape", [pytest.param((4,), marks=SLOW), (2, 2)])
 def test_the_same_answers_as_one_device(shape: tuple[int, ...]) -> None:
     script = f"""
 mesh = work.start(shape={shape})
@@ -89,6 +89,7 @@ def test_a_room_that_was_given_and_is_too_small_is_told_to_all() -> None:
     assert re.fullmatch(edges, first[1])
 
 
+@SLOW
 def test_a_room_that_turns_out_too_small_is_enlarged() -> None:
     # All particles are within a linking length, so each rank gets those of all higher ranks.
     script = """
@@ -155,7 +156,9 @@ CALLBACKS = {
 }
 
 
-@pytest.mark.parametrize(("count", "kind"), [(1, "debug"), (2, "debug"), pytest.param(2, "pure", marks=SLOW)])
+@pytest.mark.parametrize(
+    ("count", "kind"), [(1, "debug"), pytest.param(2, "debug", marks=SLOW), pytest.param(2, "pure", marks=SLOW)]
+)
 def test_a_callback_that_raises_on_one_rank_ends_all(count: int, kind: str) -> None:
     script = f"""
 def fail_on_3(rank):

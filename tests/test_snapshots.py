@@ -128,7 +128,9 @@ def test_one_tree_serves_neighbours_and_groups(shared_data: Path) -> None:
     assert_neighbour_sums(np.asarray(rad)[order], np.asarray(ids)[order], reference, 1e-8)
 
 
-@ALL
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "48" else pytest.mark.slow) for name in REFERENCES]
+)
 def test_partition_over_four_devices(shared_data: Path, name: str) -> None:
     pos, reference = load(shared_data, name)
     part = data.ParticleData(pos=jnp.asarray(pos), id=jnp.arange(len(pos)))
@@ -144,7 +146,7 @@ def test_partition_over_four_devices(shared_data: Path, name: str) -> None:
     assert sha256(by_file) == reference["partition_sha256"]
 
 
-@pytest.mark.parametrize("name", ["48", "64"])
+@pytest.mark.parametrize("name", ["48", pytest.param("64", marks=pytest.mark.slow)])
 def test_catalogue_over_four_devices(shared_data: Path, name: str) -> None:
     pos, reference = load(shared_data, name)
     dealt = data.expand_particles(data.Pos(pos=jnp.asarray(pos)), 4)

@@ -24,10 +24,21 @@ def checked_lengths(box: Exact, rlink: Exact | None = None) -> tuple[Exact, Exac
     """``box`` and ``rlink``, or an error at run time if these cannot be box lengths and a linking length for them.
 
     The caller must go on with what it wanted checked of these, as with `check`. All other kernels rely on it.
+    Differentiable.
     """
-    words = [jnp.asarray(box.words), jnp.zeros((0, 1), jnp.float32) if rlink is None else jnp.asarray(rlink.words)]
-    checked = call("lengths", tuple(jax.ShapeDtypeStruct(word.shape, word.dtype) for word in words), *words)
+    length = jnp.zeros((0, 1), jnp.float32) if rlink is None else jnp.asarray(rlink.words)
+    checked = _checked_words(jnp.asarray(box.words), length)
     return Exact(checked[0]), Exact(checked[1])
+
+
+@jax.custom_jvp
+def _checked_words(*words: jax.Array) -> tuple[jax.Array, ...]:
+    return tuple(call("lengths", tuple(jax.ShapeDtypeStruct(word.shape, word.dtype) for word in words), *words))
+
+
+@_checked_words.defjvp
+def _checked_words_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    return _checked_words(*primals), tangents
 
 
 def belongs(tree: tuple[Any, ...], box: Exact) -> jax.Array:

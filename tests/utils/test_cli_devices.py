@@ -59,8 +59,8 @@ def check_equal(path: Path, expected: Path) -> None:
     ("arguments", "count"),
     [
         (["fof", "sample"], 4),
-        (["fof", "sample", "--npart-min", "1"], 3),
-        (["knn", "sample", "-k", "6", "--density"], 4),
+        pytest.param(["fof", "sample", "--npart-min", "1"], 3, marks=pytest.mark.slow),
+        pytest.param(["knn", "sample", "-k", "6", "--density"], 4, marks=pytest.mark.slow),
     ],
     ids=["groups", "all groups", "neighbours"],
 )
@@ -71,8 +71,15 @@ def test_files_do_not_depend_on_the_number_of_devices(tmp_path, use_devices, arg
     check_equal(tmp_path / f"{count}.hdf5", tmp_path / "1.hdf5")
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n", [3, 41])  # fewer particles than devices
+@pytest.mark.parametrize(
+    ("n", "dtype"),
+    [
+        (3, np.float32),  # fewer particles than devices
+        pytest.param(3, np.float64, marks=pytest.mark.slow),
+        pytest.param(41, np.float32, marks=pytest.mark.slow),
+        pytest.param(41, np.float64, marks=pytest.mark.slow),
+    ],
+)
 def test_few_particles_in_several_files(write_parts, tmp_path, random, use_devices, dtype, n) -> None:
     ids = random.integers(2**62, 2**64, n, np.uint64)
     path = write_parts(random.random((n, 3)).astype(dtype), (1, 2), ParticleIDs=ids, Masses=random.random(n))[0]
@@ -87,6 +94,7 @@ def test_few_particles_in_several_files(write_parts, tmp_path, random, use_devic
     assert sorted(members.tolist()) == sorted(ids.tolist())
 
 
+@pytest.mark.slow
 def test_without_masses_velocities_and_identifiers(tmp_path, write_gadget, random, use_devices, capsys) -> None:
     path = write_gadget(tmp_path / "a.hdf5", random.random((300, 3)), header={"MassTable": np.zeros(6)})
     for ndev in (1, 4):
@@ -128,7 +136,11 @@ def test_one_process_uses_all_its_devices(tmp_path) -> None:
     assert io.read_catalogue(tmp_path / "out.hdf5")[0].ngroups == 252
 
 
-@pytest.mark.parametrize("arguments", [["fof", "sample"], ["knn", "sample", "-k", "4"]], ids=["fof", "knn"])
+@pytest.mark.parametrize(
+    "arguments",
+    [["fof", "sample"], pytest.param(["knn", "sample", "-k", "4"], marks=pytest.mark.slow)],
+    ids=["fof", "knn"],
+)
 def test_two_processes_write_what_one_device_writes(tmp_path, use_devices, arguments) -> None:
     use_devices(1)
     assert cli.main([*arguments, "-o", str(tmp_path / "one.hdf5")]) == 0
@@ -148,7 +160,7 @@ def test_two_processes_write_what_one_device_writes(tmp_path, use_devices, argum
         (["fof", "nowhere.hdf5"], "no file nowhere.hdf5"),
         (["fof", "sample", "-o", "missing/out.hdf5"], "create the folder"),
         (["knn", "sample", "-k", "110593"], "only 110592 particles"),
-        (["fof", "nan.hdf5", "--rlink", "0.1"], "Row 5 of the positions"),
+        pytest.param(["fof", "nan.hdf5", "--rlink", "0.1"], "Row 5 of the positions", marks=pytest.mark.slow),
     ],
 )
 def test_errors_of_all_processes_are_told_once(tmp_path, write_gadget, random, arguments, told) -> None:
@@ -191,7 +203,9 @@ sys.exit(cli.main(["fof", {snapshot!r}, "-o", "out.hdf5"]))
             "The disk of this node is gone.",
         ),
         ("io.write_catalogue", "io.OutputError('No space.')", 0, "No space."),
-        ("compute.ManyDevices._run", "ZeroDivisionError('a bug')", 1, "ZeroDivisionError"),
+        pytest.param(
+            "compute.ManyDevices._run", "ZeroDivisionError('a bug')", 1, "ZeroDivisionError", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_an_error_of_one_process_ends_all(tmp_path, where, error, process, told) -> None:
