@@ -2,6 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+JZTREE_WERROR ?= OFF
+# CUDA kernels where there is a GPU, for that GPU; they take minutes to compile for each architecture.
+JZTREE_CUDA ?= $(if $(shell command -v nvidia-smi),AUTO,OFF)
+export CUDAARCHS ?= native
 SOURCES := pyproject.toml CMakeLists.txt $(shell find jztree jztree_utils -path jztree/lib -prune -o -type f -not -name '*.pyc' -print)
 
 # What an extra of the package asks for, without building the package again.
@@ -35,11 +39,11 @@ test-emulated: $(VENV)/installed ## The library's tests with the CUDA kernels, r
 lint: $(VENV)/linters ## Format, lint and types, for Python and C++.
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
 	$(BIN)/mypy
-	find jztree/native \( -name '*.h' -o -name '*.cc' \) -print0 | xargs -0 $(BIN)/clang-format --dry-run --Werror
+	find jztree/native tests/native \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 $(BIN)/clang-format --dry-run --Werror
 
 format: $(VENV)/linters
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
-	find jztree/native \( -name '*.h' -o -name '*.cc' \) -print0 | xargs -0 $(BIN)/clang-format -i
+	find jztree/native tests/native \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 $(BIN)/clang-format -i
 
 bench: $(VENV)/installed ## Speed and memory beside other libraries, as ratios.
 	$(call install_extra,benchmark)
@@ -61,7 +65,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: $(VENV)/bin/python $(SOURCES)
-	$(BIN)/pip install --quiet '.[plot,test]'
+	$(BIN)/pip install --quiet '.[plot,test]' -C cmake.define.JZTREE_CUDA=$(JZTREE_CUDA) -C cmake.define.JZTREE_WERROR=$(JZTREE_WERROR)
 	touch $@
 
 $(VENV)/linters: $(VENV)/installed

@@ -18,7 +18,9 @@ struct MortonKey {
   uint64_t high, low;
 
   JZTREE_BOTH bool operator==(const MortonKey& other) const { return high == other.high && low == other.low; }
-  JZTREE_BOTH bool operator<(const MortonKey& other) const { return high != other.high ? high < other.high : low < other.low; }
+  JZTREE_BOTH bool operator<(const MortonKey& other) const {
+    return high != other.high ? high < other.high : low < other.low;
+  }
 };
 
 // x moved into [0, period] by whole periods. The upper end is reached only by rounding.
@@ -148,10 +150,10 @@ JZTREE_BOTH inline int highest_difference(const MortonKey& a, const MortonKey& b
   return 0;
 }
 
-// Particles that share all bits of a key are ordered along a z-order of the bits of their coordinates, which is as fine as
-// the coordinates are. An outlier may make the domain so large that thousands of particles share a cell; without this
-// they would stay in no spatial order at all. The comparison finds the highest bit in which two points differ without
-// interleaving any: T. M. Chan (2002), "Closest-point problems simplified on the RAM".
+// Particles that share all bits of a key are ordered along a z-order of the bits of their coordinates, which is as fine
+// as the coordinates are. An outlier may make the domain so large that thousands of particles share a cell; without
+// this they would stay in no spatial order at all. The comparison finds the highest bit in which two points differ
+// without interleaving any: T. M. Chan (2002), "Closest-point problems simplified on the RAM".
 template <int D>
 struct BitOrder {
   uint64_t bits[D];

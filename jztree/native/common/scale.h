@@ -18,8 +18,8 @@ struct Scale {
   double raw_period[D];
   bool periodic;  // in any dimension
 
-  // box: lengths, 0 where open. open_extent: the widest extent of the set in its open dimensions. Where the set is a part
-  // of a wider one, it is that one's, so that all parts decide alike where precision is lost.
+  // box: lengths, 0 where open. open_extent: the widest extent of the set in its open dimensions. Where the set is a
+  // part of a wider one, it is that one's, so that all parts decide alike where precision is lost.
   JZTREE_BOTH Scale(const double* box, double open_extent) {
     double extent = open_extent;
     periodic = false;

@@ -42,7 +42,8 @@ struct Stage {
   template <typename From>
   Stage(const Parallel& parallel, const TreeArrays<D, From>& source_arrays, const TreeArrays<D, From>& query_arrays,
         bool self, const double* box, double extent)
-      : scale(box, std::max(extent, open_extent(box, source_arrays, query_arrays))), sources(parallel, source_arrays, scale) {
+      : scale(box, std::max(extent, open_extent(box, source_arrays, query_arrays))),
+        sources(parallel, source_arrays, scale) {
     if (!self) others = std::make_unique<StagedTree<D, T>>(parallel, query_arrays, scale);
     most = std::max(largest_leaf(sources), largest_leaf(queries()));
   }

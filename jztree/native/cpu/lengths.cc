@@ -1,9 +1,10 @@
 // The check of lengths that are known only at run time. It hands them through, as `check` does its value.
 
+#include "../common/lengths.h"
+
 #include <cstring>
 #include <string>
 
-#include "../common/lengths.h"
 #include "handler.h"
 
 namespace jztree {
@@ -29,7 +30,8 @@ ffi::Error lengths(ffi::AnyBuffer box, ffi::AnyBuffer rlink, ffi::Result<ffi::An
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_lengths, lengths,
-               ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
+JZTREE_HANDLER(
+    jztree_lengths, lengths,
+    ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
 
 }  // namespace jztree

@@ -1,8 +1,8 @@
 // The plane hierarchy over z-ordered particles, by the window rule (see cpu/hierarchy.cc).
 //
-// One thread a row finds in which bit its key differs from its predecessor's, which is one byte a row; one thread a leaf
-// then picks the boundary in its window, and one thread a leaf its box. Planes above do the same over the boundaries
-// below; those small enough for one block are all made in one launch. Every array is read once, in order.
+// One thread a row finds in which bit its key differs from its predecessor's, which is one byte a row; one thread a
+// leaf then picks the boundary in its window, and one thread a leaf its box. Planes above do the same over the
+// boundaries below; those small enough for one block are all made in one launch. Every array is read once, in order.
 
 #include <cstdint>
 #include <limits>
@@ -32,8 +32,7 @@ struct Plane {
 };
 
 template <int D, typename T>
-__global__ void find_levels(const T* pos, Count num, const KeyGrid<D>* grid, uint8_t* level,
-                            int32_t* unordered) {
+__global__ void find_levels(const T* pos, Count num, const KeyGrid<D>* grid, uint8_t* level, int32_t* unordered) {
   int64_t row = thread_index(), count = num();
   MortonKey key{0, 0}, before{0, 0};
   if (row < count) key = Morton<D>::key(*grid, pos + row * D);
@@ -155,8 +154,8 @@ void build(Queue& queue, const T* pos, Count num, const KeyGrid<D>* grid, int64_
   }
 }
 
-ffi::Error hierarchy(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos,
-                     ffi::Buffer<ffi::S32> num, ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box,
+ffi::Error hierarchy(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
+                     ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box,
                      ffi::Result<ffi::Buffer<ffi::S32>> splits, ffi::Result<ffi::Buffer<ffi::S32>> particle_splits,
                      ffi::Result<ffi::AnyBuffer> node_lower, ffi::Result<ffi::AnyBuffer> node_upper,
                      ffi::Result<ffi::Buffer<ffi::S32>> unordered, ffi::Span<const int64_t> plane_sizes,

@@ -31,8 +31,8 @@ __device__ bool is_finite_row(const T* x) {
   return finite;
 }
 
-// Where among the keys of the rows of `sorted` the key belongs: the first row that is not before it, or with `right` the
-// first after it.
+// Where among the keys of the rows of `sorted` the key belongs: the first row that is not before it, or with `right`
+// the first after it.
 template <int D, typename T>
 __device__ int64_t key_place(const KeyGrid<D>& grid, const T* sorted, int64_t count, const MortonKey& key, bool right) {
   int64_t first = 0, last = count;

@@ -1,14 +1,15 @@
 // Exact k nearest neighbours: the handler. The searches are in knn_short.cuh (k up to 32) and knn_long.cuh.
 //
-// Queries are answered in groups that follow each other in z-order. A group walks the planes of the sources from the top,
-// nearest nodes first (knn_walk.cuh), so its radii are tight early and most of the tree is never seen; coordinates of a
-// leaf are staged in shared memory. Nothing is stored but the lists of the groups at work; results go straight to their
-// rows in the output. Ties are broken by the lower row in z-order, and a query that is a source is its own first
+// Queries are answered in groups that follow each other in z-order. A group walks the planes of the sources from the
+// top, nearest nodes first (knn_walk.cuh), so its radii are tight early and most of the tree is never seen; coordinates
+// of a leaf are staged in shared memory. Nothing is stored but the lists of the groups at work; results go straight to
+// their rows in the output. Ties are broken by the lower row in z-order, and a query that is a source is its own first
 // neighbour. Distances are computed with the formulas and the roundings of the CPU's kernel (no fused multiply-add), so
 // the results are the same bits.
 //
-// Squared distances in float32 vanish where neighbours are more than 2^90 times closer than the set is wide. Queries that
-// meet this are put on a list and searched again in float64 by a launch that has nothing to do for nearly every set.
+// Squared distances in float32 vanish where neighbours are more than 2^90 times closer than the set is wide. Queries
+// that meet this are put on a list and searched again in float64 by a launch that has nothing to do for nearly every
+// set.
 
 #include <cstdint>
 #include <limits>
@@ -95,18 +96,8 @@ ffi::Error knn(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffe
       return invalid("knn was called with arrays that do not fit together.");
     if (shape[1] == 0 || q == 0) return ffi::Error::Success();
     if (domain.element_count() > 0) extent.corners = domain.typed_data<T>();
-    Problem<T> problem{*sources,
-                       *queries,
-                       self,
-                       own_offset.typed_data(),
-                       listed(source_rows),
-                       listed(query_rows),
-                       nullptr,
-                       nullptr,
-                       q,
-                       radius->typed_data<T>(),
-                       index->typed_data(),
-                       shape[1]};
+    Problem<T> problem{*sources, *queries, self, own_offset.typed_data(), listed(source_rows), listed(query_rows),
+                       nullptr,  nullptr,  q,    radius->typed_data<T>(), index->typed_data(), shape[1]};
     if (open.element_count() > 0) choose_open(queue, open.typed_data(), &problem);
     search(queue, problem, extent);
     return ffi::Error::Success();

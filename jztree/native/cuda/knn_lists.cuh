@@ -4,9 +4,10 @@
 // floats that are not negative are ordered as the floats are. The row is stored plus one, and a query that is its own
 // neighbour as zero, so that it comes before others at the same place.
 //
-// Inserting candidates one by one would have every lane wait for each insertion of any of the 32. So a lane first collects
-// candidates in shared memory; when a lane has many, all lanes take a batch of their own through a sorting network and a
-// bitonic merge with their lists (K. E. Batcher, 1968, "Sorting networks and their applications"), without a branch.
+// Inserting candidates one by one would have every lane wait for each insertion of any of the 32. So a lane first
+// collects candidates in shared memory; when a lane has many, all lanes take a batch of their own through a sorting
+// network and a bitonic merge with their lists (K. E. Batcher, 1968, "Sorting networks and their applications"),
+// without a branch.
 #pragma once
 
 #include <cstdint>
@@ -83,8 +84,8 @@ __device__ __forceinline__ void exchange(Candidate<T>& a, Candidate<T>& b) {
   b = high;
 }
 
-// Merges the elements Low, Low + Step, ... of a run of N, of which those at even and at odd places are sorted (Batcher's
-// odd-even merge).
+// Merges the elements Low, Low + Step, ... of a run of N, of which those at even and at odd places are sorted
+// (Batcher's odd-even merge).
 template <int Low, int N, int Step, typename T>
 __device__ __forceinline__ void odd_even_merge(Candidate<T>* a) {
   if constexpr (2 * Step < N) {
@@ -138,8 +139,8 @@ struct RegisterList {
 
   __device__ Candidate<T> bound() const { return best[K - 1]; }
 
-  // Keeps the nearest of what it holds and of `batch` others, which are overwritten. The smaller of the i-th largest of the
-  // one and the i-th smallest of the other are those, and they rise and then fall.
+  // Keeps the nearest of what it holds and of `batch` others, which are overwritten. The smaller of the i-th largest of
+  // the one and the i-th smallest of the other are those, and they rise and then fall.
   __device__ __forceinline__ void absorb(Candidate<T>* others) {
     network::sort<0, batch>(others);
 #pragma unroll

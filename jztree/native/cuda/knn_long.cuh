@@ -1,10 +1,10 @@
-// The search for any k: a warp answers one query after another. Its list is sorted in memory, shared or, if it is too long
-// for that, global.
+// The search for any k: a warp answers one query after another. Its list is sorted in memory, shared or, if it is too
+// long for that, global.
 //
-// The lanes look at 32 particles of a leaf side by side, and what is within the radius is collected in shared memory. 32
-// collected candidates at a time are sorted across the lanes (bitonic, by shuffles) and merged into the list: a candidate
-// of the list moves up by the number of new ones before it, at most 32 places, so going from the end in steps of 32 moves
-// all in place; the part of the list before the first new one is not touched.
+// The lanes look at 32 particles of a leaf side by side, and what is within the radius is collected in shared memory.
+// 32 collected candidates at a time are sorted across the lanes (bitonic, by shuffles) and merged into the list: a
+// candidate of the list moves up by the number of new ones before it, at most 32 places, so going from the end in steps
+// of 32 moves all in place; the part of the list before the first new one is not touched.
 #pragma once
 
 #include <cstdint>
@@ -149,8 +149,7 @@ class LongSearch {
 
   __device__ bool precise() const {
     bool good = true;
-    for (int64_t i = lane_index(); i < problem_.k; i += warp_size)
-      good &= is_precise(problem_, scale_, list_[i], x_);
+    for (int64_t i = lane_index(); i < problem_.k; i += warp_size) good &= is_precise(problem_, scale_, list_[i], x_);
     return __all_sync(all_lanes, good);
   }
 
@@ -165,12 +164,12 @@ class LongSearch {
   int64_t query_, own_;
 };
 
-// lists: in global memory, k a warp of the launch; null: in shared memory. again: the queries to be answered; nothing: all
-// of the problem.
+// lists: in global memory, k a warp of the launch; null: in shared memory. again: the queries to be answered; nothing:
+// all of the problem.
 template <int W, typename From, typename T>
 __global__ void __launch_bounds__(long_search_threads)
-    search_long(const __grid_constant__ Problem<From> problem, const Scale<W, T>* scale, int64_t warp_bytes, Candidate<T>* lists,
-                Unanswered again, Unanswered unanswered) {
+    search_long(const __grid_constant__ Problem<From> problem, const Scale<W, T>* scale, int64_t warp_bytes,
+                Candidate<T>* lists, Unanswered again, Unanswered unanswered) {
   int64_t warp = thread_index() / warp_size, warps = static_cast<int64_t>(gridDim.x) * blockDim.x / warp_size;
   unsigned char* memory = dynamic_shared() + threadIdx.x / warp_size * warp_bytes;
   Candidate<T>* list = lists ? lists + warp * problem.k

@@ -51,8 +51,8 @@ struct Problem {
   }
 };
 
-// Squared distances below this have lost digits in float32: well above the smallest normal number, so that the squares of
-// all dimensions have theirs. In float64 the scaled squares cover every ratio of lengths that positions can have in
+// Squared distances below this have lost digits in float32: well above the smallest normal number, so that the squares
+// of all dimensions have theirs. In float64 the scaled squares cover every ratio of lengths that positions can have in
 // practice.
 template <typename T>
 constexpr T smallest_precise =
@@ -60,8 +60,8 @@ constexpr T smallest_precise =
 
 // Whether a candidate's squared distance is that of coincident points or large enough to have all its digits.
 template <int W, typename From, typename T>
-__device__ __forceinline__ bool is_precise(const Problem<From>& problem, const Scale<W, T>& scale, const Candidate<T>& found,
-                           const T* query) {
+__device__ __forceinline__ bool is_precise(const Problem<From>& problem, const Scale<W, T>& scale,
+                                           const Candidate<T>& found, const T* query) {
   if (found.distance2() >= smallest_precise<T> || found.row_plus_one() == 0) return true;
   if (found.distance2() > 0) return false;
   T x[W];

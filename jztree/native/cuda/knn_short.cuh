@@ -1,9 +1,10 @@
 // The search for k up to 32: a warp answers 32 queries that follow each other in z-order, one a lane.
 //
-// The warp walks the planes together. A leaf is looked at if any lane's ball reaches its box; its coordinates are loaded
-// once, by 32 lanes side by side, and read from shared memory by all lanes at once (a broadcast). Each lane tests every
-// particle of the leaf against its own radius and collects what is inside; the lists take these up in batches, without
-// branches. So lanes diverge only in what they collect, and memory traffic is a leaf for 32 queries, mostly from the caches.
+// The warp walks the planes together. A leaf is looked at if any lane's ball reaches its box; its coordinates are
+// loaded once, by 32 lanes side by side, and read from shared memory by all lanes at once (a broadcast). Each lane
+// tests every particle of the leaf against its own radius and collects what is inside; the lists take these up in
+// batches, without branches. So lanes diverge only in what they collect, and memory traffic is a leaf for 32 queries,
+// mostly from the caches.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,14 @@ namespace jztree {
 
 constexpr int short_search_threads = 128;
 
-// A lane that has collected more than this asks all to take up a batch. Later, fewer batches are needed, but radii stay wide
-// for longer: of 1, 1.5, 2 and 3 batches, 1.5 gave the fewest instructions (counted with the emulator on 100,000 uniform
-// points, k = 8 and 16).
+// A lane that has collected more than this asks all to take up a batch. Later, fewer batches are needed, but radii stay
+// wide for longer: of 1, 1.5, 2 and 3 batches, 1.5 gave the fewest instructions (counted with the emulator on 100,000
+// uniform points, k = 8 and 16).
 template <int K, typename T>
 constexpr int patience = RegisterList<K, T>::batch * 3 / 2;
 
-// Candidates of one warp on their way into the lists: column after column of 32, one a lane, with room for one more block.
+// Candidates of one warp on their way into the lists: column after column of 32, one a lane, with room for one more
+// block.
 template <int K, typename T>
 constexpr int collected_columns =
     patience<K, T> + RegisterList<K, T>::batch > K ? patience<K, T> + RegisterList<K, T>::batch : K;
@@ -81,8 +83,8 @@ class ShortSearch {
     worst_ = warp_max_candidate(bound_);
   }
 
-  // One loop for all leaves and for what is left at the end, so that the lists are used in one place of the code only and
-  // stay in registers.
+  // One loop for all leaves and for what is left at the end, so that the lists are used in one place of the code only
+  // and stay in registers.
   __device__ __forceinline__ void search(bool mine) {
     T low[W], high[W];
     load_group(mine, low, high);
@@ -116,8 +118,8 @@ class ShortSearch {
 
   // Whether any lane may find something in a leaf.
   __device__ __forceinline__ bool any_wants(int64_t first_row, const T* leaf_low, const T* leaf_high) const {
-    Candidate<T> nearest = Candidate<T>::make(box_distance2(scale_, x_, x_, leaf_low, leaf_high),
-                                              static_cast<uint32_t>(first_row + 1));
+    Candidate<T> nearest =
+        Candidate<T>::make(box_distance2(scale_, x_, x_, leaf_low, leaf_high), static_cast<uint32_t>(first_row + 1));
     return __any_sync(all_lanes, nearest < bound_);
   }
 
@@ -190,8 +192,8 @@ class ShortSearch {
     set_bound(mine);
   }
 
-  // Where a list's i-th is in shared memory. Columns are turned against each other, so that a row of them lies in different
-  // banks.
+  // Where a list's i-th is in shared memory. Columns are turned against each other, so that a row of them lies in
+  // different banks.
   __device__ static int spread_place(int lane, int i) { return i * warp_size + ((lane + i) & (warp_size - 1)); }
 
   __device__ __forceinline__ void spread() {
@@ -238,7 +240,8 @@ class ShortSearch {
 
 template <int W, int K, typename From, typename T>
 __global__ void __launch_bounds__(short_search_threads)
-    search_short(const __grid_constant__ Problem<From> problem, const Scale<W, T>* scale, int64_t warp_bytes, Unanswered unanswered) {
+    search_short(const __grid_constant__ Problem<From> problem, const Scale<W, T>* scale, int64_t warp_bytes,
+                 Unanswered unanswered) {
   int64_t warp = thread_index() / warp_size, warps = static_cast<int64_t>(gridDim.x) * blockDim.x / warp_size;
   int64_t groups = (problem.count() + warp_size - 1) / warp_size;
   ShortSearch<W, K, From, T> search(problem, *scale, dynamic_shared() + threadIdx.x / warp_size * warp_bytes);

@@ -27,7 +27,8 @@ __device__ __forceinline__ void load_point(const TreeView<From>& tree, const Sca
 }
 
 template <int W, typename From, typename T>
-__device__ __forceinline__ void load_box(const TreeView<From>& tree, const Scale<W, T>& scale, int64_t node, T* low, T* high) {
+__device__ __forceinline__ void load_box(const TreeView<From>& tree, const Scale<W, T>& scale, int64_t node, T* low,
+                                         T* high) {
 #pragma unroll
   for (int d = 0; d < W; ++d) {
     low[d] = d < tree.dims ? static_cast<T>(tree.lower[node * tree.dims + d]) * scale.factor : T{0};
@@ -35,10 +36,11 @@ __device__ __forceinline__ void load_box(const TreeView<From>& tree, const Scale
   }
 }
 
-// Lower bound of the squared distance between two boxes. "Around the boundary" is rounded in the last bit of the period,
-// which a factor on the gap does not cover.
+// Lower bound of the squared distance between two boxes. "Around the boundary" is rounded in the last bit of the
+// period, which a factor on the gap does not cover.
 template <int W, typename T>
-__device__ __forceinline__ T box_distance2(const Scale<W, T>& scale, const T* alow, const T* ahigh, const T* blow, const T* bhigh) {
+__device__ __forceinline__ T box_distance2(const Scale<W, T>& scale, const T* alow, const T* ahigh, const T* blow,
+                                           const T* bhigh) {
   T sum = 0;
   if (scale.periodic) {
 #pragma unroll
@@ -73,8 +75,8 @@ template <int W, typename From, typename T>
 class WarpWalk {
  public:
   // low, high: the box of the group. stack: shared memory of this warp.
-  __device__ __forceinline__ WarpWalk(const TreeView<From>& tree, const Scale<W, T>& scale, StackEntry<T>* stack, const T* low,
-                      const T* high)
+  __device__ __forceinline__ WarpWalk(const TreeView<From>& tree, const Scale<W, T>& scale, StackEntry<T>* stack,
+                                      const T* low, const T* high)
       : tree_(tree), scale_(scale), stack_(stack), size_(1) {
 #pragma unroll
     for (int d = 0; d < W; ++d) {
@@ -128,8 +130,8 @@ class WarpWalk {
       entry = {box_distance2(scale_, low_, high_, low, high), static_cast<uint32_t>(row + 1),
                static_cast<uint32_t>(node), static_cast<uint32_t>(plane), 0};
       near2 = box_distance2(scale_, centre_, centre_, low, high);
-      exists = tree_.first_row(plane, node + 1) > row &&
-               Candidate<T>::make(entry.distance2, entry.row_plus_one) < worst;
+      exists =
+          tree_.first_row(plane, node + 1) > row && Candidate<T>::make(entry.distance2, entry.row_plus_one) < worst;
     }
     unsigned wanted = __ballot_sync(all_lanes, exists);
     int behind = 0;  // how many are to be visited after this lane's
@@ -150,14 +152,15 @@ class WarpWalk {
   T low_[W], high_[W], centre_[W];
 };
 
-// How distances between a group and a leaf are computed: plain differences, once queries or sources are shifted to their
-// nearest images where one shift does for all pairs, else pair by pair.
+// How distances between a group and a leaf are computed: plain differences, once queries or sources are shifted to
+// their nearest images where one shift does for all pairs, else pair by pair.
 template <int W, typename T>
 struct Images {
   T query_shift[W], query_rest[W], source_shift[W], source_rest[W];
   bool pairwise;
 
-  __device__ __forceinline__ Images(const Scale<W, T>& scale, const T* qlow, const T* qhigh, const T* xlow, const T* xhigh) {
+  __device__ __forceinline__ Images(const Scale<W, T>& scale, const T* qlow, const T* qhigh, const T* xlow,
+                                    const T* xhigh) {
     pairwise = false;
 #pragma unroll
     for (int d = 0; d < W; ++d) query_shift[d] = query_rest[d] = source_shift[d] = source_rest[d] = 0;
@@ -180,8 +183,7 @@ __device__ __forceinline__ T distance2(const Scale<W, T>& scale, const T* q, con
   T sum = 0;
 #pragma unroll
   for (int d = 0; d < W; ++d) {
-    T difference =
-        Pairwise ? wrapped_difference<T>(q[d], x[d], scale.period[d], scale.period_rest[d]) : q[d] - x[d];
+    T difference = Pairwise ? wrapped_difference<T>(q[d], x[d], scale.period[d], scale.period_rest[d]) : q[d] - x[d];
     sum = d == 0 ? difference * difference : sum + difference * difference;
   }
   return sum;

@@ -1,5 +1,5 @@
-// What every CUDA handler works with: the stream that XLA gives it, scratch memory from XLA's own allocator, and launches
-// whose errors are not lost. Nothing here waits for the GPU.
+// What every CUDA handler works with: the stream that XLA gives it, scratch memory from XLA's own allocator, and
+// launches whose errors are not lost. Nothing here waits for the GPU.
 #pragma once
 
 #include <cuda_runtime.h>

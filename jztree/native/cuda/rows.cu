@@ -1,7 +1,7 @@
 // Moving whole rows of any dtype: out[i] = in[index[i]] and out[index[i]] = in[i].
 //
-// Bound by memory. Without work arrays, so that XLA may capture it in a command buffer. A thread moves one word of the widest kind that divides the row, so that neighbouring threads touch
-// neighbouring words of a row.
+// Bound by memory. Without work arrays, so that XLA may capture it in a command buffer. A thread moves one word of the
+// widest kind that divides the row, so that neighbouring threads touch neighbouring words of a row.
 
 #include <cstdint>
 
@@ -13,7 +13,8 @@ namespace {
 
 // Places outside the array are left out; nothing in this library asks for them.
 template <typename Word, bool Scatter>
-__global__ void move_words(const Word* in, const int32_t* index, int64_t rows, int64_t limit, int64_t words, Word* out) {
+__global__ void move_words(const Word* in, const int32_t* index, int64_t rows, int64_t limit, int64_t words,
+                           Word* out) {
   int64_t thread = thread_index();
   if (thread >= rows * words) return;
   int64_t row = words == 1 ? thread : thread / words, word = thread - row * words, other = index[row];

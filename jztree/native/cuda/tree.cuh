@@ -18,8 +18,8 @@ namespace jztree {
 // More planes than 2^31 rows can have: a plane above has at most about half the nodes of the plane below.
 constexpr int most_planes = 32;
 
-// Passed to kernels by value. Nodes are known by their place in the flat arrays; splits of a plane start one place later
-// for every plane before it.
+// Passed to kernels by value. Nodes are known by their place in the flat arrays; splits of a plane start one place
+// later for every plane before it.
 template <typename T>
 struct TreeView {
   const T* pos;  // (n, dims), z-ordered, as the caller gave them
@@ -56,8 +56,14 @@ std::optional<DeviceTree<D, T>> read_tree(const ffi::AnyBuffer& pos, const ffi::
       !fits(splits, layout.splits()) || !fits(particle_splits, layout.splits()) || !fits(lower, layout.nodes() * D) ||
       !fits(upper, layout.nodes() * D) || layout.planes() > most_planes)
     return std::nullopt;
-  DeviceTree<D, T> tree{{pos.typed_data<T>(), D, read_count(num, shape[0]), splits.typed_data(),
-                         particle_splits.typed_data(), lower.typed_data<T>(), upper.typed_data<T>(), layout.planes(),
+  DeviceTree<D, T> tree{{pos.typed_data<T>(),
+                         D,
+                         read_count(num, shape[0]),
+                         splits.typed_data(),
+                         particle_splits.typed_data(),
+                         lower.typed_data<T>(),
+                         upper.typed_data<T>(),
+                         layout.planes(),
                          {}}};
   for (size_t i = 0; i < layout.starts.size(); ++i) tree.starts[i] = layout.starts[i];
   return tree;

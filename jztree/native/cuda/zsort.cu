@@ -127,8 +127,8 @@ __device__ int64_t entries_before(const Order<D, T>& order, const Buffers& buffe
   return first - begin;
 }
 
-// Merges every merge_ways sorted blocks into one, from the buffers to the others: an entry's place is how many are before
-// it in each block.
+// Merges every merge_ways sorted blocks into one, from the buffers to the others: an entry's place is how many are
+// before it in each block.
 template <int D, typename T>
 __global__ void merge_blocks(Order<D, T> order, Buffers buffers, int64_t block, const int32_t* needed) {
   int64_t i = thread_index();

@@ -102,7 +102,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   for (unsigned block = 0; block < config->gridDim.x; ++block) {
     blockIdx = dim3(block, 0, 0);
     emulator::dynamic_shared().assign(config->dynamicSmemBytes + 16, 0xa5);
-    emulator::Block::current().run(static_cast<int>(config->blockDim.x), [&](int) { kernel(Parameters(arguments)...); });
+    emulator::Block::current().run(static_cast<int>(config->blockDim.x),
+                                   [&](int) { kernel(Parameters(arguments)...); });
   }
   return cudaSuccess;
 }

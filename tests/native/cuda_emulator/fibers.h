@@ -1,11 +1,12 @@
 // The threads of one CUDA block as fibers of one thread of the host.
 //
-// A fiber runs until it comes to a barrier, of its block or of lanes of its warp; then the next one runs. Blocks run one
-// after the other. With JZTREE_EMULATOR_SEED set to a number above 0, fibers run in an order drawn from it, and atomic
-// operations may hand over to other fibers, so that another number tries another interleaving.
+// A fiber runs until it comes to a barrier, of its block or of lanes of its warp; then the next one runs. Blocks run
+// one after the other. With JZTREE_EMULATOR_SEED set to a number above 0, fibers run in an order drawn from it, and
+// atomic operations may hand over to other fibers, so that another number tries another interleaving.
 //
 // What no GPU would report is an error here, and ends the program with a sentence: lanes that meet at different
-// operations, lanes named in a mask that have left the kernel or never come, barriers that part of a block never reaches.
+// operations, lanes named in a mask that have left the kernel or never come, barriers that part of a block never
+// reaches.
 #pragma once
 
 #include <sys/mman.h>

@@ -1,8 +1,6 @@
 // XLA's header, with a stream and scratch memory for handlers on the host, where XLA has neither.
 #pragma once
 
-#include_next "xla/ffi/api/ffi.h"
-
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "cuda_runtime.h"
+#include_next "xla/ffi/api/ffi.h"
 
 namespace xla::ffi {
 
@@ -32,9 +31,7 @@ class EmulatedScratchAllocator {
 template <>
 struct CtxDecoding<EmulatedScratchAllocator> {
   using Type = EmulatedScratchAllocator;
-  static std::optional<Type> Decode(const XLA_FFI_Api*, XLA_FFI_ExecutionContext*, DiagnosticEngine&) {
-    return Type();
-  }
+  static std::optional<Type> Decode(const XLA_FFI_Api*, XLA_FFI_ExecutionContext*, DiagnosticEngine&) { return Type(); }
 };
 
 template <>
