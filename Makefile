@@ -65,7 +65,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: $(VENV)/bin/python $(SOURCES)
-	$(BIN)/pip install --quiet '.[plot,test]' -C cmake.define.JZTREE_CUDA=$(JZTREE_CUDA) -C cmake.define.JZTREE_WERROR=$(JZTREE_WERROR)
+	SKBUILD_CMAKE_DEFINE="JZTREE_CUDA=$(JZTREE_CUDA);JZTREE_WERROR=$(JZTREE_WERROR)" $(BIN)/pip install --quiet '.[plot,test]'
 	touch $@
 
 $(VENV)/linters: $(VENV)/installed
