@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JZTREE_WERROR ?= OFF
 # CUDA kernels where there is a GPU, for that GPU; they take minutes to compile for each architecture.
-JZTREE_CUDA ?= $(if $(shell command -v nvidia-smi),AUTO,OFF)
+export JZTREE_CUDA ?= $(if $(shell command -v nvidia-smi),AUTO,OFF)
 export CUDAARCHS ?= native
 SOURCES := pyproject.toml CMakeLists.txt $(shell find jztree jztree_utils -path jztree/lib -prune -o -type f -not -name '*.pyc' -print)
 
@@ -65,7 +65,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: $(VENV)/bin/python $(SOURCES)
-	SKBUILD_CMAKE_DEFINE="JZTREE_CUDA=$(JZTREE_CUDA);JZTREE_WERROR=$(JZTREE_WERROR)" $(BIN)/pip install --quiet '.[plot,test]'
+	SKBUILD_CMAKE_DEFINE="JZTREE_WERROR=$(JZTREE_WERROR)" $(BIN)/pip install --quiet '.[plot,test]'
 	touch $@
 
 $(VENV)/linters: $(VENV)/installed

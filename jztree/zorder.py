@@ -83,9 +83,9 @@ def zsort(part: Any, boxsize: Any = None) -> tuple[Any, jax.Array]:
     boxsize: periodic length, or one a dimension; 0 or None is open.
 
     Returns ``part`` sorted and the ``(n,)`` int32 rows it was taken from. The sort is stable: coincident particles keep
-    their order. (More than 32 particles that are apart but share all 128 bits of their key are in the order of a finer
-    grid.) Rows that are NaN or infinite come after all others, and rows from ``num`` on last. Positions are wrapped for
-    the order only.
+    their order. (More than 32 particles that are apart but share all 128 bits of their key are in the z-order of the
+    bits of their coordinates.) Rows that are NaN or infinite come after all others, and rows from ``num`` on last.
+    Positions are wrapped for the order only.
 
     Raises TypeError or ValueError for positions or a box of the wrong kind.
     """

@@ -28,7 +28,7 @@ from .compute import Particles, all_devices, read_particles
 from .report import number, print_pairs, print_table, stage
 
 SAMPLE = "sample"  # the word that stands for the snapshot that comes with the package
-_BUILD_CUDA = "pip install . -C cmake.define.JZTREE_CUDA=ON"
+_BUILD_CUDA = "JZTREE_CUDA=ON pip install ."
 _BLOCK = 2**20  # rows whose density is computed at a time, so that intermediate results stay small
 
 

@@ -217,8 +217,8 @@ def test_info(capsys) -> None:
 @pytest.mark.parametrize(
     ("library", "platforms", "says"),
     [
-        (None, ["cpu"], "none; .* pip install . -C cmake.define.JZTREE_CUDA=ON"),
-        (None, ["gpu"], "none; .* pip install . -C cmake.define.JZTREE_CUDA=ON"),
+        (None, ["cpu"], "none; .* JZTREE_CUDA=ON pip install ."),
+        (None, ["gpu"], "none; .* JZTREE_CUDA=ON pip install ."),
         ("libjztree_cuda.so", ["gpu", "gpu"], "CUDA, architectures 90, in use"),
         ("libjztree_cuda.so", ["cpu"], "CUDA, architectures 90, not in use: .*"),
     ],
