@@ -105,7 +105,9 @@ def test_with_a_tree_given_only_ghosts_travel() -> None:
         assert {"rows.sort", "rows.results"}.isdisjoint(counts)
 
 
-@pytest.mark.parametrize("devices", [2, 4, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "devices", [pytest.param(2, marks=pytest.mark.slow), 4, pytest.param(8, marks=pytest.mark.slow)]
+)
 def test_rounds_of_a_chain_through_all_devices_grow_like_a_logarithm(devices: int) -> None:
     first_devices(devices)
     few, many = (SCRIPT.chain_rounds(legs, devices) for legs in (9, 256))

@@ -304,7 +304,7 @@ def test_massless_groups_have_a_centre() -> None:
     assert_as_on_one_device(part, label, [20, 20, 50], 2, box=None)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_any_partition_of_any_numbers(draw: st.DataObject) -> None:
     nums = draw.draw(st.lists(st.integers(0, 24), min_size=4, max_size=4))

@@ -29,7 +29,9 @@ __global__ void check_splits(DeviceTree<D, T> tree, int32_t* belongs) {
 template <int D, typename T>
 __global__ void check_rows(DeviceTree<D, T> tree, Lengths period, int32_t* belongs) {
   int64_t leaf = thread_index(), num = tree.num();
-  if (leaf >= tree.leaves()) return;
+  // Splits that do not rise may give every leaf all rows, which would take for ever. Leaves that see what another one
+  // has just found may end too.
+  if (leaf >= tree.leaves() || *belongs == 0) return;
   double length[D];
   for (int d = 0; d < D; ++d) length[d] = period[d];
   bool good = true;

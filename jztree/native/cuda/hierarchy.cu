@@ -127,7 +127,8 @@ __global__ void plane_boxes(Plane<T> below, Plane<T> plane) {
 
 // By one block: its writes are seen by all of its threads after __syncthreads.
 template <int D, typename T>
-__global__ void make_small_plane(Plane<T> below, Plane<T> plane, int64_t fan_out, Count num) {
+__global__ void __launch_bounds__(block_threads)
+    make_small_plane(Plane<T> below, Plane<T> plane, int64_t fan_out, Count num) {
   for (int64_t node = threadIdx.x; node <= plane.size; node += block_threads)
     plane_boundary(below, plane, fan_out, num(), node);
   __syncthreads();

@@ -70,15 +70,16 @@ Unanswered search_short_lists(Queue& queue, const Problem<T>& problem, const Sca
 template <int W, typename T, typename From>
 Unanswered search_long_lists(Queue& queue, const Problem<From>& problem, const Scale<W, T>* scale,
                              const Unanswered& again) {
-  // Lists longer than this lie in global memory, of which the warps that run at once take at most so much.
-  constexpr int64_t shared_list_bytes = 16 << 10, global_bytes = int64_t{1} << 30, most_warps = 1 << 12;
+  // Lists longer than this lie in global memory, of which the warps that run at once take at most so much. What is to
+  // be answered again is little, if there is any.
+  constexpr int64_t shared_list_bytes = 16 << 10, global_bytes = int64_t{1} << 30;
+  const int64_t most_warps = again.count ? 256 : 4096;
   Unanswered unanswered = no_unanswered(queue, again.count ? 1 : problem.most);
   int64_t list_bytes = problem.k * static_cast<int64_t>(sizeof(Candidate<T>));
   int64_t bytes = long_search_bytes<T>(problem.sources.planes), queries = problem.most;
   Candidate<T>* lists = nullptr;
   if (list_bytes <= shared_list_bytes) {
     bytes += (list_bytes + 15) / 16 * 16;
-    // What is to be answered again is little, if there is any.
     if (again.count) queries = std::min(queries, most_warps);
   } else {
     queries = std::min({queries, most_warps, std::max<int64_t>(1, global_bytes / list_bytes)});

@@ -9,7 +9,9 @@
 // The order is the one of the CPU's kernel: by key, then place; more than 32 particles of one key by the bits of their
 // coordinates before their place. Rows that are not finite come after all others, and rows from `num` on last.
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "arguments.cuh"
 #include "keys.cuh"
@@ -127,12 +129,22 @@ __device__ int64_t entries_before(const Order<D, T>& order, const Buffers& buffe
   return first - begin;
 }
 
-// Merges every merge_ways sorted blocks into one, from the buffers to the others: an entry's place is how many are
-// before it in each block.
+// Kernels that mostly have nothing to do are launched with about as many blocks as run at once, because even blocks
+// that return at once take their time: their threads take several entries each.
+constexpr int idle_threads = 256;
+constexpr int64_t most_idle_blocks = 4096;
+
+__device__ int64_t threads_launched() { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
+
+template <typename... Parameters, typename... Arguments>
+void launch_if_needed(Queue& queue, int64_t count, void (*kernel)(Parameters...), const Arguments&... arguments) {
+  queue.launch(std::min(most_idle_blocks, (count + idle_threads - 1) / idle_threads), idle_threads, 0, kernel,
+               arguments...);
+}
+
+// An entry's place is how many are before it in each block.
 template <int D, typename T>
-__global__ void merge_blocks(Order<D, T> order, Buffers buffers, int64_t block, const int32_t* needed) {
-  int64_t i = thread_index();
-  if (*needed == 0 || i >= buffers.n) return;
+__device__ void merge_entry(const Order<D, T>& order, const Buffers& buffers, int64_t block, int64_t i) {
   Entry entry{buffers.keys[i], buffers.rows[i]};
   int64_t own = i / block, first = own / merge_ways * merge_ways, place = first * block + i % block;
   for (int64_t other = first; other < first + merge_ways && other * block < buffers.n; ++other) {
@@ -143,11 +155,19 @@ __global__ void merge_blocks(Order<D, T> order, Buffers buffers, int64_t block, 
   buffers.other_rows[place] = entry.row;
 }
 
+// Merges every merge_ways sorted blocks into one, from the buffers to the others.
+template <int D, typename T>
+__global__ void merge_blocks(Order<D, T> order, Buffers buffers, int64_t block, const int32_t* needed) {
+  if (*needed == 0) return;
+  for (int64_t i = thread_index(); i < buffers.n; i += threads_launched()) merge_entry<D>(order, buffers, block, i);
+}
+
 __global__ void copy_back(Buffers buffers, const int32_t* needed) {
-  int64_t i = thread_index();
-  if (*needed == 0 || i >= buffers.n) return;
-  buffers.keys[i] = buffers.other_keys[i];
-  buffers.rows[i] = buffers.other_rows[i];
+  if (*needed == 0) return;
+  for (int64_t i = thread_index(); i < buffers.n; i += threads_launched()) {
+    buffers.keys[i] = buffers.other_keys[i];
+    buffers.rows[i] = buffers.other_rows[i];
+  }
 }
 
 // Sorts the entries, if that is needed.
@@ -155,18 +175,17 @@ template <int D, typename T>
 void merge_sort(Queue& queue, const Order<D, T>& order, const Buffers& buffers, const int32_t* needed) {
   Buffers from = buffers;
   for (int64_t block = 1; block < buffers.n; block *= merge_ways) {
-    queue.launch_over(buffers.n, merge_blocks<D, T>, order, from, block, needed);
+    launch_if_needed(queue, buffers.n, merge_blocks<D, T>, order, from, block, needed);
     std::swap(from.keys, from.other_keys);
     std::swap(from.rows, from.other_rows);
   }
-  if (from.rows != buffers.rows) queue.launch_over(buffers.n, copy_back, buffers, needed);
+  if (from.rows != buffers.rows) launch_if_needed(queue, buffers.n, copy_back, buffers, needed);
 }
 
 // Marks the rows that share their key with at least short_run others.
 template <int D, typename T>
-__global__ void find_crowded(Order<D, T> order, Buffers buffers, uint8_t* crowded, Work* work) {
-  int64_t i = thread_index();
-  if (work->long_runs == 0 || i >= buffers.n) return;
+__device__ void find_crowded_row(const Order<D, T>& order, const Buffers& buffers, int64_t i, uint8_t* crowded,
+                                 Work* work) {
   uint32_t row = buffers.rows[i];
   crowded[row] = 0;
   if (buffers.keys[i] == no_key) return;
@@ -187,6 +206,13 @@ __global__ void find_crowded(Order<D, T> order, Buffers buffers, uint8_t* crowde
 }
 
 template <int D, typename T>
+__global__ void find_crowded(Order<D, T> order, Buffers buffers, uint8_t* crowded, Work* work) {
+  if (work->long_runs == 0) return;
+  for (int64_t i = thread_index(); i < buffers.n; i += threads_launched())
+    find_crowded_row<D>(order, buffers, i, crowded, work);
+}
+
+template <int D, typename T>
 void order_rows(Queue& queue, Order<D, T> order, int64_t n, uint32_t* rows) {
   Buffers buffers{queue.scratch<uint64_t>(n), queue.scratch<uint64_t>(n), rows, queue.scratch<uint32_t>(n), n};
   Work* work = queue.scratch<Work>(1);
@@ -198,7 +224,7 @@ void order_rows(Queue& queue, Order<D, T> order, int64_t n, uint32_t* rows) {
   queue.launch_over(n, sort_short_runs<D, T>, order, buffers, work);
   merge_sort<D, T>(queue, order, buffers, &work->long_runs);
   uint8_t* crowded = queue.scratch<uint8_t>(n);
-  queue.launch_over(n, find_crowded<D, T>, order, buffers, crowded, work);
+  launch_if_needed(queue, n, find_crowded<D, T>, order, buffers, crowded, work);
   order.crowded = crowded;
   merge_sort<D, T>(queue, order, buffers, &work->crowded);
   if (buffers.rows != rows) queue.copy(rows, buffers.rows, n);

@@ -55,7 +55,7 @@ struct DeviceScan {
       bytes = 1;
       return cudaSuccess;
     }
-    std::decay_t<decltype(*out)> sum = 0;
+    std::decay_t<decltype(*in)> sum = 0;  // CUB adds in the type that comes in
     for (N i = 0; i < count; ++i) {
       auto next = in[i];
       out[i] = sum;
