@@ -6,17 +6,104 @@
 #include <new>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "xla/ffi/api/ffi.h"
 
-// Defines a handler that Python finds in the library by its name.
-#define JZTREE_HANDLER(name, ...)                                                                  \
+// Defines a handler that Python finds in the library by its name. What XLA is to pass to the function follows from its
+// parameters; attributes, which are all that is neither a context nor a buffer, are named in their order.
+#define JZTREE_HANDLER(name, function, ...)                                                        \
   extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* name(XLA_FFI_CallFrame* frame); \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, __VA_ARGS__)
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, function, jztree::bound(function, ##__VA_ARGS__))
+
+// The same for a function without attributes that XLA may capture in a command buffer.
+#define JZTREE_CAPTURED_HANDLER(name, function)                                                    \
+  extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* name(XLA_FFI_CallFrame* frame); \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, function, jztree::bound(function), {jztree::ffi::Traits::kCmdBufferCompatible})
 
 namespace jztree {
 
 namespace ffi = xla::ffi;
+
+namespace detail {
+
+// How a parameter of a handler is bound. By default it is an attribute.
+template <typename T>
+struct Parameter {
+  static constexpr bool is_attribute = true;
+};
+struct NoAttribute {
+  static constexpr bool is_attribute = false;
+};
+template <typename Context>
+struct ContextParameter : NoAttribute {
+  template <typename Binding>
+  static auto bind(Binding&& binding) {
+    return std::move(binding).template Ctx<Context>();
+  }
+};
+template <typename Buffer>
+struct ArgumentParameter : NoAttribute {
+  template <typename Binding>
+  static auto bind(Binding&& binding) {
+    return std::move(binding).template Arg<Buffer>();
+  }
+};
+template <>
+struct Parameter<ffi::AnyBuffer> : ArgumentParameter<ffi::AnyBuffer> {};
+template <ffi::DataType type, size_t rank>
+struct Parameter<ffi::Buffer<type, rank>> : ArgumentParameter<ffi::Buffer<type, rank>> {};
+template <typename Buffer>
+struct Parameter<ffi::Result<Buffer>> : NoAttribute {
+  template <typename Binding>
+  static auto bind(Binding&& binding) {
+    return std::move(binding).template Ret<Buffer>();
+  }
+};
+template <>
+struct Parameter<ffi::RemainingArgs> : NoAttribute {
+  template <typename Binding>
+  static auto bind(Binding&& binding) {
+    return std::move(binding).RemainingArgs();
+  }
+};
+template <>
+struct Parameter<ffi::RemainingRets> : NoAttribute {
+  template <typename Binding>
+  static auto bind(Binding&& binding) {
+    return std::move(binding).RemainingRets();
+  }
+};
+
+// A binding can be neither copied nor moved: each step makes the next one out of it, the last is returned in place.
+template <typename First, typename Binding>
+auto bind_one(Binding&& binding, const char* attribute) {
+  if constexpr (Parameter<First>::is_attribute) {
+    return std::move(binding).template Attr<First>(attribute);
+  } else {
+    return Parameter<First>::bind(std::move(binding));
+  }
+}
+
+template <typename First, typename... Rest, typename Binding>
+auto bind_all(Binding&& binding, const char* const* attributes) {
+  if constexpr (sizeof...(Rest) == 0) {
+    return bind_one<First>(std::move(binding), *attributes);
+  } else {
+    return bind_all<Rest...>(bind_one<First>(std::move(binding), *attributes),
+                             attributes + Parameter<First>::is_attribute);
+  }
+}
+
+}  // namespace detail
+
+template <typename... Types, typename... Names>
+auto bound(ffi::Error (*)(Types...), Names... attributes) {
+  static_assert((0 + ... + int{detail::Parameter<Types>::is_attribute}) == sizeof...(Names),
+                "every attribute has a name");
+  const char* const names[] = {attributes..., nullptr};
+  return detail::bind_all<Types...>(ffi::Ffi::Bind(), names);
+}
 
 constexpr int max_dims = 8;
 

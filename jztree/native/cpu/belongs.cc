@@ -60,17 +60,6 @@ ffi::Error belongs(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S3
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_belongs, belongs,
-               ffi::Ffi::Bind()
-                   .Ctx<ffi::ThreadPool>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Attr<ffi::Span<const int64_t>>("plane_sizes"));
+JZTREE_HANDLER(jztree_belongs, belongs, "plane_sizes");
 
 }  // namespace jztree

@@ -216,51 +216,8 @@ ffi::Error catalogue(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::AnyBuffer ma
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_group_order, group_order,
-               ffi::Ffi::Bind()
-                   .Ctx<ffi::ThreadPool>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Attr<int64_t>("npart_min"));
-
-JZTREE_HANDLER(jztree_straddling_sums, straddling_sums,
-               ffi::Ffi::Bind()
-                   .Ctx<ffi::ThreadPool>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::U32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::U32>>());
-
-JZTREE_HANDLER(jztree_catalogue, catalogue,
-               ffi::Ffi::Bind()
-                   .Ctx<ffi::ThreadPool>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::U32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Ret<ffi::AnyBuffer>());
+JZTREE_HANDLER(jztree_group_order, group_order, "npart_min");
+JZTREE_HANDLER(jztree_straddling_sums, straddling_sums);
+JZTREE_HANDLER(jztree_catalogue, catalogue);
 
 }  // namespace jztree

@@ -21,12 +21,6 @@ ffi::Error check(ffi::Buffer<ffi::S32> value, ffi::Buffer<ffi::S32> failed, ffi:
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_check, check,
-               ffi::Ffi::Bind()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Attr<std::string_view>("sentence"));
+JZTREE_HANDLER(jztree_check, check, "sentence");
 
 }  // namespace jztree

@@ -145,18 +145,6 @@ ffi::Error cover(ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num, ffi::AnyBuffer l
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_cover, cover,
-               ffi::Ffi::Bind()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Ret<ffi::AnyBuffer>());
+JZTREE_HANDLER(jztree_cover, cover);
 
 }  // namespace jztree

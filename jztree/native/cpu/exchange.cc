@@ -236,40 +236,9 @@ ffi::Error group_by_rank(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> rank, ffi::
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_pack_segments, pack_segments,
-               ffi::Ffi::Bind()
-                   .Ctx<ffi::ThreadPool>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .RemainingArgs()
-                   .Ret<ffi::Buffer<ffi::U32>>());
-
-JZTREE_HANDLER(jztree_unpack_segments, unpack_segments,
-               ffi::Ffi::Bind()
-                   .Ctx<ffi::ThreadPool>()
-                   .Arg<ffi::Buffer<ffi::U32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .RemainingArgs()
-                   .RemainingRets());
-
-JZTREE_HANDLER(jztree_place_rows, place_rows,
-               ffi::Ffi::Bind()
-                   .Ctx<ffi::ThreadPool>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .RemainingArgs()
-                   .RemainingRets());
-
-JZTREE_HANDLER(jztree_group_by_rank, group_by_rank,
-               ffi::Ffi::Bind()
-                   .Ctx<ffi::ThreadPool>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>());
+JZTREE_HANDLER(jztree_pack_segments, pack_segments);
+JZTREE_HANDLER(jztree_unpack_segments, unpack_segments);
+JZTREE_HANDLER(jztree_place_rows, place_rows);
+JZTREE_HANDLER(jztree_group_by_rank, group_by_rank);
 
 }  // namespace jztree

@@ -350,19 +350,6 @@ ffi::Error fof(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_fof, fof,
-               ffi::Ffi::Bind()
-                   .Ctx<ffi::ThreadPool>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Attr<ffi::Span<const int64_t>>("plane_sizes"));
+JZTREE_HANDLER(jztree_fof, fof, "plane_sizes");
 
 }  // namespace jztree

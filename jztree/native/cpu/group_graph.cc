@@ -191,34 +191,10 @@ ffi::Error move_up(ffi::ThreadPool pool, Ints answers, Ints num, Ints rank, Ints
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_group_edges, group_edges,
-               ffi::Ffi::Bind().Arg<Ints>().Arg<Ints>().Arg<Ints>().Arg<Ints>().Ret<Ints>().Ret<Ints>());
-
-JZTREE_HANDLER(jztree_propose_hooks, propose_hooks, ffi::Ffi::Bind().Arg<Ints>().Arg<Ints>().Ret<Ints>().Ret<Ints>());
-
-JZTREE_HANDLER(jztree_hook, hook, ffi::Ffi::Bind().Arg<ffi::Buffer<ffi::U32>>().Arg<Ints>().Arg<Ints>().Ret<Ints>());
-
-JZTREE_HANDLER(jztree_ask_parents, ask_parents,
-               ffi::Ffi::Bind()
-                   .Ctx<ffi::ThreadPool>()
-                   .Arg<Ints>()
-                   .Arg<Ints>()
-                   .Arg<Ints>()
-                   .Arg<Ints>()
-                   .Ret<Ints>()
-                   .Ret<Ints>()
-                   .Ret<Ints>());
-
-JZTREE_HANDLER(jztree_move_up, move_up,
-               ffi::Ffi::Bind()
-                   .Ctx<ffi::ThreadPool>()
-                   .Arg<Ints>()
-                   .Arg<Ints>()
-                   .Arg<Ints>()
-                   .Arg<Ints>()
-                   .Arg<Ints>()
-                   .Ret<Ints>()
-                   .Ret<Ints>()
-                   .Ret<Ints>());
+JZTREE_HANDLER(jztree_group_edges, group_edges);
+JZTREE_HANDLER(jztree_propose_hooks, propose_hooks);
+JZTREE_HANDLER(jztree_hook, hook);
+JZTREE_HANDLER(jztree_ask_parents, ask_parents);
+JZTREE_HANDLER(jztree_move_up, move_up);
 
 }  // namespace jztree

@@ -311,70 +311,10 @@ ffi::Error group_segments(ffi::Buffer<ffi::S32> rank, ffi::Buffer<ffi::S32> targ
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_group_parts, group_parts,
-               ffi::Ffi::Bind()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Attr<int64_t>("chunk"));
-
-JZTREE_HANDLER(jztree_pack_parts, pack_parts,
-               ffi::Ffi::Bind()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>());
-
-JZTREE_HANDLER(jztree_settle_groups, settle_groups,
-               ffi::Ffi::Bind()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::U32>>()
-                   .Arg<ffi::Buffer<ffi::U32>>()
-                   .Ret<ffi::Buffer<ffi::U32>>()
-                   .Ret<ffi::Buffer<ffi::U32>>()
-                   .Ret<ffi::Buffer<ffi::U32>>()
-                   .Attr<int64_t>("npart_min"));
-
-JZTREE_HANDLER(jztree_group_targets, group_targets,
-               ffi::Ffi::Bind()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::U32>>()
-                   .Arg<ffi::Buffer<ffi::U32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>());
-
-JZTREE_HANDLER(jztree_group_segments, group_segments,
-               ffi::Ffi::Bind()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::U32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>());
+JZTREE_HANDLER(jztree_group_parts, group_parts, "chunk");
+JZTREE_HANDLER(jztree_pack_parts, pack_parts);
+JZTREE_HANDLER(jztree_settle_groups, settle_groups, "npart_min");
+JZTREE_HANDLER(jztree_group_targets, group_targets);
+JZTREE_HANDLER(jztree_group_segments, group_segments);
 
 }  // namespace jztree

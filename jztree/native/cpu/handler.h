@@ -8,6 +8,9 @@
 
 namespace jztree {
 
+template <>
+struct detail::Parameter<ffi::ThreadPool> : ContextParameter<ffi::ThreadPool> {};
+
 // Box lengths and linking lengths arrive as words whose float64 sum over the last axis is the number.
 inline bool read_exact(const ffi::AnyBuffer& words, int64_t count, double* out) {
   auto dims = words.dimensions();

@@ -223,32 +223,7 @@ ffi::Error node_masses(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::AnyBuffer 
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_hierarchy, hierarchy,
-               ffi::Ffi::Bind()
-                   .Ctx<ffi::ThreadPool>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Attr<ffi::Span<const int64_t>>("plane_sizes")
-                   .Attr<int64_t>("leaf_size")
-                   .Attr<int64_t>("fan_out"));
-
-JZTREE_HANDLER(jztree_node_masses, node_masses,
-               ffi::Ffi::Bind()
-                   .Ctx<ffi::ThreadPool>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Attr<ffi::Span<const int64_t>>("plane_sizes"));
+JZTREE_HANDLER(jztree_hierarchy, hierarchy, "plane_sizes", "leaf_size", "fan_out");
+JZTREE_HANDLER(jztree_node_masses, node_masses, "plane_sizes");
 
 }  // namespace jztree

@@ -30,8 +30,6 @@ ffi::Error lengths(ffi::AnyBuffer box, ffi::AnyBuffer rlink, ffi::Result<ffi::An
 
 }  // namespace
 
-JZTREE_HANDLER(
-    jztree_lengths, lengths,
-    ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
+JZTREE_HANDLER(jztree_lengths, lengths);
 
 }  // namespace jztree

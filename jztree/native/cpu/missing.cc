@@ -16,6 +16,6 @@ ffi::Error missing(ffi::RemainingArgs, ffi::RemainingRets) {
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_missing, missing, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
+JZTREE_HANDLER(jztree_missing, missing);
 
 }  // namespace jztree

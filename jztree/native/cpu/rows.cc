@@ -65,12 +65,7 @@ ffi::Error move(ffi::ThreadPool pool, ffi::AnyBuffer in, ffi::Buffer<ffi::S32> i
 
 }  // namespace
 
-JZTREE_HANDLER(
-    jztree_gather_rows, move<false>,
-    ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<ffi::AnyBuffer>().Arg<ffi::Buffer<ffi::S32>>().Ret<ffi::AnyBuffer>());
-
-JZTREE_HANDLER(
-    jztree_scatter_rows, move<true>,
-    ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<ffi::AnyBuffer>().Arg<ffi::Buffer<ffi::S32>>().Ret<ffi::AnyBuffer>());
+JZTREE_HANDLER(jztree_gather_rows, move<false>);
+JZTREE_HANDLER(jztree_scatter_rows, move<true>);
 
 }  // namespace jztree

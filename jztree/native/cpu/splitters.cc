@@ -108,28 +108,7 @@ ffi::Error key_positions(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<f
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_key_counts, key_counts,
-               ffi::Ffi::Bind()
-                   .Ctx<ffi::ThreadPool>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::U32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>());
-
-JZTREE_HANDLER(jztree_key_positions, key_positions,
-               ffi::Ffi::Bind()
-                   .Ctx<ffi::ThreadPool>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::U32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>());
+JZTREE_HANDLER(jztree_key_counts, key_counts);
+JZTREE_HANDLER(jztree_key_positions, key_positions);
 
 }  // namespace jztree

@@ -189,35 +189,8 @@ ffi::Error search(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_bounds, bounds,
-               ffi::Ffi::Bind()
-                   .Ctx<ffi::ThreadPool>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Ret<ffi::Buffer<ffi::S32>>());
-
-JZTREE_HANDLER(jztree_zsort, zsort,
-               ffi::Ffi::Bind()
-                   .Ctx<ffi::ThreadPool>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Ret<ffi::Buffer<ffi::S32>>());
-
-JZTREE_HANDLER(jztree_search, search,
-               ffi::Ffi::Bind()
-                   .Ctx<ffi::ThreadPool>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Attr<bool>("right"));
+JZTREE_HANDLER(jztree_bounds, bounds);
+JZTREE_HANDLER(jztree_zsort, zsort);
+JZTREE_HANDLER(jztree_search, search, "right");
 
 }  // namespace jztree

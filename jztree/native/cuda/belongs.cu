@@ -67,18 +67,6 @@ ffi::Error belongs(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyB
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_belongs, belongs,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Attr<ffi::Span<const int64_t>>("plane_sizes"));
+JZTREE_HANDLER(jztree_belongs, belongs, "plane_sizes");
 
 }  // namespace jztree

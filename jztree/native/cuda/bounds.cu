@@ -107,14 +107,6 @@ ffi::Error bounds(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBu
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_bounds, bounds,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Ret<ffi::Buffer<ffi::S32>>());
+JZTREE_HANDLER(jztree_bounds, bounds);
 
 }  // namespace jztree

@@ -26,14 +26,6 @@ ffi::Error check(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::Buffer
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_check, check,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Attr<std::string_view>("sentence"));
+JZTREE_HANDLER(jztree_check, check, "sentence");
 
 }  // namespace jztree

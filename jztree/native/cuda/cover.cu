@@ -297,20 +297,6 @@ ffi::Error cover(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuf
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_cover, cover,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Ret<ffi::AnyBuffer>());
+JZTREE_HANDLER(jztree_cover, cover);
 
 }  // namespace jztree

@@ -339,53 +339,10 @@ ffi::Error move_up(cudaStream_t stream, ffi::ScratchAllocator scratch, Ints answ
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_group_edges, group_edges,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<Ints>()
-                   .Arg<Ints>()
-                   .Arg<Ints>()
-                   .Arg<Ints>()
-                   .Ret<Ints>()
-                   .Ret<Ints>());
-
-JZTREE_HANDLER(
-    jztree_propose_hooks, propose_hooks,
-    ffi::Ffi::Bind().Ctx<Stream>().Ctx<ffi::ScratchAllocator>().Arg<Ints>().Arg<Ints>().Ret<Ints>().Ret<Ints>());
-
-JZTREE_HANDLER(jztree_hook, hook,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<ffi::Buffer<ffi::U32>>()
-                   .Arg<Ints>()
-                   .Arg<Ints>()
-                   .Ret<Ints>());
-
-JZTREE_HANDLER(jztree_ask_parents, ask_parents,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<Ints>()
-                   .Arg<Ints>()
-                   .Arg<Ints>()
-                   .Arg<Ints>()
-                   .Ret<Ints>()
-                   .Ret<Ints>()
-                   .Ret<Ints>());
-
-JZTREE_HANDLER(jztree_move_up, move_up,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<Ints>()
-                   .Arg<Ints>()
-                   .Arg<Ints>()
-                   .Arg<Ints>()
-                   .Arg<Ints>()
-                   .Ret<Ints>()
-                   .Ret<Ints>()
-                   .Ret<Ints>());
+JZTREE_HANDLER(jztree_group_edges, group_edges);
+JZTREE_HANDLER(jztree_propose_hooks, propose_hooks);
+JZTREE_HANDLER(jztree_hook, hook);
+JZTREE_HANDLER(jztree_ask_parents, ask_parents);
+JZTREE_HANDLER(jztree_move_up, move_up);
 
 }  // namespace jztree

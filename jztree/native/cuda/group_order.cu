@@ -108,16 +108,6 @@ ffi::Error group_order(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_group_order, group_order,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Attr<int64_t>("npart_min"));
+JZTREE_HANDLER(jztree_group_order, group_order, "npart_min");
 
 }  // namespace jztree

@@ -533,80 +533,10 @@ ffi::Error group_segments(cudaStream_t stream, ffi::ScratchAllocator scratch, ff
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_group_parts, group_parts,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Attr<int64_t>("chunk"));
-
-JZTREE_HANDLER(jztree_pack_parts, pack_parts,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>());
-
-JZTREE_HANDLER(jztree_settle_groups, settle_groups,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::U32>>()
-                   .Arg<ffi::Buffer<ffi::U32>>()
-                   .Ret<ffi::Buffer<ffi::U32>>()
-                   .Ret<ffi::Buffer<ffi::U32>>()
-                   .Ret<ffi::Buffer<ffi::U32>>()
-                   .Attr<int64_t>("npart_min"));
-
-JZTREE_HANDLER(jztree_group_targets, group_targets,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::U32>>()
-                   .Arg<ffi::Buffer<ffi::U32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>());
-
-JZTREE_HANDLER(jztree_group_segments, group_segments,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::Buffer<ffi::U32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>());
+JZTREE_HANDLER(jztree_group_parts, group_parts, "chunk");
+JZTREE_HANDLER(jztree_pack_parts, pack_parts);
+JZTREE_HANDLER(jztree_settle_groups, settle_groups, "npart_min");
+JZTREE_HANDLER(jztree_group_targets, group_targets);
+JZTREE_HANDLER(jztree_group_segments, group_segments);
 
 }  // namespace jztree

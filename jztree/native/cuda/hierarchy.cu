@@ -188,22 +188,6 @@ ffi::Error hierarchy(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::An
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_hierarchy, hierarchy,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Attr<ffi::Span<const int64_t>>("plane_sizes")
-                   .Attr<int64_t>("leaf_size")
-                   .Attr<int64_t>("fan_out"));
+JZTREE_HANDLER(jztree_hierarchy, hierarchy, "plane_sizes", "leaf_size", "fan_out");
 
 }  // namespace jztree

@@ -49,13 +49,6 @@ ffi::Error lengths(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyB
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_lengths, lengths,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Ret<ffi::AnyBuffer>());
+JZTREE_HANDLER(jztree_lengths, lengths);
 
 }  // namespace jztree

@@ -80,16 +80,6 @@ ffi::Error node_masses(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_node_masses, node_masses,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Ret<ffi::AnyBuffer>()
-                   .Attr<ffi::Span<const int64_t>>("plane_sizes"));
+JZTREE_HANDLER(jztree_node_masses, node_masses, "plane_sizes");
 
 }  // namespace jztree

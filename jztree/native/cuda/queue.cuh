@@ -11,10 +11,12 @@
 
 #include "../common/handler.h"
 
-// Context of a handler, before its arguments: `.Ctx<Stream>().Ctx<ffi::ScratchAllocator>()`.
 namespace jztree {
 
-using Stream = ffi::PlatformStream<cudaStream_t>;
+template <>
+struct detail::Parameter<cudaStream_t> : ContextParameter<ffi::PlatformStream<cudaStream_t>> {};
+template <>
+struct detail::Parameter<ffi::ScratchAllocator> : ContextParameter<ffi::ScratchAllocator> {};
 
 constexpr int warp_size = 32;
 constexpr unsigned all_lanes = 0xffffffffu;

@@ -55,22 +55,7 @@ ffi::Error move(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuff
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_gather_rows, move<false>,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::AnyBuffer>(),
-               {ffi::Traits::kCmdBufferCompatible});
-
-JZTREE_HANDLER(jztree_scatter_rows, move<true>,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Ret<ffi::AnyBuffer>(),
-               {ffi::Traits::kCmdBufferCompatible});
+JZTREE_CAPTURED_HANDLER(jztree_gather_rows, move<false>);
+JZTREE_CAPTURED_HANDLER(jztree_scatter_rows, move<true>);
 
 }  // namespace jztree

@@ -288,28 +288,7 @@ ffi::Error search(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBu
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_zsort, zsort,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Ret<ffi::Buffer<ffi::S32>>());
-
-JZTREE_HANDLER(jztree_search, search,
-               ffi::Ffi::Bind()
-                   .Ctx<Stream>()
-                   .Ctx<ffi::ScratchAllocator>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::Buffer<ffi::S32>>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Arg<ffi::AnyBuffer>()
-                   .Ret<ffi::Buffer<ffi::S32>>()
-                   .Attr<bool>("right"));
+JZTREE_HANDLER(jztree_zsort, zsort);
+JZTREE_HANDLER(jztree_search, search, "right");
 
 }  // namespace jztree
