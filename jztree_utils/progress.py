@@ -1,0 +1,158 @@
+"""Tell how far long work has come: a bar in a terminal, one line in a notebook, a line now and then in a batch log.
+
+All go to standard error, from the first process of a job only, and work that is done soon says nothing. Standard output
+holds results and nothing else. Needs nothing beyond Python.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import TextIO
+
+_SILENT_SECONDS = 0.5  # work shorter than this is not worth a word
+_REDRAW_SECONDS = {"terminal": 0.1, "notebook": 0.5}
+# A log gets a line once both have passed, the time and the share of the work, or at last when it looks stuck.
+_LOG_SECONDS = 5.0
+_LOG_SHARE = 0.1
+_LOG_PATIENCE_SECONDS = 60.0
+_LEAST_BAR, _MOST_BAR = 10, 30
+_DEFAULT_COLUMNS = 80
+
+
+@contextmanager
+def progress(what: str, total: int, unit: str = "particles", *, quiet: bool = False) -> Iterator[Callable[[int], None]]:
+    """Show the progress of the block, which calls the function it gets with how much more is done.
+
+    what: the work, in words such as ``"read snapshot"``.
+    total: how much there is to do, in ``unit``; below 1 nothing is shown.
+    unit: what is counted, in the plural.
+    quiet: show nothing.
+
+    In a terminal the bar is gone when the block ends; in a notebook or a log a last line tells how long it took. An
+    error in the block removes the bar and passes. The function may be called from any thread, and what goes wrong with
+    the output never stops the work.
+
+    >>> with progress("read snapshot", 1000) as advance:
+    ...     for _ in range(10):
+    ...         advance(100)
+    """
+    stream = sys.stderr
+    shown = total > 0 and not quiet and stream is not None and _is_first_process()
+    if not shown:
+        yield lambda done: None
+        return
+    display = _Display(what, total, unit, stream)
+    well = False
+    try:
+        yield display.advance
+        well = True
+    finally:
+        display.end(well)
+
+
+def _is_first_process() -> bool:
+    """Whether this is the first process of its job, or the only one. JAX is not imported for that."""
+    jax = sys.modules.get("jax")
+    return jax is None or not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
+class _Display:
+    """What has been done and told so far."""
+
+    def __init__(self, what: str, total: int, unit: str, stream: TextIO) -> None:
+        self.what, self.total, self.unit, self.stream = what, total, unit, stream
+        self.kind = _kind(stream)
+        self.done = 0
+        self.start = monotonic()
+        # What was last told: when, how much was done, and how long the line was; 0 for no line.
+        self.told_at, self.told_done, self.told_length = self.start, 0, 0
+        self.lock = threading.Lock()
+
+    def advance(self, done: int) -> None:
+        with self.lock:
+            self.done = min(self.done + done, self.total)
+            now = monotonic()
+            if self._is_due(now):
+                self._tell(now)
+
+    def end(self, well: bool) -> None:
+        with self.lock:
+            if not self.told_length:
+                return
+            seconds = monotonic() - self.start
+            last = f"{self.what}: {self.done:,} {self.unit} in {_duration(seconds)}"
+            if self.kind == "terminal":
+                self._write(f"\r{' ' * self.told_length}\r")
+            elif self.kind == "notebook":
+                self._write(f"\r{last:<{self.told_length}}\n" if well else "\n")
+            elif well:
+                self._write(f"{last}\n")
+
+    def _is_due(self, now: float) -> bool:
+        if now - self.start < _SILENT_SECONDS:
+            return False
+        since = now - self.told_at
+        if self.kind == "log":
+            more = self.done - self.told_done >= _LOG_SHARE * self.total
+            return since >= _LOG_PATIENCE_SECONDS or (more and since >= _LOG_SECONDS)
+        return not self.told_length or since >= _REDRAW_SECONDS[self.kind]
+
+    def _tell(self, now: float) -> None:
+        share = self.done / self.total
+        left = f", {_duration((now - self.start) * (1 / share - 1))} left" if 0 < share < 1 else ""
+        line = f"{self.what}: {share:.0%}, {self.done:,} of {self.total:,} {self.unit}{left}"
+        if self.kind == "log":
+            self._write(f"{line}\n")
+        else:
+            # A line that wraps could not be drawn over.
+            line = _with_bar(line, share, _columns(self.stream) - 1)
+            self._write(f"\r{line:<{self.told_length}}")
+        self.told_at, self.told_done, self.told_length = now, self.done, len(line)
+
+    def _write(self, text: str) -> None:
+        # Nobody may be listening any more.
+        with contextlib.suppress(OSError, ValueError):
+            self.stream.write(text)
+            self.stream.flush()
+
+
+def _kind(stream: TextIO) -> str:
+    """Where ``stream`` goes: a terminal, a notebook, or a log, which holds all that is ever written."""
+    if any(base.__module__.startswith("ipykernel") for base in type(stream).__mro__):
+        return "notebook"
+    with contextlib.suppress(ValueError):  # it may be closed
+        if stream.isatty() and os.environ.get("TERM") != "dumb":
+            return "terminal"
+    return "log"
+
+
+def _with_bar(line: str, share: float, columns: int) -> str:
+    """``line`` behind a bar, if both fit in so many columns; else what fits of the line."""
+    width = min(columns - len(line) - len("[] "), _MOST_BAR)
+    if width < _LEAST_BAR:
+        return line[:columns]
+    full = int(share * width)
+    return f"[{'#' * full}{'.' * (width - full)}] {line}"
+
+
+def _columns(stream: TextIO) -> int:
+    """How many characters fit in a line; a terminal may be resized at any time."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return os.get_terminal_size(stream.fileno()).columns or _DEFAULT_COLUMNS
+    return _DEFAULT_COLUMNS
+
+
+def _duration(seconds: float) -> str:
+    """A time span as people say it, such as ``8.2 s``, ``3 min 20 s`` or ``2 h 5 min``."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

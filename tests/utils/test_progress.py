@@ -1,0 +1,209 @@
+"""Progress in a terminal, a notebook and a batch log, on streams and with a clock that the tests make."""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+import termios
+from typing import Any
+
+import jax
+import pytest
+
+from jztree_utils import progress as module
+from jztree_utils.progress import progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    """A clock that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "monotonic", clock)
+    monkeypatch.delenv("TERM", raising=False)
+    return clock
+
+
+def work(clock: Clock, steps: int, seconds: float, *, fail: bool = False, **options: Any) -> None:
+    """Steps of 10 particles, each of which takes so many seconds."""
+    with progress("read snapshot", 10 * steps, **options) as advance:
+        for _ in range(steps):
+            clock.now += seconds
+            advance(10)
+        if fail:
+            raise RuntimeError("broken")
+
+
+BOTH = pytest.mark.parametrize("stream", [Terminal, io.StringIO], ids=["terminal", "log"])
+
+
+def screen(text: str) -> str:
+    """The one line that a terminal shows of ``text``."""
+    cells: list[str] = []
+    for piece in text.split("\r"):
+        cells[: len(piece)] = piece
+    return "".join(cells).rstrip()
+
+
+def test_terminal_redraws_one_line_and_clears_it(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    with progress("read snapshot", 4_000_000) as advance:
+        for _ in range(3):
+            clock.now += 20
+            advance(1_000_000)
+            assert "\n" not in stream.getvalue()
+        assert (
+            screen(stream.getvalue())
+            == ("read snapshot [##################......]  75%  3,000,000 of 4,000,000 particles,"[:79])
+        )
+    assert screen(stream.getvalue()) == ""
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (120, "[#######.......................] sort: 25%, 2 of 8 files, 1 min 30 s left"),
+        (57, "[###..........] sort: 25%, 2 of 8 files, 1 min 30 s left"),
+        (40, "sort: 25%, 2 of 8 files, 1 min 30 s lef"),
+    ],
+)
+def test_bar_takes_the_room_that_the_words_leave(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, columns: int, shown: str
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    monkeypatch.setattr(module, "_columns", lambda stream: columns)
+    with progress("sort", 8, "files") as advance:
+        clock.now += 30
+        advance(2)
+        assert screen(stream.getvalue()) == shown
+        assert len(shown) < columns
+
+
+def test_terminal_is_not_redrawn_more_often_than_eyes_can_follow(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    work(clock, 10_000, 0.001)
+    assert 50 < stream.getvalue().count("\r") < 110  # 10 s
+
+
+def test_log_gets_a_line_for_a_tenth_of_the_work(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    work(clock, 500, 0.2)
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "read snapshot: 10%, 500 of 5,000 particles, 1 min 30 s left"
+    assert lines[-1] == "read snapshot: 5,000 particles in 1 min 40 s"
+    assert len(lines) == 11
+    assert "\r" not in stream.getvalue()
+
+
+def test_log_of_short_work_gets_a_line_every_few_seconds(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    work(clock, 12, 1)
+    assert [line.split()[2] for line in stream.getvalue().splitlines()] == ["42%,", "83%,", "120"]
+
+
+def test_log_of_very_long_work_gets_a_line_a_minute(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    with progress("read snapshot", 1000) as advance:
+        for _ in range(90):
+            clock.now += 4
+            advance(1)
+    assert len(stream.getvalue().splitlines()) == 7
+
+
+def test_notebook_keeps_one_line(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    outstream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
+    monkeypatch.setattr(sys, "stderr", stream := outstream())
+    work(clock, 80, 0.125)
+    text = stream.getvalue()
+    assert 10 < text.count("\r") < 25
+    assert text.count("\n") == 1
+    assert screen(text.rstrip("\n")) == "read snapshot: 800 particles in 10 s"
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "how", [{"steps": 40, "seconds": 0.01}, {"steps": 9, "seconds": 9, "quiet": True}, {"steps": 0, "seconds": 1}]
+)
+def test_short_and_quiet_work_is_silent(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, stream: Any, how: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stream := stream())
+    work(clock, **how)
+    assert stream.getvalue() == ""
+
+
+@BOTH
+@pytest.mark.parametrize(("process", "shows"), [(0, True), (1, False)])
+def test_only_the_first_process_shows(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, stream: Any, process: int, shows: bool
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stream := stream())
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(jax, "process_index", lambda: process)
+    work(clock, 10, 9)
+    assert bool(stream.getvalue()) == shows
+
+
+@BOTH
+def test_errors_pass_and_remove_the_bar(clock: Clock, monkeypatch: pytest.MonkeyPatch, stream: Any) -> None:
+    monkeypatch.setattr(sys, "stderr", stream := stream())
+    with pytest.raises(RuntimeError, match="broken"):
+        work(clock, 10, 9, fail=True)
+    assert stream.getvalue()
+    assert "particles in" not in stream.getvalue()
+    assert not isinstance(stream, Terminal) or screen(stream.getvalue()) == ""
+
+
+def test_work_goes_on_without_anywhere_to_write(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    for stream in (closed, None):
+        monkeypatch.setattr(sys, "stderr", stream)
+        work(clock, 10, 9)
+
+
+def test_more_than_all_is_all(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    with progress("count", 5, "halos") as advance:
+        clock.now += 70
+        advance(9)
+    assert stream.getvalue().splitlines() == ["count: 100%, 5 of 5 halos", "count: 5 halos in 1 min 10 s"]
+
+
+SCRIPT = """
+import os, time
+from jztree_utils.progress import progress
+with progress("read", 100) as advance:
+    time.sleep(0.6)
+    advance(50)
+    print("columns", os.get_terminal_size(2).columns)
+"""
+
+
+def test_a_real_terminal_of_40_columns() -> None:
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, 40))
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=slave, check=True, timeout=60, text=True
+    )
+    os.close(slave)
+    shown = os.read(master, 4096).decode()
+    os.close(master)
+    assert done.stdout.strip() == "columns 40"
+    assert shown.split("\r")[1].startswith("read: 50%, 50 of 100 particles, 0.")
+    assert all(len(piece) < 40 for piece in shown.split("\r"))
+    assert screen(shown) == ""
