@@ -66,10 +66,8 @@ def test_terminal_redraws_one_line_and_clears_it(clock: Clock, monkeypatch: pyte
             clock.now += 20
             advance(1_000_000)
             assert "\n" not in stream.getvalue()
-        assert (
-            screen(stream.getvalue())
-            == ("read snapshot [##################......]  75%  3,000,000 of 4,000,000 particles,"[:79])
-        )
+        shown = "[#########....] read snapshot: 75%, 3,000,000 of 4,000,000 particles, 20 s left"
+        assert screen(stream.getvalue()) == shown
     assert screen(stream.getvalue()) == ""
 
 
