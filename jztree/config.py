@@ -115,12 +115,14 @@ class FofConfig:
     catalogue: what the catalogue holds.
     ghost_rows: as in `KNNConfig`.
     edge_rows: the same for links between groups of different devices.
+    attached_rows: the same for particles of other types that are attached to groups.
     """
 
     tree: TreeConfig = field(default_factory=TreeConfig)
     catalogue: CatalogueConfig = field(default_factory=CatalogueConfig)
     ghost_rows: int | None = _at_least(0, None)
     edge_rows: int | None = _at_least(0, None)
+    attached_rows: int | None = _at_least(0, None)
 
 
 def copy_config(cfg: _T) -> _T:

@@ -1,0 +1,151 @@
+"""Particles of other types that join the group of their nearest primary particle, against SciPy."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from devices import deal, joined, mesh_of, uneven
+from scipy.spatial import cKDTree
+
+import jztree as jz
+from jztree.config import CatalogueConfig, FofConfig
+from jztree.data import ParticleData, squeeze_catalogue, squeeze_particles
+
+_BOX, _RLINK = 1.0, 0.035
+_CFG = FofConfig(catalogue=CatalogueConfig(npart_min=4))
+
+
+@pytest.fixture
+def random() -> np.random.Generator:
+    return np.random.default_rng(11)
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class _Typed:
+    pos: Any
+    mass: Any
+    id: Any
+    kind: Any
+    num: Any = None
+
+
+def two_kinds(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    centres = rng.random((5, 3))
+    primary = np.concatenate([rng.random((400, 3)), *(rng.normal(c, 0.02, (60, 3)) for c in centres)]) % 1
+    other = np.concatenate([rng.random((150, 3)), *(rng.normal(c, 0.03, (80, 3)) for c in centres)]) % 1
+    return primary.astype(np.float32), other.astype(np.float32)
+
+
+def expected_groups(primary: np.ndarray, other: np.ndarray) -> set[frozenset[int]]:
+    """Members of each group of at least four; attached particles are numbered behind the primary ones."""
+    wrapped = primary.astype(np.float64) % 1
+    _, near = cKDTree(wrapped, boxsize=1.0).query(other.astype(np.float64) % 1)
+    label = np.asarray(oracles.components(primary, _RLINK, _BOX))
+    label = np.concatenate([label, label[near]])
+    groups = [frozenset(np.flatnonzero(label == value).tolist()) for value in np.unique(label)]
+    return {group for group in groups if len(group) >= 4}
+
+
+def groups_of(ids: np.ndarray, cata: Any) -> set[frozenset[int]]:
+    return {
+        frozenset(ids[start : start + count].tolist())
+        for start, count in zip(np.asarray(cata.offset), np.asarray(cata.count), strict=True)
+    }
+
+
+def typed(pos: np.ndarray, first: int, mass: float, kind: int) -> _Typed:
+    n = len(pos)
+    return _Typed(
+        jnp.asarray(pos),
+        np.full(n, mass, np.float32),
+        np.arange(first, first + n, dtype=np.int32),
+        np.full(n, kind, np.int32),
+    )
+
+
+def test_one_device_with_padding(random) -> None:
+    primary, other = two_kinds(random)
+    part, attached = typed(primary, 0, 2.0, 1), typed(other, len(primary), 0.5, 4)
+    part, attached = jz.data.pad_particles(part, 7), jz.data.pad_particles(attached, 5)
+    find = jax.jit(lambda a, b: jz.fof.fof_and_catalogue(a, _RLINK, _BOX, _CFG, attached=b))
+    grouped, cata = find(part, attached)
+    total = len(primary) + len(other)
+    assert int(grouped.num) == total
+    assert grouped.pos.shape == (total + 12, 3)
+    grouped, cata = squeeze_particles(grouped), squeeze_catalogue(cata)
+    assert groups_of(np.asarray(grouped.id), cata) == expected_groups(primary, other)
+    np.testing.assert_array_equal(np.sort(grouped.id), np.arange(total))
+    for start, count, mass in zip(cata.offset, cata.count, cata.mass, strict=True):
+        kind = np.asarray(grouped.kind)[start : start + count]
+        assert (np.diff((kind == 4).astype(int)) >= 0).all()  # primaries come first
+        assert mass == pytest.approx(2.0 * (kind == 1).sum() + 0.5 * (kind == 4).sum())
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+def test_over_ranks_as_on_one_device(random, crowded: bool) -> None:
+    primary, other = two_kinds(random)
+    if crowded:  # all attached particles go to one rank, which needs more room than it has at first
+        other = (primary[:1] + random.normal(0, 1e-4, other.shape)).astype(np.float32) % 1
+    ndev, rows = 4, 600
+    parts = []
+    for pos, first, kind in ((primary, 0, 1), (other, len(primary), 4)):
+        dealt = deal(pos, uneven(len(pos), ndev), rows=rows)
+        mass = np.full(dealt.id.shape, 2.0 if kind == 1 else 0.5, np.float32)
+        kinds = np.full(dealt.id.shape, kind, np.int32)
+        parts.append(_Typed(dealt.pos, mass, dealt.id + first, kinds, dealt.num))
+    find = jz.fof.fof_and_catalogue.smap(mesh_of(ndev), jit=True)
+    grouped, stacked = find(parts[0], _RLINK, _BOX, _CFG, attached=parts[1])
+    nums = np.asarray(grouped.num)
+    assert nums.max() - nums.min() <= 1
+    cata = squeeze_catalogue(stacked, offset_mode="global", nparts=nums)
+    assert groups_of(joined(grouped.id, nums), cata) == expected_groups(primary, other)
+    _, one = jz.fof.fof_and_catalogue(
+        typed(primary, 0, 2.0, 1), _RLINK, _BOX, _CFG, attached=typed(other, len(primary), 0.5, 4)
+    )
+    one = squeeze_catalogue(one)
+    np.testing.assert_array_equal(np.sort(cata.count), np.sort(one.count))
+    np.testing.assert_allclose(np.sort(cata.mass), np.sort(one.mass), rtol=1e-6)
+
+
+def test_a_mass_that_all_of_a_kind_share(random) -> None:
+    primary, other = two_kinds(random)
+    part = ParticleData(pos=jnp.asarray(primary), mass=3.0)
+    attached = ParticleData(pos=jnp.asarray(other), mass=np.linspace(0, 1, len(other), dtype=np.float32))
+    grouped, cata = jz.fof.fof_and_catalogue(
+        part, _RLINK, _BOX, FofConfig(catalogue=CatalogueConfig(npart_min=1)), attached=attached
+    )
+    total = 3.0 * len(primary) + float(np.sum(attached.mass, dtype=np.float64))
+    assert float(np.sum(np.asarray(cata.mass, np.float64))) == pytest.approx(total, rel=1e-5)
+    assert grouped.mass.shape == (len(primary) + len(other),)
+
+
+def test_without_attached_particles_nothing_changes(random) -> None:
+    primary, _ = two_kinds(random)
+    part, none = typed(primary, 0, 1.0, 1), typed(primary[:0], 0, 1.0, 4)
+    grouped, cata = jz.fof.fof_and_catalogue(part, _RLINK, _BOX, _CFG, attached=none)
+    want_grouped, want = jz.fof.fof_and_catalogue(part, _RLINK, _BOX, _CFG)
+    np.testing.assert_array_equal(grouped.id, want_grouped.id)
+    np.testing.assert_array_equal(cata.count[: int(want.ngroups)], want.count[: int(want.ngroups)])
+
+
+def test_what_does_not_fit_is_told() -> None:
+    part = ParticleData(pos=jnp.zeros((3, 3)), mass=1.0)
+    with pytest.raises(TypeError, match="one has pos, mass, the other pos"):
+        jz.fof.fof_and_catalogue(part, 0.1, attached=ParticleData(pos=jnp.zeros((3, 3))))
+    with pytest.raises(ValueError, match="a property of shape"):
+        jz.fof.fof_and_catalogue(part, 0.1, attached=ParticleData(pos=jnp.zeros((4, 2)), mass=1.0))
+    with pytest.raises(TypeError, match="attached positions must be float32"):
+        jz.fof.fof_and_catalogue(part, 0.1, attached=ParticleData(pos=jnp.zeros((4, 3), jnp.int32), mass=1.0))
+
+
+def test_room_that_was_given_and_is_too_small_is_told(random) -> None:
+    primary, other = two_kinds(random)
+    part, attached = (deal(pos, uneven(len(pos), 4), rows=600) for pos in (primary, other))
+    find = jz.fof.fof_and_catalogue.smap(mesh_of(4), jit=True)
+    with pytest.raises(jz.CapacityError, match="particles attached to its groups.*set attached_rows"):
+        find(part, _RLINK, _BOX, FofConfig(attached_rows=3), attached=attached)
