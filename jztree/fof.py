@@ -20,7 +20,7 @@ from .config import FofConfig
 from .data import FofCatalogue, Label, get_num, get_pos
 from .distr_fof import labels_over_ranks, linear
 from .grouping import catalogue_columns, group_and_catalogue, make_catalogue
-from .jax_ext import Exact, exact, exact_to_float, is_concrete, jit_constructor, shard_map_constructor
+from .jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
 from .tree import TreeHierarchy, check_belongs, kernel_tree, sort_and_build
 from .zorder import permute_particles
 
@@ -29,6 +29,12 @@ __all__ = ["distr_fof_labels", "fof_and_catalogue", "fof_is_superset", "fof_labe
 _MAX_DIMS = 4
 
 
+def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    exact_box = exact_box_argument(arguments)
+    return exact_box | {"rlink": check_rlink(arguments["rlink"], exact_box["boxsize"])}
+
+
+@with_twins((P(-1), P(), P(), None, P(-1), None), P(-1), prepare=_exact_arguments)
 def fof_labels(
     part: Any,
     rlink: Any,
@@ -65,6 +71,7 @@ def fof_labels(
     return (part if output_order == "input" or index is None else partz), label
 
 
+@with_twins((P(-1), P(), P(), None, P(-1), None), P(-1), prepare=_exact_arguments)
 def distr_fof_labels(
     part: Any,
     rlink: Any,
@@ -96,6 +103,7 @@ def distr_fof_labels(
     return partz, linear(label, num) if linearize_labels else label
 
 
+@with_twins((P(-1), P(), P(), None, P(-1), P(-1)), P(-1), prepare=_exact_arguments)
 def fof_and_catalogue(
     part: Any,
     rlink: Any,
@@ -212,25 +220,3 @@ def fof_is_superset(a: Any, b: Any, mask: Any = None) -> jax.Array:
     least = jax.ops.segment_min(jnp.where(looked, a, jnp.iinfo(a.dtype).max), b, n)
     most = jax.ops.segment_max(jnp.where(looked, a, jnp.iinfo(a.dtype).min), b, n)
     return jnp.all(~looked | (least[b] == most[b]))
-
-
-def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    exact_box = exact_box_argument(arguments)
-    return exact_box | {"rlink": check_rlink(arguments["rlink"], exact_box["boxsize"])}
-
-
-fof_labels.jit = jit_constructor(fof_labels, ("cfg", "output_order"), _exact_arguments)  # type: ignore[attr-defined]
-fof_and_catalogue.jit = jit_constructor(fof_and_catalogue, ("cfg",), _exact_arguments)  # type: ignore[attr-defined]
-
-distr_fof_labels.jit = jit_constructor(  # type: ignore[attr-defined]
-    distr_fof_labels, ("cfg", "linearize_labels"), _exact_arguments
-)
-fof_labels.smap = shard_map_constructor(  # type: ignore[attr-defined]
-    fof_labels, (P(-1), P(), P(), None, P(-1), None), P(-1), prepare=_exact_arguments
-)
-distr_fof_labels.smap = shard_map_constructor(  # type: ignore[attr-defined]
-    distr_fof_labels, (P(-1), P(), P(), None, P(-1), None), P(-1), prepare=_exact_arguments
-)
-fof_and_catalogue.smap = shard_map_constructor(  # type: ignore[attr-defined]
-    fof_and_catalogue, (P(-1), P(), P(), None, P(-1), P(-1)), P(-1), prepare=_exact_arguments
-)

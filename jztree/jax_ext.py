@@ -5,23 +5,28 @@
 * `Exact` carries a float64 number through JAX in its default 32-bit mode, so that a linking length of 0.1 is compared
   as 0.1 and not as the float32 next to it.
 * `jit_constructor` makes the function stored as ``f.jit``.
+* `with_twins` and `with_smap` are decorators that store ``.jit`` and ``.smap`` with a function, in a way that editors
+  and type checkers understand. The function stays what it was; its twins take the same arguments.
 """
 
 import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .mapping import (
+    Mapper,
     copy_configs,
     expanding_shard_map,
     is_concrete,
+    name_twin,
     shard_map_constructor,
+    static_names,
     trace_key,
     vary_along,
     varying_axes,
@@ -37,7 +42,41 @@ __all__ = [
     "shard_map_constructor",
     "vary_along",
     "varying_axes",
+    "with_smap",
+    "with_twins",
 ]
+
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
+_Result_co = TypeVar("_Result_co", covariant=True)
+
+
+class CompiledTwin(Protocol[_Args, _Result_co]):
+    """What ``f.jit`` is: ``f``, compiled."""
+
+    lower: Callable[_Args, jax.stages.Lowered]
+
+    def __call__(self, *args: _Args.args, **kwargs: _Args.kwargs) -> _Result_co: ...
+
+
+class WithSmap(Protocol[_Args, _Result_co]):
+    """A function that carries its mapped twin."""
+
+    def __call__(self, *args: _Args.args, **kwargs: _Args.kwargs) -> _Result_co: ...
+
+    @property
+    def smap(self) -> Mapper[_Args, _Result_co]:
+        """Maps the function over the devices of a mesh: ``smap(mesh, jit=True)(...)``, with the same arguments."""
+        ...
+
+
+class WithTwins(WithSmap[_Args, _Result_co], Protocol[_Args, _Result_co]):
+    """A function that carries its compiled and its mapped twin."""
+
+    @property
+    def jit(self) -> CompiledTwin[_Args, _Result_co]:
+        """The function compiled for one device, with the same arguments."""
+        ...
 
 
 @jax.tree_util.register_dataclass
@@ -85,10 +124,10 @@ def exact_to_float(value: Exact) -> np.ndarray | jax.Array:
 
 
 def jit_constructor(
-    func: Callable[..., Any],
+    func: Callable[_Args, _Result],
     static_argnames: Sequence[str],
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-) -> Callable[..., Any]:
+) -> CompiledTwin[_Args, _Result]:
     """The compiled twin of ``func``, to be stored as ``func.jit``.
 
     func: a function without ``*args`` and ``**kwargs``.
@@ -116,5 +155,44 @@ def jit_constructor(
             arguments |= prepare(arguments)
         return compiled_for(trace_key())(**arguments)
 
-    call.lower = compiled_for(trace_key()).lower  # type: ignore[attr-defined]
-    return call
+    twin = cast(CompiledTwin[_Args, _Result], name_twin(call, func, "jit"))
+    twin.lower = compiled_for(trace_key()).lower
+    return twin
+
+
+def with_twins(
+    in_specs: Any,
+    out_specs: Any,
+    *,
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> Callable[[Callable[_Args, _Result]], WithTwins[_Args, _Result]]:
+    """A decorator that gives a function its twins ``.jit`` and ``.smap``; arguments with the spec None are static in
+    both.
+
+    in_specs, out_specs, prepare: as in `shard_map_constructor`; ``prepare`` serves both twins.
+    """
+
+    def add(func: Callable[_Args, _Result]) -> WithTwins[_Args, _Result]:
+        carrier: Any = with_smap(in_specs, out_specs, prepare=prepare)(func)
+        carrier.jit = jit_constructor(func, static_names(func, in_specs), prepare)
+        return carrier
+
+    return add
+
+
+def with_smap(
+    in_specs: Any, out_specs: Any, **options: Any
+) -> Callable[[Callable[_Args, _Result]], WithSmap[_Args, _Result]]:
+    """A decorator that gives a function its twin ``.smap``, made by `shard_map_constructor` from the same arguments.
+
+    >>> @with_smap(in_specs=P(-1), out_specs=P(-1))
+    ... def centre(part):
+    ...     return part.pos.mean(axis=0)
+    """
+
+    def add(func: Callable[_Args, _Result]) -> WithSmap[_Args, _Result]:
+        carrier: Any = func
+        carrier.smap = shard_map_constructor(func, in_specs, out_specs, **options)
+        return carrier
+
+    return add

@@ -19,7 +19,7 @@ from .checks import check_box, check_num, check_positions, exact_box_argument
 from .config import KNNConfig
 from .data import RankIdx, get_num, get_pos, map_rows, replace_num
 from .distr_knn import Question, knn_over_ranks
-from .jax_ext import Exact, exact_to_float, is_concrete, jit_constructor, shard_map_constructor
+from .jax_ext import Exact, exact_to_float, is_concrete, with_twins
 from .neighbours import check_reduced, field_of, radii, take
 from .tree import TreeHierarchy, check_belongs, kernel_tree, sort_and_build
 
@@ -30,6 +30,7 @@ _WORDS = ("rad", "drad", "rankidx", "globalidx", "part", "reduce")
 _TOO_FEW = "{1} neighbours were asked for (k), but there are only {0} particles (num); use a smaller k."
 
 
+@with_twins((P(-1), None, P(), P(-1), P(-1), None, None, None, None), P(-1), prepare=exact_box_argument)
 def knn(
     part: Any,
     k: int,
@@ -232,11 +233,3 @@ def _check_arguments(part: Any, k: int, part_query: Any, output_order: str) -> i
                 f"{pos.shape[1]}; they must agree."
             )
     return int(k)
-
-
-knn.jit = jit_constructor(  # type: ignore[attr-defined]
-    knn, ("k", "result", "reduce_func", "output_order", "cfg"), exact_box_argument
-)
-knn.smap = shard_map_constructor(  # type: ignore[attr-defined]
-    knn, (P(-1), None, P(), P(-1), P(-1), None, None, None, None), P(-1), prepare=exact_box_argument
-)

@@ -14,7 +14,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,24 @@ from jax.sharding import PartitionSpec as P
 
 from . import capacity, stats, watch
 from .config import copy_config, is_config
+
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
+_Result_co = TypeVar("_Result_co", covariant=True)
+
+
+class Mapper(Protocol[_Args, _Result_co]):
+    """What ``f.smap`` is: it maps ``f`` over the devices of a mesh."""
+
+    def __call__(self, mesh: Mesh, jit: bool = False) -> Callable[_Args, _Result_co]:
+        """The function mapped over ``mesh``: it runs once a device, on that device's arrays.
+
+        What differs between devices has a leading axis over the devices outside, and none inside.
+
+        mesh: the devices. jit: compile, and wait for the results; needed unless the mapped function is used inside a
+            function that is compiled later.
+        """
+        ...
 
 
 def varying_axes(*values: Any) -> frozenset[str]:
@@ -225,8 +243,15 @@ def _specs_by_name(in_specs: Any, names: Sequence[str]) -> dict[str, Any]:
     return dict(zip(names, in_specs, strict=False))
 
 
+def static_names(f: Callable[..., Any], in_specs: Any) -> list[str]:
+    """The arguments of ``f`` that ``in_specs`` marks as static."""
+    return [
+        name for name, spec in _specs_by_name(in_specs, list(inspect.signature(f).parameters)).items() if spec is None
+    ]
+
+
 def expanding_shard_map(
-    f: Callable[..., Any],
+    f: Callable[_Args, _Result],
     in_specs: Any,
     out_specs: Any,
     mesh: Mesh,
@@ -235,7 +260,7 @@ def expanding_shard_map(
     output_tiled: bool = False,
     jit: bool = False,
     check_vma: bool = True,
-) -> Callable[..., Any]:
+) -> Callable[_Args, _Result]:
     """`jax.shard_map` for functions whose devices hold separate arrays rather than pieces of one.
 
     f: sees the arrays of one device.
@@ -259,11 +284,11 @@ def expanding_shard_map(
         output_tiled=output_tiled,
         check_vma=check_vma,
     )
-    return _by_name(_Mapped(f, mesh, options), jit, None)
+    return cast(Callable[_Args, _Result], _by_name(_Mapped(f, mesh, options), jit, None))
 
 
 def shard_map_constructor(
-    f: Callable[..., Any],
+    f: Callable[_Args, _Result],
     in_specs: Any,
     out_specs: Any,
     static_argnums: int | Sequence[int] | None = None,
@@ -273,7 +298,7 @@ def shard_map_constructor(
     output_tiled: bool = False,
     check_vma: bool = True,
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-) -> Callable[..., Any]:
+) -> Mapper[_Args, _Result]:
     """What is stored as ``f.smap``: ``f.smap(mesh, jit=True)(*args, **kwargs)`` maps ``f`` over the devices of a mesh.
 
     f: a function without ``*args`` and ``**kwargs``, which sees the arrays of one device.
@@ -302,11 +327,18 @@ def shard_map_constructor(
     def mapped(mesh: Mesh) -> _Mapped:
         return _Mapped(f, mesh, options)
 
-    @functools.cache
     def smap(mesh: Mesh, jit: bool = False) -> Callable[..., Any]:
         return _by_name(mapped(mesh), jit, prepare)
 
-    return smap
+    smap.__doc__ = Mapper.__call__.__doc__
+    return cast(Mapper[_Args, _Result], functools.cache(name_twin(smap, f, "smap")))
+
+
+def name_twin(twin: Callable[..., Any], f: Callable[..., Any], attribute: str) -> Callable[..., Any]:
+    """``twin``, with the qualified name ``f.<attribute>``, where it is stored; pickle finds it by that."""
+    twin.__module__ = getattr(f, "__module__", twin.__module__)
+    twin.__qualname__ = f"{getattr(f, '__qualname__', 'function')}.{attribute}"
+    return twin
 
 
 def _by_name(

@@ -23,7 +23,7 @@ from .capacity import Room
 from .checks import check_box, check_num, check_positions, exact_box_argument
 from .config import TreeConfig
 from .data import get_pos, static_field
-from .jax_ext import Exact, jit_constructor, shard_map_constructor
+from .jax_ext import Exact, with_twins
 from .zorder import (
     Domain,
     Moved,
@@ -149,6 +149,7 @@ def plane_sizes(n: int, cfg: TreeConfig) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+@with_twins((P(-1), None, P()), P(-1), prepare=exact_box_argument)
 def build_tree_hierarchy(partz: Any, cfg_tree: TreeConfig | None = None, boxsize: Any = None) -> TreeHierarchy:
     """The plane hierarchy over particles that are in z-order already.
 
@@ -208,6 +209,7 @@ def _mass_rows(part: Any, pos: jax.Array) -> jax.Array:
     return mass
 
 
+@with_twins((P(-1), None, P(-1), P()), P(-1), prepare=exact_box_argument)
 def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = None, boxsize: Any = None) -> Any:
     """Sort particles in z-order and build the hierarchy over them.
 
@@ -260,6 +262,7 @@ def check_belongs(partz: Any, num: Any, th: TreeHierarchy, box: Exact) -> jax.Ar
     return kernels.check(num, kernels.belongs(kernel_tree(partz, num, th), box) == 0, [], _FOREIGN)
 
 
+@with_twins((P(-1), None, P()), P(-1), prepare=exact_box_argument)
 def zsort_and_tree_multi_type(
     parts: Sequence[Any], cfg_tree: TreeConfig | None = None, boxsize: Any = None
 ) -> tuple[tuple[Any, ...], tuple[TreeHierarchy, ...]]:
@@ -321,21 +324,3 @@ def _one_type(part: Any, th: TreeHierarchy, order: jax.Array, mine: jax.Array, s
     return permute_particles(part, order[rows] - start), dataclasses.replace(
         th, flat_splits=flat_splits, flat_particle_splits=splits
     )
-
-
-build_tree_hierarchy.jit = jit_constructor(  # type: ignore[attr-defined]
-    build_tree_hierarchy, ("cfg_tree",), exact_box_argument
-)
-zsort_and_tree.jit = jit_constructor(zsort_and_tree, ("cfg_tree",), exact_box_argument)  # type: ignore[attr-defined]
-zsort_and_tree_multi_type.jit = jit_constructor(  # type: ignore[attr-defined]
-    zsort_and_tree_multi_type, ("cfg_tree",), exact_box_argument
-)
-build_tree_hierarchy.smap = shard_map_constructor(  # type: ignore[attr-defined]
-    build_tree_hierarchy, (P(-1), None, P()), P(-1), prepare=exact_box_argument
-)
-zsort_and_tree.smap = shard_map_constructor(  # type: ignore[attr-defined]
-    zsort_and_tree, (P(-1), None, P(-1), P()), P(-1), prepare=exact_box_argument
-)
-zsort_and_tree_multi_type.smap = shard_map_constructor(  # type: ignore[attr-defined]
-    zsort_and_tree_multi_type, (P(-1), None, P()), P(-1), prepare=exact_box_argument
-)

@@ -23,7 +23,7 @@ from . import comm, kernels
 from .capacity import Room, room
 from .checks import check_box, check_num, check_positions, exact_box_argument
 from .data import RankIdx, get_num, get_pos, map_rows, replace_num, split_rows
-from .jax_ext import Exact, jit_constructor, shard_map_constructor
+from .jax_ext import Exact, with_smap, with_twins
 
 __all__ = ["distr_zsort", "search_sorted_z", "zsort"]
 
@@ -76,6 +76,7 @@ def permute_particles(part: Any, index: jax.Array) -> Any:
     return map_rows(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), index), part)
 
 
+@with_twins((P(-1), P()), P(-1), prepare=exact_box_argument)
 def zsort(part: Any, boxsize: Any = None) -> tuple[Any, jax.Array]:
     """Sort particles in z-order.
 
@@ -97,6 +98,7 @@ def zsort(part: Any, boxsize: Any = None) -> tuple[Any, jax.Array]:
     return permute_particles(part, index), index
 
 
+@with_twins((P(-1), P(-1), P(), None), P(-1), prepare=exact_box_argument)
 def search_sorted_z(posz: Any, query: Any, boxsize: Any = None, side: str = "left") -> jax.Array:
     """Where positions belong among z-ordered ones, as `numpy.searchsorted` finds it for numbers.
 
@@ -118,6 +120,7 @@ def search_sorted_z(posz: Any, query: Any, boxsize: Any = None, side: str = "lef
     return kernels.search(pos, get_num(posz), wanted.astype(pos.dtype), lower, upper, box, side == "right")
 
 
+@with_smap((P(-1), P(-1), None, None, P(), None), P(-1), prepare=exact_box_argument)
 def distr_zsort(
     part: Any,
     data: Any = None,
@@ -321,15 +324,3 @@ def _matrices(cuts: jax.Array, nums: jax.Array) -> list[jax.Array]:
     ends = jnp.concatenate([jnp.zeros_like(nums)[..., None], cuts, nums[..., None]], axis=-1)
     counts = jnp.diff(ends, axis=-1).astype(jnp.int32)
     return [counts[:, kind] for kind in range(counts.shape[1])]
-
-
-zsort.jit = jit_constructor(zsort, (), exact_box_argument)  # type: ignore[attr-defined]
-search_sorted_z.jit = jit_constructor(  # type: ignore[attr-defined]
-    search_sorted_z, ("side",), exact_box_argument
-)
-zsort.smap = shard_map_constructor(  # type: ignore[attr-defined]
-    zsort, (P(-1), P()), P(-1), prepare=exact_box_argument
-)
-distr_zsort.smap = shard_map_constructor(  # type: ignore[attr-defined]
-    distr_zsort, (P(-1), P(-1), None, None, P(), None), P(-1), prepare=exact_box_argument
-)

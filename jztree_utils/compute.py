@@ -150,7 +150,7 @@ class ManyDevices(Particles):
             if part.id is None:
                 rows = io.shard_rows(lambda a, b: io.split_words(np.arange(a, b)), self.num, self.mesh)
                 part = replace(part, id=rows)
-            find = fof_and_catalogue.smap(self.mesh, jit=True)  # type: ignore[attr-defined]
+            find = fof_and_catalogue.smap(self.mesh, jit=True)
             grouped, cata = self._run(
                 "find groups", lambda: find(part, rlink=rlink, boxsize=self.header.boxsize, cfg=cfg)
             )
@@ -167,7 +167,7 @@ class ManyDevices(Particles):
         part = ParticleData(pos=self.part.pos, num=self.part.num, num_total=self.num)
         box = self.header.boxsize or None
         with jax.enable_x64(self.wide):
-            find = knn.smap(self.mesh, jit=True)  # type: ignore[attr-defined]
+            find = knn.smap(self.mesh, jit=True)
             distances, where = self._run("find neighbours", lambda: find(part, k=k, boxsize=box, result="rad_rankidx"))
             with stage("bring results together"):
                 gathered = [self._gather(rows, part.num) for rows in (distances, where.rank, where.idx)]

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from jztree.comm import get_rank_info
 from jztree.data import ParticleData, Pos, PosMass, pad_particles
-from jztree.jax_ext import shard_map_constructor
+from jztree.jax_ext import with_smap
 
 from .io import read_snapshot
 
@@ -31,6 +31,7 @@ SAMPLE_3D_UNITS: dict[str, Any] = {
 _BLOCK = 2**20  # particles sampled at a time, so that intermediate results stay small beside the output
 
 
+@with_smap(in_specs=(None,) * 4, out_specs=P(-1), static_argnums=(0, 3))
 def uniform_particles(N: int, total_mass: float = 1.0, seed: int = 0, npad: int = 0) -> PosMass:
     """``N`` independent uniform points in the unit box. May be called under `jax.jit` with ``N`` and ``npad`` static.
 
@@ -48,6 +49,7 @@ def uniform_particles(N: int, total_mass: float = 1.0, seed: int = 0, npad: int 
     return pad_particles(PosMass(pos=pos, mass=mass, num=N, num_total=N * ndev), npad)
 
 
+@with_smap(in_specs=(None,) * 6, out_specs=P(-1), static_argnums=(0, 3, 5))
 def gaussian_particles(
     N: int, total_mass: float = 1.0, seed: int = 0, npad: int = 0, sigma: float = 1.0, dim: int = 3
 ) -> PosMass:
@@ -249,11 +251,3 @@ def _check_positive(**numbers: float) -> None:
     for name, number in numbers.items():
         if not (number > 0 and np.isfinite(number)):
             raise ValueError(f"{name} must be positive and finite; {number!r} was given.")
-
-
-uniform_particles.smap = shard_map_constructor(  # type: ignore[attr-defined]
-    uniform_particles, in_specs=(None,) * 4, out_specs=P(-1), static_argnums=(0, 3)
-)
-gaussian_particles.smap = shard_map_constructor(  # type: ignore[attr-defined]
-    gaussian_particles, in_specs=(None,) * 6, out_specs=P(-1), static_argnums=(0, 3, 5)
-)

@@ -127,14 +127,14 @@ STAGES = (
 
 
 def inputs_over(mesh: Mesh, case: Case) -> Inputs:
-    part = ics.uniform_particles.smap(mesh, jit=True)(case.rows)  # type: ignore[attr-defined]
-    partz, th = jz.tree.zsort_and_tree.smap(mesh, jit=True)(part, boxsize=BOX)  # type: ignore[attr-defined]
+    part = ics.uniform_particles.smap(mesh, jit=True)(case.rows)
+    partz, th = jz.tree.zsort_and_tree.smap(mesh, jit=True)(part, boxsize=BOX)
     return Inputs(part, partz, th, case.total)
 
 
 def inputs_alone(case: Case) -> Inputs:
     part = ics.uniform_particles(case.total)
-    partz, th = jz.tree.zsort_and_tree.jit(part, boxsize=BOX)  # type: ignore[attr-defined]
+    partz, th = jz.tree.zsort_and_tree.jit(part, boxsize=BOX)
     return Inputs(part, partz, th, case.total)
 
 
@@ -251,7 +251,7 @@ def chain_rounds(legs: int, devices: int) -> dict[str, int]:
     mesh = Case(devices, 1).mesh()
     pos = np.random.default_rng(legs).permutation(serpentine(legs, devices))
     part = spread(pos, mesh) if takes_part(mesh) else None
-    labels = jz.fof.distr_fof_labels.smap(mesh, jit=True)  # type: ignore[attr-defined]
+    labels = jz.fof.distr_fof_labels.smap(mesh, jit=True)
     counts = counted(None if part is None else lambda: labels(part, 1.25))
     return {
         "devices": devices,
