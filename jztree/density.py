@@ -1,0 +1,291 @@
+"""Densities and smoothing lengths from the k nearest neighbours.
+
+All of them search with `jztree.knn.knn` and reduce the neighbours of each query while they are at hand
+(``reduce_func``), so no list of neighbours is returned. On several devices only the positions and masses of ghosts
+travel, and one number a query comes back. On top of the search they cost a few operations a neighbour.
+
+* `smoothing_length` is the distance to the k-th neighbour.
+* `knn_density` is the mass in the ball that reaches to it, over its volume (Casertano & Hut 1985). It has no bias in a
+  uniform distribution and no choice but ``k``, and jumps where neighbours change.
+* `sph_density` weighs neighbours by a smooth kernel, as smoothed particle hydrodynamics (SPH) does.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from .checks import check_positions, exact_box_argument
+from .config import KNNConfig
+from .data import Pos, PosMass, get_pos
+from .jax_ext import jit_constructor, shard_map_constructor
+from .knn import knn
+from .neighbours import field_of
+from .tree import TreeHierarchy
+
+__all__ = ["knn_density", "smoothing_length", "sph_density", "sph_kernel"]
+
+
+def smoothing_length(
+    part: Any,
+    k: int,
+    boxsize: Any = None,
+    th: TreeHierarchy | None = None,
+    part_query: Any = None,
+    output_order: str = "input",
+    cfg: KNNConfig | None = None,
+) -> jax.Array:
+    """The distance from every query to its ``k``-th neighbour: the radius of the support of the kernels here.
+
+    SPH codes differ in what they call the smoothing length; some call half of this so.
+
+    part, k, boxsize, th, part_query, output_order, cfg: as in `jztree.knn.knn`. A particle is its own first neighbour.
+
+    Returns ``(q,)`` lengths in the unit and dtype of the positions; rows that hold no particle (from ``num`` on) are 0.
+    On one device it can be differentiated by positions and box; on several, ``drad`` of `jztree.knn.knn` can.
+    Raises what `jztree.knn.knn` raises.
+    """
+
+    def last(rnn: jax.Array, **_: Any) -> jax.Array:
+        return jnp.where(jnp.isinf(rnn[:, -1]), 0, rnn[:, -1])
+
+    return _reduced(last, part, k, boxsize, th, part_query, output_order, cfg)
+
+
+def knn_density(
+    part: Any,
+    k: int,
+    boxsize: Any = None,
+    th: TreeHierarchy | None = None,
+    part_query: Any = None,
+    output_order: str = "input",
+    cfg: KNNConfig | None = None,
+) -> jax.Array:
+    """The density around every query, from the mass within the distance to its ``k``-th neighbour.
+
+    ``(m_2 + ... + m_(k-1)) / V(r_k)``, with the volume ``V`` of a ball in the dimensions of the positions: neither the
+    particle itself nor the last neighbour, which sets the radius, counts. That makes the estimate of a uniform density
+    unbiased, with a relative scatter of ``1 / sqrt(k - 3)`` (Casertano & Hut 1985, ApJ 298, 80). At places of their own
+    (``part_query``) nobody is their own neighbour, and the sum begins with ``m_1``.
+
+    part: particles with ``pos`` ``(n, d)`` and ``mass`` ``(n,)``, or one mass for all; without masses, particles are
+        counted. An array of positions counts particles too.
+    k: number of neighbours, the particle itself included: at least 3, or 2 with ``part_query``.
+    boxsize, th, part_query, output_order, cfg: as in `jztree.knn.knn`.
+
+    Returns ``(q,)`` masses (or numbers) per volume, in the units of the particles and the dtype that JAX gives a mass
+    times a length. It is inf where all ``k`` neighbours are at the place of the query, and 0 in rows that hold no
+    particle (from ``num`` on). On one device it can be differentiated by positions, masses and box.
+    Raises ValueError for too small a ``k`` or for masses of another shape, and what `jztree.knn.knn` raises.
+    """
+    dims = _dims(part)
+    first = 1 if part_query is None else 0
+    _check_at_least(k, first + 2)
+    unit_ball = math.pi ** (dims / 2) / math.gamma(dims / 2 + 1)
+
+    def density(part: Any, rnn: jax.Array, inn: jax.Array, **_: Any) -> jax.Array:
+        mass = _masses(part, inn[:, first:-1], rnn.dtype)
+        return _per_volume(_sum(mass) / unit_ball, rnn[:, -1], dims)
+
+    return _reduced(density, part, k, boxsize, th, part_query, output_order, cfg)
+
+
+def sph_density(
+    part: Any,
+    k: int,
+    boxsize: Any = None,
+    th: TreeHierarchy | None = None,
+    part_query: Any = None,
+    kernel: str = "cubic_spline",
+    bias_correction: bool = False,
+    output_order: str = "input",
+    cfg: KNNConfig | None = None,
+) -> jax.Array:
+    """The density at every query, from its neighbours weighed by a smooth kernel.
+
+    ``m_1 W(r_1, h) + ... + m_k W(r_k, h)``, where ``h``, the radius of the support of ``W``, is the distance to the
+    ``k``-th neighbour (`smoothing_length`), whose own weight is therefore 0. A particle counts as its own first
+    neighbour, with the full ``W(0, h)``: right where particles keep their distance, as in SPH, and too much by this
+    term where they are placed at random.
+
+    part: as in `knn_density`, with positions in 1 to 3 dimensions.
+    k: number of neighbours, the particle itself included; at least 2.
+    boxsize, th, part_query, output_order, cfg: as in `jztree.knn.knn`.
+    kernel: ``"cubic_spline"`` (Monaghan & Lattanzio 1985, A&A 149, 135), or ``"wendland_c2"``, ``"wendland_c4"`` or
+        ``"wendland_c6"`` (Wendland 1995; normalised as in Dehnen & Aly 2012, MNRAS 425, 1068), which can do with more
+        neighbours. 30 to 60 neighbours in 3 dimensions suit the spline, 60 to 400 the others.
+    bias_correction: take ``epsilon m_1 W(0, h)`` off, with the ``epsilon(k)`` that Dehnen & Aly (2012, eqs 18 and 19)
+        found to make a glass uniform. Only for the particles themselves, in 3 dimensions, with Wendland's kernels.
+
+    Returns ``(q,)`` masses (or numbers) per volume, as `knn_density` does; inf where all ``k`` neighbours are at the
+    place of the query.
+    Raises ValueError for too small a ``k``, masses of another shape, an unknown kernel, dimensions it is not made for
+    or a correction that does not exist, and what `jztree.knn.knn` raises.
+    """
+    dims = _dims(part)
+    chosen = _kernel(kernel, dims)
+    _check_at_least(k, 2)
+    excess = _excess(kernel, k, dims, part_query) if bias_correction else 0.0
+
+    def density(part: Any, rnn: jax.Array, inn: jax.Array, **_: Any) -> jax.Array:
+        h = rnn[:, -1:]
+        sound = (h > 0) & (h < jnp.inf)  # what it is elsewhere is for `_per_volume` to say, but must not become NaN
+        weight = chosen.shape(jnp.where(sound, rnn / jnp.where(sound, h, 1), 0))
+        mass = _masses(part, inn, rnn.dtype)
+        weighed = _sum(mass * weight) - excess * mass[:, 0]
+        return _per_volume(chosen.norm * weighed, h[:, 0], dims)
+
+    return _reduced(density, part, k, boxsize, th, part_query, output_order, cfg)
+
+
+def sph_kernel(q: Any, kernel: str, dims: int) -> jax.Array:
+    """A kernel of `sph_density`, ``W(r, h) h^d``, at distances ``q = r / h`` in units of the radius of its support.
+
+    q: of any shape, not negative; the kernel is 0 from 1 on. dims: 1, 2 or 3.
+
+    Its integral over space is 1. Raises ValueError for an unknown kernel, or dimensions it is not made for.
+    """
+    chosen = _kernel(kernel, dims)
+    return chosen.norm * chosen.shape(jnp.minimum(jnp.asarray(q), 1))
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """``W(r, h) h^d = norm * shape(r / h)`` in some number of dimensions; ``shape(0)`` is 1.
+
+    power, coefficients: of Wendland's ``(1 - q)^power (c_0 + c_1 q + c_2 q^2 + ...)``; the cubic spline has none.
+    """
+
+    norm: float
+    power: int = 0
+    coefficients: tuple[float, ...] = ()
+
+    def shape(self, q: jax.Array) -> jax.Array:
+        if not self.power:
+            # 1 - 6 q^2 + 6 q^3 up to 1/2, and 2 (1 - q)^3 from there on.
+            return 2 * (1 - q) ** 3 - jnp.maximum(1 - 2 * q, 0) ** 3
+        polynomial = jnp.zeros_like(q)
+        for coefficient in reversed(self.coefficients):
+            polynomial = polynomial * q + coefficient
+        return (1 - q) ** self.power * polynomial
+
+
+# In 1, 2 and 3 dimensions (Dehnen & Aly 2012, Table 1).
+_KERNELS = {
+    "cubic_spline": (_Kernel(4 / 3), _Kernel(40 / (7 * math.pi)), _Kernel(8 / math.pi)),
+    "wendland_c2": (
+        _Kernel(5 / 4, 3, (1, 3)),
+        _Kernel(7 / math.pi, 4, (1, 4)),
+        _Kernel(21 / (2 * math.pi), 4, (1, 4)),
+    ),
+    "wendland_c4": (
+        _Kernel(3 / 2, 5, (1, 5, 8)),
+        _Kernel(9 / math.pi, 6, (1, 6, 35 / 3)),
+        _Kernel(495 / (32 * math.pi), 6, (1, 6, 35 / 3)),
+    ),
+    "wendland_c6": (
+        _Kernel(55 / 32, 7, (1, 7, 19, 21)),
+        _Kernel(78 / (7 * math.pi), 8, (1, 8, 25, 32)),
+        _Kernel(1365 / (64 * math.pi), 8, (1, 8, 25, 32)),
+    ),
+}
+# epsilon_100 and alpha of the excess of the self-contribution in 3 dimensions (Dehnen & Aly 2012, eq. 19).
+_BIAS = {"wendland_c2": (0.0294, 0.977), "wendland_c4": (0.01342, 1.579), "wendland_c6": (0.0116, 2.236)}
+
+
+def _kernel(name: str, dims: int) -> _Kernel:
+    if name not in _KERNELS:
+        raise ValueError(f"kernel is {name!r}; it must be one of {', '.join(_KERNELS)}.")
+    if not 1 <= dims <= 3:
+        raise ValueError(f"SPH kernels are for 1 to 3 dimensions, not {dims}; knn_density takes up to 8.")
+    return _KERNELS[name][dims - 1]
+
+
+def _excess(kernel: str, k: int, dims: int, part_query: Any) -> float:
+    """What a glass has too much of the self-contribution, as a fraction of it."""
+    if kernel not in _BIAS or dims != 3 or part_query is not None:
+        raise ValueError(
+            f"bias_correction is known for {', '.join(_BIAS)} in 3 dimensions, at the particles themselves; not for "
+            f"{kernel} in {dims} dimension(s){'' if part_query is None else ' at other places (part_query)'}."
+        )
+    epsilon, alpha = _BIAS[kernel]
+    return epsilon * (k / 100) ** -alpha
+
+
+def _dims(part: Any) -> int:
+    return check_positions(get_pos(part)).shape[1]
+
+
+def _check_at_least(k: int, least: int) -> None:
+    """Leaves what is no number at all to `knn`."""
+    if isinstance(k, (int, np.integer)) and k < least:
+        raise ValueError(f"k is {k}, but this density needs at least {least} neighbours; use a larger k.")
+
+
+def _reduced(
+    func: Any, part: Any, k: int, boxsize: Any, th: Any, part_query: Any, output_order: str, cfg: KNNConfig | None
+) -> jax.Array:
+    """What ``func`` makes of the neighbours. Nothing but positions and masses is sorted and sent."""
+    mass, pos = getattr(part, "mass", None), get_pos(part)
+    if mass is not None and np.shape(mass) not in ((), pos.shape[:1]):
+        raise ValueError(
+            f"mass has shape {np.shape(mass)}; it must be {pos.shape[:1]}, one a particle, or a single number for all."
+        )
+    sources = PosMass(pos=pos, mass=mass, num=getattr(part, "num", None), num_total=getattr(part, "num_total", None))
+    queries = None if part_query is None else Pos(pos=get_pos(part_query), num=getattr(part_query, "num", None))
+    return knn(sources, k, boxsize, th, queries, "reduce", func, output_order, cfg)
+
+
+def _masses(part: PosMass, idx: jax.Array, dtype: Any) -> jax.Array:
+    """The masses of neighbours, ``(q, m)``; 1 where particles are counted."""
+    if part.mass is None:
+        return jnp.ones(idx.shape, dtype)
+    mass = field_of(part, "mass", idx)
+    return mass.astype(jnp.result_type(mass, dtype))
+
+
+def _sum(terms: jax.Array) -> jax.Array:
+    """The sum over the last axis by halves, whose rounding error grows with the logarithm of the number of terms."""
+    while terms.shape[-1] > 1:
+        half = terms.shape[-1] // 2
+        rest = terms[..., 2 * half :]
+        terms = jnp.concatenate([terms[..., :half] + terms[..., half : 2 * half], rest], axis=-1)
+    return terms[..., 0]
+
+
+def _per_volume(mass: jax.Array, radius: jax.Array, dims: int) -> jax.Array:
+    """``mass / radius^dims``: inf at radius 0, and 0 where there is no particle.
+
+    Step by step, the numbers stay within the range of float32 wherever the result does.
+    """
+    sound = (radius > 0) & (radius < jnp.inf)
+    density, inverse = mass, 1 / jnp.where(sound, radius, 1)
+    for _ in range(dims):
+        density = density * inverse  # not a division: XLA would turn several into one by the product
+    return jnp.where(sound, density, jnp.where(radius > 0, 0, jnp.inf))
+
+
+_SPECS = (P(-1), None, P(), P(-1), P(-1))  # of the arguments that all have first; the others are static
+_OPTIONS = ("output_order", "cfg")
+_KERNEL_OPTIONS = ("kernel", "bias_correction", *_OPTIONS)
+
+smoothing_length.jit = jit_constructor(  # type: ignore[attr-defined]
+    smoothing_length, ("k", *_OPTIONS), exact_box_argument
+)
+smoothing_length.smap = shard_map_constructor(  # type: ignore[attr-defined]
+    smoothing_length, (*_SPECS, None, None), P(-1), prepare=exact_box_argument
+)
+knn_density.jit = jit_constructor(knn_density, ("k", *_OPTIONS), exact_box_argument)  # type: ignore[attr-defined]
+knn_density.smap = shard_map_constructor(  # type: ignore[attr-defined]
+    knn_density, (*_SPECS, None, None), P(-1), prepare=exact_box_argument
+)
+sph_density.jit = jit_constructor(  # type: ignore[attr-defined]
+    sph_density, ("k", *_KERNEL_OPTIONS), exact_box_argument
+)
+sph_density.smap = shard_map_constructor(  # type: ignore[attr-defined]
+    sph_density, (*_SPECS, None, None, None, None), P(-1), prepare=exact_box_argument
+)
