@@ -15,11 +15,15 @@ install_extra = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pypr
 EMULATED_TESTS ?= $(addprefix tests/test_,catalogue.py comm.py distr_fof.py distr_knn.py fof.py fof_errors.py grouping.py knn.py \
   knn_errors.py knn_transforms.py snapshots.py tree.py zorder.py)
 
-.PHONY: demo test test-all test-emulated lint format bench profile gpu-check aarch64 clean
+.PHONY: demo docs test test-all test-emulated lint format bench profile gpu-check aarch64 clean
 
 demo: $(VENV)/installed ## Find the halos of a real N-body snapshot and draw them.
 	mkdir -p demo
 	$(BIN)/jztree fof sample --output demo/halos.hdf5 --plot demo/halos.png
+
+docs: $(VENV)/installed ## The documentation as a site, build/docs/html/index.html; every warning is an error.
+	$(call install_extra,docs)
+	$(BIN)/sphinx-build -W -q -b html docs build/docs/html
 
 test: $(VENV)/installed ## The tests that take seconds.
 	$(BIN)/pytest -n 2

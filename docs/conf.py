@@ -1,0 +1,109 @@
+"""How Sphinx makes the site: pages in MyST, the API reference from the docstrings, no network.
+
+Docstrings are plain text. Lines ``name: meaning`` tell of arguments and fields; `describe_arguments` turns them into
+definition lists. A name in single backticks is a reference, and one that leads nowhere is an error of the build.
+"""
+
+import contextlib
+import inspect
+import pkgutil
+import re
+from typing import Any
+
+from sphinx.util.nodes import make_refnode
+
+project = "jztree"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
+exclude_patterns = ["drawings"]
+html_theme = "furo"
+html_title = "jztree"
+html_show_copyright = False
+html_show_sphinx = False
+html_copy_source = False
+
+myst_enable_extensions = ["dollarmath", "fieldlist"]
+myst_heading_anchors = 3
+# The pages say slurm where highlighting knows no such language.
+highlight_language = "text"
+
+default_role = "py:obj"
+nitpicky = True
+# Other projects' pages are not looked up, because building needs no network.
+nitpick_ignore_regex = [("py:.*", r"(jax|numpy|matplotlib|h5py|pandas|astropy)(\..*)?|PartitionSpec")]
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_preserve_defaults = True
+maximum_signature_line_length = 88
+add_module_names = False
+python_display_short_literal_types = True
+toc_object_entries_show_parents = "hide"
+
+_ARGUMENT = re.compile(r"((?:[A-Za-z_]\w*)(?:, [A-Za-z_]\w*)*): +(\S.*)")
+_WORD = re.compile(r"(``[^`]+``): +\S")
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", describe_arguments)
+    app.connect("missing-reference", find_reference)
+
+
+def find_reference(app: Any, env: Any, node: Any, text: Any) -> Any:
+    """What Sphinx did not find: short names of documented objects; plain text for what exists and has no page."""
+    target = node["reftarget"]
+    objects = env.get_domain("py").objects
+    found = [name for name in objects if name.endswith(f".{target}")]
+    if len(found) == 1:
+        return make_refnode(app.builder, node["refdoc"], objects[found[0]].docname, objects[found[0]].node_id, text)
+    return text if exists(target, node.get("py:module")) else None
+
+
+def exists(name: str, module: str | None) -> bool:
+    """Whether ``name`` is something that can be imported, as it is or from ``module``."""
+    for path in (name, f"{module}.{name}"):
+        with contextlib.suppress(ImportError, AttributeError, ValueError):
+            return pkgutil.resolve_name(path) is not None
+    return False
+
+
+def describe_arguments(_app: Any, _what: str, _name: str, obj: Any, _options: Any, lines: list[str]) -> None:
+    """Make ``name: meaning`` lines a definition list, and set off what is returned or raised."""
+    lines[:] = with_definitions(lines, names_of(obj))
+
+
+def names_of(obj: Any) -> set[str]:
+    """The names of the arguments of a function, or of the fields of a class."""
+    names = set(getattr(obj, "__dataclass_fields__", ())) | set(getattr(obj, "_fields", ()))
+    try:
+        return names | set(inspect.signature(obj).parameters)
+    except (TypeError, ValueError):
+        return names
+
+
+def with_definitions(lines: list[str], known: set[str]) -> list[str]:
+    """The lines of a docstring as reStructuredText. known: what may be defined."""
+    made: list[str] = []
+    inside = False  # a definition, which goes on as long as lines are indented
+    for line in lines:
+        match = _ARGUMENT.fullmatch(line)
+        # What is returned may have names too; a colon announces them.
+        announced = inside or (made and made[-1].endswith(":"))
+        if match and (announced or set(match[1].split(", ")) <= known):
+            term = ", ".join(f"**{name}**" for name in match[1].split(", "))
+            made += ["", term, f"    {match[2]}"]
+            inside = True
+        elif inside and line.startswith(" "):
+            text = line.strip()
+            made += ["", f"    * {text}"] if _WORD.match(text) else [_continued(made[-1], text)]
+        else:
+            starts = line.startswith(("Returns ", "Raises "))
+            made += [""] if inside or starts else []
+            made.append(re.sub(r"^(Returns|Raises) ", r"**\1** ", line))
+            inside = False
+    return made
+
+
+def _continued(above: str, text: str) -> str:
+    """``text`` at the indentation of what the line ``above`` belongs to."""
+    bullet = above.startswith(("    * ", "      "))
+    return ("      " if bullet else "    ") + text
