@@ -42,7 +42,7 @@ test-emulated: $(VENV)/installed ## The library's tests with the CUDA kernels, r
 
 lint: $(VENV)/linters ## Format, lint and types, for Python and C++.
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
-	$(BIN)/mypy
+	$(BIN)/mypy && $(BIN)/mypy tests/typed_script.py
 	find jztree/native tests/native \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 $(BIN)/clang-format --dry-run --Werror
 
 format: $(VENV)/linters

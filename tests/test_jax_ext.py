@@ -1,14 +1,24 @@
 """Exact float64 arguments, and compiled twins of functions."""
 
+import inspect
+import pickle
+from types import FunctionType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
+from devices import mesh_of
+from jax.sharding import PartitionSpec as P
 
+from jztree import fof, tree
 from jztree.config import KNNConfig
-from jztree.jax_ext import Exact, exact, exact_to_float, is_concrete, jit_constructor
+from jztree.data import Pos, expand_particles
+from jztree.jax_ext import Exact, exact, exact_to_float, is_concrete, jit_constructor, with_smap, with_twins
+from jztree.knn import knn
+from jztree_utils import ics
 
 NUMBERS = [0.0, 0.1, 1 / 3, np.pi * 1e8, 2.0**53 - 1, 1 + 2.0**-52, -0.7, 37.5, 1e-30, 3e38]
 
@@ -123,3 +133,49 @@ def test_twin_refuses_arguments_that_the_function_does_not_have() -> None:
         twin(2.0, colour=3)
     with pytest.raises(TypeError, match="'x'"):
         twin()
+
+
+@pytest.mark.parametrize(
+    "func", [knn, fof.fof_and_catalogue, tree.zsort, tree.distr_zsort, ics.uniform_particles], ids=lambda f: f.__name__
+)
+def test_public_functions_are_plain_functions_that_travel_with_their_twins(func: Any) -> None:
+    assert isinstance(func, FunctionType)
+    twins = [getattr(func, name) for name in ("jit", "smap") if hasattr(func, name)]
+    for found in (func, *twins):
+        assert pickle.loads(pickle.dumps(found)) is found
+    for twin in [func.smap(mesh_of(2)), *twins[:-1]]:
+        assert inspect.signature(twin) == inspect.signature(func)
+        assert twin.__doc__ == func.__doc__
+    assert list(inspect.signature(func.smap).parameters) == ["mesh", "jit"]
+    assert "mesh" in func.smap.__doc__
+
+
+def test_arguments_without_a_spec_are_static_in_both_twins() -> None:
+    seen: list[Any] = []
+
+    @with_twins((P(-1), P(), None), P(-1), prepare=lambda given: {"scale": exact(given["scale"], ())})
+    def scaled(part: Any, scale: Any, power: int = 1) -> Any:
+        seen.append((isinstance(part.pos, jax.core.Tracer), type(scale), power))
+        return exact_to_float(scale) * part.pos**power
+
+    part = Pos(pos=np.full((6, 2), 3, np.float32))
+    np.testing.assert_array_equal(scaled.jit(part, 0.5, power=2), np.full((6, 2), 4.5))
+    mapped = scaled.smap(mesh_of(2), jit=True)(expand_particles(part, 2), 0.5, power=2)
+    np.testing.assert_array_equal(mapped, np.full((2, 3, 2), 4.5))
+    assert set(seen) == {(True, Exact, 2)}
+
+
+def test_a_function_with_smap_alone_is_itself() -> None:
+    def centre(part: Any) -> Any:
+        return part.pos.mean(axis=0)
+
+    assert with_smap(in_specs=P(-1), out_specs=P(-1))(centre) is centre
+    assert not hasattr(centre, "jit")
+    assert centre.smap(mesh_of(2), jit=True)(Pos(pos=np.arange(12.0).reshape(2, 3, 2))).tolist() == [[2, 3], [8, 9]]
+
+
+def test_devices_search_their_own_rows_in_z_order() -> None:
+    part = expand_particles(Pos(pos=oracles.uniform(40, 3)), 2)
+    posz, _ = tree.zsort.smap(mesh_of(2), jit=True)(part)
+    rows = tree.search_sorted_z.smap(mesh_of(2), jit=True)(posz, posz.pos)
+    np.testing.assert_array_equal(rows, [np.arange(20)] * 2)
