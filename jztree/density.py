@@ -22,14 +22,17 @@ from jax.sharding import PartitionSpec as P
 from .checks import check_positions, exact_box_argument
 from .config import KNNConfig
 from .data import Pos, PosMass, get_pos
-from .jax_ext import jit_constructor, shard_map_constructor
+from .jax_ext import with_twins
 from .knn import knn
 from .neighbours import field_of
 from .tree import TreeHierarchy
 
 __all__ = ["knn_density", "smoothing_length", "sph_density", "sph_kernel"]
 
+_SPECS = (P(-1), None, P(), P(-1), P(-1))  # of the arguments that all have first; the others are static
 
+
+@with_twins((*_SPECS, None, None), P(-1), prepare=exact_box_argument)
 def smoothing_length(
     part: Any,
     k: int,
@@ -56,6 +59,7 @@ def smoothing_length(
     return _reduced(last, part, k, boxsize, th, part_query, output_order, cfg)
 
 
+@with_twins((*_SPECS, None, None), P(-1), prepare=exact_box_argument)
 def knn_density(
     part: Any,
     k: int,
@@ -94,6 +98,7 @@ def knn_density(
     return _reduced(density, part, k, boxsize, th, part_query, output_order, cfg)
 
 
+@with_twins((*_SPECS, None, None, None, None), P(-1), prepare=exact_box_argument)
 def sph_density(
     part: Any,
     k: int,
@@ -267,25 +272,3 @@ def _per_volume(mass: jax.Array, radius: jax.Array, dims: int) -> jax.Array:
     for _ in range(dims):
         density = density * inverse  # not a division: XLA would turn several into one by the product
     return jnp.where(sound, density, jnp.where(radius > 0, 0, jnp.inf))
-
-
-_SPECS = (P(-1), None, P(), P(-1), P(-1))  # of the arguments that all have first; the others are static
-_OPTIONS = ("output_order", "cfg")
-_KERNEL_OPTIONS = ("kernel", "bias_correction", *_OPTIONS)
-
-smoothing_length.jit = jit_constructor(  # type: ignore[attr-defined]
-    smoothing_length, ("k", *_OPTIONS), exact_box_argument
-)
-smoothing_length.smap = shard_map_constructor(  # type: ignore[attr-defined]
-    smoothing_length, (*_SPECS, None, None), P(-1), prepare=exact_box_argument
-)
-knn_density.jit = jit_constructor(knn_density, ("k", *_OPTIONS), exact_box_argument)  # type: ignore[attr-defined]
-knn_density.smap = shard_map_constructor(  # type: ignore[attr-defined]
-    knn_density, (*_SPECS, None, None), P(-1), prepare=exact_box_argument
-)
-sph_density.jit = jit_constructor(  # type: ignore[attr-defined]
-    sph_density, ("k", *_KERNEL_OPTIONS), exact_box_argument
-)
-sph_density.smap = shard_map_constructor(  # type: ignore[attr-defined]
-    sph_density, (*_SPECS, None, None, None, None), P(-1), prepare=exact_box_argument
-)
