@@ -7,8 +7,9 @@ that rank or a lower one, which is all that `jztree.grouping` asks of the order 
 """
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +36,14 @@ class _Labelled:
     igroup: Any
 
 
+class _Joined(NamedTuple):
+    """Particles of one kind or several, how many they are, and what group each is in."""
+
+    part: Any
+    num: jax.Array
+    label: jax.Array
+
+
 def check_attached(part: Any, attached: Any) -> None:
     """ValueError or TypeError in words if ``attached`` cannot be put together with ``part``."""
     if jax.tree.structure(_uncounted(part)) != jax.tree.structure(_uncounted(attached)):
@@ -51,38 +60,45 @@ def check_attached(part: Any, attached: Any) -> None:
             )
 
 
-def attach(partz: Any, label: jax.Array, attached: Any, box: Exact, cfg: FofConfig) -> tuple[Any, jax.Array]:
+def attach(partz: Any, label: jax.Array, attached: Sequence[Any], box: Exact, cfg: FofConfig) -> tuple[Any, jax.Array]:
     """Put attached particles behind primary ones, with the label of the nearest.
 
-    partz: primary particles in the order that ``label``, ``(n,)`` int32 rows, is about. Returns both kinds as one
-    class of ``n + m`` rows with ``num`` set, and their labels.
+    partz: primary particles in the order that ``label``, ``(n,)`` int32 rows, is about. Returns all kinds as one class
+    with a row for every row given and ``num`` set, and their labels.
     """
-    near = knn(partz, 1, box, part_query=attached, result="globalidx", cfg=KNNConfig(tree=cfg.tree))[:, 0]
-    n, m = get_pos(partz).shape[0], get_pos(attached).shape[0]
-    theirs = kernels.gather_rows(label, jnp.clip(near, 0, n - 1))
-    both, order, num = _put_together(partz, get_num(partz), attached, get_num(attached))
-    rows = jnp.arange(n + m, dtype=jnp.int32)
-    joined = kernels.gather_rows(jnp.concatenate([label, theirs]), order)
-    return both, jnp.where(rows < num, joined, rows)
+    n = get_pos(partz).shape[0]
+    joined = _Joined(partz, kernels.as_num(get_num(partz)), label)
+    for one in attached:
+        near = knn(partz, 1, box, part_query=one, result="globalidx", cfg=KNNConfig(tree=cfg.tree))[:, 0]
+        theirs = kernels.gather_rows(label, jnp.clip(near, 0, n - 1))
+        joined = _put_together(joined, _Joined(one, kernels.as_num(get_num(one)), theirs))
+    rows = jnp.arange(get_pos(joined.part).shape[0], dtype=jnp.int32)
+    return joined.part, jnp.where(rows < joined.num, joined.label, rows)
 
 
 def attach_over_ranks(
-    partz: Any, num: jax.Array, label: Label, attached: Any, box: Exact, cfg: FofConfig
+    partz: Any, num: jax.Array, label: Label, attached: Sequence[Any], box: Exact, cfg: FofConfig
 ) -> tuple[Any, jax.Array, Label]:
-    """`attach` for the particles of all ranks: also ``num`` of this rank's particles of both kinds.
+    """`attach` for the particles of all ranks: also ``num`` of this rank's particles of all kinds.
 
     partz: this rank's range of the z-order of all primary particles. Raises, on every rank, if more attached particles
     come to a rank than it has room for.
     """
-    places = _Labelled(get_pos(partz), num, label.irank, label.igroup)
+    joined = _Joined(partz, num, jnp.stack(label, axis=-1))
+    for one in attached:
+        joined = _put_together(joined, _bring(_Labelled(get_pos(partz), num, *label), one, box, cfg))
+    return joined.part, joined.num, Label(joined.label[:, 0], joined.label[:, 1])
+
+
+def _bring(places: _Labelled, attached: Any, box: Exact, cfg: FofConfig) -> _Joined:
+    """The attached particles whose nearest primary is on this rank, and their groups as ``(m, 2)`` rank and row."""
     search = KNNConfig(tree=cfg.tree, ghost_rows=cfg.ghost_rows)
     near, irank, igroup = knn(places, 1, box, part_query=attached, result="rankidx_irank_igroup", cfg=search)
     m = get_pos(attached).shape[0]
     # Many may have their nearest primary on one rank, as where all gas is in one halo.
     place = room("attached_rows", cfg.attached_rows, m + m // 4, m * comm.num_ranks())
-    found = jnp.stack([irank[:, 0], igroup[:, 0]], axis=-1)
-    here, num_here, _ = comm.exchange_by_rank(
-        (_in_rows(replace_num(attached, None), m), found),
+    (part, label), num, _ = comm.exchange_by_rank(
+        (_in_rows(_uncounted(attached), m), jnp.concatenate([irank, igroup], axis=-1)),
         near.rank[:, 0],
         get_num(attached),
         place,
@@ -90,26 +106,25 @@ def attach_over_ranks(
         advice="set attached_rows in the configuration to that or more.",
         name="attached",
     )
-    arrived = replace_num(here[0], num_here)
-    both, order, total = _put_together(partz, num, arrived, num_here)
-    joined = jnp.concatenate([jnp.stack([label.irank, label.igroup], axis=-1), here[1]])
-    joined = kernels.gather_rows(joined, order)
-    return both, total, Label(joined[:, 0], joined[:, 1])
+    part = _counted(part, num, getattr(attached, "num_total", None))
+    return _Joined(part, num, label)
 
 
-def _put_together(part: Any, num: Any, other: Any, num_other: Any) -> tuple[Any, jax.Array, jax.Array]:
-    """Particles of two classes alike as one, padding last; the order of rows that this took, and their number."""
-    n, m = get_pos(part).shape[0], get_pos(other).shape[0]
-    first, second = kernels.as_num(num), kernels.as_num(num_other)
+def _put_together(first: _Joined, second: _Joined) -> _Joined:
+    """Particles of two kinds as one, the padding of both last."""
+    n, m = get_pos(first.part).shape[0], get_pos(second.part).shape[0]
+    num = first.num + second.num
     rows = jnp.arange(n + m, dtype=jnp.int32)
-    behind = jnp.where(rows < first + second, rows - first + n, jnp.where(rows - second < n, rows - second, rows))
-    order = jnp.where(rows < first, rows, behind)
+    padding = jnp.where(rows - second.num < n, rows - second.num, rows)
+    order = jnp.where(rows < first.num, rows, jnp.where(rows < num, rows - first.num + n, padding))
 
     def join(mine: Any, theirs: Any) -> jax.Array:
         return kernels.gather_rows(jnp.concatenate([mine, theirs]), order)
 
-    both = jax.tree.map(join, _in_rows(_uncounted(part), n), _in_rows(_uncounted(other), m))
-    return _counted(both, first + second, part, other), order, first + second
+    part = jax.tree.map(join, _in_rows(_uncounted(first.part), n), _in_rows(_uncounted(second.part), m))
+    totals = [getattr(one.part, "num_total", None) for one in (first, second)]
+    part = _counted(part, num, None if None in totals else sum(totals))
+    return _Joined(part, num, join(first.label, second.label))
 
 
 def _uncounted(part: Any) -> Any:
@@ -118,11 +133,10 @@ def _uncounted(part: Any) -> Any:
     return dataclasses.replace(part, num_total=None) if hasattr(part, "num_total") else part
 
 
-def _counted(part: Any, num: jax.Array, first: Any, second: Any) -> Any:
-    """``part`` with the counts of what it was made of."""
-    totals = [getattr(given, "num_total", None) for given in (first, second)]
-    if None not in totals:
-        part = dataclasses.replace(part, num_total=sum(totals))
+def _counted(part: Any, num: jax.Array, total: int | None) -> Any:
+    """``part`` with these counts, if it has such fields."""
+    if total is not None:
+        part = dataclasses.replace(part, num_total=total)
     return replace_num(part, num)
 
 

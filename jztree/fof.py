@@ -117,9 +117,10 @@ def fof_and_catalogue(
     part: as in `fof_labels`; ``mass``, ``(n,)`` or a number that all share, and ``vel``, ``(n, d)``, are used if there.
     rlink, boxsize, th: as in `fof_labels`.
     cfg: ``cfg.catalogue.npart_min`` is the smallest number of particles that makes a catalogue row.
-    attached: particles of other types, of the same class as ``part`` and with the same properties, or None. They link
-        nothing; each joins the group of the nearest of ``part`` (Dolag et al. 2009, MNRAS 399, 497), counts in it and
-        is part of all its sums. A property of the user's own can tell types apart in what is returned.
+    attached: particles of another type, or a sequence with one entry a type, of the same class as ``part`` and with the
+        same properties; or None. They link nothing; each joins the group of the nearest of ``part`` (Dolag et al. 2009,
+        MNRAS 399, 497), counts in it and is part of all its sums. A property of the user's own can tell types apart in
+        what is returned.
 
     Returns the particles in group order and the `FofCatalogue`. Groups come in the order of their first particles in
     z-order; within a group, and behind the last one for those in no listed group, particles are in z-order. So the
@@ -132,26 +133,27 @@ def fof_and_catalogue(
     is on the device that then holds the group's first particle; rows are in the same order as on one device. A group
     is one run of rows of all devices joined, and may go on on the devices after its first.
 
-    With ``attached`` there are ``n + m`` rows (over several devices, as many as are needed), and particles of ``part``
-    come before attached ones in each group (over several devices: in each device's share of it).
+    With ``attached`` there are as many rows as were given in all (over several devices, as many as are needed), and
+    particles of ``part`` come before attached ones in each group (over several devices: in each device's share of it).
 
     Raises like `fof_labels`, and TypeError or ValueError if ``attached`` is of another kind than ``part``.
     """
     cfg = cfg or FofConfig()
     box = check_box(boxsize, check_positions(get_pos(part), max_dims=_MAX_DIMS).shape[1])
-    if attached is not None:
-        check_positions(get_pos(attached), "attached positions")
-        check_num(attached, "num of attached")
-        check_attached(part, attached)
+    others = list(attached) if isinstance(attached, (list, tuple)) else [] if attached is None else [attached]
+    for one in others:
+        check_positions(get_pos(one), "attached positions")
+        check_num(one, "num of attached")
+        check_attached(part, one)
     if comm.num_ranks() > 1:
         check_num(part)
         partz, num, where = labels_over_ranks(part, check_rlink(rlink, box), box, cfg, th is not None)
-        if attached is not None:
-            partz, num, where = attach_over_ranks(partz, num, where, attached, box, cfg)
+        if others:
+            partz, num, where = attach_over_ranks(partz, num, where, others, box, cfg)
         return group_and_catalogue(partz, num, where.irank, where.igroup, cfg.catalogue.npart_min, box)
     partz, _, label = _labels(part, rlink, box, cfg, th, False)
-    if attached is not None:
-        partz, label = attach(partz, label, attached, box, cfg)
+    if others:
+        partz, label = attach(partz, label, others, box, cfg)
     order, ngroups, count, offset = kernels.group_order(label, get_num(partz), cfg.catalogue.npart_min)
     grouped = permute_particles(partz, order)
     columns = catalogue_columns(grouped)

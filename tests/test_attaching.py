@@ -73,7 +73,7 @@ def test_one_device_with_padding(random) -> None:
     part, attached = typed(primary, 0, 2.0, 1), typed(other, len(primary), 0.5, 4)
     part, attached = jz.data.pad_particles(part, 7), jz.data.pad_particles(attached, 5)
     find = jax.jit(lambda a, b: jz.fof.fof_and_catalogue(a, _RLINK, _BOX, _CFG, attached=b))
-    grouped, cata = find(part, attached)
+    grouped, cata = find(part, [attached])
     total = len(primary) + len(other)
     assert int(grouped.num) == total
     assert grouped.pos.shape == (total + 12, 3)
@@ -93,13 +93,15 @@ def test_over_ranks_as_on_one_device(random, crowded: bool) -> None:
         other = (primary[:1] + random.normal(0, 1e-4, other.shape)).astype(np.float32) % 1
     ndev, rows = 4, 600
     parts = []
-    for pos, first, kind in ((primary, 0, 1), (other, len(primary), 4)):
+    cut = len(other) // 3  # attached particles come as two types
+    kinds_of = ((primary, 0, 1), (other[:cut], len(primary), 4), (other[cut:], len(primary) + cut, 5))
+    for pos, first, kind in kinds_of:
         dealt = deal(pos, uneven(len(pos), ndev), rows=rows)
         mass = np.full(dealt.id.shape, 2.0 if kind == 1 else 0.5, np.float32)
         kinds = np.full(dealt.id.shape, kind, np.int32)
         parts.append(_Typed(dealt.pos, mass, dealt.id + first, kinds, dealt.num))
     find = jz.fof.fof_and_catalogue.smap(mesh_of(ndev), jit=True)
-    grouped, stacked = find(parts[0], _RLINK, _BOX, _CFG, attached=parts[1])
+    grouped, stacked = find(parts[0], _RLINK, _BOX, _CFG, attached=parts[1:])
     nums = np.asarray(grouped.num)
     assert nums.max() - nums.min() <= 1
     cata = squeeze_catalogue(stacked, offset_mode="global", nparts=nums)
@@ -147,5 +149,5 @@ def test_room_that_was_given_and_is_too_small_is_told(random) -> None:
     primary, other = two_kinds(random)
     part, attached = (deal(pos, uneven(len(pos), 4), rows=600) for pos in (primary, other))
     find = jz.fof.fof_and_catalogue.smap(mesh_of(4), jit=True)
-    with pytest.raises(jz.CapacityError, match="particles attached to its groups.*set attached_rows"):
+    with pytest.raises(jz.CapacityError, match=r"particles attached to its groups.*set attached_rows"):
         find(part, _RLINK, _BOX, FofConfig(attached_rows=3), attached=attached)
