@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .describe import describe_arrays, describe_catalogue, describe_particles
+
 _Part = TypeVar("_Part")
 Array = jax.Array | np.ndarray
 
@@ -39,6 +41,9 @@ class Pos:
     num: int | Array | None = None
     num_total: int | None = static_field(default=None)
 
+    def __repr__(self) -> str:
+        return describe_particles(self)
+
 
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True, slots=True)
@@ -54,6 +59,9 @@ class PosMass:
     mass: float | Array | None = None
     num: int | Array | None = None
     num_total: int | None = static_field(default=None)
+
+    def __repr__(self) -> str:
+        return describe_particles(self)
 
 
 @jax.tree_util.register_dataclass
@@ -74,6 +82,9 @@ class ParticleData:
     id: Array | None = None
     num: int | Array | None = None
     num_total: int | None = static_field(default=None)
+
+    def __repr__(self) -> str:
+        return describe_particles(self)
 
 
 @jax.tree_util.register_dataclass
@@ -109,12 +120,18 @@ class FofCatalogue:
     com_vel: Array | None = None
     vel_dispersion: Array | None = None
 
+    def __repr__(self) -> str:
+        return describe_catalogue(self)
+
 
 class RankIdx(NamedTuple):
     """Where particles are: ``rank`` (int32) of the device and ``idx`` (int32), the row there."""
 
     rank: jax.Array
     idx: jax.Array
+
+    def __repr__(self) -> str:
+        return describe_arrays(self)
 
 
 class Label(NamedTuple):
@@ -124,6 +141,9 @@ class Label(NamedTuple):
 
     irank: jax.Array
     igroup: jax.Array
+
+    def __repr__(self) -> str:
+        return describe_arrays(self)
 
 
 def get_pos(part: Any) -> Any:

@@ -23,6 +23,7 @@ from .capacity import Room
 from .checks import check_box, check_num, check_positions, exact_box_argument
 from .config import TreeConfig
 from .data import get_pos, static_field
+from .describe import describe_hierarchy
 from .jax_ext import Exact, with_twins
 from .zorder import (
     Domain,
@@ -84,6 +85,9 @@ class TreeHierarchy:
     flat_upper: jax.Array
     flat_mass: jax.Array | None = None
     flat_center_of_mass: jax.Array | None = None
+
+    def __repr__(self) -> str:
+        return describe_hierarchy(self)
 
     @property
     def num_planes(self) -> int:
