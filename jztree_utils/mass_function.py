@@ -1,0 +1,244 @@
+"""The number of dark-matter halos as a function of mass, as published fits predict it and as a catalogue has it.
+
+The chain is that of the textbooks: a cosmology has a linear power spectrum (Eisenstein & Hu 1998, without the baryonic
+wiggles, which do not matter for masses), normalised by ``sigma8``; its variance ``sigma(M)`` in spheres that hold a mass
+M on average decides how many halos of that mass there are, through a fit ``f(sigma)`` to simulations.
+
+Masses are in Msun/h, lengths comoving and in Mpc/h. Everything is NumPy in float64. Radiation is left out, which
+matters above redshift 20 or so.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .io import SnapshotHeader
+
+__all__ = [
+    "MODELS",
+    "Cosmology",
+    "Units",
+    "growth_factor",
+    "mass_function",
+    "poisson_interval",
+    "sigma_of_mass",
+    "transfer_function",
+    "units_of",
+]
+
+CRITICAL_DENSITY = 2.77536627e11  # of today, in Msun/h per (Mpc/h)^3
+COLLAPSE_THRESHOLD = 1.68647  # linear overdensity at which a sphere collapses (Omega_m = 1)
+_MPC_IN_CM, _MSUN_IN_G = 3.085678e24, 1.989e33
+_CMB_TEMPERATURE = 2.7255  # K
+# Distances k R over which the variance is summed, wide enough for any mass; a factor of 1.007 a step.
+_REACH = np.geomspace(1e-5, 1e3, 2640)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosmology:
+    """A universe of cold matter, a cosmological constant and curvature; where nothing is given, that of Planck 2018
+    (arXiv:1807.06209, table 2, last column but one).
+
+    omega_matter, omega_lambda: densities today in units of the critical one. hubble: in units of 100 km/s/Mpc.
+    omega_baryon: of baryons, a part of ``omega_matter``. n_s: spectral index of the initial perturbations.
+    sigma8: root mean square of the linear density contrast today in spheres of 8 Mpc/h.
+    """
+
+    omega_matter: float = 0.3153
+    omega_lambda: float = 0.6847
+    hubble: float = 0.6736
+    omega_baryon: float = 0.0493
+    n_s: float = 0.9649
+    sigma8: float = 0.8111
+
+    def __post_init__(self) -> None:
+        for name in ("omega_matter", "hubble", "omega_baryon", "sigma8"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} of the cosmology is {getattr(self, name)}; it must be positive.")
+        if self.omega_baryon >= self.omega_matter:
+            raise ValueError(
+                f"omega_baryon is {self.omega_baryon}, a part of omega_matter, which is {self.omega_matter} only."
+            )
+
+    @classmethod
+    def of_header(cls, header: SnapshotHeader, **others: float) -> "Cosmology":
+        """That of a snapshot. others: what headers do not hold, such as ``sigma8``.
+
+        Raises ValueError if the header has none.
+        """
+        known = (header.omega0, header.omega_lambda, header.hubble)
+        if None in known or not header.omega0 or not header.hubble:
+            raise ValueError("The header has no cosmology (Omega0, OmegaLambda, HubbleParam), so give one.")
+        return cls(omega_matter=header.omega0, omega_lambda=header.omega_lambda, hubble=header.hubble, **others)
+
+    @property
+    def mean_density(self) -> float:
+        """Of matter, in Msun/h per comoving (Mpc/h)^3."""
+        return self.omega_matter * CRITICAL_DENSITY
+
+
+class Units(NamedTuple):
+    """What a snapshot measures in: ``length`` in Mpc/h and ``mass`` in Msun/h."""
+
+    length: float
+    mass: float
+
+
+def units_of(header: SnapshotHeader) -> Units | None:
+    """The units of a cosmological snapshot.
+
+    If the header does not tell them, its masses do, where all matter is in particles of known mass: their mean density
+    is that of the cosmology in one of the usual units only (Mpc/h or kpc/h, and Msun/h or 1e10 Msun/h). None if not.
+    """
+    length, mass = header.unit_length_in_cm, header.unit_mass_in_g
+    if length is not None and mass is not None:
+        return Units(length / _MPC_IN_CM, mass / _MSUN_IN_G)
+    volume = float(np.prod(np.broadcast_to(header.boxsize, 3)))
+    pairs = list(zip(header.npart_total, header.mass_table, strict=False))
+    if not volume or not header.omega0 or any(number and not each for number, each in pairs):
+        return None
+    density = sum(number * each for number, each in pairs) / volume
+    for units in (Units(1.0, 1e10), Units(1e-3, 1e10), Units(1.0, 1.0), Units(1e-3, 1.0)):
+        if abs(density * units.mass / units.length**3 / (header.omega0 * CRITICAL_DENSITY) - 1) < 0.05:
+            return units
+    return None
+
+
+def growth_factor(cosmology: Cosmology, redshift: Any) -> np.ndarray:
+    """How large linear perturbations were at ``redshift`` compared with today (Heath 1977, MNRAS 179, 351).
+
+    redshift: of any shape, above -1. Returns the same shape; 1 at redshift 0.
+    """
+    redshift = np.asarray(redshift, np.float64)
+    if np.any(~(redshift > -1)):
+        raise ValueError(f"the redshift is {redshift}; it must be above -1.")
+    return _growing_mode(cosmology, 1 / (1 + redshift)) / _growing_mode(cosmology, np.float64(1))
+
+
+def _growing_mode(cosmology: Cosmology, a: np.ndarray) -> np.ndarray:
+    """``H(a)`` times the integral of ``1 / (a H)^3`` from 0 to ``a``, up to a factor."""
+    matter, vacuum = cosmology.omega_matter, cosmology.omega_lambda
+    curvature = 1 - matter - vacuum
+    # With a = u^2 the integrand, 2 u^4 / (a^3 H^2)^(3/2), is smooth at 0.
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    u = np.sqrt(a)[..., None] * (nodes + 1) / 2
+    integrand = 2 * u**4 / (matter + curvature * u**2 + vacuum * u**6) ** 1.5
+    expansion = np.sqrt(matter / a**3 + curvature / a**2 + vacuum)
+    return expansion * (integrand @ weights) * np.sqrt(a) / 2
+
+
+def transfer_function(cosmology: Cosmology, wavenumber: Any) -> np.ndarray:
+    """What is left of linear perturbations of a ``wavenumber`` in h/Mpc, relative to very long ones.
+
+    Eisenstein & Hu 1998, ApJ 496, 605, equations 26 and 28 to 31: baryons suppress small scales, without wiggles.
+    """
+    matter = cosmology.omega_matter * cosmology.hubble**2
+    baryon, share = cosmology.omega_baryon * cosmology.hubble**2, cosmology.omega_baryon / cosmology.omega_matter
+    horizon = 44.5 * np.log(9.83 / matter) / np.sqrt(1 + 10 * baryon**0.75)  # of sound, in Mpc
+    alpha = 1 - 0.328 * np.log(431 * matter) * share + 0.38 * np.log(22.3 * matter) * share**2
+    k = np.asarray(wavenumber, np.float64)
+    shape = cosmology.omega_matter * cosmology.hubble
+    shape = shape * (alpha + (1 - alpha) / (1 + (0.43 * k * cosmology.hubble * horizon) ** 4))
+    q = k * (_CMB_TEMPERATURE / 2.7) ** 2 / shape
+    log = np.log(2 * np.e + 1.8 * q)
+    return log / (log + (14.2 + 731 / (1 + 62.5 * q)) * q**2)
+
+
+def sigma_of_mass(cosmology: Cosmology, mass: Any, redshift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """The root mean square of the linear density contrast in spheres that hold ``mass`` on average, and its slope.
+
+    mass: in Msun/h, of any shape. Returns ``sigma`` and ``d ln sigma / d ln M``, of the same shape.
+    """
+    mass = np.asarray(mass, np.float64)
+    radius = (3 * mass / (4 * np.pi * cosmology.mean_density)) ** (1 / 3)
+    variance, slope = _variance(cosmology, radius)
+    norm = cosmology.sigma8 * growth_factor(cosmology, redshift) / np.sqrt(_variance(cosmology, np.float64(8))[0])
+    return norm * np.sqrt(variance), slope / 6
+
+
+def _variance(cosmology: Cosmology, radius: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The variance in spheres of a radius in Mpc/h, up to a factor, and its logarithmic slope by the radius."""
+    x = _REACH
+    sine = np.sinc(x / np.pi)
+    with np.errstate(all="ignore"):
+        window = np.where(x < 1e-2, 1 - x**2 / 10, 3 * (sine - np.cos(x)) / x**2)
+        slope = np.where(x < 1e-2, -(x**2) / 5, 3 * (sine - window))  # d window / d ln x
+    k = x / radius[..., None]
+    power = k ** (3 + cosmology.n_s) * transfer_function(cosmology, k) ** 2
+    variance = np.trapezoid(power * window**2, np.log(x), axis=-1)
+    return variance, 2 * np.trapezoid(power * window * slope, np.log(x), axis=-1) / variance
+
+
+def _press_schechter(sigma: np.ndarray, _: float) -> np.ndarray:
+    nu = COLLAPSE_THRESHOLD / sigma
+    return np.sqrt(2 / np.pi) * nu * np.exp(-(nu**2) / 2)
+
+
+def _sheth_tormen(sigma: np.ndarray, _: float) -> np.ndarray:
+    nu = np.sqrt(0.707) * COLLAPSE_THRESHOLD / sigma
+    return 0.3222 * np.sqrt(2 / np.pi) * (1 + nu**-0.6) * nu * np.exp(-(nu**2) / 2)
+
+
+def _jenkins(sigma: np.ndarray, _: float) -> np.ndarray:
+    return 0.315 * np.exp(-(np.abs(0.61 - np.log(sigma)) ** 3.8))
+
+
+def _warren(sigma: np.ndarray, _: float) -> np.ndarray:
+    return 0.7234 * (sigma**-1.625 + 0.2538) * np.exp(-1.1982 / sigma**2)
+
+
+def _tinker(sigma: np.ndarray, redshift: float) -> np.ndarray:
+    """For halos of 200 times the mean density."""
+    z = min(redshift, 3.0)  # as the authors advise
+    alpha = 10 ** -((0.75 / np.log10(200 / 75)) ** 1.2)
+    amplitude, a, b = 0.186 * (1 + z) ** -0.14, 1.47 * (1 + z) ** -0.06, 2.57 * (1 + z) ** -alpha
+    return amplitude * ((sigma / b) ** -a + 1) * np.exp(-1.19 / sigma**2)
+
+
+class Model(NamedTuple):
+    """A mass function. name: of its authors, year and halos. multiplicity: ``f(sigma, redshift)``."""
+
+    name: str
+    multiplicity: Callable[[np.ndarray, float], np.ndarray]
+
+
+MODELS = {
+    "press_schechter": Model("Press & Schechter 1974", _press_schechter),
+    "sheth_tormen": Model("Sheth & Tormen 1999", _sheth_tormen),
+    "jenkins": Model("Jenkins et al. 2001 (b = 0.2)", _jenkins),
+    "warren": Model("Warren et al. 2006 (b = 0.2)", _warren),
+    "tinker": Model("Tinker et al. 2008 (200 × mean)", _tinker),
+}
+
+
+def mass_function(cosmology: Cosmology, mass: Any, redshift: float = 0.0, model: str = "warren") -> np.ndarray:
+    """The number of halos per comoving (Mpc/h)^3 and unit of ``ln M``: ``f(sigma) rho / M |d ln sigma / d ln M|``.
+
+    mass: in Msun/h, of any shape.
+    model: ``"press_schechter"`` (1974, ApJ 187, 425) and ``"sheth_tormen"`` (1999, MNRAS 308, 119), which account for
+        all mass; ``"jenkins"`` (2001, MNRAS 321, 372) and ``"warren"`` (2006, ApJ 646, 881), for friends-of-friends
+        groups with a linking length of 0.2 mean separations; ``"tinker"`` (2008, ApJ 688, 709), for spheres of 200
+        times the mean density. They differ from each other by some 10 %.
+
+    Returns the same shape. Raises ValueError for an unknown model.
+    """
+    if model not in MODELS:
+        raise ValueError(f"the mass function is {model!r}; it must be one of {', '.join(MODELS)}.")
+    mass = np.asarray(mass, np.float64)
+    sigma, slope = sigma_of_mass(cosmology, mass, redshift)
+    return MODELS[model].multiplicity(sigma, redshift) * cosmology.mean_density / mass * np.abs(slope)
+
+
+def poisson_interval(counts: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The bounds of the expected number, given how many were counted: a central interval of 68.27 % (one sigma).
+
+    counts: of any shape, not negative. Returns lower and upper bounds, which follow the exact ones to 1.5 % (Gehrels
+    1986, ApJ 303, 336, equations 9 and 12); for 0 counts they are 0 and 1.87.
+    """
+    n = np.asarray(counts, np.float64)
+    upper = (n + 1) * (1 - 1 / (9 * (n + 1)) + 1 / (3 * np.sqrt(n + 1))) ** 3
+    one = np.maximum(n, 1)
+    lower = one * (1 - 1 / (9 * one) - 1 / (3 * np.sqrt(one))) ** 3
+    return np.where(n > 0, lower, 0.0), upper
