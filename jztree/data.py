@@ -8,15 +8,19 @@ particles share) stay as they are.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .describe import describe_arrays, describe_catalogue, describe_particles
+
+if TYPE_CHECKING:
+    import astropy.table
+    import pandas
 
 _Part = TypeVar("_Part")
 Array = jax.Array | np.ndarray
@@ -122,6 +126,18 @@ class FofCatalogue:
 
     def __repr__(self) -> str:
         return describe_catalogue(self)
+
+    def to_pandas(self, *, nparts: Any = None, units: Mapping[str, Any] | None = None) -> "pandas.DataFrame":
+        """The groups as a table of pandas, see `jztree.tables.to_pandas`."""
+        from .tables import to_pandas  # noqa: PLC0415 - it needs this module
+
+        return to_pandas(self, nparts=nparts, units=units)
+
+    def to_astropy(self, *, nparts: Any = None, units: Mapping[str, Any] | None = None) -> "astropy.table.Table":
+        """The groups as a table of astropy, see `jztree.tables.to_astropy`."""
+        from .tables import to_astropy  # noqa: PLC0415 - it needs this module
+
+        return to_astropy(self, nparts=nparts, units=units)
 
 
 class RankIdx(NamedTuple):

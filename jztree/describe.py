@@ -23,7 +23,7 @@ def describe_particles(part: Any) -> str:
     if not _is_array(pos) or len(pos.shape) < 2:
         return _plainly(part)
     num = getattr(part, "num", None)
-    dealt = len(pos.shape) == 3 and np.ndim(num) == 1
+    dealt = len(pos.shape) == 3 and num is not None and np.ndim(num) == 1
     rows = pos.shape[:-1]
     layout = f" ({_rows(rows)})" if dealt else ""
     if num is None:

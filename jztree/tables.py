@@ -1,0 +1,148 @@
+"""Catalogues as tables of pandas and astropy, which are imported when a table is made."""
+
+# ruff: noqa: PLC0415 - both are optional
+import dataclasses
+import itertools
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from .data import FofCatalogue, squeeze_catalogue
+
+if TYPE_CHECKING:
+    import astropy.table
+    import pandas
+
+__all__ = ["to_astropy", "to_pandas"]
+
+_BASES = ("length", "mass", "velocity")
+# The powers of these in the unit of each column; numbers of particles have no unit.
+_POWERS = {
+    "com_pos": (1, 0, 0),
+    "com_inertia_radius": (1, 0, 0),
+    "max_radius": (1, 0, 0),
+    "mass": (0, 1, 0),
+    "com_vel": (0, 0, 1),
+    "vel_dispersion": (0, 0, 1),
+    "angular_momentum": (1, 1, 1),
+    "inertia_tensor": (2, 1, 0),
+}
+
+
+def to_pandas(cata: FofCatalogue, *, nparts: Any = None, units: Mapping[str, Any] | None = None) -> "pandas.DataFrame":
+    """A catalogue as a `pandas.DataFrame`, a row a group; vectors become columns ``com_pos_x``, ``com_pos_y``, ...
+
+    cata: the catalogue of one rank or of all (rows ``(r, g, ...)``), padded or not. Columns that it does not have are
+        left out. Not for use under a JAX transformation.
+    nparts: how many particles in group order each rank has, as for `jztree.data.squeeze_catalogue`; ``offset`` is then
+        a row among the particles of all ranks. Without it, a catalogue of several ranks gets a column ``rank``, on
+        which ``offset`` is a row.
+    units: names of the units of "length", "mass" and "velocity", as many as are known (`jztree_utils.io.unit_name`
+        finds those of a snapshot). ``attrs["units"]`` of the table holds the unit of each column that has one.
+
+    Raises ImportError if pandas is not installed, and ValueError for an unknown kind of unit, an ``nparts`` that does
+    not belong to the catalogue, or one that is spread over several processes.
+    """
+    given = _checked(units)
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError("This table needs pandas; install it with: pip install pandas.") from error
+    flat: dict[str, np.ndarray] = {}
+    names: dict[str, str] = {}
+    for name, rows in _columns(cata, nparts).items():
+        parts = {name + suffix: rows[(slice(None), *index)] for suffix, index in _components(rows.shape[1:])}
+        flat |= parts
+        if factors := _factors(name, given):
+            names |= dict.fromkeys(parts, _product(factors))
+    table = pandas.DataFrame(flat)
+    table.attrs["units"] = names
+    return table
+
+
+def to_astropy(
+    cata: FofCatalogue, *, nparts: Any = None, units: Mapping[str, Any] | None = None
+) -> "astropy.table.Table":
+    """A catalogue as an `astropy.table.Table`, a row a group; vectors stay columns ``(g, d)``.
+
+    cata, nparts: as in `to_pandas`.
+    units: of "length", "mass" and "velocity", as many as are known: units of astropy, or their names. An ``h`` in a
+        name, as in ``Mpc/h``, is the Hubble constant in 100 km/s/Mpc (``littleh`` of astropy), not an hour. Columns get
+        the unit that follows.
+
+    Raises ImportError if astropy is not installed, ValueError for a unit that it does not know, and like `to_pandas`.
+    """
+    given = _checked(units)
+    try:
+        import astropy.table
+    except ImportError as error:
+        raise ImportError("This table needs astropy; install it with: pip install astropy.") from error
+    known = {base: _astropy_unit(base, unit) for base, unit in given.items()}
+    table = astropy.table.Table(_columns(cata, nparts))
+    for name in table.colnames:
+        for unit, power in _factors(name, known):
+            table[name].unit = (table[name].unit or 1) * unit**power
+    return table
+
+
+def _columns(cata: FofCatalogue, nparts: Any) -> dict[str, np.ndarray]:
+    """The rows of all groups by name, with the rank of each where ``offset`` needs it."""
+    if any(isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in jax.tree.leaves(cata)):
+        raise ValueError(
+            "this catalogue is spread over several processes, and a table is made by one; bring its rows together with "
+            "jztree_utils.io.rows_on_first_process, or write it to a file with jztree_utils.io and read that."
+        )
+    whole = squeeze_catalogue(cata, "rank" if nparts is None else "global", nparts)
+    columns = {field.name: getattr(whole, field.name) for field in dataclasses.fields(whole)}
+    del columns["ngroups"]
+    if np.ndim(cata.ngroups) and nparts is None:
+        columns["rank"] = np.repeat(np.arange(np.size(cata.ngroups), dtype=np.int32), np.asarray(cata.ngroups))
+    return {name: rows for name, rows in columns.items() if rows is not None}
+
+
+def _components(shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
+    """The endings of the names of all components of a vector or tensor, and where each is; one without, for numbers."""
+    indices = itertools.product(*map(range, shape))
+    return [("_" + "".join("xyzw"[axis] for axis in index) if index else "", index) for index in indices]
+
+
+def _checked(units: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The units that are known."""
+    for kind in units or {}:
+        if kind not in _BASES:
+            raise ValueError(f"units are those of {', '.join(_BASES)}; {kind!r} is none of these.")
+    return {kind: unit for kind, unit in (units or {}).items() if unit not in (None, "")}
+
+
+def _factors(name: str, units: Mapping[str, Any]) -> list[tuple[Any, int]]:
+    """The units that make that of a column, and their powers; none if one of them is not known."""
+    powers = {base: power for base, power in zip(_BASES, _POWERS.get(name, (0, 0, 0)), strict=True) if power}
+    return [(units[base], power) for base, power in powers.items()] if powers.keys() <= units.keys() else []
+
+
+def _product(factors: list[tuple[Any, int]]) -> str:
+    """The product of units in words."""
+    if len(factors) == 1 and factors[0][1] == 1:
+        return str(factors[0][0])
+    return " ".join(f"({unit})" if power == 1 else f"({unit})^{power}" for unit, power in factors)
+
+
+def _astropy_unit(base: str, unit: Any) -> Any:
+    from astropy import units
+
+    if not isinstance(unit, str):
+        return unit
+    name = re.sub(r"\bh\b", "littleh", unit)
+    enabled: list[Any] = []
+    if name != unit:
+        from astropy.cosmology import units as cosmology
+
+        enabled.append(cosmology)
+    try:
+        with units.add_enabled_units(enabled):
+            return units.Unit(name)
+    except ValueError as error:
+        raise ValueError(f"astropy does not know the unit of {base}, {unit!r}; give one that it knows.") from error
