@@ -31,13 +31,16 @@ from .distributed import (
     split_words,
 )
 from .header import SnapshotHeader, unit_name
+from .options import ReadOptions
 from .processes import failing_together, rows_on_first_process
-from .snapshot import Snapshot, find_parts, open_snapshot, read_header, read_snapshot, write_snapshot
+from .snapshot import Snapshot, find_parts, open_snapshot, read_header, read_snapshot
+from .snapshot_writer import write_snapshot
 
 __all__ = [
     "CatalogueInfo",
     "Neighbours",
     "OutputError",
+    "ReadOptions",
     "Snapshot",
     "SnapshotError",
     "SnapshotHeader",

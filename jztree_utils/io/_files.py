@@ -38,24 +38,55 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
     path: the file.
     Raises SnapshotError if ``path`` is missing, not a file, not HDF5, truncated or damaged.
     """
+    check_is_file(path)
     try:
-        with open(path, "rb"):
-            pass
-    except FileNotFoundError:
-        raise SnapshotError(f"There is no file {path}; check the path.") from None
-    except IsADirectoryError:
-        raise SnapshotError(f"{path} is a folder where an HDF5 file is needed.") from None
+        file = h5py.File(path, "r")
     except OSError as error:
-        raise SnapshotError(f"{path} cannot be read ({error.strerror}); check its name and permissions.") from None
-    if not h5py.is_hdf5(path):
-        raise SnapshotError(f"{path} is not an HDF5 file; give a snapshot in Gadget-4 or AREPO HDF5 format.")
+        raise _why_not_open(path, error) from None
     try:
-        with h5py.File(path, "r") as file:
+        with file:
             yield file
     except SnapshotError:
         raise
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:  # h5py raises all of these
-        raise SnapshotError(f"{path} is truncated or damaged ({_reason(error)}); copy or write it again.") from error
+        raise damaged(path, error) from error
+
+
+def check_is_file(path: Path) -> None:
+    """Raise SnapshotError unless ``path`` is a file. A pipe, say, would let the reader wait for ever."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        raise SnapshotError(f"There is no file {path}; check the path.") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if stat.S_ISDIR(mode):
+        raise SnapshotError(f"{path} is a folder where a file is needed.")
+    if not stat.S_ISREG(mode):
+        raise SnapshotError(f"{path} is not a regular file; give one that holds data.")
+
+
+def unreadable(path: Path, error: OSError) -> SnapshotError:
+    """What to raise when the system refuses to open a file."""
+    reason = os.strerror(error.errno) if error.errno else _reason(error)
+    return SnapshotError(f"{path} cannot be read ({reason}); check its name and permissions.")
+
+
+def damaged(path: Path, error: Exception) -> SnapshotError:
+    """What to raise when the contents of a file make no sense."""
+    return SnapshotError(f"{path} is truncated or damaged ({_reason(error)}); copy or write it again.")
+
+
+def _why_not_open(path: Path, error: OSError) -> SnapshotError:
+    """What to raise when the HDF5 library cannot open a file that is there."""
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as refused:
+        return unreadable(path, refused)
+    if not h5py.is_hdf5(path):
+        return SnapshotError(f"{path} is not an HDF5 file; give one in HDF5 format.")
+    return damaged(path, error)
 
 
 def _reason(error: Exception) -> str:

@@ -34,6 +34,7 @@ from jztree.jax_ext import vary_along, varying_axes
 
 from ._files import PathLike, check_output, create_empty, fill_hdf5, output_path, temporary_beside
 from .header import SnapshotHeader
+from .options import ReadOptions
 from .processes import failing_together
 from .snapshot import Snapshot, open_snapshot
 
@@ -109,10 +110,11 @@ def read_snapshot_sharded(
     fields: Sequence[str] = ("pos", "mass", "vel", "id"),
     optional: Sequence[str] = (),
     id_words: bool = False,
+    options: ReadOptions | None = None,
 ) -> tuple[ParticleData, SnapshotHeader]:
     """Particles of one type, dealt out to all devices of a mesh; each process reads the rows of its devices only.
 
-    path, ptype, fields, optional: as in `read_snapshot`; the snapshot may have any number of files.
+    path, ptype, fields, optional, options: as in `read_snapshot`; the snapshot may have any number of files.
     mesh: the devices of all processes; rank r is the r-th of ``mesh.devices.flat``.
     npad: rows of padding to add on every device.
     id_words: give identifiers as two words of 32 bits, the low one first, which JAX holds in its default 32-bit mode
@@ -129,19 +131,26 @@ def read_snapshot_sharded(
     have 64 bits, JAX's 64-bit mode is off, and ``id_words`` is not set.
     """
     with failing_together(mesh):
-        snapshot = open_snapshot(path, ptype)
+        snapshot = open_snapshot(path, ptype, options)
         part = shard_snapshot(snapshot, mesh, snapshot.present(fields, optional), npad, id_words)
     return part, snapshot.header
 
 
 def shard_snapshot(
-    snapshot: Snapshot, mesh: Mesh, names: Sequence[str], npad: int = 0, id_words: bool = False
+    snapshot: Snapshot,
+    mesh: Mesh,
+    names: Sequence[str],
+    npad: int = 0,
+    id_words: bool = False,
+    advance: Callable[[int], None] | None = None,
 ) -> ParticleData:
     """The properties ``names``, positions among them, of the particles of a snapshot, as in `read_snapshot_sharded`.
 
+    advance: called now and then with the number of rows of a property that this process has read since.
+
     Errors are those of this process alone; see `failing_together`.
     """
-    columns = {name: _shard_column(snapshot, name, mesh, npad, id_words) for name in names}
+    columns = {name: _shard_column(snapshot, name, mesh, npad, id_words, advance) for name in names}
     if "mass" in columns and snapshot.shared_mass is not None:
         masses = np.full(mesh.size, snapshot.shared_mass, columns["pos"].dtype)
         columns["mass"] = _one_each(masses, mesh)
@@ -149,9 +158,11 @@ def shard_snapshot(
     return ParticleData(**columns, num=num, num_total=snapshot.num)
 
 
-def _shard_column(snapshot: Snapshot, name: str, mesh: Mesh, npad: int, id_words: bool) -> Any:
+def _shard_column(
+    snapshot: Snapshot, name: str, mesh: Mesh, npad: int, id_words: bool, advance: Callable[[int], None] | None
+) -> Any:
     def read(start: int, stop: int) -> np.ndarray:
-        rows = snapshot.read(name, start, stop)
+        rows = snapshot.read(name, start, stop, advance)
         if name != "id":
             return rows
         if id_words:

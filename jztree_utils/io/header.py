@@ -1,6 +1,6 @@
 """The header of a snapshot, and the units of what it holds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import h5py
@@ -38,8 +38,9 @@ class SnapshotHeader:
     npart_total: particles of each type in all files together; 64-bit counts (Python integers).
     num_files: how many files the snapshot has.
     unit_length_in_cm, unit_mass_in_g, unit_velocity_in_cm_per_s: the unit in cgs, to be divided by h for lengths and
-        masses of a cosmological run.
+        masses of a cosmological run, unless ``h_free``.
     comoving: whether the run is cosmological; None if the file does not say.
+    h_free: whether the units of a cosmological run are what they seem, as in SWIFT, and are not divided by h.
     """
 
     boxsize: float | tuple[float, ...] = 0.0
@@ -55,6 +56,7 @@ class SnapshotHeader:
     unit_mass_in_g: float | None = None
     unit_velocity_in_cm_per_s: float | None = None
     comoving: bool | None = None
+    h_free: bool = False
 
     @property
     def scale_factor(self) -> float:
@@ -62,9 +64,21 @@ class SnapshotHeader:
         return 1.0 if self.comoving is False else 1.0 / (1.0 + self.redshift)
 
 
-def parse_header(file: h5py.File) -> tuple[SnapshotHeader, tuple[int, ...]]:
+def is_swift(file: h5py.File) -> bool:
+    """Whether an open file says that SWIFT wrote it."""
+    return isinstance(file.get("Header"), h5py.Group) and "SWIFT" in text_attribute(file["Header"], "Code")
+
+
+def text_attribute(group: h5py.Group, name: str) -> str:
+    """An attribute that is text, or an array of text; empty if there is none."""
+    value = np.ravel(np.asarray(attribute(group, name)))
+    return b" ".join(value.astype(np.bytes_)).decode(errors="replace") if value.dtype.kind in "SUO" else ""
+
+
+def parse_header(file: h5py.File, swift: bool | None = None) -> tuple[SnapshotHeader, tuple[int, ...]]:
     """The header of an open snapshot file, and the particles of each type in this file.
 
+    swift: whether to read it as one of SWIFT; None if it is to be asked itself.
     Values come from the groups Header, Parameters (Gadget-4), Units and Cosmology (SWIFT), the first that has them.
     Raises SnapshotError if there is no header, or counts are missing or make no sense.
     """
@@ -76,9 +90,9 @@ def parse_header(file: h5py.File) -> tuple[SnapshotHeader, tuple[int, ...]]:
     npart_total = tuple(n + (word << 32) if n < 2**32 else n for n, word in zip(total, high, strict=False))
     comoving = _number(file, "ComovingIntegrationOn", "Cosmological run")
     header = SnapshotHeader(
-        boxsize=_boxsize(file),
+        boxsize=box_in_header(file),
         time=_number(file, "Time", default=1.0),
-        redshift=_number(file, "Redshift", default=0.0),
+        redshift=_redshift(file, comoving),
         omega0=_number(file, "Omega0", "Omega_m"),
         omega_lambda=_number(file, "OmegaLambda", "Omega_lambda"),
         hubble=_number(file, "HubbleParam", "h"),
@@ -89,10 +103,34 @@ def parse_header(file: h5py.File) -> tuple[SnapshotHeader, tuple[int, ...]]:
         unit_mass_in_g=_number(file, "UnitMass_in_g", "Unit mass in cgs (U_M)"),
         unit_velocity_in_cm_per_s=_number(file, "UnitVelocity_in_cm_per_s"),
         comoving=None if comoving is None else bool(comoving),
+        h_free=bool(_number(file, "h_free", default=0)),
     )
+    if is_swift(file) if swift is None else swift:
+        header = _as_swift_means_it(file, header)
     if not header.redshift > -1:
         raise SnapshotError(f"{file.filename} says its redshift is {header.redshift:g}; it must be above -1.")
     return header, here
+
+
+def _redshift(file: h5py.File, comoving: float | None) -> float:
+    """The redshift; where only the scale factor of a cosmological run is told, the one that follows from it."""
+    time = _number(file, "Time", default=0.0) if comoving else 0.0
+    return float(_number(file, "Redshift", default=1 / time - 1 if time > 0 else 0.0))
+
+
+def _as_swift_means_it(file: h5py.File, header: SnapshotHeader) -> SnapshotHeader:
+    """The header with what SWIFT writes in other ways than Gadget.
+
+    Units are free of h, particles always have their own masses, ``Time`` is never the scale factor, and the unit of
+    velocity follows from those of length and time.
+    """
+    duration = _number(file, "Unit time in cgs (U_t)")
+    velocity = header.unit_velocity_in_cm_per_s
+    if velocity is None and header.unit_length_in_cm is not None and duration:
+        velocity = header.unit_length_in_cm / duration
+    time = header.time if header.comoving is False else _number(file, "Scale-factor", default=header.scale_factor)
+    masses = (0.0,) * len(header.mass_table)
+    return replace(header, h_free=True, mass_table=masses, time=time, unit_velocity_in_cm_per_s=velocity)
 
 
 def _values(file: h5py.File, *names: str, default: Any = None) -> Any:
@@ -122,7 +160,7 @@ def _counts(file: h5py.File, name: str, required: bool = False) -> tuple[int, ..
     values = _values(file, name)
     if values is None and required:
         raise SnapshotError(
-            f"{file.filename} has no attribute {name} in its Header; it is not a Gadget or AREPO snapshot."
+            f"{file.filename} has no attribute {name} in its Header; it is not a snapshot of Gadget, AREPO or SWIFT."
         )
     counts = tuple(int(n) for n in values) if values is not None else ()
     if any(n < 0 for n in counts):
@@ -130,7 +168,8 @@ def _counts(file: h5py.File, name: str, required: bool = False) -> tuple[int, ..
     return counts
 
 
-def _boxsize(file: h5py.File) -> float | tuple[float, ...]:
+def box_in_header(file: h5py.File) -> float | tuple[float, ...]:
+    """The periodic box of an open file, 0 if there is none. Raises SnapshotError if it makes no sense."""
     lengths = tuple(float(length) for length in _values(file, "BoxSize", default=(0.0,)))
     if not all(np.isfinite(length) and length >= 0 for length in lengths):
         raise SnapshotError(f"{file.filename} has a BoxSize of {lengths}; it must be positive, or 0 for no box.")
@@ -153,6 +192,7 @@ def header_attributes(header: SnapshotHeader) -> dict[str, Any]:
         "UnitMass_in_g": header.unit_mass_in_g,
         "UnitVelocity_in_cm_per_s": header.unit_velocity_in_cm_per_s,
         "ComovingIntegrationOn": None if header.comoving is None else int(header.comoving),
+        "h_free": 1 if header.h_free else None,
         "MassTable": np.asarray(header.mass_table, np.float64),
         "NumPart_Total": np.asarray(header.npart_total, np.uint64),
         "NumFilesPerSnapshot": np.int32(header.num_files),
@@ -175,6 +215,8 @@ def unit_attributes(header: SnapshotHeader, kind: str, ndim: int = 3) -> dict[st
     scalings = list(_scalings(kind, float(ndim)))
     if header.comoving is False:
         scalings[0] = 0.0
+    if header.h_free:
+        scalings[1] = 0.0
     attributes: dict[str, Any] = dict(zip(_SCALING_NAMES, scalings, strict=True))
     units = [getattr(header, name) for name in _UNITS]
     needed = [(unit, power) for unit, power in zip(units, scalings[2:], strict=True) if power]
@@ -206,6 +248,6 @@ def unit_name(header: SnapshotHeader, kind: str) -> str:
     unit = getattr(header, _UNITS[("length", "mass", "velocity").index(kind)])
     if unit is None:
         return ""
-    per_h = "" if kind == "velocity" or header.comoving is False else "/h"
+    per_h = "" if kind == "velocity" or header.comoving is False or header.h_free else "/h"
     names = [name for value, name in _NAMED_UNITS[kind] if abs(unit / value - 1) < 1e-3]
     return names[0] + per_h if names else ""

@@ -1,0 +1,174 @@
+"""Datasets of HDF5 files as columns of particles: types that h5py does not know, compression, virtual datasets."""
+
+import importlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from ._columns import FIELDS, WORDS, Column, Reader
+from ._files import SnapshotError, get_dataset, open_hdf5
+
+_FIRST_PLUGIN = 256  # filters of lower numbers are part of the HDF5 library
+# Filters that do not come with the HDF5 library, by their registered numbers.
+_FILTERS = {
+    307: "BZip2",
+    32000: "LZF",
+    32001: "Blosc",
+    32004: "LZ4",
+    32008: "Bitshuffle",
+    32013: "ZFP",
+    32015: "Zstandard",
+    32017: "SZ",
+    32018: "FCIDECOMP",
+    32024: "SZ3",
+    32026: "Blosc2",
+    32028: "SPERR",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hdf5Part:
+    """Particles in one HDF5 file, a `Part`.
+
+    usual: the name that each property has, for words about those that are missing.
+    """
+
+    path: Path
+    num: int
+    columns: Mapping[str, Column]
+    usual: Mapping[str, str]
+
+    @contextmanager
+    def open(self) -> Iterator[Reader]:
+        with open_hdf5(self.path) as file:
+            yield _OpenFile(file).read
+
+    def missing(self, name: str) -> SnapshotError:
+        if name not in self.usual:
+            return SnapshotError(
+                f"{self.path} is read by the names of datasets, and none was given for the {FIELDS[name].words}; give "
+                f"one (ReadOptions({name}=...)), or do without {name!r}."
+            )
+        try:
+            with open_hdf5(self.path) as file:
+                get_dataset(file, self.usual[name])
+        except SnapshotError as error:
+            return error
+        return SnapshotError(f"{self.path} has changed while it was read; read it again.")
+
+
+def stored_as(file: h5py.File, name: str, factor: float = 1.0) -> Column:
+    """How a dataset is stored, without reading its rows. Raises SnapshotError if there is none of that name."""
+    data = get_dataset(file, name)
+    return Column(
+        name=str(data.name).lstrip("/"),
+        stored=_stored_dtype(data),
+        shape=data.shape or (),
+        factor=factor,
+        chunk=data.chunks[0] if data.chunks else 1,
+    )
+
+
+def _stored_dtype(data: h5py.Dataset) -> np.dtype:
+    """The dtype of a dataset; h5py has none for integers of 128 bits."""
+    kind = data.id.get_type()
+    if isinstance(kind, h5py.h5t.TypeIntegerID) and kind.get_size() == WORDS.itemsize:
+        return WORDS
+    return data.dtype
+
+
+class _OpenFile:
+    """An open file; what is needed to read a dataset is checked once."""
+
+    def __init__(self, file: h5py.File) -> None:
+        self._file = file
+        self._readable: set[str] = set()
+        self._sources: dict[tuple[Path, str], int] = {}
+
+    def read(self, column: Column, rows: slice, out: np.ndarray) -> None:
+        data = get_dataset(self._file, column.name)
+        if column.name not in self._readable:
+            check_filters(data)
+            _check_covered(data)
+            self._readable.add(column.name)
+        if data.is_virtual:
+            self._check_sources(data, rows)
+        if column.stored == WORDS:
+            _read_words(data, rows, out)
+        else:
+            data.read_direct(out, rows)
+
+    def _check_sources(self, data: h5py.Dataset, rows: slice) -> None:
+        """Raise SnapshotError if rows come from a file that is missing or too short: HDF5 would make them up."""
+        for source in data.virtual_sources():
+            first, last = source.vspace.get_select_bounds()
+            if source.file_name == "." or first[0] >= rows.stop or last[0] < rows.start:
+                continue
+            path = Path(self._file.filename).parent / source.file_name
+            num = self._rows_of_source(path, source.dset_name)
+            needed = source.src_space.get_select_bounds()[1][0] + 1
+            if num < needed:
+                raise SnapshotError(
+                    f"{self._file.filename} shows {needed} rows of {source.dset_name} in {path}, which holds {num}; "
+                    "copy both again."
+                )
+
+    def _rows_of_source(self, path: Path, name: str) -> int:
+        if (path, name) not in self._sources:
+            with open_hdf5(path) as file:
+                data = get_dataset(file, name)
+                check_filters(data)
+                self._sources[path, name] = data.shape[0]
+        return self._sources[path, name]
+
+
+def _check_covered(data: h5py.Dataset) -> None:
+    """Raise SnapshotError if a virtual dataset has rows that no file provides."""
+    if data.is_virtual:
+        shown = sum(source.vspace.get_select_npoints() for source in data.virtual_sources())
+        if shown != data.size:
+            raise SnapshotError(
+                f"{data.file.filename} shows {data.size} numbers as {str(data.name).lstrip('/')}, but only {shown} "
+                "come from other files; write it again."
+            )
+
+
+def _read_words(data: h5py.Dataset, rows: slice, out: np.ndarray) -> None:
+    """Read integers of 128 bits as pairs of words."""
+    kind = h5py.h5t.STD_U64LE.copy()
+    kind.set_size(WORDS.itemsize)
+    kind.set_precision(8 * WORDS.itemsize)
+    space = data.id.get_space()
+    space.select_hyperslab((rows.start, *(0,) * (data.ndim - 1)), out.shape)
+    data.id.read(h5py.h5s.create_simple(out.shape), space, out, kind)
+
+
+def check_filters(data: h5py.Dataset) -> None:
+    """Raise SnapshotError unless all filters of a dataset are there, those of the package hdf5plugin included."""
+    plist = data.id.get_create_plist()
+    for place in range(plist.get_nfilters()):
+        number, _, _, name = plist.get_filter(place)
+        if h5py.h5z.filter_avail(number):
+            continue
+        advice = _load_plugins(number)
+        if advice is not None:
+            known = _FILTERS.get(number) or name.decode(errors="replace") or "unknown"
+            where = f"{data.file.filename} holds {str(data.name).lstrip('/')} compressed with the filter {known}"
+            raise SnapshotError(f"{where} ({number}), {advice}.")
+
+
+def _load_plugins(number: int) -> str | None:
+    """None once the package hdf5plugin has brought the filter of this number, else what to do about it."""
+    if number < _FIRST_PLUGIN:
+        return "which this HDF5 library was built without; write the file without it (h5repack -f NONE)"
+    try:
+        importlib.import_module("hdf5plugin")  # to import it is to register its filters
+    except ImportError:
+        return "which is not installed; pip install hdf5plugin"
+    if h5py.h5z.filter_avail(number):
+        return None
+    return "which the package hdf5plugin does not have; write the file without it (h5repack -f NONE)"
