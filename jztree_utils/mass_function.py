@@ -1,8 +1,8 @@
 """The number of dark-matter halos as a function of mass, as published fits predict it and as a catalogue has it.
 
-The chain is that of the textbooks: a cosmology has a linear power spectrum (Eisenstein & Hu 1998, without the baryonic
-wiggles, which do not matter for masses), normalised by ``sigma8``; its variance ``sigma(M)`` in spheres that hold a mass
-M on average decides how many halos of that mass there are, through a fit ``f(sigma)`` to simulations.
+A cosmology has a linear power spectrum (Eisenstein & Hu 1998, without the baryonic wiggles, which hardly matter for
+masses), normalised by ``sigma8``. Its variance ``sigma(M)^2`` in spheres that hold a mass M on average decides how many
+halos of that mass there are, through a fit ``f(sigma)`` to simulations (Jenkins et al. 2001).
 
 Masses are in Msun/h, lengths comoving and in Mpc/h. Everything is NumPy in float64. Radiation is left out, which
 matters above redshift 20 or so.
@@ -68,8 +68,7 @@ class Cosmology:
 
         Raises ValueError if the header has none.
         """
-        known = (header.omega0, header.omega_lambda, header.hubble)
-        if None in known or not header.omega0 or not header.hubble:
+        if not header.omega0 or header.omega_lambda is None or not header.hubble:
             raise ValueError("The header has no cosmology (Omega0, OmegaLambda, HubbleParam), so give one.")
         return cls(omega_matter=header.omega0, omega_lambda=header.omega_lambda, hubble=header.hubble, **others)
 
@@ -114,7 +113,7 @@ def growth_factor(cosmology: Cosmology, redshift: Any) -> np.ndarray:
     redshift = np.asarray(redshift, np.float64)
     if np.any(~(redshift > -1)):
         raise ValueError(f"the redshift is {redshift}; it must be above -1.")
-    return _growing_mode(cosmology, 1 / (1 + redshift)) / _growing_mode(cosmology, np.float64(1))
+    return _growing_mode(cosmology, 1 / (1 + redshift)) / _growing_mode(cosmology, np.ones(()))
 
 
 def _growing_mode(cosmology: Cosmology, a: np.ndarray) -> np.ndarray:
@@ -154,7 +153,7 @@ def sigma_of_mass(cosmology: Cosmology, mass: Any, redshift: float = 0.0) -> tup
     mass = np.asarray(mass, np.float64)
     radius = (3 * mass / (4 * np.pi * cosmology.mean_density)) ** (1 / 3)
     variance, slope = _variance(cosmology, radius)
-    norm = cosmology.sigma8 * growth_factor(cosmology, redshift) / np.sqrt(_variance(cosmology, np.float64(8))[0])
+    norm = cosmology.sigma8 * growth_factor(cosmology, redshift) / np.sqrt(_variance(cosmology, np.full((), 8.0))[0])
     return norm * np.sqrt(variance), slope / 6
 
 

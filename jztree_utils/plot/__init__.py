@@ -1,0 +1,26 @@
+"""Pictures of particles, groups, neighbours and measurements.
+
+They need matplotlib (``pip install 'jztree[plot]'``), which is imported when a picture is made. Each function returns a
+`matplotlib.figure.Figure`, and writes it if it is given a path. Figures are made without `matplotlib.pyplot`: no state
+is kept and no display is needed; `show` opens a window, or displays a figure in a notebook. Colours can be told apart
+by colour-blind readers, and letters can be read at half the width of a page.
+"""
+
+from ._figure import check_picture, save_figure, show
+from .density import plot_density, plot_halos
+from .groups import plot_group_sizes, plot_mass_function
+from .neighbours import plot_neighbour_distances
+from .scaling import plot_scaling, read_measurements
+
+__all__ = [
+    "check_picture",
+    "plot_density",
+    "plot_group_sizes",
+    "plot_halos",
+    "plot_mass_function",
+    "plot_neighbour_distances",
+    "plot_scaling",
+    "read_measurements",
+    "save_figure",
+    "show",
+]

@@ -1,0 +1,185 @@
+"""How the time of a call grows, from the measurements that ``checks/`` writes."""
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ._figure import COLOURS, REFERENCE, Path, drawing, plain_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MARKERS = "osD^vP*X"
+_USUAL_K = 8  # of all measurements that do not say
+_GPU_KEY = re.compile(r"(?P<what>\w+) (?P<kind>\w+) (?P<n>[\d.e]+)( k=(?P<k>\d+))?(?P<b> b=[\d.]+)?( (?P<where>\w+))?")
+_NO_MEASUREMENT = "holds no times that checks/benchmarks, checks/profiling or checks/gpu wrote"
+
+
+@dataclass(frozen=True)
+class _Time:
+    """The time of a call ``what`` on ``n`` particles in all; ``k`` is None where there are no neighbours."""
+
+    what: str
+    n: int
+    k: int | None
+    devices: int
+    seconds: float
+
+
+def read_measurements(path: Path) -> dict[str, Any]:
+    """The results that a script of ``checks/`` wrote to a JSON file, for `plot_scaling`.
+
+    Raises ValueError if the file holds something else, OSError if it cannot be read.
+    """
+    try:
+        results = json.loads(FilePath(path).read_text())
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is no JSON file ({error}); give what a script of checks/ wrote.") from error
+    if not isinstance(results, dict) or not list(_times(results)):
+        raise ValueError(f"{path} {_NO_MEASUREMENT}.")
+    return results
+
+
+def plot_scaling(
+    results: Mapping[str, Any] | Sequence[Mapping[str, Any]], path: Path | None = None, *, title: str = ""
+) -> "Figure":
+    """Time against the number of particles, neighbours and devices: a panel for each that was varied.
+
+    The first and second are of one device. The time over devices is a panel for all particles being fixed (strong
+    scaling), and one for those of each device (weak scaling), for the largest number that was measured on several.
+    Dotted lines are what is ideal: time in proportion to the number of particles or neighbours, or to those of a
+    device.
+
+    results: of a file that ``checks/benchmarks``, ``checks/profiling`` or ``checks/gpu`` wrote (`read_measurements`),
+        or of several files; several are needed to see the number of particles vary on a CPU.
+    path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
+    title: above the picture.
+
+    Returns the `matplotlib.figure.Figure`.
+    Raises ImportError if matplotlib is missing, ValueError if nothing was varied, OutputError if ``path`` cannot be
+    written.
+    """
+    given = [results] if isinstance(results, Mapping) else list(results)
+    times = [time for one in given for time in _times(one)]
+    panels = [panel for panel in _panels(times) if panel.lines]
+    if not panels:
+        raise ValueError(
+            "There is nothing to plot a time against: all measurements have one number of particles, neighbours and "
+            "devices; give several files, such as those of checks/benchmarks/one_device.py with several --n."
+        )
+    with drawing(path, (5.6 * len(panels) + 0.4, 5.4)) as figure:
+        for ax, panel in zip(np.ravel(figure.subplots(1, len(panels), squeeze=False)), panels, strict=True):
+            panel.draw(ax)
+        figure.suptitle(title)
+        return figure
+
+
+@dataclass
+class _Panel:
+    """Lines of time over what was varied. lines: by label, values of the abscissa and seconds.
+
+    ideal: the power of the abscissa that the time has ideally.
+    """
+
+    label: str
+    title: str
+    lines: dict[str, tuple[np.ndarray, np.ndarray]]
+    ideal: float
+
+    def draw(self, ax: "Axes") -> None:
+        for number, (name, (x, seconds)) in enumerate(self.lines.items()):
+            style: Any = {"color": COLOURS[number % len(COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
+            ax.plot(x, seconds, label=name, markersize=6, linewidth=1.6, **style)
+        x, seconds = max(self.lines.values(), key=lambda line: line[1][0])
+        ax.plot(x, 1.3 * seconds[0] * (x / x[0]) ** self.ideal, ":", color=REFERENCE, linewidth=1.6, label="ideal")
+        ax.set(xscale="log", yscale="log", xlabel=self.label, ylabel="seconds", title=self.title)
+        values = np.unique(np.concatenate([x for x, _ in self.lines.values()])).astype(int)
+        if values[-1] / values[0] < 1000:
+            plain_ticks(ax, values.tolist())
+        ax.legend(loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2, fontsize=10)
+
+
+def _panels(times: Sequence[_Time]) -> Iterator[_Panel]:
+    alone = [time for time in times if time.devices == 1]
+    usual = _USUAL_K if any(time.k == _USUAL_K for time in alone) else min((t.k for t in alone if t.k), default=0)
+    plain = [time for time in alone if time.k in (None, usual)]
+    with_k = "" if not any(time.k for time in plain) else f", $k$ = {usual}"
+    yield _panel(f"one device{with_k}", "particles", plain, lambda t: (t.n, None), 1)
+    yield _panel("one device, {:,} particles", "neighbours $k$", alone, lambda t: (t.k, t.n), 1)
+    yield _panel("strong scaling: {:,} particles in all", "devices", times, lambda t: (t.devices, t.n), -1)
+    yield _panel("weak scaling: {:,} particles a device", "devices", times, lambda t: (t.devices, t.n // t.devices), 0)
+
+
+def _panel(
+    title: str,
+    label: str,
+    times: Sequence[_Time],
+    split: Callable[[_Time], tuple[int | None, int | None]],
+    ideal: float,
+) -> _Panel:
+    """Lines of what was varied.
+
+    split: what is varied and what is fixed of a measurement. Of the fixed values, the one is taken at which the most
+    values of the other were measured, the largest of those. Of equal measurements the median is.
+    """
+    found: dict[int | None, dict[str, dict[int, list[float]]]] = {}
+    for time in times:
+        x, fixed = split(time)
+        if x is not None:
+            found.setdefault(fixed, {}).setdefault(time.what, {}).setdefault(x, []).append(time.seconds)
+    reach = {fixed: max(len(line) for line in lines.values()) for fixed, lines in found.items()}
+    chosen = max(reach, key=lambda fixed: (reach[fixed], fixed), default=None)
+    lines = {what: line for what, line in found.get(chosen, {}).items() if len(line) > 1}
+    ordered = {what: sorted(line.items()) for what, line in lines.items()}
+    drawn = {
+        what: (np.array([x for x, _ in line], float), np.array([np.median(seconds) for _, seconds in line]))
+        for what, line in ordered.items()
+    }
+    return _Panel(label, title.format(chosen or 0), drawn, ideal)
+
+
+def _times(results: Mapping[str, Any]) -> Iterator[_Time]:
+    """The times of whole calls in what any of the scripts wrote."""
+    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+        yield from _of_one_device(results)
+    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+        yield from _of_several_devices(results)
+    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+        yield from _of_gpu(results)
+
+
+def _of_one_device(results: Mapping[str, Any]) -> Iterator[_Time]:
+    for what, seconds in results.get("stages periodic", {}).items():
+        if _is_whole(what):
+            yield _Time(what, int(results["n"]), _k_of(what), 1, float(seconds))
+
+
+def _of_several_devices(results: Mapping[str, Any]) -> Iterator[_Time]:
+    for case in results.get("cases", []):
+        for what, found in case["stages"].items():
+            if _is_whole(what):
+                yield _Time(what, int(case["total"]), _k_of(what), int(case["devices"]), float(found["seconds"]))
+
+
+def _of_gpu(results: Mapping[str, Any]) -> Iterator[_Time]:
+    for key, found in results.get("stages", {}).get("time", {}).items():
+        match = _GPU_KEY.fullmatch(key)
+        if match and match["where"] != "open" and "seconds" in found:
+            what = f"{match['what']}{match['b'] or ''}, {match['kind']}"
+            yield _Time(what, int(float(match["n"])), int(match["k"]) if match["k"] else None, 1, found["seconds"])
+
+
+def _is_whole(what: str) -> bool:
+    """Whether a stage is all that a user waits for."""
+    return "tree given" not in what and what != "hierarchy"
+
+
+def _k_of(what: str) -> int | None:
+    return _USUAL_K if what.startswith("knn") else None
