@@ -39,6 +39,7 @@ python_display_short_literal_types = True
 toc_object_entries_show_parents = "hide"
 
 _ARGUMENT = re.compile(r"((?:[A-Za-z_]\w*)(?:, [A-Za-z_]\w*)*): +(\S.*)")
+_FURTHER = re.compile(r"(?<=\.) ((?:[A-Za-z_]\w*)(?:, [A-Za-z_]\w*)*): ")
 _WORD = re.compile(r"(``[^`]+``): +\S")
 
 
@@ -66,9 +67,9 @@ def exists(name: str, module: str | None) -> bool:
     return False
 
 
-def describe_arguments(_app: Any, _what: str, _name: str, obj: Any, _options: Any, lines: list[str]) -> None:
+def describe_arguments(_app: Any, what: str, _name: str, obj: Any, _options: Any, lines: list[str]) -> None:
     """Make ``name: meaning`` lines a definition list, and set off what is returned or raised."""
-    lines[:] = with_definitions(lines, names_of(obj))
+    lines[:] = with_definitions(lines, names_of(obj), any_name=what in ("class", "exception"))
 
 
 def names_of(obj: Any) -> set[str]:
@@ -80,14 +81,17 @@ def names_of(obj: Any) -> set[str]:
         return names
 
 
-def with_definitions(lines: list[str], known: set[str]) -> list[str]:
-    """The lines of a docstring as reStructuredText. known: what may be defined."""
+def with_definitions(lines: list[str], known: set[str], any_name: bool) -> list[str]:
+    """The lines of a docstring as reStructuredText.
+
+    known: what may be defined. any_name: so may any other name at the beginning of a paragraph, as attributes are.
+    """
     made: list[str] = []
     inside = False  # a definition, which goes on as long as lines are indented
-    for line in lines:
+    for line in [part for line in lines for part in one_definition_a_line(line, known)]:
         match = _ARGUMENT.fullmatch(line)
         # What is returned may have names too; a colon announces them.
-        announced = inside or (made and made[-1].endswith(":"))
+        announced = inside or (made and made[-1].endswith(":")) or (any_name and made and not made[-1])
         if match and (announced or set(match[1].split(", ")) <= known):
             term = ", ".join(f"**{name}**" for name in match[1].split(", "))
             made += ["", term, f"    {match[2]}"]
@@ -101,6 +105,13 @@ def with_definitions(lines: list[str], known: set[str]) -> list[str]:
             made.append(re.sub(r"^(Returns|Raises) ", r"**\1** ", line))
             inside = False
     return made
+
+
+def one_definition_a_line(line: str, known: set[str]) -> list[str]:
+    """``line``, cut where one definition follows another: ``a: this. b: that.``"""
+    cuts = [m.start() for m in _FURTHER.finditer(line) if _ARGUMENT.fullmatch(line) and set(m[1].split(", ")) <= known]
+    ends = [*cuts, len(line)]
+    return [line[start:end].strip() if start else line[:end] for start, end in zip([0, *cuts], ends, strict=True)]
 
 
 def _continued(above: str, text: str) -> str:

@@ -1,53 +1,113 @@
-"""Every Python block of the README and of docs/ runs, those of one page in one namespace, in a folder of its own."""
+"""Every Python block of the README and of docs/ runs, those of one page in one namespace, in a folder of its own, and
+prints what the page shows. So does the notebook; the drawings can be drawn; links lead somewhere.
+"""
 
+import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 # What it prints is that of four devices, so it has a process of its own.
-GUIDE = ROOT / "docs" / "multi_device.md"
+GUIDE = DOCS / "multi_device.md"
+# Its blocks run as cells of the notebook that is made from it.
+QUICKSTART = DOCS / "quickstart.md"
 
 
-def python_blocks(page: Path) -> list[tuple[int, str]]:
-    """Line number and text of each Python block."""
+def blocks(page: Path, language: str) -> list[tuple[int, str]]:
+    """Line number and text of each block of a language."""
     text = page.read_text()
-    return [(text.count("\n", 0, m.start(1)), m[1]) for m in re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S)]
+    return [
+        (text.count("\n", 0, m.start(1)), m[1]) for m in re.finditer(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+    ]
+
+
+def assert_printed(page: Path, printed: str) -> None:
+    """All lines that the page shows came out, in any order: devices print when they like, and may share a line."""
+    for line in "".join(text for _, text in blocks(page, "text")).splitlines():
+        assert line in printed, f"{line!r} is not in\n{printed}"
+
+
+def load(script: Path) -> ModuleType:
+    """A script of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(script.stem, script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page != GUIDE and python_blocks(page)], ids=lambda page: page.name
+    "page",
+    [page for page in PAGES if page not in (GUIDE, QUICKSTART) and blocks(page, "python")],
+    ids=lambda page: page.name,
 )
-def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_blocks_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
-    for line, block in python_blocks(page):
+    for line, block in blocks(page, "python"):
         # Empty lines in front make tracebacks name the line of the page.
         exec(compile("\n" * line + block, str(page), "exec"), namespace)
-    assert namespace, "a page with Python blocks defines something"
+    assert_printed(page, capsys.readouterr().out)
+
+
+def test_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its cells are plain Python, so no Jupyter is needed."""
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads(QUICKSTART.with_suffix(".ipynb").read_text())
+    namespace: dict[str, object] = {}
+    for number, cell in enumerate(notebook["cells"]):
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), f"cell {number} of the quickstart", "exec"), namespace)
+    assert_printed(QUICKSTART, capsys.readouterr().out)
+
+
+def test_notebook_is_that_of_the_page() -> None:
+    made = load(DOCS / "notebook.py").notebook_of(QUICKSTART.read_text())
+    assert QUICKSTART.with_suffix(".ipynb").read_text() == made, "run python docs/notebook.py"
 
 
 def test_guide_prints_what_it_says_on_four_devices(tmp_path: Path) -> None:
-    """All lines that the page shows come out, in any order: devices print when they like."""
-    script = "\n".join(block for _, block in python_blocks(GUIDE))
+    script = "\n".join(block for _, block in blocks(GUIDE, "python"))
     environ = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     environ.pop("PJRT_NPROC", None)
     paths = [path for path in sys.path if path and "site-packages" not in path]
     command = [sys.executable, "-P", "-c", f"import sys; sys.path[:0] = {paths!r}\n{script}"]
     run = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr
-    shown = re.findall(r"^```text\n(.*?)^```", GUIDE.read_text(), re.M | re.S)
-    for line in "".join(shown).splitlines():
-        # Devices that print at the same time may share a line.
-        assert line in run.stdout, f"{line!r} is not in\n{run.stdout}"
+    assert_printed(GUIDE, run.stdout)
 
 
-def test_local_links_lead_somewhere() -> None:
+def test_drawings_are_those_of_the_pages(tmp_path: Path) -> None:
+    """The script checks the boundaries that it draws against the library's."""
+    draw = load(DOCS / "drawings" / "draw.py")
+    draw.main(tmp_path)
+    shown = {
+        Path(name).name for page in PAGES for name in re.findall(r"!\[[^\]]*\]\(drawings/([^)]+)\)", page.read_text())
+    }
+    assert {path.name for path in tmp_path.iterdir()} == shown
+
+
+def test_links_within_the_repository_lead_somewhere() -> None:
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+        for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text()):
+            linked = page.parent / target if target else page
+            assert linked.exists(), f"{page.name} links to {target}"
+            assert not heading or heading in headings(linked), f"{page.name} links to {target}#{heading}"
+
+
+def headings(page: Path) -> set[str]:
+    """What links call the headings of a page: in small letters, with hyphens for spaces and without other signs."""
+    titles = re.findall(r"^#+ +(.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

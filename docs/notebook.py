@@ -1,0 +1,38 @@
+"""The notebook of the quickstart, made from its page: python docs/notebook.py
+
+Text becomes markdown cells, Python blocks become code cells; what blocks print is left to whoever runs them.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parent / "quickstart.md"
+NOTEBOOK = PAGE.with_suffix(".ipynb")
+
+
+def notebook_of(page: str) -> str:
+    """The notebook of a page in Markdown, as JSON."""
+    without_output = re.sub(r"^```text\n.*?^```\n", "", page, flags=re.M | re.S)
+    parts = re.split(r"^```python\n(.*?)^```\n", without_output, flags=re.M | re.S)
+    cells = [cell(text.strip("\n"), i, "code" if i % 2 else "markdown") for i, text in enumerate(parts) if text.strip()]
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    content = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def cell(text: str, number: int, kind: str) -> dict[str, Any]:
+    """A cell that has not been run."""
+    run = {"execution_count": None, "outputs": []} if kind == "code" else {}
+    return {
+        "cell_type": kind,
+        "id": f"cell-{number}",
+        "metadata": {},
+        **run,
+        "source": text.splitlines(keepends=True),
+    }
+
+
+if __name__ == "__main__":
+    NOTEBOOK.write_text(notebook_of(PAGE.read_text()))
