@@ -6,6 +6,7 @@ definition lists. A name in single backticks is a reference, and one that leads 
 
 import contextlib
 import inspect
+import itertools
 import pkgutil
 import re
 from typing import Any
@@ -88,7 +89,7 @@ def with_definitions(lines: list[str], known: set[str], any_name: bool) -> list[
     """
     made: list[str] = []
     inside = False  # a definition, which goes on as long as lines are indented
-    for line in [part for line in lines for part in one_definition_a_line(line, known)]:
+    for line in itertools.chain.from_iterable(one_definition_a_line(line, known) for line in lines):
         match = _ARGUMENT.fullmatch(line)
         # What is returned may have names too; a colon announces them.
         announced = inside or (made and made[-1].endswith(":")) or (any_name and made and not made[-1])
