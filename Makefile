@@ -3,9 +3,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 JZTREE_WERROR ?= OFF
+ifeq ($(MAKECMDGOALS),wheel)
+# A wheel is for other machines: CUDA kernels if they are asked for, and for all architectures.
+export JZTREE_CUDA ?= OFF
+else
 # CUDA kernels where there is a GPU, for that GPU; they take minutes to compile for each architecture.
 export JZTREE_CUDA ?= $(if $(shell command -v nvidia-smi),AUTO,OFF)
 export CUDAARCHS ?= native
+endif
 SOURCES := pyproject.toml CMakeLists.txt $(shell find jztree jztree_utils -path jztree/lib -prune -o -type f -not -name '*.pyc' -print)
 
 # What an extra of the package asks for, without building the package again.
@@ -15,7 +20,7 @@ install_extra = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pypr
 EMULATED_TESTS ?= $(addprefix tests/test_,catalogue.py comm.py distr_fof.py distr_knn.py fof.py fof_errors.py grouping.py knn.py \
   knn_errors.py knn_transforms.py snapshots.py tree.py zorder.py)
 
-.PHONY: demo docs test test-all test-emulated lint format bench profile gpu-check aarch64 clean
+.PHONY: demo docs test test-all test-emulated lint format bench profile gpu-check aarch64 wheel clean
 
 demo: $(VENV)/installed ## Find the halos of a real N-body snapshot and draw them.
 	mkdir -p demo
@@ -29,6 +34,7 @@ test: $(VENV)/installed ## The tests that take seconds.
 	$(BIN)/pytest -n 2
 
 test-all: $(VENV)/installed ## Also those that take minutes.
+	$(call install_extra,tables)
 	$(BIN)/pytest -n 2 -m "slow or not slow"
 
 test-emulated: $(VENV)/installed ## The library's tests with the CUDA kernels, run by an emulator; no GPU is needed.
@@ -65,6 +71,14 @@ aarch64: $(VENV)/installed ## Compile the CPU library for aarch64 (needs g++-aar
 	  -DJZTREE_FFI_INCLUDE="$$($(BIN)/python -c 'import jax; print(jax.ffi.include_dir())')"
 	cmake --build build/aarch64 --parallel
 
+# auditwheel looks at what the libraries ask of the system, names the wheel by it, and fails if it cannot stand alone. A
+# wheel with CUDA kernels holds all of the plain one, and its number makes pip prefer it.
+wheel: $(VENV)/bin/python ## A wheel in dist/ that installs without a compiler; JZTREE_CUDA=ON in front for one with the GPU kernels.
+	$(call install_extra,wheel)
+	rm -rf build/wheel
+	$(if $(filter ON,$(JZTREE_CUDA)),SKBUILD_WHEEL_BUILD_TAG=1cuda) $(BIN)/pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -77,4 +91,4 @@ $(VENV)/linters: $(VENV)/installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) build demo
+	rm -rf $(VENV) build demo dist
