@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -110,7 +111,7 @@ class _OpenFile:
                 continue
             path = Path(self._file.filename).parent / source.file_name
             num = self._rows_of_source(path, source.dset_name)
-            needed = source.src_space.get_select_bounds()[1][0] + 1
+            needed = _rows_needed(source, data)
             if num < needed:
                 raise SnapshotError(
                     f"{self._file.filename} shows {needed} rows of {source.dset_name} in {path}, which holds {num}; "
@@ -124,6 +125,13 @@ class _OpenFile:
                 check_filters(data)
                 self._sources[path, name] = data.shape[0]
         return self._sources[path, name]
+
+
+def _rows_needed(source: Any, data: h5py.Dataset) -> int:
+    """How many rows the source of a virtual dataset must have."""
+    if source.src_space.get_select_type() == h5py.h5s.SEL_ALL:
+        return int(source.vspace.get_select_npoints() // np.prod(data.shape[1:]))
+    return int(source.src_space.get_select_bounds()[1][0]) + 1
 
 
 def _check_covered(data: h5py.Dataset) -> None:

@@ -1,13 +1,17 @@
 """Snapshots that the tests write themselves, with h5py alone and not with the code under test."""
 
 import itertools
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+
+from jztree_utils import io
 
 
 def _write_gadget(
@@ -84,3 +88,18 @@ def write_parts(tmp_path: Path) -> Callable[..., list[Path]]:
         return paths
 
     return write
+
+
+@contextmanager
+def _refused(told: str) -> Iterator[None]:
+    with pytest.raises(io.SnapshotError, match=re.escape(told)) as error:
+        yield
+    text = str(error.value)
+    assert "\n" not in text
+    assert text.endswith(".")
+
+
+@pytest.fixture(scope="session")
+def refused() -> Callable[[str], AbstractContextManager[None]]:
+    """Expects that a file is refused in one sentence that says so much."""
+    return _refused
