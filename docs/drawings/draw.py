@@ -1,6 +1,6 @@
-"""The drawings of how_it_works.md, from what the library computes: python docs/drawings/draw.py [FOLDER]
+"""The drawings of the documentation, from what the library computes: python docs/drawings/draw.py [FOLDER]
 
-Writes z_order.png, window_rule.png, planes.png and ghosts.png, beside this file if no folder is given.
+Writes them beside this file if no folder is given.
 """
 
 import os
@@ -22,6 +22,7 @@ from PIL import Image
 
 import jztree as jz
 from jztree import ghosts, jax_ext, zorder
+from jztree_utils import ics, plot
 
 RANKS = 4
 RANK_COLOURS = ["#3b6fb6", "#e08a1e", "#4b9a5d", "#9a5bb0"]
@@ -176,12 +177,21 @@ def draw_ghosts() -> Figure:
     return figure
 
 
+def draw_halos() -> Figure:
+    """The picture of the quickstart."""
+    part, boxsize = ics.cosmo_3d_sample()
+    _, catalogue = jz.fof.fof_and_catalogue.jit(part, 0.2 * boxsize / len(part.pos) ** (1 / 3), boxsize)
+    return plot.plot_halos(part.pos, catalogue, boxsize, length_unit="Mpc/h", mass_unit="1e10 Msun/h")
+
+
 DRAWINGS = {
     "z_order": draw_z_order,
     "window_rule": draw_window_rule,
     "planes": draw_planes,
     "ghosts": draw_ghosts,
+    "halos": draw_halos,
 }
+DOTS_PER_INCH = {"halos": 110}
 
 
 def main(folder: Path) -> None:
@@ -189,7 +199,7 @@ def main(folder: Path) -> None:
     mpl.rcParams["font.size"] = 9
     for name, draw in DRAWINGS.items():
         figure = draw()
-        figure.set_dpi(160)
+        figure.set_dpi(DOTS_PER_INCH.get(name, 160))
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         # A palette makes the files a quarter as large.
