@@ -129,6 +129,6 @@ def with_unit(name: str, unit: str) -> str:
 
 
 def plain_ticks(axes: "Axes", values: Any) -> None:
-    """Ticks of the abscissa at some ``values`` only, written as they are."""
+    """Ticks of a logarithmic abscissa at some ``values`` only, written as they are."""
     axes.set_xticks(values, [f"{value:,}" for value in values])
-    axes.minorticks_off()
+    axes.set_xticks([], minor=True)

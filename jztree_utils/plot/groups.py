@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BIN = 0.2  # of the mass function, in decades
+_MSUN, _PER_CUBIC_MPC = r"$h^{-1}\,\mathrm{M}_\odot$", r"$h^3\,\mathrm{Mpc}^{-3}$"
 _IN_BIN = 9  # masses at which the reference is averaged over a bin
 
 
@@ -80,21 +81,22 @@ def plot_mass_function(
     """
     with drawing(path, (6.4, 6.0)) as figure:
         mass, quantum = _masses(groups, particle_mass)
+        volume = _volume(boxsize)
+        volume_unit = f"({length_unit})$^{{-3}}$" if length_unit else ""
         if units is not None:
-            mass, quantum = mass * units.mass, None if quantum is None else quantum * units.mass
-            mass_unit, length_unit = "$h^{-1}\\,$M$_\\odot$", "$h^{-1}\\,$Mpc"
-        volume = _volume(boxsize) * (1.0 if units is None else units.length**3)
+            mass, volume = mass * units.mass, volume * units.length**3
+            quantum = None if quantum is None else quantum * units.mass
+            mass_unit, volume_unit = _MSUN, _PER_CUBIC_MPC
         bins = _count(mass, quantum, volume)
-        against = cosmology if units is not None and len(bins.counts) else None
-        upper, *lower = (
-            np.ravel(figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))) if against else [figure.subplots()]
-        )
+        if cosmology is None or units is None or not len(mass):
+            upper = lower = figure.subplots()
+        else:
+            upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+            _draw_reference(upper, lower, bins, cosmology, redshift, model)
         _draw_counts(upper, bins)
-        if against is not None:
-            _draw_reference(upper, lower[0], bins, against, redshift, model)
-            upper.legend()
-        upper.set(title=title or f"{len(mass):,} groups", ylabel=_per_volume(length_unit))
-        (lower or [upper])[-1].set(xlabel=with_unit("group mass $M$", mass_unit))
+        upper.legend()
+        upper.set(title=title, ylabel=with_unit("d$n$ / d$\\,$log$_{10}\\,M$", volume_unit))
+        lower.set(xlabel=with_unit("group mass $M$", mass_unit))
         return figure
 
 
@@ -161,7 +163,12 @@ def _draw_counts(ax: "Axes", bins: _Bins) -> None:
     lower, upper = poisson_interval(bins.counts)
     errors = bins.density(np.stack([bins.counts - lower, upper - bins.counts]))[:, filled]
     ax.errorbar(
-        bins.centres[filled], bins.density(bins.counts)[filled], errors, fmt="o", color=COLOURS[0], label="groups"
+        bins.centres[filled],
+        bins.density(bins.counts)[filled],
+        errors,
+        fmt="o",
+        color=COLOURS[0],
+        label=f"{bins.counts.sum():,} groups",
     )
 
 
@@ -179,9 +186,4 @@ def _draw_reference(
     middle, low, high = (values[filled] for values in ratio)
     lower.axhline(1, color=REFERENCE)
     lower.errorbar(bins.centres[filled], middle, (middle - low, high - middle), fmt="o", color=COLOURS[0])
-    lower.set(ylabel="ratio", ylim=(0, max(2.0, min(3.0, 1.1 * middle.max()))))
-
-
-def _per_volume(unit: str) -> str:
-    cubed = f"$({unit.replace('$', '')})^{{-3}}$" if "$" in unit else f"{unit}$^{{-3}}$" if unit else ""
-    return with_unit("d$n$ / d$\\,$log$_{10}M$", cubed)
+    lower.set(ylabel="ratio", ylim=(0, np.clip(1.3 * middle.max(), 2, 3)))

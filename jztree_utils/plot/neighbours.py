@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_CURVES = 5
-_BINS_PER_DECADE = 20
+_RANGE = 1000.0  # of the ordinate
+_BINS, _MOST_BINS = 30, 300  # over which nine tenths of the particles are spread, and all
 
 
 def plot_neighbour_distances(
@@ -53,10 +54,9 @@ def plot_neighbour_distances(
         ax = figure.subplots()
         for colour, number in zip(COLOURS, _some(found.shape[1]), strict=False):
             _draw_neighbour(ax, found[:, number - 1], number, ndim, number_density, colour)
-        ax.set(
-            xscale="log", xlabel=with_unit("distance $r$", length_unit), ylabel="share of particles / d$\\,$ln$\\,r$"
-        )
-        ax.set(title=title, ylim=(0, None))
+        _zoom(ax)
+        ax.set(xscale="log", yscale="log", title=title)
+        ax.set(xlabel=with_unit("distance $r$", length_unit), ylabel="share of particles / d$\\,$ln$\\,r$")
         if number_density is not None:
             ax.plot([], [], "--", color="0.4", label="at random")
         ax.legend(title="neighbour")
@@ -88,17 +88,27 @@ def _draw_neighbour(
 ) -> None:
     apart = radius[radius > 0]  # the logarithm of 0 has no place
     if len(apart):
-        low, high = np.log(apart.min()), np.log(apart.max())
-        bins = max(int((high - low) / math.log(10) * _BINS_PER_DECADE), 10)
-        counts, edges = np.histogram(np.log(apart), bins, (low - 1e-6, high + 1e-6))
+        place = np.log(apart)
+        low, high = place.min() - 1e-6, place.max() + 1e-6
+        most = np.quantile(place, (0.05, 0.95))
+        width = max(np.ptp(most) / _BINS, (high - low) / _MOST_BINS)
+        counts, edges = np.histogram(place, int((high - low) / width) + 1, (low, high))
         share = counts / len(radius) / np.diff(edges)
         ax.plot(np.exp((edges[1:] + edges[:-1]) / 2), share, color=colour, label=f"{number:,}")
     if number_density is not None:
         centre = (number / number_density / _unit_ball(ndim)) ** (1 / ndim)
         r = centre * np.geomspace(0.1, 10, 400)
         expected = poisson_distances(r, number, number_density, ndim)
-        seen = expected > 1e-3 * expected.max()
+        seen = expected > expected.max() / _RANGE
         ax.plot(r[seen], expected[seen], "--", color=colour, linewidth=1.4)
+
+
+def _zoom(ax: "Axes") -> None:
+    """Limit the axes to where curves are above a thousandth of the highest."""
+    curves = [np.asarray(line.get_xydata()) for line in ax.lines]
+    top = max((curve[:, 1].max() for curve in curves), default=1.0)
+    seen = np.concatenate([curve[curve[:, 1] > top / _RANGE, 0] for curve in curves] or [np.ones(1)])
+    ax.set(xlim=(seen.min() / 1.2, seen.max() * 1.2), ylim=(top / _RANGE, 2 * top))
 
 
 def poisson_distances(r: np.ndarray, number: int, number_density: float, ndim: int) -> np.ndarray:

@@ -1,5 +1,6 @@
 """How the time of a call grows, from the measurements that ``checks/`` writes."""
 
+# ruff: noqa: PLC0415 - matplotlib is optional
 import contextlib
 import json
 import re
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MARKERS = "osD^vP*X"
+_MARKERS = "osD^vPX"
+_IDEAL: Any = {"color": REFERENCE, "linestyle": ":", "linewidth": 1.6}
 _USUAL_K = 8  # of all measurements that do not say
 _GPU_KEY = re.compile(r"(?P<what>\w+) (?P<kind>\w+) (?P<n>[\d.e]+)( k=(?P<k>\d+))?(?P<b> b=[\d.]+)?( (?P<where>\w+))?")
 _NO_MEASUREMENT = "holds no times that checks/benchmarks, checks/profiling or checks/gpu wrote"
@@ -74,16 +76,22 @@ def plot_scaling(
             "There is nothing to plot a time against: all measurements have one number of particles, neighbours and "
             "devices; give several files, such as those of checks/benchmarks/one_device.py with several --n."
         )
-    with drawing(path, (5.6 * len(panels) + 0.4, 5.4)) as figure:
-        for ax, panel in zip(np.ravel(figure.subplots(1, len(panels), squeeze=False)), panels, strict=True):
-            panel.draw(ax)
+    names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
+    columns, rows = min(len(panels), 2), (len(panels) + 1) // 2
+    with drawing(path, (1 + 5.2 * columns, 1.2 + 4 * rows)) as figure:
+        axes = figure.subplots(rows, columns, squeeze=False).ravel()
+        for ax, panel in zip(axes, panels, strict=False):
+            panel.draw(ax, names)
+        for ax in axes[len(panels) :]:
+            ax.remove()
+        _add_legend(figure, names, beside=len(panels) < len(axes))
         figure.suptitle(title)
         return figure
 
 
 @dataclass
 class _Panel:
-    """Lines of time over what was varied. lines: by label, values of the abscissa and seconds.
+    """Lines of time over what was varied. lines: by name, values of the abscissa and seconds.
 
     ideal: the power of the abscissa that the time has ideally.
     """
@@ -93,17 +101,43 @@ class _Panel:
     lines: dict[str, tuple[np.ndarray, np.ndarray]]
     ideal: float
 
-    def draw(self, ax: "Axes") -> None:
-        for number, (name, (x, seconds)) in enumerate(self.lines.items()):
-            style: Any = {"color": COLOURS[number % len(COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
-            ax.plot(x, seconds, label=name, markersize=6, linewidth=1.6, **style)
-        x, seconds = max(self.lines.values(), key=lambda line: line[1][0])
-        ax.plot(x, 1.3 * seconds[0] * (x / x[0]) ** self.ideal, ":", color=REFERENCE, linewidth=1.6, label="ideal")
+    def draw(self, ax: "Axes", names: list[str]) -> None:
+        from matplotlib.ticker import LogLocator, NullFormatter
+
+        for name, (x, seconds) in self.lines.items():
+            ax.plot(x, seconds, **_style(names.index(name)))
+        x, seconds = max(self.lines.values(), key=lambda line: line[1].max())
+        ax.plot(x, 1.4 * seconds[0] * (x / x[0]) ** self.ideal, **_IDEAL)
         ax.set(xscale="log", yscale="log", xlabel=self.label, ylabel="seconds", title=self.title)
         values = np.unique(np.concatenate([x for x, _ in self.lines.values()])).astype(int)
-        if values[-1] / values[0] < 1000:
+        low, high = ax.get_ylim()
+        if high / low < 100:
+            ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            ax.yaxis.set_major_formatter("{x:g}")
+            ax.yaxis.set_minor_formatter(NullFormatter())
+        if values[-1] < 10000 or len(values) < 4:
             plain_ticks(ax, values.tolist())
-        ax.legend(loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2, fontsize=10)
+
+
+def _style(number: int) -> dict[str, Any]:
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": _MARKERS[number % len(_MARKERS)],
+        "markersize": 7,
+        "linestyle": "-" if number < len(COLOURS) else "--",
+    }
+
+
+def _add_legend(figure: "Figure", names: list[str], beside: bool) -> None:
+    """One for all panels, ``beside`` the last of them or below all."""
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], label=name, **_style(number)) for number, name in enumerate(names)]
+    lines.append(Line2D([], [], label="ideal", **_IDEAL))
+    if beside:
+        figure.legend(handles=lines, loc="center", bbox_to_anchor=(0.78, 0.27), fontsize=13)
+    else:
+        figure.legend(handles=lines, loc="outside lower center", ncols=3)
 
 
 def _panels(times: Sequence[_Time]) -> Iterator[_Panel]:
@@ -156,16 +190,16 @@ def _times(results: Mapping[str, Any]) -> Iterator[_Time]:
 
 
 def _of_one_device(results: Mapping[str, Any]) -> Iterator[_Time]:
-    for what, seconds in results.get("stages periodic", {}).items():
-        if _is_whole(what):
-            yield _Time(what, int(results["n"]), _k_of(what), 1, float(seconds))
+    for stage, seconds in results.get("stages periodic", {}).items():
+        if name := _name(stage):
+            yield _Time(name, int(results["n"]), _k_of(name), 1, float(seconds))
 
 
 def _of_several_devices(results: Mapping[str, Any]) -> Iterator[_Time]:
     for case in results.get("cases", []):
-        for what, found in case["stages"].items():
-            if _is_whole(what):
-                yield _Time(what, int(case["total"]), _k_of(what), int(case["devices"]), float(found["seconds"]))
+        for stage, found in case["stages"].items():
+            if name := _name(stage):
+                yield _Time(name, int(case["total"]), _k_of(name), int(case["devices"]), float(found["seconds"]))
 
 
 def _of_gpu(results: Mapping[str, Any]) -> Iterator[_Time]:
@@ -176,9 +210,11 @@ def _of_gpu(results: Mapping[str, Any]) -> Iterator[_Time]:
             yield _Time(what, int(float(match["n"])), int(match["k"]) if match["k"] else None, 1, found["seconds"])
 
 
-def _is_whole(what: str) -> bool:
-    """Whether a stage is all that a user waits for."""
-    return "tree given" not in what and what != "hierarchy"
+def _name(stage: str) -> str | None:
+    """What a stage is called here; None if it is not all that a user waits for, or a variant."""
+    if "tree" in stage or stage in ("hierarchy", "knn, reduced"):
+        return None
+    return f"{stage} b=0.2" if stage in ("labels", "catalogue") else stage
 
 
 def _k_of(what: str) -> int | None:
