@@ -6,6 +6,7 @@ The format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.ht
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -13,8 +14,8 @@ import numpy as np
 from ._columns import FIELDS, Column, Survey
 from ._files import SnapshotError, damaged
 from ._raw import Place, RawPart, Streams, open_raw, read_exactly
-from .header import SnapshotHeader
-from .options import ReadOptions, box_of
+from .header import SnapshotHeader, checked_box
+from .options import ReadOptions
 
 # The names of arrays in an archive, in small letters and without underscores.
 _SYNONYMS = {
@@ -114,14 +115,17 @@ def _member(streams: Streams, path: Path, key: str) -> _Array:
 def _parse(stream: IO[bytes], name: str, member: str | None) -> _Array:
     """What the head of an array says. Raises ValueError if it cannot be understood."""
     version = np.lib.format.read_magic(stream)
-    if version == (1, 0):
-        shape, by_columns, dtype = np.lib.format.read_array_header_1_0(stream)
-    elif version == (2, 0):
-        shape, by_columns, dtype = np.lib.format.read_array_header_2_0(stream)
-    else:
+    if version not in ((1, 0), (2, 0)):
         raise ValueError(f"version {version} of the format, which plain numbers never have")
+    read_header = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
+    try:
+        shape, by_columns, dtype = read_header(stream)
+    except TokenError as error:  # NumPy parses the head as Python
+        raise ValueError(f"its head is cut off: {error}") from error
     if dtype.hasobject:
         raise ValueError("Python objects where numbers are needed")
+    if any(length < 0 for length in shape):
+        raise ValueError(f"an array of shape {shape}")
     column = Column(name=name, stored=dtype, shape=shape)
     return _Array(column, Place(stream.tell(), member, by_columns), math.prod(shape) * dtype.itemsize)
 
@@ -145,8 +149,4 @@ def _box(path: Path, options: ReadOptions, sides: np.ndarray | None) -> float | 
     """The box that is given, or that of the file, or none."""
     if options.box is not None:
         return options.box
-    if sides is None:
-        return 0.0
-    if not (np.isfinite(sides).all() and (sides >= 0).all()):
-        raise SnapshotError(f"{path} has a box of {sides}; it must be positive, or 0 for no box.")
-    return box_of(sides)
+    return 0.0 if sides is None else checked_box(sides, str(path))

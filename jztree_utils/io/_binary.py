@@ -13,7 +13,7 @@ import numpy as np
 from ._columns import Column, Survey
 from ._files import SnapshotError
 from ._raw import Place, RawPart, Streams, open_raw
-from .header import SnapshotHeader
+from .header import SnapshotHeader, check_redshift, checked_box
 from .options import ReadOptions
 
 _HEADER_BYTES = 256
@@ -79,7 +79,7 @@ def survey_binary(path: Path, ptype: int | None, options: ReadOptions) -> Survey
     with open_raw(path) as streams:
         blocks = _begin(path, streams)
         entries = _read_header(blocks)
-        header = _header(entries, options)
+        header = _header(path, entries, options)
         here = tuple(int(n) for n in entries["npart"])
         order = ", big-endian" if blocks.order == ">" else ""
         title = f"Gadget snapshot of format {2 if blocks.labelled else 1}{order}"
@@ -116,14 +116,15 @@ def _read_header(blocks: _Blocks) -> Any:
     return np.frombuffer(bytes_, _HEADER.newbyteorder(blocks.order), count=1)[0]
 
 
-def _header(entries: Any, options: ReadOptions) -> SnapshotHeader:
+def _header(path: Path, entries: Any, options: ReadOptions) -> SnapshotHeader:
     high = entries["npart_total_high"].astype(np.uint64) << np.uint64(32)
     total = tuple(int(n) for n in entries["npart_total"].astype(np.uint64) + high)
     num_files = max(1, int(entries["num_files"]))
     if num_files == 1 and not any(total):  # as some codes for initial conditions leave it
         total = tuple(int(n) for n in entries["npart"])
+    check_redshift(float(entries["redshift"]), str(path))
     return SnapshotHeader(
-        boxsize=float(entries["boxsize"]) if options.box is None else options.box,
+        boxsize=checked_box([entries["boxsize"]], str(path)) if options.box is None else options.box,
         time=float(entries["time"]),
         redshift=float(entries["redshift"]),
         omega0=float(entries["omega0"]),

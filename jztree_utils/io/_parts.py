@@ -83,12 +83,13 @@ def all_parts(one: Path, num_files: int) -> list[Path]:
             f"such as .0.hdf5; give the parts their original names."
         )
     found = _numbered_files(one, match)
-    missing = [number for number in range(num_files) if number not in found]
-    if missing:
-        name = one.with_name(f"{match['base']}.{missing[0]}{match['suffix']}")
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    num_missing = num_files - sum(number < num_files for number in found)
+    if num_missing:
+        missing = next(number for number in range(num_files) if number not in found)
+        name = one.with_name(f"{match['base']}.{missing}{match['suffix']}")
+        more = f" and {num_missing - 1} more" if num_missing > 1 else ""
         raise SnapshotError(
-            f"Part {missing[0]} of the {num_files} of this snapshot is missing{more}; put {name} beside them."
+            f"Part {missing} of the {num_files} of this snapshot is missing{more}; put {name} beside them."
         )
     return [found[number] for number in range(num_files)]
 

@@ -16,7 +16,7 @@ import numpy as np
 from ._columns import WORDS, Column, Survey
 from ._files import SnapshotError, attribute
 from ._hdf5 import Hdf5Part, stored_as
-from .header import SnapshotHeader, box_in_header, is_swift, parse_header, text_attribute
+from .header import SnapshotHeader, box_in_header, checked_box, is_swift, parse_header, text_attribute
 from .options import ReadOptions
 
 # How the scale factor enters a dataset, as Gadget-4 and AREPO, SWIFT, and the Gadget-3 of EAGLE write it.
@@ -100,8 +100,7 @@ def _stretched(file: h5py.File, boxsize: float | tuple[float, ...]) -> float | t
     if isinstance(boxsize, tuple) or not isinstance(config, h5py.Group):
         return boxsize
     bits = [config.attrs.get(f"LONG_{axis}_BITS", 0) for axis in "XYZ"]
-    sides = tuple(boxsize / 2 ** int(float(np.ravel(power)[0])) for power in bits)
-    return sides if len(set(sides)) > 1 else sides[0]
+    return checked_box([boxsize / 2 ** int(float(np.ravel(power)[0])) for power in bits], file.filename)
 
 
 def _columns(

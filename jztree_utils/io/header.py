@@ -22,6 +22,11 @@ _SCALINGS = {
     "mass": (0.0, -1.0, 0.0, 1.0, 0.0),
     "velocity": (0.0, 0.0, 0.0, 0.0, 1.0),
     "velocity/sqrt(a)": (0.5, 0.0, 0.0, 0.0, 1.0),
+    "velocity*a": (-1.0, 0.0, 0.0, 0.0, 1.0),
+    "area": (2.0, -2.0, 2.0, 0.0, 0.0),
+    "moment of inertia": (2.0, -3.0, 2.0, 1.0, 0.0),
+    "angular momentum": (1.0, -2.0, 1.0, 1.0, 1.0),
+    "specific angular momentum": (1.0, -1.0, 1.0, 0.0, 1.0),
 }
 
 
@@ -75,15 +80,18 @@ def text_attribute(group: h5py.Group, name: str) -> str:
     return b" ".join(value.astype(np.bytes_)).decode(errors="replace") if value.dtype.kind in "SUO" else ""
 
 
-def parse_header(file: h5py.File, swift: bool | None = None) -> tuple[SnapshotHeader, tuple[int, ...]]:
+def parse_header(
+    file: h5py.File, swift: bool | None = None, counted: bool = True
+) -> tuple[SnapshotHeader, tuple[int, ...]]:
     """The header of an open snapshot file, and the particles of each type in this file.
 
     swift: whether to read it as one of SWIFT; None if it is to be asked itself.
+    counted: whether it must count particles, which a header of a catalogue need not.
     Values come from the groups Header, Parameters (Gadget-4), Units and Cosmology (SWIFT), the first that has them.
     Raises SnapshotError if there is no header, or counts are missing or make no sense.
     """
     get_group(file, "Header")
-    here = _counts(file, "NumPart_ThisFile", required=True)
+    here = _counts(file, "NumPart_ThisFile", required=counted)
     total = _counts(file, "NumPart_Total") or here
     # Files of Gadget-2 and AREPO hold the counts in two 32-bit words; Gadget-4 writes 64 bits and no second word.
     high = _counts(file, "NumPart_Total_HighWord") + (0,) * len(total)
@@ -107,9 +115,25 @@ def parse_header(file: h5py.File, swift: bool | None = None) -> tuple[SnapshotHe
     )
     if is_swift(file) if swift is None else swift:
         header = _as_swift_means_it(file, header)
-    if not header.redshift > -1:
-        raise SnapshotError(f"{file.filename} says its redshift is {header.redshift:g}; it must be above -1.")
+    check_redshift(header.redshift, file.filename)
     return header, here
+
+
+def check_redshift(redshift: float, name: str) -> None:
+    """Raise SnapshotError if a redshift makes no sense. name: of the file."""
+    if not -1 < redshift < np.inf:
+        raise SnapshotError(f"{name} says its redshift is {redshift:g}; it must be above -1.")
+
+
+def checked_box(lengths: Any, name: str) -> float | tuple[float, ...]:
+    """A box as headers hold it: one number if all sides are equal, else a tuple; 0 if there are none.
+
+    lengths: ``(d,)``. name: of the file. Raises SnapshotError if the box makes no sense.
+    """
+    sides = tuple(float(length) for length in lengths)
+    if not all(np.isfinite(length) and length >= 0 for length in sides):
+        raise SnapshotError(f"{name} has a BoxSize of {sides}; it must be positive, or 0 for no box.")
+    return sides if len(set(sides)) > 1 else max(sides, default=0.0)
 
 
 def _redshift(file: h5py.File, comoving: float | None) -> float:
@@ -170,10 +194,7 @@ def _counts(file: h5py.File, name: str, required: bool = False) -> tuple[int, ..
 
 def box_in_header(file: h5py.File) -> float | tuple[float, ...]:
     """The periodic box of an open file, 0 if there is none. Raises SnapshotError if it makes no sense."""
-    lengths = tuple(float(length) for length in _values(file, "BoxSize", default=(0.0,)))
-    if not all(np.isfinite(length) and length >= 0 for length in lengths):
-        raise SnapshotError(f"{file.filename} has a BoxSize of {lengths}; it must be positive, or 0 for no box.")
-    return lengths if len(set(lengths)) > 1 else max(lengths, default=0.0)
+    return checked_box(_values(file, "BoxSize", default=()), file.filename)
 
 
 def header_attributes(header: SnapshotHeader) -> dict[str, Any]:
@@ -205,18 +226,17 @@ def unit_attributes(header: SnapshotHeader, kind: str, ndim: int = 3) -> dict[st
 
     header: where units and cosmology come from.
     kind: "length", "mass", "velocity" (peculiar), "velocity/sqrt(a)" (peculiar velocities as Gadget stores them),
-        "density" (mass per comoving volume), "number density" (particles per comoving volume), or "1".
+        "velocity*a" (peculiar velocities of groups as AREPO stores them), "density" (mass per comoving volume),
+        "number density" (particles per comoving volume), "area" (a comoving length squared), "moment of inertia" (mass
+        times area), "angular momentum" (mass, comoving length and velocity), "specific angular momentum" (the same
+        without the mass), or "1".
     ndim: dimensions, for densities.
     A value times ``a**a_scaling * h**h_scaling * to_cgs`` is physical and in cgs. Without units in the header
     ``to_cgs`` is left out and ``unit`` says so.
     """
     if kind == "1":
         return {"unit": "1"}
-    scalings = list(_scalings(kind, float(ndim)))
-    if header.comoving is False:
-        scalings[0] = 0.0
-    if header.h_free:
-        scalings[1] = 0.0
+    scalings = unit_powers(header, kind, ndim)
     attributes: dict[str, Any] = dict(zip(_SCALING_NAMES, scalings, strict=True))
     units = [getattr(header, name) for name in _UNITS]
     needed = [(unit, power) for unit, power in zip(units, scalings[2:], strict=True) if power]
@@ -226,12 +246,20 @@ def unit_attributes(header: SnapshotHeader, kind: str, ndim: int = 3) -> dict[st
     return attributes | {"unit": f"{kind} in the unit of the snapshot, which its header does not tell"}
 
 
-def _scalings(kind: str, ndim: float) -> tuple[float, ...]:
-    if kind == "density":
-        return (-ndim, ndim - 1, -ndim, 1.0, 0.0)
-    if kind == "number density":
-        return (-ndim, ndim, -ndim, 0.0, 0.0)
-    return _SCALINGS[kind]
+def unit_powers(header: SnapshotHeader, kind: str, ndim: int = 3) -> tuple[float, float, float, float, float]:
+    """The powers of the scale factor, h, and the units of length, mass and velocity in a kind of quantity.
+
+    header, kind, ndim: as in `unit_attributes`. Raises ValueError for an unknown kind.
+    """
+    powers = _SCALINGS | {
+        "1": (0.0,) * 5,
+        "density": (-float(ndim), ndim - 1.0, -float(ndim), 1.0, 0.0),
+        "number density": (-float(ndim), float(ndim), -float(ndim), 0.0, 0.0),
+    }
+    if kind not in powers:
+        raise ValueError(f"{kind!r} is no kind of quantity with a unit; there are {', '.join(powers)}.")
+    a, h, length, mass, velocity = powers[kind]
+    return 0.0 if header.comoving is False else a, 0.0 if header.h_free else h, length, mass, velocity
 
 
 def _unit_in_words(attributes: dict[str, Any], kind: str) -> str:

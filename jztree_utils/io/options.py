@@ -6,6 +6,8 @@ from typing import cast
 
 import numpy as np
 
+from .header import checked_box
+
 FORMATS = ("gadget", "swift", "hdf5", "numpy")
 
 
@@ -33,10 +35,7 @@ class ReadOptions:
         if self.format is not None and self.format not in FORMATS:
             raise ValueError(f"There is no format {self.format!r}; there are {', '.join(FORMATS)}.")
         if self.boxsize is not None:
-            lengths = np.ravel(np.asarray(self.boxsize, np.float64))
-            if not (len(lengths) and np.isfinite(lengths).all() and (lengths >= 0).all()):
-                raise ValueError(f"The box size is {self.boxsize}; it must be positive, or 0 for no box.")
-            object.__setattr__(self, "boxsize", box_of(lengths))
+            object.__setattr__(self, "boxsize", checked_box(np.ravel(self.boxsize), "ReadOptions"))
 
     @property
     def box(self) -> float | tuple[float, ...] | None:
@@ -48,9 +47,3 @@ class ReadOptions:
         """The names that were given, by property."""
         given = {"pos": self.pos, "vel": self.vel, "mass": self.mass, "id": self.id}
         return {name: dataset for name, dataset in given.items() if dataset is not None}
-
-
-def box_of(lengths: np.ndarray) -> float | tuple[float, ...]:
-    """A box as headers hold it: one number if all sides are equal, else a tuple. lengths: ``(d,)``, one at least."""
-    sides = tuple(float(length) for length in lengths)
-    return sides if len(set(sides)) > 1 else sides[0]
