@@ -1,6 +1,7 @@
 """Properties of haloes that follow from a catalogue of groups: shapes, spins, dispersions and the densest particle.
 
-`DEFINITIONS` says in words what each column of `jztree.data.FofCatalogue` and each property here is.
+`DEFINITIONS` says in words what each column of `jztree.data.FofCatalogue` and each property here is. In groups whose
+particles have no mass, or mass 0, mass-weighted means are plain ones.
 
 All functions but `densest_particle` work row by row, on the catalogue of one device, ``(g, ...)``, or of all of ``r``
 devices, ``(r, g, ...)``, inside and outside of `jax.shard_map`; so they need no ``.smap``. Each has ``.jit``. Rows
@@ -59,36 +60,47 @@ DEFINITIONS: dict[str, Definition] = {
     "com_inertia_radius": Definition("length", "root of the mass-weighted mean squared distance from com_pos"),
     "max_radius": Definition("length", "largest distance of a particle from com_pos"),
     "vel_dispersion": Definition(
-        "velocity", "one-dimensional dispersion: root of the mass-weighted mean squared velocity relative to com_vel, "
-        "divided by the number of dimensions"
+        "velocity",
+        "one-dimensional velocity dispersion: root of 1/d of the mass-weighted mean squared velocity relative to "
+        "com_vel, in d dimensions",
     ),
     "total_vel_dispersion": Definition(
-        "velocity", "root of the mass-weighted mean squared velocity relative to com_vel, all dimensions together"
+        "velocity",
+        "velocity dispersion in all dimensions together: root of the mass-weighted mean squared velocity relative to "
+        "com_vel",
     ),
     "inertia_tensor": Definition(
-        "length^2", "mass-weighted mean of the products x_i x_j, with x from com_pos to the particle's nearest image; "
-        "all particles of the group, no weight by distance", _SHAPE
+        "length^2",
+        "mass-weighted mean of the products x_i x_j, with x from com_pos to the nearest image of the particle; all "
+        "particles of the group, not weighted by distance",
+        _SHAPE,
     ),
     "axis_lengths": Definition(
-        "length", "roots of the eigenvalues of inertia_tensor, the largest first: root-mean-square extents along the "
-        "principal axes", _SHAPE
+        "length",
+        "roots of the eigenvalues of inertia_tensor, the largest first: root-mean-square extents along the principal "
+        "axes",
+        _SHAPE,
     ),
     "axis_ratios": Definition("1", "axis_lengths but the first, divided by the first: b/a and c/a in 3D", _SHAPE),
     "principal_axes": Definition(
-        "1", "rows are the unit vectors along which axis_lengths are taken; the component that is largest in size is "
-        "positive", _SHAPE
+        "1",
+        "a row of unit length for each of axis_lengths, along which that is taken; its component that is largest in "
+        "size is positive",
+        _SHAPE,
     ),
     "angular_momentum": Definition(
-        "length*velocity", "angular momentum about com_pos and relative to com_vel, divided by the mass: mass-weighted "
-        "mean of x cross v"
+        "length*velocity",
+        "angular momentum about com_pos and relative to com_vel, divided by the mass: mass-weighted mean of x cross v",
     ),
     "spin": Definition(
-        "1", "spin parameter lambda' = J / (sqrt(2) M V R) with V^2 = G M / R; J / M is angular_momentum, of all "
-        "particles of the group", "Bullock et al. 2001, ApJ 555, 240"
+        "1",
+        "spin parameter lambda' = J / (sqrt(2) M V R) with V^2 = G M / R, where J / M is angular_momentum, that of all "
+        "particles of the group",
+        "Bullock et al. 2001, ApJ 555, 240",
     ),
-    "densest_pos": Definition("length", "position of the densest particle of the group, ties by its first row"),
+    "densest_pos": Definition("length", "position of the densest particle of the group; of equal ones the first row"),
     "densest_density": Definition("density", "density at the densest particle of the group"),
-}  # fmt: skip
+}
 
 
 class Axes(NamedTuple):
@@ -108,8 +120,8 @@ class Axes(NamedTuple):
 def principal_axes(cata: FofCatalogue) -> Axes:
     """The axis lengths of groups, their ratios and directions, from ``cata.inertia_tensor``.
 
-    An axis length is the root of an eigenvalue of the tensor (Zemp et al. 2011, ApJS 197, 30, eq. 1, with all particles
-    of the group and no weights): the root-mean-square extent along that axis. It is 1/sqrt(5) of the semi-axis of a
+    An axis length is the root of an eigenvalue of the tensor (Zemp et al. 2011, ApJS 197, 30, for all particles of the
+    group, without weights): the root-mean-square extent along that axis. It is 1/sqrt(5) of the semi-axis of a
     homogeneous ellipsoid. Negative eigenvalues, which rounding makes, count as 0. In float32, axis ratios below about
     1e-3 are rounding.
 
@@ -229,18 +241,25 @@ def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestP
             f"density must be one floating-point number a particle, shape {(n,)}; it is {density.dtype} of shape "
             f"{density.shape}. On several devices call densest_particle.smap(mesh)."
         )
-    num = jnp.asarray(get_num(grouped), jnp.int32)
-    ends = _ends(cata, num)
-    group = _groups_of_rows(cata, num, ends, n)
-    row = _densest_rows(group, density, np.shape(cata.count)[0] + 1) + _zero_if_valid(cata, num, ends, group, density)
-    columns, rebuild = split_rows(grouped)
-    rank = jnp.full_like(row, comm.get_rank_info()[0])
-    found = [column.at[row].get(mode="fill", fill_value=0) for column in (density, *columns)]
-    density, rank, row, *columns = [_of_groups(cata, x) for x in _joined(ends, [found[0], rank, row, *found[1:]])]
-    part = replace_num(rebuild(columns), cata.ngroups)
+    rows, (properties, rebuild) = jnp.arange(n, dtype=jnp.int32), split_rows(grouped)
+    columns = [density, jnp.full_like(rows, comm.get_rank_info()[0]), rows, *properties]
+    density, rank, row, *properties = _densest_of_each(columns, cata, jnp.asarray(get_num(grouped), jnp.int32))
+    part = replace_num(rebuild(properties), cata.ngroups)
     if hasattr(part, "num_total"):
         part = dataclasses.replace(part, num_total=None)
     return DensestParticle(part, density, RankIdx(rank, row))
+
+
+def _densest_of_each(columns: list[jax.Array], cata: FofCatalogue, num: jax.Array) -> list[jax.Array]:
+    """The row of ``columns`` that belongs to the densest particle of each group. The first column is the density."""
+    rooms, n = np.shape(cata.count)[0], columns[0].shape[0]
+    if rooms == 0 or n == 0:
+        return [jnp.zeros((rooms, *column.shape[1:]), column.dtype) for column in columns]
+    ends = _ends(cata, num)
+    group = _groups_of_rows(cata, num, ends, n)
+    row = _densest_rows(group, columns[0], rooms + 1) + _zero_if_valid(cata, num, ends, group, columns[0])
+    found = [column.at[row].get(mode="fill", fill_value=0) for column in columns]
+    return [_of_groups(cata, column) for column in _joined(ends, found)]
 
 
 def _ends(cata: FofCatalogue, num: jax.Array) -> _Ends:
