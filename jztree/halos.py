@@ -3,9 +3,9 @@
 `DEFINITIONS` says in words what each column of `jztree.data.FofCatalogue` and each property here is. In groups whose
 particles have no mass, or mass 0, mass-weighted means are plain ones.
 
-All functions but `densest_particle` work row by row, on the catalogue of one device, ``(g, ...)``, or of all of ``r``
-devices, ``(r, g, ...)``, inside and outside of `jax.shard_map`; so they need no ``.smap``. Each has ``.jit``. Rows
-beyond ``ngroups`` are zero. What is not defined for a group, such as the axis ratios of one without extent, is NaN.
+All functions have twins ``.jit`` and ``.smap``. All but `densest_particle` work row by row, so they also take the
+catalogue of all of ``r`` devices, ``(r, g, ...)``, without being mapped. Rows beyond ``ngroups`` are zero. What is not
+defined for a group, such as the axis ratios of one without extent, is NaN.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from . import comm
 from .data import FofCatalogue, RankIdx, get_num, get_pos, replace_num, split_rows
-from .jax_ext import is_concrete, jit_constructor, shard_map_constructor
+from .jax_ext import is_concrete, with_twins
 
 __all__ = [
     "DEFINITIONS",
@@ -117,6 +117,7 @@ class Axes(NamedTuple):
     directions: jax.Array
 
 
+@with_twins(P(-1), P(-1))
 def principal_axes(cata: FofCatalogue) -> Axes:
     """The axis lengths of groups, their ratios and directions, from ``cata.inertia_tensor``.
 
@@ -140,6 +141,7 @@ def principal_axes(cata: FofCatalogue) -> Axes:
     return Axes(*(_of_groups(cata, leaf) for leaf in (lengths, lengths[..., 1:] / lengths[..., :1], directions)))
 
 
+@with_twins((P(-1), P(-1), P(-1), P(), P()), P(-1))
 def spin(cata: FofCatalogue, mass: Any, radius: Any, gravity: Any, scale_factor: Any = 1.0) -> jax.Array:
     """The spin parameter lambda' = J / (sqrt(2) M V R), V^2 = G M / R, of Bullock et al. 2001 (ApJ 555, 240).
 
@@ -153,7 +155,7 @@ def spin(cata: FofCatalogue, mass: Any, radius: Any, gravity: Any, scale_factor:
     friends-of-friends groups; Bullock et al. take the particles within R.
 
     Returns ``(g,)``, NaN for groups whose M or R is not positive. Raises ValueError if the catalogue has no angular
-    momentum, if shapes do not agree, or if gravity or scale_factor is not positive.
+    momentum, if shapes do not agree, or if gravity or scale_factor is not positive (NaN if these are traced).
     """
     if cata.angular_momentum is None:
         raise ValueError("the catalogue has no angular_momentum; particles need velocities and two dimensions or more.")
@@ -174,6 +176,7 @@ def spin(cata: FofCatalogue, mass: Any, radius: Any, gravity: Any, scale_factor:
     return _of_groups(cata, jnp.where(defined, specific / jnp.where(defined, scale, 1), jnp.nan))
 
 
+@with_twins(P(-1), P(-1))
 def total_vel_dispersion(cata: FofCatalogue) -> jax.Array:
     """``(g,)`` root of the mass-weighted mean squared velocity relative to ``com_vel``, in all dimensions together.
 
@@ -221,6 +224,7 @@ class _Ends(NamedTuple):
     begins: jax.Array
 
 
+@with_twins(P(-1), P(-1))
 def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestParticle:
     """The densest particle of each group: the centre of a halo that no substructure moves, where densities are smooth.
 
@@ -329,10 +333,3 @@ def _joined(ends: _Ends, found: list[jax.Array]) -> list[jax.Array]:
         column[:-1].at[ends.last].set(jnp.where(better, head[best], column[ends.last]))
         for column, head in zip(found, heads, strict=True)
     ]
-
-
-principal_axes.jit = jit_constructor(principal_axes, ())  # type: ignore[attr-defined]
-spin.jit = jit_constructor(spin, ())  # type: ignore[attr-defined]
-total_vel_dispersion.jit = jit_constructor(total_vel_dispersion, ())  # type: ignore[attr-defined]
-densest_particle.jit = jit_constructor(densest_particle, ())  # type: ignore[attr-defined]
-densest_particle.smap = shard_map_constructor(densest_particle, P(-1), P(-1))  # type: ignore[attr-defined]

@@ -105,14 +105,11 @@ def test_groups_of_few_particles_are_flat() -> None:
 def test_shapes_and_dispersions_on_every_device_are_those_outside() -> None:
     mesh, (_, cata) = mesh_of(3), groups_over_devices(3, 0.008)
 
-    def inside(cata: data.FofCatalogue) -> Any:
-        own = jax.tree.map(lambda leaf: leaf[0], cata)
-        spins = halos.spin(own, own.mass, own.max_radius, 2.0)
-        found = halos.principal_axes(own), spins, halos.total_vel_dispersion(own)
-        return jax.tree.map(lambda leaf: leaf[None], found)
-
-    spec = jax.sharding.PartitionSpec("gpus")
-    ours = jax.jit(jax.shard_map(inside, mesh=mesh, in_specs=spec, out_specs=spec))(cata)
+    own = (
+        halos.principal_axes.smap(mesh, jit=True)(cata),
+        halos.spin.smap(mesh, jit=True)(cata, cata.mass, cata.max_radius, 2.0),
+    )
+    ours = (*own, halos.total_vel_dispersion.smap(mesh, jit=True)(cata))
     outside = halos.principal_axes.jit(cata), halos.spin.jit(cata, cata.mass, cata.max_radius, 2.0)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves((*outside, halos.total_vel_dispersion(cata))), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
