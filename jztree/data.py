@@ -112,6 +112,15 @@ class FofCatalogue:
     com_vel: ``(g, d)`` mass-weighted mean velocity, or None if the particles have no velocity.
     vel_dispersion: ``(g,)`` one-dimensional velocity dispersion: root of the mass-weighted mean squared velocity
         relative to ``com_vel``, divided by ``d``; or None if the particles have no velocity.
+    inertia_tensor: ``(g, d, d)`` mass-weighted mean of ``x_i x_j``, with ``x`` from ``com_pos`` to the nearest image of
+        the particle. Its trace is ``com_inertia_radius`` squared; `jztree.halos.principal_axes` makes axis lengths of
+        it. As a square it leaves the range of float32 if groups are larger than 1e19 or smaller than 1e-19 in the unit
+        of length. None in a catalogue that was made without it.
+    angular_momentum: ``(g, d * (d - 1) / 2)`` angular momentum about ``com_pos`` and relative to ``com_vel``, divided
+        by the mass: the mass-weighted mean of ``x`` cross ``v``, in the unit of length times that of velocity. In 3D it
+        is a vector; in 2D the component out of the plane; in 4D the means of ``x_i v_j - x_j v_i`` for i < j, pairs
+        01, 02, 03, 12, 13, 23. None in 1D, or if the particles have no velocity. An expansion of space does not
+        contribute, because it moves particles along ``x``.
     """
 
     ngroups: int | Array
@@ -123,6 +132,8 @@ class FofCatalogue:
     mass: Array | None = None
     com_vel: Array | None = None
     vel_dispersion: Array | None = None
+    inertia_tensor: Array | None = None
+    angular_momentum: Array | None = None
 
     def __repr__(self) -> str:
         return describe_catalogue(self)

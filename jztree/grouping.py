@@ -186,15 +186,17 @@ def make_catalogue(
     """
     _, mass, vel = columns
     ngroups, count, offset = segments
-    total, centre, inertia, radius, velocity, dispersion = sums
+    total, centre, size, radius, inertia, velocity, dispersion, rotation = sums
     return FofCatalogue(
         ngroups=ngroups,
         count=count,
         offset=offset,
         com_pos=centre,
-        com_inertia_radius=inertia,
+        com_inertia_radius=size,
         max_radius=radius,
+        inertia_tensor=inertia,
         mass=None if mass is None else total,
         com_vel=None if vel is None else velocity,
         vel_dispersion=None if vel is None else dispersion,
+        angular_momentum=None if vel is None or rotation.shape[1] == 0 else rotation,
     )

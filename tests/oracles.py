@@ -1,5 +1,6 @@
 """Inputs for the tests, and answers that owe nothing to the code under test: brute force, SciPy and Python integers."""
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -241,6 +242,8 @@ class SlowCatalogue:
     com_inertia_radius: np.ndarray
     max_radius: np.ndarray
     vel_dispersion: np.ndarray
+    inertia_tensor: np.ndarray
+    angular_momentum: np.ndarray
 
 
 def slow_catalogue(
@@ -252,9 +255,10 @@ def slow_catalogue(
     members = np.concatenate([*listed, np.empty(0)]).astype(np.int64)
     count = np.array([len(rows) for rows in listed], np.int64)
     moments = [_group_moments(pos[rows], mass[rows], vel[rows], box) for rows in listed]
-    columns = [np.array([moment[i] for moment in moments]) for i in range(6)]
-    for vectors in (1, 2):
-        columns[vectors] = columns[vectors].reshape(len(listed), pos.shape[1])
+    columns = [np.array([moment[i] for moment in moments]) for i in range(8)]
+    dims = pos.shape[1]
+    for i, shape in {1: (dims,), 2: (dims,), 6: (dims, dims), 7: (dims * (dims - 1) // 2,)}.items():
+        columns[i] = columns[i].reshape(len(listed), *shape)
     order = np.concatenate([members, np.setdiff1d(np.arange(len(pos)), members)])
     return SlowCatalogue(order, count, np.cumsum(count) - count, *columns)
 
@@ -267,8 +271,21 @@ def _group_moments(pos: np.ndarray, mass: np.ndarray, vel: np.ndarray, box: Any)
     offset -= length * np.rint(offset / safe)
     weight = mass / mass.sum()
     centre, speed = weight @ offset, weight @ vel
-    radius2 = ((offset - centre) ** 2).sum(axis=1)
+    between, relative = offset - centre, vel - speed
+    radius2 = (between**2).sum(axis=1)
+    tensor = sum(w * np.outer(x, x) for w, x in zip(weight, between, strict=True))
+    rotation = weight @ _cross(between, relative)
     com_pos = pos[0] + centre
     com_pos -= length * np.floor(com_pos / safe)
-    dispersion = np.sqrt(weight @ ((vel - speed) ** 2).sum(axis=1) / pos.shape[1])
-    return mass.sum(), com_pos, speed, np.sqrt(weight @ radius2), np.sqrt(radius2.max()), dispersion
+    dispersion = np.sqrt(weight @ (relative**2).sum(axis=1) / pos.shape[1])
+    radii = np.sqrt(weight @ radius2), np.sqrt(radius2.max())
+    return mass.sum(), com_pos, speed, *radii, dispersion, tensor, rotation
+
+
+def _cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """``(n, d * (d - 1) / 2)``: in 3D the cross product, else ``a_i b_j - a_j b_i`` for i < j."""
+    dims = a.shape[1]
+    if dims == 3:
+        return np.cross(a, b)
+    pairs = itertools.combinations(range(dims), 2)
+    return np.array([a[:, i] * b[:, j] - a[:, j] * b[:, i] for i, j in pairs]).reshape(-1, len(a)).T

@@ -49,9 +49,10 @@ def assert_catalogue(part: data.ParticleData, rlink: float, box: Any, npart_min:
     difference -= length * np.rint(difference / np.where(length > 0, length, 1))
     np.testing.assert_allclose(difference, 0, atol=rtol)
     assert ((cata.com_pos[:groups] < np.where(length > 0, length, np.inf)) & (cata.com_pos[:groups] >= 0)).all()
-    checked = {"com_inertia_radius", "max_radius"}
+    checked = {"com_inertia_radius", "max_radius", "inertia_tensor"}
     checked |= {"mass"} if part.mass is not None else set()
     checked |= {"com_vel", "vel_dispersion"} if part.vel is not None else set()
+    checked |= {"angular_momentum"} if part.vel is not None and dims > 1 else set()
     for name in checked:
         np.testing.assert_allclose(
             getattr(cata, name)[:groups], getattr(slow, name), rtol=rtol, atol=1e-14, err_msg=name
@@ -61,14 +62,15 @@ def assert_catalogue(part: data.ParticleData, rlink: float, box: Any, npart_min:
         np.testing.assert_array_equal(getattr(cata, name)[groups:], 0, err_msg=name)
     assert (cata.mass is None) == (part.mass is None)
     assert (cata.com_vel is None) == (cata.vel_dispersion is None) == (part.vel is None)
+    assert (cata.angular_momentum is None) == (part.vel is None or dims == 1)
     return groups
 
 
 @pytest.mark.parametrize("box", ["open", "periodic", "mixed"])
-@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("dims", [1, 2, 3, 4])
 def test_catalogue_equals_slow_sums(dims: int, box: str, dtype: Any) -> None:
     part = moving_particles(1200, dims, dtype)
-    groups = assert_catalogue(part, 0.004 if dims < 3 else 0.008, oracles.box_lengths(box, dims), 10, 1200)
+    groups = assert_catalogue(part, 0.004 * max(1, dims - 1), oracles.box_lengths(box, dims), 10, 1200)
     assert groups >= 5
 
 
@@ -136,9 +138,13 @@ def test_velocity_sums_are_in_double_precision() -> None:
 
 
 def test_massless_groups_have_a_centre() -> None:
-    part = data.PosMass(pos=jnp.asarray(oracles.uniform(50, 3)), mass=jnp.zeros(50))
+    vel = oracles.uniform(50, 3, seed=2)
+    part = data.ParticleData(pos=jnp.asarray(oracles.uniform(50, 3)), mass=jnp.zeros(50), vel=jnp.asarray(vel))
     cata = fof_and_catalogue(part, 5.0)[1]
     np.testing.assert_allclose(cata.com_pos[0], part.pos.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(cata.inertia_tensor[0], np.cov(part.pos, rowvar=False, bias=True), atol=1e-7)
+    between, relative = part.pos - part.pos.mean(axis=0), vel - vel.mean(axis=0)
+    np.testing.assert_allclose(cata.angular_momentum[0], np.cross(between, relative).mean(axis=0), atol=1e-7)
     assert float(cata.mass[0]) == 0
 
 

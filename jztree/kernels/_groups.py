@@ -30,10 +30,11 @@ def catalogue(
     offset: jax.Array,
     box: Exact,
 ) -> tuple[jax.Array, ...]:
-    """Sums over groups: mass, centre, inertia radius, largest radius, velocity and velocity dispersion, in that order.
+    """Sums over groups: mass, centre, root-mean-square radius, largest radius, inertia tensor ``(g, d, d)``, velocity,
+    velocity dispersion and angular momentum ``(g, d * (d - 1) / 2)``, in that order; all but the mass are means.
 
     pos ``(n, d)``, mass ``(n,)`` or ``(1,)``, vel ``(n, d)``: of particles in group order, one dtype. What is None is
-    left out of the sums; without ``vel`` the last two outputs are empty.
+    left out of the sums; without ``vel`` the last three outputs are empty.
     """
     none = jnp.zeros((0,), jnp.uint32)
     return _catalogue(pos, mass, vel, ngroups, count, offset, box, none, 0)[1:]
@@ -51,12 +52,16 @@ def _catalogue(
     rank: Any,
 ) -> tuple[jax.Array, ...]:
     (n_groups,), dims, dtype = count.shape, pos.shape[1], pos.dtype
-    scalar, vector = jax.ShapeDtypeStruct((n_groups,), dtype), jax.ShapeDtypeStruct((n_groups, dims), dtype)
-    speeds = (vector, scalar) if vel is not None else (jax.ShapeDtypeStruct((0,), dtype),) * 2
+
+    def column(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((n_groups, *shape), dtype)
+
+    empty = jax.ShapeDtypeStruct((0,), dtype)
+    speeds = (empty,) * 3 if vel is None else (column(dims), column(), column(dims * (dims - 1) // 2))
     none = jnp.zeros((0,), dtype)
     return call(
         "catalogue",
-        (i32(n_groups), scalar, vector, scalar, scalar, *speeds),
+        (i32(n_groups), column(), column(dims), column(), column(), column(dims, dims), *speeds),
         *(pos, none if mass is None else mass, none if vel is None else vel, ngroups, count, offset, box.words),
         *(ends, as_num(rank)),
     )
@@ -170,7 +175,8 @@ def group_segments(
 
 def straddling_words(dims: int) -> int:
     """Words of 32 bits that hold a rank's sums over the groups that it shares with its neighbours."""
-    return 4 * (5 + 3 * dims)
+    spreads = dims * (dims + 1) // 2 + max(1, dims * (dims - 1) // 2) + 2
+    return 4 * (2 + 3 * dims + spreads)
 
 
 def straddling_sums(

@@ -2,8 +2,8 @@
 //
 // Sums are float64, taken in three passes, each of which needs those before it over the whole group: masses, then
 // centres, from nearest-image offsets to the group's first particle (right for groups smaller than half the box), then
-// spreads about the means. A group that straddles ranks is the sum of its parts in the order of the ranks, about the
-// same first particle and the same means.
+// spreads and angular momenta about the means. A group that straddles ranks is the sum of its parts in the order of the
+// ranks, about the same first particle and the same means.
 #pragma once
 
 #include <algorithm>
@@ -19,14 +19,44 @@ constexpr int catalogue_dims = 4;  // groups are found in as many
 
 enum class SumPass : int { masses, centres, spreads };
 
+// Pairs of directions i <= j, of a symmetric tensor, and i < j, of an antisymmetric one. In 3D the latter are yz, zx
+// and xy, so that the tensor is the vector of the cross product; else 01, 02, ..., 12, ....
+template <int D>
+struct Pairs {
+  static constexpr int with_self = D * (D + 1) / 2, distinct = D * (D - 1) / 2;
+
+  // Calls visit(number of the pair, i, j).
+  template <typename Visit>
+  JZTREE_BOTH static void visit_with_self(const Visit& visit) {
+    int pair = 0;
+    for (int i = 0; i < D; ++i)
+      for (int j = i; j < D; ++j) visit(pair++, i, j);
+  }
+
+  template <typename Visit>
+  JZTREE_BOTH static void visit_distinct(const Visit& visit) {
+    int pair = 0;
+    if (D == 3) {
+      for (int i = 0; i < D; ++i) visit(i, (i + 1) % D, (i + 2) % D);
+    } else {
+      for (int i = 0; i < D; ++i)
+        for (int j = i + 1; j < D; ++j) visit(pair++, i, j);
+    }
+  }
+};
+
 // Sums over a group, or over one rank's part of it. All are doubles, so it travels as words.
 template <int D>
 struct Moments {
   double count, mass;
-  double first[D];                        // position of the group's first particle
-  double centre[D];                       // weighted offsets to it
-  double velocity[D];                     // weighted velocities
-  double inertia, dispersion, distance2;  // about the means; the last is the largest
+  double first[D];     // position of the group's first particle
+  double centre[D];    // weighted offsets to it
+  double velocity[D];  // weighted velocities
+  // About the means: weighted products of coordinates, of a coordinate and a velocity, and of velocities; and the
+  // largest squared distance. In 1D nothing rotates, but no array is empty.
+  double inertia[Pairs<D>::with_self];
+  double rotation[D > 1 ? Pairs<D>::distinct : 1];
+  double dispersion, distance2;
 
   // Massless groups still have a centre: the unweighted one.
   JZTREE_BOTH bool weighted() const { return mass > 0; }
@@ -42,7 +72,8 @@ struct Moments {
       for (int d = 0; d < D; ++d) sum(centre[d], other.centre[d]);
       for (int d = 0; d < D; ++d) sum(velocity[d], other.velocity[d]);
     } else {
-      sum(inertia, other.inertia);
+      for (int pair = 0; pair < Pairs<D>::with_self; ++pair) sum(inertia[pair], other.inertia[pair]);
+      for (int pair = 0; pair < Pairs<D>::distinct; ++pair) sum(rotation[pair], other.rotation[pair]);
       sum(dispersion, other.dispersion);
       largest(distance2, other.distance2);
     }
@@ -139,24 +170,34 @@ struct GroupParticles {
     bool weighted = group.weighted();
     group.means(centre, velocity);
     for (int64_t row = begin; row < end; row += step) {
-      double w = weighted ? weight(row) : 1., distance2 = 0, speed2 = 0;
+      double w = weighted ? weight(row) : 1., distance2 = 0;
       offset(row, centre, between);
-      for (int d = 0; d < D; ++d) {
-        distance2 += between[d] * between[d];
-        double relative = vel ? static_cast<double>(vel[row * D + d]) - velocity[d] : 0.;
-        speed2 += relative * relative;
-      }
-      part.inertia += w * distance2;
-      part.dispersion += w * speed2;
+      for (int d = 0; d < D; ++d) distance2 += between[d] * between[d];
       part.distance2 = std::max(part.distance2, distance2);
+      Pairs<D>::visit_with_self([&](int pair, int i, int j) { part.inertia[pair] += w * between[i] * between[j]; });
+      if (vel) add_motion(row, w, between, velocity, part);
     }
+  }
+
+  // between: from the centre of the group to the particle. velocity: that of the group.
+  JZTREE_BOTH void add_motion(int64_t row, double w, const double* between, const double* velocity,
+                              Moments<D>& part) const {
+    double relative[D], speed2 = 0;
+    for (int d = 0; d < D; ++d) {
+      relative[d] = static_cast<double>(vel[row * D + d]) - velocity[d];
+      speed2 += relative[d] * relative[d];
+    }
+    part.dispersion += w * speed2;
+    Pairs<D>::visit_distinct([&](int pair, int i, int j) {
+      part.rotation[pair] += w * (between[i] * relative[j] - between[j] * relative[i]);
+    });
   }
 };
 
-// The columns of the catalogue; there is no velocity if the particles have none.
+// The columns of the catalogue; those from `velocity` on are empty if the particles have none.
 template <int D, typename T>
 struct CatalogueColumns {
-  T *mass, *centre, *inertia, *radius, *velocity, *dispersion;
+  T *mass, *centre, *size, *radius, *inertia, *velocity, *dispersion, *rotation;
 
   JZTREE_BOTH void write(int64_t group, const Moments<D>& sums, const double* period, bool moving) const {
     double place[D], speed[D];
@@ -166,11 +207,30 @@ struct CatalogueColumns {
       T inside = wrap(static_cast<T>(wrap(place[d], period[d])), period[d]);
       // Rounding may lift a centre just below the upper end onto it, which is the same place as 0.
       centre[group * D + d] = period[d] > 0 && static_cast<double>(inside) >= period[d] ? T{0} : inside;
-      if (moving) velocity[group * D + d] = static_cast<T>(speed[d]);
     }
-    inertia[group] = static_cast<T>(std::sqrt(sums.inertia / sums.norm()));
     radius[group] = static_cast<T>(std::sqrt(sums.distance2));
-    if (moving) dispersion[group] = static_cast<T>(std::sqrt(sums.dispersion / sums.norm() / D));
+    write_shape(group, sums);
+    if (moving) write_motion(group, sums, speed);
+  }
+
+ private:
+  // Means over particles, as all that follow.
+  JZTREE_BOTH void write_shape(int64_t group, const Moments<D>& sums) const {
+    double norm = sums.norm(), trace = 0;
+    T* tensor = inertia + group * D * D;
+    Pairs<D>::visit_with_self([&](int pair, int i, int j) {
+      tensor[i * D + j] = tensor[j * D + i] = static_cast<T>(sums.inertia[pair] / norm);
+      if (i == j) trace += sums.inertia[pair];
+    });
+    size[group] = static_cast<T>(std::sqrt(trace / norm));
+  }
+
+  JZTREE_BOTH void write_motion(int64_t group, const Moments<D>& sums, const double* speed) const {
+    double norm = sums.norm();
+    for (int d = 0; d < D; ++d) velocity[group * D + d] = static_cast<T>(speed[d]);
+    dispersion[group] = static_cast<T>(std::sqrt(sums.dispersion / norm / D));
+    for (int pair = 0; pair < Pairs<D>::distinct; ++pair)
+      rotation[group * Pairs<D>::distinct + pair] = static_cast<T>(sums.rotation[pair] / norm);
   }
 };
 

@@ -9,7 +9,7 @@
 // and depend on nothing but the group's own particles. They are rounded in another order than on the CPU.
 //
 // Bound by memory: each row of a listed group is read once if its group is small, and three times if not (masses only
-// in the first pass). Work arrays: 4 bytes a row of the catalogue, and 2 sums (112 bytes each in 3D) a chunk.
+// in the first pass). Work arrays: 4 bytes a row of the catalogue, and 2 sums (176 bytes each in 3D) a chunk.
 
 #include <algorithm>
 #include <cstdint>
@@ -257,8 +257,9 @@ ffi::Error catalogue(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::An
                      ffi::Buffer<ffi::S32> offset, ffi::AnyBuffer box, ffi::Buffer<ffi::U32> known,
                      ffi::Buffer<ffi::S32> rank, ffi::Result<ffi::Buffer<ffi::S32>> out_count,
                      ffi::Result<ffi::AnyBuffer> out_mass, ffi::Result<ffi::AnyBuffer> centre,
-                     ffi::Result<ffi::AnyBuffer> inertia, ffi::Result<ffi::AnyBuffer> radius,
-                     ffi::Result<ffi::AnyBuffer> velocity, ffi::Result<ffi::AnyBuffer> dispersion) {
+                     ffi::Result<ffi::AnyBuffer> size, ffi::Result<ffi::AnyBuffer> radius,
+                     ffi::Result<ffi::AnyBuffer> inertia, ffi::Result<ffi::AnyBuffer> velocity,
+                     ffi::Result<ffi::AnyBuffer> dispersion, ffi::Result<ffi::AnyBuffer> rotation) {
   return dispatch<catalogue_dims>(pos, [&](auto type, auto dims) {
     using T = decltype(type);
     constexpr int D = decltype(dims)::value;
@@ -273,13 +274,15 @@ ffi::Error catalogue(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::An
     int64_t room = segments.groups.rows, speeds = rows.vel ? room : 0;
     auto fits = [&](auto& out, int64_t elements) { return has_elements(*out, pos.element_type(), elements); };
     if (static_cast<int64_t>(out_count->element_count()) != room || !fits(out_mass, room) || !fits(centre, room * D) ||
-        !fits(inertia, room) || !fits(radius, room) || !fits(velocity, speeds * D) || !fits(dispersion, speeds))
+        !fits(size, room) || !fits(radius, room) || !fits(inertia, room * D * D) || !fits(velocity, speeds * D) ||
+        !fits(dispersion, speeds) || !fits(rotation, speeds * Pairs<D>::distinct))
       return invalid("catalogue was called with arrays that do not fit together.");
     if (room == 0) return ffi::Error::Success();
     Queue queue(stream, scratch);
-    CatalogueColumns<D, T> columns{out_mass->typed_data<T>(), centre->typed_data<T>(),   inertia->typed_data<T>(),
-                                   radius->typed_data<T>(),   velocity->typed_data<T>(), dispersion->typed_data<T>()};
-    for (auto* out : {&out_mass, &centre, &inertia, &radius, &velocity, &dispersion})
+    CatalogueColumns<D, T> columns{out_mass->typed_data<T>(),   centre->typed_data<T>(),  size->typed_data<T>(),
+                                   radius->typed_data<T>(),     inertia->typed_data<T>(), velocity->typed_data<T>(),
+                                   dispersion->typed_data<T>(), rotation->typed_data<T>()};
+    for (auto* out : {&out_mass, &centre, &size, &radius, &inertia, &velocity, &dispersion, &rotation})
       if ((*out)->element_count() > 0)
         queue.fill_bytes((*out)->template typed_data<T>(), 0, static_cast<int64_t>((*out)->element_count()));
     queue.copy(out_count->typed_data(), segments.count, room);
