@@ -1,17 +1,20 @@
 """Every Python block of the README and of docs/ runs, those of one page in one namespace, in a folder of its own, and
-prints what the page shows. So does the notebook; the drawings can be drawn; links lead somewhere.
+prints what the page shows. So does the notebook. The drawings can be drawn, and links lead somewhere.
 """
 
 import importlib.util
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from jztree_utils.cli import main
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -20,6 +23,8 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 GUIDE = DOCS / "multi_device.md"
 # Its blocks run as cells of the notebook that is made from it.
 QUICKSTART = DOCS / "quickstart.md"
+# The commands of this page run, between its Python blocks.
+COMMANDS = DOCS / "snapshot_to_catalogue.md"
 
 
 def blocks(page: Path, language: str) -> list[tuple[int, str]]:
@@ -28,6 +33,18 @@ def blocks(page: Path, language: str) -> list[tuple[int, str]]:
     return [
         (text.count("\n", 0, m.start(1)), m[1]) for m in re.finditer(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
     ]
+
+
+def run_block(page: Path, line: int, block: str, namespace: dict[str, object]) -> None:
+    """Run a Python block, or a block of commands of ``jztree``."""
+    if (line, block) in blocks(page, "python"):
+        # Empty lines in front make tracebacks name the line of the page.
+        exec(compile("\n" * line + block, str(page), "exec"), namespace)
+        return
+    for command in block.splitlines():
+        program, *arguments = shlex.split(command)
+        assert program == "jztree"
+        assert main(arguments) == 0, command
 
 
 def assert_printed(page: Path, printed: str) -> None:
@@ -56,9 +73,8 @@ def test_python_blocks_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
-    for line, block in blocks(page, "python"):
-        # Empty lines in front make tracebacks name the line of the page.
-        exec(compile("\n" * line + block, str(page), "exec"), namespace)
+    for line, block in blocks(page, "(?:python|sh)" if page == COMMANDS else "python"):
+        run_block(page, line, block, namespace)
     assert_printed(page, capsys.readouterr().out)
 
 
@@ -91,6 +107,7 @@ def test_guide_prints_what_it_says_on_four_devices(tmp_path: Path) -> None:
     assert_printed(GUIDE, run.stdout)
 
 
+@pytest.mark.slow
 def test_drawings_are_those_of_the_pages(tmp_path: Path) -> None:
     """The script checks the boundaries that it draws against the library's."""
     draw = load(DOCS / "drawings" / "draw.py")
