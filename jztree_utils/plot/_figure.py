@@ -77,20 +77,28 @@ def show(figure: "Figure") -> None:
     if _in_notebook():
         _display(figure)
         return
-    from matplotlib import pyplot
-
-    # A figure of pyplot's own tells what its windows are made of.
-    own = pyplot.figure()
-    canvas = type(own.canvas)
-    pyplot.close(own)
-    if canvas.required_interactive_framework is None:
-        raise OutputError(
-            f"There is no window to show the picture in (the matplotlib backend is {pyplot.get_backend()}); write it "
-            "to a file instead."
-        )
-    manager = canvas.new_manager(figure, 1)
+    manager = _canvas_of_windows().new_manager(figure, 1)
     manager.show()
     manager.start_main_loop()
+
+
+def _canvas_of_windows() -> Any:
+    """What matplotlib draws on in a window; OutputError if there can be none."""
+    from matplotlib import backend_bases, pyplot
+
+    try:
+        own = pyplot.figure()  # tells what windows are made of
+    except ImportError as error:
+        raise OutputError(f"No window can be opened ({error}); write the picture to a file instead.") from error
+    canvas: Any = type(own.canvas)
+    pyplot.close(own)
+    idle: Any = backend_bases.FigureManagerBase.start_main_loop
+    if canvas.manager_class.start_main_loop.__func__ is idle.__func__:
+        raise OutputError(
+            f"There is no window to show the picture in (matplotlib's backend is {pyplot.get_backend()}); write it to "
+            "a file instead."
+        )
+    return canvas
 
 
 def _in_notebook() -> bool:

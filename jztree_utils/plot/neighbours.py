@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 _MOST_CURVES = 5
 _RANGE = 1000.0  # of the ordinate
-_BINS, _MOST_BINS = 30, 300  # over which nine tenths of the particles are spread, and all
+_MOST_BINS = 30  # over which nine tenths of the particles are spread
+_LEAST_WIDTH = 0.01  # of a bin, in ln r
 
 
 def plot_neighbour_distances(
@@ -59,7 +60,8 @@ def plot_neighbour_distances(
         ax.set(xlabel=with_unit("distance $r$", length_unit), ylabel="share of particles / d$\\,$ln$\\,r$")
         if number_density is not None:
             ax.plot([], [], "--", color="0.4", label="at random")
-        ax.legend(title="neighbour")
+        if ax.lines:
+            ax.legend(title="neighbour")
         return figure
 
 
@@ -89,10 +91,12 @@ def _draw_neighbour(
     apart = radius[radius > 0]  # the logarithm of 0 has no place
     if len(apart):
         place = np.log(apart)
-        low, high = place.min() - 1e-6, place.max() + 1e-6
         most = np.quantile(place, (0.05, 0.95))
-        width = max(np.ptp(most) / _BINS, (high - low) / _MOST_BINS)
-        counts, edges = np.histogram(place, int((high - low) / width) + 1, (low, high))
+        bins = min(2 * len(place) ** (1 / 3), _MOST_BINS)  # as many as the scatter lets one see
+        width = max(np.ptp(most) / bins, _LEAST_WIDTH)
+        number_of_bins = int(np.ptp(place) / width) + 1
+        start = place.min() - (number_of_bins * width - np.ptp(place)) / 2
+        counts, edges = np.histogram(place, number_of_bins, (start, start + number_of_bins * width))
         share = counts / len(radius) / np.diff(edges)
         ax.plot(np.exp((edges[1:] + edges[:-1]) / 2), share, color=colour, label=f"{number:,}")
     if number_density is not None:
