@@ -27,8 +27,8 @@ _POWERS = {
     "mass": (0, 1, 0),
     "com_vel": (0, 0, 1),
     "vel_dispersion": (0, 0, 1),
-    "angular_momentum": (1, 1, 1),
-    "inertia_tensor": (2, 1, 0),
+    "angular_momentum": (1, 0, 1),
+    "inertia_tensor": (2, 0, 0),
 }
 
 
