@@ -54,7 +54,9 @@ def to_pandas(cata: FofCatalogue, *, nparts: Any = None, units: Mapping[str, Any
     flat: dict[str, np.ndarray] = {}
     names: dict[str, str] = {}
     for name, rows in _columns(cata, nparts).items():
-        parts = {name + suffix: rows[(slice(None), *index)] for suffix, index in _components(rows.shape[1:])}
+        endings = _endings(rows.shape[1:])
+        components = rows.reshape(len(rows), len(endings)).T
+        parts = {name + ending: values for ending, values in zip(endings, components, strict=True)}
         flat |= parts
         if factors := _factors(name, given):
             names |= dict.fromkeys(parts, _product(factors))
@@ -103,10 +105,10 @@ def _columns(cata: FofCatalogue, nparts: Any) -> dict[str, np.ndarray]:
     return {name: rows for name, rows in columns.items() if rows is not None}
 
 
-def _components(shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
-    """The endings of the names of all components of a vector or tensor, and where each is; one without, for numbers."""
+def _endings(shape: tuple[int, ...]) -> list[str]:
+    """The endings of the names of all components of a vector or tensor, in their order; an empty one for numbers."""
     indices = itertools.product(*map(range, shape))
-    return [("_" + "".join("xyzw"[axis] for axis in index) if index else "", index) for index in indices]
+    return ["_" + "".join("xyzw"[axis] for axis in index) if index else "" for index in indices]
 
 
 def _checked(units: Mapping[str, Any] | None) -> dict[str, Any]:
