@@ -67,8 +67,6 @@ def survey_simulation(file: h5py.File, ptype: int | None, options: ReadOptions) 
         header = replace(header, boxsize=options.box)
     if ptype is None:
         return Survey(title, header, here, None)
-    if options.mass is not None:  # the dataset that is asked for, and not the mass table
-        header = replace(header, mass_table=tuple(0.0 if t == ptype else m for t, m in enumerate(header.mass_table)))
     dialect = _SWIFT if swift else _GADGET
     num = here[ptype] if 0 <= ptype < len(here) else 0
     part = Hdf5Part(

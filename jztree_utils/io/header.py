@@ -23,10 +23,8 @@ _SCALINGS = {
     "velocity": (0.0, 0.0, 0.0, 0.0, 1.0),
     "velocity/sqrt(a)": (0.5, 0.0, 0.0, 0.0, 1.0),
     "velocity*a": (-1.0, 0.0, 0.0, 0.0, 1.0),
-    "area": (2.0, -2.0, 2.0, 0.0, 0.0),
-    "moment of inertia": (2.0, -3.0, 2.0, 1.0, 0.0),
-    "angular momentum": (1.0, -2.0, 1.0, 1.0, 1.0),
-    "specific angular momentum": (1.0, -1.0, 1.0, 0.0, 1.0),
+    "length^2": (2.0, -2.0, 2.0, 0.0, 0.0),
+    "length*velocity": (1.0, -1.0, 1.0, 0.0, 1.0),
 }
 
 
@@ -70,8 +68,14 @@ class SnapshotHeader:
 
 
 def is_swift(file: h5py.File) -> bool:
-    """Whether an open file says that SWIFT wrote it."""
-    return isinstance(file.get("Header"), h5py.Group) and "SWIFT" in text_attribute(file["Header"], "Code")
+    """Whether an open file is one of SWIFT, by its own word or by units under SWIFT's names.
+
+    Initial conditions made for SWIFT have the units, but not the word.
+    """
+    by_units = isinstance(file.get("Units"), h5py.Group) and "Unit length in cgs (U_L)" in file["Units"].attrs
+    return by_units or (
+        isinstance(file.get("Header"), h5py.Group) and "SWIFT" in text_attribute(file["Header"], "Code")
+    )
 
 
 def text_attribute(group: h5py.Group, name: str) -> str:
@@ -137,9 +141,9 @@ def checked_box(lengths: Any, name: str) -> float | tuple[float, ...]:
 
 
 def _redshift(file: h5py.File, comoving: float | None) -> float:
-    """The redshift; where only the scale factor of a cosmological run is told, the one that follows from it."""
-    time = _number(file, "Time", default=0.0) if comoving else 0.0
-    return float(_number(file, "Redshift", default=1 / time - 1 if time > 0 else 0.0))
+    """The redshift; where only the scale factor is told, the one that follows from it."""
+    scale = _number(file, "Scale-factor", default=_number(file, "Time", default=0.0) if comoving else 0.0)
+    return float(_number(file, "Redshift", default=1 / scale - 1 if scale > 0 else 0.0))
 
 
 def _as_swift_means_it(file: h5py.File, header: SnapshotHeader) -> SnapshotHeader:
@@ -227,9 +231,7 @@ def unit_attributes(header: SnapshotHeader, kind: str, ndim: int = 3) -> dict[st
     header: where units and cosmology come from.
     kind: "length", "mass", "velocity" (peculiar), "velocity/sqrt(a)" (peculiar velocities as Gadget stores them),
         "velocity*a" (peculiar velocities of groups as AREPO stores them), "density" (mass per comoving volume),
-        "number density" (particles per comoving volume), "area" (a comoving length squared), "moment of inertia" (mass
-        times area), "angular momentum" (mass, comoving length and velocity), "specific angular momentum" (the same
-        without the mass), or "1".
+        "number density" (particles per comoving volume), "length^2", "length*velocity", or "1".
     ndim: dimensions, for densities.
     A value times ``a**a_scaling * h**h_scaling * to_cgs`` is physical and in cgs. Without units in the header
     ``to_cgs`` is left out and ``unit`` says so.

@@ -66,7 +66,7 @@ def read_snapshot(
     Returns the particles as NumPy arrays of ``n`` rows and ``d`` dimensions, and the header:
     pos: ``(n, d)`` float32 or float64 as in the file, comoving, in the snapshot's unit of length. Integer coordinates
         of Gadget-4 become float64, from 0 to below the length of the box.
-    mass: a float if the type has an entry in the mass table, else ``(n,)`` float32 or float64.
+    mass: a float if the mass table has it and there are no masses of each particle, else ``(n,)`` float32 or float64.
     vel: ``(n, d)`` float32 or float64, *peculiar* velocities. Gadget stores them divided by the root of the scale
         factor and this is undone here, by the exponent in an attribute of the dataset if it has it, else 1/2. Those of
         SWIFT are peculiar as they are. Half precision becomes float32.
@@ -119,8 +119,13 @@ class Snapshot:
 
     @property
     def shared_mass(self) -> float | None:
-        """The mass of every particle if the file tells one for all, else None."""
+        """The mass of every particle if the file tells one for all, else None.
+
+        Masses of each particle win over the mass table, which some codes fill with something else then.
+        """
         table = self.header.mass_table
+        if "mass" in self._parts[0].columns:
+            return None
         return table[self.ptype] if self.ptype < len(table) and table[self.ptype] > 0 else None
 
     def present(self, fields: Sequence[str], optional: Sequence[str]) -> list[str]:
