@@ -46,7 +46,8 @@ class _Joined(NamedTuple):
 
 def check_attached(part: Any, attached: Any) -> None:
     """ValueError or TypeError in words if ``attached`` cannot be put together with ``part``."""
-    if jax.tree.structure(_uncounted(part)) != jax.tree.structure(_uncounted(attached)):
+    structures = [jax.tree.structure(_uncounted(one)) for one in (part, attached)]
+    if len(set(structures)) > 1:
         raise TypeError(
             "part and attached are put together, so they must be of one class with the same properties: one has "
             f"{_properties(part)}, the other {_properties(attached)}."
@@ -123,7 +124,7 @@ def _put_together(first: _Joined, second: _Joined) -> _Joined:
 
     part = jax.tree.map(join, _in_rows(_uncounted(first.part), n), _in_rows(_uncounted(second.part), m))
     totals = [getattr(one.part, "num_total", None) for one in (first, second)]
-    part = _counted(part, num, None if None in totals else sum(totals))
+    part = _counted(part, num, None if None in totals else sum(total or 0 for total in totals))
     return _Joined(part, num, join(first.label, second.label))
 
 

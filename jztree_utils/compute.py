@@ -4,6 +4,7 @@ Both kinds answer the same questions with the same numbers. On many devices each
 results come together on the first process, and are None on all others.
 """
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,103 +13,211 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
 
-from jztree.config import FofConfig
-from jztree.data import FofCatalogue, ParticleData
+from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
 from jztree.fof import fof_and_catalogue
+from jztree.jax_ext import shard_map_constructor
 from jztree.knn import knn
 
 from . import io
-from .report import stage
+from .progress import progress
+from .properties import GroupOptions, group_properties
+from .report import is_quiet, stage
 
 _MOST = 2**31 - 1  # rows that one device takes
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which particles of a snapshot are looked at.
+
+    ptype: the type that is grouped. attach: types whose particles join the groups of the nearest of these; None is all
+    others. options: how the snapshot is read.
+    """
+
+    path: Path
+    ptype: int = 1
+    attach: tuple[int, ...] | None = ()
+    options: io.ReadOptions | None = None
+
+
+@dataclass
+class Groups:
+    """Groups and their members, in no particular order.
+
+    ids: ``(m,)`` identifiers of members; without identifiers in the snapshot, their rows: first those of the type that
+        was grouped, then those of attached types. cata: ``offset`` are places among ``ids``. by_type: how many of each
+        type, None without attached types. extra: more columns, see `jztree_utils.properties`.
+    """
+
+    ids: np.ndarray
+    cata: FofCatalogue
+    by_type: io.TypeTable | None
+    extra: dict[str, np.ndarray]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class _Member:
+    """What is needed of particles to find groups. kind: the particle type of each, None if there is one type."""
+
+    pos: Any
+    mass: Any = None
+    vel: Any = None
+    id: Any = None
+    kind: Any = None
+    num: Any = None
 
 
 @dataclass(kw_only=True)
 class Particles(ABC):
     """What there is to know of the particles without looking at them.
 
-    header: header of the snapshot. num: number of particles. ndim: their dimensions.
+    snapshot: where they are from. header: its header, which the caller may complete. ndim: dimensions.
     properties: names of what the snapshot holds of them, as in `jztree.data.ParticleData`, of what was asked for.
     wide: whether positions are float64, and so everything that is computed.
-    part: the particles themselves, on the host or on the devices.
+    part: the particles themselves, on the host or on the devices. attached: those of attached types, by type.
     """
 
+    snapshot: io.Snapshot
     header: io.SnapshotHeader
-    num: int
     ndim: int
     properties: frozenset[str]
     wide: bool
     part: ParticleData
+    attached: dict[int, ParticleData]
+
+    @property
+    def num(self) -> int:
+        """Particles of the type that is grouped."""
+        return self.snapshot.num
 
     @abstractmethod
-    def find_groups(self, rlink: float, cfg: FofConfig) -> tuple[np.ndarray, FofCatalogue] | None:
-        """Identifiers of particles, and the catalogue whose ``offset`` are places among them, in no particular order.
-
-        Without identifiers in the snapshot, particles are told by their row.
-        """
+    def find_groups(self, rlink: float, options: GroupOptions) -> Groups | None:
+        """Groups and their members."""
 
     @abstractmethod
     def find_neighbours(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Distances and rows ``(n, k)`` of the nearest particles of each, in the order of the snapshot."""
 
     @abstractmethod
+    def map_neighbours(self, name: str, function: Callable[[Any], Any]) -> np.ndarray | None:
+        """``function`` of the particles on each device, a number a particle, in the order of the snapshot."""
+
+    @abstractmethod
     def column(self, name: str) -> Any:
         """A property of all particles on the host, in the order of the snapshot; None if it was not read."""
 
+    def types(self) -> list[int]:
+        """All particle types, the one that is grouped first."""
+        return [self.snapshot.ptype, *self.attached]
 
-def read_particles(path: Path, ptype: int, optional: tuple[str, ...], mesh: Mesh) -> Particles:
-    """The particles of one type, on the devices of ``mesh``: their positions, and of ``optional`` what is there.
+
+def read_particles(source: Source, optional: tuple[str, ...], mesh: Mesh) -> Particles:
+    """The particles of a snapshot on the devices of ``mesh``: positions, and of ``optional`` what all types have.
 
     Raises, on all processes if on any, SnapshotError, and ValueError if there are too many for the devices or the box
     does not fit.
     """
     with io.failing_together(mesh):
-        snapshot = io.open_snapshot(path, ptype)
-        names = snapshot.present(("pos",), optional)
-        dtype, shape = snapshot.layout("pos")
-        _check(snapshot, ptype, shape[0], mesh.size)
+        snapshots = open_types(source)
+        first = snapshots[0]
+        shared = set.intersection(*(set(one.present(("pos",), optional)) for one in snapshots))
+        names = [name for name in first.present(("pos",), optional) if name in shared]
+        ndim = first.layout("pos")[1][0]
+        check_fits(snapshots, ndim, mesh.size)
+    wide = any(one.layout("pos")[0] == np.float64 for one in snapshots)
     about: dict[str, Any] = {
-        "header": snapshot.header,
-        "num": snapshot.num,
-        "ndim": shape[0],
+        "snapshot": first,
+        "header": first.header,
+        "ndim": ndim,
         "properties": frozenset(names),
-        "wide": dtype == np.float64,
+        "wide": wide,
     }
-    with jax.enable_x64(about["wide"]), io.failing_together(mesh):
+    with jax.enable_x64(wide), io.failing_together(mesh):
         if mesh.size == 1:
-            columns = {name: snapshot.read(name) for name in names}
-            return OneDevice(part=ParticleData(**columns, num=snapshot.num, num_total=snapshot.num), **about)
-        part = io.shard_snapshot(snapshot, mesh, names, id_words=True)
-        id_dtype = snapshot.layout("id")[0] if "id" in names else np.dtype(np.int64)
-        return ManyDevices(part=part, mesh=mesh, id_dtype=id_dtype, shared_mass=snapshot.shared_mass, **about)
+            parts = [_read_all(one, names, wide) for one in snapshots]
+            attached = {one.ptype: part for one, part in zip(snapshots[1:], parts[1:], strict=True)}
+            return OneDevice(part=parts[0], attached=attached, **about)
+        parts = [io.shard_snapshot(one, mesh, names, id_words=True) for one in snapshots]
+        id_dtype = first.layout("id")[0] if "id" in names else np.dtype(np.int64)
+        attached = {one.ptype: part for one, part in zip(snapshots[1:], parts[1:], strict=True)}
+        return ManyDevices(part=parts[0], attached=attached, mesh=mesh, id_dtype=id_dtype, **about)
 
 
-def _check(snapshot: io.Snapshot, ptype: int, ndim: int, ndev: int) -> None:
-    if snapshot.num > _MOST * ndev:
-        raise ValueError(
-            f"The snapshot holds {snapshot.num} particles of type {ptype}; one device takes {_MOST}, and there "
-            f"{'is one' if ndev == 1 else f'are {ndev}'}."
-        )
-    boxsize = snapshot.header.boxsize
+def open_types(source: Source) -> list[io.Snapshot]:
+    """The snapshot as each of its types sees it, the one that is grouped first. Raises like `io.open_snapshot`."""
+    first = io.open_snapshot(source.path, source.ptype, source.options)
+    others = first.types if source.attach is None else dict.fromkeys(source.attach, 1)
+    wanted = [ptype for ptype, num in others.items() if num and ptype != source.ptype]
+    return [first, *(io.open_snapshot(source.path, ptype, source.options) for ptype in wanted)]
+
+
+def check_fits(snapshots: list[io.Snapshot], ndim: int, ndev: int) -> None:
+    """Raise ValueError, in words, if the particles are too many for the devices or the box does not fit."""
+    for snapshot in snapshots:
+        if snapshot.num > _MOST * ndev:
+            raise ValueError(
+                f"The snapshot holds {snapshot.num} particles of type {snapshot.ptype}; one device takes {_MOST}, and "
+                f"there {'is one' if ndev == 1 else f'are {ndev}'}."
+            )
+    boxsize = snapshots[0].header.boxsize
     if isinstance(boxsize, tuple) and len(boxsize) != ndim:
         raise ValueError(f"The BoxSize {boxsize} of the snapshot does not fit {ndim} coordinates.")
+
+
+def _read_all(snapshot: io.Snapshot, names: list[str], wide: bool) -> ParticleData:
+    """All of a snapshot on the host, with its progress told."""
+    columns = {}
+    with progress("read the snapshot", snapshot.num * len(names), "values", quiet=is_quiet()) as advance:
+        for name in names:
+            columns[name] = snapshot.read(name, advance=advance)
+    if wide:
+        columns["pos"] = columns["pos"].astype(np.float64, copy=False)
+    return ParticleData(**columns, num=snapshot.num, num_total=snapshot.num)
 
 
 class OneDevice(Particles):
     """Particles on the host, as NumPy arrays, for one device."""
 
-    def find_groups(self, rlink: float, cfg: FofConfig) -> tuple[np.ndarray, FofCatalogue] | None:
-        grouped, cata = self._run(
+    def find_groups(self, rlink: float, options: GroupOptions) -> Groups | None:
+        members = self._members()
+        grouped, cata, extra = self._run(
             "find groups",
-            lambda rows: fof_and_catalogue(rows, rlink=rlink, boxsize=self.header.boxsize, cfg=cfg),
-            replace(self.part, id=np.arange(self.num, dtype=np.int32)),
+            lambda parts: _find_groups(parts[0], parts[1:], rlink, self.header.boxsize, options),
+            members,
         )
-        num_members = int(np.asarray(cata.count, np.int64).sum())
-        rows = np.asarray(grouped.id)[:num_members]
-        return rows.astype(np.int64) if self.part.id is None else np.asarray(self.part.id)[rows], cata
+        listed = int(np.asarray(cata.count, np.int64).sum())
+        rows = np.asarray(grouped.id)[:listed]
+        ids = rows.astype(np.int64)
+        if "id" in self.properties:
+            ids = np.concatenate([np.asarray(part.id) for part in (self.part, *self.attached.values())])[rows]
+        return Groups(ids, cata, self._by_type(grouped, cata), {name: np.asarray(x) for name, x in extra.items()})
+
+    def _members(self) -> list[_Member]:
+        """The particles of all types, told by their rows."""
+        starts = np.cumsum([0, self.num, *(part.num for part in self.attached.values())])
+        if starts[-1] > _MOST:
+            raise ValueError(f"There are {starts[-1]} particles of all types together; one device takes {_MOST}.")
+        return [
+            _Member(
+                pos=part.pos,
+                mass=part.mass,
+                vel=part.vel,
+                id=np.arange(start, start + part.num, dtype=np.int32),
+                kind=np.full(part.num, ptype, np.int32) if self.attached else None,
+            )
+            for ptype, part, start in zip(self.types(), (self.part, *self.attached.values()), starts, strict=False)
+        ]
+
+    def _by_type(self, grouped: _Member, cata: FofCatalogue) -> io.TypeTable | None:
+        if not self.attached:
+            return None
+        return _count_types(np.asarray(grouped.kind), grouped.mass, squeeze_catalogue(cata))
 
     def find_neighbours(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
         distances, indices = self._run(
@@ -118,10 +227,14 @@ class OneDevice(Particles):
         )
         return np.asarray(distances), np.asarray(indices)
 
+    def map_neighbours(self, name: str, function: Callable[[Any], Any]) -> np.ndarray | None:
+        rows = ParticleData(pos=self.part.pos, mass=self.part.mass, num=self.num, num_total=self.num)
+        return np.asarray(self._run(name, function, rows))
+
     def column(self, name: str) -> Any:
         return getattr(self.part, name)
 
-    def _run(self, name: str, function: Callable[[Any], Any], part: ParticleData) -> Any:
+    def _run(self, name: str, function: Callable[[Any], Any], part: Any) -> Any:
         """``function`` of ``part``, with the times of compiling it and of running it printed apart."""
         with jax.enable_x64(self.wide):
             with stage("copy to the device", self.num) as told:
@@ -135,33 +248,53 @@ class OneDevice(Particles):
 
 @dataclass(kw_only=True)
 class ManyDevices(Particles):
-    """Particles dealt out to all devices of a mesh; ``part`` has identifiers as words, or none.
+    """Particles dealt out to all devices of a mesh; they have identifiers as words, or none.
 
-    id_dtype: of the identifiers when they are put together. shared_mass: of every particle, None if they differ.
+    id_dtype: of the identifiers when they are put together.
     """
 
     mesh: Mesh
     id_dtype: np.dtype
-    shared_mass: float | None
 
-    def find_groups(self, rlink: float, cfg: FofConfig) -> tuple[np.ndarray, FofCatalogue] | None:
-        part = self.part
+    def find_groups(self, rlink: float, options: GroupOptions) -> Groups | None:
         with jax.enable_x64(self.wide):
-            if part.id is None:
-                rows = io.shard_rows(lambda a, b: io.split_words(np.arange(a, b)), self.num, self.mesh)
-                part = replace(part, id=rows)
-            find = fof_and_catalogue.smap(self.mesh, jit=True)
-            grouped, cata = self._run(
-                "find groups", lambda: find(part, rlink=rlink, boxsize=self.header.boxsize, cfg=cfg)
+            members = self._members()
+            find = _find_groups_over_ranks(self.mesh, jit=True)
+            grouped, cata, extra = self._run(
+                "find groups", lambda: find(members[0], members[1:], rlink, self.header.boxsize, options)
             )
             with stage("bring results together"):
                 words = self._gather(grouped.id, grouped.num)
                 nums = self._gather(grouped.num)
                 columns = {name: self._gather(column, cata.ngroups) for name, column in _columns(cata).items()}
+                extra = {name: self._gather(column, cata.ngroups) for name, column in extra.items()}
+                kinds = [self._gather(x, grouped.num) for x in (grouped.kind, grouped.mass) if self.attached]
                 ngroups = self._gather(cata.ngroups)
-        if words is None:
+        if words is None or nums is None:
             return None
-        return _join(io.join_words(words, self.id_dtype), nums, FofCatalogue(ngroups=ngroups, **columns))
+        members_of, joined = _join(nums, FofCatalogue(ngroups=ngroups, **columns))
+        ids = io.join_words(words, self.id_dtype)[members_of]
+        by_type = None
+        if self.attached:
+            kind, mass = (None if column is None else column[members_of] for column in kinds)
+            by_type = _count_types(np.asarray(kind), mass, joined)
+        return Groups(ids, joined, by_type, extra)
+
+    def _members(self) -> list[_Member]:
+        """The particles of all types, told by identifiers or rows, in words."""
+        members, start = [], 0
+        for ptype, part in zip(self.types(), (self.part, *self.attached.values()), strict=True):
+            total = part.num_total or 0
+            words = part.id if part.id is not None else self._rows(start, total)
+            pos = jnp.asarray(part.pos, np.float64) if self.wide else part.pos
+            kind = jnp.full_like(pos[..., 0], ptype, dtype=np.int32) if self.attached else None
+            members.append(_Member(pos=pos, mass=part.mass, vel=part.vel, id=words, kind=kind, num=part.num))
+            start += total
+        return members
+
+    def _rows(self, start: int, total: int) -> jax.Array:
+        """The number of each row, from ``start`` on, as words."""
+        return io.shard_rows(lambda a, b: io.split_words(np.arange(start + a, start + b)), total, self.mesh)
 
     def find_neighbours(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
         part = ParticleData(pos=self.part.pos, num=self.part.num, num_total=self.num)
@@ -177,11 +310,19 @@ class ManyDevices(Particles):
         starts = (np.cumsum(nums, dtype=np.int64) - nums).astype(_index_dtype(self.num))
         return gathered[0], starts[gathered[1]] + gathered[2]
 
+    def map_neighbours(self, name: str, function: Callable[[Any], Any]) -> np.ndarray | None:
+        part = ParticleData(pos=self.part.pos, mass=self.part.mass, num=self.part.num, num_total=self.num)
+        with jax.enable_x64(self.wide):
+            mapped = shard_map_constructor(function, P(-1), P(-1))(self.mesh, jit=True)
+            found = self._run(name, lambda: mapped(part))
+            with stage("bring results together"):
+                return self._gather(found, part.num)
+
     def column(self, name: str) -> Any:
         if name not in self.properties:
             return None
-        if name == "mass" and self.shared_mass is not None:
-            return self.shared_mass
+        if name == "mass" and self.snapshot.shared_mass is not None:
+            return self.snapshot.shared_mass
         column = getattr(self.part, name)
         with jax.enable_x64(self.wide):
             rows = self._gather(column, self.part.num)
@@ -220,19 +361,43 @@ def _columns(cata: FofCatalogue) -> dict[str, Any]:
     return {name: column for name, column in columns.items() if column is not None}
 
 
-def _join(ids: np.ndarray, nums: np.ndarray, cata: FofCatalogue) -> tuple[np.ndarray, FofCatalogue]:
-    """Members group after group, and the catalogue of them.
+def _join(nums: np.ndarray, cata: FofCatalogue) -> tuple[np.ndarray, FofCatalogue]:
+    """The rows of members, group after group, among the particles of all ranks; and the catalogue of them.
 
-    ids: ``(n,)``, particles of all ranks, one rank after the other. nums: ``(r,)``, how many of each rank. cata: groups
-        of all ranks, ``ngroups`` ``(r,)``; ``offset`` is a row on the rank of the group.
+    nums: ``(r,)``, particles of each rank. cata: groups of all ranks, ``ngroups`` ``(r,)``; ``offset`` is a row on the
+        rank of the group.
     """
     count = np.asarray(cata.count, np.int64)
     rank = np.repeat(np.arange(len(nums)), cata.ngroups)
     first = (np.cumsum(nums, dtype=np.int64) - nums)[rank] + cata.offset
     offset = np.cumsum(count) - count
     members = np.repeat(first - offset, count) + np.arange(count.sum())
-    joined = replace(cata, ngroups=len(count), offset=offset.astype(_index_dtype(len(ids))))
-    return ids[members], joined
+    return members, replace(cata, ngroups=len(count), offset=offset.astype(_index_dtype(int(nums.sum()))))
+
+
+def _find_groups(
+    part: _Member, attached: list[_Member], rlink: float, boxsize: Any, options: GroupOptions
+) -> tuple[_Member, FofCatalogue, dict[str, jax.Array]]:
+    """Groups and more of their properties, on one device or as one rank of many."""
+    grouped, cata = fof_and_catalogue(part, rlink, boxsize, options.cfg, attached=attached or None)
+    return grouped, cata, group_properties(grouped, cata, boxsize, options)
+
+
+_find_groups_over_ranks = shard_map_constructor(_find_groups, (P(-1), P(-1), None, None, None), P(-1))
+
+
+def _count_types(kind: np.ndarray, mass: Any, cata: FofCatalogue) -> io.TypeTable:
+    """How many particles of each type each group has, and their mass. kind, mass: of particles in group order."""
+    count = np.asarray(cata.count, np.int64)
+    group = np.repeat(np.arange(len(count)), count)
+    members = np.repeat(np.asarray(cata.offset) - (np.cumsum(count) - count), count) + np.arange(count.sum())
+    place = group * io.NUM_TYPES + kind[members]
+    shape = (len(count), io.NUM_TYPES)
+    weights = None if mass is None else np.broadcast_to(np.asarray(mass, np.float64), kind.shape)[members]
+    counts = np.bincount(place, minlength=math.prod(shape)).reshape(shape)
+    if weights is None:
+        return io.TypeTable(counts, np.zeros(shape))
+    return io.TypeTable(counts, np.bincount(place, weights, minlength=math.prod(shape)).reshape(shape))
 
 
 def all_devices() -> Mesh:

@@ -1,12 +1,53 @@
-"""What the command line prints: a line a stage as it ends, and tables."""
+"""What the command line tells: a line a stage as it ends, tables, and a summary for scripts.
 
+People read standard output: little, much or nothing of it. Scripts read it too if they ask for JSON; then there is
+nothing else on it.
+"""
+
+import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+QUIET, NORMAL, VERBOSE = 0, 1, 2
+
+
+@dataclass
+class _Output:
+    """How much is told, and what was found so far for the summary."""
+
+    level: int = NORMAL
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+_output = _Output()
+
+
+@contextmanager
+def telling(level: int) -> Iterator[None]:
+    """Tell as much as ``level`` says inside the block: QUIET, NORMAL or VERBOSE."""
+    before = _output.level
+    _output.level = level
+    try:
+        yield
+    finally:
+        _output.level = before
+
+
+def is_quiet() -> bool:
+    """Whether nothing is told to people."""
+    return _output.level <= QUIET
+
+
+def say(text: str = "", level: int = NORMAL) -> None:
+    """Print a line for people."""
+    if _output.level >= level:
+        print(text)
+        sys.stdout.flush()
 
 
 @dataclass
@@ -28,9 +69,34 @@ def stage(name: str, particles: int = 0) -> Iterator[Stage]:
     start = time.perf_counter()
     yield told
     seconds = time.perf_counter() - start
+    _output.seconds[name] = _output.seconds.get(name, 0.0) + seconds
     rate = f"{with_prefix(told.particles / max(seconds, 1e-9))} particles/s" if told.particles else ""
-    print(f"  {name:<22}{seconds:9.3f} s   {rate:<20}  {told.detail}".rstrip())
+    say(f"  {name:<22}{seconds:9.3f} s   {rate:<20}  {told.detail}".rstrip())
+
+
+def take_seconds() -> dict[str, float]:
+    """The time of each stage since the last call, in seconds."""
+    taken, _output.seconds = _output.seconds, {}
+    return {name: round(seconds, 6) for name, seconds in taken.items()}
+
+
+def print_json(summary: Any) -> None:
+    """Print a summary for scripts, on one line; what is not a number in JSON (infinite, NaN) becomes null."""
+    print(json.dumps(_plain(summary), allow_nan=False))
     sys.stdout.flush()
+
+
+def _plain(value: Any) -> Any:
+    """``value`` in types that JSON has."""
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return None
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def with_prefix(number: float) -> str:
@@ -50,11 +116,11 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     """Print names and values in two columns."""
     width = max(len(name) for name, _ in pairs) + 2
     for name, value in pairs:
-        print(f"  {name:<{width}}{value}")
+        say(f"  {name:<{width}}{value}")
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table whose columns are as wide as they must be, aligned to the right."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     for row in (header, *rows):
-        print("  " + "   ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)))
+        say("  " + "   ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)))

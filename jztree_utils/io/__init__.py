@@ -12,13 +12,20 @@ and put in place when they are complete, so a failure leaves nothing half-writte
 
 from ._files import OutputError, SnapshotError, atomic_output, check_output
 from .catalogue import (
-    CatalogueInfo,
-    Neighbours,
     canonical_order,
+    check_layout,
+    is_catalogue,
     read_catalogue,
-    read_neighbours,
+    read_catalogue_content,
     write_catalogue,
-    write_neighbours,
+)
+from .catalogue_content import (
+    NUM_TYPES,
+    CatalogueContent,
+    CatalogueInfo,
+    Column,
+    TypeTable,
+    catalogue_columns,
 )
 from .distributed import (
     distr_write_hdf5,
@@ -31,29 +38,38 @@ from .distributed import (
     split_words,
 )
 from .header import SnapshotHeader, unit_name
+from .neighbour_lists import Neighbours, read_neighbours, write_neighbours
 from .options import ReadOptions
 from .processes import failing_together, rows_on_first_process
 from .snapshot import Snapshot, find_parts, open_snapshot, read_header, read_snapshot
 from .snapshot_writer import write_snapshot
 
 __all__ = [
+    "NUM_TYPES",
+    "CatalogueContent",
     "CatalogueInfo",
+    "Column",
     "Neighbours",
     "OutputError",
     "ReadOptions",
     "Snapshot",
     "SnapshotError",
     "SnapshotHeader",
+    "TypeTable",
     "atomic_output",
     "canonical_order",
+    "catalogue_columns",
+    "check_layout",
     "check_output",
     "distr_write_hdf5",
     "failing_together",
     "find_parts",
+    "is_catalogue",
     "join_words",
     "num_of_each_rank",
     "open_snapshot",
     "read_catalogue",
+    "read_catalogue_content",
     "read_header",
     "read_neighbours",
     "read_snapshot",

@@ -1,14 +1,14 @@
-"""Friends-of-friends catalogues and neighbour lists in HDF5: the canonical order of groups, writing and reading.
+"""Catalogues of friends-of-friends groups in HDF5: the canonical order of groups, and files in three layouts.
 
-A catalogue file has the groups ``Header`` (attributes as in a Gadget-4 snapshot), ``FriendsOfFriends`` (attributes:
-linking length and so on), ``Groups`` (a dataset a property of `jztree.data.FofCatalogue`, under the same name) and,
-where the members are known, ``Members`` (identifiers; those of group g are ``id[offset[g] : offset[g] + count[g]]``).
-A neighbour file has ``Header`` and ``Neighbours``. Every dataset has its unit as attributes.
+The layouts are those of this library (`native_catalogue`), of Gadget-4's group files (`gadget_catalogue`) and of
+SWIFT's friends-of-friends catalogues (`swift_catalogue`). Every dataset has its unit as attributes. Nothing in a file
+depends on when and where it was written.
 """
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 import h5py
@@ -17,77 +17,54 @@ import numpy as np
 
 from jztree.data import FofCatalogue, get_pos, map_rows, squeeze_catalogue, squeeze_particles
 
-from ._files import PathLike, SnapshotError, create_hdf5, get_dataset, get_group, open_hdf5
-from .header import SnapshotHeader, header_attributes, parse_header, unit_attributes
+from . import gadget_catalogue, native_catalogue, swift_catalogue
+from ._files import PathLike, SnapshotError, create_hdf5, open_hdf5
+from ._parts import kind_of_file
+from .catalogue_content import (
+    NUM_TYPES,
+    CatalogueContent,
+    CatalogueInfo,
+    Column,
+    TypeTable,
+    catalogue_columns,
+    member_rows,
+)
+from .header import SnapshotHeader
 
 _Part = TypeVar("_Part")
-_COLUMNS = {
-    "count": ("1", "particles of the group"),
-    "offset": ("1", "row of the group's first particle among the members"),
-    "com_pos": ("length", "centre of mass, comoving, inside the box"),
-    "com_inertia_radius": ("length", "root of the mass-weighted mean squared distance from com_pos, comoving"),
-    "max_radius": ("length", "largest distance of a particle from com_pos, comoving"),
-    "mass": ("mass", "total mass"),
-    "com_vel": ("velocity", "mass-weighted mean peculiar velocity"),
-    "vel_dispersion": ("velocity", "one-dimensional velocity dispersion"),
-}
-_REQUIRED = ("count", "offset", "com_pos", "com_inertia_radius", "max_radius")
+_LAYOUTS = {"native": native_catalogue, "gadget4": gadget_catalogue, "swift": swift_catalogue}
 
 
-@dataclass(frozen=True, kw_only=True)
-class CatalogueInfo:
-    """How a catalogue was made; None is what is not known.
-
-    linking_length: in the unit of length of the particles.
-    npart_min: the fewest particles of a group in the catalogue.
-    num_particles: particles that were grouped, members and others.
-    ptype: their type in the snapshot.
-    source: name of the snapshot.
-    header: header of the snapshot: box, cosmology, units.
-    """
-
-    linking_length: float | None = None
-    npart_min: int | None = None
-    num_particles: int | None = None
-    ptype: int | None = None
-    source: str | None = None
-    header: SnapshotHeader | None = None
-
-
-@dataclass(kw_only=True)
-class Neighbours:
-    """Neighbour lists of ``n`` particles, a row a particle, in the order of the snapshot.
-
-    distances: ``(n, k)`` float32 or float64, comoving, ascending.
-    indices: ``(n, k)`` integers, rows of the neighbours.
-    density: ``(n,)`` mass (or particles, if ``by_number``) per comoving volume, or None.
-    by_number: whether ``density`` counts particles.
-    ndim: dimensions of the volume that ``density`` refers to.
-    id: ``(n,)`` integers, identifiers of the particles, or None.
-    header: header of the snapshot: box, cosmology, units.
-    """
-
-    distances: Any
-    indices: Any
-    density: Any = None
-    by_number: bool = False
-    ndim: int = 3
-    id: Any = None
-    header: SnapshotHeader | None = None
-
-
-def canonical_order(part: _Part, cata: FofCatalogue) -> tuple[_Part, FofCatalogue]:
+def canonical_order(
+    part: _Part, cata: FofCatalogue, extra: Mapping[str, Column] | None = None, by_type: TypeTable | None = None
+) -> tuple[_Part, FofCatalogue, dict[str, Column], TypeTable | None]:
     """Particles and catalogue in the order in which they are written: the same whatever computed them.
 
     part: particles in group order, ``n`` rows, with ``id`` or without; of several ranks, joined to one set.
     cata: the catalogue of ``part``, its ``offset`` a row of the joined set.
+    extra, by_type: further columns, and particles by type, with a row a group of ``cata`` in its order.
 
-    Returns both without padding and as NumPy arrays: the largest group first, equal ones by the smallest identifier (or
-    in the order they have, without identifiers); the particles of a group by identifier; those of no group last.
-    Raises ValueError if ``cata`` is not the catalogue of ``part``.
+    Returns all four, without padding and as NumPy arrays: the largest group first, equal ones by the smallest
+    identifier (or in the order they have, without identifiers); the particles of a group by identifier; those of no
+    group last.
+    Raises ValueError if ``cata`` is not the catalogue of ``part``, or ``extra`` or ``by_type`` not of ``cata``.
     """
     part, cata = squeeze_particles(jax.device_get(part)), squeeze_catalogue(jax.device_get(cata))
+    columns = catalogue_columns(cata, extra)
+    _check_types(cata, by_type)
     count, offset = np.asarray(cata.count, np.int64), np.asarray(cata.offset, np.int64)
+    order, rows = _orders(part, count, offset)
+    sorted_part = map_rows(lambda leaf: np.asarray(leaf)[rows], part)
+    columns = {name: replace(column, values=column.values[order]) for name, column in columns.items()}
+    starts = np.cumsum(count[order]) - count[order]
+    columns["offset"] = replace(columns["offset"], values=starts.astype(columns["offset"].values.dtype))
+    sorted_types = by_type and TypeTable(np.asarray(by_type.count)[order], np.asarray(by_type.mass)[order])
+    held = {name: columns.pop(name).values for name in list(columns) if name not in (extra or {})}
+    return sorted_part, FofCatalogue(ngroups=len(count), **held), columns, sorted_types
+
+
+def _orders(part: Any, count: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of groups and those of particles in canonical order. count, offset: ``(g,)`` int64."""
     n = get_pos(part).shape[0]
     ids = getattr(part, "id", None)
     keys = np.arange(n) if ids is None else np.asarray(ids)
@@ -95,129 +72,125 @@ def canonical_order(part: _Part, cata: FofCatalogue) -> tuple[_Part, FofCatalogu
     bounds = np.concatenate([[0], np.stack([offset, offset + count], axis=1)[by_row].ravel(), [n]])
     if (np.diff(bounds) < 0).any():
         raise ValueError(f"The catalogue does not belong to these {n} particles: its groups do not follow each other.")
-    starts = np.cumsum(count[by_row]) - count[by_row]
-    members = np.repeat(offset[by_row] - starts, count[by_row]) + np.arange(count.sum())
+    members = member_rows(count[by_row], offset[by_row])
     smallest = np.empty(len(count), keys.dtype)
     if len(count):
-        smallest[by_row] = np.minimum.reduceat(keys[members], starts)
+        smallest[by_row] = np.minimum.reduceat(keys[members], np.cumsum(count[by_row]) - count[by_row])
     order = np.lexsort((smallest, -count))
     rank = np.empty(len(count), np.int64)
     rank[order] = np.arange(len(count))
     group = np.full(n, len(count))
     group[members] = np.repeat(rank[by_row], count[by_row])
-    rows = np.lexsort((keys, group))
-    sorted_part = map_rows(lambda leaf: np.asarray(leaf)[rows], part)
-    columns = {name: getattr(cata, name) for name in _COLUMNS if getattr(cata, name) is not None}
-    columns = {name: np.asarray(column)[order] for name, column in columns.items()}
-    columns["offset"] = (np.cumsum(count[order]) - count[order]).astype(columns["offset"].dtype)
-    return sorted_part, FofCatalogue(ngroups=len(count), **columns)
+    return order, np.lexsort((keys, group))
 
 
-def write_catalogue(path: PathLike, cata: FofCatalogue, members: Any = None, info: CatalogueInfo | None = None) -> None:
+def write_catalogue(
+    path: PathLike,
+    cata: FofCatalogue,
+    ids: Any = None,
+    info: CatalogueInfo | None = None,
+    *,
+    layout: str = "native",
+    extra: Mapping[str, Column] | None = None,
+    by_type: TypeTable | None = None,
+) -> None:
     """Write a catalogue as HDF5, with the unit of each dataset as attributes.
 
     path: the file to write; an existing one is replaced once the new one is complete.
     cata: the catalogue, of JAX or NumPy arrays; its unused rows are left out. `canonical_order` gives the order that
-        does not depend on what computed it.
-    members: ``(m,)`` integers, identifiers of the members in the order that ``cata.offset`` refers to, or None.
+        does not depend on what computed it. Columns that are None are left out.
+    ids: ``(m,)`` integers, identifiers of the members in the order that ``cata.offset`` refers to, or None.
     info: how the catalogue was made.
-    Raises OutputError if the file cannot be written, ValueError if ``members`` are not what the catalogue counts.
+    layout: "native", "gadget4" (``fof_tab_000.hdf5``) or "swift". The latter two take three dimensions only; "gadget4"
+        writes units per h and "swift" units that are free of h, so values are converted if the header has the others.
+    extra: further columns by name, with a row a group of ``cata`` in its order.
+    by_type: particles of each type in each group, if there are several.
+    Raises OutputError if the file cannot be written, ValueError if ``ids``, ``extra`` or ``by_type`` do not belong to
+    the catalogue, or the layout cannot hold it (see `check_layout`).
     """
     cata, info = squeeze_catalogue(cata), info or CatalogueInfo()
     counted = int(np.asarray(cata.count, np.int64).sum())
-    if members is not None and np.shape(members) != (counted,):
-        raise ValueError(
-            f"The catalogue counts {counted} members, but members of shape {np.shape(members)} were given."
-        )
-    header = info.header or SnapshotHeader()
+    if ids is not None and np.shape(ids) != (counted,):
+        raise ValueError(f"The catalogue counts {counted} members, but ids of shape {np.shape(ids)} were given.")
+    _check_types(cata, by_type)
+    ids = None if ids is None else np.asarray(ids)
+    content = CatalogueContent(catalogue=cata, ids=ids, info=info, extra=extra or {}, by_type=by_type)
+    check_layout(layout, info.header, content.ndim, info.ptype)
+    catalogue_columns(cata, extra)  # raises before a file is begun
     with create_hdf5(path) as file:
-        _write_header(file, info.header)
-        made = {f.name: getattr(info, f.name) for f in dataclasses.fields(info) if f.name != "header"}
-        attributes = file.create_group("FriendsOfFriends").attrs
-        attributes.update({name: value for name, value in made.items() if value is not None})
-        groups = file.create_group("Groups")
-        for name, (unit, meaning) in _COLUMNS.items():
-            if getattr(cata, name) is not None:
-                _write_column(groups, name, getattr(cata, name), unit, meaning, header)
-        if members is not None:
-            _write_column(file.create_group("Members"), "id", members, "1", "identifiers, group after group", header)
+        _LAYOUTS[layout].write(file, content)
 
 
-def read_catalogue(path: PathLike) -> tuple[FofCatalogue, np.ndarray | None, CatalogueInfo]:
-    """A catalogue that `write_catalogue` has written: groups (NumPy arrays), members or None, and how it was made.
+def check_layout(layout: str, header: SnapshotHeader | None, ndim: int = 3, ptype: int | None = None) -> None:
+    """Raise ValueError, with what to do, if a catalogue cannot be written in a layout.
 
+    layout: as in `write_catalogue`. header: of the snapshot. ndim: dimensions. ptype: the type that is grouped.
+    """
+    if layout not in _LAYOUTS:
+        raise ValueError(f"There is no layout {layout!r} of catalogues; there are {', '.join(_LAYOUTS)}.")
+    if layout == "native":
+        return
+    if ndim != 3:
+        raise ValueError(f"The layout {layout} is for three dimensions, not {ndim}; choose the native layout.")
+    if layout == "gadget4" and ptype is not None and not 0 <= ptype < NUM_TYPES:
+        raise ValueError(f"The layout gadget4 has types 0 to 5, and {ptype} was grouped; choose the native layout.")
+    if layout == "swift":
+        swift_catalogue.check_header(header)
+
+
+def _check_types(cata: FofCatalogue, by_type: TypeTable | None) -> None:
+    if by_type is None:
+        return
+    shape = (len(cata.count), NUM_TYPES)
+    for name in ("count", "mass"):
+        if np.shape(getattr(by_type, name)) != shape:
+            raise ValueError(
+                f"The {name} by type has shape {np.shape(getattr(by_type, name))}, but it needs a row a group and a "
+                f"column a type, {shape}."
+            )
+    if (np.sum(by_type.count, axis=1) != cata.count).any():
+        raise ValueError("The particles by type do not add up to those of each group; count all types that it has.")
+
+
+def is_catalogue(path: PathLike) -> bool:
+    """Whether a file is a catalogue in one of the layouts. Raises SnapshotError if it cannot be read."""
+    if kind_of_file(Path(path)) != "hdf5":
+        return False
+    with open_hdf5(Path(path)) as file:
+        return _layout_of(file) is not None
+
+
+def _layout_of(file: h5py.File) -> ModuleType | None:
+    return next((layout for layout in _LAYOUTS.values() if layout.recognises(file)), None)
+
+
+def read_catalogue_content(path: PathLike) -> CatalogueContent:
+    """All that a catalogue file holds. `write_catalogue` takes its parts, for the same layout or another.
+
+    path: a file in one of the layouts, written here, by Gadget-4, AREPO or SWIFT; what it is, is found by what it
+        holds. If there are several files, any one of them.
     Raises SnapshotError if it cannot be read, or is not a catalogue.
     """
     with open_hdf5(Path(path)) as file:
-        groups = get_group(file, "Groups")
-        names = [name for name in _COLUMNS if name in groups or name in _REQUIRED]
-        columns = {name: get_dataset(file, f"Groups/{name}")[()] for name in names}
-        lengths = {len(column) for column in columns.values()}
-        if len(lengths) != 1:
-            raise SnapshotError(f"{path} is not a catalogue: its columns have {sorted(lengths)} rows; write it again.")
-        members = get_dataset(file, "Members/id")[()] if "Members" in file else None
-        made = {name: _plain(value) for name, value in get_group(file, "FriendsOfFriends").attrs.items()}
-        known = {f.name for f in dataclasses.fields(CatalogueInfo)}
-        info = CatalogueInfo(
-            header=_read_header(file), **{name: value for name, value in made.items() if name in known - {"header"}}
+        layout, held = _layout_of(file), ", ".join(sorted(file)) or "nothing"
+    if layout is None:
+        raise SnapshotError(
+            f"{path} is not a catalogue: it has neither Groups nor Group as this library, Gadget-4 and SWIFT write "
+            f"them; it holds {held}."
         )
-    return FofCatalogue(ngroups=lengths.pop(), **columns), members, info
+    content: CatalogueContent = layout.read(Path(path))
+    counted = int(np.asarray(content.catalogue.count, np.int64).sum())
+    if content.ids is not None and len(content.ids) != counted:
+        raise SnapshotError(
+            f"{path} counts {counted} members of groups, but holds {len(content.ids)} identifiers; write it again."
+        )
+    return content
 
 
-def write_neighbours(path: PathLike, neighbours: Neighbours) -> None:
-    """Write neighbour lists as HDF5, with the unit of each dataset as attributes.
+def read_catalogue(path: PathLike) -> tuple[FofCatalogue, np.ndarray | None, CatalogueInfo]:
+    """The groups of a catalogue file (NumPy arrays), identifiers of members or None, and how it was made.
 
-    path: the file to write; an existing one is replaced once the new one is complete.
-    Raises OutputError if the file cannot be written.
+    See `read_catalogue_content`, which gives further columns too. Raises like it.
     """
-    header, k = neighbours.header or SnapshotHeader(), np.shape(neighbours.distances)[-1]
-    kind = "number density" if neighbours.by_number else "density"
-    meaning = f"from the {k} nearest particles, the particle itself among them, per comoving volume"
-    columns = {
-        "distances": ("length", "comoving distances, the nearest first, the particle itself among them"),
-        "indices": ("1", "rows of the neighbours, in the order of the snapshot"),
-        "density": (kind, f"{kind} {meaning}"),
-        "id": ("1", "identifiers of the particles"),
-    }
-    with create_hdf5(path) as file:
-        _write_header(file, neighbours.header)
-        group = file.create_group("Neighbours")
-        group.attrs.update({"by_number": neighbours.by_number, "ndim": neighbours.ndim})
-        for name, (unit, words) in columns.items():
-            if getattr(neighbours, name) is not None:
-                _write_column(group, name, getattr(neighbours, name), unit, words, header, neighbours.ndim)
-
-
-def read_neighbours(path: PathLike) -> Neighbours:
-    """Neighbour lists that `write_neighbours` has written, as NumPy arrays.
-
-    Raises SnapshotError if they cannot be read.
-    """
-    with open_hdf5(Path(path)) as file:
-        group = get_group(file, "Neighbours")
-        names = ["distances", "indices", *(name for name in ("density", "id") if name in group)]
-        columns = {name: get_dataset(file, f"Neighbours/{name}")[()] for name in names}
-        by_number, ndim = bool(group.attrs.get("by_number", False)), int(group.attrs.get("ndim", 3))
-        return Neighbours(**columns, by_number=by_number, ndim=ndim, header=_read_header(file))
-
-
-def _write_column(
-    group: h5py.Group, name: str, column: Any, unit: str, meaning: str, header: SnapshotHeader, ndim: int = 3
-) -> None:
-    data = group.create_dataset(name, data=np.asarray(column))
-    data.attrs.update(unit_attributes(header, unit, ndim) | {"description": meaning})
-
-
-def _write_header(file: h5py.File, header: SnapshotHeader | None) -> None:
-    if header is not None:
-        attributes = file.create_group("Header").attrs
-        attributes.update(header_attributes(header))
-        attributes["NumPart_ThisFile"] = np.zeros(len(header.npart_total), np.uint64)  # no particles in this file
-
-
-def _read_header(file: h5py.File) -> SnapshotHeader | None:
-    return parse_header(file)[0] if "Header" in file else None
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    content = read_catalogue_content(path)
+    return content.catalogue, content.ids, content.info

@@ -16,16 +16,15 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import AxisType
-from scipy.spatial import cKDTree
 
-from jztree_utils import cli, commands, ics, io, report
+from jztree_utils import cli, commands, compute, ics, io, report
 
 
 @pytest.fixture(autouse=True)
 def one_device(monkeypatch) -> None:
     """Here and in processes that are started here; test_cli_devices.py has the others."""
     mesh = jax.make_mesh((1,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
-    monkeypatch.setattr(commands, "all_devices", lambda: mesh)
+    monkeypatch.setattr(compute, "all_devices", lambda: mesh)
     monkeypatch.delenv("XLA_FLAGS", raising=False)
 
 
@@ -180,22 +179,6 @@ def test_k_may_be_the_number_of_particles(tmp_path, write_gadget, random) -> Non
     assert np.all(np.sort(io.read_neighbours(tmp_path / "k.hdf5").indices) == np.arange(30))
 
 
-def test_density_of_a_lattice_of_different_masses() -> None:
-    distances = np.asarray([[0, 1, 1, 2], [0, 1, 2, 4]], np.float32)
-    indices = np.asarray([[0, 1, 2, 3], [1, 2, 3, 0]])
-    mass = np.asarray([1.0, 10.0, 100.0, 1000.0])
-    found = commands.neighbour_density(distances, indices, mass, 2)
-    np.testing.assert_allclose(found, [110 / (np.pi * 4), 1100 / (np.pi * 16)], rtol=1e-6)
-    np.testing.assert_allclose(commands.neighbour_density(distances, indices, None, 1), [2 / 4, 2 / 8], rtol=1e-6)
-
-
-def test_density_of_uniform_points_is_unbiased(random) -> None:
-    pos = random.random((20000, 3))
-    distances, indices = cKDTree(pos, boxsize=1).query(pos, k=8)
-    density = commands.neighbour_density(distances, indices, 1 / 20000, 3)
-    assert density.mean() == pytest.approx(1, rel=0.02)
-
-
 def test_info(capsys) -> None:
     assert cli.main(["info"]) == 0
     out = capsys.readouterr().out
@@ -268,11 +251,11 @@ def check_refused(arguments: list[str], folder: Path, capsys, told: str) -> None
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["fof"], "SNAPSHOT"),
+        (["fof"], "No snapshot was given"),
         (["dance"], "invalid choice"),
         (["fof", "sample", "--colour"], "--colour"),
         (["fof", "sample", "--b", "wide"], "--b"),
-        (["fof", "sample", "--b", "0.2", "--rlink", "1"], "not allowed with"),
+        (["fof", "sample", "--b", "0.2", "--rlink", "1"], "two ways to give the linking length"),
         (["fof", "sample", "--b", "-0.2"], "--b is -0.2"),
         (["fof", "sample", "--b", "nan"], "--b is nan"),
         (["fof", "sample", "--rlink", "-1"], "--rlink is -1"),
@@ -384,7 +367,7 @@ def test_failure_while_writing_leaves_nothing(snapshot, tmp_path, capsys, monkey
         def fail(*_: object, failure: BaseException = failure) -> None:
             raise failure
 
-        monkeypatch.setattr(io.catalogue, "_write_column", fail)
+        monkeypatch.setattr(io.neighbour_lists, "write_column", fail)
         assert cli.main(["knn", str(snapshot), "-o", str(output)]) == status
         assert re.fullmatch(r"jztree: [^\n]+\n", capsys.readouterr().err)
         assert files(tmp_path) == ["snapshot.hdf5"]
@@ -412,7 +395,7 @@ def test_bugs_are_told_apart(snapshot, capsys, monkeypatch) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(commands, "_read", fail)
+    monkeypatch.setattr(commands.runs, "read_particles", fail)
     assert cli.main(["fof", str(snapshot)]) == 1
     assert "unexpected" in capsys.readouterr().err
     assert cli.main(["fof", str(snapshot), "--debug"]) == 1

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AxisType
 from processes import Ended, free_port, run_commands, run_processes
 
-from jztree_utils import cli, commands, ics, io
+from jztree_utils import cli, compute, ics, io
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def use_devices(monkeypatch) -> Any:
         if len(jax.devices()) < count:
             pytest.skip(f"needs {count} devices; XLA_FLAGS=--xla_force_host_platform_device_count={count} gives them")
         mesh = jax.make_mesh((count,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
-        monkeypatch.setattr(commands, "all_devices", lambda: mesh)
+        monkeypatch.setattr(compute, "all_devices", lambda: mesh)
 
     return use
 

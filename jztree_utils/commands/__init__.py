@@ -1,0 +1,36 @@
+"""The work behind the command line, a module a command. Imported after the arguments were read: it imports JAX."""
+
+from argparse import Namespace
+from collections.abc import Callable
+
+import jax
+
+from jztree.comm import initialize
+
+from .convert import run_convert
+from .fof import run_fof
+from .info import gpu_backend, run_info
+from .knn import run_knn
+from .plot import run_plot
+
+__all__ = ["RUN", "gpu_backend", "join_processes"]
+
+RUN: dict[str, Callable[[Namespace], None]] = {
+    "fof": run_fof,
+    "knn": run_knn,
+    "info": run_info,
+    "convert": run_convert,
+    "plot": run_plot,
+}
+
+
+def join_processes() -> bool:
+    """Make the processes that were started together one; whether this is the first of them, which does all printing.
+
+    Raises ValueError, with a sentence for the user, if they cannot come together.
+    """
+    try:
+        initialize()
+    except RuntimeError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    return jax.process_index() == 0

@@ -1,0 +1,76 @@
+"""``jztree convert``: catalogues and snapshots in other formats."""
+
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+
+from jztree.data import ParticleData
+
+from .. import io
+from ..arguments import CATALOGUE_LAYOUTS, SNAPSHOT_LAYOUTS
+from ..report import is_quiet, print_json, print_pairs, say, stage, take_seconds
+from .runs import read_options, snapshot_path
+
+_NUMPY = ".npz"
+
+
+def run_convert(args: Namespace) -> None:
+    """Write a catalogue or a snapshot in another format.
+
+    Raises ValueError or OSError with a sentence for the user.
+    """
+    if args.input is None or args.output is None:
+        raise ValueError("convert needs a file and, with -o, the file to write; see jztree convert --help.")
+    path = snapshot_path(args.input)
+    is_catalogue = path.is_file() and io.is_catalogue(path)
+    known = CATALOGUE_LAYOUTS if is_catalogue else SNAPSHOT_LAYOUTS
+    layout = args.layout or ("numpy" if not is_catalogue and args.output.endswith(_NUMPY) else known[0])
+    if layout not in known:
+        kind = "catalogue" if is_catalogue else "snapshot"
+        raise ValueError(f"{path} is a {kind}, which can be written as {' or '.join(known)}, not as {layout}.")
+    if layout == "numpy" and not args.output.endswith(_NUMPY):
+        raise io.OutputError(f"NumPy files of several arrays end in {_NUMPY}; {args.output} does not.")
+    io.check_output(args.output, apart_from=(path,) if is_catalogue else tuple(io.find_parts(path)))
+    if args.dry_run:
+        say(f"would write {path} as {args.output} in the layout {layout}")
+        return
+    held = _convert_catalogue(path, args, layout) if is_catalogue else _convert_snapshot(path, args, layout)
+    if args.json:
+        print_json({"input": str(path), "output": args.output, "layout": layout, "seconds": take_seconds()} | held)
+    elif not is_quiet():
+        say()
+        print_pairs([(name, f"{value:,}" if isinstance(value, int) else str(value)) for name, value in held.items()])
+
+
+def _convert_catalogue(path: Path, args: Namespace, layout: str) -> dict[str, int]:
+    with stage("read the catalogue"):
+        content = io.read_catalogue_content(path)
+    with stage("write the catalogue") as told:
+        io.write_catalogue(
+            args.output,
+            content.catalogue,
+            content.ids,
+            content.info,
+            layout=layout,
+            extra=content.extra,
+            by_type=content.by_type,
+        )
+        told.detail = args.output
+    return {"groups": len(content.catalogue.count)}
+
+
+def _convert_snapshot(path: Path, args: Namespace, layout: str) -> dict[str, int | str]:
+    with stage("read the snapshot") as told:
+        snapshot = io.open_snapshot(path, args.type, read_options(args))
+        names = snapshot.present(("pos",), ("mass", "vel", "id"))
+        columns = {name: snapshot.read(name) for name in names}
+        told.particles, told.detail = snapshot.num, snapshot.description
+    with stage("write the snapshot", snapshot.num) as told:
+        if layout == "numpy":
+            with io.atomic_output(args.output) as temporary, open(temporary, "wb") as file:
+                np.savez(file, boxsize=snapshot.header.boxsize, **columns)
+        else:
+            io.write_snapshot(args.output, ParticleData(**columns, num=snapshot.num), snapshot.header, args.type)
+        told.detail = args.output
+    return {"particles": snapshot.num, "properties": ", ".join(names)}

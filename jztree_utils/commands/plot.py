@@ -1,0 +1,116 @@
+"""``jztree plot``: pictures of snapshots, catalogues, neighbours and benchmarks, saved or shown."""
+
+import dataclasses
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import ics, io, plot
+from ..arguments import KINDS
+from ..mass_function import Cosmology, units_of
+from ..report import print_json, say, stage, take_seconds
+from .runs import read_options, snapshot_path
+
+
+def run_plot(args: Namespace) -> None:
+    """Draw a picture, and save or show it.
+
+    Raises ValueError, OSError or ImportError with a sentence for the user.
+    """
+    if args.kind is None or not args.input:
+        raise ValueError(f"plot needs what to draw ({', '.join(KINDS)}) and a file; see jztree plot --help.")
+    if len(args.input) > 1 and args.kind != "scaling":
+        raise ValueError(f"plot {args.kind} draws one file, but {len(args.input)} were given.")
+    if args.output is not None:
+        plot.check_picture(args.output)
+        io.check_output(args.output, apart_from=tuple(snapshot_path(name) for name in args.input))
+    if args.dry_run:
+        say(f"would draw {args.kind} of {', '.join(args.input)} as {args.output or 'a window'}")
+        return
+    with stage(f"draw {args.kind}") as told:
+        figure = _DRAW[args.kind](args)
+        told.detail = args.output or ""
+    if args.json:
+        print_json({"kind": args.kind, "input": args.input, "output": args.output, "seconds": take_seconds()})
+    if args.output is None:
+        plot.show(figure)
+
+
+def _halos(args: Namespace) -> Any:
+    pos, header = _positions(args)
+    groups = _catalogue_of(args)
+    if groups is None:
+        raise ValueError("plot halos needs the groups of the snapshot: give --catalogue, which jztree fof writes.")
+    length, mass = (io.unit_name(header, kind) for kind in ("length", "mass"))
+    return plot.plot_halos(
+        pos, groups, header.boxsize, args.output, title=args.title, length_unit=length, mass_unit=mass
+    )
+
+
+def _density(args: Namespace) -> Any:
+    pos, header = _positions(args)
+    unit = io.unit_name(header, "length")
+    return plot.plot_density(
+        pos, header.boxsize, args.output, catalogue=_catalogue_of(args), length_unit=unit, title=args.title
+    )
+
+
+def _mass_function(args: Namespace) -> Any:
+    groups, _, info = io.read_catalogue(args.input[0])
+    header = info.header or io.SnapshotHeader()
+    cosmology = None
+    if header.omega0 and header.omega_lambda is not None and header.hubble:
+        cosmology = Cosmology.of_header(header)
+    return plot.plot_mass_function(
+        groups,
+        header.boxsize,
+        args.output,
+        units=units_of(header),
+        cosmology=cosmology,
+        redshift=header.redshift,
+        title=args.title,
+        length_unit=io.unit_name(header, "length"),
+        mass_unit=io.unit_name(header, "mass"),
+    )
+
+
+def _sizes(args: Namespace) -> Any:
+    groups, _, info = io.read_catalogue(args.input[0])
+    unit = io.unit_name(info.header or io.SnapshotHeader(), "mass")
+    return plot.plot_group_sizes(groups, args.output, mass_unit=unit, title=args.title)
+
+
+def _distances(args: Namespace) -> Any:
+    found = io.read_neighbours(args.input[0])
+    header = found.header or io.SnapshotHeader()
+    unit = io.unit_name(header, "length")
+    return plot.plot_neighbour_distances(
+        found.distances, header.boxsize, args.output, ndim=found.ndim, length_unit=unit, title=args.title
+    )
+
+
+def _scaling(args: Namespace) -> Any:
+    return plot.plot_scaling([plot.read_measurements(name) for name in args.input], args.output, title=args.title)
+
+
+def _positions(args: Namespace) -> tuple[np.ndarray, io.SnapshotHeader]:
+    path = snapshot_path(args.input[0])
+    snapshot = io.open_snapshot(path, args.type, read_options(args))
+    units = ics.SAMPLE_3D_UNITS if path == ics.SAMPLE_3D else {}
+    return snapshot.read("pos"), dataclasses.replace(snapshot.header, **units)
+
+
+def _catalogue_of(args: Namespace) -> Any:
+    return None if args.catalogue is None else io.read_catalogue(args.catalogue)[0]
+
+
+_DRAW: dict[str, Callable[[Namespace], Any]] = {
+    "halos": _halos,
+    "density": _density,
+    "mass-function": _mass_function,
+    "sizes": _sizes,
+    "distances": _distances,
+    "scaling": _scaling,
+}

@@ -1,0 +1,72 @@
+"""Neighbour lists in HDF5, with the groups ``Header`` and ``Neighbours``; every dataset has its unit as attributes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ._files import PathLike, create_hdf5, get_dataset, get_group, open_hdf5
+from .catalogue_content import Column, write_column
+from .header import SnapshotHeader
+from .native_catalogue import read_header_group, write_header_group
+
+
+@dataclass(kw_only=True)
+class Neighbours:
+    """Neighbour lists of ``n`` particles, a row a particle, in the order of the snapshot.
+
+    distances: ``(n, k)`` float32 or float64, comoving, ascending.
+    indices: ``(n, k)`` integers, rows of the neighbours.
+    density: ``(n,)`` mass (or particles, if ``by_number``) per comoving volume, or None.
+    by_number: whether ``density`` counts particles.
+    ndim: dimensions of the volume that ``density`` refers to.
+    id: ``(n,)`` integers, identifiers of the particles, or None.
+    header: header of the snapshot: box, cosmology, units.
+    """
+
+    distances: Any
+    indices: Any
+    density: Any = None
+    by_number: bool = False
+    ndim: int = 3
+    id: Any = None
+    header: SnapshotHeader | None = None
+
+
+def write_neighbours(path: PathLike, neighbours: Neighbours) -> None:
+    """Write neighbour lists as HDF5, with the unit of each dataset as attributes.
+
+    path: the file to write; an existing one is replaced once the new one is complete.
+    Raises OutputError if the file cannot be written.
+    """
+    header, k = neighbours.header or SnapshotHeader(), np.shape(neighbours.distances)[-1]
+    kind = "number density" if neighbours.by_number else "density"
+    meaning = f"from the {k} nearest particles, the particle itself among them, per comoving volume"
+    columns = {
+        "distances": ("length", "comoving distances, the nearest first, the particle itself among them"),
+        "indices": ("1", "rows of the neighbours, in the order of the snapshot"),
+        "density": (kind, f"{kind} {meaning}"),
+        "id": ("1", "identifiers of the particles"),
+    }
+    with create_hdf5(path) as file:
+        write_header_group(file, neighbours.header)
+        group = file.create_group("Neighbours")
+        group.attrs.update({"by_number": neighbours.by_number, "ndim": neighbours.ndim})
+        for name, (unit, words) in columns.items():
+            if getattr(neighbours, name) is not None:
+                column = Column(getattr(neighbours, name), unit, words)
+                write_column(group, name, column, header, neighbours.ndim)
+
+
+def read_neighbours(path: PathLike) -> Neighbours:
+    """Neighbour lists that `write_neighbours` has written, as NumPy arrays.
+
+    Raises SnapshotError if they cannot be read.
+    """
+    with open_hdf5(Path(path)) as file:
+        group = get_group(file, "Neighbours")
+        names = ["distances", "indices", *(name for name in ("density", "id") if name in group)]
+        columns = {name: get_dataset(file, f"Neighbours/{name}")[()] for name in names}
+        by_number, ndim = bool(group.attrs.get("by_number", False)), int(group.attrs.get("ndim", 3))
+        return Neighbours(**columns, by_number=by_number, ndim=ndim, header=read_header_group(file))

@@ -1,0 +1,58 @@
+"""Arguments of the command line, and what a configuration file adds to them."""
+
+import pytest
+
+from jztree_utils.arguments import parse
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(text: str) -> str:
+        path = tmp_path / "run.toml"
+        path.write_text(text)
+        return f"--config={path}"
+
+    return write
+
+
+def test_flags_come_before_the_configuration(config) -> None:
+    written = config("npart-min = 32\nk = 5\n[fof]\nsnapshot = 'snap_001.hdf5'\nb = 0.15\nproperties = true\n")
+    args = parse(["fof", written])
+    assert (args.snapshot, args.npart_min, args.b, args.properties) == (["snap_001.hdf5"], 32, 0.15, True)
+    args = parse(["fof", "other.hdf5", written, "--npart-min", "50"])
+    assert (args.snapshot, args.npart_min, args.b) == (["other.hdf5"], 50, 0.15)
+    assert parse(["knn", "a.npy", written]).k == 5
+
+
+def test_one_way_to_give_the_linking_length_stands_for_the_other(config) -> None:
+    args = parse(["fof", "a", config("rlink = 0.3"), "--b", "0.1"])
+    assert (args.rlink, args.b) == (None, 0.1)
+
+
+def test_lists_of_a_configuration(config) -> None:
+    args = parse(["fof", config("snapshot = ['a', 'b']\nattach = [0, 4]\nboxsize = [1.5, 2]\ndebug = false")])
+    assert (args.snapshot, args.attach, args.boxsize, args.debug) == (["a", "b"], "0,4", "1.5,2", False)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("linking = 2", r"has an option 'linking', which fof does not know; it knows .*npart-min"),
+        ("[fof]\nk = 3", r"has an option 'k', which fof does not know"),
+        ("fof = 3", r"it is a command, so write \[fof\] above options"),
+        ("b = true", r"has True as b; it must be a string, a number"),
+        ("properties = 3", r"has 3 as properties; it must be true or false"),
+        ("b = [", r"is not TOML"),
+        ("b = 'wide'", r"Argument --b: invalid float value: 'wide'"),
+    ],
+)
+def test_what_is_wrong_with_a_configuration_is_told(config, text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        parse(["fof", "a", config(text)])
+
+
+def test_missing_configuration(tmp_path) -> None:
+    with pytest.raises(ValueError, match="There is no configuration file"):
+        parse(["fof", "a", f"--config={tmp_path / 'none.toml'}"])
+    with pytest.raises(ValueError, match="cannot be read"):
+        parse(["fof", "a", f"--config={tmp_path}"])

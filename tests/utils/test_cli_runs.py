@@ -1,0 +1,251 @@
+"""What the command line does beyond one search: several snapshots, dry runs, summaries, conversions, pictures."""
+
+import json
+import os
+from pathlib import Path
+
+import h5py
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from jztree_utils import cli, compute, ics, io
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch) -> None:
+    mesh = jax.make_mesh((1,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
+    monkeypatch.setattr(compute, "all_devices", lambda: mesh)
+
+
+@pytest.fixture
+def snapshots(tmp_path, write_gadget, random) -> list[str]:
+    paths = []
+    for number in (7, 8, 12):
+        pos = random.random((400 + number, 3), np.float32)
+        ids = np.arange(len(pos), dtype=np.uint32)
+        paths.append(str(write_gadget(tmp_path / f"snap_{number:03}.hdf5", pos, columns={"ParticleIDs": ids})))
+    return paths
+
+
+def run(*arguments: str, capsys) -> tuple[int, str, str]:
+    status = cli.main(list(arguments))
+    told = capsys.readouterr()
+    return status, told.out, told.err
+
+
+# Several snapshots
+
+
+def test_finished_outputs_are_skipped(snapshots, tmp_path, capsys) -> None:
+    output = str(tmp_path / "cat_{n}.hdf5")
+    assert run("fof", *snapshots[:2], "--npart-min", "2", "-o", output, capsys=capsys)[0] == 0
+    first = {name: (tmp_path / name).read_bytes() for name in ("cat_007.hdf5", "cat_008.hdf5")}
+    stamps = {name: os.stat(tmp_path / name).st_mtime_ns for name in first}
+    status, out, _ = run("fof", *snapshots, "--npart-min", "2", "-o", output, capsys=capsys)
+    assert status == 0
+    assert out.count("is skipped") == 2
+    assert {name: os.stat(tmp_path / name).st_mtime_ns for name in first} == stamps
+    assert io.read_catalogue(tmp_path / "cat_012.hdf5")[2].source == "snap_012.hdf5"
+    assert run("fof", *snapshots[:2], "--npart-min", "2", "-o", output, "--overwrite", capsys=capsys)[0] == 0
+    assert {name: (tmp_path / name).read_bytes() for name in first} == first  # the same bytes again
+    assert os.stat(tmp_path / "cat_007.hdf5").st_mtime_ns != stamps["cat_007.hdf5"]
+
+
+def test_outputs_after_names(snapshots, tmp_path, capsys) -> None:
+    assert run("knn", *snapshots[:2], "-k", "3", "-o", str(tmp_path / "k_{name}.hdf5"), capsys=capsys)[0] == 0
+    assert io.read_neighbours(tmp_path / "k_snap_008.hdf5").distances.shape == (408, 3)
+
+
+def test_files_of_one_snapshot_are_one(write_parts, tmp_path, random, capsys) -> None:
+    parts = write_parts(random.random((300, 3), np.float32), [100])
+    output = str(tmp_path / "c_{n}.hdf5")
+    status, out, _ = run("fof", *map(str, parts), "--json", "-o", output, capsys=capsys)
+    assert status == 0
+    (line,) = out.splitlines()
+    assert json.loads(line)["particles"] == 300
+    assert (tmp_path / "c_003.hdf5").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["-o", "same.hdf5"], "is one for 2 snapshots; put {n} or {name} into its name"),
+        (["-o", "same_{n}.hdf5", "--plot", "same_{n}.hdf5"], "no suffix of a known format"),
+        (["--b", "0.2", "--rlink", "0.1"], "two ways to give the linking length"),
+        (["--attach", "gas"], "--attach is gas; it must be particle types"),
+        (["--boxsize", "wide"], "--boxsize is wide; it must be a length"),
+        (["--config", "none.toml"], "There is no configuration file none.toml"),
+    ],
+)
+def test_bad_arguments(snapshots, tmp_path, arguments, told, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, _, err = run("fof", *snapshots[:2], *arguments, capsys=capsys)
+    assert status == 2
+    assert told in err
+    assert len(err.splitlines()) == 1
+    assert sorted(os.listdir(tmp_path)) == sorted(Path(name).name for name in snapshots)
+
+
+def test_a_name_without_a_number(snapshot, capsys) -> None:
+    status, _, err = run("fof", str(snapshot), "-o", "c_{n}.hdf5", capsys=capsys)
+    assert (status, "has no number to put in place of {n}" in err) == (2, True)
+
+
+# What is told
+
+
+def test_dry_run_writes_nothing(snapshots, tmp_path, capsys) -> None:
+    before = sorted(os.listdir(tmp_path))
+    for command in (["fof"], ["knn", "-k", "4"]):
+        output = str(tmp_path / "out_{n}.hdf5")
+        status, out, _ = run(*command, *snapshots[:2], "-o", output, "--dry-run", capsys=capsys)
+        assert status == 0
+        assert "out_007.hdf5" in out
+        assert "fits" in out
+    assert sorted(os.listdir(tmp_path)) == before
+    status, out, _ = run("fof", snapshots[0], "--dry-run", "--json", capsys=capsys)
+    facts = json.loads(out)
+    assert facts["particles"] == 407
+    assert 407 * 12 < facts["bytes_a_device"] < 407 * 200
+    assert facts["seconds"] > 0
+
+
+def test_summary_for_scripts(tmp_path, capsys) -> None:
+    status, out, err = run("fof", "sample", "--json", "-o", str(tmp_path / "c.hdf5"), capsys=capsys)
+    assert (status, err) == (0, "")
+    summary = json.loads(out)
+    cata, _, info = io.read_catalogue(tmp_path / "c.hdf5")
+    assert summary["groups"] == cata.ngroups
+    assert summary["linking_length"] == info.linking_length
+    assert summary["largest"]["count"] == np.asarray(cata.count[:10]).tolist()
+    assert summary["units"] == {"length": "Mpc/h", "mass": "1e10 Msun/h", "velocity": "km/s"}
+    assert set(summary["seconds"]) >= {"load JAX", "find groups", "write the catalogue"}
+    status, out, _ = run("knn", "sample", "--json", "--density", capsys=capsys)
+    assert json.loads(out)["density"]["median"] > 0
+    status, out, _ = run("info", "--json", capsys=capsys)
+    assert json.loads(out)["devices"]
+
+
+def test_quiet_prints_nothing(snapshots, tmp_path, capsys) -> None:
+    status, out, err = run("fof", snapshots[0], "-q", "-o", str(tmp_path / "c.hdf5"), capsys=capsys)
+    assert (status, out, err) == (0, "", "")
+
+
+# Other kinds of input and output
+
+
+def test_points_of_a_numpy_file(tmp_path, random, capsys) -> None:
+    pos = random.random((500, 3)) * 50
+    np.save(tmp_path / "points.npy", pos)
+    output = tmp_path / "c.hdf5"
+    arguments = ("--boxsize", "50,50,50", "--npart-min", "2", "-o", str(output))
+    assert run("fof", str(tmp_path / "points.npy"), *arguments, capsys=capsys)[0] == 0
+    _, _, info = io.read_catalogue(output)
+    assert info.linking_length == pytest.approx(0.2 * 50 / 500 ** (1 / 3))
+
+
+def test_catalogues_in_other_layouts(tmp_path, capsys) -> None:
+    native, gadget, swift, back = (str(tmp_path / f"{name}.hdf5") for name in ("native", "gadget", "swift", "back"))
+    assert run("fof", "sample", "-o", native, capsys=capsys)[0] == 0
+    assert run("fof", "sample", "-o", gadget, "--layout", "gadget4", capsys=capsys)[0] == 0
+    assert run("convert", native, "-o", back, "--layout", "gadget4", capsys=capsys)[0] == 0
+    assert Path(back).read_bytes() == Path(gadget).read_bytes()
+    assert run("convert", gadget, "-o", swift, "--layout", "swift", capsys=capsys)[0] == 0
+    want = io.read_catalogue(native)[0]
+    for path in (gadget, swift):
+        found, _, info = io.read_catalogue(path)
+        np.testing.assert_array_equal(found.count, want.count)
+        per_h = info.header.hubble if path == swift else 1.0  # units of SWIFT are free of h
+        np.testing.assert_allclose(found.com_pos * per_h, want.com_pos, rtol=1e-5)
+    with h5py.File(gadget) as file:
+        np.testing.assert_array_equal(file["Group/GroupLen"][:], want.count)
+
+
+def test_snapshots_in_other_formats(snapshots, tmp_path, capsys) -> None:
+    arrays, copy = str(tmp_path / "a.npz"), str(tmp_path / "copy.hdf5")
+    assert run("convert", snapshots[0], "-o", arrays, capsys=capsys)[0] == 0
+    assert run("convert", arrays, "-o", copy, capsys=capsys)[0] == 0
+    want, header = io.read_snapshot(snapshots[0], fields=("pos", "id"))
+    part, again = io.read_snapshot(copy, fields=("pos", "id"))
+    np.testing.assert_array_equal(part.pos, want.pos)
+    np.testing.assert_array_equal(part.id, want.id)
+    assert again.boxsize == header.boxsize
+    status, _, err = run("convert", snapshots[0], "-o", copy, "--layout", "swift", capsys=capsys)
+    assert (status, "is a snapshot, which can be written as gadget4 or numpy" in err) == (2, True)
+    status, _, err = run("convert", snapshots[0], capsys=capsys)
+    assert (status, "convert needs a file" in err) == (2, True)
+
+
+def test_attached_types_and_properties(tmp_path, random, capsys) -> None:
+    path, output = tmp_path / "snap_001.hdf5", tmp_path / "c.hdf5"
+    sizes, masses = {0: 3000, 1: 4000, 4: 500}, {0: 0.3, 1: 1.5, 4: 0.1}
+    centres = random.random((6, 3))
+    with h5py.File(path, "w") as file:
+        counts = np.asarray([sizes.get(ptype, 0) for ptype in range(6)])
+        table = np.asarray([masses.get(ptype, 0.0) for ptype in range(6)])
+        header = {"BoxSize": 10.0, "Redshift": 1.0, "Time": 0.5, "NumFilesPerSnapshot": 1, "MassTable": table}
+        header |= {"NumPart_ThisFile": counts, "NumPart_Total": counts, "Omega0": 0.3, "OmegaLambda": 0.7}
+        file.create_group("Header").attrs.update(header | {"HubbleParam": 0.7})
+        for ptype, num in sizes.items():
+            pos = centres[random.integers(0, 6, num)] * 10 + random.normal(0, 0.1, (num, 3))
+            group = file.create_group(f"PartType{ptype}")
+            group["Coordinates"] = (pos % 10).astype(np.float32)
+            group["Velocities"] = random.normal(0, 100, (num, 3)).astype(np.float32)
+            group["ParticleIDs"] = np.arange(num, dtype=np.uint64) + 10000 * ptype
+    arguments = ("--attach", "all", "--properties", "-o", str(output), "--layout", "gadget4", "--json")
+    status, out, err = run("fof", str(path), *arguments, capsys=capsys)
+    assert status == 0, err
+    largest = json.loads(out)["largest"]
+    with h5py.File(output) as file:
+        by_type, length = file["Group/GroupLenType"][:], file["Group/GroupLen"][:]
+        mass, mass_type = file["Group/GroupMass"][:], file["Group/GroupMassType"][:]
+        np.testing.assert_array_equal(by_type.sum(axis=1), length)
+        assert by_type[:, [0, 1, 4]].sum() > 7000
+        np.testing.assert_allclose(mass_type.sum(axis=1), mass, rtol=1e-5)
+        np.testing.assert_allclose(mass_type[:, 4], by_type[:, 4] * 0.1, rtol=1e-5)
+        np.testing.assert_allclose(file["Group/Group_M_Crit200"][:10], largest["m200c"])
+    # All matter of the box, at redshift 1.
+    mean = sum(sizes[ptype] * masses[ptype] for ptype in sizes) / 1000
+    critical = mean / 0.3 * (0.3 + 0.7 / 8)
+    radius, inside = np.asarray(largest["r200c"]), np.asarray(largest["m200c"])
+    np.testing.assert_allclose(inside / (4 / 3 * np.pi * radius**3), 200 * critical, rtol=1e-4)
+
+
+# Pictures
+
+
+def test_pictures(tmp_path, capsys) -> None:
+    catalogue, neighbours = str(tmp_path / "c.hdf5"), str(tmp_path / "n.hdf5")
+    assert run("fof", "sample", "-o", catalogue, capsys=capsys)[0] == 0
+    assert run("knn", "sample", "-o", neighbours, capsys=capsys)[0] == 0
+    for kind, *arguments in (
+        ("halos", "sample", "--catalogue", catalogue),
+        ("density", "sample"),
+        ("mass-function", catalogue),
+        ("sizes", catalogue),
+        ("distances", neighbours),
+    ):
+        picture = tmp_path / f"{kind}.png"
+        status, _, err = run("plot", kind, *arguments, "-o", str(picture), capsys=capsys)
+        assert (status, err) == (0, "")
+        assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["halos", str(ics.SAMPLE_3D)], "give --catalogue"),
+        (["sizes", str(ics.SAMPLE_3D)], "is not a catalogue"),
+        (["sizes", "a", "b"], "draws one file, but 2 were given"),
+        (["heat", "a"], "invalid choice: 'heat'"),
+        ([], "plot needs what to draw"),
+        (["scaling", "none.json"], "none.json"),
+    ],
+)
+def test_bad_pictures(arguments, told, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, _, err = run("plot", *arguments, "-o", "x.png", capsys=capsys)
+    assert (status, told in err) == (2, True), err
+    assert os.listdir(tmp_path) == []
