@@ -7,7 +7,7 @@ them by distance, and goes outwards; a radius that was too small tells how far t
 that of sorting what is in the spheres.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from . import comm, kernels
 from .checks import check_box, check_num, check_positions, check_range, check_real, exact_box_argument
 from .config import OverdensityConfig
 from .data import PosMass, get_num, get_pos
-from .distr_overdensity import spheres_over_ranks
+from .distr_overdensity import nearest_few, spheres_over_ranks
 from .jax_ext import Exact, exact, is_concrete, jit_constructor, shard_map_constructor
 from .tree import TreeHierarchy, check_belongs, kernel_tree, sort_and_build
 from .zorder import domain_of
@@ -68,8 +68,7 @@ def spherical_overdensity(
     centre: ``(q, d)`` positions of the same dtype, or a particle class, whose rows from ``num`` on get zeros. For the
         groups of a catalogue: ``jztree.data.Pos(pos=cata.com_pos, num=cata.ngroups)``.
     density: ``(m,)`` or a number, mean densities in units of mass over length to the power of ``d``. For M200 of the
-        critical density: ``200 * 3 * H**2 / (8 * pi * G)``; in comoving positions, the critical density over the cube
-        of the scale factor's inverse, that is, times ``a**3``.
+        critical density: ``200 * 3 * H**2 / (8 * pi * G)``, times ``a**3`` if positions are comoving.
     boxsize: periodic length, or one a dimension; 0 or None is open.
     th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` is then the
         particles in z-order that it returned. It saves the sort on one device.
@@ -88,13 +87,15 @@ def spherical_overdensity(
     ``density`` there has radius and mass NaN and a count of -1. The largest circular velocity is looked for at the
     particles from the start of the sphere on (coincident ones at distance 0 left out).
 
-    Distances and masses are summed in float64, in the order of distance. Any number of devices gives the same answers;
-    the GPU's differ in no more than rounding.
+    Distances and masses are summed in float64, in the order of distance, so any number of devices gives the same bits.
+    There is no kernel for GPUs yet: call it with the particles on the CPU, ``jax.device_put(part,
+    jax.devices("cpu")[0])``.
 
     Raises TypeError or ValueError for wrong arguments, and an error at run time if a position is NaN or infinite, a
     mass negative, NaN or infinite, or a traced ``density`` or ``boxsize`` is wrong.
     """
     cfg = cfg or OverdensityConfig()
+    cfg = replace(cfg, tree=replace(cfg.tree, masses=False))
     pos, centres = _check_positions(part, centre)
     box, wanted = check_box(boxsize, pos.shape[1]), check_density(density)
     speed_unit = jnp.sqrt(jnp.asarray(_check_gravity(G), pos.dtype))
@@ -108,23 +109,24 @@ def spherical_overdensity(
     radius, mass, count, peak = spheres
     if one_density:
         radius, mass, count = radius[:, 0], mass[:, 0], count[:, 0]
-    return SphericalOverdensity(
-        radius=radius, mass=mass, count=count, vmax=peak[:, 0] * speed_unit, rmax=peak[:, 1]
-    )
+    return SphericalOverdensity(radius=radius, mass=mass, count=count, vmax=peak[:, 0] * speed_unit, rmax=peak[:, 1])
 
 
 def _spheres(
     source: PosMass, centre: jax.Array, centre_num: Any, density: Exact, box: Exact, th: TreeHierarchy | None, cfg: Any
 ) -> tuple[jax.Array, ...]:
     """Radii, masses, numbers of particles, and peaks; see `kernels.overdensity`."""
-    _, (centre_num,) = domain_of([centre], [centre_num], ["the centres"], box)
+    domain, (centre_num,) = domain_of([centre], [centre_num], ["the centres"], box)
     if th is None:
         source, _, th = sort_and_build(source, cfg.tree, box)
     else:
         source.num = check_belongs(source, source.num, th, box)
-    everyone = jnp.ones(centre.shape[0], jnp.int32)
     tree = kernel_tree(source, source.num, th)
-    return kernels.overdensity(tree, source.mass, centre, centre_num, everyone, density, box, cfg.npart_min)[:4]
+    order = domain.order(centre, centre_num)
+    centre = kernels.gather_rows(centre, order)
+    nearest, _ = nearest_few(tree, centre, centre_num, domain, cfg)
+    spheres = kernels.overdensity(tree, source.mass, centre, nearest, density, box, cfg.npart_min)
+    return tuple(kernels.scatter_rows(column, order) for column in spheres[:4])
 
 
 def _check_positions(part: Any, centre: Any) -> tuple[jax.Array, jax.Array]:
@@ -179,6 +181,7 @@ def _check_gravity(G: Any) -> Any:
 
 
 def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    _check_gravity(arguments["G"])
     return exact_box_argument(arguments) | {"density": check_density(arguments["density"])}
 
 

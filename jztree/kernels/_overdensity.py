@@ -7,15 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..jax_ext import Exact
-from ._call import as_num, call, i32, sizes
+from ._call import call, i32, sizes
 
 
 def overdensity(
     tree: tuple[Any, ...],
     mass: jax.Array,
     centre: jax.Array,
-    num: Any,
-    wanted: jax.Array,
+    nearest: jax.Array,
     density: Exact,
     box: Exact,
     least: int,
@@ -24,8 +23,8 @@ def overdensity(
 
     tree: ``(posz, num, splits, particle_splits, lower, upper, plane_sizes)`` of a hierarchy.
     mass: ``(n,)`` or ``(1,)`` in the dtype of the positions, or ``(0,)``: every particle counts 1.
-    centre: ``(q, d)``, of which the first ``num`` are looked at where ``wanted``, ``(q,)`` int32, is not 0. All others
-        get zeros.
+    centre: ``(q, d)``. nearest: ``(q,)``, an upper bound of the distance of the ``least``-th nearest particle, infinite
+        if there are not so many; negative: this centre is not looked at and gets zeros.
     density: ``(m,)`` positive. least: smallest number of particles of a sphere.
 
     Returns radii, masses and numbers of particles (int32) ``(q, m)``; ``(q, 2)``, the largest root of mass over radius,
@@ -39,7 +38,7 @@ def overdensity(
     return call(
         "overdensity",
         (table, table, i32(q, m), pair, column),
-        *(*arrays, mass, centre, as_num(num), wanted, words, box.words),
+        *(*arrays, mass, centre, nearest, words, box.words),
         plane_sizes=sizes(plane_sizes),
         least=np.int64(least),
     )

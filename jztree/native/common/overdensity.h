@@ -8,8 +8,8 @@
 // larger; so the next list goes a little further than that. From one such radius to the next the error of its logarithm
 // is divided by 3 (isothermal haloes), which takes a few lists, each longer than all before.
 //
-// Distances, masses and radii are float64, and masses are added in the order of distance, so all bits are those of one
-// thread, one device or several, on the CPU as on the GPU but for the last bit of a cube root.
+// Distances, masses and radii are float64, and masses are added in the order of distance, so the bits do not depend on
+// the number of threads or devices.
 #pragma once
 
 #include <algorithm>
@@ -103,7 +103,10 @@ class Centre {
   // A lower bound of the squared distance to what is in a box of wrapped coordinates.
   JZTREE_BOTH double gap2(const T* lower, const T* upper) const {
     double low[D], high[D];
-    widened(lower, upper, low, high);
+    for (int d = 0; d < D; ++d) {
+      low[d] = static_cast<double>(lower[d]);
+      high[d] = static_cast<double>(upper[d]);
+    }
     return space_.gap2(place_, place_, low, high);
   }
 
@@ -113,49 +116,16 @@ class Centre {
     return enlarged * enlarged;
   }
 
-  // The radius of a ball that holds the box.
-  JZTREE_BOTH double reach(const T* lower, const T* upper) const {
-    double low[D], high[D];
-    widened(lower, upper, low, high);
-    return space_.reach(place_, place_, low, high);
+  // The first radius to search. nearest: distance of the `least`-th nearest particle, rounded.
+  JZTREE_BOTH double first_radius(T nearest) const {
+    double radius = space_.enlarged(nearest);
+    return radius < half_box_ ? radius : half_box_;
   }
 
  private:
-  JZTREE_BOTH static void widened(const T* lower, const T* upper, double* low, double* high) {
-    for (int d = 0; d < D; ++d) {
-      low[d] = static_cast<double>(lower[d]);
-      high[d] = static_cast<double>(upper[d]);
-    }
-  }
-
   Space<D> space_;
   double place_[D], period_[D], inverse_period_[D], half_box_;
 };
-
-// The first radius to search: that of a ball around the smallest node nearby that has `least` particles.
-// Tree: planes, starts[plane], first_row(plane, node), first_child(plane, node), lower and upper, with nodes counted
-// over all planes.
-template <int D, typename T, typename Tree>
-JZTREE_BOTH double first_radius(const Centre<D, T>& centre, const Tree& tree, int64_t least) {
-  double radius = std::numeric_limits<double>::infinity();
-  int plane = tree.planes - 1;
-  int64_t begin = tree.starts[plane], end = tree.starts[plane + 1];
-  for (;; --plane) {
-    double nearest = std::numeric_limits<double>::infinity();
-    int64_t best = -1;
-    for (int64_t node = begin; node < end; ++node) {
-      if (tree.first_row(plane, node + 1) - tree.first_row(plane, node) < least) continue;
-      double gap2 = centre.gap2(tree.lower + node * D, tree.upper + node * D);
-      if (gap2 < nearest) nearest = gap2, best = node;
-    }
-    if (best < 0) break;
-    radius = centre.reach(tree.lower + best * D, tree.upper + best * D);
-    if (plane == 0) break;
-    begin = tree.first_child(plane, best);
-    end = tree.first_child(plane, best + 1);
-  }
-  return radius < centre.half_box() ? radius : centre.half_box();
-}
 
 // Results, a row a centre.
 template <typename T>
@@ -185,13 +155,13 @@ class SphereScan {
   JZTREE_BOTH SphereScan(const Near& near, int64_t found, double searched, bool all, double half_box)
       : near_(near), found_(found), searched_(searched), half_box_(half_box), all_(all) {}
 
-  // Writes the results of a row; returns 0, or the radius to search next if what is listed does not decide.
+  // Writes the results of a row and returns -1; or the radius to search next if what is listed does not decide.
   JZTREE_BOTH double run(const Thresholds& thresholds, int64_t least, const SphereRows<T>& rows, int64_t row) {
     rows.clear(row, thresholds.count);
     if (found_ < least) {
       if (known() < half_box_) return limited(searched_ > 0 ? 2 * searched_ : half_box_);
       rows.write_reach(row, all_ ? std::numeric_limits<double>::infinity() : half_box_);
-      return 0;
+      return -1;
     }
     begin(thresholds, least);
     int64_t first = next_;
@@ -212,7 +182,7 @@ class SphereScan {
       rows.peak[2 * row + 1] = static_cast<T>(peak_radius_);
     }
     rows.write_reach(row, reach);
-    return 0;
+    return -1;
   }
 
  private:

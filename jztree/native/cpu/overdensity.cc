@@ -21,12 +21,13 @@ struct FlatTree {
   const TreeArrays<D, T>& arrays;
   int planes;
   const int64_t* starts;
-  const T *lower, *upper;
+  const T *pos, *lower, *upper;
 
   explicit FlatTree(const TreeArrays<D, T>& tree)
       : arrays(tree),
         planes(tree.layout.planes()),
         starts(tree.layout.starts.data()),
+        pos(tree.pos),
         lower(tree.lower),
         upper(tree.upper) {}
 
@@ -65,20 +66,18 @@ class SphereSearch {
  public:
   explicit SphereSearch(const Particles<D, T>& particles) : particles_(particles) {}
 
-  void answer(const Centre<D, T>& centre, const Thresholds& thresholds, int64_t least, const SphereRows<T>& rows,
-              int64_t row) {
+  void answer(const Centre<D, T>& centre, double radius, const Thresholds& thresholds, int64_t least,
+              const SphereRows<T>& rows, int64_t row) {
     const FlatTree<D, T>& tree = particles_.tree;
     int top = tree.planes - 1;
-    double radius = first_radius(centre, tree, least);
-    for (double next = radius;; radius = next) {
+    while (radius >= 0) {
       near_.clear();
       collect(centre, radius, top, tree.starts[top], tree.starts[top + 1]);
       std::sort(near_.begin(), near_.end());
       int64_t found = static_cast<int64_t>(near_.size());
       NearList list{near_};
       SphereScan<D, T, NearList> scan(list, found, radius, found == tree.arrays.num, centre.half_box());
-      next = scan.run(thresholds, least, rows, row);
-      if (!(next > 0)) return;
+      radius = scan.run(thresholds, least, rows, row);
     }
   }
 
@@ -95,7 +94,7 @@ class SphereSearch {
         continue;
       }
       for (int64_t row = first; row < last; ++row) {
-        double distance2 = centre.distance2(tree.arrays.pos + row * D);
+        double distance2 = centre.distance2(tree.pos + row * D);
         if (distance2 <= radius * radius) near_.push_back({distance2, particles_.weight(row)});
       }
     }
@@ -106,25 +105,28 @@ class SphereSearch {
 };
 
 template <int D, typename T>
-void search_all(const Parallel& parallel, const Particles<D, T>& particles, const T* centres, int64_t num,
-                const int32_t* wanted, const double* box, const Thresholds& thresholds, int64_t least,
-                const SphereRows<T>& rows) {
-  // One centre at a time: some spheres hold 10^5 times what others do.
-  parallel.blocks(num, 1, [&](int64_t begin, int64_t end) {
+void search_all(const Parallel& parallel, const Particles<D, T>& particles, const T* centres, const T* nearest,
+                int64_t q, const double* box, const Thresholds& thresholds, int64_t least, const SphereRows<T>& rows) {
+  // A few centres at a time: some spheres hold 10^5 times what others do.
+  parallel.blocks(q, 4, [&](int64_t begin, int64_t end) {
     SphereSearch<D, T> search(particles);
-    for (int64_t row = begin; row < end; ++row)
-      if (wanted[row]) search.answer(Centre<D, T>(centres + row * D, box), thresholds, least, rows, row);
+    for (int64_t row = begin; row < end; ++row) {
+      rows.clear(row, thresholds.count);
+      if (!(nearest[row] >= 0)) continue;
+      Centre<D, T> centre(centres + row * D, box);
+      search.answer(centre, centre.first_radius(nearest[row]), thresholds, least, rows, row);
+    }
   });
 }
 
-// wanted: which centres are to be answered, (q,); the rows of all others are zero.
+// nearest: distance of the `least`-th nearest particle; negative: this centre is not looked at, its row is zero.
 ffi::Error overdensity(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
                        ffi::Buffer<ffi::S32> splits, ffi::Buffer<ffi::S32> particle_splits, ffi::AnyBuffer lower,
-                       ffi::AnyBuffer upper, ffi::AnyBuffer mass, ffi::AnyBuffer centre,
-                       ffi::Buffer<ffi::S32> centre_num, ffi::Buffer<ffi::S32> wanted, ffi::AnyBuffer density,
-                       ffi::AnyBuffer box, ffi::Result<ffi::AnyBuffer> radius, ffi::Result<ffi::AnyBuffer> inside,
-                       ffi::Result<ffi::Buffer<ffi::S32>> count, ffi::Result<ffi::AnyBuffer> peak,
-                       ffi::Result<ffi::AnyBuffer> reach, ffi::Span<const int64_t> plane_sizes, int64_t least) {
+                       ffi::AnyBuffer upper, ffi::AnyBuffer mass, ffi::AnyBuffer centre, ffi::AnyBuffer nearest,
+                       ffi::AnyBuffer density, ffi::AnyBuffer box, ffi::Result<ffi::AnyBuffer> radius,
+                       ffi::Result<ffi::AnyBuffer> inside, ffi::Result<ffi::Buffer<ffi::S32>> count,
+                       ffi::Result<ffi::AnyBuffer> peak, ffi::Result<ffi::AnyBuffer> reach,
+                       ffi::Span<const int64_t> plane_sizes, int64_t least) {
   return dispatch<overdensity_dims>(pos, [&](auto type, auto dims) {
     using T = decltype(type);
     constexpr int D = decltype(dims)::value;
@@ -132,24 +134,23 @@ ffi::Error overdensity(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi
     auto fits = [&](const auto& buffer, int64_t elements) {
       return buffer.element_type() == pos.element_type() && static_cast<int64_t>(buffer.element_count()) == elements;
     };
-    int64_t q = static_cast<int64_t>(wanted.element_count()), m = density.dimensions()[0];
+    int64_t q = static_cast<int64_t>(nearest.element_count()), m = density.dimensions()[0];
     int64_t masses = static_cast<int64_t>(mass.element_count());
     auto tree = read_tree<D, T>(pos, num, splits, particle_splits, lower, upper, plane_sizes);
     std::vector<double> densities(static_cast<size_t>(m)), factors(static_cast<size_t>(m));
     std::vector<int32_t> columns(static_cast<size_t>(m));
     if (!tree || !read_exact(box, D, period) || !read_exact(density, m, densities.data()) || !fits(centre, q * D) ||
-        !fits(mass, masses) || (masses > 1 && masses != pos.dimensions()[0]) || !fits(*radius, q * m) ||
-        !fits(*inside, q * m) || static_cast<int64_t>(count->element_count()) != q * m || !fits(*peak, 2 * q) ||
-        !fits(*reach, q))
+        !fits(nearest, q) || !fits(mass, masses) || (masses > 1 && masses != pos.dimensions()[0]) ||
+        !fits(*radius, q * m) || !fits(*inside, q * m) || static_cast<int64_t>(count->element_count()) != q * m ||
+        !fits(*peak, 2 * q) || !fits(*reach, q))
       return invalid("overdensity was called with arrays that do not fit together.");
     sort_thresholds<D>(densities, m, factors.data(), columns.data());
     Thresholds thresholds{factors.data(), columns.data(), m};
     Particles<D, T> particles{FlatTree<D, T>(*tree), masses ? mass.typed_data<T>() : nullptr, masses == 1};
     SphereRows<T> rows{radius->typed_data<T>(), inside->typed_data<T>(), count->typed_data(), peak->typed_data<T>(),
                        reach->typed_data<T>()};
-    for (int64_t row = 0; row < q; ++row) rows.clear(row, m);
-    search_all<D, T>(Parallel(pool), particles, centre.typed_data<T>(), read_count(centre_num, q), wanted.typed_data(),
-                     period, thresholds, least, rows);
+    search_all<D, T>(Parallel(pool), particles, centre.typed_data<T>(), nearest.typed_data<T>(), q, period, thresholds,
+                     least, rows);
     return ffi::Error::Success();
   });
 }
