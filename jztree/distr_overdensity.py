@@ -56,7 +56,8 @@ def spheres_over_ranks(
     domain, nums = domain_of([get_pos(source), centre], [get_num(source), centre_num], names, box)
     rooms = [Room(get_pos(source).shape[0] + centre.shape[0], "sort")] * 2
     movers = [Movers(source, None, nums[0]), Movers(centre, None, nums[1])]
-    search = _Search(*sort_over_ranks(movers, domain, rooms), density, domain, cfg)
+    sources, centres = sort_over_ranks(movers, domain, rooms)
+    search = _Search(sources, centres, density, domain, cfg)
     return search.sent_home(search.answer())
 
 

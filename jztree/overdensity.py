@@ -125,7 +125,7 @@ def _spheres(
     order = domain.order(centre, centre_num)
     centre = kernels.gather_rows(centre, order)
     nearest, _ = nearest_few(tree, centre, centre_num, domain, cfg)
-    spheres = kernels.overdensity(tree, source.mass, centre, nearest, density, box, cfg.npart_min)
+    spheres = kernels.overdensity(tree, jnp.asarray(source.mass), centre, nearest, density, box, cfg.npart_min)
     return tuple(kernels.scatter_rows(column, order) for column in spheres[:4])
 
 
