@@ -125,6 +125,21 @@ class FofConfig:
     attached_rows: int | None = _at_least(0, None)
 
 
+@_options
+class OverdensityConfig:
+    """Options of `jztree.overdensity.spherical_overdensity`.
+
+    tree: the hierarchy over the particles.
+    npart_min: the smallest sphere that is looked at is that of so many nearest particles, so that the first few, which
+        are near a centre by chance or because it is one of them, decide neither radii nor circular velocities.
+    ghost_rows: as in `KNNConfig`.
+    """
+
+    tree: TreeConfig = field(default_factory=TreeConfig)
+    npart_min: int = _at_least(1, 10)
+    ghost_rows: int | None = _at_least(0, None)
+
+
 def copy_config(cfg: _T) -> _T:
     """A deep copy of a configuration, so that later edits of the original cannot reach compiled code."""
     values = {option.name: getattr(cfg, option.name) for option in dataclasses.fields(cfg)}  # type: ignore[arg-type]

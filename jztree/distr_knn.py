@@ -190,7 +190,7 @@ class _Search:
         known = comm.all_gather_rows((lower, upper, jnp.diff(splits) + self.wait))
         own = boxes if self.queries is self.sources else self.queries.boxes(self.domain)
         open_leaves, wanted = kernels.open_leaves(
-            leaves_of(self.queries.th), own, rad, rows, known, self.rank, self.ask.box
+            leaves_of(self.queries.th), own, rad, rows, known, self.rank, self.ask.box, self.ask.k
         )
         n = get_pos(self.sources.part).shape[0]
         around = surroundings(

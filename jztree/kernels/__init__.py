@@ -26,6 +26,7 @@ from ._groups import (
 from ._library import native_info, set_num_threads
 from ._neighbours import fof, knn
 from ._order import bounds, cover, hierarchy, key_counts, key_positions, node_masses, search, zsort
+from ._overdensity import overdensity
 from ._rows import gather_rows, group_by_rank, pack_segments, place_rows, row_words, scatter_rows, unpack_segments
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "native_info",
     "node_masses",
     "open_leaves",
+    "overdensity",
     "pack_parts",
     "pack_segments",
     "place_rows",

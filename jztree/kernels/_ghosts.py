@@ -17,21 +17,23 @@ def open_leaves(
     sources: tuple[jax.Array, jax.Array, jax.Array],
     rank: Any,
     box: Exact,
+    enough: int | None,
 ) -> tuple[jax.Array, jax.Array]:
     """Which leaves of queries may have neighbours on other ranks, int32, and how far each of the rank's boxes has to
     look.
 
     leaves, own: ``(particle_splits, lower, upper)`` of the queries' leaves, and of the boxes that the rank publishes.
-    radius: ``(q, k)``, what is known of the queries' radii; rows: where in it each z-ordered query is, None: at its
-    place.
+    radius: ``(q, k)``, whose last column is how far each query has to look; rows: where in it each z-ordered query is,
+    None: at its place.
     sources: ``(lower, upper, count)`` of the boxes of sources that the ranks published, ``(r, b, d)`` and ``(r, b)``.
+    enough: a query looks no farther than where there are surely so many sources; None: it looks as far as it has to.
 
     The radius of a box, in the dtype of the positions, is -1 if none of its queries needs another rank.
     """
     lower, upper, count = sources
     out = i32(leaves[1].shape[0]), jax.ShapeDtypeStruct((own[1].shape[0],), own[1].dtype)
     args = (*leaves, *own, radius, listed(rows), lower, upper, count, as_num(rank), box.words)
-    return call("open_leaves", out, *args, ranks=np.int64(count.shape[0]))
+    return call("open_leaves", out, *args, ranks=np.int64(count.shape[0]), enough=np.int64(enough or 2**62))
 
 
 def select_ghosts(

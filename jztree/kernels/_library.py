@@ -33,6 +33,7 @@ _TARGETS = (
     "move_up",
     "node_masses",
     "open_leaves",
+    "overdensity",
     "pack_parts",
     "pack_segments",
     "place_rows",

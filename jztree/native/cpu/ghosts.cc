@@ -54,6 +54,7 @@ struct OpenSearch {
   const T* radius;      // (q, k)
   const int32_t* rows;  // where each query's radii are; null: at its place
   int64_t k, rank, per_rank;
+  int64_t enough;  // so many sources are all that a query needs
 
   T last_radius(int64_t query) const { return radius[(rows ? rows[query] : query) * k + k - 1]; }
 
@@ -63,7 +64,7 @@ struct OpenSearch {
     return most;
   }
 
-  // A radius within which every query of box i surely finds k sources: that in which boxes hold so many.
+  // A radius within which every query of box i surely finds enough sources: that in which boxes hold so many.
   double bound(int64_t i, double known) const {
     std::vector<std::pair<double, int64_t>> near;
     for (int64_t s = 0; s < sources.count; ++s) {
@@ -76,7 +77,7 @@ struct OpenSearch {
     std::sort(near.begin(), near.end());
     int64_t found = 0;
     for (const auto& [reach, count] : near)
-      if ((found += count) >= k) return reach;
+      if ((found += count) >= enough) return reach;
     return known;
   }
 
@@ -140,7 +141,7 @@ ffi::Error open_leaves(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> leaf_splits, 
                        ffi::AnyBuffer own_upper, ffi::AnyBuffer radius, ffi::Buffer<ffi::S32> rows,
                        ffi::AnyBuffer source_lower, ffi::AnyBuffer source_upper, ffi::Buffer<ffi::S32> source_counts,
                        ffi::Buffer<ffi::S32> rank, ffi::AnyBuffer box, ffi::Result<ffi::Buffer<ffi::S32>> open,
-                       ffi::Result<ffi::AnyBuffer> wanted, int64_t ranks) {
+                       ffi::Result<ffi::AnyBuffer> wanted, int64_t ranks, int64_t enough) {
   return dispatch<max_dims>(leaf_lower, [&](auto type, auto dims) {
     using T = decltype(type);
     constexpr int D = decltype(dims)::value;
@@ -168,7 +169,8 @@ ffi::Error open_leaves(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> leaf_splits, 
                             rows.element_count() ? rows.typed_data() : nullptr,
                             shape[1],
                             rank.typed_data()[0],
-                            sources / ranks};
+                            sources / ranks,
+                            enough};
     std::fill_n(open->typed_data(), leaves, 0);
     search.run(Parallel(pool), open->typed_data(), wanted->typed_data<T>());
     return ffi::Error::Success();
@@ -280,7 +282,7 @@ ffi::Error select_ghosts(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<f
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_open_leaves, open_leaves, "ranks");
+JZTREE_HANDLER(jztree_open_leaves, open_leaves, "ranks", "enough");
 JZTREE_HANDLER(jztree_select_ghosts, select_ghosts, "lower_only");
 
 }  // namespace jztree

@@ -115,6 +115,7 @@ struct OpenSearch {
   const int32_t *leaf_splits, *own_splits, *source_counts;
   const int32_t* rank;
   int64_t k, per_rank, queries;
+  int64_t enough;  // so many sources are all that a query needs
   // Found on the way: the last radius of each query, what each box and each leaf needs, and which leaves are open.
   T* last_radius;
   double *bounds, *needed;
@@ -141,8 +142,8 @@ __device__ inline uint64_t distance_bits(double distance) {
   return static_cast<uint64_t>(__double_as_longlong(distance));
 }
 
-// A radius within which every query of a box surely finds k sources: that in which boxes hold so many, if it is smaller
-// than what is known. Found digit by digit from the top, by counting the sources of each digit.
+// A radius within which every query of a box surely finds enough sources: that in which boxes hold so many, if it is
+// smaller than what is known. Found digit by digit from the top, by counting the sources of each digit.
 template <int D, typename T>
 __device__ double bound_of_box(const OpenSearch<D, T>& search, const Space<D>& space, int64_t i, double known) {
   constexpr int digit_bits = 8, digits = 1 << digit_bits;
@@ -151,7 +152,7 @@ __device__ double bound_of_box(const OpenSearch<D, T>& search, const Space<D>& s
   __shared__ Sum sums[digits], wanted;
   __shared__ int chosen;
   uint64_t prefix = 0, mask = 0;
-  if (threadIdx.x == 0) wanted = static_cast<Sum>(search.k);
+  if (threadIdx.x == 0) wanted = static_cast<Sum>(search.enough);
   for (int shift = 64 - digit_bits; shift >= 0; shift -= digit_bits) {
     sums[threadIdx.x] = 0;
     __syncthreads();
@@ -295,7 +296,8 @@ ffi::Error open_leaves(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::
                        ffi::AnyBuffer own_lower, ffi::AnyBuffer own_upper, ffi::AnyBuffer radius,
                        ffi::Buffer<ffi::S32> rows, ffi::AnyBuffer source_lower, ffi::AnyBuffer source_upper,
                        ffi::Buffer<ffi::S32> source_counts, ffi::Buffer<ffi::S32> rank, ffi::AnyBuffer box,
-                       ffi::Result<ffi::Buffer<ffi::S32>> open, ffi::Result<ffi::AnyBuffer> wanted, int64_t ranks) {
+                       ffi::Result<ffi::Buffer<ffi::S32>> open, ffi::Result<ffi::AnyBuffer> wanted, int64_t ranks,
+                       int64_t enough) {
   return dispatch<max_dims>(leaf_lower, [&](auto type, auto dims) {
     using T = decltype(type);
     constexpr int D = decltype(dims)::value;
@@ -324,6 +326,7 @@ ffi::Error open_leaves(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::
                             shape[1],
                             sources / ranks,
                             shape[0],
+                            enough,
                             queue.scratch<T>(shape[0]),
                             queue.scratch<double>(own),
                             queue.scratch<double>(leaves),
@@ -574,7 +577,7 @@ ffi::Error select_ghosts(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_open_leaves, open_leaves, "ranks");
+JZTREE_HANDLER(jztree_open_leaves, open_leaves, "ranks", "enough");
 JZTREE_HANDLER(jztree_select_ghosts, select_ghosts, "lower_only");
 
 }  // namespace jztree

@@ -1,0 +1,136 @@
+"""Spherical overdensities over the ranks of a mesh.
+
+1. Particles and centres of all ranks are sorted in z-order, cut into ranges together; each rank gets a range of both.
+2. Every rank answers for its centres from its own particles. Others can only make spheres denser, so that is a radius
+   within which all particles are needed.
+3. Centres whose ball of that radius reaches boxes of other ranks' particles are open. Their ranks get what lies there
+   (`jztree.ghosts`), and answer again. An answer that rests on a radius that was looked into is final: the kernel adds
+   masses in the order of distance, so it is that of one device. Else the new radius is the next to be looked into;
+   where haloes are smaller than a rank's domain, one round is enough for nearly all.
+4. Answers travel back to where the centres came from.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from . import comm, kernels
+from .capacity import Room
+from .config import OverdensityConfig
+from .data import PosMass, get_num, get_pos, replace_num, split_rows
+from .ghosts import Blocks, Surroundings, boxes_of, ghost_room, leaves_of, surroundings
+from .jax_ext import Exact
+from .tree import build_in_domain, kernel_tree
+from .zorder import Domain, Moved, Movers, domain_of, sort_over_ranks
+
+__all__ = ["Spheres", "nearest_few", "spheres_over_ranks"]
+
+# How much farther than necessary to look, because spheres grow by the particles of others.
+_FURTHER = 1.2
+
+Spheres = tuple[jax.Array, ...]
+
+
+def nearest_few(
+    tree: tuple[Any, ...], centres: Any, num: Any, domain: Domain, cfg: OverdensityConfig
+) -> tuple[jax.Array, Blocks]:
+    """The distance of the ``npart_min``-th nearest particle of every centre, -1 for rows from ``num`` on, and leaves.
+
+    tree: of the particles, as kernels take it. centres: ``(q, d)`` in z-order in ``domain``.
+    """
+    th = build_in_domain(centres, num, domain, cfg.tree)
+    queries = kernel_tree(centres, num, th)
+    rad, _ = kernels.knn(tree, None, queries, None, cfg.npart_min, domain.box)
+    return jnp.where(jnp.arange(centres.shape[0]) < num, rad[:, -1], -1), leaves_of(th)
+
+
+def spheres_over_ranks(
+    source: PosMass, centre: jax.Array, centre_num: Any, density: Exact, box: Exact, cfg: OverdensityConfig
+) -> Spheres:
+    """Radii, masses, numbers of particles, and peaks (see `kernels.overdensity`) of this rank's centres.
+
+    source: this rank's particles with masses as kernels take them. centre: ``(q, d)``.
+    """
+    names = ["the positions", "the centres"]
+    domain, nums = domain_of([get_pos(source), centre], [get_num(source), centre_num], names, box)
+    rooms = [Room(get_pos(source).shape[0] + centre.shape[0], "sort")] * 2
+    movers = [Movers(source, None, nums[0]), Movers(centre, None, nums[1])]
+    sources, centres = sort_over_ranks(movers, domain, rooms)
+    search = _Search(sources, centres, density, domain, cfg)
+    return search.sent_home(search.answer())
+
+
+class _Search:
+    def __init__(self, sources: Moved, centres: Moved, density: Exact, domain: Domain, cfg: OverdensityConfig) -> None:
+        self.sources, self.centres, self.density, self.domain, self.cfg = sources, centres, density, domain, cfg
+        self.rank = comm.get_rank_info()[0]
+        pos, num = sources.part.pos, sources.num
+        th = build_in_domain(pos, num, domain, cfg.tree)
+        self.tree, self.leaves = kernel_tree(pos, num, th), leaves_of(th)
+        self.nearest, self.groups = nearest_few(self.tree, centres.part, centres.num, domain, cfg)
+        self.boxes = boxes_of(centres.part, centres.num, domain, self.groups)
+        splits, lower, upper = boxes_of(pos, num, domain, self.leaves)
+        # The first collective after both exchanges.
+        wait = comm.after(num, centres.num) - num
+        self.known = comm.all_gather_rows((lower, upper, jnp.diff(splits) + wait))
+
+    def answer(self) -> Spheres:
+        everyone = self.nearest >= 0
+        spheres = self._spheres(self.tree, self.sources.part.mass, everyone)
+
+        def one(state: tuple[Spheres, jax.Array, jax.Array]) -> tuple[Spheres, jax.Array, jax.Array]:
+            spheres, pending = self._look_around(*state[:2])
+            return spheres, pending, comm.all_max(jnp.any(pending).astype(jnp.int32))
+
+        return jax.lax.while_loop(lambda state: state[2] > 0, one, (spheres, everyone, jnp.int32(1)))[0]
+
+    def sent_home(self, spheres: Spheres) -> Spheres:
+        """Radii, masses, numbers of particles and peaks, at the rows that the centres came from."""
+        rows = [kernels.scatter_rows(column, self.centres.merge) for column in spheres[:4]]
+        return tuple(comm.send_back(rows, self.centres.route, name="results"))
+
+    def _spheres(self, tree: tuple[Any, ...], mass: jax.Array, wanted: jax.Array) -> Spheres:
+        nearest = jnp.where(wanted, self.nearest, -1)
+        least, box = self.cfg.npart_min, self.domain.box
+        return kernels.overdensity(tree, mass, self.centres.part, nearest, self.density, box, least)
+
+    def _look_around(self, spheres: Spheres, pending: jax.Array) -> tuple[Spheres, jax.Array]:
+        """Answers of pending centres with the particles of other ranks, and which centres need a further look."""
+        asked = jnp.where(pending, spheres[4] * _FURTHER, 0)
+        around, is_open = self._bring(asked)
+        _, rebuild = split_rows(self.sources.part)
+        part = replace_num(rebuild(around.rows), around.num)
+        th = build_in_domain(part.pos, around.num, self.domain, self.cfg.tree)
+        pending &= is_open
+        found = self._spheres(kernel_tree(part.pos, around.num, th), part.mass, pending)
+        # An infinite radius asks for the nearest few only; if these are not there now, they are nowhere.
+        looked = jnp.where(jnp.isfinite(asked), asked, jnp.where(jnp.isfinite(found[4]), 0, jnp.inf))
+        of_row = [pending.reshape(-1, *[1] * (column.ndim - 1)) for column in found]
+        spheres = tuple(jnp.where(*columns) for columns in zip(of_row, found, spheres, strict=True))
+        return spheres, pending & (found[4] > looked)
+
+    def _bring(self, asked: jax.Array) -> tuple[Surroundings, jax.Array]:
+        """Own particles with others' within the radius ``asked`` of centres, and which centres may have such."""
+        far = jnp.isinf(asked)
+        wanted = self._open(jnp.where(far, 0, asked), None)
+        nearest = self._open(jnp.where(far, asked, 0), self.cfg.npart_min)
+        is_open, radius = (jnp.maximum(*pair) for pair in zip(wanted, nearest, strict=True))
+        pos = self.sources.part.pos
+        around = surroundings(
+            split_rows(self.sources.part)[0],
+            pos,
+            self.sources.num,
+            self.leaves,
+            (self.boxes[1], self.boxes[2], radius),
+            self.domain.box,
+            ghost_room("overdensity_ghosts", self.cfg.ghost_rows, pos.shape[0]),
+        )
+        leaf = jnp.searchsorted(self.groups[0], jnp.arange(asked.shape[0], dtype=jnp.int32), side="right") - 1
+        return around, is_open[jnp.clip(leaf, 0, is_open.shape[0] - 1)] > 0
+
+    def _open(self, radius: jax.Array, enough: int | None) -> tuple[jax.Array, jax.Array]:
+        """Which leaves of centres reach others' particles, and how far each box of the rank looks."""
+        return kernels.open_leaves(
+            self.groups, self.boxes, radius[:, None], None, self.known, self.rank, self.domain.box, enough
+        )

@@ -1,0 +1,193 @@
+"""Spherical overdensities: masses and radii of haloes by the mean density around their centres.
+
+The sphere around a centre grows, particle by particle, as long as the mean density of all particles in it is above a
+threshold, such as 200 times the critical density; where it falls to that is the halo's edge (Lacey & Cole 1994, MNRAS
+271, 676). Each centre lists the particles within a radius by a walk through the plane hierarchy (`jztree.tree`), sorts
+them by distance, and goes outwards; a radius that was too small tells how far the next list has to go. So the cost is
+that of sorting what is in the spheres.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from . import comm, kernels
+from .checks import check_box, check_num, check_positions, check_range, check_real, exact_box_argument
+from .config import OverdensityConfig
+from .data import PosMass, get_num, get_pos
+from .distr_overdensity import nearest_few, spheres_over_ranks
+from .jax_ext import Exact, exact, is_concrete, jit_constructor, shard_map_constructor
+from .tree import TreeHierarchy, check_belongs, kernel_tree, sort_and_build
+from .zorder import domain_of
+
+__all__ = ["SphericalOverdensity", "spherical_overdensity"]
+
+_MAX_DIMS = 4
+_BAD_MASS = "the mass in row {0} is negative, NaN or infinite; spheres need masses that are not."
+_BAD_DENSITY = "a density is not positive and finite; give mean densities such as 200 times the critical density."
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True, slots=True)
+class SphericalOverdensity:
+    """Spheres around ``q`` centres whose mean densities are ``m`` given ones; see `spherical_overdensity`.
+
+    If one density was given as a number, there is no axis over densities.
+
+    radius: ``(q, m)``, in the unit and dtype of the positions. mass: ``(q, m)``, all particles within. count:
+    ``(q, m)`` int32, how many these are. All three are 0 where the density is below the threshold from the start; where
+    it is above it up to half the periodic box, radius and mass are NaN and the count is -1.
+    vmax: ``(q,)``, the largest circular velocity ``sqrt(G M(<r) / r)`` within the largest of the radii. rmax: ``(q,)``,
+    the ``r`` where it is found. Both are 0 where all radii are.
+    """
+
+    radius: jax.Array
+    mass: jax.Array
+    count: jax.Array
+    vmax: jax.Array
+    rmax: jax.Array
+
+
+def spherical_overdensity(
+    part: Any,
+    centre: Any,
+    density: Any,
+    boxsize: Any = None,
+    th: TreeHierarchy | None = None,
+    G: Any = 1.0,
+    cfg: OverdensityConfig | None = None,
+) -> SphericalOverdensity:
+    """Radii, masses and largest circular velocities of spheres with given mean densities.
+
+    part: all particles: a particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of
+        positions. ``mass``, ``(n,)`` or a number that all share, is used if there; else every particle counts 1.
+    centre: ``(q, d)`` positions of the same dtype, or a particle class, whose rows from ``num`` on get zeros. For the
+        groups of a catalogue: ``jztree.data.Pos(pos=cata.com_pos, num=cata.ngroups)``.
+    density: ``(m,)`` or a number, mean densities in units of mass over length to the power of ``d``. For M200 of the
+        critical density: ``200 * 3 * H**2 / (8 * pi * G)``, times ``a**3`` if positions are comoving.
+    boxsize: periodic length, or one a dimension; 0 or None is open.
+    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` is then the
+        particles in z-order that it returned. It saves the sort on one device.
+    G: the gravitational constant in the units wanted for ``vmax``.
+
+    The definition: order the particles by their distance ``r_1 <= r_2 <= ...`` from the centre (to the nearest image),
+    and let ``M_i`` be the mass of the first ``i``. The sphere starts with the ``cfg.npart_min`` nearest and all that
+    are as far as the last of these. If its mean density is not above ``density``, radius, mass and count are 0: this
+    centre is not in a halo that dense. Else the sphere ends at the first ``i`` for which the density has fallen to
+    the threshold before the next particle, ``M_i <= V(r_{i+1}) density``, where ``V(r)`` is the volume of the ball. Its
+    mass is ``M_i``, its radius ``(M_i / (V(1) density))**(1/d)``, which is at most ``r_{i+1}``. A centre that is itself
+    a particle has it at distance 0. Choose centres in haloes, such as their densest particles; a centre of mass between
+    two clumps may be in neither.
+
+    In a periodic box, distances up to half the smallest length are looked at. A sphere that is still denser than
+    ``density`` there has radius and mass NaN and a count of -1. The largest circular velocity is looked for at the
+    particles from the start of the sphere on (coincident ones at distance 0 left out).
+
+    Distances and masses are summed in float64, in the order of distance, so any number of devices gives the same bits.
+    There is no kernel for GPUs yet: call it with the particles on the CPU, ``jax.device_put(part,
+    jax.devices("cpu")[0])``.
+
+    Raises TypeError or ValueError for wrong arguments, and an error at run time if a position is NaN or infinite, a
+    mass negative, NaN or infinite, or a traced ``density`` or ``boxsize`` is wrong.
+    """
+    cfg = cfg or OverdensityConfig()
+    cfg = replace(cfg, tree=replace(cfg.tree, masses=False))
+    pos, centres = _check_positions(part, centre)
+    box, wanted = check_box(boxsize, pos.shape[1]), check_density(density)
+    speed_unit = jnp.sqrt(jnp.asarray(_check_gravity(G), pos.dtype))
+    one_density = wanted.words.ndim == 1
+    wanted = Exact(wanted.words.reshape(-1, wanted.words.shape[-1]))
+    source, centre_num = _with_mass(part, pos), get_num(centre)
+    if comm.num_ranks() > 1:
+        spheres = spheres_over_ranks(source, centres, centre_num, wanted, box, cfg)
+    else:
+        spheres = _spheres(source, centres, centre_num, wanted, box, th, cfg)
+    radius, mass, count, peak = spheres
+    if one_density:
+        radius, mass, count = radius[:, 0], mass[:, 0], count[:, 0]
+    return SphericalOverdensity(radius=radius, mass=mass, count=count, vmax=peak[:, 0] * speed_unit, rmax=peak[:, 1])
+
+
+def _spheres(
+    source: PosMass, centre: jax.Array, centre_num: Any, density: Exact, box: Exact, th: TreeHierarchy | None, cfg: Any
+) -> tuple[jax.Array, ...]:
+    """Radii, masses, numbers of particles, and peaks; see `kernels.overdensity`."""
+    domain, (centre_num,) = domain_of([centre], [centre_num], ["the centres"], box)
+    if th is None:
+        source, _, th = sort_and_build(source, cfg.tree, box)
+    else:
+        source.num = check_belongs(source, source.num, th, box)
+    tree = kernel_tree(source, source.num, th)
+    order = domain.order(centre, centre_num)
+    centre = kernels.gather_rows(centre, order)
+    nearest, _ = nearest_few(tree, centre, centre_num, domain, cfg)
+    spheres = kernels.overdensity(tree, jnp.asarray(source.mass), centre, nearest, density, box, cfg.npart_min)
+    return tuple(kernels.scatter_rows(column, order) for column in spheres[:4])
+
+
+def _check_positions(part: Any, centre: Any) -> tuple[jax.Array, jax.Array]:
+    pos = check_positions(get_pos(part), max_dims=_MAX_DIMS)
+    centres = check_positions(get_pos(centre), "centres", max_dims=_MAX_DIMS)
+    check_num(part)
+    check_num(centre, "num of the centres")
+    if centres.shape[1] != pos.shape[1] or centres.dtype != pos.dtype:
+        raise ValueError(
+            f"centres are {centres.dtype} with {centres.shape[1]} dimensions, but the particles are {pos.dtype} with "
+            f"{pos.shape[1]}; they must agree."
+        )
+    return pos, centres
+
+
+def _with_mass(part: Any, pos: jax.Array) -> PosMass:
+    """Positions with what kernels take as masses, checked at run time: ``(n,)``, ``(1,)``, or ``(0,)`` for none."""
+    mass, num = getattr(part, "mass", None), kernels.as_num(get_num(part))
+    mass = jnp.zeros((0,), pos.dtype) if mass is None else jnp.asarray(mass, pos.dtype).reshape(-1)
+    n, rows = pos.shape[0], mass.shape[0]
+    if rows not in (0, 1, n):
+        raise ValueError(f"mass must be one number or one a particle; there are {rows} for {n}.")
+    bad = ~(jnp.isfinite(mass) & (mass >= 0)) & (jnp.arange(rows) < (num if rows == n else 1))
+    num = comm.check(num, jnp.any(bad), [jnp.argmax(bad) if rows else 0], _BAD_MASS)
+    return PosMass(pos=pos, mass=mass, num=num)
+
+
+def check_density(density: Any) -> Exact:
+    """``density`` as exact numbers, ``(m,)`` or one; ValueError in words if they cannot be mean densities."""
+    if isinstance(density, Exact):
+        return density
+    shape = np.shape(density)
+    if len(shape) > 1 or shape == (0,):
+        raise ValueError(f"density must be one number or m numbers, m at least 1; its shape is {shape}.")
+    if is_concrete(density):
+        values = check_real(density, "density")
+        if not np.all(np.isfinite(values) & (values > 0)):
+            raise ValueError(f"density is {density}; mean densities must be positive and finite.")
+        check_range(values, "density")
+        return exact(density, shape)
+    bad = jnp.any(~((density > 0) & jnp.isfinite(density)))
+    words = exact(density, shape).words
+    return Exact(words + kernels.check(0, bad, [], _BAD_DENSITY).astype(words.dtype))
+
+
+def _check_gravity(G: Any) -> Any:
+    if np.shape(G) != ():
+        raise ValueError(f"G is one number, the gravitational constant; its shape is {np.shape(G)}.")
+    if is_concrete(G) and not (np.isfinite(check_real(G, "G")) and G > 0):
+        raise ValueError(f"G is {G}; the gravitational constant must be positive and finite.")
+    return G
+
+
+def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    _check_gravity(arguments["G"])
+    return exact_box_argument(arguments) | {"density": check_density(arguments["density"])}
+
+
+spherical_overdensity.jit = jit_constructor(  # type: ignore[attr-defined]
+    spherical_overdensity, ("cfg",), _exact_arguments
+)
+spherical_overdensity.smap = shard_map_constructor(  # type: ignore[attr-defined]
+    spherical_overdensity, (P(-1), P(-1), P(), P(), P(-1), P(), None), P(-1), prepare=_exact_arguments
+)

@@ -1,0 +1,240 @@
+"""Spherical overdensities against sorting all distances, on one device and on several."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from devices import SETS, deal, even, joined, make, mesh_of, square_mesh, uneven
+
+import jztree as jz
+from jztree import CapacityError
+from jztree.config import OverdensityConfig
+from jztree.data import Pos, PosMass
+from jztree.overdensity import SphericalOverdensity, spherical_overdensity
+from jztree_utils import ics
+
+pytestmark = pytest.mark.skipif(
+    jax.default_backend() != "cpu" or jz.kernels.native_info()["instruction_set"] == "cuda-emulated",
+    reason="spherical overdensities have no kernel for the GPU",
+)
+
+FIELDS = ("radius", "mass", "count", "vmax", "rmax")
+BALL = {1: 2.0, 2: np.pi, 3: 4 * np.pi / 3, 4: np.pi**2 / 2}
+
+
+def sphere(r: np.ndarray, total: np.ndarray, density: float, least: int, edge: float, dims: int) -> tuple[Any, ...]:
+    """Radius, mass and count out of the sorted distances up to ``edge``, and the mass up to each."""
+    if len(r) < least:
+        return 0.0, 0.0, 0
+    last = np.searchsorted(r, r[least - 1], side="right") - 1
+    if not total[last] > BALL[dims] * r[last] ** dims * density:
+        return 0.0, 0.0, 0
+    following = np.append(r[1:], edge)[last:]
+    ends = np.flatnonzero(total[last:] <= BALL[dims] * following**dims * density)
+    if len(ends) == 0:
+        return np.nan, np.nan, -1
+    i = last + ends[0]
+    return (total[i] / BALL[dims] / density) ** (1 / dims), total[i], i + 1
+
+
+def brute(
+    pos: np.ndarray, mass: np.ndarray | None, centre: np.ndarray, density: Any, box: Any = None, least: int = 10
+) -> dict[str, np.ndarray]:
+    """Sorts the distances of all particles from each centre, in float64."""
+    length, dims = oracles.full_box(box, pos.shape[1]), pos.shape[1]
+    edge = min(length[length > 0] / 2, default=np.inf)
+    weights = np.ones(len(pos)) if mass is None else mass.astype(np.float64)
+    spheres, peaks = [], []
+    for distance2 in oracles.squared_distances(centre, pos, box):
+        order = np.argsort(distance2, kind="stable")
+        r, total = np.sqrt(distance2[order]), np.cumsum(weights[order])
+        r, total = r[r <= edge], total[r <= edge]
+        spheres.append([sphere(r, total, one, least, edge, dims) for one in density])
+        most = max(len(r) if count < 0 else count for _, _, count in spheres[-1])
+        inside = np.arange(least - 1, max(most, least - 1))
+        inside = inside[r[inside] > 0]
+        ratio = total[inside] / r[inside]
+        best = int(np.argmax(ratio)) if len(inside) else None
+        peaks.append((0.0, 0.0) if best is None else (np.sqrt(ratio[best]), r[inside][best]))
+    table, peak = np.array(spheres), np.array(peaks)
+    return dict(zip(FIELDS, (table[..., 0], table[..., 1], table[..., 2], peak[:, 0], peak[:, 1]), strict=True))
+
+
+def assert_spheres(found: SphericalOverdensity, expected: dict[str, np.ndarray], rtol: float = 1e-6) -> None:
+    for name, want in expected.items():
+        np.testing.assert_allclose(getattr(found, name), want, rtol=rtol, atol=0, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
+@pytest.mark.parametrize("dims", [1, 2, 3, 4])
+def test_against_sorted_distances(dims: int, kind: str) -> None:
+    """Centres are particles, in clumps and between, outside the box, and far away."""
+    pos, box = oracles.clustered(2500, dims), oracles.box_lengths(kind, dims)
+    mass = np.random.default_rng(1).random(len(pos)).astype(np.float32)
+    centre = np.concatenate([pos[:40], oracles.uniform(20, dims), pos[:10] + 0.003, pos[:5] - 1, pos[:2] + 37])
+    density = np.array([30.0, 3.0, 3e5, 600.0]) * mass.sum()
+    found = spherical_overdensity(PosMass(pos=pos, mass=mass), centre.astype(np.float32), density, boxsize=box)
+    expected = brute(pos, mass, centre.astype(np.float32), density, box)
+    # Distances of what was moved around the box have the precision of the box.
+    assert_spheres(found, expected, rtol=1e-5)
+    assert (expected["count"] > 20).sum() > 20
+    assert (expected["count"] == 0).any()
+
+
+def test_float64_and_masses(x64: None) -> None:
+    pos = oracles.clustered(2000, 3, np.float64)
+    density = np.array([50.0, 1e4]) * len(pos)
+    for mass, given in ((np.ones(len(pos)), None), (np.full(len(pos), 0.25), 0.25), (np.zeros(len(pos)), 0.0)):
+        found = spherical_overdensity(PosMass(pos=pos, mass=given), pos[:50], density * mass[0] + 1e-300, G=4.0)
+        expected = brute(pos, mass, pos[:50], density * mass[0] + 1e-300)
+        expected["vmax"] *= 2
+        assert_spheres(found, expected, rtol=1e-13)
+
+
+def test_groups_of_the_sample() -> None:
+    part, box = ics.cosmo_3d_sample()
+    _, cata = jz.fof.fof_and_catalogue(Pos(pos=part.pos), 0.2 * box / len(part.pos) ** (1 / 3), boxsize=box)
+    mean = len(part.pos) / box**3
+    centre = Pos(pos=cata.com_pos, num=cata.ngroups)
+    density = np.array([200 / 0.3, 200.0, 500 / 0.3]) * mean
+    found = spherical_overdensity.jit(Pos(pos=part.pos), centre, density, boxsize=box)
+    used, step = int(cata.ngroups), 7  # sorting all distances takes long
+    expected = brute(np.asarray(part.pos), None, np.asarray(cata.com_pos)[:used:step], density, box)
+    assert_spheres(jax.tree.map(lambda rows: rows[:used:step], found), expected, rtol=1e-5)
+    assert not any(np.asarray(getattr(found, name))[used:].any() for name in FIELDS)
+    # Most of a large group is within the sphere of 200 times the mean density.
+    largest = int(np.argmax(np.asarray(cata.count)))
+    assert 0.6 < np.asarray(found.count)[largest, 1] / np.asarray(cata.count)[largest] < 1.2
+
+
+def test_ties_and_the_start_of_the_sphere() -> None:
+    """Rings of particles on integer distances, 4 on each from a ring of 3 in the centre on."""
+    rings = [(0.0, 3)] + [(float(r), 4) for r in range(1, 6)]
+    pos = np.concatenate([np.c_[[r] * n, [0.0] * n].astype(np.float32) for r, n in rings])
+    # 3 particles at 0 are infinitely dense; 7 within 1 have density 7 / pi, 11 within 2 have 11 / (4 pi).
+    density = np.array([7.1 / np.pi, 6.9 / np.pi, 7.1 / (4 * np.pi)])
+    expected = {1: [3, 3, 7], 3: [3, 3, 7], 4: [0, 7, 7], 7: [0, 7, 7], 8: [0, 0, 11], 24: [0, 0, 0]}
+    for least, counts in expected.items():
+        centre, cfg = np.zeros((1, 2), np.float32), OverdensityConfig(npart_min=least)
+        found = spherical_overdensity(pos, centre, density, cfg=cfg)
+        np.testing.assert_array_equal(found.count[0], counts)
+        assert_spheres(found, brute(pos, None, centre, density, least=least))
+
+
+def test_a_box_that_is_too_dense_everywhere_and_one_number() -> None:
+    pos = oracles.uniform(1500, 3)
+    found = spherical_overdensity(pos, pos[:7], 750.0, boxsize=1.0)
+    assert found.radius.shape == (7,)
+    assert np.isnan(found.radius).all()
+    assert np.isnan(found.mass).all()
+    np.testing.assert_array_equal(found.count, -1)
+    assert (np.asarray(found.vmax) > 0).all()
+
+
+def test_a_hierarchy_that_is_there_already() -> None:
+    pos, mass = oracles.clustered(2000, 3), np.random.default_rng(2).random(2000).astype(np.float32)
+    part = PosMass(pos=np.r_[pos, pos], mass=np.r_[mass, -mass], num=2000)
+    partz, th = jz.tree.zsort_and_tree(part, boxsize=1.0)
+    density = np.array([100.0, 9.0]) * mass.sum()
+    found = spherical_overdensity.jit(partz, pos[:30], density, boxsize=1.0, th=th)
+    assert_spheres(found, brute(pos, mass, pos[:30], density, 1.0), rtol=1e-5)
+    others = PosMass(pos=partz.pos[::-1], mass=partz.mass, num=2000)
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="does not belong"):
+        jax.block_until_ready(spherical_overdensity.jit(others, pos[:30], density, boxsize=1.0, th=th))
+
+
+def test_bits_do_not_depend_on_threads() -> None:
+    pos, mass = oracles.clustered(20000, 3), np.random.default_rng(2).random(20000).astype(np.float32)
+    density = np.array([100.0, 9.0, 2000.0]) * mass.sum()
+    part = PosMass(pos=pos, mass=mass)
+    found = []
+    try:
+        for threads in (1, None):
+            jz.kernels.set_num_threads(threads)
+            found.append(spherical_overdensity.jit(part, pos[:500], density, boxsize=1.0))
+    finally:
+        jz.kernels.set_num_threads(None)
+    for name in FIELDS:
+        np.testing.assert_array_equal(getattr(found[0], name), getattr(found[1], name))
+
+
+@pytest.mark.parametrize("ndev", [3, pytest.param(1, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
+def test_devices_give_the_bits_of_one(ndev: int) -> None:
+    spheres = spherical_overdensity.smap(mesh_of(ndev), jit=True)
+    rng = np.random.default_rng(3)
+    for name in SETS:
+        pos, counts, part = make(name, ndev)
+        mass = rng.random((len(pos), 1)).astype(np.float32)
+        part.mass = deal(mass, counts).pos[..., 0]
+        alone = deal(pos, np.array([len(pos)]))
+        alone = PosMass(pos=alone.pos[0], mass=deal(mass, np.array([len(pos)])).pos[0, :, 0], num=len(pos))
+        centre = np.concatenate([pos[:60], rng.random((40, 3)).astype(np.float32)])
+        dealt = uneven(len(centre), ndev)
+        there = deal(centre, dealt, rows=120)
+        here = Pos(pos=deal(centre, np.array([len(centre)]), rows=120).pos[0], num=len(centre))
+        density = np.array([3000.0, 2.0, 20.0]) * len(pos) / 2
+        for box in (0.0, 1.0):
+            one = spherical_overdensity.jit(alone, here, density, boxsize=box)
+            found = spheres(part, Pos(pos=there.pos, num=there.num), density, boxsize=box)
+            for field in FIELDS:
+                got = getattr(found, field)
+                np.testing.assert_array_equal(
+                    joined(got, dealt), getattr(one, field)[: len(centre)], f"{name}, box {box}: {field}"
+                )
+                assert all(not np.asarray(got)[rank, n:].any() for rank, n in enumerate(dealt))
+
+
+@pytest.mark.slow
+def test_ghosts_that_do_not_fit() -> None:
+    pos = make("uniform", 4)[0]
+    part = deal(pos, even(1200, 4), rows=300)
+    spheres = spherical_overdensity.smap(square_mesh(), jit=True)
+    with pytest.raises(CapacityError, match="and ghosts, and has room for 350; set ghost_rows"):
+        spheres(Pos(pos=part.pos), part.pos[:, :50], 200.0, cfg=OverdensityConfig(ghost_rows=0))
+
+
+def test_one_compilation_for_all_densities(count_compilations: Any) -> None:
+    pos = oracles.uniform(600, 3)
+    spherical_overdensity.jit(pos, pos[:5], [900.0, 3000.0], boxsize=1.0, G=2.0)
+    with count_compilations() as lines:
+        spherical_overdensity.jit(pos, pos[:5], [1900.0, 700.0], boxsize=1.3, G=4.3e-9)
+    assert not [line for line in lines if "overdensity" in line]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"density": [1.0, -2.0]}, "positive and finite"),
+        ({"density": []}, "m at least 1"),
+        ({"density": np.nan}, "positive and finite"),
+        ({"G": 0.0}, "G is 0.0"),
+        ({"centre": np.zeros((2, 2), np.float32)}, "centres are float32 with 2 dimensions"),
+        ({"part": PosMass(pos=np.zeros((9, 3), np.float32), mass=np.ones(5))}, "one number or one a particle"),
+        ({"part": np.zeros((9, 5), np.float32)}, "d from 1 to 4"),
+    ],
+)
+def test_wrong_arguments(change: dict[str, Any], message: str) -> None:
+    arguments = {"part": np.zeros((9, 3), np.float32), "centre": np.zeros((2, 3), np.float32), "density": 1.0}
+    with pytest.raises(ValueError, match=message) as error:
+        spherical_overdensity.jit(**(arguments | change))
+    assert oracles.one_sentence(error)
+
+
+def test_errors_at_run_time() -> None:
+    pos = oracles.uniform(50, 3)
+    mass = np.ones(50, np.float32)
+    mass[7] = -1
+    bad = pos.copy()
+    bad[2] = np.nan
+    for part, centre, density, message in (
+        (PosMass(pos=pos, mass=mass), pos, 1.0, "the mass in row 7 is negative"),
+        (pos, bad, 1.0, "row 2 of the centres is NaN"),
+        (bad, pos, 1.0, "row 2 of the positions is NaN"),
+    ):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match=message):
+            jax.block_until_ready(spherical_overdensity.jit(part, centre, density))
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="a density is not positive"):
+        jax.block_until_ready(jax.jit(lambda x: spherical_overdensity(pos, pos, x))(jnp.float32(-1)))
