@@ -101,7 +101,7 @@ def _draw_neighbour(
         ax.plot(np.exp((edges[1:] + edges[:-1]) / 2), share, color=colour, label=f"{number:,}")
     if number_density is not None:
         centre = (number / number_density / _unit_ball(ndim)) ** (1 / ndim)
-        r = centre * np.geomspace(0.1, 10, 400)
+        r = centre * np.geomspace(1e-3, 10, 1000)
         expected = poisson_distances(r, number, number_density, ndim)
         seen = expected > expected.max() / _RANGE
         ax.plot(r[seen], expected[seen], "--", color=colour, linewidth=1.4)

@@ -1,0 +1,226 @@
+"""Pictures other than that of halos: what is drawn, and what is refused."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jztree.data import FofCatalogue
+from jztree_utils import io, plot
+from jztree_utils import mass_function as mf
+
+matplotlib = pytest.importorskip("matplotlib")
+RESULTS = Path(__file__).parents[2] / "checks" / "results"
+
+
+def catalogue(count: np.ndarray, each: float | None = 2.0) -> FofCatalogue:
+    zero = np.zeros(len(count))
+    return FofCatalogue(
+        ngroups=len(count),
+        count=count.astype(np.int32),
+        offset=zero,
+        com_pos=np.zeros((len(count), 3)),
+        com_inertia_radius=zero,
+        max_radius=zero,
+        mass=None if each is None else each * count,
+    )
+
+
+def errorbars(ax: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Abscissa, value, lower and upper end of what `Axes.errorbar` drew."""
+    (drawn,) = ax.containers
+    ends = np.asarray([segment[:, 1] for segment in drawn.lines[2][0].get_segments()])
+    return drawn.lines[0].get_xdata(), drawn.lines[0].get_ydata(), ends[:, 0], ends[:, 1]
+
+
+def test_density_weighs_by_mass() -> None:
+    random = np.random.default_rng(1)
+    pos, mass = random.random((2000, 3)), random.random(2000)
+    drawn = plot.plot_density(pos, 1.0, mass=mass, bins=8).axes[0].images[0].get_array()
+    expected = np.histogram2d(pos[:, 0], pos[:, 1], bins=8, range=((0, 1), (0, 1)), weights=mass)[0].T
+    np.testing.assert_allclose(drawn, expected / expected.mean())
+    with pytest.raises(ValueError, match="mass has shape"):
+        plot.plot_density(pos, 1.0, mass=mass[:5])
+
+
+@pytest.mark.parametrize("drawn", ["sizes", "masses"])
+def test_group_sizes(drawn: str, tmp_path: Path) -> None:
+    groups = catalogue(np.array([20, 90, 40]), None if drawn == "sizes" else 2.0)
+    figure = plot.plot_group_sizes(groups, tmp_path / "a.pdf", mass_unit="Msun")
+    factor = 1 if drawn == "sizes" else 2
+    np.testing.assert_array_equal(
+        figure.axes[0].lines[0].get_xydata(), np.c_[factor * np.array([90, 40, 20]), [1, 2, 3]]
+    )
+    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_mass_function_counts_every_group_once_with_poisson_errors() -> None:
+    count = np.random.default_rng(0).geometric(0.01, 3000) + 19
+    ax = plot.plot_mass_function(catalogue(count), (10.0, 20.0, 5.0), length_unit="Mpc", mass_unit="Msun").axes[0]
+    mass, density, lower, upper = errorbars(ax)
+    # Bins are cut half-way between possible numbers of particles.
+    edges = np.unique(np.round(count.min() * 10 ** (0.2 * np.arange(40)))) - 0.5
+    counted = np.histogram(count, edges)[0]
+    edges, counted = edges[: counted.nonzero()[0][-1] + 2], counted[: counted.nonzero()[0][-1] + 1]
+    assert counted.sum() == 3000
+    np.testing.assert_allclose(mass, 2 * np.sqrt(edges[1:] * edges[:-1])[counted > 0])
+    scale = 1 / 1000 / np.diff(np.log10(edges))
+    for drawn, numbers in zip((density, lower, upper), (counted, *mf.poisson_interval(counted)), strict=True):
+        np.testing.assert_allclose(drawn, (numbers * scale)[counted > 0])
+    assert ax.get_xlabel() == "group mass $M$ [Msun]"
+
+
+def test_groups_drawn_from_the_reference_have_ratio_one() -> None:
+    cosmology, side, edges = mf.Cosmology(), 400.0, np.geomspace(1e13, 1e15, 2001)
+    middle = np.sqrt(edges[1:] * edges[:-1])
+    expected = mf.mass_function(cosmology, middle, 0.5, "tinker") * np.diff(np.log(edges)) * side**3
+    mass = np.repeat(middle, np.random.default_rng(2).poisson(expected)) / 1e10
+    figure = plot.plot_mass_function(
+        mass, 1000 * side, units=mf.Units(1e-3, 1e10), cosmology=cosmology, redshift=0.5, model="tinker"
+    )
+    above, below = figure.axes
+    _, ratio, lower, upper = errorbars(below)
+    assert np.mean((lower < 1) & (upper > 1)) > 0.4
+    assert ratio[0] == pytest.approx(1, abs=0.05)
+    assert "Tinker" in above.get_legend_handles_labels()[1][0]
+
+
+def test_mass_functions_that_make_no_sense() -> None:
+    groups = catalogue(np.array([30, 20]))
+    with pytest.raises(ValueError, match="volume"):
+        plot.plot_mass_function(groups, 0.0)
+    with pytest.raises(ValueError, match="no masses"):
+        plot.plot_mass_function(catalogue(np.array([30]), None), 1.0)
+    with pytest.raises(ValueError, match="positive"):
+        plot.plot_mass_function(np.array([1.0, 0.0]), 1.0)
+    assert len(plot.plot_mass_function(catalogue(np.zeros(0)), 1.0, cosmology=mf.Cosmology()).axes) == 1
+    one = plot.plot_mass_function(catalogue(np.array([30])), 1.0)
+    assert len(errorbars(one.axes[0])[0]) == 1
+
+
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_distances_at_random_are_those_expected(ndim: int) -> None:
+    from scipy.spatial import cKDTree  # noqa: PLC0415
+
+    pos = np.random.default_rng(3).random((20000, ndim))
+    distances = cKDTree(pos, boxsize=1.0).query(pos, 9)[0]
+    ax = plot.plot_neighbour_distances(distances, 1.0, ndim=ndim, length_unit="Mpc").axes[0]
+    found = [line for line in ax.lines if line.get_linestyle() == "-"]
+    expected = [line for line in ax.lines if line.get_linestyle() == "--" and len(line.get_xdata())]
+    assert [line.get_label() for line in found] == ["1", "2", "4", "8"]
+    for solid, dashed in zip(found, expected, strict=True):
+        x, share = solid.get_data()
+        step = np.log(x[1] / x[0])
+        assert share.sum() * step == pytest.approx(1)
+        r, density = dashed.get_data()
+        assert np.trapezoid(density, np.log(r)) == pytest.approx(1, abs=2e-3)
+        # Particles counted in each bin scatter a little more than if they were independent.
+        counted, due = (20000 * step * values for values in (share, np.interp(x, r, density)))
+        np.testing.assert_array_less(np.abs(counted - due), 6 * np.sqrt(due + 3))
+    assert ax.get_xlabel() == "distance $r$ [Mpc]"
+
+
+def test_distances_without_expectation_or_scatter() -> None:
+    lattice = np.repeat([[0.0, 1.0, 1.0]], 50, axis=0)
+    ax = plot.plot_neighbour_distances(lattice).axes[0]
+    assert [line.get_linestyle() for line in ax.lines] == ["-", "-"]
+    plot.plot_neighbour_distances(np.zeros((5, 3)))
+    with pytest.raises(ValueError, match="besides the particle itself"):
+        plot.plot_neighbour_distances(np.zeros((5, 1)))
+
+
+def one_device(n: int, seconds: float) -> dict[str, Any]:
+    return {
+        "n": n,
+        "stages periodic": {"knn": seconds, "labels": seconds / 2, "hierarchy": 1.0, "knn, tree given": 1.0},
+    }
+
+
+def lines(ax: Any) -> list[list[list[float]]]:
+    return [line.get_xydata().tolist() for line in ax.lines if line.get_linestyle() != ":"]
+
+
+def test_scaling_has_a_panel_for_all_that_varies() -> None:
+    figure = plot.plot_scaling([one_device(10**5, 0.2), one_device(10**4, 0.02)])
+    (panel,) = figure.axes
+    assert lines(panel) == [[[1e4, 0.02], [1e5, 0.2]], [[1e4, 0.01], [1e5, 0.1]]]
+    times = {f"knn uniform 1e6 k={k} periodic": {"seconds": k / 100} for k in (16, 8, 4)}
+    times["knn uniform 1e6 k=4 open"] = {"seconds": 9.0}
+    (panel,) = plot.plot_scaling({"stages": {"time": times}}).axes
+    assert lines(panel) == [[[4, 0.04], [8, 0.08], [16, 0.16]]]
+    assert panel.get_title() == "one device, 1,000,000 particles"
+
+
+def test_scaling_over_devices(tmp_path: Path) -> None:
+    cases = [
+        {"devices": devices, "total": total, "stages": {"zsort": {"seconds": float(devices * total)}}}
+        for devices, total in ((1, 100), (2, 100), (2, 200), (4, 400), (1, 50))
+    ]
+    figure = plot.plot_scaling({"cases": cases}, tmp_path / "a.png")
+    assert [ax.get_title() for ax in figure.axes] == [
+        "one device",
+        "strong scaling: 100 particles in all",
+        "weak scaling: 100 particles a device",
+    ]
+    assert lines(figure.axes[1]) == [[[1, 100], [2, 200]]]
+    assert lines(figure.axes[2]) == [[[1, 100], [2, 400], [4, 1600]]]
+
+
+def test_measurements_of_this_repository_are_read(tmp_path: Path) -> None:
+    results = [plot.read_measurements(path) for path in RESULTS.glob("one_device_*.json")]
+    results += [plot.read_measurements(path) for path in RESULTS.glob("multi_device_????-??-??.json")]
+    assert len(plot.plot_scaling(results).axes) == 3
+    wrong = tmp_path / "a.json"
+    for text in ("{", "[1]", json.dumps({"n": 3}), json.dumps({"cases": [{"devices": 1}]})):
+        wrong.write_text(text)
+        with pytest.raises(ValueError, match="checks/"):
+            plot.read_measurements(wrong)
+    with pytest.raises(ValueError, match="nothing to plot a time against"):
+        plot.plot_scaling(one_device(10, 1.0))
+
+
+def test_notebooks_display_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    shell = SimpleNamespace(kernel=None)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    display = SimpleNamespace(Image=lambda data, width: (data[:4], width), display=shown.append)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    figure = plot.plot_group_sizes(catalogue(np.array([20, 90])))
+    plot.show(figure)
+    assert shown == [(b"\x89PNG", round(figure.get_figwidth() * 96))]
+
+
+def test_a_window_or_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib import pyplot  # noqa: PLC0415
+    from matplotlib.backend_bases import FigureManagerBase  # noqa: PLC0415
+
+    figure = plot.plot_group_sizes(catalogue(np.array([20, 90])))
+    done: list[str] = []
+    pyplot.switch_backend("agg")
+    with pytest.raises(io.OutputError, match="backend is agg"):
+        plot.show(figure)
+
+    class Manager(FigureManagerBase):
+        def show(self) -> None:
+            done.append("shown")
+
+        @classmethod
+        def start_main_loop(cls) -> None:
+            done.append("waited")
+
+    class Canvas:
+        manager_class = Manager
+
+        @classmethod
+        def new_manager(cls, shown: Any, num: int) -> Manager:
+            assert shown is figure
+            return Manager(shown.canvas, num)
+
+    monkeypatch.setattr(pyplot, "close", lambda own: done.append("closed"))
+    monkeypatch.setattr(pyplot, "figure", lambda: SimpleNamespace(canvas=Canvas()))
+    plot.show(figure)
+    assert done == ["closed", "shown", "waited"]
