@@ -132,7 +132,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_debug(parser: argparse.ArgumentParser) -> None:
+def _add_debug(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--debug", action="store_true", help="show the Python traceback of an error")
 
 

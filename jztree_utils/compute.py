@@ -196,7 +196,9 @@ class OneDevice(Particles):
         ids = rows.astype(np.int64)
         if "id" in self.properties:
             ids = np.concatenate([np.asarray(part.id) for part in (self.part, *self.attached.values())])[rows]
-        return Groups(ids, cata, self._by_type(grouped, cata), {name: np.asarray(x) for name, x in extra.items()})
+        used = int(cata.ngroups)
+        extra = {name: np.asarray(column)[:used] for name, column in extra.items()}
+        return Groups(ids, cata, self._by_type(grouped, cata), extra)
 
     def _members(self) -> list[_Member]:
         """The particles of all types, told by their rows."""

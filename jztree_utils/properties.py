@@ -16,6 +16,7 @@ from jztree import halos
 from jztree.config import FofConfig
 from jztree.data import FofCatalogue, Pos
 from jztree.density import knn_density
+from jztree.overdensity import spherical_overdensity
 
 from . import io
 
@@ -110,7 +111,7 @@ def _density_of_box(header: io.SnapshotHeader, types: Sequence[int]) -> float | 
 
 
 def group_properties(grouped: Any, cata: FofCatalogue, boxsize: Any, options: GroupOptions) -> dict[str, jax.Array]:
-    """The properties that ``options`` ask for, a row a group.
+    """The properties that ``options`` ask for and that need particles, a row a group.
 
     grouped: the particles in group order, seen from one device. Raises like the functions of the library.
     """
@@ -119,9 +120,6 @@ def group_properties(grouped: Any, cata: FofCatalogue, boxsize: Any, options: Gr
     density = knn_density(grouped, max(options.neighbours, 3), boxsize=boxsize)
     densest = halos.densest_particle(grouped, cata, density)
     found = {"densest_pos": densest.part.pos, "densest_density": densest.density}
-    if grouped.pos.shape[1] > 1:
-        axes = halos.principal_axes(cata)
-        found |= {"axis_lengths": axes.lengths, "axis_ratios": axes.ratios, "principal_axes": axes.directions}
     return found | _spheres(grouped, cata, densest.part.pos, boxsize, options)
 
 
@@ -131,8 +129,6 @@ def _spheres(
     """Spherical overdensities around ``centre`` of each group, and what needs them."""
     if not options.densities:
         return {}
-    from jztree.overdensity import spherical_overdensity
-
     found: dict[str, jax.Array] = {}
     names, thresholds = zip(*options.densities, strict=True)
     # Peculiar velocities go with physical lengths.
@@ -149,7 +145,16 @@ def _spheres(
     return found
 
 
-def describe(name: str, ndim: int) -> tuple[str, str]:
+def shapes(cata: FofCatalogue) -> dict[str, np.ndarray]:
+    """Principal axes of the groups of a catalogue without padding, on the host: they cost much on unused rows."""
+    if cata.com_pos.shape[1] < 2:
+        return {}
+    axes = halos.principal_axes(cata)
+    found = {"axis_lengths": axes.lengths, "axis_ratios": axes.ratios, "principal_axes": axes.directions}
+    return {name: np.asarray(column) for name, column in found.items()}
+
+
+def describe(name: str) -> tuple[str, str]:
     """The kind of unit of a property and its definition in words, with its source."""
     if name in halos.DEFINITIONS:
         kind, words, source = halos.DEFINITIONS[name]

@@ -7,10 +7,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jztree.config import CatalogueConfig, FofConfig
-from jztree.data import FofCatalogue, ParticleData
+from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
 
 from .. import compute, io, plot
-from ..properties import GroupOptions, describe, find_densities
+from ..properties import GroupOptions, describe, find_densities, shapes
 from ..report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
 from . import estimate, runs
 
@@ -82,7 +82,8 @@ def _finish(
     with stage("order the catalogue"):
         num = len(found.ids)
         members = ParticleData(pos=np.empty((num, 0), np.float32), id=found.ids, num=num)
-        extra = {name: io.Column(values, *describe(name, part.ndim)) for name, values in found.extra.items()}
+        columns = found.extra | (shapes(squeeze_catalogue(found.cata)) if args.properties else {})
+        extra = {name: io.Column(values, *describe(name)) for name, values in columns.items()}
         members, cata, extra, by_type = io.canonical_order(members, found.cata, extra, found.by_type)
     if run.output is not None:
         with stage("write the catalogue") as told:
