@@ -85,7 +85,11 @@ def instruction_sets() -> list[str]:
     library = Path(kernels.native_info()["cpu_library"])
     named = sorted(path.stem.removeprefix("libjztree_cpu_") for path in library.parent.glob("libjztree_cpu_*.so"))
     best = kernels.native_info()["instruction_set"]
-    return ["x86-64-v2", *(name for name in named if name.startswith("x86-64") and name <= best)] if best.startswith("x86-64") else []
+    return (
+        ["x86-64-v2", *(name for name in named if name.startswith("x86-64") and name <= best)]
+        if best.startswith("x86-64")
+        else []
+    )
 
 
 @pytest.mark.skipif(len(instruction_sets()) < 2, reason="only one instruction set is installed or runs here")
