@@ -216,8 +216,11 @@ def read_columns(paths: Sequence[Path], group: str, kinds: Mapping[str, str]) ->
         with open_hdf5(path) as file:
             for name, data in file[group].items() if group in file else ():
                 kind = kinds.get(name) or text_attribute(data, "kind")
+                words = text_attribute(data, "description") or text_attribute(
+                    data, "Description"
+                )  # the latter in SWIFT
                 if isinstance(data, h5py.Dataset) and kind:
-                    found.setdefault(name, []).append(Column(data[()], kind, text_attribute(data, "description")))
+                    found.setdefault(name, []).append(Column(data[()], kind, words))
     joined = {
         name: replace(parts[0], values=join_rows([part.values for part in parts])) for name, parts in found.items()
     }

@@ -78,10 +78,13 @@ def is_swift(file: h5py.File) -> bool:
     )
 
 
-def text_attribute(group: h5py.Group, name: str) -> str:
+def text_attribute(group: h5py.Group | h5py.Dataset, name: str) -> str:
     """An attribute that is text, or an array of text; empty if there is none."""
-    value = np.ravel(np.asarray(attribute(group, name)))
-    return b" ".join(value.astype(np.bytes_)).decode(errors="replace") if value.dtype.kind in "SUO" else ""
+    value = attribute(group, name)
+    if value is None or np.asarray(value).dtype.kind not in "SUO":
+        return ""
+    parts = np.ravel(np.asarray(value)).tolist()
+    return " ".join(part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in parts)
 
 
 def parse_header(

@@ -1,6 +1,5 @@
 """Snapshots, catalogues and neighbour lists on disk: round trips, what other codes write, and damaged files."""
 
-import itertools
 import os
 import re
 import tempfile
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jztree.data import FofCatalogue, ParticleData, pad_particles
+from jztree.data import ParticleData, pad_particles
 from jztree_utils import ics, io
 
 settings.register_profile("io", max_examples=25, deadline=None)
@@ -439,104 +438,7 @@ def test_write_protected_places(tmp_path, monkeypatch) -> None:
     one_sentence(error)
 
 
-# Catalogues
-
-
-def make_catalogue(counts: np.ndarray, random: np.random.Generator, dim: int = 3) -> FofCatalogue:
-    g = len(counts)
-    return FofCatalogue(
-        ngroups=g,
-        count=counts.astype(np.int32),
-        offset=(np.cumsum(counts) - counts).astype(np.int32),
-        com_pos=random.random((g, dim)),
-        com_inertia_radius=random.random(g),
-        max_radius=random.random(g).astype(np.float32),
-        mass=random.random(g),
-    )
-
-
-@given(g=st.integers(0, 8), unused=st.integers(0, 2), with_members=st.booleans(), seed=st.integers(0, 2**32 - 1))
-def test_catalogue_round_trip(g, unused, with_members, seed) -> None:
-    random = np.random.default_rng(seed)
-    cata = make_catalogue(random.integers(1, 9, g + unused), random)
-    cata.ngroups = np.int32(g)
-    num = int(cata.count[:g].sum())
-    members = random.integers(0, 2**64, num, dtype=np.uint64) if with_members else None
-    header = io.SnapshotHeader(boxsize=(1.0, 2.0, 0.0), redshift=0.5, npart_total=(0, 2**40), mass_table=(0.0, 2.5))
-    info = io.CatalogueInfo(linking_length=0.1, npart_min=7, num_particles=99, ptype=1, source="snap", header=header)
-    with tempfile.TemporaryDirectory() as folder:
-        io.write_catalogue(f"{folder}/c.hdf5", cata, members, info)
-        assert os.listdir(folder) == ["c.hdf5"]
-        back, read_members, read_info = io.read_catalogue(f"{folder}/c.hdf5")
-    assert read_info == info
-    assert back.ngroups == g
-    for name in ("count", "offset", "com_pos", "com_inertia_radius", "max_radius", "mass"):
-        np.testing.assert_array_equal(getattr(back, name), getattr(cata, name)[:g])
-        assert getattr(back, name).dtype == getattr(cata, name).dtype
-    assert back.com_vel is None
-    assert back.vel_dispersion is None
-    if with_members:
-        np.testing.assert_array_equal(read_members, members)
-    else:
-        assert read_members is None
-
-
-@given(seed=st.integers(0, 2**32 - 1), g=st.integers(0, 6), with_rest=st.booleans())
-def test_canonical_order_depends_on_the_groups_only(seed, g, with_rest) -> None:
-    random = np.random.default_rng(seed)
-    groups = [random.integers(1, 4) for _ in range(g)]
-    ids = random.permutation(sum(groups) + (5 if with_rest else 0))
-    ends = np.cumsum([0, *groups])
-    sets = [frozenset(ids[a:b]) for a, b in itertools.pairwise(ends)]
-    expected = sorted(sets, key=lambda members: (-len(members), min(members)))
-    results = []
-    for _ in range(2):
-        order = random.permutation(g)
-        gaps = np.sort(random.integers(0, g + 1, len(ids) - ends[-1]))  # groups before each particle of none
-        rest = np.split(random.permutation(ids[ends[-1] :]), np.searchsorted(gaps, np.arange(1, g + 1)))
-        rows = [rest[0]]
-        for i, after in zip(order, rest[1:], strict=True):
-            rows += [random.permutation(list(sets[i])), after]
-        cata = make_catalogue(np.asarray([len(sets[i]) for i in order], np.int64), random)
-        cata.offset += np.searchsorted(gaps, np.arange(1, g + 1)).astype(np.int32)
-        cata.mass = np.asarray([float(min(sets[i])) for i in order])
-        shuffled = np.concatenate(rows).astype(np.uint64)
-        part = ParticleData(pos=np.zeros((len(shuffled), 3)), id=shuffled)
-        results.append(io.canonical_order(part, cata))
-    for part, cata in results:
-        np.testing.assert_array_equal(part.id, results[0][0].id)
-        found = [frozenset(part.id[o : o + c]) for o, c in zip(cata.offset, cata.count, strict=True)]
-        assert found == expected
-        np.testing.assert_array_equal(part.id[ends[-1] :], np.sort(ids[ends[-1] :]))
-        np.testing.assert_array_equal(cata.mass, [min(members) for members in expected])
-
-
-def test_canonical_order_refuses_another_catalogue(random) -> None:
-    cata = make_catalogue(np.asarray([3, 4]), random)
-    with pytest.raises(ValueError, match="does not belong"):
-        io.canonical_order(ParticleData(pos=np.zeros((6, 3))), cata)
-    for offset in ([0, 2], [-1, 3], [0, 6], [4, 1]):  # groups that overlap, or are partly outside
-        cata.offset = np.asarray(offset, np.int32)
-        with pytest.raises(ValueError, match="does not belong"):
-            io.canonical_order(ParticleData(pos=np.zeros((9, 3))), cata)
-
-
-def test_members_must_be_as_many_as_counted(tmp_path, random) -> None:
-    with pytest.raises(ValueError, match="counts 7 members"):
-        io.write_catalogue(tmp_path / "c.hdf5", make_catalogue(np.asarray([3, 4]), random), np.arange(6))
-    assert files(tmp_path) == []
-
-
-def test_what_is_not_a_catalogue(snapshot, tmp_path, random) -> None:
-    with pytest.raises(io.SnapshotError, match="no group Groups"):
-        io.read_catalogue(snapshot)
-    with pytest.raises(io.SnapshotError, match="no group Neighbours"):
-        io.read_neighbours(snapshot)
-    io.write_catalogue(tmp_path / "c.hdf5", make_catalogue(np.asarray([3, 4]), random))
-    with h5py.File(tmp_path / "c.hdf5", "a") as file:
-        del file["Groups/com_pos"]
-    with pytest.raises(io.SnapshotError, match="no dataset Groups/com_pos"):
-        io.read_catalogue(tmp_path / "c.hdf5")
+# Neighbours
 
 
 def test_neighbours_round_trip(tmp_path, random) -> None:
