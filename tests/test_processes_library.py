@@ -74,6 +74,7 @@ work.check_neighbours(mesh)  # nothing of that is left
 )
 
 
+@pytest.mark.slow
 def test_a_room_that_was_given_and_is_too_small_is_told_to_all() -> None:
     ended = run_processes(START + CAPACITY + "print('went on')", timeout=SECONDS)
     for returncode, output in ended:
@@ -200,7 +201,7 @@ print("went on")
         assert output.endswith("went on\n")
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_process_is_named(victim: int) -> None:
     script = f"""
 if jax.process_index() == {victim}:
@@ -220,6 +221,7 @@ while True:
 # JAX's persistent cache
 
 
+@pytest.mark.slow
 def test_a_second_process_does_not_compile_again(tmp_path: Path) -> None:
     script = """
 jax.config.update("jax_compilation_cache_dir", os.environ["CACHE"])
