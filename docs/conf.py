@@ -49,7 +49,13 @@ _WORD = re.compile(r"(``[^`]+``): +\S")
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", describe_arguments)
+    app.connect("autodoc-skip-member", leave_out_fields)
     app.connect("missing-reference", find_reference)
+
+
+def leave_out_fields(_app: Any, _what: str, _name: str, obj: Any, _skip: bool, _options: Any) -> bool | None:
+    """The fields of named tuples are told of in the docstring of the class."""
+    return True if str(getattr(obj, "__doc__", "")).startswith("Alias for field number") else None
 
 
 def find_reference(app: Any, env: Any, node: Any, text: Any) -> Any:
