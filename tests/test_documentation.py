@@ -25,6 +25,7 @@ GUIDE = DOCS / "multi_device.md"
 QUICKSTART = DOCS / "quickstart.md"
 # The commands of this page run, between its Python blocks.
 COMMANDS = DOCS / "snapshot_to_catalogue.md"
+SLOW = (COMMANDS, DOCS / "own_algorithms.md")
 
 
 def blocks(page: Path, language: str) -> list[tuple[int, str]]:
@@ -65,8 +66,11 @@ def load(script: Path) -> ModuleType:
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if page not in (GUIDE, QUICKSTART) and blocks(page, "python")],
-    ids=lambda page: page.name,
+    [
+        pytest.param(page, marks=pytest.mark.slow if page in SLOW else (), id=page.name)
+        for page in PAGES
+        if page not in (GUIDE, QUICKSTART) and blocks(page, "python")
+    ],
 )
 def test_python_blocks_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
