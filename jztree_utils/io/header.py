@@ -1,7 +1,8 @@
 """The header of a snapshot, and the units of what it holds."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -87,6 +88,18 @@ def text_attribute(group: h5py.Group | h5py.Dataset, name: str) -> str:
     return " ".join(part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in parts)
 
 
+class _Attributes(NamedTuple):
+    """The groups of an open file that tell about the snapshot, looked up once, in the order that they are asked."""
+
+    filename: str
+    groups: Mapping[str, h5py.Group]
+
+    @classmethod
+    def of(cls, file: h5py.File) -> "_Attributes":
+        groups = {name: file.get(name) for name in _GROUPS}
+        return cls(file.filename, {name: group for name, group in groups.items() if isinstance(group, h5py.Group)})
+
+
 def parse_header(
     file: h5py.File, swift: bool | None = None, counted: bool = True
 ) -> tuple[SnapshotHeader, tuple[int, ...]]:
@@ -98,30 +111,31 @@ def parse_header(
     Raises SnapshotError if there is no header, or counts are missing or make no sense.
     """
     get_group(file, "Header")
-    here = _counts(file, "NumPart_ThisFile", required=counted)
-    total = _counts(file, "NumPart_Total") or here
+    told = _Attributes.of(file)
+    here = _counts(told, "NumPart_ThisFile", required=counted)
+    total = _counts(told, "NumPart_Total") or here
     # Files of Gadget-2 and AREPO hold the counts in two 32-bit words; Gadget-4 writes 64 bits and no second word.
-    high = _counts(file, "NumPart_Total_HighWord") + (0,) * len(total)
+    high = _counts(told, "NumPart_Total_HighWord") + (0,) * len(total)
     npart_total = tuple(n + (word << 32) if n < 2**32 else n for n, word in zip(total, high, strict=False))
-    comoving = _number(file, "ComovingIntegrationOn", "Cosmological run")
+    comoving = _number(told, "ComovingIntegrationOn", "Cosmological run")
     header = SnapshotHeader(
-        boxsize=box_in_header(file),
-        time=_number(file, "Time", default=1.0),
-        redshift=_redshift(file, comoving),
-        omega0=_number(file, "Omega0", "Omega_m"),
-        omega_lambda=_number(file, "OmegaLambda", "Omega_lambda"),
-        hubble=_number(file, "HubbleParam", "h"),
-        mass_table=tuple(float(m) for m in _values(file, "MassTable", default=(0.0,) * len(total))),
+        boxsize=_box(told),
+        time=_number(told, "Time", default=1.0),
+        redshift=_redshift(told, comoving),
+        omega0=_number(told, "Omega0", "Omega_m"),
+        omega_lambda=_number(told, "OmegaLambda", "Omega_lambda"),
+        hubble=_number(told, "HubbleParam", "h"),
+        mass_table=tuple(float(m) for m in _values(told, "MassTable", default=(0.0,) * len(total))),
         npart_total=npart_total,
-        num_files=int(_number(file, "NumFilesPerSnapshot", default=1)),
-        unit_length_in_cm=_number(file, "UnitLength_in_cm", "Unit length in cgs (U_L)"),
-        unit_mass_in_g=_number(file, "UnitMass_in_g", "Unit mass in cgs (U_M)"),
-        unit_velocity_in_cm_per_s=_number(file, "UnitVelocity_in_cm_per_s"),
+        num_files=int(_number(told, "NumFilesPerSnapshot", default=1)),
+        unit_length_in_cm=_number(told, "UnitLength_in_cm", "Unit length in cgs (U_L)"),
+        unit_mass_in_g=_number(told, "UnitMass_in_g", "Unit mass in cgs (U_M)"),
+        unit_velocity_in_cm_per_s=_number(told, "UnitVelocity_in_cm_per_s"),
         comoving=None if comoving is None else bool(comoving),
-        h_free=bool(_number(file, "h_free", default=0)),
+        h_free=bool(_number(told, "h_free", default=0)),
     )
     if is_swift(file) if swift is None else swift:
-        header = _as_swift_means_it(file, header)
+        header = _as_swift_means_it(told, header)
     check_redshift(header.redshift, file.filename)
     return header, here
 
@@ -143,65 +157,68 @@ def checked_box(lengths: Any, name: str) -> float | tuple[float, ...]:
     return sides if len(set(sides)) > 1 else max(sides, default=0.0)
 
 
-def _redshift(file: h5py.File, comoving: float | None) -> float:
+def _redshift(told: _Attributes, comoving: float | None) -> float:
     """The redshift; where only the scale factor is told, the one that follows from it."""
-    scale = _number(file, "Scale-factor", default=_number(file, "Time", default=0.0) if comoving else 0.0)
-    return float(_number(file, "Redshift", default=1 / scale - 1 if scale > 0 else 0.0))
+    scale = _number(told, "Scale-factor", default=_number(told, "Time", default=0.0) if comoving else 0.0)
+    return float(_number(told, "Redshift", default=1 / scale - 1 if scale > 0 else 0.0))
 
 
-def _as_swift_means_it(file: h5py.File, header: SnapshotHeader) -> SnapshotHeader:
+def _as_swift_means_it(told: _Attributes, header: SnapshotHeader) -> SnapshotHeader:
     """The header with what SWIFT writes in other ways than Gadget.
 
     Units are free of h, particles always have their own masses, ``Time`` is never the scale factor, and the unit of
     velocity follows from those of length and time.
     """
-    duration = _number(file, "Unit time in cgs (U_t)")
+    duration = _number(told, "Unit time in cgs (U_t)")
     velocity = header.unit_velocity_in_cm_per_s
     if velocity is None and header.unit_length_in_cm is not None and duration:
         velocity = header.unit_length_in_cm / duration
-    time = header.time if header.comoving is False else _number(file, "Scale-factor", default=header.scale_factor)
+    time = header.time if header.comoving is False else _number(told, "Scale-factor", default=header.scale_factor)
     masses = (0.0,) * len(header.mass_table)
     return replace(header, h_free=True, mass_table=masses, time=time, unit_velocity_in_cm_per_s=velocity)
 
 
-def _values(file: h5py.File, *names: str, default: Any = None) -> Any:
+def _values(told: _Attributes, *names: str, default: Any = None) -> Any:
     """The first of the attributes ``names`` that any of the groups has, flattened, else ``default``."""
-    for group in _GROUPS:
+    for group, attributes in told.groups.items():
         for name in names:
-            if isinstance(file.get(group), h5py.Group):
-                value = attribute(file[group], name)
-                if value is not None:
-                    return _numeric(file, group, name, value)
+            value = attribute(attributes, name)
+            if value is not None:
+                return _numeric(told, group, name, value)
     return default
 
 
-def _numeric(file: h5py.File, group: str, name: str, value: Any) -> np.ndarray:
+def _numeric(told: _Attributes, group: str, name: str, value: Any) -> np.ndarray:
     array = np.ravel(value)
     if array.dtype.kind not in "iufb":
-        raise SnapshotError(f"{file.filename} has {value!r} as attribute {name} of {group}; a number is needed.")
+        raise SnapshotError(f"{told.filename} has {value!r} as attribute {name} of {group}; a number is needed.")
     return array
 
 
-def _number(file: h5py.File, *names: str, default: float | None = None) -> Any:
-    values = _values(file, *names)
+def _number(told: _Attributes, *names: str, default: float | None = None) -> Any:
+    values = _values(told, *names)
     return default if values is None or not len(values) else float(values[0])
 
 
-def _counts(file: h5py.File, name: str, required: bool = False) -> tuple[int, ...]:
-    values = _values(file, name)
+def _counts(told: _Attributes, name: str, required: bool = False) -> tuple[int, ...]:
+    values = _values(told, name)
     if values is None and required:
         raise SnapshotError(
-            f"{file.filename} has no attribute {name} in its Header; it is not a snapshot of Gadget, AREPO or SWIFT."
+            f"{told.filename} has no attribute {name} in its Header; it is not a snapshot of Gadget, AREPO or SWIFT."
         )
     counts = tuple(int(n) for n in values) if values is not None else ()
     if any(n < 0 for n in counts):
-        raise SnapshotError(f"{file.filename} has a negative number of particles in {name} ({counts}); write it again.")
+        raise SnapshotError(f"{told.filename} has a negative number of particles in {name} ({counts}); write it again.")
     return counts
 
 
 def box_in_header(file: h5py.File) -> float | tuple[float, ...]:
     """The periodic box of an open file, 0 if there is none. Raises SnapshotError if it makes no sense."""
-    return checked_box(_values(file, "BoxSize", default=()), file.filename)
+    return _box(_Attributes.of(file))
+
+
+def _box(told: _Attributes) -> float | tuple[float, ...]:
+    return checked_box(_values(told, "BoxSize", default=()), told.filename)
 
 
 def header_attributes(header: SnapshotHeader) -> dict[str, Any]:
