@@ -60,9 +60,10 @@ def check_equal(path: Path, expected: Path) -> None:
     [
         (["fof", "sample"], 4),
         pytest.param(["fof", "sample", "--npart-min", "1"], 3, marks=pytest.mark.slow),
+        pytest.param(["fof", "sample", "--properties"], 4, marks=pytest.mark.slow),
         pytest.param(["knn", "sample", "-k", "6", "--density"], 4, marks=pytest.mark.slow),
     ],
-    ids=["groups", "all groups", "neighbours"],
+    ids=["groups", "all groups", "properties", "neighbours"],
 )
 def test_files_do_not_depend_on_the_number_of_devices(tmp_path, use_devices, arguments, count) -> None:
     for ndev in (1, count):
