@@ -1,10 +1,23 @@
 """Exact k nearest neighbours and friends-of-friends groups of particles in JAX."""
 
-from . import comm, config, data, density, fof, halos, jax_ext, knn, stats, tree
+from . import comm, config, data, density, fof, halos, jax_ext, knn, overdensity, stats, tree
 from .capacity import CapacityError
 from .host_devices import leave_threads_for_callbacks
 
 leave_threads_for_callbacks()
 
 __version__ = "0.1.0"
-__all__ = ["CapacityError", "comm", "config", "data", "density", "fof", "halos", "jax_ext", "knn", "stats", "tree"]
+__all__ = [
+    "CapacityError",
+    "comm",
+    "config",
+    "data",
+    "density",
+    "fof",
+    "halos",
+    "jax_ext",
+    "knn",
+    "overdensity",
+    "stats",
+    "tree",
+]
