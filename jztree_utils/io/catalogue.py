@@ -29,7 +29,7 @@ from .catalogue_content import (
     catalogue_columns,
     member_rows,
 )
-from .header import SnapshotHeader
+from .header import SnapshotHeader, unit_powers
 
 _Part = TypeVar("_Part")
 _LAYOUTS = {"native": native_catalogue, "gadget4": gadget_catalogue, "swift": swift_catalogue}
@@ -116,7 +116,7 @@ def write_catalogue(
     ids = None if ids is None else np.asarray(ids)
     content = CatalogueContent(catalogue=cata, ids=ids, info=info, extra=extra or {}, by_type=by_type)
     check_layout(layout, info.header, content.ndim, info.ptype)
-    catalogue_columns(cata, extra)  # raises before a file is begun
+    _check_columns(content, layout)
     with create_hdf5(path) as file:
         _LAYOUTS[layout].write(file, content)
 
@@ -136,6 +136,14 @@ def check_layout(layout: str, header: SnapshotHeader | None, ndim: int = 3, ptyp
         raise ValueError(f"The layout gadget4 has types 0 to 5, and {ptype} was grouped; choose the native layout.")
     if layout == "swift":
         swift_catalogue.check_header(header)
+
+
+def _check_columns(content: CatalogueContent, layout: str) -> None:
+    """Raise ValueError, before a file is begun, if a column cannot be written."""
+    for name, column in catalogue_columns(content.catalogue, content.extra).items():
+        unit_powers(content.header, column.kind, content.ndim)
+        if name in _LAYOUTS[layout].RESERVED:
+            raise ValueError(f"An extra column is called {name}, as a dataset of the layout is; call it otherwise.")
 
 
 def _check_types(cata: FofCatalogue, by_type: TypeTable | None) -> None:
@@ -179,12 +187,19 @@ def read_catalogue_content(path: PathLike) -> CatalogueContent:
             f"them; it holds {held}."
         )
     content: CatalogueContent = layout.read(Path(path))
-    counted = int(np.asarray(content.catalogue.count, np.int64).sum())
-    if content.ids is not None and len(content.ids) != counted:
-        raise SnapshotError(
-            f"{path} counts {counted} members of groups, but holds {len(content.ids)} identifiers; write it again."
-        )
+    _check_read(path, content)
     return content
+
+
+def _check_read(path: PathLike, content: CatalogueContent) -> None:
+    """Raise SnapshotError unless counts, offsets and identifiers fit together."""
+    count, offset, ids = np.asarray(content.catalogue.count), np.asarray(content.catalogue.offset), content.ids
+    if offset.dtype.kind not in "iu" or offset.shape != count.shape:
+        raise SnapshotError(f"{path} has offsets as {offset.dtype} of shape {offset.shape}; write it again.")
+    counted = sum(count.tolist())  # of Python's integers, because damaged counts may be large
+    if count.min(initial=0) < 0 or (ids is not None and len(ids) != counted):
+        held = "no" if ids is None else len(ids)
+        raise SnapshotError(f"{path} counts {counted} members, but holds {held} identifiers; write it again.")
 
 
 def read_catalogue(path: PathLike) -> tuple[FofCatalogue, np.ndarray | None, CatalogueInfo]:

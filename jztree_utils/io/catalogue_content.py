@@ -12,10 +12,11 @@ import numpy as np
 from jztree.data import FofCatalogue, squeeze_catalogue
 from jztree.halos import DEFINITIONS
 
-from ._files import SnapshotError, open_hdf5
+from ._files import SnapshotError, attribute, get_dataset, get_group, open_hdf5
 from .header import SnapshotHeader, text_attribute, unit_attributes, unit_powers
 
 NUM_TYPES = 6
+NUMBERS = "iufb"  # the kinds of dtypes that columns may have
 _MADE = "FriendsOfFriends"
 _COLUMNS = tuple(f.name for f in dataclasses.fields(FofCatalogue) if f.name != "ngroups")
 
@@ -99,21 +100,28 @@ def catalogue_columns(cata: FofCatalogue, extra: Mapping[str, Column] | None = N
 
     cata: the catalogue; its unused rows are left out, and so are columns that are None.
     extra: further columns, of the groups in use.
-    Raises ValueError for an extra column of another length, or with the name of a column of the catalogue.
+    Raises ValueError for an extra column that has another length, holds no numbers, or has a name that it cannot have.
     """
     cata = squeeze_catalogue(cata)
     held = {name: getattr(cata, name) for name in _COLUMNS}
     columns = {name: _own_column(name, values) for name, values in held.items() if values is not None}
     for name, column in (extra or {}).items():
-        if name in _COLUMNS:
-            raise ValueError(f"An extra column is called {name}, as one of every catalogue is; call it otherwise.")
-        if len(np.shape(column.values)) == 0 or len(column.values) != cata.ngroups:
-            raise ValueError(
-                f"The extra column {name} has shape {np.shape(column.values)}, but the catalogue has {cata.ngroups} "
-                "groups; give a row a group."
-            )
-        columns[name] = replace(column, values=np.asarray(column.values))
+        if name in _COLUMNS or "/" in name or not name.strip("."):
+            raise ValueError(f"An extra column is called {name!r}, which is taken or no name; call it otherwise.")
+        columns[name] = replace(column, values=_checked(name, np.asarray(column.values), int(cata.ngroups)))
     return columns
+
+
+def _checked(name: str, values: np.ndarray, ngroups: int) -> np.ndarray:
+    """``values`` if they are numbers with a row a group. Raises ValueError if not."""
+    if values.ndim == 0 or len(values) != ngroups:
+        raise ValueError(
+            f"The extra column {name} has shape {values.shape}, but the catalogue has {ngroups} groups; give a row a "
+            "group."
+        )
+    if values.dtype.kind not in NUMBERS:
+        raise ValueError(f"The extra column {name} is of dtype {values.dtype}; give numbers.")
+    return values
 
 
 def _own_column(name: str, values: Any) -> Column:
@@ -137,6 +145,15 @@ def build_content(
     catalogue = FofCatalogue(ngroups=len(held["count"]), **held)
     extra = {name: column for name, column in columns.items() if name not in _COLUMNS}
     return CatalogueContent(catalogue=catalogue, ids=ids, info=info, extra=extra, by_type=by_type)
+
+
+def check_columns(path: Path, columns: Mapping[str, Column]) -> None:
+    """Raise SnapshotError unless what was read from ``path`` counts particles and has centres."""
+    for name, kinds, ndim, words in (("count", "iu", 1, "integers (g,)"), ("com_pos", "f", 2, "floats (g, d)")):
+        values = columns[name].values if name in columns else np.zeros(0)
+        if values.dtype.kind not in kinds or values.ndim != ndim:
+            held = f"it has {values.dtype} {values.shape}" if name in columns else "it has none"
+            raise SnapshotError(f"{path} is not a catalogue: as {name} it needs {words}, but {held}; write it again.")
 
 
 def first_rows(count: np.ndarray) -> np.ndarray:
@@ -214,26 +231,64 @@ def read_columns(paths: Sequence[Path], group: str, kinds: Mapping[str, str]) ->
     found: dict[str, list[Column]] = {}
     for path in paths:
         with open_hdf5(path) as file:
-            for name, data in file[group].items() if group in file else ():
-                kind = kinds.get(name) or text_attribute(data, "kind")
-                words = text_attribute(data, "description") or text_attribute(
-                    data, "Description"
-                )  # the latter in SWIFT
-                if isinstance(data, h5py.Dataset) and kind:
-                    found.setdefault(name, []).append(Column(data[()], kind, words))
-    joined = {
-        name: replace(parts[0], values=join_rows([part.values for part in parts])) for name, parts in found.items()
-    }
+            for name, data in get_group(file, group).items() if group in file else ():
+                if column := _read_column(data, kinds.get(name)):
+                    found.setdefault(name, []).append(column)
+    joined = {name: replace(parts[0], values=_join(paths, name, parts)) for name, parts in found.items()}
     lengths = sorted({len(column.values) for column in joined.values()})
     if len(lengths) > 1:
         raise SnapshotError(f"{paths[0]} is not a catalogue: its columns have {lengths} rows; write it again.")
     return joined
 
 
-def join_rows(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Rows of several files one after the other, in the dtype and byte order of this machine."""
+def _read_column(data: h5py.Group | h5py.Dataset, kind: str | None) -> Column | None:
+    """A column, None if it is none of a catalogue. kind: None if the column is to be asked itself."""
+    kind = kind or text_attribute(data, "kind")
+    if not kind or not isinstance(data, h5py.Dataset) or data.ndim == 0 or data.dtype.kind not in NUMBERS:
+        return None
+    definition = text_attribute(data, "description") or text_attribute(data, "Description")  # the latter is SWIFT's
+    return Column(data[()], kind, definition)
+
+
+def _join(paths: Sequence[Path], name: str, parts: Sequence[Column]) -> np.ndarray:
+    if len({part.values.shape[1:] for part in parts}) > 1:
+        raise SnapshotError(f"The files of {paths[0]} do not agree on the components of {name}; write them again.")
+    return _rows([part.values for part in parts])
+
+
+def _rows(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Rows of several files one after the other, in the byte order of this machine."""
     rows = np.concatenate(parts)
     return rows.astype(rows.dtype.newbyteorder("="), copy=False)
+
+
+def read_ids(paths: Sequence[Path], name: str) -> np.ndarray | None:
+    """The identifiers of members in one file or several, None if there are none. name: of their dataset.
+
+    Raises SnapshotError if they are no integers.
+    """
+    parts = []
+    for path in paths:
+        with open_hdf5(path) as file:
+            if name in file:
+                data = get_dataset(file, name)
+                if data.ndim != 1 or data.dtype.kind not in "iu":
+                    raise SnapshotError(f"{path} holds {name} as {data.dtype} {data.shape}; it must be integers (m,).")
+                parts.append(data[()])
+    return _rows(parts) if parts else None
+
+
+def whole_number(group: h5py.Group, name: str, default: int | None = None) -> int:
+    """An attribute that counts. Raises SnapshotError if it is none, or missing and has no default."""
+    value = attribute(group, name)
+    if value is None and default is not None:
+        return default
+    numbers = np.ravel(np.asarray(value))
+    if len(numbers) != 1 or numbers.dtype.kind not in "iu" or numbers[0] < 0:
+        raise SnapshotError(
+            f"{group.file.filename} has {value!r} as attribute {name} of {group.name}; a number of things is needed."
+        )
+    return int(numbers[0])
 
 
 def write_made(file: h5py.File, info: CatalogueInfo) -> None:

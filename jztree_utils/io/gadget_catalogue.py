@@ -13,7 +13,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ._files import SnapshotError, attribute, get_dataset, get_group, open_hdf5
+from ._files import SnapshotError, attribute, get_group, open_hdf5
 from ._parts import all_parts
 from .catalogue_content import (
     NUM_TYPES,
@@ -23,12 +23,14 @@ from .catalogue_content import (
     TypeTable,
     build_content,
     catalogue_columns,
+    check_columns,
     convert_h,
     fitting_integer,
-    join_rows,
     member_rows,
     read_columns,
+    read_ids,
     read_made,
+    whole_number,
     write_column,
     write_made,
 )
@@ -46,6 +48,7 @@ _KNOWN = {
 }
 _CENTRE = "GroupCM"  # where AREPO puts the centre of mass; its GroupPos is the particle of lowest potential
 _OTHERS = {_CENTRE: "length", "GroupLenType": "1", "GroupMassType": "mass"}
+RESERVED = frozenset({name for name, _ in _KNOWN.values()} | {*_OTHERS, "GroupAscale", "GroupOffsetType"})
 _SCALING = -1.0  # a peculiar velocity is the stored one times this power of the scale factor
 _PARAMETERS = (
     "BoxSize",
@@ -134,20 +137,18 @@ def read(path: Path) -> CatalogueContent:
     """
     with open_hdf5(path) as file:
         group = get_group(file, "Header")
-        total, num_files = (attribute(group, name) for name in ("Ngroups_Total", "NumFiles"))
+        total, num_files = whole_number(group, "Ngroups_Total"), whole_number(group, "NumFiles", 1)
         header = parse_header(file, counted=False)[0] if "BoxSize" in group.attrs else None
         info = CatalogueInfo(**read_made(file), header=header)
-        to_peculiar = _velocity_factor(file, info.header or SnapshotHeader())
-    paths = all_parts(path, 1 if num_files is None else int(num_files))
+    paths = all_parts(path, num_files)
     stored = read_columns(paths, "Group", _OTHERS | dict(_KNOWN.values())) or _no_groups()
-    missing = [name for name in ("GroupLen", "GroupPos") if name not in stored]
-    if missing:
-        raise SnapshotError(f"{path} is not a catalogue: it holds no Group/{missing[0]}; write it again.")
-    if len(stored["GroupLen"].values) != int(total):
+    columns = _own_columns(stored, _velocity_factor(paths, info.header or SnapshotHeader()))
+    check_columns(path, columns)
+    if len(columns["count"].values) != total:
         raise SnapshotError(
-            f"{path} holds {len(stored['GroupLen'].values)} groups, but its header counts {int(total)}; copy it again."
+            f"{path} holds {len(columns['count'].values)} groups, but its header counts {total}; copy it again."
         )
-    return build_content(_own_columns(stored, to_peculiar), _read_ids(paths), info, _read_types(stored))
+    return build_content(columns, read_ids(paths, "IDs/ID"), info, _read_types(stored))
 
 
 def _no_groups() -> dict[str, Column]:
@@ -155,10 +156,15 @@ def _no_groups() -> dict[str, Column]:
     return {"GroupLen": Column(np.zeros(0, np.int32), "1", ""), "GroupPos": Column(np.zeros((0, 3)), "length", "")}
 
 
-def _velocity_factor(file: h5py.File, header: SnapshotHeader) -> float:
+def _velocity_factor(paths: list[Path], header: SnapshotHeader) -> float:
     """What makes stored velocities peculiar: a power of the scale factor that they tell, or that of AREPO."""
-    power = attribute(file["Group/GroupVel"], "a_scaling") if "Group/GroupVel" in file else None
-    return float(header.scale_factor ** (_SCALING if power is None else float(np.ravel(power)[0])))
+    power: float | None = None
+    for path in paths:
+        with open_hdf5(path) as file:
+            if power is None and "Group/GroupVel" in file:
+                told = attribute(file["Group/GroupVel"], "a_scaling")
+                power = None if told is None else float(np.ravel(told)[0])
+    return float(header.scale_factor ** (_SCALING if power is None else power))
 
 
 def _own_columns(stored: dict[str, Column], to_peculiar: float) -> dict[str, Column]:
@@ -179,16 +185,10 @@ def _read_types(stored: dict[str, Column]) -> TypeTable | None:
     if "GroupLenType" not in stored:
         return None
     count = stored["GroupLenType"].values.astype(np.int64)
-    if np.count_nonzero(count.any(axis=0)) < 2:
+    mass = stored["GroupMassType"].values.astype(np.float64) if "GroupMassType" in stored else np.zeros(count.shape)
+    if count.ndim != 2 or mass.shape != count.shape or np.count_nonzero(count.any(axis=0)) < 2:
         return None
-    mass = stored["GroupMassType"].values if "GroupMassType" in stored else np.zeros(count.shape)
-    return TypeTable(count, mass.astype(np.float64))
-
-
-def _read_ids(paths: list[Path]) -> np.ndarray | None:
-    parts = []
-    for path in paths:
-        with open_hdf5(path) as file:
-            if "IDs" in file and "ID" in file["IDs"]:
-                parts.append(get_dataset(file, "IDs/ID")[()])
-    return join_rows(parts) if parts else None
+    if count[:, NUM_TYPES:].any():
+        return None  # Gadget-4 can be compiled for more types, or fewer
+    missing = [(0, 0), (0, max(0, NUM_TYPES - count.shape[1]))]
+    return TypeTable(np.pad(count, missing)[:, :NUM_TYPES], np.pad(mass, missing)[:, :NUM_TYPES])

@@ -11,7 +11,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ._files import get_dataset, open_hdf5
+from ._files import open_hdf5
 from .catalogue_content import (
     CatalogueContent,
     CatalogueInfo,
@@ -19,15 +19,18 @@ from .catalogue_content import (
     TypeTable,
     build_content,
     catalogue_columns,
+    check_columns,
     column_kinds,
     read_columns,
+    read_ids,
     read_made,
     write_column,
     write_made,
 )
 from .header import SnapshotHeader, header_attributes, parse_header
 
-_REQUIRED = ("count", "offset", "com_pos")
+MEMBERS = "Members/id"
+RESERVED = frozenset({"count_by_type", "mass_by_type"})
 
 
 def recognises(file: h5py.File) -> bool:
@@ -67,12 +70,7 @@ def write_members(file: h5py.File, content: CatalogueContent, ids: np.ndarray | 
     """Write the identifiers ``ids`` of the members, unless they are None."""
     if ids is not None:
         column = Column(ids, "1", "identifiers, group after group")
-        write_column(file.create_group("Members"), "id", column, content.header)
-
-
-def read_members(file: h5py.File) -> np.ndarray | None:
-    """The identifiers that `write_members` has written, or None."""
-    return get_dataset(file, "Members/id")[()] if "Members" in file else None
+        write_column(file, MEMBERS, column, content.header)
 
 
 def write_header_group(file: h5py.File, header: SnapshotHeader | None) -> None:
@@ -91,9 +89,7 @@ def read_header_group(file: h5py.File) -> SnapshotHeader | None:
 def read(path: Path) -> CatalogueContent:
     """A catalogue that `write` has written. Raises SnapshotError if it cannot be read."""
     with open_hdf5(path) as file:
-        for name in _REQUIRED:
-            get_dataset(file, f"Groups/{name}")
         info = CatalogueInfo(**read_made(file), header=read_header_group(file))
-        ids = read_members(file)
     columns, by_type = split_types(read_columns([path], "Groups", column_kinds()))
-    return build_content(columns, ids, info, by_type)
+    check_columns(path, columns)
+    return build_content(columns, read_ids([path], MEMBERS), info, by_type)

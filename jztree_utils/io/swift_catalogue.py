@@ -13,7 +13,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ._files import SnapshotError, attribute, get_group, open_hdf5
+from . import native_catalogue
+from ._files import SnapshotError, get_group, open_hdf5
 from ._parts import all_parts
 from .catalogue_content import (
     CatalogueContent,
@@ -21,18 +22,21 @@ from .catalogue_content import (
     Column,
     build_content,
     catalogue_columns,
+    check_columns,
     column_kinds,
     convert_h,
-    join_rows,
     member_rows,
     read_columns,
+    read_ids,
     read_made,
+    whole_number,
     write_made,
 )
 from .header import SnapshotHeader, parse_header, text_attribute, unit_powers
-from .native_catalogue import read_members, split_types, type_columns, write_members
+from .native_catalogue import split_types, type_columns, write_members
 
 _NAMES = {"count": "Sizes", "mass": "Masses", "com_pos": "Centres"}
+RESERVED = native_catalogue.RESERVED | {*_NAMES.values(), "GroupIDs"}
 _LENGTH, _MASS, _TIME = "Unit length in cgs (U_L)", "Unit mass in cgs (U_M)", "Unit time in cgs (U_t)"
 _BASES = (("U_M", "g"), ("U_L", "cm"), ("U_t", "s"))
 _LOW = 2**32  # counts are in two words of 32 bits
@@ -54,7 +58,7 @@ def check_header(header: SnapshotHeader | None) -> None:
             "The layout swift needs the units of length, mass and velocity, which the header of the snapshot does not "
             "tell; choose the layout native or gadget4."
         )
-    if header.comoving and (header.hubble is None or header.omega0 is None):
+    if _is_cosmological(header) and (header.hubble is None or header.omega0 is None):
         raise ValueError(
             "The layout swift needs the cosmology of a cosmological run, and the header of the snapshot does not tell "
             "HubbleParam or Omega0; choose the layout native or gadget4."
@@ -156,8 +160,8 @@ def _write_header(file: h5py.File, header: SnapshotHeader, ngroups: int) -> None
 
 
 def _is_cosmological(header: SnapshotHeader) -> bool:
-    known = header.hubble is not None and header.omega0 is not None
-    return known if header.comoving is None else header.comoving
+    """Whether a run is cosmological; if the header does not say so, by its matter and its redshift."""
+    return bool(header.omega0) or header.redshift != 0 if header.comoving is None else header.comoving
 
 
 def _cosmology(header: SnapshotHeader, time_in_s: float) -> dict[str, Any]:
@@ -200,32 +204,21 @@ def read(path: Path) -> CatalogueContent:
     with open_hdf5(path) as file:
         header = parse_header(file, swift=True, counted=False)[0]
         info = CatalogueInfo(**(_read_parameters(file) | read_made(file)), header=header)
-        counted = attribute(get_group(file, "Header"), "NumGroup_Total")
-        total = None if counted is None else int(np.ravel(counted)[0])
+        group = get_group(file, "Header")
+        total = whole_number(group, "NumGroup_Total") if "NumGroup_Total" in group.attrs else None
     paths = all_parts(path, header.num_files)
     kinds = {name: column_kinds()[own] for own, name in _NAMES.items()}
     stored = read_columns(paths, "Groups", kinds)
-    missing = [name for name in ("Sizes", "Centres") if name not in stored]
-    if missing:
-        raise SnapshotError(f"{path} is not a whole catalogue: it holds no Groups/{missing[0]}; write it again.")
-    if total not in (None, len(stored["Sizes"].values)):
-        raise SnapshotError(
-            f"{path} holds {len(stored['Sizes'].values)} groups, but its header counts {total}; copy it again."
-        )
     own = {name: own for own, name in _NAMES.items()}
     columns, by_type = split_types(
         {own.get(name, name): column for name, column in stored.items() if name != "GroupIDs"}
     )
-    return build_content(columns, _read_ids(paths), info, by_type)
-
-
-def _read_ids(paths: list[Path]) -> np.ndarray | None:
-    parts = []
-    for path in paths:
-        with open_hdf5(path) as file:
-            parts.append(read_members(file))
-    held = [part for part in parts if part is not None]
-    return join_rows(held) if held else None
+    check_columns(path, columns)
+    if total not in (None, len(columns["count"].values)):
+        raise SnapshotError(
+            f"{path} holds {len(columns['count'].values)} groups, but its header counts {total}; copy it again."
+        )
+    return build_content(columns, read_ids(paths, native_catalogue.MEMBERS), info, by_type)
 
 
 def _read_parameters(file: h5py.File) -> dict[str, Any]:
