@@ -77,7 +77,7 @@ class _Member:
 class Particles(ABC):
     """What there is to know of the particles without looking at them.
 
-    snapshot: where they are from. header: its header, which the caller may complete. ndim: dimensions.
+    snapshot: where they are from. header: its header. ndim: dimensions.
     properties: names of what the snapshot holds of them, as in `jztree.data.ParticleData`, of what was asked for.
     wide: whether positions are float64, and so everything that is computed.
     part: the particles themselves, on the host or on the devices. attached: those of attached types, by type.
@@ -117,15 +117,15 @@ class Particles(ABC):
         return [self.snapshot.ptype, *self.attached]
 
 
-def read_particles(source: Source, optional: tuple[str, ...], mesh: Mesh) -> Particles:
+def read_particles(snapshots: list[io.Snapshot], optional: tuple[str, ...], mesh: Mesh) -> Particles:
     """The particles of a snapshot on the devices of ``mesh``: positions, and of ``optional`` what all types have.
 
+    snapshots: of `open_types`.
     Raises, on all processes if on any, SnapshotError, and ValueError if there are too many for the devices or the box
     does not fit.
     """
+    first = snapshots[0]
     with io.failing_together(mesh):
-        snapshots = open_types(source)
-        first = snapshots[0]
         shared = set.intersection(*(set(one.present(("pos",), optional)) for one in snapshots))
         names = [name for name in first.present(("pos",), optional) if name in shared]
         ndim = first.layout("pos")[1][0]

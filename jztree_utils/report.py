@@ -43,6 +43,11 @@ def is_quiet() -> bool:
     return _output.level <= QUIET
 
 
+def is_verbose() -> bool:
+    """Whether people have asked for more than usual."""
+    return _output.level >= VERBOSE
+
+
 def say(text: str = "", level: int = NORMAL) -> None:
     """Print a line for people."""
     if _output.level >= level:
@@ -63,15 +68,18 @@ class Stage:
 
 
 @contextmanager
-def stage(name: str, particles: int = 0) -> Iterator[Stage]:
-    """Time the block and print a line when it has ended well. The block may fill in the `Stage` it gets."""
+def stage(name: str, particles: int = 0, level: int = NORMAL) -> Iterator[Stage]:
+    """Time the block and print a line when it has ended well. The block may fill in the `Stage` it gets.
+
+    level: from which on the line is printed.
+    """
     told = Stage(particles)
     start = time.perf_counter()
     yield told
     seconds = time.perf_counter() - start
     _output.seconds[name] = _output.seconds.get(name, 0.0) + seconds
     rate = f"{with_prefix(told.particles / max(seconds, 1e-9))} particles/s" if told.particles else ""
-    say(f"  {name:<22}{seconds:9.3f} s   {rate:<20}  {told.detail}".rstrip())
+    say(f"  {name:<22}{seconds:9.3f} s   {rate:<20}  {told.detail}".rstrip(), level)
 
 
 def take_seconds() -> dict[str, float]:
@@ -112,11 +120,11 @@ def number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
 
 
-def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Print names and values in two columns."""
+def print_pairs(pairs: Sequence[tuple[str, str]], level: int = NORMAL) -> None:
+    """Print names and values in two columns. level: from which on they are printed."""
     width = max(len(name) for name, _ in pairs) + 2
     for name, value in pairs:
-        say(f"  {name:<{width}}{value}")
+        say(f"  {name:<{width}}{value}", level)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

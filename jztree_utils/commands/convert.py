@@ -63,6 +63,10 @@ def _convert_catalogue(path: Path, args: Namespace, layout: str) -> dict[str, in
 def _convert_snapshot(path: Path, args: Namespace, layout: str) -> dict[str, int | str]:
     with stage("read the snapshot") as told:
         snapshot = io.open_snapshot(path, args.type, read_options(args))
+        if layout == "gadget4" and args.type >= io.NUM_TYPES:
+            raise ValueError(
+                f"A snapshot of Gadget-4 has types 0 to 5, not {args.type}; write a {_NUMPY} file instead."
+            )
         names = snapshot.present(("pos",), ("mass", "vel", "id"))
         columns = {name: snapshot.read(name) for name in names}
         told.particles, told.detail = snapshot.num, snapshot.description

@@ -21,9 +21,9 @@ from jztree.fof import fof_and_catalogue
 from jztree.knn import knn
 
 from .. import io
-from ..compute import Source, check_fits, open_types
+from ..compute import Source, check_fits
 from ..report import number, print_json, print_pairs, say
-from .runs import Run
+from .runs import Run, open_checked
 
 _SAMPLE = 200_000  # points that are timed
 _WORDS_OF_DESIGN = 6  # times the positions, beside input and output
@@ -58,9 +58,12 @@ def neighbours(k: int) -> Work:
     return Work(("id",), lambda pos: knn(pos, min(k, pos.shape[0]), boxsize=1.0), lambda size: k * (4 + size), False)
 
 
-def tell(source: Source, run: Run, mesh: Mesh, work: Work, as_json: bool = False) -> None:
-    """Print what would be done. Raises like reading the particles does, but reads headers only."""
-    snapshots = open_types(source)
+def tell(source: Source, run: Run, mesh: Mesh, work: Work, as_json: bool = False, layout: str | None = None) -> None:
+    """Print what would be done. Raises like reading the particles does, but reads headers only.
+
+    layout: of the catalogue that would be written, if any.
+    """
+    snapshots = open_checked(source, layout)
     (ndim,) = snapshots[0].layout("pos")[1]
     check_fits(snapshots, ndim, mesh.size)
     dtype = snapshots[0].layout("pos")[0]

@@ -35,10 +35,11 @@ def run_fof(args: Namespace) -> None:
         todo = runs.plan_runs(args)
     for run in todo:
         source = runs.source_of(run.path, args, mesh, attach)
+        layout = None if run.output is None else args.layout
         if args.dry_run:
-            estimate.tell(source, run, mesh, estimate.groups(args.plot is not None), args.json)
+            estimate.tell(source, run, mesh, estimate.groups(args.plot is not None), args.json, layout)
         else:
-            _run_one(args, run, source, mesh)
+            _run_one(args, run, source, mesh, layout)
 
 
 def _types(words: str | None) -> tuple[int, ...] | None:
@@ -53,8 +54,8 @@ def _types(words: str | None) -> tuple[int, ...] | None:
         raise ValueError(f"--attach is {words}; it must be particle types as in 0,4,5, or 'all'.") from None
 
 
-def _run_one(args: Namespace, run: runs.Run, source: compute.Source, mesh: Mesh) -> None:
-    part = runs.read(source, ("mass", "vel", "id"), mesh)
+def _run_one(args: Namespace, run: runs.Run, source: compute.Source, mesh: Mesh, layout: str | None) -> None:
+    part = runs.read(source, ("mass", "vel", "id"), mesh, layout)
     with io.failing_together(mesh):
         rlink = _linking_length(args, part)
         options = GroupOptions(cfg=FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min)))

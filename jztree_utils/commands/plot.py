@@ -1,17 +1,16 @@
 """``jztree plot``: pictures of snapshots, catalogues, neighbours and benchmarks, saved or shown."""
 
-import dataclasses
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .. import ics, io, plot
+from .. import io, plot
 from ..arguments import KINDS
 from ..mass_function import Cosmology, units_of
 from ..report import print_json, say, stage, take_seconds
-from .runs import read_options, snapshot_path
+from .runs import complete_header, read_options, snapshot_path
 
 
 def run_plot(args: Namespace) -> None:
@@ -98,8 +97,7 @@ def _scaling(args: Namespace) -> Any:
 def _positions(args: Namespace) -> tuple[np.ndarray, io.SnapshotHeader]:
     path = snapshot_path(args.input[0])
     snapshot = io.open_snapshot(path, args.type, read_options(args))
-    units = ics.SAMPLE_3D_UNITS if path == ics.SAMPLE_3D else {}
-    return snapshot.read("pos"), dataclasses.replace(snapshot.header, **units)
+    return snapshot.read("pos"), complete_header(path, snapshot.header)
 
 
 def _catalogue_of(args: Namespace) -> Any:

@@ -12,8 +12,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .. import ics, io
-from ..compute import Particles, Source, read_particles
-from ..report import number, say, stage
+from ..compute import Particles, Source, open_types, read_particles
+from ..report import VERBOSE, number, say, stage
 
 SAMPLE = "sample"  # the word that stands for the snapshot that comes with the package
 _PART = re.compile(r"\.\d+$")
@@ -162,12 +162,32 @@ def source_of(path: Path, args: Namespace, mesh: Mesh, attach: tuple[int, ...] |
         return Source(path, args.type, attach, read_options(args))
 
 
-def read(source: Source, optional: tuple[str, ...], mesh: Mesh) -> Particles:
-    """The particles, with what the snapshot was found to be printed."""
+def open_checked(source: Source, layout: str | None) -> list[io.Snapshot]:
+    """The snapshot as each of its types sees it, the one that is grouped first; only headers are read.
+
+    layout: that a catalogue of it will be written in, None if none will. Raises ValueError if it cannot, and like
+    `io.open_snapshot`.
+    """
+    snapshots = open_types(source)
+    for one in snapshots:
+        one.header = complete_header(source.path, one.header)
+    if layout is not None:
+        (ndim,) = snapshots[0].layout("pos")[1]
+        io.check_layout(layout, snapshots[0].header, ndim, source.ptype)
+    return snapshots
+
+
+def complete_header(path: Path, header: io.SnapshotHeader) -> io.SnapshotHeader:
+    """The header with the units of the sample, which its file does not tell."""
+    return dataclasses.replace(header, **ics.SAMPLE_3D_UNITS) if path == ics.SAMPLE_3D else header
+
+
+def read(source: Source, optional: tuple[str, ...], mesh: Mesh, layout: str | None = None) -> Particles:
+    """The particles, with what the snapshot was found to be printed. layout: as in `open_checked`."""
+    with io.failing_together(mesh), stage("open the snapshot", level=VERBOSE):
+        snapshots = open_checked(source, layout)
     with stage("read the snapshot") as told:
-        part = read_particles(source, optional, mesh)
+        part = read_particles(snapshots, optional, mesh)
         told.particles = part.num
         told.detail = part.snapshot.description
-    if source.path == ics.SAMPLE_3D:
-        part.header = dataclasses.replace(part.header, **ics.SAMPLE_3D_UNITS)
     return part

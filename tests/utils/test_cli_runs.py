@@ -163,6 +163,26 @@ def test_catalogues_in_other_layouts(tmp_path, capsys) -> None:
         np.testing.assert_array_equal(file["Group/GroupLen"][:], want.count)
 
 
+def test_layouts_that_cannot_hold_the_catalogue_are_refused_before_particles_are_read(
+    snapshot, tmp_path, monkeypatch, capsys
+) -> None:
+    native, output = str(tmp_path / "native.hdf5"), str(tmp_path / "c.hdf5")
+    assert run("fof", str(snapshot), "--npart-min", "2", "-o", native, capsys=capsys)[0] == 0
+    np.save(tmp_path / "flat.npy", np.ones((50, 2)))
+    flat = [str(tmp_path / "flat.npy"), "--boxsize", "2"]
+    monkeypatch.setattr(io.Snapshot, "read", lambda *_: pytest.fail("particles were read"))
+    for arguments, told in (
+        (["fof", str(snapshot), "--layout", "swift"], "needs the units"),
+        (["fof", str(snapshot), "--layout", "swift", "--dry-run"], "needs the units"),
+        (["fof", *flat, "--layout", "gadget4"], "is for three dimensions, not 2"),
+        (["convert", native, "--layout", "swift"], "needs the units"),
+    ):
+        status, _, err = run(*arguments, "-o", output, capsys=capsys)
+        assert (status, told in err) == (2, True), err
+        assert not Path(output).exists()
+    assert run("fof", str(snapshot), "--layout", "swift", "--dry-run", capsys=capsys)[0] == 0  # nothing is written
+
+
 def test_snapshots_in_other_formats(snapshots, tmp_path, capsys) -> None:
     arrays, copy = str(tmp_path / "a.npz"), str(tmp_path / "copy.hdf5")
     assert run("convert", snapshots[0], "-o", arrays, capsys=capsys)[0] == 0
