@@ -251,7 +251,12 @@ def _add_telling(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dry-run", action="store_true", help="say what would be done, in what time and memory")
     group.add_argument("--json", action="store_true", help="print a summary as JSON, for scripts, and nothing else")
     group.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
-    group.add_argument("-v", "--verbose", action="store_true", help="print more")
+    group.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="also print the machine, what the snapshot holds, rows sent between devices, and peak memory",
+    )
     _add_debug(group)
 
 

@@ -24,6 +24,7 @@ from jztree.jax_ext import shard_map_constructor
 from jztree.knn import knn
 
 from . import io
+from .details import compilation, rows_sent
 from .progress import progress
 from .properties import GroupOptions, group_properties
 from .report import is_quiet, stage
@@ -185,12 +186,19 @@ class OneDevice(Particles):
     """Particles on the host, as NumPy arrays, for one device."""
 
     def find_groups(self, rlink: float, options: GroupOptions) -> Groups | None:
-        members = self._members()
-        grouped, cata, extra = self._run(
+        box = self.header.boxsize
+        grouped, cata = self._run(
             "find groups",
-            lambda parts: _find_groups(parts[0], parts[1:], rlink, self.header.boxsize, options),
-            members,
+            lambda parts: fof_and_catalogue(parts[0], rlink, box, options.cfg, attached=parts[1:] or None),
+            self._copy(self._members()),
         )
+        extra: dict[str, Any] = {}
+        if options.neighbours:
+            extra = self._run(
+                "find properties",
+                lambda found: group_properties(found[0], found[1], box, options),
+                (grouped, cata),
+            )
         listed = int(np.asarray(cata.count, np.int64).sum())
         rows = np.asarray(grouped.id)[:listed]
         ids = rows.astype(np.int64)
@@ -225,23 +233,26 @@ class OneDevice(Particles):
         distances, indices = self._run(
             "find neighbours",
             lambda rows: knn(rows, k, boxsize=self.header.boxsize or None, result="rad_globalidx"),
-            ParticleData(pos=self.part.pos, num=self.num, num_total=self.num),
+            self._copy(ParticleData(pos=self.part.pos, num=self.num, num_total=self.num)),
         )
         return np.asarray(distances), np.asarray(indices)
 
     def map_neighbours(self, name: str, function: Callable[[Any], Any]) -> np.ndarray | None:
         rows = ParticleData(pos=self.part.pos, mass=self.part.mass, num=self.num, num_total=self.num)
-        return np.asarray(self._run(name, function, rows))
+        return np.asarray(self._run(name, function, self._copy(rows)))
 
     def column(self, name: str) -> Any:
         return getattr(self.part, name)
 
+    def _copy(self, part: Any) -> Any:
+        """``part`` on the device."""
+        with jax.enable_x64(self.wide), stage("copy to the device", self.num) as told:
+            told.detail = str(jax.devices()[0])
+            return jax.block_until_ready(jax.device_put(part))
+
     def _run(self, name: str, function: Callable[[Any], Any], part: Any) -> Any:
         """``function`` of ``part``, with the times of compiling it and of running it printed apart."""
         with jax.enable_x64(self.wide):
-            with stage("copy to the device", self.num) as told:
-                part = jax.block_until_ready(jax.device_put(part))
-                told.detail = str(jax.devices()[0])
             with stage("compile"):
                 compiled = jax.jit(function).lower(part).compile()
             with stage(name, self.num):
@@ -261,10 +272,14 @@ class ManyDevices(Particles):
     def find_groups(self, rlink: float, options: GroupOptions) -> Groups | None:
         with jax.enable_x64(self.wide):
             members = self._members()
-            find = _find_groups_over_ranks(self.mesh, jit=True)
-            grouped, cata, extra = self._run(
-                "find groups", lambda: find(members[0], members[1:], rlink, self.header.boxsize, options)
+            box, extra = self.header.boxsize, {}
+            find = fof_and_catalogue.smap(self.mesh, jit=True)
+            grouped, cata = self._run(
+                "find groups", lambda: find(members[0], rlink, box, options.cfg, attached=members[1:] or None)
             )
+            if options.neighbours:
+                compute = _properties_over_ranks(self.mesh, jit=True)
+                extra = self._run("find properties", lambda: compute(grouped, cata, box, options))
             with stage("bring results together"):
                 words = self._gather(grouped.id, grouped.num)
                 nums = self._gather(grouped.num)
@@ -335,7 +350,8 @@ class ManyDevices(Particles):
         with stage(f"compile and {name}", self.num) as told:
             told.detail = f"{self.mesh.size} devices"
             try:
-                return jax.block_until_ready(function())
+                with rows_sent(self.mesh), compilation(told):
+                    return jax.block_until_ready(function())
             except Exception as error:
                 self._raise_by_row(str(error))
                 raise
@@ -377,15 +393,7 @@ def _join(nums: np.ndarray, cata: FofCatalogue) -> tuple[np.ndarray, FofCatalogu
     return members, replace(cata, ngroups=len(count), offset=offset.astype(_index_dtype(int(nums.sum()))))
 
 
-def _find_groups(
-    part: _Member, attached: list[_Member], rlink: float, boxsize: Any, options: GroupOptions
-) -> tuple[_Member, FofCatalogue, dict[str, jax.Array]]:
-    """Groups and more of their properties, on one device or as one rank of many."""
-    grouped, cata = fof_and_catalogue(part, rlink, boxsize, options.cfg, attached=attached or None)
-    return grouped, cata, group_properties(grouped, cata, boxsize, options)
-
-
-_find_groups_over_ranks = shard_map_constructor(_find_groups, (P(-1), P(-1), None, None, None), P(-1))
+_properties_over_ranks = shard_map_constructor(group_properties, (P(-1), P(-1), None, None), P(-1))
 
 
 def _count_types(kind: np.ndarray, mass: Any, cata: FofCatalogue) -> io.TypeTable:

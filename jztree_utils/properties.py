@@ -115,12 +115,10 @@ def _density_of_box(header: io.SnapshotHeader, types: Sequence[int]) -> float | 
 
 
 def group_properties(grouped: Any, cata: FofCatalogue, boxsize: Any, options: GroupOptions) -> dict[str, jax.Array]:
-    """The properties that ``options`` ask for and that need particles, a row a group.
+    """The properties that need particles, a row a group.
 
     grouped: the particles in group order, seen from one device. Raises like the functions of the library.
     """
-    if not options.neighbours:
-        return {}
     density = knn_density(grouped, max(options.neighbours, 3), boxsize=boxsize)
     densest = halos.densest_particle(grouped, cata, density)
     found = {"densest_pos": densest.part.pos, "densest_density": densest.density}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+_NAMES = 30  # the column of the names of stages
 QUIET, NORMAL, VERBOSE = 0, 1, 2
 
 
@@ -79,7 +80,7 @@ def stage(name: str, particles: int = 0, level: int = NORMAL) -> Iterator[Stage]
     seconds = time.perf_counter() - start
     _output.seconds[name] = _output.seconds.get(name, 0.0) + seconds
     rate = f"{with_prefix(told.particles / max(seconds, 1e-9))} particles/s" if told.particles else ""
-    say(f"  {name:<22}{seconds:9.3f} s   {rate:<20}  {told.detail}".rstrip(), level)
+    say(f"  {name:<{_NAMES}}{seconds:9.3f} s   {rate:<20}  {told.detail}".rstrip(), level)
 
 
 def take_seconds() -> dict[str, float]:

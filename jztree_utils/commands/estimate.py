@@ -22,6 +22,7 @@ from jztree.knn import knn
 
 from .. import io
 from ..compute import Source, check_fits
+from ..details import bytes_in_words
 from ..report import number, print_json, print_pairs, say
 from .runs import Run, open_checked
 
@@ -76,7 +77,7 @@ def tell(source: Source, run: Run, mesh: Mesh, work: Work, as_json: bool = False
         print_json({"snapshot": str(source.path), "output": run.output, "seconds": seconds} | facts)
         return
     outputs = [name for name in (run.output, run.plot) if name is not None]
-    fits = "" if have is None else f" of {_bytes(have)}: {'fits' if memory <= have else 'does not fit'}"
+    fits = "" if have is None else f" of {bytes_in_words(have)}: {'fits' if memory <= have else 'does not fit'}"
     say(f"  {source.path}")
     print_pairs(
         [
@@ -84,7 +85,7 @@ def tell(source: Source, run: Run, mesh: Mesh, work: Work, as_json: bool = False
             *(("attached", one.description) for one in snapshots[1:]),
             ("would write", ", ".join(outputs) or "nothing"),
             ("devices", f"{mesh.size} ({mesh.devices.flat[0].device_kind})"),
-            ("memory", f"about {_bytes(memory)} on each device{fits}"),
+            ("memory", f"about {bytes_in_words(memory)} on each device{fits}"),
             ("time", f"about {number(float(f'{seconds:.1g}'))} s for the search, without reading and writing"),
         ]
     )
@@ -135,10 +136,3 @@ def _seconds(work: Work, num: int, ndim: int, dtype: np.dtype, mesh: Mesh) -> fl
     # The devices of one CPU share its cores.
     apart = {(d.process_index, 0 if d.platform == "cpu" else d.id) for d in mesh.devices.flat}
     return measured * (num * math.log2(num + 2)) / (n * math.log2(n + 2)) / len(apart)
-
-
-def _bytes(count: float) -> str:
-    for size, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB")):
-        if count >= size:
-            return f"{count / size:.3g} {name}"
-    return f"{count / 2**10:.3g} kiB"

@@ -10,6 +10,7 @@ from jztree.config import CatalogueConfig, FofConfig
 from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
 
 from .. import compute, io, plot
+from ..details import tell_machine, tell_memory
 from ..properties import GroupOptions, describe, find_densities, shapes
 from ..report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
 from . import estimate, runs
@@ -33,6 +34,7 @@ def run_fof(args: Namespace) -> None:
             plot.check_picture(args.plot)
         attach = _types(args.attach)
         todo = runs.plan_runs(args)
+    tell_machine(mesh)
     for run in todo:
         source = runs.source_of(run.path, args, mesh, attach)
         layout = None if run.output is None else args.layout
@@ -40,6 +42,7 @@ def run_fof(args: Namespace) -> None:
             estimate.tell(source, run, mesh, estimate.groups(args.plot is not None), args.json, layout)
         else:
             _run_one(args, run, source, mesh, layout)
+            tell_memory(mesh)
 
 
 def _types(words: str | None) -> tuple[int, ...] | None:
@@ -80,10 +83,13 @@ def _finish(
     args: Namespace, run: runs.Run, part: compute.Particles, pos: Any, found: compute.Groups, info: io.CatalogueInfo
 ) -> None:
     """Order, write, draw and print the groups. pos: positions of all particles, if they are to be drawn."""
+    columns = found.extra
+    if args.properties:
+        with stage("find shapes"):
+            columns = columns | shapes(squeeze_catalogue(found.cata))
     with stage("order the catalogue"):
         num = len(found.ids)
         members = ParticleData(pos=np.empty((num, 0), np.float32), id=found.ids, num=num)
-        columns = found.extra | (shapes(squeeze_catalogue(found.cata)) if args.properties else {})
         extra = {name: io.Column(values, *describe(name)) for name, values in columns.items()}
         members, cata, extra, by_type = io.canonical_order(members, found.cata, extra, found.by_type)
     if run.output is not None:

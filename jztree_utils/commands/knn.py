@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 from jztree.density import knn_density, sph_density
 
 from .. import compute, io
+from ..details import tell_machine, tell_memory
 from ..report import is_quiet, number, print_json, print_pairs, say, stage, take_seconds
 from . import estimate, runs
 
@@ -28,12 +29,14 @@ def run_knn(args: Namespace) -> None:
                 f"--density needs -k of at least 3, the particle itself and two neighbours; {args.k} was given."
             )
         todo = runs.plan_runs(args)
+    tell_machine(mesh)
     for run in todo:
         source = runs.source_of(run.path, args, mesh)
         if args.dry_run:
             estimate.tell(source, run, mesh, estimate.neighbours(args.k), args.json)
         else:
             _run_one(args, run, source, mesh)
+            tell_memory(mesh)
 
 
 def _run_one(args: Namespace, run: runs.Run, source: compute.Source, mesh: Mesh) -> None:

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from .. import ics, io
 from ..compute import Particles, Source, open_types, read_particles
+from ..details import tell_snapshot
 from ..report import VERBOSE, number, say, stage
 
 SAMPLE = "sample"  # the word that stands for the snapshot that comes with the package
@@ -186,6 +187,7 @@ def read(source: Source, optional: tuple[str, ...], mesh: Mesh, layout: str | No
     """The particles, with what the snapshot was found to be printed. layout: as in `open_checked`."""
     with io.failing_together(mesh), stage("open the snapshot", level=VERBOSE):
         snapshots = open_checked(source, layout)
+        tell_snapshot(snapshots)
     with stage("read the snapshot") as told:
         part = read_particles(snapshots, optional, mesh)
         told.particles = part.num

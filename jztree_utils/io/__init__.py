@@ -40,7 +40,7 @@ from .distributed import (
 from .header import SnapshotHeader, unit_name
 from .neighbour_lists import Neighbours, read_neighbours, write_neighbours
 from .options import ReadOptions
-from .processes import failing_together, rows_on_first_process
+from .processes import failing_together, is_shared, rows_on_first_process
 from .snapshot import Snapshot, find_parts, open_snapshot, read_header, read_snapshot
 from .snapshot_writer import write_snapshot
 
@@ -65,6 +65,7 @@ __all__ = [
     "failing_together",
     "find_parts",
     "is_catalogue",
+    "is_shared",
     "join_words",
     "num_of_each_rank",
     "open_snapshot",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import h5py
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from jztree_utils import cli, compute, ics, io
+from jztree_utils import cli, compute, details, ics, io
 
 
 @pytest.fixture(autouse=True)
@@ -131,6 +132,49 @@ def test_summary_for_scripts(tmp_path, capsys) -> None:
 def test_quiet_prints_nothing(snapshots, tmp_path, capsys) -> None:
     status, out, err = run("fof", snapshots[0], "-q", "-o", str(tmp_path / "c.hdf5"), capsys=capsys)
     assert (status, out, err) == (0, "", "")
+
+
+def test_verbose_tells_what_normal_does_not(snapshots, capsys) -> None:
+    normal = run("fof", snapshots[0], "--properties", capsys=capsys)[1]
+    status, verbose, err = run("fof", snapshots[0], "--properties", "-v", capsys=capsys)
+    assert (status, err) == (0, "")
+    for line in (
+        r"versions +jztree [\d.]+, jax [\d.]+",
+        r"CPU library +/.*libjztree_cpu.*, \d+ threads",
+        r"instruction set +\S+",
+        r"devices +1 \(\S+\)",
+        r"files +1 \([\d.]+ kiB\), the first is .*snap_007.hdf5",
+        r"particle types +407 of type 1",
+        r"type 1 +pos float32 \(3\), mass 2.5 each, id uint32",
+        r"cosmology +not told",
+        r"open the snapshot +\d+\.\d+ s",
+        r"memory peak +\d.* [MG]iB \(this process\)",
+    ):
+        assert re.search(f"^  {line}$", verbose, re.MULTILINE), line
+        assert not re.search(f"^  {line}$", normal, re.MULTILINE)
+    for name in ("read the snapshot", "compile", "find groups", "find properties", "order the catalogue"):
+        assert re.search(rf"^  {name} +\d+\.\d+ s", normal, re.MULTILINE), name
+    status, out, err = run("fof", snapshots[0], "-v", "--json", capsys=capsys)
+    assert (status, err, len(out.splitlines())) == (0, "", 1)
+    assert json.loads(out)["particles"] == 407
+
+
+def test_verbose_tells_what_was_sent(snapshots, monkeypatch, capsys) -> None:
+    mesh = jax.make_mesh((2,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    monkeypatch.setattr(compute, "all_devices", lambda: mesh)
+    status, out, err = run("fof", snapshots[0], "-v", "--npart-min", "2", "--b", "0.5", capsys=capsys)
+    assert (status, err) == (0, "")
+    sent = re.search(r"^  rows sent: (.*)$", out, re.MULTILINE)
+    ghosts = int(re.search(r"(\d+) \(ghosts\)", sent[1])[1])
+    assert 0 < ghosts < 407
+    assert re.search(r"find groups .* 2 devices, \d+\.\d+ s of it compiling$", out, re.MULTILINE)
+    assert re.search(r"rounds of joining groups across devices: [1-9]", out)
+
+
+def test_times_that_overlap_count_once() -> None:
+    spans = [(1.0, 4.0), (2.0, 3.0), (3.5, 5.0), (7.0, 8.0), (7.0, 7.5)]
+    assert details._covered(spans) == 5.0
+    assert details._covered([]) == 0.0
 
 
 # Other kinds of input and output
