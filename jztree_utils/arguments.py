@@ -19,7 +19,8 @@ All devices are used, under srun and mpirun those of all processes; results do n
 """
 _SEVERAL = """\
 Of several snapshots each has its own output: {n} in its name stands for the number of the snapshot, {name} for its
-name. Outputs that are there already are skipped, so that a job that was cut short goes on where it stopped.
+name. Outputs that are there already are skipped, so that a job that was cut short goes on where it stopped; those of
+other options or another snapshot are an error. Pictures without a catalogue are drawn anew.
 """
 _FOF_EPILOG = f"""\
 Two particles are linked if they are at most the linking length apart, across the periodic boundary too. A group is
@@ -81,6 +82,7 @@ examples:
 """
 KINDS = ("halos", "density", "mass-function", "sizes", "distances", "scaling")
 KERNELS = ("knn", "cubic_spline", "wendland_c2", "wendland_c4", "wendland_c6")
+B = 0.2  # the linking length in mean separations, unless another is given
 CATALOGUE_LAYOUTS = ("native", "gadget4", "swift")
 SNAPSHOT_LAYOUTS = ("gadget4", "numpy")
 _SEPARATE = {"b": "rlink", "rlink": "b"}  # options that cannot be given together
@@ -145,7 +147,7 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
     groups.add_argument(
         "--b",
         type=float,
-        help="linking length in units of the mean separation of the particles, BoxSize / N^(1/3) (default: 0.2)",
+        help=f"linking length in units of the mean separation of the particles, BoxSize / N^(1/3) (default: {B})",
     )
     groups.add_argument("--rlink", type=float, metavar="R", help="linking length in the snapshot's unit of length")
     groups.add_argument(

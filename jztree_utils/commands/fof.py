@@ -10,10 +10,12 @@ from jztree.config import CatalogueConfig, FofConfig
 from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
 
 from .. import compute, io, plot
+from ..arguments import B
 from ..details import tell_machine, tell_memory
 from ..properties import GroupOptions, describe, find_densities, shapes
 from ..report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
 from . import estimate, runs
+from .finished import made_with
 
 _LARGEST = 10  # groups that are printed
 
@@ -66,16 +68,17 @@ def _run_one(args: Namespace, run: runs.Run, source: compute.Source, mesh: Mesh,
             options = find_densities(options, part)
     found = part.find_groups(rlink, options)
     pos = part.column("pos") if run.plot is not None else None
-    info = io.CatalogueInfo(
-        linking_length=rlink,
-        npart_min=args.npart_min,
-        num_particles=part.num,
-        ptype=source.ptype,
-        source=run.path.name,
-        header=part.header,
-    )
     with io.failing_together(mesh):
         if found is not None:
+            info = io.CatalogueInfo(
+                linking_length=rlink,
+                npart_min=args.npart_min,
+                num_particles=part.num,
+                ptype=source.ptype,
+                source=run.path.name,
+                header=part.header,
+                made_with=made_with(args, run.path, source.options),
+            )
             _finish(args, run, part, pos, found, info)
 
 
@@ -117,7 +120,7 @@ def _linking_length(args: Namespace, part: compute.Particles) -> float:
             "The snapshot has no BoxSize, so the mean separation is unknown; give the length with --rlink, or the box "
             "with --boxsize."
         )
-    b = 0.2 if args.b is None else args.b
+    b = B if args.b is None else args.b
     return float(b * (lengths.prod() / part.num) ** (1 / part.ndim))
 
 

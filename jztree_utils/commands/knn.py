@@ -12,6 +12,7 @@ from .. import compute, io
 from ..details import tell_machine, tell_memory
 from ..report import is_quiet, number, print_json, print_pairs, say, stage, take_seconds
 from . import estimate, runs
+from .finished import made_with
 
 
 def run_knn(args: Namespace) -> None:
@@ -58,6 +59,7 @@ def _run_one(args: Namespace, run: runs.Run, source: compute.Source, mesh: Mesh)
                 ndim=part.ndim,
                 id=ids,
                 header=part.header,
+                made_with=made_with(args, run.path, source.options),
             )
             _finish(args, run, part, found)
 

@@ -14,7 +14,8 @@ from jax.sharding import Mesh
 from .. import ics, io
 from ..compute import Particles, Source, open_types, read_particles
 from ..details import tell_snapshot
-from ..report import VERBOSE, number, say, stage
+from ..report import VERBOSE, number, stage
+from .finished import is_finished
 
 SAMPLE = "sample"  # the word that stands for the snapshot that comes with the package
 _PART = re.compile(r"\.\d+$")
@@ -33,7 +34,7 @@ def plan_runs(args: Namespace) -> list[Run]:
     """The runs that are to be done, outputs that are there already left out.
 
     Raises, before any long work, SnapshotError, OutputError or ValueError if a snapshot is missing, outputs are the
-    same or cannot be written.
+    same, cannot be written, or are there already and were made with other options.
     """
     if not args.snapshot:
         raise ValueError(f"No snapshot was given; see jztree {args.command} --help.")
@@ -45,7 +46,7 @@ def plan_runs(args: Namespace) -> list[Run]:
         filled = {name: _fill(template, path, len(paths)) for name, template in templates.items()}
         runs.append(Run(path, **filled))
     _check_different([name for run in runs for name in (run.output, run.plot) if name is not None])
-    todo = [run for run in runs if not _is_finished(run, args)]
+    todo = [run for run in runs if not is_finished(args, run, options)]
     inputs = tuple(file for path in paths for file in io.find_parts(path, options))
     for run in todo:
         for name in (run.output, run.plot):
@@ -117,18 +118,6 @@ def _check_different(outputs: list[str]) -> None:
     for place, output in zip(places, outputs, strict=True):
         if places.count(place) > 1:
             raise io.OutputError(f"Two outputs have the same name, {output}; give them different names.")
-
-
-def _is_finished(run: Run, args: Namespace) -> bool:
-    """Whether all outputs are there, of a call whose outputs have names after their snapshots."""
-    named = [name for name in (args.output, getattr(args, "plot", None)) if name is not None]
-    if args.overwrite or not any("{n" in name for name in named):
-        return False
-    outputs = [name for name in (run.output, run.plot) if name is not None]
-    if not all(Path(output).exists() for output in outputs):
-        return False
-    say(f"{', '.join(outputs)} is there already, so {run.path} is skipped; --overwrite makes it anew.")
-    return True
 
 
 def check_not_negative(option: str, value: float | None) -> None:

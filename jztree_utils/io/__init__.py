@@ -13,6 +13,7 @@ and put in place when they are complete, so a failure leaves nothing half-writte
 from ._files import OutputError, SnapshotError, atomic_output, check_output
 from .catalogue import (
     canonical_order,
+    catalogue_layout,
     check_layout,
     is_catalogue,
     read_catalogue,
@@ -38,6 +39,7 @@ from .distributed import (
     split_words,
 )
 from .header import SnapshotHeader, unit_name
+from .made import read_made_with
 from .neighbour_lists import Neighbours, read_neighbours, write_neighbours
 from .options import ReadOptions
 from .processes import failing_together, is_shared, rows_on_first_process
@@ -59,6 +61,7 @@ __all__ = [
     "atomic_output",
     "canonical_order",
     "catalogue_columns",
+    "catalogue_layout",
     "check_layout",
     "check_output",
     "distr_write_hdf5",
@@ -72,6 +75,7 @@ __all__ = [
     "read_catalogue",
     "read_catalogue_content",
     "read_header",
+    "read_made_with",
     "read_neighbours",
     "read_snapshot",
     "read_snapshot_sharded",

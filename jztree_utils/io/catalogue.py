@@ -8,7 +8,6 @@ depends on when and where it was written.
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeVar
 
 import h5py
@@ -162,14 +161,19 @@ def _check_types(cata: FofCatalogue, by_type: TypeTable | None) -> None:
 
 def is_catalogue(path: PathLike) -> bool:
     """Whether a file is a catalogue in one of the layouts. Raises SnapshotError if it cannot be read."""
+    return catalogue_layout(path) is not None
+
+
+def catalogue_layout(path: PathLike) -> str | None:
+    """The layout of a catalogue, None if a file is none. Raises SnapshotError if it cannot be read."""
     if kind_of_file(Path(path)) != "hdf5":
-        return False
+        return None
     with open_hdf5(Path(path)) as file:
-        return _layout_of(file) is not None
+        return _layout_of(file)
 
 
-def _layout_of(file: h5py.File) -> ModuleType | None:
-    return next((layout for layout in _LAYOUTS.values() if layout.recognises(file)), None)
+def _layout_of(file: h5py.File) -> str | None:
+    return next((name for name, layout in _LAYOUTS.items() if layout.recognises(file)), None)
 
 
 def read_catalogue_content(path: PathLike) -> CatalogueContent:
@@ -186,7 +190,7 @@ def read_catalogue_content(path: PathLike) -> CatalogueContent:
             f"{path} is not a catalogue: it has neither Groups nor Group as this library, Gadget-4 and SWIFT write "
             f"them; it holds {held}."
         )
-    content: CatalogueContent = layout.read(Path(path))
+    content: CatalogueContent = _LAYOUTS[layout].read(Path(path))
     _check_read(path, content)
     return content
 

@@ -31,6 +31,7 @@ class CatalogueInfo:
     ptype: their type in the snapshot.
     source: name of the snapshot.
     header: header of the snapshot: box, cosmology, units.
+    made_with: the options of the call that made it, as the command line writes them.
     """
 
     linking_length: float | None = None
@@ -39,6 +40,7 @@ class CatalogueInfo:
     ptype: int | None = None
     source: str | None = None
     header: SnapshotHeader | None = None
+    made_with: str | None = None
 
 
 @dataclass(frozen=True)

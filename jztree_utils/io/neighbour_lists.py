@@ -8,7 +8,7 @@ import numpy as np
 
 from ._files import PathLike, create_hdf5, get_dataset, get_group, open_hdf5
 from .catalogue_content import Column, write_column
-from .header import SnapshotHeader
+from .header import SnapshotHeader, text_attribute
 from .native_catalogue import read_header_group, write_header_group
 
 
@@ -23,6 +23,7 @@ class Neighbours:
     ndim: dimensions of the volume that ``density`` refers to.
     id: ``(n,)`` integers, identifiers of the particles, or None.
     header: header of the snapshot: box, cosmology, units.
+    made_with: the options of the call that made them, as the command line writes them.
     """
 
     distances: Any
@@ -32,6 +33,7 @@ class Neighbours:
     ndim: int = 3
     id: Any = None
     header: SnapshotHeader | None = None
+    made_with: str | None = None
 
 
 def write_neighbours(path: PathLike, neighbours: Neighbours) -> None:
@@ -53,6 +55,8 @@ def write_neighbours(path: PathLike, neighbours: Neighbours) -> None:
         write_header_group(file, neighbours.header)
         group = file.create_group("Neighbours")
         group.attrs.update({"by_number": neighbours.by_number, "ndim": neighbours.ndim})
+        if neighbours.made_with is not None:
+            group.attrs["made_with"] = neighbours.made_with
         for name, (unit, words) in columns.items():
             if getattr(neighbours, name) is not None:
                 column = Column(getattr(neighbours, name), unit, words)
@@ -69,4 +73,7 @@ def read_neighbours(path: PathLike) -> Neighbours:
         names = ["distances", "indices", *(name for name in ("density", "id") if name in group)]
         columns = {name: get_dataset(file, f"Neighbours/{name}")[()] for name in names}
         by_number, ndim = bool(group.attrs.get("by_number", False)), int(group.attrs.get("ndim", 3))
-        return Neighbours(**columns, by_number=by_number, ndim=ndim, header=read_header_group(file))
+        made_with = text_attribute(group, "made_with") or None
+        return Neighbours(
+            **columns, by_number=by_number, ndim=ndim, header=read_header_group(file), made_with=made_with
+        )

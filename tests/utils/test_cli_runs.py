@@ -12,6 +12,8 @@ import pytest
 from jax.sharding import AxisType
 
 from jztree_utils import cli, compute, details, ics, io
+from jztree_utils.arguments import parse
+from jztree_utils.commands import finished
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +54,79 @@ def test_finished_outputs_are_skipped(snapshots, tmp_path, capsys) -> None:
     assert run("fof", *snapshots[:2], "--npart-min", "2", "-o", output, "--overwrite", capsys=capsys)[0] == 0
     assert {name: (tmp_path / name).read_bytes() for name in first} == first  # the same bytes again
     assert os.stat(tmp_path / "cat_007.hdf5").st_mtime_ns != stamps["cat_007.hdf5"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        (["fof"], ["fof", "--npart-min", "3"], "was made with --npart-min 2, and now it is with --npart-min 3"),
+        (["fof"], ["fof", "--b", "0.3"], "was made with --b 0.2, and now it is with --b 0.3"),
+        (["fof"], ["fof", "--rlink", "0.02"], "was made with --b 0.2, and now it is without --b"),
+        (["fof"], ["fof", "--no-ids"], "was made without --no-ids, and now it is with --no-ids"),
+        (["fof"], ["fof", "--attach", "all"], "was made without --attach, and now it is with --attach all"),
+        (["fof"], ["fof", "--boxsize", "2"], "was made without --boxsize, and now it is with --boxsize 2"),
+        (["fof"], ["fof", "--layout", "gadget4"], "has the layout native, and --layout is gadget4"),
+        (["fof", "--layout", "gadget4"], ["fof", "--npart-min", "4"], "was made with --npart-min 2"),
+        (["fof"], ["knn"], "was made by jztree fof, and this is jztree knn"),
+        (["knn", "-k", "4"], ["knn", "-k", "5"], "was made with -k 4, and now it is with -k 5"),
+        (["knn"], ["knn", "--density"], "was made without --kernel, and now it is with --kernel knn"),
+        (["fof"], ["fof", "--b", "0.2"], None),
+        (["knn", "--density"], ["knn", "--kernel", "knn"], None),
+    ],
+)
+def test_outputs_of_other_options_are_not_taken_for_finished(
+    first, second, told, snapshots, tmp_path, monkeypatch, capsys
+) -> None:
+    output = ["-o", str(tmp_path / "out_{n}.hdf5")]
+    default = {"fof": ["--npart-min", "2"], "knn": []}
+    assert run(first[0], snapshots[0], *default[first[0]], *first[1:], *output, capsys=capsys)[0] == 0
+    before = (tmp_path / "out_007.hdf5").read_bytes()
+    monkeypatch.setattr(io.Snapshot, "read", lambda *_: pytest.fail("particles were read"))
+    status, out, err = run(second[0], snapshots[0], *default[second[0]], *second[1:], *output, capsys=capsys)
+    if told is None:
+        assert (status, "is skipped" in out) == (0, True)
+    else:
+        assert (status, len(err.splitlines())) == (2, 1)
+        assert told in err, err
+        assert "out_007.hdf5 is there already, but" in err
+        assert "make it anew with --overwrite, or give another name." in err
+    assert (tmp_path / "out_007.hdf5").read_bytes() == before
+
+
+def test_the_order_of_attached_types_makes_no_difference(snapshots) -> None:
+    one, other = (
+        finished.made_with(parse(["fof", "--attach", types]), Path(snapshots[0]), None) for types in ("0,4", "4,0")
+    )
+    assert one == other
+
+
+def test_outputs_of_other_snapshots_are_not_taken_for_finished(snapshots, tmp_path, write_gadget, capsys) -> None:
+    arguments = ["fof", "--npart-min", "2", "-o", str(tmp_path / "out_{n}.hdf5")]
+    other = tmp_path / "other" / "snap_007.hdf5"
+    other.parent.mkdir()
+    other.write_bytes(Path(snapshots[0]).read_bytes())
+    assert run(*arguments, snapshots[0], capsys=capsys)[0] == 0
+    assert run(*arguments, str(other), capsys=capsys)[0] == 0  # a copy, of another date
+    with h5py.File(other, "a") as file:
+        file["PartType1/Coordinates"][7, 2] += 1e-3
+    status, _, err = run(*arguments, str(other), capsys=capsys)
+    assert (status, "was made of another snapshot" in err) == (2, True)
+    with h5py.File(tmp_path / "out_007.hdf5", "a") as file:
+        del file["FriendsOfFriends"].attrs["made_with"]
+    status, _, err = run(*arguments, snapshots[0], capsys=capsys)
+    assert (status, "does not tell what it was made with" in err) == (2, True)
+    assert run(*arguments, snapshots[0], "--overwrite", capsys=capsys)[0] == 0
+    assert "is skipped" in run(*arguments, snapshots[0], capsys=capsys)[1]
+
+
+def test_pictures_are_finished_with_their_catalogue(snapshots, tmp_path, capsys) -> None:
+    catalogue, picture = tmp_path / "c_007.hdf5", tmp_path / "p_007.png"
+    arguments = ["fof", snapshots[0], "-o", str(tmp_path / "c_{n}.hdf5"), "--plot", str(tmp_path / "p_{n}.png")]
+    assert run(*arguments, capsys=capsys)[0] == 0
+    assert "c_007.hdf5 and" in run(*arguments, capsys=capsys)[1]
+    os.utime(picture, ns=(0, catalogue.stat().st_mtime_ns - 1))  # as if the catalogue had been made anew without it
+    assert "is skipped" not in run(*arguments, capsys=capsys)[1]
+    assert picture.stat().st_mtime_ns >= catalogue.stat().st_mtime_ns
 
 
 def test_outputs_after_names(snapshots, tmp_path, capsys) -> None:

@@ -1,0 +1,17 @@
+"""What an output tells of the call that made it, whatever kind of output it is."""
+
+from pathlib import Path
+
+from ._files import PathLike, open_hdf5
+from .header import text_attribute
+
+_GROUPS = ("FriendsOfFriends", "Neighbours")
+
+
+def read_made_with(path: PathLike) -> str | None:
+    """The options with which a catalogue, in any layout, or a file of neighbours was made; None if it does not tell.
+
+    Raises SnapshotError if it cannot be read.
+    """
+    with open_hdf5(Path(path)) as file:
+        return next((text_attribute(file[name], "made_with") for name in _GROUPS if name in file), "") or None
