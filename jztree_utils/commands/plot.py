@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from jztree.data import FofCatalogue
+
 from .. import io, plot
 from ..arguments import KINDS
 from ..mass_function import Cosmology, units_of
@@ -39,9 +41,9 @@ def run_plot(args: Namespace) -> None:
 
 def _halos(args: Namespace) -> Any:
     pos, header = _positions(args)
-    groups = _catalogue_of(args)
-    if groups is None:
+    if args.catalogue is None:
         raise ValueError("plot halos needs the groups of the snapshot: give --catalogue, which jztree fof writes.")
+    groups = _groups_of(args.catalogue, len(pos), header)
     length, mass = (io.unit_name(header, kind) for kind in ("length", "mass"))
     return plot.plot_halos(
         pos, groups, header.boxsize, args.output, title=args.title, length_unit=length, mass_unit=mass
@@ -50,10 +52,9 @@ def _halos(args: Namespace) -> Any:
 
 def _density(args: Namespace) -> Any:
     pos, header = _positions(args)
+    groups = None if args.catalogue is None else _groups_of(args.catalogue, len(pos), header)
     unit = io.unit_name(header, "length")
-    return plot.plot_density(
-        pos, header.boxsize, args.output, catalogue=_catalogue_of(args), length_unit=unit, title=args.title
-    )
+    return plot.plot_density(pos, header.boxsize, args.output, catalogue=groups, length_unit=unit, title=args.title)
 
 
 def _mass_function(args: Namespace) -> Any:
@@ -100,8 +101,16 @@ def _positions(args: Namespace) -> tuple[np.ndarray, io.SnapshotHeader]:
     return snapshot.read("pos"), complete_header(path, snapshot.header)
 
 
-def _catalogue_of(args: Namespace) -> Any:
-    return None if args.catalogue is None else io.read_catalogue(args.catalogue)[0]
+def _groups_of(path: str, num: int, header: io.SnapshotHeader) -> FofCatalogue:
+    """The groups of a catalogue in the units of a snapshot, with a radius to draw. num, header: of the snapshot."""
+    content = io.read_catalogue_content(path)
+    if header.unit_length_in_cm is not None:
+        content = io.convert_h(content, header.h_free)
+    spheres = {name: column.values for name, column in content.extra.items()}
+    groups, words = plot.with_radii(content.catalogue, num, header.boxsize, spheres)
+    if content.catalogue.max_radius is None:
+        say(f"  {path} has no max_radius of its groups; the radius of the circles is {words}")
+    return groups
 
 
 _DRAW: dict[str, Callable[[Namespace], Any]] = {

@@ -27,6 +27,7 @@ from .catalogue_content import (
     Column,
     TypeTable,
     catalogue_columns,
+    convert_h,
 )
 from .distributed import (
     distr_write_hdf5,
@@ -64,6 +65,7 @@ __all__ = [
     "catalogue_layout",
     "check_layout",
     "check_output",
+    "convert_h",
     "distr_write_hdf5",
     "failing_together",
     "find_parts",

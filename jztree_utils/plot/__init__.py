@@ -7,7 +7,7 @@ by colour-blind readers, and letters can be read at half the width of a page.
 """
 
 from ._figure import check_picture, save_figure, show
-from .density import plot_density, plot_halos
+from .density import plot_density, plot_halos, with_radii
 from .groups import plot_group_sizes, plot_mass_function
 from .neighbours import plot_neighbour_distances
 from .scaling import plot_scaling, read_measurements
@@ -23,4 +23,5 @@ __all__ = [
     "read_measurements",
     "save_figure",
     "show",
+    "with_radii",
 ]

@@ -1,7 +1,9 @@
 """The projected density of particles, with circles around groups."""
 
 # ruff: noqa: PLC0415 - matplotlib is optional
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 _BLOCK = 2**22  # particles projected at a time, so that intermediate results stay small
 _COLOUR_MAP = "magma"
 _CIRCLE = "#7fd6ff"
+_SPHERES = ("r200m", "r200c", "r500c")  # the widest first
+_OVERDENSITY = 200  # of the balls that stand for groups of unknown size
 _EMPTY = 0.3  # particles that an empty pixel shows, the darkest colour instead of none
 
 
@@ -39,8 +43,8 @@ def plot_density(
     pos: ``(n, d)`` positions of the particles, d at least 2; all dimensions but two are projected.
     boxsize: length of the periodic box, or a length a dimension; 0 or None is open: the picture spans the particles.
     path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
-    catalogue: groups of ``d`` dimensions. A circle is as large as the group's ``max_radius`` and is repeated across the
-        periodic boundary. None draws none.
+    catalogue: groups of ``d`` dimensions. A circle is as large as the group's ``max_radius``, or what `with_radii` puts
+        in its place, and is repeated across the periodic boundary. None draws none.
     mass: ``(n,)`` masses of the particles; None counts them.
     num_circles: how many of the largest groups get a circle.
     axes: the two dimensions to show.
@@ -53,7 +57,8 @@ def plot_density(
     """
     with drawing(path, (7.2, 6.0)) as figure:
         shown = _view(pos, boxsize, axes)
-        _draw(figure.subplots(), shown, mass, bins, catalogue, num_circles, length_unit, title)
+        groups = None if catalogue is None else with_radii(catalogue, len(shown.points), boxsize)[0]
+        _draw(figure.subplots(), shown, mass, bins, groups, num_circles, length_unit, title)
         return figure
 
 
@@ -73,8 +78,9 @@ def plot_halos(
     """The projected density of particles with circles around the largest groups, and the distribution of group sizes.
 
     pos: ``(n, d)`` positions of the particles, d at least 2; all dimensions but two are projected.
-    catalogue: groups of ``d`` dimensions. A circle is as large as the group's ``max_radius`` and is repeated across the
-        periodic boundary. The second panel shows masses where the catalogue has them, else numbers of particles.
+    catalogue: groups of ``d`` dimensions. A circle is as large as the group's ``max_radius``, or what `with_radii` puts
+        in its place, and is repeated across the periodic boundary. The second panel shows masses where the catalogue
+        has them, else numbers of particles.
     boxsize: length of the periodic box, or a length a dimension; 0 or None is open: the picture spans the particles.
     path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
     num_circles: how many of the largest groups get a circle.
@@ -90,9 +96,40 @@ def plot_halos(
     with drawing(path, (12.5, 5.6)) as figure:
         shown = _view(pos, boxsize, axes)
         density_axes, size_axes = figure.subplots(1, 2, width_ratios=(1.25, 1))
-        _draw(density_axes, shown, None, bins, catalogue, num_circles, length_unit, title)
+        groups = with_radii(catalogue, len(shown.points), boxsize)[0]
+        _draw(density_axes, shown, None, bins, groups, num_circles, length_unit, title)
         draw_sizes(size_axes, squeeze_catalogue(catalogue), mass_unit)
         return figure
+
+
+def with_radii(
+    catalogue: FofCatalogue, num: int, boxsize: Any = 0.0, spheres: Mapping[str, Any] | None = None
+) -> tuple[FofCatalogue, str]:
+    """A catalogue whose groups have a ``max_radius`` to draw, and what that is in words.
+
+    catalogue: groups in d dimensions. num: particles that they are of, members and others. boxsize: as in
+        `plot_density`. spheres: ``(g,)`` radii of spherical overdensities by name, 0 for a group that has none.
+
+    Catalogues of other codes do not tell how far the members of a group reach. Then it is the first of ``r200m``,
+    ``r200c`` and ``r500c`` in ``spheres``; of groups without it, the radius of a ball with the group's particles and
+    200 times the mean density, ``(count V / (200 num V_d))**(1/d)`` with the volume V of the box and that of the unit
+    ball V_d. Without a box it stays None: the places of groups are drawn.
+    """
+    if catalogue.max_radius is not None:
+        return catalogue, "the distance of the farthest member (max_radius)"
+    groups = squeeze_catalogue(catalogue)
+    ndim = np.shape(groups.com_pos)[1]
+    lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), ndim)
+    name = next((name for name in _SPHERES if name in (spheres or {})), None)
+    radius = np.asarray((spheres or {})[name], np.float64) if name else np.zeros(len(groups.count))
+    if (lengths > 0).all() and num:
+        unit_ball = math.pi ** (ndim / 2) / math.gamma(ndim / 2 + 1)
+        volume = np.asarray(groups.count) * lengths.prod() / (_OVERDENSITY * num * unit_ball)
+        radius = np.where(radius > 0, radius, volume ** (1 / ndim))
+    elif name is None:
+        return catalogue, "unknown, so that only places are shown"
+    words = name or f"that of a ball with the group's particles and {_OVERDENSITY} times the mean density"
+    return replace(groups, max_radius=radius), words
 
 
 @dataclass
@@ -184,7 +221,11 @@ def _draw_circles(ax: "Axes", view: _View, catalogue: FofCatalogue, number: int)
 
     groups = squeeze_catalogue(catalogue)
     largest = np.argsort(-np.asarray(groups.count), kind="stable")[:number]
-    centres, radii = np.asarray(groups.com_pos)[:, view.axes][largest], np.asarray(groups.max_radius)[largest]
+    centres = np.asarray(groups.com_pos)[:, view.axes][largest]
+    if groups.max_radius is None:
+        ax.plot(*centres.T, "+", color=_CIRCLE, scalex=False, scaley=False)
+        return
+    radii = np.asarray(groups.max_radius)[largest]
     steps = [np.asarray([-1, 0, 1]) if wraps else np.asarray([0]) for wraps in view.periodic]
     shifts = np.stack(np.meshgrid(*steps), axis=-1).reshape(-1, 2) * (view.high - view.low)
     circles = [

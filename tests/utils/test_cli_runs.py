@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from jztree_utils import cli, compute, details, ics, io
+from jztree_utils import cli, commands, compute, details, ics, io
 from jztree_utils.arguments import parse
 from jztree_utils.commands import finished
 
@@ -278,6 +278,9 @@ def test_catalogues_in_other_layouts(tmp_path, capsys) -> None:
         np.testing.assert_array_equal(found.count, want.count)
         per_h = info.header.hubble if path == swift else 1.0  # units of SWIFT are free of h
         np.testing.assert_allclose(found.com_pos * per_h, want.com_pos, rtol=1e-5)
+        # In pictures they have the units of the snapshot.
+        drawn = commands.plot._groups_of(path, 48**3, io.read_catalogue(native)[2].header)
+        np.testing.assert_allclose(drawn.com_pos, want.com_pos, rtol=1e-5)
     with h5py.File(gadget) as file:
         np.testing.assert_array_equal(file["Group/GroupLen"][:], want.count)
 
@@ -359,6 +362,16 @@ def test_pictures(tmp_path, capsys) -> None:
     catalogue, neighbours = str(tmp_path / "c.hdf5"), str(tmp_path / "n.hdf5")
     assert run("fof", "sample", "-o", catalogue, capsys=capsys)[0] == 0
     assert run("knn", "sample", "-o", neighbours, capsys=capsys)[0] == 0
+    foreign = tmp_path / "fof_tab_000.hdf5"
+    with h5py.File(foreign, "w") as file:
+        header = {"Ngroups_Total": 2, "NumFiles": 1, "BoxSize": 37.5, "Redshift": 0.0, "HubbleParam": 0.7}
+        file.create_group("Header").attrs.update(header)
+        file.create_group("Group")["GroupLen"] = np.asarray([90, 40], np.int32)
+        file["Group/GroupPos"] = np.ones((2, 3), np.float32)
+    status, out, _ = run(
+        "plot", "density", "sample", "--catalogue", str(foreign), "-o", str(tmp_path / "x.png"), capsys=capsys
+    )
+    assert (status, "times the mean density" in out) == (0, True)
     for kind, *arguments in (
         ("halos", "sample", "--catalogue", catalogue),
         ("density", "sample"),

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,6 +31,24 @@ def circles(figure) -> np.ndarray:
     """Centres of the circles that are drawn."""
     (collection,) = figure.axes[0].collections
     return np.asarray([path.get_extents().get_points().mean(axis=0) for path in collection.get_paths()])
+
+
+def radii(figure) -> np.ndarray:
+    (collection,) = figure.axes[0].collections
+    return np.asarray([np.ptp(path.get_extents().get_points()[:, 0]) / 2 for path in collection.get_paths()])
+
+
+def test_groups_of_unknown_size_have_circles_of_their_mean_density() -> None:
+    pos = np.random.default_rng(0).random((1000, 3)) * 4
+    foreign = replace(catalogue(pos[:2], [80, 10], 0.1), max_radius=None, com_inertia_radius=None)
+    shown = radii(plot.plot_halos(pos, foreign, 4.0))[::9]  # each is repeated across the boundary
+    np.testing.assert_allclose([80, 10] / (4 / 3 * np.pi * shown**3), 200 * 1000 / 4**3, rtol=1e-6)
+    known, words = plot.with_radii(foreign, 1000, 4.0, {"r200c": np.asarray([0.3, 0.0]), "r500c": np.ones(2)})
+    assert words == "r200c"
+    np.testing.assert_allclose(known.max_radius, [0.3, shown[1]], rtol=1e-6)
+    places = plot.plot_density(pos, catalogue=foreign).axes[0]  # without a box
+    assert not places.collections
+    np.testing.assert_array_equal(places.lines[0].get_xydata(), pos[:2, :2])
 
 
 @pytest.mark.parametrize(("suffix", "begins"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
