@@ -12,9 +12,10 @@ from typing import Any, NoReturn
 _DESCRIPTION = """\
 Exact friends-of-friends groups and k nearest neighbours of the particles of a simulation snapshot."""
 _EPILOG = """\
-SNAPSHOT is in the HDF5 format of Gadget, AREPO or SWIFT (one file, any file of a snapshot in several, or the folder of
-one), any HDF5 file whose datasets are named with --pos and so on, or a NumPy file (.npy, .npz). What it is is found out
-from its content. The word "sample" stands for a small cosmological snapshot that comes with jztree (48^3 particles).
+SNAPSHOT is one of Gadget, AREPO or SWIFT in HDF5, or of Gadget in its old binary formats: the file, any file of a
+snapshot in several, or the folder of one. It may also be any HDF5 file whose datasets are named with --pos and so on,
+or a NumPy file (.npy, .npz). Which of these it is, is found out from its content. The word "sample" stands for a small
+cosmological snapshot that comes with jztree (48^3 particles).
 All devices are used, under srun and mpirun those of all processes; results do not depend on their number.
 """
 _SEVERAL = """\
@@ -57,8 +58,8 @@ snapshot has no masses.
 The output (HDF5) holds distances and indices (rows of the snapshot, from 0), (N, K) each, and the densities.
 """
 _CONVERT_EPILOG = """\
-A halo catalogue that jztree wrote, in any layout, becomes one in another layout; a snapshot in any format that is read
-becomes one in the format of Gadget-4 or a NumPy file. The suffix of the output and --layout say which.
+A halo catalogue of jztree, Gadget-4, AREPO or SWIFT becomes one in another layout; a snapshot in any format that is
+read becomes one in the format of Gadget-4 or a NumPy file. The suffix of the output and --layout say which.
 
 examples:
   jztree convert catalogue.hdf5 -o fof_tab_099.hdf5 --layout gadget4
@@ -169,6 +170,7 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
         "circular velocity, spin, shape and densest particle",
     )
     output = _add_output(fof, "write the catalogue to this HDF5 file")
+    _add_overwrite(output)
     output.add_argument(
         "--layout", choices=CATALOGUE_LAYOUTS, default="native", help="layout of the catalogue (default: native)"
     )
@@ -190,7 +192,7 @@ def _add_knn(commands: "argparse._SubParsersAction[_Parser]") -> None:
     search.add_argument(
         "--kernel", choices=KERNELS, help=f"how to estimate densities: {', '.join(KERNELS)} (default: knn)"
     )
-    _add_output(knn, "write distances, indices and densities to this HDF5 file")
+    _add_overwrite(_add_output(knn, "write distances, indices and densities to this HDF5 file"))
     _add_telling(knn)
 
 
@@ -201,7 +203,11 @@ def _add_convert(commands: "argparse._SubParsersAction[_Parser]") -> None:
     _add_snapshot_options(convert)
     output = _add_output(convert, "the file to write")
     layouts = (*CATALOGUE_LAYOUTS, *(layout for layout in SNAPSHOT_LAYOUTS if layout not in CATALOGUE_LAYOUTS))
-    output.add_argument("--layout", choices=layouts, help="layout of the output")
+    output.add_argument(
+        "--layout",
+        choices=layouts,
+        help="layout of the output (default: native for catalogues; for snapshots gadget4, or numpy if FILE is .npz)",
+    )
     _add_telling(convert)
 
 
@@ -243,8 +249,15 @@ def _add_snapshot_options(parser: argparse.ArgumentParser) -> None:
 def _add_output(parser: argparse.ArgumentParser, words: str) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("output")
     group.add_argument("-o", "--output", metavar="FILE", help=words)
-    group.add_argument("--overwrite", action="store_true", help="make outputs anew that are there already")
     return group
+
+
+def _add_overwrite(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="make outputs with {n} or {name} in their names anew if they are there already; others always are",
+    )
 
 
 def _add_telling(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,99 @@
+"""The commands of ``jztree`` on all pages and in its help are ones that it knows; those of the main pages run."""
+
+import glob
+import re
+import shlex
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from test_documentation import DOCS, PAGES, ROOT, blocks
+
+from jztree_utils import arguments, compute, ics, io, plot
+from jztree_utils.cli import main
+from jztree_utils.io.header import header_attributes
+
+COMMAND_LINE = DOCS / "command_line.md"
+HELP = [text for name, text in vars(arguments).items() if name.endswith("_EPILOG")]
+
+
+def commands(text: str) -> list[list[str]]:
+    """The arguments of each call of ``jztree`` in some lines of shell, without comments and redirections."""
+    found = []
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True) if "jztree " in line else []
+        for place, word in enumerate(words):
+            if word == "jztree":
+                end = next((n for n, other in enumerate(words) if n > place and other in ("|", ">", ">>", "&&")), None)
+                found.append(words[place + 1 : end])
+                break
+    return found
+
+
+def shell(page: Path) -> list[list[str]]:
+    return commands("".join(text for _, text in blocks(page, "(?:sh|bash|console)")))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if shell(page)], ids=lambda page: page.name)
+def test_commands_of_a_page_are_known(page: Path) -> None:
+    for command in shell(page):
+        assert arguments.parse(command).command in ("fof", "knn", "convert", "plot", "info"), command
+
+
+def test_examples_of_the_help_are_known() -> None:
+    examples = commands("".join(re.findall(r"^  jztree .*\n", "".join(HELP), re.MULTILINE)))
+    assert len(examples) > 10
+    for command in examples:
+        arguments.parse(command)
+
+
+def test_options_that_are_told_of_are_known() -> None:
+    parsers = arguments._options_of_commands(arguments.build_parser()).values()
+    known = {flag for options in parsers for option in options.values() for flag in option.option_strings}
+    for page in (COMMAND_LINE, DOCS / "snapshot_to_catalogue.md", ROOT / "README.md"):
+        spans = re.findall(r"`((?:jztree |-)[^`\n]+)`", page.read_text())
+        told = {flag for span in spans for flag in re.findall(r"(?<!\S)--?[a-z][a-z-]*", span)}
+        assert told
+        assert told - {"--no-build-isolation", "--help", "--config"} <= known, page.name  # the first is one of pip
+
+
+@pytest.fixture
+def files_of_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files under the names that the pages use, one device, and no window."""
+    mesh = jax.make_mesh((1,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
+    monkeypatch.setattr(compute, "all_devices", lambda: mesh)
+    monkeypatch.setattr(plot, "show", lambda figure: None)
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(5)
+    pos = (random.random((20, 1, 3)) * 37.5 + random.normal(0, 0.2, (20, 30, 3))).reshape(-1, 3) % 37.5
+    np.save("points.npy", pos)
+    with h5py.File("output.hdf5", "w") as file:
+        file["particles/xyz"], file["particles/m"] = pos, np.ones(len(pos))
+    counts, masses = (0, 600, 0, 0, 600, 0), (0.0, 1.0, 0.0, 0.0, 0.5, 0.0)
+    about = replace(io.read_header(ics.SAMPLE_3D), npart_total=counts, mass_table=masses, **ics.SAMPLE_3D_UNITS)
+    with h5py.File("odd.hdf5", "w") as file:
+        file.create_group("Header").attrs.update(header_attributes(about) | {"NumPart_ThisFile": counts})
+        for ptype in (1, 4):
+            file[f"PartType{ptype}/Coordinates"] = pos.astype(np.float32)
+            file[f"PartType{ptype}/Velocities"] = random.normal(0, 1, pos.shape).astype(np.float32)
+            file[f"PartType{ptype}/ParticleIDs"] = np.arange(len(pos), dtype=np.uint64)
+    Path("snapdir_099").mkdir()
+    for copy in ("snapdir_099/snapshot_099.hdf5", "snapshot_099.hdf5"):
+        shutil.copy("odd.hdf5", copy)
+
+
+@pytest.mark.usefixtures("files_of_the_pages")
+@pytest.mark.parametrize("page", [ROOT / "README.md", COMMAND_LINE], ids=lambda page: page.name)
+def test_commands_of_a_page_run(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["knn", "snapshot_099.hdf5", "-q", "-o", "neighbours.hdf5"]) == 0
+    for command in shell(page):
+        words = [name for word in command for name in (sorted(glob.glob(word)) if "*" in word else [word])]
+        assert main(words) == 0, (command, capsys.readouterr().err)
+        output = arguments.parse(words)
+        if getattr(output, "output", None):
+            assert Path(output.output.replace("{n}", "099")).exists()
