@@ -1,15 +1,17 @@
 // Spherical overdensities: where the mean density of all particles around a centre falls to a given one.
 //
-// The particles within a search radius are listed by distance. The sphere of the `least` nearest ones grows particle by
-// particle as long as it is denser than a threshold: M_i particles' mass within r_i, the density at the next particle
-// being M_i / V(r_{i+1}). It ends between the i-th and the next one, at R = (M_i / (V(1) density))^(1/D). A higher
-// threshold ends no later than a lower one, so all are found on one way outwards. If the list ends before that, the
-// sphere reaches at least to where the mass found so far would have the density wanted, since more mass only makes it
-// larger; so the next list goes a little further than that. From one such radius to the next the error of its logarithm
-// is divided by 3 (isothermal haloes), which takes a few lists, each longer than all before.
+// Particles are taken in the order of their distance. The sphere of the `least` nearest ones grows particle by particle
+// as long as it is denser than a threshold: M_i particles' mass within r_i, the density at the next particle being
+// M_i / V(r_{i+1}). It ends between the i-th and the next one, at R = (M_i / (V(1) density))^(1/D). A higher threshold
+// ends no later than a lower one, so all are found on one way outwards. Particles are looked for shell by shell. If all
+// within a radius are taken before the last sphere ends, that one reaches at least to where the mass found so far would
+// have the density wanted, since more mass only makes it larger; so the next shell goes a little further than that.
+// From one such radius to the next the error of its logarithm is divided by 3 (isothermal haloes), which takes a few
+// shells.
 //
-// Distances, masses and radii are float64, and masses are added in the order of distance, so the bits do not depend on
-// the number of threads or devices.
+// Distances, masses and radii are float64, and masses are added in the order of distance, those at the same distance in
+// the order of mass; only operations are used that every machine rounds alike. So the bits do not depend on the shells,
+// nor on the number of threads or devices, nor on whether these are GPUs.
 #pragma once
 
 #include <algorithm>
@@ -41,11 +43,23 @@ JZTREE_BOTH inline double radius_power(double radius2) {
   return radius2 * radius2;
 }
 
+// Of a number that is not negative, to its last bit or one beside it. Libraries for CPUs and GPUs round theirs
+// differently.
+JZTREE_BOTH inline double cube_root(double x) {
+  if (!(x > 0) || std::isinf(x)) return x;
+  int exponent = 0;
+  double fraction = std::frexp(x, &exponent), root = 1;
+  for (; exponent % 3 != 0; --exponent) fraction *= 2;
+  // Newton's method for a number between 1/2 and 4.
+  for (int i = 0; i < 7; ++i) root -= (root - fraction / (root * root)) / 3;
+  return std::ldexp(root, exponent / 3);
+}
+
 template <int D>
 JZTREE_BOTH inline double dimensional_root(double x) {
   if constexpr (D == 1) return x;
   if constexpr (D == 2) return std::sqrt(x);
-  if constexpr (D == 3) return std::cbrt(x);
+  if constexpr (D == 3) return cube_root(x);
   return std::sqrt(std::sqrt(x));
 }
 
@@ -56,20 +70,27 @@ struct Thresholds {
   int64_t count;
 };
 
-// Densities: anything with operator[].
+// Puts the i-th density at its place in that order. Densities: anything with operator[].
 template <int D, typename Densities>
-JZTREE_BOTH void sort_thresholds(const Densities& density, int64_t count, double* factor, int32_t* column) {
-  for (int64_t i = 0; i < count; ++i) {
-    double value = unit_ball<D>() * density[i];
-    int64_t place = i;
-    for (; place > 0 && factor[place - 1] < value; --place) {
-      factor[place] = factor[place - 1];
-      column[place] = column[place - 1];
-    }
-    factor[place] = value;
-    column[place] = static_cast<int32_t>(i);
+JZTREE_BOTH void place_threshold(const Densities& density, int64_t count, int64_t i, double* factor, int32_t* column) {
+  double value = unit_ball<D>() * density[i];
+  int64_t place = 0;
+  for (int64_t j = 0; j < count; ++j) {
+    double other = unit_ball<D>() * density[j];
+    place += other > value || (other == value && j < i);
   }
+  factor[place] = value;
+  column[place] = static_cast<int32_t>(i);
 }
+
+// Masses of particles: of each, or one that all share; null: every particle counts 1.
+template <typename T>
+struct Masses {
+  const T* mass;
+  bool shared;
+
+  JZTREE_BOTH double operator[](int64_t row) const { return mass ? static_cast<double>(mass[shared ? 0 : row]) : 1.; }
+};
 
 // A centre, and how far things are from it.
 template <int D, typename T>
@@ -103,11 +124,15 @@ class Centre {
   // A lower bound of the squared distance to what is in a box of wrapped coordinates.
   JZTREE_BOTH double gap2(const T* lower, const T* upper) const {
     double low[D], high[D];
-    for (int d = 0; d < D; ++d) {
-      low[d] = static_cast<double>(lower[d]);
-      high[d] = static_cast<double>(upper[d]);
-    }
+    widen(lower, upper, low, high);
     return space_.gap2(place_, place_, low, high);
+  }
+
+  // An upper bound of the distance.
+  JZTREE_BOTH double reach(const T* lower, const T* upper) const {
+    double low[D], high[D];
+    widen(lower, upper, low, high);
+    return space_.reach(place_, place_, low, high);
   }
 
   // Boxes with a larger gap2 hold nothing within the radius.
@@ -123,6 +148,13 @@ class Centre {
   }
 
  private:
+  JZTREE_BOTH static void widen(const T* lower, const T* upper, double* low, double* high) {
+    for (int d = 0; d < D; ++d) {
+      low[d] = static_cast<double>(lower[d]);
+      high[d] = static_cast<double>(upper[d]);
+    }
+  }
+
   Space<D> space_;
   double place_[D], period_[D], inverse_period_[D], half_box_;
 };
@@ -146,94 +178,118 @@ struct SphereRows {
   }
 };
 
-// The way outwards from one centre.
-// Near: distance2(i) and mass(i) of the i-th nearest particle.
-template <int D, typename T, typename Near>
+// The way outwards from one centre. Its row of the results is clear before.
+template <int D, typename T>
 class SphereScan {
  public:
-  // found: how many are listed, which are all within `searched`. all: there are no others.
-  JZTREE_BOTH SphereScan(const Near& near, int64_t found, double searched, bool all, double half_box)
-      : near_(near), found_(found), searched_(searched), half_box_(half_box), all_(all) {}
+  JZTREE_BOTH SphereScan(const Thresholds& thresholds, int64_t least, double half_box, const SphereRows<T>& rows,
+                         int64_t row)
+      : thresholds_(thresholds), rows_(rows), least_(least), row_(row), half_box_(half_box) {}
 
-  // Writes the results of a row and returns -1; or the radius to search next if what is listed does not decide.
-  JZTREE_BOTH double run(const Thresholds& thresholds, int64_t least, const SphereRows<T>& rows, int64_t row) {
-    rows.clear(row, thresholds.count);
-    if (found_ < least) {
-      if (known() < half_box_) return limited(searched_ > 0 ? 2 * searched_ : half_box_);
-      rows.write_reach(row, all_ ? std::numeric_limits<double>::infinity() : half_box_);
+  // Takes the next particle, unless all spheres end before it: then their results are written, and it returns false.
+  JZTREE_BOTH bool take(double distance2, double mass) {
+    if (inside_ >= least_ && distance2 > edge2_) {
+      begin();
+      end_spheres(radius_power<D>(distance2));
+      if (next_ == thresholds_.count) {
+        write_end();
+        return false;
+      }
+    }
+    mass_ += mass;
+    if (++inside_ <= least_) edge2_ = distance2;
+    if (inside_ >= least_) see_peak(mass_, std::sqrt(distance2));
+    return true;
+  }
+
+  // All particles within a radius have been taken. Writes the results and returns -1; or the radius to search next if
+  // they do not decide. num: of all particles.
+  JZTREE_BOTH double close(double searched, int64_t num) {
+    bool all = inside_ == num;
+    double known = all ? half_box_ : searched;  // nothing that was not taken is as near as that
+    if (inside_ < least_) {
+      if (known < half_box_) return limited(searched > 0 ? 2 * searched : half_box_);
+      rows_.write_reach(row_, all ? std::numeric_limits<double>::infinity() : half_box_);
       return -1;
     }
-    begin(thresholds, least);
-    int64_t first = next_;
-    double reach = std::sqrt(near_.distance2(inside_ - 1));
-    while (next_ < thresholds.count) {
-      double next2 = inside_ < found_ ? near_.distance2(inside_) : known() * known();
-      end_spheres(thresholds, radius_power<D>(next2), rows, row, &reach);
-      if (next_ == thresholds.count || inside_ == found_) break;
-      take_next();
+    begin();
+    end_spheres(radius_power<D>(known * known));
+    if (next_ < thresholds_.count) {
+      if (known < half_box_) return limited(1.2 * end_of(thresholds_.factor[thresholds_.count - 1]));
+      for (; next_ < thresholds_.count; ++next_) write_endless();
+      reach_ = half_box_;
     }
-    if (next_ < thresholds.count) {
-      if (known() < half_box_) return limited(1.2 * end_of(thresholds.factor[thresholds.count - 1]));
-      for (; next_ < thresholds.count; ++next_) write_endless(thresholds, rows, row);
-      reach = half_box_;
-    }
-    if (first < thresholds.count) {
-      rows.peak[2 * row] = static_cast<T>(std::sqrt(peak_));
-      rows.peak[2 * row + 1] = static_cast<T>(peak_radius_);
-    }
-    rows.write_reach(row, reach);
+    write_end();
     return -1;
   }
 
+  // For those who look at several particles at once: whether spheres may end from here on, the mass so far, and whether
+  // none ends before a particle if those before it have a mass.
+  JZTREE_BOTH bool begun() const { return begun_; }
+  JZTREE_BOTH double mass() const { return mass_; }
+  JZTREE_BOTH bool passes(double distance2, double mass) const { return !ends(mass, radius_power<D>(distance2)); }
+  // Takes particles that no sphere ends before. mass: with them. peak: the largest `peak_of` them, and its radius.
+  JZTREE_BOTH void take_all(int64_t count, double mass, double peak, double radius) {
+    inside_ += count;
+    mass_ = mass;
+    if (peak > peak_) peak_ = peak, peak_radius_ = radius;
+  }
+  JZTREE_BOTH static double peak_of(double mass, double radius) { return radius > 0 ? mass / radius : 0; }
+
  private:
-  // Nothing that is not listed is as near as that.
-  JZTREE_BOTH double known() const { return all_ ? half_box_ : searched_; }
   JZTREE_BOTH double limited(double radius) const { return radius < half_box_ ? radius : half_box_; }
   JZTREE_BOTH double end_of(double factor) const { return dimensional_root<D>(mass_ / factor); }
+  JZTREE_BOTH bool ends(double mass, double power) const { return mass <= thresholds_.factor[next_] * power; }
 
-  JZTREE_BOTH void take_next() {
-    mass_ += near_.mass(inside_);
-    double radius = std::sqrt(near_.distance2(inside_++));
-    if (inside_ < least_ || !(mass_ > peak_ * radius) || !(radius > 0)) return;
-    peak_ = mass_ / radius;
-    peak_radius_ = radius;
+  JZTREE_BOTH void see_peak(double mass, double radius) {
+    // Most are far from it, and need no division.
+    if (!(mass > peak_ * radius * (1 - 1e-15))) return;
+    double peak = peak_of(mass, radius);
+    if (peak > peak_) peak_ = peak, peak_radius_ = radius;
   }
 
   // The sphere of the nearest particles, with all that are as far as the last of them. It leaves out the thresholds
   // that it is not denser than.
-  JZTREE_BOTH void begin(const Thresholds& thresholds, int64_t least) {
-    least_ = least;
-    double edge2 = near_.distance2(least - 1);
-    while (inside_ < found_ && near_.distance2(inside_) <= edge2) take_next();
-    double power = radius_power<D>(edge2);
-    while (next_ < thresholds.count && !(mass_ > thresholds.factor[next_] * power)) ++next_;
+  JZTREE_BOTH void begin() {
+    if (begun_) return;
+    begun_ = true;
+    double power = radius_power<D>(edge2_);
+    while (next_ < thresholds_.count && !(mass_ > thresholds_.factor[next_] * power)) ++next_;
+    found_ = next_ < thresholds_.count;
+    reach_ = std::sqrt(edge2_);
   }
 
   // Ends the spheres that are not denser than their threshold where the radius has this power.
-  JZTREE_BOTH void end_spheres(const Thresholds& thresholds, double power, const SphereRows<T>& rows, int64_t row,
-                               double* reach) {
-    for (; next_ < thresholds.count && mass_ <= thresholds.factor[next_] * power; ++next_) {
-      int64_t at = row * thresholds.count + thresholds.column[next_];
-      double end = end_of(thresholds.factor[next_]);
-      if (end > *reach) *reach = end;
-      rows.radius[at] = static_cast<T>(end);
-      rows.mass[at] = static_cast<T>(mass_);
-      rows.count[at] = static_cast<int32_t>(inside_);
+  JZTREE_BOTH void end_spheres(double power) {
+    for (; next_ < thresholds_.count && ends(mass_, power); ++next_) {
+      int64_t at = row_ * thresholds_.count + thresholds_.column[next_];
+      double end = end_of(thresholds_.factor[next_]);
+      if (end > reach_) reach_ = end;
+      rows_.radius[at] = static_cast<T>(end);
+      rows_.mass[at] = static_cast<T>(mass_);
+      rows_.count[at] = static_cast<int32_t>(inside_);
     }
   }
 
-  JZTREE_BOTH void write_endless(const Thresholds& thresholds, const SphereRows<T>& rows, int64_t row) const {
-    int64_t at = row * thresholds.count + thresholds.column[next_];
-    rows.radius[at] = rows.mass[at] = std::numeric_limits<T>::quiet_NaN();
-    rows.count[at] = -1;
+  JZTREE_BOTH void write_endless() const {
+    int64_t at = row_ * thresholds_.count + thresholds_.column[next_];
+    rows_.radius[at] = rows_.mass[at] = std::numeric_limits<T>::quiet_NaN();
+    rows_.count[at] = -1;
   }
 
-  const Near& near_;
-  const int64_t found_;
-  const double searched_, half_box_;
-  const bool all_;
-  int64_t least_ = 0, inside_ = 0, next_ = 0;
-  double mass_ = 0, peak_ = 0, peak_radius_ = 0;
+  JZTREE_BOTH void write_end() const {
+    if (found_) {
+      rows_.peak[2 * row_] = static_cast<T>(std::sqrt(peak_));
+      rows_.peak[2 * row_ + 1] = static_cast<T>(peak_radius_);
+    }
+    rows_.write_reach(row_, reach_);
+  }
+
+  Thresholds thresholds_;
+  SphereRows<T> rows_;
+  int64_t least_, row_, inside_ = 0, next_ = 0;
+  double half_box_, mass_ = 0, edge2_ = 0, reach_ = 0, peak_ = 0, peak_radius_ = 0;
+  bool begun_ = false, found_ = false;  // found: any sphere
 };
 
 }  // namespace jztree

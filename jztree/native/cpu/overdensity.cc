@@ -1,6 +1,6 @@
 // Spherical overdensities (common/overdensity.h says how): a thread takes one centre after the other, collects the
-// particles within a radius by a walk from the top plane, sorts them, and scans them. The cost is that of sorting what
-// is in the spheres.
+// particles of a shell by a walk from the top plane, sorts them, and takes them in that order. The cost is that of
+// sorting what is in the spheres.
 
 #include "../common/overdensity.h"
 
@@ -44,77 +44,60 @@ struct NearParticle {
   }
 };
 
-struct NearList {
-  const std::vector<NearParticle>& list;
-
-  double distance2(int64_t i) const { return list[static_cast<size_t>(i)].distance2; }
-  double mass(int64_t i) const { return list[static_cast<size_t>(i)].mass; }
-};
-
-template <int D, typename T>
-struct Particles {
-  FlatTree<D, T> tree;
-  const T* mass;  // null: every particle counts 1
-  bool shared_mass;
-
-  double weight(int64_t row) const { return mass ? static_cast<double>(mass[shared_mass ? 0 : row]) : 1.; }
-};
-
 // One thread's search, used for one centre after another.
 template <int D, typename T>
 class SphereSearch {
  public:
-  explicit SphereSearch(const Particles<D, T>& particles) : particles_(particles) {}
+  SphereSearch(const FlatTree<D, T>& tree, const Masses<T>& mass) : tree_(tree), mass_(mass) {}
 
-  void answer(const Centre<D, T>& centre, double radius, const Thresholds& thresholds, int64_t least,
-              const SphereRows<T>& rows, int64_t row) {
-    const FlatTree<D, T>& tree = particles_.tree;
-    int top = tree.planes - 1;
-    while (radius >= 0) {
+  void answer(const Centre<D, T>& centre, double radius, SphereScan<D, T> scan) {
+    int top = tree_.planes - 1;
+    for (double searched = -1; radius >= 0; searched = radius, radius = scan.close(radius, tree_.arrays.num)) {
       near_.clear();
-      collect(centre, radius, top, tree.starts[top], tree.starts[top + 1]);
+      collect(centre, searched, radius, top, tree_.starts[top], tree_.starts[top + 1]);
       std::sort(near_.begin(), near_.end());
-      int64_t found = static_cast<int64_t>(near_.size());
-      NearList list{near_};
-      SphereScan<D, T, NearList> scan(list, found, radius, found == tree.arrays.num, centre.half_box());
-      radius = scan.run(thresholds, least, rows, row);
+      for (const NearParticle& particle : near_)
+        if (!scan.take(particle.distance2, particle.mass)) return;
     }
   }
 
  private:
-  // Adds what nodes [begin, end) of a plane have within the radius.
-  void collect(const Centre<D, T>& centre, double radius, int plane, int64_t begin, int64_t end) {
-    const FlatTree<D, T>& tree = particles_.tree;
-    double most = centre.gap2_within(radius);
+  // Adds what nodes [begin, end) of a plane have beyond the inner radius, if it is not negative, and within the outer.
+  void collect(const Centre<D, T>& centre, double inner, double outer, int plane, int64_t begin, int64_t end) {
+    double most = centre.gap2_within(outer), inner2 = inner >= 0 ? inner * inner : -1;
     for (int64_t node = begin; node < end; ++node) {
-      int64_t first = tree.first_row(plane, node), last = tree.first_row(plane, node + 1);
-      if (first == last || centre.gap2(tree.lower + node * D, tree.upper + node * D) > most) continue;
+      const T *lower = tree_.lower + node * D, *upper = tree_.upper + node * D;
+      int64_t first = tree_.first_row(plane, node), last = tree_.first_row(plane, node + 1);
+      if (first == last || centre.gap2(lower, upper) > most || centre.reach(lower, upper) < inner) continue;
       if (plane > 0) {
-        collect(centre, radius, plane - 1, tree.first_child(plane, node), tree.first_child(plane, node + 1));
+        collect(centre, inner, outer, plane - 1, tree_.first_child(plane, node), tree_.first_child(plane, node + 1));
         continue;
       }
       for (int64_t row = first; row < last; ++row) {
-        double distance2 = centre.distance2(tree.pos + row * D);
-        if (distance2 <= radius * radius) near_.push_back({distance2, particles_.weight(row)});
+        double distance2 = centre.distance2(tree_.pos + row * D);
+        if (distance2 > inner2 && distance2 <= outer * outer) near_.push_back({distance2, mass_[row]});
       }
     }
   }
 
-  const Particles<D, T>& particles_;
+  const FlatTree<D, T>& tree_;
+  const Masses<T>& mass_;
   std::vector<NearParticle> near_;
 };
 
 template <int D, typename T>
-void search_all(const Parallel& parallel, const Particles<D, T>& particles, const T* centres, const T* nearest,
-                int64_t q, const double* box, const Thresholds& thresholds, int64_t least, const SphereRows<T>& rows) {
+void search_all(const Parallel& parallel, const FlatTree<D, T>& tree, const Masses<T>& mass, const T* centres,
+                const T* nearest, int64_t q, const double* box, const Thresholds& thresholds, int64_t least,
+                const SphereRows<T>& rows) {
   // A few centres at a time: some spheres hold 10^5 times what others do.
   parallel.blocks(q, 4, [&](int64_t begin, int64_t end) {
-    SphereSearch<D, T> search(particles);
+    SphereSearch<D, T> search(tree, mass);
     for (int64_t row = begin; row < end; ++row) {
       rows.clear(row, thresholds.count);
       if (!(nearest[row] >= 0)) continue;
       Centre<D, T> centre(centres + row * D, box);
-      search.answer(centre, centre.first_radius(nearest[row]), thresholds, least, rows, row);
+      search.answer(centre, centre.first_radius(nearest[row]),
+                    SphereScan<D, T>(thresholds, least, centre.half_box(), rows, row));
     }
   });
 }
@@ -144,13 +127,13 @@ ffi::Error overdensity(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi
         !fits(*radius, q * m) || !fits(*inside, q * m) || static_cast<int64_t>(count->element_count()) != q * m ||
         !fits(*peak, 2 * q) || !fits(*reach, q))
       return invalid("overdensity was called with arrays that do not fit together.");
-    sort_thresholds<D>(densities, m, factors.data(), columns.data());
+    for (int64_t i = 0; i < m; ++i) place_threshold<D>(densities, m, i, factors.data(), columns.data());
     Thresholds thresholds{factors.data(), columns.data(), m};
-    Particles<D, T> particles{FlatTree<D, T>(*tree), masses ? mass.typed_data<T>() : nullptr, masses == 1};
+    Masses<T> weights{masses ? mass.typed_data<T>() : nullptr, masses == 1};
     SphereRows<T> rows{radius->typed_data<T>(), inside->typed_data<T>(), count->typed_data(), peak->typed_data<T>(),
                        reach->typed_data<T>()};
-    search_all<D, T>(Parallel(pool), particles, centre.typed_data<T>(), nearest.typed_data<T>(), q, period, thresholds,
-                     least, rows);
+    search_all<D, T>(Parallel(pool), FlatTree<D, T>(*tree), weights, centre.typed_data<T>(), nearest.typed_data<T>(), q,
+                     period, thresholds, least, rows);
     return ffi::Error::Success();
   });
 }
