@@ -208,14 +208,14 @@ class SphereScan {
     bool all = inside_ == num;
     double known = all ? half_box_ : searched;  // nothing that was not taken is as near as that
     if (inside_ < least_) {
-      if (known < half_box_) return limited(searched > 0 ? 2 * searched : half_box_);
+      if (known < half_box_) return further(searched, 0);
       rows_.write_reach(row_, all ? std::numeric_limits<double>::infinity() : half_box_);
       return -1;
     }
     begin();
     end_spheres(radius_power<D>(known * known));
     if (next_ < thresholds_.count) {
-      if (known < half_box_) return limited(1.2 * end_of(thresholds_.factor[thresholds_.count - 1]));
+      if (known < half_box_) return further(searched, 1.2 * end_of(thresholds_.factor[thresholds_.count - 1]));
       for (; next_ < thresholds_.count; ++next_) write_endless();
       reach_ = half_box_;
     }
@@ -237,7 +237,11 @@ class SphereScan {
   JZTREE_BOTH static double peak_of(double mass, double radius) { return radius > 0 ? mass / radius : 0; }
 
  private:
-  JZTREE_BOTH double limited(double radius) const { return radius < half_box_ ? radius : half_box_; }
+  // The radius wanted, if it is further out, which an underflow may undo.
+  JZTREE_BOTH double further(double searched, double wanted) const {
+    if (!(wanted > searched)) wanted = searched > 0 ? 2 * searched : half_box_;
+    return wanted < half_box_ ? wanted : half_box_;
+  }
   JZTREE_BOTH double end_of(double factor) const { return dimensional_root<D>(mass_ / factor); }
   JZTREE_BOTH bool ends(double mass, double power) const { return mass <= thresholds_.factor[next_] * power; }
 
