@@ -8,6 +8,7 @@ interrupted, 141 the reader of the output has gone.
 import argparse
 import contextlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from .arguments import build_parser, parse
 from .report import NORMAL, QUIET, VERBOSE, stage, telling
 
 _MARKER = "jztree: "  # what the library's own run-time messages begin with
+_FOR_SCRIPTS = ", or set num to leave out rows at the end"  # advice that is of no use here
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,15 +98,23 @@ def _report(error: Exception) -> int:
 
 def _explain(error: Exception) -> tuple[str, int]:
     """What to tell the user of an error, in one line, and the exit status."""
-    text = " ".join(str(error).split())
+    text = _in_flags(" ".join(str(error).split()))
     if _MARKER in text:
         sentence = text.partition(_MARKER)[2]
         return sentence[:1].upper() + sentence[1:], 2
+    if isinstance(error, OSError) and error.strerror:  # one of the system's own
+        what = f"{error.filename} cannot be used" if error.filename else "Reading or writing failed"
+        return f"{what} ({error.strerror}).", 2
     if isinstance(error, (ValueError, OSError, ImportError)):
         return text, 2
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
         return "There is not enough memory; take a machine with more, or a particle type with fewer particles.", 2
     return f"Something unexpected happened ({type(error).__name__}: {text[:300]}); run with --debug and report it.", 1
+
+
+def _in_flags(text: str) -> str:
+    """A sentence of the library, with flags where it advises arguments of Python."""
+    return re.sub(r"ReadOptions\((\w+)=\.\.\.\)", r"--\1", text).replace(_FOR_SCRIPTS, "")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
@@ -29,6 +29,7 @@ from .progress import progress
 from .properties import GroupOptions, group_properties
 from .report import is_quiet, stage
 
+_WIDEST = 1.05  # of the periodic box: codes let particles leave it a little between two steps
 _MOST = 2**31 - 1  # rows that one device takes
 
 
@@ -96,6 +97,10 @@ class Particles(ABC):
     def num(self) -> int:
         """Particles of the type that is grouped."""
         return self.snapshot.num
+
+    @abstractmethod
+    def corners(self) -> np.ndarray:
+        """``(2, d)``: the least and the largest coordinates of the particles that are grouped."""
 
     @abstractmethod
     def find_groups(self, rlink: float, options: GroupOptions) -> Groups | None:
@@ -171,6 +176,33 @@ def check_fits(snapshots: list[io.Snapshot], ndim: int, ndev: int) -> None:
         raise ValueError(f"The BoxSize {boxsize} of the snapshot does not fit {ndim} coordinates.")
 
 
+def corners_of(pos: np.ndarray) -> np.ndarray:
+    """``(2, d)``: the least and the largest coordinates of positions ``(n, d)``."""
+    return np.stack([pos.min(axis=0), pos.max(axis=0)])
+
+
+def _corners_of_ranks(pos: jax.Array, num: jax.Array) -> jax.Array:
+    """`corners_of` positions ``(r, n, d)``, of which the first ``num`` ``(r,)`` of each rank count."""
+    held = (jnp.arange(pos.shape[1]) < num[:, None])[..., None]
+    low, high = jnp.where(held, pos, jnp.inf), jnp.where(held, pos, -jnp.inf)
+    return jnp.stack([low.min(axis=(0, 1)), high.max(axis=(0, 1))])
+
+
+def check_box(corners: np.ndarray, header: io.SnapshotHeader) -> None:
+    """Raise ValueError, in words, if particles reach much farther than the periodic box, which must be a wrong one.
+
+    corners: ``(2, d)``, as of `corners_of`. Where the box begins makes no difference, nor do particles that have left
+    it a little. Positions that are no numbers are left to the search, which names their rows.
+    """
+    extent = corners[1].astype(np.float64) - corners[0]
+    lengths = np.broadcast_to(np.asarray(header.boxsize or 0.0, np.float64), extent.shape)
+    for axis in np.flatnonzero((lengths > 0) & np.isfinite(extent) & (extent > _WIDEST * lengths)):
+        raise ValueError(
+            f"The positions span {extent[axis]:g} along dimension {axis}, but the periodic box is {lengths[axis]:g} "
+            "there; give the right one with --boxsize, in the unit of the positions, or 0 for none."
+        )
+
+
 def _read_all(snapshot: io.Snapshot, names: list[str], wide: bool) -> ParticleData:
     """All of a snapshot on the host, with its progress told."""
     columns = {}
@@ -184,6 +216,9 @@ def _read_all(snapshot: io.Snapshot, names: list[str], wide: bool) -> ParticleDa
 
 class OneDevice(Particles):
     """Particles on the host, as NumPy arrays, for one device."""
+
+    def corners(self) -> np.ndarray:
+        return corners_of(np.asarray(self.part.pos))
 
     def find_groups(self, rlink: float, options: GroupOptions) -> Groups | None:
         box = self.header.boxsize
@@ -268,6 +303,11 @@ class ManyDevices(Particles):
 
     mesh: Mesh
     id_dtype: np.dtype
+
+    def corners(self) -> np.ndarray:
+        with jax.enable_x64(self.wide):
+            find = jax.jit(_corners_of_ranks, out_shardings=NamedSharding(self.mesh, P()))
+            return np.asarray(find(self.part.pos, self.part.num))
 
     def find_groups(self, rlink: float, options: GroupOptions) -> Groups | None:
         with jax.enable_x64(self.wide):

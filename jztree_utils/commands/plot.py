@@ -10,6 +10,7 @@ from jztree.data import FofCatalogue
 
 from .. import io, plot
 from ..arguments import KINDS
+from ..compute import check_box, corners_of
 from ..mass_function import Cosmology, units_of
 from ..report import print_json, say, stage, take_seconds
 from .runs import complete_header, read_options, snapshot_path
@@ -98,7 +99,9 @@ def _scaling(args: Namespace) -> Any:
 def _positions(args: Namespace) -> tuple[np.ndarray, io.SnapshotHeader]:
     path = snapshot_path(args.input[0])
     snapshot = io.open_snapshot(path, args.type, read_options(args))
-    return snapshot.read("pos"), complete_header(path, snapshot.header)
+    pos = snapshot.read("pos")
+    check_box(corners_of(pos), snapshot.header)
+    return pos, complete_header(path, snapshot.header)
 
 
 def _groups_of(path: str, num: int, header: io.SnapshotHeader) -> FofCatalogue:

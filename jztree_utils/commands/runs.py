@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .. import ics, io
-from ..compute import Particles, Source, open_types, read_particles
+from ..compute import Particles, Source, check_box, open_types, read_particles
 from ..details import tell_snapshot
 from ..report import VERBOSE, number, stage
 from .finished import is_finished
@@ -181,4 +181,7 @@ def read(source: Source, optional: tuple[str, ...], mesh: Mesh, layout: str | No
         part = read_particles(snapshots, optional, mesh)
         told.particles = part.num
         told.detail = part.snapshot.description
+    corners = part.corners()
+    with io.failing_together(mesh):
+        check_box(corners, part.header)
     return part

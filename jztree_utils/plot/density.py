@@ -151,6 +151,9 @@ def _view(pos: Any, boxsize: Any, axes: tuple[int, int]) -> _View:
             f"pos has shape {given.shape}; a picture of the dimensions {axes} needs (n, d) with d above both."
         )
     points = given[:, axes]
+    if not np.isfinite(points).all():
+        row = int(np.argmin(np.isfinite(points).all(axis=1)))
+        raise ValueError(f"Row {row} of the positions is NaN or infinite; remove such particles.")
     lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), given.shape[1:])[list(axes)]
     periodic = lengths > 0
     if not len(points):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..io._files import check_is_file, unreadable
 from ._figure import COLOURS, REFERENCE, Path, drawing, plain_ticks
 
 if TYPE_CHECKING:
@@ -38,10 +39,13 @@ class _Time:
 def read_measurements(path: Path) -> dict[str, Any]:
     """The results that a script of ``checks/`` wrote to a JSON file, for `plot_scaling`.
 
-    Raises ValueError if the file holds something else, OSError if it cannot be read.
+    Raises ValueError if the file holds something else or cannot be read.
     """
+    check_is_file(FilePath(path))
     try:
         results = json.loads(FilePath(path).read_text())
+    except OSError as error:
+        raise unreadable(FilePath(path), error) from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is no JSON file ({error}); give what a script of checks/ wrote.") from error
     if not isinstance(results, dict) or not list(_times(results)):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import h5py
 import jax
@@ -323,7 +324,9 @@ def test_positions_that_are_no_numbers_name_the_row(command, value, tmp_path, wr
     pos = random.random((200, 3)).astype(np.float32)
     pos[123, 1] = value
     path = write_gadget(tmp_path / "a.hdf5", pos)
-    check_refused([command, str(path), "-o", str(tmp_path / "out.hdf5")], tmp_path, capsys, "123")
+    words = "Row 123 of the positions is NaN or infinite; remove such particles."
+    check_refused([command, str(path), "-o", str(tmp_path / "out.hdf5")], tmp_path, capsys, words)
+    check_refused(["plot", "density", str(path), "-o", str(tmp_path / "a.png")], tmp_path, capsys, words)
 
 
 def test_no_box_needs_a_length(tmp_path, write_gadget, random, capsys) -> None:
@@ -355,6 +358,89 @@ def test_damaged_snapshots(tmp_path, snapshot, write_parts, random, capsys) -> N
     }
     for path, words in told.items():
         check_refused(["fof", str(path), "-o", str(tmp_path / "out.hdf5")], tmp_path, capsys, words)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_corners_of_the_particles(count, tmp_path, write_gadget, random) -> None:
+    mesh = jax.make_mesh((count,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
+    for num in (2, 50):  # not a multiple of the devices, and fewer
+        pos = (random.random((num, 3)) + np.asarray([5, -7, 0])).astype(np.float32)
+        source = compute.Source(write_gadget(tmp_path / "a.hdf5", pos))
+        part = compute.read_particles(compute.open_types(source), (), mesh)
+        np.testing.assert_array_equal(part.corners(), [pos.min(axis=0), pos.max(axis=0)])
+
+
+def test_a_box_that_cannot_hold_the_positions(tmp_path, write_gadget, random, capsys) -> None:
+    pos = (random.random((50, 3)) * 1.02 + np.asarray([0, -0.3, 0])).astype(
+        np.float32
+    )  # a little wider, and begins elsewhere
+    path, output = write_gadget(tmp_path / "a.hdf5", pos), str(tmp_path / "out.hdf5")
+    assert cli.main(["fof", str(path)]) == 0
+    wide = str(write_gadget(tmp_path / "b.hdf5", pos * [1, 1, 1.4]))
+    told = "along dimension 2, but the periodic box is 1 there; give the right one with --boxsize"
+    check_refused(["fof", wide, "-o", output], tmp_path, capsys, told)
+    check_refused(["knn", wide, "-o", output], tmp_path, capsys, told)
+    check_refused(["plot", "density", wide, "-o", str(tmp_path / "out.png")], tmp_path, capsys, told)
+    assert cli.main(["fof", wide, "--boxsize", "1,1,2"]) == 0
+
+
+@pytest.mark.parametrize("command", [["fof"], ["knn"], ["convert"], ["plot", "density"]], ids=lambda words: words[-1])
+def test_what_is_no_snapshot(command, tmp_path, write_gadget, random, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    pos = random.random((30, 3))
+    Path("empty.hdf5").touch()
+    Path("notes.txt").write_text("Not a snapshot.\n" * 100)
+    with h5py.File("table.hdf5", "w") as file:
+        file["a/b"] = np.arange(5)
+    write_gadget(Path("group.hdf5"), pos)
+    with h5py.File("group.hdf5", "a") as file:
+        del file["PartType1"]
+    write_gadget(Path("none.hdf5"), pos[:0])
+    write_gadget(Path("stars.hdf5"), pos, ptype=4)
+    np.savez("names.npz", x=pos)
+    os.mkfifo("pipe")
+    told = {
+        "missing.hdf5": "There is no file missing.hdf5",
+        ".": "holds more than one snapshot",
+        "empty.hdf5": "is not an HDF5 file",
+        "notes.txt": "is not an HDF5 file",
+        "table.hdf5": "name the dataset of positions (--pos)",
+        "group.hdf5": "has no dataset PartType1/Coordinates",
+        "none.hdf5": "no particles of type 1; it holds none at all",
+        "stars.hdf5": "no particles of type 1; it holds 30 of type 4",
+        "names.npz": "name them (--pos)",
+        "pipe": "is not a regular file",
+    }
+    for name, words in told.items():
+        check_refused([*command, name, "-o", "out.png" if "plot" in command else "out.hdf5"], tmp_path, capsys, words)
+
+
+def test_what_the_system_refuses(snapshot, tmp_path, monkeypatch, capsys) -> None:
+    """The superuser may read and write all, so its refusals are those of a system that says no to everyone."""
+    (tmp_path / "closed").mkdir()
+
+    def refuse(path: Any, *_: Any, **__: Any) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    output = ["-o", str(tmp_path / "closed" / "out.hdf5")]
+    with monkeypatch.context() as patched:
+        patched.setattr(io._files.os, "open", refuse)
+        check_refused(["fof", str(snapshot), *output], tmp_path, capsys, "cannot be written (Permission denied)")
+    with monkeypatch.context() as patched:
+        patched.setattr("builtins.open", refuse)
+        check_refused(["fof", str(snapshot), *output], tmp_path, capsys, "cannot be read (Permission denied)")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_no_space_for_what_is_printed(snapshot, arguments) -> None:
+    with open("/dev/full", "w") as full, open(os.devnull) as nothing:
+        command = [sys.executable, "-P", "-m", "jztree_utils.cli", "knn", str(snapshot), *arguments]
+        done = subprocess.run(command, stdin=nothing, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "jztree: error: Reading or writing failed (No space left on device).\n",
+    )
 
 
 # Interruptions

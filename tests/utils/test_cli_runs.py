@@ -393,7 +393,7 @@ def test_pictures(tmp_path, capsys) -> None:
         (["sizes", "a", "b"], "draws one file, but 2 were given"),
         (["heat", "a"], "invalid choice: 'heat'"),
         ([], "plot needs what to draw"),
-        (["scaling", "none.json"], "none.json"),
+        (["scaling", "none.json"], "There is no file none.json"),
     ],
 )
 def test_bad_pictures(arguments, told, tmp_path, monkeypatch, capsys) -> None:
