@@ -371,9 +371,7 @@ def test_corners_of_the_particles(count, tmp_path, write_gadget, random) -> None
 
 
 def test_a_box_that_cannot_hold_the_positions(tmp_path, write_gadget, random, capsys) -> None:
-    pos = (random.random((50, 3)) * 1.02 + np.asarray([0, -0.3, 0])).astype(
-        np.float32
-    )  # a little wider, and begins elsewhere
+    pos = random.random((50, 3)) * 1.02 + np.asarray([0, -0.3, 0])  # a little wider, and begins elsewhere
     path, output = write_gadget(tmp_path / "a.hdf5", pos), str(tmp_path / "out.hdf5")
     assert cli.main(["fof", str(path)]) == 0
     wide = str(write_gadget(tmp_path / "b.hdf5", pos * [1, 1, 1.4]))
