@@ -106,12 +106,21 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     are wrong, and SystemExit for --help.
     """
     parser = build_parser()
-    args = parser.parse_args(argv)
+    args = _parse_known(parser, argv)
     if getattr(args, "config", None) is None:
         return args
     flags = _flags_of_config(Path(args.config), args, _options_of_commands(parser))
     place = list(argv).index(args.command) + 1
-    return parser.parse_args([*argv[:place], *flags, *argv[place:]])
+    return _parse_known(parser, [*argv[:place], *flags, *argv[place:]])
+
+
+def _parse_known(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """``argv`` as the parser reads it; what it does not know is an error that says where to look."""
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        command = " ".join(filter(None, ("jztree", args.command)))
+        raise ValueError(f"{command} does not know {' '.join(unknown)}; see {command} --help.")
+    return args
 
 
 def build_parser() -> argparse.ArgumentParser:

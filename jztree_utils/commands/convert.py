@@ -11,7 +11,7 @@ from .. import io
 from ..arguments import CATALOGUE_LAYOUTS, SNAPSHOT_LAYOUTS
 from ..details import tell_snapshot
 from ..report import is_quiet, print_json, print_pairs, say, stage, take_seconds
-from .runs import read_options, snapshot_path
+from .runs import check_suffix, read_options, snapshot_path
 
 _NUMPY = ".npz"
 
@@ -26,15 +26,20 @@ def run_convert(args: Namespace) -> None:
     path = snapshot_path(args.input)
     is_catalogue = path.is_file() and io.is_catalogue(path)
     known = CATALOGUE_LAYOUTS if is_catalogue else SNAPSHOT_LAYOUTS
-    layout = args.layout or ("numpy" if not is_catalogue and args.output.endswith(_NUMPY) else known[0])
+    is_numpy = args.output.endswith((".npy", _NUMPY))
+    layout = args.layout or ("numpy" if not is_catalogue and is_numpy else known[0])
     if layout not in known:
         kind = "catalogue" if is_catalogue else "snapshot"
         raise ValueError(f"{path} is a {kind}, which can be written as {' or '.join(known)}, not as {layout}.")
     if layout == "numpy" and not args.output.endswith(_NUMPY):
         raise io.OutputError(f"NumPy files of several arrays end in {_NUMPY}; {args.output} does not.")
+    if layout != "numpy":
+        check_suffix(args.output)
     io.check_output(args.output, apart_from=(path,) if is_catalogue else tuple(io.find_parts(path)))
     if args.dry_run:
         say(f"would write {path} as {args.output} in the layout {layout}")
+        if args.json:
+            print_json({"input": str(path), "output": args.output, "layout": layout})
         return
     held = _convert_catalogue(path, args, layout) if is_catalogue else _convert_snapshot(path, args, layout)
     if args.json:

@@ -30,6 +30,8 @@ def run_plot(args: Namespace) -> None:
         io.check_output(args.output, apart_from=tuple(snapshot_path(name) for name in args.input))
     if args.dry_run:
         say(f"would draw {args.kind} of {', '.join(args.input)} as {args.output or 'a window'}")
+        if args.json:
+            print_json({"kind": args.kind, "input": args.input, "output": args.output})
         return
     with stage(f"draw {args.kind}") as told:
         figure = _DRAW[args.kind](args)

@@ -18,6 +18,8 @@ from ..report import VERBOSE, number, stage
 from .finished import is_finished
 
 SAMPLE = "sample"  # the word that stands for the snapshot that comes with the package
+_PICTURES = (".png", ".pdf", ".svg")
+_FOREIGN = (*_PICTURES, ".npy", ".npz", ".txt", ".csv", ".json", ".toml", ".py")
 _PART = re.compile(r"\.\d+$")
 
 
@@ -39,6 +41,8 @@ def plan_runs(args: Namespace) -> list[Run]:
     if not args.snapshot:
         raise ValueError(f"No snapshot was given; see jztree {args.command} --help.")
     options = read_options(args)
+    if args.output is not None:
+        check_suffix(args.output)
     paths = list(_different(args.snapshot, options))
     templates = {name: getattr(args, name, None) for name in ("output", "plot")}
     runs = []
@@ -53,6 +57,14 @@ def plan_runs(args: Namespace) -> list[Run]:
             if name is not None:
                 io.check_output(name, apart_from=inputs)
     return todo
+
+
+def check_suffix(output: str) -> None:
+    """Raise OutputError if an output, which is HDF5, has a name that says that it is something else."""
+    suffix = Path(output).suffix.lower()
+    if suffix in _FOREIGN:
+        picture = "; pictures are drawn with --plot, or jztree plot" if suffix in _PICTURES else ""
+        raise io.OutputError(f"The output {output} would be an HDF5 file; give it a name in .hdf5{picture}.")
 
 
 def snapshot_path(name: str) -> Path:

@@ -254,7 +254,7 @@ def check_refused(arguments: list[str], folder: Path, capsys, told: str) -> None
     [
         (["fof"], "No snapshot was given"),
         (["dance"], "invalid choice"),
-        (["fof", "sample", "--colour"], "--colour"),
+        (["fof", "sample", "--colour", "-k", "3"], "jztree fof does not know --colour -k 3; see jztree fof --help."),
         (["fof", "sample", "--b", "wide"], "--b"),
         (["fof", "sample", "--b", "0.2", "--rlink", "1"], "two ways to give the linking length"),
         (["fof", "sample", "--b", "-0.2"], "--b is -0.2"),
@@ -305,7 +305,7 @@ def test_bad_outputs(command, output, told, snapshot, tmp_path, capsys, monkeypa
         (["--plot", "halos.docx"], "no suffix of a known format"),
         (["--plot", "halos"], "no suffix of a known format"),
         (["--plot", "missing/halos.png"], "create the folder"),
-        (["--plot", "a.png", "-o", "./a.png"], "different names"),
+        (["--plot", "a.eps", "-o", "./a.eps"], "different names"),
     ],
 )
 def test_bad_pictures(arguments, told, snapshot, tmp_path, capsys, monkeypatch) -> None:

@@ -150,6 +150,7 @@ def test_files_of_one_snapshot_are_one(write_parts, tmp_path, random, capsys) ->
         (["-o", "same.hdf5"], "is one for 2 snapshots; put {n} or {name} into its name"),
         (["-o", "same_{n}.hdf5", "--plot", "same_{n}.hdf5"], "no suffix of a known format"),
         (["--b", "0.2", "--rlink", "0.1"], "two ways to give the linking length"),
+        (["-o", "{n}.png"], "pictures are drawn with --plot"),
         (["--attach", "gas"], "--attach is gas; it must be particle types"),
         (["--boxsize", "wide"], "--boxsize is wide; it must be a length"),
         (["--config", "none.toml"], "There is no configuration file none.toml"),
@@ -316,6 +317,11 @@ def test_snapshots_in_other_formats(snapshots, tmp_path, capsys) -> None:
     assert again.boxsize == header.boxsize
     status, _, err = run("convert", snapshots[0], "-o", copy, "--layout", "swift", capsys=capsys)
     assert (status, "is a snapshot, which can be written as gadget4 or numpy" in err) == (2, True)
+    for wrong, told in (("a.npy", "end in .npz"), ("a.txt", "would be an HDF5 file; give it a name in .hdf5")):
+        status, _, err = run("convert", snapshots[0], "-o", str(tmp_path / wrong), capsys=capsys)
+        assert (status, told in err, (tmp_path / wrong).exists()) == (2, True, False)
+    status, out, _ = run("convert", arrays, "-o", copy, "--dry-run", "--json", capsys=capsys)
+    assert json.loads(out) == {"input": arrays, "output": copy, "layout": "gadget4"}
     status, _, err = run("convert", snapshots[0], capsys=capsys)
     assert (status, "convert needs a file" in err) == (2, True)
 
