@@ -88,7 +88,13 @@ def files_of_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("files_of_the_pages")
-@pytest.mark.parametrize("page", [ROOT / "README.md", COMMAND_LINE], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(ROOT / "README.md", marks=pytest.mark.slow, id="README.md"),
+        pytest.param(COMMAND_LINE, id="options"),
+    ],
+)
 def test_commands_of_a_page_run(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["knn", "snapshot_099.hdf5", "-q", "-o", "neighbours.hdf5"]) == 0
     for command in shell(page):
