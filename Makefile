@@ -18,7 +18,7 @@ install_extra = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pypr
 
 # What the CUDA kernels take part in.
 EMULATED_TESTS ?= $(addprefix tests/test_,catalogue.py comm.py distr_fof.py distr_knn.py fof.py fof_errors.py grouping.py knn.py \
-  knn_errors.py knn_transforms.py snapshots.py tree.py zorder.py)
+  knn_errors.py knn_transforms.py overdensity.py snapshots.py tree.py zorder.py)
 
 .PHONY: demo docs test test-all test-emulated lint format bench profile gpu-check aarch64 wheel clean
 

@@ -3,8 +3,8 @@
 The sphere around a centre grows, particle by particle, as long as the mean density of all particles in it is above a
 threshold, such as 200 times the critical density; where it falls to that is the halo's edge (Lacey & Cole 1994, MNRAS
 271, 676). Each centre lists the particles within a radius by a walk through the plane hierarchy (`jztree.tree`), sorts
-them by distance, and goes outwards; a radius that was too small tells how far the next list has to go. So the cost is
-that of sorting what is in the spheres.
+them by distance, and goes outwards; a radius that was too small tells how far the next list has to go, which begins
+there. So the cost is that of sorting what is in the spheres.
 """
 
 from dataclasses import dataclass, replace
@@ -87,9 +87,8 @@ def spherical_overdensity(
     ``density`` there has radius and mass NaN and a count of -1. The largest circular velocity is looked for at the
     particles from the start of the sphere on (coincident ones at distance 0 left out).
 
-    Distances and masses are summed in float64, in the order of distance, so any number of devices gives the same bits.
-    There is no kernel for GPUs yet: call it with the particles on the CPU, ``jax.device_put(part,
-    jax.devices("cpu")[0])``.
+    Distances and masses are summed in float64, in the order of distance, so any number of devices gives the same bits,
+    be they CPUs or GPUs.
 
     Raises TypeError or ValueError for wrong arguments, and an error at run time if a position is NaN or infinite, a
     mass negative, NaN or infinite, or a traced ``density`` or ``boxsize`` is wrong.

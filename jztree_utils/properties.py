@@ -19,7 +19,6 @@ from jztree.density import knn_density
 from jztree.overdensity import spherical_overdensity
 
 from . import io
-from .report import say
 
 if TYPE_CHECKING:
     from .compute import Particles
@@ -53,9 +52,6 @@ def find_densities(options: GroupOptions, part: "Particles") -> GroupOptions:
     header = part.header
     total = part.num + sum(one.num_total or 0 for one in part.attached.values())
     densities = comoving_densities(header, part.types()) if part.ndim == 3 and "mass" in part.properties else {}
-    if densities and jax.default_backend() != "cpu":
-        say("  spheres around groups are left out: they are computed on CPUs only (JAX_PLATFORMS=cpu)")
-        densities = {}
     return replace(
         options,
         densities=tuple((name, times * densities[of]) for name, (times, of) in _THRESHOLDS.items() if of in densities),

@@ -16,11 +16,6 @@ from jztree.data import Pos, PosMass
 from jztree.overdensity import SphericalOverdensity, spherical_overdensity
 from jztree_utils import ics
 
-pytestmark = pytest.mark.skipif(
-    jax.default_backend() != "cpu" or jz.kernels.native_info()["instruction_set"] == "cuda-emulated",
-    reason="spherical overdensities have no kernel for the GPU",
-)
-
 FIELDS = ("radius", "mass", "count", "vmax", "rmax")
 BALL = {1: 2.0, 2: np.pi, 3: 4 * np.pi / 3, 4: np.pi**2 / 2}
 
@@ -132,6 +127,20 @@ def test_a_box_that_is_too_dense_everywhere_and_one_number() -> None:
     assert np.isnan(found.mass).all()
     np.testing.assert_array_equal(found.count, -1)
     assert (np.asarray(found.vmax) > 0).all()
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_more_particles_at_one_distance_than_lists_hold(alike: bool) -> None:
+    """GPUs divide what does not fit into a list by distance, then by mass, and only count particles that are alike."""
+    rng = np.random.default_rng(4)
+    inner, ring, outer = np.linspace(-0.249, 0.249, 3500), rng.choice([-0.25, 0.25], 8000), rng.uniform(-1, 1, 500)
+    pos = np.concatenate([inner, ring, outer]).astype(np.float32)[:, None]
+    mass = np.ones(len(pos), np.float32) if alike else rng.uniform(0.9, 1.1, len(pos)).astype(np.float32)
+    centre, density = np.zeros((1, 1), np.float32), np.array([2.5, 0.5, 0.4]) * mass.sum()
+    found = spherical_overdensity(PosMass(pos=pos, mass=mass), centre, density)
+    expected = brute(pos, mass, centre, density)
+    assert_spheres(found, expected)
+    assert list(expected["count"][0] > 8000) == [False, True, True]
 
 
 def test_a_hierarchy_that_is_there_already() -> None:

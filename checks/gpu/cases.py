@@ -77,6 +77,10 @@ def fof_case(kind: str, n: int, urgency: int, box: float = BOX) -> Case:
     return Case(Sample(kind, n), tuple(calls), urgency, peers=("published",))
 
 
+def spheres_case(kind: str, n: int, box: float = BOX) -> Case:
+    return Case(Sample(kind, n), (Call("spheres", {"b": B[0], "box": box}),), 3)
+
+
 def stages_case(kind: str, n: int) -> Case:
     """Each kernel apart, and how many distances no search of this tree can do without."""
     return Case(Sample(kind, n), (Call("stages"), Call("distances", {"k": 16, "box": BOX})), 3)
@@ -93,6 +97,8 @@ def full() -> Iterator[Case]:
         yield fof_case(kind, 10**8, 2)
     for kind, n in itertools.product(both, (10**6, 10**7)):
         yield stages_case(kind, n)
+    yield from (spheres_case("clustered", n) for n in (10**5, 10**6, 10**7))
+    yield spheres_case("snapshot", 128**3, 100.0)
     for n in (10**6, 10**7):
         yield Case(Sample("uniform", n), (Call("query", {"k": PUBLISHED_K, "box": 0.0}),), 4, peers=("published",))
     yield fof_case("snapshot", 128**3, 4, 100.0)
@@ -108,6 +114,7 @@ def quick() -> Iterator[Case]:
     yield knn_case("uniform", 2000, (4, 8), 0)
     yield fof_case("clustered", 2000, 1)
     yield stages_case("uniform", 2000)
+    yield spheres_case("clustered", 2000)
     yield Case(Sample("uniform", 1000), (Call("query", {"k": 5, "box": 0.0}),), 4, peers=("published",))
 
 

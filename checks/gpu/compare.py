@@ -69,6 +69,9 @@ def calls(given: dict[str, Any]) -> Iterator[tuple[str, Callable[[Any], Any]]]:
             "separate queries",
             lambda part: jz.knn.knn.jit(part, k=given["ks"][-1], boxsize=box, part_query=part.pos[::-1] + 0.01),
         )
+    step, mean = n // 200 + 1, max(n, 1) / 2 / float(np.prod(_SIDES[:dims]))  # masses are 1/2 on average
+    spheres = jz.overdensity.spherical_overdensity.jit
+    yield "spheres", lambda part: spheres(part, part.pos[::step], [2e4 * mean, 200 * mean, 5 * mean], boxsize=box)
     yield "labels", lambda part: jz.fof.fof_labels.jit(part, rlink, box)
     yield "catalogue", lambda part: jz.fof.fof_and_catalogue.jit(part, rlink, box)
 

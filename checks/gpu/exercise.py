@@ -12,7 +12,7 @@ import jztree as jz
 
 
 def exercise(n: int, dims: int, dtype: Any, box: float) -> None:
-    """Sort, tree, neighbours of all kinds, groups and catalogue."""
+    """Sort, tree, neighbours of all kinds, groups, catalogue and spherical overdensities."""
     random = np.random.default_rng(n)
     part = jz.data.ParticleData(
         pos=jnp.asarray(random.random((n, dims)) ** 3, dtype),
@@ -25,6 +25,8 @@ def exercise(n: int, dims: int, dtype: Any, box: float) -> None:
     for k in (k for k in (1, 8, 40, 300) if k <= n - n // 10):
         out.append(jz.knn.knn.jit(part, k=k, boxsize=box))
         out.append(jz.knn.knn.jit(partz, k=k, boxsize=box, th=th, part_query=part.pos + 0.1))
+    spheres = jz.overdensity.spherical_overdensity
+    out.append(spheres.jit(part, part.pos[:20], [300.0 * max(n, 1), 3.0 * max(n, 1)], boxsize=box))
     out.append(jz.fof.fof_labels.jit(part, 0.5 * max(n, 1) ** (-1 / dims), box, output_order="input"))
     out.append(jz.fof.fof_and_catalogue.jit(part, 0.5 * max(n, 1) ** (-1 / dims), box))
     jax.block_until_ready(out)
@@ -36,6 +38,8 @@ def mapped(n: int) -> None:
     pos = jnp.asarray(np.random.default_rng(n).random((1, n, 3)), jnp.float32)
     part = jz.data.ParticleData(pos=pos, num=jnp.asarray([n - 3], jnp.int32))
     jax.block_until_ready(jz.knn.knn.smap(mesh, jit=True)(part, k=5))
+    spheres = jz.overdensity.spherical_overdensity.smap(mesh, jit=True)
+    jax.block_until_ready(spheres(part, jz.data.Pos(pos=pos[:, :9]), 2.0 * n))
     jax.block_until_ready(jz.fof.fof_and_catalogue.smap(mesh, jit=True)(part, 0.1))
 
 

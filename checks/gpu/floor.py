@@ -17,6 +17,7 @@ def bytes_to_move(what: str, n: int, k: int = 0, dims: int = 3) -> int:
         "query": 2 * row + 2 * _FLOAT * k,
         "labels": 2 * row + _FLOAT,  # positions are returned too, in z-order
         "catalogue": 2 * (2 * row + _FLOAT),  # positions, velocities and masses come and go
+        "spheres": row,
     }
     return n * amounts[what]
 

@@ -42,6 +42,9 @@ class Library:
     def catalogue(self, pos: Any, effort: float, rlink: float, box: float, mass: Any, vel: Any) -> Timed:
         raise NotImplementedError
 
+    def spheres(self, pos: Any, effort: float, rlink: float, box: float) -> Timed:
+        raise NotImplementedError
+
 
 class Ours(Library):
     """This library."""
@@ -67,6 +70,16 @@ class Ours(Library):
         part = self.jz.data.ParticleData(pos=pos, mass=mass, vel=vel)
         return lambda: self.jz.fof.fof_and_catalogue.jit(part, rlink, box)
 
+    def spheres(self, pos: Any, effort: float, rlink: float, box: float) -> Timed:
+        """Three densities around the densest particle of each group, which are found before."""
+        jz = self.jz
+        grouped, cata = jz.fof.fof_and_catalogue.jit(jz.data.Pos(pos=pos), rlink, box)
+        nearness = jz.density.knn_density.jit(grouped, 32, boxsize=box)
+        densest = jz.halos.densest_particle.jit(grouped, cata, nearness)
+        centre = jz.data.Pos(pos=densest.part.pos, num=cata.ngroups)
+        density = [times * len(pos) / box**3 for times in (500 / 0.3, 200 / 0.3, 200)]
+        return lambda: jz.overdensity.spherical_overdensity.jit(pos, centre, density, boxsize=box)
+
 
 class Published(Library):
     """The published library of the same name, 1.1.0. What its buffers need is not known before: they are doubled until
@@ -78,7 +91,7 @@ class Published(Library):
 
     @staticmethod
     def does(what: str, options: dict[str, Any], n: int) -> bool:
-        return what not in ("stages", "distances")
+        return what not in ("stages", "distances", "spheres")
 
     def __init__(self) -> None:
         import jztree.config  # noqa: PLC0415
@@ -170,6 +183,9 @@ def digest(what: str, out: Any) -> dict[str, Any]:
         label = out[1]
         groups = int(jnp.sum(label == jnp.arange(label.shape[0], dtype=label.dtype)))
         return {"finite": groups > 0, "groups": groups}
+    if what == "spheres":
+        count = np.asarray(out.count)
+        return {"finite": True, "spheres": int((count > 0).sum()), "largest": int(count.max(initial=0))}
     ngroups = int(np.ravel(out[1].ngroups)[0])
     count = np.asarray(out[1].count).ravel()[:ngroups]
     return {"finite": True, "groups": ngroups, "grouped": int(count.sum()), "largest": int(count.max(initial=0))}

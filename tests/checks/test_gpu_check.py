@@ -27,13 +27,14 @@ def options(folder: Path, *more: str) -> list[str]:
 
 
 def test_a_trial_on_the_cpu_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    words = options(tmp_path, "--stages", "time,report", "--only", "stages,query uniform")
+    words = options(tmp_path, "--stages", "time,report", "--only", "stages,query uniform,spheres")
     assert check.main([*words, "--budget", "0"]) == 0
     assert "time: left for a further call" in capsys.readouterr().out
     assert check.main(words) == 0
     found = json.loads((tmp_path / "gpu_trial.json").read_text())["stages"]["time"]
     assert found["query uniform 1e3 k=5 open"]["digest"]["finite"]
     assert len(found["stages uniform 2e3"]["stages"]) >= 10
+    assert found["spheres clustered 2e3 b=0.2 periodic"]["digest"]["spheres"] > 0
     page = (tmp_path / "gpu_trial.md").read_text()
     assert "| query uniform 1e3 k=5 open" in page
     assert "| plane hierarchy |" in page
@@ -75,6 +76,7 @@ def test_cases_cover_what_was_asked_for() -> None:
             assert f"{what} {sample} b=0.2 periodic" in keys
         assert f"{what} uniform 1e8 b=0.7 periodic" in keys
     assert "query uniform 1e7 k=30 open" in keys
+    assert "spheres snapshot 2097152 b=0.2 periodic" in keys
 
 
 def test_the_most_urgent_cases_come_first() -> None:
