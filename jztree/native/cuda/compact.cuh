@@ -33,11 +33,7 @@ __device__ inline int compact_places(unsigned chosen, int (&places)[compact_item
   }
   __syncthreads();
   if (warp == 0) {
-    int sum = before[lane + 1];
-    for (int by = 1; by < warp_size; by *= 2) {
-      int other = __shfl_up_sync(all_lanes, sum, by);
-      if (lane >= by) sum += other;
-    }
+    int sum = warp_inclusive_sum(before[lane + 1]);
     before[lane + 1] = sum;
     if (lane == 0) before[0] = 0;
   }

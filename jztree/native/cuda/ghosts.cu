@@ -173,12 +173,7 @@ __device__ double bound_of_box(const OpenSearch<D, T>& search, const Space<D>& s
       int lane = lane_index();
       Sum mine = 0;
       for (int digit = lane * run; digit < (lane + 1) * run; ++digit) mine += sums[digit];
-      Sum until = mine;
-      for (int by = 1; by < warp_size; by *= 2) {
-        Sum other = __shfl_up_sync(all_lanes, until, by);
-        if (lane >= by) until += other;
-      }
-      Sum still = wanted;
+      Sum until = warp_inclusive_sum(mine), still = wanted;
       unsigned enough = __ballot_sync(all_lanes, until >= still);
       if (enough == 0) {
         if (lane == 0) chosen = -1;

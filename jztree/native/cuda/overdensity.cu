@@ -7,7 +7,7 @@
 // dealt out one by one, because some take 10^5 times as long as others.
 //
 // The cost is that of walking the tree for each shell and of sorting what is in the spheres; the largest sphere sets a
-// bound, because its masses are added one by one (some 20 cycles each). Masses are added in the CPU's order with the
+// bound, because one warp adds its masses one by one. Masses are added in the CPU's order with the
 // CPU's formulas, so the results are the same bits.
 
 #include <algorithm>

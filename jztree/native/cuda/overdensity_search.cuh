@@ -131,6 +131,7 @@ class SphereSearch {
 
  private:
   __device__ double close(double radius) {
+    __syncthreads();  // the radius of the call before has been read
     if (threadIdx.x == 0) memory_.radius = scan_.close(radius, problem_.tree.num());
     __syncthreads();
     return memory_.radius;
@@ -269,10 +270,7 @@ class SphereSearch {
 
   // The sum over this thread and those before it.
   __device__ int block_inclusive_sum(int value) {
-    for (int by = 1; by < warp_size; by *= 2) {
-      int other = __shfl_up_sync(all_lanes, value, by);
-      if (lane_index() >= by) value += other;
-    }
+    value = warp_inclusive_sum(value);
     if constexpr (Threads > warp_size) {
       int warp = static_cast<int>(threadIdx.x) / warp_size;
       if (lane_index() == warp_size - 1) memory_.sums[warp] = value;

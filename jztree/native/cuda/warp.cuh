@@ -30,4 +30,14 @@ __device__ inline T warp_sum(T value) {
   return warp_reduce(value, [](T a, T b) { return a + b; });
 }
 
+// The sum over this lane and those before it.
+template <typename T>
+__device__ inline T warp_inclusive_sum(T value) {
+  for (int by = 1; by < warp_size; by *= 2) {
+    T other = __shfl_up_sync(all_lanes, value, by);
+    if (lane_index() >= by) value += other;
+  }
+  return value;
+}
+
 }  // namespace jztree
