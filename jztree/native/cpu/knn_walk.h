@@ -78,7 +78,7 @@ class Walk {
     }
     best_->reset(count_);
     bound_.assign(static_cast<size_t>(count_), no_candidate<T>());
-    radius2_.assign(static_cast<size_t>(count_), std::numeric_limits<T>::infinity());
+    radius2_.assign(static_cast<size_t>(count_ + lanes), std::numeric_limits<T>::infinity());
     worst_ = no_candidate<T>();
     seed_ = -1;
     if (self_) {
@@ -190,20 +190,23 @@ class Walk {
 
   void visit_leaf(int64_t leaf) {
     leaf_distances_.set_leaf(sources_, leaf, low_, high_);
-    int64_t first = leaf_distances_.first();
-    const T* box_distance2 = leaf_distances_.box_distances(queries_, begin_, count_);
     bool changed = false;
-    for (int64_t q = 0; q < count_; ++q) {
-      T radius2 = radius2_[static_cast<size_t>(q)];
-      if (box_distance2[q] > radius2) continue;
-      int64_t near = leaf_distances_.find_near(queries_, begin_ + q, radius2);
-      // A query's own row is in its list already.
-      int64_t packed = pack(near, first, self_ ? begin_ + q + out_.own_offset : -1);
-      if (packed == 0) continue;
-      absorb(q, packed_.data(), packed);
-      changed = true;
+    for (int64_t block = 0; block < count_; block += lanes) {
+      Lanes<T> radius2;
+      load(radius2_.data() + block, radius2);
+      uint32_t open = leaf_distances_.within(queries_, begin_ + block, count_ - block, radius2);
+      for (; open != 0; open &= open - 1) changed |= visit_leaf_from(block + __builtin_ctz(open));
     }
     if (changed) worst_ = *std::max_element(bound_.begin(), bound_.end());
+  }
+
+  bool visit_leaf_from(int64_t q) {
+    int64_t near = leaf_distances_.find_near(queries_, begin_ + q, radius2_[static_cast<size_t>(q)]);
+    // A query's own row is in its list already.
+    int64_t packed = pack(near, leaf_distances_.first(), self_ ? begin_ + q + out_.own_offset : -1);
+    if (packed == 0) return false;
+    absorb(q, packed_.data(), packed);
+    return true;
   }
 
   // Packs what the last call found into packed_, except the row `own`, and returns the number.
@@ -229,7 +232,7 @@ class Walk {
   int64_t begin_ = 0, count_ = 0, seed_ = -1;
   T low_[D], high_[D];
   std::vector<Key> bound_;  // upper bound of each query's k-th candidate
-  std::vector<T> radius2_;  // its squared distance
+  std::vector<T> radius2_;  // its squared distance; and a block more
   Key worst_;               // the largest bound
   std::vector<Entry> stack_;
 };
