@@ -63,8 +63,7 @@ class Walk {
         out_(out),
         best_(make_kbest<T>(out.k, most)),
         leaf_distances_(scale, most),
-        sorted_(static_cast<size_t>(out.k * most)),
-        packed_(static_cast<size_t>(most) + 1) {}
+        sorted_(static_cast<size_t>(out.k * most)) {}
 
   // Answers the queries of a leaf of the queries' hierarchy. Returns false, having written nothing, if squared
   // distances have lost digits because they are so small beside the extent of the set.
@@ -201,25 +200,11 @@ class Walk {
   }
 
   bool visit_leaf_from(int64_t q) {
-    int64_t near = leaf_distances_.find_near(queries_, begin_ + q, radius2_[static_cast<size_t>(q)]);
     // A query's own row is in its list already.
-    int64_t packed = pack(near, leaf_distances_.first(), self_ ? begin_ + q + out_.own_offset : -1);
-    if (packed == 0) return false;
-    absorb(q, packed_.data(), packed);
-    return true;
-  }
-
-  // Packs what the last call found into packed_, except the row `own`, and returns the number.
-  int64_t pack(int64_t near, int64_t first, int64_t own) {
-    const T* distance2 = leaf_distances_.near_distance2();
-    const int32_t* place = leaf_distances_.near_place();
-    int64_t packed = 0;
-    for (int64_t i = 0; i < near; ++i) {
-      int64_t row = first + place[i];
-      packed_[static_cast<size_t>(packed)] = make_candidate<T>(distance2[i], static_cast<uint32_t>(row + 1));
-      packed += row != own;
-    }
-    return packed;
+    int64_t own = self_ ? begin_ + q + out_.own_offset : -1;
+    int64_t near = leaf_distances_.find_near(queries_, begin_ + q, radius2_[static_cast<size_t>(q)], own);
+    if (near > 0) absorb(q, leaf_distances_.near(), near);
+    return near > 0;
   }
 
   const StagedTree<D, T>&sources_, &queries_;
@@ -227,7 +212,7 @@ class Walk {
   const Output<T>& out_;
   std::unique_ptr<KBest<T>> best_;
   LeafDistances<D, T> leaf_distances_;
-  std::vector<Key> sorted_, packed_;
+  std::vector<Key> sorted_;
   // The group at work.
   int64_t begin_ = 0, count_ = 0, seed_ = -1;
   T low_[D], high_[D];

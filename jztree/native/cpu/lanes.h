@@ -65,31 +65,4 @@ inline uint32_t lanes_at_most(const Lanes<T>& a, const Lanes<T>& b) {
   return bits;
 }
 
-// Writes the chosen lanes of values one after the other to `to`, and to `place` which lanes they are, counted from
-// `first`. Both have room for all lanes. Returns how many there are.
-template <typename T>
-inline int64_t pack_lanes(const Lanes<T>& values, uint32_t chosen, int32_t first, T* to, int32_t* place) {
-#if defined(__AVX512F__)
-  if constexpr (sizeof(T) == 4) {
-    const __m512i order = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    __mmask16 mask = static_cast<__mmask16>(chosen);
-    __m512 x;
-    std::memcpy(&x, &values, sizeof(x));
-    _mm512_storeu_ps(to, _mm512_maskz_compress_ps(mask, x));
-    __m512i places = _mm512_add_epi32(order, _mm512_set1_epi32(first));
-    _mm512_storeu_si512(place, _mm512_maskz_compress_epi32(mask, places));
-    return __builtin_popcount(chosen);
-  }
-#endif
-  T x[lanes];
-  store<T>(values, x);
-  int64_t count = 0;
-  for (; chosen != 0; chosen &= chosen - 1) {
-    int lane = __builtin_ctz(chosen);
-    to[count] = x[lane];
-    place[count++] = first + lane;
-  }
-  return count;
-}
-
 }  // namespace jztree

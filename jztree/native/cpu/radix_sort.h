@@ -230,18 +230,19 @@ class KeySort {
     std::mutex mutex;
     std::vector<RowRange> large;
     int64_t parts = static_cast<int64_t>(ends.size());
-    parallel_.blocks(parts, std::clamp<int64_t>(parts / (16 * parallel_.threads()), 1, 64), [&](int64_t first, int64_t last) {
-      CacheSort<LowKey> cache(low_key_);
-      for (int64_t i = first; i < last; ++i) {
-        int64_t from = i > 0 ? ends[static_cast<size_t>(i - 1)] : begin, to = ends[static_cast<size_t>(i)];
-        if (to - from <= largest_part) {
-          sort_part(cache, pairs, from, to, low);
-        } else {
-          std::lock_guard<std::mutex> lock(mutex);
-          large.push_back({from, to});
-        }
-      }
-    });
+    parallel_.blocks(
+        parts, std::clamp<int64_t>(parts / (16 * parallel_.threads()), 1, 64), [&](int64_t first, int64_t last) {
+          CacheSort<LowKey> cache(low_key_);
+          for (int64_t i = first; i < last; ++i) {
+            int64_t from = i > 0 ? ends[static_cast<size_t>(i - 1)] : begin, to = ends[static_cast<size_t>(i)];
+            if (to - from <= largest_part) {
+              sort_part(cache, pairs, from, to, low);
+            } else {
+              std::lock_guard<std::mutex> lock(mutex);
+              large.push_back({from, to});
+            }
+          }
+        });
     return large;
   }
 
