@@ -11,15 +11,16 @@
 #include "xla/ffi/api/ffi.h"
 
 // Defines a handler that Python finds in the library by its name. What XLA is to pass to the function follows from its
-// parameters; attributes, which are all that is neither a context nor a buffer, are named in their order.
+// parameters; attributes, which are all that is neither a context nor a buffer, are named in their order. `prepared` is
+// what the backend does before each call.
 #define JZTREE_HANDLER(name, function, ...)                                                        \
   extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* name(XLA_FFI_CallFrame* frame); \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, function, jztree::bound(function, ##__VA_ARGS__))
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, jztree::prepared(function), jztree::bound(function, ##__VA_ARGS__))
 
 // The same for a function without attributes that XLA may capture in a command buffer.
 #define JZTREE_CAPTURED_HANDLER(name, function)                                                    \
   extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* name(XLA_FFI_CallFrame* frame); \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, function, jztree::bound(function), {jztree::ffi::Traits::kCmdBufferCompatible})
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, jztree::prepared(function), jztree::bound(function), {jztree::ffi::Traits::kCmdBufferCompatible})
 
 namespace jztree {
 

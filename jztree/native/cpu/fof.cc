@@ -150,9 +150,14 @@ class Linker {
     }
 
    private:
-    // distance2: the scaled squared distance as computed, at most possibly2.
-    bool linked(T distance2, int64_t a, int64_t b) const {
-      return distance2 < rule_.surely2 || rule_.linked_exactly(linker_.pos_ + a * D, linker_.pos_ + b * D);
+    int64_t near_row(int64_t n) const {
+      return static_cast<int64_t>(candidate_row_plus_one<T>(distances_.near()[n])) - 1;
+    }
+
+    // The n-th that find_near found has a scaled squared distance, as computed, of at most possibly2.
+    bool linked(int64_t n, int64_t a, int64_t b) const {
+      return candidate_distance2<T>(distances_.near()[n]) < rule_.surely2 ||
+             rule_.linked_exactly(linker_.pos_ + a * D, linker_.pos_ + b * D);
     }
 
     // Links a leaf within and returns its number of sets.
@@ -163,10 +168,10 @@ class Linker {
       for (int64_t i = 0; i < count; ++i) local_[static_cast<size_t>(i)] = i;
       int64_t sets = count;
       for (int64_t i = 0; i + 1 < count && sets > 1; ++i) {
-        int64_t near = distances_.find_near(tree_, first + i, rule_.possibly2);
+        int64_t near = distances_.find_near(tree_, first + i, rule_.possibly2, first + i);
         for (int64_t n = 0; n < near; ++n) {
-          int64_t j = distances_.near_place()[n];
-          if (j > i && linked(distances_.near_distance2()[n], first + i, first + j)) sets -= unite_local(i, j);
+          int64_t j = near_row(n) - first;
+          if (j > i && linked(n, first + i, first + j)) sets -= unite_local(i, j);
         }
       }
       for (int64_t i = 0; i < count; ++i) sets_.set(first + i, first + find_local(i));
@@ -244,19 +249,24 @@ class Linker {
       T low[D], high[D];
       linker_.box(static_cast<size_t>(from), low, high);
       distances_.set_leaf(tree_, to, low, high);
-      int64_t begin = tree_.leaf_row(from), count = tree_.leaf_row(from + 1) - begin, first = distances_.first();
-      const T* near = distances_.box_distances(tree_, begin, count);
-      for (int64_t i = 0; i < count; ++i) {
-        if (near[i] > rule_.possibly2) continue;
-        if (to_root >= 0 && sets_.find(begin + i) == sets_.find(to_root)) continue;
-        int64_t found = distances_.find_near(tree_, begin + i, rule_.possibly2);
-        for (int64_t n = 0; n < found; ++n) {
-          int64_t j = distances_.near_place()[n];
-          if (!linked(distances_.near_distance2()[n], begin + i, first + j)) continue;
-          sets_.unite(begin + i, first + j);
-          if (from_one && to_root >= 0) return true;
-          if (to_root >= 0) break;
-        }
+      int64_t begin = tree_.leaf_row(from), end = tree_.leaf_row(from + 1);
+      for (int64_t block = begin; block < end; block += lanes) {
+        uint32_t open = distances_.within(tree_, block, end - block, Lanes<T>{} + rule_.possibly2);
+        for (; open != 0; open &= open - 1)
+          if (link_row(block + __builtin_ctz(open), from_one, to_root)) return true;
+      }
+      return false;
+    }
+
+    // Links a row to the leaf that distances are to.
+    bool link_row(int64_t row, bool from_one, int64_t to_root) {
+      if (to_root >= 0 && sets_.find(row) == sets_.find(to_root)) return false;
+      int64_t found = distances_.find_near(tree_, row, rule_.possibly2, -1);
+      for (int64_t n = 0; n < found; ++n) {
+        int64_t other = near_row(n);
+        if (!linked(n, row, other)) continue;
+        sets_.unite(row, other);
+        if (to_root >= 0) return from_one;
       }
       return false;
     }

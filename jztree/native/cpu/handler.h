@@ -5,11 +5,32 @@
 #include <cstdint>
 
 #include "../common/handler.h"
+#include "memory.h"
 
 namespace jztree {
 
 template <>
 struct detail::Parameter<ffi::ThreadPool> : ContextParameter<ffi::ThreadPool> {};
+
+namespace detail {
+
+template <typename Parameter>
+void expect_writes(const Parameter&) {}
+template <typename Buffer>
+void expect_writes(ffi::Result<Buffer>& result) {
+  prefer_huge_pages(result->untyped_data(), result->size_bytes());
+}
+
+}  // namespace detail
+
+// Results are fresh memory, and many are written in random order.
+template <typename... Types>
+auto prepared(ffi::Error (*function)(Types...)) {
+  return [function](Types... arguments) {
+    (detail::expect_writes(arguments), ...);
+    return function(arguments...);
+  };
+}
 
 // Box lengths and linking lengths arrive as words whose float64 sum over the last axis is the number.
 inline bool read_exact(const ffi::AnyBuffer& words, int64_t count, double* out) {

@@ -63,8 +63,7 @@ class Walk {
         out_(out),
         best_(make_kbest<T>(out.k, most)),
         leaf_distances_(scale, most),
-        sorted_(static_cast<size_t>(out.k * most)),
-        packed_(static_cast<size_t>(most) + 1) {}
+        sorted_(static_cast<size_t>(out.k * most)) {}
 
   // Answers the queries of a leaf of the queries' hierarchy. Returns false, having written nothing, if squared
   // distances have lost digits because they are so small beside the extent of the set.
@@ -78,7 +77,7 @@ class Walk {
     }
     best_->reset(count_);
     bound_.assign(static_cast<size_t>(count_), no_candidate<T>());
-    radius2_.assign(static_cast<size_t>(count_), std::numeric_limits<T>::infinity());
+    radius2_.assign(static_cast<size_t>(count_ + lanes), std::numeric_limits<T>::infinity());
     worst_ = no_candidate<T>();
     seed_ = -1;
     if (self_) {
@@ -190,33 +189,22 @@ class Walk {
 
   void visit_leaf(int64_t leaf) {
     leaf_distances_.set_leaf(sources_, leaf, low_, high_);
-    int64_t first = leaf_distances_.first();
-    const T* box_distance2 = leaf_distances_.box_distances(queries_, begin_, count_);
     bool changed = false;
-    for (int64_t q = 0; q < count_; ++q) {
-      T radius2 = radius2_[static_cast<size_t>(q)];
-      if (box_distance2[q] > radius2) continue;
-      int64_t near = leaf_distances_.find_near(queries_, begin_ + q, radius2);
-      // A query's own row is in its list already.
-      int64_t packed = pack(near, first, self_ ? begin_ + q + out_.own_offset : -1);
-      if (packed == 0) continue;
-      absorb(q, packed_.data(), packed);
-      changed = true;
+    for (int64_t block = 0; block < count_; block += lanes) {
+      Lanes<T> radius2;
+      load(radius2_.data() + block, radius2);
+      uint32_t open = leaf_distances_.within(queries_, begin_ + block, count_ - block, radius2);
+      for (; open != 0; open &= open - 1) changed |= visit_leaf_from(block + __builtin_ctz(open));
     }
     if (changed) worst_ = *std::max_element(bound_.begin(), bound_.end());
   }
 
-  // Packs what the last call found into packed_, except the row `own`, and returns the number.
-  int64_t pack(int64_t near, int64_t first, int64_t own) {
-    const T* distance2 = leaf_distances_.near_distance2();
-    const int32_t* place = leaf_distances_.near_place();
-    int64_t packed = 0;
-    for (int64_t i = 0; i < near; ++i) {
-      int64_t row = first + place[i];
-      packed_[static_cast<size_t>(packed)] = make_candidate<T>(distance2[i], static_cast<uint32_t>(row + 1));
-      packed += row != own;
-    }
-    return packed;
+  bool visit_leaf_from(int64_t q) {
+    // A query's own row is in its list already.
+    int64_t own = self_ ? begin_ + q + out_.own_offset : -1;
+    int64_t near = leaf_distances_.find_near(queries_, begin_ + q, radius2_[static_cast<size_t>(q)], own);
+    if (near > 0) absorb(q, leaf_distances_.near(), near);
+    return near > 0;
   }
 
   const StagedTree<D, T>&sources_, &queries_;
@@ -224,12 +212,12 @@ class Walk {
   const Output<T>& out_;
   std::unique_ptr<KBest<T>> best_;
   LeafDistances<D, T> leaf_distances_;
-  std::vector<Key> sorted_, packed_;
+  std::vector<Key> sorted_;
   // The group at work.
   int64_t begin_ = 0, count_ = 0, seed_ = -1;
   T low_[D], high_[D];
   std::vector<Key> bound_;  // upper bound of each query's k-th candidate
-  std::vector<T> radius2_;  // its squared distance
+  std::vector<T> radius2_;  // its squared distance; and a block more
   Key worst_;               // the largest bound
   std::vector<Entry> stack_;
 };

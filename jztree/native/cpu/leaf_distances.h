@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../common/geometry.h"
+#include "candidate.h"
 #include "staged_tree.h"
 
 namespace jztree {
@@ -34,8 +35,7 @@ template <int D, typename T>
 class LeafDistances {
  public:
   // most: the largest number of particles in a group or a leaf.
-  LeafDistances(const Scale<D, T>& scale, int64_t most)
-      : scale_(scale), near_distance2_(padded(most)), box_distance2_(padded(most)), near_place_(padded(most)) {
+  LeafDistances(const Scale<D, T>& scale, int64_t most) : scale_(scale), near_(padded(most)) {
     for (int d = 0; d < D; ++d) {
       shifted_[d].resize(padded(most));
       // "Around the boundary" is rounded in the last bit of the period, which a factor on the gap does not cover.
@@ -60,36 +60,34 @@ class LeafDistances {
     if (scale_.periodic) choose_images(low, high);
   }
 
-  int64_t first() const { return first_; }
-
-  // Lower bounds of the squared distance of the query rows [begin, begin + count) to the leaf's box.
-  const T* box_distances(const StagedTree<D, T>& queries, int64_t begin, int64_t count) {
+  // Which of up to `lanes` query rows from `begin` on may have a square of their distance to the leaf of at most
+  // radius2, by the leaf's box; the first in the lowest bit.
+  uint32_t within(const StagedTree<D, T>& queries, int64_t begin, int64_t count, const Lanes<T>& radius2) const {
     using V = Lanes<T>;
-    for (int64_t block = 0; block < count; block += lanes) {
-      V sum{};
-      for (int d = 0; d < D; ++d) {
-        V x;
-        load(queries.x[d] + begin + block, x);
-        V low = V{} + sources_->low[d][leaf_], high = V{} + sources_->high[d][leaf_];
-        V gap = interval_gap<V>(x, x, low, high, V{} + gap_period_[d]);
-        sum += gap * gap;
-      }
-      store<T>(sum * below_one<T>, box_distance2_.data() + block);
+    V sum{};
+    for (int d = 0; d < D; ++d) {
+      V x;
+      load(queries.x[d] + begin, x);
+      V low = V{} + sources_->low[d][leaf_], high = V{} + sources_->high[d][leaf_];
+      V gap = interval_gap<V>(x, x, low, high, V{} + gap_period_[d]);
+      sum += gap * gap;
     }
-    return box_distance2_.data();
+    return lanes_at_most<T>(sum * below_one<T>, radius2) & used_lanes(0, count);
   }
 
-  // Finds the leaf's particles within radius2 of a query row; they are near_distance2() and near_place() (counted from
-  // the leaf's first row, rising) until the next call. Returns their number.
-  int64_t find_near(const StagedTree<D, T>& queries, int64_t row, T radius2) {
+  // Finds the leaf's particles within radius2 of a query row, but for the row `own`; they are near(), in the order of
+  // their rows, until the next call. Returns their number.
+  int64_t find_near(const StagedTree<D, T>& queries, int64_t row, T radius2, int64_t own) {
     T at[D];
     for (int d = 0; d < D; ++d) at[d] = shifted_down(queries.x[d][row], query_shift_[d], query_shift_rest_[d]);
-    return pairwise_ ? collect<true>(at, radius2) : collect<false>(at, radius2);
+    return pairwise_ ? collect<true>(at, radius2, own) : collect<false>(at, radius2, own);
   }
-  const T* near_distance2() const { return near_distance2_.data(); }
-  const int32_t* near_place() const { return near_place_.data(); }
+  const Candidate<T>* near() const { return near_.data(); }
 
  private:
+  static uint32_t used_lanes(int64_t block, int64_t count) {
+    return count - block >= lanes ? 0xffff : (1u << (count - block)) - 1;
+  }
   static size_t padded(int64_t count) { return static_cast<size_t>(count + lanes); }
 
   // Shifts queries or sources so that plain differences are those of the nearest images, where one shift does for all
@@ -112,7 +110,7 @@ class LeafDistances {
   }
 
   template <bool Pairwise>
-  int64_t collect(const T* at, T radius2) {
+  int64_t collect(const T* at, T radius2, int64_t own) {
     using V = Lanes<T>;
     int64_t found = 0;
     for (int64_t block = 0; block < count_; block += lanes) {
@@ -125,27 +123,17 @@ class LeafDistances {
         if (Pairwise) difference = wrapped_difference<V>(here, x, V{} + scale_.period[d], V{} + scale_.period_rest[d]);
         sum += difference * difference;
       }
-      if (any_lane(sum <= radius2)) found = append(sum, block, radius2, found);
-    }
-    return found;
-  }
-
-  // Appends the lanes within radius2, without branches: which ones these are cannot be foretold.
-  int64_t append(const Lanes<T>& distance2, int64_t block, T radius2, int64_t found) {
-    T values[lanes];
-    store<T>(distance2, values);
-    int64_t used = std::min(lanes, count_ - block);
-    for (int64_t i = 0; i < used; ++i) {
-      near_distance2_[static_cast<size_t>(found)] = values[i];
-      near_place_[static_cast<size_t>(found)] = static_cast<int32_t>(block + i);
-      found += values[i] <= radius2;
+      uint64_t own_lane = static_cast<uint64_t>(own - first_ - block);
+      uint32_t others = used_lanes(block, count_) & ~(own_lane < lanes ? 1u << own_lane : 0u);
+      uint32_t near = lanes_at_most<T>(sum, V{} + radius2) & others;
+      found += pack_candidates<T>(sum, near, static_cast<uint32_t>(first_ + block + 1), near_.data() + found);
     }
     return found;
   }
 
   const Scale<D, T>& scale_;
-  std::vector<T> near_distance2_, box_distance2_, shifted_[D];
-  std::vector<int32_t> near_place_;
+  std::vector<Candidate<T>> near_;
+  std::vector<T> shifted_[D];
   T gap_period_[D];
   // The leaf at work.
   const StagedTree<D, T>* sources_ = nullptr;

@@ -1,6 +1,6 @@
 // What stands in for kernels on platforms that this installation has none for.
 
-#include "../common/handler.h"
+#include "handler.h"
 
 namespace jztree {
 namespace {

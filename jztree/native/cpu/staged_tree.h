@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <type_traits>
 
 #include "../common/geometry.h"
@@ -14,6 +13,7 @@
 #include "../common/scale.h"
 #include "../common/tree_layout.h"
 #include "lanes.h"
+#include "memory.h"
 #include "parallel.h"
 
 namespace jztree {
@@ -56,7 +56,7 @@ class StagedTree {
   StagedTree(const Parallel& parallel, const TreeArrays<D, From>& tree, const Scale<D, T>& scale)
       : layout_(tree.layout), splits_(tree.splits), particle_splits_(tree.particle_splits) {
     int64_t rows = tree.num + lanes, nodes = layout_.nodes() + lanes;
-    storage_.reset(new T[static_cast<size_t>(D * (rows + 2 * nodes))]);
+    storage_ = Scratch<T>(D * (rows + 2 * nodes));
     for (int d = 0; d < D; ++d) {
       x[d] = storage_.get() + d * rows;
       low[d] = storage_.get() + D * rows + 2 * d * nodes;
@@ -108,7 +108,7 @@ class StagedTree {
 
   TreeLayout layout_;
   const int32_t *splits_, *particle_splits_;
-  std::unique_ptr<T[]> storage_;
+  Scratch<T> storage_;
   std::atomic<bool> wrapped_{false};
 };
 

@@ -5,12 +5,12 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <mutex>
 #include <numeric>
 
 #include "../common/morton.h"
 #include "handler.h"
+#include "memory.h"
 #include "parallel.h"
 #include "radix_sort.h"
 
@@ -104,14 +104,14 @@ template <int D, typename T>
 void zsort_rows(const Parallel& parallel, const T* pos, int64_t num, int64_t n, const KeyGrid<D>& grid,
                 uint32_t* rows) {
   std::iota(rows + num, rows + n, static_cast<uint32_t>(num));
-  std::unique_ptr<uint64_t[]> keys(new uint64_t[static_cast<size_t>(num)]);
+  Scratch<uint64_t> keys(num);
   std::atomic<bool> all_finite{true};
   parallel.blocks(num, row_grain, [&](int64_t begin, int64_t end) {
     bool finite = true;
     for (int64_t i = begin; i < end; ++i) {
       finite &= is_finite_row<D>(pos + i * D);
       rows[i] = static_cast<uint32_t>(i);
-      keys[static_cast<size_t>(i)] = Morton<D>::high(grid, pos + i * D);
+      keys[i] = Morton<D>::high(grid, pos + i * D);
     }
     if (!finite) all_finite.store(false, std::memory_order_relaxed);
   });
@@ -119,7 +119,7 @@ void zsort_rows(const Parallel& parallel, const T* pos, int64_t num, int64_t n, 
   if (!all_finite.load()) {
     finite = finite_rows_first<D>(pos, num, rows);
     for (int64_t i = 0; i < finite; ++i)
-      keys[static_cast<size_t>(i)] = Morton<D>::high(grid, pos + static_cast<int64_t>(rows[i]) * D);
+      keys[i] = Morton<D>::high(grid, pos + static_cast<int64_t>(rows[i]) * D);
   }
   sort_keys<D>(parallel, pos, grid, keys.get(), rows, finite);
 }

@@ -18,6 +18,12 @@ struct detail::Parameter<cudaStream_t> : ContextParameter<ffi::PlatformStream<cu
 template <>
 struct detail::Parameter<ffi::ScratchAllocator> : ContextParameter<ffi::ScratchAllocator> {};
 
+// Nothing is to be done before a call.
+template <typename Function>
+Function* prepared(Function* function) {
+  return function;
+}
+
 constexpr int warp_size = 32;
 constexpr unsigned all_lanes = 0xffffffffu;
 

@@ -1,0 +1,90 @@
+// Candidates for neighbours.
+//
+// A candidate is one integer, its squared distance in the high bits and its row below: one comparison orders by
+// distance and then by row, because the bits of floats that are not negative are ordered as the floats are. The row is
+// stored plus one, and a query that is its own neighbour as zero, so that it comes before others at the same place.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "lanes.h"
+
+namespace jztree {
+
+__extension__ typedef __int128 int128;
+
+template <typename T>
+struct CandidateTraits;
+template <>
+struct CandidateTraits<float> {
+  using Key = int64_t;
+  using Bits = int32_t;
+};
+template <>
+struct CandidateTraits<double> {
+  using Key = int128;
+  using Bits = int64_t;
+};
+
+template <typename T>
+using Candidate = typename CandidateTraits<T>::Key;
+
+template <typename T>
+inline Candidate<T> make_candidate(T distance2, uint32_t row_plus_one) {
+  typename CandidateTraits<T>::Bits bits;
+  std::memcpy(&bits, &distance2, sizeof(bits));
+  return (static_cast<Candidate<T>>(bits) << 32) | row_plus_one;
+}
+
+template <typename T>
+inline T candidate_distance2(Candidate<T> candidate) {
+  auto bits = static_cast<typename CandidateTraits<T>::Bits>(candidate >> 32);
+  T distance2;
+  std::memcpy(&distance2, &bits, sizeof(bits));
+  return distance2;
+}
+
+template <typename T>
+inline uint32_t candidate_row_plus_one(Candidate<T> candidate) {
+  return static_cast<uint32_t>(candidate & 0xffffffff);
+}
+
+// Stands for a neighbour not found yet: farther than any other.
+constexpr uint32_t no_row = 0xffffffff;
+template <typename T>
+inline Candidate<T> no_candidate() {
+  return make_candidate<T>(std::numeric_limits<T>::infinity(), no_row);
+}
+
+// Packs the chosen lanes as candidates; the first lane has the row `row_plus_one`. There is room for all lanes in `to`.
+// Returns how many there are.
+template <typename T>
+inline int64_t pack_candidates(const Lanes<T>& distance2, uint32_t chosen, uint32_t row_plus_one, Candidate<T>* to) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) {
+    const __m512i order = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    __mmask16 mask = static_cast<__mmask16>(chosen);
+    __m512i bits, rows = _mm512_add_epi32(order, _mm512_set1_epi32(static_cast<int>(row_plus_one)));
+    std::memcpy(&bits, &distance2, sizeof(bits));
+    bits = _mm512_maskz_compress_epi32(mask, bits);
+    rows = _mm512_maskz_compress_epi32(mask, rows);
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi32(rows, first, bits));
+    _mm512_storeu_si512(to + 8, _mm512_permutex2var_epi32(rows, second, bits));
+    return __builtin_popcount(chosen);
+  }
+#endif
+  T values[lanes];
+  store<T>(distance2, values);
+  int64_t count = 0;
+  for (; chosen != 0; chosen &= chosen - 1) {
+    int lane = __builtin_ctz(chosen);
+    to[count++] = make_candidate<T>(values[lane], row_plus_one + static_cast<uint32_t>(lane));
+  }
+  return count;
+}
+
+}  // namespace jztree
