@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Sequence
 
 from .arguments import build_parser, parse
+from .interrupts import INTERRUPTED, STATUS, ending_at_once
 from .report import NORMAL, QUIET, VERBOSE, stage, telling
 
 _MARKER = "jztree: "  # what the library's own run-time messages begin with
@@ -30,9 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(argv)
     except SystemExit as end:  # --help
         return end.code if isinstance(end.code, int) else 0
-    except KeyboardInterrupt:
-        print("jztree: interrupted; no output was left half-written.", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt:  # of one of several processes
+        print(INTERRUPTED, file=sys.stderr)
+        return STATUS
     except BrokenPipeError:
         # Python would complain once more when it flushes the output at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -53,7 +54,8 @@ def _run(argv: Sequence[str] | None) -> int:
     if args.command is None:
         build_parser().print_help()
         return 0
-    with contextlib.ExitStack() as until_end:
+    with contextlib.ExitStack() as until_end, contextlib.ExitStack() as alone:
+        alone.enter_context(ending_at_once())
         until_end.enter_context(telling(_level(args)))
         with contextlib.nullcontext() if args.command == "info" else stage("load JAX"):
             from . import commands
@@ -61,6 +63,8 @@ def _run(argv: Sequence[str] | None) -> int:
             if not commands.join_processes():
                 nowhere = until_end.enter_context(open(os.devnull, "w"))
                 until_end.enter_context(contextlib.redirect_stdout(nowhere))
+        if commands.are_several():
+            alone.close()  # others wait for this process, and are to be told how it ends
         commands.RUN[args.command](args)
         sys.stdout.flush()
     return 0

@@ -13,7 +13,7 @@ from .info import gpu_backend, run_info
 from .knn import run_knn
 from .plot import run_plot
 
-__all__ = ["RUN", "gpu_backend", "join_processes"]
+__all__ = ["RUN", "are_several", "gpu_backend", "join_processes"]
 
 RUN: dict[str, Callable[[Namespace], None]] = {
     "fof": run_fof,
@@ -34,3 +34,8 @@ def join_processes() -> bool:
     except RuntimeError as error:
         raise ValueError(" ".join(str(error).split())) from error
     return jax.process_index() == 0
+
+
+def are_several() -> bool:
+    """Whether there are other processes than this one."""
+    return jax.process_count() > 1

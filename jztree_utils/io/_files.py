@@ -13,6 +13,8 @@ from typing import Any
 import h5py
 import numpy as np
 
+from ..interrupts import unfinished
+
 PathLike = str | os.PathLike[str]
 
 
@@ -167,14 +169,25 @@ def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> No
         raise OutputError(f"The output {path} exists and is write-protected; choose another name.", errno.EACCES)
     if any(target == output_path(other) for other in apart_from):
         raise OutputError(f"The output {path} would overwrite a file of the input; choose another name.")
-    os.unlink(_create_beside(target))
+    with _file_beside(target):
+        pass
 
 
-def _create_beside(target: Path) -> Path:
-    """A new empty file in the folder of ``target``, with the permissions that a new ``target`` would have."""
+@contextmanager
+def _file_beside(target: Path) -> Iterator[Path]:
+    """A new empty file in the folder of ``target``, with the permissions that a new ``target`` would have.
+
+    If it is still there at the end, or when the user ends the process, it is removed.
+    """
     temporary = temporary_beside(target, secrets.token_hex(6))
-    create_empty(temporary, target)
-    return temporary
+    unfinished.add(str(temporary))
+    try:
+        create_empty(temporary, target)
+        yield temporary
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        unfinished.discard(str(temporary))
 
 
 def temporary_beside(target: Path, token: str) -> Path:
@@ -200,18 +213,15 @@ def atomic_output(path: PathLike) -> Iterator[Path]:
     """
     check_output(path)
     target = output_path(path)
-    temporary = _create_beside(target)
     try:
-        yield temporary
-        os.replace(temporary, target)
+        with _file_beside(target) as temporary:
+            yield temporary
+            os.replace(temporary, target)
     except OutputError:
         raise
     except OSError as error:
         sentence = f"Writing {path} failed ({_reason_written(error)}); nothing was written."
         raise OutputError(sentence, error.errno) from error
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
 
 
 class _Sink:
