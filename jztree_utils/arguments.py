@@ -198,9 +198,7 @@ def _add_knn(commands: "argparse._SubParsersAction[_Parser]") -> None:
         "-k", type=int, default=8, metavar="K", help="neighbours, the particle itself included (default: 8)"
     )
     search.add_argument("--density", action="store_true", help="estimate the density around every particle")
-    search.add_argument(
-        "--kernel", choices=KERNELS, help=f"how to estimate densities: {', '.join(KERNELS)} (default: knn)"
-    )
+    search.add_argument("--kernel", choices=KERNELS, help="how to estimate densities (default: knn); implies --density")
     _add_overwrite(_add_output(knn, "write distances, indices and densities to this HDF5 file"))
     _add_telling(knn)
 

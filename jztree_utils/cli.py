@@ -18,7 +18,12 @@ from .interrupts import INTERRUPTED, STATUS, ending_at_once
 from .report import NORMAL, QUIET, VERBOSE, stage, telling
 
 _MARKER = "jztree: "  # what the library's own run-time messages begin with
-_FOR_SCRIPTS = ", or set num to leave out rows at the end"  # advice that is of no use here
+# What the library says to scripts, and what that is here.
+_ADVICE = {
+    ", or set num to leave out rows at the end": "",
+    "the linking length rlink is": "The linking length is",
+    "use a smaller rlink or boxsize=0": "give a smaller --b or --rlink, or --boxsize 0",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -118,7 +123,9 @@ def _explain(error: Exception) -> tuple[str, int]:
 
 def _in_flags(text: str) -> str:
     """A sentence of the library, with flags where it advises arguments of Python."""
-    return re.sub(r"ReadOptions\((\w+)=\.\.\.\)", r"--\1", text).replace(_FOR_SCRIPTS, "")
+    for advice, here in _ADVICE.items():
+        text = text.replace(advice, here)
+    return re.sub(r"ReadOptions\((\w+)=\.\.\.\)", r"--\1", text)
 
 
 if __name__ == "__main__":

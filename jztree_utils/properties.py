@@ -61,6 +61,22 @@ def find_densities(options: GroupOptions, part: "Particles") -> GroupOptions:
     )
 
 
+def left_out(options: GroupOptions, part: "Particles") -> str:
+    """Which properties are not in ``options`` because of what the snapshot lacks, in words; empty if all are."""
+    header = part.header
+    if options.densities and options.gravity is not None:
+        return ""
+    has = {
+        "three dimensions": part.ndim == 3,
+        "masses": "mass" in part.properties,
+        "Omega0": bool(header.omega0) and header.comoving is not False,
+        "units": newton(header) is not None,
+    }
+    lacking = " and no ".join(name for name, there in has.items() if not there) or "HubbleParam"
+    what = "vmax, rmax and spin" if options.densities else "masses and radii of spheres, vmax, rmax and spin"
+    return f"{what}, because the snapshot has no {lacking}"
+
+
 def newton(header: io.SnapshotHeader) -> float | None:
     """Newton's constant in the units of a snapshot, in which h cancels; None if they are unknown."""
     units = (header.unit_length_in_cm, header.unit_mass_in_g, header.unit_velocity_in_cm_per_s)

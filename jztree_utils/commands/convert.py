@@ -1,7 +1,9 @@
 """``jztree convert``: catalogues and snapshots in other formats."""
 
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -82,6 +84,24 @@ def _convert_snapshot(path: Path, args: Namespace, layout: str) -> dict[str, int
             with io.atomic_output(args.output) as temporary, open(temporary, "wb") as file:
                 np.savez(file, boxsize=snapshot.header.boxsize, **columns)
         else:
-            io.write_snapshot(args.output, ParticleData(**columns, num=snapshot.num), snapshot.header, args.type)
+            columns, header = _per_h(columns, snapshot.header)
+            io.write_snapshot(args.output, ParticleData(**columns, num=snapshot.num), header, args.type)
         told.detail = args.output
     return {"particles": snapshot.num, "properties": ", ".join(names)}
+
+
+def _per_h(columns: dict[str, Any], header: io.SnapshotHeader) -> tuple[dict[str, Any], io.SnapshotHeader]:
+    """Columns and header in units per h, as all who read snapshots of Gadget take those of a cosmological run to be.
+
+    Raises ValueError if that needs h and the header does not tell it.
+    """
+    if not header.h_free or header.comoving is False:
+        return columns, header
+    if header.hubble is None:
+        raise ValueError(f"Gadget-4 has units per h, but the snapshot does not tell h; write a {_NUMPY} file instead.")
+    h = header.hubble
+    lengths = np.asarray(header.boxsize, np.float64) * h
+    box = float(lengths) if lengths.ndim == 0 else tuple(lengths.tolist())
+    for name in columns.keys() & {"pos", "mass"}:
+        columns[name] = np.multiply(columns[name], h, dtype=np.asarray(columns[name]).dtype)
+    return columns, replace(header, h_free=False, boxsize=box)

@@ -12,7 +12,7 @@ from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
 from .. import compute, io, plot
 from ..arguments import B
 from ..details import tell_machine, tell_memory
-from ..properties import GroupOptions, describe, find_densities, shapes
+from ..properties import GroupOptions, describe, find_densities, left_out, shapes
 from ..report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
 from . import estimate, runs
 from .finished import made_with
@@ -80,6 +80,8 @@ def _run_one(args: Namespace, run: runs.Run, source: compute.Source, mesh: Mesh,
                 made_with=made_with(args, run.path, source.options),
             )
             _finish(args, run, part, pos, found, info)
+            if args.properties and (words := left_out(options, part)):
+                say(f"\n  left out: {words}.")
 
 
 def _finish(

@@ -111,6 +111,11 @@ def _groups_of(path: str, num: int, header: io.SnapshotHeader) -> FofCatalogue:
     content = io.read_catalogue_content(path)
     if header.unit_length_in_cm is not None:
         content = io.convert_h(content, header.h_free)
+    box = content.header.boxsize
+    if box and header.boxsize and not np.allclose(box, header.boxsize, rtol=1e-4):
+        raise ValueError(
+            f"{path} is of a box of {box}, but that of the snapshot is {header.boxsize}; give its catalogue."
+        )
     spheres = {name: column.values for name, column in content.extra.items()}
     groups, words = plot.with_radii(content.catalogue, num, header.boxsize, spheres)
     if content.catalogue.max_radius is None:

@@ -117,9 +117,12 @@ def get_group(file: h5py.File, name: str) -> h5py.Group:
 def get_dataset(file: h5py.File, name: str) -> h5py.Dataset:
     """The dataset ``name`` of an open file. Raises SnapshotError if it is missing or a group."""
     data = file.get(name)
+    if isinstance(data, h5py.Group):
+        raise SnapshotError(f"{file.filename} holds {name} as a group, of {_names(data)}; name a dataset in it.")
     if not isinstance(data, h5py.Dataset):
         parent = file.get(name.rpartition("/")[0] or "/")
-        held = f"; its group holds {_names(parent)}" if isinstance(parent, h5py.Group) else ""
+        whose = "its group" if "/" in name else "it"
+        held = f"; {whose} holds {_names(parent)}" if isinstance(parent, h5py.Group) else ""
         raise SnapshotError(f"{file.filename} has no dataset {name}{held}.")
     return data
 

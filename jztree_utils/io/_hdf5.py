@@ -120,6 +120,8 @@ class _OpenFile:
 
     def _rows_of_source(self, path: Path, name: str) -> int:
         if (path, name) not in self._sources:
+            if not path.exists():
+                raise SnapshotError(f"{self._file.filename} shows what {path} holds, which is missing; copy it too.")
             with open_hdf5(path) as file:
                 data = get_dataset(file, name)
                 check_filters(data)

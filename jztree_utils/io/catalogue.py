@@ -169,10 +169,11 @@ def catalogue_layout(path: PathLike) -> str | None:
     if kind_of_file(Path(path)) != "hdf5":
         return None
     with open_hdf5(Path(path)) as file:
-        return _layout_of(file)
+        return layout_of(file)
 
 
-def _layout_of(file: h5py.File) -> str | None:
+def layout_of(file: h5py.File) -> str | None:
+    """The layout of an open catalogue, None if it is none."""
     return next((name for name, layout in _LAYOUTS.items() if layout.recognises(file)), None)
 
 
@@ -184,7 +185,7 @@ def read_catalogue_content(path: PathLike) -> CatalogueContent:
     Raises SnapshotError if it cannot be read, or is not a catalogue.
     """
     with open_hdf5(Path(path)) as file:
-        layout, held = _layout_of(file), ", ".join(sorted(file)) or "nothing"
+        layout, held = layout_of(file), ", ".join(sorted(file)) or "nothing"
     if layout is None:
         raise SnapshotError(
             f"{path} is not a catalogue: it has neither Groups nor Group as this library, Gadget-4 and SWIFT write "

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from jztree.data import ParticleData
@@ -19,6 +20,7 @@ from ._datasets import survey_datasets
 from ._files import PathLike, SnapshotError, open_hdf5
 from ._parts import all_parts, check_alone, file_of, kind_of_file
 from ._simulations import is_simulation, survey_simulation
+from .catalogue import layout_of
 from .header import SnapshotHeader, unit_name
 from .options import ReadOptions
 
@@ -202,6 +204,8 @@ def _survey(path: Path, ptype: int | None, options: ReadOptions) -> Survey:
     """What a file holds, read as what it is recognised to be, or as the format that is given."""
     kind = kind_of_file(path)
     if kind is None:
+        if not path.stat().st_size:
+            raise SnapshotError(f"{path} is empty; copy or write it again.")
         raise SnapshotError(
             f"{path} is not an HDF5 file, nor a NumPy file or a binary Gadget snapshot; give one of these."
         )
@@ -213,8 +217,17 @@ def _survey(path: Path, ptype: int | None, options: ReadOptions) -> Survey:
     if kind != "hdf5":
         return (survey_npy if kind == "npy" else survey_npz)(path, options)
     with open_hdf5(path) as file:
+        if options.format is None and options.pos is None:
+            _check_no_result(file)
         by_name = options.format == "hdf5" or (options.format is None and not is_simulation(file))
         return (survey_datasets if by_name else survey_simulation)(file, ptype, options)
+
+
+def _check_no_result(file: h5py.File) -> None:
+    """Raise SnapshotError for an open file of what was found in a snapshot: it has the header of that."""
+    what = "a catalogue of groups" if layout_of(file) else "a file of neighbours" if "Neighbours" in file else None
+    if what is not None:
+        raise SnapshotError(f"{file.filename} is {what}, and not a snapshot; give the snapshot that it was made of.")
 
 
 def _parts_beside(first: Path, given: Path, survey: Survey) -> list[Path]:

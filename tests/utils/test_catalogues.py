@@ -402,6 +402,17 @@ def test_wrong_values_raise_no_other_error(tmp_path, layout) -> None:
     assert refused > 20
 
 
+def test_what_is_not_a_snapshot(tmp_path) -> None:
+    for layout in LAYOUTS:
+        write(tmp_path / "c.hdf5", full_content(), layout)
+        with pytest.raises(io.SnapshotError, match="is a catalogue of groups, and not a snapshot"):
+            io.open_snapshot(tmp_path / "c.hdf5")
+    lists = np.zeros((3, 2))
+    io.write_neighbours(tmp_path / "n.hdf5", io.Neighbours(distances=lists, indices=lists.astype(np.int32)))
+    with pytest.raises(io.SnapshotError, match="is a file of neighbours, and not a snapshot"):
+        io.open_snapshot(tmp_path / "n.hdf5")
+
+
 def test_what_is_not_a_catalogue(tmp_path) -> None:
     random = np.random.default_rng(0)
     io.write_snapshot(tmp_path / "snapshot.hdf5", ParticleData(pos=random.random((5, 3))))

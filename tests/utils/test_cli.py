@@ -260,7 +260,7 @@ def check_refused(arguments: list[str], folder: Path, capsys, told: str) -> None
         (["fof", "sample", "--rlink", "-1"], "--rlink is -1"),
         (["fof", "sample", "--rlink", "nan"], "--rlink is nan"),
         (["fof", "sample", "--rlink", "inf"], "--rlink is inf"),
-        (["fof", "sample", "--rlink", "18.8"], "18.8"),
+        (["fof", "sample", "--rlink", "18.8"], "The linking length is 18.8, more than half"),
         (["fof", "sample", "--npart-min", "0"], "--npart-min is 0"),
         (["fof", "sample", "--npart-min", "2.5"], "--npart-min"),
         (["fof", "sample", "--type", "-1"], "--type is -1"),
@@ -398,7 +398,7 @@ def test_what_is_no_snapshot(command, tmp_path, write_gadget, random, monkeypatc
     told = {
         "missing.hdf5": "There is no file missing.hdf5",
         ".": "holds more than one snapshot",
-        "empty.hdf5": "is not an HDF5 file",
+        "empty.hdf5": "is empty",
         "notes.txt": "is not an HDF5 file",
         "table.hdf5": "name the dataset of positions (--pos)",
         "group.hdf5": "has no dataset PartType1/Coordinates",

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
+from jztree.data import ParticleData
 from jztree_utils import cli, commands, compute, details, ics, io
 from jztree_utils.arguments import parse
 from jztree_utils.commands import finished
@@ -208,6 +209,7 @@ def test_quiet_prints_nothing(snapshots, tmp_path, capsys) -> None:
 
 def test_verbose_tells_what_normal_does_not(snapshots, capsys) -> None:
     normal = run("fof", snapshots[0], "--properties", capsys=capsys)[1]
+    assert "left out: masses and radii of spheres, vmax, rmax and spin, because the snapshot has no Omega0" in normal
     status, verbose, err = run("fof", snapshots[0], "-v", capsys=capsys)
     assert (status, err) == (0, "")
     for line in (
@@ -322,6 +324,19 @@ def test_snapshots_in_other_formats(snapshots, tmp_path, capsys) -> None:
     assert (status, "convert needs a file" in err) == (2, True)
 
 
+def test_snapshots_of_gadget_are_per_h(tmp_path, random, capsys) -> None:
+    units = {"unit_length_in_cm": 3.0e24, "unit_mass_in_g": 2.0e43, "unit_velocity_in_cm_per_s": 1.0e5}
+    header = io.SnapshotHeader(boxsize=10.0, hubble=0.5, omega0=0.3, comoving=True, h_free=True, **units)
+    free, per_h = tmp_path / "free.hdf5", tmp_path / "per_h.hdf5"
+    part = ParticleData(pos=10 * random.random((50, 3)), mass=4.0, vel=random.normal(size=(50, 3)))
+    io.write_snapshot(free, part, header)
+    assert run("convert", str(free), "-o", str(per_h), capsys=capsys)[0] == 0
+    again, found = io.read_snapshot(per_h, fields=("pos", "mass", "vel"))
+    assert (found.h_free, found.boxsize, again.mass) == (False, 5.0, 2.0)
+    np.testing.assert_allclose(again.pos, part.pos / 2)
+    np.testing.assert_array_equal(again.vel, part.vel)
+
+
 def test_attached_types_and_properties(tmp_path, random, capsys) -> None:
     path, output = tmp_path / "snap_001.hdf5", tmp_path / "c.hdf5"
     sizes, masses = {0: 3000, 1: 4000, 4: 500}, {0: 0.3, 1: 1.5, 4: 0.1}
@@ -370,10 +385,13 @@ def test_pictures(tmp_path, capsys) -> None:
         file.create_group("Header").attrs.update(header)
         file.create_group("Group")["GroupLen"] = np.asarray([90, 40], np.int32)
         file["Group/GroupPos"] = np.ones((2, 3), np.float32)
-    status, out, _ = run(
-        "plot", "density", "sample", "--catalogue", str(foreign), "-o", str(tmp_path / "x.png"), capsys=capsys
-    )
+    marked = ("plot", "density", "sample", "--catalogue", str(foreign), "-o", str(tmp_path / "x.png"))
+    status, out, _ = run(*marked, capsys=capsys)
     assert (status, "times the mean density" in out) == (0, True)
+    with h5py.File(foreign, "a") as file:
+        file["Header"].attrs["BoxSize"] = 75.0
+    status, _, err = run(*marked, capsys=capsys)
+    assert (status, "is of a box of 75.0, but that of the snapshot is 37.5" in err) == (2, True)
     for kind, *arguments in (
         ("halos", "sample", "--catalogue", catalogue),
         ("density", "sample"),

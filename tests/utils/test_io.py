@@ -198,7 +198,7 @@ def test_missing_and_foreign_files(tmp_path) -> None:
     expected = {
         "none.hdf5": "no file",
         "text.hdf5": "not an HDF5",
-        "empty.hdf5": "not an HDF5",
+        "empty.hdf5": "is empty",
         "folder": "holds no .hdf5",
     }
     for name, told in expected.items():

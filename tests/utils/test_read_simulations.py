@@ -314,7 +314,12 @@ def test_masses_of_black_holes(tmp_path, random) -> None:
 def test_rows_that_hdf5_would_make_up_are_refused(swift, tmp_path, random, refused, harm) -> None:
     pos, vel = swift
     source = tmp_path / "snap_0007.2.hdf5"
-    told = {"gone": f"no file {source}", "short": "which holds 39", "text": "not an HDF5", "uncovered": "only 297"}
+    told = {
+        "gone": f"what {source} holds, which is missing",
+        "short": "which holds 39",
+        "text": "not an HDF5",
+        "uncovered": "only 297",
+    }
     source.unlink()
     if harm == "text":
         source.write_text("nothing")
