@@ -2,7 +2,8 @@
 
 They need matplotlib (``pip install 'jztree[plot]'``), which is imported when a picture is made. Each function returns a
 `matplotlib.figure.Figure`, and writes it if it is given a path. Figures are made without `matplotlib.pyplot`: no state
-is kept and no display is needed; `show` opens a window, or displays a figure in a notebook. Colours can be told apart
+is kept and no display is needed. A notebook displays the figure that a cell returns; `show` displays one in the middle
+of a cell, or opens a window. Colours can be told apart
 by colour-blind readers, and letters can be read at half the width of a page.
 """
 

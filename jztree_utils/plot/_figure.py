@@ -18,7 +18,8 @@ Path = str | os.PathLike[str]
 # The colours of Okabe & Ito (2008), which colour-blind readers can tell apart, the clearest first.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 REFERENCE = "0.35"  # the grey of what something is compared with
-_DOTS_PER_INCH = 150
+DOTS_PER_INCH = 150
+_BETWEEN = 0.06  # panels, as a fraction of their width
 _STYLE: Any = {
     "font.size": 13,
     "legend.fontsize": 11,
@@ -47,7 +48,8 @@ def drawing(path: Path | None, size: tuple[float, float]) -> Iterator["Figure"]:
     if path is not None:
         check_picture(path)
     with mpl.rc_context(_STYLE):
-        figure = figure_class(figsize=size, layout="constrained")
+        figure = figure_class(figsize=size, layout="compressed")
+        figure.get_layout_engine().set(wspace=_BETWEEN)
         yield figure
         if path is not None:
             save_figure(figure, path)
@@ -66,7 +68,7 @@ def check_picture(path: Path) -> None:
 def save_figure(figure: "Figure", path: Path) -> None:
     """Write a figure in the format of the suffix of ``path``. Raises OutputError if it cannot be written."""
     with atomic_output(path) as temporary:
-        figure.savefig(temporary, format=_suffix(path), dpi=_DOTS_PER_INCH)
+        figure.savefig(temporary, format=_suffix(path), dpi=DOTS_PER_INCH)
 
 
 def show(figure: "Figure") -> None:
@@ -75,7 +77,7 @@ def show(figure: "Figure") -> None:
     Raises OutputError if there is neither.
     """
     if _in_notebook():
-        _display(figure)
+        importlib.import_module("IPython.display").display(figure)
         return
     manager = _canvas_of_windows().new_manager(figure, 1)
     manager.show()
@@ -107,24 +109,13 @@ def _in_notebook() -> bool:
     return hasattr(shell, "kernel")
 
 
-def _display(figure: "Figure") -> None:
-    from io import BytesIO
-
-    display = importlib.import_module("IPython.display")
-
-    picture = BytesIO()
-    figure.savefig(picture, format="png", dpi=_DOTS_PER_INCH)
-    width = round(figure.get_figwidth() * 96)
-    display.display(display.Image(picture.getvalue(), width=width))
-
-
 def _import_matplotlib() -> Any:
     """The class of figures, bare of any window."""
     try:
-        from matplotlib.figure import Figure
+        from ._picture import Picture
     except ImportError as error:
         raise ImportError("Pictures need matplotlib; install it with: pip install 'jztree[plot]'.") from error
-    return Figure
+    return Picture
 
 
 def _suffix(path: Path) -> str:

@@ -22,6 +22,7 @@ _COLOUR_MAP = "magma"
 _CIRCLE = "#7fd6ff"
 _SPHERES = ("r200m", "r200c", "r500c")  # the widest first
 _OVERDENSITY = 200  # of the balls that stand for groups of unknown size
+_IN_PIXEL = 4  # particles on average: with fewer, shot noise hides the structure
 _EMPTY = 0.3  # particles that an empty pixel shows, the darkest colour instead of none
 
 
@@ -48,7 +49,7 @@ def plot_density(
     mass: ``(n,)`` masses of the particles; None counts them.
     num_circles: how many of the largest groups get a circle.
     axes: the two dimensions to show.
-    bins: pixels along the longer side; None is one for each particle on average, from 64 to 600.
+    bins: pixels along the longer side; None is one for four particles on average, from 64 to 600.
     length_unit: for the labels. title: above the picture.
 
     Returns the `matplotlib.figure.Figure`.
@@ -85,7 +86,7 @@ def plot_halos(
     path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
     num_circles: how many of the largest groups get a circle.
     axes: the two dimensions to show.
-    bins: pixels along the longer side of the density; None is one for each particle on average, from 64 to 600.
+    bins: pixels along the longer side of the density; None is one for four particles on average, from 64 to 600.
     length_unit, mass_unit: for the labels.
     title: above the density.
 
@@ -93,7 +94,7 @@ def plot_halos(
     Raises ImportError if matplotlib is missing, ValueError for a wrong shape, OutputError if ``path`` cannot be
     written.
     """
-    with drawing(path, (12.5, 5.6)) as figure:
+    with drawing(path, (11.2, 5.2)) as figure:
         shown = _view(pos, boxsize, axes)
         density_axes, size_axes = figure.subplots(1, 2, width_ratios=(1.25, 1))
         groups = with_radii(catalogue, len(shown.points), boxsize)[0]
@@ -175,7 +176,7 @@ def _draw(
     title: str,
 ) -> None:
     """One panel: density, circles and labels."""
-    pixels = int(np.clip(np.sqrt(len(view.points)), 64, 600)) if bins is None else bins
+    pixels = int(np.clip(np.sqrt(len(view.points) / _IN_PIXEL), 64, 600)) if bins is None else bins
     _draw_density(ax, view, mass, pixels)
     if groups is not None:
         _draw_circles(ax, view, groups, num_circles)
@@ -213,9 +214,9 @@ def _draw_density(ax: "Axes", view: _View, mass: Any, bins: int) -> None:
         extent=(low[0], high[0], low[1], high[1]),
         norm=LogNorm(vmin=_EMPTY / mean, vmax=max(sums.max(), 1) / mean),
         cmap=_COLOUR_MAP,
-        interpolation="nearest",
+        interpolation="bilinear",
     )
-    ax.figure.colorbar(ax.images[0], ax=ax, label="projected density / mean", shrink=0.85, pad=0.02)
+    ax.figure.colorbar(ax.images[0], ax=ax, label="projected density / mean", pad=0.02)
 
 
 def _draw_circles(ax: "Axes", view: _View, catalogue: FofCatalogue, number: int) -> None:
