@@ -86,7 +86,7 @@ def tell(source: Source, run: Run, mesh: Mesh, work: Work, as_json: bool = False
             ("would write", ", ".join(outputs) or "nothing"),
             ("devices", f"{mesh.size} ({mesh.devices.flat[0].device_kind})"),
             ("memory", f"about {bytes_in_words(memory)} on each device{fits}"),
-            ("time", f"about {number(float(f'{seconds:.1g}'))} s for the search, without reading and writing"),
+            ("time", f"about {number(float(f'{seconds:.1g}'))} s for the search alone"),
         ]
     )
 

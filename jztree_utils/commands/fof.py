@@ -43,6 +43,7 @@ def run_fof(args: Namespace) -> None:
         if args.dry_run:
             estimate.tell(source, run, mesh, estimate.groups(args.plot is not None), args.json, layout)
         else:
+            runs.announce(run, todo)
             _run_one(args, run, source, mesh, layout)
             tell_memory(mesh)
 

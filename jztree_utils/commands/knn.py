@@ -36,6 +36,7 @@ def run_knn(args: Namespace) -> None:
         if args.dry_run:
             estimate.tell(source, run, mesh, estimate.neighbours(args.k), args.json)
         else:
+            runs.announce(run, todo)
             _run_one(args, run, source, mesh)
             tell_memory(mesh)
 

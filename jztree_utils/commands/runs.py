@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from .. import ics, io
 from ..compute import Particles, Source, check_box, open_types, read_particles
 from ..details import tell_snapshot
-from ..report import VERBOSE, number, stage
+from ..report import VERBOSE, number, say, stage
 from .finished import is_finished
 
 SAMPLE = "sample"  # the word that stands for the snapshot that comes with the package
@@ -57,6 +57,12 @@ def plan_runs(args: Namespace) -> list[Run]:
             if name is not None:
                 io.check_output(name, apart_from=inputs)
     return todo
+
+
+def announce(run: Run, todo: Sequence[Run]) -> None:
+    """Tell which snapshot what follows is about, if there are several."""
+    if len(todo) > 1:
+        say(f"\n{run.path}")
 
 
 def check_suffix(output: str) -> None:

@@ -127,7 +127,9 @@ def test_pictures_are_finished_with_their_catalogue(snapshots, tmp_path, capsys)
 
 
 def test_outputs_after_names(snapshots, tmp_path, capsys) -> None:
-    assert run("knn", *snapshots[:2], "-k", "3", "-o", str(tmp_path / "k_{name}.hdf5"), capsys=capsys)[0] == 0
+    status, out, _ = run("knn", *snapshots[:2], "-k", "3", "-o", str(tmp_path / "k_{name}.hdf5"), capsys=capsys)
+    assert status == 0
+    assert all(f"\n\n{name}\n" in out for name in snapshots[:2])
     assert io.read_neighbours(tmp_path / "k_snap_008.hdf5").distances.shape == (408, 3)
 
 
