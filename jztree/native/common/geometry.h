@@ -9,14 +9,20 @@
 
 namespace jztree {
 
+// For numbers; vectors bring their own, which works lane by lane.
+template <typename T>
+JZTREE_BOTH inline T choose(bool condition, const T& one, const T& other) {
+  return condition ? one : other;
+}
+
 // Of numbers, or lane by lane of vectors.
 template <typename V>
 JZTREE_BOTH inline V larger(const V& a, const V& b) {
-  return a > b ? a : b;
+  return choose(a > b, a, b);
 }
 template <typename V>
 JZTREE_BOTH inline V smaller(const V& a, const V& b) {
-  return a < b ? a : b;
+  return choose(a < b, a, b);
 }
 
 // Smallest distance between [alow, ahigh] and [blow, bhigh] in one dimension: straight, or around the periodic
@@ -64,10 +70,10 @@ JZTREE_BOTH inline V shifted_down(const V& x, const V& period, const V& rest) {
 // The difference q - x to the nearest image where that has to be decided pair by pair.
 template <typename V>
 JZTREE_BOTH inline V wrapped_difference(const V& q, const V& x, const V& period, const V& rest) {
-  V difference = q - x, half = period / 2;
+  V difference = q - x, half = period * V(0.5f);
   V query_shifted = shifted_down<V>(q, period, rest) - x, source_shifted = q - shifted_down<V>(x, period, rest);
-  V upper = difference > half ? query_shifted : difference;
-  return difference < -half ? source_shifted : upper;
+  V upper = choose(difference > half, query_shifted, difference);
+  return choose(difference < -half, source_shifted, upper);
 }
 
 }  // namespace jztree

@@ -69,7 +69,7 @@ inline int64_t pack_candidates(const Lanes<T>& distance2, uint32_t chosen, uint3
     const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
     __mmask16 mask = static_cast<__mmask16>(chosen);
     __m512i bits, rows = _mm512_add_epi32(order, _mm512_set1_epi32(static_cast<int>(row_plus_one)));
-    std::memcpy(&bits, &distance2, sizeof(bits));
+    std::memcpy(&bits, &distance2.part[0], sizeof(bits));
     bits = _mm512_maskz_compress_epi32(mask, bits);
     rows = _mm512_maskz_compress_epi32(mask, rows);
     _mm512_storeu_si512(to, _mm512_permutex2var_epi32(rows, first, bits));

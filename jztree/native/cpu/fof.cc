@@ -251,7 +251,7 @@ class Linker {
       distances_.set_leaf(tree_, to, low, high);
       int64_t begin = tree_.leaf_row(from), end = tree_.leaf_row(from + 1);
       for (int64_t block = begin; block < end; block += lanes) {
-        uint32_t open = distances_.within(tree_, block, end - block, Lanes<T>{} + rule_.possibly2);
+        uint32_t open = distances_.within(tree_, block, end - block, Lanes<T>(rule_.possibly2));
         for (; open != 0; open &= open - 1)
           if (link_row(block + __builtin_ctz(open), from_one, to_root)) return true;
       }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "candidate.h"
@@ -25,51 +26,56 @@ class KBest {
   virtual void finish(int64_t query, Key* sorted) = 0;
 };
 
-// k up to 8 * Vectors, float32: a sorted list in vector registers. Inserting x makes each element i the smaller of
-// itself and the larger of x and element i - 1: two vector instructions for eight elements, and no branch. (Merging
-// four sorted candidates at a time has shorter chains of instructions, but there are too few candidates in a leaf: it
-// took a quarter longer.)
-template <int Vectors>
+// k up to Room, float32: a sorted list in vector registers. Inserting x makes each element i the smaller of itself and
+// the larger of x and element i - 1: a few vector instructions, and no branch. (Merging four sorted candidates at a
+// time has shorter chains of instructions, but there are too few candidates in a leaf: it took a quarter longer.)
+template <int Room>
 class VectorKBest final : public KBest<float> {
-  typedef int64_t Vector __attribute__((vector_size(64)));
+  using Vector = RegisterType<int64_t>::Vector;
+  static constexpr int width = register_bytes / 8;
+  static constexpr int vectors = Room / width;
 
  public:
   explicit VectorKBest(int64_t k) : k_(k) {}
 
   void reset(int64_t queries) override {
-    lists_.resize(static_cast<size_t>(queries) * Vectors);
+    lists_.resize(static_cast<size_t>(queries) * vectors);
     std::fill(lists_.begin(), lists_.end(), Vector{} + no_candidate<float>());
   }
 
   int64_t absorb(int64_t query, const int64_t* candidates, int64_t count) override {
-    Vector list[Vectors];
-    Vector* stored = lists_.data() + query * Vectors;
-    std::copy(stored, stored + Vectors, list);
+    Vector list[vectors];
+    Vector* stored = lists_.data() + query * vectors;
+    for (int v = 0; v < vectors; ++v) list[v] = stored[v];
     for (int64_t c = 0; c < count; ++c) {
       Vector x = Vector{} + candidates[c];
-      for (int v = Vectors - 1; v >= 0; --v) {
+      for (int v = vectors - 1; v >= 0; --v) {
         Vector before;
         shift(v > 0 ? list[v - 1] : Vector{} - 1, list[v], before);
         Vector larger = before > x ? before : x;
         list[v] = larger < list[v] ? larger : list[v];
       }
     }
-    std::copy(list, list + Vectors, stored);
+    for (int v = 0; v < vectors; ++v) stored[v] = list[v];
     return reinterpret_cast<const int64_t*>(stored)[k_ - 1];
   }
 
   void finish(int64_t query, int64_t* sorted) override {
-    std::memcpy(sorted, lists_.data() + query * Vectors, static_cast<size_t>(k_) * sizeof(int64_t));
+    std::memcpy(sorted, lists_.data() + query * vectors, static_cast<size_t>(k_) * sizeof(int64_t));
   }
 
  private:
-  // out = the last element of `left`, then all but the last of `right`. By reference: passing vectors of this size by
-  // value differs between instruction sets.
+  // out = the last element of `left`, then all but the last of `right`. By reference: passing vectors by value differs
+  // between instruction sets.
   static void shift(const Vector& left, const Vector& right, Vector& out) {
+    shift(left, right, out, std::make_integer_sequence<int, width>());
+  }
+  template <int... Lane>
+  static void shift(const Vector& left, const Vector& right, Vector& out, std::integer_sequence<int, Lane...>) {
 #if defined(__clang__) || __GNUC__ >= 12
-    out = __builtin_shufflevector(left, right, 7, 8, 9, 10, 11, 12, 13, 14);
+    out = __builtin_shufflevector(left, right, (width - 1 + Lane)...);
 #else
-    out = __builtin_shuffle(left, right, Vector{7, 8, 9, 10, 11, 12, 13, 14});
+    out = __builtin_shuffle(left, right, Vector{(width - 1 + Lane)...});
 #endif
   }
 
@@ -166,9 +172,9 @@ std::unique_ptr<KBest<T>> make_kbest(int64_t k, int64_t most);
 
 template <>
 inline std::unique_ptr<KBest<float>> make_kbest<float>(int64_t k, int64_t most) {
-  if (k <= 8) return std::make_unique<VectorKBest<1>>(k);
-  if (k <= 16) return std::make_unique<VectorKBest<2>>(k);
-  if (k <= 32) return std::make_unique<VectorKBest<4>>(k);
+  if (k <= 8) return std::make_unique<VectorKBest<8>>(k);
+  if (k <= 16) return std::make_unique<VectorKBest<16>>(k);
+  if (k <= 32) return std::make_unique<VectorKBest<32>>(k);
   return std::make_unique<BufferedKBest<float>>(k, most);
 }
 

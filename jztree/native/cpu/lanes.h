@@ -1,11 +1,11 @@
-// Vectors of a fixed number of lanes, by the vector extension that GCC and Clang share on all machines. The compiler
-// maps them to the registers there are. (Loops over small arrays of the same length are unrolled into scalars instead.)
+// Vectors of a fixed number of lanes, made of the registers that the instruction set has: the compiler turns vectors
+// that are wider than those into scalar code. (Loops over small arrays, too, are unrolled into scalars.)
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX2__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -14,54 +14,130 @@ namespace jztree {
 // Vector loops work on whole blocks of this many elements; arrays are padded so that the last block may be read.
 constexpr int64_t lanes = 16;
 
+#if defined(__AVX512F__)
+constexpr int register_bytes = 64;
+#elif defined(__AVX2__)
+constexpr int register_bytes = 32;
+#else
+constexpr int register_bytes = 16;
+#endif
+
 template <typename T>
-struct LaneTypes {
-  typedef T Vector __attribute__((vector_size(lanes * sizeof(T))));
+struct RegisterType {
+  typedef T Vector __attribute__((vector_size(register_bytes)));
+  typedef decltype(Vector{} < Vector{}) Mask;
 };
 
 template <typename T>
-using Lanes = typename LaneTypes<T>::Vector;
+struct Lanes {
+  using Register = typename RegisterType<T>::Vector;
+  static constexpr int width = register_bytes / static_cast<int>(sizeof(T));
+  static constexpr int registers = static_cast<int>(lanes) / width;
+
+  struct Mask {
+    typename RegisterType<T>::Mask part[registers];
+  };
+
+  Register part[registers] = {};
+
+  Lanes() = default;
+  explicit Lanes(T all) {
+    for (Register& one : part) one = Register{} + all;
+  }
+
+  // Each lane from those of a and b.
+  template <typename Operation>
+  static Lanes each(const Lanes& a, const Lanes& b, const Operation& operation) {
+    Lanes out;
+    for (int i = 0; i < registers; ++i) operation(a.part[i], b.part[i], out.part[i]);
+    return out;
+  }
+};
+
+template <typename T>
+inline Lanes<T> operator+(const Lanes<T>& a, const Lanes<T>& b) {
+  return Lanes<T>::each(a, b, [](const auto& x, const auto& y, auto& out) { out = x + y; });
+}
+template <typename T>
+inline Lanes<T> operator-(const Lanes<T>& a, const Lanes<T>& b) {
+  return Lanes<T>::each(a, b, [](const auto& x, const auto& y, auto& out) { out = x - y; });
+}
+template <typename T>
+inline Lanes<T> operator*(const Lanes<T>& a, const Lanes<T>& b) {
+  return Lanes<T>::each(a, b, [](const auto& x, const auto& y, auto& out) { out = x * y; });
+}
+template <typename T>
+inline Lanes<T> operator*(const Lanes<T>& a, T b) {
+  return a * Lanes<T>(b);
+}
+template <typename T>
+inline Lanes<T> operator-(const Lanes<T>& a) {
+  return Lanes<T>() - a;
+}
+template <typename T>
+inline typename Lanes<T>::Mask operator<(const Lanes<T>& a, const Lanes<T>& b) {
+  typename Lanes<T>::Mask out;
+  for (int i = 0; i < Lanes<T>::registers; ++i) out.part[i] = a.part[i] < b.part[i];
+  return out;
+}
+template <typename T>
+inline typename Lanes<T>::Mask operator>(const Lanes<T>& a, const Lanes<T>& b) {
+  return b < a;
+}
+
+// Lane by lane, one where the condition holds, else the other.
+template <typename T>
+inline Lanes<T> choose(const typename Lanes<T>::Mask& condition, const Lanes<T>& one, const Lanes<T>& other) {
+  Lanes<T> out;
+  for (int i = 0; i < Lanes<T>::registers; ++i) out.part[i] = condition.part[i] ? one.part[i] : other.part[i];
+  return out;
+}
 
 template <typename T>
 inline void load(const T* from, Lanes<T>& to) {
-  std::memcpy(&to, from, sizeof(to));
+  for (int i = 0; i < Lanes<T>::registers; ++i) std::memcpy(&to.part[i], from + i * Lanes<T>::width, register_bytes);
 }
 
 template <typename T>
 inline void store(const Lanes<T>& from, T* to) {
-  std::memcpy(to, &from, sizeof(from));
+  for (int i = 0; i < Lanes<T>::registers; ++i) std::memcpy(to + i * Lanes<T>::width, &from.part[i], register_bytes);
 }
 
 // Which lanes of a are at most those of b, the first lane in the lowest bit.
-template <typename T>
-inline uint32_t lanes_at_most(const Lanes<T>& a, const Lanes<T>& b) {
+inline uint32_t lanes_at_most(const Lanes<float>& a, const Lanes<float>& b) {
   uint32_t bits = 0;
+  for (int i = 0; i < Lanes<float>::registers; ++i) {
 #if defined(__AVX512F__)
-  constexpr int width = 64 / sizeof(T);
-  for (int first = 0; first < lanes; first += width) {
-    __m512 x, y;
-    std::memcpy(&x, reinterpret_cast<const T*>(&a) + first, sizeof(x));
-    std::memcpy(&y, reinterpret_cast<const T*>(&b) + first, sizeof(y));
-    uint32_t part = sizeof(T) == 4 ? _mm512_cmp_ps_mask(x, y, _CMP_LE_OQ)
-                                   : _mm512_cmp_pd_mask(_mm512_castps_pd(x), _mm512_castps_pd(y), _CMP_LE_OQ);
-    bits |= part << first;
-  }
+    uint32_t here = _mm512_cmp_ps_mask((__m512)a.part[i], (__m512)b.part[i], _CMP_LE_OQ);
 #elif defined(__AVX2__)
-  constexpr int width = 32 / sizeof(T);
-  for (int first = 0; first < lanes; first += width) {
-    __m256 x, y;
-    std::memcpy(&x, reinterpret_cast<const T*>(&a) + first, sizeof(x));
-    std::memcpy(&y, reinterpret_cast<const T*>(&b) + first, sizeof(y));
-    int part = sizeof(T) == 4 ? _mm256_movemask_ps(_mm256_cmp_ps(x, y, _CMP_LE_OQ))
-                              : _mm256_movemask_pd(_mm256_cmp_pd(_mm256_castps_pd(x), _mm256_castps_pd(y), _CMP_LE_OQ));
-    bits |= static_cast<uint32_t>(part) << first;
-  }
+    int here = _mm256_movemask_ps(_mm256_cmp_ps((__m256)a.part[i], (__m256)b.part[i], _CMP_LE_OQ));
+#elif defined(__SSE2__)
+    int here = _mm_movemask_ps(_mm_cmple_ps((__m128)a.part[i], (__m128)b.part[i]));
 #else
-  T x[lanes], y[lanes];
-  store<T>(a, x);
-  store<T>(b, y);
-  for (int i = 0; i < lanes; ++i) bits |= static_cast<uint32_t>(x[i] <= y[i]) << i;
+    uint32_t here = 0;
+    for (int lane = 0; lane < Lanes<float>::width; ++lane)
+      here |= static_cast<uint32_t>(a.part[i][lane] <= b.part[i][lane]) << lane;
 #endif
+    bits |= static_cast<uint32_t>(here) << i * Lanes<float>::width;
+  }
+  return bits;
+}
+inline uint32_t lanes_at_most(const Lanes<double>& a, const Lanes<double>& b) {
+  uint32_t bits = 0;
+  for (int i = 0; i < Lanes<double>::registers; ++i) {
+#if defined(__AVX512F__)
+    uint32_t here = _mm512_cmp_pd_mask((__m512d)a.part[i], (__m512d)b.part[i], _CMP_LE_OQ);
+#elif defined(__AVX2__)
+    int here = _mm256_movemask_pd(_mm256_cmp_pd((__m256d)a.part[i], (__m256d)b.part[i], _CMP_LE_OQ));
+#elif defined(__SSE2__)
+    int here = _mm_movemask_pd(_mm_cmple_pd((__m128d)a.part[i], (__m128d)b.part[i]));
+#else
+    uint32_t here = 0;
+    for (int lane = 0; lane < Lanes<double>::width; ++lane)
+      here |= static_cast<uint32_t>(a.part[i][lane] <= b.part[i][lane]) << lane;
+#endif
+    bits |= static_cast<uint32_t>(here) << i * Lanes<double>::width;
+  }
   return bits;
 }
 

@@ -23,8 +23,8 @@ inline void node_distances(const StagedTree<D, T>& tree, const T* low, const T* 
       V node_low, node_high;
       load(tree.low[d] + first + block, node_low);
       load(tree.high[d] + first + block, node_high);
-      V gap = interval_gap<V>(V{} + low[d], V{} + high[d], node_low, node_high, V{} + gap_period[d]);
-      sum += gap * gap;
+      V gap = interval_gap<V>(V(low[d]), V(high[d]), node_low, node_high, V(gap_period[d]));
+      sum = sum + gap * gap;
     }
     store<T>(sum * below_one<T>, out + block);
   }
@@ -68,11 +68,11 @@ class LeafDistances {
     for (int d = 0; d < D; ++d) {
       V x;
       load(queries.x[d] + begin, x);
-      V low = V{} + sources_->low[d][leaf_], high = V{} + sources_->high[d][leaf_];
-      V gap = interval_gap<V>(x, x, low, high, V{} + gap_period_[d]);
-      sum += gap * gap;
+      V low = V(sources_->low[d][leaf_]), high = V(sources_->high[d][leaf_]);
+      V gap = interval_gap<V>(x, x, low, high, V(gap_period_[d]));
+      sum = sum + gap * gap;
     }
-    return lanes_at_most<T>(sum * below_one<T>, radius2) & used_lanes(0, count);
+    return lanes_at_most(sum * below_one<T>, radius2) & used_lanes(0, count);
   }
 
   // Finds the leaf's particles within radius2 of a query row, but for the row `own`; they are near(), in the order of
@@ -118,14 +118,14 @@ class LeafDistances {
       for (int d = 0; d < D; ++d) {
         V x;
         load(x_[d] + block, x);
-        V here = V{} + at[d];
+        V here = V(at[d]);
         V difference = here - x;
-        if (Pairwise) difference = wrapped_difference<V>(here, x, V{} + scale_.period[d], V{} + scale_.period_rest[d]);
-        sum += difference * difference;
+        if (Pairwise) difference = wrapped_difference<V>(here, x, V(scale_.period[d]), V(scale_.period_rest[d]));
+        sum = sum + difference * difference;
       }
       uint64_t own_lane = static_cast<uint64_t>(own - first_ - block);
       uint32_t others = used_lanes(block, count_) & ~(own_lane < lanes ? 1u << own_lane : 0u);
-      uint32_t near = lanes_at_most<T>(sum, V{} + radius2) & others;
+      uint32_t near = lanes_at_most(sum, V(radius2)) & others;
       found += pack_candidates<T>(sum, near, static_cast<uint32_t>(first_ + block + 1), near_.data() + found);
     }
     return found;
