@@ -12,6 +12,7 @@ from ..io import OutputError, atomic_output
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 Path = str | os.PathLike[str]
@@ -131,3 +132,12 @@ def plain_ticks(axes: "Axes", values: Any) -> None:
     """Ticks of a logarithmic abscissa at some ``values`` only, written as they are."""
     axes.set_xticks(values, [f"{value:,}" for value in values])
     axes.set_xticks([], minor=True)
+
+
+def label_short_range(axis: "Axis") -> None:
+    """Label a logarithmic axis at 1, 2 and 5 times the powers of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())

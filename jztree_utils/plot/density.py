@@ -23,6 +23,7 @@ _CIRCLE = "#7fd6ff"
 _SPHERES = ("r200m", "r200c", "r500c")  # the widest first
 _OVERDENSITY = 200  # of the balls that stand for groups of unknown size
 _IN_PIXEL = 4  # particles on average: with fewer, shot noise hides the structure
+_TICKS = 6  # at most, so that numbers of five digits have room
 _EMPTY = 0.3  # particles that an empty pixel shows, the darkest colour instead of none
 
 
@@ -182,6 +183,7 @@ def _draw(
         _draw_circles(ax, view, groups, num_circles)
     names = ["xyz"[axis] if axis < 3 else f"dimension {axis}" for axis in view.axes]
     ax.set(xlabel=with_unit(names[0], unit), ylabel=with_unit(names[1], unit), title=title)
+    ax.locator_params(nbins=_TICKS)
 
 
 def _project(view: _View, mass: Any, bins: int) -> np.ndarray:

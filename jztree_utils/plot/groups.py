@@ -8,7 +8,7 @@ import numpy as np
 from jztree.data import FofCatalogue, squeeze_catalogue
 
 from ..mass_function import MODELS, Cosmology, Units, mass_function, poisson_interval
-from ._figure import COLOURS, REFERENCE, Path, drawing, with_unit
+from ._figure import COLOURS, REFERENCE, Path, drawing, label_short_range, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _BIN = 0.2  # of the mass function, in decades
 _MSUN, _PER_CUBIC_MPC = r"$h^{-1}\,\mathrm{M}_\odot$", r"$h^3\,\mathrm{Mpc}^{-3}$"
+_SHORT = 100  # a range of sizes in which powers of ten are too few labels
 _IN_BIN = 9  # masses at which the reference is averaged over a bin
 
 
@@ -43,6 +44,10 @@ def draw_sizes(ax: "Axes", groups: FofCatalogue, unit: str, title: str = "") -> 
     ax.set(xlabel=label, ylabel="groups at least as large", title=title or f"{len(sizes):,} groups")
     if len(sizes):
         ax.loglog(sizes, np.arange(1, len(sizes) + 1), drawstyle="steps-post", color=COLOURS[0])
+        if sizes[0] < _SHORT * sizes[-1]:
+            label_short_range(ax.xaxis)
+        if len(sizes) < _SHORT:
+            label_short_range(ax.yaxis)
 
 
 def plot_mass_function(
