@@ -192,6 +192,7 @@ DRAWINGS = {
     "halos": draw_halos,
 }
 DOTS_PER_INCH = {"halos": 110}
+COLOURS = {"halos": 256}  # the bar beside it shows all of its map
 
 
 def main(folder: Path) -> None:
@@ -203,7 +204,7 @@ def main(folder: Path) -> None:
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         # A palette makes the files a quarter as large.
-        picture = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").quantize(96)
+        picture = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").quantize(COLOURS.get(name, 96))
         picture.save(folder / f"{name}.png", optimize=True)
 
 
