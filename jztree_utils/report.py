@@ -5,9 +5,10 @@ nothing else on it.
 """
 
 import json
+import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,6 +120,15 @@ def with_prefix(number: float) -> str:
 def number(value: float) -> str:
     """A number in six digits; whole numbers in full and with separators."""
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+
+
+def column(values: Iterable[float]) -> list[str]:
+    """Numbers with equal decimals, so that they can be compared; six digits of the largest."""
+    numbers = [float(value) for value in values]
+    largest = max((abs(value) for value in numbers), default=0.0)
+    place = math.floor(math.log10(largest)) if 0 < largest < math.inf else 0
+    form = f".{max(5 - place, 0)}f" if -4 <= place < 9 else ".5e"
+    return [format(value, form) for value in numbers]
 
 
 def print_pairs(pairs: Sequence[tuple[str, str]], level: int = NORMAL) -> None:

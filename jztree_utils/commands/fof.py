@@ -13,7 +13,7 @@ from .. import compute, io, plot
 from ..arguments import B
 from ..details import tell_machine, tell_memory
 from ..properties import GroupOptions, describe, find_densities, left_out, shapes
-from ..report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
+from ..report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
 from . import estimate, runs
 from .finished import made_with
 
@@ -209,14 +209,15 @@ def _largest_groups(cata: FofCatalogue, header: io.SnapshotHeader) -> tuple[list
         unit = io.unit_name(header, kind)
         return f"{name} [{unit}]" if unit else name
 
-    centres = np.asarray(cata.com_pos, np.float64)
+    rows = slice(0, _LARGEST)
+    centres = np.asarray(cata.com_pos)[rows]
     columns = [("group", [number(row) for row in range(len(centres))])]
-    columns.append(("particles", [number(int(count)) for count in cata.count]))
+    columns.append(("particles", [number(int(count)) for count in cata.count[rows]]))
     if cata.mass is not None:
-        columns.append((heading("mass", "mass"), [number(float(mass)) for mass in cata.mass]))
+        columns.append((heading("mass", "mass"), column(cata.mass[rows])))
     for axis in range(centres.shape[1]):
         name = "xyz"[axis] if axis < 3 else f"x{axis}"
-        columns.append((heading(name, "length"), [number(float(x)) for x in centres[:, axis]]))
-    columns.append((heading("radius", "length"), [number(float(r)) for r in cata.max_radius]))
+        columns.append((heading(name, "length"), column(centres[:, axis])))
+    columns.append((heading("radius", "length"), column(cata.max_radius[rows])))
     head = [name for name, _ in columns]
-    return head, [[cells[row] for _, cells in columns] for row in range(min(_LARGEST, len(centres)))]
+    return head, [[cells[row] for _, cells in columns] for row in range(len(centres))]

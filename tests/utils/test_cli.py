@@ -312,6 +312,7 @@ def test_bad_pictures(arguments, told, snapshot, tmp_path, capsys, monkeypatch) 
 
 
 def test_picture_without_matplotlib(snapshot, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.delitem(sys.modules, "jztree_utils.plot._picture", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     check_refused(["fof", str(snapshot), "--plot", str(tmp_path / "a.png")], tmp_path, capsys, "jztree[plot]")
 

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import AxisType
 
 from jztree.data import ParticleData
-from jztree_utils import cli, commands, compute, details, ics, io
+from jztree_utils import cli, commands, compute, details, ics, io, report
 from jztree_utils.arguments import parse
 from jztree_utils.commands import finished
 
@@ -202,6 +202,14 @@ def test_summary_for_scripts(tmp_path, capsys) -> None:
     assert json.loads(out)["density"]["median"] > 0
     status, out, _ = run("info", "--json", capsys=capsys)
     assert json.loads(out)["devices"]
+
+
+def test_numbers_of_a_column_have_equal_decimals() -> None:
+    assert report.column([48.695713, 0.033304643, -2.4]) == ["48.6957", "0.0333", "-2.4000"]
+    assert report.column(np.asarray([11823.5, 2834.85], np.float32)) == ["11823.5", "2834.9"]
+    assert report.column([1.5e13, 2e9]) == ["1.50000e+13", "2.00000e+09"]
+    assert report.column([0.0]) == ["0.00000"]
+    assert report.column([]) == []
 
 
 def test_quiet_prints_nothing(snapshots, tmp_path, capsys) -> None:
