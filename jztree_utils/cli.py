@@ -1,7 +1,7 @@
 """The command line: ``jztree fof``, ``knn``, ``convert``, ``plot`` and ``info``.
 
 Exit status: 0 all is well, 1 something unexpected, 2 bad input or output (one sentence on standard error), 130
-interrupted, 141 the reader of the output has gone.
+interrupted, 141 the reader of the output has gone, 143 terminated.
 """
 
 # ruff: noqa: PLC0415 - JAX takes a second to import, and --help does not need it
@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 
 from .arguments import build_parser, parse
-from .interrupts import INTERRUPTED, STATUS, ending_at_once
+from .interrupts import INTERRUPTED, INTERRUPTED_STATUS, ending_at_once
 from .report import NORMAL, QUIET, VERBOSE, stage, telling
 
 _MARKER = "jztree: "  # what the library's own run-time messages begin with
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return end.code if isinstance(end.code, int) else 0
     except KeyboardInterrupt:  # of one of several processes
         print(INTERRUPTED, file=sys.stderr)
-        return STATUS
+        return INTERRUPTED_STATUS
     except BrokenPipeError:
         # Python would complain once more when it flushes the output at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

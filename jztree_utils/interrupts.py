@@ -1,4 +1,5 @@
-"""Ctrl-C ends the command line at once, with one sentence, and leaves no file half-written.
+"""Ctrl-C ends the command line at once, with one sentence, and leaves no file half-written. So does SIGTERM, which a
+batch system sends when a job is cancelled or its time is over.
 
 As an exception, an interrupt makes compiled modules crash that are being imported, is lost if it comes while Python
 collects garbage, and waits for compiled code to return. So a thread waits for the signal and ends the process.
@@ -7,11 +8,17 @@ collects garbage, and waits for compiled code to return. So a thread waits for t
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 INTERRUPTED = "jztree: interrupted; no output was left half-written."
-STATUS = 130
+INTERRUPTED_STATUS = 130
+# The signals, what Python does at them, and what is told.
+_SIGNALS: dict[int, tuple[Any, str]] = {
+    signal.SIGINT: (signal.default_int_handler, INTERRUPTED),
+    signal.SIGTERM: (signal.SIG_DFL, "jztree: terminated; no output was left half-written."),
+}
 _CLEAR_LINE = "\r\033[K"  # of a terminal, where progress may be shown
 _ending = threading.Lock()
 unfinished: set[str] = set()  # files that are to be removed if the process ends now
@@ -19,39 +26,42 @@ unfinished: set[str] = set()  # files that are to be removed if the process ends
 
 @contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Let Ctrl-C end the process inside the block.
+    """Let the signals end the process inside the block, with 128 and the number of the signal as exit status.
 
-    Does nothing outside the main thread, to which signals go, and where interrupts are ignored or handled by others.
+    Does nothing outside the main thread, to which signals go, and leaves signals alone that are ignored or that others
+    handle.
     """
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
+    mine = [number for number, (usual, _) in _SIGNALS.items() if signal.getsignal(number) == usual]
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    waiting = threading.Thread(target=_wait, args=(reading,), daemon=True)
+    waiting = threading.Thread(target=_wait, args=(reading, mine), daemon=True)
     waiting.start()
     before = signal.set_wakeup_fd(writing)
-    # The thread is quicker while the main one is in compiled code. Windows of pictures call the handler themselves.
-    signal.signal(signal.SIGINT, lambda *_: _end())
+    for number in mine:
+        # The thread is quicker while the main one is in compiled code. Windows of pictures call the handler themselves.
+        signal.signal(number, lambda number, _: _end(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in mine:
+            signal.signal(number, _SIGNALS[number][0])
         signal.set_wakeup_fd(before)
         os.close(writing)
         waiting.join()
         os.close(reading)
 
 
-def _wait(reading: int) -> None:
-    """End the process when the number of the signal comes through a pipe; return when that is closed."""
+def _wait(reading: int, numbers: Sequence[int]) -> None:
+    """End the process when the number of one of some signals comes through a pipe; return when that is closed."""
     while number := os.read(reading, 1):
-        if number[0] == signal.SIGINT:
-            _end()
+        if number[0] in numbers:
+            _end(number[0])
 
 
-def _end() -> None:
+def _end(number: int) -> None:
     if not _ending.acquire(blocking=False):  # the other thread is at it
         return
     for path in list(unfinished):
@@ -59,5 +69,5 @@ def _end() -> None:
             os.unlink(path)
     clear = _CLEAR_LINE if os.isatty(2) else ""
     with suppress(OSError):
-        os.write(2, f"{clear}{INTERRUPTED}\n".encode())
-    os._exit(STATUS)
+        os.write(2, f"{clear}{_SIGNALS[number][1]}\n".encode())
+    os._exit(128 + number)

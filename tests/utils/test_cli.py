@@ -484,8 +484,16 @@ def test_bugs_are_told_apart(snapshot, capsys, monkeypatch) -> None:
     assert "Traceback" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("moment", ["import 'numpy._core", "import 'jaxlib", "  load JAX", "  read the snapshot"])
-def test_process_interrupted_by_the_user(tmp_path, moment) -> None:
+@pytest.mark.parametrize(
+    ("moment", "number", "what"),
+    [
+        ("import 'numpy._core", signal.SIGINT, "interrupted"),
+        ("import 'jaxlib", signal.SIGINT, "interrupted"),
+        ("  load JAX", signal.SIGTERM, "terminated"),
+        ("  read the snapshot", signal.SIGINT, "interrupted"),
+    ],
+)
+def test_process_interrupted_by_the_user(tmp_path, moment, number, what) -> None:
     """Once is enough, also while compiled modules are imported and while compiled code runs."""
     python = [sys.executable, "-P", "-u", *(["-v"] if moment.startswith("import") else [])]  # -v tells of imports
     command = [*python, "-m", "jztree_utils.cli", "knn", "sample", "-k", "512", "-o", str(tmp_path / "k.hdf5")]
@@ -493,10 +501,10 @@ def test_process_interrupted_by_the_user(tmp_path, moment) -> None:
     assert process.stdout is not None
     while not process.stdout.readline().startswith(moment):
         assert process.poll() is None
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     told, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert re.search(r"^jztree: interrupted[^\n]+\n\Z", told, re.M)
+    assert process.returncode == 128 + number
+    assert re.search(rf"^jztree: {what}[^\n]+\n\Z", told, re.M)
     assert "Traceback" not in told
     assert files(tmp_path) == []
 
