@@ -25,8 +25,8 @@ def run_convert(args: Namespace) -> None:
     """
     if args.input is None or args.output is None:
         raise ValueError("convert needs a file and, with -o, the file to write; see jztree convert --help.")
-    path = snapshot_path(args.input)
-    is_catalogue = path.is_file() and io.is_catalogue(path)
+    path, options = snapshot_path(args.input), read_options(args)
+    is_catalogue = options.pos is None and path.is_file() and io.is_catalogue(path)
     known = CATALOGUE_LAYOUTS if is_catalogue else SNAPSHOT_LAYOUTS
     is_numpy = args.output.endswith((".npy", _NUMPY))
     layout = args.layout or ("numpy" if not is_catalogue and is_numpy else known[0])
@@ -37,7 +37,7 @@ def run_convert(args: Namespace) -> None:
         raise io.OutputError(f"NumPy files of several arrays end in {_NUMPY}; {args.output} does not.")
     if layout != "numpy":
         check_suffix(args.output)
-    io.check_output(args.output, apart_from=(path,) if is_catalogue else tuple(io.find_parts(path)))
+    io.check_output(args.output, apart_from=(path,) if is_catalogue else tuple(io.find_parts(path, options)))
     if args.dry_run:
         say(f"would write {path} as {args.output} in the layout {layout}")
         if args.json:

@@ -323,6 +323,10 @@ def test_snapshots_in_other_formats(snapshots, tmp_path, capsys) -> None:
     np.testing.assert_array_equal(part.pos, want.pos)
     np.testing.assert_array_equal(part.id, want.id)
     assert again.boxsize == header.boxsize
+    with h5py.File(tmp_path / "odd.hdf5", "w") as file:
+        file["xyz"] = want.pos
+    assert run("convert", str(tmp_path / "odd.hdf5"), "--pos", "xyz", "-o", copy, capsys=capsys)[0] == 0
+    np.testing.assert_array_equal(io.read_snapshot(copy, fields=("pos",))[0].pos, want.pos)
     status, _, err = run("convert", snapshots[0], "-o", copy, "--layout", "swift", capsys=capsys)
     assert (status, "is a snapshot, which can be written as gadget4 or numpy" in err) == (2, True)
     for wrong, told in (("a.npy", "end in .npz"), ("a.txt", "would be an HDF5 file; give it a name in .hdf5")):
