@@ -55,8 +55,9 @@ format: $(VENV)/linters
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 	find jztree/native tests/native \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 $(BIN)/clang-format -i
 
-bench: $(VENV)/installed ## Speed and memory beside other libraries, as ratios.
+bench: $(VENV)/installed ## Speed beside other libraries, and stages, memory and hard inputs; ARGS="--help" says what can be chosen.
 	$(call install_extra,benchmark)
+	$(BIN)/python checks/benchmarks/against_peers.py $(ARGS)
 	$(BIN)/python checks/benchmarks/one_device.py
 
 profile: $(VENV)/installed ## Time, rows sent and rounds over four host devices, as ratios to one.

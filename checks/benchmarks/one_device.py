@@ -8,39 +8,21 @@ that of medians. Peers that are not installed are left out (``pip install '.[ben
 """
 
 import argparse
-import datetime
-import importlib.metadata
 import json
-import platform
-import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import peers
+from timing import Call, machine, seconds, timed
 
 import jztree as jz
-from jztree import kernels
 from jztree_utils import ics
 
 K = 8
-
-
-def timed(call: Callable[[], Any]) -> float:
-    """Seconds until the result of ``call`` is there."""
-    start = time.perf_counter()
-    jax.block_until_ready(call())
-    return time.perf_counter() - start
-
-
-def seconds(calls: dict[str, Callable[[], Any]], runs: int) -> dict[str, float]:
-    """Median seconds of each call, run in turn to share the machine's moods; the first round does not count."""
-    rounds = [{name: timed(call) for name, call in calls.items()} for _ in range(runs + 1)]
-    return {name: statistics.median(one[name] for one in rounds[1:]) for name in calls}
 
 
 def uniform(n: int, dims: int = 3, seed: int = 1) -> np.ndarray:
@@ -53,64 +35,26 @@ def linking_length(b: float, n: int) -> float:
     return b * n ** (-1 / 3)
 
 
-def peer_or_none(make: Callable[[], Callable[[], Any]]) -> Callable[[], Any] | None:
-    """The call of a peer, or None if it is not installed."""
-    try:
-        return make()
-    except ImportError:
-        return None
-
-
-def knn_peers(pos: np.ndarray) -> dict[str, Callable[[], Any] | None]:
+def knn_peers(pos: np.ndarray) -> peers.Peers:
     """kNN of all points with other libraries, on two threads: build and query."""
-
-    def nanoflann() -> Callable[[], Any]:
-        import pynanoflann  # noqa: PLC0415
-
-        def call() -> Any:
-            tree = pynanoflann.KDTree(n_neighbors=K, metric="l2")
-            tree.fit(pos)
-            return tree.kneighbors(pos, n_jobs=2)
-
-        return call
-
-    def pykdtree() -> Callable[[], Any]:
-        from pykdtree.kdtree import KDTree  # noqa: PLC0415
-
-        return lambda: KDTree(pos).query(pos, k=K)
-
-    def scipy() -> Callable[[], Any]:
-        from scipy.spatial import cKDTree  # noqa: PLC0415
-
-        return lambda: cKDTree(pos).query(pos, k=K, workers=2)
-
-    return {maker.__name__: peer_or_none(maker) for maker in (nanoflann, pykdtree, scipy)}
+    return {
+        "nanoflann": peers.nanoflann(pos, K),
+        "pykdtree": peers.pykdtree(pos, pos, K),
+        "scipy": peers.scipy(pos, K),
+    }
 
 
-def fof_peers(pos: np.ndarray, rlink: float) -> dict[str, Callable[[], Any] | None]:
+def fof_peers(pos: np.ndarray, rlink: float) -> peers.Peers:
     """Friends-of-friends with kdcount: only its tree and its linking, and with the groups it makes of them."""
-
-    def kdcount_links() -> Callable[[], Any]:
-        from kdcount import models  # noqa: PLC0415
-
-        def call() -> Any:
-            head = np.empty(len(pos), "intp")
-            models.points(pos.astype("f8"), boxsize=np.ones(3)).tree.root.fof(rlink, head)
-            return head
-
-        return call
-
-    def kdcount_groups() -> Callable[[], Any]:
-        from kdcount import cluster, models  # noqa: PLC0415
-
-        return lambda: cluster.fof(models.points(pos.astype("f8"), boxsize=np.ones(3)), rlink, np=2)
-
-    return {maker.__name__: peer_or_none(maker) for maker in (kdcount_links, kdcount_groups)}
+    return {
+        "kdcount_links": peers.kdcount_links(pos, rlink, 1.0),
+        "kdcount_groups": peers.kdcount(pos, rlink, 1.0),
+    }
 
 
-def compare(ours: Callable[[], Any], peers: dict[str, Callable[[], Any] | None], runs: int) -> dict[str, Any]:
+def compare(ours: Call, others: peers.Peers, runs: int) -> dict[str, Any]:
     """Median seconds of ``ours`` and of the peers that are there, and how many times slower each peer is."""
-    there = {name: call for name, call in peers.items() if call is not None}
+    there = {name: call for name, call in others.items() if call is not None}
     found = seconds({"jztree": ours} | there, runs)
     return {"seconds": found, "ratios": {name: found[name] / found["jztree"] for name in there}}
 
@@ -206,25 +150,6 @@ def compile_seconds(pos: jax.Array) -> dict[str, float]:
     return {name: timed(call) - timed(call) for name, call in calls.items()}
 
 
-def machine() -> dict[str, Any]:
-    """What a result depends on besides the code."""
-    model = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.processor(),
-    )
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    packages = ("jax", "jaxlib", "numpy", "scipy", "pynanoflann", "pykdtree", "kdcount")
-    installed = {d.metadata["Name"].lower(): d.version for d in importlib.metadata.distributions()}
-    return {
-        "date": datetime.date.today().isoformat(),
-        "commit": commit.stdout.strip(),
-        "cpu": model,
-        "native": {key: kernels.native_info()[key] for key in ("instruction_set", "num_threads")},
-        "python": platform.python_version(),
-        "versions": {name: installed[name] for name in packages if name in installed},
-    }
-
-
 def measure(n: int, runs: int, with_peers: bool) -> dict[str, Any]:
     """All figures, as nested dictionaries ready for JSON."""
     pos = jax.numpy.asarray(uniform(n))
@@ -232,13 +157,13 @@ def measure(n: int, runs: int, with_peers: bool) -> dict[str, Any]:
     results: dict[str, Any] = {"machine": machine(), "n": n, "runs": runs, "compile seconds": compile_seconds(pos)}
     results["stages open"] = stages(pos, None, runs)
     results["stages periodic"] = stages(pos, 1.0, runs)
-    peers = knn_peers(host) if with_peers else {}
-    results["knn k=8"] = compare(lambda: jz.knn.knn.jit(pos, k=K), peers, runs)
+    others = knn_peers(host) if with_peers else {}
+    results["knn k=8"] = compare(lambda: jz.knn.knn.jit(pos, k=K), others, runs)
     for b in (0.2, 0.7):
         rlink = linking_length(b, n)
-        peers = fof_peers(host, rlink) if with_peers else {}
+        others = fof_peers(host, rlink) if with_peers else {}
         ours = lambda rlink=rlink: jz.fof.fof_labels.jit(pos, rlink, 1.0, output_order="input")[1]  # noqa: E731
-        results[f"labels b={b}"] = compare(ours, peers, runs)
+        results[f"labels b={b}"] = compare(ours, others, runs)
     results["time on hard inputs over uniform"] = hard_ratios(n // 10, runs)
     results["peak memory over positions"] = memory(n)
     return results

@@ -1,0 +1,222 @@
+"""Speed on one CPU beside other libraries: a table of usual work, and time against N, k and threads.
+
+    python checks/benchmarks/against_peers.py [--snapshot FILE] [--record] [--plots FOLDER] [--quick]
+
+All is float32, in random order, with results in input order, tree included. Each case runs in turn with its peers in
+one process, after compilation, because shared machines drift; a ratio is that of medians. The machine should do nothing
+else. Peers that are not installed are left out (``pip install '.[benchmark]'`` brings them).
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import draw
+import jax
+import numpy as np
+import peers
+from timing import Call, machine, seconds, timed
+
+import jztree as jz
+from jztree_utils import ics, io
+
+HISTORY = Path(__file__).parents[1] / "results" / "against_peers.jsonl"
+PATIENCE = 30.0  # seconds; a peer that took longer is left out of larger inputs
+
+
+@dataclass
+class Case:
+    """One row of the table: ``ours`` against ``peers``, and how many times faster we mean to be at least."""
+
+    name: str
+    ours: Call
+    peers: peers.Peers
+    aim: float | None = None
+    runs: int = 3
+    ratio_to: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ratio_to = next(iter(self.peers))
+
+
+def uniform(n: int, dims: int = 3, seed: int = 1) -> np.ndarray:
+    """Uniform positions in the unit box, ``(n, dims)`` float32."""
+    return np.random.default_rng(seed).random((n, dims), dtype=np.float32)
+
+
+def neighbours(pos: np.ndarray, k: int, **options: Any) -> Call:
+    """Our neighbours of all points."""
+    x = jax.numpy.asarray(pos)
+    return lambda: jz.knn.knn.jit(x, k=k, **options)
+
+
+def labels(pos: np.ndarray, rlink: float, boxsize: float) -> Call:
+    """Our friends-of-friends labels in input order."""
+    x = jax.numpy.asarray(pos)
+    return lambda: jz.fof.fof_labels.jit(x, rlink, boxsize, output_order="input")[1]
+
+
+def snapshot_positions(path: Path | None) -> tuple[np.ndarray, float]:
+    """Positions ``(n, 3)`` of a snapshot in random order, and its box size."""
+    if path is None:
+        part, boxsize = ics.cosmo_3d_sample()
+    else:
+        part, header = io.read_snapshot(path)
+        boxsize = float(np.max(header.boxsize))
+    pos = np.asarray(part.pos, np.float32)
+    return pos[np.random.default_rng(2).permutation(len(pos))], float(boxsize)
+
+
+def knn_cases(large: int) -> Iterator[Case]:
+    """Neighbours of uniform points."""
+    for n, k, aim in ((10**6, 8, 5.0), (large, 8, 5.0), (10**6, 16, 4.0), (10**6, 32, 3.5)):
+        pos = uniform(n)
+        yield Case(f"kNN {n:.0e}, k={k}", neighbours(pos, k), {"nanoflann": peers.nanoflann(pos, k)}, aim)
+    pos, query = uniform(10**6), uniform(10**6, seed=3)
+    ours = neighbours(pos, 8, part_query=jax.numpy.asarray(query))
+    yield Case("kNN 1e+06 separate queries, k=8", ours, {"pykdtree": peers.pykdtree(pos, query, 8)}, 6.0)
+    for n, dims, k, aim in ((10**6, 2, 8, 4.0), (200_000, 6, 16, 2.0)):
+        pos = uniform(n, dims)
+        yield Case(f"kNN {n:.0e} in {dims}D, k={k}", neighbours(pos, k), {"nanoflann": peers.nanoflann(pos, k)}, aim)
+
+
+def fof_cases() -> Iterator[Case]:
+    """Friends-of-friends of uniform points in a periodic box."""
+    pos = uniform(10**6)
+    for b, aim in ((0.2, 7.0), (0.7, 10.0)):
+        rlink = b * len(pos) ** (-1 / 3)
+        yield Case(f"FoF 1e+06, b={b}", labels(pos, rlink, 1.0), {"kdcount": peers.kdcount(pos, rlink, 1.0)}, aim)
+
+
+def snapshot_cases(path: Path | None) -> Iterator[Case]:
+    """A snapshot in its periodic box."""
+    pos, boxsize = snapshot_positions(path)
+    n, rlink, x = len(pos), 0.2 * boxsize / len(pos) ** (1 / 3), jax.numpy.asarray(pos)
+    inside = np.mod(pos.astype("f8"), boxsize)
+    ours = neighbours(pos, 8, boxsize=boxsize)
+    yield Case(f"kNN snapshot of {n:,}, k=8, periodic", ours, {"scipy": peers.scipy(inside, 8, boxsize)}, 12.0)
+    yield Case(
+        f"FoF snapshot of {n:,}, b=0.2, with catalogue; labels only",
+        lambda: jz.fof.fof_and_catalogue.jit(x, rlink, boxsize),
+        {"kdcount": peers.kdcount(inside, rlink, boxsize)},
+        6.0,
+    )
+
+
+def sort_case(n: int) -> Case:
+    """The z-sort, keys and moving the positions included, against the sort of keys that are there."""
+    pos = uniform(n)
+    x = jax.numpy.asarray(pos)
+    return Case(f"z-sort {n:.0e}", lambda: jz.tree.zsort.jit(x), {"lexsort": peers.lexsort(pos)}, 8.0)
+
+
+def table(snapshot: Path | None, large: int) -> Iterator[dict[str, Any]]:
+    """Measure the rows of the table one after the other."""
+    for cases in (knn_cases(large), fof_cases(), snapshot_cases(snapshot), iter([sort_case(large)])):
+        for case in cases:
+            there = {name: call for name, call in case.peers.items() if call is not None}
+            found = seconds({"jztree": case.ours} | there, case.runs)
+            row: dict[str, Any] = {"case": case.name, "seconds": found, "aim": case.aim, "peer": case.ratio_to}
+            if case.ratio_to in found:
+                row["ratio"] = found[case.ratio_to] / found["jztree"]
+            yield row
+
+
+class Sweep:
+    """Times against one number, with peers as long as they are not too slow."""
+
+    def __init__(self, what: str, axis: str) -> None:
+        self.points: list[dict[str, Any]] = []
+        self._what, self._axis, self._slow = what, axis, set[str]()
+
+    def add(self, value: int, calls: peers.Peers) -> None:
+        """Time the calls at a value of the axis; larger values should come later."""
+        there = {name: call for name, call in calls.items() if call is not None and name not in self._slow}
+        for name, found in seconds(there, 3).items():
+            self.points.append({"what": self._what, "library": name, self._axis: value, "seconds": found})
+            if found > PATIENCE / 10:
+                self._slow.add(name)
+
+
+def against_n(numbers: list[int]) -> list[dict[str, Any]]:
+    """kNN with k = 8 and friends-of-friends against the number of uniform points."""
+    knn, fof = Sweep("kNN, k=8", "n"), Sweep("FoF, b=0.2", "n")
+    for n in numbers:
+        pos, rlink = uniform(n), 0.2 * n ** (-1 / 3)
+        calls = {"nanoflann": peers.nanoflann(pos, 8), "pykdtree": peers.pykdtree(pos, pos, 8)}
+        knn.add(n, {"jztree": neighbours(pos, 8)} | calls | {"scipy": peers.scipy(pos, 8)})
+        fof.add(n, {"jztree": labels(pos, rlink, 1.0), "kdcount": peers.kdcount(pos, rlink, 1.0)})
+    return knn.points + fof.points
+
+
+def against_k(numbers: list[int]) -> list[dict[str, Any]]:
+    """kNN of 1e6 uniform points against k."""
+    sweep, pos = Sweep("kNN, n=1e6", "k"), uniform(10**6)
+    for k in numbers:
+        calls = {"nanoflann": peers.nanoflann(pos, k), "pykdtree": peers.pykdtree(pos, pos, k)}
+        sweep.add(k, {"jztree": neighbours(pos, k)} | calls)
+    return sweep.points
+
+
+def against_threads() -> list[dict[str, Any]]:
+    """kNN and friends-of-friends of 1e6 uniform points against threads."""
+    pos, points = uniform(10**6), []
+    most = jz.kernels.native_info()["num_threads"]
+    for threads in (*(2**i for i in range(most.bit_length()) if 2**i < most), most):
+        jz.kernels.set_num_threads(threads)
+        knn, fof = Sweep("kNN, n=1e6, k=8", "threads"), Sweep("FoF, n=1e6, b=0.2", "threads")
+        knn.add(threads, {"jztree": neighbours(pos, 8), "nanoflann": peers.nanoflann(pos, 8, threads)})
+        fof.add(threads, {"jztree": labels(pos, 0.2 * len(pos) ** (-1 / 3), 1.0)})
+        points += knn.points + fof.points
+    jz.kernels.set_num_threads(None)
+    return points
+
+
+def small() -> dict[str, float]:
+    """What matters before there is much to do: a call on 1000 points, and compiling."""
+    few, part = uniform(1000), jax.numpy.asarray(uniform(9973))
+    calls = {"call on 1000 points, kNN": neighbours(few, 8), "call on 1000 points, FoF": labels(few, 0.02, 1.0)}
+    found = seconds(calls, 200)
+    first = {
+        "compile kNN": lambda: jz.knn.knn.jit(part, k=7),
+        "compile fof_and_catalogue": lambda: jz.fof.fof_and_catalogue.jit(part, 0.01),
+    }
+    return found | {name: timed(call) - timed(call) for name, call in first.items()}
+
+
+def show(row: dict[str, Any]) -> None:
+    """Print a row of the table."""
+    times = ", ".join(f"{name} {value:.3g} s" for name, value in row["seconds"].items())
+    ratio = f"{row['ratio']:.1f} times as fast as {row['peer']} (at least {row['aim']:g})" if "ratio" in row else ""
+    print(f"{row['case']:<58} {times:<42} {ratio}", flush=True)
+
+
+def main() -> None:
+    """Measure, print, and save and draw if asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--snapshot", type=Path, help="the snapshot of the table (default: the sample of 48^3)")
+    parser.add_argument("--record", action="store_true", help=f"append the results to {HISTORY.name}, a line a run")
+    parser.add_argument("--plots", type=Path, help="draw time against N, k and threads in this folder")
+    parser.add_argument("--quick", action="store_true", help="the table only, and nothing above 1e6 points")
+    arguments = parser.parse_args()
+    results: dict[str, Any] = {"machine": machine(), "small": small(), "table": [], "sweeps": []}
+    print(json.dumps(results["machine"]))
+    for name, value in results["small"].items():
+        print(f"{name}: {value * 1000:.3g} ms")
+    for row in table(arguments.snapshot, 10**6 if arguments.quick else 10**7):
+        results["table"].append(row)
+        show(row)
+    if not arguments.quick:
+        results["sweeps"] += against_threads() + against_k([4, 8, 16, 32, 64]) + against_n([10**4, 10**5, 10**6, 10**7])
+    if arguments.record:
+        with HISTORY.open("a") as history:
+            history.write(json.dumps(results) + "\n")
+    if arguments.plots and results["sweeps"]:
+        draw.sweeps(results, arguments.plots)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The same work done by other libraries, each as a call that builds its tree and answers. None: it is not installed."""
+
+# ruff: noqa: PLC0415 - all of them are optional
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from timing import Call
+
+Peers = dict[str, Call | None]
+
+
+def _if_installed(make: Callable[[], Call]) -> Call | None:
+    try:
+        return make()
+    except ImportError:
+        return None
+
+
+def nanoflann(pos: np.ndarray, k: int, threads: int = 2) -> Call | None:
+    """The ``k`` nearest neighbours of all points, in an open box."""
+
+    def make() -> Call:
+        import pynanoflann
+
+        def call() -> Any:
+            tree = pynanoflann.KDTree(n_neighbors=k, metric="l2")
+            tree.fit(pos)
+            return tree.kneighbors(pos, n_jobs=threads)
+
+        return call
+
+    return _if_installed(make)
+
+
+def pykdtree(pos: np.ndarray, query: np.ndarray, k: int) -> Call | None:
+    """The ``k`` nearest neighbours of each query, in an open box, with as many threads as OpenMP takes."""
+
+    def make() -> Call:
+        from pykdtree.kdtree import KDTree
+
+        return lambda: KDTree(pos).query(query, k=k)
+
+    return _if_installed(make)
+
+
+def scipy(pos: np.ndarray, k: int, boxsize: float | None = None, threads: int = 2) -> Call | None:
+    """The ``k`` nearest neighbours of all points. Positions must be inside the box."""
+
+    def make() -> Call:
+        from scipy.spatial import cKDTree
+
+        return lambda: cKDTree(pos, boxsize=boxsize).query(pos, k=k, workers=threads)
+
+    return _if_installed(make)
+
+
+def kdcount_links(pos: np.ndarray, rlink: float, boxsize: float) -> Call | None:
+    """Friends-of-friends of kdcount on one thread, tree and links only: less than what a user has to call."""
+
+    def make() -> Call:
+        from kdcount import models
+
+        def call() -> Any:
+            head = np.empty(len(pos), "intp")
+            models.points(pos.astype("f8"), boxsize=np.full(3, boxsize)).tree.root.fof(rlink, head)
+            return head
+
+        return call
+
+    return _if_installed(make)
+
+
+def kdcount(pos: np.ndarray, rlink: float, boxsize: float) -> Call | None:
+    """Friends-of-friends groups of kdcount with two processes: labels."""
+
+    def make() -> Call:
+        from kdcount import cluster, models
+
+        return lambda: cluster.fof(models.points(pos.astype("f8"), boxsize=np.full(3, boxsize)), rlink, np=2)
+
+    return _if_installed(make)
+
+
+def lexsort(pos: np.ndarray) -> Call:
+    """NumPy's sort of the Morton keys of points in the unit box, which are there already: two words each."""
+    cells = (pos.astype("f8") * 2.0**42).astype(np.uint64)
+    high, low = (_interleaved(cells >> np.uint64(shift) & np.uint64((1 << 21) - 1)) for shift in (21, 0))
+    return lambda: np.lexsort((low, high))
+
+
+def _interleaved(cells: np.ndarray) -> np.ndarray:
+    """Morton keys of three coordinates of 21 bits each, ``(n, 3)`` uint64 to ``(n,)``."""
+    steps = (
+        (32, 0x1F00000000FFFF),
+        (16, 0x1F0000FF0000FF),
+        (8, 0x100F00F00F00F00F),
+        (4, 0x10C30C30C30C30C3),
+        (2, 0x1249249249249249),
+    )
+    key = np.zeros(len(cells), np.uint64)
+    for dim in range(3):
+        bits = cells[:, dim].copy()
+        for shift, mask in steps:
+            bits = (bits | bits << np.uint64(shift)) & np.uint64(mask)
+        key |= bits << np.uint64(2 - dim)
+    return key

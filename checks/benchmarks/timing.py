@@ -1,0 +1,48 @@
+"""Times of calls taken in turn, and what they depend on besides the code."""
+
+import datetime
+import importlib.metadata
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jztree import kernels
+
+Call = Callable[[], Any]
+_PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "pynanoflann", "pykdtree", "kdcount")
+
+
+def timed(call: Call) -> float:
+    """Seconds until the result of ``call`` is there."""
+    start = time.perf_counter()
+    jax.block_until_ready(call())
+    return time.perf_counter() - start
+
+
+def seconds(calls: dict[str, Call], runs: int) -> dict[str, float]:
+    """Median seconds of each call, run in turn to share the machine's moods; the first round does not count."""
+    rounds = [{name: timed(call) for name, call in calls.items()} for _ in range(runs + 1)]
+    return {name: statistics.median(one[name] for one in rounds[1:]) for name in calls}
+
+
+def machine() -> dict[str, Any]:
+    """What a result depends on besides the code."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    model = next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor())
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    installed = {d.metadata["Name"].lower(): d.version for d in importlib.metadata.distributions()}
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit.stdout.strip(),
+        "cpu": model,
+        "native": {key: kernels.native_info()[key] for key in ("instruction_set", "num_threads")},
+        "python": platform.python_version(),
+        "versions": {name: installed[name] for name in _PACKAGES if name in installed},
+    }
