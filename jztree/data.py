@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .describe import describe_arrays, describe_catalogue, describe_particles
+from .mapping import check_integers
 
 if TYPE_CHECKING:
     import astropy.table
@@ -257,8 +258,10 @@ def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
 
     part: a particle class of ``n`` rows, all of which hold particles. Returns one whose properties have shape
     ``(ndev, m, ...)`` with ``m = ceil(n / ndev) + npad``, and whose ``num`` is ``(ndev,)``. Properties that all
-    particles share are repeated ``ndev`` times. Not for use under a JAX transformation.
+    particles share are repeated ``ndev`` times. Not for use under a JAX transformation. Raises ValueError for integers
+    that JAX would cut to 32 bits.
     """
+    check_integers(part)
     if ndev < 1:
         raise ValueError(f"ndev is the number of devices, so it must be at least 1; {ndev} was given.")
     part = squeeze_particles(part)

@@ -21,6 +21,7 @@ import numpy as np
 
 from .mapping import (
     Mapper,
+    check_integers,
     copy_configs,
     expanding_shard_map,
     is_concrete,
@@ -151,6 +152,7 @@ def jit_constructor(
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = copy_configs(dict(bound.arguments))
+        check_integers(arguments)
         if prepare is not None:
             arguments |= prepare(arguments)
         return compiled_for(trace_key())(**arguments)

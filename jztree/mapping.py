@@ -60,6 +60,23 @@ def is_concrete(value: Any) -> bool:
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
 
 
+def check_integers(value: Any) -> None:
+    """Raise ValueError if NumPy arrays in ``value`` hold integers that JAX would cut to 32 bits without a word."""
+    if jax.dtypes.canonicalize_dtype(np.int64) == np.int64:
+        return
+    for leaf in jax.tree.leaves(value):
+        if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "iu" or leaf.dtype.itemsize < 8 or not leaf.size:
+            continue
+        kept = np.iinfo(jax.dtypes.canonicalize_dtype(leaf.dtype))
+        for extreme in (int(leaf.min()), int(leaf.max())):
+            if not kept.min <= extreme <= kept.max:
+                raise ValueError(
+                    f"an array of {leaf.dtype} holds {extreme}, of which JAX keeps 32 bits only; switch on 64 with "
+                    "jax.config.update('jax_enable_x64', True), or give rows, np.arange(n, dtype=np.int32), in place "
+                    "of identifiers, and look these up afterwards."
+                )
+
+
 def trace_key() -> tuple[Any, ...]:
     """What a traced function depends on besides its arguments; part of the key of everything compiled."""
     return capacity.learnt(), stats.recording()
@@ -355,6 +372,7 @@ def _by_name(
                 raise TypeError(f"{mapped.name}: argument {name!r} has no entry in in_specs, so it cannot be given.")
         bound.apply_defaults()
         arguments = dict(bound.arguments)
+        check_integers(arguments)
         if prepare is not None:
             arguments |= prepare(arguments)
         return mapped(arguments, jit)

@@ -33,6 +33,24 @@ def mesh(request: pytest.FixtureRequest) -> Mesh:
     return MESHES[request.param]()
 
 
+@pytest.mark.parametrize("first", [2**40, -(2**40), 5])
+def test_integers_that_jax_would_cut_are_refused(first: int) -> None:
+    ids = np.arange(first, first + 30)
+    part = jz.data.ParticleData(pos=np.random.default_rng(0).random((30, 3), np.float32), id=ids)
+    dealt = jz.data.ParticleData(pos=part.pos[None], id=ids[None])
+    calls = (
+        lambda: jz.tree.zsort.jit(part)[0].id,
+        lambda: jz.tree.zsort.smap(mesh_of(1), jit=True)(dealt)[0].id,
+        lambda: jz.data.expand_particles(part, 2).id,
+    )
+    for call in calls:
+        if abs(first) < 2**31:
+            np.testing.assert_array_equal(np.sort(np.ravel(call())), ids)
+            continue
+        with pytest.raises(ValueError, match=f"an array of int64 holds {first}, of which JAX keeps 32 bits only"):
+            call()
+
+
 def scaled(part: Any, factor: Any, shift: Any = 0.0, power: int = 1) -> Any:
     """A function as users write them: a particle class, numbers, a static argument, a mixed output."""
     rank, ndev, axes = comm.get_rank_info()
