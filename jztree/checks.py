@@ -1,5 +1,6 @@
 """Checks of the arguments that public functions share. What is wrong is said in a sentence, at the call."""
 
+import functools
 from typing import Any
 
 import jax
@@ -65,13 +66,25 @@ def check_box(boxsize: Any, dims: int) -> Exact:
         raise ValueError(
             f"boxsize must be one length or {dims}, one a dimension (0 where open); its shape is {np.shape(boxsize)}."
         )
+    if type(boxsize) is float:
+        return _number_box(boxsize, dims, jax.dtypes.canonicalize_dtype(np.float64))
     if is_concrete(boxsize):
-        lengths = check_real(boxsize, "boxsize")
-        if not (np.all(np.isfinite(lengths)) and np.all(lengths >= 0)):
-            raise ValueError(f"boxsize is {boxsize}; lengths must be finite and positive, or 0 where open.")
-        check_range(lengths, "boxsize")
-        return exact(boxsize, (dims,))
+        return _known_box(boxsize, dims)
     return kernels.checked_lengths(exact(boxsize, (dims,)))[0]
+
+
+def _known_box(boxsize: Any, dims: int) -> Exact:
+    lengths = check_real(boxsize, "boxsize")
+    if not (np.all(np.isfinite(lengths)) and np.all(lengths >= 0)):
+        raise ValueError(f"boxsize is {boxsize}; lengths must be finite and positive, or 0 where open.")
+    check_range(lengths, "boxsize")
+    return exact(boxsize, (dims,))
+
+
+@functools.lru_cache
+def _number_box(boxsize: float, dims: int, _widest: Any) -> Exact:
+    """`_known_box` of a Python number, of which there is often one for many calls. _widest: what it depends on too."""
+    return _known_box(boxsize, dims)
 
 
 def exact_box_argument(arguments: dict[str, Any]) -> dict[str, Any]:

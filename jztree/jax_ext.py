@@ -105,16 +105,34 @@ def exact(value: Any, shape: tuple[int, ...]) -> Exact:
             return Exact(traced[..., None])
         first = traced.astype(jnp.float32)
         return Exact(jnp.stack([first, jnp.zeros_like(first), jnp.zeros_like(first)], axis=-1))
-    number = np.broadcast_to(np.asarray(value, np.float64), shape)
-    if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
-        return Exact(number[..., None])
+    wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+    if type(value) is float:
+        return _exact_number(value, shape, wide)
+    return _exact_numbers(np.broadcast_to(np.asarray(value, np.float64), shape), wide)
+
+
+@functools.lru_cache
+def _exact_number(value: float, shape: tuple[int, ...], wide: bool) -> Exact:
+    """One Python number again and again, as in a loop over small sets, where it took longer than the rest of a call."""
+    return _exact_numbers(np.full(shape, value), wide)
+
+
+def _exact_numbers(number: np.ndarray, wide: bool) -> Exact:
+    if wide:
+        return Exact(_read_only(number[..., None]))
     words = []
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(3):
             words.append(number.astype(np.float32))
             # Nothing is left of what float32 cannot hold; the infinite first word tells it all.
             number = np.where(np.isfinite(words[-1]), number - words[-1], 0)
-    return Exact(np.stack(words, axis=-1))
+    return Exact(_read_only(np.stack(words, axis=-1)))
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    """``array``, which many calls share."""
+    array.flags.writeable = False
+    return array
 
 
 def exact_to_float(value: Exact) -> np.ndarray | jax.Array:
