@@ -24,7 +24,7 @@ import jztree as jz
 from jztree_utils import ics, io
 
 HISTORY = Path(__file__).parents[1] / "results" / "against_peers.jsonl"
-PATIENCE = 30.0  # seconds; a peer that took longer is left out of larger inputs
+PATIENCE = 1.0  # seconds; a peer that took longer is left out of larger inputs of the sweeps
 
 
 @dataclass
@@ -137,7 +137,7 @@ class Sweep:
         there = {name: call for name, call in calls.items() if call is not None and name not in self._slow}
         for name, found in seconds(there, 3).items():
             self.points.append({"what": self._what, "library": name, self._axis: value, "seconds": found})
-            if found > PATIENCE / 10:
+            if found > PATIENCE:
                 self._slow.add(name)
 
 

@@ -20,7 +20,8 @@
 // The same for a function without attributes that XLA may capture in a command buffer.
 #define JZTREE_CAPTURED_HANDLER(name, function)                                                    \
   extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* name(XLA_FFI_CallFrame* frame); \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, jztree::prepared(function), jztree::bound(function), {jztree::ffi::Traits::kCmdBufferCompatible})
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(name, jztree::prepared(function), jztree::bound(function),         \
+                                {jztree::ffi::Traits::kCmdBufferCompatible})
 
 namespace jztree {
 

@@ -118,8 +118,7 @@ void zsort_rows(const Parallel& parallel, const T* pos, int64_t num, int64_t n, 
   int64_t finite = num;
   if (!all_finite.load()) {
     finite = finite_rows_first<D>(pos, num, rows);
-    for (int64_t i = 0; i < finite; ++i)
-      keys[i] = Morton<D>::high(grid, pos + static_cast<int64_t>(rows[i]) * D);
+    for (int64_t i = 0; i < finite; ++i) keys[i] = Morton<D>::high(grid, pos + static_cast<int64_t>(rows[i]) * D);
   }
   sort_keys<D>(parallel, pos, grid, keys.get(), rows, finite);
 }
