@@ -12,6 +12,10 @@
 
 #include "portable.h"
 
+#if defined(__AVX512F__) && !defined(__CUDACC__)
+#include <immintrin.h>
+#endif
+
 namespace jztree {
 
 struct MortonKey {
@@ -96,7 +100,12 @@ JZTREE_BOTH inline uint64_t spread_step(uint64_t x) {
 template <int D>
 JZTREE_BOTH inline uint64_t spread(uint64_t x) {
   if constexpr (D == 1) return x;
+#if defined(__AVX512F__) && !defined(__CUDACC__)
+  // Processors without AVX-512 may have this instruction too, but some take a hundred cycles for it.
+  return _pdep_u64(x, group_mask<D>(1));
+#else
   return spread_step<D, next_power_of_two(64 / D) / 2>(x);
+#endif
 }
 
 }  // namespace detail

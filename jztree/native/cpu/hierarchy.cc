@@ -40,17 +40,16 @@ struct Builder {
     parallel.blocks(layout.sizes[0], 256, [&](int64_t begin, int64_t end) {
       bool ordered = true;
       int64_t row = begin * leaf_size;
-      MortonKey previous{0, 0};
-      if (row > 0 && row < num) previous = Morton<D>::key(grid, pos + (row - 1) * D);
+      uint64_t previous = row > 0 && row < num ? Morton<D>::high(grid, pos + (row - 1) * D) : 0;
       for (int64_t leaf = begin; leaf < end; ++leaf) {
         int64_t best = std::min(row, num);
         int best_level = -1;
         for (int64_t stop = std::min(num, row + leaf_size); row < stop; ++row) {
-          MortonKey key = Morton<D>::key(grid, pos + row * D);
-          int rows_level = row == 0 ? first_level : highest_difference(previous, key);
-          ordered &= row == 0 || !(key < previous);
+          uint64_t high = Morton<D>::high(grid, pos + row * D);
+          int rows_level = row == 0 ? first_level : rise(previous, high, row);
+          ordered &= rows_level >= 0;
           if (rows_level > best_level) best = row, best_level = rows_level;
-          previous = key;
+          previous = high;
         }
         splits[leaf] = particle_splits[leaf] = static_cast<int32_t>(best);
         level[leaf] = static_cast<uint8_t>(std::max(best_level, 0));
@@ -59,6 +58,17 @@ struct Builder {
     });
     splits[layout.sizes[0]] = particle_splits[layout.sizes[0]] = static_cast<int32_t>(num);
     return in_order.load();
+  }
+
+  // The place of the highest bit in which the keys of a row and the one before differ; -1 if they are out of order.
+  // high: first halves of both, which nearly always decide.
+  int rise(uint64_t previous_high, uint64_t high, int64_t row) const {
+    MortonKey previous{previous_high, 0}, key{high, 0};
+    if (previous_high == high) {
+      previous = Morton<D>::key(grid, pos + (row - 1) * D);
+      key = Morton<D>::key(grid, pos + row * D);
+    }
+    return key < previous ? -1 : highest_difference(previous, key);
   }
 
   // The window rule over the nodes of plane - 1. level is read for those and overwritten with the new plane's.
