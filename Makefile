@@ -84,6 +84,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: $(VENV)/bin/python $(SOURCES)
+	@echo "compiling and installing jztree into $(VENV), which takes a few minutes"
 	SKBUILD_CMAKE_DEFINE="JZTREE_WERROR=$(JZTREE_WERROR)" $(BIN)/pip install --quiet '.[plot,test]'
 	touch $@
 
