@@ -4,6 +4,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jztree_utils.plot._figure import label_short_range, plain_ticks
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -40,9 +42,8 @@ def _panel(panel: "Axes", axis: str, points: list[dict[str, Any]]) -> None:
         times = [point["seconds"] * factor for point, factor in zip(mine, scale, strict=True)]
         panel.plot([point[axis] for point in mine], times, "o-", color=_COLOURS[library], label=library)
     panel.set(xscale="log", yscale="log", ylabel="microseconds a particle" if axis == "n" else "seconds")
+    label_short_range(panel.yaxis)
     if axis != "n":
-        values = sorted({point[axis] for point in points})
-        panel.set_xticks(values, [str(value) for value in values])
-        panel.minorticks_off()
+        plain_ticks(panel, sorted({point[axis] for point in points}))
     panel.grid(alpha=0.3)
     panel.legend(fontsize=8)
