@@ -40,13 +40,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(INTERRUPTED, file=sys.stderr)
         return INTERRUPTED_STATUS
     except BrokenPipeError:
-        # Python would complain once more when it flushes the output at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_unwritten()
         return 141
     except Exception as error:
         if debug:
             traceback.print_exc()
-        return _report(error)
+        status = _report(error)
+        _drop_unwritten()
+        return status
+
+
+def _drop_unwritten() -> None:
+    """Drop what cannot be printed: Python would try it once more at its end, complain, and end with another status."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: Sequence[str] | None) -> int:

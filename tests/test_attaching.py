@@ -86,7 +86,7 @@ def test_one_device_with_padding(random) -> None:
         assert mass == pytest.approx(2.0 * (kind == 1).sum() + 0.5 * (kind == 4).sum())
 
 
-@pytest.mark.parametrize("crowded", [False, True])
+@pytest.mark.parametrize("crowded", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_over_ranks_as_on_one_device(random, crowded: bool) -> None:
     primary, other = two_kinds(random)
     if crowded:  # all attached particles go to one rank, which needs more room than it has at first
