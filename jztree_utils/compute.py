@@ -189,6 +189,11 @@ def _corners_of_ranks(pos: jax.Array, num: jax.Array) -> jax.Array:
     return jnp.stack([low.min(axis=(0, 1)), high.max(axis=(0, 1))])
 
 
+def box_lengths(header: io.SnapshotHeader, ndim: int) -> np.ndarray:
+    """The length of the box in each dimension, 0 where it is open."""
+    return np.broadcast_to(np.asarray(header.boxsize, np.float64), (ndim,))
+
+
 def check_box(corners: np.ndarray, header: io.SnapshotHeader) -> None:
     """Raise ValueError, in words, if particles reach much farther than the periodic box, which must be a wrong one.
 
@@ -196,7 +201,7 @@ def check_box(corners: np.ndarray, header: io.SnapshotHeader) -> None:
     it a little. Positions that are no numbers are left to the search, which names their rows.
     """
     extent = corners[1].astype(np.float64) - corners[0]
-    lengths = np.broadcast_to(np.asarray(header.boxsize or 0.0, np.float64), extent.shape)
+    lengths = box_lengths(header, len(extent))
     for axis in np.flatnonzero((lengths > 0) & np.isfinite(extent) & (extent > _WIDEST * lengths)):
         raise ValueError(
             f"The positions span {extent[axis]:g} along dimension {axis}, but the periodic box is {lengths[axis]:g} "
@@ -430,8 +435,9 @@ def _join(nums: np.ndarray, cata: FofCatalogue) -> tuple[np.ndarray, FofCatalogu
     rank = np.repeat(np.arange(len(nums)), cata.ngroups)
     first = (np.cumsum(nums, dtype=np.int64) - nums)[rank] + cata.offset
     offset = np.cumsum(count) - count
-    members = np.repeat(first - offset, count) + np.arange(count.sum())
-    return members, replace(cata, ngroups=len(count), offset=offset.astype(_index_dtype(int(nums.sum()))))
+    return io.member_rows(count, first), replace(
+        cata, ngroups=len(count), offset=offset.astype(_index_dtype(int(nums.sum())))
+    )
 
 
 _properties_over_ranks = shard_map_constructor(group_properties, (P(-1), P(-1), None, None), P(-1))
@@ -441,7 +447,7 @@ def _count_types(kind: np.ndarray, mass: Any, cata: FofCatalogue) -> io.TypeTabl
     """How many particles of each type each group has, and their mass. kind, mass: of particles in group order."""
     count = np.asarray(cata.count, np.int64)
     group = np.repeat(np.arange(len(count)), count)
-    members = np.repeat(np.asarray(cata.offset) - (np.cumsum(count) - count), count) + np.arange(count.sum())
+    members = io.member_rows(count, np.asarray(cata.offset, np.int64))
     place = group * io.NUM_TYPES + kind[members]
     shape = (len(count), io.NUM_TYPES)
     weights = None if mass is None else np.broadcast_to(np.asarray(mass, np.float64), kind.shape)[members]

@@ -10,7 +10,7 @@ else. Peers that are not installed are left out (``pip install '.[benchmark]'`` 
 import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import draw
 import jax
 import numpy as np
 import peers
+from inputs import linking_length, uniform
 from timing import Call, machine, seconds, timed
 
 import jztree as jz
@@ -28,22 +29,17 @@ HISTORY = Path(__file__).parents[1] / "results" / "against_peers.jsonl"
 
 @dataclass
 class Case:
-    """One row of the table: ``ours`` against ``peers``, and how many times faster we mean to be at least."""
+    """One row of the table: ``ours`` against ``theirs`` of ``peer``, and how many times faster we mean to be at least.
+
+    theirs: None if the peer is not installed.
+    """
 
     name: str
     ours: Call
-    peers: peers.Peers
-    aim: float | None = None
+    peer: str
+    theirs: Call | None
+    aim: float
     runs: int = 3
-    ratio_to: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.ratio_to = next(iter(self.peers))
-
-
-def uniform(n: int, dims: int = 3, seed: int = 1) -> np.ndarray:
-    """Uniform positions in the unit box, ``(n, dims)`` float32."""
-    return np.random.default_rng(seed).random((n, dims), dtype=np.float32)
 
 
 def neighbours(pos: np.ndarray, k: int, **options: Any) -> Call:
@@ -73,34 +69,35 @@ def knn_cases(large: int) -> Iterator[Case]:
     """Neighbours of uniform points."""
     for n, k, aim in ((10**6, 8, 5.0), (large, 8, 5.0), (10**6, 16, 4.0), (10**6, 32, 3.5)):
         pos, runs = uniform(n), 3 if n <= 10**6 else 1
-        yield Case(f"kNN {n:.0e}, k={k}", neighbours(pos, k), {"nanoflann": peers.nanoflann(pos, k)}, aim, runs)
+        yield Case(f"kNN {n:.0e}, k={k}", neighbours(pos, k), "nanoflann", peers.nanoflann(pos, k), aim, runs)
     pos, query = uniform(10**6), uniform(10**6, seed=3)
     ours = neighbours(pos, 8, part_query=jax.numpy.asarray(query))
-    yield Case("kNN 1e+06 separate queries, k=8", ours, {"pykdtree": peers.pykdtree(pos, query, 8)}, 6.0)
+    yield Case("kNN 1e+06 separate queries, k=8", ours, "pykdtree", peers.pykdtree(pos, query, 8), 6.0)
     for n, dims, k, aim in ((10**6, 2, 8, 4.0), (200_000, 6, 16, 2.0)):
         pos = uniform(n, dims)
-        yield Case(f"kNN {n:.0e} in {dims}D, k={k}", neighbours(pos, k), {"nanoflann": peers.nanoflann(pos, k)}, aim)
+        yield Case(f"kNN {n:.0e} in {dims}D, k={k}", neighbours(pos, k), "nanoflann", peers.nanoflann(pos, k), aim)
 
 
 def fof_cases() -> Iterator[Case]:
     """Friends-of-friends of uniform points in a periodic box."""
     pos = uniform(10**6)
     for b, aim in ((0.2, 7.0), (0.7, 10.0)):
-        rlink = b * len(pos) ** (-1 / 3)
-        yield Case(f"FoF 1e+06, b={b}", labels(pos, rlink, 1.0), {"kdcount": peers.kdcount(pos, rlink, 1.0)}, aim)
+        rlink = linking_length(b, len(pos))
+        yield Case(f"FoF 1e+06, b={b}", labels(pos, rlink, 1.0), "kdcount", peers.kdcount(pos, rlink, 1.0), aim)
 
 
 def snapshot_cases(path: Path | None) -> Iterator[Case]:
     """A snapshot in its periodic box."""
     pos, boxsize = snapshot_positions(path)
-    n, rlink, x = len(pos), 0.2 * boxsize / len(pos) ** (1 / 3), jax.numpy.asarray(pos)
+    n, rlink, x = len(pos), boxsize * linking_length(0.2, len(pos)), jax.numpy.asarray(pos)
     inside = np.mod(pos.astype("f8"), boxsize)
     ours = neighbours(pos, 8, boxsize=boxsize)
-    yield Case(f"kNN snapshot of {n:,}, k=8, periodic", ours, {"scipy": peers.scipy(inside, 8, boxsize)}, 12.0)
+    yield Case(f"kNN snapshot of {n:,}, k=8, periodic", ours, "scipy", peers.scipy(inside, 8, boxsize), 12.0)
     yield Case(
         f"FoF snapshot of {n:,}, b=0.2, with catalogue; labels only",
         lambda: jz.fof.fof_and_catalogue.jit(x, rlink, boxsize),
-        {"kdcount": peers.kdcount(inside, rlink, boxsize)},
+        "kdcount",
+        peers.kdcount(inside, rlink, boxsize),
         6.0,
     )
 
@@ -109,18 +106,18 @@ def sort_case(n: int) -> Case:
     """The z-sort, keys and moving the positions included, against the sort of keys that are there."""
     pos = uniform(n)
     x = jax.numpy.asarray(pos)
-    return Case(f"z-sort {n:.0e}", lambda: jz.tree.zsort.jit(x), {"lexsort": peers.lexsort(pos)}, 8.0)
+    return Case(f"z-sort {n:.0e}", lambda: jz.tree.zsort.jit(x), "lexsort", peers.lexsort(pos), 8.0)
 
 
 def table(snapshot: Path | None, large: int) -> Iterator[dict[str, Any]]:
     """Measure the rows of the table one after the other."""
-    for cases in (knn_cases(large), fof_cases(), snapshot_cases(snapshot), iter([sort_case(large)])):
+    for cases in (knn_cases(large), fof_cases(), snapshot_cases(snapshot), [sort_case(large)]):
         for case in cases:
-            there = {name: call for name, call in case.peers.items() if call is not None}
+            there = {} if case.theirs is None else {case.peer: case.theirs}
             found = seconds({"jztree": case.ours} | there, case.runs)
-            row: dict[str, Any] = {"case": case.name, "seconds": found, "aim": case.aim, "peer": case.ratio_to}
-            if case.ratio_to in found:
-                row["ratio"] = found[case.ratio_to] / found["jztree"]
+            row: dict[str, Any] = {"case": case.name, "seconds": found, "aim": case.aim, "peer": case.peer}
+            if there:
+                row["ratio"] = found[case.peer] / found["jztree"]
             yield row
 
 
@@ -145,7 +142,7 @@ def against_n(numbers: list[int]) -> list[dict[str, Any]]:
     """kNN with k = 8 and friends-of-friends against the number of uniform points."""
     knn, fof = Sweep("kNN, k=8", "n", 1.0), Sweep("FoF, b=0.2", "n", 1.0)  # ten times as long for the next n
     for n in numbers:
-        pos, rlink = uniform(n), 0.2 * n ** (-1 / 3)
+        pos, rlink = uniform(n), linking_length(0.2, n)
         calls = {"nanoflann": peers.nanoflann(pos, 8), "pykdtree": peers.pykdtree(pos, pos, 8)}
         knn.add(n, {"jztree": neighbours(pos, 8)} | calls | {"scipy": peers.scipy(pos, 8)})
         fof.add(n, {"jztree": labels(pos, rlink, 1.0), "kdcount": peers.kdcount(pos, rlink, 1.0)})
@@ -168,7 +165,7 @@ def against_threads() -> list[dict[str, Any]]:
         jz.kernels.set_num_threads(threads)
         knn, fof = Sweep("kNN, n=1e6, k=8", "threads"), Sweep("FoF, n=1e6, b=0.2", "threads")
         knn.add(threads, {"jztree": neighbours(pos, 8), "nanoflann": peers.nanoflann(pos, 8, threads)})
-        fof.add(threads, {"jztree": labels(pos, 0.2 * len(pos) ** (-1 / 3), 1.0)})
+        fof.add(threads, {"jztree": labels(pos, linking_length(0.2, len(pos)), 1.0)})
         points += knn.points + fof.points
     jz.kernels.set_num_threads(None)
     return points

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from inputs import linking_length, uniform
 from timing import machine, seconds
 
 import jztree as jz
@@ -68,8 +69,7 @@ def open_distances(posz: np.ndarray, th: Any, radius: np.ndarray, sample: int = 
 
 def floors(n: int) -> dict[str, dict[str, float]]:
     """Measured seconds, bytes and distances of each stage of kNN and friends-of-friends in an open box."""
-    pos = jnp.asarray(np.random.default_rng(1).random((n, 3), dtype=np.float32))
-    rlink = 0.2 * n ** (-1 / 3)
+    pos, rlink = jnp.asarray(uniform(n)), linking_length(0.2, n)
     posz, th = jz.tree.zsort_and_tree.jit(pos)
     radius = np.asarray(jz.knn.knn.jit(posz, k=K, th=th, result="rad"))[:, -1]
     tree_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(th))

@@ -1,10 +1,8 @@
-"""Speed and memory of one CPU device, beside other libraries, as ratios within one run.
+"""Stages, memory and hard inputs of one CPU device.
 
-    python checks/benchmarks/one_device.py [--n 1000000] [--runs 7] [--output results.json] [--no-peers]
+    python checks/benchmarks/one_device.py [--n 1000000] [--runs 7] [--output results.json]
 
 Stages are timed apart and together, after compilation, with float32 input in random order and output in input order.
-Peers are timed alternately with jztree on the same input, building included, because shared machines drift; a ratio is
-that of medians. Peers that are not installed are left out (``pip install '.[benchmark]'`` brings them).
 """
 
 import argparse
@@ -16,47 +14,13 @@ from typing import Any
 
 import jax
 import numpy as np
-import peers
-from timing import Call, machine, seconds, timed
+from inputs import linking_length, uniform
+from timing import machine, seconds
 
 import jztree as jz
 from jztree_utils import ics
 
 K = 8
-
-
-def uniform(n: int, dims: int = 3, seed: int = 1) -> np.ndarray:
-    """Uniform positions in the unit box, ``(n, dims)`` float32."""
-    return np.random.default_rng(seed).random((n, dims), dtype=np.float32)
-
-
-def linking_length(b: float, n: int) -> float:
-    """``b`` mean particle separations of ``n`` particles in the unit box."""
-    return b * n ** (-1 / 3)
-
-
-def knn_peers(pos: np.ndarray) -> peers.Peers:
-    """kNN of all points with other libraries, on two threads: build and query."""
-    return {
-        "nanoflann": peers.nanoflann(pos, K),
-        "pykdtree": peers.pykdtree(pos, pos, K),
-        "scipy": peers.scipy(pos, K),
-    }
-
-
-def fof_peers(pos: np.ndarray, rlink: float) -> peers.Peers:
-    """Friends-of-friends with kdcount: only its tree and its linking, and with the groups it makes of them."""
-    return {
-        "kdcount_links": peers.kdcount_links(pos, rlink, 1.0),
-        "kdcount_groups": peers.kdcount(pos, rlink, 1.0),
-    }
-
-
-def compare(ours: Call, others: peers.Peers, runs: int) -> dict[str, Any]:
-    """Median seconds of ``ours`` and of the peers that are there, and how many times slower each peer is."""
-    there = {name: call for name, call in others.items() if call is not None}
-    found = seconds({"jztree": ours} | there, runs)
-    return {"seconds": found, "ratios": {name: found[name] / found["jztree"] for name in there}}
 
 
 def stages(pos: jax.Array, boxsize: float | None, runs: int) -> dict[str, float]:
@@ -140,33 +104,18 @@ def memory(n: int) -> dict[str, float]:
     return {what: one(what) for what in ("knn", "labels", "catalogue")}
 
 
-def compile_seconds(pos: jax.Array) -> dict[str, float]:
-    """Trace and compile time of the first call, less that of the second; shapes that nothing else here uses."""
-    part = pos[:9973]
-    calls = {
-        "knn": lambda: jz.knn.knn.jit(part, k=7),
-        "fof_and_catalogue": lambda: jz.fof.fof_and_catalogue.jit(part, 0.01),
-    }
-    return {name: timed(call) - timed(call) for name, call in calls.items()}
-
-
-def measure(n: int, runs: int, with_peers: bool) -> dict[str, Any]:
+def measure(n: int, runs: int) -> dict[str, Any]:
     """All figures, as nested dictionaries ready for JSON."""
     pos = jax.numpy.asarray(uniform(n))
-    host = np.asarray(pos)
-    results: dict[str, Any] = {"machine": machine(), "n": n, "runs": runs, "compile seconds": compile_seconds(pos)}
-    results["stages open"] = stages(pos, None, runs)
-    results["stages periodic"] = stages(pos, 1.0, runs)
-    others = knn_peers(host) if with_peers else {}
-    results["knn k=8"] = compare(lambda: jz.knn.knn.jit(pos, k=K), others, runs)
-    for b in (0.2, 0.7):
-        rlink = linking_length(b, n)
-        others = fof_peers(host, rlink) if with_peers else {}
-        ours = lambda rlink=rlink: jz.fof.fof_labels.jit(pos, rlink, 1.0, output_order="input")[1]  # noqa: E731
-        results[f"labels b={b}"] = compare(ours, others, runs)
-    results["time on hard inputs over uniform"] = hard_ratios(n // 10, runs)
-    results["peak memory over positions"] = memory(n)
-    return results
+    return {
+        "machine": machine(),
+        "n": n,
+        "runs": runs,
+        "stages open": stages(pos, None, runs),
+        "stages periodic": stages(pos, 1.0, runs),
+        "time on hard inputs over uniform": hard_ratios(n // 10, runs),
+        "peak memory over positions": memory(n),
+    }
 
 
 def show(results: dict[str, Any], indent: int = 0) -> None:
@@ -187,9 +136,8 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=1_000_000, help="particles (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=7, help="counted runs; medians are taken (default: %(default)s)")
     parser.add_argument("--output", type=Path, help="also save the results there, as JSON")
-    parser.add_argument("--no-peers", action="store_true", help="leave other libraries out")
     arguments = parser.parse_args()
-    results = measure(arguments.n, arguments.runs, not arguments.no_peers)
+    results = measure(arguments.n, arguments.runs)
     show(results)
     if arguments.output:
         arguments.output.write_text(json.dumps(results, indent=1) + "\n")

@@ -44,29 +44,13 @@ def pykdtree(pos: np.ndarray, query: np.ndarray, k: int) -> Call | None:
     return _if_installed(make)
 
 
-def scipy(pos: np.ndarray, k: int, boxsize: float | None = None, threads: int = 2) -> Call | None:
-    """The ``k`` nearest neighbours of all points. Positions must be inside the box."""
+def scipy(pos: np.ndarray, k: int, boxsize: float | None = None) -> Call | None:
+    """The ``k`` nearest neighbours of all points, on two threads. Positions must be inside the box."""
 
     def make() -> Call:
         from scipy.spatial import cKDTree
 
-        return lambda: cKDTree(pos, boxsize=boxsize).query(pos, k=k, workers=threads)
-
-    return _if_installed(make)
-
-
-def kdcount_links(pos: np.ndarray, rlink: float, boxsize: float) -> Call | None:
-    """Friends-of-friends of kdcount on one thread, tree and links only: less than what a user has to call."""
-
-    def make() -> Call:
-        from kdcount import models
-
-        def call() -> Any:
-            head = np.empty(len(pos), "intp")
-            models.points(pos.astype("f8"), boxsize=np.full(3, boxsize)).tree.root.fof(rlink, head)
-            return head
-
-        return call
+        return lambda: cKDTree(pos, boxsize=boxsize).query(pos, k=k, workers=2)
 
     return _if_installed(make)
 

@@ -43,7 +43,7 @@ def run_convert(args: Namespace) -> None:
         if args.json:
             print_json({"input": str(path), "output": args.output, "layout": layout})
         return
-    held = _convert_catalogue(path, args, layout) if is_catalogue else _convert_snapshot(path, args, layout)
+    held = _convert_catalogue(path, args, layout) if is_catalogue else _convert_snapshot(path, args, options, layout)
     if args.json:
         print_json({"input": str(path), "output": args.output, "layout": layout, "seconds": take_seconds()} | held)
     elif not is_quiet():
@@ -55,22 +55,14 @@ def _convert_catalogue(path: Path, args: Namespace, layout: str) -> dict[str, in
     with stage("read the catalogue"):
         content = io.read_catalogue_content(path)
     with stage("write the catalogue") as told:
-        io.write_catalogue(
-            args.output,
-            content.catalogue,
-            content.ids,
-            content.info,
-            layout=layout,
-            extra=content.extra,
-            by_type=content.by_type,
-        )
+        io.write_catalogue_content(args.output, content, layout)
         told.detail = args.output
     return {"groups": len(content.catalogue.count)}
 
 
-def _convert_snapshot(path: Path, args: Namespace, layout: str) -> dict[str, int | str]:
+def _convert_snapshot(path: Path, args: Namespace, options: io.ReadOptions, layout: str) -> dict[str, int | str]:
     with stage("read the snapshot") as told:
-        snapshot = io.open_snapshot(path, args.type, read_options(args))
+        snapshot = io.open_snapshot(path, args.type, options)
         if layout == "gadget4" and args.type >= io.NUM_TYPES:
             raise ValueError(
                 f"A snapshot of Gadget-4 has types 0 to 5, not {args.type}; write a {_NUMPY} file instead."

@@ -117,14 +117,20 @@ def _linking_length(args: Namespace, part: compute.Particles) -> float:
     """``--rlink``, or ``--b`` times the mean separation of the particles, which needs a box."""
     if args.rlink is not None:
         return float(args.rlink)
-    lengths = runs.box_lengths(part.header, part.ndim)
-    if not (lengths > 0).all():
+    separation = _mean_separation(part)
+    if separation is None:
         raise ValueError(
             "The snapshot has no BoxSize, so the mean separation is unknown; give the length with --rlink, or the box "
             "with --boxsize."
         )
     b = B if args.b is None else args.b
-    return float(b * (lengths.prod() / part.num) ** (1 / part.ndim))
+    return b * separation
+
+
+def _mean_separation(part: compute.Particles) -> float | None:
+    """Of the particles in the box; None if that is not known."""
+    lengths = compute.box_lengths(part.header, part.ndim)
+    return float(lengths.prod() / part.num) ** (1 / part.ndim) if (lengths > 0).all() else None
 
 
 def _draw(path: str, pos: Any, cata: FofCatalogue, header: io.SnapshotHeader) -> None:
@@ -195,10 +201,9 @@ def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: compute.Particles) -
 
 
 def _in_separations(info: io.CatalogueInfo, part: compute.Particles) -> str:
-    lengths = runs.box_lengths(part.header, part.ndim)
-    if info.linking_length is None or not (lengths > 0).all():
+    separation = _mean_separation(part)
+    if info.linking_length is None or separation is None:
         return ""
-    separation = float(lengths.prod() / part.num) ** (1 / part.ndim)
     return f", {number(info.linking_length / separation)} mean separations"
 
 

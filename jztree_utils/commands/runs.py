@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from jax.sharding import Mesh
 
 from .. import ics, io
@@ -148,11 +147,6 @@ def check_at_least(option: str, value: int, least: int) -> None:
     """Raise ValueError, in words, for a number that is too small."""
     if value < least:
         raise ValueError(f"{option} is {value}; it must be at least {least}.")
-
-
-def box_lengths(header: io.SnapshotHeader, ndim: int) -> np.ndarray:
-    """The length of the box in each dimension, 0 where it is open."""
-    return np.broadcast_to(np.asarray(header.boxsize, np.float64), (ndim,))
 
 
 def box_in_words(header: io.SnapshotHeader) -> str:

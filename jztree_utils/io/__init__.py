@@ -19,6 +19,7 @@ from .catalogue import (
     read_catalogue,
     read_catalogue_content,
     write_catalogue,
+    write_catalogue_content,
 )
 from .catalogue_content import (
     NUM_TYPES,
@@ -28,6 +29,7 @@ from .catalogue_content import (
     TypeTable,
     catalogue_columns,
     convert_h,
+    member_rows,
 )
 from .distributed import (
     distr_write_hdf5,
@@ -72,6 +74,7 @@ __all__ = [
     "is_catalogue",
     "is_shared",
     "join_words",
+    "member_rows",
     "num_of_each_rank",
     "open_snapshot",
     "read_catalogue",
@@ -88,6 +91,7 @@ __all__ = [
     "split_words",
     "unit_name",
     "write_catalogue",
+    "write_catalogue_content",
     "write_neighbours",
     "write_snapshot",
 ]

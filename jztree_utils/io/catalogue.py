@@ -107,14 +107,25 @@ def write_catalogue(
     Raises OutputError if the file cannot be written, ValueError if ``ids``, ``extra`` or ``by_type`` do not belong to
     the catalogue, or the layout cannot hold it (see `check_layout`).
     """
-    cata, info = squeeze_catalogue(cata), info or CatalogueInfo()
-    counted = int(np.asarray(cata.count, np.int64).sum())
-    if ids is not None and np.shape(ids) != (counted,):
-        raise ValueError(f"The catalogue counts {counted} members, but ids of shape {np.shape(ids)} were given.")
-    _check_types(cata, by_type)
-    ids = None if ids is None else np.asarray(ids)
-    content = CatalogueContent(catalogue=cata, ids=ids, info=info, extra=extra or {}, by_type=by_type)
-    check_layout(layout, info.header, content.ndim, info.ptype)
+    content = CatalogueContent(
+        catalogue=squeeze_catalogue(cata),
+        ids=None if ids is None else np.asarray(ids),
+        info=info or CatalogueInfo(),
+        extra=extra or {},
+        by_type=by_type,
+    )
+    write_catalogue_content(path, content, layout)
+
+
+def write_catalogue_content(path: PathLike, content: CatalogueContent, layout: str = "native") -> None:
+    """Write what `read_catalogue_content` returned, in the same layout or another. Raises like `write_catalogue`."""
+    counted = int(np.asarray(content.catalogue.count, np.int64).sum())
+    if content.ids is not None and np.shape(content.ids) != (counted,):
+        raise ValueError(
+            f"The catalogue counts {counted} members, but ids of shape {np.shape(content.ids)} were given."
+        )
+    _check_types(content.catalogue, content.by_type)
+    check_layout(layout, content.info.header, content.ndim, content.info.ptype)
     _check_columns(content, layout)
     with create_hdf5(path) as file:
         _LAYOUTS[layout].write(file, content)
@@ -178,7 +189,7 @@ def layout_of(file: h5py.File) -> str | None:
 
 
 def read_catalogue_content(path: PathLike) -> CatalogueContent:
-    """All that a catalogue file holds. `write_catalogue` takes its parts, for the same layout or another.
+    """All that a catalogue file holds. `write_catalogue_content` writes it again.
 
     path: a file in one of the layouts, written here, by Gadget-4, AREPO or SWIFT; what it is, is found by what it
         holds. If there are several files, any one of them.

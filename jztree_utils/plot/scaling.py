@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..io._files import check_is_file, unreadable
-from ._figure import COLOURS, REFERENCE, Path, drawing, plain_ticks
+from ._figure import COLOURS, REFERENCE, Path, drawing, label_short_range, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,8 +106,6 @@ class _Panel:
     ideal: float
 
     def draw(self, ax: "Axes", names: list[str]) -> None:
-        from matplotlib.ticker import LogLocator, NullFormatter
-
         for name, (x, seconds) in self.lines.items():
             ax.plot(x, seconds, **_style(names.index(name)))
         x, seconds = max(self.lines.values(), key=lambda line: line[1].max())
@@ -116,9 +114,7 @@ class _Panel:
         values = np.unique(np.concatenate([x for x, _ in self.lines.values()])).astype(int)
         low, high = ax.get_ylim()
         if high / low < 100:
-            ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            ax.yaxis.set_major_formatter("{x:g}")
-            ax.yaxis.set_minor_formatter(NullFormatter())
+            label_short_range(ax.yaxis)
         if values[-1] < 10000 or len(values) < 4:
             plain_ticks(ax, values.tolist())
 

@@ -6,7 +6,6 @@ import re
 import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -162,18 +161,6 @@ def full_content(g: int = 6, seed: int = 0, types: bool = True) -> io.CatalogueC
     )
 
 
-def write(path: Path, content: io.CatalogueContent, layout: str) -> None:
-    io.write_catalogue(
-        path,
-        content.catalogue,
-        content.ids,
-        content.info,
-        layout=layout,
-        extra=content.extra,
-        by_type=content.by_type,
-    )
-
-
 def assert_same(found: io.CatalogueContent, expected: io.CatalogueContent, rtol: float) -> None:
     for name, column in io.catalogue_columns(expected.catalogue, expected.extra).items():
         other = io.catalogue_columns(found.catalogue, found.extra)[name]
@@ -193,9 +180,9 @@ def assert_same(found: io.CatalogueContent, expected: io.CatalogueContent, rtol:
 @pytest.mark.parametrize("second", LAYOUTS)
 def test_nothing_is_lost_between_layouts(tmp_path, first, second) -> None:
     content = full_content()
-    write(tmp_path / "a.hdf5", content, first)
-    write(tmp_path / "b.hdf5", io.read_catalogue_content(tmp_path / "a.hdf5"), second)
-    write(tmp_path / "c.hdf5", io.read_catalogue_content(tmp_path / "b.hdf5"), "gadget4")
+    io.write_catalogue_content(tmp_path / "a.hdf5", content, first)
+    io.write_catalogue_content(tmp_path / "b.hdf5", io.read_catalogue_content(tmp_path / "a.hdf5"), second)
+    io.write_catalogue_content(tmp_path / "c.hdf5", io.read_catalogue_content(tmp_path / "b.hdf5"), "gadget4")
     found = io.read_catalogue_content(tmp_path / "c.hdf5")
     assert_same(found, content, 5e-7)
     header = found.info.header
@@ -211,7 +198,7 @@ def test_nothing_is_lost_between_layouts(tmp_path, first, second) -> None:
 def test_layouts_hold_catalogues_of_any_size_and_few_columns(tmp_path, layout, g) -> None:
     content = full_content(g, types=False)
     catalogue = replace(content.catalogue, com_vel=None, mass=None, vel_dispersion=None, angular_momentum=None)
-    write(tmp_path / "a.hdf5", replace(content, catalogue=catalogue, ids=None, extra={}), layout)
+    io.write_catalogue_content(tmp_path / "a.hdf5", replace(content, catalogue=catalogue, ids=None, extra={}), layout)
     assert io.is_catalogue(tmp_path / "a.hdf5")
     found = io.read_catalogue_content(tmp_path / "a.hdf5")
     assert found.catalogue.ngroups == g
@@ -248,7 +235,7 @@ def test_files_do_not_tell_when_or_from_what_order_they_were_written(tmp_path) -
 
 def test_gadget4_names_and_offsets(tmp_path) -> None:
     content = full_content()
-    write(tmp_path / "fof_tab_000.hdf5", content, "gadget4")
+    io.write_catalogue_content(tmp_path / "fof_tab_000.hdf5", content, "gadget4")
     with h5py.File(tmp_path / "fof_tab_000.hdf5") as file:
         held = {name: data[()] for name, data in file["Group"].items()}
         attributes, parameters, ids = dict(file["Header"].attrs), dict(file["Parameters"].attrs), file["IDs/ID"][()]
@@ -272,7 +259,7 @@ def test_gadget4_names_and_offsets(tmp_path) -> None:
 
 def test_swift_values_are_physical_by_their_attributes(tmp_path) -> None:
     content = full_content()
-    write(tmp_path / "a.hdf5", content, "swift")
+    io.write_catalogue_content(tmp_path / "a.hdf5", content, "swift")
     h, a, (length, mass, velocity) = 0.5, 0.5, (3.085678e21, 1.989e43, 1e5)
     expected = {
         "Masses": content.catalogue.mass * mass / h,
@@ -335,7 +322,7 @@ def test_counts_beyond_32_bits(tmp_path) -> None:
     count = np.asarray([2**33, 2**32, 2**31], np.int64)
     catalogue = replace(content.catalogue, count=count, offset=np.cumsum(count) - count)
     for layout in LAYOUTS:
-        write(tmp_path / f"{layout}.hdf5", replace(content, catalogue=catalogue, ids=None), layout)
+        io.write_catalogue_content(tmp_path / f"{layout}.hdf5", replace(content, catalogue=catalogue, ids=None), layout)
         found = io.read_catalogue(tmp_path / f"{layout}.hdf5")[0]
         np.testing.assert_array_equal(found.count, count)
         np.testing.assert_array_equal(found.offset, catalogue.offset)
@@ -369,7 +356,7 @@ def test_what_a_layout_cannot_hold_is_refused(tmp_path, layout, change, words) -
     if change.get("catalogue") == 2:
         change = {"catalogue": replace(content.catalogue, com_pos=content.catalogue.com_pos[:, :2])}
     with pytest.raises(ValueError, match=words) as error:
-        write(tmp_path / "a.hdf5", replace(content, **change), layout)
+        io.write_catalogue_content(tmp_path / "a.hdf5", replace(content, **change), layout)
     assert "\n" not in str(error.value)
     assert os.listdir(tmp_path) == []
 
@@ -381,7 +368,7 @@ WRONG = (np.float64(1), np.array([b"a"] * 6), np.full((6, 2, 2), -1.5), np.full(
 def test_wrong_values_raise_no_other_error(tmp_path, layout) -> None:
     """Every dataset and every attribute of a group in turn has a wrong type or shape."""
     path = tmp_path / "c.hdf5"
-    write(path, full_content(), layout)
+    io.write_catalogue_content(path, full_content(), layout)
     whole, places = path.read_bytes(), []
     with h5py.File(path) as file:
         file.visititems(lambda name, item: places.append((name, None)) if isinstance(item, h5py.Dataset) else None)
@@ -404,7 +391,7 @@ def test_wrong_values_raise_no_other_error(tmp_path, layout) -> None:
 
 def test_what_is_not_a_snapshot(tmp_path) -> None:
     for layout in LAYOUTS:
-        write(tmp_path / "c.hdf5", full_content(), layout)
+        io.write_catalogue_content(tmp_path / "c.hdf5", full_content(), layout)
         with pytest.raises(io.SnapshotError, match="is a catalogue of groups, and not a snapshot"):
             io.open_snapshot(tmp_path / "c.hdf5")
     lists = np.zeros((3, 2))
@@ -423,12 +410,12 @@ def test_what_is_not_a_catalogue(tmp_path) -> None:
         io.read_neighbours(tmp_path / "snapshot.hdf5")
     lost = {"native": "Groups/com_pos", "gadget4": "Group/GroupPos", "swift": "Groups/Centres"}
     for layout, name in lost.items():
-        write(tmp_path / "c.hdf5", full_content(), layout)
+        io.write_catalogue_content(tmp_path / "c.hdf5", full_content(), layout)
         with h5py.File(tmp_path / "c.hdf5", "a") as file:
             del file[name]
         with pytest.raises(io.SnapshotError, match="com_pos"):
             io.read_catalogue(tmp_path / "c.hdf5")
-        write(tmp_path / "c.hdf5", full_content(), layout)
+        io.write_catalogue_content(tmp_path / "c.hdf5", full_content(), layout)
         with h5py.File(tmp_path / "c.hdf5", "a") as file:
             del file[name]
             file[name] = np.zeros((3, 3))
