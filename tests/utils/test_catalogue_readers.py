@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_catalogues import full_content, write
+from test_catalogues import full_content
 
 from jztree.data import ParticleData
 from jztree_utils import io
@@ -31,7 +31,7 @@ def content() -> io.CatalogueContent:
 def test_yt(tmp_path: Path, content: io.CatalogueContent) -> None:
     yt = pytest.importorskip("yt")
     yt.set_log_level("error")
-    write(tmp_path / "fof_tab_000.0.hdf5", content, "gadget4")
+    io.write_catalogue_content(tmp_path / "fof_tab_000.0.hdf5", content, "gadget4")
     header = content.info.header
     units = {
         "UnitLength_in_cm": header.unit_length_in_cm,
@@ -60,7 +60,7 @@ def test_pynbody(tmp_path: Path, content: io.CatalogueContent) -> None:
         pos=random.random((len(content.ids), 3)), vel=random.random((len(content.ids), 3)), mass=2.0, id=content.ids
     )
     io.write_snapshot(tmp_path / "snapshot_000.hdf5", part, content.info.header)
-    write(tmp_path / "fof_subhalo_tab_000.hdf5", content, "gadget4")
+    io.write_catalogue_content(tmp_path / "fof_subhalo_tab_000.hdf5", content, "gadget4")
     halos = pynbody.load(str(tmp_path / "snapshot_000.hdf5")).halos()
     assert "Gadget4" in type(halos).__name__
     assert [len(halo) for halo in halos] == content.catalogue.count.tolist()
@@ -76,7 +76,9 @@ def test_pynbody(tmp_path: Path, content: io.CatalogueContent) -> None:
 @pytest.mark.parametrize("ids", [True, False])
 def test_swiftsimio(tmp_path: Path, content: io.CatalogueContent, ids: bool) -> None:
     swiftsimio = pytest.importorskip("swiftsimio")
-    write(tmp_path / "fof_output_0000.hdf5", content if ids else replace(content, ids=None), "swift")
+    io.write_catalogue_content(
+        tmp_path / "fof_output_0000.hdf5", content if ids else replace(content, ids=None), "swift"
+    )
     data = swiftsimio.load(str(tmp_path / "fof_output_0000.hdf5"))
     groups = data.fof_groups
 
