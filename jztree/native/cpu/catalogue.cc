@@ -7,11 +7,11 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <vector>
 
 #include "../common/moments.h"
 #include "handler.h"
+#include "memory.h"
 #include "parallel.h"
 
 namespace jztree {
@@ -21,8 +21,8 @@ namespace {
 // rows; within each, rows keep their order. Returns the number of groups.
 int64_t order_by_group(const Parallel& parallel, const int32_t* label, int64_t num, int64_t n, int64_t npart_min,
                        int32_t* order, int32_t* count, int32_t* offset) {
-  std::unique_ptr<std::atomic<int32_t>[]> members(new std::atomic<int32_t>[static_cast<size_t>(num)]);
-  auto member = [&](int64_t row) -> std::atomic<int32_t>& { return members[static_cast<size_t>(row)]; };
+  Scratch<std::atomic<int32_t>> members(num);
+  auto member = [&](int64_t row) -> std::atomic<int32_t>& { return members[row]; };
   parallel.blocks(num, 1 << 15, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) member(row).store(0, std::memory_order_relaxed);
   });

@@ -16,13 +16,13 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "../common/link_rule.h"
 #include "handler.h"
 #include "leaf_distances.h"
+#include "memory.h"
 #include "parallel.h"
 #include "staged_tree.h"
 #include "tree_buffers.h"
@@ -301,15 +301,14 @@ void write_labels(const Parallel& parallel, UnionFind& sets, int64_t num, int32_
 
 // Labels in the order that `rows` maps z-ordered rows to: the smallest such row of the group.
 void write_mapped_labels(const Parallel& parallel, UnionFind& sets, const int32_t* rows, int64_t num, int32_t* label) {
-  std::unique_ptr<std::atomic<int32_t>[]> smallest(new std::atomic<int32_t>[static_cast<size_t>(num)]);
+  Scratch<std::atomic<int32_t>> smallest(num);
   parallel.blocks(num, 1 << 14, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row)
-      smallest[static_cast<size_t>(row)].store(rows[row], std::memory_order_relaxed);
+    for (int64_t row = begin; row < end; ++row) smallest[row].store(rows[row], std::memory_order_relaxed);
   });
   // The minimum of a set of numbers does not depend on the order in which threads bring them.
   parallel.blocks(num, 1 << 14, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      std::atomic<int32_t>& least = smallest[static_cast<size_t>(sets.find(row))];
+      std::atomic<int32_t>& least = smallest[sets.find(row)];
       int32_t seen = least.load(std::memory_order_relaxed);
       while (rows[row] < seen && !least.compare_exchange_weak(seen, rows[row], std::memory_order_relaxed)) {
       }
@@ -317,7 +316,7 @@ void write_mapped_labels(const Parallel& parallel, UnionFind& sets, const int32_
   });
   parallel.blocks(num, 1 << 14, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
-      label[rows[row]] = smallest[static_cast<size_t>(sets.find(row))].load(std::memory_order_relaxed);
+      label[rows[row]] = smallest[sets.find(row)].load(std::memory_order_relaxed);
   });
 }
 

@@ -103,41 +103,43 @@ inline void store(const Lanes<T>& from, T* to) {
   for (int i = 0; i < Lanes<T>::registers; ++i) std::memcpy(to + i * Lanes<T>::width, &from.part[i], register_bytes);
 }
 
-// Which lanes of a are at most those of b, the first lane in the lowest bit.
-inline uint32_t lanes_at_most(const Lanes<float>& a, const Lanes<float>& b) {
-  uint32_t bits = 0;
-  for (int i = 0; i < Lanes<float>::registers; ++i) {
+// Which lanes of a register are at most those of another, the first lane in the lowest bit.
 #if defined(__AVX512F__)
-    uint32_t here = _mm512_cmp_ps_mask((__m512)a.part[i], (__m512)b.part[i], _CMP_LE_OQ);
+inline uint32_t register_at_most(const Lanes<float>::Register& a, const Lanes<float>::Register& b) {
+  return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LE_OQ);
+}
+inline uint32_t register_at_most(const Lanes<double>::Register& a, const Lanes<double>::Register& b) {
+  return _mm512_cmp_pd_mask((__m512d)a, (__m512d)b, _CMP_LE_OQ);
+}
 #elif defined(__AVX2__)
-    int here = _mm256_movemask_ps(_mm256_cmp_ps((__m256)a.part[i], (__m256)b.part[i], _CMP_LE_OQ));
+inline uint32_t register_at_most(const Lanes<float>::Register& a, const Lanes<float>::Register& b) {
+  return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_LE_OQ)));
+}
+inline uint32_t register_at_most(const Lanes<double>::Register& a, const Lanes<double>::Register& b) {
+  return static_cast<uint32_t>(_mm256_movemask_pd(_mm256_cmp_pd((__m256d)a, (__m256d)b, _CMP_LE_OQ)));
+}
 #elif defined(__SSE2__)
-    int here = _mm_movemask_ps(_mm_cmple_ps((__m128)a.part[i], (__m128)b.part[i]));
+inline uint32_t register_at_most(const Lanes<float>::Register& a, const Lanes<float>::Register& b) {
+  return static_cast<uint32_t>(_mm_movemask_ps(_mm_cmple_ps((__m128)a, (__m128)b)));
+}
+inline uint32_t register_at_most(const Lanes<double>::Register& a, const Lanes<double>::Register& b) {
+  return static_cast<uint32_t>(_mm_movemask_pd(_mm_cmple_pd((__m128d)a, (__m128d)b)));
+}
 #else
-    uint32_t here = 0;
-    for (int lane = 0; lane < Lanes<float>::width; ++lane)
-      here |= static_cast<uint32_t>(a.part[i][lane] <= b.part[i][lane]) << lane;
-#endif
-    bits |= static_cast<uint32_t>(here) << i * Lanes<float>::width;
-  }
+template <typename Register>
+inline uint32_t register_at_most(const Register& a, const Register& b) {
+  uint32_t bits = 0;
+  for (unsigned lane = 0; lane < sizeof(Register) / sizeof(a[0]); ++lane)
+    bits |= static_cast<uint32_t>(a[lane] <= b[lane]) << lane;
   return bits;
 }
-inline uint32_t lanes_at_most(const Lanes<double>& a, const Lanes<double>& b) {
-  uint32_t bits = 0;
-  for (int i = 0; i < Lanes<double>::registers; ++i) {
-#if defined(__AVX512F__)
-    uint32_t here = _mm512_cmp_pd_mask((__m512d)a.part[i], (__m512d)b.part[i], _CMP_LE_OQ);
-#elif defined(__AVX2__)
-    int here = _mm256_movemask_pd(_mm256_cmp_pd((__m256d)a.part[i], (__m256d)b.part[i], _CMP_LE_OQ));
-#elif defined(__SSE2__)
-    int here = _mm_movemask_pd(_mm_cmple_pd((__m128d)a.part[i], (__m128d)b.part[i]));
-#else
-    uint32_t here = 0;
-    for (int lane = 0; lane < Lanes<double>::width; ++lane)
-      here |= static_cast<uint32_t>(a.part[i][lane] <= b.part[i][lane]) << lane;
 #endif
-    bits |= static_cast<uint32_t>(here) << i * Lanes<double>::width;
-  }
+
+// The same for all lanes.
+template <typename T>
+inline uint32_t lanes_at_most(const Lanes<T>& a, const Lanes<T>& b) {
+  uint32_t bits = 0;
+  for (int i = 0; i < Lanes<T>::registers; ++i) bits |= register_at_most(a.part[i], b.part[i]) << i * Lanes<T>::width;
   return bits;
 }
 

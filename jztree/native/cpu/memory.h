@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -49,7 +50,6 @@ class Scratch {
   }
 
   T* get() { return data_; }
-  const T* get() const { return data_; }
   T& operator[](int64_t i) { return data_[i]; }
 
  private:

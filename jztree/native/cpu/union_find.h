@@ -21,13 +21,15 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
+#include <utility>
+
+#include "memory.h"
 
 namespace jztree {
 
 class UnionFind {
  public:
-  explicit UnionFind(int64_t n) : parent_(new std::atomic<int32_t>[static_cast<size_t>(n)]) {}
+  explicit UnionFind(int64_t n) : parent_(n) {}
 
   // Not to be called while other threads use the row: before the first join.
   void set(int64_t row, int64_t parent) { at(row).store(static_cast<int32_t>(parent), std::memory_order_relaxed); }
@@ -54,10 +56,10 @@ class UnionFind {
   }
 
  private:
-  std::atomic<int32_t>& at(int64_t row) { return parent_[static_cast<size_t>(row)]; }
+  std::atomic<int32_t>& at(int64_t row) { return parent_[row]; }
   int32_t get(int64_t row) { return at(row).load(std::memory_order_relaxed); }
 
-  std::unique_ptr<std::atomic<int32_t>[]> parent_;
+  Scratch<std::atomic<int32_t>> parent_;
 };
 
 }  // namespace jztree
