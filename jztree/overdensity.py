@@ -121,8 +121,7 @@ def _spheres(
     else:
         source.num = check_belongs(source, source.num, th, box)
     tree = kernel_tree(source, source.num, th)
-    order = domain.order(centre, centre_num)
-    centre = kernels.gather_rows(centre, order)
+    order, centre = domain.zsort(centre, centre_num)
     nearest, _ = nearest_few(tree, centre, centre_num, domain, cfg)
     spheres = kernels.overdensity(tree, jnp.asarray(source.mass), centre, nearest, density, box, cfg.npart_min)
     return tuple(kernels.scatter_rows(column, order) for column in spheres[:4])

@@ -240,8 +240,8 @@ def sort_and_build(part: Any, cfg: TreeConfig, boxsize: Any) -> tuple[Any, jax.A
     """`zsort_and_tree` that also returns the ``(n,)`` int32 rows in z-order; rows that are not finite are an error."""
     pos = check_positions(get_pos(part))
     domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], check_box(boxsize, pos.shape[1]))
-    index = domain.order(pos, num)
-    partz = permute_particles(part, index)
+    index, posz = domain.zsort(pos, num)
+    partz = permute_particles(part, index, posz)
     return partz, index, build_in_domain(partz, num, domain, cfg)
 
 
@@ -309,9 +309,9 @@ def _build_multi_type(
     valid = [jnp.arange(pos.shape[0]) < count for pos, count in zip(positions, nums, strict=True)]
     first = jnp.argsort(~jnp.concatenate(valid), stable=True).astype(jnp.int32)
     pos = kernels.gather_rows(jnp.concatenate(positions), first)
-    index = domain.order(pos, num)
+    index, posz = domain.zsort(pos, num)
     order = kernels.gather_rows(first, index)
-    th = build_in_domain(kernels.gather_rows(pos, index), num, domain, cfg)
+    th = build_in_domain(posz, num, domain, cfg)
     kind = jnp.concatenate([jnp.full(p.shape[0], i, jnp.int32) for i, p in enumerate(positions)])
     starts = np.cumsum([0] + [p.shape[0] for p in positions])
     typed = [_one_type(part, th, order, kind[order] == i, int(starts[i])) for i, part in enumerate(parts)]

@@ -47,8 +47,8 @@ class Domain:
         """What a kernel needs to know to make Morton keys."""
         return self.lower, self.upper, self.box
 
-    def order(self, pos: jax.Array, num: Any) -> jax.Array:
-        """The rows of ``pos`` in z-order, ``(n,)`` int32."""
+    def zsort(self, pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
+        """The rows of ``pos`` in z-order, ``(n,)`` int32, and ``pos`` in that order."""
         return kernels.zsort(pos, num, *self.keys())
 
 
@@ -71,9 +71,13 @@ def domain_of(
     return Domain(-corners[1], corners[0], box), checked
 
 
-def permute_particles(part: Any, index: jax.Array) -> Any:
-    """``part`` with every property in the order ``index``, ``(n,)`` int32."""
-    return map_rows(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), index), part)
+def permute_particles(part: Any, index: jax.Array, posz: jax.Array | None = None) -> Any:
+    """``part`` with every property in the order ``index``, ``(n,)`` int32.
+
+    posz: the positions in that order, where they have been moved already.
+    """
+    pos = None if posz is None else get_pos(part)
+    return map_rows(lambda leaf: posz if leaf is pos else kernels.gather_rows(jnp.asarray(leaf), index), part)
 
 
 @with_twins((P(-1), P()), P(-1), prepare=exact_box_argument)
@@ -94,8 +98,8 @@ def zsort(part: Any, boxsize: Any = None) -> tuple[Any, jax.Array]:
     box = check_box(boxsize, pos.shape[1])
     num = check_num(part)
     lower, upper, _ = kernels.bounds(pos, num)
-    index = kernels.zsort(pos, num, lower, upper, box)
-    return permute_particles(part, index), index
+    index, posz = kernels.zsort(pos, num, lower, upper, box)
+    return permute_particles(part, index, posz), index
 
 
 @with_twins((P(-1), P(-1), P(), None), P(-1), prepare=exact_box_argument)
@@ -204,8 +208,7 @@ def sort_over_ranks(
 
     rooms: how many rows of each type a rank may get. nsamp: cut by samples instead, None: exactly.
     """
-    orders = [domain.order(get_pos(mover.part), mover.num) for mover in movers]
-    sorted_pos = [kernels.gather_rows(jnp.asarray(get_pos(m.part)), o) for m, o in zip(movers, orders, strict=True)]
+    orders, sorted_pos = zip(*(domain.zsort(jnp.asarray(get_pos(m.part)), m.num) for m in movers), strict=True)
     nums = [mover.num for mover in movers]
     if nsamp is None:
         matrices = _exact_cuts(sorted_pos, nums, domain)
@@ -242,8 +245,11 @@ def _move(mover: Movers, order: jax.Array, matrix: jax.Array, place: Room, domai
         name="sort",
     )
     # A stable sort of the runs that came, in the order of the ranks, merges them.
-    merge = domain.order(get_pos(rebuild(arrived[0])), num)
-    columns, data, origin = jax.tree.map(lambda leaf: kernels.gather_rows(leaf, merge), arrived)
+    pos = get_pos(rebuild(arrived[0]))
+    merge, posz = domain.zsort(pos, num)
+    columns, data, origin = jax.tree.map(
+        lambda leaf: posz if leaf is pos else kernels.gather_rows(leaf, merge), arrived
+    )
     return Moved(replace_num(rebuild(columns), num), data, num, origin, merge, route)
 
 

@@ -41,11 +41,8 @@ def kernels_of(pos: Any, side: float) -> Iterator[tuple[str, Callable[[], Any]]]
     yield "bounds", bounds
     lower, upper, _ = bounds()
     zsort = given(lambda p, low, high: kernels.zsort(p, n, low, high, box), pos, lower, upper)
-    yield "z-order of rows", zsort
-    index = zsort()
-    gather = given(kernels.gather_rows, pos, index)
-    yield "rows into z-order", gather
-    posz = gather()
+    yield "z-order", zsort
+    index, posz = zsort()
 
     def hierarchy(p: Any, low: Any, high: Any) -> Any:
         return kernels.hierarchy(p, n, low, high, box, sizes, cfg.leaf_size, cfg.fan_out)

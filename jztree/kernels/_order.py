@@ -19,13 +19,14 @@ def bounds(pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     return call("bounds", (box, box, i32()), pos, as_num(num))
 
 
-def zsort(pos: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact) -> jax.Array:
-    """The rows of ``pos`` in z-order, ``(n,)`` int32: a stable sort by Morton key.
+def zsort(pos: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact) -> tuple[jax.Array, jax.Array]:
+    """The rows of ``pos`` in z-order, ``(n,)`` int32, and ``pos`` in that order: a stable sort by Morton key.
 
     pos: ``(n, d)``. lower, upper: ``(d,)``, the domain of the keys where the box is open. box: ``(d,)`` lengths, 0
     where open. Rows that are not finite come after all others, and rows from ``num`` on last, both in their order.
     """
-    return call("zsort", i32(pos.shape[0]), pos, as_num(num), lower, upper, box.words)
+    out = i32(pos.shape[0]), jax.ShapeDtypeStruct(pos.shape, pos.dtype)
+    return call("zsort", out, pos, as_num(num), lower, upper, box.words)
 
 
 def search(

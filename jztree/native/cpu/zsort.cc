@@ -1,7 +1,6 @@
 // Kernels of the z-order: the bounding box of the particles, the order by Morton key, and searching in it.
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -10,21 +9,13 @@
 
 #include "../common/morton.h"
 #include "handler.h"
-#include "memory.h"
 #include "parallel.h"
-#include "radix_sort.h"
+#include "zorder_sort.h"
 
 namespace jztree {
 namespace {
 
 constexpr int64_t row_grain = 1 << 14;
-
-template <int D, typename T>
-bool is_finite_row(const T* x) {
-  bool finite = true;
-  for (int d = 0; d < D; ++d) finite &= std::isfinite(x[d]);
-  return finite;
-}
 
 template <int D, typename T>
 void bounds_of(const Parallel& parallel, const T* pos, int64_t num, T* lower, T* upper, int32_t* first_bad) {
@@ -71,71 +62,25 @@ ffi::Error bounds(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32
   });
 }
 
-// Writes the finite rows in their order, then the others; returns how many are finite.
-template <int D, typename T>
-int64_t finite_rows_first(const T* pos, int64_t num, uint32_t* rows) {
-  int64_t finite = 0;
-  for (int64_t i = 0; i < num; ++i)
-    if (is_finite_row<D>(pos + i * D)) rows[finite++] = static_cast<uint32_t>(i);
-  int64_t last = finite;
-  for (int64_t i = 0; i < num && last < num; ++i)
-    if (!is_finite_row<D>(pos + i * D)) rows[last++] = static_cast<uint32_t>(i);
-  return finite;
-}
-
-// Sorts rows by their keys on the grid, of which `keys` holds the first halves.
-template <int D, typename T>
-void sort_keys(const Parallel& parallel, const T* pos, const KeyGrid<D>& grid, uint64_t* keys, uint32_t* rows,
-               int64_t count) {
-  if (count < 2) return;
-  auto at = [&](uint32_t row) { return pos + static_cast<int64_t>(row) * D; };
-  auto low_key = [&](uint32_t row) { return Morton<D>::key(grid, at(row)).low; };
-  auto ties = [&](uint32_t* tied, int64_t number) {
-    auto bits = [&](uint32_t row) { return BitOrder<D>(grid, at(row)); };
-    BitOrder<D> first = bits(tied[0]);
-    // Equal points are many where there are any, and in order already.
-    if (std::all_of(tied, tied + number, [&](uint32_t row) { return bits(row) == first; })) return;
-    std::stable_sort(tied, tied + number, [&](uint32_t a, uint32_t b) { return bits(a) < bits(b); });
-  };
-  KeySort<decltype(low_key), decltype(ties)>(parallel, low_key, ties, keys, rows, count);
-}
-
-template <int D, typename T>
-void zsort_rows(const Parallel& parallel, const T* pos, int64_t num, int64_t n, const KeyGrid<D>& grid,
-                uint32_t* rows) {
-  std::iota(rows + num, rows + n, static_cast<uint32_t>(num));
-  Scratch<uint64_t> keys(num);
-  std::atomic<bool> all_finite{true};
-  parallel.blocks(num, row_grain, [&](int64_t begin, int64_t end) {
-    bool finite = true;
-    for (int64_t i = begin; i < end; ++i) {
-      finite &= is_finite_row<D>(pos + i * D);
-      rows[i] = static_cast<uint32_t>(i);
-      keys[i] = Morton<D>::high(grid, pos + i * D);
-    }
-    if (!finite) all_finite.store(false, std::memory_order_relaxed);
-  });
-  int64_t finite = num;
-  if (!all_finite.load()) {
-    finite = finite_rows_first<D>(pos, num, rows);
-    for (int64_t i = 0; i < finite; ++i) keys[i] = Morton<D>::high(grid, pos + static_cast<int64_t>(rows[i]) * D);
-  }
-  sort_keys<D>(parallel, pos, grid, keys.get(), rows, finite);
-}
-
 ffi::Error zsort(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num, ffi::AnyBuffer lower,
-                 ffi::AnyBuffer upper, ffi::AnyBuffer box, ffi::Result<ffi::Buffer<ffi::S32>> order) {
+                 ffi::AnyBuffer upper, ffi::AnyBuffer box, ffi::Result<ffi::Buffer<ffi::S32>> order,
+                 ffi::Result<ffi::AnyBuffer> sorted) {
   return dispatch<max_dims>(pos, [&](auto type, auto dims) {
     using T = decltype(type);
     constexpr int D = decltype(dims)::value;
     int64_t n = pos.dimensions()[0];
     double period[D];
     if (!read_exact(box, D, period) || lower.element_count() != D || upper.element_count() != D ||
-        static_cast<int64_t>(order->element_count()) != n)
+        static_cast<int64_t>(order->element_count()) != n || sorted->element_type() != pos.element_type() ||
+        sorted->element_count() != pos.element_count())
       return invalid("zsort was called with arrays that do not fit together.");
     KeyGrid<D> grid(lower.typed_data<T>(), upper.typed_data<T>(), period);
-    zsort_rows<D>(Parallel(pool), pos.typed_data<T>(), read_count(num, n), n, grid,
-                  reinterpret_cast<uint32_t*>(order->typed_data()));
+    const T* given = pos.typed_data<T>();
+    RowArrays<D, T> out{reinterpret_cast<uint32_t*>(order->typed_data()), sorted->typed_data<T>()};
+    int64_t count = read_count(num, n);
+    ZSort<D, T>(Parallel(pool), grid, given, count, out);
+    std::iota(out.row + count, out.row + n, static_cast<uint32_t>(count));
+    std::copy(given + count * D, given + n * D, out.x + count * D);
     return ffi::Error::Success();
   });
 }

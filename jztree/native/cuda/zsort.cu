@@ -230,21 +230,31 @@ void order_rows(Queue& queue, Order<D, T> order, int64_t n, uint32_t* rows) {
   if (buffers.rows != rows) queue.copy(rows, buffers.rows, n);
 }
 
+// A thread a coordinate.
+template <int D, typename T>
+__global__ void place_positions(const T* pos, const uint32_t* rows, int64_t n, T* sorted) {
+  int64_t i = thread_index();
+  if (i < n * D) sorted[i] = pos[static_cast<int64_t>(rows[i / D]) * D + i % D];
+}
+
 ffi::Error zsort(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
                  ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box,
-                 ffi::Result<ffi::Buffer<ffi::S32>> rows) {
+                 ffi::Result<ffi::Buffer<ffi::S32>> rows, ffi::Result<ffi::AnyBuffer> sorted) {
   return dispatch<max_dims>(pos, [&](auto type, auto dims) {
     using T = decltype(type);
     constexpr int D = decltype(dims)::value;
     int64_t n = pos.dimensions()[0];
     Lengths period;
     if (!read_lengths(box, D, &period) || lower.element_count() != D || upper.element_count() != D ||
-        static_cast<int64_t>(rows->element_count()) != n)
+        static_cast<int64_t>(rows->element_count()) != n || sorted->element_type() != pos.element_type() ||
+        sorted->element_count() != pos.element_count())
       return invalid("zsort was called with arrays that do not fit together.");
     if (n == 0) return ffi::Error::Success();
     Queue queue(stream, scratch);
     Order<D, T> order{pos.typed_data<T>(), read_count(num, n), device_grid<D, T>(queue, lower, upper, period), nullptr};
-    order_rows<D, T>(queue, order, n, reinterpret_cast<uint32_t*>(rows->typed_data()));
+    uint32_t* sorted_rows = reinterpret_cast<uint32_t*>(rows->typed_data());
+    order_rows<D, T>(queue, order, n, sorted_rows);
+    queue.launch_over(n * D, place_positions<D, T>, order.pos, sorted_rows, n, sorted->typed_data<T>());
     return ffi::Error::Success();
   });
 }
