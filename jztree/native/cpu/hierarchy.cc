@@ -16,6 +16,7 @@
 #include "../common/morton.h"
 #include "../common/tree_layout.h"
 #include "handler.h"
+#include "key_block.h"
 #include "parallel.h"
 
 namespace jztree {
@@ -39,17 +40,22 @@ struct Builder {
     std::atomic<bool> in_order{true};
     parallel.blocks(layout.sizes[0], 256, [&](int64_t begin, int64_t end) {
       bool ordered = true;
+      KeyBlock<D, T> block(grid);
+      uint64_t keys[KeyBlock<D, T>::most];
       int64_t row = begin * leaf_size;
       uint64_t previous = row > 0 && row < num ? Morton<D>::high(grid, pos + (row - 1) * D) : 0;
       for (int64_t leaf = begin; leaf < end; ++leaf) {
         int64_t best = std::min(row, num);
         int best_level = -1;
-        for (int64_t stop = std::min(num, row + leaf_size); row < stop; ++row) {
-          uint64_t high = Morton<D>::high(grid, pos + row * D);
-          int rows_level = row == 0 ? first_level : rise(previous, high, row);
-          ordered &= rows_level >= 0;
-          if (rows_level > best_level) best = row, best_level = rows_level;
-          previous = high;
+        for (int64_t stop = std::min(num, row + leaf_size); row < stop;) {
+          int64_t count = std::min(stop - row, KeyBlock<D, T>::most);
+          block.high(pos + row * D, count, keys);
+          for (int64_t i = 0; i < count; ++i, ++row) {
+            int rows_level = row == 0 ? first_level : rise(previous, keys[i], row);
+            ordered &= rows_level >= 0;
+            if (rows_level > best_level) best = row, best_level = rows_level;
+            previous = keys[i];
+          }
         }
         splits[leaf] = particle_splits[leaf] = static_cast<int32_t>(best);
         level[leaf] = static_cast<uint8_t>(std::max(best_level, 0));

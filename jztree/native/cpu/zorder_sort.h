@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "../common/morton.h"
+#include "key_block.h"
 #include "memory.h"
 #include "parallel.h"
 
@@ -45,11 +46,38 @@ struct RowArrays {
   }
 };
 
-// Half of the key of a position. low: the second half, which is asked for where the first are all equal.
+// Halves of the keys of consecutive positions. low: the second halves, which are asked for where the first are all
+// equal.
 template <int D, typename T>
-uint64_t half_key(const KeyGrid<D>& grid, const T* x, bool low) {
-  return low ? Morton<D>::key(grid, x).low : Morton<D>::high(grid, x);
-}
+class HalfKeys {
+ public:
+  HalfKeys(const KeyGrid<D>& grid, bool low) : grid_(grid), block_(grid), low_(low) {}
+
+  static uint64_t of(const KeyGrid<D>& grid, const T* x, bool low) {
+    return low ? Morton<D>::key(grid, x).low : Morton<D>::high(grid, x);
+  }
+
+  // Calls use(i, key, finite) for each of n positions. finite: whether it is sure that this one is.
+  template <typename Use>
+  void each(const T* x, int64_t n, const Use& use) {
+    uint64_t keys[KeyBlock<D, T>::most];
+    for (int64_t begin = 0; begin < n; begin += KeyBlock<D, T>::most) {
+      int64_t count = std::min(n - begin, KeyBlock<D, T>::most);
+      bool finite = false;
+      if (low_) {
+        for (int64_t i = 0; i < count; ++i) keys[i] = of(grid_, x + (begin + i) * D, true);
+      } else {
+        finite = block_.high(x + begin * D, count, keys);
+      }
+      for (int64_t i = 0; i < count; ++i) use(begin + i, keys[i], finite);
+    }
+  }
+
+ private:
+  const KeyGrid<D>& grid_;
+  KeyBlock<D, T> block_;
+  const bool low_;
+};
 
 // Brings positions of one key, listed in `index`, in their order if they are many.
 template <int D, typename T>
@@ -65,7 +93,7 @@ void order_ties(const KeyGrid<D>& grid, const T* pos, uint32_t* index, int64_t c
 template <int D, typename T>
 class CacheSort {
  public:
-  explicit CacheSort(const KeyGrid<D>& grid) : grid_(grid) {}
+  explicit CacheSort(const KeyGrid<D>& grid) : grid_(grid), high_keys_(grid, false), low_keys_(grid, true) {}
 
   // Writes n rows from a place on in the order of (key, place), to the same place of `to`, which may be `from`. low:
   // the first halves of their keys are all equal.
@@ -80,7 +108,9 @@ class CacheSort {
     }
     std::copy(from.row + place, from.row + place + n, rows_.begin());
     std::copy(from.x + place * D, from.x + (place + n) * D, pos_.begin());
-    for (size_t i = 0; i < size; ++i) items_[i] = {half_key(grid_, pos_.data() + i * D, low), static_cast<uint32_t>(i)};
+    (low ? low_keys_ : high_keys_).each(pos_.data(), n, [&](int64_t i, uint64_t key, bool) {
+      items_[static_cast<size_t>(i)] = {key, static_cast<uint32_t>(i)};
+    });
     ties_.clear();
     sort_range(0, n, low);
     for (size_t i = 0; i < size; ++i) index_[i] = items_[i].index;
@@ -168,11 +198,12 @@ class CacheSort {
   void load_low_keys(int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       Item& item = items_[static_cast<size_t>(i)];
-      item.key = half_key(grid_, pos_.data() + size_t{item.index} * D, true);
+      item.key = HalfKeys<D, T>::of(grid_, pos_.data() + size_t{item.index} * D, true);
     }
   }
 
   const KeyGrid<D>& grid_;
+  HalfKeys<D, T> high_keys_, low_keys_;
   std::vector<Item> items_, others_;
   std::vector<uint32_t> rows_, index_;
   std::vector<T> pos_;
@@ -204,6 +235,7 @@ class ZSort {
   static constexpr int64_t largest_part = 1 << 17;  // sorted in 4 MiB, what a core has of caches
   static constexpr int64_t samples = 1 << 10;
   static constexpr int most_bits = 11;
+  static constexpr int64_t prefetch_distance = 12;
 
   // Keys dealt out by `bits` of their bits, those of the range [base, base + 2^(shift + bits)); keys outside of it go
   // with the first and the last of these. So any choice keeps the order.
@@ -247,7 +279,7 @@ class ZSort {
     int64_t step = std::max<int64_t>(1, n / samples);
     for (int64_t i = 0; i < n; i += step) {
       if (!is_finite_row<D>(pos + i * D)) continue;
-      uint64_t key = half_key(grid_, pos + i * D, false);
+      uint64_t key = HalfKeys<D, T>::of(grid_, pos + i * D, false);
       if (!any) first = key;
       any = true;
       varying |= key ^ first;
@@ -259,18 +291,18 @@ class ZSort {
   void sort_range(const Rows& from, const Rows& to, int64_t begin, int64_t end, bool low) {
     uint64_t varying = varying_bits(from, begin, end, low);
     if (varying == 0) return low ? write_ties(from, to, begin, end) : sort_range(from, to, begin, end, true);
-    Digits digits(half_key(grid_, from.x + begin * D, low), varying, end - begin);
+    Digits digits(HalfKeys<D, T>::of(grid_, from.x + begin * D, low), varying, end - begin);
     std::vector<int64_t> ends = deal_out(Dealt{from}, to, begin, end, digits, low);
     for (const Range& large : sort_parts(to, begin, ends, low)) sort_range(to, from, large.begin, large.end, low);
   }
 
   uint64_t varying_bits(const Rows& from, int64_t begin, int64_t end, bool low) const {
     std::atomic<uint64_t> varying{0};
-    uint64_t first = half_key(grid_, from.x + begin * D, low);
+    uint64_t first = HalfKeys<D, T>::of(grid_, from.x + begin * D, low);
     parallel_.blocks(end - begin, 1 << 14, [&](int64_t first_row, int64_t last_row) {
       uint64_t bits = 0;
       for (int64_t i = begin + first_row; i < begin + last_row; ++i)
-        bits |= half_key(grid_, from.x + i * D, low) ^ first;
+        bits |= HalfKeys<D, T>::of(grid_, from.x + i * D, low) ^ first;
       varying.fetch_or(bits, std::memory_order_relaxed);
     });
     return varying.load();
@@ -288,13 +320,15 @@ class ZSort {
     // Kept, because a key takes longer to make than a digit to load.
     Scratch<uint16_t> way_of(n);
     parallel_.blocks(blocks, 1, [&](int64_t first, int64_t last) {
+      HalfKeys<D, T> keys(grid_, low);
       for (int64_t block = first; block < last; ++block) {
         int64_t* count = places.data() + block * ways;
-        for (int64_t i = begin + block * grain; i < std::min(end, begin + (block + 1) * grain); ++i) {
-          int64_t way = from.finite(i) ? digits.of(half_key(grid_, from.x(i), low)) : digits.count();
-          way_of[i - begin] = static_cast<uint16_t>(way);
-          ++count[way];
-        }
+        int64_t start = begin + block * grain, stop = std::min(end, start + grain);
+        uint16_t* way = way_of.get() + (start - begin);
+        keys.each(from.x(start), stop - start, [&](int64_t i, uint64_t key, bool finite) {
+          way[i] = static_cast<uint16_t>(finite || from.finite(start + i) ? digits.of(key) : digits.count());
+          ++count[way[i]];
+        });
       }
     });
     int64_t total = begin;
@@ -303,9 +337,18 @@ class ZSort {
         total += std::exchange(places[static_cast<size_t>(block * ways + way)], total);
     parallel_.blocks(blocks, 1, [&](int64_t first, int64_t last) {
       for (int64_t block = first; block < last; ++block) {
+        // Copies on the stack: a store of a row could change anything else, as far as the compiler knows.
         int64_t* next = places.data() + block * ways;
-        for (int64_t i = begin + block * grain; i < std::min(end, begin + (block + 1) * grain); ++i)
-          to.set(next[way_of[i - begin]]++, from.row(i), from.x(i));
+        const uint16_t* way = way_of.get() - begin;
+        const Source source = from;
+        const Rows rows = to;
+        int64_t stop = std::min(end, begin + (block + 1) * grain);
+        for (int64_t i = begin + block * grain; i < stop; ++i) {
+          int64_t ahead = next[way[std::min(i + prefetch_distance, stop - 1)]];
+          __builtin_prefetch(rows.row + ahead, 1);
+          __builtin_prefetch(rows.x + ahead * D, 1);
+          rows.set(next[way[i]]++, source.row(i), source.x(i));
+        }
       }
     });
     return {places.end() - ways, places.end() - 1};
