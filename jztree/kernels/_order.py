@@ -8,6 +8,7 @@ import numpy as np
 
 from ..jax_ext import Exact
 from ._call import as_num, call, i32, sizes
+from ._rows import as_gathered
 
 
 def bounds(pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -24,9 +25,11 @@ def zsort(pos: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exa
 
     pos: ``(n, d)``. lower, upper: ``(d,)``, the domain of the keys where the box is open. box: ``(d,)`` lengths, 0
     where open. Rows that are not finite come after all others, and rows from ``num`` on last, both in their order.
+    Positions have the derivative of moving them.
     """
     out = i32(pos.shape[0]), jax.ShapeDtypeStruct(pos.shape, pos.dtype)
-    return call("zsort", out, pos, as_num(num), lower, upper, box.words)
+    order, posz = call("zsort", out, pos, as_num(num), lower, upper, box.words)
+    return order, as_gathered(posz, pos, order)
 
 
 def search(

@@ -46,6 +46,17 @@ def _scatter_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[A
     )
 
 
+@jax.custom_jvp
+def as_gathered(moved: jax.Array, array: jax.Array, index: jax.Array) -> jax.Array:
+    """``moved``, which is ``array[index]`` as a kernel made it, with the derivative of that."""
+    return moved
+
+
+@as_gathered.defjvp
+def _as_gathered_jvp(primals: tuple[Any, Any, Any], tangents: tuple[Any, Any, Any]) -> tuple[Any, Any]:
+    return primals[0], tangents[1][primals[2]]
+
+
 def pack_segments(
     arrays: Sequence[jax.Array], order: jax.Array | None, starts: jax.Array, counts: jax.Array, chunk: int
 ) -> jax.Array:
