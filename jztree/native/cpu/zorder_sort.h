@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "../common/morton.h"
+#include "cache_sort.h"
 #include "key_block.h"
 #include "memory.h"
 #include "parallel.h"
@@ -30,9 +31,6 @@ bool is_finite_row(const T* x) {
   for (int d = 0; d < D; ++d) finite &= std::isfinite(x[d]);
   return finite;
 }
-
-// Number of bits of a number that is not 0.
-inline int bit_length(uint64_t x) { return 64 - __builtin_clzll(x); }
 
 // Positions and the rows that they were given in.
 template <int D, typename T>
@@ -51,7 +49,7 @@ struct RowArrays {
 template <int D, typename T>
 class HalfKeys {
  public:
-  HalfKeys(const KeyGrid<D>& grid, bool low) : grid_(grid), block_(grid), low_(low) {}
+  explicit HalfKeys(const KeyGrid<D>& grid) : grid_(grid), block_(grid) {}
 
   static uint64_t of(const KeyGrid<D>& grid, const T* x, bool low) {
     return low ? Morton<D>::key(grid, x).low : Morton<D>::high(grid, x);
@@ -59,12 +57,12 @@ class HalfKeys {
 
   // Calls use(i, key, finite) for each of n positions. finite: whether it is sure that this one is.
   template <typename Use>
-  void each(const T* x, int64_t n, const Use& use) {
+  void each(const T* x, int64_t n, bool low, const Use& use) {
     uint64_t keys[KeyBlock<D, T>::most];
     for (int64_t begin = 0; begin < n; begin += KeyBlock<D, T>::most) {
       int64_t count = std::min(n - begin, KeyBlock<D, T>::most);
       bool finite = false;
-      if (low_) {
+      if (low) {
         for (int64_t i = 0; i < count; ++i) keys[i] = of(grid_, x + (begin + i) * D, true);
       } else {
         finite = block_.high(x + begin * D, count, keys);
@@ -76,7 +74,6 @@ class HalfKeys {
  private:
   const KeyGrid<D>& grid_;
   KeyBlock<D, T> block_;
-  const bool low_;
 };
 
 // Brings positions of one key, listed in `index`, in their order if they are many.
@@ -89,125 +86,37 @@ void order_ties(const KeyGrid<D>& grid, const T* pos, uint32_t* index, int64_t c
   std::stable_sort(index, index + count, [&](uint32_t a, uint32_t b) { return bits(a) < bits(b); });
 }
 
-// Sorts what one thread has in its cache; used for one part after another.
+// Sorts what fits into a core's cache, by one thread; used for one part after another.
 template <int D, typename T>
-class CacheSort {
+class PartSort {
  public:
-  explicit CacheSort(const KeyGrid<D>& grid) : grid_(grid), high_keys_(grid, false), low_keys_(grid, true) {}
+  explicit PartSort(const KeyGrid<D>& grid) : grid_(grid), keys_(grid) {}
 
   // Writes n rows from a place on in the order of (key, place), to the same place of `to`, which may be `from`. low:
   // the first halves of their keys are all equal.
   void sort(const RowArrays<D, T>& from, const RowArrays<D, T>& to, int64_t place, int64_t n, bool low) {
-    size_t size = static_cast<size_t>(n);
-    if (items_.size() < size) {
-      items_.resize(size);
-      others_.resize(size);
-      index_.resize(size);
-      rows_.resize(size);
-      pos_.resize(size * D);
+    rows_.assign(from.row + place, from.row + place + n);
+    pos_.assign(from.x + place * D, from.x + (place + n) * D);
+    CacheSort::Item* items = cache_.items(n);
+    keys_.each(pos_.data(), n, low, [&](int64_t i, uint64_t key, bool) { items[i] = {key, static_cast<uint32_t>(i)}; });
+    auto second_key = [this](uint32_t i) { return HalfKeys<D, T>::of(grid_, pos_.data() + size_t{i} * D, true); };
+    const std::vector<CacheSort::Range>& ties = cache_.sort(n, low, second_key);
+    index_.resize(static_cast<size_t>(n));
+    for (int64_t i = 0; i < n; ++i) index_[static_cast<size_t>(i)] = items[i].index;
+    for (const CacheSort::Range& tied : ties)
+      order_ties(grid_, pos_.data(), index_.data() + tied.begin, tied.end - tied.begin);
+    for (int64_t i = 0; i < n; ++i) {
+      size_t index = index_[static_cast<size_t>(i)];
+      to.set(place + i, rows_[index], pos_.data() + index * D);
     }
-    std::copy(from.row + place, from.row + place + n, rows_.begin());
-    std::copy(from.x + place * D, from.x + (place + n) * D, pos_.begin());
-    (low ? low_keys_ : high_keys_).each(pos_.data(), n, [&](int64_t i, uint64_t key, bool) {
-      items_[static_cast<size_t>(i)] = {key, static_cast<uint32_t>(i)};
-    });
-    ties_.clear();
-    sort_range(0, n, low);
-    for (size_t i = 0; i < size; ++i) index_[i] = items_[i].index;
-    for (const Range& tied : ties_) order_ties(grid_, pos_.data(), index_.data() + tied.begin, tied.end - tied.begin);
-    for (size_t i = 0; i < size; ++i)
-      to.set(place + static_cast<int64_t>(i), rows_[index_[i]], pos_.data() + size_t{index_[i]} * D);
   }
 
  private:
-  struct Item {
-    uint64_t key;
-    uint32_t index;
-  };
-  struct Range {
-    int64_t begin, end;
-  };
-  static constexpr int64_t few = shared_key_run - 1;  // so that few items are never a range of ties
-  static constexpr int most_bits = 10;
-
-  void sort_range(int64_t begin, int64_t end, bool low) {
-    if (end - begin <= few) return sort_few(begin, end, low);
-    Item* items = items_.data();
-    uint64_t varying = 0;
-    for (int64_t i = begin; i < end; ++i) varying |= items[i].key ^ items[begin].key;
-    if (varying == 0) {
-      if (low) {
-        ties_.push_back({begin, end});
-        return;
-      }
-      load_low_keys(begin, end);
-      return sort_range(begin, end, true);
-    }
-    // Three bits more than would do if keys were spread evenly leave few of them together.
-    int top = bit_length(varying);
-    int bits = std::min({top, bit_length(static_cast<uint64_t>(end - begin)) + 3, 2 * most_bits});
-    int shift = top - bits;
-    two_passes(begin, end, shift, bits);
-    for (int64_t i = begin; i < end;) {
-      int64_t j = i + 1;
-      while (j < end && items[j].key >> shift == items[i].key >> shift) ++j;
-      if (j - i > 1) sort_range(i, j, low);
-      i = j;
-    }
-  }
-
-  // Sorts by bits [shift, shift + bits), the lower half of them first.
-  void two_passes(int64_t begin, int64_t end, int shift, int bits) {
-    int low_bits = (bits + 1) / 2, high_shift = shift + low_bits;
-    uint64_t low_mask = (uint64_t{1} << low_bits) - 1, high_mask = (uint64_t{1} << (bits - low_bits)) - 1;
-    int64_t low_starts[1 << most_bits] = {}, high_starts[1 << most_bits] = {};
-    Item *items = items_.data(), *others = others_.data();
-    for (int64_t i = begin; i < end; ++i) {
-      ++low_starts[items[i].key >> shift & low_mask];
-      ++high_starts[items[i].key >> high_shift & high_mask];
-    }
-    int64_t low_total = begin, high_total = begin;
-    for (uint64_t digit = 0; digit <= low_mask; ++digit) {
-      low_total += std::exchange(low_starts[digit], low_total);
-      high_total += std::exchange(high_starts[digit], high_total);
-    }
-    for (int64_t i = begin; i < end; ++i) others[low_starts[items[i].key >> shift & low_mask]++] = items[i];
-    for (int64_t i = begin; i < end; ++i) items[high_starts[others[i].key >> high_shift & high_mask]++] = others[i];
-  }
-
-  void sort_few(int64_t begin, int64_t end, bool low) {
-    Item* items = items_.data();
-    for (int64_t i = begin + 1; i < end; ++i) {
-      Item item = items[i];
-      int64_t place = i;
-      for (; place > begin && item.key < items[place - 1].key; --place) items[place] = items[place - 1];
-      items[place] = item;
-    }
-    if (low) return;
-    for (int64_t i = begin; i < end;) {
-      int64_t j = i + 1;
-      while (j < end && items[j].key == items[i].key) ++j;
-      if (j - i > 1) {
-        load_low_keys(i, j);
-        sort_few(i, j, true);
-      }
-      i = j;
-    }
-  }
-
-  void load_low_keys(int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      Item& item = items_[static_cast<size_t>(i)];
-      item.key = HalfKeys<D, T>::of(grid_, pos_.data() + size_t{item.index} * D, true);
-    }
-  }
-
   const KeyGrid<D>& grid_;
-  HalfKeys<D, T> high_keys_, low_keys_;
-  std::vector<Item> items_, others_;
+  HalfKeys<D, T> keys_;
+  CacheSort cache_;
   std::vector<uint32_t> rows_, index_;
   std::vector<T> pos_;
-  std::vector<Range> ties_;
 };
 
 template <int D, typename T>
@@ -227,9 +136,7 @@ class ZSort {
   }
 
  private:
-  struct Range {
-    int64_t begin, end;
-  };
+  using Range = CacheSort::Range;
   static constexpr int64_t one_thread = 1 << 13;    // below that, threads are not worth their start
   static constexpr int64_t part = 1 << 10;          // rows that a part should have
   static constexpr int64_t largest_part = 1 << 17;  // sorted in 4 MiB, what a core has of caches
@@ -301,57 +208,83 @@ class ZSort {
     uint64_t first = HalfKeys<D, T>::of(grid_, from.x + begin * D, low);
     parallel_.blocks(end - begin, 1 << 14, [&](int64_t first_row, int64_t last_row) {
       uint64_t bits = 0;
-      for (int64_t i = begin + first_row; i < begin + last_row; ++i)
-        bits |= HalfKeys<D, T>::of(grid_, from.x + i * D, low) ^ first;
+      HalfKeys<D, T>(grid_).each(from.x + (begin + first_row) * D, last_row - first_row, low,
+                                 [&](int64_t, uint64_t key, bool) { bits |= key ^ first; });
       varying.fetch_or(bits, std::memory_order_relaxed);
     });
     return varying.load();
   }
+
+  // The rows [begin, end) as they are dealt out, in blocks of `grain`.
+  struct Deal {
+    int64_t begin, end, grain, blocks;
+    int64_t ways;
+    std::vector<int64_t> places;  // [block, way], how many rows there are; then where the next one goes
+    Scratch<uint16_t> way;        // of each row; kept, because a key takes longer to make than this to load
+
+    Deal(int64_t first, int64_t last, int64_t num_ways, int threads)
+        : begin(first),
+          end(last),
+          grain(std::max<int64_t>(1 << 14, (last - first + 4 * threads - 1) / (4 * threads))),
+          blocks(std::max<int64_t>(1, (last - first + grain - 1) / grain)),
+          ways(num_ways),
+          places(static_cast<size_t>(blocks * ways), 0),
+          way(last - first) {}
+
+    int64_t first_row(int64_t block) const { return std::min(end, begin + block * grain); }
+    int64_t* places_of(int64_t block) { return places.data() + block * ways; }
+    uint16_t* ways_of(int64_t block) { return way.get() + (first_row(block) - begin); }
+  };
 
   // Moves rows into the order of their digits, stable, those that are not finite behind them, and returns where each
   // digit ends.
   template <typename Source>
   std::vector<int64_t> deal_out(const Source& from, const Rows& to, int64_t begin, int64_t end, const Digits& digits,
                                 bool low) const {
-    int64_t n = end - begin, ways = digits.count() + 1;
-    int64_t grain = std::max<int64_t>(1 << 14, (n + 4 * parallel_.threads() - 1) / (4 * parallel_.threads()));
-    int64_t blocks = std::max<int64_t>(1, (n + grain - 1) / grain);
-    std::vector<int64_t> places(static_cast<size_t>(blocks * ways), 0);
-    // Kept, because a key takes longer to make than a digit to load.
-    Scratch<uint16_t> way_of(n);
-    parallel_.blocks(blocks, 1, [&](int64_t first, int64_t last) {
-      HalfKeys<D, T> keys(grid_, low);
+    Deal deal(begin, end, digits.count() + 1, parallel_.threads());
+    count_digits(from, digits, low, deal);
+    int64_t total = begin;
+    for (int64_t way = 0; way < deal.ways; ++way)
+      for (int64_t block = 0; block < deal.blocks; ++block) total += std::exchange(deal.places_of(block)[way], total);
+    move_rows(from, to, deal);
+    // The last block's rows of a digit are the last.
+    return {deal.places.end() - deal.ways, deal.places.end() - 1};
+  }
+
+  template <typename Source>
+  void count_digits(const Source& from, const Digits& digits, bool low, Deal& deal) const {
+    parallel_.blocks(deal.blocks, 1, [&](int64_t first, int64_t last) {
+      HalfKeys<D, T> keys(grid_);
       for (int64_t block = first; block < last; ++block) {
-        int64_t* count = places.data() + block * ways;
-        int64_t start = begin + block * grain, stop = std::min(end, start + grain);
-        uint16_t* way = way_of.get() + (start - begin);
-        keys.each(from.x(start), stop - start, [&](int64_t i, uint64_t key, bool finite) {
+        int64_t* count = deal.places_of(block);
+        uint16_t* way = deal.ways_of(block);
+        int64_t start = deal.first_row(block);
+        keys.each(from.x(start), deal.first_row(block + 1) - start, low, [&](int64_t i, uint64_t key, bool finite) {
           way[i] = static_cast<uint16_t>(finite || from.finite(start + i) ? digits.of(key) : digits.count());
           ++count[way[i]];
         });
       }
     });
-    int64_t total = begin;
-    for (int64_t way = 0; way < ways; ++way)
-      for (int64_t block = 0; block < blocks; ++block)
-        total += std::exchange(places[static_cast<size_t>(block * ways + way)], total);
-    parallel_.blocks(blocks, 1, [&](int64_t first, int64_t last) {
+  }
+
+  template <typename Source>
+  void move_rows(const Source& from, const Rows& to, Deal& deal) const {
+    parallel_.blocks(deal.blocks, 1, [&](int64_t first, int64_t last) {
+      // Copies on the stack: as far as the compiler knows, a store of a row could change anything else.
+      const Source source = from;
+      const Rows rows = to;
       for (int64_t block = first; block < last; ++block) {
-        // Copies on the stack: a store of a row could change anything else, as far as the compiler knows.
-        int64_t* next = places.data() + block * ways;
-        const uint16_t* way = way_of.get() - begin;
-        const Source source = from;
-        const Rows rows = to;
-        int64_t stop = std::min(end, begin + (block + 1) * grain);
-        for (int64_t i = begin + block * grain; i < stop; ++i) {
-          int64_t ahead = next[way[std::min(i + prefetch_distance, stop - 1)]];
+        int64_t* next = deal.places_of(block);
+        const uint16_t* way = deal.ways_of(block);
+        int64_t start = deal.first_row(block), count = deal.first_row(block + 1) - start;
+        for (int64_t i = 0; i < count; ++i) {
+          int64_t ahead = next[way[std::min(i + prefetch_distance, count - 1)]];
           __builtin_prefetch(rows.row + ahead, 1);
           __builtin_prefetch(rows.x + ahead * D, 1);
-          rows.set(next[way[i]]++, source.row(i), source.x(i));
+          rows.set(next[way[i]]++, source.row(start + i), source.x(start + i));
         }
       }
     });
-    return {places.end() - ways, places.end() - 1};
   }
 
   // Sorts the parts that fit into a cache, and returns the others.
@@ -359,38 +292,58 @@ class ZSort {
     std::mutex mutex;
     std::vector<Range> large;
     int64_t parts = static_cast<int64_t>(ends.size());
-    parallel_.blocks(
-        parts, std::clamp<int64_t>(parts / (16 * parallel_.threads()), 1, 64), [&](int64_t first, int64_t last) {
-          CacheSort<D, T> cache(grid_);
-          for (int64_t i = first; i < last; ++i) {
-            int64_t start = i > 0 ? ends[static_cast<size_t>(i - 1)] : begin, end = ends[static_cast<size_t>(i)];
-            if (end - start <= largest_part) {
-              cache.sort(from, out_, start, end - start, low);
-            } else {
-              std::lock_guard<std::mutex> lock(mutex);
-              large.push_back({start, end});
-            }
-          }
-        });
+    int64_t grain = std::clamp<int64_t>(parts / (16 * parallel_.threads()), 1, 64);
+    parallel_.blocks(parts, grain, [&](int64_t first, int64_t last) {
+      PartSort<D, T> part_sort(grid_);
+      for (int64_t i = first; i < last; ++i) {
+        int64_t start = i > 0 ? ends[static_cast<size_t>(i - 1)] : begin, end = ends[static_cast<size_t>(i)];
+        if (end - start <= largest_part) {
+          part_sort.sort(from, out_, start, end - start, low);
+        } else {
+          std::lock_guard<std::mutex> lock(mutex);
+          large.push_back({start, end});
+        }
+      }
+    });
     return large;
   }
 
   // All keys are equal. from, to: as in sort_range.
   void write_ties(const Rows& from, const Rows& to, int64_t begin, int64_t end) const {
+    if (all_at_one_point(from, begin, end)) {
+      if (from.row != out_.row) copy(from, out_, begin, end);
+      return;
+    }
     std::vector<uint32_t> index(static_cast<size_t>(end - begin));
     std::iota(index.begin(), index.end(), 0u);
     order_ties(grid_, from.x + begin * D, index.data(), end - begin);
-    if (from.row != out_.row) return write(from, begin, index);
-    std::copy(from.row + begin, from.row + end, to.row + begin);
-    std::copy(from.x + begin * D, from.x + end * D, to.x + begin * D);
-    write(to, begin, index);
+    if (from.row == out_.row) copy(from, to, begin, end);
+    const Rows& source = from.row == out_.row ? to : from;
+    parallel_.blocks(end - begin, 1 << 14, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        int64_t row = begin + index[static_cast<size_t>(i)];
+        out_.set(begin + i, source.row[row], source.x + row * D);
+      }
+    });
   }
 
-  void write(const Rows& from, int64_t begin, const std::vector<uint32_t>& index) const {
-    for (size_t i = 0; i < index.size(); ++i) {
-      int64_t row = begin + index[i];
-      out_.set(begin + static_cast<int64_t>(i), from.row[row], from.x + row * D);
-    }
+  bool all_at_one_point(const Rows& from, int64_t begin, int64_t end) const {
+    std::atomic<bool> differ{false};
+    BitOrder<D> first(grid_, from.x + begin * D);
+    parallel_.blocks(end - begin, 1 << 14, [&](int64_t first_row, int64_t last_row) {
+      bool equal = true;
+      for (int64_t i = begin + first_row; i < begin + last_row; ++i)
+        equal &= BitOrder<D>(grid_, from.x + i * D) == first;
+      if (!equal) differ.store(true, std::memory_order_relaxed);
+    });
+    return !differ.load();
+  }
+
+  void copy(const Rows& from, const Rows& to, int64_t begin, int64_t end) const {
+    parallel_.blocks(end - begin, 1 << 14, [&](int64_t first, int64_t last) {
+      std::copy(from.row + begin + first, from.row + begin + last, to.row + begin + first);
+      std::copy(from.x + (begin + first) * D, from.x + (begin + last) * D, to.x + (begin + first) * D);
+    });
   }
 
   const Parallel& parallel_;
