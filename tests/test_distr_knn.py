@@ -157,7 +157,7 @@ def test_particles_that_are_not_in_order_are_no_tree() -> None:
         jax.block_until_ready(jz.knn.knn.smap(mesh_of(4), jit=True)(part, k=3, th=th))
 
 
-@pytest.mark.parametrize("word", ["rad", "drad"])
+@pytest.mark.parametrize("word", [pytest.param("rad", marks=pytest.mark.slow), "drad"])
 def test_derivatives_are_those_of_one_device(word: str) -> None:
     pos, counts, part = make("uniform", 4)
     weights = np.random.default_rng(0).random((1200, 5)).astype(np.float32)

@@ -195,7 +195,7 @@ def test_densest_particle(levels: int) -> None:
 
 
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
-@pytest.mark.parametrize("rlink", [0.008, 0.03, 1.0])
+@pytest.mark.parametrize("rlink", [pytest.param(0.008, marks=pytest.mark.slow), 0.03, 1.0])
 def test_densest_particle_over_devices(ndev: int, rlink: float) -> None:
     """Groups within devices, across some of them, and one over all; few values of density, so that many are equal."""
     grouped, cata = groups_over_devices(ndev, rlink)

@@ -105,6 +105,7 @@ def test_gradient_with_th(x64: None) -> None:
     np.testing.assert_allclose(with_th, jax.grad(lambda pos: knn(pos, 4, result="drad").sum())(posz), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_gradient_under_jit_vmap_and_scan() -> None:
     batch = jnp.stack([jnp.asarray(oracles.uniform(20, 3, seed=s)) for s in range(3)])
     gradient = jax.grad(lambda pos: knn(pos, 4, boxsize=1.0, result="drad").sum())

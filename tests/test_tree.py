@@ -77,6 +77,24 @@ def test_many_duplicates_are_in_stable_order(dtype: Any) -> None:
     np.testing.assert_array_equal(tree.zsort(jnp.asarray(pos))[1], oracles.z_order(pos))
 
 
+def test_crowds_at_a_point_and_in_a_clump_among_many(dtype: Any) -> None:
+    # More than are sorted in one cache, so that they are dealt out again.
+    uniform = oracles.uniform(3000, 3, dtype)
+    clump = dtype(0.3) + dtype(1e-5) * oracles.uniform(2000, 3, dtype)
+    points = np.concatenate([uniform, clump, uniform[:1]])
+    times = np.repeat([5, 100, 150_000], [len(uniform), len(clump), 1])
+    which = np.random.default_rng(8).permutation(np.repeat(np.arange(len(points)), times))
+    pos, num = points[which], len(which) - 1000
+    pos[::997] = np.nan
+    keys = oracles.morton_keys(points)
+    rank = np.unique(np.array(keys, object), return_inverse=True)[1][which]
+    rank[::997] = len(keys)
+    expected = np.append(np.argsort(rank[:num], kind="stable"), np.arange(num, len(pos)))
+    posz, index = tree.zsort(data.Pos(pos=jnp.asarray(pos), num=num))
+    np.testing.assert_array_equal(index, expected)
+    np.testing.assert_array_equal(posz.pos, pos[expected])
+
+
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_positions_are_wrapped_for_the_order_only(dims: int, dtype: Any) -> None:
     pos = np.round(oracles.uniform(N, dims, dtype) * 512) / 512

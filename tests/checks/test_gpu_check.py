@@ -26,6 +26,7 @@ def options(folder: Path, *more: str) -> list[str]:
 # The whole
 
 
+@pytest.mark.slow
 def test_a_trial_on_the_cpu_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     words = options(tmp_path, "--stages", "time,report", "--only", "stages,query uniform,spheres")
     assert check.main([*words, "--budget", "0"]) == 0
