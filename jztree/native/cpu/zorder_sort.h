@@ -182,6 +182,7 @@ class ZSort {
   // A sample is enough for a good choice nearly always, and spares a pass; it also misses lonely outliers.
   Digits sampled_digits(const T* pos, int64_t n) const {
     uint64_t first = 0, varying = 0;
+    if (n <= one_thread) return Digits(first, varying, n);
     bool any = false;
     int64_t step = std::max<int64_t>(1, n / samples);
     for (int64_t i = 0; i < n; i += step) {
@@ -259,10 +260,16 @@ class ZSort {
         int64_t* count = deal.places_of(block);
         uint16_t* way = deal.ways_of(block);
         int64_t start = deal.first_row(block);
-        keys.each(from.x(start), deal.first_row(block + 1) - start, low, [&](int64_t i, uint64_t key, bool finite) {
+        int64_t rows = deal.first_row(block + 1) - start;
+        auto count_row = [&](int64_t i, uint64_t key, bool finite) {
           way[i] = static_cast<uint16_t>(finite || from.finite(start + i) ? digits.of(key) : digits.count());
           ++count[way[i]];
-        });
+        };
+        if (digits.bits > 0) {
+          keys.each(from.x(start), rows, low, count_row);
+        } else {
+          for (int64_t i = 0; i < rows; ++i) count_row(i, 0, false);
+        }
       }
     });
   }
