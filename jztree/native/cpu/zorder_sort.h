@@ -44,30 +44,40 @@ struct RowArrays {
   }
 };
 
-// Halves of the keys of consecutive positions. low: the second halves, which are asked for where the first are all
-// equal.
+// What rows are sorted by, one level after the other: the halves of their Morton keys; then, if many rows share a whole
+// key, the z-order of the bits of their coordinates (see BitOrder), as many at a time as fit into 64 bits.
 template <int D, typename T>
-class HalfKeys {
+class KeyLevels {
  public:
-  explicit HalfKeys(const KeyGrid<D>& grid) : grid_(grid), block_(grid) {}
+  static constexpr int of_keys = 2;
+  static constexpr int count = of_keys + (64 + Morton<D>::bits - 1) / Morton<D>::bits;
 
-  static uint64_t of(const KeyGrid<D>& grid, const T* x, bool low) {
-    return low ? Morton<D>::key(grid, x).low : Morton<D>::high(grid, x);
+  explicit KeyLevels(const KeyGrid<D>& grid) : grid_(grid), block_(grid) {}
+
+  static uint64_t at(const KeyGrid<D>& grid, const T* x, int level) {
+    if (level == 0) return Morton<D>::high(grid, x);
+    if (level == 1) return Morton<D>::key(grid, x).low;
+    constexpr int bits = Morton<D>::bits;
+    BitOrder<D> order(grid, x);
+    int above = (level - of_keys) * bits;
+    uint64_t key = 0;
+    for (int d = 0; d < D; ++d) key |= detail::spread<D>(order.bits[d] << above >> (64 - bits)) << (D - 1 - d);
+    return key;
   }
 
-  // Calls use(i, key, finite) for each of n positions. finite: whether it is sure that this one is.
+  // Calls use(i, key, finite) for each of n consecutive positions. finite: whether it is sure that this one is.
   template <typename Use>
-  void each(const T* x, int64_t n, bool low, const Use& use) {
+  void each(const T* x, int64_t n, int level, const Use& use) {
     uint64_t keys[KeyBlock<D, T>::most];
     for (int64_t begin = 0; begin < n; begin += KeyBlock<D, T>::most) {
-      int64_t count = std::min(n - begin, KeyBlock<D, T>::most);
+      int64_t rows = std::min(n - begin, KeyBlock<D, T>::most);
       bool finite = false;
-      if (low) {
-        for (int64_t i = 0; i < count; ++i) keys[i] = of(grid_, x + (begin + i) * D, true);
+      if (level == 0) {
+        finite = block_.high(x + begin * D, rows, keys);
       } else {
-        finite = block_.high(x + begin * D, count, keys);
+        for (int64_t i = 0; i < rows; ++i) keys[i] = at(grid_, x + (begin + i) * D, level);
       }
-      for (int64_t i = 0; i < count; ++i) use(begin + i, keys[i], finite);
+      for (int64_t i = 0; i < rows; ++i) use(begin + i, keys[i], finite);
     }
   }
 
@@ -76,35 +86,24 @@ class HalfKeys {
   KeyBlock<D, T> block_;
 };
 
-// Brings positions of one key, listed in `index`, in their order if they are many.
-template <int D, typename T>
-void order_ties(const KeyGrid<D>& grid, const T* pos, uint32_t* index, int64_t count) {
-  auto bits = [&](uint32_t i) { return BitOrder<D>(grid, pos + static_cast<int64_t>(i) * D); };
-  BitOrder<D> first = bits(index[0]);
-  // Equal points are many where there are any, and in order already.
-  if (std::all_of(index, index + count, [&](uint32_t i) { return bits(i) == first; })) return;
-  std::stable_sort(index, index + count, [&](uint32_t a, uint32_t b) { return bits(a) < bits(b); });
-}
-
 // Sorts what fits into a core's cache, by one thread; used for one part after another.
 template <int D, typename T>
 class PartSort {
  public:
   explicit PartSort(const KeyGrid<D>& grid) : grid_(grid), keys_(grid) {}
 
-  // Writes n rows from a place on in the order of (key, place), to the same place of `to`, which may be `from`. low:
-  // the first halves of their keys are all equal.
-  void sort(const RowArrays<D, T>& from, const RowArrays<D, T>& to, int64_t place, int64_t n, bool low) {
+  // Writes n rows from a place on in their order to the same place of `to`, which may be `from`. level: the first at
+  // which they differ.
+  void sort(const RowArrays<D, T>& from, const RowArrays<D, T>& to, int64_t place, int64_t n, int level) {
     rows_.assign(from.row + place, from.row + place + n);
     pos_.assign(from.x + place * D, from.x + (place + n) * D);
-    CacheSort::Item* items = cache_.items(n);
-    keys_.each(pos_.data(), n, low, [&](int64_t i, uint64_t key, bool) { items[i] = {key, static_cast<uint32_t>(i)}; });
-    auto second_key = [this](uint32_t i) { return HalfKeys<D, T>::of(grid_, pos_.data() + size_t{i} * D, true); };
-    const std::vector<CacheSort::Range>& ties = cache_.sort(n, low, second_key);
     index_.resize(static_cast<size_t>(n));
-    for (int64_t i = 0; i < n; ++i) index_[static_cast<size_t>(i)] = items[i].index;
-    for (const CacheSort::Range& tied : ties)
-      order_ties(grid_, pos_.data(), index_.data() + tied.begin, tied.end - tied.begin);
+    if (level < Levels::of_keys) {
+      order_by_keys(n, level);
+    } else {
+      std::iota(index_.begin(), index_.end(), 0u);
+      order_crowd(index_.data(), n, level);
+    }
     for (int64_t i = 0; i < n; ++i) {
       size_t index = index_[static_cast<size_t>(i)];
       to.set(place + i, rows_[index], pos_.data() + index * D);
@@ -112,8 +111,52 @@ class PartSort {
   }
 
  private:
+  using Levels = KeyLevels<D, T>;
+  static constexpr int64_t few = shared_key_run - 1;
+
+  const T* at(uint32_t index) const { return pos_.data() + size_t{index} * D; }
+
+  void order_by_keys(int64_t n, int level) {
+    CacheSort::Item* items = cache_.items(n);
+    keys_.each(pos_.data(), n, level,
+               [&](int64_t i, uint64_t key, bool) { items[i] = {key, static_cast<uint32_t>(i)}; });
+    auto second_key = [this](uint32_t i) { return Levels::at(grid_, at(i), 1); };
+    std::vector<CacheSort::Range> ties = cache_.sort(n, level == 1, second_key);
+    for (int64_t i = 0; i < n; ++i) index_[static_cast<size_t>(i)] = items[i].index;
+    // Rows of one key are in order if they are few.
+    for (const CacheSort::Range& tied : ties)
+      order_crowd(index_.data() + tied.begin, tied.end - tied.begin, Levels::of_keys);
+  }
+
+  // Orders rows of one key by their bits, from a level on.
+  void order_crowd(uint32_t* index, int64_t count, int level) {
+    auto bits = [this](uint32_t i) { return BitOrder<D>(grid_, at(i)); };
+    if (count <= few) return order_few(index, count);
+    // Equal points are many where there are any, and in order already.
+    if (std::all_of(index, index + count, [&, first = bits(index[0])](uint32_t i) { return bits(i) == first; })) return;
+    CacheSort::Item* items = cache_.items(count);
+    for (int64_t i = 0; i < count; ++i) items[i] = {Levels::at(grid_, at(index[i]), level), index[i]};
+    cache_.sort(count, true, nullptr);
+    std::vector<CacheSort::Range> runs;
+    for (int64_t i = 0, j; i < count; i = j) {
+      for (j = i; j < count && items[j].key == items[i].key; ++j) index[j] = items[j].index;
+      if (j - i > 1) runs.push_back({i, j});
+    }
+    for (const CacheSort::Range& run : runs) order_crowd(index + run.begin, run.end - run.begin, level + 1);
+  }
+
+  void order_few(uint32_t* index, int64_t count) const {
+    for (int64_t i = 1; i < count; ++i) {
+      uint32_t here = index[i];
+      BitOrder<D> bits(grid_, at(here));
+      int64_t place = i;
+      for (; place > 0 && bits < BitOrder<D>(grid_, at(index[place - 1])); --place) index[place] = index[place - 1];
+      index[place] = here;
+    }
+  }
+
   const KeyGrid<D>& grid_;
-  HalfKeys<D, T> keys_;
+  Levels keys_;
   CacheSort cache_;
   std::vector<uint32_t> rows_, index_;
   std::vector<T> pos_;
@@ -123,16 +166,20 @@ template <int D, typename T>
 class ZSort {
  public:
   using Rows = RowArrays<D, T>;
+  using Levels = KeyLevels<D, T>;
 
   // Sorts the first n rows of pos by (key, place). Rows that are not finite come after the others, in their order.
   ZSort(const Parallel& parallel, const KeyGrid<D>& grid, const T* pos, int64_t n, const Rows& out)
-      : parallel_(parallel), grid_(grid), out_(out) {
-    std::vector<int64_t> ends = deal_out(Given{pos}, out, 0, n, sampled_digits(pos, n), false);
-    std::vector<Range> large = sort_parts(out, 0, ends, false);
+      : parallel_(parallel),
+        grid_(grid),
+        out_(out),
+        largest_(std::clamp(n / (4 * parallel.threads()), one_thread, largest_part)) {
+    std::vector<int64_t> ends = deal_out(Given{pos}, out, 0, n, sampled_digits(pos, n), 0);
+    std::vector<Range> large = sort_parts(out, 0, ends, 0);
     if (large.empty()) return;
     Scratch<uint32_t> row(n);
     Scratch<T> x(n * D);
-    for (const Range& range : large) sort_range(out, {row.get(), x.get()}, range.begin, range.end, false);
+    for (const Range& range : large) sort_range(out, {row.get(), x.get()}, range.begin, range.end, 0);
   }
 
  private:
@@ -187,7 +234,7 @@ class ZSort {
     int64_t step = std::max<int64_t>(1, n / samples);
     for (int64_t i = 0; i < n; i += step) {
       if (!is_finite_row<D>(pos + i * D)) continue;
-      uint64_t key = HalfKeys<D, T>::of(grid_, pos + i * D, false);
+      uint64_t key = Levels::at(grid_, pos + i * D, 0);
       if (!any) first = key;
       any = true;
       varying |= key ^ first;
@@ -195,22 +242,26 @@ class ZSort {
     return Digits(first, varying, n);
   }
 
-  // Sorts what is in `from`; `to` is room for it.
-  void sort_range(const Rows& from, const Rows& to, int64_t begin, int64_t end, bool low) {
-    uint64_t varying = varying_bits(from, begin, end, low);
-    if (varying == 0) return low ? write_ties(from, to, begin, end) : sort_range(from, to, begin, end, true);
-    Digits digits(HalfKeys<D, T>::of(grid_, from.x + begin * D, low), varying, end - begin);
-    std::vector<int64_t> ends = deal_out(Dealt{from}, to, begin, end, digits, low);
-    for (const Range& large : sort_parts(to, begin, ends, low)) sort_range(to, from, large.begin, large.end, low);
+  // Sorts what is in `from`; `to` is room for it. level: the first at which rows may differ.
+  void sort_range(const Rows& from, const Rows& to, int64_t begin, int64_t end, int level) {
+    uint64_t varying = varying_bits(from, begin, end, level);
+    while (varying == 0) {
+      if (++level == Levels::count || (level == Levels::of_keys && all_at_one_point(from, begin, end)))
+        return from.row != out_.row ? copy(from, out_, begin, end) : void();
+      varying = varying_bits(from, begin, end, level);
+    }
+    Digits digits(Levels::at(grid_, from.x + begin * D, level), varying, end - begin);
+    std::vector<int64_t> ends = deal_out(Dealt{from}, to, begin, end, digits, level);
+    for (const Range& large : sort_parts(to, begin, ends, level)) sort_range(to, from, large.begin, large.end, level);
   }
 
-  uint64_t varying_bits(const Rows& from, int64_t begin, int64_t end, bool low) const {
+  uint64_t varying_bits(const Rows& from, int64_t begin, int64_t end, int level) const {
     std::atomic<uint64_t> varying{0};
-    uint64_t first = HalfKeys<D, T>::of(grid_, from.x + begin * D, low);
+    uint64_t first = Levels::at(grid_, from.x + begin * D, level);
     parallel_.blocks(end - begin, 1 << 14, [&](int64_t first_row, int64_t last_row) {
       uint64_t bits = 0;
-      HalfKeys<D, T>(grid_).each(from.x + (begin + first_row) * D, last_row - first_row, low,
-                                 [&](int64_t, uint64_t key, bool) { bits |= key ^ first; });
+      Levels(grid_).each(from.x + (begin + first_row) * D, last_row - first_row, level,
+                         [&](int64_t, uint64_t key, bool) { bits |= key ^ first; });
       varying.fetch_or(bits, std::memory_order_relaxed);
     });
     return varying.load();
@@ -241,9 +292,9 @@ class ZSort {
   // digit ends.
   template <typename Source>
   std::vector<int64_t> deal_out(const Source& from, const Rows& to, int64_t begin, int64_t end, const Digits& digits,
-                                bool low) const {
+                                int level) const {
     Deal deal(begin, end, digits.count() + 1, parallel_.threads());
-    count_digits(from, digits, low, deal);
+    count_digits(from, digits, level, deal);
     int64_t total = begin;
     for (int64_t way = 0; way < deal.ways; ++way)
       for (int64_t block = 0; block < deal.blocks; ++block) total += std::exchange(deal.places_of(block)[way], total);
@@ -253,9 +304,9 @@ class ZSort {
   }
 
   template <typename Source>
-  void count_digits(const Source& from, const Digits& digits, bool low, Deal& deal) const {
+  void count_digits(const Source& from, const Digits& digits, int level, Deal& deal) const {
     parallel_.blocks(deal.blocks, 1, [&](int64_t first, int64_t last) {
-      HalfKeys<D, T> keys(grid_);
+      Levels keys(grid_);
       for (int64_t block = first; block < last; ++block) {
         int64_t* count = deal.places_of(block);
         uint16_t* way = deal.ways_of(block);
@@ -266,7 +317,7 @@ class ZSort {
           ++count[way[i]];
         };
         if (digits.bits > 0) {
-          keys.each(from.x(start), rows, low, count_row);
+          keys.each(from.x(start), rows, level, count_row);
         } else {
           for (int64_t i = 0; i < rows; ++i) count_row(i, 0, false);
         }
@@ -295,7 +346,7 @@ class ZSort {
   }
 
   // Sorts the parts that fit into a cache, and returns the others.
-  std::vector<Range> sort_parts(const Rows& from, int64_t begin, const std::vector<int64_t>& ends, bool low) const {
+  std::vector<Range> sort_parts(const Rows& from, int64_t begin, const std::vector<int64_t>& ends, int level) const {
     std::mutex mutex;
     std::vector<Range> large;
     int64_t parts = static_cast<int64_t>(ends.size());
@@ -304,8 +355,8 @@ class ZSort {
       PartSort<D, T> part_sort(grid_);
       for (int64_t i = first; i < last; ++i) {
         int64_t start = i > 0 ? ends[static_cast<size_t>(i - 1)] : begin, end = ends[static_cast<size_t>(i)];
-        if (end - start <= largest_part) {
-          part_sort.sort(from, out_, start, end - start, low);
+        if (end - start <= largest_) {
+          part_sort.sort(from, out_, start, end - start, level);
         } else {
           std::lock_guard<std::mutex> lock(mutex);
           large.push_back({start, end});
@@ -313,25 +364,6 @@ class ZSort {
       }
     });
     return large;
-  }
-
-  // All keys are equal. from, to: as in sort_range.
-  void write_ties(const Rows& from, const Rows& to, int64_t begin, int64_t end) const {
-    if (all_at_one_point(from, begin, end)) {
-      if (from.row != out_.row) copy(from, out_, begin, end);
-      return;
-    }
-    std::vector<uint32_t> index(static_cast<size_t>(end - begin));
-    std::iota(index.begin(), index.end(), 0u);
-    order_ties(grid_, from.x + begin * D, index.data(), end - begin);
-    if (from.row == out_.row) copy(from, to, begin, end);
-    const Rows& source = from.row == out_.row ? to : from;
-    parallel_.blocks(end - begin, 1 << 14, [&](int64_t first, int64_t last) {
-      for (int64_t i = first; i < last; ++i) {
-        int64_t row = begin + index[static_cast<size_t>(i)];
-        out_.set(begin + i, source.row[row], source.x + row * D);
-      }
-    });
   }
 
   bool all_at_one_point(const Rows& from, int64_t begin, int64_t end) const {
@@ -356,6 +388,7 @@ class ZSort {
   const Parallel& parallel_;
   const KeyGrid<D>& grid_;
   const Rows out_;
+  const int64_t largest_;  // parts with more rows are dealt out again, by all threads
 };
 
 }  // namespace jztree
