@@ -4,12 +4,14 @@
 // A row is the bytes of its part of every array, one after the other, filled up to whole words of 32 bits. A segment is
 // a run of rows to or from one rank.
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <vector>
 
 #include "handler.h"
+#include "memory.h"
 #include "parallel.h"
 
 namespace jztree {
@@ -40,6 +42,11 @@ struct Columns {
   }
 
   int64_t rows() const { return list.empty() ? 0 : list.front().rows; }
+
+  // A row that is read or written soon; one that is outside does no harm.
+  void prefetch(int64_t row) const {
+    for (const Column& column : list) __builtin_prefetch(column.data + row * static_cast<int64_t>(column.bytes));
+  }
 
   void pack(int64_t row, char* out) const {
     for (const Column& column : list)
@@ -119,6 +126,7 @@ ffi::Error pack_segments(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> order, ffi:
       if (count <= 0) continue;
       Parallel(pool).blocks(count, move_grain, [&](int64_t begin, int64_t end) {
         for (int64_t j = begin; j < end; ++j) {
+          columns.prefetch(listed(start + std::min(j + prefetch_distance, end - 1)));
           int64_t row = listed(start + j);
           if (row < 0 || row >= columns.rows()) {
             inside.store(false, std::memory_order_relaxed);
@@ -154,6 +162,7 @@ ffi::Error unpack_segments(ffi::ThreadPool pool, ffi::Buffer<ffi::U32> buffer, f
       if (count <= 0) continue;
       Parallel(pool).blocks(count, move_grain, [&](int64_t begin, int64_t end) {
         for (int64_t j = begin; j < end; ++j) {
+          columns.prefetch(place(start + std::min(j + prefetch_distance, end - 1)));
           int64_t row = place(start + j);
           if (row < 0 || row >= columns.rows()) {
             inside.store(false, std::memory_order_relaxed);
@@ -184,6 +193,9 @@ ffi::Error place_rows(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> from_order, ff
     std::atomic<bool> inside{true};
     Parallel(pool).blocks(count, move_grain, [&](int64_t begin, int64_t end) {
       for (int64_t j = begin; j < end; ++j) {
+        int64_t ahead = std::min(j + prefetch_distance, end - 1);
+        from.prefetch(source(start + ahead));
+        to.prefetch(goal(target + ahead));
         int64_t row = source(start + j), out = goal(target + j);
         if (row < 0 || row >= from.rows() || out < 0 || out >= to.rows()) {
           inside.store(false, std::memory_order_relaxed);

@@ -16,6 +16,10 @@ namespace jztree {
 
 constexpr size_t huge_page = size_t{1} << 21;
 
+// How many rows ahead to ask for those that are read or written in random order. Where the array is larger than the
+// caches, nearly all of the time would be waiting for rows.
+constexpr int64_t prefetch_distance = 16;
+
 // Asks for huge pages for the whole ones in a range that is about to be written for the first time. Only a wish: where
 // the system refuses, everything works, slower.
 inline void prefer_huge_pages(void* begin, size_t bytes) {

@@ -6,12 +6,11 @@
 #include <cstring>
 
 #include "handler.h"
+#include "memory.h"
 #include "parallel.h"
 
 namespace jztree {
 namespace {
-
-constexpr int64_t prefetch_distance = 16;
 
 // Size is the row size in bytes where it is known to the compiler, which makes the copy a few moves; 0 elsewhere.
 template <size_t Size, bool Scatter>
@@ -21,8 +20,7 @@ bool move_rows(const Parallel& parallel, const char* in, const int32_t* index, i
   parallel.blocks(rows, 1 << 13, [&](int64_t begin, int64_t end) {
     size_t size = Size > 0 ? Size : row_bytes;
     for (int64_t i = begin; i < end; ++i) {
-      // Where the array is larger than the caches, nearly all of the time is waiting for rows. (That a place may be
-      // outside does no harm here.)
+      // That a place may be outside does no harm here.
       int64_t ahead = index[std::min(i + prefetch_distance, end - 1)];
       __builtin_prefetch((Scatter ? out : in) + ahead * static_cast<int64_t>(size), Scatter);
       int64_t other = index[i];

@@ -189,7 +189,6 @@ class ZSort {
   static constexpr int64_t largest_part = 1 << 17;  // sorted in 4 MiB, what a core has of caches
   static constexpr int64_t samples = 1 << 10;
   static constexpr int most_bits = 11;
-  static constexpr int64_t prefetch_distance = 12;
 
   // Keys dealt out by `bits` of their bits, those of the range [base, base + 2^(shift + bits)); keys outside of it go
   // with the first and the last of these. So any choice keeps the order.
