@@ -1,10 +1,10 @@
 // Stable parallel sort of positions by Morton key.
 //
-// All threads deal the rows out by the highest bits in which the keys differ, into parts that fit into a core's cache;
-// then each part is sorted there by one thread. Positions go along with their row numbers and keys are made where they
-// are asked for, which takes less time than to store and to load them. So memory is passed through three times whatever
-// the number of rows, and in no pass is a place read in random order that is not in the cache. Parts that are too large
-// because their keys have more bits in common, such as those of a clump, are dealt out again by their own highest bits.
+// All threads deal the rows out by digits of their keys, into parts that fit into a core's cache; then each part is
+// sorted there by one thread. Positions go along with their row numbers, and keys are made where they are asked for,
+// which takes less time than to store and to load them. So memory is passed through three times whatever the number of
+// rows, and in no pass is a place read in random order that is not in the cache. Parts that turn out too large are dealt
+// out again.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,8 @@
 
 #include "../common/morton.h"
 #include "cache_sort.h"
-#include "key_block.h"
+#include "digits.h"
+#include "key_levels.h"
 #include "memory.h"
 #include "parallel.h"
 
@@ -42,48 +43,6 @@ struct RowArrays {
     row[place] = from;
     std::memcpy(x + place * D, position, D * sizeof(T));
   }
-};
-
-// What rows are sorted by, one level after the other: the halves of their Morton keys; then, if many rows share a whole
-// key, the z-order of the bits of their coordinates (see BitOrder), as many at a time as fit into 64 bits.
-template <int D, typename T>
-class KeyLevels {
- public:
-  static constexpr int of_keys = 2;
-  static constexpr int count = of_keys + (64 + Morton<D>::bits - 1) / Morton<D>::bits;
-
-  explicit KeyLevels(const KeyGrid<D>& grid) : grid_(grid), block_(grid) {}
-
-  static uint64_t at(const KeyGrid<D>& grid, const T* x, int level) {
-    if (level == 0) return Morton<D>::high(grid, x);
-    if (level == 1) return Morton<D>::key(grid, x).low;
-    constexpr int bits = Morton<D>::bits;
-    BitOrder<D> order(grid, x);
-    int above = (level - of_keys) * bits;
-    uint64_t key = 0;
-    for (int d = 0; d < D; ++d) key |= detail::spread<D>(order.bits[d] << above >> (64 - bits)) << (D - 1 - d);
-    return key;
-  }
-
-  // Calls use(i, key, finite) for each of n consecutive positions. finite: whether it is sure that this one is.
-  template <typename Use>
-  void each(const T* x, int64_t n, int level, const Use& use) {
-    uint64_t keys[KeyBlock<D, T>::most];
-    for (int64_t begin = 0; begin < n; begin += KeyBlock<D, T>::most) {
-      int64_t rows = std::min(n - begin, KeyBlock<D, T>::most);
-      bool finite = false;
-      if (level == 0) {
-        finite = block_.high(x + begin * D, rows, keys);
-      } else {
-        for (int64_t i = 0; i < rows; ++i) keys[i] = at(grid_, x + (begin + i) * D, level);
-      }
-      for (int64_t i = 0; i < rows; ++i) use(begin + i, keys[i], finite);
-    }
-  }
-
- private:
-  const KeyGrid<D>& grid_;
-  KeyBlock<D, T> block_;
 };
 
 // Sorts what fits into a core's cache, by one thread; used for one part after another.
@@ -173,8 +132,8 @@ class ZSort {
       : parallel_(parallel),
         grid_(grid),
         out_(out),
-        largest_(std::clamp(n / (4 * parallel.threads()), one_thread, largest_part)) {
-    std::vector<int64_t> ends = deal_out(Given{pos}, out, 0, n, sampled_digits(pos, n), 0);
+        largest_(std::clamp(n / (4 * parallel.threads()), Digits::one_thread, largest_part)) {
+    std::vector<int64_t> ends = deal_out(Given{pos}, out, 0, n, first_digits(Given{pos}, n), 0);
     std::vector<Range> large = sort_parts(out, 0, ends, 0);
     if (large.empty()) return;
     Scratch<uint32_t> row(n);
@@ -184,30 +143,8 @@ class ZSort {
 
  private:
   using Range = CacheSort::Range;
-  static constexpr int64_t one_thread = 1 << 13;    // below that, threads are not worth their start
-  static constexpr int64_t part = 1 << 10;          // rows that a part should have
   static constexpr int64_t largest_part = 1 << 17;  // sorted in 4 MiB, what a core has of caches
-  static constexpr int64_t samples = 1 << 10;
-  static constexpr int most_bits = 11;
-
-  // Keys dealt out by `bits` of their bits, those of the range [base, base + 2^(shift + bits)); keys outside of it go
-  // with the first and the last of these. So any choice keeps the order.
-  struct Digits {
-    uint64_t base;
-    int shift, bits;
-
-    // Of the bits that vary, the highest, as many as n rows need.
-    Digits(uint64_t key, uint64_t varying, int64_t n) {
-      int top = varying == 0 ? 0 : bit_length(varying);
-      bits = std::min({top, most_bits, n > one_thread ? bit_length(static_cast<uint64_t>(n / part)) : 0});
-      shift = bits > 0 ? top - bits : 0;
-      base = top < 64 ? key >> top << top : 0;
-    }
-    int64_t count() const { return int64_t{1} << bits; }
-    int64_t of(uint64_t key) const {
-      return static_cast<int64_t>(std::min((std::max(key, base) - base) >> shift, (uint64_t{1} << bits) - 1));
-    }
-  };
+  static constexpr int64_t samples = 1 << 9;
 
   // The rows as they were given.
   struct Given {
@@ -225,20 +162,22 @@ class ZSort {
     uint32_t row(int64_t i) const { return rows.row[i]; }
   };
 
-  // A sample is enough for a good choice nearly always, and spares a pass; it also misses lonely outliers.
-  Digits sampled_digits(const T* pos, int64_t n) const {
-    uint64_t first = 0, varying = 0;
-    if (n <= one_thread) return Digits(first, varying, n);
-    bool any = false;
-    int64_t step = std::max<int64_t>(1, n / samples);
-    for (int64_t i = 0; i < n; i += step) {
-      if (!is_finite_row<D>(pos + i * D)) continue;
-      uint64_t key = Levels::at(grid_, pos + i * D, 0);
-      if (!any) first = key;
-      any = true;
-      varying |= key ^ first;
-    }
-    return Digits(first, varying, n);
+  template <typename Source>
+  std::vector<uint64_t> sample_keys(const Source& from, int64_t begin, int64_t end, int level) const {
+    std::vector<uint64_t> keys;
+    int64_t step = std::max<int64_t>(1, (end - begin) / samples);
+    for (int64_t i = begin; i < end; i += step)
+      if (from.finite(i)) keys.push_back(Levels::at(grid_, from.x(i), level));
+    return keys;
+  }
+
+  // The bits in which the keys of a sample differ are those of all nearly always, which spares a pass.
+  Digits first_digits(const Given& from, int64_t n) const {
+    if (n <= Digits::one_thread) return Digits({}, 0, n, largest_);
+    std::vector<uint64_t> sample = sample_keys(from, 0, n, 0);
+    uint64_t varying = 0;
+    for (uint64_t key : sample) varying |= key ^ sample[0];
+    return Digits(std::move(sample), varying, n, largest_);
   }
 
   // Sorts what is in `from`; `to` is room for it. level: the first at which rows may differ.
@@ -249,7 +188,7 @@ class ZSort {
         return from.row != out_.row ? copy(from, out_, begin, end) : void();
       varying = varying_bits(from, begin, end, level);
     }
-    Digits digits(Levels::at(grid_, from.x + begin * D, level), varying, end - begin);
+    Digits digits(sample_keys(Dealt{from}, begin, end, level), varying, end - begin, largest_);
     std::vector<int64_t> ends = deal_out(Dealt{from}, to, begin, end, digits, level);
     for (const Range& large : sort_parts(to, begin, ends, level)) sort_range(to, from, large.begin, large.end, level);
   }
@@ -315,7 +254,7 @@ class ZSort {
           way[i] = static_cast<uint16_t>(finite || from.finite(start + i) ? digits.of(key) : digits.count());
           ++count[way[i]];
         };
-        if (digits.bits > 0) {
+        if (digits.bits() > 0) {
           keys.each(from.x(start), rows, level, count_row);
         } else {
           for (int64_t i = 0; i < rows; ++i) count_row(i, 0, false);
