@@ -3,8 +3,8 @@
 // All threads deal the rows out by digits of their keys, into parts that fit into a core's cache; then each part is
 // sorted there by one thread. Positions go along with their row numbers, and keys are made where they are asked for,
 // which takes less time than to store and to load them. So memory is passed through three times whatever the number of
-// rows, and in no pass is a place read in random order that is not in the cache. Parts that turn out too large are dealt
-// out again.
+// rows, and in no pass is a place read in random order that is not in the cache. Parts that turn out too large are
+// dealt out again.
 #pragma once
 
 #include <algorithm>
