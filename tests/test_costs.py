@@ -106,7 +106,7 @@ def test_with_a_tree_given_only_ghosts_travel() -> None:
 
 
 @pytest.mark.parametrize(
-    "devices", [pytest.param(2, marks=pytest.mark.slow), 4, pytest.param(8, marks=pytest.mark.slow)]
+    "devices", [2, pytest.param(4, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)]
 )
 def test_rounds_of_a_chain_through_all_devices_grow_like_a_logarithm(devices: int) -> None:
     first_devices(devices)

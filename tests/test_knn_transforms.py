@@ -59,7 +59,7 @@ GRADIENT_POS = oracles.uniform(14, 2, np.float64, seed=31)
 
 
 @pytest.mark.parametrize("box", ["open", "periodic", "mixed"])
-@pytest.mark.parametrize("order", ["input", "z"])
+@pytest.mark.parametrize("order", ["input", pytest.param("z", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("word", ["drad", "rad"])
 def test_gradient_of_radii_by_positions(word: str, order: str, box: str, x64: None) -> None:
     weight = jnp.asarray(np.random.default_rng(32).random((14, 4)))

@@ -28,8 +28,8 @@ class Digits {
     if (leaves_together(sample, n, largest)) split(std::move(sample), top);
   }
 
-  static constexpr int64_t one_thread = 1
-                                        << 13;  // fewer rows are not dealt out: threads would not be worth their start
+  // Fewer rows are not dealt out: threads would not be worth their start.
+  static constexpr int64_t one_thread = 1 << 13;
 
   int bits() const { return bits_; }
   int64_t count() const { return int64_t{1} << bits_; }

@@ -36,33 +36,40 @@ class Parallel {
   // in any order on any thread, so what they write must not depend on it. The first exception is thrown again here.
   template <typename Work>
   void blocks(int64_t items, int64_t grain, const Work& work) const {
+    run({&work,
+         [](const void* object, int64_t begin, int64_t end) { (*static_cast<const Work*>(object))(begin, end); }},
+        items, std::max<int64_t>(1, grain));
+  }
+
+ private:
+  // Work of any type, so that all that follows is compiled once.
+  struct AnyWork {
+    const void* object;
+    void (*call)(const void*, int64_t, int64_t);
+  };
+
+  void run(AnyWork work, int64_t items, int64_t grain) const {
     if (items <= 0) return;
-    grain = std::max<int64_t>(1, grain);
     int64_t count = (items + grain - 1) / grain;
     int helpers = static_cast<int>(std::min<int64_t>(threads_, count)) - 1;
-    if (helpers <= 0) {
-      work(int64_t{0}, items);
-      return;
-    }
-    auto shared = std::make_shared<Shared<Work>>(&work, items, grain, count);
+    if (helpers <= 0) return work.call(work.object, 0, items);
+    auto shared = std::make_shared<Shared>(work, items, grain, count);
     for (int i = 0; i < helpers; ++i) pool_.Schedule([shared] { shared->run(); });
     shared->run();
     shared->wait();
   }
 
- private:
   // Lives until the last scheduled task has looked at it, which may be after the loop is over; `work` is touched only
   // by threads that hold a block, and the caller waits for those.
-  template <typename Work>
   struct Shared {
-    Shared(const Work* w, int64_t n, int64_t g, int64_t c) : work(w), items(n), grain(g), count(c) {}
+    Shared(AnyWork w, int64_t n, int64_t g, int64_t c) : work(w), items(n), grain(g), count(c) {}
 
     void run() {
       for (;;) {
         int64_t block = next.fetch_add(1, std::memory_order_relaxed);
         if (block >= count) return;
         try {
-          (*work)(block* grain, std::min(items, (block + 1) * grain));
+          work.call(work.object, block * grain, std::min(items, (block + 1) * grain));
         } catch (...) {
           std::lock_guard<std::mutex> lock(mutex);
           if (!error) error = std::current_exception();
@@ -80,7 +87,7 @@ class Parallel {
       if (error) std::rethrow_exception(error);
     }
 
-    const Work* work;
+    const AnyWork work;
     const int64_t items, grain, count;
     std::atomic<int64_t> next{0}, done{0};
     std::mutex mutex;

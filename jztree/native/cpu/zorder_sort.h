@@ -133,7 +133,7 @@ class ZSort {
         grid_(grid),
         out_(out),
         largest_(std::clamp(n / (4 * parallel.threads()), Digits::one_thread, largest_part)) {
-    std::vector<int64_t> ends = deal_out(Given{pos}, out, 0, n, first_digits(Given{pos}, n), 0);
+    std::vector<int64_t> ends = deal_out(Source{pos, nullptr}, out, 0, n, first_digits(Source{pos, nullptr}, n), 0);
     std::vector<Range> large = sort_parts(out, 0, ends, 0);
     if (large.empty()) return;
     Scratch<uint32_t> row(n);
@@ -146,23 +146,15 @@ class ZSort {
   static constexpr int64_t largest_part = 1 << 17;  // sorted in 4 MiB, what a core has of caches
   static constexpr int64_t samples = 1 << 9;
 
-  // The rows as they were given.
-  struct Given {
+  // Rows to be dealt out. row: null for those that were given, in their order.
+  struct Source {
     const T* pos;
+    const uint32_t* rows;
     const T* x(int64_t i) const { return pos + i * D; }
     bool finite(int64_t i) const { return is_finite_row<D>(x(i)); }
-    uint32_t row(int64_t i) const { return static_cast<uint32_t>(i); }
+    uint32_t row(int64_t i) const { return rows ? rows[i] : static_cast<uint32_t>(i); }
   };
 
-  // Finite rows that were dealt out already.
-  struct Dealt {
-    Rows rows;
-    const T* x(int64_t i) const { return rows.x + i * D; }
-    bool finite(int64_t) const { return true; }
-    uint32_t row(int64_t i) const { return rows.row[i]; }
-  };
-
-  template <typename Source>
   std::vector<uint64_t> sample_keys(const Source& from, int64_t begin, int64_t end, int level) const {
     std::vector<uint64_t> keys;
     int64_t step = std::max<int64_t>(1, (end - begin) / samples);
@@ -172,7 +164,7 @@ class ZSort {
   }
 
   // The bits in which the keys of a sample differ are those of all nearly always, which spares a pass.
-  Digits first_digits(const Given& from, int64_t n) const {
+  Digits first_digits(const Source& from, int64_t n) const {
     if (n <= Digits::one_thread) return Digits({}, 0, n, largest_);
     std::vector<uint64_t> sample = sample_keys(from, 0, n, 0);
     uint64_t varying = 0;
@@ -184,12 +176,14 @@ class ZSort {
   void sort_range(const Rows& from, const Rows& to, int64_t begin, int64_t end, int level) {
     uint64_t varying = varying_bits(from, begin, end, level);
     while (varying == 0) {
-      if (++level == Levels::count || (level == Levels::of_keys && all_at_one_point(from, begin, end)))
-        return from.row != out_.row ? copy(from, out_, begin, end) : void();
+      if (++level == Levels::count || (level == Levels::of_keys && all_at_one_point(from, begin, end))) {
+        if (from.row != out_.row) copy(from, out_, begin, end);
+        return;
+      }
       varying = varying_bits(from, begin, end, level);
     }
-    Digits digits(sample_keys(Dealt{from}, begin, end, level), varying, end - begin, largest_);
-    std::vector<int64_t> ends = deal_out(Dealt{from}, to, begin, end, digits, level);
+    Digits digits(sample_keys(Source{from.x, from.row}, begin, end, level), varying, end - begin, largest_);
+    std::vector<int64_t> ends = deal_out(Source{from.x, from.row}, to, begin, end, digits, level);
     for (const Range& large : sort_parts(to, begin, ends, level)) sort_range(to, from, large.begin, large.end, level);
   }
 
@@ -228,7 +222,6 @@ class ZSort {
 
   // Moves rows into the order of their digits, stable, those that are not finite behind them, and returns where each
   // digit ends.
-  template <typename Source>
   std::vector<int64_t> deal_out(const Source& from, const Rows& to, int64_t begin, int64_t end, const Digits& digits,
                                 int level) const {
     Deal deal(begin, end, digits.count() + 1, parallel_.threads());
@@ -241,7 +234,6 @@ class ZSort {
     return {deal.places.end() - deal.ways, deal.places.end() - 1};
   }
 
-  template <typename Source>
   void count_digits(const Source& from, const Digits& digits, int level, Deal& deal) const {
     parallel_.blocks(deal.blocks, 1, [&](int64_t first, int64_t last) {
       Levels keys(grid_);
@@ -263,7 +255,6 @@ class ZSort {
     });
   }
 
-  template <typename Source>
   void move_rows(const Source& from, const Rows& to, Deal& deal) const {
     parallel_.blocks(deal.blocks, 1, [&](int64_t first, int64_t last) {
       // Copies on the stack: as far as the compiler knows, a store of a row could change anything else.
