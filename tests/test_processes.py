@@ -115,8 +115,8 @@ def test_the_end_of_process_0_is_seen_at_once() -> None:
     ended = run_processes(script, timeout=SECONDS)
     assert ended[0].returncode == -signal.SIGTERM
     assert ended[1].returncode not in (0, -signal.SIGKILL)
-    # Which of the two messages comes depends on whether Python or JAX is faster.
-    assert re.search(r"process 0, which coordinates|leader task \(usually slice 0 task 0\)", ended[1].output)
+    # Which message comes depends on whether Python or a thread of JAX is faster.
+    assert re.search(r"process 0, which coordinates|leader (task )?\(usually slice 0 task 0\)", ended[1].output)
 
 
 def test_a_proxy_is_not_in_the_way() -> None:
