@@ -10,7 +10,7 @@ G. M. Morton (1966), "A computer oriented geodetic data base". Exact splitters: 
 scalable parallel sorting algorithm using exact splitting".
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +77,12 @@ def permute_particles(part: Any, index: jax.Array, posz: jax.Array | None = None
     posz: the positions in that order, where they have been moved already.
     """
     pos = None if posz is None else get_pos(part)
-    return map_rows(lambda leaf: posz if leaf is pos else kernels.gather_rows(jnp.asarray(leaf), index), part)
+    return map_rows(_to_order(index, pos, posz), part)
+
+
+def _to_order(index: jax.Array, pos: Any, posz: jax.Array | None) -> Callable[[Any], Any]:
+    """What brings an array of rows in the order ``index``; ``posz`` is ``pos`` in that order already."""
+    return lambda leaf: posz if leaf is pos else kernels.gather_rows(jnp.asarray(leaf), index)
 
 
 @with_twins((P(-1), P()), P(-1), prepare=exact_box_argument)
@@ -247,9 +252,7 @@ def _move(mover: Movers, order: jax.Array, matrix: jax.Array, place: Room, domai
     # A stable sort of the runs that came, in the order of the ranks, merges them.
     pos = get_pos(rebuild(arrived[0]))
     merge, posz = domain.zsort(pos, num)
-    columns, data, origin = jax.tree.map(
-        lambda leaf: posz if leaf is pos else kernels.gather_rows(leaf, merge), arrived
-    )
+    columns, data, origin = jax.tree.map(_to_order(merge, pos, posz), arrived)
     return Moved(replace_num(rebuild(columns), num), data, num, origin, merge, route)
 
 
