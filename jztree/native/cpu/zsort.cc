@@ -1,7 +1,6 @@
 // Kernels of the z-order: the bounding box of the particles, the order by Morton key, and searching in it.
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <mutex>
