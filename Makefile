@@ -17,7 +17,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find jztree jztree_utils -path 
 install_extra = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')" | xargs $(BIN)/pip install --quiet
 
 # What the CUDA kernels take part in.
-EMULATED_TESTS ?= $(addprefix tests/test_,catalogue.py comm.py distr_fof.py distr_knn.py fof.py fof_errors.py grouping.py knn.py \
+EMULATED_TESTS ?= $(addprefix tests/test_,catalogue.py comm.py distr_fof.py distr_knn.py emulator.py fof.py fof_errors.py grouping.py knn.py \
   knn_errors.py knn_transforms.py overdensity.py snapshots.py tree.py zorder.py)
 
 .PHONY: demo docs test test-all test-emulated lint format bench profile gpu-check aarch64 wheel clean
@@ -43,7 +43,7 @@ test-emulated: $(VENV)/installed ## The library's tests with the CUDA kernels, r
 	  -DJZTREE_FFI_INCLUDE="$$($(BIN)/python -c 'import jax; print(jax.ffi.include_dir())')"
 	$(BIN)/cmake --build build/emulated --target jztree_cpu_cuda-emulated
 	cp build/emulated/tests/native/cuda_emulator/libjztree_cpu_cuda-emulated.so \
-	  "$$($(BIN)/python -c 'import jztree.kernels; print(jztree.kernels.native_info()["cpu_library"].rsplit("/", 1)[0])')"
+	  "$$($(BIN)/python -P -c 'import jztree.kernels; print(jztree.kernels.native_info()["cpu_library"].rsplit("/", 1)[0])')"
 	JZTREE_INSTRUCTION_SET=cuda-emulated $(BIN)/pytest -n 2 $(EMULATED_TESTS)
 
 lint: $(VENV)/linters ## Format, lint and types, for Python and C++.

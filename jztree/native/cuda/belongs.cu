@@ -45,7 +45,7 @@ __global__ void check_rows(DeviceTree<D, T> tree, Lengths period, int32_t* belon
   if (!good) *belongs = 0;
 }
 
-ffi::Error belongs(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
+ffi::Error belongs(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
                    ffi::Buffer<ffi::S32> splits, ffi::Buffer<ffi::S32> particle_splits, ffi::AnyBuffer lower,
                    ffi::AnyBuffer upper, ffi::AnyBuffer box, ffi::Result<ffi::Buffer<ffi::S32>> belongs,
                    ffi::Span<const int64_t> plane_sizes) {

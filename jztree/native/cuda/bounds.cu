@@ -86,7 +86,7 @@ __global__ void bounds_of_blocks(const Found<D, T>* found, int blocks, T* lower,
   *first_bad = mine.bad < std::numeric_limits<int64_t>::max() ? static_cast<int32_t>(mine.bad) : -1;
 }
 
-ffi::Error bounds(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
+ffi::Error bounds(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
                   ffi::Result<ffi::AnyBuffer> lower, ffi::Result<ffi::AnyBuffer> upper,
                   ffi::Result<ffi::Buffer<ffi::S32>> first_bad) {
   return dispatch<max_dims>(pos, [&](auto type, auto dims) {

@@ -252,7 +252,7 @@ bool has_elements(const ffi::AnyBuffer& buffer, ffi::DataType type, int64_t elem
 }
 
 // known: empty, or what `straddling_sums` found on all ranks; the last group is then the sum over its parts.
-ffi::Error catalogue(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos, ffi::AnyBuffer mass,
+ffi::Error catalogue(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::AnyBuffer mass,
                      ffi::AnyBuffer vel, ffi::Buffer<ffi::S32> ngroups, ffi::Buffer<ffi::S32> count,
                      ffi::Buffer<ffi::S32> offset, ffi::AnyBuffer box, ffi::Buffer<ffi::U32> known,
                      ffi::Buffer<ffi::S32> rank, ffi::Result<ffi::Buffer<ffi::S32>> out_count,
@@ -336,7 +336,7 @@ __global__ void write_ends(Chunks chunks, AllEnds<D> all, Count rank, PassNumber
 
 // One of three passes over the rows of groups that straddle ranks. known: what all ranks have found in the passes
 // before. head: the leading rows that continue the last group of the ranks before.
-ffi::Error straddling_sums(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos, ffi::AnyBuffer mass,
+ffi::Error straddling_sums(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::AnyBuffer mass,
                            ffi::AnyBuffer vel, ffi::Buffer<ffi::S32> ngroups, ffi::Buffer<ffi::S32> count,
                            ffi::Buffer<ffi::S32> offset, ffi::Buffer<ffi::S32> head, ffi::AnyBuffer box,
                            ffi::Buffer<ffi::S32> pass, ffi::Buffer<ffi::U32> known, ffi::Buffer<ffi::S32> rank,

@@ -10,9 +10,8 @@
 namespace jztree {
 namespace {
 
-ffi::Error check(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::Buffer<ffi::S32> value,
-                 ffi::Buffer<ffi::S32> failed, ffi::Buffer<ffi::S32> numbers, ffi::Result<ffi::Buffer<ffi::S32>> out,
-                 std::string_view sentence) {
+ffi::Error check(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32> value, ffi::Buffer<ffi::S32> failed,
+                 ffi::Buffer<ffi::S32> numbers, ffi::Result<ffi::Buffer<ffi::S32>> out, std::string_view sentence) {
   return guarded([&] {
     if (value.element_count() != out->element_count() || failed.element_count() != 1)
       return invalid("check was called with arrays that do not fit together.");

@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(cover_threads<D>, 1)
   }
 }
 
-ffi::Error cover(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
+ffi::Error cover(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
                  ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box, ffi::Buffer<ffi::S32> leaf_splits,
                  ffi::AnyBuffer leaf_lower, ffi::AnyBuffer leaf_upper, ffi::Result<ffi::Buffer<ffi::S32>> splits,
                  ffi::Result<ffi::AnyBuffer> box_lower, ffi::Result<ffi::AnyBuffer> box_upper) {

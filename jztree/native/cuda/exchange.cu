@@ -263,7 +263,7 @@ void each_batch(const Columns& columns, int64_t rows, int64_t chunk, const Move&
 }
 
 // buffer[s, j] = row order[starts[s] + j] of the arrays, for j below counts[s]. An empty order is the identity.
-ffi::Error pack_segments(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::Buffer<ffi::S32> order,
+ffi::Error pack_segments(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32> order,
                          ffi::Buffer<ffi::S32> starts, ffi::Buffer<ffi::S32> counts, ffi::RemainingArgs arrays,
                          ffi::Result<ffi::Buffer<ffi::U32>> buffer) {
   return guarded([&] {
@@ -284,7 +284,7 @@ ffi::Error pack_segments(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi
 
 // Row order[starts[s] + j] of the arrays = buffer[s, j], for j below counts[s]; all other rows stay. An empty order is
 // the identity.
-ffi::Error unpack_segments(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::Buffer<ffi::U32> buffer,
+ffi::Error unpack_segments(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::U32> buffer,
                            ffi::Buffer<ffi::S32> order, ffi::Buffer<ffi::S32> starts, ffi::Buffer<ffi::S32> counts,
                            ffi::RemainingArgs olds, ffi::RemainingRets news) {
   return guarded([&] {
@@ -306,7 +306,7 @@ ffi::Error unpack_segments(cudaStream_t stream, ffi::ScratchAllocator scratch, f
 
 // Row to_order[target + j] of the results = row from_order[start + j] of the first half of the arrays, for j below
 // count; all other rows are those of the second half. place: start, target and count. An empty order is the identity.
-ffi::Error place_rows(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::Buffer<ffi::S32> from_order,
+ffi::Error place_rows(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32> from_order,
                       ffi::Buffer<ffi::S32> to_order, ffi::Buffer<ffi::S32> place, ffi::RemainingArgs arrays,
                       ffi::RemainingRets news) {
   return guarded([&] {
@@ -358,7 +358,7 @@ __global__ void finish_groups(const uint32_t* key, const int32_t* row, int64_t r
 
 // The rows below num in the order of their ranks, stable; those whose rank is no rank are left out. A radix sort by few
 // bits: one pass for up to 255 ranks.
-ffi::Error group_by_rank(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::Buffer<ffi::S32> rank,
+ffi::Error group_by_rank(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32> rank,
                          ffi::Buffer<ffi::S32> num, ffi::Result<ffi::Buffer<ffi::S32>> order,
                          ffi::Result<ffi::Buffer<ffi::S32>> counts) {
   return guarded([&] {

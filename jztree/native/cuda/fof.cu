@@ -203,7 +203,7 @@ void link(Queue& queue, const DeviceTree<D, T>& tree, const Lengths& box, const 
                tree, setup, sets, one_set);
 }
 
-ffi::Error fof(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
+ffi::Error fof(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
                ffi::Buffer<ffi::S32> splits, ffi::Buffer<ffi::S32> particle_splits, ffi::AnyBuffer lower,
                ffi::AnyBuffer upper, ffi::Buffer<ffi::S32> rows, ffi::AnyBuffer rlink, ffi::AnyBuffer box,
                ffi::Result<ffi::Buffer<ffi::S32>> label, ffi::Span<const int64_t> plane_sizes) {

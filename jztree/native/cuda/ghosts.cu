@@ -286,7 +286,7 @@ bool fits(const ffi::AnyBuffer& buffer, const ffi::AnyBuffer& like, int64_t rows
 }
 
 // Which leaves of queries may have neighbours on other ranks, and the radius that each of the rank's boxes still needs.
-ffi::Error open_leaves(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::Buffer<ffi::S32> leaf_splits,
+ffi::Error open_leaves(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32> leaf_splits,
                        ffi::AnyBuffer leaf_lower, ffi::AnyBuffer leaf_upper, ffi::Buffer<ffi::S32> own_splits,
                        ffi::AnyBuffer own_lower, ffi::AnyBuffer own_upper, ffi::AnyBuffer radius,
                        ffi::Buffer<ffi::S32> rows, ffi::AnyBuffer source_lower, ffi::AnyBuffer source_upper,
@@ -526,12 +526,11 @@ __global__ void finish_ghosts(const int64_t* starts, int64_t ranks, int64_t tile
 
 // The rows that each rank is to have: to itself all, to another those within the radius of its boxes; with lower_only
 // nothing to higher ranks. Counts are right even if the rows do not all fit into the order.
-ffi::Error select_ghosts(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos,
-                         ffi::Buffer<ffi::S32> num, ffi::Buffer<ffi::S32> splits, ffi::AnyBuffer lower,
-                         ffi::AnyBuffer upper, ffi::AnyBuffer wanted_lower, ffi::AnyBuffer wanted_upper,
-                         ffi::AnyBuffer radius, ffi::Buffer<ffi::S32> rank, ffi::AnyBuffer box,
-                         ffi::Result<ffi::Buffer<ffi::S32>> order, ffi::Result<ffi::Buffer<ffi::S32>> counts,
-                         bool lower_only) {
+ffi::Error select_ghosts(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
+                         ffi::Buffer<ffi::S32> splits, ffi::AnyBuffer lower, ffi::AnyBuffer upper,
+                         ffi::AnyBuffer wanted_lower, ffi::AnyBuffer wanted_upper, ffi::AnyBuffer radius,
+                         ffi::Buffer<ffi::S32> rank, ffi::AnyBuffer box, ffi::Result<ffi::Buffer<ffi::S32>> order,
+                         ffi::Result<ffi::Buffer<ffi::S32>> counts, bool lower_only) {
   return dispatch<max_dims>(pos, [&](auto type, auto dims) {
     using T = decltype(type);
     constexpr int D = decltype(dims)::value;

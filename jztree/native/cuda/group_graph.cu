@@ -116,7 +116,7 @@ __global__ void write_edges(const uint64_t* far, const uint32_t* near, const int
 // label: the first row of each row's group, own rows before ghosts. owner_label: the same as the row's owner has it.
 // received: how many rows came from each rank; those of the rank itself are the own ones. The number is right even if
 // not all fit.
-ffi::Error group_edges(cudaStream_t stream, ffi::ScratchAllocator scratch, Ints label, Ints owner_label, Ints received,
+ffi::Error group_edges(cudaStream_t stream, DeviceMemory scratch, Ints label, Ints owner_label, Ints received,
                        Ints rank, ffi::Result<Ints> edges, ffi::Result<Ints> number) {
   return guarded([&] {
     int64_t rows = size(label), ranks = size(received), room = size(*edges) / 4;
@@ -155,8 +155,8 @@ __global__ void propose(const Edge* edges, Count num, int32_t* dest, int32_t* me
 }
 
 // For every edge whose ends differ: the rank that owns the larger end, and the message that hooks it.
-ffi::Error propose_hooks(cudaStream_t stream, ffi::ScratchAllocator scratch, Ints edges, Ints num,
-                         ffi::Result<Ints> dest, ffi::Result<Ints> message) {
+ffi::Error propose_hooks(cudaStream_t stream, DeviceMemory scratch, Ints edges, Ints num, ffi::Result<Ints> dest,
+                         ffi::Result<Ints> message) {
   return guarded([&] {
     int64_t room = size(edges) / 4;
     if (size(*dest) != room || size(*message) != 3 * room) return misfit("propose_hooks");
@@ -195,8 +195,8 @@ __global__ void take_hooks(const uint32_t* messages, const int32_t* counts, int6
 }
 
 // Takes the proposals that came, counts[r] of them from rank r.
-ffi::Error hook(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::Buffer<ffi::U32> messages, Ints counts,
-                Ints old_parent, ffi::Result<Ints> new_parent) {
+ffi::Error hook(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::U32> messages, Ints counts, Ints old_parent,
+                ffi::Result<Ints> new_parent) {
   return guarded([&] {
     auto shape = messages.dimensions();
     if (shape.size() != 3 || shape[2] != 3 || size(counts) != shape[0] || size(old_parent) != size(*new_parent))
@@ -266,8 +266,8 @@ __global__ void ask_ends(const Vertex* ends, Count num, const int32_t* hooked, i
 }
 
 // The vertices whose parents are asked for: both ends of every edge, then the parents of hooked vertices.
-ffi::Error ask_parents(cudaStream_t stream, ffi::ScratchAllocator scratch, Ints parents, Ints edges, Ints num,
-                       Ints rank, ffi::Result<Ints> ranks, ffi::Result<Ints> rows, ffi::Result<Ints> number) {
+ffi::Error ask_parents(cudaStream_t stream, DeviceMemory scratch, Ints parents, Ints edges, Ints num, Ints rank,
+                       ffi::Result<Ints> ranks, ffi::Result<Ints> rows, ffi::Result<Ints> number) {
   return guarded([&] {
     int64_t own = size(parents) / 2, room = size(*ranks), most = size(edges) / 4, tiles = compact_tiles(own);
     if (size(*rows) != room) return misfit("ask_parents");
@@ -317,9 +317,8 @@ __global__ void move_ends(Answers answers, Count num, Edge* edges) {
 
 // Moves ends of edges and hooked vertices to the answers of ask_parents. state: whether any moved, and whether there is
 // an edge whose ends differ.
-ffi::Error move_up(cudaStream_t stream, ffi::ScratchAllocator scratch, Ints answers, Ints num, Ints rank,
-                   Ints old_parents, Ints old_edges, ffi::Result<Ints> parents, ffi::Result<Ints> edges,
-                   ffi::Result<Ints> state) {
+ffi::Error move_up(cudaStream_t stream, DeviceMemory scratch, Ints answers, Ints num, Ints rank, Ints old_parents,
+                   Ints old_edges, ffi::Result<Ints> parents, ffi::Result<Ints> edges, ffi::Result<Ints> state) {
   return guarded([&] {
     int64_t own = size(*parents) / 2, most = size(*edges) / 4;
     if (size(old_parents) != size(*parents) || size(old_edges) != size(*edges) || size(*state) != 2)

@@ -86,7 +86,7 @@ void order_by_group(Queue& queue, const int32_t* label, Count num, int64_t npart
   if (rows.Current() != order) queue.copy(order, rows.Current(), n);
 }
 
-ffi::Error group_order(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::Buffer<ffi::S32> label,
+ffi::Error group_order(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32> label,
                        ffi::Buffer<ffi::S32> num, ffi::Result<ffi::Buffer<ffi::S32>> order,
                        ffi::Result<ffi::Buffer<ffi::S32>> ngroups, ffi::Result<ffi::Buffer<ffi::S32>> count,
                        ffi::Result<ffi::Buffer<ffi::S32>> offset, int64_t npart_min) {

@@ -148,7 +148,7 @@ void sort_parts(Queue& queue, const PartKeys& keys, const int32_t* rank, const G
   queue.launch_over(n, list_parts, sorted, so_far, label, count, parts, num_parts);
 }
 
-ffi::Error group_parts(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::Buffer<ffi::S32> rank,
+ffi::Error group_parts(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32> rank,
                        ffi::Buffer<ffi::S32> root_rank, ffi::Buffer<ffi::S32> root_row, ffi::Buffer<ffi::S32> num,
                        ffi::Result<ffi::Buffer<ffi::S32>> label, ffi::Result<ffi::Buffer<ffi::S32>> count,
                        ffi::Result<ffi::Buffer<ffi::S32>> parts, ffi::Result<ffi::Buffer<ffi::S32>> num_parts,
@@ -220,7 +220,7 @@ __global__ void fill_buffer(const int32_t* root_row, const int32_t* count, const
   buffer[2 * entry + 1] = filled ? count[part] : 0;
 }
 
-ffi::Error pack_parts(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::Buffer<ffi::S32> root_rank,
+ffi::Error pack_parts(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32> root_rank,
                       ffi::Buffer<ffi::S32> root_row, ffi::Buffer<ffi::S32> count, ffi::Buffer<ffi::S32> parts,
                       ffi::Buffer<ffi::S32> num_parts, ffi::Buffer<ffi::S32> window, ffi::Buffer<ffi::S32> windows,
                       ffi::Result<ffi::Buffer<ffi::S32>> buffer, ffi::Result<ffi::Buffer<ffi::S32>> starts,
@@ -313,7 +313,7 @@ __global__ void answer_rank(WindowGroups groups, const int32_t* told, int64_t ch
   if (known && place != not_listed) next[row] = place + static_cast<uint64_t>(told[2 * entry + 1]);
 }
 
-ffi::Error settle_groups(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::Buffer<ffi::S32> rank,
+ffi::Error settle_groups(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32> rank,
                          ffi::Buffer<ffi::S32> root_rank, ffi::Buffer<ffi::S32> count, ffi::Buffer<ffi::S32> told,
                          ffi::Buffer<ffi::S32> window, ffi::Buffer<ffi::S32> windows, ffi::Buffer<ffi::U32> old_places,
                          ffi::Buffer<ffi::U32> old_tally, ffi::Result<ffi::Buffer<ffi::U32>> answers,
@@ -420,7 +420,7 @@ __global__ void write_targets(Targets targets, const uint32_t* key, const int32_
 }
 
 // Rows sorted by their groups tell how many come before each.
-ffi::Error group_targets(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::Buffer<ffi::S32> rank,
+ffi::Error group_targets(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32> rank,
                          ffi::Buffer<ffi::S32> root_rank, ffi::Buffer<ffi::S32> root_row, ffi::Buffer<ffi::S32> num,
                          ffi::Buffer<ffi::S32> label, ffi::Buffer<ffi::U32> places, ffi::Buffer<ffi::U32> tallies,
                          ffi::Result<ffi::Buffer<ffi::S32>> to_rank, ffi::Result<ffi::Buffer<ffi::S32>> target) {
@@ -506,7 +506,7 @@ __global__ void measure_groups(MyShare share, const int32_t* ngroups, int64_t ro
   count[group] = static_cast<int32_t>(std::max<int64_t>(0, end - row));
 }
 
-ffi::Error group_segments(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::Buffer<ffi::S32> rank,
+ffi::Error group_segments(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32> rank,
                           ffi::Buffer<ffi::S32> target, ffi::Buffer<ffi::S32> num, ffi::Buffer<ffi::U32> tallies,
                           ffi::Result<ffi::Buffer<ffi::S32>> place, ffi::Result<ffi::Buffer<ffi::S32>> head,
                           ffi::Result<ffi::Buffer<ffi::S32>> ngroups, ffi::Result<ffi::Buffer<ffi::S32>> count,

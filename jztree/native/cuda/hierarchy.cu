@@ -155,7 +155,7 @@ void build(Queue& queue, const T* pos, Count num, const KeyGrid<D>* grid, int64_
   }
 }
 
-ffi::Error hierarchy(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
+ffi::Error hierarchy(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
                      ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box,
                      ffi::Result<ffi::Buffer<ffi::S32>> splits, ffi::Result<ffi::Buffer<ffi::S32>> particle_splits,
                      ffi::Result<ffi::AnyBuffer> node_lower, ffi::Result<ffi::AnyBuffer> node_upper,

@@ -65,7 +65,7 @@ bool continues(Queue& queue, const Old& old, Result& result) {
 }
 
 // Arguments as of the CPU's kernel.
-ffi::Error knn(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
+ffi::Error knn(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
                ffi::Buffer<ffi::S32> splits, ffi::Buffer<ffi::S32> particle_splits, ffi::AnyBuffer lower,
                ffi::AnyBuffer upper, ffi::Buffer<ffi::S32> source_rows, ffi::AnyBuffer query,
                ffi::Buffer<ffi::S32> query_num, ffi::Buffer<ffi::S32> query_splits,

@@ -23,7 +23,7 @@ std::vector<double> numbers(Queue& queue, const Lengths& lengths, int64_t count)
 }
 
 // rlink: one linking length, or nothing.
-ffi::Error lengths(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer box, ffi::AnyBuffer rlink,
+ffi::Error lengths(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer box, ffi::AnyBuffer rlink,
                    ffi::Result<ffi::AnyBuffer> checked_box, ffi::Result<ffi::AnyBuffer> checked_rlink) {
   return guarded([&] {
     Lengths period, length;

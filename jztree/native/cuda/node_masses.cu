@@ -47,7 +47,7 @@ __global__ void write_nodes(const double* moments, int64_t nodes, int dims, T* m
   for (int d = 0; d < dims; ++d) centre[node * dims + d] = sum[dims] != 0 ? static_cast<T>(sum[d] / sum[dims]) : T{0};
 }
 
-ffi::Error node_masses(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos, ffi::AnyBuffer mass,
+ffi::Error node_masses(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::AnyBuffer mass,
                        ffi::Buffer<ffi::S32> splits, ffi::AnyBuffer box, ffi::Result<ffi::AnyBuffer> node_mass,
                        ffi::Result<ffi::AnyBuffer> node_centre, ffi::Span<const int64_t> plane_sizes) {
   return dispatch<max_dims>(pos, [&](auto type, auto dims) {

@@ -112,13 +112,13 @@ void search_all(Queue& queue, const SphereProblem<D, T>& problem, int64_t q) {
 }
 
 // Arguments as of the CPU's kernel.
-ffi::Error overdensity(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos,
-                       ffi::Buffer<ffi::S32> num, ffi::Buffer<ffi::S32> splits, ffi::Buffer<ffi::S32> particle_splits,
-                       ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer mass, ffi::AnyBuffer centre,
-                       ffi::AnyBuffer nearest, ffi::AnyBuffer density, ffi::AnyBuffer box,
-                       ffi::Result<ffi::AnyBuffer> radius, ffi::Result<ffi::AnyBuffer> inside,
-                       ffi::Result<ffi::Buffer<ffi::S32>> count, ffi::Result<ffi::AnyBuffer> peak,
-                       ffi::Result<ffi::AnyBuffer> reach, ffi::Span<const int64_t> plane_sizes, int64_t least) {
+ffi::Error overdensity(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
+                       ffi::Buffer<ffi::S32> splits, ffi::Buffer<ffi::S32> particle_splits, ffi::AnyBuffer lower,
+                       ffi::AnyBuffer upper, ffi::AnyBuffer mass, ffi::AnyBuffer centre, ffi::AnyBuffer nearest,
+                       ffi::AnyBuffer density, ffi::AnyBuffer box, ffi::Result<ffi::AnyBuffer> radius,
+                       ffi::Result<ffi::AnyBuffer> inside, ffi::Result<ffi::Buffer<ffi::S32>> count,
+                       ffi::Result<ffi::AnyBuffer> peak, ffi::Result<ffi::AnyBuffer> reach,
+                       ffi::Span<const int64_t> plane_sizes, int64_t least) {
   return dispatch<overdensity_dims>(pos, [&](auto type, auto dims) {
     using T = decltype(type);
     constexpr int D = decltype(dims)::value;

@@ -1,22 +1,22 @@
-// What every CUDA handler works with: the stream that XLA gives it, scratch memory from XLA's own allocator, and
-// launches whose errors are not lost. Nothing here waits for the GPU.
+// What every CUDA handler works with: the stream that XLA gives it, scratch memory (device_memory.cuh), and launches
+// whose errors are not lost. Nothing here waits for the GPU.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
 #include "../common/handler.h"
+#include "device_memory.cuh"
 
 namespace jztree {
 
 template <>
 struct detail::Parameter<cudaStream_t> : ContextParameter<ffi::PlatformStream<cudaStream_t>> {};
-template <>
-struct detail::Parameter<ffi::ScratchAllocator> : ContextParameter<ffi::ScratchAllocator> {};
 
 // Nothing is to be done before a call.
 template <typename Function>
@@ -40,7 +40,7 @@ __device__ inline int64_t thread_index() { return static_cast<int64_t>(blockIdx.
 
 class Queue {
  public:
-  Queue(cudaStream_t stream, ffi::ScratchAllocator& allocator) : stream_(stream), allocator_(allocator) {}
+  Queue(cudaStream_t stream, DeviceMemory& memory) : stream_(stream), memory_(memory) {}
 
   cudaStream_t stream() const { return stream_; }
 
@@ -48,18 +48,17 @@ class Queue {
   // stream.
   template <typename T>
   T* scratch(int64_t count) {
-    size_t bytes = std::max<size_t>(1, static_cast<size_t>(count) * sizeof(T));
-    std::optional<void*> memory = allocator_.Allocate(bytes, 256);
-    if (!memory)
-      throw std::runtime_error("out of memory on the GPU: " + std::to_string(bytes) + " bytes for work arrays.");
-    return static_cast<T*>(*memory);
+    return static_cast<T*>(memory_.allocate(static_cast<size_t>(count) * sizeof(T)));
   }
 
   template <typename... Parameters, typename... Arguments>
   void launch(int64_t blocks, int threads, size_t shared_bytes, void (*kernel)(Parameters...),
               const Arguments&... arguments) {
     if (blocks == 0) return;
-    if (shared_bytes > (48 << 10))
+    if (blocks > std::numeric_limits<int32_t>::max())
+      throw std::runtime_error("a launch needs " + std::to_string(blocks) + " blocks, and CUDA has 2**31 - 1 at most.");
+    // Without this a kernel has 48 kB, out of which what it declares itself is taken too.
+    if (shared_bytes > 0)
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(blocks));
@@ -102,7 +101,7 @@ class Queue {
   static constexpr int threads_a_block = 256;
 
   cudaStream_t stream_;
-  ffi::ScratchAllocator& allocator_;
+  DeviceMemory& memory_;
 };
 
 }  // namespace jztree

@@ -24,7 +24,7 @@ __global__ void move_words(const Word* in, const int32_t* index, int64_t rows, i
 }
 
 template <bool Scatter>
-ffi::Error move(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer in, ffi::Buffer<ffi::S32> index,
+ffi::Error move(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer in, ffi::Buffer<ffi::S32> index,
                 ffi::Result<ffi::AnyBuffer> out) {
   return guarded([&] {
     int64_t rows = static_cast<int64_t>(index.element_count());

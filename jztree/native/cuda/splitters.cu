@@ -91,7 +91,7 @@ ffi::Error with_keys(Queue& queue, const ffi::AnyBuffer& pos, const ffi::Buffer<
 }
 
 // counts[s, b]: rows whose key is below splitter s with byte `place` set to b. Its bytes from there on are 0.
-ffi::Error key_counts(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
+ffi::Error key_counts(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
                       ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box, ffi::Buffer<ffi::U32> splitters,
                       ffi::Buffer<ffi::S32> place, ffi::Result<ffi::Buffer<ffi::S32>> counts) {
   Queue queue(stream, scratch);
@@ -108,8 +108,8 @@ ffi::Error key_counts(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::A
 }
 
 // below[s]: rows whose key is below splitter s; equal[s]: rows that have it.
-ffi::Error key_positions(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos,
-                         ffi::Buffer<ffi::S32> num, ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box,
+ffi::Error key_positions(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
+                         ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box,
                          ffi::Buffer<ffi::U32> splitters, ffi::Result<ffi::Buffer<ffi::S32>> below,
                          ffi::Result<ffi::Buffer<ffi::S32>> equal) {
   Queue queue(stream, scratch);

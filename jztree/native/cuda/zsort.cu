@@ -237,7 +237,7 @@ __global__ void place_positions(const T* pos, const uint32_t* rows, int64_t n, T
   if (i < n * D) sorted[i] = pos[static_cast<int64_t>(rows[i / D]) * D + i % D];
 }
 
-ffi::Error zsort(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
+ffi::Error zsort(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
                  ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box,
                  ffi::Result<ffi::Buffer<ffi::S32>> rows, ffi::Result<ffi::AnyBuffer> sorted) {
   return dispatch<max_dims>(pos, [&](auto type, auto dims) {
@@ -274,7 +274,7 @@ __global__ void search_rows(const T* sorted, const int64_t* count, const T* quer
 }
 
 // For every query the first row of the z-ordered pos whose key is not below (right: is above) the query's key.
-ffi::Error search(cudaStream_t stream, ffi::ScratchAllocator scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
+ffi::Error search(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
                   ffi::AnyBuffer query, ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box,
                   ffi::Result<ffi::Buffer<ffi::S32>> row, bool right) {
   return dispatch<max_dims>(pos, [&](auto type, auto dims) {

@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <unordered_map>
 
 #include "fibers.h"
+#include "xla_runtime.h"
 
 using std::isfinite;
 
@@ -51,12 +53,22 @@ inline unsigned char* dynamic_shared() { return emulator::dynamic_shared().data(
 }  // namespace jztree
 
 typedef struct EmulatedStream* cudaStream_t;
-enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9, cudaErrorMemoryAllocation = 2 };
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
+};
 enum cudaMemcpyKind { cudaMemcpyDeviceToDevice, cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerBlockOptin };
 
-inline const char* cudaGetErrorString(cudaError_t error) { return error == cudaSuccess ? "no error" : "an error"; }
+inline const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaSuccess                     ? "no error"
+         : error == cudaErrorInvalidValue         ? "invalid argument"
+         : error == cudaErrorInvalidConfiguration ? "invalid configuration argument"
+                                                  : "out of memory";
+}
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline cudaError_t cudaGetDevice(int* device) {
   *device = 0;
@@ -66,17 +78,43 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
   *value = attribute == cudaDevAttrMultiProcessorCount ? 2 : 100 << 10;
   return cudaSuccess;
 }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+
+namespace emulator {
+
+// A kernel may have this much shared memory, and this much if it was set to be allowed more.
+constexpr size_t usual_shared_bytes = 48 << 10, most_shared_bytes = 100 << 10;
+
+// Work on any other stream than that of the call would not be ordered with what comes before and after it.
+inline void expect_stream(cudaStream_t stream) {
+  if (!Call::current() || stream != Call::current()->stream()) fail("work was put on a stream that is not the call's.");
+}
+
+// What kernels were allowed with cudaFuncSetAttribute.
+inline size_t& allowed_shared_bytes(const void* kernel) {
+  static thread_local std::unordered_map<const void*, size_t> allowed;
+  return allowed.emplace(kernel, usual_shared_bytes).first->second;
+}
+
+}  // namespace emulator
+
+inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  emulator::expect_stream(stream);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  emulator::expect_stream(stream);
   if (bytes > 0) std::memmove(to, from, bytes);
   return cudaSuccess;
 }
-inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  emulator::expect_stream(stream);
   if (bytes > 0) std::memset(to, value, bytes);
   return cudaSuccess;
 }
 template <typename Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
+cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
+  if (bytes < 0 || static_cast<size_t>(bytes) > emulator::most_shared_bytes) return cudaErrorInvalidValue;
+  emulator::allowed_shared_bytes(reinterpret_cast<const void*>(kernel)) = static_cast<size_t>(bytes);
   return cudaSuccess;
 }
 template <typename Kernel>
@@ -94,9 +132,11 @@ struct cudaLaunchConfig_t {
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
-  if (config->gridDim.x < 1 || config->gridDim.x > 0x7fffffffu || config->blockDim.x < 1 || config->blockDim.x > 1024 ||
-      config->dynamicSmemBytes > (100 << 10))
+  emulator::expect_stream(config->stream);
+  if (config->gridDim.x < 1 || config->gridDim.x > 0x7fffffffu || config->blockDim.x < 1 || config->blockDim.x > 1024)
     return cudaErrorInvalidConfiguration;
+  if (config->dynamicSmemBytes > emulator::allowed_shared_bytes(reinterpret_cast<const void*>(kernel)))
+    return cudaErrorInvalidValue;
   gridDim = config->gridDim;
   blockDim = config->blockDim;
   for (unsigned block = 0; block < config->gridDim.x; ++block) {

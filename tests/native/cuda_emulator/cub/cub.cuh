@@ -10,6 +10,18 @@
 
 namespace cub {
 
+// Says how much temporary memory n values need and returns true, as when CUB is given none; or uses up what it was
+// given, which must be aligned as CUB wants it.
+inline bool asks(void* temporary, size_t& bytes, int64_t n) {
+  if (!temporary) {
+    bytes = 1023 + static_cast<size_t>(n) / 2;
+    return true;
+  }
+  if (reinterpret_cast<uintptr_t>(temporary) % 256 != 0) emulator::fail("CUB was given memory that it has to align.");
+  std::memset(temporary, 0x5a, bytes);
+  return false;
+}
+
 template <typename T>
 struct DoubleBuffer {
   T* d_buffers[2];
@@ -22,11 +34,9 @@ struct DoubleBuffer {
 struct DeviceRadixSort {
   template <typename K, typename V, typename N>
   static cudaError_t SortPairs(void* temporary, size_t& bytes, DoubleBuffer<K>& keys, DoubleBuffer<V>& values, N count,
-                               int begin_bit, int end_bit, cudaStream_t) {
-    if (!temporary) {
-      bytes = 1;
-      return cudaSuccess;
-    }
+                               int begin_bit, int end_bit, cudaStream_t stream) {
+    emulator::expect_stream(stream);
+    if (asks(temporary, bytes, static_cast<int64_t>(count))) return cudaSuccess;
     size_t n = static_cast<size_t>(count);
     int bits = end_bit - begin_bit;
     K mask = bits == static_cast<int>(8 * sizeof(K)) ? ~K{0} : static_cast<K>((K{1} << bits) - 1);
@@ -50,11 +60,9 @@ struct DeviceRadixSort {
 
 struct DeviceScan {
   template <typename In, typename Out, typename N>
-  static cudaError_t ExclusiveSum(void* temporary, size_t& bytes, In in, Out out, N count, cudaStream_t) {
-    if (!temporary) {
-      bytes = 1;
-      return cudaSuccess;
-    }
+  static cudaError_t ExclusiveSum(void* temporary, size_t& bytes, In in, Out out, N count, cudaStream_t stream) {
+    emulator::expect_stream(stream);
+    if (asks(temporary, bytes, static_cast<int64_t>(count))) return cudaSuccess;
     std::decay_t<decltype(*in)> sum = 0;  // CUB adds in the type that comes in
     for (N i = 0; i < count; ++i) {
       auto next = in[i];
@@ -65,11 +73,10 @@ struct DeviceScan {
   }
 
   template <typename In, typename Out, typename Op, typename N>
-  static cudaError_t InclusiveScan(void* temporary, size_t& bytes, In in, Out out, Op op, N count, cudaStream_t) {
-    if (!temporary) {
-      bytes = 1;
-      return cudaSuccess;
-    }
+  static cudaError_t InclusiveScan(void* temporary, size_t& bytes, In in, Out out, Op op, N count,
+                                   cudaStream_t stream) {
+    emulator::expect_stream(stream);
+    if (asks(temporary, bytes, static_cast<int64_t>(count))) return cudaSuccess;
     for (N i = 0; i < count; ++i) out[i] = i == 0 ? in[0] : op(out[i - 1], in[i]);
     return cudaSuccess;
   }
