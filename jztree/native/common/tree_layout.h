@@ -1,9 +1,9 @@
 // How the planes of a hierarchy lie in flat arrays.
 //
 // Plane 0 holds the leaves; every plane above groups runs of nodes of the plane below. Nodes of all planes are stored
-// one plane after the other. Splits have one entry more than the plane has nodes: node i covers [splits[i], splits[i +
-// 1]) of the plane below (of the particles, for plane 0), so a plane's splits start one place later for every plane
-// before it.
+// one plane after the other. Splits have one entry more than the plane has nodes: node i covers the nodes from
+// splits[i] up to splits[i + 1] of the plane below (the particles, for plane 0). So a plane's splits start one place
+// later for every plane before it.
 #pragma once
 
 #include <cstddef>

@@ -6,15 +6,14 @@
 // algorithms" (path halving).
 //
 // Why every race is harmless:
-// * parent[i] <= i always. A row that is not a root never becomes one again. So there are no cycles, and a chain of
-// parents
-//   ends at a root.
-// * A root changes only by the compare-and-swap in unite, which fails if another thread has hooked it before; unite
-// then
-//   looks for the roots again. So no join is lost, and the larger root always goes below the smaller.
-// * find writes parents only of rows that are not roots, and only an ancestor it has read. Another thread may meanwhile
-// have
-//   written a higher ancestor there; overwriting it makes a chain longer, never wrong.
+//
+// 1. parent[i] <= i always. A row that is not a root never becomes one again. So there are no cycles, and a chain of
+//    parents ends at a root.
+// 2. A root changes only by the compare-and-swap in unite, which fails if another thread has hooked it before; unite
+//    then looks for the roots again. So no join is lost, and the larger root always goes below the smaller.
+// 3. find writes parents only of rows that are not roots, and only an ancestor it has read. Another thread may
+//    meanwhile have written a higher ancestor there; overwriting it makes a chain longer, never wrong.
+//
 // Relaxed order is enough: no other data is published through the parents, and the loops that follow start after a
 // barrier.
 #pragma once
