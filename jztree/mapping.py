@@ -77,6 +77,33 @@ def check_integers(value: Any) -> None:
                 )
 
 
+def check_floats(value: Any) -> None:
+    """Raise ValueError, in 32-bit mode, if NumPy numbers in ``value`` leave the range of float32, which JAX makes of
+    them without a word: if one is too large, or if all of an array vanish.
+    """
+    if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
+        return
+    for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+        if isinstance(leaf, (np.ndarray, np.floating)) and leaf.dtype == np.float64 and leaf.size:
+            names = [getattr(path[-1], kind, None) for kind in ("name", "key")] if path else []
+            _check_fits_float32(leaf, next((name for name in names if isinstance(name, str)), "an array"))
+
+
+def _check_fits_float32(array: Any, name: str) -> None:
+    kept = np.finfo(np.float32)
+    low, high = float(array.min()), float(array.max())
+    if not np.isfinite([low, high]).all():  # what is not finite is for others to say
+        finite = array[np.isfinite(array)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    extreme = low if -low > high else high
+    if extreme != 0 and not kept.tiny <= abs(extreme) <= kept.max:
+        raise ValueError(
+            f"{name} holds {extreme:g}, beyond the range of float32 ({kept.tiny:.2g} to {kept.max:.2g}), of which JAX "
+            "makes use by default; choose another unit, or switch on 64 bits with "
+            "jax.config.update('jax_enable_x64', True)."
+        )
+
+
 def trace_key() -> tuple[Any, ...]:
     """What a traced function depends on besides its arguments; part of the key of everything compiled."""
     return capacity.learnt(), stats.recording()
@@ -375,6 +402,7 @@ def _by_name(
         check_integers(arguments)
         if prepare is not None:
             arguments |= prepare(arguments)
+        check_floats(arguments)
         return mapped(arguments, jit)
 
     return call

@@ -21,13 +21,16 @@ from jax.sharding import PartitionSpec as P
 
 from . import comm, kernels
 from .capacity import Room, room
-from .checks import check_box, check_num, check_positions, exact_box_argument
+from .checks import check_box, check_num, check_positions, exact_box_argument, farthest
 from .data import RankIdx, get_num, get_pos, map_rows, replace_num, split_rows
 from .jax_ext import Exact, with_smap, with_twins
 
 __all__ = ["distr_zsort", "search_sorted_z", "zsort"]
 
-_NOT_FINITE = "row {0} of %s is NaN or infinite; remove such particles, or set num to leave out rows at the end."
+_NOT_FINITE = (
+    "row {0} of %s is NaN or infinite, or beyond %s in size; remove such particles, set num to leave out rows at the "
+    "end, or choose another unit of length."
+)
 _KEY_BYTES = 16
 
 
@@ -53,15 +56,23 @@ class Domain:
 
 
 def domain_of(
-    positions: Sequence[jax.Array], nums: Sequence[Any], names: Sequence[str], box: Exact
+    positions: Sequence[jax.Array],
+    nums: Sequence[Any],
+    names: Sequence[str],
+    box: Exact,
+    faults: Sequence[comm.Fault] = (),
 ) -> tuple[Domain, list[jax.Array]]:
-    """The domain of the particles of all types on all ranks, and ``nums``, which raise if a row is not finite."""
+    """The domain of the particles of all types on all ranks, and ``nums``, which raise if a row is out of range.
+
+    faults: what else may be wrong, to be told in the same collective as the rows of the first type.
+    """
     # As kernels take it; the sum over the ranks must not count more.
     nums = [jnp.clip(kernels.as_num(num), 0, pos.shape[0]) for pos, num in zip(positions, nums, strict=True)]
     bounds = [kernels.bounds(pos, num) for pos, num in zip(positions, nums, strict=True)]
+    limits = [farthest(pos.dtype) for pos in positions]
     checked = [
-        comm.check(num, bad >= 0, [bad], _NOT_FINITE % name)
-        for num, (_, _, bad), name in zip(nums, bounds, names, strict=True)
+        comm.check_all(num, [comm.Fault(bad >= 0, [bad], _NOT_FINITE % (name, limit)), *(() if i else faults)])
+        for i, (num, (_, _, bad), name, limit) in enumerate(zip(nums, bounds, names, limits, strict=True))
     ]
     lower = jnp.stack([low for low, _, _ in bounds]).min(axis=0)
     upper = jnp.stack([high for _, high, _ in bounds]).max(axis=0)

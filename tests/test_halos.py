@@ -155,8 +155,8 @@ def test_what_is_missing_is_said() -> None:
     still = one_group(oracles.uniform(30, 3))
     with pytest.raises(ValueError, match="have no velocities"):
         halos.total_vel_dispersion(still)
-    with pytest.raises(ValueError, match="no inertia_tensor"):
-        halos.principal_axes(dataclasses.replace(still, inertia_tensor=None))
+    with pytest.raises(ValueError, match="no shape_tensor"):
+        halos.principal_axes(dataclasses.replace(still, shape_tensor=None))
     moving = one_group(oracles.uniform(30, 3), oracles.uniform(30, 3))
     with pytest.raises(ValueError, match=r"mass must have one number a row of the catalogue, shape \(15,\)"):
         halos.spin(moving, 1.0, moving.max_radius, 1.0)
