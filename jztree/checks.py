@@ -14,8 +14,8 @@ from .mapping import check_floats
 
 MAX_DIMS = 8
 _BAD_MASS = (
-    "row {0}{1} has a mass that is negative, NaN or beyond the range of {2}; remove such particles, choose another unit "
-    "of mass, or switch on jax_enable_x64 and give positions and masses in float64."
+    "row {0}{1} has a mass that is negative, NaN or beyond the range of {2}; remove such particles, choose another "
+    "unit of mass, or switch on jax_enable_x64 and give positions and masses in float64."
 )
 _BAD_SHARED_MASS = (
     "the mass that all particles{1} share is negative, NaN or beyond the range of {2}; give another, or choose another "

@@ -40,8 +40,8 @@ _TOO_LARGE = (
 )
 _ROUNDING = 1e-10  # of sums in float64, relative to what is summed
 _TOO_HEAVY = (
-    "the mass of the group in row {0} of the catalogue is beyond the range of %s; choose another unit of mass, or switch "
-    "on jax_enable_x64 and give masses in float64."
+    "the mass of the group in row {0} of the catalogue is beyond the range of %s; choose another unit of mass, or "
+    "switch on jax_enable_x64 and give masses in float64."
 )
 _TOO_SMALL = (
     "the group in row {0} of the catalogue is smaller than the smallest normal number of %s; choose another unit of "

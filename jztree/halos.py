@@ -34,8 +34,8 @@ __all__ = [
 
 _NAN_DENSITY = "the density of row {0} of the particles in group order is NaN; give one number a particle."
 _SQUARES = (
-    "the inertia_tensor of the group in row {0} of the catalogue is a square of lengths beyond the range of {1}; choose "
-    "another unit of length, or use shape_tensor and com_inertia_radius, of which it is made."
+    "the inertia_tensor of the group in row {0} of the catalogue is a square of lengths beyond the range of {1}; "
+    "choose another unit of length, or use shape_tensor and com_inertia_radius, of which it is made."
 )
 _OTHER_PARTICLES = "the catalogue has groups that do not lie among these particles; give those it was returned with."
 
@@ -77,8 +77,8 @@ DEFINITIONS: dict[str, Definition] = {
     "shape_tensor": Definition(
         "1",
         "inertia tensor over its trace, which is com_inertia_radius squared: mass-weighted mean of the products "
-        "x_i x_j, with x from com_pos to the nearest image of the particle; all particles of the group, not weighted by "
-        "distance",
+        "x_i x_j, with x from com_pos to the nearest image of the particle; all particles of the group, not weighted "
+        "by distance",
         _SHAPE,
     ),
     "axis_lengths": Definition(
@@ -127,8 +127,8 @@ class Axes(NamedTuple):
 def principal_axes(cata: FofCatalogue) -> Axes:
     """The axis lengths of groups, their ratios and directions, from ``cata.shape_tensor``.
 
-    An axis length is the root of an eigenvalue of the inertia tensor (Zemp et al. 2011, ApJS 197, 30, for all particles of the
-    group, without weights): the root-mean-square extent along that axis. It is 1/sqrt(5) of the semi-axis of a
+    An axis length is the root of an eigenvalue of the inertia tensor (Zemp et al. 2011, ApJS 197, 30, for all particles
+    of the group, without weights): the root-mean-square extent along that axis. It is 1/sqrt(5) of the semi-axis of a
     homogeneous ellipsoid. Negative eigenvalues, which rounding makes, count as 0. In float32, axis ratios below about
     1e-3 are rounding.
 

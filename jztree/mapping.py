@@ -89,18 +89,22 @@ def check_floats(value: Any) -> None:
             _check_fits_float32(leaf, next((name for name in names if isinstance(name, str)), "an array"))
 
 
-def _check_fits_float32(array: Any, name: str) -> None:
+def fits_float32(number: float) -> bool:
+    """Whether float32 has a finite number like this, and does not take it for 0."""
     kept = np.finfo(np.float32)
+    return number == 0 or float(kept.tiny) <= abs(number) <= float(kept.max)
+
+
+def _check_fits_float32(array: Any, name: str) -> None:
     low, high = float(array.min()), float(array.max())
     if not np.isfinite([low, high]).all():  # what is not finite is for others to say
         finite = array[np.isfinite(array)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     extreme = low if -low > high else high
-    if extreme != 0 and not kept.tiny <= abs(extreme) <= kept.max:
+    if not fits_float32(extreme):
         raise ValueError(
-            f"{name} holds {extreme:g}, beyond the range of float32 ({kept.tiny:.2g} to {kept.max:.2g}), of which JAX "
-            "makes use by default; choose another unit, or switch on 64 bits with "
-            "jax.config.update('jax_enable_x64', True)."
+            f"{name} holds {extreme:g}, beyond the range of float32 (1.2e-38 to 3.4e38), which JAX uses by default; "
+            "choose another unit, or switch on 64 bits with jax.config.update('jax_enable_x64', True)."
         )
 
 

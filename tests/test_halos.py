@@ -242,5 +242,5 @@ def test_densities_that_say_nothing_are_refused() -> None:
 def test_every_column_is_defined() -> None:
     columns = {field.name for field in dataclasses.fields(data.FofCatalogue)} - {"ngroups"}
     assert columns <= set(halos.DEFINITIONS)
-    kinds = {"1", "length", "length^2", "mass", "velocity", "length*velocity", "density"}
+    kinds = {"1", "length", "mass", "velocity", "length*velocity", "density"}
     assert {definition.kind for definition in halos.DEFINITIONS.values()} == kinds
