@@ -39,13 +39,14 @@ _TOO_LARGE = (
     "a group has more than 2**31 - 1 particles, which the catalogue cannot count; use a smaller linking length rlink."
 )
 _ROUNDING = 1e-10  # of sums in float64, relative to what is summed
+_AXES_BELOW = 1024  # times the smallest normal number: sizes that leave no room for axes that are shorter
 _TOO_HEAVY = (
     "the mass of the group in row {0} of the catalogue is beyond the range of %s; choose another unit of mass, or "
     "switch on jax_enable_x64 and give masses in float64."
 )
 _TOO_SMALL = (
-    "the group in row {0} of the catalogue is smaller than the smallest normal number of %s; choose another unit of "
-    "length."
+    "the group in row {0} of the catalogue is so small that its axes are beyond the range of %s; choose another unit "
+    "of length."
 )
 _TOO_FAST = (
     "the angular_momentum (length times velocity) of the group in row {0} of the catalogue is beyond the range of %s; "
@@ -204,17 +205,19 @@ def checked_groups(ngroups: jax.Array, sums: Any) -> jax.Array:
     total, centre, size, _, _, velocity, dispersion, rotation = sums
     if total.shape[0] == 0:
         return ngroups
-    heavy, small = ~jnp.isfinite(total), is_subnormal(size)
+    kept = jnp.finfo(total.dtype)
+    heavy, least = ~jnp.isfinite(total), _AXES_BELOW * kept.tiny
+    # Extents and dispersions that are rounding say nothing of the unit.
+    small = (is_subnormal(size) | ((size > 0) & (size < least))) & (jnp.abs(centre).max(axis=-1) < least / _ROUNDING)
     faults = [
         comm.Fault(heavy.any(), [jnp.argmax(heavy)], _TOO_HEAVY % total.dtype),
         comm.Fault(small.any(), [jnp.argmax(small)], _TOO_SMALL % total.dtype),
     ]
     if rotation.size > 0:
-        # Extents and dispersions that are rounding say nothing of how large angular momenta are.
         spread = (size > _ROUNDING * jnp.abs(centre).max(axis=-1)) & (
             dispersion > _ROUNDING * jnp.abs(velocity).max(axis=-1)
         )
-        vanishing = spread & (size * dispersion < jnp.finfo(total.dtype).tiny)
+        vanishing = spread & (size * dispersion < kept.tiny)
         lost = ~jnp.isfinite(rotation).all(axis=-1) | vanishing
         faults.append(comm.Fault(lost.any(), [jnp.argmax(lost)], _TOO_FAST % total.dtype))
     return comm.check_all(ngroups, faults)

