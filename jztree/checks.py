@@ -7,11 +7,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import kernels
+from . import comm, kernels
 from .data import get_num, get_pos
 from .jax_ext import Exact, exact, is_concrete
+from .mapping import check_floats
 
 MAX_DIMS = 8
+_BAD_MASS = (
+    "row {0}{1} has a mass that is negative, NaN or beyond the range of {2}; remove such particles, choose another "
+    "unit of mass, or switch on jax_enable_x64 and give positions and masses in float64."
+)
+_BAD_SHARED_MASS = (
+    "the mass that all particles{1} share is negative, NaN or beyond the range of {2}; give another, or choose another "
+    "unit of mass."
+)
+_BAD_VELOCITY = (
+    "row {0}{1} has a velocity that is NaN, infinite or beyond {2} in size; remove such particles, or choose another "
+    "unit of velocity."
+)
 
 
 def check_positions(pos: Any, what: str = "positions", max_dims: int = MAX_DIMS) -> jax.Array:
@@ -22,7 +35,59 @@ def check_positions(pos: Any, what: str = "positions", max_dims: int = MAX_DIMS)
         raise ValueError(f"{what} must have shape (n, d) with d from 1 to {max_dims}; their shape is {pos.shape}.")
     if pos.shape[0] >= 2**31:
         raise ValueError(f"there are {pos.shape[0]} {what}; one device can index at most 2**31 - 1 rows.")
+    check_floats({what: pos})
     return jnp.asarray(pos)
+
+
+def farthest(dtype: Any) -> str:
+    """The largest coordinate or velocity that kernels take, in words; see native/common/scale.h."""
+    return "4.2e37" if dtype == jnp.float32 else "1e100"
+
+
+def is_subnormal(value: jax.Array) -> jax.Array:
+    """Which numbers are below the smallest normal one of their type. XLA takes them for 0, so it is bits that tell."""
+    kind = jnp.finfo(value.dtype)
+    bits = jax.lax.bitcast_convert_type(value, jnp.dtype(f"uint{kind.bits}"))
+    size = bits & jnp.asarray(2 ** (kind.bits - 1) - 1, bits.dtype)
+    return (size > 0) & (size < jnp.asarray(2**kind.nmant, bits.dtype))
+
+
+def mass_rows(part: Any, dtype: Any) -> jax.Array | None:
+    """The masses of particles, ``(n,)``, or ``(1,)`` if all share one; None if they have none.
+
+    Raises ValueError in words for another number of them, or if ``dtype`` cannot hold those that are known.
+    """
+    mass, n = getattr(part, "mass", None), get_pos(part).shape[0]
+    if mass is None:
+        return None
+    check_floats({"mass": mass})
+    mass = jnp.asarray(mass, dtype).reshape(-1)
+    if mass.shape[0] not in (1, n):
+        raise ValueError(f"mass must be one number or one a particle; there are {mass.shape[0]} for {n}.")
+    return mass
+
+
+def mass_faults(mass: jax.Array | None, num: Any, n: int, of: str = "") -> list[comm.Fault]:
+    """What may be wrong with masses as `mass_rows` gives them, of which those of the first ``num`` of ``n`` count.
+
+    of: whose rows they are, such as " of attached[0]".
+    """
+    if mass is None:
+        return []
+    valid = (mass >= 0) & (mass < jnp.inf) & ~is_subnormal(mass)
+    # The kernel that looks through positions does this in parallel, which XLA does not.
+    marked = jnp.where(valid, 0, jnp.nan).astype(jnp.float32)[:, None]
+    shared = mass.shape[0] != n
+    bad = kernels.bounds(marked, jnp.minimum(kernels.as_num(num), 1) if shared else num)[2]
+    return [comm.Fault(bad >= 0, [bad], (_BAD_SHARED_MASS if shared else _BAD_MASS).format("{0}", of, mass.dtype))]
+
+
+def velocity_faults(vel: jax.Array | None, num: Any, of: str = "") -> list[comm.Fault]:
+    """What may be wrong with velocities ``(n, d)``, of which the first ``num`` count. of: as in `mass_faults`."""
+    if vel is None:
+        return []
+    bad = kernels.bounds(vel, num)[2]
+    return [comm.Fault(bad >= 0, [bad], _BAD_VELOCITY.format("{0}", of, farthest(vel.dtype)))]
 
 
 def check_num(part: Any, what: str = "num") -> Any:

@@ -26,12 +26,14 @@ from .jax_ext import vary_along
 from .launch import initialize, should_init_jax_distributed
 
 __all__ = [
+    "Fault",
     "Route",
     "all_gather",
     "all_gather_rows",
     "all_max",
     "all_min",
     "check",
+    "check_all",
     "deliver",
     "exchange",
     "exchange_by_rank",
@@ -125,6 +127,14 @@ def shift(value: Any, by: int = 1) -> Any:
     return value if ndev == 1 else jax.tree.map(lambda leaf: jax.lax.ppermute(vary(leaf), axes, pairs), value)
 
 
+class Fault(NamedTuple):
+    """What may be wrong: whether it is, and what to say then; see `check`."""
+
+    failed: Any
+    numbers: Sequence[Any]
+    sentence: str
+
+
 def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
     """``num``, or an error with ``sentence`` on every rank at run time if it ``failed`` on any.
 
@@ -132,13 +142,26 @@ def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.A
     ``sentence`` stand for ``numbers`` (int32 scalars) of the first rank that failed; on several ranks the sentence
     begins with it.
     """
+    return check_all(num, [Fault(failed, numbers, sentence)])
+
+
+def check_all(num: Any, faults: Sequence[Fault]) -> jax.Array:
+    """`check` for several things that may be wrong, with one collective."""
     _, ndev, _ = get_rank_info()
-    if ndev == 1:
-        return kernels.check(num, failed, numbers, sentence)
-    told = all_gather(jnp.stack([vary(jnp.asarray(x, jnp.int32)) for x in [failed, *numbers]]))
-    first = jnp.argmax(told[:, 0] != 0)
-    values = [told[first, 1 + i] for i in range(len(numbers))] + [first]
-    return kernels.check(num, told[first, 0], values, f"on rank {{{len(numbers)}}}: {sentence}")
+    if ndev == 1 or not faults:
+        for fault in faults:
+            num = kernels.check(num, *fault)
+        return kernels.as_num(num)
+    told = all_gather(
+        jnp.stack([vary(jnp.asarray(x, jnp.int32)) for fault in faults for x in [fault.failed, *fault.numbers]])
+    )
+    place = 0
+    for fault in faults:
+        first = jnp.argmax(told[:, place] != 0)
+        values = [told[first, place + 1 + i] for i in range(len(fault.numbers))] + [first]
+        num = kernels.check(num, told[first, place], values, f"on rank {{{len(fault.numbers)}}}: {fault.sentence}")
+        place += 1 + len(fault.numbers)
+    return num
 
 
 def after(num: Any, *values: jax.Array) -> jax.Array:

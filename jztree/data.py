@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .describe import describe_arrays, describe_catalogue, describe_particles
-from .mapping import check_integers
+from .mapping import check_floats, check_integers
 
 if TYPE_CHECKING:
     import astropy.table
@@ -113,10 +113,10 @@ class FofCatalogue:
     com_vel: ``(g, d)`` mass-weighted mean velocity, or None if the particles have no velocity.
     vel_dispersion: ``(g,)`` one-dimensional velocity dispersion: root of the mass-weighted mean squared velocity
         relative to ``com_vel``, divided by ``d``; or None if the particles have no velocity.
-    inertia_tensor: ``(g, d, d)`` mass-weighted mean of ``x_i x_j``, with ``x`` from ``com_pos`` to the nearest image of
-        the particle. Its trace is ``com_inertia_radius`` squared; `jztree.halos.principal_axes` makes axis lengths of
-        it. As a square it leaves the range of float32 if groups are larger than 1e19 or smaller than 1e-19 in the unit
-        of length. None in a catalogue that was made without it.
+    shape_tensor: ``(g, d, d)`` mass-weighted mean of ``x_i x_j``, with ``x`` from ``com_pos`` to the nearest image of
+        the particle, divided by its trace, which is ``com_inertia_radius`` squared; 0 for groups without extent. A pure
+        number, it is right in any unit of length; the mean itself is `inertia_tensor`. `jztree.halos.principal_axes`
+        makes axis lengths of it. None in a catalogue that was made without it.
     angular_momentum: ``(g, d * (d - 1) / 2)`` angular momentum about ``com_pos`` and relative to ``com_vel``, divided
         by the mass: the mass-weighted mean of ``x`` cross ``v``, in the unit of length times that of velocity. In 3D it
         is a vector; in 2D the component out of the plane; in 4D the means of ``x_i v_j - x_j v_i`` for i < j, pairs
@@ -133,8 +133,20 @@ class FofCatalogue:
     mass: Array | None = None
     com_vel: Array | None = None
     vel_dispersion: Array | None = None
-    inertia_tensor: Array | None = None
+    shape_tensor: Array | None = None
     angular_momentum: Array | None = None
+
+    @property
+    def inertia_tensor(self) -> Array | None:
+        """``(g, d, d)`` mass-weighted mean of ``x_i x_j`` about ``com_pos``: ``shape_tensor`` times
+        ``com_inertia_radius`` squared; None if there is no ``shape_tensor``.
+
+        Raises an error if a square is beyond the range of the dtype, as it is in float32 for groups larger than 1e19 or
+        smaller than 1e-19 in the unit of length; under a JAX transformation at run time, on all devices.
+        """
+        from .halos import inertia_tensor  # noqa: PLC0415 - it needs this module
+
+        return inertia_tensor(self)
 
     def __repr__(self) -> str:
         return describe_catalogue(self)
@@ -259,9 +271,10 @@ def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
     part: a particle class of ``n`` rows, all of which hold particles. Returns one whose properties have shape
     ``(ndev, m, ...)`` with ``m = ceil(n / ndev) + npad``, and whose ``num`` is ``(ndev,)``. Properties that all
     particles share are repeated ``ndev`` times. Not for use under a JAX transformation. Raises ValueError for integers
-    that JAX would cut to 32 bits.
+    that JAX would cut to 32 bits, and for numbers beyond the range of float32 if JAX is to make that of them.
     """
     check_integers(part)
+    check_floats(part)
     if ndev < 1:
         raise ValueError(f"ndev is the number of devices, so it must be at least 1; {ndev} was given.")
     part = squeeze_particles(part)

@@ -19,16 +19,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from .checks import check_positions, exact_box_argument
+from . import comm
+from .checks import check_positions, exact_box_argument, mass_faults, mass_rows
 from .config import KNNConfig
-from .data import Pos, PosMass, get_pos
+from .data import Pos, PosMass, get_num, get_pos
 from .jax_ext import with_twins
 from .knn import knn
+from .mapping import check_floats
 from .neighbours import field_of
 from .tree import TreeHierarchy
 
 __all__ = ["knn_density", "smoothing_length", "sph_density", "sph_kernel"]
 
+_LOST = (
+    "the density in row {0} is beyond the range of %s; choose another unit of length or mass, or switch on "
+    "jax_enable_x64 and give positions in float64."
+)
 _SPECS = (P(-1), None, P(), P(-1), P(-1))  # of the arguments that all have first; the others are static
 
 
@@ -84,7 +90,8 @@ def knn_density(
     Returns ``(q,)`` masses (or numbers) per volume, in the units of the particles and the dtype that JAX gives a mass
     times a length. It is inf where all ``k`` neighbours are at the place of the query, and 0 in rows that hold no
     particle (from ``num`` on). On one device it can be differentiated by positions, masses and box.
-    Raises ValueError for too small a ``k`` or for masses of another shape, and what `jztree.knn.knn` raises.
+    Raises ValueError for too small a ``k`` or for masses of another shape, an error at run time if a mass is negative,
+    NaN or infinite or a density beyond the range of its dtype, and what `jztree.knn.knn` raises.
     """
     dims = _dims(part)
     first = 1 if part_query is None else 0
@@ -128,8 +135,8 @@ def sph_density(
 
     Returns ``(q,)`` masses (or numbers) per volume, as `knn_density` does; inf where all ``k`` neighbours are at the
     place of the query.
-    Raises ValueError for too small a ``k``, masses of another shape, an unknown kernel, dimensions it is not made for
-    or a correction that does not exist, and what `jztree.knn.knn` raises.
+    Raises ValueError for too small a ``k``, an unknown kernel, dimensions it is not made for or a correction that does
+    not exist, and what `knn_density` raises.
     """
     dims = _dims(part)
     chosen = _kernel(kernel, dims)
@@ -240,9 +247,18 @@ def _reduced(
         raise ValueError(
             f"mass has shape {np.shape(mass)}; it must be {pos.shape[:1]}, one a particle, or a single number for all."
         )
+    check_floats({"mass": mass})
     sources = PosMass(pos=pos, mass=mass, num=getattr(part, "num", None), num_total=getattr(part, "num_total", None))
     queries = None if part_query is None else Pos(pos=get_pos(part_query), num=getattr(part_query, "num", None))
-    return knn(sources, k, boxsize, th, queries, "reduce", func, output_order, cfg)
+    found = knn(sources, k, boxsize, th, queries, "reduce", func, output_order, cfg)
+    lost = jnp.isnan(found)
+    faults = mass_faults(mass_rows(sources, _real_type(pos, mass)), get_num(sources), pos.shape[0])
+    faults.append(comm.Fault(lost.any(), [jnp.argmax(lost) if lost.size else 0], _LOST % found.dtype))
+    return jnp.where(comm.check_all(0, faults) == 0, found, jnp.nan)
+
+
+def _real_type(pos: Any, mass: Any) -> Any:
+    return jnp.result_type(pos) if mass is None else jnp.result_type(pos, mass)
 
 
 def _masses(part: PosMass, idx: jax.Array, dtype: Any) -> jax.Array:
@@ -265,10 +281,11 @@ def _sum(terms: jax.Array) -> jax.Array:
 def _per_volume(mass: jax.Array, radius: jax.Array, dims: int) -> jax.Array:
     """``mass / radius^dims``: inf at radius 0, and 0 where there is no particle.
 
-    Step by step, the numbers stay within the range of float32 wherever the result does.
+    Step by step, the numbers stay within the range of float32 wherever the result does. NaN says that it does not.
     """
     sound = (radius > 0) & (radius < jnp.inf)
     density, inverse = mass, 1 / jnp.where(sound, radius, 1)
     for _ in range(dims):
         density = density * inverse  # not a division: XLA would turn several into one by the product
-    return jnp.where(sound, density, jnp.where(radius > 0, 0, jnp.inf))
+    lost = (density == jnp.inf) | ((jnp.abs(density) < jnp.finfo(density.dtype).tiny) & (mass != 0))
+    return jnp.where(sound, jnp.where(lost, jnp.nan, density), jnp.where(radius > 0, 0, jnp.inf))

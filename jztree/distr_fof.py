@@ -11,6 +11,7 @@ A pair of particles on two ranks is seen by the lower one, because the other par
 one of its boxes. So every link is found once.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -34,10 +35,13 @@ _TOO_MANY = (
 
 
 def labels_over_ranks(
-    part: Any, rlink: Exact, box: Exact, cfg: FofConfig, sorted_already: bool
+    part: Any, rlink: Exact, box: Exact, cfg: FofConfig, sorted_already: bool, faults: Sequence[comm.Fault] = ()
 ) -> tuple[Any, jax.Array, Label]:
-    """This rank's range of the particles in z-order, how many these are, and the group of each."""
-    partz, num, domain = _range(part, box, cfg, sorted_already)
+    """This rank's range of the particles in z-order, how many these are, and the group of each.
+
+    faults: what may be wrong besides positions.
+    """
+    partz, num, domain = _range(part, box, cfg, sorted_already, faults)
     around = _with_ghosts(partz, num, domain, rlink, cfg)
     th = build_in_domain(around.rows, around.num, domain, cfg.tree)
     local = kernels.fof(kernel_tree(around.rows, around.num, th), None, rlink, box)
@@ -56,8 +60,10 @@ def linear(label: Label, num: jax.Array) -> Label:
     return Label(label.irank, offsets[label.irank] + label.igroup)
 
 
-def _range(part: Any, box: Exact, cfg: FofConfig, sorted_already: bool) -> tuple[Any, jax.Array, Domain]:
-    domain, (num,) = domain_of([get_pos(part)], [get_num(part)], ["the positions"], box)
+def _range(
+    part: Any, box: Exact, cfg: FofConfig, sorted_already: bool, faults: Sequence[comm.Fault]
+) -> tuple[Any, jax.Array, Domain]:
+    domain, (num,) = domain_of([get_pos(part)], [get_num(part)], ["the positions"], box, faults)
     if sorted_already:
         return part, build_checked(part, num, domain, cfg.tree)[1], domain
     moved = sort_equally(Movers(part, None, num), domain)
@@ -72,7 +78,8 @@ def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: 
     coarse = build_in_domain(pos, num, domain, TreeConfig(leaf_size=max(2, -(-n // _BLOCKS)), fan_out=_BLOCKS))
     blocks = boxes_of(pos, num, domain, leaves_of(coarse))
     _, lower, upper = blocks
-    radius = jnp.full(lower.shape[0], exact_to_float(rlink), pos.dtype)
+    # XLA takes lengths below the smallest normal number for 0; farther is as right.
+    radius = jnp.full(lower.shape[0], jnp.maximum(exact_to_float(rlink), jnp.finfo(pos.dtype).tiny), pos.dtype)
     place = ghost_room("fof_ghosts", cfg.ghost_rows, n)
     wanted = (lower, upper, radius)
     return surroundings(pos, pos, num, blocks, wanted, domain.box, place, lower_only=True)

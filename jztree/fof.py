@@ -19,7 +19,7 @@ from .checks import check_box, check_num, check_positions, check_range, check_re
 from .config import FofConfig
 from .data import FofCatalogue, Label, get_num, get_pos
 from .distr_fof import labels_over_ranks, linear
-from .grouping import catalogue_columns, group_and_catalogue, make_catalogue
+from .grouping import catalogue_columns, group_and_catalogue, make_catalogue, particle_faults
 from .jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
 from .tree import TreeHierarchy, check_belongs, kernel_tree, sort_and_build
 from .zorder import permute_particles
@@ -136,25 +136,30 @@ def fof_and_catalogue(
     With ``attached`` there are as many rows as were given in all (over several devices, as many as are needed), and
     particles of ``part`` come before attached ones in each group (over several devices: in each device's share of it).
 
-    Raises like `fof_labels`, and TypeError or ValueError if ``attached`` is of another kind than ``part``.
+    Raises like `fof_labels`, and TypeError or ValueError if ``attached`` is of another kind than ``part``. Raises an
+    error at run time, on every device, if a mass is negative, NaN or infinite, or a velocity NaN or infinite, with its
+    row; or if the mass or the angular momentum of a group is beyond the range of its dtype.
     """
     cfg = cfg or FofConfig()
     box = check_box(boxsize, check_positions(get_pos(part), max_dims=_MAX_DIMS).shape[1])
     others = list(attached) if isinstance(attached, (list, tuple)) else [] if attached is None else [attached]
-    for one in others:
+    check_num(part)
+    faults = particle_faults(part)
+    for i, one in enumerate(others):
         check_positions(get_pos(one), "attached positions")
         check_num(one, "num of attached")
         check_attached(part, one)
+        faults += particle_faults(one, f" of attached[{i}]")
     if comm.num_ranks() > 1:
-        check_num(part)
-        partz, num, where = labels_over_ranks(part, check_rlink(rlink, box), box, cfg, th is not None)
+        partz, num, where = labels_over_ranks(part, check_rlink(rlink, box), box, cfg, th is not None, faults)
         if others:
             partz, num, where = attach_over_ranks(partz, num, where, others, box, cfg)
         return group_and_catalogue(partz, num, where.irank, where.igroup, cfg.catalogue.npart_min, box)
     partz, _, label = _labels(part, rlink, box, cfg, th, False)
     if others:
         partz, label = attach(partz, label, others, box, cfg)
-    order, ngroups, count, offset = kernels.group_order(label, get_num(partz), cfg.catalogue.npart_min)
+    num = comm.check_all(get_num(partz), faults)
+    order, ngroups, count, offset = kernels.group_order(label, num, cfg.catalogue.npart_min)
     grouped = permute_particles(partz, order)
     columns = catalogue_columns(grouped)
     sums = kernels.catalogue(*columns, ngroups, count, offset, box)

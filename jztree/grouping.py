@@ -26,15 +26,31 @@ import numpy as np
 
 from . import comm, kernels
 from .capacity import Room
-from .data import FofCatalogue, get_pos, replace_num, split_rows
+from .checks import is_subnormal, mass_faults, mass_rows, velocity_faults
+from .data import FofCatalogue, get_num, get_pos, replace_num, split_rows
 from .jax_ext import Exact, vary_along
+from .mapping import check_floats
 
-__all__ = ["catalogue_columns", "group_and_catalogue", "make_catalogue"]
+__all__ = ["catalogue_columns", "group_and_catalogue", "make_catalogue", "particle_faults"]
 
 _NOT_LISTED = np.uint32(0xFFFFFFFF)  # in the high word of a place
 _BAD_GROUP = "row {0} of some rank is said to be in a group that does not begin with a particle before it."
 _TOO_LARGE = (
     "a group has more than 2**31 - 1 particles, which the catalogue cannot count; use a smaller linking length rlink."
+)
+_ROUNDING = 1e-10  # of sums in float64, relative to what is summed
+_AXES_BELOW = 1024  # times the smallest normal number: sizes that leave no room for axes that are shorter
+_TOO_HEAVY = (
+    "the mass of the group in row {0} of the catalogue is beyond the range of %s; choose another unit of mass, or "
+    "switch on jax_enable_x64 and give masses in float64."
+)
+_TOO_SMALL = (
+    "the group in row {0} of the catalogue is so small that its axes are beyond the range of %s; choose another unit "
+    "of length."
+)
+_TOO_FAST = (
+    "the angular_momentum (length times velocity) of the group in row {0} of the catalogue is beyond the range of %s; "
+    "choose other units, or switch on jax_enable_x64 and give positions in float64."
 )
 
 
@@ -74,7 +90,8 @@ def group_and_catalogue(
     ranks; ``offset`` is a row of this rank.
 
     Raises ValueError if masses or velocities have the wrong shape, and an error at run time, on every rank, if a group
-    has more than 2**31 - 1 particles or is said to begin with a particle that is behind one of its members.
+    has more than 2**31 - 1 particles, is said to begin with a particle that is behind one of its members, or has sums
+    beyond the range of their dtype.
     """
     rank, _, _ = comm.get_rank_info()
     label, places, tally = _settle(irank, igroup, num, npart_min)
@@ -159,20 +176,51 @@ def catalogue_columns(part: Any) -> tuple[jax.Array, jax.Array | None, jax.Array
     Masses are ``(n,)`` or ``(1,)``; what the particles do not have is None. Raises ValueError for wrong shapes.
     """
     mass, vel = getattr(part, "mass", None), getattr(part, "vel", None)
-    pos = get_pos(part)
+    pos = jnp.asarray(get_pos(part))
     # A plain number has no dtype of its own, so it does not widen that of the particles.
     dtype = jnp.result_type(pos, *(x for x in (mass, vel) if x is not None))
-    if mass is not None:
-        mass = jnp.asarray(mass, dtype).reshape(-1)
-        if mass.shape[0] not in (1, pos.shape[0]):
-            raise ValueError(
-                f"mass must be one number or one a particle; there are {mass.shape[0]} for {pos.shape[0]}."
-            )
     if vel is not None:
+        check_floats({"vel": vel})
         vel = jnp.asarray(vel, dtype)
         if vel.shape != pos.shape:
             raise ValueError(f"velocities must have the shape of the positions, {pos.shape}; theirs is {vel.shape}.")
-    return pos.astype(dtype), mass, vel
+    return pos.astype(dtype), mass_rows(part, dtype), vel
+
+
+def particle_faults(part: Any, of: str = "") -> list[comm.Fault]:
+    """What may be wrong with masses and velocities that a catalogue is to be made of; rows are those of ``part``.
+
+    of: what else to say of a row. Raises like `catalogue_columns`.
+    """
+    pos, mass, vel = catalogue_columns(part)
+    num = get_num(part)
+    return [*mass_faults(mass, num, pos.shape[0], of), *velocity_faults(vel, num, of)]
+
+
+def checked_groups(ngroups: jax.Array, sums: Any) -> jax.Array:
+    """``ngroups``; an error at run time, on every rank, if sums over groups are beyond the range of their dtype.
+
+    sums: see `kernels.catalogue`.
+    """
+    total, centre, size, _, _, velocity, dispersion, rotation = sums
+    if total.shape[0] == 0:
+        return ngroups
+    kept = jnp.finfo(total.dtype)
+    heavy, least = ~jnp.isfinite(total), _AXES_BELOW * kept.tiny
+    # Extents and dispersions that are rounding say nothing of the unit.
+    small = (is_subnormal(size) | ((size > 0) & (size < least))) & (jnp.abs(centre).max(axis=-1) < least / _ROUNDING)
+    faults = [
+        comm.Fault(heavy.any(), [jnp.argmax(heavy)], _TOO_HEAVY % total.dtype),
+        comm.Fault(small.any(), [jnp.argmax(small)], _TOO_SMALL % total.dtype),
+    ]
+    if rotation.size > 0:
+        spread = (size > _ROUNDING * jnp.abs(centre).max(axis=-1)) & (
+            dispersion > _ROUNDING * jnp.abs(velocity).max(axis=-1)
+        )
+        vanishing = spread & (size * dispersion < kept.tiny)
+        lost = ~jnp.isfinite(rotation).all(axis=-1) | vanishing
+        faults.append(comm.Fault(lost.any(), [jnp.argmax(lost)], _TOO_FAST % total.dtype))
+    return comm.check_all(ngroups, faults)
 
 
 def make_catalogue(
@@ -186,15 +234,15 @@ def make_catalogue(
     """
     _, mass, vel = columns
     ngroups, count, offset = segments
-    total, centre, size, radius, inertia, velocity, dispersion, rotation = sums
+    total, centre, size, radius, shape, velocity, dispersion, rotation = sums
     return FofCatalogue(
-        ngroups=ngroups,
+        ngroups=checked_groups(ngroups, sums),
         count=count,
         offset=offset,
         com_pos=centre,
         com_inertia_radius=size,
         max_radius=radius,
-        inertia_tensor=inertia,
+        shape_tensor=shape,
         mass=None if mass is None else total,
         com_vel=None if vel is None else velocity,
         vel_dispersion=None if vel is None else dispersion,

@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 from . import comm
 from .data import FofCatalogue, RankIdx, get_num, get_pos, replace_num, split_rows
 from .jax_ext import is_concrete, with_twins
+from .mapping import check_floats
 
 __all__ = [
     "DEFINITIONS",
@@ -32,6 +33,10 @@ __all__ = [
 ]
 
 _NAN_DENSITY = "the density of row {0} of the particles in group order is NaN; give one number a particle."
+_SQUARES = (
+    "the inertia_tensor of the group in row {0} of the catalogue is a square of lengths beyond the range of {1}; "
+    "choose another unit of length, or use shape_tensor and com_inertia_radius, of which it is made."
+)
 _OTHER_PARTICLES = "the catalogue has groups that do not lie among these particles; give those it was returned with."
 
 
@@ -69,16 +74,17 @@ DEFINITIONS: dict[str, Definition] = {
         "velocity dispersion in all dimensions together: root of the mass-weighted mean squared velocity relative to "
         "com_vel",
     ),
-    "inertia_tensor": Definition(
-        "length^2",
-        "mass-weighted mean of the products x_i x_j, with x from com_pos to the nearest image of the particle; all "
-        "particles of the group, not weighted by distance",
+    "shape_tensor": Definition(
+        "1",
+        "inertia tensor over its trace, which is com_inertia_radius squared: mass-weighted mean of the products "
+        "x_i x_j, with x from com_pos to the nearest image of the particle; all particles of the group, not weighted "
+        "by distance",
         _SHAPE,
     ),
     "axis_lengths": Definition(
         "length",
-        "roots of the eigenvalues of inertia_tensor, the largest first: root-mean-square extents along the principal "
-        "axes",
+        "com_inertia_radius times the roots of the eigenvalues of shape_tensor, the largest first: root-mean-square "
+        "extents along the principal axes",
         _SHAPE,
     ),
     "axis_ratios": Definition("1", "axis_lengths but the first, divided by the first: b/a and c/a in 3D", _SHAPE),
@@ -119,26 +125,46 @@ class Axes(NamedTuple):
 
 @with_twins(P(-1), P(-1))
 def principal_axes(cata: FofCatalogue) -> Axes:
-    """The axis lengths of groups, their ratios and directions, from ``cata.inertia_tensor``.
+    """The axis lengths of groups, their ratios and directions, from ``cata.shape_tensor``.
 
-    An axis length is the root of an eigenvalue of the tensor (Zemp et al. 2011, ApJS 197, 30, for all particles of the
-    group, without weights): the root-mean-square extent along that axis. It is 1/sqrt(5) of the semi-axis of a
+    An axis length is the root of an eigenvalue of the inertia tensor (Zemp et al. 2011, ApJS 197, 30, for all particles
+    of the group, without weights): the root-mean-square extent along that axis. It is 1/sqrt(5) of the semi-axis of a
     homogeneous ellipsoid. Negative eigenvalues, which rounding makes, count as 0. In float32, axis ratios below about
     1e-3 are rounding.
 
     Fewer than d + 1 particles lie in a plane or on a line, so that the last axes of such a group have length 0 to
     rounding. Few particles make groups look less round than they are: ratios mean little below some hundred particles.
 
-    Raises ValueError if the catalogue has no inertia tensor.
+    Raises ValueError if the catalogue has no shape tensor.
     """
-    if cata.inertia_tensor is None:
-        raise ValueError("the catalogue has no inertia_tensor, of which axes are made; make it with fof_and_catalogue.")
-    values, vectors = jnp.linalg.eigh(jnp.asarray(cata.inertia_tensor))
-    lengths = jnp.sqrt(jnp.maximum(values, 0))[..., ::-1]
+    if cata.shape_tensor is None:
+        raise ValueError("the catalogue has no shape_tensor, of which axes are made; make it with fof_and_catalogue.")
+    check_floats(cata)
+    values, vectors = jnp.linalg.eigh(jnp.asarray(cata.shape_tensor))
+    shares = jnp.sqrt(jnp.maximum(values, 0))[..., ::-1]
+    lengths = shares * jnp.asarray(cata.com_inertia_radius)[..., None]
     directions = jnp.swapaxes(vectors, -1, -2)[..., ::-1, :]
     largest = jnp.take_along_axis(directions, jnp.argmax(jnp.abs(directions), axis=-1)[..., None], axis=-1)
     directions = directions * jnp.where(largest < 0, -1, 1).astype(directions.dtype)
-    return Axes(*(_of_groups(cata, leaf) for leaf in (lengths, lengths[..., 1:] / lengths[..., :1], directions)))
+    return Axes(*(_of_groups(cata, leaf) for leaf in (lengths, shares[..., 1:] / shares[..., :1], directions)))
+
+
+def inertia_tensor(cata: FofCatalogue) -> Any:
+    """See `jztree.data.FofCatalogue.inertia_tensor`, in the kind of array that the catalogue has."""
+    if cata.shape_tensor is None:
+        return None
+    radius = cata.com_inertia_radius
+    radius, kept = np.asarray(radius) if is_concrete(radius) else radius, np.finfo(radius.dtype)
+    # By roots, because the squares are what leaves the range.
+    lost = (radius > float(kept.max) ** 0.5) | ((radius > 0) & (radius < float(kept.tiny) ** 0.5))
+    if is_concrete(radius):
+        if np.any(lost):
+            raise ValueError(_SQUARES.format(int(np.argmax(np.ravel(lost))), kept.dtype))
+    else:
+        checked = comm.check(0, lost.any(), [jnp.argmax(lost.reshape(-1))], _SQUARES.format("{0}", kept.dtype))
+        radius = jnp.where(checked == 0, radius, jnp.nan)
+    radius = radius[..., None, None]
+    return cata.shape_tensor * radius * radius
 
 
 @with_twins((P(-1), P(-1), P(-1), P(), P()), P(-1))
@@ -168,12 +194,21 @@ def spin(cata: FofCatalogue, mass: Any, radius: Any, gravity: Any, scale_factor:
     for name, number in {"gravity": gravity, "scale_factor": scale_factor}.items():
         if is_concrete(number) and not (np.ndim(number) == 0 and 0 < float(number) < np.inf):
             raise ValueError(f"{name} must be a positive number, not {number}.")
-    specific = jnp.linalg.norm(jnp.asarray(cata.angular_momentum), axis=-1)
-    mass, radius = jnp.asarray(mass), jnp.asarray(radius)
+    check_floats({"mass": mass, "radius": radius, "cata": cata})
+    momentum, mass, radius = jnp.asarray(cata.angular_momentum), jnp.asarray(mass), jnp.asarray(radius)
     defined = (mass > 0) & (radius > 0)
-    # Roots one by one, because the products may leave the range of float32.
-    scale = jnp.sqrt(mass) * jnp.sqrt(radius) * jnp.sqrt(gravity) * np.sqrt(2.0) / jnp.sqrt(scale_factor)
-    return _of_groups(cata, jnp.where(defined, specific / jnp.where(defined, scale, 1), jnp.nan))
+    # Step by step, because squares and products may leave the range of float32 in units such as those of CGS.
+    largest = jnp.abs(momentum).max(axis=-1, keepdims=True)
+    ratio = largest[..., 0] * jnp.linalg.norm(momentum / jnp.where(largest > 0, largest, 1), axis=-1)
+    for factor in (mass, radius):
+        ratio = ratio / jnp.sqrt(jnp.where(defined, factor, 1))
+    ratio = ratio / _root(gravity) * (_root(scale_factor) / np.sqrt(2.0).astype(np.float32))
+    return _of_groups(cata, jnp.where(defined, ratio, jnp.nan))
+
+
+def _root(number: Any) -> Any:
+    """Of a number that may be beyond the range of float32 although its root is not."""
+    return float(np.sqrt(np.float64(number))) if is_concrete(number) else jnp.sqrt(number)
 
 
 @with_twins(P(-1), P(-1))

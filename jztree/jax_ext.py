@@ -21,6 +21,7 @@ import numpy as np
 
 from .mapping import (
     Mapper,
+    check_floats,
     check_integers,
     copy_configs,
     expanding_shard_map,
@@ -173,6 +174,7 @@ def jit_constructor(
         check_integers(arguments)
         if prepare is not None:
             arguments |= prepare(arguments)
+        check_floats(arguments)
         return compiled_for(trace_key())(**arguments)
 
     twin = cast(CompiledTwin[_Args, _Result], name_twin(call, func, "jit"))

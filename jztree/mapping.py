@@ -77,6 +77,37 @@ def check_integers(value: Any) -> None:
                 )
 
 
+def check_floats(value: Any) -> None:
+    """Raise ValueError, in 32-bit mode, if NumPy numbers in ``value`` leave the range of float32, which JAX makes of
+    them without a word: if one is too large, or if all of an array vanish.
+    """
+    if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
+        return
+    for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+        if isinstance(leaf, (np.ndarray, np.floating)) and leaf.dtype == np.float64 and leaf.size:
+            names = [getattr(path[-1], kind, None) for kind in ("name", "key")] if path else []
+            _check_fits_float32(leaf, next((name for name in names if isinstance(name, str)), "an array"))
+
+
+def fits_float32(number: float) -> bool:
+    """Whether float32 has a finite number like this, and does not take it for 0."""
+    kept = np.finfo(np.float32)
+    return number == 0 or float(kept.tiny) <= abs(number) <= float(kept.max)
+
+
+def _check_fits_float32(array: Any, name: str) -> None:
+    low, high = float(array.min()), float(array.max())
+    if not np.isfinite([low, high]).all():  # what is not finite is for others to say
+        finite = array[np.isfinite(array)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    extreme = low if -low > high else high
+    if not fits_float32(extreme):
+        raise ValueError(
+            f"{name} holds {extreme:g}, beyond the range of float32 (1.2e-38 to 3.4e38), which JAX uses by default; "
+            "choose another unit, or switch on 64 bits with jax.config.update('jax_enable_x64', True)."
+        )
+
+
 def trace_key() -> tuple[Any, ...]:
     """What a traced function depends on besides its arguments; part of the key of everything compiled."""
     return capacity.learnt(), stats.recording()
@@ -375,6 +406,7 @@ def _by_name(
         check_integers(arguments)
         if prepare is not None:
             arguments |= prepare(arguments)
+        check_floats(arguments)
         return mapped(arguments, jit)
 
     return call

@@ -16,7 +16,16 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from . import comm, kernels
-from .checks import check_box, check_num, check_positions, check_range, check_real, exact_box_argument
+from .checks import (
+    check_box,
+    check_num,
+    check_positions,
+    check_range,
+    check_real,
+    exact_box_argument,
+    mass_faults,
+    mass_rows,
+)
 from .config import OverdensityConfig
 from .data import PosMass, get_num, get_pos
 from .distr_overdensity import nearest_few, spheres_over_ranks
@@ -27,7 +36,10 @@ from .zorder import domain_of
 __all__ = ["SphericalOverdensity", "spherical_overdensity"]
 
 _MAX_DIMS = 4
-_BAD_MASS = "the mass in row {0} is negative, NaN or infinite; spheres need masses that are not."
+_LOST = (
+    "the radius, the mass or vmax of the sphere in row {0} is beyond the range of %s; choose other units, or switch on "
+    "jax_enable_x64 and give positions and masses in float64."
+)
 _BAD_DENSITY = "a density is not positive and finite; give mean densities such as 200 times the critical density."
 
 
@@ -91,13 +103,16 @@ def spherical_overdensity(
     be they CPUs or GPUs.
 
     Raises TypeError or ValueError for wrong arguments, and an error at run time if a position is NaN or infinite, a
-    mass negative, NaN or infinite, or a traced ``density`` or ``boxsize`` is wrong.
+    mass negative, NaN or infinite, a result beyond the range of its dtype, or a traced ``density`` or ``boxsize`` is
+    wrong.
     """
     cfg = cfg or OverdensityConfig()
     cfg = replace(cfg, tree=replace(cfg.tree, masses=False))
     pos, centres = _check_positions(part, centre)
     box, wanted = check_box(boxsize, pos.shape[1]), check_density(density)
-    speed_unit = jnp.sqrt(jnp.asarray(_check_gravity(G), pos.dtype))
+    G = _check_gravity(G)
+    # The root of a number that float32 cannot hold may be one that it can.
+    speed_unit = jnp.asarray(np.sqrt(np.float64(G)) if is_concrete(G) else jnp.sqrt(G), pos.dtype)
     one_density = wanted.words.ndim == 1
     wanted = Exact(wanted.words.reshape(-1, wanted.words.shape[-1]))
     source, centre_num = _with_mass(part, pos), get_num(centre)
@@ -106,9 +121,19 @@ def spherical_overdensity(
     else:
         spheres = _spheres(source, centres, centre_num, wanted, box, th, cfg)
     radius, mass, count, peak = spheres
+    vmax = peak[:, 0] * speed_unit
+    count = count + _zero_if_in_range(radius, mass, count, vmax)
     if one_density:
         radius, mass, count = radius[:, 0], mass[:, 0], count[:, 0]
-    return SphericalOverdensity(radius=radius, mass=mass, count=count, vmax=peak[:, 0] * speed_unit, rmax=peak[:, 1])
+    return SphericalOverdensity(radius=radius, mass=mass, count=count, vmax=vmax, rmax=peak[:, 1])
+
+
+def _zero_if_in_range(radius: jax.Array, mass: jax.Array, count: jax.Array, vmax: jax.Array) -> jax.Array:
+    """0, or an error on every rank if what was found of a sphere is beyond the range of its dtype."""
+    sound = (radius >= jnp.finfo(radius.dtype).tiny) & jnp.isfinite(radius) & jnp.isfinite(mass)
+    lost = jnp.any((count > 0) & ~sound, axis=1) | ~jnp.isfinite(vmax)
+    row = jnp.argmax(lost) if lost.size else 0
+    return comm.check(0, lost.any(), [row], _LOST % radius.dtype)
 
 
 def _spheres(
@@ -142,14 +167,14 @@ def _check_positions(part: Any, centre: Any) -> tuple[jax.Array, jax.Array]:
 
 def _with_mass(part: Any, pos: jax.Array) -> PosMass:
     """Positions with what kernels take as masses, checked at run time: ``(n,)``, ``(1,)``, or ``(0,)`` for none."""
-    mass, num = getattr(part, "mass", None), kernels.as_num(get_num(part))
-    mass = jnp.zeros((0,), pos.dtype) if mass is None else jnp.asarray(mass, pos.dtype).reshape(-1)
-    n, rows = pos.shape[0], mass.shape[0]
-    if rows not in (0, 1, n):
-        raise ValueError(f"mass must be one number or one a particle; there are {rows} for {n}.")
-    bad = ~(jnp.isfinite(mass) & (mass >= 0)) & (jnp.arange(rows) < (num if rows == n else 1))
-    num = comm.check(num, jnp.any(bad), [jnp.argmax(bad) if rows else 0], _BAD_MASS)
-    return PosMass(pos=pos, mass=mass, num=num)
+    num = kernels.as_num(get_num(part))
+    given = mass_rows(part, jnp.result_type(pos, *(x for x in [getattr(part, "mass", None)] if x is not None)))
+    if given is None:
+        return PosMass(pos=pos, mass=jnp.zeros((0,), pos.dtype), num=num)
+    mass = given.astype(pos.dtype)
+    # Those that become 0 as positions become float32 are as far out of range as those that become infinite.
+    looked_at = jnp.where((given > 0) & (mass == 0), jnp.nan, mass)
+    return PosMass(pos=pos, mass=mass, num=comm.check_all(num, mass_faults(looked_at, num, pos.shape[0])))
 
 
 def check_density(density: Any) -> Exact:

@@ -28,7 +28,6 @@ _POWERS = {
     "com_vel": (0, 0, 1),
     "vel_dispersion": (0, 0, 1),
     "angular_momentum": (1, 0, 1),
-    "inertia_tensor": (2, 0, 0),
 }
 
 

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from . import comm, kernels
 from .capacity import Room
-from .checks import check_box, check_num, check_positions, exact_box_argument
+from .checks import check_box, check_num, check_positions, exact_box_argument, mass_faults, mass_rows
 from .config import TreeConfig
 from .data import get_pos, static_field
 from .describe import describe_hierarchy
@@ -54,6 +54,10 @@ _NOT_IN_ORDER = (
     "a hierarchy needs particles in z-order, and these are not; sort them with jztree.tree.zsort and the same boxsize "
     "first."
 )
+_TOO_HEAVY = (
+    "the mass of a node is beyond the range of %s; choose another unit of mass, or switch on jax_enable_x64 and give "
+    "masses in float64."
+)
 _FOREIGN = (
     "the hierarchy th does not belong to these particles; build it with jztree.tree.zsort_and_tree from the same "
     "particles and the same boxsize, and pass the particles that it returned."
@@ -75,7 +79,7 @@ class TreeHierarchy:
     plane_sizes: number of nodes of each plane; static.
     flat_splits, flat_particle_splits: ``(m + planes,)`` int32.
     flat_lower, flat_upper: ``(m, d)``, the corners of the boxes, dtype of the positions.
-    flat_mass: ``(m,)``, flat_center_of_mass: ``(m, d)``; None unless ``cfg.masses``.
+    flat_mass: ``(m,)``, flat_center_of_mass: ``(m, d)``; None unless ``cfg.masses``. They are float64 if masses are.
     """
 
     plane_sizes: tuple[int, ...] = static_field()
@@ -159,14 +163,14 @@ def build_tree_hierarchy(partz: Any, cfg_tree: TreeConfig | None = None, boxsize
 
     partz: as returned by `zsort` with the same ``boxsize``; its ``mass`` is used if ``cfg_tree.masses``.
 
-    Raises TypeError or ValueError for arguments of the wrong kind, and at run time if a position is NaN or infinite or
-    the particles are not in z-order.
+    Raises TypeError or ValueError for arguments of the wrong kind, and at run time if a position is NaN or infinite,
+    the particles are not in z-order, or masses that are used are negative, NaN, infinite or too large a sum.
     """
     cfg = cfg_tree or TreeConfig()
     pos = check_positions(get_pos(partz))
     box = check_box(boxsize, pos.shape[1])
-    domain, (num,) = domain_of([pos], [check_num(partz)], ["the positions"], box)
-    return build_checked(partz, num, domain, cfg)[0]
+    domain, (num,) = domain_of([pos], [check_num(partz)], ["the positions"], box, _mass_faults(partz, cfg))
+    return _in_range(build_checked(partz, num, domain, cfg)[0])
 
 
 def build_in_domain(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> TreeHierarchy:
@@ -198,19 +202,34 @@ def _build(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeH
     )
     if not cfg.masses:
         return th, unordered
-    mass, center = kernels.node_masses(pos, _mass_rows(partz, pos), splits, domain.box, sizes)
+    rows = _mass_rows(partz)
+    mass, center = kernels.node_masses(pos.astype(rows.dtype), rows, splits, domain.box, sizes)
     return dataclasses.replace(th, flat_mass=mass, flat_center_of_mass=center), unordered
 
 
-def _mass_rows(part: Any, pos: jax.Array) -> jax.Array:
-    """Masses in the dtype of the positions, ``(n,)`` or ``(1,)``."""
-    mass = getattr(part, "mass", None)
+def _mass_rows(part: Any) -> jax.Array:
+    """Masses ``(n,)`` or ``(1,)`` in the dtype that nodes have them in: that of the positions, or a wider one."""
+    pos, mass = get_pos(part), getattr(part, "mass", None)
     if mass is None:
         raise ValueError("TreeConfig(masses=True) needs particles with a mass, and these have none.")
-    mass = jnp.asarray(mass, pos.dtype).reshape(-1)
-    if mass.shape[0] not in (1, pos.shape[0]):
-        raise ValueError(f"mass must be one number or one a particle; there are {mass.shape[0]} for {pos.shape[0]}.")
-    return mass
+    rows = mass_rows(part, jnp.result_type(pos, mass))
+    assert rows is not None
+    return rows
+
+
+def _mass_faults(part: Any, cfg: TreeConfig) -> list[comm.Fault]:
+    """What may be wrong with masses that nodes are to have, by rows of ``part``."""
+    return mass_faults(_mass_rows(part), check_num(part), get_pos(part).shape[0]) if cfg.masses else []
+
+
+def _in_range(th: TreeHierarchy) -> TreeHierarchy:
+    """``th``; an error at run time, on all ranks, if masses of nodes are beyond the range of their dtype."""
+    mass, center = th.flat_mass, th.flat_center_of_mass
+    if mass is None or center is None:
+        return th
+    lost = ~(jnp.isfinite(mass).all() & jnp.isfinite(center).all())
+    checked = comm.check(0, lost, [], _TOO_HEAVY % mass.dtype)
+    return dataclasses.replace(th, flat_mass=jnp.where(checked == 0, mass, jnp.nan))
 
 
 @with_twins((P(-1), None, P(-1), P()), P(-1), prepare=exact_box_argument)
@@ -223,7 +242,8 @@ def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = No
 
     Returns ``(partz, th)``, or ``(partz, dataz, th)`` if ``data`` is given. Over several ranks, each gets a range of
     the z-order, with as many particles as the others, and the hierarchy over it (see `jztree.tree.distr_zsort`).
-    Raises TypeError or ValueError for arguments of the wrong kind, and at run time if a position is NaN or infinite.
+    Raises TypeError or ValueError for arguments of the wrong kind, and at run time if a position is NaN or infinite, or
+    with ``cfg_tree.masses`` if a mass is negative, NaN or infinite, or their sum beyond the range of their dtype.
     """
     cfg = cfg_tree or TreeConfig()
     check_data(data, get_pos(part).shape[0])
@@ -239,10 +259,11 @@ def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = No
 def sort_and_build(part: Any, cfg: TreeConfig, boxsize: Any) -> tuple[Any, jax.Array, TreeHierarchy]:
     """`zsort_and_tree` that also returns the ``(n,)`` int32 rows in z-order; rows that are not finite are an error."""
     pos = check_positions(get_pos(part))
-    domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], check_box(boxsize, pos.shape[1]))
+    box, faults = check_box(boxsize, pos.shape[1]), _mass_faults(part, cfg)
+    domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box, faults)
     index, posz = domain.zsort(pos, num)
     partz = permute_particles(part, index, posz)
-    return partz, index, build_in_domain(partz, num, domain, cfg)
+    return partz, index, _in_range(build_in_domain(partz, num, domain, cfg))
 
 
 def sort_and_build_over_ranks(
@@ -250,9 +271,10 @@ def sort_and_build_over_ranks(
 ) -> tuple[Moved, Domain, TreeHierarchy]:
     """The rank's range of the z-order of all ranks' particles, and the hierarchy over it."""
     pos = check_positions(get_pos(part))
-    domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], check_box(boxsize, pos.shape[1]))
+    box, faults = check_box(boxsize, pos.shape[1]), _mass_faults(part, cfg)
+    domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box, faults)
     moved = sort_equally(Movers(part, data, num), domain)
-    return moved, domain, build_in_domain(moved.part, moved.num, domain, cfg)
+    return moved, domain, _in_range(build_in_domain(moved.part, moved.num, domain, cfg))
 
 
 def kernel_tree(partz: Any, num: Any, th: TreeHierarchy) -> tuple[Any, ...]:

@@ -21,13 +21,16 @@ from jax.sharding import PartitionSpec as P
 
 from . import comm, kernels
 from .capacity import Room, room
-from .checks import check_box, check_num, check_positions, exact_box_argument
+from .checks import check_box, check_num, check_positions, exact_box_argument, farthest
 from .data import RankIdx, get_num, get_pos, map_rows, replace_num, split_rows
 from .jax_ext import Exact, with_smap, with_twins
 
 __all__ = ["distr_zsort", "search_sorted_z", "zsort"]
 
-_NOT_FINITE = "row {0} of %s is NaN or infinite; remove such particles, or set num to leave out rows at the end."
+_NOT_FINITE = (
+    "row {0} of %s is NaN or infinite, or beyond %s in size; remove such particles, set num to leave out rows at the "
+    "end, or choose another unit of length."
+)
 _KEY_BYTES = 16
 
 
@@ -53,22 +56,44 @@ class Domain:
 
 
 def domain_of(
-    positions: Sequence[jax.Array], nums: Sequence[Any], names: Sequence[str], box: Exact
+    positions: Sequence[jax.Array],
+    nums: Sequence[Any],
+    names: Sequence[str],
+    box: Exact,
+    faults: Sequence[comm.Fault] = (),
 ) -> tuple[Domain, list[jax.Array]]:
-    """The domain of the particles of all types on all ranks, and ``nums``, which raise if a row is not finite."""
+    """The domain of the particles of all types on all ranks, and ``nums``, which raise if a row is out of range.
+
+    faults: what else may be wrong, to be told in the same collective as the rows of the first type.
+    """
     # As kernels take it; the sum over the ranks must not count more.
     nums = [jnp.clip(kernels.as_num(num), 0, pos.shape[0]) for pos, num in zip(positions, nums, strict=True)]
     bounds = [kernels.bounds(pos, num) for pos, num in zip(positions, nums, strict=True)]
+    limits = [farthest(pos.dtype) for pos in positions]
     checked = [
-        comm.check(num, bad >= 0, [bad], _NOT_FINITE % name)
-        for num, (_, _, bad), name in zip(nums, bounds, names, strict=True)
+        comm.check_all(num, [comm.Fault(bad >= 0, [bad], _NOT_FINITE % (name, limit)), *(() if i else faults)])
+        for i, (num, (_, _, bad), name, limit) in enumerate(zip(nums, bounds, names, limits, strict=True))
     ]
-    lower = jnp.stack([low for low, _, _ in bounds]).min(axis=0)
-    upper = jnp.stack([high for _, high, _ in bounds]).max(axis=0)
+    # As integers, because XLA takes subnormal numbers for 0; the complement turns their order around.
+    upper = jnp.stack([_as_integers(high) for _, high, _ in bounds]).max(axis=0)
+    not_lower = jnp.stack([~_as_integers(low) for low, _, _ in bounds]).max(axis=0)
     # One collective for both corners; it waits for the checks, see jztree.comm.
     waited = sum(new - num for new, num in zip(checked, nums, strict=True))
-    corners = comm.all_max(jnp.stack([upper, -lower]) + waited.astype(lower.dtype))
-    return Domain(-corners[1], corners[0], box), checked
+    corners = comm.all_max(jnp.stack([upper, not_lower]) + waited.astype(upper.dtype))
+    dtype = bounds[0][0].dtype
+    return Domain(_as_floats(~corners[1], dtype), _as_floats(corners[0], dtype), box), checked
+
+
+def _as_integers(values: jax.Array) -> jax.Array:
+    """Integers that are ordered as these numbers are."""
+    bits = jax.lax.bitcast_convert_type(values, jnp.dtype(f"int{values.dtype.itemsize * 8}"))
+    return jnp.where(bits < 0, bits ^ jnp.iinfo(bits.dtype).max, bits)
+
+
+def _as_floats(integers: jax.Array, dtype: Any) -> jax.Array:
+    """The numbers that `_as_integers` has made these of."""
+    bits = jnp.where(integers < 0, integers ^ jnp.iinfo(integers.dtype).max, integers)
+    return jax.lax.bitcast_convert_type(bits, dtype)
 
 
 def permute_particles(part: Any, index: jax.Array, posz: jax.Array | None = None) -> Any:

@@ -20,7 +20,7 @@ from .report import NORMAL, QUIET, VERBOSE, stage, telling
 _MARKER = "jztree: "  # what the library's own run-time messages begin with
 # What the library says to scripts, and what that is here.
 _ADVICE = {
-    ", or set num to leave out rows at the end": "",
+    ", set num to leave out rows at the end": "",
     "the linking length rlink is": "The linking length is",
     "use a smaller rlink or boxsize=0": "give a smaller --b or --rlink, or --boxsize 0",
 }
@@ -134,6 +134,7 @@ def _in_flags(text: str) -> str:
     """A sentence of the library, with flags where it advises arguments of Python."""
     for advice, here in _ADVICE.items():
         text = text.replace(advice, here)
+    text = re.sub(r"switch on jax_enable_x64( and give [a-z ]+ in float64)?", "set JAX_ENABLE_X64=1", text)
     return re.sub(r"ReadOptions\((\w+)=\.\.\.\)", r"--\1", text)
 
 

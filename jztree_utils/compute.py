@@ -22,6 +22,7 @@ from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
 from jztree.fof import fof_and_catalogue
 from jztree.jax_ext import shard_map_constructor
 from jztree.knn import knn
+from jztree.mapping import fits_float32
 
 from . import io
 from .details import compilation, rows_sent
@@ -31,6 +32,11 @@ from .report import is_quiet, stage
 
 _WIDEST = 1.05  # of the periodic box: codes let particles leave it a little between two steps
 _MOST = 2**31 - 1  # rows that one device takes
+_LONGEST = 1e10  # box in float32, where cubes of lengths, and masses over these, must fit
+# What the library says of a row of the particles it was given, on one device or on a rank.
+_OF_A_ROW = re.compile(
+    r"jztree: (?:on rank (\d+): )?row (\d+)(?: of attached\[(\d+)\])?( of the positions)? (.*?)\.?(?=\s*$|\.\s)", re.M
+)
 
 
 @dataclass(frozen=True)
@@ -79,19 +85,28 @@ class _Member:
 class Particles(ABC):
     """What there is to know of the particles without looking at them.
 
-    snapshot: where they are from. header: its header. ndim: dimensions.
+    snapshots: where they are from, as each type sees it, the one that is grouped first. ndim: dimensions.
     properties: names of what the snapshot holds of them, as in `jztree.data.ParticleData`, of what was asked for.
-    wide: whether positions are float64, and so everything that is computed.
+    wide: whether everything is computed in float64: because the snapshot has it, or its units need it.
     part: the particles themselves, on the host or on the devices. attached: those of attached types, by type.
     """
 
-    snapshot: io.Snapshot
-    header: io.SnapshotHeader
+    snapshots: list[io.Snapshot]
     ndim: int
     properties: frozenset[str]
     wide: bool
     part: ParticleData
     attached: dict[int, ParticleData]
+
+    @property
+    def snapshot(self) -> io.Snapshot:
+        """That of the type that is grouped."""
+        return self.snapshots[0]
+
+    @property
+    def header(self) -> io.SnapshotHeader:
+        """Of the snapshot."""
+        return self.snapshot.header
 
     @property
     def num(self) -> int:
@@ -118,6 +133,17 @@ class Particles(ABC):
     def column(self, name: str) -> Any:
         """A property of all particles on the host, in the order of the snapshot; None if it was not read."""
 
+    def _raise_by_row(self, text: str, ndev: int) -> None:
+        """Raise the library's error about a row of what it was given as one about that row of the snapshot."""
+        found = _OF_A_ROW.search(text)
+        if found is None:
+            return
+        kind = 0 if found[3] is None else int(found[3]) + 1
+        snapshot = self.snapshots[kind]
+        start, _ = io.share(snapshot.num, int(found[1] or 0), ndev)
+        row = snapshot.row_in_words(start + int(found[2]), found[4] or "")
+        raise ValueError(f"jztree: {row} {found[5]}.") from None
+
     def types(self) -> list[int]:
         """All particle types, the one that is grouped first."""
         return [self.snapshot.ptype, *self.attached]
@@ -136,10 +162,9 @@ def read_particles(snapshots: list[io.Snapshot], optional: tuple[str, ...], mesh
         names = [name for name in first.present(("pos",), optional) if name in shared]
         ndim = first.layout("pos")[1][0]
         check_fits(snapshots, ndim, mesh.size)
-    wide = any(one.layout("pos")[0] == np.float64 for one in snapshots)
+    wide = any(_needs_64_bits(one, names) for one in snapshots)
     about: dict[str, Any] = {
-        "snapshot": first,
-        "header": first.header,
+        "snapshots": snapshots,
         "ndim": ndim,
         "properties": frozenset(names),
         "wide": wide,
@@ -153,6 +178,18 @@ def read_particles(snapshots: list[io.Snapshot], optional: tuple[str, ...], mesh
         id_dtype = first.layout("id")[0] if "id" in names else np.dtype(np.int64)
         attached = {one.ptype: part for one, part in zip(snapshots[1:], parts[1:], strict=True)}
         return ManyDevices(part=parts[0], attached=attached, mesh=mesh, id_dtype=id_dtype, **about)
+
+
+def _needs_64_bits(snapshot: io.Snapshot, names: list[str]) -> bool:
+    """Whether float32 cannot hold what is in a snapshot, or what is computed of it: squares and cubes of lengths."""
+    if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
+        return True
+    numbers = [name for name in ("pos", "mass", "vel") if name in names]
+    shared = snapshot.shared_mass if "mass" in names else None
+    stored = [snapshot.layout(name)[0] for name in numbers if name != "mass" or shared is None]
+    lengths = np.atleast_1d(np.asarray(snapshot.header.boxsize, np.float64))
+    far = (lengths > _LONGEST) | ((lengths > 0) & (lengths < 1 / _LONGEST))
+    return np.dtype(np.float64) in stored or bool(far.any()) or not fits_float32(shared or 0.0)
 
 
 def open_types(source: Source) -> list[io.Snapshot]:
@@ -297,7 +334,11 @@ class OneDevice(Particles):
             with stage("compile"):
                 compiled = jax.jit(function).lower(part).compile()
             with stage(name, self.num):
-                return jax.block_until_ready(compiled(part))
+                try:
+                    return jax.block_until_ready(compiled(part))
+                except Exception as error:
+                    self._raise_by_row(str(error), 1)
+                    raise
 
 
 @dataclass(kw_only=True)
@@ -399,15 +440,8 @@ class ManyDevices(Particles):
                 with rows_sent(self.mesh), compilation(told):
                     return jax.block_until_ready(function())
             except Exception as error:
-                self._raise_by_row(str(error))
+                self._raise_by_row(str(error), self.mesh.size)
                 raise
-
-    def _raise_by_row(self, text: str) -> None:
-        """Raise the library's error about a row of a rank as one about that row of the snapshot, if it is such."""
-        found = re.search(r"jztree: on rank (\d+): row (\d+) ([^.]*)", text)
-        if found:
-            start, _ = io.share(self.num, int(found[1]), self.mesh.size)
-            raise ValueError(f"jztree: row {start + int(found[2])} {found[3]}.") from None
 
     def _gather(self, rows: Any, num: Any = None) -> Any:
         """Rows of all ranks without padding, or one number of each rank; None but on the first process."""

@@ -163,7 +163,8 @@ def shapes(cata: FofCatalogue) -> dict[str, np.ndarray]:
     """Principal axes of the groups of a catalogue without padding, on the host: they cost much on unused rows."""
     if cata.com_pos.shape[1] < 2:
         return {}
-    axes = halos.principal_axes(cata)
+    with jax.enable_x64(cata.com_pos.dtype == np.float64):
+        axes = halos.principal_axes(cata)
     found = {"axis_lengths": axes.lengths, "axis_ratios": axes.ratios, "principal_axes": axes.directions}
     return {name: np.asarray(column) for name, column in found.items()}
 

@@ -30,8 +30,9 @@ def catalogue(
     offset: jax.Array,
     box: Exact,
 ) -> tuple[jax.Array, ...]:
-    """Sums over groups: mass, centre, root-mean-square radius, largest radius, inertia tensor ``(g, d, d)``, velocity,
-    velocity dispersion and angular momentum ``(g, d * (d - 1) / 2)``, in that order; all but the mass are means.
+    """Sums over groups: mass, centre, root-mean-square radius, largest radius, inertia tensor ``(g, d, d)`` over its
+    trace, velocity, velocity dispersion and angular momentum ``(g, d * (d - 1) / 2)``, in that order; means, but for
+    the mass.
 
     pos ``(n, d)``, mass ``(n,)`` or ``(1,)``, vel ``(n, d)``: of particles in group order, one dtype. What is None is
     left out of the sums; without ``vel`` the last three outputs are empty.

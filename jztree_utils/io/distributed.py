@@ -31,6 +31,7 @@ from jztree import kernels
 from jztree.comm import all_gather, get_rank_info
 from jztree.data import ParticleData
 from jztree.jax_ext import vary_along, varying_axes
+from jztree.mapping import check_floats, fits_float32
 
 from ._files import PathLike, check_output, create_empty, fill_hdf5, output_path, temporary_beside
 from .header import SnapshotHeader
@@ -152,7 +153,10 @@ def shard_snapshot(
     """
     columns = {name: _shard_column(snapshot, name, mesh, npad, id_words, advance) for name in names}
     if "mass" in columns and snapshot.shared_mass is not None:
-        masses = np.full(mesh.size, snapshot.shared_mass, columns["pos"].dtype)
+        masses = np.full(mesh.size, snapshot.shared_mass)
+        check_floats({"mass": masses})
+        if fits_float32(snapshot.shared_mass):
+            masses = masses.astype(columns["pos"].dtype)
         columns["mass"] = _one_each(masses, mesh)
     num = num_of_each_rank(snapshot.num, mesh)
     return ParticleData(**columns, num=num, num_total=snapshot.num)
@@ -164,6 +168,7 @@ def _shard_column(
     def read(start: int, stop: int) -> np.ndarray:
         rows = snapshot.read(name, start, stop, advance)
         if name != "id":
+            check_floats({name: rows})
             return rows
         if id_words:
             return split_words(rows)

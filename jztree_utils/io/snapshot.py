@@ -160,6 +160,18 @@ class Snapshot:
                 )
         return one.dtype, one.shape[1:]
 
+    def row_in_words(self, row: int, of: str = "") -> str:
+        """A row as the user finds it: of which type, and in which file if there are several.
+
+        of: of what it is a row, such as " of the positions".
+        """
+        words = f"row {row}{of} of type {self.ptype}"
+        for part in self._parts if len(self.paths) > 1 else []:
+            if row < part.num:
+                return f"{words} (row {row} in {part.path.name})"
+            row -= part.num
+        return words
+
     def read(self, name: str, start: int = 0, stop: int | None = None, advance: Advance | None = None) -> Any:
         """A property as `read_snapshot` gives it, of the rows from ``start`` to ``stop`` (None is the end) only.
 

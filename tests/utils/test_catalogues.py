@@ -143,7 +143,7 @@ def full_content(g: int = 6, seed: int = 0, types: bool = True) -> io.CatalogueC
         mass=by_type.mass.sum(axis=1),
         com_vel=random.normal(size=(g, 3)),
         vel_dispersion=random.random(g),
-        inertia_tensor=random.random((g, 3, 3)),
+        shape_tensor=random.random((g, 3, 3)),
         angular_momentum=random.random((g, 3)),
     )
     extra = {

@@ -323,8 +323,9 @@ def test_positions_that_are_no_numbers_name_the_row(command, value, tmp_path, wr
     pos = random.random((200, 3)).astype(np.float32)
     pos[123, 1] = value
     path = write_gadget(tmp_path / "a.hdf5", pos)
-    words = "Row 123 of the positions is NaN or infinite; remove such particles."
+    words = "Row 123 of the positions of type 1 is NaN or infinite, or beyond 4.2e37 in size; remove such particles, or"
     check_refused([command, str(path), "-o", str(tmp_path / "out.hdf5")], tmp_path, capsys, words)
+    words = "Row 123 of the positions is NaN or infinite; remove such particles."
     check_refused(["plot", "density", str(path), "-o", str(tmp_path / "a.png")], tmp_path, capsys, words)
 
 

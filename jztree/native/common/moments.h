@@ -60,7 +60,15 @@ struct Moments {
 
   // Massless groups still have a centre: the unweighted one.
   JZTREE_BOTH bool weighted() const { return mass > 0; }
-  JZTREE_BOTH double norm() const { return weighted() ? mass : count; }
+  // The power of two by which masses are multiplied in weights, so that no product leaves the range of float64 whatever
+  // the unit of mass. It changes no digit.
+  JZTREE_BOTH double mass_factor() const {
+    constexpr int most = 1000;
+    int exponent = 0;
+    std::frexp(mass, &exponent);
+    return std::ldexp(1., exponent > most ? -most : exponent < -most ? most : -exponent);
+  }
+  JZTREE_BOTH double norm() const { return weighted() ? mass * mass_factor() : count; }
 
   // Calls sum(mine, other's) for each sum of a pass, and largest(mine, other's) for what is the largest of all.
   template <typename Sum, typename Largest>
@@ -114,7 +122,7 @@ struct GroupParticles {
   bool shared_mass;
   double period[D];
 
-  JZTREE_BOTH double weight(int64_t row) const { return mass ? static_cast<double>(mass[shared_mass ? 0 : row]) : 1.; }
+  JZTREE_BOTH double mass_of(int64_t row) const { return mass ? static_cast<double>(mass[shared_mass ? 0 : row]) : 1.; }
 
   // From a place to the nearest image of a particle.
   JZTREE_BOTH void offset(int64_t row, const double* from, double* out) const {
@@ -146,7 +154,7 @@ struct GroupParticles {
   JZTREE_BOTH void add_masses(int64_t begin, int64_t end, int64_t step, Moments<D>& part) const {
     for (int64_t row = begin; row < end; row += step) {
       part.count += 1;
-      part.mass += weight(row);
+      part.mass += mass_of(row);
     }
   }
 
@@ -154,8 +162,9 @@ struct GroupParticles {
                                Moments<D>& part) const {
     double between[D];
     bool weighted = group.weighted();
+    double factor = group.mass_factor();
     for (int64_t row = begin; row < end; row += step) {
-      double w = weighted ? weight(row) : 1.;
+      double w = weighted ? mass_of(row) * factor : 1.;
       offset(row, group.first, between);
       for (int d = 0; d < D; ++d) {
         part.centre[d] += w * between[d];
@@ -168,9 +177,10 @@ struct GroupParticles {
                                Moments<D>& part) const {
     double centre[D], velocity[D], between[D];
     bool weighted = group.weighted();
+    double factor = group.mass_factor();
     group.means(centre, velocity);
     for (int64_t row = begin; row < end; row += step) {
-      double w = weighted ? weight(row) : 1., distance2 = 0;
+      double w = weighted ? mass_of(row) * factor : 1., distance2 = 0;
       offset(row, centre, between);
       for (int d = 0; d < D; ++d) distance2 += between[d] * between[d];
       part.distance2 = std::max(part.distance2, distance2);
@@ -194,10 +204,11 @@ struct GroupParticles {
   }
 };
 
-// The columns of the catalogue; those from `velocity` on are empty if the particles have none.
+// The columns of the catalogue; those from `velocity` on are empty if the particles have none. shape: the inertia tensor
+// over its trace, the square of the size, which may leave the range of T.
 template <int D, typename T>
 struct CatalogueColumns {
-  T *mass, *centre, *size, *radius, *inertia, *velocity, *dispersion, *rotation;
+  T *mass, *centre, *size, *radius, *shape, *velocity, *dispersion, *rotation;
 
   JZTREE_BOTH void write(int64_t group, const Moments<D>& sums, const double* period, bool moving) const {
     double place[D], speed[D];
@@ -214,17 +225,17 @@ struct CatalogueColumns {
   }
 
  private:
-  // Means over particles, as all that follow.
   JZTREE_BOTH void write_shape(int64_t group, const Moments<D>& sums) const {
-    double norm = sums.norm(), trace = 0;
-    T* tensor = inertia + group * D * D;
+    double trace = 0;
+    T* tensor = shape + group * D * D;
+    Pairs<D>::visit_with_self([&](int pair, int i, int j) { trace += i == j ? sums.inertia[pair] : 0; });
+    size[group] = static_cast<T>(std::sqrt(trace / sums.norm()));
     Pairs<D>::visit_with_self([&](int pair, int i, int j) {
-      tensor[i * D + j] = tensor[j * D + i] = static_cast<T>(sums.inertia[pair] / norm);
-      if (i == j) trace += sums.inertia[pair];
+      tensor[i * D + j] = tensor[j * D + i] = trace > 0 ? static_cast<T>(sums.inertia[pair] / trace) : T{0};
     });
-    size[group] = static_cast<T>(std::sqrt(trace / norm));
   }
 
+  // Means over particles.
   JZTREE_BOTH void write_motion(int64_t group, const Moments<D>& sums, const double* speed) const {
     double norm = sums.norm();
     for (int d = 0; d < D; ++d) velocity[group * D + d] = static_cast<T>(speed[d]);

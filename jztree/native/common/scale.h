@@ -10,6 +10,18 @@
 
 namespace jztree {
 
+// No coordinate or velocity may be larger in size, or else differences and lengths of them leave the range of T (in
+// float64, the squares and cubes that sums are made of).
+template <typename T>
+constexpr T farthest = std::is_same<T, float>::value ? T(0x1p125) : T(1e100);
+
+template <int D, typename T>
+JZTREE_BOTH inline bool is_within_range(const T* x) {
+  bool within = true;
+  for (int d = 0; d < D; ++d) within &= std::fabs(x[d]) <= farthest<T>;
+  return within;
+}
+
 template <int D, typename T>
 struct Scale {
   T factor, inverse;

@@ -169,7 +169,7 @@ ffi::Error catalogue(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::AnyBuffer ma
                      ffi::AnyBuffer box, ffi::Buffer<ffi::U32> known, ffi::Buffer<ffi::S32> rank,
                      ffi::Result<ffi::Buffer<ffi::S32>> out_count, ffi::Result<ffi::AnyBuffer> out_mass,
                      ffi::Result<ffi::AnyBuffer> centre, ffi::Result<ffi::AnyBuffer> size,
-                     ffi::Result<ffi::AnyBuffer> radius, ffi::Result<ffi::AnyBuffer> inertia,
+                     ffi::Result<ffi::AnyBuffer> radius, ffi::Result<ffi::AnyBuffer> shape,
                      ffi::Result<ffi::AnyBuffer> velocity, ffi::Result<ffi::AnyBuffer> dispersion,
                      ffi::Result<ffi::AnyBuffer> rotation) {
   return dispatch<catalogue_dims>(pos, [&](auto type, auto dims) {
@@ -187,16 +187,16 @@ ffi::Error catalogue(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::AnyBuffer ma
     int64_t room = segments.room, speeds = particles.vel ? room : 0;
     auto fits = [&](auto& out, int64_t elements) { return has_elements(*out, pos.element_type(), elements); };
     if (static_cast<int64_t>(out_count->element_count()) != room || !fits(out_mass, room) || !fits(centre, room * D) ||
-        !fits(size, room) || !fits(radius, room) || !fits(inertia, room * D * D) || !fits(velocity, speeds * D) ||
+        !fits(size, room) || !fits(radius, room) || !fits(shape, room * D * D) || !fits(velocity, speeds * D) ||
         !fits(dispersion, speeds) || !fits(rotation, speeds * Pairs<D>::distinct))
       return invalid("catalogue was called with arrays that do not fit together.");
     CatalogueColumns<D, T> columns{out_mass->typed_data<T>(),   centre->typed_data<T>(),  size->typed_data<T>(),
-                                   radius->typed_data<T>(),     inertia->typed_data<T>(), velocity->typed_data<T>(),
+                                   radius->typed_data<T>(),     shape->typed_data<T>(), velocity->typed_data<T>(),
                                    dispersion->typed_data<T>(), rotation->typed_data<T>()};
     auto write = [&](int64_t g, const Moments<D>& sums) {
       columns.write(g, sums, particles.period, particles.vel != nullptr);
     };
-    for (auto* out : {&out_mass, &centre, &size, &radius, &inertia, &velocity, &dispersion, &rotation})
+    for (auto* out : {&out_mass, &centre, &size, &radius, &shape, &velocity, &dispersion, &rotation})
       std::fill_n((*out)->template typed_data<T>(), (*out)->element_count(), T{0});
     std::copy_n(segments.count, room, out_count->typed_data());
     int64_t whole = list.empty() ? segments.groups : std::max<int64_t>(0, segments.groups - 1);

@@ -6,6 +6,7 @@
 
 #include "../common/handler.h"
 #include "memory.h"
+#include "subnormals.h"
 
 namespace jztree {
 
@@ -27,6 +28,7 @@ void expect_writes(ffi::Result<Buffer>& result) {
 template <typename... Types>
 auto prepared(ffi::Error (*function)(Types...)) {
   return [function](Types... arguments) {
+    KeepSubnormals kept;
     (detail::expect_writes(arguments), ...);
     return function(arguments...);
   };

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 
+#include "subnormals.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jztree {
@@ -54,7 +55,11 @@ class Parallel {
     int helpers = static_cast<int>(std::min<int64_t>(threads_, count)) - 1;
     if (helpers <= 0) return work.call(work.object, 0, items);
     auto shared = std::make_shared<Shared>(work, items, grain, count);
-    for (int i = 0; i < helpers; ++i) pool_.Schedule([shared] { shared->run(); });
+    for (int i = 0; i < helpers; ++i)
+      pool_.Schedule([shared] {
+        KeepSubnormals kept;
+        shared->run();
+      });
     shared->run();
     shared->wait();
   }

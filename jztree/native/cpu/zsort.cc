@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "../common/morton.h"
+#include "../common/scale.h"
 #include "handler.h"
 #include "parallel.h"
 #include "zorder_sort.h"
@@ -29,9 +30,9 @@ void bounds_of(const Parallel& parallel, const T* pos, int64_t num, T* lower, T*
     int64_t block_bad = num;
     for (int64_t i = begin; i < end; ++i) {
       const T* x = pos + i * D;
-      if (!is_finite_row<D>(x)) {
+      if (!is_within_range<D>(x)) {
         block_bad = std::min(block_bad, i);
-        continue;
+        if (!is_finite_row<D>(x)) continue;
       }
       for (int d = 0; d < D; ++d) {
         low[d] = std::min(low[d], x[d]);

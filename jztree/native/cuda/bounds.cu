@@ -1,9 +1,11 @@
-// The bounding box of the particles, and whether all are finite: one pass, then one block over what the blocks found.
+// The bounding box of the particles, and whether all are within range: one pass, then one block over what the blocks found.
 
 #include <cstdint>
 #include <limits>
 
+#include "../common/scale.h"
 #include "arguments.cuh"
+#include "keys.cuh"
 #include "queue.cuh"
 #include "warp.cuh"
 
@@ -16,7 +18,7 @@ constexpr int block_threads = 256, most_blocks = 1024;
 template <int D, typename T>
 struct Found {
   T low[D], high[D];
-  int64_t bad;  // the first row that is not finite
+  int64_t bad;  // the first row that is not within range
 
   __device__ void reset() {
     for (int d = 0; d < D; ++d) {
@@ -57,11 +59,9 @@ __global__ void bounds_of_rows(const T* pos, Count num, Found<D, T>* found) {
   int64_t count = num(), step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t row = thread_index(); row < count; row += step) {
     const T* x = pos + row * D;
-    bool finite = true;
-    for (int d = 0; d < D; ++d) finite &= isfinite(x[d]);
-    if (!finite) {
+    if (!is_within_range<D>(x)) {
       mine.bad = row < mine.bad ? row : mine.bad;
-      continue;
+      if (!is_finite_row<D>(x)) continue;
     }
     for (int d = 0; d < D; ++d) {
       mine.low[d] = x[d] < mine.low[d] ? x[d] : mine.low[d];

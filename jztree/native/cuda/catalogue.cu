@@ -258,7 +258,7 @@ ffi::Error catalogue(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer p
                      ffi::Buffer<ffi::S32> rank, ffi::Result<ffi::Buffer<ffi::S32>> out_count,
                      ffi::Result<ffi::AnyBuffer> out_mass, ffi::Result<ffi::AnyBuffer> centre,
                      ffi::Result<ffi::AnyBuffer> size, ffi::Result<ffi::AnyBuffer> radius,
-                     ffi::Result<ffi::AnyBuffer> inertia, ffi::Result<ffi::AnyBuffer> velocity,
+                     ffi::Result<ffi::AnyBuffer> shape, ffi::Result<ffi::AnyBuffer> velocity,
                      ffi::Result<ffi::AnyBuffer> dispersion, ffi::Result<ffi::AnyBuffer> rotation) {
   return dispatch<catalogue_dims>(pos, [&](auto type, auto dims) {
     using T = decltype(type);
@@ -274,15 +274,15 @@ ffi::Error catalogue(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer p
     int64_t room = segments.groups.rows, speeds = rows.vel ? room : 0;
     auto fits = [&](auto& out, int64_t elements) { return has_elements(*out, pos.element_type(), elements); };
     if (static_cast<int64_t>(out_count->element_count()) != room || !fits(out_mass, room) || !fits(centre, room * D) ||
-        !fits(size, room) || !fits(radius, room) || !fits(inertia, room * D * D) || !fits(velocity, speeds * D) ||
+        !fits(size, room) || !fits(radius, room) || !fits(shape, room * D * D) || !fits(velocity, speeds * D) ||
         !fits(dispersion, speeds) || !fits(rotation, speeds * Pairs<D>::distinct))
       return invalid("catalogue was called with arrays that do not fit together.");
     if (room == 0) return ffi::Error::Success();
     Queue queue(stream, scratch);
     CatalogueColumns<D, T> columns{out_mass->typed_data<T>(),   centre->typed_data<T>(),  size->typed_data<T>(),
-                                   radius->typed_data<T>(),     inertia->typed_data<T>(), velocity->typed_data<T>(),
+                                   radius->typed_data<T>(),     shape->typed_data<T>(), velocity->typed_data<T>(),
                                    dispersion->typed_data<T>(), rotation->typed_data<T>()};
-    for (auto* out : {&out_mass, &centre, &size, &radius, &inertia, &velocity, &dispersion, &rotation})
+    for (auto* out : {&out_mass, &centre, &size, &radius, &shape, &velocity, &dispersion, &rotation})
       if ((*out)->element_count() > 0)
         queue.fill_bytes((*out)->template typed_data<T>(), 0, static_cast<int64_t>((*out)->element_count()));
     queue.copy(out_count->typed_data(), segments.count, room);
