@@ -26,7 +26,8 @@ import numpy as np
 
 from . import comm, kernels
 from .capacity import Room
-from .data import FofCatalogue, get_pos, replace_num, split_rows
+from .data import FofCatalogue, get_num, get_pos, replace_num, split_rows
+from .derivatives import of_groups
 from .jax_ext import Exact, vary_along
 
 __all__ = ["catalogue_columns", "group_and_catalogue", "make_catalogue"]
@@ -150,7 +151,9 @@ def _catalogue(grouped: Any, head: jax.Array, segments: _Segments, box: Exact) -
     nothing = jnp.zeros((ndev, kernels.straddling_words(columns[0].shape[1])), jnp.uint32)
     known = jax.lax.fori_loop(0, 3, gather, vary_along(nothing, frozenset(axes)))
     count, *sums = kernels.catalogue_of_rank(columns, segments, box, known, rank)
-    return make_catalogue(columns, segments._replace(counts=count), sums)
+    segments = segments._replace(counts=count)
+    sums = of_groups(tuple(sums), columns, box, segments, get_num(grouped))
+    return make_catalogue(columns, segments, sums)
 
 
 def catalogue_columns(part: Any) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:

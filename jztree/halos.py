@@ -9,6 +9,7 @@ defined for a group, such as the axis ratios of one without extent, is NaN.
 """
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from . import comm
 from .data import FofCatalogue, RankIdx, get_num, get_pos, replace_num, split_rows
+from .images import norm
 from .jax_ext import is_concrete, with_twins
 
 __all__ = [
@@ -133,12 +135,18 @@ def principal_axes(cata: FofCatalogue) -> Axes:
     """
     if cata.inertia_tensor is None:
         raise ValueError("the catalogue has no inertia_tensor, of which axes are made; make it with fof_and_catalogue.")
-    values, vectors = jnp.linalg.eigh(jnp.asarray(cata.inertia_tensor))
-    lengths = jnp.sqrt(jnp.maximum(values, 0))[..., ::-1]
+    tensor = jnp.asarray(cata.inertia_tensor)
+    # Eigenvectors of a tensor without extent have no derivatives; in unused rows these must not become NaN.
+    distinct = jnp.diag(jnp.arange(1, tensor.shape[-1] + 1, dtype=tensor.dtype))
+    tensor = jnp.where(_used(cata)[..., None, None], tensor, distinct.reshape((1,) * (tensor.ndim - 2) + distinct.shape))
+    values, vectors = jnp.linalg.eigh(tensor)
+    lengths = _root(values)[..., ::-1]
     directions = jnp.swapaxes(vectors, -1, -2)[..., ::-1, :]
     largest = jnp.take_along_axis(directions, jnp.argmax(jnp.abs(directions), axis=-1)[..., None], axis=-1)
     directions = directions * jnp.where(largest < 0, -1, 1).astype(directions.dtype)
-    return Axes(*(_of_groups(cata, leaf) for leaf in (lengths, lengths[..., 1:] / lengths[..., :1], directions)))
+    longest = lengths[..., :1]
+    ratios = jnp.where(longest > 0, lengths[..., 1:] / jnp.where(longest > 0, longest, 1), jnp.nan)
+    return Axes(*(_of_groups(cata, leaf) for leaf in (lengths, ratios, directions)))
 
 
 @with_twins((P(-1), P(-1), P(-1), P(), P()), P(-1))
@@ -168,11 +176,12 @@ def spin(cata: FofCatalogue, mass: Any, radius: Any, gravity: Any, scale_factor:
     for name, number in {"gravity": gravity, "scale_factor": scale_factor}.items():
         if is_concrete(number) and not (np.ndim(number) == 0 and 0 < float(number) < np.inf):
             raise ValueError(f"{name} must be a positive number, not {number}.")
-    specific = jnp.linalg.norm(jnp.asarray(cata.angular_momentum), axis=-1)
+    specific = norm(jnp.asarray(cata.angular_momentum))
     mass, radius = jnp.asarray(mass), jnp.asarray(radius)
     defined = (mass > 0) & (radius > 0)
     # Roots one by one, because the products may leave the range of float32.
-    scale = jnp.sqrt(mass) * jnp.sqrt(radius) * jnp.sqrt(gravity) * np.sqrt(2.0) / jnp.sqrt(scale_factor)
+    units = jnp.sqrt(jnp.asarray(gravity, specific.dtype)) / jnp.sqrt(jnp.asarray(scale_factor, specific.dtype))
+    scale = _root(mass) * _root(radius) * (units * math.sqrt(2.0))
     return _of_groups(cata, jnp.where(defined, specific / jnp.where(defined, scale, 1), jnp.nan))
 
 
@@ -185,7 +194,13 @@ def total_vel_dispersion(cata: FofCatalogue) -> jax.Array:
     """
     if cata.vel_dispersion is None:
         raise ValueError("the catalogue has no vel_dispersion, because its particles have no velocities.")
-    return jnp.asarray(cata.vel_dispersion) * np.sqrt(np.shape(cata.com_pos)[-1]).astype(np.float32)
+    return jnp.asarray(cata.vel_dispersion) * math.sqrt(np.shape(cata.com_pos)[-1])
+
+
+def _root(values: jax.Array) -> jax.Array:
+    """The root of what is positive, else 0, where its derivative is 0 too."""
+    positive = values > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, values, 1)), 0)
 
 
 def _used(cata: FofCatalogue) -> jax.Array:

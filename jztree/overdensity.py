@@ -19,6 +19,7 @@ from . import comm, kernels
 from .checks import check_box, check_num, check_positions, check_range, check_real, exact_box_argument
 from .config import OverdensityConfig
 from .data import PosMass, get_num, get_pos
+from .derivatives import Sources, of_spheres
 from .distr_overdensity import nearest_few, spheres_over_ranks
 from .jax_ext import Exact, exact, is_concrete, jit_constructor, shard_map_constructor
 from .tree import TreeHierarchy, check_belongs, kernel_tree, sort_and_build
@@ -101,11 +102,14 @@ def spherical_overdensity(
     one_density = wanted.words.ndim == 1
     wanted = Exact(wanted.words.reshape(-1, wanted.words.shape[-1]))
     source, centre_num = _with_mass(part, pos), get_num(centre)
+    # The search has no derivatives; what it finds gets them.
+    still, places = jax.lax.stop_gradient((source, centres))
     if comm.num_ranks() > 1:
-        spheres = spheres_over_ranks(source, centres, centre_num, wanted, box, cfg)
+        spheres = spheres_over_ranks(still, places, centre_num, wanted, box, cfg)
     else:
-        spheres = _spheres(source, centres, centre_num, wanted, box, th, cfg)
+        spheres = _spheres(still, places, centre_num, wanted, box, th, cfg)
     radius, mass, count, peak = spheres
+    radius, mass, peak = of_spheres((radius, mass, peak), Sources(pos, source.mass, source.num), centres, wanted, box)
     if one_density:
         radius, mass, count = radius[:, 0], mass[:, 0], count[:, 0]
     return SphericalOverdensity(radius=radius, mass=mass, count=count, vmax=peak[:, 0] * speed_unit, rmax=peak[:, 1])

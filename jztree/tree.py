@@ -23,6 +23,7 @@ from .capacity import Room
 from .checks import check_box, check_num, check_positions, exact_box_argument
 from .config import TreeConfig
 from .data import get_pos, static_field
+from .derivatives import of_boxes, of_moments
 from .describe import describe_hierarchy
 from .jax_ext import Exact, with_twins
 from .zorder import (
@@ -166,7 +167,7 @@ def build_tree_hierarchy(partz: Any, cfg_tree: TreeConfig | None = None, boxsize
     pos = check_positions(get_pos(partz))
     box = check_box(boxsize, pos.shape[1])
     domain, (num,) = domain_of([pos], [check_num(partz)], ["the positions"], box)
-    return build_checked(partz, num, domain, cfg)[0]
+    return _differentiable(build_checked(partz, num, domain, cfg)[0], partz, box)
 
 
 def build_in_domain(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> TreeHierarchy:
@@ -202,6 +203,18 @@ def _build(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeH
     return dataclasses.replace(th, flat_mass=mass, flat_center_of_mass=center), unordered
 
 
+def _differentiable(th: TreeHierarchy, partz: Any, box: Exact) -> TreeHierarchy:
+    """``th`` with the derivatives of its boxes and masses by the particles."""
+    pos, splits = get_pos(partz), [th.particle_splits(plane) for plane in range(th.num_planes)]
+    lower, upper = of_boxes((th.flat_lower, th.flat_upper), pos, box, splits)
+    th = dataclasses.replace(th, flat_lower=lower, flat_upper=upper)
+    if th.flat_mass is None:
+        return th
+    moments = (th.flat_mass, th.flat_center_of_mass)
+    mass, centre = of_moments(moments, pos, _mass_rows(partz, pos), box, splits)
+    return dataclasses.replace(th, flat_mass=mass, flat_center_of_mass=centre)
+
+
 def _mass_rows(part: Any, pos: jax.Array) -> jax.Array:
     """Masses in the dtype of the positions, ``(n,)`` or ``(1,)``."""
     mass = getattr(part, "mass", None)
@@ -228,9 +241,12 @@ def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = No
     cfg = cfg_tree or TreeConfig()
     check_data(data, get_pos(part).shape[0])
     if comm.num_ranks() > 1:
-        moved, _, th = sort_and_build_over_ranks(part, data, cfg, boxsize)
+        moved, domain, th = sort_and_build_over_ranks(part, data, cfg, boxsize)
+        th = _differentiable(th, moved.part, domain.box)
         return (moved.part, th) if data is None else (moved.part, moved.data, th)
-    partz, index, th = sort_and_build(part, cfg, boxsize)
+    box = check_box(boxsize, check_positions(get_pos(part)).shape[1])
+    partz, index, th = sort_and_build(part, cfg, box)
+    th = _differentiable(th, partz, box)
     if data is None:
         return partz, th
     return partz, jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), index), data), th
@@ -311,7 +327,7 @@ def _build_multi_type(
     pos = kernels.gather_rows(jnp.concatenate(positions), first)
     index, posz = domain.zsort(pos, num)
     order = kernels.gather_rows(first, index)
-    th = build_in_domain(posz, num, domain, cfg)
+    th = _differentiable(build_in_domain(posz, num, domain, cfg), posz, domain.box)
     kind = jnp.concatenate([jnp.full(p.shape[0], i, jnp.int32) for i, p in enumerate(positions)])
     starts = np.cumsum([0] + [p.shape[0] for p in positions])
     typed = [_one_type(part, th, order, kind[order] == i, int(starts[i])) for i, part in enumerate(parts)]
