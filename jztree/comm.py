@@ -508,7 +508,7 @@ def fetch(table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_ro
         asked = swap(kernels.pack_segments([row], order, starts + done, counts - done, chunk))
         # Where nothing was asked there may be any number.
         wanted = jnp.clip(jax.lax.bitcast_convert_type(asked.reshape(-1), jnp.int32), 0, table.shape[0] - 1)
-        answers = swap(kernels.pack_segments([table], wanted, jnp.arange(ndev) * chunk, everywhere, chunk))
+        answers = swap(kernels.pack_segments([table], wanted, jnp.arange(ndev, dtype=jnp.int32) * chunk, everywhere, chunk))
         return carry[0] + 1, kernels.unpack_segments(answers, order, starts + done, counts - done, [carry[1]])[0]
 
     rounds = -(-all_max(jnp.max(counts)) // chunk)

@@ -93,7 +93,7 @@ def joined_members(num: Any, n: int, segments: tuple[jax.Array, jax.Array, jax.A
     nums = comm.all_gather(jnp.asarray(num, jnp.int32))
     starts, own = comm.starts_of(nums), jnp.arange(n, dtype=jnp.int32)[None, :]
     rows = jnp.where(own < nums[:, None], starts[:, None] + own, -1).reshape(-1)
-    used = jnp.arange(count.shape[0]) < ngroups
+    used = jnp.arange(count.shape[0], dtype=jnp.int32) < ngroups
     members = members_of(rows, starts[rank] + offset, count, used)
     return members._replace(first=jnp.where(used, rank * n + offset, rows.shape[0]))
 
@@ -322,7 +322,7 @@ def of_spheres(
 def _of_spheres_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
     spheres, sources, centre, density, box = primals
     known = jax.lax.stop_gradient(spheres)
-    held = jnp.arange(sources.pos.shape[0]) < sources.num
+    held = jnp.arange(sources.pos.shape[0], dtype=jnp.int32) < jnp.asarray(sources.num, jnp.int32)
     valid = comm.all_gather(held).reshape(-1)
 
     def found(pos: jax.Array, mass: jax.Array, centre: jax.Array, density: Exact, box: Exact) -> Any:

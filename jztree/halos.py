@@ -205,7 +205,8 @@ def _root(values: jax.Array) -> jax.Array:
 
 def _used(cata: FofCatalogue) -> jax.Array:
     """Which rows of the catalogue hold groups."""
-    return jnp.arange(np.shape(cata.count)[-1]) < jnp.asarray(cata.ngroups)[..., None]
+    rows = jnp.arange(np.shape(cata.count)[-1], dtype=jnp.int32)
+    return rows < jnp.asarray(cata.ngroups, jnp.int32)[..., None]
 
 
 def _of_groups(cata: FofCatalogue, values: jax.Array) -> jax.Array:
@@ -340,7 +341,7 @@ def _joined(ends: _Ends, found: list[jax.Array]) -> list[jax.Array]:
         return [column[:-1] for column in found]
     heads = [column[:, 0] for column in comm.all_gather_rows([column[-1:] for column in found])]
     before = jnp.cumsum(ends.begins) - ends.begins  # devices on which a group begins
-    mine = ends.begins[rank] & (before == before[rank] + 1) & (ends.heads > 0) & (jnp.arange(ndev) > rank)
+    mine = ends.begins[rank] & (before == before[rank] + 1) & (ends.heads > 0) & (jnp.arange(ndev, dtype=jnp.int32) > rank)
     densities = jnp.where(mine, heads[0], -jnp.inf)
     best = jnp.argmax(densities)
     better = densities[best] > found[0][ends.last]

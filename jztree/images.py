@@ -40,7 +40,8 @@ def wrapped(pos: jax.Array, box: Exact) -> jax.Array:
     length, rest = _beside(pos, *periods(box, pos.dtype))
     images = _stopped(jnp.where(length > 0, jnp.floor(pos / jnp.where(length > 0, length, 1)), 0))
     # The quotient may have been rounded up onto an integer.
-    images = images - _stopped((pos - images * length) - images * rest < 0).astype(pos.dtype) * (length > 0)
+    above = _stopped((pos - images * length) - images * rest < 0) & (length > 0)
+    images = images - above.astype(pos.dtype)
     return jnp.where(images == 0, pos, (pos - images * length) - images * rest)
 
 

@@ -151,7 +151,7 @@ def _with_mass(part: Any, pos: jax.Array) -> PosMass:
     n, rows = pos.shape[0], mass.shape[0]
     if rows not in (0, 1, n):
         raise ValueError(f"mass must be one number or one a particle; there are {rows} for {n}.")
-    bad = ~(jnp.isfinite(mass) & (mass >= 0)) & (jnp.arange(rows) < (num if rows == n else 1))
+    bad = ~(jnp.isfinite(mass) & (mass >= 0)) & (jnp.arange(rows, dtype=jnp.int32) < (num if rows == n else 1))
     num = comm.check(num, jnp.any(bad), [jnp.argmax(bad) if rows else 0], _BAD_MASS)
     return PosMass(pos=pos, mass=mass, num=num)
 
