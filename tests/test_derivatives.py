@@ -267,7 +267,7 @@ def plain_spheres(pos: Any, mass: Any, centre: Any, density: Any, box: Any, grav
 )
 def test_spheres(dims: int, kind: str, x64: None) -> None:
     random = np.random.default_rng(9)
-    halo = random.standard_normal((150, dims)) * random.random((150, 1)) ** 2 * 0.1
+    halo = 0.03 * random.standard_normal((150, dims))
     pos = np.concatenate([halo + 0.98, random.random((60, dims))])  # across faces
     mass = random.random(len(pos)) + 0.5
     centre = np.array([[0.98] * dims, [0.99] * dims])
