@@ -109,8 +109,8 @@ def all_gather_rows(rows: Any) -> Any:
     told = jax.lax.all_gather(vary(packed), axes, tiled=True) if ndev > 1 else packed
     empty = [vary(jnp.zeros((ndev * length, *leaf.shape[1:]), leaf.dtype)) for leaf in leaves]
     starts, counts = jnp.arange(ndev, dtype=jnp.int32) * length, jnp.full(ndev, length, jnp.int32)
-    arrays = kernels.unpack_segments(told, None, starts, counts, empty)
-    arrays = [array.reshape(ndev, length, *array.shape[1:]) for array in arrays]
+    unpacked = kernels.unpack_segments(told, None, starts, counts, empty)
+    arrays = [array.reshape(ndev, length, *array.shape[1:]) for array in unpacked]
     return jax.tree.unflatten(structure, _with_real(_as_told, arrays, given))
 
 
@@ -281,9 +281,8 @@ def exchange(
 
     Raises `jztree.CapacityError` (see there) on every rank if they do not fit on some rank.
     """
-    rank, ndev, _ = get_rank_info()
-    given, structure = jax.tree.flatten(rows)
     rank = get_rank_info()[0]
+    given, structure = jax.tree.flatten(rows)
     matrix = all_gather(dest_counts) if dest_counts.ndim == 1 else dest_counts
     needs = arriving(matrix)
     num = check_room(needs[rank], needs, room, what, advice)
@@ -508,7 +507,9 @@ def fetch(table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_ro
         asked = swap(kernels.pack_segments([row], order, starts + done, counts - done, chunk))
         # Where nothing was asked there may be any number.
         wanted = jnp.clip(jax.lax.bitcast_convert_type(asked.reshape(-1), jnp.int32), 0, table.shape[0] - 1)
-        answers = swap(kernels.pack_segments([table], wanted, jnp.arange(ndev, dtype=jnp.int32) * chunk, everywhere, chunk))
+        answers = swap(
+            kernels.pack_segments([table], wanted, jnp.arange(ndev, dtype=jnp.int32) * chunk, everywhere, chunk)
+        )
         return carry[0] + 1, kernels.unpack_segments(answers, order, starts + done, counts - done, [carry[1]])[0]
 
     rounds = -(-all_max(jnp.max(counts)) // chunk)

@@ -98,11 +98,9 @@ def joined_members(num: Any, n: int, segments: tuple[jax.Array, jax.Array, jax.A
     return members._replace(first=jnp.where(used, rank * n + offset, rows.shape[0]))
 
 
-def everyone(array: jax.Array | None) -> jax.Array | None:
+def everyone(array: jax.Array) -> jax.Array:
     """Rows ``(n, ...)`` of all ranks, ``(r * n, ...)``; what is shared by all particles stays as it is."""
-    if array is None or array.shape[0] == 1:
-        return array
-    return comm.all_gather(array).reshape(-1, *array.shape[1:])
+    return array if array.shape[0] == 1 else comm.all_gather(array).reshape(-1, *array.shape[1:])
 
 
 def of_groups(
@@ -135,8 +133,7 @@ def _of_groups_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple
     known = jax.lax.stop_gradient(sums)
 
     def columns(particles: Particles, box: Exact) -> tuple[jax.Array, ...]:
-        pos, mass, vel = (everyone(column) for column in particles)
-        return _columns((pos, mass, vel), box, members, segments[1], known)
+        return _columns(jax.tree.map(everyone, particles), box, members, segments[1], known)
 
     return _of_groups(*primals), jax.jvp(columns, (particles, box), tangents[1:3])[1]
 
@@ -225,7 +222,7 @@ def _motion(
 
 @jax.custom_jvp
 def of_boxes(corners: tuple[jax.Array, jax.Array], pos: jax.Array, box: Exact, splits: Any) -> Any:
-    """Lower and upper ``corners``, ``(m, d)``, of nodes, with the derivatives of the particles that they are taken from.
+    """Lower and upper ``corners``, ``(m, d)``, of nodes, with the derivatives of the particles at the faces.
 
     pos: ``(n, d)`` in z-order. splits: for each plane, where its nodes start among the particles, and the end.
     """
@@ -235,7 +232,7 @@ def of_boxes(corners: tuple[jax.Array, jax.Array], pos: jax.Array, box: Exact, s
 
 @of_boxes.defjvp
 def _of_boxes_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    corners, pos, box, splits = primals
+    _, pos, box, splits = primals
 
     def extremes(pos: jax.Array, box: Exact) -> tuple[jax.Array, jax.Array]:
         inside = wrapped(pos, box)
@@ -273,7 +270,7 @@ def of_moments(moments: tuple[jax.Array, jax.Array], pos: jax.Array, mass: jax.A
 
 @of_moments.defjvp
 def _of_moments_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    moments, pos, mass, box, splits = primals
+    _, pos, mass, box, splits = primals
 
     def sums(pos: jax.Array, mass: jax.Array, box: Exact) -> tuple[jax.Array, jax.Array]:
         weight = jnp.broadcast_to(mass, pos.shape[:1])

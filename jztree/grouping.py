@@ -152,8 +152,7 @@ def _catalogue(grouped: Any, head: jax.Array, segments: _Segments, box: Exact) -
     known = jax.lax.fori_loop(0, 3, gather, vary_along(nothing, frozenset(axes)))
     count, *sums = kernels.catalogue_of_rank(columns, segments, box, known, rank)
     segments = segments._replace(counts=count)
-    sums = of_groups(tuple(sums), columns, box, segments, get_num(grouped))
-    return make_catalogue(columns, segments, sums)
+    return make_catalogue(columns, segments, of_groups(tuple(sums), columns, box, segments, get_num(grouped)))
 
 
 def catalogue_columns(part: Any) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:

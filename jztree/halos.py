@@ -138,7 +138,9 @@ def principal_axes(cata: FofCatalogue) -> Axes:
     tensor = jnp.asarray(cata.inertia_tensor)
     # Eigenvectors of a tensor without extent have no derivatives; in unused rows these must not become NaN.
     distinct = jnp.diag(jnp.arange(1, tensor.shape[-1] + 1, dtype=tensor.dtype))
-    tensor = jnp.where(_used(cata)[..., None, None], tensor, distinct.reshape((1,) * (tensor.ndim - 2) + distinct.shape))
+    tensor = jnp.where(
+        _used(cata)[..., None, None], tensor, distinct.reshape((1,) * (tensor.ndim - 2) + distinct.shape)
+    )
     values, vectors = jnp.linalg.eigh(tensor)
     lengths = _root(values)[..., ::-1]
     directions = jnp.swapaxes(vectors, -1, -2)[..., ::-1, :]
@@ -341,7 +343,9 @@ def _joined(ends: _Ends, found: list[jax.Array]) -> list[jax.Array]:
         return [column[:-1] for column in found]
     heads = [column[:, 0] for column in comm.all_gather_rows([column[-1:] for column in found])]
     before = jnp.cumsum(ends.begins) - ends.begins  # devices on which a group begins
-    mine = ends.begins[rank] & (before == before[rank] + 1) & (ends.heads > 0) & (jnp.arange(ndev, dtype=jnp.int32) > rank)
+    mine = (
+        ends.begins[rank] & (before == before[rank] + 1) & (ends.heads > 0) & (jnp.arange(ndev, dtype=jnp.int32) > rank)
+    )
     densities = jnp.where(mine, heads[0], -jnp.inf)
     best = jnp.argmax(densities)
     better = densities[best] > found[0][ends.last]

@@ -109,7 +109,8 @@ def spherical_overdensity(
     else:
         spheres = _spheres(still, places, centre_num, wanted, box, th, cfg)
     radius, mass, count, peak = spheres
-    radius, mass, peak = of_spheres((radius, mass, peak), Sources(pos, source.mass, source.num), centres, wanted, box)
+    around = Sources(pos, jnp.asarray(source.mass), source.num)
+    radius, mass, peak = of_spheres((radius, mass, peak), around, centres, wanted, box)
     if one_density:
         radius, mass, count = radius[:, 0], mass[:, 0], count[:, 0]
     return SphericalOverdensity(radius=radius, mass=mass, count=count, vmax=peak[:, 0] * speed_unit, rmax=peak[:, 1])

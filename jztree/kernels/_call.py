@@ -54,8 +54,8 @@ def _refusing(target: str, array: jax.Array) -> jax.Array:
 @_refusing.defjvp
 def _refusing_jvp(target: str, _primals: Any, _tangents: Any) -> Any:
     raise ValueError(
-        f"what the native kernel {target!r} returns has no derivative; put jax.lax.stop_gradient around what it is made "
-        "from, if that is to count as constant."
+        f"what the native kernel {target!r} returns has no derivative; put jax.lax.stop_gradient around what it is "
+        "made from, if that is to count as constant."
     )
 
 

@@ -14,8 +14,8 @@ from ._rows import as_gathered
 def bounds(pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Bounding box of the finite rows: ``lower`` and ``upper``, each ``(d,)``, and the first row that is not finite.
 
-    pos: ``(n, d)``. The third output is an int32 scalar, -1 if all rows are finite. The box is for Morton keys, and counts
-    as constant where somebody differentiates.
+    pos: ``(n, d)``. The third output is an int32 scalar, -1 if all rows are finite. The box is for Morton keys, and
+    counts as constant where somebody differentiates.
     """
     box = jax.ShapeDtypeStruct((pos.shape[1],), pos.dtype)
     return call("bounds", (box, box, i32()), pos, as_num(num), gradients="stopped")
