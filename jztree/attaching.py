@@ -94,7 +94,9 @@ def attach_over_ranks(
 def _bring(places: _Labelled, attached: Any, box: Exact, cfg: FofConfig) -> _Joined:
     """The attached particles whose nearest primary is on this rank, and their groups as ``(m, 2)`` rank and row."""
     search = KNNConfig(tree=cfg.tree, ghost_rows=cfg.ghost_rows)
-    near, irank, igroup = knn(places, 1, box, part_query=attached, result="rankidx_irank_igroup", cfg=search)
+    # Whose neighbour one is does not depend continuously on anything.
+    still = jax.lax.stop_gradient((places, attached))
+    near, irank, igroup = knn(still[0], 1, box, part_query=still[1], result="rankidx_irank_igroup", cfg=search)
     m = get_pos(attached).shape[0]
     # Many may have their nearest primary on one rank, as where all gas is in one halo.
     place = room("attached_rows", cfg.attached_rows, m + m // 4, m * comm.num_ranks())

@@ -104,14 +104,38 @@ def all_gather(value: Any) -> jax.Array:
 def all_gather_rows(rows: Any) -> Any:
     """A pytree of arrays ``(b, ...)`` of one length, of all ranks in one collective: arrays ``(r, b, ...)``."""
     _, ndev, axes = get_rank_info()
-    leaves, structure = jax.tree.flatten(rows)
+    given, structure = jax.tree.flatten(rows)
+    leaves = jax.lax.stop_gradient(given)
     length, first = leaves[0].shape[0], jnp.zeros(1, jnp.int32)
     packed = kernels.pack_segments(leaves, None, first, jnp.full(1, length, jnp.int32), length)
     told = jax.lax.all_gather(vary(packed), axes, tiled=True) if ndev > 1 else packed
     empty = [vary(jnp.zeros((ndev * length, *leaf.shape[1:]), leaf.dtype)) for leaf in leaves]
     starts, counts = jnp.arange(ndev, dtype=jnp.int32) * length, jnp.full(ndev, length, jnp.int32)
-    arrays = kernels.unpack_segments(told, None, starts, counts, empty)
-    return jax.tree.unflatten(structure, [array.reshape(ndev, length, *array.shape[1:]) for array in arrays])
+    unpacked = kernels.unpack_segments(told, None, starts, counts, empty)
+    arrays = [array.reshape(ndev, length, *array.shape[1:]) for array in unpacked]
+    return jax.tree.unflatten(structure, _with_real(_as_told, arrays, given))
+
+
+def _with_real(
+    derive: Callable[[list[jax.Array], list[Any]], list[jax.Array]], arrays: list[jax.Array], given: list[Any]
+) -> list[jax.Array]:
+    """``arrays``, those of real numbers, and what they were made from, having gone through ``derive``."""
+    real = [i for i, array in enumerate(arrays) if jnp.issubdtype(array.dtype, jnp.inexact)]
+    derived = derive([arrays[i] for i in real], [given[i] for i in real]) if real else []
+    places = dict(zip(real, derived, strict=True))
+    return [places.get(i, array) for i, array in enumerate(arrays)]
+
+
+@jax.custom_jvp
+def _as_told(told: list[jax.Array], values: list[jax.Array]) -> list[jax.Array]:
+    """``told``, which is what all ranks have as ``values``, with the derivative of that."""
+    del values
+    return told
+
+
+@_as_told.defjvp
+def _as_told_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    return _as_told(*primals), [all_gather(change) for change in tangents[1]]
 
 
 def swap(buffer: jax.Array) -> jax.Array:
@@ -275,23 +299,49 @@ def exchange(
     chunk_rows: how many rows the buffer of a dense round has, for all ranks together; the default is a little more than
         ``room``.
 
-    Returns the rows received, ``(room.rows, ...)``, how many there are, and the `Route`.
+    Returns the rows received, ``(room.rows, ...)``, how many there are, and the `Route`. Their derivative is that of
+    moving them, for which the changes of all ranks' rows are gathered on each.
 
     Raises `jztree.CapacityError` (see there) on every rank if they do not fit on some rank.
     """
-    rank, ndev, _ = get_rank_info()
-    leaves, structure = jax.tree.flatten(rows)
-    leaves = [vary(leaf) for leaf in leaves]
+    rank = get_rank_info()[0]
+    given, structure = jax.tree.flatten(rows)
     matrix = all_gather(dest_counts) if dest_counts.ndim == 1 else dest_counts
     needs = arriving(matrix)
     num = check_room(needs[rank], needs, room, what, advice)
     # All that follows depends on the check, so that no rank is in a collective when it fails.
     matrix = matrix + (num - needs[rank])
-    route = Route(order, matrix[rank], matrix[:, rank], leaves[0].shape[0])
+    route = Route(order, matrix[rank], matrix[:, rank], given[0].shape[0])
     stats.record(f"rows.{name}", jnp.sum(route.sent) - route.sent[rank])
-    fills = [0] * len(leaves) if fill is None else jax.tree.leaves(fill)
+    fills = [0] * len(given) if fill is None else jax.tree.leaves(fill)
+    way = _Way(room.rows, method, chunk_rows or room.rows + room.rows // 8)
+    arrays = _carried(way, jax.lax.stop_gradient(given), fills, matrix, order, place)
+    moved = _with_real(lambda *pair: _as_carried(way, *pair, matrix, order, place), arrays, given)
+    return jax.tree.unflatten(structure, moved), num, route
+
+
+class _Way(NamedTuple):
+    """How rows travel: how many may arrive, by which method, and how many a round of a dense one takes."""
+
+    room: int
+    method: str | None
+    chunk_rows: int
+
+
+def _carried(
+    way: _Way,
+    leaves: list[jax.Array],
+    fills: Sequence[Any],
+    matrix: jax.Array,
+    order: jax.Array | None,
+    place: jax.Array | None,
+) -> list[jax.Array]:
+    """The rows that arrive. matrix: ``(r, r)``, how many go from each rank to each. All else: see `exchange`."""
+    rank, ndev, _ = get_rank_info()
+    leaves = [vary(leaf) for leaf in leaves]
+    route = Route(order, matrix[rank], matrix[:, rank], leaves[0].shape[0])
     arrays = [
-        vary(jnp.full((room.rows, *leaf.shape[1:]), value, leaf.dtype))
+        vary(jnp.full((way.room, *leaf.shape[1:]), value, leaf.dtype))
         for leaf, value in zip(leaves, fills, strict=True)
     ]
     arrays = list(
@@ -300,10 +350,38 @@ def exchange(
         )
     )
     if ndev > 1:
-        dense = _Dense(chunk_rows or room.rows + room.rows // 8, matrix, route, place)
+        dense = _Dense(way.chunk_rows, matrix, route, place)
         ragged = _Ragged(matrix, route, place)
-        arrays = _move(method, dense, ragged, leaves, arrays)
-    return jax.tree.unflatten(structure, arrays), num, route
+        arrays = _move(way.method, dense, ragged, leaves, arrays)
+    return arrays
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _as_carried(
+    way: _Way,
+    arrived: list[jax.Array],
+    rows: list[jax.Array],
+    matrix: jax.Array,
+    order: jax.Array | None,
+    place: jax.Array | None,
+) -> list[jax.Array]:
+    """``arrived``, which is what an exchange made of ``rows``, with the derivative of that."""
+    del way, rows, matrix, order, place
+    return arrived
+
+
+@_as_carried.defjvp
+def _as_carried_jvp(way: _Way, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    _, rows, *how = primals
+    (rank, ndev, _), n = get_rank_info(), rows[0].shape[0]
+    if ndev * n >= 2**31:
+        raise ValueError(f"derivatives over all devices are for less than 2**31 rows; there are {ndev * n}.")
+    # Numbers of rows travel the same way; what is linear in the changes can then be transposed for reverse mode.
+    (number,) = _carried(way, [rank * n + jnp.arange(n, dtype=jnp.int32)], [-1], *how)
+    everyone = [all_gather(change).reshape(ndev * n, *change.shape[1:]) for change in tangents[1]]
+    came = jnp.where(number < 0, ndev * n, number)
+    changes = [change.at[came].get(mode="fill", fill_value=0) for change in everyone]
+    return _as_carried(way, *primals), changes
 
 
 def exchange_by_rank(rows: Any, rank: jax.Array, num: Any, room: Room, **options: Any) -> tuple[Any, jax.Array, Route]:
@@ -452,7 +530,9 @@ def fetch(table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_ro
         asked = swap(kernels.pack_segments([row], order, starts + done, counts - done, chunk))
         # Where nothing was asked there may be any number.
         wanted = jnp.clip(jax.lax.bitcast_convert_type(asked.reshape(-1), jnp.int32), 0, table.shape[0] - 1)
-        answers = swap(kernels.pack_segments([table], wanted, jnp.arange(ndev) * chunk, everywhere, chunk))
+        answers = swap(
+            kernels.pack_segments([table], wanted, jnp.arange(ndev, dtype=jnp.int32) * chunk, everywhere, chunk)
+        )
         return carry[0] + 1, kernels.unpack_segments(answers, order, starts + done, counts - done, [carry[1]])[0]
 
     rounds = -(-all_max(jnp.max(counts)) // chunk)

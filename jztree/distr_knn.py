@@ -25,7 +25,7 @@ from .capacity import Room
 from .config import KNNConfig
 from .data import RankIdx, get_num, get_pos, map_rows, replace_num, split_rows
 from .ghosts import Blocks, Surroundings, boxes_of, ghost_room, leaves_of, surroundings
-from .jax_ext import Exact, exact_to_float
+from .jax_ext import Exact
 from .neighbours import check_reduced, field_of, is_real, radii_over_ranks, take, without_derivative
 from .tree import TreeHierarchy, build_checked, build_in_domain, kernel_tree
 from .zorder import Domain, Moved, Movers, domain_of, rows_of_rank, sort_equally, sort_over_ranks
@@ -261,5 +261,4 @@ class _Search:
         pos = get_pos(self.part)
         query = pos if self.part_query is None else get_pos(self.part_query)
         as_given = not self.ask.in_z_order or self.queries.moved is None
-        box = exact_to_float(self.ask.box)
-        return radii_over_ranks(query, pos, box, rad, nearest if as_given else None, offsets)
+        return radii_over_ranks(query, pos, self.ask.box, rad, nearest if as_given else None, offsets)

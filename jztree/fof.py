@@ -18,6 +18,7 @@ from .attaching import attach, attach_over_ranks, check_attached
 from .checks import check_box, check_num, check_positions, check_range, check_real, exact_box_argument
 from .config import FofConfig
 from .data import FofCatalogue, Label, get_num, get_pos
+from .derivatives import of_groups
 from .distr_fof import labels_over_ranks, linear
 from .grouping import catalogue_columns, group_and_catalogue, make_catalogue, particle_faults
 from .jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
@@ -162,8 +163,9 @@ def fof_and_catalogue(
     order, ngroups, count, offset = kernels.group_order(label, num, cfg.catalogue.npart_min)
     grouped = permute_particles(partz, order)
     columns = catalogue_columns(grouped)
-    sums = kernels.catalogue(*columns, ngroups, count, offset, box)
-    return grouped, make_catalogue(columns, (ngroups, count, offset), sums)
+    segments = (ngroups, count, offset)
+    sums = of_groups(kernels.catalogue(*columns, *segments, box), columns, box, segments, get_num(grouped))
+    return grouped, make_catalogue(columns, segments, sums)
 
 
 def _labels(

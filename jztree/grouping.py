@@ -28,6 +28,7 @@ from . import comm, kernels
 from .capacity import Room
 from .checks import is_subnormal, mass_faults, mass_rows, velocity_faults
 from .data import FofCatalogue, get_num, get_pos, replace_num, split_rows
+from .derivatives import of_groups
 from .jax_ext import Exact, vary_along
 from .mapping import check_floats
 
@@ -167,7 +168,8 @@ def _catalogue(grouped: Any, head: jax.Array, segments: _Segments, box: Exact) -
     nothing = jnp.zeros((ndev, kernels.straddling_words(columns[0].shape[1])), jnp.uint32)
     known = jax.lax.fori_loop(0, 3, gather, vary_along(nothing, frozenset(axes)))
     count, *sums = kernels.catalogue_of_rank(columns, segments, box, known, rank)
-    return make_catalogue(columns, segments._replace(counts=count), sums)
+    segments = segments._replace(counts=count)
+    return make_catalogue(columns, segments, of_groups(tuple(sums), columns, box, segments, get_num(grouped)))
 
 
 def catalogue_columns(part: Any) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:

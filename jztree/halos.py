@@ -9,6 +9,7 @@ defined for a group, such as the axis ratios of one without extent, is NaN.
 """
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from . import comm
 from .data import FofCatalogue, RankIdx, get_num, get_pos, replace_num, split_rows
+from .images import norm
 from .jax_ext import is_concrete, with_twins
 from .mapping import check_floats
 
@@ -140,13 +142,21 @@ def principal_axes(cata: FofCatalogue) -> Axes:
     if cata.shape_tensor is None:
         raise ValueError("the catalogue has no shape_tensor, of which axes are made; make it with fof_and_catalogue.")
     check_floats(cata)
-    values, vectors = jnp.linalg.eigh(jnp.asarray(cata.shape_tensor))
-    shares = jnp.sqrt(jnp.maximum(values, 0))[..., ::-1]
+    tensor = jnp.asarray(cata.shape_tensor)
+    # Eigenvectors of a tensor without extent have no derivatives; in unused rows these must not become NaN.
+    distinct = jnp.diag(jnp.arange(1, tensor.shape[-1] + 1, dtype=tensor.dtype))
+    tensor = jnp.where(
+        _used(cata)[..., None, None], tensor, distinct.reshape((1,) * (tensor.ndim - 2) + distinct.shape)
+    )
+    values, vectors = jnp.linalg.eigh(tensor)
+    shares = _positive_root(values)[..., ::-1]
     lengths = shares * jnp.asarray(cata.com_inertia_radius)[..., None]
     directions = jnp.swapaxes(vectors, -1, -2)[..., ::-1, :]
     largest = jnp.take_along_axis(directions, jnp.argmax(jnp.abs(directions), axis=-1)[..., None], axis=-1)
     directions = directions * jnp.where(largest < 0, -1, 1).astype(directions.dtype)
-    return Axes(*(_of_groups(cata, leaf) for leaf in (lengths, shares[..., 1:] / shares[..., :1], directions)))
+    longest = shares[..., :1]
+    ratios = jnp.where(longest > 0, shares[..., 1:] / jnp.where(longest > 0, longest, 1), jnp.nan)
+    return Axes(*(_of_groups(cata, leaf) for leaf in (lengths, ratios, directions)))
 
 
 def inertia_tensor(cata: FofCatalogue) -> Any:
@@ -195,20 +205,18 @@ def spin(cata: FofCatalogue, mass: Any, radius: Any, gravity: Any, scale_factor:
         if is_concrete(number) and not (np.ndim(number) == 0 and 0 < float(number) < np.inf):
             raise ValueError(f"{name} must be a positive number, not {number}.")
     check_floats({"mass": mass, "radius": radius, "cata": cata})
-    momentum, mass, radius = jnp.asarray(cata.angular_momentum), jnp.asarray(mass), jnp.asarray(radius)
+    ratio, mass, radius = norm(jnp.asarray(cata.angular_momentum)), jnp.asarray(mass), jnp.asarray(radius)
     defined = (mass > 0) & (radius > 0)
-    # Step by step, because squares and products may leave the range of float32 in units such as those of CGS.
-    largest = jnp.abs(momentum).max(axis=-1, keepdims=True)
-    ratio = largest[..., 0] * jnp.linalg.norm(momentum / jnp.where(largest > 0, largest, 1), axis=-1)
+    # Step by step, because products may leave the range of float32 in units such as those of CGS.
     for factor in (mass, radius):
-        ratio = ratio / jnp.sqrt(jnp.where(defined, factor, 1))
-    ratio = ratio / _root(gravity) * (_root(scale_factor) / np.sqrt(2.0).astype(np.float32))
+        ratio = ratio / jnp.sqrt(jnp.where(defined, factor, 1)).astype(ratio.dtype)
+    ratio = ratio / _unit_root(gravity, ratio.dtype) * (_unit_root(scale_factor, ratio.dtype) / math.sqrt(2.0))
     return _of_groups(cata, jnp.where(defined, ratio, jnp.nan))
 
 
-def _root(number: Any) -> Any:
-    """Of a number that may be beyond the range of float32 although its root is not."""
-    return float(np.sqrt(np.float64(number))) if is_concrete(number) else jnp.sqrt(number)
+def _unit_root(number: Any, dtype: Any) -> Any:
+    """The root, in a dtype, of a number that may be beyond the range of it although its root is not."""
+    return jnp.asarray(np.sqrt(np.float64(number)) if is_concrete(number) else jnp.sqrt(number), dtype)
 
 
 @with_twins(P(-1), P(-1))
@@ -220,12 +228,19 @@ def total_vel_dispersion(cata: FofCatalogue) -> jax.Array:
     """
     if cata.vel_dispersion is None:
         raise ValueError("the catalogue has no vel_dispersion, because its particles have no velocities.")
-    return jnp.asarray(cata.vel_dispersion) * np.sqrt(np.shape(cata.com_pos)[-1]).astype(np.float32)
+    return jnp.asarray(cata.vel_dispersion) * math.sqrt(np.shape(cata.com_pos)[-1])
+
+
+def _positive_root(values: jax.Array) -> jax.Array:
+    """The root of what is positive, else 0, where its derivative is 0 too."""
+    positive = values > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, values, 1)), 0)
 
 
 def _used(cata: FofCatalogue) -> jax.Array:
     """Which rows of the catalogue hold groups."""
-    return jnp.arange(np.shape(cata.count)[-1]) < jnp.asarray(cata.ngroups)[..., None]
+    rows = jnp.arange(np.shape(cata.count)[-1], dtype=jnp.int32)
+    return rows < jnp.asarray(cata.ngroups, jnp.int32)[..., None]
 
 
 def _of_groups(cata: FofCatalogue, values: jax.Array) -> jax.Array:
@@ -360,7 +375,9 @@ def _joined(ends: _Ends, found: list[jax.Array]) -> list[jax.Array]:
         return [column[:-1] for column in found]
     heads = [column[:, 0] for column in comm.all_gather_rows([column[-1:] for column in found])]
     before = jnp.cumsum(ends.begins) - ends.begins  # devices on which a group begins
-    mine = ends.begins[rank] & (before == before[rank] + 1) & (ends.heads > 0) & (jnp.arange(ndev) > rank)
+    mine = (
+        ends.begins[rank] & (before == before[rank] + 1) & (ends.heads > 0) & (jnp.arange(ndev, dtype=jnp.int32) > rank)
+    )
     densities = jnp.where(mine, heads[0], -jnp.inf)
     best = jnp.argmax(densities)
     better = densities[best] > found[0][ends.last]

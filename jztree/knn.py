@@ -19,7 +19,7 @@ from .checks import check_box, check_num, check_positions, exact_box_argument
 from .config import KNNConfig
 from .data import RankIdx, get_num, get_pos, map_rows, replace_num
 from .distr_knn import Question, knn_over_ranks
-from .jax_ext import Exact, exact_to_float, is_concrete, with_twins
+from .jax_ext import Exact, is_concrete, with_twins
 from .neighbours import check_reduced, field_of, radii, take
 from .tree import TreeHierarchy, check_belongs, kernel_tree, sort_and_build
 
@@ -153,7 +153,7 @@ class _Search:
         )
         pos = get_pos(self.sources.given if direct else self.sources.part)
         query = get_pos(asked.given if direct else asked.part)
-        return radii(query, pos, exact_to_float(self.box), rad, idx), idx
+        return radii(query, pos, self.box, rad, idx), idx
 
     def _reduce(self, rad: jax.Array, idx: jax.Array, asked: _Sorted) -> Any:
         assert self.reduce_func is not None

@@ -12,10 +12,12 @@ import numpy as np
 
 from . import comm, kernels
 from .data import get_pos
+from .images import nearest_difference, unit
+from .jax_ext import Exact
 
 
 @jax.custom_jvp
-def radii(query: jax.Array, pos: jax.Array, box: jax.Array, rad: jax.Array, idx: jax.Array) -> jax.Array:
+def radii(query: jax.Array, pos: jax.Array, box: Exact, rad: jax.Array, idx: jax.Array) -> jax.Array:
     """``rad`` with its derivatives by positions and box lengths; ``idx`` are rows of ``pos``."""
     del query, pos, box, idx
     return rad
@@ -24,23 +26,22 @@ def radii(query: jax.Array, pos: jax.Array, box: jax.Array, rad: jax.Array, idx:
 @radii.defjvp
 def _radii_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
     query, pos, box, rad, idx = primals
-    query_dot, pos_dot, box_dot = tangents[:3]
-    length = jnp.asarray(box, pos.dtype)
-    rad = radii(query, pos, box, rad, idx)  # the derivative of the derivative needs it too
-    apart = (rad > 0) & (idx >= 0)
-    # Plain indexing, because what is linear in the tangents has to be transposed for reverse mode.
-    rows = jnp.maximum(idx, 0)
-    # Rows that hold no particles may hold anything; zeros there keep it from the sums over all rows.
-    difference = jnp.where(apart[..., None], query[:, None, :] - pos[rows], 0)
-    images = jnp.where(length > 0, jnp.round(difference / jnp.where(length > 0, length, 1)), 0)
-    direction = (difference - images * length) / jnp.where(apart, rad, 1)[..., None]
-    difference_dot = query_dot[:, None, :] - pos_dot[rows] - images * jnp.asarray(box_dot, pos.dtype)
-    return rad, jnp.sum(direction * jnp.where(apart[..., None], difference_dot, 0), axis=-1)
+    apart = ((rad > 0) & (idx >= 0))[..., None]
+
+    def differences(query: jax.Array, pos: jax.Array, box: Exact) -> jax.Array:
+        # Plain indexing, because what is linear in the tangents has to be transposed for reverse mode. Rows that hold
+        # no particles may hold anything; zeros there keep it from the sums over all rows.
+        near = jnp.where(apart, pos[jnp.maximum(idx, 0)], 0)
+        return nearest_difference(jnp.where(apart, query[:, None, :], 0), near, box)
+
+    difference, difference_dot = jax.jvp(differences, (query, pos, box), tangents[:3])
+    # `radii` again, because the derivative of the derivative needs it too.
+    return radii(query, pos, box, rad, idx), jnp.sum(unit(difference) * difference_dot, axis=-1)
 
 
 @jax.custom_jvp
 def radii_over_ranks(
-    query: jax.Array, pos: jax.Array, box: jax.Array, rad: jax.Array, nearest: Any, offsets: jax.Array | None
+    query: jax.Array, pos: jax.Array, box: Exact, rad: jax.Array, nearest: Any, offsets: jax.Array | None
 ) -> jax.Array:
     """``rad`` with its derivatives by positions, of all ranks, and by box lengths.
 
@@ -72,7 +73,7 @@ def _radii_over_ranks_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -
         flat = jnp.where(nearest < 0, -1, rank * n + nearest - offsets[rank])
     everyone, everyone_dot = (comm.all_gather(x).reshape(ndev * n, -1) for x in (pos, tangents[1]))
 
-    def found(query: jax.Array, pos: jax.Array, box: jax.Array) -> jax.Array:
+    def found(query: jax.Array, pos: jax.Array, box: Exact) -> jax.Array:
         return radii(query, pos, box, rad, flat)
 
     return jax.jvp(found, (query, everyone, box), (tangents[0], everyone_dot, tangents[2]))

@@ -28,6 +28,7 @@ from .checks import (
 )
 from .config import OverdensityConfig
 from .data import PosMass, get_num, get_pos
+from .derivatives import Sources, of_spheres
 from .distr_overdensity import nearest_few, spheres_over_ranks
 from .jax_ext import Exact, exact, is_concrete, jit_constructor, shard_map_constructor
 from .tree import TreeHierarchy, check_belongs, kernel_tree, sort_and_build
@@ -116,11 +117,15 @@ def spherical_overdensity(
     one_density = wanted.words.ndim == 1
     wanted = Exact(wanted.words.reshape(-1, wanted.words.shape[-1]))
     source, centre_num = _with_mass(part, pos), get_num(centre)
+    # The search has no derivatives; what it finds gets them.
+    still, places = jax.lax.stop_gradient((source, centres))
     if comm.num_ranks() > 1:
-        spheres = spheres_over_ranks(source, centres, centre_num, wanted, box, cfg)
+        spheres = spheres_over_ranks(still, places, centre_num, wanted, box, cfg)
     else:
-        spheres = _spheres(source, centres, centre_num, wanted, box, th, cfg)
+        spheres = _spheres(still, places, centre_num, wanted, box, th, cfg)
     radius, mass, count, peak = spheres
+    around = Sources(pos, jnp.asarray(source.mass), source.num)
+    radius, mass, peak = of_spheres((radius, mass, peak), around, centres, wanted, box)
     vmax = peak[:, 0] * speed_unit
     count = count + _zero_if_in_range(radius, mass, count, vmax)
     if one_density:

@@ -23,6 +23,7 @@ from .capacity import Room
 from .checks import check_box, check_num, check_positions, exact_box_argument, mass_faults, mass_rows
 from .config import TreeConfig
 from .data import get_pos, static_field
+from .derivatives import of_boxes, of_moments
 from .describe import describe_hierarchy
 from .jax_ext import Exact, with_twins
 from .zorder import (
@@ -170,7 +171,7 @@ def build_tree_hierarchy(partz: Any, cfg_tree: TreeConfig | None = None, boxsize
     pos = check_positions(get_pos(partz))
     box = check_box(boxsize, pos.shape[1])
     domain, (num,) = domain_of([pos], [check_num(partz)], ["the positions"], box, _mass_faults(partz, cfg))
-    return _in_range(build_checked(partz, num, domain, cfg)[0])
+    return _differentiable(_in_range(build_checked(partz, num, domain, cfg)[0]), partz, box)
 
 
 def build_in_domain(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> TreeHierarchy:
@@ -205,6 +206,18 @@ def _build(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeH
     rows = _mass_rows(partz)
     mass, center = kernels.node_masses(pos.astype(rows.dtype), rows, splits, domain.box, sizes)
     return dataclasses.replace(th, flat_mass=mass, flat_center_of_mass=center), unordered
+
+
+def _differentiable(th: TreeHierarchy, partz: Any, box: Exact) -> TreeHierarchy:
+    """``th`` with the derivatives of its boxes and masses by the particles."""
+    pos, splits = get_pos(partz), [th.particle_splits(plane) for plane in range(th.num_planes)]
+    lower, upper = of_boxes((th.flat_lower, th.flat_upper), pos, box, splits)
+    th = dataclasses.replace(th, flat_lower=lower, flat_upper=upper)
+    if th.flat_mass is None:
+        return th
+    moments, rows = (th.flat_mass, th.flat_center_of_mass), _mass_rows(partz)
+    mass, centre = of_moments(moments, pos.astype(rows.dtype), rows, box, splits)
+    return dataclasses.replace(th, flat_mass=mass, flat_center_of_mass=centre)
 
 
 def _mass_rows(part: Any) -> jax.Array:
@@ -248,9 +261,12 @@ def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = No
     cfg = cfg_tree or TreeConfig()
     check_data(data, get_pos(part).shape[0])
     if comm.num_ranks() > 1:
-        moved, _, th = sort_and_build_over_ranks(part, data, cfg, boxsize)
+        moved, domain, th = sort_and_build_over_ranks(part, data, cfg, boxsize)
+        th = _differentiable(th, moved.part, domain.box)
         return (moved.part, th) if data is None else (moved.part, moved.data, th)
-    partz, index, th = sort_and_build(part, cfg, boxsize)
+    box = check_box(boxsize, check_positions(get_pos(part)).shape[1])
+    partz, index, th = sort_and_build(part, cfg, box)
+    th = _differentiable(th, partz, box)
     if data is None:
         return partz, th
     return partz, jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), index), data), th
@@ -328,12 +344,12 @@ def _build_multi_type(
 ) -> tuple[tuple[Any, ...], tuple[TreeHierarchy, ...]]:
     num = sum(kernels.as_num(count) for count in nums)
     # Rows without particles may stand between the types; they are moved behind all particles first.
-    valid = [jnp.arange(pos.shape[0]) < count for pos, count in zip(positions, nums, strict=True)]
+    valid = [jnp.arange(pos.shape[0], dtype=jnp.int32) < count for pos, count in zip(positions, nums, strict=True)]
     first = jnp.argsort(~jnp.concatenate(valid), stable=True).astype(jnp.int32)
     pos = kernels.gather_rows(jnp.concatenate(positions), first)
     index, posz = domain.zsort(pos, num)
     order = kernels.gather_rows(first, index)
-    th = build_in_domain(posz, num, domain, cfg)
+    th = _differentiable(build_in_domain(posz, num, domain, cfg), posz, domain.box)
     kind = jnp.concatenate([jnp.full(p.shape[0], i, jnp.int32) for i, p in enumerate(positions)])
     starts = np.cumsum([0] + [p.shape[0] for p in positions])
     typed = [_one_type(part, th, order, kind[order] == i, int(starts[i])) for i, part in enumerate(parts)]

@@ -131,6 +131,51 @@ def test_gradient_ignores_padding(filler: float) -> None:
     np.testing.assert_array_equal(gradient[15:], 0)
 
 
+def directions(pos: np.ndarray, k: int, box: Any) -> tuple[np.ndarray, np.ndarray]:
+    """``(q, k, d)`` unit vectors from neighbours to queries, in float64 from the positions as given."""
+    idx = np.asarray(knn(jnp.asarray(pos), k, boxsize=box, result="globalidx"))
+    wide, length = pos.astype(np.float64), oracles.full_box(box, pos.shape[1])
+    difference = wide[:, None] - wide[idx]
+    difference -= length * np.rint(difference / np.where(length > 0, length, 1))
+    size = np.sqrt((difference**2).sum(axis=-1, keepdims=True))
+    return idx, difference / np.where(size > 0, size, 1)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-30, 1e30], ids=str)
+@pytest.mark.parametrize("length", [1.0, 0.7, [1.3, 0.0, 0.7]], ids=str)
+def test_gradient_of_radii_in_float32(length: Any, unit: float) -> None:
+    """In a clump across faces, in any unit: directions are as right as radii are."""
+    random = np.random.default_rng(4)
+    sides = oracles.full_box(length, 3)
+    clump = random.standard_normal((40, 3)) * 1e-4
+    pos = np.where(sides > 0, clump % np.where(sides > 0, sides, 1), clump).astype(np.float32) * np.float32(unit)
+    box = np.asarray(length) * unit
+    idx, toward = directions(pos, 5, box)
+    weight = random.random((40, 5))
+    loss = lambda pos: (jnp.asarray(weight, jnp.float32) * knn(pos, 5, boxsize=box, result="drad")).sum()  # noqa: E731
+    expected = (weight[..., None] * toward).sum(axis=1)
+    np.add.at(expected, idx, -weight[..., None] * toward)
+    np.testing.assert_allclose(jax.jit(jax.grad(loss))(jnp.asarray(pos)), expected, atol=1e-5)
+
+
+def test_gradient_of_radii_of_a_pair_across_a_face() -> None:
+    """A separation of a few digits of the position: the period must be taken off where it costs none."""
+    pos = jnp.asarray([[np.nextafter(np.float32(0.7), np.float32(0))], [1e-8]], jnp.float32)
+    gradient = jax.grad(lambda pos: knn(pos, 2, boxsize=0.7, result="drad")[0, 1])(pos)
+    np.testing.assert_allclose(gradient, [[-1], [1]], rtol=1e-6)
+
+
+def test_second_derivatives_of_radii_in_z_order(x64: None) -> None:
+    """The sorted positions depend on the given ones to any order."""
+
+    def distances(pos: Any) -> Any:
+        return knn(pos, 2, result="drad", output_order="z").sum()
+
+    pos = jnp.array([[0.0, 0.0], [1.0, 0.5]])
+    expected = jax.hessian(lambda x: 2 * jnp.sqrt(((x[0] - x[1]) ** 2).sum()))(pos)
+    np.testing.assert_allclose(jax.jit(jax.hessian(distances))(pos), expected, atol=1e-12)
+
+
 @pytest.mark.slow
 def test_second_derivatives_of_radii(x64: None) -> None:
     """A distance is not linear in the positions; derivatives must not stop at the first."""

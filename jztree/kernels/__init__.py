@@ -5,7 +5,8 @@ A kernel sees one device and never communicates. It takes and returns arrays of 
 ``d`` dims, ``q`` query rows, ``k`` neighbours, ``m`` nodes of all planes together, ``s`` splits of all planes together
 (``m`` + number of planes), ``g`` catalogue rows.
 
-Kernels have no derivatives; callers stop gradients or define them.
+Kernels have no derivatives. Callers define them (`jztree.neighbours`, `jztree.derivatives`, `jztree.comm`); where
+nobody does, differentiating by what a kernel makes floats of is an error.
 """
 
 from ._call import as_num

@@ -33,7 +33,8 @@ def checked_lengths(box: Exact, rlink: Exact | None = None) -> tuple[Exact, Exac
 
 @jax.custom_jvp
 def _checked_words(*words: jax.Array) -> tuple[jax.Array, ...]:
-    return tuple(call("lengths", tuple(jax.ShapeDtypeStruct(word.shape, word.dtype) for word in words), *words))
+    out = tuple(jax.ShapeDtypeStruct(word.shape, word.dtype) for word in words)
+    return tuple(call("lengths", out, *words, gradients="stopped"))
 
 
 @_checked_words.defjvp

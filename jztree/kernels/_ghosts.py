@@ -33,7 +33,8 @@ def open_leaves(
     lower, upper, count = sources
     out = i32(leaves[1].shape[0]), jax.ShapeDtypeStruct((own[1].shape[0],), own[1].dtype)
     args = (*leaves, *own, radius, listed(rows), lower, upper, count, as_num(rank), box.words)
-    return call("open_leaves", out, *args, ranks=np.int64(count.shape[0]), enough=np.int64(enough or 2**62))
+    ranks, most = np.int64(count.shape[0]), np.int64(enough or 2**62)
+    return call("open_leaves", out, *args, gradients="stopped", ranks=ranks, enough=most)
 
 
 def select_ghosts(

@@ -35,7 +35,7 @@ def catalogue(
     the mass.
 
     pos ``(n, d)``, mass ``(n,)`` or ``(1,)``, vel ``(n, d)``: of particles in group order, one dtype. What is None is
-    left out of the sums; without ``vel`` the last three outputs are empty.
+    left out of the sums; without ``vel`` the last three outputs are empty. Derivatives: `jztree.derivatives.of_groups`.
     """
     none = jnp.zeros((0,), jnp.uint32)
     return _catalogue(pos, mass, vel, ngroups, count, offset, box, none, 0)[1:]
@@ -65,6 +65,7 @@ def _catalogue(
         (i32(n_groups), column(), column(dims), column(), column(), column(dims, dims), *speeds),
         *(pos, none if mass is None else mass, none if vel is None else vel, ngroups, count, offset, box.words),
         *(ends, as_num(rank)),
+        gradients="stopped",
     )
 
 

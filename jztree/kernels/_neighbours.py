@@ -36,7 +36,7 @@ def knn(
     others.
 
     Ties go to the lower z-ordered row. Where there are fewer than ``k`` sources, and for query rows from ``num`` on,
-    the radius is infinite and the row -1.
+    the radius is infinite and the row -1. Derivatives: `jztree.neighbours.radii`.
     """
     *source_arrays, source_sizes = sources
     *query_arrays, query_sizes = sources if queries is None else queries
@@ -53,6 +53,7 @@ def knn(
         jnp.zeros((0, 0), dtype) if domain is None else jnp.stack(domain),
         *old,
         aliases=None if found is None else {18: 0, 19: 1},
+        gradients="stopped",
         plane_sizes=sizes(source_sizes),
         query_plane_sizes=sizes(query_sizes),
         self=queries is None,

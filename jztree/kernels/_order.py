@@ -14,10 +14,11 @@ from ._rows import as_gathered
 def bounds(pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Bounding box of the finite rows: ``lower`` and ``upper``, each ``(d,)``, and the first row that is not finite.
 
-    pos: ``(n, d)``. The third output is an int32 scalar, -1 if all rows are finite.
+    pos: ``(n, d)``. The third output is an int32 scalar, -1 if all rows are finite. The box is for Morton keys, and
+    counts as constant where somebody differentiates.
     """
     box = jax.ShapeDtypeStruct((pos.shape[1],), pos.dtype)
-    return call("bounds", (box, box, i32()), pos, as_num(num))
+    return call("bounds", (box, box, i32()), pos, as_num(num), gradients="stopped")
 
 
 def zsort(pos: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact) -> tuple[jax.Array, jax.Array]:
@@ -28,7 +29,7 @@ def zsort(pos: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exa
     Positions have the derivative of moving them.
     """
     out = i32(pos.shape[0]), jax.ShapeDtypeStruct(pos.shape, pos.dtype)
-    order, posz = call("zsort", out, pos, as_num(num), lower, upper, box.words)
+    order, posz = call("zsort", out, pos, as_num(num), lower, upper, box.words, gradients="stopped")
     return order, as_gathered(posz, pos, order)
 
 
@@ -57,7 +58,8 @@ def hierarchy(
 
     posz: ``(n, d)``, sorted by `zsort` with the same ``lower``, ``upper`` and ``box``. Returns ``splits`` and
     ``particle_splits``, ``(s,)`` int32, and the boxes' ``lower`` and ``upper``, ``(m, d)``; planes one after the other.
-    The last output, an int32 scalar, is not 0 if the rows are not in z-order.
+    The last output, an int32 scalar, is not 0 if the rows are not in z-order. Derivatives:
+    `jztree.derivatives.of_boxes`.
     """
     nodes, dims = sum(plane_sizes), posz.shape[1]
     boxes = jax.ShapeDtypeStruct((nodes, dims), posz.dtype)
@@ -66,6 +68,7 @@ def hierarchy(
         "hierarchy",
         (splits, splits, boxes, boxes, i32()),
         *(posz, as_num(num), lower, upper, box.words),
+        gradients="stopped",
         plane_sizes=sizes(plane_sizes),
         leaf_size=np.int64(leaf_size),
         fan_out=np.int64(fan_out),
@@ -77,11 +80,13 @@ def node_masses(
 ) -> tuple[jax.Array, jax.Array]:
     """Mass ``(m,)`` and centre of mass ``(m, d)`` of every node, summed in float64.
 
-    posz: ``(n, d)``. mass: ``(n,)``, or ``(1,)`` if all particles share it; dtype of ``posz``.
+    posz: ``(n, d)``. mass: ``(n,)``, or ``(1,)`` if all particles share it; dtype of ``posz``. Derivatives:
+    `jztree.derivatives.of_moments`.
     """
     nodes = sum(plane_sizes)
     out = jax.ShapeDtypeStruct((nodes,), posz.dtype), jax.ShapeDtypeStruct((nodes, posz.shape[1]), posz.dtype)
-    return call("node_masses", out, posz, mass, splits, box.words, plane_sizes=sizes(plane_sizes))
+    args = (posz, mass, splits, box.words)
+    return call("node_masses", out, *args, gradients="stopped", plane_sizes=sizes(plane_sizes))
 
 
 def cover(
@@ -100,7 +105,8 @@ def cover(
     inverted.
     """
     boxes = jax.ShapeDtypeStruct((most, posz.shape[1]), posz.dtype)
-    return call("cover", (i32(most + 1), boxes, boxes), posz, as_num(num), lower, upper, box.words, *leaves)
+    args = (posz, as_num(num), lower, upper, box.words, *leaves)
+    return call("cover", (i32(most + 1), boxes, boxes), *args, gradients="stopped")
 
 
 def key_counts(

@@ -21,11 +21,13 @@ def scatter_rows(array: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def _gather(array: jax.Array, index: jax.Array) -> jax.Array:
-    return call("gather_rows", jax.ShapeDtypeStruct((index.shape[0], *array.shape[1:]), array.dtype), array, index)
+    out = jax.ShapeDtypeStruct((index.shape[0], *array.shape[1:]), array.dtype)
+    return call("gather_rows", out, array, index, gradients="stopped")
 
 
 def _scatter(array: jax.Array, index: jax.Array) -> jax.Array:
-    return call("scatter_rows", jax.ShapeDtypeStruct(array.shape, array.dtype), array, index)
+    out = jax.ShapeDtypeStruct(array.shape, array.dtype)
+    return call("scatter_rows", out, array, index, gradients="stopped")
 
 
 _differentiable_gather = jax.custom_jvp(_gather)
@@ -54,7 +56,8 @@ def as_gathered(moved: jax.Array, array: jax.Array, index: jax.Array) -> jax.Arr
 
 @as_gathered.defjvp
 def _as_gathered_jvp(primals: tuple[Any, Any, Any], tangents: tuple[Any, Any, Any]) -> tuple[Any, Any]:
-    return primals[0], tangents[1][primals[2]]
+    # Again, or a second derivative would not see that it depends on the array.
+    return as_gathered(*primals), tangents[1][primals[2]]
 
 
 def pack_segments(
@@ -67,7 +70,8 @@ def pack_segments(
         after them in the buffer is undefined.
     """
     out = jax.ShapeDtypeStruct((starts.shape[0], chunk, row_words(arrays)), jnp.uint32)
-    return call("pack_segments", out, listed(order), as_num(starts), as_num(counts), *arrays)
+    # Words of 32 bits, but floats may be in them.
+    return call("pack_segments", out, listed(order), as_num(starts), as_num(counts), *arrays, gradients="refused")
 
 
 def row_words(arrays: Sequence[jax.Array]) -> int:

@@ -1,0 +1,76 @@
+"""Differences to nearest periodic images, and lengths of vectors, as the kernels take them, with derivatives.
+
+A period is a float64 number that positions need not be able to hold. So it comes in two parts, as in
+native/common/geometry.h, and is taken off the coordinate that is farther from 0, where it costs no digit: a difference
+across a periodic face has the same relative precision as any other. Lengths are computed in units of their largest
+component, so that no square leaves the range of the dtype whatever the unit.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .jax_ext import Exact
+
+__all__ = ["nearest_difference", "norm", "periods", "unit", "wrapped"]
+
+
+def periods(box: Exact, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    """Box lengths ``(d,)`` in a dtype, 0 where open, and what rounding took off them."""
+    words = jnp.asarray(box.words)
+    length = words[:, 0].astype(dtype)
+    lost = words[:, 0] - length.astype(words.dtype)
+    return length, (lost + words[:, 1:].sum(axis=-1)).astype(dtype)
+
+
+def nearest_difference(a: jax.Array, b: jax.Array, box: Exact) -> jax.Array:
+    """``a - b`` to the nearest image, ``(..., d)``; differentiable by both and by the box."""
+    length, rest = _beside(a, *periods(box, a.dtype))
+    straight = a - b
+    images = _stopped(jnp.where(length > 0, jnp.round(straight / jnp.where(length > 0, length, 1)), 0))
+    upper_a = ((a - images * length) - images * rest) - b
+    upper_b = a - ((b + images * length) + images * rest)
+    around = jnp.where(jnp.abs(a) >= jnp.abs(b), upper_a, upper_b)
+    return jnp.where(images == 0, straight, around)
+
+
+def wrapped(pos: jax.Array, box: Exact) -> jax.Array:
+    """``pos``, ``(..., d)``, inside the box; differentiable by both."""
+    length, rest = _beside(pos, *periods(box, pos.dtype))
+    images = _stopped(jnp.where(length > 0, jnp.floor(pos / jnp.where(length > 0, length, 1)), 0))
+    # The quotient may have been rounded up onto an integer.
+    above = _stopped((pos - images * length) - images * rest < 0) & (length > 0)
+    images = images - above.astype(pos.dtype)
+    return jnp.where(images == 0, pos, (pos - images * length) - images * rest)
+
+
+@jax.custom_jvp
+def norm(vector: jax.Array) -> jax.Array:
+    """The length of vectors ``(..., d)``. Its derivative at 0 is 0."""
+    scale = jnp.max(jnp.abs(vector), axis=-1, keepdims=True)
+    inside = vector / jnp.where(scale > 0, scale, 1)
+    return scale[..., 0] * jnp.sqrt(jnp.sum(inside * inside, axis=-1))
+
+
+@norm.defjvp
+def _norm_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    return norm(*primals), jnp.sum(unit(*primals) * tangents[0], axis=-1)
+
+
+def unit(vector: jax.Array) -> jax.Array:
+    """Vectors ``(..., d)`` divided by their length; 0 stays 0."""
+    scale = _stopped(jnp.max(jnp.abs(vector), axis=-1, keepdims=True))
+    apart = scale > 0
+    inside = jnp.where(apart, vector / jnp.where(apart, scale, 1), 0)
+    square = jnp.where(apart, jnp.sum(inside * inside, axis=-1, keepdims=True), 1)
+    return inside / jnp.sqrt(square)
+
+
+def _beside(array: jax.Array, *lengths: jax.Array) -> list[jax.Array]:
+    """``lengths``, ``(d,)``, with as many axes as an array whose last axis is over dimensions."""
+    return [jnp.reshape(length, (1,) * (array.ndim - 1) + (-1,)) for length in lengths]
+
+
+def _stopped(value: jax.Array) -> jax.Array:
+    return jax.lax.stop_gradient(value)

@@ -1,0 +1,471 @@
+"""Derivatives at fixed membership, against finite differences of the definitions written in NumPy."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+
+import jztree as jz
+from jztree import kernels
+from jztree.config import FofConfig, OverdensityConfig, TreeConfig
+from jztree.data import ParticleData, Pos, PosMass
+from jztree.kernels import _call
+
+COLUMNS = (
+    "mass",
+    "com_pos",
+    "com_vel",
+    "com_inertia_radius",
+    "max_radius",
+    "vel_dispersion",
+    "inertia_tensor",
+    "angular_momentum",
+)
+
+
+def changes(func: Callable[..., Any], args: tuple[Any, ...], dots: tuple[Any, ...], step: float = 1e-5) -> Any:
+    """First and second derivatives of ``func`` along ``dots`` by differences."""
+    up, here, down = (func(*[a + s * step * d for a, d in zip(args, dots, strict=True)]) for s in (1, 0, -1))
+    first = [(u - d) / (2 * step) for u, d in zip(up, down, strict=True)]
+    return first, [(u - 2 * h + d) / step**2 for u, h, d in zip(up, here, down, strict=True)]
+
+
+def check(func: Any, plain: Any, args: tuple[Any, ...], atol: float = 1e-7, second: bool = True) -> None:
+    """``func`` (JAX) has the values and derivatives of ``plain`` (NumPy): forward, reverse, and of second order."""
+    random = np.random.default_rng(77)
+    dots = tuple(random.standard_normal(np.shape(arg)) for arg in args)
+    values, (first, other) = plain(*args), changes(plain, args, dots)
+    weights = [random.standard_normal(np.shape(value)) for value in values]
+
+    @jax.jit
+    def derive(args: Any, dots: Any) -> Any:
+        along = lambda *args: jax.jvp(func, args, dots)[1]  # noqa: E731
+        found, forward = jax.jvp(func, args, dots)
+        back = jax.vjp(func, *args)[1]([jnp.asarray(weight) for weight in weights])
+        return found, forward, back, jax.jvp(along, args, dots)[1] if second else None
+
+    found, forward, back, twice = derive(tuple(map(jnp.asarray, args)), tuple(map(jnp.asarray, dots)))
+    for got, want, value in zip(forward, first, zip(found, values, strict=True), strict=True):
+        np.testing.assert_allclose(value[0], value[1], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(got, want, atol=atol * (1 + np.abs(want).max(initial=0)))
+    contracted = sum(float(np.sum(b * d)) for b, d in zip(back, dots, strict=True))
+    expected = sum(float(np.sum(weight * change)) for weight, change in zip(weights, first, strict=True))
+    np.testing.assert_allclose(contracted, expected, atol=1e2 * atol)
+    for got, want, value in zip(twice, other, values, strict=True) if second else ():
+        # Second differences have the rounding of the values over the square of the step.
+        noise = 2e-5 * np.abs(value).max(initial=0)
+        np.testing.assert_allclose(got, want, atol=2e-4 * (1 + np.abs(want).max(initial=0)) + noise)
+
+
+def nearest(a: np.ndarray, b: np.ndarray, box: np.ndarray) -> np.ndarray:
+    difference = a - b
+    return difference - box * np.rint(difference / np.where(box > 0, box, 1)) * (box > 0)
+
+
+# Two clumps, one of them across faces, and a few particles in no group.
+def clumps(dims: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    random = np.random.default_rng(5)
+    centres = np.full((2, dims), 0.45), np.array([0.01, 0.2, 0.98, 0.7])[:dims]
+    pos = [random.normal(centre, 0.02, (24, dims)) for centre in (centres[0][0], centres[1])]
+    pos = np.concatenate([*pos, [np.full(dims, 0.8), np.full(dims, 0.75)]])
+    order = random.permutation(len(pos))
+    return pos[order], random.random(len(pos)) + 0.2, random.standard_normal(pos.shape) + 3
+
+
+def catalogue_of(pos: Any, mass: Any, vel: Any, box: Any, **options: Any) -> jz.data.FofCatalogue:
+    return jz.fof.fof_and_catalogue(ParticleData(pos=pos, mass=mass, vel=vel), 0.1, box, **options)[1]
+
+
+def columns(cata: jz.data.FofCatalogue, groups: int = 2) -> list[Any]:
+    return [getattr(cata, name)[:groups] for name in COLUMNS if getattr(cata, name) is not None]
+
+
+def members(pos: np.ndarray, box: Any) -> list[np.ndarray]:
+    part = ParticleData(pos=jnp.asarray(pos), id=jnp.arange(len(pos)))
+    grouped, cata = jz.fof.fof_and_catalogue(part, 0.1, box)
+    assert int(cata.ngroups) == 2
+    return [np.asarray(grouped.id)[o : o + c] for o, c in zip(cata.offset[:2], cata.count[:2], strict=True)]
+
+
+def plain_columns(groups: list[np.ndarray], pos: Any, mass: Any, vel: Any, box: Any) -> list[np.ndarray]:
+    """The columns of the catalogue by their definitions; ``box`` has one length a dimension."""
+    rows = []
+    for group in groups:
+        x, v = pos[group], vel[group]
+        m = None if mass is None else np.broadcast_to(mass, len(pos))[group]
+        w = np.full(len(x), 1 / len(x)) if m is None or m.sum() == 0 else m / m.sum()
+        offset = nearest(x, x[0], box)
+        centre = x[0] + w @ offset
+        y, u = offset - w @ offset, v - w @ v
+        centre = np.where(box > 0, centre - box * np.floor(centre / np.where(box > 0, box, 1)), centre)
+        pairs = [(1, 2), (2, 0), (0, 1)] if x.shape[1] == 3 else [(0, 1)]
+        turn = np.stack([w @ (y[:, i] * u[:, j] - y[:, j] * u[:, i]) for i, j in pairs])
+        means = [np.sqrt(w @ (y**2).sum(1)), np.sqrt((y**2).sum(1).max()), np.sqrt(w @ (u**2).sum(1) / x.shape[1])]
+        row = [centre, w @ v, *means, np.einsum("n,ni,nj->ij", w, y, y), turn]
+        rows.append(row if m is None else [m.sum(), *row])
+    return [np.stack(column) for column in zip(*rows, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("dims", "box", "kind"),
+    [
+        (3, "periodic", "each"),
+        (2, "mixed", "shared"),
+        pytest.param(3, "open", "none", marks=pytest.mark.slow),
+        pytest.param(3, "mixed", "each", marks=pytest.mark.slow),
+    ],
+)
+def test_catalogue(dims: int, box: str, kind: str, x64: None) -> None:
+    pos, mass, vel = clumps(dims)
+    length = oracles.full_box(oracles.box_lengths(box, dims), dims).copy()
+    if box == "open":
+        pos = pos + 0.3
+    groups = members(pos, length)
+    args = (pos, vel, length) if kind == "none" else (pos, vel, length, mass if kind == "each" else np.array(0.7))
+    periodic = length > 0
+
+    def plain(pos: Any, vel: Any, box: Any, mass: Any = None) -> Any:
+        return plain_columns(groups, pos, mass, vel, box * periodic)
+
+    def found(pos: Any, vel: Any, box: Any, mass: Any = None) -> Any:
+        return columns(catalogue_of(pos, mass, vel, box * periodic))
+
+    check(found, plain, args)
+
+
+def test_catalogue_of_groups_without_mass(x64: None) -> None:
+    """Means are plain ones then, and positions count."""
+    pos, mass, vel = clumps(3)
+    groups, box = members(pos, 1.0), np.ones(3)
+    none = np.zeros_like(mass)
+    found = lambda pos, vel: columns(catalogue_of(pos, jnp.asarray(none), vel, 1.0))  # noqa: E731
+    check(found, lambda pos, vel: plain_columns(groups, pos, none, vel, box), (pos, vel), second=False)
+
+
+def test_catalogue_is_as_right_in_float32_far_from_the_origin() -> None:
+    """A group across a face and one at large coordinates: offsets must not be taken from rounded centres."""
+    pos, mass, vel = (array.astype(np.float32) for array in clumps(3))
+    pos = (pos * np.float32(0.01) + np.float32(1)) % np.float32(1.003)
+
+    def loss(pos: Any, mass: Any, vel: Any) -> Any:
+        cata = jz.fof.fof_and_catalogue(ParticleData(pos=pos, mass=mass, vel=vel), 0.001, 1.003)[1]
+        return sum((column * jnp.cos(jnp.arange(column.size)).reshape(column.shape)).sum() for column in columns(cata))
+
+    narrow = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(pos, mass, vel)
+    with jax.enable_x64(True):
+        wide = [jnp.asarray(np.asarray(array, np.float64)) for array in (pos, mass, vel)]
+        expected = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*wide)
+    for got, want in zip(narrow, expected, strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e30], ids=str)
+def test_catalogue_in_extreme_units(unit: float) -> None:
+    """Sizes have no unit's range to leave, and neither have their derivatives."""
+    pos, mass, vel = (jnp.asarray(array, jnp.float32) for array in clumps(3))
+
+    def loss(pos: Any, mass: Any, vel: Any, unit: float) -> Any:
+        scale = jnp.float32(unit)
+        part = ParticleData(pos=pos * scale, mass=mass, vel=vel * scale)
+        cata = jz.fof.fof_and_catalogue(part, 0.1 * unit, unit)[1]
+        used = (cata.com_inertia_radius[:2], cata.max_radius[:2], cata.vel_dispersion[:2], cata.com_pos[:2])
+        return sum((column * jnp.cos(jnp.arange(column.size)).reshape(column.shape)).sum() for column in used) / scale
+
+    derive = jax.jit(jax.grad(loss, argnums=(0, 1, 2)), static_argnums=3)
+    for got, want in zip(derive(pos, mass, vel, unit), derive(pos, mass, vel, 1.0), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
+
+
+def test_rows_that_hold_nothing_have_no_derivatives() -> None:
+    pos, mass, vel = (array.astype(np.float32) for array in clumps(3))
+    padded = np.concatenate([pos, np.full((6, 3), np.nan, np.float32)])
+    rest = [np.concatenate([array, np.full((6, *array.shape[1:]), np.inf, np.float32)]) for array in (mass, vel)]
+
+    def loss(pos: Any, mass: Any, vel: Any, num: Any) -> Any:
+        cata = jz.fof.fof_and_catalogue(ParticleData(pos=pos, mass=mass, vel=vel, num=num), 0.1, 1.0)[1]
+        return sum(jnp.sum(getattr(cata, name) ** 2) for name in COLUMNS)
+
+    derive = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
+    gradients, alone = derive(padded, *rest, len(pos)), derive(pos, mass, vel, len(pos))
+    for got, want in zip(gradients, alone, strict=True):
+        np.testing.assert_allclose(got[: len(pos)], want, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(got[len(pos) :], 0)
+
+
+def test_catalogue_under_vmap_and_of_its_twin(x64: None) -> None:
+    pos, mass, vel = clumps(3)
+    part = ParticleData(pos=jnp.asarray(pos), mass=jnp.asarray(mass), vel=jnp.asarray(vel))
+    gradient = jax.grad(lambda pos, mass: sum(x.sum() for x in columns(catalogue_of(pos, mass, part.vel, 1.0))), (0, 1))
+    expected = jax.jit(gradient)(part.pos, part.mass)
+    batch = jnp.stack([part.pos, part.pos[::-1]]), jnp.stack([part.mass, part.mass[::-1]])
+    for got, want in zip(jax.jit(jax.vmap(gradient))(*batch), expected, strict=True):
+        np.testing.assert_allclose(got[0], want, rtol=1e-12)
+
+    def twin(pos: Any, box: Any) -> Any:
+        return jz.fof.fof_and_catalogue.jit(dataclasses.replace(part, pos=pos), 0.1, box)[1].com_pos[:2].sum()
+
+    by_pos, by_box = jax.grad(twin, (0, 1))(part.pos, jnp.float64(1.0))
+    # All particles of a group together take its centre along.
+    np.testing.assert_allclose(by_pos.sum(), 6, rtol=1e-12)
+    groups = members(pos, 1.0)
+    centres = [plain_columns(groups, pos, mass, vel, np.full(3, side))[1].sum() for side in (1 - 1e-6, 1 + 1e-6)]
+    np.testing.assert_allclose(by_box, (centres[1] - centres[0]) / 2e-6, atol=1e-8)
+
+
+def test_attached_particles_count_in_derivatives(x64: None) -> None:
+    pos, mass, vel = clumps(3)
+    gas = (pos[:10] + 0.001, mass[:10] * 2, vel[:10] + 1)
+    groups = members(pos, 1.0)
+    near = [[i for i in range(10) if i in set(group.tolist())] for group in groups]
+    joined = [np.concatenate([group, len(pos) + np.array(rows, int)]) for group, rows in zip(groups, near, strict=True)]
+
+    def found(pos: Any, mass: Any, vel: Any, gas_pos: Any, gas_mass: Any, gas_vel: Any) -> Any:
+        attached = ParticleData(pos=gas_pos, mass=gas_mass, vel=gas_vel)
+        return columns(catalogue_of(pos, mass, vel, 1.0, attached=attached))
+
+    def plain(pos: Any, mass: Any, vel: Any, *gas: Any) -> Any:
+        both = [np.concatenate(pair) for pair in zip((pos, mass, vel), gas, strict=True)]
+        return plain_columns(joined, *both, np.ones(3))
+
+    check(found, plain, (pos, mass, vel, *gas), second=False)
+
+
+# Spheres
+
+
+def plain_spheres(pos: Any, mass: Any, centre: Any, density: Any, box: Any, gravity: Any, least: int) -> list[Any]:
+    """Radii, masses, and the peaks of circular velocity, by the definition."""
+    dims = pos.shape[1]
+    volume = {1: 2, 2: np.pi, 3: 4 * np.pi / 3}[dims]
+    rows = []
+    for place in centre:
+        distance = np.sqrt((nearest(pos, place, box) ** 2).sum(1))
+        order = np.argsort(distance)
+        r, total = distance[order], np.cumsum(np.broadcast_to(mass, len(pos))[order])
+        spheres = []
+        for value in density:
+            ends = total[least - 1 : -1] <= volume * r[least:] ** dims * value
+            last = least - 1 + int(np.argmax(ends))
+            assert ends.any()
+            assert total[least - 1] > volume * r[least - 1] ** dims * value
+            spheres.append(((total[last] / (volume * value)) ** (1 / dims), total[last], last))
+        end = max(last for *_, last in spheres)
+        speed = np.sqrt(gravity * total[least - 1 : end + 1] / r[least - 1 : end + 1])
+        best = int(np.argmax(speed))
+        rows.append(([s[0] for s in spheres], [s[1] for s in spheres], speed[best], r[least - 1 + best]))
+    return [np.array(column) for column in zip(*rows, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("dims", "kind"), [(3, "each"), (2, "shared"), pytest.param(3, "none", marks=pytest.mark.slow)]
+)
+def test_spheres(dims: int, kind: str, x64: None) -> None:
+    random = np.random.default_rng(9)
+    halo = 0.03 * random.standard_normal((150, dims))
+    pos = np.concatenate([halo + 0.98, random.random((60, dims))])  # across faces
+    mass = random.random(len(pos)) + 0.5
+    centre = np.array([[0.98] * dims, [0.99] * dims])
+    density = np.array([400.0, 3000.0]) * (4 if dims == 3 else 2)
+    least, cfg = 5, OverdensityConfig(npart_min=5)
+    weights = {"each": (mass,), "shared": (np.array(0.8),), "none": ()}[kind]
+    box = np.ones(dims)
+
+    def plain(pos: Any, centre: Any, density: Any, box: Any, gravity: Any, mass: Any = 1.0) -> Any:
+        return plain_spheres(pos, mass, centre, density, box, gravity, least)
+
+    def found(pos: Any, centre: Any, density: Any, box: Any, gravity: Any, mass: Any = None) -> Any:
+        part = PosMass(pos=pos, mass=mass)
+        one = jz.overdensity.spherical_overdensity(part, centre, density, box, G=gravity, cfg=cfg)
+        return [one.radius, one.mass, one.vmax, one.rmax]
+
+    # Differences of larger densities need other steps than those of positions.
+    def scaled(func: Any) -> Any:
+        return lambda pos, centre, logs, *rest: func(pos, centre, density * (1 + logs), *rest)
+
+    args = (pos, centre, np.zeros(2), box, np.array(43.0), *weights)
+    check(scaled(found), scaled(plain), args, atol=2e-6, second=kind == "each")
+
+
+def test_spheres_that_do_not_exist_have_no_derivatives() -> None:
+    """Neither those of a centre in nothing nor those that are denser up to half the box, nor padding."""
+    random = np.random.default_rng(3)
+    pos = random.random((200, 3)).astype(np.float32)
+    pos[190:] = np.nan
+    centre = jnp.asarray([[0.5, 0.5, 0.5], [0.1, 0.2, 0.3], [np.nan] * 3], jnp.float32)
+
+    def loss(pos: Any, mass: Any, centre: Any) -> Any:
+        part, places = PosMass(pos=pos, mass=mass, num=190), Pos(pos=centre, num=2)
+        found = jz.overdensity.spherical_overdensity(part, places, jnp.asarray([1e-3, 1e9]), 1.0)
+        kept = jnp.where(jnp.isnan(found.radius), 0, found.radius + found.mass)
+        return kept.sum() + found.rmax.sum() + found.vmax.sum()
+
+    gradients = jax.jit(jax.grad(loss, (0, 1, 2)))(jnp.asarray(pos), jnp.ones(200), centre)
+    assert all(bool(jnp.isfinite(gradient).all()) for gradient in gradients)
+
+
+# Nodes
+
+
+@pytest.mark.parametrize("kind", ["each", pytest.param("shared", marks=pytest.mark.slow)])
+def test_hierarchy(kind: str, x64: None) -> None:
+    pos = np.random.default_rng(1).random((90, 2)) * 1.4 - 0.2
+    mass = np.random.default_rng(2).random(90) + 0.1 if kind == "each" else np.array(0.4)
+    cfg = TreeConfig(leaf_size=4, fan_out=4, masses=True)
+    part, th = jz.tree.zsort_and_tree(ParticleData(pos=jnp.asarray(pos), mass=mass, id=jnp.arange(90)), cfg, boxsize=1)
+    order = np.asarray(part.id)
+    spans = [np.asarray(th.particle_splits(plane)) for plane in range(th.num_planes)]
+
+    def plain(pos: Any, mass: Any, box: Any) -> Any:
+        x = (pos - box * np.floor(pos / box))[order]
+        m = np.broadcast_to(mass, 90)[order]
+        nodes = [slice(a, b) for span in spans for a, b in itertools.pairwise(span)]
+        weighed = [m[node] @ x[node] / m[node].sum() for node in nodes]
+        corners = [[func(x[node], axis=0) for node in nodes] for func in (np.min, np.max)]
+        return [*map(np.array, corners), np.array([m[node].sum() for node in nodes]), np.array(weighed)]
+
+    def found(pos: Any, mass: Any, box: Any) -> Any:
+        _, th = jz.tree.zsort_and_tree(PosMass(pos=pos, mass=mass), cfg, boxsize=box)
+        return [th.flat_lower, th.flat_upper, th.flat_mass, th.flat_center_of_mass]
+
+    check(found, plain, (pos, mass, np.ones(2)), second=False)
+
+
+def test_nodes_of_several_types_and_empty_ones() -> None:
+    pos = jnp.asarray(oracles.uniform(60, 3))
+
+    def loss(a: Any, b: Any) -> Any:
+        _, ths = jz.tree.zsort_and_tree_multi_type([Pos(pos=a, num=20), b], TreeConfig(leaf_size=4), 1.0)
+        lower, upper = ths[0].flat_lower, ths[1].flat_upper
+        return jnp.where(jnp.isinf(lower), 0, lower).sum() + jnp.where(jnp.isinf(upper), 0, upper).sum()
+
+    first, second = jax.jit(jax.grad(loss, (0, 1)))(pos[:30], pos[30:])
+    np.testing.assert_array_equal(first[20:], 0)
+    _, ths = jz.tree.zsort_and_tree_multi_type([Pos(pos=pos[:30], num=20), pos[30:]], TreeConfig(leaf_size=4), 1.0)
+    # Every corner of a node that is not empty moves with one particle, of either type.
+    assert float(first.sum() + second.sum()) == 2 * np.isfinite(ths[0].flat_lower).sum()
+
+
+# Halos
+
+
+def test_halo_properties(x64: None) -> None:
+    pos, mass, vel = clumps(3)
+    groups = members(pos, 1.0)
+
+    def found(pos: Any, mass: Any, vel: Any, gravity: Any) -> Any:
+        part = ParticleData(pos=pos, mass=mass, vel=vel)
+        grouped, cata = jz.fof.fof_and_catalogue(part, 0.1, 1.0, FofConfig())
+        axes = jz.halos.principal_axes(cata)
+        spin = jz.halos.spin(cata, cata.mass, cata.max_radius, gravity)
+        densest = jz.halos.densest_particle(grouped, cata, grouped.mass)
+        rows = [axes.lengths, axes.ratios, axes.directions, spin, jz.halos.total_vel_dispersion(cata), densest.part.pos]
+        return [row[:2] for row in [*rows, densest.density]]
+
+    def plain(pos: Any, mass: Any, vel: Any, gravity: Any) -> Any:
+        total, _, _, _, far, spread, inertia, turn = plain_columns(groups, pos, mass, vel, np.ones(3))
+        values, vectors = np.linalg.eigh(inertia)
+        axes, lengths = vectors.swapaxes(1, 2)[:, ::-1], np.sqrt(values)[:, ::-1]
+        largest = np.take_along_axis(axes, np.abs(axes).argmax(-1)[..., None], -1)
+        spin = np.linalg.norm(turn, axis=1) / np.sqrt(2 * total * far * gravity)
+        densest = [group[np.argmax(mass[group])] for group in groups]
+        rows = [lengths, lengths[:, 1:] / lengths[:, :1], axes * np.sign(largest), spin, spread * np.sqrt(3)]
+        return [*rows, pos[densest], mass[densest]]
+
+    check(found, plain, (pos, mass, vel, np.array(43.0)), atol=1e-6, second=False)
+
+
+def test_unused_and_degenerate_rows_of_halos_have_finite_derivatives() -> None:
+    """One group of all rows, of particles in a plane and at rest; the other rows of the catalogue hold nothing."""
+    pos = np.random.default_rng(8).random((50, 3)).astype(np.float32) * np.float32([1, 1, 0])
+
+    def loss(pos: Any, vel: Any) -> Any:
+        cata = jz.fof.fof_and_catalogue(ParticleData(pos=pos, mass=1.0, vel=vel), 3.0)[1]
+        axes = jz.halos.principal_axes(cata)
+        spin = jz.halos.spin(cata, cata.mass, cata.max_radius, 43.0)
+        return axes.lengths.sum() + jnp.where(spin > 0, spin, 0).sum() + cata.vel_dispersion.sum()
+
+    gradients = jax.jit(jax.grad(loss, (0, 1)))(jnp.asarray(pos), jnp.zeros((50, 3)))
+    assert all(bool(jnp.isfinite(gradient).all()) for gradient in gradients)
+
+
+# What has none
+
+
+def test_differentiating_what_has_no_rule_is_an_error() -> None:
+    def fresh(array: Any) -> Any:
+        """A kernel of floats that nobody has given a derivative."""
+        out = jax.ShapeDtypeStruct(array.shape, array.dtype)
+        return _call.call("gather_rows", out, array, jnp.arange(3, dtype=jnp.int32)).sum()
+
+    array = jnp.arange(3.0)
+    assert float(jax.jit(fresh)(array)) == 3
+    for derive in (jax.grad(fresh), jax.jit(jax.grad(fresh)), lambda x: jax.jvp(fresh, (x,), (x,))):
+        with pytest.raises(ValueError, match="'gather_rows' returns has no derivative") as error:
+            derive(array)
+        assert oracles.one_sentence(error)
+    # Floats may travel in words.
+    first = jnp.zeros(1, jnp.int32)
+    with pytest.raises(ValueError, match="'pack_segments' returns has no derivative"):
+        jax.grad(lambda x: kernels.pack_segments([x], None, first, first + 3, 3).sum().astype(float))(array)
+    # What it is not differentiated by may be anything.
+    np.testing.assert_array_equal(jax.grad(lambda x, y: x * fresh(y))(2.0, array), 3)
+
+
+# Strict scripts
+
+
+def uses(dtype: Any) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
+    """Functions of the library that have derivatives, as sums, and what to differentiate them by."""
+    pos = jnp.asarray(oracles.uniform(60, 3), dtype)
+    mass, box, density = jnp.ones(60, dtype), jnp.ones(3, dtype), jnp.asarray([3.0, 9.0], dtype)
+    cfg = TreeConfig(leaf_size=4, masses=True)
+    total = lambda found: sum(leaf.sum() for leaf in jax.tree.leaves(found) if jnp.issubdtype(leaf.dtype, jnp.floating))  # noqa: E731
+    groups = lambda p, m, v, b: jz.fof.fof_and_catalogue(ParticleData(pos=p, mass=m, vel=v), 0.3, b)  # noqa: E731
+
+    def halos(p: Any, m: Any, v: Any) -> Any:
+        grouped, cata = groups(p, m, v, 1.0)
+        spin = jz.halos.spin(cata, cata.mass, cata.max_radius, 43.0, 0.5)
+        densest = jz.halos.densest_particle(grouped, cata, grouped.mass)
+        sigma = jz.halos.total_vel_dispersion(cata)
+        return total((jz.halos.principal_axes(cata), spin, densest, sigma, jz.data.sort_catalogue(cata)))
+
+    def attached(p: Any, m: Any) -> Any:
+        gas = PosMass(pos=p[:9], mass=m[:9])
+        return total(jz.fof.fof_and_catalogue(PosMass(pos=p, mass=m), 0.3, 1.0, attached=gas))
+
+    def spheres(p: Any, m: Any, c: Any, d: Any, b: Any, gravity: Any) -> Any:
+        return total(jz.overdensity.spherical_overdensity(PosMass(pos=p, mass=m), c, d, b, G=gravity))
+
+    density_of = jz.density
+    part = PosMass(pos=pos, mass=mass)
+    return {
+        "knn": (lambda p, b: total(jz.knn.knn(p, 4, b, result="drad")), (pos, box)),
+        "queries": (lambda p, q: total(jz.knn.knn(p, 4, 1.0, part_query=q, output_order="z")), (pos, pos[:7])),
+        "knn_density": (lambda p: total(density_of.knn_density(p, 6, 1.0)), (part,)),
+        "sph_density": (lambda p, b: total(density_of.sph_density(p, 6, b)), (part, box[0])),
+        "bias": (lambda p: total(density_of.sph_density(p, 6, 1.0, None, None, "wendland_c4", True)), (part,)),
+        "smoothing_length": (lambda p: total(density_of.smoothing_length(p, 6, 1.0)), (part,)),
+        "fof": (lambda *args: total(groups(*args)), (pos, mass, pos, box[0])),
+        "shared mass": (lambda *args: total(groups(*args)), (pos, mass[0], pos, box)),
+        "attached": (attached, (pos, mass)),
+        "halos": (halos, (pos, mass, pos)),
+        "spheres": (spheres, (pos, mass, pos[:3], density, box[0], mass[0])),
+        "one density": (spheres, (pos, mass, pos[:3], density[0], box, mass[0])),
+        "tree": (lambda p, b: total(jz.tree.zsort_and_tree(p, cfg, boxsize=b)), (part, box[0])),
+        "types": (lambda p, q: total(jz.tree.zsort_and_tree_multi_type([p, q])), (pos, pos)),
+    }
+
+
+@pytest.mark.parametrize(("x64", "kind"), [(False, np.float32), (True, np.float32), (True, np.float64)])
+def test_derivatives_where_shapes_and_types_must_not_be_promoted(x64: bool, kind: Any) -> None:
+    with jax.enable_x64(x64), jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        for name, (func, args) in uses(kind).items():
+            found = jax.eval_shape(jax.value_and_grad(func, tuple(range(len(args)))), *args)
+            assert jax.tree.map(jnp.shape, found[1]) == jax.tree.map(jnp.shape, args), name
+            assert all(leaf.dtype == kind for leaf in jax.tree.leaves(found[1])), name
