@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from . import comm
 from .data import FofCatalogue, RankIdx, get_num, get_pos, replace_num, split_rows
-from .images import norm
+from .images import norm, ratio
 from .jax_ext import is_concrete, with_twins
 
 __all__ = [
@@ -147,7 +147,7 @@ def principal_axes(cata: FofCatalogue) -> Axes:
     largest = jnp.take_along_axis(directions, jnp.argmax(jnp.abs(directions), axis=-1)[..., None], axis=-1)
     directions = directions * jnp.where(largest < 0, -1, 1).astype(directions.dtype)
     longest = lengths[..., :1]
-    ratios = jnp.where(longest > 0, lengths[..., 1:] / jnp.where(longest > 0, longest, 1), jnp.nan)
+    ratios = jnp.where(longest > 0, ratio(lengths[..., 1:], jnp.where(longest > 0, longest, 1)), jnp.nan)
     return Axes(*(_of_groups(cata, leaf) for leaf in (lengths, ratios, directions)))
 
 
@@ -184,7 +184,7 @@ def spin(cata: FofCatalogue, mass: Any, radius: Any, gravity: Any, scale_factor:
     # Roots one by one, because the products may leave the range of float32.
     units = jnp.sqrt(jnp.asarray(gravity, specific.dtype)) / jnp.sqrt(jnp.asarray(scale_factor, specific.dtype))
     scale = _root(mass) * _root(radius) * (units * math.sqrt(2.0))
-    return _of_groups(cata, jnp.where(defined, specific / jnp.where(defined, scale, 1), jnp.nan))
+    return _of_groups(cata, jnp.where(defined, ratio(specific, jnp.where(defined, scale, 1)), jnp.nan))
 
 
 @with_twins(P(-1), P(-1))
