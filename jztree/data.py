@@ -100,6 +100,9 @@ class FofCatalogue:
     Only the first ``ngroups`` rows hold groups; the rest is zero. Lengths, velocities and masses have the units of the
     particles. Sums are taken in float64. ``d`` is the number of dimensions, ``g`` the number of rows.
 
+    Columns of real numbers have derivatives by positions, masses, velocities and box lengths, at fixed membership: the
+    particles of each group are held constant (frozen assignment of Horowitz & Bayer 2025, arXiv:2510.26851).
+
     ngroups: scalar int32, the number of groups.
     count: ``(g,)`` int32, particles of the group.
     offset: ``(g,)`` int32, row of the group's first particle among the particles in group order. On several ranks each

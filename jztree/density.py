@@ -10,6 +10,7 @@ travel, and one number a query comes back. On top of the search they cost a few 
 * `sph_density` weighs neighbours by a smooth kernel, as smoothed particle hydrodynamics (SPH) does.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from . import comm
 from .checks import check_positions, exact_box_argument, mass_faults, mass_rows
 from .config import KNNConfig
 from .data import Pos, PosMass, get_num, get_pos
+from .images import ratio
 from .jax_ext import with_twins
 from .knn import knn
 from .mapping import check_floats
@@ -146,7 +148,7 @@ def sph_density(
     def density(part: Any, rnn: jax.Array, inn: jax.Array, **_: Any) -> jax.Array:
         h = rnn[:, -1:]
         sound = (h > 0) & (h < jnp.inf)  # what it is elsewhere is for `_per_volume` to say, but must not become NaN
-        weight = chosen.shape(jnp.where(sound, rnn / jnp.where(sound, h, 1), 0))
+        weight = chosen.shape(jnp.where(sound, ratio(rnn, jnp.where(sound, h, 1)), 0))
         mass = _masses(part, inn, rnn.dtype)
         weighed = _sum(mass * weight) - excess * mass[:, 0]
         return _per_volume(chosen.norm * weighed, h[:, 0], dims)
@@ -279,13 +281,24 @@ def _sum(terms: jax.Array) -> jax.Array:
 
 
 def _per_volume(mass: jax.Array, radius: jax.Array, dims: int) -> jax.Array:
-    """``mass / radius^dims``: inf at radius 0, and 0 where there is no particle.
-
-    Step by step, the numbers stay within the range of float32 wherever the result does. NaN says that it does not.
-    """
+    """``mass / radius^dims``: inf at radius 0, and 0 where there is no particle. NaN says that it is beyond the dtype."""
     sound = (radius > 0) & (radius < jnp.inf)
-    density, inverse = mass, 1 / jnp.where(sound, radius, 1)
-    for _ in range(dims):
-        density = density * inverse  # not a division: XLA would turn several into one by the product
+    density = _over_power(mass, jnp.where(sound, radius, 1), dims)
     lost = (density == jnp.inf) | ((jnp.abs(density) < jnp.finfo(density.dtype).tiny) & (mass != 0))
     return jnp.where(sound, jnp.where(lost, jnp.nan, density), jnp.where(radius > 0, 0, jnp.inf))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _over_power(mass: jax.Array, radius: jax.Array, dims: int) -> jax.Array:
+    """``mass / radius^dims``. Step by step, the numbers stay within the range of float32 wherever the result does."""
+    density, inverse = mass, 1 / radius
+    for _ in range(dims):
+        density = density * inverse  # not a division: XLA would turn several into one by the product
+    return density
+
+
+@_over_power.defjvp
+def _over_power_jvp(dims: int, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
+    """Not by the inverse radius, whose derivative may be out of the range that this one is in."""
+    density, radius = _over_power(*primals, dims), primals[1]
+    return density, _over_power(tangents[0], radius, dims) - dims * ratio(density, radius) * tangents[1]

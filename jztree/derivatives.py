@@ -10,6 +10,7 @@ differentiated again. Differences are taken to a particle of the group and in th
 digits are lost far from the origin and no square leaves the range of float32.
 """
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -117,7 +118,7 @@ def of_groups(
     """
     if sums[0].shape[0] == 0:
         return sums
-    return _of_groups(tuple(sums), particles, box, segments, jnp.asarray(num, jnp.int32))
+    return _of_groups(tuple(sums), particles, box, segments, num)
 
 
 @jax.custom_jvp
@@ -227,33 +228,40 @@ def _motion(
     return first + middle, across / math.sqrt(dims), members.sum(share[:, None] * turn)
 
 
-@jax.custom_jvp
-def of_boxes(corners: tuple[jax.Array, jax.Array], pos: jax.Array, box: Exact, splits: Any) -> Any:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def of_boxes(
+    sizes: tuple[int, ...], corners: tuple[jax.Array, jax.Array], pos: jax.Array, box: Exact, splits: jax.Array
+) -> Any:
     """Lower and upper ``corners``, ``(m, d)``, of nodes, with the derivatives of the particles at the faces.
 
-    pos: ``(n, d)`` in z-order. splits: for each plane, where its nodes start among the particles, and the end.
+    sizes: how many nodes each plane has. pos: ``(n, d)`` in z-order. splits: ``(m + planes,)`` int32, where the nodes
+    of each plane start among the particles, and the end.
     """
-    del pos, box, splits
+    del sizes, pos, box, splits
     return corners
 
 
 @of_boxes.defjvp
-def _of_boxes_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+def _of_boxes_jvp(sizes: tuple[int, ...], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
     _, pos, box, splits = primals
 
     def extremes(pos: jax.Array, box: Exact) -> tuple[jax.Array, jax.Array]:
         inside = wrapped(pos, box)
-        found = [_extremes(inside, members) for members in _planes(splits, pos.shape[0])]
+        found = [_extremes(inside, members) for members in _planes(sizes, splits, pos.shape[0])]
         lower, upper = (jnp.concatenate(corner) for corner in zip(*found, strict=True))
         return lower, upper
 
-    return of_boxes(*primals), jax.jvp(extremes, (pos, box), tangents[1:3])[1]
+    return of_boxes(sizes, *primals), jax.jvp(extremes, (pos, box), tangents[1:3])[1]
 
 
-def _planes(splits: Any, n: int) -> list[Members]:
+def _planes(sizes: tuple[int, ...], splits: jax.Array, n: int) -> list[Members]:
     """The nodes of each plane as groups of rows."""
-    rows = jnp.arange(n, dtype=jnp.int32)
-    return [members_of(rows, plane[:-1], jnp.diff(plane), jnp.diff(plane) > 0) for plane in splits]
+    rows, planes, start = jnp.arange(n, dtype=jnp.int32), [], 0
+    for size in sizes:
+        begins, count = splits[start : start + size], jnp.diff(splits[start : start + size + 1])
+        planes.append(members_of(rows, begins, count, count > 0))
+        start += size + 1
+    return planes
 
 
 def _extremes(pos: jax.Array, members: Members) -> tuple[jax.Array, jax.Array]:
@@ -265,27 +273,34 @@ def _extremes(pos: jax.Array, members: Members) -> tuple[jax.Array, jax.Array]:
     return jnp.stack(low, axis=-1), jnp.stack(high, axis=-1)
 
 
-@jax.custom_jvp
-def of_moments(moments: tuple[jax.Array, jax.Array], pos: jax.Array, mass: jax.Array, box: Exact, splits: Any) -> Any:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def of_moments(
+    sizes: tuple[int, ...],
+    moments: tuple[jax.Array, jax.Array],
+    pos: jax.Array,
+    mass: jax.Array,
+    box: Exact,
+    splits: jax.Array,
+) -> Any:
     """``moments``, masses ``(m,)`` and centres of mass ``(m, d)`` of nodes, with derivatives by all these.
 
-    mass: ``(n,)`` or ``(1,)``. pos, splits: as in `of_boxes`.
+    mass: ``(n,)`` or ``(1,)``. sizes, pos, splits: as in `of_boxes`.
     """
-    del pos, mass, box, splits
+    del sizes, pos, mass, box, splits
     return moments
 
 
 @of_moments.defjvp
-def _of_moments_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+def _of_moments_jvp(sizes: tuple[int, ...], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
     _, pos, mass, box, splits = primals
 
     def sums(pos: jax.Array, mass: jax.Array, box: Exact) -> tuple[jax.Array, jax.Array]:
         weight = jnp.broadcast_to(mass, pos.shape[:1])
-        found = [_moments_of(wrapped(pos, box), weight, members) for members in _planes(splits, pos.shape[0])]
+        found = [_moments_of(wrapped(pos, box), weight, members) for members in _planes(sizes, splits, pos.shape[0])]
         total, centre = (jnp.concatenate(column) for column in zip(*found, strict=True))
         return total, centre
 
-    return of_moments(*primals), jax.jvp(sums, (pos, mass, box), tangents[1:4])[1]
+    return of_moments(sizes, *primals), jax.jvp(sums, (pos, mass, box), tangents[1:4])[1]
 
 
 def _moments_of(pos: jax.Array, weight: jax.Array, members: Members) -> tuple[jax.Array, jax.Array]:

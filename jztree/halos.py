@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from . import comm
 from .data import FofCatalogue, RankIdx, get_num, get_pos, replace_num, split_rows
-from .images import norm
+from .images import norm, ratio
 from .jax_ext import is_concrete, with_twins
 from .mapping import check_floats
 
@@ -155,7 +155,7 @@ def principal_axes(cata: FofCatalogue) -> Axes:
     largest = jnp.take_along_axis(directions, jnp.argmax(jnp.abs(directions), axis=-1)[..., None], axis=-1)
     directions = directions * jnp.where(largest < 0, -1, 1).astype(directions.dtype)
     longest = shares[..., :1]
-    ratios = jnp.where(longest > 0, shares[..., 1:] / jnp.where(longest > 0, longest, 1), jnp.nan)
+    ratios = jnp.where(longest > 0, ratio(shares[..., 1:], jnp.where(longest > 0, longest, 1)), jnp.nan)
     return Axes(*(_of_groups(cata, leaf) for leaf in (lengths, ratios, directions)))
 
 
@@ -205,13 +205,13 @@ def spin(cata: FofCatalogue, mass: Any, radius: Any, gravity: Any, scale_factor:
         if is_concrete(number) and not (np.ndim(number) == 0 and 0 < float(number) < np.inf):
             raise ValueError(f"{name} must be a positive number, not {number}.")
     check_floats({"mass": mass, "radius": radius, "cata": cata})
-    ratio, mass, radius = norm(jnp.asarray(cata.angular_momentum)), jnp.asarray(mass), jnp.asarray(radius)
+    spins, mass, radius = norm(jnp.asarray(cata.angular_momentum)), jnp.asarray(mass), jnp.asarray(radius)
     defined = (mass > 0) & (radius > 0)
     # Step by step, because products may leave the range of float32 in units such as those of CGS.
     for factor in (mass, radius):
-        ratio = ratio / jnp.sqrt(jnp.where(defined, factor, 1)).astype(ratio.dtype)
-    ratio = ratio / _unit_root(gravity, ratio.dtype) * (_unit_root(scale_factor, ratio.dtype) / math.sqrt(2.0))
-    return _of_groups(cata, jnp.where(defined, ratio, jnp.nan))
+        spins = ratio(spins, jnp.sqrt(jnp.where(defined, factor, 1)).astype(spins.dtype))
+    spins = ratio(spins, _unit_root(gravity, spins.dtype)) * (_unit_root(scale_factor, spins.dtype) / math.sqrt(2.0))
+    return _of_groups(cata, jnp.where(defined, spins, jnp.nan))
 
 
 def _unit_root(number: Any, dtype: Any) -> Any:

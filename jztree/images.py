@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from .jax_ext import Exact
 
-__all__ = ["nearest_difference", "norm", "periods", "unit", "wrapped"]
+__all__ = ["nearest_difference", "norm", "periods", "ratio", "unit", "wrapped"]
 
 
 def periods(box: Exact, dtype: Any) -> tuple[jax.Array, jax.Array]:
@@ -65,6 +65,18 @@ def unit(vector: jax.Array) -> jax.Array:
     inside = jnp.where(apart, vector / jnp.where(apart, scale, 1), 0)
     square = jnp.where(apart, jnp.sum(inside * inside, axis=-1, keepdims=True), 1)
     return inside / jnp.sqrt(square)
+
+
+@jax.custom_jvp
+def ratio(a: jax.Array, b: jax.Array) -> jax.Array:
+    """``a / b``, whose derivative does not square ``b``, which may leave the range of float32. b: not 0."""
+    return a / b
+
+
+@ratio.defjvp
+def _ratio_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
+    value = ratio(*primals)
+    return value, ratio(tangents[0] - value * tangents[1], primals[1])
 
 
 def _beside(array: jax.Array, *lengths: jax.Array) -> list[jax.Array]:

@@ -100,6 +100,10 @@ def spherical_overdensity(
     ``density`` there has radius and mass NaN and a count of -1. The largest circular velocity is looked for at the
     particles from the start of the sphere on (coincident ones at distance 0 left out).
 
+    Derivatives are at fixed membership: the particles in each sphere are held constant, so ``mass`` changes with their
+    masses, ``radius`` with these and ``density``, and ``vmax`` and ``rmax`` also with the places of the centre and of
+    the particle at the peak.
+
     Distances and masses are summed in float64, in the order of distance, so any number of devices gives the same bits,
     be they CPUs or GPUs.
 

@@ -81,6 +81,8 @@ class TreeHierarchy:
     flat_splits, flat_particle_splits: ``(m + planes,)`` int32.
     flat_lower, flat_upper: ``(m, d)``, the corners of the boxes, dtype of the positions.
     flat_mass: ``(m,)``, flat_center_of_mass: ``(m, d)``; None unless ``cfg.masses``. They are float64 if masses are.
+
+    Boxes and masses have derivatives: each face moves with the particle on it, sums with the particles of the node.
     """
 
     plane_sizes: tuple[int, ...] = static_field()
@@ -210,13 +212,13 @@ def _build(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeH
 
 def _differentiable(th: TreeHierarchy, partz: Any, box: Exact) -> TreeHierarchy:
     """``th`` with the derivatives of its boxes and masses by the particles."""
-    pos, splits = get_pos(partz), [th.particle_splits(plane) for plane in range(th.num_planes)]
-    lower, upper = of_boxes((th.flat_lower, th.flat_upper), pos, box, splits)
+    pos, splits = get_pos(partz), th.flat_particle_splits
+    lower, upper = of_boxes(th.plane_sizes, (th.flat_lower, th.flat_upper), pos, box, splits)
     th = dataclasses.replace(th, flat_lower=lower, flat_upper=upper)
     if th.flat_mass is None:
         return th
     moments, rows = (th.flat_mass, th.flat_center_of_mass), _mass_rows(partz)
-    mass, centre = of_moments(moments, pos.astype(rows.dtype), rows, box, splits)
+    mass, centre = of_moments(th.plane_sizes, moments, pos.astype(rows.dtype), rows, box, splits)
     return dataclasses.replace(th, flat_mass=mass, flat_center_of_mass=centre)
 
 

@@ -216,3 +216,17 @@ def test_queries_need_one_neighbour_less() -> None:
     rad = cKDTree(pos).query(query.pos, 2)[0][:, 1]
     got = density.knn_density(pos, 2, part_query=query)
     np.testing.assert_allclose(got, np.where(np.arange(4) < 3, 1 / (np.pi * rad**2), 0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("unit", [1e-25, 1e25], ids=str)
+def test_derivatives_in_extreme_units(unit: float) -> None:
+    """Masses per length, of order 1 whatever the unit: their derivatives are in its inverse, not in its square."""
+    pos = jnp.asarray(oracles.uniform(40, 1))
+
+    def total(pos: Any, unit: float) -> Any:
+        scale = jnp.float32(unit)
+        part = PosMass(pos=pos * scale, mass=scale)
+        return density.knn_density(part, 9).sum() + density.sph_density(part, 9).sum()
+
+    derive = jax.jit(jax.grad(total), static_argnums=1)
+    np.testing.assert_allclose(derive(pos, unit), derive(pos, 1.0), rtol=1e-3, atol=0.1)

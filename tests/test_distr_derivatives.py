@@ -45,7 +45,8 @@ def of_columns(cata: jz.data.FofCatalogue) -> jax.Array:
     return sum(jnp.sum(jnp.sin(getattr(cata, name))) for name in COLUMNS)
 
 
-@pytest.mark.parametrize("attached", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("attached", [False, True])
 def test_catalogue_and_particles_in_group_order(attached: bool) -> None:
     def particle_class(pos: Any, mass: Any, vel: Any, num: Any) -> ParticleData:
         return ParticleData(pos=pos, mass=mass[..., 0], vel=vel, num=num)
@@ -62,6 +63,7 @@ def test_catalogue_and_particles_in_group_order(attached: bool) -> None:
     )
 
 
+@pytest.mark.slow
 def test_spheres() -> None:
     pos, mass, _ = particles()
     cfg, density = OverdensityConfig(npart_min=4), jnp.asarray([1e4, 1e5])
@@ -94,6 +96,7 @@ def test_sorted_particles_and_nodes() -> None:
     agree(lambda *arrays: loss(*arrays, NUM, many), lambda *arrays: loss(*arrays, 50, one), (pos, mass))
 
 
+@pytest.mark.slow
 def test_densest_particles() -> None:
     def loss(pos: Any, mass: Any, num: Any, find: Any, choose: Any) -> Any:
         grouped, cata = find(ParticleData(pos=pos, mass=mass[..., 0], num=num), 0.1, 1.0)
