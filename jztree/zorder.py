@@ -2,9 +2,11 @@
 
 The distributed sort: every rank sorts its own rows by keys over the domain of all ranks; splitters cut the z-order into
 one range a rank; one exchange brings the rows there; each rank merges what it got. Splitters are exact: they are found
-byte by byte, from counts of keys summed over the ranks, and equal keys are dealt out in the order of the ranks, which
-keeps the sort stable. So every rank ends with the same number of rows, off by one, and never holds more. Cost: two
-local sorts, 16 small sums over the ranks, one exchange.
+byte by byte, from counts of rows summed over the ranks, and equal points are dealt out in the order of the ranks, which
+keeps the sort stable. So every rank ends with the same number of rows, off by one, and never holds more; and the order
+is the one in which one device sorts the rows of all ranks. Cost: two local sorts, some small sums over the ranks (three
+for a million uniform particles; as many as a place in the z-order has bytes where equal points are to be cut apart),
+one exchange.
 
 G. M. Morton (1966), "A computer oriented geodetic data base". Exact splitters: P. Siebert & F. Wolf (2003), "A
 scalable parallel sorting algorithm using exact splitting".
@@ -28,7 +30,6 @@ from .jax_ext import Exact, with_smap, with_twins
 __all__ = ["distr_zsort", "search_sorted_z", "zsort"]
 
 _NOT_FINITE = "row {0} of %s is NaN or infinite; remove such particles, or set num to leave out rows at the end."
-_KEY_BYTES = 16
 
 
 @dataclass
@@ -93,8 +94,8 @@ def zsort(part: Any, boxsize: Any = None) -> tuple[Any, jax.Array]:
     boxsize: periodic length, or one a dimension; 0 or None is open.
 
     Returns ``part`` sorted and the ``(n,)`` int32 rows it was taken from. The sort is stable: coincident particles keep
-    their order. (More than 32 particles that are apart but share all 128 bits of their key are in the z-order of the
-    bits of their coordinates.) Rows that are NaN or infinite come after all others, and rows from ``num`` on last.
+    their order. (Particles that are apart but share all 128 bits of their key are in the z-order of the bits of their
+    coordinates.) Rows that are NaN or infinite come after all others, and rows from ``num`` on last.
     Positions are wrapped for the order only.
 
     Raises TypeError or ValueError for positions or a box of the wrong kind.
@@ -150,9 +151,9 @@ def distr_zsort(
         finds that it needs more. With ``equalize=True``, ``n`` is always enough.
 
     Returns ``(partz, origin)``, or ``(partz, dataz, origin)`` if ``data`` is given: the rank's particles with ``num``
-    of the rank, and the `jztree.data.RankIdx` that each row came from, ``(n,)`` each. The sort is stable: coincident
-    particles stay in the order of ranks and rows. (More than 32 particles that are apart but share all 128 bits of
-    their key are in an order of each rank's own.) Rows from ``num`` on hold nothing.
+    of the rank, and the `jztree.data.RankIdx` that each row came from, ``(n,)`` each. The order is that of `zsort` for
+    the particles of all ranks, one rank after the other: coincident particles stay in the order of ranks and rows. Rows
+    from ``num`` on hold nothing.
 
     Raises TypeError or ValueError for arguments of the wrong kind, and on every rank at run time if a position is NaN
     or infinite on any, or if the particles do not fit (`jztree.CapacityError`).
@@ -271,7 +272,7 @@ def _exact_cuts(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Dom
 
 
 def _sampled_cuts(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Domain, nsamp: int) -> list[jax.Array]:
-    """As `_exact_cuts`, but the same number of rows of a sample; equal keys are not cut apart."""
+    """As `_exact_cuts`, but the same number of rows of a sample; equal points are not cut apart."""
     _, ndev, _ = comm.get_rank_info()
     # The same stride on all ranks makes every sample stand for as many rows.
     most = comm.all_max(sum(kernels.as_num(num) for num in nums))
@@ -295,24 +296,34 @@ def _share_starts(count: Any, ndev: int) -> comm.Wide:
 
 
 def _splitters(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Domain, starts: comm.Wide) -> jax.Array:
-    """The keys of the rows at ``starts`` in the order of all ranks' keys, ``(r - 1, 4)`` uint32."""
+    """Places in the z-order with ``starts`` rows of all ranks before them, ``(r - 1, words)`` uint32.
 
-    def next_byte(place: jax.Array, splitters: jax.Array) -> jax.Array:
+    Where equal points are to be cut apart, the place is theirs.
+    """
+    wanted = comm.Wide(starts.high[:, None], starts.low[:, None])
+
+    def next_byte(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        place, splitters, _ = state
         counts = [kernels.key_counts(pos, num, *domain.keys(), splitters, place) for pos, num in _zip(positions, nums)]
-        above = comm.wide_sum(sum(counts)).above(comm.Wide(starts.high[:, None], starts.low[:, None]))
-        byte = 255 - jnp.sum(above, axis=1, dtype=jnp.int32)
+        before = comm.wide_sum(sum(counts))
+        byte = 255 - jnp.sum(before.above(wanted), axis=1, dtype=jnp.int32)
         shift = (24 - 8 * (place % 4)).astype(jnp.uint32)
-        return splitters.at[:, place // 4].add(byte.astype(jnp.uint32) << shift)
+        splitters = splitters.at[:, place // 4].add(byte.astype(jnp.uint32) << shift)
+        found = jnp.any((before.high == wanted.high) & (before.low == wanted.low), axis=1)
+        return place + 1, splitters, jnp.all(found)
 
-    none = jnp.zeros((starts.high.shape[0], 4), jnp.uint32)
-    return jax.lax.fori_loop(0, _KEY_BYTES, next_byte, none)
+    cuts, words = starts.high.shape[0], kernels.splitter_words(positions[0].shape[1])
+    none = jnp.int32(0), jnp.zeros((cuts, words), jnp.uint32), jnp.bool_(False)
+    if cuts == 0:
+        return none[1]
+    return jax.lax.while_loop(lambda state: ~state[2] & (state[0] < 4 * words), next_byte, none)[1]
 
 
 def _cut_ties(below: jax.Array, equal: jax.Array, starts: comm.Wide) -> jax.Array:
     """Where each rank's rows of each type are cut, ``(r, types, r - 1)``, so that exactly ``starts`` rows are below.
 
-    below, equal: ``(r, types, r - 1)``, rows whose key is below each splitter, and rows that have it. Those that have
-    it are cut in the order of types, then ranks.
+    below, equal: ``(r, types, r - 1)``, rows before each splitter, and rows at it. Those at it are cut in the order of
+    types, then ranks.
     """
     ranks, types, cuts = equal.shape
     by_type = equal.swapaxes(0, 1).reshape(types * ranks, cuts)
@@ -323,7 +334,7 @@ def _cut_ties(below: jax.Array, equal: jax.Array, starts: comm.Wide) -> jax.Arra
     low = starts.low - jnp.sum(below & 0xFFFF, axis=(0, 1), dtype=jnp.int32) - before_low
     high, low = high + (low >> 16), low & 0xFFFF
     left = jnp.where(high >= 2**14, 2**30, jnp.where(high < 0, 0, jnp.clip(high, 0, 2**14) * 65536 + low))
-    # More than 2**30 particles of one key on one rank would be cut there too early; the ranks after it take the rest.
+    # More than 2**30 particles at one point on one rank would be cut there too early; the ranks after it take the rest.
     taken = jnp.clip(left, 0, by_type)
     return below + taken.reshape(types, ranks, cuts).swapaxes(0, 1)
 
