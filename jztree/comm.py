@@ -172,6 +172,12 @@ def wide_sum(count: Any) -> Wide:
     return Wide(high + (low >> 16), low & 0xFFFF)
 
 
+def wide_total(counts: jax.Array) -> Wide:
+    """The sum of int32 counts ``(n,)``, at most 2**15 of them."""
+    low = jnp.sum(counts & 0xFFFF, dtype=jnp.int32)
+    return Wide(jnp.sum(counts >> 16, dtype=jnp.int32) + (low >> 16), low & 0xFFFF)
+
+
 def share(total: Wide, rank: jax.Array, ndev: int) -> tuple[jax.Array, Wide]:
     """How many of ``total`` rows each of ``rank`` gets if all get the same (the first ones one more), int32, and where
     its share starts.

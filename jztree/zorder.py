@@ -4,7 +4,7 @@ The distributed sort: every rank sorts its own rows by keys over the domain of a
 one range a rank; one exchange brings the rows there; each rank merges what it got. Splitters are exact: they are found
 byte by byte, from counts of rows summed over the ranks, and equal points are dealt out in the order of the ranks, which
 keeps the sort stable. So every rank ends with the same number of rows, off by one, and never holds more; and the order
-is the one in which one device sorts the rows of all ranks. Cost: two local sorts, some small sums over the ranks (three
+is the one in which one device sorts the rows of all ranks. Cost: two local sorts, some small sums over the ranks (four
 for a million uniform particles; as many as a place in the z-order has bytes where equal points are to be cut apart),
 one exchange.
 
@@ -34,15 +34,16 @@ _NOT_FINITE = "row {0} of %s is NaN or infinite; remove such particles, or set n
 
 @dataclass
 class Domain:
-    """Where Morton keys are taken: the bounding box of all particles on all ranks, and the periodic box."""
+    """Where Morton keys are taken: the bounding box of particles on all ranks, and the periodic box.
+
+    lower, upper: the corners of the bounding box; what lies outside has the keys of its edge. corners: those of the
+    bounding box of everything, whether it is within or not.
+    """
 
     lower: jax.Array
     upper: jax.Array
     box: Exact
-
-    def corners(self) -> tuple[jax.Array, jax.Array]:
-        """Lower and upper corner."""
-        return self.lower, self.upper
+    corners: tuple[jax.Array, jax.Array]
 
     def keys(self) -> tuple[jax.Array, jax.Array, Exact]:
         """What a kernel needs to know to make Morton keys."""
@@ -54,9 +55,13 @@ class Domain:
 
 
 def domain_of(
-    positions: Sequence[jax.Array], nums: Sequence[Any], names: Sequence[str], box: Exact
+    positions: Sequence[jax.Array], nums: Sequence[Any], names: Sequence[str], box: Exact, of_first: bool = False
 ) -> tuple[Domain, list[jax.Array]]:
-    """The domain of the particles of all types on all ranks, and ``nums``, which raise if a row is not finite."""
+    """The domain of the particles of all types on all ranks, and ``nums``, which raise if a row is not finite.
+
+    of_first: keys are taken where the first type is. The order of its particles, and with it what comes first of what
+    is equally far, then does not depend on where those of other types are.
+    """
     # As kernels take it; the sum over the ranks must not count more.
     nums = [jnp.clip(kernels.as_num(num), 0, pos.shape[0]) for pos, num in zip(positions, nums, strict=True)]
     bounds = [kernels.bounds(pos, num) for pos, num in zip(positions, nums, strict=True)]
@@ -64,12 +69,14 @@ def domain_of(
         comm.check(num, bad >= 0, [bad], _NOT_FINITE % name)
         for num, (_, _, bad), name in zip(nums, bounds, names, strict=True)
     ]
-    lower = jnp.stack([low for low, _, _ in bounds]).min(axis=0)
-    upper = jnp.stack([high for _, high, _ in bounds]).max(axis=0)
+    lower = jnp.stack([low for low, _, _ in bounds])
+    upper = jnp.stack([high for _, high, _ in bounds])
     # One collective for both corners; it waits for the checks, see jztree.comm.
     waited = sum(new - num for new, num in zip(checked, nums, strict=True))
     corners = comm.all_max(jnp.stack([upper, -lower]) + waited.astype(lower.dtype))
-    return Domain(-corners[1], corners[0], box), checked
+    upper, lower = corners[0], -corners[1]
+    whole = lower.min(axis=0), upper.max(axis=0)
+    return Domain(*((lower[0], upper[0]) if of_first else whole), box, whole), checked
 
 
 def permute_particles(part: Any, index: jax.Array, posz: jax.Array | None = None) -> Any:
@@ -236,6 +243,23 @@ def sort_equally(mover: Movers, domain: Domain) -> Moved:
 def rows_of_rank(n: int) -> RankIdx:
     """The names of this rank's ``n`` rows."""
     return RankIdx(jnp.full(n, comm.get_rank_info()[0], jnp.int32), jnp.arange(n, dtype=jnp.int32))
+
+
+def rows_in_equal_shares(nums: jax.Array, n: int) -> tuple[RankIdx, jax.Array]:
+    """What this rank's ``n`` rows would be called if those of all ranks were dealt out equally, as `distr_zsort` does,
+    and the first number of each rank's share.
+
+    nums: ``(r,)`` int32, how many rows each rank has.
+    """
+    rank, ndev, _ = comm.get_rank_info()
+    everyone = jnp.arange(ndev, dtype=jnp.int32)
+    own = comm.wide_total(jnp.where(everyone < rank, nums, 0))
+    starts = comm.share(comm.wide_total(nums), everyone, ndev)[1]
+    # Nobody has 2**31 rows, so starts that are farther away than that are of no matter.
+    away = jnp.clip(starts.high - own.high, 1 - 2**15, 2**15 - 1) * 65536 + (starts.low - own.low)
+    rows = jnp.arange(n, dtype=jnp.int32)
+    share = jnp.searchsorted(away, rows, side="right").astype(jnp.int32) - 1
+    return RankIdx(share, rows - away[share]), starts.high * 65536 + starts.low
 
 
 def _move(mover: Movers, order: jax.Array, matrix: jax.Array, place: Room, domain: Domain) -> Moved:
