@@ -355,29 +355,41 @@ class _Dense:
 
 
 class _Ragged:
-    """One collective that moves exactly the rows."""
+    """One collective that moves exactly the rows that go to other ranks."""
 
     def __init__(self, matrix: jax.Array, route: Route, place: jax.Array | None) -> None:
-        rank, _, self.axes = get_rank_info()
-        before = jnp.cumsum(matrix, axis=0, dtype=jnp.int32) - matrix
-        self.offsets_there = before[rank]
+        self.rank, ndev, self.axes = get_rank_info()
+        # A rank's own rows are in place already.
+        others = matrix * (1 - jnp.eye(ndev, dtype=jnp.int32))
+        self.sent, self.received = others[self.rank], others[:, self.rank]
+        self.offsets_there = (jnp.cumsum(others, axis=0, dtype=jnp.int32) - others)[self.rank]
         self.route, self.place = route, place
 
     def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
-        route, one = self.route, jnp.zeros(1, jnp.int32)
+        route, one, room = self.route, jnp.zeros(1, jnp.int32), arrays[0].shape[0]
         rows = route.rows if route.order is None else route.order.shape[0]
-        packed = kernels.pack_segments(leaves, route.order, one, jnp.sum(route.sent)[None], rows)[0]
-        empty = vary(jnp.zeros((arrays[0].shape[0], packed.shape[1]), jnp.uint32))
+        own = route.sent[self.rank]
+        order = _leaving_out(route.order, rows, starts_of(route.sent)[self.rank], own)
+        packed = kernels.pack_segments(leaves, order, one, jnp.sum(self.sent)[None], rows)[0]
+        empty = vary(jnp.zeros((room, packed.shape[1]), jnp.uint32))
         arrived = jax.lax.ragged_all_to_all(
             packed,
             empty,
-            starts_of(route.sent),
-            route.sent,
+            starts_of(self.sent),
+            self.sent,
             self.offsets_there,
-            route.received,
+            self.received,
             axis_name=self.axes,
         )
-        return list(kernels.unpack_segments(arrived[None], self.place, one, jnp.sum(route.received)[None], arrays))
+        place = _leaving_out(self.place, room, route.starts()[self.rank], own)
+        return list(kernels.unpack_segments(arrived[None], place, one, jnp.sum(self.received)[None], arrays))
+
+
+def _leaving_out(index: jax.Array | None, rows: int, start: jax.Array, count: jax.Array) -> jax.Array:
+    """``index`` (None: all of ``rows``) without ``count`` entries from ``start`` on; the last are of no meaning."""
+    entry = jnp.arange(rows, dtype=jnp.int32)
+    entry = jnp.minimum(jnp.where(entry < start, entry, entry + count), max(rows - 1, 0))
+    return entry if index is None else index[entry]
 
 
 def starts_of(counts: jax.Array) -> jax.Array:
