@@ -178,8 +178,9 @@ def build_checked(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tupl
     """`build_in_domain`, and ``num``; at run time an error, on all ranks, if the keys of any are not in order."""
     th, unordered = _build(partz, num, domain, cfg)
     checked = comm.check(num, unordered, [], _NOT_IN_ORDER)
-    flat_splits = th.flat_splits + (checked - kernels.as_num(num))
-    return dataclasses.replace(th, flat_splits=flat_splits), checked
+    # Every array waits for the check: a caller may use any one of them alone, and the compiler drops the others.
+    passed = checked == kernels.as_num(num)
+    return jax.tree.map(lambda leaf: jnp.where(passed, leaf, 0), th), checked
 
 
 def _build(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeHierarchy, jax.Array]:

@@ -408,6 +408,18 @@ def test_build_refuses_particles_that_are_not_in_z_order() -> None:
     assert oracles.one_sentence(error)
 
 
+@pytest.mark.parametrize(
+    "name", ["flat_splits", "flat_particle_splits", "flat_lower", "flat_upper", "flat_mass", "flat_center_of_mass"]
+)
+def test_build_refuses_them_whatever_is_used_of_the_hierarchy(name: str) -> None:
+    """The compiler removes a check whose result nobody uses."""
+    part = data.PosMass(pos=jnp.asarray(oracles.uniform(N, 3)), mass=jnp.float32(1))
+    build = jax.jit(lambda part: getattr(tree.build_tree_hierarchy(part, TreeConfig(masses=True)), name))
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="zsort"):
+        jax.block_until_ready(build(part))
+    jax.block_until_ready(build(data.replace_num(tree.zsort(part)[0], N)))
+
+
 @pytest.mark.parametrize("build", ["build_tree_hierarchy", "zsort_and_tree"])
 def test_position_that_is_not_finite_names_the_row(build: str) -> None:
     pos = oracles.uniform(40, 3)
