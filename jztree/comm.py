@@ -46,6 +46,8 @@ __all__ = [
 
 _MIN_CHUNK = 64
 _METHODS = ("dense", "ragged")
+# The small buffer of a dense exchange is that many times smaller, and used where so many rounds of it suffice.
+_SMALL_BUFFER, _SMALL_ROUNDS = 16, 4
 
 
 def in_shard_map_context() -> bool:
@@ -331,27 +333,40 @@ def _move(
 
 
 class _Dense:
-    """Rounds of all_to_all over a buffer of bounded size, until nothing is left."""
+    """Rounds of all_to_all over a buffer of bounded size, until nothing is left.
+
+    A round moves the whole buffer, however little is in it. So there is a small one for when few rows leave their rank,
+    as where particles are nearly in order already.
+    """
 
     def __init__(self, buffer_rows: int, matrix: jax.Array, route: Route, place: jax.Array | None) -> None:
         rank, ndev, _ = get_rank_info()
-        self.chunk = chunk_of(buffer_rows, ndev)
+        large, small = (chunk_of(rows, ndev) for rows in (buffer_rows, buffer_rows // _SMALL_BUFFER))
         # A rank's own rows are in place already.
         others = 1 - jnp.eye(ndev, dtype=jnp.int32)
-        self.rounds = -(-jnp.max(matrix * others) // self.chunk)
+        most = jnp.max(matrix * others)
+        few = most <= _SMALL_ROUNDS * small
+        self.rounds = [(large, jnp.where(few, 0, -(-most // large))), (small, jnp.where(few, -(-most // small), 0))]
         self.sent, self.received = route.sent * others[rank], route.received * others[rank]
         self.send_starts, self.receive_starts = starts_of(route.sent), route.starts()
         self.order, self.place = route.order, place
 
     def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
+        for chunk, rounds in self.rounds:
+            arrays = self._go_round(chunk, rounds, leaves, arrays)
+        return arrays
+
+    def _go_round(
+        self, chunk: int, rounds: jax.Array, leaves: list[jax.Array], arrays: list[jax.Array]
+    ) -> list[jax.Array]:
         def one(state: tuple[jax.Array, list[jax.Array]]) -> tuple[jax.Array, list[jax.Array]]:
-            done, arrays = state[0] * self.chunk, state[1]
-            packed = kernels.pack_segments(leaves, self.order, self.send_starts + done, self.sent - done, self.chunk)
+            done, arrays = state[0] * chunk, state[1]
+            packed = kernels.pack_segments(leaves, self.order, self.send_starts + done, self.sent - done, chunk)
             buffer = swap(packed)
             new = kernels.unpack_segments(buffer, self.place, self.receive_starts + done, self.received - done, arrays)
             return state[0] + 1, list(new)
 
-        return jax.lax.while_loop(lambda state: state[0] < self.rounds, one, (jnp.int32(0), arrays))[1]
+        return jax.lax.while_loop(lambda state: state[0] < rounds, one, (jnp.int32(0), arrays))[1]
 
 
 class _Ragged:

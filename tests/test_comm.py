@@ -120,6 +120,35 @@ def test_ragged_collective_moves_what_leaves_a_rank_and_no_more(monkeypatch: pyt
     assert sorted(RAGGED_SIZES) == list(enumerate(want))
 
 
+@pytest.mark.parametrize(("leaving", "chunks"), [(0, []), (1, [64]), (64, [64]), (200, [64] * 4), (257, [1000])])
+def test_dense_exchange_takes_a_small_buffer_for_few_rows(
+    leaving: int, chunks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many rows leave a rank for another, and the rows a rank that each round has room for."""
+    taken: list[int] = []
+    swap = comm.swap
+
+    def counted(packed: jax.Array) -> jax.Array:
+        rank = comm.get_rank_info()[0]
+        jax.debug.callback(lambda rank: taken.append(packed.shape[1]) if rank == 0 else None, rank)
+        return swap(packed)
+
+    monkeypatch.setattr(comm, "swap", counted)
+    rows = np.arange(4 * 2000, dtype=np.int32).reshape(4, 2000)
+    dest = np.broadcast_to(np.arange(4, dtype=np.int32)[:, None], (4, 2000)).copy()
+    dest[1, 100 : 100 + leaving] = 3
+
+    def there(rows: Any, dest: Any) -> Any:
+        return comm.exchange_by_rank(rows, dest, 2000, Room(4000, "all"), method="dense", chunk_rows=4000)[0]
+
+    got = mapped(there, mesh_of(4))(rows, dest)
+    jax.effects_barrier()
+    assert taken == chunks
+    for rank in range(4):
+        want = rows[dest == rank]
+        np.testing.assert_array_equal(got[rank, : len(want)], want)
+
+
 def lowered_exchange(platform: str) -> str:
     """The text of an exchange over four devices as it is compiled for a platform."""
     rows, dest, num = rows_to_send(4)
