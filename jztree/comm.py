@@ -48,6 +48,8 @@ __all__ = [
 
 _MIN_CHUNK = 64
 _METHODS = ("dense", "ragged")
+# The small buffer of a dense exchange is that many times smaller, and used where so many rounds of it suffice.
+_SMALL_BUFFER, _SMALL_ROUNDS = 16, 4
 
 
 def in_shard_map_context() -> bool:
@@ -217,6 +219,12 @@ def wide_sum(count: Any) -> Wide:
     parts = jnp.stack([jnp.asarray(count) >> 16, jnp.asarray(count) & 0xFFFF])
     high, low = parts if ndev == 1 else jax.lax.psum(vary(parts), axes)
     return Wide(high + (low >> 16), low & 0xFFFF)
+
+
+def wide_total(counts: jax.Array) -> Wide:
+    """The sum of int32 counts ``(n,)``, at most 2**15 of them."""
+    low = jnp.sum(counts & 0xFFFF, dtype=jnp.int32)
+    return Wide(jnp.sum(counts >> 16, dtype=jnp.int32) + (low >> 16), low & 0xFFFF)
 
 
 def share(total: Wide, rank: jax.Array, ndev: int) -> tuple[jax.Array, Wide]:
@@ -426,53 +434,78 @@ def _move(
 
 
 class _Dense:
-    """Rounds of all_to_all over a buffer of bounded size, until nothing is left."""
+    """Rounds of all_to_all over a buffer of bounded size, until nothing is left.
+
+    A round moves the whole buffer, however little is in it. So there is a small one for when few rows leave their rank,
+    as where particles are nearly in order already.
+    """
 
     def __init__(self, buffer_rows: int, matrix: jax.Array, route: Route, place: jax.Array | None) -> None:
         rank, ndev, _ = get_rank_info()
-        self.chunk = chunk_of(buffer_rows, ndev)
+        large, small = (chunk_of(rows, ndev) for rows in (buffer_rows, buffer_rows // _SMALL_BUFFER))
         # A rank's own rows are in place already.
         others = 1 - jnp.eye(ndev, dtype=jnp.int32)
-        self.rounds = -(-jnp.max(matrix * others) // self.chunk)
+        most = jnp.max(matrix * others)
+        few = most <= _SMALL_ROUNDS * small
+        self.rounds = [(large, jnp.where(few, 0, -(-most // large))), (small, jnp.where(few, -(-most // small), 0))]
         self.sent, self.received = route.sent * others[rank], route.received * others[rank]
         self.send_starts, self.receive_starts = starts_of(route.sent), route.starts()
         self.order, self.place = route.order, place
 
     def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
+        for chunk, rounds in self.rounds:
+            arrays = self._go_round(chunk, rounds, leaves, arrays)
+        return arrays
+
+    def _go_round(
+        self, chunk: int, rounds: jax.Array, leaves: list[jax.Array], arrays: list[jax.Array]
+    ) -> list[jax.Array]:
         def one(state: tuple[jax.Array, list[jax.Array]]) -> tuple[jax.Array, list[jax.Array]]:
-            done, arrays = state[0] * self.chunk, state[1]
-            packed = kernels.pack_segments(leaves, self.order, self.send_starts + done, self.sent - done, self.chunk)
+            done, arrays = state[0] * chunk, state[1]
+            packed = kernels.pack_segments(leaves, self.order, self.send_starts + done, self.sent - done, chunk)
             buffer = swap(packed)
             new = kernels.unpack_segments(buffer, self.place, self.receive_starts + done, self.received - done, arrays)
             return state[0] + 1, list(new)
 
-        return jax.lax.while_loop(lambda state: state[0] < self.rounds, one, (jnp.int32(0), arrays))[1]
+        return jax.lax.while_loop(lambda state: state[0] < rounds, one, (jnp.int32(0), arrays))[1]
 
 
 class _Ragged:
-    """One collective that moves exactly the rows."""
+    """One collective that moves exactly the rows that go to other ranks."""
 
     def __init__(self, matrix: jax.Array, route: Route, place: jax.Array | None) -> None:
-        rank, _, self.axes = get_rank_info()
-        before = jnp.cumsum(matrix, axis=0, dtype=jnp.int32) - matrix
-        self.offsets_there = before[rank]
+        self.rank, ndev, self.axes = get_rank_info()
+        # A rank's own rows are in place already.
+        others = matrix * (1 - jnp.eye(ndev, dtype=jnp.int32))
+        self.sent, self.received = others[self.rank], others[:, self.rank]
+        self.offsets_there = (jnp.cumsum(others, axis=0, dtype=jnp.int32) - others)[self.rank]
         self.route, self.place = route, place
 
     def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
-        route, one = self.route, jnp.zeros(1, jnp.int32)
+        route, one, room = self.route, jnp.zeros(1, jnp.int32), arrays[0].shape[0]
         rows = route.rows if route.order is None else route.order.shape[0]
-        packed = kernels.pack_segments(leaves, route.order, one, jnp.sum(route.sent)[None], rows)[0]
-        empty = vary(jnp.zeros((arrays[0].shape[0], packed.shape[1]), jnp.uint32))
+        own = route.sent[self.rank]
+        order = _leaving_out(route.order, rows, starts_of(route.sent)[self.rank], own)
+        packed = kernels.pack_segments(leaves, order, one, jnp.sum(self.sent)[None], rows)[0]
+        empty = vary(jnp.zeros((room, packed.shape[1]), jnp.uint32))
         arrived = jax.lax.ragged_all_to_all(
             packed,
             empty,
-            starts_of(route.sent),
-            route.sent,
+            starts_of(self.sent),
+            self.sent,
             self.offsets_there,
-            route.received,
+            self.received,
             axis_name=self.axes,
         )
-        return list(kernels.unpack_segments(arrived[None], self.place, one, jnp.sum(route.received)[None], arrays))
+        place = _leaving_out(self.place, room, route.starts()[self.rank], own)
+        return list(kernels.unpack_segments(arrived[None], place, one, jnp.sum(self.received)[None], arrays))
+
+
+def _leaving_out(index: jax.Array | None, rows: int, start: jax.Array, count: jax.Array) -> jax.Array:
+    """``index`` (None: all of ``rows``) without ``count`` entries from ``start`` on; the last are of no meaning."""
+    entry = jnp.arange(rows, dtype=jnp.int32)
+    entry = jnp.minimum(jnp.where(entry < start, entry, entry + count), max(rows - 1, 0))
+    return entry if index is None else index[entry]
 
 
 def starts_of(counts: jax.Array) -> jax.Array:

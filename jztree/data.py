@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
 
 from .describe import describe_arrays, describe_catalogue, describe_particles
-from .mapping import check_floats, check_integers
+from .mapping import check_floats, check_integers, is_concrete
 
 if TYPE_CHECKING:
     import astropy.table
@@ -238,6 +239,24 @@ def replace_num(part: _Part, num: Any) -> _Part:
     return dataclasses.replace(part, num=num)  # type: ignore[type-var]
 
 
+def _on_auto_axes(tree: _Part) -> _Part:
+    """``tree`` with its arrays on the same devices, but on meshes whose axes JAX sees to by itself.
+
+    Mapped functions return arrays on the mesh of the user, whose axes may be explicit (those of `jax.make_mesh` are,
+    unless it is told otherwise). JAX does not pick rows of such an array, because it is not said how these lie.
+    """
+    return jax.tree.map(_on_auto_mesh, tree)
+
+
+def _on_auto_mesh(leaf: Any) -> Any:
+    sharding = leaf.sharding if isinstance(leaf, jax.Array) and is_concrete(leaf) else None
+    if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
+        return leaf
+    names = sharding.mesh.axis_names
+    mesh = Mesh(sharding.mesh.devices, names, axis_types=(AxisType.Auto,) * len(names))
+    return jax.device_put(leaf, NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind))
+
+
 def pad_particles(part: _Part, npad: int) -> _Part:
     """Append ``npad`` rows of zeros that hold no particles, to every property.
 
@@ -246,14 +265,14 @@ def pad_particles(part: _Part, npad: int) -> _Part:
     """
     if npad < 0:
         raise ValueError(f"npad is the number of rows to append, so it cannot be negative; {npad} was given.")
-    num = get_num(part)
+    part, num = _on_auto_axes(part), get_num(part)
     padded = map_rows(lambda leaf: jnp.pad(leaf, [(0, npad)] + [(0, 0)] * (np.ndim(leaf) - 1)), part)
     return replace_num(padded, num)
 
 
 def squeeze_any(tree: Any, num: int | Array) -> Any:
     """Drop the padding: the first ``num`` rows of every array in ``tree``. Not for use under a JAX transformation."""
-    return jax.tree.map(lambda leaf: leaf[: int(num)] if np.ndim(leaf) > 0 else leaf, tree)
+    return jax.tree.map(lambda leaf: leaf[: int(num)] if np.ndim(leaf) > 0 else leaf, _on_auto_axes(tree))
 
 
 def squeeze_particles(part: _Part) -> _Part:
@@ -265,7 +284,7 @@ def squeeze_particles(part: _Part) -> _Part:
     if np.ndim(get_pos(part)) == 3:
         return flatten_particles(part)
     num = int(get_num(part))
-    return replace_num(map_rows(lambda leaf: leaf[:num], part), num)
+    return replace_num(map_rows(lambda leaf: leaf[:num], _on_auto_axes(part)), num)
 
 
 def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
@@ -309,7 +328,7 @@ def flatten_particles(part: _Part) -> _Part:
             return jnp.concatenate([leaf[rank, : counts[rank]] for rank in range(ndev)])
         return leaf[0] if np.ndim(leaf) > 0 and leaf.shape[0] == ndev else leaf
 
-    return replace_num(jax.tree.map(join, replace_num(part, None)), int(counts.sum()))
+    return replace_num(jax.tree.map(join, replace_num(_on_auto_axes(part), None)), int(counts.sum()))
 
 
 def squeeze_catalogue(cata: FofCatalogue, offset_mode: str = "rank", nparts: Any = None) -> FofCatalogue:
@@ -358,6 +377,7 @@ def sort_catalogue(cata: FofCatalogue) -> FofCatalogue:
 
     ``offset`` still points to the group's particles, which are not moved.
     """
+    cata = _on_auto_axes(cata)
     used = jnp.arange(cata.count.shape[0], dtype=jnp.int32) < jnp.asarray(cata.ngroups, jnp.int32)
     order = jnp.argsort(jnp.where(used, -jnp.asarray(cata.count), 1), stable=True)
     rows = {f.name: getattr(cata, f.name) for f in dataclasses.fields(cata) if f.name != "ngroups"}

@@ -281,7 +281,7 @@ def _sum(terms: jax.Array) -> jax.Array:
 
 
 def _per_volume(mass: jax.Array, radius: jax.Array, dims: int) -> jax.Array:
-    """``mass / radius^dims``: inf at radius 0, and 0 where there is no particle. NaN says that it is beyond the dtype."""
+    """``mass / radius^dims``: inf at radius 0, and 0 where there is no particle. NaN: out of the range of the dtype."""
     sound = (radius > 0) & (radius < jnp.inf)
     density = _over_power(mass, jnp.where(sound, radius, 1), dims)
     lost = (density == jnp.inf) | ((jnp.abs(density) < jnp.finfo(density.dtype).tiny) & (mass != 0))

@@ -26,9 +26,18 @@ from .config import KNNConfig
 from .data import RankIdx, get_num, get_pos, map_rows, replace_num, split_rows
 from .ghosts import Blocks, Surroundings, boxes_of, ghost_room, leaves_of, surroundings
 from .jax_ext import Exact
-from .neighbours import check_reduced, field_of, is_real, radii_over_ranks, take, without_derivative
+from .neighbours import check_reduced, field_of, radii_over_ranks, take, whose_rows, without_derivatives
 from .tree import TreeHierarchy, build_checked, build_in_domain, kernel_tree
-from .zorder import Domain, Moved, Movers, domain_of, rows_of_rank, sort_equally, sort_over_ranks
+from .zorder import (
+    Domain,
+    Moved,
+    Movers,
+    domain_of,
+    rows_in_equal_shares,
+    rows_of_rank,
+    sort_equally,
+    sort_over_ranks,
+)
 
 _TOO_FEW = "{1} neighbours were asked for (k), but there are only {0} particles (num) on all devices; use a smaller k."
 _TOO_MANY = "there are 2**31 particles or more on all devices, too many for result 'globalidx'; use 'rankidx'."
@@ -36,13 +45,16 @@ _TOO_MANY = "there are 2**31 particles or more on all devices, too many for resu
 
 @dataclass
 class Question:
-    """What is asked. words: of ``result``. in_z_order: results and rows of neighbours are in z-order."""
+    """What is asked. words: of ``result``. in_z_order: results and rows of neighbours are in z-order. sorted_already:
+    the sources are given in z-order over all ranks.
+    """
 
     k: int
     box: Exact
     words: list[str]
     reduce_func: Callable[..., Any] | None
     in_z_order: bool
+    sorted_already: bool
     cfg: KNNConfig
 
 
@@ -62,16 +74,12 @@ class _Range:
         return boxes_of(get_pos(self.part), self.num, domain, leaves_of(self.th))
 
 
-def knn_over_ranks(part: Any, part_query: Any, sorted_already: bool, ask: Question) -> list[Any]:
-    """The answer to each word of ``ask``. part, part_query: this rank's; part_query is None if the sources ask.
-
-    sorted_already: ``part`` is in z-order over all ranks. With separate queries it is sorted again, because queries and
-    sources have to be cut into ranges together.
-    """
+def knn_over_ranks(part: Any, part_query: Any, ask: Question) -> list[Any]:
+    """The answer to each word of ``ask``. part, part_query: this rank's; part_query is None if the sources ask."""
     num = _check_number(part, ask)
     given = jax.lax.stop_gradient(replace_num(part, num))
     asking = jax.lax.stop_gradient(part_query)
-    sources, queries, domain = _ranges(given, num, asking, sorted_already, ask)
+    sources, queries, domain = _ranges(given, num, asking, ask)
     search = _Search(part, part_query, sources, queries, domain, ask)
     return search.answer()
 
@@ -90,14 +98,16 @@ def _check_number(part: Any, ask: Question) -> jax.Array:
     return kernels.check(num, many, [], _TOO_MANY)
 
 
-def _ranges(
-    part: Any, num: jax.Array, part_query: Any, sorted_already: bool, ask: Question
-) -> tuple[_Range, _Range, Domain]:
-    """Sources and queries in z-order; the same object if the sources ask."""
+def _ranges(part: Any, num: jax.Array, part_query: Any, ask: Question) -> tuple[_Range, _Range, Domain]:
+    """Sources and queries in z-order; the same object if the sources ask.
+
+    With separate queries, sources are sorted even if they are so already, because both have to be cut into ranges
+    together.
+    """
     tree = ask.cfg.tree
     if part_query is None:
         domain, (num,) = domain_of([get_pos(part)], [num], ["the positions"], ask.box)
-        if sorted_already:
+        if ask.sorted_already:
             th, num = build_checked(part, num, domain, tree)
             own = _Range(part, num, th, None)
         else:
@@ -106,7 +116,7 @@ def _ranges(
         return own, own, domain
     both = [get_pos(part), get_pos(part_query)]
     names = ["the positions", "the query positions"]
-    domain, nums = domain_of(both, [num, kernels.as_num(get_num(part_query))], names, ask.box)
+    domain, nums = domain_of(both, [num, kernels.as_num(get_num(part_query))], names, ask.box, of_first=True)
     # Cut together, so that queries that crowd in a corner do not crowd on a rank.
     rooms = [Room(both[0].shape[0] + both[1].shape[0], "sort")] * 2
     movers = [Movers(part, None, nums[0]), Movers(part_query, None, nums[1])]
@@ -128,22 +138,33 @@ class _Search:
 
     def _numbering(self) -> tuple[RankIdx, jax.Array]:
         """What rows of neighbours are called, and the first number of each rank's particles in the joined set."""
-        sources = self.sources
-        if self.ask.in_z_order or sources.moved is None:
-            numbers = rows_of_rank(get_pos(sources.part).shape[0])
-            nums = sources.num
+        sources, n = self.sources, get_pos(self.sources.part).shape[0]
+        in_place = self.ask.in_z_order and not self.ask.sorted_already
+        if in_place or sources.moved is None:
+            numbers, nums = rows_of_rank(n), sources.num
         else:
             numbers, nums = sources.moved.origin, jnp.sum(sources.moved.route.sent, dtype=jnp.int32)
         everyone = comm.all_gather(nums)
         self.wait = comm.after(sources.num, everyone) - sources.num
+        if in_place and self.queries is not sources:
+            # Nobody knows how sources were cut together with the queries.
+            return rows_in_equal_shares(everyone, n)
         return numbers, comm.starts_of(everyone)
 
     def answer(self) -> list[Any]:
-        if set(self.ask.words) <= {"rad", "drad", "globalidx"}:
-            return self._numbers_only()
-        return self._with_particles()
+        asked = [word for word in self.ask.words if word not in ("query", "queryidx")]
+        found = self._numbers_only() if set(asked) <= {"rad", "drad", "globalidx"} else self._with_particles(asked)
+        return [(found | self._whose())[word] for word in self.ask.words]
 
-    def _numbers_only(self) -> list[Any]:
+    def _whose(self) -> dict[str, Any]:
+        """The queries in the order of the answer, and where they came from."""
+        if self.home is None and self.queries.moved is not None:
+            moved, given = self.queries.moved, (self.part, self.part_query)
+            return {"query": without_derivatives(moved.part, given), "queryidx": whose_rows(moved.origin, moved.num)}
+        query = self.part if self.part_query is None else self.part_query
+        return {"query": query, "queryidx": whose_rows(rows_of_rank(get_pos(query).shape[0]), get_num(query))}
+
+    def _numbers_only(self) -> dict[str, Any]:
         """Radii and numbers, written by the kernel where they are sent from."""
         number = self.offsets[self.numbers.rank] + self.numbers.idx
         rows = None if self.home is None else self.home.merge
@@ -153,9 +174,9 @@ class _Search:
         if self.home is not None:
             rad, idx = comm.send_back((rad, idx), self.home.route, fill=(jnp.inf, -1), name="results")
         known = self._differentiable(rad, idx, self.offsets)
-        return [idx if word == "globalidx" else known for word in self.ask.words]
+        return {"rad": known, "drad": known, "globalidx": idx}
 
-    def _with_particles(self) -> list[Any]:
+    def _with_particles(self, words: list[str]) -> dict[str, Any]:
         """Answers that need the neighbours themselves, taken while they are present, in z-order."""
         columns, rebuild = split_rows(self.sources.part)
         rad, idx = self._search_own(None, None)
@@ -164,23 +185,23 @@ class _Search:
         idx = jnp.where(idx < 0, -1, idx + around.start)
         rad, idx = self._search_around(around, get_pos(present), None, None, open_leaves, rad, idx)
         numbers = RankIdx(*(jnp.where(idx < 0, -1, take(column, idx)) for column in around.rows[1]))
-        others = [word for word in self.ask.words if word not in ("rad", "drad", "rankidx")]
+        others = [word for word in words if word not in ("rad", "drad", "rankidx")]
         answers = {word: self._entry(word, rad, idx, present, numbers, around.rows[1]) for word in others}
         # Long lists travel only if they were asked for; derivatives of radii need to know whose they are.
-        if set(self.ask.words) & {"rad", "drad"}:
+        if set(words) & {"rad", "drad"}:
             answers |= {"rad": rad, "rankidx": numbers}
-        elif "rankidx" in self.ask.words:
+        elif "rankidx" in words:
             answers["rankidx"] = numbers
         if self.home is not None:
             answers = self._sent_home(answers)
         if "rad" in answers:
             answers["drad"] = answers["rad"] = self._differentiable(answers["rad"], answers["rankidx"], None)
-        return [answers[word] for word in self.ask.words]
+        return answers
 
     def _search_own(self, number: jax.Array | None, rows: jax.Array | None) -> tuple[jax.Array, jax.Array]:
         queries = None if self.queries is self.sources else self.queries.tree()
         return kernels.knn(
-            self.sources.tree(), number, queries, rows, self.ask.k, self.ask.box, domain=self.domain.corners()
+            self.sources.tree(), number, queries, rows, self.ask.k, self.ask.box, domain=self.domain.corners
         )
 
     def _look_around(self, properties: Any, rad: jax.Array, rows: jax.Array | None) -> tuple[Surroundings, jax.Array]:
@@ -224,7 +245,7 @@ class _Search:
             self.ask.box,
             own_offset=around.start if self.queries is self.sources else -1,
             open_leaves=open_leaves,
-            domain=self.domain.corners(),
+            domain=self.domain.corners,
             found=(rad, idx),
         )
 
@@ -232,11 +253,20 @@ class _Search:
         """What a word asks for, in z-order."""
         if word == "globalidx":
             return jnp.where(idx < 0, -1, self.offsets[jnp.maximum(numbers.rank, 0)] + numbers.idx)
-        made_from = [leaf for leaf in jax.tree.leaves((self.part, self.part_query)) if is_real(leaf)]
-        present = jax.tree.map(lambda leaf: without_derivative(leaf, made_from) if is_real(leaf) else leaf, present)
+        given = (self.part, self.part_query)
+        present = without_derivatives(present, given)
         if word == "reduce":
             assert self.ask.reduce_func is not None
-            reduced = self.ask.reduce_func(part=present, rnn=rad, inn=idx, origin=origin, query=self.queries.part)
+            queries = self.queries
+            rows = rows_of_rank(rad.shape[0]) if queries.moved is None else queries.moved.origin
+            reduced = self.ask.reduce_func(
+                part=present,
+                rnn=rad,
+                inn=idx,
+                origin=origin,
+                query=without_derivatives(queries.part, given),
+                queryidx=whose_rows(rows, queries.num),
+            )
             check_reduced(reduced, rad.shape[0])
             return reduced
         if word == "part":

@@ -53,7 +53,7 @@ def spheres_over_ranks(
     source: this rank's particles with masses as kernels take them. centre: ``(q, d)``.
     """
     names = ["the positions", "the centres"]
-    domain, nums = domain_of([get_pos(source), centre], [get_num(source), centre_num], names, box)
+    domain, nums = domain_of([get_pos(source), centre], [get_num(source), centre_num], names, box, of_first=True)
     rooms = [Room(get_pos(source).shape[0] + centre.shape[0], "sort")] * 2
     movers = [Movers(source, None, nums[0]), Movers(centre, None, nums[1])]
     sources, centres = sort_over_ranks(movers, domain, rooms)

@@ -2,7 +2,8 @@
 
 Sources are sorted in z-order and get a plane hierarchy (`jztree.tree`). Queries that are neighbours in z-order search
 it together, nearest nodes first, so the cost is O(n log n) whatever the distribution, and nothing is stored between.
-Results are written straight to their rows. Ties go to the lower row in z-order.
+Results are written straight to their rows. Of sources at the same distance, the first in the z-order of the sources
+(`jztree.tree.zsort`) comes first, wherever the queries are and on any number of devices.
 """
 
 from collections.abc import Callable
@@ -20,13 +21,14 @@ from .config import KNNConfig
 from .data import RankIdx, get_num, get_pos, map_rows, replace_num
 from .distr_knn import Question, knn_over_ranks
 from .jax_ext import Exact, is_concrete, with_twins
-from .neighbours import check_reduced, field_of, radii, take
+from .neighbours import check_reduced, field_of, radii, take, whose_rows
 from .tree import TreeHierarchy, check_belongs, kernel_tree, sort_and_build
+from .zorder import rows_of_rank
 
 __all__ = ["knn"]
 
 _ORDERS = ("input", "z")
-_WORDS = ("rad", "drad", "rankidx", "globalidx", "part", "reduce")
+_WORDS = ("rad", "drad", "rankidx", "globalidx", "part", "reduce", "query", "queryidx")
 _TOO_FEW = "{1} neighbours were asked for (k), but there are only {0} particles (num); use a smaller k."
 
 
@@ -56,20 +58,26 @@ def knn(
         ``rad``: ``(q, k)`` distances in the unit and dtype of the positions; ``drad``: the same (both are
         differentiable by positions and box; the gradient between coincident points is 0);
         ``globalidx``: ``(q, k)`` int32 rows of the neighbours among the sources, in the order that ``output_order``
-            says;
+            says, over all devices one after the other, without padding;
         ``rankidx``: the same as `jztree.data.RankIdx` of device and row;
         ``part``: the neighbours themselves, a particle class of arrays ``(q, k, ...)``; or the name of one of its
             fields;
-        ``reduce``: what ``reduce_func`` returns.
-    reduce_func: called as ``reduce_func(part=, rnn=, inn=, origin=, query=)`` with the sources in z-order, radii
-        ``(q, k)``, rows ``(q, k)`` into these sources, the `RankIdx` that each source came from, and the queries;
-        it must take ``**kwargs``. Returns arrays with one row a query, in the order of ``rnn``; they are returned in
-        ``output_order``.
-    output_order: ``"input"``: row i belongs to query i, and rows of neighbours are those of ``part``; ``"z"``: both are
-        in z-order.
+        ``reduce``: what ``reduce_func`` returns;
+        ``query``: the queries in the order of the answer, of the kind that was given, with ``num`` if that has one;
+        ``queryidx``: ``(q,)`` `RankIdx` of device and row of the query that each row of the answer belongs to.
+    reduce_func: called as ``reduce_func(part=, rnn=, inn=, origin=, query=, queryidx=)`` with the sources in z-order,
+        radii ``(q, k)``, rows ``(q, k)`` into these sources, the `RankIdx` that each source came from, the queries, and
+        the `RankIdx` that each of these came from; it must take ``**kwargs``. Returns arrays with one row a query, in
+        the order of ``rnn``; they are returned in ``output_order``.
+    output_order: ``"input"``: row i belongs to query i, and rows of neighbours are those of ``part``; ``"z"``: rows of
+        neighbours are those of `jztree.tree.distr_zsort` (on one device `jztree.tree.zsort`; with ``th``, of ``part``),
+        and queries are in the same z-order, so that those near each other are in rows near each other. Over several
+        devices, queries are then on the device where the sources near them are, which has room for all that may come:
+        ``query`` and ``queryidx`` say which they are.
 
-    Returns a tuple with one entry a word of ``result``, or the entry if it is one word. Rows from ``num`` on have
-    infinite radii and rows of -1.
+    Returns a tuple with one entry a word of ``result``, or the entry if it is one word. Rows that belong to no query
+    (from ``num`` of the queries on) have infinite radii and rows of -1. Of sources at the same distance, the first in
+    z-order comes first.
 
     Raises TypeError or ValueError for wrong arguments, and an error at run time if a position is NaN or infinite, ``k``
     is above a traced ``num``, or ``th`` belongs to other particles.
@@ -79,12 +87,11 @@ def knn(
     k = _check_arguments(part, k, part_query, output_order)
     box = check_box(boxsize, get_pos(part).shape[1])
     if comm.num_ranks() > 1:
-        entries = knn_over_ranks(
-            part, part_query, th is not None, Question(k, box, words, reduce_func, output_order == "z", cfg)
-        )
+        ask = Question(k, box, words, reduce_func, output_order == "z", th is not None, cfg)
+        entries = knn_over_ranks(part, part_query, ask)
         return entries[0] if len(entries) == 1 else tuple(entries)
     sources = _sort(part, th, box, cfg, k)
-    queries = None if part_query is None else _sort(part_query, None, box, cfg, None)
+    queries = None if part_query is None else _sort_queries(part_query, sources.part, output_order, box, cfg)
     return _Search(sources, queries, box, k, output_order, reduce_func).answer(words)
 
 
@@ -101,6 +108,15 @@ class _Sorted:
     def arrays(self) -> tuple[Any, ...]:
         return kernel_tree(self.part, self.num, self.th)
 
+    def origin(self) -> RankIdx:
+        """The row that each came from."""
+        rows = rows_of_rank(get_pos(self.part).shape[0])
+        return rows if self.index is None else RankIdx(rows.rank, self.index)
+
+    def whose(self, in_z_order: bool) -> RankIdx:
+        """The particle that each row of an answer belongs to."""
+        return whose_rows(self.origin() if in_z_order else rows_of_rank(get_pos(self.part).shape[0]), self.num)
+
 
 def _sort(part: Any, th: TreeHierarchy | None, box: Exact, cfg: KNNConfig, k: int | None) -> _Sorted:
     num = get_num(part)
@@ -112,6 +128,13 @@ def _sort(part: Any, th: TreeHierarchy | None, box: Exact, cfg: KNNConfig, k: in
         return _Sorted(part, None, num, th, part)
     partz, index, th = sort_and_build(part, cfg.tree, box)
     return _Sorted(partz, index, num, th, part)
+
+
+def _sort_queries(query: Any, source: Any, output_order: str, box: Exact, cfg: KNNConfig) -> _Sorted:
+    # Over ranks, queries are sorted together with the sources. Keys of their own tell those outside of the sources'
+    # box apart better, so they are used where nobody sees the order.
+    partz, index, th = sort_and_build(query, cfg.tree, box, among=source if output_order == "z" else None)
+    return _Sorted(partz, index, get_num(partz), th, query)
 
 
 @dataclass
@@ -157,10 +180,14 @@ class _Search:
 
     def _reduce(self, rad: jax.Array, idx: jax.Array, asked: _Sorted) -> Any:
         assert self.reduce_func is not None
-        n = get_pos(self.sources.part).shape[0]
-        rows = jnp.arange(n, dtype=jnp.int32) if self.sources.index is None else self.sources.index
-        origin = RankIdx(jnp.zeros(n, jnp.int32), rows)
-        reduced = self.reduce_func(part=self.sources.part, rnn=rad, inn=idx, origin=origin, query=asked.part)
+        reduced = self.reduce_func(
+            part=self.sources.part,
+            rnn=rad,
+            inn=idx,
+            origin=self.sources.origin(),
+            query=asked.part,
+            queryidx=asked.whose(in_z_order=True),
+        )
         check_reduced(reduced, rad.shape[0])
         return reduced
 
@@ -182,6 +209,11 @@ class _Search:
             return RankIdx(jnp.zeros_like(idx), idx)
         if word == "reduce":
             return reduced
+        if word in ("query", "queryidx"):
+            asked, in_z_order = self.queries or self.sources, self.output_order == "z"
+            if word == "queryidx":
+                return asked.whose(in_z_order)
+            return asked.part if in_z_order else asked.given
         if word == "part":
             return map_rows(lambda leaf: take(jnp.asarray(leaf), idx), replace_num(source, None))
         return field_of(source, word, idx)

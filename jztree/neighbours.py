@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import comm, kernels
-from .data import get_pos
+from .data import RankIdx, get_pos
 from .images import nearest_difference, unit
 from .jax_ext import Exact
 
@@ -80,20 +80,25 @@ def _radii_over_ranks_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -
 
 
 @jax.custom_jvp
-def without_derivative(value: jax.Array, sources: Any) -> jax.Array:
-    """``value``; an error where it is differentiated by ``sources``, a pytree of what it was made from."""
+def _without_derivative(value: jax.Array, sources: Any) -> jax.Array:
     del sources
     return value
 
 
-@without_derivative.defjvp
+@_without_derivative.defjvp
 def _without_derivative_jvp(_primals: Any, _tangents: Any) -> Any:
     raise ValueError(
         "on several devices, particles and reductions that kNN returns have no derivatives, only distances (drad) have."
     )
 
 
-def is_real(leaf: Any) -> bool:
+def without_derivatives(value: Any, sources: Any) -> Any:
+    """A pytree ``value``, whose arrays are an error where they are differentiated by those of ``sources``."""
+    made_from = [leaf for leaf in jax.tree.leaves(sources) if _is_real(leaf)]
+    return jax.tree.map(lambda leaf: _without_derivative(leaf, made_from) if _is_real(leaf) else leaf, value)
+
+
+def _is_real(leaf: Any) -> bool:
     """Whether an array may carry derivatives."""
     return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
 
@@ -101,6 +106,12 @@ def is_real(leaf: Any) -> bool:
 def take(leaf: jax.Array, idx: jax.Array) -> jax.Array:
     """``leaf[idx]`` for rows ``(q, k)``; where there is no neighbour, some row."""
     return kernels.gather_rows(leaf, jnp.maximum(idx, 0).reshape(-1)).reshape(*idx.shape, *leaf.shape[1:])
+
+
+def whose_rows(origin: RankIdx, num: Any) -> RankIdx:
+    """``origin`` of ``(q,)`` rows, and -1 for those from ``num`` on, which belong to nobody."""
+    real = jnp.arange(origin.idx.shape[0], dtype=jnp.int32) < kernels.as_num(num)
+    return RankIdx(jnp.where(real, origin.rank, -1), jnp.where(real, origin.idx, -1))
 
 
 def field_of(source: Any, name: str, idx: jax.Array) -> jax.Array:

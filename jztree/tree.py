@@ -22,7 +22,7 @@ from . import comm, kernels
 from .capacity import Room
 from .checks import check_box, check_num, check_positions, exact_box_argument, mass_faults, mass_rows
 from .config import TreeConfig
-from .data import get_pos, static_field
+from .data import get_num, get_pos, static_field
 from .derivatives import of_boxes, of_moments
 from .describe import describe_hierarchy
 from .jax_ext import Exact, with_twins
@@ -185,8 +185,9 @@ def build_checked(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tupl
     """`build_in_domain`, and ``num``; at run time an error, on all ranks, if the keys of any are not in order."""
     th, unordered = _build(partz, num, domain, cfg)
     checked = comm.check(num, unordered, [], _NOT_IN_ORDER)
-    flat_splits = th.flat_splits + (checked - kernels.as_num(num))
-    return dataclasses.replace(th, flat_splits=flat_splits), checked
+    # Every array waits for the check: a caller may use any one of them alone, and the compiler drops the others.
+    passed = checked == kernels.as_num(num)
+    return jax.tree.map(lambda leaf: jnp.where(passed, leaf, 0), th), checked
 
 
 def _build(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeHierarchy, jax.Array]:
@@ -274,11 +275,17 @@ def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = No
     return partz, jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), index), data), th
 
 
-def sort_and_build(part: Any, cfg: TreeConfig, boxsize: Any) -> tuple[Any, jax.Array, TreeHierarchy]:
-    """`zsort_and_tree` that also returns the ``(n,)`` int32 rows in z-order; rows that are not finite are an error."""
-    pos = check_positions(get_pos(part))
-    box, faults = check_box(boxsize, pos.shape[1]), _mass_faults(part, cfg)
-    domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box, faults)
+def sort_and_build(part: Any, cfg: TreeConfig, boxsize: Any, among: Any = None) -> tuple[Any, jax.Array, TreeHierarchy]:
+    """`zsort_and_tree` that also returns the ``(n,)`` int32 rows in z-order; rows that are not finite are an error.
+
+    among: particles whose z-order the rows are put into, with keys taken where these are; None: their own.
+    """
+    pos, box = check_positions(get_pos(part)), check_box(boxsize, get_pos(part).shape[1])
+    if among is None:
+        domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box, _mass_faults(part, cfg))
+    else:
+        nums, names = [get_num(among), check_num(part)], ["the positions", "the query positions"]
+        domain, (_, num) = domain_of([get_pos(among), pos], nums, names, box, of_first=True)
     index, posz = domain.zsort(pos, num)
     partz = permute_particles(part, index, posz)
     return partz, index, _in_range(build_in_domain(partz, num, domain, cfg))

@@ -2,9 +2,11 @@
 
 The distributed sort: every rank sorts its own rows by keys over the domain of all ranks; splitters cut the z-order into
 one range a rank; one exchange brings the rows there; each rank merges what it got. Splitters are exact: they are found
-byte by byte, from counts of keys summed over the ranks, and equal keys are dealt out in the order of the ranks, which
-keeps the sort stable. So every rank ends with the same number of rows, off by one, and never holds more. Cost: two
-local sorts, 16 small sums over the ranks, one exchange.
+byte by byte, from counts of rows summed over the ranks, and equal points are dealt out in the order of the ranks, which
+keeps the sort stable. So every rank ends with the same number of rows, off by one, and never holds more; and the order
+is the one in which one device sorts the rows of all ranks. Cost: two local sorts, some small sums over the ranks (four
+for a million uniform particles; as many as a place in the z-order has bytes where equal points are to be cut apart),
+one exchange.
 
 G. M. Morton (1966), "A computer oriented geodetic data base". Exact splitters: P. Siebert & F. Wolf (2003), "A
 scalable parallel sorting algorithm using exact splitting".
@@ -31,20 +33,20 @@ _NOT_FINITE = (
     "row {0} of %s is NaN or infinite, or beyond %s in size; remove such particles, set num to leave out rows at the "
     "end, or choose another unit of length."
 )
-_KEY_BYTES = 16
 
 
 @dataclass
 class Domain:
-    """Where Morton keys are taken: the bounding box of all particles on all ranks, and the periodic box."""
+    """Where Morton keys are taken: the bounding box of particles on all ranks, and the periodic box.
+
+    lower, upper: the corners of the bounding box; what lies outside has the keys of its edge. corners: those of the
+    bounding box of everything, whether it is within or not.
+    """
 
     lower: jax.Array
     upper: jax.Array
     box: Exact
-
-    def corners(self) -> tuple[jax.Array, jax.Array]:
-        """Lower and upper corner."""
-        return self.lower, self.upper
+    corners: tuple[jax.Array, jax.Array]
 
     def keys(self) -> tuple[jax.Array, jax.Array, Exact]:
         """What a kernel needs to know to make Morton keys."""
@@ -61,10 +63,13 @@ def domain_of(
     names: Sequence[str],
     box: Exact,
     faults: Sequence[comm.Fault] = (),
+    of_first: bool = False,
 ) -> tuple[Domain, list[jax.Array]]:
     """The domain of the particles of all types on all ranks, and ``nums``, which raise if a row is out of range.
 
-    faults: what else may be wrong, to be told in the same collective as the rows of the first type.
+    faults: what else may be wrong, to be told in the same collective as the rows of the first type. of_first: keys are
+    taken where the first type is. The order of its particles, and with it what comes first of what is equally far, then
+    does not depend on where those of other types are.
     """
     # As kernels take it; the sum over the ranks must not count more.
     nums = [jnp.clip(kernels.as_num(num), 0, pos.shape[0]) for pos, num in zip(positions, nums, strict=True)]
@@ -75,13 +80,18 @@ def domain_of(
         for i, (num, (_, _, bad), name, limit) in enumerate(zip(nums, bounds, names, limits, strict=True))
     ]
     # As integers, because XLA takes subnormal numbers for 0; the complement turns their order around.
-    upper = jnp.stack([_as_integers(high) for _, high, _ in bounds]).max(axis=0)
-    not_lower = jnp.stack([~_as_integers(low) for low, _, _ in bounds]).max(axis=0)
+    upper = jnp.stack([_as_integers(high) for _, high, _ in bounds])
+    not_lower = jnp.stack([~_as_integers(low) for low, _, _ in bounds])
     # One collective for both corners; it waits for the checks, see jztree.comm.
     waited = sum(new - num for new, num in zip(checked, nums, strict=True))
     corners = comm.all_max(jnp.stack([upper, not_lower]) + waited.astype(upper.dtype))
     dtype = bounds[0][0].dtype
-    return Domain(_as_floats(~corners[1], dtype), _as_floats(corners[0], dtype), box), checked
+
+    def box_of(corner: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return _as_floats(~corner[1], dtype), _as_floats(corner[0], dtype)
+
+    whole = box_of(corners.max(axis=1))
+    return Domain(*(box_of(corners[:, 0]) if of_first else whole), box, whole), checked
 
 
 def _as_integers(values: jax.Array) -> jax.Array:
@@ -118,8 +128,8 @@ def zsort(part: Any, boxsize: Any = None) -> tuple[Any, jax.Array]:
     boxsize: periodic length, or one a dimension; 0 or None is open.
 
     Returns ``part`` sorted and the ``(n,)`` int32 rows it was taken from. The sort is stable: coincident particles keep
-    their order. (More than 32 particles that are apart but share all 128 bits of their key are in the z-order of the
-    bits of their coordinates.) Rows that are NaN or infinite come after all others, and rows from ``num`` on last.
+    their order. (Particles that are apart but share all 128 bits of their key are in the z-order of the bits of their
+    coordinates.) Rows that are NaN or infinite come after all others, and rows from ``num`` on last.
     Positions are wrapped for the order only.
 
     Raises TypeError or ValueError for positions or a box of the wrong kind.
@@ -175,9 +185,9 @@ def distr_zsort(
         finds that it needs more. With ``equalize=True``, ``n`` is always enough.
 
     Returns ``(partz, origin)``, or ``(partz, dataz, origin)`` if ``data`` is given: the rank's particles with ``num``
-    of the rank, and the `jztree.data.RankIdx` that each row came from, ``(n,)`` each. The sort is stable: coincident
-    particles stay in the order of ranks and rows. (More than 32 particles that are apart but share all 128 bits of
-    their key are in an order of each rank's own.) Rows from ``num`` on hold nothing.
+    of the rank, and the `jztree.data.RankIdx` that each row came from, ``(n,)`` each. The order is that of `zsort` for
+    the particles of all ranks, one rank after the other: coincident particles stay in the order of ranks and rows. Rows
+    from ``num`` on hold nothing.
 
     Raises TypeError or ValueError for arguments of the wrong kind, and on every rank at run time if a position is NaN
     or infinite on any, or if the particles do not fit (`jztree.CapacityError`).
@@ -262,6 +272,23 @@ def rows_of_rank(n: int) -> RankIdx:
     return RankIdx(jnp.full(n, comm.get_rank_info()[0], jnp.int32), jnp.arange(n, dtype=jnp.int32))
 
 
+def rows_in_equal_shares(nums: jax.Array, n: int) -> tuple[RankIdx, jax.Array]:
+    """What this rank's ``n`` rows would be called if those of all ranks were dealt out equally, as `distr_zsort` does,
+    and the first number of each rank's share.
+
+    nums: ``(r,)`` int32, how many rows each rank has.
+    """
+    rank, ndev, _ = comm.get_rank_info()
+    everyone = jnp.arange(ndev, dtype=jnp.int32)
+    own = comm.wide_total(jnp.where(everyone < rank, nums, 0))
+    starts = comm.share(comm.wide_total(nums), everyone, ndev)[1]
+    # Nobody has 2**31 rows, so starts that are farther away than that are of no matter.
+    away = jnp.clip(starts.high - own.high, 1 - 2**15, 2**15 - 1) * 65536 + (starts.low - own.low)
+    rows = jnp.arange(n, dtype=jnp.int32)
+    share = jnp.searchsorted(away, rows, side="right").astype(jnp.int32) - 1
+    return RankIdx(share, rows - away[share]), starts.high * 65536 + starts.low
+
+
 def _move(mover: Movers, order: jax.Array, matrix: jax.Array, place: Room, domain: Domain) -> Moved:
     """Exchange the rows of one type, and merge what arrives."""
     columns, rebuild = split_rows(mover.part)
@@ -296,7 +323,7 @@ def _exact_cuts(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Dom
 
 
 def _sampled_cuts(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Domain, nsamp: int) -> list[jax.Array]:
-    """As `_exact_cuts`, but the same number of rows of a sample; equal keys are not cut apart."""
+    """As `_exact_cuts`, but the same number of rows of a sample; equal points are not cut apart."""
     _, ndev, _ = comm.get_rank_info()
     # The same stride on all ranks makes every sample stand for as many rows.
     most = comm.all_max(sum(kernels.as_num(num) for num in nums))
@@ -320,24 +347,34 @@ def _share_starts(count: Any, ndev: int) -> comm.Wide:
 
 
 def _splitters(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Domain, starts: comm.Wide) -> jax.Array:
-    """The keys of the rows at ``starts`` in the order of all ranks' keys, ``(r - 1, 4)`` uint32."""
+    """Places in the z-order with ``starts`` rows of all ranks before them, ``(r - 1, words)`` uint32.
 
-    def next_byte(place: jax.Array, splitters: jax.Array) -> jax.Array:
+    Where equal points are to be cut apart, the place is theirs.
+    """
+    wanted = comm.Wide(starts.high[:, None], starts.low[:, None])
+
+    def next_byte(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        place, splitters, _ = state
         counts = [kernels.key_counts(pos, num, *domain.keys(), splitters, place) for pos, num in _zip(positions, nums)]
-        above = comm.wide_sum(sum(counts)).above(comm.Wide(starts.high[:, None], starts.low[:, None]))
-        byte = 255 - jnp.sum(above, axis=1, dtype=jnp.int32)
+        before = comm.wide_sum(sum(counts))
+        byte = 255 - jnp.sum(before.above(wanted), axis=1, dtype=jnp.int32)
         shift = (24 - 8 * (place % 4)).astype(jnp.uint32)
-        return splitters.at[:, place // 4].add(byte.astype(jnp.uint32) << shift)
+        splitters = splitters.at[:, place // 4].add(byte.astype(jnp.uint32) << shift)
+        found = jnp.any((before.high == wanted.high) & (before.low == wanted.low), axis=1)
+        return place + 1, splitters, jnp.all(found)
 
-    none = jnp.zeros((starts.high.shape[0], 4), jnp.uint32)
-    return jax.lax.fori_loop(0, _KEY_BYTES, next_byte, none)
+    cuts, words = starts.high.shape[0], kernels.splitter_words(positions[0].shape[1])
+    none = jnp.int32(0), jnp.zeros((cuts, words), jnp.uint32), jnp.bool_(False)
+    if cuts == 0:
+        return none[1]
+    return jax.lax.while_loop(lambda state: ~state[2] & (state[0] < 4 * words), next_byte, none)[1]
 
 
 def _cut_ties(below: jax.Array, equal: jax.Array, starts: comm.Wide) -> jax.Array:
     """Where each rank's rows of each type are cut, ``(r, types, r - 1)``, so that exactly ``starts`` rows are below.
 
-    below, equal: ``(r, types, r - 1)``, rows whose key is below each splitter, and rows that have it. Those that have
-    it are cut in the order of types, then ranks.
+    below, equal: ``(r, types, r - 1)``, rows before each splitter, and rows at it. Those at it are cut in the order of
+    types, then ranks.
     """
     ranks, types, cuts = equal.shape
     by_type = equal.swapaxes(0, 1).reshape(types * ranks, cuts)
@@ -348,7 +385,7 @@ def _cut_ties(below: jax.Array, equal: jax.Array, starts: comm.Wide) -> jax.Arra
     low = starts.low - jnp.sum(below & 0xFFFF, axis=(0, 1), dtype=jnp.int32) - before_low
     high, low = high + (low >> 16), low & 0xFFFF
     left = jnp.where(high >= 2**14, 2**30, jnp.where(high < 0, 0, jnp.clip(high, 0, 2**14) * 65536 + low))
-    # More than 2**30 particles of one key on one rank would be cut there too early; the ranks after it take the rest.
+    # More than 2**30 particles at one point on one rank would be cut there too early; the ranks after it take the rest.
     taken = jnp.clip(left, 0, by_type)
     return below + taken.reshape(types, ranks, cuts).swapaxes(0, 1)
 

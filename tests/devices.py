@@ -81,6 +81,16 @@ def _serpentine(rng: np.random.Generator) -> np.ndarray:
     return np.c_[path, np.full(len(path), 0.5)]
 
 
+def _crowded(rng: np.random.Generator) -> np.ndarray:
+    """Points around the origin, some of them equal, which an outlier puts into one cell of all keys."""
+    return np.r_[rng.random((500, 3)) - 0.5, rng.integers(-2, 3, (400, 3)) / 8, [[1e30, 0, 0]]]
+
+
+def _corners(rng: np.random.Generator) -> np.ndarray:
+    """Corners of a cube with one at 0, where numbers are closer to each other than cells of keys are wide."""
+    return rng.choice([0, 0, 0.5], (900, 3))
+
+
 # name: (positions, how they are dealt out, linking length)
 SETS: dict[str, tuple[Callable[[np.random.Generator], np.ndarray], Callable[[int, int], np.ndarray], float]] = {
     "uniform": (lambda rng: rng.random((1200, 3)), even, 0.06),
@@ -95,6 +105,8 @@ SETS: dict[str, tuple[Callable[[np.random.Generator], np.ndarray], Callable[[int
     "no more than k": (lambda rng: rng.random((5, 3)), even, 0.3),
     "chain through every rank and back": (_serpentine, even, 1.01 / 200),
     "far outlier": (lambda rng: np.r_[rng.random((600, 3)), [[1e7, 0, 0]]], even, 0.06),
+    "one key but for an outlier": (_crowded, even, 0.06),
+    "crowds of one key": (lambda rng: _crowded(rng)[rng.integers(0, 600, 900)] * 1e-14 + _corners(rng), uneven, 0.06),
 }
 
 
@@ -102,7 +114,7 @@ def make(name: str, ndev: int) -> tuple[np.ndarray, np.ndarray, ParticleData]:
     """Positions of a set (float32), how many each rank has, and the dealt particles."""
     points, counts_of, _ = SETS[name]
     pos = points(np.random.default_rng(5)).astype(np.float32)
-    if name != "far outlier":
+    if "outlier" not in name:
         pos %= np.float32(1)
     counts = counts_of(len(pos), ndev)
     return pos, counts, deal(pos, counts)

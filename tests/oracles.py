@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,9 +130,28 @@ def _cell(x: float, low: float, length: float, extent: float, bits: int) -> int:
 
 
 def z_order(pos: np.ndarray, box: Any = None) -> np.ndarray:
-    """The rows of ``pos`` in z-order, ties in their order."""
-    keys = morton_keys(pos, box)
-    return np.array(sorted(range(len(pos)), key=keys.__getitem__), np.int64)
+    """The rows of ``pos`` in z-order; those of one key in the z-order of their bits, ties in their order."""
+    places = list(zip(morton_keys(pos, box), coordinate_bits(pos, box), strict=True))
+    return np.array(sorted(range(len(pos)), key=places.__getitem__), np.int64)
+
+
+def coordinate_bits(pos: np.ndarray, box: Any = None) -> list[int]:
+    """The bits of the coordinates in float64, which rise with the numbers, interleaved as Python integers."""
+    length = full_box(box, pos.shape[1])
+    return [
+        _interleaved([_rising_bits(float(x), float(size)) for x, size in zip(row, length, strict=True)]) for row in pos
+    ]
+
+
+def _rising_bits(x: float, length: float) -> int:
+    if length > 0 and not 0 <= x < length:
+        x -= length * math.floor(x / length)
+    (bits,) = struct.unpack("<q", struct.pack("<d", x + 0.0))
+    return bits + 2**63 if bits >= 0 else -1 - bits
+
+
+def _interleaved(numbers: list[int]) -> int:
+    return int("".join(str(number >> bit & 1) for bit in reversed(range(64)) for number in numbers), 2)
 
 
 def inverse(order: np.ndarray) -> np.ndarray:

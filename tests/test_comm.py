@@ -43,6 +43,9 @@ def expected_at(rank: int, dest: np.ndarray, num: np.ndarray) -> np.ndarray:
     return np.concatenate([s * N + np.flatnonzero(dest[s, : num[s]] == rank) for s in range(len(num))])
 
 
+RAGGED_SIZES: list[tuple[int, list[int]]] = []  # of every emulated collective: the rank, and rows to each
+
+
 def emulated_ragged_all_to_all(
     operand: Any,
     output: Any,
@@ -53,8 +56,10 @@ def emulated_ragged_all_to_all(
     *,
     axis_name: Any,
 ) -> Any:
-    """What XLA's operation does, for platforms without it: everything is gathered and each rank takes its part."""
-    del recv_sizes
+    """What XLA's operation does, for platforms without it: everything is gathered and each rank takes its part.
+
+    Ranks that expect other sizes than the others send get nonsense, where XLA's may wait for ever.
+    """
     me = jax.lax.axis_index(axis_name)
     told = [jax.lax.all_gather(x, axis_name) for x in (operand, input_offsets, send_sizes, output_offsets)]
     operands, starts, sizes, places = told
@@ -63,7 +68,9 @@ def emulated_ragged_all_to_all(
         row = rows - places[source, me]
         mine = (row >= 0) & (row < sizes[source, me])
         output = jnp.where(mine[:, None], operands[source, (starts[source, me] + row) % operand.shape[0]], output)
-    return output
+    agreed = jnp.all(recv_sizes == sizes[:, me]) & jnp.all(starts[me] + send_sizes <= operand.shape[0])
+    jax.debug.callback(lambda sent, me: RAGGED_SIZES.append((int(me), np.asarray(sent).tolist())), send_sizes, me)
+    return jnp.where(agreed, output, jnp.uint32(0xDEADBEEF))
 
 
 @pytest.fixture(params=["dense", "ragged"])
@@ -97,6 +104,49 @@ def test_exchange_and_the_way_back(ndev: int, method: str) -> None:
         np.testing.assert_array_equal(answers["vector"][rank, :sent], 2 * rows["vector"][rank, :sent])
         assert np.all(np.asarray(answers["number"])[rank, sent:] == -1)
         assert np.all(np.asarray(answers["vector"])[rank, sent:] == 0.5)
+
+
+def test_ragged_collective_moves_what_leaves_a_rank_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax.lax, "ragged_all_to_all", emulated_ragged_all_to_all)
+    rows, dest, num = rows_to_send(4)
+
+    def there(rows: Any, dest: Any, num: Any) -> Any:
+        return comm.exchange_by_rank(rows, dest, num, Room(4 * N, "all"), method="ragged")[0]
+
+    RAGGED_SIZES.clear()
+    jax.block_until_ready(mapped(there, mesh_of(4))(rows, dest, num))
+    jax.effects_barrier()
+    want = [[int(np.sum(dest[r, : num[r]] == other)) * (r != other) for other in range(4)] for r in range(4)]
+    assert sorted(RAGGED_SIZES) == list(enumerate(want))
+
+
+@pytest.mark.parametrize(("leaving", "chunks"), [(0, []), (1, [64]), (64, [64]), (200, [64] * 4), (257, [1000])])
+def test_dense_exchange_takes_a_small_buffer_for_few_rows(
+    leaving: int, chunks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many rows leave a rank for another, and the rows a rank that each round has room for."""
+    taken: list[int] = []
+    swap = comm.swap
+
+    def counted(packed: jax.Array) -> jax.Array:
+        rank = comm.get_rank_info()[0]
+        jax.debug.callback(lambda rank: taken.append(packed.shape[1]) if rank == 0 else None, rank)
+        return swap(packed)
+
+    monkeypatch.setattr(comm, "swap", counted)
+    rows = np.arange(4 * 2000, dtype=np.int32).reshape(4, 2000)
+    dest = np.broadcast_to(np.arange(4, dtype=np.int32)[:, None], (4, 2000)).copy()
+    dest[1, 100 : 100 + leaving] = 3
+
+    def there(rows: Any, dest: Any) -> Any:
+        return comm.exchange_by_rank(rows, dest, 2000, Room(4000, "all"), method="dense", chunk_rows=4000)[0]
+
+    got = mapped(there, mesh_of(4))(rows, dest)
+    jax.effects_barrier()
+    assert taken == chunks
+    for rank in range(4):
+        want = rows[dest == rank]
+        np.testing.assert_array_equal(got[rank, : len(want)], want)
 
 
 def lowered_exchange(platform: str) -> str:

@@ -8,8 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+from devices import first_devices
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from jztree import data
+from jztree import data, tree
 
 
 def particles(n: int = 10, num: Any = None) -> data.ParticleData:
@@ -102,6 +105,50 @@ def test_flatten_is_the_inverse_of_expand(ndev: int, npad: int, num: int | None)
     for back in (data.flatten_particles(dealt), data.squeeze_particles(dealt)):
         assert_same(data.replace_num(back, None), data.replace_num(data.squeeze_particles(part), None))
         assert int(back.num) == count
+
+
+MESHES = [
+    pytest.param(shape, marks=() if shape == (3,) else pytest.mark.slow) for shape in ((1,), (3,), (2, 2), (4, 2), (8,))
+]
+
+
+@pytest.mark.parametrize("shape", MESHES)
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("spread", [True, False], ids=["spread", "replicated"])
+def test_arrays_on_any_mesh(shape: tuple[int, ...], axis_type: AxisType, spread: bool) -> None:
+    """Such as mapped functions return; `jax.make_mesh` makes explicit axes by default."""
+    names, ndev = ("nodes", "gpus")[: len(shape)], int(np.prod(shape))
+    mesh = jax.make_mesh(shape, names, axis_types=(axis_type,) * len(shape), devices=first_devices(ndev))
+    where = NamedSharding(mesh, P(names) if spread else P())
+
+    def put(tree: Any) -> Any:
+        return jax.tree.map(lambda leaf: jax.device_put(jnp.asarray(leaf), where if np.ndim(leaf) else None), tree)
+
+    flat = data.Pos(pos=np.random.default_rng(1).random((8 * ndev, 3)).astype(np.float32), num=8 * ndev - 3)
+    dealt = data.expand_particles(flat, ndev, npad=1)
+    for func in (
+        data.squeeze_particles,
+        lambda part: data.pad_particles(part, 3),
+        lambda part: data.expand_particles(part, 2, npad=1),
+        lambda part: data.squeeze_any(part, 5),
+    ):
+        assert_same(func(put(flat)), func(flat))
+    for func in (data.squeeze_particles, data.flatten_particles, lambda part: data.expand_particles(part, 2)):
+        assert_same(func(put(dealt)), func(dealt))
+    assert_same(data.squeeze_any(put(dealt), 1), data.squeeze_any(dealt, 1))
+    cata = catalogue([5, 9, 2], 8 * ndev)
+    assert_same(data.squeeze_catalogue(put(cata)), data.squeeze_catalogue(cata))
+    assert_same(data.sort_catalogue(put(cata)), data.sort_catalogue(cata))
+    of_ranks = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * ndev), cata)
+    assert_same(data.squeeze_catalogue(put(of_ranks)), data.squeeze_catalogue(of_ranks))
+
+
+def test_mapped_results_on_a_mesh_as_jax_makes_it() -> None:
+    mesh = jax.make_mesh((3,), ("x",), devices=first_devices(3))
+    part = particles()
+    sorted_everywhere, _ = tree.distr_zsort.smap(mesh, jit=True)(data.expand_particles(part, 3, npad=2))
+    joined = data.squeeze_particles(sorted_everywhere)
+    np.testing.assert_array_equal(joined.pos, tree.zsort(part)[0].pos)
 
 
 def test_shared_mass_survives_expand_and_flatten() -> None:

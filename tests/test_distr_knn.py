@@ -86,6 +86,109 @@ def test_separate_queries(axes: str) -> None:
         np.testing.assert_array_equal(joined(idx, counts), want_idx, name)
 
 
+@pytest.mark.parametrize("ndev", DEVICE_COUNTS)
+def test_ties_go_to_the_first_source_in_z_order_wherever_queries_are(ndev: int) -> None:
+    """Lattices with duplicates, whose distances have no rounding; ranks with few particles or none."""
+    search = jz.knn.knn.smap(mesh_of(ndev), jit=True)
+    for seed in range(9):
+        rng = np.random.default_rng(seed)
+        pos = rng.integers(0, 8, (400, 3)).astype(np.float32)
+        query = (rng.integers(-20, 30, (150, 3)) / 2).astype(np.float32)
+        if seed % 2:
+            query = query * 0.25 + 3
+        box = [np.zeros(3), np.full(3, 8.0), np.array([8.0, 0.0, 8.0])][seed % 3]
+        counts, asked = (rng.multinomial(n, rng.dirichlet(np.full(ndev, 0.5))) for n in (400, 150))
+        part, queries = deal(pos, counts, rows=400), deal(query, asked, rows=150)
+        rad, idx = search(part, k=7, boxsize=box, part_query=queries)
+        want = oracles.brute_knn(pos, 7, box, query)
+        np.testing.assert_array_equal(joined(idx, asked), want, f"seed {seed}, box {box}")
+        np.testing.assert_array_equal(joined(rad, asked), on_one(pos, 7, box, part_query=jnp.asarray(query))[0])
+        idx = search(part, k=7, boxsize=box)[1]
+        np.testing.assert_array_equal(joined(idx, counts), oracles.brute_knn(pos, 7, box), f"seed {seed}, box {box}")
+
+
+@pytest.mark.parametrize("ndev", DEVICE_COUNTS)
+def test_answers_in_z_order_say_whose_they_are(ndev: int) -> None:
+    rng = np.random.default_rng(ndev)
+    pos = rng.integers(0, 8, (300, 3)).astype(np.float32)
+    query = (rng.integers(-4, 24, (40, 3)) / 2).astype(np.float32)
+    counts, asked = uneven(300, ndev), even(40, ndev)
+    part, queries = deal(pos, counts, rows=300), deal(query, asked, rows=40)
+    words, search = "globalidx_rankidx_query_queryidx_rad", jz.knn.knn.smap(mesh_of(ndev), jit=True)
+    idx, rankidx, found, whose, rad = search(part, k=5, part_query=queries, result=words, output_order="z")
+    real = np.asarray(whose.idx) >= 0
+    np.testing.assert_array_equal(real.sum(axis=1), found.num)
+    np.testing.assert_array_equal(np.isfinite(rad).all(axis=-1), real)
+    # The same queries with the same answers as on one device.
+    one_idx, _, one_found, one_whose, one_rad = jz.knn.knn(
+        jnp.asarray(pos), 5, part_query=jnp.asarray(query), result=words, output_order="z"
+    )
+    ids = np.asarray(queries.id)[np.asarray(whose.rank)[real], np.asarray(whose.idx)[real]]
+    np.testing.assert_array_equal(ids, np.asarray(one_whose.idx))
+    np.testing.assert_array_equal(np.asarray(found.pos)[real], one_found)
+    np.testing.assert_array_equal(np.asarray(found.id)[real], ids)
+    np.testing.assert_array_equal(query[ids], one_found)
+    np.testing.assert_array_equal(np.asarray(rad)[real], one_rad)
+    np.testing.assert_array_equal(np.asarray(idx)[real], one_idx)
+    # Rows of sources are those of the sort that users can call.
+    partz, _ = jz.tree.distr_zsort.smap(mesh_of(ndev), jit=True)(part)
+    np.testing.assert_array_equal(joined(partz.pos, np.asarray(partz.num))[one_idx], jz.tree.zsort(pos)[0][one_idx])
+    named = np.asarray(partz.id)[np.asarray(rankidx.rank)[real], np.asarray(rankidx.idx)[real]]
+    np.testing.assert_array_equal(named, joined(partz.id, np.asarray(partz.num))[one_idx])
+
+
+def test_whose_answers_are_where_queries_were_given() -> None:
+    _, _, part = make("clustered", 4)
+    query, asked = np.random.default_rng(1).random((90, 3)).astype(np.float32), even(90, 4)
+    queries = deal(query, asked, rows=30)
+    search = jz.knn.knn.smap(mesh_of(4), jit=True)
+    found, whose = search(part, k=2, part_query=queries, result="query_queryidx")
+    np.testing.assert_array_equal(found.id, queries.id)
+    want = np.where(np.arange(30) < asked[:, None], np.arange(30), -1)
+    np.testing.assert_array_equal(whose.idx, want)
+    np.testing.assert_array_equal(whose.rank, np.where(want < 0, -1, np.arange(4)[:, None]))
+    # The sources ask: the first neighbour of each is it.
+    for order in ("input", "z"):
+        ids, found, whose = search(part, k=1, result="id_query_queryidx", output_order=order)
+        real = np.asarray(whose.idx) >= 0
+        np.testing.assert_array_equal(np.asarray(ids)[real][:, 0], np.asarray(found.id)[real])
+        asking = np.asarray(part.id)[np.asarray(whose.rank)[real], np.asarray(whose.idx)[real]]
+        np.testing.assert_array_equal(asking, np.asarray(found.id)[real])
+
+
+def test_rows_of_sorted_sources_are_those_that_were_given() -> None:
+    """With ``th``, ``part`` is in z-order already: so rows in both orders are its rows."""
+    _, _, part = make("uniform, ranks without particles", 4)
+    partz, th = jz.tree.zsort_and_tree.smap(mesh_of(4), jit=True)(part)
+    query = np.random.default_rng(1).random((4, 30, 3)).astype(np.float32)
+    search = jz.knn.knn.smap(mesh_of(4), jit=True)
+    for order in ("input", "z"):
+        rankidx, ids = search(partz, k=3, th=th, part_query=query, output_order=order, result="rankidx_id")
+        rank, row = np.asarray(rankidx.rank), np.asarray(rankidx.idx)
+        real = row >= 0
+        assert real.sum() == 4 * 30 * 3
+        np.testing.assert_array_equal(np.asarray(partz.id)[rank[real], row[real]], np.asarray(ids)[real])
+
+
+def test_reduce_func_is_told_whose_rows_they_are() -> None:
+    _, _, part = make("clustered", 4)
+    query = np.random.default_rng(1).random((4, 30, 3)).astype(np.float32)
+
+    def reduce_func(rnn: Any, queryidx: Any, query: Any, **kwargs: Any) -> Any:
+        return {"rank": queryidx.rank, "row": queryidx.idx, "pos": query}
+
+    for order in ("input", "z"):
+        reduced = jz.knn.knn.smap(mesh_of(4), jit=True)(
+            part, k=2, part_query=query, result="reduce", reduce_func=reduce_func, output_order=order
+        )
+        rank, row = np.asarray(reduced["rank"]), np.asarray(reduced["row"])
+        real = row >= 0
+        assert real.sum() == 120
+        np.testing.assert_array_equal(query[rank[real], row[real]], np.asarray(reduced["pos"])[real])
+        if order == "input":
+            np.testing.assert_array_equal(row, np.broadcast_to(np.arange(30), (4, 30)))
+
+
 def test_few_sources_for_queries_that_crowd_elsewhere() -> None:
     """Ranks whose range holds fewer sources than k have no radius of their own to begin with."""
     rng = np.random.default_rng(2)

@@ -26,7 +26,7 @@ from ._groups import (
 )
 from ._library import native_info, set_num_threads
 from ._neighbours import fof, knn
-from ._order import bounds, cover, hierarchy, key_counts, key_positions, node_masses, search, zsort
+from ._order import bounds, cover, hierarchy, key_counts, key_positions, node_masses, search, splitter_words, zsort
 from ._overdensity import overdensity
 from ._rows import gather_rows, group_by_rank, pack_segments, place_rows, row_words, scatter_rows, unpack_segments
 
@@ -68,6 +68,7 @@ __all__ = [
     "select_ghosts",
     "set_num_threads",
     "settle_groups",
+    "splitter_words",
     "straddling_sums",
     "straddling_words",
     "unpack_segments",

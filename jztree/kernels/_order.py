@@ -109,13 +109,18 @@ def cover(
     return call("cover", (i32(most + 1), boxes, boxes), *args, gradients="stopped")
 
 
+def splitter_words(dims: int) -> int:
+    """How many uint32 a place in the z-order has: 4 of its Morton key, and those of the bits of its coordinates."""
+    return 4 + 2 * -(-64 // (64 // dims))
+
+
 def key_counts(
     posz: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact, splitters: jax.Array, place: Any
 ) -> jax.Array:
-    """How many rows have a key below each of 256 ways to go on with a splitter, ``(s, 256)`` int32.
+    """How many rows are before each of 256 ways to go on with a splitter, ``(s, 256)`` int32.
 
-    posz: ``(n, d)``, in the order of the keys. splitters: ``(s, 4)`` uint32, 128-bit keys, highest word first, whose
-        bytes from number ``place`` (0 to 15, from the top) on are 0.
+    posz: ``(n, d)``, in z-order. splitters: ``(s, w)`` uint32, w from `splitter_words`, places in the z-order, highest
+        word first, whose bytes from number ``place`` (0 to 4w - 1, from the top) on are 0.
     """
     out = i32(splitters.shape[0], 256)
     return call("key_counts", out, posz, as_num(num), lower, upper, box.words, splitters, as_num(place))
@@ -124,6 +129,6 @@ def key_counts(
 def key_positions(
     posz: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact, splitters: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """How many rows have a key below each splitter, and how many have it: two ``(s,)`` int32. As in `key_counts`."""
+    """How many rows are before each splitter, and how many are at it: two ``(s,)`` int32. As in `key_counts`."""
     rows = i32(splitters.shape[0])
     return call("key_positions", (rows, rows), posz, as_num(num), lower, upper, box.words, splitters)

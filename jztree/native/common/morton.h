@@ -161,7 +161,8 @@ JZTREE_BOTH inline int highest_difference(const MortonKey& a, const MortonKey& b
 
 // Particles that share all bits of a key are ordered along a z-order of the bits of their coordinates, which is as fine
 // as the coordinates are. An outlier may make the domain so large that thousands of particles share a cell; without
-// this they would stay in no spatial order at all. The comparison finds the highest bit in which two points differ
+// this they would stay in no spatial order at all. However many there are: else the order would depend on how many of
+// them a rank has. The comparison finds the highest bit in which two points differ
 // without interleaving any: T. M. Chan (2002), "Closest-point problems simplified on the RAM".
 template <int D>
 struct BitOrder {
@@ -198,7 +199,38 @@ struct BitOrder {
   }
 };
 
-// From how many particles of one key on they are ordered so; fewer keep the order they came in.
-constexpr int64_t shared_key_run = 33;
+// What the z-order is by, in words of 64 bits, one after the other: the halves of the Morton key; then the z-order of
+// the bits of the coordinates (see BitOrder), as many at a time as fit into a word. Rows that agree in all are at one
+// point.
+template <int D>
+struct OrderWords {
+  static constexpr int of_keys = 2;
+  static constexpr int count = of_keys + (64 + Morton<D>::bits - 1) / Morton<D>::bits;
+
+  template <typename T>
+  JZTREE_BOTH static uint64_t at(const KeyGrid<D>& grid, const T* x, int word) {
+    if (word == 0) return Morton<D>::high(grid, x);
+    if (word == 1) return Morton<D>::key(grid, x).low;
+    constexpr int bits = Morton<D>::bits;
+    BitOrder<D> order(grid, x);
+    int above = (word - of_keys) * bits;
+    uint64_t key = 0;
+    for (int d = 0; d < D; ++d) key |= detail::spread<D>(order.bits[d] << above >> (64 - bits)) << (D - 1 - d);
+    return key;
+  }
+
+  // Whether a position is before the given words (or, with `equal_too`, at them).
+  template <typename T>
+  JZTREE_BOTH static bool before(const KeyGrid<D>& grid, const T* x, const uint64_t* words, bool equal_too) {
+    MortonKey key = Morton<D>::key(grid, x);
+    if (key.high != words[0]) return key.high < words[0];
+    if (key.low != words[1]) return key.low < words[1];
+    for (int word = of_keys; word < count; ++word) {
+      uint64_t here = at(grid, x, word);
+      if (here != words[word]) return here < words[word];
+    }
+    return equal_too;
+  }
+};
 
 }  // namespace jztree

@@ -7,8 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "../common/morton.h"
-
 namespace jztree {
 
 // Number of bits of a number that is not 0.
@@ -36,7 +34,7 @@ class CacheSort {
   }
 
   // Sorts the first n items by (key, second key, place). second: keys are second keys already. Returns the ranges of
-  // at least shared_key_run items with equal keys.
+  // items that agree in both.
   const std::vector<Range>& sort(int64_t n, bool second, const SecondKey& second_key) {
     second_key_ = &second_key;
     ties_.clear();
@@ -45,7 +43,7 @@ class CacheSort {
   }
 
  private:
-  static constexpr int64_t few = shared_key_run - 1;  // so that few items are never a range of ties
+  static constexpr int64_t few = 32;
   static constexpr int most_bits = 10;
 
   void sort_range(int64_t begin, int64_t end, bool second) {
@@ -101,11 +99,11 @@ class CacheSort {
       for (; place > begin && item.key < items[place - 1].key; --place) items[place] = items[place - 1];
       items[place] = item;
     }
-    if (second) return;
     for (int64_t i = begin; i < end;) {
       int64_t j = i + 1;
       while (j < end && items[j].key == items[i].key) ++j;
-      if (j - i > 1) {
+      if (j - i > 1 && second) ties_.push_back({i, j});
+      if (j - i > 1 && !second) {
         load_second_keys(i, j);
         sort_few(i, j, true);
       }

@@ -1,4 +1,4 @@
-// What the z-order is by: Morton keys, and the bits of coordinates that share one.
+// What the z-order is by, for many rows in a row.
 #pragma once
 
 #include <algorithm>
@@ -9,26 +9,16 @@
 
 namespace jztree {
 
-// What rows are sorted by, one level after the other: the halves of their Morton keys; then, if many rows share a whole
-// key, the z-order of the bits of their coordinates (see BitOrder), as many at a time as fit into 64 bits.
+// What rows are sorted by, one level after the other; see OrderWords.
 template <int D, typename T>
 class KeyLevels {
  public:
-  static constexpr int of_keys = 2;
-  static constexpr int count = of_keys + (64 + Morton<D>::bits - 1) / Morton<D>::bits;
+  static constexpr int of_keys = OrderWords<D>::of_keys;
+  static constexpr int count = OrderWords<D>::count;
 
   explicit KeyLevels(const KeyGrid<D>& grid) : grid_(grid), block_(grid) {}
 
-  static uint64_t at(const KeyGrid<D>& grid, const T* x, int level) {
-    if (level == 0) return Morton<D>::high(grid, x);
-    if (level == 1) return Morton<D>::key(grid, x).low;
-    constexpr int bits = Morton<D>::bits;
-    BitOrder<D> order(grid, x);
-    int above = (level - of_keys) * bits;
-    uint64_t key = 0;
-    for (int d = 0; d < D; ++d) key |= detail::spread<D>(order.bits[d] << above >> (64 - bits)) << (D - 1 - d);
-    return key;
-  }
+  static uint64_t at(const KeyGrid<D>& grid, const T* x, int level) { return OrderWords<D>::at(grid, x, level); }
 
   // Calls use(i, key, finite) for each of n consecutive positions. finite: whether it is sure that this one is.
   template <typename Use>

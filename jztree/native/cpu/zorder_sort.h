@@ -71,7 +71,7 @@ class PartSort {
 
  private:
   using Levels = KeyLevels<D, T>;
-  static constexpr int64_t few = shared_key_run - 1;
+  static constexpr int64_t few = 32;
 
   const T* at(uint32_t index) const { return pos_.data() + size_t{index} * D; }
 
@@ -82,7 +82,6 @@ class PartSort {
     auto second_key = [this](uint32_t i) { return Levels::at(grid_, at(i), 1); };
     std::vector<CacheSort::Range> ties = cache_.sort(n, level == 1, second_key);
     for (int64_t i = 0; i < n; ++i) index_[static_cast<size_t>(i)] = items[i].index;
-    // Rows of one key are in order if they are few.
     for (const CacheSort::Range& tied : ties)
       order_crowd(index_.data() + tied.begin, tied.end - tied.begin, Levels::of_keys);
   }

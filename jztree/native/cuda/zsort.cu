@@ -6,8 +6,8 @@
 // cell), passes of a merge sort follow. They are always launched, because only the GPU knows, and return at once if
 // there is nothing to do; merging 16 sorted blocks at a time keeps them few.
 //
-// The order is the one of the CPU's kernel: by key, then place; more than 32 particles of one key by the bits of their
-// coordinates before their place. Rows that are not finite come after all others, and rows from `num` on last.
+// The order is the one of the CPU's kernel: by key, then the bits of the coordinates, then place. Rows that are not
+// finite come after all others, and rows from `num` on last.
 
 #include <algorithm>
 #include <cstdint>
@@ -24,7 +24,7 @@ namespace {
 // Of rows without a key. The last cell shares the key before it with its neighbour, and is told apart by comparison.
 constexpr uint64_t no_key = ~uint64_t{0};
 // Runs of equal first halves up to this length are sorted by the thread that finds them.
-constexpr int64_t short_run = shared_key_run - 1;
+constexpr int64_t short_run = 32;
 constexpr int64_t merge_ways = 16;
 
 // What is at a place of the order.
@@ -38,8 +38,6 @@ struct Order {
   const T* pos;
   Count num;
   const KeyGrid<D>* grid;
-  // Whether a row is one of many with its key; null as long as that is not known.
-  const uint8_t* crowded;
 
   __device__ const T* at(uint32_t row) const { return pos + static_cast<int64_t>(row) * D; }
   __device__ MortonKey key(uint32_t row) const { return Morton<D>::key(*grid, at(row)); }
@@ -55,18 +53,9 @@ struct Order {
     if (a.sort_key == no_key) return a.row < b.row;
     MortonKey key_a = key(a.row), key_b = key(b.row);
     if (!(key_a == key_b)) return key_a < key_b;
-    if (crowded && crowded[a.row]) {
-      BitOrder<D> bits_a(*grid, at(a.row)), bits_b(*grid, at(b.row));
-      if (!(bits_a == bits_b)) return bits_a < bits_b;
-    }
-    return a.row < b.row;
+    BitOrder<D> bits_a(*grid, at(a.row)), bits_b(*grid, at(b.row));
+    return bits_a == bits_b ? a.row < b.row : bits_a < bits_b;
   }
-};
-
-// What is left to do after the radix sort.
-struct Work {
-  int32_t long_runs;  // whether there are more than short_run rows with one sort key
-  int32_t crowded;    // whether there are as many different points with one key
 };
 
 // The order as it is being made: sort keys and rows, and room for as many.
@@ -77,18 +66,19 @@ struct Buffers {
 };
 
 template <int D, typename T>
-__global__ void find_sort_keys(Order<D, T> order, Buffers buffers, Work* work) {
+__global__ void find_sort_keys(Order<D, T> order, Buffers buffers, int32_t* long_runs) {
   int64_t i = thread_index();
-  if (i == 0) *work = Work{0, 0};
+  if (i == 0) *long_runs = 0;
   if (i >= buffers.n) return;
   uint32_t row = static_cast<uint32_t>(i);
   buffers.rows[i] = row;
   buffers.keys[i] = order.sort_key(row);
 }
 
-// Each thread sorts the run of equal sort keys that starts at its place, if that is short.
+// Each thread sorts the run of equal sort keys that starts at its place, if that is short; long_runs: whether one is
+// not.
 template <int D, typename T>
-__global__ void sort_short_runs(Order<D, T> order, Buffers buffers, Work* work) {
+__global__ void sort_short_runs(Order<D, T> order, Buffers buffers, int32_t* long_runs) {
   const uint64_t* keys = buffers.keys;
   uint32_t* rows = buffers.rows;
   int64_t begin = thread_index(), n = buffers.n;
@@ -98,7 +88,7 @@ __global__ void sort_short_runs(Order<D, T> order, Buffers buffers, Work* work) 
   int64_t end = begin + 2;
   while (end < n && end - begin <= short_run && keys[end] == key) ++end;
   if (end - begin > short_run) {
-    atomicOr(&work->long_runs, 1);
+    atomicOr(long_runs, 1);
     return;
   }
   for (int64_t i = begin + 1; i < end; ++i) {
@@ -182,51 +172,17 @@ void merge_sort(Queue& queue, const Order<D, T>& order, const Buffers& buffers, 
   if (from.rows != buffers.rows) launch_if_needed(queue, buffers.n, copy_back, buffers, needed);
 }
 
-// Marks the rows that share their key with at least short_run others.
-template <int D, typename T>
-__device__ void find_crowded_row(const Order<D, T>& order, const Buffers& buffers, int64_t i, uint8_t* crowded,
-                                 Work* work) {
-  uint32_t row = buffers.rows[i];
-  crowded[row] = 0;
-  if (buffers.keys[i] == no_key) return;
-  MortonKey key = order.key(row);
-  auto same = [&](int64_t j) {
-    return j >= 0 && j < buffers.n && buffers.keys[j] == buffers.keys[i] && order.key(buffers.rows[j]) == key;
-  };
-  int64_t first = i, last = i;
-  while (i - first < short_run && same(first - 1)) --first;
-  while (last - i < short_run && same(last + 1)) ++last;
-  if (last - first < short_run) return;
-  crowded[row] = 1;
-  // Equal points are many where there are any, and in order already.
-  if (last > i) {
-    BitOrder<D> here(*order.grid, order.at(row)), next(*order.grid, order.at(buffers.rows[i + 1]));
-    if (!(here == next)) atomicOr(&work->crowded, 1);
-  }
-}
-
-template <int D, typename T>
-__global__ void find_crowded(Order<D, T> order, Buffers buffers, uint8_t* crowded, Work* work) {
-  if (work->long_runs == 0) return;
-  for (int64_t i = thread_index(); i < buffers.n; i += threads_launched())
-    find_crowded_row<D>(order, buffers, i, crowded, work);
-}
-
 template <int D, typename T>
 void order_rows(Queue& queue, Order<D, T> order, int64_t n, uint32_t* rows) {
   Buffers buffers{queue.scratch<uint64_t>(n), queue.scratch<uint64_t>(n), rows, queue.scratch<uint32_t>(n), n};
-  Work* work = queue.scratch<Work>(1);
-  queue.launch_over(n, find_sort_keys<D, T>, order, buffers, work);
+  int32_t* long_runs = queue.scratch<int32_t>(1);
+  queue.launch_over(n, find_sort_keys<D, T>, order, buffers, long_runs);
   cub::DoubleBuffer<uint64_t> keys(buffers.keys, buffers.other_keys);
   cub::DoubleBuffer<uint32_t> sorted(buffers.rows, buffers.other_rows);
   sort_pairs(queue, keys, sorted, n);
   buffers = Buffers{keys.Current(), keys.Alternate(), sorted.Current(), sorted.Alternate(), n};
-  queue.launch_over(n, sort_short_runs<D, T>, order, buffers, work);
-  merge_sort<D, T>(queue, order, buffers, &work->long_runs);
-  uint8_t* crowded = queue.scratch<uint8_t>(n);
-  launch_if_needed(queue, n, find_crowded<D, T>, order, buffers, crowded, work);
-  order.crowded = crowded;
-  merge_sort<D, T>(queue, order, buffers, &work->crowded);
+  queue.launch_over(n, sort_short_runs<D, T>, order, buffers, long_runs);
+  merge_sort<D, T>(queue, order, buffers, long_runs);
   if (buffers.rows != rows) queue.copy(rows, buffers.rows, n);
 }
 
@@ -251,7 +207,7 @@ ffi::Error zsort(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, 
       return invalid("zsort was called with arrays that do not fit together.");
     if (n == 0) return ffi::Error::Success();
     Queue queue(stream, scratch);
-    Order<D, T> order{pos.typed_data<T>(), read_count(num, n), device_grid<D, T>(queue, lower, upper, period), nullptr};
+    Order<D, T> order{pos.typed_data<T>(), read_count(num, n), device_grid<D, T>(queue, lower, upper, period)};
     uint32_t* sorted_rows = reinterpret_cast<uint32_t*>(rows->typed_data());
     order_rows<D, T>(queue, order, n, sorted_rows);
     queue.launch_over(n * D, place_positions<D, T>, order.pos, sorted_rows, n, sorted->typed_data<T>());
