@@ -101,7 +101,7 @@ def _scaling(args: Namespace) -> Any:
 def _positions(args: Namespace) -> tuple[np.ndarray, io.SnapshotHeader]:
     path = snapshot_path(args.input[0])
     snapshot = io.open_snapshot(path, args.type, read_options(args))
-    pos = snapshot.read("pos")
+    pos = snapshot.read("pos", finite=True)
     check_box(corners_of(pos), snapshot.header)
     return pos, complete_header(path, snapshot.header)
 

@@ -8,6 +8,7 @@ and then all raise, after what had been written has been removed.
 """
 
 import errno
+import functools
 import logging
 import os
 import secrets
@@ -143,40 +144,42 @@ def shard_snapshot(
     npad: int = 0,
     id_words: bool = False,
     advance: Callable[[int], None] | None = None,
+    finite: bool = False,
 ) -> ParticleData:
     """The properties ``names``, positions among them, of the particles of a snapshot, as in `read_snapshot_sharded`.
 
     advance: called now and then with the number of rows of a property that this process has read since.
+    finite: as in `Snapshot.read`.
 
     Errors are those of this process alone; see `failing_together`.
     """
-    columns = {name: _shard_column(snapshot, name, mesh, npad, id_words, advance) for name in names}
-    if "mass" in columns and snapshot.shared_mass is not None:
-        masses = np.full(mesh.size, snapshot.shared_mass, columns["pos"].dtype)
+
+    def read(name: str, start: int, stop: int) -> np.ndarray:
+        rows: np.ndarray = snapshot.read(name, start, stop, advance, finite=finite)
+        return _as_jax_holds(rows, id_words) if name == "id" else rows
+
+    shared = snapshot.shared_mass if "mass" in names else None
+    read_here = [name for name in names if name != "mass" or shared is None]
+    columns: dict[str, Any] = {
+        name: shard_rows(functools.partial(read, name), snapshot.num, mesh, npad) for name in read_here
+    }
+    if shared is not None:
+        masses = np.full(mesh.size, shared, columns["pos"].dtype)
         columns["mass"] = _one_each(masses, mesh)
     num = num_of_each_rank(snapshot.num, mesh)
     return ParticleData(**columns, num=num, num_total=snapshot.num)
 
 
-def _shard_column(
-    snapshot: Snapshot, name: str, mesh: Mesh, npad: int, id_words: bool, advance: Callable[[int], None] | None
-) -> Any:
-    def read(start: int, stop: int) -> np.ndarray:
-        rows = snapshot.read(name, start, stop, advance)
-        if name != "id":
-            return rows
-        if id_words:
-            return split_words(rows)
-        if jax.dtypes.canonicalize_dtype(rows.dtype) != rows.dtype:
-            raise ValueError(
-                "The identifiers have 64 bits, which JAX holds in its 64-bit mode only; switch it on with "
-                "jax.config.update('jax_enable_x64', True), or ask for id_words=True, or leave 'id' out of fields."
-            )
-        return rows
-
-    if name == "mass" and snapshot.shared_mass is not None:
-        return None
-    return shard_rows(read, snapshot.num, mesh, npad)
+def _as_jax_holds(ids: np.ndarray, words: bool) -> np.ndarray:
+    """Identifiers as words, or as they are. Raises ValueError if JAX would drop their upper bits."""
+    if words:
+        return split_words(ids)
+    if jax.dtypes.canonicalize_dtype(ids.dtype) != ids.dtype:
+        raise ValueError(
+            "The identifiers have 64 bits, which JAX holds in its 64-bit mode only; switch it on with "
+            "jax.config.update('jax_enable_x64', True), or ask for id_words=True, or leave 'id' out of fields."
+        )
+    return ids
 
 
 def split_words(ids: np.ndarray) -> np.ndarray:

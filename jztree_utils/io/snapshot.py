@@ -4,7 +4,9 @@ The format is recognised by what the files hold, and `ReadOptions` may name anot
 file holds (its `Survey`); how rows are read is the same for all.
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from ._files import PathLike, SnapshotError, open_hdf5
 from ._parts import all_parts, check_alone, file_of, kind_of_file
 from ._simulations import is_simulation, survey_simulation
 from .catalogue import layout_of
-from .header import SnapshotHeader, unit_name
+from .header import SnapshotHeader, fitting_box, unit_name
 from .options import ReadOptions
 
 # The kinds of files that each format may be in, and what they are called.
@@ -124,11 +126,18 @@ class Snapshot:
         """The mass of every particle if the file tells one for all, else None.
 
         Masses of each particle win over the mass table, which some codes fill with something else then.
+        Raises SnapshotError if it is no mass.
         """
         table = self.header.mass_table
-        if "mass" in self._parts[0].columns:
+        if "mass" in self._parts[0].columns or self.ptype >= len(table):
             return None
-        return table[self.ptype] if self.ptype < len(table) and table[self.ptype] > 0 else None
+        mass = table[self.ptype]
+        if not 0 <= mass < math.inf:
+            raise SnapshotError(
+                f"{self.paths[0]} says that the mass of particles of type {self.ptype} is {mass:g}; it must be "
+                "positive, or 0 where each has its own."
+            )
+        return mass or None
 
     def present(self, fields: Sequence[str], optional: Sequence[str]) -> list[str]:
         """The properties to read, positions first: all of ``fields``, and those of ``optional`` that are there.
@@ -160,10 +169,19 @@ class Snapshot:
                 )
         return one.dtype, one.shape[1:]
 
-    def read(self, name: str, start: int = 0, stop: int | None = None, advance: Advance | None = None) -> Any:
+    def read(
+        self,
+        name: str,
+        start: int = 0,
+        stop: int | None = None,
+        advance: Advance | None = None,
+        *,
+        finite: bool = False,
+    ) -> Any:
         """A property as `read_snapshot` gives it, of the rows from ``start`` to ``stop`` (None is the end) only.
 
         advance: called now and then with the number of rows that have been read since.
+        finite: raise SnapshotError for numbers that are NaN or infinite, naming the file and the row.
 
         Only files that hold such rows are opened, and read in slices: apart from what is returned, a few 10 MB are
         needed, however many rows there are.
@@ -181,7 +199,7 @@ class Snapshot:
             begin, end = max(start, first), min(stop, first + part.num)
             if begin < end:
                 out = column[begin - start : end - start]
-                read_rows(part, name, slice(begin - first, end - first), out, advance)
+                read_rows(part, name, slice(begin - first, end - first), out, advance, self.ptype if finite else None)
             first += part.num
         return column
 
@@ -202,6 +220,14 @@ def open_snapshot(path: PathLike, ptype: int = 1, options: ReadOptions | None = 
 
 def _survey(path: Path, ptype: int | None, options: ReadOptions) -> Survey:
     """What a file holds, read as what it is recognised to be, or as the format that is given."""
+    survey = _survey_as_told(path, ptype, options)
+    pos = None if survey.part is None else survey.part.columns.get("pos")
+    ndim = pos.shape[1] if pos is not None and len(pos.shape) == 2 else None
+    return survey._replace(header=replace(survey.header, boxsize=fitting_box(survey.header.boxsize, ndim, str(path))))
+
+
+def _survey_as_told(path: Path, ptype: int | None, options: ReadOptions) -> Survey:
+    """The same, with as many lengths of the box as are told."""
     kind = kind_of_file(path)
     if kind is None:
         if not path.stat().st_size:
