@@ -135,6 +135,7 @@ def read_particles(snapshots: list[io.Snapshot], optional: tuple[str, ...], mesh
         names = [name for name in first.present(("pos",), optional) if name in shared]
         ndim = first.layout("pos")[1][0]
         check_fits(snapshots, mesh.size)
+        id_dtype = _common_id_dtype(snapshots) if "id" in names else np.dtype(np.int64)
     wide = any(one.layout("pos")[0] == np.float64 for one in snapshots)
     about: dict[str, Any] = {
         "snapshot": first,
@@ -149,7 +150,6 @@ def read_particles(snapshots: list[io.Snapshot], optional: tuple[str, ...], mesh
             attached = {one.ptype: part for one, part in zip(snapshots[1:], parts[1:], strict=True)}
             return OneDevice(part=parts[0], attached=attached, **about)
         parts = [io.shard_snapshot(one, mesh, names, id_words=True, finite=True) for one in snapshots]
-        id_dtype = first.layout("id")[0] if "id" in names else np.dtype(np.int64)
         attached = {one.ptype: part for one, part in zip(snapshots[1:], parts[1:], strict=True)}
         return ManyDevices(part=parts[0], attached=attached, mesh=mesh, id_dtype=id_dtype, **about)
 
@@ -160,6 +160,19 @@ def open_types(source: Source) -> list[io.Snapshot]:
     others = first.types if source.attach is None else dict.fromkeys(source.attach, 1)
     wanted = [ptype for ptype, num in others.items() if num and ptype != source.ptype]
     return [first, *(io.open_snapshot(source.path, ptype, source.options) for ptype in wanted)]
+
+
+def _common_id_dtype(snapshots: list[io.Snapshot]) -> np.dtype:
+    """The type of integers that holds the identifiers of all types. Raises ValueError, in words, if there is none."""
+    dtypes = {one.ptype: one.layout("id")[0] for one in snapshots}
+    common = np.result_type(*dtypes.values())
+    if common.kind not in "iu":
+        held = " and ".join(f"{dtype} in type {ptype}" for ptype, dtype in dtypes.items())
+        raise ValueError(
+            f"The identifiers are {held}, which no type of integers can hold together; write them alike, or leave such "
+            "types out of --attach."
+        )
+    return common
 
 
 def check_fits(snapshots: list[io.Snapshot], ndev: int) -> None:

@@ -61,8 +61,9 @@ def whole_numbers(holder: Any, name: str) -> tuple[int, ...] | None:
     values = numbers(holder, name)
     if values is None:
         return None
+    wide = values.astype(np.float64) if values.dtype.kind == "f" else values
     # A float that is too large for an integer is not less than 2^63, to which the largest integer is rounded up.
-    if not ((values >= 0) & (values < float(_MOST)) & (values == np.trunc(values))).all():
+    if not ((wide >= 0) & (wide < float(_MOST)) & (wide == np.trunc(wide))).all():
         raise wrong_attribute(holder, name, values, "whole numbers from 0 on are needed")
     return tuple(int(value) for value in values)
 

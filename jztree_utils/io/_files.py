@@ -148,6 +148,8 @@ def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> No
     one of ``apart_from``.
     """
     target = output_path(path)
+    if not os.path.basename(os.fspath(path)):
+        raise OutputError(f"The output {os.fspath(path)!r} is no name of a file; give one.", errno.EINVAL)
     if not os.path.isdir(target.parent):
         raise OutputError(f"The folder of the output {path} is missing; create the folder first.", errno.ENOENT)
     try:

@@ -129,6 +129,18 @@ class _OpenFile:
         return self._sources[path, name]
 
 
+def virtual_sources(file: h5py.File) -> list[Path]:
+    """The other files that virtual datasets of an open file show."""
+    found: set[str] = set()
+
+    def look(_: str, item: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(item, h5py.Dataset) and item.is_virtual:
+            found.update(source.file_name for source in item.virtual_sources())
+
+    file.visititems(look)
+    return [Path(file.filename).parent / name for name in sorted(found - {"."})]
+
+
 def _rows_needed(source: Any, data: h5py.Dataset) -> int:
     """How many rows the source of a virtual dataset must have."""
     if source.src_space.get_select_type() == h5py.h5s.SEL_ALL:

@@ -32,6 +32,7 @@ from jztree import kernels
 from jztree.comm import all_gather, get_rank_info
 from jztree.data import ParticleData
 from jztree.jax_ext import vary_along, varying_axes
+from jztree.mapping import check_integers
 
 from ._files import PathLike, check_output, create_empty, fill_hdf5, output_path, temporary_beside
 from .header import SnapshotHeader
@@ -60,8 +61,8 @@ def shard_rows(read_rows: Callable[[int, int], np.ndarray], total: int, mesh: Me
     npad: rows of padding to add on every device.
 
     Returns ``(r, ceil(total / r) + npad, ...)``, spread over the devices by its first axis. Numbers of 64 bits become
-    32 bits unless JAX's 64-bit mode is on. Raises ValueError if no device of the mesh belongs to this process, or
-    ``read_rows`` gives another number of rows.
+    32 bits unless JAX's 64-bit mode is on. Raises ValueError if no device of the mesh belongs to this process,
+    ``read_rows`` gives another number of rows, or integers do not fit into 32 bits then.
     """
     ndev = mesh.size
     rows = -(-total // ndev) + npad
@@ -83,6 +84,7 @@ def _padded(read: np.ndarray, num: int, rows: int) -> np.ndarray:
     """``(1, rows, ...)``: what was read and zeros behind it, in a dtype that JAX has."""
     if read.shape[:1] != (num,):
         raise ValueError(f"read_rows was asked for {num} rows, but gave an array of shape {read.shape}.")
+    check_integers(read)
     padded = np.zeros((1, rows, *read.shape[1:]), jax.dtypes.canonicalize_dtype(read.dtype))
     padded[0, :num] = read
     return padded
@@ -299,6 +301,7 @@ def _collect(data: Any, num: Any) -> list[_Column]:
         raise ValueError(f"data holds two arrays of one name; the names are {sorted(name for name, _ in found)}.")
     lengths: dict[str, tuple[int, str]] = {}
     columns = []
+    check_integers(data)
     for name, leaf in leaves.items():
         array = jnp.asarray(leaf)
         if array.dtype.kind not in "biufc":

@@ -20,7 +20,8 @@ from ._binary import survey_binary
 from ._columns import FIELDS, Advance, Part, Survey, check_column, read_rows
 from ._datasets import survey_datasets
 from ._files import PathLike, SnapshotError, open_hdf5
-from ._parts import all_parts, check_alone, file_of, kind_of_file
+from ._hdf5 import virtual_sources
+from ._parts import all_parts, check_alone, check_no_copies, file_of, kind_of_file
 from ._simulations import is_simulation, survey_simulation
 from .catalogue import layout_of
 from .header import SnapshotHeader, fitting_box, unit_name
@@ -42,6 +43,19 @@ def find_parts(path: PathLike, options: ReadOptions | None = None) -> list[Path]
     """
     first = file_of(Path(path))
     return _parts_beside(first, Path(path), _survey(first, None, options or ReadOptions()))
+
+
+def find_sources(path: PathLike, options: ReadOptions | None = None) -> list[Path]:
+    """All files that must not be lost if a snapshot is to be kept: its own, and those that virtual datasets show.
+
+    path, options: as in `find_parts`. Raises like it.
+    """
+    parts = find_parts(path, options)
+    found = list(parts)
+    if len(parts) == 1 and kind_of_file(parts[0]) == "hdf5":  # one that shows others is alone
+        with open_hdf5(parts[0]) as file:
+            found += virtual_sources(file)
+    return found
 
 
 def read_header(path: PathLike, options: ReadOptions | None = None) -> SnapshotHeader:
@@ -215,6 +229,8 @@ def open_snapshot(path: PathLike, ptype: int = 1, options: ReadOptions | None = 
     paths = _parts_beside(first, Path(path), survey)
     surveys = [survey if part == first else _survey(part, ptype, options) for part in paths]
     _check_counts(paths, surveys, ptype)
+    # Files without particles may well be the same.
+    check_no_copies([path for path, one in zip(paths, surveys, strict=True) if any(one.here)])
     return Snapshot(surveys, paths, ptype)
 
 
@@ -272,6 +288,12 @@ def _check_counts(paths: list[Path], surveys: list[Survey], ptype: int) -> None:
                 f"{path} and {paths[0]} are not of the same snapshot: their headers count {sum(other.npart_total)} and "
                 f"{sum(header.npart_total)} particles in all; put together the files of one snapshot."
             )
+        for name in ("time", "redshift", "boxsize"):
+            if getattr(other, name) != getattr(header, name):
+                raise SnapshotError(
+                    f"{path} and {paths[0]} are not of the same snapshot: the {name} is {getattr(other, name)} in one "
+                    f"and {getattr(header, name)} in the other; put together the files of one snapshot."
+                )
     if not 0 <= ptype < len(header.npart_total) or header.npart_total[ptype] == 0:
         held = ", ".join(f"{n} of type {t}" for t, n in enumerate(header.npart_total) if n) or "none at all"
         raise SnapshotError(f"{paths[0]} holds no particles of type {ptype}; it holds {held}.")

@@ -43,7 +43,7 @@ def test_lists_of_a_configuration(config) -> None:
         ("b = true", r"has True as b; it must be a string, a number"),
         ("properties = 3", r"has 3 as properties; it must be true or false"),
         ("b = [", r"is not TOML"),
-        ("b = 'wide'", r"Argument --b: invalid float value: 'wide'"),
+        ("b = 'wide'", r"Argument --b: 'wide' is no number"),
     ],
 )
 def test_what_is_wrong_with_a_configuration_is_told(config, text: str, told: str) -> None:
