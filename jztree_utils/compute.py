@@ -340,7 +340,8 @@ class ManyDevices(Particles):
                 nums = self._gather(grouped.num)
                 columns = {name: self._gather(column, cata.ngroups) for name, column in _columns(cata).items()}
                 extra = {name: self._gather(column, cata.ngroups) for name, column in extra.items()}
-                kinds = [self._gather(x, grouped.num) for x in (grouped.kind, grouped.mass) if self.attached]
+                told = [grouped.kind, grouped.mass] if self.attached else []
+                kinds = [None if rows is None else self._gather(rows, grouped.num) for rows in told]
                 ngroups = self._gather(cata.ngroups)
         if words is None or nums is None:
             return None

@@ -288,7 +288,12 @@ def read_ids(paths: Sequence[Path], name: str) -> np.ndarray | None:
 def write_made(file: h5py.File, info: CatalogueInfo) -> None:
     """Write how the catalogue was made, apart from the header."""
     made = {f.name: getattr(info, f.name) for f in dataclasses.fields(info) if f.name != "header"}
-    file.create_group(_MADE).attrs.update({name: value for name, value in made.items() if value is not None})
+    file.create_group(_MADE).attrs.update({name: _storable(value) for name, value in made.items() if value is not None})
+
+
+def _storable(value: Any) -> Any:
+    """``value``; of text, such as the name of a file, what is not UTF-8 is escaped."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def read_made(file: h5py.File) -> dict[str, Any]:
