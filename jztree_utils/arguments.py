@@ -4,8 +4,10 @@ Nothing here imports JAX, so ``--help`` is quick.
 """
 
 import argparse
+import math
+import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -89,6 +91,26 @@ SNAPSHOT_LAYOUTS = ("gadget4", "numpy")
 _SEPARATE = {"b": "rlink", "rlink": "b"}  # options that cannot be given together
 
 
+def whole(text: str) -> int:
+    """A whole number that was given. Raises ArgumentTypeError if it is none or too large."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at most 18 digits")
+    return int(text)
+
+
+def real(text: str) -> float:
+    """A number that was given, or nan or inf. Raises ArgumentTypeError if it is none or too large.
+
+    Python itself takes digits of all scripts, and lines between them.
+    """
+    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(nan|inf)", text, re.IGNORECASE):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number")
+    value = float(text)
+    if math.isinf(value) and "inf" not in text.lower():
+        raise argparse.ArgumentTypeError(f"{text!r} is too large a number")
+    return value
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one sentence, like all others."""
 
@@ -117,10 +139,21 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def _parse_known(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
     """``argv`` as the parser reads it; what it does not know is an error that says where to look."""
     args, unknown = parser.parse_known_args(argv)
+    for name, value in vars(args).items():
+        _check_text(name.replace("_", "-"), value)
     if unknown:
         command = " ".join(filter(None, ("jztree", args.command)))
         raise ValueError(f"{command} does not know {' '.join(unknown)}; see {command} --help.")
     return args
+
+
+def _check_text(name: str, value: Any) -> None:
+    """Raise ValueError for words that can be nothing's name."""
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, str) and not text.strip() and name != "title":
+            raise ValueError(f"An empty text was given as {name}; give a name, or leave it out.")
+        if isinstance(text, str) and "\0" in text:
+            raise ValueError(f"What was given as {name} has a null character in it, {text!r}; leave that out.")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -156,13 +189,13 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
     groups = fof.add_argument_group("groups")
     groups.add_argument(
         "--b",
-        type=float,
+        type=real,
         help=f"linking length in units of the mean separation of the particles, BoxSize / N^(1/3) (default: {B})",
     )
-    groups.add_argument("--rlink", type=float, metavar="R", help="linking length in the snapshot's unit of length")
+    groups.add_argument("--rlink", type=real, metavar="R", help="linking length in the snapshot's unit of length")
     groups.add_argument(
         "--npart-min",
-        type=int,
+        type=whole,
         default=20,
         metavar="N",
         help="fewest particles of a group in the catalogue (default: 20)",
@@ -195,7 +228,7 @@ def _add_knn(commands: "argparse._SubParsersAction[_Parser]") -> None:
     _add_snapshot_options(knn)
     search = knn.add_argument_group("neighbours")
     search.add_argument(
-        "-k", type=int, default=8, metavar="K", help="neighbours, the particle itself included (default: 8)"
+        "-k", type=whole, default=8, metavar="K", help="neighbours, the particle itself included (default: 8)"
     )
     search.add_argument("--density", action="store_true", help="estimate the density around every particle")
     search.add_argument("--kernel", choices=KERNELS, help="how to estimate densities (default: knn); implies --density")
@@ -240,7 +273,7 @@ def _add_snapshot_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("snapshot")
     group.add_argument(
         "--type",
-        type=int,
+        type=whole,
         default=1,
         metavar="T",
         help="particle type: 0 gas, 1 dark matter, 4 stars, ... (default: 1)",
@@ -300,7 +333,7 @@ def _flags_of_config(
     """
     options = commands[given.command]
     flags: list[str] = []
-    for_all, own = _read_config(path, given.command)
+    for_all, own = _read_config(path, given.command, commands)
     for name, value in (for_all | own).items():
         option = options.get(name)
         if option is None and name not in own and any(name in others for others in commands.values()):
@@ -315,7 +348,7 @@ def _flags_of_config(
     return flags
 
 
-def _read_config(path: Path, command: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read_config(path: Path, command: str, commands: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a configuration file has for all commands, and what it has for this one."""
     try:
         with open(path, "rb") as file:
@@ -329,7 +362,10 @@ def _read_config(path: Path, command: str) -> tuple[dict[str, Any], dict[str, An
     own = content.get(command, {})
     if not isinstance(own, dict):
         raise ValueError(f"{path} has {command!r} as an option; it is a command, so write [{command}] above options.")
-    for_all = {name: value for name, value in content.items() if not isinstance(value, dict)}
+    tables = {name for name, value in content.items() if isinstance(value, dict)}
+    if unknown := sorted(tables - set(commands)):
+        raise ValueError(f"{path} has a table [{unknown[0]}], which is no command; there are {', '.join(commands)}.")
+    for_all = {name: value for name, value in content.items() if name not in tables}
     return _named(for_all), _named(own)
 
 

@@ -7,6 +7,7 @@ interrupted, 141 the reader of the output has gone, 143 terminated.
 # ruff: noqa: PLC0415 - JAX takes a second to import, and --help does not need it
 import argparse
 import contextlib
+import io
 import os
 import re
 import sys
@@ -23,6 +24,7 @@ _ADVICE = {
     ", set num to leave out rows at the end": "",
     "the linking length rlink is": "The linking length is",
     "use a smaller rlink or boxsize=0": "give a smaller --b or --rlink, or --boxsize 0",
+    ", or switch on jax_enable_x64": ", or store the positions as float64",
 }
 
 
@@ -68,6 +70,8 @@ def _run(argv: Sequence[str] | None) -> int:
     if args.command is None:
         build_parser().print_help()
         return 0
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be of no encoding
     with contextlib.ExitStack() as until_end, contextlib.ExitStack() as alone:
         alone.enter_context(ending_at_once())
         until_end.enter_context(telling(_level(args)))
@@ -124,7 +128,7 @@ def _explain(error: Exception) -> tuple[str, int]:
         what = f"{error.filename} cannot be used" if error.filename else "Reading or writing failed"
         return f"{what} ({error.strerror}).", 2
     if isinstance(error, (ValueError, OSError, ImportError)):
-        return text, 2
+        return text if text.endswith(".") else f"{text}.", 2  # those of other packages are no sentences
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
         return "There is not enough memory; take a machine with more, or a particle type with fewer particles.", 2
     return f"Something unexpected happened ({type(error).__name__}: {text[:300]}); run with --debug and report it.", 1

@@ -153,15 +153,15 @@ def read_particles(snapshots: list[io.Snapshot], optional: tuple[str, ...], mesh
     """The particles of a snapshot on the devices of ``mesh``: positions, and of ``optional`` what all types have.
 
     snapshots: of `open_types`.
-    Raises, on all processes if on any, SnapshotError, and ValueError if there are too many for the devices or the box
-    does not fit.
+    Raises, on all processes if on any, SnapshotError, and ValueError if there are too many for the devices.
     """
     first = snapshots[0]
     with io.failing_together(mesh):
         shared = set.intersection(*(set(one.present(("pos",), optional)) for one in snapshots))
         names = [name for name in first.present(("pos",), optional) if name in shared]
         ndim = first.layout("pos")[1][0]
-        check_fits(snapshots, ndim, mesh.size)
+        check_fits(snapshots, mesh.size)
+        id_dtype = _common_id_dtype(snapshots) if "id" in names else np.dtype(np.int64)
     wide = any(_needs_64_bits(one, names) for one in snapshots)
     about: dict[str, Any] = {
         "snapshots": snapshots,
@@ -174,8 +174,7 @@ def read_particles(snapshots: list[io.Snapshot], optional: tuple[str, ...], mesh
             parts = [_read_all(one, names, wide) for one in snapshots]
             attached = {one.ptype: part for one, part in zip(snapshots[1:], parts[1:], strict=True)}
             return OneDevice(part=parts[0], attached=attached, **about)
-        parts = [io.shard_snapshot(one, mesh, names, id_words=True) for one in snapshots]
-        id_dtype = first.layout("id")[0] if "id" in names else np.dtype(np.int64)
+        parts = [io.shard_snapshot(one, mesh, names, id_words=True, finite=True) for one in snapshots]
         attached = {one.ptype: part for one, part in zip(snapshots[1:], parts[1:], strict=True)}
         return ManyDevices(part=parts[0], attached=attached, mesh=mesh, id_dtype=id_dtype, **about)
 
@@ -200,17 +199,27 @@ def open_types(source: Source) -> list[io.Snapshot]:
     return [first, *(io.open_snapshot(source.path, ptype, source.options) for ptype in wanted)]
 
 
-def check_fits(snapshots: list[io.Snapshot], ndim: int, ndev: int) -> None:
-    """Raise ValueError, in words, if the particles are too many for the devices or the box does not fit."""
+def _common_id_dtype(snapshots: list[io.Snapshot]) -> np.dtype:
+    """The type of integers that holds the identifiers of all types. Raises ValueError, in words, if there is none."""
+    dtypes = {one.ptype: one.layout("id")[0] for one in snapshots}
+    common = np.result_type(*dtypes.values())
+    if common.kind not in "iu":
+        held = " and ".join(f"{dtype} in type {ptype}" for ptype, dtype in dtypes.items())
+        raise ValueError(
+            f"The identifiers are {held}, which no type of integers can hold together; write them alike, or leave such "
+            "types out of --attach."
+        )
+    return common
+
+
+def check_fits(snapshots: list[io.Snapshot], ndev: int) -> None:
+    """Raise ValueError, in words, if the particles are too many for the devices."""
     for snapshot in snapshots:
         if snapshot.num > _MOST * ndev:
             raise ValueError(
                 f"The snapshot holds {snapshot.num} particles of type {snapshot.ptype}; one device takes {_MOST}, and "
                 f"there {'is one' if ndev == 1 else f'are {ndev}'}."
             )
-    boxsize = snapshots[0].header.boxsize
-    if isinstance(boxsize, tuple) and len(boxsize) != ndim:
-        raise ValueError(f"The BoxSize {boxsize} of the snapshot does not fit {ndim} coordinates.")
 
 
 def corners_of(pos: np.ndarray) -> np.ndarray:
@@ -251,7 +260,7 @@ def _read_all(snapshot: io.Snapshot, names: list[str], wide: bool) -> ParticleDa
     columns = {}
     with progress("read the snapshot", snapshot.num * len(names), "values", quiet=is_quiet()) as advance:
         for name in names:
-            columns[name] = snapshot.read(name, advance=advance)
+            columns[name] = snapshot.read(name, advance=advance, finite=True)
     if wide:
         columns["pos"] = columns["pos"].astype(np.float64, copy=False)
     return ParticleData(**columns, num=snapshot.num, num_total=snapshot.num)
@@ -372,7 +381,8 @@ class ManyDevices(Particles):
                 nums = self._gather(grouped.num)
                 columns = {name: self._gather(column, cata.ngroups) for name, column in _columns(cata).items()}
                 extra = {name: self._gather(column, cata.ngroups) for name, column in extra.items()}
-                kinds = [self._gather(x, grouped.num) for x in (grouped.kind, grouped.mass) if self.attached]
+                told = [grouped.kind, grouped.mass] if self.attached else []
+                kinds = [None if rows is None else self._gather(rows, grouped.num) for rows in told]
                 ngroups = self._gather(cata.ngroups)
         if words is None or nums is None:
             return None

@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ import pytest
 from jztree import data, kernels, tree
 from jztree.config import TreeConfig
 from jztree.fof import fof_and_catalogue, fof_labels
+from jztree.kernels import _library
 from jztree.knn import knn
 
 
@@ -218,3 +221,22 @@ def test_many_calls_at_once_do_not_wait_for_each_other() -> None:
     together = jax.jit(lambda parts: [knn(pos, 4) for pos in parts])(batch)
     for pos, found in zip(batch, together, strict=True):
         np.testing.assert_array_equal(found[1], knn(pos, 4)[1])
+
+
+def test_instruction_sets_that_there_are_not() -> None:
+    done = run_with_instruction_set("foo", "import jztree")
+    assert re.search(
+        r"ImportError: the environment variable JZTREE_INSTRUCTION_SET is 'foo', but jztree is compiled for .*"
+        r"here; set it to one of these, or unset it for the best one of this machine\.\n\Z",
+        done.stderr,
+    )
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="has sets of which each has all that is in those before it")
+def test_instruction_sets_that_the_processor_does_not_have(monkeypatch, tmp_path) -> None:
+    """Code for them would end the process without a word."""
+    (tmp_path / "libjztree_cpu_x86-64-v9.so").touch()
+    monkeypatch.setattr(_library, "_LIBRARIES", tmp_path)
+    with pytest.raises(ImportError, match="which this processor does not have; its best is x86-64-v3, so set it to"):
+        _library._check_wanted("x86-64-v9", "x86-64-v2", "x86-64-v3")
+    _library._check_wanted("x86-64-v2", "x86-64-v2", "x86-64-v3")

@@ -47,6 +47,9 @@ _TARGETS = (
     "zsort",
 )
 
+_VARIABLE = "JZTREE_INSTRUCTION_SET"
+_COPY = "libjztree_cpu_"  # what the names of copies for better instruction sets than the plainest begin with
+_LEVELS = "x86-64-v"  # what sets are called of which each has all that is in those before it
 _LIBRARIES = Path(__file__).parents[1] / "lib"
 
 
@@ -73,10 +76,27 @@ def _load(name: str) -> ctypes.CDLL:
 def _cpu_library() -> ctypes.CDLL:
     """The library for the best instruction set of this machine, or for the one that JZTREE_INSTRUCTION_SET names."""
     plain = _load("jztree_cpu")
-    wanted = os.environ.get("JZTREE_INSTRUCTION_SET") or plain.jztree_best_instruction_set().decode()
-    if wanted == plain.jztree_instruction_set().decode():
-        return plain
-    return _load(f"jztree_cpu_{wanted}")
+    plainest, best = plain.jztree_instruction_set().decode(), plain.jztree_best_instruction_set().decode()
+    wanted = os.environ.get(_VARIABLE)
+    if wanted:
+        _check_wanted(wanted, plainest, best)
+    chosen = wanted or best
+    return plain if chosen == plainest else _load(f"jztree_cpu_{chosen}")
+
+
+def _check_wanted(wanted: str, plainest: str, best: str) -> None:
+    """Raise ImportError unless there is a library for the instruction set ``wanted``, and this machine has the set."""
+    built = sorted({plainest, *(path.stem.removeprefix(_COPY) for path in _LIBRARIES.glob(f"{_COPY}*.so"))})
+    if wanted not in built:
+        raise ImportError(
+            f"the environment variable {_VARIABLE} is {wanted!r}, but jztree is compiled for {', '.join(built)} here; "
+            "set it to one of these, or unset it for the best one of this machine."
+        )
+    if wanted.startswith(_LEVELS) and wanted > best:
+        raise ImportError(
+            f"the environment variable {_VARIABLE} is {wanted!r}, which this processor does not have; its best is "
+            f"{best}, so set it to that, or unset it."
+        )
 
 
 @functools.cache

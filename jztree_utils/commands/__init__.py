@@ -1,5 +1,6 @@
 """The work behind the command line, a module a command. Imported after the arguments were read: it imports JAX."""
 
+import os
 from argparse import Namespace
 from collections.abc import Callable
 
@@ -27,12 +28,22 @@ RUN: dict[str, Callable[[Namespace], None]] = {
 def join_processes() -> bool:
     """Make the processes that were started together one; whether this is the first of them, which does all printing.
 
-    Raises ValueError, with a sentence for the user, if they cannot come together.
+    Raises ValueError, with a sentence for the user, if they cannot come together, or there is no device to run on.
     """
     try:
         initialize()
     except RuntimeError as error:
         raise ValueError(" ".join(str(error).split())) from error
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # the latter where the package for GPUs is missing
+        told = {name: os.environ.get(name) for name in ("JAX_PLATFORMS", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES")}
+        given = ", ".join(f"{name} is {value!r}" for name, value in told.items() if value) or "nothing names one"
+        reason = str(error).partition(" (")[0] or "its platform is not installed"
+        raise ValueError(
+            f"JAX has no device to run on ({reason}), and in the environment {given}; set this right, or install what "
+            "it needs."
+        ) from error
     return jax.process_index() == 0
 
 

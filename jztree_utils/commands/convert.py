@@ -13,7 +13,7 @@ from .. import io
 from ..arguments import CATALOGUE_LAYOUTS, SNAPSHOT_LAYOUTS
 from ..details import tell_snapshot
 from ..report import is_quiet, print_json, print_pairs, say, stage, take_seconds
-from .runs import check_suffix, read_options, snapshot_path
+from .runs import check_placeholders, check_suffix, read_options, snapshot_path
 
 _NUMPY = ".npz"
 
@@ -37,7 +37,8 @@ def run_convert(args: Namespace) -> None:
         raise io.OutputError(f"NumPy files of several arrays end in {_NUMPY}; {args.output} does not.")
     if layout != "numpy":
         check_suffix(args.output)
-    io.check_output(args.output, apart_from=(path,) if is_catalogue else tuple(io.find_parts(path, options)))
+    check_placeholders(args.output)
+    io.check_output(args.output, apart_from=_files_of(path, options, is_catalogue))
     if args.dry_run:
         say(f"would write {path} as {args.output} in the layout {layout}")
         if args.json:
@@ -49,6 +50,11 @@ def run_convert(args: Namespace) -> None:
     elif not is_quiet():
         say()
         print_pairs([(name, f"{value:,}" if isinstance(value, int) else str(value)) for name, value in held.items()])
+
+
+def _files_of(path: Path, options: io.ReadOptions, is_catalogue: bool) -> tuple[Path, ...]:
+    """All files that are read."""
+    return tuple(io.find_catalogue_parts(path) if is_catalogue else io.find_sources(path, options))
 
 
 def _convert_catalogue(path: Path, args: Namespace, layout: str) -> dict[str, int]:
@@ -89,7 +95,7 @@ def _per_h(columns: dict[str, Any], header: io.SnapshotHeader) -> tuple[dict[str
     """
     if not header.h_free or header.comoving is False:
         return columns, header
-    if header.hubble is None:
+    if not header.hubble:
         raise ValueError(f"Gadget-4 has units per h, but the snapshot does not tell h; write a {_NUMPY} file instead.")
     h = header.hubble
     lengths = np.asarray(header.boxsize, np.float64) * h

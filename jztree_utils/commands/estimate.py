@@ -66,7 +66,7 @@ def tell(source: Source, run: Run, mesh: Mesh, work: Work, as_json: bool = False
     """
     snapshots = open_checked(source, layout)
     (ndim,) = snapshots[0].layout("pos")[1]
-    check_fits(snapshots, ndim, mesh.size)
+    check_fits(snapshots, mesh.size)
     dtype = snapshots[0].layout("pos")[0]
     num = sum(one.num for one in snapshots)
     memory = _memory(snapshots, work, mesh, dtype.itemsize, ndim)

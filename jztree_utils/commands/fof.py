@@ -1,6 +1,7 @@
 """``jztree fof``: groups of snapshots, their catalogues and pictures."""
 
-from argparse import Namespace
+import math
+from argparse import ArgumentTypeError, Namespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from jztree.config import CatalogueConfig, FofConfig
 from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
 
 from .. import compute, io, plot
-from ..arguments import B
+from ..arguments import B, whole
 from ..details import tell_machine, tell_memory
 from ..properties import GroupOptions, describe, find_densities, left_out, shapes
 from ..report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
@@ -55,8 +56,8 @@ def _types(words: str | None) -> tuple[int, ...] | None:
     if words == "all":
         return None
     try:
-        return tuple(dict.fromkeys(int(word) for word in words.split(",")))
-    except ValueError:
+        return tuple(dict.fromkeys(whole(word.strip()) for word in words.split(",")))
+    except ArgumentTypeError:
         raise ValueError(f"--attach is {words}; it must be particle types as in 0,4,5, or 'all'.") from None
 
 
@@ -124,13 +125,17 @@ def _linking_length(args: Namespace, part: compute.Particles) -> float:
             "with --boxsize."
         )
     b = B if args.b is None else args.b
-    return b * separation
+    rlink = b * separation
+    if not math.isfinite(rlink):
+        raise ValueError(f"--b times the mean separation is {rlink:g}; give a smaller --b, or the right --boxsize.")
+    return rlink
 
 
 def _mean_separation(part: compute.Particles) -> float | None:
     """Of the particles in the box; None if that is not known."""
     lengths = compute.box_lengths(part.header, part.ndim)
-    return float(lengths.prod() / part.num) ** (1 / part.ndim) if (lengths > 0).all() else None
+    # Python's numbers, which become infinite without a warning.
+    return (math.prod(lengths.tolist()) / part.num) ** (1 / part.ndim) if (lengths > 0).all() else None
 
 
 def _draw(path: str, pos: Any, cata: FofCatalogue, header: io.SnapshotHeader) -> None:

@@ -13,7 +13,7 @@ from ..arguments import KINDS
 from ..compute import check_box, corners_of
 from ..mass_function import Cosmology, units_of
 from ..report import print_json, say, stage, take_seconds
-from .runs import complete_header, read_options, snapshot_path
+from .runs import check_placeholders, complete_header, read_options, snapshot_path
 
 
 def run_plot(args: Namespace) -> None:
@@ -27,7 +27,9 @@ def run_plot(args: Namespace) -> None:
         raise ValueError(f"plot {args.kind} draws one file, but {len(args.input)} were given.")
     if args.output is not None:
         plot.check_picture(args.output)
-        io.check_output(args.output, apart_from=tuple(snapshot_path(name) for name in args.input))
+        check_placeholders(args.output)
+        names = [*args.input, *filter(None, [args.catalogue])]
+        io.check_output(args.output, apart_from=tuple(snapshot_path(name) for name in names))
     if args.dry_run:
         say(f"would draw {args.kind} of {', '.join(args.input)} as {args.output or 'a window'}")
         if args.json:
@@ -101,7 +103,7 @@ def _scaling(args: Namespace) -> Any:
 def _positions(args: Namespace) -> tuple[np.ndarray, io.SnapshotHeader]:
     path = snapshot_path(args.input[0])
     snapshot = io.open_snapshot(path, args.type, read_options(args))
-    pos = snapshot.read("pos")
+    pos = snapshot.read("pos", finite=True)
     check_box(corners_of(pos), snapshot.header)
     return pos, complete_header(path, snapshot.header)
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 from jax.sharding import Mesh
 
 from .. import ics, io
+from ..arguments import real
 from ..compute import Particles, Source, check_box, open_types, read_particles
 from ..details import tell_snapshot
 from ..report import VERBOSE, number, say, stage
@@ -50,7 +51,7 @@ def plan_runs(args: Namespace) -> list[Run]:
         runs.append(Run(path, **filled))
     _check_different([name for run in runs for name in (run.output, run.plot) if name is not None])
     todo = [run for run in runs if not is_finished(args, run, options)]
-    inputs = tuple(file for path in paths for file in io.find_parts(path, options))
+    inputs = tuple(file for path in paths for file in io.find_sources(path, options))
     for run in todo:
         for name in (run.output, run.plot):
             if name is not None:
@@ -85,8 +86,8 @@ def read_options(args: Namespace) -> io.ReadOptions:
 
 def _lengths(text: str) -> float | tuple[float, ...]:
     try:
-        lengths = tuple(float(word) for word in text.split(","))
-    except ValueError:
+        lengths = tuple(real(word.strip()) for word in text.split(","))
+    except ArgumentTypeError:
         lengths = ()
     if not lengths or not all(math.isfinite(length) and length >= 0 for length in lengths):
         raise ValueError(f"--boxsize is {text}; it must be a length, or one a dimension as in 50,50,100, 0 where open.")
@@ -108,13 +109,22 @@ def _fill(template: str | None, path: Path, several: int) -> str | None:
     """The name of an output, from that of its snapshot."""
     if template is None:
         return None
-    filled = template.replace("{n}", _number(path, template)).replace("{name}", _base(path))
+    check_placeholders(template, ("n", "name"))
+    filled = re.sub(r"\{n\}|\{name\}", lambda m: _number(path, template) if m[0] == "{n}" else _base(path), template)
     if several > 1 and filled == template:
         raise ValueError(
             f"The output {template} is one for {several} snapshots; put {{n}} or {{name}} into its name, for the "
             "number or the name of each."
         )
     return filled
+
+
+def check_placeholders(output: str, known: Sequence[str] = ()) -> None:
+    """Raise ValueError if the name of an output has a word in braces that stands for nothing."""
+    unknown = [word for word in re.findall(r"\{([^{}]*)\}", output) if word not in known]
+    if unknown:
+        held = "there are {n}, the number of a snapshot, and {name}, its name" if known else "there are none here"
+        raise ValueError(f"The output {output} has the placeholder {{{unknown[0]}}}, which is not known; {held}.")
 
 
 def _base(path: Path) -> str:

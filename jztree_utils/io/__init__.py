@@ -15,6 +15,7 @@ from .catalogue import (
     canonical_order,
     catalogue_layout,
     check_layout,
+    find_catalogue_parts,
     is_catalogue,
     read_catalogue,
     read_catalogue_content,
@@ -46,7 +47,7 @@ from .made import read_made_with
 from .neighbour_lists import Neighbours, read_neighbours, write_neighbours
 from .options import ReadOptions
 from .processes import failing_together, is_shared, rows_on_first_process
-from .snapshot import Snapshot, find_parts, open_snapshot, read_header, read_snapshot
+from .snapshot import Snapshot, find_parts, find_sources, open_snapshot, read_header, read_snapshot
 from .snapshot_writer import write_snapshot
 
 __all__ = [
@@ -70,7 +71,9 @@ __all__ = [
     "convert_h",
     "distr_write_hdf5",
     "failing_together",
+    "find_catalogue_parts",
     "find_parts",
+    "find_sources",
     "is_catalogue",
     "is_shared",
     "join_words",

@@ -13,7 +13,7 @@ import numpy as np
 from ._columns import Column, Survey
 from ._files import SnapshotError
 from ._raw import Place, RawPart, Streams, open_raw
-from .header import SnapshotHeader, check_redshift, checked_box
+from .header import SnapshotHeader, checked_box, checked_header
 from .options import ReadOptions
 
 _HEADER_BYTES = 256
@@ -122,8 +122,7 @@ def _header(path: Path, entries: Any, options: ReadOptions) -> SnapshotHeader:
     num_files = max(1, int(entries["num_files"]))
     if num_files == 1 and not any(total):  # as some codes for initial conditions leave it
         total = tuple(int(n) for n in entries["npart"])
-    check_redshift(float(entries["redshift"]), str(path))
-    return SnapshotHeader(
+    header = SnapshotHeader(
         boxsize=checked_box([entries["boxsize"]], str(path)) if options.box is None else options.box,
         time=float(entries["time"]),
         redshift=float(entries["redshift"]),
@@ -134,6 +133,7 @@ def _header(path: Path, entries: Any, options: ReadOptions) -> SnapshotHeader:
         npart_total=total,
         num_files=num_files,
     )
+    return checked_header(header, str(path))
 
 
 def _find_columns(blocks: _Blocks, entries: Any, ptype: int) -> tuple[dict[str, Column], dict[str, Place]]:

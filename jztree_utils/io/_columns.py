@@ -132,18 +132,32 @@ def check_column(part: Part, name: str) -> Column:
     return column
 
 
-def read_rows(part: Part, name: str, rows: slice, out: np.ndarray, advance: Advance | None = None) -> None:
+def read_rows(
+    part: Part, name: str, rows: slice, out: np.ndarray, advance: Advance | None = None, finite: int | None = None
+) -> None:
     """Rows of a property in one file, in slices, so that little more memory is needed than that of ``out``.
 
     out: ``(rows.stop - rows.start, ...)``, of the dtype of the column.
-    Raises SnapshotError if they cannot be read.
+    finite: the particle type, if numbers must be finite; None leaves them as they are.
+    Raises SnapshotError if they cannot be read, or a row is not finite that must be.
     """
     column = check_column(part, name)
     with part.open() as read:
         for start, stop in _slices(rows, column):
-            _read_slice(read, column, slice(start, stop), out[start - rows.start : stop - rows.start])
+            these = out[start - rows.start : stop - rows.start]
+            _read_slice(read, column, slice(start, stop), these)
+            if finite is not None and out.dtype.kind == "f":
+                _check_finite(these, start, f"{FIELDS[name].words} of type {finite} in {part.path}")
             if advance is not None:
                 advance(stop - start)
+
+
+def _check_finite(rows: np.ndarray, start: int, what: str) -> None:
+    """Raise SnapshotError, naming the first row of the file that is not finite. start: the number of the first."""
+    good = np.isfinite(rows)
+    if not good.all():
+        row = start + int(np.argmin(good.reshape(len(rows), -1).all(axis=1)))
+        raise SnapshotError(f"Row {row} of the {what} is NaN or infinite; remove such particles.")
 
 
 def _slices(rows: slice, column: Column) -> Iterator[tuple[int, int]]:
@@ -163,7 +177,8 @@ def _read_slice(read: Reader, column: Column, rows: slice, out: np.ndarray) -> N
         return
     read(column, rows, out)
     if column.factor != 1:
-        out *= out.dtype.type(column.factor)
+        with np.errstate(over="ignore", invalid="ignore"):  # damaged rows are found where they are used
+            out *= out.dtype.type(column.factor)
 
 
 def fractions_of_box(integers: np.ndarray, box: Any, out: np.ndarray) -> None:

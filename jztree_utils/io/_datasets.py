@@ -7,8 +7,8 @@ import h5py
 import numpy as np
 
 from ._columns import Column, Survey
-from ._files import SnapshotError, get_dataset
-from ._hdf5 import Hdf5Part, check_filters, stored_as
+from ._files import SnapshotError
+from ._hdf5 import Hdf5Part, read_all, stored_as
 from .header import SnapshotHeader, box_in_header
 from .options import ReadOptions
 
@@ -56,9 +56,10 @@ def _what_to_name(file: h5py.File) -> str:
 
 
 def _number(file: h5py.File, column: Column) -> float:
-    data = get_dataset(file, column.name)
-    check_filters(data)
-    return float(data[()])
+    value = np.asarray(read_all(file, column.name))
+    if value.dtype.kind not in "iuf":
+        raise SnapshotError(f"{file.filename} holds {column.name} of dtype {value.dtype}; a number is needed.")
+    return float(value)
 
 
 def _positive(file: h5py.File, box: float | tuple[float, ...]) -> np.ndarray:

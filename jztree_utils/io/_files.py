@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
 
 from ..interrupts import unfinished
 
@@ -20,6 +19,10 @@ PathLike = str | os.PathLike[str]
 
 class SnapshotError(ValueError):
     """A file that was to be read cannot be used. The message is one sentence: what was given and what to do."""
+
+    def __init__(self, sentence: str) -> None:
+        # Names in damaged files, and names of files, may hold anything: ends of lines, or what terminals obey.
+        super().__init__("".join(char if char.isprintable() else ascii(char)[1:-1] for char in sentence))
 
 
 class OutputError(OSError):
@@ -131,18 +134,6 @@ def _names(group: h5py.Group) -> str:
     return ", ".join(sorted(str(name) for name in group)) or "nothing"
 
 
-def attribute(group: h5py.Group, name: str) -> Any:
-    """An attribute as a NumPy array or str, or None if there is none. Raises SnapshotError if it cannot be read."""
-    if name not in group.attrs:
-        return None
-    value = group.attrs[name]
-    if isinstance(value, h5py.Empty):
-        return None
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return value if isinstance(value, str) else np.asarray(value)
-
-
 def output_path(path: PathLike) -> Path:
     """Where ``path`` really leads, with symbolic links followed so that a link is not replaced by a file."""
     return Path(os.path.realpath(path))
@@ -157,6 +148,8 @@ def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> No
     one of ``apart_from``.
     """
     target = output_path(path)
+    if not os.path.basename(os.fspath(path)):
+        raise OutputError(f"The output {os.fspath(path)!r} is no name of a file; give one.", errno.EINVAL)
     if not os.path.isdir(target.parent):
         raise OutputError(f"The folder of the output {path} is missing; create the folder first.", errno.ENOENT)
     try:

@@ -1,6 +1,7 @@
 """Datasets of HDF5 files as columns of particles: types that h5py does not know, compression, virtual datasets."""
 
 import importlib
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,17 +94,16 @@ class _OpenFile:
     def read(self, column: Column, rows: slice, out: np.ndarray) -> None:
         data = get_dataset(self._file, column.name)
         if column.name not in self._readable:
-            check_filters(data)
-            _check_covered(data)
+            check_readable(data)
             self._readable.add(column.name)
         if data.is_virtual:
-            self._check_sources(data, rows)
+            self.check_sources(data, rows)
         if column.stored == WORDS:
             _read_words(data, rows, out)
         else:
             data.read_direct(out, rows)
 
-    def _check_sources(self, data: h5py.Dataset, rows: slice) -> None:
+    def check_sources(self, data: h5py.Dataset, rows: slice) -> None:
         """Raise SnapshotError if rows come from a file that is missing or too short: HDF5 would make them up."""
         for source in data.virtual_sources():
             first, last = source.vspace.get_select_bounds()
@@ -124,9 +124,21 @@ class _OpenFile:
                 raise SnapshotError(f"{self._file.filename} shows what {path} holds, which is missing; copy it too.")
             with open_hdf5(path) as file:
                 data = get_dataset(file, name)
-                check_filters(data)
+                check_readable(data)
                 self._sources[path, name] = data.shape[0]
         return self._sources[path, name]
+
+
+def virtual_sources(file: h5py.File) -> list[Path]:
+    """The other files that virtual datasets of an open file show."""
+    found: set[str] = set()
+
+    def look(_: str, item: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(item, h5py.Dataset) and item.is_virtual:
+            found.update(source.file_name for source in item.virtual_sources())
+
+    file.visititems(look)
+    return [Path(file.filename).parent / name for name in sorted(found - {"."})]
 
 
 def _rows_needed(source: Any, data: h5py.Dataset) -> int:
@@ -134,6 +146,59 @@ def _rows_needed(source: Any, data: h5py.Dataset) -> int:
     if source.src_space.get_select_type() == h5py.h5s.SEL_ALL:
         return int(source.vspace.get_select_npoints() // np.prod(data.shape[1:]))
     return int(source.src_space.get_select_bounds()[1][0]) + 1
+
+
+def read_all(file: h5py.File, name: str) -> Any:
+    """All rows of a dataset that is not large. Raises SnapshotError if it is missing or cannot be read."""
+    data = get_dataset(file, name)
+    if data.shape is None:
+        raise SnapshotError(f"{file.filename} holds nothing as {name}; write it again.")
+    reader = _OpenFile(file)
+    check_readable(data)
+    if data.is_virtual and data.ndim:
+        reader.check_sources(data, slice(0, data.shape[0]))
+    return data[()]
+
+
+def check_readable(data: h5py.Dataset) -> None:
+    """Raise SnapshotError if HDF5 could not read a dataset, or would make up what is not there."""
+    check_filters(data)
+    _check_covered(data)
+    _check_written(data)
+
+
+def _check_written(data: h5py.Dataset) -> None:
+    """Raise SnapshotError if rows have never been written, such as by a run that was cut short, or are in files that
+    are missing: HDF5 would give zeros for them."""
+    if data.is_virtual or not data.size:
+        return
+    where = f"{data.file.filename} holds {str(data.name).lstrip('/')}"
+    for name, offset, size in data.external or ():
+        path = Path(data.file.filename).parent / name
+        if not path.is_file() or path.stat().st_size < offset + size:
+            raise SnapshotError(f"{where} in the file {path}, which is missing or cut off; copy it too.")
+    if data.external is None and not _is_written(data):
+        raise SnapshotError(f"{where} of shape {data.shape}, but not all of it was written; write or copy it again.")
+
+
+def _is_written(data: h5py.Dataset) -> bool:
+    """Whether a dataset has all its bytes within its file. Where its list of chunks is damaged, HDF5 would crash."""
+    if data.chunks is None:
+        return bool(data.id.get_storage_size())
+    needed = math.prod(-(-length // chunk) for length, chunk in zip(data.shape, data.chunks, strict=True))
+    if data.id.get_num_chunks() < needed:
+        return False
+    if not hasattr(data.id, "chunk_iter"):  # HDF5 before 1.14 has none
+        return True
+    size = Path(data.file.filename).stat().st_size
+    places: set[tuple[int, ...]] = set()
+
+    def look(chunk: Any) -> None:
+        if chunk.size and chunk.byte_offset + chunk.size <= size:
+            places.add(chunk.chunk_offset)
+
+    data.id.chunk_iter(look)
+    return len(places) >= needed
 
 
 def _check_covered(data: h5py.Dataset) -> None:

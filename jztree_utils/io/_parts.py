@@ -1,14 +1,17 @@
 """Which files belong to one snapshot, by their names and by what they hold."""
 
+import filecmp
 import os
 import re
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import h5py
 
 from ._files import SnapshotError, check_is_file, list_folder, unreadable
 
-_PART_NAME = re.compile(r"(?P<base>.+)\.(?P<part>\d+)(?P<suffix>(\.(hdf5|h5))?)", re.IGNORECASE)
+_PART_NAME = re.compile(r"(?P<base>.+)\.(?P<part>[0-9]+)(?P<suffix>(\.(hdf5|h5))?)", re.IGNORECASE)
 _SUFFIXES = (".hdf5", ".h5")
 _MAGIC = {b"\x89HDF\r\n\x1a\n": "hdf5", b"\x93NUMPY": "npy", b"PK\x03\x04": "npz", b"PK\x05\x06": "npz"}
 _LONGEST_HEADER = 4096
@@ -105,10 +108,50 @@ def check_alone(one: Path, folder: Path) -> None:
 
 
 def _numbered_files(one: Path, match: re.Match[str]) -> dict[int, Path]:
-    """The files beside ``one`` whose names differ from its name in the part number only, by that number."""
-    found = {}
+    """The files beside ``one`` whose names differ from its name in the part number only, by that number.
+
+    Raises SnapshotError if two have the same number, such as 1 and 01.
+    """
+    found: dict[int, Path] = {}
     for file in list_folder(one.parent):
         other = _PART_NAME.fullmatch(file.name)
         if other and (other["base"], other["suffix"]) == (match["base"], match["suffix"]):
-            found[int(other["part"])] = file
+            number = int(other["part"])
+            if number in found:
+                raise SnapshotError(f"{found[number]} and {file} have the same part number; remove one of them.")
+            found[number] = file
     return found
+
+
+def parts_beside(one: Path) -> list[Path]:
+    """The file ``one``, and those whose names differ from its name in the part number only."""
+    match = _PART_NAME.fullmatch(one.name)
+    return [one, *(_numbered_files(one, match).values() if match else ())]
+
+
+def check_no_copies(paths: Sequence[Path]) -> None:
+    """Raise SnapshotError if one of several files is another one of them, by a link or as a copy.
+
+    Files are read only where others are equally large, and in full only where a piece from the middle is the same too.
+    """
+    alike: dict[tuple[int, bytes], list[Path]] = {}
+    sizes = [path.stat().st_size for path in paths]
+    occurring = Counter(sizes)
+    for path, size in zip(paths, sizes, strict=True):
+        if occurring[size] > 1:
+            alike.setdefault((size, _piece(path, size // 2)), []).append(path)
+    for first, *others in alike.values():
+        for other in others:
+            if filecmp.cmp(first, other, shallow=False):
+                raise SnapshotError(
+                    f"{first} and {other} are the same file twice; put together the different parts of the snapshot."
+                )
+
+
+def _piece(path: Path, place: int) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            file.seek(place)
+            return file.read(_LONGEST_HEADER)
+    except OSError as error:
+        raise unreadable(path, error) from None

@@ -13,14 +13,17 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
+from ._attributes import number, numbers, text_attribute, whole_number
 from ._columns import WORDS, Column, Survey
-from ._files import SnapshotError, attribute
+from ._files import SnapshotError
 from ._hdf5 import Hdf5Part, stored_as
-from .header import SnapshotHeader, box_in_header, checked_box, is_swift, parse_header, text_attribute
+from .header import SnapshotHeader, box_in_header, checked_box, is_swift, parse_header
 from .options import ReadOptions
 
 # How the scale factor enters a dataset, as Gadget-4 and AREPO, SWIFT, and the Gadget-3 of EAGLE write it.
 _EXPONENTS = ("a_scaling", "a-scale exponent", "aexp-scale-exponent")
+
+_LARGEST_EXPONENT = 10
 
 
 class _Dialect(NamedTuple):
@@ -61,9 +64,10 @@ def survey_simulation(file: h5py.File, ptype: int | None, options: ReadOptions) 
     header, here = parse_header(file, swift)
     _check_kind(file)
     title = f"{'SWIFT' if swift else _code(file)} snapshot"
-    if not swift:
-        header = replace(header, boxsize=_stretched(file, header.boxsize))
-    if options.box is not None:
+    if options.box is None:
+        box = box_in_header(file)
+        header = replace(header, boxsize=box if swift else _stretched(file, box))
+    else:
         header = replace(header, boxsize=options.box)
     if ptype is None:
         return Survey(title, header, here, None)
@@ -92,13 +96,23 @@ def _code(file: h5py.File) -> str:
     return "AREPO" if "NumPart_Total_HighWord" in file["Header"].attrs else "Gadget-4"
 
 
-def _stretched(file: h5py.File, boxsize: float | tuple[float, ...]) -> float | tuple[float, ...]:
+def _stretched(file: h5py.File, box: float | tuple[float, ...]) -> float | tuple[float, ...]:
     """The box of Gadget-4, which may be cut to halves, quarters, ... by its options LONG_X_BITS and so on."""
     config = file.get("Config")
-    if isinstance(boxsize, tuple) or not isinstance(config, h5py.Group):
-        return boxsize
-    bits = [config.attrs.get(f"LONG_{axis}_BITS", 0) for axis in "XYZ"]
-    return checked_box([boxsize / 2 ** int(float(np.ravel(power)[0])) for power in bits], file.filename)
+    if not isinstance(config, h5py.Group):
+        return box
+    powers = [_long_bits(config, f"LONG_{axis}_BITS") for axis in "XYZ"]
+    if not any(powers):
+        return box
+    return checked_box(np.broadcast_to(box, 3) / np.exp2(powers), file.filename)
+
+
+def _long_bits(config: h5py.Group, name: str) -> int:
+    """A number in the configuration of Gadget-4, where numbers are text; 0 if it is not there."""
+    text = text_attribute(config, name)
+    if text.strip().isdecimal() and len(text) < 3:
+        return int(text)
+    return (whole_number(config, name) or 0) if name in config.attrs else 0
 
 
 def _columns(
@@ -138,18 +152,24 @@ def _full_name(file: h5py.File, ptype: int, given: str) -> str:
 
 def _factor(data: h5py.Dataset, name: str, header: SnapshotHeader, dialect: _Dialect) -> float:
     """What positions are multiplied by to be comoving, and velocities to be peculiar; 1 for what is neither."""
-    physical = bool(np.any(_first(attribute(data, "Value stored as physical"), 0.0)))
+    told = numbers(data, "Value stored as physical")
+    physical = told is not None and bool(told.any())
     if name == "pos":
         return 1 / header.scale_factor if physical else 1.0
     if name != "vel" or physical:
         return 1.0
-    powers = [_first(attribute(data, exponent), None) for exponent in _EXPONENTS]
-    power = next((power for power in powers if power is not None), dialect.velocity_exponent)
-    return float(header.scale_factor**power)
+    power = scale_exponent(data)
+    return float(header.scale_factor ** (dialect.velocity_exponent if power is None else power))
 
 
-def _first(value: Any, default: float | None) -> float | None:
-    return default if value is None else float(np.ravel(value)[0])
+def scale_exponent(data: h5py.Dataset) -> float | None:
+    """The power of the scale factor that a dataset tells, None if it tells none. Raises SnapshotError for nonsense."""
+    powers = [number(data, exponent) for exponent in _EXPONENTS]
+    power = next((power for power in powers if power is not None), None)
+    if power is not None and abs(power) > _LARGEST_EXPONENT:
+        name = str(data.name).lstrip("/")
+        raise SnapshotError(f"{data.file.filename} says that {name} has {power:g} powers of the scale factor in it.")
+    return power
 
 
 def _box_of_integers(file: h5py.File) -> Any:

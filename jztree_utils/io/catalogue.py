@@ -18,7 +18,7 @@ from jztree.data import FofCatalogue, get_pos, map_rows, squeeze_catalogue, sque
 
 from . import gadget_catalogue, native_catalogue, swift_catalogue
 from ._files import PathLike, SnapshotError, create_hdf5, open_hdf5
-from ._parts import kind_of_file
+from ._parts import kind_of_file, parts_beside
 from .catalogue_content import (
     NUM_TYPES,
     CatalogueContent,
@@ -186,6 +186,11 @@ def catalogue_layout(path: PathLike) -> str | None:
 def layout_of(file: h5py.File) -> str | None:
     """The layout of an open catalogue, None if it is none."""
     return next((name for name, layout in _LAYOUTS.items() if layout.recognises(file)), None)
+
+
+def find_catalogue_parts(path: PathLike) -> list[Path]:
+    """All files that a catalogue may be in: the one that is given, and those that have another part number."""
+    return parts_beside(Path(path))
 
 
 def read_catalogue_content(path: PathLike) -> CatalogueContent:

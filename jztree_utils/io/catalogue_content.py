@@ -12,8 +12,10 @@ import numpy as np
 from jztree.data import FofCatalogue, squeeze_catalogue
 from jztree.halos import DEFINITIONS
 
-from ._files import SnapshotError, attribute, get_dataset, get_group, open_hdf5
-from .header import SnapshotHeader, text_attribute, unit_attributes, unit_powers
+from ._attributes import text_attribute
+from ._files import SnapshotError, get_dataset, get_group, open_hdf5
+from ._hdf5 import read_all
+from .header import SnapshotHeader, unit_attributes, unit_powers
 
 NUM_TYPES = 6
 NUMBERS = "iufb"  # the kinds of dtypes that columns may have
@@ -233,8 +235,8 @@ def read_columns(paths: Sequence[Path], group: str, kinds: Mapping[str, str]) ->
     found: dict[str, list[Column]] = {}
     for path in paths:
         with open_hdf5(path) as file:
-            for name, data in get_group(file, group).items() if group in file else ():
-                if column := _read_column(data, kinds.get(name)):
+            for name in get_group(file, group) if group in file else ():
+                if column := _read_column(file, f"{group}/{name}", kinds.get(name)):
                     found.setdefault(name, []).append(column)
     joined = {name: replace(parts[0], values=_join(paths, name, parts)) for name, parts in found.items()}
     lengths = sorted({len(column.values) for column in joined.values()})
@@ -243,13 +245,16 @@ def read_columns(paths: Sequence[Path], group: str, kinds: Mapping[str, str]) ->
     return joined
 
 
-def _read_column(data: h5py.Group | h5py.Dataset, kind: str | None) -> Column | None:
+def _read_column(file: h5py.File, name: str, kind: str | None) -> Column | None:
     """A column, None if it is none of a catalogue. kind: None if the column is to be asked itself."""
+    if isinstance(file.get(name), h5py.Group):
+        return None
+    data = get_dataset(file, name)
     kind = kind or text_attribute(data, "kind")
-    if not kind or not isinstance(data, h5py.Dataset) or data.ndim == 0 or data.dtype.kind not in NUMBERS:
+    if not kind or not data.shape or data.dtype.kind not in NUMBERS:
         return None
     definition = text_attribute(data, "description") or text_attribute(data, "Description")  # the latter is SWIFT's
-    return Column(data[()], kind, definition)
+    return Column(read_all(file, name), kind, definition)
 
 
 def _join(paths: Sequence[Path], name: str, parts: Sequence[Column]) -> np.ndarray:
@@ -276,27 +281,19 @@ def read_ids(paths: Sequence[Path], name: str) -> np.ndarray | None:
                 data = get_dataset(file, name)
                 if data.ndim != 1 or data.dtype.kind not in "iu":
                     raise SnapshotError(f"{path} holds {name} as {data.dtype} {data.shape}; it must be integers (m,).")
-                parts.append(data[()])
+                parts.append(read_all(file, name))
     return _rows(parts) if parts else None
-
-
-def whole_number(group: h5py.Group, name: str, default: int | None = None) -> int:
-    """An attribute that counts. Raises SnapshotError if it is none, or missing and has no default."""
-    value = attribute(group, name)
-    if value is None and default is not None:
-        return default
-    numbers = np.ravel(np.asarray(value))
-    if len(numbers) != 1 or numbers.dtype.kind not in "iu" or numbers[0] < 0:
-        raise SnapshotError(
-            f"{group.file.filename} has {value!r} as attribute {name} of {group.name}; a number of things is needed."
-        )
-    return int(numbers[0])
 
 
 def write_made(file: h5py.File, info: CatalogueInfo) -> None:
     """Write how the catalogue was made, apart from the header."""
     made = {f.name: getattr(info, f.name) for f in dataclasses.fields(info) if f.name != "header"}
-    file.create_group(_MADE).attrs.update({name: value for name, value in made.items() if value is not None})
+    file.create_group(_MADE).attrs.update({name: _storable(value) for name, value in made.items() if value is not None})
+
+
+def _storable(value: Any) -> Any:
+    """``value``; of text, such as the name of a file, what is not UTF-8 is escaped."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def read_made(file: h5py.File) -> dict[str, Any]:

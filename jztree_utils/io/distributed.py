@@ -8,6 +8,7 @@ and then all raise, after what had been written has been removed.
 """
 
 import errno
+import functools
 import logging
 import os
 import secrets
@@ -31,7 +32,7 @@ from jztree import kernels
 from jztree.comm import all_gather, get_rank_info
 from jztree.data import ParticleData
 from jztree.jax_ext import vary_along, varying_axes
-from jztree.mapping import check_floats, fits_float32
+from jztree.mapping import check_floats, check_integers, fits_float32
 
 from ._files import PathLike, check_output, create_empty, fill_hdf5, output_path, temporary_beside
 from .header import SnapshotHeader
@@ -60,8 +61,8 @@ def shard_rows(read_rows: Callable[[int, int], np.ndarray], total: int, mesh: Me
     npad: rows of padding to add on every device.
 
     Returns ``(r, ceil(total / r) + npad, ...)``, spread over the devices by its first axis. Numbers of 64 bits become
-    32 bits unless JAX's 64-bit mode is on. Raises ValueError if no device of the mesh belongs to this process, or
-    ``read_rows`` gives another number of rows.
+    32 bits unless JAX's 64-bit mode is on. Raises ValueError if no device of the mesh belongs to this process,
+    ``read_rows`` gives another number of rows, or integers do not fit into 32 bits then.
     """
     ndev = mesh.size
     rows = -(-total // ndev) + npad
@@ -83,6 +84,7 @@ def _padded(read: np.ndarray, num: int, rows: int) -> np.ndarray:
     """``(1, rows, ...)``: what was read and zeros behind it, in a dtype that JAX has."""
     if read.shape[:1] != (num,):
         raise ValueError(f"read_rows was asked for {num} rows, but gave an array of shape {read.shape}.")
+    check_integers(read)
     padded = np.zeros((1, rows, *read.shape[1:]), jax.dtypes.canonicalize_dtype(read.dtype))
     padded[0, :num] = read
     return padded
@@ -144,44 +146,48 @@ def shard_snapshot(
     npad: int = 0,
     id_words: bool = False,
     advance: Callable[[int], None] | None = None,
+    finite: bool = False,
 ) -> ParticleData:
     """The properties ``names``, positions among them, of the particles of a snapshot, as in `read_snapshot_sharded`.
 
     advance: called now and then with the number of rows of a property that this process has read since.
+    finite: as in `Snapshot.read`.
 
     Errors are those of this process alone; see `failing_together`.
     """
-    columns = {name: _shard_column(snapshot, name, mesh, npad, id_words, advance) for name in names}
-    if "mass" in columns and snapshot.shared_mass is not None:
-        masses = np.full(mesh.size, snapshot.shared_mass)
+
+    def read(name: str, start: int, stop: int) -> np.ndarray:
+        rows: np.ndarray = snapshot.read(name, start, stop, advance, finite=finite)
+        if name == "id":
+            return _as_jax_holds(rows, id_words)
+        check_floats({name: rows})
+        return rows
+
+    shared = snapshot.shared_mass if "mass" in names else None
+    read_here = [name for name in names if name != "mass" or shared is None]
+    columns: dict[str, Any] = {
+        name: shard_rows(functools.partial(read, name), snapshot.num, mesh, npad) for name in read_here
+    }
+    if shared is not None:
+        masses = np.full(mesh.size, shared)
         check_floats({"mass": masses})
-        if fits_float32(snapshot.shared_mass):
+        if fits_float32(shared):
             masses = masses.astype(columns["pos"].dtype)
         columns["mass"] = _one_each(masses, mesh)
     num = num_of_each_rank(snapshot.num, mesh)
     return ParticleData(**columns, num=num, num_total=snapshot.num)
 
 
-def _shard_column(
-    snapshot: Snapshot, name: str, mesh: Mesh, npad: int, id_words: bool, advance: Callable[[int], None] | None
-) -> Any:
-    def read(start: int, stop: int) -> np.ndarray:
-        rows = snapshot.read(name, start, stop, advance)
-        if name != "id":
-            check_floats({name: rows})
-            return rows
-        if id_words:
-            return split_words(rows)
-        if jax.dtypes.canonicalize_dtype(rows.dtype) != rows.dtype:
-            raise ValueError(
-                "The identifiers have 64 bits, which JAX holds in its 64-bit mode only; switch it on with "
-                "jax.config.update('jax_enable_x64', True), or ask for id_words=True, or leave 'id' out of fields."
-            )
-        return rows
-
-    if name == "mass" and snapshot.shared_mass is not None:
-        return None
-    return shard_rows(read, snapshot.num, mesh, npad)
+def _as_jax_holds(ids: np.ndarray, words: bool) -> np.ndarray:
+    """Identifiers as words, or as they are. Raises ValueError if JAX would drop their upper bits."""
+    if words:
+        return split_words(ids)
+    if jax.dtypes.canonicalize_dtype(ids.dtype) != ids.dtype:
+        raise ValueError(
+            "The identifiers have 64 bits, which JAX holds in its 64-bit mode only; switch it on with "
+            "jax.config.update('jax_enable_x64', True), or ask for id_words=True, or leave 'id' out of fields."
+        )
+    return ids
 
 
 def split_words(ids: np.ndarray) -> np.ndarray:
@@ -301,6 +307,7 @@ def _collect(data: Any, num: Any) -> list[_Column]:
         raise ValueError(f"data holds two arrays of one name; the names are {sorted(name for name, _ in found)}.")
     lengths: dict[str, tuple[int, str]] = {}
     columns = []
+    check_integers(data)
     for name, leaf in leaves.items():
         array = jnp.asarray(leaf)
         if array.dtype.kind not in "biufc":

@@ -13,8 +13,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ._files import SnapshotError, attribute, get_group, open_hdf5
+from ._attributes import whole_number
+from ._files import SnapshotError, get_dataset, get_group, open_hdf5
 from ._parts import all_parts
+from ._simulations import scale_exponent
 from .catalogue_content import (
     NUM_TYPES,
     CatalogueContent,
@@ -30,7 +32,6 @@ from .catalogue_content import (
     read_columns,
     read_ids,
     read_made,
-    whole_number,
     write_column,
     write_made,
 )
@@ -137,7 +138,7 @@ def read(path: Path) -> CatalogueContent:
     """
     with open_hdf5(path) as file:
         group = get_group(file, "Header")
-        total, num_files = whole_number(group, "Ngroups_Total"), whole_number(group, "NumFiles", 1)
+        total, num_files = whole_number(group, "Ngroups_Total"), whole_number(group, "NumFiles") or 1
         header = parse_header(file, counted=False)[0] if "BoxSize" in group.attrs else None
         info = CatalogueInfo(**read_made(file), header=header)
     paths = all_parts(path, num_files)
@@ -162,8 +163,7 @@ def _velocity_factor(paths: list[Path], header: SnapshotHeader) -> float:
     for path in paths:
         with open_hdf5(path) as file:
             if power is None and "Group/GroupVel" in file:
-                told = attribute(file["Group/GroupVel"], "a_scaling")
-                power = None if told is None else float(np.ravel(told)[0])
+                power = scale_exponent(get_dataset(file, "Group/GroupVel"))
     return float(header.scale_factor ** (_SCALING if power is None else power))
 
 
@@ -176,7 +176,8 @@ def _own_columns(stored: dict[str, Column], to_peculiar: float) -> dict[str, Col
     columns = {names.get(name, name): column for name, column in held.items()}
     if "com_vel" in columns:
         vel = columns["com_vel"].values
-        columns["com_vel"] = replace(columns["com_vel"], values=(vel * to_peculiar).astype(vel.dtype))
+        with np.errstate(over="ignore", invalid="ignore"):
+            columns["com_vel"] = replace(columns["com_vel"], values=(vel * to_peculiar).astype(vel.dtype))
     return columns
 
 

@@ -1,21 +1,35 @@
 """The header of a snapshot, and the units of what it holds."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import h5py
 import numpy as np
 
-from ._files import SnapshotError, attribute, get_group
+from ._attributes import number, numbers, text_attribute, whole_numbers
+from ._files import SnapshotError, get_group
 
+_NUM_FILES = "NumFilesPerSnapshot"
 _GROUPS = ("Header", "Parameters", "Units", "Cosmology")
+_Value = TypeVar("_Value")
 _UNITS = ("unit_length_in_cm", "unit_mass_in_g", "unit_velocity_in_cm_per_s")
 # Exponents of the scale factor, h, length, mass and velocity, as Gadget-4 and AREPO attach them to their datasets.
 _NAMED_UNITS = {
     "length": ((3.085678e18, "pc"), (3.085678e21, "kpc"), (3.085678e24, "Mpc")),
     "mass": ((1.989e33, "Msun"), (1.989e43, "1e10 Msun")),
     "velocity": ((1e5, "km/s"),),
+}
+# What the numbers of a header must lie between; beyond, products of them are no numbers any more.
+_UNIT_RANGE = (1e-60, 1e60)
+_RANGES = {
+    "redshift": (-0.999999, 1e9),
+    "time": (-1e100, 1e100),
+    "omega0": (0.0, 1e6),
+    "omega_lambda": (-1e6, 1e6),
+    "hubble": (0.0, 1e6),
+    **dict.fromkeys(_UNITS, _UNIT_RANGE),
 }
 _SCALING_NAMES = ("a_scaling", "h_scaling", "length_scaling", "mass_scaling", "velocity_scaling")
 _SCALINGS = {
@@ -79,15 +93,6 @@ def is_swift(file: h5py.File) -> bool:
     )
 
 
-def text_attribute(group: h5py.Group | h5py.Dataset, name: str) -> str:
-    """An attribute that is text, or an array of text; empty if there is none."""
-    value = attribute(group, name)
-    if value is None or np.asarray(value).dtype.kind not in "SUO":
-        return ""
-    parts = np.ravel(np.asarray(value)).tolist()
-    return " ".join(part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in parts)
-
-
 class _Attributes(NamedTuple):
     """The groups of an open file that tell about the snapshot, looked up once, in the order that they are asked."""
 
@@ -118,49 +123,81 @@ def parse_header(
     high = _counts(told, "NumPart_Total_HighWord") + (0,) * len(total)
     npart_total = tuple(n + (word << 32) if n < 2**32 else n for n, word in zip(total, high, strict=False))
     comoving = _number(told, "ComovingIntegrationOn", "Cosmological run")
+    time, masses, num_files = _number(told, "Time"), _first(told, numbers, "MassTable"), _counts(told, _NUM_FILES)
     header = SnapshotHeader(
-        boxsize=_box(told),
-        time=_number(told, "Time", default=1.0),
+        boxsize=fitting_box(_box(told), None, told.filename),
+        time=1.0 if time is None else time,
         redshift=_redshift(told, comoving),
         omega0=_number(told, "Omega0", "Omega_m"),
         omega_lambda=_number(told, "OmegaLambda", "Omega_lambda"),
         hubble=_number(told, "HubbleParam", "h"),
-        mass_table=tuple(float(m) for m in _values(told, "MassTable", default=(0.0,) * len(total))),
+        mass_table=(0.0,) * len(total) if masses is None else tuple(float(mass) for mass in masses),
         npart_total=npart_total,
-        num_files=int(_number(told, "NumFilesPerSnapshot", default=1)),
+        num_files=max(num_files, default=1) or 1,
         unit_length_in_cm=_number(told, "UnitLength_in_cm", "Unit length in cgs (U_L)"),
         unit_mass_in_g=_number(told, "UnitMass_in_g", "Unit mass in cgs (U_M)"),
         unit_velocity_in_cm_per_s=_number(told, "UnitVelocity_in_cm_per_s"),
         comoving=None if comoving is None else bool(comoving),
-        h_free=bool(_number(told, "h_free", default=0)),
+        h_free=bool(_number(told, "h_free")),
     )
     if is_swift(file) if swift is None else swift:
         header = _as_swift_means_it(told, header)
-    check_redshift(header.redshift, file.filename)
-    return header, here
+    return checked_header(header, told.filename), here
 
 
-def check_redshift(redshift: float, name: str) -> None:
-    """Raise SnapshotError if a redshift makes no sense. name: of the file."""
-    if not -1 < redshift < np.inf:
-        raise SnapshotError(f"{name} says its redshift is {redshift:g}; it must be above -1.")
+def checked_header(header: SnapshotHeader, name: str) -> SnapshotHeader:
+    """``header`` if its numbers make sense; h of zero, which some runs have that need none, becomes None.
+
+    name: of the file. Raises SnapshotError if one is not finite, or beyond any use.
+    """
+    for entry, (least, most) in _RANGES.items():
+        value = getattr(header, entry)
+        if value is not None and not least <= value <= most:
+            words = entry.replace("_", " ")
+            raise SnapshotError(
+                f"{name} says that its {words} is {value:g}; it must be a number from {least:g} to {most:g}."
+            )
+    return replace(header, hubble=header.hubble or None)
 
 
 def checked_box(lengths: Any, name: str) -> float | tuple[float, ...]:
-    """A box as headers hold it: one number if all sides are equal, else a tuple; 0 if there are none.
+    """A box as it is told: a number, or a tuple if there is not exactly one. `fitting_box` makes that of a header.
 
     lengths: ``(d,)``. name: of the file. Raises SnapshotError if the box makes no sense.
     """
-    sides = tuple(float(length) for length in lengths)
-    if not all(np.isfinite(length) and length >= 0 for length in sides):
+    sides = tuple(float(length) for length in np.ravel(lengths))
+    if not sides or not all(math.isfinite(length) and length >= 0 for length in sides):
         raise SnapshotError(f"{name} has a BoxSize of {sides}; it must be positive, or 0 for no box.")
-    return sides if len(set(sides)) > 1 else max(sides, default=0.0)
+    return sides[0] if len(sides) == 1 else sides
+
+
+def fitting_box(box: float | tuple[float, ...], ndim: int | None, name: str) -> float | tuple[float, ...]:
+    """A box as headers have it: one number if all sides are equal, else a tuple.
+
+    box: of `checked_box`. ndim: of the positions, None if that is not known. name: of the file.
+    Raises SnapshotError unless there is a side a dimension, or one for all: two equal ones are no cube.
+    """
+    if not isinstance(box, tuple):
+        return box
+    if ndim is not None and len(box) != ndim:
+        raise SnapshotError(
+            f"{name} has positions of {ndim} coordinates, but the box has {len(box)} lengths "
+            f"({', '.join(f'{side:g}' for side in box)}); give one for all, or {ndim} (ReadOptions(boxsize=...))."
+        )
+    return box if len(set(box)) > 1 else box[0]
 
 
 def _redshift(told: _Attributes, comoving: float | None) -> float:
     """The redshift; where only the scale factor is told, the one that follows from it."""
-    scale = _number(told, "Scale-factor", default=_number(told, "Time", default=0.0) if comoving else 0.0)
-    return float(_number(told, "Redshift", default=1 / scale - 1 if scale > 0 else 0.0))
+    redshift = _number(told, "Redshift")
+    if redshift is not None:
+        return redshift
+    scale = _number(told, "Scale-factor")
+    if scale is None:
+        scale = _number(told, "Time") if comoving else None
+    if scale is not None and scale < 0:
+        raise SnapshotError(f"{told.filename} says that its scale factor is {scale:g}; it must be positive.")
+    return 1 / scale - 1 if scale else 0.0
 
 
 def _as_swift_means_it(told: _Attributes, header: SnapshotHeader) -> SnapshotHeader:
@@ -173,52 +210,39 @@ def _as_swift_means_it(told: _Attributes, header: SnapshotHeader) -> SnapshotHea
     velocity = header.unit_velocity_in_cm_per_s
     if velocity is None and header.unit_length_in_cm is not None and duration:
         velocity = header.unit_length_in_cm / duration
-    time = header.time if header.comoving is False else _number(told, "Scale-factor", default=header.scale_factor)
+    scale = _number(told, "Scale-factor")
+    time = header.time if header.comoving is False else header.scale_factor if scale is None else scale
     masses = (0.0,) * len(header.mass_table)
     return replace(header, h_free=True, mass_table=masses, time=time, unit_velocity_in_cm_per_s=velocity)
 
 
-def _values(told: _Attributes, *names: str, default: Any = None) -> Any:
-    """The first of the attributes ``names`` that any of the groups has, flattened, else ``default``."""
-    for group, attributes in told.groups.items():
-        for name in names:
-            value = attribute(attributes, name)
-            if value is not None:
-                return _numeric(told, group, name, value)
-    return default
+def _first(told: _Attributes, read: Callable[[Any, str], _Value | None], *names: str) -> _Value | None:
+    """What ``read`` makes of the first of the attributes ``names`` that any of the groups has, None without any."""
+    values = (read(group, name) for group in told.groups.values() for name in names)
+    return next((value for value in values if value is not None), None)
 
 
-def _numeric(told: _Attributes, group: str, name: str, value: Any) -> np.ndarray:
-    array = np.ravel(value)
-    if array.dtype.kind not in "iufb":
-        raise SnapshotError(f"{told.filename} has {value!r} as attribute {name} of {group}; a number is needed.")
-    return array
-
-
-def _number(told: _Attributes, *names: str, default: float | None = None) -> Any:
-    values = _values(told, *names)
-    return default if values is None or not len(values) else float(values[0])
+def _number(told: _Attributes, *names: str) -> float | None:
+    return _first(told, number, *names)
 
 
 def _counts(told: _Attributes, name: str, required: bool = False) -> tuple[int, ...]:
-    values = _values(told, name)
-    if values is None and required:
+    counts = _first(told, whole_numbers, name)
+    if counts is None and required:
         raise SnapshotError(
             f"{told.filename} has no attribute {name} in its Header; it is not a snapshot of Gadget, AREPO or SWIFT."
         )
-    counts = tuple(int(n) for n in values) if values is not None else ()
-    if any(n < 0 for n in counts):
-        raise SnapshotError(f"{told.filename} has a negative number of particles in {name} ({counts}); write it again.")
-    return counts
+    return counts or ()
 
 
 def box_in_header(file: h5py.File) -> float | tuple[float, ...]:
-    """The periodic box of an open file, 0 if there is none. Raises SnapshotError if it makes no sense."""
+    """The periodic box of an open file, as of `checked_box`. Raises SnapshotError if it makes no sense."""
     return _box(_Attributes.of(file))
 
 
 def _box(told: _Attributes) -> float | tuple[float, ...]:
-    return checked_box(_values(told, "BoxSize", default=()), told.filename)
+    sides = _first(told, numbers, "BoxSize")
+    return 0.0 if sides is None else checked_box(sides, told.filename)
 
 
 def header_attributes(header: SnapshotHeader) -> dict[str, Any]:
@@ -240,7 +264,7 @@ def header_attributes(header: SnapshotHeader) -> dict[str, Any]:
         "h_free": 1 if header.h_free else None,
         "MassTable": np.asarray(header.mass_table, np.float64),
         "NumPart_Total": np.asarray(header.npart_total, np.uint64),
-        "NumFilesPerSnapshot": np.int32(header.num_files),
+        _NUM_FILES: np.int32(header.num_files),
     }
     return {name: np.asarray(value)[()] for name, value in values.items() if value is not None}
 

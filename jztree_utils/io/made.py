@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from ._attributes import text_attribute
 from ._files import PathLike, open_hdf5
-from .header import text_attribute
 
 _GROUPS = ("FriendsOfFriends", "Neighbours")
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ._files import PathLike, create_hdf5, get_dataset, get_group, open_hdf5
+from ._attributes import text_attribute
+from ._files import PathLike, create_hdf5, get_group, open_hdf5
+from ._hdf5 import read_all
 from .catalogue_content import Column, write_column
-from .header import SnapshotHeader, text_attribute
+from .header import SnapshotHeader
 from .native_catalogue import read_header_group, write_header_group
 
 
@@ -71,7 +73,7 @@ def read_neighbours(path: PathLike) -> Neighbours:
     with open_hdf5(Path(path)) as file:
         group = get_group(file, "Neighbours")
         names = ["distances", "indices", *(name for name in ("density", "id") if name in group)]
-        columns = {name: get_dataset(file, f"Neighbours/{name}")[()] for name in names}
+        columns = {name: read_all(file, f"Neighbours/{name}") for name in names}
         by_number, ndim = bool(group.attrs.get("by_number", False)), int(group.attrs.get("ndim", 3))
         made_with = text_attribute(group, "made_with") or None
         return Neighbours(

@@ -4,7 +4,9 @@ The format is recognised by what the files hold, and `ReadOptions` may name anot
 file holds (its `Survey`); how rows are read is the same for all.
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,11 @@ from ._binary import survey_binary
 from ._columns import FIELDS, Advance, Part, Survey, check_column, read_rows
 from ._datasets import survey_datasets
 from ._files import PathLike, SnapshotError, open_hdf5
-from ._parts import all_parts, check_alone, file_of, kind_of_file
+from ._hdf5 import virtual_sources
+from ._parts import all_parts, check_alone, check_no_copies, file_of, kind_of_file
 from ._simulations import is_simulation, survey_simulation
 from .catalogue import layout_of
-from .header import SnapshotHeader, unit_name
+from .header import SnapshotHeader, fitting_box, unit_name
 from .options import ReadOptions
 
 # The kinds of files that each format may be in, and what they are called.
@@ -40,6 +43,19 @@ def find_parts(path: PathLike, options: ReadOptions | None = None) -> list[Path]
     """
     first = file_of(Path(path))
     return _parts_beside(first, Path(path), _survey(first, None, options or ReadOptions()))
+
+
+def find_sources(path: PathLike, options: ReadOptions | None = None) -> list[Path]:
+    """All files that must not be lost if a snapshot is to be kept: its own, and those that virtual datasets show.
+
+    path, options: as in `find_parts`. Raises like it.
+    """
+    parts = find_parts(path, options)
+    found = list(parts)
+    if len(parts) == 1 and kind_of_file(parts[0]) == "hdf5":  # one that shows others is alone
+        with open_hdf5(parts[0]) as file:
+            found += virtual_sources(file)
+    return found
 
 
 def read_header(path: PathLike, options: ReadOptions | None = None) -> SnapshotHeader:
@@ -124,11 +140,18 @@ class Snapshot:
         """The mass of every particle if the file tells one for all, else None.
 
         Masses of each particle win over the mass table, which some codes fill with something else then.
+        Raises SnapshotError if it is no mass.
         """
         table = self.header.mass_table
-        if "mass" in self._parts[0].columns:
+        if "mass" in self._parts[0].columns or self.ptype >= len(table):
             return None
-        return table[self.ptype] if self.ptype < len(table) and table[self.ptype] > 0 else None
+        mass = table[self.ptype]
+        if not 0 <= mass < math.inf:
+            raise SnapshotError(
+                f"{self.paths[0]} says that the mass of particles of type {self.ptype} is {mass:g}; it must be "
+                "positive, or 0 where each has its own."
+            )
+        return mass or None
 
     def present(self, fields: Sequence[str], optional: Sequence[str]) -> list[str]:
         """The properties to read, positions first: all of ``fields``, and those of ``optional`` that are there.
@@ -172,10 +195,19 @@ class Snapshot:
             row -= part.num
         return words
 
-    def read(self, name: str, start: int = 0, stop: int | None = None, advance: Advance | None = None) -> Any:
+    def read(
+        self,
+        name: str,
+        start: int = 0,
+        stop: int | None = None,
+        advance: Advance | None = None,
+        *,
+        finite: bool = False,
+    ) -> Any:
         """A property as `read_snapshot` gives it, of the rows from ``start`` to ``stop`` (None is the end) only.
 
         advance: called now and then with the number of rows that have been read since.
+        finite: raise SnapshotError for numbers that are NaN or infinite, naming the file and the row.
 
         Only files that hold such rows are opened, and read in slices: apart from what is returned, a few 10 MB are
         needed, however many rows there are.
@@ -193,7 +225,7 @@ class Snapshot:
             begin, end = max(start, first), min(stop, first + part.num)
             if begin < end:
                 out = column[begin - start : end - start]
-                read_rows(part, name, slice(begin - first, end - first), out, advance)
+                read_rows(part, name, slice(begin - first, end - first), out, advance, self.ptype if finite else None)
             first += part.num
         return column
 
@@ -209,11 +241,21 @@ def open_snapshot(path: PathLike, ptype: int = 1, options: ReadOptions | None = 
     paths = _parts_beside(first, Path(path), survey)
     surveys = [survey if part == first else _survey(part, ptype, options) for part in paths]
     _check_counts(paths, surveys, ptype)
+    # Files without particles may well be the same.
+    check_no_copies([path for path, one in zip(paths, surveys, strict=True) if any(one.here)])
     return Snapshot(surveys, paths, ptype)
 
 
 def _survey(path: Path, ptype: int | None, options: ReadOptions) -> Survey:
     """What a file holds, read as what it is recognised to be, or as the format that is given."""
+    survey = _survey_as_told(path, ptype, options)
+    pos = None if survey.part is None else survey.part.columns.get("pos")
+    ndim = pos.shape[1] if pos is not None and len(pos.shape) == 2 else None
+    return survey._replace(header=replace(survey.header, boxsize=fitting_box(survey.header.boxsize, ndim, str(path))))
+
+
+def _survey_as_told(path: Path, ptype: int | None, options: ReadOptions) -> Survey:
+    """The same, with as many lengths of the box as are told."""
     kind = kind_of_file(path)
     if kind is None:
         if not path.stat().st_size:
@@ -258,6 +300,12 @@ def _check_counts(paths: list[Path], surveys: list[Survey], ptype: int) -> None:
                 f"{path} and {paths[0]} are not of the same snapshot: their headers count {sum(other.npart_total)} and "
                 f"{sum(header.npart_total)} particles in all; put together the files of one snapshot."
             )
+        for name in ("time", "redshift", "boxsize"):
+            if getattr(other, name) != getattr(header, name):
+                raise SnapshotError(
+                    f"{path} and {paths[0]} are not of the same snapshot: the {name} is {getattr(other, name)} in one "
+                    f"and {getattr(header, name)} in the other; put together the files of one snapshot."
+                )
     if not 0 <= ptype < len(header.npart_total) or header.npart_total[ptype] == 0:
         held = ", ".join(f"{n} of type {t}" for t, n in enumerate(header.npart_total) if n) or "none at all"
         raise SnapshotError(f"{paths[0]} holds no particles of type {ptype}; it holds {held}.")

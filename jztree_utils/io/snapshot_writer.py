@@ -46,6 +46,9 @@ def write_snapshot(path: PathLike, part: Any, header: SnapshotHeader | None = No
     if not 0 <= ptype <= 5:
         raise ValueError(f"ptype is a particle type of Gadget, from 0 to 5; {ptype} was given.")
     columns, num, mass = _columns(part)
+    sides, ndim = np.ravel((header or SnapshotHeader()).boxsize), columns["pos"].shape[1]
+    if len(sides) not in (1, ndim):
+        raise ValueError(f"The box of the header has {len(sides)} lengths, but the positions have {ndim} coordinates.")
     counts = tuple(num if t == ptype else 0 for t in range(6))
     masses = tuple((mass or 0.0) if t == ptype else 0.0 for t in range(6))
     header = replace(header or SnapshotHeader(), num_files=1, npart_total=counts, mass_table=masses)

@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 
 from . import native_catalogue
+from ._attributes import text_attribute, whole_number
 from ._files import SnapshotError, get_group, open_hdf5
 from ._parts import all_parts
 from .catalogue_content import (
@@ -29,10 +30,9 @@ from .catalogue_content import (
     read_columns,
     read_ids,
     read_made,
-    whole_number,
     write_made,
 )
-from .header import SnapshotHeader, parse_header, text_attribute, unit_powers
+from .header import SnapshotHeader, parse_header, unit_powers
 from .native_catalogue import split_types, type_columns, write_members
 
 _NAMES = {"count": "Sizes", "mass": "Masses", "com_pos": "Centres"}
@@ -205,7 +205,7 @@ def read(path: Path) -> CatalogueContent:
         header = parse_header(file, swift=True, counted=False)[0]
         info = CatalogueInfo(**(_read_parameters(file) | read_made(file)), header=header)
         group = get_group(file, "Header")
-        total = whole_number(group, "NumGroup_Total") if "NumGroup_Total" in group.attrs else None
+        total = whole_number(group, "NumGroup_Total")
     paths = all_parts(path, header.num_files)
     kinds = {name: column_kinds()[own] for own, name in _NAMES.items()}
     stored = read_columns(paths, "Groups", kinds)

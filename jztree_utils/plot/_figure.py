@@ -4,8 +4,10 @@
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from ..io import OutputError, atomic_output
@@ -68,8 +70,11 @@ def check_picture(path: Path) -> None:
 
 def save_figure(figure: "Figure", path: Path) -> None:
     """Write a figure in the format of the suffix of ``path``. Raises OutputError if it cannot be written."""
+    picture = BytesIO()  # matplotlib hides what the system says when it fails to write a file of its own
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # of what the picture shows itself
+        figure.savefig(picture, format=_suffix(path), dpi=DOTS_PER_INCH)
     with atomic_output(path) as temporary:
-        figure.savefig(temporary, format=_suffix(path), dpi=DOTS_PER_INCH)
+        temporary.write_bytes(picture.getbuffer())
 
 
 def show(figure: "Figure") -> None:
@@ -114,6 +119,8 @@ def _import_matplotlib() -> Any:
     """The class of figures, bare of any window."""
     try:
         from ._picture import Picture
+    except ValueError as error:  # what MPLBACKEND names
+        raise ImportError(f"Matplotlib cannot be loaded ({' '.join(str(error).split())[:200]}).") from error
     except ImportError as error:
         raise ImportError("Pictures need matplotlib; install it with: pip install 'jztree[plot]'.") from error
     return Picture

@@ -43,12 +43,56 @@ def test_lists_of_a_configuration(config) -> None:
         ("b = true", r"has True as b; it must be a string, a number"),
         ("properties = 3", r"has 3 as properties; it must be true or false"),
         ("b = [", r"is not TOML"),
-        ("b = 'wide'", r"Argument --b: invalid float value: 'wide'"),
+        ("[FoF]\nb = 0.2", r"has a table \[FoF\], which is no command; there are fof, knn, convert, plot, info"),
+        ("npart-min = 99999999999999999999", r"Argument --npart-min: '99999999999999999999' is no whole number"),
+        ("output = ''", r"An empty text was given as output"),
+        ("type = [0, 1]", r"Argument --type: '0,1' is no whole number"),
+        ("b = 'wide'", r"Argument --b: 'wide' is no number"),
     ],
 )
 def test_what_is_wrong_with_a_configuration_is_told(config, text: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         parse(["fof", "a", config(text)])
+
+
+@pytest.mark.parametrize("text", ["", " 1", "1.5", "1_0", "1e3", "٣", "９", "0x10", "inf", "nan", "9" * 19, "--5"])
+def test_what_is_no_whole_number(text: str) -> None:
+    for option in ("--npart-min", "--type"):
+        with pytest.raises(ValueError, match=f"Argument {option}: .* is no whole number of at most 18 digits; see"):
+            parse(["fof", "a", f"{option}={text}"])
+    assert parse(["fof", "a", "--npart-min", "9" * 18]).npart_min == 10**18 - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "no number"),
+        ("1_0", "no number"),
+        ("٣.٥", "no number"),
+        ("1e400", "too large a number"),
+        ("1e", "no number"),
+    ],
+)
+def test_what_is_no_number(text: str, told: str) -> None:
+    for option in ("--b", "--rlink"):
+        with pytest.raises(ValueError, match=f"Argument {option}: '{text}' is {told}; see"):
+            parse(["fof", "a", f"{option}={text}"])
+
+
+@pytest.mark.parametrize("text", ["1", "+1.5", ".5", "5.", "-2E-3", "1e-400"])
+def test_numbers_are_what_python_makes_of_them(text: str) -> None:
+    assert parse(["fof", "a", f"--rlink={text}"]).rlink == float(text)
+
+
+def test_names_that_are_none() -> None:
+    for option in ("output", "plot", "pos", "format", "config", "attach", "boxsize"):
+        with pytest.raises(ValueError, match=r"An empty text was given as|invalid choice"):
+            parse(["fof", "a", f"--{option}="])
+    with pytest.raises(ValueError, match="An empty text was given as snapshot"):
+        parse(["fof", "a", " "])
+    with pytest.raises(ValueError, match=r"has a null character in it, 'a\\x00'"):
+        parse(["fof", "a\0"])
+    assert parse(["plot", "density", "a", "--title", ""]).title == ""
 
 
 def test_missing_configuration(tmp_path) -> None:

@@ -323,7 +323,7 @@ def test_positions_that_are_no_numbers_name_the_row(command, value, tmp_path, wr
     pos = random.random((200, 3)).astype(np.float32)
     pos[123, 1] = value
     path = write_gadget(tmp_path / "a.hdf5", pos)
-    words = "Row 123 of the positions of type 1 is NaN or infinite, or beyond 4.2e37 in size; remove such particles, or"
+    words = f"Row 123 of the positions of type 1 in {path} is NaN or infinite; remove such particles."
     check_refused([command, str(path), "-o", str(tmp_path / "out.hdf5")], tmp_path, capsys, words)
     words = "Row 123 of the positions is NaN or infinite; remove such particles."
     check_refused(["plot", "density", str(path), "-o", str(tmp_path / "a.png")], tmp_path, capsys, words)
@@ -457,7 +457,7 @@ def test_failure_while_writing_leaves_nothing(snapshot, tmp_path, capsys, monkey
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs limits of the system")
-@pytest.mark.parametrize("output", ["-o out.hdf5", "--plot out.png"])
+@pytest.mark.parametrize("output", ["-o out.hdf5", "--plot out.png", "--plot out.pdf"])
 @pytest.mark.parametrize("limit", [100, 3000])  # the first fails as the file is opened or closed
 def test_no_space_for_the_output(tmp_path, output, limit) -> None:
     code = f"""
@@ -520,6 +520,21 @@ def test_process_whose_reader_goes_away(tmp_path) -> None:
     process.stderr.close()
     assert process.wait(timeout=60) == 141
     assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("JAX_PLATFORMS", "foo", "JAX has no device to run on .*, and in the environment JAX_PLATFORMS is 'foo'; set"),
+        ("JAX_ENABLE_X64", "foo", "invalid truth value 'foo' for environment 'JAX_ENABLE_X64'."),
+        ("JZTREE_INSTRUCTION_SET", "foo", "the environment variable JZTREE_INSTRUCTION_SET is 'foo', but jztree is"),
+    ],
+)
+def test_process_with_a_bad_environment(name, value, told) -> None:
+    command = [sys.executable, "-P", "-m", "jztree_utils.cli", "fof", "sample", "-q"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {name: value})
+    assert done.returncode == 2
+    assert re.fullmatch(f"jztree: error: {told}[^\n]*\\.?\n", done.stderr)
 
 
 def test_process_with_bad_input(tmp_path) -> None:

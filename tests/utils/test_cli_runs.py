@@ -148,6 +148,14 @@ def test_files_of_one_snapshot_are_one(write_parts, tmp_path, random, capsys) ->
     [
         (["-o", "same.hdf5"], "is one for 2 snapshots; put {n} or {name} into its name"),
         (["-o", "same_{n}.hdf5", "--plot", "same_{n}.hdf5"], "no suffix of a known format"),
+        (["-o", "c_{foo}.hdf5"], "has the placeholder {foo}, which is not known; there are {n}, the number"),
+        (["-o", "c_{n}_{}.hdf5"], "has the placeholder {}, which is not known"),
+        (["-o", "c_{n}.hdf5", "--plot", "c_{m}.png"], "has the placeholder {m}, which is not known"),
+        (["-o", "c_{n}.hdf5/"], "is no name of a file; give one."),
+        (["--attach", "0,,4"], "--attach is 0,,4; it must be particle types"),
+        (["--boxsize", "1_0"], "--boxsize is 1_0; it must be a length"),
+        (["--boxsize", "1e300"], "--b times the mean separation is inf"),
+        (["--rlink", "1e39"], "choose another unit of length, or store the positions as float64."),
         (["--b", "0.2", "--rlink", "0.1"], "two ways to give the linking length"),
         (["-o", "{n}.png"], "pictures are drawn with --plot"),
         (["--attach", "gas"], "--attach is gas; it must be particle types"),
@@ -162,6 +170,24 @@ def test_bad_arguments(snapshots, tmp_path, arguments, told, monkeypatch, capsys
     assert told in err
     assert len(err.splitlines()) == 1
     assert sorted(os.listdir(tmp_path)) == sorted(Path(name).name for name in snapshots)
+
+
+@pytest.mark.parametrize("command", [["convert"], ["plot", "density"]])
+def test_one_output_has_no_placeholders(snapshots, tmp_path, command, capsys) -> None:
+    output = str(tmp_path / ("x_{n}.png" if "plot" in command else "x_{n}.hdf5"))
+    status, _, err = run(*command, snapshots[0], "-o", output, capsys=capsys)
+    assert (status, "has the placeholder {n}, which is not known; there are none here." in err) == (2, True)
+
+
+def test_names_of_no_encoding(snapshots, tmp_path, capsys) -> None:
+    odd = os.fsdecode(bytes(tmp_path) + b"/odd\xff_7.hdf5")
+    os.rename(snapshots[0], odd)
+    output = str(tmp_path / "c.hdf5")
+    assert run("fof", odd, "-v", "--npart-min", "2", "-o", output, capsys=capsys)[0] == 0
+    assert io.read_catalogue(output)[2].source == "odd\\udcff_7.hdf5"
+    status, _, err = run("fof", os.fsdecode(bytes(tmp_path) + b"/none\xff\n.hdf5"), capsys=capsys)
+    assert (status, len(err.splitlines())) == (2, 1)
+    assert "none\\udcff\\n.hdf5" in err
 
 
 def test_a_name_without_a_number(snapshot, capsys) -> None:

@@ -1,0 +1,381 @@
+"""Files that are damaged, and files that only look right: a right answer, or one sentence that names what is wrong."""
+
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import jax
+import numpy as np
+import pytest
+from fuzz.damaged_files import damage
+from jax.sharding import AxisType
+from test_catalogues import full_content
+from test_read_arrays import write_binary
+from test_read_simulations import write_swift
+
+from jztree.data import ParticleData
+from jztree_utils import cli, compute, io
+
+
+@pytest.fixture
+def use_devices(monkeypatch) -> Callable[[int], None]:
+    """Lets the command line use that many devices of this process."""
+
+    def use(count: int) -> None:
+        mesh = jax.make_mesh((count,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
+        monkeypatch.setattr(compute, "all_devices", lambda: mesh)
+
+    return use
+
+
+@pytest.fixture
+def told(capsys, use_devices) -> Callable[..., str]:
+    """Expects that a call of the command line is refused, and returns the sentence."""
+    use_devices(1)
+
+    def run(*arguments: Any) -> str:
+        with warnings.catch_warnings(action="error"):
+            status = cli.main([str(argument) for argument in arguments])
+        err = capsys.readouterr().err
+        assert (status, len(err.splitlines()), err[-2:]) == (2, 1, ".\n"), err
+        return err
+
+    return run
+
+
+# Damage of any kind
+
+
+def sources(folder: Path, write_gadget: Callable[..., Path], random: np.random.Generator) -> list[Path]:
+    """A file of each kind that is read, and a snapshot in several files."""
+    n = 60
+    pos, ids = random.random((n, 3), np.float32), np.arange(n, dtype=np.uint64) + np.uint64(2**63)
+    counts = {"npart": [0, n, 0, 0, 0, 0], "npart_total": [0, n, 0, 0, 0, 0]}
+    blocks = {"POS": pos, "VEL": pos, "ID": np.arange(n)}
+    columns = {"ParticleIDs": ids, "Velocities": pos, "Masses": random.random(n)}
+    found = [
+        write_gadget(folder / "gadget.hdf5", pos, columns=columns),
+        write_swift(folder / "swift.hdf5", pos.astype(np.float64), pos),
+        write_binary(folder / "format1", "<", False, blocks, **counts),
+        write_binary(folder / "format2", ">", True, blocks, **counts),
+    ]
+    (folder / "parts").mkdir()
+    for part in range(3):
+        rows = slice(20 * part, 20 * part + 20)
+        write_gadget(folder / f"parts/snap.{part}.hdf5", pos[rows], total=n, num_files=3)
+    np.save(folder / "a.npy", pos)
+    np.savez(folder / "a.npz", pos=pos, vel=pos, id=ids, mass=2.0, boxsize=[1, 1, 1])
+    for layout in ("native", "gadget4", "swift"):
+        io.write_catalogue_content(folder / f"catalogue_{layout}.hdf5", full_content(), layout)
+        found.append(folder / f"catalogue_{layout}.hdf5")
+    neighbours = io.Neighbours(distances=random.random((n, 3)), indices=np.zeros((n, 3), int), id=ids)
+    io.write_neighbours(folder / "neighbours.hdf5", neighbours)
+    return [*found, folder / "parts", folder / "a.npy", folder / "a.npz", folder / "neighbours.hdf5"]
+
+
+def read_all(path: Path) -> None:
+    """Read a file in every way there is."""
+    attempts: list[Callable[[], Any]] = [lambda: io.find_parts(path), lambda: read_particles(path)]
+    if path.is_file():
+        ways = (io.catalogue_layout, io.read_catalogue_content, io.read_neighbours, io.read_made_with)
+        attempts += [lambda way=way: way(path) for way in ways]  # type: ignore[misc]
+    for attempt in attempts:
+        try:
+            attempt()
+        except io.SnapshotError as error:
+            text = str(error)
+            assert text.isprintable(), text
+            assert text.endswith("."), text
+
+
+def read_particles(path: Path) -> None:
+    snapshot = io.open_snapshot(path)
+    assert snapshot.description
+    for name in snapshot.present(("pos",), ("mass", "vel", "id")):
+        assert len(np.atleast_1d(snapshot.read(name))) in (1, snapshot.num)
+
+
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 600), marks=pytest.mark.slow)], ids=str)
+def test_any_damage_is_told_in_a_sentence(tmp_path, write_gadget, random, seeds) -> None:
+    files = sources(tmp_path, write_gadget, random)
+    for seed in seeds:
+        path, fault = damage(files[seed % len(files)], tmp_path / f"damaged_{seed}", np.random.default_rng(seed))
+        try:
+            with warnings.catch_warnings(action="error"):
+                read_all(path)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {fault}") from error
+
+
+def test_damage_is_done_and_told(tmp_path, write_gadget, random) -> None:
+    for number, path in enumerate(sources(tmp_path, write_gadget, random)):
+        before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+        copy, fault = damage(path, tmp_path / f"damaged_{number}", np.random.default_rng(number))
+        assert copy.name == path.name
+        assert fault.endswith(".")
+        assert all(file.read_bytes() == content for file, content in before.items())
+        files = [copy] if copy.is_file() else sorted(copy.iterdir())
+        originals = [path] if path.is_file() else sorted(path.iterdir())
+        assert sum(a.read_bytes() != b.read_bytes() for a, b in zip(files, originals, strict=True)) == 1
+
+
+# Attributes
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("Redshift", [], "has an empty one as attribute Redshift of Header; one finite number is needed"),
+        ("Redshift", h5py.Empty("f8"), "an empty one as attribute Redshift"),
+        ("Redshift", [0.0, 1.0], r"has [0. 1.] as attribute Redshift"),
+        ("Redshift", 1j, "has 1j as attribute Redshift"),
+        ("Redshift", "early", "has early as attribute Redshift"),
+        ("Redshift", -1.0, "says that its redshift is -1; it must be a number from"),
+        ("Redshift", 1e300, "its redshift is 1e+300"),
+        ("Time", np.nan, "has [nan] as attribute Time"),
+        ("Omega0", -0.3, "its omega0 is -0.3"),
+        ("HubbleParam", -1.0, "its hubble is -1"),
+        ("UnitLength_in_cm", 0.0, "its unit length in cm is 0; it must be a number from 1e-60 to 1e+60"),
+        ("UnitVelocity_in_cm_per_s", 1e-300, "its unit velocity in cm per s is 1e-300"),
+        ("UnitMass_in_g", np.inf, "has [inf] as attribute UnitMass_in_g"),
+        ("BoxSize", [], "has a BoxSize of ()"),
+        ("BoxSize", [1.0, 1.0], "positions of 3 coordinates, but the box has 2 lengths (1, 1); give one for all, or 3"),
+        ("BoxSize", -1.0, "has a BoxSize of (-1.0,)"),
+        ("MassTable", [0, np.nan, 0, 0, 0, 0], "says that the mass of particles of type 1 is nan"),
+        ("MassTable", [0, -2.0, 0, 0, 0, 0], "says that the mass of particles of type 1 is -2"),
+        ("NumFilesPerSnapshot", 1.5, "has [1.5] as attribute NumFilesPerSnapshot of Header; whole numbers from 0 on"),
+        ("NumFilesPerSnapshot", np.nan, "has [nan] as attribute NumFilesPerSnapshot"),
+        ("NumPart_ThisFile", [0, -500.0, 0, 0, 0, 0], "as attribute NumPart_ThisFile of Header; whole numbers from 0"),
+        ("NumPart_Total", np.float16([0, 500.5, 0, 0, 0, 0]), "as attribute NumPart_Total"),
+        ("NumPart_Total", np.zeros(2, [("x", "f8"), ("y", "f8")]), "as attribute NumPart_Total of Header; a number is"),
+    ],
+)
+def test_attributes_of_headers(snapshot, tmp_path, told, name, value, says) -> None:
+    with h5py.File(snapshot, "a") as file:
+        file["Header"].attrs[name] = value
+    assert says in told("fof", snapshot, "--properties", "-o", tmp_path / "out.hdf5")
+    assert not (tmp_path / "out.hdf5").exists()
+
+
+@pytest.mark.parametrize("value", [[], 1j, np.nan, 1e300, "half"])
+def test_powers_of_the_scale_factor(tmp_path, write_gadget, random, told, value) -> None:
+    pos = random.random((50, 3))
+    path = write_gadget(tmp_path / "a.hdf5", pos, columns={"Velocities": pos}, header={"Redshift": 1.0})
+    with h5py.File(path, "a") as file:
+        file["PartType1/Velocities"].attrs["a_scaling"] = value
+    assert re.search(r"attribute a_scaling of|powers of the scale factor", told("fof", path))
+
+
+def test_a_hubble_parameter_of_zero_is_none(snapshot) -> None:
+    with h5py.File(snapshot, "a") as file:
+        file["Header"].attrs["HubbleParam"] = 0.0
+    assert io.read_header(snapshot).hubble is None
+
+
+# Rows that are not there
+
+
+def test_rows_that_were_never_written(snapshot, tmp_path, told) -> None:
+    shapes = {"chunks": (100, 3)}
+    for number, options in enumerate(({}, shapes)):
+        path = tmp_path / f"{number}.hdf5"
+        shutil.copyfile(snapshot, path)
+        with h5py.File(path, "a") as file:
+            del file["PartType1/Coordinates"]
+            data = file.create_dataset("PartType1/Coordinates", (500, 3), "f4", **options)
+            if options:
+                data[:300] = 0.5  # the run was cut short
+        assert "but not all of it was written; write or copy it again" in told("fof", path)
+
+
+def test_a_list_of_chunks_that_leads_nowhere(snapshot, told) -> None:
+    """The HDF5 library takes the zeros for places of chunks, and crashes."""
+    with h5py.File(snapshot, "a") as file:
+        rows = file["PartType1/Coordinates"][()]
+        del file["PartType1/Coordinates"]
+        data = file.create_dataset("PartType1/Coordinates", data=rows, chunks=(16, 3), compression="gzip")
+        places: list[int] = []
+        data.id.chunk_iter(lambda chunk: places.append(chunk.byte_offset))
+    whole = snapshot.read_bytes()
+    place = whole.index(places[3].to_bytes(8, "little"))
+    snapshot.write_bytes(whole[:place] + (2**40).to_bytes(8, "little") + whole[place + 8 :])
+    assert "not all of it was written" in told("fof", snapshot)
+
+
+@pytest.mark.parametrize("length", [None, 100])
+def test_rows_in_another_file(snapshot, tmp_path, told, length) -> None:
+    if length is not None:
+        (tmp_path / "rows.raw").write_bytes(bytes(length))
+    with h5py.File(snapshot, "a") as file:
+        del file["PartType1/Coordinates"]
+        outside = [("rows.raw", 0, 6000)]
+        file.create_dataset("PartType1/Coordinates", (500, 3), "f4", external=outside)
+    assert "rows.raw, which is missing or cut off; copy it too" in told("fof", snapshot)
+
+
+# Rows that are no numbers
+
+
+@pytest.mark.parametrize("ndev", [1, 4])
+@pytest.mark.parametrize(
+    ("column", "what"), [("Coordinates", "positions"), ("Masses", "masses"), ("Velocities", "velocities")]
+)
+def test_the_row_the_file_and_the_type_of_what_is_no_number(
+    tmp_path, write_gadget, random, told, use_devices, ndev, column, what
+) -> None:
+    """Of an attached type, in the second of two files: the row is one of that file."""
+    for part in range(2):
+        pos = random.random((50, 3), np.float32)
+        stars = {"Coordinates": pos.copy(), "Masses": pos[:, 0].copy(), "Velocities": pos.copy()}
+        if part == 1:
+            stars[column][33] = np.nan
+        path = tmp_path / f"snap.{part}.hdf5"
+        columns = {"Velocities": pos, **{f"/PartType4/{name}": rows for name, rows in stars.items()}}
+        counts = {"NumPart_ThisFile": [0, 50, 0, 0, 50, 0], "NumPart_Total": [0, 100, 0, 0, 100, 0]}
+        write_gadget(path, pos, num_files=2, columns=columns, header=counts)
+    use_devices(ndev)
+    err = told("fof", tmp_path, "--attach", "all", "--b", "0.3")
+    assert f"Row 33 of the {what} of type 4 in {tmp_path}/snap.1.hdf5 is NaN or infinite" in err
+
+
+# Parts
+
+
+@pytest.fixture
+def parts(write_parts, random) -> list[Path]:
+    return write_parts(random.random((60, 3)), (20, 40), ParticleIDs=np.arange(60))
+
+
+@pytest.mark.parametrize("put", [shutil.copyfile, os.link, os.symlink])
+def test_a_part_that_is_there_twice(parts, told, put) -> None:
+    parts[2].unlink()
+    put(parts[1], parts[2])
+    assert f"{parts[1]} and {parts[2]} are the same file twice" in told("fof", parts[0])
+
+
+def test_parts_without_particles_may_be_the_same(parts, tmp_path, write_gadget) -> None:
+    for number in (1, 2):
+        write_gadget(parts[number], np.zeros((0, 3)), total=20, num_files=3)
+    with h5py.File(parts[0], "a") as file:
+        file["Header"].attrs["NumPart_Total"] = np.asarray([0, 20, 0, 0, 0, 0], np.uint32)
+    assert io.open_snapshot(tmp_path).num == 20
+
+
+def test_parts_of_other_times_and_boxes(parts, told) -> None:
+    for name, value in (("Redshift", 0.5), ("Time", 0.25), ("BoxSize", 2.0)):
+        with h5py.File(parts[1], "a") as file:
+            before = file["Header"].attrs[name]
+            file["Header"].attrs[name] = value
+        assert f"are not of the same snapshot: the {name.lower()} is {value} in one" in told("fof", parts[0])
+        with h5py.File(parts[1], "a") as file:
+            file["Header"].attrs[name] = before
+
+
+def test_two_parts_of_one_number(parts, told) -> None:
+    other = parts[1].with_name("snap_003.01.hdf5")
+    shutil.copyfile(parts[1], other)
+    assert "have the same part number; remove one of them" in told("fof", parts[0])
+
+
+# Boxes
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_box_with_another_number_of_lengths(snapshot, tmp_path, told, count) -> None:
+    lengths = ",".join(["1"] * count)
+    words = f"positions of 3 coordinates, but the box has {count} lengths"
+    for command in (
+        ["fof"],
+        ["knn"],
+        ["convert"],
+        ["plot", "density"],
+    ):
+        err = told(
+            *command, snapshot, f"--boxsize={lengths}", "-o", tmp_path / "out.png" if "plot" in command else "c.hdf5"
+        )
+        assert words in err
+        assert "or 3 (--boxsize)." in err
+    assert io.open_snapshot(snapshot, options=io.ReadOptions(boxsize=(1, 1, 1))).header.boxsize == 1.0
+    flat = np.random.default_rng(1).random((20, 2))
+    np.savez(tmp_path / "flat.npz", pos=flat, boxsize=[1.0] * 3)
+    assert "positions of 2 coordinates, but the box has 3 lengths" in told("fof", tmp_path / "flat.npz")
+    with pytest.raises(ValueError, match="has 3 lengths, but the positions have 2 coordinates"):
+        io.write_snapshot(tmp_path / "w.hdf5", ParticleData(pos=flat), io.SnapshotHeader(boxsize=(1.0, 2.0, 3.0)))
+
+
+# Identifiers
+
+
+@pytest.mark.parametrize("ndev", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kinds", [("u4", "u8"), ("u8", "u8"), ("i8", "i8"), ("u4", "i8"), ("i4", "u4")])
+def test_identifiers_of_64_bits_survive(tmp_path, write_gadget, random, use_devices, ndev, kinds) -> None:
+    """Through reading, attaching, writing and reading, without JAX's 64-bit mode."""
+    use_devices(ndev)
+    start = {"u4": 2**32 - 100, "i4": -20, "u8": 2**63 + 2**40, "i8": -(2**40)}
+    ids = [np.asarray([start[kind] + 41 * place + row for row in range(41)], kind) for place, kind in enumerate(kinds)]
+    columns = {"ParticleIDs": ids[0], "/PartType4/ParticleIDs": ids[1]}
+    columns["/PartType4/Coordinates"] = random.random((41, 3))
+    counts = np.asarray([0, 41, 0, 0, 41, 0])
+    path = write_gadget(
+        tmp_path / "a.hdf5",
+        random.random((41, 3)),
+        columns=columns,
+        header={"NumPart_ThisFile": counts, "NumPart_Total": counts},
+    )
+    arguments = ["--b", "0.9", "--npart-min", "1", "--attach", "4", "-q", "-o", str(tmp_path / "c.hdf5")]
+    assert cli.main(["fof", str(path), *arguments]) == 0
+    found = io.read_catalogue(tmp_path / "c.hdf5")[1]
+    assert sorted(found.tolist()) == sorted(ids[0].tolist() + ids[1].tolist())
+    assert cli.main(["convert", str(path), "--type", "4", "-q", "-o", str(tmp_path / "s.npz")]) == 0
+    assert cli.main(["knn", str(tmp_path / "s.npz"), "-q", "-o", str(tmp_path / "k.hdf5")]) == 0
+    np.testing.assert_array_equal(io.read_neighbours(tmp_path / "k.hdf5").id, ids[1])
+
+
+def test_identifiers_that_no_integers_hold_together(tmp_path, write_gadget, random, told, use_devices) -> None:
+    columns = {"ParticleIDs": np.arange(9), "/PartType4/ParticleIDs": np.arange(9, dtype=np.uint64) + 9}
+    columns["/PartType4/Coordinates"] = random.random((9, 3))
+    counts = {"NumPart_ThisFile": [0, 9, 0, 0, 9, 0], "NumPart_Total": [0, 9, 0, 0, 9, 0]}
+    path = write_gadget(tmp_path / "a.hdf5", random.random((9, 3)), columns=columns, header=counts)
+    for ndev in (1, 4):
+        use_devices(ndev)
+        err = told("fof", path, "--attach", "4", "-o", tmp_path / "c.hdf5")
+        assert "The identifiers are int64 in type 1 and uint64 in type 4, which no type of integers can hold" in err
+
+
+def test_integers_that_jax_would_cut(tmp_path) -> None:
+    ids = np.arange(4) + 2**40
+    mesh = jax.make_mesh((1,), ("devices",), devices=jax.devices()[:1])
+    with pytest.raises(ValueError, match="of which JAX keeps 32 bits only"):
+        io.shard_rows(lambda start, stop: ids[start:stop], 4, mesh)
+    with pytest.raises(ValueError, match="of which JAX keeps 32 bits only"):
+        io.distr_write_hdf5(tmp_path / "a", {"id": ids})
+    assert os.listdir(tmp_path) == []
+
+
+# Input that is not to be lost
+
+
+def test_files_that_a_snapshot_shows_are_not_overwritten(tmp_path, write_gadget, random, told) -> None:
+    path = write_gadget(tmp_path / "all.hdf5", random.random((30, 3)))
+    source = tmp_path / "rows.hdf5"
+    with h5py.File(path, "a") as file, h5py.File(source, "w") as other:
+        other["x"] = file["PartType1/Coordinates"][()]
+        del file["PartType1/Coordinates"]
+        layout = h5py.VirtualLayout((30, 3), "f8")
+        layout[:] = h5py.VirtualSource("rows.hdf5", "x", (30, 3))
+        file.create_virtual_dataset("PartType1/Coordinates", layout)
+    for command in ("fof", "knn", "convert"):
+        assert "would overwrite a file of the input" in told(command, path, "-o", source)
+
+
+def test_parts_of_a_catalogue_are_not_overwritten(tmp_path, told) -> None:
+    for number in range(2):
+        io.write_catalogue_content(tmp_path / f"fof.{number}.hdf5", full_content(), "gadget4")
+    for number in range(2):
+        err = told("convert", tmp_path / "fof.0.hdf5", "-o", tmp_path / f"fof.{number}.hdf5")
+        assert "would overwrite a file of the input" in err
