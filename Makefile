@@ -11,39 +11,38 @@ else
 export JZTREE_CUDA ?= $(if $(shell command -v nvidia-smi),AUTO,OFF)
 export CUDAARCHS ?= native
 endif
-SOURCES := pyproject.toml CMakeLists.txt $(shell find jztree jztree_utils -path jztree/lib -prune -o -type f -not -name '*.pyc' -print)
+# Which instruction sets the CPU kernels are compiled for: NATIVE is that of this machine, ALL is what packages have.
+JZTREE_INSTRUCTION_SETS ?= NATIVE
 
-# What an extra of the package asks for, without building the package again.
-install_extra = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')" | xargs $(BIN)/pip install --quiet
+# Installs what the package needs, and what the extras $(1) of it need, but not the package.
+install_needs = $(BIN)/python -c "import sys, tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+  print(*project['dependencies'], *(need for name in sys.argv[1:] for need in project['optional-dependencies'][name]), sep='\n')" \
+  $(1) | xargs -d '\n' $(BIN)/pip install --quiet
 
 # What the CUDA kernels take part in.
 EMULATED_TESTS ?= $(addprefix tests/test_,catalogue.py comm.py distr_fof.py distr_knn.py emulator.py fof.py fof_errors.py grouping.py knn.py \
   knn_errors.py knn_transforms.py overdensity.py snapshots.py tree.py zorder.py)
 
-.PHONY: demo docs test test-all test-emulated lint format bench profile gpu-check aarch64 wheel clean
+.PHONY: demo develop docs test test-all test-emulated lint format bench profile gpu-check aarch64 wheel clean
 
-demo: $(VENV)/installed ## Find the halos of a real N-body snapshot and draw them.
+demo: develop ## Find the halos of a real N-body snapshot and draw them.
 	mkdir -p demo
 	$(BIN)/jztree fof sample --output demo/halos.hdf5 --plot demo/halos.png
 
-docs: $(VENV)/installed ## The documentation as a site, build/docs/html/index.html; every warning is an error.
-	$(call install_extra,docs)
+docs: develop ## The documentation as a site, build/docs/html/index.html; every warning is an error.
+	$(call install_needs,docs)
 	$(BIN)/sphinx-build -W -q -b html docs build/docs/html
 
-test: $(VENV)/installed ## The tests that take seconds.
-	$(BIN)/pytest -n 2
+test: develop ## The tests that take seconds; ARGS="tests/test_knn.py -k ties" picks some.
+	$(BIN)/pytest -n 2 $(ARGS)
 
-test-all: $(VENV)/installed ## Also those that take minutes.
-	$(call install_extra,tables)
+test-all: develop ## Also those that take minutes.
+	$(call install_needs,tables)
 	$(BIN)/pytest -n 2 -m "slow or not slow"
 
-test-emulated: $(VENV)/installed ## The library's tests with the CUDA kernels, run by an emulator; no GPU is needed.
-	$(call install_extra,emulator)
-	$(BIN)/cmake -S . -B build/emulated -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DJZTREE_CUDA=OFF -DJZTREE_CUDA_EMULATED=ON \
-	  -DJZTREE_FFI_INCLUDE="$$($(BIN)/python -c 'import jax; print(jax.ffi.include_dir())')"
-	$(BIN)/cmake --build build/emulated --target jztree_cpu_cuda-emulated
-	cp build/emulated/tests/native/cuda_emulator/libjztree_cpu_cuda-emulated.so \
-	  "$$($(BIN)/python -P -c 'import jztree.kernels; print(jztree.kernels.native_info()["cpu_library"].rsplit("/", 1)[0])')"
+test-emulated: develop ## The library's tests with the CUDA kernels, run by an emulator; no GPU is needed.
+	$(BIN)/cmake --build build/develop --target jztree_cpu_cuda-emulated
+	cp build/develop/tests/native/cuda_emulator/libjztree_cpu_cuda-emulated.so jztree/lib
 	JZTREE_INSTRUCTION_SET=cuda-emulated $(BIN)/pytest -n 2 $(EMULATED_TESTS)
 
 lint: $(VENV)/linters ## Format, lint and types, for Python and C++.
@@ -55,18 +54,18 @@ format: $(VENV)/linters
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 	find jztree/native tests/native \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 $(BIN)/clang-format -i
 
-bench: $(VENV)/installed ## Speed beside other libraries, and stages, memory and hard inputs; ARGS="--help" says what can be chosen.
-	$(call install_extra,benchmark)
+bench: develop ## Speed beside other libraries, and stages, memory and hard inputs; ARGS="--help" says what can be chosen.
+	$(call install_needs,benchmark)
 	$(BIN)/python checks/benchmarks/against_peers.py $(ARGS)
 	$(BIN)/python checks/benchmarks/one_device.py
 
-profile: $(VENV)/installed ## Time, rows sent and rounds over four host devices, as ratios to one.
+profile: develop ## Time, rows sent and rounds over four host devices, as ratios to one.
 	$(BIN)/python checks/profiling/multi_device.py --host-devices 4
 
 gpu-check: ## What only a GPU can show; needs JAX for CUDA and nvcc, and no network. ARGS="--help" says what can be chosen.
 	$(PYTHON) checks/gpu $(ARGS)
 
-aarch64: $(VENV)/installed ## Compile the CPU library for aarch64 (needs g++-aarch64-linux-gnu).
+aarch64: develop ## Compile the CPU library for aarch64 (needs g++-aarch64-linux-gnu).
 	cmake -S . -B build/aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
 	  -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DJZTREE_WERROR=ON \
 	  -DJZTREE_FFI_INCLUDE="$$($(BIN)/python -c 'import jax; print(jax.ffi.include_dir())')"
@@ -75,7 +74,7 @@ aarch64: $(VENV)/installed ## Compile the CPU library for aarch64 (needs g++-aar
 # auditwheel looks at what the libraries ask of the system, names the wheel by it, and fails if it cannot stand alone. A
 # wheel with CUDA kernels holds all of the plain one, and its number makes pip prefer it.
 wheel: $(VENV)/bin/python ## A wheel in dist/ that installs without a compiler; JZTREE_CUDA=ON in front for one with the GPU kernels.
-	$(call install_extra,wheel)
+	$(call install_needs,wheel)
 	rm -rf build/wheel
 	$(if $(filter ON,$(JZTREE_CUDA)),SKBUILD_WHEEL_BUILD_TAG=1cuda) $(BIN)/pip wheel --quiet --no-deps --wheel-dir build/wheel .
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
@@ -83,13 +82,27 @@ wheel: $(VENV)/bin/python ## A wheel in dist/ that installs without a compiler; 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/installed: $(VENV)/bin/python $(SOURCES)
-	@echo "compiling and installing jztree into $(VENV), which takes a few minutes"
-	SKBUILD_CMAKE_DEFINE="JZTREE_WERROR=$(JZTREE_WERROR)" $(BIN)/pip install --quiet '.[plot,test]'
+# The sources themselves are what is imported in .venv, and in this folder: an edit of Python needs nothing, one of C++
+# compiles what depends on it.
+develop: $(VENV)/ready ## Compile what has changed, for this machine's instruction set, and use it from this folder.
+	@$(BIN)/cmake -S . -B build/develop -G Ninja --log-level=WARNING -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DPython_EXECUTABLE=$(abspath $(BIN))/python -DJZTREE_INSTRUCTION_SETS=$(JZTREE_INSTRUCTION_SETS) \
+	  -DJZTREE_CUDA=$(JZTREE_CUDA) -DJZTREE_CUDA_EMULATED=ON -DJZTREE_WERROR=$(JZTREE_WERROR) > build/configure.log
+	@$(BIN)/cmake --build build/develop
+	@$(BIN)/cmake --install build/develop --prefix . > build/install.log
+
+$(VENV)/ready: pyproject.toml | $(VENV)/bin/python
+	@echo "setting up $(VENV); compiling the library comes next and takes a minute or two"
+	@mkdir -p build
+	$(BIN)/pip uninstall --quiet --yes jztree 2> build/uninstall.log
+	$(call install_needs,plot test develop)
+	$(BIN)/python -c "import pathlib, sysconfig; pathlib.Path(sysconfig.get_path('purelib'), 'jztree-develop.pth').write_text('$(CURDIR)\n')"
+	printf '#!%s\nimport sys\n\nfrom jztree_utils.cli import main\n\nsys.exit(main())\n' "$(abspath $(BIN))/python" > $(BIN)/jztree
+	chmod +x $(BIN)/jztree
 	touch $@
 
-$(VENV)/linters: $(VENV)/installed
-	$(call install_extra,lint)
+$(VENV)/linters: $(VENV)/ready
+	$(call install_needs,lint)
 	touch $@
 
 clean:

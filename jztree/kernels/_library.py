@@ -58,7 +58,7 @@ def _load(name: str) -> ctypes.CDLL:
     if not _LIBRARIES.exists() and (Path(__file__).parents[2] / "CMakeLists.txt").exists():
         raise ImportError(
             f"Python has imported jztree from its source folder {_LIBRARIES.parents[1]}, where nothing is compiled, "
-            "and not as it was installed; start Python in another folder, or install with 'pip install .' first."
+            "and not as it was installed; start Python in another folder, or compile here with 'make develop'."
         )
     try:
         library = ctypes.CDLL(str(path))

@@ -1,0 +1,7 @@
+// A program for the build: prints the instruction set of this machine.
+
+#include <cstdio>
+
+#include "instruction_set.h"
+
+int main() { std::puts(jztree::best_instruction_set()); }
