@@ -138,7 +138,7 @@ def literal(value: Any) -> str:
 
 
 def _array_literal(value: np.ndarray) -> str:
-    dtype = f"np.{value.dtype.name}" if value.dtype.name in np.sctypeDict else f"jnp.{value.dtype.name}"
+    dtype = f"np.{value.dtype.name}" if hasattr(np, value.dtype.name) else f"jnp.{value.dtype.name}"
     if value.size == 0 or (value.size > 1 and value.dtype.kind in "fiu" and _all_equal(value)):
         one = "0" if value.size == 0 else _number(value.flat[0])
         return f"np.full({value.shape}, {one}, {dtype})"

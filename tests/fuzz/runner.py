@@ -153,7 +153,11 @@ def _without(case: Case, count: str, names: Sequence[str], first: int, last: int
     values = dict(case.values)
     for name in names:
         values[name] = np.delete(values[name], np.s_[first:last], axis=0)
-    if count in values:
+    if isinstance(values.get(count), list):  # of each device, one after the other
+        kept = np.repeat(np.arange(len(values[count])), values[count])
+        values[count] = np.bincount(np.delete(kept, np.s_[first:last]), minlength=len(values[count])).tolist()
+        values["num"] = sum(values[count])
+    elif count in values:
         values[count] -= max(0, min(last, values[count]) - first)
     return dataclasses.replace(case, values=values)
 
