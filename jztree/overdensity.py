@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from . import comm, kernels
-from .checks import check_box, check_num, check_positions, check_range, check_real, exact_box_argument
+from .checks import check_box, check_num, check_positions, check_range, check_real, exact_box_argument, one_line
 from .config import OverdensityConfig
 from .data import PosMass, get_num, get_pos
 from .distr_overdensity import nearest_few, spheres_over_ranks
@@ -162,7 +162,7 @@ def check_density(density: Any) -> Exact:
     if is_concrete(density):
         values = check_real(density, "density")
         if not np.all(np.isfinite(values) & (values > 0)):
-            raise ValueError(f"density is {density}; mean densities must be positive and finite.")
+            raise ValueError(f"density is {one_line(density)}; mean densities must be positive and finite.")
         check_range(values, "density")
         return exact(density, shape)
     bad = jnp.any(~((density > 0) & jnp.isfinite(density)))
