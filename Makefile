@@ -16,11 +16,15 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find jztree jztree_utils -path 
 # What an extra of the package asks for, without building the package again.
 install_extra = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')" | xargs $(BIN)/pip install --quiet
 
+# Where the installed package has its native libraries, and where the compiler has a library of its runtime.
+installed_libraries = "$$($(BIN)/python -c 'import jztree.kernels; print(jztree.kernels.native_info()["cpu_library"].rsplit("/", 1)[0])')"
+runtime = $$($(CXX) -print-file-name=$(1))
+
 # What the CUDA kernels take part in.
 EMULATED_TESTS ?= $(addprefix tests/test_,catalogue.py comm.py distr_fof.py distr_knn.py fof.py fof_errors.py grouping.py knn.py \
   knn_errors.py knn_transforms.py overdensity.py snapshots.py tree.py zorder.py)
 
-.PHONY: demo docs test test-all test-emulated lint format bench profile gpu-check aarch64 wheel clean
+.PHONY: demo docs test test-all test-emulated fuzz fuzz-sanitized lint format bench profile gpu-check aarch64 wheel clean
 
 demo: $(VENV)/installed ## Find the halos of a real N-body snapshot and draw them.
 	mkdir -p demo
@@ -42,9 +46,21 @@ test-emulated: $(VENV)/installed ## The library's tests with the CUDA kernels, r
 	$(BIN)/cmake -S . -B build/emulated -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DJZTREE_CUDA=OFF -DJZTREE_CUDA_EMULATED=ON \
 	  -DJZTREE_FFI_INCLUDE="$$($(BIN)/python -c 'import jax; print(jax.ffi.include_dir())')"
 	$(BIN)/cmake --build build/emulated --target jztree_cpu_cuda-emulated
-	cp build/emulated/tests/native/cuda_emulator/libjztree_cpu_cuda-emulated.so \
-	  "$$($(BIN)/python -c 'import jztree.kernels; print(jztree.kernels.native_info()["cpu_library"].rsplit("/", 1)[0])')"
+	cp build/emulated/tests/native/cuda_emulator/libjztree_cpu_cuda-emulated.so $(installed_libraries)
 	JZTREE_INSTRUCTION_SET=cuda-emulated $(BIN)/pytest -n 2 $(EMULATED_TESTS)
+
+fuzz: $(VENV)/installed ## Random hostile input for ten minutes, judged by slow oracles; ARGS="--help" says what can be chosen.
+	$(BIN)/python tests/fuzz --seconds 600 $(ARGS)
+
+# The sanitizer's own runtime must be there before all others, and the C++ one, whose exceptions it has to see.
+fuzz-sanitized: $(VENV)/installed ## The same with a CPU library that ends the program at bad addresses and undefined behaviour.
+	$(call install_extra,emulator)
+	$(BIN)/cmake -S . -B build/sanitized -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DJZTREE_CUDA=OFF -DJZTREE_SANITIZED=ON \
+	  -DJZTREE_FFI_INCLUDE="$$($(BIN)/python -c 'import jax; print(jax.ffi.include_dir())')"
+	$(BIN)/cmake --build build/sanitized --target jztree_cpu_sanitized
+	cp build/sanitized/jztree/native/cpu/libjztree_cpu_sanitized.so $(installed_libraries)
+	LD_PRELOAD="$(call runtime,libasan.so) $(call runtime,libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  JZTREE_INSTRUCTION_SET=sanitized $(BIN)/python tests/fuzz --seconds 600 $(ARGS)
 
 lint: $(VENV)/linters ## Format, lint and types, for Python and C++.
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
