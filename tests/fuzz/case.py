@@ -67,12 +67,15 @@ class Case:
             try:
                 names = dict(_defined(self.setup, self.x64))
                 known = set(names)
-                copies = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in self.values.items()}
+                copies = {
+                    name: value.copy() if isinstance(value, np.ndarray) else value
+                    for name, value in self.values.items()
+                }
                 names.update(copies)
-                exec(self.lines, names)  # noqa: S102 - what is run is what a report prints
+                exec(self.lines, names)
                 made = {name: value for name, value in names.items() if name not in known}
                 jax.block_until_ready(made)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the judge says whether it may be
+            except Exception as error:
                 return Outcome({}, error)
         return Outcome(made)
 
@@ -100,7 +103,7 @@ def _defined(setup: str, x64: bool) -> dict[str, Any]:
     """The names that ``setup`` defines, beside those that all cases see."""
     del x64  # compiled functions are of one mode
     names = {"np": np, "jax": jax, "jnp": jnp, "jz": jz, "__name__": "fuzz.made"}
-    exec(setup, names)  # noqa: S102
+    exec(setup, names)
     return names
 
 
@@ -158,4 +161,4 @@ def _nested(value: Any) -> str:
 def _number(value: Any) -> str:
     if value.dtype.kind in "iub":
         return str(value)
-    return str(value) if np.isfinite(value) else f"np.{str(abs(value))}" if not value < 0 else "-np.inf"
+    return str(value) if np.isfinite(value) else f"np.{abs(value)!s}" if not value < 0 else "-np.inf"

@@ -69,7 +69,7 @@ def _properties(
 
 def _extra(random: np.random.Generator, dtype: str, rows: int) -> np.ndarray:
     """A property of an odd dtype, which JAX knows and NumPy need not; numbers that 32 bits hold."""
-    import ml_dtypes  # noqa: PLC0415, F401 - registers JAX's dtypes by name
+    import ml_dtypes  # noqa: PLC0415 - registers JAX's dtypes by name
 
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
     return random.integers(0, 2 if dtype == "bool" else 7, (rows, 2)).astype(kind)
@@ -192,7 +192,11 @@ def _moments(values: dict[str, Any], members: np.ndarray, sides: np.ndarray) -> 
     wide = np.longdouble
     pos = values["pos"][members].astype(wide)
     mass = values["mass"]
-    weight = np.ones(len(members), wide) if mass is None else np.broadcast_to(np.asarray(mass, wide), len(values["pos"]))[members]
+    weight = (
+        np.ones(len(members), wide)
+        if mass is None
+        else np.broadcast_to(np.asarray(mass, wide), len(values["pos"]))[members]
+    )
     made: dict[str, _Sum] = {}
     if mass is not None:
         made["mass"] = _Sum(weight.sum(), float(weight.sum()))

@@ -20,7 +20,7 @@ import jax
 
 from . import runner
 
-PARTS = ("knn", "fof", "catalogue", "spheres", "gradients", "devices")
+PARTS = ("knn", "fof", "catalogue", "spheres", "gradients", "files", "devices")
 _PATIENCE = 180.0  # seconds without a new case after which a case is said to hang
 
 
@@ -30,6 +30,8 @@ def main() -> int:
     if options.worker is not None:
         return _work(options)
     print(f"fuzz: seed {options.seed}, parts {','.join(options.parts)}", flush=True)
+    if not _sanitizers_notice():
+        return 1
     with tempfile.TemporaryDirectory() as folder:
         notes = Path(folder) / "case"
         command = [sys.executable, str(Path(__file__).parent), *_repeat(options), "--worker", str(notes)]
@@ -44,13 +46,31 @@ def main() -> int:
         return 1
 
 
+def _sanitizers_notice() -> bool:
+    """Whether planted errors end a process, if the library in use was built to watch for them."""
+    if os.environ.get("JZTREE_INSTRUCTION_SET") != "sanitized":
+        return True
+    call = "import ctypes, jztree; ctypes.CDLL(jztree.kernels.native_info()['cpu_library']).jztree_planted_{}(7)"
+    for error, words in (("overrun", "heap-buffer-overflow"), ("overflow", "signed integer overflow")):
+        ended = subprocess.run([sys.executable, "-c", call.format(error)], capture_output=True, text=True, check=False)
+        if ended.returncode == 0 or words not in ended.stderr:
+            print(f"fuzz: the sanitizers do not notice a planted {error}:\n{ended.stderr}")
+            return False
+    return True
+
+
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="fuzz", description="Random hostile input for jztree, judged by slow oracles.")
+    parser = argparse.ArgumentParser(
+        prog="fuzz", description="Random hostile input for jztree, judged by slow oracles."
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="for all parts together (default: 60)")
     parser.add_argument("--cases", type=float, default=float("inf"), help="at most so many of each part")
     parser.add_argument("--seed", type=int, default=int(f"{datetime.date.today():%Y%m%d}"), help="default: the date")
     parser.add_argument(
-        "--parts", type=_parts, default=list(PARTS), help=f"some of {','.join(PARTS)}, separated by commas; default: all"
+        "--parts",
+        type=_parts,
+        default=list(PARTS),
+        help=f"some of {','.join(PARTS)}, separated by commas; default: all",
     )
     parser.add_argument("--batch", type=int, help="only this batch of each part, as a report names it")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
@@ -82,9 +102,8 @@ def _work(options: argparse.Namespace) -> int:
 
         parts = {name: importlib.import_module(f"fuzz.{name}") for name in options.parts}
         limits = (options.seconds, options.cases, options.batch)
-        tallies = runner.Run(
-            parts, options.seed, *limits, announce, lambda finding: print(finding.text(), flush=True)
-        ).run()
+        said = {"announce": announce, "report": lambda finding: print(finding.text(), flush=True)}
+        tallies = runner.Run(parts, options.seed, *limits, **said).run()
     for name, tally in tallies.items():
         print(f"{name}: {tally.cases} cases of {tally.batches} shapes in {tally.seconds:.0f} s", end="")
         print(f"; {len(tally.findings)} faults" if tally.findings else "")

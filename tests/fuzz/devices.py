@@ -1,4 +1,4 @@
-"""kNN and groups over devices, some of them empty, judged like those of one device and compared with them bit by bit."""
+"""kNN and groups over devices, some of them empty, judged like those of one device and compared with them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -35,13 +35,15 @@ one_rad, one_idx = jz.knn.knn.jit(pos, {k}, boxsize=boxsize{one_query})
 _QUERY = ", part_query=jz.data.Pos(pos=deal(query, query_counts), num=np.array(query_counts, np.int32))"
 _FOF = "label = jz.fof.fof_labels.smap(mesh, jit=True)\n"
 _FOF_LINES = """
-part = jz.data.ParticleData(pos=deal(pos, counts), id=deal(np.arange(len(pos), dtype=np.int32), counts), num=np.array(counts, np.int32))
+ids = np.arange(len(pos), dtype=np.int32)
+part = jz.data.ParticleData(pos=deal(pos, counts), id=deal(ids, counts), num=np.array(counts, np.int32))
 partz, igroup = label(part, rlink, boxsize)
 rows, igroup = join(partz.id, partz.num), join(igroup, partz.num)
 """
 _CATALOGUE = "find = jz.fof.fof_and_catalogue.smap(mesh, jit=True)\n"
 _CATALOGUE_LINES = """
-part = jz.data.ParticleData(pos=deal(pos, counts), id=deal(np.arange(len(pos), dtype=np.int32), counts), num=np.array(counts, np.int32))
+ids = np.arange(len(pos), dtype=np.int32)
+part = jz.data.ParticleData(pos=deal(pos, counts), id=deal(ids, counts), num=np.array(counts, np.int32))
 cfg = jz.config.FofConfig(catalogue=jz.config.CatalogueConfig(npart_min=2))
 grouped, cata = find(part, rlink, boxsize, cfg)
 rows, counted = join(grouped.id, grouped.num), jz.data.squeeze_catalogue(cata, "global", grouped.num)

@@ -1,4 +1,4 @@
-"""Friends-of-friends labels of hostile sets, judged by all pairs: linked if they are at most the linking length apart."""
+"""Friends-of-friends labels of hostile sets, judged by all pairs: which are at most the linking length apart."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -78,7 +78,10 @@ def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:
     kind = random.integers(3)
     if kind == 0:
         values["rlink"] = type(values["rlink"])(pick(random, -1.0, np.nan, np.inf))
-    elif kind == 1 and (np.asarray(values["boxsize"] or 0.0 if np.ndim(values["boxsize"]) == 0 else values["boxsize"]) > 0).any():
+    elif (
+        kind == 1
+        and (np.asarray(values["boxsize"] or 0.0 if np.ndim(values["boxsize"]) == 0 else values["boxsize"]) > 0).any()
+    ):
         sides = np.atleast_1d(np.asarray(values["boxsize"], np.float64))
         values["rlink"] = type(values["rlink"])(0.51 * sides[sides > 0].min())
     elif values["num"] > 0:
@@ -118,9 +121,7 @@ class _Judge:
         check_partition(label, fewest, most)
 
 
-def check_order(
-    given: np.ndarray, pos: np.ndarray, rows: np.ndarray, num: int, sides: np.ndarray, order: str
-) -> None:
+def check_order(given: np.ndarray, pos: np.ndarray, rows: np.ndarray, num: int, sides: np.ndarray, order: str) -> None:
     """That positions came back with their rows, in the order that was asked for."""
     if not np.array_equal(np.sort(rows[:num]), np.arange(num)):
         raise WrongError("rows that came back are not those that were given", np.arange(num), rows[:num])
@@ -163,7 +164,11 @@ def _linked_in_float64(pos: np.ndarray, rlink: float, sides: np.ndarray) -> np.n
 
 
 def _groups(linked: np.ndarray) -> np.ndarray:
-    return oracles.smallest_members(connected_components(coo_array(linked), directed=False)[1]) if len(linked) else np.zeros(0, int)
+    return (
+        oracles.smallest_members(connected_components(coo_array(linked), directed=False)[1])
+        if len(linked)
+        else np.zeros(0, int)
+    )
 
 
 def check_partition(label: np.ndarray, fewest: np.ndarray, most: np.ndarray) -> None:

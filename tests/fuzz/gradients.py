@@ -17,7 +17,9 @@ def loss(pos, query, box, num):
     weight = jnp.arange(1, rad.size + 1).reshape(rad.shape) % 5 + 1
     return jnp.sum(jnp.where(jnp.isfinite(rad), weight * rad, 0))
 by_pos, by_query, by_box = (jax.jit(jax.grad(loss, argnums=i)) for i in range(3))
-find = jax.jit(lambda pos, query, box, num: jz.knn.knn(jz.data.Pos(pos=pos, num=num), {k}, boxsize=box, part_query=query))
+find = jax.jit(
+    lambda pos, query, box, num: jz.knn.knn(jz.data.Pos(pos=pos, num=num), {k}, boxsize=box, part_query=query)
+)
 """
 _RADII_LINES = (
     "gradients = [f(pos, query, boxsize, num) for f in (by_pos, by_query, by_box)]\n"
@@ -36,7 +38,16 @@ _PLAIN = {
     " cfg=jz.config.OverdensityConfig(npart_min=2)).{sphere}",
     "neighbours": "jz.knn.knn(part, 4, boxsize=box, result='{property}')",
 }
-_COLUMNS = ("mass", "com_pos", "com_vel", "com_inertia_radius", "max_radius", "vel_dispersion", "inertia_tensor", "angular_momentum")
+_COLUMNS = (
+    "mass",
+    "com_pos",
+    "com_vel",
+    "com_inertia_radius",
+    "max_radius",
+    "vel_dispersion",
+    "inertia_tensor",
+    "angular_momentum",
+)
 _FUNCTION = """
 def value(pos, mass, vel, box, density):
     part = jz.data.ParticleData(pos=pos, mass=mass, vel=vel)
@@ -97,7 +108,9 @@ def _judge_radii(values: dict[str, Any], outcome: Outcome) -> None:
     weight = (np.arange(1, rad.size + 1).reshape(rad.shape) % 5 + 1) * apart
     direction = weight * (difference - images * sides) / np.where(apart, rad, 1)
     eps = float(np.finfo(pos.dtype).eps)
-    loose = (16 * eps + 4 * eps * (np.abs(images) * sides).max(axis=-1, keepdims=True) / np.where(apart, rad, 1)) * weight
+    loose = (
+        16 * eps + 4 * eps * (np.abs(images) * sides).max(axis=-1, keepdims=True) / np.where(apart, rad, 1)
+    ) * weight
     by_pos, pos_loose = np.zeros(pos.shape), np.zeros(pos.shape)
     np.add.at(by_pos, idx, -direction)
     np.add.at(pos_loose, idx, np.broadcast_to(loose, direction.shape))

@@ -126,7 +126,9 @@ def _at_faces(
 ) -> np.ndarray:
     """Coordinates at the faces of the box and next to them."""
     narrow = side.astype(dtype)
-    top, below, above = (np.asarray(v, np.float64) for v in (narrow, np.nextafter(narrow, dtype(0)), np.nextafter(narrow, dtype(np.inf))))
+    top, below, above = (
+        np.asarray(v, np.float64) for v in (narrow, np.nextafter(narrow, dtype(0)), np.nextafter(narrow, dtype(np.inf)))
+    )
     places = np.stack([np.zeros_like(top), -np.zeros_like(top), top, below, above, top / 2, -(top - below)])
     chosen = np.take_along_axis(places, random.integers(0, len(places), x.shape), axis=0)
     return np.where(_some(random, x, 0.4), chosen, x)

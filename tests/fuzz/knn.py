@@ -78,7 +78,7 @@ class _Judge:
         num = values.get("num", len(values["pos"]))
         pos = values["pos"][:num]
         sides = inputs.sides(values["boxsize"], pos.shape[1])
-        reason = unsound(pos, sides) or (f"k is larger than num" if self.k > num else None)
+        reason = unsound(pos, sides) or ("k is larger than num" if self.k > num else None)
         reason = reason or (unsound(values["query"], sides) if "query" in values else None)
         everything = np.concatenate([pos, values.get("query", pos[:0])])
         if expect_error(outcome, reason, may_refuse(everything, sides, self.x64)):
@@ -93,7 +93,9 @@ class _Judge:
 
 
 def _permuted(found: np.ndarray, given: np.ndarray) -> np.ndarray:
-    if not np.array_equal(np.sort(found.view(f"V{found[0].nbytes}"), axis=0), np.sort(given.copy().view(f"V{given[0].nbytes}"), axis=0)):
+    if not np.array_equal(
+        np.sort(found.view(f"V{found[0].nbytes}"), axis=0), np.sort(given.copy().view(f"V{given[0].nbytes}"), axis=0)
+    ):
         raise WrongError("sorted positions are not those that were given", given, found)
     return found
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from .case import Case, WrongError
 
-_SHRINKING_SECONDS = 20.0
 _BATCHES_BEFORE_CLEARING = 150  # compiled functions stay in memory
 
 
@@ -55,6 +54,7 @@ class Run:
     """Runs batches of the parts, always of that which had the least time, until time or cases are used up.
 
     parts: modules by name. seconds: of all together. cases: of each part. only: the only batch; None: 0, 1, 2, ...
+    shrinking: seconds that may be spent on making one case smaller.
     announce: called before each case with part, batch and case. report: called with each new fault.
     """
 
@@ -63,6 +63,7 @@ class Run:
     seconds: float = np.inf
     cases: float = np.inf
     only: int | None = None
+    shrinking: float = 20.0
     announce: Callable[[str, int, int], None] = lambda part, batch, index: None
     report: Callable[[Finding], None] = lambda finding: None
 
@@ -105,7 +106,7 @@ class Run:
         if wrong.kind in tally.findings:
             tally.findings[wrong.kind].count += 1
             return
-        finding = Finding(place, *smaller(case, wrong, time.monotonic() + _SHRINKING_SECONDS))
+        finding = Finding(place, *smaller(case, wrong, time.monotonic() + self.shrinking))
         tally.findings[wrong.kind] = finding
         self.report(finding)
 

@@ -84,7 +84,9 @@ class _Judge:
         self._compare(outcome["found"], pos, mass, centre, density, sides)
 
     def _compare(self, found: Any, pos: Any, mass: Any, centre: Any, density: Any, sides: np.ndarray) -> None:
-        lower, upper = (brute(pos, mass, centre, density * factor, sides, self.least) for factor in (1 - _NEAR, 1 + _NEAR))
+        lower, upper = (
+            brute(pos, mass, centre, density * factor, sides, self.least) for factor in (1 - _NEAR, 1 + _NEAR)
+        )
         sure = (lower["count"] == upper["count"]) & _distinct(centre, pos, sides)[:, None]
         expected = brute(pos, mass, centre, density, sides, self.least)
         for name in ("count", "mass", "radius"):
