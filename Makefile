@@ -19,11 +19,14 @@ install_needs = $(BIN)/python -c "import sys, tomllib; project = tomllib.load(op
   print(*project['dependencies'], *(need for name in sys.argv[1:] for need in project['optional-dependencies'][name]), sep='\n')" \
   $(1) | xargs -d '\n' $(BIN)/pip install --quiet
 
+# Where the compiler has a library of its runtime.
+runtime = $$($(CXX) -print-file-name=$(1))
+
 # What the CUDA kernels take part in.
 EMULATED_TESTS ?= $(addprefix tests/test_,catalogue.py comm.py distr_fof.py distr_knn.py emulator.py fof.py fof_errors.py grouping.py knn.py \
   knn_errors.py knn_transforms.py overdensity.py snapshots.py tree.py zorder.py)
 
-.PHONY: demo develop docs test test-all test-emulated lint format bench profile gpu-check aarch64 wheel clean
+.PHONY: demo develop docs test test-all test-emulated fuzz fuzz-sanitized lint format bench profile gpu-check aarch64 wheel clean
 
 demo: develop ## Find the halos of a real N-body snapshot and draw them.
 	mkdir -p demo
@@ -44,6 +47,16 @@ test-emulated: develop ## The library's tests with the CUDA kernels, run by an e
 	$(BIN)/cmake --build build/develop --target jztree_cpu_cuda-emulated
 	cp build/develop/tests/native/cuda_emulator/libjztree_cpu_cuda-emulated.so jztree/lib
 	JZTREE_INSTRUCTION_SET=cuda-emulated $(BIN)/pytest -n 2 $(EMULATED_TESTS)
+
+fuzz: develop ## Random hostile input for ten minutes, judged by slow oracles; ARGS="--help" says what can be chosen.
+	$(BIN)/python tests/fuzz --seconds 600 $(ARGS)
+
+# The sanitizer's own runtime must be there before all others, and the C++ one, whose exceptions it has to see.
+fuzz-sanitized: develop ## The same with a CPU library that ends the program at bad addresses and undefined behaviour.
+	$(BIN)/cmake --build build/develop --target jztree_cpu_sanitized
+	cp build/develop/jztree/native/cpu/libjztree_cpu_sanitized.so jztree/lib
+	LD_PRELOAD="$(call runtime,libasan.so) $(call runtime,libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  JZTREE_INSTRUCTION_SET=sanitized $(BIN)/python tests/fuzz --seconds 600 $(ARGS)
 
 lint: $(VENV)/linters ## Format, lint and types, for Python and C++.
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
@@ -87,7 +100,7 @@ $(VENV)/bin/python:
 develop: $(VENV)/ready ## Compile what has changed, for this machine's instruction set, and use it from this folder.
 	@$(BIN)/cmake -S . -B build/develop -G Ninja --log-level=WARNING -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python -DJZTREE_INSTRUCTION_SETS=$(JZTREE_INSTRUCTION_SETS) \
-	  -DJZTREE_CUDA=$(JZTREE_CUDA) -DJZTREE_CUDA_EMULATED=ON -DJZTREE_WERROR=$(JZTREE_WERROR) > build/configure.log
+	  -DJZTREE_CUDA=$(JZTREE_CUDA) -DJZTREE_TEST_LIBRARIES=ON -DJZTREE_WERROR=$(JZTREE_WERROR) > build/configure.log
 	@$(BIN)/cmake --build build/develop
 	@$(BIN)/cmake --install build/develop --prefix . > build/install.log
 

@@ -27,6 +27,11 @@ _BAD_VELOCITY = (
 )
 
 
+def one_line(value: Any) -> str:
+    """The text of ``value`` without the line breaks that NumPy puts into long arrays."""
+    return " ".join(str(value).split())
+
+
 def check_positions(pos: Any, what: str = "positions", max_dims: int = MAX_DIMS) -> jax.Array:
     """``pos`` as a JAX array; TypeError or ValueError in words if it is not ``(n, d)`` float32 or float64."""
     if pos.dtype not in (jnp.float32, jnp.float64):
@@ -94,7 +99,9 @@ def check_num(part: Any, what: str = "num") -> Any:
     """``num`` of ``part``; ValueError in words if it is known and not between 0 and the number of rows."""
     num, n = get_num(part), get_pos(part).shape[0]
     if np.ndim(num) != 0 or not np.issubdtype(jnp.result_type(num), np.integer):
-        raise TypeError(f"{what} is {num}; it counts the rows that hold particles, so it must be one integer.")
+        raise TypeError(
+            f"{what} is {one_line(num)}; it counts the rows that hold particles, so it must be one integer."
+        )
     if is_concrete(num) and not 0 <= int(num) <= n:
         raise ValueError(f"{what} is {num}; it counts the rows that hold particles, so it must be from 0 to {n}.")
     return num
@@ -104,7 +111,7 @@ def check_real(value: Any, what: str) -> np.ndarray:
     """``value`` as float64 NumPy numbers; TypeError in words if it is not made of real numbers."""
     array = np.asarray(value)
     if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
-        raise TypeError(f"{what} is {value!r}; it must be a real number or an array of such.")
+        raise TypeError(f"{what} is {one_line(repr(value))}; it must be a real number or an array of such.")
     return array.astype(np.float64)
 
 
@@ -116,7 +123,7 @@ def check_range(value: np.ndarray, what: str, may_vanish: bool = False) -> None:
     widest = np.finfo(jax.dtypes.canonicalize_dtype(np.float64))
     if np.any((value > widest.max) | ((value > 0) & (value < widest.tiny) & (not may_vanish))):
         raise ValueError(
-            f"{what} is {value}, beyond the range of float32; choose another unit of length, or switch on "
+            f"{what} is {one_line(value)}, beyond the range of float32; choose another unit of length, or switch on "
             "jax_enable_x64."
         )
 
@@ -141,7 +148,7 @@ def check_box(boxsize: Any, dims: int) -> Exact:
 def _known_box(boxsize: Any, dims: int) -> Exact:
     lengths = check_real(boxsize, "boxsize")
     if not (np.all(np.isfinite(lengths)) and np.all(lengths >= 0)):
-        raise ValueError(f"boxsize is {boxsize}; lengths must be finite and positive, or 0 where open.")
+        raise ValueError(f"boxsize is {one_line(boxsize)}; lengths must be finite and positive, or 0 where open.")
     check_range(lengths, "boxsize")
     return exact(boxsize, (dims,))
 

@@ -25,6 +25,7 @@ from .checks import (
     exact_box_argument,
     mass_faults,
     mass_rows,
+    one_line,
 )
 from .config import OverdensityConfig
 from .data import PosMass, get_num, get_pos
@@ -196,7 +197,7 @@ def check_density(density: Any) -> Exact:
     if is_concrete(density):
         values = check_real(density, "density")
         if not np.all(np.isfinite(values) & (values > 0)):
-            raise ValueError(f"density is {density}; mean densities must be positive and finite.")
+            raise ValueError(f"density is {one_line(density)}; mean densities must be positive and finite.")
         check_range(values, "density")
         return exact(density, shape)
     bad = jnp.any(~((density > 0) & jnp.isfinite(density)))

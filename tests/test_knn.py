@@ -238,6 +238,18 @@ def test_float64_scaling_beyond_the_range_of_float32(exponent: int, x64: None) -
     np.testing.assert_array_equal(idx, same)
 
 
+def test_a_query_that_needs_float64_leaves_the_others_as_they_are() -> None:
+    """Radii of the others are rounded in float32 and in float64 otherwise; which leaf a query is in must not decide."""
+    pos = np.concatenate([oracles.uniform(40, 3), np.zeros((1, 3), np.float32)])
+    query = oracles.uniform(20, 3, seed=5)
+    near = np.full((1, 3), 1e-30, np.float32)
+    alone = knn(jnp.asarray(pos), 6, part_query=jnp.asarray(query))
+    rad, idx = knn(jnp.asarray(pos), 6, part_query=jnp.asarray(np.concatenate([query, near])))
+    np.testing.assert_array_equal(rad[:20], alone[0])
+    np.testing.assert_array_equal(idx[:20], alone[1])
+    oracles.assert_neighbours(rad, idx, pos, np.concatenate([query, near]))
+
+
 @pytest.mark.parametrize("unit", [1e25, 1e-25])
 def test_float32_in_extreme_units(unit: float) -> None:
     pos = (oracles.uniform(N, 3) * unit).astype(np.float32)

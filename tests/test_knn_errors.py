@@ -120,6 +120,13 @@ def test_bad_box(search: Any, box: Any) -> None:
     assert oracles.one_sentence(error)
 
 
+@pytest.mark.parametrize("box", [np.full(8, -1.2345678901), np.full(8, 1.2345678901e-41), np.full(8, 1j / 3)], ids=str)
+def test_a_bad_box_of_many_lengths_is_one_sentence(box: np.ndarray) -> None:
+    with pytest.raises((ValueError, TypeError), match="boxsize") as error:
+        knn(jnp.asarray(oracles.uniform(40, 8)), 3, boxsize=box)
+    assert oracles.one_sentence(error)
+
+
 @pytest.mark.parametrize("box", [1e39, 1e300, 1e-50, 1e-300, 1e-41], ids=str)
 def test_box_beyond_the_range_of_float32_is_refused_or_right_but_not_taken_as_open(box: float) -> None:
     pos = oracles.uniform(40, 3)

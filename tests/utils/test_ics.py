@@ -43,7 +43,8 @@ def test_negative_numbers_are_refused(maker) -> None:
 @pytest.mark.parametrize("maker", [ics.uniform_particles, ics.gaussian_particles])
 def test_under_jit(maker) -> None:
     part = jax.jit(maker, static_argnames=("N", "npad"))(N=50, npad=3)
-    np.testing.assert_array_equal(part.pos, maker(50, npad=3).pos)
+    # Compiled as a whole, JAX may round the steps from random bits to coordinates otherwise.
+    np.testing.assert_allclose(part.pos, maker(50, npad=3).pos, rtol=1e-6, atol=1e-7)
     assert part.num_total == 50
 
 

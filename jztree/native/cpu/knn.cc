@@ -11,7 +11,7 @@
 // skips a node at exactly the largest radius only if its rows come after those found, which keeps sets of equal points
 // linear.
 //
-// Squared distances in float32 vanish where neighbours are more than 2^90 times closer than the set is wide. Groups
+// Squared distances in float32 vanish where neighbours are more than 2^90 times closer than the set is wide. Queries
 // that meet this are searched again in float64.
 
 #include <cstdint>
@@ -68,12 +68,12 @@ class WideSearch {
     if constexpr (std::is_same<T, float>::value) out_.narrow_radius = out.radius;
   }
 
-  void group(int64_t leaf) {
+  void group(int64_t leaf, const std::vector<uint8_t>& asked) {
     std::call_once(once_, [&] {
       stage_ = std::make_unique<Stage<D, double>>(parallel_, source_arrays_, query_arrays_, self_, box_, extent_);
       out_.unit = stage_->scale.inverse;
     });
-    stage_->walk(out_).group(leaf);
+    stage_->walk(out_).group(leaf, &asked);
   }
 
  private:
@@ -96,7 +96,7 @@ void search_all(const Parallel& parallel, const TreeArrays<D, T>& sources, const
   parallel.blocks(stage.queries().leaves(), 32, [&](int64_t begin, int64_t end) {
     Walk<D, T> walk = stage.walk(out);
     for (int64_t leaf = begin; leaf < end; ++leaf)
-      if ((!open || open[leaf]) && !walk.group(leaf) && std::is_same<T, float>::value) wide.group(leaf);
+      if ((!open || open[leaf]) && !walk.group(leaf) && std::is_same<T, float>::value) wide.group(leaf, walk.lost());
   });
   if (open) return;
   for (int64_t row = queries.num; row < rows; ++row) out.write_none(row);

@@ -65,9 +65,10 @@ class Walk {
         leaf_distances_(scale, most),
         sorted_(static_cast<size_t>(out.k * most)) {}
 
-  // Answers the queries of a leaf of the queries' hierarchy. Returns false, having written nothing, if squared
-  // distances have lost digits because they are so small beside the extent of the set.
-  bool group(int64_t leaf) {
+  // Answers the queries of a leaf of the queries' hierarchy, or of these `asked`. Returns false if squared distances of
+  // some have lost digits because they are so small beside the extent of the set; nothing is written for `lost` ones.
+  // Each is decided by itself, so that no answer depends on which queries are in a leaf with it.
+  bool group(int64_t leaf, const std::vector<uint8_t>* asked = nullptr) {
     begin_ = queries_.leaf_row(leaf);
     count_ = queries_.leaf_row(leaf + 1) - begin_;
     if (count_ == 0) return true;
@@ -91,13 +92,19 @@ class Walk {
       seed();
     }
     walk();
+    lost_.assign(static_cast<size_t>(count_), 0);
+    bool all = true;
     for (int64_t q = 0; q < count_; ++q) {
       best_->finish(q, sorted_.data() + q * out_.k);
-      if (!precise(q)) return false;
+      bool good = precise(q);
+      lost_[static_cast<size_t>(q)] = !good;
+      all &= good;
+      if (good && (!asked || (*asked)[static_cast<size_t>(q)])) out_.write(begin_ + q, sorted_.data() + q * out_.k);
     }
-    for (int64_t q = 0; q < count_; ++q) out_.write(begin_ + q, sorted_.data() + q * out_.k);
-    return true;
+    return all;
   }
+
+  const std::vector<uint8_t>& lost() const { return lost_; }
 
  private:
   // Well above the smallest normal float32, so that the squares of all dimensions have their digits. In float64 the
@@ -213,6 +220,7 @@ class Walk {
   std::unique_ptr<KBest<T>> best_;
   LeafDistances<D, T> leaf_distances_;
   std::vector<Key> sorted_;
+  std::vector<uint8_t> lost_;  // which queries of the group
   // The group at work.
   int64_t begin_ = 0, count_ = 0, seed_ = -1;
   T low_[D], high_[D];

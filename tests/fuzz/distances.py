@@ -1,0 +1,75 @@
+"""Distances from the definition, in extended precision, and how exact an answer can be asked for."""
+
+import numpy as np
+
+
+def distances(a: np.ndarray, b: np.ndarray, sides: np.ndarray) -> np.ndarray:
+    """``(len(a), len(b))`` distances to the nearest images, in NumPy's widest float."""
+    total = np.zeros((len(a), len(b)), np.longdouble)
+    for d, side in enumerate(sides.astype(np.longdouble)):
+        difference = a[:, None, d].astype(np.longdouble) - b[None, :, d].astype(np.longdouble)
+        if side > 0:
+            difference -= side * np.rint(difference / side)
+        total += difference**2
+    return np.sqrt(total)
+
+
+def outside(pos: np.ndarray, sides: np.ndarray) -> bool:
+    """Whether any position is outside its periodic box."""
+    return bool(((sides > 0) & ((pos < 0) | (pos.astype(np.float64) >= sides))).any())
+
+
+def rounding(pos: np.ndarray, sides: np.ndarray) -> float:
+    """The absolute error that distances may have: positions outside the box are moved into it, and rounded there."""
+    least = 2 * float(np.finfo(pos.dtype).smallest_subnormal)
+    if not outside(pos, sides):
+        return least
+    periodic = pos[:, sides > 0].astype(np.float64)
+    moved = 4 * float(np.finfo(pos.dtype).eps) * float(sides.max())
+    return least + np.sqrt(len(sides)) * (moved + 8 * np.finfo(np.float64).eps * float(np.abs(periodic).max()))
+
+
+def on_lattice(pos: np.ndarray, sides: np.ndarray) -> bool:
+    """Whether all coordinates and lengths are small multiples of one power of two, so that no square is rounded."""
+    numbers = np.concatenate([pos.astype(np.float64).ravel(), sides])
+    most = np.abs(numbers).max(initial=0)
+    if most == 0:
+        return True
+    if most > 1e30 or most < 1e-30:
+        return False
+    cell = 2.0 ** (np.floor(np.log2(most)) - 9)
+    return bool((numbers / cell == np.rint(numbers / cell)).all())
+
+
+def unsound(pos: np.ndarray, sides: np.ndarray) -> str | None:
+    """Why positions and box must be refused."""
+    if not np.isfinite(pos).all():
+        return "a position is not finite"
+    if not (np.isfinite(sides).all() and (sides >= 0).all()):
+        return "the box is negative or not finite"
+    return None
+
+
+def beyond_float32(sides: np.ndarray, x64: bool) -> str | None:
+    """Why the box may be refused: in 32-bit mode JAX cannot carry it."""
+    kind = np.finfo(np.float32)
+    if not x64 and ((sides > kind.max) | ((sides > 0) & (sides < kind.tiny))).any():
+        return "the box is beyond the range of float32"
+    return None
+
+
+def words_lost(lengths: np.ndarray, x64: bool) -> float:
+    """How much of a length may be lost in 32-bit mode: three float32 carry it, of which the last may vanish."""
+    kind = np.finfo(np.float32)
+    carried = lengths[lengths > 0]
+    if x64 or not (carried < float(kind.tiny) * 2.0**53).any():
+        return 0.0
+    return 2 * float(kind.tiny)
+
+
+def may_refuse(pos: np.ndarray, lengths: np.ndarray, x64: bool) -> str | None:
+    """Why numbers may be refused for their unit: the library promises right answers or an error that says so."""
+    most = 1e37 if pos.dtype == np.float32 else 1e99
+    if np.abs(pos).max(initial=0) > most or lengths.max(initial=0) > most:
+        return "coordinates are near the end of the range"
+    return beyond_float32(lengths, x64)

@@ -1,0 +1,179 @@
+"""Friends-of-friends labels of hostile sets, judged by all pairs: which are at most the linking length apart."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import oracles
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from . import inputs
+from .case import Case, Outcome, WrongError, expect_error
+from .distances import distances, may_refuse, on_lattice, outside, unsound, words_lost
+from .inputs import pick
+
+_CASES = 24  # of one shape
+_PART = "jz.data.ParticleData(pos=pos, id=np.arange(len(pos), dtype=np.int32), num=num)"
+_CALLS = {
+    "eager": "partz, igroup = jz.fof.fof_labels({part}, rlink, boxsize, output_order={order!r})",
+    "jit": "partz, igroup = jz.fof.fof_labels.jit({part}, rlink, boxsize, output_order={order!r})",
+    "traced": "partz, igroup = label({part}, rlink, boxsize)",
+    "sorted": "sortedz, th = jz.tree.zsort_and_tree.jit({part}, boxsize=boxsize)\n"
+    "partz, igroup = jz.fof.fof_labels.jit(sortedz, rlink, boxsize, th=th)",
+}
+_TRACED = "label = jax.jit(lambda part, r, box: jz.fof.fof_labels(part, r, box, output_order={order!r}))"
+
+
+def batch(random: np.random.Generator) -> Iterator[Case]:
+    """Sets of one shape."""
+    x64, dtype = inputs.mode(random)
+    rows, dims = int(pick(random, 0, 1, 2, 25, 64, 64, 130)), int(random.integers(1, 5))
+    way = pick(random, "eager", "jit", "jit", "traced", "sorted")
+    order = pick(random, "z", "input") if way != "sorted" else "z"
+    lines = _CALLS[way].format(part=_PART, order=order)
+    setup = _TRACED.format(order=order) if way == "traced" else ""
+    for _ in range(_CASES if way != "eager" else _CASES // 4):
+        values = set_of(random, x64, dtype, rows, dims, way == "traced")
+        yield Case(lines, values, _Judge(order, x64), {"num": ("pos",)}, setup, x64)
+
+
+def set_of(
+    random: np.random.Generator, x64: bool, dtype: Any, rows: int, dims: int, traced: bool = False
+) -> dict[str, Any]:
+    """Positions, how many, a box and a linking length; sometimes ones that must be refused."""
+    length = inputs.unit(random, dtype)
+    boxsize = inputs.box(random, dims, length)
+    sides = inputs.sides(boxsize, dims)
+    num = inputs.used_rows(random, rows)
+    pos = inputs.positions(random, rows, dtype, sides, length)
+    rlink = linking_length(random, pos[:num], sides, length)
+    if traced:
+        kind = np.float64 if x64 else np.float32
+        with np.errstate(over="ignore", under="ignore"):
+            boxsize, rlink = np.asarray(sides, kind), kind(rlink)
+    values = {"pos": inputs.padded(random, pos, num), "num": num, "rlink": rlink, "boxsize": boxsize}
+    if random.random() < 0.08:
+        _spoil(random, values)
+    return values
+
+
+def linking_length(random: np.random.Generator, pos: np.ndarray, sides: np.ndarray, length: float) -> float:
+    """One that is interesting for these positions: often just the distance of a pair, or beside it."""
+    most = float(sides[sides > 0].min(initial=np.inf)) / 2
+    kind = random.random()
+    if kind < 0.5 and len(pos) > 1 and np.isfinite(pos).all():
+        a, b = random.integers(len(pos), size=2)
+        rlink = float(distances(pos[a : a + 1], pos[b : b + 1], sides)[0, 0])
+        for _ in range(int(random.integers(0, 3))):
+            rlink = float(np.nextafter(rlink, float(pick(random, 0.0, np.inf))))
+    elif kind < 0.9:
+        rlink = length * float(pick(random, 0.01, 0.1, 0.2, 0.25, 0.5, random.random()))
+    else:
+        rlink = float(pick(random, 0.0, most if np.isfinite(most) else length))
+    return min(rlink, most)
+
+
+def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:
+    kind = random.integers(3)
+    if kind == 0:
+        values["rlink"] = type(values["rlink"])(pick(random, -1.0, np.nan, np.inf))
+    elif (
+        kind == 1
+        and (np.asarray(values["boxsize"] or 0.0 if np.ndim(values["boxsize"]) == 0 else values["boxsize"]) > 0).any()
+    ):
+        sides = np.atleast_1d(np.asarray(values["boxsize"], np.float64))
+        values["rlink"] = type(values["rlink"])(0.51 * sides[sides > 0].min())
+    elif values["num"] > 0:
+        place = random.integers(values["num"]), random.integers(values["pos"].shape[1])
+        values["pos"][place] = pick(random, np.nan, np.inf, -np.inf)
+
+
+def refusal(values: dict[str, Any], x64: bool) -> tuple[str | None, str | None]:
+    """Why a call must be refused, and why it may be."""
+    pos, rlink = values["pos"][: values["num"]], float(values["rlink"])
+    sides = inputs.sides(values["boxsize"], pos.shape[1])
+    must = unsound(pos, sides)
+    if not (np.isfinite(rlink) and rlink >= 0):
+        must = must or "the linking length is negative or not finite"
+    if rlink > sides[sides > 0].min(initial=np.inf) / 2:
+        must = must or "the linking length is above half the box"
+    return must, may_refuse(pos, np.append(sides, rlink), x64)
+
+
+class _Judge:
+    def __init__(self, order: str, x64: bool) -> None:
+        self.order, self.x64 = order, x64
+
+    def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
+        if expect_error(outcome, *refusal(values, self.x64)):
+            return
+        num = values["num"]
+        pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
+        rows, label = np.asarray(outcome["partz"].id), np.asarray(outcome["igroup"])
+        check_order(values["pos"], np.asarray(outcome["partz"].pos), rows, num, sides, self.order)
+        if not np.array_equal(label[num:], np.arange(num, len(label))):
+            raise WrongError("rows beyond num are not groups of their own", np.arange(num, len(label)), label[num:])
+        label = label[:num]
+        if not np.array_equal(label, oracles.smallest_members(label)):
+            raise WrongError("a label is not the smallest row of its group", oracles.smallest_members(label), label)
+        fewest, most = partitions(pos[rows[:num]], float(values["rlink"]), sides, self.x64)
+        check_partition(label, fewest, most)
+
+
+def check_order(given: np.ndarray, pos: np.ndarray, rows: np.ndarray, num: int, sides: np.ndarray, order: str) -> None:
+    """That positions came back with their rows, in the order that was asked for."""
+    if not np.array_equal(np.sort(rows[:num]), np.arange(num)):
+        raise WrongError("rows that came back are not those that were given", np.arange(num), rows[:num])
+    if pos[:num].tobytes() != given[rows[:num]].tobytes():
+        raise WrongError("positions are not those of their rows", given[rows[:num]], pos[:num])
+    if order == "input" and not np.array_equal(rows, np.arange(len(rows))):
+        raise WrongError("rows are not in input order", np.arange(len(rows)), rows)
+    if order == "z" and 0 < num <= 64 and on_lattice(given[:num], sides):
+        expected = oracles.z_order(given[:num], sides)
+        if not np.array_equal(rows[:num], expected):
+            raise WrongError("rows are not in z-order", expected, rows[:num])
+
+
+def partitions(pos: np.ndarray, rlink: float, sides: np.ndarray, x64: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Smallest member of each row's group if pairs that may or may not be linked are not, and if they are.
+
+    Pairs within rounding of the linking length are decided in float64; where the library need not have all bits of the
+    positions or lengths, either is right.
+    """
+    apart = distances(pos, pos, sides)
+    near = 8 * np.finfo(np.float64).eps * rlink
+    lost = words_lost(np.append(sides, rlink), x64) * 4
+    if outside(pos, sides):
+        lost += 16 * np.finfo(np.float64).eps * float(np.abs(pos.astype(np.float64)[:, sides > 0]).max())
+    surely, possibly = apart < rlink - near - lost, apart <= rlink + near + lost
+    if rlink >= 0:
+        surely |= (pos[:, None] == pos[None]).all(axis=-1)
+    decided = possibly & _linked_in_float64(pos, rlink, sides)
+    fewest, most = (surely, possibly) if lost > 0 else (surely | decided, surely | decided)
+    return _groups(fewest), _groups(most)
+
+
+def _linked_in_float64(pos: np.ndarray, rlink: float, sides: np.ndarray) -> np.ndarray:
+    """The definition; a power of two keeps squares in range and changes no digit."""
+    widest = max(float(np.abs(pos.astype(np.float64)).max(initial=0)), float(sides.max(initial=0)), rlink)
+    exponent = -int(np.frexp(widest)[1])
+    wide, box = np.ldexp(pos.astype(np.float64), exponent), np.ldexp(sides, exponent)
+    length = float(np.ldexp(rlink, exponent))
+    return oracles.squared_distances(wide, wide, box) <= length * length
+
+
+def _groups(linked: np.ndarray) -> np.ndarray:
+    return (
+        oracles.smallest_members(connected_components(coo_array(linked), directed=False)[1])
+        if len(linked)
+        else np.zeros(0, int)
+    )
+
+
+def check_partition(label: np.ndarray, fewest: np.ndarray, most: np.ndarray) -> None:
+    """That groups are unions of those of ``fewest``, and parts of those of ``most``."""
+    if (label[fewest] != label).any():
+        raise WrongError("particles that are linked are in different groups", most, label)
+    if (most[label] != most).any():
+        raise WrongError("particles that are not linked are in one group", most, label)

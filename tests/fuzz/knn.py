@@ -1,0 +1,138 @@
+"""Nearest neighbours of hostile sets, judged by all distances in extended precision."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import oracles
+
+from . import inputs
+from .case import Case, Outcome, WrongError, expect_error
+from .distances import distances, may_refuse, on_lattice, rounding, unsound, words_lost
+from .inputs import pick
+
+_CASES = 24  # of one shape
+_PARTS = ("pos", "jz.data.Pos(pos=pos, num=num)", "SimpleNamespace(pos=pos, num=num)")
+_CALLS = {
+    "eager": "rad, idx = jz.knn.knn({part}, {k}, boxsize=boxsize{query})",
+    "jit": "rad, idx = jz.knn.knn.jit({part}, {k}, boxsize=boxsize{query})",
+    "traced": "rad, idx = search({part}, boxsize, {query_argument})",
+    "sorted": "posz, th = jz.tree.zsort_and_tree.jit({part}, boxsize=boxsize)\n"
+    "rad, idx = jz.knn.knn.jit(posz, {k}, boxsize=boxsize, th=th{query})",
+}
+_TRACED = "search = jax.jit(lambda part, box, query: jz.knn.knn(part, {k}, boxsize=box, part_query=query))"
+
+
+def batch(random: np.random.Generator) -> Iterator[Case]:
+    """Searches of one shape."""
+    x64, dtype = inputs.mode(random)
+    rows, dims = int(pick(random, 1, 2, 25, 64, 64, 130)), int(random.integers(1, 9))
+    way = pick(random, "eager", "jit", "jit", "traced", "sorted")
+    k = int(min(pick(random, 1, 2, 4, 8, 33, rows), rows))
+    part = pick(random, *_PARTS[:2]) if way == "eager" else _PARTS[1]
+    queries = int(pick(random, 0, 0, 9))
+    query = ", part_query=query" if queries else ""
+    lines = _CALLS[way].format(part=part, k=k, query=query, query_argument="query" if queries else "None")
+    setup = _TRACED.format(k=k) if way == "traced" else ""
+    for _ in range(_CASES if way != "eager" else _CASES // 4):
+        values = _values(random, x64, dtype, rows, dims, queries, way)
+        if part == "pos":
+            del values["num"]
+        judge = _Judge(k, x64)
+        yield Case(lines, values, judge, {"num": ("pos",), "": ("query",)}, setup, x64)
+
+
+def _values(
+    random: np.random.Generator, x64: bool, dtype: Any, rows: int, dims: int, queries: int, way: str
+) -> dict[str, Any]:
+    length = inputs.unit(random, dtype)
+    boxsize = inputs.box(random, dims, length)
+    if way == "traced":
+        boxsize = np.asarray(inputs.sides(boxsize, dims), np.float64 if x64 else np.float32)
+    sides = inputs.sides(boxsize, dims)
+    num = inputs.used_rows(random, rows)
+    pos = inputs.positions(random, rows, dtype, sides, length)
+    values = {"pos": inputs.padded(random, pos, num), "num": num, "boxsize": boxsize}
+    if queries:
+        scale = float(pick(random, 1.0, 1.0, 3.0))
+        values["query"] = inputs.positions(random, queries, dtype, sides * scale, length * scale)
+    if random.random() < 0.08:
+        _spoil(random, values)
+    return values
+
+
+def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:
+    """Make the arguments such that they must be refused."""
+    if random.random() < 0.3:
+        values["boxsize"] = np.full_like(values["boxsize"], -1.0) if isinstance(values["boxsize"], np.ndarray) else -1.0
+    elif values["num"] > 0:
+        place = random.integers(values["num"]), random.integers(values["pos"].shape[1])
+        values["pos"][place] = pick(random, np.nan, np.inf, -np.inf)
+
+
+class _Judge:
+    def __init__(self, k: int, x64: bool) -> None:
+        self.k, self.x64 = k, x64
+
+    def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
+        num = values.get("num", len(values["pos"]))
+        pos = values["pos"][:num]
+        sides = inputs.sides(values["boxsize"], pos.shape[1])
+        reason = unsound(pos, sides) or ("k is larger than num" if self.k > num else None)
+        reason = reason or (unsound(values["query"], sides) if "query" in values else None)
+        everything = np.concatenate([pos, values.get("query", pos[:0])])
+        if expect_error(outcome, reason, may_refuse(everything, sides, self.x64)):
+            return
+        rad, idx = np.asarray(outcome["rad"]), np.asarray(outcome["idx"])
+        if "posz" in outcome.names:
+            pos = _permuted(np.asarray(outcome["posz"].pos)[:num], pos)
+        query = values.get("query", pos)
+        check_padding(rad[len(query) :], idx[len(query) :])
+        rad, idx = rad[: len(query)], idx[: len(query)]
+        check_neighbours(pos, query, sides, (rad, idx), "query" not in values, self.x64)
+
+
+def _permuted(found: np.ndarray, given: np.ndarray) -> np.ndarray:
+    if not np.array_equal(
+        np.sort(found.view(f"V{found[0].nbytes}"), axis=0), np.sort(given.copy().view(f"V{given[0].nbytes}"), axis=0)
+    ):
+        raise WrongError("sorted positions are not those that were given", given, found)
+    return found
+
+
+def check_padding(rad: np.ndarray, idx: np.ndarray) -> None:
+    if not (np.isinf(rad).all() and (idx == -1).all()):
+        raise WrongError("rows beyond num have neighbours", "inf and -1", (rad, idx))
+
+
+def check_neighbours(
+    pos: np.ndarray, query: np.ndarray, sides: np.ndarray, found: tuple[np.ndarray, np.ndarray], own: bool, x64: bool
+) -> None:
+    rad, idx = found
+    if idx.min(initial=0) < 0 or idx.max(initial=0) >= len(pos):
+        raise WrongError("a neighbour that is no particle", f"rows from 0 to {len(pos) - 1}", idx)
+    ordered = np.sort(idx, axis=1)
+    if (ordered[:, 1:] == ordered[:, :-1]).any():
+        raise WrongError("a neighbour was found twice", "distinct rows", idx)
+    if own and not ((idx[:, 0] == np.arange(len(pos))).all() and (rad[:, 0] == 0).all()):
+        raise WrongError("a point is not its own first neighbour", np.arange(len(pos)), (idx[:, 0], rad[:, 0]))
+    every = distances(query, pos, sides)
+    atol = rounding(np.concatenate([pos, query]), sides) + 4 * words_lost(sides, x64)
+    _check_radii("a radius is not that of the nearest", np.sort(every, axis=1)[:, : rad.shape[1]], rad, atol)
+    _check_radii("a radius is not that of its neighbour", np.take_along_axis(every, idx, axis=1), rad, atol)
+    if (rad[:, 1:] < rad[:, :-1]).any():
+        raise WrongError("radii are not in order", "", rad)
+    if on_lattice(np.concatenate([pos, query]), sides):
+        expected = oracles.brute_knn(pos, rad.shape[1], sides, None if own else query)
+        if not np.array_equal(idx, expected):
+            raise WrongError("ties do not go to the lower row in z-order", expected, idx)
+
+
+def _check_radii(kind: str, expected: np.ndarray, found: np.ndarray, atol: float) -> None:
+    with np.errstate(over="ignore"):
+        nearest = expected.astype(found.dtype)
+    off = np.abs(found - expected) > 8 * np.finfo(found.dtype).eps * expected + atol
+    bad = off & ~(np.isinf(nearest) & np.isinf(found)) | np.isnan(found)
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        raise WrongError(kind, f"{nearest[row, column]} (query {row}, neighbour {column})", found[row, column])

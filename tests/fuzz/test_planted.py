@@ -1,0 +1,205 @@
+"""Errors planted in the library are found by the part that looks for them, and printed as Python that shows them."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jztree as jz
+from fuzz import case, catalogue, command, devices, files, fof, gradients, knn, runner, spheres
+from jztree import kernels
+from jztree_utils import io
+
+
+@pytest.fixture(autouse=True)
+def compiled_anew() -> Iterator[None]:
+    """What was compiled before knows nothing of a planted error, and what is compiled here must not stay."""
+    jax.clear_caches()
+    case._defined.cache_clear()
+    yield
+    jax.clear_caches()
+    case._defined.cache_clear()
+
+
+def findings(part: ModuleType, cases: int = 30, only: int | None = None) -> dict[str, runner.Finding]:
+    """What the first cases of a part find."""
+    run = runner.Run({"part": part}, seed=3, cases=cases, only=only, shrinking=1.0)
+    return run.run()["part"].findings
+
+
+def batch_with(part: ModuleType, *texts: str) -> int:
+    """The first batch whose cases have these words in them."""
+    for number in range(1000):
+        script = next(runner.cases_of("part", part, 3, number)).script()
+        if all(text in script for text in texts):
+            return number
+    raise AssertionError(f"no batch of {part.__name__} has {texts}")
+
+
+def assert_found(found: dict[str, runner.Finding], words: str) -> None:
+    assert any(words in kind for kind in found), f"{words!r} is not in {list(found)}"
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, change: Callable[[Any], Any]) -> None:
+    """Let a function return what ``change`` makes of its result."""
+    real = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *args, **kwargs: change(real(*args, **kwargs)))
+
+
+@pytest.mark.parametrize("part", [knn, fof, spheres], ids=lambda part: part.__name__)
+def test_a_sound_library_passes(part: ModuleType) -> None:
+    assert not findings(part, 20)
+
+
+# Neighbours
+
+
+def test_a_wrong_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    def last_is_the_first(found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return found[0], found[1].at[:, -1].set(jnp.minimum(found[1][:, -1], 0))
+
+    planted(monkeypatch, kernels, "knn", last_is_the_first)
+    assert_found(findings(knn), "neighbour")
+
+
+def test_a_radius_that_is_a_little_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, kernels, "knn", lambda found: (found[0] * (1 + 3e-6), found[1]))
+    assert_found(findings(knn), "a radius is not that of")
+
+
+def test_an_error_that_is_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "check", lambda num, failed, numbers, sentence: kernels.as_num(num))
+    assert_found(findings(knn, 100), "no error although")
+
+
+def test_an_error_that_is_no_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        raise KeyError("pos")
+
+    monkeypatch.setattr(kernels, "knn", broken)
+    assert_found(findings(knn, 5), "KeyError")
+
+
+# Groups
+
+
+def test_a_group_cut_in_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, kernels, "fof", lambda label: label.at[-1:].set(label.shape[0] - 1))
+    assert_found(findings(fof, 60), "particles that are linked are in different groups")
+
+
+def test_two_groups_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, kernels, "fof", lambda label: label.at[1:2].set(0))
+    assert_found(findings(fof, 60), "particles that are not linked are in one group")
+
+
+def test_a_wrong_mass(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, kernels, "catalogue", lambda sums: (sums[0] * (1 + 1e-5), *sums[1:]))
+    assert_found(findings(catalogue, 60), "mass of a group")
+
+
+def test_a_property_that_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "gather_rows", lambda rows, index: rows if rows.ndim == 1 else rows[index])
+    assert_found(findings(catalogue), "did not go with its particles")
+
+
+# Spheres, derivatives, files, devices
+
+
+def test_a_sphere_with_a_particle_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, kernels, "overdensity", lambda found: (*found[:2], found[2] + 1, *found[3:]))
+    assert_found(findings(spheres), "the count of a sphere")
+
+
+@pytest.mark.parametrize("search", ["knn.knn(jz.data.Pos", "smoothing_length"])
+def test_a_derivative_that_is_zero(monkeypatch: pytest.MonkeyPatch, search: str) -> None:
+    monkeypatch.setattr(sys.modules["jztree.knn"], "radii", lambda query, pos, box, rad, idx: rad)
+    assert_found(findings(gradients, 4, batch_with(gradients, search)), "derivative")
+
+
+def test_a_damaged_file_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = io.read_snapshot
+
+    def swallowing(path: Any, **options: Any) -> Any:
+        try:
+            return read(path, **options)
+        except ValueError:
+            return jz.data.ParticleData(pos=np.zeros((3, 3), np.float32)), io.SnapshotHeader()
+
+    monkeypatch.setattr(io, "read_snapshot", swallowing)
+    found = findings(files, 20, batch_with(files, 'path = folder / "snapshot.hdf5"'))
+    assert_found(found, "pos was read with another number of rows")
+
+
+def test_an_answer_that_depends_on_the_number_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, sys.modules["jztree.knn"], "knn_over_ranks", lambda found: [found[0], found[1] * 0])
+    assert_found(findings(devices, 25, batch_with(devices, "knn.smap", "[:2]")), "neighbour")
+
+
+# Reports
+
+
+def test_a_report_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, kernels, "fof", lambda label: label.at[1:2].set(0))
+    finding = findings(fof, 60)["particles that are not linked are in one group"]
+    script = finding.case.script()
+    assert script in finding.text().replace("\n    ", "\n")
+    names: dict[str, Any] = {}
+    with jax.enable_x64(finding.case.x64):
+        exec(script.replace('jax.config.update("jax_enable_x64", True)', ""), names)
+        np.testing.assert_array_equal(names["igroup"], finding.case.run()["igroup"])
+
+
+def test_rows_and_digits_that_a_fault_does_not_need_are_left_out() -> None:
+    def judge(values: dict[str, Any], outcome: case.Outcome) -> None:
+        used = values["pos"][: values["num"]]
+        if (used > 0.99).any() and (used < 0.01).any():
+            raise case.WrongError("both ends", "", outcome["total"])
+
+    random = np.random.default_rng(5)
+    values = {"pos": random.random((300, 2)), "mass": random.random(300), "num": 280}
+    one = case.Case("total = mass[:num].sum()", values, judge, {"num": ("pos", "mass")}, x64=True)
+    wrong = one.check()
+    assert wrong is not None
+    small, still = runner.smaller(one, wrong, np.inf)
+    assert still.kind == "both ends"
+    assert len(small.values["pos"]) == len(small.values["mass"]) == small.values["num"] <= 2
+    assert len(small.script()) < 250
+
+
+def test_literals_are_the_values() -> None:
+    random = np.random.default_rng(1)
+    for dtype in (np.float32, np.float64, np.int64, np.int8, np.float16):
+        rows = (random.standard_normal((4, 3)) * 100).astype(dtype)
+        again = eval(case.literal(rows))
+        assert again.dtype == rows.dtype
+        np.testing.assert_array_equal(again, rows)
+    odd = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-45], np.float32)
+    again = eval(case.literal(odd))
+    np.testing.assert_array_equal(again, odd)
+    assert np.signbit(again[3])
+
+
+def test_what_ends_the_process_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    notes = tmp_path / "case"
+    notes.write_text("fof 2 1 \n")
+    process = subprocess.Popen([sys.executable, "-c", "import os; os.abort()"])
+    code = command._watch(process, notes)
+    assert code == -6
+    command._report_end(notes, 3, "ended")
+    assert "pos = np." in capsys.readouterr().out
+
+
+def test_what_hangs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_PATIENCE", 0.5)
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    assert command._watch(process, tmp_path / "case") is None
+    process.kill()
+    process.wait()

@@ -1,0 +1,13 @@
+// Errors on purpose, in the library that watches itself: `make fuzz-sanitized` begins by seeing that it notices them.
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+extern "C" __attribute__((visibility("default"))) int32_t jztree_planted_overrun(int32_t rows) {
+  std::vector<int32_t> counts(static_cast<size_t>(rows), 1);
+  return *(counts.data() + rows);
+}
+
+extern "C" __attribute__((visibility("default"))) int32_t jztree_planted_overflow(int32_t rows) {
+  return std::numeric_limits<int32_t>::max() + rows;
+}
