@@ -55,10 +55,11 @@ format: $(VENV)/linters
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 	find jztree/native tests/native \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 $(BIN)/clang-format -i
 
-bench: $(VENV)/installed ## Speed beside other libraries, and stages, memory and hard inputs; ARGS="--help" says what can be chosen.
+bench: $(VENV)/installed ## Speed beside other libraries, stages, memory, hard inputs and cliffs; ARGS="--help" says what can be chosen.
 	$(call install_extra,benchmark)
 	$(BIN)/python checks/benchmarks/against_peers.py $(ARGS)
 	$(BIN)/python checks/benchmarks/one_device.py
+	$(BIN)/python checks/benchmarks/cliffs.py
 
 profile: $(VENV)/installed ## Time, rows sent and rounds over four host devices, as ratios to one.
 	$(BIN)/python checks/profiling/multi_device.py --host-devices 4
