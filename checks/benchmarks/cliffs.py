@@ -2,7 +2,7 @@
 
     python checks/benchmarks/cliffs.py [--n 30000] [--runs 3] [--output cliffs.json]
 
-Times are per query, tree included. A row is a cliff if it takes more than 4 times as long as a row beside it allows:
+Times are CPU time per query, all threads together, tree included; the least of some runs. A row is a cliff if it takes more than 4 times as long as a row beside it allows:
 the next smaller k' allows (k log2(k + 1)) / (k' log2(k' + 1)) times its own time, the next larger k its own time, and
 uniform points of the same dimensions and k allow theirs. The exit status is 1 if there is any.
 """
@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from inputs import uniform
 from one_device import hard_inputs
-from timing import machine, seconds
+from timing import least_cpu_seconds, machine
 
 import jztree as jz
 
@@ -29,7 +29,7 @@ LIMIT = 4.0
 
 @dataclass(frozen=True)
 class Row:
-    """What one search took, in seconds a query."""
+    """What one search took, in seconds of CPU time a query."""
 
     kind: str
     dims: int
@@ -99,11 +99,11 @@ def measure(n: int, runs: int) -> Iterator[list[Row]]:
             str(k): lambda k=k, x=x, q=q: jz.knn.knn.jit(x, k=k, part_query=q) for k in NEIGHBOURS if k <= len(pos)
         }
         queries = len(pos if query is None else query)
-        yield [Row(kind, pos.shape[1], int(k), t / queries) for k, t in seconds(calls, runs).items()]
+        yield [Row(kind, pos.shape[1], int(k), t / queries) for k, t in least_cpu_seconds(calls, runs).items()]
 
 
 def show(rows: list[Row]) -> None:
-    """Print the times of one kind of input, in microseconds a query."""
+    """Print the times of one kind of input, in microseconds of CPU time a query."""
     times = " ".join(f"{row.k}:{row.seconds * 1e6:.3g}" for row in rows)
     print(f"{rows[0].kind}, {rows[0].dims}D, k:us: {times}", flush=True)
 
@@ -112,7 +112,7 @@ def main() -> int:
     """Measure, print the times and the cliffs, and save if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=30_000, help="particles, and queries (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=3, help="counted runs; medians are taken (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=3, help="counted runs (default: %(default)s)")
     parser.add_argument("--output", type=Path, help="also save the rows and cliffs there, as JSON")
     arguments = parser.parse_args()
     rows: list[Row] = []

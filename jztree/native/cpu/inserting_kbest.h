@@ -68,7 +68,7 @@ class VectorKBest final : public KBest<float> {
   std::vector<Vector> lists_;
 };
 
-// k up to 32, float64: a sorted list, insertion from the end.
+// float64: a sorted list, insertion from the end.
 class SortedKBest final : public KBest<double> {
  public:
   explicit SortedKBest(int64_t k) : k_(k) {}

@@ -25,7 +25,7 @@ inline std::unique_ptr<KBest<float>> make_kbest<float>(int64_t k, int64_t most) 
 
 template <>
 inline std::unique_ptr<KBest<double>> make_kbest<double>(int64_t k, int64_t most) {
-  if (k <= 32) return std::make_unique<SortedKBest>(k);
+  if (k <= 16) return std::make_unique<SortedKBest>(k);
   return std::make_unique<CountedKBest<double>>(k, most);
 }
 
