@@ -67,10 +67,11 @@ format: $(VENV)/linters
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 	find jztree/native tests/native \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 $(BIN)/clang-format -i
 
-bench: develop ## Speed beside other libraries, and stages, memory and hard inputs; ARGS="--help" says what can be chosen.
+bench: develop ## Speed beside other libraries, stages, memory, hard inputs and cliffs; ARGS="--help" says what can be chosen.
 	$(call install_needs,benchmark)
 	$(BIN)/python checks/benchmarks/against_peers.py $(ARGS)
 	$(BIN)/python checks/benchmarks/one_device.py
+	$(BIN)/python checks/benchmarks/cliffs.py
 
 profile: develop ## Time, rows sent and rounds over four host devices, as ratios to one.
 	$(BIN)/python checks/profiling/multi_device.py --host-devices 4

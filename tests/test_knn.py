@@ -42,7 +42,7 @@ def test_equals_scipy(dims: int, box: str, sample: str, dtype: Any) -> None:
     both_self_and_separate(pos, query, 8, oracles.box_lengths(box, dims))
 
 
-@pytest.mark.parametrize("k", [1, 2, 7, 8, 9, 16, 17, 32, 33, 64, 100, 500, 1024])
+@pytest.mark.parametrize("k", [1, 2, 7, 8, 9, 16, 17, 24, 25, 32, 33, 64, 65, 100, 500, 1024])
 def test_equals_scipy_for_any_k(k: int, dtype: Any) -> None:
     pos = oracles.clustered(1100, 3, dtype)
     both_self_and_separate(pos, oracles.uniform(60, 3, dtype, seed=9), k, 1.0)
@@ -138,6 +138,45 @@ def test_a_hundred_thousand_equal_points() -> None:
     rad, idx = knn(jnp.full((100_000, 3), 7.5), 8, boxsize=10.0)
     assert float(jnp.max(rad)) == 0
     assert int(idx[-1, 1]) == 0
+
+
+def test_points_that_are_their_own_only_neighbours() -> None:
+    # A radius of 0 from the start leaves nothing to visit. (Visiting everything took 20 s for 1e6 points.)
+    pos = jnp.asarray(oracles.uniform(400_000, 3, np.float32))
+    for query in (None, pos):
+        rad, idx = knn(pos, 1, part_query=query)
+        assert float(jnp.max(rad)) == 0
+        np.testing.assert_array_equal(idx[:, 0], np.arange(len(pos)))
+
+
+@pytest.mark.parametrize("copies", [2, 8, 40, 100])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_as_many_copies_as_neighbours(copies: int, more: int, dtype: Any) -> None:
+    pos = np.repeat(oracles.uniform(400 // copies, 3, dtype), copies, axis=0)
+    rad, idx = knn(jnp.asarray(pos), copies + more, boxsize=1.0, output_order="z")
+    assert np.all(np.asarray(rad[:, :copies]) == 0)
+    assert np.all(np.asarray(rad[:, copies:]) > 0)
+    # In z-order copies are consecutive, so the nearest are the row itself and then the first of the others.
+    rows = np.arange(len(pos))
+    first = rows - rows % copies
+    others = first[:, None] + np.arange(copies)
+    others = np.concatenate([rows[:, None], others[others != rows[:, None]].reshape(len(pos), copies - 1)], axis=1)
+    np.testing.assert_array_equal(idx[:, : copies + more][:, :copies], others[:, : copies + more])
+
+
+@pytest.mark.parametrize("k", [33, 300])
+@pytest.mark.parametrize("distance", [0.0, 1e3, 1e6])
+def test_long_lists_of_distances_that_hardly_differ(k: int, distance: float, dtype: Any) -> None:
+    pos, query = oracles.uniform(2000, 3, dtype), oracles.uniform(40, 3, dtype, seed=9)
+    query = (query * 1e-3 + distance).astype(dtype)
+    rad, idx = knn(jnp.asarray(pos), k, part_query=jnp.asarray(query))
+    oracles.assert_neighbours(rad, idx, pos, query, None)
+
+
+def test_long_lists_over_many_orders_of_magnitude(dtype: Any) -> None:
+    rng = np.random.default_rng(4)
+    pos = (oracles.uniform(1500, 3, dtype) * 10.0 ** rng.uniform(-12, 0, (1500, 1))).astype(dtype)
+    both_self_and_separate(pos, pos[:50], 200, None)
 
 
 def test_half_of_the_points_are_duplicates(dtype: Any) -> None:

@@ -16,7 +16,7 @@ BENCHMARKS = Path(__file__).parents[2] / "checks" / "benchmarks"
 @pytest.fixture(autouse=True)
 def on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
-    for name in ("peers", "timing", "draw"):
+    for name in ("peers", "timing", "draw", "inputs", "one_device", "cliffs"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -47,3 +47,32 @@ def test_sweeps_are_drawn(tmp_path: Path) -> None:
     }
     draw.sweeps(results, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {f"against_{axis}.png" for axis in ("n", "k", "threads")}
+
+
+def test_cliffs_are_rows_far_above_those_beside_them() -> None:
+    import cliffs  # noqa: PLC0415
+
+    def rows(kind: str, seconds: dict[int, float]) -> list[Any]:
+        return [cliffs.Row(kind, 3, k, time) for k, time in seconds.items()]
+
+    even = rows("uniform", {k: 1e-7 + 1e-9 * cliffs.work(k) for k in cliffs.NEIGHBOURS})
+    assert cliffs.cliffs(even) == []
+    one = even[3]
+    assert cliffs.cliffs([*even[:3], cliffs.Row("uniform", 3, one.k, 100 * one.seconds), *even[4:]])[0].row.k == one.k
+    # The smallest k is beside the next larger one only.
+    first = cliffs.cliffs(rows("uniform", {1: 5e-6, 2: 1e-6, 3: 1e-6}))
+    assert [(cliff.row.k, cliff.beside, cliff.factor) for cliff in first] == [(1, "k=2", pytest.approx(5))]
+    # All of a kind may be slow.
+    slow = cliffs.cliffs([*even, *rows("duplicates", {row.k: 5 * row.seconds for row in even})])
+    assert {(cliff.row.kind, cliff.beside) for cliff in slow} == {("duplicates", "uniform")}
+    assert len(slow) == len(even)
+
+
+def test_every_kind_of_input_is_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cliffs  # noqa: PLC0415
+
+    monkeypatch.setattr(cliffs, "NEIGHBOURS", (1, 3, 2000))
+    found = [rows for rows in cliffs.measure(1000, 1) if rows]
+    assert len({(rows[0].kind, rows[0].dims) for rows in found}) == len(found) == len(list(cliffs.sets(1000)))
+    assert {rows[0].dims for rows in found} == {1, 2, 3, 4, 6, 8}
+    assert all(row.k in (1, 3) and row.seconds > 0 for rows in found for row in rows)

@@ -58,6 +58,32 @@ inline Candidate<T> no_candidate() {
   return make_candidate<T>(std::numeric_limits<T>::infinity(), no_row);
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// For each choice of eight lanes: the chosen ones in order, a byte each.
+struct ChosenLanes {
+  uint64_t of[256];
+  constexpr ChosenLanes() : of() {
+    for (uint64_t chosen = 0; chosen < 256; ++chosen)
+      for (uint64_t lane = 0, place = 0; lane < 8; ++lane)
+        if (chosen >> lane & 1) of[chosen] |= lane << 8 * place++;
+  }
+};
+inline constexpr ChosenLanes chosen_lanes;
+
+// Packs the chosen ones of the eight lanes of a register.
+inline int64_t pack_register(const Lanes<float>::Register& distance2, uint32_t chosen, uint32_t row_plus_one,
+                             int64_t* to) {
+  __m256i order = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(chosen_lanes.of[chosen])));
+  __m256i bits = _mm256_permutevar8x32_epi32((__m256i)distance2, order);
+  __m256i rows = _mm256_add_epi32(order, _mm256_set1_epi32(static_cast<int>(row_plus_one)));
+  // Of each half of the register, the first two and the last two.
+  __m256i first = _mm256_unpacklo_epi32(rows, bits), last = _mm256_unpackhi_epi32(rows, bits);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permute2x128_si256(first, last, 0x20));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 4), _mm256_permute2x128_si256(first, last, 0x31));
+  return __builtin_popcount(chosen);
+}
+#endif
+
 // Packs the chosen lanes as candidates; the first lane has the row `row_plus_one`. There is room for all lanes in `to`.
 // Returns how many there are.
 template <typename T>
@@ -75,6 +101,11 @@ inline int64_t pack_candidates(const Lanes<T>& distance2, uint32_t chosen, uint3
     _mm512_storeu_si512(to, _mm512_permutex2var_epi32(rows, first, bits));
     _mm512_storeu_si512(to + 8, _mm512_permutex2var_epi32(rows, second, bits));
     return __builtin_popcount(chosen);
+  }
+#elif defined(__AVX2__)
+  if constexpr (sizeof(T) == 4) {
+    int64_t count = pack_register(distance2.part[0], chosen & 0xff, row_plus_one, to);
+    return count + pack_register(distance2.part[1], chosen >> 8, row_plus_one + 8, to + count);
   }
 #endif
   T values[lanes];

@@ -21,7 +21,6 @@
 #include <string>
 
 #include "handler.h"
-#include "kbest.h"
 #include "knn_walk.h"
 #include "leaf_distances.h"
 #include "parallel.h"

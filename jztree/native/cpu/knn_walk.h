@@ -8,8 +8,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "kbest.h"
 #include "leaf_distances.h"
+#include "make_kbest.h"
 #include "staged_tree.h"
 
 namespace jztree {
@@ -84,6 +84,7 @@ class Walk {
     if (self_) {
       Key own = make_candidate<T>(0, 0);
       for (int64_t q = 0; q < count_; ++q) absorb(q, &own, 1);
+      set_worst();
     }
     if (&sources_ == &queries_) {
       visit_leaf(leaf);
@@ -203,8 +204,10 @@ class Walk {
       uint32_t open = leaf_distances_.within(queries_, begin_ + block, count_ - block, radius2);
       for (; open != 0; open &= open - 1) changed |= visit_leaf_from(block + __builtin_ctz(open));
     }
-    if (changed) worst_ = *std::max_element(bound_.begin(), bound_.end());
+    if (changed) set_worst();
   }
+
+  void set_worst() { worst_ = *std::max_element(bound_.begin(), bound_.end()); }
 
   bool visit_leaf_from(int64_t q) {
     // A query's own row is in its list already.

@@ -13,9 +13,10 @@ namespace jztree {
 
 // Lower bounds of the squared distance between a box and `count` nodes, which lie in the flat arrays from `first` on.
 // `out` has room for whole blocks of lanes.
+// Flattened: vectors that a function takes and returns pass through memory, a tenth of the time for small k.
 template <int D, typename T>
-inline void node_distances(const StagedTree<D, T>& tree, const T* low, const T* high, const T* gap_period,
-                           int64_t first, int64_t count, T* out) {
+__attribute__((flatten)) inline void node_distances(const StagedTree<D, T>& tree, const T* low, const T* high,
+                                                    const T* gap_period, int64_t first, int64_t count, T* out) {
   using V = Lanes<T>;
   for (int64_t block = 0; block < count; block += lanes) {
     V sum{};
@@ -62,7 +63,8 @@ class LeafDistances {
 
   // Which of up to `lanes` query rows from `begin` on may have a square of their distance to the leaf of at most
   // radius2, by the leaf's box; the first in the lowest bit.
-  uint32_t within(const StagedTree<D, T>& queries, int64_t begin, int64_t count, const Lanes<T>& radius2) const {
+  __attribute__((flatten)) uint32_t within(const StagedTree<D, T>& queries, int64_t begin, int64_t count,
+                                           const Lanes<T>& radius2) const {
     using V = Lanes<T>;
     V sum{};
     for (int d = 0; d < D; ++d) {

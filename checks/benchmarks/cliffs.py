@@ -1,0 +1,134 @@
+"""Whether neighbours have a cliff: a k, or a kind of input, that takes far longer than those beside it.
+
+    python checks/benchmarks/cliffs.py [--n 30000] [--runs 3] [--output cliffs.json]
+
+Times are CPU time per query, all threads together, tree included; the least of some runs. A row is a cliff if it takes more than 4 times as long as a row beside it allows:
+the next smaller k' allows (k log2(k + 1)) / (k' log2(k' + 1)) times its own time, the next larger k its own time, and
+uniform points of the same dimensions and k allow theirs. The exit status is 1 if there is any.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+from inputs import uniform
+from one_device import hard_inputs
+from timing import least_cpu_seconds, machine
+
+import jztree as jz
+
+NEIGHBOURS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 1000)
+LIMIT = 4.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one search took, in seconds of CPU time a query."""
+
+    kind: str
+    dims: int
+    k: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Cliff:
+    """A row, how many times longer it took than is allowed, and what allows that."""
+
+    row: Row
+    factor: float
+    beside: str
+
+
+def work(k: int) -> float:
+    """How the cost of ``k`` neighbours may grow."""
+    return k * math.log2(k + 1)
+
+
+def allowed(rows: list[Row], row: Row) -> Iterator[tuple[float, str]]:
+    """What the rows beside one allow it to take, in seconds a query, each with the name of that row."""
+    alike = [other for other in rows if (other.kind, other.dims) == (row.kind, row.dims)]
+    fewer, more = [r for r in alike if r.k < row.k], [r for r in alike if r.k > row.k]
+    if fewer:
+        last = max(fewer, key=lambda other: other.k)
+        yield last.seconds * work(row.k) / work(last.k), f"k={last.k}"
+    if more:
+        following = min(more, key=lambda other: other.k)
+        yield following.seconds, f"k={following.k}"
+    for even in rows:
+        if (even.kind, even.dims, even.k) == ("uniform", row.dims, row.k) and row.kind != "uniform":
+            yield even.seconds, "uniform"
+
+
+def cliffs(rows: list[Row]) -> list[Cliff]:
+    """The rows that take more than `LIMIT` times as long as one beside them allows, each once."""
+    found = []
+    for row in rows:
+        factor, beside = max(((row.seconds / most, name) for most, name in allowed(rows, row)), default=(0.0, ""))
+        if factor > LIMIT:
+            found.append(Cliff(row, factor, beside))
+    return found
+
+
+def sets(n: int) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
+    """Kinds of input: name, sources, and queries if these are not the sources."""
+    for dims in (1, 2, 4, 6, 8):
+        yield "uniform", uniform(n, dims), None
+    yield from ((kind, pos, None) for kind, pos in hard_inputs(n).items())
+    even, others = uniform(n), uniform(n, seed=3)
+    yield "pairs of duplicates", np.repeat(even[: n // 2], 2, axis=0), None
+    yield "each point 8 times", np.repeat(even[: n // 8], 8, axis=0), None
+    yield "each point 40 times", np.repeat(even[: n // 40], 40, axis=0), None
+    yield "separate queries", even, others
+    yield "queries around the sources", even, 3 * others - 1
+    yield "queries beside the sources", even, others + np.float32(2)
+    yield "queries at one point", even, np.full((n, 3), 0.5, np.float32)
+
+
+def measure(n: int, runs: int) -> Iterator[list[Row]]:
+    """The rows of one kind of input after the other."""
+    for kind, pos, query in sets(n):
+        x, q = jax.numpy.asarray(pos), None if query is None else jax.numpy.asarray(query)
+        calls = {
+            str(k): lambda k=k, x=x, q=q: jz.knn.knn.jit(x, k=k, part_query=q) for k in NEIGHBOURS if k <= len(pos)
+        }
+        queries = len(pos if query is None else query)
+        yield [Row(kind, pos.shape[1], int(k), t / queries) for k, t in least_cpu_seconds(calls, runs).items()]
+
+
+def show(rows: list[Row]) -> None:
+    """Print the times of one kind of input, in microseconds of CPU time a query."""
+    times = " ".join(f"{row.k}:{row.seconds * 1e6:.3g}" for row in rows)
+    print(f"{rows[0].kind}, {rows[0].dims}D, k:us: {times}", flush=True)
+
+
+def main() -> int:
+    """Measure, print the times and the cliffs, and save if asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--n", type=int, default=30_000, help="particles, and queries (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=3, help="counted runs (default: %(default)s)")
+    parser.add_argument("--output", type=Path, help="also save the rows and cliffs there, as JSON")
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    for some in measure(arguments.n, arguments.runs):
+        show(some)
+        rows += some
+    found = cliffs(rows)
+    for cliff in found:
+        row = cliff.row
+        print(f"cliff: {row.kind}, {row.dims}D, k={row.k}: {cliff.factor:.1f} times what {cliff.beside} allows")
+    print(f"{len(found)} cliffs in {len(rows)} rows")
+    if arguments.output:
+        results = {"machine": machine(), "n": arguments.n, "rows": [asdict(row) for row in rows]}
+        arguments.output.write_text(json.dumps(results | {"cliffs": [asdict(cliff) for cliff in found]}) + "\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+// Which list of the nearest is the fastest for k neighbours.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "counted_kbest.h"
+#include "inserting_kbest.h"
+
+namespace jztree {
+
+template <typename T>
+std::unique_ptr<KBest<T>> make_kbest(int64_t k, int64_t most);
+
+template <>
+inline std::unique_ptr<KBest<float>> make_kbest<float>(int64_t k, int64_t most) {
+  if (k <= 8) return std::make_unique<VectorKBest<8>>(k);
+  if (k <= 16) return std::make_unique<VectorKBest<16>>(k);
+  if (k <= 24) return std::make_unique<VectorKBest<24>>(k);
+  // Eight registers of 64 bytes; smaller ones are too many to insert into: from there on, counting is faster.
+  if (register_bytes == 64 && k <= 32) return std::make_unique<VectorKBest<32>>(k);
+  if (register_bytes == 64 && k <= 64) return std::make_unique<VectorKBest<64>>(k);
+  return std::make_unique<CountedKBest<float>>(k, most);
+}
+
+template <>
+inline std::unique_ptr<KBest<double>> make_kbest<double>(int64_t k, int64_t most) {
+  if (k <= 16) return std::make_unique<SortedKBest>(k);
+  return std::make_unique<CountedKBest<double>>(k, most);
+}
+
+}  // namespace jztree
