@@ -6,7 +6,6 @@ holds its nearest primary, and comes behind the primaries there. The first parti
 that rank or a lower one, which is all that `jztree.grouping` asks of the order of particles.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,10 +18,17 @@ from . import comm, kernels
 from .capacity import room
 from .config import FofConfig, KNNConfig
 from .data import Label, get_num, get_pos, replace_num
-from .jax_ext import Exact
+from .distr_knn import Question, knn_over_ranks
+from .jax_ext import Exact, is_concrete
 from .knn import knn
+from .particles import get_num_total, replace_field
 
 __all__ = ["attach", "attach_over_ranks", "check_attached"]
+
+_NO_PRIMARIES = (
+    "attached particles join the group of the nearest particle of part, but part holds none; give attached=None, or "
+    "particles to link."
+)
 
 
 @jax.tree_util.register_dataclass
@@ -67,8 +73,13 @@ def attach(partz: Any, label: jax.Array, attached: Sequence[Any], box: Exact, cf
     partz: primary particles in the order that ``label``, ``(n,)`` int32 rows, is about. Returns all kinds as one class
     with a row for every row given and ``num`` set, and their labels.
     """
-    n = get_pos(partz).shape[0]
-    joined = _Joined(partz, kernels.as_num(get_num(partz)), label)
+    n, num = get_pos(partz).shape[0], kernels.as_num(get_num(partz))
+    joined = _Joined(partz, num, label)
+    if is_concrete(get_num(partz)):
+        if get_num(partz) < 1:
+            raise ValueError(_NO_PRIMARIES)
+    else:
+        partz = replace_num(partz, kernels.check(num, num < 1, [], _NO_PRIMARIES))
     for one in attached:
         near = knn(partz, 1, box, part_query=one, result="globalidx", cfg=KNNConfig(tree=cfg.tree))[:, 0]
         theirs = kernels.gather_rows(label, jnp.clip(near, 0, n - 1))
@@ -94,7 +105,10 @@ def attach_over_ranks(
 def _bring(places: _Labelled, attached: Any, box: Exact, cfg: FofConfig) -> _Joined:
     """The attached particles whose nearest primary is on this rank, and their groups as ``(m, 2)`` rank and row."""
     search = KNNConfig(tree=cfg.tree, ghost_rows=cfg.ghost_rows)
-    near, irank, igroup = knn(places, 1, box, part_query=attached, result="rankidx_irank_igroup", cfg=search)
+    words = ["rankidx", "irank", "igroup"]
+    near, irank, igroup = knn_over_ranks(
+        places, attached, False, Question(1, box, words, None, False, search, _NO_PRIMARIES)
+    )
     m = get_pos(attached).shape[0]
     # Many may have their nearest primary on one rank, as where all gas is in one halo.
     place = room("attached_rows", cfg.attached_rows, m + m // 4, m * comm.num_ranks())
@@ -107,7 +121,7 @@ def _bring(places: _Labelled, attached: Any, box: Exact, cfg: FofConfig) -> _Joi
         advice="set attached_rows in the configuration to that or more.",
         name="attached",
     )
-    part = _counted(part, num, getattr(attached, "num_total", None))
+    part = _counted(part, num, get_num_total(attached))
     return _Joined(part, num, label)
 
 
@@ -123,22 +137,19 @@ def _put_together(first: _Joined, second: _Joined) -> _Joined:
         return kernels.gather_rows(jnp.concatenate([mine, theirs]), order)
 
     part = jax.tree.map(join, _in_rows(_uncounted(first.part), n), _in_rows(_uncounted(second.part), m))
-    totals = [getattr(one.part, "num_total", None) for one in (first, second)]
+    totals = [get_num_total(one.part) for one in (first, second)]
     part = _counted(part, num, None if None in totals else sum(total or 0 for total in totals))
     return _Joined(part, num, join(first.label, second.label))
 
 
 def _uncounted(part: Any) -> Any:
     """``part`` without its counts, which may be given for one class and not for the other."""
-    part = replace_num(part, None)
-    return dataclasses.replace(part, num_total=None) if hasattr(part, "num_total") else part
+    return replace_field(replace_num(part, None), "num_total", None)
 
 
 def _counted(part: Any, num: jax.Array, total: int | None) -> Any:
     """``part`` with these counts, if it has such fields."""
-    if total is not None:
-        part = dataclasses.replace(part, num_total=total)
-    return replace_num(part, num)
+    return replace_num(part if total is None else replace_field(part, "num_total", total), num)
 
 
 def _row_shape(leaf: Any, n: int) -> tuple[int, ...]:

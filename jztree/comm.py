@@ -128,6 +128,8 @@ def shift(value: Any, by: int = 1) -> Any:
 def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
     """``num``, or an error with ``sentence`` on every rank at run time if it ``failed`` on any.
 
+    Of several sentences, one a line, it is that of the number that ``failed`` is, from 1 on.
+
     The caller must go on with the returned ``num``, also in what it says to other ranks. ``{0}``, ``{1}`` in
     ``sentence`` stand for ``numbers`` (int32 scalars) of the first rank that failed; on several ranks the sentence
     begins with it.
@@ -138,7 +140,8 @@ def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.A
     told = all_gather(jnp.stack([vary(jnp.asarray(x, jnp.int32)) for x in [failed, *numbers]]))
     first = jnp.argmax(told[:, 0] != 0)
     values = [told[first, 1 + i] for i in range(len(numbers))] + [first]
-    return kernels.check(num, told[first, 0], values, f"on rank {{{len(numbers)}}}: {sentence}")
+    on_rank = "\n".join(f"on rank {{{len(numbers)}}}: {line}" for line in sentence.split("\n"))
+    return kernels.check(num, told[first, 0], values, on_rank)
 
 
 def after(num: Any, *values: jax.Array) -> jax.Array:

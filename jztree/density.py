@@ -19,12 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from .checks import check_positions, exact_box_argument
+from .checks import check_mass, check_particles, exact_box_argument
 from .config import KNNConfig
 from .data import Pos, PosMass, get_pos
 from .jax_ext import with_twins
 from .knn import knn
 from .neighbours import field_of
+from .particles import get_num_total
 from .tree import TreeHierarchy
 
 __all__ = ["knn_density", "smoothing_length", "sph_density", "sph_kernel"]
@@ -222,7 +223,7 @@ def _excess(kernel: str, k: int, dims: int, part_query: Any) -> float:
 
 
 def _dims(part: Any) -> int:
-    return check_positions(get_pos(part)).shape[1]
+    return check_particles(part).shape[1]
 
 
 def _check_at_least(k: int, least: int) -> None:
@@ -235,12 +236,14 @@ def _reduced(
     func: Any, part: Any, k: int, boxsize: Any, th: Any, part_query: Any, output_order: str, cfg: KNNConfig | None
 ) -> jax.Array:
     """What ``func`` makes of the neighbours. Nothing but positions and masses is sorted and sent."""
-    mass, pos = getattr(part, "mass", None), get_pos(part)
+    mass, pos = check_mass(part), get_pos(part)
     if mass is not None and np.shape(mass) not in ((), pos.shape[:1]):
         raise ValueError(
             f"mass has shape {np.shape(mass)}; it must be {pos.shape[:1]}, one a particle, or a single number for all."
         )
-    sources = PosMass(pos=pos, mass=mass, num=getattr(part, "num", None), num_total=getattr(part, "num_total", None))
+    sources = PosMass(pos=pos, mass=mass, num=getattr(part, "num", None), num_total=get_num_total(part))
+    if part_query is not None:
+        check_particles(part_query, "query positions")
     queries = None if part_query is None else Pos(pos=get_pos(part_query), num=getattr(part_query, "num", None))
     return knn(sources, k, boxsize, th, queries, "reduce", func, output_order, cfg)
 

@@ -27,6 +27,7 @@ from .data import RankIdx, get_num, get_pos, map_rows, replace_num, split_rows
 from .ghosts import Blocks, Surroundings, boxes_of, ghost_room, leaves_of, surroundings
 from .jax_ext import Exact, exact_to_float
 from .neighbours import check_reduced, field_of, is_real, radii_over_ranks, take, without_derivative
+from .particles import get_num_total
 from .tree import TreeHierarchy, build_checked, build_in_domain, kernel_tree
 from .zorder import Domain, Moved, Movers, domain_of, rows_of_rank, sort_equally, sort_over_ranks
 
@@ -36,7 +37,9 @@ _TOO_MANY = "there are 2**31 particles or more on all devices, too many for resu
 
 @dataclass
 class Question:
-    """What is asked. words: of ``result``. in_z_order: results and rows of neighbours are in z-order."""
+    """What is asked. words: of ``result``. in_z_order: results and rows of neighbours are in z-order. too_few: what to
+    say if there are fewer than ``k`` sources.
+    """
 
     k: int
     box: Exact
@@ -44,6 +47,7 @@ class Question:
     reduce_func: Callable[..., Any] | None
     in_z_order: bool
     cfg: KNNConfig
+    too_few: str = _TOO_FEW
 
 
 @dataclass
@@ -82,10 +86,10 @@ def _check_number(part: Any, ask: Question) -> jax.Array:
     total = comm.wide_sum(num)
     many = total.exceeds_int32()
     count = jnp.where(many, 2**31 - 1, total.high * 65536 + total.low)
-    num = kernels.check(num, count < ask.k, [count, ask.k], _TOO_FEW)
+    num = kernels.check(num, count < ask.k, [count, ask.k], ask.too_few)
     if "globalidx" not in ask.words:
         return num
-    if (getattr(part, "num_total", None) or 0) >= 2**31:
+    if (get_num_total(part) or 0) >= 2**31:
         raise ValueError(_TOO_MANY)
     return kernels.check(num, many, [], _TOO_MANY)
 

@@ -15,13 +15,14 @@ from jax.sharding import PartitionSpec as P
 
 from . import comm, kernels
 from .attaching import attach, attach_over_ranks, check_attached
-from .checks import check_box, check_num, check_positions, check_range, check_real, exact_box_argument
-from .config import FofConfig
-from .data import FofCatalogue, Label, get_num, get_pos
+from .checks import check_box, check_particles, check_range, check_real, exact_box_argument, sequence_of
+from .config import FofConfig, checked_config
+from .data import FofCatalogue, Label, get_num
 from .distr_fof import labels_over_ranks, linear
 from .grouping import catalogue_columns, group_and_catalogue, make_catalogue
 from .jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
-from .tree import TreeHierarchy, check_belongs, kernel_tree, sort_and_build
+from .particles import check_num
+from .tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
 from .zorder import permute_particles
 
 __all__ = ["distr_fof_labels", "fof_and_catalogue", "fof_is_superset", "fof_labels"]
@@ -67,7 +68,9 @@ def fof_labels(
             raise ValueError("on several devices, labels are in z-order; use output_order='z'.")
         partz, labels = distr_fof_labels(part, rlink, boxsize, cfg, th, linearize_labels=True)
         return partz, labels.igroup
-    partz, index, label = _labels(part, rlink, boxsize, cfg or FofConfig(), th, output_order == "input")
+    cfg = checked_config(cfg, FofConfig)
+    check_hierarchy(th)
+    partz, index, label = _labels(part, rlink, boxsize, cfg, th, output_order == "input")
     return (part if output_order == "input" or index is None else partz), label
 
 
@@ -92,8 +95,9 @@ def distr_fof_labels(
 
     Raises like `fof_labels`, on every device; and if there are 2**31 particles or more to be numbered.
     """
-    cfg = cfg or FofConfig()
-    box = check_box(boxsize, check_positions(get_pos(part), max_dims=_MAX_DIMS).shape[1])
+    cfg = checked_config(cfg, FofConfig)
+    check_hierarchy(th)
+    box = check_box(boxsize, check_particles(part, max_dims=_MAX_DIMS).shape[1])
     length = check_rlink(rlink, box)
     check_num(part)
     if comm.num_ranks() == 1:
@@ -138,11 +142,12 @@ def fof_and_catalogue(
 
     Raises like `fof_labels`, and TypeError or ValueError if ``attached`` is of another kind than ``part``.
     """
-    cfg = cfg or FofConfig()
-    box = check_box(boxsize, check_positions(get_pos(part), max_dims=_MAX_DIMS).shape[1])
-    others = list(attached) if isinstance(attached, (list, tuple)) else [] if attached is None else [attached]
+    cfg = checked_config(cfg, FofConfig)
+    check_hierarchy(th)
+    box = check_box(boxsize, check_particles(part, max_dims=_MAX_DIMS).shape[1])
+    others = sequence_of(attached)
     for one in others:
-        check_positions(get_pos(one), "attached positions")
+        check_particles(one, "attached positions")
         check_num(one, "num of attached")
         check_attached(part, one)
     if comm.num_ranks() > 1:
@@ -165,7 +170,7 @@ def _labels(
     part: Any, rlink: Any, boxsize: Any, cfg: FofConfig, th: TreeHierarchy | None, input_order: bool
 ) -> tuple[Any, jax.Array | None, jax.Array]:
     """Particles in z-order, the rows they came from (None if they came so), and labels in input order or z-order."""
-    pos = check_positions(get_pos(part), max_dims=_MAX_DIMS)
+    pos = check_particles(part, max_dims=_MAX_DIMS)
     num = check_num(part)
     box = check_box(boxsize, pos.shape[1])
     length = check_rlink(rlink, box)

@@ -26,6 +26,7 @@ import numpy as np
 
 from . import comm, kernels
 from .capacity import Room
+from .checks import check_mass, check_real_dtype, common_dtype
 from .data import FofCatalogue, get_pos, replace_num, split_rows
 from .jax_ext import Exact, vary_along
 
@@ -158,16 +159,14 @@ def catalogue_columns(part: Any) -> tuple[jax.Array, jax.Array | None, jax.Array
 
     Masses are ``(n,)`` or ``(1,)``; what the particles do not have is None. Raises ValueError for wrong shapes.
     """
-    mass, vel = getattr(part, "mass", None), getattr(part, "vel", None)
+    mass, vel = check_mass(part), getattr(part, "vel", None)
     pos = get_pos(part)
+    if vel is not None:
+        check_real_dtype(vel, "velocities")
     # A plain number has no dtype of its own, so it does not widen that of the particles.
-    dtype = jnp.result_type(pos, *(x for x in (mass, vel) if x is not None))
+    dtype = common_dtype(pos, *(x for x in (mass, vel) if x is not None))
     if mass is not None:
         mass = jnp.asarray(mass, dtype).reshape(-1)
-        if mass.shape[0] not in (1, pos.shape[0]):
-            raise ValueError(
-                f"mass must be one number or one a particle; there are {mass.shape[0]} for {pos.shape[0]}."
-            )
     if vel is not None:
         vel = jnp.asarray(vel, dtype)
         if vel.shape != pos.shape:

@@ -8,7 +8,6 @@ catalogue of all of ``r`` devices, ``(r, g, ...)``, without being mapped. Rows b
 defined for a group, such as the axis ratios of one without extent, is NaN.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +16,11 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from . import comm
-from .data import FofCatalogue, RankIdx, get_num, get_pos, replace_num, split_rows
+from .checks import check_classes
+from .data import FofCatalogue, RankIdx, get_pos, replace_num, split_rows
 from .jax_ext import is_concrete, with_twins
+from .particles import check_carried, check_num, replace_field
+from .zorder import is_bad_num
 
 __all__ = [
     "DEFINITIONS",
@@ -32,7 +34,10 @@ __all__ = [
 ]
 
 _NAN_DENSITY = "the density of row {0} of the particles in group order is NaN; give one number a particle."
-_OTHER_PARTICLES = "the catalogue has groups that do not lie among these particles; give those it was returned with."
+_OTHER_PARTICLES = (
+    "the catalogue has groups that do not lie among these particles, or num of these is not from 0 to their number; "
+    "give those it was returned with."
+)
 
 
 class Definition(NamedTuple):
@@ -224,7 +229,7 @@ class _Ends(NamedTuple):
     begins: jax.Array
 
 
-@with_twins(P(-1), P(-1))
+@with_twins(P(-1), P(-1), prepare=check_classes)
 def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestParticle:
     """The densest particle of each group: the centre of a halo that no substructure moves, where densities are smooth.
 
@@ -239,6 +244,7 @@ def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestP
     Raises ValueError if there is not one density a particle; and an error at run time, on every device, if the density
     of a member is NaN, or if the catalogue is not that of these particles.
     """
+    check_carried({"grouped": grouped, "density": density})
     n, density = get_pos(grouped).shape[0], jnp.asarray(density)
     if density.shape != (n,) or not jnp.issubdtype(density.dtype, jnp.floating):
         raise ValueError(
@@ -247,10 +253,8 @@ def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestP
         )
     rows, (properties, rebuild) = jnp.arange(n, dtype=jnp.int32), split_rows(grouped)
     columns = [density, jnp.full_like(rows, comm.get_rank_info()[0]), rows, *properties]
-    density, rank, row, *properties = _densest_of_each(columns, cata, jnp.asarray(get_num(grouped), jnp.int32))
-    part = replace_num(rebuild(properties), cata.ngroups)
-    if hasattr(part, "num_total"):
-        part = dataclasses.replace(part, num_total=None)
+    density, rank, row, *properties = _densest_of_each(columns, cata, jnp.asarray(check_num(grouped), jnp.int32))
+    part = replace_field(replace_num(rebuild(properties), cata.ngroups), "num_total", None)
     return DensestParticle(part, density, RankIdx(rank, row))
 
 
@@ -311,7 +315,8 @@ def _zero_if_valid(cata: FofCatalogue, num: jax.Array, ends: _Ends, group: jax.A
     checked = comm.check(num, nan.any(), [jnp.argmax(nan)], _NAN_DENSITY)
     may_go_on = (jnp.arange(rooms) == ends.last) & (comm.num_ranks() > 1)
     misses = (cata.offset < 0) | (cata.offset >= num) | ((cata.count > num - cata.offset) & ~may_go_on)
-    return comm.check(checked, (misses & _used(cata)).any(), [], _OTHER_PARTICLES) - num
+    failed = (misses & _used(cata)).any() | is_bad_num(group, num)
+    return comm.check(checked, failed, [], _OTHER_PARTICLES) - num
 
 
 def _joined(ends: _Ends, found: list[jax.Array]) -> list[jax.Array]:

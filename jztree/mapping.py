@@ -24,6 +24,7 @@ from jax.sharding import PartitionSpec as P
 
 from . import capacity, stats, watch
 from .config import copy_config, is_config
+from .particles import check_carried
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
@@ -58,23 +59,6 @@ def vary_along(value: jax.Array, axes: frozenset[str]) -> jax.Array:
 def is_concrete(value: Any) -> bool:
     """Whether the numbers in ``value`` are known now, that is, not traced."""
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
-
-
-def check_integers(value: Any) -> None:
-    """Raise ValueError if NumPy arrays in ``value`` hold integers that JAX would cut to 32 bits without a word."""
-    if jax.dtypes.canonicalize_dtype(np.int64) == np.int64:
-        return
-    for leaf in jax.tree.leaves(value):
-        if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "iu" or leaf.dtype.itemsize < 8 or not leaf.size:
-            continue
-        kept = np.iinfo(jax.dtypes.canonicalize_dtype(leaf.dtype))
-        for extreme in (int(leaf.min()), int(leaf.max())):
-            if not kept.min <= extreme <= kept.max:
-                raise ValueError(
-                    f"an array of {leaf.dtype} holds {extreme}, of which JAX keeps 32 bits only; switch on 64 with "
-                    "jax.config.update('jax_enable_x64', True), or give rows, np.arange(n, dtype=np.int32), in place "
-                    "of identifiers, and look these up afterwards."
-                )
 
 
 def trace_key() -> tuple[Any, ...]:
@@ -372,9 +356,9 @@ def _by_name(
                 raise TypeError(f"{mapped.name}: argument {name!r} has no entry in in_specs, so it cannot be given.")
         bound.apply_defaults()
         arguments = dict(bound.arguments)
-        check_integers(arguments)
         if prepare is not None:
             arguments |= prepare(arguments)
+        check_carried({name: value for name, value in arguments.items() if mapped.in_specs.get(name) is not None})
         return mapped(arguments, jit)
 
     return call

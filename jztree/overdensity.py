@@ -16,12 +16,13 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from . import comm, kernels
-from .checks import check_box, check_num, check_positions, check_range, check_real, exact_box_argument
-from .config import OverdensityConfig
-from .data import PosMass, get_num, get_pos
+from .checks import check_box, check_mass, check_particles, check_range, check_real, exact_box_argument
+from .config import OverdensityConfig, checked_config
+from .data import PosMass, get_num
 from .distr_overdensity import nearest_few, spheres_over_ranks
 from .jax_ext import Exact, exact, is_concrete, jit_constructor, shard_map_constructor
-from .tree import TreeHierarchy, check_belongs, kernel_tree, sort_and_build
+from .particles import check_num
+from .tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
 from .zorder import domain_of
 
 __all__ = ["SphericalOverdensity", "spherical_overdensity"]
@@ -93,7 +94,8 @@ def spherical_overdensity(
     Raises TypeError or ValueError for wrong arguments, and an error at run time if a position is NaN or infinite, a
     mass negative, NaN or infinite, or a traced ``density`` or ``boxsize`` is wrong.
     """
-    cfg = cfg or OverdensityConfig()
+    cfg = checked_config(cfg, OverdensityConfig)
+    check_hierarchy(th)
     cfg = replace(cfg, tree=replace(cfg.tree, masses=False))
     pos, centres = _check_positions(part, centre)
     box, wanted = check_box(boxsize, pos.shape[1]), check_density(density)
@@ -128,8 +130,8 @@ def _spheres(
 
 
 def _check_positions(part: Any, centre: Any) -> tuple[jax.Array, jax.Array]:
-    pos = check_positions(get_pos(part), max_dims=_MAX_DIMS)
-    centres = check_positions(get_pos(centre), "centres", max_dims=_MAX_DIMS)
+    pos = check_particles(part, max_dims=_MAX_DIMS)
+    centres = check_particles(centre, "centres", max_dims=_MAX_DIMS)
     check_num(part)
     check_num(centre, "num of the centres")
     if centres.shape[1] != pos.shape[1] or centres.dtype != pos.dtype:
@@ -142,11 +144,9 @@ def _check_positions(part: Any, centre: Any) -> tuple[jax.Array, jax.Array]:
 
 def _with_mass(part: Any, pos: jax.Array) -> PosMass:
     """Positions with what kernels take as masses, checked at run time: ``(n,)``, ``(1,)``, or ``(0,)`` for none."""
-    mass, num = getattr(part, "mass", None), kernels.as_num(get_num(part))
+    mass, num = check_mass(part), kernels.as_num(get_num(part))
     mass = jnp.zeros((0,), pos.dtype) if mass is None else jnp.asarray(mass, pos.dtype).reshape(-1)
     n, rows = pos.shape[0], mass.shape[0]
-    if rows not in (0, 1, n):
-        raise ValueError(f"mass must be one number or one a particle; there are {rows} for {n}.")
     bad = ~(jnp.isfinite(mass) & (mass >= 0)) & (jnp.arange(rows) < (num if rows == n else 1))
     num = comm.check(num, jnp.any(bad), [jnp.argmax(bad) if rows else 0], _BAD_MASS)
     return PosMass(pos=pos, mass=mass, num=num)

@@ -20,11 +20,12 @@ from jax.sharding import PartitionSpec as P
 
 from . import comm, kernels
 from .capacity import Room
-from .checks import check_box, check_num, check_positions, exact_box_argument
-from .config import TreeConfig
+from .checks import check_box, check_mass, check_particles, check_positions, exact_box_argument
+from .config import TreeConfig, checked_config
 from .data import get_pos, static_field
 from .describe import describe_hierarchy
 from .jax_ext import Exact, with_twins
+from .particles import check_num
 from .zorder import (
     Domain,
     Moved,
@@ -162,8 +163,8 @@ def build_tree_hierarchy(partz: Any, cfg_tree: TreeConfig | None = None, boxsize
     Raises TypeError or ValueError for arguments of the wrong kind, and at run time if a position is NaN or infinite or
     the particles are not in z-order.
     """
-    cfg = cfg_tree or TreeConfig()
-    pos = check_positions(get_pos(partz))
+    cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
+    pos = check_particles(partz)
     box = check_box(boxsize, pos.shape[1])
     domain, (num,) = domain_of([pos], [check_num(partz)], ["the positions"], box)
     return build_checked(partz, num, domain, cfg)[0]
@@ -204,13 +205,10 @@ def _build(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeH
 
 def _mass_rows(part: Any, pos: jax.Array) -> jax.Array:
     """Masses in the dtype of the positions, ``(n,)`` or ``(1,)``."""
-    mass = getattr(part, "mass", None)
+    mass = check_mass(part)
     if mass is None:
         raise ValueError("TreeConfig(masses=True) needs particles with a mass, and these have none.")
-    mass = jnp.asarray(mass, pos.dtype).reshape(-1)
-    if mass.shape[0] not in (1, pos.shape[0]):
-        raise ValueError(f"mass must be one number or one a particle; there are {mass.shape[0]} for {pos.shape[0]}.")
-    return mass
+    return jnp.asarray(mass, pos.dtype).reshape(-1)
 
 
 @with_twins((P(-1), None, P(-1), P()), P(-1), prepare=exact_box_argument)
@@ -225,8 +223,8 @@ def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = No
     the z-order, with as many particles as the others, and the hierarchy over it (see `jztree.tree.distr_zsort`).
     Raises TypeError or ValueError for arguments of the wrong kind, and at run time if a position is NaN or infinite.
     """
-    cfg = cfg_tree or TreeConfig()
-    check_data(data, get_pos(part).shape[0])
+    cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
+    check_data(data, check_particles(part).shape[0])
     if comm.num_ranks() > 1:
         moved, _, th = sort_and_build_over_ranks(part, data, cfg, boxsize)
         return (moved.part, th) if data is None else (moved.part, moved.data, th)
@@ -261,6 +259,16 @@ def kernel_tree(partz: Any, num: Any, th: TreeHierarchy) -> tuple[Any, ...]:
     return (get_pos(partz), kernels.as_num(num), *arrays, th.plane_sizes)
 
 
+def check_hierarchy(th: Any) -> None:
+    """TypeError in words if ``th`` is neither a hierarchy nor None."""
+    if th is not None and not isinstance(th, TreeHierarchy):
+        what = "a number or an array" if isinstance(th, jax.Array) else f"of the class {type(th).__name__}"
+        raise TypeError(
+            "th must be the hierarchy (TreeHierarchy) that jztree.tree.zsort_and_tree returns behind the particles, or "
+            f"None; it is {what}."
+        )
+
+
 def check_belongs(partz: Any, num: Any, th: TreeHierarchy, box: Exact) -> jax.Array:
     """``num``; at run time an error if a hierarchy that the user gave does not belong to the particles."""
     return kernels.check(num, kernels.belongs(kernel_tree(partz, num, th), box) == 0, [], _FOREIGN)
@@ -281,8 +289,8 @@ def zsort_and_tree_multi_type(
 
     Raises TypeError or ValueError for arguments of the wrong kind, and at run time if a position is NaN or infinite.
     """
-    cfg = cfg_tree or TreeConfig()
-    positions = [check_positions(get_pos(part), f"positions of type {i}") for i, part in enumerate(parts)]
+    cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
+    positions = [check_particles(part, f"positions of type {i}") for i, part in enumerate(parts)]
     if not positions or any(p.shape[1] != positions[0].shape[1] or p.dtype != positions[0].dtype for p in positions):
         kinds = [f"{p.dtype} with {p.shape[1]} dimensions" for p in positions]
         raise ValueError(f"all types need one dtype and number of dimensions, and one type at least; given: {kinds}.")

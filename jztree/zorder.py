@@ -21,13 +21,15 @@ from jax.sharding import PartitionSpec as P
 
 from . import comm, kernels
 from .capacity import Room, room
-from .checks import check_box, check_num, check_positions, exact_box_argument
-from .data import RankIdx, get_num, get_pos, map_rows, replace_num, split_rows
-from .jax_ext import Exact, with_smap, with_twins
+from .checks import check_box, check_particles, exact_box_argument
+from .data import RankIdx, get_pos, map_rows, replace_num, split_rows
+from .jax_ext import Exact, is_concrete, with_smap, with_twins
+from .particles import check_carried, check_movable, check_num
 
 __all__ = ["distr_zsort", "search_sorted_z", "zsort"]
 
 _NOT_FINITE = "row {0} of %s is NaN or infinite; remove such particles, or set num to leave out rows at the end."
+_BAD_NUM = "num of %s is {%d}; it counts the rows that hold particles, so it must be from 0 to %d."
 _KEY_BYTES = 16
 
 
@@ -55,20 +57,35 @@ class Domain:
 def domain_of(
     positions: Sequence[jax.Array], nums: Sequence[Any], names: Sequence[str], box: Exact
 ) -> tuple[Domain, list[jax.Array]]:
-    """The domain of the particles of all types on all ranks, and ``nums``, which raise if a row is not finite."""
-    # As kernels take it; the sum over the ranks must not count more.
-    nums = [jnp.clip(kernels.as_num(num), 0, pos.shape[0]) for pos, num in zip(positions, nums, strict=True)]
+    """The domain of the particles of all types on all ranks, and ``nums``, which raise if a row is not finite or there
+    are not so many rows.
+    """
+    nums = [kernels.as_num(num) for num in nums]
     bounds = [kernels.bounds(pos, num) for pos, num in zip(positions, nums, strict=True)]
-    checked = [
-        comm.check(num, bad >= 0, [bad], _NOT_FINITE % name)
-        for num, (_, _, bad), name in zip(nums, bounds, names, strict=True)
-    ]
+    checked = []
+    for pos, num, (_, _, bad), name in zip(positions, nums, bounds, names, strict=True):
+        failed = jnp.where(is_bad_num(pos, num), 2, (bad >= 0).astype(jnp.int32))
+        sentences = f"{_NOT_FINITE % name}\n{_BAD_NUM % (name, 1, pos.shape[0])}"
+        checked.append(comm.check(num, failed, [bad, num], sentences))
     lower = jnp.stack([low for low, _, _ in bounds]).min(axis=0)
     upper = jnp.stack([high for _, high, _ in bounds]).max(axis=0)
     # One collective for both corners; it waits for the checks, see jztree.comm.
     waited = sum(new - num for new, num in zip(checked, nums, strict=True))
     corners = comm.all_max(jnp.stack([upper, -lower]) + waited.astype(lower.dtype))
     return Domain(-corners[1], corners[0], box), checked
+
+
+def is_bad_num(pos: Any, num: Any) -> jax.Array:
+    """Whether ``num`` cannot be how many rows of ``pos`` hold particles."""
+    return (num < 0) | (num > pos.shape[0])
+
+
+def checked_num(part: Any, what: str) -> Any:
+    """`check_num` where nothing else is checked: at run time an error, on all ranks, if a traced one is wrong."""
+    pos, num = get_pos(part), check_num(part, f"num of {what}")
+    if is_concrete(num):
+        return num
+    return comm.check(num, is_bad_num(pos, num), [num], _BAD_NUM % (what, 0, pos.shape[0]))
 
 
 def permute_particles(part: Any, index: jax.Array, posz: jax.Array | None = None) -> Any:
@@ -99,9 +116,9 @@ def zsort(part: Any, boxsize: Any = None) -> tuple[Any, jax.Array]:
 
     Raises TypeError or ValueError for positions or a box of the wrong kind.
     """
-    pos = check_positions(get_pos(part))
+    pos = check_particles(part)
     box = check_box(boxsize, pos.shape[1])
-    num = check_num(part)
+    num = checked_num(part, "the positions")
     lower, upper, _ = kernels.bounds(pos, num)
     index, posz = kernels.zsort(pos, num, lower, upper, box)
     return permute_particles(part, index, posz), index
@@ -120,13 +137,14 @@ def search_sorted_z(posz: Any, query: Any, boxsize: Any = None, side: str = "lef
     """
     if side not in ("left", "right"):
         raise ValueError(f"side must be 'left' or 'right', not {side!r}.")
-    pos = check_positions(get_pos(posz))
-    wanted = check_positions(get_pos(query), "query positions")
+    pos = check_particles(posz)
+    wanted = check_particles(query, "query positions")
     if wanted.shape[1] != pos.shape[1]:
         raise ValueError(f"queries have {wanted.shape[1]} dimensions, but the particles have {pos.shape[1]}.")
     box = check_box(boxsize, pos.shape[1])
-    lower, upper, _ = kernels.bounds(pos, check_num(posz))
-    return kernels.search(pos, get_num(posz), wanted.astype(pos.dtype), lower, upper, box, side == "right")
+    num = checked_num(posz, "the positions")
+    lower, upper, _ = kernels.bounds(pos, num)
+    return kernels.search(pos, num, wanted.astype(pos.dtype), lower, upper, box, side == "right")
 
 
 @with_smap((P(-1), P(-1), None, None, P(), None), P(-1), prepare=exact_box_argument)
@@ -161,7 +179,7 @@ def distr_zsort(
         raise ValueError(f"nsamp is the number of sampled keys a rank, so it must be at least 1; {nsamp} was given.")
     if capacity is not None and capacity < 0:
         raise ValueError(f"capacity is the number of rows that a rank may get, so it cannot be negative: {capacity}.")
-    pos = check_positions(get_pos(part))
+    pos = check_particles(part)
     check_data(data, pos.shape[0])
     box = check_box(boxsize, pos.shape[1])
     domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box)
@@ -171,7 +189,9 @@ def distr_zsort(
 
 
 def check_data(data: Any, n: int) -> None:
-    """ValueError in words if ``data`` does not have ``n`` rows everywhere."""
+    """TypeError or ValueError in words if ``data`` does not have ``n`` rows of numbers everywhere."""
+    check_carried(data)
+    check_movable(data)
     for leaf in jax.tree.leaves(data):
         if np.ndim(leaf) == 0 or leaf.shape[0] != n:
             raise ValueError(f"every array in data must have {n} rows, one a particle; one has shape {np.shape(leaf)}.")
