@@ -21,7 +21,7 @@ from .data import Label, get_num, get_pos, replace_num
 from .distr_knn import Question, knn_over_ranks
 from .jax_ext import Exact, is_concrete
 from .knn import knn
-from .particles import get_num_total, replace_field
+from .particles import check_rows, get_num_total, replace_field
 
 __all__ = ["attach", "attach_over_ranks", "check_attached"]
 
@@ -73,7 +73,7 @@ def attach(partz: Any, label: jax.Array, attached: Sequence[Any], box: Exact, cf
     partz: primary particles in the order that ``label``, ``(n,)`` int32 rows, is about. Returns all kinds as one class
     with a row for every row given and ``num`` set, and their labels.
     """
-    n, num = get_pos(partz).shape[0], kernels.as_num(get_num(partz))
+    n, num = get_pos(partz).shape[0], _count(partz)
     joined = _Joined(partz, num, label)
     if is_concrete(get_num(partz)):
         if get_num(partz) < 1:
@@ -83,9 +83,14 @@ def attach(partz: Any, label: jax.Array, attached: Sequence[Any], box: Exact, cf
     for one in attached:
         near = knn(partz, 1, box, part_query=one, result="globalidx", cfg=KNNConfig(tree=cfg.tree))[:, 0]
         theirs = kernels.gather_rows(label, jnp.clip(near, 0, n - 1))
-        joined = _put_together(joined, _Joined(one, kernels.as_num(get_num(one)), theirs))
+        joined = _put_together(joined, _Joined(one, _count(one), theirs))
     rows = jnp.arange(get_pos(joined.part).shape[0], dtype=jnp.int32)
     return joined.part, jnp.where(rows < joined.num, joined.label, rows)
+
+
+def _count(part: Any) -> jax.Array:
+    """``num`` of ``part`` within its rows: what checks it at run time may come later than what uses it."""
+    return jnp.clip(kernels.as_num(get_num(part)), 0, get_pos(part).shape[0])
 
 
 def attach_over_ranks(
@@ -128,6 +133,7 @@ def _bring(places: _Labelled, attached: Any, box: Exact, cfg: FofConfig) -> _Joi
 def _put_together(first: _Joined, second: _Joined) -> _Joined:
     """Particles of two kinds as one, the padding of both last."""
     n, m = get_pos(first.part).shape[0], get_pos(second.part).shape[0]
+    check_rows(n + m, "particles of all types together")
     num = first.num + second.num
     rows = jnp.arange(n + m, dtype=jnp.int32)
     padding = jnp.where(rows - second.num < n, rows - second.num, rows)

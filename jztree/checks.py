@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import kernels
+from .config import is_config
 from .jax_ext import Exact, exact, is_concrete
-from .particles import check_carried, check_movable, get_pos
+from .particles import check_carried, check_movable, check_rows, get_pos
 
 MAX_DIMS = 8
 
@@ -20,8 +21,7 @@ def check_positions(pos: Any, what: str = "positions", max_dims: int = MAX_DIMS)
         raise TypeError(f"{what} must be float32 or float64, not {pos.dtype}; convert them with .astype('float32').")
     if np.ndim(pos) != 2 or not 1 <= pos.shape[1] <= max_dims:
         raise ValueError(f"{what} must have shape (n, d) with d from 1 to {max_dims}; their shape is {pos.shape}.")
-    if pos.shape[0] >= 2**31:
-        raise ValueError(f"there are {pos.shape[0]} {what}; one device can index at most 2**31 - 1 rows.")
+    check_rows(pos.shape[0], what)
     return jnp.asarray(pos)
 
 
@@ -120,8 +120,11 @@ def sequence_of(parts: Any) -> list[Any]:
 
 def check_classes(arguments: dict[str, Any]) -> dict[str, Any]:
     """For compiled and mapped twins: TypeError in words if a particle class among the arguments, or in a sequence of
-    these, is none that works, before JAX says so in its own words. Replaces nothing.
+    these, is none that works, or a configuration is none, before JAX says so in its own words. Replaces nothing.
     """
+    for name in ("cfg", "cfg_tree"):
+        if arguments.get(name) is not None and not is_config(arguments[name]):
+            raise TypeError(f"{name} must be a configuration of jztree.config, not {type(arguments[name]).__name__}.")
     for value in arguments.values():
         for one in sequence_of(value):
             if hasattr(one, "pos"):

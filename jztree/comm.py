@@ -24,6 +24,7 @@ from . import kernels, stats
 from .capacity import Room
 from .jax_ext import vary_along
 from .launch import initialize, should_init_jax_distributed
+from .particles import check_rows
 
 __all__ = [
     "Route",
@@ -185,7 +186,7 @@ def share(total: Wide, rank: jax.Array, ndev: int) -> tuple[jax.Array, Wide]:
     each, more = high * 65536 + low // ndev, low % ndev
     carried = rank * (each & 0xFFFF) + jnp.minimum(rank, more)
     start = Wide(rank * (each >> 16) + (carried >> 16), carried & 0xFFFF)
-    return each + (rank < more), start
+    return each + (rank < more).astype(each.dtype), start
 
 
 @dataclass
@@ -211,6 +212,7 @@ def check_room(num: Any, needs: jax.Array, room: Room, what: str, advice: str) -
 
     needs: ``(r,)`` int32, the rows that each rank needs, known to all. what, advice: see `exchange`.
     """
+    check_rows(room.rows, f"rows to be kept for {what}")
     worst = jnp.argmax(needs)
     sentence = f"rank {{2}} needs room for {{0}} rows of {what}, and has room for {{1}}; {advice} {room.mark()}"
     return kernels.check(num, needs[worst] > room.rows, [needs[worst], room.rows, worst], sentence)

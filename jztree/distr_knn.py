@@ -82,8 +82,9 @@ def knn_over_ranks(part: Any, part_query: Any, sorted_already: bool, ask: Questi
 
 def _check_number(part: Any, ask: Question) -> jax.Array:
     """``num``, which raises on all ranks if there are too few particles, or too many to be numbered."""
-    num = jnp.clip(kernels.as_num(get_num(part)), 0, get_pos(part).shape[0])
-    total = comm.wide_sum(num)
+    num = kernels.as_num(get_num(part))
+    # One that cannot be is for the check of the positions.
+    total = comm.wide_sum(jnp.clip(num, 0, get_pos(part).shape[0]))
     many = total.exceeds_int32()
     count = jnp.where(many, 2**31 - 1, total.high * 65536 + total.low)
     num = kernels.check(num, count < ask.k, [count, ask.k], ask.too_few)

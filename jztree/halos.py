@@ -19,7 +19,7 @@ from . import comm
 from .checks import check_classes
 from .data import FofCatalogue, RankIdx, get_pos, replace_num, split_rows
 from .jax_ext import is_concrete, with_twins
-from .particles import check_carried, check_num, replace_field
+from .particles import check_carried, check_num, check_rows, replace_field
 from .zorder import is_bad_num
 
 __all__ = [
@@ -251,6 +251,7 @@ def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestP
             f"density must be one floating-point number a particle, shape {(n,)}; it is {density.dtype} of shape "
             f"{density.shape}. On several devices call densest_particle.smap(mesh)."
         )
+    check_rows(n, "particles")
     rows, (properties, rebuild) = jnp.arange(n, dtype=jnp.int32), split_rows(grouped)
     columns = [density, jnp.full_like(rows, comm.get_rank_info()[0]), rows, *properties]
     density, rank, row, *properties = _densest_of_each(columns, cata, jnp.asarray(check_num(grouped), jnp.int32))

@@ -23,6 +23,7 @@ from .jax_ext import Exact, exact_to_float, is_concrete, with_twins
 from .neighbours import check_reduced, field_of, radii, take
 from .particles import check_num, field_names
 from .tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
+from .zorder import BAD_NUM, is_bad_num
 
 __all__ = ["knn"]
 
@@ -107,7 +108,9 @@ class _Sorted:
 def _sort(part: Any, th: TreeHierarchy | None, box: Exact, cfg: KNNConfig, k: int | None) -> _Sorted:
     num = get_num(part)
     if k is not None and not is_concrete(num):
-        num = kernels.check(num, jnp.asarray(num) < k, [num, k], _TOO_FEW)
+        pos, few = get_pos(part), jnp.asarray(num) < k
+        failed = jnp.where(is_bad_num(pos, num), 2, few.astype(jnp.int32))
+        num = kernels.check(num, failed, [num, k], f"{_TOO_FEW}\n{BAD_NUM % ('the positions', 0, pos.shape[0])}")
         part = replace_num(part, num)
     if th is not None:
         num = check_belongs(part, num, th, box)

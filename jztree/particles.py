@@ -127,6 +127,12 @@ def check_num(part: Any, what: str = "num") -> Any:
     return num
 
 
+def check_rows(rows: int, what: str) -> None:
+    """ValueError in words if there are more rows than int32 can count."""
+    if rows >= 2**31:
+        raise ValueError(f"there are {rows} {what}; one device can index at most 2**31 - 1 rows, so use more devices.")
+
+
 def get_num_total(part: Any) -> int | None:
     """The number of particles on all devices; None where it is not known when the function is traced."""
     total = getattr(part, "num_total", None)
@@ -203,8 +209,9 @@ def check_carried(tree: Any) -> None:
             _check_numpy(leaf, tree)
         elif isinstance(leaf, int):
             _check_integers([leaf], np.dtype(np.int64), leaf, tree)
-        elif isinstance(leaf, float):
-            _check_floats(np.asarray(leaf), leaf, tree)
+        elif isinstance(leaf, (float, complex)):
+            for value in (leaf.real, leaf.imag):
+                _check_floats(np.asarray(value), leaf, tree)
 
 
 def _check_numpy(leaf: Any, tree: Any) -> None:
@@ -214,12 +221,18 @@ def _check_numpy(leaf: Any, tree: Any) -> None:
         raise TypeError(
             f"{_name_of(leaf, tree)} is {what}, which JAX cannot hold; leave it out, or make it an array of numbers."
         )
+    if not dtype.isnative:
+        raise TypeError(
+            f"{_name_of(leaf, tree)} has the byte order of another kind of machine ({dtype}), which JAX cannot take; "
+            f"convert it with .astype('{dtype.newbyteorder('=').name}')."
+        )
     if dtype.itemsize < 8 or not leaf.size or jax.dtypes.canonicalize_dtype(dtype) == dtype:
         return
     if dtype.kind in "iu":
         _check_integers((int(leaf.min()), int(leaf.max())), dtype, leaf, tree)
-    elif dtype.kind == "f":
-        _check_floats(leaf, leaf, tree)
+    elif dtype.kind in "fc":
+        for values in {"f": [leaf], "c": [leaf.real, leaf.imag]}[dtype.kind]:
+            _check_floats(values, leaf, tree)
 
 
 def _check_integers(values: Iterable[int], dtype: np.dtype, leaf: Any, tree: Any) -> None:

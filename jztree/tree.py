@@ -25,14 +25,16 @@ from .config import TreeConfig, checked_config
 from .data import get_pos, static_field
 from .describe import describe_hierarchy
 from .jax_ext import Exact, with_twins
-from .particles import check_num
+from .particles import check_num, check_rows
 from .zorder import (
+    BAD_NUM,
     Domain,
     Moved,
     Movers,
     check_data,
     distr_zsort,
     domain_of,
+    is_bad_num,
     permute_particles,
     search_sorted_z,
     sort_equally,
@@ -271,7 +273,9 @@ def check_hierarchy(th: Any) -> None:
 
 def check_belongs(partz: Any, num: Any, th: TreeHierarchy, box: Exact) -> jax.Array:
     """``num``; at run time an error if a hierarchy that the user gave does not belong to the particles."""
-    return kernels.check(num, kernels.belongs(kernel_tree(partz, num, th), box) == 0, [], _FOREIGN)
+    pos, foreign = get_pos(partz), kernels.belongs(kernel_tree(partz, num, th), box) == 0
+    failed = jnp.where(is_bad_num(pos, num), 2, foreign.astype(jnp.int32))
+    return kernels.check(num, failed, [num], f"{_FOREIGN}\n{BAD_NUM % ('the positions', 0, pos.shape[0])}")
 
 
 @with_twins((P(-1), None, P()), P(-1), prepare=exact_box_argument)
@@ -296,6 +300,7 @@ def zsort_and_tree_multi_type(
         raise ValueError(f"all types need one dtype and number of dimensions, and one type at least; given: {kinds}.")
     if cfg.masses:
         raise ValueError("TreeConfig(masses=True) is for one type; build a hierarchy a type to have its masses.")
+    check_rows(sum(pos.shape[0] for pos in positions), "positions of all types together")
     box = check_box(boxsize, positions[0].shape[1])
     names = [f"the positions of type {i}" for i in range(len(parts))]
     domain, nums = domain_of(positions, [check_num(part) for part in parts], names, box)

@@ -29,7 +29,7 @@ from .particles import check_carried, check_movable, check_num
 __all__ = ["distr_zsort", "search_sorted_z", "zsort"]
 
 _NOT_FINITE = "row {0} of %s is NaN or infinite; remove such particles, or set num to leave out rows at the end."
-_BAD_NUM = "num of %s is {%d}; it counts the rows that hold particles, so it must be from 0 to %d."
+BAD_NUM = "num of %s is {%d}; it counts the rows that hold particles, so it must be from 0 to %d."
 _KEY_BYTES = 16
 
 
@@ -65,7 +65,7 @@ def domain_of(
     checked = []
     for pos, num, (_, _, bad), name in zip(positions, nums, bounds, names, strict=True):
         failed = jnp.where(is_bad_num(pos, num), 2, (bad >= 0).astype(jnp.int32))
-        sentences = f"{_NOT_FINITE % name}\n{_BAD_NUM % (name, 1, pos.shape[0])}"
+        sentences = f"{_NOT_FINITE % name}\n{BAD_NUM % (name, 1, pos.shape[0])}"
         checked.append(comm.check(num, failed, [bad, num], sentences))
     lower = jnp.stack([low for low, _, _ in bounds]).min(axis=0)
     upper = jnp.stack([high for _, high, _ in bounds]).max(axis=0)
@@ -85,7 +85,7 @@ def checked_num(part: Any, what: str) -> Any:
     pos, num = get_pos(part), check_num(part, f"num of {what}")
     if is_concrete(num):
         return num
-    return comm.check(num, is_bad_num(pos, num), [num], _BAD_NUM % (what, 0, pos.shape[0]))
+    return comm.check(num, is_bad_num(pos, num), [num], BAD_NUM % (what, 0, pos.shape[0]))
 
 
 def permute_particles(part: Any, index: jax.Array, posz: jax.Array | None = None) -> Any:
@@ -190,8 +190,8 @@ def distr_zsort(
 
 def check_data(data: Any, n: int) -> None:
     """TypeError or ValueError in words if ``data`` does not have ``n`` rows of numbers everywhere."""
-    check_carried(data)
-    check_movable(data)
+    check_carried({"data": data})
+    check_movable({"data": data})
     for leaf in jax.tree.leaves(data):
         if np.ndim(leaf) == 0 or leaf.shape[0] != n:
             raise ValueError(f"every array in data must have {n} rows, one a particle; one has shape {np.shape(leaf)}.")
