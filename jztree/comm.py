@@ -270,7 +270,7 @@ def exchange(
     # All that follows depends on the check, so that no rank is in a collective when it fails.
     matrix = matrix + (num - needs[rank])
     route = Route(order, matrix[rank], matrix[:, rank], leaves[0].shape[0])
-    stats.record(f"rows.{name}", jnp.sum(route.sent) - route.sent[rank])
+    stats.record(f"rows.{name}", jnp.sum(route.sent, dtype=jnp.int32) - route.sent[rank])
     fills = [0] * len(leaves) if fill is None else jax.tree.leaves(fill)
     arrays = [
         vary(jnp.full((room.rows, *leaf.shape[1:]), value, leaf.dtype))
@@ -365,7 +365,7 @@ class _Ragged:
     def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
         route, one = self.route, jnp.zeros(1, jnp.int32)
         rows = route.rows if route.order is None else route.order.shape[0]
-        packed = kernels.pack_segments(leaves, route.order, one, jnp.sum(route.sent)[None], rows)[0]
+        packed = kernels.pack_segments(leaves, route.order, one, jnp.sum(route.sent, dtype=jnp.int32)[None], rows)[0]
         empty = vary(jnp.zeros((arrays[0].shape[0], packed.shape[1]), jnp.uint32))
         arrived = jax.lax.ragged_all_to_all(
             packed,
@@ -376,7 +376,11 @@ class _Ragged:
             route.received,
             axis_name=self.axes,
         )
-        return list(kernels.unpack_segments(arrived[None], self.place, one, jnp.sum(route.received)[None], arrays))
+        return list(
+            kernels.unpack_segments(
+                arrived[None], self.place, one, jnp.sum(route.received, dtype=jnp.int32)[None], arrays
+            )
+        )
 
 
 def starts_of(counts: jax.Array) -> jax.Array:
@@ -434,7 +438,9 @@ def fetch(table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_ro
         asked = swap(kernels.pack_segments([row], order, starts + done, counts - done, chunk))
         # Where nothing was asked there may be any number.
         wanted = jnp.clip(jax.lax.bitcast_convert_type(asked.reshape(-1), jnp.int32), 0, table.shape[0] - 1)
-        answers = swap(kernels.pack_segments([table], wanted, jnp.arange(ndev) * chunk, everywhere, chunk))
+        answers = swap(
+            kernels.pack_segments([table], wanted, jnp.arange(ndev, dtype=jnp.int32) * chunk, everywhere, chunk)
+        )
         return carry[0] + 1, kernels.unpack_segments(answers, order, starts + done, counts - done, [carry[1]])[0]
 
     rounds = -(-all_max(jnp.max(counts)) // chunk)

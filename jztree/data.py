@@ -368,7 +368,7 @@ def sort_catalogue(cata: FofCatalogue) -> FofCatalogue:
 
     ``offset`` still points to the group's particles, which are not moved.
     """
-    used = jnp.arange(cata.count.shape[0]) < cata.ngroups
+    used = jnp.arange(cata.count.shape[0], dtype=jnp.int32) < jnp.asarray(cata.ngroups, jnp.int32)
     order = jnp.argsort(jnp.where(used, -jnp.asarray(cata.count), 1), stable=True)
     rows = {f.name: getattr(cata, f.name) for f in dataclasses.fields(cata) if f.name != "ngroups"}
     # NumPy arrays stay what they are: JAX would cut 64-bit offsets.

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from .checks import check_mass, check_particles, exact_box_argument
+from .checks import check_mass, check_particles, common_dtype, exact_box_argument
 from .config import KNNConfig
 from .data import Pos, PosMass, get_pos
 from .jax_ext import with_twins
@@ -156,7 +156,10 @@ def sph_kernel(q: Any, kernel: str, dims: int) -> jax.Array:
     Its integral over space is 1. Raises ValueError for an unknown kernel, or dimensions it is not made for.
     """
     chosen = _kernel(kernel, dims)
-    return chosen.norm * chosen.shape(jnp.minimum(jnp.asarray(q), 1))
+    q = jnp.asarray(q)
+    if not jnp.issubdtype(q.dtype, jnp.floating):
+        q = q.astype(float)
+    return chosen.norm * chosen.shape(jnp.minimum(q, 1))
 
 
 @dataclass(frozen=True)
@@ -253,7 +256,7 @@ def _masses(part: PosMass, idx: jax.Array, dtype: Any) -> jax.Array:
     if part.mass is None:
         return jnp.ones(idx.shape, dtype)
     mass = field_of(part, "mass", idx)
-    return mass.astype(jnp.result_type(mass, dtype))
+    return mass.astype(common_dtype(mass, jnp.zeros((), dtype)))
 
 
 def _sum(terms: jax.Array) -> jax.Array:

@@ -42,7 +42,7 @@ def nearest_few(
     th = build_in_domain(centres, num, domain, cfg.tree)
     queries = kernel_tree(centres, num, th)
     rad, _ = kernels.knn(tree, None, queries, None, cfg.npart_min, domain.box)
-    return jnp.where(jnp.arange(centres.shape[0]) < num, rad[:, -1], -1), leaves_of(th)
+    return jnp.where(jnp.arange(centres.shape[0], dtype=jnp.int32) < num, rad[:, -1], -1), leaves_of(th)
 
 
 def spheres_over_ranks(

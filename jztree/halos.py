@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from . import comm
-from .checks import check_classes
+from .checks import check_classes, common_dtype
 from .data import FofCatalogue, RankIdx, get_pos, replace_num, split_rows
 from .jax_ext import is_concrete, with_twins
 from .particles import check_carried, check_num, check_rows, replace_field
@@ -173,11 +173,13 @@ def spin(cata: FofCatalogue, mass: Any, radius: Any, gravity: Any, scale_factor:
     for name, number in {"gravity": gravity, "scale_factor": scale_factor}.items():
         if is_concrete(number) and not (np.ndim(number) == 0 and 0 < float(number) < np.inf):
             raise ValueError(f"{name} must be a positive number, not {number}.")
-    specific = jnp.linalg.norm(jnp.asarray(cata.angular_momentum), axis=-1)
-    mass, radius = jnp.asarray(mass), jnp.asarray(radius)
+    dtype = common_dtype(cata.angular_momentum, mass, radius)
+    specific = jnp.linalg.norm(jnp.asarray(cata.angular_momentum, dtype), axis=-1)
+    mass, radius = jnp.asarray(mass, dtype), jnp.asarray(radius, dtype)
     defined = (mass > 0) & (radius > 0)
     # Roots one by one, because the products may leave the range of float32.
-    scale = jnp.sqrt(mass) * jnp.sqrt(radius) * jnp.sqrt(gravity) * np.sqrt(2.0) / jnp.sqrt(scale_factor)
+    roots = [jnp.sqrt(jnp.asarray(number, dtype)) for number in (gravity, 2, scale_factor)]
+    scale = jnp.sqrt(mass) * jnp.sqrt(radius) * roots[0] * roots[1] / roots[2]
     return _of_groups(cata, jnp.where(defined, specific / jnp.where(defined, scale, 1), jnp.nan))
 
 
@@ -190,12 +192,15 @@ def total_vel_dispersion(cata: FofCatalogue) -> jax.Array:
     """
     if cata.vel_dispersion is None:
         raise ValueError("the catalogue has no vel_dispersion, because its particles have no velocities.")
-    return jnp.asarray(cata.vel_dispersion) * np.sqrt(np.shape(cata.com_pos)[-1]).astype(np.float32)
+    dispersion = jnp.asarray(cata.vel_dispersion)
+    return dispersion * np.sqrt(np.shape(cata.com_pos)[-1]).astype(dispersion.dtype)
 
 
 def _used(cata: FofCatalogue) -> jax.Array:
     """Which rows of the catalogue hold groups."""
-    return jnp.arange(np.shape(cata.count)[-1]) < jnp.asarray(cata.ngroups)[..., None]
+    ngroups = jnp.asarray(cata.ngroups, jnp.int32)
+    rows = jnp.arange(np.shape(cata.count)[-1], dtype=jnp.int32)
+    return rows.reshape((1,) * ngroups.ndim + rows.shape) < ngroups[..., None]
 
 
 def _of_groups(cata: FofCatalogue, values: jax.Array) -> jax.Array:
@@ -314,7 +319,7 @@ def _zero_if_valid(cata: FofCatalogue, num: jax.Array, ends: _Ends, group: jax.A
     rooms = np.shape(cata.count)[0]
     nan = jnp.isnan(density) & (group <= rooms)
     checked = comm.check(num, nan.any(), [jnp.argmax(nan)], _NAN_DENSITY)
-    may_go_on = (jnp.arange(rooms) == ends.last) & (comm.num_ranks() > 1)
+    may_go_on = (jnp.arange(rooms, dtype=ends.last.dtype) == ends.last) & (comm.num_ranks() > 1)
     misses = (cata.offset < 0) | (cata.offset >= num) | ((cata.count > num - cata.offset) & ~may_go_on)
     failed = (misses & _used(cata)).any() | is_bad_num(group, num)
     return comm.check(checked, failed, [], _OTHER_PARTICLES) - num
@@ -330,8 +335,11 @@ def _joined(ends: _Ends, found: list[jax.Array]) -> list[jax.Array]:
     if ndev == 1:
         return [column[:-1] for column in found]
     heads = [column[:, 0] for column in comm.all_gather_rows([column[-1:] for column in found])]
-    before = jnp.cumsum(ends.begins) - ends.begins  # devices on which a group begins
-    mine = ends.begins[rank] & (before == before[rank] + 1) & (ends.heads > 0) & (jnp.arange(ndev) > rank)
+    begins = ends.begins.astype(jnp.int32)
+    before = jnp.cumsum(begins, dtype=jnp.int32) - begins  # devices on which a group begins
+    mine = (
+        ends.begins[rank] & (before == before[rank] + 1) & (ends.heads > 0) & (jnp.arange(ndev, dtype=jnp.int32) > rank)
+    )
     densities = jnp.where(mine, heads[0], -jnp.inf)
     best = jnp.argmax(densities)
     better = densities[best] > found[0][ends.last]

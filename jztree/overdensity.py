@@ -147,7 +147,7 @@ def _with_mass(part: Any, pos: jax.Array) -> PosMass:
     mass, num = check_mass(part), kernels.as_num(get_num(part))
     mass = jnp.zeros((0,), pos.dtype) if mass is None else jnp.asarray(mass, pos.dtype).reshape(-1)
     n, rows = pos.shape[0], mass.shape[0]
-    bad = ~(jnp.isfinite(mass) & (mass >= 0)) & (jnp.arange(rows) < (num if rows == n else 1))
+    bad = ~(jnp.isfinite(mass) & (mass >= 0)) & (jnp.arange(rows, dtype=jnp.int32) < (num if rows == n else 1))
     num = comm.check(num, jnp.any(bad), [jnp.argmax(bad) if rows else 0], _BAD_MASS)
     return PosMass(pos=pos, mass=mass, num=num)
 

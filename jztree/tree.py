@@ -319,7 +319,7 @@ def _build_multi_type(
 ) -> tuple[tuple[Any, ...], tuple[TreeHierarchy, ...]]:
     num = sum(kernels.as_num(count) for count in nums)
     # Rows without particles may stand between the types; they are moved behind all particles first.
-    valid = [jnp.arange(pos.shape[0]) < count for pos, count in zip(positions, nums, strict=True)]
+    valid = [jnp.arange(pos.shape[0], dtype=jnp.int32) < count for pos, count in zip(positions, nums, strict=True)]
     first = jnp.argsort(~jnp.concatenate(valid), stable=True).astype(jnp.int32)
     pos = kernels.gather_rows(jnp.concatenate(positions), first)
     index, posz = domain.zsort(pos, num)

@@ -339,8 +339,8 @@ def _cut_ties(below: jax.Array, equal: jax.Array, starts: comm.Wide) -> jax.Arra
     # Sums over ranks may exceed 32 bits, so halves are summed apart.
     before_high = jnp.cumsum(by_type >> 16, axis=0, dtype=jnp.int32) - (by_type >> 16)
     before_low = jnp.cumsum(by_type & 0xFFFF, axis=0, dtype=jnp.int32) - (by_type & 0xFFFF)
-    high = starts.high - jnp.sum(below >> 16, axis=(0, 1), dtype=jnp.int32) - before_high
-    low = starts.low - jnp.sum(below & 0xFFFF, axis=(0, 1), dtype=jnp.int32) - before_low
+    high = (starts.high - jnp.sum(below >> 16, axis=(0, 1), dtype=jnp.int32))[None] - before_high
+    low = (starts.low - jnp.sum(below & 0xFFFF, axis=(0, 1), dtype=jnp.int32))[None] - before_low
     high, low = high + (low >> 16), low & 0xFFFF
     left = jnp.where(high >= 2**14, 2**30, jnp.where(high < 0, 0, jnp.clip(high, 0, 2**14) * 65536 + low))
     # More than 2**30 particles of one key on one rank would be cut there too early; the ranks after it take the rest.
