@@ -214,6 +214,7 @@ def split_rows(part: _Part) -> tuple[list[Any], Callable[[Sequence[Any]], _Part]
     part: a particle class, or an array of positions.
     """
     n = get_pos(part).shape[0]
+    check_carried(part)
     check_movable(part)
     leaves, structure = jax.tree.flatten(part)
     places = [i for i, leaf in enumerate(leaves) if np.ndim(leaf) > 0 and leaf.shape[0] == n]

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from .checks import check_mass, check_particles, common_dtype, exact_box_argument
+from .checks import check_mass, check_particles, check_positions, common_dtype, exact_box_argument
 from .config import KNNConfig
 from .data import Pos, PosMass, get_pos
 from .jax_ext import with_twins
@@ -226,7 +226,7 @@ def _excess(kernel: str, k: int, dims: int, part_query: Any) -> float:
 
 
 def _dims(part: Any) -> int:
-    return check_particles(part).shape[1]
+    return check_positions(get_pos(part)).shape[1]
 
 
 def _check_at_least(k: int, least: int) -> None:
@@ -239,6 +239,7 @@ def _reduced(
     func: Any, part: Any, k: int, boxsize: Any, th: Any, part_query: Any, output_order: str, cfg: KNNConfig | None
 ) -> jax.Array:
     """What ``func`` makes of the neighbours. Nothing but positions and masses is sorted and sent."""
+    check_particles(part)
     mass, pos = check_mass(part), get_pos(part)
     if mass is not None and np.shape(mass) not in ((), pos.shape[:1]):
         raise ValueError(

@@ -1,15 +1,18 @@
 """What comes in as particles: every class gives what brute force gives, or an error in a sentence, at every entry."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import oracles
 import pytest
 from devices import mesh_of
+from jax.sharding import PartitionSpec as P
 
 import jztree as jz
 from jztree import data
@@ -299,3 +302,226 @@ def test_sorting_padding_and_dealing_keep_rows_together(cls: Any) -> None:
         for name in ("pos", "mass", "id"):
             mine, given = (np.asarray(getattr(one, name)) for one in (moved, part))
             np.testing.assert_array_equal(mine[back], given[there])
+
+
+def test_a_count_that_cannot_be_set_is_said() -> None:
+    @jax.tree_util.register_dataclass
+    @dataclass
+    class StaticNum:
+        pos: Any
+        num: Any = field(default=None, metadata={"static": True})
+
+    class Counted(NamedTuple):
+        pos: Any
+        num = property(lambda self: self.pos.shape[0])
+
+    pos = columns()["pos"]
+    for part, words in ((StaticNum(pos, 50), "num of StaticNum is a static field"), (Counted(pos), "cannot be set")):
+        assert jz.tree.zsort(part)[0].num == part.num
+        with pytest.raises(TypeError, match=words) as error:
+            data.expand_particles(part, 7)
+        assert oracles.one_sentence(error)
+
+
+def test_rows_without_particles_need_a_class_that_can_say_so() -> None:
+    pos = columns()["pos"]
+    assert data.expand_particles(pos, 6).shape == (6, 10, 2)
+    for ndev, npad in ((7, 0), (6, 1)):
+        with pytest.raises(ValueError, match="takes a field num") as error:
+            data.expand_particles(pos, ndev, npad)
+        assert oracles.one_sentence(error)
+
+
+# Numbers that JAX or the kernels cannot take as they are
+
+MOVED = {
+    "bool": np.arange(N) % 3 == 0,
+    "complex64": (np.arange(N) + 2j).astype(np.complex64),
+    "float8": jnp.asarray(np.arange(N) % 8, jnp.float8_e4m3fn),
+    "bfloat16": jnp.asarray(np.arange(N), jnp.bfloat16),
+    "float16": np.arange(N, dtype=np.float16),
+    "int8": np.arange(N, dtype=np.int8),
+    "zero width": np.zeros((N, 0), np.float32),
+    "odd width": np.arange(3 * N, dtype=np.uint8).reshape(N, 3),
+}
+REFUSED = {
+    "int4": (jnp.asarray(np.arange(N) % 8, jnp.int4), "int4"),
+    "uint2": (jnp.asarray(np.arange(N) % 4, jnp.uint2), "uint2"),
+    "float4": (np.zeros(N, ml_dtypes.float4_e2m1fn), "float4_e2m1fn"),
+    "keys": (jax.random.split(jax.random.key(0), N), "key<"),
+    "records": (np.zeros(N, [("a", "f4"), ("b", "f4")]), r"records \(a, b\)"),
+    "objects": (np.array([None] * N), "Python objects"),
+    "words": (np.array(["a"] * N), "text"),
+    "times": (np.zeros(N, "M8[D]"), "times"),
+    "extended": (np.zeros(N, np.longdouble), "float128|longdouble"),
+    "byte order": (np.zeros(N, np.dtype(np.float32).newbyteorder()), r"byte order.*astype\('float32'\)"),
+    "masked": (np.ma.masked_array(np.zeros(N), np.arange(N) == 3), "masked"),
+}
+
+
+@pytest.mark.parametrize("column", MOVED.values(), ids=MOVED)
+def test_properties_of_every_dtype_go_along(column: Any) -> None:
+    part = data.ParticleData(pos=columns()["pos"], id=column)
+    partz, index = jz.tree.zsort.jit(part)
+    assert partz.id.dtype == column.dtype
+    np.testing.assert_array_equal(np.asarray(partz.id), np.asarray(column)[index])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("column", MOVED.values(), ids=MOVED)
+def test_properties_of_every_dtype_go_to_other_devices(column: Any) -> None:
+    dealt = data.expand_particles(data.ParticleData(pos=columns()["pos"], id=column), 2)
+    partz, also, origin = jz.tree.distr_zsort.smap(mesh_of(2), jit=True)(dealt, dealt.id)
+    rows = np.asarray(origin.rank * (N // 2) + origin.idx).ravel()
+    for moved in (partz.id, also):
+        np.testing.assert_array_equal(np.asarray(moved).reshape(column.shape), np.asarray(column)[rows])
+
+
+@pytest.mark.parametrize(("column", "words"), REFUSED.values(), ids=REFUSED)
+def test_properties_that_cannot_go_along_are_named(column: Any, words: str) -> None:
+    part, pos = data.ParticleData(pos=columns()["pos"], mass=None, vel=column), columns()["pos"]
+    calls = {
+        "zsort": lambda: jz.tree.zsort(part),
+        "zsort.jit": lambda: jz.tree.zsort.jit(part),
+        "knn": lambda: jz.knn.knn(part, K),
+        "fof": lambda: jz.fof.fof_and_catalogue.jit(part, RLINK),
+        "expand": lambda: data.expand_particles(part, 2),
+        "data": lambda: jz.tree.zsort_and_tree(pos, data={"vel": column}),
+        "data.jit": lambda: jz.tree.zsort_and_tree.jit(pos, data={"vel": column}),
+        "distr data": lambda: jz.tree.distr_zsort(pos, {"vel": column}),
+    }
+    for name, call in calls.items():
+        with pytest.raises(TypeError, match=words) as error:
+            call()
+        assert "vel" in str(error.value), name
+        assert oracles.one_sentence(error), name
+
+
+CUT = {
+    "int64": (np.arange(N) + 2**40, 2**40),
+    "uint64": (np.arange(N, dtype=np.uint64) + np.uint64(2**63), 2**63),
+    "below": (np.arange(N) - 2**40, -(2**40)),
+    "Python": (2**40, 2**40),
+    "NumPy": (np.int64(2**40), 2**40),
+    "float64": (np.full(N, 1e40), "1e\\+40"),
+    "float": (-1e300, "-1e\\+300"),
+    "complex128": (np.full(N, 1e40j), "1e\\+40"),
+}
+
+
+@pytest.mark.parametrize("twin", ["", "jit", "smap"], ids=["plain", "jit", "smap"])
+@pytest.mark.parametrize(("column", "words"), CUT.values(), ids=CUT)
+def test_numbers_that_32_bits_cannot_hold_are_refused_at_every_entry(twin: str, column: Any, words: Any) -> None:
+    given = columns()
+    if twin == "smap":
+        given = {name: leaf[None] for name, leaf in given.items()}
+        column = np.asarray(column)[None]
+    part = data.ParticleData(**(given | {"id": column}))
+    free = ("pad", "squeeze", "flatten", "map_rows", "canonical_order")  # nothing goes into JAX
+    calls = {name: call for name, call in entries(twin).items() if name not in free}
+    if not twin:
+        calls["data"] = lambda part: jz.tree.zsort_and_tree(part.pos, data=np.broadcast_to(part.id, (N,)))
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match=f"(id|data) holds {words}, ") as error:
+            call(part)
+        assert oracles.one_sentence(error), name
+
+
+def test_wide_identifiers_stay_what_they_are_where_nothing_goes_into_jax() -> None:
+    ids = np.arange(12) + 2**40
+    part = data.ParticleData(pos=oracles.uniform(12, 2), id=ids, num=12)
+    np.testing.assert_array_equal(data.squeeze_particles(data.pad_particles(part, 5)).id, ids)
+    dealt = data.ParticleData(pos=part.pos.reshape(3, 4, 2), id=ids.reshape(3, 4), num=np.array([4, 2, 4]))
+    np.testing.assert_array_equal(data.flatten_particles(dealt).id, np.delete(ids, [6, 7]))
+
+
+def test_wide_identifiers_with_64_bits(x64: None) -> None:
+    part = data.ParticleData(pos=oracles.uniform(N, 2), id=np.arange(N) + 2**40)
+    partz, index = jz.tree.zsort.jit(part)
+    np.testing.assert_array_equal(partz.id, part.id[index])
+    with pytest.raises(ValueError, match="of which JAX keeps 64 bits only, or"):
+        jz.tree.zsort(data.ParticleData(pos=part.pos, id=2**70))
+
+
+def test_float64_positions_are_rounded_alike_in_every_call() -> None:
+    wide = oracles.uniform(N, 2, np.float64)
+    expected = jz.tree.zsort(data.ParticleData(pos=wide.astype(np.float32), vel=wide.astype(np.float32)))
+    part = data.ParticleData(pos=wide, vel=wide)
+    mapped = jz.tree.zsort.smap(mesh_of(1), jit=True)(jax.tree.map(lambda leaf: leaf[None], part))
+    for found in (jz.tree.zsort(part), jz.tree.zsort.jit(part), jax.tree.map(lambda leaf: leaf[0], mapped)):
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_rows_beyond_what_int32_counts_are_refused_in_words() -> None:
+    half, all_of_it = (jax.ShapeDtypeStruct((rows, 3), jnp.float32) for rows in (2**30, 2**31))
+    functions = {
+        "multi type": (lambda pos: jz.tree.zsort_and_tree_multi_type([pos, pos]), half),
+        "attached": (lambda pos: jz.fof.fof_and_catalogue(pos, RLINK, attached=pos), half),
+        "densest": (lambda pos: jz.halos.densest_particle(pos, catalogue_of(pos)[1], pos[:, 0]), all_of_it),
+        "zsort": (jz.tree.zsort, all_of_it),
+    }
+    for name, (function, rows) in functions.items():
+        with pytest.raises(ValueError, match=str(2**31)) as error:
+            jax.eval_shape(function, rows)
+        assert oracles.one_sentence(error), name
+
+
+def test_rows_of_several_kinds_beyond_what_int32_counts_on_several_devices() -> None:
+    mapped = jz.knn.knn.smap(mesh_of(2))
+    rows = jax.ShapeDtypeStruct((2, 2**30, 3), jnp.float32)
+    with pytest.raises(ValueError, match=str(2**31)) as error:
+        jax.eval_shape(lambda pos: mapped(pos, 1, part_query=pos), rows)
+    assert oracles.one_sentence(error)
+
+
+# How many rows hold particles
+
+FAST = ("zsort", "knn", "fof_and_catalogue")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in entries("jit")],
+)
+def test_a_traced_num_that_cannot_be_is_an_error(name: str) -> None:
+    call = entries("jit")[name]
+    for num in (-1, N + 1):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match=rf"num of .*({num};|from 0 to)") as error:
+            jax.block_until_ready(call(data.ParticleData(**columns(), num=jnp.int32(num))))
+        assert oracles.one_sentence(error)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "zsort" else pytest.mark.slow)
+        for name in ("zsort", "knn", "fof_and_catalogue", "distr_zsort", "zsort_and_tree")
+    ],
+)
+@pytest.mark.parametrize("num", [-1, 31])
+def test_a_num_that_cannot_be_on_one_device_is_an_error_on_all(name: str, num: int) -> None:
+    functions = {
+        "zsort": jz.tree.zsort,
+        "knn": lambda part: jz.knn.knn(part, 1),
+        "fof_and_catalogue": lambda part: jz.fof.fof_and_catalogue(part, RLINK),
+        "distr_zsort": jz.tree.distr_zsort,
+        "zsort_and_tree": jz.tree.zsort_and_tree,
+    }
+    dealt = data.expand_particles(data.ParticleData(**columns()), 2)
+    wrong = dataclasses.replace(dealt, num=jnp.asarray([30, num], jnp.int32))
+    mapped = jz.jax_ext.shard_map_constructor(functions[name], P(-1), P(-1))(mesh_of(2), jit=True)
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=rf"on rank 1: num of the positions is {num}; .* to 30") as error:
+        jax.block_until_ready(mapped(wrong))
+    assert oracles.one_sentence(error)
+
+
+@pytest.mark.parametrize("num", [-1, N + 1])
+def test_a_known_num_that_cannot_be_is_refused_by_helpers(num: int) -> None:
+    part = data.ParticleData(**columns(), num=num)
+    for call in (data.squeeze_particles, data.expand_particles, lambda part: data.pad_particles(part, 2)):
+        with pytest.raises(ValueError, match=f"num is {num}") as error:
+            call(part)
+        assert oracles.one_sentence(error)
+    dealt = data.ParticleData(pos=jnp.zeros((2, N, 3)), num=np.array([3, num]))
+    with pytest.raises(ValueError, match=f"num is .*{num}"):
+        data.flatten_particles(dealt)

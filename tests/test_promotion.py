@@ -127,7 +127,7 @@ def test_float64_keeps_its_precision() -> None:
         return
     random = np.random.default_rng(3)
     part = data.ParticleData(pos=oracles.uniform(60, 3, np.float64), vel=random.random((60, 3)), num=60)
-    cata = jz.fof.fof_and_catalogue(part, 0.5, cfg=SMALL)[1]
+    cata = jz.fof.fof_and_catalogue.jit(part, 0.5, cfg=SMALL)[1]
     total = halos.total_vel_dispersion(cata)
     assert total.dtype == np.float64
     np.testing.assert_allclose(total, np.asarray(cata.vel_dispersion) * np.sqrt(3.0), rtol=1e-14)
@@ -139,7 +139,7 @@ def test_what_runs_on_the_host_and_row_by_row() -> None:
         pos=oracles.uniform(60, 3), mass=2.0, vel=random.random((60, 3), np.float32), id=np.arange(60), num=50
     )
     assert int(data.flatten_particles(data.expand_particles(part, 4, 2)).num) == 50
-    _, cata = groups(part)
+    _, cata = jz.fof.fof_and_catalogue.jit(part, 0.2, 1.0, cfg=SMALL)
     dealt = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], cata)
     one, whole = (halos.principal_axes(catalogues) for catalogues in (cata, dealt))
     jax.tree.map(np.testing.assert_array_equal, whole, jax.tree.map(lambda leaf: leaf[None], one))

@@ -31,6 +31,7 @@ from jztree import kernels
 from jztree.comm import all_gather, get_rank_info
 from jztree.data import ParticleData
 from jztree.jax_ext import vary_along, varying_axes
+from jztree.particles import check_carried
 
 from ._files import PathLike, check_output, create_empty, fill_hdf5, output_path, temporary_beside
 from .header import SnapshotHeader
@@ -288,6 +289,7 @@ _NUMS = ("num", "ngroups")
 
 def _collect(data: Any, num: Any) -> list[_Column]:
     """Everything in ``data`` that is to be written. Raises TypeError or ValueError if it cannot be."""
+    check_carried(data)
     found = [(_name(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(data)[0]]
     leaves = dict(found)
     if not leaves:
