@@ -6,7 +6,6 @@ holds its nearest primary, and comes behind the primaries there. The first parti
 that rank or a lower one, which is all that `jztree.grouping` asks of the order of particles.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,10 +18,17 @@ from . import comm, kernels
 from .capacity import room
 from .config import FofConfig, KNNConfig
 from .data import Label, get_num, get_pos, replace_num
-from .jax_ext import Exact
+from .distr_knn import Question, knn_over_ranks
+from .jax_ext import Exact, is_concrete
 from .knn import knn
+from .particles import check_rows, get_num_total, replace_field
 
 __all__ = ["attach", "attach_over_ranks", "check_attached"]
+
+_NO_PRIMARIES = (
+    "attached particles join the group of the nearest particle of part, but part holds none; give attached=None, or "
+    "particles to link."
+)
 
 
 @jax.tree_util.register_dataclass
@@ -67,14 +73,24 @@ def attach(partz: Any, label: jax.Array, attached: Sequence[Any], box: Exact, cf
     partz: primary particles in the order that ``label``, ``(n,)`` int32 rows, is about. Returns all kinds as one class
     with a row for every row given and ``num`` set, and their labels.
     """
-    n = get_pos(partz).shape[0]
-    joined = _Joined(partz, kernels.as_num(get_num(partz)), label)
+    n, num = get_pos(partz).shape[0], _count(partz)
+    joined = _Joined(partz, num, label)
+    if is_concrete(get_num(partz)):
+        if get_num(partz) < 1:
+            raise ValueError(_NO_PRIMARIES)
+    else:
+        partz = replace_num(partz, kernels.check(num, num < 1, [], _NO_PRIMARIES))
     for one in attached:
         near = knn(partz, 1, box, part_query=one, result="globalidx", cfg=KNNConfig(tree=cfg.tree))[:, 0]
         theirs = kernels.gather_rows(label, jnp.clip(near, 0, n - 1))
-        joined = _put_together(joined, _Joined(one, kernels.as_num(get_num(one)), theirs))
+        joined = _put_together(joined, _Joined(one, _count(one), theirs))
     rows = jnp.arange(get_pos(joined.part).shape[0], dtype=jnp.int32)
     return joined.part, jnp.where(rows < joined.num, joined.label, rows)
+
+
+def _count(part: Any) -> jax.Array:
+    """``num`` of ``part`` within its rows: what checks it at run time may come later than what uses it."""
+    return jnp.clip(kernels.as_num(get_num(part)), 0, get_pos(part).shape[0])
 
 
 def attach_over_ranks(
@@ -96,7 +112,9 @@ def _bring(places: _Labelled, attached: Any, box: Exact, cfg: FofConfig) -> _Joi
     search = KNNConfig(tree=cfg.tree, ghost_rows=cfg.ghost_rows)
     # Whose neighbour one is does not depend continuously on anything.
     still = jax.lax.stop_gradient((places, attached))
-    near, irank, igroup = knn(still[0], 1, box, part_query=still[1], result="rankidx_irank_igroup", cfg=search)
+    words = ["rankidx", "irank", "igroup"]
+    ask = Question(1, box, words, None, False, False, search, _NO_PRIMARIES)
+    near, irank, igroup = knn_over_ranks(*still, ask)
     m = get_pos(attached).shape[0]
     # Many may have their nearest primary on one rank, as where all gas is in one halo.
     place = room("attached_rows", cfg.attached_rows, m + m // 4, m * comm.num_ranks())
@@ -109,13 +127,14 @@ def _bring(places: _Labelled, attached: Any, box: Exact, cfg: FofConfig) -> _Joi
         advice="set attached_rows in the configuration to that or more.",
         name="attached",
     )
-    part = _counted(part, num, getattr(attached, "num_total", None))
+    part = _counted(part, num, get_num_total(attached))
     return _Joined(part, num, label)
 
 
 def _put_together(first: _Joined, second: _Joined) -> _Joined:
     """Particles of two kinds as one, the padding of both last."""
     n, m = get_pos(first.part).shape[0], get_pos(second.part).shape[0]
+    check_rows(n + m, "particles of all types together")
     num = first.num + second.num
     rows = jnp.arange(n + m, dtype=jnp.int32)
     padding = jnp.where(rows - second.num < n, rows - second.num, rows)
@@ -125,22 +144,19 @@ def _put_together(first: _Joined, second: _Joined) -> _Joined:
         return kernels.gather_rows(jnp.concatenate([mine, theirs]), order)
 
     part = jax.tree.map(join, _in_rows(_uncounted(first.part), n), _in_rows(_uncounted(second.part), m))
-    totals = [getattr(one.part, "num_total", None) for one in (first, second)]
+    totals = [get_num_total(one.part) for one in (first, second)]
     part = _counted(part, num, None if None in totals else sum(total or 0 for total in totals))
     return _Joined(part, num, join(first.label, second.label))
 
 
 def _uncounted(part: Any) -> Any:
     """``part`` without its counts, which may be given for one class and not for the other."""
-    part = replace_num(part, None)
-    return dataclasses.replace(part, num_total=None) if hasattr(part, "num_total") else part
+    return replace_field(replace_num(part, None), "num_total", None)
 
 
 def _counted(part: Any, num: jax.Array, total: int | None) -> Any:
     """``part`` with these counts, if it has such fields."""
-    if total is not None:
-        part = dataclasses.replace(part, num_total=total)
-    return replace_num(part, num)
+    return replace_num(part if total is None else replace_field(part, "num_total", total), num)
 
 
 def _row_shape(leaf: Any, n: int) -> tuple[int, ...]:

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import comm, kernels
-from .data import get_num, get_pos
+from .config import is_config
 from .jax_ext import Exact, exact, is_concrete
-from .mapping import check_floats
+from .particles import check_carried, check_movable, check_rows, get_pos, one_line
 
 MAX_DIMS = 8
 _BAD_MASS = (
@@ -27,21 +27,24 @@ _BAD_VELOCITY = (
 )
 
 
-def one_line(value: Any) -> str:
-    """The text of ``value`` without the line breaks that NumPy puts into long arrays."""
-    return " ".join(str(value).split())
-
-
 def check_positions(pos: Any, what: str = "positions", max_dims: int = MAX_DIMS) -> jax.Array:
     """``pos`` as a JAX array; TypeError or ValueError in words if it is not ``(n, d)`` float32 or float64."""
     if pos.dtype not in (jnp.float32, jnp.float64):
         raise TypeError(f"{what} must be float32 or float64, not {pos.dtype}; convert them with .astype('float32').")
     if np.ndim(pos) != 2 or not 1 <= pos.shape[1] <= max_dims:
         raise ValueError(f"{what} must have shape (n, d) with d from 1 to {max_dims}; their shape is {pos.shape}.")
-    if pos.shape[0] >= 2**31:
-        raise ValueError(f"there are {pos.shape[0]} {what}; one device can index at most 2**31 - 1 rows.")
-    check_floats({what: pos})
+    check_rows(pos.shape[0], what)
     return jnp.asarray(pos)
+
+
+def check_particles(part: Any, what: str = "positions", max_dims: int = MAX_DIMS) -> jax.Array:
+    """The positions of ``part``, which is what a public function was given; TypeError or ValueError in words if it is
+    nothing that can be particles, or JAX and the kernels cannot take over all of it as it is.
+    """
+    pos = get_pos(part)
+    check_carried(part)
+    check_movable(part)
+    return check_positions(pos, what, max_dims)
 
 
 def farthest(dtype: Any) -> str:
@@ -57,19 +60,34 @@ def is_subnormal(value: jax.Array) -> jax.Array:
     return (size > 0) & (size < jnp.asarray(2**kind.nmant, bits.dtype))
 
 
-def mass_rows(part: Any, dtype: Any) -> jax.Array | None:
-    """The masses of particles, ``(n,)``, or ``(1,)`` if all share one; None if they have none.
+def check_real_dtype(value: Any, what: str) -> None:
+    """TypeError in words if ``value``, an array or a number, is not made of real numbers."""
+    dtype = jnp.result_type(value)
+    if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
+        raise TypeError(f"{what} must be real numbers, not {dtype}.")
 
-    Raises ValueError in words for another number of them, or if ``dtype`` cannot hold those that are known.
-    """
+
+def check_mass(part: Any) -> Any:
+    """``mass`` of ``part`` as it is, or None; TypeError or ValueError in words if it is not one number or one a row."""
     mass, n = getattr(part, "mass", None), get_pos(part).shape[0]
     if mass is None:
         return None
-    check_floats({"mass": mass})
-    mass = jnp.asarray(mass, dtype).reshape(-1)
-    if mass.shape[0] not in (1, n):
-        raise ValueError(f"mass must be one number or one a particle; there are {mass.shape[0]} for {n}.")
+    check_real_dtype(mass, "masses")
+    if np.size(mass) != 1 and (np.size(mass) != n or np.shape(mass)[0] != n):
+        raise ValueError(f"mass must be one number or one a particle; its shape is {np.shape(mass)} for {n}.")
     return mass
+
+
+def mass_rows(part: Any, dtype: Any) -> jax.Array | None:
+    """The masses of particles, ``(n,)``, or ``(1,)`` if all share one; None if there are none.
+
+    Raises like `check_mass`.
+    """
+    mass = check_mass(part)
+    if mass is None:
+        return None
+    check_carried({"mass": mass})
+    return jnp.asarray(mass, dtype).reshape(-1)
 
 
 def mass_faults(mass: jax.Array | None, num: Any, n: int, of: str = "") -> list[comm.Fault]:
@@ -95,16 +113,10 @@ def velocity_faults(vel: jax.Array | None, num: Any, of: str = "") -> list[comm.
     return [comm.Fault(bad >= 0, [bad], _BAD_VELOCITY.format("{0}", of, farthest(vel.dtype)))]
 
 
-def check_num(part: Any, what: str = "num") -> Any:
-    """``num`` of ``part``; ValueError in words if it is known and not between 0 and the number of rows."""
-    num, n = get_num(part), get_pos(part).shape[0]
-    if np.ndim(num) != 0 or not np.issubdtype(jnp.result_type(num), np.integer):
-        raise TypeError(
-            f"{what} is {one_line(num)}; it counts the rows that hold particles, so it must be one integer."
-        )
-    if is_concrete(num) and not 0 <= int(num) <= n:
-        raise ValueError(f"{what} is {num}; it counts the rows that hold particles, so it must be from 0 to {n}.")
-    return num
+def common_dtype(*values: Any) -> Any:
+    """The dtype that holds all of these, also where the user has forbidden JAX to choose one."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*values)
 
 
 def check_real(value: Any, what: str) -> np.ndarray:
@@ -122,9 +134,9 @@ def check_range(value: np.ndarray, what: str, may_vanish: bool = False) -> None:
     """
     widest = np.finfo(jax.dtypes.canonicalize_dtype(np.float64))
     if np.any((value > widest.max) | ((value > 0) & (value < widest.tiny) & (not may_vanish))):
+        switch = ", or switch on jax_enable_x64" if widest.bits < 64 else ""
         raise ValueError(
-            f"{what} is {one_line(value)}, beyond the range of float32; choose another unit of length, or switch on "
-            "jax_enable_x64."
+            f"{what} is {one_line(value)}, beyond the range of {widest.dtype}; choose another unit of length{switch}."
         )
 
 
@@ -159,13 +171,34 @@ def _number_box(boxsize: float, dims: int, _widest: Any) -> Exact:
     return _known_box(boxsize, dims)
 
 
+def sequence_of(parts: Any) -> list[Any]:
+    """Particle classes that were given as None, as one, or as a sequence; named tuples with ``pos`` are one."""
+    if parts is None:
+        return []
+    return list(parts) if isinstance(parts, (list, tuple)) and not hasattr(parts, "pos") else [parts]
+
+
+def check_classes(arguments: dict[str, Any]) -> dict[str, Any]:
+    """For compiled and mapped twins: TypeError in words if a particle class among the arguments, or in a sequence of
+    these, is none that works, or a configuration is none, before JAX says so in its own words. Replaces nothing.
+    """
+    for name in ("cfg", "cfg_tree"):
+        if arguments.get(name) is not None and not is_config(arguments[name]):
+            raise TypeError(f"{name} must be a configuration of jztree.config, not {type(arguments[name]).__name__}.")
+    for value in arguments.values():
+        for one in sequence_of(value):
+            if hasattr(one, "pos"):
+                get_pos(one)
+    return {}
+
+
 def exact_box_argument(arguments: dict[str, Any]) -> dict[str, Any]:
     """What compiled and mapped twins are to replace in the arguments of a function: ``boxsize``, checked and exact.
 
     The first argument is a particle class, an array of positions, or a sequence of these. Positions may have a leading
     axis over devices; what else there is to check about them is checked by the function itself.
     """
+    check_classes(arguments)
     part = next(iter(arguments.values()))
-    if isinstance(part, (list, tuple)) and part:
-        part = part[0]
-    return {"boxsize": check_box(arguments["boxsize"], (1, *np.shape(get_pos(part)))[-1])}
+    first = (sequence_of(part) or [part])[0]
+    return {"boxsize": check_box(arguments["boxsize"], (1, *np.shape(get_pos(first)))[-1])}

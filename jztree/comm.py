@@ -13,6 +13,7 @@ Memory: an exchange in dense rounds needs two buffers of the size of its chunks,
 import functools
 import math
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from . import kernels, stats
 from .capacity import Room
 from .jax_ext import vary_along
 from .launch import initialize, should_init_jax_distributed
+from .particles import check_rows
 
 __all__ = [
     "Fault",
@@ -164,6 +166,8 @@ class Fault(NamedTuple):
 def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
     """``num``, or an error with ``sentence`` on every rank at run time if it ``failed`` on any.
 
+    Of several sentences, one a line, it is that of the number that ``failed`` is, from 1 on.
+
     The caller must go on with the returned ``num``, also in what it says to other ranks. ``{0}``, ``{1}`` in
     ``sentence`` stand for ``numbers`` (int32 scalars) of the first rank that failed; on several ranks the sentence
     begins with it.
@@ -174,20 +178,29 @@ def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.A
 def check_all(num: Any, faults: Sequence[Fault]) -> jax.Array:
     """`check` for several things that may be wrong, with one collective."""
     _, ndev, _ = get_rank_info()
-    if ndev == 1 or not faults:
-        for fault in faults:
-            num = kernels.check(num, *fault)
+    if not faults:
         return kernels.as_num(num)
-    told = all_gather(
-        jnp.stack([vary(jnp.asarray(x, jnp.int32)) for fault in faults for x in [fault.failed, *fault.numbers]])
-    )
-    place = 0
+    lines: list[str] = []
+    numbers: list[Any] = []
+    codes = []
     for fault in faults:
-        first = jnp.argmax(told[:, place] != 0)
-        values = [told[first, place + 1 + i] for i in range(len(fault.numbers))] + [first]
-        num = kernels.check(num, told[first, place], values, f"on rank {{{len(fault.numbers)}}}: {fault.sentence}")
-        place += 1 + len(fault.numbers)
-    return num
+        failed = jnp.asarray(fault.failed, jnp.int32)
+        codes.append(jnp.where(failed != 0, failed + len(lines), 0))
+        lines += [_renumbered(line, len(numbers)) for line in fault.sentence.split("\n")]
+        numbers += fault.numbers
+    which = jnp.stack([vary(code) for code in codes])
+    told = [which[jnp.argmax(which != 0)], *(kernels.as_num(number) for number in numbers)]
+    if ndev > 1:
+        everyone = all_gather(jnp.stack([vary(number) for number in told]))
+        first = jnp.argmax(everyone[:, 0] != 0)
+        told = [*everyone[first], first]
+        lines = [f"on rank {{{len(numbers)}}}: {line}" for line in lines]
+    return kernels.check(num, told[0], told[1:], "\n".join(lines))
+
+
+def _renumbered(sentence: str, by: int) -> str:
+    """A sentence whose ``{0}`` is ``{by}``, and so on."""
+    return re.sub(r"\{(\d+)\}", lambda mark: f"{{{int(mark[1]) + by}}}", sentence)
 
 
 def after(num: Any, *values: jax.Array) -> jax.Array:
@@ -237,7 +250,7 @@ def share(total: Wide, rank: jax.Array, ndev: int) -> tuple[jax.Array, Wide]:
     each, more = high * 65536 + low // ndev, low % ndev
     carried = rank * (each & 0xFFFF) + jnp.minimum(rank, more)
     start = Wide(rank * (each >> 16) + (carried >> 16), carried & 0xFFFF)
-    return each + (rank < more), start
+    return each + (rank < more).astype(each.dtype), start
 
 
 @dataclass
@@ -263,6 +276,7 @@ def check_room(num: Any, needs: jax.Array, room: Room, what: str, advice: str) -
 
     needs: ``(r,)`` int32, the rows that each rank needs, known to all. what, advice: see `exchange`.
     """
+    check_rows(room.rows, f"rows to be kept for {what}")
     worst = jnp.argmax(needs)
     sentence = f"rank {{2}} needs room for {{0}} rows of {what}, and has room for {{1}}; {advice} {room.mark()}"
     return kernels.check(num, needs[worst] > room.rows, [needs[worst], room.rows, worst], sentence)
@@ -320,7 +334,7 @@ def exchange(
     # All that follows depends on the check, so that no rank is in a collective when it fails.
     matrix = matrix + (num - needs[rank])
     route = Route(order, matrix[rank], matrix[:, rank], given[0].shape[0])
-    stats.record(f"rows.{name}", jnp.sum(route.sent) - route.sent[rank])
+    stats.record(f"rows.{name}", jnp.sum(route.sent, dtype=jnp.int32) - route.sent[rank])
     fills = [0] * len(given) if fill is None else jax.tree.leaves(fill)
     way = _Way(room.rows, method, chunk_rows or room.rows + room.rows // 8)
     arrays = _carried(way, jax.lax.stop_gradient(given), fills, matrix, order, place)
@@ -486,7 +500,7 @@ class _Ragged:
         rows = route.rows if route.order is None else route.order.shape[0]
         own = route.sent[self.rank]
         order = _leaving_out(route.order, rows, starts_of(route.sent)[self.rank], own)
-        packed = kernels.pack_segments(leaves, order, one, jnp.sum(self.sent)[None], rows)[0]
+        packed = kernels.pack_segments(leaves, order, one, jnp.sum(self.sent, dtype=jnp.int32)[None], rows)[0]
         empty = vary(jnp.zeros((room, packed.shape[1]), jnp.uint32))
         arrived = jax.lax.ragged_all_to_all(
             packed,
@@ -498,7 +512,9 @@ class _Ragged:
             axis_name=self.axes,
         )
         place = _leaving_out(self.place, room, route.starts()[self.rank], own)
-        return list(kernels.unpack_segments(arrived[None], place, one, jnp.sum(self.received)[None], arrays))
+        return list(
+            kernels.unpack_segments(arrived[None], place, one, jnp.sum(self.received, dtype=jnp.int32)[None], arrays)
+        )
 
 
 def _leaving_out(index: jax.Array | None, rows: int, start: jax.Array, count: jax.Array) -> jax.Array:

@@ -13,6 +13,8 @@ import functools
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
+import numpy as np
+
 _IGNORED = "alloc_fac_"
 _T = TypeVar("_T")
 _kinds: list[type] = []
@@ -35,7 +37,7 @@ def _options(cls: type[_T]) -> type[_T]:
         _check_name(made, names, name)
         _check_value(made, name, value)
         if not name.startswith(_IGNORED):
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, int(value) if isinstance(value, np.integer) else value)
 
     made.__init__ = filtered_init  # type: ignore[method-assign]
     made.__setattr__ = checked_setattr  # type: ignore[method-assign]
@@ -46,6 +48,19 @@ def _options(cls: type[_T]) -> type[_T]:
 def is_config(value: Any) -> bool:
     """Whether ``value`` is one of the configurations of this module."""
     return isinstance(value, tuple(_kinds))
+
+
+def checked_config(cfg: Any, kind: type[_T], what: str = "cfg", *, optional: bool = True) -> _T:
+    """The configuration that a function was given as ``what``, or that of all defaults if it is None.
+
+    Raises TypeError in words if it is of another kind.
+    """
+    if cfg is None and optional:
+        return kind()
+    if not isinstance(cfg, kind):
+        name = kind.__name__
+        raise TypeError(f"{what} must be a jztree.config.{name}, such as {name}(), not {type(cfg).__name__}.")
+    return cfg
 
 
 def _check_name(cls: type, names: list[str], name: str) -> None:
@@ -59,12 +74,16 @@ def _at_least(least: int, default: int | None) -> Any:
 
 
 def _check_value(cls: Any, name: str, value: Any) -> None:
-    """ValueError unless ``value`` is what `_at_least` asks for, if the option was made with it."""
+    """ValueError unless ``value`` is what `_at_least` asks for, if the option was made with it; TypeError for another
+    kind of configuration than the default.
+    """
     option = cls.__dataclass_fields__.get(name)
+    if option is not None and option.default_factory in _kinds:
+        checked_config(value, option.default_factory, f"{cls.__name__}.{name}", optional=False)
     least = None if option is None else option.metadata.get("least")
     if value is None and option is not None and option.default is None:
         return
-    if least is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+    if least is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least):
         raise ValueError(f"{cls.__name__}.{name} must be an integer of at least {least}, not {value!r}.")
 
 

@@ -18,11 +18,35 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 from .describe import describe_arrays, describe_catalogue, describe_particles
-from .mapping import check_floats, check_integers, is_concrete
+from .mapping import is_concrete
+from .particles import check_carried, check_known, check_movable, check_num, get_num, get_pos, replace_field
 
 if TYPE_CHECKING:
     import astropy.table
     import pandas
+
+__all__ = [
+    "Array",
+    "FofCatalogue",
+    "Label",
+    "ParticleData",
+    "Pos",
+    "PosMass",
+    "RankIdx",
+    "expand_particles",
+    "flatten_particles",
+    "get_num",
+    "get_pos",
+    "map_rows",
+    "pad_particles",
+    "replace_num",
+    "sort_catalogue",
+    "split_rows",
+    "squeeze_any",
+    "squeeze_catalogue",
+    "squeeze_particles",
+    "static_field",
+]
 
 _Part = TypeVar("_Part")
 Array = jax.Array | np.ndarray
@@ -190,22 +214,6 @@ class Label(NamedTuple):
         return describe_arrays(self)
 
 
-def get_pos(part: Any) -> Any:
-    """The positions of a particle class, or ``part`` itself if it is an array. Raises TypeError if it is neither."""
-    pos = part.pos if hasattr(part, "pos") else part
-    if not (hasattr(pos, "shape") and hasattr(pos, "dtype")):
-        raise TypeError(
-            f"particles must be an array of positions (n, d), or an object with such an array as pos, not {type(pos)}."
-        )
-    return pos
-
-
-def get_num(part: Any) -> Any:
-    """How many rows of ``part`` hold particles: its ``num`` if it has one, else the length of its positions."""
-    num = getattr(part, "num", None)
-    return get_pos(part).shape[0] if num is None else num
-
-
 def map_rows(func: Callable[[Any], Any], part: _Part) -> _Part:
     """``part`` with ``func`` applied to every leaf that has one row a particle.
 
@@ -213,6 +221,7 @@ def map_rows(func: Callable[[Any], Any], part: _Part) -> _Part:
     func: takes and returns an array whose leading axis runs over particles.
     """
     n = get_pos(part).shape[0]
+    check_movable(part)
     return jax.tree.map(lambda leaf: func(leaf) if np.ndim(leaf) > 0 and leaf.shape[0] == n else leaf, part)
 
 
@@ -222,6 +231,8 @@ def split_rows(part: _Part) -> tuple[list[Any], Callable[[Sequence[Any]], _Part]
     part: a particle class, or an array of positions.
     """
     n = get_pos(part).shape[0]
+    check_carried(part)
+    check_movable(part)
     leaves, structure = jax.tree.flatten(part)
     places = [i for i, leaf in enumerate(leaves) if np.ndim(leaf) > 0 and leaf.shape[0] == n]
 
@@ -234,9 +245,7 @@ def split_rows(part: _Part) -> tuple[list[Any], Callable[[Sequence[Any]], _Part]
 
 def replace_num(part: _Part, num: Any) -> _Part:
     """``part`` with another ``num``, if it has that field."""
-    if not hasattr(part, "num"):
-        return part
-    return dataclasses.replace(part, num=num)  # type: ignore[type-var]
+    return replace_field(part, "num", num)
 
 
 def _on_auto_axes(tree: _Part) -> _Part:
@@ -265,13 +274,19 @@ def pad_particles(part: _Part, npad: int) -> _Part:
     """
     if npad < 0:
         raise ValueError(f"npad is the number of rows to append, so it cannot be negative; {npad} was given.")
-    part, num = _on_auto_axes(part), get_num(part)
-    padded = map_rows(lambda leaf: jnp.pad(leaf, [(0, npad)] + [(0, 0)] * (np.ndim(leaf) - 1)), part)
-    return replace_num(padded, num)
+    part, num = _on_auto_axes(part), check_num(part)
+    return replace_num(map_rows(lambda leaf: _padded(leaf, npad), part), num)
+
+
+def _padded(leaf: Any, npad: int) -> Any:
+    """``leaf`` with rows of zeros. NumPy arrays stay what they are: JAX would cut 64-bit identifiers."""
+    pad = np.pad if isinstance(leaf, np.ndarray) else jnp.pad
+    return pad(leaf, [(0, npad)] + [(0, 0)] * (np.ndim(leaf) - 1))
 
 
 def squeeze_any(tree: Any, num: int | Array) -> Any:
     """Drop the padding: the first ``num`` rows of every array in ``tree``. Not for use under a JAX transformation."""
+    check_known(tree)
     return jax.tree.map(lambda leaf: leaf[: int(num)] if np.ndim(leaf) > 0 else leaf, _on_auto_axes(tree))
 
 
@@ -283,7 +298,7 @@ def squeeze_particles(part: _Part) -> _Part:
     """
     if np.ndim(get_pos(part)) == 3:
         return flatten_particles(part)
-    num = int(get_num(part))
+    num = int(check_num(part))
     return replace_num(map_rows(lambda leaf: leaf[:num], _on_auto_axes(part)), num)
 
 
@@ -295,14 +310,18 @@ def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
     particles share are repeated ``ndev`` times. Not for use under a JAX transformation. Raises ValueError for integers
     that JAX would cut to 32 bits, and for numbers beyond the range of float32 if JAX is to make that of them.
     """
-    check_integers(part)
-    check_floats(part)
+    check_carried(part)
     if ndev < 1:
         raise ValueError(f"ndev is the number of devices, so it must be at least 1; {ndev} was given.")
     part = squeeze_particles(part)
     n = get_pos(part).shape[0]
     bounds = [n * rank // ndev for rank in range(ndev + 1)]
     rows = -(-n // ndev) + npad
+    if rows * ndev != n and not hasattr(part, "num"):
+        raise ValueError(
+            f"{n} particles dealt out to {ndev} device(s) in {rows} rows each leave rows that hold none, which takes a "
+            "field num to say so; give a particle class with num, such as jztree.data.Pos(pos=pos)."
+        )
 
     def deal(leaf: Any) -> Any:
         if np.ndim(leaf) == 0 or leaf.shape[0] != n:
@@ -319,13 +338,21 @@ def flatten_particles(part: _Part) -> _Part:
 
     The inverse of `expand_particles`. Not for use under a JAX transformation.
     """
-    ndev, n = get_pos(part).shape[:2]
+    pos = get_pos(part)
+    if np.ndim(pos) != 3:
+        raise ValueError(f"positions of all devices have the shape (r, n, d); these have {np.shape(pos)}.")
+    ndev, n = pos.shape[:2]
+    check_movable(part)
     num = getattr(part, "num", None)
     counts = np.full(ndev, n) if num is None else np.broadcast_to(np.asarray(num), (ndev,))
+    if np.any((counts < 0) | (counts > n)):
+        raise ValueError(f"num is {counts.tolist()}; it counts the rows of each device, so it must be from 0 to {n}.")
 
     def join(leaf: Any) -> Any:
         if np.ndim(leaf) >= 2 and leaf.shape[:2] == (ndev, n):
-            return jnp.concatenate([leaf[rank, : counts[rank]] for rank in range(ndev)])
+            # NumPy arrays stay what they are: JAX would cut 64-bit identifiers.
+            concatenate = np.concatenate if isinstance(leaf, np.ndarray) else jnp.concatenate
+            return concatenate([leaf[rank, : counts[rank]] for rank in range(ndev)])
         return leaf[0] if np.ndim(leaf) > 0 and leaf.shape[0] == ndev else leaf
 
     return replace_num(jax.tree.map(join, replace_num(_on_auto_axes(part), None)), int(counts.sum()))

@@ -21,14 +21,22 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from . import comm
-from .checks import check_positions, exact_box_argument, mass_faults, mass_rows
+from .checks import (
+    check_mass,
+    check_particles,
+    check_positions,
+    common_dtype,
+    exact_box_argument,
+    mass_faults,
+    mass_rows,
+)
 from .config import KNNConfig
 from .data import Pos, PosMass, get_num, get_pos
 from .images import ratio
 from .jax_ext import with_twins
 from .knn import knn
-from .mapping import check_floats
 from .neighbours import field_of
+from .particles import get_num_total
 from .tree import TreeHierarchy
 
 __all__ = ["knn_density", "smoothing_length", "sph_density", "sph_kernel"]
@@ -164,7 +172,10 @@ def sph_kernel(q: Any, kernel: str, dims: int) -> jax.Array:
     Its integral over space is 1. Raises ValueError for an unknown kernel, or dimensions it is not made for.
     """
     chosen = _kernel(kernel, dims)
-    return chosen.norm * chosen.shape(jnp.minimum(jnp.asarray(q), 1))
+    q = jnp.asarray(q)
+    if not jnp.issubdtype(q.dtype, jnp.floating):
+        q = q.astype(float)
+    return chosen.norm * chosen.shape(jnp.minimum(q, 1))
 
 
 @dataclass(frozen=True)
@@ -244,13 +255,15 @@ def _reduced(
     func: Any, part: Any, k: int, boxsize: Any, th: Any, part_query: Any, output_order: str, cfg: KNNConfig | None
 ) -> jax.Array:
     """What ``func`` makes of the neighbours. Nothing but positions and masses is sorted and sent."""
-    mass, pos = getattr(part, "mass", None), get_pos(part)
+    check_particles(part)
+    mass, pos = check_mass(part), get_pos(part)
     if mass is not None and np.shape(mass) not in ((), pos.shape[:1]):
         raise ValueError(
             f"mass has shape {np.shape(mass)}; it must be {pos.shape[:1]}, one a particle, or a single number for all."
         )
-    check_floats({"mass": mass})
-    sources = PosMass(pos=pos, mass=mass, num=getattr(part, "num", None), num_total=getattr(part, "num_total", None))
+    sources = PosMass(pos=pos, mass=mass, num=getattr(part, "num", None), num_total=get_num_total(part))
+    if part_query is not None:
+        check_particles(part_query, "query positions")
     queries = None if part_query is None else Pos(pos=get_pos(part_query), num=getattr(part_query, "num", None))
     found = knn(sources, k, boxsize, th, queries, "reduce", func, output_order, cfg)
     lost = jnp.isnan(found)
@@ -268,7 +281,7 @@ def _masses(part: PosMass, idx: jax.Array, dtype: Any) -> jax.Array:
     if part.mass is None:
         return jnp.ones(idx.shape, dtype)
     mass = field_of(part, "mass", idx)
-    return mass.astype(jnp.result_type(mass, dtype))
+    return mass.astype(common_dtype(mass, jnp.zeros((), dtype)))
 
 
 def _sum(terms: jax.Array) -> jax.Array:

@@ -27,6 +27,7 @@ from .data import RankIdx, get_num, get_pos, map_rows, replace_num, split_rows
 from .ghosts import Blocks, Surroundings, boxes_of, ghost_room, leaves_of, surroundings
 from .jax_ext import Exact
 from .neighbours import check_reduced, field_of, radii_over_ranks, take, whose_rows, without_derivatives
+from .particles import get_num_total
 from .tree import TreeHierarchy, build_checked, build_in_domain, kernel_tree
 from .zorder import (
     Domain,
@@ -46,7 +47,7 @@ _TOO_MANY = "there are 2**31 particles or more on all devices, too many for resu
 @dataclass
 class Question:
     """What is asked. words: of ``result``. in_z_order: results and rows of neighbours are in z-order. sorted_already:
-    the sources are given in z-order over all ranks.
+    the sources are given in z-order over all ranks. too_few: what to say if there are fewer than ``k`` sources.
     """
 
     k: int
@@ -56,6 +57,7 @@ class Question:
     in_z_order: bool
     sorted_already: bool
     cfg: KNNConfig
+    too_few: str = _TOO_FEW
 
 
 @dataclass
@@ -86,14 +88,15 @@ def knn_over_ranks(part: Any, part_query: Any, ask: Question) -> list[Any]:
 
 def _check_number(part: Any, ask: Question) -> jax.Array:
     """``num``, which raises on all ranks if there are too few particles, or too many to be numbered."""
-    num = jnp.clip(kernels.as_num(get_num(part)), 0, get_pos(part).shape[0])
-    total = comm.wide_sum(num)
+    num = kernels.as_num(get_num(part))
+    # One that cannot be is for the check of the positions.
+    total = comm.wide_sum(jnp.clip(num, 0, get_pos(part).shape[0]))
     many = total.exceeds_int32()
     count = jnp.where(many, 2**31 - 1, total.high * 65536 + total.low)
-    num = kernels.check(num, count < ask.k, [count, ask.k], _TOO_FEW)
+    num = kernels.check(num, count < ask.k, [count, ask.k], ask.too_few)
     if "globalidx" not in ask.words:
         return num
-    if (getattr(part, "num_total", None) or 0) >= 2**31:
+    if (get_num_total(part) or 0) >= 2**31:
         raise ValueError(_TOO_MANY)
     return kernels.check(num, many, [], _TOO_MANY)
 

@@ -15,14 +15,15 @@ from jax.sharding import PartitionSpec as P
 
 from . import comm, kernels
 from .attaching import attach, attach_over_ranks, check_attached
-from .checks import check_box, check_num, check_positions, check_range, check_real, exact_box_argument
-from .config import FofConfig
-from .data import FofCatalogue, Label, get_num, get_pos
+from .checks import check_box, check_particles, check_range, check_real, exact_box_argument, sequence_of
+from .config import FofConfig, checked_config
+from .data import FofCatalogue, Label, get_num
 from .derivatives import of_groups
 from .distr_fof import labels_over_ranks, linear
 from .grouping import catalogue_columns, group_and_catalogue, make_catalogue, particle_faults
 from .jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
-from .tree import TreeHierarchy, check_belongs, kernel_tree, sort_and_build
+from .particles import check_num
+from .tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
 from .zorder import permute_particles
 
 __all__ = ["distr_fof_labels", "fof_and_catalogue", "fof_is_superset", "fof_labels"]
@@ -68,7 +69,9 @@ def fof_labels(
             raise ValueError("on several devices, labels are in z-order; use output_order='z'.")
         partz, labels = distr_fof_labels(part, rlink, boxsize, cfg, th, linearize_labels=True)
         return partz, labels.igroup
-    partz, index, label = _labels(part, rlink, boxsize, cfg or FofConfig(), th, output_order == "input")
+    cfg = checked_config(cfg, FofConfig)
+    check_hierarchy(th)
+    partz, index, label = _labels(part, rlink, boxsize, cfg, th, output_order == "input")
     return (part if output_order == "input" or index is None else partz), label
 
 
@@ -93,8 +96,9 @@ def distr_fof_labels(
 
     Raises like `fof_labels`, on every device; and if there are 2**31 particles or more to be numbered.
     """
-    cfg = cfg or FofConfig()
-    box = check_box(boxsize, check_positions(get_pos(part), max_dims=_MAX_DIMS).shape[1])
+    cfg = checked_config(cfg, FofConfig)
+    check_hierarchy(th)
+    box = check_box(boxsize, check_particles(part, max_dims=_MAX_DIMS).shape[1])
     length = check_rlink(rlink, box)
     check_num(part)
     if comm.num_ranks() == 1:
@@ -141,13 +145,14 @@ def fof_and_catalogue(
     error at run time, on every device, if a mass is negative, NaN or infinite, or a velocity NaN or infinite, with its
     row; or if the mass or the angular momentum of a group is beyond the range of its dtype.
     """
-    cfg = cfg or FofConfig()
-    box = check_box(boxsize, check_positions(get_pos(part), max_dims=_MAX_DIMS).shape[1])
-    others = list(attached) if isinstance(attached, (list, tuple)) else [] if attached is None else [attached]
+    cfg = checked_config(cfg, FofConfig)
+    check_hierarchy(th)
+    box = check_box(boxsize, check_particles(part, max_dims=_MAX_DIMS).shape[1])
+    others = sequence_of(attached)
     check_num(part)
     faults = particle_faults(part)
     for i, one in enumerate(others):
-        check_positions(get_pos(one), "attached positions")
+        check_particles(one, "attached positions")
         check_num(one, "num of attached")
         check_attached(part, one)
         faults += particle_faults(one, f" of attached[{i}]")
@@ -172,7 +177,7 @@ def _labels(
     part: Any, rlink: Any, boxsize: Any, cfg: FofConfig, th: TreeHierarchy | None, input_order: bool
 ) -> tuple[Any, jax.Array | None, jax.Array]:
     """Particles in z-order, the rows they came from (None if they came so), and labels in input order or z-order."""
-    pos = check_positions(get_pos(part), max_dims=_MAX_DIMS)
+    pos = check_particles(part, max_dims=_MAX_DIMS)
     num = check_num(part)
     box = check_box(boxsize, pos.shape[1])
     length = check_rlink(rlink, box)

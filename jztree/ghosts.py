@@ -110,5 +110,5 @@ def surroundings(
         name="ghosts",
         chunk_rows=max(place.rows // 4, 1),
     )
-    start = jnp.sum(jnp.where(jnp.arange(matrix.shape[0]) < rank, matrix[:, rank], 0), dtype=jnp.int32)
+    start = jnp.sum(jnp.where(jnp.arange(matrix.shape[0], dtype=jnp.int32) < rank, matrix[:, rank], 0), dtype=jnp.int32)
     return Surroundings(brought, total, start, order, matrix, place)

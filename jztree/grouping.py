@@ -26,11 +26,11 @@ import numpy as np
 
 from . import comm, kernels
 from .capacity import Room
-from .checks import is_subnormal, mass_faults, mass_rows, velocity_faults
+from .checks import check_real_dtype, common_dtype, is_subnormal, mass_faults, mass_rows, velocity_faults
 from .data import FofCatalogue, get_num, get_pos, replace_num, split_rows
 from .derivatives import of_groups
 from .jax_ext import Exact, vary_along
-from .mapping import check_floats
+from .particles import check_carried
 
 __all__ = ["catalogue_columns", "group_and_catalogue", "make_catalogue", "particle_faults"]
 
@@ -179,10 +179,12 @@ def catalogue_columns(part: Any) -> tuple[jax.Array, jax.Array | None, jax.Array
     """
     mass, vel = getattr(part, "mass", None), getattr(part, "vel", None)
     pos = jnp.asarray(get_pos(part))
-    # A plain number has no dtype of its own, so it does not widen that of the particles.
-    dtype = jnp.result_type(pos, *(x for x in (mass, vel) if x is not None))
     if vel is not None:
-        check_floats({"vel": vel})
+        check_real_dtype(vel, "velocities")
+    # A plain number has no dtype of its own, so it does not widen that of the particles.
+    dtype = common_dtype(pos, *(x for x in (mass, vel) if x is not None))
+    if vel is not None:
+        check_carried({"vel": vel})
         vel = jnp.asarray(vel, dtype)
         if vel.shape != pos.shape:
             raise ValueError(f"velocities must have the shape of the positions, {pos.shape}; theirs is {vel.shape}.")

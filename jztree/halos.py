@@ -8,7 +8,6 @@ catalogue of all of ``r`` devices, ``(r, g, ...)``, without being mapped. Rows b
 defined for a group, such as the axis ratios of one without extent, is NaN.
 """
 
-import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -18,10 +17,12 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from . import comm
-from .data import FofCatalogue, RankIdx, get_num, get_pos, replace_num, split_rows
+from .checks import check_classes, common_dtype
+from .data import FofCatalogue, RankIdx, get_pos, replace_num, split_rows
 from .images import norm, ratio
 from .jax_ext import is_concrete, with_twins
-from .mapping import check_floats
+from .particles import check_carried, check_num, check_rows, replace_field
+from .zorder import is_bad_num
 
 __all__ = [
     "DEFINITIONS",
@@ -39,7 +40,10 @@ _SQUARES = (
     "the inertia_tensor of the group in row {0} of the catalogue is a square of lengths beyond the range of {1}; "
     "choose another unit of length, or use shape_tensor and com_inertia_radius, of which it is made."
 )
-_OTHER_PARTICLES = "the catalogue has groups that do not lie among these particles; give those it was returned with."
+_OTHER_PARTICLES = (
+    "the catalogue has groups that do not lie among these particles, or num of these is not from 0 to their number; "
+    "give those it was returned with."
+)
 
 
 class Definition(NamedTuple):
@@ -141,7 +145,7 @@ def principal_axes(cata: FofCatalogue) -> Axes:
     """
     if cata.shape_tensor is None:
         raise ValueError("the catalogue has no shape_tensor, of which axes are made; make it with fof_and_catalogue.")
-    check_floats(cata)
+    check_carried(cata)
     tensor = jnp.asarray(cata.shape_tensor)
     # Eigenvectors of a tensor without extent have no derivatives; in unused rows these must not become NaN.
     distinct = jnp.diag(jnp.arange(1, tensor.shape[-1] + 1, dtype=tensor.dtype))
@@ -204,13 +208,15 @@ def spin(cata: FofCatalogue, mass: Any, radius: Any, gravity: Any, scale_factor:
     for name, number in {"gravity": gravity, "scale_factor": scale_factor}.items():
         if is_concrete(number) and not (np.ndim(number) == 0 and 0 < float(number) < np.inf):
             raise ValueError(f"{name} must be a positive number, not {number}.")
-    check_floats({"mass": mass, "radius": radius, "cata": cata})
-    spins, mass, radius = norm(jnp.asarray(cata.angular_momentum)), jnp.asarray(mass), jnp.asarray(radius)
+    check_carried({"mass": mass, "radius": radius, "cata": cata})
+    dtype = common_dtype(cata.angular_momentum, mass, radius)
+    spins = norm(jnp.asarray(cata.angular_momentum, dtype))
+    mass, radius = jnp.asarray(mass, dtype), jnp.asarray(radius, dtype)
     defined = (mass > 0) & (radius > 0)
     # Step by step, because products may leave the range of float32 in units such as those of CGS.
     for factor in (mass, radius):
-        spins = ratio(spins, jnp.sqrt(jnp.where(defined, factor, 1)).astype(spins.dtype))
-    spins = ratio(spins, _unit_root(gravity, spins.dtype)) * (_unit_root(scale_factor, spins.dtype) / math.sqrt(2.0))
+        spins = ratio(spins, jnp.sqrt(jnp.where(defined, factor, 1)))
+    spins = ratio(spins, _unit_root(gravity, dtype)) * (_unit_root(scale_factor, dtype) / math.sqrt(2.0))
     return _of_groups(cata, jnp.where(defined, spins, jnp.nan))
 
 
@@ -239,8 +245,9 @@ def _positive_root(values: jax.Array) -> jax.Array:
 
 def _used(cata: FofCatalogue) -> jax.Array:
     """Which rows of the catalogue hold groups."""
+    ngroups = jnp.asarray(cata.ngroups, jnp.int32)
     rows = jnp.arange(np.shape(cata.count)[-1], dtype=jnp.int32)
-    return rows < jnp.asarray(cata.ngroups, jnp.int32)[..., None]
+    return rows.reshape((1,) * ngroups.ndim + rows.shape) < ngroups[..., None]
 
 
 def _of_groups(cata: FofCatalogue, values: jax.Array) -> jax.Array:
@@ -274,7 +281,7 @@ class _Ends(NamedTuple):
     begins: jax.Array
 
 
-@with_twins(P(-1), P(-1))
+@with_twins(P(-1), P(-1), prepare=check_classes)
 def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestParticle:
     """The densest particle of each group: the centre of a halo that no substructure moves, where densities are smooth.
 
@@ -289,18 +296,18 @@ def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestP
     Raises ValueError if there is not one density a particle; and an error at run time, on every device, if the density
     of a member is NaN, or if the catalogue is not that of these particles.
     """
+    check_carried({"grouped": grouped, "density": density})
     n, density = get_pos(grouped).shape[0], jnp.asarray(density)
     if density.shape != (n,) or not jnp.issubdtype(density.dtype, jnp.floating):
         raise ValueError(
             f"density must be one floating-point number a particle, shape {(n,)}; it is {density.dtype} of shape "
             f"{density.shape}. On several devices call densest_particle.smap(mesh)."
         )
+    check_rows(n, "particles")
     rows, (properties, rebuild) = jnp.arange(n, dtype=jnp.int32), split_rows(grouped)
     columns = [density, jnp.full_like(rows, comm.get_rank_info()[0]), rows, *properties]
-    density, rank, row, *properties = _densest_of_each(columns, cata, jnp.asarray(get_num(grouped), jnp.int32))
-    part = replace_num(rebuild(properties), cata.ngroups)
-    if hasattr(part, "num_total"):
-        part = dataclasses.replace(part, num_total=None)
+    density, rank, row, *properties = _densest_of_each(columns, cata, jnp.asarray(check_num(grouped), jnp.int32))
+    part = replace_field(replace_num(rebuild(properties), cata.ngroups), "num_total", None)
     return DensestParticle(part, density, RankIdx(rank, row))
 
 
@@ -359,9 +366,10 @@ def _zero_if_valid(cata: FofCatalogue, num: jax.Array, ends: _Ends, group: jax.A
     rooms = np.shape(cata.count)[0]
     nan = jnp.isnan(density) & (group <= rooms)
     checked = comm.check(num, nan.any(), [jnp.argmax(nan)], _NAN_DENSITY)
-    may_go_on = (jnp.arange(rooms) == ends.last) & (comm.num_ranks() > 1)
+    may_go_on = (jnp.arange(rooms, dtype=ends.last.dtype) == ends.last) & (comm.num_ranks() > 1)
     misses = (cata.offset < 0) | (cata.offset >= num) | ((cata.count > num - cata.offset) & ~may_go_on)
-    return comm.check(checked, (misses & _used(cata)).any(), [], _OTHER_PARTICLES) - num
+    failed = (misses & _used(cata)).any() | is_bad_num(group, num)
+    return comm.check(checked, failed, [], _OTHER_PARTICLES) - num
 
 
 def _joined(ends: _Ends, found: list[jax.Array]) -> list[jax.Array]:
@@ -374,7 +382,8 @@ def _joined(ends: _Ends, found: list[jax.Array]) -> list[jax.Array]:
     if ndev == 1:
         return [column[:-1] for column in found]
     heads = [column[:, 0] for column in comm.all_gather_rows([column[-1:] for column in found])]
-    before = jnp.cumsum(ends.begins) - ends.begins  # devices on which a group begins
+    begins = ends.begins.astype(jnp.int32)
+    before = jnp.cumsum(begins, dtype=jnp.int32) - begins  # devices on which a group begins
     mine = (
         ends.begins[rank] & (before == before[rank] + 1) & (ends.heads > 0) & (jnp.arange(ndev, dtype=jnp.int32) > rank)
     )

@@ -21,8 +21,6 @@ import numpy as np
 
 from .mapping import (
     Mapper,
-    check_floats,
-    check_integers,
     copy_configs,
     expanding_shard_map,
     is_concrete,
@@ -33,6 +31,7 @@ from .mapping import (
     vary_along,
     varying_axes,
 )
+from .particles import check_carried
 
 __all__ = [
     "Exact",
@@ -171,10 +170,9 @@ def jit_constructor(
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = copy_configs(dict(bound.arguments))
-        check_integers(arguments)
         if prepare is not None:
             arguments |= prepare(arguments)
-        check_floats(arguments)
+        check_carried({name: value for name, value in arguments.items() if name not in static_argnames})
         return compiled_for(trace_key())(**arguments)
 
     twin = cast(CompiledTwin[_Args, _Result], name_twin(call, func, "jit"))

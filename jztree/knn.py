@@ -16,14 +16,15 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from . import comm, kernels
-from .checks import check_box, check_num, check_positions, exact_box_argument
-from .config import KNNConfig
+from .checks import check_box, check_particles, exact_box_argument
+from .config import KNNConfig, checked_config
 from .data import RankIdx, get_num, get_pos, map_rows, replace_num
 from .distr_knn import Question, knn_over_ranks
 from .jax_ext import Exact, is_concrete, with_twins
 from .neighbours import check_reduced, field_of, radii, take, whose_rows
-from .tree import TreeHierarchy, check_belongs, kernel_tree, sort_and_build
-from .zorder import rows_of_rank
+from .particles import check_num, field_names
+from .tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
+from .zorder import BAD_NUM, is_bad_num, rows_of_rank
 
 __all__ = ["knn"]
 
@@ -82,7 +83,8 @@ def knn(
     Raises TypeError or ValueError for wrong arguments, and an error at run time if a position is NaN or infinite, ``k``
     is above a traced ``num``, or ``th`` belongs to other particles.
     """
-    cfg = cfg or KNNConfig()
+    cfg = checked_config(cfg, KNNConfig)
+    check_hierarchy(th)
     words = _parse_result(result, part, reduce_func)
     k = _check_arguments(part, k, part_query, output_order)
     box = check_box(boxsize, get_pos(part).shape[1])
@@ -121,7 +123,9 @@ class _Sorted:
 def _sort(part: Any, th: TreeHierarchy | None, box: Exact, cfg: KNNConfig, k: int | None) -> _Sorted:
     num = get_num(part)
     if k is not None and not is_concrete(num):
-        num = kernels.check(num, jnp.asarray(num) < k, [num, k], _TOO_FEW)
+        pos, few = get_pos(part), jnp.asarray(num) < k
+        failed = jnp.where(is_bad_num(pos, num), 2, few.astype(jnp.int32))
+        num = kernels.check(num, failed, [num, k], f"{_TOO_FEW}\n{BAD_NUM % ('the positions', 0, pos.shape[0])}")
         part = replace_num(part, num)
     if th is not None:
         num = check_belongs(part, num, th, box)
@@ -221,7 +225,9 @@ class _Search:
 
 def _parse_result(result: str, part: Any, reduce_func: Any) -> list[str]:
     """The words of ``result``; names of fields may contain ``_`` themselves, so the longest known word is taken."""
-    fields = [name for name in getattr(part, "__dataclass_fields__", {}) if name not in ("num", "num_total")]
+    leaves = [None, *jax.tree.leaves(part)]
+    names = [name for name in field_names(part) if name not in ("num", "num_total")]
+    fields = [name for name in names if any(getattr(part, name) is leaf for leaf in leaves)]
     known = sorted([*_WORDS, *fields], key=len, reverse=True)
     words, rest = [], f"_{result}" if isinstance(result, str) else "_"
     while rest:
@@ -243,7 +249,7 @@ def _parse_result(result: str, part: Any, reduce_func: Any) -> list[str]:
 
 
 def _check_arguments(part: Any, k: int, part_query: Any, output_order: str) -> int:
-    pos = check_positions(get_pos(part))
+    pos = check_particles(part)
     num = check_num(part)
     if output_order not in _ORDERS:
         raise ValueError(f"output_order must be 'input' or 'z', not {output_order!r}.")
@@ -257,7 +263,7 @@ def _check_arguments(part: Any, k: int, part_query: Any, output_order: str) -> i
     if k > most:
         raise ValueError(f"k is {k}, but there are only {most} particles to choose from; use a smaller k.")
     if part_query is not None:
-        query = check_positions(get_pos(part_query), "query positions")
+        query = check_particles(part_query, "query positions")
         check_num(part_query, "num of part_query")
         if query.shape[1] != pos.shape[1] or query.dtype != pos.dtype:
             raise ValueError(

@@ -24,6 +24,7 @@ from jax.sharding import PartitionSpec as P
 
 from . import capacity, stats, watch
 from .config import copy_config, is_config
+from .particles import check_carried
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
@@ -58,54 +59,6 @@ def vary_along(value: jax.Array, axes: frozenset[str]) -> jax.Array:
 def is_concrete(value: Any) -> bool:
     """Whether the numbers in ``value`` are known now, that is, not traced."""
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
-
-
-def check_integers(value: Any) -> None:
-    """Raise ValueError if NumPy arrays in ``value`` hold integers that JAX would cut to 32 bits without a word."""
-    if jax.dtypes.canonicalize_dtype(np.int64) == np.int64:
-        return
-    for leaf in jax.tree.leaves(value):
-        if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "iu" or leaf.dtype.itemsize < 8 or not leaf.size:
-            continue
-        kept = np.iinfo(jax.dtypes.canonicalize_dtype(leaf.dtype))
-        for extreme in (int(leaf.min()), int(leaf.max())):
-            if not kept.min <= extreme <= kept.max:
-                raise ValueError(
-                    f"an array of {leaf.dtype} holds {extreme}, of which JAX keeps 32 bits only; switch on 64 with "
-                    "jax.config.update('jax_enable_x64', True), or give rows, np.arange(n, dtype=np.int32), in place "
-                    "of identifiers, and look these up afterwards."
-                )
-
-
-def check_floats(value: Any) -> None:
-    """Raise ValueError, in 32-bit mode, if NumPy numbers in ``value`` leave the range of float32, which JAX makes of
-    them without a word: if one is too large, or if all of an array vanish.
-    """
-    if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
-        return
-    for path, leaf in jax.tree_util.tree_leaves_with_path(value):
-        if isinstance(leaf, (np.ndarray, np.floating)) and leaf.dtype == np.float64 and leaf.size:
-            names = [getattr(path[-1], kind, None) for kind in ("name", "key")] if path else []
-            _check_fits_float32(leaf, next((name for name in names if isinstance(name, str)), "an array"))
-
-
-def fits_float32(number: float) -> bool:
-    """Whether float32 has a finite number like this, and does not take it for 0."""
-    kept = np.finfo(np.float32)
-    return number == 0 or float(kept.tiny) <= abs(number) <= float(kept.max)
-
-
-def _check_fits_float32(array: Any, name: str) -> None:
-    low, high = float(array.min()), float(array.max())
-    if not np.isfinite([low, high]).all():  # what is not finite is for others to say
-        finite = array[np.isfinite(array)]
-        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    extreme = low if -low > high else high
-    if not fits_float32(extreme):
-        raise ValueError(
-            f"{name} holds {extreme:g}, beyond the range of float32 (1.2e-38 to 3.4e38), which JAX uses by default; "
-            "choose another unit, or switch on 64 bits with jax.config.update('jax_enable_x64', True)."
-        )
 
 
 def trace_key() -> tuple[Any, ...]:
@@ -403,10 +356,9 @@ def _by_name(
                 raise TypeError(f"{mapped.name}: argument {name!r} has no entry in in_specs, so it cannot be given.")
         bound.apply_defaults()
         arguments = dict(bound.arguments)
-        check_integers(arguments)
         if prepare is not None:
             arguments |= prepare(arguments)
-        check_floats(arguments)
+        check_carried({name: value for name, value in arguments.items() if mapped.in_specs.get(name) is not None})
         return mapped(arguments, jit)
 
     return call

@@ -18,21 +18,21 @@ from jax.sharding import PartitionSpec as P
 from . import comm, kernels
 from .checks import (
     check_box,
-    check_num,
-    check_positions,
+    check_particles,
     check_range,
     check_real,
+    common_dtype,
     exact_box_argument,
     mass_faults,
     mass_rows,
-    one_line,
 )
-from .config import OverdensityConfig
-from .data import PosMass, get_num, get_pos
+from .config import OverdensityConfig, checked_config
+from .data import PosMass, get_num
 from .derivatives import Sources, of_spheres
 from .distr_overdensity import nearest_few, spheres_over_ranks
 from .jax_ext import Exact, exact, is_concrete, jit_constructor, shard_map_constructor
-from .tree import TreeHierarchy, check_belongs, kernel_tree, sort_and_build
+from .particles import check_num, one_line
+from .tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
 from .zorder import domain_of
 
 __all__ = ["SphericalOverdensity", "spherical_overdensity"]
@@ -112,7 +112,8 @@ def spherical_overdensity(
     mass negative, NaN or infinite, a result beyond the range of its dtype, or a traced ``density`` or ``boxsize`` is
     wrong.
     """
-    cfg = cfg or OverdensityConfig()
+    cfg = checked_config(cfg, OverdensityConfig)
+    check_hierarchy(th)
     cfg = replace(cfg, tree=replace(cfg.tree, masses=False))
     pos, centres = _check_positions(part, centre)
     box, wanted = check_box(boxsize, pos.shape[1]), check_density(density)
@@ -163,8 +164,8 @@ def _spheres(
 
 
 def _check_positions(part: Any, centre: Any) -> tuple[jax.Array, jax.Array]:
-    pos = check_positions(get_pos(part), max_dims=_MAX_DIMS)
-    centres = check_positions(get_pos(centre), "centres", max_dims=_MAX_DIMS)
+    pos = check_particles(part, max_dims=_MAX_DIMS)
+    centres = check_particles(centre, "centres", max_dims=_MAX_DIMS)
     check_num(part)
     check_num(centre, "num of the centres")
     if centres.shape[1] != pos.shape[1] or centres.dtype != pos.dtype:
@@ -178,7 +179,7 @@ def _check_positions(part: Any, centre: Any) -> tuple[jax.Array, jax.Array]:
 def _with_mass(part: Any, pos: jax.Array) -> PosMass:
     """Positions with what kernels take as masses, checked at run time: ``(n,)``, ``(1,)``, or ``(0,)`` for none."""
     num = kernels.as_num(get_num(part))
-    given = mass_rows(part, jnp.result_type(pos, *(x for x in [getattr(part, "mass", None)] if x is not None)))
+    given = mass_rows(part, common_dtype(pos, *(x for x in [getattr(part, "mass", None)] if x is not None)))
     if given is None:
         return PosMass(pos=pos, mass=jnp.zeros((0,), pos.dtype), num=num)
     mass = given.astype(pos.dtype)

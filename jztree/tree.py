@@ -20,19 +20,30 @@ from jax.sharding import PartitionSpec as P
 
 from . import comm, kernels
 from .capacity import Room
-from .checks import check_box, check_num, check_positions, exact_box_argument, mass_faults, mass_rows
-from .config import TreeConfig
+from .checks import (
+    check_box,
+    check_particles,
+    check_positions,
+    common_dtype,
+    exact_box_argument,
+    mass_faults,
+    mass_rows,
+)
+from .config import TreeConfig, checked_config
 from .data import get_num, get_pos, static_field
 from .derivatives import of_boxes, of_moments
 from .describe import describe_hierarchy
 from .jax_ext import Exact, with_twins
+from .particles import check_num, check_rows
 from .zorder import (
+    BAD_NUM,
     Domain,
     Moved,
     Movers,
     check_data,
     distr_zsort,
     domain_of,
+    is_bad_num,
     permute_particles,
     search_sorted_z,
     sort_equally,
@@ -169,8 +180,8 @@ def build_tree_hierarchy(partz: Any, cfg_tree: TreeConfig | None = None, boxsize
     Raises TypeError or ValueError for arguments of the wrong kind, and at run time if a position is NaN or infinite,
     the particles are not in z-order, or masses that are used are negative, NaN, infinite or too large a sum.
     """
-    cfg = cfg_tree or TreeConfig()
-    pos = check_positions(get_pos(partz))
+    cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
+    pos = check_particles(partz)
     box = check_box(boxsize, pos.shape[1])
     domain, (num,) = domain_of([pos], [check_num(partz)], ["the positions"], box, _mass_faults(partz, cfg))
     return _differentiable(_in_range(build_checked(partz, num, domain, cfg)[0]), partz, box)
@@ -228,7 +239,7 @@ def _mass_rows(part: Any) -> jax.Array:
     pos, mass = get_pos(part), getattr(part, "mass", None)
     if mass is None:
         raise ValueError("TreeConfig(masses=True) needs particles with a mass, and these have none.")
-    rows = mass_rows(part, jnp.result_type(pos, mass))
+    rows = mass_rows(part, common_dtype(pos, mass))
     assert rows is not None
     return rows
 
@@ -261,8 +272,8 @@ def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = No
     Raises TypeError or ValueError for arguments of the wrong kind, and at run time if a position is NaN or infinite, or
     with ``cfg_tree.masses`` if a mass is negative, NaN or infinite, or their sum beyond the range of their dtype.
     """
-    cfg = cfg_tree or TreeConfig()
-    check_data(data, get_pos(part).shape[0])
+    cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
+    check_data(data, check_particles(part).shape[0])
     if comm.num_ranks() > 1:
         moved, domain, th = sort_and_build_over_ranks(part, data, cfg, boxsize)
         th = _differentiable(th, moved.part, domain.box)
@@ -308,9 +319,21 @@ def kernel_tree(partz: Any, num: Any, th: TreeHierarchy) -> tuple[Any, ...]:
     return (get_pos(partz), kernels.as_num(num), *arrays, th.plane_sizes)
 
 
+def check_hierarchy(th: Any) -> None:
+    """TypeError in words if ``th`` is neither a hierarchy nor None."""
+    if th is not None and not isinstance(th, TreeHierarchy):
+        what = "a number or an array" if isinstance(th, jax.Array) else f"of the class {type(th).__name__}"
+        raise TypeError(
+            "th must be the hierarchy (TreeHierarchy) that jztree.tree.zsort_and_tree returns behind the particles, or "
+            f"None; it is {what}."
+        )
+
+
 def check_belongs(partz: Any, num: Any, th: TreeHierarchy, box: Exact) -> jax.Array:
     """``num``; at run time an error if a hierarchy that the user gave does not belong to the particles."""
-    return kernels.check(num, kernels.belongs(kernel_tree(partz, num, th), box) == 0, [], _FOREIGN)
+    pos, foreign = get_pos(partz), kernels.belongs(kernel_tree(partz, num, th), box) == 0
+    failed = jnp.where(is_bad_num(pos, num), 2, foreign.astype(jnp.int32))
+    return kernels.check(num, failed, [num], f"{_FOREIGN}\n{BAD_NUM % ('the positions', 0, pos.shape[0])}")
 
 
 @with_twins((P(-1), None, P()), P(-1), prepare=exact_box_argument)
@@ -328,13 +351,14 @@ def zsort_and_tree_multi_type(
 
     Raises TypeError or ValueError for arguments of the wrong kind, and at run time if a position is NaN or infinite.
     """
-    cfg = cfg_tree or TreeConfig()
-    positions = [check_positions(get_pos(part), f"positions of type {i}") for i, part in enumerate(parts)]
+    cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
+    positions = [check_particles(part, f"positions of type {i}") for i, part in enumerate(parts)]
     if not positions or any(p.shape[1] != positions[0].shape[1] or p.dtype != positions[0].dtype for p in positions):
         kinds = [f"{p.dtype} with {p.shape[1]} dimensions" for p in positions]
         raise ValueError(f"all types need one dtype and number of dimensions, and one type at least; given: {kinds}.")
     if cfg.masses:
         raise ValueError("TreeConfig(masses=True) is for one type; build a hierarchy a type to have its masses.")
+    check_rows(sum(pos.shape[0] for pos in positions), "positions of all types together")
     box = check_box(boxsize, positions[0].shape[1])
     names = [f"the positions of type {i}" for i in range(len(parts))]
     domain, nums = domain_of(positions, [check_num(part) for part in parts], names, box)

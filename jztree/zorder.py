@@ -23,9 +23,10 @@ from jax.sharding import PartitionSpec as P
 
 from . import comm, kernels
 from .capacity import Room, room
-from .checks import check_box, check_num, check_positions, exact_box_argument, farthest
-from .data import RankIdx, get_num, get_pos, map_rows, replace_num, split_rows
-from .jax_ext import Exact, with_smap, with_twins
+from .checks import check_box, check_particles, exact_box_argument, farthest
+from .data import RankIdx, get_pos, map_rows, replace_num, split_rows
+from .jax_ext import Exact, is_concrete, with_smap, with_twins
+from .particles import check_carried, check_movable, check_num
 
 __all__ = ["distr_zsort", "search_sorted_z", "zsort"]
 
@@ -33,6 +34,7 @@ _NOT_FINITE = (
     "row {0} of %s is NaN or infinite, or beyond %s in size; remove such particles, set num to leave out rows at the "
     "end, or choose another unit of length."
 )
+BAD_NUM = "num of %s is {%d}; it counts the rows that hold particles, so it must be from 0 to %d."
 
 
 @dataclass
@@ -65,20 +67,20 @@ def domain_of(
     faults: Sequence[comm.Fault] = (),
     of_first: bool = False,
 ) -> tuple[Domain, list[jax.Array]]:
-    """The domain of the particles of all types on all ranks, and ``nums``, which raise if a row is out of range.
+    """The domain of the particles of all types on all ranks, and ``nums``, which raise if a row is out of range or
+    there are not so many rows.
 
     faults: what else may be wrong, to be told in the same collective as the rows of the first type. of_first: keys are
     taken where the first type is. The order of its particles, and with it what comes first of what is equally far, then
     does not depend on where those of other types are.
     """
-    # As kernels take it; the sum over the ranks must not count more.
-    nums = [jnp.clip(kernels.as_num(num), 0, pos.shape[0]) for pos, num in zip(positions, nums, strict=True)]
+    nums = [kernels.as_num(num) for num in nums]
     bounds = [kernels.bounds(pos, num) for pos, num in zip(positions, nums, strict=True)]
-    limits = [farthest(pos.dtype) for pos in positions]
-    checked = [
-        comm.check_all(num, [comm.Fault(bad >= 0, [bad], _NOT_FINITE % (name, limit)), *(() if i else faults)])
-        for i, (num, (_, _, bad), name, limit) in enumerate(zip(nums, bounds, names, limits, strict=True))
-    ]
+    checked = []
+    for i, (pos, num, (_, _, bad), name) in enumerate(zip(positions, nums, bounds, names, strict=True)):
+        of_rows = comm.Fault(bad >= 0, [bad], _NOT_FINITE % (name, farthest(pos.dtype)))
+        of_num = comm.Fault(is_bad_num(pos, num), [num], BAD_NUM % (name, 0, pos.shape[0]))
+        checked.append(comm.check_all(num, [of_num, of_rows, *(() if i else faults)]))
     # As integers, because XLA takes subnormal numbers for 0; the complement turns their order around.
     upper = jnp.stack([_as_integers(high) for _, high, _ in bounds])
     not_lower = jnp.stack([~_as_integers(low) for low, _, _ in bounds])
@@ -104,6 +106,19 @@ def _as_floats(integers: jax.Array, dtype: Any) -> jax.Array:
     """The numbers that `_as_integers` has made these of."""
     bits = jnp.where(integers < 0, integers ^ jnp.iinfo(integers.dtype).max, integers)
     return jax.lax.bitcast_convert_type(bits, dtype)
+
+
+def is_bad_num(pos: Any, num: Any) -> jax.Array:
+    """Whether ``num`` cannot be how many rows of ``pos`` hold particles."""
+    return (num < 0) | (num > pos.shape[0])
+
+
+def checked_num(part: Any, what: str) -> Any:
+    """`check_num` where nothing else is checked: at run time an error, on all ranks, if a traced one is wrong."""
+    pos, num = get_pos(part), check_num(part, f"num of {what}")
+    if is_concrete(num):
+        return num
+    return comm.check(num, is_bad_num(pos, num), [num], BAD_NUM % (what, 0, pos.shape[0]))
 
 
 def permute_particles(part: Any, index: jax.Array, posz: jax.Array | None = None) -> Any:
@@ -134,9 +149,9 @@ def zsort(part: Any, boxsize: Any = None) -> tuple[Any, jax.Array]:
 
     Raises TypeError or ValueError for positions or a box of the wrong kind.
     """
-    pos = check_positions(get_pos(part))
+    pos = check_particles(part)
     box = check_box(boxsize, pos.shape[1])
-    num = check_num(part)
+    num = checked_num(part, "the positions")
     lower, upper, _ = kernels.bounds(pos, num)
     index, posz = kernels.zsort(pos, num, lower, upper, box)
     return permute_particles(part, index, posz), index
@@ -155,13 +170,14 @@ def search_sorted_z(posz: Any, query: Any, boxsize: Any = None, side: str = "lef
     """
     if side not in ("left", "right"):
         raise ValueError(f"side must be 'left' or 'right', not {side!r}.")
-    pos = check_positions(get_pos(posz))
-    wanted = check_positions(get_pos(query), "query positions")
+    pos = check_particles(posz)
+    wanted = check_particles(query, "query positions")
     if wanted.shape[1] != pos.shape[1]:
         raise ValueError(f"queries have {wanted.shape[1]} dimensions, but the particles have {pos.shape[1]}.")
     box = check_box(boxsize, pos.shape[1])
-    lower, upper, _ = kernels.bounds(pos, check_num(posz))
-    return kernels.search(pos, get_num(posz), wanted.astype(pos.dtype), lower, upper, box, side == "right")
+    num = checked_num(posz, "the positions")
+    lower, upper, _ = kernels.bounds(pos, num)
+    return kernels.search(pos, num, wanted.astype(pos.dtype), lower, upper, box, side == "right")
 
 
 @with_smap((P(-1), P(-1), None, None, P(), None), P(-1), prepare=exact_box_argument)
@@ -196,7 +212,7 @@ def distr_zsort(
         raise ValueError(f"nsamp is the number of sampled keys a rank, so it must be at least 1; {nsamp} was given.")
     if capacity is not None and capacity < 0:
         raise ValueError(f"capacity is the number of rows that a rank may get, so it cannot be negative: {capacity}.")
-    pos = check_positions(get_pos(part))
+    pos = check_particles(part)
     check_data(data, pos.shape[0])
     box = check_box(boxsize, pos.shape[1])
     domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box)
@@ -206,7 +222,9 @@ def distr_zsort(
 
 
 def check_data(data: Any, n: int) -> None:
-    """ValueError in words if ``data`` does not have ``n`` rows everywhere."""
+    """TypeError or ValueError in words if ``data`` does not have ``n`` rows of numbers everywhere."""
+    check_carried({"data": data})
+    check_movable({"data": data})
     for leaf in jax.tree.leaves(data):
         if np.ndim(leaf) == 0 or leaf.shape[0] != n:
             raise ValueError(f"every array in data must have {n} rows, one a particle; one has shape {np.shape(leaf)}.")
@@ -381,8 +399,8 @@ def _cut_ties(below: jax.Array, equal: jax.Array, starts: comm.Wide) -> jax.Arra
     # Sums over ranks may exceed 32 bits, so halves are summed apart.
     before_high = jnp.cumsum(by_type >> 16, axis=0, dtype=jnp.int32) - (by_type >> 16)
     before_low = jnp.cumsum(by_type & 0xFFFF, axis=0, dtype=jnp.int32) - (by_type & 0xFFFF)
-    high = starts.high - jnp.sum(below >> 16, axis=(0, 1), dtype=jnp.int32) - before_high
-    low = starts.low - jnp.sum(below & 0xFFFF, axis=(0, 1), dtype=jnp.int32) - before_low
+    high = (starts.high - jnp.sum(below >> 16, axis=(0, 1), dtype=jnp.int32))[None] - before_high
+    low = (starts.low - jnp.sum(below & 0xFFFF, axis=(0, 1), dtype=jnp.int32))[None] - before_low
     high, low = high + (low >> 16), low & 0xFFFF
     left = jnp.where(high >= 2**14, 2**30, jnp.where(high < 0, 0, jnp.clip(high, 0, 2**14) * 65536 + low))
     # More than 2**30 particles at one point on one rank would be cut there too early; the ranks after it take the rest.

@@ -22,7 +22,7 @@ from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
 from jztree.fof import fof_and_catalogue
 from jztree.jax_ext import shard_map_constructor
 from jztree.knn import knn
-from jztree.mapping import fits_float32
+from jztree.particles import fits_float32
 
 from . import io
 from .details import compilation, rows_sent

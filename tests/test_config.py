@@ -2,8 +2,12 @@
 
 from typing import Any
 
+import numpy as np
+import oracles
 import pytest
+from devices import mesh_of
 
+import jztree as jz
 from jztree.config import CatalogueConfig, FofConfig, KNNConfig, TreeConfig, copy_config
 
 ALL = [TreeConfig, KNNConfig, CatalogueConfig, FofConfig]
@@ -69,6 +73,59 @@ def test_bad_values_are_refused_when_they_are_set_too(value: Any) -> None:
     cfg = KNNConfig()
     with pytest.raises(ValueError, match="leaf_size"):
         cfg.tree.leaf_size = value
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint8])
+def test_integers_of_numpy_are_integers(kind: Any) -> None:
+    assert TreeConfig(leaf_size=kind(8)) == TreeConfig(leaf_size=8)
+    assert type(TreeConfig(leaf_size=kind(8)).leaf_size) is int
+    assert KNNConfig(ghost_rows=kind(7)).ghost_rows == 7
+    with pytest.raises(ValueError, match="leaf_size"):
+        TreeConfig(leaf_size=kind(1))
+
+
+def test_a_configuration_of_another_kind_inside_one() -> None:
+    for wrong in (3, None, KNNConfig()):
+        with pytest.raises(TypeError, match=r"KNNConfig\.tree must be a jztree\.config\.TreeConfig") as error:
+            KNNConfig(tree=wrong)
+        assert oracles.one_sentence(error)
+
+
+@pytest.mark.parametrize("twin", ["", "jit", "smap"], ids=["plain", "jit", "smap"])
+@pytest.mark.parametrize("wrong", [3, {}, "leaf_size=8", CatalogueConfig()], ids=str)
+@pytest.mark.parametrize("what", ["cfg", "th"])
+def test_a_configuration_or_hierarchy_that_is_none(what: str, wrong: Any, twin: str) -> None:
+    pos = np.zeros((1, 40, 3), np.float32) if twin == "smap" else np.zeros((40, 3), np.float32)
+    functions = [
+        *((f, (3,)) for f in (jz.knn.knn, jz.density.smoothing_length, jz.density.knn_density, jz.density.sph_density)),
+        *((f, (0.1,)) for f in (jz.fof.fof_labels, jz.fof.distr_fof_labels, jz.fof.fof_and_catalogue)),
+        (jz.overdensity.spherical_overdensity, (pos, 2.0)),
+    ]
+    if what == "cfg":
+        functions += [(jz.tree.zsort_and_tree, ()), (jz.tree.build_tree_hierarchy, ())]
+    for function, others in functions:
+        call = {"": function, "jit": getattr(function, "jit", None)}.get(twin) or function.smap(mesh_of(1), jit=True)
+        name = "cfg_tree" if not others else what
+        words = (
+            rf"{name} (must be a jztree\.config|must be a configuration|must be the hierarchy|is text|is of the class)"
+        )
+        with pytest.raises(TypeError, match=words) as error:
+            call(pos, *others, **{name: wrong})
+        assert oracles.one_sentence(error)
+
+
+def test_configurations_of_each_other() -> None:
+    pos = np.zeros((40, 3), np.float32)
+    for call in (
+        lambda: jz.knn.knn(pos, 3, cfg=FofConfig()),
+        lambda: jz.fof.fof_labels(pos, 0.1, cfg=KNNConfig()),
+        lambda: jz.fof.fof_and_catalogue.jit(pos, 0.1, cfg=KNNConfig()),
+        lambda: jz.tree.zsort_and_tree.jit(pos, KNNConfig()),
+        lambda: jz.overdensity.spherical_overdensity(pos, pos, 1.0, cfg=FofConfig()),
+    ):
+        with pytest.raises(TypeError, match=r"must be a jztree\.config\.\w+, such as \w+\(\), not \w+") as error:
+            call()
+        assert oracles.one_sentence(error)
 
 
 def test_options_have_names() -> None:

@@ -86,7 +86,9 @@ def hashed(dtype: Any, n: int) -> str:
 def instruction_sets() -> list[str]:
     """Those of the libraries that are installed and that run on this machine, the plainest first."""
     library = Path(kernels.native_info()["cpu_library"])
-    named = sorted(path.stem.removeprefix("libjztree_cpu_") for path in library.parent.glob("libjztree_cpu_x86-64-*.so"))
+    named = sorted(
+        path.stem.removeprefix("libjztree_cpu_") for path in library.parent.glob("libjztree_cpu_x86-64-*.so")
+    )
     best = kernels.native_info()["instruction_set"]
     # The plainest has no name; a development install has no other.
     return ["x86-64-v2", *(name for name in named if name <= best)] if named and best.startswith("x86-64") else []

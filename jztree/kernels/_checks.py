@@ -13,6 +13,8 @@ from ._call import as_num, call, i32, sizes
 def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
     """``num``, or an error with ``sentence`` at run time if ``failed``.
 
+    Of several sentences, one a line, it is that of the number that ``failed`` is, from 1 on: one check for all of them.
+
     The caller must go on with the returned ``num``; an output that nobody uses is removed by the compiler. ``{0}``,
     ``{1}`` in ``sentence`` stand for ``numbers`` (int32 scalars).
     """

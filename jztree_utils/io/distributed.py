@@ -32,7 +32,7 @@ from jztree import kernels
 from jztree.comm import all_gather, get_rank_info
 from jztree.data import ParticleData
 from jztree.jax_ext import vary_along, varying_axes
-from jztree.mapping import check_floats, check_integers, fits_float32
+from jztree.particles import check_carried, fits_float32
 
 from ._files import PathLike, check_output, create_empty, fill_hdf5, output_path, temporary_beside
 from .header import SnapshotHeader
@@ -84,7 +84,7 @@ def _padded(read: np.ndarray, num: int, rows: int) -> np.ndarray:
     """``(1, rows, ...)``: what was read and zeros behind it, in a dtype that JAX has."""
     if read.shape[:1] != (num,):
         raise ValueError(f"read_rows was asked for {num} rows, but gave an array of shape {read.shape}.")
-    check_integers(read)
+    check_carried(read)
     padded = np.zeros((1, rows, *read.shape[1:]), jax.dtypes.canonicalize_dtype(read.dtype))
     padded[0, :num] = read
     return padded
@@ -160,7 +160,7 @@ def shard_snapshot(
         rows: np.ndarray = snapshot.read(name, start, stop, advance, finite=finite)
         if name == "id":
             return _as_jax_holds(rows, id_words)
-        check_floats({name: rows})
+        check_carried({name: rows})
         return rows
 
     shared = snapshot.shared_mass if "mass" in names else None
@@ -170,7 +170,7 @@ def shard_snapshot(
     }
     if shared is not None:
         masses = np.full(mesh.size, shared)
-        check_floats({"mass": masses})
+        check_carried({"mass": masses})
         if fits_float32(shared):
             masses = masses.astype(columns["pos"].dtype)
         columns["mass"] = _one_each(masses, mesh)
@@ -299,6 +299,7 @@ _NUMS = ("num", "ngroups")
 
 def _collect(data: Any, num: Any) -> list[_Column]:
     """Everything in ``data`` that is to be written. Raises TypeError or ValueError if it cannot be."""
+    check_carried(data)
     found = [(_name(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(data)[0]]
     leaves = dict(found)
     if not leaves:
@@ -307,7 +308,6 @@ def _collect(data: Any, num: Any) -> list[_Column]:
         raise ValueError(f"data holds two arrays of one name; the names are {sorted(name for name, _ in found)}.")
     lengths: dict[str, tuple[int, str]] = {}
     columns = []
-    check_integers(data)
     for name, leaf in leaves.items():
         array = jnp.asarray(leaf)
         if array.dtype.kind not in "biufc":

@@ -1,9 +1,10 @@
-// Sentences with numbers that are known at run time.
+// Sentences that are chosen, and whose numbers are known, at run time.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace jztree {
 
@@ -15,6 +16,16 @@ inline std::string filled(std::string sentence, const int32_t* numbers, size_t c
       sentence.replace(at, mark.size(), text);
   }
   return sentence;
+}
+
+// Line number ``which``, from 1 on, of sentences that are a line each; the last for a larger number.
+inline std::string chosen(std::string_view sentences, int32_t which) {
+  size_t end = sentences.find('\n');
+  for (; which > 1 && end != std::string_view::npos; --which) {
+    sentences.remove_prefix(end + 1);
+    end = sentences.find('\n');
+  }
+  return std::string(sentences.substr(0, end));
 }
 
 }  // namespace jztree

@@ -13,8 +13,8 @@ ffi::Error check(ffi::Buffer<ffi::S32> value, ffi::Buffer<ffi::S32> failed, ffi:
                  ffi::Result<ffi::Buffer<ffi::S32>> out, std::string_view sentence) {
   if (value.element_count() != out->element_count() || failed.element_count() != 1)
     return invalid("check was called with arrays that do not fit together.");
-  if (failed.typed_data()[0] != 0)
-    return invalid(filled(std::string(sentence), numbers.typed_data(), numbers.element_count()));
+  if (int32_t which = failed.typed_data()[0]; which != 0)
+    return invalid(filled(chosen(sentence, which), numbers.typed_data(), numbers.element_count()));
   std::copy(value.typed_data(), value.typed_data() + value.element_count(), out->typed_data());
   return ffi::Error::Success();
 }

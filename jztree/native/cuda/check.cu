@@ -17,9 +17,10 @@ ffi::Error check(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32
       return invalid("check was called with arrays that do not fit together.");
     Queue queue(stream, scratch);
     queue.copy(out->typed_data(), value.typed_data(), static_cast<int64_t>(value.element_count()));
-    if (to_host(queue, failed.typed_data(), 1)[0] == 0) return ffi::Error::Success();
+    int32_t which = to_host(queue, failed.typed_data(), 1)[0];
+    if (which == 0) return ffi::Error::Success();
     auto host = to_host(queue, numbers.typed_data(), static_cast<int64_t>(numbers.element_count()));
-    return invalid(filled(std::string(sentence), host.data(), host.size()));
+    return invalid(filled(chosen(sentence, which), host.data(), host.size()));
   });
 }
 

@@ -1,0 +1,316 @@
+"""What may come as particles, and the one check of it.
+
+Particles are an array of positions, or a pytree with an array ``pos`` among its leaves: rows are moved by moving
+leaves. What holds its rows elsewhere, such as an object that JAX does not know or a static field, would stay in its
+order while positions are sorted, which is a wrong answer that nobody sees. So `get_pos`, which everything here calls
+before it touches particles, raises for it. `check_carried` does so for numbers that would change on their way into JAX,
+and `check_movable` for those that kernels cannot move.
+"""
+
+import copy
+import dataclasses
+import functools
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_Part = TypeVar("_Part")
+_ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
+_NUMBERS = (int, float, complex, np.generic)
+_SWITCH_ON = "switch on 64 with jax.config.update('jax_enable_x64', True)"
+
+
+def get_pos(part: Any) -> Any:
+    """The positions of a particle class, or ``part`` itself if it is an array.
+
+    Raises TypeError if it is neither, or if it holds rows where they would not be moved with the positions.
+    """
+    if isinstance(part, _ARRAYS):
+        if getattr(part.dtype, "names", None):
+            raise TypeError(
+                f"particles are an array of {_dtype_in_words(part.dtype)}, which JAX cannot hold; make a particle "
+                "class of its columns, such as jztree.data.ParticleData(pos=...)."
+            )
+        return part
+    leaves = jax.tree.leaves(part)
+    pos = getattr(part, "pos", None)
+    if not isinstance(pos, _ARRAYS) or not any(leaf is pos for leaf in leaves):
+        raise TypeError(_what_is_wrong(part, pos))
+    known = {id(leaf) for leaf in leaves}
+    for name, value in _fields(part):
+        if id(value) not in known:
+            _check_field(part, name, value, pos.shape[:1], known)
+    return pos
+
+
+def _what_is_wrong(part: Any, pos: Any) -> str:
+    kind = type(part).__name__
+    if pos is None:
+        return (
+            f"particles must be an array of positions (n, d), or a pytree with such an array as pos, not {kind}; make "
+            "one of what you have, such as jztree.data.ParticleData(pos=...)."
+        )
+    if not isinstance(pos, _ARRAYS):
+        return f"pos of {kind} must be an array (n, d) of NumPy or JAX, not {type(pos).__name__}."
+    if jax.tree_util.all_leaves([part]):
+        return (
+            f"particles are of the class {kind}, which is not registered as a pytree, so its rows could not be moved "
+            "with pos; put @jax.tree_util.register_dataclass above the class, or give "
+            "jztree.data.ParticleData(pos=...)."
+        )
+    return (
+        f"pos of {kind} is not among the leaves of the pytree (it is a static field, or is computed), so it could not "
+        "be moved; make it a field that is data (jax.tree_util.register_dataclass)."
+    )
+
+
+def _fields(part: Any) -> Iterator[tuple[str, Any]]:
+    """What an object holds, by name; what it computes from that is left out."""
+    for name in field_names(part):
+        if not isinstance(inspect.getattr_static(type(part), name, None), (property, functools.cached_property)):
+            yield name, getattr(part, name, None)
+
+
+def field_names(part: Any) -> list[str]:
+    """The names of the fields of a particle class; none of an array."""
+    if isinstance(part, _ARRAYS):
+        return []
+    if dataclasses.is_dataclass(part):
+        return [field.name for field in dataclasses.fields(part)]
+    if isinstance(part, tuple):
+        return list(getattr(part, "_fields", ()))
+    slots = [getattr(cls, "__slots__", ()) for cls in type(part).__mro__]
+    names = [name for some in slots for name in ([some] if isinstance(some, str) else some)]
+    return [*getattr(part, "__dict__", {}), *names]
+
+
+def _check_field(part: Any, name: str, value: Any, rows: tuple[int, ...], known: set[int]) -> None:
+    """TypeError if a field that is not a leaf itself holds rows that would not be moved."""
+    kind = type(part).__name__
+    if name == "mass" and isinstance(value, (list, tuple)):
+        raise TypeError(f"mass of {kind} is a {type(value).__name__}; make it an array with numpy.asarray.")
+    for one in jax.tree.leaves(value, is_leaf=lambda inner: _is_list(inner) and (len(inner),) == rows):
+        if isinstance(one, (list, tuple)):
+            raise TypeError(
+                f"{name} of {kind} is a {type(one).__name__} with a number for each particle, which could not be moved "
+                "with pos; make it an array with numpy.asarray."
+            )
+        if id(one) not in known and isinstance(one, _ARRAYS) and one.shape[:1] == rows:
+            raise TypeError(
+                f"{name} of {kind} has a row for each particle but is not among the leaves of the pytree (it is a "
+                "static field), so it could not be moved with pos; make it a field that is data."
+            )
+
+
+def _is_list(value: Any) -> bool:
+    """Whether this is a list of numbers, or of lists of these."""
+    return isinstance(value, (list, tuple)) and all(isinstance(one, _NUMBERS) or _is_list(one) for one in value)
+
+
+def one_line(value: Any) -> str:
+    """The text of ``value`` without the line breaks that NumPy puts into long arrays."""
+    return " ".join(str(value).split())
+
+
+def get_num(part: Any) -> Any:
+    """How many rows of ``part`` hold particles: its ``num`` if it has one, else the length of its positions."""
+    num = getattr(part, "num", None)
+    return get_pos(part).shape[0] if num is None else num
+
+
+def check_num(part: Any, what: str = "num") -> Any:
+    """``num`` of ``part``; ValueError in words if it is known and not between 0 and the number of rows."""
+    num, n = get_num(part), get_pos(part).shape[0]
+    if np.ndim(num) != 0 or not np.issubdtype(jnp.result_type(num), np.integer):
+        raise TypeError(
+            f"{what} is {one_line(num)}; it counts the rows that hold particles, so it must be one integer."
+        )
+    if not isinstance(num, jax.core.Tracer) and not 0 <= int(num) <= n:
+        raise ValueError(f"{what} is {num}; it counts the rows that hold particles, so it must be from 0 to {n}.")
+    return num
+
+
+def check_rows(rows: int, what: str) -> None:
+    """ValueError in words if there are more rows than int32 can count."""
+    if rows >= 2**31:
+        raise ValueError(f"there are {rows} {what}; one device can index at most 2**31 - 1 rows, so use more devices.")
+
+
+def get_num_total(part: Any) -> int | None:
+    """The number of particles on all devices; None where it is not known when the function is traced."""
+    total = getattr(part, "num_total", None)
+    return None if total is None or isinstance(total, jax.core.Tracer) else int(total)
+
+
+def replace_field(part: _Part, name: str, value: Any) -> _Part:
+    """``part`` with another value of a field, if it has that field.
+
+    Raises TypeError if the field cannot be set, or would be part of what is compiled in.
+    """
+    if isinstance(part, _ARRAYS) or not hasattr(part, name) or getattr(part, name) is value:
+        return part
+    try:
+        replaced: Any = _replaced(part, name, value)
+    except (AttributeError, TypeError, ValueError):
+        raise TypeError(
+            f"{name} of {type(part).__name__} cannot be set, which takes a field; make it a field that is data, or "
+            "leave it out."
+        ) from None
+    if isinstance(value, _ARRAYS) and not any(leaf is value for leaf in jax.tree.leaves(replaced)):
+        raise TypeError(
+            f"{name} of {type(part).__name__} is a static field, but it has to hold a number that is computed; make it "
+            "a field that is data."
+        )
+    return replaced
+
+
+def _replaced(part: Any, name: str, value: Any) -> Any:
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        return dataclasses.replace(part, **{name: value})
+    if isinstance(part, tuple):
+        return part._replace(**{name: value})  # type: ignore[attr-defined]
+    other = copy.copy(part)
+    object.__setattr__(other, name, value)
+    return other
+
+
+# Numbers on their way into JAX, and into kernels
+
+
+def check_known(tree: Any) -> None:
+    """TypeError in words if a leaf is neither an array nor a number, but an object that JAX does not know."""
+    for leaf in jax.tree.leaves(tree):
+        if not isinstance(leaf, (*_ARRAYS, *_NUMBERS)) and not hasattr(leaf, "__jax_array__"):
+            raise TypeError(_unknown(_name_of(leaf, tree), leaf))
+
+
+def _unknown(name: str, leaf: Any) -> str:
+    kind = type(leaf).__name__
+    if isinstance(leaf, (str, bytes)):
+        return f"{name} is text, which JAX cannot hold; leave it out, or make it a static field of the class."
+    if hasattr(leaf, "pos"):
+        return _what_is_wrong(leaf, leaf.pos)
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return f"{name} is of the class {kind}, not an array of NumPy or JAX; make it one with numpy.asarray."
+    return (
+        f"{name} is of the class {kind}, which is neither an array nor registered as a pytree; put "
+        "@jax.tree_util.register_dataclass above the class."
+    )
+
+
+def check_carried(tree: Any) -> None:
+    """TypeError or ValueError in words for what JAX cannot hold, or would change in a way that is no rounding.
+
+    That is what is no number at all, integers of 64 bits that it would cut to 32, and floats beyond float32. Arrays of
+    JAX, traced ones too, are what they are.
+    """
+    check_known(tree)
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, (jax.Array, bool)):
+            continue
+        if isinstance(leaf, (np.ndarray, np.generic)):
+            _check_numpy(leaf, tree)
+        elif isinstance(leaf, int):
+            _check_integers([leaf], np.dtype(np.int64), leaf, tree)
+        elif isinstance(leaf, (float, complex)):
+            for value in (leaf.real, leaf.imag):
+                _check_floats(np.asarray(value), leaf, tree)
+
+
+def _check_numpy(leaf: Any, tree: Any) -> None:
+    dtype = leaf.dtype
+    if not _is_numeric(dtype) or isinstance(leaf, np.ma.MaskedArray):
+        what = "a masked array" if _is_numeric(dtype) else f"an array of {_dtype_in_words(dtype)}"
+        raise TypeError(
+            f"{_name_of(leaf, tree)} is {what}, which JAX cannot hold; leave it out, or make it an array of numbers."
+        )
+    if not dtype.isnative:
+        raise TypeError(
+            f"{_name_of(leaf, tree)} has the byte order of another kind of machine ({dtype}), which JAX cannot take; "
+            f"convert it with .astype('{dtype.newbyteorder('=').name}')."
+        )
+    if dtype.itemsize < 8 or not leaf.size or jax.dtypes.canonicalize_dtype(dtype) == dtype:
+        return
+    if dtype.kind in "iu":
+        _check_integers((int(leaf.min()), int(leaf.max())), dtype, leaf, tree)
+    elif dtype.kind in "fc":
+        for values in {"f": [leaf], "c": [leaf.real, leaf.imag]}[dtype.kind]:
+            _check_floats(values, leaf, tree)
+
+
+def _check_integers(values: Iterable[int], dtype: np.dtype, leaf: Any, tree: Any) -> None:
+    kept = np.iinfo(jax.dtypes.canonicalize_dtype(dtype))
+    for value in values:
+        if not kept.min <= value <= kept.max:
+            raise ValueError(
+                f"{_name_of(leaf, tree)} holds {value}, of which JAX keeps {kept.bits} bits only"
+                + (f"; {_SWITCH_ON}" if kept.bits < 64 else "")
+                + ", or give rows, np.arange(n, dtype=np.int32), in place of identifiers, and look these up afterwards."
+            )
+
+
+def fits_float32(number: float) -> bool:
+    """Whether float32 has a finite number like this, and does not take it for 0."""
+    kept = np.finfo(np.float32)
+    return number == 0 or float(kept.tiny) <= abs(number) <= float(kept.max)
+
+
+def _check_floats(values: Any, leaf: Any, tree: Any) -> None:
+    if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
+        return
+    # Two reductions without a copy; fmin and fmax leave NaN out.
+    low, high = float(np.fmin.reduce(values, axis=None)), float(np.fmax.reduce(values, axis=None))
+    if not np.isfinite([low, high]).all():  # what is not finite is for others to say
+        finite = values[np.isfinite(values)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    extreme = low if -low > high else high
+    if not fits_float32(extreme):
+        raise ValueError(
+            f"{_name_of(leaf, tree)} holds {extreme:g}, beyond the range of float32 (1.2e-38 to 3.4e38), in which JAX "
+            f"works; choose another unit, or {_SWITCH_ON}."
+        )
+
+
+def check_movable(tree: Any) -> None:
+    """TypeError in words for arrays whose rows kernels cannot move: they move whole bytes."""
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, _ARRAYS) and leaf.ndim > 0 and not is_movable(leaf.dtype):
+            raise TypeError(
+                f"{_name_of(leaf, tree)} is an array of {_dtype_in_words(leaf.dtype)}, whose rows cannot be moved; "
+                "convert it to numbers of 8 bits or more, or leave it out."
+            )
+
+
+@functools.lru_cache
+def is_movable(dtype: Any) -> bool:
+    """Whether numbers of this dtype are whole bytes each."""
+    if not _is_numeric(dtype):
+        return False
+    return dtype.kind != "V" or (jnp.iinfo if jnp.issubdtype(dtype, jnp.integer) else jnp.finfo)(dtype).bits >= 8
+
+
+def _is_numeric(dtype: Any) -> bool:
+    """Whether JAX has such numbers: not text, times, objects, fields, extended precision or keys of its own."""
+    if jnp.issubdtype(dtype, jax.dtypes.extended) or dtype.kind in "gG" or dtype in (np.longdouble, np.clongdouble):
+        return False
+    return dtype.kind == "b" or (dtype.names is None and jnp.issubdtype(dtype, np.number))
+
+
+def _dtype_in_words(dtype: Any) -> str:
+    if getattr(dtype, "names", None):
+        return f"records ({', '.join(dtype.names)})"
+    words = {"O": "Python objects", "U": "text", "S": "text", "T": "text", "M": "times", "m": "times"}
+    return words.get(getattr(dtype, "kind", ""), str(dtype))
+
+
+def _name_of(leaf: Any, tree: Any) -> str:
+    """What a leaf of a pytree is called: ``part.mass`` of arguments by name, ``mass`` of a particle class."""
+    for path, other in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        if other is leaf:
+            name = jax.tree_util.keystr(path[:1], simple=True) + jax.tree_util.keystr(path[1:])
+            return name or "an argument"
+    return "an argument"

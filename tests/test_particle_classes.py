@@ -1,0 +1,527 @@
+"""What comes in as particles: every class gives what brute force gives, or an error in a sentence, at every entry."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import oracles
+import pytest
+from devices import mesh_of
+from jax.sharding import PartitionSpec as P
+
+import jztree as jz
+from jztree import data
+from jztree.config import CatalogueConfig, FofConfig
+from jztree_utils import io
+
+N, K, RLINK = 60, 3, 0.12
+CFG = FofConfig(catalogue=CatalogueConfig(npart_min=2))
+
+
+def columns(n: int = N) -> dict[str, Any]:
+    random = np.random.default_rng(4)
+    return {
+        "pos": jnp.asarray(oracles.uniform(n, 2)),
+        "mass": jnp.asarray(random.random(n) + 1, jnp.float32),
+        "id": jnp.asarray(random.permutation(n) + 5, jnp.int32),
+    }
+
+
+# Classes that work
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Frozen:
+    pos: Any
+    mass: Any
+    id: Any
+    num: Any = None
+    num_total: Any = None  # a leaf here, so it is traced
+
+
+class Named(NamedTuple):
+    pos: Any
+    mass: Any
+    id: Any
+    num: Any = None
+
+
+@jax.tree_util.register_pytree_node_class
+class Hidden:
+    """Keeps its arrays in slots, and has properties for them."""
+
+    __slots__ = ("_columns", "num")
+
+    def __init__(self, num: Any = None, **columns: Any) -> None:
+        self._columns, self.num = columns, num
+
+    def tree_flatten(self) -> Any:
+        return (*self._columns.values(), self.num), tuple(self._columns)
+
+    @classmethod
+    def tree_unflatten(cls, names: Any, values: Any) -> Any:
+        return cls(values[-1], **dict(zip(names, values[:-1], strict=True)))
+
+    pos = property(lambda self: self._columns["pos"])
+    mass = property(lambda self: self._columns["mass"])
+    id = property(lambda self: self._columns["id"])
+
+
+GOOD = {"library": data.ParticleData, "frozen": Frozen, "named tuple": Named, "hidden": Hidden}
+good = pytest.mark.parametrize("cls", GOOD.values(), ids=GOOD)
+
+# Classes that do not
+
+
+@dataclass
+class Plain:
+    pos: Any
+    mass: Any
+    id: Any
+    num: Any = None
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class StaticPos:
+    mass: Any
+    id: Any
+    pos: Any = field(metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class StaticMass:
+    pos: Any
+    id: Any
+    mass: Any = field(metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class StaticIds:
+    pos: Any
+    mass: Any
+    id: Any = field(metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Computed:
+    half: Any
+    mass: Any
+    id: Any
+
+    @property
+    def pos(self) -> Any:
+        return 2 * self.half
+
+
+@jax.tree_util.register_pytree_node_class
+class Forgetful:
+    """Says nothing of its identifiers to JAX."""
+
+    def __init__(self, pos: Any, mass: Any, id: Any) -> None:
+        self.pos, self.mass, self.id = pos, mass, id
+
+    def tree_flatten(self) -> Any:
+        return (self.pos, self.mass), self.id
+
+    @classmethod
+    def tree_unflatten(cls, id: Any, values: Any) -> Any:
+        return cls(*values, id)
+
+
+def records(pos: Any, mass: Any, id: Any) -> Any:
+    rows = np.zeros(np.shape(mass), [("pos", "f4", 2), ("mass", "f4"), ("id", "i4")])
+    rows["pos"], rows["mass"], rows["id"] = pos, mass, id
+    return rows.view(np.recarray)
+
+
+BAD = {
+    "dataclass": (Plain, "Plain.*register_dataclass"),
+    "namespace": (SimpleNamespace, "SimpleNamespace.*register_dataclass"),
+    "dict": (dict, r"dict; .*ParticleData"),
+    "static pos": (StaticPos, "pos of StaticPos.*leaves"),
+    "static mass": (StaticMass, "mass of StaticMass.*leaves"),
+    "static ids": (StaticIds, "id of StaticIds.*leaves"),
+    "computed pos": (lambda pos, **others: Computed(pos / 2, **others), "pos of Computed.*leaves"),
+    "forgetful": (Forgetful, "id of Forgetful.*leaves"),
+    "records": (records, r"records \(pos, mass, id\)|float32 or float64"),
+    "list of masses": (lambda mass, **others: data.ParticleData(mass=mass.tolist(), **others), "mass.*list"),
+    "list of ids": (lambda id, **others: data.ParticleData(id=id.tolist(), **others), "id .*list"),
+    "list of velocities": (
+        lambda pos, **others: data.ParticleData(pos=pos, vel=np.asarray(pos).tolist(), **others),
+        "vel .*list",
+    ),
+    "list of positions": (lambda pos, **others: data.ParticleData(pos=pos.tolist(), **others), "pos .*list"),
+    "text": (
+        lambda id, **others: data.ParticleData(id=np.asarray(id).astype(str), **others),
+        "id is an array of text|whose rows",
+    ),
+}
+bad = pytest.mark.parametrize(("cls", "words"), BAD.values(), ids=BAD)
+
+OTHERS = data.ParticleData(**columns(20))
+
+
+def catalogue_of(part: Any) -> Any:
+    """The catalogue of particles like these, of a class that works."""
+    return jz.fof.fof_and_catalogue(data.ParticleData(**columns()), RLINK, cfg=CFG)
+
+
+def entries(twin: str) -> dict[str, Any]:
+    """Everything public that takes particles: name -> function of a particle class. twin: "", "jit" or "smap"."""
+
+    def of(function: Any) -> Any:
+        if not twin:
+            return function
+        return function.jit if twin == "jit" else function.smap(mesh_of(1), jit=True)
+
+    def dealt(part: Any) -> Any:
+        return part if twin != "smap" else jax.tree.map(lambda leaf: leaf[None], part)
+
+    other, tree, knn, density = dealt(OTHERS), jz.tree, jz.knn.knn, jz.density
+    calls = {
+        "zsort": of(tree.zsort),
+        "search_sorted_z": lambda part: of(tree.search_sorted_z)(part, other),
+        "search_sorted_z query": lambda part: of(tree.search_sorted_z)(other, part),
+        "build_tree_hierarchy": of(tree.build_tree_hierarchy),
+        "zsort_and_tree": of(tree.zsort_and_tree),
+        "multi type": lambda part: of(tree.zsort_and_tree_multi_type)([other, part]),
+        "knn": lambda part: of(knn)(part, K),
+        "knn part": lambda part: of(knn)(part, K, result="part"),
+        "knn query": lambda part: of(knn)(other, K, part_query=part),
+        "fof_labels": lambda part: of(jz.fof.fof_labels)(part, RLINK),
+        "distr_fof_labels": lambda part: of(jz.fof.distr_fof_labels)(part, RLINK),
+        "fof_and_catalogue": lambda part: of(jz.fof.fof_and_catalogue)(part, RLINK),
+        "attached": lambda part: of(jz.fof.fof_and_catalogue)(other, RLINK, attached=part),
+        "several attached": lambda part: of(jz.fof.fof_and_catalogue)(other, RLINK, attached=[other, part]),
+        "smoothing_length": lambda part: of(density.smoothing_length)(part, K),
+        "knn_density": lambda part: of(density.knn_density)(part, K),
+        "sph_density": lambda part: of(density.sph_density)(part, K),
+        "density query": lambda part: of(density.knn_density)(other, K, part_query=part),
+        "overdensity": lambda part: of(jz.overdensity.spherical_overdensity)(part, other, 2.0),
+        "centres": lambda part: of(jz.overdensity.spherical_overdensity)(other, part, 2.0),
+        "densest_particle": lambda part: of(jz.halos.densest_particle)(
+            part, dealt(catalogue_of(part)[1]), dealt(jnp.ones(N))
+        ),
+    }
+    if twin != "jit":
+        calls["distr_zsort"] = of(tree.distr_zsort)
+    if not twin:
+        calls |= {
+            "pad": lambda part: data.pad_particles(part, 3),
+            "squeeze": data.squeeze_particles,
+            "expand": lambda part: data.expand_particles(part, 2),
+            "flatten": data.flatten_particles,
+            "map_rows": lambda part: data.map_rows(lambda leaf: leaf[::-1], part),
+            "split_rows": data.split_rows,
+            "canonical_order": lambda part: io.canonical_order(part, catalogue_of(part)[1]),
+        }
+    return calls
+
+
+@pytest.mark.parametrize("twin", ["", "jit", "smap"], ids=["plain", "jit", "smap"])
+@bad
+def test_what_cannot_be_moved_is_refused_at_every_entry(twin: str, cls: Any, words: str) -> None:
+    part = cls(**columns()) if twin != "smap" else cls(**{name: leaf[None] for name, leaf in columns().items()})
+    for name, call in entries(twin).items():
+        with pytest.raises(TypeError, match=words) as error:
+            call(part)
+        assert oracles.one_sentence(error), name
+
+
+@pytest.mark.parametrize("twin", ["", "jit"], ids=["plain", "jit"])
+@good
+def test_neighbours_and_what_they_are(cls: Any, twin: str) -> None:
+    knn = jz.knn.knn.jit if twin else jz.knn.knn
+    given = columns()
+    last = "rad" if cls is Hidden else "id"  # words are names of fields, not of properties
+    rad, idx, near, ids = knn(cls(**given), K, result=f"rad_globalidx_part_{last}")
+    pos = np.asarray(given["pos"])
+    oracles.assert_neighbours(rad, idx, pos, pos, None)
+    assert type(near) is cls
+    np.testing.assert_array_equal(near.id, given["id"][idx])
+    np.testing.assert_array_equal(near.mass, given["mass"][idx])
+    if cls is not Hidden:
+        np.testing.assert_array_equal(ids, given["id"][idx])
+
+
+@pytest.mark.parametrize(
+    ("cls", "ndev"),
+    [
+        pytest.param(cls, ndev, marks=() if ndev == 1 or cls is Named else pytest.mark.slow)
+        for cls in GOOD.values()
+        for ndev in (1, 2)
+    ],
+)
+def test_groups_of_every_class(cls: Any, ndev: int) -> None:
+    given = columns()
+    expected = oracles.components(np.asarray(given["pos"]), RLINK)
+    part = data.expand_particles(cls(**given), ndev, npad=4)
+    assert type(part) is cls
+    grouped, cata = jz.fof.fof_and_catalogue.smap(mesh_of(ndev), jit=True)(part, RLINK, cfg=CFG)
+    assert type(grouped) is cls
+    joined = data.flatten_particles(grouped)
+    assert type(joined) is cls
+    row = {int(one): i for i, one in enumerate(given["id"])}
+    rows = np.array([row[int(one)] for one in joined.id])
+    np.testing.assert_array_equal(joined.pos, given["pos"][rows])
+    np.testing.assert_array_equal(joined.mass, given["mass"][rows])
+    nparts = np.asarray(grouped.num)
+    whole = data.squeeze_catalogue(cata, "global", nparts=nparts)
+    mass = np.asarray(given["mass"], np.float64)
+    for i in range(whole.ngroups):
+        members = rows[whole.offset[i] : whole.offset[i] + whole.count[i]]
+        assert len(set(expected[members])) == 1
+        assert (expected == expected[members[0]]).sum() == whole.count[i]
+        np.testing.assert_allclose(whole.mass[i], mass[members].sum(), rtol=1e-5)
+    assert whole.ngroups == (np.unique(expected, return_counts=True)[1] > 1).sum()
+
+
+@good
+def test_sorting_padding_and_dealing_keep_rows_together(cls: Any) -> None:
+    part = cls(**columns())
+    for moved in (
+        jz.tree.zsort(part)[0],
+        jz.tree.zsort_and_tree(part)[0],
+        jz.tree.zsort_and_tree_multi_type([part])[0][0],
+        data.squeeze_particles(data.pad_particles(part, 5)),
+        data.flatten_particles(data.expand_particles(part, 7)),
+        data.map_rows(lambda leaf: leaf[::-1], part),
+    ):
+        assert type(moved) is cls
+        back, there = (np.argsort(np.asarray(one.id)) for one in (moved, part))
+        for name in ("pos", "mass", "id"):
+            mine, given = (np.asarray(getattr(one, name)) for one in (moved, part))
+            np.testing.assert_array_equal(mine[back], given[there])
+
+
+def test_a_count_that_cannot_be_set_is_said() -> None:
+    @jax.tree_util.register_dataclass
+    @dataclass
+    class StaticNum:
+        pos: Any
+        num: Any = field(default=None, metadata={"static": True})
+
+    class Counted(NamedTuple):
+        pos: Any
+        num = property(lambda self: self.pos.shape[0])
+
+    pos = columns()["pos"]
+    for part, words in ((StaticNum(pos, 50), "num of StaticNum is a static field"), (Counted(pos), "cannot be set")):
+        assert jz.tree.zsort(part)[0].num == part.num
+        with pytest.raises(TypeError, match=words) as error:
+            data.expand_particles(part, 7)
+        assert oracles.one_sentence(error)
+
+
+def test_rows_without_particles_need_a_class_that_can_say_so() -> None:
+    pos = columns()["pos"]
+    assert data.expand_particles(pos, 6).shape == (6, 10, 2)
+    for ndev, npad in ((7, 0), (6, 1)):
+        with pytest.raises(ValueError, match="takes a field num") as error:
+            data.expand_particles(pos, ndev, npad)
+        assert oracles.one_sentence(error)
+
+
+# Numbers that JAX or the kernels cannot take as they are
+
+MOVED = {
+    "bool": np.arange(N) % 3 == 0,
+    "complex64": (np.arange(N) + 2j).astype(np.complex64),
+    "float8": jnp.asarray(np.arange(N) % 8, jnp.float8_e4m3fn),
+    "bfloat16": jnp.asarray(np.arange(N), jnp.bfloat16),
+    "float16": np.arange(N, dtype=np.float16),
+    "int8": np.arange(N, dtype=np.int8),
+    "zero width": np.zeros((N, 0), np.float32),
+    "odd width": np.arange(3 * N, dtype=np.uint8).reshape(N, 3),
+}
+REFUSED = {
+    "int4": (jnp.asarray(np.arange(N) % 8, jnp.int4), "int4"),
+    "uint2": (jnp.asarray(np.arange(N) % 4, jnp.uint2), "uint2"),
+    "float4": (np.zeros(N, ml_dtypes.float4_e2m1fn), "float4_e2m1fn"),
+    "keys": (jax.random.split(jax.random.key(0), N), "key<"),
+    "records": (np.zeros(N, [("a", "f4"), ("b", "f4")]), r"records \(a, b\)"),
+    "objects": (np.array([None] * N), "Python objects"),
+    "words": (np.array(["a"] * N), "text"),
+    "times": (np.zeros(N, "M8[D]"), "times"),
+    "extended": (np.zeros(N, np.longdouble), "float128|longdouble"),
+    "byte order": (np.zeros(N, np.dtype(np.float32).newbyteorder()), r"byte order.*astype\('float32'\)"),
+    "masked": (np.ma.masked_array(np.zeros(N), np.arange(N) == 3), "masked"),
+}
+
+
+@pytest.mark.parametrize("column", MOVED.values(), ids=MOVED)
+def test_properties_of_every_dtype_go_along(column: Any) -> None:
+    part = data.ParticleData(pos=columns()["pos"], id=column)
+    partz, index = jz.tree.zsort.jit(part)
+    assert partz.id.dtype == column.dtype
+    np.testing.assert_array_equal(np.asarray(partz.id), np.asarray(column)[index])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("column", MOVED.values(), ids=MOVED)
+def test_properties_of_every_dtype_go_to_other_devices(column: Any) -> None:
+    dealt = data.expand_particles(data.ParticleData(pos=columns()["pos"], id=column), 2)
+    partz, also, origin = jz.tree.distr_zsort.smap(mesh_of(2), jit=True)(dealt, dealt.id)
+    rows = np.asarray(origin.rank * (N // 2) + origin.idx).ravel()
+    for moved in (partz.id, also):
+        np.testing.assert_array_equal(np.asarray(moved).reshape(column.shape), np.asarray(column)[rows])
+
+
+@pytest.mark.parametrize(("column", "words"), REFUSED.values(), ids=REFUSED)
+def test_properties_that_cannot_go_along_are_named(column: Any, words: str) -> None:
+    part, pos = data.ParticleData(pos=columns()["pos"], mass=None, vel=column), columns()["pos"]
+    calls = {
+        "zsort": lambda: jz.tree.zsort(part),
+        "zsort.jit": lambda: jz.tree.zsort.jit(part),
+        "knn": lambda: jz.knn.knn(part, K),
+        "fof": lambda: jz.fof.fof_and_catalogue.jit(part, RLINK),
+        "expand": lambda: data.expand_particles(part, 2),
+        "data": lambda: jz.tree.zsort_and_tree(pos, data={"vel": column}),
+        "data.jit": lambda: jz.tree.zsort_and_tree.jit(pos, data={"vel": column}),
+        "distr data": lambda: jz.tree.distr_zsort(pos, {"vel": column}),
+    }
+    for name, call in calls.items():
+        with pytest.raises(TypeError, match=words) as error:
+            call()
+        assert "vel" in str(error.value), name
+        assert oracles.one_sentence(error), name
+
+
+CUT = {
+    "int64": (np.arange(N) + 2**40, 2**40),
+    "uint64": (np.arange(N, dtype=np.uint64) + np.uint64(2**63), 2**63),
+    "below": (np.arange(N) - 2**40, -(2**40)),
+    "Python": (2**40, 2**40),
+    "NumPy": (np.int64(2**40), 2**40),
+    "float64": (np.full(N, 1e40), "1e\\+40"),
+    "float": (-1e300, "-1e\\+300"),
+    "complex128": (np.full(N, 1e40j), "1e\\+40"),
+}
+
+
+@pytest.mark.parametrize("twin", ["", "jit", "smap"], ids=["plain", "jit", "smap"])
+@pytest.mark.parametrize(("column", "words"), CUT.values(), ids=CUT)
+def test_numbers_that_32_bits_cannot_hold_are_refused_at_every_entry(twin: str, column: Any, words: Any) -> None:
+    given = columns()
+    if twin == "smap":
+        given = {name: leaf[None] for name, leaf in given.items()}
+        column = np.asarray(column)[None]
+    part = data.ParticleData(**(given | {"id": column}))
+    free = ("pad", "squeeze", "flatten", "map_rows", "canonical_order")  # nothing goes into JAX
+    calls = {name: call for name, call in entries(twin).items() if name not in free}
+    if not twin:
+        calls["data"] = lambda part: jz.tree.zsort_and_tree(part.pos, data=np.broadcast_to(part.id, (N,)))
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match=f"(id|data) holds {words}, ") as error:
+            call(part)
+        assert oracles.one_sentence(error), name
+
+
+def test_wide_identifiers_stay_what_they_are_where_nothing_goes_into_jax() -> None:
+    ids = np.arange(12) + 2**40
+    part = data.ParticleData(pos=oracles.uniform(12, 2), id=ids, num=12)
+    np.testing.assert_array_equal(data.squeeze_particles(data.pad_particles(part, 5)).id, ids)
+    dealt = data.ParticleData(pos=part.pos.reshape(3, 4, 2), id=ids.reshape(3, 4), num=np.array([4, 2, 4]))
+    np.testing.assert_array_equal(data.flatten_particles(dealt).id, np.delete(ids, [6, 7]))
+
+
+def test_wide_identifiers_with_64_bits(x64: None) -> None:
+    part = data.ParticleData(pos=oracles.uniform(N, 2), id=np.arange(N) + 2**40)
+    partz, index = jz.tree.zsort.jit(part)
+    np.testing.assert_array_equal(partz.id, part.id[index])
+    with pytest.raises(ValueError, match="of which JAX keeps 64 bits only, or"):
+        jz.tree.zsort(data.ParticleData(pos=part.pos, id=2**70))
+
+
+def test_float64_positions_are_rounded_alike_in_every_call() -> None:
+    wide = oracles.uniform(N, 2, np.float64)
+    expected = jz.tree.zsort(data.ParticleData(pos=wide.astype(np.float32), vel=wide.astype(np.float32)))
+    part = data.ParticleData(pos=wide, vel=wide)
+    mapped = jz.tree.zsort.smap(mesh_of(1), jit=True)(jax.tree.map(lambda leaf: leaf[None], part))
+    for found in (jz.tree.zsort(part), jz.tree.zsort.jit(part), jax.tree.map(lambda leaf: leaf[0], mapped)):
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_rows_beyond_what_int32_counts_are_refused_in_words() -> None:
+    half, all_of_it = (jax.ShapeDtypeStruct((rows, 3), jnp.float32) for rows in (2**30, 2**31))
+    functions = {
+        "multi type": (lambda pos: jz.tree.zsort_and_tree_multi_type([pos, pos]), half),
+        "attached": (lambda pos: jz.fof.fof_and_catalogue(pos, RLINK, attached=pos), half),
+        "densest": (lambda pos: jz.halos.densest_particle(pos, catalogue_of(pos)[1], pos[:, 0]), all_of_it),
+        "zsort": (jz.tree.zsort, all_of_it),
+    }
+    for name, (function, rows) in functions.items():
+        with pytest.raises(ValueError, match=str(2**31)) as error:
+            jax.eval_shape(function, rows)
+        assert oracles.one_sentence(error), name
+
+
+def test_rows_of_several_kinds_beyond_what_int32_counts_on_several_devices() -> None:
+    mapped = jz.knn.knn.smap(mesh_of(2))
+    rows = jax.ShapeDtypeStruct((2, 2**30, 3), jnp.float32)
+    with pytest.raises(ValueError, match=str(2**31)) as error:
+        jax.eval_shape(lambda pos: mapped(pos, 1, part_query=pos), rows)
+    assert oracles.one_sentence(error)
+
+
+# How many rows hold particles
+
+FAST = ("zsort", "knn", "fof_and_catalogue")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in entries("jit")],
+)
+def test_a_traced_num_that_cannot_be_is_an_error(name: str) -> None:
+    call = entries("jit")[name]
+    for num in (-1, N + 1):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match=rf"num of .*({num};|from 0 to)") as error:
+            jax.block_until_ready(call(data.ParticleData(**columns(), num=jnp.int32(num))))
+        assert oracles.one_sentence(error)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "zsort" else pytest.mark.slow)
+        for name in ("zsort", "knn", "fof_and_catalogue", "distr_zsort", "zsort_and_tree")
+    ],
+)
+@pytest.mark.parametrize("num", [-1, 31])
+def test_a_num_that_cannot_be_on_one_device_is_an_error_on_all(name: str, num: int) -> None:
+    functions = {
+        "zsort": jz.tree.zsort,
+        "knn": lambda part: jz.knn.knn(part, 1),
+        "fof_and_catalogue": lambda part: jz.fof.fof_and_catalogue(part, RLINK),
+        "distr_zsort": jz.tree.distr_zsort,
+        "zsort_and_tree": jz.tree.zsort_and_tree,
+    }
+    dealt = data.expand_particles(data.ParticleData(**columns()), 2)
+    wrong = dataclasses.replace(dealt, num=jnp.asarray([30, num], jnp.int32))
+    mapped = jz.jax_ext.shard_map_constructor(functions[name], P(-1), P(-1))(mesh_of(2), jit=True)
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=rf"on rank 1: num of the positions is {num}; .* to 30") as error:
+        jax.block_until_ready(mapped(wrong))
+    assert oracles.one_sentence(error)
+
+
+@pytest.mark.parametrize("num", [-1, N + 1])
+def test_a_known_num_that_cannot_be_is_refused_by_helpers(num: int) -> None:
+    part = data.ParticleData(**columns(), num=num)
+    for call in (data.squeeze_particles, data.expand_particles, lambda part: data.pad_particles(part, 2)):
+        with pytest.raises(ValueError, match=f"num is {num}") as error:
+            call(part)
+        assert oracles.one_sentence(error)
+    dealt = data.ParticleData(pos=jnp.zeros((2, N, 3)), num=np.array([3, num]))
+    with pytest.raises(ValueError, match=f"num is .*{num}"):
+        data.flatten_particles(dealt)
