@@ -161,7 +161,11 @@ def test_two_processes_write_what_one_device_writes(tmp_path, use_devices, argum
         (["fof", "nowhere.hdf5"], "no file nowhere.hdf5"),
         (["fof", "sample", "-o", "missing/out.hdf5"], "create the folder"),
         (["knn", "sample", "-k", "110593"], "only 110592 particles"),
-        pytest.param(["fof", "nan.hdf5", "--rlink", "0.1"], "Row 5 of the positions", marks=pytest.mark.slow),
+        pytest.param(
+            ["fof", "nan.hdf5", "--rlink", "0.1"],
+            "Row 5 of the positions of type 1 in nan.hdf5 is NaN",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_errors_of_all_processes_are_told_once(tmp_path, write_gadget, random, arguments, told) -> None:
