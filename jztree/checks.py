@@ -13,6 +13,7 @@ from .jax_ext import Exact, exact, is_concrete
 from .particles import check_carried, check_movable, check_rows, get_pos, one_line
 
 MAX_DIMS = 8
+SUMS_ROUNDED = 1e-10  # above the rounding of sums in float64, relative to what is summed
 _BAD_MASS = (
     "row {0}{1} has a mass that is negative, NaN or beyond the range of {2}; remove such particles, choose another "
     "unit of mass, or switch on jax_enable_x64 and give positions and masses in float64."

@@ -143,8 +143,8 @@ class FofCatalogue:
         relative to ``com_vel``, divided by ``d``; or None if the particles have no velocity.
     shape_tensor: ``(g, d, d)`` mass-weighted mean of ``x_i x_j``, with ``x`` from ``com_pos`` to the nearest image of
         the particle, divided by its trace, which is ``com_inertia_radius`` squared; 0 for groups without extent. A pure
-        number, it is right in any unit of length; the mean itself is `inertia_tensor`. `jztree.halos.principal_axes`
-        makes axis lengths of it. None in a catalogue that was made without it.
+        number, right in any unit of length. `jztree.halos.inertia_tensor` is the mean itself, and
+        `jztree.halos.principal_axes` makes axis lengths of it. None in a catalogue that was made without it.
     angular_momentum: ``(g, d * (d - 1) / 2)`` angular momentum about ``com_pos`` and relative to ``com_vel``, divided
         by the mass: the mass-weighted mean of ``x`` cross ``v``, in the unit of length times that of velocity. In 3D it
         is a vector; in 2D the component out of the plane; in 4D the means of ``x_i v_j - x_j v_i`` for i < j, pairs
@@ -163,18 +163,6 @@ class FofCatalogue:
     vel_dispersion: Array | None = None
     shape_tensor: Array | None = None
     angular_momentum: Array | None = None
-
-    @property
-    def inertia_tensor(self) -> Array | None:
-        """``(g, d, d)`` mass-weighted mean of ``x_i x_j`` about ``com_pos``: ``shape_tensor`` times
-        ``com_inertia_radius`` squared; None if there is no ``shape_tensor``.
-
-        Raises an error if a square is beyond the range of the dtype, as it is in float32 for groups larger than 1e19 or
-        smaller than 1e-19 in the unit of length; under a JAX transformation at run time, on all devices.
-        """
-        from .halos import inertia_tensor  # noqa: PLC0415 - it needs this module
-
-        return inertia_tensor(self)
 
     def __repr__(self) -> str:
         return describe_catalogue(self)

@@ -26,7 +26,15 @@ import numpy as np
 
 from . import comm, kernels
 from .capacity import Room
-from .checks import check_real_dtype, common_dtype, is_subnormal, mass_faults, mass_rows, velocity_faults
+from .checks import (
+    SUMS_ROUNDED,
+    check_real_dtype,
+    common_dtype,
+    is_subnormal,
+    mass_faults,
+    mass_rows,
+    velocity_faults,
+)
 from .data import FofCatalogue, get_num, get_pos, replace_num, split_rows
 from .derivatives import of_groups
 from .jax_ext import Exact, vary_along
@@ -39,7 +47,6 @@ _BAD_GROUP = "row {0} of some rank is said to be in a group that does not begin 
 _TOO_LARGE = (
     "a group has more than 2**31 - 1 particles, which the catalogue cannot count; use a smaller linking length rlink."
 )
-_ROUNDING = 1e-10  # of sums in float64, relative to what is summed
 _AXES_BELOW = 1024  # times the smallest normal number: sizes that leave no room for axes that are shorter
 _TOO_HEAVY = (
     "the mass of the group in row {0} of the catalogue is beyond the range of %s; choose another unit of mass, or "
@@ -212,14 +219,14 @@ def checked_groups(ngroups: jax.Array, sums: Any) -> jax.Array:
     kept = jnp.finfo(total.dtype)
     heavy, least = ~jnp.isfinite(total), _AXES_BELOW * kept.tiny
     # Extents and dispersions that are rounding say nothing of the unit.
-    small = (is_subnormal(size) | ((size > 0) & (size < least))) & (jnp.abs(centre).max(axis=-1) < least / _ROUNDING)
+    small = (is_subnormal(size) | ((size > 0) & (size < least))) & (jnp.abs(centre).max(axis=-1) < least / SUMS_ROUNDED)
     faults = [
         comm.Fault(heavy.any(), [jnp.argmax(heavy)], _TOO_HEAVY % total.dtype),
         comm.Fault(small.any(), [jnp.argmax(small)], _TOO_SMALL % total.dtype),
     ]
     if rotation.size > 0:
-        spread = (size > _ROUNDING * jnp.abs(centre).max(axis=-1)) & (
-            dispersion > _ROUNDING * jnp.abs(velocity).max(axis=-1)
+        spread = (size > SUMS_ROUNDED * jnp.abs(centre).max(axis=-1)) & (
+            dispersion > SUMS_ROUNDED * jnp.abs(velocity).max(axis=-1)
         )
         vanishing = spread & (size * dispersion < kept.tiny)
         lost = ~jnp.isfinite(rotation).all(axis=-1) | vanishing

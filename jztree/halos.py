@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from . import comm
-from .checks import check_classes, common_dtype
+from .checks import SUMS_ROUNDED, check_classes, common_dtype
 from .data import FofCatalogue, RankIdx, get_pos, replace_num, split_rows
 from .images import norm, ratio
 from .jax_ext import is_concrete, with_twins
@@ -30,6 +30,7 @@ __all__ = [
     "Definition",
     "DensestParticle",
     "densest_particle",
+    "inertia_tensor",
     "principal_axes",
     "spin",
     "total_vel_dispersion",
@@ -80,11 +81,16 @@ DEFINITIONS: dict[str, Definition] = {
         "velocity dispersion in all dimensions together: root of the mass-weighted mean squared velocity relative to "
         "com_vel",
     ),
+    "inertia_tensor": Definition(
+        "length^2",
+        "mass-weighted mean of the products x_i x_j, with x from com_pos to the nearest image of the particle; all "
+        "particles of the group, not weighted by distance",
+        _SHAPE,
+    ),
     "shape_tensor": Definition(
         "1",
         "inertia tensor over its trace, which is com_inertia_radius squared: mass-weighted mean of the products "
-        "x_i x_j, with x from com_pos to the nearest image of the particle; all particles of the group, not weighted "
-        "by distance",
+        "x_i x_j, with x from com_pos to the nearest image of the particle, over the mean of x_i x_i summed over i",
         _SHAPE,
     ),
     "axis_lengths": Definition(
@@ -163,22 +169,27 @@ def principal_axes(cata: FofCatalogue) -> Axes:
     return Axes(*(_of_groups(cata, leaf) for leaf in (lengths, ratios, directions)))
 
 
-def inertia_tensor(cata: FofCatalogue) -> Any:
-    """See `jztree.data.FofCatalogue.inertia_tensor`, in the kind of array that the catalogue has."""
+@with_twins(P(-1), P(-1))
+def inertia_tensor(cata: FofCatalogue) -> jax.Array:
+    """``(g, d, d)`` mass-weighted mean of ``x_i x_j`` about ``com_pos``, from ``cata.shape_tensor``.
+
+    Raises ValueError if the catalogue has no shape tensor; and an error at run time, on every device, if a square is
+    beyond the range of the dtype, as in float32 for groups larger than 1e19 or smaller than 1e-19 in the unit of
+    length.
+    """
     if cata.shape_tensor is None:
-        return None
-    radius = cata.com_inertia_radius
-    radius, kept = np.asarray(radius) if is_concrete(radius) else radius, np.finfo(radius.dtype)
-    # By roots, because the squares are what leaves the range.
-    lost = (radius > float(kept.max) ** 0.5) | ((radius > 0) & (radius < float(kept.tiny) ** 0.5))
-    if is_concrete(radius):
-        if np.any(lost):
-            raise ValueError(_SQUARES.format(int(np.argmax(np.ravel(lost))), kept.dtype))
-    else:
-        checked = comm.check(0, lost.any(), [jnp.argmax(lost.reshape(-1))], _SQUARES.format("{0}", kept.dtype))
-        radius = jnp.where(checked == 0, radius, jnp.nan)
-    radius = radius[..., None, None]
-    return cata.shape_tensor * radius * radius
+        raise ValueError("the catalogue has no shape_tensor, of which this is made; make it with fof_and_catalogue.")
+    check_carried(cata)
+    shape, radius = jnp.asarray(cata.shape_tensor), jnp.asarray(cata.com_inertia_radius)
+    kept = jnp.finfo(radius.dtype)
+    # By roots, because the squares are what leaves the range. Extents that are rounding may vanish.
+    extended = radius > SUMS_ROUNDED * jnp.abs(jnp.asarray(cata.com_pos)).max(axis=-1)
+    lost = (radius > float(kept.max) ** 0.5) | (extended & (radius < float(kept.tiny) ** 0.5))
+    lost &= _used(cata)
+    row = jnp.argmax(lost.reshape(-1)) if lost.size else 0
+    checked = comm.check(0, lost.any(), [row], _SQUARES.format("{0}", kept.dtype))
+    radius = jnp.where(checked == 0, radius, jnp.nan)[..., None, None]
+    return _of_groups(cata, shape * radius * radius)
 
 
 @with_twins((P(-1), P(-1), P(-1), P(), P()), P(-1))

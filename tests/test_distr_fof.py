@@ -117,7 +117,7 @@ def test_catalogue_is_that_of_one_device(ndev: int) -> None:
         order = oracles.one_device_order(cata, len(pos))
         np.testing.assert_array_equal(joined(grouped.id, nums)[order], want_grouped.id, name)
         sums = ("mass", "com_pos", "com_vel", "vel_dispersion", "com_inertia_radius", "max_radius")
-        for field in (*sums, "inertia_tensor", "angular_momentum"):
+        for field in (*sums, "shape_tensor", "angular_momentum"):
             got, expected = getattr(cata, field), getattr(want, field)
             np.testing.assert_allclose(got, expected, rtol=2e-6, atol=2e-6, err_msg=f"{name}: {field}")
 

@@ -37,7 +37,7 @@ def mesh_of(ndev: int, names: tuple[str, ...] = ("ranks",), shape: tuple[int, ..
 
 
 _SUMS = (
-    *("com_inertia_radius", "max_radius", "inertia_tensor", "mass"),
+    *("com_inertia_radius", "max_radius", "shape_tensor", "mass"),
     *("com_vel", "vel_dispersion", "angular_momentum"),
 )
 

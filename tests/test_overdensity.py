@@ -239,7 +239,7 @@ def test_errors_at_run_time() -> None:
     bad = pos.copy()
     bad[2] = np.nan
     for part, centre, density, message in (
-        (PosMass(pos=pos, mass=mass), pos, 1.0, "the mass in row 7 is negative"),
+        (PosMass(pos=pos, mass=mass), pos, 1.0, "row 7 has a mass that is negative"),
         (pos, bad, 1.0, "row 2 of the centres is NaN"),
         (bad, pos, 1.0, "row 2 of the positions is NaN"),
     ):

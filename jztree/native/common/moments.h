@@ -204,8 +204,8 @@ struct GroupParticles {
   }
 };
 
-// The columns of the catalogue; those from `velocity` on are empty if the particles have none. shape: the inertia tensor
-// over its trace, the square of the size, which may leave the range of T.
+// The columns of the catalogue; those from `velocity` on are empty if the particles have none. shape: the inertia
+// tensor over its trace, the square of the size, which may leave the range of T.
 template <int D, typename T>
 struct CatalogueColumns {
   T *mass, *centre, *size, *radius, *shape, *velocity, *dispersion, *rotation;

@@ -191,7 +191,7 @@ ffi::Error catalogue(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::AnyBuffer ma
         !fits(dispersion, speeds) || !fits(rotation, speeds * Pairs<D>::distinct))
       return invalid("catalogue was called with arrays that do not fit together.");
     CatalogueColumns<D, T> columns{out_mass->typed_data<T>(),   centre->typed_data<T>(),  size->typed_data<T>(),
-                                   radius->typed_data<T>(),     shape->typed_data<T>(), velocity->typed_data<T>(),
+                                   radius->typed_data<T>(),     shape->typed_data<T>(),   velocity->typed_data<T>(),
                                    dispersion->typed_data<T>(), rotation->typed_data<T>()};
     auto write = [&](int64_t g, const Moments<D>& sums) {
       columns.write(g, sums, particles.period, particles.vel != nullptr);

@@ -1,4 +1,5 @@
-// The bounding box of the particles, and whether all are within range: one pass, then one block over what the blocks found.
+// The bounding box of the particles, and whether all are within range: one pass, then one block over what the blocks
+// found.
 
 #include <cstdint>
 #include <limits>

@@ -280,7 +280,7 @@ ffi::Error catalogue(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer p
     if (room == 0) return ffi::Error::Success();
     Queue queue(stream, scratch);
     CatalogueColumns<D, T> columns{out_mass->typed_data<T>(),   centre->typed_data<T>(),  size->typed_data<T>(),
-                                   radius->typed_data<T>(),     shape->typed_data<T>(), velocity->typed_data<T>(),
+                                   radius->typed_data<T>(),     shape->typed_data<T>(),   velocity->typed_data<T>(),
                                    dispersion->typed_data<T>(), rotation->typed_data<T>()};
     for (auto* out : {&out_mass, &centre, &size, &radius, &shape, &velocity, &dispersion, &rotation})
       if ((*out)->element_count() > 0)
