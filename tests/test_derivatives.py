@@ -188,18 +188,20 @@ def test_catalogue_in_extreme_units(unit: float) -> None:
 
 def test_rows_that_hold_nothing_have_no_derivatives() -> None:
     pos, mass, vel = (array.astype(np.float32) for array in clumps(3))
-    padded = np.concatenate([pos, np.full((6, 3), np.nan, np.float32)])
-    rest = [np.concatenate([array, np.full((6, *array.shape[1:]), np.inf, np.float32)]) for array in (mass, vel)]
 
-    def loss(pos: Any, mass: Any, vel: Any, num: Any) -> Any:
-        cata = jz.fof.fof_and_catalogue(ParticleData(pos=pos, mass=mass, vel=vel, num=num), 0.1, 1.0)[1]
+    def filled(value: float) -> list[np.ndarray]:
+        return [np.concatenate([x, np.full((6, *x.shape[1:]), value, np.float32)]) for x in (pos, mass, vel)]
+
+    def loss(pos: Any, mass: Any, vel: Any) -> Any:
+        cata = jz.fof.fof_and_catalogue(ParticleData(pos=pos, mass=mass, vel=vel, num=50), 0.1, 1.0)[1]
         return sum(jnp.sum(getattr(cata, name) ** 2) for name in COLUMNS)
 
     derive = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
-    gradients, alone = derive(padded, *rest, len(pos)), derive(pos, mass, vel, len(pos))
-    for got, want in zip(gradients, alone, strict=True):
-        np.testing.assert_allclose(got[: len(pos)], want, rtol=1e-4, atol=1e-4)
-        np.testing.assert_array_equal(got[len(pos) :], 0)
+    for got, want in zip(derive(*filled(np.nan)), derive(*filled(0.3)), strict=True):
+        assert np.all(np.isfinite(got[:50]))
+        assert np.any(np.asarray(got[:50]) != 0)
+        np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(got[50:], 0)
 
 
 @pytest.mark.slow
