@@ -22,7 +22,7 @@ from . import comm, kernels
 from .capacity import Room
 from .checks import check_box, check_num, check_positions, exact_box_argument
 from .config import TreeConfig
-from .data import get_num, get_pos, static_field
+from .data import get_pos, static_field
 from .describe import describe_hierarchy
 from .jax_ext import Exact, with_twins
 from .zorder import (
@@ -237,17 +237,10 @@ def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = No
     return partz, jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), index), data), th
 
 
-def sort_and_build(part: Any, cfg: TreeConfig, boxsize: Any, among: Any = None) -> tuple[Any, jax.Array, TreeHierarchy]:
-    """`zsort_and_tree` that also returns the ``(n,)`` int32 rows in z-order; rows that are not finite are an error.
-
-    among: particles whose z-order the rows are put into, with keys taken where these are; None: their own.
-    """
-    pos, box = check_positions(get_pos(part)), check_box(boxsize, get_pos(part).shape[1])
-    if among is None:
-        domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box)
-    else:
-        nums, names = [get_num(among), check_num(part)], ["the positions", "the query positions"]
-        domain, (_, num) = domain_of([get_pos(among), pos], nums, names, box, of_first=True)
+def sort_and_build(part: Any, cfg: TreeConfig, boxsize: Any) -> tuple[Any, jax.Array, TreeHierarchy]:
+    """`zsort_and_tree` that also returns the ``(n,)`` int32 rows in z-order; rows that are not finite are an error."""
+    pos = check_positions(get_pos(part))
+    domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], check_box(boxsize, pos.shape[1]))
     index, posz = domain.zsort(pos, num)
     partz = permute_particles(part, index, posz)
     return partz, index, build_in_domain(partz, num, domain, cfg)
