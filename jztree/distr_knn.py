@@ -62,18 +62,19 @@ class Question:
 
 @dataclass
 class _Range:
-    """A rank's particles of one kind in z-order. moved: how they got there; None if they came so."""
+    """A rank's particles of one kind in z-order, in a domain. moved: how they got there; None if they came so."""
 
     part: Any
     num: jax.Array
     th: TreeHierarchy
+    domain: Domain
     moved: Moved | None
 
     def tree(self) -> tuple[Any, ...]:
         return kernel_tree(self.part, self.num, self.th)
 
-    def boxes(self, domain: Domain) -> Blocks:
-        return boxes_of(get_pos(self.part), self.num, domain, leaves_of(self.th))
+    def boxes(self) -> Blocks:
+        return boxes_of(get_pos(self.part), self.num, self.domain, leaves_of(self.th))
 
 
 def knn_over_ranks(part: Any, part_query: Any, ask: Question) -> list[Any]:
@@ -112,10 +113,10 @@ def _ranges(part: Any, num: jax.Array, part_query: Any, ask: Question) -> tuple[
         domain, (num,) = domain_of([get_pos(part)], [num], ["the positions"], ask.box)
         if ask.sorted_already:
             th, num = build_checked(part, num, domain, tree)
-            own = _Range(part, num, th, None)
+            own = _Range(part, num, th, domain, None)
         else:
             moved = sort_equally(Movers(part, None, num), domain)
-            own = _Range(moved.part, moved.num, build_in_domain(moved.part, moved.num, domain, tree), moved)
+            own = _range_of(moved, domain, ask)
         return own, own, domain
     both = [get_pos(part), get_pos(part_query)]
     names = ["the positions", "the query positions"]
@@ -123,9 +124,16 @@ def _ranges(part: Any, num: jax.Array, part_query: Any, ask: Question) -> tuple[
     # Cut together, so that queries that crowd in a corner do not crowd on a rank.
     rooms = [Room(both[0].shape[0] + both[1].shape[0], "sort")] * 2
     movers = [Movers(part, None, nums[0]), Movers(part_query, None, nums[1])]
-    kinds = sort_over_ranks(movers, domain, rooms)
-    sources, queries = (_Range(m.part, m.num, build_in_domain(m.part, m.num, domain, tree), m) for m in kinds)
+    # Queries outside of the sources' box share the keys of its edge, so leaves of them would be long columns. Where
+    # nobody sees their order, they are put in one that tells them apart.
+    on_ranks = [domain, domain if ask.in_z_order else domain.whole()]
+    kinds = sort_over_ranks(movers, domain, rooms, on_ranks=on_ranks)
+    sources, queries = (_range_of(*kind, ask) for kind in zip(kinds, on_ranks, strict=True))
     return sources, queries, domain
+
+
+def _range_of(moved: Moved, domain: Domain, ask: Question) -> _Range:
+    return _Range(moved.part, moved.num, build_in_domain(moved.part, moved.num, domain, ask.cfg.tree), domain, moved)
 
 
 class _Search:
@@ -209,10 +217,10 @@ class _Search:
 
     def _look_around(self, properties: Any, rad: jax.Array, rows: jax.Array | None) -> tuple[Surroundings, jax.Array]:
         """The rank's sources with its ghosts, and which leaves of queries need them."""
-        boxes = self.sources.boxes(self.domain)
+        boxes = self.sources.boxes()
         splits, lower, upper = boxes
         known = comm.all_gather_rows((lower, upper, jnp.diff(splits) + self.wait))
-        own = boxes if self.queries is self.sources else self.queries.boxes(self.domain)
+        own = boxes if self.queries is self.sources else self.queries.boxes()
         open_leaves, wanted = kernels.open_leaves(
             leaves_of(self.queries.th), own, rad, rows, known, self.rank, self.ask.box, self.ask.k
         )

@@ -56,7 +56,7 @@ def spheres_over_ranks(
     domain, nums = domain_of([get_pos(source), centre], [get_num(source), centre_num], names, box, of_first=True)
     rooms = [Room(get_pos(source).shape[0] + centre.shape[0], "sort")] * 2
     movers = [Movers(source, None, nums[0]), Movers(centre, None, nums[1])]
-    sources, centres = sort_over_ranks(movers, domain, rooms)
+    sources, centres = sort_over_ranks(movers, domain, rooms, on_ranks=[domain, domain.whole()])
     search = _Search(sources, centres, density, domain, cfg)
     return search.sent_home(search.answer())
 
@@ -68,8 +68,9 @@ class _Search:
         pos, num = sources.part.pos, sources.num
         th = build_in_domain(pos, num, domain, cfg.tree)
         self.tree, self.leaves = kernel_tree(pos, num, th), leaves_of(th)
-        self.nearest, self.groups = nearest_few(self.tree, centres.part, centres.num, domain, cfg)
-        self.boxes = boxes_of(centres.part, centres.num, domain, self.groups)
+        whole = domain.whole()
+        self.nearest, self.groups = nearest_few(self.tree, centres.part, centres.num, whole, cfg)
+        self.boxes = boxes_of(centres.part, centres.num, whole, self.groups)
         splits, lower, upper = boxes_of(pos, num, domain, self.leaves)
         # The first collective after both exchanges.
         wait = comm.after(num, centres.num) - num

@@ -7,7 +7,7 @@ Results are written straight to their rows. Of sources at the same distance, the
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ from .jax_ext import Exact, is_concrete, with_twins
 from .neighbours import check_reduced, field_of, radii, take, whose_rows
 from .particles import check_num, field_names
 from .tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
-from .zorder import BAD_NUM, is_bad_num, rows_of_rank
+from .zorder import BAD_NUM, domain_of, is_bad_num, permute_particles, rows_of_rank
 
 __all__ = ["knn"]
 
@@ -99,25 +99,31 @@ def knn(
 
 @dataclass
 class _Sorted:
-    """Particles in z-order. ``index`` is the row each came from, None if they came in z-order."""
+    """Particles in z-order.
+
+    index: the row of ``given`` that each came from, None if they came in z-order. came: the row that each of ``given``
+    has among those of the user, None if it is the same.
+    """
 
     part: Any
     index: jax.Array | None
     num: Any
     th: TreeHierarchy
     given: Any
+    came: jax.Array | None = None
 
     def arrays(self) -> tuple[Any, ...]:
         return kernel_tree(self.part, self.num, self.th)
 
     def origin(self) -> RankIdx:
-        """The row that each came from."""
-        rows = rows_of_rank(get_pos(self.part).shape[0])
-        return rows if self.index is None else RankIdx(rows.rank, self.index)
+        """The user's row that each came from."""
+        rows = self.origin_of_given()
+        return rows if self.index is None else RankIdx(rows.rank, take(rows.idx, self.index))
 
-    def whose(self, in_z_order: bool) -> RankIdx:
-        """The particle that each row of an answer belongs to."""
-        return whose_rows(self.origin() if in_z_order else rows_of_rank(get_pos(self.part).shape[0]), self.num)
+    def origin_of_given(self) -> RankIdx:
+        """The user's row that each of ``given`` came from."""
+        rows = rows_of_rank(get_pos(self.part).shape[0])
+        return rows if self.came is None else RankIdx(rows.rank, self.came)
 
 
 def _sort(part: Any, th: TreeHierarchy | None, box: Exact, cfg: KNNConfig, k: int | None) -> _Sorted:
@@ -135,10 +141,14 @@ def _sort(part: Any, th: TreeHierarchy | None, box: Exact, cfg: KNNConfig, k: in
 
 
 def _sort_queries(query: Any, source: Any, output_order: str, box: Exact, cfg: KNNConfig) -> _Sorted:
-    # Over ranks, queries are sorted together with the sources. Keys of their own tell those outside of the sources'
-    # box apart better, so they are used where nobody sees the order.
-    partz, index, th = sort_and_build(query, cfg.tree, box, among=source if output_order == "z" else None)
-    return _Sorted(partz, index, get_num(partz), th, query)
+    if output_order == "input":
+        return _sort(query, None, box, cfg, None)
+    # Answers are in the z-order of the sources. Queries outside of the sources' box share the keys of its edge, so
+    # leaves of them would be long columns: they search in an order of their own.
+    pos, nums = get_pos(query), [get_num(source), get_num(query)]
+    domain, _ = domain_of([get_pos(source), pos], nums, ["the positions", "the query positions"], box, of_first=True)
+    came, posz = domain.zsort(jnp.asarray(pos), nums[1])
+    return replace(_sort(permute_particles(query, came, posz), None, box, cfg, None), came=came)
 
 
 @dataclass
@@ -154,32 +164,36 @@ class _Search:
 
     def answer(self, words: list[str]) -> Any:
         asked = self.queries or self.sources
-        in_place = self.output_order == "z" or asked.index is self.sources.index is None
+        to_given = self.output_order == "input", self._rows_are_given()
+        moves = (to_given[0] and self.sources.index is not None) or (to_given[1] and asked.index is not None)
         # reduce_func wants everything in z-order; without it, results are written to their final rows at once.
-        late = "reduce" in words and not in_place
-        direct = self.output_order == "input" and not late
-        rad, idx = self._neighbours(direct)
+        late = "reduce" in words and moves
+        rad, idx = self._neighbours(*(direct and not late for direct in to_given))
         reduced = self._reduce(rad, idx, asked) if "reduce" in words else None
         if late:
-            rad, idx = self._to_input(rad, asked), self._to_input(self._source_rows(idx), asked)
-            reduced = jax.tree.map(lambda leaf: self._to_input(leaf, asked), reduced)
-        source = self.sources.given if self.output_order == "input" else self.sources.part
+            rows = self._source_rows(idx) if to_given[0] else idx
+            rad, idx, reduced = jax.tree.map(lambda leaf: self._to_given(leaf, asked), (rad, rows, reduced))
+        source = self.sources.given if to_given[0] else self.sources.part
         entries = [self._entry(word, rad, idx, source, reduced) for word in words]
         return entries[0] if len(entries) == 1 else tuple(entries)
 
-    def _neighbours(self, direct: bool) -> tuple[jax.Array, jax.Array]:
-        """Radii and rows: in input order if ``direct``, else in z-order."""
+    def _rows_are_given(self) -> bool:
+        """Whether answers are in the rows in which queries are given; these may be in z-order already."""
+        return self.output_order == "input" or self.queries is not None
+
+    def _neighbours(self, source_direct: bool, query_direct: bool) -> tuple[jax.Array, jax.Array]:
+        """Radii and rows: with rows of sources, and in rows of queries, as given if they are ``direct``."""
         asked = self.queries or self.sources
         rad, idx = kernels.knn(
             self.sources.arrays(),
-            self.sources.index if direct else None,
+            self.sources.index if source_direct else None,
             None if self.queries is None else self.queries.arrays(),
-            asked.index if direct else None,
+            asked.index if query_direct else None,
             self.k,
             self.box,
         )
-        pos = get_pos(self.sources.given if direct else self.sources.part)
-        query = get_pos(asked.given if direct else asked.part)
+        pos = get_pos(self.sources.given if source_direct else self.sources.part)
+        query = get_pos(asked.given if query_direct else asked.part)
         return radii(query, pos, self.box, rad, idx), idx
 
     def _reduce(self, rad: jax.Array, idx: jax.Array, asked: _Sorted) -> Any:
@@ -190,7 +204,7 @@ class _Search:
             inn=idx,
             origin=self.sources.origin(),
             query=asked.part,
-            queryidx=asked.whose(in_z_order=True),
+            queryidx=whose_rows(asked.origin(), asked.num),
         )
         check_reduced(reduced, rad.shape[0])
         return reduced
@@ -201,7 +215,7 @@ class _Search:
             return idx
         return jnp.where(idx < 0, -1, take(self.sources.index, idx))
 
-    def _to_input(self, leaf: jax.Array, asked: _Sorted) -> jax.Array:
+    def _to_given(self, leaf: jax.Array, asked: _Sorted) -> jax.Array:
         return leaf if asked.index is None else kernels.scatter_rows(jnp.asarray(leaf), asked.index)
 
     def _entry(self, word: str, rad: jax.Array, idx: jax.Array, source: Any, reduced: Any) -> Any:
@@ -214,10 +228,10 @@ class _Search:
         if word == "reduce":
             return reduced
         if word in ("query", "queryidx"):
-            asked, in_z_order = self.queries or self.sources, self.output_order == "z"
+            asked, as_given = self.queries or self.sources, self._rows_are_given()
             if word == "queryidx":
-                return asked.whose(in_z_order)
-            return asked.part if in_z_order else asked.given
+                return whose_rows(asked.origin_of_given() if as_given else asked.origin(), asked.num)
+            return asked.given if as_given else asked.part
         if word == "part":
             return map_rows(lambda leaf: take(jnp.asarray(leaf), idx), replace_num(source, None))
         return field_of(source, word, idx)

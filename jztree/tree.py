@@ -30,7 +30,7 @@ from .checks import (
     mass_rows,
 )
 from .config import TreeConfig, checked_config
-from .data import get_num, get_pos, static_field
+from .data import get_pos, static_field
 from .derivatives import of_boxes, of_moments
 from .describe import describe_hierarchy
 from .jax_ext import Exact, with_twins
@@ -286,17 +286,10 @@ def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = No
     return partz, jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), index), data), th
 
 
-def sort_and_build(part: Any, cfg: TreeConfig, boxsize: Any, among: Any = None) -> tuple[Any, jax.Array, TreeHierarchy]:
-    """`zsort_and_tree` that also returns the ``(n,)`` int32 rows in z-order; rows that are not finite are an error.
-
-    among: particles whose z-order the rows are put into, with keys taken where these are; None: their own.
-    """
+def sort_and_build(part: Any, cfg: TreeConfig, boxsize: Any) -> tuple[Any, jax.Array, TreeHierarchy]:
+    """`zsort_and_tree` that also returns the ``(n,)`` int32 rows in z-order; rows that are not finite are an error."""
     pos, box = check_positions(get_pos(part)), check_box(boxsize, get_pos(part).shape[1])
-    if among is None:
-        domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box, _mass_faults(part, cfg))
-    else:
-        nums, names = [get_num(among), check_num(part)], ["the positions", "the query positions"]
-        domain, (_, num) = domain_of([get_pos(among), pos], nums, names, box, of_first=True)
+    domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box, _mass_faults(part, cfg))
     index, posz = domain.zsort(pos, num)
     partz = permute_particles(part, index, posz)
     return partz, index, _in_range(build_in_domain(partz, num, domain, cfg))

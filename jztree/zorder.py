@@ -50,6 +50,10 @@ class Domain:
     box: Exact
     corners: tuple[jax.Array, jax.Array]
 
+    def whole(self) -> "Domain":
+        """The domain of everything: its keys tell places outside of this one apart, too."""
+        return Domain(*self.corners, self.box, self.corners)
+
     def keys(self) -> tuple[jax.Array, jax.Array, Exact]:
         """What a kernel needs to know to make Morton keys."""
         return self.lower, self.upper, self.box
@@ -260,11 +264,16 @@ class Moved:
 
 
 def sort_over_ranks(
-    movers: Sequence[Movers], domain: Domain, rooms: Sequence[Room], nsamp: int | None = None
+    movers: Sequence[Movers],
+    domain: Domain,
+    rooms: Sequence[Room],
+    nsamp: int | None = None,
+    on_ranks: Sequence[Domain] | None = None,
 ) -> list[Moved]:
     """Bring particles of several types into z-order, cut into ranges that have the same number of rows of all types.
 
-    rooms: how many rows of each type a rank may get. nsamp: cut by samples instead, None: exactly.
+    rooms: how many rows of each type a rank may get. nsamp: cut by samples instead, None: exactly. on_ranks: in what
+    domain the rows of each type are ordered on the rank that gets them, if not in that of all.
     """
     orders, sorted_pos = zip(*(domain.zsort(jnp.asarray(get_pos(m.part)), m.num) for m in movers), strict=True)
     nums = [mover.num for mover in movers]
@@ -273,8 +282,9 @@ def sort_over_ranks(
     else:
         matrices = _sampled_cuts(sorted_pos, nums, domain, nsamp)
     moved, wait = [], jnp.int32(0)
-    for mover, order, matrix, place in zip(movers, orders, matrices, rooms, strict=True):
-        moved.append(_move(mover, order, matrix + wait, place, domain))
+    on_ranks = on_ranks or [domain] * len(movers)
+    for mover, order, matrix, place, on_rank in zip(movers, orders, matrices, rooms, on_ranks, strict=True):
+        moved.append(_move(mover, order, matrix + wait, place, on_rank))
         # Exchanges follow each other: the number that arrived is known when the check of this one is over.
         wait = moved[-1].num - jnp.sum(moved[-1].route.received, dtype=jnp.int32)
     return moved
