@@ -72,7 +72,7 @@ def _what_is_wrong(part: Any, pos: Any) -> str:
 
 
 @functools.lru_cache
-def _is_computed(cls: type, name: str) -> bool:
+def _is_computed(cls: Any, name: str) -> bool:
     """Whether objects compute this from what they hold."""
     return isinstance(inspect.getattr_static(cls, name, None), (property, functools.cached_property))
 
