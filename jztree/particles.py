@@ -42,9 +42,10 @@ def get_pos(part: Any) -> Any:
     if not isinstance(pos, _ARRAYS) or not any(leaf is pos for leaf in leaves):
         raise TypeError(_what_is_wrong(part, pos))
     known = {id(leaf) for leaf in leaves}
+    cls: Any = type(part)
     for name in field_names(part):
         value = getattr(part, name, None)
-        if value is None or id(value) in known or _is_computed(type(part), name):
+        if value is None or id(value) in known or _is_computed(cls, name):
             continue
         _check_field(part, name, value, pos.shape[:1], known)
     return pos
