@@ -1,9 +1,10 @@
 """Particle classes with padding, the friends-of-friends catalogue, and helpers to pad, squeeze and reshape them.
 
-A particle class is any pytree with a field ``pos`` of shape ``(n, d)`` and, if it is padded, ``num``: how many of the
+A particle class is any pytree with a leaf ``pos`` of shape ``(n, d)`` and, if it is padded, ``num``: how many of the
 ``n`` rows hold particles. Nothing else is asked for; the classes here are examples. Every leaf whose *leading* length
 is that of ``pos`` is a property of the particles and travels with them; all other leaves (``num``, a mass that all
-particles share) stay as they are.
+particles share) stay as they are. What a class holds elsewhere than in its leaves could not travel, so rows
+there are an error; see `jztree.particles`.
 """
 
 import dataclasses
@@ -258,7 +259,7 @@ def pad_particles(part: _Part, npad: int) -> _Part:
     """Append ``npad`` rows of zeros that hold no particles, to every property.
 
     part: a particle class of ``n`` rows. Returns one of ``n + npad`` rows, with ``num`` set to what it was.
-    Raises ValueError if ``npad`` is negative.
+    Raises ValueError if ``npad`` is negative, or ``num`` is not from 0 to ``n``.
     """
     if npad < 0:
         raise ValueError(f"npad is the number of rows to append, so it cannot be negative; {npad} was given.")
@@ -296,7 +297,8 @@ def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
     part: a particle class of ``n`` rows, all of which hold particles. Returns one whose properties have shape
     ``(ndev, m, ...)`` with ``m = ceil(n / ndev) + npad``, and whose ``num`` is ``(ndev,)``. Properties that all
     particles share are repeated ``ndev`` times. Not for use under a JAX transformation. Raises ValueError for integers
-    that JAX would cut to 32 bits, and for numbers beyond the range of float32 if JAX is to make that of them.
+    that JAX would cut to 32 bits, for numbers beyond the range of float32 if JAX is to make that of them, and if there
+    are rows that hold no particles but no field ``num`` to say so.
     """
     check_carried(part)
     if ndev < 1:
@@ -327,10 +329,10 @@ def flatten_particles(part: _Part) -> _Part:
     The inverse of `expand_particles`. Not for use under a JAX transformation.
     """
     pos = get_pos(part)
+    check_movable(part)
     if np.ndim(pos) != 3:
         raise ValueError(f"positions of all devices have the shape (r, n, d); these have {np.shape(pos)}.")
     ndev, n = pos.shape[:2]
-    check_movable(part)
     num = getattr(part, "num", None)
     counts = np.full(ndev, n) if num is None else np.broadcast_to(np.asarray(num), (ndev,))
     if np.any((counts < 0) | (counts > n)):

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import functools
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import jax
@@ -21,6 +21,7 @@ import numpy as np
 _Part = TypeVar("_Part")
 _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 _NUMBERS = (int, float, complex, np.generic)
+_MODEST = 2**31  # numbers of Python below this are of no concern
 _SWITCH_ON = "switch on 64 with jax.config.update('jax_enable_x64', True)"
 
 
@@ -41,9 +42,12 @@ def get_pos(part: Any) -> Any:
     if not isinstance(pos, _ARRAYS) or not any(leaf is pos for leaf in leaves):
         raise TypeError(_what_is_wrong(part, pos))
     known = {id(leaf) for leaf in leaves}
-    for name, value in _fields(part):
-        if id(value) not in known:
-            _check_field(part, name, value, pos.shape[:1], known)
+    cls: Any = type(part)
+    for name in field_names(part):
+        value = getattr(part, name, None)
+        if value is None or id(value) in known or _is_computed(cls, name):
+            continue
+        _check_field(part, name, value, pos.shape[:1], known)
     return pos
 
 
@@ -68,11 +72,10 @@ def _what_is_wrong(part: Any, pos: Any) -> str:
     )
 
 
-def _fields(part: Any) -> Iterator[tuple[str, Any]]:
-    """What an object holds, by name; what it computes from that is left out."""
-    for name in field_names(part):
-        if not isinstance(inspect.getattr_static(type(part), name, None), (property, functools.cached_property)):
-            yield name, getattr(part, name, None)
+@functools.lru_cache
+def _is_computed(cls: Any, name: str) -> bool:
+    """Whether objects compute this from what they hold."""
+    return isinstance(inspect.getattr_static(cls, name, None), (property, functools.cached_property))
 
 
 def field_names(part: Any) -> list[str]:
@@ -208,9 +211,8 @@ def check_carried(tree: Any) -> None:
     That is what is no number at all, integers of 64 bits that it would cut to 32, and floats beyond float32. Arrays of
     JAX, traced ones too, are what they are.
     """
-    check_known(tree)
     for leaf in jax.tree.leaves(tree):
-        if isinstance(leaf, (jax.Array, bool)):
+        if isinstance(leaf, jax.Array) or (isinstance(leaf, (int, float)) and -_MODEST < leaf < _MODEST):
             continue
         if isinstance(leaf, (np.ndarray, np.generic)):
             _check_numpy(leaf, tree)
@@ -219,6 +221,8 @@ def check_carried(tree: Any) -> None:
         elif isinstance(leaf, (float, complex)):
             for value in (leaf.real, leaf.imag):
                 _check_floats(np.asarray(value), leaf, tree)
+        else:
+            check_known(tree)
 
 
 def _check_numpy(leaf: Any, tree: Any) -> None:
@@ -262,8 +266,8 @@ def fits_float32(number: float) -> bool:
 def _check_floats(values: Any, leaf: Any, tree: Any) -> None:
     if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
         return
-    # Two reductions without a copy; fmin and fmax leave NaN out.
-    low, high = float(np.fmin.reduce(values, axis=None)), float(np.fmax.reduce(values, axis=None))
+    # Two reductions without a copy decide it, unless a row, which may hold no particle, is NaN or infinite.
+    low, high = float(np.min(values)), float(np.max(values))
     if not np.isfinite([low, high]).all():  # what is not finite is for others to say
         finite = values[np.isfinite(values)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
