@@ -2,9 +2,10 @@
 
     python checks/benchmarks/cliffs.py [--n 30000] [--runs 3] [--output cliffs.json]
 
-Times are CPU time per query, all threads together, tree included; the least of some runs. A row is a cliff if it takes more than 4 times as long as a row beside it allows:
-the next smaller k' allows (k log2(k + 1)) / (k' log2(k' + 1)) times its own time, the next larger k its own time, and
-uniform points of the same dimensions and k allow theirs. The exit status is 1 if there is any.
+Times are CPU time per query, all threads together, tree included; the least of some runs. A row is a cliff if it takes
+more than 4 times as long as a row beside it allows: the next smaller k' allows (k log2(k + 1)) / (k' log2(k' + 1))
+times its own time, the next larger k its own time, and uniform points of the same dimensions and k allow theirs. The
+exit status is 1 if there is any.
 """
 
 import argparse
