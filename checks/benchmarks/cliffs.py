@@ -2,9 +2,10 @@
 
     python checks/benchmarks/cliffs.py [--n 30000] [--runs 3] [--output cliffs.json]
 
-Times are CPU time per query, all threads together, tree included; the least of some runs. A row is a cliff if it takes more than 4 times as long as a row beside it allows:
-the next smaller k' allows (k log2(k + 1)) / (k' log2(k' + 1)) times its own time, the next larger k its own time, and
-uniform points of the same dimensions and k allow theirs. The exit status is 1 if there is any.
+Times are CPU time per query, all threads together, tree included; the least of some runs. A row is a cliff if it takes
+more than 4 times as long as a row beside it allows: the next smaller k' > 1 allows (k log2(k + 1)) / (k' log2(k' + 1))
+times its own time, the next larger k its own time, and uniform points of the same dimensions and k > 1 theirs. The exit
+status is 1 if there is any.
 """
 
 import argparse
@@ -54,7 +55,8 @@ def work(k: int) -> float:
 def allowed(rows: list[Row], row: Row) -> Iterator[tuple[float, str]]:
     """What the rows beside one allow it to take, in seconds a query, each with the name of that row."""
     alike = [other for other in rows if (other.kind, other.dims) == (row.kind, row.dims)]
-    fewer, more = [r for r in alike if r.k < row.k], [r for r in alike if r.k > row.k]
+    # One neighbour among the points themselves is found without a search, so it says nothing about others.
+    fewer, more = [r for r in alike if 1 < r.k < row.k], [r for r in alike if r.k > row.k]
     if fewer:
         last = max(fewer, key=lambda other: other.k)
         yield last.seconds * work(row.k) / work(last.k), f"k={last.k}"
@@ -62,7 +64,7 @@ def allowed(rows: list[Row], row: Row) -> Iterator[tuple[float, str]]:
         following = min(more, key=lambda other: other.k)
         yield following.seconds, f"k={following.k}"
     for even in rows:
-        if (even.kind, even.dims, even.k) == ("uniform", row.dims, row.k) and row.kind != "uniform":
+        if (even.kind, even.dims, even.k) == ("uniform", row.dims, row.k) and row.kind != "uniform" and row.k > 1:
             yield even.seconds, "uniform"
 
 
