@@ -1,4 +1,5 @@
-# Everything works on a machine with Python 3.11+, make and a C++17 compiler. The virtual environment is made on first use.
+# Everything works on a machine with Python 3.11+, make and a C++17 compiler. The virtual environment is made on first use;
+# PYTHON=python3.13 VENV=.venv-3.13 behind `make test` is for another Python.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin

@@ -436,3 +436,14 @@ def test_superset_of_labels_that_do_not_fit() -> None:
         fof_is_superset(jnp.arange(3), jnp.arange(4))
     with pytest.raises(ValueError, match=r"\(2,\)"):
         fof_is_superset(jnp.arange(3), jnp.arange(3), mask=jnp.ones(2, bool))
+
+
+@pytest.mark.parametrize("exponent", [-700, -600, -400, 0, 300])
+@pytest.mark.parametrize("box", [0.0, 16.0], ids=["open", "periodic"])
+def test_float64_pairs_at_the_linking_length_in_any_unit(exponent: int, box: float, x64: None) -> None:
+    """Their distance is 5 units; squares of float64 numbers leave its range where the numbers themselves do not."""
+    unit = 2.0**exponent
+    pos = np.array([[1.0, 1.0], [4.0, 5.0]]) * unit
+    for rlink, expected in ((np.nextafter(5 * unit, 0), [0, 1]), (5 * unit, [0, 0])):
+        label = fof_labels(jnp.asarray(pos), float(rlink), box * unit, output_order="input")[1]
+        np.testing.assert_array_equal(label, expected)

@@ -108,7 +108,7 @@ class _Judge:
         if values.get("extra") is not None and values["extra"].dtype.name == "int4":
             return "less than a byte"
         mass = values["mass"]
-        if mass is not None and np.max(mass, initial=0) > 1e36:
+        if mass is not None and (np.max(mass, initial=0) > 1e36 or (np.asarray(mass) < 2e-38).any()):
             return "masses are near the end of the range"
         return None
 

@@ -22,6 +22,9 @@ def outside(pos: np.ndarray, sides: np.ndarray) -> bool:
 def rounding(pos: np.ndarray, sides: np.ndarray) -> float:
     """The absolute error that distances may have: positions outside the box are moved into it, and rounded there."""
     least = 2 * float(np.finfo(pos.dtype).smallest_subnormal)
+    if pos.dtype == np.float64:  # squares of what is so much smaller than the set vanish
+        widest = max(float(np.abs(pos).max(initial=0)), float(sides.max(initial=0)))
+        least += float(np.ldexp(widest, -870))
     if not outside(pos, sides):
         return least
     periodic = pos[:, sides > 0].astype(np.float64)

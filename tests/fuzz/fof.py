@@ -96,7 +96,8 @@ def refusal(values: dict[str, Any], x64: bool) -> tuple[str | None, str | None]:
     must = unsound(pos, sides)
     if not (np.isfinite(rlink) and rlink >= 0):
         must = must or "the linking length is negative or not finite"
-    if rlink > sides[sides > 0].min(initial=np.inf) / 2:
+    vanishes = rlink < 2 * float(np.finfo(np.float64 if x64 else np.float32).tiny)
+    if rlink > sides[sides > 0].min(initial=np.inf) / 2 and not vanishes:
         must = must or "the linking length is above half the box"
     return must, may_refuse(pos, np.append(sides, rlink), x64)
 

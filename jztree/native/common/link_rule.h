@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "geometry.h"
 #include "portable.h"
@@ -19,12 +20,15 @@ template <int D, typename T>
 struct LinkRule {
   T surely2, possibly2;  // scaled squared distances: below the one linked, above the other not
   bool exact_zero;       // staged positions are the given ones, so equal ones are at distance 0
+  double factor;         // a power of two for what is squared in float64: 1 for float32, whose squares are in range
   double rlink2, period[D];
 
   // wrapped: whether any particle was outside its periodic box, so that its staged position is rounded to the box's
   // precision.
   JZTREE_BOTH LinkRule(double rlink, bool wrapped, const Scale<D, T>& scale)
-      : exact_zero(!wrapped), rlink2(rlink * rlink) {
+      : exact_zero(!wrapped),
+        factor(std::is_same<T, double>::value ? static_cast<double>(scale.factor) : 1.),
+        rlink2((rlink * factor) * (rlink * factor)) {
     constexpr double epsilon = std::numeric_limits<T>::epsilon();
     double rounding = 0, length = rlink * static_cast<double>(scale.factor);
     for (int d = 0; d < D; ++d) {
@@ -46,6 +50,7 @@ struct LinkRule {
     for (int d = 0; d < D; ++d) {
       double difference = static_cast<double>(a[d]) - static_cast<double>(b[d]);
       if (period[d] > 0) difference -= period[d] * std::nearbyint(difference / period[d]);
+      difference *= factor;
       sum += difference * difference;
     }
     return sum <= rlink2;
