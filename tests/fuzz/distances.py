@@ -7,9 +7,13 @@ def distances(a: np.ndarray, b: np.ndarray, sides: np.ndarray) -> np.ndarray:
     """``(len(a), len(b))`` distances to the nearest images, in NumPy's widest float."""
     total = np.zeros((len(a), len(b)), np.longdouble)
     for d, side in enumerate(sides.astype(np.longdouble)):
-        difference = a[:, None, d].astype(np.longdouble) - b[None, :, d].astype(np.longdouble)
+        x, y = a[:, None, d].astype(np.longdouble), b[None, :, d].astype(np.longdouble)
+        difference = x - y
         if side > 0:
-            difference -= side * np.rint(difference / side)
+            images = np.rint(difference / side)
+            # A shift of the upper one loses no digit.
+            near = np.where(images > 0, (x - side) - y, x - (y - side))
+            difference = np.where(np.abs(images) == 1, near, difference - images * side)
         total += difference**2
     return np.sqrt(total)
 
@@ -22,14 +26,19 @@ def outside(pos: np.ndarray, sides: np.ndarray) -> bool:
 def rounding(pos: np.ndarray, sides: np.ndarray) -> float:
     """The absolute error that distances may have: positions outside the box are moved into it, and rounded there."""
     least = 2 * float(np.finfo(pos.dtype).smallest_subnormal)
-    if pos.dtype == np.float64:  # squares of what is so much smaller than the set vanish
-        widest = max(float(np.abs(pos).max(initial=0)), float(sides.max(initial=0)))
-        least += float(np.ldexp(widest, -870))
+    if pos.dtype == np.float64:
+        least += vanishing(pos, sides)
     if not outside(pos, sides):
         return least
     periodic = pos[:, sides > 0].astype(np.float64)
     moved = 4 * float(np.finfo(pos.dtype).eps) * float(sides.max())
     return least + np.sqrt(len(sides)) * (moved + 8 * np.finfo(np.float64).eps * float(np.abs(periodic).max()))
+
+
+def vanishing(pos: np.ndarray, sides: np.ndarray) -> float:
+    """How small distances are, beside the set, when their squares leave the range of float64."""
+    widest = max(float(np.abs(pos).max(initial=0)), float(sides.max(initial=0)))
+    return float(np.ldexp(widest, -870))
 
 
 def on_lattice(pos: np.ndarray, sides: np.ndarray) -> bool:

@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import connected_components
 
 from . import inputs
 from .case import Case, Outcome, WrongError, expect_error
-from .distances import distances, may_refuse, on_lattice, outside, unsound, words_lost
+from .distances import distances, may_refuse, on_lattice, outside, unsound, vanishing, words_lost
 from .inputs import pick
 
 _CASES = 24  # of one shape
@@ -96,10 +96,13 @@ def refusal(values: dict[str, Any], x64: bool) -> tuple[str | None, str | None]:
     must = unsound(pos, sides)
     if not (np.isfinite(rlink) and rlink >= 0):
         must = must or "the linking length is negative or not finite"
-    vanishes = rlink < 2 * float(np.finfo(np.float64 if x64 else np.float32).tiny)
-    if rlink > sides[sides > 0].min(initial=np.inf) / 2 and not vanishes:
-        must = must or "the linking length is above half the box"
-    return must, may_refuse(pos, np.append(sides, rlink), x64)
+    may = may_refuse(pos, np.append(sides, rlink), x64)
+    if rlink > sides[sides > 0].min(initial=np.inf) / 2:
+        vanishes = rlink < 2 * float(np.finfo(np.float64 if x64 else np.float32).tiny)
+        above = "the linking length is above half the box"
+        must, may = (must, may or above) if vanishes else (must or above, may)
+    # With no rows no kernel runs, and what is traced is not looked at.
+    return (must, may) if len(values["pos"]) else (None, must or may)
 
 
 class _Judge:
@@ -147,6 +150,8 @@ def partitions(pos: np.ndarray, rlink: float, sides: np.ndarray, x64: bool) -> t
     lost = words_lost(np.append(sides, rlink), x64) * 4
     if outside(pos, sides):
         lost += 16 * np.finfo(np.float64).eps * float(np.abs(pos.astype(np.float64)[:, sides > 0]).max())
+    if pos.dtype == np.float64:
+        lost += vanishing(pos, sides)
     surely, possibly = apart < rlink - near - lost, apart <= rlink + near + lost
     if rlink >= 0:
         surely |= (pos[:, None] == pos[None]).all(axis=-1)

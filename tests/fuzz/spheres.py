@@ -108,7 +108,7 @@ def _distinct(centre: np.ndarray, pos: np.ndarray, sides: np.ndarray) -> np.ndar
 def _check(name: str, expected: np.ndarray, found: np.ndarray, sure: np.ndarray) -> None:
     kind = np.finfo(found.dtype if found.dtype.kind == "f" else np.float64)
     with np.errstate(invalid="ignore"):
-        same = np.abs(found - expected) <= 16 * float(kind.eps) * np.abs(expected) + 2 * float(kind.tiny)
+        same = np.abs(found - expected) <= (16 * float(kind.eps) + 1e-13) * np.abs(expected) + 2 * float(kind.tiny)
     same |= (np.isnan(found) & np.isnan(expected)) | (expected > float(kind.max))
     if not (same | ~sure).all():
         raise WrongError(f"the {name} of a sphere is not that of sorted distances", expected, found)
