@@ -133,15 +133,17 @@ def spherical_overdensity(
     around = Sources(pos, jnp.asarray(source.mass), source.num)
     radius, mass, peak = of_spheres((radius, mass, peak), around, centres, wanted, box)
     vmax = peak[:, 0] * speed_unit
-    count = count + _zero_if_in_range(radius, mass, count, vmax)
+    count = count + _zero_if_in_range(radius, mass, count, vmax, pos.shape[1])
     if one_density:
         radius, mass, count = radius[:, 0], mass[:, 0], count[:, 0]
     return SphericalOverdensity(radius=radius, mass=mass, count=count, vmax=vmax, rmax=peak[:, 1])
 
 
-def _zero_if_in_range(radius: jax.Array, mass: jax.Array, count: jax.Array, vmax: jax.Array) -> jax.Array:
+def _zero_if_in_range(radius: jax.Array, mass: jax.Array, count: jax.Array, vmax: jax.Array, dims: int) -> jax.Array:
     """0, or an error on every rank if what was found of a sphere is beyond the range of its dtype."""
-    sound = (radius >= jnp.finfo(radius.dtype).tiny) & jnp.isfinite(radius) & jnp.isfinite(mass)
+    # Volumes are float64.
+    largest = min(float(jnp.finfo(radius.dtype).max), 1e300 ** (1 / dims))
+    sound = (radius >= jnp.finfo(radius.dtype).tiny) & (radius <= largest) & jnp.isfinite(mass)
     lost = jnp.any((count > 0) & ~sound, axis=1) | ~jnp.isfinite(vmax)
     row = jnp.argmax(lost) if lost.size else 0
     return comm.check(0, lost.any(), [row], _LOST % radius.dtype)

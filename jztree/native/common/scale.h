@@ -11,9 +11,9 @@
 namespace jztree {
 
 // No coordinate or velocity may be larger in size, or else differences and lengths of them leave the range of T (in
-// float64, the squares and cubes that sums are made of).
+// float64, sums of their products).
 template <typename T>
-constexpr T farthest = std::is_same<T, float>::value ? T(0x1p125) : T(1e100);
+constexpr T farthest = std::is_same<T, float>::value ? T(0x1p125) : T(0x1p480);
 
 template <int D, typename T>
 JZTREE_BOTH inline bool is_within_range(const T* x) {
