@@ -15,7 +15,7 @@ O(n) and one exchange of the particles.
 
 Collectives, each of which needs what the one before gave: the largest number of windows; questions and answers about
 parts, a pair of all_to_all for each window (one window, unless many groups straddle ranks); the places of all; the
-exchange; and three gathers of a few numbers for masses, centres and spreads.
+exchange; three gathers of a few numbers for masses, centres and spreads; and one for what was out of range.
 """
 
 from typing import Any, NamedTuple

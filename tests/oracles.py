@@ -265,6 +265,11 @@ class SlowCatalogue:
     inertia_tensor: np.ndarray
     angular_momentum: np.ndarray
 
+    @property
+    def shape_tensor(self) -> np.ndarray:
+        trace = np.trace(self.inertia_tensor, axis1=1, axis2=2)[:, None, None]
+        return self.inertia_tensor / np.where(trace > 0, trace, 1)
+
 
 def slow_catalogue(
     pos: np.ndarray, mass: np.ndarray, vel: np.ndarray, label: np.ndarray, box: Any, npart_min: int

@@ -202,7 +202,7 @@ def test_one_compilation_for_any_box(count_compilations: Any) -> None:
             {"k": 4, "bias_correction": True},
             "not for cubic_spline in 3",
         ),
-        (density.knn_density, PosMass(pos=np.zeros((9, 3), np.float32), mass=np.ones(8)), {"k": 4}, r"must be \(9,\)"),
+        (density.knn_density, PosMass(pos=np.zeros((9, 3), np.float32), mass=np.ones(8)), {"k": 4}, r"\(8,\) for 9"),
     ],
 )
 def test_bad_arguments_are_refused_in_a_sentence(func: Any, part: Any, options: dict[str, Any], message: str) -> None:

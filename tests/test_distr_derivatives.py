@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from devices import deal, joined, mesh_of
-from test_derivatives import COLUMNS, clumps
+from test_derivatives import COLUMNS, clumps, column
 
 import jztree as jz
 from jztree.config import OverdensityConfig
@@ -42,7 +42,7 @@ def agree(on_many: Any, on_one: Any, arrays: tuple[np.ndarray, ...], counts: np.
 
 def of_columns(cata: jz.data.FofCatalogue) -> jax.Array:
     """A number that does not depend on the order of groups."""
-    return sum(jnp.sum(jnp.sin(getattr(cata, name))) for name in COLUMNS)
+    return sum(jnp.sum(jnp.sin(column(cata, name))) for name in COLUMNS)
 
 
 @pytest.mark.slow
