@@ -267,13 +267,11 @@ def _reduced(
     queries = None if part_query is None else Pos(pos=get_pos(part_query), num=getattr(part_query, "num", None))
     found = knn(sources, k, boxsize, th, queries, "reduce", func, output_order, cfg)
     lost = jnp.isnan(found)
-    faults = mass_faults(mass_rows(sources, _real_type(pos, mass)), get_num(sources), pos.shape[0])
+    faults = mass_faults(
+        mass_rows(sources, common_dtype(pos, *(() if mass is None else (mass,)))), get_num(sources), pos.shape[0]
+    )
     faults.append(comm.Fault(lost.any(), [jnp.argmax(lost) if lost.size else 0], _LOST % found.dtype))
     return jnp.where(comm.check_all(0, faults) == 0, found, jnp.nan)
-
-
-def _real_type(pos: Any, mass: Any) -> Any:
-    return jnp.result_type(pos) if mass is None else jnp.result_type(pos, mass)
 
 
 def _masses(part: PosMass, idx: jax.Array, dtype: Any) -> jax.Array:

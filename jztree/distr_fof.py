@@ -79,7 +79,7 @@ def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: 
     blocks = boxes_of(pos, num, domain, leaves_of(coarse))
     _, lower, upper = blocks
     # XLA takes lengths below the smallest normal number for 0; farther is as right.
-    radius = jnp.full(lower.shape[0], jnp.maximum(exact_to_float(rlink), jnp.finfo(pos.dtype).tiny), pos.dtype)
+    radius = jnp.full(lower.shape[0], jnp.maximum(exact_to_float(rlink), float(jnp.finfo(pos.dtype).tiny)), pos.dtype)
     place = ghost_room("fof_ghosts", cfg.ghost_rows, n)
     wanted = (lower, upper, radius)
     return surroundings(pos, pos, num, blocks, wanted, domain.box, place, lower_only=True)
