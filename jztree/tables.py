@@ -28,6 +28,7 @@ _POWERS = {
     "com_vel": (0, 0, 1),
     "vel_dispersion": (0, 0, 1),
     "angular_momentum": (1, 0, 1),
+    "shape_tensor": (0, 0, 0),
 }
 
 

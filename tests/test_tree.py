@@ -376,7 +376,7 @@ def test_masses_have_to_be_asked_for() -> None:
             read(0)
     with pytest.raises(ValueError, match="mass"):
         tree.zsort_and_tree(jnp.zeros((5, 3)), TreeConfig(masses=True))
-    with pytest.raises(ValueError, match="7 for 5"):
+    with pytest.raises(ValueError, match=r"\(7,\) for 5"):
         tree.zsort_and_tree(data.PosMass(pos=jnp.zeros((5, 3)), mass=jnp.ones(7)), TreeConfig(masses=True))
 
 
