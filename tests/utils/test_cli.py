@@ -325,7 +325,6 @@ def test_positions_that_are_no_numbers_name_the_row(command, value, tmp_path, wr
     path = write_gadget(tmp_path / "a.hdf5", pos)
     words = f"Row 123 of the positions of type 1 in {path} is NaN or infinite; remove such particles."
     check_refused([command, str(path), "-o", str(tmp_path / "out.hdf5")], tmp_path, capsys, words)
-    words = "Row 123 of the positions is NaN or infinite; remove such particles."
     check_refused(["plot", "density", str(path), "-o", str(tmp_path / "a.png")], tmp_path, capsys, words)
 
 
