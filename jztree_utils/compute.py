@@ -175,6 +175,8 @@ def read_particles(snapshots: list[io.Snapshot], optional: tuple[str, ...], mesh
             attached = {one.ptype: part for one, part in zip(snapshots[1:], parts[1:], strict=True)}
             return OneDevice(part=parts[0], attached=attached, **about)
         parts = [io.shard_snapshot(one, mesh, names, id_words=True, finite=True) for one in snapshots]
+        if wide:
+            parts = [replace(part, pos=jnp.asarray(part.pos, np.float64)) for part in parts]
         attached = {one.ptype: part for one, part in zip(snapshots[1:], parts[1:], strict=True)}
         return ManyDevices(part=parts[0], attached=attached, mesh=mesh, id_dtype=id_dtype, **about)
 
@@ -400,9 +402,8 @@ class ManyDevices(Particles):
         for ptype, part in zip(self.types(), (self.part, *self.attached.values()), strict=True):
             total = part.num_total or 0
             words = part.id if part.id is not None else self._rows(start, total)
-            pos = jnp.asarray(part.pos, np.float64) if self.wide else part.pos
-            kind = jnp.full_like(pos[..., 0], ptype, dtype=np.int32) if self.attached else None
-            members.append(_Member(pos=pos, mass=part.mass, vel=part.vel, id=words, kind=kind, num=part.num))
+            kind = jnp.full_like(part.pos[..., 0], ptype, dtype=np.int32) if self.attached else None
+            members.append(_Member(pos=part.pos, mass=part.mass, vel=part.vel, id=words, kind=kind, num=part.num))
             start += total
         return members
 

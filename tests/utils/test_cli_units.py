@@ -75,9 +75,14 @@ def test_lengths_in_centimetres(count, dtype, use_devices, tmp_path, random, wri
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("Masses", np.nan, "has a mass that is negative, NaN or beyond the range of float32"),
-        ("Masses", -2.0, "has a mass that is negative, NaN or beyond the range of float32"),
-        ("Velocities", np.inf, "has a velocity that is NaN, infinite or beyond 4.2e37"),
+        ("Masses", np.nan, "Row 23 of the masses of type 1 in {path} is NaN or infinite"),
+        ("Masses", -2.0, "Row 123 of type 1 (row 23 in {path.name}) has a mass that is negative, NaN or beyond"),
+        ("Velocities", np.inf, "Row 23 of the velocities of type 1 in {path} is NaN or infinite"),
+        (
+            "Velocities",
+            2e38,
+            "Row 123 of type 1 (row 23 in {path.name}) has a velocity that is NaN, infinite or beyond",
+        ),
     ],
 )
 def test_bad_rows_are_those_of_the_snapshot(
@@ -91,7 +96,7 @@ def test_bad_rows_are_those_of_the_snapshot(
     assert cli.main(["fof", str(paths[0]), "--rlink", "0.05", "--properties"]) == 2
     err = capsys.readouterr().err
     assert re.fullmatch(r"jztree: error: [^\n]+\.\n", err)
-    assert f"Row 123 of type 1 (row 23 in snap_003.2.hdf5) {words}" in err
+    assert words.format(path=paths[2]) in err
 
 
 def test_bad_rows_of_attached_types(tmp_path, capsys, random) -> None:
@@ -104,7 +109,7 @@ def test_bad_rows_of_attached_types(tmp_path, capsys, random) -> None:
         header["NumFilesPerSnapshot"] = 1
         for ptype in (0, 1):
             mass = np.ones(150, np.float32)
-            mass[7] = np.nan if ptype == 0 else 1.0
+            mass[7] = -1.0 if ptype == 0 else 1.0
             file[f"PartType{ptype}/Coordinates"], file[f"PartType{ptype}/Masses"] = pos, mass
     assert cli.main(["fof", str(path), "--rlink", "0.05", "--attach", "0"]) == 2
     assert "Row 7 of type 0 has a mass that is negative, NaN" in capsys.readouterr().err
