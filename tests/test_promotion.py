@@ -133,6 +133,7 @@ def test_float64_keeps_its_precision() -> None:
     np.testing.assert_allclose(total, np.asarray(cata.vel_dispersion) * np.sqrt(3.0), rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_what_runs_on_the_host_and_row_by_row() -> None:
     random = np.random.default_rng(3)
     part = data.ParticleData(

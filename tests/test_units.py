@@ -102,7 +102,7 @@ def check_catalogue(part: data.ParticleData, ids: np.ndarray, cata: Any) -> None
         assert abs((lengths**2).sum() / size**2 - 1) < 100 * eps
 
 
-@pytest.mark.parametrize("ndev", [1, 4])
+@pytest.mark.parametrize("ndev", [1, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("length", "mass", "velocity", "refused"), UNITS, ids=NAMES)
 def test_catalogue_in_any_unit(
     length: float, mass: float, velocity: float, refused: str | None, ndev: int, dtype: Any
@@ -205,7 +205,9 @@ def test_bad_masses_in_rows_that_hold_no_particle_do_not_matter() -> None:
     assert np.isfinite(zsort_and_tree.jit(part, MASSES)[1].flat_mass).all()
 
 
-@pytest.mark.parametrize("what", ["mass", "vel", "attached mass", "shared mass"])
+@pytest.mark.parametrize(
+    "what", ["mass", *(pytest.param(one, marks=pytest.mark.slow) for one in ("vel", "attached mass", "shared mass"))]
+)
 def test_bad_rows_of_one_rank_are_errors_on_all(what: str) -> None:
     part, attached = clumps(1.0, 1.0, 1.0, np.float32), clumps(1.0, 1.0, 1.0, np.float32)
     words = "on rank 2: row 5 has a "
@@ -224,7 +226,7 @@ def test_bad_rows_of_one_rank_are_errors_on_all(what: str) -> None:
 
 
 @pytest.mark.parametrize("length", [1e-44, 1e-40, 1e-38, 1e-30, 1e30, 4e37])
-@pytest.mark.parametrize("ndev", [1, 4])
+@pytest.mark.parametrize("ndev", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_neighbours_and_links_in_any_unit_of_length(ndev: int, length: float) -> None:
     """Also among subnormal coordinates, which XLA takes for 0."""
     pos = (np.random.default_rng(52).random((240, 3)) * length).astype(np.float32)

@@ -364,7 +364,9 @@ def test_what_a_layout_cannot_hold_is_refused(tmp_path, layout, change, words) -
 WRONG = (np.float64(1), np.array([b"a"] * 6), np.full((6, 2, 2), -1.5), np.full(6, -(2**62)), np.zeros((6, 0)))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout", [one if one == "native" else pytest.param(one, marks=pytest.mark.slow) for one in LAYOUTS]
+)
 def test_wrong_values_raise_no_other_error(tmp_path, layout) -> None:
     """Every dataset and every attribute of a group in turn has a wrong type or shape."""
     path = tmp_path / "c.hdf5"

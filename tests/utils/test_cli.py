@@ -456,7 +456,14 @@ def test_failure_while_writing_leaves_nothing(snapshot, tmp_path, capsys, monkey
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs limits of the system")
-@pytest.mark.parametrize("output", ["-o out.hdf5", "--plot out.png", "--plot out.pdf"])
+@pytest.mark.parametrize(
+    "output",
+    [
+        "-o out.hdf5",
+        pytest.param("--plot out.png", marks=pytest.mark.slow),
+        pytest.param("--plot out.pdf", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("limit", [100, 3000])  # the first fails as the file is opened or closed
 def test_no_space_for_the_output(tmp_path, output, limit) -> None:
     code = f"""
