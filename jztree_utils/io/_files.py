@@ -53,6 +53,8 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
             yield file
     except SnapshotError:
         raise
+    except MemoryError:
+        raise too_large(path) from None
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:  # h5py raises all of these
         raise damaged(path, error) from error
 
@@ -80,6 +82,13 @@ def unreadable(path: Path, error: OSError) -> SnapshotError:
 def damaged(path: Path, error: Exception) -> SnapshotError:
     """What to raise when the contents of a file make no sense."""
     return SnapshotError(f"{path} is truncated or damaged ({_reason(error)}); copy or write it again.")
+
+
+def too_large(path: Path) -> SnapshotError:
+    """What to raise when there is not enough memory for what a file holds, or says that it holds."""
+    return SnapshotError(
+        f"{path} holds more than fits into the memory of this machine; copy it again if it should not be that large."
+    )
 
 
 def _why_not_open(path: Path, error: OSError) -> SnapshotError:

@@ -14,6 +14,7 @@ import numpy as np
 from ._columns import FIELDS, WORDS, Column, Reader
 from ._files import SnapshotError, get_dataset, open_hdf5
 
+_KINDS = {"f": "floats", "iu": "integers", "iuf": "real numbers", "iufb": "numbers"}
 _FIRST_PLUGIN = 256  # filters of lower numbers are part of the HDF5 library
 # Filters that do not come with the HDF5 library, by their registered numbers.
 _FILTERS = {
@@ -160,6 +161,24 @@ def read_all(file: h5py.File, name: str) -> Any:
     return data[()]
 
 
+def check_form(data: h5py.Dataset, kinds: str, shape: tuple[int, ...], because: str) -> None:
+    """Raise SnapshotError unless a dataset holds numbers of these kinds in this shape; none of them is read.
+
+    kinds: of `_KINDS`, as in `numpy.dtype.kind`. because: why the shape must be that, such as "a row a group".
+    """
+    if data.dtype.kind not in kinds or data.shape != shape:
+        raise wrong_form(data, kinds, f"{shape}, {because}")
+
+
+def wrong_form(data: h5py.Dataset, kinds: str, needed: str) -> SnapshotError:
+    """What to raise for a dataset that is not of these kinds, or not of the shape that is ``needed``."""
+    held = "nothing" if data.shape is None else f"{data.dtype} of shape {data.shape}"
+    return SnapshotError(
+        f"{data.file.filename} holds {held} as {str(data.name).lstrip('/')}, but it must be {_KINDS[kinds]} of shape "
+        f"{needed}; write or copy it again."
+    )
+
+
 def check_readable(data: h5py.Dataset) -> None:
     """Raise SnapshotError if HDF5 could not read a dataset, or would make up what is not there."""
     check_filters(data)
@@ -184,7 +203,8 @@ def _check_written(data: h5py.Dataset) -> None:
 def _is_written(data: h5py.Dataset) -> bool:
     """Whether a dataset has all its bytes within its file. Where its list of chunks is damaged, HDF5 would crash."""
     if data.chunks is None:
-        return bool(data.id.get_storage_size())
+        needed = data.size * data.id.get_type().get_size()  # a damaged shape asks for more than there is
+        return data.external is not None or data.id.get_storage_size() >= needed
     needed = math.prod(-(-length // chunk) for length, chunk in zip(data.shape, data.chunks, strict=True))
     if data.id.get_num_chunks() < needed:
         return False

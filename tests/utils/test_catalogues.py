@@ -419,5 +419,5 @@ def test_what_is_not_a_catalogue(tmp_path) -> None:
         with h5py.File(tmp_path / "c.hdf5", "a") as file:
             del file[name]
             file[name] = np.zeros((3, 3))
-        with pytest.raises(io.SnapshotError, match="rows"):
+        with pytest.raises(io.SnapshotError, match=rf"{name}, but it must be floats of shape \(6, 3\)"):
             io.read_catalogue(tmp_path / "c.hdf5")
