@@ -120,7 +120,7 @@ def list_folder(folder: Path) -> list[Path]:
 
 def get_group(file: h5py.File, name: str) -> h5py.Group:
     """The group ``name`` of an open file. Raises SnapshotError if it is missing or a dataset."""
-    group = file.get(name)
+    group = _item(file, name)
     if not isinstance(group, h5py.Group):
         raise SnapshotError(f"{file.filename} has no group {name}; it holds {_names(file)}.")
     return group
@@ -128,7 +128,7 @@ def get_group(file: h5py.File, name: str) -> h5py.Group:
 
 def get_dataset(file: h5py.File, name: str) -> h5py.Dataset:
     """The dataset ``name`` of an open file. Raises SnapshotError if it is missing or a group."""
-    data = file.get(name)
+    data = _item(file, name)
     if isinstance(data, h5py.Group):
         raise SnapshotError(f"{file.filename} holds {name} as a group, of {_names(data)}; name a dataset in it.")
     if not isinstance(data, h5py.Dataset):
@@ -137,6 +137,12 @@ def get_dataset(file: h5py.File, name: str) -> h5py.Dataset:
         held = f"; {whose} holds {_names(parent)}" if isinstance(parent, h5py.Group) else ""
         raise SnapshotError(f"{file.filename} has no dataset {name}{held}.")
     return data
+
+
+def _item(file: h5py.File, name: str) -> Any:
+    """What a file holds under a name, None if nothing. Raises what keeps HDF5 from opening it; ``get`` does not."""
+    item = file.get(name)
+    return file[name] if item is None and name in file else item
 
 
 def _names(group: h5py.Group) -> str:

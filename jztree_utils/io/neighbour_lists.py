@@ -8,7 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ._attributes import text_attribute
+from ._attributes import text_attribute, whole_number
 from ._files import PathLike, SnapshotError, create_hdf5, get_dataset, get_group, open_hdf5
 from ._hdf5 import check_form, read_all, wrong_form
 from .catalogue_content import Column, write_column
@@ -80,10 +80,14 @@ def read_neighbours(path: PathLike) -> Neighbours:
         _check_forms({name: get_dataset(file, f"Neighbours/{name}") for name in names})
         columns = {name: read_all(file, f"Neighbours/{name}") for name in names}
         _check_rows(Path(path), columns["indices"])
-        by_number, ndim = bool(group.attrs.get("by_number", False)), int(group.attrs.get("ndim", 3))
+        ndim = whole_number(group, "ndim")
         made_with = text_attribute(group, "made_with") or None
         return Neighbours(
-            **columns, by_number=by_number, ndim=ndim, header=read_header_group(file), made_with=made_with
+            **columns,
+            by_number=bool(whole_number(group, "by_number")),
+            ndim=3 if ndim is None else ndim,
+            header=read_header_group(file),
+            made_with=made_with,
         )
 
 
