@@ -26,6 +26,7 @@ from .catalogue_content import (
     Column,
     TypeTable,
     catalogue_columns,
+    check_forms,
     member_rows,
 )
 from .header import SnapshotHeader, unit_powers
@@ -120,13 +121,14 @@ def write_catalogue(
 
 def write_catalogue_content(path: PathLike, content: CatalogueContent, layout: str = "native") -> None:
     """Write what `read_catalogue_content` returned, in the same layout or another. Raises like `write_catalogue`."""
+    check_layout(layout, content.info.header, content.ndim, content.info.ptype)
+    check_forms(content.catalogue)
     counted = int(np.asarray(content.catalogue.count, np.int64).sum())
     if content.ids is not None and np.shape(content.ids) != (counted,):
         raise ValueError(
             f"The catalogue counts {counted} members, but ids of shape {np.shape(content.ids)} were given."
         )
     _check_types(content.catalogue, content.by_type)
-    check_layout(layout, content.info.header, content.ndim, content.info.ptype)
     _check_columns(content, layout)
     with create_hdf5(path) as file:
         _LAYOUTS[layout].write(file, content)

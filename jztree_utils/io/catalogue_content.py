@@ -14,7 +14,7 @@ from jztree.halos import DEFINITIONS
 
 from ._attributes import number, text_attribute, whole_number
 from ._files import SnapshotError, get_dataset, get_group, open_hdf5
-from ._hdf5 import check_form, read_all, wrong_form
+from ._hdf5 import KINDS, check_form, read_all, wrong_form
 from .header import SnapshotHeader, unit_attributes, unit_powers
 
 NUM_TYPES = 6
@@ -138,6 +138,22 @@ def catalogue_columns(cata: FofCatalogue, extra: Mapping[str, Column] | None = N
             raise ValueError(f"An extra column is called {name!r}, which is taken or no name; call it otherwise.")
         columns[name] = replace(column, values=_checked(name, np.asarray(column.values), int(cata.ngroups)))
     return columns
+
+
+def check_forms(cata: FofCatalogue) -> None:
+    """Raise ValueError unless the columns of a catalogue without padding are what readers need."""
+    sizes = _Sizes(len(cata.count), np.shape(cata.com_pos)[1], NUM_TYPES, "count")
+    for name in _COLUMNS:
+        values, form = getattr(cata, name), _FORMS[name]
+        if values is None:
+            continue
+        kind, shape = np.asarray(values).dtype.kind, np.shape(values)
+        if kind not in form.kinds or shape != sizes.shape(form.axes):
+            raise ValueError(
+                f"The {name} of the catalogue are {np.asarray(values).dtype} of shape {shape}; give "
+                f"{KINDS[form.kinds]} of shape {sizes.shape(form.axes)}, for {sizes.groups} groups in {sizes.ndim} "
+                "dimensions."
+            )
 
 
 def _checked(name: str, values: np.ndarray, ngroups: int) -> np.ndarray:
