@@ -125,6 +125,12 @@ def check_column(part: Part, name: str) -> Column:
     if len(column.shape) != 1 + field.vector or (field.vector and not 1 <= column.shape[1] <= 8):
         shape = "(n, d) with d from 1 to 8" if field.vector else "(n,)"
         raise SnapshotError(f"{where} of shape {column.shape}; it must be {shape}, a row a particle.")
+    pos = part.columns.get("pos")
+    if field.vector and pos is not None and len(pos.shape) == 2 and column.shape[1] != pos.shape[1]:
+        raise SnapshotError(
+            f"{where} of shape {column.shape}, but {pos.name} of shape {pos.shape}; the {field.words} must have as "
+            "many components as the positions."
+        )
     if column.shape[0] != part.num:
         raise SnapshotError(
             f"{where} for {column.shape[0]} particles, but its header counts {part.num}; copy the file again."

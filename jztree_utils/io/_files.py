@@ -53,6 +53,8 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
             yield file
     except SnapshotError:
         raise
+    except MemoryError:
+        raise too_large(path) from None
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:  # h5py raises all of these
         raise damaged(path, error) from error
 
@@ -80,6 +82,13 @@ def unreadable(path: Path, error: OSError) -> SnapshotError:
 def damaged(path: Path, error: Exception) -> SnapshotError:
     """What to raise when the contents of a file make no sense."""
     return SnapshotError(f"{path} is truncated or damaged ({_reason(error)}); copy or write it again.")
+
+
+def too_large(path: Path) -> SnapshotError:
+    """What to raise when there is not enough memory for what a file holds, or says that it holds."""
+    return SnapshotError(
+        f"{path} holds more than fits into the memory of this machine; copy it again if it should not be that large."
+    )
 
 
 def _why_not_open(path: Path, error: OSError) -> SnapshotError:
@@ -111,7 +120,7 @@ def list_folder(folder: Path) -> list[Path]:
 
 def get_group(file: h5py.File, name: str) -> h5py.Group:
     """The group ``name`` of an open file. Raises SnapshotError if it is missing or a dataset."""
-    group = file.get(name)
+    group = _item(file, name)
     if not isinstance(group, h5py.Group):
         raise SnapshotError(f"{file.filename} has no group {name}; it holds {_names(file)}.")
     return group
@@ -119,7 +128,7 @@ def get_group(file: h5py.File, name: str) -> h5py.Group:
 
 def get_dataset(file: h5py.File, name: str) -> h5py.Dataset:
     """The dataset ``name`` of an open file. Raises SnapshotError if it is missing or a group."""
-    data = file.get(name)
+    data = _item(file, name)
     if isinstance(data, h5py.Group):
         raise SnapshotError(f"{file.filename} holds {name} as a group, of {_names(data)}; name a dataset in it.")
     if not isinstance(data, h5py.Dataset):
@@ -128,6 +137,12 @@ def get_dataset(file: h5py.File, name: str) -> h5py.Dataset:
         held = f"; {whose} holds {_names(parent)}" if isinstance(parent, h5py.Group) else ""
         raise SnapshotError(f"{file.filename} has no dataset {name}{held}.")
     return data
+
+
+def _item(file: h5py.File, name: str) -> Any:
+    """What a file holds under a name, None if nothing. Raises what keeps HDF5 from opening it; ``get`` does not."""
+    item = file.get(name)
+    return file[name] if item is None and name in file else item
 
 
 def _names(group: h5py.Group) -> str:

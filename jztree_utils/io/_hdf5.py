@@ -14,6 +14,7 @@ import numpy as np
 from ._columns import FIELDS, WORDS, Column, Reader
 from ._files import SnapshotError, get_dataset, open_hdf5
 
+KINDS = {"f": "floats", "iu": "integers", "iuf": "real numbers", "iufb": "numbers"}
 _FIRST_PLUGIN = 256  # filters of lower numbers are part of the HDF5 library
 # Filters that do not come with the HDF5 library, by their registered numbers.
 _FILTERS = {
@@ -158,6 +159,24 @@ def read_all(file: h5py.File, name: str) -> Any:
     if data.is_virtual and data.ndim:
         reader.check_sources(data, slice(0, data.shape[0]))
     return data[()]
+
+
+def check_form(data: h5py.Dataset, kinds: str, shape: tuple[int, ...], because: str) -> None:
+    """Raise SnapshotError unless a dataset holds numbers of these kinds in this shape; none of them is read.
+
+    kinds: of `KINDS`, as in `numpy.dtype.kind`. because: why the shape must be that, such as "a row a group".
+    """
+    if data.dtype.kind not in kinds or data.shape != shape:
+        raise wrong_form(data, kinds, f"{shape}, {because}")
+
+
+def wrong_form(data: h5py.Dataset, kinds: str, needed: str) -> SnapshotError:
+    """What to raise for a dataset that is not of these kinds, or not of the shape that is ``needed``."""
+    held = "nothing" if data.shape is None else f"{data.dtype} of shape {data.shape}"
+    return SnapshotError(
+        f"{data.file.filename} holds {held} as {str(data.name).lstrip('/')}, but it must be {KINDS[kinds]} of shape "
+        f"{needed}; write or copy it again."
+    )
 
 
 def check_readable(data: h5py.Dataset) -> None:

@@ -26,11 +26,13 @@ from .catalogue_content import (
     Column,
     TypeTable,
     catalogue_columns,
+    check_forms,
     member_rows,
 )
 from .header import SnapshotHeader, unit_powers
 
 _Part = TypeVar("_Part")
+_ANY = np.iinfo(np.int64).max  # rows, where it is not known how many there are
 _LAYOUTS = {"native": native_catalogue, "gadget4": gadget_catalogue, "swift": swift_catalogue}
 
 
@@ -119,13 +121,14 @@ def write_catalogue(
 
 def write_catalogue_content(path: PathLike, content: CatalogueContent, layout: str = "native") -> None:
     """Write what `read_catalogue_content` returned, in the same layout or another. Raises like `write_catalogue`."""
+    check_layout(layout, content.info.header, content.ndim, content.info.ptype)
+    check_forms(content.catalogue)
     counted = int(np.asarray(content.catalogue.count, np.int64).sum())
     if content.ids is not None and np.shape(content.ids) != (counted,):
         raise ValueError(
             f"The catalogue counts {counted} members, but ids of shape {np.shape(content.ids)} were given."
         )
     _check_types(content.catalogue, content.by_type)
-    check_layout(layout, content.info.header, content.ndim, content.info.ptype)
     _check_columns(content, layout)
     with create_hdf5(path) as file:
         _LAYOUTS[layout].write(file, content)
@@ -213,14 +216,18 @@ def read_catalogue_content(path: PathLike) -> CatalogueContent:
 
 
 def _check_read(path: PathLike, content: CatalogueContent) -> None:
-    """Raise SnapshotError unless counts, offsets and identifiers fit together."""
-    count, offset, ids = np.asarray(content.catalogue.count), np.asarray(content.catalogue.offset), content.ids
-    if offset.dtype.kind not in "iu" or offset.shape != count.shape:
-        raise SnapshotError(f"{path} has offsets as {offset.dtype} of shape {offset.shape}; write it again.")
-    counted = sum(count.tolist())  # of Python's integers, because damaged counts may be large
-    if count.min(initial=0) < 0 or (ids is not None and len(ids) != counted):
-        held = "no" if ids is None else len(ids)
-        raise SnapshotError(f"{path} counts {counted} members, but holds {held} identifiers; write it again.")
+    """Raise SnapshotError unless the rows of all groups are those of members, or of particles, as far as is known."""
+    count, offset = np.asarray(content.catalogue.count), np.asarray(content.catalogue.offset)
+    num = content.info.num_particles if content.by_type is None else None  # particles of one type are counted there
+    rows = len(content.ids) if content.ids is not None else _ANY if num is None else num
+    outside = (offset < 0) | (offset > rows)
+    outside |= count > rows - np.where(outside, 0, offset).astype(np.int64)
+    if outside.any():
+        row = int(np.argmax(outside))
+        raise SnapshotError(
+            f"{path} places the group in row {row}, of {count[row]} particles, at offset {offset[row]}; it must be in "
+            f"rows 0 to {rows - 1} of the particles; write or copy it again."
+        )
 
 
 def read_catalogue(path: PathLike) -> tuple[FofCatalogue, np.ndarray | None, CatalogueInfo]:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -12,15 +12,39 @@ import numpy as np
 from jztree.data import FofCatalogue, squeeze_catalogue
 from jztree.halos import DEFINITIONS
 
-from ._attributes import text_attribute
+from ._attributes import number, text_attribute, whole_number
 from ._files import SnapshotError, get_dataset, get_group, open_hdf5
-from ._hdf5 import read_all
+from ._hdf5 import KINDS, check_form, read_all, wrong_form
 from .header import SnapshotHeader, unit_attributes, unit_powers
 
 NUM_TYPES = 6
+_MOST_DIMENSIONS = 8
 NUMBERS = "iufb"  # the kinds of dtypes that columns may have
 _MADE = "FriendsOfFriends"
 _COLUMNS = tuple(f.name for f in dataclasses.fields(FofCatalogue) if f.name != "ngroups")
+
+
+class Form(NamedTuple):
+    """What a column of a catalogue is: the kinds of its numbers, and the lengths of its axes after that of groups.
+
+    kinds: as in `numpy.dtype.kind`.
+    axes: a letter an axis: "d" is as long as there are dimensions, "p" as pairs of them, "t" as types of particles.
+    """
+
+    kinds: str
+    axes: str = ""
+
+
+_FORMS = {
+    **dict.fromkeys(("count", "offset"), Form("iu")),
+    **dict.fromkeys(("com_inertia_radius", "max_radius", "mass", "vel_dispersion"), Form("iuf")),
+    "com_pos": Form("f", "d"),
+    "com_vel": Form("iuf", "d"),
+    "shape_tensor": Form("iuf", "dd"),
+    "angular_momentum": Form("iuf", "p"),
+    "count_by_type": Form("iu", "t"),
+    "mass_by_type": Form("iuf", "t"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +140,22 @@ def catalogue_columns(cata: FofCatalogue, extra: Mapping[str, Column] | None = N
     return columns
 
 
+def check_forms(cata: FofCatalogue) -> None:
+    """Raise ValueError unless the columns of a catalogue without padding are what readers need."""
+    sizes = _Sizes(len(cata.count), np.shape(cata.com_pos)[1], NUM_TYPES, "count")
+    for name in _COLUMNS:
+        values, form = getattr(cata, name), _FORMS[name]
+        if values is None:
+            continue
+        kind, shape = np.asarray(values).dtype.kind, np.shape(values)
+        if kind not in form.kinds or shape != sizes.shape(form.axes):
+            raise ValueError(
+                f"The {name} of the catalogue are {np.asarray(values).dtype} of shape {shape}; give "
+                f"{KINDS[form.kinds]} of shape {sizes.shape(form.axes)}, for {sizes.groups} groups in {sizes.ndim} "
+                "dimensions."
+            )
+
+
 def _checked(name: str, values: np.ndarray, ngroups: int) -> np.ndarray:
     """``values`` if they are numbers with a row a group. Raises ValueError if not."""
     if values.ndim == 0 or len(values) != ngroups:
@@ -149,15 +189,6 @@ def build_content(
     catalogue = FofCatalogue(ngroups=len(held["count"]), **held)
     extra = {name: column for name, column in columns.items() if name not in _COLUMNS}
     return CatalogueContent(catalogue=catalogue, ids=ids, info=info, extra=extra, by_type=by_type)
-
-
-def check_columns(path: Path, columns: Mapping[str, Column]) -> None:
-    """Raise SnapshotError unless what was read from ``path`` counts particles and has centres."""
-    for name, kinds, ndim, words in (("count", "iu", 1, "integers (g,)"), ("com_pos", "f", 2, "floats (g, d)")):
-        values = columns[name].values if name in columns else np.zeros(0)
-        if values.dtype.kind not in kinds or values.ndim != ndim:
-            held = f"it has {values.dtype} {values.shape}" if name in columns else "it has none"
-            raise SnapshotError(f"{path} is not a catalogue: as {name} it needs {words}, but {held}; write it again.")
 
 
 def first_rows(count: np.ndarray) -> np.ndarray:
@@ -225,34 +256,100 @@ def write_column(group: h5py.Group, name: str, column: Column, header: SnapshotH
     data.attrs.update({"kind": column.kind, "description": column.definition})
 
 
-def read_columns(paths: Sequence[Path], group: str, kinds: Mapping[str, str]) -> dict[str, Column]:
+def read_columns(
+    paths: Sequence[Path], group: str, kinds: Mapping[str, str], own: Mapping[str, str], ndim: int | None = None
+) -> dict[str, Column]:
     """The columns of a catalogue in one file or several, under the names they have in the files.
 
     group: that holds them.
     kinds: of columns by name. Others are read if they tell their kind, as those do that `write_column` has written.
-    Raises SnapshotError if the columns are not equally long, or those of the files do not fit together.
+    own: what `FofCatalogue` or `TypeTable` calls columns, by name, where files call them otherwise. A column must have
+        the form that it has there; others must have a row a group.
+    ndim: dimensions, None if the centres tell them.
+    Raises SnapshotError if a column is not what it must be, or those of the files do not fit together.
     """
     found: dict[str, list[Column]] = {}
     for path in paths:
         with open_hdf5(path) as file:
-            for name in get_group(file, group) if group in file else ():
-                if column := _read_column(file, f"{group}/{name}", kinds.get(name)):
-                    found.setdefault(name, []).append(column)
+            if group in file and len(get_group(file, group)):
+                sizes = _sizes(file, group, own, ndim)
+                for name in file[group]:
+                    form = _FORMS.get(own.get(name, name)) or (Form("iuf") if name in kinds else None)
+                    if column := _read_column(file, f"{group}/{name}", kinds.get(name), form, sizes):
+                        found.setdefault(name, []).append(column)
     joined = {name: replace(parts[0], values=_join(paths, name, parts)) for name, parts in found.items()}
-    lengths = sorted({len(column.values) for column in joined.values()})
-    if len(lengths) > 1:
-        raise SnapshotError(f"{paths[0]} is not a catalogue: its columns have {lengths} rows; write it again.")
+    rows = max((len(column.values) for column in joined.values()), default=0)
+    for name, column in joined.items():
+        if len(column.values) != rows:
+            held = f"{len(column.values)} of {rows} rows"
+            raise SnapshotError(f"The files of {paths[0]} hold {held} of {group}/{name}; write them again.")
     return joined
 
 
-def _read_column(file: h5py.File, name: str, kind: str | None) -> Column | None:
+class _Sizes(NamedTuple):
+    """The lengths of axes in one file, and the dataset that has a number a group."""
+
+    groups: int
+    ndim: int
+    types: int
+    counts: str
+
+    def shape(self, axes: str) -> tuple[int, ...]:
+        lengths = {"d": self.ndim, "p": self.ndim * (self.ndim - 1) // 2, "t": self.types}
+        return self.groups, *(lengths[axis] for axis in axes)
+
+
+def _sizes(file: h5py.File, group: str, own: Mapping[str, str], ndim: int | None) -> _Sizes:
+    """The lengths of axes, by the datasets that every catalogue has. Raises SnapshotError if one is missing."""
+    counts = _called(file, group, own, "count", "integers (g,)")
+    centres = _called(file, group, own, "com_pos", "floats (g, d)")
+    if len(counts.shape or ()) != 1:
+        raise wrong_form(counts, "iu", "(g,), a row a group")
+    if ndim is None:
+        if len(centres.shape or ()) != 2 or not 1 <= centres.shape[1] <= _MOST_DIMENSIONS:
+            raise wrong_form(centres, "f", f"(g, d) with d from 1 to {_MOST_DIMENSIONS}, a row a group")
+        ndim = centres.shape[1]
+    by_type = _if_there(file, group, own, "count_by_type")
+    types = NUM_TYPES
+    if by_type is not None and "count_by_type" in own.values() and len(by_type.shape or ()) == 2:
+        types = by_type.shape[1] or NUM_TYPES  # Gadget-4 can be compiled for more types, or fewer
+    return _Sizes(counts.shape[0], ndim, types, str(counts.name).lstrip("/"))
+
+
+def _called(file: h5py.File, group: str, own: Mapping[str, str], name: str, words: str) -> h5py.Dataset:
+    """The dataset of a column that every catalogue has. words: what it must be."""
+    data = _if_there(file, group, own, name)
+    if data is None:
+        usual = next((stored for stored, other in own.items() if other == name), name)
+        raise SnapshotError(
+            f"{file.filename} is not a catalogue: as {name} it needs {words}, but it has no {group}/{usual}; write it "
+            "again."
+        )
+    return data
+
+
+def _if_there(file: h5py.File, group: str, own: Mapping[str, str], name: str) -> h5py.Dataset | None:
+    """The dataset of a column by its own name, None if there is none. Of two that are the same the last is taken."""
+    stored = [other for other, its_own in own.items() if its_own == name and other in file[group]]
+    if not stored and name in file[group]:
+        stored = [name]
+    return get_dataset(file, f"{group}/{stored[-1]}") if stored else None
+
+
+def _read_column(file: h5py.File, name: str, kind: str | None, form: Form | None, sizes: _Sizes) -> Column | None:
     """A column, None if it is none of a catalogue. kind: None if the column is to be asked itself."""
-    if isinstance(file.get(name), h5py.Group):
+    if form is None and isinstance(file.get(name), h5py.Group):
         return None
     data = get_dataset(file, name)
     kind = kind or text_attribute(data, "kind")
-    if not kind or not data.shape or data.dtype.kind not in NUMBERS:
+    if not kind or (form is None and (not data.shape or data.dtype.kind not in NUMBERS)):
         return None
+    because = f"for the {sizes.groups} groups of {sizes.counts}"
+    if form is None:
+        check_form(data, NUMBERS, (sizes.groups, *data.shape[1:]), because)
+    else:
+        because += f" in {sizes.ndim} dimensions" if "d" in form.axes or "p" in form.axes else ""
+        check_form(data, form.kinds, sizes.shape(form.axes), because)
     definition = text_attribute(data, "description") or text_attribute(data, "Description")  # the latter is SWIFT's
     return Column(read_all(file, name), kind, definition)
 
@@ -269,19 +366,30 @@ def _rows(parts: Sequence[np.ndarray]) -> np.ndarray:
     return rows.astype(rows.dtype.newbyteorder("="), copy=False)
 
 
-def read_ids(paths: Sequence[Path], name: str) -> np.ndarray | None:
-    """The identifiers of members in one file or several, None if there are none. name: of their dataset.
+def read_ids(paths: Sequence[Path], name: str, count: np.ndarray) -> np.ndarray | None:
+    """The identifiers of members in one file or several, None if there are none.
 
-    Raises SnapshotError if they are no integers.
+    name: of their dataset. count: ``(g,)`` members of each group.
+    Raises SnapshotError if they are no integers, or not as many as members.
     """
+    members, held = sum(count.tolist()), 0  # of Python's integers, because damaged counts may be large
+    if count.min(initial=0) < 0:
+        raise SnapshotError(f"{paths[0]} counts {count.min()} particles in a group; write or copy it again.")
     parts = []
     for path in paths:
         with open_hdf5(path) as file:
             if name in file:
                 data = get_dataset(file, name)
-                if data.ndim != 1 or data.dtype.kind not in "iu":
-                    raise SnapshotError(f"{path} holds {name} as {data.dtype} {data.shape}; it must be integers (m,).")
-                parts.append(read_all(file, name))
+                if len(data.shape or ()) != 1 or data.dtype.kind not in "iu":
+                    raise wrong_form(data, "iu", "(m,), one a member")
+                held += data.shape[0]
+                if held <= members:
+                    parts.append(read_all(file, name))
+    if (parts and held != members) or held > members:
+        raise SnapshotError(
+            f"{paths[0]} holds {held} identifiers as {name}, but its groups count {members} members; write or copy it "
+            "again."
+        )
     return _rows(parts) if parts else None
 
 
@@ -297,11 +405,14 @@ def _storable(value: Any) -> Any:
 
 
 def read_made(file: h5py.File) -> dict[str, Any]:
-    """How a catalogue was made, as `write_made` has written it: arguments of `CatalogueInfo`."""
-    known = {f.name for f in dataclasses.fields(CatalogueInfo)} - {"header"}
-    group = file.get(_MADE)
-    return {name: _plain(value) for name, value in group.attrs.items() if name in known} if group is not None else {}
+    """How a catalogue was made, as `write_made` has written it: arguments of `CatalogueInfo`.
 
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    Raises SnapshotError for what is no such thing.
+    """
+    if _MADE not in file:
+        return {}
+    group = get_group(file, _MADE)
+    made: dict[str, Any] = {"linking_length": number(group, "linking_length")}
+    made |= {name: whole_number(group, name) for name in ("npart_min", "num_particles", "ptype")}
+    made |= {name: text_attribute(group, name) for name in ("source", "made_with") if name in group.attrs}
+    return {name: value for name, value in made.items() if value is not None}

@@ -25,7 +25,6 @@ from .catalogue_content import (
     TypeTable,
     build_content,
     catalogue_columns,
-    check_columns,
     convert_h,
     fitting_integer,
     member_rows,
@@ -49,6 +48,9 @@ _KNOWN = {
 }
 _CENTRE = "GroupCM"  # where AREPO puts the centre of mass; its GroupPos is the particle of lowest potential
 _OTHERS = {_CENTRE: "length", "GroupLenType": "1", "GroupMassType": "mass"}
+# What this library calls the columns; of two that are the same the last counts.
+_OWN = {stored: name for name, (stored, _) in _KNOWN.items()}
+_OWN |= {_CENTRE: "com_pos", "GroupLenType": "count_by_type", "GroupMassType": "mass_by_type"}
 RESERVED = frozenset({name for name, _ in _KNOWN.values()} | {*_OTHERS, "GroupAscale", "GroupOffsetType"})
 _SCALING = -1.0  # a peculiar velocity is the stored one times this power of the scale factor
 _PARAMETERS = (
@@ -142,14 +144,13 @@ def read(path: Path) -> CatalogueContent:
         header = parse_header(file, counted=False)[0] if "BoxSize" in group.attrs else None
         info = CatalogueInfo(**read_made(file), header=header)
     paths = all_parts(path, num_files)
-    stored = read_columns(paths, "Group", _OTHERS | dict(_KNOWN.values())) or _no_groups()
+    stored = read_columns(paths, "Group", _OTHERS | dict(_KNOWN.values()), _OWN, ndim=3) or _no_groups()
     columns = _own_columns(stored, _velocity_factor(paths, info.header or SnapshotHeader()))
-    check_columns(path, columns)
     if len(columns["count"].values) != total:
         raise SnapshotError(
             f"{path} holds {len(columns['count'].values)} groups, but its header counts {total}; copy it again."
         )
-    return build_content(columns, read_ids(paths, "IDs/ID"), info, _read_types(stored))
+    return build_content(columns, read_ids(paths, "IDs/ID", columns["count"].values), info, _read_types(stored))
 
 
 def _no_groups() -> dict[str, Column]:
@@ -169,11 +170,10 @@ def _velocity_factor(paths: list[Path], header: SnapshotHeader) -> float:
 
 def _own_columns(stored: dict[str, Column], to_peculiar: float) -> dict[str, Column]:
     """The columns under their own names, velocities as peculiar ones."""
-    names = {name: own for own, (name, _) in _KNOWN.items()}
     if _CENTRE in stored:
         stored = stored | {"GroupPos": stored[_CENTRE]}
     held = {name: column for name, column in stored.items() if name not in (*_OTHERS, "GroupAscale", "GroupOffsetType")}
-    columns = {names.get(name, name): column for name, column in held.items()}
+    columns = {_OWN.get(name, name): column for name, column in held.items()}
     if "com_vel" in columns:
         vel = columns["com_vel"].values
         with np.errstate(over="ignore", invalid="ignore"):
@@ -187,9 +187,7 @@ def _read_types(stored: dict[str, Column]) -> TypeTable | None:
         return None
     count = stored["GroupLenType"].values.astype(np.int64)
     mass = stored["GroupMassType"].values.astype(np.float64) if "GroupMassType" in stored else np.zeros(count.shape)
-    if count.ndim != 2 or mass.shape != count.shape or np.count_nonzero(count.any(axis=0)) < 2:
-        return None
-    if count[:, NUM_TYPES:].any():
+    if np.count_nonzero(count.any(axis=0)) < 2 or count[:, NUM_TYPES:].any():
         return None  # Gadget-4 can be compiled for more types, or fewer
     missing = [(0, 0), (0, max(0, NUM_TYPES - count.shape[1]))]
     return TypeTable(np.pad(count, missing)[:, :NUM_TYPES], np.pad(mass, missing)[:, :NUM_TYPES])

@@ -11,7 +11,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ._files import open_hdf5
+from ._files import SnapshotError, open_hdf5
 from .catalogue_content import (
     CatalogueContent,
     CatalogueInfo,
@@ -19,7 +19,6 @@ from .catalogue_content import (
     TypeTable,
     build_content,
     catalogue_columns,
-    check_columns,
     column_kinds,
     read_columns,
     read_ids,
@@ -60,10 +59,21 @@ def type_columns(by_type: TypeTable | None) -> dict[str, Column]:
     }
 
 
-def split_types(columns: dict[str, Column]) -> tuple[dict[str, Column], TypeTable | None]:
-    """The inverse of `type_columns`: the other columns, and particles by type if there are such columns."""
+def split_types(path: Path, columns: dict[str, Column]) -> tuple[dict[str, Column], TypeTable | None]:
+    """The inverse of `type_columns`: the other columns, and particles by type if there are such columns.
+
+    Raises SnapshotError unless particles by type add up to those of each group.
+    """
     count, mass = (columns.pop(name, None) for name in ("count_by_type", "mass_by_type"))
-    return columns, None if count is None or mass is None else TypeTable(count.values, mass.values)
+    if count is None or mass is None:
+        return columns, None
+    wrong = np.flatnonzero(count.values.sum(axis=1) != columns["count"].values)
+    if len(wrong):
+        raise SnapshotError(
+            f"{path} holds {count.values[wrong[0]].sum()} particles as count_by_type of the group in row {wrong[0]}, "
+            f"which counts {columns['count'].values[wrong[0]]}; write or copy it again."
+        )
+    return columns, TypeTable(count.values, mass.values)
 
 
 def write_members(file: h5py.File, content: CatalogueContent, ids: np.ndarray | None) -> None:
@@ -90,6 +100,5 @@ def read(path: Path) -> CatalogueContent:
     """A catalogue that `write` has written. Raises SnapshotError if it cannot be read."""
     with open_hdf5(path) as file:
         info = CatalogueInfo(**read_made(file), header=read_header_group(file))
-    columns, by_type = split_types(read_columns([path], "Groups", column_kinds()))
-    check_columns(path, columns)
-    return build_content(columns, read_ids([path], MEMBERS), info, by_type)
+    columns, by_type = split_types(path, read_columns([path], "Groups", column_kinds(), {}))
+    return build_content(columns, read_ids([path], MEMBERS, columns["count"].values), info, by_type)

@@ -1,17 +1,21 @@
 """Neighbour lists in HDF5, with the groups ``Header`` and ``Neighbours``; every dataset has its unit as attributes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
-from ._attributes import text_attribute
-from ._files import PathLike, create_hdf5, get_group, open_hdf5
-from ._hdf5 import read_all
+from ._attributes import text_attribute, whole_number
+from ._files import PathLike, SnapshotError, create_hdf5, get_dataset, get_group, open_hdf5
+from ._hdf5 import check_form, read_all, wrong_form
 from .catalogue_content import Column, write_column
 from .header import SnapshotHeader
 from .native_catalogue import read_header_group, write_header_group
+
+_INDICES = "Neighbours/indices"
 
 
 @dataclass(kw_only=True)
@@ -73,9 +77,35 @@ def read_neighbours(path: PathLike) -> Neighbours:
     with open_hdf5(Path(path)) as file:
         group = get_group(file, "Neighbours")
         names = ["distances", "indices", *(name for name in ("density", "id") if name in group)]
+        _check_forms({name: get_dataset(file, f"Neighbours/{name}") for name in names})
         columns = {name: read_all(file, f"Neighbours/{name}") for name in names}
-        by_number, ndim = bool(group.attrs.get("by_number", False)), int(group.attrs.get("ndim", 3))
+        _check_rows(Path(path), columns["indices"])
+        ndim = whole_number(group, "ndim")
         made_with = text_attribute(group, "made_with") or None
         return Neighbours(
-            **columns, by_number=by_number, ndim=ndim, header=read_header_group(file), made_with=made_with
+            **columns,
+            by_number=bool(whole_number(group, "by_number")),
+            ndim=3 if ndim is None else ndim,
+            header=read_header_group(file),
+            made_with=made_with,
+        )
+
+
+def _check_forms(columns: Mapping[str, h5py.Dataset]) -> None:
+    """Raise SnapshotError unless all columns have a row a particle, and as many distances as neighbours."""
+    indices = columns["indices"]
+    if len(indices.shape or ()) != 2 or not indices.shape[1]:
+        raise wrong_form(indices, "iu", "(n, k) with k from 1 on, a row a particle")
+    for name, column in columns.items():
+        shape = indices.shape if name in ("distances", "indices") else indices.shape[:1]
+        check_form(column, "iu" if name in ("indices", "id") else "f", shape, f"as {_INDICES} has {indices.shape}")
+
+
+def _check_rows(path: Path, indices: np.ndarray) -> None:
+    """Raise SnapshotError unless neighbours are rows of the particles that have neighbours."""
+    n = len(indices)
+    if n and not (indices.min() >= 0 and indices.max() < n):
+        raise SnapshotError(
+            f"{path} holds {_INDICES} from {indices.min()} to {indices.max()}, but they must be rows of its {n} "
+            f"particles, 0 to {n - 1}; write or copy it again."
         )

@@ -19,7 +19,7 @@ from ._arrays import survey_npy, survey_npz
 from ._binary import survey_binary
 from ._columns import FIELDS, Advance, Part, Survey, check_column, read_rows
 from ._datasets import survey_datasets
-from ._files import PathLike, SnapshotError, open_hdf5
+from ._files import PathLike, SnapshotError, open_hdf5, too_large
 from ._hdf5 import virtual_sources
 from ._parts import all_parts, check_alone, check_no_copies, file_of, kind_of_file
 from ._simulations import is_simulation, survey_simulation
@@ -219,7 +219,10 @@ class Snapshot:
         if name == "mass" and self.shared_mass is not None:
             return self.shared_mass
         dtype, shape = self.layout(name)
-        column = np.empty((stop - start, *shape), dtype)
+        try:
+            column = np.empty((stop - start, *shape), dtype)
+        except MemoryError:
+            raise too_large(self.paths[0]) from None
         first = 0
         for part in self._parts:
             begin, end = max(start, first), min(stop, first + part.num)

@@ -23,7 +23,6 @@ from .catalogue_content import (
     Column,
     build_content,
     catalogue_columns,
-    check_columns,
     column_kinds,
     convert_h,
     member_rows,
@@ -208,17 +207,16 @@ def read(path: Path) -> CatalogueContent:
         total = whole_number(group, "NumGroup_Total")
     paths = all_parts(path, header.num_files)
     kinds = {name: column_kinds()[own] for own, name in _NAMES.items()}
-    stored = read_columns(paths, "Groups", kinds)
     own = {name: own for own, name in _NAMES.items()}
+    stored = read_columns(paths, "Groups", kinds, own, ndim=3)
     columns, by_type = split_types(
-        {own.get(name, name): column for name, column in stored.items() if name != "GroupIDs"}
+        path, {own.get(name, name): column for name, column in stored.items() if name != "GroupIDs"}
     )
-    check_columns(path, columns)
     if total not in (None, len(columns["count"].values)):
         raise SnapshotError(
             f"{path} holds {len(columns['count'].values)} groups, but its header counts {total}; copy it again."
         )
-    return build_content(columns, read_ids(paths, native_catalogue.MEMBERS), info, by_type)
+    return build_content(columns, read_ids(paths, native_catalogue.MEMBERS, columns["count"].values), info, by_type)
 
 
 def _read_parameters(file: h5py.File) -> dict[str, Any]:

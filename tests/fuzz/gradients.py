@@ -45,7 +45,7 @@ _COLUMNS = (
     "com_inertia_radius",
     "max_radius",
     "vel_dispersion",
-    "inertia_tensor",
+    "shape_tensor",
     "angular_momentum",
 )
 _FUNCTION = """

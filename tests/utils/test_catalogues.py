@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jztree.data import FofCatalogue, ParticleData
+from jztree.halos import inertia_tensor
 from jztree_utils import io
 
 settings.register_profile("catalogues", max_examples=25, deadline=None)
@@ -361,6 +362,36 @@ def test_what_a_layout_cannot_hold_is_refused(tmp_path, layout, change, words) -
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("name", [*OWN, "shape_tensor", "angular_momentum"])
+def test_columns_that_could_not_be_read_again(tmp_path, name) -> None:
+    content = full_content()
+    values = getattr(content.catalogue, name)
+    wrong = values[:, None] if name not in ("count", "com_pos") else values.astype(complex)
+    with pytest.raises(ValueError, match=rf"The {name} of the catalogue are .* for 6 groups in 3 dimensions\.$"):
+        io.write_catalogue_content(
+            tmp_path / "a.hdf5", replace(content, catalogue=replace(content.catalogue, **{name: wrong}))
+        )
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("layout", ["gadget4", "swift"])
+def test_inertia_tensors_follow_the_unit_of_length(tmp_path, layout) -> None:
+    """Lengths per h become lengths that are free of h and back; the shape tensor is the same number in both."""
+    h_free = layout == "gadget4"
+    content = replace(full_content(), info=replace(INFO, header=replace(HEADER, h_free=h_free)))
+    io.write_catalogue_content(tmp_path / "a.hdf5", content, layout)
+    found = io.read_catalogue(tmp_path / "a.hdf5")[0]
+    factor = HEADER.hubble if h_free else 1 / HEADER.hubble
+    np.testing.assert_array_equal(found.shape_tensor, content.catalogue.shape_tensor)
+    expected = np.asarray(inertia_tensor(content.catalogue)) * factor**2
+    np.testing.assert_allclose(inertia_tensor(found), expected, rtol=1e-6)
+    with h5py.File(tmp_path / "a.hdf5") as file:
+        data = file["Group" if layout == "gadget4" else "Groups"]["shape_tensor"]
+        assert data.attrs["kind"] == "1"
+        cgs = "Conversion factor to physical CGS (including cosmological corrections)"
+        assert data.attrs.get(cgs, 1) == 1
+
+
 WRONG = (np.float64(1), np.array([b"a"] * 6), np.full((6, 2, 2), -1.5), np.full(6, -(2**62)), np.zeros((6, 0)))
 
 
@@ -421,5 +452,5 @@ def test_what_is_not_a_catalogue(tmp_path) -> None:
         with h5py.File(tmp_path / "c.hdf5", "a") as file:
             del file[name]
             file[name] = np.zeros((3, 3))
-        with pytest.raises(io.SnapshotError, match="rows"):
+        with pytest.raises(io.SnapshotError, match=rf"{name}, but it must be floats of shape \(6, 3\)"):
             io.read_catalogue(tmp_path / "c.hdf5")

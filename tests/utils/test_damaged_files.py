@@ -1,5 +1,6 @@
 """Files that are damaged, and files that only look right: a right answer, or one sentence that names what is wrong."""
 
+import dataclasses
 import os
 import re
 import shutil
@@ -216,6 +217,157 @@ def test_rows_in_another_file(snapshot, tmp_path, told, length) -> None:
         outside = [("rows.raw", 0, 6000)]
         file.create_dataset("PartType1/Coordinates", (500, 3), "f4", external=outside)
     assert "rows.raw, which is missing or cut off; copy it too" in told("fof", snapshot)
+
+
+# Columns of another shape
+
+
+def replace_dataset(path: Path, name: str, rows: Any) -> None:
+    with h5py.File(path, "a") as file:
+        attributes = dict(file[name].attrs)
+        del file[name]
+        file[name] = rows
+        if not isinstance(rows, h5py.SoftLink):
+            file[name].attrs.update(attributes)
+
+
+def other_shapes(rows: np.ndarray) -> list[Any]:
+    shapes = [rows[..., None], rows[:-1], rows[:0], rows[:1], np.concatenate([rows, rows[:1]]), rows.ravel()[0]]
+    shapes += [h5py.Empty(rows.dtype)]
+    if rows.ndim > 1:
+        shapes += [rows[:, :0], rows[:, :-1], rows[:, 0], np.concatenate([rows, rows], axis=1)]
+    return shapes
+
+
+@pytest.mark.parametrize(
+    ("layout", "group", "name", "link"),
+    [
+        (layout, group, name, link)
+        for layout, group, names, link in (
+            ("native", "Groups", "count offset com_pos mass com_vel count_by_type mass_by_type", "shape_tensor"),
+            ("gadget4", "Group", "GroupLen GroupPos GroupMass GroupVel GroupLenType GroupMassType", "shape_tensor"),
+            ("swift", "Groups", "Sizes Centres Masses com_vel count_by_type mass_by_type", "shape_tensor"),
+        )
+        for name in f"{names} com_inertia_radius max_radius vel_dispersion shape_tensor angular_momentum".split()
+    ],
+)
+def test_columns_of_groups_in_another_shape(tmp_path, layout, group, name, link) -> None:
+    path = tmp_path / "c.hdf5"
+    io.write_catalogue_content(path, full_content(), layout)
+    with h5py.File(path) as file:
+        rows = file[group][name][()]
+    wrong = [*other_shapes(rows), np.full(rows.shape, 1j), np.full(rows.shape, b"a")]
+    for other in [*wrong, *([h5py.SoftLink(f"/{group}/{link}")] if name != link else [])]:
+        io.write_catalogue_content(path, full_content(), layout)
+        replace_dataset(path, f"{group}/{name}", other)
+        with pytest.raises(io.SnapshotError) as error:
+            io.read_catalogue_content(path)
+        text = str(error.value)
+        assert f"{path} holds " in text, text
+        assert f"{group}/" in text, text
+        assert " must be " in text, text
+        assert text.endswith("."), text
+
+
+@pytest.mark.parametrize(("name", "layout"), [("Members/id", "native"), ("IDs/ID", "gadget4"), ("Members/id", "swift")])
+def test_identifiers_of_members_in_another_shape(tmp_path, name, layout) -> None:
+    path = tmp_path / "c.hdf5"
+    for other in other_shapes(full_content().ids):
+        io.write_catalogue_content(path, full_content(), layout)
+        replace_dataset(path, name, other)
+        with pytest.raises(io.SnapshotError, match=rf"c.hdf5 holds .*{name}, but"):
+            io.read_catalogue_content(path)
+
+
+@pytest.mark.parametrize("name", ["distances", "indices", "density", "id"])
+def test_neighbours_in_another_shape(tmp_path, random, name) -> None:
+    path, n = tmp_path / "k.hdf5", 9
+    indices = random.integers(0, n, (n, 4))
+    found = io.Neighbours(distances=random.random((n, 4)), indices=indices, density=random.random(n), id=np.arange(n))
+    rows = getattr(found, name)
+    wrong = [*other_shapes(rows), np.full(rows.shape, 1j), rows > 0, h5py.SoftLink("/Neighbours")]
+    for other in [*wrong, rows.astype(float if rows.dtype.kind == "i" else int)]:
+        io.write_neighbours(path, found)
+        replace_dataset(path, f"Neighbours/{name}", other)
+        with pytest.raises(io.SnapshotError, match=r"k.hdf5 holds .*Neighbours/"):
+            io.read_neighbours(path)
+
+
+@pytest.mark.parametrize("row", [-1, 9, 2**40])
+def test_neighbours_that_are_no_rows(tmp_path, row) -> None:
+    indices = np.zeros((9, 2), np.int64)
+    indices[3, 1] = row
+    io.write_neighbours(tmp_path / "k.hdf5", io.Neighbours(distances=np.zeros((9, 2)), indices=indices))
+    with pytest.raises(io.SnapshotError, match=r"Neighbours/indices from .* must be rows of its 9 particles, 0 to 8"):
+        io.read_neighbours(tmp_path / "k.hdf5")
+
+
+@pytest.mark.parametrize("offset", [-1, 99, 2**31 - 1])
+@pytest.mark.parametrize("ids", [True, False])
+def test_groups_that_lie_among_no_particles(tmp_path, offset, ids) -> None:
+    content = full_content(types=False)
+    total = int(content.catalogue.count.sum())
+    info = dataclasses.replace(content.info, num_particles=total)
+    content = dataclasses.replace(content, info=info, ids=content.ids if ids else None)
+    path = tmp_path / "c.hdf5"
+    io.write_catalogue_content(path, content)
+    with h5py.File(path, "a") as file:
+        rows = file["Groups/offset"]
+        rows[5] = offset if offset != 99 else rows[5] + 1  # one row too far
+    with pytest.raises(
+        io.SnapshotError, match=rf"places the group in row 5, .* rows 0 to {total - 1} of the particles"
+    ):
+        io.read_catalogue(path)
+
+
+def test_types_that_do_not_add_up(tmp_path) -> None:
+    io.write_catalogue_content(tmp_path / "c.hdf5", full_content())
+    with h5py.File(tmp_path / "c.hdf5", "a") as file:
+        file["Groups/count_by_type"][2, 1] += 1
+    with pytest.raises(io.SnapshotError, match="count_by_type of the group in row 2, which counts"):
+        io.read_catalogue(tmp_path / "c.hdf5")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("num_particles", "many"), ("num_particles", -1), ("npart_min", [1, 2]), ("linking_length", np.nan)],
+)
+def test_attributes_of_how_a_catalogue_was_made(tmp_path, name, value) -> None:
+    io.write_catalogue_content(tmp_path / "c.hdf5", full_content())
+    with h5py.File(tmp_path / "c.hdf5", "a") as file:
+        file["FriendsOfFriends"].attrs[name] = value
+    with pytest.raises(io.SnapshotError, match=f"as attribute {name} of FriendsOfFriends"):
+        io.read_catalogue(tmp_path / "c.hdf5")
+
+
+@pytest.mark.parametrize("name", ["by_number", "ndim"])
+@pytest.mark.parametrize("value", [1j, "three", -1, np.nan, [1, 2], []])
+def test_attributes_of_neighbours(tmp_path, name, value) -> None:
+    io.write_neighbours(tmp_path / "k.hdf5", io.Neighbours(distances=np.zeros((9, 2)), indices=np.zeros((9, 2), int)))
+    with h5py.File(tmp_path / "k.hdf5", "a") as file:
+        file["Neighbours"].attrs[name] = value
+    with pytest.raises(io.SnapshotError, match=f"as attribute {name} of Neighbours"):
+        io.read_neighbours(tmp_path / "k.hdf5")
+
+
+def test_velocities_with_other_components_than_positions(snapshot, random) -> None:
+    with h5py.File(snapshot, "a") as file:
+        file.pop("PartType1/Velocities", None)
+        file["PartType1/Velocities"] = random.random((500, 2))
+    with pytest.raises(io.SnapshotError, match=r"/Velocities of shape \(500, 2\), but PartType1/Coordinates of"):
+        io.read_snapshot(snapshot)
+
+
+def test_a_shape_that_the_file_has_no_room_for(tmp_path) -> None:
+    """The heads of the datasets say that there are more rows than anything has memory for."""
+    path, n = tmp_path / "k.hdf5", 1234567
+    neighbours = io.Neighbours(distances=np.zeros((n, 1), np.float32), indices=np.zeros((n, 1), np.int16))
+    io.write_neighbours(path, neighbours)
+    whole = path.read_bytes()
+    assert whole.count(n.to_bytes(8, "little")) >= 2
+    path.write_bytes(whole.replace(n.to_bytes(8, "little"), (2**50).to_bytes(8, "little")))
+    with pytest.raises(io.SnapshotError, match="is truncated or damaged"):
+        io.read_neighbours(path)
 
 
 # Rows that are no numbers
