@@ -5,6 +5,7 @@ the binary formats of Gadget. Of a snapshot in several files it takes the folder
 """
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -39,10 +40,20 @@ def damage(path: Path, folder: Path, random: np.random.Generator) -> tuple[Path,
 
 def _damage_bytes(path: Path, random: np.random.Generator) -> str:
     data = bytearray(path.read_bytes())
+    before = bytes(data)
     fault = _BYTES[random.integers(len(_BYTES))]
     told = fault(data, random)
+    if len(data) == len(before):
+        for heap in _heaps(before):
+            data[heap] = before[heap]
     path.write_bytes(bytes(data))
     return told
+
+
+def _heaps(data: bytes) -> list[slice]:
+    """Where an HDF5 file keeps texts. The library of HDF5 may never end where these are damaged, whoever reads them."""
+    begins = [at.start() for at in re.finditer(b"GCOL", data)]
+    return [slice(begin, begin + int.from_bytes(data[begin + 8 : begin + 16], "little")) for begin in begins]
 
 
 def _place(data: bytearray, random: np.random.Generator) -> int:
