@@ -131,8 +131,8 @@ ffi::Error key_counts(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer 
 }
 
 // below[s]: rows before splitter s; equal[s]: rows at it.
-ffi::Error key_positions(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos,
-                         ffi::Buffer<ffi::S32> num, ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box,
+ffi::Error key_positions(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
+                         ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box,
                          ffi::Buffer<ffi::U32> splitters, ffi::Result<ffi::Buffer<ffi::S32>> below,
                          ffi::Result<ffi::Buffer<ffi::S32>> equal) {
   Queue queue(stream, scratch);
