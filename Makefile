@@ -12,7 +12,8 @@ else
 export JZTREE_CUDA ?= $(if $(shell command -v nvidia-smi),AUTO,OFF)
 export CUDAARCHS ?= native
 endif
-# Which instruction sets the CPU kernels are compiled for: NATIVE is that of this machine, ALL is what packages have.
+# Which instruction sets the CPU kernels are compiled for: NATIVE is that of this machine, TWO are that and the plainest,
+# ALL is what packages have.
 JZTREE_INSTRUCTION_SETS ?= NATIVE
 
 # Installs what the package needs, and what the extras $(1) of it need, but not the package.
