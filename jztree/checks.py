@@ -98,12 +98,23 @@ def mass_faults(mass: jax.Array | None, num: Any, n: int, of: str = "") -> list[
     """
     if mass is None:
         return []
-    valid = (mass >= 0) & (mass < jnp.inf) & ~is_subnormal(mass)
-    # The kernel that looks through positions does this in parallel, which XLA does not.
-    marked = jnp.where(valid, 0, jnp.nan).astype(jnp.float32)[:, None]
+    # By bits, in which subnormal numbers lie between 0 and the normal ones, and infinity and what is negative above.
+    kind = jnp.finfo(mass.dtype)
+    bits = jax.lax.bitcast_convert_type(mass, jnp.dtype(f"uint{kind.bits}"))
+    least, most = (jnp.asarray(np.asarray(x, mass.dtype).view(bits.dtype)) for x in (kind.tiny, kind.max))
+    valid = ((bits >= least) & (bits <= most)) | (mass == 0) & (bits << 1 == 0)
     shared = mass.shape[0] != n
-    bad = kernels.bounds(marked, jnp.minimum(kernels.as_num(num), 1) if shared else num)[2]
+    bad = first_row(~valid, jnp.minimum(kernels.as_num(num), 1) if shared else num)
     return [comm.Fault(bad >= 0, [bad], (_BAD_SHARED_MASS if shared else _BAD_MASS).format("{0}", of, mass.dtype))]
+
+
+def first_row(marked: jax.Array, num: Any = None) -> jax.Array:
+    """The first of ``num`` rows (None: all) that is marked, int32, and -1 if none is. marked: ``(n,)`` bool.
+
+    By the kernel that looks through positions: in parallel, and compiled already, as nothing of that kind is in XLA.
+    """
+    column = jnp.where(marked, jnp.float32(jnp.nan), jnp.float32(0))[:, None]
+    return kernels.bounds(column, marked.shape[0] if num is None else num)[2]
 
 
 def velocity_faults(vel: jax.Array | None, num: Any, of: str = "") -> list[comm.Fault]:

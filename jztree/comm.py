@@ -185,11 +185,11 @@ def check_all(num: Any, faults: Sequence[Fault]) -> jax.Array:
     codes = []
     for fault in faults:
         failed = jnp.asarray(fault.failed, jnp.int32)
-        codes.append(jnp.where(failed != 0, failed + len(lines), 0))
+        codes.append(jnp.where(failed != 0, failed + len(lines), 0) if lines else failed)
         lines += [_renumbered(line, len(numbers)) for line in fault.sentence.split("\n")]
         numbers += fault.numbers
-    which = jnp.stack([vary(code) for code in codes])
-    told = [which[jnp.argmax(which != 0)], *(kernels.as_num(number) for number in numbers)]
+    which = functools.reduce(lambda first, code: jnp.where(first != 0, first, code), codes)
+    told = [which, *(kernels.as_num(number) for number in numbers)]
     if ndev > 1:
         everyone = all_gather(jnp.stack([vary(number) for number in told]))
         first = jnp.argmax(everyone[:, 0] != 0)

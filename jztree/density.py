@@ -27,6 +27,7 @@ from .checks import (
     check_positions,
     common_dtype,
     exact_box_argument,
+    first_row,
     mass_faults,
     mass_rows,
 )
@@ -266,11 +267,11 @@ def _reduced(
         check_particles(part_query, "query positions")
     queries = None if part_query is None else Pos(pos=get_pos(part_query), num=getattr(part_query, "num", None))
     found = knn(sources, k, boxsize, th, queries, "reduce", func, output_order, cfg)
-    lost = jnp.isnan(found)
     faults = mass_faults(
         mass_rows(sources, common_dtype(pos, *(() if mass is None else (mass,)))), get_num(sources), pos.shape[0]
     )
-    faults.append(comm.Fault(lost.any(), [jnp.argmax(lost) if lost.size else 0], _LOST % found.dtype))
+    lost = first_row(jnp.isnan(found))
+    faults.append(comm.Fault(lost >= 0, [lost], _LOST % found.dtype))
     return jnp.where(comm.check_all(0, faults) == 0, found, jnp.nan)
 
 

@@ -30,6 +30,7 @@ from .checks import (
     SUMS_ROUNDED,
     check_real_dtype,
     common_dtype,
+    first_row,
     is_subnormal,
     mass_faults,
     mass_rows,
@@ -220,18 +221,18 @@ def checked_groups(ngroups: jax.Array, sums: Any) -> jax.Array:
     heavy, least = ~jnp.isfinite(total), _AXES_BELOW * kept.tiny
     # Extents and dispersions that are rounding say nothing of the unit.
     small = (is_subnormal(size) | ((size > 0) & (size < least))) & (jnp.abs(centre).max(axis=-1) < least / SUMS_ROUNDED)
-    faults = [
-        comm.Fault(heavy.any(), [jnp.argmax(heavy)], _TOO_HEAVY % total.dtype),
-        comm.Fault(small.any(), [jnp.argmax(small)], _TOO_SMALL % total.dtype),
-    ]
+    which = jnp.where(heavy, 1, jnp.where(small, 2, 0))
     if rotation.size > 0:
         spread = (size > SUMS_ROUNDED * jnp.abs(centre).max(axis=-1)) & (
             dispersion > SUMS_ROUNDED * jnp.abs(velocity).max(axis=-1)
         )
         vanishing = spread & (size * dispersion < kept.tiny)
         lost = ~jnp.isfinite(rotation).all(axis=-1) | vanishing
-        faults.append(comm.Fault(lost.any(), [jnp.argmax(lost)], _TOO_FAST % total.dtype))
-    return comm.check_all(ngroups, faults)
+        which = jnp.where(lost & (which == 0), 3, which)
+    row = first_row(which > 0)
+    failed = jnp.where(row >= 0, which[jnp.maximum(row, 0)], 0)
+    sentences = "\n".join(sentence % total.dtype for sentence in (_TOO_HEAVY, _TOO_SMALL, _TOO_FAST))
+    return comm.check(ngroups, failed, [row], sentences)
 
 
 def make_catalogue(

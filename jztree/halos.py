@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from . import comm
-from .checks import SUMS_ROUNDED, check_classes, common_dtype
+from .checks import SUMS_ROUNDED, check_classes, common_dtype, first_row
 from .data import FofCatalogue, RankIdx, get_pos, replace_num, split_rows
 from .images import norm, ratio
 from .jax_ext import is_concrete, with_twins
@@ -186,8 +186,8 @@ def inertia_tensor(cata: FofCatalogue) -> jax.Array:
     extended = radius > SUMS_ROUNDED * jnp.abs(jnp.asarray(cata.com_pos)).max(axis=-1)
     lost = (radius > float(kept.max) ** 0.5) | (extended & (radius < float(kept.tiny) ** 0.5))
     lost &= _used(cata)
-    row = jnp.argmax(lost.reshape(-1)) if lost.size else 0
-    checked = comm.check(0, lost.any(), [row], _SQUARES.format("{0}", kept.dtype))
+    row = first_row(lost.reshape(-1))
+    checked = comm.check(0, row >= 0, [row], _SQUARES.format("{0}", kept.dtype))
     radius = jnp.where(checked == 0, radius, jnp.nan)[..., None, None]
     return _of_groups(cata, shape * radius * radius)
 

@@ -23,6 +23,7 @@ from .checks import (
     check_real,
     common_dtype,
     exact_box_argument,
+    first_row,
     mass_faults,
     mass_rows,
 )
@@ -145,8 +146,8 @@ def _zero_if_in_range(radius: jax.Array, mass: jax.Array, count: jax.Array, vmax
     largest = min(float(jnp.finfo(radius.dtype).max), 1e300 ** (1 / dims))
     sound = (radius >= jnp.finfo(radius.dtype).tiny) & (radius <= largest) & jnp.isfinite(mass)
     lost = jnp.any((count > 0) & ~sound, axis=1) | ~jnp.isfinite(vmax)
-    row = jnp.argmax(lost) if lost.size else 0
-    return comm.check(0, lost.any(), [row], _LOST % radius.dtype)
+    row = first_row(lost)
+    return comm.check(0, row >= 0, [row], _LOST % radius.dtype)
 
 
 def _spheres(
