@@ -102,7 +102,7 @@ def mass_faults(mass: jax.Array | None, num: Any, n: int, of: str = "") -> list[
     kind = jnp.finfo(mass.dtype)
     bits = jax.lax.bitcast_convert_type(mass, jnp.dtype(f"uint{kind.bits}"))
     least, most = (jnp.asarray(np.asarray(x, mass.dtype).view(bits.dtype)) for x in (kind.tiny, kind.max))
-    valid = ((bits >= least) & (bits <= most)) | (mass == 0) & (bits << 1 == 0)
+    valid = ((bits >= least) & (bits <= most)) | (bits << 1 == 0)
     shared = mass.shape[0] != n
     bad = first_row(~valid, jnp.minimum(kernels.as_num(num), 1) if shared else num)
     return [comm.Fault(bad >= 0, [bad], (_BAD_SHARED_MASS if shared else _BAD_MASS).format("{0}", of, mass.dtype))]
