@@ -137,6 +137,7 @@ def test_answers_in_z_order_say_whose_they_are(ndev: int) -> None:
     np.testing.assert_array_equal(named, joined(partz.id, np.asarray(partz.num))[one_idx])
 
 
+@pytest.mark.slow
 def test_whose_answers_are_where_queries_were_given() -> None:
     _, _, part = make("clustered", 4)
     query, asked = np.random.default_rng(1).random((90, 3)).astype(np.float32), even(90, 4)
@@ -156,6 +157,7 @@ def test_whose_answers_are_where_queries_were_given() -> None:
         np.testing.assert_array_equal(asking, np.asarray(found.id)[real])
 
 
+@pytest.mark.slow
 def test_rows_of_sorted_sources_are_those_that_were_given() -> None:
     """With ``th``, ``part`` is in z-order already: so rows in both orders are its rows."""
     _, _, part = make("uniform, ranks without particles", 4)

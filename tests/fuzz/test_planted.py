@@ -100,11 +100,13 @@ def test_two_groups_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_found(findings(fof, 60), "particles that are not linked are in one group")
 
 
+@pytest.mark.slow
 def test_a_wrong_mass(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "catalogue", lambda sums: (sums[0] * (1 + 1e-5), *sums[1:]))
     assert_found(findings(catalogue, 60), "mass of a group")
 
 
+@pytest.mark.slow
 def test_a_property_that_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "gather_rows", lambda rows, index: rows if rows.ndim == 1 else rows[index])
     assert_found(findings(catalogue), "did not go with its particles")
@@ -113,6 +115,7 @@ def test_a_property_that_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> 
 # Spheres, derivatives, files, devices
 
 
+@pytest.mark.slow
 def test_a_sphere_with_a_particle_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "overdensity", lambda found: (*found[:2], found[2] + 1, *found[3:]))
     assert_found(findings(spheres), "the count of a sphere")
@@ -138,6 +141,7 @@ def test_a_damaged_file_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_found(found, "pos was read with another number of rows")
 
 
+@pytest.mark.slow
 def test_an_answer_that_depends_on_the_number_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, sys.modules["jztree.knn"], "knn_over_ranks", lambda found: [found[0], found[1] * 0])
     assert_found(findings(devices, 25, batch_with(devices, "knn.smap", "[:2]")), "neighbour")

@@ -110,6 +110,7 @@ def test_without_masses_velocities_and_identifiers(tmp_path, write_gadget, rando
     check_equal(tmp_path / "knn_4.hdf5", tmp_path / "knn_1.hdf5")
 
 
+@pytest.mark.slow
 def test_no_group_on_any_device(snapshot, tmp_path, use_devices) -> None:
     use_devices(4)
     assert cli.main(["fof", str(snapshot), "--b", "0", "-o", str(tmp_path / "c.hdf5")]) == 0
@@ -129,6 +130,7 @@ def run_cli(arguments: list[str], tmp_path: Path, count: int = 2, devices: int =
     return run_commands([command] * count, environments, devices, timeout=120, cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_one_process_uses_all_its_devices(tmp_path) -> None:
     command = [sys.executable, "-P", "-m", "jztree_utils.cli", "fof", "sample", "-o", "out.hdf5"]
     (done,) = run_commands([command], [{}], devices=4, timeout=120, cwd=tmp_path)

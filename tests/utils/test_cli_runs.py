@@ -269,6 +269,7 @@ def test_verbose_tells_what_normal_does_not(snapshots, capsys) -> None:
     assert json.loads(out)["particles"] == 407
 
 
+@pytest.mark.slow
 def test_verbose_tells_what_was_sent(snapshots, monkeypatch, capsys) -> None:
     mesh = jax.make_mesh((2,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
     monkeypatch.setattr(compute, "all_devices", lambda: mesh)
