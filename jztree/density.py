@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from . import comm
-from .checks import (
+from ._checks import (
     check_mass,
     check_particles,
     check_positions,
@@ -31,13 +31,13 @@ from .checks import (
     mass_faults,
     mass_rows,
 )
+from ._images import ratio
+from ._particles import get_num_total
 from .config import KNNConfig
 from .data import Pos, PosMass, get_num, get_pos
-from .images import ratio
 from .jax_ext import with_twins
 from .knn import knn
-from .neighbours import field_of
-from .particles import get_num_total
+from .knn._result import field_of
 from .tree import TreeHierarchy
 
 __all__ = ["knn_density", "smoothing_length", "sph_density", "sph_kernel"]

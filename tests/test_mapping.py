@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import jztree as jz
 from jztree import CapacityError, comm, kernels
-from jztree.capacity import room
+from jztree._transform.capacity import room
 from jztree.config import KNNConfig
 from jztree.data import PosMass
 from jztree.jax_ext import expanding_shard_map, shard_map_constructor

@@ -35,7 +35,7 @@ def catalogue(
     the mass.
 
     pos ``(n, d)``, mass ``(n,)`` or ``(1,)``, vel ``(n, d)``: of particles in group order, one dtype. What is None is
-    left out of the sums; without ``vel`` the last three outputs are empty. Derivatives: `jztree.derivatives.of_groups`.
+    left out of the sums; without ``vel`` the last three outputs are empty. Derivatives: see `jztree.fof`.
     """
     none = jnp.zeros((0,), jnp.uint32)
     return _catalogue(pos, mass, vel, ngroups, count, offset, box, none, 0)[1:]

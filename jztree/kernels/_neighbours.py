@@ -36,7 +36,7 @@ def knn(
     others.
 
     Ties go to the lower z-ordered row. Where there are fewer than ``k`` sources, and for query rows from ``num`` on,
-    the radius is infinite and the row -1. Derivatives: `jztree.neighbours.radii`.
+    the radius is infinite and the row -1. Derivatives: see `jztree.knn`.
     """
     *source_arrays, source_sizes = sources
     *query_arrays, query_sizes = sources if queries is None else queries

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import comm, kernels
-from .data import RankIdx, get_pos
-from .images import nearest_difference, unit
-from .jax_ext import Exact
+from .. import comm, kernels
+from .._images import nearest_difference, unit
+from ..data import RankIdx, get_pos
+from ..jax_ext import Exact
 
 
 @jax.custom_jvp

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from . import comm, kernels
-from .checks import (
+from .. import comm, kernels
+from .._checks import (
     check_box,
     check_particles,
     check_range,
@@ -27,14 +27,14 @@ from .checks import (
     mass_faults,
     mass_rows,
 )
-from .config import OverdensityConfig, checked_config
-from .data import PosMass, get_num
-from .derivatives import Sources, of_spheres
-from .distr_overdensity import nearest_few, spheres_over_ranks
-from .jax_ext import Exact, exact, is_concrete, jit_constructor, shard_map_constructor
-from .particles import check_num, one_line
-from .tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
-from .zorder import domain_of
+from .._particles import check_num, one_line
+from ..config import OverdensityConfig, checked_config
+from ..data import PosMass, get_num
+from ..jax_ext import Exact, exact, is_concrete, jit_constructor, shard_map_constructor
+from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
+from ..tree._zorder import domain_of
+from ._derivatives import Sources, of_spheres
+from ._over_ranks import nearest_few, spheres_over_ranks
 
 __all__ = ["SphericalOverdensity", "spherical_overdensity"]
 
@@ -134,13 +134,13 @@ def spherical_overdensity(
     around = Sources(pos, jnp.asarray(source.mass), source.num)
     radius, mass, peak = of_spheres((radius, mass, peak), around, centres, wanted, box)
     vmax = peak[:, 0] * speed_unit
-    count = count + _zero_if_in_range(radius, mass, count, vmax, pos.shape[1])
+    count = comm.after(count, _check_range(radius, mass, count, vmax, pos.shape[1]))
     if one_density:
         radius, mass, count = radius[:, 0], mass[:, 0], count[:, 0]
     return SphericalOverdensity(radius=radius, mass=mass, count=count, vmax=vmax, rmax=peak[:, 1])
 
 
-def _zero_if_in_range(radius: jax.Array, mass: jax.Array, count: jax.Array, vmax: jax.Array, dims: int) -> jax.Array:
+def _check_range(radius: jax.Array, mass: jax.Array, count: jax.Array, vmax: jax.Array, dims: int) -> jax.Array:
     """0, or an error on every rank if what was found of a sphere is beyond the range of its dtype."""
     # Volumes are float64.
     largest = min(float(jnp.finfo(radius.dtype).max), 1e300 ** (1 / dims))

@@ -2,7 +2,7 @@
 
 `expanding_shard_map` is `jax.shard_map` for functions whose devices hold separate arrays rather than pieces of one:
 what differs between devices has a leading axis over the devices outside, and none inside. `shard_map_constructor`
-makes the function that is stored as ``f.smap``. It also enlarges buffers that turn out too small (`jztree.capacity`).
+makes the function that is stored as ``f.smap``. It also enlarges buffers that turn out too small (`.capacity`).
 
 Specs are those of `jax.shard_map`, and two more: ``P(-1)`` means all axes of the mesh, whatever their names, and None
 marks an argument that is static, that is, compiled in.
@@ -22,9 +22,11 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from . import capacity, stats, watch
-from .config import copy_config, is_config
-from .particles import check_carried
+from .. import stats
+from .._particles import check_carried
+from ..config import copy_config, is_config
+from ..launch import forget_failed_callbacks, watch_callbacks
+from . import capacity
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
@@ -128,7 +130,7 @@ class _Mapped:
             return self._run(static, dynamic)
 
         if mesh.size > 1:
-            watch.watch_callbacks()
+            watch_callbacks()
         run.__name__ = run.__qualname__ = self.name
         self.compiled = jax.jit(run, static_argnums=0)
 
@@ -158,7 +160,7 @@ class _Mapped:
         try:
             jax.block_until_ready(done)
         except Exception:
-            watch.forget_failed_callbacks()  # or calls after this one would fail for the same reason
+            forget_failed_callbacks()  # or calls after this one would fail for the same reason
             raise
         # This run went well; an error would be that of another function.
         with contextlib.suppress(Exception):

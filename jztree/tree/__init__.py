@@ -18,9 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from . import comm, kernels
-from .capacity import Room
-from .checks import (
+from .. import comm, kernels
+from .._checks import (
     check_box,
     check_particles,
     check_positions,
@@ -29,13 +28,14 @@ from .checks import (
     mass_faults,
     mass_rows,
 )
-from .config import TreeConfig, checked_config
-from .data import get_pos, static_field
-from .derivatives import of_boxes, of_moments
-from .describe import describe_hierarchy
-from .jax_ext import Exact, with_twins
-from .particles import check_num, check_rows
-from .zorder import (
+from .._particles import check_num, check_rows
+from .._transform.capacity import Room
+from ..config import TreeConfig, checked_config
+from ..data import get_pos, static_field
+from ..data._describe import describe_hierarchy
+from ..jax_ext import Exact, with_twins
+from ._derivatives import of_boxes, of_moments
+from ._zorder import (
     BAD_NUM,
     Domain,
     Moved,
@@ -197,8 +197,7 @@ def build_checked(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tupl
     th, unordered = _build(partz, num, domain, cfg)
     checked = comm.check(num, unordered, [], _NOT_IN_ORDER)
     # Every array waits for the check: a caller may use any one of them alone, and the compiler drops the others.
-    passed = checked == kernels.as_num(num)
-    return jax.tree.map(lambda leaf: jnp.where(passed, leaf, 0), th), checked
+    return comm.after(th, checked), checked
 
 
 def _build(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeHierarchy, jax.Array]:
@@ -256,7 +255,7 @@ def _in_range(th: TreeHierarchy) -> TreeHierarchy:
         return th
     lost = ~(jnp.isfinite(mass).all() & jnp.isfinite(center).all())
     checked = comm.check(0, lost, [], _TOO_HEAVY % mass.dtype)
-    return dataclasses.replace(th, flat_mass=jnp.where(checked == 0, mass, jnp.nan))
+    return dataclasses.replace(th, flat_mass=comm.after(mass, checked))
 
 
 @with_twins((P(-1), None, P(-1), P()), P(-1), prepare=exact_box_argument)

@@ -15,16 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from . import comm, kernels
-from .checks import check_box, check_particles, exact_box_argument
-from .config import KNNConfig, checked_config
-from .data import RankIdx, get_num, get_pos, map_rows, replace_num
-from .distr_knn import Question, knn_over_ranks
-from .jax_ext import Exact, is_concrete, with_twins
-from .neighbours import check_reduced, field_of, radii, take, whose_rows
-from .particles import check_num, field_names
-from .tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
-from .zorder import BAD_NUM, domain_of, is_bad_num, permute_particles, rows_of_rank
+from .. import comm, kernels
+from .._checks import check_box, check_particles, exact_box_argument
+from .._particles import check_num, field_names
+from ..config import KNNConfig, checked_config
+from ..data import RankIdx, get_num, get_pos, map_rows, replace_num
+from ..jax_ext import Exact, is_concrete, with_twins
+from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
+from ..tree._zorder import BAD_NUM, domain_of, is_bad_num, permute_particles, rows_of_rank
+from ._over_ranks import Question, knn_over_ranks
+from ._result import check_reduced, field_of, radii, take, whose_rows
 
 __all__ = ["knn"]
 

@@ -14,11 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from . import comm, kernels
-from .capacity import Room, room
-from .jax_ext import Exact
-from .tree import TreeHierarchy
-from .zorder import Domain
+from .. import comm, kernels
+from .._transform.capacity import Room, room
+from ..jax_ext import Exact
+from . import TreeHierarchy
+from ._zorder import Domain
 
 _MOST_BOXES = 256
 # Room for ghosts to begin with, as a fraction of the particles and a number. Uniform particles, k=8, 250,000 a rank
@@ -88,7 +88,7 @@ def surroundings(
         radius)``, the rank's boxes ``(b, d)`` and how far each wants to look, ``(b,)``; negative: it needs nothing.
     place: room for own rows and ghosts. lower_only: ghosts go to lower ranks only.
 
-    Raises `jztree.CapacityError` (see `jztree.capacity`) on every rank if ghosts do not fit on some rank.
+    Raises `jztree.CapacityError` (see `jztree._transform.capacity`) on every rank if ghosts do not fit on some rank.
     """
     rank, n = comm.get_rank_info()[0], posz.shape[0]
     order, counts = kernels.select_ghosts(
@@ -99,7 +99,7 @@ def surroundings(
     # What a rank sends must fit its list of rows to send.
     needs = jnp.maximum(comm.arriving(matrix), comm.arriving(matrix.T))
     # From here on all depends on the check.
-    matrix = matrix + (comm.check_room(num, needs, place, what, advice) - num)
+    matrix = comm.after(matrix, comm.check_room(num, needs, place, what, advice))
     brought, total, _ = comm.exchange(
         rows,
         matrix,

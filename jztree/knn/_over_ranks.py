@@ -3,7 +3,7 @@
 1. Sources (and queries) of all ranks are sorted in z-order; each rank gets a range of it.
 2. Every rank searches its own sources. That gives each query an upper bound of its radius.
 3. Leaves of queries whose balls reach boxes of other ranks' sources are open. For those the rank publishes how far it
-   wants to look, and the other ranks send what lies there (`jztree.ghosts`). A query that found fewer than ``k``
+   wants to look, and the other ranks send what lies there (`jztree.tree.ghosts`). A query that found fewer than ``k``
    sources is bounded by how many there are in the boxes of all ranks.
 4. Open leaves search again, among own sources and ghosts. Those are in z-order, so ties are decided as on one device.
 5. Results travel back to where the queries came from.
@@ -20,16 +20,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import comm, kernels
-from .capacity import Room
-from .config import KNNConfig
-from .data import RankIdx, get_num, get_pos, map_rows, replace_num, split_rows
-from .ghosts import Blocks, Surroundings, boxes_of, ghost_room, leaves_of, surroundings
-from .jax_ext import Exact
-from .neighbours import check_reduced, field_of, radii_over_ranks, take, whose_rows, without_derivatives
-from .particles import get_num_total
-from .tree import TreeHierarchy, build_checked, build_in_domain, kernel_tree
-from .zorder import (
+from .. import comm, kernels
+from .._particles import get_num_total
+from .._transform.capacity import Room
+from ..config import KNNConfig
+from ..data import RankIdx, get_num, get_pos, map_rows, replace_num, split_rows
+from ..jax_ext import Exact
+from ..tree import TreeHierarchy, build_checked, build_in_domain, kernel_tree
+from ..tree._zorder import (
     Domain,
     Moved,
     Movers,
@@ -39,6 +37,8 @@ from .zorder import (
     sort_equally,
     sort_over_ranks,
 )
+from ..tree.ghosts import Blocks, Surroundings, boxes_of, ghost_room, leaves_of, surroundings
+from ._result import check_reduced, field_of, radii_over_ranks, take, whose_rows, without_derivatives
 
 _TOO_FEW = "{1} neighbours were asked for (k), but there are only {0} particles (num) on all devices; use a smaller k."
 _TOO_MANY = "there are 2**31 particles or more on all devices, too many for result 'globalidx'; use 'rankidx'."
@@ -156,7 +156,7 @@ class _Search:
         else:
             numbers, nums = sources.moved.origin, jnp.sum(sources.moved.route.sent, dtype=jnp.int32)
         everyone = comm.all_gather(nums)
-        self.wait = comm.after(sources.num, everyone) - sources.num
+        self.everyone = everyone
         if in_place and self.queries is not sources:
             # Nobody knows how sources were cut together with the queries.
             return rows_in_equal_shares(everyone, n)
@@ -219,7 +219,7 @@ class _Search:
         """The rank's sources with its ghosts, and which leaves of queries need them."""
         boxes = self.sources.boxes()
         splits, lower, upper = boxes
-        known = comm.all_gather_rows((lower, upper, jnp.diff(splits) + self.wait))
+        known = comm.all_gather_rows(comm.after((lower, upper, jnp.diff(splits)), self.everyone))
         own = boxes if self.queries is self.sources else self.queries.boxes()
         open_leaves, wanted = kernels.open_leaves(
             leaves_of(self.queries.th), own, rad, rows, known, self.rank, self.ask.box, self.ask.k
