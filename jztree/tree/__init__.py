@@ -70,7 +70,7 @@ _TOO_HEAVY = (
     "the mass of a node is beyond the range of %s; choose another unit of mass, or switch on jax_enable_x64 and give "
     "masses in float64."
 )
-_FOREIGN = (
+FOREIGN = (
     "the hierarchy th does not belong to these particles; build it with jztree.tree.zsort_and_tree from the same "
     "particles and the same boxsize, and pass the particles that it returned."
 )
@@ -325,7 +325,7 @@ def check_belongs(partz: Any, num: Any, th: TreeHierarchy, box: Exact) -> jax.Ar
     """``num``; at run time an error if a hierarchy that the user gave does not belong to the particles."""
     pos, foreign = get_pos(partz), kernels.belongs(kernel_tree(partz, num, th), box) == 0
     failed = jnp.where(is_bad_num(pos, num), 2, foreign.astype(jnp.int32))
-    return kernels.check(num, failed, [num], f"{_FOREIGN}\n{BAD_NUM % ('the positions', 0, pos.shape[0])}")
+    return kernels.check(num, failed, [num], f"{FOREIGN}\n{BAD_NUM % ('the positions', 0, pos.shape[0])}")
 
 
 @with_twins((P(-1), None, P()), P(-1), prepare=exact_box_argument)
