@@ -192,7 +192,7 @@ def inertia_tensor(cata: FofCatalogue) -> jax.Array:
     return _of_groups(cata, shape * radius * radius)
 
 
-@with_twins((P(-1), P(-1), P(-1), P(), P()), P(-1))
+@with_twins({"cata": P(-1), "mass": P(-1), "radius": P(-1), "gravity": P(), "scale_factor": P()}, P(-1))
 def spin(cata: FofCatalogue, mass: Any, radius: Any, gravity: Any, scale_factor: Any = 1.0) -> jax.Array:
     """The spin parameter lambda' = J / (sqrt(2) M V R), V^2 = G M / R, of Bullock et al. 2001 (ApJ 555, 240).
 

@@ -29,6 +29,7 @@ from ._over_ranks import labels_over_ranks, linear
 __all__ = ["distr_fof_labels", "fof_and_catalogue", "fof_is_superset", "fof_labels"]
 
 _MAX_DIMS = 4
+_SPECS = {"part": P(-1), "rlink": P(), "boxsize": P(), "th": P(-1)}  # the other arguments are static
 
 
 def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     return exact_box | {"rlink": check_rlink(arguments["rlink"], exact_box["boxsize"])}
 
 
-@with_twins((P(-1), P(), P(), None, P(-1), None), P(-1), prepare=_exact_arguments)
+@with_twins(_SPECS, P(-1), prepare=_exact_arguments)
 def fof_labels(
     part: Any,
     rlink: Any,
@@ -75,7 +76,7 @@ def fof_labels(
     return (part if output_order == "input" or index is None else partz), label
 
 
-@with_twins((P(-1), P(), P(), None, P(-1), None), P(-1), prepare=_exact_arguments)
+@with_twins(_SPECS, P(-1), prepare=_exact_arguments)
 def distr_fof_labels(
     part: Any,
     rlink: Any,
@@ -108,7 +109,7 @@ def distr_fof_labels(
     return partz, linear(label, num) if linearize_labels else label
 
 
-@with_twins((P(-1), P(), P(), None, P(-1), P(-1)), P(-1), prepare=_exact_arguments)
+@with_twins(_SPECS | {"attached": P(-1)}, P(-1), prepare=_exact_arguments)
 def fof_and_catalogue(
     part: Any,
     rlink: Any,

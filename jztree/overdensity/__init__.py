@@ -30,7 +30,7 @@ from .._checks import (
 from .._particles import check_num, one_line
 from ..config import OverdensityConfig, checked_config
 from ..data import PosMass, get_num
-from ..jax_ext import Exact, exact, is_concrete, jit_constructor, shard_map_constructor
+from ..jax_ext import Exact, exact, is_concrete, with_twins
 from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
 from ..tree._zorder import domain_of
 from ._derivatives import Sources, of_spheres
@@ -67,6 +67,16 @@ class SphericalOverdensity:
     rmax: jax.Array
 
 
+def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    _check_gravity(arguments["G"])
+    return exact_box_argument(arguments) | {"density": check_density(arguments["density"])}
+
+
+@with_twins(
+    {"part": P(-1), "centre": P(-1), "density": P(), "boxsize": P(), "th": P(-1), "G": P()},
+    P(-1),
+    prepare=_exact_arguments,
+)
 def spherical_overdensity(
     part: Any,
     centre: Any,
@@ -215,16 +225,3 @@ def _check_gravity(G: Any) -> Any:
     if is_concrete(G) and not (np.isfinite(check_real(G, "G")) and G > 0):
         raise ValueError(f"G is {G}; the gravitational constant must be positive and finite.")
     return G
-
-
-def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    _check_gravity(arguments["G"])
-    return exact_box_argument(arguments) | {"density": check_density(arguments["density"])}
-
-
-spherical_overdensity.jit = jit_constructor(  # type: ignore[attr-defined]
-    spherical_overdensity, ("cfg",), _exact_arguments
-)
-spherical_overdensity.smap = shard_map_constructor(  # type: ignore[attr-defined]
-    spherical_overdensity, (P(-1), P(-1), P(), P(), P(-1), P(), None), P(-1), prepare=_exact_arguments
-)

@@ -171,7 +171,7 @@ def plane_sizes(n: int, cfg: TreeConfig) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-@with_twins((P(-1), None, P()), P(-1), prepare=exact_box_argument)
+@with_twins({"partz": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 def build_tree_hierarchy(partz: Any, cfg_tree: TreeConfig | None = None, boxsize: Any = None) -> TreeHierarchy:
     """The plane hierarchy over particles that are in z-order already.
 
@@ -258,7 +258,7 @@ def _in_range(th: TreeHierarchy) -> TreeHierarchy:
     return dataclasses.replace(th, flat_mass=comm.after(mass, checked))
 
 
-@with_twins((P(-1), None, P(-1), P()), P(-1), prepare=exact_box_argument)
+@with_twins({"part": P(-1), "data": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = None, boxsize: Any = None) -> Any:
     """Sort particles in z-order and build the hierarchy over them.
 
@@ -328,7 +328,7 @@ def check_belongs(partz: Any, num: Any, th: TreeHierarchy, box: Exact) -> jax.Ar
     return kernels.check(num, failed, [num], f"{FOREIGN}\n{BAD_NUM % ('the positions', 0, pos.shape[0])}")
 
 
-@with_twins((P(-1), None, P()), P(-1), prepare=exact_box_argument)
+@with_twins({"parts": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 def zsort_and_tree_multi_type(
     parts: Sequence[Any], cfg_tree: TreeConfig | None = None, boxsize: Any = None
 ) -> tuple[tuple[Any, ...], tuple[TreeHierarchy, ...]]:

@@ -138,7 +138,7 @@ def _to_order(index: jax.Array, pos: Any, posz: jax.Array | None) -> Callable[[A
     return lambda leaf: posz if leaf is pos else kernels.gather_rows(jnp.asarray(leaf), index)
 
 
-@with_twins((P(-1), P()), P(-1), prepare=exact_box_argument)
+@with_twins({"part": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 def zsort(part: Any, boxsize: Any = None) -> tuple[Any, jax.Array]:
     """Sort particles in z-order.
 
@@ -160,7 +160,7 @@ def zsort(part: Any, boxsize: Any = None) -> tuple[Any, jax.Array]:
     return permute_particles(part, index, posz), index
 
 
-@with_twins((P(-1), P(-1), P(), None), P(-1), prepare=exact_box_argument)
+@with_twins({"posz": P(-1), "query": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 def search_sorted_z(posz: Any, query: Any, boxsize: Any = None, side: str = "left") -> jax.Array:
     """Where positions belong among z-ordered ones, as `numpy.searchsorted` finds it for numbers.
 
@@ -183,7 +183,7 @@ def search_sorted_z(posz: Any, query: Any, boxsize: Any = None, side: str = "lef
     return kernels.search(pos, num, wanted.astype(pos.dtype), lower, upper, box, side == "right")
 
 
-@with_smap((P(-1), P(-1), None, None, P(), None), P(-1), prepare=exact_box_argument)
+@with_smap({"part": P(-1), "data": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 def distr_zsort(
     part: Any,
     data: Any = None,
