@@ -251,6 +251,25 @@ def test_neighbours_and_links_in_any_unit_of_length(ndev: int, length: float) ->
     np.testing.assert_array_equal(oracles.smallest_members(np.asarray(label)), oracles.smallest_members(linked))
 
 
+@pytest.mark.parametrize("separate", [False, True], ids=["own", "queries"])
+@pytest.mark.parametrize("count", [9, 300])
+def test_distances_that_vanish_beside_the_extent(count: int, separate: bool) -> None:
+    """Coordinates that become 0 where a set of 9e29 is scaled down to what squares hold: none is the other's."""
+    clump = np.arange(count, dtype=np.float32) * np.float32(1e-42)
+    clump[1::4] = -clump[::4][: len(clump[1::4])]
+    clump[3::4] = clump[::4][: len(clump[3::4])]
+    pos = np.append(clump, np.float32(9e29))[np.random.default_rng(53).permutation(count + 1)][:, None]
+    query = pos[::2] if separate else None
+    rad, idx = knn.jit(pos, count + 1, part_query=query)
+    wide = pos.astype(np.float64)
+    apart = np.abs((wide if query is None else wide[::2]) - wide.T)
+    np.testing.assert_array_equal(rad, np.sort(apart, axis=1).astype(np.float32))
+    np.testing.assert_array_equal(np.take_along_axis(apart, np.asarray(idx), axis=1), np.sort(apart, axis=1))
+    for rlink in (0.0, 1e-44, 1.5e-42):
+        label = fof_labels.jit(pos, rlink, output_order="input")[1]
+        np.testing.assert_array_equal(label, oracles.smallest_members(oracles.components(wide, rlink)))
+
+
 def test_lengths_that_are_too_far_apart_are_no_zeros() -> None:
     far = np.array([[-3e38, 0, 0], [3e38, 0, 0]], np.float32)
     for function in (smoothing_length, knn_density):
