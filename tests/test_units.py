@@ -129,6 +129,23 @@ def test_catalogue_in_any_unit(
     assert ndev == 1 or "on rank " in str(error.value)
 
 
+@pytest.mark.parametrize(("length", "velocity"), [(1e-160, 1e130), (1e-300, 1e100), (1e140, 1e-170), (1e140, 1e140)])
+@pytest.mark.parametrize("ndev", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_catalogue_of_float64_whose_squares_leave_its_range(
+    length: float, velocity: float, ndev: int, x64: None
+) -> None:
+    part = clumps(length, 1.0, velocity, np.float64)
+    if ndev == 1:
+        grouped, cata = fof_and_catalogue.jit(part, RLINK * length, cfg=CFG)
+        check_catalogue(part, np.asarray(grouped.id), data.squeeze_catalogue(cata))
+        return
+    grouped, cata = fof_and_catalogue.smap(mesh_of(4), jit=True)(
+        data.expand_particles(part, 4), RLINK * length, cfg=CFG
+    )
+    ids = np.asarray(data.flatten_particles(grouped).id)
+    check_catalogue(part, ids, data.squeeze_catalogue(cata, "global", grouped.num))
+
+
 def test_masses_of_float64_keep_their_range_with_positions_of_float32(x64: None) -> None:
     part = clumps(1.0, 1.0, 1.0, np.float32)
     part.mass = part.mass.astype(np.float64) * 2e43
