@@ -178,7 +178,7 @@ def group_segments(
 def straddling_words(dims: int) -> int:
     """Words of 32 bits that hold a rank's sums over the groups that it shares with its neighbours."""
     spreads = dims * (dims + 1) // 2 + max(1, dims * (dims - 1) // 2) + 2
-    return 4 * (2 + 3 * dims + spreads)
+    return 4 * (2 + 3 * dims + 2 + spreads)
 
 
 def straddling_sums(

@@ -340,7 +340,7 @@ ffi::Error fof(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> n
     Scale<D, T> scale(period, open_extent(period, tree, tree));
     StagedTree<D, T> staged(parallel, tree, scale);
     UnionFind sets(tree.num);
-    LinkRule<D, T> rule(length, staged.wrapped(), scale);
+    LinkRule<D, T> rule(length, staged.wrapped(), staged.kept(), scale);
     Linker<D, T>(parallel, tree.pos, staged, scale, rule, sets).run();
     const int32_t* order = rows.element_count() == 0 ? nullptr : rows.typed_data();
     if (order) {
