@@ -150,34 +150,6 @@ def test_dense_exchange_takes_a_small_buffer_for_few_rows(
         np.testing.assert_array_equal(got[rank, : len(want)], want)
 
 
-def lowered_exchange(platform: str) -> str:
-    """The text of an exchange over four devices as it is compiled for a platform."""
-    rows, dest, num = rows_to_send(4)
-
-    def there(rows: Any, dest: Any, num: Any) -> Any:
-        return comm.exchange_by_rank(rows, dest, num, Room(4 * N, "all"))[0]
-
-    smapped = shard_map_constructor(there, in_specs=P(-1), out_specs=P(-1))(mesh_of(4))
-    return str(jax.jit(smapped).trace(rows, dest, num).lower(lowering_platforms=(platform,)).as_text())
-
-
-def test_on_gpus_the_exchange_is_one_ragged_collective() -> None:
-    """Only lowered, for want of a GPU: the collective is there, and no loop of dense ones around it."""
-    on_gpu = lowered_exchange("cuda")
-    assert on_gpu.count("@ragged_all_to_all") == 1
-    assert "all_to_all" not in on_gpu.replace("ragged_all_to_all", "")
-    assert "ragged_all_to_all" not in lowered_exchange("cpu")
-
-
-def test_the_environment_chooses_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JZTREE_EXCHANGE", "dense")
-    monkeypatch.setattr(_exchange, "_method_of_process", _exchange._method_of_process.__wrapped__)
-    assert "ragged_all_to_all" not in lowered_exchange("cuda")
-    monkeypatch.setenv("JZTREE_EXCHANGE", "rugged")
-    with pytest.raises(ValueError, match="JZTREE_EXCHANGE must be 'dense' or 'ragged', not 'rugged'"):
-        lowered_exchange("cuda")
-
-
 def test_an_unknown_method_is_an_error() -> None:
     with pytest.raises(ValueError, match="'dense', 'ragged' or None"):
         mapped(lambda x: comm.exchange_by_rank(x, x, 3, Room(4, "x"), method="carrier pigeon")[0], mesh_of(2))(

@@ -26,7 +26,7 @@ from .. import stats
 from .._particles import check_carried
 from ..config import copy_config, is_config
 from ..launch import forget_failed_callbacks, watch_callbacks
-from . import capacity
+from . import capacity, ragged
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
@@ -180,10 +180,11 @@ class _Mapped:
     def _run(self, static: _Static, dynamic: dict[str, Any]) -> Any:
         leaves, structure = jax.tree.flatten(dynamic)
         specs = self._leaf_specs(dynamic)
+        method = ragged.method_on(self.mesh)
 
         def local(*blocks: jax.Array) -> Any:
             own = [self._without_leading_axis(block, spec) for block, spec in zip(blocks, specs, strict=True)]
-            with capacity.learning(dict(static.trace[0])):
+            with capacity.learning(dict(static.trace[0])), ragged.exchanging(method):
                 out = self.f(**dict(static.values), **jax.tree.unflatten(structure, own))
             # An output of our own: there may be no other to wait for, and errors come out with outputs.
             done = vary_along(jnp.int32(0), frozenset(self.mesh.axis_names))

@@ -1,7 +1,6 @@
 """Moving rows of pytrees from rank to rank, in dense rounds or by one ragged collective."""
 
 import functools
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,13 +10,11 @@ import jax.numpy as jnp
 
 from .. import kernels, stats
 from .._transform.capacity import Room
+from .._transform.ragged import METHODS, method_of_trace
 from ._agree import after, check_room
 from ._counts import starts_of
 from ._ranks import all_gather, get_rank_info, num_ranks, swap, vary, with_real
 from ._rounds import chunk_of, in_rounds
-
-_METHODS = ("dense", "ragged")
-
 
 # The small buffer of a dense exchange is that many times smaller, and used where so many rounds of it suffice.
 _SMALL_BUFFER, _SMALL_ROUNDS = 16, 4
@@ -76,7 +73,8 @@ def exchange(
     name: under which `jztree.stats` counts the rows that leave this rank.
     fill: a pytree like ``rows`` of what stands where no row arrives; None is 0.
     method: ``"dense"`` (rounds of all_to_all over a bounded buffer), ``"ragged"`` (not on CPUs), or None for the one
-        that the environment variable JZTREE_EXCHANGE names, or else the one that is best on the platform.
+        that the environment variable JZTREE_EXCHANGE names, or else ragged in mapped functions whose devices are GPUs
+        of one computer on which a test of it comes out right, and dense elsewhere.
     chunk_rows: how many rows the buffer of a dense round has, for all ranks together; the default is a little more than
         ``room``.
 
@@ -183,26 +181,13 @@ def send_back(rows: Any, route: Route, **options: Any) -> Any:
     return back
 
 
-@functools.cache
-def _method_of_process() -> str | None:
-    """What JZTREE_EXCHANGE says: for systems whose ragged collective is wrong or slow. Read once, so that all that a
-    process compiles agrees.
-    """
-    method = os.environ.get("JZTREE_EXCHANGE") or None
-    if method not in (None, *_METHODS):
-        raise ValueError(f"the environment variable JZTREE_EXCHANGE must be 'dense' or 'ragged', not {method!r}.")
-    return method
-
-
 def _move(
     method: str | None, dense: "_Dense", ragged: "_Ragged", leaves: list[jax.Array], arrays: list[jax.Array]
 ) -> list[jax.Array]:
-    """Ragged where it exists, because it moves nothing but the rows: XLA's CPU backend does not have it."""
-    if method not in (None, *_METHODS):
+    """Ragged where it was found to be right, because it moves nothing but the rows; see `jztree._transform.ragged`."""
+    if method not in (None, *METHODS):
         raise ValueError(f"method must be 'dense', 'ragged' or None, not {method!r}.")
-    method = method or _method_of_process()
-    if method is None:
-        return jax.lax.platform_dependent(leaves, arrays, cpu=dense, default=ragged)
+    method = method or method_of_trace()
     return dense(leaves, arrays) if method == "dense" else ragged(leaves, arrays)
 
 

@@ -1,0 +1,159 @@
+"""Whether to rely on the ragged all_to_all of a mesh: it is tried there before it is used for the first time.
+
+It moves exactly the rows that leave a rank, but it is young: XLA has it on GPUs only, and has been seen to lose rows
+(marin-community/marin#8077) or to end the program on more than 32 devices (openxla/xla#47283). So a mesh gets it if all
+its devices are in one computer and a test of it comes out right; between computers nobody has measured it against the
+dense exchange. All processes of a mesh come to the same answer, because the test ends with a collective of its own.
+"""
+
+import contextlib
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from .._particles import one_line
+
+METHODS = ("dense", "ragged")
+_WORDS = 3  # of a row in the test
+# Rows of the largest message: of a few bytes, and of enough for several blocks of a kernel.
+_LARGEST = (6, 6000)
+
+
+class _Methods(threading.local):
+    """Of the mapped functions that this thread is tracing, the innermost last."""
+
+    def __init__(self) -> None:
+        self.stack: list[str] = []
+
+
+_methods = _Methods()
+
+
+@cache
+def _method_of_process() -> str | None:
+    """What JZTREE_EXCHANGE says. Read once, so that all that a process compiles agrees."""
+    method = os.environ.get("JZTREE_EXCHANGE") or None
+    if method not in (None, *METHODS):
+        raise ValueError(f"the environment variable JZTREE_EXCHANGE must be 'dense' or 'ragged', not {method!r}.")
+    return method
+
+
+def method_of_trace() -> str:
+    """How rows are to travel in the function that is being traced, one of `METHODS`.
+
+    Dense outside of the library's own maps, where nobody knows the devices.
+    """
+    return _method_of_process() or (_methods.stack[-1] if _methods.stack else "dense")
+
+
+@contextlib.contextmanager
+def exchanging(method: str) -> Iterator[None]:
+    """Trace with this method."""
+    _methods.stack.append(method)
+    try:
+        yield
+    finally:
+        _methods.stack.pop()
+
+
+@cache
+def method_on(mesh: Mesh) -> str:
+    """How rows are to travel between the devices of a mesh; a warning says what is wrong if they cannot go ragged."""
+    devices = mesh.devices.ravel()
+    if given := _method_of_process():
+        return given
+    if devices[0].platform == "cpu" or len(devices) == 1 or len({_computer_of(device) for device in devices}) > 1:
+        return "dense"
+    fault = fault_on(mesh)
+    if fault:
+        warnings.warn(
+            f"XLA's ragged all_to_all {fault} on these {len(devices)} devices, so particles travel in dense rounds, "
+            "which gives the same results and takes longer. A newer jaxlib may mend it; JZTREE_EXCHANGE=dense in the "
+            "environment leaves out this test.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return "dense" if fault else "ragged"
+
+
+def _computer_of(device: jax.Device) -> int:
+    """Which computer a device is in. XLA numbers them by boot, under a name that has changed."""
+    for name in ("partition_index", "slice_index"):
+        number = getattr(device, name, None)
+        if number is not None:
+            return int(number)
+    return int(device.process_index)
+
+
+def fault_on(mesh: Mesh) -> str:
+    """What is wrong with the ragged all_to_all of a mesh, in words; empty if nothing is.
+
+    It runs in a thread of its own, because what JAX is tracing in this one would take it in.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_find_fault, mesh).result()
+
+
+def _find_fault(mesh: Mesh) -> str:
+    try:
+        fault = "moves rows to wrong places" if any(_is_wrong(mesh, largest) for largest in _LARGEST) else ""
+    except Exception as error:
+        fault = f"fails ({one_line(error)})"
+    elsewhere = _any_process(mesh, bool(fault))
+    return fault or ("fails in another process" if elsewhere else "")
+
+
+def _any_process(mesh: Mesh, flag: bool) -> bool:
+    """Whether ``flag`` is set in any process of the mesh."""
+    flags = jax.make_array_from_callback(
+        (mesh.size,), NamedSharding(mesh, P(mesh.axis_names)), lambda _: np.full(1, flag, np.int32)
+    )
+    largest = jax.shard_map(
+        lambda own: jax.lax.pmax(own[0], mesh.axis_names), mesh=mesh, in_specs=P(mesh.axis_names), out_specs=P()
+    )
+    return bool(jax.jit(largest)(flags))
+
+
+def _is_wrong(mesh: Mesh, largest: int) -> bool:
+    """Whether any rank gets other rows than were sent to it. Some messages are empty, and some ranks send nothing."""
+    axes, ndev = mesh.axis_names, mesh.size
+    ranks = np.arange(ndev)
+    rows = ndev * largest
+
+    def local() -> jax.Array:
+        me = jax.lax.axis_index(axes)
+        sizes = ((5 * ranks[:, None] + 3 * ranks) % 7 * (largest // 6) * (ranks[:, None] % 4 != 2)).astype(np.int32)
+        starts = (np.cumsum(sizes, axis=1) - sizes).astype(np.int32)  # where each message begins at its sender
+        places = (np.cumsum(sizes, axis=0) - sizes).astype(np.int32)  # and where it goes
+        row = jnp.arange(rows, dtype=jnp.int32)
+        arrived = jax.lax.ragged_all_to_all(
+            _marks(me, row),
+            jnp.zeros((rows, _WORDS), jnp.uint32) + 0 * me.astype(jnp.uint32),
+            jnp.asarray(starts)[me],
+            jnp.asarray(sizes)[me],
+            jnp.asarray(places)[me],
+            jnp.asarray(sizes)[:, me],
+            axis_name=axes,
+        )
+        ends = jnp.asarray(places + sizes)[:, me]
+        source = jnp.minimum(jnp.searchsorted(ends, row, side="right").astype(jnp.int32), ndev - 1)
+        sent = _marks(source, jnp.asarray(starts)[source, me] + row - jnp.asarray(places)[source, me])
+        expected = jnp.where((row < ends[-1])[:, None], sent, 0)
+        return jax.lax.pmax(jnp.any(arrived != expected).astype(jnp.int32), axes)
+
+    return bool(jax.jit(jax.shard_map(local, mesh=mesh, in_specs=(), out_specs=P()))())
+
+
+def _marks(rank: jax.Array, row: jax.Array) -> jax.Array:
+    """Rows ``(n, words)`` uint32 that tell where they were sent from."""
+    word = jnp.arange(_WORDS, dtype=jnp.uint32)
+    return (rank + 1).astype(jnp.uint32)[..., None] * 2**24 + row.astype(jnp.uint32)[:, None] * _WORDS + word
