@@ -96,6 +96,8 @@ def started(monkeypatch: pytest.MonkeyPatch):
         ({"JAX_COORDINATOR_ADDRESS": "node7:1234"}, True),
         (JAX | {"JAX_NUM_PROCESSES": "1"}, False),
         (SLURM | {"JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"}, False),
+        (SLURM | {"PMI_SIZE": "1", "PMI_RANK": "0"}, True),  # of the shell that the job came from
+        (SLURM | {"PMI_SIZE": "1", "PMI_RANK": "0", "PMI_FD": "9"}, False),  # mpirun -n 1 in a job
     ],
 )
 def test_whether_there_are_several_processes(environ, environment, several) -> None:
@@ -363,3 +365,25 @@ def test_abort_alone_is_an_exit(capsys) -> None:
 
 def test_texts_of_one_process() -> None:
     assert launch.gather_texts("any", "text") == ["text"]
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("fe80::1", {"host": "[fe80::1]"}),
+        ("[fe80::1]", {"host": "[fe80::1]"}),
+        ("[fe80::1]:1234", {"host": "[fe80::1]", "port": 1234}),
+        ("node7", {"host": "node7"}),
+        ("10.0.0.7:1234", {"host": "10.0.0.7", "port": 1234}),
+    ],
+)
+def test_addresses(address: str, parts: dict) -> None:
+    assert environment.split_address(address) == parts
+
+
+@pytest.mark.parametrize("port", [0, 70000])
+def test_a_port_that_is_none(port: int, environ, started) -> None:
+    environ(JAX | {"JAX_COORDINATOR_ADDRESS": f"node7:{port}"})
+    with pytest.raises(ValueError, match=f"the port of process 0 must be from 1 to 65535; {port} was given"):
+        launch.initialize()
+    assert started == []

@@ -25,6 +25,9 @@ MESHES = {
     "two axes, Auto": lambda: jax.make_mesh(
         (2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2, devices=first_devices(4)
     ),
+    "two axes, Explicit and Auto": lambda: jax.make_mesh(
+        (2, 2), ("a", "b"), axis_types=(AxisType.Explicit, AxisType.Auto), devices=first_devices(4)
+    ),
 }
 
 

@@ -87,16 +87,129 @@ def test_all_report_an_error_that_they_share() -> None:
 
 
 @pytest.mark.parametrize(
-    ("leave", "code"), [("sys.exit(3)", 3), ("sys.exit('no file')", 1), ("launch.abort('no file', 2)", 2)]
+    ("leave", "code"),
+    [
+        ("sys.exit(3)", 3),
+        pytest.param("sys.exit('no file')", 1, marks=pytest.mark.slow),
+        ("exit(5)", 1),
+        pytest.param("raise SystemExit(4)", 1, marks=pytest.mark.slow),
+        ("sys.exit(0)", 1),
+    ],
 )
-def test_leaving_early_ends_all(leave: str, code: int) -> None:
+def test_leaving_early_ends_those_that_wait(leave: str, code: int) -> None:
     script = START + PATIENT + WORK + f"if rank == 1: {leave}\nwork_on()"
     ended = run_processes(script, timeout=SECONDS)
     assert [process.returncode for process in ended] == [1, code]
-    assert "ends because process 1 of 2" in ended[0].output
+    assert re.search(r"process 0 of 2 .* waits in .* for process 1, which has come to an end", ended[0].output)
     assert "Traceback" not in ended[1].output
     if "no file" in leave:
         assert ended[1].output.count("no file\n") == 1
+
+
+def test_abort_ends_all_at_once() -> None:
+    script = START + PATIENT + WORK + "if rank == 1: launch.abort('no file', 2)\nwork_on()"
+    ended = run_processes(script, timeout=SECONDS)
+    assert [process.returncode for process in ended] == [1, 2]
+    assert "ends because process 1 of 2" in ended[0].output
+    assert ended[1].output.count("no file\n") == 1
+
+
+def test_leaving_early_leaves_those_alone_that_do_not_wait() -> None:
+    script = START + PATIENT + WORK + "if rank == 1: sys.exit(0)\ntime.sleep(8)\nprint('done', jnp.ones(3).sum())"
+    first, second = run_processes(script, timeout=SECONDS)
+    assert (first.returncode, second.returncode) == (0, 0), first.output
+    assert first.output.endswith("done 3.0\n")
+
+
+def test_an_exit_that_is_caught_is_none() -> None:
+    """As argparse's, or that of a thread."""
+    caught = """
+import threading
+if rank == 1:
+    try: sys.exit(2)
+    except SystemExit: pass
+    thread = threading.Thread(target=sys.exit, args=(3,))
+    thread.start()
+    thread.join()
+print(total())
+"""
+    for returncode, output in run_processes(START + PATIENT + WORK + caught, timeout=SECONDS):
+        assert returncode == 0, output
+
+
+def test_a_failing_process_loses_nothing(tmp_path: Path) -> None:
+    """Handlers and hooks from before and after initialize, files and threads."""
+    early = """
+import atexit, threading
+folder = os.environ["FOLDER"]
+atexit.register(lambda: print("registered early", flush=True))
+plain = sys.excepthook
+def hook(kind, error, trace):
+    print("seen by the hook:", error, flush=True)
+    plain(kind, error, trace)
+sys.excepthook = hook
+"""
+    fail = """
+atexit.register(lambda: print("registered late", flush=True))
+file = open(os.path.join(folder, f"rank{rank}"), "w")
+file.write("not lost")
+if rank == 1:
+    threading.Thread(target=lambda: (time.sleep(1), print("thread done", flush=True))).start()
+    raise ValueError("bad data")
+work_on()
+"""
+    script = START + early + PATIENT + WORK + fail
+    first, second = run_processes(script, timeout=SECONDS, env={"FOLDER": str(tmp_path)})
+    assert (first.returncode, second.returncode) == (1, 1)
+    for text in (
+        "seen by the hook: bad data",
+        "ValueError: bad data\n",
+        "registered early",
+        "registered late",
+        "thread done",
+    ):
+        assert second.output.count(text) == 1, second.output
+    assert "ends because process 1 of 2" in first.output
+    assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["not lost", "not lost"]
+
+
+def test_handlers_that_do_not_end_are_given_up() -> None:
+    fail = "import atexit\natexit.register(time.sleep, 1000)\nif rank == 1: raise ValueError('bad data')\nwork_on()"
+    ended = run_processes(START + PATIENT + WORK + fail, timeout=SECONDS)
+    assert [process.returncode for process in ended] == [1, 1]
+
+
+def test_an_exception_that_another_hook_reports() -> None:
+    fail = """
+sys.excepthook = lambda kind, error, trace: print("mine:", error, flush=True)
+if rank == 1: raise ValueError("bad data")
+work_on()
+"""
+    first, second = run_processes(START + PATIENT + WORK + fail, timeout=SECONDS)
+    assert (first.returncode, second.returncode) == (1, 1)
+    assert "ends because process 1 of 2" in first.output
+    assert "ValueError: bad data" in first.output
+    assert "mine: bad data" in second.output
+
+
+def test_processes_that_need_not_end_together() -> None:
+    script = (
+        START + "assert launch.initialize(end_together=False)\nassert sys.excepthook is sys.__excepthook__\n" + WORK
+    )
+    for returncode, output in run_processes(script, timeout=SECONDS):
+        assert returncode == 0, output
+
+
+def test_a_process_that_never_starts() -> None:
+    script = """
+import os, sys
+from jztree import launch
+if os.environ["JAX_PROCESS_ID"] == "1": sys.exit(0)
+launch.initialize(initialization_timeout_seconds=5)
+"""
+    first, _ = run_processes(script, timeout=SECONDS)
+    assert first.returncode != 0
+    assert "has waited 5 s for all 2 processes to meet" in first.output
 
 
 def test_a_killed_process_ends_the_others_when_its_heartbeats_stop() -> None:

@@ -127,6 +127,41 @@ jax.block_until_ready(mine(part))
 # Faults on one rank
 
 
+@pytest.mark.parametrize(
+    ("call", "difference"),
+    [
+        ("jz.knn.knn.smap(mesh, jit=True)(part, k=6 + jax.process_index())", r"knn\(.*k=6.* calls knn\(.*k=7"),
+        pytest.param(
+            "jz.fof.fof_labels.smap(mesh, jit=True)(part, 0.1 + 0.05 * jax.process_index())",
+            r"fof_labels\(.*0\.1.* calls fof_labels\(.*0\.15",
+            marks=SLOW,
+        ),
+        pytest.param(
+            "(jz.knn.knn if jax.process_index() else jz.density.knn_density).smap(mesh, jit=True)(part, k=8)",
+            r"knn_density\(.* calls knn\(",
+            marks=SLOW,
+        ),
+        pytest.param(
+            "jz.knn.knn.smap(mesh, jit=True)(work.near(300 + 40 * jax.process_index()), k=6)",
+            r"knn\(.*float32\[4, 115, 3\].* calls knn\(.*float32\[4, 125, 3\]",
+            marks=SLOW,
+        ),
+    ],
+)
+def test_processes_that_call_different_things_are_all_told(call: str, difference: str) -> None:
+    script = f"""
+part = work.near()
+work.report(lambda: {call})
+work.report(lambda: jz.knn.knn.smap(mesh, jit=True)(part, k=6))
+print("went on")
+"""
+    for returncode, output in run_processes(START + MESH + script, timeout=FAULT_SECONDS):
+        assert returncode == 0, output
+        assert re.search(rf"error the processes do not call the same: process 0 calls {difference}", output), output
+        assert output.endswith("went on\n")
+        assert output.count("error ") == 1
+
+
 def test_a_nan_on_one_rank_ends_all_with_its_row_and_rank() -> None:
     script = """
 part = work.near()
@@ -157,11 +192,11 @@ CALLBACKS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("count", "kind"), [(1, "debug"), pytest.param(2, "debug", marks=SLOW), pytest.param(2, "pure", marks=SLOW)]
-)
+@pytest.mark.parametrize(("count", "kind"), [(1, "debug"), (2, "debug"), pytest.param(2, "pure", marks=SLOW)])
 def test_a_callback_that_raises_on_one_rank_ends_all(count: int, kind: str) -> None:
+    """All processes that end together, that is; one that is alone says what it waits for, and goes on waiting."""
     script = f"""
+if {count} == 1: threading.Timer(20, os._exit, (1,)).start()
 def fail_on_3(rank):
     if rank == 3: raise ValueError("the disk is full")
     return np.int32(0)
@@ -182,9 +217,19 @@ jax.block_until_ready(searched.smap(mesh, jit=True)(work.near()))
         assert re.search("ends because process 1 of 2 .* ValueError: the disk is full\n", ended[0].output)
 
 
-@SLOW
-def test_an_error_of_callbacks_that_is_caught_is_over() -> None:
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=SLOW)])
+def test_an_error_of_callbacks_that_is_caught_is_over(count: int) -> None:
+    """Also for what comes next and takes long."""
     script = """
+logging = __import__("logging")
+logging.disable(logging.CRITICAL)
+
+def wait(x):
+    __import__("time").sleep(6)
+    return x
+
+slow = jax.jit(lambda x: jax.pure_callback(wait, x, x))
+
 def fail(radius): raise ValueError("the disk is full")
 
 def written(part):
@@ -193,9 +238,11 @@ def written(part):
 written.smap = jz.jax_ext.shard_map_constructor(written, in_specs=P(-1), out_specs=None)
 work.report(lambda: written.smap(mesh, jit=True)(part))
 jax.block_until_ready(search(part, k=6))
+jax.block_until_ready(slow(jnp.float32(1)))
 print("went on")
 """
-    for returncode, output in run_processes(START + MESH + WARM_KNN + script, timeout=FAULT_SECONDS):
+    ended = run_processes(START + MESH + WARM_KNN + script, count=count, devices=4 // count, timeout=FAULT_SECONDS)
+    for returncode, output in ended:
         assert returncode == 0, output
         assert "error INTERNAL" in output
         assert output.endswith("went on\n")

@@ -1,4 +1,4 @@
-"""The ragged all_to_all is tried before it is relied on. CPUs have none, so it is emulated here, rightly and wrongly."""
+"""The ragged all_to_all is tried before it is relied on. It is emulated here, rightly and wrongly: CPUs have none."""
 
 import warnings
 from types import SimpleNamespace

@@ -25,8 +25,10 @@ from jax.sharding import PartitionSpec as P
 from .. import stats
 from .._particles import check_carried
 from ..config import copy_config, is_config
-from ..launch import forget_failed_callbacks, watch_callbacks
+from ..launch import agree, calling, forget_failed_callbacks, watch_callbacks
 from . import capacity, ragged
+
+_FEW = 64  # numbers that all devices share and that are compared between processes
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
@@ -115,14 +117,25 @@ class _Options:
     check_vma: bool
 
 
+def _of_one_kind(mesh: Mesh) -> Mesh:
+    """``mesh``, or one of the same devices whose axes are all Auto if they are of different kinds.
+
+    Arrays can be laid out by JAX or as they say, but not by both at once.
+    """
+    if len(set(mesh.axis_types)) == 1:
+        return mesh
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
+
+
 class _Mapped:
     """A function mapped over one mesh. Calls take arguments by name."""
 
     def __init__(self, f: Callable[..., Any], mesh: Mesh, options: _Options) -> None:
-        self.f, self.mesh, self.options = f, mesh, options
+        self.f, self.mesh, self.options = f, _of_one_kind(mesh), options
         self.in_specs = {name: _name_all_axes(spec, mesh) for name, spec in options.in_specs.items()}
         self.out_specs = _name_all_axes(options.out_specs, mesh)
         self.name = getattr(f, "__name__", "a mapped function")
+        self.processes = {device.process_index for device in np.ravel(getattr(mesh, "devices", ()))}
         # What earlier runs taught about the sizes of buffers, for each kind of call.
         self.rooms: dict[Any, dict[str, int]] = {}
 
@@ -145,14 +158,34 @@ class _Mapped:
         if not is_concrete(dynamic):
             return self.compiled(_Static(tuple(static.items()), trace_key()), dynamic)[0]
         kinds = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(dynamic))
-        rooms = self.rooms.setdefault((tuple(static.items()), kinds), {})
+        kind = tuple(static.items()), kinds
+        if kind not in self.rooms and len(self.processes) > 1:
+            with calling(self.name, self.processes):
+                agree(self._in_words(static, dynamic), self.processes)
+        rooms = self.rooms.setdefault(kind, {})
 
         def run() -> Any:
             with capacity.learning(rooms):
                 key = _Static(tuple(static.items()), trace_key())
-            return self._finished(self.compiled(key, dynamic))
+            with calling(self.name, self.processes):
+                return self._finished(self.compiled(key, dynamic))
 
         return capacity.retrying(run, rooms, self.name)
+
+    def _in_words(self, static: dict[str, Any], dynamic: dict[str, Any]) -> str:
+        """The call, as all processes must make it: names, static arguments, shapes, and what all devices share."""
+
+        def leaf_in_words(leaf: Any, spec: P) -> str:
+            form = f"{jnp.result_type(leaf)}{list(np.shape(leaf))}"
+            shared = not _axes(spec) and np.size(leaf) <= _FEW and getattr(leaf, "is_fully_addressable", True)
+            return f"{form} {np.asarray(leaf).tolist()}" if shared else form
+
+        given = [f"{name}={value!r}" for name, value in sorted(static.items()) if value is not None]
+        for name in sorted(dynamic):
+            leaves, specs = jax.tree.leaves(dynamic[name]), _spec_of_each_leaf(self.in_specs[name], dynamic[name])
+            if leaves:
+                given.append(f"{name}={' '.join(map(leaf_in_words, leaves, specs))}")
+        return f"{self.name}({', '.join(given)})"
 
     def _finished(self, result: tuple[Any, jax.Array]) -> Any:
         """Wait for the results, to learn whether all buffers were large enough."""

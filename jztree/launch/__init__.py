@@ -8,10 +8,10 @@ distributed runtime with that. JAX detects some of it alone; what is different h
 * Open MPI 5, MPICH, Intel MPI and PALS are found. On one host nothing but the environment is needed; over several
   hosts the address of process 0 comes from Slurm, from mpi4py or from the user.
 * gRPC, which JAX uses to coordinate, is kept from sending what goes to process 0 through a web proxy.
-* An error on one process ends all within seconds. Left alone, a process that raises waits at exit for its peers, and
-  these wait for it in a collective. SIGTERM ends a process, where JAX's preemption service would swallow it.
-* An error in a host callback on one device ends all too, if other devices wait for
-  that one (`jztree.launch._ending_together`).
+* An error on one process ends all within seconds, and one that leaves early ends those that wait for it. Left alone, a
+  process that raises waits at exit for its peers, and these wait for it in a collective. SIGTERM ends a process, where
+  JAX's preemption service would swallow it.
+* An error in a host callback on one device ends all too, if other devices wait for that one and cannot go on.
 
 Importing this module starts nothing.
 """
@@ -20,24 +20,22 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import jax
 
-from . import _ending_together
-from ._ending_together import forget_failed_callbacks as forget_failed_callbacks
-from ._ending_together import watch_callbacks as watch_callbacks
+from . import _agreement, _peers
+from ._callbacks import watch_callbacks as watch_callbacks
 from ._environments import Place, complete, detect, local_gpus, merge, num_visible_gpus, split_address
 from ._host_devices import leave_threads_for_callbacks as leave_threads_for_callbacks
+from ._peers import forget_failed_callbacks as forget_failed_callbacks
+from ._waiting import calling as calling
 
 __all__ = ["abort", "initialize", "should_init_jax_distributed"]
 
-DEFAULT_HEARTBEAT_TIMEOUT_SECONDS = 30
-"""After this time without a sign of life a process counts as gone. JAX's own 100 s keep a large job idle for longer
-than is needed to tell a busy node from a dead one: a thread of its own, which needs no Python, sends the heartbeats."""
-
-# What JAX takes for the heartbeat timeout if the user starts its runtime and does not say.
+# What JAX takes for the heartbeat timeout if nobody says. Debuggers and batch systems suspend processes for a while.
 _JAX_HEARTBEAT_SECONDS = 100
 
 # What gRPC reads; it does not know them in capitals.
@@ -62,8 +60,9 @@ def initialize(
     process_id: int | None = None,
     local_device_ids: int | Sequence[int] | None = None,
     *,
-    heartbeat_timeout_seconds: int = DEFAULT_HEARTBEAT_TIMEOUT_SECONDS,
-    initialization_timeout_seconds: int = 300,
+    heartbeat_timeout_seconds: int | None = None,
+    initialization_timeout_seconds: int = 60,
+    end_together: bool = True,
 ) -> bool:
     """Make the processes that were started together one JAX program, and let an error on one of them end all.
 
@@ -74,25 +73,32 @@ def initialize(
     num_processes, process_id: how many processes there are, and which this is, from 0.
     local_device_ids: the GPUs of this process among those it can see. By default the processes on a host share the
         visible GPUs evenly: one each if there are as many, all if there is one process.
-    heartbeat_timeout_seconds: a process without a sign of life for this long is gone, and all others end.
+    heartbeat_timeout_seconds: a process without a sign of life for this long is gone, and all others end; None is JAX's
+        own, 100 s. A process that a debugger or a batch system suspends gives none.
     initialization_timeout_seconds: how long to wait for all processes to start.
+    end_together: a process that raises ends all others, which say why; before it leaves, it reports the error, calls
+        what was registered with `atexit`, and writes what files have in their buffers, for at most 10 s. One that comes
+        to its end early, by ``sys.exit`` say, ends those that are computing something with it. False leaves all this to
+        JAX: its peers then wait for ever for a process that has raised. Interactive Python is left alone in any case.
 
     Returns whether there are several processes.
 
     Raises ValueError if numbers are missing or contradict each other, or if the coordinator cannot be known;
-    RuntimeError if its port is taken, its name unknown to this host, or if JAX has started its devices already.
+    RuntimeError if its port is taken, its name unknown to this host, or if JAX has started its devices already. If not
+    all processes start in time, JAX raises or ends the process, after a sentence.
     """
     heartbeat = _JAX_HEARTBEAT_SECONDS
     if not jax.distributed.is_initialized():
-        heartbeat = heartbeat_timeout_seconds
+        heartbeat = heartbeat_timeout_seconds or _JAX_HEARTBEAT_SECONDS
         given = Place("arguments", num_processes, process_id, **split_address(coordinator_address))
         place = complete(merge(given, detect(os.environ)), os.environ)
         if place is None:
             return False
         _start(place, local_device_ids, heartbeat, initialization_timeout_seconds)
     state = _jax_state()
-    if state.num_processes > 1:
-        _ending_together.end_together(state, heartbeat)
+    if state.num_processes > 1 and end_together:
+        _peers.end_together(state, heartbeat)
+        watch_callbacks()
     return bool(state.num_processes > 1)
 
 
@@ -102,11 +108,11 @@ def abort(message: str, code: int = 1) -> NoReturn:
     For errors that are reported without a traceback, where ``sys.exit`` on one process would leave the others waiting.
     Alone, or before `initialize`, it is ``sys.exit`` with a message. Raises SystemExit in that case.
     """
-    watched = _ending_together.current()
-    if watched is None:
+    peers = _peers.current()
+    if peers is None:
         print(message, file=sys.stderr, flush=True)
         raise SystemExit(code)
-    watched.end(message, message, code)
+    peers.end(message, message, code)
 
 
 def gather_texts(name: str, text: str, timeout_seconds: int = 300) -> list[str]:
@@ -125,6 +131,11 @@ def gather_texts(name: str, text: str, timeout_seconds: int = 300) -> list[str]:
     return [texts[process] for process in range(state.num_processes)]
 
 
+def agree(call: str, processes: Iterable[int]) -> None:
+    """Raise ValueError on all of ``processes`` if they come to different calls; see `jztree.launch._agreement`."""
+    _agreement.agree(call, processes, _jax_state())
+
+
 def _start(place: Place, local_device_ids: int | Sequence[int] | None, heartbeat: int, initialization: int) -> None:
     assert place.host is not None
     assert place.port is not None
@@ -141,15 +152,30 @@ def _start(place: Place, local_device_ids: int | Sequence[int] | None, heartbeat
             jax.config.update("jax_enable_preemption_service", False)
     if local_device_ids is None:
         local_device_ids = local_gpus(place, os.environ, num_visible_gpus(os.environ))
-    jax.distributed.initialize(
-        coordinator_address=f"{place.host}:{place.port}",
-        num_processes=place.num_processes,
-        process_id=place.process_id,
-        local_device_ids=local_device_ids,
-        # All is known by now; detection would put a GPU of its choice where there is None.
-        cluster_detection_method="deactivate",
-        heartbeat_timeout_seconds=heartbeat,
-        initialization_timeout=initialization,
+    late = threading.Timer(max(initialization - 0.5, 0), _say_that_it_took_too_long, (place, initialization))
+    late.daemon = True
+    late.start()
+    try:
+        jax.distributed.initialize(
+            coordinator_address=f"{place.host}:{place.port}",
+            num_processes=place.num_processes,
+            process_id=place.process_id,
+            local_device_ids=local_device_ids,
+            # All is known by now; detection would put a GPU of its choice where there is None.
+            cluster_detection_method="deactivate",
+            heartbeat_timeout_seconds=heartbeat,
+            initialization_timeout=initialization,
+        )
+    finally:
+        late.cancel()
+
+
+def _say_that_it_took_too_long(place: Place, seconds: int) -> None:
+    """Just before JAX does, which ends the process with a trace of its C++ code."""
+    _peers.print_at_once(
+        f"jztree: process {place.process_id} on host {socket.gethostname()} has waited {seconds} s for all "
+        f"{place.num_processes} processes to meet at {place.host}:{place.port}: one has not started, has ended, or "
+        "cannot reach that address. Where starting takes longer, give initialization_timeout_seconds to initialize."
     )
 
 

@@ -4,8 +4,10 @@ Slurm (inside srun), Open MPI, PMI (MPICH, Intel MPI, PALS), and JAX's own varia
 nothing else is needed; over several hosts the address of process 0 comes from Slurm, from mpi4py or from the user.
 """
 
+import contextlib
 import dataclasses
 import importlib
+import ipaddress
 import os
 import re
 import socket
@@ -58,6 +60,9 @@ _MPI_VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 
+# By which a process talks to the launcher of PMI that has started it.
+_PMI_CONNECTIONS = ("PMI_FD", "PMI_PORT", "PMI_CONTROL_FD", "PALS_APID")
+
 
 def detect(environ: Mapping[str, str]) -> Place:
     """What launchers and the user have written into ``environ``; the user's JAX variables go first.
@@ -70,7 +75,9 @@ def detect(environ: Mapping[str, str]) -> Place:
         # mpirun inside a Slurm job starts its daemons with srun, whose ranks the processes inherit. srun with PMI
         # sets both, equal, and then Slurm knows more.
         equal = (slurm.num_processes, slurm.process_id) == (mpi.num_processes, mpi.process_id)
-        place = slurm if equal else mpi
+        # One process of PMI whose launcher cannot be reached is that of a shell or container around this task.
+        inherited = mpi.source == "PMI" and mpi.num_processes == 1 and not any(map(environ.get, _PMI_CONNECTIONS))
+        place = slurm if equal or inherited else mpi
     elif slurm is not None or mpi is not None:
         place = slurm or mpi or place
     explicit = Place(
@@ -156,9 +163,12 @@ def _tasks_of_nodes(counts: str) -> list[int]:
 
 
 def split_address(address: str | None) -> dict[str, Any]:
-    """Host and port of ``host:port``, ``[::1]:port`` or ``host``. Raises ValueError if the port is no number."""
+    """Host and port of ``host:port``, ``[::1]:port``, ``host`` or ``::1``. Raises ValueError if a port is no number."""
     if not address:
         return {}
+    with contextlib.suppress(ValueError):
+        # Without brackets, an address of IPv6 has no port.
+        return {"host": f"[{ipaddress.IPv6Address(address)}]"}
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):
         return {"host": address}
@@ -194,6 +204,8 @@ def complete(place: Place, environ: Mapping[str, str]) -> Place | None:
             f"the number of a process must be from 0 to {place.num_processes - 1} among {place.num_processes} "
             f"processes; {place.process_id} was given by {place.source}."
         )
+    if place.port is not None and not 0 < place.port < 65536:
+        raise ValueError(f"the port of process 0 must be from 1 to 65535; {place.port} was given.")
     if place.host is None and place.on_one_host:
         place = dataclasses.replace(place, host="127.0.0.1")
     if place.host is None:

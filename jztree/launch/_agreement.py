@@ -1,0 +1,52 @@
+"""All processes call the same: seen before the first run of a call, where a difference would be a wait without end."""
+
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+_FOLDER = "jztree/calls/"
+_POLL_MILLISECONDS = 1000  # between looks at what Python has to do, Ctrl-C say
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_MOST = 2000  # characters of a call in an error
+_numbers: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
+
+
+def agree(call: str, processes: Iterable[int], state: Any) -> None:
+    """Wait until all ``processes`` have come to their next call, and see that it is the same one.
+
+    call: what is called, in words that are the same on all. state: of JAX's distributed runtime; without it nothing is
+    done. Costs three messages to the coordinator. Raises ValueError on all processes if calls differ.
+    """
+    everyone = tuple(sorted(processes))
+    if state.client is None or len(everyone) < 2:
+        return
+    client, me = state.client, int(state.process_id)
+    # Addresses of objects are a process's own.
+    call = _ADDRESS.sub("", call)
+    folder = f"{_FOLDER}{','.join(map(str, everyone)) if len(everyone) < state.num_processes else 'all'}/"
+    folder += f"{next(_numbers[everyone])}/"
+    if me == everyone[0]:
+        client.key_value_set(f"{folder}call", call)
+    first = _value(client, f"{folder}call")
+    if call != first:
+        client.key_value_set(f"{folder}other/{me}", call)
+    if client.key_value_increment(f"{folder}count", 1) == len(everyone):
+        client.key_value_set(f"{folder}complete", "")
+    _value(client, f"{folder}complete")
+    for key, other in client.key_value_dir_get(f"{folder}other/"):
+        raise ValueError(
+            f"the processes do not call the same: process {everyone[0]} calls {first[:_MOST]}, and process "
+            f"{key.rpartition('/')[2]} calls {other[:_MOST]}. All must call the same functions in the same order, with "
+            "arrays of the same shapes and types and the same values of what all share."
+        )
+
+
+def _value(client: Any, key: str) -> str:
+    while True:
+        try:
+            return str(client.blocking_key_value_get(key, _POLL_MILLISECONDS))
+        except Exception as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise

@@ -1,0 +1,75 @@
+"""Host callbacks that raise on one device while others wait for that one.
+
+A device whose callback raises (`jax.debug.callback`, `jax.pure_callback`, `jax.experimental.io_callback`) leaves the
+computation. If the others are in a collective, Python does not get the error, because it waits for all devices: XLA
+aborts a process that is alone after a minute on CPUs, and several processes wait for ever. Where nobody waits, the
+error comes out of JAX as always, and nothing is done here.
+"""
+
+import functools
+import logging
+import re
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+import jax
+
+from ._peers import current, print_at_once, summary_of
+from ._waiting import Waits, seconds_of_work
+
+# Where JAX reports that a host callback has raised, and how.
+_LOGGERS = ("jax._src.callback", "jax._src.debugging")
+_FAILED = re.compile(r"jax\.\w+(\.\w+)? failed")
+# A computation that goes on after that, with a callback of it failed, is looked at so often.
+_LOOK_SECONDS = 3.0
+# So much of this time a processor is at work at most where all devices wait; what accelerators do is not seen in it.
+_IDLE = 0.1
+_UNSEEN_SECONDS = 30.0
+
+
+def watch_callbacks() -> None:
+    """Notice host callbacks that raise while devices wait for theirs. May be called again."""
+    for name in _LOGGERS:
+        logger = logging.getLogger(name)
+        if not hasattr(logger.exception, "__wrapped__"):
+            # Not a handler or a filter: users who silence logging would silence these too.
+            logger.exception = _noting(logger.exception)  # type: ignore[method-assign]
+
+
+def _noting(report: Any) -> Any:
+    """What JAX reports by, which also has an eye on what the failed callback was part of."""
+
+    @functools.wraps(report)
+    def noted(message: Any, *args: Any, **options: Any) -> None:
+        error = sys.exc_info()[1]
+        if error is not None and _FAILED.fullmatch(str(message)):
+            threading.Thread(target=_tell_if_stuck, args=(error, Waits()), name="jztree callbacks", daemon=True).start()
+        report(message, *args, **options)
+
+    return noted
+
+
+def _tell_if_stuck(error: BaseException, waits: Waits) -> None:
+    """End, or say what waits, if what was computed when a callback raised cannot end.
+
+    waits: what was computed then. What begins later, after the error was caught say, is another computation.
+    """
+    patience = _LOOK_SECONDS if jax.default_backend() == "cpu" else _UNSEEN_SECONDS
+    idle = False
+    while waits.still() and not idle:
+        before = seconds_of_work()
+        time.sleep(patience)
+        idle = seconds_of_work() - before < _IDLE * patience
+    waiting = waits.still()
+    if not waiting:
+        return
+    text = "".join(traceback.format_exception(error))
+    report = f"a host callback raised this error, and devices wait for the one that it was on ({waiting}):\n{text}"
+    peers = current()
+    if peers is None:
+        print_at_once(f"jztree: {report}This process goes on waiting; end it with Ctrl-C or a signal.")
+    else:
+        peers.end(f"jztree: {peers.name} ends, and with it all others: {report}", summary_of(error), 1)
