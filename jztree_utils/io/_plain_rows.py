@@ -12,7 +12,8 @@ from typing import IO
 import numpy as np
 
 from ._columns import FIELDS, Column, Reader
-from ._files import SnapshotError, damaged, unreadable
+from ._errors import SnapshotError
+from ._files import damaged, unreadable
 
 # What goes wrong while reading archives: damaged ones, unknown compression, encryption, an early end.
 _ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)

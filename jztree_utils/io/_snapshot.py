@@ -15,17 +15,18 @@ import numpy as np
 
 from jztree.data import ParticleData
 
-from ._arrays import survey_npy, survey_npz
-from ._binary import survey_binary
+from ._catalogue import layout_of
 from ._columns import FIELDS, Advance, Part, Survey, check_column, read_rows
-from ._datasets import survey_datasets
-from ._files import PathLike, SnapshotError, open_hdf5, too_large
-from ._hdf5 import virtual_sources
-from ._parts import all_parts, check_alone, check_no_copies, file_of, kind_of_file
-from ._simulations import is_simulation, survey_simulation
-from .catalogue import layout_of
-from .header import SnapshotHeader, fitting_box, unit_name
-from .options import ReadOptions
+from ._errors import SnapshotError
+from ._files import PathLike, open_hdf5, too_large
+from ._files_of_snapshot import all_parts, check_alone, check_no_copies, file_of, kind_of_file
+from ._gadget_binary import survey_binary
+from ._hdf5_columns import virtual_sources
+from ._hdf5_snapshots import is_simulation, survey_simulation
+from ._header import SnapshotHeader, fitting_box, unit_name
+from ._named_datasets import survey_datasets
+from ._numpy_files import survey_npy, survey_npz
+from ._read_options import ReadOptions
 
 # The kinds of files that each format may be in, and what they are called.
 _KINDS = {"gadget": ("hdf5", "binary"), "swift": ("hdf5",), "hdf5": ("hdf5",), "numpy": ("npy", "npz")}

@@ -13,11 +13,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from . import native_catalogue
+from . import _native_catalogue
 from ._attributes import text_attribute, whole_number
-from ._files import SnapshotError, get_group, open_hdf5
-from ._parts import all_parts
-from .catalogue_content import (
+from ._catalogue_content import (
     CatalogueContent,
     CatalogueInfo,
     Column,
@@ -31,11 +29,14 @@ from .catalogue_content import (
     read_made,
     write_made,
 )
-from .header import SnapshotHeader, parse_header, unit_powers
-from .native_catalogue import split_types, type_columns, write_members
+from ._errors import SnapshotError
+from ._files import get_group, open_hdf5
+from ._files_of_snapshot import all_parts
+from ._header import SnapshotHeader, parse_header, unit_powers
+from ._native_catalogue import split_types, type_columns, write_members
 
 _NAMES = {"count": "Sizes", "mass": "Masses", "com_pos": "Centres"}
-RESERVED = native_catalogue.RESERVED | {*_NAMES.values(), "GroupIDs"}
+RESERVED = _native_catalogue.RESERVED | {*_NAMES.values(), "GroupIDs"}
 _LENGTH, _MASS, _TIME = "Unit length in cgs (U_L)", "Unit mass in cgs (U_M)", "Unit time in cgs (U_t)"
 _BASES = (("U_M", "g"), ("U_L", "cm"), ("U_t", "s"))
 _LOW = 2**32  # counts are in two words of 32 bits
@@ -216,7 +217,7 @@ def read(path: Path) -> CatalogueContent:
         raise SnapshotError(
             f"{path} holds {len(columns['count'].values)} groups, but its header counts {total}; copy it again."
         )
-    return build_content(columns, read_ids(paths, native_catalogue.MEMBERS, columns["count"].values), info, by_type)
+    return build_content(columns, read_ids(paths, _native_catalogue.MEMBERS, columns["count"].values), info, by_type)
 
 
 def _read_parameters(file: h5py.File) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from ._columns import FIELDS, Column, Survey
-from ._files import SnapshotError, damaged
-from ._raw import Place, RawPart, Streams, open_raw, read_exactly
-from .header import SnapshotHeader, checked_box
-from .options import ReadOptions
+from ._errors import SnapshotError
+from ._files import damaged
+from ._header import SnapshotHeader, checked_box
+from ._plain_rows import Place, RawPart, Streams, open_raw, read_exactly
+from ._read_options import ReadOptions
 
 # The names of arrays in an archive, in small letters and without underscores.
 _SYNONYMS = {

@@ -12,7 +12,7 @@ from jztree.data import get_num
 
 from ._columns import FIELDS
 from ._files import PathLike, create_hdf5
-from .header import SnapshotHeader, header_attributes, unit_attributes
+from ._header import SnapshotHeader, header_attributes, unit_attributes
 
 
 class _Stored(NamedTuple):

@@ -6,7 +6,7 @@ from typing import cast
 
 import numpy as np
 
-from .header import checked_box
+from ._header import checked_box
 
 FORMATS = ("gadget", "swift", "hdf5", "numpy")
 

@@ -9,11 +9,12 @@ import h5py
 import numpy as np
 
 from ._attributes import text_attribute, whole_number
-from ._files import PathLike, SnapshotError, create_hdf5, get_dataset, get_group, open_hdf5
-from ._hdf5 import check_form, read_all, wrong_form
-from .catalogue_content import Column, write_column
-from .header import SnapshotHeader
-from .native_catalogue import read_header_group, write_header_group
+from ._catalogue_content import Column, write_column
+from ._errors import SnapshotError
+from ._files import PathLike, create_hdf5, get_dataset, get_group, open_hdf5
+from ._hdf5_columns import check_form, read_all, wrong_form
+from ._header import SnapshotHeader
+from ._native_catalogue import read_header_group, write_header_group
 
 _INDICES = "Neighbours/indices"
 

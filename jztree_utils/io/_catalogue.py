@@ -1,7 +1,7 @@
 """Catalogues of friends-of-friends groups in HDF5: the canonical order of groups, and files in three layouts.
 
-The layouts are those of this library (`native_catalogue`), of Gadget-4's group files (`gadget_catalogue`) and of
-SWIFT's friends-of-friends catalogues (`swift_catalogue`). Every dataset has its unit as attributes. Nothing in a file
+The layouts are those of this library (`_native_catalogue`), of Gadget-4's group files (`_gadget_catalogue`) and of
+SWIFT's friends-of-friends catalogues (`_swift_catalogue`). Every dataset has its unit as attributes. Nothing in a file
 depends on when and where it was written.
 """
 
@@ -16,10 +16,8 @@ import numpy as np
 
 from jztree.data import FofCatalogue, get_pos, map_rows, squeeze_catalogue, squeeze_particles
 
-from . import gadget_catalogue, native_catalogue, swift_catalogue
-from ._files import PathLike, SnapshotError, create_hdf5, open_hdf5
-from ._parts import kind_of_file, parts_beside
-from .catalogue_content import (
+from . import _gadget_catalogue, _native_catalogue, _swift_catalogue
+from ._catalogue_content import (
     NUM_TYPES,
     CatalogueContent,
     CatalogueInfo,
@@ -29,11 +27,14 @@ from .catalogue_content import (
     check_forms,
     member_rows,
 )
-from .header import SnapshotHeader, unit_powers
+from ._errors import SnapshotError
+from ._files import PathLike, create_hdf5, open_hdf5
+from ._files_of_snapshot import kind_of_file, parts_beside
+from ._header import SnapshotHeader, unit_powers
 
 _Part = TypeVar("_Part")
 _ANY = np.iinfo(np.int64).max  # rows, where it is not known how many there are
-_LAYOUTS = {"native": native_catalogue, "gadget4": gadget_catalogue, "swift": swift_catalogue}
+_LAYOUTS = {"native": _native_catalogue, "gadget4": _gadget_catalogue, "swift": _swift_catalogue}
 
 
 def canonical_order(
@@ -148,7 +149,7 @@ def check_layout(layout: str, header: SnapshotHeader | None, ndim: int = 3, ptyp
     if layout == "gadget4" and ptype is not None and not 0 <= ptype < NUM_TYPES:
         raise ValueError(f"The layout gadget4 has types 0 to 5, and {ptype} was grouped; choose the native layout.")
     if layout == "swift":
-        swift_catalogue.check_header(header)
+        _swift_catalogue.check_header(header)
 
 
 def _check_columns(content: CatalogueContent, layout: str) -> None:

@@ -9,7 +9,8 @@ import h5py
 import numpy as np
 
 from ._attributes import number, numbers, text_attribute, whole_numbers
-from ._files import SnapshotError, get_group
+from ._errors import SnapshotError
+from ._files import get_group
 
 _NUM_FILES = "NumFilesPerSnapshot"
 _GROUPS = ("Header", "Parameters", "Units", "Cosmology")

@@ -11,8 +11,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ._files import SnapshotError, open_hdf5
-from .catalogue_content import (
+from ._catalogue_content import (
     CatalogueContent,
     CatalogueInfo,
     Column,
@@ -26,7 +25,9 @@ from .catalogue_content import (
     write_column,
     write_made,
 )
-from .header import SnapshotHeader, header_attributes, parse_header
+from ._errors import SnapshotError
+from ._files import open_hdf5
+from ._header import SnapshotHeader, header_attributes, parse_header
 
 MEMBERS = "Members/id"
 RESERVED = frozenset({"count_by_type", "mass_by_type"})

@@ -13,9 +13,10 @@ from jztree.data import FofCatalogue, squeeze_catalogue
 from jztree.halos import DEFINITIONS
 
 from ._attributes import number, text_attribute, whole_number
-from ._files import SnapshotError, get_dataset, get_group, open_hdf5
-from ._hdf5 import KINDS, check_form, read_all, wrong_form
-from .header import SnapshotHeader, unit_attributes, unit_powers
+from ._errors import SnapshotError
+from ._files import get_dataset, get_group, open_hdf5
+from ._hdf5_columns import KINDS, check_form, read_all, wrong_form
+from ._header import SnapshotHeader, unit_attributes, unit_powers
 
 NUM_TYPES = 6
 _MOST_DIMENSIONS = 8

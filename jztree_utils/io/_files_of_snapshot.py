@@ -9,7 +9,8 @@ from pathlib import Path
 
 import h5py
 
-from ._files import SnapshotError, check_is_file, list_folder, unreadable
+from ._errors import SnapshotError
+from ._files import check_is_file, list_folder, unreadable
 
 _PART_NAME = re.compile(r"(?P<base>.+)\.(?P<part>[0-9]+)(?P<suffix>(\.(hdf5|h5))?)", re.IGNORECASE)
 _SUFFIXES = (".hdf5", ".h5")

@@ -15,10 +15,10 @@ import numpy as np
 
 from ._attributes import number, numbers, text_attribute, whole_number
 from ._columns import WORDS, Column, Survey
-from ._files import SnapshotError
-from ._hdf5 import Hdf5Part, stored_as
-from .header import SnapshotHeader, box_in_header, checked_box, is_swift, parse_header
-from .options import ReadOptions
+from ._errors import SnapshotError
+from ._hdf5_columns import Hdf5Part, stored_as
+from ._header import SnapshotHeader, box_in_header, checked_box, is_swift, parse_header
+from ._read_options import ReadOptions
 
 # How the scale factor enters a dataset, as Gadget-4 and AREPO, SWIFT, and the Gadget-3 of EAGLE write it.
 _EXPONENTS = ("a_scaling", "a-scale exponent", "aexp-scale-exponent")

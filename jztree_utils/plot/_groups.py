@@ -8,7 +8,8 @@ import numpy as np
 from jztree.data import FofCatalogue, squeeze_catalogue
 
 from ..mass_function import MODELS, Cosmology, Units, mass_function, poisson_interval
-from ._figure import COLOURS, REFERENCE, Path, drawing, label_short_range, with_unit
+from ._figure import Path, drawing
+from ._style import COLOURS, REFERENCE, label_short_range, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..io._files import check_is_file, unreadable
-from ._figure import COLOURS, REFERENCE, Path, drawing, label_short_range, plain_ticks
+from ._figure import Path, drawing
+from ._style import COLOURS, REFERENCE, label_short_range, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,8 @@ import h5py
 import numpy as np
 
 from ._columns import FIELDS, WORDS, Column, Reader
-from ._files import SnapshotError, get_dataset, open_hdf5
+from ._errors import SnapshotError
+from ._files import get_dataset, open_hdf5
 
 KINDS = {"f": "floats", "iu": "integers", "iuf": "real numbers", "iufb": "numbers"}
 _FIRST_PLUGIN = 256  # filters of lower numbers are part of the HDF5 library

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from ._files import OutputError, SnapshotError
+from ._errors import OutputError, SnapshotError
 
 _KINDS: tuple[type[Exception], ...] = (RuntimeError, SnapshotError, OutputError, ValueError, OSError, MemoryError)
 _LENGTH = 1000  # bytes of a message that reach the other processes

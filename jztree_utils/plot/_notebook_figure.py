@@ -4,7 +4,7 @@ from io import BytesIO
 
 from matplotlib.figure import Figure
 
-from ._figure import DOTS_PER_INCH
+from ._style import DOTS_PER_INCH
 
 _PIXELS_PER_INCH = 96  # of the page
 

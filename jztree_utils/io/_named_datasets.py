@@ -7,10 +7,10 @@ import h5py
 import numpy as np
 
 from ._columns import Column, Survey
-from ._files import SnapshotError
-from ._hdf5 import Hdf5Part, read_all, stored_as
-from .header import SnapshotHeader, box_in_header
-from .options import ReadOptions
+from ._errors import SnapshotError
+from ._hdf5_columns import Hdf5Part, read_all, stored_as
+from ._header import SnapshotHeader, box_in_header
+from ._read_options import ReadOptions
 
 _MOST_LISTED = 8
 

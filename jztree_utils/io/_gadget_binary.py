@@ -11,10 +11,10 @@ from typing import IO, Any, Literal, NamedTuple
 import numpy as np
 
 from ._columns import Column, Survey
-from ._files import SnapshotError
-from ._raw import Place, RawPart, Streams, open_raw
-from .header import SnapshotHeader, checked_box, checked_header
-from .options import ReadOptions
+from ._errors import SnapshotError
+from ._header import SnapshotHeader, checked_box, checked_header
+from ._plain_rows import Place, RawPart, Streams, open_raw
+from ._read_options import ReadOptions
 
 _HEADER_BYTES = 256
 _HEADER = np.dtype(

@@ -10,8 +10,9 @@ import numpy as np
 
 from jztree.data import FofCatalogue, squeeze_catalogue
 
-from ._figure import Path, drawing, with_unit
-from .groups import draw_sizes
+from ._figure import Path, drawing
+from ._groups import draw_sizes
+from ._style import with_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

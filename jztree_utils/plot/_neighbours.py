@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._figure import COLOURS, Path, drawing, with_unit
+from ._figure import Path, drawing
+from ._style import COLOURS, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,10 +14,7 @@ import h5py
 import numpy as np
 
 from ._attributes import whole_number
-from ._files import SnapshotError, get_dataset, get_group, open_hdf5
-from ._parts import all_parts
-from ._simulations import scale_exponent
-from .catalogue_content import (
+from ._catalogue_content import (
     NUM_TYPES,
     CatalogueContent,
     CatalogueInfo,
@@ -34,7 +31,11 @@ from .catalogue_content import (
     write_column,
     write_made,
 )
-from .header import SnapshotHeader, header_attributes, parse_header
+from ._errors import SnapshotError
+from ._files import get_dataset, get_group, open_hdf5
+from ._files_of_snapshot import all_parts
+from ._hdf5_snapshots import scale_exponent
+from ._header import SnapshotHeader, header_attributes, parse_header
 
 _SPHERES = {"200c": "Crit200", "200m": "Mean200", "500c": "Crit500"}
 # The name in the file and the kind of each column that Gadget-4 knows.
