@@ -14,9 +14,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from .arguments import build_parser, parse
-from .interrupts import INTERRUPTED, INTERRUPTED_STATUS, ending_at_once
-from .report import NORMAL, QUIET, VERBOSE, stage, telling
+from ._commands.arguments import build_parser, parse
+from ._interrupts import INTERRUPTED, INTERRUPTED_STATUS, ending_at_once
+from ._report import NORMAL, QUIET, VERBOSE, stage, telling
+
+__all__ = ["main"]
 
 _MARKER = "jztree: "  # what the library's own run-time messages begin with
 # What the library says to scripts, and what that is here.
@@ -76,14 +78,14 @@ def _run(argv: Sequence[str] | None) -> int:
         alone.enter_context(ending_at_once())
         until_end.enter_context(telling(_level(args)))
         with contextlib.nullcontext() if args.command == "info" else stage("load JAX"):
-            from . import commands
+            from ._commands import dispatch
 
-            if not commands.join_processes():
+            if not dispatch.join_processes():
                 nowhere = until_end.enter_context(open(os.devnull, "w"))
                 until_end.enter_context(contextlib.redirect_stdout(nowhere))
-        if commands.are_several():
+        if dispatch.are_several():
             alone.close()  # others wait for this process, and are to be told how it ends
-        commands.RUN[args.command](args)
+        dispatch.RUN[args.command](args)
         sys.stdout.flush()
     return 0
 

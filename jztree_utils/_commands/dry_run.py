@@ -21,10 +21,11 @@ from jztree.fof import fof_and_catalogue
 from jztree.knn import knn
 
 from .. import io
-from ..compute import Source, check_fits
-from ..details import bytes_in_words
-from ..report import number, print_json, print_pairs, say
-from .runs import Run, open_checked
+from .._particles.reading import Source, check_fits
+from .._report import number, print_json, print_pairs, say
+from .._verbose import bytes_in_words
+from .outputs import Run
+from .snapshots import open_checked
 
 _SAMPLE = 200_000  # points that are timed
 _WORDS_OF_DESIGN = 6  # times the positions, beside input and output
@@ -59,7 +60,9 @@ def neighbours(k: int) -> Work:
     return Work(("id",), lambda pos: knn(pos, min(k, pos.shape[0]), boxsize=1.0), lambda size: k * (4 + size), False)
 
 
-def tell(source: Source, run: Run, mesh: Mesh, work: Work, as_json: bool = False, layout: str | None = None) -> None:
+def print_estimate(
+    source: Source, run: Run, mesh: Mesh, work: Work, as_json: bool = False, layout: str | None = None
+) -> None:
     """Print what would be done. Raises like reading the particles does, but reads headers only.
 
     layout: of the catalogue that would be written, if any.

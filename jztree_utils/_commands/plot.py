@@ -9,11 +9,12 @@ import numpy as np
 from jztree.data import FofCatalogue
 
 from .. import io, plot
-from ..arguments import KINDS
-from ..compute import check_box, corners_of
+from .._particles.box import check_box, corners_of
+from .._report import print_json, say, stage, take_seconds
 from ..mass_function import Cosmology, units_of
-from ..report import print_json, say, stage, take_seconds
-from .runs import check_placeholders, complete_header, read_options, snapshot_path
+from .arguments import KINDS
+from .outputs import check_placeholders
+from .snapshots import complete_header, read_options, snapshot_path
 
 
 def run_plot(args: Namespace) -> None:

@@ -10,10 +10,11 @@ import numpy as np
 from jztree.data import ParticleData
 
 from .. import io
-from ..arguments import CATALOGUE_LAYOUTS, SNAPSHOT_LAYOUTS
-from ..details import tell_snapshot
-from ..report import is_quiet, print_json, print_pairs, say, stage, take_seconds
-from .runs import check_placeholders, check_suffix, read_options, snapshot_path
+from .._report import is_quiet, print_json, print_pairs, say, stage, take_seconds
+from .._verbose import print_snapshot
+from .arguments import CATALOGUE_LAYOUTS, SNAPSHOT_LAYOUTS
+from .outputs import check_placeholders, check_suffix
+from .snapshots import read_options, snapshot_path
 
 _NUMPY = ".npz"
 
@@ -74,7 +75,7 @@ def _convert_snapshot(path: Path, args: Namespace, options: io.ReadOptions, layo
                 f"A snapshot of Gadget-4 has types 0 to 5, not {args.type}; write a {_NUMPY} file instead."
             )
         names = snapshot.present(("pos",), ("mass", "vel", "id"))
-        tell_snapshot([snapshot])
+        print_snapshot([snapshot])
         columns = {name: snapshot.read(name) for name in names}
         told.particles, told.detail = snapshot.num, snapshot.description
     with stage("write the snapshot", snapshot.num) as told:

@@ -8,11 +8,17 @@ from jax.sharding import Mesh
 
 from jztree.density import knn_density, sph_density
 
-from .. import compute, io
-from ..details import tell_machine, tell_memory
-from ..report import is_quiet, number, print_json, print_pairs, say, stage, take_seconds
-from . import estimate, runs
-from .finished import made_with
+from .. import io
+from .._particles import many_devices
+from .._particles.base import Particles
+from .._particles.reading import Source
+from .._report import is_quiet, number, print_json, print_pairs, say, stage, take_seconds
+from .._verbose import print_machine, print_memory_peak
+from . import dry_run
+from .arguments import check_at_least
+from .earlier_outputs import made_with
+from .outputs import Run, announce, plan_runs
+from .snapshots import box_in_words, read_checked, source_of
 
 
 def run_knn(args: Namespace) -> None:
@@ -20,29 +26,29 @@ def run_knn(args: Namespace) -> None:
 
     Raises ValueError, OSError or ImportError with a sentence for the user, before any long work where that is possible.
     """
-    mesh = compute.all_devices()
+    mesh = many_devices.all_devices()
     with io.failing_together(mesh):
-        runs.check_at_least("-k", args.k, 1)
+        check_at_least("-k", args.k, 1)
         if args.kernel is not None:
             args.density = True
         if args.density and args.kernel in (None, "knn") and args.k < 3:
             raise ValueError(
                 f"--density needs -k of at least 3, the particle itself and two neighbours; {args.k} was given."
             )
-        todo = runs.plan_runs(args)
-    tell_machine(mesh)
+        todo = plan_runs(args)
+    print_machine(mesh)
     for run in todo:
-        source = runs.source_of(run.path, args, mesh)
+        source = source_of(run.path, args, mesh)
         if args.dry_run:
-            estimate.tell(source, run, mesh, estimate.neighbours(args.k), args.json)
+            dry_run.print_estimate(source, run, mesh, dry_run.neighbours(args.k), args.json)
         else:
-            runs.announce(run, todo)
+            announce(run, todo)
             _run_one(args, run, source, mesh)
-            tell_memory(mesh)
+            print_memory_peak(mesh)
 
 
-def _run_one(args: Namespace, run: runs.Run, source: compute.Source, mesh: Mesh) -> None:
-    part = runs.read(source, ("mass", "id") if args.density else ("id",), mesh)
+def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh) -> None:
+    part = read_checked(source, ("mass", "id") if args.density else ("id",), mesh)
     with io.failing_together(mesh):
         if args.k > part.num:
             held = f"{part.num} particles of type {source.ptype}"
@@ -65,7 +71,7 @@ def _run_one(args: Namespace, run: runs.Run, source: compute.Source, mesh: Mesh)
             _finish(args, run, part, found)
 
 
-def _density(args: Namespace, part: compute.Particles) -> np.ndarray | None:
+def _density(args: Namespace, part: Particles) -> np.ndarray | None:
     boxsize, k, kernel = part.header.boxsize or None, args.k, args.kernel or "knn"
 
     def density(rows: Any) -> Any:
@@ -76,7 +82,7 @@ def _density(args: Namespace, part: compute.Particles) -> np.ndarray | None:
     return part.map_neighbours("estimate densities", density)
 
 
-def _finish(args: Namespace, run: runs.Run, part: compute.Particles, found: io.Neighbours) -> None:
+def _finish(args: Namespace, run: Run, part: Particles, found: io.Neighbours) -> None:
     """Write and print the neighbours."""
     if run.output is not None:
         with stage("write the neighbours") as told:
@@ -88,7 +94,7 @@ def _finish(args: Namespace, run: runs.Run, part: compute.Particles, found: io.N
         _tell(found)
 
 
-def _summary(run: runs.Run, part: compute.Particles, found: io.Neighbours) -> dict[str, Any]:
+def _summary(run: Run, part: Particles, found: io.Neighbours) -> dict[str, Any]:
     """What was done and found, for scripts."""
     ranges = {"last_distance": found.distances[:, -1], "density": found.density}
     return {
@@ -115,7 +121,7 @@ def _tell(found: io.Neighbours) -> None:
     pairs = [
         ("particles", f"{len(found.distances):,}"),
         ("neighbours", f"{k:,} each, the particle itself among them"),
-        ("box", f"{runs.box_in_words(header)}{length if header.boxsize else ''}"),
+        ("box", f"{box_in_words(header)}{length if header.boxsize else ''}"),
         ("distance to the last", _range_in_words(found.distances[:, -1]) + length),
     ]
     if found.density is not None:

@@ -10,16 +10,13 @@ import json
 import os
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jztree import __version__
 
 from .. import io
-from ..arguments import B
-from ..report import say
-
-if TYPE_CHECKING:
-    from .runs import Run
+from .._report import say
+from .arguments import B
 
 _READING = ("type", "format", "pos", "vel", "mass", "id", "boxsize")
 _OPTIONS = {
@@ -69,24 +66,26 @@ def _checksum(path: Path) -> str:
     return found.hexdigest()
 
 
-def is_finished(args: Namespace, run: "Run", options: io.ReadOptions | None) -> bool:
-    """Whether all outputs of a run are there, of a call whose outputs have names after their snapshots.
+def are_there(
+    args: Namespace, path: Path, options: io.ReadOptions | None, output: str | None, picture: str | None
+) -> bool:
+    """Whether the outputs of a snapshot are there, of a call whose outputs have names after their snapshots.
 
-    options: how its snapshot is read.
+    path: of the snapshot. options: how it is read. output, picture: the names, None where there is none.
 
     Raises OutputError, with what to do, if an output is there that another call has made.
     """
     named = [name for name in (args.output, getattr(args, "plot", None)) if name is not None]
-    if args.overwrite or run.output is None or not any("{n" in name for name in named):
+    if args.overwrite or output is None or not any("{n" in name for name in named):
         return False
-    if not Path(run.output).exists():
+    if not Path(output).exists():
         return False
-    _check_same(args, run.output, _record(args, run.path, options))
+    _check_same(args, output, _record(args, path, options))
     # A picture that is older than the catalogue is one of another catalogue.
-    if run.plot is not None and not _is_newer(run.plot, run.output):
+    if picture is not None and not _is_newer(picture, output):
         return False
-    outputs = " and ".join(name for name in (run.output, run.plot) if name is not None)
-    say(f"{outputs} is there already, of the same options, so {run.path} is skipped; --overwrite makes it anew.")
+    outputs = " and ".join(name for name in (output, picture) if name is not None)
+    say(f"{outputs} is there already, of the same options, so {path} is skipped; --overwrite makes it anew.")
     return True
 
 

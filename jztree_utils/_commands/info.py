@@ -12,7 +12,7 @@ import jax
 import jztree
 from jztree.kernels import native_info
 
-from ..report import print_json, print_pairs
+from .._report import print_json, print_pairs
 
 _BUILD_CUDA = "JZTREE_CUDA=ON pip install ."
 

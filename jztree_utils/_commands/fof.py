@@ -10,13 +10,20 @@ from jax.sharding import Mesh
 from jztree.config import CatalogueConfig, FofConfig
 from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
 
-from .. import compute, io, plot
-from ..arguments import B, whole
-from ..details import tell_machine, tell_memory
-from ..properties import GroupOptions, describe, find_densities, left_out, shapes
-from ..report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
-from . import estimate, runs
-from .finished import made_with
+from .. import io, plot
+from .._particles import many_devices
+from .._particles.base import Groups, Particles
+from .._particles.box import box_lengths
+from .._particles.group_properties import GroupOptions, describe, shapes
+from .._particles.known_properties import missing_in_words, with_all_properties
+from .._particles.reading import Source
+from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
+from .._verbose import print_machine, print_memory_peak
+from . import dry_run
+from .arguments import B, check_at_least, check_not_negative, whole
+from .earlier_outputs import made_with
+from .outputs import Run, announce, plan_runs
+from .snapshots import box_in_words, read_checked, source_of
 
 _LARGEST = 10  # groups that are printed
 
@@ -26,27 +33,27 @@ def run_fof(args: Namespace) -> None:
 
     Raises ValueError, OSError or ImportError with a sentence for the user, before any long work where that is possible.
     """
-    mesh = compute.all_devices()
+    mesh = many_devices.all_devices()
     with io.failing_together(mesh):
         if args.b is not None and args.rlink is not None:
             raise ValueError("--b and --rlink are two ways to give the linking length; give one of them.")
-        runs.check_not_negative("--b", args.b)
-        runs.check_not_negative("--rlink", args.rlink)
-        runs.check_at_least("--npart-min", args.npart_min, 1)
+        check_not_negative("--b", args.b)
+        check_not_negative("--rlink", args.rlink)
+        check_at_least("--npart-min", args.npart_min, 1)
         if args.plot is not None:
             plot.check_picture(args.plot)
         attach = _types(args.attach)
-        todo = runs.plan_runs(args)
-    tell_machine(mesh)
+        todo = plan_runs(args)
+    print_machine(mesh)
     for run in todo:
-        source = runs.source_of(run.path, args, mesh, attach)
+        source = source_of(run.path, args, mesh, attach)
         layout = None if run.output is None else args.layout
         if args.dry_run:
-            estimate.tell(source, run, mesh, estimate.groups(args.plot is not None), args.json, layout)
+            dry_run.print_estimate(source, run, mesh, dry_run.groups(args.plot is not None), args.json, layout)
         else:
-            runs.announce(run, todo)
+            announce(run, todo)
             _run_one(args, run, source, mesh, layout)
-            tell_memory(mesh)
+            print_memory_peak(mesh)
 
 
 def _types(words: str | None) -> tuple[int, ...] | None:
@@ -61,13 +68,13 @@ def _types(words: str | None) -> tuple[int, ...] | None:
         raise ValueError(f"--attach is {words}; it must be particle types as in 0,4,5, or 'all'.") from None
 
 
-def _run_one(args: Namespace, run: runs.Run, source: compute.Source, mesh: Mesh, layout: str | None) -> None:
-    part = runs.read(source, ("mass", "vel", "id"), mesh, layout)
+def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str | None) -> None:
+    part = read_checked(source, ("mass", "vel", "id"), mesh, layout)
     with io.failing_together(mesh):
         rlink = _linking_length(args, part)
         options = GroupOptions(cfg=FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min)))
         if args.properties:
-            options = find_densities(options, part)
+            options = with_all_properties(options, part)
     found = part.find_groups(rlink, options)
     pos = part.column("pos") if run.plot is not None else None
     with io.failing_together(mesh):
@@ -82,13 +89,11 @@ def _run_one(args: Namespace, run: runs.Run, source: compute.Source, mesh: Mesh,
                 made_with=made_with(args, run.path, source.options),
             )
             _finish(args, run, part, pos, found, info)
-            if args.properties and (words := left_out(options, part)):
+            if args.properties and (words := missing_in_words(options, part)):
                 say(f"\n  left out: {words}.")
 
 
-def _finish(
-    args: Namespace, run: runs.Run, part: compute.Particles, pos: Any, found: compute.Groups, info: io.CatalogueInfo
-) -> None:
+def _finish(args: Namespace, run: Run, part: Particles, pos: Any, found: Groups, info: io.CatalogueInfo) -> None:
     """Order, write, draw and print the groups. pos: positions of all particles, if they are to be drawn."""
     columns = found.extra
     if args.properties:
@@ -114,7 +119,7 @@ def _finish(
         _tell(cata, info, part)
 
 
-def _linking_length(args: Namespace, part: compute.Particles) -> float:
+def _linking_length(args: Namespace, part: Particles) -> float:
     """``--rlink``, or ``--b`` times the mean separation of the particles, which needs a box."""
     if args.rlink is not None:
         return float(args.rlink)
@@ -131,9 +136,9 @@ def _linking_length(args: Namespace, part: compute.Particles) -> float:
     return rlink
 
 
-def _mean_separation(part: compute.Particles) -> float | None:
+def _mean_separation(part: Particles) -> float | None:
     """Of the particles in the box; None if that is not known."""
-    lengths = compute.box_lengths(part.header, part.ndim)
+    lengths = box_lengths(part.header, part.ndim)
     # Python's numbers, which become infinite without a warning.
     return (math.prod(lengths.tolist()) / part.num) ** (1 / part.ndim) if (lengths > 0).all() else None
 
@@ -151,7 +156,7 @@ def _draw(path: str, pos: Any, cata: FofCatalogue, header: io.SnapshotHeader) ->
 
 
 def _summary(
-    run: runs.Run, cata: FofCatalogue, info: io.CatalogueInfo, part: compute.Particles, extra: dict[str, io.Column]
+    run: Run, cata: FofCatalogue, info: io.CatalogueInfo, part: Particles, extra: dict[str, io.Column]
 ) -> dict[str, Any]:
     """What was done and found, for scripts."""
     header = part.header
@@ -177,7 +182,7 @@ def _summary(
     }
 
 
-def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: compute.Particles) -> None:
+def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: Particles) -> None:
     header = part.header
     length, mass = (f" {io.unit_name(header, kind)}".rstrip() for kind in ("length", "mass"))
     n, count = part.num + sum(one.num_total or 0 for one in part.attached.values()), np.asarray(cata.count, np.int64)
@@ -186,7 +191,7 @@ def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: compute.Particles) -
         ("groups", f"{len(count):,} of at least {info.npart_min:,} particles"),
         ("particles in groups", f"{grouped:,} of {n:,} ({100 * grouped / n:.1f} %)"),
         ("linking length", f"{number(info.linking_length or 0.0)}{length}{_in_separations(info, part)}"),
-        ("box", f"{runs.box_in_words(header)}{length if header.boxsize else ''}"),
+        ("box", f"{box_in_words(header)}{length if header.boxsize else ''}"),
     ]
     if len(count):
         pairs.append(("group sizes", f"{count.min():,} to {count.max():,} particles, median {np.median(count):,.0f}"))
@@ -205,7 +210,7 @@ def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: compute.Particles) -
         print_table(*_largest_groups(cata, header))
 
 
-def _in_separations(info: io.CatalogueInfo, part: compute.Particles) -> str:
+def _in_separations(info: io.CatalogueInfo, part: Particles) -> str:
     separation = _mean_separation(part)
     if info.linking_length is None or separation is None:
         return ""

@@ -16,7 +16,7 @@ from jztree import __version__, stats
 from jztree.kernels import native_info
 
 from . import io
-from .report import VERBOSE, Stage, is_verbose, number, print_pairs, say
+from ._report import VERBOSE, Stage, is_verbose, number, print_pairs, say
 
 _COMPILING = "/jax/core/compile/"  # what JAX's events of tracing, lowering and compiling begin with
 _PROPERTIES = ("pos", "vel", "mass", "id")
@@ -28,7 +28,7 @@ _ROWS = {
 }
 
 
-def tell_machine(mesh: Mesh) -> None:
+def print_machine(mesh: Mesh) -> None:
     """Print versions, native libraries and devices."""
     if not is_verbose():
         return
@@ -50,7 +50,7 @@ def tell_machine(mesh: Mesh) -> None:
     )
 
 
-def tell_snapshot(snapshots: Sequence[io.Snapshot]) -> None:
+def print_snapshot(snapshots: Sequence[io.Snapshot]) -> None:
     """Print what was found out of a snapshot. snapshots: it as each of its types sees it."""
     if not is_verbose():
         return
@@ -137,7 +137,7 @@ def rows_sent(mesh: Mesh) -> Iterator[None]:
         say(f"  rounds of joining groups across devices: {rounds}", VERBOSE)
 
 
-def tell_memory(mesh: Mesh) -> None:
+def print_memory_peak(mesh: Mesh) -> None:
     """Print the largest memory that this process, and each GPU of it, has used so far."""
     if not is_verbose():
         return

@@ -1,4 +1,4 @@
-"""The work behind the command line, a module a command. Imported after the arguments were read: it imports JAX."""
+"""Brings the processes of a call together and runs its command. It imports JAX, so arguments are read before."""
 
 import os
 from argparse import Namespace
@@ -10,11 +10,9 @@ from jztree.comm import initialize
 
 from .convert import run_convert
 from .fof import run_fof
-from .info import gpu_backend, run_info
+from .info import run_info
 from .knn import run_knn
 from .plot import run_plot
-
-__all__ = ["RUN", "are_several", "gpu_backend", "join_processes"]
 
 RUN: dict[str, Callable[[Namespace], None]] = {
     "fof": run_fof,

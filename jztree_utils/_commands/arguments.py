@@ -111,6 +111,18 @@ def real(text: str) -> float:
     return value
 
 
+def check_not_negative(option: str, value: float | None) -> None:
+    """Raise ValueError, in words, for a number that is negative or not finite."""
+    if value is not None and not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{option} is {value:g}; it must be a number of at least 0.")
+
+
+def check_at_least(option: str, value: int, least: int) -> None:
+    """Raise ValueError, in words, for a number that is too small."""
+    if value < least:
+        raise ValueError(f"{option} is {value}; it must be at least {least}.")
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one sentence, like all others."""
 
