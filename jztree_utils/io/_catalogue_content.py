@@ -75,7 +75,7 @@ class Column:
     """A property of groups.
 
     values: ``(g, ...)``, a row a group.
-    kind: what the unit follows from: "length", "mass", "velocity", "1" and others, see `header.unit_attributes`.
+    kind: what the unit follows from: "length", "mass", "velocity", "1" and others, see `_header.unit_attributes`.
     definition: what it is, in words.
     """
 
