@@ -72,6 +72,7 @@ def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str 
     part = read_checked(source, ("mass", "vel", "id"), mesh, layout)
     with io.failing_together(mesh):
         rlink = _linking_length(args, part)
+        _check_images(rlink, part)
         options = GroupOptions(cfg=FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min)))
         if args.properties:
             options = with_all_properties(options, part)
@@ -134,6 +135,17 @@ def _linking_length(args: Namespace, part: Particles) -> float:
     if not math.isfinite(rlink):
         raise ValueError(f"--b times the mean separation is {rlink:g}; give a smaller --b, or the right --boxsize.")
     return rlink
+
+
+def _check_images(rlink: float, part: Particles) -> None:
+    """Raise ValueError if nearest images do not decide what is linked."""
+    lengths = box_lengths(part.header, part.ndim)
+    least = float(lengths[lengths > 0].min(initial=math.inf))
+    if rlink > least / 2:
+        raise ValueError(
+            f"The linking length is {rlink:g}, more than half the periodic box length {least:g}, so that nearest "
+            "images do not decide links; give a smaller --b or --rlink, or --boxsize 0."
+        )
 
 
 def _mean_separation(part: Particles) -> float | None:

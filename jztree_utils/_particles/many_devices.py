@@ -23,6 +23,7 @@ from .._report import stage
 from .._verbose import compilation, rows_sent
 from .base import MOST_ROWS, Groups, Member, Particles, count_types
 from .group_properties import GroupOptions, group_properties
+from .library_errors import told_of_snapshot
 
 
 @dataclass(kw_only=True)
@@ -120,12 +121,8 @@ class ManyDevices(Particles):
         """What ``function`` returns, with the time printed; it compiles, and compiles again if a buffer must grow."""
         with stage(f"compile and {name}", self.num) as told:
             told.detail = f"{self.mesh.size} devices"
-            try:
-                with rows_sent(self.mesh), compilation(told):
-                    return jax.block_until_ready(function())
-            except Exception as error:
-                self.raise_by_row(str(error), self.mesh.size)
-                raise
+            with told_of_snapshot(self.snapshots, self.mesh.size), rows_sent(self.mesh), compilation(told):
+                return jax.block_until_ready(function())
 
     def _gather(self, rows: Any, num: Any = None) -> Any:
         """Rows of all ranks without padding, or one number of each rank; None but on the first process."""

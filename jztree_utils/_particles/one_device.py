@@ -15,6 +15,7 @@ from .._report import stage
 from .base import MOST_ROWS, Groups, Member, Particles, count_types
 from .box import corners_of
 from .group_properties import GroupOptions, group_properties
+from .library_errors import told_of_snapshot
 
 
 class OneDevice(Particles):
@@ -90,12 +91,8 @@ class OneDevice(Particles):
 
     def _run(self, name: str, function: Callable[[Any], Any], part: Any) -> Any:
         """``function`` of ``part``, with the times of compiling it and of running it printed apart."""
-        with jax.enable_x64(self.wide):
+        with jax.enable_x64(self.wide), told_of_snapshot(self.snapshots, 1):
             with stage("compile"):
                 compiled = jax.jit(function).lower(part).compile()
             with stage(name, self.num):
-                try:
-                    return jax.block_until_ready(compiled(part))
-                except Exception as error:
-                    self.raise_by_row(str(error), 1)
-                    raise
+                return jax.block_until_ready(compiled(part))

@@ -5,7 +5,6 @@ all others.
 """
 
 import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,10 +19,6 @@ from .. import io
 from .group_properties import GroupOptions
 
 MOST_ROWS = 2**31 - 1  # that one device takes
-# What the library says of a row of the particles it was given, on one device or on a rank.
-_OF_A_ROW = re.compile(
-    r"jztree: (?:on rank (\d+): )?row (\d+)(?: of attached\[(\d+)\])?( of the positions)? (.*?)\.?(?=\s*$|\.\s)", re.M
-)
 
 
 @dataclass
@@ -105,17 +100,6 @@ class Particles(ABC):
     @abstractmethod
     def column(self, name: str) -> Any:
         """A property of all particles on the host, in the order of the snapshot; None if it was not read."""
-
-    def raise_by_row(self, text: str, ndev: int) -> None:
-        """Raise the library's error about a row of what it was given as one about that row of the snapshot."""
-        found = _OF_A_ROW.search(text)
-        if found is None:
-            return
-        kind = 0 if found[3] is None else int(found[3]) + 1
-        snapshot = self.snapshots[kind]
-        start, _ = io.share(snapshot.num, int(found[1] or 0), ndev)
-        row = snapshot.row_in_words(start + int(found[2]), found[4] or "")
-        raise ValueError(f"jztree: {row} {found[5]}.") from None
 
     def types(self) -> list[int]:
         """All particle types, the one that is grouped first."""

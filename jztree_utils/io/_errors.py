@@ -1,12 +1,20 @@
 """What goes wrong with files, in one sentence each."""
 
+OPTION = "<option>"  # stands for the way to give an option, in the sentence of a `SnapshotError`
+
 
 class SnapshotError(ValueError):
-    """A file that was to be read cannot be used. The message is one sentence: what was given and what to do."""
+    """A file that was to be read cannot be used. The message is one sentence: what was given and what to do.
 
-    def __init__(self, sentence: str) -> None:
+    on_command_line: the message with flags, where it advises arguments of Python.
+    """
+
+    def __init__(self, sentence: str, option: str = "") -> None:
+        """option: the field of `ReadOptions` that the sentence advises to give, if it does."""
         # Names in damaged files, and names of files, may hold anything: ends of lines, or what terminals obey.
-        super().__init__("".join(char if char.isprintable() else ascii(char)[1:-1] for char in sentence))
+        printable = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in sentence)
+        super().__init__(printable.replace(OPTION, f"ReadOptions({option}=...)"))
+        self.on_command_line = printable.replace(OPTION, f"--{option}")
 
 
 class OutputError(OSError):

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from ._columns import FIELDS, WORDS, Column, Reader
-from ._errors import SnapshotError
+from ._errors import OPTION, SnapshotError
 from ._files import get_dataset, open_hdf5
 
 KINDS = {"f": "floats", "iu": "integers", "iuf": "real numbers", "iufb": "numbers"}
@@ -55,7 +55,8 @@ class Hdf5Part:
         if name not in self.usual:
             return SnapshotError(
                 f"{self.path} is read by the names of datasets, and none was given for the {FIELDS[name].words}; give "
-                f"one (ReadOptions({name}=...)), or do without {name!r}."
+                f"one ({OPTION}), or do without {name!r}.",
+                name,
             )
         try:
             with open_hdf5(self.path) as file:

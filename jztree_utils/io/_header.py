@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 
 from ._attributes import number, numbers, text_attribute, whole_numbers
-from ._errors import SnapshotError
+from ._errors import OPTION, SnapshotError
 from ._files import get_group
 
 _NUM_FILES = "NumFilesPerSnapshot"
@@ -183,7 +183,8 @@ def fitting_box(box: float | tuple[float, ...], ndim: int | None, name: str) -> 
     if ndim is not None and len(box) != ndim:
         raise SnapshotError(
             f"{name} has positions of {ndim} coordinates, but the box has {len(box)} lengths "
-            f"({', '.join(f'{side:g}' for side in box)}); give one for all, or {ndim} (ReadOptions(boxsize=...))."
+            f"({', '.join(f'{side:g}' for side in box)}); give one for all, or {ndim} ({OPTION}).",
+            "boxsize",
         )
     return box if len(set(box)) > 1 else box[0]
 

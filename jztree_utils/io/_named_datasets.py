@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 
 from ._columns import Column, Survey
-from ._errors import SnapshotError
+from ._errors import OPTION, SnapshotError
 from ._hdf5_columns import Hdf5Part, read_all, stored_as
 from ._header import SnapshotHeader, box_in_header
 from ._read_options import ReadOptions
@@ -22,7 +22,7 @@ def survey_datasets(file: h5py.File, ptype: int | None, options: ReadOptions) ->
     Raises SnapshotError if no dataset is named, or one is missing.
     """
     if options.pos is None:
-        raise SnapshotError(_what_to_name(file))
+        raise _what_to_name(file)
     columns = {name: stored_as(file, dataset) for name, dataset in options.names.items()}
     pos = columns["pos"]
     num = pos.shape[0] if pos.shape else 0
@@ -37,8 +37,8 @@ def survey_datasets(file: h5py.File, ptype: int | None, options: ReadOptions) ->
     return Survey(f"HDF5 dataset {pos.name}", header, (0, num), part)
 
 
-def _what_to_name(file: h5py.File) -> str:
-    """A sentence about a file in which no positions are named, with the datasets that could be."""
+def _what_to_name(file: h5py.File) -> SnapshotError:
+    """What to raise about a file in which no positions are named, with the datasets that could be."""
     found: list[str] = []
 
     def look(name: str, item: h5py.Group | h5py.Dataset) -> bool | None:
@@ -49,9 +49,10 @@ def _what_to_name(file: h5py.File) -> str:
     file.visititems(look)
     listed = ", ".join(found[:_MOST_LISTED]) + (", ..." if len(found) > _MOST_LISTED else "")
     candidates = f"such as {listed}" if found else "but it holds none of shape (n, d)"
-    return (
+    return SnapshotError(
         f"{file.filename} has no group Header with NumPart_ThisFile, as snapshots of Gadget, AREPO and SWIFT have; "
-        f"name the dataset of positions (ReadOptions(pos=...)), {candidates}."
+        f"name the dataset of positions ({OPTION}), {candidates}.",
+        "pos",
     )
 
 
@@ -67,6 +68,7 @@ def _positive(file: h5py.File, box: float | tuple[float, ...]) -> np.ndarray:
     if not (lengths > 0).all():
         raise SnapshotError(
             f"{file.filename} holds integer coordinates, which are fractions of a box, but no box; give its length "
-            "(ReadOptions(boxsize=...))."
+            f"({OPTION}).",
+            "boxsize",
         )
     return lengths

@@ -12,7 +12,7 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from ._columns import FIELDS, Column, Survey
-from ._errors import SnapshotError
+from ._errors import OPTION, SnapshotError
 from ._files import damaged
 from ._header import SnapshotHeader, checked_box
 from ._plain_rows import Place, RawPart, Streams, open_raw, read_exactly
@@ -64,7 +64,8 @@ def survey_npz(path: Path, options: ReadOptions) -> Survey:
         if "pos" not in chosen:
             raise SnapshotError(
                 f"{path} holds no positions under a usual name, but {', '.join(sorted(keys)) or 'nothing'}; name them "
-                "(ReadOptions(pos=...))."
+                f"({OPTION}).",
+                "pos",
             )
         arrays = {name: _member(streams, path, key) for name, key in chosen.items()}
         box = arrays.pop("boxsize", None)
@@ -98,8 +99,8 @@ def _key(path: Path, keys: Sequence[str], name: str, given: dict[str, str]) -> s
         return given[name]
     found = [key for key in keys if key.lower().replace("_", "") in _SYNONYMS[name]]
     if len(found) > 1:
-        say = f"say which (ReadOptions({name}=...))" if name in FIELDS else "keep one of them"
-        raise SnapshotError(f"{path} holds {' and '.join(found)}, which could both be {name}; {say}.")
+        say = f"say which ({OPTION})" if name in FIELDS else "keep one of them"
+        raise SnapshotError(f"{path} holds {' and '.join(found)}, which could both be {name}; {say}.", name)
     return found[0] if found else None
 
 

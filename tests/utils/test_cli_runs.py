@@ -151,7 +151,7 @@ def test_files_of_one_snapshot_are_one(write_parts, tmp_path, random, capsys) ->
         (["--attach", "0,,4"], "--attach is 0,,4; it must be particle types"),
         (["--boxsize", "1_0"], "--boxsize is 1_0; it must be a length"),
         (["--boxsize", "1e300"], "--b times the mean separation is inf"),
-        (["--rlink", "1e39"], "choose another unit of length, or store the positions as float64."),
+        (["--rlink", "1e39", "--boxsize", "0"], "choose another unit of length, or store the positions as float64."),
         (["--b", "0.2", "--rlink", "0.1"], "two ways to give the linking length"),
         (["-o", "{n}.png"], "pictures are drawn with --plot"),
         (["--attach", "gas"], "--attach is gas; it must be particle types"),
