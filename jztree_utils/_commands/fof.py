@@ -12,10 +12,10 @@ from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
 
 from .. import io, plot
 from .._particles import many_devices
-from .._particles.base import Groups, Particles
 from .._particles.box import box_lengths
 from .._particles.group_properties import GroupOptions, describe, shapes
 from .._particles.known_properties import missing_in_words, with_all_properties
+from .._particles.particles import Groups, Particles
 from .._particles.reading import Source
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
 from .._verbose import print_machine, print_memory_peak

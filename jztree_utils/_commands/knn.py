@@ -10,7 +10,7 @@ from jztree.density import knn_density, sph_density
 
 from .. import io
 from .._particles import many_devices
-from .._particles.base import Particles
+from .._particles.particles import Particles
 from .._particles.reading import Source
 from .._report import is_quiet, number, print_json, print_pairs, say, stage, take_seconds
 from .._verbose import print_machine, print_memory_peak

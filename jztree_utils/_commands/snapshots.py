@@ -8,8 +8,8 @@ from pathlib import Path
 from jax.sharding import Mesh
 
 from .. import ics, io
-from .._particles.base import Particles
 from .._particles.box import check_box
+from .._particles.particles import Particles
 from .._particles.reading import Source, open_types, read_particles
 from .._report import VERBOSE, number, stage
 from .._verbose import print_snapshot

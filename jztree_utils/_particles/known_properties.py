@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from .. import io
-from .base import Particles
 from .group_properties import NEIGHBOURS, THRESHOLDS, GroupOptions
+from .particles import Particles
 
 GRAVITY_IN_CGS = 6.6743e-8  # CODATA 2018
 _MPC_IN_CM = 3.085677581e24

@@ -21,9 +21,9 @@ from jztree.knn import knn
 from .. import io
 from .._report import stage
 from .._verbose import compilation, rows_sent
-from .base import MOST_ROWS, Groups, Member, Particles, count_types
 from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot
+from .particles import MOST_ROWS, Groups, Member, Particles, count_types
 
 
 @dataclass(kw_only=True)

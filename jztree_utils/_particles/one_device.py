@@ -12,10 +12,10 @@ from jztree.knn import knn
 
 from .. import io
 from .._report import stage
-from .base import MOST_ROWS, Groups, Member, Particles, count_types
 from .box import corners_of
 from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot
+from .particles import MOST_ROWS, Groups, Member, Particles, count_types
 
 
 class OneDevice(Particles):

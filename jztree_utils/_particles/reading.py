@@ -14,9 +14,9 @@ from jztree.data import ParticleData, fits_float32
 from .. import io
 from .._report import is_quiet
 from ..progress import progress
-from .base import MOST_ROWS, Particles
 from .many_devices import ManyDevices
 from .one_device import OneDevice
+from .particles import MOST_ROWS, Particles
 
 _LONGEST = 1e10  # box in float32, where cubes of lengths, and masses over these, must fit
 
