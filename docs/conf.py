@@ -1,7 +1,8 @@
 """How Sphinx makes the site: pages in MyST, the API reference from the docstrings, no network.
 
 Docstrings are plain text. Lines ``name: meaning`` tell of arguments and fields; `describe_arguments` turns them into
-definition lists. A name in single backticks is a reference, and one that leads nowhere is an error of the build.
+definition lists, because `sphinx.ext.napoleon` reads such lines only below headings such as ``Args:``. A name in single
+backticks is a reference, and one that leads nowhere is an error of the build.
 """
 
 import contextlib

@@ -9,23 +9,17 @@ import argparse
 import contextlib
 import io
 import os
-import re
 import sys
 import traceback
 from collections.abc import Sequence
 
-from .arguments import build_parser, parse
-from .interrupts import INTERRUPTED, INTERRUPTED_STATUS, ending_at_once
-from .report import NORMAL, QUIET, VERBOSE, stage, telling
+from ._commands.arguments import build_parser, parse
+from ._interrupts import INTERRUPTED, INTERRUPTED_STATUS, ending_at_once
+from ._report import NORMAL, QUIET, VERBOSE, stage, telling
+
+__all__ = ["main"]
 
 _MARKER = "jztree: "  # what the library's own run-time messages begin with
-# What the library says to scripts, and what that is here.
-_ADVICE = {
-    ", set num to leave out rows at the end": "",
-    "the linking length rlink is": "The linking length is",
-    "use a smaller rlink or boxsize=0": "give a smaller --b or --rlink, or --boxsize 0",
-    ", or switch on jax_enable_x64": ", or store the positions as float64",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,14 +70,14 @@ def _run(argv: Sequence[str] | None) -> int:
         alone.enter_context(ending_at_once())
         until_end.enter_context(telling(_level(args)))
         with contextlib.nullcontext() if args.command == "info" else stage("load JAX"):
-            from . import commands
+            from ._commands import dispatch
 
-            if not commands.join_processes():
+            if not dispatch.join_processes():
                 nowhere = until_end.enter_context(open(os.devnull, "w"))
                 until_end.enter_context(contextlib.redirect_stdout(nowhere))
-        if commands.are_several():
+        if dispatch.are_several():
             alone.close()  # others wait for this process, and are to be told how it ends
-        commands.RUN[args.command](args)
+        dispatch.RUN[args.command](args)
         sys.stdout.flush()
     return 0
 
@@ -120,7 +114,7 @@ def _report(error: Exception) -> int:
 
 def _explain(error: Exception) -> tuple[str, int]:
     """What to tell the user of an error, in one line, and the exit status."""
-    text = _in_flags(" ".join(str(error).split()))
+    text = " ".join(str(getattr(error, "on_command_line", error)).split())
     if _MARKER in text:
         sentence = text.partition(_MARKER)[2]
         return sentence[:1].upper() + sentence[1:], 2
@@ -132,14 +126,6 @@ def _explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
         return "There is not enough memory; take a machine with more, or a particle type with fewer particles.", 2
     return f"Something unexpected happened ({type(error).__name__}: {text[:300]}); run with --debug and report it.", 1
-
-
-def _in_flags(text: str) -> str:
-    """A sentence of the library, with flags where it advises arguments of Python."""
-    for advice, here in _ADVICE.items():
-        text = text.replace(advice, here)
-    text = re.sub(r"switch on jax_enable_x64( and give [a-z ]+ in float64)?", "set JAX_ENABLE_X64=1", text)
-    return re.sub(r"ReadOptions\((\w+)=\.\.\.\)", r"--\1", text)
 
 
 if __name__ == "__main__":

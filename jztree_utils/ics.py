@@ -17,6 +17,19 @@ from jztree.jax_ext import with_smap
 
 from .io import read_snapshot
 
+__all__ = [
+    "SAMPLE_2D",
+    "SAMPLE_3D",
+    "SAMPLE_3D_UNITS",
+    "SAMPLE_DATA",
+    "clustered_particles",
+    "cosmo_2d_sample",
+    "cosmo_3d_sample",
+    "gaussian_particles",
+    "hernquist_particles",
+    "uniform_particles",
+]
+
 SAMPLE_DATA = Path(__file__).parent / "sample_data"
 SAMPLE_2D = SAMPLE_DATA / "pos2d_cosmo_128_100.npy"
 SAMPLE_3D = SAMPLE_DATA / "snapshot_048.hdf5"

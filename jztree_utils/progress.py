@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import TextIO
 
+__all__ = ["progress"]
+
 _SILENT_SECONDS = 0.5  # work shorter than this is not worth a word
 _REDRAW_SECONDS = {"terminal": 0.1, "notebook": 0.5}
 # A log gets a line once both have passed, the time and the share of the work, or at last when it looks stuck.

@@ -1,10 +1,22 @@
-"""Particles that several test modules share."""
+"""What several test modules share: particles, and names."""
 
 import jax.numpy as jnp
 import numpy as np
 import oracles
 
 from jztree import data
+
+# What a catalogue tells of a group by sums over its particles.
+CATALOGUE_COLUMNS = (
+    "mass",
+    "com_pos",
+    "com_vel",
+    "com_inertia_radius",
+    "max_radius",
+    "vel_dispersion",
+    "shape_tensor",
+    "angular_momentum",
+)
 
 
 def particles(n: int = 300, dims: int = 3, num: int | None = None) -> data.ParticleData:

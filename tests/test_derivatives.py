@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+from cases import CATALOGUE_COLUMNS
 
 import jztree as jz
 from jztree import kernels
@@ -17,16 +18,7 @@ from jztree.config import FofConfig, OverdensityConfig, TreeConfig
 from jztree.data import ParticleData, Pos, PosMass
 from jztree.kernels import _call
 
-COLUMNS = (
-    "mass",
-    "com_pos",
-    "com_vel",
-    "com_inertia_radius",
-    "max_radius",
-    "vel_dispersion",
-    "inertia_tensor",
-    "angular_momentum",
-)
+COLUMNS = tuple(name if name != "shape_tensor" else "inertia_tensor" for name in CATALOGUE_COLUMNS)
 
 
 def changes(func: Callable[..., Any], args: tuple[Any, ...], dots: tuple[Any, ...], step: float = 1e-5) -> Any:

@@ -14,9 +14,11 @@ import pytest
 from jax.sharding import AxisType
 from test_documentation import DOCS, PAGES, ROOT, blocks
 
-from jztree_utils import arguments, compute, ics, io, plot
+from jztree_utils import ics, io, plot
+from jztree_utils._commands import arguments
+from jztree_utils._particles import many_devices
 from jztree_utils.cli import main
-from jztree_utils.io.header import header_attributes
+from jztree_utils.io._header import header_attributes
 
 COMMAND_LINE = DOCS / "command_line.md"
 HELP = [text for name, text in vars(arguments).items() if name.endswith("_EPILOG")]
@@ -66,7 +68,7 @@ def test_options_that_are_told_of_are_known() -> None:
 def files_of_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small files under the names that the pages use, one device, and no window."""
     mesh = jax.make_mesh((1,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
-    monkeypatch.setattr(compute, "all_devices", lambda: mesh)
+    monkeypatch.setattr(many_devices, "all_devices", lambda: mesh)
     monkeypatch.setattr(plot, "show", lambda figure: None)
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(5)

@@ -14,14 +14,22 @@ import argparse
 import datetime
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from . import building, report, suite, timing, watched
-from .child import Child
-from .record import ROOT, Record, fingerprint
-from .session import Session
+from . import building, correctness, report, timing
+from .session import ROOT, Record, Session, fingerprint
 
-STAGES = ("build", "test", "compare", "sanitize", "floor", "time", "peers", "report")
+STAGES: dict[str, Callable[[Session], None]] = {
+    "build": building.run,
+    "test": correctness.test,
+    "compare": correctness.compare,
+    "sanitize": correctness.sanitize,
+    "floor": timing.floor,
+    "time": timing.run,
+    "peers": timing.run,
+    "report": report.write,
+}
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -55,48 +63,27 @@ def chosen_stages(text: str) -> dict[str, float | None]:
     return stages
 
 
-def open_session(options: argparse.Namespace) -> Session:
+def open_session(options: argparse.Namespace, stages: set[str]) -> Session:
     """Folders are made, and the record is opened."""
     today = datetime.date.today().isoformat()
     name = options.name or f"{report.name_of_gpu() or options.platform}_{today}"
-    path = options.results.resolve() / f"gpu_{name}.json"
-    work = options.work.resolve()
-    work.mkdir(parents=True, exist_ok=True)
-    record, source = Record(path), fingerprint("jztree")
+    record, source = Record(options.results.resolve() / f"gpu_{name}.json"), fingerprint("jztree")
     record.data |= {"date": today, "source": source, "machine": report.machine(options.platform, options.commit)}
     record.save()
-    wheels = options.peer_wheels.resolve() if options.peer_wheels else None
+    work = options.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
     return Session(
         record=record,
-        child=Child(options.platform, work / "log"),
+        platform=options.platform,
         work=work,
         data=options.data.resolve(),
-        wheels=wheels,
+        wheels=options.peer_wheels.resolve() if options.peer_wheels else None,
         small=options.quick,
         source=source,
         runs=2 if options.quick else options.runs,
         words=[word for word in options.only.split(",") if word],
+        stages=stages,
     )
-
-
-def run_stage(session: Session, name: str, stages: set[str]) -> None:
-    """``time`` and ``peers`` are one stage if both are asked for: a case is timed with one and then with the other."""
-    if name == "build":
-        building.run(session)
-    elif name == "test":
-        suite.run(session)
-    elif name == "compare":
-        watched.compare(session)
-    elif name == "sanitize":
-        watched.sanitize(session)
-    elif name == "floor":
-        timing.floor(session)
-    elif name == "time" or (name == "peers" and "time" not in stages):
-        timing.run(session, stages)
-    elif name == "report":
-        page = report.markdown(session.record, session.small)
-        session.record.path.with_suffix(".md").write_text(page)
-        print(page)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -110,15 +97,17 @@ def main(arguments: list[str] | None = None) -> int:
     if options.platform == "cuda" and not report.name_of_gpu():
         print("nvidia-smi names no GPU; --platform cpu --quick tries the script without one.", file=sys.stderr)
         return 2
-    session = open_session(options)
+    session = open_session(options, set(stages))
     for name in stages if options.fresh else ():
         session.record.forget(name)
     end = None if options.budget is None else time.monotonic() + options.budget
     for name in (name for name in STAGES if name in stages):
         limits = [end, None if stages[name] is None else time.monotonic() + (stages[name] or 0.0)]
         session.deadline = min((limit for limit in limits if limit is not None), default=None)
+        if name == "peers" and "time" in stages:
+            continue  # a case was timed with this library, and right after it with the peers
         if name == "report" or not session.is_over():
-            run_stage(session, name, set(stages))
+            STAGES[name](session)
         else:
             print(f"{name}: left for a further call, no time is left", flush=True)
     return 1 if failures(session.record) else 0
@@ -130,11 +119,6 @@ def failures(record: Record) -> list[str]:
     for stage, findings in record.data["stages"].items():
         for key, one in findings.items():
             wrong = one.get("error") or one.get("wrong") or one.get("failed")
-            if stage != "peers" and (wrong or not _clean(one.get("verdict"))):
+            if stage != "peers" and (wrong or not correctness.is_clean(one.get("verdict"))):
                 found.append(f"{stage}: {key}")
     return found
-
-
-def _clean(verdict: str | None) -> bool:
-    """Whether a tool of compute-sanitizer found nothing: ``ERROR SUMMARY: 0 errors``."""
-    return verdict in (None, "not watched") or ": 0 " in str(verdict)

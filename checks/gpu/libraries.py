@@ -1,8 +1,14 @@
-"""The libraries that are timed, each behind the same calls. Peers are used as their documentation says."""
+"""The libraries that are timed, each behind the same calls. Peers are used as their documentation says.
+
+A call takes positions on the device (a JAX array), an effort, which scales what the library wants to have allocated,
+and options; it returns a function without arguments, which is timed.
+"""
 
 import copy
-import math
-from collections.abc import Callable, Iterator
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,67 +17,49 @@ import numpy as np
 Timed = Callable[[], Any]
 
 
-class Library:
-    """Calls on particles on the device.
+class Ours:
+    """This library."""
 
-    Each method takes positions (a JAX array) and options, and returns a function without arguments that is timed.
-    ``effort`` scales what the library wants to have allocated.
-    """
+    package = "jztree"
+    efforts: tuple[float, ...] = (1.0,)  # to try one after the other until a call succeeds
 
-    name: str
-    package: str
+    def __init__(self) -> None:
+        for name in ("config", "data", "fof", "knn"):
+            importlib.import_module(f"jztree.{name}")
+        self.jz: Any = sys.modules["jztree"]
 
     @staticmethod
     def does(what: str, options: dict[str, Any], n: int) -> bool:
         """Whether the library is timed on this."""
         return True
 
-    def efforts(self) -> Iterator[float]:
-        """Scales to try one after the other until the call succeeds."""
-        yield 1.0
+    def allocation(self, kind: str, effort: float) -> dict[str, Any]:
+        """Arguments that say how much to allocate: none, as that follows from the sizes of arrays."""
+        return {}
+
+    def counts(self, n: int) -> dict[str, Any]:
+        """Arguments of particles that say how many there are: none, as all are."""
+        return {}
 
     def knn(self, pos: Any, effort: float, k: int, box: float) -> Timed:
-        raise NotImplementedError
+        more = self.allocation("KNNConfig", effort)
+        return lambda: self.jz.knn.knn.jit(pos, k=k, boxsize=box or None, **more)
 
     def query(self, pos: Any, effort: float, k: int, box: float, query: Any) -> Timed:
-        raise NotImplementedError
+        more = self.allocation("KNNConfig", effort)
+        return lambda: self.jz.knn.knn.jit(pos, k=k, boxsize=box or None, part_query=query, **more)
 
     def labels(self, pos: Any, effort: float, rlink: float, box: float) -> Timed:
-        raise NotImplementedError
+        more = self.allocation("FofConfig", effort)
+        return lambda: self.jz.fof.fof_labels.jit(pos, rlink=rlink, boxsize=box, output_order="z", **more)
 
     def catalogue(self, pos: Any, effort: float, rlink: float, box: float, mass: Any, vel: Any) -> Timed:
-        raise NotImplementedError
+        more = self.allocation("FofConfig", effort)
+        part = self.jz.data.ParticleData(pos=pos, mass=mass, vel=vel, **self.counts(len(pos)))
+        return lambda: self.jz.fof.fof_and_catalogue.jit(part, rlink=rlink, boxsize=box, **more)
 
     def spheres(self, pos: Any, effort: float, rlink: float, box: float) -> Timed:
-        raise NotImplementedError
-
-
-class Ours(Library):
-    """This library."""
-
-    name = "ours"
-    package = "jztree"
-
-    def __init__(self) -> None:
-        import jztree  # noqa: PLC0415
-
-        self.jz = jztree
-
-    def knn(self, pos: Any, effort: float, k: int, box: float) -> Timed:
-        return lambda: self.jz.knn.knn.jit(pos, k=k, boxsize=box or None)
-
-    def query(self, pos: Any, effort: float, k: int, box: float, query: Any) -> Timed:
-        return lambda: self.jz.knn.knn.jit(pos, k=k, boxsize=box or None, part_query=query)
-
-    def labels(self, pos: Any, effort: float, rlink: float, box: float) -> Timed:
-        return lambda: self.jz.fof.fof_labels.jit(pos, rlink, box, output_order="z")
-
-    def catalogue(self, pos: Any, effort: float, rlink: float, box: float, mass: Any, vel: Any) -> Timed:
-        part = self.jz.data.ParticleData(pos=pos, mass=mass, vel=vel)
-        return lambda: self.jz.fof.fof_and_catalogue.jit(part, rlink, box)
-
-    def spheres(self, pos: Any, effort: float, rlink: float, box: float) -> Timed:
-        """Three densities around the densest particle of each group, which are found before."""
+        """Three densities around the densest particle of each group, which are found before. Of this library alone."""
         jz = self.jz
         grouped, cata = jz.fof.fof_and_catalogue.jit(jz.data.Pos(pos=pos), rlink, box)
         nearness = jz.density.knn_density.jit(grouped, 32, boxsize=box)
@@ -81,65 +69,35 @@ class Ours(Library):
         return lambda: jz.overdensity.spherical_overdensity.jit(pos, centre, density, boxsize=box)
 
 
-class Published(Library):
+class Published(Ours):
     """The published library of the same name, 1.1.0. What its buffers need is not known before: they are doubled until
     the call succeeds, and made smaller if the memory was not enough for the default.
     """
 
-    name = "published"
-    package = "jztree"
+    efforts = (1.0, 2.0, 4.0, 8.0, 16.0, 0.5, 0.25)
 
     @staticmethod
     def does(what: str, options: dict[str, Any], n: int) -> bool:
         return what not in ("stages", "distances", "spheres")
 
-    def __init__(self) -> None:
-        import jztree.config  # noqa: PLC0415
-        import jztree.data  # noqa: PLC0415
-        import jztree.fof  # noqa: PLC0415
-        import jztree.knn  # noqa: PLC0415
-
-        self.jz = jztree
-
-    def efforts(self) -> Iterator[float]:
-        yield from (1.0, 2.0, 4.0, 8.0, 16.0, 0.5, 0.25)
-
-    def _config(self, kind: str, effort: float) -> Any:
+    def allocation(self, kind: str, effort: float) -> dict[str, Any]:
         cfg = copy.deepcopy(getattr(self.jz.config, kind)())
         cfg.alloc_fac_ilist *= effort
         cfg.tree.alloc_fac_nodes *= max(effort, 1.0)
-        return cfg
+        return {"cfg": cfg}
 
-    def knn(self, pos: Any, effort: float, k: int, box: float) -> Timed:
-        cfg = self._config("KNNConfig", effort)
-        return lambda: self.jz.knn.knn.jit(pos, k=k, boxsize=box or None, cfg=cfg)
-
-    def query(self, pos: Any, effort: float, k: int, box: float, query: Any) -> Timed:
-        cfg = self._config("KNNConfig", effort)
-        return lambda: self.jz.knn.knn.jit(pos, k=k, boxsize=box or None, part_query=query, cfg=cfg)
-
-    def labels(self, pos: Any, effort: float, rlink: float, box: float) -> Timed:
-        cfg = self._config("FofConfig", effort)
-        return lambda: self.jz.fof.fof_labels.jit(pos, rlink=rlink, boxsize=box, cfg=cfg, output_order="z")
-
-    def catalogue(self, pos: Any, effort: float, rlink: float, box: float, mass: Any, vel: Any) -> Timed:
-        cfg = self._config("FofConfig", effort)
-        part = self.jz.data.ParticleData(pos=pos, mass=mass, vel=vel, num=len(pos), num_total=len(pos))
-        return lambda: self.jz.fof.fof_and_catalogue.jit(part, rlink=rlink, boxsize=box, cfg=cfg)
+    def counts(self, n: int) -> dict[str, Any]:
+        return {"num": n, "num_total": n}
 
 
-class Jaxkd(Library):
+class Jaxkd:
     """jaxkd, with its CUDA extension if that is there. Open boxes only."""
 
-    name = "jaxkd"
     package = "jaxkd"
+    efforts: tuple[float, ...] = (1.0,)
 
     def __init__(self) -> None:
-        import importlib.util  # noqa: PLC0415
-
-        import jaxkd  # noqa: PLC0415
-
-        self.jaxkd = jaxkd
+        self.jaxkd: Any = importlib.import_module("jaxkd")
         self.cuda = importlib.util.find_spec("jaxkd_cuda") is not None
 
     @staticmethod
@@ -153,23 +111,16 @@ class Jaxkd(Library):
         return lambda: call(pos)
 
 
-LIBRARIES: dict[str, type[Library]] = {library.name: library for library in (Ours, Published, Jaxkd)}
+Library = Ours | Jaxkd
+LIBRARIES: dict[str, type[Library]] = {"ours": Ours, "published": Published, "jaxkd": Jaxkd}
 
 
-def opened(name: str) -> Library:
-    return LIBRARIES[name]()
-
-
-def comes_from(library: Library, folder: Path) -> bool:
-    """Whether the library was imported from this folder and not from elsewhere."""
-    import sys  # noqa: PLC0415
-
-    place = Path(sys.modules[library.package].__file__ or "")
-    return place.is_relative_to(folder)
-
-
-def linking_length(b: float, n: int, side: float) -> float:
-    return b * side / math.cbrt(n)
+def opened(name: str, folder: Path) -> Library:
+    """A library. Raises ImportError if it is imported from elsewhere than from this folder."""
+    library = LIBRARIES[name]()
+    if not Path(sys.modules[library.package].__file__ or "").is_relative_to(folder):
+        raise ImportError(f"{library.package} was not imported from {folder}")
+    return library
 
 
 def digest(what: str, out: Any) -> dict[str, Any]:

@@ -1,25 +1,34 @@
-"""A process that times calls of one library on one sample: ``python -m gpu.measure JOB``. Prints a finding a call."""
+"""A process that times on the device: ``python -m gpu.measure JOB``. Prints a finding a call.
 
+It times calls of one library on one sample, the kernels of ours one by one, or what plain JAX reaches. Which `jztree`
+it imports depends on the library, so it does so late.
+"""
+
+# ruff: noqa: PLC0415
 import contextlib
+import functools
 import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from . import samples, stages
-from .child import one_line, tell
-from .libraries import Library, comes_from, digest, linking_length, opened
+from .cases import SEED, B, Sample, masses, uniform, velocities
+from .libraries import Library, digest, opened
+from .session import one_line, tell
 
 _PATIENCE = 20.0  # seconds for the timed runs of one call; where one takes longer there are fewer runs
 _FEWEST = 3
 _IN_A_ROW = 20
 _SHORT = 0.02  # seconds: calls below it are also timed without waiting for each
+_QUERIES, _AT_ONCE = 256, 16  # for which distances are counted
+_CHAINS, _STEPS = 4, 256  # of products whose rate is measured
+K = 16  # of the kernels
 
 
 def timed(call: Callable[[], Any]) -> float:
@@ -29,53 +38,41 @@ def timed(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
+def timings(call: Callable[[], Any], runs: int) -> dict[str, Any]:
+    """Seconds of a call that has been compiled."""
+    first = timed(call)
+    seconds = [timed(call) for _ in range(max(min(runs, int(_PATIENCE / max(first, 1e-9))), _FEWEST))]
+    middle = statistics.median(seconds)
+    found = {"seconds": middle, "fastest": min(seconds), "slowest": max(seconds), "runs": len(seconds)}
+    if middle < _SHORT:
+        found["seconds in a row"] = timed(lambda: [call() for _ in range(_IN_A_ROW)]) / _IN_A_ROW
+    return found
+
+
 def peak_bytes() -> int | None:
     """The most memory this process has had on the device; None where the platform does not say."""
     stats = jax.devices()[0].memory_stats()
     return None if stats is None else int(stats["peak_bytes_in_use"])
 
 
-def timings(call: Callable[[], Any], runs: int) -> dict[str, Any]:
-    """Seconds of a call that has been compiled."""
-    first = timed(call)
-    seconds = [timed(call) for _ in range(max(min(runs, int(_PATIENCE / max(first, 1e-9))), _FEWEST))]
-    found = {
-        "seconds": statistics.median(seconds),
-        "fastest": min(seconds),
-        "slowest": max(seconds),
-        "runs": len(seconds),
-    }
-    if found["seconds"] < _SHORT:
-        found["seconds in a row"] = timed(lambda: [call() for _ in range(_IN_A_ROW)]) / _IN_A_ROW
-    return found
+def arguments(sample: Sample, what: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Those of a call; what only some calls need is brought to the device when it is asked for."""
+    given = {name: value for name, value in options.items() if name != "b"}
+    if "b" in options:
+        given["rlink"] = sample.linking_length(options["b"])
+    if what == "catalogue":
+        given |= {"mass": jnp.asarray(masses(sample.n)), "vel": jnp.asarray(velocities(sample.n))}
+    if what == "query":
+        given["query"] = jnp.asarray(uniform(sample.n, SEED + 3))
+    return given
 
 
-class Sampled:
-    """One sample on the device; what only some calls need is brought there when it is asked for."""
-
-    def __init__(self, job: dict[str, Any]) -> None:
-        self.sample = job["sample"]
-        self.n = self.sample["n"]
-        self.pos = jnp.asarray(samples.positions(self.sample, Path(job["folder"])))
-
-    def arguments(self, what: str, options: dict[str, Any]) -> dict[str, Any]:
-        given = {name: value for name, value in options.items() if name != "b"}
-        if "b" in options:
-            given["rlink"] = linking_length(options["b"], self.n, samples.side(self.sample))
-        if what == "catalogue":
-            given |= {"mass": jnp.asarray(samples.masses(self.n)), "vel": jnp.asarray(samples.velocities(self.n))}
-        if what == "query":
-            given["query"] = jnp.asarray(samples.uniform(self.n, samples.SEED + 3))
-        return given
-
-
-def measured(library: Library, sample: Sampled, what: str, options: dict[str, Any], runs: int) -> dict[str, Any]:
+def measured(library: Library, pos: Any, what: str, given: dict[str, Any], runs: int) -> dict[str, Any]:
     """Time, memory and digest of a call, with the first effort that succeeds."""
-    arguments = sample.arguments(what, options)
     failed: list[tuple[float, str]] = []
-    for effort in library.efforts():
-        call = getattr(library, what)(sample.pos, effort, **arguments)
+    for effort in library.efforts:
         try:
+            call = getattr(library, what)(pos, effort, **given)
             start = time.perf_counter()
             out = jax.block_until_ready(call())
             found: dict[str, Any] = {"first call": time.perf_counter() - start, "peak_bytes": peak_bytes()}
@@ -89,21 +86,137 @@ def measured(library: Library, sample: Sampled, what: str, options: dict[str, An
     return {"error": failed[0][1], "efforts that failed": failed}
 
 
+# The kernels of this library one by one
+
+
+def kernels_of(pos: Any, sample: Sample) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Names and calls in a periodic box, compiled apart; what one returns is computed once more for the next ones."""
+    import jztree as jz
+    from jztree import kernels
+
+    n, cfg = len(pos), jz.config.TreeConfig()
+    sizes, box = jz.tree.plane_sizes(n, cfg), jz.jax_ext.exact(sample.side, (pos.shape[1],))
+
+    def given(function: Callable[..., Any], *arrays: Any) -> Callable[[], Any]:
+        return functools.partial(jax.jit(function), *arrays)
+
+    def tree(p: Any, arrays: Any) -> tuple[Any, ...]:
+        return (p, kernels.as_num(n), *arrays, sizes)
+
+    bounds = given(lambda p: kernels.bounds(p, n), pos)
+    yield "bounds", bounds
+    lower, upper, _ = bounds()
+    zsort = given(lambda p, low, high: kernels.zsort(p, n, low, high, box), pos, lower, upper)
+    yield "z-order", zsort
+    index, posz = zsort()
+
+    def hierarchy(p: Any, low: Any, high: Any) -> Any:
+        return kernels.hierarchy(p, n, low, high, box, sizes, cfg.leaf_size, cfg.fan_out)
+
+    build = given(hierarchy, posz, lower, upper)
+    yield "plane hierarchy", build
+    arrays = build()[:4]
+    yield "check of a given hierarchy", given(lambda p, a: kernels.belongs((p, n, *a, sizes), box), posz, arrays)
+    near = given(lambda p, a: kernels.knn(tree(p, a), None, None, None, K, box), posz, arrays)
+    yield f"knn k={K} in z-order", near
+    near = given(lambda p, a, i: kernels.knn(tree(p, a), i, None, i, K, box), posz, arrays, index)
+    yield f"knn k={K} to input rows", near
+    for b in B:
+        rlink = jz.jax_ext.exact(sample.linking_length(b), ())
+        link = given(lambda p, a, rlink=rlink: kernels.fof(tree(p, a), None, rlink, box), posz, arrays)
+        yield f"links b={b}", link
+        order = given(lambda rows: kernels.group_order(rows, n, 20), link())
+        yield f"group order b={b}", order
+        rows, *groups = order()
+        grouped = kernels.gather_rows(posz, rows)
+        yield f"sums over groups b={b}", given(lambda p, g: kernels.catalogue(p, None, None, *g, box), grouped, groups)
+
+
+def stages(pos: Any, sample: Sample, runs: int) -> dict[str, Any]:
+    """Timings of each kernel."""
+    found = {}
+    for name, call in kernels_of(pos, sample):
+        jax.block_until_ready(call())
+        found[name] = timings(call, runs)
+    return {"stages": found}
+
+
+def distances(pos: Any, k: int, box: float) -> dict[str, float]:
+    """Particles in the leaves that the ball of the ``k`` nearest neighbours touches, a query on average.
+
+    Every search of this tree that opens whole leaves has to compute at least these distances.
+    """
+    import jztree as jz
+
+    partz, th = jz.tree.zsort_and_tree.jit(pos, boxsize=box or None)
+    query = partz[:: max(len(pos) // _QUERIES, 1)][:_QUERIES]
+    radius = jz.knn.knn.jit(partz, k=k, boxsize=box or None, th=th, part_query=query, result="rad")[:, -1]
+    touched, leaves = jax.jit(_touched), (th.lower(0), th.upper(0), th.count(0))
+    some = [slice(i, i + _AT_ONCE) for i in range(0, len(query), _AT_ONCE)]
+    counts = [touched(query[rows], radius[rows], *leaves, box) for rows in some]
+    return {"distances a query": float(jnp.concatenate(counts).mean())}
+
+
+def _touched(query: Any, radius: Any, lower: Any, upper: Any, count: Any, box: Any) -> Any:
+    """Particles in the leaves within ``radius`` of each query; ``box`` is 0 where open."""
+    middle, half = 0.5 * (lower + upper), 0.5 * (upper - lower)
+    gap = jnp.abs(query[:, None] - middle)
+    gap = jnp.where(box > 0, jnp.minimum(gap, box - gap), gap)
+    near = (jnp.maximum(gap - half, 0) ** 2).sum(axis=-1) <= (radius**2)[:, None]
+    return jnp.where(near & (count > 0), count, 0).sum(axis=-1, dtype=jnp.float32)
+
+
+# What the device can do at best
+
+
+def rates(small: bool) -> dict[str, float]:
+    """Rates of plain JAX: bytes moved by large copies and sums, and float32 instructions a second.
+
+    A fused multiply-add, which the library does not use, is one instruction too.
+    """
+    n, rows, steps = (2**16, 2**10, 16) if small else (2**28, 2**24, _STEPS)
+
+    def products(x: Any, factors: Any) -> Any:
+        """With a factor that the compiler does not know: nothing to be folded, nor fused with a sum. Several at once,
+        so that none waits for the one before.
+        """
+        values = [x + i for i in range(_CHAINS)]
+        for _ in range(steps):
+            values = [value * factors[0] for value in values]
+        return sum(values)
+
+    return {
+        "copy bytes per second": 2 * 4 * n / _seconds(lambda x, _: -x, n),
+        "add bytes per second": 3 * 4 * n / _seconds(lambda x, y: x + y, n),
+        "instructions per second": _CHAINS * steps * rows / _seconds(products, rows),
+    }
+
+
+def _seconds(function: Callable[[Any, Any], Any], n: int) -> float:
+    """Median time of a compiled function of two arrays of ``n`` numbers."""
+    x, y = jnp.linspace(0, 1, n), jnp.full(n, 0.999)
+    compiled = jax.jit(function)
+    jax.block_until_ready(compiled(x, y))
+    found: float = timings(lambda: compiled(x, y), 20)["seconds"]
+    return found
+
+
 def main() -> None:
     job = json.loads(sys.argv[1])
-    library = opened(job["library"])
-    if not comes_from(library, Path(job["home"])):
-        raise ImportError(f"{library.package} was not imported from {job['home']}")
-    sample = Sampled(job)
+    if "rates" in job:
+        tell(key="rates", **rates(**job["rates"]))
+        return
+    library, sample, runs = opened(job["library"], Path(job["home"])), Sample(**job["sample"]), job["runs"]
+    pos = jnp.asarray(sample.positions(Path(job["folder"])))
     for call in job["calls"]:
         what, options = call["what"], call["options"]
         with contextlib.suppress(BrokenPipeError):
             if what == "stages":
-                found: dict[str, Any] = {"stages": stages.apart(sample.pos, samples.side(sample.sample), job["runs"])}
+                found = stages(pos, sample, runs)
             elif what == "distances":
-                found = stages.distances(sample.pos, **options)
+                found = distances(pos, **options)
             else:
-                found = measured(library, sample, what, options, job["runs"])
+                found = measured(library, pos, what, arguments(sample, what, options), runs)
             tell(key=call["key"], **found)
 
 

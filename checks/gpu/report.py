@@ -6,15 +6,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import floor
-from .building import ask
 from .cases import Call, Case, listed
-from .record import ROOT, Record
+from .session import ROOT, Record, Session, ask
 from .timing import name_in_record, rates
 
 _HEAD = (
     "| what | ours, ms | published, ms | ratio | jaxkd, ms | floor, ms | over floor | peak, GB | published, GB | same |"
 )
+_COUNTED = 8  # arithmetic instructions of a squared distance in 3 dimensions: 3 differences, 3 products, 2 sums
+_FLOAT = 4  # bytes
+
+
+def write(session: Session) -> None:
+    """The stage."""
+    page = markdown(session.record, session.small)
+    session.record.path.with_suffix(".md").write_text(page)
+    print(page)
 
 
 def machine(platform_name: str, commit: str) -> dict[str, Any]:
@@ -39,52 +46,37 @@ def name_of_gpu() -> str:
 
 
 def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
     return next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor())
 
 
 def markdown(record: Record, small: bool) -> str:
     """Everything in one page."""
-    parts = [_title(record), *_build(record), *_tests(record), *_compare(record), *_sanitize(record)]
-    parts += [*_timings(record, small), *_stages(record), *_errors(record)]
-    return "\n".join(parts) + "\n"
+    return "\n".join([*_title(record), *_correctness(record), *_timings(record, small), *_ends(record)]) + "\n"
 
 
-def _title(record: Record) -> str:
+def _title(record: Record) -> Iterator[str]:
     about = record.data["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    where = about["gpu"] or "no GPU"
-    lines = [f"# {where}", "", f"{versions}, {about['nvcc'] or 'no nvcc'}, {about['cpu']}."]
-    lines += [f"Sources {record.data['source']}, commit {about['commit'] or 'unknown'}; {record.data['date']}.", ""]
-    return "\n".join(lines)
+    yield f"# {about['gpu'] or 'no GPU'}\n\n{versions}, {about['nvcc'] or 'no nvcc'}, {about['cpu']}."
+    yield f"Sources {record.data['source']}, commit {about['commit'] or 'unknown'}; {record.data['date']}.\n"
+    built = record.stage("build").get("libraries", {})
+    if "CUDA seconds" in built:
+        yield f"Building for {built['architectures']}: {built['CUDA seconds']:.0f} s, {built['megabytes']:.1f} MB.\n"
 
 
-def _build(record: Record) -> Iterator[str]:
-    found = record.stage("build").get("libraries")
-    if found and "CUDA seconds" in found:
-        yield f"Building for {found['architectures']}: {found['CUDA seconds']:.0f} s, {found['megabytes']:.1f} MB.\n"
-
-
-def _tests(record: Record) -> Iterator[str]:
-    found = record.stage("test").get("suite")
-    if found and "passed" in found:
-        unfinished = "" if found["complete"] else " (cut off)"
-        yield f"Tests: {found['passed']} passed, {found['failed']} failed, {found['skipped']} skipped{unfinished}.\n"
-        yield from (f"* {one['test']}: {one['text'].splitlines()[0][:200]}" for one in found["failures"] if one["text"])
-
-
-def _compare(record: Record) -> Iterator[str]:
-    found = {key: one for key, one in record.stage("compare").items() if key != "all inputs"}
-    if found:
-        wrong = {key: one["wrong"] for key, one in found.items() if one.get("wrong")}
-        yield f"\nGPU and CPU agree on {len(found) - len(wrong)} of {len(found)} inputs.\n"
+def _correctness(record: Record) -> Iterator[str]:
+    suite = record.stage("test").get("suite", {})
+    if "passed" in suite:
+        unfinished = "" if suite["complete"] else " (cut off)"
+        yield f"Tests: {suite['passed']} passed, {suite['failed']} failed, {suite['skipped']} skipped{unfinished}.\n"
+        yield from (f"* {one['test']}: {one['text'].splitlines()[0][:200]}" for one in suite["failures"] if one["text"])
+    compared = {key: one for key, one in record.stage("compare").items() if key != "all inputs"}
+    if compared:
+        wrong = {key: one["wrong"] for key, one in compared.items() if one.get("wrong")}
+        yield f"\nGPU and CPU agree on {len(compared) - len(wrong)} of {len(compared)} inputs.\n"
         yield from (f"* {key}: {name}: {text}" for key, one in wrong.items() for name, text in one.items())
-
-
-def _sanitize(record: Record) -> Iterator[str]:
     for tool, found in record.stage("sanitize").items():
         yield f"\n{tool}: {found.get('left out') or found.get('verdict')}\n"
 
@@ -94,12 +86,9 @@ def _timings(record: Record, small: bool) -> Iterator[str]:
         return
     best = rates(record)
     if best:
-        yield (
-            f"\nMeasured rates: copy {best['copy bytes per second'] / 1e12:.2f} TB/s, "
-            f"{best['instructions per second'] / 1e12:.1f}e12 float32 instructions/s.\n"
-        )
-    yield _HEAD
-    yield "|---" * (_HEAD.count("|") - 1) + "|"
+        copy, instructions = best["copy bytes per second"] / 1e12, best["instructions per second"] / 1e12
+        yield f"\nMeasured rates: copy {copy:.2f} TB/s, {instructions:.1f}e12 float32 instructions/s.\n"
+    yield from (_HEAD, "|---" * (_HEAD.count("|") - 1) + "|")
     for case in sorted(listed(small), key=lambda case: (case.calls[0].what, case.sample.kind, case.sample.n)):
         for call in case.calls:
             ours = record.stage("time").get(call.key(case.sample), {})
@@ -108,16 +97,16 @@ def _timings(record: Record, small: bool) -> Iterator[str]:
 
 
 def _row(record: Record, case: Case, call: Call, ours: dict[str, Any], best: dict[str, float]) -> str:
-    published, jaxkd = (
-        record.stage("peers").get(name_in_record(library, call, case), {}) for library in ("published", "jaxkd")
-    )
-    least = _least(record, case, call, best)
-    ratio = published["seconds"] / ours["seconds"] if "seconds" in published else None
+    peers = record.stage("peers")
+    published, jaxkd = (peers.get(name_in_record(library, call, case), {}) for library in ("published", "jaxkd"))
+    least = seconds_at_least(best, call, case.sample.n, _distances(record, case, call)) if best else None
+    remarks = f" ({ours['runs']} runs)" if ours["runs"] < 10 else ""
+    remarks += " (earlier sources)" if ours["source"] != record.data["source"] else ""
     cells = [
-        " ".join([call.key(case.sample), *_remarks(record, ours)]),
+        call.key(case.sample) + remarks,
         _number(ours["seconds"], 1e3),
         "failed" if "error" in published else _number(published.get("seconds"), 1e3),
-        _number(ratio),
+        _number(published["seconds"] / ours["seconds"] if "seconds" in published else None),
         _number(jaxkd.get("seconds"), 1e3),
         _number(least, 1e3),
         _number(ours["seconds"] / least if least else None),
@@ -128,24 +117,32 @@ def _row(record: Record, case: Case, call: Call, ours: dict[str, Any], best: dic
     return "| " + " | ".join(cells) + " |"
 
 
-def _remarks(record: Record, ours: dict[str, Any]) -> Iterator[str]:
-    if ours["runs"] < 10:
-        yield f"({ours['runs']} runs)"
-    if ours["source"] != record.data["source"]:
-        yield "(earlier sources)"
+def bytes_to_move(what: str, n: int, k: int = 0, dims: int = 3) -> int:
+    """Bytes of a call on float32 if every input is read once and every output is written once."""
+    row = dims * _FLOAT
+    amounts = {
+        "knn": row + 2 * _FLOAT * k,
+        "query": 2 * row + 2 * _FLOAT * k,
+        "labels": 2 * row + _FLOAT,  # positions are returned too, in z-order
+        "catalogue": 2 * (2 * row + _FLOAT),  # positions, velocities and masses come and go
+        "spheres": row,
+    }
+    return n * amounts[what]
 
 
-def _least(record: Record, case: Case, call: Call, best: dict[str, float]) -> float | None:
-    """Seconds of the floor. Distances are known for one k of large samples, and grow with k."""
-    if not best:
-        return None
+def seconds_at_least(best: dict[str, float], call: Call, n: int, distances: float) -> float:
+    """The larger of the time for the bytes and that for the arithmetic. distances: to be computed, a query."""
+    moving = bytes_to_move(call.what, n, call.options.get("k", 0)) / best["copy bytes per second"]
+    return max(moving, n * distances * _COUNTED / best["instructions per second"])
+
+
+def _distances(record: Record, case: Case, call: Call) -> float:
+    """To be computed, a query. They are known for one k of large samples, and grow with k."""
+    of_kind = f"distances {case.sample.kind}"
     counted = [
-        one["distances a query"]
-        for key, one in record.stage("time").items()
-        if key.startswith(f"distances {case.sample.kind}") and "distances a query" in one
+        one.get("distances a query", 0.0) for key, one in record.stage("time").items() if key.startswith(of_kind)
     ]
-    distances = counted[-1] if counted and call.what == "knn" and call.options["k"] == 16 else 0.0
-    return floor.seconds_at_least(best, call.what, case.sample.n, call.options, distances)
+    return counted[-1] if counted and call.what == "knn" and call.options["k"] == 16 else 0.0
 
 
 def _agreement(ours: dict[str, Any], theirs: dict[str, Any] | None) -> str:
@@ -153,17 +150,16 @@ def _agreement(ours: dict[str, Any], theirs: dict[str, Any] | None) -> str:
     if theirs is None:
         return ""
     pairs = [(float(ours[name]), float(theirs[name])) for name in ours if name in theirs]
-    if all(a == b for a, b in pairs):
-        return "yes"
-    worst = max(abs(a - b) / max(abs(a), abs(b)) for a, b in pairs if a != b)
-    return "yes" if "sum of radii" in ours and worst < 1e-5 else f"no: {worst:.1g}"
+    worst = max((abs(a - b) / max(abs(a), abs(b)) for a, b in pairs if a != b), default=0.0)
+    return "yes" if worst == 0 or ("sum of radii" in ours and worst < 1e-5) else f"no: {worst:.1g}"
 
 
 def _number(value: float | None, scale: float = 1.0) -> str:
     return "" if value is None else f"{value * scale:.3g}"
 
 
-def _stages(record: Record) -> Iterator[str]:
+def _ends(record: Record) -> Iterator[str]:
+    """The table of kernels, and all errors."""
     found = {key: one["stages"] for key, one in record.stage("time").items() if "stages" in one}
     if found:
         yield "\n| kernel, ms | " + " | ".join(key.removeprefix("stages ") for key in found) + " |"
@@ -171,10 +167,7 @@ def _stages(record: Record) -> Iterator[str]:
         for name in dict.fromkeys(name for one in found.values() for name in one):
             cells = [_number(one.get(name, {}).get("seconds"), 1e3) for one in found.values()]
             yield f"| {name} | " + " | ".join(cells) + " |"
-
-
-def _errors(record: Record) -> Iterator[str]:
     for stage, findings in record.data["stages"].items():
-        for key, found in findings.items():
-            if "error" in found:
-                yield f"\n{stage}, {key}: {' '.join(str(found['error']).split())[:600]}"
+        for key, one in findings.items():
+            if "error" in one:
+                yield f"\n{stage}, {key}: {' '.join(str(one['error']).split())[:600]}"

@@ -7,43 +7,35 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from . import samples
-from .building import folder_of, make_samples
+from .building import make_samples
 from .cases import Call, Case, listed
-from .child import LOG_TAIL, module
 from .libraries import LIBRARIES
-from .record import home
-from .session import Session
+from .session import LOG_TAIL, Session, home, module
 
+_CASE_SECONDS = 240.0
 STAGE_OF = {"ours": "time", "published": "peers", "jaxkd": "peers"}
 
 
 def floor(session: Session) -> None:
     """Rates of the device."""
     if session.missing("floor", "rates"):
-        for told in session.child.findings(
-            module("floor", session.small), session.child.environment(), session.seconds(240)
-        ):
-            session.put("floor", told.pop("key", "rates"), told if "stopped" not in told else {"error": str(told)})
+        problem = session.collect("floor", module("measure", {"rates": {"small": session.small}}), 240)
+        if problem is not None:
+            session.put("floor", "rates", {"error": str(problem)})
 
 
-def run(session: Session, stages: set[str]) -> None:
-    """The cases, the most urgent first; each with this library and then with the peers, as far as ``stages`` has them.
+def run(session: Session) -> None:
+    """The cases, the most urgent first; each with this library and then with the peers, as far as they are asked for.
 
     Two processes never run at once.
     """
     make_samples(session)
-    site = install_peers(session) if "peers" in stages else None
+    site = install_peers(session) if "peers" in session.stages else None
     for case in listed(session.small, session.words):
-        if not _is_there(session, case):
-            continue
-        for library in ("ours", *case.peers):
-            if STAGE_OF[library] in stages and (library == "ours" or site is not None):
-                _time(session, case, library, home() if library == "ours" or site is None else site)
-
-
-def _is_there(session: Session, case: Case) -> bool:
-    return case.sample.kind == "uniform" or samples.stored(asdict(case.sample), folder_of(session)).exists()
+        for library in ("ours", *case.peers) if case.sample.is_there(session.samples) else ():
+            folder = home() if library == "ours" else site
+            if STAGE_OF[library] in session.stages and folder is not None:
+                _time(session, case, library, folder)
 
 
 def name_in_record(library: str, call: Call, case: Case) -> str:
@@ -51,39 +43,42 @@ def name_in_record(library: str, call: Call, case: Case) -> str:
     return key if library == "ours" else f"{library}: {key}"
 
 
+def _time(session: Session, case: Case, library: str, folder: Path) -> None:
+    """The calls of a case that are missing. What is cut off by the end of the time stays missing."""
+    stage, source, does = STAGE_OF[library], _source(session, library), LIBRARIES[library].does
+    calls = {
+        name_in_record(library, call, case): {"what": call.what, "options": call.options}
+        for call in case.calls
+        if does(call.what, call.options, case.sample.n)
+    }
+
+    def missing() -> list[str]:
+        return [name for name in calls if session.missing(stage, name, source)]
+
+    if not missing() or session.is_over():
+        return
+    job = {
+        "library": library,
+        "home": str(folder),
+        "sample": asdict(case.sample),
+        "folder": str(session.samples),
+        "runs": session.runs,
+        "calls": [{"key": name} | calls[name] for name in missing()],
+    }
+    cut_off = session.seconds(_CASE_SECONDS) < _CASE_SECONDS
+    problem = session.collect(stage, module("measure", job), _CASE_SECONDS, folder, source)
+    if problem is None or (problem["late"] and cut_off):
+        return
+    for name in missing():
+        if "error" not in session.record.stage(stage).get(name, {}):
+            session.put(stage, name, {"error": str(problem)}, source)
+
+
 def _source(session: Session, library: str) -> str:
     """What a timing depends on: our sources, or the packages of the peers."""
     if library == "ours" or session.wheels is None:
         return session.source
     return " ".join(sorted(path.stem.split("-cp")[0] for path in session.wheels.iterdir()))
-
-
-def _time(session: Session, case: Case, library: str, place: Path) -> None:
-    stage, source = STAGE_OF[library], _source(session, library)
-
-    def missing() -> list[Call]:
-        does = LIBRARIES[library].does
-        calls = [call for call in case.calls if does(call.what, call.options, case.sample.n)]
-        return [call for call in calls if session.missing(stage, name_in_record(library, call, case), source)]
-
-    calls = missing()
-    if not calls or session.is_over():
-        return
-    options = {"runs": session.runs, "folder": str(folder_of(session)), "home": str(place)}
-    names = {call.key(case.sample): name_in_record(library, call, case) for call in calls}
-    command = module("measure", case.job(calls, library, options))
-    problem = None
-    limit = session.seconds(60 * case.minutes)
-    for told in session.child.findings(command, session.child.environment(place), limit):
-        if "key" in told:
-            session.put(stage, names[told.pop("key")], told, source)
-        else:
-            problem = told
-    cut_off = problem is not None and problem["late"] and limit < 60 * case.minutes
-    for call in missing() if problem and not cut_off else []:
-        name = name_in_record(library, call, case)
-        if "error" not in session.record.stage(stage).get(name, {}):
-            session.put(stage, name, {"error": str(problem)}, source)
 
 
 def install_peers(session: Session) -> Path | None:
@@ -94,25 +89,27 @@ def install_peers(session: Session) -> Path | None:
     if session.wheels is None or not any(session.wheels.iterdir()):
         session.put("peers", "packages", {"left out": "no folder was given with --peer-wheels"})
         return None
-    site = session.work / "peers"
-    if not session.missing("peers", "packages", _source(session, "published")) and site.is_dir():
-        return site
-    found = {}
-    for package in sorted(session.wheels.iterdir(), key=lambda path: path.suffix != ".whl"):
-        isolation = [] if package.suffix == ".whl" else ["--no-build-isolation"]
-        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile", "--upgrade"]
-        text = "no time was left"
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            command = [*pip, *isolation, "--target", str(site), str(package)]
-            run = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=max(session.seconds(240), 1)
-            )
-            text = "installed" if run.returncode == 0 else run.stderr[-LOG_TAIL:]
-        found[package.name] = text
-    session.put("peers", "packages", {"packages": found}, _source(session, "published"))
+    site, source = session.work / "peers", _source(session, "published")
+    if session.missing("peers", "packages", source) or not site.is_dir():
+        packages = sorted(session.wheels.iterdir(), key=lambda path: path.suffix != ".whl")
+        found = {package.name: _install(session, package, site) for package in packages}
+        session.put("peers", "packages", {"packages": found}, source)
     return site
 
 
+def _install(session: Session, package: Path, site: Path) -> str:
+    """What became of it."""
+    isolation = [] if package.suffix == ".whl" else ["--no-build-isolation"]
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile", "--upgrade"]
+    command = [*pip, *isolation, "--target", str(site), str(package)]
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        limit = max(session.seconds(240), 1)
+        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
+        return "installed" if run.returncode == 0 else run.stderr[-LOG_TAIL:]
+    return "no time was left"
+
+
 def rates(record: Any) -> dict[str, float]:
+    """Those of the device, if they are known."""
     found = record.stage("floor").get("rates", {})
     return {} if "error" in found else found

@@ -1,6 +1,7 @@
 """Snapshots, particles, catalogues and neighbour lists on disk, all in HDF5.
 
-Many devices and processes: `read_snapshot_sharded` and `distr_write_hdf5`; see the module `distributed`.
+Many devices and processes: with `read_snapshot_sharded` and `distr_write_hdf5` every process reads and writes what is
+its own, and nothing else.
 
 Other reading gives NumPy arrays and not JAX arrays, because JAX holds no 64-bit identifiers (nor float64 positions)
 unless its 64-bit mode is on, and would drop their upper bits without a word. JAX functions take NumPy arrays too.
@@ -10,8 +11,7 @@ that cannot be used, `OutputError` (an OSError) for one that cannot be written. 
 and put in place when they are complete, so a failure leaves nothing half-written behind.
 """
 
-from ._files import OutputError, SnapshotError, atomic_output, check_output
-from .catalogue import (
+from ._catalogue import (
     canonical_order,
     catalogue_layout,
     check_layout,
@@ -22,7 +22,7 @@ from .catalogue import (
     write_catalogue,
     write_catalogue_content,
 )
-from .catalogue_content import (
+from ._catalogue_content import (
     NUM_TYPES,
     CatalogueContent,
     CatalogueInfo,
@@ -32,8 +32,15 @@ from .catalogue_content import (
     convert_h,
     member_rows,
 )
-from .distributed import (
-    distr_write_hdf5,
+from ._distributed_writing import distr_write_hdf5
+from ._errors import OutputError, SnapshotError
+from ._files import atomic_output, check_output
+from ._header import SnapshotHeader, unit_name
+from ._made_with import read_made_with
+from ._neighbour_lists import Neighbours, read_neighbours, write_neighbours
+from ._processes import failing_together, is_shared, rows_on_first_process
+from ._read_options import ReadOptions
+from ._sharded_reading import (
     join_words,
     num_of_each_rank,
     read_snapshot_sharded,
@@ -42,13 +49,8 @@ from .distributed import (
     share,
     split_words,
 )
-from .header import SnapshotHeader, unit_name
-from .made import read_made_with
-from .neighbour_lists import Neighbours, read_neighbours, write_neighbours
-from .options import ReadOptions
-from .processes import failing_together, is_shared, rows_on_first_process
-from .snapshot import Snapshot, find_parts, find_sources, open_snapshot, read_header, read_snapshot
-from .snapshot_writer import write_snapshot
+from ._snapshot import Snapshot, find_parts, find_sources, open_snapshot, read_header, read_snapshot
+from ._snapshot_writer import write_snapshot
 
 __all__ = [
     "NUM_TYPES",

@@ -5,7 +5,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ._files import SnapshotError
+from ._errors import SnapshotError
 
 _LONGEST = 60  # characters of a value in an error
 _MOST = 2**63 - 1  # of what is counted

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ._files import SnapshotError
-from .header import SnapshotHeader
+from ._errors import SnapshotError
+from ._header import SnapshotHeader
 
 # Rows are read in slices of about this many bytes: large enough that the calls do not count, small beside any snapshot.
 _SLICE_BYTES = 1 << 24

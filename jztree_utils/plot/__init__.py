@@ -7,11 +7,11 @@ of a cell, or opens a window. Colours can be told apart
 by colour-blind readers, and letters can be read at half the width of a page.
 """
 
+from ._density import plot_density, plot_halos, with_radii
 from ._figure import check_picture, save_figure, show
-from .density import plot_density, plot_halos, with_radii
-from .groups import plot_group_sizes, plot_mass_function
-from .neighbours import plot_neighbour_distances
-from .scaling import plot_scaling, read_measurements
+from ._groups import plot_group_sizes, plot_mass_function
+from ._neighbours import plot_neighbour_distances
+from ._scaling import plot_scaling, read_measurements
 
 __all__ = [
     "check_picture",

@@ -1,4 +1,4 @@
-"""What all pictures share: how they look, and how they are written or shown."""
+"""Figures: a new one to draw on, and how one is written or shown."""
 
 # ruff: noqa: PLC0415 - matplotlib is optional
 import importlib
@@ -11,31 +11,13 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from ..io import OutputError, atomic_output
+from ._style import DOTS_PER_INCH, STYLE
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 Path = str | os.PathLike[str]
-# The colours of Okabe & Ito (2008), which colour-blind readers can tell apart, the clearest first.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-REFERENCE = "0.35"  # the grey of what something is compared with
-DOTS_PER_INCH = 150
 _BETWEEN = 0.06  # panels, as a fraction of their width
-_STYLE: Any = {
-    "font.size": 13,
-    "legend.fontsize": 11,
-    "legend.frameon": False,
-    "lines.linewidth": 2.0,
-    "axes.titlesize": 13,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": "0.9",
-    "grid.linewidth": 0.8,
-}
 
 
 @contextmanager
@@ -50,7 +32,7 @@ def drawing(path: Path | None, size: tuple[float, float]) -> Iterator["Figure"]:
 
     if path is not None:
         check_picture(path)
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = figure_class(figsize=size, layout="compressed")
         figure.get_layout_engine().set(wspace=_BETWEEN)
         yield figure
@@ -118,7 +100,7 @@ def _in_notebook() -> bool:
 def _import_matplotlib() -> Any:
     """The class of figures, bare of any window."""
     try:
-        from ._picture import Picture
+        from ._notebook_figure import Picture
     except ValueError as error:  # what MPLBACKEND names
         raise ImportError(f"Matplotlib cannot be loaded ({' '.join(str(error).split())[:200]}).") from error
     except ImportError as error:
@@ -128,23 +110,3 @@ def _import_matplotlib() -> Any:
 
 def _suffix(path: Path) -> str:
     return os.path.splitext(path)[1].lstrip(".").lower()
-
-
-def with_unit(name: str, unit: str) -> str:
-    """A label such as ``mass [Msun/h]``."""
-    return f"{name} [{unit}]" if unit else name
-
-
-def plain_ticks(axes: "Axes", values: Any) -> None:
-    """Ticks of a logarithmic abscissa at some ``values`` only, written as they are."""
-    axes.set_xticks(values, [f"{value:,}" for value in values])
-    axes.set_xticks([], minor=True)
-
-
-def label_short_range(axis: "Axis") -> None:
-    """Label a logarithmic axis at 1, 2 and 5 times the powers of ten."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter(NullFormatter())

@@ -42,17 +42,13 @@ def set_of(
     random: np.random.Generator, x64: bool, dtype: Any, rows: int, dims: int, traced: bool = False
 ) -> dict[str, Any]:
     """Positions, how many, a box and a linking length; sometimes ones that must be refused."""
-    length = inputs.unit(random, dtype)
-    boxsize = inputs.box(random, dims, length)
-    sides = inputs.sides(boxsize, dims)
-    num = inputs.used_rows(random, rows)
-    pos = inputs.positions(random, rows, dtype, sides, length)
-    rlink = linking_length(random, pos[:num], sides, length)
+    kind = np.float64 if x64 else np.float32
+    points = inputs.points(random, rows, dims, dtype, kind if traced else None)
+    rlink: Any = linking_length(random, points.pos[: points.num], points.sides, points.length)
     if traced:
-        kind = np.float64 if x64 else np.float32
-        with np.errstate(over="ignore", under="ignore"):
-            boxsize, rlink = np.asarray(sides, kind), kind(rlink)
-    values = {"pos": inputs.padded(random, pos, num), "num": num, "rlink": rlink, "boxsize": boxsize}
+        with np.errstate(under="ignore"):
+            rlink = kind(rlink)
+    values = points.arguments(random) | {"rlink": rlink}
     if random.random() < 0.08:
         _spoil(random, values)
     return values
@@ -84,9 +80,8 @@ def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:
     ):
         sides = np.atleast_1d(np.asarray(values["boxsize"], np.float64))
         values["rlink"] = type(values["rlink"])(0.51 * sides[sides > 0].min())
-    elif values["num"] > 0:
-        place = random.integers(values["num"]), random.integers(values["pos"].shape[1])
-        values["pos"][place] = pick(random, np.nan, np.inf, -np.inf)
+    else:
+        inputs.spoil_position(random, values)
 
 
 def refusal(values: dict[str, Any], x64: bool) -> tuple[str | None, str | None]:

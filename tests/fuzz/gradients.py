@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from cases import CATALOGUE_COLUMNS
 
 from . import inputs
 from .case import Case, Outcome, WrongError, expect_error
@@ -38,16 +39,6 @@ _PLAIN = {
     " cfg=jz.config.OverdensityConfig(npart_min=2)).{sphere}",
     "neighbours": "jz.knn.knn(part, 4, boxsize=box, result='{property}')",
 }
-_COLUMNS = (
-    "mass",
-    "com_pos",
-    "com_vel",
-    "com_inertia_radius",
-    "max_radius",
-    "vel_dispersion",
-    "shape_tensor",
-    "angular_momentum",
-)
 _FUNCTION = """
 def value(pos, mass, vel, box, density):
     part = jz.data.ParticleData(pos=pos, mass=mass, vel=vel)
@@ -131,7 +122,7 @@ def _others(random: np.random.Generator) -> Iterator[Case]:
     """In float64 and harmless units, because differences lose half of the digits."""
     names = list(_PLAIN)
     expression = _PLAIN[pick(random, *names)].format(
-        column=pick(random, *_COLUMNS),
+        column=pick(random, *CATALOGUE_COLUMNS),
         property=pick(random, "pos", "mass", "vel"),
         sphere=pick(random, "radius", "mass", "vmax", "rmax"),
     )

@@ -1,6 +1,6 @@
 """Hostile input: positions, boxes, units, and numbers of rows."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,41 @@ def mode(random: np.random.Generator) -> tuple[bool, Any]:
     """Whether JAX's 64-bit mode is on, and the dtype of positions."""
     x64 = bool(random.random() < 0.5)
     return x64, DTYPES[int(x64 and random.random() < 0.75)]
+
+
+class Points(NamedTuple):
+    """Positions ``(n, d)`` of which the first ``num`` count, in a box; length: of the box, also where it is open.
+
+    boxsize: the argument. sides: ``(d,)`` its lengths, 0 where open.
+    """
+
+    pos: np.ndarray
+    num: int
+    boxsize: Any
+    sides: np.ndarray
+    length: float
+
+    def arguments(self, random: np.random.Generator) -> dict[str, Any]:
+        """By name, with garbage in the rows that do not count."""
+        return {"pos": padded(random, self.pos, self.num), "num": self.num, "boxsize": self.boxsize}
+
+
+def points(random: np.random.Generator, rows: int, dims: int, dtype: Any, box_dtype: Any = None) -> Points:
+    """A set of points. box_dtype: of a box that is traced; None leaves it as users write it."""
+    length = unit(random, dtype)
+    boxsize = box(random, dims, length)
+    if box_dtype is not None:
+        with np.errstate(over="ignore", under="ignore"):
+            boxsize = sides(boxsize, dims).astype(box_dtype)
+    lengths, num = sides(boxsize, dims), used_rows(random, rows)
+    return Points(positions(random, rows, dtype, lengths, length), num, boxsize, lengths, length)
+
+
+def spoil_position(random: np.random.Generator, values: dict[str, Any]) -> None:
+    """Make a coordinate of the arguments one that must be refused, if there is any."""
+    if values["num"] > 0:
+        place = random.integers(values["num"]), random.integers(values["pos"].shape[1])
+        values["pos"][place] = pick(random, np.nan, np.inf, -np.inf)
 
 
 def unit(random: np.random.Generator, dtype: Any) -> float:

@@ -45,17 +45,12 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
 def _values(
     random: np.random.Generator, x64: bool, dtype: Any, rows: int, dims: int, queries: int, way: str
 ) -> dict[str, Any]:
-    length = inputs.unit(random, dtype)
-    boxsize = inputs.box(random, dims, length)
-    if way == "traced":
-        boxsize = np.asarray(inputs.sides(boxsize, dims), np.float64 if x64 else np.float32)
-    sides = inputs.sides(boxsize, dims)
-    num = inputs.used_rows(random, rows)
-    pos = inputs.positions(random, rows, dtype, sides, length)
-    values = {"pos": inputs.padded(random, pos, num), "num": num, "boxsize": boxsize}
+    kind = np.float64 if x64 else np.float32
+    points = inputs.points(random, rows, dims, dtype, kind if way == "traced" else None)
+    values = points.arguments(random)
     if queries:
         scale = float(pick(random, 1.0, 1.0, 3.0))
-        values["query"] = inputs.positions(random, queries, dtype, sides * scale, length * scale)
+        values["query"] = inputs.positions(random, queries, dtype, points.sides * scale, points.length * scale)
     if random.random() < 0.08:
         _spoil(random, values)
     return values
@@ -65,9 +60,8 @@ def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:
     """Make the arguments such that they must be refused."""
     if random.random() < 0.3:
         values["boxsize"] = np.full_like(values["boxsize"], -1.0) if isinstance(values["boxsize"], np.ndarray) else -1.0
-    elif values["num"] > 0:
-        place = random.integers(values["num"]), random.integers(values["pos"].shape[1])
-        values["pos"][place] = pick(random, np.nan, np.inf, -np.inf)
+    else:
+        inputs.spoil_position(random, values)
 
 
 class _Judge:

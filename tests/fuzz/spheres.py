@@ -27,19 +27,14 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     least, way = int(pick(random, 1, 3, 10)), pick(random, "", ".jit", ".jit")
     shared, densities = pick(random, "none", "number", "each"), int(pick(random, 1, 3))
     for _ in range(_CASES if way else _CASES // 4):
-        length = inputs.unit(random, dtype)
-        boxsize = inputs.box(random, dims, length)
-        sides = inputs.sides(boxsize, dims)
-        num = inputs.used_rows(random, rows)
-        pos = inputs.positions(random, rows, dtype, sides, length)
-        centre = inputs.positions(random, centres, dtype, sides, length)
-        if num and random.random() < 0.7:
-            centre[:] = pos[random.integers(0, num, centres)]
+        points = inputs.points(random, rows, dims, dtype)
+        centre = inputs.positions(random, centres, dtype, points.sides, points.length)
+        if points.num and random.random() < 0.7:
+            centre[:] = points.pos[random.integers(0, points.num, centres)]
         unit = float(pick(random, 1.0, 1.0, 1e-15, 1e15))
         mass = {"none": None, "number": unit, "each": (unit * random.random(rows)).astype(dtype)}[shared]
-        density = _densities(random, densities, dims, length, num, 1.0 if mass is None else unit)
-        values = {"pos": inputs.padded(random, pos, num), "num": num, "mass": mass, "boxsize": boxsize}
-        values |= {"centre": centre, "density": density}
+        density = _densities(random, densities, dims, points.length, points.num, 1.0 if mass is None else unit)
+        values = points.arguments(random) | {"mass": mass, "centre": centre, "density": density}
         if random.random() < 0.08:
             _spoil(random, values)
         columns = ("pos", "mass") if shared == "each" else ("pos",)

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import jax
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 
 from jztree_utils import io
+from jztree_utils._particles import many_devices
 
 
 def _write_gadget(
@@ -54,6 +57,19 @@ def _write_gadget(
 @pytest.fixture(scope="session")
 def write_gadget() -> Callable[..., Path]:
     return _write_gadget
+
+
+@pytest.fixture
+def use_devices(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Lets the command line use that many devices of this process."""
+
+    def use(count: int) -> None:
+        if len(jax.devices()) < count:
+            pytest.skip(f"needs {count} devices; XLA_FLAGS=--xla_force_host_platform_device_count={count} gives them")
+        mesh = jax.make_mesh((count,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
+        monkeypatch.setattr(many_devices, "all_devices", lambda: mesh)
+
+    return use
 
 
 @pytest.fixture

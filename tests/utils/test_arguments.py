@@ -2,7 +2,7 @@
 
 import pytest
 
-from jztree_utils.arguments import parse
+from jztree_utils._commands.arguments import parse
 
 
 @pytest.fixture

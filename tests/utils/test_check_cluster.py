@@ -11,7 +11,9 @@ import pytest
 from processes import run_processes
 
 from jztree_utils import check_cluster
-from jztree_utils.check_cluster import Facts, traps
+from jztree_utils.check_cluster import _collectives
+from jztree_utils.check_cluster._facts import Facts
+from jztree_utils.check_cluster._traps import describe_traps, traps
 
 FACTS = Facts(
     host="node1",
@@ -84,7 +86,7 @@ def test_gpus_left_idle_on_purpose() -> None:
 
 
 def test_a_sentence_is_printed_once() -> None:
-    text = check_cluster.describe_traps([["All."], ["All.", "Some."]])
+    text = describe_traps([["All."], ["All.", "Some."]])
     assert text.splitlines() == ["! All.", "! Some. (process 1)"]
 
 
@@ -94,23 +96,23 @@ def test_a_sentence_is_printed_once() -> None:
 def test_what_the_ragged_exchange_must_give() -> None:
     num, m = 4, 64
     block = m // num
-    size = np.asarray(check_cluster._ragged_sizes(*jnp.mgrid[:num, :num], block))
+    size = np.asarray(_collectives._ragged_sizes(*jnp.mgrid[:num, :num], block))
     assert size.max() <= block
     assert size.min() == 0
     for rank in range(num):
         result = np.full(m, -1)
         for sender in range(num):
-            rows = np.asarray(check_cluster.rows_of(sender, m))
+            rows = np.asarray(_collectives.rows_of(sender, m))
             start = rank * block  # where the sender has what is for this rank
             result[sender * block :][: size[sender, rank]] = rows[start:][: size[sender, rank]]
-        np.testing.assert_array_equal(result, check_cluster._ragged_all_to_all_expected(jnp.int32(rank), num, m))
+        np.testing.assert_array_equal(result, _collectives._ragged_all_to_all_expected(jnp.int32(rank), num, m))
 
 
-@pytest.mark.parametrize("name", [collective.name for collective in check_cluster.COLLECTIVES])
+@pytest.mark.parametrize("name", [collective.name for collective in _collectives.COLLECTIVES])
 def test_wrong_results_are_seen(name, monkeypatch, capsys) -> None:
-    (good,) = (collective for collective in check_cluster.COLLECTIVES if collective.name == name)
+    (good,) = (collective for collective in _collectives.COLLECTIVES if collective.name == name)
     bad = dataclasses.replace(good, apply=lambda x, num: good.apply(x, num).at[1].add(1))
-    monkeypatch.setattr(check_cluster, "COLLECTIVES", (bad,))
+    monkeypatch.setattr(_collectives, "COLLECTIVES", (bad,))
     assert check_cluster.main(["--megabytes", "0.01"]) == 1
     assert f"WRONG in {jax.device_count()} elements" in capsys.readouterr().out
 
@@ -124,7 +126,7 @@ def test_alone(capsys) -> None:
     out = capsys.readouterr().out
     for text in ("processes  1\n", "hosts      1 (", "devices    ", "CPUs       ", "jax 0.", "All results are right."):
         assert text in out
-    assert out.count(" ok\n") == 2 * len(check_cluster.COLLECTIVES)
+    assert out.count(" ok\n") == 2 * len(_collectives.COLLECTIVES)
     assert threading.active_count() == num_threads, threading.enumerate()
 
 
@@ -152,11 +154,12 @@ def test_two_processes() -> None:
 
 def test_wrong_in_one_of_two_processes() -> None:
     spoil = """
-import dataclasses, os
-good = check_cluster.COLLECTIVES[0]
+import dataclasses, jax
+from jztree_utils.check_cluster import _collectives
+good = _collectives.COLLECTIVES[0]
 def apply(x, num):
-    return good.apply(x, num) + (check_cluster.jax.lax.axis_index("ranks") == 3)
-check_cluster.COLLECTIVES = (dataclasses.replace(good, apply=apply),)
+    return good.apply(x, num) + (jax.lax.axis_index("ranks") == 3)
+_collectives.COLLECTIVES = (dataclasses.replace(good, apply=apply),)
 """
     ended = run_processes(RUN.replace("sys.exit", f"{spoil}\nsys.exit"), timeout=60)
     assert [process.returncode for process in ended] == [1, 1]

@@ -16,14 +16,16 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from jztree_utils import cli, commands, compute, ics, io, report
+from jztree_utils import _report, cli, ics, io
+from jztree_utils._commands import snapshots
+from jztree_utils._commands.info import gpu_backend
+from jztree_utils._particles.reading import Source, open_types, read_particles
 
 
 @pytest.fixture(autouse=True)
-def one_device(monkeypatch) -> None:
+def one_device(monkeypatch, use_devices) -> None:
     """Here and in processes that are started here; test_cli_devices.py has the others."""
-    mesh = jax.make_mesh((1,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
-    monkeypatch.setattr(compute, "all_devices", lambda: mesh)
+    use_devices(1)
     monkeypatch.delenv("XLA_FLAGS", raising=False)
 
 
@@ -207,7 +209,7 @@ def test_info(capsys) -> None:
 )
 def test_info_says_what_there_is_for_gpus(library: str | None, platforms: list[str], says: str) -> None:
     native = {"cuda_library": library, "cuda_architectures": library and "90"}
-    assert re.fullmatch(says, commands.gpu_backend(native, platforms))
+    assert re.fullmatch(says, gpu_backend(native, platforms))
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["fof", "--help"], ["knn", "--help"], ["info", "--help"]])
@@ -230,7 +232,7 @@ def test_help_does_not_load_jax() -> None:
 
 @pytest.mark.parametrize(("value", "text"), [(12, "12 "), (1234.0, "1.23 k"), (2.5e7, "25 M"), (3e9, "3 G")])
 def test_rates_have_prefixes(value, text) -> None:
-    assert report.with_prefix(value) == text
+    assert _report.with_prefix(value) == text
 
 
 # Bad input
@@ -312,7 +314,7 @@ def test_bad_pictures(arguments, told, snapshot, tmp_path, capsys, monkeypatch) 
 
 
 def test_picture_without_matplotlib(snapshot, tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.delitem(sys.modules, "jztree_utils.plot._picture", raising=False)
+    monkeypatch.delitem(sys.modules, "jztree_utils.plot._notebook_figure", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     check_refused(["fof", str(snapshot), "--plot", str(tmp_path / "a.png")], tmp_path, capsys, "jztree[plot]")
 
@@ -364,8 +366,8 @@ def test_corners_of_the_particles(count, tmp_path, write_gadget, random) -> None
     mesh = jax.make_mesh((count,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
     for num in (2, 50):  # not a multiple of the devices, and fewer
         pos = (random.random((num, 3)) + np.asarray([5, -7, 0])).astype(np.float32)
-        source = compute.Source(write_gadget(tmp_path / "a.hdf5", pos))
-        part = compute.read_particles(compute.open_types(source), (), mesh)
+        source = Source(write_gadget(tmp_path / "a.hdf5", pos))
+        part = read_particles(open_types(source), (), mesh)
         np.testing.assert_array_equal(part.corners(), [pos.min(axis=0), pos.max(axis=0)])
 
 
@@ -449,7 +451,7 @@ def test_failure_while_writing_leaves_nothing(snapshot, tmp_path, capsys, monkey
         def fail(*_: object, failure: BaseException = failure) -> None:
             raise failure
 
-        monkeypatch.setattr(io.neighbour_lists, "write_column", fail)
+        monkeypatch.setattr(io._neighbour_lists, "write_column", fail)
         assert cli.main(["knn", str(snapshot), "-o", str(output)]) == status
         assert re.fullmatch(r"jztree: [^\n]+\n", capsys.readouterr().err)
         assert files(tmp_path) == ["snapshot.hdf5"]
@@ -484,7 +486,7 @@ def test_bugs_are_told_apart(snapshot, capsys, monkeypatch) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(commands.runs, "read_particles", fail)
+    monkeypatch.setattr(snapshots, "read_particles", fail)
     assert cli.main(["fof", str(snapshot)]) == 1
     assert "unexpected" in capsys.readouterr().err
     assert cli.main(["fof", str(snapshot), "--debug"]) == 1

@@ -7,26 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType
 from processes import Ended, free_port, run_commands, run_processes
 
-from jztree_utils import cli, compute, ics, io
-
-
-@pytest.fixture
-def use_devices(monkeypatch) -> Any:
-    """Lets the command line use that many devices of this process."""
-
-    def use(count: int) -> None:
-        if len(jax.devices()) < count:
-            pytest.skip(f"needs {count} devices; XLA_FLAGS=--xla_force_host_platform_device_count={count} gives them")
-        mesh = jax.make_mesh((count,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
-        monkeypatch.setattr(compute, "all_devices", lambda: mesh)
-
-    return use
+from jztree_utils import cli, ics, io
 
 
 def contents(path: Path) -> dict[str, Any]:
@@ -183,19 +168,21 @@ def test_errors_of_all_processes_are_told_once(tmp_path, write_gadget, random, a
 
 FAILING = """
 import sys
-from jztree_utils import cli, commands, compute, io
+from jztree_utils import cli, io
+from jztree_utils._commands import dispatch
+from jztree_utils._particles import many_devices
 import jax
 def fail(*args, **kwargs):
     raise {error}
 def patch():
     if jax.process_index() == {process}:
         {where} = fail
-join = commands.join_processes
+join = dispatch.join_processes
 def join_and_patch():
     first = join()
     patch()
     return first
-commands.join_processes = join_and_patch
+dispatch.join_processes = join_and_patch
 sys.exit(cli.main(["fof", {snapshot!r}, "-o", "out.hdf5"]))
 """
 
@@ -211,7 +198,11 @@ sys.exit(cli.main(["fof", {snapshot!r}, "-o", "out.hdf5"]))
         ),
         ("io.write_catalogue", "io.OutputError('No space.')", 0, "No space."),
         pytest.param(
-            "compute.ManyDevices._run", "ZeroDivisionError('a bug')", 1, "ZeroDivisionError", marks=pytest.mark.slow
+            "many_devices.ManyDevices._run",
+            "ZeroDivisionError('a bug')",
+            1,
+            "ZeroDivisionError",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -6,21 +6,19 @@ import re
 from pathlib import Path
 
 import h5py
-import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType
 
 from jztree.data import ParticleData
-from jztree_utils import cli, commands, compute, details, ics, io, report
-from jztree_utils.arguments import parse
-from jztree_utils.commands import finished
+from jztree_utils import _report, _verbose, cli, ics, io
+from jztree_utils._commands import plot
+from jztree_utils._commands.arguments import parse
+from jztree_utils._commands.earlier_outputs import made_with
 
 
 @pytest.fixture(autouse=True)
-def one_device(monkeypatch) -> None:
-    mesh = jax.make_mesh((1,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
-    monkeypatch.setattr(compute, "all_devices", lambda: mesh)
+def one_device(use_devices) -> None:
+    use_devices(1)
 
 
 @pytest.fixture
@@ -91,9 +89,7 @@ def test_outputs_of_other_options_are_not_taken_for_finished(
 
 
 def test_the_order_of_attached_types_makes_no_difference(snapshots) -> None:
-    one, other = (
-        finished.made_with(parse(["fof", "--attach", types]), Path(snapshots[0]), None) for types in ("0,4", "4,0")
-    )
+    one, other = (made_with(parse(["fof", "--attach", types]), Path(snapshots[0]), None) for types in ("0,4", "4,0"))
     assert one == other
 
 
@@ -155,7 +151,7 @@ def test_files_of_one_snapshot_are_one(write_parts, tmp_path, random, capsys) ->
         (["--attach", "0,,4"], "--attach is 0,,4; it must be particle types"),
         (["--boxsize", "1_0"], "--boxsize is 1_0; it must be a length"),
         (["--boxsize", "1e300"], "--b times the mean separation is inf"),
-        (["--rlink", "1e39"], "choose another unit of length, or store the positions as float64."),
+        (["--rlink", "1e39", "--boxsize", "0"], "choose another unit of length, or store the positions as float64."),
         (["--b", "0.2", "--rlink", "0.1"], "two ways to give the linking length"),
         (["-o", "{n}.png"], "pictures are drawn with --plot"),
         (["--attach", "gas"], "--attach is gas; it must be particle types"),
@@ -231,11 +227,11 @@ def test_summary_for_scripts(tmp_path, capsys) -> None:
 
 
 def test_numbers_of_a_column_have_equal_decimals() -> None:
-    assert report.column([48.695713, 0.033304643, -2.4]) == ["48.6957", "0.0333", "-2.4000"]
-    assert report.column(np.asarray([11823.5, 2834.85], np.float32)) == ["11823.5", "2834.9"]
-    assert report.column([1.5e13, 2e9]) == ["1.50000e+13", "2.00000e+09"]
-    assert report.column([0.0]) == ["0.00000"]
-    assert report.column([]) == []
+    assert _report.column([48.695713, 0.033304643, -2.4]) == ["48.6957", "0.0333", "-2.4000"]
+    assert _report.column(np.asarray([11823.5, 2834.85], np.float32)) == ["11823.5", "2834.9"]
+    assert _report.column([1.5e13, 2e9]) == ["1.50000e+13", "2.00000e+09"]
+    assert _report.column([0.0]) == ["0.00000"]
+    assert _report.column([]) == []
 
 
 def test_quiet_prints_nothing(snapshots, tmp_path, capsys) -> None:
@@ -270,9 +266,8 @@ def test_verbose_tells_what_normal_does_not(snapshots, capsys) -> None:
 
 
 @pytest.mark.slow
-def test_verbose_tells_what_was_sent(snapshots, monkeypatch, capsys) -> None:
-    mesh = jax.make_mesh((2,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
-    monkeypatch.setattr(compute, "all_devices", lambda: mesh)
+def test_verbose_tells_what_was_sent(snapshots, use_devices, capsys) -> None:
+    use_devices(2)
     status, out, err = run("fof", snapshots[0], "-v", "--npart-min", "2", "--b", "0.5", capsys=capsys)
     assert (status, err) == (0, "")
     sent = re.search(r"^  rows sent: (.*)$", out, re.MULTILINE)
@@ -284,8 +279,8 @@ def test_verbose_tells_what_was_sent(snapshots, monkeypatch, capsys) -> None:
 
 def test_times_that_overlap_count_once() -> None:
     spans = [(1.0, 4.0), (2.0, 3.0), (3.5, 5.0), (7.0, 8.0), (7.0, 7.5)]
-    assert details._covered(spans) == 5.0
-    assert details._covered([]) == 0.0
+    assert _verbose._covered(spans) == 5.0
+    assert _verbose._covered([]) == 0.0
 
 
 # Other kinds of input and output
@@ -315,7 +310,7 @@ def test_catalogues_in_other_layouts(tmp_path, capsys) -> None:
         per_h = info.header.hubble if path == swift else 1.0  # units of SWIFT are free of h
         np.testing.assert_allclose(found.com_pos * per_h, want.com_pos, rtol=1e-5)
         # In pictures they have the units of the snapshot.
-        drawn = commands.plot._groups_of(path, 48**3, io.read_catalogue(native)[2].header)
+        drawn = plot._groups_of(path, 48**3, io.read_catalogue(native)[2].header)
         np.testing.assert_allclose(drawn.com_pos, want.com_pos, rtol=1e-5)
     with h5py.File(gadget) as file:
         np.testing.assert_array_equal(file["Group/GroupLen"][:], want.count)

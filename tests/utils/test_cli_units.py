@@ -5,27 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType
 
-from jztree_utils import cli, compute, io
+from jztree_utils import cli, io
 
 COUNTS = pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
-
-
-@pytest.fixture
-def use_devices(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Lets the command line use that many devices of this process."""
-
-    def use(count: int) -> None:
-        if len(jax.devices()) < count:
-            pytest.skip(f"needs {count} devices")
-        mesh = jax.make_mesh((count,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
-        monkeypatch.setattr(compute, "all_devices", lambda: mesh)
-
-    return use
 
 
 def clumps(random: np.random.Generator, length: float) -> np.ndarray:

@@ -14,24 +14,12 @@ import jax
 import numpy as np
 import pytest
 from fuzz.damaged_files import damage
-from jax.sharding import AxisType
 from test_catalogues import full_content
 from test_read_arrays import write_binary
 from test_read_simulations import write_swift
 
 from jztree.data import ParticleData
-from jztree_utils import cli, compute, io
-
-
-@pytest.fixture
-def use_devices(monkeypatch) -> Callable[[int], None]:
-    """Lets the command line use that many devices of this process."""
-
-    def use(count: int) -> None:
-        mesh = jax.make_mesh((count,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
-        monkeypatch.setattr(compute, "all_devices", lambda: mesh)
-
-    return use
+from jztree_utils import cli, io
 
 
 @pytest.fixture

@@ -20,8 +20,7 @@ from processes import run_processes
 from jztree.data import FofCatalogue, ParticleData, expand_particles, squeeze_particles
 from jztree.jax_ext import shard_map_constructor
 from jztree_utils import io
-from jztree_utils.io import distributed
-from jztree_utils.io import processes as io_processes
+from jztree_utils.io import _processes, _rank_writer, _sharded_reading
 
 RANKS = [1, 2, 3, 4]
 
@@ -110,7 +109,7 @@ def test_a_process_reads_the_rows_of_its_devices_only(write_parts, tmp_path, ran
     write_parts(pos, cuts[1:-1])
     mesh = make_mesh(4)
     # Plays a process that holds two of the four devices.
-    monkeypatch.setattr(distributed, "_is_mine", lambda device: device.id in mine)
+    monkeypatch.setattr(_sharded_reading, "_is_mine", lambda device: device.id in mine)
     monkeypatch.setattr(jax, "make_array_from_single_device_arrays", lambda shape, sharding, blocks: blocks)
     snapshot = io.open_snapshot(tmp_path / "snap_003.0.hdf5")
     blocks = io.shard_rows(lambda start, stop: snapshot.read("pos", start, stop), snapshot.num, mesh)
@@ -376,10 +375,10 @@ def failing(monkeypatch) -> Iterator[dict[str, Any]]:
 
         monkeypatch.setattr(module, name, replaced)
 
-    patch(distributed, "check_output", 0)
-    patch(distributed, "create_empty", 1)
-    patch(distributed, "fill_hdf5", 0)
-    patch(distributed, "rename", 1)
+    patch(_rank_writer, "check_output", 0)
+    patch(_rank_writer, "create_empty", 1)
+    patch(_rank_writer, "fill_hdf5", 0)
+    patch(_rank_writer, "rename", 1)
     return instead
 
 
@@ -477,8 +476,8 @@ def test_rows_come_together(random) -> None:
     mesh = make_mesh(3)
     part = expand_particles(ParticleData(pos=random.random((10, 3)).astype(np.float32), id=np.arange(10)), 3, npad=2)
     for column, expected in ((part.pos, squeeze_particles(part).pos), (part.id, np.arange(10))):
-        placed = jax.device_put(column, distributed._by_rank(mesh))
-        num = jax.device_put(part.num, distributed._by_rank(mesh))
+        placed = jax.device_put(column, _sharded_reading._by_rank(mesh))
+        num = jax.device_put(part.num, _sharded_reading._by_rank(mesh))
         np.testing.assert_array_equal(io.rows_on_first_process(placed, num, mesh), expected)
 
 
@@ -489,9 +488,9 @@ def test_blocks_are_sent_bit_for_bit(random) -> None:
         random.integers(-(2**31), 2**31, (4, 5)).astype(np.int32),
         random.random((4, 3)) < 0.5,
     ):
-        placed = jax.device_put(array, distributed._by_rank(mesh))
+        placed = jax.device_put(array, _sharded_reading._by_rank(mesh))
         for rank in range(4):
-            block = io_processes._block(placed, rank, io_processes._flat(mesh))
+            block = _processes._block(placed, rank, _processes._flat(mesh))
             np.testing.assert_array_equal(block.view(np.uint8), array[rank].view(np.uint8))
 
 
@@ -506,7 +505,7 @@ from jztree.comm import initialize
 initialize()
 from jztree.jax_ext import shard_map_constructor
 from jztree_utils import io
-from jztree_utils.io import distributed, snapshot
+from jztree_utils.io import _rank_writer, _sharded_reading
 folder = Path.cwd()
 me = jax.process_index()
 mesh = jax.make_mesh((4,), ("ranks",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -547,16 +546,15 @@ def told(function):
 
 def fail(*args):
     raise io.SnapshotError("Only here.")
-open_snapshot = distributed.open_snapshot
 if me == 1:
-    distributed.open_snapshot = fail
+    _sharded_reading.open_snapshot = fail
 kind, text = told(lambda: io.read_snapshot_sharded(folder / "snap_003.0.hdf5", mesh, fields=("pos",)))
 assert (kind, text) == ("SnapshotError", "Only here."), (kind, text)
 
 if me == 1:
     def no_space(path):
         raise OSError(28, "No space left on device")
-    distributed.fill_hdf5 = no_space
+    _rank_writer.fill_hdf5 = no_space
 kind, text = told(lambda: jax.block_until_ready(smap(part, "bad")))
 assert "jztree: rank 3 has no space left" in text, text
 print("done", me)

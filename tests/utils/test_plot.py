@@ -138,7 +138,7 @@ def test_outputs_that_cannot_be_written(tmp_path, name) -> None:
 def test_matplotlib_is_imported_late_and_missed_in_words(monkeypatch) -> None:
     code = "import sys, jztree_utils.plot; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
-    monkeypatch.delitem(sys.modules, "jztree_utils.plot._picture", raising=False)
+    monkeypatch.delitem(sys.modules, "jztree_utils.plot._notebook_figure", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'jztree\[plot\]'"):
         plot.plot_halos(np.zeros((5, 3)), catalogue(np.zeros((1, 3)), [5], 1.0))

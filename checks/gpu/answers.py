@@ -1,0 +1,191 @@
+"""A process that asks the GPU for answers: ``python -m gpu.answers JOB``.
+
+It compares them with those of the CPU, a finding an input: integers have to be equal, and floats bit for bit, except
+for the sums of a catalogue, which may differ by 1e-6; twice the same call on the GPU has to give the same bits. Or it
+only makes every kernel of one device run on small inputs, to be watched.
+"""
+
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jztree as jz
+from jztree_utils import ics
+
+from .session import one_line, tell
+
+_SUMS_TO = 1e-6
+_SIDES = (1.0, 0.75, 1.25)
+KS = (1, 8, 16, 32, 64, 300)
+EXERCISED = "exercised"  # what is printed at the end of the small inputs
+
+
+def input_of(n: int, dims: int, dtype: str, kind: str, box: str, ks: list[int]) -> dict[str, Any]:
+    return {"n": n, "dims": dims, "dtype": dtype, "kind": kind, "box": box, "ks": [k for k in ks if k <= n]}
+
+
+def inputs(small: bool) -> Iterator[dict[str, Any]]:
+    """What to compare on, many small inputs before a few large ones."""
+    kinds = list(itertools.product((3, 2), ("float32", "float64"), ("uniform", "clustered"), ("periodic", "open")))
+    for n in (0, 1, 31, 400) if small else (0, 1, 31, 10_000):
+        for kind in kinds[: 4 if small else None]:
+            yield input_of(n, *kind, list(KS[: 2 if small else None]))
+    for kind in kinds[: 0 if small else None]:
+        yield input_of(10**6, *kind, [16] if kind[0] == 3 else [8])
+
+
+def inputs_to_watch(small: bool) -> Iterator[dict[str, Any]]:
+    for n in (0, 1, 31, 500) if small else (0, 1, 31, 500, 5000):
+        yield input_of(n, 3, "float32", "clustered", "periodic", [1, 8, 40, 300])
+    yield input_of(400, 2, "float32", "uniform", "open", [1, 8, 40, 300])
+    yield input_of(400, 3, "float64", "clustered", "periodic", [1, 8, 40, 300])
+
+
+def key_of(given: dict[str, Any]) -> str:
+    return f"{given['kind']} n={given['n']} {given['dims']}d {given['dtype']} {given['box']}"
+
+
+def particles(given: dict[str, Any]) -> jz.data.ParticleData:
+    """Positions, masses and velocities on the host."""
+    n, dims, dtype = given["n"], given["dims"], np.dtype(given["dtype"])
+    random = np.random.default_rng(n + dims)
+    if given["kind"] == "clustered" and n >= 1000:
+        pos = np.asarray(ics.clustered_particles(n, seed=5).pos, dtype)[:, :dims].copy()
+    elif given["kind"] == "clustered":
+        pos = (0.02 * random.standard_normal((n, dims)) % 1).astype(dtype) % dtype.type(1)
+    else:
+        pos = random.random((n, dims)).astype(dtype) % dtype.type(1)
+    return jz.data.ParticleData(
+        pos=pos, mass=random.random(n).astype(dtype), vel=random.standard_normal((n, dims)).astype(dtype)
+    )
+
+
+def calls(given: dict[str, Any], watched: bool = False) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Functions of particles on a device, by name. watched: also those of which only kernels are to be seen."""
+    n, dims = given["n"], given["dims"]
+    box: Any = list(_SIDES[:dims]) if given["box"] == "periodic" else 0.0
+    volume, cfg = float(np.prod(_SIDES[:dims])), jz.config.TreeConfig(masses=True)
+    rlink = 0.3 * (volume / max(n, 1)) ** (1 / dims)
+    tree = jz.tree.zsort_and_tree.jit
+    yield "order", lambda part: jz.tree.zsort(part.pos, boxsize=box)[1]
+    yield "tree", lambda part: tree(part, cfg, boxsize=box)
+    for k in given["ks"]:
+        yield f"knn k={k}", lambda part, k=k: jz.knn.knn.jit(part, k=k, boxsize=box)
+
+    query = jz.knn.knn.jit
+    for k in given["ks"][-1:]:
+        yield "separate queries", lambda part, k=k: query(part, k=k, boxsize=box, part_query=part.pos[::-1] + 0.01)
+    step, mean = n // 200 + 1, max(n, 1) / 2 / volume  # masses are 1/2 on average
+    spheres = jz.overdensity.spherical_overdensity.jit
+    yield "spheres", lambda part: spheres(part, part.pos[::step], [2e4 * mean, 200 * mean, 5 * mean], boxsize=box)
+    yield "labels", lambda part: jz.fof.fof_labels.jit(part, rlink, box)
+    yield "catalogue", lambda part: jz.fof.fof_and_catalogue.jit(part, rlink, box)
+    if watched:
+        yield "labels in input order", lambda part: jz.fof.fof_labels.jit(part, rlink, box, output_order="input")
+        yield "a given tree", lambda part: list(_in_given_tree(part, given["ks"], box, *tree(part, cfg, boxsize=box)))
+
+
+def _in_given_tree(part: Any, ks: list[int], box: Any, partz: Any, th: Any) -> Iterator[Any]:
+    yield jz.tree.search_sorted_z(partz, part.pos, boxsize=box)
+    for k in ks:
+        yield jz.knn.knn.jit(partz, k=k, boxsize=box, th=th, part_query=part.pos + 0.1)
+
+
+def answer(call: Callable[[Any], Any], part: Any, device: Any) -> list[np.ndarray] | str:
+    """The arrays that a call gives on a device, or the sentence of its error."""
+    with jax.default_device(device):
+        try:
+            return [np.asarray(leaf) for leaf in jax.tree.leaves(jax.block_until_ready(call(part)))]
+        except (ValueError, TypeError, RuntimeError) as error:
+            return str(error).rpartition("jztree: ")[2]
+
+
+def difference(name: str, a: Any, b: Any) -> str | None:
+    """In words, how two answers differ; None if they are as equal as they have to be."""
+    if isinstance(a, str) or isinstance(b, str):
+        return None if isinstance(a, str) and a == b else f"{a if isinstance(a, str) else b}"
+    for place, (x, y) in enumerate(zip(a, b, strict=True)):
+        if x.shape != y.shape:
+            return f"output {place} has shapes {x.shape} and {y.shape}"
+        real = np.issubdtype(x.dtype, np.floating)
+        same = (x == y) | (np.isnan(x) & np.isnan(y)) if real else x == y
+        if same.all():
+            continue
+        wrong = f"output {place}: {int(same.size - np.count_nonzero(same))} of {same.size}"
+        if not real:
+            return f"{wrong} integers differ"
+        x, y = x[~same].astype(np.float64), y[~same].astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            apart = np.abs(x - y) / np.maximum(np.abs(x), np.abs(y))
+        largest = float(np.where(np.isfinite(apart), apart, np.inf).max())
+        if name != "catalogue" or largest > _SUMS_TO:
+            return f"{wrong} numbers differ, by {largest:.2g} at most"
+    return None
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    if isinstance(a, str) or isinstance(b, str):
+        return isinstance(a, str) and a == b
+    return all(x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
+
+
+def compared(given: dict[str, Any], gpu: Any, cpu: Any) -> dict[str, str]:
+    """What is wrong, by call; nothing is the best."""
+    found, host = {}, particles(given)
+    there, here = (jax.device_put(host, device) for device in (gpu, cpu))
+    for name, call in calls(given):
+        try:
+            first = answer(call, there, gpu)
+            if not same_bits(first, answer(call, there, gpu)):
+                found[f"{name}, twice"] = "two runs give different bits"
+            if wrong := difference(name, first, answer(call, here, cpu)):
+                found[name] = wrong
+        except Exception as error:
+            found[name] = one_line(error)
+    return found
+
+
+def exercise(given: dict[str, Any]) -> None:
+    """Every call, with padding behind the particles, which fails if anything raises."""
+    num = given["n"] - given["n"] // 10
+    part = jax.device_put(replace(particles(given), num=num))
+    for _, call in calls(given | {"ks": [k for k in given["ks"] if k <= num]}, watched=True):
+        jax.block_until_ready(call(part))
+
+
+def exercise_mapped(n: int) -> None:
+    """What one device runs of the functions over devices."""
+    mesh = jax.make_mesh((1,), ("gpus",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
+    pos = jnp.asarray(np.random.default_rng(n).random((1, n, 3)), jnp.float32)
+    part = jz.data.ParticleData(pos=pos, num=jnp.asarray([n - 3], jnp.int32))
+    spheres = jz.overdensity.spherical_overdensity.smap(mesh, jit=True)
+    jax.block_until_ready(jz.knn.knn.smap(mesh, jit=True)(part, k=5))
+    jax.block_until_ready(spheres(part, jz.data.Pos(pos=pos[:, :9]), 2.0 * n))
+    jax.block_until_ready(jz.fof.fof_and_catalogue.smap(mesh, jit=True)(part, 0.1))
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    if job["watched"]:
+        for given in inputs_to_watch(job["small"]):
+            with jax.enable_x64(given["dtype"] == "float64"):
+                exercise(given)
+        exercise_mapped(400)
+        print(EXERCISED)
+        return
+    gpu, cpu = jax.devices()[0], jax.devices("cpu")[0]
+    for given in inputs(job["small"]):
+        if key_of(given) not in job["done"]:
+            with jax.enable_x64(given["dtype"] == "float64"):
+                tell(key=key_of(given), wrong=compared(given, gpu, cpu))
+
+
+if __name__ == "__main__":
+    main()

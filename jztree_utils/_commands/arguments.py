@@ -1,0 +1,400 @@
+"""The arguments of the command line, from flags and from a configuration file.
+
+Nothing here imports JAX, so ``--help`` is quick.
+"""
+
+import argparse
+import math
+import re
+import tomllib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+_DESCRIPTION = """\
+Exact friends-of-friends groups and k nearest neighbours of the particles of a simulation snapshot."""
+_EPILOG = """\
+SNAPSHOT is one of Gadget, AREPO or SWIFT in HDF5, or of Gadget in its old binary formats: the file, any file of a
+snapshot in several, or the folder of one. It may also be any HDF5 file whose datasets are named with --pos and so on,
+or a NumPy file (.npy, .npz). Which of these it is, is found out from its content. The word "sample" stands for a small
+cosmological snapshot that comes with jztree (48^3 particles).
+All devices are used, under srun and mpirun those of all processes; results do not depend on their number.
+"""
+_SEVERAL = """\
+Of several snapshots each has its own output: {n} in its name stands for the number of the snapshot, {name} for its
+name. Outputs that are there already are skipped, so that a job that was cut short goes on where it stopped; those of
+other options or another snapshot are an error. Pictures without a catalogue are drawn anew.
+"""
+_FOF_EPILOG = f"""\
+Two particles are linked if they are at most the linking length apart, across the periodic boundary too. A group is
+what is connected by links.
+
+{_EPILOG}
+{_SEVERAL}
+examples:
+  jztree fof sample --plot halos.png
+  jztree fof snapdir_099 -o catalogue.hdf5
+  jztree fof snapdir_099 -o fof_tab_099.hdf5 --layout gadget4 --attach 0,4,5 --properties
+  jztree fof snapshot_099.0.hdf5 --rlink 0.15 --npart-min 32 --type 4 -o stars.hdf5
+  jztree fof snap_*.hdf5 -o 'cat_{{n}}.hdf5' --json
+  jztree fof points.npy --boxsize 100 --b 0.2
+
+The catalogue (HDF5) holds, for each group, number of particles, mass, centre, velocity, radii and velocity dispersion,
+and the identifiers of its members; the largest group comes first. Every dataset has its unit as attributes.
+Without masses or velocities in the snapshot, what needs them is left out.
+"""
+_KNN_EPILOG = f"""\
+The first neighbour of a particle is the particle itself, at distance 0, and counts as one of the K.
+
+{_EPILOG}
+{_SEVERAL}
+examples:
+  jztree knn sample -k 8
+  jztree knn snapdir_099 -k 32 --density -o neighbours.hdf5
+  jztree knn snapdir_099 -k 64 --kernel wendland_c2 -o neighbours.hdf5
+
+The kernel knn estimates the density as (m_2 + ... + m_(K-1)) / V(r_K): the mass of the neighbours, without the particle
+itself and without the last one, over the volume of the ball that reaches to the last one (Casertano & Hut 1985). The
+others are kernels of smoothed particle hydrodynamics that reach to the last neighbour. Particles are counted if the
+snapshot has no masses.
+The output (HDF5) holds distances and indices (rows of the snapshot, from 0), (N, K) each, and the densities.
+"""
+_CONVERT_EPILOG = """\
+A halo catalogue of jztree, Gadget-4, AREPO or SWIFT becomes one in another layout; a snapshot in any format that is
+read becomes one in the format of Gadget-4 or a NumPy file. The suffix of the output and --layout say which.
+
+examples:
+  jztree convert catalogue.hdf5 -o fof_tab_099.hdf5 --layout gadget4
+  jztree convert swift_0099.hdf5 -o snapshot_099.hdf5
+  jztree convert snapdir_099 --type 0 -o gas.npz
+"""
+_PLOT_EPILOG = """\
+KIND is one of
+  halos          projected density of SNAPSHOT with circles around its groups, and the distribution of group sizes
+  density        projected density of SNAPSHOT, with circles if there is a --catalogue
+  mass-function  halo mass function of a catalogue with Poisson errors, beside an analytic one
+  sizes          distribution of the sizes of groups of a catalogue
+  distances      distribution of distances in a file of neighbours, beside that of uniform points
+  scaling        times in the results of the benchmarks (.json)
+
+Without -o the picture is shown.
+
+examples:
+  jztree plot density snapdir_099 --catalogue catalogue.hdf5 -o density.png
+  jztree plot mass-function catalogue.hdf5 -o mass_function.pdf
+"""
+KINDS = ("halos", "density", "mass-function", "sizes", "distances", "scaling")
+KERNELS = ("knn", "cubic_spline", "wendland_c2", "wendland_c4", "wendland_c6")
+B = 0.2  # the linking length in mean separations, unless another is given
+CATALOGUE_LAYOUTS = ("native", "gadget4", "swift")
+SNAPSHOT_LAYOUTS = ("gadget4", "numpy")
+_SEPARATE = {"b": "rlink", "rlink": "b"}  # options that cannot be given together
+
+
+def whole(text: str) -> int:
+    """A whole number that was given. Raises ArgumentTypeError if it is none or too large."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at most 18 digits")
+    return int(text)
+
+
+def real(text: str) -> float:
+    """A number that was given, or nan or inf. Raises ArgumentTypeError if it is none or too large.
+
+    Python itself takes digits of all scripts, and lines between them.
+    """
+    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(nan|inf)", text, re.IGNORECASE):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number")
+    value = float(text)
+    if math.isinf(value) and "inf" not in text.lower():
+        raise argparse.ArgumentTypeError(f"{text!r} is too large a number")
+    return value
+
+
+def check_not_negative(option: str, value: float | None) -> None:
+    """Raise ValueError, in words, for a number that is negative or not finite."""
+    if value is not None and not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{option} is {value:g}; it must be a number of at least 0.")
+
+
+def check_at_least(option: str, value: int, least: int) -> None:
+    """Raise ValueError, in words, for a number that is too small."""
+    if value < least:
+        raise ValueError(f"{option} is {value}; it must be at least {least}.")
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one sentence, like all others."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message[:1].upper()}{message[1:]}; see {self.prog} --help.")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a call, completed by those of its configuration file; flags come first.
+
+    ``command`` is None if there is none, which asks for help. Raises ValueError, with a sentence for the user, if they
+    are wrong, and SystemExit for --help.
+    """
+    parser = build_parser()
+    args = _parse_known(parser, argv)
+    if getattr(args, "config", None) is None:
+        return args
+    flags = _flags_of_config(Path(args.config), args, _options_of_commands(parser))
+    place = list(argv).index(args.command) + 1
+    return _parse_known(parser, [*argv[:place], *flags, *argv[place:]])
+
+
+def _parse_known(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """``argv`` as the parser reads it; what it does not know is an error that says where to look."""
+    args, unknown = parser.parse_known_args(argv)
+    for name, value in vars(args).items():
+        _check_text(name.replace("_", "-"), value)
+    if unknown:
+        command = " ".join(filter(None, ("jztree", args.command)))
+        raise ValueError(f"{command} does not know {' '.join(unknown)}; see {command} --help.")
+    return args
+
+
+def _check_text(name: str, value: Any) -> None:
+    """Raise ValueError for words that can be nothing's name."""
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, str) and not text.strip() and name != "title":
+            raise ValueError(f"An empty text was given as {name}; give a name, or leave it out.")
+        if isinstance(text, str) and "\0" in text:
+            raise ValueError(f"What was given as {name} has a null character in it, {text!r}; leave that out.")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    parser = _Parser(
+        prog="jztree",
+        description=_DESCRIPTION,
+        epilog=_EPILOG + "\nRun 'jztree COMMAND --help' for options and examples.",
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    _add_debug(parser)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    _add_fof(commands)
+    _add_knn(commands)
+    _add_convert(commands)
+    _add_plot(commands)
+    words = "versions, devices and native libraries in use"
+    info = commands.add_parser("info", help=words, description=f"Print {words}.")
+    info.add_argument("--json", action="store_true", help="print them as JSON, for scripts")
+    _add_debug(info)
+    return parser
+
+
+def _add_debug(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--debug", action="store_true", help="show the Python traceback of an error")
+
+
+def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    words = "friends-of-friends groups: a halo catalogue and a picture"
+    fof = commands.add_parser("fof", help=words, description=f"Find {words}.", epilog=_FOF_EPILOG)
+    _add_snapshots(fof)
+    _add_snapshot_options(fof)
+    groups = fof.add_argument_group("groups")
+    groups.add_argument(
+        "--b",
+        type=real,
+        help=f"linking length in units of the mean separation of the particles, BoxSize / N^(1/3) (default: {B})",
+    )
+    groups.add_argument("--rlink", type=real, metavar="R", help="linking length in the snapshot's unit of length")
+    groups.add_argument(
+        "--npart-min",
+        type=whole,
+        default=20,
+        metavar="N",
+        help="fewest particles of a group in the catalogue (default: 20)",
+    )
+    groups.add_argument(
+        "--attach",
+        metavar="TYPES",
+        help="particle types that join the group of the nearest particle of --type, as in 0,4,5; or 'all' others",
+    )
+    groups.add_argument(
+        "--properties",
+        action="store_true",
+        help="also spherical-overdensity masses and radii (200 and 500 critical, 200 mean; of all particles), maximum "
+        "circular velocity, spin, shape and densest particle",
+    )
+    output = _add_output(fof, "write the catalogue to this HDF5 file")
+    _add_overwrite(output)
+    output.add_argument(
+        "--layout", choices=CATALOGUE_LAYOUTS, default="native", help="layout of the catalogue (default: native)"
+    )
+    output.add_argument("--no-ids", action="store_true", help="leave the identifiers of members out of the catalogue")
+    output.add_argument("--plot", metavar="FILE", help="draw the halos (.png, .pdf, .svg); needs matplotlib")
+    _add_telling(fof)
+
+
+def _add_knn(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    words = "the K nearest neighbours of every particle, and densities"
+    knn = commands.add_parser("knn", help=words, description=f"Find {words}.", epilog=_KNN_EPILOG)
+    _add_snapshots(knn)
+    _add_snapshot_options(knn)
+    search = knn.add_argument_group("neighbours")
+    search.add_argument(
+        "-k", type=whole, default=8, metavar="K", help="neighbours, the particle itself included (default: 8)"
+    )
+    search.add_argument("--density", action="store_true", help="estimate the density around every particle")
+    search.add_argument("--kernel", choices=KERNELS, help="how to estimate densities (default: knn); implies --density")
+    _add_overwrite(_add_output(knn, "write distances, indices and densities to this HDF5 file"))
+    _add_telling(knn)
+
+
+def _add_convert(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    words = "catalogues and snapshots into other formats"
+    convert = commands.add_parser("convert", help=words, description=f"Convert {words}.", epilog=_CONVERT_EPILOG)
+    convert.add_argument("input", metavar="FILE", nargs="?", help="a catalogue or a snapshot")
+    _add_snapshot_options(convert)
+    output = _add_output(convert, "the file to write")
+    layouts = (*CATALOGUE_LAYOUTS, *(layout for layout in SNAPSHOT_LAYOUTS if layout not in CATALOGUE_LAYOUTS))
+    output.add_argument(
+        "--layout",
+        choices=layouts,
+        help="layout of the output (default: native for catalogues; for snapshots gadget4, or numpy if FILE is .npz)",
+    )
+    _add_telling(convert)
+
+
+def _add_plot(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    words = "pictures of snapshots, catalogues, neighbours and benchmarks"
+    plot = commands.add_parser("plot", help=words, description=f"Draw {words}.", epilog=_PLOT_EPILOG)
+    plot.add_argument("kind", metavar="KIND", choices=KINDS, nargs="?", help="what to draw")
+    plot.add_argument("input", metavar="FILE", nargs="*", help="what to draw it of")
+    _add_snapshot_options(plot)
+    plot.add_argument("--catalogue", metavar="FILE", help="groups to mark in a picture of a snapshot")
+    plot.add_argument("--title", default="", help="words above the picture")
+    _add_output(plot, "the picture (.png, .pdf, .svg, ...)")
+    _add_telling(plot)
+
+
+def _add_snapshots(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "snapshot", metavar="SNAPSHOT", nargs="*", help='files or folders of snapshots, or the word "sample"'
+    )
+
+
+def _add_snapshot_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("snapshot")
+    group.add_argument(
+        "--type",
+        type=whole,
+        default=1,
+        metavar="T",
+        help="particle type: 0 gas, 1 dark matter, 4 stars, ... (default: 1)",
+    )
+    group.add_argument(
+        "--format", choices=("gadget", "swift", "hdf5", "numpy"), help="what the snapshot is, if it is not recognised"
+    )
+    for name, what in (("pos", "positions"), ("vel", "velocities"), ("mass", "masses"), ("id", "identifiers")):
+        group.add_argument(f"--{name}", metavar="DATASET", help=f"dataset or array that holds the {what}")
+    group.add_argument("--boxsize", metavar="L", help="periodic length, or one a dimension as in 50,50,100; 0 is open")
+
+
+def _add_output(parser: argparse.ArgumentParser, words: str) -> argparse._ArgumentGroup:
+    group = parser.add_argument_group("output")
+    group.add_argument("-o", "--output", metavar="FILE", help=words)
+    return group
+
+
+def _add_overwrite(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="make outputs with {n} or {name} in their names anew if they are there already; others always are",
+    )
+
+
+def _add_telling(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("running")
+    group.add_argument("--config", metavar="FILE", help="read options from this TOML file; flags come before them")
+    group.add_argument("--dry-run", action="store_true", help="say what would be done, in what time and memory")
+    group.add_argument("--json", action="store_true", help="print a summary as JSON, for scripts, and nothing else")
+    group.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    group.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="also print the machine, what the snapshot holds, rows sent between devices, and peak memory",
+    )
+    _add_debug(group)
+
+
+def _options_of_commands(parser: argparse.ArgumentParser) -> dict[str, dict[str, argparse.Action]]:
+    """The options of each command by the names they have in a configuration file."""
+    (subparsers,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    return {
+        command: {action.dest: action for action in sub._actions if action.dest not in ("help", "config")}
+        for command, sub in subparsers.choices.items()
+    }
+
+
+def _flags_of_config(
+    path: Path, given: argparse.Namespace, commands: dict[str, dict[str, argparse.Action]]
+) -> list[str]:
+    """What a configuration file says, as arguments; without what was given as an argument instead.
+
+    Entries outside of any table are for all commands that know them, those in the table of a command for it alone.
+    """
+    options = commands[given.command]
+    flags: list[str] = []
+    for_all, own = _read_config(path, given.command, commands)
+    for name, value in (for_all | own).items():
+        option = options.get(name)
+        if option is None and name not in own and any(name in others for others in commands.values()):
+            continue
+        if option is None:
+            known = ", ".join(sorted(name.replace("_", "-") for name in options))
+            raise ValueError(f"{path} has an option {name!r}, which {given.command} does not know; it knows {known}.")
+        stands_instead = getattr(given, _SEPARATE.get(name, ""), None) is not None
+        if stands_instead or (not option.option_strings and getattr(given, name)):
+            continue
+        flags += _as_flags(path, name, value, option)
+    return flags
+
+
+def _read_config(path: Path, command: str, commands: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a configuration file has for all commands, and what it has for this one."""
+    try:
+        with open(path, "rb") as file:
+            content = tomllib.load(file)
+    except FileNotFoundError:
+        raise ValueError(f"There is no configuration file {path}; check the path.") from None
+    except OSError as error:
+        raise ValueError(f"The configuration file {path} cannot be read ({error.strerror}).") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"The configuration file {path} is not TOML ({error}).") from None
+    own = content.get(command, {})
+    if not isinstance(own, dict):
+        raise ValueError(f"{path} has {command!r} as an option; it is a command, so write [{command}] above options.")
+    tables = {name for name, value in content.items() if isinstance(value, dict)}
+    if unknown := sorted(tables - set(commands)):
+        raise ValueError(f"{path} has a table [{unknown[0]}], which is no command; there are {', '.join(commands)}.")
+    for_all = {name: value for name, value in content.items() if name not in tables}
+    return _named(for_all), _named(own)
+
+
+def _named(entries: dict[str, Any]) -> dict[str, Any]:
+    """``entries`` under the names that options have in Python."""
+    return {name.replace("-", "_"): value for name, value in entries.items()}
+
+
+def _as_flags(path: Path, name: str, value: Any, option: argparse.Action) -> list[str]:
+    """One entry of a configuration file as arguments."""
+    takes_value = option.nargs != 0
+    if isinstance(value, bool) and not (takes_value and option.const is None):
+        return [option.option_strings[-1]] if value else []
+    values = value if isinstance(value, list) else [value]
+    if not takes_value or isinstance(value, bool) or not all(isinstance(entry, (str, int, float)) for entry in values):
+        wanted = "a string, a number or a list of these" if takes_value else "true or false"
+        raise ValueError(f"{path} has {value!r} as {name.replace('_', '-')}; it must be {wanted}.")
+    if not option.option_strings:
+        return [str(entry) for entry in values]
+    return [f"{option.option_strings[-1]}={','.join(str(entry) for entry in values)}"]

@@ -1,0 +1,106 @@
+"""``jztree convert``: catalogues and snapshots in other formats."""
+
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jztree.data import ParticleData
+
+from .. import io
+from .._report import is_quiet, print_json, print_pairs, say, stage, take_seconds
+from .._verbose import print_snapshot
+from .arguments import CATALOGUE_LAYOUTS, SNAPSHOT_LAYOUTS
+from .outputs import check_placeholders, check_suffix
+from .snapshots import read_options, snapshot_path
+
+_NUMPY = ".npz"
+
+
+def run_convert(args: Namespace) -> None:
+    """Write a catalogue or a snapshot in another format.
+
+    Raises ValueError or OSError with a sentence for the user.
+    """
+    if args.input is None or args.output is None:
+        raise ValueError("convert needs a file and, with -o, the file to write; see jztree convert --help.")
+    path, options = snapshot_path(args.input), read_options(args)
+    is_catalogue = options.pos is None and path.is_file() and io.is_catalogue(path)
+    known = CATALOGUE_LAYOUTS if is_catalogue else SNAPSHOT_LAYOUTS
+    is_numpy = args.output.endswith((".npy", _NUMPY))
+    layout = args.layout or ("numpy" if not is_catalogue and is_numpy else known[0])
+    if layout not in known:
+        kind = "catalogue" if is_catalogue else "snapshot"
+        raise ValueError(f"{path} is a {kind}, which can be written as {' or '.join(known)}, not as {layout}.")
+    if layout == "numpy" and not args.output.endswith(_NUMPY):
+        raise io.OutputError(f"NumPy files of several arrays end in {_NUMPY}; {args.output} does not.")
+    if layout != "numpy":
+        check_suffix(args.output)
+    check_placeholders(args.output)
+    io.check_output(args.output, apart_from=_files_of(path, options, is_catalogue))
+    if args.dry_run:
+        say(f"would write {path} as {args.output} in the layout {layout}")
+        if args.json:
+            print_json({"input": str(path), "output": args.output, "layout": layout})
+        return
+    held = _convert_catalogue(path, args, layout) if is_catalogue else _convert_snapshot(path, args, options, layout)
+    if args.json:
+        print_json({"input": str(path), "output": args.output, "layout": layout, "seconds": take_seconds()} | held)
+    elif not is_quiet():
+        say()
+        print_pairs([(name, f"{value:,}" if isinstance(value, int) else str(value)) for name, value in held.items()])
+
+
+def _files_of(path: Path, options: io.ReadOptions, is_catalogue: bool) -> tuple[Path, ...]:
+    """All files that are read."""
+    return tuple(io.find_catalogue_parts(path) if is_catalogue else io.find_sources(path, options))
+
+
+def _convert_catalogue(path: Path, args: Namespace, layout: str) -> dict[str, int]:
+    with stage("read the catalogue"):
+        content = io.read_catalogue_content(path)
+    with stage("write the catalogue") as told:
+        io.write_catalogue_content(args.output, content, layout)
+        told.detail = args.output
+    return {"groups": len(content.catalogue.count)}
+
+
+def _convert_snapshot(path: Path, args: Namespace, options: io.ReadOptions, layout: str) -> dict[str, int | str]:
+    with stage("read the snapshot") as told:
+        snapshot = io.open_snapshot(path, args.type, options)
+        if layout == "gadget4" and args.type >= io.NUM_TYPES:
+            raise ValueError(
+                f"A snapshot of Gadget-4 has types 0 to 5, not {args.type}; write a {_NUMPY} file instead."
+            )
+        names = snapshot.present(("pos",), ("mass", "vel", "id"))
+        print_snapshot([snapshot])
+        columns = {name: snapshot.read(name) for name in names}
+        told.particles, told.detail = snapshot.num, snapshot.description
+    with stage("write the snapshot", snapshot.num) as told:
+        if layout == "numpy":
+            with io.atomic_output(args.output) as temporary, open(temporary, "wb") as file:
+                np.savez(file, boxsize=snapshot.header.boxsize, **columns)
+        else:
+            columns, header = _per_h(columns, snapshot.header)
+            io.write_snapshot(args.output, ParticleData(**columns, num=snapshot.num), header, args.type)
+        told.detail = args.output
+    return {"particles": snapshot.num, "properties": ", ".join(names)}
+
+
+def _per_h(columns: dict[str, Any], header: io.SnapshotHeader) -> tuple[dict[str, Any], io.SnapshotHeader]:
+    """Columns and header in units per h, as all who read snapshots of Gadget take those of a cosmological run to be.
+
+    Raises ValueError if that needs h and the header does not tell it.
+    """
+    if not header.h_free or header.comoving is False:
+        return columns, header
+    if not header.hubble:
+        raise ValueError(f"Gadget-4 has units per h, but the snapshot does not tell h; write a {_NUMPY} file instead.")
+    h = header.hubble
+    lengths = np.asarray(header.boxsize, np.float64) * h
+    box = float(lengths) if lengths.ndim == 0 else tuple(lengths.tolist())
+    for name in columns.keys() & {"pos", "mass"}:
+        columns[name] = np.multiply(columns[name], h, dtype=np.asarray(columns[name]).dtype)
+    return columns, replace(header, h_free=False, boxsize=box)

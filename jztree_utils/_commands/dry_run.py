@@ -1,0 +1,141 @@
+"""``--dry-run``: what a call would do, and about how much time and memory it would take.
+
+Time is measured on uniform points, on the devices at hand, and scaled as N log N. Memory is what the algorithms need at
+most by design: their input, their output and six times the positions.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jztree.fof import fof_and_catalogue
+from jztree.knn import knn
+
+from .. import io
+from .._particles.reading import Source, check_fits
+from .._report import number, print_json, print_pairs, say
+from .._verbose import bytes_in_words
+from .outputs import Run
+from .snapshots import open_checked
+
+_SAMPLE = 200_000  # points that are timed
+_WORDS_OF_DESIGN = 6  # times the positions, beside input and output
+
+
+@dataclass(frozen=True)
+class Work:
+    """What would be done with the particles.
+
+    optional: properties that are read if they are there. run: does it for points in a periodic box of length 1.
+    output_bytes: of the result for each particle, by the size of a coordinate. returned: whether what was read is
+    returned as well, in another order.
+    """
+
+    optional: tuple[str, ...]
+    run: Callable[[jax.Array], Any]
+    output_bytes: Callable[[int], int]
+    returned: bool
+
+
+def groups(draw: bool) -> Work:
+    """Finding groups. draw: whether positions are needed on the host at the end."""
+
+    def run(pos: jax.Array) -> Any:
+        return fof_and_catalogue(pos, 0.2 * pos.shape[0] ** (-1 / pos.shape[1]), boxsize=1.0)
+
+    return Work(("mass", "vel", "id"), run, lambda size: 12 + (3 * size if draw else 0), True)
+
+
+def neighbours(k: int) -> Work:
+    """Finding neighbours."""
+    return Work(("id",), lambda pos: knn(pos, min(k, pos.shape[0]), boxsize=1.0), lambda size: k * (4 + size), False)
+
+
+def print_estimate(
+    source: Source, run: Run, mesh: Mesh, work: Work, as_json: bool = False, layout: str | None = None
+) -> None:
+    """Print what would be done. Raises like reading the particles does, but reads headers only.
+
+    layout: of the catalogue that would be written, if any.
+    """
+    snapshots = open_checked(source, layout)
+    (ndim,) = snapshots[0].layout("pos")[1]
+    check_fits(snapshots, mesh.size)
+    dtype = snapshots[0].layout("pos")[0]
+    num = sum(one.num for one in snapshots)
+    memory = _memory(snapshots, work, mesh, dtype.itemsize, ndim)
+    have = available_memory(mesh.devices.flat[0])
+    seconds = _seconds(work, num, ndim, dtype, mesh)
+    if as_json:
+        facts = {"particles": num, "devices": mesh.size, "bytes_a_device": memory, "bytes_available": have}
+        print_json({"snapshot": str(source.path), "output": run.output, "seconds": seconds} | facts)
+        return
+    outputs = [name for name in (run.output, run.plot) if name is not None]
+    fits = "" if have is None else f" of {bytes_in_words(have)}: {'fits' if memory <= have else 'does not fit'}"
+    say(f"  {source.path}")
+    print_pairs(
+        [
+            ("snapshot", snapshots[0].description),
+            *(("attached", one.description) for one in snapshots[1:]),
+            ("would write", ", ".join(outputs) or "nothing"),
+            ("devices", f"{mesh.size} ({mesh.devices.flat[0].device_kind})"),
+            ("memory", f"about {bytes_in_words(memory)} on each device{fits}"),
+            ("time", f"about {number(float(f'{seconds:.1g}'))} s for the search alone"),
+        ]
+    )
+
+
+def _memory(snapshots: list[io.Snapshot], work: Work, mesh: Mesh, size: int, ndim: int) -> int:
+    """Bytes on each device, for positions with coordinates of ``size`` bytes."""
+    total = 0
+    for one in snapshots:
+        row = 0
+        for name in one.present(("pos",), work.optional):
+            if name != "mass" or one.shared_mass is None:
+                dtype, shape = one.layout(name)
+                row += dtype.itemsize * math.prod(shape)
+        twice = 2 if work.returned else 1
+        total += one.num * (twice * row + _WORDS_OF_DESIGN * size * ndim + work.output_bytes(size))
+    return -(-total // mesh.size)
+
+
+def available_memory(device: Any) -> int | None:
+    """Bytes that a device has for JAX; of a CPU, what each of its devices has at this moment. None if unknown."""
+    stats = device.memory_stats() if device.platform != "cpu" else None
+    if stats:
+        return int(stats.get("bytes_limit", 0)) or None
+    if device.platform != "cpu":
+        return None
+    sharing = len([other for other in jax.local_devices() if other.platform == "cpu"]) or 1
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        (free,) = (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError):
+        if not hasattr(os, "sysconf"):
+            return None
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return free // sharing
+
+
+def _seconds(work: Work, num: int, ndim: int, dtype: np.dtype, mesh: Mesh) -> float:
+    """How long the search of ``num`` particles takes, from the time that a sample of points takes on one device."""
+    n = min(num, _SAMPLE)
+    with jax.enable_x64(dtype == np.float64):
+        points = jnp.asarray(np.random.default_rng(1).random((n, ndim)), dtype)
+        run = jax.jit(work.run)
+        jax.block_until_ready(run(points))
+        start = time.perf_counter()
+        jax.block_until_ready(run(points))
+        measured = time.perf_counter() - start
+    # The devices of one CPU share its cores.
+    apart = {(d.process_index, 0 if d.platform == "cpu" else d.id) for d in mesh.devices.flat}
+    return measured * (num * math.log2(num + 2)) / (n * math.log2(n + 2)) / len(apart)

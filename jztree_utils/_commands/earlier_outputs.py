@@ -1,0 +1,133 @@
+"""Whether an output is there already, and is what a call would write.
+
+An output holds the options that it depends on, and enough of its snapshot to tell it from others: how many particles,
+the time, the size of its files, and a checksum of parts of the first one. When a file was changed says nothing, since
+copies have another date. A picture holds nothing of this, so it counts only if it is beside its catalogue.
+"""
+
+import hashlib
+import json
+import os
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from jztree import __version__
+
+from .. import io
+from .._report import say
+from .arguments import B
+
+_READING = ("type", "format", "pos", "vel", "mass", "id", "boxsize")
+_OPTIONS = {
+    "fof": (*_READING, "b", "rlink", "npart_min", "attach", "properties", "no_ids"),
+    "knn": (*_READING, "k", "kernel"),
+}
+_PIECE = 2**16  # bytes of a file, at its begin, in the middle and at the end, that the checksum is of
+
+
+def made_with(args: Namespace, path: Path, options: io.ReadOptions | None) -> str:
+    """What an output of a call tells of it, as JSON.
+
+    path: of the snapshot. options: how it is read. Raises SnapshotError if it is not there.
+    """
+    return json.dumps(_record(args, path, options))
+
+
+def _record(args: Namespace, path: Path, reading: io.ReadOptions | None) -> dict[str, Any]:
+    options = {name: getattr(args, name) for name in _OPTIONS[args.command]}
+    if args.command == "fof":
+        options["b"] = B if args.b is None and args.rlink is None else args.b
+        options["attach"] = ",".join(sorted(args.attach.split(","))) if args.attach else None
+    else:
+        options["kernel"] = args.kernel or ("knn" if args.density else None)
+    return {"jztree": __version__, "command": args.command, **options, "snapshot": _identity(path, reading)}
+
+
+def _identity(path: Path, options: io.ReadOptions | None) -> dict[str, Any]:
+    """What tells a snapshot from others."""
+    parts, header = io.find_parts(path, options), io.read_header(path, options)
+    return {
+        "particles": list(header.npart_total),
+        "time": header.time,
+        "redshift": header.redshift,
+        "bytes": sum(part.stat().st_size for part in parts),
+        "checksum": _checksum(parts[0]),
+    }
+
+
+def _checksum(path: Path) -> str:
+    """Of three pieces of a file, which differ between runs of the same size and time: they hold particles."""
+    found, size = hashlib.sha256(), path.stat().st_size
+    with open(path, "rb") as file:
+        for place in (0, size // 2, max(size - _PIECE, 0)):
+            file.seek(place)
+            found.update(file.read(_PIECE))
+    return found.hexdigest()
+
+
+def are_there(
+    args: Namespace, path: Path, options: io.ReadOptions | None, output: str | None, picture: str | None
+) -> bool:
+    """Whether the outputs of a snapshot are there, of a call whose outputs have names after their snapshots.
+
+    path: of the snapshot. options: how it is read. output, picture: the names, None where there is none.
+
+    Raises OutputError, with what to do, if an output is there that another call has made.
+    """
+    named = [name for name in (args.output, getattr(args, "plot", None)) if name is not None]
+    if args.overwrite or output is None or not any("{n" in name for name in named):
+        return False
+    if not Path(output).exists():
+        return False
+    _check_same(args, output, _record(args, path, options))
+    # A picture that is older than the catalogue is one of another catalogue.
+    if picture is not None and not _is_newer(picture, output):
+        return False
+    outputs = " and ".join(name for name in (output, picture) if name is not None)
+    say(f"{outputs} is there already, of the same options, so {path} is skipped; --overwrite makes it anew.")
+    return True
+
+
+def _is_newer(one: str, other: str) -> bool:
+    return os.path.exists(one) and os.stat(one).st_mtime_ns >= os.stat(other).st_mtime_ns
+
+
+def _check_same(args: Namespace, output: str, wanted: dict[str, Any]) -> None:
+    """Raise OutputError, naming what differs, unless ``output`` was made as is ``wanted``."""
+    difference = _difference(output, wanted)
+    if difference is None and args.command == "fof" and (layout := io.catalogue_layout(output)) != args.layout:
+        difference = f"has the layout {layout}, and --layout is {args.layout}"
+    if difference is not None:
+        raise io.OutputError(
+            f"{output} is there already, but {difference}; make it anew with --overwrite, or give another name."
+        )
+
+
+def _difference(output: str, wanted: dict[str, Any]) -> str | None:
+    """What an output was made with that is not ``wanted``, in words; None if there is nothing."""
+    try:
+        told = json.loads(io.read_made_with(output) or "{}")
+    except (io.SnapshotError, json.JSONDecodeError):
+        told = {}
+    if not told:
+        return "does not tell what it was made with"
+    for name, value in wanted.items():
+        if (held := told.get(name)) == value:
+            continue
+        if name == "snapshot":
+            return "was made of another snapshot"
+        if name in ("jztree", "command"):
+            return f"was made by {_in_words(name, held)}, and this is {_in_words(name, value)}"
+        return f"was made {_in_words(name, held)}, and now it is {_in_words(name, value)}"
+    return None
+
+
+def _in_words(name: str, value: Any) -> str:
+    """Such as ``with --npart-min 20``."""
+    if name in ("jztree", "command"):
+        return f"jztree {value}"
+    flag = f"-{name}" if len(name) == 1 and name != "b" else f"--{name.replace('_', '-')}"
+    if value is None or value is False:
+        return f"without {flag}"
+    return f"with {flag}" if value is True else f"with {flag} {value}"

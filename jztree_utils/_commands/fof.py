@@ -1,0 +1,250 @@
+"""``jztree fof``: groups of snapshots, their catalogues and pictures."""
+
+import math
+from argparse import ArgumentTypeError, Namespace
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from jztree.config import CatalogueConfig, FofConfig
+from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
+
+from .. import io, plot
+from .._particles import many_devices
+from .._particles.box import box_lengths
+from .._particles.group_properties import GroupOptions, describe, shapes
+from .._particles.known_properties import missing_in_words, with_all_properties
+from .._particles.particles import Groups, Particles
+from .._particles.reading import Source
+from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
+from .._verbose import print_machine, print_memory_peak
+from . import dry_run
+from .arguments import B, check_at_least, check_not_negative, whole
+from .earlier_outputs import made_with
+from .outputs import Run, announce, plan_runs
+from .snapshots import box_in_words, read_checked, source_of
+
+_LARGEST = 10  # groups that are printed
+
+
+def run_fof(args: Namespace) -> None:
+    """Find groups of each snapshot, write the catalogue, draw them, print a summary.
+
+    Raises ValueError, OSError or ImportError with a sentence for the user, before any long work where that is possible.
+    """
+    mesh = many_devices.all_devices()
+    with io.failing_together(mesh):
+        if args.b is not None and args.rlink is not None:
+            raise ValueError("--b and --rlink are two ways to give the linking length; give one of them.")
+        check_not_negative("--b", args.b)
+        check_not_negative("--rlink", args.rlink)
+        check_at_least("--npart-min", args.npart_min, 1)
+        if args.plot is not None:
+            plot.check_picture(args.plot)
+        attach = _types(args.attach)
+        todo = plan_runs(args)
+    print_machine(mesh)
+    for run in todo:
+        source = source_of(run.path, args, mesh, attach)
+        layout = None if run.output is None else args.layout
+        if args.dry_run:
+            dry_run.print_estimate(source, run, mesh, dry_run.groups(args.plot is not None), args.json, layout)
+        else:
+            announce(run, todo)
+            _run_one(args, run, source, mesh, layout)
+            print_memory_peak(mesh)
+
+
+def _types(words: str | None) -> tuple[int, ...] | None:
+    """The types of ``--attach``; None is all others."""
+    if words is None:
+        return ()
+    if words == "all":
+        return None
+    try:
+        return tuple(dict.fromkeys(whole(word.strip()) for word in words.split(",")))
+    except ArgumentTypeError:
+        raise ValueError(f"--attach is {words}; it must be particle types as in 0,4,5, or 'all'.") from None
+
+
+def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str | None) -> None:
+    part = read_checked(source, ("mass", "vel", "id"), mesh, layout)
+    with io.failing_together(mesh):
+        rlink = _linking_length(args, part)
+        _check_images(rlink, part)
+        options = GroupOptions(cfg=FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min)))
+        if args.properties:
+            options = with_all_properties(options, part)
+    found = part.find_groups(rlink, options)
+    pos = part.column("pos") if run.plot is not None else None
+    with io.failing_together(mesh):
+        if found is not None:
+            info = io.CatalogueInfo(
+                linking_length=rlink,
+                npart_min=args.npart_min,
+                num_particles=part.num,
+                ptype=source.ptype,
+                source=run.path.name,
+                header=part.header,
+                made_with=made_with(args, run.path, source.options),
+            )
+            _finish(args, run, part, pos, found, info)
+            if args.properties and (words := missing_in_words(options, part)):
+                say(f"\n  left out: {words}.")
+
+
+def _finish(args: Namespace, run: Run, part: Particles, pos: Any, found: Groups, info: io.CatalogueInfo) -> None:
+    """Order, write, draw and print the groups. pos: positions of all particles, if they are to be drawn."""
+    columns = found.extra
+    if args.properties:
+        with stage("find shapes"):
+            columns = columns | shapes(squeeze_catalogue(found.cata))
+    with stage("order the catalogue"):
+        num = len(found.ids)
+        members = ParticleData(pos=np.empty((num, 0), np.float32), id=found.ids, num=num)
+        extra = {name: io.Column(values, *describe(name)) for name, values in columns.items()}
+        members, cata, extra, by_type = io.canonical_order(members, found.cata, extra, found.by_type)
+    if run.output is not None:
+        with stage("write the catalogue") as told:
+            kept = None if args.no_ids else members.id
+            io.write_catalogue(run.output, cata, kept, info, layout=args.layout, extra=extra, by_type=by_type)
+            told.detail = str(run.output)
+    if run.plot is not None:
+        with stage("draw the halos", part.num) as told:
+            _draw(run.plot, pos, cata, part.header)
+            told.detail = str(run.plot)
+    if args.json:
+        print_json(_summary(run, cata, info, part, extra))
+    elif not is_quiet():
+        _tell(cata, info, part)
+
+
+def _linking_length(args: Namespace, part: Particles) -> float:
+    """``--rlink``, or ``--b`` times the mean separation of the particles, which needs a box."""
+    if args.rlink is not None:
+        return float(args.rlink)
+    separation = _mean_separation(part)
+    if separation is None:
+        raise ValueError(
+            "The snapshot has no BoxSize, so the mean separation is unknown; give the length with --rlink, or the box "
+            "with --boxsize."
+        )
+    b = B if args.b is None else args.b
+    rlink = b * separation
+    if not math.isfinite(rlink):
+        raise ValueError(f"--b times the mean separation is {rlink:g}; give a smaller --b, or the right --boxsize.")
+    return rlink
+
+
+def _check_images(rlink: float, part: Particles) -> None:
+    """Raise ValueError if nearest images do not decide what is linked."""
+    lengths = box_lengths(part.header, part.ndim)
+    least = float(lengths[lengths > 0].min(initial=math.inf))
+    if rlink > least / 2:
+        raise ValueError(
+            f"The linking length is {rlink:g}, more than half the periodic box length {least:g}, so that nearest "
+            "images do not decide links; give a smaller --b or --rlink, or --boxsize 0."
+        )
+
+
+def _mean_separation(part: Particles) -> float | None:
+    """Of the particles in the box; None if that is not known."""
+    lengths = box_lengths(part.header, part.ndim)
+    # Python's numbers, which become infinite without a warning.
+    return (math.prod(lengths.tolist()) / part.num) ** (1 / part.ndim) if (lengths > 0).all() else None
+
+
+def _draw(path: str, pos: Any, cata: FofCatalogue, header: io.SnapshotHeader) -> None:
+    plot.plot_halos(
+        pos,
+        cata,
+        header.boxsize,
+        path,
+        length_unit=io.unit_name(header, "length"),
+        mass_unit=io.unit_name(header, "mass"),
+        title=f"{len(pos):,} particles",
+    )
+
+
+def _summary(
+    run: Run, cata: FofCatalogue, info: io.CatalogueInfo, part: Particles, extra: dict[str, io.Column]
+) -> dict[str, Any]:
+    """What was done and found, for scripts."""
+    header = part.header
+    rows = slice(0, _LARGEST)
+    largest = {"count": cata.count, "mass": cata.mass, "com_pos": cata.com_pos, "max_radius": cata.max_radius}
+    largest |= {name: column.values for name, column in extra.items()}
+    return {
+        "snapshot": str(run.path),
+        "description": part.snapshot.description,
+        "output": run.output,
+        "plot": run.plot,
+        "particles": part.num,
+        "attached": {str(ptype): one.num_total for ptype, one in part.attached.items()},
+        "groups": len(cata.count),
+        "particles_in_groups": int(np.asarray(cata.count, np.int64).sum()),
+        "npart_min": info.npart_min,
+        "linking_length": info.linking_length,
+        "boxsize": header.boxsize,
+        "redshift": header.redshift,
+        "units": {kind: io.unit_name(header, kind) for kind in ("length", "mass", "velocity")},
+        "largest": {name: np.asarray(values)[rows] for name, values in largest.items() if values is not None},
+        "seconds": take_seconds(),
+    }
+
+
+def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: Particles) -> None:
+    header = part.header
+    length, mass = (f" {io.unit_name(header, kind)}".rstrip() for kind in ("length", "mass"))
+    n, count = part.num + sum(one.num_total or 0 for one in part.attached.values()), np.asarray(cata.count, np.int64)
+    grouped = int(count.sum())
+    pairs = [
+        ("groups", f"{len(count):,} of at least {info.npart_min:,} particles"),
+        ("particles in groups", f"{grouped:,} of {n:,} ({100 * grouped / n:.1f} %)"),
+        ("linking length", f"{number(info.linking_length or 0.0)}{length}{_in_separations(info, part)}"),
+        ("box", f"{box_in_words(header)}{length if header.boxsize else ''}"),
+    ]
+    if len(count):
+        pairs.append(("group sizes", f"{count.min():,} to {count.max():,} particles, median {np.median(count):,.0f}"))
+        if cata.mass is not None:
+            masses = np.asarray(cata.mass, np.float64)
+            pairs.append(("group masses", f"{number(masses.min())} to {number(masses.max())}{mass}"))
+    for name, words in (("mass", "masses"), ("vel", "velocities")):
+        if name not in part.properties:
+            pairs.append((f"no {words}", "the snapshot holds none; the catalogue leaves out what needs them"))
+    if "id" not in part.properties:
+        pairs.append(("no identifiers", "the snapshot holds none; members are told by their row in it, from 0"))
+    say()
+    print_pairs(pairs)
+    if len(count):
+        say()
+        print_table(*_largest_groups(cata, header))
+
+
+def _in_separations(info: io.CatalogueInfo, part: Particles) -> str:
+    separation = _mean_separation(part)
+    if info.linking_length is None or separation is None:
+        return ""
+    return f", {number(info.linking_length / separation)} mean separations"
+
+
+def _largest_groups(cata: FofCatalogue, header: io.SnapshotHeader) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows of the table of the largest groups."""
+
+    def heading(name: str, kind: str) -> str:
+        unit = io.unit_name(header, kind)
+        return f"{name} [{unit}]" if unit else name
+
+    rows = slice(0, _LARGEST)
+    centres = np.asarray(cata.com_pos)[rows]
+    columns = [("group", [number(row) for row in range(len(centres))])]
+    columns.append(("particles", [number(int(count)) for count in cata.count[rows]]))
+    if cata.mass is not None:
+        columns.append((heading("mass", "mass"), column(cata.mass[rows])))
+    for axis in range(centres.shape[1]):
+        name = "xyz"[axis] if axis < 3 else f"x{axis}"
+        columns.append((heading(name, "length"), column(centres[:, axis])))
+    columns.append((heading("radius", "length"), column(cata.max_radius[rows])))
+    head = [name for name, _ in columns]
+    return head, [[cells[row] for _, cells in columns] for row in range(len(centres))]

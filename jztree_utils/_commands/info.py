@@ -1,0 +1,56 @@
+"""``jztree info``: what is installed and in use."""
+
+import importlib.util
+import platform
+from argparse import Namespace
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+import jax
+
+import jztree
+from jztree.kernels import native_info
+
+from .._report import print_json, print_pairs
+
+_BUILD_CUDA = "JZTREE_CUDA=ON pip install ."
+
+
+def run_info(args: Namespace) -> None:
+    """Print versions, devices, native libraries and instruction set in use, and what there is for GPUs."""
+    native = native_info()
+    versions = [(name, metadata.version(name)) for name in ("jax", "jaxlib", "numpy", "h5py")]
+    devices = [f"{device.platform}:{device.id} ({device.device_kind})" for device in jax.devices()]
+    pairs = [
+        ("jztree", jztree.__version__),
+        *versions,
+        ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+        ("devices", ", ".join(devices)),
+        ("CPU library", str(native["cpu_library"])),
+        ("instruction set", str(native["instruction_set"])),
+        ("CPU threads", str(native["num_threads"])),
+        ("CUDA library", str(native.get("cuda_library") or "none")),
+        ("GPU backend", gpu_backend(native, [device.platform for device in jax.devices()])),
+    ]
+    if args.json:
+        print_json({name.replace(" ", "_"): value for name, value in pairs} | {"devices": devices})
+    else:
+        print_pairs(pairs)
+
+
+def gpu_backend(native: dict[str, Any], platforms: Sequence[str]) -> str:
+    """What there is for GPUs, and what to do if something is missing.
+
+    native: of `jztree.kernels.native_info`. platforms: of the devices that JAX has.
+    """
+    if not native.get("cuda_library"):
+        return (
+            f"none; where the CUDA compiler is (nvcc, 'module load cuda'), build it in the source folder: {_BUILD_CUDA}"
+        )
+    words = f"CUDA, architectures {native.get('cuda_architectures') or 'unknown'}"
+    if "gpu" in platforms:
+        return f"{words}, in use"
+    if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
+        return f"{words}, not in use: this JAX is for CPUs only; pip install 'jax[cuda13]' or 'jax[cuda12]'"
+    return f"{words}, not in use: JAX sees no GPU (nvidia-smi, JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say why)"

@@ -1,0 +1,141 @@
+"""``jztree knn``: neighbours of the particles of snapshots, and densities."""
+
+from argparse import Namespace
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from jztree.density import knn_density, sph_density
+
+from .. import io
+from .._particles import many_devices
+from .._particles.particles import Particles
+from .._particles.reading import Source
+from .._report import is_quiet, number, print_json, print_pairs, say, stage, take_seconds
+from .._verbose import print_machine, print_memory_peak
+from . import dry_run
+from .arguments import check_at_least
+from .earlier_outputs import made_with
+from .outputs import Run, announce, plan_runs
+from .snapshots import box_in_words, read_checked, source_of
+
+
+def run_knn(args: Namespace) -> None:
+    """Find neighbours of each snapshot's particles, estimate densities, write them, print a summary.
+
+    Raises ValueError, OSError or ImportError with a sentence for the user, before any long work where that is possible.
+    """
+    mesh = many_devices.all_devices()
+    with io.failing_together(mesh):
+        check_at_least("-k", args.k, 1)
+        if args.kernel is not None:
+            args.density = True
+        if args.density and args.kernel in (None, "knn") and args.k < 3:
+            raise ValueError(
+                f"--density needs -k of at least 3, the particle itself and two neighbours; {args.k} was given."
+            )
+        todo = plan_runs(args)
+    print_machine(mesh)
+    for run in todo:
+        source = source_of(run.path, args, mesh)
+        if args.dry_run:
+            dry_run.print_estimate(source, run, mesh, dry_run.neighbours(args.k), args.json)
+        else:
+            announce(run, todo)
+            _run_one(args, run, source, mesh)
+            print_memory_peak(mesh)
+
+
+def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh) -> None:
+    part = read_checked(source, ("mass", "id") if args.density else ("id",), mesh)
+    with io.failing_together(mesh):
+        if args.k > part.num:
+            held = f"{part.num} particles of type {source.ptype}"
+            raise ValueError(f"-k is {args.k} but the snapshot holds only {held}; choose a -k of at most that.")
+    neighbours = part.find_neighbours(args.k)
+    density = _density(args, part) if args.density else None
+    ids = part.column("id")
+    with io.failing_together(mesh):
+        if neighbours is not None:
+            found = io.Neighbours(
+                distances=neighbours[0],
+                indices=neighbours[1],
+                density=density,
+                by_number="mass" not in part.properties,
+                ndim=part.ndim,
+                id=ids,
+                header=part.header,
+                made_with=made_with(args, run.path, source.options),
+            )
+            _finish(args, run, part, found)
+
+
+def _density(args: Namespace, part: Particles) -> np.ndarray | None:
+    boxsize, k, kernel = part.header.boxsize or None, args.k, args.kernel or "knn"
+
+    def density(rows: Any) -> Any:
+        if kernel == "knn":
+            return knn_density(rows, k, boxsize=boxsize)
+        return sph_density(rows, k, boxsize=boxsize, kernel=kernel)
+
+    return part.map_neighbours("estimate densities", density)
+
+
+def _finish(args: Namespace, run: Run, part: Particles, found: io.Neighbours) -> None:
+    """Write and print the neighbours."""
+    if run.output is not None:
+        with stage("write the neighbours") as told:
+            io.write_neighbours(run.output, found)
+            told.detail = str(run.output)
+    if args.json:
+        print_json(_summary(run, part, found))
+    elif not is_quiet():
+        _tell(found)
+
+
+def _summary(run: Run, part: Particles, found: io.Neighbours) -> dict[str, Any]:
+    """What was done and found, for scripts."""
+    ranges = {"last_distance": found.distances[:, -1], "density": found.density}
+    return {
+        "snapshot": str(run.path),
+        "description": part.snapshot.description,
+        "output": run.output,
+        "particles": part.num,
+        "k": found.distances.shape[1],
+        "boxsize": part.header.boxsize,
+        "units": {kind: io.unit_name(part.header, kind) for kind in ("length", "mass")},
+        **{
+            name: dict(zip(("least", "median", "most"), _range(values), strict=True))
+            for name, values in ranges.items()
+            if values is not None
+        },
+        "seconds": take_seconds(),
+    }
+
+
+def _tell(found: io.Neighbours) -> None:
+    header = found.header or io.SnapshotHeader()
+    length = f" {io.unit_name(header, 'length')}".rstrip()
+    k = found.distances.shape[1]
+    pairs = [
+        ("particles", f"{len(found.distances):,}"),
+        ("neighbours", f"{k:,} each, the particle itself among them"),
+        ("box", f"{box_in_words(header)}{length if header.boxsize else ''}"),
+        ("distance to the last", _range_in_words(found.distances[:, -1]) + length),
+    ]
+    if found.density is not None:
+        mass = "particles" if found.by_number else io.unit_name(header, "mass")
+        unit = f" {mass} / ({length.strip()})^{found.ndim}" if mass and length else ""
+        pairs.append(("density", _range_in_words(found.density) + unit))
+    say()
+    print_pairs(pairs)
+
+
+def _range(values: np.ndarray) -> tuple[float, float, float]:
+    return float(values.min()), float(np.median(values)), float(values.max())
+
+
+def _range_in_words(values: np.ndarray) -> str:
+    least, median, most = map(number, _range(values))
+    return f"{least} to {most}, median {median}"

@@ -1,0 +1,119 @@
+"""The snapshots of a call, one after the other, and the outputs of each: which are to be made."""
+
+import re
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import io
+from .._report import say
+from .earlier_outputs import are_there
+from .snapshots import read_options, snapshot_path
+
+_PICTURES = (".png", ".pdf", ".svg")
+_FOREIGN = (*_PICTURES, ".npy", ".npz", ".txt", ".csv", ".json", ".toml", ".py")
+_PART = re.compile(r"\.\d+$")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One snapshot and its outputs, None where there is none."""
+
+    path: Path
+    output: str | None = None
+    plot: str | None = None
+
+
+def plan_runs(args: Namespace) -> list[Run]:
+    """The runs that are to be done, outputs that are there already left out.
+
+    Raises, before any long work, SnapshotError, OutputError or ValueError if a snapshot is missing, outputs are the
+    same, cannot be written, or are there already and were made with other options.
+    """
+    if not args.snapshot:
+        raise ValueError(f"No snapshot was given; see jztree {args.command} --help.")
+    options = read_options(args)
+    if args.output is not None:
+        check_suffix(args.output)
+    paths = list(_different(args.snapshot, options))
+    templates = {name: getattr(args, name, None) for name in ("output", "plot")}
+    runs = []
+    for path in paths:
+        filled = {name: _fill(template, path, len(paths)) for name, template in templates.items()}
+        runs.append(Run(path, **filled))
+    _check_different([name for run in runs for name in (run.output, run.plot) if name is not None])
+    todo = [run for run in runs if not are_there(args, run.path, options, run.output, run.plot)]
+    inputs = tuple(file for path in paths for file in io.find_sources(path, options))
+    for run in todo:
+        for name in (run.output, run.plot):
+            if name is not None:
+                io.check_output(name, apart_from=inputs)
+    return todo
+
+
+def announce(run: Run, todo: Sequence[Run]) -> None:
+    """Tell which snapshot what follows is about, if there are several."""
+    if len(todo) > 1:
+        say(f"\n{run.path}")
+
+
+def check_suffix(output: str) -> None:
+    """Raise OutputError if an output, which is HDF5, has a name that says that it is something else."""
+    suffix = Path(output).suffix.lower()
+    if suffix in _FOREIGN:
+        picture = "; pictures are drawn with --plot, or jztree plot" if suffix in _PICTURES else ""
+        raise io.OutputError(f"The output {output} would be an HDF5 file; give it a name in .hdf5{picture}.")
+
+
+def check_placeholders(output: str, known: Sequence[str] = ()) -> None:
+    """Raise ValueError if the name of an output has a word in braces that stands for nothing."""
+    unknown = [word for word in re.findall(r"\{([^{}]*)\}", output) if word not in known]
+    if unknown:
+        held = "there are {n}, the number of a snapshot, and {name}, its name" if known else "there are none here"
+        raise ValueError(f"The output {output} has the placeholder {{{unknown[0]}}}, which is not known; {held}.")
+
+
+def _different(names: Sequence[str], options: io.ReadOptions) -> Iterator[Path]:
+    """The snapshots without repetition: names of several files of one snapshot mean that one."""
+    known: set[Path] = set()
+    for name in names:
+        path = snapshot_path(name)
+        first = io.find_parts(path, options)[0].resolve()
+        if first not in known:
+            known.add(first)
+            yield path
+
+
+def _fill(template: str | None, path: Path, several: int) -> str | None:
+    """The name of an output, from that of its snapshot."""
+    if template is None:
+        return None
+    check_placeholders(template, ("n", "name"))
+    filled = re.sub(r"\{n\}|\{name\}", lambda m: _number(path, template) if m[0] == "{n}" else _base(path), template)
+    if several > 1 and filled == template:
+        raise ValueError(
+            f"The output {template} is one for {several} snapshots; put {{n}} or {{name}} into its name, for the "
+            "number or the name of each."
+        )
+    return filled
+
+
+def _base(path: Path) -> str:
+    """The name of a snapshot without suffix and part number."""
+    return _PART.sub("", path.stem if path.suffix else path.name)
+
+
+def _number(path: Path, template: str) -> str:
+    """The digits at the end of the name of a snapshot."""
+    found = re.search(r"(\d+)\D*$", _base(path))
+    if found is None and "{n}" in template:
+        raise ValueError(f"The name of {path} has no number to put in place of {{n}}; use {{name}} in {template}.")
+    return found[1] if found else ""
+
+
+def _check_different(outputs: list[str]) -> None:
+    places = [Path(output).resolve() for output in outputs]
+    for place, output in zip(places, outputs, strict=True):
+        if places.count(place) > 1:
+            raise io.OutputError(f"Two outputs have the same name, {output}; give them different names.")

@@ -1,0 +1,136 @@
+"""``jztree plot``: pictures of snapshots, catalogues, neighbours and benchmarks, saved or shown."""
+
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jztree.data import FofCatalogue
+
+from .. import io, plot
+from .._particles.box import check_box, corners_of
+from .._report import print_json, say, stage, take_seconds
+from ..mass_function import Cosmology, units_of
+from .arguments import KINDS
+from .outputs import check_placeholders
+from .snapshots import complete_header, read_options, snapshot_path
+
+
+def run_plot(args: Namespace) -> None:
+    """Draw a picture, and save or show it.
+
+    Raises ValueError, OSError or ImportError with a sentence for the user.
+    """
+    if args.kind is None or not args.input:
+        raise ValueError(f"plot needs what to draw ({', '.join(KINDS)}) and a file; see jztree plot --help.")
+    if len(args.input) > 1 and args.kind != "scaling":
+        raise ValueError(f"plot {args.kind} draws one file, but {len(args.input)} were given.")
+    if args.output is not None:
+        plot.check_picture(args.output)
+        check_placeholders(args.output)
+        names = [*args.input, *filter(None, [args.catalogue])]
+        io.check_output(args.output, apart_from=tuple(snapshot_path(name) for name in names))
+    if args.dry_run:
+        say(f"would draw {args.kind} of {', '.join(args.input)} as {args.output or 'a window'}")
+        if args.json:
+            print_json({"kind": args.kind, "input": args.input, "output": args.output})
+        return
+    with stage(f"draw {args.kind}") as told:
+        figure = _DRAW[args.kind](args)
+        told.detail = args.output or ""
+    if args.json:
+        print_json({"kind": args.kind, "input": args.input, "output": args.output, "seconds": take_seconds()})
+    if args.output is None:
+        plot.show(figure)
+
+
+def _halos(args: Namespace) -> Any:
+    pos, header = _positions(args)
+    if args.catalogue is None:
+        raise ValueError("plot halos needs the groups of the snapshot: give --catalogue, which jztree fof writes.")
+    groups = _groups_of(args.catalogue, len(pos), header)
+    length, mass = (io.unit_name(header, kind) for kind in ("length", "mass"))
+    return plot.plot_halos(
+        pos, groups, header.boxsize, args.output, title=args.title, length_unit=length, mass_unit=mass
+    )
+
+
+def _density(args: Namespace) -> Any:
+    pos, header = _positions(args)
+    groups = None if args.catalogue is None else _groups_of(args.catalogue, len(pos), header)
+    unit = io.unit_name(header, "length")
+    return plot.plot_density(pos, header.boxsize, args.output, catalogue=groups, length_unit=unit, title=args.title)
+
+
+def _mass_function(args: Namespace) -> Any:
+    groups, _, info = io.read_catalogue(args.input[0])
+    header = info.header or io.SnapshotHeader()
+    cosmology = None
+    if header.omega0 and header.omega_lambda is not None and header.hubble:
+        cosmology = Cosmology.of_header(header)
+    return plot.plot_mass_function(
+        groups,
+        header.boxsize,
+        args.output,
+        units=units_of(header),
+        cosmology=cosmology,
+        redshift=header.redshift,
+        title=args.title,
+        length_unit=io.unit_name(header, "length"),
+        mass_unit=io.unit_name(header, "mass"),
+    )
+
+
+def _sizes(args: Namespace) -> Any:
+    groups, _, info = io.read_catalogue(args.input[0])
+    unit = io.unit_name(info.header or io.SnapshotHeader(), "mass")
+    return plot.plot_group_sizes(groups, args.output, mass_unit=unit, title=args.title)
+
+
+def _distances(args: Namespace) -> Any:
+    found = io.read_neighbours(args.input[0])
+    header = found.header or io.SnapshotHeader()
+    unit = io.unit_name(header, "length")
+    return plot.plot_neighbour_distances(
+        found.distances, header.boxsize, args.output, ndim=found.ndim, length_unit=unit, title=args.title
+    )
+
+
+def _scaling(args: Namespace) -> Any:
+    return plot.plot_scaling([plot.read_measurements(name) for name in args.input], args.output, title=args.title)
+
+
+def _positions(args: Namespace) -> tuple[np.ndarray, io.SnapshotHeader]:
+    path = snapshot_path(args.input[0])
+    snapshot = io.open_snapshot(path, args.type, read_options(args))
+    pos = snapshot.read("pos", finite=True)
+    check_box(corners_of(pos), snapshot.header)
+    return pos, complete_header(path, snapshot.header)
+
+
+def _groups_of(path: str, num: int, header: io.SnapshotHeader) -> FofCatalogue:
+    """The groups of a catalogue in the units of a snapshot, with a radius to draw. num, header: of the snapshot."""
+    content = io.read_catalogue_content(path)
+    if header.unit_length_in_cm is not None:
+        content = io.convert_h(content, header.h_free)
+    box = content.header.boxsize
+    if box and header.boxsize and not np.allclose(box, header.boxsize, rtol=1e-4):
+        raise ValueError(
+            f"{path} is of a box of {box}, but that of the snapshot is {header.boxsize}; give its catalogue."
+        )
+    spheres = {name: column.values for name, column in content.extra.items()}
+    groups, words = plot.with_radii(content.catalogue, num, header.boxsize, spheres)
+    if content.catalogue.max_radius is None:
+        say(f"  {path} has no max_radius of its groups; the radius of the circles is {words}")
+    return groups
+
+
+_DRAW: dict[str, Callable[[Namespace], Any]] = {
+    "halos": _halos,
+    "density": _density,
+    "mass-function": _mass_function,
+    "sizes": _sizes,
+    "distances": _distances,
+    "scaling": _scaling,
+}

@@ -1,0 +1,89 @@
+"""Snapshots as the arguments of a call name them: where they are, how they are read, and what is in them."""
+
+import dataclasses
+import math
+from argparse import ArgumentTypeError, Namespace
+from pathlib import Path
+
+from jax.sharding import Mesh
+
+from .. import ics, io
+from .._particles.box import check_box
+from .._particles.particles import Particles
+from .._particles.reading import Source, open_types, read_particles
+from .._report import VERBOSE, number, stage
+from .._verbose import print_snapshot
+from .arguments import check_at_least, real
+
+SAMPLE = "sample"  # the word that stands for the snapshot that comes with the package
+
+
+def snapshot_path(name: str) -> Path:
+    """The path of a snapshot that was given by a path or by the word for the sample."""
+    return ics.SAMPLE_3D if name == SAMPLE else Path(name)
+
+
+def read_options(args: Namespace) -> io.ReadOptions:
+    """How snapshots are to be read. Raises ValueError if a box size is no length."""
+    names = {name: getattr(args, name) for name in ("format", "pos", "vel", "mass", "id")}
+    return io.ReadOptions(**names, boxsize=None if args.boxsize is None else _lengths(args.boxsize))
+
+
+def _lengths(text: str) -> float | tuple[float, ...]:
+    try:
+        lengths = tuple(real(word.strip()) for word in text.split(","))
+    except ArgumentTypeError:
+        lengths = ()
+    if not lengths or not all(math.isfinite(length) and length >= 0 for length in lengths):
+        raise ValueError(f"--boxsize is {text}; it must be a length, or one a dimension as in 50,50,100, 0 where open.")
+    return lengths[0] if len(lengths) == 1 else lengths
+
+
+def source_of(path: Path, args: Namespace, mesh: Mesh, attach: tuple[int, ...] | None = ()) -> Source:
+    """The particles that the options of a call are about. Raises ValueError, on all processes, for a negative type."""
+    with io.failing_together(mesh):
+        check_at_least("--type", args.type, 0)
+        return Source(path, args.type, attach, read_options(args))
+
+
+def open_checked(source: Source, layout: str | None) -> list[io.Snapshot]:
+    """The snapshot as each of its types sees it, the one that is grouped first; only headers are read.
+
+    layout: that a catalogue of it will be written in, None if none will. Raises ValueError if it cannot, and like
+    `io.open_snapshot`.
+    """
+    snapshots = open_types(source)
+    for one in snapshots:
+        one.header = complete_header(source.path, one.header)
+    if layout is not None:
+        (ndim,) = snapshots[0].layout("pos")[1]
+        io.check_layout(layout, snapshots[0].header, ndim, source.ptype)
+    return snapshots
+
+
+def complete_header(path: Path, header: io.SnapshotHeader) -> io.SnapshotHeader:
+    """The header with the units of the sample, which its file does not tell."""
+    return dataclasses.replace(header, **ics.SAMPLE_3D_UNITS) if path == ics.SAMPLE_3D else header
+
+
+def read_checked(source: Source, optional: tuple[str, ...], mesh: Mesh, layout: str | None = None) -> Particles:
+    """The particles, with what the snapshot was found to be printed. layout: as in `open_checked`."""
+    with io.failing_together(mesh), stage("open the snapshot", level=VERBOSE):
+        snapshots = open_checked(source, layout)
+        print_snapshot(snapshots)
+    with stage("read the snapshot") as told:
+        part = read_particles(snapshots, optional, mesh)
+        told.particles = part.num
+        told.detail = part.snapshot.description
+    corners = part.corners()
+    with io.failing_together(mesh):
+        check_box(corners, part.header)
+    return part
+
+
+def box_in_words(header: io.SnapshotHeader) -> str:
+    """The box for people, such as ``50 x 50 x 100``."""
+    if not header.boxsize:
+        return "none (open)"
+    lengths = header.boxsize if isinstance(header.boxsize, tuple) else (header.boxsize,)
+    return " x ".join(number(float(length)) for length in lengths)

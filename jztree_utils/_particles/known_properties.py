@@ -1,0 +1,93 @@
+"""Which properties of groups a snapshot has the units, the cosmology and the columns for."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from .. import io
+from .group_properties import NEIGHBOURS, THRESHOLDS, GroupOptions
+from .particles import Particles
+
+GRAVITY_IN_CGS = 6.6743e-8  # CODATA 2018
+_MPC_IN_CM = 3.085677581e24
+
+
+def with_all_properties(options: GroupOptions, part: Particles) -> GroupOptions:
+    """``options`` with all properties that the snapshot has the units and the cosmology for."""
+    header = part.header
+    total = part.num + sum(one.num_total or 0 for one in part.attached.values())
+    densities = comoving_densities(header, part.types()) if part.ndim == 3 and "mass" in part.properties else {}
+    return replace(
+        options,
+        densities=tuple((name, times * densities[of]) for name, (times, of) in THRESHOLDS.items() if of in densities),
+        gravity=newton(header),
+        neighbours=min(NEIGHBOURS, total),
+        scale_factor=header.scale_factor,
+    )
+
+
+def missing_in_words(options: GroupOptions, part: Particles) -> str:
+    """Which properties are not in ``options`` because of what the snapshot lacks, in words; empty if all are."""
+    header = part.header
+    if options.densities and options.gravity is not None:
+        return ""
+    has = {
+        "three dimensions": part.ndim == 3,
+        "masses": "mass" in part.properties,
+        "Omega0": bool(header.omega0) and header.comoving is not False,
+        "units": newton(header) is not None,
+    }
+    lacking = " and no ".join(name for name, there in has.items() if not there) or "HubbleParam"
+    what = "vmax, rmax and spin" if options.densities else "masses and radii of spheres, vmax, rmax and spin"
+    return f"{what}, because the snapshot has no {lacking}"
+
+
+def newton(header: io.SnapshotHeader) -> float | None:
+    """Newton's constant in the units of a snapshot, in which h cancels; None if they are unknown."""
+    units = (header.unit_length_in_cm, header.unit_mass_in_g, header.unit_velocity_in_cm_per_s)
+    if None in units:
+        return None
+    length, mass, velocity = (float(unit or 0) for unit in units)
+    return GRAVITY_IN_CGS * mass / (length * velocity**2)
+
+
+def comoving_densities(header: io.SnapshotHeader, types: Sequence[int]) -> dict[str, float]:
+    """The mean and the critical density in mass per comoving volume, as far as the snapshot has what they need.
+
+    types: of the particles that are looked at. Without units, the mean density is that of these particles, if they are
+    all that the box holds and their masses are in the header.
+    """
+    if not header.omega0 or header.comoving is False:
+        return {}
+    today = _critical_density(header)
+    mean = _density_of_box(header, types) if today is None else header.omega0 * today
+    if mean is None:
+        return {}
+    if header.omega_lambda is None:
+        return {"mean": mean}
+    a, curvature = header.scale_factor, 1 - header.omega0 - header.omega_lambda
+    growth = header.omega0 + header.omega_lambda * a**3 + curvature * a
+    return {"mean": mean, "critical": mean / header.omega0 * growth}
+
+
+def _critical_density(header: io.SnapshotHeader) -> float | None:
+    """Today's, in the units of the snapshot."""
+    gravity = newton(header)
+    if gravity is None or (header.h_free and header.hubble is None):
+        return None
+    # In units per h, H0 is 100 km/s/Mpc whatever h is.
+    hubble = 1e7 / _MPC_IN_CM * float(header.unit_length_in_cm or 0) / float(header.unit_velocity_in_cm_per_s or 0)
+    if header.h_free:
+        hubble *= header.hubble or 0.0
+    return 3 * hubble**2 / (8 * math.pi * gravity)
+
+
+def _density_of_box(header: io.SnapshotHeader, types: Sequence[int]) -> float | None:
+    volume = float(np.prod(np.broadcast_to(header.boxsize, 3)))
+    held = {ptype for ptype, num in enumerate(header.npart_total) if num}
+    pairs = list(zip(header.npart_total, header.mass_table, strict=False))
+    if not volume or held != set(types) or any(num and not mass for num, mass in pairs):
+        return None
+    return sum(num * mass for num, mass in pairs) / volume

@@ -1,0 +1,60 @@
+"""What the library says of the arrays that it was given, said of the snapshot that they are from, with flags.
+
+What is found out while compiled code runs has gone through XLA, which keeps nothing of an error but its text.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from .. import io
+
+_MARKER = "jztree: "  # what sentences begin with that went through XLA
+# Of a row of the particles that were given, on one device or on a rank.
+_OF_A_ROW = re.compile(
+    rf"{_MARKER}(?:on rank (\d+): )?row (\d+)(?: of attached\[(\d+)\])?( of the positions)? (.*?)\.?(?=\s*$|\.\s)", re.M
+)
+# What scripts are advised to do, and what to do here.
+_ADVICE = (
+    (r", set num to leave out rows at the end", ""),
+    (r", or switch on jax_enable_x64(?! and)", ", or store the positions as float64"),
+    (r"switch on jax_enable_x64( and give [a-z ]+ in float64)?", "set JAX_ENABLE_X64=1"),
+)
+
+
+class ParticlesError(ValueError):
+    """The library cannot work with these particles. All processes raise it; one of them, ``told_by``, prints it."""
+
+    told_by = 0
+
+
+@contextmanager
+def told_of_snapshot(snapshots: Sequence[io.Snapshot], ndev: int) -> Iterator[None]:
+    """Raise errors of the library in the block as errors about the snapshot.
+
+    snapshots: as each type sees it, the one that is grouped first. ndev: devices that the rows are dealt out to.
+    """
+    try:
+        yield
+    except Exception as error:
+        if _MARKER in str(error):
+            raise _about_particles(str(error), snapshots, ndev) from error
+        if isinstance(error, ValueError):  # known before anything has run
+            raise ValueError(_with_flags(str(error))) from error
+        raise
+
+
+def _about_particles(text: str, snapshots: Sequence[io.Snapshot], ndev: int) -> ParticlesError:
+    sentence = text.partition(_MARKER)[2]
+    if found := _OF_A_ROW.search(text):
+        snapshot = snapshots[0 if found[3] is None else int(found[3]) + 1]
+        start, _ = io.share(snapshot.num, int(found[1] or 0), ndev)
+        sentence = f"{snapshot.row_in_words(start + int(found[2]), found[4] or '')} {found[5]}."
+    return ParticlesError(_with_flags(sentence[:1].upper() + sentence[1:]))
+
+
+def _with_flags(sentence: str) -> str:
+    sentence = " ".join(sentence.split())
+    for advice, here in _ADVICE:
+        sentence = re.sub(advice, here, sentence)
+    return sentence

@@ -1,0 +1,170 @@
+"""The particles of a snapshot on many devices: each process reads and holds its own share.
+
+Results come together on the first process, and are None on all others.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jztree.data import FofCatalogue, ParticleData
+from jztree.fof import fof_and_catalogue
+from jztree.jax_ext import shard_map_constructor
+from jztree.knn import knn
+
+from .. import io
+from .._report import stage
+from .._verbose import compilation, rows_sent
+from .group_properties import GroupOptions, group_properties
+from .library_errors import told_of_snapshot
+from .particles import MOST_ROWS, Groups, Member, Particles, count_types
+
+
+@dataclass(kw_only=True)
+class ManyDevices(Particles):
+    """Particles dealt out to all devices of a mesh; they have identifiers as words, or none.
+
+    id_dtype: of the identifiers when they are put together.
+    """
+
+    mesh: Mesh
+    id_dtype: np.dtype
+
+    def corners(self) -> np.ndarray:
+        with jax.enable_x64(self.wide):
+            find = jax.jit(_corners_of_ranks, out_shardings=NamedSharding(self.mesh, P()))
+            return np.asarray(find(self.part.pos, self.part.num))
+
+    def find_groups(self, rlink: float, options: GroupOptions) -> Groups | None:
+        with jax.enable_x64(self.wide):
+            members = self._members()
+            box, extra = self.header.boxsize, {}
+            find = fof_and_catalogue.smap(self.mesh, jit=True)
+            grouped, cata = self._run(
+                "find groups", lambda: find(members[0], rlink, box, options.cfg, attached=members[1:] or None)
+            )
+            if options.neighbours:
+                compute = _properties_over_ranks(self.mesh, jit=True)
+                extra = self._run("find properties", lambda: compute(grouped, cata, box, options))
+            with stage("bring results together"):
+                words = self._gather(grouped.id, grouped.num)
+                nums = self._gather(grouped.num)
+                columns = {name: self._gather(column, cata.ngroups) for name, column in _columns(cata).items()}
+                extra = {name: self._gather(column, cata.ngroups) for name, column in extra.items()}
+                told = [grouped.kind, grouped.mass] if self.attached else []
+                kinds = [None if rows is None else self._gather(rows, grouped.num) for rows in told]
+                ngroups = self._gather(cata.ngroups)
+        if words is None or nums is None:
+            return None
+        members_of, joined = _join(nums, FofCatalogue(ngroups=ngroups, **columns))
+        ids = io.join_words(words, self.id_dtype)[members_of]
+        by_type = None
+        if self.attached:
+            kind, mass = (None if column is None else column[members_of] for column in kinds)
+            by_type = count_types(np.asarray(kind), mass, joined)
+        return Groups(ids, joined, by_type, extra)
+
+    def _members(self) -> list[Member]:
+        """The particles of all types, told by identifiers or rows, in words."""
+        members, start = [], 0
+        for ptype, part in zip(self.types(), (self.part, *self.attached.values()), strict=True):
+            total = part.num_total or 0
+            words = part.id if part.id is not None else self._rows(start, total)
+            kind = jnp.full_like(part.pos[..., 0], ptype, dtype=np.int32) if self.attached else None
+            members.append(Member(pos=part.pos, mass=part.mass, vel=part.vel, id=words, kind=kind, num=part.num))
+            start += total
+        return members
+
+    def _rows(self, start: int, total: int) -> jax.Array:
+        """The number of each row, from ``start`` on, as words."""
+        return io.shard_rows(lambda a, b: io.split_words(np.arange(start + a, start + b)), total, self.mesh)
+
+    def find_neighbours(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
+        part = ParticleData(pos=self.part.pos, num=self.part.num, num_total=self.num)
+        box = self.header.boxsize or None
+        with jax.enable_x64(self.wide):
+            find = knn.smap(self.mesh, jit=True)
+            distances, where = self._run("find neighbours", lambda: find(part, k=k, boxsize=box, result="rad_rankidx"))
+            with stage("bring results together"):
+                gathered = [self._gather(rows, part.num) for rows in (distances, where.rank, where.idx)]
+                nums = self._gather(part.num)
+        if nums is None:
+            return None
+        starts = (np.cumsum(nums, dtype=np.int64) - nums).astype(_index_dtype(self.num))
+        return gathered[0], starts[gathered[1]] + gathered[2]
+
+    def map_neighbours(self, name: str, function: Callable[[Any], Any]) -> np.ndarray | None:
+        part = ParticleData(pos=self.part.pos, mass=self.part.mass, num=self.part.num, num_total=self.num)
+        with jax.enable_x64(self.wide):
+            mapped = shard_map_constructor(function, P(-1), P(-1))(self.mesh, jit=True)
+            found = self._run(name, lambda: mapped(part))
+            with stage("bring results together"):
+                return self._gather(found, part.num)
+
+    def column(self, name: str) -> Any:
+        if name not in self.properties:
+            return None
+        if name == "mass" and self.snapshot.shared_mass is not None:
+            return self.snapshot.shared_mass
+        column = getattr(self.part, name)
+        with jax.enable_x64(self.wide):
+            rows = self._gather(column, self.part.num)
+        return io.join_words(rows, self.id_dtype) if name == "id" and rows is not None else rows
+
+    def _run(self, name: str, function: Callable[[], Any]) -> Any:
+        """What ``function`` returns, with the time printed; it compiles, and compiles again if a buffer must grow."""
+        with stage(f"compile and {name}", self.num) as told:
+            told.detail = f"{self.mesh.size} devices"
+            with told_of_snapshot(self.snapshots, self.mesh.size), rows_sent(self.mesh), compilation(told):
+                return jax.block_until_ready(function())
+
+    def _gather(self, rows: Any, num: Any = None) -> Any:
+        """Rows of all ranks without padding, or one number of each rank; None but on the first process."""
+        if num is None:
+            return io.rows_on_first_process(rows[:, None], jax.numpy.ones_like(rows), self.mesh)
+        return io.rows_on_first_process(rows, num, self.mesh)
+
+
+def _corners_of_ranks(pos: jax.Array, num: jax.Array) -> jax.Array:
+    """`corners_of` positions ``(r, n, d)``, of which the first ``num`` ``(r,)`` of each rank count."""
+    held = (jnp.arange(pos.shape[1]) < num[:, None])[..., None]
+    low, high = jnp.where(held, pos, jnp.inf), jnp.where(held, pos, -jnp.inf)
+    return jnp.stack([low.min(axis=(0, 1)), high.max(axis=(0, 1))])
+
+
+def _index_dtype(num: int) -> type[np.signedinteger]:
+    return np.int32 if num <= MOST_ROWS else np.int64
+
+
+def _columns(cata: FofCatalogue) -> dict[str, Any]:
+    columns = {name: getattr(cata, name) for name in cata.__dataclass_fields__ if name != "ngroups"}
+    return {name: column for name, column in columns.items() if column is not None}
+
+
+def _join(nums: np.ndarray, cata: FofCatalogue) -> tuple[np.ndarray, FofCatalogue]:
+    """The rows of members, group after group, among the particles of all ranks; and the catalogue of them.
+
+    nums: ``(r,)``, particles of each rank. cata: groups of all ranks, ``ngroups`` ``(r,)``; ``offset`` is a row on the
+        rank of the group.
+    """
+    count = np.asarray(cata.count, np.int64)
+    rank = np.repeat(np.arange(len(nums)), cata.ngroups)
+    first = (np.cumsum(nums, dtype=np.int64) - nums)[rank] + cata.offset
+    offset = np.cumsum(count) - count
+    return io.member_rows(count, first), replace(
+        cata, ngroups=len(count), offset=offset.astype(_index_dtype(int(nums.sum())))
+    )
+
+
+_properties_over_ranks = shard_map_constructor(group_properties, (P(-1), P(-1), None, None), P(-1))
+
+
+def all_devices() -> Mesh:
+    """A mesh of all devices of all processes."""
+    return jax.make_mesh((jax.device_count(),), ("devices",), axis_types=(AxisType.Auto,))

@@ -1,0 +1,98 @@
+"""The particles of a snapshot on one device: the host holds them, and copies what a search needs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
+from jztree.fof import fof_and_catalogue
+from jztree.knn import knn
+
+from .. import io
+from .._report import stage
+from .box import corners_of
+from .group_properties import GroupOptions, group_properties
+from .library_errors import told_of_snapshot
+from .particles import MOST_ROWS, Groups, Member, Particles, count_types
+
+
+class OneDevice(Particles):
+    """Particles on the host, as NumPy arrays, for one device."""
+
+    def corners(self) -> np.ndarray:
+        return corners_of(np.asarray(self.part.pos))
+
+    def find_groups(self, rlink: float, options: GroupOptions) -> Groups | None:
+        box = self.header.boxsize
+        grouped, cata = self._run(
+            "find groups",
+            lambda parts: fof_and_catalogue(parts[0], rlink, box, options.cfg, attached=parts[1:] or None),
+            self._copy(self._members()),
+        )
+        extra: dict[str, Any] = {}
+        if options.neighbours:
+            extra = self._run(
+                "find properties",
+                lambda found: group_properties(found[0], found[1], box, options),
+                (grouped, cata),
+            )
+        listed = int(np.asarray(cata.count, np.int64).sum())
+        rows = np.asarray(grouped.id)[:listed]
+        ids = rows.astype(np.int64)
+        if "id" in self.properties:
+            ids = np.concatenate([np.asarray(part.id) for part in (self.part, *self.attached.values())])[rows]
+        used = int(cata.ngroups)
+        extra = {name: np.asarray(column)[:used] for name, column in extra.items()}
+        return Groups(ids, cata, self._by_type(grouped, cata), extra)
+
+    def _members(self) -> list[Member]:
+        """The particles of all types, told by their rows."""
+        starts = np.cumsum([0, self.num, *(part.num for part in self.attached.values())])
+        if starts[-1] > MOST_ROWS:
+            raise ValueError(f"There are {starts[-1]} particles of all types together; one device takes {MOST_ROWS}.")
+        return [
+            Member(
+                pos=part.pos,
+                mass=part.mass,
+                vel=part.vel,
+                id=np.arange(start, start + part.num, dtype=np.int32),
+                kind=np.full(part.num, ptype, np.int32) if self.attached else None,
+            )
+            for ptype, part, start in zip(self.types(), (self.part, *self.attached.values()), starts, strict=False)
+        ]
+
+    def _by_type(self, grouped: Member, cata: FofCatalogue) -> io.TypeTable | None:
+        if not self.attached:
+            return None
+        return count_types(np.asarray(grouped.kind), grouped.mass, squeeze_catalogue(cata))
+
+    def find_neighbours(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
+        distances, indices = self._run(
+            "find neighbours",
+            lambda rows: knn(rows, k, boxsize=self.header.boxsize or None, result="rad_globalidx"),
+            self._copy(ParticleData(pos=self.part.pos, num=self.num, num_total=self.num)),
+        )
+        return np.asarray(distances), np.asarray(indices)
+
+    def map_neighbours(self, name: str, function: Callable[[Any], Any]) -> np.ndarray | None:
+        rows = ParticleData(pos=self.part.pos, mass=self.part.mass, num=self.num, num_total=self.num)
+        return np.asarray(self._run(name, function, self._copy(rows)))
+
+    def column(self, name: str) -> Any:
+        return getattr(self.part, name)
+
+    def _copy(self, part: Any) -> Any:
+        """``part`` on the device."""
+        with jax.enable_x64(self.wide), stage("copy to the device", self.num) as told:
+            told.detail = str(jax.devices()[0])
+            return jax.block_until_ready(jax.device_put(part))
+
+    def _run(self, name: str, function: Callable[[Any], Any], part: Any) -> Any:
+        """``function`` of ``part``, with the times of compiling it and of running it printed apart."""
+        with jax.enable_x64(self.wide), told_of_snapshot(self.snapshots, 1):
+            with stage("compile"):
+                compiled = jax.jit(function).lower(part).compile()
+            with stage(name, self.num):
+                return jax.block_until_ready(compiled(part))

@@ -1,0 +1,120 @@
+"""What the command line asks of the particles of a snapshot, wherever they are: groups, neighbours, columns.
+
+One device and many answer with the same numbers. On many, results come together on the first process, and are None on
+all others.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jztree.data import FofCatalogue, ParticleData
+
+from .. import io
+from .group_properties import GroupOptions
+
+MOST_ROWS = 2**31 - 1  # that one device takes
+
+
+@dataclass
+class Groups:
+    """Groups and their members, in no particular order.
+
+    ids: ``(m,)`` identifiers of members; without identifiers in the snapshot, their rows: first those of the type that
+        was grouped, then those of attached types. cata: ``offset`` are places among ``ids``. by_type: how many of each
+        type, None without attached types. extra: more columns, see `group_properties`.
+    """
+
+    ids: np.ndarray
+    cata: FofCatalogue
+    by_type: io.TypeTable | None
+    extra: dict[str, np.ndarray]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class Member:
+    """What is needed of particles to find groups. kind: the particle type of each, None if there is one type."""
+
+    pos: Any
+    mass: Any = None
+    vel: Any = None
+    id: Any = None
+    kind: Any = None
+    num: Any = None
+
+
+@dataclass(kw_only=True)
+class Particles(ABC):
+    """What there is to know of the particles without looking at them.
+
+    snapshots: where they are from, as each type sees it, the one that is grouped first. ndim: dimensions.
+    properties: names of what the snapshot holds of them, as in `jztree.data.ParticleData`, of what was asked for.
+    wide: whether everything is computed in float64: because the snapshot has it, or its units need it.
+    part: the particles themselves, on the host or on the devices. attached: those of attached types, by type.
+    """
+
+    snapshots: list[io.Snapshot]
+    ndim: int
+    properties: frozenset[str]
+    wide: bool
+    part: ParticleData
+    attached: dict[int, ParticleData]
+
+    @property
+    def snapshot(self) -> io.Snapshot:
+        """That of the type that is grouped."""
+        return self.snapshots[0]
+
+    @property
+    def header(self) -> io.SnapshotHeader:
+        """Of the snapshot."""
+        return self.snapshot.header
+
+    @property
+    def num(self) -> int:
+        """Particles of the type that is grouped."""
+        return self.snapshot.num
+
+    @abstractmethod
+    def corners(self) -> np.ndarray:
+        """``(2, d)``: the least and the largest coordinates of the particles that are grouped."""
+
+    @abstractmethod
+    def find_groups(self, rlink: float, options: GroupOptions) -> Groups | None:
+        """Groups and their members."""
+
+    @abstractmethod
+    def find_neighbours(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Distances and rows ``(n, k)`` of the nearest particles of each, in the order of the snapshot."""
+
+    @abstractmethod
+    def map_neighbours(self, name: str, function: Callable[[Any], Any]) -> np.ndarray | None:
+        """``function`` of the particles on each device, a number a particle, in the order of the snapshot."""
+
+    @abstractmethod
+    def column(self, name: str) -> Any:
+        """A property of all particles on the host, in the order of the snapshot; None if it was not read."""
+
+    def types(self) -> list[int]:
+        """All particle types, the one that is grouped first."""
+        return [self.snapshot.ptype, *self.attached]
+
+
+def count_types(kind: np.ndarray, mass: Any, cata: FofCatalogue) -> io.TypeTable:
+    """How many particles of each type each group has, and their mass. kind, mass: of particles in group order."""
+    count = np.asarray(cata.count, np.int64)
+    group = np.repeat(np.arange(len(count)), count)
+    members = io.member_rows(count, np.asarray(cata.offset, np.int64))
+    place = group * io.NUM_TYPES + kind[members]
+    shape = (len(count), io.NUM_TYPES)
+    weights = None if mass is None else np.broadcast_to(np.asarray(mass, np.float64), kind.shape)[members]
+    counts = np.bincount(place, minlength=math.prod(shape)).reshape(shape)
+    if weights is None:
+        return io.TypeTable(counts, np.zeros(shape))
+    return io.TypeTable(counts, np.bincount(place, weights, minlength=math.prod(shape)).reshape(shape))

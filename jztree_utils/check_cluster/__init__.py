@@ -1,0 +1,104 @@
+"""Checks how JAX runs here: ``python -m jztree_utils.check_cluster``, alone or with srun or mpirun in front.
+
+Prints from process 0 what there is (processes, hosts, devices, CPUs, versions), tests the collectives that jztree uses
+for right results and speed, and names well-known traps that it finds, each with what to do. The exit code is 1 if a
+result is wrong or if the processes do not find each other.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from jztree import launch
+
+from ._collectives import check_collectives
+from ._facts import Facts, describe, facts_after_start, facts_before_start, gather_facts
+from ._traps import describe_traps, traps
+
+__all__ = ["main"]
+
+DEFAULT_MEGABYTES = (0.001, 1.0, 16.0)
+# A start takes seconds. After this time, say what might be in the way; JAX itself waits for 300 s.
+PATIENCE_SECONDS = 20
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m jztree_utils.check_cluster", description=(__doc__ or "").strip())
+    parser.add_argument(
+        "--megabytes",
+        type=float,
+        nargs="+",
+        default=list(DEFAULT_MEGABYTES),
+        help="sizes of what each device sends (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=300, help="seconds after which it gives up (default: %(default)s)"
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all checks; the exit code."""
+    options = parse(arguments)
+    with _alarm(options.timeout, lambda: _give_up(options.timeout)):
+        before = facts_before_start()
+        try:
+            with _alarm(PATIENCE_SECONDS, lambda: _print_waiting(before)):
+                launch.initialize()
+                everyone = gather_facts(facts_after_start(before))
+        except (ValueError, RuntimeError) as error:
+            _print_lines(describe_traps([traps(os.environ, before, [before])]), f"The processes did not start: {error}")
+            return 1
+        facts = everyone[jax.process_index()]
+        report = _print_lines if facts.process_id == 0 else _print_nothing
+        report(describe(everyone), "")
+        texts = launch.gather_texts("check_cluster/traps", json.dumps(traps(os.environ, facts, everyone)))
+        found = describe_traps([json.loads(text) for text in texts])
+        report(found or "None of the well-known traps.", "")
+        num_wrong = check_collectives(options.megabytes, report)
+    report("", "All results are right." if num_wrong == 0 else f"{num_wrong} elements are WRONG.")
+    return 0 if num_wrong == 0 else 1
+
+
+@contextlib.contextmanager
+def _alarm(seconds: float, action: Callable[[], Any]) -> Iterator[None]:
+    """Calls ``action`` if what is inside takes longer than ``seconds``; a thread, as the main one may be in a wait."""
+    timer = threading.Timer(seconds, action)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def _print_waiting(facts: Facts) -> None:
+    _print_lines(
+        f"A process on {facts.host} has waited for its peers for {PATIENCE_SECONDS} s; what may be in the way:",
+        describe_traps([traps(os.environ, facts, [facts])])
+        or "none of the well-known traps; do all hosts allow connections to each other?",
+    )
+
+
+def _give_up(seconds: float) -> None:
+    _print_lines(
+        f"After {seconds:g} s a collective is still running on {socket.gethostname()}: NCCL_DEBUG=INFO in the "
+        "environment makes NCCL say what it tries, and gloo needs host names that lead to each other."
+    )
+    os._exit(1)
+
+
+def _print_lines(*lines: str) -> None:
+    print(*(line for line in lines), sep="\n", flush=True)
+
+
+def _print_nothing(*_: str) -> None:
+    """What all processes but the first print."""

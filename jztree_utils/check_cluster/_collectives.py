@@ -1,0 +1,174 @@
+"""The collectives that jztree uses: whether their results are right, and how fast they are."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jztree import launch
+
+AXIS = "ranks"
+REPEATS = 5
+STEP = 1009  # row i of rank r in the tests is r * STEP + i
+_WITHOUT_RAGGED = (
+    "! ragged_all_to_all gives wrong results here; set JZTREE_EXCHANGE=dense in the environment of all processes, so "
+    "that jztree moves particles with all_to_all instead."
+)
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective, and what it must give.
+
+    apply: takes ``(m,)`` int32 of a rank, with ``m`` a multiple of the number of ranks, and that number.
+    expected: takes the rank, the number of ranks and ``m``, and returns what ``apply`` must give for `rows_of`.
+    """
+
+    name: str
+    apply: Callable[[jax.Array, int], jax.Array]
+    expected: Callable[[jax.Array, int, int], jax.Array]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Of one collective: wrong elements on the devices of this process, and seconds, the least of `REPEATS`."""
+
+    num_wrong: int
+    seconds: float
+    megabytes: float
+
+
+def _psum(x: jax.Array, num: int) -> jax.Array:
+    return jax.lax.psum(x, AXIS)
+
+
+def _psum_expected(rank: jax.Array, num: int, m: int) -> jax.Array:
+    return num * jnp.arange(m, dtype=jnp.int32) + STEP * (num * (num - 1) // 2)
+
+
+def _pmax(x: jax.Array, num: int) -> jax.Array:
+    return jax.lax.pmax(x, AXIS)
+
+
+def _pmax_expected(rank: jax.Array, num: int, m: int) -> jax.Array:
+    return rows_of(num - 1, m)
+
+
+def _all_gather(x: jax.Array, num: int) -> jax.Array:
+    return jax.lax.all_gather(x[: len(x) // num], AXIS, tiled=True)
+
+
+def _all_gather_expected(rank: jax.Array, num: int, m: int) -> jax.Array:
+    sender, row = jnp.divmod(jnp.arange(m, dtype=jnp.int32), m // num)
+    return sender * STEP + row
+
+
+def _all_to_all(x: jax.Array, num: int) -> jax.Array:
+    return jax.lax.all_to_all(x, AXIS, 0, 0, tiled=True)
+
+
+def _all_to_all_expected(rank: jax.Array, num: int, m: int) -> jax.Array:
+    return _all_gather_expected(rank, num, m) + rank * (m // num)
+
+
+def _ppermute(x: jax.Array, num: int) -> jax.Array:
+    return jax.lax.ppermute(x, AXIS, [(rank, (rank + 1) % num) for rank in range(num)])
+
+
+def _ppermute_expected(rank: jax.Array, num: int, m: int) -> jax.Array:
+    return rows_of((rank - 1) % num, m)
+
+
+def _ragged_sizes(sender: jax.Array, receiver: jax.Array, block: int) -> jax.Array:
+    """Rows that go from one rank to another: unequal, sometimes none, at most a block."""
+    return block * ((sender + receiver) % 3) // 2
+
+
+def _ragged_all_to_all(x: jax.Array, num: int) -> jax.Array:
+    rank, ranks, block = jax.lax.axis_index(AXIS), jnp.arange(num, dtype=jnp.int32), len(x) // num
+    return jax.lax.ragged_all_to_all(
+        x,
+        jnp.full(len(x), -1, jnp.int32),
+        input_offsets=block * ranks,
+        send_sizes=_ragged_sizes(rank, ranks, block),
+        output_offsets=jnp.full(num, rank * block, jnp.int32),
+        recv_sizes=_ragged_sizes(ranks, rank, block),
+        axis_name=AXIS,
+    )
+
+
+def _ragged_all_to_all_expected(rank: jax.Array, num: int, m: int) -> jax.Array:
+    sender, row = jnp.divmod(jnp.arange(m, dtype=jnp.int32), m // num)
+    return jnp.where(row < _ragged_sizes(sender, rank, m // num), _all_to_all_expected(rank, num, m), -1)
+
+
+COLLECTIVES = (
+    Collective("psum", _psum, _psum_expected),
+    Collective("pmax", _pmax, _pmax_expected),
+    Collective("all_gather", _all_gather, _all_gather_expected),
+    Collective("all_to_all", _all_to_all, _all_to_all_expected),
+    Collective("ppermute", _ppermute, _ppermute_expected),
+)
+# XLA's CPU backend does not have it.
+RAGGED = Collective("ragged_all_to_all", _ragged_all_to_all, _ragged_all_to_all_expected)
+
+
+def rows_of(rank: jax.Array | int, m: int) -> jax.Array:
+    """``(m,)`` int32, the test data of a rank."""
+    return rank * STEP + jnp.arange(m, dtype=jnp.int32)
+
+
+def measure(collective: Collective, megabytes: float, mesh: jax.sharding.Mesh) -> Measurement:
+    """Run a collective on ``megabytes`` of int32 a rank, compare all results, and take the time."""
+    num = mesh.size
+    m = max(1, round(megabytes * 1e6 / 4 / num)) * num
+    spec = jax.P(AXIS)
+
+    def mapped(function: Callable[..., jax.Array], num_inputs: int) -> Callable[..., jax.Array]:
+        # Without the check of replication, what a collective makes equal comes back from every rank, to be compared.
+        inputs = (spec,) * num_inputs
+        return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=spec, check_vma=False))
+
+    def count_wrong(result: jax.Array) -> jax.Array:
+        wrong = result != collective.expected(jax.lax.axis_index(AXIS), num, m)
+        return jnp.sum(wrong, dtype=jnp.int32)[None]
+
+    rows = mapped(lambda: rows_of(jax.lax.axis_index(AXIS), m), 0)()
+    run = mapped(lambda x: collective.apply(x, num), 1)
+    wrong = mapped(count_wrong, 1)(run(rows))
+    num_wrong = sum(int(np.asarray(shard.data)[0]) for shard in wrong.addressable_shards)
+    return Measurement(num_wrong, min(_seconds(run, rows) for _ in range(REPEATS)), m * 4 / 1e6)
+
+
+def _seconds(run: Callable[[jax.Array], jax.Array], rows: jax.Array) -> float:
+    start = time.perf_counter()
+    run(rows).block_until_ready()
+    return time.perf_counter() - start
+
+
+def describe_measurement(measurement: Measurement, num_wrong: int) -> str:
+    verdict = "ok" if num_wrong == 0 else f"WRONG in {num_wrong} elements"
+    rate = measurement.megabytes / 1000 / measurement.seconds
+    return f"{measurement.megabytes:9.3f} MB  {measurement.seconds * 1e3:9.3f} ms  {rate:8.3f} GB/s  {verdict}"
+
+
+def check_collectives(megabytes: Sequence[float], report: Callable[[str], None]) -> int:
+    """Measure and report all; the number of wrong elements on all ranks."""
+    report(f"{'collective':<18}{'a device':>12}  {'time':>12}  {'a device':>13}")
+    mesh = jax.make_mesh((jax.device_count(),), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+    ragged = () if jax.default_backend() == "cpu" else (RAGGED,)
+    total, wrong_ragged = 0, 0
+    for collective in (*COLLECTIVES, *ragged):
+        for size in megabytes:
+            measurement = measure(collective, size, mesh)
+            counts = launch.gather_texts(f"check_cluster/{collective.name}/{size}", str(measurement.num_wrong))
+            num_wrong = sum(map(int, counts))
+            total += num_wrong
+            wrong_ragged += num_wrong if collective is RAGGED else 0
+            report(f"{collective.name:<18}{describe_measurement(measurement, num_wrong)}")
+    if wrong_ragged > 0:
+        report(_WITHOUT_RAGGED)
+    return total

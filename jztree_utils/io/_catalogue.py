@@ -1,0 +1,240 @@
+"""Catalogues of friends-of-friends groups in HDF5: the canonical order of groups, and files in three layouts.
+
+The layouts are those of this library (`_native_catalogue`), of Gadget-4's group files (`_gadget_catalogue`) and of
+SWIFT's friends-of-friends catalogues (`_swift_catalogue`). Every dataset has its unit as attributes. Nothing in a file
+depends on when and where it was written.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import h5py
+import jax
+import numpy as np
+
+from jztree.data import FofCatalogue, get_pos, map_rows, squeeze_catalogue, squeeze_particles
+
+from . import _gadget_catalogue, _native_catalogue, _swift_catalogue
+from ._catalogue_content import (
+    NUM_TYPES,
+    CatalogueContent,
+    CatalogueInfo,
+    Column,
+    TypeTable,
+    catalogue_columns,
+    check_forms,
+    member_rows,
+)
+from ._errors import SnapshotError
+from ._files import PathLike, create_hdf5, open_hdf5
+from ._files_of_snapshot import kind_of_file, parts_beside
+from ._header import SnapshotHeader, unit_powers
+
+_Part = TypeVar("_Part")
+_ANY = np.iinfo(np.int64).max  # rows, where it is not known how many there are
+_LAYOUTS = {"native": _native_catalogue, "gadget4": _gadget_catalogue, "swift": _swift_catalogue}
+
+
+def canonical_order(
+    part: _Part, cata: FofCatalogue, extra: Mapping[str, Column] | None = None, by_type: TypeTable | None = None
+) -> tuple[_Part, FofCatalogue, dict[str, Column], TypeTable | None]:
+    """Particles and catalogue in the order in which they are written: the same whatever computed them.
+
+    part: particles in group order, ``n`` rows, with ``id`` or without; of several ranks, joined to one set.
+    cata: the catalogue of ``part``, its ``offset`` a row of the joined set.
+    extra, by_type: further columns, and particles by type, with a row a group of ``cata`` in its order.
+
+    Returns all four, without padding and as NumPy arrays: the largest group first, equal ones by the smallest
+    identifier (or in the order they have, without identifiers); the particles of a group by identifier; those of no
+    group last.
+    Raises ValueError if ``cata`` is not the catalogue of ``part``, or ``extra`` or ``by_type`` not of ``cata``.
+    """
+    part, cata = squeeze_particles(jax.device_get(part)), squeeze_catalogue(jax.device_get(cata))
+    columns = catalogue_columns(cata, extra)
+    _check_types(cata, by_type)
+    count, offset = np.asarray(cata.count, np.int64), np.asarray(cata.offset, np.int64)
+    order, rows = _orders(part, count, offset)
+    sorted_part = map_rows(lambda leaf: np.asarray(leaf)[rows], part)
+    columns = {name: replace(column, values=column.values[order]) for name, column in columns.items()}
+    starts = np.cumsum(count[order]) - count[order]
+    columns["offset"] = replace(columns["offset"], values=starts.astype(columns["offset"].values.dtype))
+    sorted_types = by_type and TypeTable(np.asarray(by_type.count)[order], np.asarray(by_type.mass)[order])
+    held = {name: columns.pop(name).values for name in list(columns) if name not in (extra or {})}
+    return sorted_part, FofCatalogue(ngroups=len(count), **held), columns, sorted_types
+
+
+def _orders(part: Any, count: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of groups and those of particles in canonical order. count, offset: ``(g,)`` int64."""
+    n = get_pos(part).shape[0]
+    ids = getattr(part, "id", None)
+    keys = np.arange(n) if ids is None else np.asarray(ids)
+    by_row = np.argsort(offset, kind="stable")
+    bounds = np.concatenate([[0], np.stack([offset, offset + count], axis=1)[by_row].ravel(), [n]])
+    if (np.diff(bounds) < 0).any():
+        raise ValueError(f"The catalogue does not belong to these {n} particles: its groups do not follow each other.")
+    members = member_rows(count[by_row], offset[by_row])
+    smallest = np.empty(len(count), keys.dtype)
+    if len(count):
+        smallest[by_row] = np.minimum.reduceat(keys[members], np.cumsum(count[by_row]) - count[by_row])
+    order = np.lexsort((smallest, -count))
+    rank = np.empty(len(count), np.int64)
+    rank[order] = np.arange(len(count))
+    group = np.full(n, len(count))
+    group[members] = np.repeat(rank[by_row], count[by_row])
+    return order, np.lexsort((keys, group))
+
+
+def write_catalogue(
+    path: PathLike,
+    cata: FofCatalogue,
+    ids: Any = None,
+    info: CatalogueInfo | None = None,
+    *,
+    layout: str = "native",
+    extra: Mapping[str, Column] | None = None,
+    by_type: TypeTable | None = None,
+) -> None:
+    """Write a catalogue as HDF5, with the unit of each dataset as attributes.
+
+    path: the file to write; an existing one is replaced once the new one is complete.
+    cata: the catalogue, of JAX or NumPy arrays; its unused rows are left out. `canonical_order` gives the order that
+        does not depend on what computed it. Columns that are None are left out.
+    ids: ``(m,)`` integers, identifiers of the members in the order that ``cata.offset`` refers to, or None.
+    info: how the catalogue was made.
+    layout: "native", "gadget4" (``fof_tab_000.hdf5``) or "swift". The latter two take three dimensions only; "gadget4"
+        writes units per h and "swift" units that are free of h, so values are converted if the header has the others.
+    extra: further columns by name, with a row a group of ``cata`` in its order.
+    by_type: particles of each type in each group, if there are several.
+    Raises OutputError if the file cannot be written, ValueError if ``ids``, ``extra`` or ``by_type`` do not belong to
+    the catalogue, or the layout cannot hold it (see `check_layout`).
+    """
+    content = CatalogueContent(
+        catalogue=squeeze_catalogue(cata),
+        ids=None if ids is None else np.asarray(ids),
+        info=info or CatalogueInfo(),
+        extra=extra or {},
+        by_type=by_type,
+    )
+    write_catalogue_content(path, content, layout)
+
+
+def write_catalogue_content(path: PathLike, content: CatalogueContent, layout: str = "native") -> None:
+    """Write what `read_catalogue_content` returned, in the same layout or another. Raises like `write_catalogue`."""
+    check_layout(layout, content.info.header, content.ndim, content.info.ptype)
+    check_forms(content.catalogue)
+    counted = int(np.asarray(content.catalogue.count, np.int64).sum())
+    if content.ids is not None and np.shape(content.ids) != (counted,):
+        raise ValueError(
+            f"The catalogue counts {counted} members, but ids of shape {np.shape(content.ids)} were given."
+        )
+    _check_types(content.catalogue, content.by_type)
+    _check_columns(content, layout)
+    with create_hdf5(path) as file:
+        _LAYOUTS[layout].write(file, content)
+
+
+def check_layout(layout: str, header: SnapshotHeader | None, ndim: int = 3, ptype: int | None = None) -> None:
+    """Raise ValueError, with what to do, if a catalogue cannot be written in a layout.
+
+    layout: as in `write_catalogue`. header: of the snapshot. ndim: dimensions. ptype: the type that is grouped.
+    """
+    if layout not in _LAYOUTS:
+        raise ValueError(f"There is no layout {layout!r} of catalogues; there are {', '.join(_LAYOUTS)}.")
+    if layout == "native":
+        return
+    if ndim != 3:
+        raise ValueError(f"The layout {layout} is for three dimensions, not {ndim}; choose the native layout.")
+    if layout == "gadget4" and ptype is not None and not 0 <= ptype < NUM_TYPES:
+        raise ValueError(f"The layout gadget4 has types 0 to 5, and {ptype} was grouped; choose the native layout.")
+    if layout == "swift":
+        _swift_catalogue.check_header(header)
+
+
+def _check_columns(content: CatalogueContent, layout: str) -> None:
+    """Raise ValueError, before a file is begun, if a column cannot be written."""
+    for name, column in catalogue_columns(content.catalogue, content.extra).items():
+        unit_powers(content.header, column.kind, content.ndim)
+        if name in _LAYOUTS[layout].RESERVED:
+            raise ValueError(f"An extra column is called {name}, as a dataset of the layout is; call it otherwise.")
+
+
+def _check_types(cata: FofCatalogue, by_type: TypeTable | None) -> None:
+    if by_type is None:
+        return
+    shape = (len(cata.count), NUM_TYPES)
+    for name in ("count", "mass"):
+        if np.shape(getattr(by_type, name)) != shape:
+            raise ValueError(
+                f"The {name} by type has shape {np.shape(getattr(by_type, name))}, but it needs a row a group and a "
+                f"column a type, {shape}."
+            )
+    if (np.sum(by_type.count, axis=1) != cata.count).any():
+        raise ValueError("The particles by type do not add up to those of each group; count all types that it has.")
+
+
+def is_catalogue(path: PathLike) -> bool:
+    """Whether a file is a catalogue in one of the layouts. Raises SnapshotError if it cannot be read."""
+    return catalogue_layout(path) is not None
+
+
+def catalogue_layout(path: PathLike) -> str | None:
+    """The layout of a catalogue, None if a file is none. Raises SnapshotError if it cannot be read."""
+    if kind_of_file(Path(path)) != "hdf5":
+        return None
+    with open_hdf5(Path(path)) as file:
+        return layout_of(file)
+
+
+def layout_of(file: h5py.File) -> str | None:
+    """The layout of an open catalogue, None if it is none."""
+    return next((name for name, layout in _LAYOUTS.items() if layout.recognises(file)), None)
+
+
+def find_catalogue_parts(path: PathLike) -> list[Path]:
+    """All files that a catalogue may be in: the one that is given, and those that have another part number."""
+    return parts_beside(Path(path))
+
+
+def read_catalogue_content(path: PathLike) -> CatalogueContent:
+    """All that a catalogue file holds. `write_catalogue_content` writes it again.
+
+    path: a file in one of the layouts, written here, by Gadget-4, AREPO or SWIFT; what it is, is found by what it
+        holds. If there are several files, any one of them.
+    Raises SnapshotError if it cannot be read, or is not a catalogue.
+    """
+    with open_hdf5(Path(path)) as file:
+        layout, held = layout_of(file), ", ".join(sorted(file)) or "nothing"
+    if layout is None:
+        raise SnapshotError(
+            f"{path} is not a catalogue: it has neither Groups nor Group as this library, Gadget-4 and SWIFT write "
+            f"them; it holds {held}."
+        )
+    content: CatalogueContent = _LAYOUTS[layout].read(Path(path))
+    _check_read(path, content)
+    return content
+
+
+def _check_read(path: PathLike, content: CatalogueContent) -> None:
+    """Raise SnapshotError unless the rows of all groups are those of members, or of particles, as far as is known."""
+    count, offset = np.asarray(content.catalogue.count), np.asarray(content.catalogue.offset)
+    num = content.info.num_particles if content.by_type is None else None  # particles of one type are counted there
+    rows = len(content.ids) if content.ids is not None else _ANY if num is None else num
+    outside = (offset < 0) | (offset > rows)
+    outside |= count > rows - np.where(outside, 0, offset).astype(np.int64)
+    if outside.any():
+        row = int(np.argmax(outside))
+        raise SnapshotError(
+            f"{path} places the group in row {row}, of {count[row]} particles, at offset {offset[row]}; it must be in "
+            f"rows 0 to {rows - 1} of the particles; write or copy it again."
+        )
+
+
+def read_catalogue(path: PathLike) -> tuple[FofCatalogue, np.ndarray | None, CatalogueInfo]:
+    """The groups of a catalogue file (NumPy arrays), identifiers of members or None, and how it was made.
+
+    See `read_catalogue_content`, which gives further columns too. Raises like it.
+    """
+    content = read_catalogue_content(path)
+    return content.catalogue, content.ids, content.info

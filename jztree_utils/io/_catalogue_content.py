@@ -1,0 +1,419 @@
+"""What a catalogue file holds, whatever its layout: groups, more columns, particles by type, how it was made."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+
+from jztree.data import FofCatalogue, squeeze_catalogue
+from jztree.halos import DEFINITIONS
+
+from ._attributes import number, text_attribute, whole_number
+from ._errors import SnapshotError
+from ._files import get_dataset, get_group, open_hdf5
+from ._hdf5_columns import KINDS, check_form, read_all, wrong_form
+from ._header import SnapshotHeader, unit_attributes, unit_powers
+
+NUM_TYPES = 6
+_MOST_DIMENSIONS = 8
+NUMBERS = "iufb"  # the kinds of dtypes that columns may have
+_MADE = "FriendsOfFriends"
+_COLUMNS = tuple(f.name for f in dataclasses.fields(FofCatalogue) if f.name != "ngroups")
+
+
+class Form(NamedTuple):
+    """What a column of a catalogue is: the kinds of its numbers, and the lengths of its axes after that of groups.
+
+    kinds: as in `numpy.dtype.kind`.
+    axes: a letter an axis: "d" is as long as there are dimensions, "p" as pairs of them, "t" as types of particles.
+    """
+
+    kinds: str
+    axes: str = ""
+
+
+_FORMS = {
+    **dict.fromkeys(("count", "offset"), Form("iu")),
+    **dict.fromkeys(("com_inertia_radius", "max_radius", "mass", "vel_dispersion"), Form("iuf")),
+    "com_pos": Form("f", "d"),
+    "com_vel": Form("iuf", "d"),
+    "shape_tensor": Form("iuf", "dd"),
+    "angular_momentum": Form("iuf", "p"),
+    "count_by_type": Form("iu", "t"),
+    "mass_by_type": Form("iuf", "t"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatalogueInfo:
+    """How a catalogue was made; None is what is not known.
+
+    linking_length: in the unit of length of the particles.
+    npart_min: the fewest particles of a group in the catalogue.
+    num_particles: particles that were grouped, members and others.
+    ptype: their type in the snapshot.
+    source: name of the snapshot.
+    header: header of the snapshot: box, cosmology, units.
+    made_with: the options of the call that made it, as the command line writes them.
+    """
+
+    linking_length: float | None = None
+    npart_min: int | None = None
+    num_particles: int | None = None
+    ptype: int | None = None
+    source: str | None = None
+    header: SnapshotHeader | None = None
+    made_with: str | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A property of groups.
+
+    values: ``(g, ...)``, a row a group.
+    kind: what the unit follows from: "length", "mass", "velocity", "1" and others, see `_header.unit_attributes`.
+    definition: what it is, in words.
+    """
+
+    values: Any
+    kind: str
+    definition: str
+
+
+@dataclass(frozen=True)
+class TypeTable:
+    """Particles of each type in each group.
+
+    count: ``(g, 6)`` int64. A row sums to the particles of the group.
+    mass: ``(g, 6)`` float64, zero if the particles have no mass.
+    """
+
+    count: np.ndarray
+    mass: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatalogueContent:
+    """All that a catalogue file holds, of ``g`` groups; NumPy arrays.
+
+    catalogue: the groups, without padding. A column that the file does not hold is None.
+    ids: ``(m,)`` identifiers of the members, in the order that ``offset`` refers to, or None.
+    info: how the catalogue was made.
+    extra: further columns by name.
+    by_type: particles of each type, or None if all are of one.
+    """
+
+    catalogue: FofCatalogue
+    ids: np.ndarray | None = None
+    info: CatalogueInfo = CatalogueInfo()
+    extra: Mapping[str, Column] = field(default_factory=dict)
+    by_type: TypeTable | None = None
+
+    @property
+    def header(self) -> SnapshotHeader:
+        """Of the snapshot; an empty one if it is not known."""
+        return self.info.header or SnapshotHeader()
+
+    @property
+    def ndim(self) -> int:
+        """Dimensions of the positions."""
+        return int(np.shape(self.catalogue.com_pos)[1])
+
+
+def catalogue_columns(cata: FofCatalogue, extra: Mapping[str, Column] | None = None) -> dict[str, Column]:
+    """All columns of a catalogue by name, in the order in which they are written.
+
+    cata: the catalogue; its unused rows are left out, and so are columns that are None.
+    extra: further columns, of the groups in use.
+    Raises ValueError for an extra column that has another length, holds no numbers, or has a name that it cannot have.
+    """
+    cata = squeeze_catalogue(cata)
+    held = {name: getattr(cata, name) for name in _COLUMNS}
+    columns = {name: _own_column(name, values) for name, values in held.items() if values is not None}
+    for name, column in (extra or {}).items():
+        if name in _COLUMNS or "/" in name or not name.strip("."):
+            raise ValueError(f"An extra column is called {name!r}, which is taken or no name; call it otherwise.")
+        columns[name] = replace(column, values=_checked(name, np.asarray(column.values), int(cata.ngroups)))
+    return columns
+
+
+def check_forms(cata: FofCatalogue) -> None:
+    """Raise ValueError unless the columns of a catalogue without padding are what readers need."""
+    sizes = _Sizes(len(cata.count), np.shape(cata.com_pos)[1], NUM_TYPES, "count")
+    for name in _COLUMNS:
+        values, form = getattr(cata, name), _FORMS[name]
+        if values is None:
+            continue
+        kind, shape = np.asarray(values).dtype.kind, np.shape(values)
+        if kind not in form.kinds or shape != sizes.shape(form.axes):
+            raise ValueError(
+                f"The {name} of the catalogue are {np.asarray(values).dtype} of shape {shape}; give "
+                f"{KINDS[form.kinds]} of shape {sizes.shape(form.axes)}, for {sizes.groups} groups in {sizes.ndim} "
+                "dimensions."
+            )
+
+
+def _checked(name: str, values: np.ndarray, ngroups: int) -> np.ndarray:
+    """``values`` if they are numbers with a row a group. Raises ValueError if not."""
+    if values.ndim == 0 or len(values) != ngroups:
+        raise ValueError(
+            f"The extra column {name} has shape {values.shape}, but the catalogue has {ngroups} groups; give a row a "
+            "group."
+        )
+    if values.dtype.kind not in NUMBERS:
+        raise ValueError(f"The extra column {name} is of dtype {values.dtype}; give numbers.")
+    return values
+
+
+def _own_column(name: str, values: Any) -> Column:
+    """A column of every catalogue, with its definition and where that is from."""
+    kind, words, source = DEFINITIONS[name]
+    return Column(np.asarray(values), kind, f"{words} ({source})" if source else words)
+
+
+def column_kinds() -> dict[str, str]:
+    """The kind of each column of `FofCatalogue`, by name."""
+    return {name: DEFINITIONS[name].kind for name in _COLUMNS}
+
+
+def build_content(
+    columns: Mapping[str, Column], ids: np.ndarray | None, info: CatalogueInfo, by_type: TypeTable | None
+) -> CatalogueContent:
+    """What was read, from all its columns; ``offset`` is counted if there is none."""
+    held: dict[str, Any] = {name: columns[name].values if name in columns else None for name in _COLUMNS}
+    if held["offset"] is None:
+        held["offset"] = first_rows(held["count"])
+    catalogue = FofCatalogue(ngroups=len(held["count"]), **held)
+    extra = {name: column for name, column in columns.items() if name not in _COLUMNS}
+    return CatalogueContent(catalogue=catalogue, ids=ids, info=info, extra=extra, by_type=by_type)
+
+
+def first_rows(count: np.ndarray) -> np.ndarray:
+    """The row of each group's first particle if groups follow each other: int32, or int64 where that is too small."""
+    rows = np.cumsum(count, dtype=np.int64) - count
+    return rows.astype(fitting_integer(rows))
+
+
+def fitting_integer(values: np.ndarray) -> type[np.signedinteger]:
+    """int32, or int64 if that is too small for one of ``values``."""
+    return np.int32 if np.max(values, initial=0) <= np.iinfo(np.int32).max else np.int64
+
+
+def member_rows(count: np.ndarray, offset: np.ndarray) -> np.ndarray:
+    """The rows of the members of all groups, group after group. count, offset: ``(g,)`` int64."""
+    return np.repeat(offset - (np.cumsum(count) - count), count) + np.arange(count.sum())
+
+
+def convert_h(content: CatalogueContent, h_free: bool) -> CatalogueContent:
+    """``content`` in units that are free of h, or in those per h; values keep their precision.
+
+    Gadget's cosmological runs have units such as Mpc/h, SWIFT's are free of h. Other runs are left as they are.
+    Raises ValueError if that needs h and the header does not tell it.
+    """
+    header = content.header
+    if header.h_free == h_free or header.comoving is False:
+        return content
+    if header.hubble is None and header.comoving:
+        raise ValueError(
+            "Units per h and free of h are to be converted, but the header does not tell h (HubbleParam); give a "
+            "header with hubble, or choose the native layout."
+        )
+    other = replace(header, h_free=h_free)
+
+    def convert(kind: str, values: Any) -> Any:
+        # The one of both with a power of h is the unit per h, and physical values are v h**power in it.
+        power = unit_powers(header, kind, content.ndim)[1] - unit_powers(other, kind, content.ndim)[1]
+        array = np.asarray(values)
+        return (array * (header.hubble or 1.0) ** power).astype(array.dtype) if power else array
+
+    columns = catalogue_columns(content.catalogue, content.extra)
+    converted = {name: replace(column, values=convert(column.kind, column.values)) for name, column in columns.items()}
+    by_type = content.by_type and replace(content.by_type, mass=convert("mass", content.by_type.mass))
+    length = content.info.linking_length
+    info = replace(
+        content.info,
+        linking_length=None if length is None else float(convert("length", np.float64(length))),
+        header=replace(
+            other,
+            boxsize=_box(convert("length", np.asarray(header.boxsize, np.float64))),
+            mass_table=tuple(map(float, convert("mass", np.asarray(header.mass_table, np.float64)))),
+        ),
+    )
+    return build_content(converted, content.ids, info, by_type)
+
+
+def _box(lengths: np.ndarray) -> float | tuple[float, ...]:
+    return float(lengths) if lengths.ndim == 0 else tuple(map(float, lengths))
+
+
+def write_column(group: h5py.Group, name: str, column: Column, header: SnapshotHeader, ndim: int = 3) -> None:
+    """Write a column with its unit, its kind and its definition as attributes."""
+    data = group.create_dataset(name, data=np.asarray(column.values))
+    data.attrs.update(unit_attributes(header, column.kind, ndim))
+    data.attrs.update({"kind": column.kind, "description": column.definition})
+
+
+def read_columns(
+    paths: Sequence[Path], group: str, kinds: Mapping[str, str], own: Mapping[str, str], ndim: int | None = None
+) -> dict[str, Column]:
+    """The columns of a catalogue in one file or several, under the names they have in the files.
+
+    group: that holds them.
+    kinds: of columns by name. Others are read if they tell their kind, as those do that `write_column` has written.
+    own: what `FofCatalogue` or `TypeTable` calls columns, by name, where files call them otherwise. A column must have
+        the form that it has there; others must have a row a group.
+    ndim: dimensions, None if the centres tell them.
+    Raises SnapshotError if a column is not what it must be, or those of the files do not fit together.
+    """
+    found: dict[str, list[Column]] = {}
+    for path in paths:
+        with open_hdf5(path) as file:
+            if group in file and len(get_group(file, group)):
+                sizes = _sizes(file, group, own, ndim)
+                for name in file[group]:
+                    form = _FORMS.get(own.get(name, name)) or (Form("iuf") if name in kinds else None)
+                    if column := _read_column(file, f"{group}/{name}", kinds.get(name), form, sizes):
+                        found.setdefault(name, []).append(column)
+    joined = {name: replace(parts[0], values=_join(paths, name, parts)) for name, parts in found.items()}
+    rows = max((len(column.values) for column in joined.values()), default=0)
+    for name, column in joined.items():
+        if len(column.values) != rows:
+            held = f"{len(column.values)} of {rows} rows"
+            raise SnapshotError(f"The files of {paths[0]} hold {held} of {group}/{name}; write them again.")
+    return joined
+
+
+class _Sizes(NamedTuple):
+    """The lengths of axes in one file, and the dataset that has a number a group."""
+
+    groups: int
+    ndim: int
+    types: int
+    counts: str
+
+    def shape(self, axes: str) -> tuple[int, ...]:
+        lengths = {"d": self.ndim, "p": self.ndim * (self.ndim - 1) // 2, "t": self.types}
+        return self.groups, *(lengths[axis] for axis in axes)
+
+
+def _sizes(file: h5py.File, group: str, own: Mapping[str, str], ndim: int | None) -> _Sizes:
+    """The lengths of axes, by the datasets that every catalogue has. Raises SnapshotError if one is missing."""
+    counts = _called(file, group, own, "count", "integers (g,)")
+    centres = _called(file, group, own, "com_pos", "floats (g, d)")
+    if len(counts.shape or ()) != 1:
+        raise wrong_form(counts, "iu", "(g,), a row a group")
+    if ndim is None:
+        if len(centres.shape or ()) != 2 or not 1 <= centres.shape[1] <= _MOST_DIMENSIONS:
+            raise wrong_form(centres, "f", f"(g, d) with d from 1 to {_MOST_DIMENSIONS}, a row a group")
+        ndim = centres.shape[1]
+    by_type = _if_there(file, group, own, "count_by_type")
+    types = NUM_TYPES
+    if by_type is not None and "count_by_type" in own.values() and len(by_type.shape or ()) == 2:
+        types = by_type.shape[1] or NUM_TYPES  # Gadget-4 can be compiled for more types, or fewer
+    return _Sizes(counts.shape[0], ndim, types, str(counts.name).lstrip("/"))
+
+
+def _called(file: h5py.File, group: str, own: Mapping[str, str], name: str, words: str) -> h5py.Dataset:
+    """The dataset of a column that every catalogue has. words: what it must be."""
+    data = _if_there(file, group, own, name)
+    if data is None:
+        usual = next((stored for stored, other in own.items() if other == name), name)
+        raise SnapshotError(
+            f"{file.filename} is not a catalogue: as {name} it needs {words}, but it has no {group}/{usual}; write it "
+            "again."
+        )
+    return data
+
+
+def _if_there(file: h5py.File, group: str, own: Mapping[str, str], name: str) -> h5py.Dataset | None:
+    """The dataset of a column by its own name, None if there is none. Of two that are the same the last is taken."""
+    stored = [other for other, its_own in own.items() if its_own == name and other in file[group]]
+    if not stored and name in file[group]:
+        stored = [name]
+    return get_dataset(file, f"{group}/{stored[-1]}") if stored else None
+
+
+def _read_column(file: h5py.File, name: str, kind: str | None, form: Form | None, sizes: _Sizes) -> Column | None:
+    """A column, None if it is none of a catalogue. kind: None if the column is to be asked itself."""
+    if form is None and isinstance(file.get(name), h5py.Group):
+        return None
+    data = get_dataset(file, name)
+    kind = kind or text_attribute(data, "kind")
+    if not kind or (form is None and (not data.shape or data.dtype.kind not in NUMBERS)):
+        return None
+    because = f"for the {sizes.groups} groups of {sizes.counts}"
+    if form is None:
+        check_form(data, NUMBERS, (sizes.groups, *data.shape[1:]), because)
+    else:
+        because += f" in {sizes.ndim} dimensions" if "d" in form.axes or "p" in form.axes else ""
+        check_form(data, form.kinds, sizes.shape(form.axes), because)
+    definition = text_attribute(data, "description") or text_attribute(data, "Description")  # the latter is SWIFT's
+    return Column(read_all(file, name), kind, definition)
+
+
+def _join(paths: Sequence[Path], name: str, parts: Sequence[Column]) -> np.ndarray:
+    if len({part.values.shape[1:] for part in parts}) > 1:
+        raise SnapshotError(f"The files of {paths[0]} do not agree on the components of {name}; write them again.")
+    return _rows([part.values for part in parts])
+
+
+def _rows(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Rows of several files one after the other, in the byte order of this machine."""
+    rows = np.concatenate(parts)
+    return rows.astype(rows.dtype.newbyteorder("="), copy=False)
+
+
+def read_ids(paths: Sequence[Path], name: str, count: np.ndarray) -> np.ndarray | None:
+    """The identifiers of members in one file or several, None if there are none.
+
+    name: of their dataset. count: ``(g,)`` members of each group.
+    Raises SnapshotError if they are no integers, or not as many as members.
+    """
+    members, held = sum(count.tolist()), 0  # of Python's integers, because damaged counts may be large
+    if count.min(initial=0) < 0:
+        raise SnapshotError(f"{paths[0]} counts {count.min()} particles in a group; write or copy it again.")
+    parts = []
+    for path in paths:
+        with open_hdf5(path) as file:
+            if name in file:
+                data = get_dataset(file, name)
+                if len(data.shape or ()) != 1 or data.dtype.kind not in "iu":
+                    raise wrong_form(data, "iu", "(m,), one a member")
+                held += data.shape[0]
+                if held <= members:
+                    parts.append(read_all(file, name))
+    if (parts and held != members) or held > members:
+        raise SnapshotError(
+            f"{paths[0]} holds {held} identifiers as {name}, but its groups count {members} members; write or copy it "
+            "again."
+        )
+    return _rows(parts) if parts else None
+
+
+def write_made(file: h5py.File, info: CatalogueInfo) -> None:
+    """Write how the catalogue was made, apart from the header."""
+    made = {f.name: getattr(info, f.name) for f in dataclasses.fields(info) if f.name != "header"}
+    file.create_group(_MADE).attrs.update({name: _storable(value) for name, value in made.items() if value is not None})
+
+
+def _storable(value: Any) -> Any:
+    """``value``; of text, such as the name of a file, what is not UTF-8 is escaped."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+
+
+def read_made(file: h5py.File) -> dict[str, Any]:
+    """How a catalogue was made, as `write_made` has written it: arguments of `CatalogueInfo`.
+
+    Raises SnapshotError for what is no such thing.
+    """
+    if _MADE not in file:
+        return {}
+    group = get_group(file, _MADE)
+    made: dict[str, Any] = {"linking_length": number(group, "linking_length")}
+    made |= {name: whole_number(group, name) for name in ("npart_min", "num_particles", "ptype")}
+    made |= {name: text_attribute(group, name) for name in ("source", "made_with") if name in group.attrs}
+    return {name: value for name, value in made.items() if value is not None}

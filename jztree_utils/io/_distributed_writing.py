@@ -1,0 +1,177 @@
+"""Writing with many devices and processes, from inside a mapped function: `distr_write_hdf5`.
+
+Every rank writes what is its own. A rank that raised alone would leave the others waiting in their next collective. So
+what fails is told to all first, and then all raise, after what had been written has been removed.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+from jax.experimental.buffer_callback import buffer_callback
+
+from jztree import kernels
+from jztree.comm import all_gather, get_rank_info
+from jztree.data import check_carried
+from jztree.jax_ext import vary_along, varying_axes
+
+from ._files import PathLike
+from ._rank_writer import REASONS, DatasetForm, RankWriter
+
+
+def distr_write_hdf5(base_name: PathLike, data: Any, num: Any = None, attrs: Mapping[str, Any] | None = None) -> Any:
+    """Write what the ranks hold: ``base_name.0.hdf5``, ``base_name.1.hdf5``, ..., and ``base_name.hdf5`` for all.
+
+    To be called inside `jax.shard_map` by all ranks, compiled or not; outside of any mesh there is one rank. Names in
+    the files are those in ``data``. The file for all holds virtual datasets: it shows the rows of all ranks without
+    padding, in the order of the ranks, and reads them from the other files, which must stay beside it.
+
+    base_name: path without a suffix, the same on all ranks; the folder must be there for all of them. Files of these
+        names are replaced. None of an earlier run with more ranks is removed.
+    data: a pytree (dataclass, dict, ..., nested) of arrays. Nested names are groups. Arrays of one dimension or more,
+        ``(n, ...)``, have rows; all in one dataclass or dict must have the same ``n``. Numbers without rows (``num``,
+        ``ngroups``, a mass that all particles share) become ``(r,)`` in the file for all, one a rank. None is left out.
+    num: how many leading rows to write, for everything in ``data``. By default each dataclass or dict with an entry
+        ``num`` or ``ngroups`` says it for itself and what is in it; if none does, all rows are written.
+    attrs: attributes of the files; an entry that is a mapping holds the attributes of the group or dataset of that name
+        (such as ``{"Groups/mass": {"unit": "1e10 Msun/h"}}``). Values must be known when the function is traced.
+
+    Returns an int32 scalar, 0. JAX writes asynchronously: return it from the mapped function and block on it, or call
+    `jax.effects_barrier`, to know that all is written. If a rank fails, every rank raises one error that names the rank
+    and the reason, the logger ``jztree`` has the details, and no file is left half-written or without the others.
+
+    Raises TypeError or ValueError, when traced, for data or attributes that cannot be written.
+    """
+    rank, ndev, _ = get_rank_info()
+    columns = _collect(data, num)
+    base = Path(os.fspath(base_name))
+    writer = RankWriter(base, ndev, [column.form for column in columns], _sort_attributes(attrs, columns))
+    counts = all_gather(jnp.stack([jnp.asarray(column.num, jnp.int32) for column in columns]))
+    written = _worst(_on_host(writer.write, rank, counts, *(column.array for column in columns)))
+    placed = _worst(_on_host(writer.put_in_place, rank, written))
+    finished = _worst(_on_host(writer.finish, rank, written, placed))
+    failed = jnp.maximum(jnp.maximum(written, placed), finished)
+    status = jnp.zeros((), jnp.int32)
+    for code, reason in enumerate(REASONS, 1):
+        sentence = reason.sentence.replace("{name}", str(base))
+        status = kernels.check(status, failed // ndev == code, [failed % ndev], sentence)
+    # The compiler drops a check whose result nobody uses, but not a call of the host.
+    _on_host(lambda *_: 0, status)
+    return status
+
+
+def _worst(status: jax.Array) -> jax.Array:
+    """The largest status of all ranks, which is then the same on all, for the type checks of JAX too."""
+    _, _, axes = get_rank_info()
+    return jax.lax.pmax(vary_along(status, frozenset(axes)), axes) if axes else status
+
+
+class _Column(NamedTuple):
+    """What one rank holds of a dataset; num: how many of its rows count (1 for a number)."""
+
+    form: DatasetForm
+    array: jax.Array
+    num: Any
+
+
+_NUMS = ("num", "ngroups")
+
+
+def _collect(data: Any, num: Any) -> list[_Column]:
+    """Everything in ``data`` that is to be written. Raises TypeError or ValueError if it cannot be."""
+    check_carried(data)
+    found = [(_name(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(data)[0]]
+    leaves = dict(found)
+    if not leaves:
+        raise ValueError("There is nothing to write: data holds no arrays.")
+    if len(leaves) < len(found):
+        raise ValueError(f"data holds two arrays of one name; the names are {sorted(name for name, _ in found)}.")
+    lengths: dict[str, tuple[int, str]] = {}
+    columns = []
+    for name, leaf in leaves.items():
+        array = jnp.asarray(leaf)
+        if array.dtype.kind not in "biufc":
+            raise TypeError(f"{name} is {array.dtype}, which HDF5 has no numbers for; convert it or leave it out.")
+        if array.ndim == 0:
+            columns.append(_Column(DatasetForm(name, None, array.dtype), array, 1))
+            continue
+        rows = array.shape[0]
+        first, other = lengths.setdefault(name.rpartition("/")[0], (rows, name))
+        if rows != first:
+            raise ValueError(
+                f"{name} has {rows} rows, but {other} beside it has {first}; put what belongs to other rows into a "
+                "dataclass or dict of its own."
+            )
+        columns.append(
+            _Column(DatasetForm(name, array.shape[1:], array.dtype), array, _num_of(name, rows, leaves, num))
+        )
+    return columns
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """The name of a leaf of a pytree in a file; an array that is not in anything is called data."""
+    words = [str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key)))) for key in path]
+    return "/".join(words) or "data"
+
+
+def _num_of(name: str, rows: int, leaves: Mapping[str, Any], num: Any) -> Any:
+    """How many rows of the array ``name`` count: ``num``, or what the closest entry num or ngroups above it says."""
+    if num is not None:
+        return num
+    group = name
+    while group:
+        group = group.rpartition("/")[0]
+        for entry in _NUMS:
+            found = leaves.get(f"{group}/{entry}" if group else entry)
+            if found is not None and np.ndim(found) == 0:
+                return found
+    return rows
+
+
+def _sort_attributes(attrs: Mapping[str, Any] | None, columns: Sequence[_Column]) -> dict[str, dict[str, Any]]:
+    """Attributes by the name of what they belong to, "" being the file."""
+    known = {column.form.name for column in columns}
+    known |= {str(parent) for name in known for parent in Path(name).parents if str(parent) != "."}
+    sorted_attrs: dict[str, dict[str, Any]] = {"": {}}
+    for name, value in (attrs or {}).items():
+        if not isinstance(value, Mapping):
+            sorted_attrs[""][name] = _plain_attribute(name, value)
+        elif name in known:
+            sorted_attrs[name] = {entry: _plain_attribute(entry, inner) for entry, inner in value.items()}
+        else:
+            raise ValueError(f"attrs has entries for {name!r}, which data does not hold; it holds {sorted(known)}.")
+    return sorted_attrs
+
+
+def _plain_attribute(name: str, value: Any) -> Any:
+    if isinstance(value, jax.core.Tracer):
+        raise TypeError(f"The attribute {name} is traced; attributes must be known, so put it into data instead.")
+    return value if isinstance(value, (str, bytes)) else np.asarray(value)
+
+
+def _on_host(function: Callable[..., int], *arguments: Any) -> jax.Array:
+    """What ``function`` of NumPy arrays returns, an int32 scalar; it is called by each device, on its host.
+
+    On CPUs it gets the device's own buffers. `io_callback` would copy them, with a thread of the pool in which all
+    devices of the process may be waiting for that copy: with as many devices as cores it never ends (seen, jax 0.10.2).
+    """
+    status = jax.ShapeDtypeStruct((), jnp.int32)
+    arrays = [jnp.asarray(argument) for argument in arguments]
+
+    def in_place(_: Any, out: Any, *buffers: Any) -> None:
+        np.asarray(out)[...] = function(*(np.asarray(buffer) for buffer in buffers))
+
+    def by_value(*copies: Any) -> np.ndarray:
+        return np.asarray(function(*(np.asarray(copy) for copy in copies)), np.int32)
+
+    result = jax.lax.platform_dependent(
+        *arrays,
+        cpu=buffer_callback(in_place, status, has_side_effect=True),
+        default=lambda *copies: io_callback(by_value, status, *copies),
+    )
+    return vary_along(result, varying_axes(arrays))

@@ -1,0 +1,158 @@
+"""Which files belong to one snapshot, by their names and by what they hold."""
+
+import filecmp
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import h5py
+
+from ._errors import SnapshotError
+from ._files import check_is_file, list_folder, unreadable
+
+_PART_NAME = re.compile(r"(?P<base>.+)\.(?P<part>[0-9]+)(?P<suffix>(\.(hdf5|h5))?)", re.IGNORECASE)
+_SUFFIXES = (".hdf5", ".h5")
+_MAGIC = {b"\x89HDF\r\n\x1a\n": "hdf5", b"\x93NUMPY": "npy", b"PK\x03\x04": "npz", b"PK\x05\x06": "npz"}
+_LONGEST_HEADER = 4096
+
+
+def kind_of_file(path: Path) -> str | None:
+    """What the first bytes of a file are those of: "hdf5", "npy", "npz", "binary" (Gadget's own formats), or None.
+
+    Raises SnapshotError if it cannot be read.
+    """
+    check_is_file(path)
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(_LONGEST_HEADER + 8)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    for magic, kind in _MAGIC.items():
+        if begin.startswith(magic):
+            return kind
+    if is_gadget_record(begin):
+        return "binary"
+    return "hdf5" if h5py.is_hdf5(path) else None  # HDF5 may stand behind a block of something else
+
+
+def is_gadget_record(begin: bytes) -> bool:
+    """Whether a file begins with a header in a Fortran record (format 1), or with its label in one (format 2)."""
+    for length in (int.from_bytes(begin[:4], "little"), int.from_bytes(begin[:4], "big")):
+        closed = begin[4 + length : 8 + length] == begin[:4]
+        if closed and ((length == 8 and begin[4:8] == b"HEAD") or 100 <= length <= _LONGEST_HEADER):
+            return True
+    return False
+
+
+def file_of(path: Path) -> Path:
+    """``path``, or a file of the only snapshot in it if it is a folder.
+
+    Raises SnapshotError if a folder holds no snapshot or more than one.
+    """
+    if not os.path.isdir(path):
+        return path
+    files = [file for file in list_folder(path) if file.suffix.lower() in _SUFFIXES]
+    files = files or [file for file in list_folder(path) if file.is_file() and kind_of_file(file) is not None]
+    if not files:
+        raise SnapshotError(
+            f"The folder {path} holds no .hdf5 or .h5 file, nor another that is recognised; give a snapshot or the "
+            "folder of one."
+        )
+    matches = {file: _PART_NAME.fullmatch(file.name) for file in files}
+    bases = {match["base"] + match["suffix"] for match in matches.values() if match}
+    # SWIFT puts a file that shows all parts beside them; it adds no particles.
+    files = [file for file in files if matches[file] or file.name not in bases]
+    names = sorted({match["base"] if match else file.name for file, match in matches.items() if file in files})
+    if len(names) > 1:
+        listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        raise SnapshotError(
+            f"The folder {path} holds more than one snapshot ({listed}); give a file of the one you want."
+        )
+    return files[0]
+
+
+def all_parts(one: Path, num_files: int) -> list[Path]:
+    """All files of a snapshot in ``num_files``, of which ``one`` is one, in their order.
+
+    Raises SnapshotError if the name of ``one`` has no part number, or a part is missing (its name is told).
+    """
+    if num_files <= 1:
+        return [one]
+    match = _PART_NAME.fullmatch(one.name)
+    if match is None:
+        raise SnapshotError(
+            f"{one} is one of {num_files} files by its header, but its name does not end in a part number "
+            f"such as .0.hdf5; give the parts their original names."
+        )
+    found = _numbered_files(one, match)
+    num_missing = num_files - sum(number < num_files for number in found)
+    if num_missing:
+        missing = next(number for number in range(num_files) if number not in found)
+        name = one.with_name(f"{match['base']}.{missing}{match['suffix']}")
+        more = f" and {num_missing - 1} more" if num_missing > 1 else ""
+        raise SnapshotError(
+            f"Part {missing} of the {num_files} of this snapshot is missing{more}; put {name} beside them."
+        )
+    return [found[number] for number in range(num_files)]
+
+
+def check_alone(one: Path, folder: Path) -> None:
+    """Raise SnapshotError if ``one`` is a whole snapshot by its header but was taken from a folder with more parts."""
+    match = _PART_NAME.fullmatch(one.name)
+    others = _numbered_files(one, match) if match else {}
+    if len(others) > 1:
+        raise SnapshotError(
+            f"The folder {folder} holds {len(others)} files, but {one.name} says it is a whole snapshot."
+        )
+
+
+def _numbered_files(one: Path, match: re.Match[str]) -> dict[int, Path]:
+    """The files beside ``one`` whose names differ from its name in the part number only, by that number.
+
+    Raises SnapshotError if two have the same number, such as 1 and 01.
+    """
+    found: dict[int, Path] = {}
+    for file in list_folder(one.parent):
+        other = _PART_NAME.fullmatch(file.name)
+        if other and (other["base"], other["suffix"]) == (match["base"], match["suffix"]):
+            number = int(other["part"])
+            if number in found:
+                raise SnapshotError(f"{found[number]} and {file} have the same part number; remove one of them.")
+            found[number] = file
+    return found
+
+
+def parts_beside(one: Path) -> list[Path]:
+    """The file ``one``, and those whose names differ from its name in the part number only."""
+    match = _PART_NAME.fullmatch(one.name)
+    return [one, *(_numbered_files(one, match).values() if match else ())]
+
+
+def check_no_copies(paths: Sequence[Path]) -> None:
+    """Raise SnapshotError if one of several files is another one of them, by a link or as a copy.
+
+    Files are read only where others are equally large, and in full only where a piece from the middle is the same too.
+    """
+    alike: dict[tuple[int, bytes], list[Path]] = {}
+    sizes = [path.stat().st_size for path in paths]
+    occurring = Counter(sizes)
+    for path, size in zip(paths, sizes, strict=True):
+        if occurring[size] > 1:
+            alike.setdefault((size, _piece(path, size // 2)), []).append(path)
+    for first, *others in alike.values():
+        for other in others:
+            if filecmp.cmp(first, other, shallow=False):
+                raise SnapshotError(
+                    f"{first} and {other} are the same file twice; put together the different parts of the snapshot."
+                )
+
+
+def _piece(path: Path, place: int) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            file.seek(place)
+            return file.read(_LONGEST_HEADER)
+    except OSError as error:
+        raise unreadable(path, error) from None

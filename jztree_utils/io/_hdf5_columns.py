@@ -1,0 +1,270 @@
+"""Datasets of HDF5 files as columns of particles: types that h5py does not know, compression, virtual datasets."""
+
+import importlib
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ._columns import FIELDS, WORDS, Column, Reader
+from ._errors import OPTION, SnapshotError
+from ._files import get_dataset, open_hdf5
+
+KINDS = {"f": "floats", "iu": "integers", "iuf": "real numbers", "iufb": "numbers"}
+_FIRST_PLUGIN = 256  # filters of lower numbers are part of the HDF5 library
+# Filters that do not come with the HDF5 library, by their registered numbers.
+_FILTERS = {
+    307: "BZip2",
+    32000: "LZF",
+    32001: "Blosc",
+    32004: "LZ4",
+    32008: "Bitshuffle",
+    32013: "ZFP",
+    32015: "Zstandard",
+    32017: "SZ",
+    32018: "FCIDECOMP",
+    32024: "SZ3",
+    32026: "Blosc2",
+    32028: "SPERR",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hdf5Part:
+    """Particles in one HDF5 file, a `Part`.
+
+    usual: the name that each property has, for words about those that are missing.
+    """
+
+    path: Path
+    num: int
+    columns: Mapping[str, Column]
+    usual: Mapping[str, str]
+
+    @contextmanager
+    def open(self) -> Iterator[Reader]:
+        with open_hdf5(self.path) as file:
+            yield _OpenFile(file).read
+
+    def missing(self, name: str) -> SnapshotError:
+        if name not in self.usual:
+            return SnapshotError(
+                f"{self.path} is read by the names of datasets, and none was given for the {FIELDS[name].words}; give "
+                f"one ({OPTION}), or do without {name!r}.",
+                name,
+            )
+        try:
+            with open_hdf5(self.path) as file:
+                get_dataset(file, self.usual[name])
+        except SnapshotError as error:
+            return error
+        return SnapshotError(f"{self.path} has changed while it was read; read it again.")
+
+
+def stored_as(file: h5py.File, name: str, factor: float = 1.0) -> Column:
+    """How a dataset is stored, without reading its rows. Raises SnapshotError if there is none of that name."""
+    data = get_dataset(file, name)
+    return Column(
+        name=str(data.name).lstrip("/"),
+        stored=_stored_dtype(data),
+        shape=data.shape or (),
+        factor=factor,
+        chunk=data.chunks[0] if data.chunks else 1,
+    )
+
+
+def _stored_dtype(data: h5py.Dataset) -> np.dtype:
+    """The dtype of a dataset; h5py has none for integers of 128 bits."""
+    kind = data.id.get_type()
+    if isinstance(kind, h5py.h5t.TypeIntegerID) and kind.get_size() == WORDS.itemsize:
+        return WORDS
+    return data.dtype
+
+
+class _OpenFile:
+    """An open file; what is needed to read a dataset is checked once."""
+
+    def __init__(self, file: h5py.File) -> None:
+        self._file = file
+        self._readable: set[str] = set()
+        self._sources: dict[tuple[Path, str], int] = {}
+
+    def read(self, column: Column, rows: slice, out: np.ndarray) -> None:
+        data = get_dataset(self._file, column.name)
+        if column.name not in self._readable:
+            check_readable(data)
+            self._readable.add(column.name)
+        if data.is_virtual:
+            self.check_sources(data, rows)
+        if column.stored == WORDS:
+            _read_words(data, rows, out)
+        else:
+            data.read_direct(out, rows)
+
+    def check_sources(self, data: h5py.Dataset, rows: slice) -> None:
+        """Raise SnapshotError if rows come from a file that is missing or too short: HDF5 would make them up."""
+        for source in data.virtual_sources():
+            first, last = source.vspace.get_select_bounds()
+            if source.file_name == "." or first[0] >= rows.stop or last[0] < rows.start:
+                continue
+            path = Path(self._file.filename).parent / source.file_name
+            num = self._rows_of_source(path, source.dset_name)
+            needed = _rows_needed(source, data)
+            if num < needed:
+                raise SnapshotError(
+                    f"{self._file.filename} shows {needed} rows of {source.dset_name} in {path}, which holds {num}; "
+                    "copy both again."
+                )
+
+    def _rows_of_source(self, path: Path, name: str) -> int:
+        if (path, name) not in self._sources:
+            if not path.exists():
+                raise SnapshotError(f"{self._file.filename} shows what {path} holds, which is missing; copy it too.")
+            with open_hdf5(path) as file:
+                data = get_dataset(file, name)
+                check_readable(data)
+                self._sources[path, name] = data.shape[0]
+        return self._sources[path, name]
+
+
+def virtual_sources(file: h5py.File) -> list[Path]:
+    """The other files that virtual datasets of an open file show."""
+    found: set[str] = set()
+
+    def look(_: str, item: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(item, h5py.Dataset) and item.is_virtual:
+            found.update(source.file_name for source in item.virtual_sources())
+
+    file.visititems(look)
+    return [Path(file.filename).parent / name for name in sorted(found - {"."})]
+
+
+def _rows_needed(source: Any, data: h5py.Dataset) -> int:
+    """How many rows the source of a virtual dataset must have."""
+    if source.src_space.get_select_type() == h5py.h5s.SEL_ALL:
+        return int(source.vspace.get_select_npoints() // np.prod(data.shape[1:]))
+    return int(source.src_space.get_select_bounds()[1][0]) + 1
+
+
+def read_all(file: h5py.File, name: str) -> Any:
+    """All rows of a dataset that is not large. Raises SnapshotError if it is missing or cannot be read."""
+    data = get_dataset(file, name)
+    if data.shape is None:
+        raise SnapshotError(f"{file.filename} holds nothing as {name}; write it again.")
+    reader = _OpenFile(file)
+    check_readable(data)
+    if data.is_virtual and data.ndim:
+        reader.check_sources(data, slice(0, data.shape[0]))
+    return data[()]
+
+
+def check_form(data: h5py.Dataset, kinds: str, shape: tuple[int, ...], because: str) -> None:
+    """Raise SnapshotError unless a dataset holds numbers of these kinds in this shape; none of them is read.
+
+    kinds: of `KINDS`, as in `numpy.dtype.kind`. because: why the shape must be that, such as "a row a group".
+    """
+    if data.dtype.kind not in kinds or data.shape != shape:
+        raise wrong_form(data, kinds, f"{shape}, {because}")
+
+
+def wrong_form(data: h5py.Dataset, kinds: str, needed: str) -> SnapshotError:
+    """What to raise for a dataset that is not of these kinds, or not of the shape that is ``needed``."""
+    held = "nothing" if data.shape is None else f"{data.dtype} of shape {data.shape}"
+    return SnapshotError(
+        f"{data.file.filename} holds {held} as {str(data.name).lstrip('/')}, but it must be {KINDS[kinds]} of shape "
+        f"{needed}; write or copy it again."
+    )
+
+
+def check_readable(data: h5py.Dataset) -> None:
+    """Raise SnapshotError if HDF5 could not read a dataset, or would make up what is not there."""
+    check_filters(data)
+    _check_covered(data)
+    _check_written(data)
+
+
+def _check_written(data: h5py.Dataset) -> None:
+    """Raise SnapshotError if rows have never been written, such as by a run that was cut short, or are in files that
+    are missing: HDF5 would give zeros for them."""
+    if data.is_virtual or not data.size:
+        return
+    where = f"{data.file.filename} holds {str(data.name).lstrip('/')}"
+    for name, offset, size in data.external or ():
+        path = Path(data.file.filename).parent / name
+        if not path.is_file() or path.stat().st_size < offset + size:
+            raise SnapshotError(f"{where} in the file {path}, which is missing or cut off; copy it too.")
+    if data.external is None and not _is_written(data):
+        raise SnapshotError(f"{where} of shape {data.shape}, but not all of it was written; write or copy it again.")
+
+
+def _is_written(data: h5py.Dataset) -> bool:
+    """Whether a dataset has all its bytes within its file. Where its list of chunks is damaged, HDF5 would crash."""
+    if data.chunks is None:
+        return bool(data.id.get_storage_size())
+    needed = math.prod(-(-length // chunk) for length, chunk in zip(data.shape, data.chunks, strict=True))
+    if data.id.get_num_chunks() < needed:
+        return False
+    if not hasattr(data.id, "chunk_iter"):  # HDF5 before 1.14 has none
+        return True
+    size = Path(data.file.filename).stat().st_size
+    places: set[tuple[int, ...]] = set()
+
+    def look(chunk: Any) -> None:
+        if chunk.size and chunk.byte_offset + chunk.size <= size:
+            places.add(chunk.chunk_offset)
+
+    data.id.chunk_iter(look)
+    return len(places) >= needed
+
+
+def _check_covered(data: h5py.Dataset) -> None:
+    """Raise SnapshotError if a virtual dataset has rows that no file provides."""
+    if data.is_virtual:
+        shown = sum(source.vspace.get_select_npoints() for source in data.virtual_sources())
+        if shown != data.size:
+            raise SnapshotError(
+                f"{data.file.filename} shows {data.size} numbers as {str(data.name).lstrip('/')}, but only {shown} "
+                "come from other files; write it again."
+            )
+
+
+def _read_words(data: h5py.Dataset, rows: slice, out: np.ndarray) -> None:
+    """Read integers of 128 bits as pairs of words."""
+    kind = h5py.h5t.STD_U64LE.copy()
+    kind.set_size(WORDS.itemsize)
+    kind.set_precision(8 * WORDS.itemsize)
+    space = data.id.get_space()
+    space.select_hyperslab((rows.start, *(0,) * (data.ndim - 1)), out.shape)
+    data.id.read(h5py.h5s.create_simple(out.shape), space, out, kind)
+
+
+def check_filters(data: h5py.Dataset) -> None:
+    """Raise SnapshotError unless all filters of a dataset are there, those of the package hdf5plugin included."""
+    plist = data.id.get_create_plist()
+    for place in range(plist.get_nfilters()):
+        number, _, _, name = plist.get_filter(place)
+        if h5py.h5z.filter_avail(number):
+            continue
+        advice = _load_plugins(number)
+        if advice is not None:
+            known = _FILTERS.get(number) or name.decode(errors="replace") or "unknown"
+            where = f"{data.file.filename} holds {str(data.name).lstrip('/')} compressed with the filter {known}"
+            raise SnapshotError(f"{where} ({number}), {advice}.")
+
+
+def _load_plugins(number: int) -> str | None:
+    """None once the package hdf5plugin has brought the filter of this number, else what to do about it."""
+    if number < _FIRST_PLUGIN:
+        return "which this HDF5 library was built without; write the file without it (h5repack -f NONE)"
+    try:
+        importlib.import_module("hdf5plugin")  # to import it is to register its filters
+    except ImportError:
+        return "which is not installed; pip install hdf5plugin"
+    if h5py.h5z.filter_avail(number):
+        return None
+    return "which the package hdf5plugin does not have; write the file without it (h5repack -f NONE)"

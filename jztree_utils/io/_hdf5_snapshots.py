@@ -1,0 +1,188 @@
+"""Snapshots of Gadget, AREPO and SWIFT in HDF5, a file at a time.
+
+Gadget-4: https://wwwmpa.mpa-garching.mpg.de/gadget4/06_snapshotformat (Springel et al. 2021, MNRAS 506, 2871); the
+snapshots of Gadget-2/3 and AREPO differ from its in their headers. SWIFT: https://swift.strw.leidenuniv.nl/docs/Snapshots
+(Schaller et al. 2024, MNRAS 530, 2378).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+
+from ._attributes import number, numbers, text_attribute, whole_number
+from ._columns import WORDS, Column, Survey
+from ._errors import SnapshotError
+from ._hdf5_columns import Hdf5Part, stored_as
+from ._header import SnapshotHeader, box_in_header, checked_box, is_swift, parse_header
+from ._read_options import ReadOptions
+
+# How the scale factor enters a dataset, as Gadget-4 and AREPO, SWIFT, and the Gadget-3 of EAGLE write it.
+_EXPONENTS = ("a_scaling", "a-scale exponent", "aexp-scale-exponent")
+
+_LARGEST_EXPONENT = 10
+
+
+class _Dialect(NamedTuple):
+    """What differs between the codes.
+
+    datasets: the names of a property, the usual one first.
+    velocity_exponent: of the scale factor by which stored velocities become peculiar, if the dataset does not tell.
+    """
+
+    datasets: Mapping[str, tuple[str, ...]]
+    velocity_exponent: float
+
+
+_GADGET = _Dialect(
+    {
+        "pos": ("Coordinates", "IntCoordinates"),
+        "mass": ("Masses", "Mass"),
+        "vel": ("Velocities", "Velocity"),
+        "id": ("ParticleIDs",),
+    },
+    velocity_exponent=0.5,
+)
+# Black holes have dynamical masses, which gravity sees, and subgrid ones.
+_SWIFT = _Dialect({**_GADGET.datasets, "mass": ("Masses", "DynamicalMasses")}, velocity_exponent=0.0)
+
+
+def is_simulation(file: h5py.File) -> bool:
+    """Whether an open file has the header that all of these codes write."""
+    return isinstance(file.get("Header"), h5py.Group) and "NumPart_ThisFile" in file["Header"].attrs
+
+
+def survey_simulation(file: h5py.File, ptype: int | None, options: ReadOptions) -> Survey:
+    """What an open snapshot file holds. ptype: the particle type; None if only the header is asked for.
+
+    Raises SnapshotError if it is not what it should be.
+    """
+    swift = is_swift(file) if options.format is None else options.format == "swift"
+    header, here = parse_header(file, swift)
+    _check_kind(file)
+    title = f"{'SWIFT' if swift else _code(file)} snapshot"
+    if options.box is None:
+        box = box_in_header(file)
+        header = replace(header, boxsize=box if swift else _stretched(file, box))
+    else:
+        header = replace(header, boxsize=options.box)
+    if ptype is None:
+        return Survey(title, header, here, None)
+    dialect = _SWIFT if swift else _GADGET
+    num = here[ptype] if 0 <= ptype < len(here) else 0
+    part = Hdf5Part(
+        path=Path(file.filename),
+        num=num,
+        columns=_columns(file, ptype, header, dialect, options) if num else {},
+        usual={name: f"PartType{ptype}/{datasets[0]}" for name, datasets in dialect.datasets.items()},
+    )
+    return Survey(title, header, here, part)
+
+
+def _check_kind(file: h5py.File) -> None:
+    """Raise SnapshotError for files of SWIFT that have the header of a snapshot and are none."""
+    kind = text_attribute(file["Header"], "OutputType")
+    if kind in ("FOF", "LineOfSight"):
+        raise SnapshotError(f"{file.filename} is a file of SWIFT of the kind {kind}; give a snapshot.")
+
+
+def _code(file: h5py.File) -> str:
+    """The code that wrote a file, as far as its groups tell."""
+    if "Parameters" not in file and "Config" not in file:
+        return "Gadget"
+    return "AREPO" if "NumPart_Total_HighWord" in file["Header"].attrs else "Gadget-4"
+
+
+def _stretched(file: h5py.File, box: float | tuple[float, ...]) -> float | tuple[float, ...]:
+    """The box of Gadget-4, which may be cut to halves, quarters, ... by its options LONG_X_BITS and so on."""
+    config = file.get("Config")
+    if not isinstance(config, h5py.Group):
+        return box
+    powers = [_long_bits(config, f"LONG_{axis}_BITS") for axis in "XYZ"]
+    if not any(powers):
+        return box
+    return checked_box(np.broadcast_to(box, 3) / np.exp2(powers), file.filename)
+
+
+def _long_bits(config: h5py.Group, name: str) -> int:
+    """A number in the configuration of Gadget-4, where numbers are text; 0 if it is not there."""
+    text = text_attribute(config, name)
+    if text.strip().isdecimal() and len(text) < 3:
+        return int(text)
+    return (whole_number(config, name) or 0) if name in config.attrs else 0
+
+
+def _columns(
+    file: h5py.File, ptype: int, header: SnapshotHeader, dialect: _Dialect, options: ReadOptions
+) -> dict[str, Column]:
+    columns = {}
+    for name, usual in dialect.datasets.items():
+        given = options.names.get(name)
+        if given is not None:
+            dataset = _full_name(file, ptype, given)
+        else:
+            there = [other for other in usual if f"PartType{ptype}/{other}" in file]
+            if not there:
+                continue
+            dataset = f"PartType{ptype}/{there[0]}"
+        column = stored_as(file, dataset)
+        factor = _factor(file[dataset], name, header, dialect)
+        integers = name == "pos" and (column.stored == WORDS or column.stored.kind == "u")
+        columns[name] = replace(column, factor=factor, box=_box_of_integers(file) if integers else None)
+    return columns
+
+
+def _full_name(file: h5py.File, ptype: int, given: str) -> str:
+    """The dataset that an option names for this type. Raises SnapshotError if it is one of another type."""
+    name = given.strip("/")
+    group, _, dataset = name.partition("/")
+    if not dataset:
+        inside = f"PartType{ptype}/{name}"
+        return inside if inside in file else name
+    if group.startswith("PartType") and group != f"PartType{ptype}":
+        raise SnapshotError(
+            f"{name} is a dataset of another type than {ptype}, which is to be read from {file.filename}; name the "
+            f"dataset without its group ({dataset}), or read the other type."
+        )
+    return name
+
+
+def _factor(data: h5py.Dataset, name: str, header: SnapshotHeader, dialect: _Dialect) -> float:
+    """What positions are multiplied by to be comoving, and velocities to be peculiar; 1 for what is neither."""
+    told = numbers(data, "Value stored as physical")
+    physical = told is not None and bool(told.any())
+    if name == "pos":
+        return 1 / header.scale_factor if physical else 1.0
+    if name != "vel" or physical:
+        return 1.0
+    power = scale_exponent(data)
+    return float(header.scale_factor ** (dialect.velocity_exponent if power is None else power))
+
+
+def scale_exponent(data: h5py.Dataset) -> float | None:
+    """The power of the scale factor that a dataset tells, None if it tells none. Raises SnapshotError for nonsense."""
+    powers = [number(data, exponent) for exponent in _EXPONENTS]
+    power = next((power for power in powers if power is not None), None)
+    if power is not None and abs(power) > _LARGEST_EXPONENT:
+        name = str(data.name).lstrip("/")
+        raise SnapshotError(f"{data.file.filename} says that {name} has {power:g} powers of the scale factor in it.")
+    return power
+
+
+def _box_of_integers(file: h5py.File) -> Any:
+    """The lengths that integer coordinates are fractions of: those of the run, whatever box is given instead.
+
+    Raises SnapshotError if the file does not tell, or the run had no box.
+    """
+    box = np.asarray(box_in_header(file))
+    config = file.get("Config")
+    periodic = not isinstance(config, h5py.Group) or not len(config.attrs) or "PERIODIC" in config.attrs
+    if not periodic or not (box > 0).all():
+        raise SnapshotError(
+            f"{file.filename} holds integer coordinates but no periodic box that they are fractions of; write it "
+            "with floating-point coordinates (Gadget-4 without OUTPUT_COORDINATES_AS_INTEGERS)."
+        )
+    return box

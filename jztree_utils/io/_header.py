@@ -1,0 +1,329 @@
+"""The header of a snapshot, and the units of what it holds."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
+
+import h5py
+import numpy as np
+
+from ._attributes import number, numbers, text_attribute, whole_numbers
+from ._errors import OPTION, SnapshotError
+from ._files import get_group
+
+_NUM_FILES = "NumFilesPerSnapshot"
+_GROUPS = ("Header", "Parameters", "Units", "Cosmology")
+_Value = TypeVar("_Value")
+_UNITS = ("unit_length_in_cm", "unit_mass_in_g", "unit_velocity_in_cm_per_s")
+# Exponents of the scale factor, h, length, mass and velocity, as Gadget-4 and AREPO attach them to their datasets.
+_NAMED_UNITS = {
+    "length": ((3.085678e18, "pc"), (3.085678e21, "kpc"), (3.085678e24, "Mpc")),
+    "mass": ((1.989e33, "Msun"), (1.989e43, "1e10 Msun")),
+    "velocity": ((1e5, "km/s"),),
+}
+# What the numbers of a header must lie between; beyond, products of them are no numbers any more.
+_UNIT_RANGE = (1e-60, 1e60)
+_RANGES = {
+    "redshift": (-0.999999, 1e9),
+    "time": (-1e100, 1e100),
+    "omega0": (0.0, 1e6),
+    "omega_lambda": (-1e6, 1e6),
+    "hubble": (0.0, 1e6),
+    **dict.fromkeys(_UNITS, _UNIT_RANGE),
+}
+_SCALING_NAMES = ("a_scaling", "h_scaling", "length_scaling", "mass_scaling", "velocity_scaling")
+_SCALINGS = {
+    "length": (1.0, -1.0, 1.0, 0.0, 0.0),
+    "mass": (0.0, -1.0, 0.0, 1.0, 0.0),
+    "velocity": (0.0, 0.0, 0.0, 0.0, 1.0),
+    "velocity/sqrt(a)": (0.5, 0.0, 0.0, 0.0, 1.0),
+    "velocity*a": (-1.0, 0.0, 0.0, 0.0, 1.0),
+    "length^2": (2.0, -2.0, 2.0, 0.0, 0.0),
+    "length*velocity": (1.0, -1.0, 1.0, 0.0, 1.0),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotHeader:
+    """What a snapshot says of itself. Lengths are comoving and in the snapshot's unit; None is what it does not say.
+
+    boxsize: length of the periodic box, 0 if there is none; a tuple with a length a dimension if they differ.
+    time: scale factor of a cosmological run, else the time in the snapshot's unit.
+    redshift: 0 if the run is not cosmological.
+    omega0, omega_lambda: densities of matter and of the cosmological constant in units of the critical one.
+    hubble: the Hubble constant in units of 100 km/s/Mpc.
+    mass_table: the mass of all particles of a type; 0 if each has its own or there are none.
+    npart_total: particles of each type in all files together; 64-bit counts (Python integers).
+    num_files: how many files the snapshot has.
+    unit_length_in_cm, unit_mass_in_g, unit_velocity_in_cm_per_s: the unit in cgs, to be divided by h for lengths and
+        masses of a cosmological run, unless ``h_free``.
+    comoving: whether the run is cosmological; None if the file does not say.
+    h_free: whether the units of a cosmological run are what they seem, as in SWIFT, and are not divided by h.
+    """
+
+    boxsize: float | tuple[float, ...] = 0.0
+    time: float = 1.0
+    redshift: float = 0.0
+    omega0: float | None = None
+    omega_lambda: float | None = None
+    hubble: float | None = None
+    mass_table: tuple[float, ...] = ()
+    npart_total: tuple[int, ...] = ()
+    num_files: int = 1
+    unit_length_in_cm: float | None = None
+    unit_mass_in_g: float | None = None
+    unit_velocity_in_cm_per_s: float | None = None
+    comoving: bool | None = None
+    h_free: bool = False
+
+    @property
+    def scale_factor(self) -> float:
+        """The scale factor of a cosmological run, else 1."""
+        return 1.0 if self.comoving is False else 1.0 / (1.0 + self.redshift)
+
+
+def is_swift(file: h5py.File) -> bool:
+    """Whether an open file is one of SWIFT, by its own word or by units under SWIFT's names.
+
+    Initial conditions made for SWIFT have the units, but not the word.
+    """
+    by_units = isinstance(file.get("Units"), h5py.Group) and "Unit length in cgs (U_L)" in file["Units"].attrs
+    return by_units or (
+        isinstance(file.get("Header"), h5py.Group) and "SWIFT" in text_attribute(file["Header"], "Code")
+    )
+
+
+class _Attributes(NamedTuple):
+    """The groups of an open file that tell about the snapshot, looked up once, in the order that they are asked."""
+
+    filename: str
+    groups: Mapping[str, h5py.Group]
+
+    @classmethod
+    def of(cls, file: h5py.File) -> "_Attributes":
+        groups = {name: file.get(name) for name in _GROUPS}
+        return cls(file.filename, {name: group for name, group in groups.items() if isinstance(group, h5py.Group)})
+
+
+def parse_header(
+    file: h5py.File, swift: bool | None = None, counted: bool = True
+) -> tuple[SnapshotHeader, tuple[int, ...]]:
+    """The header of an open snapshot file, and the particles of each type in this file.
+
+    swift: whether to read it as one of SWIFT; None if it is to be asked itself.
+    counted: whether it must count particles, which a header of a catalogue need not.
+    Values come from the groups Header, Parameters (Gadget-4), Units and Cosmology (SWIFT), the first that has them.
+    Raises SnapshotError if there is no header, or counts are missing or make no sense.
+    """
+    get_group(file, "Header")
+    told = _Attributes.of(file)
+    here = _counts(told, "NumPart_ThisFile", required=counted)
+    total = _counts(told, "NumPart_Total") or here
+    # Files of Gadget-2 and AREPO hold the counts in two 32-bit words; Gadget-4 writes 64 bits and no second word.
+    high = _counts(told, "NumPart_Total_HighWord") + (0,) * len(total)
+    npart_total = tuple(n + (word << 32) if n < 2**32 else n for n, word in zip(total, high, strict=False))
+    comoving = _number(told, "ComovingIntegrationOn", "Cosmological run")
+    time, masses, num_files = _number(told, "Time"), _first(told, numbers, "MassTable"), _counts(told, _NUM_FILES)
+    header = SnapshotHeader(
+        boxsize=fitting_box(_box(told), None, told.filename),
+        time=1.0 if time is None else time,
+        redshift=_redshift(told, comoving),
+        omega0=_number(told, "Omega0", "Omega_m"),
+        omega_lambda=_number(told, "OmegaLambda", "Omega_lambda"),
+        hubble=_number(told, "HubbleParam", "h"),
+        mass_table=(0.0,) * len(total) if masses is None else tuple(float(mass) for mass in masses),
+        npart_total=npart_total,
+        num_files=max(num_files, default=1) or 1,
+        unit_length_in_cm=_number(told, "UnitLength_in_cm", "Unit length in cgs (U_L)"),
+        unit_mass_in_g=_number(told, "UnitMass_in_g", "Unit mass in cgs (U_M)"),
+        unit_velocity_in_cm_per_s=_number(told, "UnitVelocity_in_cm_per_s"),
+        comoving=None if comoving is None else bool(comoving),
+        h_free=bool(_number(told, "h_free")),
+    )
+    if is_swift(file) if swift is None else swift:
+        header = _as_swift_means_it(told, header)
+    return checked_header(header, told.filename), here
+
+
+def checked_header(header: SnapshotHeader, name: str) -> SnapshotHeader:
+    """``header`` if its numbers make sense; h of zero, which some runs have that need none, becomes None.
+
+    name: of the file. Raises SnapshotError if one is not finite, or beyond any use.
+    """
+    for entry, (least, most) in _RANGES.items():
+        value = getattr(header, entry)
+        if value is not None and not least <= value <= most:
+            words = entry.replace("_", " ")
+            raise SnapshotError(
+                f"{name} says that its {words} is {value:g}; it must be a number from {least:g} to {most:g}."
+            )
+    return replace(header, hubble=header.hubble or None)
+
+
+def checked_box(lengths: Any, name: str) -> float | tuple[float, ...]:
+    """A box as it is told: a number, or a tuple if there is not exactly one. `fitting_box` makes that of a header.
+
+    lengths: ``(d,)``. name: of the file. Raises SnapshotError if the box makes no sense.
+    """
+    sides = tuple(float(length) for length in np.ravel(lengths))
+    if not sides or not all(math.isfinite(length) and length >= 0 for length in sides):
+        raise SnapshotError(f"{name} has a BoxSize of {sides}; it must be positive, or 0 for no box.")
+    return sides[0] if len(sides) == 1 else sides
+
+
+def fitting_box(box: float | tuple[float, ...], ndim: int | None, name: str) -> float | tuple[float, ...]:
+    """A box as headers have it: one number if all sides are equal, else a tuple.
+
+    box: of `checked_box`. ndim: of the positions, None if that is not known. name: of the file.
+    Raises SnapshotError unless there is a side a dimension, or one for all: two equal ones are no cube.
+    """
+    if not isinstance(box, tuple):
+        return box
+    if ndim is not None and len(box) != ndim:
+        raise SnapshotError(
+            f"{name} has positions of {ndim} coordinates, but the box has {len(box)} lengths "
+            f"({', '.join(f'{side:g}' for side in box)}); give one for all, or {ndim} ({OPTION}).",
+            "boxsize",
+        )
+    return box if len(set(box)) > 1 else box[0]
+
+
+def _redshift(told: _Attributes, comoving: float | None) -> float:
+    """The redshift; where only the scale factor is told, the one that follows from it."""
+    redshift = _number(told, "Redshift")
+    if redshift is not None:
+        return redshift
+    scale = _number(told, "Scale-factor")
+    if scale is None:
+        scale = _number(told, "Time") if comoving else None
+    if scale is not None and scale < 0:
+        raise SnapshotError(f"{told.filename} says that its scale factor is {scale:g}; it must be positive.")
+    return 1 / scale - 1 if scale else 0.0
+
+
+def _as_swift_means_it(told: _Attributes, header: SnapshotHeader) -> SnapshotHeader:
+    """The header with what SWIFT writes in other ways than Gadget.
+
+    Units are free of h, particles always have their own masses, ``Time`` is never the scale factor, and the unit of
+    velocity follows from those of length and time.
+    """
+    duration = _number(told, "Unit time in cgs (U_t)")
+    velocity = header.unit_velocity_in_cm_per_s
+    if velocity is None and header.unit_length_in_cm is not None and duration:
+        velocity = header.unit_length_in_cm / duration
+    scale = _number(told, "Scale-factor")
+    time = header.time if header.comoving is False else header.scale_factor if scale is None else scale
+    masses = (0.0,) * len(header.mass_table)
+    return replace(header, h_free=True, mass_table=masses, time=time, unit_velocity_in_cm_per_s=velocity)
+
+
+def _first(told: _Attributes, read: Callable[[Any, str], _Value | None], *names: str) -> _Value | None:
+    """What ``read`` makes of the first of the attributes ``names`` that any of the groups has, None without any."""
+    values = (read(group, name) for group in told.groups.values() for name in names)
+    return next((value for value in values if value is not None), None)
+
+
+def _number(told: _Attributes, *names: str) -> float | None:
+    return _first(told, number, *names)
+
+
+def _counts(told: _Attributes, name: str, required: bool = False) -> tuple[int, ...]:
+    counts = _first(told, whole_numbers, name)
+    if counts is None and required:
+        raise SnapshotError(
+            f"{told.filename} has no attribute {name} in its Header; it is not a snapshot of Gadget, AREPO or SWIFT."
+        )
+    return counts or ()
+
+
+def box_in_header(file: h5py.File) -> float | tuple[float, ...]:
+    """The periodic box of an open file, as of `checked_box`. Raises SnapshotError if it makes no sense."""
+    return _box(_Attributes.of(file))
+
+
+def _box(told: _Attributes) -> float | tuple[float, ...]:
+    sides = _first(told, numbers, "BoxSize")
+    return 0.0 if sides is None else checked_box(sides, told.filename)
+
+
+def header_attributes(header: SnapshotHeader) -> dict[str, Any]:
+    """The attributes of a Header group that say what ``header`` says; what is None is left out.
+
+    The particles in this file are left to the writer of the file.
+    """
+    values = {
+        "BoxSize": header.boxsize,
+        "Time": header.time,
+        "Redshift": header.redshift,
+        "Omega0": header.omega0,
+        "OmegaLambda": header.omega_lambda,
+        "HubbleParam": header.hubble,
+        "UnitLength_in_cm": header.unit_length_in_cm,
+        "UnitMass_in_g": header.unit_mass_in_g,
+        "UnitVelocity_in_cm_per_s": header.unit_velocity_in_cm_per_s,
+        "ComovingIntegrationOn": None if header.comoving is None else int(header.comoving),
+        "h_free": 1 if header.h_free else None,
+        "MassTable": np.asarray(header.mass_table, np.float64),
+        "NumPart_Total": np.asarray(header.npart_total, np.uint64),
+        _NUM_FILES: np.int32(header.num_files),
+    }
+    return {name: np.asarray(value)[()] for name, value in values.items() if value is not None}
+
+
+def unit_attributes(header: SnapshotHeader, kind: str, ndim: int = 3) -> dict[str, Any]:
+    """The attributes that tell the unit of a dataset: ``unit`` in words, and those of Gadget-4 and AREPO.
+
+    header: where units and cosmology come from.
+    kind: "length", "mass", "velocity" (peculiar), "velocity/sqrt(a)" (peculiar velocities as Gadget stores them),
+        "velocity*a" (peculiar velocities of groups as AREPO stores them), "density" (mass per comoving volume),
+        "number density" (particles per comoving volume), "length^2", "length*velocity", or "1".
+    ndim: dimensions, for densities.
+    A value times ``a**a_scaling * h**h_scaling * to_cgs`` is physical and in cgs. Without units in the header
+    ``to_cgs`` is left out and ``unit`` says so.
+    """
+    if kind == "1":
+        return {"unit": "1"}
+    scalings = unit_powers(header, kind, ndim)
+    attributes: dict[str, Any] = dict(zip(_SCALING_NAMES, scalings, strict=True))
+    units = [getattr(header, name) for name in _UNITS]
+    needed = [(unit, power) for unit, power in zip(units, scalings[2:], strict=True) if power]
+    if all(unit is not None for unit, _ in needed):
+        attributes["to_cgs"] = float(np.prod([unit**power for unit, power in needed]))
+        return attributes | {"unit": _unit_in_words(attributes, kind)}
+    return attributes | {"unit": f"{kind} in the unit of the snapshot, which its header does not tell"}
+
+
+def unit_powers(header: SnapshotHeader, kind: str, ndim: int = 3) -> tuple[float, float, float, float, float]:
+    """The powers of the scale factor, h, and the units of length, mass and velocity in a kind of quantity.
+
+    header, kind, ndim: as in `unit_attributes`. Raises ValueError for an unknown kind.
+    """
+    powers = _SCALINGS | {
+        "1": (0.0,) * 5,
+        "density": (-float(ndim), ndim - 1.0, -float(ndim), 1.0, 0.0),
+        "number density": (-float(ndim), float(ndim), -float(ndim), 0.0, 0.0),
+    }
+    if kind not in powers:
+        raise ValueError(f"{kind!r} is no kind of quantity with a unit; there are {', '.join(powers)}.")
+    a, h, length, mass, velocity = powers[kind]
+    return 0.0 if header.comoving is False else a, 0.0 if header.h_free else h, length, mass, velocity
+
+
+def _unit_in_words(attributes: dict[str, Any], kind: str) -> str:
+    powers = [
+        (base, attributes[name])
+        for base, name in (("cm", "length_scaling"), ("g", "mass_scaling"), ("cm/s", "velocity_scaling"))
+    ] + [("h", attributes["h_scaling"]), ("a", attributes["a_scaling"])]
+    factors = [base if power == 1 else f"{base}^{power:g}" for base, power in powers if power]
+    return f"{attributes['to_cgs']:.9g} {' '.join(factors)}"
+
+
+def unit_name(header: SnapshotHeader, kind: str) -> str:
+    """The unit of "length", "mass" or "velocity" as people write it, such as ``Mpc/h``; "" if it has no such name."""
+    unit = getattr(header, _UNITS[("length", "mass", "velocity").index(kind)])
+    if unit is None:
+        return ""
+    per_h = "" if kind == "velocity" or header.comoving is False or header.h_free else "/h"
+    names = [name for value, name in _NAMED_UNITS[kind] if abs(unit / value - 1) < 1e-3]
+    return names[0] + per_h if names else ""

@@ -1,0 +1,74 @@
+"""Any HDF5 file whose datasets are named by the user."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from ._columns import Column, Survey
+from ._errors import OPTION, SnapshotError
+from ._hdf5_columns import Hdf5Part, read_all, stored_as
+from ._header import SnapshotHeader, box_in_header
+from ._read_options import ReadOptions
+
+_MOST_LISTED = 8
+
+
+def survey_datasets(file: h5py.File, ptype: int | None, options: ReadOptions) -> Survey:
+    """The particles in the datasets that ``options`` names, as they are stored; they count as type 1.
+
+    The header is asked for the box alone, and only if no box is given.
+    Raises SnapshotError if no dataset is named, or one is missing.
+    """
+    if options.pos is None:
+        raise _what_to_name(file)
+    columns = {name: stored_as(file, dataset) for name, dataset in options.names.items()}
+    pos = columns["pos"]
+    num = pos.shape[0] if pos.shape else 0
+    mass = 0.0
+    if "mass" in columns and not columns["mass"].shape:  # one number for all particles
+        mass = _number(file, columns.pop("mass"))
+    box = box_in_header(file) if options.box is None else options.box
+    if Path(pos.name).name == "IntCoordinates":  # what Gadget-4 calls them; other integers are not understood
+        columns["pos"] = replace(pos, box=_positive(file, box))
+    header = SnapshotHeader(boxsize=box, npart_total=(0, num), mass_table=(0.0, mass))
+    part = Hdf5Part(path=Path(file.filename), num=num, columns=columns, usual={})
+    return Survey(f"HDF5 dataset {pos.name}", header, (0, num), part)
+
+
+def _what_to_name(file: h5py.File) -> SnapshotError:
+    """What to raise about a file in which no positions are named, with the datasets that could be."""
+    found: list[str] = []
+
+    def look(name: str, item: h5py.Group | h5py.Dataset) -> bool | None:
+        if isinstance(item, h5py.Dataset) and len(item.shape or ()) == 2 and 1 <= item.shape[1] <= 8:
+            found.append(name)
+        return len(found) > _MOST_LISTED or None
+
+    file.visititems(look)
+    listed = ", ".join(found[:_MOST_LISTED]) + (", ..." if len(found) > _MOST_LISTED else "")
+    candidates = f"such as {listed}" if found else "but it holds none of shape (n, d)"
+    return SnapshotError(
+        f"{file.filename} has no group Header with NumPart_ThisFile, as snapshots of Gadget, AREPO and SWIFT have; "
+        f"name the dataset of positions ({OPTION}), {candidates}.",
+        "pos",
+    )
+
+
+def _number(file: h5py.File, column: Column) -> float:
+    value = np.asarray(read_all(file, column.name))
+    if value.dtype.kind not in "iuf":
+        raise SnapshotError(f"{file.filename} holds {column.name} of dtype {value.dtype}; a number is needed.")
+    return float(value)
+
+
+def _positive(file: h5py.File, box: float | tuple[float, ...]) -> np.ndarray:
+    lengths = np.asarray(box)
+    if not (lengths > 0).all():
+        raise SnapshotError(
+            f"{file.filename} holds integer coordinates, which are fractions of a box, but no box; give its length "
+            f"({OPTION}).",
+            "boxsize",
+        )
+    return lengths

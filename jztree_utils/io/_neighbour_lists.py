@@ -1,0 +1,112 @@
+"""Neighbour lists in HDF5, with the groups ``Header`` and ``Neighbours``; every dataset has its unit as attributes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ._attributes import text_attribute, whole_number
+from ._catalogue_content import Column, write_column
+from ._errors import SnapshotError
+from ._files import PathLike, create_hdf5, get_dataset, get_group, open_hdf5
+from ._hdf5_columns import check_form, read_all, wrong_form
+from ._header import SnapshotHeader
+from ._native_catalogue import read_header_group, write_header_group
+
+_INDICES = "Neighbours/indices"
+
+
+@dataclass(kw_only=True)
+class Neighbours:
+    """Neighbour lists of ``n`` particles, a row a particle, in the order of the snapshot.
+
+    distances: ``(n, k)`` float32 or float64, comoving, ascending.
+    indices: ``(n, k)`` integers, rows of the neighbours.
+    density: ``(n,)`` mass (or particles, if ``by_number``) per comoving volume, or None.
+    by_number: whether ``density`` counts particles.
+    ndim: dimensions of the volume that ``density`` refers to.
+    id: ``(n,)`` integers, identifiers of the particles, or None.
+    header: header of the snapshot: box, cosmology, units.
+    made_with: the options of the call that made them, as the command line writes them.
+    """
+
+    distances: Any
+    indices: Any
+    density: Any = None
+    by_number: bool = False
+    ndim: int = 3
+    id: Any = None
+    header: SnapshotHeader | None = None
+    made_with: str | None = None
+
+
+def write_neighbours(path: PathLike, neighbours: Neighbours) -> None:
+    """Write neighbour lists as HDF5, with the unit of each dataset as attributes.
+
+    path: the file to write; an existing one is replaced once the new one is complete.
+    Raises OutputError if the file cannot be written.
+    """
+    header, k = neighbours.header or SnapshotHeader(), np.shape(neighbours.distances)[-1]
+    kind = "number density" if neighbours.by_number else "density"
+    meaning = f"from the {k} nearest particles, the particle itself among them, per comoving volume"
+    columns = {
+        "distances": ("length", "comoving distances, the nearest first, the particle itself among them"),
+        "indices": ("1", "rows of the neighbours, in the order of the snapshot"),
+        "density": (kind, f"{kind} {meaning}"),
+        "id": ("1", "identifiers of the particles"),
+    }
+    with create_hdf5(path) as file:
+        write_header_group(file, neighbours.header)
+        group = file.create_group("Neighbours")
+        group.attrs.update({"by_number": neighbours.by_number, "ndim": neighbours.ndim})
+        if neighbours.made_with is not None:
+            group.attrs["made_with"] = neighbours.made_with
+        for name, (unit, words) in columns.items():
+            if getattr(neighbours, name) is not None:
+                column = Column(getattr(neighbours, name), unit, words)
+                write_column(group, name, column, header, neighbours.ndim)
+
+
+def read_neighbours(path: PathLike) -> Neighbours:
+    """Neighbour lists that `write_neighbours` has written, as NumPy arrays.
+
+    Raises SnapshotError if they cannot be read.
+    """
+    with open_hdf5(Path(path)) as file:
+        group = get_group(file, "Neighbours")
+        names = ["distances", "indices", *(name for name in ("density", "id") if name in group)]
+        _check_forms({name: get_dataset(file, f"Neighbours/{name}") for name in names})
+        columns = {name: read_all(file, f"Neighbours/{name}") for name in names}
+        _check_rows(Path(path), columns["indices"])
+        ndim = whole_number(group, "ndim")
+        made_with = text_attribute(group, "made_with") or None
+        return Neighbours(
+            **columns,
+            by_number=bool(whole_number(group, "by_number")),
+            ndim=3 if ndim is None else ndim,
+            header=read_header_group(file),
+            made_with=made_with,
+        )
+
+
+def _check_forms(columns: Mapping[str, h5py.Dataset]) -> None:
+    """Raise SnapshotError unless all columns have a row a particle, and as many distances as neighbours."""
+    indices = columns["indices"]
+    if len(indices.shape or ()) != 2 or not indices.shape[1]:
+        raise wrong_form(indices, "iu", "(n, k) with k from 1 on, a row a particle")
+    for name, column in columns.items():
+        shape = indices.shape if name in ("distances", "indices") else indices.shape[:1]
+        check_form(column, "iu" if name in ("indices", "id") else "f", shape, f"as {_INDICES} has {indices.shape}")
+
+
+def _check_rows(path: Path, indices: np.ndarray) -> None:
+    """Raise SnapshotError unless neighbours are rows of the particles that have neighbours."""
+    n = len(indices)
+    if n and not (indices.min() >= 0 and indices.max() < n):
+        raise SnapshotError(
+            f"{path} holds {_INDICES} from {indices.min()} to {indices.max()}, but they must be rows of its {n} "
+            f"particles, 0 to {n - 1}; write or copy it again."
+        )

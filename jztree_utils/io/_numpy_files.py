@@ -1,0 +1,154 @@
+"""NumPy's own files: positions in an ``.npy`` file, or positions, velocities, ... in an ``.npz`` file.
+
+The format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from tokenize import TokenError
+from typing import IO, NamedTuple
+
+import numpy as np
+
+from ._columns import FIELDS, Column, Survey
+from ._errors import OPTION, SnapshotError
+from ._files import damaged
+from ._header import SnapshotHeader, checked_box
+from ._plain_rows import Place, RawPart, Streams, open_raw, read_exactly
+from ._read_options import ReadOptions
+
+# The names of arrays in an archive, in small letters and without underscores.
+_SYNONYMS = {
+    "pos": ("pos", "position", "positions", "coordinates", "coords", "xyz"),
+    "vel": ("vel", "velocity", "velocities", "vels"),
+    "mass": ("mass", "masses"),
+    "id": ("id", "ids", "particleid", "particleids"),
+    "boxsize": ("boxsize", "box", "lbox"),
+}
+
+
+class _Array(NamedTuple):
+    """An array in a file: its column, where its numbers are, and the bytes that they take."""
+
+    column: Column
+    place: Place
+    num_bytes: int
+
+
+def survey_npy(path: Path, options: ReadOptions) -> Survey:
+    """Positions ``(n, d)`` in an ``.npy`` file; they count as type 1. Raises SnapshotError if they are not that."""
+    if options.names:
+        raise SnapshotError(
+            f"{path} holds one array, the positions, and {', '.join(options.names)} cannot be named; put all of them "
+            "into an .npz file (numpy.savez), or leave the names out."
+        )
+    with open_raw(path) as streams:
+        size = streams.file.seek(0, 2)
+        streams.file.seek(0)
+        pos = _parse(streams.file, "the array", None)
+    if size < pos.place.offset + pos.num_bytes:
+        raise damaged(path, EOFError(f"{size} bytes of {pos.place.offset + pos.num_bytes}"))
+    return _survey(path, "NumPy array", {"pos": pos}, 0.0, _box(path, options, None))
+
+
+def survey_npz(path: Path, options: ReadOptions) -> Survey:
+    """Arrays in an ``.npz`` file, by the names that are given or by usual ones; they count as type 1.
+
+    Raises SnapshotError if there are no positions, two arrays could be the same property, or one that is named is
+    missing.
+    """
+    with open_raw(path) as streams:
+        keys = [name.removesuffix(".npy") for name in streams.archive.namelist() if name.endswith(".npy")]
+        chosen = {name: key for name in _SYNONYMS if (key := _key(path, keys, name, options.names)) is not None}
+        if "pos" not in chosen:
+            raise SnapshotError(
+                f"{path} holds no positions under a usual name, but {', '.join(sorted(keys)) or 'nothing'}; name them "
+                f"({OPTION}).",
+                "pos",
+            )
+        arrays = {name: _member(streams, path, key) for name, key in chosen.items()}
+        box = arrays.pop("boxsize", None)
+        sides = None if box is None else _few_numbers(streams, path, box)
+        mass = 0.0
+        if "mass" in arrays and not arrays["mass"].column.shape:  # one number for all particles
+            mass = float(_few_numbers(streams, path, arrays.pop("mass"))[0])
+    return _survey(path, "NumPy archive", arrays, mass, _box(path, options, sides))
+
+
+def _survey(path: Path, title: str, arrays: dict[str, _Array], mass: float, box: float | tuple[float, ...]) -> Survey:
+    shape = arrays["pos"].column.shape
+    num = shape[0] if shape else 0
+    header = SnapshotHeader(boxsize=box, npart_total=(0, num), mass_table=(0.0, mass))
+    part = RawPart(
+        path=path,
+        num=num,
+        columns={name: array.column for name, array in arrays.items()},
+        places={array.column.name: array.place for array in arrays.values()},
+    )
+    return Survey(title, header, (0, num), part)
+
+
+def _key(path: Path, keys: Sequence[str], name: str, given: dict[str, str]) -> str | None:
+    """The array of an archive that holds a property, None if none does."""
+    if name in given:
+        if given[name] not in keys:
+            raise SnapshotError(
+                f"{path} holds no array {given[name]}; it holds {', '.join(sorted(keys)) or 'nothing'}."
+            )
+        return given[name]
+    found = [key for key in keys if key.lower().replace("_", "") in _SYNONYMS[name]]
+    if len(found) > 1:
+        say = f"say which ({OPTION})" if name in FIELDS else "keep one of them"
+        raise SnapshotError(f"{path} holds {' and '.join(found)}, which could both be {name}; {say}.", name)
+    return found[0] if found else None
+
+
+def _member(streams: Streams, path: Path, key: str) -> _Array:
+    """An array in an archive. Raises SnapshotError if it is cut off."""
+    member = f"{key}.npy"
+    array = _parse(streams.get(member), key, member)
+    size = streams.archive.getinfo(member).file_size
+    if size < array.place.offset + array.num_bytes:
+        raise damaged(path, EOFError(f"{key} has {size} bytes of {array.place.offset + array.num_bytes}"))
+    return array
+
+
+def _parse(stream: IO[bytes], name: str, member: str | None) -> _Array:
+    """What the head of an array says. Raises ValueError if it cannot be understood."""
+    version = np.lib.format.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {version} of the format, which plain numbers never have")
+    read_header = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
+    try:
+        shape, by_columns, dtype = read_header(stream)
+    except TokenError as error:  # NumPy parses the head as Python
+        raise ValueError(f"its head is cut off: {error}") from error
+    if dtype.hasobject:
+        raise ValueError("Python objects where numbers are needed")
+    if any(length < 0 for length in shape):
+        raise ValueError(f"an array of shape {shape}")
+    column = Column(name=name, stored=dtype, shape=shape)
+    return _Array(column, Place(stream.tell(), member, by_columns), math.prod(shape) * dtype.itemsize)
+
+
+def _few_numbers(streams: Streams, path: Path, array: _Array) -> np.ndarray:
+    """``(m,)`` float64: all numbers of an array that must be short, such as a box."""
+    column, place = array.column, array.place
+    if column.stored.kind not in "iuf" or math.prod(column.shape) not in range(1, 9):
+        raise SnapshotError(
+            f"{path} holds {column.name} of shape {column.shape} and dtype {column.stored}; a number is needed, or one "
+            "a dimension."
+        )
+    numbers = np.empty(math.prod(column.shape), column.stored)
+    stream = streams.get(place.member)
+    stream.seek(place.offset)
+    read_exactly(stream, numbers)
+    return numbers.astype(np.float64)
+
+
+def _box(path: Path, options: ReadOptions, sides: np.ndarray | None) -> float | tuple[float, ...]:
+    """The box that is given, or that of the file, or none."""
+    if options.box is not None:
+        return options.box
+    return 0.0 if sides is None else checked_box(sides, str(path))

@@ -1,0 +1,126 @@
+"""Rows that lie in a file as plain numbers: NumPy arrays, also in archives, and blocks of Gadget's binary files."""
+
+import io
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from ._columns import FIELDS, Column, Reader
+from ._errors import SnapshotError
+from ._files import damaged, unreadable
+
+# What goes wrong while reading archives: damaged ones, unknown compression, encryption, an early end.
+_ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the rows of a column begin.
+
+    offset: bytes before the first of them.
+    member: in which member of an archive; None if the file is none.
+    by_columns: whether the numbers are stored a component after the other (Fortran order).
+    """
+
+    offset: int
+    member: str | None = None
+    by_columns: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawPart:
+    """Particles in one such file, a `Part`. places: where the rows of each property begin, by its column's name."""
+
+    path: Path
+    num: int
+    columns: Mapping[str, Column]
+    places: Mapping[str, Place]
+
+    @contextmanager
+    def open(self) -> Iterator[Reader]:
+        with open_raw(self.path) as file:
+            yield _OpenFile(file, self.places).read
+
+    def missing(self, name: str) -> SnapshotError:
+        held = ", ".join(column.name for column in self.columns.values())
+        return SnapshotError(f"{self.path} holds no {FIELDS[name].words} that are recognised; it holds {held}.")
+
+
+class Streams:
+    """The open file, or one stream for each member of the archive that it is."""
+
+    def __init__(self, file: IO[bytes], stack: ExitStack) -> None:
+        self.file = file
+        self._stack = stack
+        self._archive: zipfile.ZipFile | None = None
+        self._members: dict[tuple[str, int], IO[bytes]] = {}
+
+    @property
+    def archive(self) -> zipfile.ZipFile:
+        if self._archive is None:
+            self._archive = self._stack.enter_context(zipfile.ZipFile(self.file))
+        return self._archive
+
+    def get(self, member: str | None, component: int = 0) -> IO[bytes]:
+        """The stream to read from; another one for each component, because going back means to decompress anew."""
+        if member is None:
+            return self.file
+        if (member, component) not in self._members:
+            self._members[member, component] = self._stack.enter_context(self.archive.open(member))
+        return self._members[member, component]
+
+
+@contextmanager
+def open_raw(path: Path) -> Iterator[Streams]:
+    """A file to read bytes from. Raises SnapshotError if it cannot be read, is truncated or damaged."""
+    try:
+        with ExitStack() as stack:
+            yield Streams(stack.enter_context(open(path, "rb")), stack)
+    except SnapshotError:
+        raise
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except _ARCHIVE_ERRORS as error:
+        raise damaged(path, error) from error
+
+
+class _OpenFile:
+    def __init__(self, streams: Streams, places: Mapping[str, Place]) -> None:
+        self._streams = streams
+        self._places = places
+
+    def read(self, column: Column, rows: slice, out: np.ndarray) -> None:
+        place = self._places[column.name]
+        if place.by_columns and len(column.shape) > 1:
+            for component in range(column.shape[1]):
+                skipped = component * column.shape[0] + rows.start
+                self._fill(column, place, skipped, out[:, component], component)
+        else:
+            self._fill(column, place, rows.start * int(np.prod(column.shape[1:])), out)
+
+    def _fill(self, column: Column, place: Place, skipped: int, out: np.ndarray, component: int = 0) -> None:
+        """Read numbers that follow each other in the file, after the first ``skipped`` of them, into ``out``."""
+        stream = self._streams.get(place.member, component)
+        stream.seek(place.offset + skipped * column.stored.itemsize)
+        direct = out.flags.c_contiguous and out.dtype == column.stored
+        numbers = out if direct else np.empty(out.shape, column.stored)
+        read_exactly(stream, numbers)
+        if not direct:
+            out[...] = numbers
+
+
+def read_exactly(stream: IO[bytes], numbers: np.ndarray) -> None:
+    """Fill a contiguous array with the next bytes. Raises EOFError if the stream ends before."""
+    assert isinstance(stream, io.BufferedIOBase)
+    left = numbers.reshape(-1).view(np.uint8)
+    while len(left):
+        got = stream.readinto(left.data)
+        if not got:
+            raise EOFError("it ends too early")
+        left = left[got:]

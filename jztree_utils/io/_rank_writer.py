@@ -1,0 +1,174 @@
+"""What the host of each rank does to write files: its own, and on rank 0 one that shows them all as one.
+
+A step must not raise, as the other ranks would wait for this one: it returns a status, and all are told of it.
+"""
+
+import errno
+import logging
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from os import replace as rename
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+
+from ._files import check_output, create_empty, fill_hdf5, output_path, temporary_beside
+
+_LOG = logging.getLogger("jztree")
+
+
+class Reason(NamedTuple):
+    """Why writing failed: the errors of the system that mean it, and the sentence for the user."""
+
+    errors: tuple[int, ...]
+    sentence: str
+
+
+_NOTHING_LEFT = "nothing was written; the log of that rank has more."
+# A status is 0, or the place of a reason in this table, from 1 on, times the number of ranks, plus the rank.
+REASONS = (
+    Reason((), f"rank {{0}} could not write its file of {{name}}; {_NOTHING_LEFT}"),
+    Reason(
+        (errno.ENOENT, errno.ENOTDIR),
+        f"rank {{0}} finds no folder for {{name}}, so {_NOTHING_LEFT}",
+    ),
+    Reason(
+        (errno.EACCES, errno.EPERM, errno.EROFS),
+        f"rank {{0}} may not write to the folder of {{name}}, so {_NOTHING_LEFT}",
+    ),
+    Reason(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+        f"rank {{0}} has no space left for its file of {{name}}, so {_NOTHING_LEFT}",
+    ),
+)
+
+
+class DatasetForm(NamedTuple):
+    """A dataset: its name with those of its groups, its shape without the rows (None: a number), and its dtype."""
+
+    name: str
+    shape: tuple[int, ...] | None
+    dtype: np.dtype
+
+
+@dataclass
+class RankWriter:
+    """The work on the host, in three steps; each is called once for every rank and returns a status.
+
+    Files are written under temporary names, which belong to one rank each, so steps share nothing in memory.
+    """
+
+    base: Path
+    ndev: int
+    forms: list[DatasetForm]
+    attrs: dict[str, dict[str, Any]]
+
+    def __post_init__(self) -> None:
+        self.token = secrets.token_hex(6)
+
+    def write(self, rank: np.ndarray, counts: np.ndarray, *arrays: np.ndarray) -> int:
+        """Write the file of the rank, and on rank 0 that for all. counts: ``(r, c)``, rows of each rank and dataset."""
+
+        def write_all() -> None:
+            self._write_file(rank, lambda file: self._fill(file, counts[rank], arrays))
+            if rank == 0:
+                self._write_file(None, lambda file: self._fill_virtual(file, counts))
+
+        return self._try(rank, write_all)
+
+    def put_in_place(self, rank: np.ndarray, failed: np.ndarray) -> int:
+        """Give the file of the rank its name, or remove what was written if any rank has failed."""
+
+        def put_or_remove() -> None:
+            if failed:
+                self._remove_temporary(rank)
+            else:
+                self._put_in_place(rank)
+
+        return self._try(rank, put_or_remove)
+
+    def finish(self, rank: np.ndarray, failed_writing: np.ndarray, failed_placing: np.ndarray) -> int:
+        """Give the file for all its name, now that those it refers to are there, or remove them if one is missing."""
+
+        def finish_or_remove() -> None:
+            if failed_placing:
+                self._remove_temporary(rank)
+                self._file(rank).unlink(missing_ok=True)
+            elif rank == 0 and not failed_writing:
+                self._put_in_place(None)
+
+        return self._try(rank, finish_or_remove)
+
+    def _try(self, rank: np.ndarray, step: Callable[[], None]) -> int:
+        """The status of a step. Nothing may be raised here: the other ranks would wait for this one."""
+        try:
+            step()
+        except Exception as error:
+            _LOG.exception("rank %d: writing %s failed", rank, self._file(rank))
+            return _reason_number(error) * self.ndev + int(rank)
+        return 0
+
+    def _file(self, rank: Any) -> Path:
+        return self.base.with_name(f"{self.base.name}.hdf5" if rank is None else f"{self.base.name}.{int(rank)}.hdf5")
+
+    def _temporary(self, rank: Any) -> Path:
+        which = "all" if rank is None else int(rank)  # long names are cut, and must differ all the same
+        return temporary_beside(output_path(self._file(rank)), f"{self.token}.{which}")
+
+    def _put_in_place(self, rank: Any) -> None:
+        try:
+            rename(self._temporary(rank), output_path(self._file(rank)))
+        except OSError:
+            with suppress(OSError):
+                os.unlink(self._temporary(rank))
+            raise
+
+    def _remove_temporary(self, rank: np.ndarray) -> None:
+        for file in [rank] if rank else [rank, None]:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(self._temporary(file))
+
+    def _write_file(self, rank: Any, fill: Callable[[h5py.File], None]) -> None:
+        check_output(self._file(rank))
+        temporary = self._temporary(rank)
+        create_empty(temporary, output_path(self._file(rank)))
+        with fill_hdf5(temporary) as file:
+            fill(file)
+            for name, attributes in self.attrs.items():
+                (file[name] if name else file).attrs.update(attributes)
+
+    def _fill(self, file: h5py.File, counts: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
+        for form, num, array in zip(self.forms, counts, arrays, strict=True):
+            if form.shape is not None and not 0 <= num <= len(array):
+                raise ValueError(f"num is {num}, but {form.name} has {len(array)} rows.")
+            file.create_dataset(form.name, data=array if form.shape is None else array[:num])
+
+    def _fill_virtual(self, file: h5py.File, counts: np.ndarray) -> None:
+        file.attrs["num_files"] = self.ndev
+        for place, form in enumerate(self.forms):
+            nums = counts[:, place].astype(np.int64)
+            stops = np.cumsum(nums)
+            layout = h5py.VirtualLayout((stops[-1], *(form.shape or ())), form.dtype)
+            for rank in np.flatnonzero(nums):
+                source = () if form.shape is None else (nums[rank], *form.shape)
+                rows = slice(stops[rank] - nums[rank], stops[rank])
+                layout[rows] = h5py.VirtualSource(self._file(rank).name, form.name, source, form.dtype)
+            file.create_virtual_dataset(form.name, layout, fillvalue=_missing(form.dtype))
+
+
+def _missing(dtype: np.dtype) -> Any:
+    """What a virtual dataset shows if a file of a rank is gone: a number that is likely to be noticed."""
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).max if dtype.kind == "u" else np.iinfo(dtype).min
+    return dtype.type(np.nan) if dtype.kind in "fc" else None
+
+
+def _reason_number(error: Exception) -> int:
+    """The place in the table of reasons, from 1 on: the first is for all errors that no other one is for."""
+    number = getattr(error, "errno", None)
+    return next((place for place, reason in enumerate(REASONS, 1) if number in reason.errors), 1)

@@ -1,0 +1,336 @@
+"""Snapshots of particles, in one file or several: what they hold, and reading any rows of it.
+
+The format is recognised by what the files hold, and `ReadOptions` may name another. A module a format tells what one
+file holds (its `Survey`); how rows are read is the same for all.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from jztree.data import ParticleData
+
+from ._catalogue import layout_of
+from ._columns import FIELDS, Advance, Part, Survey, check_column, read_rows
+from ._errors import SnapshotError
+from ._files import PathLike, open_hdf5, too_large
+from ._files_of_snapshot import all_parts, check_alone, check_no_copies, file_of, kind_of_file
+from ._gadget_binary import survey_binary
+from ._hdf5_columns import virtual_sources
+from ._hdf5_snapshots import is_simulation, survey_simulation
+from ._header import SnapshotHeader, fitting_box, unit_name
+from ._named_datasets import survey_datasets
+from ._numpy_files import survey_npy, survey_npz
+from ._read_options import ReadOptions
+
+# The kinds of files that each format may be in, and what they are called.
+_KINDS = {"gadget": ("hdf5", "binary"), "swift": ("hdf5",), "hdf5": ("hdf5",), "numpy": ("npy", "npz")}
+_WORDS = {"hdf5": "an HDF5 file", "npy": "a NumPy file", "npz": "a NumPy archive", "binary": "a binary Gadget file"}
+
+
+def find_parts(path: PathLike, options: ReadOptions | None = None) -> list[Path]:
+    """All files of a snapshot, in their order.
+
+    path: the only file of a snapshot, any file of a snapshot in several (``name.0.hdf5``, ``name.1.hdf5``, ...), or the
+        folder of one snapshot.
+    options: how to read it, where that is not recognised.
+    Raises SnapshotError if the files cannot be read, one is missing (its name is told), or a folder holds no snapshot
+    or more than one.
+    """
+    first = file_of(Path(path))
+    return _parts_beside(first, Path(path), _survey(first, None, options or ReadOptions()))
+
+
+def find_sources(path: PathLike, options: ReadOptions | None = None) -> list[Path]:
+    """All files that must not be lost if a snapshot is to be kept: its own, and those that virtual datasets show.
+
+    path, options: as in `find_parts`. Raises like it.
+    """
+    parts = find_parts(path, options)
+    found = list(parts)
+    if len(parts) == 1 and kind_of_file(parts[0]) == "hdf5":  # one that shows others is alone
+        with open_hdf5(parts[0]) as file:
+            found += virtual_sources(file)
+    return found
+
+
+def read_header(path: PathLike, options: ReadOptions | None = None) -> SnapshotHeader:
+    """The header of a snapshot: of the file ``path``, or of any file of the snapshot in the folder ``path``.
+
+    options: as in `find_parts`. Raises SnapshotError if it cannot be read.
+    """
+    return _survey(file_of(Path(path)), None, options or ReadOptions()).header
+
+
+def read_snapshot(
+    path: PathLike,
+    ptype: int = 1,
+    fields: Sequence[str] = ("pos", "mass", "vel", "id"),
+    optional: Sequence[str] = (),
+    options: ReadOptions | None = None,
+) -> tuple[ParticleData, SnapshotHeader]:
+    """Particles of one type from a snapshot in one file or several.
+
+    path: as in `find_parts`; all files are read, one after the other, and their particles joined in that order.
+    ptype: the particle type; 1 is dark matter, and what files without types hold.
+    fields: properties to read; each must be there.
+    optional: properties to read that may be missing and are None then.
+    options: how to read it, where that is not recognised.
+
+    Returns the particles as NumPy arrays of ``n`` rows and ``d`` dimensions, and the header:
+    pos: ``(n, d)`` float32 or float64 as in the file, comoving, in the snapshot's unit of length. Integer coordinates
+        of Gadget-4 become float64, from 0 to below the length of the box.
+    mass: a float if the mass table has it and there are no masses of each particle, else ``(n,)`` float32 or float64.
+    vel: ``(n, d)`` float32 or float64, *peculiar* velocities. Gadget stores them divided by the root of the scale
+        factor and this is undone here, by the exponent in an attribute of the dataset if it has it, else 1/2. Those of
+        SWIFT are peculiar as they are. Half precision becomes float32.
+    id: ``(n,)`` integers of 32 or 64 bits, signed or not, as in the file. See the package on why they are not in JAX.
+    num, num_total: ``n``.
+    Arrays of NumPy files and datasets that were named (format "hdf5") are given as they are.
+
+    Raises SnapshotError if a file is missing, unreadable, truncated or not recognised, a dataset is missing or has a
+    wrong shape or dtype, its compression needs a package that is missing, or the counts in the headers and the datasets
+    disagree; ValueError for an unknown property.
+    """
+    snapshot = open_snapshot(path, ptype, options)
+    columns = {name: snapshot.read(name) for name in snapshot.present(fields, optional)}
+    return ParticleData(**columns, num=snapshot.num, num_total=snapshot.num), snapshot.header
+
+
+class Snapshot:
+    """The particles of one type in a snapshot whose files have been found to agree; any range of rows can be read.
+
+    header: the header of the snapshot.
+    ptype: the particle type.
+    num: particles of the type in all files together; rows are numbered through the files, in their order.
+    paths: all files, in that order.
+    """
+
+    def __init__(self, surveys: list[Survey], paths: list[Path], ptype: int) -> None:
+        self.header = surveys[0].header
+        self.ptype = ptype
+        self.num = self.header.npart_total[ptype]
+        self.paths = paths
+        self._title = surveys[0].title
+        self._parts: list[Part] = [survey.part for survey in surveys if survey.part is not None and survey.part.num > 0]
+
+    def __repr__(self) -> str:
+        return f"Snapshot({self.description})"
+
+    @property
+    def types(self) -> dict[int, int]:
+        """The types that there are particles of, and how many in all files."""
+        return {ptype: num for ptype, num in enumerate(self.header.npart_total) if num > 0}
+
+    @property
+    def description(self) -> str:
+        """One line: what was recognised, how many particles there are, the box and the time."""
+        files = f" in {len(self.paths)} files" if len(self.paths) > 1 else ""
+        particles = f"{self.num:,} particle{'s' if self.num > 1 else ''}"
+        if self.types != {1: self.num} or "snapshot" in self._title:
+            particles += f" of type {self.ptype}"
+        return ", ".join([f"{self._title}{files}: {particles}", _box_in_words(self.header), *_epoch(self.header)])
+
+    @property
+    def shared_mass(self) -> float | None:
+        """The mass of every particle if the file tells one for all, else None.
+
+        Masses of each particle win over the mass table, which some codes fill with something else then.
+        Raises SnapshotError if it is no mass.
+        """
+        table = self.header.mass_table
+        if "mass" in self._parts[0].columns or self.ptype >= len(table):
+            return None
+        mass = table[self.ptype]
+        if not 0 <= mass < math.inf:
+            raise SnapshotError(
+                f"{self.paths[0]} says that the mass of particles of type {self.ptype} is {mass:g}; it must be "
+                "positive, or 0 where each has its own."
+            )
+        return mass or None
+
+    def present(self, fields: Sequence[str], optional: Sequence[str]) -> list[str]:
+        """The properties to read, positions first: all of ``fields``, and those of ``optional`` that are there.
+
+        Raises ValueError for an unknown property.
+        """
+        wanted = list(dict.fromkeys(["pos", *fields, *optional]))
+        for name in wanted:
+            if name not in FIELDS:
+                raise ValueError(f"Particles have no property {name!r} to read; there are {', '.join(FIELDS)}.")
+        return [name for name in wanted if name in ("pos", *fields) or self._has(name)]
+
+    def _has(self, name: str) -> bool:
+        return name in self._parts[0].columns or (name == "mass" and self.shared_mass is not None)
+
+    def layout(self, name: str) -> tuple[np.dtype, tuple[int, ...]]:
+        """The dtype of a property as it is read, and its shape without rows.
+
+        Raises SnapshotError if a file does not have it, has it in a form that cannot be read, or in another one than
+        the first.
+        """
+        columns = [check_column(part, name) for part in self._parts]
+        one = columns[0]
+        for part, other in zip(self._parts, columns, strict=True):
+            if (other.dtype, other.shape[1:]) != (one.dtype, one.shape[1:]):
+                raise SnapshotError(
+                    f"{part.path} holds {other.name} as {other.stored} of shape {other.shape}, but "
+                    f"{self._parts[0].path} as {one.stored} of shape {one.shape}; write the parts alike."
+                )
+        return one.dtype, one.shape[1:]
+
+    def row_in_words(self, row: int, of: str = "") -> str:
+        """A row as the user finds it: of which type, and in which file if there are several.
+
+        of: of what it is a row, such as " of the positions".
+        """
+        words = f"row {row}{of} of type {self.ptype}"
+        for part in self._parts if len(self.paths) > 1 else []:
+            if row < part.num:
+                return f"{words} (row {row} in {part.path.name})"
+            row -= part.num
+        return words
+
+    def read(
+        self,
+        name: str,
+        start: int = 0,
+        stop: int | None = None,
+        advance: Advance | None = None,
+        *,
+        finite: bool = False,
+    ) -> Any:
+        """A property as `read_snapshot` gives it, of the rows from ``start`` to ``stop`` (None is the end) only.
+
+        advance: called now and then with the number of rows that have been read since.
+        finite: raise SnapshotError for numbers that are NaN or infinite, naming the file and the row.
+
+        Only files that hold such rows are opened, and read in slices: apart from what is returned, a few 10 MB are
+        needed, however many rows there are.
+        Raises SnapshotError as `read_snapshot` does, ValueError for rows that there are not.
+        """
+        stop = self.num if stop is None else stop
+        if not 0 <= start <= stop <= self.num:
+            raise ValueError(f"There are rows 0 to {self.num}; {start} to {stop} were asked for.")
+        if name == "mass" and self.shared_mass is not None:
+            return self.shared_mass
+        dtype, shape = self.layout(name)
+        try:
+            column = np.empty((stop - start, *shape), dtype)
+        except MemoryError:
+            raise too_large(self.paths[0]) from None
+        first = 0
+        for part in self._parts:
+            begin, end = max(start, first), min(stop, first + part.num)
+            if begin < end:
+                out = column[begin - start : end - start]
+                read_rows(part, name, slice(begin - first, end - first), out, advance, self.ptype if finite else None)
+            first += part.num
+        return column
+
+
+def open_snapshot(path: PathLike, ptype: int = 1, options: ReadOptions | None = None) -> Snapshot:
+    """The particles of one type in a snapshot, of which nothing but headers has been read. Raises like `read_snapshot`.
+
+    path, ptype, options: as in `read_snapshot`. Each file is opened once.
+    """
+    options = options or ReadOptions()
+    first = file_of(Path(path))
+    survey = _survey(first, ptype, options)
+    paths = _parts_beside(first, Path(path), survey)
+    surveys = [survey if part == first else _survey(part, ptype, options) for part in paths]
+    _check_counts(paths, surveys, ptype)
+    # Files without particles may well be the same.
+    check_no_copies([path for path, one in zip(paths, surveys, strict=True) if any(one.here)])
+    return Snapshot(surveys, paths, ptype)
+
+
+def _survey(path: Path, ptype: int | None, options: ReadOptions) -> Survey:
+    """What a file holds, read as what it is recognised to be, or as the format that is given."""
+    survey = _survey_as_told(path, ptype, options)
+    pos = None if survey.part is None else survey.part.columns.get("pos")
+    ndim = pos.shape[1] if pos is not None and len(pos.shape) == 2 else None
+    return survey._replace(header=replace(survey.header, boxsize=fitting_box(survey.header.boxsize, ndim, str(path))))
+
+
+def _survey_as_told(path: Path, ptype: int | None, options: ReadOptions) -> Survey:
+    """The same, with as many lengths of the box as are told."""
+    kind = kind_of_file(path)
+    if kind is None:
+        if not path.stat().st_size:
+            raise SnapshotError(f"{path} is empty; copy or write it again.")
+        raise SnapshotError(
+            f"{path} is not an HDF5 file, nor a NumPy file or a binary Gadget snapshot; give one of these."
+        )
+    if options.format is not None and kind not in _KINDS[options.format]:
+        needed = " or ".join(_WORDS[other] for other in _KINDS[options.format])
+        raise SnapshotError(f"{path} is {_WORDS[kind]}, but the format {options.format!r} needs {needed}.")
+    if kind == "binary":
+        return survey_binary(path, ptype, options)
+    if kind != "hdf5":
+        return (survey_npy if kind == "npy" else survey_npz)(path, options)
+    with open_hdf5(path) as file:
+        if options.format is None and options.pos is None:
+            _check_no_result(file)
+        by_name = options.format == "hdf5" or (options.format is None and not is_simulation(file))
+        return (survey_datasets if by_name else survey_simulation)(file, ptype, options)
+
+
+def _check_no_result(file: h5py.File) -> None:
+    """Raise SnapshotError for an open file of what was found in a snapshot: it has the header of that."""
+    what = "a catalogue of groups" if layout_of(file) else "a file of neighbours" if "Neighbours" in file else None
+    if what is not None:
+        raise SnapshotError(f"{file.filename} is {what}, and not a snapshot; give the snapshot that it was made of.")
+
+
+def _parts_beside(first: Path, given: Path, survey: Survey) -> list[Path]:
+    if survey.header.num_files <= 1 and given != first:
+        check_alone(first, given)
+    return all_parts(first, survey.header.num_files)
+
+
+def _check_counts(paths: list[Path], surveys: list[Survey], ptype: int) -> None:
+    """Raise SnapshotError unless the counts of all files agree with each other."""
+    header = surveys[0].header
+    for path, survey in zip(paths, surveys, strict=True):
+        other = survey.header
+        if (other.npart_total, other.num_files) != (header.npart_total, header.num_files):
+            raise SnapshotError(
+                f"{path} and {paths[0]} are not of the same snapshot: their headers count {sum(other.npart_total)} and "
+                f"{sum(header.npart_total)} particles in all; put together the files of one snapshot."
+            )
+        for name in ("time", "redshift", "boxsize"):
+            if getattr(other, name) != getattr(header, name):
+                raise SnapshotError(
+                    f"{path} and {paths[0]} are not of the same snapshot: the {name} is {getattr(other, name)} in one "
+                    f"and {getattr(header, name)} in the other; put together the files of one snapshot."
+                )
+    if not 0 <= ptype < len(header.npart_total) or header.npart_total[ptype] == 0:
+        held = ", ".join(f"{n} of type {t}" for t, n in enumerate(header.npart_total) if n) or "none at all"
+        raise SnapshotError(f"{paths[0]} holds no particles of type {ptype}; it holds {held}.")
+    num = sum(survey.here[ptype] for survey in surveys if ptype < len(survey.here))
+    if num != header.npart_total[ptype]:
+        raise SnapshotError(
+            f"The files of the snapshot {paths[0]} hold {num} particles of type {ptype} but the header counts "
+            f"{header.npart_total[ptype]}; copy the snapshot again."
+        )
+
+
+def _box_in_words(header: SnapshotHeader) -> str:
+    sides = header.boxsize if isinstance(header.boxsize, tuple) else (header.boxsize,)
+    if not any(sides):
+        return "no box"
+    return " ".join(["box", " x ".join(f"{side:.6g}" for side in sides), unit_name(header, "length")]).rstrip()
+
+
+def _epoch(header: SnapshotHeader) -> list[str]:
+    """The redshift, or the time of a run that is not cosmological, in words; nothing if the file tells neither."""
+    if header.comoving is False:
+        return [f"time {header.time:.6g}"]
+    known = header.comoving or header.omega0 is not None or header.redshift != 0
+    return [f"z = {header.redshift:.4g}"] if known else []

@@ -1,0 +1,238 @@
+"""Catalogues in the layout of SWIFT's friends-of-friends output, ``fof_output_0000.hdf5``.
+
+The format: https://swift.strw.leidenuniv.nl/docs/Snapshots/index.html and .../FriendsOfFriends/index.html (Schaller et
+al. 2024, MNRAS 530, 2378). ``Groups`` has ``Sizes``, ``Masses``, ``Centres`` and ``GroupIDs``, which count from 1;
+properties that SWIFT does not know keep their own names. Units are free of h, and the attributes of each dataset tell
+them. Identifiers of members, which SWIFT writes to the snapshot only, are in ``Members/id`` as in the native layout.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from . import _native_catalogue
+from ._attributes import text_attribute, whole_number
+from ._catalogue_content import (
+    CatalogueContent,
+    CatalogueInfo,
+    Column,
+    build_content,
+    catalogue_columns,
+    column_kinds,
+    convert_h,
+    member_rows,
+    read_columns,
+    read_ids,
+    read_made,
+    write_made,
+)
+from ._errors import SnapshotError
+from ._files import get_group, open_hdf5
+from ._files_of_snapshot import all_parts
+from ._header import SnapshotHeader, parse_header, unit_powers
+from ._native_catalogue import split_types, type_columns, write_members
+
+_NAMES = {"count": "Sizes", "mass": "Masses", "com_pos": "Centres"}
+RESERVED = _native_catalogue.RESERVED | {*_NAMES.values(), "GroupIDs"}
+_LENGTH, _MASS, _TIME = "Unit length in cgs (U_L)", "Unit mass in cgs (U_M)", "Unit time in cgs (U_t)"
+_BASES = (("U_M", "g"), ("U_L", "cm"), ("U_t", "s"))
+_LOW = 2**32  # counts are in two words of 32 bits
+_MPC_IN_CM = 3.08567758149e24
+
+
+def recognises(file: h5py.File) -> bool:
+    """Whether an open file is a friends-of-friends catalogue of SWIFT, or one in its layout."""
+    groups = file.get("Groups")
+    return isinstance(groups, h5py.Group) and "Sizes" in groups and "Header" in file
+
+
+def check_header(header: SnapshotHeader | None) -> None:
+    """Raise ValueError unless a header tells what every file of SWIFT does: units and, if it is cosmological, h."""
+    header = header or SnapshotHeader()
+    units = (header.unit_length_in_cm, header.unit_mass_in_g, header.unit_velocity_in_cm_per_s)
+    if None in units:
+        raise ValueError(
+            "The layout swift needs the units of length, mass and velocity, which the header of the snapshot does not "
+            "tell; choose the layout native or gadget4."
+        )
+    if _is_cosmological(header) and (header.hubble is None or header.omega0 is None):
+        raise ValueError(
+            "The layout swift needs the cosmology of a cosmological run, and the header of the snapshot does not tell "
+            "HubbleParam or Omega0; choose the layout native or gadget4."
+        )
+
+
+def write(file: h5py.File, content: CatalogueContent) -> None:
+    """Write a catalogue of three dimensions, with a header that `check_header` accepts, into an empty file."""
+    content = convert_h(content, h_free=True)
+    header, cata = content.header, content.catalogue
+    count = np.asarray(cata.count, np.int64)
+    groups = file.create_group("Groups")
+    for name, column in _stored_columns(content, count).items():
+        _write_dataset(groups, name, column, header)
+    _write_header(file, header, len(count))
+    _write_parameters(file, content.info)
+    write_made(file, content.info)
+    ids = content.ids
+    write_members(file, content, ids if ids is None else ids[member_rows(count, np.asarray(cata.offset, np.int64))])
+
+
+def _stored_columns(content: CatalogueContent, count: np.ndarray) -> dict[str, Column]:
+    """What goes into ``Groups``, by its name there. count: ``(g,)`` int64."""
+    columns = catalogue_columns(content.catalogue, content.extra) | type_columns(content.by_type)
+    del columns["offset"]  # groups follow each other
+    columns["count"] = replace(columns["count"], values=count)
+    numbers = Column(np.arange(1, len(count) + 1), "1", "number of the group, from 1")
+    return {_NAMES.get(name, name): column for name, column in columns.items()} | {"GroupIDs": numbers}
+
+
+def _write_dataset(group: h5py.Group, name: str, column: Column, header: SnapshotHeader) -> None:
+    """Write a dataset with the attributes that SWIFT gives it."""
+    a, _, length, mass, velocity = unit_powers(header, column.kind)
+    powers = {"U_M": mass, "U_L": length + velocity, "U_t": -velocity}
+    units = _units(header)
+    factor = float(np.prod([units[unit] ** power for unit, power in powers.items()]))
+    data = group.create_dataset(name, data=column.values)
+    exponents = {f"{unit} exponent": power for unit, power in (powers | {"U_I": 0.0, "U_T": 0.0}).items()}
+    exponents |= {"a-scale exponent": a, "h-scale exponent": 0.0}
+    data.attrs.update({name: np.array([power], np.float32) for name, power in exponents.items()})
+    data.attrs["Conversion factor to CGS (not including cosmological corrections)"] = np.array([factor])
+    physical = factor * header.scale_factor**a
+    data.attrs["Conversion factor to physical CGS (including cosmological corrections)"] = np.array([physical])
+    data.attrs["Description"] = np.bytes_(column.definition.encode())
+    data.attrs["Expression for physical CGS units"] = np.bytes_(_expression(a, powers))
+    data.attrs["Lossy compression filter"] = np.bytes_("None")
+    data.attrs["Value stored as physical"] = np.array([int(a == 0)], np.int32)
+    data.attrs["Property can be converted to comoving"] = np.array([1], np.int32)
+    data.attrs["kind"] = column.kind
+
+
+def _expression(a: float, powers: dict[str, float]) -> str:
+    """Such as ``a U_L [ cm ]``."""
+    factor = lambda name, power: name if power == 1 else f"{name}^{power:g}"  # noqa: E731
+    symbols = [factor(name, power) for name, power in (("a", a), *powers.items()) if power]
+    cgs = [factor(cgs, powers[unit]) for unit, cgs in _BASES if powers[unit]]
+    return " ".join([*symbols, "[", *(cgs or ["-"]), "]"])
+
+
+def _units(header: SnapshotHeader) -> dict[str, float]:
+    """The units of mass, length and time in cgs, of a header that has them."""
+    length, mass, velocity = (
+        float(getattr(header, name) or 0)
+        for name in ("unit_length_in_cm", "unit_mass_in_g", "unit_velocity_in_cm_per_s")
+    )
+    return {"U_M": mass, "U_L": length, "U_t": length / velocity}
+
+
+def _write_header(file: h5py.File, header: SnapshotHeader, ngroups: int) -> None:
+    """Header, units and cosmology. The header is one without h in its units."""
+    units, a = _units(header), header.scale_factor
+    total = np.asarray(header.npart_total, np.uint64)
+    attributes = {
+        "Code": np.bytes_("jztree"),
+        "OutputType": np.bytes_("FOF"),
+        "BoxSize": np.broadcast_to(np.asarray(header.boxsize, np.float64), 3),
+        "Dimension": np.array([3], np.int32),
+        "Redshift": np.array([header.redshift]),
+        "Scale-factor": np.array([a]),
+        "NumPart_ThisFile": np.zeros(len(total), np.int64),
+        "NumPart_Total": (total % _LOW).astype(np.uint32),
+        "NumPart_Total_HighWord": (total // _LOW).astype(np.uint32),
+        "NumFilesPerSnapshot": np.array([1], np.int32),
+        "ThisFile": np.array([0], np.int32),
+        "NumGroup_ThisFile": np.array([ngroups]),
+        "NumGroup_Total": np.array([ngroups]),
+        "UnitVelocity_in_cm_per_s": np.array([header.unit_velocity_in_cm_per_s]),
+    }
+    if not _is_cosmological(header):
+        attributes["Time"] = np.array([header.time])
+    file.create_group("Header").attrs.update(attributes)
+    in_cgs = {_MASS: units["U_M"], _LENGTH: units["U_L"], _TIME: units["U_t"]}
+    in_cgs |= {"Unit current in cgs (U_I)": 1.0, "Unit temperature in cgs (U_T)": 1.0}
+    for name in ("Units", "InternalCodeUnits"):
+        file.create_group(name).attrs.update({unit: np.array([value]) for unit, value in in_cgs.items()})
+    file.create_group("Cosmology").attrs.update(
+        {name: np.array([value]) for name, value in _cosmology(header, units["U_t"]).items()}
+    )
+
+
+def _is_cosmological(header: SnapshotHeader) -> bool:
+    """Whether a run is cosmological; if the header does not say so, by its matter and its redshift."""
+    return bool(header.omega0) or header.redshift != 0 if header.comoving is None else header.comoving
+
+
+def _cosmology(header: SnapshotHeader, time_in_s: float) -> dict[str, Any]:
+    """What SWIFT tells of the cosmology, as far as it is known. Without radiation, as a header of Gadget says it."""
+    if not _is_cosmological(header):
+        return {"Cosmological run": 0}
+    omega0, omega_lambda = header.omega0 or 0.0, header.omega_lambda or 0.0
+    return {
+        "Cosmological run": 1,
+        "Redshift": header.redshift,
+        "Scale-factor": header.scale_factor,
+        "h": header.hubble,
+        "H0 [internal units]": 1e7 / _MPC_IN_CM * (header.hubble or 0.0) * time_in_s,
+        "Omega_m": omega0,
+        "Omega_lambda": omega_lambda,
+        "Omega_k": 1 - omega0 - omega_lambda,
+        "Omega_r": 0.0,
+        "Omega_b": np.nan,  # readers ask for it, and a header of Gadget does not tell it
+        "w_0": -1.0,
+        "w_a": 0.0,
+    }
+
+
+def _write_parameters(file: h5py.File, info: CatalogueInfo) -> None:
+    """The parameters of SWIFT's group finder that are known."""
+    values: dict[str, Any] = {"absolute_linking_length": info.linking_length, "min_group_size": info.npart_min}
+    values["group_id_offset"] = 1
+    if info.ptype is not None:
+        values["linking_types"] = "[" + ", ".join(str(int(ptype == info.ptype)) for ptype in range(7)) + "]"
+    file.create_group("Parameters").attrs.update(
+        {f"FOF:{name}": np.bytes_(str(value)) for name, value in values.items() if value is not None}
+    )
+
+
+def read(path: Path) -> CatalogueContent:
+    """A catalogue that SWIFT or `write` has written, in one file or several. Raises SnapshotError if it cannot be read.
+
+    Of SWIFT's own files, columns that `FofCatalogue` has and SWIFT does not are None.
+    """
+    with open_hdf5(path) as file:
+        header = parse_header(file, swift=True, counted=False)[0]
+        info = CatalogueInfo(**(_read_parameters(file) | read_made(file)), header=header)
+        group = get_group(file, "Header")
+        total = whole_number(group, "NumGroup_Total")
+    paths = all_parts(path, header.num_files)
+    kinds = {name: column_kinds()[own] for own, name in _NAMES.items()}
+    own = {name: own for own, name in _NAMES.items()}
+    stored = read_columns(paths, "Groups", kinds, own, ndim=3)
+    columns, by_type = split_types(
+        path, {own.get(name, name): column for name, column in stored.items() if name != "GroupIDs"}
+    )
+    if total not in (None, len(columns["count"].values)):
+        raise SnapshotError(
+            f"{path} holds {len(columns['count'].values)} groups, but its header counts {total}; copy it again."
+        )
+    return build_content(columns, read_ids(paths, _native_catalogue.MEMBERS, columns["count"].values), info, by_type)
+
+
+def _read_parameters(file: h5py.File) -> dict[str, Any]:
+    """The linking length and the fewest particles, as far as SWIFT's parameters tell them."""
+    length, fewest = (_parameter(file, f"FOF:{name}") for name in ("absolute_linking_length", "min_group_size"))
+    return {
+        "linking_length": length if length is not None and length > 0 else None,  # -1: a ratio was given instead
+        "npart_min": None if fewest is None else int(fewest),
+    }
+
+
+def _parameter(file: h5py.File, name: str) -> float | None:
+    """A parameter of SWIFT, which is text, as a number; None if it is missing or is no number."""
+    text = text_attribute(file["Parameters"], name) if "Parameters" in file else ""
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,241 @@
+"""The projected density of particles, with circles around groups."""
+
+# ruff: noqa: PLC0415 - matplotlib is optional
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jztree.data import FofCatalogue, squeeze_catalogue
+
+from ._figure import Path, drawing
+from ._groups import draw_sizes
+from ._style import with_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_BLOCK = 2**22  # particles projected at a time, so that intermediate results stay small
+_COLOUR_MAP = "magma"
+_CIRCLE = "#7fd6ff"
+_SPHERES = ("r200m", "r200c", "r500c")  # the widest first
+_OVERDENSITY = 200  # of the balls that stand for groups of unknown size
+_IN_PIXEL = 4  # particles on average: with fewer, shot noise hides the structure
+_TICKS = 6  # at most, so that numbers of five digits have room
+_EMPTY = 0.3  # particles that an empty pixel shows, the darkest colour instead of none
+
+
+def plot_density(
+    pos: Any,
+    boxsize: Any = 0.0,
+    path: Path | None = None,
+    *,
+    catalogue: FofCatalogue | None = None,
+    mass: Any = None,
+    num_circles: int = 30,
+    axes: tuple[int, int] = (0, 1),
+    bins: int | None = None,
+    length_unit: str = "",
+    title: str = "",
+) -> "Figure":
+    """The projected density of particles, in units of its mean, with circles around the largest groups.
+
+    pos: ``(n, d)`` positions of the particles, d at least 2; all dimensions but two are projected.
+    boxsize: length of the periodic box, or a length a dimension; 0 or None is open: the picture spans the particles.
+    path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
+    catalogue: groups of ``d`` dimensions. A circle is as large as the group's ``max_radius``, or what `with_radii` puts
+        in its place, and is repeated across the periodic boundary. None draws none.
+    mass: ``(n,)`` masses of the particles; None counts them.
+    num_circles: how many of the largest groups get a circle.
+    axes: the two dimensions to show.
+    bins: pixels along the longer side; None is one for four particles on average, from 64 to 600.
+    length_unit: for the labels. title: above the picture.
+
+    Returns the `matplotlib.figure.Figure`.
+    Raises ImportError if matplotlib is missing, ValueError for a wrong shape, OutputError if ``path`` cannot be
+    written.
+    """
+    with drawing(path, (7.2, 6.0)) as figure:
+        shown = _view(pos, boxsize, axes)
+        groups = None if catalogue is None else with_radii(catalogue, len(shown.points), boxsize)[0]
+        _draw(figure.subplots(), shown, mass, bins, groups, num_circles, length_unit, title)
+        return figure
+
+
+def plot_halos(
+    pos: Any,
+    catalogue: FofCatalogue,
+    boxsize: Any = 0.0,
+    path: Path | None = None,
+    *,
+    num_circles: int = 30,
+    axes: tuple[int, int] = (0, 1),
+    bins: int | None = None,
+    length_unit: str = "",
+    mass_unit: str = "",
+    title: str = "",
+) -> "Figure":
+    """The projected density of particles with circles around the largest groups, and the distribution of group sizes.
+
+    pos: ``(n, d)`` positions of the particles, d at least 2; all dimensions but two are projected.
+    catalogue: groups of ``d`` dimensions. A circle is as large as the group's ``max_radius``, or what `with_radii` puts
+        in its place, and is repeated across the periodic boundary. The second panel shows masses where the catalogue
+        has them, else numbers of particles.
+    boxsize: length of the periodic box, or a length a dimension; 0 or None is open: the picture spans the particles.
+    path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
+    num_circles: how many of the largest groups get a circle.
+    axes: the two dimensions to show.
+    bins: pixels along the longer side of the density; None is one for four particles on average, from 64 to 600.
+    length_unit, mass_unit: for the labels.
+    title: above the density.
+
+    Returns the `matplotlib.figure.Figure`.
+    Raises ImportError if matplotlib is missing, ValueError for a wrong shape, OutputError if ``path`` cannot be
+    written.
+    """
+    with drawing(path, (11.2, 5.2)) as figure:
+        shown = _view(pos, boxsize, axes)
+        density_axes, size_axes = figure.subplots(1, 2, width_ratios=(1.25, 1))
+        groups = with_radii(catalogue, len(shown.points), boxsize)[0]
+        _draw(density_axes, shown, None, bins, groups, num_circles, length_unit, title)
+        draw_sizes(size_axes, squeeze_catalogue(catalogue), mass_unit)
+        return figure
+
+
+def with_radii(
+    catalogue: FofCatalogue, num: int, boxsize: Any = 0.0, spheres: Mapping[str, Any] | None = None
+) -> tuple[FofCatalogue, str]:
+    """A catalogue whose groups have a ``max_radius`` to draw, and what that is in words.
+
+    catalogue: groups in d dimensions. num: particles that they are of, members and others. boxsize: as in
+        `plot_density`. spheres: ``(g,)`` radii of spherical overdensities by name, 0 for a group that has none.
+
+    Catalogues of other codes do not tell how far the members of a group reach. Then it is the first of ``r200m``,
+    ``r200c`` and ``r500c`` in ``spheres``; of groups without it, the radius of a ball with the group's particles and
+    200 times the mean density, ``(count V / (200 num V_d))**(1/d)`` with the volume V of the box and that of the unit
+    ball V_d. Without a box it stays None: the places of groups are drawn.
+    """
+    if catalogue.max_radius is not None:
+        return catalogue, "the distance of the farthest member (max_radius)"
+    groups = squeeze_catalogue(catalogue)
+    ndim = np.shape(groups.com_pos)[1]
+    lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), ndim)
+    name = next((name for name in _SPHERES if name in (spheres or {})), None)
+    radius = np.asarray((spheres or {})[name], np.float64) if name else np.zeros(len(groups.count))
+    if (lengths > 0).all() and num:
+        unit_ball = math.pi ** (ndim / 2) / math.gamma(ndim / 2 + 1)
+        volume = np.asarray(groups.count) * lengths.prod() / (_OVERDENSITY * num * unit_ball)
+        radius = np.where(radius > 0, radius, volume ** (1 / ndim))
+    elif name is None:
+        return catalogue, "unknown, so that only places are shown"
+    words = name or f"that of a ball with the group's particles and {_OVERDENSITY} times the mean density"
+    return replace(groups, max_radius=radius), words
+
+
+@dataclass
+class _View:
+    """What is seen of particles: ``points`` ``(n, 2)`` along two ``axes`` between two corners, and which of the two
+    dimensions are periodic."""
+
+    points: np.ndarray
+    axes: tuple[int, int]
+    low: np.ndarray
+    high: np.ndarray
+    periodic: np.ndarray
+
+
+def _view(pos: Any, boxsize: Any, axes: tuple[int, int]) -> _View:
+    given = np.asarray(pos)
+    if given.ndim != 2 or given.shape[1] <= max(axes) or min(axes) < 0 or axes[0] == axes[1]:
+        raise ValueError(
+            f"pos has shape {given.shape}; a picture of the dimensions {axes} needs (n, d) with d above both."
+        )
+    points = given[:, axes]
+    if not np.isfinite(points).all():
+        row = int(np.argmin(np.isfinite(points).all(axis=1)))
+        raise ValueError(f"Row {row} of the positions is NaN or infinite; remove such particles.")
+    lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), given.shape[1:])[list(axes)]
+    periodic = lengths > 0
+    if not len(points):
+        return _View(points, axes, np.zeros(2), np.where(periodic, lengths, 1.0), periodic)
+    least, most = points.min(axis=0).astype(np.float64), points.max(axis=0).astype(np.float64)
+    margin = np.maximum(0.02 * (most - least), 1e-6 * np.maximum(np.abs(most), 1e-30))
+    low, high = np.where(periodic, 0.0, least - margin), np.where(periodic, lengths, most + margin)
+    return _View(points, axes, low, high, periodic)
+
+
+def _draw(
+    ax: "Axes",
+    view: _View,
+    mass: Any,
+    bins: int | None,
+    groups: FofCatalogue | None,
+    num_circles: int,
+    unit: str,
+    title: str,
+) -> None:
+    """One panel: density, circles and labels."""
+    pixels = int(np.clip(np.sqrt(len(view.points) / _IN_PIXEL), 64, 600)) if bins is None else bins
+    _draw_density(ax, view, mass, pixels)
+    if groups is not None:
+        _draw_circles(ax, view, groups, num_circles)
+    names = ["xyz"[axis] if axis < 3 else f"dimension {axis}" for axis in view.axes]
+    ax.set(xlabel=with_unit(names[0], unit), ylabel=with_unit(names[1], unit), title=title)
+    ax.locator_params(nbins=_TICKS)
+
+
+def _project(view: _View, mass: Any, bins: int) -> np.ndarray:
+    """Particles, or masses in units of their mean, in each pixel, with ``bins`` along the longer side."""
+    weight = None if mass is None or np.ndim(mass) == 0 else np.asarray(mass, np.float64)
+    if weight is not None and weight.shape != view.points.shape[:1]:
+        raise ValueError(f"mass has shape {weight.shape}, but there are {len(view.points)} particles; give each one.")
+    size = view.high - view.low
+    shape = np.maximum(1, np.round(bins * size / size.max())).astype(int)
+    sums = np.zeros(shape.prod())
+    for start in range(0, len(view.points), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        # Positions outside a periodic box are wrapped; an open extent holds all points, so they stay where they are.
+        cells = np.floor((view.points[rows] - view.low) % size / size * shape).astype(np.int64)
+        flat = np.ravel_multi_index(tuple(np.clip(cells, 0, shape - 1).T), tuple(shape))
+        sums += np.bincount(flat, None if weight is None else weight[rows], minlength=len(sums))
+    return sums.reshape(shape) / (1.0 if weight is None else weight.mean() or 1.0)
+
+
+def _draw_density(ax: "Axes", view: _View, mass: Any, bins: int) -> None:
+    from matplotlib.colors import LogNorm
+
+    sums = _project(view, mass, bins)
+    mean = max(len(view.points), 1) / sums.size
+    low, high = view.low, view.high
+    ax.grid(False)
+    ax.imshow(
+        np.maximum(sums.T, _EMPTY) / mean,
+        origin="lower",
+        extent=(low[0], high[0], low[1], high[1]),
+        norm=LogNorm(vmin=_EMPTY / mean, vmax=max(sums.max(), 1) / mean),
+        cmap=_COLOUR_MAP,
+        interpolation="bilinear",
+    )
+    ax.figure.colorbar(ax.images[0], ax=ax, label="projected density / mean", pad=0.02)
+
+
+def _draw_circles(ax: "Axes", view: _View, catalogue: FofCatalogue, number: int) -> None:
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Circle
+
+    groups = squeeze_catalogue(catalogue)
+    largest = np.argsort(-np.asarray(groups.count), kind="stable")[:number]
+    centres = np.asarray(groups.com_pos)[:, view.axes][largest]
+    if groups.max_radius is None:
+        ax.plot(*centres.T, "+", color=_CIRCLE, scalex=False, scaley=False)
+        return
+    radii = np.asarray(groups.max_radius)[largest]
+    steps = [np.asarray([-1, 0, 1]) if wraps else np.asarray([0]) for wraps in view.periodic]
+    shifts = np.stack(np.meshgrid(*steps), axis=-1).reshape(-1, 2) * (view.high - view.low)
+    circles = [
+        Circle(centre + shift, radius) for centre, radius in zip(centres, radii, strict=True) for shift in shifts
+    ]
+    ax.add_collection(PatchCollection(circles, facecolor="none", edgecolor=_CIRCLE, linewidth=1.0), autolim=False)

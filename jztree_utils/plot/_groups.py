@@ -1,0 +1,195 @@
+"""How many groups there are of what size, and whether that is what is expected of halos."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jztree.data import FofCatalogue, squeeze_catalogue
+
+from ..mass_function import MODELS, Cosmology, Units, mass_function, poisson_interval
+from ._figure import Path, drawing
+from ._style import COLOURS, REFERENCE, label_short_range, with_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_BIN = 0.2  # of the mass function, in decades
+_MSUN, _PER_CUBIC_MPC = r"$h^{-1}\,\mathrm{M}_\odot$", r"$h^3\,\mathrm{Mpc}^{-3}$"
+_SHORT = 100  # a range of sizes in which powers of ten are too few labels
+_IN_BIN = 9  # masses at which the reference is averaged over a bin
+
+
+def plot_group_sizes(
+    catalogue: FofCatalogue, path: Path | None = None, *, mass_unit: str = "", title: str = ""
+) -> "Figure":
+    """How many groups are at least as large as the abscissa, which needs no bins.
+
+    catalogue: groups. Their masses are shown, or their numbers of particles if they have none.
+    path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
+    mass_unit: for the label. title: above the picture; the number of groups if there is none.
+
+    Returns the `matplotlib.figure.Figure`.
+    Raises ImportError if matplotlib is missing, OutputError if ``path`` cannot be written.
+    """
+    with drawing(path, (6.4, 4.8)) as figure:
+        draw_sizes(figure.subplots(), squeeze_catalogue(catalogue), mass_unit, title)
+        return figure
+
+
+def draw_sizes(ax: "Axes", groups: FofCatalogue, unit: str, title: str = "") -> None:
+    """`plot_group_sizes` on some axes. groups: without unused rows."""
+    sizes = np.sort(np.asarray(groups.count if groups.mass is None else groups.mass))[::-1]
+    label = "group particles" if groups.mass is None else with_unit("group mass", unit)
+    ax.set(xlabel=label, ylabel="groups at least as large", title=title or f"{len(sizes):,} groups")
+    if len(sizes):
+        ax.loglog(sizes, np.arange(1, len(sizes) + 1), drawstyle="steps-post", color=COLOURS[0])
+        if sizes[0] < _SHORT * sizes[-1]:
+            label_short_range(ax.xaxis)
+        if len(sizes) < _SHORT:
+            label_short_range(ax.yaxis)
+
+
+def plot_mass_function(
+    groups: Any,
+    boxsize: Any,
+    path: Path | None = None,
+    *,
+    units: Units | None = None,
+    cosmology: Cosmology | None = None,
+    redshift: float = 0.0,
+    model: str = "warren",
+    particle_mass: float | None = None,
+    length_unit: str = "",
+    mass_unit: str = "",
+    title: str = "",
+) -> "Figure":
+    """The number of groups a volume and decade of mass, with Poisson errors, beside what is expected of halos.
+
+    Errors are the interval in which the expected number lies with 68 % probability (Gehrels 1986). The panel below
+    shows groups over the reference, averaged over each bin of 0.2 decades.
+
+    groups: a `FofCatalogue` with masses, or an array of the masses of groups.
+    boxsize: length of the box in three dimensions, or a length a dimension; positive.
+    path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
+    units: what masses and lengths are measured in; see `jztree_utils.mass_function.units_of`. None: they are shown as
+        they are, without a reference.
+    cosmology: of the reference; None draws none. redshift: of the snapshot.
+    model: of the reference; see `jztree_utils.mass_function.mass_function`.
+    particle_mass: if all particles have the same, so that bins are cut between multiples of it. Found out from a
+        catalogue.
+    length_unit, mass_unit: for the labels where ``units`` are not given. title: above the picture.
+
+    Returns the `matplotlib.figure.Figure`.
+    Raises ImportError if matplotlib is missing, ValueError if there are no masses, no box or no such model, OutputError
+    if ``path`` cannot be written.
+    """
+    with drawing(path, (6.4, 6.0)) as figure:
+        mass, quantum = _masses(groups, particle_mass)
+        volume = _volume(boxsize)
+        volume_unit = f"({length_unit})$^{{-3}}$" if length_unit else ""
+        if units is not None:
+            mass, volume = mass * units.mass, volume * units.length**3
+            quantum = None if quantum is None else quantum * units.mass
+            mass_unit, volume_unit = _MSUN, _PER_CUBIC_MPC
+        bins = _count(mass, quantum, volume)
+        if cosmology is None or units is None or not len(mass):
+            upper = lower = figure.subplots()
+        else:
+            upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+            _draw_reference(upper, lower, bins, cosmology, redshift, model)
+        _draw_counts(upper, bins)
+        upper.legend()
+        upper.set(title=title, ylabel=with_unit("d$n$ / d$\\,$log$_{10}\\,M$", volume_unit))
+        lower.set(xlabel=with_unit("group mass $M$", mass_unit))
+        return figure
+
+
+@dataclass
+class _Bins:
+    """Groups counted in bins of mass with ``edges`` ``(b + 1,)``. volume: in which they were counted."""
+
+    edges: np.ndarray
+    counts: np.ndarray
+    volume: float
+
+    @property
+    def centres(self) -> np.ndarray:
+        return np.sqrt(self.edges[1:] * self.edges[:-1])
+
+    def density(self, counts: np.ndarray) -> np.ndarray:
+        """``counts`` of each bin a volume and decade."""
+        return counts / self.volume / np.diff(np.log10(self.edges))
+
+
+def _masses(groups: Any, particle_mass: float | None) -> tuple[np.ndarray, float | None]:
+    """The masses of groups, and that of a particle if all have the same."""
+    if not isinstance(groups, FofCatalogue):
+        mass = np.asarray(groups, np.float64)
+        if mass.ndim != 1 or not np.all(mass > 0):
+            raise ValueError("a mass function needs a catalogue, or an array (g,) of masses that are positive.")
+        return mass, particle_mass
+    if groups.mass is None:
+        raise ValueError("these groups have no masses; give the mass of each, such as the count times a particle's.")
+    rows = squeeze_catalogue(groups)
+    mass, count = np.asarray(rows.mass, np.float64), np.asarray(rows.count)
+    each = mass / np.maximum(count, 1)
+    if particle_mass is None and len(each) and np.ptp(each) < 1e-4 * each[0]:
+        particle_mass = float(each.mean())
+    return mass, particle_mass
+
+
+def _volume(boxsize: Any) -> float:
+    lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), (3,))
+    if not np.all(lengths > 0):
+        raise ValueError(f"a mass function needs the volume that the groups are from, but boxsize is {boxsize}.")
+    return float(lengths.prod())
+
+
+def _count(mass: np.ndarray, quantum: float | None, volume: float) -> _Bins:
+    if not len(mass):
+        return _Bins(np.empty(0), np.empty(0), volume)
+    least, most = mass.min(), mass.max()
+    if quantum is None:
+        number = max(int(np.log10(most / least) / _BIN), 0) + 1
+        edges = least * (1 - 1e-6) * 10 ** (_BIN * np.arange(number + 1))
+    else:
+        # Between the possible masses, or how many of them a bin holds would depend on luck.
+        first, last = (round(extreme / quantum) for extreme in (least, most))
+        steps = first * 10 ** (_BIN * np.arange(int(np.log10(last / first) / _BIN) + 3))
+        edges = np.unique(np.round(steps) - 0.5) * quantum
+        edges = edges[: np.searchsorted(edges, most) + 1]
+    return _Bins(edges, np.histogram(mass, edges)[0], volume)
+
+
+def _draw_counts(ax: "Axes", bins: _Bins) -> None:
+    ax.set(xscale="log", yscale="log")
+    filled = bins.counts > 0
+    lower, upper = poisson_interval(bins.counts)
+    errors = bins.density(np.stack([bins.counts - lower, upper - bins.counts]))[:, filled]
+    ax.errorbar(
+        bins.centres[filled],
+        bins.density(bins.counts)[filled],
+        errors,
+        fmt="o",
+        color=COLOURS[0],
+        label=f"{bins.counts.sum():,} groups",
+    )
+
+
+def _draw_reference(
+    upper: "Axes", lower: "Axes", bins: _Bins, cosmology: Cosmology, redshift: float, model: str
+) -> None:
+    """The curve, and the ratio of the groups to it."""
+    per_decade = lambda mass: mass_function(cosmology, mass, redshift, model) * np.log(10)  # noqa: E731
+    fine = np.geomspace(bins.edges[0], bins.edges[-1], 200)
+    upper.plot(fine, per_decade(fine), color=REFERENCE, zorder=1, label=MODELS[model].name)
+    inside = np.geomspace(bins.edges[:-1], bins.edges[1:], _IN_BIN)
+    expected = np.trapezoid(per_decade(inside), dx=1 / (_IN_BIN - 1), axis=0)
+    ratio = [bins.density(counts) / expected for counts in (bins.counts, *poisson_interval(bins.counts))]
+    filled = bins.counts > 0
+    middle, low, high = (values[filled] for values in ratio)
+    lower.axhline(1, color=REFERENCE)
+    lower.errorbar(bins.centres[filled], middle, (middle - low, high - middle), fmt="o", color=COLOURS[0])
+    lower.set(ylabel="ratio", ylim=(0, np.clip(1.3 * middle.max(), 2, 3)))

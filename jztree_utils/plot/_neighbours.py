@@ -1,0 +1,126 @@
+"""How far neighbours are, and how far they would be if particles were placed at random."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ._figure import Path, drawing
+from ._style import COLOURS, with_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MOST_CURVES = 5
+_RANGE = 1000.0  # of the ordinate
+_MOST_BINS = 30  # over which nine tenths of the particles are spread
+_LEAST_WIDTH = 0.01  # of a bin, in ln r
+
+
+def plot_neighbour_distances(
+    distances: Any,
+    boxsize: Any = 0.0,
+    path: Path | None = None,
+    *,
+    ndim: int = 3,
+    first_is_self: bool = True,
+    number_density: float | None = None,
+    length_unit: str = "",
+    title: str = "",
+) -> "Figure":
+    """The distribution of the distances to some of the nearest neighbours, beside that of particles placed at random.
+
+    Solid lines are what was found, dashed ones what is expected of a Poisson process of the same mean density: the
+    number in a ball that reaches to the ``j``-th neighbour follows a gamma distribution (Hertz 1909). Clustered
+    particles are closer, and those in voids further apart.
+
+    distances: ``(n, k)`` from `jztree.knn.knn`, nearest first; rows of infinite distance are left out.
+    boxsize: of the box in ``ndim`` dimensions, for the mean density; 0 or None is open: then nothing is expected,
+        unless ``number_density`` is given.
+    path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
+    ndim: dimensions of space.
+    first_is_self: whether the first column is the particle itself, at distance 0; not so for places of their own.
+    number_density: particles a volume, if it is not ``n`` over that of the box.
+    length_unit: for the label. title: above the picture.
+
+    Returns the `matplotlib.figure.Figure`.
+    Raises ImportError if matplotlib is missing, ValueError if there is no neighbour, OutputError if ``path`` cannot be
+    written.
+    """
+    with drawing(path, (6.4, 4.8)) as figure:
+        found = _neighbours(distances, first_is_self)
+        if number_density is None:
+            lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), (ndim,))
+            number_density = len(found) / lengths.prod() if np.all(lengths > 0) else None
+        ax = figure.subplots()
+        for colour, number in zip(COLOURS, _some(found.shape[1]), strict=False):
+            _draw_neighbour(ax, found[:, number - 1], number, ndim, number_density, colour)
+        _zoom(ax)
+        ax.set(xscale="log", yscale="log", title=title)
+        ax.set(xlabel=with_unit("distance $r$", length_unit), ylabel="share of particles / d$\\,$ln$\\,r$")
+        if number_density is not None:
+            ax.plot([], [], "--", color="0.4", label="at random")
+        if ax.lines:
+            ax.legend(title="neighbour")
+        return figure
+
+
+def _neighbours(distances: Any, first_is_self: bool) -> np.ndarray:
+    """``(n, j)`` distances to others."""
+    found = np.asarray(distances)
+    if found.ndim != 2 or found.shape[1] < 1 + first_is_self or not len(found):
+        raise ValueError(
+            f"distances have shape {found.shape}; (n, k) is needed, with at least one neighbour"
+            f"{' besides the particle itself' if first_is_self else ''}."
+        )
+    others = found[:, int(first_is_self) :]
+    return others[np.isfinite(others[:, -1])]
+
+
+def _some(number: int) -> list[int]:
+    """The last neighbour, and every time half as many."""
+    chosen = [number]
+    while chosen[-1] > 1 and len(chosen) < _MOST_CURVES:
+        chosen.append(chosen[-1] // 2)
+    return chosen[::-1]
+
+
+def _draw_neighbour(
+    ax: "Axes", radius: np.ndarray, number: int, ndim: int, number_density: float | None, colour: str
+) -> None:
+    apart = radius[radius > 0]  # the logarithm of 0 has no place
+    if len(apart):
+        place = np.log(apart)
+        most = np.quantile(place, (0.05, 0.95))
+        bins = min(2 * len(place) ** (1 / 3), _MOST_BINS)  # as many as the scatter lets one see
+        width = max(np.ptp(most) / bins, _LEAST_WIDTH)
+        number_of_bins = int(np.ptp(place) / width) + 1
+        start = place.min() - (number_of_bins * width - np.ptp(place)) / 2
+        counts, edges = np.histogram(place, number_of_bins, (start, start + number_of_bins * width))
+        share = counts / len(radius) / np.diff(edges)
+        ax.plot(np.exp((edges[1:] + edges[:-1]) / 2), share, color=colour, label=f"{number:,}")
+    if number_density is not None:
+        centre = (number / number_density / _unit_ball(ndim)) ** (1 / ndim)
+        r = centre * np.geomspace(1e-3, 10, 1000)
+        expected = poisson_distances(r, number, number_density, ndim)
+        seen = expected > expected.max() / _RANGE
+        ax.plot(r[seen], expected[seen], "--", color=colour, linewidth=1.4)
+
+
+def _zoom(ax: "Axes") -> None:
+    """Limit the axes to where curves are above a thousandth of the highest."""
+    curves = [np.asarray(line.get_xydata()) for line in ax.lines]
+    top = max((curve[:, 1].max() for curve in curves), default=1.0)
+    seen = np.concatenate([curve[curve[:, 1] > top / _RANGE, 0] for curve in curves] or [np.ones(1)])
+    ax.set(xlim=(seen.min() / 1.2, seen.max() * 1.2), ylim=(top / _RANGE, 2 * top))
+
+
+def poisson_distances(r: np.ndarray, number: int, number_density: float, ndim: int) -> np.ndarray:
+    """The probability per unit ``ln r`` that the ``number``-th nearest of particles placed at random is at ``r``."""
+    inside = number_density * _unit_ball(ndim) * r**ndim
+    return ndim * np.exp(number * np.log(inside) - inside - math.lgamma(number))
+
+
+def _unit_ball(ndim: int) -> float:
+    return math.pi ** (ndim / 2) / math.gamma(ndim / 2 + 1)

@@ -1,0 +1,46 @@
+"""How all pictures look: colours, sizes, and what is written at axes."""
+
+# ruff: noqa: PLC0415 - matplotlib is optional
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+# The colours of Okabe & Ito (2008), which colour-blind readers can tell apart, the clearest first.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+REFERENCE = "0.35"  # the grey of what something is compared with
+DOTS_PER_INCH = 150
+STYLE: Any = {
+    "font.size": 13,
+    "legend.fontsize": 11,
+    "legend.frameon": False,
+    "lines.linewidth": 2.0,
+    "axes.titlesize": 13,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": "0.9",
+    "grid.linewidth": 0.8,
+}
+
+
+def with_unit(name: str, unit: str) -> str:
+    """A label such as ``mass [Msun/h]``."""
+    return f"{name} [{unit}]" if unit else name
+
+
+def plain_ticks(axes: "Axes", values: Any) -> None:
+    """Ticks of a logarithmic abscissa at some ``values`` only, written as they are."""
+    axes.set_xticks(values, [f"{value:,}" for value in values])
+    axes.set_xticks([], minor=True)
+
+
+def label_short_range(axis: "Axis") -> None:
+    """Label a logarithmic axis at 1, 2 and 5 times the powers of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
