@@ -181,6 +181,8 @@ def _labels(
     num = check_num(part)
     box = check_box(boxsize, pos.shape[1])
     length = check_rlink(rlink, box)
+    if pos.shape[0] == 0 and not is_concrete((rlink, boxsize)):
+        kernels.check_lengths(box, length)
     partz, index = part, None
     if th is None:
         partz, index, th = sort_and_build(part, cfg.tree, box)
