@@ -295,9 +295,10 @@ def test_neighbours_in_another_shape(tmp_path, random, name) -> None:
 
 @pytest.mark.parametrize("row", [-1, 9, 2**40])
 def test_neighbours_that_are_no_rows(tmp_path, row) -> None:
-    indices = np.zeros((9, 2), np.int64)
+    path, indices = tmp_path / "k.hdf5", np.zeros((9, 2), np.int64)
+    io.write_neighbours(path, io.Neighbours(distances=np.zeros((9, 2)), indices=indices))
     indices[3, 1] = row
-    io.write_neighbours(tmp_path / "k.hdf5", io.Neighbours(distances=np.zeros((9, 2)), indices=indices))
+    replace_dataset(path, "Neighbours/indices", indices)
     with pytest.raises(io.SnapshotError, match=r"Neighbours/indices from .* must be rows of its 9 particles, 0 to 8"):
         io.read_neighbours(tmp_path / "k.hdf5")
 
