@@ -22,7 +22,7 @@ from .derivatives import of_groups
 from .distr_fof import labels_over_ranks, linear
 from .grouping import catalogue_columns, group_and_catalogue, make_catalogue, particle_faults
 from .jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
-from .particles import check_num
+from .particles import check_countable, check_num
 from .tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
 from .zorder import permute_particles
 
@@ -157,6 +157,8 @@ def fof_and_catalogue(
         check_attached(part, one)
         faults += particle_faults(one, f" of attached[{i}]")
     if comm.num_ranks() > 1:
+        if others:
+            check_countable(part, "devices have room for more attached particles than come")
         partz, num, where = labels_over_ranks(part, check_rlink(rlink, box), box, cfg, th is not None, faults)
         if others:
             partz, num, where = attach_over_ranks(partz, num, where, others, box, cfg)

@@ -138,6 +138,16 @@ def check_num(part: Any, what: str = "num") -> Any:
     return num
 
 
+def check_countable(part: Any, what: str) -> None:
+    """TypeError in words if ``part`` has no ``num`` to say how many rows hold particles. what: why not all do."""
+    if isinstance(part, _ARRAYS) or not hasattr(part, "num"):
+        kind = "an array" if isinstance(part, _ARRAYS) else type(part).__name__
+        raise TypeError(
+            f"{what}, and {kind} has no field num to say how many rows hold particles; give a class that has one, "
+            "such as jztree.data.ParticleData(pos=...)."
+        )
+
+
 def check_rows(rows: int, what: str) -> None:
     """ValueError in words if there are more rows than int32 can count."""
     if rows >= 2**31:

@@ -562,6 +562,32 @@ def test_a_num_that_cannot_be_on_one_device_is_an_error_on_all(name: str, num: i
     assert oracles.one_sentence(error)
 
 
+@pytest.mark.parametrize("array", [True, False], ids=["array", "class"])
+def test_unequal_shares_need_a_class_that_can_say_how_many_rows_it_has(array: bool) -> None:
+    @jax.tree_util.register_dataclass
+    @dataclass
+    class Uncounted:
+        pos: Any
+        mass: Any
+
+    given = columns()
+    part = given["pos"] if array else Uncounted(given["pos"], given["mass"])
+    words, dealt = "field num to say how many rows hold", data.expand_particles(part, 2)
+    sort, find = jz.tree.distr_zsort, jz.fof.fof_and_catalogue
+    for call in (
+        lambda: sort.smap(mesh_of(2), jit=True)(dealt, equalize=False),
+        lambda: find.smap(mesh_of(2), jit=True)(dealt, RLINK, attached=dealt),
+    ):
+        with pytest.raises(TypeError, match=words) as error:
+            call()
+        assert oracles.one_sentence(error)
+    # Equal shares have no other rows, and one device has no shares.
+    assert sort(part, equalize=False)[0] is not None
+    moved = sort.smap(mesh_of(2), jit=True)(dealt)[0]
+    pos = np.asarray(data.get_pos(moved)).reshape(-1, data.get_pos(part).shape[1])
+    np.testing.assert_array_equal(np.sort(pos, axis=0), np.sort(data.get_pos(part), axis=0))
+
+
 @pytest.mark.parametrize("num", [-1, N + 1])
 def test_a_known_num_that_cannot_be_is_refused_by_helpers(num: int) -> None:
     part = data.ParticleData(**columns(), num=num)
