@@ -411,6 +411,23 @@ def test_a_part_that_is_there_twice(parts, told, put) -> None:
     assert f"{parts[1]} and {parts[2]} are the same file twice" in told("fof", parts[0])
 
 
+@pytest.mark.parametrize("rows", [20, 30])
+def test_a_part_that_was_made_of_another(write_parts, random, tmp_path, rows) -> None:
+    """Not the same file, so it takes identifiers to see it; those of files that have none are zeros."""
+    ids = np.concatenate([np.arange(20), np.arange(rows), np.arange(40, 60)])
+    pos, cuts = random.random((len(ids), 3)), (20, 20 + rows)
+    parts = write_parts(pos, cuts, ParticleIDs=ids)
+    words = re.escape(f"{parts[0]} and {parts[1]} hold the same particles, from identifier 0 on")
+    with pytest.raises(io.SnapshotError, match=words):
+        io.read_snapshot(tmp_path, fields=("id",))
+    snapshot = io.open_snapshot(tmp_path)
+    with pytest.raises(io.SnapshotError, match=words):
+        snapshot.read("id", 0, 36)
+    np.testing.assert_array_equal(snapshot.read("id", 1, 36), ids[1:36])
+    write_parts(pos, cuts, ParticleIDs=0 * ids)
+    assert not io.read_snapshot(tmp_path, fields=("id",))[0].id.any()
+
+
 def test_parts_without_particles_may_be_the_same(parts, tmp_path, write_gadget) -> None:
     for number in (1, 2):
         write_gadget(parts[number], np.zeros((0, 3)), total=20, num_files=3)
