@@ -39,16 +39,16 @@ docs: develop ## The documentation as a site, build/docs/html/index.html; every 
 	$(BIN)/sphinx-build -W -q -b html docs build/docs/html
 
 test: develop ## The tests that take seconds; ARGS="tests/test_knn.py -k ties" picks some.
-	$(BIN)/pytest -n 2 $(ARGS)
+	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
 test-all: develop ## Also those that take minutes.
 	$(call install_needs,tables)
-	$(BIN)/pytest -n 2 -m "slow or not slow"
+	JZTREE_TESTS_OPTIMIZED=1 $(BIN)/pytest -n 2 --dist worksteal -m "slow or not slow"
 
 test-emulated: develop ## The library's tests with the CUDA kernels, run by an emulator; no GPU is needed.
 	$(BIN)/cmake --build build/develop --target jztree_cpu_cuda-emulated
 	cp build/develop/tests/native/cuda_emulator/libjztree_cpu_cuda-emulated.so jztree/lib
-	JZTREE_INSTRUCTION_SET=cuda-emulated $(BIN)/pytest -n 2 $(EMULATED_TESTS)
+	JZTREE_INSTRUCTION_SET=cuda-emulated $(BIN)/pytest -n 2 --dist worksteal $(EMULATED_TESTS)
 
 fuzz: develop ## Random hostile input for ten minutes, judged by slow oracles; ARGS="--help" says what can be chosen.
 	$(BIN)/python tests/fuzz --seconds 600 $(ARGS)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import comm, kernels
-from ._particles import check_carried, check_movable, check_rows, get_pos, one_line
+from ._particles import check_carried, check_movable, check_no_unit, check_rows, get_pos, one_line
 from .config import is_config
 from .jax_ext import Exact, exact, is_concrete
 
@@ -132,7 +132,8 @@ def common_dtype(*values: Any) -> Any:
 
 
 def check_real(value: Any, what: str) -> np.ndarray:
-    """``value`` as float64 NumPy numbers; TypeError in words if it is not made of real numbers."""
+    """``value`` as float64 NumPy numbers; TypeError in words if it is not made of real numbers, or has a unit."""
+    check_no_unit(value, what)
     array = np.asarray(value)
     if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
         raise TypeError(f"{what} is {one_line(repr(value))}; it must be a real number or an array of such.")

@@ -21,6 +21,7 @@ import numpy as np
 _Part = TypeVar("_Part")
 _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 _NUMBERS = (int, float, complex, np.generic)
+_NO_UNITS = ("", "1", "dimensionless", "NoUnit()")
 _MODEST = 2**31  # numbers of Python below this are of no concern
 _SWITCH_ON = "switch on 64 with jax.config.update('jax_enable_x64', True)"
 
@@ -137,6 +138,16 @@ def check_num(part: Any, what: str = "num") -> Any:
     return num
 
 
+def check_countable(part: Any, what: str) -> None:
+    """TypeError in words if ``part`` has no ``num`` to say how many rows hold particles. what: why not all do."""
+    if isinstance(part, _ARRAYS) or not hasattr(part, "num"):
+        kind = "an array" if isinstance(part, _ARRAYS) else type(part).__name__
+        raise TypeError(
+            f"{what}, and {kind} has no field num to say how many rows hold particles; give a class that has one, "
+            "such as jztree.data.ParticleData(pos=...)."
+        )
+
+
 def check_rows(rows: int, what: str) -> None:
     """ValueError in words if there are more rows than int32 can count."""
     if rows >= 2**31:
@@ -184,10 +195,22 @@ def _replaced(part: Any, name: str, value: Any) -> Any:
 # Numbers on their way into JAX, and into kernels
 
 
+def check_no_unit(value: Any, name: str) -> None:
+    """TypeError in words if a number or an array has a unit, which nothing here would look at."""
+    for attribute in ("unit", "units"):  # of astropy; of unyt, pint and pynbody
+        unit = getattr(value, attribute, None)
+        if unit is not None and one_line(unit) not in _NO_UNITS:
+            raise TypeError(
+                f"{name} has the unit {one_line(unit)}, which would be dropped; give plain numbers, all lengths in one "
+                "unit, such as .to_value('Mpc') of them."
+            )
+
+
 def check_known(tree: Any) -> None:
     """TypeError in words if a leaf is neither an array nor a number, but an object that JAX does not know."""
     for leaf in jax.tree.leaves(tree):
         if not isinstance(leaf, (*_ARRAYS, *_NUMBERS)) and not hasattr(leaf, "__jax_array__"):
+            check_no_unit(leaf, _name_of(leaf, tree))
             raise TypeError(_unknown(_name_of(leaf, tree), leaf))
 
 
@@ -227,6 +250,8 @@ def check_carried(tree: Any) -> None:
 
 def _check_numpy(leaf: Any, tree: Any) -> None:
     dtype = leaf.dtype
+    if type(leaf) is not np.ndarray:
+        check_no_unit(leaf, _name_of(leaf, tree))
     if not _is_numeric(dtype) or isinstance(leaf, np.ma.MaskedArray):
         what = "a masked array" if _is_numeric(dtype) else f"an array of {_dtype_in_words(dtype)}"
         raise TypeError(

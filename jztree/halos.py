@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 from . import comm
 from ._checks import SUMS_ROUNDED, check_classes, common_dtype, first_row
 from ._images import norm, ratio
-from ._particles import check_carried, check_num, check_rows, replace_field
+from ._particles import check_carried, check_no_unit, check_num, check_rows, replace_field
 from .data import FofCatalogue, RankIdx, get_pos, replace_num, split_rows
 from .jax_ext import is_concrete, with_twins
 from .tree._zorder import is_bad_num
@@ -217,6 +217,7 @@ def spin(cata: FofCatalogue, mass: Any, radius: Any, gravity: Any, scale_factor:
                 f"{np.shape(column)}."
             )
     for name, number in {"gravity": gravity, "scale_factor": scale_factor}.items():
+        check_no_unit(number, name)
         if is_concrete(number) and not (np.ndim(number) == 0 and 0 < float(number) < np.inf):
             raise ValueError(f"{name} must be a positive number, not {number}.")
     check_carried({"mass": mass, "radius": radius, "cata": cata})

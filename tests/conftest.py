@@ -3,6 +3,9 @@
 import contextlib
 import logging
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +14,35 @@ from typing import Any
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 
 import jax
+import jaxlib
 import numpy as np
 import pytest
 
 _SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
+# XLA compiles what lies between the kernels in less than half the time if it does not optimise it, and most tests run
+# what they compile once. `make test-all` compiles as users do, as do the tests of the documentation and `make fuzz`.
+_QUICK_COMPILATION = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set what XLA, which has not started yet, is to do; worker processes get the environment of the first one."""
+    wanted = os.environ.get("JZTREE_TESTS_OPTIMIZED") != "1" and not shutil.which("nvidia-smi")
+    if wanted and not hasattr(config, "workerinput") and _knows_flags(config, _QUICK_COMPILATION):
+        os.environ["XLA_FLAGS"] += f" {_QUICK_COMPILATION}"
+
+
+def _knows_flags(config: pytest.Config, flags: str) -> bool:
+    """Whether this version of XLA knows the flags; it ends the process if not."""
+    cache, key, known = getattr(config, "cache", None), f"xla/{jaxlib.__version__} {flags}", None
+    if cache is not None:
+        known = cache.get(key, None)
+    if known is None:
+        environ = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+        call = [sys.executable, "-c", "import jax; jax.devices()"]
+        known = subprocess.run(call, env=environ, capture_output=True, check=False).returncode == 0
+        if cache is not None:
+            cache.set(key, known)
+    return known
 
 
 @pytest.fixture(scope="session")

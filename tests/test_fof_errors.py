@@ -56,8 +56,9 @@ def test_linking_length_above_half_the_box(find: Any, box: Any) -> None:
 
 
 @pytest.mark.parametrize("rlink", [-0.1, 0.51, np.nan, np.inf], ids=str)
-def test_bad_traced_linking_length(rlink: float) -> None:
-    pos = jnp.asarray(oracles.uniform(40, 3))
+@pytest.mark.parametrize("n", [40, 0])
+def test_bad_traced_linking_length(n: int, rlink: float) -> None:
+    pos = jnp.asarray(oracles.uniform(n, 3))
     for find in (fof_labels, fof_and_catalogue):
         traced = jax.jit(lambda length, find=find: find(pos, length, 1.0))
         with pytest.raises(oracles.RUN_TIME_ERROR, match="linking length") as error:
@@ -68,8 +69,9 @@ def test_bad_traced_linking_length(rlink: float) -> None:
 
 
 @pytest.mark.parametrize("box", [-1.0, np.nan, np.inf, 0.15], ids=str)
-def test_bad_traced_box(box: float) -> None:
-    pos = jnp.asarray(oracles.uniform(40, 3))
+@pytest.mark.parametrize("n", [40, 0])
+def test_bad_traced_box(n: int, box: float) -> None:
+    pos = jnp.asarray(oracles.uniform(n, 3))
     traced = jax.jit(lambda length: fof_labels(pos, 0.1, length))
     with pytest.raises(oracles.RUN_TIME_ERROR, match="box") as error:
         jax.block_until_ready(traced(box))

@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -334,6 +335,51 @@ def test_rows_without_particles_need_a_class_that_can_say_so() -> None:
 
 # Numbers that JAX or the kernels cannot take as they are
 
+
+class _Quantity(np.ndarray):
+    """As astropy has them: arrays of NumPy with a unit."""
+
+    unit: Any = None
+
+
+def in_unit(values: Any, unit: str) -> _Quantity:
+    made = np.asarray(values).view(_Quantity)
+    made.unit = unit
+    return made
+
+
+@pytest.mark.parametrize("twin", ["", "jit", "smap"], ids=["plain", "jit", "smap"])
+def test_positions_with_a_unit_are_refused_at_every_entry(twin: str) -> None:
+    pos = np.asarray(columns()["pos"])
+    part = data.ParticleData(pos=in_unit(pos[None] if twin == "smap" else pos, "Mpc"))
+    free = ("pad", "squeeze", "flatten", "map_rows", "split_rows", "canonical_order", "densest_particle")
+    for name, call in entries(twin).items():
+        if name in free:  # nothing goes into JAX, or a catalogue is made before
+            continue
+        with pytest.raises(TypeError, match=r"pos(itions)? has the unit Mpc, .* plain numbers, all lengths") as error:
+            call(part)
+        assert oracles.one_sentence(error), name
+
+
+def test_lengths_and_densities_with_a_unit_are_refused(tmp_path: Path) -> None:
+    pos, one = np.asarray(columns()["pos"]), in_unit(0.25, "Mpc")
+    part, box = data.PosMass(pos=pos, mass=np.ones(N, np.float32)), in_unit([1.0] * pos.shape[1], "kpc")
+    sphere = jz.overdensity.spherical_overdensity
+    calls = {
+        "boxsize": [lambda f=f: f(pos, K, boxsize=box) for f in (jz.knn.knn, jz.knn.knn.jit)],
+        "rlink": [lambda f=f: f(pos, one) for f in (jz.fof.fof_labels, jz.fof.fof_labels.jit)],
+        "density": [lambda: sphere(part, pos, one), lambda: sphere.jit(part, pos, one)],
+        "G": [lambda: sphere(part, pos, 1.0, G=one)],
+        "pos of the particles": [lambda: io.write_snapshot(tmp_path / "s.hdf5", data.Pos(pos=in_unit(pos, "m")))],
+    }
+    for name, some in calls.items():
+        for call in some:
+            with pytest.raises(TypeError, match=f"{name} has the unit .*, which would be dropped") as error:
+                call()
+            assert oracles.one_sentence(error), name
+    np.testing.assert_array_equal(jz.knn.knn(in_unit(pos, "dimensionless"), K)[1], jz.knn.knn(pos, K)[1])
+
+
 MOVED = {
     "bool": np.arange(N) % 3 == 0,
     "complex64": (np.arange(N) + 2j).astype(np.complex64),
@@ -356,6 +402,7 @@ REFUSED = {
     "extended": (np.zeros(N, np.longdouble), "float128|longdouble"),
     "byte order": (np.zeros(N, np.dtype(np.float32).newbyteorder()), r"byte order.*astype\('float32'\)"),
     "masked": (np.ma.masked_array(np.zeros(N), np.arange(N) == 3), "masked"),
+    "unit": (in_unit(np.zeros(N, np.float32), "kpc"), "has the unit kpc, .* plain numbers"),
 }
 
 
@@ -513,6 +560,32 @@ def test_a_num_that_cannot_be_on_one_device_is_an_error_on_all(name: str, num: i
     with pytest.raises(oracles.RUN_TIME_ERROR, match=rf"on rank 1: num of the positions is {num}; .* to 30") as error:
         jax.block_until_ready(mapped(wrong))
     assert oracles.one_sentence(error)
+
+
+@pytest.mark.parametrize("array", [True, False], ids=["array", "class"])
+def test_unequal_shares_need_a_class_that_can_say_how_many_rows_it_has(array: bool) -> None:
+    @jax.tree_util.register_dataclass
+    @dataclass
+    class Uncounted:
+        pos: Any
+        mass: Any
+
+    given = columns()
+    part = given["pos"] if array else Uncounted(given["pos"], given["mass"])
+    words, dealt = "field num to say how many rows hold", data.expand_particles(part, 2)
+    sort, find = jz.tree.distr_zsort, jz.fof.fof_and_catalogue
+    for call in (
+        lambda: sort.smap(mesh_of(2), jit=True)(dealt, equalize=False),
+        lambda: find.smap(mesh_of(2), jit=True)(dealt, RLINK, attached=dealt),
+    ):
+        with pytest.raises(TypeError, match=words) as error:
+            call()
+        assert oracles.one_sentence(error)
+    # Equal shares have no other rows, and one device has no shares.
+    assert sort(part, equalize=False)[0] is not None
+    moved = sort.smap(mesh_of(2), jit=True)(dealt)[0]
+    pos = np.asarray(data.get_pos(moved)).reshape(-1, data.get_pos(part).shape[1])
+    np.testing.assert_array_equal(np.sort(pos, axis=0), np.sort(data.get_pos(part), axis=0))
 
 
 @pytest.mark.parametrize("num", [-1, N + 1])

@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 from .._particles import check_carried, check_known, check_movable, check_num, get_num, get_pos, replace_field
+from .._particles import check_no_unit as check_no_unit
 from .._particles import fits_float32 as fits_float32
 from .._transform.shard_map import is_concrete
 from ._describe import describe_arrays, describe_catalogue, describe_particles

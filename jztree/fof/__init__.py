@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
 from .._checks import check_box, check_particles, check_range, check_real, exact_box_argument, sequence_of
-from .._particles import check_num
+from .._particles import check_countable, check_num
 from ..config import FofConfig, checked_config
 from ..data import FofCatalogue, Label, get_num
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
@@ -158,6 +158,8 @@ def fof_and_catalogue(
         check_attached(part, one)
         faults += particle_faults(one, f" of attached[{i}]")
     if comm.num_ranks() > 1:
+        if others:
+            check_countable(part, "devices have room for more attached particles than come")
         partz, num, where = labels_over_ranks(part, check_rlink(rlink, box), box, cfg, th is not None, faults)
         if others:
             partz, num, where = attach_over_ranks(partz, num, where, others, box, cfg)
@@ -182,6 +184,8 @@ def _labels(
     num = check_num(part)
     box = check_box(boxsize, pos.shape[1])
     length = check_rlink(rlink, box)
+    if pos.shape[0] == 0 and not is_concrete((rlink, boxsize)):
+        kernels.check_lengths(box, length)
     partz, index = part, None
     if th is None:
         partz, index, th = sort_and_build(part, cfg.tree, box)

@@ -10,7 +10,7 @@ nobody does, differentiating by what a kernel makes floats of is an error.
 """
 
 from ._call import as_num
-from ._checks import belongs, check, checked_lengths
+from ._checks import belongs, check, check_lengths, checked_lengths
 from ._ghosts import ask_parents, group_edges, hook, move_up, open_leaves, propose_hooks, select_ghosts
 from ._groups import (
     catalogue,
@@ -38,6 +38,7 @@ __all__ = [
     "catalogue",
     "catalogue_of_rank",
     "check",
+    "check_lengths",
     "checked_lengths",
     "cover",
     "fof",

@@ -17,6 +17,7 @@ def call(
     *args: Any,
     aliases: dict[int, int] | None = None,
     gradients: Literal["refused", "stopped"] | None = None,
+    always: bool = False,
     **attributes: Any,
 ) -> Any:
     """Call a kernel; ``out`` is a ShapeDtypeStruct or a tuple of them.
@@ -26,6 +27,7 @@ def call(
         argument counts as constant; for kernels whose derivatives the caller gives, and for those whose floats only
         steer a search, and are in no result. None refuses where an output is a float, because a derivative of 0 would
         be a wrong answer, and stops where all are integers.
+    always: the kernel runs even if nobody uses what it returns.
     Inside `jax.shard_map`, all outputs differ along the mesh axes along which any input does.
     """
     if gradients is None:
@@ -39,7 +41,9 @@ def call(
         for array in arrays
     ]
     axes = varying_axes(arrays)
-    kernel = jax.ffi.ffi_call(f"jztree_{target}", out, vmap_method="sequential", input_output_aliases=aliases)
+    kernel = jax.ffi.ffi_call(
+        f"jztree_{target}", out, vmap_method="sequential", input_output_aliases=aliases, has_side_effect=always
+    )
     results = kernel(*(vary_along(array, axes) for array in arrays), **attributes)
     return jax.tree.map(lambda result: vary_along(result, axes), results)
 

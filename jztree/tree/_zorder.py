@@ -23,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
 from .._checks import check_box, check_particles, exact_box_argument, farthest
-from .._particles import check_carried, check_movable, check_num
+from .._particles import check_carried, check_countable, check_movable, check_num
 from .._transform.capacity import Room, room
 from ..data import RankIdx, get_pos, map_rows, replace_num, split_rows
 from ..jax_ext import Exact, is_concrete, with_smap, with_twins
@@ -208,14 +208,17 @@ def distr_zsort(
     the particles of all ranks, one rank after the other: coincident particles stay in the order of ranks and rows. Rows
     from ``num`` on hold nothing.
 
-    Raises TypeError or ValueError for arguments of the wrong kind, and on every rank at run time if a position is NaN
-    or infinite on any, or if the particles do not fit (`jztree.CapacityError`).
+    Raises TypeError or ValueError for arguments of the wrong kind, such as a class without ``num`` for shares that are
+    not equal, and on every rank at run time if a position is NaN or infinite on any, or if the particles do not fit
+    (`jztree.CapacityError`).
     """
     if not equalize and nsamp < 1:
         raise ValueError(f"nsamp is the number of sampled keys a rank, so it must be at least 1; {nsamp} was given.")
     if capacity is not None and capacity < 0:
         raise ValueError(f"capacity is the number of rows that a rank may get, so it cannot be negative: {capacity}.")
     pos = check_particles(part)
+    if not equalize and comm.num_ranks() > 1:
+        check_countable(part, "with equalize=False, devices get different numbers of particles")
     check_data(data, pos.shape[0])
     box = check_box(boxsize, pos.shape[1])
     domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box)

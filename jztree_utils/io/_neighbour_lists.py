@@ -12,7 +12,7 @@ from ._attributes import text_attribute, whole_number
 from ._catalogue_content import Column, write_column
 from ._errors import SnapshotError
 from ._files import PathLike, create_hdf5, get_dataset, get_group, open_hdf5
-from ._hdf5_columns import check_form, read_all, wrong_form
+from ._hdf5_columns import KINDS, check_form, read_all, wrong_form
 from ._header import SnapshotHeader
 from ._native_catalogue import read_header_group, write_header_group
 
@@ -47,8 +47,9 @@ def write_neighbours(path: PathLike, neighbours: Neighbours) -> None:
     """Write neighbour lists as HDF5, with the unit of each dataset as attributes.
 
     path: the file to write; an existing one is replaced once the new one is complete.
-    Raises OutputError if the file cannot be written.
+    Raises ValueError if the lists do not fit together, and OutputError if the file cannot be written.
     """
+    _check_lists(neighbours)
     header, k = neighbours.header or SnapshotHeader(), np.shape(neighbours.distances)[-1]
     kind = "number density" if neighbours.by_number else "density"
     meaning = f"from the {k} nearest particles, the particle itself among them, per comoving volume"
@@ -89,6 +90,30 @@ def read_neighbours(path: PathLike) -> Neighbours:
             ndim=3 if ndim is None else ndim,
             header=read_header_group(file),
             made_with=made_with,
+        )
+
+
+def _check_lists(neighbours: Neighbours) -> None:
+    """Raise ValueError unless `read_neighbours` can read what is to be written."""
+    shape = np.shape(neighbours.indices)
+    if len(shape) != 2 or not shape[1]:
+        raise ValueError(f"indices of neighbours must be of shape (n, k) with k from 1 on; theirs is {shape}.")
+    forms = {"distances": ("f", shape), "indices": ("iu", shape), "density": ("f", shape[:1]), "id": ("iu", shape[:1])}
+    for name, (kinds, needed) in forms.items():
+        values = getattr(neighbours, name)
+        if name in ("density", "id") and values is None:
+            continue
+        found = np.shape(values), np.result_type(values)
+        if found[0] != needed or found[1].kind not in kinds:
+            raise ValueError(
+                f"{name} of neighbours must be {KINDS[kinds]} of shape {needed}, as indices have {shape}; they are "
+                f"{found[1]} of shape {found[0]}."
+            )
+    indices = np.asarray(neighbours.indices)
+    if indices.size and not (indices.min() >= 0 and indices.max() < shape[0]):
+        raise ValueError(
+            f"indices of neighbours are from {indices.min()} to {indices.max()}, but they must be rows of the "
+            f"{shape[0]} particles, 0 to {shape[0] - 1}."
         )
 
 

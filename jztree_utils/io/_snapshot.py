@@ -31,6 +31,7 @@ from ._read_options import ReadOptions
 # The kinds of files that each format may be in, and what they are called.
 _KINDS = {"gadget": ("hdf5", "binary"), "swift": ("hdf5",), "hdf5": ("hdf5",), "numpy": ("npy", "npz")}
 _WORDS = {"hdf5": "an HDF5 file", "npy": "a NumPy file", "npz": "a NumPy archive", "binary": "a binary Gadget file"}
+_BEGINNING = 16  # identifiers that no two files begin with
 
 
 def find_parts(path: PathLike, options: ReadOptions | None = None) -> list[Path]:
@@ -231,7 +232,28 @@ class Snapshot:
                 out = column[begin - start : end - start]
                 read_rows(part, name, slice(begin - first, end - first), out, advance, self.ptype if finite else None)
             first += part.num
+        if name == "id":
+            self._check_not_twice(column, start)
         return column
+
+    def _check_not_twice(self, ids: np.ndarray, start: int) -> None:
+        """Raise SnapshotError if two files begin with the same identifiers, as one and the other that was made of it.
+
+        ids: of the rows from ``start`` on. Files that write no identifiers have zeros for them.
+        """
+        beginnings: dict[bytes, Part] = {}
+        first = -start
+        for part in self._parts:
+            beginning = ids[first : first + _BEGINNING] if first >= 0 else ids[:0]
+            first += part.num
+            if len(beginning) < min(_BEGINNING, part.num) or (beginning[:1] == beginning[1:2]).all():
+                continue
+            other = beginnings.setdefault(beginning.tobytes(), part)
+            if other is not part:
+                raise SnapshotError(
+                    f"{other.path} and {part.path} hold the same particles, from identifier {beginning[0]} on; put "
+                    "together the different parts of the snapshot."
+                )
 
 
 def open_snapshot(path: PathLike, ptype: int = 1, options: ReadOptions | None = None) -> Snapshot:

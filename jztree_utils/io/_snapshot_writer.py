@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jztree.data import get_num
+from jztree.data import check_no_unit, get_num
 
 from ._columns import FIELDS
 from ._files import PathLike, create_hdf5
@@ -41,7 +41,8 @@ def write_snapshot(path: PathLike, part: Any, header: SnapshotHeader | None = No
     ptype: the particle type to store them as, 0 to 5.
 
     `read_snapshot` gives back the same numbers, to the last bit but for velocities where the scale factor is not 1.
-    Raises OutputError if the file cannot be written, ValueError for a wrong shape or type.
+    Raises OutputError if the file cannot be written, ValueError for a wrong shape or type, TypeError for arrays that
+    have units of their own.
     """
     if not 0 <= ptype <= 5:
         raise ValueError(f"ptype is a particle type of Gadget, from 0 to 5; {ptype} was given.")
@@ -74,6 +75,7 @@ def _columns(part: Any) -> tuple[dict[str, np.ndarray], int, float | None]:
         value = getattr(part, name, None)
         if value is None:
             continue
+        check_no_unit(value, f"{name} of the particles")
         if name == "mass" and np.ndim(value) == 0:
             mass = float(value)
             continue

@@ -96,8 +96,7 @@ def refusal(values: dict[str, Any], x64: bool) -> tuple[str | None, str | None]:
         vanishes = rlink < 2 * float(np.finfo(np.float64 if x64 else np.float32).tiny)
         above = "the linking length is above half the box"
         must, may = (must, may or above) if vanishes else (must or above, may)
-    # With no rows no kernel runs, and what is traced is not looked at.
-    return (must, may) if len(values["pos"]) else (None, must or may)
+    return must, may
 
 
 class _Judge:

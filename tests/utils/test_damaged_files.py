@@ -283,9 +283,10 @@ def test_neighbours_in_another_shape(tmp_path, random, name) -> None:
 
 @pytest.mark.parametrize("row", [-1, 9, 2**40])
 def test_neighbours_that_are_no_rows(tmp_path, row) -> None:
-    indices = np.zeros((9, 2), np.int64)
+    path, indices = tmp_path / "k.hdf5", np.zeros((9, 2), np.int64)
+    io.write_neighbours(path, io.Neighbours(distances=np.zeros((9, 2)), indices=indices))
     indices[3, 1] = row
-    io.write_neighbours(tmp_path / "k.hdf5", io.Neighbours(distances=np.zeros((9, 2)), indices=indices))
+    replace_dataset(path, "Neighbours/indices", indices)
     with pytest.raises(io.SnapshotError, match=r"Neighbours/indices from .* must be rows of its 9 particles, 0 to 8"):
         io.read_neighbours(tmp_path / "k.hdf5")
 
@@ -396,6 +397,23 @@ def test_a_part_that_is_there_twice(parts, told, put) -> None:
     parts[2].unlink()
     put(parts[1], parts[2])
     assert f"{parts[1]} and {parts[2]} are the same file twice" in told("fof", parts[0])
+
+
+@pytest.mark.parametrize("rows", [20, 30])
+def test_a_part_that_was_made_of_another(write_parts, random, tmp_path, rows) -> None:
+    """Not the same file, so it takes identifiers to see it; those of files that have none are zeros."""
+    ids = np.concatenate([np.arange(20), np.arange(rows), np.arange(40, 60)])
+    pos, cuts = random.random((len(ids), 3)), (20, 20 + rows)
+    parts = write_parts(pos, cuts, ParticleIDs=ids)
+    words = re.escape(f"{parts[0]} and {parts[1]} hold the same particles, from identifier 0 on")
+    with pytest.raises(io.SnapshotError, match=words):
+        io.read_snapshot(tmp_path, fields=("id",))
+    snapshot = io.open_snapshot(tmp_path)
+    with pytest.raises(io.SnapshotError, match=words):
+        snapshot.read("id", 0, 36)
+    np.testing.assert_array_equal(snapshot.read("id", 1, 36), ids[1:36])
+    write_parts(pos, cuts, ParticleIDs=0 * ids)
+    assert not io.read_snapshot(tmp_path, fields=("id",))[0].id.any()
 
 
 def test_parts_without_particles_may_be_the_same(parts, tmp_path, write_gadget) -> None:

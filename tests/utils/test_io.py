@@ -1,5 +1,6 @@
 """Snapshots, catalogues and neighbour lists on disk: round trips, what other codes write, and damaged files."""
 
+import dataclasses
 import os
 import re
 import tempfile
@@ -440,6 +441,29 @@ def test_write_protected_places(tmp_path, monkeypatch) -> None:
 
 
 # Neighbours
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "words"),
+    [
+        ("indices", np.zeros(5, int), r"of shape \(n, k\) with k from 1 on; theirs is \(5,\)"),
+        ("indices", np.zeros((5, 0), int), r"theirs is \(5, 0\)"),
+        ("indices", np.zeros((5, 3)), "indices of neighbours must be integers"),
+        ("indices", np.full((5, 3), 5), "from 5 to 5, but they must be rows of the 5 particles, 0 to 4"),
+        ("indices", np.full((5, 3), -1), "from -1 to -1, but"),
+        ("distances", np.zeros((5, 2)), r"must be floats of shape \(5, 3\), .*; they are float64 of shape \(5, 2\)"),
+        ("distances", None, "distances of neighbours must be floats"),
+        ("density", np.zeros(4), r"density of neighbours must be floats of shape \(5,\)"),
+        ("id", np.zeros((5, 3), int), r"id of neighbours must be integers of shape \(5,\)"),
+    ],
+)
+def test_neighbours_that_do_not_fit_together_are_not_written(tmp_path, name, wrong, words) -> None:
+    found = io.Neighbours(
+        distances=np.zeros((5, 3)), indices=np.zeros((5, 3), int), density=np.zeros(5), id=np.arange(5)
+    )
+    with pytest.raises(ValueError, match=words):
+        io.write_neighbours(tmp_path / "k.hdf5", dataclasses.replace(found, **{name: wrong}))
+    assert not list(tmp_path.iterdir())
 
 
 def test_neighbours_round_trip(tmp_path, random) -> None:
