@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "../../../jztree/native/cuda/primitives.cuh"
+#include "common/cuda/primitives.cuh"
 
 namespace jztree {
 
