@@ -50,20 +50,19 @@ def kernels_of(pos: Any, side: float) -> Iterator[tuple[str, Callable[[], Any]]]
     build = given(hierarchy, posz, lower, upper)
     yield "plane hierarchy", build
     arrays = build()[:4]
-    yield "check of a given hierarchy", given(lambda p, a: kernels.belongs((p, n, *a, sizes), box), posz, arrays)
-    yield (
-        f"knn k={K} in z-order",
-        given(lambda p, a: kernels.knn((p, kernels.as_num(n), *a, sizes), None, None, None, K, box), posz, arrays),
-    )
+
+    def tree(p: Any, a: Any) -> kernels.Tree:
+        return kernels.Tree(p, kernels.as_num(n), *a, sizes)
+
+    yield "check of a given hierarchy", given(lambda p, a: kernels.belongs(tree(p, a), box), posz, arrays)
+    yield f"knn k={K} in z-order", given(lambda p, a: kernels.knn(tree(p, a), None, None, None, K, box), posz, arrays)
     yield (
         f"knn k={K} to input rows",
-        given(lambda p, a, i: kernels.knn((p, kernels.as_num(n), *a, sizes), i, None, i, K, box), posz, arrays, index),
+        given(lambda p, a, i: kernels.knn(tree(p, a), i, None, i, K, box), posz, arrays, index),
     )
     for b in (0.2, 0.7):
         rlink = jz.jax_ext.exact(linking_length(b, n, side), ())
-        link = given(
-            lambda p, a, rlink=rlink: kernels.fof((p, kernels.as_num(n), *a, sizes), None, rlink, box), posz, arrays
-        )
+        link = given(lambda p, a, rlink=rlink: kernels.fof(tree(p, a), None, rlink, box), posz, arrays)
         yield f"links b={b}", link
         label = link()
         order = given(lambda rows: kernels.group_order(rows, n, 20), label)

@@ -1,12 +1,10 @@
-// Whether a hierarchy belongs to particles: it covers exactly these, and every one lies in the box of its leaf, without
-// which no search is right. A user may pass any hierarchy with any particles, so nothing here trusts a number in it.
+#include "belongs.h"
 
 #include <cstdint>
 
-#include "common/morton.h"
-#include "common/cuda/arguments.cuh"
-#include "common/cuda/queue.cuh"
+#include "common/cuda/context.cuh"
 #include "common/cuda/tree.cuh"
+#include "common/morton.h"
 
 namespace jztree {
 namespace {
@@ -45,28 +43,17 @@ __global__ void check_rows(DeviceTree<D, T> tree, Lengths period, int32_t* belon
   if (!good) *belongs = 0;
 }
 
-ffi::Error belongs(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
-                   ffi::Buffer<ffi::S32> splits, ffi::Buffer<ffi::S32> particle_splits, ffi::AnyBuffer lower,
-                   ffi::AnyBuffer upper, ffi::AnyBuffer box, ffi::Result<ffi::Buffer<ffi::S32>> belongs,
-                   ffi::Span<const int64_t> plane_sizes) {
-  return dispatch<max_dims>(pos, [&](auto type, auto dims) {
-    using T = decltype(type);
-    constexpr int D = decltype(dims)::value;
-    Lengths period;
-    if (!read_lengths(box, D, &period)) return invalid("belongs was called with arrays that do not fit together.");
-    Queue queue(stream, scratch);
-    auto tree = read_tree<D, T>(pos, num, splits, particle_splits, lower, upper, plane_sizes);
-    // Every byte 1 is a number that is not 0.
-    queue.fill_bytes(belongs->typed_data(), tree ? 1 : 0, 1);
-    if (!tree) return ffi::Error::Success();
-    queue.launch_over(tree->starts[tree->planes], check_splits<D, T>, *tree, belongs->typed_data());
-    queue.launch_over(tree->leaves(), check_rows<D, T>, *tree, period, belongs->typed_data());
-    return ffi::Error::Success();
-  });
+template <int D, typename T>
+void belongs(Queue& queue, const Belongs<D, T>& in) {
+  DeviceTree<D, T> tree = on_device(in.tree);
+  // Every byte 1 is a number that is not 0.
+  queue.fill_bytes(in.belongs, 1, 1);
+  queue.launch_over(tree.starts[tree.planes], check_splits<D, T>, tree, in.belongs);
+  queue.launch_over(tree.leaves(), check_rows<D, T>, tree, in.box, in.belongs);
 }
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_belongs, belongs, "plane_sizes");
+JZTREE_KERNEL(belongs, Belongs);
 
 }  // namespace jztree

@@ -1,54 +1,31 @@
-// The check of lengths that are known only at run time. It hands them through, as `check` does its value.
+#include "lengths.h"
 
-#include <string>
-#include <utility>
 #include <vector>
 
-#include "common/lengths.h"
-#include "common/cuda/arguments.cuh"
+#include "common/cuda/context.cuh"
 #include "common/cuda/host_copy.cuh"
-#include "common/cuda/queue.cuh"
 
 namespace jztree {
 namespace {
 
-__global__ void sum_words(Lengths lengths, int64_t count, double* sums) {
-  if (thread_index() < count) sums[thread_index()] = lengths[thread_index()];
+// The sides, and the linking length behind them if there is one.
+__global__ void sum_words(Lengths sides, int64_t dims, Lengths link, int64_t count, double* sums) {
+  int64_t i = thread_index();
+  if (i < count) sums[i] = i < dims ? sides[i] : link[i - dims];
 }
 
-std::vector<double> numbers(Queue& queue, const Lengths& lengths, int64_t count) {
+void lengths(Queue& queue, const CheckedLengths& in) {
+  int64_t count = in.dims + (in.linked ? 1 : 0);
   double* sums = queue.scratch<double>(count);
-  queue.launch_over(count, sum_words, lengths, count, sums);
-  return to_host(queue, sums, count);
-}
-
-// rlink: one linking length, or nothing.
-ffi::Error lengths(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer box, ffi::AnyBuffer rlink,
-                   ffi::Result<ffi::AnyBuffer> checked_box, ffi::Result<ffi::AnyBuffer> checked_rlink) {
-  return guarded([&] {
-    Lengths period, length;
-    auto dims = box.dimensions();
-    bool linked = rlink.element_count() > 0;
-    if (dims.size() != 2 || dims[0] > max_dims || !read_lengths(box, dims[0], &period) ||
-        checked_box->size_bytes() != box.size_bytes() || checked_rlink->size_bytes() != rlink.size_bytes() ||
-        (linked && !read_lengths(rlink, 1, &length)))
-      return invalid("lengths was called with arrays that do not fit together.");
-    Queue queue(stream, scratch);
-    std::vector<double> sides = numbers(queue, period, dims[0]);
-    if (std::string wrong = check_box(sides.data(), dims[0]); !wrong.empty()) return invalid(wrong);
-    if (linked) {
-      double link = numbers(queue, length, 1)[0];
-      if (std::string wrong = check_rlink(link, sides.data(), dims[0]); !wrong.empty()) return invalid(wrong);
-    }
-    for (auto [from, to] : {std::pair{&box, &checked_box}, std::pair{&rlink, &checked_rlink}})
-      queue.copy(static_cast<char*>((*to)->untyped_data()), static_cast<const char*>(from->untyped_data()),
-                 static_cast<int64_t>(from->size_bytes()));
-    return ffi::Error::Success();
-  });
+  queue.launch_over(count, sum_words, in.period, in.dims, in.length, count, sums);
+  std::vector<double> host = to_host(queue, sums, count);
+  in.expect_valid(host.data(), in.linked ? &host.back() : nullptr);
+  queue.copy(static_cast<char*>(in.checked_box.data), static_cast<const char*>(in.box.data), in.box.bytes());
+  queue.copy(static_cast<char*>(in.checked_rlink.data), static_cast<const char*>(in.rlink.data), in.rlink.bytes());
 }
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_lengths, lengths);
+JZTREE_PLAIN_KERNEL(lengths, CheckedLengths);
 
 }  // namespace jztree

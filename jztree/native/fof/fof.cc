@@ -1,5 +1,3 @@
-// Friends-of-friends groups: the connected components of particles at most one linking length apart.
-//
 // Units are the highest nodes whose particles are all linked to each other because the whole node is smaller than the
 // linking length ("dense"), and the leaves outside of these. First every unit is linked within, each on one thread.
 // Then every unit walks the planes from the top to the units behind it in z-order that are within the linking length:
@@ -7,25 +5,16 @@
 // * If both are one set each already, and the same, there is nothing to do; if they differ, one link is enough.
 // * Else particles are tested, those of the one unit that are near the other's box.
 // So the work shrinks when the linking length grows beyond the leaves. Joins go to a lock-free union-find.
-//
-// Sources: M. Davis et al. (1985), "The evolution of large-scale structure in a universe dominated by cold dark matter"
-// (the groups); A. Prokopenko et al. (2023), "Fast tree-based algorithms for DBSCAN for low-dimensional data on GPUs"
-// (dense cells).
+
+#include "fof.h"
 
 #include <atomic>
-#include <cmath>
 #include <cstdint>
-#include <limits>
-#include <string>
 #include <vector>
 
-#include "link_rule.h"
-#include "common/cpu/handler.h"
+#include "common/cpu/context.h"
 #include "common/cpu/leaf_distances.h"
-#include "common/cpu/memory.h"
-#include "common/cpu/parallel.h"
 #include "common/cpu/staged_tree.h"
-#include "common/cpu/tree_buffers.h"
 #include "union_find.h"
 
 namespace jztree {
@@ -320,45 +309,30 @@ void write_mapped_labels(const Parallel& parallel, UnionFind& sets, const int32_
   });
 }
 
-ffi::Error fof(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num, ffi::Buffer<ffi::S32> splits,
-               ffi::Buffer<ffi::S32> particle_splits, ffi::AnyBuffer lower, ffi::AnyBuffer upper,
-               ffi::Buffer<ffi::S32> rows, ffi::AnyBuffer rlink, ffi::AnyBuffer box,
-               ffi::Result<ffi::Buffer<ffi::S32>> label, ffi::Span<const int64_t> plane_sizes) {
-  return dispatch<fof_dims>(pos, [&](auto type, auto dims) {
-    using T = decltype(type);
-    constexpr int D = decltype(dims)::value;
-    int64_t n = pos.dimensions()[0];
-    double period[D], length;
-    if (!read_exact(box, D, period) || !read_exact(rlink, 1, &length) ||
-        static_cast<int64_t>(label->element_count()) != n ||
-        (rows.element_count() != 0 && static_cast<int64_t>(rows.element_count()) != n))
-      return invalid("fof was called with arrays that do not fit together.");
-    auto arrays = read_tree<D, T>(pos, num, splits, particle_splits, lower, upper, plane_sizes);
-    if (!arrays) return invalid("fof was called with arrays that do not fit together.");
-    const TreeArrays<D, T>& tree = *arrays;
-    Parallel parallel(pool);
-    Scale<D, T> scale(period, open_extent(period, tree, tree));
-    StagedTree<D, T> staged(parallel, tree, scale);
-    UnionFind sets(tree.num);
-    LinkRule<D, T> rule(length, staged.wrapped(), scale);
-    Linker<D, T>(parallel, tree.pos, staged, scale, rule, sets).run();
-    const int32_t* order = rows.element_count() == 0 ? nullptr : rows.typed_data();
-    if (order) {
-      write_mapped_labels(parallel, sets, order, tree.num, label->typed_data());
-    } else {
-      write_labels(parallel, sets, tree.num, label->typed_data());
-    }
-    // Rows that hold no particle are groups of their own.
-    for (int64_t row = tree.num; row < n; ++row) {
-      int64_t place = order ? order[row] : row;
-      label->typed_data()[place] = static_cast<int32_t>(place);
-    }
-    return ffi::Error::Success();
-  });
+template <int D, typename T>
+void fof(const Parallel& parallel, const Friends<D, T>& in) {
+  const Tree<D, T>& tree = in.tree;
+  int64_t num = tree.num();
+  double period[D];
+  in.box.read(period);
+  Scale<D, T> scale(period, open_extent(period, tree, tree));
+  StagedTree<D, T> staged(parallel, tree, scale);
+  UnionFind sets(num);
+  LinkRule<D, T> rule(in.rlink[0], staged.wrapped(), scale);
+  Linker<D, T>(parallel, tree.pos, staged, scale, rule, sets).run();
+  if (in.rows) {
+    write_mapped_labels(parallel, sets, in.rows, num, in.label);
+  } else {
+    write_labels(parallel, sets, num, in.label);
+  }
+  for (int64_t row = num; row < tree.pos.rows(); ++row) {
+    int64_t place = in.rows ? in.rows[row] : row;
+    in.label[place] = static_cast<int32_t>(place);
+  }
 }
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_fof, fof, "plane_sizes");
+JZTREE_KERNEL(fof, Friends);
 
 }  // namespace jztree

@@ -1,5 +1,3 @@
-// Friends-of-friends groups: the connected components of particles at most one linking length apart.
-//
 // Every leaf is linked within, and every node above that is smaller than the linking length ("dense") is joined whole.
 // Then every leaf walks the planes to what is behind it in z-order and within the linking length (fof_walk.cuh), where
 // it links particles. Joins go to a lock-free union-find over all rows (union_find.cuh), and a last pass looks up
@@ -13,17 +11,15 @@
 // One warp a leaf. Linking within: a lane a particle, all against all through shared memory, into a mask of friends a
 // lane; sets grow from these by ballots, so that a leaf of up to 32 particles needs no atomic operation. Positions are
 // read once by each pass (from the caches where leaves are neighbours).
-//
-// Sources: M. Davis et al. (1985), "The evolution of large-scale structure in a universe dominated by cold dark matter"
-// (the groups); A. Prokopenko et al. (2023), "Fast tree-based algorithms for DBSCAN for low-dimensional data on GPUs"
-// (dense cells).
 
+#include "fof.h"
+
+#include <algorithm>
 #include <cstdint>
 
-#include "common/cuda/arguments.cuh"
+#include "common/cuda/context.cuh"
 #include "fof_rows.cuh"
 #include "fof_walk.cuh"
-#include "common/cuda/queue.cuh"
 #include "common/cuda/tree.cuh"
 #include "union_find.cuh"
 #include "common/cuda/warp.cuh"
@@ -203,39 +199,23 @@ void link(Queue& queue, const DeviceTree<D, T>& tree, const Lengths& box, const 
                tree, setup, sets, one_set);
 }
 
-ffi::Error fof(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
-               ffi::Buffer<ffi::S32> splits, ffi::Buffer<ffi::S32> particle_splits, ffi::AnyBuffer lower,
-               ffi::AnyBuffer upper, ffi::Buffer<ffi::S32> rows, ffi::AnyBuffer rlink, ffi::AnyBuffer box,
-               ffi::Result<ffi::Buffer<ffi::S32>> label, ffi::Span<const int64_t> plane_sizes) {
-  return dispatch<fof_dims>(pos, [&](auto type, auto dims) {
-    using T = decltype(type);
-    constexpr int D = decltype(dims)::value;
-    int64_t n = pos.dimensions()[0];
-    Lengths period, length;
-    auto tree = read_tree<D, T>(pos, num, splits, particle_splits, lower, upper, plane_sizes);
-    if (!read_lengths(box, D, &period) || !read_lengths(rlink, 1, &length) || !tree || tree->planes == 0 ||
-        static_cast<int64_t>(label->element_count()) != n ||
-        (rows.element_count() != 0 && static_cast<int64_t>(rows.element_count()) != n))
-      return invalid("fof was called with arrays that do not fit together.");
-    Queue queue(stream, scratch);
-    const int32_t* order = listed(rows);
-    int32_t* labels = label->typed_data();
-    UnionFind sets{order ? queue.scratch<int32_t>(n) : labels};
-    link(queue, *tree, period, length, sets);
-    if (!order) {
-      queue.launch_over(n, label_rows, sets, tree->num);
-    } else {
-      queue.copy(labels, order, n);
-      queue.launch_over(n, find_smallest, sets, tree->num, order, labels);
-      queue.launch_over(n, take_smallest, sets, tree->num, labels);
-      queue.launch_over(n, write_labels, sets.parents, tree->num, order, labels);
-    }
-    return ffi::Error::Success();
-  });
+template <int D, typename T>
+void fof(Queue& queue, const Friends<D, T>& in) {
+  int64_t n = in.tree.pos.rows();
+  UnionFind sets{in.rows ? queue.scratch<int32_t>(n) : in.label};
+  link(queue, on_device(in.tree), in.box, in.rlink, sets);
+  if (!in.rows) {
+    queue.launch_over(n, label_rows, sets, in.tree.num);
+  } else {
+    queue.copy(in.label, in.rows, n);
+    queue.launch_over(n, find_smallest, sets, in.tree.num, in.rows, in.label);
+    queue.launch_over(n, take_smallest, sets, in.tree.num, in.label);
+    queue.launch_over(n, write_labels, sets.parents, in.tree.num, in.rows, in.label);
+  }
 }
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_fof, fof, "plane_sizes");
+JZTREE_KERNEL(fof, Friends);
 
 }  // namespace jztree

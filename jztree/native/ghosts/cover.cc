@@ -1,9 +1,6 @@
-// A few boxes that cover the particles of a rank closely: what it publishes.
-//
-// The rows of a rank are a range of the z-order, which may begin or end with a few rows beyond a jump to a far place.
-// So ranges are split where their keys differ in the highest bit, the ones with the longest boxes and the most rows
-// first, until there are as many as there may be. Boxes come from those of the leaves, and from rows where a cut is in
-// a leaf.
+// Boxes come from those of the leaves, and from rows where a cut is in a leaf.
+
+#include "cover.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -11,9 +8,8 @@
 #include <queue>
 #include <vector>
 
+#include "common/cpu/context.h"
 #include "cover_rule.h"
-#include "common/morton.h"
-#include "common/cpu/handler.h"
 
 namespace jztree {
 namespace {
@@ -107,44 +103,28 @@ struct Cover {
   }
 };
 
-ffi::Error cover(ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num, ffi::AnyBuffer lower, ffi::AnyBuffer upper,
-                 ffi::AnyBuffer box, ffi::Buffer<ffi::S32> leaf_splits, ffi::AnyBuffer leaf_lower,
-                 ffi::AnyBuffer leaf_upper, ffi::Result<ffi::Buffer<ffi::S32>> splits,
-                 ffi::Result<ffi::AnyBuffer> box_lower, ffi::Result<ffi::AnyBuffer> box_upper) {
-  return dispatch<max_dims>(pos, [&](auto type, auto dims) {
-    using T = decltype(type);
-    constexpr int D = decltype(dims)::value;
-    double period[D];
-    int64_t leaves = static_cast<int64_t>(leaf_splits.element_count()) - 1;
-    int64_t most = static_cast<int64_t>(splits->element_count()) - 1, rows = read_count(num, pos.dimensions()[0]);
-    auto fits = [&](const auto& buffer, int64_t count) {
-      return buffer.element_type() == pos.element_type() && static_cast<int64_t>(buffer.element_count()) == count * D;
-    };
-    if (!read_exact(box, D, period) || !fits(lower, 1) || !fits(upper, 1) || !fits(leaf_lower, leaves) ||
-        !fits(leaf_upper, leaves) || !fits(*box_lower, most) || !fits(*box_upper, most) || most < 1 ||
-        leaf_splits.typed_data()[leaves] != rows)
-      return invalid("cover was called with arrays that do not fit together.");
-    Cover<D, T> search{pos.typed_data<T>(),        KeyGrid<D>(lower.typed_data<T>(), upper.typed_data<T>(), period),
-                       leaf_splits.typed_data(),   leaf_lower.typed_data<T>(),
-                       leaf_upper.typed_data<T>(), leaves};
-    auto ranges = search.run(rows, most);
-    for (int64_t i = 0; i < most; ++i) {
-      bool used = i < static_cast<int64_t>(ranges.size());
-      const auto* range = used ? &ranges[static_cast<size_t>(i)] : nullptr;
-      splits->typed_data()[i] = static_cast<int32_t>(used ? range->begin : rows);
-      for (int d = 0; d < D; ++d) {
-        T nowhere = std::numeric_limits<T>::infinity();
-        box_lower->typed_data<T>()[i * D + d] = used ? range->low[d] : nowhere;
-        box_upper->typed_data<T>()[i * D + d] = used ? range->high[d] : -nowhere;
-      }
+template <int D, typename T>
+void cover(const Parallel&, const CoverOf<D, T>& in) {
+  const Boxes<D, T>& leaves = in.leaves.boxes;
+  int64_t rows = in.num(), most = in.most();
+  if (in.leaves.splits[leaves.count] != rows) throw Refusal("boxes were to cover rows with leaves that hold others.");
+  Cover<D, T> search{in.pos, in.keys.grid(), in.leaves.splits, leaves.lower, leaves.upper, leaves.count};
+  auto ranges = search.run(rows, most);
+  for (int64_t i = 0; i < most; ++i) {
+    bool used = i < static_cast<int64_t>(ranges.size());
+    const auto* range = used ? &ranges[static_cast<size_t>(i)] : nullptr;
+    in.splits[i] = static_cast<int32_t>(used ? range->begin : rows);
+    for (int d = 0; d < D; ++d) {
+      T nowhere = std::numeric_limits<T>::infinity();
+      in.lower[i * D + d] = used ? range->low[d] : nowhere;
+      in.upper[i * D + d] = used ? range->high[d] : -nowhere;
     }
-    splits->typed_data()[most] = static_cast<int32_t>(rows);
-    return ffi::Error::Success();
-  });
+  }
+  in.splits[most] = static_cast<int32_t>(rows);
 }
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_cover, cover);
+JZTREE_KERNEL(cover, CoverOf);
 
 }  // namespace jztree

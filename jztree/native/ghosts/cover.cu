@@ -1,26 +1,20 @@
-// A few boxes that cover the particles of a rank closely: what it publishes.
-//
-// The rows of a rank are a range of the z-order, which may begin or end with a few rows beyond a jump to a far place.
-// So ranges are split where their keys differ in the highest bit, the ones with the longest boxes and the most rows
-// first, until there are as many as there may be.
-//
-// One block does that, because every choice hangs on the ones before. What costs time is looked up by a warp for each
+// One block finds the ranges, because every choice hangs on the ones before. What costs time is looked up by a warp for each
 // range before it is known whether it will be split, all ranges at once: where to cut it, and the boxes of both parts.
 // Then one warp chooses until it comes to a range that has not been looked up. For particles in no strange order that
 // is a dozen rounds for 256 boxes. Boxes come from a pyramid of boxes of 32, 32^2, ... rows, of which a range needs at
 // most two warp loads a level. It is made from the rows alone, one pass over them: boxes of leaves, where these are
 // tight, are the same.
 
+#include "cover.h"
+
 #include <cstdint>
 #include <limits>
 
-#include "cover_rule.h"
-#include "common/morton.h"
-#include "common/cuda/arguments.cuh"
+#include "common/cuda/context.cuh"
 #include "common/cuda/keys.cuh"
-#include "common/cuda/queue.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/cuda/warp_search.cuh"
+#include "cover_rule.h"
 
 namespace jztree {
 namespace {
@@ -264,39 +258,22 @@ __global__ void __launch_bounds__(cover_threads<D>, 1)
   }
 }
 
-ffi::Error cover(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
-                 ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box, ffi::Buffer<ffi::S32> leaf_splits,
-                 ffi::AnyBuffer leaf_lower, ffi::AnyBuffer leaf_upper, ffi::Result<ffi::Buffer<ffi::S32>> splits,
-                 ffi::Result<ffi::AnyBuffer> box_lower, ffi::Result<ffi::AnyBuffer> box_upper) {
-  return dispatch<max_dims>(pos, [&](auto type, auto dims) {
-    using T = decltype(type);
-    constexpr int D = decltype(dims)::value;
-    Lengths lengths;
-    int64_t leaves = static_cast<int64_t>(leaf_splits.element_count()) - 1;
-    int64_t most = static_cast<int64_t>(splits->element_count()) - 1, rows = pos.dimensions()[0];
-    auto fits = [&](const auto& buffer, int64_t count) {
-      return buffer.element_type() == pos.element_type() && static_cast<int64_t>(buffer.element_count()) == count * D;
-    };
-    if (!read_lengths(box, D, &lengths) || !fits(lower, 1) || !fits(upper, 1) || !fits(leaf_lower, leaves) ||
-        !fits(leaf_upper, leaves) || !fits(*box_lower, most) || !fits(*box_upper, most) || most < 1)
-      return invalid("cover was called with arrays that do not fit together.");
-    Queue queue(stream, scratch);
-    Cover<D, T> search{make_pyramid<D, T>(queue, pos.typed_data<T>(), rows, lengths),
-                       read_count(num, rows),
-                       device_grid<D, T>(queue, lower, upper, lengths),
-                       most,
-                       queue.scratch<Range<D, T>>(most),
-                       queue.scratch<Range<D, T>>(most),
-                       queue.scratch<Range<D, T>>(most),
-                       queue.scratch<int32_t>(most)};
-    queue.launch(1, cover_threads<D>, 0, cover_rows<D, T>, search, splits->typed_data(), box_lower->typed_data<T>(),
-                 box_upper->typed_data<T>());
-    return ffi::Error::Success();
-  });
+template <int D, typename T>
+void cover(Queue& queue, const CoverOf<D, T>& in) {
+  int64_t most = in.most();
+  Cover<D, T> search{make_pyramid<D, T>(queue, in.pos, in.pos.rows(), in.keys.box),
+                     in.num,
+                     device_grid(queue, in.keys),
+                     most,
+                     queue.scratch<Range<D, T>>(most),
+                     queue.scratch<Range<D, T>>(most),
+                     queue.scratch<Range<D, T>>(most),
+                     queue.scratch<int32_t>(most)};
+  queue.launch(1, cover_threads<D>, 0, cover_rows<D, T>, search, in.splits, in.lower, in.upper);
 }
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_cover, cover);
+JZTREE_KERNEL(cover, CoverOf);
 
 }  // namespace jztree

@@ -1,5 +1,3 @@
-// The friends-of-friends catalogue: sums over groups (moments.h) of particles in group order.
-//
 // Groups hold from a handful to all particles. One of at most `rows_of_warp` rows is summed by one warp, which takes
 // all three passes and writes the row of the catalogue: the particles come from memory once, and from the first-level
 // cache after that. Larger groups, and the parts of groups that straddle ranks, are cut into chunks of `rows_of_block`
@@ -11,13 +9,13 @@
 // Bound by memory: each row of a listed group is read once if its group is small, and three times if not (masses only
 // in the first pass). Work arrays: 4 bytes a row of the catalogue, and 2 sums (176 bytes each in 3D) a chunk.
 
+#include "catalogue.h"
+
 #include <algorithm>
 #include <cstdint>
 
-#include "moments.h"
-#include "common/cuda/arguments.cuh"
+#include "common/cuda/context.cuh"
 #include "common/cuda/primitives.cuh"
-#include "common/cuda/queue.cuh"
 #include "common/cuda/warp.cuh"
 
 namespace jztree {
@@ -219,82 +217,32 @@ void sum_large_groups(Queue& queue, const GroupParticles<D, T>& rows, const Leng
   queue.launch_over(chunks.most, write_large_groups<D, T>, rows, box, chunks, sums, columns);
 }
 
-// An empty mass or vel is one that the particles do not have; a mass of one element is shared by all.
 template <int D, typename T>
-bool read_particles(const ffi::AnyBuffer& pos, const ffi::AnyBuffer& mass, const ffi::AnyBuffer& vel,
-                    GroupParticles<D, T>& particles) {
-  int64_t n = pos.dimensions()[0];
-  int64_t masses = static_cast<int64_t>(mass.element_count()), vels = static_cast<int64_t>(vel.element_count());
-  particles.pos = pos.typed_data<T>();
-  particles.mass = masses ? mass.typed_data<T>() : nullptr;
-  particles.vel = vels ? vel.typed_data<T>() : nullptr;
-  particles.shared_mass = masses == 1;
-  return (masses <= 1 || masses == n) && (vels == 0 || vels == n * D) && mass.element_type() == pos.element_type() &&
-         vel.element_type() == pos.element_type();
+Segments segments_of(const GroupedParticles<D, T>& in) {
+  return {in.groups(), in.count, in.offset, in.rows()};
 }
 
-bool read_segments(const ffi::Buffer<ffi::S32>& ngroups, const ffi::Buffer<ffi::S32>& count,
-                   const ffi::Buffer<ffi::S32>& offset, int64_t n, Segments& segments) {
-  int64_t room = static_cast<int64_t>(count.element_count());
-  segments = Segments{read_count(ngroups, room), count.typed_data(), offset.typed_data(), n};
-  return static_cast<int64_t>(offset.element_count()) == room;
-}
-
-// words: (r, words of Ends), what all ranks found.
 template <int D>
-bool read_ends(const ffi::Buffer<ffi::U32>& words, AllEnds<D>& all) {
-  all = {static_cast<const Ends<D>*>(words.untyped_data()), static_cast<int64_t>(words.size_bytes() / sizeof(Ends<D>))};
-  return words.size_bytes() % sizeof(Ends<D>) == 0;
+AllEnds<D> all_ends(const KnownEnds<D>& in) {
+  return {reinterpret_cast<const Ends<D>*>(in.known.data), in.ranks()};
 }
 
-bool has_elements(const ffi::AnyBuffer& buffer, ffi::DataType type, int64_t elements) {
-  return buffer.element_type() == type && static_cast<int64_t>(buffer.element_count()) == elements;
-}
-
-// known: empty, or what `straddling_sums` found on all ranks; the last group is then the sum over its parts.
-ffi::Error catalogue(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::AnyBuffer mass,
-                     ffi::AnyBuffer vel, ffi::Buffer<ffi::S32> ngroups, ffi::Buffer<ffi::S32> count,
-                     ffi::Buffer<ffi::S32> offset, ffi::AnyBuffer box, ffi::Buffer<ffi::U32> known,
-                     ffi::Buffer<ffi::S32> rank, ffi::Result<ffi::Buffer<ffi::S32>> out_count,
-                     ffi::Result<ffi::AnyBuffer> out_mass, ffi::Result<ffi::AnyBuffer> centre,
-                     ffi::Result<ffi::AnyBuffer> size, ffi::Result<ffi::AnyBuffer> radius,
-                     ffi::Result<ffi::AnyBuffer> shape, ffi::Result<ffi::AnyBuffer> velocity,
-                     ffi::Result<ffi::AnyBuffer> dispersion, ffi::Result<ffi::AnyBuffer> rotation) {
-  return dispatch<catalogue_dims>(pos, [&](auto type, auto dims) {
-    using T = decltype(type);
-    constexpr int D = decltype(dims)::value;
-    GroupParticles<D, T> rows{};
-    Segments segments{};
-    Lengths lengths;
-    AllEnds<D> all{};
-    if (!read_particles(pos, mass, vel, rows) ||
-        !read_segments(ngroups, count, offset, pos.dimensions()[0], segments) || !read_lengths(box, D, &lengths) ||
-        !read_ends(known, all))
-      return invalid("catalogue was called with arrays that do not fit together.");
-    int64_t room = segments.groups.rows, speeds = rows.vel ? room : 0;
-    auto fits = [&](auto& out, int64_t elements) { return has_elements(*out, pos.element_type(), elements); };
-    if (static_cast<int64_t>(out_count->element_count()) != room || !fits(out_mass, room) || !fits(centre, room * D) ||
-        !fits(size, room) || !fits(radius, room) || !fits(shape, room * D * D) || !fits(velocity, speeds * D) ||
-        !fits(dispersion, speeds) || !fits(rotation, speeds * Pairs<D>::distinct))
-      return invalid("catalogue was called with arrays that do not fit together.");
-    if (room == 0) return ffi::Error::Success();
-    Queue queue(stream, scratch);
-    CatalogueColumns<D, T> columns{out_mass->typed_data<T>(),   centre->typed_data<T>(),  size->typed_data<T>(),
-                                   radius->typed_data<T>(),     shape->typed_data<T>(),   velocity->typed_data<T>(),
-                                   dispersion->typed_data<T>(), rotation->typed_data<T>()};
-    for (auto* out : {&out_mass, &centre, &size, &radius, &shape, &velocity, &dispersion, &rotation})
-      if ((*out)->element_count() > 0)
-        queue.fill_bytes((*out)->template typed_data<T>(), 0, static_cast<int64_t>((*out)->element_count()));
-    queue.copy(out_count->typed_data(), segments.count, room);
-    Chunks chunks =
-        cut(queue, segments, rows_of_warp, std::min(room, segments.rows / rows_of_warp), all.ranks > 0 ? 1 : 0);
-    queue.launch_warps(room, sum_small_groups<D, T>, rows, lengths, chunks, columns);
-    if (chunks.most > 0) sum_large_groups(queue, rows, lengths, chunks, columns);
-    if (all.ranks > 0)
-      queue.launch(1, 1, 0, write_last_group<D, T>, rows, lengths, segments.groups, all,
-                   read_count(rank, all.ranks - 1), columns, out_count->typed_data());
-    return ffi::Error::Success();
-  });
+template <int D, typename T>
+void catalogue(Queue& queue, const Catalogue<D, T>& in) {
+  if (in.room == 0) return;
+  GroupParticles<D, T> rows = in.grouped.particles();
+  Segments segments = segments_of(in.grouped);
+  AllEnds<D> all = all_ends(in.ends);
+  const Lengths& box = in.grouped.box;
+  in.each_column([&](T* column, int64_t elements) { queue.fill_bytes(column, 0, elements); });
+  queue.copy(in.count, segments.count, in.room);
+  Chunks chunks =
+      cut(queue, segments, rows_of_warp, std::min(in.room, segments.rows / rows_of_warp), all.ranks > 0 ? 1 : 0);
+  queue.launch_warps(in.room, sum_small_groups<D, T>, rows, box, chunks, in.columns);
+  if (chunks.most > 0) sum_large_groups(queue, rows, box, chunks, in.columns);
+  if (all.ranks > 0)
+    queue.launch(1, 1, 0, write_last_group<D, T>, rows, box, segments.groups, all, Count{in.ends.rank, all.ranks - 1},
+                 in.columns, in.count);
 }
 
 // ---- straddling_sums ----
@@ -334,42 +282,24 @@ __global__ void write_ends(Chunks chunks, AllEnds<D> all, Count rank, PassNumber
   (part == 0 ? found->head : found->tail) = end;
 }
 
-// One of three passes over the rows of groups that straddle ranks. known: what all ranks have found in the passes
-// before. head: the leading rows that continue the last group of the ranks before.
-ffi::Error straddling_sums(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::AnyBuffer mass,
-                           ffi::AnyBuffer vel, ffi::Buffer<ffi::S32> ngroups, ffi::Buffer<ffi::S32> count,
-                           ffi::Buffer<ffi::S32> offset, ffi::Buffer<ffi::S32> head, ffi::AnyBuffer box,
-                           ffi::Buffer<ffi::S32> pass, ffi::Buffer<ffi::U32> known, ffi::Buffer<ffi::S32> rank,
-                           ffi::Result<ffi::Buffer<ffi::U32>> found) {
-  return dispatch<catalogue_dims>(pos, [&](auto type, auto dims) {
-    using T = decltype(type);
-    constexpr int D = decltype(dims)::value;
-    GroupParticles<D, T> rows{};
-    Segments segments{};
-    Lengths lengths;
-    AllEnds<D> all{};
-    int64_t n = pos.dimensions()[0];
-    if (!read_particles(pos, mass, vel, rows) || !read_segments(ngroups, count, offset, n, segments) ||
-        !read_lengths(box, D, &lengths) || !read_ends(known, all) || all.ranks == 0 ||
-        found->size_bytes() != sizeof(Ends<D>))
-      return invalid("straddling_sums was called with arrays that do not fit together.");
-    Queue queue(stream, scratch);
-    TwoParts parts{queue.scratch<int32_t>(1), queue.scratch<int32_t>(2), queue.scratch<int32_t>(2)};
-    queue.launch(1, 1, 0, find_ends, segments, head.typed_data(), parts);
-    Chunks chunks = cut(queue, Segments{Count{parts.number, 2}, parts.count, parts.offset, n}, 0, 2, 0);
-    PassNumber number{SumPass::masses, pass.typed_data()};
-    Count me = read_count(rank, all.ranks - 1);
-    auto* sums = queue.scratch<Moments<D>>(chunks.most);
-    queue.launch_over(2, know_ends<D>, chunks, all, me, sums);
-    run_pass(queue, rows, lengths, chunks, number, sums, queue.scratch<Moments<D>>(chunks.most));
-    queue.launch_over(2, write_ends<D>, chunks, all, me, number, sums, static_cast<Ends<D>*>(found->untyped_data()));
-    return ffi::Error::Success();
-  });
+template <int D, typename T>
+void straddling_sums(Queue& queue, const StraddlingSums<D, T>& in) {
+  TwoParts parts{queue.scratch<int32_t>(1), queue.scratch<int32_t>(2), queue.scratch<int32_t>(2)};
+  queue.launch(1, 1, 0, find_ends, segments_of(in.grouped), in.head, parts);
+  Chunks chunks = cut(queue, Segments{Count{parts.number, 2}, parts.count, parts.offset, in.grouped.rows()}, 0, 2, 0);
+  AllEnds<D> all = all_ends(in.ends);
+  PassNumber number{SumPass::masses, in.pass};
+  Count me{in.ends.rank, all.ranks - 1};
+  auto* sums = queue.scratch<Moments<D>>(chunks.most);
+  queue.launch_over(2, know_ends<D>, chunks, all, me, sums);
+  run_pass(queue, in.grouped.particles(), in.grouped.box, chunks, number, sums,
+           queue.scratch<Moments<D>>(chunks.most));
+  queue.launch_over(2, write_ends<D>, chunks, all, me, number, sums, reinterpret_cast<Ends<D>*>(in.found));
 }
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_straddling_sums, straddling_sums);
-JZTREE_HANDLER(jztree_catalogue, catalogue);
+JZTREE_KERNEL(straddling_sums, StraddlingSums);
+JZTREE_KERNEL(catalogue, Catalogue);
 
 }  // namespace jztree

@@ -1,6 +1,3 @@
-// The order of particles by group: listed groups, of at least npart_min particles, in the order of their first rows,
-// one after the other; then all other rows. Within each, rows keep their order.
-//
 // Members are counted at the first row of each group; a running sum over the rows that begin a listed group numbers
 // these; and one stable radix sort of the rows by the number of their group, in which all rows of no listed group and
 // the padding come last, gives the order. The numbers are below n / npart_min, so that few bits have to be sorted:
@@ -8,12 +5,13 @@
 // the sort. Work arrays: 12 bytes a row. Members are counted with integers, so no result depends on the order of
 // threads.
 
+#include "group_order.h"
+
 #include <cstdint>
 
-#include "common/cuda/arguments.cuh"
+#include "common/cuda/context.cuh"
 #include "group_rows.cuh"
 #include "common/cuda/primitives.cuh"
-#include "common/cuda/queue.cuh"
 
 namespace jztree {
 namespace {
@@ -62,52 +60,38 @@ __global__ void clear_offsets(const int32_t* ngroups, int64_t room, int32_t* off
   if (group >= *ngroups && group < room) offset[group] = 0;
 }
 
-void order_by_group(Queue& queue, const int32_t* label, Count num, int64_t npart_min, int64_t room, int32_t* order,
-                    int32_t* ngroups, int32_t* count, int32_t* offset) {
-  int64_t n = num.rows;
+void order_by_group(Queue& queue, const GroupOrder& in) {
+  int64_t n = in.label.rows(), room = in.room();
   auto* members = queue.scratch<int32_t>(n);
   auto* number = queue.scratch<int32_t>(n);
   queue.fill_bytes(members, 0, n);
-  queue.launch_over(n, count_rows, label, num, members);
-  queue.launch_over(n, mark_listed, members, n, npart_min, number);
+  queue.launch_over(n, count_rows, in.label, in.num, members);
+  queue.launch_over(n, mark_listed, members, n, in.npart_min, number);
   exclusive_sum(queue, number, number, n);
-  ListedGroups groups{members, number, n, npart_min};
-  queue.launch_over(n, write_counts, groups, ngroups, count);
+  ListedGroups groups{members, number, n, in.npart_min};
+  queue.launch_over(n, write_counts, groups, in.ngroups, in.count);
   if (room > 0) {
-    exclusive_sum(queue, count, offset, room);
-    queue.launch_over(room, clear_offsets, ngroups, room, offset);
+    exclusive_sum(queue, in.count.data, in.offset, room);
+    queue.launch_over(room, clear_offsets, in.ngroups, room, in.offset);
   }
   auto* key = queue.scratch<uint32_t>(n);
-  queue.launch_over(n, number_rows, groups, label, num, static_cast<uint32_t>(room), key, order);
+  queue.launch_over(n, number_rows, groups, in.label, in.num, static_cast<uint32_t>(room), key, in.order);
   // Counts and numbers have been used up.
   cub::DoubleBuffer<uint32_t> keys(key, reinterpret_cast<uint32_t*>(members));
-  cub::DoubleBuffer<int32_t> rows(order, number);
+  cub::DoubleBuffer<int32_t> rows(in.order, number);
   sort_pairs(queue, keys, rows, n, 0, bits_of(room));
-  if (rows.Current() != order) queue.copy(order, rows.Current(), n);
+  if (rows.Current() != in.order) queue.copy(in.order, rows.Current(), n);
 }
 
-ffi::Error group_order(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32> label,
-                       ffi::Buffer<ffi::S32> num, ffi::Result<ffi::Buffer<ffi::S32>> order,
-                       ffi::Result<ffi::Buffer<ffi::S32>> ngroups, ffi::Result<ffi::Buffer<ffi::S32>> count,
-                       ffi::Result<ffi::Buffer<ffi::S32>> offset, int64_t npart_min) {
-  return guarded([&] {
-    int64_t n = static_cast<int64_t>(label.element_count()), room = static_cast<int64_t>(count->element_count());
-    if (npart_min < 1 || static_cast<int64_t>(order->element_count()) != n || room < n / npart_min ||
-        static_cast<int64_t>(offset->element_count()) != room)
-      return invalid("group_order was called with arrays that do not fit together.");
-    Queue queue(stream, scratch);
-    queue.fill_bytes(ngroups->typed_data(), 0, 1);
-    queue.fill_bytes(count->typed_data(), 0, room);
-    queue.fill_bytes(offset->typed_data(), 0, room);
-    if (n > 0)
-      order_by_group(queue, label.typed_data(), read_count(num, n), npart_min, room, order->typed_data(),
-                     ngroups->typed_data(), count->typed_data(), offset->typed_data());
-    return ffi::Error::Success();
-  });
+void group_order(Queue& queue, const GroupOrder& in) {
+  queue.fill_bytes(in.ngroups, 0, 1);
+  queue.fill_bytes(in.count.data, 0, in.room());
+  queue.fill_bytes(in.offset, 0, in.room());
+  if (in.label.rows() > 0) order_by_group(queue, in);
 }
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_group_order, group_order, "npart_min");
+JZTREE_PLAIN_KERNEL(group_order, GroupOrder);
 
 }  // namespace jztree

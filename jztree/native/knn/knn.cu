@@ -1,4 +1,4 @@
-// Exact k nearest neighbours: the handler. The searches are in knn_short.cuh (k up to 32) and knn_long.cuh.
+// The searches are in knn_short.cuh (k up to 32) and knn_long.cuh.
 //
 // Queries are answered in groups that follow each other in z-order. A group walks the planes of the sources from the
 // top, nearest nodes first (knn_walk.cuh), so its radii are tight early and most of the tree is never seen; coordinates
@@ -11,13 +11,13 @@
 // that meet this are put on a list and searched again in float64 by a launch that has nothing to do for nearly every
 // set.
 
-#include <cstdint>
-#include <limits>
+#include "knn.h"
 
-#include "common/cuda/arguments.cuh"
+#include <cstdint>
+
+#include "common/cuda/context.cuh"
 #include "knn_search.cuh"
 #include "common/cuda/primitives.cuh"
-#include "common/cuda/queue.cuh"
 #include "common/cuda/tree.cuh"
 
 namespace jztree {
@@ -53,59 +53,17 @@ void choose_open(Queue& queue, const int32_t* open, Problem<T>* problem) {
   problem->chosen_count = starts + leaves;
 }
 
-// Whether a result takes up what `old` holds, if that is given; copies it where XLA gave the result other memory.
-template <typename Old, typename Result>
-bool continues(Queue& queue, const Old& old, Result& result) {
-  if (old.element_count() == 0) return true;
-  if (old.size_bytes() != result.size_bytes()) return false;
-  if (old.untyped_data() != result.untyped_data())
-    queue.copy(static_cast<char*>(result.untyped_data()), static_cast<const char*>(old.untyped_data()),
-               static_cast<int64_t>(old.size_bytes()));
-  return true;
-}
-
-// Arguments as of the CPU's kernel.
-ffi::Error knn(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
-               ffi::Buffer<ffi::S32> splits, ffi::Buffer<ffi::S32> particle_splits, ffi::AnyBuffer lower,
-               ffi::AnyBuffer upper, ffi::Buffer<ffi::S32> source_rows, ffi::AnyBuffer query,
-               ffi::Buffer<ffi::S32> query_num, ffi::Buffer<ffi::S32> query_splits,
-               ffi::Buffer<ffi::S32> query_particle_splits, ffi::AnyBuffer query_lower, ffi::AnyBuffer query_upper,
-               ffi::Buffer<ffi::S32> query_rows, ffi::Buffer<ffi::S32> own_offset, ffi::Buffer<ffi::S32> open,
-               ffi::AnyBuffer box, ffi::AnyBuffer domain, ffi::AnyBuffer old_radius, ffi::Buffer<ffi::S32> old_index,
-               ffi::Result<ffi::AnyBuffer> radius, ffi::Result<ffi::Buffer<ffi::S32>> index,
-               ffi::Span<const int64_t> plane_sizes, ffi::Span<const int64_t> query_plane_sizes, bool self) {
-  return dispatch<max_dims>(pos, [&](auto type, auto dims) {
-    using T = decltype(type);
-    constexpr int D = decltype(dims)::value;
-    int64_t n = pos.dimensions()[0], q = query.dimensions()[0];
-    auto shape = radius->dimensions();
-    auto rows_fit = [](const auto& rows, int64_t count) {
-      return rows.element_count() == 0 || static_cast<int64_t>(rows.element_count()) == count;
-    };
-    Extent<T> extent{};
-    Queue queue(stream, scratch);
-    auto sources = read_tree<D, T>(pos, num, splits, particle_splits, lower, upper, plane_sizes);
-    auto queries = read_tree<D, T>(query, query_num, query_splits, query_particle_splits, query_lower, query_upper,
-                                   query_plane_sizes);
-    if (!sources || !queries || !read_lengths(box, D, &extent.box) || shape.size() != 2 || shape[0] != q ||
-        radius->element_type() != pos.element_type() || index->element_count() != radius->element_count() ||
-        !rows_fit(source_rows, n) || !rows_fit(query_rows, q) || own_offset.element_count() != 1 ||
-        domain.element_type() != pos.element_type() ||
-        (domain.element_count() != 0 && domain.element_count() != 2 * D) || !rows_fit(open, query_plane_sizes[0]) ||
-        !continues(queue, old_radius, *radius) || !continues(queue, old_index, *index))
-      return invalid("knn was called with arrays that do not fit together.");
-    if (shape[1] == 0 || q == 0) return ffi::Error::Success();
-    if (domain.element_count() > 0) extent.corners = domain.typed_data<T>();
-    Problem<T> problem{*sources, *queries, self, own_offset.typed_data(), listed(source_rows), listed(query_rows),
-                       nullptr,  nullptr,  q,    radius->typed_data<T>(), index->typed_data(), shape[1]};
-    if (open.element_count() > 0) choose_open(queue, open.typed_data(), &problem);
-    search(queue, problem, extent);
-    return ffi::Error::Success();
-  });
+template <int D, typename T>
+void knn(Queue& queue, const Neighbours<D, T>& in) {
+  if (in.k() == 0 || in.q() == 0) return;
+  Problem<T> problem{on_device(in.sources), on_device(in.queries), in.self, in.own_offset, in.source_rows, in.query_rows,
+                     nullptr,               nullptr,               in.q(),  in.radius,     in.index,       in.k()};
+  if (in.open) choose_open(queue, in.open, &problem);
+  search(queue, problem, Extent<T>{in.box, in.domain});
 }
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_knn, knn, "plane_sizes", "query_plane_sizes", "self");
+JZTREE_KERNEL(knn, Neighbours);
 
 }  // namespace jztree

@@ -1,16 +1,13 @@
-// Spherical overdensities (spheres.h says how): a thread takes one centre after the other, collects the
-// particles of a shell by a walk from the top plane, sorts them, and takes them in that order. The cost is that of
-// sorting what is in the spheres.
+// A thread takes one centre after the other, collects the particles of a shell by a walk from the top plane, sorts them,
+// and takes them in that order. The cost is that of sorting what is in the spheres.
 
-#include "spheres.h"
+#include "overdensity.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
-#include "common/cpu/handler.h"
-#include "common/cpu/parallel.h"
-#include "common/cpu/tree_buffers.h"
+#include "common/cpu/context.h"
 
 namespace jztree {
 namespace {
@@ -18,13 +15,15 @@ namespace {
 // A hierarchy with nodes counted over all planes.
 template <int D, typename T>
 struct FlatTree {
-  const TreeArrays<D, T>& arrays;
+  const Tree<D, T>& arrays;
+  int64_t num;
   int planes;
   const int64_t* starts;
   const T *pos, *lower, *upper;
 
-  explicit FlatTree(const TreeArrays<D, T>& tree)
+  explicit FlatTree(const Tree<D, T>& tree)
       : arrays(tree),
+        num(tree.num()),
         planes(tree.layout.planes()),
         starts(tree.layout.starts.data()),
         pos(tree.pos),
@@ -52,7 +51,7 @@ class SphereSearch {
 
   void answer(const Centre<D, T>& centre, double radius, SphereScan<D, T> scan) {
     int top = tree_.planes - 1;
-    for (double searched = -1; radius >= 0; searched = radius, radius = scan.close(radius, tree_.arrays.num)) {
+    for (double searched = -1; radius >= 0; searched = radius, radius = scan.close(radius, tree_.num)) {
       near_.clear();
       collect(centre, searched, radius, top, tree_.starts[top], tree_.starts[top + 1]);
       std::sort(near_.begin(), near_.end());
@@ -86,60 +85,30 @@ class SphereSearch {
 };
 
 template <int D, typename T>
-void search_all(const Parallel& parallel, const FlatTree<D, T>& tree, const Masses<T>& mass, const T* centres,
-                const T* nearest, int64_t q, const double* box, const Thresholds& thresholds, int64_t least,
-                const SphereRows<T>& rows) {
+void overdensity(const Parallel& parallel, const Overdensity<D, T>& in) {
+  double box[D];
+  in.box.read(box);
+  std::vector<double> factors(static_cast<size_t>(in.m()));
+  std::vector<int32_t> columns(static_cast<size_t>(in.m()));
+  for (int64_t i = 0; i < in.m(); ++i) place_threshold<D>(in.density, in.m(), i, factors.data(), columns.data());
+  Thresholds thresholds{factors.data(), columns.data(), in.m()};
+  FlatTree<D, T> tree(in.tree);
+  Masses<T> mass = in.masses();
   // A few centres at a time: some spheres hold 10^5 times what others do.
-  parallel.blocks(q, 4, [&](int64_t begin, int64_t end) {
+  parallel.blocks(in.q(), 4, [&](int64_t begin, int64_t end) {
     SphereSearch<D, T> search(tree, mass);
     for (int64_t row = begin; row < end; ++row) {
-      rows.clear(row, thresholds.count);
-      if (!(nearest[row] >= 0)) continue;
-      Centre<D, T> centre(centres + row * D, box);
-      search.answer(centre, centre.first_radius(nearest[row]),
-                    SphereScan<D, T>(thresholds, least, centre.half_box(), rows, row));
+      in.rows.clear(row, in.m());
+      if (!(in.nearest[row] >= 0)) continue;
+      Centre<D, T> centre(in.centre + row * D, box);
+      search.answer(centre, centre.first_radius(in.nearest[row]),
+                    SphereScan<D, T>(thresholds, in.least, centre.half_box(), in.rows, row));
     }
-  });
-}
-
-// nearest: distance of the `least`-th nearest particle; negative: this centre is not looked at, its row is zero.
-ffi::Error overdensity(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
-                       ffi::Buffer<ffi::S32> splits, ffi::Buffer<ffi::S32> particle_splits, ffi::AnyBuffer lower,
-                       ffi::AnyBuffer upper, ffi::AnyBuffer mass, ffi::AnyBuffer centre, ffi::AnyBuffer nearest,
-                       ffi::AnyBuffer density, ffi::AnyBuffer box, ffi::Result<ffi::AnyBuffer> radius,
-                       ffi::Result<ffi::AnyBuffer> inside, ffi::Result<ffi::Buffer<ffi::S32>> count,
-                       ffi::Result<ffi::AnyBuffer> peak, ffi::Result<ffi::AnyBuffer> reach,
-                       ffi::Span<const int64_t> plane_sizes, int64_t least) {
-  return dispatch<overdensity_dims>(pos, [&](auto type, auto dims) {
-    using T = decltype(type);
-    constexpr int D = decltype(dims)::value;
-    double period[D];
-    auto fits = [&](const auto& buffer, int64_t elements) {
-      return buffer.element_type() == pos.element_type() && static_cast<int64_t>(buffer.element_count()) == elements;
-    };
-    int64_t q = static_cast<int64_t>(nearest.element_count()), m = density.dimensions()[0];
-    int64_t masses = static_cast<int64_t>(mass.element_count());
-    auto tree = read_tree<D, T>(pos, num, splits, particle_splits, lower, upper, plane_sizes);
-    std::vector<double> densities(static_cast<size_t>(m)), factors(static_cast<size_t>(m));
-    std::vector<int32_t> columns(static_cast<size_t>(m));
-    if (!tree || !read_exact(box, D, period) || !read_exact(density, m, densities.data()) || !fits(centre, q * D) ||
-        !fits(nearest, q) || !fits(mass, masses) || (masses > 1 && masses != pos.dimensions()[0]) ||
-        !fits(*radius, q * m) || !fits(*inside, q * m) || static_cast<int64_t>(count->element_count()) != q * m ||
-        !fits(*peak, 2 * q) || !fits(*reach, q))
-      return invalid("overdensity was called with arrays that do not fit together.");
-    for (int64_t i = 0; i < m; ++i) place_threshold<D>(densities, m, i, factors.data(), columns.data());
-    Thresholds thresholds{factors.data(), columns.data(), m};
-    Masses<T> weights{masses ? mass.typed_data<T>() : nullptr, masses == 1};
-    SphereRows<T> rows{radius->typed_data<T>(), inside->typed_data<T>(), count->typed_data(), peak->typed_data<T>(),
-                       reach->typed_data<T>()};
-    search_all<D, T>(Parallel(pool), FlatTree<D, T>(*tree), weights, centre.typed_data<T>(), nearest.typed_data<T>(), q,
-                     period, thresholds, least, rows);
-    return ffi::Error::Success();
   });
 }
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_overdensity, overdensity, "plane_sizes", "least");
+JZTREE_KERNEL(overdensity, Overdensity);
 
 }  // namespace jztree

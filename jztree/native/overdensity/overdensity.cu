@@ -1,4 +1,4 @@
-// Spherical overdensities: the handler, and who searches for which spheres (overdensity_search.cuh says how).
+// Who searches for which spheres; overdensity_search.cuh says how.
 //
 // Spheres hold from 20 particles to nearly all. A warp takes a centre as long as no shell has more than 512 particles,
 // which it lists in shared memory; the shells of a sphere with some thousand do not. What is left is done by blocks
@@ -10,14 +10,14 @@
 // bound, because one warp adds its masses one by one. Masses are added in the CPU's order with the
 // CPU's formulas, so the results are the same bits.
 
+#include "overdensity.h"
+
 #include <algorithm>
 #include <cstdint>
 
-#include "spheres.h"
-#include "common/cuda/arguments.cuh"
-#include "overdensity_search.cuh"
-#include "common/cuda/queue.cuh"
+#include "common/cuda/context.cuh"
 #include "common/cuda/tree.cuh"
+#include "overdensity_search.cuh"
 
 namespace jztree {
 namespace {
@@ -111,50 +111,20 @@ void search_all(Queue& queue, const SphereProblem<D, T>& problem, int64_t q) {
                            SphereLists{large_room, true, keys, stacks}, LeftOver{});
 }
 
-// Arguments as of the CPU's kernel.
-ffi::Error overdensity(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
-                       ffi::Buffer<ffi::S32> splits, ffi::Buffer<ffi::S32> particle_splits, ffi::AnyBuffer lower,
-                       ffi::AnyBuffer upper, ffi::AnyBuffer mass, ffi::AnyBuffer centre, ffi::AnyBuffer nearest,
-                       ffi::AnyBuffer density, ffi::AnyBuffer box, ffi::Result<ffi::AnyBuffer> radius,
-                       ffi::Result<ffi::AnyBuffer> inside, ffi::Result<ffi::Buffer<ffi::S32>> count,
-                       ffi::Result<ffi::AnyBuffer> peak, ffi::Result<ffi::AnyBuffer> reach,
-                       ffi::Span<const int64_t> plane_sizes, int64_t least) {
-  return dispatch<overdensity_dims>(pos, [&](auto type, auto dims) {
-    using T = decltype(type);
-    constexpr int D = decltype(dims)::value;
-    auto fits = [&](const auto& buffer, int64_t elements) {
-      return buffer.element_type() == pos.element_type() && static_cast<int64_t>(buffer.element_count()) == elements;
-    };
-    int64_t q = static_cast<int64_t>(nearest.element_count()), m = density.dimensions()[0];
-    int64_t masses = static_cast<int64_t>(mass.element_count());
-    auto tree = read_tree<D, T>(pos, num, splits, particle_splits, lower, upper, plane_sizes);
-    Lengths lengths, densities;
-    if (!tree || !read_lengths(box, D, &lengths) || !read_lengths(density, m, &densities) || !fits(centre, q * D) ||
-        !fits(nearest, q) || !fits(mass, masses) || (masses > 1 && masses != pos.dimensions()[0]) ||
-        !fits(*radius, q * m) || !fits(*inside, q * m) || static_cast<int64_t>(count->element_count()) != q * m ||
-        !fits(*peak, 2 * q) || !fits(*reach, q))
-      return invalid("overdensity was called with arrays that do not fit together.");
-    if (q == 0) return ffi::Error::Success();
-    Queue queue(stream, scratch);
-    auto* factors = queue.scratch<double>(m);
-    auto* columns = queue.scratch<int32_t>(m);
-    queue.launch_over(m, sort_thresholds<D>, densities, m, factors, columns);
-    SphereProblem<D, T> problem{*tree,
-                                {masses ? mass.typed_data<T>() : nullptr, masses == 1},
-                                centre.typed_data<T>(),
-                                nearest.typed_data<T>(),
-                                lengths,
-                                {factors, columns, m},
-                                least,
-                                {radius->typed_data<T>(), inside->typed_data<T>(), count->typed_data(),
-                                 peak->typed_data<T>(), reach->typed_data<T>()}};
-    search_all(queue, problem, q);
-    return ffi::Error::Success();
-  });
+template <int D, typename T>
+void overdensity(Queue& queue, const Overdensity<D, T>& in) {
+  if (in.q() == 0) return;
+  auto* factors = queue.scratch<double>(in.m());
+  auto* columns = queue.scratch<int32_t>(in.m());
+  queue.launch_over(in.m(), sort_thresholds<D>, in.density, in.m(), factors, columns);
+  SphereProblem<D, T> problem{on_device(in.tree), in.masses(), in.centre,
+                              in.nearest,         in.box,      {factors, columns, in.m()},
+                              in.least,           in.rows};
+  search_all(queue, problem, in.q());
 }
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_overdensity, overdensity, "plane_sizes", "least");
+JZTREE_KERNEL(overdensity, Overdensity);
 
 }  // namespace jztree

@@ -21,7 +21,6 @@
 #include <new>
 
 #include "spheres.h"
-#include "common/cuda/arguments.cuh"
 #include "common/cuda/queue.cuh"
 #include "common/cuda/tree.cuh"
 #include "common/cuda/warp.cuh"

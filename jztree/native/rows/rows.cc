@@ -1,13 +1,11 @@
-// Moving whole rows of any dtype: out[i] = in[index[i]] and out[index[i]] = in[i].
+#include "rows.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
 
-#include "common/cpu/handler.h"
-#include "common/cpu/memory.h"
-#include "common/cpu/parallel.h"
+#include "common/cpu/context.h"
 
 namespace jztree {
 namespace {
@@ -50,27 +48,19 @@ bool move_rows_of_size(const Parallel& parallel, const char* in, const int32_t* 
 }
 
 template <bool Scatter>
-ffi::Error move(ffi::ThreadPool pool, ffi::AnyBuffer in, ffi::Buffer<ffi::S32> index, ffi::Result<ffi::AnyBuffer> out) {
-  return guarded([&] {
-    int64_t rows = static_cast<int64_t>(index.element_count());
-    auto from = in.dimensions(), to = out->dimensions();
-    if (from.size() == 0 || to.size() != from.size() || in.element_type() != out->element_type() ||
-        (Scatter ? from[0] : to[0]) != rows)
-      return invalid("rows were to be moved between arrays that do not fit together.");
-    if (rows == 0 || from[0] == 0 || in.size_bytes() == 0) return ffi::Error::Success();
-    size_t bytes = in.size_bytes() / static_cast<size_t>(from[0]);
-    if (out->size_bytes() != bytes * static_cast<size_t>(to[0]))
-      return invalid("rows were to be moved between arrays that do not fit together.");
-    if (!move_rows_of_size<Scatter>(Parallel(pool), static_cast<const char*>(in.untyped_data()), index.typed_data(),
-                                    rows, Scatter ? to[0] : from[0], bytes, static_cast<char*>(out->untyped_data())))
-      return invalid("rows were to be moved to or from places outside their array.");
-    return ffi::Error::Success();
-  });
+void move(const Parallel& parallel, const MoveRows<Scatter>& in) {
+  if (in.nothing_to_move()) return;
+  if (!move_rows_of_size<Scatter>(parallel, static_cast<const char*>(in.in.data), in.index, in.rows, in.limit,
+                                   static_cast<size_t>(in.row_bytes), static_cast<char*>(in.out.data)))
+    throw Refusal("rows were to be moved to or from places outside their array.");
 }
+
+void gather_rows(const Parallel& parallel, const GatherRows& in) { move(parallel, in); }
+void scatter_rows(const Parallel& parallel, const ScatterRows& in) { move(parallel, in); }
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_gather_rows, move<false>);
-JZTREE_HANDLER(jztree_scatter_rows, move<true>);
+JZTREE_CAPTURED_KERNEL(gather_rows, GatherRows);
+JZTREE_CAPTURED_KERNEL(scatter_rows, ScatterRows);
 
 }  // namespace jztree

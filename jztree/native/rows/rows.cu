@@ -1,12 +1,11 @@
-// Moving whole rows of any dtype: out[i] = in[index[i]] and out[index[i]] = in[i].
-//
-// Bound by memory. Without work arrays, so that XLA may capture it in a command buffer. A thread moves one word of the
-// widest kind that divides the row, so that neighbouring threads touch neighbouring words of a row.
+// Bound by memory. A thread moves one word of the widest kind that divides the row, so that neighbouring threads touch
+// neighbouring words of a row.
+
+#include "rows.h"
 
 #include <cstdint>
 
-#include "common/cuda/arguments.cuh"
-#include "common/cuda/queue.cuh"
+#include "common/cuda/context.cuh"
 
 namespace jztree {
 namespace {
@@ -24,38 +23,29 @@ __global__ void move_words(const Word* in, const int32_t* index, int64_t rows, i
 }
 
 template <bool Scatter>
-ffi::Error move(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer in, ffi::Buffer<ffi::S32> index,
-                ffi::Result<ffi::AnyBuffer> out) {
-  return guarded([&] {
-    int64_t rows = static_cast<int64_t>(index.element_count());
-    auto from = in.dimensions(), to = out->dimensions();
-    if (from.size() == 0 || to.size() != from.size() || in.element_type() != out->element_type() ||
-        (Scatter ? from[0] : to[0]) != rows)
-      return invalid("rows were to be moved between arrays that do not fit together.");
-    if (rows == 0 || from[0] == 0 || in.size_bytes() == 0) return ffi::Error::Success();
-    int64_t bytes = static_cast<int64_t>(in.size_bytes()) / from[0];
-    Queue queue(stream, scratch);
-    auto run = [&](auto word) {
-      using Word = decltype(word);
-      int64_t words = bytes / static_cast<int64_t>(sizeof(Word));
-      queue.launch_over(rows * words, move_words<Word, Scatter>, static_cast<const Word*>(in.untyped_data()),
-                        index.typed_data(), rows, Scatter ? to[0] : from[0], words,
-                        static_cast<Word*>(out->untyped_data()));
-    };
-    if (bytes % 8 == 0) {
-      run(uint64_t{});
-    } else if (bytes % 4 == 0) {
-      run(uint32_t{});
-    } else {
-      run(uint8_t{});
-    }
-    return ffi::Error::Success();
-  });
+void move(Queue& queue, const MoveRows<Scatter>& in) {
+  if (in.nothing_to_move()) return;
+  auto run = [&](auto word) {
+    using Word = decltype(word);
+    int64_t words = in.row_bytes / static_cast<int64_t>(sizeof(Word));
+    queue.launch_over(in.rows * words, move_words<Word, Scatter>, static_cast<const Word*>(in.in.data), in.index.data,
+                      in.rows, in.limit, words, static_cast<Word*>(in.out.data));
+  };
+  if (in.row_bytes % 8 == 0) {
+    run(uint64_t{});
+  } else if (in.row_bytes % 4 == 0) {
+    run(uint32_t{});
+  } else {
+    run(uint8_t{});
+  }
 }
+
+void gather_rows(Queue& queue, const GatherRows& in) { move(queue, in); }
+void scatter_rows(Queue& queue, const ScatterRows& in) { move(queue, in); }
 
 }  // namespace
 
-JZTREE_CAPTURED_HANDLER(jztree_gather_rows, move<false>);
-JZTREE_CAPTURED_HANDLER(jztree_scatter_rows, move<true>);
+JZTREE_CAPTURED_KERNEL(gather_rows, GatherRows);
+JZTREE_CAPTURED_KERNEL(scatter_rows, ScatterRows);
 
 }  // namespace jztree

@@ -1,23 +1,15 @@
-// The plane hierarchy over z-ordered particles, by the window rule.
-//
-// The rows are cut in windows of leaf_size; each window contributes one leaf boundary, at the row whose Morton key
-// differs from its predecessor's in the highest bit. So a leaf has 1 to 2 leaf_size - 1 particles and follows the
-// z-order cells, the number of leaves is known before the data is, and every window is independent of the others. The
-// planes above apply the same rule to the boundaries below, in windows of fan_out. One pass over the particles, two of
-// key work each.
+// One pass over the particles, two of key work each.
+
+#include "hierarchy.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <vector>
 
-#include "common/morton.h"
-#include "common/tree_layout.h"
-#include "common/cpu/handler.h"
+#include "common/cpu/context.h"
 #include "common/cpu/key_block.h"
-#include "common/cpu/parallel.h"
 
 namespace jztree {
 namespace {
@@ -31,7 +23,7 @@ struct Builder {
   const T* pos;
   int64_t num;
   KeyGrid<D> grid;
-  TreeLayout layout;
+  const TreeLayout& layout;
   int32_t *splits, *particle_splits;
   T *lower, *upper;
 
@@ -147,99 +139,16 @@ struct Builder {
   }
 };
 
-ffi::Error hierarchy(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num, ffi::AnyBuffer lower,
-                     ffi::AnyBuffer upper, ffi::AnyBuffer box, ffi::Result<ffi::Buffer<ffi::S32>> splits,
-                     ffi::Result<ffi::Buffer<ffi::S32>> particle_splits, ffi::Result<ffi::AnyBuffer> node_lower,
-                     ffi::Result<ffi::AnyBuffer> node_upper, ffi::Result<ffi::Buffer<ffi::S32>> unordered,
-                     ffi::Span<const int64_t> plane_sizes, int64_t leaf_size, int64_t fan_out) {
-  return dispatch<max_dims>(pos, [&](auto type, auto dims) {
-    using T = decltype(type);
-    constexpr int D = decltype(dims)::value;
-    TreeLayout layout(plane_sizes);
-    double period[D];
-    auto fits = [](const auto& buffer, int64_t count) { return static_cast<int64_t>(buffer.element_count()) == count; };
-    if (!read_exact(box, D, period) || !fits(lower, D) || !fits(upper, D) || !fits(*splits, layout.splits()) ||
-        !fits(*particle_splits, layout.splits()) || !fits(*node_lower, layout.nodes() * D) ||
-        !fits(*node_upper, layout.nodes() * D))
-      return invalid("hierarchy was called with arrays that do not fit together.");
-    Parallel parallel(pool);
-    Builder<D, T> builder{parallel,
-                          pos.typed_data<T>(),
-                          read_count(num, pos.dimensions()[0]),
-                          KeyGrid<D>(lower.typed_data<T>(), upper.typed_data<T>(), period),
-                          layout,
-                          splits->typed_data(),
-                          particle_splits->typed_data(),
-                          node_lower->typed_data<T>(),
-                          node_upper->typed_data<T>()};
-    // Not an error here: all ranks have to fail together.
-    unordered->typed_data()[0] = builder.build(leaf_size, fan_out) ? 0 : 1;
-    return ffi::Error::Success();
-  });
-}
-
-// Mass and centre of mass of every node, summed in float64 over its particles in z-order. mass has one element if all
-// particles share it. Centres are those of the wrapped positions, so they lie in the node's box.
 template <int D, typename T>
-void leaf_moments(const Parallel& parallel, const TreeLayout& layout, const T* pos, const T* mass, bool shared,
-                  const double* period, const int32_t* splits, double* moments) {
-  parallel.blocks(layout.sizes[0], 512, [&](int64_t begin, int64_t end) {
-    for (int64_t leaf = begin; leaf < end; ++leaf) {
-      double* sum = moments + leaf * (D + 1);
-      for (int64_t row = splits[leaf]; row < splits[leaf + 1]; ++row) {
-        double weight = static_cast<double>(mass[shared ? 0 : row]);
-        sum[D] += weight;
-        for (int d = 0; d < D; ++d) sum[d] += weight * static_cast<double>(wrap(pos[row * D + d], period[d]));
-      }
-    }
-  });
-}
-
-template <int D, typename T>
-void node_moments(const Parallel& parallel, const TreeLayout& layout, const T* pos, const T* mass, bool shared,
-                  const double* period, const int32_t* splits, T* node_mass, T* node_centre) {
-  std::vector<double> moments(static_cast<size_t>(layout.nodes() * (D + 1)), 0.);
-  leaf_moments<D>(parallel, layout, pos, mass, shared, period, splits, moments.data());
-  for (int plane = 1; plane < layout.planes(); ++plane) {
-    const int32_t* split = splits + layout.split_start(plane);
-    int64_t below = layout.starts[static_cast<size_t>(plane) - 1], here = layout.starts[static_cast<size_t>(plane)];
-    for (int64_t node = 0; node < layout.sizes[static_cast<size_t>(plane)]; ++node)
-      for (int64_t child = below + split[node]; child < below + split[node + 1]; ++child)
-        for (int c = 0; c <= D; ++c)
-          moments[static_cast<size_t>((here + node) * (D + 1) + c)] +=
-              moments[static_cast<size_t>(child * (D + 1) + c)];
-  }
-  for (int64_t node = 0; node < layout.nodes(); ++node) {
-    const double* sum = moments.data() + node * (D + 1);
-    node_mass[node] = static_cast<T>(sum[D]);
-    for (int d = 0; d < D; ++d) node_centre[node * D + d] = sum[D] != 0 ? static_cast<T>(sum[d] / sum[D]) : T{0};
-  }
-}
-
-ffi::Error node_masses(ffi::ThreadPool pool, ffi::AnyBuffer pos, ffi::AnyBuffer mass, ffi::Buffer<ffi::S32> splits,
-                       ffi::AnyBuffer box, ffi::Result<ffi::AnyBuffer> node_mass,
-                       ffi::Result<ffi::AnyBuffer> node_centre, ffi::Span<const int64_t> plane_sizes) {
-  return dispatch<max_dims>(pos, [&](auto type, auto dims) {
-    using T = decltype(type);
-    constexpr int D = decltype(dims)::value;
-    TreeLayout layout(plane_sizes);
-    double period[D];
-    int64_t masses = static_cast<int64_t>(mass.element_count());
-    if (!read_exact(box, D, period) || mass.element_type() != pos.element_type() ||
-        (masses != 1 && masses != pos.dimensions()[0]) ||
-        static_cast<int64_t>(splits.element_count()) != layout.splits() ||
-        static_cast<int64_t>(node_mass->element_count()) != layout.nodes() ||
-        static_cast<int64_t>(node_centre->element_count()) != layout.nodes() * D)
-      return invalid("node_masses was called with arrays that do not fit together.");
-    node_moments<D>(Parallel(pool), layout, pos.typed_data<T>(), mass.typed_data<T>(), masses == 1, period,
-                    splits.typed_data(), node_mass->typed_data<T>(), node_centre->typed_data<T>());
-    return ffi::Error::Success();
-  });
+void hierarchy(const Parallel& parallel, const HierarchyOver<D, T>& in) {
+  Builder<D, T> builder{parallel,  in.pos,    in.num(),           in.keys.grid(),
+                        in.layout, in.splits, in.particle_splits, in.lower,
+                        in.upper};
+  *in.unordered = builder.build(in.leaf_size, in.fan_out) ? 0 : 1;
 }
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_hierarchy, hierarchy, "plane_sizes", "leaf_size", "fan_out");
-JZTREE_HANDLER(jztree_node_masses, node_masses, "plane_sizes");
+JZTREE_KERNEL(hierarchy, HierarchyOver);
 
 }  // namespace jztree

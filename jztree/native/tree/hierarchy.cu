@@ -1,16 +1,15 @@
-// The plane hierarchy over z-ordered particles, by the window rule (see hierarchy.cc).
-//
 // One thread a row finds in which bit its key differs from its predecessor's, which is one byte a row; one thread a
 // leaf then picks the boundary in its window, and one thread a leaf its box. Planes above do the same over the
 // boundaries below; those small enough for one block are all made in one launch. Every array is read once, in order.
 
+#include "hierarchy.h"
+
 #include <cstdint>
 #include <limits>
+#include <vector>
 
-#include "common/tree_layout.h"
-#include "common/cuda/arguments.cuh"
+#include "common/cuda/context.cuh"
 #include "common/cuda/keys.cuh"
-#include "common/cuda/queue.cuh"
 #include "common/cuda/warp.cuh"
 
 namespace jztree {
@@ -136,58 +135,39 @@ __global__ void __launch_bounds__(block_threads)
 }
 
 template <int D, typename T>
-void build(Queue& queue, const T* pos, Count num, const KeyGrid<D>* grid, int64_t leaf_size, int64_t fan_out,
-           const std::vector<Plane<T>>& planes, int32_t* unordered) {
+void build(Queue& queue, const HierarchyOver<D, T>& in, const KeyGrid<D>* grid, const std::vector<Plane<T>>& planes) {
   const Plane<T>& leaves = planes[0];
-  uint8_t* level = queue.scratch<uint8_t>(num.rows);
-  queue.fill_bytes(unordered, 0, 1);
-  queue.launch_over(num.rows, find_levels<D, T>, pos, num, grid, level, unordered);
-  queue.launch_over(leaves.size + 1, leaf_boundaries, level, num, leaf_size, leaves.size, leaves.splits, leaves.rows,
-                    leaves.level);
-  queue.launch_over(leaves.size, leaf_boxes<D, T>, pos, grid, leaves);
+  uint8_t* level = queue.scratch<uint8_t>(in.num.rows);
+  queue.fill_bytes(in.unordered, 0, 1);
+  queue.launch_over(in.num.rows, find_levels<D, T>, in.pos, in.num, grid, level, in.unordered);
+  queue.launch_over(leaves.size + 1, leaf_boundaries, level, in.num, in.leaf_size, leaves.size, leaves.splits,
+                    leaves.rows, leaves.level);
+  queue.launch_over(leaves.size, leaf_boxes<D, T>, in.pos, grid, leaves);
   for (size_t p = 1; p < planes.size(); ++p) {
     if (planes[p].size <= block_plane) {
-      queue.launch(1, block_threads, 0, make_small_plane<D, T>, planes[p - 1], planes[p], fan_out, num);
+      queue.launch(1, block_threads, 0, make_small_plane<D, T>, planes[p - 1], planes[p], in.fan_out, in.num);
     } else {
-      queue.launch_over(planes[p].size + 1, plane_boundaries<T>, planes[p - 1], planes[p], fan_out, num);
+      queue.launch_over(planes[p].size + 1, plane_boundaries<T>, planes[p - 1], planes[p], in.fan_out, in.num);
       queue.launch_over(planes[p].size, plane_boxes<D, T>, planes[p - 1], planes[p]);
     }
   }
 }
 
-ffi::Error hierarchy(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
-                     ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box,
-                     ffi::Result<ffi::Buffer<ffi::S32>> splits, ffi::Result<ffi::Buffer<ffi::S32>> particle_splits,
-                     ffi::Result<ffi::AnyBuffer> node_lower, ffi::Result<ffi::AnyBuffer> node_upper,
-                     ffi::Result<ffi::Buffer<ffi::S32>> unordered, ffi::Span<const int64_t> plane_sizes,
-                     int64_t leaf_size, int64_t fan_out) {
-  return dispatch<max_dims>(pos, [&](auto type, auto dims) {
-    using T = decltype(type);
-    constexpr int D = decltype(dims)::value;
-    TreeLayout layout(plane_sizes);
-    Lengths period;
-    auto fits = [](const auto& buffer, int64_t count) { return static_cast<int64_t>(buffer.element_count()) == count; };
-    if (!read_lengths(box, D, &period) || !fits(lower, D) || !fits(upper, D) || !fits(*splits, layout.splits()) ||
-        !fits(*particle_splits, layout.splits()) || !fits(*node_lower, layout.nodes() * D) ||
-        !fits(*node_upper, layout.nodes() * D))
-      return invalid("hierarchy was called with arrays that do not fit together.");
-    Queue queue(stream, scratch);
-    uint8_t* level = queue.scratch<uint8_t>(layout.nodes());
-    std::vector<Plane<T>> planes;
-    for (int p = 0; p < layout.planes(); ++p) {
-      int64_t start = layout.starts[static_cast<size_t>(p)], split = layout.split_start(p);
-      planes.push_back({layout.sizes[static_cast<size_t>(p)], splits->typed_data() + split,
-                        particle_splits->typed_data() + split, node_lower->typed_data<T>() + start * D,
-                        node_upper->typed_data<T>() + start * D, level + start});
-    }
-    build<D, T>(queue, pos.typed_data<T>(), read_count(num, pos.dimensions()[0]),
-                device_grid<D, T>(queue, lower, upper, period), leaf_size, fan_out, planes, unordered->typed_data());
-    return ffi::Error::Success();
-  });
+template <int D, typename T>
+void hierarchy(Queue& queue, const HierarchyOver<D, T>& in) {
+  const TreeLayout& layout = in.layout;
+  uint8_t* level = queue.scratch<uint8_t>(layout.nodes());
+  std::vector<Plane<T>> planes;
+  for (int p = 0; p < layout.planes(); ++p) {
+    int64_t start = layout.starts[static_cast<size_t>(p)], split = layout.split_start(p);
+    planes.push_back({layout.sizes[static_cast<size_t>(p)], in.splits + split, in.particle_splits + split,
+                      in.lower + start * D, in.upper + start * D, level + start});
+  }
+  build(queue, in, device_grid(queue, in.keys), planes);
 }
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_hierarchy, hierarchy, "plane_sizes", "leaf_size", "fan_out");
+JZTREE_KERNEL(hierarchy, HierarchyOver);
 
 }  // namespace jztree

@@ -1,14 +1,15 @@
-// The bounding box of the particles, and whether all are within range: one pass, then one block over what the blocks
-// found.
+// One pass, then one block over what the blocks found.
 
+#include "bounds.h"
+
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 
-#include "common/scale.h"
-#include "common/cuda/arguments.cuh"
+#include "common/cuda/context.cuh"
 #include "common/cuda/keys.cuh"
-#include "common/cuda/queue.cuh"
 #include "common/cuda/warp.cuh"
+#include "common/scale.h"
 
 namespace jztree {
 namespace {
@@ -87,27 +88,18 @@ __global__ void bounds_of_blocks(const Found<D, T>* found, int blocks, T* lower,
   *first_bad = mine.bad < std::numeric_limits<int64_t>::max() ? static_cast<int32_t>(mine.bad) : -1;
 }
 
-ffi::Error bounds(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
-                  ffi::Result<ffi::AnyBuffer> lower, ffi::Result<ffi::AnyBuffer> upper,
-                  ffi::Result<ffi::Buffer<ffi::S32>> first_bad) {
-  return dispatch<max_dims>(pos, [&](auto type, auto dims) {
-    using T = decltype(type);
-    constexpr int D = decltype(dims)::value;
-    if (lower->element_count() != D || upper->element_count() != D) return invalid("bounds must have shape (d,).");
-    Queue queue(stream, scratch);
-    int64_t n = pos.dimensions()[0];
-    int blocks = static_cast<int>(
-        std::max<int64_t>(1, std::min<int64_t>(most_blocks, (n + 4 * block_threads - 1) / (4 * block_threads))));
-    auto* found = queue.scratch<Found<D, T>>(blocks);
-    queue.launch(blocks, block_threads, 0, bounds_of_rows<D, T>, pos.typed_data<T>(), read_count(num, n), found);
-    queue.launch(1, block_threads, 0, bounds_of_blocks<D, T>, found, blocks, lower->typed_data<T>(),
-                 upper->typed_data<T>(), first_bad->typed_data());
-    return ffi::Error::Success();
-  });
+template <int D, typename T>
+void bounds(Queue& queue, const BoundsOf<D, T>& in) {
+  int64_t rows_a_block = 4 * block_threads;
+  int blocks = static_cast<int>(
+      std::max<int64_t>(1, std::min<int64_t>(most_blocks, (in.pos.rows() + rows_a_block - 1) / rows_a_block)));
+  auto* found = queue.scratch<Found<D, T>>(blocks);
+  queue.launch(blocks, block_threads, 0, bounds_of_rows<D, T>, in.pos, in.num, found);
+  queue.launch(1, block_threads, 0, bounds_of_blocks<D, T>, found, blocks, in.lower, in.upper, in.first_bad);
 }
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_bounds, bounds);
+JZTREE_KERNEL(bounds, BoundsOf);
 
 }  // namespace jztree

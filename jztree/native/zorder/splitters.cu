@@ -1,43 +1,17 @@
-// Counting rows for the splitters of a distributed sort.
-//
-// A splitter is where in the z-order the first row of a rank is: its Morton key, and the bits of its coordinates where
-// others share that (see OrderWords). It is found byte by byte from the top: every rank counts, in its own z-ordered
-// rows, how many lie before each of the 256 ways to go on from the bytes known so far; the sums over the ranks say
-// which one is right.
-//
 // Searches wait for memory, and there are few of them. So a block takes a splitter: two warps find its lowest and its
 // highest way to go on, 32 places at a time, and then each thread its own way between these, which from the second byte
 // on are close to each other.
 
+#include "splitters.h"
+
 #include <cstdint>
 
-#include "common/cuda/arguments.cuh"
+#include "common/cuda/context.cuh"
 #include "common/cuda/keys.cuh"
-#include "common/cuda/queue.cuh"
 #include "common/cuda/warp_search.cuh"
 
 namespace jztree {
 namespace {
-
-constexpr int byte_values = 256;
-
-// The words of a splitter (see OrderWords), which has two halves of each, the higher one first.
-template <int D>
-struct Splitter {
-  static constexpr int halves = 2 * OrderWords<D>::count;
-  static constexpr int bytes = 8 * OrderWords<D>::count;
-  uint64_t words[OrderWords<D>::count];
-
-  __device__ explicit Splitter(const uint32_t* from) {
-    for (int i = 0; i < OrderWords<D>::count; ++i) words[i] = uint64_t{from[2 * i]} << 32 | from[2 * i + 1];
-  }
-  // With byte `place` (0 is the highest), which is 0, set to `value`.
-  __device__ Splitter with_byte(int place, uint64_t value) const {
-    Splitter other(*this);
-    other.words[place / 8] |= value << (56 - 8 * (place % 8));
-    return other;
-  }
-};
 
 template <int D, typename T>
 struct SortedRows {
@@ -96,63 +70,26 @@ __global__ void find_rows(SortedRows<D, T> rows, const uint32_t* splitters, int6
   equal[s] = static_cast<int32_t>(end - first);
 }
 
-template <typename Body>
-ffi::Error with_rows(Queue& queue, const ffi::AnyBuffer& pos, const ffi::Buffer<ffi::S32>& num,
-                     const ffi::AnyBuffer& lower, const ffi::AnyBuffer& upper, const ffi::AnyBuffer& box,
-                     const Body& body) {
-  return dispatch<max_dims>(pos, [&](auto type, auto dims) {
-    using T = decltype(type);
-    constexpr int D = decltype(dims)::value;
-    Lengths lengths;
-    if (!read_lengths(box, D, &lengths) || lower.element_count() != D || upper.element_count() != D)
-      return invalid("a splitter search was called with arrays that do not fit together.");
-    SortedRows<D, T> rows{pos.typed_data<T>(), read_count(num, pos.dimensions()[0]),
-                          device_grid<D, T>(queue, lower, upper, lengths)};
-    return body(rows, type, dims);
-  });
+template <int D, typename T>
+SortedRows<D, T> sorted_rows(Queue& queue, const SplitterSearch<D, T>& in) {
+  return {in.pos, in.num, device_grid(queue, in.keys)};
 }
 
-// counts[s, b]: rows before splitter s with byte `place` set to b. Its bytes from there on are 0.
-ffi::Error key_counts(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
-                      ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box, ffi::Buffer<ffi::U32> splitters,
-                      ffi::Buffer<ffi::S32> place, ffi::Result<ffi::Buffer<ffi::S32>> counts) {
-  Queue queue(stream, scratch);
-  return with_rows(queue, pos, num, lower, upper, box, [&](const auto& rows, auto type, auto dims) {
-    constexpr int D = decltype(dims)::value;
-    using T = decltype(type);
-    int64_t number = static_cast<int64_t>(splitters.element_count()) / Splitter<D>::halves;
-    if (static_cast<int64_t>(splitters.element_count()) != number * Splitter<D>::halves ||
-        static_cast<int64_t>(counts->element_count()) != number * byte_values)
-      return invalid("key_counts was called with arrays that do not fit together.");
-    queue.launch(number, byte_values, 0, count_rows<D, T>, rows, splitters.typed_data(), place.typed_data(),
-                 counts->typed_data());
-    return ffi::Error::Success();
-  });
+template <int D, typename T>
+void key_counts(Queue& queue, const KeyCounts<D, T>& in) {
+  queue.launch(in.number(), byte_values, 0, count_rows<D, T>, sorted_rows(queue, in), in.splitters, in.place,
+               in.counts);
 }
 
-// below[s]: rows before splitter s; equal[s]: rows at it.
-ffi::Error key_positions(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
-                         ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box,
-                         ffi::Buffer<ffi::U32> splitters, ffi::Result<ffi::Buffer<ffi::S32>> below,
-                         ffi::Result<ffi::Buffer<ffi::S32>> equal) {
-  Queue queue(stream, scratch);
-  return with_rows(queue, pos, num, lower, upper, box, [&](const auto& rows, auto type, auto dims) {
-    constexpr int D = decltype(dims)::value;
-    using T = decltype(type);
-    int64_t number = static_cast<int64_t>(splitters.element_count()) / Splitter<D>::halves;
-    if (static_cast<int64_t>(splitters.element_count()) != number * Splitter<D>::halves ||
-        static_cast<int64_t>(below->element_count()) != number ||
-        static_cast<int64_t>(equal->element_count()) != number)
-      return invalid("key_positions was called with arrays that do not fit together.");
-    queue.launch_warps(number, find_rows<D, T>, rows, splitters.typed_data(), number, below->typed_data(),
-                       equal->typed_data());
-    return ffi::Error::Success();
-  });
+template <int D, typename T>
+void key_positions(Queue& queue, const KeyPositions<D, T>& in) {
+  queue.launch_warps(in.number(), find_rows<D, T>, sorted_rows(queue, in), in.splitters, in.number(), in.below,
+                     in.equal);
 }
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_key_counts, key_counts);
-JZTREE_HANDLER(jztree_key_positions, key_positions);
+JZTREE_KERNEL(key_counts, KeyCounts);
+JZTREE_KERNEL(key_positions, KeyPositions);
 
 }  // namespace jztree

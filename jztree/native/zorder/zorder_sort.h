@@ -23,15 +23,9 @@
 #include "key_levels.h"
 #include "common/cpu/memory.h"
 #include "common/cpu/parallel.h"
+#include "common/scale.h"
 
 namespace jztree {
-
-template <int D, typename T>
-bool is_finite_row(const T* x) {
-  bool finite = true;
-  for (int d = 0; d < D; ++d) finite &= std::isfinite(x[d]);
-  return finite;
-}
 
 // Positions and the rows that they were given in.
 template <int D, typename T>

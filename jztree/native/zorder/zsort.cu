@@ -1,5 +1,3 @@
-// The order of the particles by Morton key, and searching in it.
-//
 // One pass computes the first half of each key; a radix sort (CUB) brings the rows in their order, stable. That is all
 // for nearly every set. Runs of equal first halves are then put in order by the second halves: short ones by one thread
 // each, at once. Only if there is a long run (an outlier that makes the domain so large that many particles share a
@@ -9,14 +7,16 @@
 // The order is the one of the CPU's kernel: by key, then the bits of the coordinates, then place. Rows that are not
 // finite come after all others, and rows from `num` on last.
 
+#include "zsort.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <utility>
 
-#include "common/cuda/arguments.cuh"
+#include "common/cuda/context.cuh"
 #include "common/cuda/keys.cuh"
 #include "common/cuda/primitives.cuh"
-#include "common/cuda/queue.cuh"
+#include "common/scale.h"
 
 namespace jztree {
 namespace {
@@ -193,68 +193,18 @@ __global__ void place_positions(const T* pos, const uint32_t* rows, int64_t n, T
   if (i < n * D) sorted[i] = pos[static_cast<int64_t>(rows[i / D]) * D + i % D];
 }
 
-ffi::Error zsort(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
-                 ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box,
-                 ffi::Result<ffi::Buffer<ffi::S32>> rows, ffi::Result<ffi::AnyBuffer> sorted) {
-  return dispatch<max_dims>(pos, [&](auto type, auto dims) {
-    using T = decltype(type);
-    constexpr int D = decltype(dims)::value;
-    int64_t n = pos.dimensions()[0];
-    Lengths period;
-    if (!read_lengths(box, D, &period) || lower.element_count() != D || upper.element_count() != D ||
-        static_cast<int64_t>(rows->element_count()) != n || sorted->element_type() != pos.element_type() ||
-        sorted->element_count() != pos.element_count())
-      return invalid("zsort was called with arrays that do not fit together.");
-    if (n == 0) return ffi::Error::Success();
-    Queue queue(stream, scratch);
-    Order<D, T> order{pos.typed_data<T>(), read_count(num, n), device_grid<D, T>(queue, lower, upper, period)};
-    uint32_t* sorted_rows = reinterpret_cast<uint32_t*>(rows->typed_data());
-    order_rows<D, T>(queue, order, n, sorted_rows);
-    queue.launch_over(n * D, place_positions<D, T>, order.pos, sorted_rows, n, sorted->typed_data<T>());
-    return ffi::Error::Success();
-  });
-}
-
 template <int D, typename T>
-__global__ void count_finite(const T* sorted, Count num, int64_t* count) {
-  if (thread_index() == 0) *count = finite_rows<D>(sorted, num());
-}
-
-template <int D, typename T>
-__global__ void search_rows(const T* sorted, const int64_t* count, const T* query, int64_t queries,
-                            const KeyGrid<D>* grid, bool right, int32_t* row) {
-  int64_t i = thread_index();
-  if (i >= queries) return;
-  MortonKey key = Morton<D>::key(*grid, query + i * D);
-  row[i] = static_cast<int32_t>(key_place<D>(*grid, sorted, *count, key, right));
-}
-
-// For every query the first row of the z-ordered pos whose key is not below (right: is above) the query's key.
-ffi::Error search(cudaStream_t stream, DeviceMemory scratch, ffi::AnyBuffer pos, ffi::Buffer<ffi::S32> num,
-                  ffi::AnyBuffer query, ffi::AnyBuffer lower, ffi::AnyBuffer upper, ffi::AnyBuffer box,
-                  ffi::Result<ffi::Buffer<ffi::S32>> row, bool right) {
-  return dispatch<max_dims>(pos, [&](auto type, auto dims) {
-    using T = decltype(type);
-    constexpr int D = decltype(dims)::value;
-    Lengths period;
-    auto shape = query.dimensions();
-    if (!read_lengths(box, D, &period) || shape.size() != 2 || shape[1] != D ||
-        query.element_type() != pos.element_type() || lower.element_count() != D || upper.element_count() != D ||
-        static_cast<int64_t>(row->element_count()) != shape[0])
-      return invalid("search was called with arrays that do not fit together.");
-    Queue queue(stream, scratch);
-    const KeyGrid<D>* grid = device_grid<D, T>(queue, lower, upper, period);
-    int64_t* count = queue.scratch<int64_t>(1);
-    queue.launch(1, 1, 0, count_finite<D, T>, pos.typed_data<T>(), read_count(num, pos.dimensions()[0]), count);
-    queue.launch_over(shape[0], search_rows<D, T>, pos.typed_data<T>(), count, query.typed_data<T>(), shape[0], grid,
-                      right, row->typed_data());
-    return ffi::Error::Success();
-  });
+void zsort(Queue& queue, const ZOrder<D, T>& in) {
+  int64_t n = in.pos.rows();
+  if (n == 0) return;
+  Order<D, T> order{in.pos, in.num, device_grid(queue, in.keys)};
+  uint32_t* rows = reinterpret_cast<uint32_t*>(in.order);
+  order_rows<D, T>(queue, order, n, rows);
+  queue.launch_over(n * D, place_positions<D, T>, in.pos, rows, n, in.sorted);
 }
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_zsort, zsort);
-JZTREE_HANDLER(jztree_search, search, "right");
+JZTREE_KERNEL(zsort, ZOrder);
 
 }  // namespace jztree

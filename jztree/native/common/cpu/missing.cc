@@ -1,6 +1,6 @@
 // What stands in for kernels on platforms that this installation has none for.
 
-#include "handler.h"
+#include "common/kernel.h"
 
 namespace jztree {
 namespace {
@@ -16,6 +16,7 @@ ffi::Error missing(ffi::RemainingArgs, ffi::RemainingRets) {
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_missing, missing);
+// Not in the list of kernels: it is none.
+JZTREE_DEFINE_SYMBOL(missing, missing, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
 
 }  // namespace jztree

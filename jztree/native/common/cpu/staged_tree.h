@@ -11,31 +11,22 @@
 #include "common/geometry.h"
 #include "common/morton.h"
 #include "common/scale.h"
-#include "common/tree_layout.h"
+#include "common/tree_arguments.h"
 #include "lanes.h"
 #include "memory.h"
 #include "parallel.h"
 
 namespace jztree {
 
-template <int D, typename T>
-struct TreeArrays {
-  const T* pos;  // (n, D), z-ordered, as the caller gave them
-  int64_t num;
-  const int32_t *splits, *particle_splits;
-  const T *lower, *upper;  // (nodes, D), of wrapped positions
-  TreeLayout layout;
-};
-
 // The widest extent in open dimensions of two hierarchies whose distances are wanted (twice the same one, for distances
 // within it).
 template <int D, typename From>
-double open_extent(const double* box, const TreeArrays<D, From>& a, const TreeArrays<D, From>& b) {
+double open_extent(const double* box, const Tree<D, From>& a, const Tree<D, From>& b) {
   double extent = 0;
   for (int d = 0; d < D; ++d) {
     if (box[d] > 0) continue;
     double low = std::numeric_limits<double>::infinity(), high = -low;
-    for (const TreeArrays<D, From>* tree : {&a, &b})
+    for (const Tree<D, From>* tree : {&a, &b})
       for (int64_t node = tree->layout.starts.back() - tree->layout.sizes.back(); node < tree->layout.nodes(); ++node) {
         low = std::min(low, static_cast<double>(tree->lower[node * D + d]));
         high = std::max(high, static_cast<double>(tree->upper[node * D + d]));
@@ -53,15 +44,15 @@ class StagedTree {
 
   // From: the dtype of the positions, which T may be wider than.
   template <typename From>
-  StagedTree(const Parallel& parallel, const TreeArrays<D, From>& tree, const Scale<D, T>& scale)
+  StagedTree(const Parallel& parallel, const Tree<D, From>& tree, const Scale<D, T>& scale)
       : layout_(tree.layout), splits_(tree.splits), particle_splits_(tree.particle_splits) {
-    int64_t rows = tree.num + lanes, nodes = layout_.nodes() + lanes;
+    int64_t rows = tree.num() + lanes, nodes = layout_.nodes() + lanes;
     storage_ = Scratch<T>(D * (rows + 2 * nodes));
     for (int d = 0; d < D; ++d) {
       x[d] = storage_.get() + d * rows;
       low[d] = storage_.get() + D * rows + 2 * d * nodes;
       high[d] = low[d] + nodes;
-      std::fill(x[d] + tree.num, x[d] + rows, std::numeric_limits<T>::infinity());
+      std::fill(x[d] + tree.num(), x[d] + rows, std::numeric_limits<T>::infinity());
       std::fill(low[d] + layout_.nodes(), low[d] + nodes, std::numeric_limits<T>::infinity());
       std::fill(high[d] + layout_.nodes(), high[d] + nodes, std::numeric_limits<T>::infinity());
     }
@@ -82,7 +73,7 @@ class StagedTree {
 
  private:
   template <typename From>
-  void stage_nodes(const Parallel& parallel, const TreeArrays<D, From>& tree, const Scale<D, T>& scale) {
+  void stage_nodes(const Parallel& parallel, const Tree<D, From>& tree, const Scale<D, T>& scale) {
     parallel.blocks(layout_.nodes(), 1 << 13, [&](int64_t begin, int64_t end) {
       for (int64_t node = begin; node < end; ++node)
         for (int d = 0; d < D; ++d) {
@@ -93,8 +84,8 @@ class StagedTree {
   }
 
   template <typename From>
-  void stage_rows(const Parallel& parallel, const TreeArrays<D, From>& tree, const Scale<D, T>& scale) {
-    parallel.blocks(tree.num, 1 << 14, [&](int64_t begin, int64_t end) {
+  void stage_rows(const Parallel& parallel, const Tree<D, From>& tree, const Scale<D, T>& scale) {
+    parallel.blocks(tree.num(), 1 << 14, [&](int64_t begin, int64_t end) {
       bool moved = false;
       for (int64_t row = begin; row < end; ++row)
         for (int d = 0; d < D; ++d) {

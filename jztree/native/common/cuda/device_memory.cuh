@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "common/handler.h"
+#include "xla/ffi/api/ffi.h"
 
 namespace jztree {
 
@@ -32,7 +32,7 @@ class DeviceMemory {
       args.size = block.bytes;
       args.data = block.data;
       // The results are there, and nobody could do anything about a block that was not taken back.
-      if (XLA_FFI_Error* error = api_->XLA_FFI_DeviceMemory_Free(&args)) ffi::internal::DestroyError(api_, error);
+      if (XLA_FFI_Error* error = api_->XLA_FFI_DeviceMemory_Free(&args)) xla::ffi::internal::DestroyError(api_, error);
     }
   }
 
@@ -44,8 +44,8 @@ class DeviceMemory {
     args.size = std::max<size_t>(1, bytes) + alignment - runtime_alignment;
     args.alignment = runtime_alignment;
     if (XLA_FFI_Error* error = api_->XLA_FFI_DeviceMemory_Allocate(&args)) {
-      std::string words = ffi::internal::GetErrorMessage(api_, error);
-      ffi::internal::DestroyError(api_, error);
+      std::string words = xla::ffi::internal::GetErrorMessage(api_, error);
+      xla::ffi::internal::DestroyError(api_, error);
       throw std::runtime_error("the runtime gave no " + std::to_string(args.size) +
                                " bytes of GPU memory for work arrays; it says: " + words);
     }
@@ -67,9 +67,6 @@ class DeviceMemory {
   XLA_FFI_ExecutionContext* context_;
   std::vector<Block> blocks_;
 };
-
-template <>
-struct detail::Parameter<DeviceMemory> : ContextParameter<DeviceMemory> {};
 
 }  // namespace jztree
 

@@ -10,19 +10,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "common/handler.h"
 #include "device_memory.cuh"
 
 namespace jztree {
-
-template <>
-struct detail::Parameter<cudaStream_t> : ContextParameter<ffi::PlatformStream<cudaStream_t>> {};
-
-// Nothing is to be done before a call.
-template <typename Function>
-Function* prepared(Function* function) {
-  return function;
-}
 
 constexpr int warp_size = 32;
 constexpr unsigned all_lanes = 0xffffffffu;

@@ -3,20 +3,15 @@
 
 #include <cstdint>
 #include <limits>
-#include <optional>
 
 #include "common/geometry.h"
 #include "common/morton.h"
 #include "common/scale.h"
-#include "common/tree_layout.h"
-#include "arguments.cuh"
+#include "common/tree_arguments.h"
 #include "queue.cuh"
 #include "warp.cuh"
 
 namespace jztree {
-
-// More planes than 2^31 rows can have: a plane above has at most about half the nodes of the plane below.
-constexpr int most_planes = 32;
 
 // Passed to kernels by value. Nodes are known by their place in the flat arrays; splits of a plane start one place
 // later for every plane before it.
@@ -42,31 +37,12 @@ struct TreeView {
 template <int D, typename T>
 struct DeviceTree : TreeView<T> {};
 
-// Nothing if shapes or dtypes do not fit together. Whether the values do, jztree_belongs finds out.
 template <int D, typename T>
-std::optional<DeviceTree<D, T>> read_tree(const ffi::AnyBuffer& pos, const ffi::Buffer<ffi::S32>& num,
-                                          const ffi::Buffer<ffi::S32>& splits,
-                                          const ffi::Buffer<ffi::S32>& particle_splits, const ffi::AnyBuffer& lower,
-                                          const ffi::AnyBuffer& upper, ffi::Span<const int64_t> plane_sizes) {
-  TreeLayout layout(plane_sizes);
-  auto shape = pos.dimensions();
-  auto fits = [](const auto& buffer, int64_t count) { return static_cast<int64_t>(buffer.element_count()) == count; };
-  if (shape.size() != 2 || shape[1] != D || pos.element_type() != (sizeof(T) == sizeof(float) ? ffi::F32 : ffi::F64) ||
-      lower.element_type() != pos.element_type() || upper.element_type() != pos.element_type() ||
-      !fits(splits, layout.splits()) || !fits(particle_splits, layout.splits()) || !fits(lower, layout.nodes() * D) ||
-      !fits(upper, layout.nodes() * D) || layout.planes() > most_planes)
-    return std::nullopt;
-  DeviceTree<D, T> tree{{pos.typed_data<T>(),
-                         D,
-                         read_count(num, shape[0]),
-                         splits.typed_data(),
-                         particle_splits.typed_data(),
-                         lower.typed_data<T>(),
-                         upper.typed_data<T>(),
-                         layout.planes(),
-                         {}}};
-  for (size_t i = 0; i < layout.starts.size(); ++i) tree.starts[i] = layout.starts[i];
-  return tree;
+DeviceTree<D, T> on_device(const Tree<D, T>& tree) {
+  DeviceTree<D, T> view{
+      {tree.pos, D, tree.num, tree.splits, tree.particle_splits, tree.lower, tree.upper, tree.layout.planes(), {}}};
+  for (size_t i = 0; i < tree.layout.starts.size(); ++i) view.starts[i] = tree.layout.starts[i];
+  return view;
 }
 
 // Widens [low, high] to what the top plane covers in a dimension. By one warp.
