@@ -42,9 +42,8 @@ class Tree(NamedTuple):
         """Whether these are the arrays of one hierarchy over such positions, as far as shapes and dtypes say."""
         nodes, splits = sum(self.plane_sizes), (sum(self.plane_sizes) + len(self.plane_sizes),)
         boxes = (nodes, self.posz.shape[1]), self.posz.dtype
-        return (
-            self.splits.shape == self.particle_splits.shape == splits
-            and all((box.shape, box.dtype) == boxes for box in (self.lower, self.upper))
+        return self.splits.shape == self.particle_splits.shape == splits and all(
+            (box.shape, box.dtype) == boxes for box in (self.lower, self.upper)
         )
 
 
@@ -65,10 +64,10 @@ def call(
         be a wrong answer, and stops where all are integers.
     Inside `jax.shard_map`, all outputs differ along the mesh axes along which any input does.
     """
-    outs = out if isinstance(out, tuple) else (out,)
-    continued = [(place, one.array) for place, one in enumerate(outs) if isinstance(one, Continued)]
+    wanted = out if isinstance(out, tuple) else (out,)
+    continued = [(place, one.array) for place, one in enumerate(wanted) if isinstance(one, Continued)]
     aliases = {len(args) + i: place for i, (place, _) in enumerate(continued)}
-    outs = [_shape(one.array) if isinstance(one, Continued) else one for one in outs]
+    outs = [_shape(one.array) if isinstance(one, Continued) else one for one in wanted]
     if gradients is None:
         floats = any(jnp.issubdtype(one.dtype, jnp.inexact) for one in outs)
         gradients = "refused" if floats else "stopped"

@@ -116,9 +116,7 @@ def settle_groups(
     """
     answers, new_tally = (jax.ShapeDtypeStruct(shape, jnp.uint32) for shape in (told.shape, tally.shape))
     arguments = (as_num(rank), root_rank, count, told, as_num(window), as_num(windows), tally)
-    return call(
-        "settle_groups", (answers, Continued(places), new_tally), *arguments, npart_min=np.int64(npart_min)
-    )
+    return call("settle_groups", (answers, Continued(places), new_tally), *arguments, npart_min=np.int64(npart_min))
 
 
 def group_targets(

@@ -1,7 +1,6 @@
-#include "belongs.h"
-
 #include <cstdint>
 
+#include "belongs.h"
 #include "common/cuda/context.cuh"
 #include "common/cuda/tree.cuh"
 #include "common/morton.h"

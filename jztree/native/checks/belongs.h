@@ -14,8 +14,7 @@ struct Belongs {
   Lengths box;
   int32_t* belongs;  // not 0 if it does
 
-  explicit Belongs(Arguments& in)
-      : tree(in), box(in.lengths("box", D)), belongs(in.result<int32_t>("belongs", {})) {}
+  explicit Belongs(Arguments& in) : tree(in), box(in.lengths("box", D)), belongs(in.result<int32_t>("belongs", {})) {}
 };
 
 }  // namespace jztree

@@ -1,5 +1,4 @@
 #include "check.h"
-
 #include "common/cuda/context.cuh"
 #include "common/cuda/host_copy.cuh"
 

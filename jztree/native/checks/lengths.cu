@@ -1,9 +1,8 @@
-#include "lengths.h"
-
 #include <vector>
 
 #include "common/cuda/context.cuh"
 #include "common/cuda/host_copy.cuh"
+#include "lengths.h"
 
 namespace jztree {
 namespace {

@@ -37,8 +37,8 @@ struct Plainly {
   }
 };
 
-// Arguments whose dtype and dimensions are those of the first array of float rows among them. Interface<D, T>::most_dims
-// bounds what is compiled.
+// Arguments whose dtype and dimensions are those of the first array of float rows among them. What is compiled goes up
+// to most_dims of the interface.
 template <template <int, typename> class Interface>
 struct ByPositions {
   template <typename Work>

@@ -12,17 +12,16 @@
 // lane; sets grow from these by ballots, so that a leaf of up to 32 particles needs no atomic operation. Positions are
 // read once by each pass (from the caches where leaves are neighbours).
 
-#include "fof.h"
-
 #include <algorithm>
 #include <cstdint>
 
 #include "common/cuda/context.cuh"
+#include "common/cuda/tree.cuh"
+#include "common/cuda/warp.cuh"
+#include "fof.h"
 #include "fof_rows.cuh"
 #include "fof_walk.cuh"
-#include "common/cuda/tree.cuh"
 #include "union_find.cuh"
-#include "common/cuda/warp.cuh"
 
 namespace jztree {
 namespace {

@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <limits>
 
-#include "common/geometry.h"
-#include "link_rule.h"
-#include "common/morton.h"
-#include "common/scale.h"
 #include "common/cuda/tree.cuh"
 #include "common/cuda/warp.cuh"
+#include "common/geometry.h"
+#include "common/morton.h"
+#include "common/scale.h"
+#include "link_rule.h"
 
 namespace jztree {
 

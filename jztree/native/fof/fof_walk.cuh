@@ -21,10 +21,10 @@
 
 #include <cstdint>
 
-#include "fof_rows.cuh"
 #include "common/cuda/tree.cuh"
-#include "union_find.cuh"
 #include "common/cuda/warp.cuh"
+#include "fof_rows.cuh"
+#include "union_find.cuh"
 
 namespace jztree {
 

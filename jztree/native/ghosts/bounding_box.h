@@ -17,8 +17,8 @@ void bounding_box(const Boxes<D, T>& boxes, int64_t begin, int64_t end, T* low, 
   std::fill(high, high + D, -std::numeric_limits<T>::infinity());
   for (int64_t i = begin; i < end; ++i)
     for (int d = 0; d < D; ++d) {
-      low[d] = std::min(low[d], boxes.lower[i * D + d]);
-      high[d] = std::max(high[d], boxes.upper[i * D + d]);
+      low[d] = std::min(low[d], boxes.low(i)[d]);
+      high[d] = std::max(high[d], boxes.high(i)[d]);
     }
 }
 

@@ -22,34 +22,31 @@ struct Boxes {
 
 // Runs of rows that are near each other, and the box of each.
 template <int D, typename T>
-struct BoxedRuns {
+struct BoxedRuns : Boxes<D, T> {
   Array<const int32_t> splits;
-  Boxes<D, T> boxes;
 
   // of: what the names of the arrays begin with.
-  BoxedRuns(Arguments& in, const std::string& of) : splits(in.argument<int32_t>(of + "splits", {any})) {
-    int64_t runs = splits.rows() - 1;
-    in.expect(runs >= 0, splits, 1, of + "splits", "of one entry more than there are runs");
-    boxes.lower = in.argument<T>(of + "lower", {runs, D});
-    boxes.upper = in.argument<T>(of + "upper", {runs, D});
-    boxes.count = runs;
+  BoxedRuns(Arguments& in, const std::string& of) : Boxes<D, T>{}, splits(in.argument<int32_t>(of + "splits", {any})) {
+    this->count = splits.rows() - 1;
+    in.expect(this->count >= 0, splits, 1, of + "splits", "of one entry more than there are runs");
+    this->lower = in.argument<T>(of + "lower", {this->count, D});
+    this->upper = in.argument<T>(of + "upper", {this->count, D});
   }
 };
 
 // Boxes that the ranks have published, as many of each.
 template <int D, typename T>
-struct PublishedBoxes {
+struct PublishedBoxes : Boxes<D, T> {
   int64_t ranks, per_rank;
-  Boxes<D, T> boxes;
 
-  PublishedBoxes(Arguments& in, const std::string& of) {
-    Array<const T> lower = in.argument<T>(of + "lower", {any, any, D});
-    ranks = lower.dims[0];
-    per_rank = lower.dims[1];
-    boxes.lower = lower;
-    boxes.upper = in.argument<T>(of + "upper", {ranks, per_rank, D});
-    boxes.count = ranks * per_rank;
-    in.expect(ranks > 0, lower, 3, of + "lower", "of at least one rank");
+  PublishedBoxes(Arguments& in, const std::string& of) : Boxes<D, T>{} {
+    Array<const T> low = in.argument<T>(of + "lower", {any, any, D});
+    ranks = low.dims[0];
+    per_rank = low.dims[1];
+    in.expect(ranks > 0, low, 3, of + "lower", "of at least one rank");
+    this->lower = low;
+    this->upper = in.argument<T>(of + "upper", {ranks, per_rank, D});
+    this->count = ranks * per_rank;
   }
 };
 

@@ -105,10 +105,10 @@ struct Cover {
 
 template <int D, typename T>
 void cover(const Parallel&, const CoverOf<D, T>& in) {
-  const Boxes<D, T>& leaves = in.leaves.boxes;
+  const BoxedRuns<D, T>& leaves = in.leaves;
   int64_t rows = in.num(), most = in.most();
-  if (in.leaves.splits[leaves.count] != rows) throw Refusal("boxes were to cover rows with leaves that hold others.");
-  Cover<D, T> search{in.pos, in.keys.grid(), in.leaves.splits, leaves.lower, leaves.upper, leaves.count};
+  if (leaves.splits[leaves.count] != rows) throw Refusal("boxes were to cover rows with leaves that hold others.");
+  Cover<D, T> search{in.pos, in.keys.grid(), leaves.splits, leaves.lower, leaves.upper, leaves.count};
   auto ranges = search.run(rows, most);
   for (int64_t i = 0; i < most; ++i) {
     bool used = i < static_cast<int64_t>(ranges.size());

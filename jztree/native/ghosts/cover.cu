@@ -1,11 +1,9 @@
-// One block finds the ranges, because every choice hangs on the ones before. What costs time is looked up by a warp for each
-// range before it is known whether it will be split, all ranges at once: where to cut it, and the boxes of both parts.
-// Then one warp chooses until it comes to a range that has not been looked up. For particles in no strange order that
-// is a dozen rounds for 256 boxes. Boxes come from a pyramid of boxes of 32, 32^2, ... rows, of which a range needs at
-// most two warp loads a level. It is made from the rows alone, one pass over them: boxes of leaves, where these are
-// tight, are the same.
-
-#include "cover.h"
+// One block finds the ranges, because every choice hangs on the ones before. What costs time is looked up by a warp for
+// each range before it is known whether it will be split, all ranges at once: where to cut it, and the boxes of both
+// parts. Then one warp chooses until it comes to a range that has not been looked up. For particles in no strange order
+// that is a dozen rounds for 256 boxes. Boxes come from a pyramid of boxes of 32, 32^2, ... rows, of which a range
+// needs at most two warp loads a level. It is made from the rows alone, one pass over them: boxes of leaves, where
+// these are tight, are the same.
 
 #include <cstdint>
 #include <limits>
@@ -14,6 +12,7 @@
 #include "common/cuda/keys.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/cuda/warp_search.cuh"
+#include "cover.h"
 #include "cover_rule.h"
 
 namespace jztree {

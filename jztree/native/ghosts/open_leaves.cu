@@ -1,10 +1,9 @@
-#include "open_leaves.h"
-
 #include <cstdint>
 #include <limits>
 
 #include "block_boxes.cuh"
 #include "common/cuda/context.cuh"
+#include "open_leaves.h"
 
 namespace jztree {
 namespace {
@@ -186,11 +185,11 @@ __global__ void wanted_by_boxes(OpenSearch<D, T> search, T* wanted) {
 
 template <int D, typename T>
 void open_leaves(Queue& queue, const OpenLeaves<D, T>& in) {
-  int64_t leaves = in.leaves.boxes.count, own = in.own.boxes.count, queries = in.queries();
+  int64_t leaves = in.leaves.count, own = in.own.count, queries = in.queries();
   OpenSearch<D, T> search{in.box,
-                          in.leaves.boxes,
-                          in.own.boxes,
-                          in.sources.boxes,
+                          in.leaves,
+                          in.own,
+                          in.sources,
                           in.leaves.splits,
                           in.own.splits,
                           in.source_counts,

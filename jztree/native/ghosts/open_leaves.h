@@ -32,8 +32,8 @@ struct OpenLeaves {
         source_counts(in.argument<int32_t>("source_counts", {sources.ranks, sources.per_rank})),
         rank(in.number("rank")),
         box(in.lengths("box", D)),
-        open(in.result<int32_t>("open", {leaves.boxes.count})),
-        wanted(in.result<T>("wanted", {own.boxes.count})),
+        open(in.result<int32_t>("open", {leaves.count})),
+        wanted(in.result<T>("wanted", {own.count})),
         enough(in.attributes().integer("enough")) {
     in.expect(k() > 0, radius, 2, "radius", "of at least one column");
   }

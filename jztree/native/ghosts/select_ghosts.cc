@@ -72,10 +72,10 @@ void select_ghosts(const Parallel& parallel, const SelectGhosts<D, T>& in) {
   double period[D];
   in.box.read(period);
   int64_t rows = in.num(), me = *in.rank, room = in.order.rows(), place = 0;
-  const Boxes<D, T>& blocks = in.blocks.boxes;
-  if (in.blocks.splits[blocks.count] > rows) throw Refusal("ghosts were to be selected from rows that there are not.");
-  GhostSelection<D, T> selection{Space<D>(period, T{}), in.pos,    period,   in.blocks.splits, blocks,
-                                 in.wanted.boxes,       in.radius, in.wanted.per_rank};
+  const BoxedRuns<D, T>& blocks = in.blocks;
+  if (blocks.splits[blocks.count] > rows) throw Refusal("ghosts were to be selected from rows that there are not.");
+  GhostSelection<D, T> selection{Space<D>(period, T{}), in.pos, period, blocks.splits, blocks, in.wanted, in.radius,
+                                 in.wanted.per_rank};
   T low[D], high[D];
   bounding_box(blocks, 0, blocks.count, low, high);
   for (int64_t r = 0; r < in.wanted.ranks; ++r) {

@@ -1,5 +1,3 @@
-#include "select_ghosts.h"
-
 #include <algorithm>
 #include <cstdint>
 
@@ -8,6 +6,7 @@
 #include "common/cuda/context.cuh"
 #include "common/cuda/primitives.cuh"
 #include "common/morton.h"
+#include "select_ghosts.h"
 
 namespace jztree {
 namespace {
@@ -207,8 +206,8 @@ void select_ghosts(Queue& queue, const SelectGhosts<D, T>& in) {
                                  in.pos,
                                  in.num,
                                  in.blocks.splits,
-                                 in.blocks.boxes.count,
-                                 in.wanted.boxes,
+                                 in.blocks.count,
+                                 in.wanted,
                                  in.radius,
                                  in.rank,
                                  in.lower_only,

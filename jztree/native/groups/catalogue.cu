@@ -9,11 +9,10 @@
 // Bound by memory: each row of a listed group is read once if its group is small, and three times if not (masses only
 // in the first pass). Work arrays: 4 bytes a row of the catalogue, and 2 sums (176 bytes each in 3D) a chunk.
 
-#include "catalogue.h"
-
 #include <algorithm>
 #include <cstdint>
 
+#include "catalogue.h"
 #include "common/cuda/context.cuh"
 #include "common/cuda/primitives.cuh"
 #include "common/cuda/warp.cuh"
@@ -292,8 +291,7 @@ void straddling_sums(Queue& queue, const StraddlingSums<D, T>& in) {
   Count me{in.ends.rank, all.ranks - 1};
   auto* sums = queue.scratch<Moments<D>>(chunks.most);
   queue.launch_over(2, know_ends<D>, chunks, all, me, sums);
-  run_pass(queue, in.grouped.particles(), in.grouped.box, chunks, number, sums,
-           queue.scratch<Moments<D>>(chunks.most));
+  run_pass(queue, in.grouped.particles(), in.grouped.box, chunks, number, sums, queue.scratch<Moments<D>>(chunks.most));
   queue.launch_over(2, write_ends<D>, chunks, all, me, number, sums, reinterpret_cast<Ends<D>*>(in.found));
 }
 

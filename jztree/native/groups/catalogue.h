@@ -27,7 +27,8 @@ struct GroupedParticles {
         ngroups(in.number("ngroups")),
         count(in.argument<int32_t>("count", {any})),
         offset(in.argument<int32_t>("offset", {room()})) {
-    in.expect(mass.rows() <= 1 || mass.rows() == pos.rows(), mass, 1, "mass", "as long as pos, or of one or no element");
+    in.expect(mass.rows() <= 1 || mass.rows() == pos.rows(), mass, 1, "mass",
+              "as long as pos, or of one or no element");
     in.expect(vel.rows() == 0 || vel.rows() == pos.rows(), vel, 2, "vel", "as long as pos, or without rows");
   }
 
@@ -49,8 +50,7 @@ struct KnownEnds {
   Array<const uint32_t> known;
   const int32_t* rank;
 
-  explicit KnownEnds(Arguments& in)
-      : known(in.argument<uint32_t>("known", {any, words})), rank(in.number("rank")) {}
+  explicit KnownEnds(Arguments& in) : known(in.argument<uint32_t>("known", {any, words})), rank(in.number("rank")) {}
 
   int64_t ranks() const { return known.rows(); }
 };
@@ -71,14 +71,10 @@ struct Catalogue {
         room(grouped.room()),
         speeds(grouped.moving() ? room : 0),
         count(in.result<int32_t>("count", {room})),
-        columns{in.result<T>("mass", {room}),
-                in.result<T>("centre", {room, D}),
-                in.result<T>("size", {room}),
-                in.result<T>("radius", {room}),
-                in.result<T>("shape", {room, D, D}),
-                in.result<T>("velocity", {speeds, D}),
-                in.result<T>("dispersion", {speeds}),
-                in.result<T>("rotation", {speeds, Pairs<D>::distinct})} {}
+        columns{in.result<T>("mass", {room}),         in.result<T>("centre", {room, D}),
+                in.result<T>("size", {room}),         in.result<T>("radius", {room}),
+                in.result<T>("shape", {room, D, D}),  in.result<T>("velocity", {speeds, D}),
+                in.result<T>("dispersion", {speeds}), in.result<T>("rotation", {speeds, Pairs<D>::distinct})} {}
 
   // Calls visit(column, number of its elements).
   template <typename Visit>

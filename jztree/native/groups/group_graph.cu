@@ -1,14 +1,13 @@
 // Every step is one thread an edge, a message or a vertex, bound by memory. Edges are made unique by a radix sort of
 // all ghosts, once; hooked vertices, which are few, are listed by a compaction that reads each parent twice.
 
-#include "group_graph.h"
-
 #include <algorithm>
 #include <cstdint>
 
 #include "common/cuda/compact.cuh"
 #include "common/cuda/context.cuh"
 #include "common/cuda/primitives.cuh"
+#include "group_graph.h"
 
 namespace jztree {
 namespace {

@@ -5,13 +5,12 @@
 // the sort. Work arrays: 12 bytes a row. Members are counted with integers, so no result depends on the order of
 // threads.
 
-#include "group_order.h"
-
 #include <cstdint>
 
 #include "common/cuda/context.cuh"
-#include "group_rows.cuh"
 #include "common/cuda/primitives.cuh"
+#include "group_order.h"
+#include "group_rows.cuh"
 
 namespace jztree {
 namespace {

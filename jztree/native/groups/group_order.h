@@ -23,7 +23,8 @@ struct GroupOrder {
         count(in.result<int32_t>("count", {any})),
         offset(in.result<int32_t>("offset", {room()})),
         npart_min(in.attributes().integer("npart_min")) {
-    if (npart_min < 1) throw Refusal("groups have at least one particle; npart_min is " + std::to_string(npart_min) + ".");
+    if (npart_min < 1)
+      throw Refusal("groups have at least one particle; npart_min is " + std::to_string(npart_min) + ".");
     in.expect(room() >= label.rows() / npart_min, count, 1, "count", "as long as there may be groups");
   }
 

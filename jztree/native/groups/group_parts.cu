@@ -3,13 +3,12 @@
 //   group_parts  keys of 31 + log2(n) bits are sorted with their rows: 24 bytes a pass, and 100 more; 24 bytes a row
 //   pack_parts   8 bytes an entry of the buffer, with a binary search a rank
 
-#include "group_parts.h"
-
 #include <algorithm>
 #include <cstdint>
 
 #include "common/cuda/context.cuh"
 #include "common/cuda/primitives.cuh"
+#include "group_parts.h"
 #include "group_rows.cuh"
 #include "one_window.cuh"
 

@@ -42,7 +42,7 @@ struct GroupParts {
 // buffer[r, j] = (row of the root, particles) of part starts[r] + j, one of the counts[r] whose root is on rank r in
 // this window; (-1, 0) where there is none.
 struct PackParts {
-  Array<const int32_t> root_rank;          // (n,)
+  Array<const int32_t> root_rank;           // (n,)
   const int32_t *root_row, *count, *parts;  // (n,)
   Count num_parts;
   const int32_t *window, *windows;

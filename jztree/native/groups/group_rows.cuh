@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "common/portable.h"
 #include "common/cuda/queue.cuh"
 #include "common/cuda/warp.cuh"
+#include "common/portable.h"
 
 namespace jztree {
 

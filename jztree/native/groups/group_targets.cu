@@ -2,13 +2,12 @@
 //   group_targets   rows are sorted by log2(n) bits: 16 bytes a pass, and 60 more; 16 bytes a row
 //   group_segments  40 bytes, with binary searches over the ranks for each group; 4 bytes a row
 
-#include "group_targets.h"
-
 #include <algorithm>
 #include <cstdint>
 
 #include "common/cuda/context.cuh"
 #include "common/cuda/primitives.cuh"
+#include "group_targets.h"
 
 namespace jztree {
 namespace {

@@ -13,10 +13,10 @@ struct GroupTargets {
   Array<const int32_t> root_rank;  // (n,)
   const int32_t* root_row;         // (n,)
   Count num;
-  const int32_t* label;            // (n,)
-  const uint32_t* places;          // (n, 2)
-  Array<const uint32_t> tallies;   // (ranks, words)
-  int32_t *to_rank, *target;       // (n,)
+  const int32_t* label;           // (n,)
+  const uint32_t* places;         // (n, 2)
+  Array<const uint32_t> tallies;  // (ranks, words)
+  int32_t *to_rank, *target;      // (n,)
 
   explicit GroupTargets(Arguments& in)
       : rank(in.number("rank")),

@@ -1,14 +1,13 @@
 // Bound by memory: 60 bytes a row, and 40 an entry of what is told; work arrays of 16 bytes a row; one launch for the
 // answers to each rank.
 
-#include "settle_groups.h"
-
 #include <cstdint>
 
 #include "common/cuda/context.cuh"
 #include "common/cuda/primitives.cuh"
 #include "common/cuda/warp.cuh"
 #include "one_window.cuh"
+#include "settle_groups.h"
 
 namespace jztree {
 namespace {
@@ -85,8 +84,7 @@ void settle_groups(Queue& queue, const SettleGroups& in) {
   queue.copy(in.tally, in.old_tally, Tally::words);
   auto* before = reinterpret_cast<const Tally*>(in.old_tally);
   auto* after = reinterpret_cast<Tally*>(in.tally);
-  WindowGroups groups{
-      {n, in.window, in.windows}, in.rank, in.root_rank, in.count, static_cast<uint64_t>(in.npart_min)};
+  WindowGroups groups{{n, in.window, in.windows}, in.rank, in.root_rank, in.count, static_cast<uint64_t>(in.npart_min)};
   auto* size = queue.scratch<uint64_t>(n);
   auto* place = queue.scratch<uint64_t>(n);
   queue.fill_bytes(size, 0, n);

@@ -15,8 +15,8 @@
 #include <memory>
 #include <vector>
 
-#include "common/geometry.h"
 #include "common/cpu/candidate.h"
+#include "common/geometry.h"
 #include "kbest.h"
 
 namespace jztree {

@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "common/cpu/context.h"
-#include "knn_walk.h"
 #include "common/cpu/leaf_distances.h"
 #include "common/cpu/staged_tree.h"
+#include "knn_walk.h"
 
 namespace jztree {
 namespace {
@@ -36,8 +36,8 @@ struct Stage {
   int64_t most;                              // particles in a leaf of either
 
   template <typename From>
-  Stage(const Parallel& parallel, const Tree<D, From>& source_arrays, const Tree<D, From>& query_arrays,
-        bool self, const double* box, double extent)
+  Stage(const Parallel& parallel, const Tree<D, From>& source_arrays, const Tree<D, From>& query_arrays, bool self,
+        const double* box, double extent)
       : scale(box, std::max(extent, open_extent(box, source_arrays, query_arrays))),
         sources(parallel, source_arrays, scale) {
     if (!self) others = std::make_unique<StagedTree<D, T>>(parallel, query_arrays, scale);

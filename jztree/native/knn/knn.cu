@@ -11,14 +11,13 @@
 // that meet this are put on a list and searched again in float64 by a launch that has nothing to do for nearly every
 // set.
 
-#include "knn.h"
-
 #include <cstdint>
 
 #include "common/cuda/context.cuh"
-#include "knn_search.cuh"
 #include "common/cuda/primitives.cuh"
 #include "common/cuda/tree.cuh"
+#include "knn.h"
+#include "knn_search.cuh"
 
 namespace jztree {
 namespace {
@@ -56,8 +55,18 @@ void choose_open(Queue& queue, const int32_t* open, Problem<T>* problem) {
 template <int D, typename T>
 void knn(Queue& queue, const Neighbours<D, T>& in) {
   if (in.k() == 0 || in.q() == 0) return;
-  Problem<T> problem{on_device(in.sources), on_device(in.queries), in.self, in.own_offset, in.source_rows, in.query_rows,
-                     nullptr,               nullptr,               in.q(),  in.radius,     in.index,       in.k()};
+  Problem<T> problem{on_device(in.sources),
+                     on_device(in.queries),
+                     in.self,
+                     in.own_offset,
+                     in.source_rows,
+                     in.query_rows,
+                     nullptr,
+                     nullptr,
+                     in.q(),
+                     in.radius,
+                     in.index,
+                     in.k()};
   if (in.open) choose_open(queue, in.open, &problem);
   search(queue, problem, Extent<T>{in.box, in.domain});
 }

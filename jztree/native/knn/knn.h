@@ -17,10 +17,10 @@ struct Neighbours {
   const int32_t* own_offset;  // query i is source i + own_offset; negative: queries are no sources
   const int32_t* open;        // which leaves of queries are searched; null: all. Others keep what they have
   Lengths box;
-  const T* domain;      // (2, D), the corners of the set that sources and queries are part of; null: of theirs
-  Array<T> radius;      // (q, k), continued
-  int32_t* index;       // (q, k), continued
-  bool self;            // the sources are the queries, row by row
+  const T* domain;  // (2, D), the corners of the set that sources and queries are part of; null: of theirs
+  Array<T> radius;  // (q, k), continued
+  int32_t* index;   // (q, k), continued
+  bool self;        // the sources are the queries, row by row
 
   explicit Neighbours(Arguments& in)
       : sources(in),

@@ -4,12 +4,12 @@
 
 #include <cstdint>
 
+#include "common/cuda/tree.cuh"
+#include "common/cuda/warp.cuh"
 #include "common/geometry.h"
 #include "common/morton.h"
 #include "common/scale.h"
 #include "knn_lists.cuh"
-#include "common/cuda/tree.cuh"
-#include "common/cuda/warp.cuh"
 
 namespace jztree {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "common/cpu/leaf_distances.h"
-#include "make_kbest.h"
 #include "common/cpu/staged_tree.h"
+#include "make_kbest.h"
 
 namespace jztree {
 

@@ -1,5 +1,5 @@
-// A thread takes one centre after the other, collects the particles of a shell by a walk from the top plane, sorts them,
-// and takes them in that order. The cost is that of sorting what is in the spheres.
+// A thread takes one centre after the other, collects the particles of a shell by a walk from the top plane, sorts
+// them, and takes them in that order. The cost is that of sorting what is in the spheres.
 
 #include "overdensity.h"
 

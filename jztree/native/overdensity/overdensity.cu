@@ -10,13 +10,12 @@
 // bound, because one warp adds its masses one by one. Masses are added in the CPU's order with the
 // CPU's formulas, so the results are the same bits.
 
-#include "overdensity.h"
-
 #include <algorithm>
 #include <cstdint>
 
 #include "common/cuda/context.cuh"
 #include "common/cuda/tree.cuh"
+#include "overdensity.h"
 #include "overdensity_search.cuh"
 
 namespace jztree {
@@ -117,9 +116,8 @@ void overdensity(Queue& queue, const Overdensity<D, T>& in) {
   auto* factors = queue.scratch<double>(in.m());
   auto* columns = queue.scratch<int32_t>(in.m());
   queue.launch_over(in.m(), sort_thresholds<D>, in.density, in.m(), factors, columns);
-  SphereProblem<D, T> problem{on_device(in.tree), in.masses(), in.centre,
-                              in.nearest,         in.box,      {factors, columns, in.m()},
-                              in.least,           in.rows};
+  SphereProblem<D, T> problem{on_device(in.tree),         in.masses(), in.centre, in.nearest, in.box,
+                              {factors, columns, in.m()}, in.least,    in.rows};
   search_all(queue, problem, in.q());
 }
 

@@ -20,10 +20,10 @@
 #include <cstdint>
 #include <new>
 
-#include "spheres.h"
 #include "common/cuda/queue.cuh"
 #include "common/cuda/tree.cuh"
 #include "common/cuda/warp.cuh"
+#include "spheres.h"
 
 namespace jztree {
 

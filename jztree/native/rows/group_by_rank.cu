@@ -1,12 +1,11 @@
 // A radix sort by few bits: one pass for up to 255 ranks.
 
-#include "group_by_rank.h"
-
 #include <algorithm>
 #include <cstdint>
 
 #include "common/cuda/context.cuh"
 #include "common/cuda/primitives.cuh"
+#include "group_by_rank.h"
 
 namespace jztree {
 namespace {

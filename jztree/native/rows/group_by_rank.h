@@ -8,7 +8,7 @@ namespace jztree {
 struct GroupByRank {
   Array<const int32_t> rank;  // (m,)
   Count num;
-  int32_t* order;          // (m,)
+  int32_t* order;         // (m,)
   Array<int32_t> counts;  // (ranks,)
 
   explicit GroupByRank(Arguments& in)

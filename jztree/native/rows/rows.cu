@@ -1,11 +1,10 @@
 // Bound by memory. A thread moves one word of the widest kind that divides the row, so that neighbouring threads touch
 // neighbouring words of a row.
 
-#include "rows.h"
-
 #include <cstdint>
 
 #include "common/cuda/context.cuh"
+#include "rows.h"
 
 namespace jztree {
 namespace {

@@ -25,7 +25,8 @@ struct MoveRows {
     arguments.expect(in.rank > 0, in, "array", "an array with rows");
     arguments.expect(out.rank == in.rank && out.type == in.type, out, "moved", "of the dtype and rank of array");
     const Buffer& listed = Scatter ? in : out;
-    arguments.expect(listed.rows() == rows, listed, Scatter ? "array" : "moved", "as long as index, " + std::to_string(rows));
+    arguments.expect(listed.rows() == rows, listed, Scatter ? "array" : "moved",
+                     "as long as index, " + std::to_string(rows));
     limit = (Scatter ? out : in).rows();
     if (in.rows() == 0) return;
     row_bytes = in.bytes() / in.rows();

@@ -3,8 +3,6 @@
 // rows are whole words is moved as one; others byte by byte. How many rows there are is known on the GPU only, so there
 // are blocks for as many as there may be, and those that have none end at once.
 
-#include "segments.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -12,6 +10,7 @@
 
 #include "common/cuda/context.cuh"
 #include "common/geometry.h"
+#include "segments.h"
 
 namespace jztree {
 namespace {

@@ -141,9 +141,8 @@ struct Builder {
 
 template <int D, typename T>
 void hierarchy(const Parallel& parallel, const HierarchyOver<D, T>& in) {
-  Builder<D, T> builder{parallel,  in.pos,    in.num(),           in.keys.grid(),
-                        in.layout, in.splits, in.particle_splits, in.lower,
-                        in.upper};
+  Builder<D, T> builder{parallel,           in.pos,   in.num(), in.keys.grid(), in.layout, in.splits,
+                        in.particle_splits, in.lower, in.upper};
   *in.unordered = builder.build(in.leaf_size, in.fan_out) ? 0 : 1;
 }
 

@@ -2,8 +2,6 @@
 // leaf then picks the boundary in its window, and one thread a leaf its box. Planes above do the same over the
 // boundaries below; those small enough for one block are all made in one launch. Every array is read once, in order.
 
-#include "hierarchy.h"
-
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -11,6 +9,7 @@
 #include "common/cuda/context.cuh"
 #include "common/cuda/keys.cuh"
 #include "common/cuda/warp.cuh"
+#include "hierarchy.h"
 
 namespace jztree {
 namespace {

@@ -1,11 +1,10 @@
 // Summed in the order of the CPU's kernel, so that the bits are the same.
 
-#include "node_masses.h"
-
 #include <cstdint>
 
 #include "common/cuda/context.cuh"
 #include "common/morton.h"
+#include "node_masses.h"
 
 namespace jztree {
 namespace {
@@ -50,8 +49,8 @@ template <int D, typename T>
 void node_masses(Queue& queue, const NodeMasses<D, T>& in) {
   const TreeLayout& layout = in.layout;
   double* moments = queue.scratch<double>(layout.nodes() * (D + 1));
-  queue.launch_over(layout.sizes[0], leaf_moments<T>, in.pos, in.mass, in.shared, in.box, D, in.splits,
-                    layout.sizes[0], moments);
+  queue.launch_over(layout.sizes[0], leaf_moments<T>, in.pos, in.mass, in.shared, in.box, D, in.splits, layout.sizes[0],
+                    moments);
   for (int plane = 1; plane < layout.planes(); ++plane) {
     size_t p = static_cast<size_t>(plane);
     queue.launch_over(layout.sizes[p] * (D + 1), node_moments, in.splits + layout.split_start(plane), layout.sizes[p],

@@ -1,11 +1,10 @@
 // One pass, then one block over what the blocks found.
 
-#include "bounds.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <limits>
 
+#include "bounds.h"
 #include "common/cuda/context.cuh"
 #include "common/cuda/keys.cuh"
 #include "common/cuda/warp.cuh"

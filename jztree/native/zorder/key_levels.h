@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/morton.h"
 #include "common/cpu/key_block.h"
+#include "common/morton.h"
 
 namespace jztree {
 

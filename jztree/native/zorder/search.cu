@@ -1,9 +1,8 @@
-#include "search.h"
-
 #include <cstdint>
 
 #include "common/cuda/context.cuh"
 #include "common/cuda/keys.cuh"
+#include "search.h"
 
 namespace jztree {
 namespace {

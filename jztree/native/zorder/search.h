@@ -41,7 +41,8 @@ JZTREE_BOTH int64_t finite_rows(const T* sorted, int64_t num) {
 // Where among the keys of `count` rows the key belongs: the first row that is not before it, or with `right` the first
 // after it.
 template <int D, typename T>
-JZTREE_BOTH int64_t key_place(const KeyGrid<D>& grid, const T* sorted, int64_t count, const MortonKey& key, bool right) {
+JZTREE_BOTH int64_t key_place(const KeyGrid<D>& grid, const T* sorted, int64_t count, const MortonKey& key,
+                              bool right) {
   int64_t first = 0, last = count;
   while (first < last) {
     int64_t middle = (first + last) / 2;

@@ -2,13 +2,12 @@
 // highest way to go on, 32 places at a time, and then each thread its own way between these, which from the second byte
 // on are close to each other.
 
-#include "splitters.h"
-
 #include <cstdint>
 
 #include "common/cuda/context.cuh"
 #include "common/cuda/keys.cuh"
 #include "common/cuda/warp_search.cuh"
+#include "splitters.h"
 
 namespace jztree {
 namespace {

@@ -17,13 +17,13 @@
 #include <utility>
 #include <vector>
 
-#include "common/morton.h"
 #include "cache_sort.h"
-#include "digits.h"
-#include "key_levels.h"
 #include "common/cpu/memory.h"
 #include "common/cpu/parallel.h"
+#include "common/morton.h"
 #include "common/scale.h"
+#include "digits.h"
+#include "key_levels.h"
 
 namespace jztree {
 

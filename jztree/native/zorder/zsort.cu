@@ -7,8 +7,6 @@
 // The order is the one of the CPU's kernel: by key, then the bits of the coordinates, then place. Rows that are not
 // finite come after all others, and rows from `num` on last.
 
-#include "zsort.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -17,6 +15,7 @@
 #include "common/cuda/keys.cuh"
 #include "common/cuda/primitives.cuh"
 #include "common/scale.h"
+#include "zsort.h"
 
 namespace jztree {
 namespace {

@@ -9,8 +9,8 @@
 namespace jztree {
 namespace {
 
-// Whether memory of this alignment was granted, and had it. Asks with the class that XLA has for this, which the library
-// does not use.
+// Whether memory of this alignment was granted, and had it. Asks with the class that XLA has for this, which the
+// library does not use.
 ffi::Error ask_for_alignment(ffi::ScratchAllocator scratch, ffi::Buffer<ffi::S32>,
                              ffi::Result<ffi::Buffer<ffi::S32>> out, int64_t alignment) {
   std::optional<void*> memory = scratch.Allocate(64, static_cast<size_t>(alignment));

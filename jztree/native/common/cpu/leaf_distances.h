@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/geometry.h"
 #include "candidate.h"
+#include "common/geometry.h"
 #include "staged_tree.h"
 
 namespace jztree {

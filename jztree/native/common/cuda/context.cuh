@@ -23,7 +23,7 @@ ffi::Error run_on_gpu(const char* kernel, cudaStream_t stream, DeviceMemory& scr
 
 }  // namespace jztree
 
-#define JZTREE_BACKEND_KERNEL(name, Runner, traits)                                                           \
+#define JZTREE_BACKEND_KERNEL(name, Runner, traits)                                                          \
   static jztree::ffi::Error call_##name(cudaStream_t stream, jztree::DeviceMemory scratch,                   \
                                         jztree::ffi::RemainingArgs given, jztree::ffi::RemainingRets wanted, \
                                         jztree::ffi::Dictionary attributes) {                                \
