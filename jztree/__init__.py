@@ -1,10 +1,9 @@
 """Exact k nearest neighbours and friends-of-friends groups of particles in JAX."""
 
-from . import comm, config, data, density, fof, halos, jax_ext, knn, overdensity, stats, tree
-from .capacity import CapacityError
-from .host_devices import leave_threads_for_callbacks
+from . import comm, config, data, density, fof, halos, jax_ext, knn, launch, overdensity, stats, tree
+from ._transform.capacity import CapacityError
 
-leave_threads_for_callbacks()
+launch.leave_threads_for_callbacks()
 
 __version__ = "0.1.0"
 __all__ = [
@@ -17,6 +16,7 @@ __all__ = [
     "halos",
     "jax_ext",
     "knn",
+    "launch",
     "overdensity",
     "stats",
     "tree",

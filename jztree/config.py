@@ -15,7 +15,10 @@ from typing import Any, TypeVar, dataclass_transform
 
 import numpy as np
 
+__all__ = ["CatalogueConfig", "FofConfig", "KNNConfig", "OverdensityConfig", "TreeConfig"]
+
 _IGNORED = "alloc_fac_"
+
 _T = TypeVar("_T")
 _kinds: list[type] = []
 

@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from . import comm
-from .checks import (
+from ._checks import (
     check_mass,
     check_particles,
     check_positions,
@@ -31,13 +31,13 @@ from .checks import (
     mass_faults,
     mass_rows,
 )
+from ._images import ratio
+from ._particles import get_num_total
 from .config import KNNConfig
 from .data import Pos, PosMass, get_num, get_pos
-from .images import ratio
 from .jax_ext import with_twins
 from .knn import knn
-from .neighbours import field_of
-from .particles import get_num_total
+from .knn._words import field_of
 from .tree import TreeHierarchy
 
 __all__ = ["knn_density", "smoothing_length", "sph_density", "sph_kernel"]
@@ -46,10 +46,10 @@ _LOST = (
     "the density in row {0} is beyond the range of %s; choose another unit of length or mass, or switch on "
     "jax_enable_x64 and give positions in float64."
 )
-_SPECS = (P(-1), None, P(), P(-1), P(-1))  # of the arguments that all have first; the others are static
+_SPECS = {"part": P(-1), "boxsize": P(), "th": P(-1), "part_query": P(-1)}  # the other arguments are static
 
 
-@with_twins((*_SPECS, None, None), P(-1), prepare=exact_box_argument)
+@with_twins(_SPECS, P(-1), prepare=exact_box_argument)
 def smoothing_length(
     part: Any,
     k: int,
@@ -76,7 +76,7 @@ def smoothing_length(
     return _reduced(last, part, k, boxsize, th, part_query, output_order, cfg)
 
 
-@with_twins((*_SPECS, None, None), P(-1), prepare=exact_box_argument)
+@with_twins(_SPECS, P(-1), prepare=exact_box_argument)
 def knn_density(
     part: Any,
     k: int,
@@ -116,7 +116,7 @@ def knn_density(
     return _reduced(density, part, k, boxsize, th, part_query, output_order, cfg)
 
 
-@with_twins((*_SPECS, None, None, None, None), P(-1), prepare=exact_box_argument)
+@with_twins(_SPECS, P(-1), prepare=exact_box_argument)
 def sph_density(
     part: Any,
     k: int,

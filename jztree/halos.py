@@ -17,12 +17,12 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from . import comm
-from .checks import SUMS_ROUNDED, check_classes, common_dtype, first_row
+from ._checks import SUMS_ROUNDED, check_classes, common_dtype, first_row
+from ._images import norm, ratio
+from ._particles import check_carried, check_num, check_rows, replace_field
 from .data import FofCatalogue, RankIdx, get_pos, replace_num, split_rows
-from .images import norm, ratio
 from .jax_ext import is_concrete, with_twins
-from .particles import check_carried, check_num, check_rows, replace_field
-from .zorder import is_bad_num
+from .tree._zorder import is_bad_num
 
 __all__ = [
     "DEFINITIONS",
@@ -192,7 +192,7 @@ def inertia_tensor(cata: FofCatalogue) -> jax.Array:
     return _of_groups(cata, shape * radius * radius)
 
 
-@with_twins((P(-1), P(-1), P(-1), P(), P()), P(-1))
+@with_twins({"cata": P(-1), "mass": P(-1), "radius": P(-1), "gravity": P(), "scale_factor": P()}, P(-1))
 def spin(cata: FofCatalogue, mass: Any, radius: Any, gravity: Any, scale_factor: Any = 1.0) -> jax.Array:
     """The spin parameter lambda' = J / (sqrt(2) M V R), V^2 = G M / R, of Bullock et al. 2001 (ApJ 555, 240).
 
@@ -329,7 +329,8 @@ def _densest_of_each(columns: list[jax.Array], cata: FofCatalogue, num: jax.Arra
         return [jnp.zeros((rooms, *column.shape[1:]), column.dtype) for column in columns]
     ends = _ends(cata, num)
     group = _groups_of_rows(cata, num, ends, n)
-    row = _densest_rows(group, columns[0], rooms + 1) + _zero_if_valid(cata, num, ends, group, columns[0])
+    checked = _check_groups(cata, num, ends, group, columns[0])
+    row = comm.after(_densest_rows(group, columns[0], rooms + 1), checked)
     found = [column.at[row].get(mode="fill", fill_value=0) for column in columns]
     return [_of_groups(cata, column) for column in _joined(ends, found)]
 
@@ -372,15 +373,15 @@ def _densest_rows(group: jax.Array, density: jax.Array, groups: int) -> jax.Arra
     return jnp.minimum(jax.ops.segment_min(candidate, group, groups), n)
 
 
-def _zero_if_valid(cata: FofCatalogue, num: jax.Array, ends: _Ends, group: jax.Array, density: jax.Array) -> jax.Array:
-    """0, or an error on every device if a density is NaN or a group is not among the particles."""
+def _check_groups(cata: FofCatalogue, num: jax.Array, ends: _Ends, group: jax.Array, density: jax.Array) -> jax.Array:
+    """``num``, or an error on every device if a density is NaN or a group is not among the particles."""
     rooms = np.shape(cata.count)[0]
     nan = jnp.isnan(density) & (group <= rooms)
     checked = comm.check(num, nan.any(), [jnp.argmax(nan)], _NAN_DENSITY)
     may_go_on = (jnp.arange(rooms, dtype=ends.last.dtype) == ends.last) & (comm.num_ranks() > 1)
     misses = (cata.offset < 0) | (cata.offset >= num) | ((cata.count > num - cata.offset) & ~may_go_on)
     failed = (misses & _used(cata)).any() | is_bad_num(group, num)
-    return comm.check(checked, failed, [], _OTHER_PARTICLES) - num
+    return comm.check(checked, failed, [], _OTHER_PARTICLES)
 
 
 def _joined(ends: _Ends, found: list[jax.Array]) -> list[jax.Array]:

@@ -13,6 +13,8 @@ from typing import Any
 
 import jax
 
+__all__ = ["Statistics", "record", "statistics"]
+
 _lock = threading.Lock()
 _active: list["Statistics"] = []
 

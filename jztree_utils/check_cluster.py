@@ -26,7 +26,7 @@ import numpy as np
 
 import jztree
 from jztree import launch
-from jztree.launch_environment import num_visible_gpus
+from jztree.launch import num_visible_gpus
 
 AXIS = "ranks"
 REPEATS = 5

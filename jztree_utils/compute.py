@@ -18,11 +18,10 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
+from jztree.data import FofCatalogue, ParticleData, fits_float32, squeeze_catalogue
 from jztree.fof import fof_and_catalogue
 from jztree.jax_ext import shard_map_constructor
 from jztree.knn import knn
-from jztree.particles import fits_float32
 
 from . import io
 from .details import compilation, rows_sent

@@ -181,7 +181,8 @@ def brute_knn(source: np.ndarray, k: int, box: Any = None, query: np.ndarray | N
     if query is None:
         np.fill_diagonal(distance2, -1.0)
     rank = inverse(z_order(source, box))
-    return np.stack([np.lexsort((rank, row))[:k] for row in distance2])
+    orders = [np.lexsort((rank, row))[:k] for row in distance2]
+    return np.array(orders, np.intp).reshape(len(orders), min(k, len(source)))
 
 
 def assert_neighbours(

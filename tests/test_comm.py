@@ -12,7 +12,8 @@ from jax.sharding import PartitionSpec as P
 
 import jztree as jz
 from jztree import CapacityError, comm
-from jztree.capacity import Room, room
+from jztree._transform.capacity import Room, room
+from jztree.comm import _exchange
 from jztree.jax_ext import shard_map_constructor
 
 N = 500
@@ -133,7 +134,7 @@ def test_dense_exchange_takes_a_small_buffer_for_few_rows(
         jax.debug.callback(lambda rank: taken.append(packed.shape[1]) if rank == 0 else None, rank)
         return swap(packed)
 
-    monkeypatch.setattr(comm, "swap", counted)
+    monkeypatch.setattr(_exchange, "swap", counted)
     rows = np.arange(4 * 2000, dtype=np.int32).reshape(4, 2000)
     dest = np.broadcast_to(np.arange(4, dtype=np.int32)[:, None], (4, 2000)).copy()
     dest[1, 100 : 100 + leaving] = 3
@@ -170,7 +171,7 @@ def test_on_gpus_the_exchange_is_one_ragged_collective() -> None:
 
 def test_the_environment_chooses_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JZTREE_EXCHANGE", "dense")
-    monkeypatch.setattr(comm, "_method_of_process", comm._method_of_process.__wrapped__)
+    monkeypatch.setattr(_exchange, "_method_of_process", _exchange._method_of_process.__wrapped__)
     assert "ragged_all_to_all" not in lowered_exchange("cuda")
     monkeypatch.setenv("JZTREE_EXCHANGE", "rugged")
     with pytest.raises(ValueError, match="JZTREE_EXCHANGE must be 'dense' or 'ragged', not 'rugged'"):

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 from test_catalogue import moving_particles
 
-from jztree import data, grouping, kernels, stats
+from jztree import data, kernels, stats
 from jztree.config import CatalogueConfig, FofConfig
-from jztree.fof import fof_and_catalogue
+from jztree.fof import _group_order, fof_and_catalogue
 from jztree.jax_ext import exact, shard_map_constructor
 from jztree.tree import zsort
 
 
 def _group(part: Any, irank: Any, igroup: Any, box: Any, npart_min: int) -> Any:
-    return grouping.group_and_catalogue(part, part.num, irank, igroup, npart_min, box)
+    return _group_order.group_and_catalogue(part, part.num, irank, igroup, npart_min, box)
 
 
 group = shard_map_constructor(_group, in_specs=(P(-1), P(-1), P(-1), P(), None), out_specs=P(-1))
@@ -104,9 +104,9 @@ def one_device(part: Any, label: np.ndarray, npart_min: int, box: Any) -> tuple[
     """What one device makes of all particles together."""
     order, *segments = kernels.group_order(jnp.asarray(label, jnp.int32), len(label), npart_min)
     grouped = data.map_rows(lambda leaf: jnp.asarray(np.asarray(leaf)[order]), part)
-    columns = grouping.catalogue_columns(grouped)
+    columns = _group_order.catalogue_columns(grouped)
     sums = kernels.catalogue(*columns, *segments, exact(oracles.full_box(box, part.pos.shape[1]), part.pos.shape[1:]))
-    return grouped, grouping.make_catalogue(columns, tuple(segments), sums)
+    return grouped, _group_order.make_catalogue(columns, tuple(segments), sums)
 
 
 def assert_same_rows(joined: Any, expected: Any) -> None:
@@ -393,7 +393,7 @@ def test_outside_of_any_mesh() -> None:
     part, label = some_particles(100), np.arange(100) // 9 * 9
     part = dataclasses.replace(part, num=100)
     irank, igroup = jnp.zeros(100, jnp.int32), jnp.asarray(label, jnp.int32)
-    grouped, cata = grouping.group_and_catalogue(part, 100, irank, igroup, 9, exact(1.0, (3,)))
+    grouped, cata = _group_order.group_and_catalogue(part, 100, irank, igroup, 9, exact(1.0, (3,)))
     one, one_cata = one_device(part, label, 9, 1.0)
     assert_same_rows(grouped, one)
     assert_same_catalogue(data.squeeze_catalogue(cata), data.squeeze_catalogue(one_cata), 1.0)
@@ -426,7 +426,7 @@ def test_few_collectives() -> None:
 
 
 def test_groups_that_cannot_be_counted_are_an_error_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grouping, "_too_large", lambda tallies: jnp.bool_(True))
+    monkeypatch.setattr(_group_order, "_too_large", lambda tallies: jnp.bool_(True))
     fresh = shard_map_constructor(
         lambda part, label: _group(part, label, label, exact(1.0, (3,)), 2), in_specs=P(-1), out_specs=P(-1)
     )
@@ -454,15 +454,15 @@ def test_groups_that_cannot_be_are_an_error_on_every_rank(bad: tuple[int, int, i
 def test_the_largest_group_that_can_be_counted(largest: int, too_large: bool) -> None:
     tallies = np.zeros((3, 5), np.uint32)
     tallies[1, 2:4] = words(largest)
-    assert bool(grouping._too_large(jnp.asarray(tallies))) == too_large
+    assert bool(_group_order._too_large(jnp.asarray(tallies))) == too_large
 
 
 def test_masses_and_velocities_of_the_wrong_shape() -> None:
     pos = np.zeros((6, 3), np.float32)
     with pytest.raises(ValueError, match=r"its shape is \(5,\) for 6"):
-        grouping.catalogue_columns(data.ParticleData(pos=pos, mass=np.zeros(5, np.float32)))
+        _group_order.catalogue_columns(data.ParticleData(pos=pos, mass=np.zeros(5, np.float32)))
     with pytest.raises(ValueError, match=r"\(6, 3\); theirs is \(6, 2\)"):
-        grouping.catalogue_columns(data.ParticleData(pos=pos, vel=np.zeros((6, 2), np.float32)))
+        _group_order.catalogue_columns(data.ParticleData(pos=pos, vel=np.zeros((6, 2), np.float32)))
 
 
 def words(number: int) -> list[int]:

@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from jztree import launch
-from jztree import launch_environment as environment
+from jztree.launch import _environments as environment
 
 # As Slurm sets them in task 5 of `srun -N2 -n6 --gres=gpu:4` in a larger job.
 SLURM = {

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import jztree as jz
 from jztree import CapacityError, comm, kernels
-from jztree.capacity import room
+from jztree._transform.capacity import room
 from jztree.config import KNNConfig
 from jztree.data import PosMass
 from jztree.jax_ext import expanding_shard_map, shard_map_constructor
@@ -138,6 +138,19 @@ def test_none_is_static_unless_static_arguments_are_named() -> None:
         one = shard_map_constructor(ones, in_specs=(None, None), out_specs=P(-1), **named)(mesh_of(2), jit=True)
         np.testing.assert_array_equal(one(3, jnp.float32(2.5)), np.full((2, 3), 2.5))
         np.testing.assert_array_equal(one(n=2, value=1), np.ones((2, 2)))
+
+
+def test_specs_by_name_leave_out_what_is_static() -> None:
+    def power(base: Any, exponent: int, shift: Any = 0.0) -> Any:
+        return base**exponent + shift
+
+    mapped = shard_map_constructor(power, in_specs={"shift": P(), "base": P(-1)}, out_specs=P(-1))(mesh_of(2), jit=True)
+    base = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(mapped(base, 2, 1.5), base**2 + 1.5)
+    np.testing.assert_array_equal(mapped(exponent=3, base=base), base**3)
+    # Keys that are no arguments are those of one argument that is a dict.
+    tree = shard_map_constructor(lambda data: data["a"] + data["b"], in_specs={"a": P(-1), "b": P()}, out_specs=P(-1))
+    np.testing.assert_array_equal(tree(mesh_of(2), jit=True)({"a": base, "b": np.float32(1)}), base + 1)
 
 
 def test_bad_arguments_are_sentences() -> None:

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jztree import tables
-from jztree.data import FofCatalogue
+from jztree.data import FofCatalogue, _rows_by_name, _tables
 
 UNITS = {"length": "Mpc/h", "mass": "1e10 Msun/h", "velocity": "km/s"}
 
@@ -38,7 +37,7 @@ def dealt() -> FofCatalogue:
 
 def test_every_column_has_a_unit_or_none_on_purpose() -> None:
     columns = {field.name for field in fields(FofCatalogue)} - {"ngroups", "count", "offset"}
-    assert columns <= tables._POWERS.keys()
+    assert columns <= _tables._POWERS.keys()
 
 
 def test_pandas_table_has_a_column_a_component() -> None:
@@ -84,10 +83,10 @@ def test_tables_of_the_catalogue_of_several_devices(kind: str) -> None:
 
 def test_units_of_products() -> None:
     spin = replace(catalogue([7], 1), mass=np.ones(1))
-    names = {name: tables._product(tables._factors(name, UNITS)) for name in ("angular_momentum", "mass")}
+    names = {name: _tables._product(_tables._factors(name, UNITS)) for name in ("angular_momentum", "mass")}
     assert names == {"angular_momentum": "(Mpc/h) (km/s)", "mass": "1e10 Msun/h"}
-    assert tables._factors("angular_momentum", {"length": "kpc"}) == []
-    assert "mass" in tables._columns(spin, None)
+    assert _tables._factors("angular_momentum", {"length": "kpc"}) == []
+    assert "mass" in _rows_by_name(spin, None)
 
 
 @pytest.mark.parametrize("kind", ["pandas", "astropy"])

@@ -129,6 +129,23 @@ def test_catalogue_in_any_unit(
     assert ndev == 1 or "on rank " in str(error.value)
 
 
+@pytest.mark.parametrize(("length", "velocity"), [(1e-160, 1e130), (1e-300, 1e100), (1e140, 1e-170), (1e140, 1e140)])
+@pytest.mark.parametrize("ndev", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_catalogue_of_float64_whose_squares_leave_its_range(
+    length: float, velocity: float, ndev: int, x64: None
+) -> None:
+    part = clumps(length, 1.0, velocity, np.float64)
+    if ndev == 1:
+        grouped, cata = fof_and_catalogue.jit(part, RLINK * length, cfg=CFG)
+        check_catalogue(part, np.asarray(grouped.id), data.squeeze_catalogue(cata))
+        return
+    grouped, cata = fof_and_catalogue.smap(mesh_of(4), jit=True)(
+        data.expand_particles(part, 4), RLINK * length, cfg=CFG
+    )
+    ids = np.asarray(data.flatten_particles(grouped).id)
+    check_catalogue(part, ids, data.squeeze_catalogue(cata, "global", grouped.num))
+
+
 def test_masses_of_float64_keep_their_range_with_positions_of_float32(x64: None) -> None:
     part = clumps(1.0, 1.0, 1.0, np.float32)
     part.mass = part.mass.astype(np.float64) * 2e43
@@ -249,6 +266,25 @@ def test_neighbours_and_links_in_any_unit_of_length(ndev: int, length: float) ->
     np.testing.assert_allclose(np.take_along_axis(apart, np.asarray(idx), axis=1), expected, rtol=1e-6, atol=spacing)
     linked = oracles.components(pos.astype(np.float64) / length, rlink / length)
     np.testing.assert_array_equal(oracles.smallest_members(np.asarray(label)), oracles.smallest_members(linked))
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["own", "queries"])
+@pytest.mark.parametrize("count", [9, 300])
+def test_distances_that_vanish_beside_the_extent(count: int, separate: bool) -> None:
+    """Coordinates that become 0 where a set of 9e29 is scaled down to what squares hold: none is the other's."""
+    clump = np.arange(count, dtype=np.float32) * np.float32(1e-42)
+    clump[1::4] = -clump[::4][: len(clump[1::4])]
+    clump[3::4] = clump[::4][: len(clump[3::4])]
+    pos = np.append(clump, np.float32(9e29))[np.random.default_rng(53).permutation(count + 1)][:, None]
+    query = pos[::2] if separate else None
+    rad, idx = knn.jit(pos, count + 1, part_query=query)
+    wide = pos.astype(np.float64)
+    apart = np.abs((wide if query is None else wide[::2]) - wide.T)
+    np.testing.assert_array_equal(rad, np.sort(apart, axis=1).astype(np.float32))
+    np.testing.assert_array_equal(np.take_along_axis(apart, np.asarray(idx), axis=1), np.sort(apart, axis=1))
+    for rlink in (0.0, 1e-44, 1.5e-42):
+        label = fof_labels.jit(pos, rlink, output_order="input")[1]
+        np.testing.assert_array_equal(label, oracles.smallest_members(oracles.components(wide, rlink)))
 
 
 def test_lengths_that_are_too_far_apart_are_no_zeros() -> None:

@@ -38,7 +38,7 @@ from jax.sharding import PartitionSpec as P
 
 import jztree as jz
 from jztree import launch
-from jztree.host_devices import leave_threads_for_callbacks
+from jztree.launch import leave_threads_for_callbacks
 from jztree_utils import ics
 
 K = 8

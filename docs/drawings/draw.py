@@ -21,7 +21,8 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 import jztree as jz
-from jztree import ghosts, jax_ext, zorder
+from jztree import jax_ext
+from jztree.tree import _zorder, ghosts
 from jztree_utils import ics, plot
 
 RANKS = 4
@@ -127,7 +128,7 @@ def ranges_and_ghosts(part: jz.data.Pos, radius: float) -> tuple[Any, Any]:
     """What a rank owns, and what it gets if it looks ``radius`` around the boxes that it publishes. Inside a mesh."""
     partz, _ = jz.tree.distr_zsort(part, boxsize=1.0)
     box = jax_ext.exact(1.0, (2,))
-    domain, (num,) = zorder.domain_of([partz.pos], [partz.num], ["the positions"], box)
+    domain, (num,) = _zorder.domain_of([partz.pos], [partz.num], ["the positions"], box)
     th = jz.tree.build_tree_hierarchy(partz, boxsize=1.0)
     blocks = ghosts.leaves_of(th)
     published = ghosts.boxes_of(partz.pos, num, domain, blocks)

@@ -5,7 +5,7 @@ A kernel sees one device and never communicates. It takes and returns arrays of 
 ``d`` dims, ``q`` query rows, ``k`` neighbours, ``m`` nodes of all planes together, ``s`` splits of all planes together
 (``m`` + number of planes), ``g`` catalogue rows.
 
-Kernels have no derivatives. Callers define them (`jztree.neighbours`, `jztree.derivatives`, `jztree.comm`); where
+Kernels have no derivatives. Callers define them (the subjects that use them, and `jztree.comm`); where
 nobody does, differentiating by what a kernel makes floats of is an error.
 """
 

@@ -35,7 +35,7 @@ def catalogue(
     the mass.
 
     pos ``(n, d)``, mass ``(n,)`` or ``(1,)``, vel ``(n, d)``: of particles in group order, one dtype. What is None is
-    left out of the sums; without ``vel`` the last three outputs are empty. Derivatives: `jztree.derivatives.of_groups`.
+    left out of the sums; without ``vel`` the last three outputs are empty. Derivatives: see `jztree.fof`.
     """
     none = jnp.zeros((0, straddling_words(pos.shape[1])), jnp.uint32)
     return catalogue_of_rank((pos, mass, vel), (ngroups, count, offset), box, none, 0)[1:]
@@ -162,7 +162,7 @@ def group_segments(
 def straddling_words(dims: int) -> int:
     """Words of 32 bits that hold a rank's sums over the groups that it shares with its neighbours."""
     spreads = dims * (dims + 1) // 2 + max(1, dims * (dims - 1) // 2) + 2
-    return 4 * (2 + 3 * dims + spreads)
+    return 4 * (2 + 3 * dims + 2 + spreads)
 
 
 def straddling_sums(

@@ -35,7 +35,7 @@ def knn(
     others.
 
     Ties go to the lower z-ordered row. Where there are fewer than ``k`` sources, and for query rows from ``num`` on,
-    the radius is infinite and the row -1. Derivatives: `jztree.neighbours.radii`.
+    the radius is infinite and the row -1. Derivatives: see `jztree.knn`.
     """
     asked = sources if queries is None else queries
     shape, dtype = (asked.posz.shape[0], k), sources.posz.dtype

@@ -59,7 +59,7 @@ def hierarchy(
     posz: ``(n, d)``, sorted by `zsort` with the same ``lower``, ``upper`` and ``box``. Returns ``splits`` and
     ``particle_splits``, ``(s,)`` int32, and the boxes' ``lower`` and ``upper``, ``(m, d)``; planes one after the other.
     The last output, an int32 scalar, is not 0 if the rows are not in z-order. Derivatives:
-    `jztree.derivatives.of_boxes`.
+    see `jztree.tree`.
     """
     nodes, dims = sum(plane_sizes), posz.shape[1]
     boxes = jax.ShapeDtypeStruct((nodes, dims), posz.dtype)
@@ -81,7 +81,7 @@ def node_masses(
     """Mass ``(m,)`` and centre of mass ``(m, d)`` of every node, summed in float64.
 
     posz: ``(n, d)``. mass: ``(n,)``, or ``(1,)`` if all particles share it; dtype of ``posz``. Derivatives:
-    `jztree.derivatives.of_moments`.
+    see `jztree.tree`.
     """
     nodes = sum(plane_sizes)
     out = jax.ShapeDtypeStruct((nodes,), posz.dtype), jax.ShapeDtypeStruct((nodes, posz.shape[1]), posz.dtype)

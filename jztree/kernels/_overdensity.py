@@ -26,7 +26,7 @@ def overdensity(
 
     Returns radii, masses and numbers of particles (int32) ``(q, m)``; ``(q, 2)``, the largest root of mass over radius,
     and the radius; and ``(q,)``, the radius that the answer rests upon: particles beyond it do not matter. The latter
-    is infinite if there are fewer than ``least`` particles. Derivatives: `jztree.derivatives.of_spheres`.
+    is infinite if there are fewer than ``least`` particles. Derivatives: see `jztree.overdensity`.
     """
     words = jnp.asarray(density.words)
     (q, _), m, dtype = centre.shape, words.shape[0], tree.posz.dtype

@@ -30,9 +30,8 @@ from jax.sharding import PartitionSpec as P
 
 from jztree import kernels
 from jztree.comm import all_gather, get_rank_info
-from jztree.data import ParticleData
+from jztree.data import ParticleData, check_carried, fits_float32
 from jztree.jax_ext import vary_along, varying_axes
-from jztree.particles import check_carried, fits_float32
 
 from ._files import PathLike, check_output, create_empty, fill_hdf5, output_path, temporary_beside
 from .header import SnapshotHeader

@@ -8,7 +8,7 @@ import oracles
 
 from . import fof, inputs
 from .case import Case, Outcome, WrongError, expect_error
-from .distances import on_lattice, outside
+from .distances import groups_may_vanish, on_lattice, outside
 from .inputs import pick
 
 _CASES = 16  # of one shape
@@ -110,7 +110,7 @@ class _Judge:
         mass = values["mass"]
         if mass is not None and (np.max(mass, initial=0) > 1e36 or (np.asarray(mass) < 2e-38).any()):
             return "masses are near the end of the range"
-        return None
+        return groups_may_vanish(values["pos"][: values["num"]])
 
 
 def _field(grouped: Any, name: str) -> Any:

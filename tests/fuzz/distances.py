@@ -79,6 +79,13 @@ def words_lost(lengths: np.ndarray, x64: bool) -> float:
     return 2 * float(kind.tiny)
 
 
+def groups_may_vanish(pos: np.ndarray) -> str | None:
+    """Why a catalogue may be refused: groups around the origin whose axes are too small for the dtype are an error."""
+    if np.abs(pos[pos != 0]).min(initial=1) < 1e12 * float(np.finfo(pos.dtype).tiny):
+        return "a group may be so small that its axes are beyond the range"
+    return None
+
+
 def may_refuse(pos: np.ndarray, lengths: np.ndarray, x64: bool) -> str | None:
     """Why numbers may be refused for their unit: the library promises right answers or an error that says so."""
     most = 1e37 if pos.dtype == np.float32 else 1e99

@@ -23,7 +23,10 @@ struct LinkSetup {
   T gap_period[D];  // for lower bounds: "around the boundary" is rounded in the last bit of the period
 
   __device__ LinkSetup(const double* box, double open_extent, double rlink, bool any_wrapped)
-      : scale(box, open_extent), rule(rlink, any_wrapped, scale), wrapped(any_wrapped) {
+      : scale(box, open_extent),
+        // Only what is scaled down can become 0.
+        rule(rlink, any_wrapped, scale.factor >= 1, scale),
+        wrapped(any_wrapped) {
     for (int d = 0; d < D; ++d) gap_period[d] = scale.period[d] * below_one<T>;
   }
 };

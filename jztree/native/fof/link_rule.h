@@ -24,9 +24,9 @@ struct LinkRule {
   double rlink2, period[D];
 
   // wrapped: whether any particle was outside its periodic box, so that its staged position is rounded to the box's
-  // precision.
-  JZTREE_BOTH LinkRule(double rlink, bool wrapped, const Scale<D, T>& scale)
-      : exact_zero(!wrapped),
+  // precision. kept: whether no coordinate has lost digits when it was scaled.
+  JZTREE_BOTH LinkRule(double rlink, bool wrapped, bool kept, const Scale<D, T>& scale)
+      : exact_zero(!wrapped && kept),
         factor(std::is_same<T, double>::value ? static_cast<double>(scale.factor) : 1.),
         rlink2((rlink * factor) * (rlink * factor)) {
     constexpr double epsilon = std::numeric_limits<T>::epsilon();

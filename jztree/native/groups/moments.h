@@ -45,6 +45,14 @@ struct Pairs {
   }
 };
 
+// The power of two that brings a number to between 1/2 and 1, as far as it has an inverse. It changes no digit.
+JZTREE_BOTH inline double factor_to_one(double number) {
+  constexpr int most = 1000;
+  int exponent = 0;
+  std::frexp(number, &exponent);
+  return std::ldexp(1., exponent > most ? -most : exponent < -most ? most : -exponent);
+}
+
 // Sums over a group, or over one rank's part of it. All are doubles, so it travels as words.
 template <int D>
 struct Moments {
@@ -52,22 +60,20 @@ struct Moments {
   double first[D];     // position of the group's first particle
   double centre[D];    // weighted offsets to it
   double velocity[D];  // weighted velocities
-  // About the means: weighted products of coordinates, of a coordinate and a velocity, and of velocities; and the
-  // largest squared distance. In 1D nothing rotates, but no array is empty.
+  double reach, pace;  // the largest component of an offset and of a velocity, in size
+  // About the means, in units in which reach and pace are about 1: weighted products of coordinates, of a coordinate
+  // and a velocity, and of velocities; and the largest squared distance. In 1D nothing rotates, but no array is empty.
   double inertia[Pairs<D>::with_self];
   double rotation[D > 1 ? Pairs<D>::distinct : 1];
   double dispersion, distance2;
 
   // Massless groups still have a centre: the unweighted one.
   JZTREE_BOTH bool weighted() const { return mass > 0; }
-  // The power of two by which masses are multiplied in weights, so that no product leaves the range of float64 whatever
-  // the unit of mass. It changes no digit.
-  JZTREE_BOTH double mass_factor() const {
-    constexpr int most = 1000;
-    int exponent = 0;
-    std::frexp(mass, &exponent);
-    return std::ldexp(1., exponent > most ? -most : exponent < -most ? most : -exponent);
-  }
+  // What masses, lengths and velocities are multiplied by, so that no product of them leaves the range of float64
+  // whatever their unit.
+  JZTREE_BOTH double mass_factor() const { return factor_to_one(mass); }
+  JZTREE_BOTH double length_factor() const { return factor_to_one(reach); }
+  JZTREE_BOTH double speed_factor() const { return factor_to_one(pace); }
   JZTREE_BOTH double norm() const { return weighted() ? mass * mass_factor() : count; }
 
   // Calls sum(mine, other's) for each sum of a pass, and largest(mine, other's) for what is the largest of all.
@@ -79,6 +85,8 @@ struct Moments {
     } else if (pass == SumPass::centres) {
       for (int d = 0; d < D; ++d) sum(centre[d], other.centre[d]);
       for (int d = 0; d < D; ++d) sum(velocity[d], other.velocity[d]);
+      largest(reach, other.reach);
+      largest(pace, other.pace);
     } else {
       for (int pair = 0; pair < Pairs<D>::with_self; ++pair) sum(inertia[pair], other.inertia[pair]);
       for (int pair = 0; pair < Pairs<D>::distinct; ++pair) sum(rotation[pair], other.rotation[pair]);
@@ -168,7 +176,11 @@ struct GroupParticles {
       offset(row, group.first, between);
       for (int d = 0; d < D; ++d) {
         part.centre[d] += w * between[d];
-        if (vel) part.velocity[d] += w * static_cast<double>(vel[row * D + d]);
+        part.reach = std::max(part.reach, std::fabs(between[d]));
+        if (!vel) continue;
+        double speed = static_cast<double>(vel[row * D + d]);
+        part.velocity[d] += w * speed;
+        part.pace = std::max(part.pace, std::fabs(speed));
       }
     }
   }
@@ -177,24 +189,25 @@ struct GroupParticles {
                                Moments<D>& part) const {
     double centre[D], velocity[D], between[D];
     bool weighted = group.weighted();
-    double factor = group.mass_factor();
+    double factor = group.mass_factor(), length_factor = group.length_factor(), speed_factor = group.speed_factor();
     group.means(centre, velocity);
     for (int64_t row = begin; row < end; row += step) {
       double w = weighted ? mass_of(row) * factor : 1., distance2 = 0;
       offset(row, centre, between);
+      for (int d = 0; d < D; ++d) between[d] *= length_factor;
       for (int d = 0; d < D; ++d) distance2 += between[d] * between[d];
       part.distance2 = std::max(part.distance2, distance2);
       Pairs<D>::visit_with_self([&](int pair, int i, int j) { part.inertia[pair] += w * between[i] * between[j]; });
-      if (vel) add_motion(row, w, between, velocity, part);
+      if (vel) add_motion(row, w, between, velocity, speed_factor, part);
     }
   }
 
-  // between: from the centre of the group to the particle. velocity: that of the group.
-  JZTREE_BOTH void add_motion(int64_t row, double w, const double* between, const double* velocity,
+  // between: from the centre of the group to the particle, multiplied by its factor. velocity: that of the group.
+  JZTREE_BOTH void add_motion(int64_t row, double w, const double* between, const double* velocity, double factor,
                               Moments<D>& part) const {
     double relative[D], speed2 = 0;
     for (int d = 0; d < D; ++d) {
-      relative[d] = static_cast<double>(vel[row * D + d]) - velocity[d];
+      relative[d] = (static_cast<double>(vel[row * D + d]) - velocity[d]) * factor;
       speed2 += relative[d] * relative[d];
     }
     part.dispersion += w * speed2;
@@ -219,7 +232,7 @@ struct CatalogueColumns {
       // Rounding may lift a centre just below the upper end onto it, which is the same place as 0.
       centre[group * D + d] = period[d] > 0 && static_cast<double>(inside) >= period[d] ? T{0} : inside;
     }
-    radius[group] = static_cast<T>(std::sqrt(sums.distance2));
+    radius[group] = static_cast<T>(std::sqrt(sums.distance2) / sums.length_factor());
     write_shape(group, sums);
     if (moving) write_motion(group, sums, speed);
   }
@@ -229,7 +242,7 @@ struct CatalogueColumns {
     double trace = 0;
     T* tensor = shape + group * D * D;
     Pairs<D>::visit_with_self([&](int pair, int i, int j) { trace += i == j ? sums.inertia[pair] : 0; });
-    size[group] = static_cast<T>(std::sqrt(trace / sums.norm()));
+    size[group] = static_cast<T>(std::sqrt(trace / sums.norm()) / sums.length_factor());
     Pairs<D>::visit_with_self([&](int pair, int i, int j) {
       tensor[i * D + j] = tensor[j * D + i] = trace > 0 ? static_cast<T>(sums.inertia[pair] / trace) : T{0};
     });
@@ -237,11 +250,12 @@ struct CatalogueColumns {
 
   // Means over particles.
   JZTREE_BOTH void write_motion(int64_t group, const Moments<D>& sums, const double* speed) const {
-    double norm = sums.norm();
+    double norm = sums.norm(), length_factor = sums.length_factor(), speed_factor = sums.speed_factor();
     for (int d = 0; d < D; ++d) velocity[group * D + d] = static_cast<T>(speed[d]);
-    dispersion[group] = static_cast<T>(std::sqrt(sums.dispersion / norm / D));
+    dispersion[group] = static_cast<T>(std::sqrt(sums.dispersion / norm / D) / speed_factor);
     for (int pair = 0; pair < Pairs<D>::distinct; ++pair)
-      rotation[group * Pairs<D>::distinct + pair] = static_cast<T>(sums.rotation[pair] / norm);
+      rotation[group * Pairs<D>::distinct + pair] =
+          static_cast<T>(sums.rotation[pair] / norm / length_factor / speed_factor);
   }
 };
 

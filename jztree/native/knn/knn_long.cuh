@@ -149,7 +149,8 @@ class LongSearch {
 
   __device__ bool precise() const {
     bool good = true;
-    for (int64_t i = lane_index(); i < problem_.k; i += warp_size) good &= is_precise(problem_, scale_, list_[i], x_);
+    for (int64_t i = lane_index(); i < problem_.k; i += warp_size)
+      good &= is_precise(problem_, scale_, list_[i], query_);
     return __all_sync(all_lanes, good);
   }
 

@@ -58,17 +58,17 @@ template <typename T>
 constexpr T smallest_precise =
     sizeof(T) == sizeof(float) ? std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon() : T{0};
 
-// Whether a candidate's squared distance is that of coincident points or large enough to have all its digits.
+// Whether a candidate's squared distance is that of coincident points or large enough to have all its digits. Small
+// coordinates of a wide set become 0 when they are scaled down, so those that were given say whether points coincide.
 template <int W, typename From, typename T>
 __device__ __forceinline__ bool is_precise(const Problem<From>& problem, const Scale<W, T>& scale,
-                                           const Candidate<T>& found, const T* query) {
+                                           const Candidate<T>& found, int64_t query) {
   if (found.distance2() >= smallest_precise<T> || found.row_plus_one() == 0) return true;
   if (found.distance2() > 0) return false;
-  T x[W];
-  load_point(problem.sources, scale, static_cast<int64_t>(found.row_plus_one()) - 1, x);
+  int64_t row = static_cast<int64_t>(found.row_plus_one()) - 1;
   bool same = true;
-#pragma unroll
-  for (int d = 0; d < W; ++d) same &= x[d] == query[d];
+  for (int d = 0; d < problem.sources.dims; ++d)
+    same &= wrapped_coordinate(problem.sources, scale, row, d) == wrapped_coordinate(problem.queries, scale, query, d);
   return same;
 }
 

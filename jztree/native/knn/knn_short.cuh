@@ -209,7 +209,7 @@ class ShortSearch {
     for (int i = K - static_cast<int>(problem_.k); i < K && good; ++i) {
       Candidate<T> found = collected_[spread_place(lane_index(), i)];
       if (found.distance2() >= smallest_precise<T>) break;
-      good = is_precise(problem_, scale_, found, x_);
+      good = is_precise(problem_, scale_, found, query_);
     }
     return good;
   }

@@ -13,17 +13,21 @@
 
 namespace jztree {
 
+// A coordinate of a row; 0 in dimensions that the tree does not have.
+template <int W, typename From, typename T>
+__device__ __forceinline__ From wrapped_coordinate(const TreeView<From>& tree, const Scale<W, T>& scale, int64_t row,
+                                                   int d) {
+  From given = d < tree.dims ? tree.pos[row * tree.dims + d] : From{0};
+  // What is inside by its own precision needs no look in float64.
+  double period = scale.raw_period[d];
+  return period > 0 && !(given >= 0 && given < static_cast<From>(period)) ? wrap(given, period) : given;
+}
+
 // The wrapped and scaled coordinates of a row, as the CPU's kernels stage them.
 template <int W, typename From, typename T>
 __device__ __forceinline__ void load_point(const TreeView<From>& tree, const Scale<W, T>& scale, int64_t row, T* x) {
 #pragma unroll
-  for (int d = 0; d < W; ++d) {
-    From given = d < tree.dims ? tree.pos[row * tree.dims + d] : From{0};
-    // What is inside by its own precision needs no look in float64.
-    double period = scale.raw_period[d];
-    if (period > 0 && !(given >= 0 && given < static_cast<From>(period))) given = wrap(given, period);
-    x[d] = static_cast<T>(given) * scale.factor;
-  }
+  for (int d = 0; d < W; ++d) x[d] = static_cast<T>(wrapped_coordinate(tree, scale, row, d)) * scale.factor;
 }
 
 template <int W, typename From, typename T>

@@ -126,9 +126,7 @@ class Walk {
       if (distance2 >= smallest_precise) return true;
       uint32_t found = candidate_row_plus_one<T>(*key);
       if (found == 0) continue;
-      if (distance2 > 0) return false;
-      for (int d = 0; d < D; ++d)
-        if (sources_.x[d][found - 1] != queries_.x[d][begin_ + q]) return false;
+      if (distance2 > 0 || !sources_.same_place(found - 1, queries_, begin_ + q)) return false;
     }
     return true;
   }

@@ -45,7 +45,8 @@ class StagedTree {
   // From: the dtype of the positions, which T may be wider than.
   template <typename From>
   StagedTree(const Parallel& parallel, const Tree<D, From>& tree, const Scale<D, T>& scale)
-      : layout_(tree.layout), splits_(tree.splits), particle_splits_(tree.particle_splits) {
+      : layout_(tree.layout), splits_(tree.splits), particle_splits_(tree.particle_splits), scale_(scale) {
+    if constexpr (std::is_same<From, T>::value) given_ = tree.pos;
     int64_t rows = tree.num() + lanes, nodes = layout_.nodes() + lanes;
     storage_ = Scratch<T>(D * (rows + 2 * nodes));
     for (int d = 0; d < D; ++d) {
@@ -62,6 +63,18 @@ class StagedTree {
 
   // Whether any particle was outside its periodic box, so that its staged position is rounded to the box's precision.
   bool wrapped() const { return wrapped_.load(); }
+  // Whether no coordinate has lost digits when it was scaled, as small ones of a wide set do.
+  bool kept() const { return !faded_.load(); }
+
+  // Whether two rows are at the same place. Staged coordinates do not say so, because small ones of a wide set become 0
+  // when they are scaled down. For trees of the dtype that was given.
+  bool same_place(int64_t row, const StagedTree& other, int64_t other_row) const {
+    for (int d = 0; d < D; ++d) {
+      T mine = given_[row * D + d], theirs = other.given_[other_row * D + d];
+      if (mine != theirs && wrap(mine, scale_.raw_period[d]) != wrap(theirs, scale_.raw_period[d])) return false;
+    }
+    return true;
+  }
 
   const TreeLayout& layout() const { return layout_; }
   int64_t leaves() const { return layout_.sizes[0]; }
@@ -86,21 +99,25 @@ class StagedTree {
   template <typename From>
   void stage_rows(const Parallel& parallel, const Tree<D, From>& tree, const Scale<D, T>& scale) {
     parallel.blocks(tree.num(), 1 << 14, [&](int64_t begin, int64_t end) {
-      bool moved = false;
+      bool moved = false, faded = false;
       for (int64_t row = begin; row < end; ++row)
         for (int d = 0; d < D; ++d) {
           From given = tree.pos[row * D + d], wrapped = wrap(given, scale.raw_period[d]);
           moved |= wrapped != given;
           x[d][row] = static_cast<T>(wrapped) * scale.factor;
+          faded |= wrapped != 0 && std::fabs(x[d][row]) < std::numeric_limits<T>::min();
         }
+      if (faded) faded_.store(true, std::memory_order_relaxed);
       if (moved) wrapped_.store(true, std::memory_order_relaxed);
     });
   }
 
   TreeLayout layout_;
   const int32_t *splits_, *particle_splits_;
+  const Scale<D, T>& scale_;
+  const T* given_ = nullptr;  // (n, D)
   Scratch<T> storage_;
-  std::atomic<bool> wrapped_{false};
+  std::atomic<bool> wrapped_{false}, faded_{false};
 };
 
 }  // namespace jztree

@@ -4,7 +4,7 @@ A particle class is any pytree with a leaf ``pos`` of shape ``(n, d)`` and, if i
 ``n`` rows hold particles. Nothing else is asked for; the classes here are examples. Every leaf whose *leading* length
 is that of ``pos`` is a property of the particles and travels with them; all other leaves (``num``, a mass that all
 particles share) stay as they are. What a class holds elsewhere than in its leaves could not travel, so rows
-there are an error; see `jztree.particles`.
+there are an error; see `jztree._particles`.
 """
 
 import dataclasses
@@ -18,9 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
-from .describe import describe_arrays, describe_catalogue, describe_particles
-from .mapping import is_concrete
-from .particles import check_carried, check_known, check_movable, check_num, get_num, get_pos, replace_field
+from .._particles import check_carried, check_known, check_movable, check_num, get_num, get_pos, replace_field
+from .._particles import fits_float32 as fits_float32
+from .._transform.shard_map import is_concrete
+from ._describe import describe_arrays, describe_catalogue, describe_particles
+from ._tables import to_astropy, to_pandas
 
 if TYPE_CHECKING:
     import astropy.table
@@ -169,16 +171,34 @@ class FofCatalogue:
         return describe_catalogue(self)
 
     def to_pandas(self, *, nparts: Any = None, units: Mapping[str, Any] | None = None) -> "pandas.DataFrame":
-        """The groups as a table of pandas, see `jztree.tables.to_pandas`."""
-        from .tables import to_pandas  # noqa: PLC0415 - it needs this module
+        """The groups as a `pandas.DataFrame`, a row a group; vectors become columns ``com_pos_x``, ``com_pos_y``, ...
 
-        return to_pandas(self, nparts=nparts, units=units)
+        The catalogue may be that of one rank or of all (rows ``(r, g, ...)``), padded or not. Columns that it does not
+        have are left out. Not for use under a JAX transformation.
+
+        nparts: how many particles in group order each rank has, as for `squeeze_catalogue`; ``offset`` is then a row
+            among the particles of all ranks. Without it, a catalogue of several ranks gets a column ``rank``, on which
+            ``offset`` is a row.
+        units: names of the units of "length", "mass" and "velocity", as many as are known (`jztree_utils.io.unit_name`
+            finds those of a snapshot). ``attrs["units"]`` of the table holds the unit of each column that has one.
+
+        Raises ImportError if pandas is not installed, and ValueError for an unknown kind of unit, an ``nparts`` that
+        does not belong to the catalogue, or one that is spread over several processes.
+        """
+        return to_pandas(_rows_by_name(self, nparts), units)
 
     def to_astropy(self, *, nparts: Any = None, units: Mapping[str, Any] | None = None) -> "astropy.table.Table":
-        """The groups as a table of astropy, see `jztree.tables.to_astropy`."""
-        from .tables import to_astropy  # noqa: PLC0415 - it needs this module
+        """The groups as an `astropy.table.Table`, a row a group; vectors stay columns ``(g, d)``.
 
-        return to_astropy(self, nparts=nparts, units=units)
+        nparts: as in `to_pandas`.
+        units: of "length", "mass" and "velocity", as many as are known: units of astropy, or their names. An ``h`` in a
+            name, as in ``Mpc/h``, is the Hubble constant in 100 km/s/Mpc (``littleh`` of astropy), not an hour. Columns
+            get the unit that follows.
+
+        Raises ImportError if astropy is not installed, ValueError for a unit that it does not know, and like
+        `to_pandas`.
+        """
+        return to_astropy(_rows_by_name(self, nparts), units)
 
 
 class RankIdx(NamedTuple):
@@ -370,6 +390,21 @@ def squeeze_catalogue(cata: FofCatalogue, offset_mode: str = "rank", nparts: Any
     ngroups = np.asarray(cata.ngroups)
     used = np.arange(np.shape(cata.count)[-1]) < ngroups[..., None]
     return FofCatalogue(ngroups=int(ngroups.sum()), **jax.tree.map(lambda leaf: np.asarray(leaf)[used], rows))
+
+
+def _rows_by_name(cata: FofCatalogue, nparts: Any) -> dict[str, np.ndarray]:
+    """The rows of all groups by the name of the column, with the rank of each where ``offset`` needs it."""
+    if any(isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in jax.tree.leaves(cata)):
+        raise ValueError(
+            "this catalogue is spread over several processes, and a table is made by one; bring its rows together with "
+            "jztree_utils.io.rows_on_first_process, or write it to a file with jztree_utils.io and read that."
+        )
+    whole = squeeze_catalogue(cata, "rank" if nparts is None else "global", nparts)
+    columns = {field.name: getattr(whole, field.name) for field in dataclasses.fields(whole)}
+    del columns["ngroups"]
+    if np.ndim(cata.ngroups) and nparts is None:
+        columns["rank"] = np.repeat(np.arange(np.size(cata.ngroups), dtype=np.int32), np.asarray(cata.ngroups))
+    return {name: rows for name, rows in columns.items() if rows is not None}
 
 
 def _global_offsets(cata: FofCatalogue, nparts: Any) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 `expanding_shard_map` is `jax.shard_map` for functions whose devices hold separate arrays rather than pieces of one:
 what differs between devices has a leading axis over the devices outside, and none inside. `shard_map_constructor`
-makes the function that is stored as ``f.smap``. It also enlarges buffers that turn out too small (`jztree.capacity`).
+makes the function that is stored as ``f.smap``. It also enlarges buffers that turn out too small (`.capacity`).
 
 Specs are those of `jax.shard_map`, and two more: ``P(-1)`` means all axes of the mesh, whatever their names, and None
 marks an argument that is static, that is, compiled in.
@@ -22,9 +22,11 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from . import capacity, stats, watch
-from .config import copy_config, is_config
-from .particles import check_carried
+from .. import stats
+from .._particles import check_carried
+from ..config import copy_config, is_config
+from ..launch import forget_failed_callbacks, watch_callbacks
+from . import capacity
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
@@ -128,7 +130,7 @@ class _Mapped:
             return self._run(static, dynamic)
 
         if mesh.size > 1:
-            watch.watch_callbacks()
+            watch_callbacks()
         run.__name__ = run.__qualname__ = self.name
         self.compiled = jax.jit(run, static_argnums=0)
 
@@ -158,7 +160,7 @@ class _Mapped:
         try:
             jax.block_until_ready(done)
         except Exception:
-            watch.forget_failed_callbacks()  # or calls after this one would fail for the same reason
+            forget_failed_callbacks()  # or calls after this one would fail for the same reason
             raise
         # This run went well; an error would be that of another function.
         with contextlib.suppress(Exception):
@@ -236,7 +238,9 @@ class _Mapped:
 
 
 def _specs_by_name(in_specs: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The spec of each argument: one for all, or a tuple with one for each of the first ones."""
+    """The spec of each argument: of a dict by names, of a tuple with one for each of the first ones, or one for all."""
+    if isinstance(in_specs, dict) and in_specs.keys() <= set(names):
+        return {name: in_specs.get(name) for name in names}
     if _is_spec(in_specs) or not isinstance(in_specs, (tuple, list)):
         return dict.fromkeys(names, in_specs)
     if len(in_specs) > len(names):
@@ -265,10 +269,11 @@ def expanding_shard_map(
     """`jax.shard_map` for functions whose devices hold separate arrays rather than pieces of one.
 
     f: sees the arrays of one device.
-    in_specs: a `PartitionSpec` for all arguments, or a tuple with one an argument, each of which may be a pytree of
-        specs. Specs that name axes, and ``P(-1)``, which stands for all axes of the mesh, mean that devices differ: the
-        argument's arrays have a leading axis over the devices that ``f`` does not see; plain numbers in it are the same
-        for all devices. ``P()`` leaves things as they are: all devices have the same. ``None`` marks a static argument.
+    in_specs: a `PartitionSpec` for all arguments, or a tuple with one an argument, or a dict by the names of arguments,
+        where those that are left out are static. Each may be a pytree of specs. Specs that name axes, and ``P(-1)``,
+        which stands for all axes of the mesh, mean that devices differ: the argument's arrays have a leading axis over
+        the devices that ``f`` does not see; plain numbers in it are the same for all devices. ``P()`` leaves things as
+        they are: all devices have the same. ``None`` marks a static argument.
     out_specs: the same for a pytree of outputs: where devices differ, outputs get a leading axis over the devices,
         scalars too.
     input_tiled, output_tiled: as `jax.shard_map` does it instead: leading axes are cut into pieces, or joined.

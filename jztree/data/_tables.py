@@ -1,16 +1,12 @@
 """Catalogues as tables of pandas and astropy, which are imported when a table is made."""
 
 # ruff: noqa: PLC0415 - both are optional
-import dataclasses
 import itertools
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
-
-from .data import FofCatalogue, squeeze_catalogue
 
 if TYPE_CHECKING:
     import astropy.table
@@ -32,20 +28,8 @@ _POWERS = {
 }
 
 
-def to_pandas(cata: FofCatalogue, *, nparts: Any = None, units: Mapping[str, Any] | None = None) -> "pandas.DataFrame":
-    """A catalogue as a `pandas.DataFrame`, a row a group; vectors become columns ``com_pos_x``, ``com_pos_y``, ...
-
-    cata: the catalogue of one rank or of all (rows ``(r, g, ...)``), padded or not. Columns that it does not have are
-        left out. Not for use under a JAX transformation.
-    nparts: how many particles in group order each rank has, as for `jztree.data.squeeze_catalogue`; ``offset`` is then
-        a row among the particles of all ranks. Without it, a catalogue of several ranks gets a column ``rank``, on
-        which ``offset`` is a row.
-    units: names of the units of "length", "mass" and "velocity", as many as are known (`jztree_utils.io.unit_name`
-        finds those of a snapshot). ``attrs["units"]`` of the table holds the unit of each column that has one.
-
-    Raises ImportError if pandas is not installed, and ValueError for an unknown kind of unit, an ``nparts`` that does
-    not belong to the catalogue, or one that is spread over several processes.
-    """
+def to_pandas(columns: Mapping[str, np.ndarray], units: Mapping[str, Any] | None) -> "pandas.DataFrame":
+    """A table of the columns of a catalogue, see `jztree.data.FofCatalogue.to_pandas`."""
     given = _checked(units)
     try:
         import pandas
@@ -53,7 +37,7 @@ def to_pandas(cata: FofCatalogue, *, nparts: Any = None, units: Mapping[str, Any
         raise ImportError("This table needs pandas; install it with: pip install pandas.") from error
     flat: dict[str, np.ndarray] = {}
     names: dict[str, str] = {}
-    for name, rows in _columns(cata, nparts).items():
+    for name, rows in columns.items():
         endings = _endings(rows.shape[1:])
         components = rows.reshape(len(rows), len(endings)).T
         parts = {name + ending: values for ending, values in zip(endings, components, strict=True)}
@@ -65,44 +49,19 @@ def to_pandas(cata: FofCatalogue, *, nparts: Any = None, units: Mapping[str, Any
     return table
 
 
-def to_astropy(
-    cata: FofCatalogue, *, nparts: Any = None, units: Mapping[str, Any] | None = None
-) -> "astropy.table.Table":
-    """A catalogue as an `astropy.table.Table`, a row a group; vectors stay columns ``(g, d)``.
-
-    cata, nparts: as in `to_pandas`.
-    units: of "length", "mass" and "velocity", as many as are known: units of astropy, or their names. An ``h`` in a
-        name, as in ``Mpc/h``, is the Hubble constant in 100 km/s/Mpc (``littleh`` of astropy), not an hour. Columns get
-        the unit that follows.
-
-    Raises ImportError if astropy is not installed, ValueError for a unit that it does not know, and like `to_pandas`.
-    """
+def to_astropy(columns: Mapping[str, np.ndarray], units: Mapping[str, Any] | None) -> "astropy.table.Table":
+    """A table of the columns of a catalogue, see `jztree.data.FofCatalogue.to_astropy`."""
     given = _checked(units)
     try:
         import astropy.table
     except ImportError as error:
         raise ImportError("This table needs astropy; install it with: pip install astropy.") from error
     known = {base: _astropy_unit(base, unit) for base, unit in given.items()}
-    table = astropy.table.Table(_columns(cata, nparts))
+    table = astropy.table.Table(dict(columns))
     for name in table.colnames:
         for unit, power in _factors(name, known):
             table[name].unit = (table[name].unit or 1) * unit**power
     return table
-
-
-def _columns(cata: FofCatalogue, nparts: Any) -> dict[str, np.ndarray]:
-    """The rows of all groups by name, with the rank of each where ``offset`` needs it."""
-    if any(isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in jax.tree.leaves(cata)):
-        raise ValueError(
-            "this catalogue is spread over several processes, and a table is made by one; bring its rows together with "
-            "jztree_utils.io.rows_on_first_process, or write it to a file with jztree_utils.io and read that."
-        )
-    whole = squeeze_catalogue(cata, "rank" if nparts is None else "global", nparts)
-    columns = {field.name: getattr(whole, field.name) for field in dataclasses.fields(whole)}
-    del columns["ngroups"]
-    if np.ndim(cata.ngroups) and nparts is None:
-        columns["rank"] = np.repeat(np.arange(np.size(cata.ngroups), dtype=np.int32), np.asarray(cata.ngroups))
-    return {name: rows for name, rows in columns.items() if rows is not None}
 
 
 def _endings(shape: tuple[int, ...]) -> list[str]:

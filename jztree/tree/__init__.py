@@ -18,9 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from . import comm, kernels
-from .capacity import Room
-from .checks import (
+from .. import comm, kernels
+from .._checks import (
     check_box,
     check_particles,
     check_positions,
@@ -29,13 +28,14 @@ from .checks import (
     mass_faults,
     mass_rows,
 )
-from .config import TreeConfig, checked_config
-from .data import get_pos, static_field
-from .derivatives import of_boxes, of_moments
-from .describe import describe_hierarchy
-from .jax_ext import Exact, with_twins
-from .particles import check_num, check_rows
-from .zorder import (
+from .._particles import check_num, check_rows
+from .._transform.capacity import Room
+from ..config import TreeConfig, checked_config
+from ..data import get_pos, static_field
+from ..data._describe import describe_hierarchy
+from ..jax_ext import Exact, with_twins
+from ._derivatives import of_boxes, of_moments
+from ._zorder import (
     BAD_NUM,
     Domain,
     Moved,
@@ -70,7 +70,7 @@ _TOO_HEAVY = (
     "the mass of a node is beyond the range of %s; choose another unit of mass, or switch on jax_enable_x64 and give "
     "masses in float64."
 )
-_FOREIGN = (
+FOREIGN = (
     "the hierarchy th does not belong to these particles; build it with jztree.tree.zsort_and_tree from the same "
     "particles and the same boxsize, and pass the particles that it returned."
 )
@@ -171,7 +171,7 @@ def plane_sizes(n: int, cfg: TreeConfig) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-@with_twins((P(-1), None, P()), P(-1), prepare=exact_box_argument)
+@with_twins({"partz": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 def build_tree_hierarchy(partz: Any, cfg_tree: TreeConfig | None = None, boxsize: Any = None) -> TreeHierarchy:
     """The plane hierarchy over particles that are in z-order already.
 
@@ -197,8 +197,7 @@ def build_checked(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tupl
     th, unordered = _build(partz, num, domain, cfg)
     checked = comm.check(num, unordered, [], _NOT_IN_ORDER)
     # Every array waits for the check: a caller may use any one of them alone, and the compiler drops the others.
-    passed = checked == kernels.as_num(num)
-    return jax.tree.map(lambda leaf: jnp.where(passed, leaf, 0), th), checked
+    return comm.after(th, checked), checked
 
 
 def _build(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeHierarchy, jax.Array]:
@@ -256,10 +255,10 @@ def _in_range(th: TreeHierarchy) -> TreeHierarchy:
         return th
     lost = ~(jnp.isfinite(mass).all() & jnp.isfinite(center).all())
     checked = comm.check(0, lost, [], _TOO_HEAVY % mass.dtype)
-    return dataclasses.replace(th, flat_mass=jnp.where(checked == 0, mass, jnp.nan))
+    return dataclasses.replace(th, flat_mass=comm.after(mass, checked))
 
 
-@with_twins((P(-1), None, P(-1), P()), P(-1), prepare=exact_box_argument)
+@with_twins({"part": P(-1), "data": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = None, boxsize: Any = None) -> Any:
     """Sort particles in z-order and build the hierarchy over them.
 
@@ -326,10 +325,10 @@ def check_belongs(partz: Any, num: Any, th: TreeHierarchy, box: Exact) -> jax.Ar
     """``num``; at run time an error if a hierarchy that the user gave does not belong to the particles."""
     pos, foreign = get_pos(partz), kernels.belongs(kernel_tree(partz, num, th), box) == 0
     failed = jnp.where(is_bad_num(pos, num), 2, foreign.astype(jnp.int32))
-    return kernels.check(num, failed, [num], f"{_FOREIGN}\n{BAD_NUM % ('the positions', 0, pos.shape[0])}")
+    return kernels.check(num, failed, [num], f"{FOREIGN}\n{BAD_NUM % ('the positions', 0, pos.shape[0])}")
 
 
-@with_twins((P(-1), None, P()), P(-1), prepare=exact_box_argument)
+@with_twins({"parts": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 def zsort_and_tree_multi_type(
     parts: Sequence[Any], cfg_tree: TreeConfig | None = None, boxsize: Any = None
 ) -> tuple[tuple[Any, ...], tuple[TreeHierarchy, ...]]:

@@ -13,22 +13,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from . import comm, kernels
-from .attaching import attach, attach_over_ranks, check_attached
-from .checks import check_box, check_particles, check_range, check_real, exact_box_argument, sequence_of
-from .config import FofConfig, checked_config
-from .data import FofCatalogue, Label, get_num
-from .derivatives import of_groups
-from .distr_fof import labels_over_ranks, linear
-from .grouping import catalogue_columns, group_and_catalogue, make_catalogue, particle_faults
-from .jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
-from .particles import check_num
-from .tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
-from .zorder import permute_particles
+from .. import comm, kernels
+from .._checks import check_box, check_particles, check_range, check_real, exact_box_argument, sequence_of
+from .._particles import check_num
+from ..config import FofConfig, checked_config
+from ..data import FofCatalogue, Label, get_num
+from ..jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
+from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
+from ..tree._zorder import permute_particles
+from ._attached_types import attach, attach_over_ranks, check_attached
+from ._derivatives import of_groups
+from ._group_order import catalogue_columns, group_and_catalogue, make_catalogue, particle_faults
+from ._over_ranks import labels_over_ranks, linear
 
 __all__ = ["distr_fof_labels", "fof_and_catalogue", "fof_is_superset", "fof_labels"]
 
 _MAX_DIMS = 4
+_SPECS = {"part": P(-1), "rlink": P(), "boxsize": P(), "th": P(-1)}  # the other arguments are static
 
 
 def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     return exact_box | {"rlink": check_rlink(arguments["rlink"], exact_box["boxsize"])}
 
 
-@with_twins((P(-1), P(), P(), None, P(-1), None), P(-1), prepare=_exact_arguments)
+@with_twins(_SPECS, P(-1), prepare=_exact_arguments)
 def fof_labels(
     part: Any,
     rlink: Any,
@@ -75,7 +76,7 @@ def fof_labels(
     return (part if output_order == "input" or index is None else partz), label
 
 
-@with_twins((P(-1), P(), P(), None, P(-1), None), P(-1), prepare=_exact_arguments)
+@with_twins(_SPECS, P(-1), prepare=_exact_arguments)
 def distr_fof_labels(
     part: Any,
     rlink: Any,
@@ -108,7 +109,7 @@ def distr_fof_labels(
     return partz, linear(label, num) if linearize_labels else label
 
 
-@with_twins((P(-1), P(), P(), None, P(-1), P(-1)), P(-1), prepare=_exact_arguments)
+@with_twins(_SPECS | {"attached": P(-1)}, P(-1), prepare=_exact_arguments)
 def fof_and_catalogue(
     part: Any,
     rlink: Any,

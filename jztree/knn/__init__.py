@@ -15,25 +15,25 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from . import comm, kernels
-from .checks import check_box, check_particles, exact_box_argument
-from .config import KNNConfig, checked_config
-from .data import RankIdx, get_num, get_pos, map_rows, replace_num
-from .distr_knn import Question, knn_over_ranks
-from .jax_ext import Exact, is_concrete, with_twins
-from .neighbours import check_reduced, field_of, radii, take, whose_rows
-from .particles import check_num, field_names
-from .tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
-from .zorder import BAD_NUM, domain_of, is_bad_num, permute_particles, rows_of_rank
+from .. import comm, kernels
+from .._checks import check_box, check_particles, exact_box_argument
+from .._particles import check_num
+from ..config import KNNConfig, checked_config
+from ..data import RankIdx, get_num, get_pos, replace_num
+from ..jax_ext import Exact, is_concrete, with_twins
+from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
+from ..tree._zorder import BAD_NUM, domain_of, is_bad_num, permute_particles, rows_of_rank
+from ._over_ranks import Question, knn_over_ranks
+from ._result import radii, whose_rows
+from ._words import Found, as_result, parse_result, reduced, take
 
 __all__ = ["knn"]
 
 _ORDERS = ("input", "z")
-_WORDS = ("rad", "drad", "rankidx", "globalidx", "part", "reduce", "query", "queryidx")
 _TOO_FEW = "{1} neighbours were asked for (k), but there are only {0} particles (num); use a smaller k."
 
 
-@with_twins((P(-1), None, P(), P(-1), P(-1), None, None, None, None), P(-1), prepare=exact_box_argument)
+@with_twins({"part": P(-1), "boxsize": P(), "th": P(-1), "part_query": P(-1)}, P(-1), prepare=exact_box_argument)
 def knn(
     part: Any,
     k: int,
@@ -85,16 +85,15 @@ def knn(
     """
     cfg = checked_config(cfg, KNNConfig)
     check_hierarchy(th)
-    words = _parse_result(result, part, reduce_func)
+    words = parse_result(result, part, reduce_func)
     k = _check_arguments(part, k, part_query, output_order)
     box = check_box(boxsize, get_pos(part).shape[1])
     if comm.num_ranks() > 1:
         ask = Question(k, box, words, reduce_func, output_order == "z", th is not None, cfg)
-        entries = knn_over_ranks(part, part_query, ask)
-        return entries[0] if len(entries) == 1 else tuple(entries)
+        return as_result(knn_over_ranks(part, part_query, ask))
     sources = _sort(part, th, box, cfg, k)
     queries = None if part_query is None else _sort_queries(part_query, sources.part, output_order, box, cfg)
-    return _Search(sources, queries, box, k, output_order, reduce_func).answer(words)
+    return as_result(_Search(sources, queries, box, k, output_order, reduce_func).answer(words))
 
 
 @dataclass
@@ -153,7 +152,7 @@ def _sort_queries(query: Any, source: Any, output_order: str, box: Exact, cfg: K
 
 @dataclass
 class _Search:
-    """One search, whose results are brought into the words that were asked for."""
+    """One search, whose results are brought into the rows that were asked for."""
 
     sources: _Sorted
     queries: _Sorted | None
@@ -162,20 +161,26 @@ class _Search:
     output_order: str
     reduce_func: Callable[..., Any] | None
 
-    def answer(self, words: list[str]) -> Any:
+    def answer(self, words: list[str]) -> list[Any]:
         asked = self.queries or self.sources
         to_given = self.output_order == "input", self._rows_are_given()
         moves = (to_given[0] and self.sources.index is not None) or (to_given[1] and asked.index is not None)
         # reduce_func wants everything in z-order; without it, results are written to their final rows at once.
         late = "reduce" in words and moves
         rad, idx = self._neighbours(*(direct and not late for direct in to_given))
-        reduced = self._reduce(rad, idx, asked) if "reduce" in words else None
+        made = self._reduce(rad, idx, asked) if "reduce" in words else None
         if late:
             rows = self._source_rows(idx) if to_given[0] else idx
-            rad, idx, reduced = jax.tree.map(lambda leaf: self._to_given(leaf, asked), (rad, rows, reduced))
-        source = self.sources.given if to_given[0] else self.sources.part
-        entries = [self._entry(word, rad, idx, source, reduced) for word in words]
-        return entries[0] if len(entries) == 1 else tuple(entries)
+            rad, idx, made = jax.tree.map(lambda leaf: self._to_given(leaf, asked), (rad, rows, made))
+        others = {
+            "globalidx": lambda: idx,
+            "rankidx": lambda: RankIdx(jnp.zeros_like(idx), idx),
+            "reduce": lambda: made,
+            "query": lambda: asked.given if to_given[1] else asked.part,
+            "queryidx": lambda: whose_rows(asked.origin_of_given() if to_given[1] else asked.origin(), asked.num),
+        }
+        found = Found(rad, idx, self.sources.given if to_given[0] else self.sources.part, others)
+        return [found.entry(word) for word in words]
 
     def _rows_are_given(self) -> bool:
         """Whether answers are in the rows in which queries are given; these may be in z-order already."""
@@ -198,16 +203,9 @@ class _Search:
 
     def _reduce(self, rad: jax.Array, idx: jax.Array, asked: _Sorted) -> Any:
         assert self.reduce_func is not None
-        reduced = self.reduce_func(
-            part=self.sources.part,
-            rnn=rad,
-            inn=idx,
-            origin=self.sources.origin(),
-            query=asked.part,
-            queryidx=whose_rows(asked.origin(), asked.num),
-        )
-        check_reduced(reduced, rad.shape[0])
-        return reduced
+        found = Found(rad, idx, self.sources.part, {})
+        whose = whose_rows(asked.origin(), asked.num)
+        return reduced(self.reduce_func, found, self.sources.origin(), asked.part, whose)
 
     def _source_rows(self, idx: jax.Array) -> jax.Array:
         """Rows among the given sources for rows in z-order, -1 staying as it is."""
@@ -217,49 +215,6 @@ class _Search:
 
     def _to_given(self, leaf: jax.Array, asked: _Sorted) -> jax.Array:
         return leaf if asked.index is None else kernels.scatter_rows(jnp.asarray(leaf), asked.index)
-
-    def _entry(self, word: str, rad: jax.Array, idx: jax.Array, source: Any, reduced: Any) -> Any:
-        if word in ("rad", "drad"):
-            return rad
-        if word == "globalidx":
-            return idx
-        if word == "rankidx":
-            return RankIdx(jnp.zeros_like(idx), idx)
-        if word == "reduce":
-            return reduced
-        if word in ("query", "queryidx"):
-            asked, as_given = self.queries or self.sources, self._rows_are_given()
-            if word == "queryidx":
-                return whose_rows(asked.origin_of_given() if as_given else asked.origin(), asked.num)
-            return asked.given if as_given else asked.part
-        if word == "part":
-            return map_rows(lambda leaf: take(jnp.asarray(leaf), idx), replace_num(source, None))
-        return field_of(source, word, idx)
-
-
-def _parse_result(result: str, part: Any, reduce_func: Any) -> list[str]:
-    """The words of ``result``; names of fields may contain ``_`` themselves, so the longest known word is taken."""
-    leaves = [None, *jax.tree.leaves(part)]
-    names = [name for name in field_names(part) if name not in ("num", "num_total")]
-    fields = [name for name in names if any(getattr(part, name) is leaf for leaf in leaves)]
-    known = sorted([*_WORDS, *fields], key=len, reverse=True)
-    words, rest = [], f"_{result}" if isinstance(result, str) else "_"
-    while rest:
-        word = next((w for w in known if rest == f"_{w}" or rest.startswith(f"_{w}_")), None)
-        if word is None:
-            break
-        words.append(word)
-        rest = rest[len(word) + 1 :]
-    if rest:
-        raise ValueError(
-            f"result is {result!r}; it must be words joined by '_' out of {', '.join([*_WORDS, *fields])}."
-        )
-    for word in words:
-        if word in fields and getattr(part, word) is None:
-            raise ValueError(f"result asks for {word!r}, but the particles have none.")
-    if ("reduce" in words) != (reduce_func is not None):
-        raise ValueError("result='reduce' and reduce_func belong together; only one of the two was given.")
-    return words
 
 
 def _check_arguments(part: Any, k: int, part_query: Any, output_order: str) -> int:

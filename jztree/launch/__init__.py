@@ -10,7 +10,8 @@ distributed runtime with that. JAX detects some of it alone; what is different h
 * gRPC, which JAX uses to coordinate, is kept from sending what goes to process 0 through a web proxy.
 * An error on one process ends all within seconds. Left alone, a process that raises waits at exit for its peers, and
   these wait for it in a collective. SIGTERM ends a process, where JAX's preemption service would swallow it.
-* An error in a host callback on one device ends all too, if other devices wait for that one (`jztree.watch`).
+* An error in a host callback on one device ends all too, if other devices wait for
+  that one (`jztree.launch._ending_together`).
 
 Importing this module starts nothing.
 """
@@ -24,8 +25,11 @@ from typing import Any, NoReturn
 
 import jax
 
-from . import watch
-from .launch_environment import Place, complete, detect, local_gpus, merge, num_visible_gpus, split_address
+from . import _ending_together
+from ._ending_together import forget_failed_callbacks as forget_failed_callbacks
+from ._ending_together import watch_callbacks as watch_callbacks
+from ._environments import Place, complete, detect, local_gpus, merge, num_visible_gpus, split_address
+from ._host_devices import leave_threads_for_callbacks as leave_threads_for_callbacks
 
 __all__ = ["abort", "initialize", "should_init_jax_distributed"]
 
@@ -88,7 +92,7 @@ def initialize(
         _start(place, local_device_ids, heartbeat, initialization_timeout_seconds)
     state = _jax_state()
     if state.num_processes > 1:
-        watch.end_together(state, heartbeat)
+        _ending_together.end_together(state, heartbeat)
     return bool(state.num_processes > 1)
 
 
@@ -98,7 +102,7 @@ def abort(message: str, code: int = 1) -> NoReturn:
     For errors that are reported without a traceback, where ``sys.exit`` on one process would leave the others waiting.
     Alone, or before `initialize`, it is ``sys.exit`` with a message. Raises SystemExit in that case.
     """
-    watched = watch.current()
+    watched = _ending_together.current()
     if watched is None:
         print(message, file=sys.stderr, flush=True)
         raise SystemExit(code)

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import comm, kernels
+from ._particles import check_carried, check_movable, check_rows, get_pos, one_line
 from .config import is_config
 from .jax_ext import Exact, exact, is_concrete
-from .particles import check_carried, check_movable, check_rows, get_pos, one_line
 
 MAX_DIMS = 8
 SUMS_ROUNDED = 1e-10  # above the rounding of sums in float64, relative to what is summed

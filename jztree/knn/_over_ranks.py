@@ -3,7 +3,7 @@
 1. Sources (and queries) of all ranks are sorted in z-order; each rank gets a range of it.
 2. Every rank searches its own sources. That gives each query an upper bound of its radius.
 3. Leaves of queries whose balls reach boxes of other ranks' sources are open. For those the rank publishes how far it
-   wants to look, and the other ranks send what lies there (`jztree.ghosts`). A query that found fewer than ``k``
+   wants to look, and the other ranks send what lies there (`jztree.tree.ghosts`). A query that found fewer than ``k``
    sources is bounded by how many there are in the boxes of all ranks.
 4. Open leaves search again, among own sources and ghosts. Those are in z-order, so ties are decided as on one device.
 5. Results travel back to where the queries came from.
@@ -20,16 +20,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import comm, kernels
-from .capacity import Room
-from .config import KNNConfig
-from .data import RankIdx, get_num, get_pos, map_rows, replace_num, split_rows
-from .ghosts import Blocks, Surroundings, boxes_of, ghost_room, leaves_of, surroundings
-from .jax_ext import Exact
-from .neighbours import check_reduced, field_of, radii_over_ranks, take, whose_rows, without_derivatives
-from .particles import get_num_total
-from .tree import TreeHierarchy, build_checked, build_in_domain, kernel_tree
-from .zorder import (
+from .. import comm, kernels
+from .._particles import get_num_total
+from .._transform.capacity import Room
+from ..config import KNNConfig
+from ..data import RankIdx, get_num, get_pos, replace_num, split_rows
+from ..jax_ext import Exact
+from ..tree import TreeHierarchy, build_checked, build_in_domain, kernel_tree
+from ..tree._zorder import (
     Domain,
     Moved,
     Movers,
@@ -39,6 +37,9 @@ from .zorder import (
     sort_equally,
     sort_over_ranks,
 )
+from ..tree.ghosts import Blocks, Surroundings, boxes_of, ghost_room, leaves_of, surroundings
+from ._result import radii_over_ranks, whose_rows, without_derivatives
+from ._words import ABOUT_QUERIES, DISTANCES, NOTHING, Found, reduced, take
 
 _TOO_FEW = "{1} neighbours were asked for (k), but there are only {0} particles (num) on all devices; use a smaller k."
 _TOO_MANY = "there are 2**31 particles or more on all devices, too many for result 'globalidx'; use 'rankidx'."
@@ -156,15 +157,15 @@ class _Search:
         else:
             numbers, nums = sources.moved.origin, jnp.sum(sources.moved.route.sent, dtype=jnp.int32)
         everyone = comm.all_gather(nums)
-        self.wait = comm.after(sources.num, everyone) - sources.num
+        self.everyone = everyone
         if in_place and self.queries is not sources:
             # Nobody knows how sources were cut together with the queries.
             return rows_in_equal_shares(everyone, n)
         return numbers, comm.starts_of(everyone)
 
     def answer(self) -> list[Any]:
-        asked = [word for word in self.ask.words if word not in ("query", "queryidx")]
-        found = self._numbers_only() if set(asked) <= {"rad", "drad", "globalidx"} else self._with_particles(asked)
+        asked = [word for word in self.ask.words if word not in ABOUT_QUERIES]
+        found = self._numbers_only() if set(asked) <= {*DISTANCES, "globalidx"} else self._with_particles(asked)
         return [(found | self._whose())[word] for word in self.ask.words]
 
     def _whose(self) -> dict[str, Any]:
@@ -196,13 +197,11 @@ class _Search:
         idx = jnp.where(idx < 0, -1, idx + around.start)
         rad, idx = self._search_around(around, get_pos(present), None, None, open_leaves, rad, idx)
         numbers = RankIdx(*(jnp.where(idx < 0, -1, take(column, idx)) for column in around.rows[1]))
-        others = [word for word in words if word not in ("rad", "drad", "rankidx")]
-        answers = {word: self._entry(word, rad, idx, present, numbers, around.rows[1]) for word in others}
+        found = self._found(rad, idx, present, numbers, around.rows[1])
+        answers = {word: found.entry(word) for word in words if word not in DISTANCES}
         # Long lists travel only if they were asked for; derivatives of radii need to know whose they are.
-        if set(words) & {"rad", "drad"}:
+        if DISTANCES & set(words):
             answers |= {"rad": rad, "rankidx": numbers}
-        elif "rankidx" in words:
-            answers["rankidx"] = numbers
         if self.home is not None:
             answers = self._sent_home(answers)
         if "rad" in answers:
@@ -219,7 +218,7 @@ class _Search:
         """The rank's sources with its ghosts, and which leaves of queries need them."""
         boxes = self.sources.boxes()
         splits, lower, upper = boxes
-        known = comm.all_gather_rows((lower, upper, jnp.diff(splits) + self.wait))
+        known = comm.all_gather_rows(comm.after((lower, upper, jnp.diff(splits)), self.everyone))
         own = boxes if self.queries is self.sources else self.queries.boxes()
         open_leaves, wanted = kernels.open_leaves(
             leaves_of(self.queries.th), own, rad, rows, known, self.rank, self.ask.box, self.ask.k
@@ -260,35 +259,28 @@ class _Search:
             found=(rad, idx),
         )
 
-    def _entry(self, word: str, rad: jax.Array, idx: jax.Array, present: Any, numbers: RankIdx, origin: RankIdx) -> Any:
-        """What a word asks for, in z-order."""
-        if word == "globalidx":
-            return jnp.where(idx < 0, -1, self.offsets[jnp.maximum(numbers.rank, 0)] + numbers.idx)
-        given = (self.part, self.part_query)
-        present = without_derivatives(present, given)
-        if word == "reduce":
+    def _found(self, rad: jax.Array, idx: jax.Array, present: Any, numbers: RankIdx, origin: RankIdx) -> Found:
+        """Neighbours in z-order. present: own particles and ghosts, which came from ``origin``."""
+        given, queries = (self.part, self.part_query), self.queries
+
+        def reduce() -> Any:
             assert self.ask.reduce_func is not None
-            queries = self.queries
             rows = rows_of_rank(rad.shape[0]) if queries.moved is None else queries.moved.origin
-            reduced = self.ask.reduce_func(
-                part=present,
-                rnn=rad,
-                inn=idx,
-                origin=origin,
-                query=without_derivatives(queries.part, given),
-                queryidx=whose_rows(rows, queries.num),
-            )
-            check_reduced(reduced, rad.shape[0])
-            return reduced
-        if word == "part":
-            return map_rows(lambda leaf: take(leaf, idx), replace_num(present, None))
-        return field_of(present, word, idx)
+            query = without_derivatives(queries.part, given)
+            return reduced(self.ask.reduce_func, found, origin, query, whose_rows(rows, queries.num))
+
+        others = {
+            "globalidx": lambda: jnp.where(idx < 0, -1, self.offsets[jnp.maximum(numbers.rank, 0)] + numbers.idx),
+            "rankidx": lambda: numbers,
+            "reduce": reduce,
+        }
+        found = Found(rad, idx, without_derivatives(present, given), others)
+        return found
 
     def _sent_home(self, answers: dict[str, Any]) -> dict[str, Any]:
         assert self.home is not None
         merge, n = self.home.merge, get_pos(self.queries.part).shape[0]
-        empty = {"rad": jnp.inf, "rankidx": (-1, -1), "globalidx": -1}
-        fill = jax.tree.map(lambda _: 0, answers) | {word: empty[word] for word in empty if word in answers}
+        fill = jax.tree.map(lambda _: 0, answers) | {word: NOTHING[word] for word in NOTHING if word in answers}
         leaves, structure = jax.tree.flatten(answers)
         fills = jax.tree.leaves(fill)
         rows = [i for i, leaf in enumerate(leaves) if np.ndim(leaf) > 0 and leaf.shape[0] == n]

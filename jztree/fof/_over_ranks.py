@@ -1,8 +1,8 @@
 """Friends-of-friends groups over the ranks of a mesh.
 
 1. Particles of all ranks are sorted in z-order; each rank gets a range of it.
-2. Every rank gets, from higher ranks, the particles within the linking length of its boxes (`jztree.ghosts`), and finds
-   the groups of its own particles and these ghosts together.
+2. Every rank gets, from higher ranks, the particles within the linking length of its boxes (`jztree.tree.ghosts`), and
+   finds the groups of its own particles and these ghosts together.
 3. A ghost in one group with an own particle is an edge between a group of this rank and a group of the rank that owns
    the ghost. The graph of these edges is solved by a distributed union-find (native/groups/group_graph.h): hooks to
    the smaller label, then pointer jumping. Nobody ever holds the whole graph.
@@ -17,14 +17,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from . import comm, kernels, stats
-from .capacity import room
-from .config import FofConfig, TreeConfig
-from .data import Label, get_num, get_pos
-from .ghosts import Surroundings, boxes_of, ghost_room, leaves_of, surroundings
-from .jax_ext import Exact, exact_to_float
-from .tree import build_checked, build_in_domain, kernel_tree
-from .zorder import Domain, Movers, domain_of, rows_of_rank, sort_equally
+from .. import comm, kernels, stats
+from .._transform.capacity import room
+from ..config import FofConfig, TreeConfig
+from ..data import Label, get_num, get_pos
+from ..jax_ext import Exact, exact_to_float
+from ..tree import build_checked, build_in_domain, kernel_tree
+from ..tree._zorder import Domain, Movers, domain_of, rows_of_rank, sort_equally
+from ..tree.ghosts import Surroundings, boxes_of, ghost_room, leaves_of, surroundings
 
 _BLOCKS = 256  # runs of particles that a rank publishes, and looks through for ghosts of others
 _MIN_EDGES = 1024
@@ -99,7 +99,7 @@ def _solve(
     needs = comm.all_gather(found)
     what, advice = "links between its groups and others'", "set edge_rows in the configuration to that or more."
     checked = comm.check_room(found, needs, place, what, advice)
-    num = num + (checked - found)
+    num = comm.after(num, checked)
     own = jnp.stack(rows_of_rank(n), axis=-1)
     parent, edges, rounds, steps = _union(own, edges, checked, jnp.max(needs) > 0, rank)
     stats.record("rounds.union_find", jnp.where(rank == 0, rounds, 0))

@@ -8,12 +8,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from . import comm, kernels
-from .data import RankIdx, get_pos
-from .images import nearest_difference, unit
-from .jax_ext import Exact
+from .. import comm, kernels
+from .._images import nearest_difference, unit
+from ..data import RankIdx
+from ..jax_ext import Exact
 
 
 @jax.custom_jvp
@@ -103,28 +102,7 @@ def _is_real(leaf: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
 
 
-def take(leaf: jax.Array, idx: jax.Array) -> jax.Array:
-    """``leaf[idx]`` for rows ``(q, k)``; where there is no neighbour, some row."""
-    return kernels.gather_rows(leaf, jnp.maximum(idx, 0).reshape(-1)).reshape(*idx.shape, *leaf.shape[1:])
-
-
 def whose_rows(origin: RankIdx, num: Any) -> RankIdx:
     """``origin`` of ``(q,)`` rows, and -1 for those from ``num`` on, which belong to nobody."""
     real = jnp.arange(origin.idx.shape[0], dtype=jnp.int32) < kernels.as_num(num)
     return RankIdx(jnp.where(real, origin.rank, -1), jnp.where(real, origin.idx, -1))
-
-
-def field_of(source: Any, name: str, idx: jax.Array) -> jax.Array:
-    """A field of the neighbours, ``(q, k, ...)``."""
-    leaf = jnp.asarray(getattr(source, name))
-    shared = leaf.ndim == 0 or leaf.shape[0] != get_pos(source).shape[0]
-    return jnp.broadcast_to(leaf, (*idx.shape, *leaf.shape)) if shared else take(leaf, idx)
-
-
-def check_reduced(reduced: Any, rows: int) -> None:
-    """ValueError in words if what ``reduce_func`` returned does not have one row a query."""
-    for leaf in jax.tree.leaves(reduced):
-        if np.ndim(leaf) == 0 or leaf.shape[0] != rows:
-            raise ValueError(
-                f"reduce_func must return arrays with {rows} rows, one a query; one has shape {np.shape(leaf)}."
-            )

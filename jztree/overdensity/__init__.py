@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from . import comm, kernels
-from .checks import (
+from .. import comm, kernels
+from .._checks import (
     check_box,
     check_particles,
     check_range,
@@ -27,14 +27,14 @@ from .checks import (
     mass_faults,
     mass_rows,
 )
-from .config import OverdensityConfig, checked_config
-from .data import PosMass, get_num
-from .derivatives import Sources, of_spheres
-from .distr_overdensity import nearest_few, spheres_over_ranks
-from .jax_ext import Exact, exact, is_concrete, jit_constructor, shard_map_constructor
-from .particles import check_num, one_line
-from .tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
-from .zorder import domain_of
+from .._particles import check_num, one_line
+from ..config import OverdensityConfig, checked_config
+from ..data import PosMass, get_num
+from ..jax_ext import Exact, exact, is_concrete, with_twins
+from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
+from ..tree._zorder import domain_of
+from ._derivatives import Sources, of_spheres
+from ._over_ranks import nearest_few, spheres_over_ranks
 
 __all__ = ["SphericalOverdensity", "spherical_overdensity"]
 
@@ -67,6 +67,16 @@ class SphericalOverdensity:
     rmax: jax.Array
 
 
+def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    _check_gravity(arguments["G"])
+    return exact_box_argument(arguments) | {"density": check_density(arguments["density"])}
+
+
+@with_twins(
+    {"part": P(-1), "centre": P(-1), "density": P(), "boxsize": P(), "th": P(-1), "G": P()},
+    P(-1),
+    prepare=_exact_arguments,
+)
 def spherical_overdensity(
     part: Any,
     centre: Any,
@@ -134,13 +144,13 @@ def spherical_overdensity(
     around = Sources(pos, jnp.asarray(source.mass), source.num)
     radius, mass, peak = of_spheres((radius, mass, peak), around, centres, wanted, box)
     vmax = peak[:, 0] * speed_unit
-    count = count + _zero_if_in_range(radius, mass, count, vmax, pos.shape[1])
+    count = comm.after(count, _check_range(radius, mass, count, vmax, pos.shape[1]))
     if one_density:
         radius, mass, count = radius[:, 0], mass[:, 0], count[:, 0]
     return SphericalOverdensity(radius=radius, mass=mass, count=count, vmax=vmax, rmax=peak[:, 1])
 
 
-def _zero_if_in_range(radius: jax.Array, mass: jax.Array, count: jax.Array, vmax: jax.Array, dims: int) -> jax.Array:
+def _check_range(radius: jax.Array, mass: jax.Array, count: jax.Array, vmax: jax.Array, dims: int) -> jax.Array:
     """0, or an error on every rank if what was found of a sphere is beyond the range of its dtype."""
     # Volumes are float64.
     largest = min(float(jnp.finfo(radius.dtype).max), 1e300 ** (1 / dims))
@@ -215,16 +225,3 @@ def _check_gravity(G: Any) -> Any:
     if is_concrete(G) and not (np.isfinite(check_real(G, "G")) and G > 0):
         raise ValueError(f"G is {G}; the gravitational constant must be positive and finite.")
     return G
-
-
-def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    _check_gravity(arguments["G"])
-    return exact_box_argument(arguments) | {"density": check_density(arguments["density"])}
-
-
-spherical_overdensity.jit = jit_constructor(  # type: ignore[attr-defined]
-    spherical_overdensity, ("cfg",), _exact_arguments
-)
-spherical_overdensity.smap = shard_map_constructor(  # type: ignore[attr-defined]
-    spherical_overdensity, (P(-1), P(-1), P(), P(), P(-1), P(), None), P(-1), prepare=_exact_arguments
-)

@@ -24,9 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import comm, kernels
-from .capacity import Room
-from .checks import (
+from .. import comm, kernels
+from .._checks import (
     SUMS_ROUNDED,
     check_real_dtype,
     common_dtype,
@@ -36,10 +35,11 @@ from .checks import (
     mass_rows,
     velocity_faults,
 )
-from .data import FofCatalogue, get_num, get_pos, replace_num, split_rows
-from .derivatives import of_groups
-from .jax_ext import Exact, vary_along
-from .particles import check_carried
+from .._particles import check_carried
+from .._transform.capacity import Room
+from ..data import FofCatalogue, get_num, get_pos, replace_num, split_rows
+from ..jax_ext import Exact, vary_along
+from ._derivatives import of_groups
 
 __all__ = ["catalogue_columns", "group_and_catalogue", "make_catalogue", "particle_faults"]
 

@@ -3,7 +3,7 @@
 Groups are found among the primary particles alone, so that what is denser by nature (gas that cools, stars) does not
 make groups of its own (Dolag et al. 2009, MNRAS 399, 497). Over ranks, an attached particle travels to the rank that
 holds its nearest primary, and comes behind the primaries there. The first particle of its group is then before it, on
-that rank or a lower one, which is all that `jztree.grouping` asks of the order of particles.
+that rank or a lower one, which is all that `jztree.fof._group_order` asks of the order of particles.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import comm, kernels
-from .capacity import room
-from .config import FofConfig, KNNConfig
-from .data import Label, get_num, get_pos, replace_num
-from .distr_knn import Question, knn_over_ranks
-from .jax_ext import Exact, is_concrete
-from .knn import knn
-from .particles import check_rows, get_num_total, replace_field
+from .. import comm, kernels
+from .._particles import check_rows, get_num_total, replace_field
+from .._transform.capacity import room
+from ..config import FofConfig, KNNConfig
+from ..data import Label, get_num, get_pos, replace_num
+from ..jax_ext import Exact, is_concrete
+from ..knn import knn
+from ..knn._over_ranks import Question, knn_over_ranks
 
 __all__ = ["attach", "attach_over_ranks", "check_attached"]
 

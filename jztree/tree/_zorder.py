@@ -21,12 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from . import comm, kernels
-from .capacity import Room, room
-from .checks import check_box, check_particles, exact_box_argument, farthest
-from .data import RankIdx, get_pos, map_rows, replace_num, split_rows
-from .jax_ext import Exact, is_concrete, with_smap, with_twins
-from .particles import check_carried, check_movable, check_num
+from .. import comm, kernels
+from .._checks import check_box, check_particles, exact_box_argument, farthest
+from .._particles import check_carried, check_movable, check_num
+from .._transform.capacity import Room, room
+from ..data import RankIdx, get_pos, map_rows, replace_num, split_rows
+from ..jax_ext import Exact, is_concrete, with_smap, with_twins
 
 __all__ = ["distr_zsort", "search_sorted_z", "zsort"]
 
@@ -89,8 +89,7 @@ def domain_of(
     upper = jnp.stack([_as_integers(high) for _, high, _ in bounds])
     not_lower = jnp.stack([~_as_integers(low) for low, _, _ in bounds])
     # One collective for both corners; it waits for the checks, see jztree.comm.
-    waited = sum(new - num for new, num in zip(checked, nums, strict=True))
-    corners = comm.all_max(jnp.stack([upper, not_lower]) + waited.astype(upper.dtype))
+    corners = comm.all_max(comm.after(jnp.stack([upper, not_lower]), *checked))
     dtype = bounds[0][0].dtype
 
     def box_of(corner: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -139,7 +138,7 @@ def _to_order(index: jax.Array, pos: Any, posz: jax.Array | None) -> Callable[[A
     return lambda leaf: posz if leaf is pos else kernels.gather_rows(jnp.asarray(leaf), index)
 
 
-@with_twins((P(-1), P()), P(-1), prepare=exact_box_argument)
+@with_twins({"part": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 def zsort(part: Any, boxsize: Any = None) -> tuple[Any, jax.Array]:
     """Sort particles in z-order.
 
@@ -161,7 +160,7 @@ def zsort(part: Any, boxsize: Any = None) -> tuple[Any, jax.Array]:
     return permute_particles(part, index, posz), index
 
 
-@with_twins((P(-1), P(-1), P(), None), P(-1), prepare=exact_box_argument)
+@with_twins({"posz": P(-1), "query": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 def search_sorted_z(posz: Any, query: Any, boxsize: Any = None, side: str = "left") -> jax.Array:
     """Where positions belong among z-ordered ones, as `numpy.searchsorted` finds it for numbers.
 
@@ -184,7 +183,7 @@ def search_sorted_z(posz: Any, query: Any, boxsize: Any = None, side: str = "lef
     return kernels.search(pos, num, wanted.astype(pos.dtype), lower, upper, box, side == "right")
 
 
-@with_smap((P(-1), P(-1), None, None, P(), None), P(-1), prepare=exact_box_argument)
+@with_smap({"part": P(-1), "data": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 def distr_zsort(
     part: Any,
     data: Any = None,
@@ -281,12 +280,12 @@ def sort_over_ranks(
         matrices = _exact_cuts(sorted_pos, nums, domain)
     else:
         matrices = _sampled_cuts(sorted_pos, nums, domain, nsamp)
-    moved, wait = [], jnp.int32(0)
+    moved: list[Moved] = []
     on_ranks = on_ranks or [domain] * len(movers)
     for mover, order, matrix, place, on_rank in zip(movers, orders, matrices, rooms, on_ranks, strict=True):
-        moved.append(_move(mover, order, matrix + wait, place, on_rank))
-        # Exchanges follow each other: the number that arrived is known when the check of this one is over.
-        wait = moved[-1].num - jnp.sum(moved[-1].route.received, dtype=jnp.int32)
+        # Exchanges follow each other: the number that arrived is known when the check of one is over.
+        ready = comm.after(matrix, moved[-1].num) if moved else matrix
+        moved.append(_move(mover, order, ready, place, on_rank))
     return moved
 
 

@@ -4,8 +4,8 @@
 2. Every rank answers for its centres from its own particles. Others can only make spheres denser, so that is a radius
    within which all particles are needed.
 3. Centres whose ball of that radius reaches boxes of other ranks' particles are open. Their ranks get what lies there
-   (`jztree.ghosts`), and answer again. An answer that rests on a radius that was looked into is final: the kernel adds
-   masses in the order of distance, so it is that of one device. Else the new radius is the next to be looked into;
+   (`jztree.tree.ghosts`), and answer again. An answer that rests on a radius that was looked into is final: the kernel
+   adds masses in the order of distance, so it is that of one device. Else the new radius is the next to be looked into;
    where haloes are smaller than a rank's domain, one round is enough for nearly all.
 4. Answers travel back to where the centres came from.
 """
@@ -15,14 +15,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from . import comm, kernels
-from .capacity import Room
-from .config import OverdensityConfig
-from .data import PosMass, get_num, get_pos, replace_num, split_rows
-from .ghosts import Blocks, Surroundings, boxes_of, ghost_room, leaves_of, surroundings
-from .jax_ext import Exact
-from .tree import build_in_domain, kernel_tree
-from .zorder import Domain, Moved, Movers, domain_of, sort_over_ranks
+from .. import comm, kernels
+from .._transform.capacity import Room
+from ..config import OverdensityConfig
+from ..data import PosMass, get_num, get_pos, replace_num, split_rows
+from ..jax_ext import Exact
+from ..tree import build_in_domain, kernel_tree
+from ..tree._zorder import Domain, Moved, Movers, domain_of, sort_over_ranks
+from ..tree.ghosts import Blocks, Surroundings, boxes_of, ghost_room, leaves_of, surroundings
 
 __all__ = ["Spheres", "nearest_few", "spheres_over_ranks"]
 
@@ -73,8 +73,7 @@ class _Search:
         self.boxes = boxes_of(centres.part, centres.num, whole, self.groups)
         splits, lower, upper = boxes_of(pos, num, domain, self.leaves)
         # The first collective after both exchanges.
-        wait = comm.after(num, centres.num) - num
-        self.known = comm.all_gather_rows((lower, upper, jnp.diff(splits) + wait))
+        self.known = comm.all_gather_rows(comm.after((lower, upper, jnp.diff(splits)), num, centres.num))
 
     def answer(self) -> Spheres:
         everyone = self.nearest >= 0

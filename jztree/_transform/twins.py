@@ -1,0 +1,123 @@
+"""Compiled twins of public functions: ``f.jit`` for one device, ``f.smap`` for the devices of a mesh."""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+import jax
+
+from .._particles import check_carried
+from .shard_map import Mapper, copy_configs, name_twin, shard_map_constructor, static_names, trace_key
+
+_Args = ParamSpec("_Args")
+
+
+_Result = TypeVar("_Result")
+
+
+_Result_co = TypeVar("_Result_co", covariant=True)
+
+
+class CompiledTwin(Protocol[_Args, _Result_co]):
+    """What ``f.jit`` is: ``f``, compiled."""
+
+    lower: Callable[_Args, jax.stages.Lowered]
+
+    def __call__(self, *args: _Args.args, **kwargs: _Args.kwargs) -> _Result_co: ...
+
+
+class WithSmap(Protocol[_Args, _Result_co]):
+    """A function that carries its mapped twin."""
+
+    def __call__(self, *args: _Args.args, **kwargs: _Args.kwargs) -> _Result_co: ...
+
+    @property
+    def smap(self) -> Mapper[_Args, _Result_co]:
+        """Maps the function over the devices of a mesh: ``smap(mesh, jit=True)(...)``, with the same arguments."""
+        ...
+
+
+class WithTwins(WithSmap[_Args, _Result_co], Protocol[_Args, _Result_co]):
+    """A function that carries its compiled and its mapped twin."""
+
+    @property
+    def jit(self) -> CompiledTwin[_Args, _Result_co]:
+        """The function compiled for one device, with the same arguments."""
+        ...
+
+
+def jit_constructor(
+    func: Callable[_Args, _Result],
+    static_argnames: Sequence[str],
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> CompiledTwin[_Args, _Result]:
+    """The compiled twin of ``func``, to be stored as ``func.jit``.
+
+    func: a function without ``*args`` and ``**kwargs``.
+    static_argnames: arguments that are compiled in. Configurations among them are copied at each call.
+    prepare: takes the arguments of ``func`` by name and returns those to be replaced: float64 numbers made `Exact`, so
+        that none is rounded at the boundary of the compiled function. It may raise for bad ones.
+    """
+    signature = inspect.signature(func)
+
+    @functools.cache
+    def compiled_for(_key: Any) -> Any:
+        # A function of its own for each key, because JAX keeps what it traced by function.
+        @functools.wraps(func)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return func(*args, **kwargs)
+
+        return jax.jit(run, static_argnames=static_argnames)
+
+    @functools.wraps(func)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = copy_configs(dict(bound.arguments))
+        if prepare is not None:
+            arguments |= prepare(arguments)
+        check_carried({name: value for name, value in arguments.items() if name not in static_argnames})
+        return compiled_for(trace_key())(**arguments)
+
+    twin = cast(CompiledTwin[_Args, _Result], name_twin(call, func, "jit"))
+    twin.lower = compiled_for(trace_key()).lower
+    return twin
+
+
+def with_twins(
+    in_specs: Any,
+    out_specs: Any,
+    *,
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> Callable[[Callable[_Args, _Result]], WithTwins[_Args, _Result]]:
+    """A decorator that gives a function its twins ``.jit`` and ``.smap``; arguments with the spec None are static in
+    both.
+
+    in_specs, out_specs, prepare: as in `shard_map_constructor`; ``prepare`` serves both twins.
+    """
+
+    def add(func: Callable[_Args, _Result]) -> WithTwins[_Args, _Result]:
+        carrier: Any = with_smap(in_specs, out_specs, prepare=prepare)(func)
+        carrier.jit = jit_constructor(func, static_names(func, in_specs), prepare)
+        return carrier
+
+    return add
+
+
+def with_smap(
+    in_specs: Any, out_specs: Any, **options: Any
+) -> Callable[[Callable[_Args, _Result]], WithSmap[_Args, _Result]]:
+    """A decorator that gives a function its twin ``.smap``, made by `shard_map_constructor` from the same arguments.
+
+    >>> @with_smap(in_specs=P(-1), out_specs=P(-1))
+    ... def centre(part):
+    ...     return part.pos.mean(axis=0)
+    """
+
+    def add(func: Callable[_Args, _Result]) -> WithSmap[_Args, _Result]:
+        carrier: Any = func
+        carrier.smap = shard_map_constructor(func, in_specs, out_specs, **options)
+        return carrier
+
+    return add

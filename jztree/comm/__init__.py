@@ -1,0 +1,67 @@
+"""Ranks, and moving rows between them. All that `jztree` says to other devices goes through here.
+
+A function inside `jax.shard_map` is one of ``r`` ranks, numbered over all axes of the mesh. Outside of any mesh there
+is one rank, and everything here is then a plain local operation. Rows are those of whole pytrees, packed into one
+buffer, because each collective costs compile time and latency.
+
+Collectives follow each other by data: a rank that raises must not leave others in a collective that it never joins. So
+whatever may fail is reduced over all ranks first (`check`), and what comes next takes the count that the check returns.
+
+Memory: an exchange in dense rounds needs two buffers of the size of its chunks, whatever the distribution.
+"""
+
+from ..launch import initialize, should_init_jax_distributed
+from ._agree import Fault, after, check, check_all
+from ._agree import check_room as check_room
+from ._counts import Wide as Wide
+from ._counts import share as share
+from ._counts import starts_of
+from ._counts import wide_sum as wide_sum
+from ._counts import wide_total as wide_total
+from ._exchange import Route, exchange, exchange_by_rank, send_back
+from ._exchange import arriving as arriving
+from ._ranks import (
+    all_gather,
+    all_gather_rows,
+    all_max,
+    all_min,
+    get_rank_info,
+    in_shard_map_context,
+    num_ranks,
+    shift,
+    swap,
+    vary,
+)
+from ._rounds import chunk_of as chunk_of
+from ._rounds import deliver, fetch
+from ._rounds import in_rounds as in_rounds
+
+# What is imported "as" itself is for the other packages of the library, and not public.
+__all__ = [
+    "Fault",
+    "Route",
+    "after",
+    "all_gather",
+    "all_gather_rows",
+    "all_max",
+    "all_min",
+    "check",
+    "check_all",
+    "deliver",
+    "exchange",
+    "exchange_by_rank",
+    "fetch",
+    "get_rank_info",
+    "in_shard_map_context",
+    "initialize",
+    "num_ranks",
+    "send_back",
+    "shift",
+    "should_init_jax_distributed",
+    "starts_of",
+    "swap",
+    "vary",
+]
+
+for _name in __all__:
+    globals()[_name].__module__ = __name__  # where users find it

@@ -1,0 +1,86 @@
+"""What may fail on one rank fails on all: ranks agree on it before they go on."""
+
+import functools
+import operator
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from .. import kernels
+from .._particles import check_rows
+from .._transform.capacity import Room
+from ._ranks import all_gather, get_rank_info, vary
+
+_Tree = TypeVar("_Tree")
+
+
+class Fault(NamedTuple):
+    """What may be wrong: whether it is, and what to say then; see `check`."""
+
+    failed: Any
+    numbers: Sequence[Any]
+    sentence: str
+
+
+def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
+    """``num``, or an error with ``sentence`` on every rank at run time if it ``failed`` on any.
+
+    Of several sentences, one a line, it is that of the number that ``failed`` is, from 1 on.
+
+    The caller must go on with the returned ``num``, also in what it says to other ranks. ``{0}``, ``{1}`` in
+    ``sentence`` stand for ``numbers`` (int32 scalars) of the first rank that failed; on several ranks the sentence
+    begins with it.
+    """
+    return check_all(num, [Fault(failed, numbers, sentence)])
+
+
+def check_all(num: Any, faults: Sequence[Fault]) -> jax.Array:
+    """`check` for several things that may be wrong, with one collective."""
+    _, ndev, _ = get_rank_info()
+    if not faults:
+        return kernels.as_num(num)
+    lines: list[str] = []
+    numbers: list[Any] = []
+    codes = []
+    for fault in faults:
+        failed = jnp.asarray(fault.failed, jnp.int32)
+        codes.append(jnp.where(failed != 0, failed + len(lines), 0) if lines else failed)
+        lines += [_renumbered(line, len(numbers)) for line in fault.sentence.split("\n")]
+        numbers += fault.numbers
+    which = functools.reduce(lambda first, code: jnp.where(first != 0, first, code), codes)
+    told = [which, *(kernels.as_num(number) for number in numbers)]
+    if ndev > 1:
+        everyone = all_gather(jnp.stack([vary(number) for number in told]))
+        first = jnp.argmax(everyone[:, 0] != 0)
+        told = [*everyone[first], first]
+        lines = [f"on rank {{{len(numbers)}}}: {line}" for line in lines]
+    return kernels.check(num, told[0], told[1:], "\n".join(lines))
+
+
+def _renumbered(sentence: str, by: int) -> str:
+    """A sentence whose ``{0}`` is ``{by}``, and so on."""
+    return re.sub(r"\{(\d+)\}", lambda mark: f"{{{int(mark[1]) + by}}}", sentence)
+
+
+def after(value: _Tree, *known: Any) -> _Tree:
+    """``value``, a pytree of arrays, with the same bits; XLA knows it only once it knows all of ``known``.
+
+    Puts what comes next, a collective of ``value`` say, behind a check or another collective where the data alone says
+    nothing of an order. known: int32 counts, at least one each. None of them is negative, which XLA cannot see.
+    """
+    passed = functools.reduce(operator.and_, [jnp.asarray(count).reshape(-1)[0] >= 0 for count in known])
+    return jax.tree.map(lambda leaf: jnp.where(passed, leaf, jnp.zeros((), leaf.dtype)), value)
+
+
+def check_room(num: Any, needs: jax.Array, room: Room, what: str, advice: str) -> jax.Array:
+    """``num``, or a capacity error on every rank if what some rank needs does not fit ``room``.
+
+    needs: ``(r,)`` int32, the rows that each rank needs, known to all. what, advice: see `exchange`.
+    """
+    check_rows(room.rows, f"rows to be kept for {what}")
+    worst = jnp.argmax(needs)
+    sentence = f"rank {{2}} needs room for {{0}} rows of {what}, and has room for {{1}}; {advice} {room.mark()}"
+    return kernels.check(num, needs[worst] > room.rows, [needs[worst], room.rows, worst], sentence)

@@ -1,0 +1,278 @@
+"""Moving rows of pytrees from rank to rank, in dense rounds or by one ragged collective."""
+
+import functools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .. import kernels, stats
+from .._transform.capacity import Room
+from ._agree import after, check_room
+from ._counts import starts_of
+from ._ranks import all_gather, get_rank_info, num_ranks, swap, vary, with_real
+from ._rounds import chunk_of, in_rounds
+
+_METHODS = ("dense", "ragged")
+
+
+# The small buffer of a dense exchange is that many times smaller, and used where so many rounds of it suffice.
+_SMALL_BUFFER, _SMALL_ROUNDS = 16, 4
+
+
+@dataclass
+class Route:
+    """How rows went from rank to rank, which is all it takes to send answers back.
+
+    order: ``(m,)`` int32, the rows that were sent, grouped by destination; None: they were in that order.
+    sent: ``(r,)`` int32, rows sent to each rank. received: ``(r,)`` int32, rows received from each.
+    """
+
+    order: jax.Array | None
+    sent: jax.Array
+    received: jax.Array
+    rows: int
+
+    def starts(self) -> jax.Array:
+        """``(r,)``: the first row received from each rank."""
+        return starts_of(self.received)
+
+
+def arriving(matrix: jax.Array) -> jax.Array:
+    """How many rows arrive at each rank, ``(r,)`` int32. matrix: ``(r, r)``, rows from each rank to each."""
+    # What all ranks send to one may exceed 32 bits; it then fits nowhere, whatever the number.
+    many = jnp.sum(matrix.astype(jnp.float32), axis=0) > 2e9
+    return jnp.where(many, 2_000_000_000, jnp.sum(matrix, axis=0, dtype=jnp.int32))
+
+
+def exchange(
+    rows: Any,
+    dest_counts: jax.Array,
+    room: Room,
+    *,
+    order: jax.Array | None = None,
+    place: jax.Array | None = None,
+    what: str = "rows",
+    advice: str = "",
+    name: str = "rows",
+    fill: Any = None,
+    method: str | None = None,
+    chunk_rows: int | None = None,
+) -> tuple[Any, jax.Array, Route]:
+    """Send rows of a pytree to other ranks.
+
+    rows: a pytree of arrays, each ``(n, ...)``.
+    dest_counts: ``(r,)`` int32, how many rows go to each rank; or, where all ranks know it, ``(r, r)``, how many go
+        from each rank to each.
+    room: how many rows may arrive.
+    order: ``(m,)`` int32, the rows to send: first those for rank 0, then those for rank 1, and so on. A row may be in
+        it several times. None: the rows are in that order themselves.
+    place: ``(room.rows,)`` int32, where to put the rows that arrive; None: in the order of the ranks they come from,
+        and within these in the order they were sent in.
+    what, advice: what the rows are, and what to do if there is no room for them, for the error.
+    name: under which `jztree.stats` counts the rows that leave this rank.
+    fill: a pytree like ``rows`` of what stands where no row arrives; None is 0.
+    method: ``"dense"`` (rounds of all_to_all over a bounded buffer), ``"ragged"`` (not on CPUs), or None for the one
+        that the environment variable JZTREE_EXCHANGE names, or else the one that is best on the platform.
+    chunk_rows: how many rows the buffer of a dense round has, for all ranks together; the default is a little more than
+        ``room``.
+
+    Returns the rows received, ``(room.rows, ...)``, how many there are, and the `Route`. Their derivative is that of
+    moving them, for which the changes of all ranks' rows are gathered on each.
+
+    Raises `jztree.CapacityError` (see there) on every rank if they do not fit on some rank.
+    """
+    rank = get_rank_info()[0]
+    given, structure = jax.tree.flatten(rows)
+    matrix = all_gather(dest_counts) if dest_counts.ndim == 1 else dest_counts
+    needs = arriving(matrix)
+    num = check_room(needs[rank], needs, room, what, advice)
+    # All that follows depends on the check, so that no rank is in a collective when it fails.
+    matrix = after(matrix, num)
+    route = Route(order, matrix[rank], matrix[:, rank], given[0].shape[0])
+    stats.record(f"rows.{name}", jnp.sum(route.sent, dtype=jnp.int32) - route.sent[rank])
+    fills = [0] * len(given) if fill is None else jax.tree.leaves(fill)
+    way = _Way(room.rows, method, chunk_rows or room.rows + room.rows // 8)
+    arrays = _carried(way, jax.lax.stop_gradient(given), fills, matrix, order, place)
+    moved = with_real(lambda *pair: _as_carried(way, *pair, matrix, order, place), arrays, given)
+    return jax.tree.unflatten(structure, moved), num, route
+
+
+class _Way(NamedTuple):
+    """How rows travel: how many may arrive, by which method, and how many a round of a dense one takes."""
+
+    room: int
+    method: str | None
+    chunk_rows: int
+
+
+def _carried(
+    way: _Way,
+    leaves: list[jax.Array],
+    fills: Sequence[Any],
+    matrix: jax.Array,
+    order: jax.Array | None,
+    place: jax.Array | None,
+) -> list[jax.Array]:
+    """The rows that arrive. matrix: ``(r, r)``, how many go from each rank to each. All else: see `exchange`."""
+    rank, ndev, _ = get_rank_info()
+    leaves = [vary(leaf) for leaf in leaves]
+    route = Route(order, matrix[rank], matrix[:, rank], leaves[0].shape[0])
+    arrays = [
+        vary(jnp.full((way.room, *leaf.shape[1:]), value, leaf.dtype))
+        for leaf, value in zip(leaves, fills, strict=True)
+    ]
+    arrays = list(
+        kernels.place_rows(
+            leaves, order, starts_of(route.sent)[rank], arrays, place, route.starts()[rank], route.sent[rank]
+        )
+    )
+    if ndev > 1:
+        dense = _Dense(way.chunk_rows, matrix, route, place)
+        ragged = _Ragged(matrix, route, place)
+        arrays = _move(way.method, dense, ragged, leaves, arrays)
+    return arrays
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _as_carried(
+    way: _Way,
+    arrived: list[jax.Array],
+    rows: list[jax.Array],
+    matrix: jax.Array,
+    order: jax.Array | None,
+    place: jax.Array | None,
+) -> list[jax.Array]:
+    """``arrived``, which is what an exchange made of ``rows``, with the derivative of that."""
+    del way, rows, matrix, order, place
+    return arrived
+
+
+@_as_carried.defjvp
+def _as_carried_jvp(way: _Way, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    _, rows, *how = primals
+    (rank, ndev, _), n = get_rank_info(), rows[0].shape[0]
+    if ndev * n >= 2**31:
+        raise ValueError(f"derivatives over all devices are for less than 2**31 rows; there are {ndev * n}.")
+    # Numbers of rows travel the same way; what is linear in the changes can then be transposed for reverse mode.
+    (number,) = _carried(way, [rank * n + jnp.arange(n, dtype=jnp.int32)], [-1], *how)
+    everyone = [all_gather(change).reshape(ndev * n, *change.shape[1:]) for change in tangents[1]]
+    came = jnp.where(number < 0, ndev * n, number)
+    changes = [change.at[came].get(mode="fill", fill_value=0) for change in everyone]
+    return _as_carried(way, *primals), changes
+
+
+def exchange_by_rank(rows: Any, rank: jax.Array, num: Any, room: Room, **options: Any) -> tuple[Any, jax.Array, Route]:
+    """`exchange` by the destination of each row. rank: ``(n,)`` int32; rows from ``num`` on stay unsent."""
+    order, counts = kernels.group_by_rank(rank, num, num_ranks())
+    return exchange(rows, counts, room, order=order, **options)
+
+
+def send_back(rows: Any, route: Route, **options: Any) -> Any:
+    """Answers to what an `exchange` brought, back to where it came from.
+
+    rows: a pytree with one row for each that was received, in that order. Returns one with ``(n, ...)`` rows: the
+    answer at each row that was sent (if it was sent to several ranks, that of one of them), and 0 or ``fill`` at the
+    others.
+    """
+    options.setdefault("what", "results")
+    back, _, _ = exchange(rows, route.received, Room(route.rows, "back"), place=route.order, **options)
+    return back
+
+
+@functools.cache
+def _method_of_process() -> str | None:
+    """What JZTREE_EXCHANGE says: for systems whose ragged collective is wrong or slow. Read once, so that all that a
+    process compiles agrees.
+    """
+    method = os.environ.get("JZTREE_EXCHANGE") or None
+    if method not in (None, *_METHODS):
+        raise ValueError(f"the environment variable JZTREE_EXCHANGE must be 'dense' or 'ragged', not {method!r}.")
+    return method
+
+
+def _move(
+    method: str | None, dense: "_Dense", ragged: "_Ragged", leaves: list[jax.Array], arrays: list[jax.Array]
+) -> list[jax.Array]:
+    """Ragged where it exists, because it moves nothing but the rows: XLA's CPU backend does not have it."""
+    if method not in (None, *_METHODS):
+        raise ValueError(f"method must be 'dense', 'ragged' or None, not {method!r}.")
+    method = method or _method_of_process()
+    if method is None:
+        return jax.lax.platform_dependent(leaves, arrays, cpu=dense, default=ragged)
+    return dense(leaves, arrays) if method == "dense" else ragged(leaves, arrays)
+
+
+class _Dense:
+    """Rounds of all_to_all over a buffer of bounded size, until nothing is left.
+
+    A round moves the whole buffer, however little is in it. So there is a small one for when few rows leave their rank,
+    as where particles are nearly in order already.
+    """
+
+    def __init__(self, buffer_rows: int, matrix: jax.Array, route: Route, place: jax.Array | None) -> None:
+        rank, ndev, _ = get_rank_info()
+        large, small = (chunk_of(rows, ndev) for rows in (buffer_rows, buffer_rows // _SMALL_BUFFER))
+        # A rank's own rows are in place already.
+        others = 1 - jnp.eye(ndev, dtype=jnp.int32)
+        most = jnp.max(matrix * others)
+        few = most <= _SMALL_ROUNDS * small
+        self.passes = [(large, jnp.where(few, 0, most)), (small, jnp.where(few, most, 0))]
+        self.sent, self.received = route.sent * others[rank], route.received * others[rank]
+        self.send_starts, self.receive_starts = starts_of(route.sent), route.starts()
+        self.order, self.place = route.order, place
+
+    def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
+        for chunk, most in self.passes:
+            arrays = in_rounds(most, chunk, functools.partial(self._one_round, chunk, leaves), arrays)
+        return arrays
+
+    def _one_round(
+        self, chunk: int, leaves: list[jax.Array], done: jax.Array, arrays: list[jax.Array]
+    ) -> list[jax.Array]:
+        buffer = swap(kernels.pack_segments(leaves, self.order, self.send_starts + done, self.sent - done, chunk))
+        starts, counts = self.receive_starts + done, self.received - done
+        return list(kernels.unpack_segments(buffer, self.place, starts, counts, arrays))
+
+
+class _Ragged:
+    """One collective that moves exactly the rows that go to other ranks."""
+
+    def __init__(self, matrix: jax.Array, route: Route, place: jax.Array | None) -> None:
+        self.rank, ndev, self.axes = get_rank_info()
+        # A rank's own rows are in place already.
+        others = matrix * (1 - jnp.eye(ndev, dtype=jnp.int32))
+        self.sent, self.received = others[self.rank], others[:, self.rank]
+        self.offsets_there = (jnp.cumsum(others, axis=0, dtype=jnp.int32) - others)[self.rank]
+        self.route, self.place = route, place
+
+    def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
+        route, one, room = self.route, jnp.zeros(1, jnp.int32), arrays[0].shape[0]
+        rows = route.rows if route.order is None else route.order.shape[0]
+        own = route.sent[self.rank]
+        order = _leaving_out(route.order, rows, starts_of(route.sent)[self.rank], own)
+        packed = kernels.pack_segments(leaves, order, one, jnp.sum(self.sent, dtype=jnp.int32)[None], rows)[0]
+        empty = vary(jnp.zeros((room, packed.shape[1]), jnp.uint32))
+        arrived = jax.lax.ragged_all_to_all(
+            packed,
+            empty,
+            starts_of(self.sent),
+            self.sent,
+            self.offsets_there,
+            self.received,
+            axis_name=self.axes,
+        )
+        place = _leaving_out(self.place, room, route.starts()[self.rank], own)
+        return list(
+            kernels.unpack_segments(arrived[None], place, one, jnp.sum(self.received, dtype=jnp.int32)[None], arrays)
+        )
+
+
+def _leaving_out(index: jax.Array | None, rows: int, start: jax.Array, count: jax.Array) -> jax.Array:
+    """``index`` (None: all of ``rows``) without ``count`` entries from ``start`` on; the last are of no meaning."""
+    entry = jnp.arange(rows, dtype=jnp.int32)
+    entry = jnp.minimum(jnp.where(entry < start, entry, entry + count), max(rows - 1, 0))
+    return entry if index is None else index[entry]

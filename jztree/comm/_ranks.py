@@ -1,0 +1,112 @@
+"""The ranks of a mesh, and what all of them know: gathers, largest and smallest values, swaps."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import kernels
+from ..jax_ext import vary_along
+
+
+def in_shard_map_context() -> bool:
+    """Whether the code that is being traced runs inside `jax.shard_map`."""
+    return bool(_manual_axes())
+
+
+def _manual_axes() -> tuple[str, ...]:
+    mesh = jax.sharding.get_abstract_mesh()
+    return tuple(name for name in mesh.axis_names if name in mesh.manual_axes)
+
+
+def get_rank_info(axis_name: Any = None) -> tuple[Any, int, tuple[str, ...]]:
+    """The rank of this device (a traced int32 scalar), the number of ranks, and the names of the mesh axes they run
+    over.
+
+    axis_name: one or several axes of the mesh; None means all. Outside of any mesh: ``(0, 1, ())``.
+    """
+    names = _manual_axes() if axis_name is None else (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
+    if not names:
+        return 0, 1, ()
+    sizes = jax.sharding.get_abstract_mesh().shape
+    return jax.lax.axis_index(names), math.prod(sizes[name] for name in names), names
+
+
+def num_ranks() -> int:
+    """The number of ranks; 1 outside of any mesh."""
+    return get_rank_info()[1]
+
+
+def vary(value: Any) -> jax.Array:
+    """``value`` with a type that says that it differs between ranks."""
+    return vary_along(jnp.asarray(value), frozenset(_manual_axes()))
+
+
+def all_max(value: Any) -> Any:
+    """The largest value over all ranks, elementwise."""
+    _, _, axes = get_rank_info()
+    return jax.lax.pmax(vary(value), axes) if axes else value
+
+
+def all_min(value: Any) -> Any:
+    """The smallest value over all ranks, elementwise."""
+    _, _, axes = get_rank_info()
+    return jax.lax.pmin(vary(value), axes) if axes else value
+
+
+def all_gather(value: Any) -> jax.Array:
+    """The values of all ranks, ``(r, ...)``."""
+    _, ndev, axes = get_rank_info()
+    return jnp.asarray(value)[None] if ndev == 1 else jax.lax.all_gather(vary(value), axes)
+
+
+def all_gather_rows(rows: Any) -> Any:
+    """A pytree of arrays ``(b, ...)`` of one length, of all ranks in one collective: arrays ``(r, b, ...)``."""
+    _, ndev, axes = get_rank_info()
+    given, structure = jax.tree.flatten(rows)
+    leaves = jax.lax.stop_gradient(given)
+    length, first = leaves[0].shape[0], jnp.zeros(1, jnp.int32)
+    packed = kernels.pack_segments(leaves, None, first, jnp.full(1, length, jnp.int32), length)
+    told = jax.lax.all_gather(vary(packed), axes, tiled=True) if ndev > 1 else packed
+    empty = [vary(jnp.zeros((ndev * length, *leaf.shape[1:]), leaf.dtype)) for leaf in leaves]
+    starts, counts = jnp.arange(ndev, dtype=jnp.int32) * length, jnp.full(ndev, length, jnp.int32)
+    unpacked = kernels.unpack_segments(told, None, starts, counts, empty)
+    arrays = [array.reshape(ndev, length, *array.shape[1:]) for array in unpacked]
+    return jax.tree.unflatten(structure, with_real(_as_told, arrays, given))
+
+
+def with_real(
+    derive: Callable[[list[jax.Array], list[Any]], list[jax.Array]], arrays: list[jax.Array], given: list[Any]
+) -> list[jax.Array]:
+    """``arrays``, those of real numbers, and what they were made from, having gone through ``derive``."""
+    real = [i for i, array in enumerate(arrays) if jnp.issubdtype(array.dtype, jnp.inexact)]
+    derived = derive([arrays[i] for i in real], [given[i] for i in real]) if real else []
+    places = dict(zip(real, derived, strict=True))
+    return [places.get(i, array) for i, array in enumerate(arrays)]
+
+
+@jax.custom_jvp
+def _as_told(told: list[jax.Array], values: list[jax.Array]) -> list[jax.Array]:
+    """``told``, which is what all ranks have as ``values``, with the derivative of that."""
+    del values
+    return told
+
+
+@_as_told.defjvp
+def _as_told_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    return _as_told(*primals), [all_gather(change) for change in tangents[1]]
+
+
+def swap(buffer: jax.Array) -> jax.Array:
+    """A buffer ``(r, ...)`` whose part i goes to rank i, for one whose part i came from rank i."""
+    _, ndev, axes = get_rank_info()
+    return jax.lax.all_to_all(vary(buffer), axes, 0, 0) if ndev > 1 else buffer
+
+
+def shift(value: Any, by: int = 1) -> Any:
+    """What rank ``rank - by`` holds; ranks follow each other in a ring. value: a pytree of arrays."""
+    _, ndev, axes = get_rank_info()
+    pairs = [(i, (i + by) % ndev) for i in range(ndev)]
+    return value if ndev == 1 else jax.tree.map(lambda leaf: jax.lax.ppermute(vary(leaf), axes, pairs), value)

@@ -1,0 +1,136 @@
+"""Derivatives of sums over groups.
+
+What a kernel found is given back with derivatives: those of the same definition written down in JAX, at fixed
+membership (`jztree._membership`).
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._images import nearest_difference, norm, periods
+from .._membership import Members, everyone, from_rows, joined_members, or_one
+from ..jax_ext import Exact
+
+_Particles = tuple[jax.Array, jax.Array | None, jax.Array | None]
+
+
+def of_groups(
+    sums: tuple[jax.Array, ...],
+    particles: _Particles,
+    box: Exact,
+    segments: tuple[jax.Array, jax.Array, jax.Array],
+    num: Any,
+) -> tuple[jax.Array, ...]:
+    """``sums`` of `jztree.kernels.catalogue` with derivatives by positions, masses, velocities and box lengths.
+
+    particles: positions, masses and velocities as that takes them, of which ``num`` rows hold particles. segments:
+    number, counts and offsets of the groups. Over several ranks, derivatives gather the particles of all on each.
+    """
+    if sums[0].shape[0] == 0:
+        return sums
+    return _of_groups(tuple(sums), particles, box, segments, num)
+
+
+@jax.custom_jvp
+def _of_groups(sums: tuple[jax.Array, ...], particles: _Particles, box: Exact, segments: Any, num: Any) -> Any:
+    del particles, box, segments, num
+    return sums
+
+
+@_of_groups.defjvp
+def _of_groups_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    sums, particles, box, segments, num = primals
+    members = joined_members(num, particles[0].shape[0], segments)
+    known = jax.lax.stop_gradient(sums)
+
+    def columns(particles: _Particles, box: Exact) -> tuple[jax.Array, ...]:
+        return _columns(jax.tree.map(everyone, particles), box, members, segments[1], known)
+
+    return _of_groups(*primals), jax.jvp(columns, (particles, box), tangents[1:3])[1]
+
+
+def _columns(
+    particles: _Particles, box: Exact, members: Members, count: jax.Array, known: tuple[jax.Array, ...]
+) -> tuple[jax.Array, ...]:
+    """The columns of the catalogue. known: the same from the kernel, of which units and periods are taken."""
+    pos, mass, vel = particles
+    inside = (members.group < members.first.shape[0])[:, None]
+    number = jnp.maximum(count, 1).astype(pos.dtype)
+    total, share = _shares(mass, members, number, inside[:, 0], known[0])
+    # Rows in no group may hold anything.
+    place = jnp.where(inside, pos, 0)
+    offset = nearest_difference(place, members.of_rows(members.from_first(place)), box)
+    offset = jnp.where(inside, offset, 0)
+    middle = members.sum(share[:, None] * offset)
+    from_centre = jnp.where(inside, offset - members.of_rows(middle), 0)
+    centre = _inside_box(members.from_first(place) + middle, known[1], box)
+    size = _root_mean_square(from_centre, share, members, known[2])
+    far = from_centre / members.of_rows(or_one(known[3]), 1)[:, None]
+    farthest = members.farthest(jax.lax.stop_gradient(jnp.sum(far * far, axis=-1)))
+    radius = norm(from_rows(from_centre, farthest))
+    shapes = total, centre, size, radius, _shape_tensor(from_centre, share, members, known[2])
+    if vel is None:
+        return *shapes, *known[5:]
+    return *shapes, *_motion(jnp.where(inside, vel, 0), from_centre, share, members, known)
+
+
+def _shares(
+    mass: jax.Array | None, members: Members, number: jax.Array, inside: jax.Array, known: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The mass of each group, and the weight of each row in the means over its group."""
+    alike = jnp.where(inside, members.of_rows(1 / number), 0)
+    if mass is None:
+        return jnp.zeros_like(number), alike
+    if mass.shape[0] == 1:
+        exists = members.first < members.group.shape[0]
+        return jnp.where(exists, number * mass, 0), alike
+    # In units of the mean mass of the group's particles, which keeps sums in range.
+    mean = or_one(known / number)
+    inner = jnp.where(inside, mass, 0) / members.of_rows(mean, 1)
+    total = members.sum(inner)
+    weighted = total > 0
+    weight = inner / members.of_rows(jnp.where(weighted, total, 1), 1)
+    return total * mean, jnp.where(members.of_rows(weighted, False), weight, alike)
+
+
+def _inside_box(place: jax.Array, known: jax.Array, box: Exact) -> jax.Array:
+    """``place`` moved by whole periods to where the kernel found it."""
+    length, rest = (one[None, :] for one in periods(box, place.dtype))
+    images = jnp.where(length > 0, jnp.round((place - known) / jnp.where(length > 0, length, 1)), 0)
+    return place - jax.lax.stop_gradient(images) * (length + rest)
+
+
+def _root_mean_square(vector: jax.Array, share: jax.Array, members: Members, known: jax.Array) -> jax.Array:
+    """The root of the mean square of vectors; its derivative at 0 is 0. known: what it is."""
+    unit = or_one(known)
+    inner = vector / members.of_rows(unit, 1)[:, None]
+    square = members.sum(share * jnp.sum(inner * inner, axis=-1))
+    exists = (known > 0) & (square > 0)
+    return jnp.where(exists, unit * jnp.sqrt(jnp.where(exists, square, 1)), 0)
+
+
+def _shape_tensor(from_centre: jax.Array, share: jax.Array, members: Members, size: jax.Array) -> jax.Array:
+    """The inertia tensor over its trace, the square of the ``size``; 0 for groups without extent."""
+    inner = from_centre / members.of_rows(or_one(size), 1)[:, None]
+    inertia = members.sum((share[:, None] * inner)[:, :, None] * inner[:, None, :])
+    trace = jnp.trace(inertia, axis1=1, axis2=2)[:, None, None]
+    return jnp.where(trace > 0, inertia / jnp.where(trace > 0, trace, 1), 0)
+
+
+def _motion(
+    vel: jax.Array, from_centre: jax.Array, share: jax.Array, members: Members, known: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Mean velocity, dispersion and specific angular momentum."""
+    dims = vel.shape[1]
+    first = members.from_first(vel)
+    beyond = vel - members.of_rows(first)
+    middle = members.sum(share[:, None] * beyond)
+    relative = beyond - members.of_rows(middle)
+    across = _root_mean_square(relative, share, members, known[6] * math.sqrt(dims))
+    pairs = [(1, 2), (2, 0), (0, 1)] if dims == 3 else [(i, j) for i in range(dims) for j in range(i + 1, dims)]
+    turns = [from_centre[:, i] * relative[:, j] - from_centre[:, j] * relative[:, i] for i, j in pairs]
+    turn = jnp.stack(turns, axis=-1) if turns else jnp.zeros((vel.shape[0], 0), vel.dtype)
+    return first + middle, across / math.sqrt(dims), members.sum(share[:, None] * turn)

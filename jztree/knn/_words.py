@@ -1,0 +1,97 @@
+"""The words of ``result``: how they are read, and what each stands for.
+
+One device and several come by their answers in different ways (`Found`), but a word means the same on both.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import kernels
+from .._particles import field_names
+from ..data import RankIdx, get_pos, map_rows, replace_num
+
+WORDS = ("rad", "drad", "rankidx", "globalidx", "part", "reduce", "query", "queryidx")
+DISTANCES = frozenset({"rad", "drad"})
+ABOUT_QUERIES = frozenset({"query", "queryidx"})
+# What stands where there is no neighbour; 0 in all others.
+NOTHING = {"rad": jnp.inf, "rankidx": (-1, -1), "globalidx": -1}
+
+
+def parse_result(result: str, part: Any, reduce_func: Any) -> list[str]:
+    """The words of ``result``; names of fields may contain ``_`` themselves, so the longest known word is taken."""
+    leaves = [None, *jax.tree.leaves(part)]
+    names = [name for name in field_names(part) if name not in ("num", "num_total")]
+    fields = [name for name in names if any(getattr(part, name) is leaf for leaf in leaves)]
+    known = sorted([*WORDS, *fields], key=len, reverse=True)
+    words, rest = [], f"_{result}" if isinstance(result, str) else "_"
+    while rest:
+        word = next((w for w in known if rest == f"_{w}" or rest.startswith(f"_{w}_")), None)
+        if word is None:
+            break
+        words.append(word)
+        rest = rest[len(word) + 1 :]
+    if rest:
+        raise ValueError(f"result is {result!r}; it must be words joined by '_' out of {', '.join([*WORDS, *fields])}.")
+    for word in words:
+        if word in fields and getattr(part, word) is None:
+            raise ValueError(f"result asks for {word!r}, but the particles have none.")
+    if ("reduce" in words) != (reduce_func is not None):
+        raise ValueError("result='reduce' and reduce_func belong together; only one of the two was given.")
+    return words
+
+
+def as_result(entries: list[Any]) -> Any:
+    """What is returned for the entries of the words."""
+    return entries[0] if len(entries) == 1 else tuple(entries)
+
+
+@dataclass
+class Found:
+    """Neighbours that were found: distances, and rows ``idx`` of ``source``, ``(q, k)`` both.
+
+    others: what the words that neither of them answers stand for, made where it is asked for.
+    """
+
+    rad: jax.Array
+    idx: jax.Array
+    source: Any
+    others: Mapping[str, Callable[[], Any]]
+
+    def entry(self, word: str) -> Any:
+        """What a word asks for."""
+        if word in DISTANCES:
+            return self.rad
+        if word in self.others:
+            return self.others[word]()
+        if word == "part":
+            return map_rows(lambda leaf: take(jnp.asarray(leaf), self.idx), replace_num(self.source, None))
+        return field_of(self.source, word, self.idx)
+
+
+def reduced(reduce_func: Callable[..., Any], found: Found, origin: RankIdx, query: Any, queryidx: RankIdx) -> Any:
+    """What ``reduce_func`` makes of neighbours in z-order. Raises ValueError if that has not one row a query."""
+    made = reduce_func(part=found.source, rnn=found.rad, inn=found.idx, origin=origin, query=query, queryidx=queryidx)
+    rows = found.rad.shape[0]
+    for leaf in jax.tree.leaves(made):
+        if np.ndim(leaf) == 0 or leaf.shape[0] != rows:
+            raise ValueError(
+                f"reduce_func must return arrays with {rows} rows, one a query; one has shape {np.shape(leaf)}."
+            )
+    return made
+
+
+def take(leaf: jax.Array, idx: jax.Array) -> jax.Array:
+    """``leaf[idx]`` for rows ``(q, k)``; where there is no neighbour, some row."""
+    return kernels.gather_rows(leaf, jnp.maximum(idx, 0).reshape(-1)).reshape(*idx.shape, *leaf.shape[1:])
+
+
+def field_of(source: Any, name: str, idx: jax.Array) -> jax.Array:
+    """A field of the neighbours, ``(q, k, ...)``."""
+    leaf = jnp.asarray(getattr(source, name))
+    shared = leaf.ndim == 0 or leaf.shape[0] != get_pos(source).shape[0]
+    return jnp.broadcast_to(leaf, (*idx.shape, *leaf.shape)) if shared else take(leaf, idx)

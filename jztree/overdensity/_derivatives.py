@@ -1,0 +1,109 @@
+"""Derivatives of masses and radii of spheres.
+
+What a kernel found is given back with derivatives: those of the same definition written down in JAX, at fixed
+membership (`jztree._membership`).
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .. import comm
+from .._images import nearest_difference, norm
+from .._membership import everyone, or_one
+from ..jax_ext import Exact
+
+
+class Sources(NamedTuple):
+    """Particles around centres. pos: ``(n, d)``. mass: ``(n,)``, or ``(1,)``, or ``(0,)`` where each counts 1. num: how
+    many rows hold particles.
+    """
+
+    pos: jax.Array
+    mass: jax.Array
+    num: Any
+
+
+@jax.custom_jvp
+def of_spheres(
+    spheres: tuple[jax.Array, jax.Array, jax.Array], sources: Sources, centre: jax.Array, density: Exact, box: Exact
+) -> Any:
+    """Radii, masses ``(q, m)`` and peaks ``(q, 2)`` of `jztree.kernels.overdensity` with derivatives by all else.
+
+    sources, centre: this rank's. density: ``(m,)``. Derivatives look at all particles for each centre, one centre after
+    the other; over several ranks, they gather the particles of all on each.
+    """
+    del sources, centre, density, box
+    return spheres
+
+
+@of_spheres.defjvp
+def _of_spheres_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    spheres, sources, centre, density, box = primals
+    known = jax.lax.stop_gradient(spheres)
+    held = jnp.arange(sources.pos.shape[0], dtype=jnp.int32) < jnp.asarray(sources.num, jnp.int32)
+    valid = comm.all_gather(held).reshape(-1)
+
+    def found(pos: jax.Array, mass: jax.Array, centre: jax.Array, density: Exact, box: Exact) -> Any:
+        weight = jnp.ones((1,), pos.dtype) if mass.shape[0] == 0 else mass
+        pos, weight = everyone(pos), jnp.broadcast_to(everyone(weight), valid.shape)
+        return _spheres(pos, weight, valid, centre, density, box, known)
+
+    dots = (tangents[1].pos, tangents[1].mass, *tangents[2:])
+    return of_spheres(*primals), jax.jvp(found, (sources.pos, sources.mass, centre, density, box), dots)[1]
+
+
+def _spheres(
+    pos: jax.Array,
+    mass: jax.Array,
+    valid: jax.Array,
+    centre: jax.Array,
+    density: Exact,
+    box: Exact,
+    known: tuple[jax.Array, jax.Array, jax.Array],
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Radii, masses and peaks, from what is inside the radii known."""
+    radius, known_mass, peak = known
+    pos = jnp.where(valid[:, None], pos, 0)
+
+    # Which particles are inside is found again in reverse, rather than kept for all centres.
+    @jax.checkpoint
+    def one(_: None, row: Any) -> tuple[None, Any]:
+        return None, _one_sphere(pos, mass, valid, box, *row)
+
+    _, (inside, inside_peak, peak_radius) = jax.lax.scan(one, None, (centre, radius, peak[:, 1]))
+    more = _relative(inside)
+    density_change = _relative(jnp.asarray(density.words).sum(axis=-1).astype(pos.dtype))
+    sound = radius > 0
+    factor = jnp.where(sound, more / density_change[None, :], 1)
+    speed = peak[:, 0] * jnp.sqrt(_relative(inside_peak) / _relative(peak_radius))
+    end = jnp.where(sound, radius * factor ** (1 / pos.shape[1]), 0)
+    return end, jnp.where(sound, known_mass * more, 0), jnp.stack([speed, peak_radius], axis=-1)
+
+
+def _relative(value: jax.Array) -> jax.Array:
+    """``value`` in units of what it is: 1, with the derivative of its logarithm."""
+    still = jax.lax.stop_gradient(value)
+    return jnp.where(still > 0, value / or_one(still), 1)
+
+
+def _one_sphere(
+    pos: jax.Array,
+    mass: jax.Array,
+    valid: jax.Array,
+    box: Exact,
+    centre: jax.Array,
+    radius: jax.Array,
+    peak_radius: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The masses ``(m,)`` inside radii around one centre, and the mass and the distance of the particle at the peak."""
+    distance = norm(jax.lax.stop_gradient(nearest_difference(pos, centre[None, :], box)))
+    distance = jnp.where(valid, distance, jnp.inf)
+    # A sphere ends between two particles, so its radius tells them apart.
+    inside = jnp.sum(jnp.where(distance[:, None] < radius[None, :], mass[:, None], 0), axis=0)
+    row = jnp.argmin(jnp.abs(distance - peak_radius))
+    peak_mass = jnp.sum(jnp.where(distance <= distance[row], mass, 0))
+    apart = norm(nearest_difference(pos[row], centre, box))
+    found = peak_radius > 0
+    return inside, jnp.where(found, peak_mass, 0), jnp.where(found, apart, 0)

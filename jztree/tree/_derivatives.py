@@ -1,0 +1,101 @@
+"""Derivatives of what nodes hold: their boxes, masses and centres.
+
+What a kernel found is given back with derivatives: those of the same definition written down in JAX, at fixed
+membership (`jztree._membership`).
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._images import wrapped
+from .._membership import Members, from_rows, members_of
+from ..jax_ext import Exact
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def of_boxes(
+    sizes: tuple[int, ...], corners: tuple[jax.Array, jax.Array], pos: jax.Array, box: Exact, splits: jax.Array
+) -> Any:
+    """Lower and upper ``corners``, ``(m, d)``, of nodes, with the derivatives of the particles at the faces.
+
+    sizes: how many nodes each plane has. pos: ``(n, d)`` in z-order. splits: ``(m + planes,)`` int32, where the nodes
+    of each plane start among the particles, and the end.
+    """
+    del sizes, pos, box, splits
+    return corners
+
+
+@of_boxes.defjvp
+def _of_boxes_jvp(sizes: tuple[int, ...], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    _, pos, box, splits = primals
+
+    def extremes(pos: jax.Array, box: Exact) -> tuple[jax.Array, jax.Array]:
+        inside = wrapped(pos, box)
+        found = [_extremes(inside, members) for members in _planes(sizes, splits, pos.shape[0])]
+        lower, upper = (jnp.concatenate(corner) for corner in zip(*found, strict=True))
+        return lower, upper
+
+    return of_boxes(sizes, *primals), jax.jvp(extremes, (pos, box), tangents[1:3])[1]
+
+
+def _planes(sizes: tuple[int, ...], splits: jax.Array, n: int) -> list[Members]:
+    """The nodes of each plane as groups of rows."""
+    rows, planes, start = jnp.arange(n, dtype=jnp.int32), [], 0
+    for size in sizes:
+        begins, count = splits[start : start + size], jnp.diff(splits[start : start + size + 1])
+        planes.append(members_of(rows, begins, count, count > 0))
+        start += size + 1
+    return planes
+
+
+def _extremes(pos: jax.Array, members: Members) -> tuple[jax.Array, jax.Array]:
+    """The smallest and the largest coordinates of each group; 0 where there is none."""
+    still = jax.lax.stop_gradient(pos)
+    columns = range(pos.shape[1])
+    low = [from_rows(pos[:, i], members.farthest(-still[:, i])) for i in columns]
+    high = [from_rows(pos[:, i], members.farthest(still[:, i])) for i in columns]
+    return jnp.stack(low, axis=-1), jnp.stack(high, axis=-1)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def of_moments(
+    sizes: tuple[int, ...],
+    moments: tuple[jax.Array, jax.Array],
+    pos: jax.Array,
+    mass: jax.Array,
+    box: Exact,
+    splits: jax.Array,
+) -> Any:
+    """``moments``, masses ``(m,)`` and centres of mass ``(m, d)`` of nodes, with derivatives by all these.
+
+    mass: ``(n,)`` or ``(1,)``. sizes, pos, splits: as in `of_boxes`.
+    """
+    del sizes, pos, mass, box, splits
+    return moments
+
+
+@of_moments.defjvp
+def _of_moments_jvp(sizes: tuple[int, ...], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    _, pos, mass, box, splits = primals
+
+    def sums(pos: jax.Array, mass: jax.Array, box: Exact) -> tuple[jax.Array, jax.Array]:
+        weight = jnp.broadcast_to(mass, pos.shape[:1])
+        found = [_moments_of(wrapped(pos, box), weight, members) for members in _planes(sizes, splits, pos.shape[0])]
+        total, centre = (jnp.concatenate(column) for column in zip(*found, strict=True))
+        return total, centre
+
+    return of_moments(sizes, *primals), jax.jvp(sums, (pos, mass, box), tangents[1:4])[1]
+
+
+def _moments_of(pos: jax.Array, weight: jax.Array, members: Members) -> tuple[jax.Array, jax.Array]:
+    inside = members.group < members.first.shape[0]
+    weight = jnp.where(inside, weight, 0)
+    total = members.sum(weight)
+    place = jnp.where(inside[:, None], pos, 0)
+    first = members.from_first(place)
+    share = weight / members.of_rows(jnp.where(total != 0, total, 1), 1)
+    middle = members.sum(share[:, None] * (place - members.of_rows(first)))
+    return total, jnp.where((total != 0)[:, None], first + middle, 0)

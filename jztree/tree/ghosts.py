@@ -1,0 +1,177 @@
+"""Ghosts: the particles of other ranks that a rank needs, brought in z-order.
+
+Every rank publishes at most 256 boxes that cover its particles closely, each with the radius that it wants to look
+into. Every rank then knows which of its own particles others want, and sends them; nobody asks. Ranks own consecutive
+ranges of the z-order, and what they send is in z-order, so that [ghosts of lower ranks | own | ghosts of higher ranks]
+is in z-order already, and a hierarchy can be built over it without a sort.
+
+Cost: one all_gather of boxes, one of counts, one exchange of rows.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import comm, kernels
+from .._checks import check_box, check_particles, check_range, check_real
+from .._particles import check_num
+from .._transform.capacity import Room, room
+from ..jax_ext import Exact, is_concrete
+from . import FOREIGN, TreeHierarchy, check_hierarchy, kernel_tree
+from ._zorder import Domain, domain_of
+
+__all__ = ["Surroundings", "bring"]
+
+_BAD_RADIUS = "radius is negative or NaN; ghosts lie within a radius of at least 0."
+
+_MOST_BOXES = 256
+# Room for ghosts to begin with, as a fraction of the particles and a number. Uniform particles, k=8, 250,000 a rank
+# need a tenth.
+_GHOST_FRACTION = 0.5
+_GHOST_ROWS = 4096
+
+Blocks = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def leaves_of(th: TreeHierarchy) -> Blocks:
+    """``(particle_splits, lower, upper)`` of the leaves."""
+    return th.particle_splits(0), th.lower(0), th.upper(0)
+
+
+def boxes_of(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks) -> Blocks:
+    """``(particle_splits, lower, upper)`` of the boxes that a rank publishes."""
+    most = max(1, min(_MOST_BOXES, posz.shape[0]))
+    return kernels.cover(posz, num, *domain.keys(), leaves, most)
+
+
+@dataclass
+class Surroundings:
+    """A rank's particles with its ghosts, in z-order.
+
+    rows: the pytree that was asked for, arrays ``(m, ...)``.
+    num: how many of the rows hold particles, int32.
+    start: the row of the rank's first own particle, int32; the others follow it.
+    order, matrix, room: how the rows travelled, and how many there is room for.
+    """
+
+    rows: Any
+    num: jax.Array
+    start: jax.Array
+    order: jax.Array
+    matrix: jax.Array
+    room: Room
+
+    def more(self, rows: Any) -> Any:
+        """Other properties of the same particles. rows: a pytree of arrays ``(n, ...)`` of the rank's own."""
+        return comm.exchange(rows, self.matrix, self.room, order=self.order, name="properties")[0]
+
+
+def ghost_room(option: str, given: int | None, n: int) -> Room:
+    """Room for a rank's ``n`` rows and its ghosts."""
+    ndev = comm.num_ranks()
+    return room(
+        option,
+        None if given is None else n + given,
+        n + int(n * _GHOST_FRACTION) + _GHOST_ROWS,
+        max(ndev * n, 1),
+    )
+
+
+def bring(
+    rows: Any,
+    partz: Any,
+    th: TreeHierarchy,
+    radius: Any,
+    boxsize: Any = None,
+    ghost_rows: int | None = None,
+) -> Surroundings:
+    """A rank's particles, and all of other ranks that are within ``radius`` of any of them, in z-order.
+
+    For use in a function that is mapped over devices; all ranks call it together. Particles that are a little farther
+    away may come too. Outside of any mesh there are no ghosts.
+
+    rows: a pytree of arrays ``(n, ...)`` to bring, such as the positions, or positions and masses.
+    partz, th: this rank's range of the z-order and its hierarchy, as `jztree.tree.zsort_and_tree` returns them.
+    radius: in the unit of the positions, the same on all ranks or one a rank.
+    boxsize: as for ``th``; across its faces, ghosts are at the places they have, not moved by a period.
+    ghost_rows: room for ghosts. None means some, and more where a mapped function finds that it needs more.
+
+    Returns `Surroundings` with room for ``n`` rows and the ghosts; `jztree.tree.build_tree_hierarchy` takes their
+    positions as they are. Raises TypeError or ValueError for arguments of the wrong kind, and an error at run time, on
+    all ranks, if ``radius`` is negative or NaN on any, if ``th`` belongs to other particles, or if the ghosts do not
+    fit (`jztree.CapacityError`).
+    """
+    check_hierarchy(th)
+    pos = check_particles(partz)
+    for leaf in jax.tree.leaves(rows):
+        if jnp.ndim(leaf) == 0 or leaf.shape[0] != pos.shape[0]:
+            raise ValueError(f"rows must have {pos.shape[0]} rows, one a particle; one has shape {jnp.shape(leaf)}.")
+    box, num, blocks = check_box(boxsize, pos.shape[1]), check_num(partz), leaves_of(th)
+    reach = _reach(radius, pos.dtype)
+    faults = [
+        comm.Fault(reach < 0, [], _BAD_RADIUS),
+        comm.Fault(kernels.belongs(kernel_tree(partz, kernels.as_num(num), th), box) == 0, [], FOREIGN),
+    ]
+    domain, (num,) = domain_of([pos], [num], ["the positions"], box, faults)
+    splits, lower, upper = boxes_of(pos, num, domain, blocks)
+    wanted = jnp.where(jnp.diff(splits) > 0, reach, -1)
+    place = ghost_room("ghosts", ghost_rows, pos.shape[0])
+    return surroundings(rows, pos, num, blocks, (lower, upper, wanted), box, place)
+
+
+def _reach(radius: Any, dtype: Any) -> jax.Array:
+    """``radius`` in the dtype of the positions, and not below what was given."""
+    if is_concrete(radius):
+        known = check_real(radius, "radius")
+        check_range(known, "radius", may_vanish=True)
+        if known.ndim > 0 or not known >= 0:
+            raise ValueError(f"radius is {known}; it must be a number of at least 0.")
+    given = jnp.asarray(radius, dtype)
+    # XLA takes lengths below the smallest normal number for 0; farther is as right. NaN and negative ones are refused.
+    farther = jnp.nextafter(jnp.maximum(given, jnp.finfo(dtype).tiny), jnp.asarray(jnp.inf, dtype))
+    return jnp.where(given >= 0, farther, jnp.asarray(-1, dtype))
+
+
+def surroundings(
+    rows: Any,
+    posz: jax.Array,
+    num: jax.Array,
+    blocks: Blocks,
+    wanted: Blocks,
+    box: Exact,
+    place: Room,
+    lower_only: bool = False,
+) -> Surroundings:
+    """Bring every rank's ghosts, which lie in or near boxes of its own choice.
+
+    rows: the pytree of arrays ``(n, ...)`` to bring, of the rank's own particles. posz: ``(n, d)``, their positions.
+    blocks: runs of rows that are near each other, ``(particle_splits, lower, upper)``. wanted: ``(lower, upper,
+        radius)``, the rank's boxes ``(b, d)`` and how far each wants to look, ``(b,)``; negative: it needs nothing.
+    place: room for own rows and ghosts. lower_only: ghosts go to lower ranks only.
+
+    Raises `jztree.CapacityError` (see `jztree._transform.capacity`) on every rank if ghosts do not fit on some rank.
+    """
+    rank, n = comm.get_rank_info()[0], posz.shape[0]
+    order, counts = kernels.select_ghosts(
+        posz, num, blocks, comm.all_gather_rows(wanted), rank, box, place.rows, lower_only
+    )
+    matrix = comm.all_gather(counts)
+    what, advice = "its own particles and ghosts", f"set ghost_rows in the configuration to that minus {n}, or more."
+    # What a rank sends must fit its list of rows to send.
+    needs = jnp.maximum(comm.arriving(matrix), comm.arriving(matrix.T))
+    # From here on all depends on the check.
+    matrix = comm.after(matrix, comm.check_room(num, needs, place, what, advice))
+    brought, total, _ = comm.exchange(
+        rows,
+        matrix,
+        place,
+        order=order,
+        what=what,
+        advice=advice,
+        name="ghosts",
+        chunk_rows=max(place.rows // 4, 1),
+    )
+    start = jnp.sum(jnp.where(jnp.arange(matrix.shape[0], dtype=jnp.int32) < rank, matrix[:, rank], 0), dtype=jnp.int32)
+    return Surroundings(brought, total, start, order, matrix, place)
