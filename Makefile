@@ -56,7 +56,7 @@ fuzz: develop ## Random hostile input for ten minutes, judged by slow oracles; A
 # The sanitizer's own runtime must be there before all others, and the C++ one, whose exceptions it has to see.
 fuzz-sanitized: develop ## The same with a CPU library that ends the program at bad addresses and undefined behaviour.
 	$(BIN)/cmake --build build/develop --target jztree_cpu_sanitized
-	cp build/develop/jztree/native/cpu/libjztree_cpu_sanitized.so jztree/lib
+	cp build/develop/jztree/native/common/cpu/libjztree_cpu_sanitized.so jztree/lib
 	LD_PRELOAD="$(call runtime,libasan.so) $(call runtime,libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	  JZTREE_INSTRUCTION_SET=sanitized $(BIN)/python tests/fuzz --seconds 600 $(ARGS)
 

@@ -1,5 +1,6 @@
 """The boundary to native code: same bits everywhere, moves and their derivatives, and errors in words."""
 
+import ctypes
 import hashlib
 import os
 import platform
@@ -19,8 +20,11 @@ import pytest
 from jztree import data, kernels, tree
 from jztree.config import TreeConfig
 from jztree.fof import fof_and_catalogue, fof_labels
-from jztree.kernels import _library
+from jztree.jax_ext import exact
+from jztree.kernels import _call, _library
 from jztree.knn import knn
+
+SOURCES = Path(__file__).parents[1] / "jztree/native"
 
 
 @pytest.fixture(autouse=True)
@@ -239,3 +243,90 @@ def test_instruction_sets_that_the_processor_does_not_have(monkeypatch, tmp_path
     with pytest.raises(ImportError, match="which this processor does not have; its best is x86-64-v3, so set it to"):
         _library._check_wanted("x86-64-v9", "x86-64-v2", "x86-64-v3")
     _library._check_wanted("x86-64-v2", "x86-64-v2", "x86-64-v3")
+
+
+def call_wrongly(target: str, out: Any, *args: Any, **attributes: Any) -> str:
+    """The message of the error that a kernel called like this ends with."""
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="jztree: ") as error:
+        jax.block_until_ready(_call.call(target, out, *args, **attributes))
+    return str(error.value)
+
+
+def test_arrays_that_do_not_fit_are_named_with_both_shapes() -> None:
+    pos, num, box = jnp.zeros((7, 3)), kernels.as_num(7), exact(0, (3,)).words
+    rows, sorted_pos = _call.i32(7), jax.ShapeDtypeStruct((7, 3), jnp.float32)
+    corner = jnp.zeros(3)
+    calls = [
+        (
+            ((_call.i32(6), sorted_pos), pos, num, corner, corner, box),
+            "the kernel zsort was called with order of int32 (6,); it must be int32 (7,).",
+        ),
+        (
+            ((rows, sorted_pos), pos, num, jnp.zeros(2), corner, box),
+            "the kernel zsort was called with lower of float32 (2,); it must be float32 (3,).",
+        ),
+        (
+            ((rows, sorted_pos), pos, num, corner, jnp.zeros((1, 3), jnp.int32), box),
+            "the kernel zsort was called with upper of int32 (1, 3); it must be float32 (3,).",
+        ),
+        (
+            ((rows, sorted_pos), pos, num, corner, corner, exact(0, (2,)).words),
+            "it must be float words of 3 numbers.",
+        ),
+        (((rows, sorted_pos), pos, num, corner, corner), "the kernel zsort was called without box."),
+        (
+            ((rows, sorted_pos, rows), pos, num, corner, corner, box, num),
+            "the kernel zsort was called with 1 arguments and 1 results too many.",
+        ),
+        (
+            ((rows, sorted_pos), jnp.zeros((7, 9)), num, corner, corner, box),
+            "positions have 9 dimensions; 1 to 8 are possible here.",
+        ),
+        (((rows, sorted_pos), num), "positions must be float32 or float64 and have shape (n, d)."),
+    ]
+    for arguments, words in calls:
+        assert words in call_wrongly("zsort", *arguments, gradients="stopped")
+
+
+def test_a_hierarchy_is_named_as_what_it_is_passed_for(x64: None) -> None:
+    partz, th = tree.zsort_and_tree(jnp.asarray(oracles.uniform(300, 3)))
+    sources = tree.kernel_tree(partz, 300, th)
+    queries = sources._replace(lower=sources.lower[1:])
+    with pytest.raises(oracles.RUN_TIME_ERROR) as error:
+        jax.block_until_ready(kernels.knn(sources, None, queries, None, 3, exact(0, (3,))))
+    nodes = sum(th.plane_sizes)
+    assert (
+        f"the kernel knn was called with query_lower of float32 ({nodes - 1}, 3); it must be float32 ({nodes}, 3)."
+        in str(error.value)
+    )
+
+
+def test_what_an_output_continues_is_as_large() -> None:
+    edges = jnp.zeros((4, 4), jnp.int32)
+    message = call_wrongly(
+        "hook", _call.i32(5, 2), jnp.zeros((1, 2, 3), jnp.uint32), jnp.zeros(1, jnp.int32), edges, gradients="stopped"
+    )
+    assert "the kernel hook was called with parent of int32 (4, 4); it must be int32 (5, 2)." in message
+
+
+def test_attributes_are_asked_for_by_name() -> None:
+    pos, corner = jnp.zeros((7, 3)), jnp.zeros(3)
+    arguments = (pos, kernels.as_num(7), pos, corner, corner, exact(0, (3,)).words)
+    message = call_wrongly("search", _call.i32(7), *arguments, gradients="stopped")
+    assert "a kernel was called without its attribute right." in message
+
+
+def test_both_backends_have_the_kernels_that_python_calls() -> None:
+    package = Path(kernels.__file__).parents[1]
+    defined, called = {}, set()
+    for kind in ("cc", "cu"):
+        found = [
+            re.findall(r"^JZTREE_\w*KERNEL\((\w+),", path.read_text(), re.M) for path in SOURCES.rglob(f"*.{kind}")
+        ]
+        defined[kind] = sorted(name for names in found for name in names)
+    for path in (package / "kernels").glob("*.py"):
+        called |= set(re.findall(r"\bcall\(\s*\"(\w+)\"", path.read_text()))
+    library = ctypes.CDLL(kernels.native_info()["cpu_library"])
+    library.jztree_kernels.restype = ctypes.c_char_p
+    registered = sorted(library.jztree_kernels().decode().split(",")[:-1])
+    assert defined["cc"] == defined["cu"] == registered == sorted(called)

@@ -100,8 +100,8 @@ def kernels_of(pos: Any, sample: Sample) -> Iterator[tuple[str, Callable[[], Any
     def given(function: Callable[..., Any], *arrays: Any) -> Callable[[], Any]:
         return functools.partial(jax.jit(function), *arrays)
 
-    def tree(p: Any, arrays: Any) -> tuple[Any, ...]:
-        return (p, kernels.as_num(n), *arrays, sizes)
+    def tree(p: Any, arrays: Any) -> kernels.Tree:
+        return kernels.Tree(p, kernels.as_num(n), *arrays, sizes)
 
     bounds = given(lambda p: kernels.bounds(p, n), pos)
     yield "bounds", bounds
@@ -116,7 +116,7 @@ def kernels_of(pos: Any, sample: Sample) -> Iterator[tuple[str, Callable[[], Any
     build = given(hierarchy, posz, lower, upper)
     yield "plane hierarchy", build
     arrays = build()[:4]
-    yield "check of a given hierarchy", given(lambda p, a: kernels.belongs((p, n, *a, sizes), box), posz, arrays)
+    yield "check of a given hierarchy", given(lambda p, a: kernels.belongs(tree(p, a), box), posz, arrays)
     near = given(lambda p, a: kernels.knn(tree(p, a), None, None, None, K, box), posz, arrays)
     yield f"knn k={K} in z-order", near
     near = given(lambda p, a, i: kernels.knn(tree(p, a), i, None, i, K, box), posz, arrays, index)

@@ -4,8 +4,8 @@
 2. Every rank gets, from higher ranks, the particles within the linking length of its boxes (`jztree.tree.ghosts`), and
    finds the groups of its own particles and these ghosts together.
 3. A ghost in one group with an own particle is an edge between a group of this rank and a group of the rank that owns
-   the ghost. The graph of these edges is solved by a distributed union-find (native/cpu/group_graph.cc): hooks to the
-   smaller label, then pointer jumping. Nobody ever holds the whole graph.
+   the ghost. The graph of these edges is solved by a distributed union-find (native/groups/group_graph.h): hooks to
+   the smaller label, then pointer jumping. Nobody ever holds the whole graph.
 
 A pair of particles on two ranks is seen by the lower one, because the other particle is within the linking length of
 one of its boxes. So every link is found once.

@@ -9,7 +9,7 @@ Kernels have no derivatives. Callers define them (the subjects that use them, an
 nobody does, differentiating by what a kernel makes floats of is an error.
 """
 
-from ._call import as_num
+from ._call import Tree, as_num
 from ._checks import belongs, check, check_lengths, checked_lengths
 from ._ghosts import ask_parents, group_edges, hook, move_up, open_leaves, propose_hooks, select_ghosts
 from ._groups import (
@@ -31,6 +31,7 @@ from ._overdensity import overdensity
 from ._rows import gather_rows, group_by_rank, pack_segments, place_rows, row_words, scatter_rows, unpack_segments
 
 __all__ = [
+    "Tree",
     "as_num",
     "ask_parents",
     "belongs",

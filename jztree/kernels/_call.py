@@ -1,8 +1,9 @@
 """Calling a kernel, and arguments as kernels take them."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,18 +12,53 @@ import numpy as np
 from ..jax_ext import vary_along, varying_axes
 
 
+@dataclasses.dataclass(frozen=True)
+class Continued:
+    """An output of a kernel that begins as what an array holds, in whose memory it is if XLA can arrange that."""
+
+    array: jax.Array
+
+
+class Tree(NamedTuple):
+    """A hierarchy and its particles as kernels take them.
+
+    posz: ``(n, d)``, in z-order. num: int32 scalar. The other arrays are those of `hierarchy`, ``(s,)`` int32 and
+    ``(m, d)``.
+    """
+
+    posz: jax.Array
+    num: jax.Array
+    splits: jax.Array
+    particle_splits: jax.Array
+    lower: jax.Array
+    upper: jax.Array
+    plane_sizes: tuple[int, ...]
+
+    @property
+    def arrays(self) -> tuple[jax.Array, ...]:
+        return self[:-1]
+
+    def fits(self) -> bool:
+        """Whether these are the arrays of one hierarchy over such positions, as far as shapes and dtypes say."""
+        nodes, splits = sum(self.plane_sizes), (sum(self.plane_sizes) + len(self.plane_sizes),)
+        boxes = (nodes, self.posz.shape[1]), self.posz.dtype
+        return self.splits.shape == self.particle_splits.shape == splits and all(
+            (box.shape, box.dtype) == boxes for box in (self.lower, self.upper)
+        )
+
+
 def call(
     target: str,
     out: Any,
     *args: Any,
-    aliases: dict[int, int] | None = None,
     gradients: Literal["refused", "stopped"] | None = None,
     always: bool = False,
     **attributes: Any,
 ) -> Any:
-    """Call a kernel; ``out`` is a ShapeDtypeStruct or a tuple of them.
+    """Call a kernel; ``out`` is a ShapeDtypeStruct, a `Continued` array, or a tuple of them.
 
-    aliases: arguments by their place -> outputs by theirs, that begin as what the argument holds.
+    args: of the kernel, in the order in which its header under ``native`` reads them. What outputs continue comes
+        behind them.
     gradients: what happens where somebody differentiates by an argument. ``"refused"``: an error. ``"stopped"``: the
         argument counts as constant; for kernels whose derivatives the caller gives, and for those whose floats only
         steer a search, and are in no result. None refuses where an output is a float, because a derivative of 0 would
@@ -30,10 +66,14 @@ def call(
     always: the kernel runs even if nobody uses what it returns.
     Inside `jax.shard_map`, all outputs differ along the mesh axes along which any input does.
     """
+    wanted = out if isinstance(out, tuple) else (out,)
+    continued = [(place, one.array) for place, one in enumerate(wanted) if isinstance(one, Continued)]
+    aliases = {len(args) + i: place for i, (place, _) in enumerate(continued)}
+    outs = [_shape(one.array) if isinstance(one, Continued) else one for one in wanted]
     if gradients is None:
-        floats = any(jnp.issubdtype(one.dtype, jnp.inexact) for one in jax.tree.leaves(out))
+        floats = any(jnp.issubdtype(one.dtype, jnp.inexact) for one in outs)
         gradients = "refused" if floats else "stopped"
-    arrays = [jnp.asarray(arg) for arg in args]
+    arrays = [jnp.asarray(arg) for arg in (*args, *(array for _, array in continued))]
     arrays = [
         _refusing(target, array)
         if gradients == "refused" and jnp.issubdtype(array.dtype, jnp.inexact)
@@ -42,10 +82,15 @@ def call(
     ]
     axes = varying_axes(arrays)
     kernel = jax.ffi.ffi_call(
-        f"jztree_{target}", out, vmap_method="sequential", input_output_aliases=aliases, has_side_effect=always
+        f"jztree_{target}", outs, vmap_method="sequential", input_output_aliases=aliases, has_side_effect=always
     )
     results = kernel(*(vary_along(array, axes) for array in arrays), **attributes)
-    return jax.tree.map(lambda result: vary_along(result, axes), results)
+    results = [vary_along(result, axes) for result in results]
+    return tuple(results) if isinstance(out, tuple) else results[0]
+
+
+def _shape(array: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

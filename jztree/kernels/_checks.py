@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from ..jax_ext import Exact
-from ._call import as_num, call, i32, sizes
+from ._call import Tree, as_num, call, i32, sizes
 
 
 def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
@@ -51,11 +51,11 @@ def check_lengths(box: Exact, rlink: Exact) -> None:
     call("lengths", out, *words, gradients="stopped", always=True)
 
 
-def belongs(tree: tuple[Any, ...], box: Exact) -> jax.Array:
+def belongs(tree: Tree, box: Exact) -> jax.Array:
     """Whether a hierarchy covers exactly these particles and every one lies in the box of its leaf, int32 scalar.
 
-    tree: ``(posz, num, splits, particle_splits, lower, upper, plane_sizes)``. All other kernels that take a hierarchy
-    rely on it.
+    All other kernels that take a hierarchy rely on it.
     """
-    *arrays, plane_sizes = tree
-    return call("belongs", i32(), *arrays, box.words, plane_sizes=sizes(plane_sizes))
+    if not tree.fits():
+        return jnp.zeros((), jnp.int32)
+    return call("belongs", i32(), *tree.arrays, box.words, plane_sizes=sizes(tree.plane_sizes))

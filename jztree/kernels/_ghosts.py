@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from ..jax_ext import Exact
-from ._call import as_num, call, i32, listed
+from ._call import Continued, as_num, call, i32, listed
 
 
 def open_leaves(
@@ -33,8 +33,7 @@ def open_leaves(
     lower, upper, count = sources
     out = i32(leaves[1].shape[0]), jax.ShapeDtypeStruct((own[1].shape[0],), own[1].dtype)
     args = (*leaves, *own, radius, listed(rows), lower, upper, count, as_num(rank), box.words)
-    ranks, most = np.int64(count.shape[0]), np.int64(enough or 2**62)
-    return call("open_leaves", out, *args, gradients="stopped", ranks=ranks, enough=most)
+    return call("open_leaves", out, *args, gradients="stopped", enough=np.int64(enough or 2**62))
 
 
 def select_ghosts(
@@ -89,8 +88,7 @@ def hook(messages: jax.Array, counts: jax.Array, parent: jax.Array) -> jax.Array
 
     messages: ``(r, chunk, 3)`` uint32, as `propose_hooks` makes them; ``counts`` ``(r,)`` int32 of each rank's count.
     """
-    out = jax.ShapeDtypeStruct(parent.shape, parent.dtype)
-    return call("hook", out, messages, counts, parent, aliases={2: 0})
+    return call("hook", Continued(parent), messages, counts)
 
 
 def ask_parents(parent: jax.Array, edges: jax.Array, num: Any, rank: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -108,6 +106,4 @@ def move_up(
     """``parent`` and ``edges`` moved to the answers, ``(n + 2 e, 2)``, to `ask_parents`; and ``(2,)`` int32 whether any
     moved and whether there are edges whose ends differ.
     """
-    out = tuple(jax.ShapeDtypeStruct(array.shape, array.dtype) for array in (parent, edges))
-    args = (answers, as_num(num), as_num(rank), parent, edges)
-    return call("move_up", (*out, i32(2)), *args, aliases={3: 0, 4: 1})
+    return call("move_up", (Continued(parent), Continued(edges), i32(2)), answers, as_num(num), as_num(rank))

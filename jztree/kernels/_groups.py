@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..jax_ext import Exact
-from ._call import as_num, call, i32
+from ._call import Continued, as_num, call, i32
 
 
 def group_order(label: jax.Array, num: Any, npart_min: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
@@ -37,36 +37,20 @@ def catalogue(
     pos ``(n, d)``, mass ``(n,)`` or ``(1,)``, vel ``(n, d)``: of particles in group order, one dtype. What is None is
     left out of the sums; without ``vel`` the last three outputs are empty. Derivatives: see `jztree.fof`.
     """
-    none = jnp.zeros((0,), jnp.uint32)
-    return _catalogue(pos, mass, vel, ngroups, count, offset, box, none, 0)[1:]
+    none = jnp.zeros((0, straddling_words(pos.shape[1])), jnp.uint32)
+    return catalogue_of_rank((pos, mass, vel), (ngroups, count, offset), box, none, 0)[1:]
 
 
-def _catalogue(
-    pos: jax.Array,
-    mass: jax.Array | None,
-    vel: jax.Array | None,
-    ngroups: jax.Array,
-    count: jax.Array,
-    offset: jax.Array,
+def _grouped(
+    particles: tuple[jax.Array, jax.Array | None, jax.Array | None],
+    segments: tuple[jax.Array, jax.Array, jax.Array],
     box: Exact,
-    ends: jax.Array,
-    rank: Any,
-) -> tuple[jax.Array, ...]:
-    (n_groups,), dims, dtype = count.shape, pos.shape[1], pos.dtype
-
-    def column(*shape: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((n_groups, *shape), dtype)
-
-    empty = jax.ShapeDtypeStruct((0,), dtype)
-    speeds = (empty,) * 3 if vel is None else (column(dims), column(), column(dims * (dims - 1) // 2))
-    none = jnp.zeros((0,), dtype)
-    return call(
-        "catalogue",
-        (i32(n_groups), column(), column(dims), column(), column(), column(dims, dims), *speeds),
-        *(pos, none if mass is None else mass, none if vel is None else vel, ngroups, count, offset, box.words),
-        *(ends, as_num(rank)),
-        gradients="stopped",
-    )
+) -> tuple[Any, ...]:
+    """Particles and the groups they are in, as kernels take them."""
+    pos, mass, vel = particles
+    mass = jnp.zeros((0,), pos.dtype) if mass is None else mass
+    vel = jnp.zeros((0, pos.shape[1]), pos.dtype) if vel is None else vel
+    return (pos, mass, vel, box.words, *segments)
 
 
 def group_parts(
@@ -130,9 +114,9 @@ def settle_groups(
     Returns the places of what was told, ``(r, chunk, 2)`` uint32; ``places`` with those of this rank's own parts of
     these groups; and ``tally``.
     """
-    outs = [jax.ShapeDtypeStruct(shape, jnp.uint32) for shape in (told.shape, places.shape, tally.shape)]
-    arguments = (root_rank, count, told, as_num(window), as_num(windows), places, tally)
-    return call("settle_groups", tuple(outs), as_num(rank), *arguments, aliases={6: 1}, npart_min=np.int64(npart_min))
+    answers, new_tally = (jax.ShapeDtypeStruct(shape, jnp.uint32) for shape in (told.shape, tally.shape))
+    arguments = (as_num(rank), root_rank, count, told, as_num(window), as_num(windows), tally)
+    return call("settle_groups", (answers, Continued(places), new_tally), *arguments, npart_min=np.int64(npart_min))
 
 
 def group_targets(
@@ -199,11 +183,9 @@ def straddling_sums(
 
     Returns this rank's row of what is known next.
     """
-    pos, mass, vel = particles
-    none = jnp.zeros((0,), pos.dtype)
-    arrays = (pos, none if mass is None else mass, none if vel is None else vel, *segments, as_num(head), box.words)
     out = jax.ShapeDtypeStruct(known.shape[1:], jnp.uint32)
-    return call("straddling_sums", out, *arrays, as_num(number), known, as_num(rank))
+    ends = (known, as_num(rank), as_num(head), as_num(number))
+    return call("straddling_sums", out, *_grouped(particles, segments, box), *ends)
 
 
 def catalogue_of_rank(
@@ -218,4 +200,13 @@ def catalogue_of_rank(
     Arguments as in `straddling_sums`, ``known`` after all three passes. Returns the count of each group, ``(g,)``
     int32, then what `catalogue` returns.
     """
-    return _catalogue(*particles, *segments, box, known, rank)
+    pos, _, vel = particles
+    (n_groups,), dims = segments[1].shape, pos.shape[1]
+
+    def column(*shape: int, rows: int = n_groups) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((rows, *shape), pos.dtype)
+
+    moving = 0 if vel is None else n_groups
+    speeds = (column(dims, rows=moving), column(rows=moving), column(dims * (dims - 1) // 2, rows=moving))
+    out = (i32(n_groups), column(), column(dims), column(), column(), column(dims, dims), *speeds)
+    return call("catalogue", out, *_grouped(particles, segments, box), known, as_num(rank), gradients="stopped")

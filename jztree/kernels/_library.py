@@ -9,44 +9,6 @@ from typing import Any
 
 import jax
 
-_TARGETS = (
-    "ask_parents",
-    "belongs",
-    "bounds",
-    "catalogue",
-    "check",
-    "cover",
-    "fof",
-    "gather_rows",
-    "group_by_rank",
-    "group_edges",
-    "group_order",
-    "group_parts",
-    "group_segments",
-    "group_targets",
-    "hierarchy",
-    "hook",
-    "key_counts",
-    "key_positions",
-    "knn",
-    "lengths",
-    "move_up",
-    "node_masses",
-    "open_leaves",
-    "overdensity",
-    "pack_parts",
-    "pack_segments",
-    "place_rows",
-    "propose_hooks",
-    "scatter_rows",
-    "search",
-    "select_ghosts",
-    "settle_groups",
-    "straddling_sums",
-    "unpack_segments",
-    "zsort",
-)
-
 _VARIABLE = "JZTREE_INSTRUCTION_SET"
 _COPY = "libjztree_cpu_"  # what the names of copies for better instruction sets than the plainest begin with
 _LEVELS = "x86-64-v"  # what sets are called of which each has all that is in those before it
@@ -68,6 +30,7 @@ def _load(name: str) -> ctypes.CDLL:
             "its source folder, which needs a C++17 compiler."
         ) from error
     library.jztree_instruction_set.restype = ctypes.c_char_p
+    library.jztree_kernels.restype = ctypes.c_char_p
     library.jztree_best_instruction_set.restype = ctypes.c_char_p
     return library
 
@@ -120,8 +83,8 @@ def _cuda_library() -> ctypes.CDLL | None:
 def _register() -> None:
     """Register every kernel for the CPU and for CUDA, and where there are none, one that says so."""
     cpu, cuda = _cpu_library(), _cuda_library()
-    for target in _TARGETS:
-        symbol = f"jztree_{target}"
+    for name in cpu.jztree_kernels().decode().split(",")[:-1]:
+        symbol = f"jztree_{name}"
         handlers = {
             "cpu": getattr(cpu, symbol),
             "CUDA": cpu.jztree_missing if cuda is None else getattr(cuda, symbol),

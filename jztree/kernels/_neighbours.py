@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 
 from ..jax_ext import Exact
-from ._call import as_num, call, i32, listed, sizes
+from ._call import Continued, Tree, as_num, call, i32, listed, sizes
 
 
 def knn(
-    sources: tuple[Any, ...],
+    sources: Tree,
     source_rows: jax.Array | None,
-    queries: tuple[Any, ...] | None,
+    queries: Tree | None,
     query_rows: jax.Array | None,
     k: int,
     box: Exact,
@@ -24,8 +24,7 @@ def knn(
 ) -> tuple[jax.Array, jax.Array]:
     """The ``k`` nearest sources of every query: radii ``(q, k)`` and rows ``(q, k)`` int32, nearest first.
 
-    sources, queries: ``(posz, num, splits, particle_splits, lower, upper, plane_sizes)`` of a hierarchy. None for
-        ``queries``: the sources themselves, each its own first neighbour.
+    sources, queries: None for ``queries``: the sources themselves, each its own first neighbour.
     source_rows: ``(n,)`` int32, the row to report for each z-ordered source; None reports z-ordered rows.
     query_rows: ``(q,)`` int32, the output row of each z-ordered query; None writes in z-order.
     own_offset: int32 scalar: query i is source ``i + own_offset``, and its own first neighbour; negative: it is none.
@@ -38,41 +37,32 @@ def knn(
     Ties go to the lower z-ordered row. Where there are fewer than ``k`` sources, and for query rows from ``num`` on,
     the radius is infinite and the row -1. Derivatives: see `jztree.knn`.
     """
-    *source_arrays, source_sizes = sources
-    *query_arrays, query_sizes = sources if queries is None else queries
-    shape, dtype = (query_arrays[0].shape[0], k), source_arrays[0].dtype
-    old = (jnp.zeros((0, k), dtype), jnp.zeros((0, k), jnp.int32)) if found is None else found
+    asked = sources if queries is None else queries
+    shape, dtype = (asked.posz.shape[0], k), sources.posz.dtype
+    new = jax.ShapeDtypeStruct(shape, dtype), i32(*shape)
     return call(
         "knn",
-        (jax.ShapeDtypeStruct(shape, dtype), i32(*shape)),
-        *(*source_arrays, listed(source_rows)),
-        *(*query_arrays, listed(query_rows)),
+        new if found is None else (Continued(found[0]), Continued(found[1])),
+        *(*sources.arrays, listed(source_rows)),
+        *(*asked.arrays, listed(query_rows)),
         as_num(0 if queries is None else own_offset),
         listed(open_leaves),
         box.words,
         jnp.zeros((0, 0), dtype) if domain is None else jnp.stack(domain),
-        *old,
-        aliases=None if found is None else {18: 0, 19: 1},
         gradients="stopped",
-        plane_sizes=sizes(source_sizes),
-        query_plane_sizes=sizes(query_sizes),
+        plane_sizes=sizes(sources.plane_sizes),
+        query_plane_sizes=sizes(asked.plane_sizes),
         self=queries is None,
     )
 
 
-def fof(tree: tuple[Any, ...], rows: jax.Array | None, rlink: Exact, box: Exact) -> jax.Array:
+def fof(tree: Tree, rows: jax.Array | None, rlink: Exact, box: Exact) -> jax.Array:
     """Friends-of-friends labels, ``(n,)`` int32.
 
-    tree: ``(posz, num, splits, particle_splits, lower, upper, plane_sizes)`` of a hierarchy.
     rows: ``(n,)`` int32, the output row of each z-ordered particle; None writes in z-order.
     rlink: scalar, the linking length.
 
     A label is the smallest output row of the group. Rows from ``num`` on are groups of their own.
     """
-    *arrays, plane_sizes = tree
-    return call(
-        "fof",
-        i32(arrays[0].shape[0]),
-        *(*arrays, listed(rows), rlink.words, box.words),
-        plane_sizes=sizes(plane_sizes),
-    )
+    args = (*tree.arrays, listed(rows), rlink.words, box.words)
+    return call("fof", i32(tree.posz.shape[0]), *args, plane_sizes=sizes(tree.plane_sizes))

@@ -1,17 +1,15 @@
 """The kernel of spherical overdensities."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..jax_ext import Exact
-from ._call import call, i32, sizes
+from ._call import Tree, call, i32, sizes
 
 
 def overdensity(
-    tree: tuple[Any, ...],
+    tree: Tree,
     mass: jax.Array,
     centre: jax.Array,
     nearest: jax.Array,
@@ -21,7 +19,6 @@ def overdensity(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
     """Where the mean density around each centre falls to each of ``m`` densities; see `jztree.overdensity`.
 
-    tree: ``(posz, num, splits, particle_splits, lower, upper, plane_sizes)`` of a hierarchy.
     mass: ``(n,)`` or ``(1,)`` in the dtype of the positions, or ``(0,)``: every particle counts 1.
     centre: ``(q, d)``. nearest: ``(q,)``, an upper bound of the distance of the ``least``-th nearest particle, infinite
         if there are not so many; negative: this centre is not looked at and gets zeros.
@@ -31,15 +28,14 @@ def overdensity(
     and the radius; and ``(q,)``, the radius that the answer rests upon: particles beyond it do not matter. The latter
     is infinite if there are fewer than ``least`` particles. Derivatives: see `jztree.overdensity`.
     """
-    *arrays, plane_sizes = tree
     words = jnp.asarray(density.words)
-    (q, _), m, dtype = centre.shape, words.shape[0], arrays[0].dtype
+    (q, _), m, dtype = centre.shape, words.shape[0], tree.posz.dtype
     table, pair, column = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((q, m), (q, 2), (q,)))
     return call(
         "overdensity",
         (table, table, i32(q, m), pair, column),
-        *(*arrays, mass, centre, nearest, words, box.words),
+        *(*tree.arrays, mass, centre, nearest, words, box.words),
         gradients="stopped",
-        plane_sizes=sizes(plane_sizes),
+        plane_sizes=sizes(tree.plane_sizes),
         least=np.int64(least),
     )

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._call import as_num, call, i32, listed
+from ._call import Continued, as_num, call, i32, listed
 
 
 def gather_rows(array: jax.Array, index: jax.Array) -> jax.Array:
@@ -83,10 +83,8 @@ def unpack_segments(
     buffer: jax.Array, order: jax.Array | None, starts: jax.Array, counts: jax.Array, arrays: Sequence[jax.Array]
 ) -> tuple[jax.Array, ...]:
     """``arrays`` with row j of segment i of a buffer of `pack_segments` as row ``order[starts[i] + j]``."""
-    out = tuple(jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays)
-    aliases = {4 + i: i for i in range(len(arrays))}
-    args = buffer, listed(order), as_num(starts), as_num(counts), *arrays
-    return call("unpack_segments", out, *args, aliases=aliases)
+    args = buffer, listed(order), as_num(starts), as_num(counts)
+    return call("unpack_segments", tuple(map(Continued, arrays)), *args)
 
 
 def place_rows(
@@ -103,9 +101,7 @@ def place_rows(
     An order is a list of rows, int32; None is all rows in their order.
     """
     place = jnp.stack([as_num(start), as_num(target), as_num(count)])
-    out = tuple(jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays)
-    aliases = {3 + len(arrays) + i: i for i in range(len(arrays))}
-    return call("place_rows", out, listed(from_order), listed(to_order), place, *source, *arrays, aliases=aliases)
+    return call("place_rows", tuple(map(Continued, arrays)), listed(from_order), listed(to_order), place, *source)
 
 
 def group_by_rank(rank: jax.Array, num: Any, ndev: int) -> tuple[jax.Array, jax.Array]:

@@ -111,7 +111,7 @@ class _Sorted:
     given: Any
     came: jax.Array | None = None
 
-    def arrays(self) -> tuple[Any, ...]:
+    def arrays(self) -> kernels.Tree:
         return kernel_tree(self.part, self.num, self.th)
 
     def origin(self) -> RankIdx:

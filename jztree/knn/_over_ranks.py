@@ -71,7 +71,7 @@ class _Range:
     domain: Domain
     moved: Moved | None
 
-    def tree(self) -> tuple[Any, ...]:
+    def tree(self) -> kernels.Tree:
         return kernel_tree(self.part, self.num, self.th)
 
     def boxes(self) -> Blocks:

@@ -33,7 +33,7 @@ Spheres = tuple[jax.Array, ...]
 
 
 def nearest_few(
-    tree: tuple[Any, ...], centres: Any, num: Any, domain: Domain, cfg: OverdensityConfig
+    tree: kernels.Tree, centres: Any, num: Any, domain: Domain, cfg: OverdensityConfig
 ) -> tuple[jax.Array, Blocks]:
     """The distance of the ``npart_min``-th nearest particle of every centre, -1 for rows from ``num`` on, and leaves.
 
@@ -90,7 +90,7 @@ class _Search:
         rows = [kernels.scatter_rows(column, self.centres.merge) for column in spheres[:4]]
         return tuple(comm.send_back(rows, self.centres.route, name="results"))
 
-    def _spheres(self, tree: tuple[Any, ...], mass: jax.Array, wanted: jax.Array) -> Spheres:
+    def _spheres(self, tree: kernels.Tree, mass: jax.Array, wanted: jax.Array) -> Spheres:
         nearest = jnp.where(wanted, self.nearest, -1)
         least, box = self.cfg.npart_min, self.domain.box
         return kernels.overdensity(tree, mass, self.centres.part, nearest, self.density, box, least)

@@ -305,10 +305,10 @@ def sort_and_build_over_ranks(
     return moved, domain, _in_range(build_in_domain(moved.part, moved.num, domain, cfg))
 
 
-def kernel_tree(partz: Any, num: Any, th: TreeHierarchy) -> tuple[Any, ...]:
+def kernel_tree(partz: Any, num: Any, th: TreeHierarchy) -> kernels.Tree:
     """The hierarchy ``th`` over ``partz``, of which the first ``num`` rows hold particles, as kernels take it."""
     arrays = (th.flat_splits, th.flat_particle_splits, th.flat_lower, th.flat_upper)
-    return (get_pos(partz), kernels.as_num(num), *arrays, th.plane_sizes)
+    return kernels.Tree(get_pos(partz), kernels.as_num(num), *arrays, th.plane_sizes)
 
 
 def check_hierarchy(th: Any) -> None:

@@ -16,6 +16,13 @@ template <typename T>
 constexpr T farthest = std::is_same<T, float>::value ? T(0x1p125) : T(0x1p480);
 
 template <int D, typename T>
+JZTREE_BOTH inline bool is_finite_row(const T* x) {
+  bool finite = true;
+  for (int d = 0; d < D; ++d) finite &= std::isfinite(x[d]);
+  return finite;
+}
+
+template <int D, typename T>
 JZTREE_BOTH inline bool is_within_range(const T* x) {
   bool within = true;
   for (int d = 0; d < D; ++d) within &= std::fabs(x[d]) <= farthest<T>;

@@ -3,17 +3,14 @@
 #include <string>
 #include <string_view>
 
-#include "../../../jztree/native/cuda/primitives.cuh"
+#include "common/cuda/primitives.cuh"
+#include "common/kernel.h"
 
 namespace jztree {
-
-// The class that XLA has for this, which the library does not use.
-template <>
-struct detail::Parameter<ffi::ScratchAllocator> : ContextParameter<ffi::ScratchAllocator> {};
-
 namespace {
 
-// Whether memory of this alignment was granted, and had it.
+// Whether memory of this alignment was granted, and had it. Asks with the class that XLA has for this, which the
+// library does not use.
 ffi::Error ask_for_alignment(ffi::ScratchAllocator scratch, ffi::Buffer<ffi::S32>,
                              ffi::Result<ffi::Buffer<ffi::S32>> out, int64_t alignment) {
   std::optional<void*> memory = scratch.Allocate(64, static_cast<size_t>(alignment));
@@ -40,13 +37,23 @@ ffi::Error err(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32> 
       auto* work = queue.scratch<unsigned char>(static_cast<int64_t>(bytes) + 1);
       cub::DeviceScan::ExclusiveSum(work + 1, bytes, in.typed_data(), out->typed_data(), 1, stream);
     }
-    return ffi::Error::Success();
   });
 }
 
 }  // namespace
 
-JZTREE_HANDLER(jztree_planted_alignment, ask_for_alignment, "alignment");
-JZTREE_HANDLER(jztree_planted_error, err, "how");
+JZTREE_DEFINE_SYMBOL(planted_alignment, ask_for_alignment,
+                     ffi::Ffi::Bind()
+                         .Ctx<ffi::ScratchAllocator>()
+                         .Arg<ffi::Buffer<ffi::S32>>()
+                         .Ret<ffi::Buffer<ffi::S32>>()
+                         .Attr<int64_t>("alignment"));
+JZTREE_DEFINE_SYMBOL(planted_error, err,
+                     ffi::Ffi::Bind()
+                         .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                         .Ctx<DeviceMemory>()
+                         .Arg<ffi::Buffer<ffi::S32>>()
+                         .Ret<ffi::Buffer<ffi::S32>>()
+                         .Attr<std::string_view>("how"));
 
 }  // namespace jztree

@@ -1,0 +1,18 @@
+#include "check.h"
+#include "common/cuda/context.cuh"
+#include "common/cuda/host_copy.cuh"
+
+namespace jztree {
+namespace {
+
+void check(Queue& queue, const Check& in) {
+  queue.copy(in.out.data, in.value.data, 1);
+  int32_t which = to_host(queue, in.failed, 1)[0];
+  if (which != 0) in.raise(which, to_host(queue, in.numbers.data, in.numbers.rows()).data());
+}
+
+}  // namespace
+
+JZTREE_PLAIN_KERNEL(check, Check);
+
+}  // namespace jztree

@@ -1,0 +1,28 @@
+// What Python asks the library itself, through ctypes.
+
+#include <algorithm>
+#include <string>
+
+#include "common/kernel.h"
+#include "instruction_set.h"
+#include "parallel.h"
+
+#define JZTREE_EXPORT __attribute__((visibility("default")))
+
+extern "C" {
+
+// The instruction set that this copy of the library was compiled for.
+JZTREE_EXPORT const char* jztree_instruction_set() { return JZTREE_INSTRUCTION_SET; }
+
+// Asked of the copy for the plainest instruction set, which runs anywhere.
+JZTREE_EXPORT const char* jztree_best_instruction_set() { return jztree::best_instruction_set(); }
+
+// The names of the kernels in this library, a comma after each.
+JZTREE_EXPORT const char* jztree_kernels() { return jztree::kernel_names().c_str(); }
+
+// Upper limit on the threads of one kernel; 0 means as many as XLA's pool has.
+JZTREE_EXPORT void jztree_set_thread_limit(int limit) {
+  jztree::thread_limit().store(std::max(0, limit), std::memory_order_relaxed);
+}
+
+}  // extern "C"

@@ -1,0 +1,22 @@
+// What stands in for kernels on platforms that this installation has none for.
+
+#include "common/kernel.h"
+
+namespace jztree {
+namespace {
+
+ffi::Error missing(ffi::RemainingArgs, ffi::RemainingRets) {
+  return ffi::Error(ffi::ErrorCode::kUnimplemented,
+                    "jztree: this installation has no kernels for the device that the arrays are on ('jztree info' "
+                    "says which it has, "
+                    "and how to build those for CUDA); put them on the CPU with jax.device_put(part, "
+                    "jax.devices('cpu')[0]), or start "
+                    "with JAX_PLATFORMS=cpu.");
+}
+
+}  // namespace
+
+// Not in the list of kernels: it is none.
+JZTREE_DEFINE_SYMBOL(missing, missing, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
+
+}  // namespace jztree

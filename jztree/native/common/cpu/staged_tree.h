@@ -1,0 +1,123 @@
+// A hierarchy and its particles laid out for vector loops: one array a dimension, periodic coordinates wrapped into the
+// box, everything scaled by one power of two.
+#pragma once
+
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "common/geometry.h"
+#include "common/morton.h"
+#include "common/scale.h"
+#include "common/tree_arguments.h"
+#include "lanes.h"
+#include "memory.h"
+#include "parallel.h"
+
+namespace jztree {
+
+// The widest extent in open dimensions of two hierarchies whose distances are wanted (twice the same one, for distances
+// within it).
+template <int D, typename From>
+double open_extent(const double* box, const Tree<D, From>& a, const Tree<D, From>& b) {
+  double extent = 0;
+  for (int d = 0; d < D; ++d) {
+    if (box[d] > 0) continue;
+    double low = std::numeric_limits<double>::infinity(), high = -low;
+    for (const Tree<D, From>* tree : {&a, &b})
+      for (int64_t node = tree->layout.starts.back() - tree->layout.sizes.back(); node < tree->layout.nodes(); ++node) {
+        low = std::min(low, static_cast<double>(tree->lower[node * D + d]));
+        high = std::max(high, static_cast<double>(tree->upper[node * D + d]));
+      }
+    if (high > low) extent = std::max(extent, high - low);
+  }
+  return extent;
+}
+
+template <int D, typename T>
+class StagedTree {
+ public:
+  T* x[D];              // [row]
+  T *low[D], *high[D];  // [node], all planes
+
+  // From: the dtype of the positions, which T may be wider than.
+  template <typename From>
+  StagedTree(const Parallel& parallel, const Tree<D, From>& tree, const Scale<D, T>& scale)
+      : layout_(tree.layout), splits_(tree.splits), particle_splits_(tree.particle_splits), scale_(scale) {
+    if constexpr (std::is_same<From, T>::value) given_ = tree.pos;
+    int64_t rows = tree.num() + lanes, nodes = layout_.nodes() + lanes;
+    storage_ = Scratch<T>(D * (rows + 2 * nodes));
+    for (int d = 0; d < D; ++d) {
+      x[d] = storage_.get() + d * rows;
+      low[d] = storage_.get() + D * rows + 2 * d * nodes;
+      high[d] = low[d] + nodes;
+      std::fill(x[d] + tree.num(), x[d] + rows, std::numeric_limits<T>::infinity());
+      std::fill(low[d] + layout_.nodes(), low[d] + nodes, std::numeric_limits<T>::infinity());
+      std::fill(high[d] + layout_.nodes(), high[d] + nodes, std::numeric_limits<T>::infinity());
+    }
+    stage_nodes(parallel, tree, scale);
+    stage_rows(parallel, tree, scale);
+  }
+
+  // Whether any particle was outside its periodic box, so that its staged position is rounded to the box's precision.
+  bool wrapped() const { return wrapped_.load(); }
+  // Whether no coordinate has lost digits when it was scaled, as small ones of a wide set do.
+  bool kept() const { return !faded_.load(); }
+
+  // Whether two rows are at the same place. Staged coordinates do not say so, because small ones of a wide set become 0
+  // when they are scaled down. For trees of the dtype that was given.
+  bool same_place(int64_t row, const StagedTree& other, int64_t other_row) const {
+    for (int d = 0; d < D; ++d) {
+      T mine = given_[row * D + d], theirs = other.given_[other_row * D + d];
+      if (mine != theirs && wrap(mine, scale_.raw_period[d]) != wrap(theirs, scale_.raw_period[d])) return false;
+    }
+    return true;
+  }
+
+  const TreeLayout& layout() const { return layout_; }
+  int64_t leaves() const { return layout_.sizes[0]; }
+  // First row of a leaf; leaf_row(leaves()) is the end.
+  int64_t leaf_row(int64_t leaf) const { return particle_splits_[leaf]; }
+  // First child of node i of a plane, i counted within the plane.
+  int64_t first_child(int plane, int64_t i) const { return splits_[layout_.split_start(plane) + i]; }
+  int64_t first_row(int plane, int64_t i) const { return particle_splits_[layout_.split_start(plane) + i]; }
+
+ private:
+  template <typename From>
+  void stage_nodes(const Parallel& parallel, const Tree<D, From>& tree, const Scale<D, T>& scale) {
+    parallel.blocks(layout_.nodes(), 1 << 13, [&](int64_t begin, int64_t end) {
+      for (int64_t node = begin; node < end; ++node)
+        for (int d = 0; d < D; ++d) {
+          low[d][node] = static_cast<T>(tree.lower[node * D + d]) * scale.factor;
+          high[d][node] = static_cast<T>(tree.upper[node * D + d]) * scale.factor;
+        }
+    });
+  }
+
+  template <typename From>
+  void stage_rows(const Parallel& parallel, const Tree<D, From>& tree, const Scale<D, T>& scale) {
+    parallel.blocks(tree.num(), 1 << 14, [&](int64_t begin, int64_t end) {
+      bool moved = false, faded = false;
+      for (int64_t row = begin; row < end; ++row)
+        for (int d = 0; d < D; ++d) {
+          From given = tree.pos[row * D + d], wrapped = wrap(given, scale.raw_period[d]);
+          moved |= wrapped != given;
+          x[d][row] = static_cast<T>(wrapped) * scale.factor;
+          faded |= wrapped != 0 && std::fabs(x[d][row]) < std::numeric_limits<T>::min();
+        }
+      if (faded) faded_.store(true, std::memory_order_relaxed);
+      if (moved) wrapped_.store(true, std::memory_order_relaxed);
+    });
+  }
+
+  TreeLayout layout_;
+  const int32_t *splits_, *particle_splits_;
+  const Scale<D, T>& scale_;
+  const T* given_ = nullptr;  // (n, D)
+  Scratch<T> storage_;
+  std::atomic<bool> wrapped_{false}, faded_{false};
+};
+
+}  // namespace jztree

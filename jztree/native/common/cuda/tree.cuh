@@ -1,0 +1,74 @@
+// A hierarchy as kernels see it, and the scale of distances in it.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "common/geometry.h"
+#include "common/morton.h"
+#include "common/scale.h"
+#include "common/tree_arguments.h"
+#include "queue.cuh"
+#include "warp.cuh"
+
+namespace jztree {
+
+// Passed to kernels by value. Nodes are known by their place in the flat arrays; splits of a plane start one place
+// later for every plane before it.
+template <typename T>
+struct TreeView {
+  const T* pos;  // (n, dims), z-ordered, as the caller gave them
+  int dims;
+  Count num;
+  const int32_t *splits, *particle_splits;
+  const T *lower, *upper;  // (nodes, dims), of wrapped positions
+  int planes;
+  int64_t starts[most_planes + 1];  // first node of each plane, and the end
+
+  JZTREE_BOTH int64_t leaves() const { return starts[1]; }
+  // First row of a node of a plane; that of the next node is its end.
+  __device__ int64_t first_row(int plane, int64_t node) const { return particle_splits[node + plane]; }
+  // First child of a node of a plane above the leaves.
+  __device__ int64_t first_child(int plane, int64_t node) const { return starts[plane - 1] + splits[node + plane]; }
+  __device__ int64_t leaf_row(int64_t leaf) const { return particle_splits[leaf]; }
+};
+
+// The same with the number of dimensions known to the compiler.
+template <int D, typename T>
+struct DeviceTree : TreeView<T> {};
+
+template <int D, typename T>
+DeviceTree<D, T> on_device(const Tree<D, T>& tree) {
+  DeviceTree<D, T> view{
+      {tree.pos, D, tree.num, tree.splits, tree.particle_splits, tree.lower, tree.upper, tree.layout.planes(), {}}};
+  for (size_t i = 0; i < tree.layout.starts.size(); ++i) view.starts[i] = tree.layout.starts[i];
+  return view;
+}
+
+// Widens [low, high] to what the top plane covers in a dimension. By one warp.
+template <typename T>
+__device__ void top_extent(const TreeView<T>& tree, int d, double* low, double* high) {
+  for (int64_t node = tree.starts[tree.planes - 1] + lane_index(); node < tree.starts[tree.planes]; node += warp_size) {
+    double lower = static_cast<double>(tree.lower[node * tree.dims + d]);
+    double upper = static_cast<double>(tree.upper[node * tree.dims + d]);
+    *low = lower < *low ? lower : *low;
+    *high = upper > *high ? upper : *high;
+  }
+  *low = warp_min(*low);
+  *high = warp_max(*high);
+}
+
+// The widest extent of the top planes of two hierarchies in open dimensions. By one warp.
+template <int D, typename T>
+__device__ double open_extent(const double* box, const DeviceTree<D, T>& a, const DeviceTree<D, T>& b) {
+  double extent = 0;
+  for (int d = 0; d < D; ++d) {
+    double low = std::numeric_limits<double>::infinity(), high = -low;
+    top_extent(a, d, &low, &high);
+    top_extent(b, d, &low, &high);
+    if (!(box[d] > 0) && high > low && high - low > extent) extent = high - low;
+  }
+  return extent;
+}
+
+}  // namespace jztree

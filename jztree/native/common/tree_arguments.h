@@ -1,0 +1,37 @@
+// A hierarchy as kernels are called with it: six arrays that always come together, and the sizes of its planes.
+#pragma once
+
+#include <string>
+
+#include "arguments.h"
+#include "tree_layout.h"
+
+namespace jztree {
+
+// More planes than 2^31 rows can have: a plane above has at most about half the nodes of the plane below.
+constexpr int most_planes = 32;
+
+// Whether the numbers in it belong to the particles, the kernel `belongs` finds out; all others rely on it.
+template <int D, typename T>
+struct Tree {
+  Array<const T> pos;  // (n, D), z-ordered, as the caller gave them
+  Count num;
+  TreeLayout layout;
+  const int32_t *splits, *particle_splits;
+  const T *lower, *upper;  // (nodes, D), of wrapped positions
+
+  // of: what the names of the arrays, and of the attribute with the sizes, begin with.
+  explicit Tree(Arguments& in, const std::string& of = "")
+      : pos(in.argument<T>(of + "pos", {any, D})),
+        num(in.count(of + "num", pos.rows())),
+        layout(in.attributes().integers((of + "plane_sizes").c_str())),
+        splits(in.argument<int32_t>(of + "splits", {layout.splits()})),
+        particle_splits(in.argument<int32_t>(of + "particle_splits", {layout.splits()})),
+        lower(in.argument<T>(of + "lower", {layout.nodes(), D})),
+        upper(in.argument<T>(of + "upper", {layout.nodes(), D})) {
+    if (layout.planes() < 1 || layout.planes() > most_planes)
+      throw Refusal("a hierarchy has 1 to " + std::to_string(most_planes) + " planes.");
+  }
+};
+
+}  // namespace jztree

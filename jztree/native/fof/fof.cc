@@ -1,0 +1,338 @@
+// Units are the highest nodes whose particles are all linked to each other because the whole node is smaller than the
+// linking length ("dense"), and the leaves outside of these. First every unit is linked within, each on one thread.
+// Then every unit walks the planes from the top to the units behind it in z-order that are within the linking length:
+// * If every pair of the two is within it, they are joined without a look at their particles.
+// * If both are one set each already, and the same, there is nothing to do; if they differ, one link is enough.
+// * Else particles are tested, those of the one unit that are near the other's box.
+// So the work shrinks when the linking length grows beyond the leaves. Joins go to a lock-free union-find.
+
+#include "fof.h"
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "common/cpu/context.h"
+#include "common/cpu/leaf_distances.h"
+#include "common/cpu/staged_tree.h"
+#include "union_find.h"
+
+namespace jztree {
+namespace {
+
+struct Node {
+  int plane;
+  int64_t index;
+};
+
+template <int D, typename T>
+class Linker {
+ public:
+  Linker(const Parallel& parallel, const T* pos, const StagedTree<D, T>& tree, const Scale<D, T>& scale,
+         const LinkRule<D, T>& rule, UnionFind& sets)
+      : parallel_(parallel),
+        pos_(pos),
+        tree_(tree),
+        scale_(scale),
+        rule_(rule),
+        sets_(sets),
+        most_(largest_leaf(tree)),
+        dense_(static_cast<size_t>(tree.layout().nodes())),
+        one_set_(static_cast<size_t>(tree.layout().nodes())) {}
+
+  void run() {
+    find_units();
+    int64_t count = static_cast<int64_t>(units_.size());
+    parallel_.blocks(count, 64, [&](int64_t begin, int64_t end) {
+      Worker worker(*this);
+      for (int64_t i = begin; i < end; ++i) worker.link_within(units_[static_cast<size_t>(i)]);
+    });
+    parallel_.blocks(count, 64, [&](int64_t begin, int64_t end) {
+      Worker worker(*this);
+      for (int64_t i = begin; i < end; ++i) worker.link_to_later(units_[static_cast<size_t>(i)]);
+    });
+  }
+
+ private:
+  size_t flat(Node node) const {
+    return static_cast<size_t>(tree_.layout().starts[static_cast<size_t>(node.plane)] + node.index);
+  }
+  int64_t begin(Node node) const { return tree_.first_row(node.plane, node.index); }
+  int64_t end(Node node) const { return tree_.first_row(node.plane, node.index + 1); }
+
+  void box(size_t flat, T* low, T* high) const {
+    for (int d = 0; d < D; ++d) {
+      low[d] = tree_.low[d][flat];
+      high[d] = tree_.high[d][flat];
+    }
+  }
+
+  // Whether all pairs of the two nodes' particles are surely linked.
+  bool all_linked(size_t a, size_t b) const {
+    T alow[D], ahigh[D], blow[D], bhigh[D];
+    box(a, alow, ahigh);
+    box(b, blow, bhigh);
+    return rule_.all_linked(alow, ahigh, blow, bhigh, scale_.period);
+  }
+
+  void find_units() {
+    int64_t nodes = tree_.layout().nodes();
+    parallel_.blocks(nodes, 1 << 12, [&](int64_t first, int64_t last) {
+      for (size_t node = static_cast<size_t>(first); node < static_cast<size_t>(last); ++node)
+        dense_[node] = all_linked(node, node);
+    });
+    int top = tree_.layout().planes() - 1;
+    for (int64_t i = 0; i < tree_.layout().sizes[static_cast<size_t>(top)]; ++i) add_units({top, i});
+  }
+
+  void add_units(Node node) {
+    if (begin(node) == end(node)) return;
+    if (node.plane == 0 || dense_[flat(node)]) {
+      units_.push_back(node);
+      return;
+    }
+    for (int64_t i = tree_.first_child(node.plane, node.index); i < tree_.first_child(node.plane, node.index + 1); ++i)
+      add_units({node.plane - 1, i});
+  }
+
+  // One thread's work arrays.
+  class Worker {
+   public:
+    explicit Worker(Linker& linker)
+        : linker_(linker),
+          tree_(linker.tree_),
+          rule_(linker.rule_),
+          sets_(linker.sets_),
+          distances_(linker.scale_, linker.most_),
+          local_(static_cast<size_t>(linker.most_)) {}
+
+    // Sets the parents of the unit's rows. No other thread looks at them yet.
+    void link_within(Node unit) {
+      int64_t first = linker_.begin(unit), last = linker_.end(unit);
+      size_t flat = linker_.flat(unit);
+      if (linker_.dense_[flat]) {
+        for (int64_t row = first; row < last; ++row) sets_.set(row, first);
+        linker_.one_set_[flat] = 1;
+      } else {
+        linker_.one_set_[flat] = link_leaf(unit.index, first, last - first) == 1;
+      }
+    }
+
+    void link_to_later(Node unit) {
+      size_t flat = linker_.flat(unit);
+      int64_t behind = linker_.end(unit);
+      T low[D], high[D];
+      linker_.box(flat, low, high);
+      int top = tree_.layout().planes() - 1;
+      stack_.clear();
+      push_near(top, 0, tree_.layout().sizes[static_cast<size_t>(top)], low, high, behind);
+      while (!stack_.empty()) {
+        Node node = stack_.back();
+        stack_.pop_back();
+        if (node.plane == 0 || linker_.dense_[linker_.flat(node)]) {
+          if (linker_.begin(node) >= behind) link_units(unit, node);
+        } else {
+          push_near(node.plane - 1, tree_.first_child(node.plane, node.index),
+                    tree_.first_child(node.plane, node.index + 1), low, high, behind);
+        }
+      }
+    }
+
+   private:
+    int64_t near_row(int64_t n) const {
+      return static_cast<int64_t>(candidate_row_plus_one<T>(distances_.near()[n])) - 1;
+    }
+
+    // The n-th that find_near found has a scaled squared distance, as computed, of at most possibly2.
+    bool linked(int64_t n, int64_t a, int64_t b) const {
+      return candidate_distance2<T>(distances_.near()[n]) < rule_.surely2 ||
+             rule_.linked_exactly(linker_.pos_ + a * D, linker_.pos_ + b * D);
+    }
+
+    // Links a leaf within and returns its number of sets.
+    int64_t link_leaf(int64_t leaf, int64_t first, int64_t count) {
+      T low[D], high[D];
+      linker_.box(static_cast<size_t>(leaf), low, high);
+      distances_.set_leaf(tree_, leaf, low, high);
+      for (int64_t i = 0; i < count; ++i) local_[static_cast<size_t>(i)] = i;
+      int64_t sets = count;
+      for (int64_t i = 0; i + 1 < count && sets > 1; ++i) {
+        int64_t near = distances_.find_near(tree_, first + i, rule_.possibly2, first + i);
+        for (int64_t n = 0; n < near; ++n) {
+          int64_t j = near_row(n) - first;
+          if (j > i && linked(n, first + i, first + j)) sets -= unite_local(i, j);
+        }
+      }
+      for (int64_t i = 0; i < count; ++i) sets_.set(first + i, first + find_local(i));
+      return sets;
+    }
+
+    int64_t find_local(int64_t i) {
+      while (local_[static_cast<size_t>(i)] != i) i = local_[static_cast<size_t>(i)];
+      return i;
+    }
+
+    int64_t unite_local(int64_t i, int64_t j) {
+      int64_t a = find_local(i), b = find_local(j);
+      if (a == b) return 0;
+      local_[static_cast<size_t>(std::max(a, b))] = std::min(a, b);
+      return 1;
+    }
+
+    // Pushes the nodes of a plane that are within the linking length of the box and end behind a row.
+    void push_near(int plane, int64_t begin, int64_t end, const T* low, const T* high, int64_t behind) {
+      int64_t start = tree_.layout().starts[static_cast<size_t>(plane)];
+      for (int64_t first = begin; first < end; first += 4 * lanes) {
+        T distance2[4 * lanes];
+        int64_t count = std::min<int64_t>(4 * lanes, end - first);
+        node_distances(tree_, low, high, distances_.gap_period(), start + first, count, distance2);
+        for (int64_t i = count - 1; i >= 0; --i)
+          if (distance2[i] <= rule_.possibly2 && tree_.first_row(plane, first + i + 1) > behind &&
+              tree_.first_row(plane, first + i) < tree_.first_row(plane, first + i + 1))
+            stack_.push_back({plane, first + i});
+      }
+    }
+
+    void link_units(Node a, Node b) {
+      size_t flat_a = linker_.flat(a), flat_b = linker_.flat(b);
+      bool one_a = linker_.one_set_[flat_a], one_b = linker_.one_set_[flat_b];
+      int64_t first_a = linker_.begin(a), first_b = linker_.begin(b);
+      if (linker_.all_linked(flat_a, flat_b)) {
+        if (!one_a)
+          for (int64_t row = first_a + 1; row < linker_.end(a); ++row) sets_.unite(row, first_b);
+        if (!one_b)
+          for (int64_t row = first_b + 1; row < linker_.end(b); ++row) sets_.unite(row, first_a);
+        sets_.unite(first_a, first_b);
+      } else if (one_b || !one_a) {
+        link_nodes(a, b, one_a, one_b ? first_b : -1);
+      } else {
+        link_nodes(b, a, one_b, first_a);
+      }
+    }
+
+    // Tests the particles of `from` against those of `to`. from_one: `from` is one set, so a single link is enough if
+    // `to` is one set too. to_root: a row of `to` if it is one set, else -1. Returns whether no more needs to be
+    // tested.
+    bool link_nodes(Node from, Node to, bool from_one, int64_t to_root) {
+      if (from_one && to_root >= 0 && sets_.find(linker_.begin(from)) == sets_.find(to_root)) return true;
+      if (from.plane == 0 && to.plane == 0) return link_leaves(from.index, to.index, from_one, to_root);
+      bool split_from = from.plane > to.plane;
+      Node whole = split_from ? from : to, other = split_from ? to : from;
+      T low[D], high[D];
+      linker_.box(linker_.flat(other), low, high);
+      int64_t start = tree_.layout().starts[static_cast<size_t>(whole.plane) - 1];
+      for (int64_t i = tree_.first_child(whole.plane, whole.index); i < tree_.first_child(whole.plane, whole.index + 1);
+           ++i) {
+        Node child{whole.plane - 1, i};
+        if (linker_.begin(child) == linker_.end(child)) continue;
+        T distance2[lanes];
+        node_distances(tree_, low, high, distances_.gap_period(), start + i, 1, distance2);
+        if (distance2[0] > rule_.possibly2) continue;
+        if (split_from ? link_nodes(child, to, from_one, to_root) : link_nodes(from, child, from_one, to_root))
+          return true;
+      }
+      return false;
+    }
+
+    bool link_leaves(int64_t from, int64_t to, bool from_one, int64_t to_root) {
+      T low[D], high[D];
+      linker_.box(static_cast<size_t>(from), low, high);
+      distances_.set_leaf(tree_, to, low, high);
+      int64_t begin = tree_.leaf_row(from), end = tree_.leaf_row(from + 1);
+      for (int64_t block = begin; block < end; block += lanes) {
+        uint32_t open = distances_.within(tree_, block, end - block, Lanes<T>(rule_.possibly2));
+        for (; open != 0; open &= open - 1)
+          if (link_row(block + __builtin_ctz(open), from_one, to_root)) return true;
+      }
+      return false;
+    }
+
+    // Links a row to the leaf that distances are to.
+    bool link_row(int64_t row, bool from_one, int64_t to_root) {
+      if (to_root >= 0 && sets_.find(row) == sets_.find(to_root)) return false;
+      int64_t found = distances_.find_near(tree_, row, rule_.possibly2, -1);
+      for (int64_t n = 0; n < found; ++n) {
+        int64_t other = near_row(n);
+        if (!linked(n, row, other)) continue;
+        sets_.unite(row, other);
+        if (to_root >= 0) return from_one;
+      }
+      return false;
+    }
+
+    Linker& linker_;
+    const StagedTree<D, T>& tree_;
+    const LinkRule<D, T>& rule_;
+    UnionFind& sets_;
+    LeafDistances<D, T> distances_;
+    std::vector<int64_t> local_;
+    std::vector<Node> stack_;
+  };
+
+  const Parallel& parallel_;
+  const T* pos_;
+  const StagedTree<D, T>& tree_;
+  const Scale<D, T>& scale_;
+  const LinkRule<D, T>& rule_;
+  UnionFind& sets_;
+  const int64_t most_;
+  std::vector<uint8_t> dense_;    // [node]
+  std::vector<uint8_t> one_set_;  // [node], of units: whether they are one set since they were linked within
+  std::vector<Node> units_;       // in z-order
+};
+
+// Labels in z-order: the smallest z-ordered row of the group.
+void write_labels(const Parallel& parallel, UnionFind& sets, int64_t num, int32_t* label) {
+  parallel.blocks(num, 1 << 14, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) label[row] = sets.find(row);
+  });
+}
+
+// Labels in the order that `rows` maps z-ordered rows to: the smallest such row of the group.
+void write_mapped_labels(const Parallel& parallel, UnionFind& sets, const int32_t* rows, int64_t num, int32_t* label) {
+  Scratch<std::atomic<int32_t>> smallest(num);
+  parallel.blocks(num, 1 << 14, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) smallest[row].store(rows[row], std::memory_order_relaxed);
+  });
+  // The minimum of a set of numbers does not depend on the order in which threads bring them.
+  parallel.blocks(num, 1 << 14, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      std::atomic<int32_t>& least = smallest[sets.find(row)];
+      int32_t seen = least.load(std::memory_order_relaxed);
+      while (rows[row] < seen && !least.compare_exchange_weak(seen, rows[row], std::memory_order_relaxed)) {
+      }
+    }
+  });
+  parallel.blocks(num, 1 << 14, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      label[rows[row]] = smallest[sets.find(row)].load(std::memory_order_relaxed);
+  });
+}
+
+template <int D, typename T>
+void fof(const Parallel& parallel, const Friends<D, T>& in) {
+  const Tree<D, T>& tree = in.tree;
+  int64_t num = tree.num();
+  double period[D];
+  in.box.read(period);
+  Scale<D, T> scale(period, open_extent(period, tree, tree));
+  StagedTree<D, T> staged(parallel, tree, scale);
+  UnionFind sets(num);
+  LinkRule<D, T> rule(in.rlink[0], staged.wrapped(), staged.kept(), scale);
+  Linker<D, T>(parallel, tree.pos, staged, scale, rule, sets).run();
+  if (in.rows) {
+    write_mapped_labels(parallel, sets, in.rows, num, in.label);
+  } else {
+    write_labels(parallel, sets, num, in.label);
+  }
+  for (int64_t row = num; row < tree.pos.rows(); ++row) {
+    int64_t place = in.rows ? in.rows[row] : row;
+    in.label[place] = static_cast<int32_t>(place);
+  }
+}
+
+}  // namespace
+
+JZTREE_KERNEL(fof, Friends);
+
+}  // namespace jztree

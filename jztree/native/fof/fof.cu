@@ -1,0 +1,220 @@
+// Every leaf is linked within, and every node above that is smaller than the linking length ("dense") is joined whole.
+// Then every leaf walks the planes to what is behind it in z-order and within the linking length (fof_walk.cuh), where
+// it links particles. Joins go to a lock-free union-find over all rows (union_find.cuh), and a last pass looks up
+// the roots. The parents stand in the output itself: besides it and a byte a leaf there is no work memory, unless
+// labels are wanted in another order.
+//
+// The CPU kernel walks once for a whole dense node. Here every leaf walks, in dense ones too: walks then have much
+// the same length whatever the linking length, no warp has more than its leaf to do, and no second descent
+// is needed for pairs of large nodes, which was the serial part. What dense nodes still save is all work on particles.
+//
+// One warp a leaf. Linking within: a lane a particle, all against all through shared memory, into a mask of friends a
+// lane; sets grow from these by ballots, so that a leaf of up to 32 particles needs no atomic operation. Positions are
+// read once by each pass (from the caches where leaves are neighbours).
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/cuda/context.cuh"
+#include "common/cuda/tree.cuh"
+#include "common/cuda/warp.cuh"
+#include "fof.h"
+#include "fof_rows.cuh"
+#include "fof_walk.cuh"
+#include "union_find.cuh"
+
+namespace jztree {
+namespace {
+
+constexpr int leaf_threads = 128;  // small blocks: a block stays until its slowest warp is done
+constexpr int leaf_warps = leaf_threads / warp_size;
+constexpr int64_t most_scan_blocks = 2048;
+
+// Whether any particle is outside its periodic box. Threads that find one all write the same.
+template <int D, typename T>
+__global__ void find_wrapped(const T* pos, Count num, Lengths box, int32_t* wrapped) {
+  double period[D];
+  bool periodic = false, found = false;
+  for (int d = 0; d < D; ++d) {
+    period[d] = box[d];
+    periodic |= period[d] > 0;
+  }
+  if (!periodic) return;
+  int64_t count = num(), step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t row = thread_index(); row < count; row += step)
+    for (int d = 0; d < D; ++d) found |= wrap(pos[row * D + d], period[d]) != pos[row * D + d];
+  if (found) *static_cast<volatile int32_t*>(wrapped) = 1;
+}
+
+// For one warp.
+template <int D, typename T>
+__global__ void set_up(DeviceTree<D, T> tree, Lengths box, Lengths rlink, const int32_t* wrapped,
+                       LinkSetup<D, T>* setup) {
+  double period[D];
+  for (int d = 0; d < D; ++d) period[d] = box[d];
+  double extent = open_extent(period, tree, tree);
+  if (lane_index() == 0) *setup = LinkSetup<D, T>(period, extent, rlink[0], *wrapped != 0);
+}
+
+// The lane's set among lanes that are linked to each other as the masks say: its smallest lane.
+__device__ inline int set_of_lane(unsigned links) {
+  int lane = lane_index(), set = lane;
+  unsigned todo = __ballot_sync(all_lanes, links != 0);
+  while (todo) {
+    unsigned members = todo & (0u - todo), before = 0;
+    int first = __ffs(static_cast<int>(todo)) - 1;
+    while (members != before) {
+      before = members;
+      members |= __ballot_sync(all_lanes, (links & before) != 0);
+    }
+    if (members >> lane & 1) set = first;
+    todo &= ~members;
+  }
+  return set;
+}
+
+// Links a leaf of which not all particles are linked to each other. Returns its number of sets, to all lanes.
+template <int D, typename T>
+__device__ uint32_t link_rows(RowTester<D, T>& tester, const UnionFind& sets, uint32_t first, uint32_t end,
+                              bool around) {
+  uint32_t joins = 0;
+  for (uint32_t tile = first; tile < end; tile += warp_size) {
+    uint32_t row = tile + lane_index();
+    bool used = row < end;
+    RowPoint<D, T> point{};
+    if (used) point = tester.load(row);
+    unsigned all = __ballot_sync(all_lanes, used);
+    tester.stage(point);
+    int set = set_of_lane(tester.links(point, used, all, around, tile, tile, false) & ~(1u << lane_index()));
+    if (used) sets.set(row, tile + set);
+    joins += used && set != lane_index();
+    // The parents of this leaf's rows are used by this warp alone, and from here on by all its lanes.
+    for (uint32_t before = first; before < tile; before += warp_size) {
+      tester.stage(tester.load(before + lane_index()));
+      unsigned links = tester.links(point, used, all_lanes, around, tile, before, false);
+      for (; links; links &= links - 1)
+        joins +=
+            sets.unite(static_cast<int32_t>(row), static_cast<int32_t>(before + __ffs(static_cast<int>(links)) - 1));
+    }
+  }
+  return end - first - warp_sum(joins);
+}
+
+// Sets the parents of all rows, and whether each leaf is one set.
+template <int D, typename T>
+__global__ void link_within(DeviceTree<D, T> tree, const LinkSetup<D, T>* setup, UnionFind sets, uint8_t* one_set) {
+  __shared__ RowPoint<D, T> points[leaf_threads];
+  alignas(16) __shared__ unsigned char memory[sizeof(LinkSetup<D, T>)];
+  const LinkSetup<D, T>& shared = share_setup(setup, memory);
+  int64_t leaf = thread_index() / warp_size;
+  if (leaf >= tree.leaves()) return;
+  int64_t first = tree.leaf_row(leaf), end = tree.leaf_row(leaf + 1);
+  NodeBox<D, T> box = load_box(tree, leaf, shared.scale.factor);
+  bool one = shared.rule.all_linked(box.low, box.high, box.low, box.high, shared.scale.period);
+  if (one || first == end) {
+    for (int64_t row = first + lane_index(); row < end; row += warp_size) sets.set(row, first);
+  } else {
+    RowTester<D, T> tester(tree.pos, shared, points + (threadIdx.x / warp_size) * warp_size);
+    one = link_rows(tester, sets, static_cast<uint32_t>(first), static_cast<uint32_t>(end),
+                    wraps_around(box, box, shared.scale)) == 1;
+  }
+  if (lane_index() == 0) one_set[leaf] = one;
+}
+
+// Joins the children of dense nodes above the leaves: each below the first of its node. All nodes below a dense one are
+// dense, and the first rows of dense leaves were roots. A row is the first one of a later child of one node only, so
+// every parent is written by one thread at most, and chains are as long as there are planes.
+template <int D, typename T>
+__global__ void join_dense_nodes(DeviceTree<D, T> tree, const LinkSetup<D, T>* setup, UnionFind sets) {
+  int64_t node = tree.leaves() + thread_index();
+  if (node >= tree.starts[tree.planes]) return;
+  int plane = 1;
+  while (node >= tree.starts[plane + 1]) ++plane;
+  NodeBox<D, T> box = load_box(tree, node, setup->scale.factor);
+  int64_t first = tree.first_row(plane, node);
+  if (first == tree.first_row(plane, node + 1) ||
+      !setup->rule.all_linked(box.low, box.high, box.low, box.high, setup->scale.period))
+    return;
+  for (int64_t child = tree.first_child(plane, node); child < tree.first_child(plane, node + 1); ++child) {
+    int64_t row = tree.first_row(plane - 1, child);
+    if (row > first && row < tree.first_row(plane - 1, child + 1)) sets.set(row, first);
+  }
+}
+
+template <int D, typename T>
+__global__ void link_to_later(DeviceTree<D, T> tree, const LinkSetup<D, T>* setup, UnionFind sets,
+                              const uint8_t* one_set) {
+  using Walk = LeafWalk<D, T>;
+  alignas(16) __shared__ unsigned char memory[sizeof(LinkSetup<D, T>)];
+  const LinkSetup<D, T>& shared = share_setup(setup, memory);
+  int64_t leaf = thread_index() / warp_size;
+  if (leaf >= tree.leaves() || tree.leaf_row(leaf) == tree.leaf_row(leaf + 1)) return;
+  Walk(tree, shared, sets, one_set, leaf,
+       dynamic_shared() + (threadIdx.x / warp_size) * Walk::shared_bytes(tree.planes))
+      .run();
+}
+
+// Labels in z-order. parents are those of `sets`.
+__global__ void label_rows(UnionFind sets, Count num) {
+  int64_t row = thread_index();
+  if (row >= num.rows) return;
+  sets.set(row, row < num() ? sets.settled_root(row) : row);
+}
+
+// For labels in another order: smallest[root] becomes the smallest number of its set, if it was the root's own before.
+// The smallest of some numbers does not depend on the order in which threads bring them.
+__global__ void find_smallest(UnionFind sets, Count num, const int32_t* rows, int32_t* smallest) {
+  int64_t row = thread_index();
+  if (row >= num()) return;
+  int32_t root = sets.settled_root(row), number = rows[row];
+  sets.set(row, root);
+  // Mostly spares the atomic operation.
+  if (number < *static_cast<const volatile int32_t*>(smallest + root)) atomicMin(smallest + root, number);
+}
+
+__global__ void take_smallest(UnionFind sets, Count num, const int32_t* smallest) {
+  int64_t row = thread_index();
+  if (row < num()) sets.set(row, smallest[sets.parents[row]]);
+}
+
+__global__ void write_labels(const int32_t* parents, Count num, const int32_t* rows, int32_t* label) {
+  int64_t row = thread_index();
+  if (row < num.rows) label[rows[row]] = row < num() ? parents[row] : rows[row];
+}
+
+template <int D, typename T>
+void link(Queue& queue, const DeviceTree<D, T>& tree, const Lengths& box, const Lengths& rlink, UnionFind sets) {
+  auto* wrapped = queue.scratch<int32_t>(1);
+  auto* setup = queue.scratch<LinkSetup<D, T>>(1);
+  auto* one_set = queue.scratch<uint8_t>(tree.leaves());
+  queue.fill_bytes(wrapped, 0, 1);
+  int64_t blocks = std::min<int64_t>(most_scan_blocks, (tree.num.rows + 255) / 256);
+  queue.launch(blocks, 256, 0, find_wrapped<D, T>, tree.pos, tree.num, box, wrapped);
+  queue.launch(1, warp_size, 0, set_up<D, T>, tree, box, rlink, wrapped, setup);
+  int64_t leaf_blocks = (tree.leaves() + leaf_warps - 1) / leaf_warps;
+  queue.launch(leaf_blocks, leaf_threads, 0, link_within<D, T>, tree, setup, sets, one_set);
+  queue.launch_over(tree.starts[tree.planes] - tree.leaves(), join_dense_nodes<D, T>, tree, setup, sets);
+  queue.launch(leaf_blocks, leaf_threads, leaf_warps * LeafWalk<D, T>::shared_bytes(tree.planes), link_to_later<D, T>,
+               tree, setup, sets, one_set);
+}
+
+template <int D, typename T>
+void fof(Queue& queue, const Friends<D, T>& in) {
+  int64_t n = in.tree.pos.rows();
+  UnionFind sets{in.rows ? queue.scratch<int32_t>(n) : in.label};
+  link(queue, on_device(in.tree), in.box, in.rlink, sets);
+  if (!in.rows) {
+    queue.launch_over(n, label_rows, sets, in.tree.num);
+  } else {
+    queue.copy(in.label, in.rows, n);
+    queue.launch_over(n, find_smallest, sets, in.tree.num, in.rows, in.label);
+    queue.launch_over(n, take_smallest, sets, in.tree.num, in.label);
+    queue.launch_over(n, write_labels, sets.parents, in.tree.num, in.rows, in.label);
+  }
+}
+
+}  // namespace
+
+JZTREE_KERNEL(fof, Friends);
+
+}  // namespace jztree

@@ -1,0 +1,30 @@
+// Friends-of-friends groups: the connected components of particles at most one linking length apart.
+//
+// Sources: M. Davis et al. (1985), "The evolution of large-scale structure in a universe dominated by cold dark matter"
+// (the groups); A. Prokopenko et al. (2023), "Fast tree-based algorithms for DBSCAN for low-dimensional data on GPUs"
+// (dense cells).
+#pragma once
+
+#include "common/tree_arguments.h"
+#include "link_rule.h"
+
+namespace jztree {
+
+template <int D, typename T>
+struct Friends {
+  static constexpr int most_dims = fof_dims;
+
+  Tree<D, T> tree;
+  const int32_t* rows;  // (n,), the output row of each z-ordered particle; null: its place
+  Lengths rlink, box;
+  int32_t* label;  // (n,), the smallest output row of the group; rows from num on are groups of their own
+
+  explicit Friends(Arguments& in)
+      : tree(in),
+        rows(in.optional<int32_t>("rows", {tree.pos.rows()})),
+        rlink(in.lengths("rlink", 1)),
+        box(in.lengths("box", D)),
+        label(in.result<int32_t>("label", {tree.pos.rows()})) {}
+};
+
+}  // namespace jztree

@@ -1,0 +1,285 @@
+// A leaf's walk down the planes, to link it to all leaves behind it in z-order that are within the linking length.
+//
+// A warp looks at 32 nodes of a plane at once, a lane each: those that end before the leaf or are too far are dropped;
+// so are, if the leaf is one set (all its particles are linked to each other directly or through others), nodes that
+// are one set too and the same one already, or that become it because every pair is within the linking length. Runs of
+// neighbouring nodes that are left go on the stack as one range of children, so that the next step has more of its
+// lanes full: about 11 nodes a step, and 6 to 9 steps a leaf, for uniform particles. Of leaves that are left, particles
+// near the other's box are tested against each other. If both are one set, the first link ends that; if one is,
+// particles of the other that are in it already are left out.
+//
+// So that no warp walks all of a cluster:
+// * A leaf next to a void has a box that may reach far into a cluster. Nodes that are smaller than a box wider than the
+//   linking length are tried against the leaf's particles too.
+// * A leaf that is not one set leaves out dense nodes of whose set all its particles near them are.
+// * A node all of whose particles are at one place is one particle.
+// What is left is the shell of dense nodes about one linking length away that are not joined yet: the first leaves
+// to walk in a cluster of n particles inside a few linking lengths look at some n^(2/3) of its nodes.
+//
+// Memory: a step reads 2 corners and 4 splits a node, of planes that stay in the caches except for the lowest two.
+#pragma once
+
+#include <cstdint>
+
+#include "common/cuda/tree.cuh"
+#include "common/cuda/warp.cuh"
+#include "fof_rows.cuh"
+#include "union_find.cuh"
+
+namespace jztree {
+
+// Nodes of a plane that are still to be looked at, as places in the flat arrays.
+struct NodeRange {
+  uint32_t begin, end;
+  int32_t plane;
+};
+
+// What all lanes know of their leaf, in shared memory: it would take many registers, and few warps would run at once.
+template <int D, typename T>
+struct WalkingLeaf {
+  RowPoint<D, T> staged[warp_size];  // that lanes are tested against
+  RowPoint<D, T> points[warp_size];  // the leaf's first
+  NodeBox<D, T> box;
+  T extent;
+};
+
+template <int D, typename T>
+class LeafWalk {
+ public:
+  // Shared memory of a warp: the leaf, and the stack. A step pushes at most 16 ranges, all of one plane, and only when
+  // the stack holds none of that plane or below; the rest of a longer range takes its place.
+  JZTREE_BOTH static constexpr int shared_bytes(int planes) {
+    return leaf_bytes + (((planes - 1) * (warp_size / 2) + 1) * static_cast<int>(sizeof(NodeRange)) + 15) / 16 * 16;
+  }
+
+  __device__ LeafWalk(const DeviceTree<D, T>& tree, const LinkSetup<D, T>& setup, const UnionFind& sets,
+                      const uint8_t* one_set, int64_t leaf, unsigned char* shared)
+      : tree_(tree),
+        setup_(setup),
+        sets_(sets),
+        one_set_(one_set),
+        leaf_(*reinterpret_cast<WalkingLeaf<D, T>*>(shared)),
+        stack_(reinterpret_cast<NodeRange*>(shared + leaf_bytes)),
+        tester_(tree.pos, setup, leaf_.staged),
+        first_(static_cast<uint32_t>(tree.leaf_row(leaf))),
+        end_(static_cast<uint32_t>(tree.leaf_row(leaf + 1))),
+        one_(one_set[leaf] != 0) {
+    NodeBox<D, T> box = load_box(tree, leaf, setup.scale.factor);
+    wide_ = box.extent() * box.extent() > setup.rule.possibly2;
+    if (lane_index() == 0) {
+      leaf_.box = box;
+      leaf_.extent = box.extent();
+    }
+    if (has_row(first_)) leaf_.points[lane_index()] = tester_.load(first_ + lane_index());
+    member_ = one_ ? sets_.find(static_cast<int32_t>(first_)) : 0;
+    __syncwarp();
+  }
+
+  // For all lanes of the warp.
+  __device__ void run() {
+    int top = tree_.planes - 1, size = 1;
+    if (lane_index() == 0)
+      stack_[0] = {static_cast<uint32_t>(tree_.starts[top]), static_cast<uint32_t>(tree_.starts[top + 1]), top};
+    while (size > 0) {
+      __syncwarp();
+      NodeRange range = stack_[size - 1];
+      __syncwarp();
+      if (range.end - range.begin > warp_size) {
+        if (lane_index() == 0) stack_[size - 1].begin = range.begin + warp_size;
+        range.end = range.begin + warp_size;
+      } else {
+        --size;
+      }
+      size = step(range, size);
+    }
+  }
+
+ private:
+  static constexpr int leaf_bytes = (static_cast<int>(sizeof(WalkingLeaf<D, T>)) + 15) / 16 * 16;
+
+  // Whether the lane has one of the leaf's rows, if lane 0 has the row `tile`.
+  __device__ bool has_row(uint32_t tile) const { return tile + lane_index() < end_; }
+
+  // Looks at up to 32 nodes and returns the size of the stack afterwards.
+  __device__ int step(const NodeRange& range, int size) {
+    uint32_t node = range.begin + lane_index(), first = 0, end = 0;
+    NodeBox<D, T> box{};
+    bool open = node < range.end;
+    if (open) {
+      first = static_cast<uint32_t>(tree_.first_row(range.plane, node));
+      end = static_cast<uint32_t>(tree_.first_row(range.plane, static_cast<int64_t>(node) + 1));
+      open = end > end_ && end > first;
+    }
+    if (open) {
+      box = load_box(tree_, node, setup_.scale.factor);
+      open = least_distance2(leaf_.box.low, leaf_.box.high, box, setup_.gap_period) <= setup_.rule.possibly2;
+    }
+    bool one = open && (range.plane == 0 ? one_set_[node] != 0 : all_linked(box, box));
+    if (one && one_) open = !settled(box, static_cast<int32_t>(first));
+    unsigned left = __ballot_sync(all_lanes, open);
+    if (range.plane > 0) {
+      if (wide_) left = without_far(left, __ballot_sync(all_lanes, box.extent() < leaf_.extent), range.begin);
+      left = without_done(left, __ballot_sync(all_lanes, one), range);
+      return push_children(range.plane, node, left, size);
+    }
+    unsigned sets = __ballot_sync(all_lanes, one);
+    for (; left; left &= left - 1) {
+      int lane = __ffs(static_cast<int>(left)) - 1;
+      uint32_t leaf = range.begin + static_cast<uint32_t>(lane);
+      link_to_rows(load_box(tree_, leaf, setup_.scale.factor), static_cast<uint32_t>(tree_.leaf_row(leaf)),
+                   static_cast<uint32_t>(tree_.leaf_row(static_cast<int64_t>(leaf) + 1)), sets >> lane & 1);
+    }
+    return size;
+  }
+
+  // Whether the leaf and a node, both of them one set, are one after this.
+  __device__ bool settled(const NodeBox<D, T>& box, int32_t first) {
+    if (sets_.in_set(first, &member_)) return true;
+    if (!all_linked(leaf_.box, box)) return false;
+    sets_.unite(first, member_);
+    return true;
+  }
+
+  __device__ bool all_linked(const NodeBox<D, T>& a, const NodeBox<D, T>& b) const {
+    return setup_.rule.all_linked(a.low, a.high, b.low, b.high, setup_.scale.period);
+  }
+
+  // The lanes of `left` without those whose nodes, which are `small`, lie between the leaf's particles. The lanes have
+  // read the boxes before, so they are in the nearest cache.
+  __device__ unsigned without_far(unsigned left, unsigned small, uint32_t node) {
+    for (small &= left; small; small &= small - 1) {
+      int lane = __ffs(static_cast<int>(small)) - 1;
+      if (!any_row_near(load_box(tree_, node + static_cast<uint32_t>(lane), setup_.scale.factor)))
+        left &= ~(1u << lane);
+    }
+    return left;
+  }
+
+  // The lanes of `left` without those of the `dense` nodes to which all links there may be are made after this.
+  __device__ unsigned without_done(unsigned left, unsigned dense, const NodeRange& range) {
+    for (dense &= left; dense; dense &= dense - 1) {
+      int lane = __ffs(static_cast<int>(dense)) - 1;
+      uint32_t node = range.begin + static_cast<uint32_t>(lane);
+      NodeBox<D, T> box = load_box(tree_, node, setup_.scale.factor);
+      uint32_t first = static_cast<uint32_t>(tree_.first_row(range.plane, node));
+      bool point = setup_.rule.exact_zero && box.extent() == 0;
+      // One particle of many at the same place speaks for all.
+      if (point) link_to_rows(box, first, first + 1, true);
+      if (point || (!one_ && rows_settled(box, static_cast<int32_t>(first)))) left &= ~(1u << lane);
+    }
+    return left;
+  }
+
+  // Whether all rows of the leaf that may be linked to anything in a dense node are in its set after this.
+  __device__ bool rows_settled(const NodeBox<D, T>& box, int32_t first) {
+    bool open = false;
+    for (uint32_t tile = first_; tile < end_; tile += warp_size) {
+      RowPoint<D, T> point = point_at(tile);
+      bool near = tester_.near_box(point, has_row(tile), box) >> lane_index() & 1;
+      int32_t row = static_cast<int32_t>(tile) + lane_index();
+      if (near && setup_.rule.all_linked(point.x, point.x, box.low, box.high, setup_.scale.period)) {
+        sets_.unite(row, first);
+      } else if (near) {
+        open |= sets_.find(row) != sets_.find(first);
+      }
+    }
+    return !__any_sync(all_lanes, open);
+  }
+
+  __device__ bool any_row_near(const NodeBox<D, T>& box) {
+    unsigned near = 0;
+    for (uint32_t tile = first_; tile < end_ && !near; tile += warp_size)
+      near = tester_.near_box(point_at(tile), has_row(tile), box);
+    return near != 0;
+  }
+
+  // Of lanes that have a row.
+  __device__ RowPoint<D, T> point_at(uint32_t tile) const {
+    if (tile == first_ || !has_row(tile)) return leaf_.points[lane_index()];
+    return tester_.load(tile + lane_index());
+  }
+
+  __device__ int push_children(int plane, uint32_t node, unsigned left, int size) {
+    int lane = lane_index();
+    unsigned starts = left & ~(left << 1), behind = ~(left >> lane);
+    uint32_t begin = 0, end = 0;
+    if (left >> lane & 1) {
+      begin = static_cast<uint32_t>(tree_.first_child(plane, node));
+      end = static_cast<uint32_t>(tree_.first_child(plane, static_cast<int64_t>(node) + 1));
+    }
+    // The last lane of the run that starts here.
+    int last = behind ? lane + __ffs(static_cast<int>(behind)) - 2 : warp_size - 1;
+    bool start = starts >> lane & 1;
+    end = __shfl_sync(all_lanes, end, start ? last : lane);
+    int place = size + __popc(starts & ((1u << lane) - 1));
+    if (start) stack_[place] = {begin, end, plane - 1};
+    return size + __popc(starts);
+  }
+
+  // Links the particles of this leaf to the rows [first, end), which have a box and may be one set.
+  __device__ void link_to_rows(const NodeBox<D, T>& box, uint32_t first, uint32_t end, bool other_one) {
+    // Leaves that were looked at in the same step may have joined the two meanwhile. Lanes may see different moments;
+    // they go on together.
+    if (one_ && other_one && __any_sync(all_lanes, sets_.in_set(static_cast<int32_t>(first), &member_))) return;
+    bool around = wraps_around(leaf_.box, box, setup_.scale);
+    int32_t other_member = static_cast<int32_t>(first);
+    for (uint32_t tile = first_; tile < end_; tile += warp_size) {
+      RowPoint<D, T> point = point_at(tile);
+      unsigned near = tester_.near_box(point, has_row(tile), box);
+      if (other_one && !one_) near = outside(near, tile, &other_member);
+      if (!near) continue;
+      for (uint32_t other_tile = first; other_tile < end; other_tile += warp_size) {
+        bool used = other_tile + lane_index() < end;
+        RowPoint<D, T> other{};
+        if (used) other = tester_.load(other_tile + lane_index());
+        unsigned other_near = tester_.near_box(other, used, leaf_.box);
+        if (one_ && !other_one) other_near = outside(other_near, other_tile, &member_);
+        if (!other_near) continue;
+        // Fewer steps if the side with fewer points is staged.
+        bool swap = __popc(near) > __popc(other_near);
+        tester_.stage(either(swap, other, point));
+        if (link_tiles(either(swap, point, other), swap ? near : other_near, swap ? tile : other_tile,
+                       swap ? other_near : near, swap ? other_tile : tile, swap ? other_one : one_,
+                       swap ? one_ : other_one, around))
+          return;
+      }
+    }
+  }
+
+  // Which of the rows with a bit in `near`, counted from `tile`, are not in a set yet that `member` is in.
+  __device__ unsigned outside(unsigned near, uint32_t tile, int32_t* member) const {
+    bool open = near >> lane_index() & 1;
+    if (open) open = !sets_.in_set(static_cast<int32_t>(tile) + lane_index(), member);
+    return __ballot_sync(all_lanes, open);
+  }
+
+  // Links the lanes' points, of those with a bit in `used`, to the staged ones. rows, staged_rows: of the bits 0.
+  // Returns whether the leaves are one set by that.
+  __device__ bool link_tiles(const RowPoint<D, T>& point, unsigned used, uint32_t rows, unsigned staged,
+                             uint32_t staged_rows, bool staged_one, bool lanes_one, bool around) {
+    bool both = staged_one && lanes_one;
+    int lane = lane_index();
+    unsigned links = tester_.links(point, used >> lane & 1, staged, around, rows, staged_rows, both);
+    unsigned linked = __ballot_sync(all_lanes, links != 0);
+    if (both && lane + 1 != __ffs(static_cast<int>(linked))) links = 0;
+    if (staged_one) links &= 0u - links;
+    for (; links; links &= links - 1)
+      sets_.unite(static_cast<int32_t>(rows) + lane,
+                  static_cast<int32_t>(staged_rows) + __ffs(static_cast<int>(links)) - 1);
+    __syncwarp();
+    return both && linked != 0;
+  }
+
+  const DeviceTree<D, T>& tree_;
+  const LinkSetup<D, T>& setup_;
+  const UnionFind sets_;
+  const uint8_t* one_set_;  // [leaf]
+  WalkingLeaf<D, T>& leaf_;
+  NodeRange* stack_;
+  RowTester<D, T> tester_;
+  uint32_t first_, end_;  // rows of the leaf
+  bool one_, wide_;       // whether it is one set; whether it is wider than the linking length
+  int32_t member_ = 0;    // if it is one set: an ancestor of its first row, not the same in all lanes
+};
+
+}  // namespace jztree

@@ -1,0 +1,130 @@
+// Boxes come from those of the leaves, and from rows where a cut is in a leaf.
+
+#include "cover.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <queue>
+#include <vector>
+
+#include "common/cpu/context.h"
+#include "cover_rule.h"
+
+namespace jztree {
+namespace {
+
+template <int D, typename T>
+struct Range {
+  int64_t begin, end;
+  T low[D], high[D];
+  double priority;
+
+  bool operator<(const Range& other) const {
+    return priority != other.priority ? priority < other.priority : begin > other.begin;
+  }
+};
+
+template <int D, typename T>
+struct Cover {
+  const T* pos;
+  KeyGrid<D> grid;
+  const int32_t* leaf_splits;
+  const T *leaf_lower, *leaf_upper;
+  int64_t leaves;
+
+  void include_rows(Range<D, T>& range, int64_t begin, int64_t end) const {
+    for (int64_t row = begin; row < end; ++row)
+      for (int d = 0; d < D; ++d) {
+        T x = wrap(pos[row * D + d], grid.period[d]);
+        range.low[d] = std::min(range.low[d], x);
+        range.high[d] = std::max(range.high[d], x);
+      }
+  }
+
+  Range<D, T> range(int64_t begin, int64_t end) const {
+    Range<D, T> made{begin, end, {}, {}, 0};
+    std::fill(made.low, made.low + D, std::numeric_limits<T>::infinity());
+    std::fill(made.high, made.high + D, -std::numeric_limits<T>::infinity());
+    const int32_t* last = leaf_splits + leaves + 1;
+    int64_t first_leaf = std::lower_bound(leaf_splits, last, begin) - leaf_splits;
+    int64_t last_leaf = std::upper_bound(leaf_splits, last, end) - leaf_splits - 1;
+    if (first_leaf >= last_leaf) {
+      include_rows(made, begin, end);
+    } else {
+      include_rows(made, begin, leaf_splits[first_leaf]);
+      include_rows(made, leaf_splits[last_leaf], end);
+      for (int64_t leaf = first_leaf; leaf < last_leaf; ++leaf)
+        for (int d = 0; d < D; ++d) {
+          made.low[d] = std::min(made.low[d], leaf_lower[leaf * D + d]);
+          made.high[d] = std::max(made.high[d], leaf_upper[leaf * D + d]);
+        }
+    }
+    double longest = 0;
+    for (int d = 0; d < D; ++d)
+      longest = std::max(longest, static_cast<double>(made.high[d]) - static_cast<double>(made.low[d]));
+    made.priority = cover_priority(longest, end - begin);
+    return made;
+  }
+
+  MortonKey key(int64_t row) const { return Morton<D>::key(grid, pos + row * D); }
+
+  // The first row whose key has the highest bit in which the keys of the range differ; the middle if they do not.
+  int64_t cut(int64_t begin, int64_t end) const {
+    MortonKey first = key(begin);
+    int level = highest_difference(first, key(end - 1));
+    if (level == 0) return (begin + end) / 2;
+    int64_t below = begin, above = end - 1;
+    while (above - below > 1) {
+      int64_t middle = (below + above) / 2;
+      (highest_difference(first, key(middle)) < level ? below : above) = middle;
+    }
+    return above;
+  }
+
+  std::vector<Range<D, T>> run(int64_t num, int64_t most) const {
+    std::priority_queue<Range<D, T>> open;
+    std::vector<Range<D, T>> done;
+    if (num > 0) open.push(range(0, num));
+    while (!open.empty() && static_cast<int64_t>(open.size() + done.size()) < most) {
+      Range<D, T> widest = open.top();
+      open.pop();
+      if (widest.end - widest.begin < 2 || !(widest.priority > 0)) {
+        done.push_back(widest);
+        continue;
+      }
+      int64_t middle = cut(widest.begin, widest.end);
+      open.push(range(widest.begin, middle));
+      open.push(range(middle, widest.end));
+    }
+    for (; !open.empty(); open.pop()) done.push_back(open.top());
+    std::sort(done.begin(), done.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+    return done;
+  }
+};
+
+template <int D, typename T>
+void cover(const Parallel&, const CoverOf<D, T>& in) {
+  const BoxedRuns<D, T>& leaves = in.leaves;
+  int64_t rows = in.num(), most = in.most();
+  if (leaves.splits[leaves.count] != rows) throw Refusal("boxes were to cover rows with leaves that hold others.");
+  Cover<D, T> search{in.pos, in.keys.grid(), leaves.splits, leaves.lower, leaves.upper, leaves.count};
+  auto ranges = search.run(rows, most);
+  for (int64_t i = 0; i < most; ++i) {
+    bool used = i < static_cast<int64_t>(ranges.size());
+    const auto* range = used ? &ranges[static_cast<size_t>(i)] : nullptr;
+    in.splits[i] = static_cast<int32_t>(used ? range->begin : rows);
+    for (int d = 0; d < D; ++d) {
+      T nowhere = std::numeric_limits<T>::infinity();
+      in.lower[i * D + d] = used ? range->low[d] : nowhere;
+      in.upper[i * D + d] = used ? range->high[d] : -nowhere;
+    }
+  }
+  in.splits[most] = static_cast<int32_t>(rows);
+}
+
+}  // namespace
+
+JZTREE_KERNEL(cover, CoverOf);
+
+}  // namespace jztree

@@ -1,0 +1,278 @@
+// One block finds the ranges, because every choice hangs on the ones before. What costs time is looked up by a warp for
+// each range before it is known whether it will be split, all ranges at once: where to cut it, and the boxes of both
+// parts. Then one warp chooses until it comes to a range that has not been looked up. For particles in no strange order
+// that is a dozen rounds for 256 boxes. Boxes come from a pyramid of boxes of 32, 32^2, ... rows, of which a range
+// needs at most two warp loads a level. It is made from the rows alone, one pass over them: boxes of leaves, where
+// these are tight, are the same.
+
+#include <cstdint>
+#include <limits>
+
+#include "common/cuda/context.cuh"
+#include "common/cuda/keys.cuh"
+#include "common/cuda/warp.cuh"
+#include "common/cuda/warp_search.cuh"
+#include "cover.h"
+#include "cover_rule.h"
+
+namespace jztree {
+namespace {
+
+// As many as there are registers for.
+template <int D>
+constexpr int cover_threads = D <= 4 ? 512 : 256;
+
+template <int D, typename T>
+struct Bounds {
+  T low[D], high[D];
+
+  __device__ Bounds() {
+    for (int d = 0; d < D; ++d) {
+      low[d] = std::numeric_limits<T>::infinity();
+      high[d] = -low[d];
+    }
+  }
+
+  __device__ static Bounds of_row(const T* pos, const Lengths& box, int64_t row) {
+    Bounds bounds;
+    for (int d = 0; d < D; ++d) bounds.low[d] = bounds.high[d] = wrap(pos[row * D + d], box[d]);
+    return bounds;
+  }
+
+  __device__ void include(const Bounds& other) {
+    for (int d = 0; d < D; ++d) {
+      low[d] = other.low[d] < low[d] ? other.low[d] : low[d];
+      high[d] = other.high[d] > high[d] ? other.high[d] : high[d];
+    }
+  }
+
+  __device__ void unite_warp() {
+    for (int d = 0; d < D; ++d) {
+      low[d] = warp_min(low[d]);
+      high[d] = warp_max(high[d]);
+    }
+  }
+};
+
+// Level 0 are the rows; an item of every level above is the bounds of 32 items of the one below.
+template <int D, typename T>
+struct Pyramid {
+  static constexpr int most_levels = 7;  // for 2^31 rows, with a top level of at most 32 items
+
+  const T* pos;
+  Lengths box;
+  int levels;  // without the rows
+  const Bounds<D, T>* items[most_levels];
+
+  __device__ Bounds<D, T> at(int level, int64_t i) const {
+    return level > 0 ? items[level - 1][i] : Bounds<D, T>::of_row(pos, box, i);
+  }
+
+  // The bounds of rows [begin, end). All lanes of the warp take part and get them.
+  __device__ Bounds<D, T> of_range(int64_t begin, int64_t end) const {
+    Bounds<D, T> bounds;
+    for (int level = 0;; ++level) {
+      int64_t first = (begin + warp_size - 1) / warp_size, last = end / warp_size;
+      if (level == levels || first >= last) {
+        for (int64_t i = begin + lane_index(); i < end; i += warp_size) bounds.include(at(level, i));
+        break;
+      }
+      int64_t left = begin + lane_index(), right = last * warp_size + lane_index();
+      if (left < first * warp_size) bounds.include(at(level, left));
+      if (right < end) bounds.include(at(level, right));
+      begin = first;
+      end = last;
+    }
+    bounds.unite_warp();
+    return bounds;
+  }
+};
+
+// A warp an item of the level above `below`, which is null for the rows and has `count` items.
+template <int D, typename T>
+__global__ void make_level(const T* pos, Lengths box, const Bounds<D, T>* below, int64_t count, Bounds<D, T>* level) {
+  int64_t i = thread_index();
+  if (i / warp_size * warp_size >= count) return;
+  Bounds<D, T> bounds;
+  if (i < count) bounds = below ? below[i] : Bounds<D, T>::of_row(pos, box, i);
+  bounds.unite_warp();
+  if (lane_index() == 0) level[i / warp_size] = bounds;
+}
+
+template <int D, typename T>
+Pyramid<D, T> make_pyramid(Queue& queue, const T* pos, int64_t rows, const Lengths& box) {
+  Pyramid<D, T> pyramid{pos, box, 0, {}};
+  const Bounds<D, T>* below = nullptr;
+  for (int64_t count = rows; count > warp_size; count = (count + warp_size - 1) / warp_size) {
+    Bounds<D, T>* level = queue.scratch<Bounds<D, T>>((count + warp_size - 1) / warp_size);
+    queue.launch_over(count, make_level<D, T>, pos, box, below, count, level);
+    pyramid.items[pyramid.levels++] = below = level;
+  }
+  return pyramid;
+}
+
+template <int D, typename T>
+struct Range {
+  int64_t begin, end;
+  Bounds<D, T> bounds;
+  double priority;
+
+  __device__ bool can_be_split() const { return end - begin >= 2 && priority > 0; }
+};
+
+template <int D, typename T>
+struct Cover {
+  Pyramid<D, T> pyramid;
+  Count num;
+  const KeyGrid<D>* grid;
+  int64_t most;
+  // The ranges so far, and where it is known (then 1) the parts of each.
+  Range<D, T>*ranges, *lefts, *rights;
+  int32_t* known;
+
+  // These take all lanes of a warp.
+  __device__ Range<D, T> range(int64_t begin, int64_t end) const {
+    Range<D, T> made{begin, end, pyramid.of_range(begin, end), 0};
+    double longest = 0;
+    for (int d = 0; d < D; ++d) {
+      double length = static_cast<double>(made.bounds.high[d]) - static_cast<double>(made.bounds.low[d]);
+      longest = length > longest ? length : longest;
+    }
+    made.priority = cover_priority(longest, end - begin);
+    return made;
+  }
+
+  __device__ MortonKey key(int64_t row) const { return Morton<D>::key(*grid, pyramid.pos + row * D); }
+
+  // The first row whose key has the highest bit in which the keys of the range differ; the middle if they do not.
+  __device__ int64_t cut(int64_t begin, int64_t end) const {
+    MortonKey first = key(begin);
+    int level = highest_difference(first, key(end - 1));
+    if (level == 0) return (begin + end) / 2;
+    return warp_search(begin + 1, end - 1, [&](int64_t row) { return highest_difference(first, key(row)) < level; });
+  }
+
+  __device__ void look_up(int64_t i) const {
+    int64_t begin = ranges[i].begin, end = ranges[i].end, middle = cut(begin, end);
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      Range<D, T> made = range(part == 0 ? begin : middle, part == 0 ? middle : end);
+      if (lane_index() == 0) (part == 0 ? lefts : rights)[i] = made;
+    }
+    if (lane_index() == 0) known[i] = 1;
+  }
+
+  // The range to be split next out of `count`: the one with the highest priority, the first of equal ones; -1 for none.
+  __device__ int64_t next(int64_t count) const {
+    double priority = 0;
+    int64_t begin = 0, at = -1;
+    for (int64_t i = lane_index(); i < count; i += warp_size) {
+      const Range<D, T>& other = ranges[i];
+      if (!other.can_be_split() || other.priority < priority) continue;
+      if (at >= 0 && other.priority == priority && other.begin > begin) continue;
+      priority = other.priority;
+      begin = other.begin;
+      at = i;
+    }
+    double highest = warp_max(at >= 0 ? priority : -1);
+    int64_t first = warp_min(at >= 0 && priority == highest ? begin : std::numeric_limits<int64_t>::max());
+    return warp_max(at >= 0 && priority == highest && begin == first ? at : int64_t{-1});
+  }
+
+  // Splits ranges that have been looked up. Returns how many there are then, and whether that is all.
+  __device__ int64_t split(int64_t count, bool* complete) const {
+    for (; count < most; ++count) {
+      int64_t i = next(count);
+      if (i < 0) break;
+      if (!known[i]) {
+        *complete = false;
+        return count;
+      }
+      __syncwarp();
+      if (lane_index() == 0) {
+        ranges[count] = rights[i];
+        ranges[i] = lefts[i];
+        known[count] = known[i] = 0;
+      }
+      __syncwarp();
+    }
+    *complete = true;
+    return count;
+  }
+};
+
+// One block. Returns how many ranges there are; all threads take part.
+template <int D, typename T>
+__device__ int64_t find_ranges(const Cover<D, T>& cover) {
+  __shared__ int64_t count;
+  __shared__ bool complete;
+  int64_t warp = threadIdx.x / warp_size, rows = cover.num();
+  if (warp == 0) {
+    Range<D, T> all = cover.range(0, rows);
+    if (lane_index() == 0) {
+      cover.ranges[0] = all;
+      cover.known[0] = 0;
+      count = rows > 0 ? 1 : 0;
+      complete = false;
+    }
+  }
+  __syncthreads();
+  while (!complete) {
+    for (int64_t i = warp; i < count; i += cover_threads<D> / warp_size)
+      if (!cover.known[i] && cover.ranges[i].can_be_split()) cover.look_up(i);
+    __syncthreads();
+    if (warp == 0) {
+      bool is_complete = false;
+      int64_t number = cover.split(count, &is_complete);
+      if (lane_index() == 0) {
+        count = number;
+        complete = is_complete;
+      }
+    }
+    __syncthreads();
+  }
+  return count;
+}
+
+// Ranges in the order of their rows; boxes that are not needed are empty and inverted.
+template <int D, typename T>
+__global__ void __launch_bounds__(cover_threads<D>, 1)
+    cover_rows(Cover<D, T> cover, int32_t* splits, T* lower, T* upper) {
+  int64_t count = find_ranges(cover);
+  for (int64_t i = threadIdx.x; i <= cover.most; i += cover_threads<D>) {
+    int64_t place = i, begin = cover.num();
+    Bounds<D, T> bounds;
+    if (i < count) {
+      begin = cover.ranges[i].begin;
+      bounds = cover.ranges[i].bounds;
+      place = 0;
+      for (int64_t other = 0; other < count; ++other) place += cover.ranges[other].begin < begin;
+    }
+    splits[place] = static_cast<int32_t>(begin);
+    if (place == cover.most) continue;
+    for (int d = 0; d < D; ++d) {
+      lower[place * D + d] = bounds.low[d];
+      upper[place * D + d] = bounds.high[d];
+    }
+  }
+}
+
+template <int D, typename T>
+void cover(Queue& queue, const CoverOf<D, T>& in) {
+  int64_t most = in.most();
+  Cover<D, T> search{make_pyramid<D, T>(queue, in.pos, in.pos.rows(), in.keys.box),
+                     in.num,
+                     device_grid(queue, in.keys),
+                     most,
+                     queue.scratch<Range<D, T>>(most),
+                     queue.scratch<Range<D, T>>(most),
+                     queue.scratch<Range<D, T>>(most),
+                     queue.scratch<int32_t>(most)};
+  queue.launch(1, cover_threads<D>, 0, cover_rows<D, T>, search, in.splits, in.lower, in.upper);
+}
+
+}  // namespace
+
+JZTREE_KERNEL(cover, CoverOf);
+
+}  // namespace jztree

@@ -1,0 +1,38 @@
+// A few boxes that cover the particles of a rank closely: what it publishes.
+//
+// The rows of a rank are a range of the z-order, which may begin or end with a few rows beyond a jump to a far place.
+// So ranges are split where their keys differ in the highest bit, the ones with the longest boxes and the most rows
+// first, until there are as many as there may be.
+#pragma once
+
+#include "boxes.h"
+#include "common/key_arguments.h"
+
+namespace jztree {
+
+template <int D, typename T>
+struct CoverOf {
+  static constexpr int most_dims = max_dims;
+
+  Array<const T> pos;  // (n, D), z-ordered
+  Count num;
+  KeyDomain<D, T> keys;
+  BoxedRuns<D, T> leaves;
+  Array<int32_t> splits;  // (most + 1,)
+  T *lower, *upper;       // (most, D)
+
+  explicit CoverOf(Arguments& in)
+      : pos(in.argument<T>("pos", {any, D})),
+        num(in.count("num", pos.rows())),
+        keys(in),
+        leaves(in, "leaf_"),
+        splits(in.result<int32_t>("splits", {any})),
+        lower(in.result<T>("lower", {most(), D})),
+        upper(in.result<T>("upper", {most(), D})) {
+    in.expect(most() > 0, splits, 1, "splits", "of two entries or more");
+  }
+
+  int64_t most() const { return splits.rows() - 1; }
+};
+
+}  // namespace jztree

@@ -1,0 +1,119 @@
+#include "open_leaves.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "bounding_box.h"
+#include "common/cpu/context.h"
+#include "common/space.h"
+
+namespace jztree {
+namespace {
+
+template <int D, typename T>
+struct OpenSearch {
+  const OpenLeaves<D, T>& in;
+  const BoxedRuns<D, T>&leaves, &own;
+  const PublishedBoxes<D, T>& sources;
+  Space<D> space;
+
+  OpenSearch(const OpenLeaves<D, T>& arguments, const double* period)
+      : in(arguments), leaves(in.leaves), own(in.own), sources(in.sources), space(period, T{}) {}
+
+  T last_radius(int64_t query) const { return in.radius[((in.rows ? in.rows[query] : query) + 1) * in.k() - 1]; }
+
+  T largest_radius(int64_t begin, int64_t end) const {
+    T most = T{-1};
+    for (int64_t q = begin; q < end; ++q) most = std::max(most, last_radius(q));
+    return most;
+  }
+
+  // A radius within which every query of box i surely finds enough sources: that in which boxes hold so many.
+  double bound(int64_t i, double known) const {
+    std::vector<std::pair<double, int64_t>> near;
+    for (int64_t s = 0; s < sources.count; ++s) {
+      if (in.source_counts[s] == 0) continue;
+      double reach = space.reach(own.low(i), own.high(i), sources.low(s), sources.high(s));
+      // Radii are found in the precision of T, in which more sources may be at the same distance.
+      reach *= 1 + 32 * static_cast<double>(std::numeric_limits<T>::epsilon());
+      if (reach < known) near.emplace_back(reach, in.source_counts[s]);
+    }
+    std::sort(near.begin(), near.end());
+    int64_t found = 0;
+    for (const auto& [reach, count] : near)
+      if ((found += count) >= in.enough) return reach;
+    return known;
+  }
+
+  // Whether a source of another rank may be within the radius of a leaf.
+  bool reaches_others(int64_t leaf, double most, const std::vector<T>& ranks) const {
+    const T *low = leaves.low(leaf), *high = leaves.high(leaf);
+    for (int64_t r = 0; r < sources.ranks; ++r) {
+      const T* of_rank = ranks.data() + r * 2 * D;
+      if (r == *in.rank || !(of_rank[0] <= of_rank[D]) || !within(space.gap2(low, high, of_rank, of_rank + D), most))
+        continue;
+      for (int64_t s = r * sources.per_rank; s < (r + 1) * sources.per_rank; ++s)
+        if (in.source_counts[s] > 0 && within(space.gap2(low, high, sources.low(s), sources.high(s)), most))
+          return true;
+    }
+    return false;
+  }
+
+  void run(const Parallel& parallel) const {
+    std::vector<T> ranks(static_cast<size_t>(sources.ranks * 2 * D));
+    for (int64_t r = 0; r < sources.ranks; ++r) {
+      T* of_rank = ranks.data() + r * 2 * D;
+      bounding_box(sources, r * sources.per_rank, (r + 1) * sources.per_rank, of_rank, of_rank + D);
+    }
+    std::vector<double> bounds(static_cast<size_t>(own.count)), needed(static_cast<size_t>(leaves.count));
+    parallel.blocks(own.count, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        bounds[static_cast<size_t>(i)] = bound(i, space.enlarged(largest_radius(own.splits[i], own.splits[i + 1])));
+    });
+    parallel.blocks(leaves.count, 64, [&](int64_t begin, int64_t end) {
+      for (int64_t leaf = begin; leaf < end; ++leaf) {
+        in.open[leaf] = 0;
+        if (leaves.splits[leaf] == leaves.splits[leaf + 1]) continue;
+        double& most = needed[static_cast<size_t>(leaf)];
+        // A leaf may reach into several of the rank's boxes.
+        for (int64_t i = item_over(own.splits, own.count, leaves.splits[leaf]); i < own.count; ++i) {
+          if (own.splits[i] >= leaves.splits[leaf + 1]) break;
+          if (own.splits[i] < own.splits[i + 1]) most = std::max(most, bounds[static_cast<size_t>(i)]);
+        }
+        most = std::min(most, space.enlarged(largest_radius(leaves.splits[leaf], leaves.splits[leaf + 1])));
+        in.open[leaf] = reaches_others(leaf, most, ranks);
+      }
+    });
+    for (int64_t i = 0; i < own.count; ++i) in.wanted[i] = wanted_by(i, needed);
+  }
+
+  // The largest radius that an open leaf in box i needs, -1 if there is none.
+  T wanted_by(int64_t i, const std::vector<double>& needed) const {
+    T wanted = T{-1};
+    if (own.splits[i] == own.splits[i + 1]) return wanted;
+    for (int64_t l = item_over(leaves.splits, leaves.count, own.splits[i]); l < leaves.count; ++l) {
+      if (leaves.splits[l] >= own.splits[i + 1]) break;
+      // Rounded up, so that it is not below the radius in float64.
+      if (in.open[l])
+        wanted = std::max(wanted,
+                          static_cast<T>(needed[static_cast<size_t>(l)]) * (1 + 4 * std::numeric_limits<T>::epsilon()));
+    }
+    return wanted;
+  }
+};
+
+template <int D, typename T>
+void open_leaves(const Parallel& parallel, const OpenLeaves<D, T>& in) {
+  double period[D];
+  in.box.read(period);
+  OpenSearch<D, T>(in, period).run(parallel);
+}
+
+}  // namespace
+
+JZTREE_KERNEL(open_leaves, OpenLeaves);
+
+}  // namespace jztree

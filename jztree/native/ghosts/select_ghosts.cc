@@ -1,0 +1,101 @@
+#include "select_ghosts.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "bounding_box.h"
+#include "common/cpu/context.h"
+#include "common/morton.h"
+#include "common/space.h"
+
+namespace jztree {
+namespace {
+
+// The rows of one rank that others need, found block by block: runs of rows that are near each other.
+template <int D, typename T>
+struct GhostSelection {
+  Space<D> space;
+  const T* pos;
+  const double* box;
+  const int32_t* splits;
+  Boxes<D, T> blocks, wanted;
+  const T* radius;  // of each wanted box; negative: it wants nothing
+  int64_t per_rank;
+
+  // The boxes out of `candidates` that want something of [low, high].
+  void near(const T* low, const T* high, const std::vector<int64_t>& candidates, std::vector<int64_t>& out) const {
+    out.clear();
+    for (int64_t i : candidates)
+      if (within(space.gap2(low, high, wanted.lower + i * D, wanted.upper + i * D), space.enlarged(radius[i])))
+        out.push_back(i);
+  }
+
+  bool is_wanted(int64_t row, const std::vector<int64_t>& boxes) const {
+    T x[D];
+    for (int d = 0; d < D; ++d) x[d] = wrap(pos[row * D + d], box[d]);
+    for (int64_t i : boxes)
+      if (within(space.gap2(x, x, wanted.lower + i * D, wanted.upper + i * D), space.enlarged(radius[i]))) return true;
+    return false;
+  }
+
+  // The rows that rank r wants, in their order. low, high: the bounding box of all rows.
+  std::vector<int32_t> rows_for(const Parallel& parallel, int64_t r, const T* low, const T* high) const {
+    std::vector<int64_t> candidates, of_rank;
+    for (int64_t i = r * per_rank; i < (r + 1) * per_rank; ++i)
+      if (radius[i] >= 0 && !wanted.empty(i)) candidates.push_back(i);
+    if (!(low[0] <= high[0])) return {};
+    near(low, high, candidates, of_rank);
+    if (of_rank.empty()) return {};
+    constexpr int64_t grain = 64;
+    std::vector<std::vector<int32_t>> parts(static_cast<size_t>((blocks.count + grain - 1) / grain));
+    parallel.blocks(static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
+      std::vector<int64_t> boxes;
+      for (int64_t part = begin; part < end; ++part)
+        for (int64_t b = part * grain; b < std::min(blocks.count, (part + 1) * grain); ++b) {
+          if (splits[b] == splits[b + 1]) continue;
+          near(blocks.lower + b * D, blocks.upper + b * D, of_rank, boxes);
+          if (boxes.empty()) continue;
+          for (int32_t row = splits[b]; row < splits[b + 1]; ++row)
+            if (is_wanted(row, boxes)) parts[static_cast<size_t>(part)].push_back(row);
+        }
+    });
+    std::vector<int32_t> rows;
+    for (const auto& part : parts) rows.insert(rows.end(), part.begin(), part.end());
+    return rows;
+  }
+};
+
+template <int D, typename T>
+void select_ghosts(const Parallel& parallel, const SelectGhosts<D, T>& in) {
+  double period[D];
+  in.box.read(period);
+  int64_t rows = in.num(), me = *in.rank, room = in.order.rows(), place = 0;
+  const BoxedRuns<D, T>& blocks = in.blocks;
+  if (blocks.splits[blocks.count] > rows) throw Refusal("ghosts were to be selected from rows that there are not.");
+  GhostSelection<D, T> selection{Space<D>(period, T{}), in.pos, period, blocks.splits, blocks, in.wanted, in.radius,
+                                 in.wanted.per_rank};
+  T low[D], high[D];
+  bounding_box(blocks, 0, blocks.count, low, high);
+  for (int64_t r = 0; r < in.wanted.ranks; ++r) {
+    std::vector<int32_t> chosen;
+    if (r == me) {
+      chosen.resize(static_cast<size_t>(rows));
+      std::iota(chosen.begin(), chosen.end(), 0);
+    } else if (r < me || !in.lower_only) {
+      chosen = selection.rows_for(parallel, r, low, high);
+    }
+    int64_t number = static_cast<int64_t>(chosen.size());
+    std::copy_n(chosen.begin(), std::max<int64_t>(0, std::min(room - place, number)), in.order + std::min(place, room));
+    in.counts[r] = static_cast<int32_t>(number);
+    place += number;
+  }
+  std::fill(in.order + std::min(place, room), in.order + room, -1);
+}
+
+}  // namespace
+
+JZTREE_KERNEL(select_ghosts, SelectGhosts);
+
+}  // namespace jztree

@@ -1,0 +1,231 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "block_boxes.cuh"
+#include "common/cuda/compact.cuh"
+#include "common/cuda/context.cuh"
+#include "common/cuda/primitives.cuh"
+#include "common/morton.h"
+#include "select_ghosts.h"
+
+namespace jztree {
+namespace {
+
+// Around all that a rank wants. limit2: its largest squared radius, negative if it wants nothing.
+template <int D, typename T>
+struct Demand {
+  Surrounding<D, T> box;
+  double limit2;
+};
+
+template <int D, typename T>
+struct GhostSelection {
+  Lengths box;
+  const T* pos;
+  Count num;
+  const int32_t* splits;  // of the blocks of rows that are looked through
+  int64_t blocks;
+  Boxes<D, T> wanted;
+  const T* radius;  // of each wanted box; negative: it wants nothing
+  const int32_t* me;
+  bool lower_only;
+  int64_t ranks, per_rank, tiles;
+  Demand<D, T>* demands;
+  int64_t* places;  // rank by rank, tile by tile: how many rows are wanted, then where these are put
+
+  __device__ int64_t first() const { return splits[0] < 0 ? 0 : splits[0]; }
+  __device__ int64_t last() const { return smaller<int64_t>(splits[blocks], num()); }
+
+  __device__ double limit2(const Space<D>& space, int64_t i) const {
+    double limit = space.enlarged(radius[i]);
+    return limit * limit;
+  }
+
+  __device__ void wrapped(int64_t row, T* x) const {
+    for (int d = 0; d < D; ++d) x[d] = wrap(pos[row * D + d], box[d]);
+  }
+};
+
+// A warp a rank. The rank itself, and with lower_only those above it, want nothing.
+template <int D, typename T>
+__global__ void find_demands(GhostSelection<D, T> selection) {
+  int64_t rank = thread_index() / warp_size;
+  if (rank >= selection.ranks) return;
+  Space<D> space = space_in<D, T>(selection.box);
+  Demand<D, T> demand{{}, -1};
+  if (rank < selection.me[0] || (rank > selection.me[0] && !selection.lower_only))
+    for (int64_t i = rank * selection.per_rank + lane_index(); i < (rank + 1) * selection.per_rank; i += warp_size) {
+      if (!(selection.radius[i] >= 0) || selection.wanted.empty(i)) continue;
+      demand.box.include(selection.wanted.low(i), selection.wanted.high(i));
+      double limit2 = selection.limit2(space, i);
+      demand.limit2 = limit2 > demand.limit2 ? limit2 : demand.limit2;
+    }
+  for (int d = 0; d < D; ++d) {
+    demand.box.low[d] = warp_min(demand.box.low[d]);
+    demand.box.high[d] = warp_max(demand.box.high[d]);
+  }
+  demand.limit2 = warp_max(demand.limit2);
+  if (lane_index() == 0) selection.demands[rank] = demand;
+}
+
+// A tile of rows, looked through by one block.
+template <int D, typename T>
+struct GhostTile {
+  const GhostSelection<D, T>& selection;
+  Space<D> space;
+  int64_t tile, first, last;  // rows
+  Surrounding<D, T> box;
+
+  __device__ explicit GhostTile(const GhostSelection<D, T>& from)
+      : selection(from), space(space_in<D, T>(from.box)), tile(blockIdx.x) {
+    first = larger<int64_t>(tile * compact_rows, selection.first());
+    last = smaller<int64_t>((tile + 1) * compact_rows, selection.last());
+    for (int item = 0; item < compact_items; ++item) {
+      if (!holds(compact_row(tile, item))) continue;
+      T x[D];
+      selection.wrapped(compact_row(tile, item), x);
+      box.include(x, x);
+    }
+    box.template unite_block<compact_threads>();
+  }
+
+  __device__ bool holds(int64_t row) const { return row >= first && row < last; }
+
+  __device__ bool may_serve(int64_t rank) const {
+    const Demand<D, T>& demand = selection.demands[rank];
+    return demand.limit2 >= 0 && space.gap2(box.low, box.high, demand.box.low, demand.box.high) <= demand.limit2;
+  }
+
+  __device__ bool is_wanted(int64_t row, const BlockList<compact_threads>& boxes) const {
+    T x[D];
+    selection.wrapped(row, x);
+    for (int c = 0; c < boxes.count; ++c) {
+      int64_t i = boxes.entries[c];
+      if (space.gap2(x, x, selection.wanted.low(i), selection.wanted.high(i)) <= selection.limit2(space, i))
+        return true;
+    }
+    return false;
+  }
+
+  // Which of this thread's rows a rank wants, a bit an item. All threads of the block take part.
+  __device__ unsigned wanted_by(int64_t rank, BlockList<compact_threads>& near) const {
+    unsigned chosen = 0;
+    int64_t end = (rank + 1) * selection.per_rank;
+    for (int64_t begin = rank * selection.per_rank; begin < end; begin += compact_threads) {
+      int64_t i = begin + threadIdx.x;
+      near.clear();
+      if (i < end && selection.radius[i] >= 0 && !selection.wanted.empty(i) &&
+          space.gap2(box.low, box.high, selection.wanted.low(i), selection.wanted.high(i)) <=
+              selection.limit2(space, i))
+        near.add(i);
+      near.complete();
+      for (int item = 0; near.count > 0 && item < compact_items; ++item) {
+        int64_t row = compact_row(tile, item);
+        if (!(chosen >> item & 1) && holds(row) && is_wanted(row, near)) chosen |= 1u << item;
+      }
+    }
+    return chosen;
+  }
+};
+
+// Calls work(rank) with all threads of a block for the ranks that pass the test, which each thread does for another
+// one.
+template <typename Test, typename Work>
+__device__ void each_rank(int64_t ranks, const Test& test, const Work& work) {
+  __shared__ BlockList<compact_threads> passed;
+  for (int64_t first = 0; first < ranks; first += compact_threads) {
+    passed.clear();
+    if (first + threadIdx.x < ranks && test(first + threadIdx.x)) passed.add(first + threadIdx.x);
+    passed.complete();
+    for (int i = 0; i < passed.count; ++i) work(int64_t{passed.entries[i]});
+  }
+}
+
+// How many rows of a tile each rank is to have. All of them are 0 before.
+template <int D, typename T>
+__global__ void count_ghosts(GhostSelection<D, T> selection) {
+  __shared__ BlockList<compact_threads> near;
+  GhostTile<D, T> tile(selection);
+  int64_t* counts = selection.places + blockIdx.x;
+  if (threadIdx.x == 0) {
+    int64_t own = smaller<int64_t>(selection.num() - tile.tile * compact_rows, compact_rows), me = selection.me[0];
+    if (own > 0 && me >= 0 && me < selection.ranks) counts[me * selection.tiles] = own;
+  }
+  if (tile.box.empty()) return;
+  each_rank(
+      selection.ranks, [&](int64_t rank) { return tile.may_serve(rank); },
+      [&](int64_t rank) {
+        int places[compact_items];
+        int total = compact_places(tile.wanted_by(rank, near), places);
+        if (threadIdx.x == 0) counts[rank * selection.tiles] = total;
+      });
+}
+
+// Does the tests of the tile again for the ranks that want some of its rows, but not all.
+template <int D, typename T>
+__global__ void list_ghosts(GhostSelection<D, T> selection, int64_t room, int32_t* order) {
+  __shared__ BlockList<compact_threads> near;
+  GhostTile<D, T> tile(selection);
+  const int64_t* starts = selection.places + blockIdx.x;
+  each_rank(
+      selection.ranks,
+      [&](int64_t rank) { return starts[rank * selection.tiles] < starts[rank * selection.tiles + 1]; },
+      [&](int64_t rank) {
+        unsigned chosen = 0;
+        int64_t start = starts[rank * selection.tiles], count = starts[rank * selection.tiles + 1] - start;
+        if (rank == selection.me[0] || count == tile.last - tile.first) {
+          int64_t first = rank == selection.me[0] ? 0 : tile.first;
+          int64_t last = rank == selection.me[0] ? selection.num() : tile.last;
+          for (int item = 0; item < compact_items; ++item) {
+            int64_t row = compact_row(tile.tile, item);
+            if (row >= first && row < last) chosen |= 1u << item;
+          }
+        } else {
+          chosen = tile.wanted_by(rank, near);
+        }
+        int places[compact_items];
+        compact_places(chosen, places);
+        for (int item = 0; item < compact_items; ++item)
+          if ((chosen >> item & 1) && start + places[item] < room)
+            order[start + places[item]] = static_cast<int32_t>(compact_row(tile.tile, item));
+      });
+}
+
+// starts: of all ranks and tiles, and the end.
+__global__ void finish_ghosts(const int64_t* starts, int64_t ranks, int64_t tiles, int64_t room, int32_t* order,
+                              int32_t* counts) {
+  int64_t i = thread_index();
+  if (i < room && i >= starts[ranks * tiles]) order[i] = -1;
+  if (i < ranks) counts[i] = static_cast<int32_t>(starts[(i + 1) * tiles] - starts[i * tiles]);
+}
+
+template <int D, typename T>
+void select_ghosts(Queue& queue, const SelectGhosts<D, T>& in) {
+  int64_t tiles = compact_tiles(in.pos.rows()), room = in.order.rows(), ranks = in.wanted.ranks;
+  GhostSelection<D, T> selection{in.box,
+                                 in.pos,
+                                 in.num,
+                                 in.blocks.splits,
+                                 in.blocks.count,
+                                 in.wanted,
+                                 in.radius,
+                                 in.rank,
+                                 in.lower_only,
+                                 ranks,
+                                 in.wanted.per_rank,
+                                 tiles,
+                                 queue.scratch<Demand<D, T>>(ranks),
+                                 queue.scratch<int64_t>(ranks * tiles + 1)};
+  queue.fill_bytes(selection.places, 0, ranks * tiles + 1);
+  queue.launch_warps(ranks, find_demands<D, T>, selection);
+  queue.launch(tiles, compact_threads, 0, count_ghosts<D, T>, selection);
+  exclusive_sum(queue, selection.places, selection.places, ranks * tiles + 1);
+  queue.launch(tiles, compact_threads, 0, list_ghosts<D, T>, selection, room, in.order);
+  queue.launch_over(std::max(room, ranks), finish_ghosts, selection.places, ranks, tiles, room, in.order, in.counts);
+}
+
+}  // namespace
+
+JZTREE_KERNEL(select_ghosts, SelectGhosts);
+
+}  // namespace jztree

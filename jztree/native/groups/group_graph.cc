@@ -1,0 +1,119 @@
+#include "group_graph.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "common/cpu/context.h"
+
+namespace jztree {
+namespace {
+
+void group_edges(const Parallel&, const GroupEdges& in) {
+  int64_t ranks = in.received.rows(), rows = in.label.rows();
+  int32_t me = *in.rank;
+  if (me < 0 || me >= ranks) throw Refusal("edges of groups were to be found by no rank.");
+  int64_t own = in.received[me], row = own;
+  std::vector<Edge> found;
+  for (int32_t r = me + 1; r < ranks; ++r) {
+    int64_t end = row + in.received[r];
+    if (end > rows) throw Refusal("more rows were received than there are labels.");
+    for (; row < end; ++row) {
+      Edge edge{{me, in.label[row]}, {r, in.owner_label[row]}};
+      // Neighbours in z-order are mostly of one group; this keeps the list short before it is sorted.
+      if (edge.a.row < own && (found.empty() || !(found.back() == edge))) found.push_back(edge);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  int64_t count = static_cast<int64_t>(found.size());
+  std::copy_n(found.begin(), std::min(in.edges.rows(), count), rows_as<Edge>(in.edges));
+  *in.number = static_cast<int32_t>(count);
+}
+
+void propose_hooks(const Parallel&, const ProposeHooks& in) {
+  const Edge* edge = rows_as<Edge>(in.edges);
+  for (int64_t i = 0; i < in.num(); ++i) {
+    Vertex large = std::max(edge[i].a, edge[i].b), small = std::min(edge[i].a, edge[i].b);
+    in.dest[i] = large == small ? -1 : large.rank;
+    int32_t* out = in.message + 3 * i;
+    out[0] = large.row;
+    out[1] = small.rank;
+    out[2] = small.row;
+  }
+}
+
+void hook(const Parallel&, const TakeHooks& in) {
+  Vertex* parent = rows_as<Vertex>(in.parent);
+  for (int64_t r = 0; r < in.ranks(); ++r)
+    for (int64_t i = 0; i < std::min<int64_t>(in.chunk(), in.counts[r]); ++i) {
+      const uint32_t* message = in.messages + (r * in.chunk() + i) * 3;
+      if (message[0] >= static_cast<uint64_t>(in.parent.rows()))
+        throw Refusal("a vertex was to be hooked that there is not.");
+      Vertex proposed{static_cast<int32_t>(message[1]), static_cast<int32_t>(message[2])};
+      parent[message[0]] = std::min(parent[message[0]], proposed);
+    }
+}
+
+// The own vertices that are hooked, in their order.
+std::vector<int32_t> hooked_rows(const Parallel& parallel, const Vertex* parent, int64_t rows, int32_t me) {
+  constexpr int64_t grain = 1 << 15;
+  std::vector<std::vector<int32_t>> parts(static_cast<size_t>((rows + grain - 1) / grain));
+  parallel.blocks(static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part)
+      for (int64_t row = part * grain; row < std::min(rows, (part + 1) * grain); ++row)
+        if (!(parent[row] == Vertex{me, static_cast<int32_t>(row)}))
+          parts[static_cast<size_t>(part)].push_back(static_cast<int32_t>(row));
+  });
+  std::vector<int32_t> hooked;
+  for (const auto& part : parts) hooked.insert(hooked.end(), part.begin(), part.end());
+  return hooked;
+}
+
+void ask_parents(const Parallel& parallel, const AskParents& in) {
+  int64_t own = in.parent.rows(), count = in.num();
+  const Vertex *parent = rows_as<Vertex>(in.parent), *end = rows_as<Vertex>(in.edges);
+  std::vector<int32_t> hooked = hooked_rows(parallel, parent, own, *in.rank);
+  int64_t place = 0, asked = 2 * count + static_cast<int64_t>(hooked.size());
+  if (asked > in.ranks.rows()) throw Refusal("there is no room to ask for the parents of all vertices.");
+  auto ask = [&](const Vertex& vertex) {
+    in.ranks[place] = vertex.rank;
+    in.rows[place++] = vertex.row;
+  };
+  for (int64_t i = 0; i < 2 * count; ++i) ask(end[i]);
+  for (int32_t row : hooked) ask(parent[row]);
+  *in.number = static_cast<int32_t>(asked);
+}
+
+void move_up(const Parallel& parallel, const MoveUp& in) {
+  int64_t own = in.parent.rows(), count = in.num()();
+  Vertex* parent = rows_as<Vertex>(in.parent);
+  Edge* edge = rows_as<Edge>(in.edges);
+  const Vertex* answer = rows_as<Vertex>(in.answers);
+  std::vector<int32_t> hooked = hooked_rows(parallel, parent, own, *in.rank);
+  if (2 * count + static_cast<int64_t>(hooked.size()) > in.answers.rows())
+    throw Refusal("there are fewer answers than vertices that have asked.");
+  bool moved = false, unsolved = false;
+  auto take = [&](Vertex& vertex) {
+    moved |= !(vertex == *answer);
+    vertex = *answer++;
+  };
+  for (int64_t i = 0; i < count; ++i) {
+    take(edge[i].a);
+    take(edge[i].b);
+    unsolved |= !(edge[i].a == edge[i].b);
+  }
+  for (int32_t row : hooked) take(parent[row]);
+  in.state[0] = moved;
+  in.state[1] = unsolved;
+}
+
+}  // namespace
+
+JZTREE_PLAIN_KERNEL(group_edges, GroupEdges);
+JZTREE_PLAIN_KERNEL(propose_hooks, ProposeHooks);
+JZTREE_PLAIN_KERNEL(hook, TakeHooks);
+JZTREE_PLAIN_KERNEL(ask_parents, AskParents);
+JZTREE_PLAIN_KERNEL(move_up, MoveUp);
+
+}  // namespace jztree

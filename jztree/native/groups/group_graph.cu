@@ -1,0 +1,250 @@
+// Every step is one thread an edge, a message or a vertex, bound by memory. Edges are made unique by a radix sort of
+// all ghosts, once; hooked vertices, which are few, are listed by a compaction that reads each parent twice.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/cuda/compact.cuh"
+#include "common/cuda/context.cuh"
+#include "common/cuda/primitives.cuh"
+#include "group_graph.h"
+
+namespace jztree {
+namespace {
+
+// The rows of a rank and its ghosts.
+struct Ghosts {
+  const int32_t *label, *owner_label, *received, *rank;
+  const int64_t* before;  // how many rows came from the ranks before each one
+  int64_t rows, ranks;
+
+  __device__ int64_t own() const {
+    int64_t me = rank[0], count = me >= 0 && me < ranks ? received[me] : 0;
+    return count < 0 ? 0 : count < rows ? count : rows;
+  }
+
+  // The rank that a row behind the own ones comes from; the number of ranks if it holds nothing. Only ranks from the
+  // next one on have sent any.
+  __device__ int64_t owner(int64_t row) const {
+    int64_t me = rank[0];
+    if (me < 0 || me >= ranks - 1) return ranks;
+    int64_t place = row - own() + before[me + 1], first = me + 1, last = ranks;
+    while (first < last) {
+      int64_t middle = (first + last) / 2;
+      bool passed = before[middle] + received[middle] <= place;
+      (passed ? first : last) = passed ? middle + 1 : middle;
+    }
+    return first;
+  }
+};
+
+// Edges as sort keys: far ends, the rank above the row, and near ends. Rows that make no edge get a near end behind
+// all.
+__global__ void find_edges(Ghosts ghosts, uint64_t* far, uint32_t* near) {
+  int64_t row = thread_index();
+  if (row >= ghosts.rows) return;
+  int64_t own = ghosts.own(), owner = row >= own ? ghosts.owner(row) : ghosts.ranks, label = ghosts.label[row];
+  bool is_edge = owner < ghosts.ranks && label >= 0 && label < own;
+  near[row] = static_cast<uint32_t>(is_edge ? label : ghosts.rows);
+  far[row] = is_edge ? static_cast<uint64_t>(owner) << 31 | static_cast<uint32_t>(ghosts.owner_label[row]) : 0;
+}
+
+__global__ void mark_first(const uint64_t* far, const uint32_t* near, int64_t rows, int32_t* first) {
+  int64_t i = thread_index();
+  if (i > rows) return;
+  first[i] = i < rows && near[i] < rows && (i == 0 || near[i] != near[i - 1] || far[i] != far[i - 1]);
+}
+
+__global__ void write_edges(const uint64_t* far, const uint32_t* near, const int32_t* place, const int32_t* rank,
+                            int64_t rows, int64_t room, Edge* edges, int32_t* number) {
+  int64_t i = thread_index();
+  if (i == 0) *number = place[rows];
+  if (i >= rows || place[i] == place[i + 1] || place[i] >= room) return;
+  edges[place[i]] = Edge{{rank[0], static_cast<int32_t>(near[i])},
+                         {static_cast<int32_t>(far[i] >> 31), static_cast<int32_t>(far[i] & 0x7fffffff)}};
+}
+
+void group_edges(Queue& queue, const GroupEdges& in) {
+  int64_t rows = in.label.rows(), ranks = in.received.rows();
+  int64_t* before = queue.scratch<int64_t>(ranks);
+  exclusive_sum(queue, in.received.data, before, ranks);
+  Ghosts ghosts{in.label, in.owner_label, in.received, in.rank, before, rows, ranks};
+  cub::DoubleBuffer<uint64_t> far(queue.scratch<uint64_t>(rows), queue.scratch<uint64_t>(rows));
+  cub::DoubleBuffer<uint32_t> near(queue.scratch<uint32_t>(rows + 1), queue.scratch<uint32_t>(rows + 1));
+  queue.launch_over(rows, find_edges, ghosts, far.Current(), near.Current());
+  if (rows > 0) {
+    // By near ends, and stably so after far ends.
+    sort_pairs(queue, far, near, rows, 0, 31 + bits_of(ranks - 1));
+    sort_pairs(queue, near, far, rows, 0, bits_of(rows));
+  }
+  auto* place = reinterpret_cast<int32_t*>(near.Alternate());
+  queue.launch_over(rows + 1, mark_first, far.Current(), near.Current(), rows, place);
+  exclusive_sum(queue, place, place, rows + 1);
+  queue.launch_over(rows + 1, write_edges, far.Current(), near.Current(), place, in.rank, rows, in.edges.rows(),
+                    rows_as<Edge>(in.edges), in.number);
+}
+
+__global__ void propose(const Edge* edges, Count num, int32_t* dest, int32_t* message) {
+  int64_t i = thread_index();
+  if (i >= num()) return;
+  Edge edge = edges[i];
+  Vertex large = edge.a < edge.b ? edge.b : edge.a, small = edge.a < edge.b ? edge.a : edge.b;
+  dest[i] = large == small ? -1 : large.rank;
+  message[3 * i] = large.row;
+  message[3 * i + 1] = small.rank;
+  message[3 * i + 2] = small.row;
+}
+
+void propose_hooks(Queue& queue, const ProposeHooks& in) {
+  queue.launch_over(in.edges.rows(), propose, rows_as<Edge>(in.edges), in.num, in.dest, in.message);
+}
+
+__device__ Vertex vertex_of(unsigned long long bits) {
+  return {static_cast<int32_t>(bits & 0xffffffffu), static_cast<int32_t>(bits >> 32)};
+}
+
+// *at = min(*at, proposed). A vertex lies in memory as one word of 64 bits, which is swapped as a whole, so that others
+// see the old vertex or the new one. Whoever loses a swap compares with what has won it, so that the smallest of all
+// proposals remains whatever their order, and each failure is another thread's progress.
+__device__ void take_smaller(unsigned long long* at, const Vertex& proposed) {
+  unsigned long long wanted =
+      static_cast<unsigned long long>(static_cast<uint32_t>(proposed.row)) << 32 | static_cast<uint32_t>(proposed.rank);
+  unsigned long long known = *static_cast<const volatile unsigned long long*>(at);
+  while (proposed < vertex_of(known)) {
+    unsigned long long found = atomicCAS(at, known, wanted);
+    if (found == known) return;
+    known = found;
+  }
+}
+
+__global__ void take_hooks(const uint32_t* messages, const int32_t* counts, int64_t ranks, int64_t chunk, int64_t rows,
+                           unsigned long long* parent) {
+  int64_t i = thread_index();
+  if (i >= ranks * chunk || i % chunk >= counts[i / chunk]) return;
+  const uint32_t* message = messages + 3 * i;
+  if (message[0] < rows)
+    take_smaller(parent + message[0], {static_cast<int32_t>(message[1]), static_cast<int32_t>(message[2])});
+}
+
+void hook(Queue& queue, const TakeHooks& in) {
+  queue.launch_over(in.ranks() * in.chunk(), take_hooks, in.messages, in.counts, in.ranks(), in.chunk(),
+                    in.parent.rows(), rows_as<unsigned long long>(in.parent));
+}
+
+// The own vertices that are hooked, in their order.
+struct Hooked {
+  const Vertex* parents;
+  int64_t rows;
+  const int32_t* me;
+  int32_t* before;  // how many are in the tiles before each one, and in all
+
+  // Which of this thread's rows of the block's tile are hooked, a bit an item.
+  __device__ unsigned in_tile() const {
+    unsigned hooked = 0;
+    for (int item = 0; item < compact_items; ++item) {
+      int64_t row = compact_row(blockIdx.x, item);
+      if (row < rows && !(parents[row] == Vertex{me[0], static_cast<int32_t>(row)})) hooked |= 1u << item;
+    }
+    return hooked;
+  }
+};
+
+// There is one more tile than needed, which holds nothing.
+__global__ void count_hooked(Hooked hooked) {
+  int places[compact_items];
+  int total = compact_places(hooked.in_tile(), places);
+  if (threadIdx.x == 0) hooked.before[blockIdx.x] = total;
+}
+
+Hooked find_hooked(Queue& queue, const Vertex* parents, int64_t rows, const int32_t* rank) {
+  int64_t tiles = compact_tiles(rows);
+  Hooked hooked{parents, rows, rank, queue.scratch<int32_t>(tiles + 1)};
+  queue.launch(tiles + 1, compact_threads, 0, count_hooked, hooked);
+  exclusive_sum(queue, hooked.before, hooked.before, tiles + 1);
+  return hooked;
+}
+
+// Those asked for hooked vertices come after the two ends of every edge.
+__global__ void ask_hooked(Hooked hooked, Count num, int64_t room, int32_t* ranks, int32_t* rows) {
+  int places[compact_items];
+  unsigned mine = hooked.in_tile();
+  compact_places(mine, places);
+  for (int item = 0; item < compact_items; ++item) {
+    int64_t place = 2 * num() + hooked.before[blockIdx.x] + places[item];
+    if (!(mine >> item & 1) || place >= room) continue;
+    Vertex parent = hooked.parents[compact_row(blockIdx.x, item)];
+    ranks[place] = parent.rank;
+    rows[place] = parent.row;
+  }
+}
+
+__global__ void ask_ends(const Vertex* ends, Count num, const int32_t* hooked, int64_t room, int32_t* ranks,
+                         int32_t* rows, int32_t* number) {
+  int64_t i = thread_index();
+  if (i == 0) *number = static_cast<int32_t>(2 * num() + *hooked);
+  if (i >= 2 * num() || i >= room) return;
+  ranks[i] = ends[i].rank;
+  rows[i] = ends[i].row;
+}
+
+void ask_parents(Queue& queue, const AskParents& in) {
+  int64_t own = in.parent.rows(), room = in.ranks.rows(), most = in.edges.rows(), tiles = compact_tiles(own);
+  Hooked hooked = find_hooked(queue, rows_as<Vertex>(in.parent), own, in.rank);
+  queue.launch(tiles, compact_threads, 0, ask_hooked, hooked, in.num, room, in.ranks, in.rows);
+  queue.launch_over(std::max<int64_t>(1, 2 * most), ask_ends, rows_as<Vertex>(in.edges), in.num, hooked.before + tiles,
+                    room, in.ranks, in.rows, in.number);
+}
+
+// Answers to `ask_parents`, in that order. state: whether any vertex moved, and whether there is an edge whose ends
+// differ; threads only ever set these, all to the same.
+struct Answers {
+  const Vertex* list;
+  int64_t room;
+  int32_t* state;
+
+  __device__ void take(Vertex* vertex, int64_t place) const {
+    if (place >= room) return;
+    Vertex answer = list[place];
+    if (!(answer == *vertex)) state[0] = 1;
+    *vertex = answer;
+  }
+};
+
+__global__ void move_hooked(Hooked hooked, Answers answers, Count num, Vertex* parents) {
+  int places[compact_items];
+  unsigned mine = hooked.in_tile();
+  compact_places(mine, places);
+  for (int item = 0; item < compact_items; ++item)
+    if (mine >> item & 1)
+      answers.take(parents + compact_row(blockIdx.x, item), 2 * num() + hooked.before[blockIdx.x] + places[item]);
+}
+
+__global__ void move_ends(Answers answers, Count num, Edge* edges) {
+  int64_t i = thread_index();
+  if (i >= num()) return;
+  Edge edge = edges[i];
+  answers.take(&edge.a, 2 * i);
+  answers.take(&edge.b, 2 * i + 1);
+  edges[i] = edge;
+  if (!(edge.a == edge.b)) answers.state[1] = 1;
+}
+
+void move_up(Queue& queue, const MoveUp& in) {
+  int64_t own = in.parent.rows();
+  Vertex* parent = rows_as<Vertex>(in.parent);
+  Answers given{rows_as<Vertex>(in.answers), in.answers.rows(), in.state};
+  queue.fill_bytes(in.state, 0, 2);
+  Hooked hooked = find_hooked(queue, parent, own, in.rank);
+  queue.launch(compact_tiles(own), compact_threads, 0, move_hooked, hooked, given, in.num(), parent);
+  queue.launch_over(in.edges.rows(), move_ends, given, in.num(), rows_as<Edge>(in.edges));
+}
+
+}  // namespace
+
+JZTREE_PLAIN_KERNEL(group_edges, GroupEdges);
+JZTREE_PLAIN_KERNEL(propose_hooks, ProposeHooks);
+JZTREE_PLAIN_KERNEL(hook, TakeHooks);
+JZTREE_PLAIN_KERNEL(ask_parents, AskParents);
+JZTREE_PLAIN_KERNEL(move_up, MoveUp);
+
+}  // namespace jztree

@@ -1,0 +1,187 @@
+// What the CPU does row after row is done here with stable radix sorts and running sums of integers, which do not
+// depend on the order of threads. Bound by memory. Bytes moved a row, and work arrays:
+//   group_parts  keys of 31 + log2(n) bits are sorted with their rows: 24 bytes a pass, and 100 more; 24 bytes a row
+//   pack_parts   8 bytes an entry of the buffer, with a binary search a rank
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/cuda/context.cuh"
+#include "common/cuda/primitives.cuh"
+#include "group_parts.h"
+#include "group_rows.cuh"
+#include "one_window.cuh"
+
+namespace jztree {
+namespace {
+
+// The rows that hold particles, or none if a root is bad: then nothing may be looked up by it.
+struct GoodRows {
+  Count num;
+  const int32_t* bad_row;
+
+  __device__ int64_t operator()() const { return *bad_row < 0 ? num() : 0; }
+};
+
+// As unsigned numbers the smallest row wins over -1.
+__global__ void find_bad_row(Roots roots, const int32_t* rank, Count num, int32_t* bad_row) {
+  int64_t row = thread_index();
+  if (row < num() && roots.bad(row, *rank, num.rows))
+    atomicMin(reinterpret_cast<unsigned*>(bad_row), static_cast<unsigned>(row));
+}
+
+// Roots on other ranks as keys in which rows have `bits` bits, at most 31; a key of all ones comes after all of them.
+struct PartKeys {
+  Roots roots;
+  int bits;
+
+  int end_bit() const { return bits + 31; }
+  JZTREE_BOTH uint64_t last() const { return (uint64_t{1} << (bits + 31)) - 1; }
+  __device__ uint64_t key(int64_t row) const {
+    return static_cast<uint64_t>(roots.rank[row]) << bits | static_cast<uint64_t>(roots.row[row]);
+  }
+};
+
+// Parts that this rank owns are known by their roots. Labels of the others are set later.
+__global__ void begin_parts(PartKeys keys, const int32_t* rank, GoodRows num, int32_t* label, int32_t* count,
+                            uint64_t* key, int32_t* rows) {
+  int64_t row = thread_index(), n = num.num.rows;
+  bool here = row < num(), mine = here && keys.roots.rank[row] == *rank;
+  int32_t root = mine ? keys.roots.row[row] : -1;
+  count_members(count, root);
+  if (row >= n) return;
+  label[row] = mine ? root : static_cast<int32_t>(row);
+  key[row] = here && !mine ? keys.key(row) : keys.last();
+  rows[row] = static_cast<int32_t>(row);
+}
+
+// Rows sorted by the keys of their parts, of which those equal to `last` are in none.
+struct SortedParts {
+  const uint64_t* key;
+  const int32_t* rows;
+  int64_t n;
+  uint64_t last;
+
+  __device__ bool in_part(int64_t i) const { return i < n && key[i] != last; }
+  __device__ bool begins(int64_t i) const { return i == 0 || key[i] != key[i - 1]; }
+  __device__ bool ends(int64_t i) const { return i + 1 == n || key[i] != key[i + 1]; }
+};
+
+// Which part, counted from 1, and where it begins. Running sums of such pairs number the parts.
+struct PartsSoFar {
+  uint64_t packed;
+
+  __device__ static PartsSoFar begin(int64_t i) { return {uint64_t{1} << 32 | static_cast<uint64_t>(i)}; }
+  __device__ int64_t parts() const { return static_cast<int64_t>(packed >> 32); }
+  __device__ int64_t first() const { return static_cast<int64_t>(packed & 0xffffffffu); }
+};
+
+struct JoinParts {
+  JZTREE_BOTH uint64_t operator()(uint64_t before, uint64_t here) const {
+    uint64_t parts = (before >> 32) + (here >> 32);
+    return parts << 32 | ((here >> 32 ? here : before) & 0xffffffffu);
+  }
+};
+
+__global__ void mark_parts(SortedParts sorted, uint64_t* so_far) {
+  int64_t i = thread_index();
+  if (i < sorted.n) so_far[i] = sorted.in_part(i) && sorted.begins(i) ? PartsSoFar::begin(i).packed : 0;
+}
+
+__global__ void list_parts(SortedParts sorted, const uint64_t* so_far, int32_t* label, int32_t* count, int32_t* parts,
+                           int32_t* num_parts) {
+  int64_t i = thread_index();
+  if (!sorted.in_part(i)) return;
+  PartsSoFar here{so_far[i]};
+  int32_t first = sorted.rows[here.first()];  // rows of one key are in their order
+  label[sorted.rows[i]] = first;
+  if (sorted.begins(i)) parts[here.parts() - 1] = first;
+  if (!sorted.ends(i)) return;
+  count[first] = static_cast<int32_t>(i + 1 - here.first());
+  if (!sorted.in_part(i + 1)) *num_parts = static_cast<int32_t>(here.parts());
+}
+
+// Parts `chunk` places apart must not be in one window of one rank. Windows of one row always suffice.
+__global__ void cut_windows(Roots roots, const int32_t* parts, Count num_parts, int64_t chunk, int32_t* windows) {
+  int64_t part = thread_index();
+  if (part == 0) atomicMax(windows, 1);
+  if (part < chunk || part >= num_parts()) return;
+  int64_t here = parts[part], before = parts[part - chunk];
+  if (roots.rank[here] != roots.rank[before]) return;
+  Windows cut{num_parts.rows, 1};
+  while (cut.count < (1 << 30) && cut.of(roots.row[here]) == cut.of(roots.row[before])) cut.count *= 2;
+  if (cut.count > 1) atomicMax(windows, static_cast<int32_t>(cut.count));
+}
+
+// Rows in the order of their parts, and what they are told by their labels and counts.
+void sort_parts(Queue& queue, const GroupParts& in, const PartKeys& keys, const GoodRows& num) {
+  int64_t n = in.rows();
+  cub::DoubleBuffer<uint64_t> key(queue.scratch<uint64_t>(n), queue.scratch<uint64_t>(n));
+  cub::DoubleBuffer<int32_t> rows(queue.scratch<int32_t>(n), queue.scratch<int32_t>(n));
+  queue.launch_over(n, begin_parts, keys, in.rank, num, in.label, in.count, key.Current(), rows.Current());
+  sort_pairs(queue, key, rows, n, 0, keys.end_bit());
+  SortedParts sorted{key.Current(), rows.Current(), n, keys.last()};
+  uint64_t* so_far = key.Alternate();
+  queue.launch_over(n, mark_parts, sorted, so_far);
+  inclusive_scan(queue, so_far, so_far, JoinParts{}, n);
+  queue.launch_over(n, list_parts, sorted, so_far, in.label, in.count, in.parts, in.num_parts);
+}
+
+void group_parts(Queue& queue, const GroupParts& in) {
+  int64_t n = in.rows();
+  queue.fill_bytes(in.bad_row, 0xff, 1);
+  queue.fill_bytes(in.parts, 0xff, n);
+  queue.fill_bytes(in.count, 0, n);
+  queue.fill_bytes(in.num_parts, 0, 1);
+  queue.fill_bytes(in.windows, 0, 1);
+  if (n > 0) {
+    queue.launch_over(n, find_bad_row, in.roots(), in.rank, in.num, in.bad_row);
+    sort_parts(queue, in, PartKeys{in.roots(), bits_of(n - 1)}, GoodRows{in.num, in.bad_row});
+  }
+  queue.launch_over(std::max<int64_t>(n, 1), cut_windows, in.roots(), in.parts, Count{in.num_parts, n}, in.chunk,
+                    in.windows);
+}
+
+// Which parts go to each rank: parts are in the order of their roots.
+__global__ void split_parts(Roots roots, const int32_t* parts, Count num_parts, OneWindow window, int64_t ranks,
+                            int64_t chunk, int32_t* starts, int32_t* counts) {
+  int64_t rank = thread_index();
+  if (rank >= ranks) return;
+  auto first_from = [&](int64_t row) {
+    int64_t first = 0, last = num_parts();
+    while (first < last) {
+      int64_t middle = (first + last) / 2;
+      bool before = roots.key(parts[middle]) < Roots::key_of(rank, row);
+      (before ? first : last) = before ? middle + 1 : middle;
+    }
+    return first;
+  };
+  int64_t from = first_from(window.begin()), to = first_from(window.end());
+  starts[rank] = static_cast<int32_t>(from);
+  counts[rank] = static_cast<int32_t>(std::min(to - from, chunk));
+}
+
+__global__ void fill_buffer(const int32_t* root_row, const int32_t* count, const int32_t* parts, const int32_t* starts,
+                            const int32_t* counts, int64_t ranks, int64_t chunk, int32_t* buffer) {
+  int64_t entry = thread_index();
+  if (entry >= ranks * chunk) return;
+  int64_t rank = entry / chunk, j = entry - rank * chunk;
+  bool filled = j < counts[rank];
+  int32_t part = filled ? parts[starts[rank] + j] : 0;
+  buffer[2 * entry] = filled ? root_row[part] : -1;
+  buffer[2 * entry + 1] = filled ? count[part] : 0;
+}
+
+void pack_parts(Queue& queue, const PackParts& in) {
+  queue.launch_over(in.ranks(), split_parts, in.roots(), in.parts, in.num_parts,
+                    OneWindow{in.rows(), in.window, in.windows}, in.ranks(), in.chunk(), in.starts, in.counts);
+  queue.launch_over(in.ranks() * in.chunk(), fill_buffer, in.root_row, in.count, in.parts, in.starts, in.counts,
+                    in.ranks(), in.chunk(), in.buffer);
+}
+
+}  // namespace
+
+JZTREE_PLAIN_KERNEL(group_parts, GroupParts);
+JZTREE_PLAIN_KERNEL(pack_parts, PackParts);
+
+}  // namespace jztree

@@ -1,0 +1,70 @@
+// What a rank holds of each group, and what it tells the owners of these (grouping.h).
+#pragma once
+
+#include "common/arguments.h"
+#include "grouping.h"
+
+namespace jztree {
+
+// chunk: how many parts there is to be room for when each rank tells each other rank about one window of its rows.
+struct GroupParts {
+  const int32_t* rank;
+  Array<const int32_t> root_rank;  // (n,)
+  const int32_t* root_row;         // (n,)
+  Count num;
+  int32_t* label;      // (n,), the first row here of the group of each row
+  int32_t* count;      // (n,), particles of the part at its first row
+  int32_t* parts;      // (n,), those that other ranks own, in the order of their roots
+  int32_t* num_parts;  // of them
+  int32_t* windows;    // into how many the rows of each rank must be cut at least
+  int32_t* bad_row;    // the first row whose root cannot be that, or -1; all else is then meaningless
+  int64_t chunk;
+
+  explicit GroupParts(Arguments& in)
+      : rank(in.number("rank")),
+        root_rank(in.argument<int32_t>("root_rank", {any})),
+        root_row(in.argument<int32_t>("root_row", {rows()})),
+        num(in.count("num", rows())),
+        label(in.result<int32_t>("label", {rows()})),
+        count(in.result<int32_t>("count", {rows()})),
+        parts(in.result<int32_t>("parts", {rows()})),
+        num_parts(in.result<int32_t>("num_parts", {})),
+        windows(in.result<int32_t>("windows", {})),
+        bad_row(in.result<int32_t>("bad_row", {})),
+        chunk(in.attributes().integer("chunk")) {
+    if (chunk < 1) throw Refusal("there must be room for one part of a group at least.");
+  }
+
+  int64_t rows() const { return root_rank.rows(); }
+  Roots roots() const { return {root_rank, root_row}; }
+};
+
+// buffer[r, j] = (row of the root, particles) of part starts[r] + j, one of the counts[r] whose root is on rank r in
+// this window; (-1, 0) where there is none.
+struct PackParts {
+  Array<const int32_t> root_rank;           // (n,)
+  const int32_t *root_row, *count, *parts;  // (n,)
+  Count num_parts;
+  const int32_t *window, *windows;
+  Array<int32_t> buffer;     // (ranks, chunk, 2)
+  int32_t *starts, *counts;  // (ranks,)
+
+  explicit PackParts(Arguments& in)
+      : root_rank(in.argument<int32_t>("root_rank", {any})),
+        root_row(in.argument<int32_t>("root_row", {rows()})),
+        count(in.argument<int32_t>("count", {rows()})),
+        parts(in.argument<int32_t>("parts", {rows()})),
+        num_parts(in.count("num_parts", rows())),
+        window(in.number("window")),
+        windows(in.number("windows")),
+        buffer(in.result<int32_t>("buffer", {any, any, 2})),
+        starts(in.result<int32_t>("starts", {ranks()})),
+        counts(in.result<int32_t>("counts", {ranks()})) {}
+
+  int64_t rows() const { return root_rank.rows(); }
+  int64_t ranks() const { return buffer.dims[0]; }
+  int64_t chunk() const { return buffer.dims[1]; }
+  Roots roots() const { return {root_rank, root_row}; }
+};
+
+}  // namespace jztree

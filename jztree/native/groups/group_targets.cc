@@ -1,0 +1,112 @@
+#include "group_targets.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "common/cpu/context.h"
+
+namespace jztree {
+namespace {
+
+// The starts of a GlobalOrder.
+std::vector<uint64_t> starts_of(const Array<const uint32_t>& tallies) {
+  std::vector<uint64_t> starts{0};
+  for (int64_t r = 0; r < tallies.rows(); ++r)
+    starts.push_back(starts.back() + GlobalOrder::particles_of(tallies + GlobalOrder::tally_words * r));
+  return starts;
+}
+
+// The rank, if there is one of this number.
+int64_t checked_rank(const int32_t* rank, int64_t ranks) {
+  if (*rank < 0 || *rank >= ranks) throw Refusal("particles were to be put into group order on no rank.");
+  return *rank;
+}
+
+void group_targets(const Parallel&, const GroupTargets& in) {
+  int64_t n = in.rows(), num = in.num(), ranks = in.ranks(), me = checked_rank(in.rank, ranks);
+  auto misfit = [](int64_t row) {
+    throw Refusal("row " + std::to_string(row) + " has a place in no group, so it cannot be put into group order.");
+  };
+  std::vector<uint64_t> starts = starts_of(in.tallies);
+  GlobalOrder order{in.tallies, starts.data(), ranks};
+  Shares shares(order.total(), static_cast<uint64_t>(ranks));
+  std::vector<int32_t> before(static_cast<size_t>(n), 0);  // rows of a part that have been placed
+  uint64_t next_unlisted = order.unlisted(me);
+  for (int64_t row = 0; row < num; ++row) {
+    int64_t first = in.label[row], owner = in.root_rank[row];
+    if (first < 0 || first > row || owner < 0 || owner >= ranks) misfit(row);
+    uint64_t place = read_wide(in.places + 2 * first), end;
+    bool root = owner == me && in.root_row[row] == row && place != not_listed;
+    if (place == not_listed) {
+      place = next_unlisted++;
+      end = order.end(me);
+    } else {
+      place += order.groups(owner);
+      place += static_cast<uint64_t>(before[static_cast<size_t>(first)]++);
+      end = order.unlisted(owner);
+    }
+    if (place >= end) misfit(row);
+    uint64_t to = shares.rank_of(place);
+    int32_t there = static_cast<int32_t>(place - shares.start(to));
+    in.to_rank[row] = static_cast<int32_t>(to);
+    in.target[row] = root ? ~there : there;
+  }
+  std::fill(in.to_rank + num, in.to_rank + n, -1);
+  std::fill(in.target + num, in.target + n, 0);
+}
+
+// Marks the rows in which groups begin, and returns how many these are.
+int64_t place_arrivals(const GroupSegments& in, int64_t num, std::vector<char>& begins) {
+  int64_t firsts = 0;
+  for (int64_t row = 0; row < num; ++row) {
+    int32_t to = in.target[row];
+    bool first = to < 0;
+    in.place[row] = first ? ~to : to;
+    if (in.place[row] >= num) throw Refusal("particles have arrived for rows that there are not.");
+    if (first) begins[static_cast<size_t>(~to)] = 1;
+    firsts += first;
+  }
+  std::iota(in.place + num, in.place + in.rows(), static_cast<int32_t>(num));
+  return firsts;
+}
+
+void group_segments(const Parallel&, const GroupSegments& in) {
+  int64_t num = in.num(), ranks = in.ranks(), me = checked_rank(in.rank, ranks), groups = 0;
+  std::vector<uint64_t> starts = starts_of(in.tallies);
+  GlobalOrder order{in.tallies, starts.data(), ranks};
+  uint64_t start = Shares(order.total(), static_cast<uint64_t>(ranks)).start(static_cast<uint64_t>(me));
+  std::vector<char> begins(static_cast<size_t>(num), 0);
+  int64_t firsts = place_arrivals(in, num, begins);
+  std::fill_n(in.count.data, in.room(), 0);
+  std::fill_n(in.offset, in.room(), 0);
+  *in.head = 0;
+  auto row_of = [&](uint64_t at) {
+    return at > start ? static_cast<int64_t>(std::min(at - start, static_cast<uint64_t>(num))) : 0;
+  };
+  const char* misfit = "particles have arrived for other groups than those that there are.";
+  for (int64_t r = 0; r < ranks; ++r) {
+    // Groups of one rank follow each other, so the rows before the first that begins here continue one.
+    int32_t* size = order.groups(r) < start ? in.head : nullptr;
+    for (int64_t row = row_of(order.groups(r)), end = row_of(order.unlisted(r)); row < end; ++row) {
+      if (begins[static_cast<size_t>(row)]) {
+        if (groups == in.room()) throw Refusal(misfit);
+        size = in.count + groups;
+        in.offset[groups++] = static_cast<int32_t>(row);
+      }
+      if (!size) throw Refusal(misfit);
+      ++*size;
+    }
+  }
+  if (groups != firsts) throw Refusal(misfit);
+  *in.ngroups = static_cast<int32_t>(groups);
+}
+
+}  // namespace
+
+JZTREE_PLAIN_KERNEL(group_targets, GroupTargets);
+JZTREE_PLAIN_KERNEL(group_segments, GroupSegments);
+
+}  // namespace jztree

@@ -1,0 +1,68 @@
+// Where each particle goes if all are dealt out in equal shares in group order, and which groups begin among those that
+// have arrived (grouping.h).
+#pragma once
+
+#include "common/arguments.h"
+#include "grouping.h"
+
+namespace jztree {
+
+// to_rank[row], target[row]: where a particle goes; the target is ~row there if it is the first of a listed group.
+struct GroupTargets {
+  const int32_t* rank;
+  Array<const int32_t> root_rank;  // (n,)
+  const int32_t* root_row;         // (n,)
+  Count num;
+  const int32_t* label;           // (n,)
+  const uint32_t* places;         // (n, 2)
+  Array<const uint32_t> tallies;  // (ranks, words)
+  int32_t *to_rank, *target;      // (n,)
+
+  explicit GroupTargets(Arguments& in)
+      : rank(in.number("rank")),
+        root_rank(in.argument<int32_t>("root_rank", {any})),
+        root_row(in.argument<int32_t>("root_row", {rows()})),
+        num(in.count("num", rows())),
+        label(in.argument<int32_t>("label", {rows()})),
+        places(in.argument<uint32_t>("places", {rows(), 2})),
+        tallies(in.argument<uint32_t>("tallies", {any, GlobalOrder::tally_words})),
+        to_rank(in.result<int32_t>("to_rank", {rows()})),
+        target(in.result<int32_t>("target", {rows()})) {
+    in.expect(ranks() > 0, tallies, 2, "tallies", "of at least one rank");
+  }
+
+  int64_t rows() const { return root_rank.rows(); }
+  int64_t ranks() const { return tallies.rows(); }
+};
+
+// place[i] = where row i, as it arrived, belongs, which orders all n rows; the groups that begin here; and the leading
+// rows that continue the last group of the ranks before.
+struct GroupSegments {
+  const int32_t* rank;
+  Array<const int32_t> target;  // (n,)
+  Count num;
+  Array<const uint32_t> tallies;  // (ranks, words)
+  int32_t* place;                 // (n,)
+  int32_t *head, *ngroups;
+  Array<int32_t> count;  // (room,)
+  int32_t* offset;       // (room,)
+
+  explicit GroupSegments(Arguments& in)
+      : rank(in.number("rank")),
+        target(in.argument<int32_t>("target", {any})),
+        num(in.count("num", target.rows())),
+        tallies(in.argument<uint32_t>("tallies", {any, GlobalOrder::tally_words})),
+        place(in.result<int32_t>("place", {target.rows()})),
+        head(in.result<int32_t>("head", {})),
+        ngroups(in.result<int32_t>("ngroups", {})),
+        count(in.result<int32_t>("count", {any})),
+        offset(in.result<int32_t>("offset", {room()})) {
+    in.expect(ranks() > 0, tallies, 2, "tallies", "of at least one rank");
+  }
+
+  int64_t rows() const { return target.rows(); }
+  int64_t ranks() const { return tallies.rows(); }
+  int64_t room() const { return count.rows(); }
+};
+
+}  // namespace jztree

@@ -1,0 +1,92 @@
+// How particles of all ranks are put into group order.
+//
+// Every rank holds a range of the global z-order. A group is named by its first particle there, its root: a rank, which
+// owns the group, and a row. No member is on a lower rank than the root. What one rank holds of a group is a part of
+// it, named by its first row on that rank. An owner is told the size of every part that another rank has of its groups,
+// and answers with the place of that part among all particles of the owner's listed groups, so that each rank then
+// knows where each of its particles goes. Numbers of particles of several ranks are 64-bit, and travel as two words.
+// The order of all particles is rank by rank, so most of them stay where they are. All ranks know how many particles
+// the groups and the rest of each rank have, and so which of their rows are in groups.
+//
+// Owners are told in windows of their rows: a rank has at most one part of a group, so windows can be made so narrow
+// that what one rank says about one window fits the buffer, and an owner settles the groups of a window at once.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/portable.h"
+
+namespace jztree {
+
+constexpr uint64_t not_listed = ~uint64_t{0};
+
+JZTREE_BOTH inline uint64_t read_wide(const uint32_t* words) {
+  return words[0] | static_cast<uint64_t>(words[1]) << 32;
+}
+
+JZTREE_BOTH inline void write_wide(uint32_t* words, uint64_t value) {
+  words[0] = static_cast<uint32_t>(value);
+  words[1] = static_cast<uint32_t>(value >> 32);
+}
+
+// Rows [begin(w), begin(w + 1)) are in window w. Twice as many windows are halves of these.
+struct Windows {
+  int64_t rows, count;
+
+  JZTREE_BOTH int64_t of(int64_t row) const { return row * count / rows; }
+  JZTREE_BOTH int64_t begin(int64_t window) const { return (window * rows + count - 1) / count; }
+};
+
+// Roots in the order of ranks and rows.
+struct Roots {
+  const int32_t *rank, *row;
+
+  JZTREE_BOTH static uint64_t key_of(int64_t rank, int64_t row) {
+    return static_cast<uint64_t>(rank) << 32 | static_cast<uint64_t>(row);
+  }
+  JZTREE_BOTH uint64_t key(int64_t i) const { return key_of(rank[i], static_cast<uint32_t>(row[i])); }
+
+  // Whether the root of `at` cannot be that: no particle comes before the root of its group, and the root is a member
+  // itself. me: this rank, which has n rows.
+  JZTREE_BOTH bool bad(int64_t at, int64_t me, int64_t n) const {
+    int64_t owner = rank[at], root = row[at];
+    if (owner < 0 || owner > me || root < 0 || root >= (owner == me ? at + 1 : n)) return true;
+    return owner == me && (rank[root] != me || row[root] != root);
+  }
+};
+
+// How rows are dealt out in equal shares: the first `more` ranks get one more than the others.
+struct Shares {
+  uint64_t each, more;
+
+  JZTREE_BOTH Shares(uint64_t total, uint64_t ranks) : each(total / ranks), more(total % ranks) {}
+
+  JZTREE_BOTH uint64_t start(uint64_t rank) const { return rank * each + std::min(rank, more); }
+  // The rank of a place below the total.
+  JZTREE_BOTH uint64_t rank_of(uint64_t place) const {
+    uint64_t longer = more * (each + 1);
+    return place < longer ? place / (each + 1) : more + (place - longer) / each;
+  }
+};
+
+// The order of all particles: for each rank the listed groups that it owns, then its particles in no listed group.
+struct GlobalOrder {
+  static constexpr int64_t tally_words = 5;
+
+  // For each rank the particles of the listed groups that it owns and of its largest group, two words each, and the
+  // particles it holds that are in no listed group.
+  const uint32_t* tallies;
+  const uint64_t* starts;  // (ranks + 1,): running sums of particles_of
+  int64_t ranks;
+
+  JZTREE_BOTH static uint64_t particles_of(const uint32_t* tally) { return read_wide(tally) + tally[4]; }
+
+  JZTREE_BOTH uint64_t total() const { return starts[ranks]; }
+  // Where the listed groups and the other particles of a rank start, and where these end.
+  JZTREE_BOTH uint64_t groups(int64_t rank) const { return starts[rank]; }
+  JZTREE_BOTH uint64_t unlisted(int64_t rank) const { return starts[rank] + read_wide(tallies + tally_words * rank); }
+  JZTREE_BOTH uint64_t end(int64_t rank) const { return starts[rank + 1]; }
+};
+
+}  // namespace jztree

@@ -1,0 +1,295 @@
+// The sums over the particles of a group that its catalogue row is made of.
+//
+// Sums are float64, taken in three passes, each of which needs those before it over the whole group: masses, then
+// centres, from nearest-image offsets to the group's first particle (right for groups smaller than half the box), then
+// spreads and angular momenta about the means. A group that straddles ranks is the sum of its parts in the order of the
+// ranks, about the same first particle and the same means.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "common/morton.h"
+#include "common/portable.h"
+
+namespace jztree {
+
+constexpr int catalogue_dims = 4;  // groups are found in as many
+
+enum class SumPass : int { masses, centres, spreads };
+
+// Pairs of directions i <= j, of a symmetric tensor, and i < j, of an antisymmetric one. In 3D the latter are yz, zx
+// and xy, so that the tensor is the vector of the cross product; else 01, 02, ..., 12, ....
+template <int D>
+struct Pairs {
+  static constexpr int with_self = D * (D + 1) / 2, distinct = D * (D - 1) / 2;
+
+  // Calls visit(number of the pair, i, j).
+  template <typename Visit>
+  JZTREE_BOTH static void visit_with_self(const Visit& visit) {
+    int pair = 0;
+    for (int i = 0; i < D; ++i)
+      for (int j = i; j < D; ++j) visit(pair++, i, j);
+  }
+
+  template <typename Visit>
+  JZTREE_BOTH static void visit_distinct(const Visit& visit) {
+    int pair = 0;
+    if (D == 3) {
+      for (int i = 0; i < D; ++i) visit(i, (i + 1) % D, (i + 2) % D);
+    } else {
+      for (int i = 0; i < D; ++i)
+        for (int j = i + 1; j < D; ++j) visit(pair++, i, j);
+    }
+  }
+};
+
+// The power of two that brings a number to between 1/2 and 1, as far as it has an inverse. It changes no digit.
+JZTREE_BOTH inline double factor_to_one(double number) {
+  constexpr int most = 1000;
+  int exponent = 0;
+  std::frexp(number, &exponent);
+  return std::ldexp(1., exponent > most ? -most : exponent < -most ? most : -exponent);
+}
+
+// Sums over a group, or over one rank's part of it. All are doubles, so it travels as words.
+template <int D>
+struct Moments {
+  double count, mass;
+  double first[D];     // position of the group's first particle
+  double centre[D];    // weighted offsets to it
+  double velocity[D];  // weighted velocities
+  double reach, pace;  // the largest component of an offset and of a velocity, in size
+  // About the means, in units in which reach and pace are about 1: weighted products of coordinates, of a coordinate
+  // and a velocity, and of velocities; and the largest squared distance. In 1D nothing rotates, but no array is empty.
+  double inertia[Pairs<D>::with_self];
+  double rotation[D > 1 ? Pairs<D>::distinct : 1];
+  double dispersion, distance2;
+
+  // Massless groups still have a centre: the unweighted one.
+  JZTREE_BOTH bool weighted() const { return mass > 0; }
+  // What masses, lengths and velocities are multiplied by, so that no product of them leaves the range of float64
+  // whatever their unit.
+  JZTREE_BOTH double mass_factor() const { return factor_to_one(mass); }
+  JZTREE_BOTH double length_factor() const { return factor_to_one(reach); }
+  JZTREE_BOTH double speed_factor() const { return factor_to_one(pace); }
+  JZTREE_BOTH double norm() const { return weighted() ? mass * mass_factor() : count; }
+
+  // Calls sum(mine, other's) for each sum of a pass, and largest(mine, other's) for what is the largest of all.
+  template <typename Sum, typename Largest>
+  JZTREE_BOTH void change(SumPass pass, const Moments& other, const Sum& sum, const Largest& largest) {
+    if (pass == SumPass::masses) {
+      sum(count, other.count);
+      sum(mass, other.mass);
+    } else if (pass == SumPass::centres) {
+      for (int d = 0; d < D; ++d) sum(centre[d], other.centre[d]);
+      for (int d = 0; d < D; ++d) sum(velocity[d], other.velocity[d]);
+      largest(reach, other.reach);
+      largest(pace, other.pace);
+    } else {
+      for (int pair = 0; pair < Pairs<D>::with_self; ++pair) sum(inertia[pair], other.inertia[pair]);
+      for (int pair = 0; pair < Pairs<D>::distinct; ++pair) sum(rotation[pair], other.rotation[pair]);
+      sum(dispersion, other.dispersion);
+      largest(distance2, other.distance2);
+    }
+  }
+
+  // Joins what a pass found in a part that comes later in the order of particles.
+  JZTREE_BOTH void join(SumPass pass, const Moments& part) {
+    change(
+        pass, part, [](double& mine, double other) { mine += other; },
+        [](double& mine, double other) { mine = std::max(mine, other); });
+  }
+
+  JZTREE_BOTH void join(const Moments& part) {
+    join(SumPass::masses, part);
+    join(SumPass::centres, part);
+    join(SumPass::spreads, part);
+  }
+
+  // What a pass finds becomes what it found in `part`; all else stays.
+  JZTREE_BOTH void take(SumPass pass, const Moments& part) {
+    auto set = [](double& mine, double other) { mine = other; };
+    change(pass, part, set, set);
+    for (int d = 0; d < D && pass == SumPass::masses; ++d) first[d] = part.first[d];
+  }
+
+  JZTREE_BOTH void means(double* position, double* speed) const {
+    for (int d = 0; d < D; ++d) {
+      position[d] = first[d] + centre[d] / norm();
+      speed[d] = velocity[d] / norm();
+    }
+  }
+};
+
+// Particles in group order. mass and vel may be null; the period is 0 where the box is open.
+template <int D, typename T>
+struct GroupParticles {
+  const T *pos, *mass, *vel;
+  bool shared_mass;
+  double period[D];
+
+  JZTREE_BOTH double mass_of(int64_t row) const { return mass ? static_cast<double>(mass[shared_mass ? 0 : row]) : 1.; }
+
+  // From a place to the nearest image of a particle.
+  JZTREE_BOTH void offset(int64_t row, const double* from, double* out) const {
+    for (int d = 0; d < D; ++d) {
+      out[d] = static_cast<double>(pos[row * D + d]) - from[d];
+      if (period[d] > 0) out[d] -= period[d] * std::nearbyint(out[d] / period[d]);
+    }
+  }
+
+  // What is summed of rows [begin, end), taking each `step`-th. group: the sums of the passes before over the whole
+  // group, or of this rank's part if the rank holds all of it.
+  JZTREE_BOTH Moments<D> sum(SumPass pass, int64_t begin, int64_t end, int64_t step, const Moments<D>& group) const {
+    Moments<D> part{};
+    if (pass == SumPass::masses) {
+      add_masses(begin, end, step, part);
+    } else if (pass == SumPass::centres) {
+      add_centres(begin, end, step, group, part);
+    } else {
+      add_spreads(begin, end, step, group, part);
+    }
+    return part;
+  }
+
+  JZTREE_BOTH void place_of(int64_t row, double* place) const {
+    for (int d = 0; d < D; ++d) place[d] = static_cast<double>(pos[row * D + d]);
+  }
+
+ private:
+  JZTREE_BOTH void add_masses(int64_t begin, int64_t end, int64_t step, Moments<D>& part) const {
+    for (int64_t row = begin; row < end; row += step) {
+      part.count += 1;
+      part.mass += mass_of(row);
+    }
+  }
+
+  JZTREE_BOTH void add_centres(int64_t begin, int64_t end, int64_t step, const Moments<D>& group,
+                               Moments<D>& part) const {
+    double between[D];
+    bool weighted = group.weighted();
+    double factor = group.mass_factor();
+    for (int64_t row = begin; row < end; row += step) {
+      double w = weighted ? mass_of(row) * factor : 1.;
+      offset(row, group.first, between);
+      for (int d = 0; d < D; ++d) {
+        part.centre[d] += w * between[d];
+        part.reach = std::max(part.reach, std::fabs(between[d]));
+        if (!vel) continue;
+        double speed = static_cast<double>(vel[row * D + d]);
+        part.velocity[d] += w * speed;
+        part.pace = std::max(part.pace, std::fabs(speed));
+      }
+    }
+  }
+
+  JZTREE_BOTH void add_spreads(int64_t begin, int64_t end, int64_t step, const Moments<D>& group,
+                               Moments<D>& part) const {
+    double centre[D], velocity[D], between[D];
+    bool weighted = group.weighted();
+    double factor = group.mass_factor(), length_factor = group.length_factor(), speed_factor = group.speed_factor();
+    group.means(centre, velocity);
+    for (int64_t row = begin; row < end; row += step) {
+      double w = weighted ? mass_of(row) * factor : 1., distance2 = 0;
+      offset(row, centre, between);
+      for (int d = 0; d < D; ++d) between[d] *= length_factor;
+      for (int d = 0; d < D; ++d) distance2 += between[d] * between[d];
+      part.distance2 = std::max(part.distance2, distance2);
+      Pairs<D>::visit_with_self([&](int pair, int i, int j) { part.inertia[pair] += w * between[i] * between[j]; });
+      if (vel) add_motion(row, w, between, velocity, speed_factor, part);
+    }
+  }
+
+  // between: from the centre of the group to the particle, multiplied by its factor. velocity: that of the group.
+  JZTREE_BOTH void add_motion(int64_t row, double w, const double* between, const double* velocity, double factor,
+                              Moments<D>& part) const {
+    double relative[D], speed2 = 0;
+    for (int d = 0; d < D; ++d) {
+      relative[d] = (static_cast<double>(vel[row * D + d]) - velocity[d]) * factor;
+      speed2 += relative[d] * relative[d];
+    }
+    part.dispersion += w * speed2;
+    Pairs<D>::visit_distinct([&](int pair, int i, int j) {
+      part.rotation[pair] += w * (between[i] * relative[j] - between[j] * relative[i]);
+    });
+  }
+};
+
+// The columns of the catalogue; those from `velocity` on are empty if the particles have none. shape: the inertia
+// tensor over its trace, the square of the size, which may leave the range of T.
+template <int D, typename T>
+struct CatalogueColumns {
+  T *mass, *centre, *size, *radius, *shape, *velocity, *dispersion, *rotation;
+
+  JZTREE_BOTH void write(int64_t group, const Moments<D>& sums, const double* period, bool moving) const {
+    double place[D], speed[D];
+    sums.means(place, speed);
+    mass[group] = static_cast<T>(sums.mass);
+    for (int d = 0; d < D; ++d) {
+      T inside = wrap(static_cast<T>(wrap(place[d], period[d])), period[d]);
+      // Rounding may lift a centre just below the upper end onto it, which is the same place as 0.
+      centre[group * D + d] = period[d] > 0 && static_cast<double>(inside) >= period[d] ? T{0} : inside;
+    }
+    radius[group] = static_cast<T>(std::sqrt(sums.distance2) / sums.length_factor());
+    write_shape(group, sums);
+    if (moving) write_motion(group, sums, speed);
+  }
+
+ private:
+  JZTREE_BOTH void write_shape(int64_t group, const Moments<D>& sums) const {
+    double trace = 0;
+    T* tensor = shape + group * D * D;
+    Pairs<D>::visit_with_self([&](int pair, int i, int j) { trace += i == j ? sums.inertia[pair] : 0; });
+    size[group] = static_cast<T>(std::sqrt(trace / sums.norm()) / sums.length_factor());
+    Pairs<D>::visit_with_self([&](int pair, int i, int j) {
+      tensor[i * D + j] = tensor[j * D + i] = trace > 0 ? static_cast<T>(sums.inertia[pair] / trace) : T{0};
+    });
+  }
+
+  // Means over particles.
+  JZTREE_BOTH void write_motion(int64_t group, const Moments<D>& sums, const double* speed) const {
+    double norm = sums.norm(), length_factor = sums.length_factor(), speed_factor = sums.speed_factor();
+    for (int d = 0; d < D; ++d) velocity[group * D + d] = static_cast<T>(speed[d]);
+    dispersion[group] = static_cast<T>(std::sqrt(sums.dispersion / norm / D) / speed_factor);
+    for (int pair = 0; pair < Pairs<D>::distinct; ++pair)
+      rotation[group * Pairs<D>::distinct + pair] =
+          static_cast<T>(sums.rotation[pair] / norm / length_factor / speed_factor);
+  }
+};
+
+// The groups that a rank holds parts of besides whole ones: the head continues the last group of the ranks before, and
+// the tail, the last group that begins here, may go on on the ranks behind.
+template <int D>
+struct Ends {
+  Moments<D> head, tail;
+};
+
+// What all ranks know of their ends.
+template <int D>
+struct AllEnds {
+  const Ends<D>* ends;
+  int64_t ranks;
+
+  JZTREE_BOTH bool has(int64_t rank) const { return rank >= 0 && rank < ranks; }
+
+  // The last group that begins on this rank, over all its parts.
+  JZTREE_BOTH Moments<D> tail_group(int64_t rank) const {
+    Moments<D> group = ends[rank].tail;
+    for (int64_t r = rank + 1; r < ranks && ends[r].head.count > 0; ++r) {
+      group.join(ends[r].head);
+      if (ends[r].tail.count > 0) break;
+    }
+    return group;
+  }
+
+  // The group of which this rank's head is a part, over all its parts.
+  JZTREE_BOTH Moments<D> head_group(int64_t rank) const {
+    int64_t owner = rank - 1;
+    while (owner > 0 && ends[owner].tail.count == 0) --owner;
+    return has(owner) ? tail_group(owner) : Moments<D>{};
+  }
+};
+
+}  // namespace jztree

@@ -1,0 +1,106 @@
+// Bound by memory: 60 bytes a row, and 40 an entry of what is told; work arrays of 16 bytes a row; one launch for the
+// answers to each rank.
+
+#include <cstdint>
+
+#include "common/cuda/context.cuh"
+#include "common/cuda/primitives.cuh"
+#include "common/cuda/warp.cuh"
+#include "one_window.cuh"
+#include "settle_groups.h"
+
+namespace jztree {
+namespace {
+
+// Sums of particles of several ranks are unsigned 64-bit words, which atomic operations know by this name.
+__device__ unsigned long long* atomic_word(uint64_t* word) { return reinterpret_cast<unsigned long long*>(word); }
+
+// The groups of a window. size[row]: the particles of the group with its root in this row that are on other ranks.
+struct WindowGroups {
+  OneWindow window;
+  const int32_t *rank, *root_rank, *count;
+  uint64_t npart_min;
+
+  __device__ bool owned(int64_t row) const {
+    return row < window.rows && count[row] > 0 && root_rank[row] == *rank && window.holds(row);
+  }
+  __device__ bool told_of(int64_t row) const { return window.holds(row) && count[row] > 0; }
+  __device__ uint64_t particles(int64_t row, const uint64_t* size) const {
+    return size[row] + static_cast<uint64_t>(count[row]);
+  }
+  __device__ uint64_t listed(int64_t row, const uint64_t* size) const {
+    uint64_t all = owned(row) ? particles(row, size) : 0;
+    return all >= npart_min ? all : 0;
+  }
+};
+
+__global__ void add_told(WindowGroups groups, const int32_t* told, int64_t entries, uint64_t* size) {
+  int64_t entry = thread_index();
+  if (entry >= entries) return;
+  int64_t row = told[2 * entry];
+  if (row >= 0 && groups.told_of(row))
+    atomicAdd(atomic_word(size + row), static_cast<unsigned long long>(told[2 * entry + 1]));
+}
+
+__global__ void list_groups(WindowGroups groups, const uint64_t* size, uint64_t* place, Tally* tally) {
+  int64_t row = thread_index();
+  uint64_t largest = groups.owned(row) ? groups.particles(row, size) : 0;
+  if (row < groups.window.rows) place[row] = groups.listed(row, size);
+  largest = warp_max(largest);
+  // A look first, which may see too small a number and then costs an atomic operation: few warps find more.
+  const volatile uint64_t* known = &tally->largest;
+  if (lane_index() == 0 && largest > *known)
+    atomicMax(atomic_word(&tally->largest), static_cast<unsigned long long>(largest));
+}
+
+// From here on a group's entry in `next` is the place of its next part. place: the listed particles before each row.
+__global__ void place_groups(WindowGroups groups, const uint64_t* place, const Tally* before, uint64_t* next,
+                             uint64_t* places, Tally* tally) {
+  int64_t row = thread_index();
+  if (row >= groups.window.rows) return;
+  uint64_t listed = groups.listed(row, next);
+  if (row == groups.window.rows - 1) tally->listed = before->listed + place[row] + listed;
+  if (!groups.owned(row)) return;
+  uint64_t at = listed > 0 ? before->listed + place[row] : not_listed;
+  places[row] = at;
+  next[row] = listed > 0 ? at + static_cast<uint64_t>(groups.count[row]) : not_listed;
+}
+
+// The answers to one rank. It has one part of a group at most, so no other thread works on this group; answers to the
+// next rank wait until this kernel is done.
+__global__ void answer_rank(WindowGroups groups, const int32_t* told, int64_t chunk, uint64_t* next,
+                            uint64_t* answers) {
+  int64_t entry = thread_index();
+  if (entry >= chunk) return;
+  int64_t row = told[2 * entry];
+  bool known = row >= 0 && groups.told_of(row);
+  uint64_t place = known ? next[row] : 0;
+  answers[entry] = place;
+  if (known && place != not_listed) next[row] = place + static_cast<uint64_t>(told[2 * entry + 1]);
+}
+
+void settle_groups(Queue& queue, const SettleGroups& in) {
+  int64_t n = in.rows(), chunk = in.chunk(), entries = in.ranks() * chunk;
+  queue.copy(in.tally, in.old_tally, Tally::words);
+  auto* before = reinterpret_cast<const Tally*>(in.old_tally);
+  auto* after = reinterpret_cast<Tally*>(in.tally);
+  WindowGroups groups{{n, in.window, in.windows}, in.rank, in.root_rank, in.count, static_cast<uint64_t>(in.npart_min)};
+  auto* size = queue.scratch<uint64_t>(n);
+  auto* place = queue.scratch<uint64_t>(n);
+  queue.fill_bytes(size, 0, n);
+  queue.launch_over(entries, add_told, groups, in.told, entries, size);
+  if (n > 0) {
+    queue.launch_over(n, list_groups, groups, size, place, after);
+    exclusive_sum(queue, place, place, n);
+    queue.launch_over(n, place_groups, groups, place, before, size, reinterpret_cast<uint64_t*>(in.places), after);
+  }
+  for (int64_t r = 0; r < in.ranks(); ++r)
+    queue.launch_over(chunk, answer_rank, groups, in.told + 2 * chunk * r, chunk, size,
+                      reinterpret_cast<uint64_t*>(in.answers) + chunk * r);
+}
+
+}  // namespace
+
+JZTREE_PLAIN_KERNEL(settle_groups, SettleGroups);
+
+}  // namespace jztree

@@ -1,0 +1,78 @@
+// The searches are in knn_short.cuh (k up to 32) and knn_long.cuh.
+//
+// Queries are answered in groups that follow each other in z-order. A group walks the planes of the sources from the
+// top, nearest nodes first (knn_walk.cuh), so its radii are tight early and most of the tree is never seen; coordinates
+// of a leaf are staged in shared memory. Nothing is stored but the lists of the groups at work; results go straight to
+// their rows in the output. Ties are broken by the lower row in z-order, and a query that is a source is its own first
+// neighbour. Distances are computed with the formulas and the roundings of the CPU's kernel (no fused multiply-add), so
+// the results are the same bits.
+//
+// Squared distances in float32 vanish where neighbours are more than 2^90 times closer than the set is wide. Queries
+// that meet this are put on a list and searched again in float64 by a launch that has nothing to do for nearly every
+// set.
+
+#include <cstdint>
+
+#include "common/cuda/context.cuh"
+#include "common/cuda/primitives.cuh"
+#include "common/cuda/tree.cuh"
+#include "knn.h"
+#include "knn_search.cuh"
+
+namespace jztree {
+namespace {
+
+template <typename T>
+__global__ void count_open_rows(TreeView<T> queries, const int32_t* open, int64_t* rows) {
+  int64_t leaf = thread_index();
+  if (leaf > queries.leaves()) return;
+  bool searched = leaf < queries.leaves() && open[leaf] != 0;
+  rows[leaf] = searched ? queries.leaf_row(leaf + 1) - queries.leaf_row(leaf) : 0;
+}
+
+template <typename T>
+__global__ void list_open_rows(TreeView<T> queries, const int32_t* open, const int64_t* starts, int32_t* chosen) {
+  int64_t leaf = thread_index();
+  if (leaf >= queries.leaves() || open[leaf] == 0) return;
+  int64_t place = starts[leaf];
+  for (int64_t row = queries.leaf_row(leaf); row < queries.leaf_row(leaf + 1); ++row)
+    chosen[place++] = static_cast<int32_t>(row);
+}
+
+// Only the queries of open leaves are answered.
+template <typename T>
+void choose_open(Queue& queue, const int32_t* open, Problem<T>* problem) {
+  int64_t leaves = problem->queries.leaves();
+  int64_t* starts = queue.scratch<int64_t>(leaves + 1);
+  int32_t* chosen = queue.scratch<int32_t>(problem->queries.num.rows);
+  queue.launch_over(leaves + 1, count_open_rows<T>, problem->queries, open, starts);
+  exclusive_sum(queue, starts, starts, leaves + 1);
+  queue.launch_over(leaves, list_open_rows<T>, problem->queries, open, starts, chosen);
+  problem->chosen = chosen;
+  problem->chosen_count = starts + leaves;
+}
+
+template <int D, typename T>
+void knn(Queue& queue, const Neighbours<D, T>& in) {
+  if (in.k() == 0 || in.q() == 0) return;
+  Problem<T> problem{on_device(in.sources),
+                     on_device(in.queries),
+                     in.self,
+                     in.own_offset,
+                     in.source_rows,
+                     in.query_rows,
+                     nullptr,
+                     nullptr,
+                     in.q(),
+                     in.radius,
+                     in.index,
+                     in.k()};
+  if (in.open) choose_open(queue, in.open, &problem);
+  search(queue, problem, Extent<T>{in.box, in.domain});
+}
+
+}  // namespace
+
+JZTREE_KERNEL(knn, Neighbours);
+
+}  // namespace jztree

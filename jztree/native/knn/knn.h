@@ -1,0 +1,42 @@
+// Exact k nearest neighbours of z-ordered queries among z-ordered sources. Ties are broken by the lower row in z-order,
+// and a query that is a source is its own first neighbour.
+#pragma once
+
+#include "common/tree_arguments.h"
+
+namespace jztree {
+
+template <int D, typename T>
+struct Neighbours {
+  static constexpr int most_dims = max_dims;
+
+  Tree<D, T> sources;
+  const int32_t* source_rows;  // (n,), the row to report for each z-ordered source; null: its place
+  Tree<D, T> queries;
+  const int32_t* query_rows;  // (q,), the output row of each z-ordered query; null: its place
+  const int32_t* own_offset;  // query i is source i + own_offset; negative: queries are no sources
+  const int32_t* open;        // which leaves of queries are searched; null: all. Others keep what they have
+  Lengths box;
+  const T* domain;  // (2, D), the corners of the set that sources and queries are part of; null: of theirs
+  Array<T> radius;  // (q, k), continued
+  int32_t* index;   // (q, k), continued
+  bool self;        // the sources are the queries, row by row
+
+  explicit Neighbours(Arguments& in)
+      : sources(in),
+        source_rows(in.optional<int32_t>("source_rows", {sources.pos.rows()})),
+        queries(in, "query_"),
+        query_rows(in.optional<int32_t>("query_rows", {q()})),
+        own_offset(in.number("own_offset")),
+        open(in.optional<int32_t>("open", {queries.layout.sizes[0]})),
+        box(in.lengths("box", D)),
+        domain(in.optional<T>("domain", {2, D})),
+        radius(in.continued<T>("radius", {q(), any})),
+        index(in.continued<int32_t>("index", {q(), k()})),
+        self(in.attributes().flag("self")) {}
+
+  int64_t q() const { return queries.pos.rows(); }
+  int64_t k() const { return radius.dims[1]; }
+};
+
+}  // namespace jztree

@@ -1,0 +1,234 @@
+// One group of queries on its walk through the sources' hierarchy, and where its results go.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+#include "common/cpu/leaf_distances.h"
+#include "common/cpu/staged_tree.h"
+#include "make_kbest.h"
+
+namespace jztree {
+
+// Where results go. `narrow_radius` takes them in place of `radius` if distances are computed in float64 for float32.
+template <typename T>
+struct Output {
+  const int32_t* source_rows;  // reported row of each z-ordered source; null: its place
+  const int32_t* query_rows;   // output row of each z-ordered query; null: its place
+  T* radius;                   // (q, k)
+  float* narrow_radius;        // (q, k), or null
+  int32_t* index;              // (q, k)
+  int64_t k;
+  T unit;
+  int64_t own_offset;  // query i is source i + own_offset; negative: queries are no sources
+
+  int64_t row(int64_t query) const { return query_rows ? query_rows[query] : query; }
+
+  void write(int64_t query, const Candidate<T>* sorted) const {
+    int32_t* idx = index + row(query) * k;
+    for (int64_t i = 0; i < k; ++i) {
+      uint32_t found = candidate_row_plus_one<T>(sorted[i]);
+      T distance = std::sqrt(candidate_distance2<T>(sorted[i])) * unit;
+      if (narrow_radius) {
+        narrow_radius[row(query) * k + i] = static_cast<float>(distance);
+      } else {
+        radius[row(query) * k + i] = distance;
+      }
+      int64_t source = found == 0 ? query + own_offset : static_cast<int64_t>(found) - 1;
+      idx[i] = found == no_row ? -1 : source_rows ? source_rows[source] : static_cast<int32_t>(source);
+    }
+  }
+
+  void write_none(int64_t query) const {
+    std::fill_n(radius + row(query) * k, k, std::numeric_limits<T>::infinity());
+    std::fill_n(index + row(query) * k, k, -1);
+  }
+};
+
+// One thread's walk: the lists and work arrays, used for one group after another.
+template <int D, typename T>
+class Walk {
+  using Key = Candidate<T>;
+
+ public:
+  Walk(const StagedTree<D, T>& sources, const StagedTree<D, T>& queries, const Scale<D, T>& scale, int64_t most,
+       const Output<T>& out)
+      : sources_(sources),
+        queries_(queries),
+        self_(out.own_offset >= 0),
+        out_(out),
+        best_(make_kbest<T>(out.k, most)),
+        leaf_distances_(scale, most),
+        sorted_(static_cast<size_t>(out.k * most)) {}
+
+  // Answers the queries of a leaf of the queries' hierarchy, or of these `asked`. Returns false if squared distances of
+  // some have lost digits because they are so small beside the extent of the set; nothing is written for `lost` ones.
+  // Each is decided by itself, so that no answer depends on which queries are in a leaf with it.
+  bool group(int64_t leaf, const std::vector<uint8_t>* asked = nullptr) {
+    begin_ = queries_.leaf_row(leaf);
+    count_ = queries_.leaf_row(leaf + 1) - begin_;
+    if (count_ == 0) return true;
+    for (int d = 0; d < D; ++d) {
+      low_[d] = queries_.low[d][leaf];
+      high_[d] = queries_.high[d][leaf];
+    }
+    best_->reset(count_);
+    bound_.assign(static_cast<size_t>(count_), no_candidate<T>());
+    radius2_.assign(static_cast<size_t>(count_ + lanes), std::numeric_limits<T>::infinity());
+    worst_ = no_candidate<T>();
+    seed_ = -1;
+    if (self_) {
+      Key own = make_candidate<T>(0, 0);
+      for (int64_t q = 0; q < count_; ++q) absorb(q, &own, 1);
+      set_worst();
+    }
+    if (&sources_ == &queries_) {
+      visit_leaf(leaf);
+      seed_ = leaf;
+    } else {
+      seed();
+    }
+    walk();
+    lost_.assign(static_cast<size_t>(count_), 0);
+    bool all = true;
+    for (int64_t q = 0; q < count_; ++q) {
+      best_->finish(q, sorted_.data() + q * out_.k);
+      bool good = precise(q);
+      lost_[static_cast<size_t>(q)] = !good;
+      all &= good;
+      if (good && (!asked || (*asked)[static_cast<size_t>(q)])) out_.write(begin_ + q, sorted_.data() + q * out_.k);
+    }
+    return all;
+  }
+
+  const std::vector<uint8_t>& lost() const { return lost_; }
+
+ private:
+  // Well above the smallest normal float32, so that the squares of all dimensions have their digits. In float64 the
+  // scaled squares cover every ratio of lengths that positions can have in practice.
+  static constexpr T smallest_precise =
+      std::is_same<T, float>::value ? std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon() : T{0};
+
+  struct Entry {
+    Key key;  // lower bound of the squared distance, then the first row
+    int plane;
+    int64_t node;
+  };
+
+  // Whether all squared distances of a query are those of coincident points or large enough to have all their digits.
+  bool precise(int64_t q) const {
+    for (const Key* key = sorted_.data() + q * out_.k; key < sorted_.data() + (q + 1) * out_.k; ++key) {
+      T distance2 = candidate_distance2<T>(*key);
+      if (distance2 >= smallest_precise) return true;
+      uint32_t found = candidate_row_plus_one<T>(*key);
+      if (found == 0) continue;
+      if (distance2 > 0 || !sources_.same_place(found - 1, queries_, begin_ + q)) return false;
+    }
+    return true;
+  }
+
+  void absorb(int64_t q, const Key* candidates, int64_t count) {
+    Key bound = best_->absorb(q, candidates, count);
+    bound_[static_cast<size_t>(q)] = bound;
+    radius2_[static_cast<size_t>(q)] = candidate_distance2<T>(bound);
+  }
+
+  // Pushes the children of a node that may matter (plane is theirs), the nearest last so that it is visited first.
+  void push_nodes(int plane, int64_t begin, int64_t end) {
+    int64_t start = sources_.layout().starts[static_cast<size_t>(plane)];
+    for (int64_t first = begin; first < end; first += 4 * lanes) {
+      T distance2[4 * lanes];
+      int64_t count = std::min<int64_t>(4 * lanes, end - first);
+      node_distances(sources_, low_, high_, leaf_distances_.gap_period(), start + first, count, distance2);
+      size_t bottom = stack_.size();
+      for (int64_t i = 0; i < count; ++i) {
+        int64_t node = first + i, row = sources_.first_row(plane, node);
+        Key key = make_candidate<T>(distance2[i], static_cast<uint32_t>(row + 1));
+        if (!(key < worst_) || sources_.first_row(plane, node + 1) == row) continue;
+        size_t place = stack_.size();
+        stack_.push_back({key, plane, node});
+        for (; place > bottom && stack_[place - 1].key < key; --place) stack_[place] = stack_[place - 1];
+        stack_[place] = {key, plane, node};
+      }
+    }
+  }
+
+  void walk() {
+    int top = sources_.layout().planes() - 1;
+    stack_.clear();
+    push_nodes(top, 0, sources_.layout().sizes[static_cast<size_t>(top)]);
+    while (!stack_.empty()) {
+      Entry entry = stack_.back();
+      stack_.pop_back();
+      if (!(entry.key < worst_)) continue;
+      if (entry.plane > 0) {
+        push_nodes(entry.plane - 1, sources_.first_child(entry.plane, entry.node),
+                   sources_.first_child(entry.plane, entry.node + 1));
+      } else if (entry.node != seed_) {
+        visit_leaf(entry.node);
+      }
+    }
+  }
+
+  // Visit a leaf near the group first, found by going down to the nearest child each time.
+  void seed() {
+    int plane = sources_.layout().planes() - 1;
+    int64_t begin = 0, end = sources_.layout().sizes[static_cast<size_t>(plane)];
+    for (;; --plane) {
+      stack_.clear();
+      push_nodes(plane, begin, end);
+      if (stack_.empty()) return;
+      int64_t node = stack_.back().node;
+      if (plane == 0) {
+        visit_leaf(node);
+        seed_ = node;
+        return;
+      }
+      begin = sources_.first_child(plane, node);
+      end = sources_.first_child(plane, node + 1);
+    }
+  }
+
+  void visit_leaf(int64_t leaf) {
+    leaf_distances_.set_leaf(sources_, leaf, low_, high_);
+    bool changed = false;
+    for (int64_t block = 0; block < count_; block += lanes) {
+      Lanes<T> radius2;
+      load(radius2_.data() + block, radius2);
+      uint32_t open = leaf_distances_.within(queries_, begin_ + block, count_ - block, radius2);
+      for (; open != 0; open &= open - 1) changed |= visit_leaf_from(block + __builtin_ctz(open));
+    }
+    if (changed) set_worst();
+  }
+
+  void set_worst() { worst_ = *std::max_element(bound_.begin(), bound_.end()); }
+
+  bool visit_leaf_from(int64_t q) {
+    // A query's own row is in its list already.
+    int64_t own = self_ ? begin_ + q + out_.own_offset : -1;
+    int64_t near = leaf_distances_.find_near(queries_, begin_ + q, radius2_[static_cast<size_t>(q)], own);
+    if (near > 0) absorb(q, leaf_distances_.near(), near);
+    return near > 0;
+  }
+
+  const StagedTree<D, T>&sources_, &queries_;
+  const bool self_;
+  const Output<T>& out_;
+  std::unique_ptr<KBest<T>> best_;
+  LeafDistances<D, T> leaf_distances_;
+  std::vector<Key> sorted_;
+  std::vector<uint8_t> lost_;  // which queries of the group
+  // The group at work.
+  int64_t begin_ = 0, count_ = 0, seed_ = -1;
+  T low_[D], high_[D];
+  std::vector<Key> bound_;  // upper bound of each query's k-th candidate
+  std::vector<T> radius2_;  // its squared distance; and a block more
+  Key worst_;               // the largest bound
+  std::vector<Entry> stack_;
+};
+
+}  // namespace jztree

@@ -1,0 +1,128 @@
+// Who searches for which spheres; overdensity_search.cuh says how.
+//
+// Spheres hold from 20 particles to nearly all. A warp takes a centre as long as no shell has more than 512 particles,
+// which it lists in shared memory; the shells of a sphere with some thousand do not. What is left is done by blocks
+// with lists in global memory, and what does not fit into these by fewer, larger blocks with longer lists, so that
+// lists take no more than some times the memory of the positions. These divide shells where necessary. Centres are
+// dealt out one by one, because some take 10^5 times as long as others.
+//
+// The cost is that of walking the tree for each shell and of sorting what is in the spheres; the largest sphere sets a
+// bound, because one warp adds its masses one by one. Masses are added in the CPU's order with the
+// CPU's formulas, so the results are the same bits.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/cuda/context.cuh"
+#include "common/cuda/tree.cuh"
+#include "overdensity.h"
+#include "overdensity_search.cuh"
+
+namespace jztree {
+namespace {
+
+template <int D>
+__global__ void sort_thresholds(Lengths density, int64_t count, double* factor, int32_t* column) {
+  if (thread_index() < count) place_threshold<D>(density, count, thread_index(), factor, column);
+}
+
+// Centres that are dealt out to blocks.
+struct Centres {
+  int64_t most;          // of them
+  const int32_t* count;  // null: most
+  const int32_t* rows;   // null: all in their order
+  int32_t* taken;
+
+  __device__ int64_t number() const { return count ? *count : most; }
+  __device__ int64_t row(int64_t place) const { return rows ? rows[place] : place; }
+};
+
+// Centres that the lists were too short for.
+struct LeftOver {
+  int32_t *count, *rows;
+};
+
+template <int D, typename T, int Threads, int Sorted>
+__global__ void __launch_bounds__(Threads) search_spheres(const __grid_constant__ SphereProblem<D, T> problem,
+                                                          Centres centres, SphereLists lists, LeftOver left) {
+  __shared__ SphereMemory<D, T, Threads> memory;
+  auto* sorted = reinterpret_cast<NearKey*>(dynamic_shared());
+  Span* stack = lists.keys ? lists.stacks + span_stack(Threads, problem.tree.planes) * blockIdx.x
+                           : reinterpret_cast<Span*>(sorted + Sorted);
+  SphereSearch<D, T, Threads, Sorted> search(problem, lists, memory, sorted, stack);
+  while (true) {
+    __syncthreads();
+    if (threadIdx.x == 0) memory.place = atomicAdd(centres.taken, 1);
+    __syncthreads();
+    int64_t place = memory.place;
+    if (place >= centres.number()) return;
+    int64_t row = centres.row(place);
+    if (threadIdx.x == 0) problem.rows.clear(row, problem.thresholds.count);
+    if (!(problem.nearest[row] >= 0) || search.answer(row) || threadIdx.x != 0) continue;
+    left.rows[atomicAdd(left.count, 1)] = static_cast<int32_t>(row);
+  }
+}
+
+// Blocks of a launch, and what they have.
+template <int ThreadCount, int SortedCount, int MostBlocks>
+struct Team {
+  static constexpr int threads = ThreadCount, sorted = SortedCount, most_blocks = MostBlocks;
+
+  static int64_t blocks(int64_t centres) { return std::min<int64_t>(centres, most_blocks); }
+  static int64_t room(int64_t centres, int64_t rows, int64_t bytes) {
+    constexpr int64_t least = 4096, two_lists = 2 * sizeof(NearKey);
+    return std::min(rows, std::max(least, bytes / blocks(centres) / two_lists));
+  }
+};
+// Not tuned on a GPU yet.
+using Warps = Team<warp_size, 512, 8192>;
+using Blocks = Team<256, 1024, 512>;
+using LargeBlocks = Team<512, 1024, 32>;
+
+template <typename Team, int D, typename T>
+void launch_team(Queue& queue, const SphereProblem<D, T>& problem, const Centres& centres, const SphereLists& lists,
+                 const LeftOver& left) {
+  size_t bytes = Team::sorted * sizeof(NearKey);
+  if (!lists.keys) bytes += static_cast<size_t>(span_stack(Team::threads, problem.tree.planes)) * sizeof(Span);
+  queue.launch(Team::blocks(centres.most), Team::threads, bytes, search_spheres<D, T, Team::threads, Team::sorted>,
+               problem, centres, lists, left);
+}
+
+template <int D, typename T>
+void search_all(Queue& queue, const SphereProblem<D, T>& problem, int64_t q) {
+  int64_t rows = problem.tree.num.rows, list_bytes = 4 * rows * D * static_cast<int64_t>(sizeof(T));
+  int64_t room = Blocks::room(q, rows, list_bytes), large_room = LargeBlocks::room(q, rows, list_bytes);
+  int64_t stack = span_stack(Blocks::threads, problem.tree.planes);
+  int64_t large_stack = span_stack(LargeBlocks::threads, problem.tree.planes);
+  // One launch after the other uses the same memory.
+  int64_t blocks = Blocks::blocks(q), large_blocks = LargeBlocks::blocks(q);
+  auto* keys = queue.scratch<NearKey>(2 * std::max(blocks * room, large_blocks * large_room));
+  auto* stacks = queue.scratch<Span>(std::max(blocks * stack, large_blocks * large_stack));
+  // How many centres each team has taken, and left to the next one.
+  int32_t *taken = queue.scratch<int32_t>(5), *left = taken + 3;
+  queue.fill_bytes(taken, 0, 5);
+  auto *large = queue.scratch<int32_t>(q), *largest = queue.scratch<int32_t>(q);
+  launch_team<Warps>(queue, problem, Centres{q, nullptr, nullptr, taken},
+                     SphereLists{Warps::sorted, false, nullptr, nullptr}, LeftOver{left, large});
+  launch_team<Blocks>(queue, problem, Centres{q, left, large, taken + 1}, SphereLists{room, false, keys, stacks},
+                      LeftOver{left + 1, largest});
+  launch_team<LargeBlocks>(queue, problem, Centres{q, left + 1, largest, taken + 2},
+                           SphereLists{large_room, true, keys, stacks}, LeftOver{});
+}
+
+template <int D, typename T>
+void overdensity(Queue& queue, const Overdensity<D, T>& in) {
+  if (in.q() == 0) return;
+  auto* factors = queue.scratch<double>(in.m());
+  auto* columns = queue.scratch<int32_t>(in.m());
+  queue.launch_over(in.m(), sort_thresholds<D>, in.density, in.m(), factors, columns);
+  SphereProblem<D, T> problem{on_device(in.tree),         in.masses(), in.centre, in.nearest, in.box,
+                              {factors, columns, in.m()}, in.least,    in.rows};
+  search_all(queue, problem, in.q());
+}
+
+}  // namespace
+
+JZTREE_KERNEL(overdensity, Overdensity);
+
+}  // namespace jztree

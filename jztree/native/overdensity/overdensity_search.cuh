@@ -1,0 +1,426 @@
+// A block's search for the spheres around one centre: it lists the particles of a shell, sorts them, and goes on
+// outwards (spheres.h) until the spheres end.
+//
+// A particle is one number of 128 bits, the bits of its squared distance before those of its mass, so it is ordered as
+// on the CPU; a shell is a range of such numbers. If a shell holds more than the list has room for, the walk has also
+// counted it in 256 parts of that range: the shell becomes as many of the first parts as fit, or the first part alone,
+// which is then counted in 256 parts itself. A shell of one number holds particles that are all alike and need no list.
+// So there is no limit to what a sphere holds, and the list decides only how often the tree is walked.
+//
+// The walk keeps a stack of ranges of nodes, or of rows, that are still to be looked at. In every round each thread
+// looks at one item of the ranges on top, whatever their sizes, and what may be near leaves a range of its own on the
+// stack. No more than one range a thread and plane is ever left behind, because those of a round lie below what was
+// looked at.
+//
+// Masses have to be added one after the other. A warp does that for 32 particles of the sorted list by shuffles, in
+// every lane; whether a sphere ends and where the peak is, each lane finds out for its own. Only the few runs of 32 in
+// which spheres begin or end are taken by one lane as on the CPU.
+#pragma once
+
+#include <cstdint>
+#include <new>
+
+#include "common/cuda/queue.cuh"
+#include "common/cuda/tree.cuh"
+#include "common/cuda/warp.cuh"
+#include "spheres.h"
+
+namespace jztree {
+
+// Nodes of a plane, or rows.
+struct Span {
+  int32_t begin, end, plane;
+
+  static constexpr int rows = -1;  // in place of a plane
+};
+
+// The stack of a block with so many threads.
+JZTREE_BOTH inline int64_t span_stack(int threads, int planes) { return threads * (int64_t{planes} + 1) + 1; }
+
+using NearKey = unsigned __int128;
+
+__device__ inline NearKey near_key(double distance2, double mass) {
+  return NearKey{static_cast<uint64_t>(__double_as_longlong(distance2))} << 64 |
+         static_cast<uint64_t>(__double_as_longlong(mass));
+}
+__device__ inline double distance2_of(NearKey key) { return __longlong_as_double(static_cast<long long>(key >> 64)); }
+__device__ inline double mass_of(NearKey key) {
+  return __longlong_as_double(static_cast<long long>(static_cast<uint64_t>(key)));
+}
+
+// What is at this distance, whatever its mass, is not after that.
+__device__ inline NearKey last_at(double distance2) { return near_key(distance2, 0) | ~uint64_t{0}; }
+
+struct Shell {
+  NearKey first, last;
+};
+
+template <int D, typename T>
+struct SphereProblem {
+  DeviceTree<D, T> tree;
+  Masses<T> mass;
+  const T *centres, *nearest;  // nearest: negative for centres that are not looked at
+  Lengths box;
+  Thresholds thresholds;
+  int64_t least;
+  SphereRows<T> rows;
+};
+
+// The lists of the blocks of a launch.
+struct SphereLists {
+  int64_t room;   // particles, a block
+  bool divides;   // shells that do not fit; else their centres are left to another launch
+  NearKey* keys;  // in global memory, twice the room a block; null: a list is what a block sorts in shared memory
+  Span* stacks;
+};
+
+constexpr int shell_parts = 256;
+
+template <int D, typename T, int Threads>
+struct SphereMemory {
+  int until[Threads], sums[Threads / warp_size + 1], parts[shell_parts];
+  int found, size;  // of the list, of the stack
+  int place;
+  bool done;
+  Shell shell;
+  double radius;
+  alignas(16) unsigned char scan[sizeof(SphereScan<D, T>)];
+};
+
+template <int D, typename T, int Threads, int Sorted>
+class SphereSearch {
+ public:
+  using Memory = SphereMemory<D, T, Threads>;
+
+  // sorted: room for `Sorted` particles in shared memory.
+  __device__ SphereSearch(const SphereProblem<D, T>& problem, const SphereLists& lists, Memory& memory, NearKey* sorted,
+                          Span* stack)
+      : problem_(problem),
+        memory_(memory),
+        scan_(*reinterpret_cast<SphereScan<D, T>*>(memory.scan)),
+        sorted_(sorted),
+        list_(lists.keys ? lists.keys + 2 * lists.room * blockIdx.x : sorted),
+        spare_(list_ + lists.room),
+        stack_(stack),
+        room_(lists.room),
+        divides_(lists.divides) {}
+
+  // Whether the list was long enough. All threads of the block call this with the same row.
+  __device__ bool answer(int64_t row) {
+    double box[D];
+    for (int d = 0; d < D; ++d) box[d] = problem_.box[d];
+    Centre<D, T> centre(problem_.centres + row * D, box);
+    if (threadIdx.x == 0) {
+      memory_.done = false;
+      new (&scan_) SphereScan<D, T>(problem_.thresholds, problem_.least, centre.half_box(), problem_.rows, row);
+    }
+    NearKey next = 0;
+    for (double radius = centre.first_radius(problem_.nearest[row]); radius >= 0; radius = close(radius)) {
+      NearKey last = last_at(radius * radius);
+      while (next <= last) {
+        Shell shell{next, last};
+        if (!fill(centre, &shell)) return false;
+        take(shell);
+        if (memory_.done) return true;
+        next = shell.last + 1;
+      }
+    }
+    return true;
+  }
+
+ private:
+  __device__ double close(double radius) {
+    __syncthreads();  // the radius of the call before has been read
+    if (threadIdx.x == 0) memory_.radius = scan_.close(radius, problem_.tree.num());
+    __syncthreads();
+    return memory_.radius;
+  }
+
+  // ---- listing ----
+
+  // Lists what is in a shell, which becomes smaller if there is too much. Returns whether it could.
+  __device__ bool fill(const Centre<D, T>& centre, Shell* shell) {
+    while (true) {
+      collect(centre, *shell);
+      if (memory_.found <= room_) return true;
+      if (!divides_) return false;
+      if (shell->first == shell->last) return true;
+      narrow(shell);
+    }
+  }
+
+  // By how many bits the numbers of a shell are shifted to give the part that each is in.
+  __device__ static int part_shift(const Shell& shell) {
+    NearKey width = shell.last - shell.first;
+    uint64_t high = static_cast<uint64_t>(width >> 64), low = static_cast<uint64_t>(width);
+    int bits = high ? 128 - leading_zeros(high) : low ? 64 - leading_zeros(low) : 0;
+    return bits > 8 ? bits - 8 : 0;
+  }
+
+  // To the first parts with something in them, as many as there is room for but at least one.
+  __device__ void narrow(Shell* shell) {
+    if (threadIdx.x == 0) {
+      int shift = part_shift(*shell), first = 0;
+      while (memory_.parts[first] == 0) ++first;
+      int end = first + 1;
+      for (int64_t sum = memory_.parts[first]; end < shell_parts; ++end) {
+        sum += memory_.parts[end];
+        if (sum > room_) break;
+      }
+      NearKey last = shell->first + (NearKey(end) << shift) - 1;
+      memory_.shell = {shell->first + (NearKey(first) << shift), last < shell->last ? last : shell->last};
+    }
+    __syncthreads();
+    *shell = memory_.shell;
+  }
+
+  __device__ void collect(const Centre<D, T>& centre, const Shell& shell) {
+    const DeviceTree<D, T>& tree = problem_.tree;
+    __syncthreads();  // whatever was read of the call before
+    if (threadIdx.x == 0) {
+      memory_.found = 0;
+      memory_.size = 1;
+      int top = tree.planes - 1;
+      stack_[0] = {static_cast<int32_t>(tree.starts[top]), static_cast<int32_t>(tree.starts[top + 1]), top};
+    }
+    if (divides_)
+      for (int part = threadIdx.x; part < shell_parts; part += Threads) memory_.parts[part] = 0;
+    __syncthreads();
+    double most = centre.gap2_within(std::sqrt(distance2_of(shell.last)));
+    double inner = std::sqrt(distance2_of(shell.first));
+    int shift = part_shift(shell);
+    while (memory_.size > 0) {
+      Span item = next_item();
+      bool opens = false, near = false;
+      NearKey key = 0;
+      if (item.begin == item.end) {
+      } else if (item.plane == Span::rows) {
+        key = near_key(centre.distance2(tree.pos + int64_t{item.begin} * D), problem_.mass[item.begin]);
+        near = shell.first <= key && key <= shell.last;
+      } else {
+        opens = open(centre, most, inner, &item);
+      }
+      int place = place_in(&memory_.size, opens);
+      if (opens) stack_[place] = item;
+      place = place_in(&memory_.found, near);
+      if (near && place < room_) list_[place] = key;
+      if (near && divides_) atomicAdd(&memory_.parts[static_cast<int>((key - shell.first) >> shift)], 1);
+      __syncthreads();
+    }
+  }
+
+  // A node becomes what is in it, if that may be in the shell.
+  __device__ bool open(const Centre<D, T>& centre, double most, double inner, Span* item) const {
+    const DeviceTree<D, T>& tree = problem_.tree;
+    int64_t node = item->begin;
+    int plane = item->plane;
+    const T *lower = tree.lower + node * D, *upper = tree.upper + node * D;
+    int64_t first = tree.first_row(plane, node), last = tree.first_row(plane, node + 1);
+    if (first == last || centre.gap2(lower, upper) > most || centre.reach(lower, upper) < inner) return false;
+    if (plane > 0) {
+      first = tree.first_child(plane, node);
+      last = tree.first_child(plane, node + 1);
+    }
+    *item = {static_cast<int32_t>(first), static_cast<int32_t>(last), plane - 1};
+    return true;
+  }
+
+  // Takes items off the top of the stack, one for each thread; an empty span for those that get none.
+  __device__ Span next_item() {
+    int entry = memory_.size - 1 - static_cast<int>(threadIdx.x);
+    Span mine{};
+    if (entry >= 0) mine = stack_[entry];
+    int length = smaller(mine.end - mine.begin, Threads), until = block_inclusive_sum(length);
+    memory_.until[threadIdx.x] = until;
+    __syncthreads();
+    Span item{};
+    if (static_cast<int>(threadIdx.x) < memory_.until[Threads - 1]) {
+      int which = span_of(static_cast<int>(threadIdx.x)), before = which > 0 ? memory_.until[which - 1] : 0;
+      item = stack_[memory_.size - 1 - which];
+      item.begin += static_cast<int>(threadIdx.x) - before;
+      item.end = item.begin + 1;
+    }
+    __syncthreads();
+    int taken = smaller(length, Threads - (until - length));
+    if (entry >= 0 && taken >= 0) {
+      if (taken == mine.end - mine.begin) {
+        atomicMin(&memory_.size, entry);
+      } else {
+        stack_[entry].begin += taken;
+      }
+    }
+    __syncthreads();
+    return item;
+  }
+
+  // The first span from the top of the stack that ends behind an item.
+  __device__ int span_of(int item) const {
+    int first = 0, last = Threads - 1;
+    while (first < last) {
+      int middle = (first + last) / 2;
+      if (memory_.until[middle] > item) {
+        last = middle;
+      } else {
+        first = middle + 1;
+      }
+    }
+    return first;
+  }
+
+  // The sum over this thread and those before it.
+  __device__ int block_inclusive_sum(int value) {
+    value = warp_inclusive_sum(value);
+    if constexpr (Threads > warp_size) {
+      int warp = static_cast<int>(threadIdx.x) / warp_size;
+      if (lane_index() == warp_size - 1) memory_.sums[warp] = value;
+      __syncthreads();
+      for (int before = 0; before < warp; ++before) value += memory_.sums[before];
+    }
+    return value;
+  }
+
+  // Where a lane that wants a place gets it, behind `count` others. All lanes of the warp take part.
+  __device__ static int place_in(int* count, bool wanted) {
+    unsigned lanes = __ballot_sync(all_lanes, wanted);
+    int first = 0;
+    if (lanes != 0 && lane_index() == 0) first = atomicAdd(count, __popc(lanes));
+    return __shfl_sync(all_lanes, first, 0) + __popc(lanes & ((1u << lane_index()) - 1));
+  }
+
+  // ---- sorting ----
+
+  // The list in its order.
+  __device__ const NearKey* sort(int64_t count) {
+    if (list_ == sorted_) {
+      sort_shared(static_cast<int>(count));
+      return sorted_;
+    }
+    for (int64_t first = 0; first < count; first += Sorted) {
+      int here = static_cast<int>(smaller<int64_t>(Sorted, count - first));
+      for (int i = threadIdx.x; i < here; i += Threads) sorted_[i] = list_[first + i];
+      sort_shared(here);
+      for (int i = threadIdx.x; i < here; i += Threads) list_[first + i] = sorted_[i];
+      __syncthreads();
+    }
+    NearKey *from = list_, *to = spare_;
+    for (int64_t width = Sorted; width < count; width *= 2) {
+      merge(from, to, count, width);
+      __syncthreads();
+      NearKey* other = from;
+      from = to;
+      to = other;
+    }
+    return from;
+  }
+
+  // Sorts what is in shared memory by K. E. Batcher's bitonic network (1968).
+  __device__ void sort_shared(int count) {
+    int size = 1;
+    while (size < count) size *= 2;
+    for (int i = count + static_cast<int>(threadIdx.x); i < size; i += Threads) sorted_[i] = ~NearKey{0};
+    for (int run = 2; run <= size; run *= 2)
+      for (int flip = run / 2; flip > 0; flip /= 2) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < size / 2; i += Threads) {
+          int low = 2 * i - (i & (flip - 1)), high = low + flip;
+          NearKey a = sorted_[low], b = sorted_[high];
+          bool rising = (low & run) == 0;
+          if ((b < a) != rising) continue;
+          sorted_[low] = b;
+          sorted_[high] = a;
+        }
+      }
+    __syncthreads();
+  }
+
+  // Merges neighbouring runs of `width`. A thread writes a piece at a time, whose begin in both runs it finds by
+  // bisection (O. Green, R. McColl & D. A. Bader, 2012, "GPU merge path").
+  __device__ void merge(const NearKey* from, NearKey* to, int64_t count, int64_t width) const {
+    constexpr int piece = 8;
+    static_assert(Sorted % piece == 0, "a piece lies in one pair of runs");
+    for (int64_t at = int64_t{threadIdx.x} * piece; at < count; at += Threads * piece) {
+      int64_t pair = at / (2 * width) * (2 * width), place = at - pair;
+      const NearKey* a = from + pair;
+      int64_t a_count = smaller(width, count - pair), b_count = smaller(width, count - pair - a_count);
+      const NearKey* b = a + a_count;
+      int64_t i = larger<int64_t>(0, place - b_count), last = smaller(place, a_count);
+      while (i < last) {
+        int64_t middle = (i + last) / 2;
+        if (b[place - 1 - middle] < a[middle]) {
+          last = middle;
+        } else {
+          i = middle + 1;
+        }
+      }
+      int64_t j = place - i, end = smaller(at + piece, pair + a_count + b_count);
+      for (int64_t out = at; out < end; ++out) {
+        bool second = i == a_count || (j < b_count && b[j] < a[i]);
+        to[out] = second ? b[j++] : a[i++];
+      }
+    }
+  }
+
+  // ---- the way outwards ----
+
+  // Takes what is listed, or what of a shell of one number was only counted.
+  __device__ void take(const Shell& shell) {
+    int64_t count = memory_.found;
+    if (count > room_) {
+      take_each(count, [&](int64_t) { return shell.first; });
+    } else if (count > 0) {
+      const NearKey* keys = sort(count);
+      take_each(count, [&](int64_t i) { return keys[i]; });
+    }
+    __syncthreads();
+  }
+
+  template <typename At>
+  __device__ void take_each(int64_t count, const At& at) {
+    if (threadIdx.x >= warp_size) return;
+    bool all = true;
+    for (int64_t first = 0; all && first < count; first += warp_size)
+      all = take_warp(first, smaller<int64_t>(warp_size, count - first), at);
+    if (!all && threadIdx.x == 0) memory_.done = true;
+  }
+
+  // Takes up to 32 particles. Returns whether a sphere goes on.
+  template <typename At>
+  __device__ bool take_warp(int64_t first, int64_t count, const At& at) {
+    bool exists = lane_index() < count;
+    NearKey key = exists ? at(first + lane_index()) : NearKey{0};
+    double distance2 = distance2_of(key), mass = mass_of(key), before = 0, sum = scan_.mass();
+    for (int lane = 0; lane < warp_size; ++lane) {
+      double other = __shfl_sync(all_lanes, mass, lane);
+      if (lane == lane_index()) before = sum;
+      sum += other;
+    }
+    bool all = true;
+    if (scan_.begun() && __all_sync(all_lanes, !exists || scan_.passes(distance2, before))) {
+      double radius = std::sqrt(distance2), peak = exists ? scan_.peak_of(before + mass, radius) : 0;
+      double highest = warp_max(peak);
+      int lane = __ffs(static_cast<int>(__ballot_sync(all_lanes, peak == highest))) - 1;
+      radius = __shfl_sync(all_lanes, radius, lane);
+      __syncwarp();
+      if (lane_index() == 0) scan_.take_all(count, sum, highest, radius);
+    } else {
+      __syncwarp();
+      for (int i = 0; all && i < count && lane_index() == 0; ++i) {
+        NearKey taken = at(first + i);
+        all = scan_.take(distance2_of(taken), mass_of(taken));
+      }
+      all = __shfl_sync(all_lanes, static_cast<int>(all), 0) != 0;
+    }
+    __syncwarp();
+    return all;
+  }
+
+  const SphereProblem<D, T>& problem_;
+  Memory& memory_;
+  SphereScan<D, T>& scan_;
+  NearKey *sorted_, *list_, *spare_;
+  Span* stack_;
+  int64_t room_;
+  bool divides_;
+};
+
+}  // namespace jztree

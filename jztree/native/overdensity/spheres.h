@@ -1,0 +1,299 @@
+// Spherical overdensities: where the mean density of all particles around a centre falls to a given one.
+//
+// Particles are taken in the order of their distance. The sphere of the `least` nearest ones grows particle by particle
+// as long as it is denser than a threshold: M_i particles' mass within r_i, the density at the next particle being
+// M_i / V(r_{i+1}). It ends between the i-th and the next one, at R = (M_i / (V(1) density))^(1/D). A higher threshold
+// ends no later than a lower one, so all are found on one way outwards. Particles are looked for shell by shell. If all
+// within a radius are taken before the last sphere ends, that one reaches at least to where the mass found so far would
+// have the density wanted, since more mass only makes it larger; so the next shell goes a little further than that.
+// From one such radius to the next the error of its logarithm is divided by 3 (isothermal haloes), which takes a few
+// shells.
+//
+// Distances, masses and radii are float64, and masses are added in the order of distance, those at the same distance in
+// the order of mass; only operations are used that every machine rounds alike. So the bits do not depend on the shells,
+// nor on the number of threads or devices, nor on whether these are GPUs.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "common/morton.h"
+#include "common/portable.h"
+#include "common/space.h"
+
+namespace jztree {
+
+constexpr int overdensity_dims = 4;
+
+// The volume of the ball of radius 1.
+template <int D>
+JZTREE_BOTH constexpr double unit_ball() {
+  constexpr double pi = 3.14159265358979323846;
+  return D == 1 ? 2 : D == 2 ? pi : D == 3 ? 4 * pi / 3 : pi * pi / 2;
+}
+
+// The radius to the power of D, from its square.
+template <int D>
+JZTREE_BOTH inline double radius_power(double radius2) {
+  if constexpr (D == 1) return std::sqrt(radius2);
+  if constexpr (D == 2) return radius2;
+  if constexpr (D == 3) return radius2 * std::sqrt(radius2);
+  return radius2 * radius2;
+}
+
+// Of a number that is not negative, to its last bit or one beside it. Libraries for CPUs and GPUs round theirs
+// differently.
+JZTREE_BOTH inline double cube_root(double x) {
+  if (!(x > 0) || std::isinf(x)) return x;
+  int exponent = 0;
+  double fraction = std::frexp(x, &exponent), root = 1;
+  for (; exponent % 3 != 0; --exponent) fraction *= 2;
+  // Newton's method for a number between 1/2 and 4.
+  for (int i = 0; i < 7; ++i) root -= (root - fraction / (root * root)) / 3;
+  return std::ldexp(root, exponent / 3);
+}
+
+template <int D>
+JZTREE_BOTH inline double dimensional_root(double x) {
+  if constexpr (D == 1) return x;
+  if constexpr (D == 2) return std::sqrt(x);
+  if constexpr (D == 3) return cube_root(x);
+  return std::sqrt(std::sqrt(x));
+}
+
+// Densities in falling order, as the mass over the D-th power of the radius, and the column each has in the results.
+struct Thresholds {
+  const double* factor;
+  const int32_t* column;
+  int64_t count;
+};
+
+// Puts the i-th density at its place in that order. Densities: anything with operator[].
+template <int D, typename Densities>
+JZTREE_BOTH void place_threshold(const Densities& density, int64_t count, int64_t i, double* factor, int32_t* column) {
+  double value = unit_ball<D>() * density[i];
+  int64_t place = 0;
+  for (int64_t j = 0; j < count; ++j) {
+    double other = unit_ball<D>() * density[j];
+    place += other > value || (other == value && j < i);
+  }
+  factor[place] = value;
+  column[place] = static_cast<int32_t>(i);
+}
+
+// Masses of particles: of each, or one that all share; null: every particle counts 1.
+template <typename T>
+struct Masses {
+  const T* mass;
+  bool shared;
+
+  JZTREE_BOTH double operator[](int64_t row) const { return mass ? static_cast<double>(mass[shared ? 0 : row]) : 1.; }
+};
+
+// A centre, and how far things are from it.
+template <int D, typename T>
+class Centre {
+ public:
+  // box: lengths, 0 where open.
+  JZTREE_BOTH Centre(const T* pos, const double* box)
+      : space_(box, T{}), half_box_(std::numeric_limits<double>::infinity()) {
+    for (int d = 0; d < D; ++d) {
+      place_[d] = wrap_wide(static_cast<double>(pos[d]), box[d]);
+      period_[d] = box[d];
+      inverse_period_[d] = box[d] > 0 ? 1 / box[d] : 0;
+      if (box[d] > 0 && box[d] / 2 < half_box_) half_box_ = box[d] / 2;
+    }
+  }
+
+  // Half the smallest period, beyond which a ball would meet its own images; infinite if there is none.
+  JZTREE_BOTH double half_box() const { return half_box_; }
+
+  // To the nearest image of a particle, right up to half a period.
+  JZTREE_BOTH double distance2(const T* x) const {
+    double sum = 0;
+    for (int d = 0; d < D; ++d) {
+      double difference = wrap_wide(static_cast<double>(x[d]), period_[d]) - place_[d];
+      difference -= period_[d] * std::nearbyint(difference * inverse_period_[d]);
+      sum += difference * difference;
+    }
+    return sum;
+  }
+
+  // A lower bound of the squared distance to what is in a box of wrapped coordinates.
+  JZTREE_BOTH double gap2(const T* lower, const T* upper) const {
+    double low[D], high[D];
+    widen(lower, upper, low, high);
+    return space_.gap2(place_, place_, low, high);
+  }
+
+  // An upper bound of the distance.
+  JZTREE_BOTH double reach(const T* lower, const T* upper) const {
+    double low[D], high[D];
+    widen(lower, upper, low, high);
+    return space_.reach(place_, place_, low, high);
+  }
+
+  // Boxes with a larger gap2 hold nothing within the radius.
+  JZTREE_BOTH double gap2_within(double radius) const {
+    double enlarged = space_.enlarged(radius);
+    return enlarged * enlarged;
+  }
+
+  // The first radius to search. nearest: distance of the `least`-th nearest particle, rounded.
+  JZTREE_BOTH double first_radius(T nearest) const {
+    double radius = space_.enlarged(nearest);
+    return radius < half_box_ ? radius : half_box_;
+  }
+
+ private:
+  JZTREE_BOTH static void widen(const T* lower, const T* upper, double* low, double* high) {
+    for (int d = 0; d < D; ++d) {
+      low[d] = static_cast<double>(lower[d]);
+      high[d] = static_cast<double>(upper[d]);
+    }
+  }
+
+  Space<D> space_;
+  double place_[D], period_[D], inverse_period_[D], half_box_;
+};
+
+// Results, a row a centre.
+template <typename T>
+struct SphereRows {
+  T *radius, *mass;  // (q, m)
+  int32_t* count;    // (q, m)
+  T* peak;           // (q, 2): largest root of mass over radius, and at which radius
+  T* reach;          // (q,): the radius that the answer rests upon
+
+  JZTREE_BOTH void clear(int64_t row, int64_t columns) const {
+    for (int64_t i = row * columns; i < (row + 1) * columns; ++i) radius[i] = mass[i] = 0, count[i] = 0;
+    peak[2 * row] = peak[2 * row + 1] = reach[row] = 0;
+  }
+
+  // Rounded up, so that nothing that the answer rests upon is outside.
+  JZTREE_BOTH void write_reach(int64_t row, double value) const {
+    reach[row] = static_cast<T>(value) * (1 + 4 * std::numeric_limits<T>::epsilon());
+  }
+};
+
+// The way outwards from one centre. Its row of the results is clear before.
+template <int D, typename T>
+class SphereScan {
+ public:
+  JZTREE_BOTH SphereScan(const Thresholds& thresholds, int64_t least, double half_box, const SphereRows<T>& rows,
+                         int64_t row)
+      : thresholds_(thresholds), rows_(rows), least_(least), row_(row), half_box_(half_box) {}
+
+  // Takes the next particle, unless all spheres end before it: then their results are written, and it returns false.
+  JZTREE_BOTH bool take(double distance2, double mass) {
+    if (inside_ >= least_ && distance2 > edge2_) {
+      begin();
+      end_spheres(radius_power<D>(distance2));
+      if (next_ == thresholds_.count) {
+        write_end();
+        return false;
+      }
+    }
+    mass_ += mass;
+    if (++inside_ <= least_) edge2_ = distance2;
+    if (inside_ >= least_) see_peak(mass_, std::sqrt(distance2));
+    return true;
+  }
+
+  // All particles within a radius have been taken. Writes the results and returns -1; or the radius to search next if
+  // they do not decide. num: of all particles.
+  JZTREE_BOTH double close(double searched, int64_t num) {
+    bool all = inside_ == num;
+    double known = all ? half_box_ : searched;  // nothing that was not taken is as near as that
+    if (inside_ < least_) {
+      if (known < half_box_) return further(searched, 0);
+      rows_.write_reach(row_, all ? std::numeric_limits<double>::infinity() : half_box_);
+      return -1;
+    }
+    begin();
+    end_spheres(radius_power<D>(known * known));
+    if (next_ < thresholds_.count) {
+      if (known < half_box_) return further(searched, 1.2 * end_of(thresholds_.factor[thresholds_.count - 1]));
+      for (; next_ < thresholds_.count; ++next_) write_endless();
+      reach_ = half_box_;
+    }
+    write_end();
+    return -1;
+  }
+
+  // For those who look at several particles at once: whether spheres may end from here on, the mass so far, and whether
+  // none ends before a particle if those before it have a mass.
+  JZTREE_BOTH bool begun() const { return begun_; }
+  JZTREE_BOTH double mass() const { return mass_; }
+  JZTREE_BOTH bool passes(double distance2, double mass) const { return !ends(mass, radius_power<D>(distance2)); }
+  // Takes particles that no sphere ends before. mass: with them. peak: the largest `peak_of` them, and its radius.
+  JZTREE_BOTH void take_all(int64_t count, double mass, double peak, double radius) {
+    inside_ += count;
+    mass_ = mass;
+    if (peak > peak_) peak_ = peak, peak_radius_ = radius;
+  }
+  JZTREE_BOTH static double peak_of(double mass, double radius) { return radius > 0 ? mass / radius : 0; }
+
+ private:
+  // The radius wanted, if it is further out, which an underflow may undo.
+  JZTREE_BOTH double further(double searched, double wanted) const {
+    if (!(wanted > searched)) wanted = searched > 0 ? 2 * searched : half_box_;
+    return wanted < half_box_ ? wanted : half_box_;
+  }
+  JZTREE_BOTH double end_of(double factor) const { return dimensional_root<D>(mass_ / factor); }
+  JZTREE_BOTH bool ends(double mass, double power) const { return mass <= thresholds_.factor[next_] * power; }
+
+  JZTREE_BOTH void see_peak(double mass, double radius) {
+    // Most are far from it, and need no division.
+    if (!(mass > peak_ * radius * (1 - 1e-15))) return;
+    double peak = peak_of(mass, radius);
+    if (peak > peak_) peak_ = peak, peak_radius_ = radius;
+  }
+
+  // The sphere of the nearest particles, with all that are as far as the last of them. It leaves out the thresholds
+  // that it is not denser than.
+  JZTREE_BOTH void begin() {
+    if (begun_) return;
+    begun_ = true;
+    double power = radius_power<D>(edge2_);
+    while (next_ < thresholds_.count && !(mass_ > thresholds_.factor[next_] * power)) ++next_;
+    found_ = next_ < thresholds_.count;
+    reach_ = std::sqrt(edge2_);
+  }
+
+  // Ends the spheres that are not denser than their threshold where the radius has this power.
+  JZTREE_BOTH void end_spheres(double power) {
+    for (; next_ < thresholds_.count && ends(mass_, power); ++next_) {
+      int64_t at = row_ * thresholds_.count + thresholds_.column[next_];
+      double end = end_of(thresholds_.factor[next_]);
+      if (end > reach_) reach_ = end;
+      rows_.radius[at] = static_cast<T>(end);
+      rows_.mass[at] = static_cast<T>(mass_);
+      rows_.count[at] = static_cast<int32_t>(inside_);
+    }
+  }
+
+  JZTREE_BOTH void write_endless() const {
+    int64_t at = row_ * thresholds_.count + thresholds_.column[next_];
+    rows_.radius[at] = rows_.mass[at] = std::numeric_limits<T>::quiet_NaN();
+    rows_.count[at] = -1;
+  }
+
+  JZTREE_BOTH void write_end() const {
+    if (found_) {
+      rows_.peak[2 * row_] = static_cast<T>(std::sqrt(peak_));
+      rows_.peak[2 * row_ + 1] = static_cast<T>(peak_radius_);
+    }
+    rows_.write_reach(row_, reach_);
+  }
+
+  Thresholds thresholds_;
+  SphereRows<T> rows_;
+  int64_t least_, row_, inside_ = 0, next_ = 0;
+  double half_box_, mass_ = 0, edge2_ = 0, reach_ = 0, peak_ = 0, peak_radius_ = 0;
+  bool begun_ = false, found_ = false;  // found: any sphere
+};
+
+}  // namespace jztree

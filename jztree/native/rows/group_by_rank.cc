@@ -1,0 +1,45 @@
+#include "group_by_rank.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "common/cpu/context.h"
+
+namespace jztree {
+namespace {
+
+void group_by_rank(const Parallel& parallel, const GroupByRank& in) {
+  int64_t ranks = in.ranks(), count = in.num(), grain = std::max<int64_t>(1 << 14, 4 * ranks);
+  int64_t blocks = (count + grain - 1) / grain;
+  // next[b * ranks + r]: where block b puts its next row for rank r.
+  std::vector<int64_t> next(static_cast<size_t>(blocks * ranks), 0);
+  auto each = [&](int64_t block, auto&& work) {
+    for (int64_t i = block * grain; i < std::min(count, (block + 1) * grain); ++i)
+      if (in.rank[i] >= 0 && in.rank[i] < ranks) work(i, next[static_cast<size_t>(block * ranks + in.rank[i])]);
+  };
+  parallel.blocks(blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) each(b, [](int64_t, int64_t& place) { ++place; });
+  });
+  int64_t place = 0;
+  for (int64_t r = 0; r < ranks; ++r) {
+    int64_t first = place;
+    for (int64_t b = 0; b < blocks; ++b) {
+      int64_t here = next[static_cast<size_t>(b * ranks + r)];
+      next[static_cast<size_t>(b * ranks + r)] = place;
+      place += here;
+    }
+    in.counts[r] = static_cast<int32_t>(place - first);
+  }
+  parallel.blocks(blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b)
+      each(b, [&](int64_t i, int64_t& to) { in.order[to++] = static_cast<int32_t>(i); });
+  });
+  std::fill(in.order + place, in.order + in.rows(), -1);
+}
+
+}  // namespace
+
+JZTREE_PLAIN_KERNEL(group_by_rank, GroupByRank);
+
+}  // namespace jztree

@@ -1,0 +1,120 @@
+// Rows on their way between ranks: packed into one buffer whatever arrays they are made of, and unpacked at the place
+// they are to have.
+//
+// A row is the bytes of its part of every array, one after the other, filled up to whole words of 32 bits. A segment is
+// a run of rows to or from one rank.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/arguments.h"
+
+namespace jztree {
+
+// A list of rows, or all rows in their order if it is empty; -1 outside.
+struct RowOrder {
+  const int32_t* rows;
+  int64_t count;
+
+  RowOrder(Arguments& in, const char* name) : RowOrder(in.argument<int32_t>(name, {any})) {}
+  explicit RowOrder(const Array<const int32_t>& list) : rows(list), count(list.rows()) {}
+
+  int64_t length(int64_t all) const { return count == 0 ? all : count; }
+  JZTREE_BOTH int64_t operator()(int64_t i) const { return count == 0 ? i : i >= 0 && i < count ? rows[i] : -1; }
+};
+
+// What a buffer of segments holds: rows from `starts` of an order on, `counts` of them and at most a chunk.
+struct SegmentsOfRows {
+  RowOrder order;
+  Array<const int32_t> starts;
+  const int32_t* counts;
+
+  explicit SegmentsOfRows(Arguments& in)
+      : order(in, "order"),
+        starts(in.argument<int32_t>("starts", {any})),
+        counts(in.argument<int32_t>("counts", {starts.rows()})) {}
+
+  int64_t number() const { return starts.rows(); }
+};
+
+// The arrays that rows are made of, all of as many rows.
+struct RowTable {
+  std::vector<Buffer> arrays;
+  int64_t rows = 0;
+
+  void add(const Arguments& in, const Buffer& array) {
+    std::string name = "array " + std::to_string(arrays.size());
+    in.expect(array.rank > 0, array, name, "an array with rows");
+    if (arrays.empty()) rows = array.rows();
+    in.expect(array.rows() == rows, array, name, "of " + std::to_string(rows) + " rows, as those before it");
+    arrays.push_back(array);
+  }
+
+  // Of array i.
+  int64_t row_bytes(size_t i) const { return rows == 0 ? 0 : arrays[i].bytes() / rows; }
+  int64_t row_bytes() const {
+    int64_t sum = 0;
+    for (size_t i = 0; i < arrays.size(); ++i) sum += row_bytes(i);
+    return sum;
+  }
+};
+
+// A buffer of segments, and whether it has room for them and for such rows.
+template <typename Words>
+void expect_room(const Arguments& in, const Array<Words>& buffer, const RowTable& table) {
+  in.expect(buffer.dims[0] * buffer.dims[1] < int64_t{0xffffffff}, buffer, 3, "buffer", "of fewer than 2**32 - 1 rows");
+  in.expect(table.row_bytes() <= 4 * buffer.dims[2], buffer, 3, "buffer",
+            "of rows with " + std::to_string(table.row_bytes()) + " bytes or more");
+}
+
+// buffer[s, j] = row order[starts[s] + j] of the arrays, for j below counts[s].
+struct PackSegments {
+  SegmentsOfRows segments;
+  RowTable table;
+  Array<uint32_t> buffer;  // (segments, chunk, words)
+
+  explicit PackSegments(Arguments& in)
+      : segments(in), buffer(in.result<uint32_t>("buffer", {segments.number(), any, any})) {
+    while (in.arguments_left() > 0) table.add(in, in.any_argument("arrays"));
+    expect_room(in, buffer, table);
+  }
+
+  int64_t chunk() const { return buffer.dims[1]; }
+  int64_t words() const { return buffer.dims[2]; }
+};
+
+// Row order[starts[s] + j] of the arrays = buffer[s, j], for j below counts[s]; all other rows stay.
+struct UnpackSegments {
+  Array<const uint32_t> buffer;  // (segments, chunk, words)
+  SegmentsOfRows segments;
+  RowTable table;  // continued
+
+  explicit UnpackSegments(Arguments& in) : buffer(in.argument<uint32_t>("buffer", {any, any, any})), segments(in) {
+    in.expect(segments.number() == buffer.dims[0], segments.starts, 1, "starts", "as long as the buffer");
+    while (in.results_left() > 0) table.add(in, in.any_continued("arrays"));
+    expect_room(in, buffer, table);
+  }
+
+  int64_t chunk() const { return buffer.dims[1]; }
+  int64_t words() const { return buffer.dims[2]; }
+};
+
+// Row to_order[target + j] of one table = row from_order[start + j] of another, for j below count; all other rows stay.
+struct PlaceRows {
+  RowOrder from_order, to_order;
+  const int32_t* place;  // start, target and count
+  RowTable from, to;     // to: continued
+
+  explicit PlaceRows(Arguments& in)
+      : from_order(in, "from_order"), to_order(in, "to_order"), place(in.argument<int32_t>("place", {3})) {
+    for (size_t i = in.results_left(); i > 0; --i) from.add(in, in.any_argument("source"));
+    while (in.results_left() > 0) to.add(in, in.any_continued("arrays"));
+    if (from.rows == 0 || to.rows == 0) return;
+    for (size_t i = 0; i < to.arrays.size(); ++i)
+      in.expect(from.row_bytes(i) == to.row_bytes(i), from.arrays[i], "source " + std::to_string(i),
+                "of rows with " + std::to_string(to.row_bytes(i)) + " bytes");
+  }
+};
+
+}  // namespace jztree

@@ -1,0 +1,104 @@
+// One pass, then one block over what the blocks found.
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "bounds.h"
+#include "common/cuda/context.cuh"
+#include "common/cuda/keys.cuh"
+#include "common/cuda/warp.cuh"
+#include "common/scale.h"
+
+namespace jztree {
+namespace {
+
+constexpr int block_threads = 256, most_blocks = 1024;
+
+// What a thread, a block or all of them have found.
+template <int D, typename T>
+struct Found {
+  T low[D], high[D];
+  int64_t bad;  // the first row that is not within range
+
+  __device__ void reset() {
+    for (int d = 0; d < D; ++d) {
+      low[d] = std::numeric_limits<T>::infinity();
+      high[d] = -low[d];
+    }
+    bad = std::numeric_limits<int64_t>::max();
+  }
+
+  __device__ void include(const Found& other) {
+    for (int d = 0; d < D; ++d) {
+      low[d] = other.low[d] < low[d] ? other.low[d] : low[d];
+      high[d] = other.high[d] > high[d] ? other.high[d] : high[d];
+    }
+    bad = other.bad < bad ? other.bad : bad;
+  }
+
+  // The union of what the block's threads found, for its first thread.
+  __device__ void reduce_block() {
+    for (int d = 0; d < D; ++d) {
+      low[d] = warp_min(low[d]);
+      high[d] = warp_max(high[d]);
+    }
+    bad = warp_min(bad);
+    alignas(16) __shared__ unsigned char memory[sizeof(Found) * (block_threads / warp_size)];
+    Found* warps = reinterpret_cast<Found*>(memory);
+    if (lane_index() == 0) warps[threadIdx.x / warp_size] = *this;
+    __syncthreads();
+    if (threadIdx.x == 0)
+      for (int warp = 1; warp < block_threads / warp_size; ++warp) include(warps[warp]);
+  }
+};
+
+template <int D, typename T>
+__global__ void bounds_of_rows(const T* pos, Count num, Found<D, T>* found) {
+  Found<D, T> mine;
+  mine.reset();
+  int64_t count = num(), step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t row = thread_index(); row < count; row += step) {
+    const T* x = pos + row * D;
+    if (!is_within_range<D>(x)) {
+      mine.bad = row < mine.bad ? row : mine.bad;
+      if (!is_finite_row<D>(x)) continue;
+    }
+    for (int d = 0; d < D; ++d) {
+      mine.low[d] = x[d] < mine.low[d] ? x[d] : mine.low[d];
+      mine.high[d] = x[d] > mine.high[d] ? x[d] : mine.high[d];
+    }
+  }
+  mine.reduce_block();
+  if (threadIdx.x == 0) found[blockIdx.x] = mine;
+}
+
+template <int D, typename T>
+__global__ void bounds_of_blocks(const Found<D, T>* found, int blocks, T* lower, T* upper, int32_t* first_bad) {
+  Found<D, T> mine;
+  mine.reset();
+  for (int block = static_cast<int>(threadIdx.x); block < blocks; block += block_threads) mine.include(found[block]);
+  mine.reduce_block();
+  if (threadIdx.x > 0) return;
+  for (int d = 0; d < D; ++d) {
+    lower[d] = mine.low[d];
+    upper[d] = mine.high[d];
+  }
+  *first_bad = mine.bad < std::numeric_limits<int64_t>::max() ? static_cast<int32_t>(mine.bad) : -1;
+}
+
+template <int D, typename T>
+void bounds(Queue& queue, const BoundsOf<D, T>& in) {
+  int64_t rows_a_block = 4 * block_threads;
+  int blocks = static_cast<int>(
+      std::max<int64_t>(1, std::min<int64_t>(most_blocks, (in.pos.rows() + rows_a_block - 1) / rows_a_block)));
+  auto* found = queue.scratch<Found<D, T>>(blocks);
+  queue.launch(blocks, block_threads, 0, bounds_of_rows<D, T>, in.pos, in.num, found);
+  queue.launch(1, block_threads, 0, bounds_of_blocks<D, T>, found, blocks, in.lower, in.upper, in.first_bad);
+}
+
+}  // namespace
+
+JZTREE_KERNEL(bounds, BoundsOf);
+
+}  // namespace jztree

@@ -1,0 +1,25 @@
+// The bounding box of the particles, and whether all are within range.
+#pragma once
+
+#include "common/arguments.h"
+
+namespace jztree {
+
+template <int D, typename T>
+struct BoundsOf {
+  static constexpr int most_dims = max_dims;
+
+  Array<const T> pos;  // (n, D)
+  Count num;
+  T *lower, *upper;    // (D,), of the finite rows
+  int32_t* first_bad;  // the first row that is not within range (common/scale.h), -1 if there is none
+
+  explicit BoundsOf(Arguments& in)
+      : pos(in.argument<T>("pos", {any, D})),
+        num(in.count("num", pos.rows())),
+        lower(in.result<T>("lower", {D})),
+        upper(in.result<T>("upper", {D})),
+        first_bad(in.result<int32_t>("first_bad", {})) {}
+};
+
+}  // namespace jztree

@@ -1,0 +1,56 @@
+// For every query the first row of the z-ordered particles whose key is not below the query's.
+#pragma once
+
+#include "common/key_arguments.h"
+#include "common/scale.h"
+
+namespace jztree {
+
+template <int D, typename T>
+struct KeySearch {
+  static constexpr int most_dims = max_dims;
+
+  Array<const T> pos;  // (n, D)
+  Count num;
+  Array<const T> query;  // (q, D)
+  KeyDomain<D, T> keys;
+  int32_t* row;  // (q,)
+  bool right;    // the first row whose key is above the query's
+
+  explicit KeySearch(Arguments& in)
+      : pos(in.argument<T>("pos", {any, D})),
+        num(in.count("num", pos.rows())),
+        query(in.argument<T>("query", {any, D})),
+        keys(in),
+        row(in.result<int32_t>("row", {query.rows()})),
+        right(in.attributes().flag("right")) {}
+};
+
+// How many rows are finite, if all others are behind them.
+template <int D, typename T>
+JZTREE_BOTH int64_t finite_rows(const T* sorted, int64_t num) {
+  int64_t first = 0, last = num;
+  while (first < last) {
+    int64_t middle = (first + last) / 2;
+    bool finite = is_finite_row<D>(sorted + middle * D);
+    (finite ? first : last) = finite ? middle + 1 : middle;
+  }
+  return first;
+}
+
+// Where among the keys of `count` rows the key belongs: the first row that is not before it, or with `right` the first
+// after it.
+template <int D, typename T>
+JZTREE_BOTH int64_t key_place(const KeyGrid<D>& grid, const T* sorted, int64_t count, const MortonKey& key,
+                              bool right) {
+  int64_t first = 0, last = count;
+  while (first < last) {
+    int64_t middle = (first + last) / 2;
+    MortonKey other = Morton<D>::key(grid, sorted + middle * D);
+    bool before = right ? !(key < other) : other < key;
+    (before ? first : last) = before ? middle + 1 : middle;
+  }
+  return first;
+}
+
+}  // namespace jztree
