@@ -186,9 +186,10 @@ def friends(
     part: data.ParticleData, rlink: float, box: Any, npart_min: int
 ) -> tuple[data.ParticleData, np.ndarray, tuple[Any, data.FofCatalogue]]:
     """Particles in z-order, labels from SciPy, and what `fof_and_catalogue` makes of them."""
-    partz, _ = zsort(part, box)
+    partz, _ = zsort.jit(part, box)
     label = oracles.smallest_members(oracles.components(np.asarray(partz.pos), rlink, box))
-    return partz, label, fof_and_catalogue(part, rlink, box, FofConfig(catalogue=CatalogueConfig(npart_min=npart_min)))
+    cfg = FofConfig(catalogue=CatalogueConfig(npart_min=npart_min))
+    return partz, label, fof_and_catalogue.jit(part, rlink, box, cfg)
 
 
 @pytest.mark.parametrize("npart_min", [1, 2, 20])

@@ -100,14 +100,13 @@ def _check_lists(neighbours: Neighbours) -> None:
         raise ValueError(f"indices of neighbours must be of shape (n, k) with k from 1 on; theirs is {shape}.")
     forms = {"distances": ("f", shape), "indices": ("iu", shape), "density": ("f", shape[:1]), "id": ("iu", shape[:1])}
     for name, (kinds, needed) in forms.items():
-        values = getattr(neighbours, name)
-        if name in ("density", "id") and values is None:
+        if name in ("density", "id") and getattr(neighbours, name) is None:
             continue
-        found = np.shape(values), np.result_type(values)
-        if found[0] != needed or found[1].kind not in kinds:
+        values = np.asarray(getattr(neighbours, name))
+        if values.shape != needed or values.dtype.kind not in kinds:
             raise ValueError(
                 f"{name} of neighbours must be {KINDS[kinds]} of shape {needed}, as indices have {shape}; they are "
-                f"{found[1]} of shape {found[0]}."
+                f"{values.dtype} of shape {values.shape}."
             )
     indices = np.asarray(neighbours.indices)
     if indices.size and not (indices.min() >= 0 and indices.max() < shape[0]):

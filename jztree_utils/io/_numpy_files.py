@@ -47,8 +47,7 @@ def survey_npy(path: Path, options: ReadOptions) -> Survey:
         size = streams.file.seek(0, 2)
         streams.file.seek(0)
         pos = _parse(streams.file, "the array", None)
-    if size < pos.place.offset + pos.num_bytes:
-        raise damaged(path, EOFError(f"{size} bytes of {pos.place.offset + pos.num_bytes}"))
+    _check_size(path, "the array", pos, size)
     return _survey(path, "NumPy array", {"pos": pos}, 0.0, _box(path, options, None))
 
 
@@ -105,13 +104,19 @@ def _key(path: Path, keys: Sequence[str], name: str, given: dict[str, str]) -> s
 
 
 def _member(streams: Streams, path: Path, key: str) -> _Array:
-    """An array in an archive. Raises SnapshotError if it is cut off."""
+    """An array in an archive. Raises SnapshotError if it is not as long as its head says."""
     member = f"{key}.npy"
     array = _parse(streams.get(member), key, member)
-    size = streams.archive.getinfo(member).file_size
-    if size < array.place.offset + array.num_bytes:
-        raise damaged(path, EOFError(f"{key} has {size} bytes of {array.place.offset + array.num_bytes}"))
+    _check_size(path, key, array, streams.archive.getinfo(member).file_size)
     return array
+
+
+def _check_size(path: Path, name: str, array: _Array, size: int) -> None:
+    """Raise SnapshotError unless an array takes all of the ``size`` bytes: more are rows that its head leaves out."""
+    needed = array.place.offset + array.num_bytes
+    if size != needed:
+        kind = EOFError if size < needed else ValueError
+        raise damaged(path, kind(f"{name} has {size} bytes, and by its head {needed}"))
 
 
 def _parse(stream: IO[bytes], name: str, member: str | None) -> _Array:

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import h5py
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -459,7 +460,7 @@ def test_write_protected_places(tmp_path, monkeypatch) -> None:
 )
 def test_neighbours_that_do_not_fit_together_are_not_written(tmp_path, name, wrong, words) -> None:
     found = io.Neighbours(
-        distances=np.zeros((5, 3)), indices=np.zeros((5, 3), int), density=np.zeros(5), id=np.arange(5)
+        distances=jnp.zeros((5, 3)), indices=np.zeros((5, 3), int), density=np.zeros(5), id=np.arange(5)
     )
     with pytest.raises(ValueError, match=words):
         io.write_neighbours(tmp_path / "k.hdf5", dataclasses.replace(found, **{name: wrong}))

@@ -105,6 +105,21 @@ def test_arrays_that_are_no_positions(tmp_path, refused, array, told) -> None:
             io.read_snapshot(tmp_path / name, fields=("pos",))
 
 
+@pytest.mark.parametrize("archive", [False, True])
+def test_arrays_longer_than_their_head_says(tmp_path, random, archive) -> None:
+    """As where a bit of the number of rows is flipped: the other rows are there, and would be left out."""
+    np.save(tmp_path / "a.npy", random.random((60, 3)))
+    data = (tmp_path / "a.npy").read_bytes().replace(b"(60, 3)", b"(6 , 3)")
+    path = tmp_path / ("b.npz" if archive else "a.npy")
+    if archive:
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("pos.npy", data)
+    else:
+        path.write_bytes(data)
+    with pytest.raises(io.SnapshotError, match=rf"truncated or damaged .* has {len(data)} bytes, and by its head 272"):
+        io.open_snapshot(path)
+
+
 @pytest.mark.parametrize("name", ["a.npy", "a.npz", "b.npz"])
 def test_numpy_files_cut_off_at_any_length(tmp_path, random, name) -> None:
     pos = random.random((40, 3))
