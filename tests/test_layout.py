@@ -1,0 +1,117 @@
+"""The plan of the library: imports go one way, and a name says what outsiders may use."""
+
+import ast
+import importlib
+import itertools
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+# From the ground up. A module may import from its own line, without a circle, and from those before it.
+FLOORS = [
+    {"config", "stats", "launch"},
+    {"_particles", "_transform", "jax_ext"},
+    {"kernels"},
+    {"_images", "comm"},
+    {"_checks", "_membership", "data"},
+    {"tree"},
+    {"knn", "fof", "overdensity"},
+    {"density", "halos"},
+]
+SUBJECTS = ("comm", "config", "data", "density", "fof", "halos", "jax_ext", "kernels", "knn", "launch", "overdensity")
+PUBLIC = {"jztree", "jztree.stats", "jztree.tree", "jztree.tree.ghosts", *(f"jztree.{name}" for name in SUBJECTS)}
+AROUND = ("check_cluster", "cli", "ics", "io", "mass_function", "plot", "progress")
+PUBLIC |= {"jztree_utils", *(f"jztree_utils.{name}" for name in AROUND)}
+
+
+def modules(package: str) -> dict[str, Path]:
+    """The modules of a package by name; the name of a package is that of its ``__init__``."""
+    found = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(package: str) -> dict[str, set[str]]:
+    """Which modules of the package each imports, wherever in its text."""
+    known = modules(package)
+    return {name: {other for other in imported(name, path, known) if other != name} for name, path in known.items()}
+
+
+def imported(name: str, path: Path, known: dict[str, Path]) -> set[str]:
+    tree = ast.parse(path.read_text())
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            home = name if path.name == "__init__.py" else name.rpartition(".")[0]
+            for _ in range(node.level - 1):
+                home = home.rpartition(".")[0]
+            source = ".".join(filter(None, (home if node.level else "", node.module)))
+            names = {f"{source}.{alias.name}" for alias in node.names}
+            found |= {full if full in known else source for full in names}
+    return found & known.keys()
+
+
+def circle(arrows: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other in a ring, if there are any."""
+    left = dict(arrows)
+    while free := [name for name, others in left.items() if not others & left.keys()]:
+        for name in free:
+            del left[name]
+    if not left:
+        return []
+    walk = [next(iter(left))]
+    while walk[-1] not in walk[:-1]:
+        walk.append(next(other for other in sorted(left[walk[-1]]) if other in left))
+    return walk[walk.index(walk[-1]) :]
+
+
+def test_a_circle_is_seen() -> None:
+    assert circle({"a": {"b"}, "b": set()}) == []
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+
+
+@pytest.mark.parametrize("package", ["jztree", "jztree_utils", "checks"])
+def test_no_modules_import_each_other(package: str) -> None:
+    assert circle(imports(package)) == []
+
+
+def test_imports_of_the_library_go_downwards() -> None:
+    floor = {name: height for height, names in enumerate(FLOORS) for name in names}
+    for name, others in imports("jztree").items():
+        for other in others - {"jztree"}:
+            above, below = (full.split(".")[1] if "." in full else full for full in (name, other))
+            assert name == "jztree" or floor[above] >= floor[below], f"{name} imports {other}, which is above it"
+
+
+def test_the_library_needs_nothing_of_what_is_around_it() -> None:
+    for path in modules("jztree").values():
+        assert "jztree_utils" not in {name.split(".")[0] for name in imported("", path, {"jztree_utils": path})}
+
+
+def test_what_is_not_public_has_an_underscore() -> None:
+    for name in modules("jztree") | modules("jztree_utils"):
+        private = any(part.startswith("_") for part in name.split("."))
+        assert private != (name in PUBLIC), name
+    for name in PUBLIC - {"jztree", "jztree.kernels", "jztree_utils"}:
+        assert importlib.import_module(name).__all__, name
+
+
+@pytest.mark.parametrize("package", ["jztree_utils", "checks"])
+def test_outsiders_use_what_is_public(package: str) -> None:
+    library = modules("jztree")
+    for name, path in modules(package).items():
+        for other in imported(name, path, library):
+            assert other in PUBLIC, f"{name} imports {other}"
+
+
+def test_no_file_is_long() -> None:
+    code = itertools.chain.from_iterable((ROOT / folder).rglob("*") for folder in ("jztree", "jztree_utils", "checks"))
+    for path in code:
+        if path.suffix in (".py", ".h", ".cc", ".cu", ".cuh"):
+            lines = len(path.read_text().splitlines())
+            assert lines <= 450, f"{path.relative_to(ROOT)} has {lines} lines"
