@@ -43,7 +43,7 @@ __global__ void find_wrapped(const T* pos, Count num, Lengths box, int32_t* wrap
   int64_t count = num(), step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t row = thread_index(); row < count; row += step)
     for (int d = 0; d < D; ++d) found |= wrap(pos[row * D + d], period[d]) != pos[row * D + d];
-  if (found) *static_cast<volatile int32_t*>(wrapped) = 1;
+  if (found) store_relaxed(wrapped, 1);
 }
 
 // For one warp.
@@ -169,7 +169,7 @@ __global__ void find_smallest(UnionFind sets, Count num, const int32_t* rows, in
   int32_t root = sets.settled_root(row), number = rows[row];
   sets.set(row, root);
   // Mostly spares the atomic operation.
-  if (number < *static_cast<const volatile int32_t*>(smallest + root)) atomicMin(smallest + root, number);
+  if (number < load_relaxed(smallest + root)) atomicMin(smallest + root, number);
 }
 
 __global__ void take_smallest(UnionFind sets, Count num, const int32_t* smallest) {

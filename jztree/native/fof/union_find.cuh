@@ -14,13 +14,15 @@
 //   so the chain only gets one row longer.
 // * find writes parents only of rows that are not roots, and only an ancestor it has read. Another thread may
 //   meanwhile have written a higher ancestor there; overwriting it makes a chain longer, never wrong.
-// * A word may be read while it is written: it is then the old or the new one, both ancestors. Reads are volatile, so
-//   that none is served from a multiprocessor's own cache for ever; even an outdated one would only be an ancestor
-//   further down.
+// * A word may be read while it is written: it is then the old or the new one, both ancestors. So most reads are plain
+//   ones, which a multiprocessor's own cache may serve: what it holds may be outdated, but then it is an ancestor
+//   further down. Only a row that looks like a root is read again where all multiprocessors see the same, before
+//   anything follows from it; the compare-and-swap does so too, and goes on from what it finds.
 #pragma once
 
 #include <cstdint>
 
+#include "common/cuda/loads.cuh"
 #include "common/cuda/queue.cuh"
 
 namespace jztree {
@@ -28,7 +30,11 @@ namespace jztree {
 struct UnionFind {
   int32_t* parents;
 
-  __device__ int32_t parent(int32_t row) const { return *static_cast<const volatile int32_t*>(parents + row); }
+  // An ancestor of the row, perhaps an outdated one.
+  __device__ int32_t ancestor(int32_t row) const { return parents[row]; }
+
+  // The parent as the device has it now. The order of this read among others does not matter.
+  __device__ int32_t parent(int32_t row) const { return load_relaxed(parents + row); }
 
   // While no other thread uses the row, or to an ancestor of it that no thread writes but this.
   __device__ void set(int64_t row, int64_t to) const { parents[row] = static_cast<int32_t>(to); }
@@ -36,14 +42,20 @@ struct UnionFind {
   // Climbs from a row until a root, or until `known` if that is an ancestor.
   __device__ int32_t climb(int32_t row, int32_t known) const {
     while (row != known) {
-      int32_t up = parent(row);
+      int32_t up = above(row);
       if (up == row || up == known) return up;
-      int32_t above = parent(up);
-      if (above == up) return up;
-      *static_cast<volatile int32_t*>(parents + row) = above;
-      row = above;
+      int32_t next = above(up);
+      if (next == up) return up;
+      store_relaxed(parents + row, next);
+      row = next;
     }
     return row;
+  }
+
+  // The parent of a row or an outdated one, but for roots: these are roots now.
+  __device__ int32_t above(int32_t row) const {
+    int32_t up = ancestor(row);
+    return up == row ? parent(row) : up;
   }
 
   __device__ int32_t find(int32_t row) const { return climb(row, -1); }
@@ -75,7 +87,7 @@ struct UnionFind {
   // The root, in a launch that joins nothing and in which every thread writes its own row's parent only.
   __device__ int32_t settled_root(int64_t row) const {
     int32_t at = static_cast<int32_t>(row);
-    for (int32_t up = parent(at); up != at; up = parent(at)) at = up;
+    for (int32_t up = ancestor(at); up != at; up = ancestor(at)) at = up;
     return at;
   }
 };
