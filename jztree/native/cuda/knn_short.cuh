@@ -56,6 +56,7 @@ class ShortSearch {
 
   // Answers the queries of a group. Returns the lanes that float32 cannot answer; nothing is written for them.
   __device__ __forceinline__ unsigned answer(int64_t group) {
+    JZTREE_COUNT("group");
     int64_t place = group * warp_size + lane_index();
     bool answers = place < problem_.count();
     query_ = problem_.query(answers ? place : group * warp_size);
@@ -90,14 +91,17 @@ class ShortSearch {
     load_group(mine, low, high);
     WarpWalk<W, From, T> walk(problem_.sources, scale_, stack_, low, high);
     for (bool more = true; more;) {
+      JZTREE_COUNT("leaf");
       int64_t leaf = walk.next_leaf(worst_);
       more = leaf >= 0;
       T leaf_low[W], leaf_high[W];
       load_box(problem_.sources, scale_, more ? leaf : 0, leaf_low, leaf_high);
       int64_t begin = more ? problem_.sources.leaf_row(leaf) : 0, end = more ? problem_.sources.leaf_row(leaf + 1) : 0;
       if (more && !any_wants(begin, leaf_low, leaf_high)) continue;
+      JZTREE_COUNT("wanted leaf");
       Images<W, T> images(scale_, low, high, leaf_low, leaf_high);
       do {
+        JZTREE_COUNT("32 rows of a leaf");
         int points = static_cast<int>(end - begin < warp_size ? end - begin : warp_size);
         if (points > 0) fill_tile(begin, points, images);
         collect(begin, points, images, mine, !more);
@@ -125,6 +129,7 @@ class ShortSearch {
 
   // Behind the last particle there is one whose distances are no numbers.
   __device__ __forceinline__ void fill_tile(int64_t first, int points, const Images<W, T>& images) {
+    JZTREE_COUNT("fill tile");
     T x[W];
     if (lane_index() < points) {
       load_point(problem_.sources, scale_, first + lane_index(), x);
@@ -143,15 +148,19 @@ class ShortSearch {
 
   // Collects from the tile what is within each lane's radius. last: the lists take up all that is left.
   __device__ __forceinline__ void collect(int64_t first, int points, const Images<W, T>& images, bool mine, bool last) {
+    JZTREE_COUNT("collect");
     T at[W];
 #pragma unroll
     for (int d = 0; d < W; ++d) at[d] = shifted_down(x_[d], images.query_shift[d], images.query_rest[d]);
     int block = 0;
     do {
+      JZTREE_COUNT("step of blocks");
       if (block < points) {
         if (images.pairwise) {
+          JZTREE_COUNT("block pair by pair");
           collect_block<true>(at, static_cast<int>(first), block);
         } else {
+          JZTREE_COUNT("block");
           collect_block<false>(at, static_cast<int>(first), block);
         }
       }
@@ -183,6 +192,7 @@ class ShortSearch {
 
   // Every lane takes up as many of its collected candidates as a batch holds, the last ones first.
   __device__ __forceinline__ void absorb_batch(bool mine) {
+    JZTREE_COUNT("absorb");
     Candidate<T> others[List::batch];
 #pragma unroll
     for (int i = 0; i < List::batch; ++i)
@@ -207,6 +217,7 @@ class ShortSearch {
     bool good = true;
     // The list rises, so there is nothing to see behind a large distance.
     for (int i = K - static_cast<int>(problem_.k); i < K && good; ++i) {
+      JZTREE_COUNT("precise");
       Candidate<T> found = collected_[spread_place(lane_index(), i)];
       if (found.distance2() >= smallest_precise<T>) break;
       good = is_precise(problem_, scale_, found, x_);
@@ -217,7 +228,9 @@ class ShortSearch {
   // Neighbouring lanes write neighbouring places.
   __device__ __forceinline__ void write(unsigned lanes) {
     int k = static_cast<int>(problem_.k);
+#pragma unroll 1
     for (int round = 0; round < k; ++round) {
+      JZTREE_COUNT("write");
       int item = round * warp_size + lane_index(), lane = item / k, place = item - lane * k;
       int64_t query = __shfl_sync(all_lanes, query_, lane);
       if (lanes >> lane & 1)
@@ -243,9 +256,11 @@ __global__ void __launch_bounds__(short_search_threads)
     search_short(const __grid_constant__ Problem<From> problem, const Scale<W, T>* scale, int64_t warp_bytes,
                  Unanswered unanswered) {
   int64_t warp = thread_index() / warp_size, warps = static_cast<int64_t>(gridDim.x) * blockDim.x / warp_size;
+  JZTREE_COUNT("warp");
   int64_t groups = (problem.count() + warp_size - 1) / warp_size;
   ShortSearch<W, K, From, T> search(problem, *scale, dynamic_shared() + threadIdx.x / warp_size * warp_bytes);
   for (int64_t group = warp; group < groups; group += warps) {
+    JZTREE_COUNT("answer");
     unsigned imprecise = search.answer(group);
     if (imprecise != 0 && lane_index() == 0) unanswered.add(group, imprecise);
   }

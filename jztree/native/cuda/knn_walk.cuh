@@ -21,7 +21,10 @@ __device__ __forceinline__ void load_point(const TreeView<From>& tree, const Sca
     From given = d < tree.dims ? tree.pos[row * tree.dims + d] : From{0};
     // What is inside by its own precision needs no look in float64.
     double period = scale.raw_period[d];
-    if (period > 0 && !(given >= 0 && given < static_cast<From>(period))) given = wrap(given, period);
+    if (period > 0 && !(given >= 0 && given < static_cast<From>(period))) {
+      JZTREE_COUNT("wrap");
+      given = wrap(given, period);
+    }
     x[d] = static_cast<T>(given) * scale.factor;
   }
 }
@@ -49,6 +52,7 @@ __device__ __forceinline__ T box_distance2(const Scale<W, T>& scale, const T* al
       sum += gap * gap;
     }
   } else {
+    JZTREE_COUNT("open box");
 #pragma unroll
     for (int d = 0; d < W; ++d) {
       T gap = larger<T>(larger<T>(blow[d] - ahigh[d], alow[d] - bhigh[d]), T{0});
@@ -92,6 +96,7 @@ class WarpWalk {
   // The next leaf that may hold a candidate below `worst`, or -1.
   __device__ __forceinline__ int64_t next_leaf(const Candidate<T>& worst) {
     while (size_ > 0) {
+      JZTREE_COUNT("pop");
       StackEntry<T> entry = stack_[--size_];
       __syncwarp();
       if (!(Candidate<T>::make(entry.distance2, entry.row_plus_one) < worst)) continue;
@@ -103,12 +108,14 @@ class WarpWalk {
 
  private:
   __device__ __forceinline__ void push_children(const StackEntry<T>& entry, const Candidate<T>& worst) {
+    JZTREE_COUNT("push children");
     int plane = static_cast<int>(entry.plane) - 1;
     bool top = plane + 1 == tree_.planes;
     int64_t begin = top ? tree_.starts[plane] : tree_.first_child(plane + 1, entry.node);
     int64_t end = top ? tree_.starts[plane + 1] : tree_.first_child(plane + 1, entry.node + 1);
     begin += static_cast<int64_t>(entry.chunk) * warp_size;
     if (end - begin > warp_size) {
+      JZTREE_COUNT("push rest of children");
       if (lane_index() == 0) {
         stack_[size_] = entry;
         ++stack_[size_].chunk;
@@ -136,6 +143,7 @@ class WarpWalk {
     unsigned wanted = __ballot_sync(all_lanes, exists);
     int behind = 0;  // how many are to be visited after this lane's
     for (unsigned rest = wanted; rest != 0; rest &= rest - 1) {
+      JZTREE_COUNT("rank a child");
       int lane = __ffs(static_cast<int>(rest)) - 1;
       T other = __shfl_sync(all_lanes, near2, lane);
       behind += other > near2 || (other == near2 && lane > lane_index());
@@ -169,6 +177,7 @@ struct Images {
     for (int d = 0; d < W; ++d)
       pairwise |= nearest_image(qlow[d], qhigh[d], xlow[d], xhigh[d], scale.period[d]) == Image::depends;
     if (pairwise) return;
+    JZTREE_COUNT("shift to nearest image");
 #pragma unroll
     for (int d = 0; d < W; ++d) {
       Image image = nearest_image(qlow[d], qhigh[d], xlow[d], xhigh[d], scale.period[d]);
