@@ -26,7 +26,7 @@ runtime = $$($(CXX) -print-file-name=$(1))
 
 # What the CUDA kernels take part in.
 EMULATED_TESTS ?= $(addprefix tests/test_,catalogue.py comm.py distr_fof.py distr_knn.py emulator.py fof.py fof_errors.py grouping.py knn.py \
-  knn_errors.py knn_transforms.py overdensity.py snapshots.py tree.py zorder.py)
+  knn_errors.py knn_transforms.py knn_work.py overdensity.py snapshots.py tree.py zorder.py)
 
 .PHONY: demo develop docs test test-all test-emulated fuzz fuzz-sanitized lint format bench profile gpu-check aarch64 wheel clean
 

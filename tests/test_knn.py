@@ -56,7 +56,7 @@ def test_k_can_be_the_number_of_particles(n: int, box: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("leaf_size", [2, 3, 24, 1000])
-@pytest.mark.parametrize("fan_out", [2, 8])
+@pytest.mark.parametrize("fan_out", [2, 8, 40])
 def test_answer_does_not_depend_on_the_shape_of_the_tree(leaf_size: int, fan_out: int) -> None:
     pos = oracles.clustered(3000, 3)
     cfg = KNNConfig(tree=TreeConfig(leaf_size=leaf_size, fan_out=fan_out))

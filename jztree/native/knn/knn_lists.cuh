@@ -1,8 +1,8 @@
 // The k nearest candidates of a query, kept by one lane in registers.
 //
-// A candidate is compared by its squared distance, then by its row: in float32 one 64-bit integer, because the bits of
-// floats that are not negative are ordered as the floats are. The row is stored plus one, and a query that is its own
-// neighbour as zero, so that it comes before others at the same place.
+// A candidate is compared by its squared distance, then by its row: in float32 as one 64-bit integer, because the bits
+// of floats that are not negative are ordered as the floats are. The row is stored plus one, and a query that is its
+// own neighbour as zero, so that it comes before others at the same place.
 //
 // Inserting candidates one by one would have every lane wait for each insertion of any of the 32. So a lane first
 // collects candidates in shared memory; when a lane has many, all lanes take a batch of their own through a sorting
@@ -14,6 +14,7 @@
 #include <limits>
 
 #include "common/cuda/queue.cuh"
+#include "common/cuda/warp.cuh"
 
 namespace jztree {
 
@@ -22,18 +23,26 @@ constexpr uint32_t no_row = 0xffffffffu;
 template <typename T>
 struct Candidate;
 
+// Two words, so that the compiler chooses between candidates word by word after one comparison: of 64-bit integers it
+// makes a minimum and a maximum, with a comparison each.
 template <>
-struct Candidate<float> {
-  int64_t key;
+struct alignas(8) Candidate<float> {
+  uint32_t row;
+  int32_t bits;
 
   __device__ static Candidate make(float distance2, uint32_t row_plus_one) {
-    return {static_cast<int64_t>(static_cast<uint64_t>(__float_as_int(distance2)) << 32 | row_plus_one)};
+    return {row_plus_one, __float_as_int(distance2)};
   }
   // Before all others: fills the places of a list that its k does not need.
-  __device__ static Candidate before_all() { return {std::numeric_limits<int64_t>::min()}; }
-  __device__ bool operator<(const Candidate& other) const { return key < other.key; }
-  __device__ float distance2() const { return __int_as_float(static_cast<int>(key >> 32)); }
-  __device__ uint32_t row_plus_one() const { return static_cast<uint32_t>(key); }
+  __device__ static Candidate before_all() { return {0, std::numeric_limits<int32_t>::min()}; }
+  __device__ bool operator<(const Candidate& other) const { return key() < other.key(); }
+  __device__ float distance2() const { return __int_as_float(bits); }
+  __device__ uint32_t row_plus_one() const { return row; }
+
+ private:
+  __device__ int64_t key() const {
+    return static_cast<int64_t>(static_cast<uint64_t>(static_cast<uint32_t>(bits)) << 32 | row);
+  }
 };
 
 template <>
@@ -56,22 +65,22 @@ __device__ Candidate<T> no_candidate() {
   return Candidate<T>::make(std::numeric_limits<T>::infinity(), no_row);
 }
 
-template <typename T>
-__device__ Candidate<T> shuffled(const Candidate<T>& candidate, int flip) {
-  if constexpr (sizeof(T) == sizeof(float)) {
-    return {__shfl_xor_sync(all_lanes, candidate.key, flip)};
-  } else {
-    return {__shfl_xor_sync(all_lanes, candidate.distance, flip), __shfl_xor_sync(all_lanes, candidate.row, flip)};
-  }
+__device__ __forceinline__ Candidate<float> choose(bool first, const Candidate<float>& a, const Candidate<float>& b) {
+  return {first ? a.row : b.row, first ? a.bits : b.bits};
+}
+
+__device__ __forceinline__ Candidate<double> choose(bool first, const Candidate<double>& a,
+                                                    const Candidate<double>& b) {
+  return {first ? a.distance : b.distance, first ? a.row : b.row};
 }
 
 template <typename T>
-__device__ __forceinline__ Candidate<T> warp_max_candidate(Candidate<T> candidate) {
-  for (int flip = warp_size / 2; flip > 0; flip /= 2) {
-    Candidate<T> other = shuffled(candidate, flip);
-    if (candidate < other) candidate = other;
+__device__ Candidate<T> shuffled(const Candidate<T>& candidate, int flip) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return {__shfl_xor_sync(all_lanes, candidate.row, flip), __shfl_xor_sync(all_lanes, candidate.bits, flip)};
+  } else {
+    return {__shfl_xor_sync(all_lanes, candidate.distance, flip), __shfl_xor_sync(all_lanes, candidate.row, flip)};
   }
-  return candidate;
 }
 
 namespace network {
@@ -79,7 +88,7 @@ namespace network {
 template <typename T>
 __device__ __forceinline__ void exchange(Candidate<T>& a, Candidate<T>& b) {
   bool swap = b < a;
-  Candidate<T> low = swap ? b : a, high = swap ? a : b;
+  Candidate<T> low = choose(swap, b, a), high = choose(swap, a, b);
   a = low;
   b = high;
 }
@@ -132,8 +141,8 @@ struct RegisterList {
 #pragma unroll
     for (int i = 0; i < K; ++i) {
       // Chosen by value: a place that is known at run time only would move the list out of the registers.
-      Candidate<T> found = i == K - k && own ? Candidate<T>::make(0, 0) : no_candidate<T>();
-      best[i] = i < K - k ? Candidate<T>::before_all() : found;
+      Candidate<T> found = choose(i == K - k && own, Candidate<T>::make(0, 0), no_candidate<T>());
+      best[i] = choose(i < K - k, Candidate<T>::before_all(), found);
     }
   }
 
@@ -144,8 +153,7 @@ struct RegisterList {
   __device__ __forceinline__ void absorb(Candidate<T>* others) {
     network::sort<0, batch>(others);
 #pragma unroll
-    for (int i = 0; i < batch; ++i)
-      if (others[i] < best[K - 1 - i]) best[K - 1 - i] = others[i];
+    for (int i = 0; i < batch; ++i) best[K - 1 - i] = choose(others[i] < best[K - 1 - i], others[i], best[K - 1 - i]);
     network::bitonic_merge<0, K>(best);
   }
 };

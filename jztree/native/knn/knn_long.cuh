@@ -31,6 +31,7 @@ class LongSearch {
                         Candidate<T>* list)
       : problem_(problem),
         scale_(scale),
+        staging_(scale),
         collected_(reinterpret_cast<Candidate<T>*>(memory)),
         batch_(collected_ + 2 * warp_size),
         stack_(reinterpret_cast<StackEntry<T>*>(batch_ + warp_size)),
@@ -49,46 +50,37 @@ class LongSearch {
       search();
       if (!precise()) return false;
     }
-    for (int64_t i = lane_index(); i < problem_.k; i += warp_size) problem_.write(query, i, list_[i], scale_.inverse);
+    for (int64_t i = lane_index(); i < problem_.k; i += warp_size)
+      problem_.write(problem_.out_row(query) * problem_.k + i, own_, list_[i], scale_.inverse);
     __syncwarp();
     return true;
   }
 
  private:
   __device__ void search() {
-    load_point(problem_.queries, scale_, query_, x_);
+    staging_.point(problem_.queries, static_cast<uint32_t>(query_), x_);
     bound_ = list_[problem_.k - 1];
-    WarpWalk<W, From, T> walk(problem_.sources, scale_, stack_, x_, x_);
-    for (int64_t leaf = walk.next_leaf(bound_); leaf >= 0; leaf = walk.next_leaf(bound_)) visit(leaf);
+    Group<W, 1, T> group(scale_);
+    group.cover(0, x_);
+    WarpWalk<W, 1, From, T> walk(problem_.sources, staging_, group, stack_, ~0u);
+    uint32_t row = 0, end = 0;
+    while (walk.next_leaf({bound_, {bound_.distance2()}}, &row, &end))
+      for (; row < end; row += warp_size) collect(row + static_cast<uint32_t>(lane_index()), end);
     if (count_ > 0) absorb();
   }
 
-  __device__ void visit(int64_t leaf) {
-    T low[W], high[W];
-    load_box(problem_.sources, scale_, leaf, low, high);
-    Images<W, T> images(scale_, x_, x_, low, high);
-    int64_t end = problem_.sources.leaf_row(leaf + 1);
-    for (int64_t first = problem_.sources.leaf_row(leaf); first < end; first += warp_size)
-      collect(first + lane_index(), first + lane_index() < end, images);
-  }
-
   // Each lane brings a row.
-  __device__ void collect(int64_t row, bool exists, const Images<W, T>& images) {
+  __device__ void collect(uint32_t row, uint32_t end) {
     T distance = 0;
-    if (exists) {
-      T x[W], at[W];
-      load_point(problem_.sources, scale_, row, x);
-#pragma unroll
-      for (int d = 0; d < W; ++d) {
-        x[d] = shifted_down(x[d], images.source_shift[d], images.source_rest[d]);
-        at[d] = shifted_down(x_[d], images.query_shift[d], images.query_rest[d]);
-      }
-      distance = images.pairwise ? distance2<W, true>(scale_, at, x) : distance2<W, false>(scale_, at, x);
+    if (row < end) {
+      T x[W];
+      staging_.point(problem_.sources, row, x);
+      distance = scale_.periodic ? distance2<W, true>(scale_, x_, x) : distance2<W, false>(scale_, x_, x);
     }
-    bool near = exists && row != own_ && distance <= bound_.distance2();
+    bool near = row < end && row != own_ && distance <= bound_.distance2();
     unsigned found = __ballot_sync(all_lanes, near);
     int place = count_ + __popc(found & ((1u << lane_index()) - 1));
-    if (near) collected_[place] = Candidate<T>::make(distance, static_cast<uint32_t>(row + 1));
+    if (near) collected_[place] = Candidate<T>::make(distance, row + 1);
     count_ += __popc(found);
     __syncwarp();
     if (count_ >= warp_size) absorb();
@@ -150,12 +142,13 @@ class LongSearch {
   __device__ bool precise() const {
     bool good = true;
     for (int64_t i = lane_index(); i < problem_.k; i += warp_size)
-      good &= is_precise(problem_, scale_, list_[i], query_);
+      good &= is_precise(problem_, staging_, list_[i], query_);
     return __all_sync(all_lanes, good);
   }
 
   const Problem<From>& problem_;
   const Scale<W, T>& scale_;
+  const Staging<W, From, T> staging_;
   Candidate<T>*collected_, *batch_;
   StackEntry<T>* stack_;
   Candidate<T>* list_;

@@ -42,11 +42,14 @@ struct Problem {
     return offset >= 0 && row < sources.num() ? row : -1;
   }
 
+  // Where a query's answers go.
+  __device__ int64_t out_row(int64_t query) const { return query_rows ? query_rows[query] : query; }
+
+  // own: the query's own row.
   template <typename T>
-  __device__ __forceinline__ void write(int64_t query, int64_t place, const Candidate<T>& found, T unit) const {
-    int64_t out = (query_rows ? query_rows[query] : query) * k + place;
+  __device__ __forceinline__ void write(int64_t out, int64_t own, const Candidate<T>& found, T unit) const {
     radius[out] = static_cast<From>(std::sqrt(found.distance2()) * unit);
-    int64_t source = found.row_plus_one() == 0 ? own_row(query) : static_cast<int64_t>(found.row_plus_one()) - 1;
+    int64_t source = found.row_plus_one() == 0 ? own : static_cast<int64_t>(found.row_plus_one()) - 1;
     index[out] = found.row_plus_one() == no_row ? -1 : source_rows ? source_rows[source] : static_cast<int32_t>(source);
   }
 };
@@ -61,14 +64,16 @@ constexpr T smallest_precise =
 // Whether a candidate's squared distance is that of coincident points or large enough to have all its digits. Small
 // coordinates of a wide set become 0 when they are scaled down, so those that were given say whether points coincide.
 template <int W, typename From, typename T>
-__device__ __forceinline__ bool is_precise(const Problem<From>& problem, const Scale<W, T>& scale,
+__device__ __forceinline__ bool is_precise(const Problem<From>& problem, const Staging<W, From, T>& staging,
                                            const Candidate<T>& found, int64_t query) {
   if (found.distance2() >= smallest_precise<T> || found.row_plus_one() == 0) return true;
   if (found.distance2() > 0) return false;
-  int64_t row = static_cast<int64_t>(found.row_plus_one()) - 1;
+  From source[W], asked[W];
+  staging.wrapped(problem.sources, found.row_plus_one() - 1, source);
+  staging.wrapped(problem.queries, static_cast<uint32_t>(query), asked);
   bool same = true;
-  for (int d = 0; d < problem.sources.dims; ++d)
-    same &= wrapped_coordinate(problem.sources, scale, row, d) == wrapped_coordinate(problem.queries, scale, query, d);
+#pragma unroll
+  for (int d = 0; d < W; ++d) same &= source[d] == asked[d];
   return same;
 }
 

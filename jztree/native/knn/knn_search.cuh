@@ -55,6 +55,20 @@ inline int block_threads(int64_t warp_bytes, int most) {
   return static_cast<int>(warps) * warp_size;
 }
 
+// At which planes walks stop on their way down, a bit for each: so few that a node has about as many nodes of the next
+// one as a warp has lanes, or twice as many.
+template <typename T>
+uint32_t walk_stops(const TreeView<T>& tree) {
+  uint32_t stops = 1;
+  for (int plane = 1, last = 0; plane + 1 < tree.planes; ++plane) {
+    auto size = [&](int p) { return tree.starts[p + 1] - tree.starts[p]; };
+    if (size(last) <= 2 * warp_size * size(plane + 1)) continue;
+    stops |= 1u << plane;
+    last = plane;
+  }
+  return stops;
+}
+
 template <int W, int K, typename T>
 Unanswered search_short_lists(Queue& queue, const Problem<T>& problem, const Scale<W, T>* scale) {
   int64_t groups = (problem.most + warp_size - 1) / warp_size;
@@ -62,7 +76,7 @@ Unanswered search_short_lists(Queue& queue, const Problem<T>& problem, const Sca
   int64_t bytes = short_search_bytes<W, K, T>(problem.sources.planes);
   int threads = block_threads(bytes, short_search_threads), warps = threads / warp_size;
   queue.launch((groups + warps - 1) / warps, threads, static_cast<size_t>(warps * bytes), search_short<W, K, T, T>,
-               problem, scale, bytes, unanswered);
+               problem, scale, bytes, walk_stops(problem.sources), unanswered);
   return unanswered;
 }
 

@@ -1,10 +1,12 @@
 // The search for k up to 32: a warp answers 32 queries that follow each other in z-order, one a lane.
 //
-// The warp walks the planes together. A leaf is looked at if any lane's ball reaches its box; its coordinates are
-// loaded once, by 32 lanes side by side, and read from shared memory by all lanes at once (a broadcast). Each lane
-// tests every particle of the leaf against its own radius and collects what is inside; the lists take these up in
-// batches, without branches. So lanes diverge only in what they collect, and memory traffic is a leaf for 32 queries,
-// mostly from the caches.
+// The warp walks the planes together. The lanes look at the rows of a leaf side by side: each tests whether its row may
+// be within the radius of any of the queries, by the box around them all, and what passes joins those of other leaves
+// on a tile in shared memory. Rows leave the tile eight at a time: all lanes read the same one at once (a broadcast),
+// test it against their own radius, and collect what is inside; the lists take these up in batches, without branches.
+// So lanes diverge only in what they collect, and memory traffic is a leaf for 32 queries, mostly from the caches.
+//
+// What a warp issues for this is counted by checks/profiling/knn_instructions.py, and docs/gpu.md has the figures.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +15,9 @@
 
 namespace jztree {
 
-constexpr int short_search_threads = 128;
+// Two blocks are what must fit on a multiprocessor: without a word on that the compiler keeps fewer registers than the
+// kernel needs, and the rest in memory.
+constexpr int short_search_threads = 128, short_search_blocks = 2;
 
 // A lane that has collected more than this asks all to take up a batch. Later, fewer batches are needed, but radii stay
 // wide for longer: of 1, 1.5, 2 and 3 batches, 1.5 gave the fewest instructions (counted with the emulator on 100,000
@@ -29,14 +33,18 @@ constexpr int collected_columns =
 
 template <int W, typename T>
 struct alignas(16) TilePoint {
-  T x[W == 3 ? 4 : W];
+  uint32_t row_plus_one;
+  T x[W];
 };
+
+// Room for what is left of a block, and the rows of a leaf behind it.
+constexpr int tile_points = 2 * warp_size;
 
 // Shared memory of one warp, in bytes.
 template <int W, int K, typename T>
 int64_t short_search_bytes(int planes) {
-  int64_t bytes = warp_size * (static_cast<int64_t>(sizeof(TilePoint<W, T>)) +
-                               collected_columns<K, T> * static_cast<int64_t>(sizeof(Candidate<T>)));
+  int64_t bytes = tile_points * static_cast<int64_t>(sizeof(TilePoint<W, T>)) +
+                  warp_size * collected_columns<K, T> * static_cast<int64_t>(sizeof(Candidate<T>));
   return (bytes + stack_entries(planes) * static_cast<int64_t>(sizeof(StackEntry<T>)) + 15) / 16 * 16;
 }
 
@@ -46,16 +54,19 @@ class ShortSearch {
   using Tile = TilePoint<W, T>;
 
  public:
-  __device__ ShortSearch(const Problem<From>& problem, const Scale<W, T>& scale, unsigned char* memory)
+  __device__ ShortSearch(const Problem<From>& problem, const Scale<W, T>& scale, unsigned char* memory, uint32_t stops)
       : problem_(problem),
         scale_(scale),
+        staging_(scale),
+        stops_(stops),
         tile_(reinterpret_cast<Tile*>(memory)),
-        collected_(reinterpret_cast<Candidate<T>*>(memory + warp_size * sizeof(Tile))),
-        stack_(reinterpret_cast<StackEntry<T>*>(memory + warp_size * sizeof(Tile) +
+        collected_(reinterpret_cast<Candidate<T>*>(memory + tile_points * sizeof(Tile))),
+        stack_(reinterpret_cast<StackEntry<T>*>(memory + tile_points * sizeof(Tile) +
                                                 warp_size * collected_columns<K, T> * sizeof(Candidate<T>))) {}
 
   // Answers the queries of a group. Returns the lanes that float32 cannot answer; nothing is written for them.
   __device__ __forceinline__ unsigned answer(int64_t group) {
+    JZTREE_COUNT("group");
     int64_t place = group * warp_size + lane_index();
     bool answers = place < problem_.count();
     query_ = problem_.query(answers ? place : group * warp_size);
@@ -69,125 +80,234 @@ class ShortSearch {
   }
 
  private:
+  // Which images of a query the rows of a tile are next to: a bit for each dimension in which it is the one below the
+  // box, or this, if it depends on the query and the row.
+  static constexpr unsigned depends = 1u << W;
+
   __device__ __forceinline__ void start(bool searches) {
-    count_ = 0;
+    next_ = collected_ + lane_index();
     own_ = static_cast<int>(problem_.own_row(query_));
     list_.reset(static_cast<int>(problem_.k), searches && own_ >= 0);
-    set_bound(searches);
   }
 
   // Lanes that do not search want nothing.
   __device__ __forceinline__ void set_bound(bool searches) {
-    bound_ = searches ? list_.bound() : Candidate<T>::before_all();
+    bound_ = choose(searches, list_.bound(), Candidate<T>::before_all());
     radius2_ = searches ? bound_.distance2() : T{-1};
-    worst_ = warp_max_candidate(bound_);
+    wanted_ = wanted_of(bound_, second_);
+    // Without a bound there is nothing to prune with.
+    patience_ = wanted_.worst.row_plus_one() == no_row ? 0 : patience<K, T>;
   }
 
   // One loop for all leaves and for what is left at the end, so that the lists are used in one place of the code only
   // and stay in registers.
   __device__ __forceinline__ void search(bool mine) {
-    T low[W], high[W];
-    load_group(mine, low, high);
-    WarpWalk<W, From, T> walk(problem_.sources, scale_, stack_, low, high);
+    staging_.point(problem_.queries, static_cast<uint32_t>(query_), x_);
+    Group<W, 2, T> group(scale_);
+    cover(mine, &group);
+    set_bound(mine);
+    copy(x_, at_);
+    tile_begin_ = tile_count_ = 0;
+    images_ = 0;
+    WarpWalk<W, 2, From, T> walk(problem_.sources, staging_, group, stack_, stops_);
+    uint32_t row = 0, end = 0;
     for (bool more = true; more;) {
-      int64_t leaf = walk.next_leaf(worst_);
-      more = leaf >= 0;
-      T leaf_low[W], leaf_high[W];
-      load_box(problem_.sources, scale_, more ? leaf : 0, leaf_low, leaf_high);
-      int64_t begin = more ? problem_.sources.leaf_row(leaf) : 0, end = more ? problem_.sources.leaf_row(leaf + 1) : 0;
-      if (more && !any_wants(begin, leaf_low, leaf_high)) continue;
-      Images<W, T> images(scale_, low, high, leaf_low, leaf_high);
+      if (row >= end) more = walk.next_leaf(wanted_, &row, &end);
+      Tile point;
+      unsigned images = 0, left = 0;
+      bool apart = !more;
+      if (more) {
+        JZTREE_COUNT("rows");
+        left = look_at_rows(group, row + static_cast<uint32_t>(lane_index()), end, &point, &images, &apart);
+        row += warp_size;
+      }
       do {
-        int points = static_cast<int>(end - begin < warp_size ? end - begin : warp_size);
-        if (points > 0) fill_tile(begin, points, images);
-        collect(begin, points, images, mine, !more);
-        begin += warp_size;
-      } while (begin < end);
+        JZTREE_COUNT("append");
+        unsigned taken = left;
+        if (apart && (left != 0 || !more)) taken = of_same_images(left, images);
+        append(point, taken);
+        left &= ~taken;
+        if (tile_count_ >= List::batch || !more) drain(mine, !more);
+      } while (left != 0);
     }
   }
 
-  __device__ __forceinline__ void load_group(bool mine, T* low, T* high) {
-    if (mine) load_point(problem_.queries, scale_, query_, x_);
+  // Queries that follow each other in z-order may be far apart where the curve jumps. So there are two boxes, apart
+  // where the jump is longest: together they have half of the points near them that one box has.
+  __device__ __forceinline__ void cover(bool mine, Group<W, 2, T>* group) {
+    T jump2 = 0;
 #pragma unroll
     for (int d = 0; d < W; ++d) {
-      low[d] = warp_min(mine ? x_[d] : std::numeric_limits<T>::infinity());
-      high[d] = warp_max(mine ? x_[d] : -std::numeric_limits<T>::infinity());
-      if (!mine) x_[d] = low[d];
+      if (!mine) x_[d] = 0;
+      T jump = x_[d] - __shfl_up_sync(all_lanes, x_[d], 1);
+      jump2 += jump * jump;
     }
-  }
-
-  // Whether any lane may find something in a leaf.
-  __device__ __forceinline__ bool any_wants(int64_t first_row, const T* leaf_low, const T* leaf_high) const {
-    Candidate<T> nearest =
-        Candidate<T>::make(box_distance2(scale_, x_, x_, leaf_low, leaf_high), static_cast<uint32_t>(first_row + 1));
-    return __any_sync(all_lanes, nearest < bound_);
-  }
-
-  // Behind the last particle there is one whose distances are no numbers.
-  __device__ __forceinline__ void fill_tile(int64_t first, int points, const Images<W, T>& images) {
-    T x[W];
-    if (lane_index() < points) {
-      load_point(problem_.sources, scale_, first + lane_index(), x);
+    bool both_mine = (__ballot_sync(all_lanes, mine) << 1 >> lane_index() & 1) && mine;
+    unsigned word = static_cast<unsigned>(__float_as_int(static_cast<float>(jump2))) & ~(warp_size - 1u);
+    unsigned longest = warp_max_word(both_mine ? word | static_cast<unsigned>(lane_index()) : 0);
+    second_ = static_cast<unsigned>(lane_index()) >= (longest & (warp_size - 1)) && longest != 0;
+    group->cover(0, x_, mine && !second_);
+    group->cover(1, x_, mine && second_);
+    plain2_ = std::numeric_limits<T>::infinity();
+    for (int box = 0; box < 2; ++box) {
 #pragma unroll
-      for (int d = 0; d < W; ++d) x[d] = shifted_down(x[d], images.source_shift[d], images.source_rest[d]);
-    } else {
-#pragma unroll
-      for (int d = 0; d < W; ++d) x[d] = std::numeric_limits<T>::quiet_NaN();
-    }
-    Tile point{};
-#pragma unroll
-    for (int d = 0; d < W; ++d) point.x[d] = x[d];
-    tile_[lane_index()] = point;
-    __syncwarp();
-  }
-
-  // Collects from the tile what is within each lane's radius. last: the lists take up all that is left.
-  __device__ __forceinline__ void collect(int64_t first, int points, const Images<W, T>& images, bool mine, bool last) {
-    T at[W];
-#pragma unroll
-    for (int d = 0; d < W; ++d) at[d] = shifted_down(x_[d], images.query_shift[d], images.query_rest[d]);
-    int block = 0;
-    do {
-      if (block < points) {
-        if (images.pairwise) {
-          collect_block<true>(at, static_cast<int>(first), block);
-        } else {
-          collect_block<false>(at, static_cast<int>(first), block);
-        }
+      for (int d = 0; d < W; ++d) {
+        T reach = group->around[d] / 2 - 2 * group->reach(box, d);
+        plain2_ = std::fmin(plain2_, reach > 0 ? reach * reach * below_one<T> : T{-1});
       }
-      block += List::batch;
-      // Without a bound there is nothing to prune with.
-      int most = last || worst_.row_plus_one() == no_row ? 0 : patience<K, T>;
-      while (__any_sync(all_lanes, count_ > most)) absorb_batch(mine);
-    } while (block < points);
+    }
+  }
+
+  __device__ static void copy(const T* from, T* to) {
+#pragma unroll
+    for (int d = 0; d < W; ++d) to[d] = from[d];
+  }
+
+  // Each lane brings a row. Returns which may be within the radius of any of the queries. apart: whether any of them
+  // needs images.
+  __device__ __forceinline__ unsigned look_at_rows(const Group<W, 2, T>& group, uint32_t row, uint32_t end, Tile* point,
+                                                   unsigned* images, bool* apart) {
+    bool near[2], around = false;
+    staging_.point(problem_.sources, row < end ? row : end - 1, point->x);
+    point->row_plus_one = row + 1;
+#pragma unroll
+    for (int box = 0; box < 2; ++box) {
+      T least2 = 0;
+      bool box_around = false;
+#pragma unroll
+      for (int d = 0; d < W; ++d) {
+        T gap = std::fmax(group.gap(box, d, point->x[d], point->x[d], &box_around), T{0});
+        least2 = d == 0 ? gap * gap : least2 + gap * gap;
+      }
+      near[box] = row < end && least2 * below_one<T> <= wanted_.worst2[box];
+      around |= near[box] && box_around;
+    }
+    *apart = __any_sync(all_lanes, around) || images_ != 0 || !(wanted_.worst.distance2() <= plain2_);
+    if (*apart) {
+      JZTREE_COUNT("images");
+      *images = nearest_images(group, near, point->x);
+    }
+    return __ballot_sync(all_lanes, near[0] || near[1]);
+  }
+
+  // As nearest_image does for boxes of sources. A row whose own image below the box is the nearest is moved there. What
+  // is not near a box may be next to any image: it is too far from its queries by all of them.
+  __device__ __forceinline__ unsigned nearest_images(const Group<W, 2, T>& group, const bool* near, T* x) const {
+    unsigned images = 0, moved = 0;
+    bool differ = false;
+#pragma unroll
+    for (int d = 0; d < W; ++d) {
+      Image image[2];
+#pragma unroll
+      for (int box = 0; box < 2; ++box)
+        image[box] = nearest_image(group.low[box][d], group.high[box][d], x[d], x[d], scale_.period[d]);
+      Image chosen = near[0] ? image[0] : image[1];
+      differ |= chosen == Image::depends || (near[1] && chosen != image[1]);
+      if (chosen == Image::shift_query) images |= 1u << d;
+      if (chosen == Image::shift_source) moved |= 1u << d;
+    }
+    if (differ) return depends;
+#pragma unroll
+    for (int d = 0; d < W; ++d)
+      if (moved >> d & 1) x[d] = shifted_down(x[d], scale_.period[d], scale_.period_rest[d]);
+    return images;
+  }
+
+  // Which of the rows that are left can join the tile. If none can, the tile is to be emptied first.
+  __device__ __forceinline__ unsigned of_same_images(unsigned left, unsigned images) {
+    JZTREE_COUNT("of same images");
+    unsigned next = left ? __shfl_sync(all_lanes, images, __ffs(static_cast<int>(left)) - 1) : ~0u;
+    if (next != images_ && tile_count_ > 0) {
+      fill_block();
+      return 0;
+    }
+    images_ = next;
+#pragma unroll
+    for (int d = 0; d < W; ++d)
+      at_[d] = images_ < depends && (images_ >> d & 1) ? shifted_down(x_[d], scale_.period[d], scale_.period_rest[d])
+                                                       : x_[d];
+    return left & __ballot_sync(all_lanes, images == images_);
+  }
+
+  __device__ __forceinline__ Tile& tile_place(int i) { return tile_[(tile_begin_ + i) & (tile_points - 1)]; }
+
+  __device__ __forceinline__ void append(const Tile& point, unsigned taken) {
+    if (taken >> lane_index() & 1) tile_place(tile_count_ + __popc(taken & ((1u << lane_index()) - 1))) = point;
+    tile_count_ += __popc(taken);
     __syncwarp();
+  }
+
+  // The tile gets points whose distances are no numbers, up to a whole block.
+  __device__ __forceinline__ void fill_block() {
+    JZTREE_COUNT("fill block");
+    int missing = -tile_count_ & (List::batch - 1);
+    Tile none{};
+#pragma unroll
+    for (int d = 0; d < W; ++d) none.x[d] = std::numeric_limits<T>::quiet_NaN();
+    if (lane_index() < missing) tile_place(tile_count_ + lane_index()) = none;
+    tile_count_ += missing;
+    __syncwarp();
+  }
+
+  // Collects from the whole blocks of the tile. last: the lists take up all that is left.
+  __device__ __forceinline__ void drain(bool mine, bool last) {
+    bool more = true;
+    while (more) {
+      JZTREE_COUNT("step of blocks");
+      more = tile_count_ >= List::batch;
+      if (more) {
+        if (images_ == depends) {
+          JZTREE_COUNT("block pair by pair");
+          collect_block<true>();
+        } else {
+          JZTREE_COUNT("block");
+          collect_block<false>();
+        }
+        tile_begin_ = (tile_begin_ + List::batch) & (tile_points - 1);
+        tile_count_ -= List::batch;
+        more = tile_count_ >= List::batch || last;
+      }
+      while (__any_sync(all_lanes, has_collected(last ? 0 : patience_))) absorb_batch(mine);
+    }
+    __syncwarp();
+  }
+
+  // Whether there are more candidates than that.
+  __device__ __forceinline__ bool has_collected(int most) const {
+    return next_ > collected_ + most * warp_size + lane_index();
   }
 
   // All distances first: loads from shared memory cannot pass the stores that follow.
   template <bool Pairwise>
-  __device__ __forceinline__ void collect_block(const T* at, int first, int block) {
-    T distance[List::batch];
+  __device__ __forceinline__ void collect_block() {
+    Candidate<T> found[List::batch];
 #pragma unroll
     for (int i = 0; i < List::batch; ++i) {
-      const Tile point = tile_[block + i];
-      distance[i] = distance2<W, Pairwise>(scale_, at, point.x);
+      const Tile point = tile_[tile_begin_ + i];
+      found[i] = Candidate<T>::make(distance2<W, Pairwise>(scale_, at_, point.x), point.row_plus_one);
     }
-#pragma unroll
-    for (int i = 0; i < List::batch; ++i) {
-      int row = first + block + i;
-      if (distance[i] <= radius2_ && row != own_)
-        collected_[count_++ * warp_size + lane_index()] =
-            Candidate<T>::make(distance[i], static_cast<uint32_t>(row + 1));
-    }
-  }
-
-  // Every lane takes up as many of its collected candidates as a batch holds, the last ones first.
-  __device__ __forceinline__ void absorb_batch(bool mine) {
-    Candidate<T> others[List::batch];
 #pragma unroll
     for (int i = 0; i < List::batch; ++i)
-      others[i] = i < count_ ? collected_[(count_ - 1 - i) * warp_size + lane_index()] : no_candidate<T>();
-    count_ = count_ > List::batch ? count_ - List::batch : 0;
+      if (found[i].distance2() <= radius2_) {
+        *next_ = found[i];
+        next_ += warp_size;
+      }
+  }
+
+  // Every lane takes up as many of its collected candidates as a batch holds, the last ones first. A query that is its
+  // own neighbour has been in its list from the start.
+  __device__ __forceinline__ void absorb_batch(bool mine) {
+    JZTREE_COUNT("absorb");
+    Candidate<T> others[List::batch];
+    Candidate<T>* const first = collected_ + lane_index();
+#pragma unroll
+    for (int i = 0; i < List::batch; ++i) {
+      bool is_other = next_ > first;
+      if (is_other) next_ -= warp_size;
+      others[i] = *next_;
+      is_other &= others[i].row_plus_one() != static_cast<uint32_t>(own_ + 1);
+      others[i] = choose(is_other, others[i], no_candidate<T>());
+    }
     list_.absorb(others);
     set_bound(mine);
   }
@@ -207,45 +327,58 @@ class ShortSearch {
     bool good = true;
     // The list rises, so there is nothing to see behind a large distance.
     for (int i = K - static_cast<int>(problem_.k); i < K && good; ++i) {
+      JZTREE_COUNT("precise");
       Candidate<T> found = collected_[spread_place(lane_index(), i)];
       if (found.distance2() >= smallest_precise<T>) break;
-      good = is_precise(problem_, scale_, found, query_);
+      good = is_precise(problem_, staging_, found, query_);
     }
     return good;
   }
 
   // Neighbouring lanes write neighbouring places.
   __device__ __forceinline__ void write(unsigned lanes) {
-    int k = static_cast<int>(problem_.k);
-    for (int round = 0; round < k; ++round) {
-      int item = round * warp_size + lane_index(), lane = item / k, place = item - lane * k;
-      int64_t query = __shfl_sync(all_lanes, query_, lane);
+    int k = static_cast<int>(problem_.k), inverse = (1 << 16) / k + 1;
+    auto out_row = static_cast<uint32_t>(lanes >> lane_index() & 1 ? problem_.out_row(query_) : 0);
+#pragma unroll 1
+    for (int item = lane_index(); item < warp_size * k; item += warp_size) {
+      JZTREE_COUNT("write");
+      int lane = item * inverse >> 16, place = item - lane * k;  // item / k and what is left, for items below 2^11
+      int64_t row = __shfl_sync(all_lanes, out_row, lane), own = __shfl_sync(all_lanes, own_, lane);
       if (lanes >> lane & 1)
-        problem_.write(query, place, collected_[spread_place(lane, K - k + place)], scale_.inverse);
+        problem_.write(row * k + place, own, collected_[spread_place(lane, K - k + place)], scale_.inverse);
     }
     __syncwarp();
   }
 
   const Problem<From>& problem_;
   const Scale<W, T>& scale_;
+  const Staging<W, From, T> staging_;
+  const uint32_t stops_;
   Tile* tile_;
   Candidate<T>* collected_;
   StackEntry<T>* stack_;
   List list_;
-  Candidate<T> bound_, worst_;
-  T radius2_, x_[W];
-  int count_, own_;
+  Candidate<T> bound_;
+  Wanted<2, T> wanted_;
+  T radius2_, x_[W], at_[W];  // at_: the query's image that the rows of the tile are next to
+  T plain2_;
+  Candidate<T>* next_;  // behind what the lane has collected
+  bool second_;         // of the group's boxes
+  int own_, patience_, tile_begin_, tile_count_;
+  unsigned images_;
   int64_t query_;
 };
 
 template <int W, int K, typename From, typename T>
-__global__ void __launch_bounds__(short_search_threads)
+__global__ void __launch_bounds__(short_search_threads, short_search_blocks)
     search_short(const __grid_constant__ Problem<From> problem, const Scale<W, T>* scale, int64_t warp_bytes,
-                 Unanswered unanswered) {
+                 uint32_t stops, Unanswered unanswered) {
   int64_t warp = thread_index() / warp_size, warps = static_cast<int64_t>(gridDim.x) * blockDim.x / warp_size;
+  JZTREE_COUNT("warp");
   int64_t groups = (problem.count() + warp_size - 1) / warp_size;
-  ShortSearch<W, K, From, T> search(problem, *scale, dynamic_shared() + threadIdx.x / warp_size * warp_bytes);
+  ShortSearch<W, K, From, T> search(problem, *scale, dynamic_shared() + threadIdx.x / warp_size * warp_bytes, stops);
   for (int64_t group = warp; group < groups; group += warps) {
+    JZTREE_COUNT("answer");
     unsigned imprecise = search.answer(group);
     if (imprecise != 0 && lane_index() == 0) unanswered.add(group, imprecise);
   }

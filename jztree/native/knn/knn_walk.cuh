@@ -1,8 +1,13 @@
 // A warp's walk through the planes of the sources, the nearest nodes first, for a group of queries that are near each
 // other. Coordinates are padded with zeros to W dimensions, so that few kernels serve all dimensions.
+//
+// The 32 lanes look at 32 nodes side by side. Planes may be skipped on the way down, because the nodes of any lower
+// plane that belong to a node follow each other: with 8 children a node, two planes at once fill the lanes.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "common/cuda/tree.cuh"
 #include "common/cuda/warp.cuh"
@@ -13,173 +18,304 @@
 
 namespace jztree {
 
-// A coordinate of a row; 0 in dimensions that the tree does not have.
-template <int W, typename From, typename T>
-__device__ __forceinline__ From wrapped_coordinate(const TreeView<From>& tree, const Scale<W, T>& scale, int64_t row,
-                                                   int d) {
-  From given = d < tree.dims ? tree.pos[row * tree.dims + d] : From{0};
-  // What is inside by its own precision needs no look in float64.
-  double period = scale.raw_period[d];
-  return period > 0 && !(given >= 0 && given < static_cast<From>(period)) ? wrap(given, period) : given;
+// Known to the compiler for the widths that serve one number of dimensions.
+template <int W, typename From>
+__device__ __forceinline__ int dims_of(const TreeView<From>& tree) {
+  return W == 3 || W == 4 ? W : tree.dims;
 }
 
-// The wrapped and scaled coordinates of a row, as the CPU's kernels stage them.
+// How coordinates are wrapped and scaled, in registers.
 template <int W, typename From, typename T>
-__device__ __forceinline__ void load_point(const TreeView<From>& tree, const Scale<W, T>& scale, int64_t row, T* x) {
-#pragma unroll
-  for (int d = 0; d < W; ++d) x[d] = static_cast<T>(wrapped_coordinate(tree, scale, row, d)) * scale.factor;
-}
+class Staging {
+  using Bits = std::conditional_t<sizeof(From) == sizeof(uint32_t), uint32_t, uint64_t>;
 
-template <int W, typename From, typename T>
-__device__ __forceinline__ void load_box(const TreeView<From>& tree, const Scale<W, T>& scale, int64_t node, T* low,
-                                         T* high) {
-#pragma unroll
-  for (int d = 0; d < W; ++d) {
-    low[d] = d < tree.dims ? static_cast<T>(tree.lower[node * tree.dims + d]) * scale.factor : T{0};
-    high[d] = d < tree.dims ? static_cast<T>(tree.upper[node * tree.dims + d]) * scale.factor : T{0};
-  }
-}
-
-// Lower bound of the squared distance between two boxes. "Around the boundary" is rounded in the last bit of the
-// period, which a factor on the gap does not cover.
-template <int W, typename T>
-__device__ __forceinline__ T box_distance2(const Scale<W, T>& scale, const T* alow, const T* ahigh, const T* blow,
-                                           const T* bhigh) {
-  T sum = 0;
-  if (scale.periodic) {
-#pragma unroll
-    for (int d = 0; d < W; ++d) {
-      T gap = interval_gap<T>(alow[d], ahigh[d], blow[d], bhigh[d], scale.period[d] * below_one<T>);
-      sum += gap * gap;
-    }
-  } else {
-#pragma unroll
-    for (int d = 0; d < W; ++d) {
-      T gap = larger<T>(larger<T>(blow[d] - ahigh[d], alow[d] - bhigh[d]), T{0});
-      sum += gap * gap;
-    }
-  }
-  return sum * below_one<T>;
-}
-
-// What is still to be visited: children of a node, 32 at a time, or a leaf.
-template <typename T>
-struct StackEntry {
-  T distance2;            // lower bound for the whole group
-  uint32_t row_plus_one;  // of its first particle
-  uint32_t node;
-  uint32_t plane, chunk;
-};
-
-// A node leaves at most 32 children and one entry for the rest of them behind in each plane, whatever the fan-out is.
-JZTREE_BOTH inline int64_t stack_entries(int planes) { return (warp_size + 1) * static_cast<int64_t>(planes) + 1; }
-
-// All lanes hold the same values, and do the same but for the children that they look at.
-template <int W, typename From, typename T>
-class WarpWalk {
  public:
-  // low, high: the box of the group. stack: shared memory of this warp.
-  __device__ __forceinline__ WarpWalk(const TreeView<From>& tree, const Scale<W, T>& scale, StackEntry<T>* stack,
-                                      const T* low, const T* high)
-      : tree_(tree), scale_(scale), stack_(stack), size_(1) {
+  __device__ __forceinline__ explicit Staging(const Scale<W, T>& scale) : scale_(scale), factor_(scale.factor) {
 #pragma unroll
-    for (int d = 0; d < W; ++d) {
-      low_[d] = low[d];
-      high_[d] = high[d];
-      centre_[d] = low[d] / 2 + high[d] / 2;
-    }
-    // The nodes of the top plane are the children of a node above it.
-    if (lane_index() == 0) stack_[0] = {T{0}, 0, 0, static_cast<uint32_t>(tree.planes), 0};
-    __syncwarp();
+    for (int d = 0; d < W; ++d)
+      inside_[d] = scale.raw_period[d] > 0 ? bits(static_cast<From>(scale.raw_period[d])) : ~Bits{0};
   }
 
-  // The next leaf that may hold a candidate below `worst`, or -1.
-  __device__ __forceinline__ int64_t next_leaf(const Candidate<T>& worst) {
-    while (size_ > 0) {
-      StackEntry<T> entry = stack_[--size_];
-      __syncwarp();
-      if (!(Candidate<T>::make(entry.distance2, entry.row_plus_one) < worst)) continue;
-      if (entry.plane == 0) return entry.node;
-      push_children(entry, worst);
+  // The wrapped and scaled coordinates of a row, as the CPU's kernels stage them.
+  __device__ __forceinline__ void point(const TreeView<From>& tree, uint32_t row, T* x) const {
+    From given[W];
+    wrapped(tree, row, given);
+#pragma unroll
+    for (int d = 0; d < W; ++d) x[d] = static_cast<T>(given[d]) * factor_;
+  }
+
+  // The wrapped coordinates of a row; 0 in dimensions that the tree does not have.
+  __device__ __forceinline__ void wrapped(const TreeView<From>& tree, uint32_t row, From* given) const {
+    const From* at = tree.pos + static_cast<int64_t>(row) * dims_of<W>(tree);
+    bool inside = true;
+#pragma unroll
+    for (int d = 0; d < W; ++d) {
+      given[d] = d < dims_of<W>(tree) ? at[d] : From{0};
+      inside &= bits(given[d]) < inside_[d];
     }
-    return -1;
+    // What is inside by its own precision needs no look in float64. (Negative numbers have large bits.)
+    if (!inside) {
+      JZTREE_COUNT("wrap");
+#pragma unroll
+      for (int d = 0; d < W; ++d) given[d] = wrap(given[d], scale_.raw_period[d]);
+    }
+  }
+
+  __device__ __forceinline__ void box(const TreeView<From>& tree, uint32_t node, T* low, T* high) const {
+    const From* lower = tree.lower + static_cast<int64_t>(node) * dims_of<W>(tree);
+    const From* upper = tree.upper + static_cast<int64_t>(node) * dims_of<W>(tree);
+#pragma unroll
+    for (int d = 0; d < W; ++d) {
+      low[d] = d < dims_of<W>(tree) ? static_cast<T>(lower[d]) * factor_ : T{0};
+      high[d] = d < dims_of<W>(tree) ? static_cast<T>(upper[d]) * factor_ : T{0};
+    }
   }
 
  private:
-  __device__ __forceinline__ void push_children(const StackEntry<T>& entry, const Candidate<T>& worst) {
-    int plane = static_cast<int>(entry.plane) - 1;
-    bool top = plane + 1 == tree_.planes;
-    int64_t begin = top ? tree_.starts[plane] : tree_.first_child(plane + 1, entry.node);
-    int64_t end = top ? tree_.starts[plane + 1] : tree_.first_child(plane + 1, entry.node + 1);
-    begin += static_cast<int64_t>(entry.chunk) * warp_size;
-    if (end - begin > warp_size) {
-      if (lane_index() == 0) {
-        stack_[size_] = entry;
-        ++stack_[size_].chunk;
-      }
-      ++size_;
-    }
-    push_nodes(plane, begin + lane_index(), begin + lane_index() < end, worst);
+  __device__ static uint32_t bits(float x) { return static_cast<uint32_t>(__float_as_int(x)); }
+  __device__ static uint64_t bits(double x) { return static_cast<uint64_t>(__double_as_longlong(x)); }
+
+  const Scale<W, T>& scale_;
+  T factor_;
+  Bits inside_[W];  // those of the period; where open, no number's are above them
+};
+
+// The boxes that a group of queries is covered by.
+template <int W, int Boxes, typename T>
+struct Group {
+  T low[Boxes][W], high[Boxes][W];
+  T around[W];  // the period, with what rounding may take off a distance around the boundary
+
+  __device__ __forceinline__ explicit Group(const Scale<W, T>& scale) {
+#pragma unroll
+    for (int d = 0; d < W; ++d) around[d] = scale.period[d] * below_one<T>;
   }
 
-  // Each lane brings a node. Those that may matter are pushed, the nearest to the group's centre last, so that it is
-  // visited first.
-  __device__ __forceinline__ void push_nodes(int plane, int64_t node, bool exists, const Candidate<T>& worst) {
-    T near2 = 0;
-    StackEntry<T> entry{};
-    if (exists) {
-      int64_t row = tree_.first_row(plane, node);
-      T low[W], high[W];
-      load_box(tree_, scale_, node, low, high);
-      entry = {box_distance2(scale_, low_, high_, low, high), static_cast<uint32_t>(row + 1),
-               static_cast<uint32_t>(node), static_cast<uint32_t>(plane), 0};
-      near2 = box_distance2(scale_, centre_, centre_, low, high);
-      exists =
-          tree_.first_row(plane, node + 1) > row && Candidate<T>::make(entry.distance2, entry.row_plus_one) < worst;
+  // All lanes have the same point.
+  __device__ __forceinline__ void cover(int box, const T* x) {
+#pragma unroll
+    for (int d = 0; d < W; ++d) low[box][d] = high[box][d] = x[d];
+  }
+
+  // The points of the lanes that take part; if none does, nothing is near the box.
+  __device__ __forceinline__ void cover(int box, const T* x, bool takes_part) {
+#pragma unroll
+    for (int d = 0; d < W; ++d) {
+      low[box][d] = takes_part ? x[d] : std::numeric_limits<T>::infinity();
+      high[box][d] = takes_part ? x[d] : -std::numeric_limits<T>::infinity();
+      for (int flip = warp_size / 2; flip > 0; flip /= 2) {
+        low[box][d] = std::fmin(low[box][d], __shfl_xor_sync(all_lanes, low[box][d], flip));
+        high[box][d] = std::fmax(high[box][d], __shfl_xor_sync(all_lanes, high[box][d], flip));
+      }
     }
-    unsigned wanted = __ballot_sync(all_lanes, exists);
+  }
+
+  // How far something in [from, to] is away from a box in one dimension, the shorter way; negative where it overlaps.
+  // That is interval_gap but for the period less the longer interval, which is no gap unless the two overlap.
+  __device__ __forceinline__ T gap(int box, int d, T from, T to, bool* is_around = nullptr) const {
+    T right = from - high[box][d], left = low[box][d] - to;
+    T straight = std::fmax(right, left), other = std::fmin(right, left) + around[d];
+    if (is_around) *is_around |= other < straight;
+    return std::fmin(straight, other);
+  }
+
+  // Half the width of a box.
+  __device__ __forceinline__ T reach(int box, int d) const {
+    return std::fmax(high[box][d] / 2 - low[box][d] / 2, T{0});
+  }
+};
+
+// What a group still wants: candidates before the worst one of those that bound its queries, for each box not farther
+// than the queries in it want.
+template <int Boxes, typename T>
+struct Wanted {
+  Candidate<T> worst;
+  T worst2[Boxes];
+};
+
+// What the queries of the lanes want together. second: whether the lane's is in the second box.
+__device__ __forceinline__ Wanted<2, float> wanted_of(const Candidate<float>& bound, bool second) {
+  // Words with the sign turned are ordered as signed ones.
+  constexpr uint32_t sign = 0x80000000u;
+  uint32_t word = static_cast<uint32_t>(bound.bits) ^ sign;
+  uint32_t first_word = warp_max_word(second ? 0 : word), second_word = warp_max_word(second ? word : 0);
+  uint32_t most = first_word > second_word ? first_word : second_word;
+  return {{warp_max_word(word == most ? bound.row : 0), static_cast<int32_t>(most ^ sign)},
+          {__int_as_float(static_cast<int32_t>(first_word ^ sign)),
+           __int_as_float(static_cast<int32_t>(second_word ^ sign))}};
+}
+
+__device__ __forceinline__ Wanted<2, double> wanted_of(const Candidate<double>& bound, bool second) {
+  Candidate<double> worst = bound;
+  for (int flip = warp_size / 2; flip > 0; flip /= 2) {
+    Candidate<double> other = shuffled(worst, flip);
+    worst = choose(worst < other, other, worst);
+  }
+  return {worst, {warp_max(second ? -1. : bound.distance2()), warp_max(second ? bound.distance2() : -1.)}};
+}
+
+// What is still to be visited: the nodes of a plane from `node` up to `last`, or, if `last` is 0, those of a lower
+// plane that belong to `node`.
+template <typename T>
+struct StackEntry {
+  Candidate<T> nearest;  // lower bound for the whole group
+  uint32_t node, plane, last;
+};
+
+// A node leaves at most 32 nodes and one entry for the rest of them behind in each plane.
+JZTREE_BOTH inline int64_t stack_entries(int planes) { return (warp_size + 1) * static_cast<int64_t>(planes) + 1; }
+
+// All lanes hold the same values, and do the same but for the nodes that they look at.
+template <int W, int Boxes, typename From, typename T>
+class WarpWalk {
+ public:
+  // stack: shared memory of this warp. stops: a bit for each plane whose nodes are looked at, once there is a bound;
+  // other planes are skipped.
+  __device__ __forceinline__ WarpWalk(const TreeView<From>& tree, const Staging<W, From, T>& staging,
+                                      const Group<W, Boxes, T>& group, StackEntry<T>* stack, uint32_t stops)
+      : tree_(tree), staging_(staging), group_(group), stack_(stack), stops_(stops), size_(1), order_(none) {
+    // The nodes of the top plane are the children of a node above it.
+    if (lane_index() == 0) stack_[0] = {Candidate<T>::make(0, 0), 0, static_cast<uint32_t>(tree.planes), 0};
+    __syncwarp();
+  }
+
+  // The rows of the next leaf that may hold what is wanted. False if there is none.
+  __device__ __forceinline__ bool next_leaf(const Wanted<Boxes, T>& wanted, uint32_t* begin, uint32_t* end) {
+    {
+      JZTREE_COUNT("pick leaf");
+      if (pick_leaf(wanted, begin, end)) return true;
+    }
+    do {
+      do {
+        if (size_ == 0) return false;
+      } while (!look_below(wanted));
+      JZTREE_COUNT("pick leaf after a look");
+    } while (!pick_leaf(wanted, begin, end));
+    return true;
+  }
+
+ private:
+  static constexpr unsigned none = 0xffffffffu;
+
+  // The nearest of those that the lanes hold.
+  __device__ __forceinline__ bool pick_leaf(const Wanted<Boxes, T>& wanted, uint32_t* begin, uint32_t* end) {
+    if (!(nearest_ < wanted.worst)) order_ = none;
+    unsigned first = warp_min_word(order_);
+    if (first == none) return false;
+    JZTREE_COUNT("leaf");
+    int lane = static_cast<int>(first & (warp_size - 1));
+    if (lane == lane_index()) order_ = none;
+    *begin = __shfl_sync(all_lanes, begin_, lane);
+    *end = __shfl_sync(all_lanes, end_, lane);
+    return true;
+  }
+
+  // Returns whether the lanes hold leaves.
+  __device__ __forceinline__ bool look_below(const Wanted<Boxes, T>& wanted) {
+    JZTREE_COUNT("pop");
+    StackEntry<T> entry = stack_[--size_];
+    __syncwarp();
+    if (!(entry.nearest < wanted.worst)) return false;
+    JZTREE_COUNT("look below");
+    int plane = static_cast<int>(entry.plane);
+    uint32_t first = entry.node, last = entry.last;
+    if (last == 0) {
+      int above = plane;
+      // Without a bound the nearest leaf is wanted soon, and not all that is next to it.
+      uint32_t stops = wanted.worst.row_plus_one() == no_row ? ~0u : stops_;
+      plane = 31 - __clz(static_cast<int>(stops & ((1u << (above - 1) << 1) - 1)));
+      nodes_below(above, entry.node, plane, &first, &last);
+    }
+    if (last - first > warp_size) {
+      JZTREE_COUNT("rest of nodes");
+      if (lane_index() == 0) stack_[size_] = {entry.nearest, first + warp_size, static_cast<uint32_t>(plane), last};
+      ++size_;
+    }
+    uint32_t node = first + static_cast<uint32_t>(lane_index());
+    look_at(plane, node, node < last, wanted);
+    if (plane > 0) push(plane, node);
+    return plane == 0;
+  }
+
+  // Which nodes of a lower plane belong to a node.
+  __device__ __forceinline__ void nodes_below(int above, uint32_t node, int plane, uint32_t* first,
+                                              uint32_t* last) const {
+    if (above == tree_.planes) {
+      JZTREE_COUNT("top plane");
+      *first = static_cast<uint32_t>(tree_.starts[plane]);
+      *last = static_cast<uint32_t>(tree_.starts[plane + 1]);
+      return;
+    }
+    *first = node;
+    *last = node + 1;
+#pragma unroll 1
+    for (; above > plane; --above) {
+      JZTREE_COUNT("plane below");
+      auto start = static_cast<uint32_t>(tree_.starts[above - 1]);
+      *first = start + static_cast<uint32_t>(tree_.splits[*first + static_cast<uint32_t>(above)]);
+      *last = start + static_cast<uint32_t>(tree_.splits[*last + static_cast<uint32_t>(above)]);
+    }
+  }
+
+  // Each lane brings a node. Its order is by its distance to the nearest box's centre, and by the lane.
+  __device__ __forceinline__ void look_at(int plane, uint32_t node, bool exists, const Wanted<Boxes, T>& wanted) {
+    nearest_ = no_candidate<T>();
+    T near2 = std::numeric_limits<T>::infinity();
+    if (exists) {
+      begin_ = static_cast<uint32_t>(tree_.particle_splits[node + static_cast<uint32_t>(plane)]);
+      end_ = static_cast<uint32_t>(tree_.particle_splits[node + static_cast<uint32_t>(plane) + 1]);
+      T low[W], high[W], least2 = std::numeric_limits<T>::infinity();
+      staging_.box(tree_, node, low, high);
+#pragma unroll
+      for (int box = 0; box < Boxes; ++box) {
+        T gaps2 = 0, nears2 = 0;
+#pragma unroll
+        for (int d = 0; d < W; ++d) {
+          T gap = group_.gap(box, d, low[d], high[d]), near = std::fmax(gap + group_.reach(box, d), T{0});
+          gap = std::fmax(gap, T{0});
+          gaps2 = d == 0 ? gap * gap : gaps2 + gap * gap;
+          nears2 = d == 0 ? near * near : nears2 + near * near;
+        }
+        gaps2 *= below_one<T>;
+        if (gaps2 <= wanted.worst2[box]) least2 = std::fmin(least2, gaps2);
+        near2 = std::fmin(near2, nears2);
+      }
+      if (end_ > begin_) nearest_ = Candidate<T>::make(least2, begin_ + 1);
+    }
+    order_ = nearest_ < wanted.worst ? order_word(near2) : none;
+  }
+
+  // Five bits less than a float has.
+  __device__ static unsigned order_word(T near2) {
+    auto bits = static_cast<unsigned>(__float_as_int(static_cast<float>(near2)));
+    return (bits & ~(warp_size - 1u)) | static_cast<unsigned>(lane_index());
+  }
+
+  // The nearest last, so that it is visited first.
+  __device__ __forceinline__ void push(int plane, uint32_t node) {
+    JZTREE_COUNT("push");
+    unsigned wanted = __ballot_sync(all_lanes, order_ != none);
     int behind = 0;  // how many are to be visited after this lane's
     for (unsigned rest = wanted; rest != 0; rest &= rest - 1) {
-      int lane = __ffs(static_cast<int>(rest)) - 1;
-      T other = __shfl_sync(all_lanes, near2, lane);
-      behind += other > near2 || (other == near2 && lane > lane_index());
+      JZTREE_COUNT("rank a node");
+      behind += __shfl_sync(all_lanes, order_, __ffs(static_cast<int>(rest)) - 1) > order_;
     }
-    if (exists) stack_[size_ + behind] = entry;
+    if (order_ != none) stack_[size_ + behind] = {nearest_, node, static_cast<uint32_t>(plane), 0};
     size_ += __popc(wanted);
+    order_ = none;
     __syncwarp();
   }
 
   const TreeView<From>& tree_;
-  const Scale<W, T>& scale_;
+  const Staging<W, From, T>& staging_;
+  const Group<W, Boxes, T>& group_;
   StackEntry<T>* stack_;
+  uint32_t stops_;
   int size_;
-  T low_[W], high_[W], centre_[W];
-};
-
-// How distances between a group and a leaf are computed: plain differences, once queries or sources are shifted to
-// their nearest images where one shift does for all pairs, else pair by pair.
-template <int W, typename T>
-struct Images {
-  T query_shift[W], query_rest[W], source_shift[W], source_rest[W];
-  bool pairwise;
-
-  __device__ __forceinline__ Images(const Scale<W, T>& scale, const T* qlow, const T* qhigh, const T* xlow,
-                                    const T* xhigh) {
-    pairwise = false;
-#pragma unroll
-    for (int d = 0; d < W; ++d) query_shift[d] = query_rest[d] = source_shift[d] = source_rest[d] = 0;
-    if (!scale.periodic) return;
-#pragma unroll
-    for (int d = 0; d < W; ++d)
-      pairwise |= nearest_image(qlow[d], qhigh[d], xlow[d], xhigh[d], scale.period[d]) == Image::depends;
-    if (pairwise) return;
-#pragma unroll
-    for (int d = 0; d < W; ++d) {
-      Image image = nearest_image(qlow[d], qhigh[d], xlow[d], xhigh[d], scale.period[d]);
-      if (image == Image::shift_query) query_shift[d] = scale.period[d], query_rest[d] = scale.period_rest[d];
-      if (image == Image::shift_source) source_shift[d] = scale.period[d], source_rest[d] = scale.period_rest[d];
-    }
-  }
+  // Of the nodes that the lanes looked at last. Those of leaves wait here until they are visited.
+  Candidate<T> nearest_;
+  unsigned order_;
+  uint32_t begin_, end_;
 };
 
 template <int W, bool Pairwise, typename T>

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <unordered_map>
 
+#include "counts.h"
 #include "fibers.h"
 #include "xla_runtime.h"
 
@@ -23,6 +24,11 @@ using std::isfinite;
 #define __launch_bounds__(...)
 #define __shared__ static thread_local
 #define __align__(n) alignas(n)
+#define JZTREE_COUNT(name)                                                           \
+  do {                                                                               \
+    static const int part = emulator::Counts::all().part(name);                      \
+    emulator::LaneCounts::current().come(emulator::Block::current().thread(), part); \
+  } while (false)
 
 struct dim3 {
   unsigned x, y, z;
@@ -142,8 +148,10 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   for (unsigned block = 0; block < config->gridDim.x; ++block) {
     blockIdx = dim3(block, 0, 0);
     emulator::dynamic_shared().assign(config->dynamicSmemBytes + 16, 0xa5);
+    emulator::LaneCounts::current().begin(static_cast<int>(config->blockDim.x));
     emulator::Block::current().run(static_cast<int>(config->blockDim.x),
                                    [&](int) { kernel(Parameters(arguments)...); });
+    emulator::LaneCounts::current().end();
   }
   return cudaSuccess;
 }
@@ -201,6 +209,11 @@ T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32) {
   int place = emulator::lane() & (width - 1);
   return emulator::shuffle(mask, value,
                            place + static_cast<int>(by) >= width ? -1 : emulator::lane() + static_cast<int>(by));
+}
+// All lanes take part.
+inline unsigned __reduce_min_sync(unsigned mask, unsigned value) {
+  for (int flip = 16; flip > 0; flip /= 2) value = std::min(value, __shfl_xor_sync(mask, value, flip));
+  return value;
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate) { return emulator::vote(mask, predicate != 0); }
 inline int __any_sync(unsigned mask, int predicate) { return emulator::vote(mask, predicate != 0) != 0; }

@@ -42,6 +42,14 @@ ffi::Error err(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32> 
 
 }  // namespace
 
+// What warps came to since it was last asked for, one part a line.
+extern "C" __attribute__((visibility("default"))) const char* jztree_emulator_counts() {
+  static thread_local std::string text;
+  text = emulator::Counts::all().text();
+  emulator::Counts::all().reset();
+  return text.c_str();
+}
+
 JZTREE_DEFINE_SYMBOL(planted_alignment, ask_for_alignment,
                      ffi::Ffi::Bind()
                          .Ctx<ffi::ScratchAllocator>()

@@ -14,6 +14,12 @@
 
 namespace jztree {
 
+// How often a warp comes here is counted by the emulator (tests/native/cuda_emulator/counts.h), and means nothing to a
+// GPU.
+#ifndef JZTREE_COUNT
+#define JZTREE_COUNT(part)
+#endif
+
 constexpr int warp_size = 32;
 constexpr unsigned all_lanes = 0xffffffffu;
 

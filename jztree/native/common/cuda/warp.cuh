@@ -30,6 +30,17 @@ __device__ inline T warp_sum(T value) {
   return warp_reduce(value, [](T a, T b) { return a + b; });
 }
 
+// Of words, by one instruction from compute capability 8.0 on.
+__device__ __forceinline__ unsigned warp_min_word(unsigned value) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  return __reduce_min_sync(all_lanes, value);
+#else
+  return warp_min(value);
+#endif
+}
+
+__device__ __forceinline__ unsigned warp_max_word(unsigned value) { return ~warp_min_word(~value); }
+
 // The sum over this lane and those before it.
 template <typename T>
 __device__ inline T warp_inclusive_sum(T value) {

@@ -1,0 +1,195 @@
+"""Counts what a warp does to answer 32 queries for their k nearest neighbours, without a GPU.
+
+The kernel marks its parts with JZTREE_COUNT. The emulator counts how often a warp comes to each of them, and the
+machine code, which names the source line of each instruction, says how many instructions each has. The sum of the
+products is what a warp issues at most: what a branch inside of a part skips is counted too.
+
+It needs nvcc, nvdisasm (of CUDA, or ``pip install nvidia-cuda-nvdisasm``) and the emulator's library
+(``make test-emulated`` builds it)::
+
+    JZTREE_INSTRUCTION_SET=cuda-emulated python checks/profiling/knn_instructions.py
+"""
+
+import argparse
+import collections
+import ctypes
+import dataclasses
+import pathlib
+import re
+import subprocess
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jztree import kernels
+from jztree.config import KNNConfig, TreeConfig
+from jztree.knn import knn
+
+_CUDA = pathlib.Path(__file__).parents[2] / "jztree" / "native" / "cuda"
+
+_SOURCE = """
+#include "knn_search.cuh"
+template __global__ void jztree::search_short<3, {k}, float, float>(
+    const __grid_constant__ jztree::Problem<float>, const jztree::Scale<3, float>*, int64_t, uint32_t,
+    jztree::Unanswered);
+"""
+# As in jztree/native/cuda/CMakeLists.txt.
+_FLAGS = ["-std=c++17", "-O3", "--fmad=false", "--expt-relaxed-constexpr", "-lineinfo", "-cubin", "-Xptxas=-v"]
+
+_MARK = re.compile(r'JZTREE_COUNT\("(.*)"\);')
+_FRAME = re.compile(r'//## File "([^"]+)", line (\d+)')
+_LABEL = re.compile(r"^(\.L\w+):")
+_TARGET = re.compile(r"`\((\.L\w+)\)")
+_INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(.*?);")
+
+
+@dataclasses.dataclass(frozen=True)
+class Registers:
+    """What ptxas reports of the kernel for one k."""
+
+    used: int
+    spilled_bytes: int
+
+
+def marked_lines(path: pathlib.Path) -> dict[int, str]:
+    """Which part each line of a source belongs to: the innermost block of braces around it that begins with a mark."""
+    parts: dict[int, str] = {}
+    open_blocks: list[str] = [""]
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        code = line.split("//")[0]
+        if mark := _MARK.search(code):
+            open_blocks[-1] = mark[1]
+        named = [part for part in open_blocks if part]
+        if named:
+            parts[number] = named[-1]
+        for bracket in re.sub(r'"[^"]*"', "", code):
+            if bracket == "{":
+                open_blocks.append("")
+            elif bracket == "}":
+                open_blocks.pop()
+    return parts
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of machine code: its labels, its text, and the source lines that it was made of, the innermost first."""
+
+    labels: tuple[str, ...]
+    text: str
+    lines: tuple[tuple[str, int], ...]
+
+
+def read_instructions(disassembly: str) -> list[Instruction]:
+    """The instructions of a function as nvdisasm lists them."""
+    found: list[Instruction] = []
+    lines: list[tuple[str, int]] = []
+    labels: list[str] = []
+    fresh = True
+    for line in disassembly.splitlines():
+        if frame := _FRAME.search(line):
+            lines, fresh = ([*lines, (frame[1], int(frame[2]))] if fresh else [(frame[1], int(frame[2]))]), True
+        elif label := _LABEL.match(line):
+            labels.append(label[1])
+        elif instruction := _INSTRUCTION.match(line):
+            found.append(Instruction(tuple(labels), instruction[1], tuple(lines)))
+            labels, fresh = [], False
+    return found
+
+
+def reached(instructions: list[Instruction]) -> list[bool]:
+    """Which instructions a warp can come to if its lanes stay together: not those behind a BRA.DIV, which serve lanes
+    that arrive at a warp's common operation one by one.
+    """
+    place = {label: i for i, instruction in enumerate(instructions) for label in instruction.labels}
+    seen = [False] * len(instructions)
+    ahead = [0]
+    while ahead:
+        i = ahead.pop()
+        if i >= len(instructions) or seen[i]:
+            continue
+        seen[i] = True
+        text = instructions[i].text
+        if (target := _TARGET.search(text)) and "BRA.DIV" not in text:
+            ahead.append(place[target[1]])
+        if not re.match(r"(BRA|EXIT|RET)\b", text) or text.startswith("BRA.DIV"):
+            ahead.append(i + 1)
+    return seen
+
+
+def parts_of(disassembly: str) -> dict[str, int]:
+    """Instructions of each part. One that was made of a function without marks counts where the function is called."""
+    marks: dict[str, dict[int, str]] = {}
+    counts: collections.Counter[str] = collections.Counter()
+    instructions = read_instructions(disassembly)
+    for instruction, comes in zip(instructions, reached(instructions), strict=True):
+        if comes:
+            for path, _ in instruction.lines:
+                marks.setdefault(path, marked_lines(pathlib.Path(path)))
+            counts[next((marks[path][line] for path, line in instruction.lines if line in marks[path]), "")] += 1
+    return dict(counts)
+
+
+def compile_kernel(k: int, architecture: int, folder: pathlib.Path) -> Registers:
+    """Compiles the kernel for lists of k, in three dimensions and float32, to kernel.cubin in a folder."""
+    source = folder / "kernel.cu"
+    source.write_text(_SOURCE.format(k=k))
+    include = [f"-I{_CUDA}", "-isystem", jax.ffi.include_dir()]
+    command = ["nvcc", *_FLAGS, *include, f"-arch=sm_{architecture}", str(source), "-o", str(folder / "kernel.cubin")]
+    report = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    about = re.search(r"search_short.*?(\d+) bytes spill stores.*?Used (\d+) registers", report, re.DOTALL)
+    assert about, report
+    return Registers(int(about[2]), int(about[1]))
+
+
+def instructions_of_parts(folder: pathlib.Path, nvdisasm: str) -> dict[str, int]:
+    """How many instructions each part of the compiled kernel has."""
+    command = [nvdisasm, "-gi", "-c", "-ndf", str(folder / "kernel.cubin")]
+    disassembly = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    text = re.search(r"^\.text\.\S*search_short\S*:(.*?)(?=^//-----|\Z)", disassembly, re.DOTALL | re.MULTILINE)
+    assert text
+    return parts_of(text[1])
+
+
+def count_parts(n: int, k: int, box: float | None, tree: TreeConfig) -> dict[str, int]:
+    """How often warps come to each part: n uniform points in a unit box, which are the queries too."""
+    library = ctypes.CDLL(kernels.native_info()["cpu_library"])
+    library.jztree_emulator_counts.restype = ctypes.c_char_p
+    pos = jnp.asarray(np.random.default_rng(7).random((n, 3), dtype=np.float32))
+    library.jztree_emulator_counts()
+    jax.block_until_ready(knn(pos, k, boxsize=box, cfg=KNNConfig(tree=tree)))
+    lines = library.jztree_emulator_counts().decode().splitlines()
+    return {name: int(count) for name, count in (line.rsplit("=", 1) for line in lines)}
+
+
+def print_parts(counts: dict[str, int], instructions: dict[str, int]) -> None:
+    """A line for each part of the kernel: how often a group of queries comes to it, its length, and the product."""
+    groups = counts["group"]
+    issued = {part: times * instructions.get(part, 0) / groups for part, times in counts.items()}
+    for part in sorted(issued, key=issued.__getitem__, reverse=True):
+        print(f"  {part:28}{counts[part] / groups:10.2f} x {instructions.get(part, 0):5} = {issued[part]:10.0f}")
+    print(f"  {'all':28}{sum(issued.values()):31.0f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--k", type=int, nargs="+", default=[8, 16, 32])
+    parser.add_argument("--n", type=int, default=100_000)
+    parser.add_argument("--architecture", type=int, default=90)
+    parser.add_argument("--leaf-size", type=int, default=TreeConfig().leaf_size)
+    parser.add_argument("--fan-out", type=int, default=TreeConfig().fan_out)
+    parser.add_argument("--open", action="store_true", help="no periodic box")
+    parser.add_argument("--nvdisasm", default="nvdisasm")
+    chosen = parser.parse_args()
+    tree = TreeConfig(leaf_size=chosen.leaf_size, fan_out=chosen.fan_out)
+    for k in chosen.k:
+        with tempfile.TemporaryDirectory() as folder:
+            registers = compile_kernel(k, chosen.architecture, pathlib.Path(folder))
+            instructions = instructions_of_parts(pathlib.Path(folder), chosen.nvdisasm)
+        print(f"k = {k}: {registers.used} registers, {registers.spilled_bytes} bytes spilled")
+        print_parts(count_parts(chosen.n, k, None if chosen.open else 1.0, tree), instructions)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""What the CUDA kernel for neighbours has to do stays what was counted, and its lists stay in registers.
+
+`checks/profiling/knn_instructions.py` turns the same counts into instructions; docs/gpu.md has those.
+"""
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from jztree import kernels
+from jztree.config import TreeConfig
+
+pytestmark = pytest.mark.skipif(
+    kernels.native_info()["instruction_set"] != "cuda-emulated", reason="the CUDA kernels are not emulated here"
+)
+
+# Of 4000 uniform points, periodic: how often the groups of 32 queries come to each part of the kernel, together.
+COUNTED = {
+    8: {"group": 125, "rows": 5754, "block": 5076, "absorb": 1141, "look below": 1636},
+    32: {"group": 125, "rows": 8722, "block": 4765, "absorb": 1495, "look below": 1879},
+}
+# Of compute capability 9.0, by CUDA 13.0.
+REGISTERS = {8: 148, 16: 163, 32: 218}
+
+
+def profiling() -> ModuleType:
+    """The script that counts."""
+    path = Path(__file__).parents[1] / "checks" / "profiling" / "knn_instructions.py"
+    spec = importlib.util.spec_from_file_location("profiling_knn_instructions", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SCRIPT = profiling()
+
+
+@pytest.mark.parametrize("k", COUNTED)
+def test_work_is_what_was_counted(k: int) -> None:
+    counts = SCRIPT.count_parts(4000, k, 1.0, TreeConfig())
+    assert {part: counts[part] for part in COUNTED[k]} == COUNTED[k]
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no CUDA compiler")
+@pytest.mark.parametrize("k", REGISTERS)
+def test_lists_are_in_registers(k: int, tmp_path: Path) -> None:
+    registers = SCRIPT.compile_kernel(k, 90, tmp_path)
+    assert registers.spilled_bytes == 0
+    assert registers.used <= REGISTERS[k]
