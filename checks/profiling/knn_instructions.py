@@ -27,15 +27,15 @@ from jztree import kernels
 from jztree.config import KNNConfig, TreeConfig
 from jztree.knn import knn
 
-_CUDA = pathlib.Path(__file__).parents[2] / "jztree" / "native" / "cuda"
+_NATIVE = pathlib.Path(__file__).parents[2] / "jztree" / "native"
 
 _SOURCE = """
-#include "knn_search.cuh"
+#include "knn/knn_search.cuh"
 template __global__ void jztree::search_short<3, {k}, float, float>(
     const __grid_constant__ jztree::Problem<float>, const jztree::Scale<3, float>*, int64_t, uint32_t,
     jztree::Unanswered);
 """
-# As in jztree/native/cuda/CMakeLists.txt.
+# As in jztree/native/common/cuda/CMakeLists.txt.
 _FLAGS = ["-std=c++17", "-O3", "--fmad=false", "--expt-relaxed-constexpr", "-lineinfo", "-cubin", "-Xptxas=-v"]
 
 _MARK = re.compile(r'JZTREE_COUNT\("(.*)"\);')
@@ -135,7 +135,7 @@ def compile_kernel(k: int, architecture: int, folder: pathlib.Path) -> Registers
     """Compiles the kernel for lists of k, in three dimensions and float32, to kernel.cubin in a folder."""
     source = folder / "kernel.cu"
     source.write_text(_SOURCE.format(k=k))
-    include = [f"-I{_CUDA}", "-isystem", jax.ffi.include_dir()]
+    include = [f"-I{_NATIVE}", "-isystem", jax.ffi.include_dir()]
     command = ["nvcc", *_FLAGS, *include, f"-arch=sm_{architecture}", str(source), "-o", str(folder / "kernel.cubin")]
     report = subprocess.run(command, check=True, capture_output=True, text=True).stderr
     about = re.search(r"search_short.*?(\d+) bytes spill stores.*?Used (\d+) registers", report, re.DOTALL)
