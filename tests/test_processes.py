@@ -192,6 +192,21 @@ work_on()
     assert "mine: bad data" in second.output
 
 
+def test_processes_that_use_no_device_start_none() -> None:
+    """Neither at their end, nor because a peer has come to its own."""
+    script = """
+import atexit, os, time
+from jax._src import xla_bridge
+atexit.register(lambda: print("started", xla_bridge.backends_are_initialized(), flush=True))
+from jztree import launch
+launch.initialize()
+if os.environ["JAX_PROCESS_ID"] == "1": time.sleep(7)
+"""
+    for returncode, output in run_processes(script, timeout=SECONDS):
+        assert returncode == 0, output
+        assert output.endswith("started False\n")
+
+
 def test_processes_that_need_not_end_together() -> None:
     script = (
         START + "assert launch.initialize(end_together=False)\nassert sys.excepthook is sys.__excepthook__\n" + WORK

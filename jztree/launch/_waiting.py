@@ -41,7 +41,7 @@ class Waits:
         """processes: only what one of these takes part in."""
         with _lock:
             self.calls = [call for call in _calls if processes is None or call.processes & processes]
-        pending = [array for array in jax.live_arrays() if _is_pending(array)]
+        pending = [array for array in _live_arrays() if _is_pending(array)]
         self.arrays = [array for array in pending if processes is None or _processes_of(array) & processes]
 
     def still(self) -> str:
@@ -57,6 +57,13 @@ class Waits:
 def seconds_of_work() -> float:
     """How long the processors were at work for this process so far."""
     return time.process_time()
+
+
+def _live_arrays() -> list[jax.Array]:
+    """Those of all devices; none where no device is in use, because asking JAX for them would start all."""
+    from jax._src import xla_bridge  # noqa: PLC0415 - there is no public way to know
+
+    return jax.live_arrays() if xla_bridge.backends_are_initialized() else []
 
 
 def _is_pending(array: jax.Array) -> bool:
