@@ -1,6 +1,7 @@
 // How a kernel is run: its arguments read (arguments.h), dispatched on dtype and dimensions, and errors as sentences.
 #pragma once
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <string>
@@ -8,6 +9,11 @@
 #include <vector>
 
 #include "arguments.h"
+
+// Fewer compile in half the time, where a library is only to be seen to compile.
+#ifndef JZTREE_MOST_DIMS
+#define JZTREE_MOST_DIMS 8
+#endif
 
 namespace jztree {
 
@@ -54,7 +60,7 @@ struct ByPositions {
  private:
   template <int D, typename T, typename Work>
   static void run_dims(int64_t dims, Arguments& arguments, const Work& work) {
-    constexpr int most = Interface<1, T>::most_dims;
+    constexpr int most = std::min(Interface<1, T>::most_dims, JZTREE_MOST_DIMS);
     if constexpr (D > most) {
       throw Refusal("positions have " + std::to_string(dims) + " dimensions; 1 to " + std::to_string(most) +
                     " are possible here.");
