@@ -3,18 +3,17 @@
 Ghosts live at surfaces, so their fraction falls with the cube root of the particles; the limits are for 1e6 of them.
 """
 
-import importlib.util
 import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 from devices import first_devices
+from scripts import profiling
 
 import jztree as jz
 from jztree_utils import ics
@@ -23,18 +22,7 @@ ROWS = [30_000, pytest.param(250_000, marks=pytest.mark.slow)]
 BOXES = pytest.mark.parametrize("box", [0.0, 1.0], ids=["open", "periodic"])
 
 
-def profiling() -> ModuleType:
-    """The script that measures what these tests only bound."""
-    path = Path(__file__).parents[1] / "checks" / "profiling" / "multi_device.py"
-    spec = importlib.util.spec_from_file_location("profiling_multi_device", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SCRIPT = profiling()
+SCRIPT = profiling("multi_device")
 
 
 def mesh_of(devices: int = 4) -> jax.sharding.Mesh:

@@ -3,13 +3,11 @@
 `checks/profiling/knn_instructions.py` turns the same counts into instructions; docs/gpu.md has those.
 """
 
-import importlib.util
 import shutil
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from scripts import profiling
 
 from jztree import kernels
 from jztree.config import TreeConfig
@@ -27,18 +25,7 @@ COUNTED = {
 REGISTERS = {8: 148, 16: 163, 32: 218}
 
 
-def profiling() -> ModuleType:
-    """The script that counts."""
-    path = Path(__file__).parents[1] / "checks" / "profiling" / "knn_instructions.py"
-    spec = importlib.util.spec_from_file_location("profiling_knn_instructions", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SCRIPT = profiling()
+SCRIPT = profiling("knn_instructions")
 
 
 @pytest.mark.parametrize("k", COUNTED)
