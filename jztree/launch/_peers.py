@@ -93,8 +93,7 @@ class Peers:
         code = 130 if issubclass(kind, KeyboardInterrupt) else 1
         # Only then are the peers told: where process 0 is among them, JAX aborts this one when they leave.
         self.leave_nothing_behind(summary, code)
-        self.tell_in_time(summary)
-        self.leave(code)
+        self.end("", summary, code)
 
     def wait_for_the_cause(self, summary: str) -> None:
         """Let this process be ended by what ended a peer: by the peer's own message, which a listener gets, or by JAX,
@@ -111,7 +110,7 @@ class Peers:
 
     def leave_nothing_behind(self, summary: str, code: int) -> None:
         """What the end of Python would do and JAX's exit, which waits for the peers, would not let it: wait for
-        threads, call what was registered for the end, and write what files have in their buffers.
+        threads, and call what was registered for the end.
         """
         limit = threading.Timer(_LAST_SECONDS, self.end, ("", summary, code))
         limit.daemon = True
@@ -123,7 +122,6 @@ class Peers:
         keep_jax_from_waiting()
         with contextlib.suppress(BaseException):
             atexit._run_exitfuncs()
-        flush_files()
 
     def exit(self, code: Any = None, /) -> NoReturn:
         """``sys.exit``, whose argument is told nowhere else. Nobody knows whether it is caught; it counts only where
@@ -141,10 +139,7 @@ class Peers:
             return
         error = getattr(sys, "last_value", None)
         if error is not None:  # another excepthook than this one's has reported it
-            self.ending.set()
-            self.tell_in_time(summary_of(error))
-            flush_files()
-            self.leave(1)
+            self.end("", summary_of(error), 1)
         self.finishing.set()
         try:
             jax.effects_barrier()
