@@ -304,7 +304,12 @@ def test_a_hierarchy_is_named_as_what_it_is_passed_for(x64: None) -> None:
 def test_what_an_output_continues_is_as_large() -> None:
     edges = jnp.zeros((4, 4), jnp.int32)
     message = call_wrongly(
-        "hook", _call.i32(5, 2), jnp.zeros((1, 2, 3), jnp.uint32), jnp.zeros(1, jnp.int32), edges, gradients="stopped"
+        "take_hooks",
+        _call.i32(5, 2),
+        jnp.zeros((1, 2, 3), jnp.uint32),
+        jnp.zeros(1, jnp.int32),
+        edges,
+        gradients="stopped",
     )
     assert "the kernel hook was called with parent of int32 (4, 4); it must be int32 (5, 2)." in message
 

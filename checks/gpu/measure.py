@@ -116,7 +116,7 @@ def kernels_of(pos: Any, sample: Sample) -> Iterator[tuple[str, Callable[[], Any
     build = given(hierarchy, posz, lower, upper)
     yield "plane hierarchy", build
     arrays = build()[:4]
-    yield "check of a given hierarchy", given(lambda p, a: kernels.belongs(tree(p, a), box), posz, arrays)
+    yield "check of a given hierarchy", given(lambda p, a: kernels.tree_fits(tree(p, a), box), posz, arrays)
     near = given(lambda p, a: kernels.knn(tree(p, a), None, None, None, K, box), posz, arrays)
     yield f"knn k={K} in z-order", near
     near = given(lambda p, a, i: kernels.knn(tree(p, a), i, None, i, K, box), posz, arrays, index)

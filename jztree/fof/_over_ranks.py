@@ -123,7 +123,7 @@ def _union(
     def one_round(state: Any) -> Any:
         parent, edges, _, rounds, steps = state
         dest, message = kernels.propose_hooks(edges, num)
-        parent = comm.deliver([message], dest, num, kernels.hook, parent, buffer_rows)
+        parent = comm.deliver([message], dest, num, kernels.take_hooks, parent, buffer_rows)
         going = jnp.ones(2, jnp.int32)
         parent, edges, going, steps = jax.lax.while_loop(
             lambda state: state[2][0] > 0, jump, (parent, edges, going, steps)

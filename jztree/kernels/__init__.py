@@ -10,8 +10,8 @@ nobody does, differentiating by what a kernel makes floats of is an error.
 """
 
 from ._call import Tree, as_num
-from ._checks import belongs, check, check_lengths, checked_lengths
-from ._ghosts import ask_parents, group_edges, hook, move_up, open_leaves, propose_hooks, select_ghosts
+from ._checks import check, check_lengths, checked_lengths, tree_fits
+from ._ghosts import ask_parents, group_edges, move_up, open_leaves, propose_hooks, select_ghosts, take_hooks
 from ._groups import (
     catalogue,
     catalogue_of_rank,
@@ -26,7 +26,17 @@ from ._groups import (
 )
 from ._library import native_info, set_num_threads
 from ._neighbours import fof, knn
-from ._order import bounds, cover, hierarchy, key_counts, key_positions, node_masses, search, splitter_words, zsort
+from ._order import (
+    bounds,
+    covering_boxes,
+    hierarchy,
+    key_counts,
+    key_positions,
+    node_masses,
+    search,
+    splitter_words,
+    zsort,
+)
 from ._overdensity import overdensity
 from ._rows import gather_rows, group_by_rank, pack_segments, place_rows, row_words, scatter_rows, unpack_segments
 
@@ -34,14 +44,13 @@ __all__ = [
     "Tree",
     "as_num",
     "ask_parents",
-    "belongs",
     "bounds",
     "catalogue",
     "catalogue_of_rank",
     "check",
     "check_lengths",
     "checked_lengths",
-    "cover",
+    "covering_boxes",
     "fof",
     "gather_rows",
     "group_by_rank",
@@ -51,7 +60,6 @@ __all__ = [
     "group_segments",
     "group_targets",
     "hierarchy",
-    "hook",
     "key_counts",
     "key_positions",
     "knn",
@@ -73,6 +81,8 @@ __all__ = [
     "splitter_words",
     "straddling_sums",
     "straddling_words",
+    "take_hooks",
+    "tree_fits",
     "unpack_segments",
     "zsort",
 ]

@@ -51,11 +51,11 @@ def check_lengths(box: Exact, rlink: Exact) -> None:
     call("lengths", out, *words, gradients="stopped", always=True)
 
 
-def belongs(tree: Tree, box: Exact) -> jax.Array:
+def tree_fits(tree: Tree, box: Exact) -> jax.Array:
     """Whether a hierarchy covers exactly these particles and every one lies in the box of its leaf, int32 scalar.
 
     All other kernels that take a hierarchy rely on it.
     """
     if not tree.fits():
         return jnp.zeros((), jnp.int32)
-    return call("belongs", i32(), *tree.arrays, box.words, plane_sizes=sizes(tree.plane_sizes))
+    return call("tree_fits", i32(), *tree.arrays, box.words, plane_sizes=sizes(tree.plane_sizes))

@@ -83,12 +83,12 @@ def propose_hooks(edges: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
     return call("propose_hooks", (i32(edges.shape[0]), i32(edges.shape[0], 3)), edges, as_num(num))
 
 
-def hook(messages: jax.Array, counts: jax.Array, parent: jax.Array) -> jax.Array:
+def take_hooks(messages: jax.Array, counts: jax.Array, parent: jax.Array) -> jax.Array:
     """``parent``, ``(n, 2)`` int32 rank and row, with the smallest of its own and what messages propose.
 
     messages: ``(r, chunk, 3)`` uint32, as `propose_hooks` makes them; ``counts`` ``(r,)`` int32 of each rank's count.
     """
-    return call("hook", Continued(parent), messages, counts)
+    return call("take_hooks", Continued(parent), messages, counts)
 
 
 def ask_parents(parent: jax.Array, edges: jax.Array, num: Any, rank: Any) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -89,7 +89,7 @@ def node_masses(
     return call("node_masses", out, *args, gradients="stopped", plane_sizes=sizes(plane_sizes))
 
 
-def cover(
+def covering_boxes(
     posz: jax.Array,
     num: Any,
     lower: jax.Array,
@@ -106,7 +106,7 @@ def cover(
     """
     boxes = jax.ShapeDtypeStruct((most, posz.shape[1]), posz.dtype)
     args = (posz, as_num(num), lower, upper, box.words, *leaves)
-    return call("cover", (i32(most + 1), boxes, boxes), *args, gradients="stopped")
+    return call("covering_boxes", (i32(most + 1), boxes, boxes), *args, gradients="stopped")
 
 
 def splitter_words(dims: int) -> int:

@@ -323,7 +323,7 @@ def check_hierarchy(th: Any) -> None:
 
 def check_belongs(partz: Any, num: Any, th: TreeHierarchy, box: Exact) -> jax.Array:
     """``num``; at run time an error if a hierarchy that the user gave does not belong to the particles."""
-    pos, foreign = get_pos(partz), kernels.belongs(kernel_tree(partz, num, th), box) == 0
+    pos, foreign = get_pos(partz), kernels.tree_fits(kernel_tree(partz, num, th), box) == 0
     failed = jnp.where(is_bad_num(pos, num), 2, foreign.astype(jnp.int32))
     return kernels.check(num, failed, [num], f"{FOREIGN}\n{BAD_NUM % ('the positions', 0, pos.shape[0])}")
 

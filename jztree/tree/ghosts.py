@@ -43,7 +43,7 @@ def leaves_of(th: TreeHierarchy) -> Blocks:
 def boxes_of(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks) -> Blocks:
     """``(particle_splits, lower, upper)`` of the boxes that a rank publishes."""
     most = max(1, min(_MOST_BOXES, posz.shape[0]))
-    return kernels.cover(posz, num, *domain.keys(), leaves, most)
+    return kernels.covering_boxes(posz, num, *domain.keys(), leaves, most)
 
 
 @dataclass
@@ -112,7 +112,7 @@ def bring(
     reach = _reach(radius, pos.dtype)
     faults = [
         comm.Fault(reach < 0, [], _BAD_RADIUS),
-        comm.Fault(kernels.belongs(kernel_tree(partz, kernels.as_num(num), th), box) == 0, [], FOREIGN),
+        comm.Fault(kernels.tree_fits(kernel_tree(partz, kernels.as_num(num), th), box) == 0, [], FOREIGN),
     ]
     domain, (num,) = domain_of([pos], [num], ["the positions"], box, faults)
     splits, lower, upper = boxes_of(pos, num, domain, blocks)

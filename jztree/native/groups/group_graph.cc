@@ -43,7 +43,7 @@ void propose_hooks(const Parallel&, const ProposeHooks& in) {
   }
 }
 
-void hook(const Parallel&, const TakeHooks& in) {
+void take_hooks(const Parallel&, const TakeHooks& in) {
   Vertex* parent = rows_as<Vertex>(in.parent);
   for (int64_t r = 0; r < in.ranks(); ++r)
     for (int64_t i = 0; i < std::min<int64_t>(in.chunk(), in.counts[r]); ++i) {
@@ -112,7 +112,7 @@ void move_up(const Parallel& parallel, const MoveUp& in) {
 
 JZTREE_PLAIN_KERNEL(group_edges, GroupEdges);
 JZTREE_PLAIN_KERNEL(propose_hooks, ProposeHooks);
-JZTREE_PLAIN_KERNEL(hook, TakeHooks);
+JZTREE_PLAIN_KERNEL(take_hooks, TakeHooks);
 JZTREE_PLAIN_KERNEL(ask_parents, AskParents);
 JZTREE_PLAIN_KERNEL(move_up, MoveUp);
 

@@ -117,8 +117,8 @@ __device__ void take_smaller(unsigned long long* at, const Vertex& proposed) {
   }
 }
 
-__global__ void take_hooks(const uint32_t* messages, const int32_t* counts, int64_t ranks, int64_t chunk, int64_t rows,
-                           unsigned long long* parent) {
+__global__ void hook_vertices(const uint32_t* messages, const int32_t* counts, int64_t ranks, int64_t chunk,
+                              int64_t rows, unsigned long long* parent) {
   int64_t i = thread_index();
   if (i >= ranks * chunk || i % chunk >= counts[i / chunk]) return;
   const uint32_t* message = messages + 3 * i;
@@ -126,8 +126,8 @@ __global__ void take_hooks(const uint32_t* messages, const int32_t* counts, int6
     take_smaller(parent + message[0], {static_cast<int32_t>(message[1]), static_cast<int32_t>(message[2])});
 }
 
-void hook(Queue& queue, const TakeHooks& in) {
-  queue.launch_over(in.ranks() * in.chunk(), take_hooks, in.messages, in.counts, in.ranks(), in.chunk(),
+void take_hooks(Queue& queue, const TakeHooks& in) {
+  queue.launch_over(in.ranks() * in.chunk(), hook_vertices, in.messages, in.counts, in.ranks(), in.chunk(),
                     in.parent.rows(), rows_as<unsigned long long>(in.parent));
 }
 
@@ -243,7 +243,7 @@ void move_up(Queue& queue, const MoveUp& in) {
 
 JZTREE_PLAIN_KERNEL(group_edges, GroupEdges);
 JZTREE_PLAIN_KERNEL(propose_hooks, ProposeHooks);
-JZTREE_PLAIN_KERNEL(hook, TakeHooks);
+JZTREE_PLAIN_KERNEL(take_hooks, TakeHooks);
 JZTREE_PLAIN_KERNEL(ask_parents, AskParents);
 JZTREE_PLAIN_KERNEL(move_up, MoveUp);
 

@@ -7,14 +7,14 @@
 namespace jztree {
 
 template <int D, typename T>
-struct Belongs {
+struct TreeFits {
   static constexpr int most_dims = max_dims;
 
   Tree<D, T> tree;
   Lengths box;
-  int32_t* belongs;  // not 0 if it does
+  int32_t* fits;  // not 0 if it does
 
-  explicit Belongs(Arguments& in) : tree(in), box(in.lengths("box", D)), belongs(in.result<int32_t>("belongs", {})) {}
+  explicit TreeFits(Arguments& in) : tree(in), box(in.lengths("box", D)), fits(in.result<int32_t>("fits", {})) {}
 };
 
 }  // namespace jztree

@@ -12,8 +12,8 @@
 #include "common/cuda/keys.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/cuda/warp_search.cuh"
-#include "cover.h"
 #include "cover_rule.h"
+#include "covering_boxes.h"
 
 namespace jztree {
 namespace {
@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(cover_threads<D>, 1)
 }
 
 template <int D, typename T>
-void cover(Queue& queue, const CoverOf<D, T>& in) {
+void covering_boxes(Queue& queue, const CoveringBoxes<D, T>& in) {
   int64_t most = in.most();
   Cover<D, T> search{make_pyramid<D, T>(queue, in.pos, in.pos.rows(), in.keys.box),
                      in.num,
@@ -273,6 +273,6 @@ void cover(Queue& queue, const CoverOf<D, T>& in) {
 
 }  // namespace
 
-JZTREE_KERNEL(cover, CoverOf);
+JZTREE_KERNEL(covering_boxes, CoveringBoxes);
 
 }  // namespace jztree

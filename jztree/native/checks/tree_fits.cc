@@ -1,4 +1,4 @@
-#include "belongs.h"
+#include "tree_fits.h"
 
 #include <atomic>
 #include <cstdint>
@@ -41,14 +41,14 @@ bool rows_inside(const Parallel& parallel, const Tree<D, T>& tree, const double*
 }
 
 template <int D, typename T>
-void belongs(const Parallel& parallel, const Belongs<D, T>& in) {
+void tree_fits(const Parallel& parallel, const TreeFits<D, T>& in) {
   double period[D];
   in.box.read(period);
-  *in.belongs = splits_cover(in.tree) && rows_inside(parallel, in.tree, period);
+  *in.fits = splits_cover(in.tree) && rows_inside(parallel, in.tree, period);
 }
 
 }  // namespace
 
-JZTREE_KERNEL(belongs, Belongs);
+JZTREE_KERNEL(tree_fits, TreeFits);
 
 }  // namespace jztree

@@ -1,6 +1,6 @@
 // Boxes come from those of the leaves, and from rows where a cut is in a leaf.
 
-#include "cover.h"
+#include "covering_boxes.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -104,7 +104,7 @@ struct Cover {
 };
 
 template <int D, typename T>
-void cover(const Parallel&, const CoverOf<D, T>& in) {
+void covering_boxes(const Parallel&, const CoveringBoxes<D, T>& in) {
   const BoxedRuns<D, T>& leaves = in.leaves;
   int64_t rows = in.num(), most = in.most();
   if (leaves.splits[leaves.count] != rows) throw Refusal("boxes were to cover rows with leaves that hold others.");
@@ -125,6 +125,6 @@ void cover(const Parallel&, const CoverOf<D, T>& in) {
 
 }  // namespace
 
-JZTREE_KERNEL(cover, CoverOf);
+JZTREE_KERNEL(covering_boxes, CoveringBoxes);
 
 }  // namespace jztree

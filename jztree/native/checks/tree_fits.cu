@@ -1,16 +1,16 @@
 #include <cstdint>
 
-#include "belongs.h"
 #include "common/cuda/context.cuh"
 #include "common/cuda/tree.cuh"
 #include "common/morton.h"
+#include "tree_fits.h"
 
 namespace jztree {
 namespace {
 
 // Whether the splits of every plane rise from 0 to the length of the plane below, and to the number of particles.
 template <int D, typename T>
-__global__ void check_splits(DeviceTree<D, T> tree, int32_t* belongs) {
+__global__ void check_splits(DeviceTree<D, T> tree, int32_t* fits) {
   int64_t node = thread_index();
   int plane = 0;
   while (plane < tree.planes && node >= tree.starts[plane + 1]) ++plane;
@@ -20,15 +20,15 @@ __global__ void check_splits(DeviceTree<D, T> tree, int32_t* belongs) {
   bool good = child[0] <= child[1] && row[0] <= row[1];
   if (node == tree.starts[plane]) good &= child[0] == 0 && row[0] == 0;
   if (node + 1 == tree.starts[plane + 1]) good &= child[1] == below && row[1] == num;
-  if (!good) *belongs = 0;
+  if (!good) *fits = 0;
 }
 
 template <int D, typename T>
-__global__ void check_rows(DeviceTree<D, T> tree, Lengths period, int32_t* belongs) {
+__global__ void check_rows(DeviceTree<D, T> tree, Lengths period, int32_t* fits) {
   int64_t leaf = thread_index(), num = tree.num();
   // Splits that do not rise may give every leaf all rows, which would take for ever. Leaves that see what another one
   // has just found may end too.
-  if (leaf >= tree.leaves() || *belongs == 0) return;
+  if (leaf >= tree.leaves() || *fits == 0) return;
   double length[D];
   for (int d = 0; d < D; ++d) length[d] = period[d];
   bool good = true;
@@ -39,20 +39,20 @@ __global__ void check_rows(DeviceTree<D, T> tree, Lengths period, int32_t* belon
       T x = wrap(tree.pos[row * D + d], length[d]);
       good &= x >= tree.lower[leaf * D + d] && x <= tree.upper[leaf * D + d];
     }
-  if (!good) *belongs = 0;
+  if (!good) *fits = 0;
 }
 
 template <int D, typename T>
-void belongs(Queue& queue, const Belongs<D, T>& in) {
+void tree_fits(Queue& queue, const TreeFits<D, T>& in) {
   DeviceTree<D, T> tree = on_device(in.tree);
   // Every byte 1 is a number that is not 0.
-  queue.fill_bytes(in.belongs, 1, 1);
-  queue.launch_over(tree.starts[tree.planes], check_splits<D, T>, tree, in.belongs);
-  queue.launch_over(tree.leaves(), check_rows<D, T>, tree, in.box, in.belongs);
+  queue.fill_bytes(in.fits, 1, 1);
+  queue.launch_over(tree.starts[tree.planes], check_splits<D, T>, tree, in.fits);
+  queue.launch_over(tree.leaves(), check_rows<D, T>, tree, in.box, in.fits);
 }
 
 }  // namespace
 
-JZTREE_KERNEL(belongs, Belongs);
+JZTREE_KERNEL(tree_fits, TreeFits);
 
 }  // namespace jztree

@@ -11,7 +11,7 @@
 namespace jztree {
 
 template <int D, typename T>
-struct CoverOf {
+struct CoveringBoxes {
   static constexpr int most_dims = max_dims;
 
   Array<const T> pos;  // (n, D), z-ordered
@@ -21,7 +21,7 @@ struct CoverOf {
   Array<int32_t> splits;  // (most + 1,)
   T *lower, *upper;       // (most, D)
 
-  explicit CoverOf(Arguments& in)
+  explicit CoveringBoxes(Arguments& in)
       : pos(in.argument<T>("pos", {any, D})),
         num(in.count("num", pos.rows())),
         keys(in),
