@@ -11,15 +11,15 @@ the function again with more room.
 import contextlib
 import logging
 import re
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from .innermost import Innermost
+
 _MARK = re.compile(r"\[capacity (\S+) needs (\d+) has (\d+)\]")
-_SPARE = (
-    8  # an eighth more room than the last run needed, so that a run that needs slightly more does not compile again
-)
+# An eighth more room than the last run needed, so that a run that needs slightly more does not compile again.
+_SPARE = 8
 _KEPT = (
     " It was to grow by itself, but a jax.jit of your own around the call keeps what was compiled; leave that out: "
     "mapped functions are compiled as a whole."
@@ -50,21 +50,8 @@ class Room:
         return f"[capacity {self.key} needs {{0}} has {{1}}]"
 
 
-@dataclass
-class _Scope:
-    """What was learnt for the function that is being traced."""
-
-    rooms: dict[str, int]
-
-
-class _Scopes(threading.local):
-    """The functions that this thread is tracing, the innermost last."""
-
-    def __init__(self) -> None:
-        self.stack: list[_Scope] = []
-
-
-_scopes = _Scopes()
+# What was learnt about buffers, by their keys: the rows that they needed.
+_learnt: Innermost[dict[str, int]] = Innermost()
 
 
 def room(option: str, given: int | None, default: int, most: int) -> Room:
@@ -77,23 +64,17 @@ def room(option: str, given: int | None, default: int, most: int) -> Room:
     key = f"{option}:{most if given is None else 'given'}"
     if given is not None:
         return Room(min(given, most), key)
-    known = _scopes.stack[-1].rooms.get(key, 0) if _scopes.stack else 0
-    return Room(min(max(default, known), most), key)
+    return Room(min(max(default, _learnt.get({}).get(key, 0)), most), key)
 
 
 def learnt() -> tuple[tuple[str, int], ...]:
     """What the function that is being traced knows about its buffers: part of the key of everything compiled in it."""
-    return tuple(sorted(_scopes.stack[-1].rooms.items())) if _scopes.stack else ()
+    return tuple(sorted(_learnt.get({}).items()))
 
 
-@contextlib.contextmanager
-def learning(rooms: Mapping[str, int]) -> Iterator[None]:
+def learning(rooms: Mapping[str, int]) -> contextlib.AbstractContextManager[None]:
     """Trace with what was learnt about ``rooms``."""
-    _scopes.stack.append(_Scope(dict(rooms)))
-    try:
-        yield
-    finally:
-        _scopes.stack.pop()
+    return _learnt.set(dict(rooms))
 
 
 def retrying(run: Callable[[], Any], rooms: dict[str, int], name: str) -> Any:

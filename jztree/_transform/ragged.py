@@ -8,9 +8,7 @@ dense exchange. All processes of a mesh come to the same answer, because the tes
 
 import contextlib
 import os
-import threading
 import warnings
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -21,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from .._particles import one_line
+from .innermost import Innermost
 
 METHODS = ("dense", "ragged")
 _WORDS = 3  # of a row in the test
@@ -28,14 +27,7 @@ _WORDS = 3  # of a row in the test
 _LARGEST = (6, 6000)
 
 
-class _Methods(threading.local):
-    """Of the mapped functions that this thread is tracing, the innermost last."""
-
-    def __init__(self) -> None:
-        self.stack: list[str] = []
-
-
-_methods = _Methods()
+_method: Innermost[str] = Innermost()
 
 
 @cache
@@ -52,17 +44,12 @@ def method_of_trace() -> str:
 
     Dense outside of the library's own maps, where nobody knows the devices.
     """
-    return _method_of_process() or (_methods.stack[-1] if _methods.stack else "dense")
+    return _method_of_process() or _method.get("dense")
 
 
-@contextlib.contextmanager
-def exchanging(method: str) -> Iterator[None]:
+def exchanging(method: str) -> contextlib.AbstractContextManager[None]:
     """Trace with this method."""
-    _methods.stack.append(method)
-    try:
-        yield
-    finally:
-        _methods.stack.pop()
+    return _method.set(method)
 
 
 @cache
