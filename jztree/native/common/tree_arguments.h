@@ -11,7 +11,7 @@ namespace jztree {
 // More planes than 2^31 rows can have: a plane above has at most about half the nodes of the plane below.
 constexpr int most_planes = 32;
 
-// Whether the numbers in it belong to the particles, the kernel `belongs` finds out; all others rely on it.
+// Whether the numbers in it belong to the particles, the kernel `tree_fits` finds out; all others rely on it.
 template <int D, typename T>
 struct Tree {
   Array<const T> pos;  // (n, D), z-ordered, as the caller gave them
