@@ -311,7 +311,7 @@ def test_what_an_output_continues_is_as_large() -> None:
         edges,
         gradients="stopped",
     )
-    assert "the kernel hook was called with parent of int32 (4, 4); it must be int32 (5, 2)." in message
+    assert "the kernel take_hooks was called with parent of int32 (4, 4); it must be int32 (5, 2)." in message
 
 
 def test_attributes_are_asked_for_by_name() -> None:

@@ -139,14 +139,15 @@ class Linker {
     }
 
    private:
-    int64_t near_row(int64_t n) const {
-      return static_cast<int64_t>(candidate_row_plus_one<T>(distances_.near()[n])) - 1;
+    // distance2: as computed, scaled, of two rows that find_near found near each other.
+    bool linked(T distance2, int64_t a, int64_t b) const {
+      return distance2 < rule_.surely2 || rule_.linked_exactly(linker_.pos_ + a * D, linker_.pos_ + b * D);
     }
 
-    // The n-th that find_near found has a scaled squared distance, as computed, of at most possibly2.
-    bool linked(int64_t n, int64_t a, int64_t b) const {
-      return candidate_distance2<T>(distances_.near()[n]) < rule_.surely2 ||
-             rule_.linked_exactly(linker_.pos_ + a * D, linker_.pos_ + b * D);
+    // Of a row to those of the leaf that distances are to.
+    Near<T> near(int64_t row, int64_t own) {
+      distances_.find_near(tree_, row, 1, &rule_.possibly2, own);
+      return distances_.near(0);
     }
 
     // Links a leaf within and returns its number of sets.
@@ -157,11 +158,10 @@ class Linker {
       for (int64_t i = 0; i < count; ++i) local_[static_cast<size_t>(i)] = i;
       int64_t sets = count;
       for (int64_t i = 0; i + 1 < count && sets > 1; ++i) {
-        int64_t near = distances_.find_near(tree_, first + i, rule_.possibly2, first + i);
-        for (int64_t n = 0; n < near; ++n) {
-          int64_t j = near_row(n) - first;
-          if (j > i && linked(n, first + i, first + j)) sets -= unite_local(i, j);
-        }
+        near(first + i, first + i).each([&](int64_t row, T distance2) {
+          if (row > first + i && linked(distance2, first + i, row)) sets -= unite_local(i, row - first);
+          return true;
+        });
       }
       for (int64_t i = 0; i < count; ++i) sets_.set(first + i, first + find_local(i));
       return sets;
@@ -250,14 +250,14 @@ class Linker {
     // Links a row to the leaf that distances are to.
     bool link_row(int64_t row, bool from_one, int64_t to_root) {
       if (to_root >= 0 && sets_.find(row) == sets_.find(to_root)) return false;
-      int64_t found = distances_.find_near(tree_, row, rule_.possibly2, -1);
-      for (int64_t n = 0; n < found; ++n) {
-        int64_t other = near_row(n);
-        if (!linked(n, row, other)) continue;
+      bool enough = false;
+      near(row, -lanes).each([&](int64_t other, T distance2) {
+        if (!linked(distance2, row, other)) return true;
         sets_.unite(row, other);
-        if (to_root >= 0) return from_one;
-      }
-      return false;
+        enough = to_root >= 0;
+        return !enough;
+      });
+      return enough && from_one;
     }
 
     Linker& linker_;

@@ -52,16 +52,17 @@ class CountedKBest final : public KBest<T> {
   using Key = Candidate<T>;
 
  public:
-  // most: the largest count of one call of absorb.
+  // most: the largest number of candidates in one call of absorb.
   CountedKBest(int64_t k, int64_t most)
       : k_(k),
         full_(2 * k + 64),
         capacity_(full_ + most),
+        packed_(new Key[static_cast<size_t>(most + lanes)]),
         dealt_(new Key[static_cast<size_t>(capacity_)]),
         place_(new uint32_t[static_cast<size_t>(capacity_)]),
         starts_(static_cast<size_t>(2 * k + 1)) {}
 
-  void reset(int64_t queries) override {
+  void reset(int64_t queries, bool own) override {
     if (queries > room_) {
       room_ = queries;
       keys_.reset(new Key[static_cast<size_t>(room_ * capacity_)]);
@@ -71,22 +72,16 @@ class CountedKBest final : public KBest<T> {
       list.keys = keys_.get() + (&list - lists_.data()) * capacity_;
       list.bound = no_candidate<T>();
       list.held = 0;
+      const Key first = own_candidate<T>();
+      if (own) add(list, &first, 1);
     }
   }
 
-  Key absorb(int64_t query, const Key* candidates, int64_t count) override {
+  Key absorb(int64_t query, const Near<T>& near) override {
     List& list = lists_[static_cast<size_t>(query)];
-    if (list.held < k_) {
-      std::copy(candidates, candidates + count, list.keys + list.held);
-      list.held += count;
-      if (list.held >= k_) lay_out(list);
-    } else {
-      take(list, candidates, count);
-    }
-    if (list.held >= full_) cut(list);
+    add(list, packed_.get(), pack(near));
     return list.bound;
   }
-
   void finish(int64_t query, Key* sorted) override {
     List& list = lists_[static_cast<size_t>(query)];
     drop_beyond(list);
@@ -108,6 +103,33 @@ class CountedKBest final : public KBest<T> {
     int64_t inside;  // candidates in buckets up to that
     uint32_t counts[buckets];
   };
+
+  // Leaves the candidates in `packed_`; returns their number.
+  int64_t pack(const Near<T>& near) {
+    int64_t count = 0;
+    for (int64_t w = 0; w < near.words; ++w)
+      for (int64_t block = 0; block < Near<T>::word; block += lanes) {
+        uint32_t chosen = near.chosen[w] >> block & 0xffff;
+        if (chosen == 0) continue;
+        int64_t place = w * Near<T>::word + block;
+        Lanes<T> distance2;
+        load(near.distance2 + place, distance2);
+        uint32_t row_plus_one = static_cast<uint32_t>(near.first + place + 1);
+        count += pack_candidates<T>(distance2, chosen, row_plus_one, packed_.get() + count);
+      }
+    return count;
+  }
+
+  void add(List& list, const Key* candidates, int64_t count) {
+    if (list.held < k_) {
+      std::copy(candidates, candidates + count, list.keys + list.held);
+      list.held += count;
+      if (list.held >= k_) lay_out(list);
+    } else {
+      take(list, candidates, count);
+    }
+    if (list.held >= full_) cut(list);
+  }
 
   static int64_t part(const Parts<T>& parts, Key key) { return parts.of(candidate_distance2<T>(key)); }
 
@@ -228,6 +250,7 @@ class CountedKBest final : public KBest<T> {
   int64_t full_;      // candidates from which on the buffer is cut down
   int64_t capacity_;  // room for what one more call may bring
   int64_t room_ = 0;  // queries that there are buffers for
+  std::unique_ptr<Key[]> packed_;
   std::unique_ptr<Key[]> keys_;
   std::vector<List> lists_;
   // To sort with.

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/cpu/candidate.h"
+#include "common/cpu/leaf_distances.h"
 
 namespace jztree {
 
@@ -12,12 +13,15 @@ class KBest {
  public:
   using Key = Candidate<T>;
   virtual ~KBest() = default;
-  // Forgets everything; queries below `queries` can be used from then on.
-  virtual void reset(int64_t queries) = 0;
+  // Forgets everything; queries below `queries` can be used from then on. own: each is its own first neighbour, and
+  // none of the candidates that follow.
+  virtual void reset(int64_t queries, bool own) = 0;
   // Takes candidates of a query; returns a bound that its k-th best does not exceed.
-  virtual Key absorb(int64_t query, const Key* candidates, int64_t count) = 0;
-  // Writes the k best of a query in order, no_candidate() where there are fewer.
+  virtual Key absorb(int64_t query, const Near<T>& near) = 0;
+  // Writes the k best of a query in order, no_candidate() where there are fewer. There is room for room_for(k).
   virtual void finish(int64_t query, Key* sorted) = 0;
+
+  static int64_t room_for(int64_t k) { return k + 64; }
 };
 
 }  // namespace jztree

@@ -30,15 +30,15 @@ struct Output {
 
   void write(int64_t query, const Candidate<T>* sorted) const {
     int32_t* idx = index + row(query) * k;
+    if (narrow_radius) {
+      write_distances(sorted, narrow_radius + row(query) * k);
+    } else {
+      write_distances(sorted, radius + row(query) * k);
+    }
     for (int64_t i = 0; i < k; ++i) {
       uint32_t found = candidate_row_plus_one<T>(sorted[i]);
-      T distance = std::sqrt(candidate_distance2<T>(sorted[i])) * unit;
-      if (narrow_radius) {
-        narrow_radius[row(query) * k + i] = static_cast<float>(distance);
-      } else {
-        radius[row(query) * k + i] = distance;
-      }
-      int64_t source = found == 0 ? query + own_offset : static_cast<int64_t>(found) - 1;
+      // Only the first can be the query itself.
+      int64_t source = i == 0 && found == 0 ? query + own_offset : static_cast<int64_t>(found) - 1;
       idx[i] = found == no_row ? -1 : source_rows ? source_rows[source] : static_cast<int32_t>(source);
     }
   }
@@ -46,6 +46,13 @@ struct Output {
   void write_none(int64_t query) const {
     std::fill_n(radius + row(query) * k, k, std::numeric_limits<T>::infinity());
     std::fill_n(index + row(query) * k, k, -1);
+  }
+
+ private:
+  // A loop of its own, which becomes a vector loop.
+  template <typename Written>
+  void write_distances(const Candidate<T>* sorted, Written* out) const {
+    for (int64_t i = 0; i < k; ++i) out[i] = static_cast<Written>(std::sqrt(candidate_distance2<T>(sorted[i])) * unit);
   }
 };
 
@@ -63,7 +70,7 @@ class Walk {
         out_(out),
         best_(make_kbest<T>(out.k, most)),
         leaf_distances_(scale, most),
-        sorted_(static_cast<size_t>(out.k * most)) {}
+        sorted_(static_cast<size_t>(KBest<T>::room_for(out.k))) {}
 
   // Answers the queries of a leaf of the queries' hierarchy, or of these `asked`. Returns false if squared distances of
   // some have lost digits because they are so small beside the extent of the set; nothing is written for `lost` ones.
@@ -76,16 +83,11 @@ class Walk {
       low_[d] = queries_.low[d][leaf];
       high_[d] = queries_.high[d][leaf];
     }
-    best_->reset(count_);
-    bound_.assign(static_cast<size_t>(count_), no_candidate<T>());
-    radius2_.assign(static_cast<size_t>(count_ + lanes), std::numeric_limits<T>::infinity());
-    worst_ = no_candidate<T>();
+    best_->reset(count_, self_);
+    worst_ = self_ && out_.k == 1 ? own_candidate<T>() : no_candidate<T>();
+    bound_.assign(static_cast<size_t>(count_), worst_);
+    radius2_.assign(static_cast<size_t>(count_ + lanes), candidate_distance2<T>(worst_));
     seed_ = -1;
-    if (self_) {
-      Key own = make_candidate<T>(0, 0);
-      for (int64_t q = 0; q < count_; ++q) absorb(q, &own, 1);
-      set_worst();
-    }
     if (&sources_ == &queries_) {
       visit_leaf(leaf);
       seed_ = leaf;
@@ -96,11 +98,11 @@ class Walk {
     lost_.assign(static_cast<size_t>(count_), 0);
     bool all = true;
     for (int64_t q = 0; q < count_; ++q) {
-      best_->finish(q, sorted_.data() + q * out_.k);
+      best_->finish(q, sorted_.data());
       bool good = precise(q);
       lost_[static_cast<size_t>(q)] = !good;
       all &= good;
-      if (good && (!asked || (*asked)[static_cast<size_t>(q)])) out_.write(begin_ + q, sorted_.data() + q * out_.k);
+      if (good && (!asked || (*asked)[static_cast<size_t>(q)])) out_.write(begin_ + q, sorted_.data());
     }
     return all;
   }
@@ -121,7 +123,7 @@ class Walk {
 
   // Whether all squared distances of a query are those of coincident points or large enough to have all their digits.
   bool precise(int64_t q) const {
-    for (const Key* key = sorted_.data() + q * out_.k; key < sorted_.data() + (q + 1) * out_.k; ++key) {
+    for (const Key* key = sorted_.data(); key < sorted_.data() + out_.k; ++key) {
       T distance2 = candidate_distance2<T>(*key);
       if (distance2 >= smallest_precise) return true;
       uint32_t found = candidate_row_plus_one<T>(*key);
@@ -131,8 +133,7 @@ class Walk {
     return true;
   }
 
-  void absorb(int64_t q, const Key* candidates, int64_t count) {
-    Key bound = best_->absorb(q, candidates, count);
+  void set_bound(int64_t q, Key bound) {
     bound_[static_cast<size_t>(q)] = bound;
     radius2_[static_cast<size_t>(q)] = candidate_distance2<T>(bound);
   }
@@ -144,16 +145,32 @@ class Walk {
       T distance2[4 * lanes];
       int64_t count = std::min<int64_t>(4 * lanes, end - first);
       node_distances(sources_, low_, high_, leaf_distances_.gap_period(), start + first, count, distance2);
-      size_t bottom = stack_.size();
+      Entry near[4 * lanes];
+      int64_t found = 0;
       for (int64_t i = 0; i < count; ++i) {
         int64_t node = first + i, row = sources_.first_row(plane, node);
         Key key = make_candidate<T>(distance2[i], static_cast<uint32_t>(row + 1));
-        if (!(key < worst_) || sources_.first_row(plane, node + 1) == row) continue;
-        size_t place = stack_.size();
-        stack_.push_back({key, plane, node});
-        for (; place > bottom && stack_[place - 1].key < key; --place) stack_[place] = stack_[place - 1];
-        stack_[place] = {key, plane, node};
+        near[found] = {key, plane, node};
+        found += (key < worst_) & (sources_.first_row(plane, node + 1) != row);
       }
+      push_sorted(near, found);
+    }
+  }
+
+  // Pushes the farthest first. Places are counted, as branches on the order could not be foretold.
+  void push_sorted(const Entry* near, int64_t count) {
+    size_t bottom = stack_.size();
+    stack_.resize(bottom + static_cast<size_t>(count));
+    Entry* to = stack_.data() + bottom;
+    if (count > 2 * lanes) {
+      std::copy(near, near + count, to);
+      std::sort(to, to + count, [](const Entry& a, const Entry& b) { return b.key < a.key; });
+      return;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      int64_t place = 0;
+      for (int64_t j = 0; j < count; ++j) place += near[i].key < near[j].key;
+      to[place] = near[i];
     }
   }
 
@@ -200,19 +217,32 @@ class Walk {
       Lanes<T> radius2;
       load(radius2_.data() + block, radius2);
       uint32_t open = leaf_distances_.within(queries_, begin_ + block, count_ - block, radius2);
-      for (; open != 0; open &= open - 1) changed |= visit_leaf_from(block + __builtin_ctz(open));
+      changed |= visit_leaf_from(block, open);
     }
     if (changed) set_worst();
   }
 
-  void set_worst() { worst_ = *std::max_element(bound_.begin(), bound_.end()); }
+  void set_worst() {
+    Key worst = bound_[0];
+    for (Key bound : bound_) worst = bound > worst ? bound : worst;
+    worst_ = worst;
+  }
 
-  bool visit_leaf_from(int64_t q) {
+  // All distances come before the first candidate is taken: nothing then waits for a branch that is not foretold.
+  bool visit_leaf_from(int64_t block, uint32_t open) {
     // A query's own row is in its list already.
-    int64_t own = self_ ? begin_ + q + out_.own_offset : -1;
-    int64_t near = leaf_distances_.find_near(queries_, begin_ + q, radius2_[static_cast<size_t>(q)], own);
-    if (near > 0) absorb(q, leaf_distances_.near(), near);
-    return near > 0;
+    int64_t own = self_ ? begin_ + block + out_.own_offset : -lanes;
+    int64_t enough = self_ ? out_.k - 1 : out_.k;
+    leaf_distances_.find_near(queries_, begin_ + block, open, radius2_.data() + block, own, enough);
+    bool changed = false;
+    for (int64_t n = 0; open != 0; open &= open - 1, ++n) {
+      Near<T> near = leaf_distances_.near(n);
+      if (!near.any()) continue;
+      int64_t q = block + __builtin_ctz(open);
+      set_bound(q, best_->absorb(q, near));
+      changed = true;
+    }
+    return changed;
   }
 
   const StagedTree<D, T>&sources_, &queries_;

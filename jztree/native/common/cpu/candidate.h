@@ -58,6 +58,12 @@ inline Candidate<T> no_candidate() {
   return make_candidate<T>(std::numeric_limits<T>::infinity(), no_row);
 }
 
+// Stands for a query that is its own neighbour.
+template <typename T>
+inline Candidate<T> own_candidate() {
+  return make_candidate<T>(0, 0);
+}
+
 #if defined(__AVX2__) && !defined(__AVX512F__)
 // For each choice of eight lanes: the chosen ones in order, a byte each.
 struct ChosenLanes {

@@ -85,6 +85,13 @@ inline typename Lanes<T>::Mask operator>(const Lanes<T>& a, const Lanes<T>& b) {
   return b < a;
 }
 
+template <typename T>
+inline typename Lanes<T>::Mask operator==(const Lanes<T>& a, const Lanes<T>& b) {
+  typename Lanes<T>::Mask out;
+  for (int i = 0; i < Lanes<T>::registers; ++i) out.part[i] = a.part[i] == b.part[i];
+  return out;
+}
+
 // Lane by lane, one where the condition holds, else the other.
 template <typename T>
 inline Lanes<T> choose(const typename Lanes<T>::Mask& condition, const Lanes<T>& one, const Lanes<T>& other) {
@@ -101,6 +108,16 @@ inline void load(const T* from, Lanes<T>& to) {
 template <typename T>
 inline void store(const Lanes<T>& from, T* to) {
   for (int i = 0; i < Lanes<T>::registers; ++i) std::memcpy(to + i * Lanes<T>::width, &from.part[i], register_bytes);
+}
+
+// 0, 1, 2 and so on.
+template <typename T>
+inline Lanes<T> places() {
+  T all[lanes];
+  for (int64_t i = 0; i < lanes; ++i) all[i] = static_cast<T>(i);
+  Lanes<T> out;
+  load(all, out);
+  return out;
 }
 
 // Which lanes of a register are at most those of another, the first lane in the lowest bit.

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
-#include "candidate.h"
 #include "common/geometry.h"
 #include "staged_tree.h"
 
@@ -31,14 +31,44 @@ __attribute__((flatten)) inline void node_distances(const StagedTree<D, T>& tree
   }
 }
 
+// Particles of a leaf that are near a query.
+template <typename T>
+struct Near {
+  static constexpr int64_t word = 64;  // particles
+
+  const T* distance2;      // of the leaf's particles
+  const uint64_t* chosen;  // which of each word of them are near, the first in the lowest bit
+  int64_t words;
+  int64_t first;  // the leaf's first row
+
+  bool any() const {
+    uint64_t all = 0;
+    for (int64_t w = 0; w < words; ++w) all |= chosen[w];
+    return all != 0;
+  }
+
+  // Calls visit(row, distance2) for the near ones, in the order of their rows, until it returns false.
+  template <typename Visit>
+  void each(const Visit& visit) const {
+    for (int64_t w = 0; w < words; ++w)
+      for (uint64_t left = chosen[w]; left != 0; left &= left - 1) {
+        int64_t i = w * word + __builtin_ctzll(left);
+        if (!visit(first + i, distance2[i])) return;
+      }
+  }
+};
+
 // One leaf of sources, seen from a group of query rows.
 template <int D, typename T>
 class LeafDistances {
  public:
   // most: the largest number of particles in a group or a leaf.
-  LeafDistances(const Scale<D, T>& scale, int64_t most) : scale_(scale), near_(padded(most)) {
+  LeafDistances(const Scale<D, T>& scale, int64_t most)
+      : scale_(scale),
+        distance2_(static_cast<size_t>(lanes * words(most) * Near<T>::word)),
+        chosen_(static_cast<size_t>(lanes * words(most))) {
     for (int d = 0; d < D; ++d) {
-      shifted_[d].resize(padded(most));
+      shifted_[d].resize(static_cast<size_t>(most + lanes));
       // "Around the boundary" is rounded in the last bit of the period, which a factor on the gap does not cover.
       gap_period_[d] = scale.period[d] * below_one<T>;
     }
@@ -49,13 +79,14 @@ class LeafDistances {
 
   // From now on, distances are to this leaf. low, high: the box of all the query rows.
   void set_leaf(const StagedTree<D, T>& sources, int64_t leaf, const T* low, const T* high) {
-    sources_ = &sources;
-    leaf_ = leaf;
     first_ = sources.leaf_row(leaf);
     count_ = sources.leaf_row(leaf + 1) - first_;
-    pairwise_ = false;
+    words_ = words(count_);
+    pairwise_ = queries_shifted_ = false;
     for (int d = 0; d < D; ++d) {
       x_[d] = sources.x[d] + first_;
+      low_[d] = sources.low[d][leaf];
+      high_[d] = sources.high[d][leaf];
       query_shift_[d] = query_shift_rest_[d] = 0;
     }
     if (scale_.periodic) choose_images(low, high);
@@ -63,86 +94,185 @@ class LeafDistances {
 
   // Which of up to `lanes` query rows from `begin` on may have a square of their distance to the leaf of at most
   // radius2, by the leaf's box; the first in the lowest bit.
-  __attribute__((flatten)) uint32_t within(const StagedTree<D, T>& queries, int64_t begin, int64_t count,
-                                           const Lanes<T>& radius2) const {
-    using V = Lanes<T>;
-    V sum{};
-    for (int d = 0; d < D; ++d) {
-      V x;
-      load(queries.x[d] + begin, x);
-      V low = V(sources_->low[d][leaf_]), high = V(sources_->high[d][leaf_]);
-      V gap = interval_gap<V>(x, x, low, high, V(gap_period_[d]));
-      sum = sum + gap * gap;
-    }
-    return lanes_at_most(sum * below_one<T>, radius2) & used_lanes(0, count);
+  uint32_t within(const StagedTree<D, T>& queries, int64_t begin, int64_t count, const Lanes<T>& radius2) const {
+    uint32_t used = count >= lanes ? 0xffff : (1u << count) - 1;
+    return used & (pairwise_ ? box_within<true>(queries, begin, radius2) : box_within<false>(queries, begin, radius2));
   }
 
-  // Finds the leaf's particles within radius2 of a query row, but for the row `own`; they are near(), in the order of
-  // their rows, until the next call. Returns their number.
-  int64_t find_near(const StagedTree<D, T>& queries, int64_t row, T radius2, int64_t own) {
-    T at[D];
-    for (int d = 0; d < D; ++d) at[d] = shifted_down(queries.x[d][row], query_shift_[d], query_shift_rest_[d]);
-    return pairwise_ ? collect<true>(at, radius2, own) : collect<false>(at, radius2, own);
+  // Finds the leaf's particles near those of `lanes` query rows from `begin` on that have a bit in `asked`: within the
+  // square radius2[i] of the i-th row, but for the source `own` + i. What was found for the n-th one asked is near(n)
+  // until the next call. If `enough` is not 0, that many are wanted: of a leaf within an infinite radius, some that are
+  // surely not among the nearest of so many are left out.
+  void find_near(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked, const T* radius2, int64_t own,
+                 int64_t enough = 0) {
+    if (pairwise_) {
+      find_all<true>(queries, begin, asked, radius2, own, enough);
+    } else {
+      find_all<false>(queries, begin, asked, radius2, own, enough);
+    }
   }
-  const Candidate<T>* near() const { return near_.data(); }
+  Near<T> near(int64_t n) const {
+    return {distance2_.data() + n * words_ * Near<T>::word, chosen_.data() + n * words_, words_, first_};
+  }
 
  private:
-  static uint32_t used_lanes(int64_t block, int64_t count) {
-    return count - block >= lanes ? 0xffff : (1u << (count - block)) - 1;
-  }
-  static size_t padded(int64_t count) { return static_cast<size_t>(count + lanes); }
+  static int64_t words(int64_t count) { return (count + Near<T>::word - 1) / Near<T>::word; }
 
   // Shifts queries or sources so that plain differences are those of the nearest images, where one shift does for all
   // pairs.
   void choose_images(const T* low, const T* high) {
     Image image[D];
     for (int d = 0; d < D; ++d) {
-      image[d] = nearest_image(low[d], high[d], sources_->low[d][leaf_], sources_->high[d][leaf_], scale_.period[d]);
+      image[d] = nearest_image(low[d], high[d], low_[d], high_[d], scale_.period[d]);
       pairwise_ |= image[d] == Image::depends;
     }
     if (pairwise_) return;
     for (int d = 0; d < D; ++d) {
       T period = scale_.period[d], rest = scale_.period_rest[d];
-      if (image[d] == Image::shift_query) query_shift_[d] = period, query_shift_rest_[d] = rest;
+      if (image[d] == Image::shift_query) {
+        query_shift_[d] = period, query_shift_rest_[d] = rest;
+        queries_shifted_ = true;
+      }
       if (image[d] != Image::shift_source) continue;
       T* shifted = shifted_[d].data();
       for (int64_t i = 0; i < count_ + lanes; ++i) shifted[i] = shifted_down(x_[d][i], period, rest);
       x_[d] = shifted;
+      low_[d] = shifted_down(low_[d], period, rest);
+      high_[d] = shifted_down(high_[d], period, rest);
     }
   }
 
   template <bool Pairwise>
-  int64_t collect(const T* at, T radius2, int64_t own) {
+  __attribute__((flatten)) uint32_t box_within(const StagedTree<D, T>& queries, int64_t begin,
+                                               const Lanes<T>& radius2) const {
     using V = Lanes<T>;
-    int64_t found = 0;
-    for (int64_t block = 0; block < count_; block += lanes) {
-      V sum{};
-      for (int d = 0; d < D; ++d) {
-        V x;
-        load(x_[d] + block, x);
-        V here = V(at[d]);
-        V difference = here - x;
-        if (Pairwise) difference = wrapped_difference<V>(here, x, V(scale_.period[d]), V(scale_.period_rest[d]));
-        sum = sum + difference * difference;
+    V sum{};
+    for (int d = 0; d < D; ++d) {
+      V x, gap, low = V(low_[d]), high = V(high_[d]);
+      load(queries.x[d] + begin, x);
+      if (Pairwise) {
+        gap = interval_gap<V>(x, x, low, high, V(gap_period_[d]));
+      } else {
+        if (queries_shifted_) x = shifted_down(x, V(query_shift_[d]), V(query_shift_rest_[d]));
+        gap = larger<V>(larger<V>(low - x, x - high), V{});
       }
-      uint64_t own_lane = static_cast<uint64_t>(own - first_ - block);
-      uint32_t others = used_lanes(block, count_) & ~(own_lane < lanes ? 1u << own_lane : 0u);
-      uint32_t near = lanes_at_most(sum, V(radius2)) & others;
-      found += pack_candidates<T>(sum, near, static_cast<uint32_t>(first_ + block + 1), near_.data() + found);
+      sum = sum + gap * gap;
     }
-    return found;
+    return lanes_at_most(sum * below_one<T>, radius2);
+  }
+
+  template <bool Pairwise>
+  __attribute__((flatten)) void find_all(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked,
+                                         const T* radius2, int64_t own, int64_t enough) {
+    const bool own_here = own + lanes > first_ && own < first_ + count_, some = enough > 0 && enough <= lanes;
+    T* distance2 = distance2_.data();
+    uint64_t* chosen = chosen_.data();
+    for (; asked != 0; asked &= asked - 1, distance2 += words_ * Near<T>::word, chosen += words_) {
+      int64_t i = __builtin_ctz(asked), place = own + i - first_;
+      if (!own_here || place < 0 || place >= count_) place = -1;
+      T at[D];
+      for (int d = 0; d < D; ++d) at[d] = queries.x[d][begin + i];
+      if (queries_shifted_)
+        for (int d = 0; d < D; ++d) at[d] = shifted_down(at[d], query_shift_[d], query_shift_rest_[d]);
+      if (some && radius2[i] == std::numeric_limits<T>::infinity()) {
+        choose_nearest<Pairwise>(at, place, enough, distance2, chosen);
+      } else {
+        choose_within<Pairwise>(at, radius2[i], distance2, chosen);
+      }
+      if (place >= 0) chosen[place / Near<T>::word] &= ~(uint64_t{1} << place % Near<T>::word);
+    }
+  }
+
+  template <bool Pairwise>
+  void choose_within(const T* at, T radius2, T* distance2, uint64_t* chosen) const {
+    const Lanes<T> most(radius2);
+    choose_blocks(chosen, [&](int64_t block) {
+      Lanes<T> sum;
+      block_distances<Pairwise>(at, block, sum);
+      store(sum, distance2 + block);
+      return lanes_at_most(sum, most);
+    });
+  }
+
+  // The nearest ones of `enough` or more parts of the leaf are all within a distance beyond which none is needed.
+  template <bool Pairwise>
+  void choose_nearest(const T* at, int64_t own, int64_t enough, T* distance2, uint64_t* chosen) const {
+    const Lanes<T> nowhere(std::numeric_limits<T>::infinity()), place = places<T>();
+    Lanes<T> least = nowhere;
+    for (int64_t block = 0; block < count_; block += lanes) {
+      Lanes<T> sum;
+      block_distances<Pairwise>(at, block, sum);
+      sum = choose(place == Lanes<T>(static_cast<T>(own - block)), nowhere, sum);
+      sum = choose(place < Lanes<T>(static_cast<T>(count_ - block)), sum, nowhere);
+      store(sum, distance2 + block);
+      least = smaller<Lanes<T>>(sum, least);
+    }
+    const Lanes<T> most(largest_of_parts(least, enough));
+    choose_blocks(chosen, [&](int64_t block) {
+      Lanes<T> sum;
+      load(distance2 + block, sum);
+      return lanes_at_most(sum, most);
+    });
+  }
+
+  // The largest of the least elements of `enough` parts or more: halves are joined as long as enough of them are left.
+  static T largest_of_parts(const Lanes<T>& least, int64_t enough) {
+    static_assert(lanes == 16, "four steps");
+    T part[lanes];
+    store(least, part);
+    join_halves<8>(part, enough);
+    join_halves<4>(part, enough);
+    join_halves<2>(part, enough);
+    join_halves<1>(part, enough);
+    return part[0];
+  }
+  template <int Half>
+  static void join_halves(T* part, int64_t enough) {
+    if (enough <= Half) {
+      for (int i = 0; i < Half; ++i) part[i] = std::min(part[i], part[i + Half]);
+    } else {
+      for (int i = 0; i < Half; ++i) part[i] = std::max(part[i], part[i + Half]);
+    }
+  }
+
+  // choose(begin): which of the `lanes` particles from `begin` on are near.
+  template <typename Choose>
+  void choose_blocks(uint64_t* chosen, const Choose& choose) const {
+    for (int64_t begin = 0; begin < count_; begin += Near<T>::word) {
+      int64_t end = std::min(count_, begin + Near<T>::word);
+      uint64_t near = 0;
+      for (int64_t block = begin; block < end; block += lanes)
+        near |= static_cast<uint64_t>(choose(block)) << (block - begin);
+      if (end - begin < Near<T>::word) near &= (uint64_t{1} << (end - begin)) - 1;
+      *chosen++ = near;
+    }
+  }
+
+  template <bool Pairwise>
+  void block_distances(const T* at, int64_t block, Lanes<T>& sum) const {
+    using V = Lanes<T>;
+    sum = V{};
+    for (int d = 0; d < D; ++d) {
+      V x;
+      load(x_[d] + block, x);
+      V here = V(at[d]);
+      V difference = here - x;
+      if (Pairwise) difference = wrapped_difference<V>(here, x, V(scale_.period[d]), V(scale_.period_rest[d]));
+      sum = sum + difference * difference;
+    }
   }
 
   const Scale<D, T>& scale_;
-  std::vector<Candidate<T>> near_;
+  std::vector<T> distance2_;      // of one query after the other
+  std::vector<uint64_t> chosen_;  // likewise
   std::vector<T> shifted_[D];
   T gap_period_[D];
   // The leaf at work.
-  const StagedTree<D, T>* sources_ = nullptr;
-  int64_t leaf_ = 0, first_ = 0, count_ = 0;
+  int64_t first_ = 0, count_ = 0, words_ = 0;
   const T* x_[D];
+  T low_[D], high_[D];
   T query_shift_[D], query_shift_rest_[D];
-  bool pairwise_ = false;
+  bool pairwise_ = false, queries_shifted_ = false;
 };
 
 // The largest number of particles in a leaf.
