@@ -2,8 +2,8 @@
 // starts at the leaf of sources nearest to it (its own leaf, if sources and queries are the same), so that its radii
 // are tight early, then walks the planes from the top, nearest nodes first, skipping what is farther than its largest
 // radius. In a leaf each query prunes once more with its own radius; distances to a leaf's particles are computed in
-// vector loops, and those below the radius are packed without branches and handed to the k-best list. Nothing is stored
-// but the lists of the group at work. Results go straight to their rows in the output.
+// vector loops, with a bit for each that is below the radius, which the k-best list then takes. Nothing is stored but
+// the lists of the group at work. Results go straight to their rows in the output.
 //
 // Ties are broken by the lower row, so the walk skips a node at exactly the largest radius only if its rows come after
 // those found, which keeps sets of equal points linear.
