@@ -105,6 +105,7 @@ develop: $(VENV)/ready ## Compile what has changed, for this machine's instructi
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python -DJZTREE_INSTRUCTION_SETS=$(JZTREE_INSTRUCTION_SETS) \
 	  -DJZTREE_CUDA=$(JZTREE_CUDA) -DJZTREE_TEST_LIBRARIES=ON -DJZTREE_WERROR=$(JZTREE_WERROR) > build/configure.log
 	@$(BIN)/cmake --build build/develop
+	@rm -f jztree/lib/libjztree_*.so # of other instruction sets, which nobody would build again
 	@$(BIN)/cmake --install build/develop --prefix . > build/install.log
 
 $(VENV)/ready: pyproject.toml | $(VENV)/bin/python
