@@ -19,7 +19,6 @@ from ._counts import starts_of
 from ._counts import wide_sum as wide_sum
 from ._counts import wide_total as wide_total
 from ._exchange import Route, exchange, exchange_by_rank, send_back
-from ._exchange import arriving as arriving
 from ._ranks import (
     all_gather,
     all_gather_rows,
@@ -35,6 +34,8 @@ from ._ranks import (
 from ._rounds import chunk_of as chunk_of
 from ._rounds import deliver, fetch
 from ._rounds import in_rounds as in_rounds
+from ._traffic import Traffic as Traffic
+from ._traffic import traffic_of as traffic_of
 
 # What is imported "as" itself is for the other packages of the library, and not public.
 __all__ = [

@@ -15,6 +15,7 @@ from ._agree import after, check_room
 from ._counts import starts_of
 from ._ranks import all_gather, get_rank_info, num_ranks, swap, vary, with_real
 from ._rounds import chunk_of, in_rounds
+from ._traffic import Traffic, traffic_of
 
 # The small buffer of a dense exchange is that many times smaller, and used where so many rounds of it suffice.
 _SMALL_BUFFER, _SMALL_ROUNDS = 16, 4
@@ -24,30 +25,32 @@ _SMALL_BUFFER, _SMALL_ROUNDS = 16, 4
 class Route:
     """How rows went from rank to rank, which is all it takes to send answers back.
 
-    order: ``(m,)`` int32, the rows that were sent, grouped by destination; None: they were in that order.
-    sent: ``(r,)`` int32, rows sent to each rank. received: ``(r,)`` int32, rows received from each.
+    order: ``(m,)`` int32, the rows that were sent, grouped by destination; None: they were in that order. rows: how
+    many there were to choose from.
     """
 
     order: jax.Array | None
-    sent: jax.Array
-    received: jax.Array
+    traffic: Traffic
     rows: int
+
+    @property
+    def sent(self) -> jax.Array:
+        """``(r,)`` int32, rows sent to each rank."""
+        return self.traffic.sent
+
+    @property
+    def received(self) -> jax.Array:
+        """``(r,)`` int32, rows received from each rank."""
+        return self.traffic.received
 
     def starts(self) -> jax.Array:
         """``(r,)``: the first row received from each rank."""
         return starts_of(self.received)
 
 
-def arriving(matrix: jax.Array) -> jax.Array:
-    """How many rows arrive at each rank, ``(r,)`` int32. matrix: ``(r, r)``, rows from each rank to each."""
-    # What all ranks send to one may exceed 32 bits; it then fits nowhere, whatever the number.
-    many = jnp.sum(matrix.astype(jnp.float32), axis=0) > 2e9
-    return jnp.where(many, 2_000_000_000, jnp.sum(matrix, axis=0, dtype=jnp.int32))
-
-
 def exchange(
     rows: Any,
-    dest_counts: jax.Array,
+    dest_counts: jax.Array | Traffic,
     room: Room,
     *,
     order: jax.Array | None = None,
@@ -62,8 +65,7 @@ def exchange(
     """Send rows of a pytree to other ranks.
 
     rows: a pytree of arrays, each ``(n, ...)``.
-    dest_counts: ``(r,)`` int32, how many rows go to each rank; or, where all ranks know it, ``(r, r)``, how many go
-        from each rank to each.
+    dest_counts: ``(r,)`` int32, how many rows go to each rank; or the traffic between all, where that is known.
     room: how many rows may arrive.
     order: ``(m,)`` int32, the rows to send: first those for rank 0, then those for rank 1, and so on. A row may be in
         it several times. None: the rows are in that order themselves.
@@ -85,17 +87,16 @@ def exchange(
     """
     rank = get_rank_info()[0]
     given, structure = jax.tree.flatten(rows)
-    matrix = all_gather(dest_counts) if dest_counts.ndim == 1 else dest_counts
-    needs = arriving(matrix)
-    num = check_room(needs[rank], needs, room, what, advice)
+    traffic = dest_counts if isinstance(dest_counts, Traffic) else traffic_of(dest_counts)
+    num = check_room(traffic.arriving[rank], traffic.arriving, room, what, advice)
     # All that follows depends on the check, so that no rank is in a collective when it fails.
-    matrix = after(matrix, num)
-    route = Route(order, matrix[rank], matrix[:, rank], given[0].shape[0])
+    traffic = after(traffic, num)
+    route = Route(order, traffic, given[0].shape[0])
     stats.record(f"rows.{name}", jnp.sum(route.sent, dtype=jnp.int32) - route.sent[rank])
     fills = [0] * len(given) if fill is None else jax.tree.leaves(fill)
     way = _Way(room.rows, method, chunk_rows or room.rows + room.rows // 8)
-    arrays = _carried(way, jax.lax.stop_gradient(given), fills, matrix, order, place)
-    moved = with_real(lambda *pair: _as_carried(way, *pair, matrix, order, place), arrays, given)
+    arrays = _carried(way, jax.lax.stop_gradient(given), fills, traffic, order, place)
+    moved = with_real(lambda *pair: _as_carried(way, *pair, traffic, order, place), arrays, given)
     return jax.tree.unflatten(structure, moved), num, route
 
 
@@ -111,14 +112,14 @@ def _carried(
     way: _Way,
     leaves: list[jax.Array],
     fills: Sequence[Any],
-    matrix: jax.Array,
+    traffic: Traffic,
     order: jax.Array | None,
     place: jax.Array | None,
 ) -> list[jax.Array]:
-    """The rows that arrive. matrix: ``(r, r)``, how many go from each rank to each. All else: see `exchange`."""
+    """The rows that arrive; see `exchange`."""
     rank, ndev, _ = get_rank_info()
     leaves = [vary(leaf) for leaf in leaves]
-    route = Route(order, matrix[rank], matrix[:, rank], leaves[0].shape[0])
+    route = Route(order, traffic, leaves[0].shape[0])
     arrays = [
         vary(jnp.full((way.room, *leaf.shape[1:]), value, leaf.dtype))
         for leaf, value in zip(leaves, fills, strict=True)
@@ -129,8 +130,8 @@ def _carried(
         )
     )
     if ndev > 1:
-        dense = _Dense(way.chunk_rows, matrix, route, place)
-        ragged = _Ragged(matrix, route, place)
+        dense = _Dense(way.chunk_rows, route, place)
+        ragged = _Ragged(route, place)
         arrays = _move(way.method, dense, ragged, leaves, arrays)
     return arrays
 
@@ -140,12 +141,12 @@ def _as_carried(
     way: _Way,
     arrived: list[jax.Array],
     rows: list[jax.Array],
-    matrix: jax.Array,
+    traffic: Traffic,
     order: jax.Array | None,
     place: jax.Array | None,
 ) -> list[jax.Array]:
     """``arrived``, which is what an exchange made of ``rows``, with the derivative of that."""
-    del way, rows, matrix, order, place
+    del way, rows, traffic, order, place
     return arrived
 
 
@@ -177,7 +178,7 @@ def send_back(rows: Any, route: Route, **options: Any) -> Any:
     others.
     """
     options.setdefault("what", "results")
-    back, _, _ = exchange(rows, route.received, Room(route.rows, "back"), place=route.order, **options)
+    back, _, _ = exchange(rows, route.traffic.back(), Room(route.rows, "back"), place=route.order, **options)
     return back
 
 
@@ -198,15 +199,13 @@ class _Dense:
     as where particles are nearly in order already.
     """
 
-    def __init__(self, buffer_rows: int, matrix: jax.Array, route: Route, place: jax.Array | None) -> None:
+    def __init__(self, buffer_rows: int, route: Route, place: jax.Array | None) -> None:
         rank, ndev, _ = get_rank_info()
         large, small = (chunk_of(rows, ndev) for rows in (buffer_rows, buffer_rows // _SMALL_BUFFER))
-        # A rank's own rows are in place already.
-        others = 1 - jnp.eye(ndev, dtype=jnp.int32)
-        most = jnp.max(matrix * others)
+        most = route.traffic.most
         few = most <= _SMALL_ROUNDS * small
         self.passes = [(large, jnp.where(few, 0, most)), (small, jnp.where(few, most, 0))]
-        self.sent, self.received = route.sent * others[rank], route.received * others[rank]
+        self.sent, self.received = _of_others(route.sent, rank), _of_others(route.received, rank)
         self.send_starts, self.receive_starts = starts_of(route.sent), route.starts()
         self.order, self.place = route.order, place
 
@@ -226,12 +225,9 @@ class _Dense:
 class _Ragged:
     """One collective that moves exactly the rows that go to other ranks."""
 
-    def __init__(self, matrix: jax.Array, route: Route, place: jax.Array | None) -> None:
-        self.rank, ndev, self.axes = get_rank_info()
-        # A rank's own rows are in place already.
-        others = matrix * (1 - jnp.eye(ndev, dtype=jnp.int32))
-        self.sent, self.received = others[self.rank], others[:, self.rank]
-        self.offsets_there = (jnp.cumsum(others, axis=0, dtype=jnp.int32) - others)[self.rank]
+    def __init__(self, route: Route, place: jax.Array | None) -> None:
+        self.rank, _, self.axes = get_rank_info()
+        self.sent, self.received = _of_others(route.sent, self.rank), _of_others(route.received, self.rank)
         self.route, self.place = route, place
 
     def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
@@ -246,7 +242,7 @@ class _Ragged:
             empty,
             starts_of(self.sent),
             self.sent,
-            self.offsets_there,
+            swap(starts_of(self.received)),
             self.received,
             axis_name=self.axes,
         )
@@ -254,6 +250,11 @@ class _Ragged:
         return list(
             kernels.unpack_segments(arrived[None], place, one, jnp.sum(self.received, dtype=jnp.int32)[None], arrays)
         )
+
+
+def _of_others(counts: jax.Array, rank: jax.Array) -> jax.Array:
+    """``counts`` of each rank, 0 for the rank itself, whose own rows are in place already."""
+    return counts.at[rank].set(0)
 
 
 def _leaving_out(index: jax.Array | None, rows: int, start: jax.Array, count: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from .. import kernels
 from ._counts import starts_of
-from ._ranks import all_gather, all_max, get_rank_info, num_ranks, swap, vary
+from ._ranks import all_max, num_ranks, swap, vary
 
 _State = TypeVar("_State")
 
@@ -44,16 +44,17 @@ def deliver(
     nowhere. receive: called as ``receive(buffer, counts, state)`` for every round, with the packed rows ``(r, chunk,
     words)`` of which ``counts`` ``(r,)`` came from each rank; returns the new state. Returns the last state.
     """
-    me, ndev, _ = get_rank_info()
-    order, counts = kernels.group_by_rank(rank, num, ndev)
-    matrix = all_gather(counts)
-    chunk, starts = chunk_of(buffer_rows, ndev), starts_of(matrix[me])
+    ndev = num_ranks()
+    order, sent = kernels.group_by_rank(rank, num, ndev)
+    received = swap(sent)
+    chunk, starts = chunk_of(buffer_rows, ndev), starts_of(sent)
 
     def one(done: jax.Array, state: Any) -> Any:
-        buffer = swap(kernels.pack_segments(rows, order, starts + done, matrix[me] - done, chunk))
-        return receive(buffer, jnp.clip(matrix[:, me] - done, 0, chunk), state)
+        buffer = swap(kernels.pack_segments(rows, order, starts + done, sent - done, chunk))
+        return receive(buffer, jnp.clip(received - done, 0, chunk), state)
 
-    return in_rounds(jnp.max(matrix), chunk, one, state)
+    most = all_max(jnp.maximum(jnp.max(sent), jnp.max(received)))
+    return in_rounds(most, chunk, one, state)
 
 
 def fetch(table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int) -> jax.Array:

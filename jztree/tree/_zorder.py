@@ -280,14 +280,15 @@ def sort_over_ranks(
     orders, sorted_pos = zip(*(domain.zsort(jnp.asarray(get_pos(m.part)), m.num) for m in movers), strict=True)
     nums = [mover.num for mover in movers]
     if nsamp is None:
-        matrices = _exact_cuts(sorted_pos, nums, domain)
+        traffics = _exact_cuts(sorted_pos, nums, domain)
     else:
-        matrices = _sampled_cuts(sorted_pos, nums, domain, nsamp)
+        traffics = _sampled_cuts(sorted_pos, nums, domain, nsamp)
     moved: list[Moved] = []
     on_ranks = on_ranks or [domain] * len(movers)
-    for mover, order, matrix, place, on_rank in zip(movers, orders, matrices, rooms, on_ranks, strict=True):
-        # Exchanges follow each other: the number that arrived is known when the check of one is over.
-        ready = comm.after(matrix, moved[-1].num) if moved else matrix
+    for mover, order, traffic, place, on_rank in zip(movers, orders, traffics, rooms, on_ranks, strict=True):
+        # Exchanges follow each other, and all that was agreed upon: the number that arrived is known when the check of
+        # one is over.
+        ready = comm.after(traffic, moved[-1].num if moved else traffics[-1].most)
         moved.append(_move(mover, order, ready, place, on_rank))
     return moved
 
@@ -319,12 +320,12 @@ def rows_in_equal_shares(nums: jax.Array, n: int) -> tuple[RankIdx, jax.Array]:
     return RankIdx(share, rows - away[share]), starts.high * 65536 + starts.low
 
 
-def _move(mover: Movers, order: jax.Array, matrix: jax.Array, place: Room, domain: Domain) -> Moved:
+def _move(mover: Movers, order: jax.Array, traffic: comm.Traffic, place: Room, domain: Domain) -> Moved:
     """Exchange the rows of one type, and merge what arrives."""
     columns, rebuild = split_rows(mover.part)
     arrived, num, route = comm.exchange(
         (columns, mover.data, rows_of_rank(get_pos(mover.part).shape[0])),
-        matrix,
+        traffic,
         place,
         order=order,
         what="sorted particles",
@@ -338,21 +339,26 @@ def _move(mover: Movers, order: jax.Array, matrix: jax.Array, place: Room, domai
     return Moved(replace_num(rebuild(columns), num), data, num, origin, merge, route)
 
 
-def _exact_cuts(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Domain) -> list[jax.Array]:
-    """How many rows each rank sends to each, ``(r, r)`` a type, so that all get the same number.
+def _exact_cuts(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Domain) -> list[comm.Traffic]:
+    """The traffic of each type by which all ranks get the same number of rows.
 
     positions: of each type, in z-order.
     """
-    _, ndev, _ = comm.get_rank_info()
+    rank, ndev, _ = comm.get_rank_info()
     starts = _share_starts(sum(nums), ndev)
     splitters = _splitters(positions, nums, domain, starts)
     pairs = [kernels.key_positions(pos, num, *domain.keys(), splitters) for pos, num in _zip(positions, nums)]
-    told = comm.all_gather(jnp.stack([jnp.append(jnp.concatenate(pair), num) for pair, num in _zip(pairs, nums)]))
-    below, equal = told[:, :, : ndev - 1], told[:, :, ndev - 1 : -1]
-    return _matrices(_cut_ties(below, equal, starts), told[:, :, -1])
+    # Rank i cuts at the i-th splitter, for which it needs what all ranks have there. The last rank has none to cut at.
+    one_more = [(0, 1), (0, 0), (0, 0)]
+    there = comm.swap(jnp.pad(jnp.stack([jnp.stack(pair, axis=-1) for pair in pairs], axis=1), one_more))
+    start = comm.Wide(*(jnp.pad(part, (0, 1))[rank] for part in starts))
+    cuts = comm.swap(_cut_ties(there[..., 0], there[..., 1], start))
+    return _traffics([cuts[: ndev - 1, kind] for kind in range(len(nums))], nums)
 
 
-def _sampled_cuts(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Domain, nsamp: int) -> list[jax.Array]:
+def _sampled_cuts(
+    positions: Sequence[jax.Array], nums: Sequence[Any], domain: Domain, nsamp: int
+) -> list[comm.Traffic]:
     """As `_exact_cuts`, but the same number of rows of a sample; equal points are not cut apart."""
     _, ndev, _ = comm.get_rank_info()
     # The same stride on all ranks makes every sample stand for as many rows.
@@ -363,8 +369,17 @@ def _sampled_cuts(positions: Sequence[jax.Array], nums: Sequence[Any], domain: D
     sizes = [-(-kernels.as_num(num) // stride) for num in nums]
     splitters = _splitters(samples, sizes, domain, _share_starts(sum(sizes), ndev))
     cuts = [kernels.key_positions(pos, num, *domain.keys(), splitters)[0] for pos, num in _zip(positions, nums)]
-    told = comm.all_gather(jnp.stack([jnp.append(cut, kernels.as_num(num)) for cut, num in _zip(cuts, nums)]))
-    return _matrices(told[:, :, :-1], told[:, :, -1])
+    return _traffics(cuts, nums)
+
+
+def _traffics(cuts: Sequence[jax.Array], nums: Sequence[Any]) -> list[comm.Traffic]:
+    """Those of a rank whose rows of each type, ``nums``, are cut for the ranks at ``cuts``, ``(r - 1,)`` int32."""
+    traffics: list[comm.Traffic] = []
+    for cut, num in _zip(cuts, nums):
+        ends = jnp.concatenate([jnp.zeros(1, jnp.int32), cut, kernels.as_num(num)[None]])
+        sent = jnp.diff(ends)
+        traffics.append(comm.traffic_of(comm.after(sent, traffics[-1].most) if traffics else sent))
+    return traffics
 
 
 def _zip(a: Sequence[Any], b: Sequence[Any]) -> Any:
@@ -400,28 +415,20 @@ def _splitters(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Doma
     return jax.lax.while_loop(lambda state: ~state[2] & (state[0] < 4 * words), next_byte, none)[1]
 
 
-def _cut_ties(below: jax.Array, equal: jax.Array, starts: comm.Wide) -> jax.Array:
-    """Where each rank's rows of each type are cut, ``(r, types, r - 1)``, so that exactly ``starts`` rows are below.
+def _cut_ties(below: jax.Array, equal: jax.Array, start: comm.Wide) -> jax.Array:
+    """Where each rank's rows of each type are cut, ``(r, types)``, so that exactly ``start`` rows are below.
 
-    below, equal: ``(r, types, r - 1)``, rows before each splitter, and rows at it. Those at it are cut in the order of
-    types, then ranks.
+    below, equal: ``(r, types)``, rows before the splitter, and rows at it. Those at it are cut in the order of types,
+    then ranks.
     """
-    ranks, types, cuts = equal.shape
-    by_type = equal.swapaxes(0, 1).reshape(types * ranks, cuts)
+    by_type = equal.T.reshape(-1)
     # Sums over ranks may exceed 32 bits, so halves are summed apart.
-    before_high = jnp.cumsum(by_type >> 16, axis=0, dtype=jnp.int32) - (by_type >> 16)
-    before_low = jnp.cumsum(by_type & 0xFFFF, axis=0, dtype=jnp.int32) - (by_type & 0xFFFF)
-    high = (starts.high - jnp.sum(below >> 16, axis=(0, 1), dtype=jnp.int32))[None] - before_high
-    low = (starts.low - jnp.sum(below & 0xFFFF, axis=(0, 1), dtype=jnp.int32))[None] - before_low
+    before_high = jnp.cumsum(by_type >> 16, dtype=jnp.int32) - (by_type >> 16)
+    before_low = jnp.cumsum(by_type & 0xFFFF, dtype=jnp.int32) - (by_type & 0xFFFF)
+    high = start.high - jnp.sum(below >> 16, dtype=jnp.int32) - before_high
+    low = start.low - jnp.sum(below & 0xFFFF, dtype=jnp.int32) - before_low
     high, low = high + (low >> 16), low & 0xFFFF
     left = jnp.where(high >= 2**14, 2**30, jnp.where(high < 0, 0, jnp.clip(high, 0, 2**14) * 65536 + low))
     # More than 2**30 particles at one point on one rank would be cut there too early; the ranks after it take the rest.
     taken = jnp.clip(left, 0, by_type)
-    return below + taken.reshape(types, ranks, cuts).swapaxes(0, 1)
-
-
-def _matrices(cuts: jax.Array, nums: jax.Array) -> list[jax.Array]:
-    """``(r, r)`` rows from each rank to each, for every type. cuts: ``(r, types, r - 1)``. nums: ``(r, types)``."""
-    ends = jnp.concatenate([jnp.zeros_like(nums)[..., None], cuts, nums[..., None]], axis=-1)
-    counts = jnp.diff(ends, axis=-1).astype(jnp.int32)
-    return [counts[:, kind] for kind in range(counts.shape[1])]
+    return below + taken.reshape(equal.shape[::-1]).T

@@ -5,7 +5,7 @@ into. Every rank then knows which of its own particles others want, and sends th
 ranges of the z-order, and what they send is in z-order, so that [ghosts of lower ranks | own | ghosts of higher ranks]
 is in z-order already, and a hierarchy can be built over it without a sort.
 
-Cost: one all_gather of boxes, one of counts, one exchange of rows.
+Cost: one all_gather of boxes, an exchange of counts, one of rows.
 """
 
 from dataclasses import dataclass
@@ -53,19 +53,19 @@ class Surroundings:
     rows: the pytree that was asked for, arrays ``(m, ...)``.
     num: how many of the rows hold particles, int32.
     start: the row of the rank's first own particle, int32; the others follow it.
-    order, matrix, room: how the rows travelled, and how many there is room for.
+    order, traffic, room: how the rows travelled, and how many there is room for.
     """
 
     rows: Any
     num: jax.Array
     start: jax.Array
     order: jax.Array
-    matrix: jax.Array
+    traffic: comm.Traffic
     room: Room
 
     def more(self, rows: Any) -> Any:
         """Other properties of the same particles. rows: a pytree of arrays ``(n, ...)`` of the rank's own."""
-        return comm.exchange(rows, self.matrix, self.room, order=self.order, name="properties")[0]
+        return comm.exchange(rows, self.traffic, self.room, order=self.order, name="properties")[0]
 
 
 def ghost_room(option: str, given: int | None, n: int) -> Room:
@@ -157,15 +157,15 @@ def surroundings(
     order, counts = kernels.select_ghosts(
         posz, num, blocks, comm.all_gather_rows(wanted), rank, box, place.rows, lower_only
     )
-    matrix = comm.all_gather(counts)
+    traffic = comm.traffic_of(counts)
     what, advice = "its own particles and ghosts", f"set ghost_rows in the configuration to that minus {n}, or more."
     # What a rank sends must fit its list of rows to send.
-    needs = jnp.maximum(comm.arriving(matrix), comm.arriving(matrix.T))
+    needs = jnp.maximum(traffic.arriving, traffic.leaving)
     # From here on all depends on the check.
-    matrix = comm.after(matrix, comm.check_room(num, needs, place, what, advice))
+    traffic = comm.after(traffic, comm.check_room(num, needs, place, what, advice))
     brought, total, _ = comm.exchange(
         rows,
-        matrix,
+        traffic,
         place,
         order=order,
         what=what,
@@ -173,5 +173,5 @@ def surroundings(
         name="ghosts",
         chunk_rows=max(place.rows // 4, 1),
     )
-    start = jnp.sum(jnp.where(jnp.arange(matrix.shape[0], dtype=jnp.int32) < rank, matrix[:, rank], 0), dtype=jnp.int32)
-    return Surroundings(brought, total, start, order, matrix, place)
+    start = comm.starts_of(traffic.received)[rank]
+    return Surroundings(brought, total, start, order, traffic, place)

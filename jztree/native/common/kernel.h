@@ -10,7 +10,7 @@
 
 #include "arguments.h"
 
-// Fewer compile in half the time, where a library is only to be seen to compile.
+// Fewer compile in half the time, where a library is only to be seen to compile, or to be compared.
 #ifndef JZTREE_MOST_DIMS
 #define JZTREE_MOST_DIMS 8
 #endif

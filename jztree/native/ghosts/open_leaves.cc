@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <utility>
 #include <vector>
 
-#include "bounding_box.h"
 #include "common/cpu/context.h"
 #include "common/space.h"
+#include "rank_tree.h"
 
 namespace jztree {
 namespace {
@@ -17,11 +16,10 @@ template <int D, typename T>
 struct OpenSearch {
   const OpenLeaves<D, T>& in;
   const BoxedRuns<D, T>&leaves, &own;
-  const PublishedBoxes<D, T>& sources;
   Space<D> space;
 
   OpenSearch(const OpenLeaves<D, T>& arguments, const double* period)
-      : in(arguments), leaves(in.leaves), own(in.own), sources(in.sources), space(period, T{}) {}
+      : in(arguments), leaves(in.leaves), own(in.own), space(period, T{}) {}
 
   T last_radius(int64_t query) const { return in.radius[((in.rows ? in.rows[query] : query) + 1) * in.k() - 1]; }
 
@@ -32,46 +30,21 @@ struct OpenSearch {
   }
 
   // A radius within which every query of box i surely finds enough sources: that in which boxes hold so many.
-  double bound(int64_t i, double known) const {
-    std::vector<std::pair<double, int64_t>> near;
-    for (int64_t s = 0; s < sources.count; ++s) {
-      if (in.source_counts[s] == 0) continue;
-      double reach = space.reach(own.low(i), own.high(i), sources.low(s), sources.high(s));
+  double bound(int64_t i, double known, const RankTree<D, T>& ranks) const {
+    const T *low = own.low(i), *high = own.high(i);
+    return ranks.reach_of_enough(space, low, high, in.enough, known, [&](const T* lower, const T* upper) {
       // Radii are found in the precision of T, in which more sources may be at the same distance.
-      reach *= 1 + 32 * static_cast<double>(std::numeric_limits<T>::epsilon());
-      if (reach < known) near.emplace_back(reach, in.source_counts[s]);
-    }
-    std::sort(near.begin(), near.end());
-    int64_t found = 0;
-    for (const auto& [reach, count] : near)
-      if ((found += count) >= in.enough) return reach;
-    return known;
-  }
-
-  // Whether a source of another rank may be within the radius of a leaf.
-  bool reaches_others(int64_t leaf, double most, const std::vector<T>& ranks) const {
-    const T *low = leaves.low(leaf), *high = leaves.high(leaf);
-    for (int64_t r = 0; r < sources.ranks; ++r) {
-      const T* of_rank = ranks.data() + r * 2 * D;
-      if (r == *in.rank || !(of_rank[0] <= of_rank[D]) || !within(space.gap2(low, high, of_rank, of_rank + D), most))
-        continue;
-      for (int64_t s = r * sources.per_rank; s < (r + 1) * sources.per_rank; ++s)
-        if (in.source_counts[s] > 0 && within(space.gap2(low, high, sources.low(s), sources.high(s)), most))
-          return true;
-    }
-    return false;
+      return space.reach(low, high, lower, upper) * (1 + 32 * static_cast<double>(std::numeric_limits<T>::epsilon()));
+    });
   }
 
   void run(const Parallel& parallel) const {
-    std::vector<T> ranks(static_cast<size_t>(sources.ranks * 2 * D));
-    for (int64_t r = 0; r < sources.ranks; ++r) {
-      T* of_rank = ranks.data() + r * 2 * D;
-      bounding_box(sources, r * sources.per_rank, (r + 1) * sources.per_rank, of_rank, of_rank + D);
-    }
+    const RankTree<D, T> ranks(parallel, in.sources, in.source_counts);
     std::vector<double> bounds(static_cast<size_t>(own.count)), needed(static_cast<size_t>(leaves.count));
     parallel.blocks(own.count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
-        bounds[static_cast<size_t>(i)] = bound(i, space.enlarged(largest_radius(own.splits[i], own.splits[i + 1])));
+        bounds[static_cast<size_t>(i)] =
+            bound(i, space.enlarged(largest_radius(own.splits[i], own.splits[i + 1])), ranks);
     });
     parallel.blocks(leaves.count, 64, [&](int64_t begin, int64_t end) {
       for (int64_t leaf = begin; leaf < end; ++leaf) {
@@ -84,7 +57,7 @@ struct OpenSearch {
           if (own.splits[i] < own.splits[i + 1]) most = std::max(most, bounds[static_cast<size_t>(i)]);
         }
         most = std::min(most, space.enlarged(largest_radius(leaves.splits[leaf], leaves.splits[leaf + 1])));
-        in.open[leaf] = reaches_others(leaf, most, ranks);
+        in.open[leaf] = ranks.any_within(space, leaves.low(leaf), leaves.high(leaf), most, *in.rank);
       }
     });
     for (int64_t i = 0; i < own.count; ++i) in.wanted[i] = wanted_by(i, needed);

@@ -1,0 +1,136 @@
+// A small tree over ranks, so that what a rank asks about the boxes that all have published costs as much as it has
+// neighbours, not as there are ranks. Ranks own consecutive ranges of the z-order, so those that follow each other are
+// near each other. For the CPU's kernels.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "bounding_box.h"
+#include "boxes.h"
+#include "common/cpu/parallel.h"
+#include "common/space.h"
+
+namespace jztree {
+
+template <int D, typename T>
+class RankTree {
+ public:
+  // counts: the sources in each box; boxes without any are left out.
+  RankTree(const Parallel& parallel, const PublishedBoxes<D, T>& boxes, const int32_t* counts)
+      : boxes_(boxes), counts_(counts) {
+    planes_.emplace_back(static_cast<size_t>(boxes.ranks));
+    parallel.blocks(boxes.ranks, 32, [&](int64_t begin, int64_t end) {
+      for (int64_t s = begin * boxes.per_rank; s < end * boxes.per_rank; ++s)
+        if (counts[s] > 0)
+          planes_[0][static_cast<size_t>(s / boxes.per_rank)].include(boxes.low(s), boxes.high(s), counts[s]);
+    });
+    while (planes_.back().size() > 1) {
+      const std::vector<Node>& below = planes_.back();
+      std::vector<Node> above((below.size() + fan_out - 1) / fan_out);
+      for (size_t i = 0; i < below.size(); ++i)
+        if (below[i].count > 0) above[i / fan_out].include(below[i].low, below[i].high, below[i].count);
+      planes_.push_back(std::move(above));
+    }
+  }
+
+  // Whether a box of another rank than `own` is within a distance of [low, high].
+  bool any_within(const Space<D>& space, const T* low, const T* high, double most, int64_t own) const {
+    return any(top(), 0, own, space, low, high, most, [](int64_t) { return true; });
+  }
+
+  // A distance within which every point of [low, high] surely has `enough` sources, if it is below `known`. reach(low,
+  // high): at least the largest distance to a point of a box, and no larger for a box within.
+  template <typename Reach>
+  double reach_of_enough(const Space<D>& space, const T* low, const T* high, int64_t enough, double known,
+                         const Reach& reach) const {
+    if (planes_.back()[0].count < enough) return known;
+    known = reach_of_a_node(enough, known, reach);
+    std::vector<std::pair<double, int64_t>> near;
+    any(top(), 0, -1, space, low, high, known, [&](int64_t s) {
+      double farthest = reach(boxes_.low(s), boxes_.high(s));
+      if (farthest < known) near.emplace_back(farthest, counts_[s]);
+      return false;
+    });
+    std::sort(near.begin(), near.end());
+    int64_t found = 0;
+    for (const auto& [farthest, count] : near)
+      if ((found += count) >= enough) return farthest;
+    return known;
+  }
+
+ private:
+  static constexpr size_t fan_out = 8;
+
+  struct Node {
+    T low[D], high[D];
+    int64_t count = 0;
+
+    void include(const T* lower, const T* upper, int64_t more) {
+      for (int d = 0; d < D; ++d) {
+        low[d] = count == 0 ? lower[d] : std::min(low[d], lower[d]);
+        high[d] = count == 0 ? upper[d] : std::max(high[d], upper[d]);
+      }
+      count += more;
+    }
+  };
+
+  size_t top() const { return planes_.size() - 1; }
+  // The children of a node are the nodes, or boxes, from begin to end.
+  std::pair<size_t, size_t> children(size_t plane, size_t node) const {
+    if (plane == 0)
+      return {node * static_cast<size_t>(boxes_.per_rank), (node + 1) * static_cast<size_t>(boxes_.per_rank)};
+    return {node * fan_out, std::min(planes_[plane - 1].size(), (node + 1) * fan_out)};
+  }
+
+  // Calls wanted(box) for boxes within a distance of [low, high] until it returns true; returns whether it did. The
+  // rank `but` has none that count.
+  template <typename Wanted>
+  bool any(size_t plane, size_t node, int64_t but, const Space<D>& space, const T* low, const T* high, double most,
+           const Wanted& wanted) const {
+    const Node& here = planes_[plane][node];
+    if (plane == 0 && static_cast<int64_t>(node) == but) return false;
+    if (here.count == 0 || !within(space.gap2(low, high, here.low, here.high), most)) return false;
+    auto [begin, end] = children(plane, node);
+    for (size_t i = begin; i < end; ++i) {
+      if (plane > 0) {
+        if (any(plane - 1, i, but, space, low, high, most, wanted)) return true;
+      } else {
+        int64_t s = static_cast<int64_t>(i);
+        if (counts_[s] > 0 && within(space.gap2(low, high, boxes_.low(s), boxes_.high(s)), most) && wanted(s))
+          return true;
+      }
+    }
+    return false;
+  }
+
+  // The reach of the smallest node with `enough` sources on a way down from the top, which has them; `known` if that is
+  // less.
+  template <typename Reach>
+  double reach_of_a_node(int64_t enough, double known, const Reach& reach) const {
+    size_t node = 0;
+    for (size_t plane = top();; --plane) {
+      const Node& here = planes_[plane][node];
+      known = std::min(known, reach(here.low, here.high));
+      if (plane == 0) return known;
+      auto [begin, end] = children(plane, node);
+      double least = std::numeric_limits<double>::infinity();
+      for (size_t i = begin; i < end; ++i) {
+        const Node& child = planes_[plane - 1][i];
+        if (child.count < enough) continue;
+        double farthest = reach(child.low, child.high);
+        if (farthest < least) least = farthest, node = i;
+      }
+      if (least == std::numeric_limits<double>::infinity()) return known;
+    }
+  }
+
+  const PublishedBoxes<D, T>& boxes_;
+  const int32_t* counts_;
+  std::vector<std::vector<Node>> planes_;  // from that of the ranks up to a single node
+};
+
+}  // namespace jztree
