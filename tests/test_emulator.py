@@ -26,13 +26,18 @@ print(test_emulator.call("planted_error", how={how!r}))
 """
 
 
-def call(handler: str, **attributes: Any) -> int:
-    """What a planted handler returns."""
+def register(handler: str) -> None:
+    """Let JAX know a planted handler as ``jztree_...``."""
     library = ctypes.CDLL(kernels.native_info()["cpu_library"])
     symbol = f"jztree_{handler}"
     jax.ffi.register_ffi_target(symbol, jax.ffi.pycapsule(getattr(library, symbol)), platform="cpu")
+
+
+def call(handler: str, **attributes: Any) -> int:
+    """What a planted handler returns."""
+    register(handler)
     out = jax.ShapeDtypeStruct((1,), jnp.int32)
-    return int(jax.ffi.ffi_call(symbol, out)(jnp.zeros(1, jnp.int32), **attributes)[0])
+    return int(jax.ffi.ffi_call(f"jztree_{handler}", out)(jnp.zeros(1, jnp.int32), **attributes)[0])
 
 
 def run_planted(how: str) -> subprocess.CompletedProcess[str]:
@@ -53,7 +58,7 @@ def test_alignments_that_xla_refuses(alignment: int) -> None:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("write behind scratch", "a kernel wrote outside of its scratch memory."),
+        ("write behind scratch", "a kernel wrote outside of its memory."),
         ("launch on another stream", "work was put on a stream that is not the call's."),
         ("copy on another stream", "work was put on a stream that is not the call's."),
         ("unaligned memory for CUB", "CUB was given memory that it has to align."),

@@ -1,11 +1,16 @@
-// How often warps come to the places that kernels mark with JZTREE_COUNT, and how many 32-byte sectors they ask for.
+// How often warps come to the places that kernels mark with JZTREE_COUNT, and how many sectors of 32 bytes they ask of
+// global memory.
 //
 // Lanes of a warp that come to a place together cost one instruction each time. Nearly all of the marked places are
 // those that all lanes come to together, or some of them, once; so a place counts as often as the lane that came to it
 // most often.
+//
+// Sectors are those of an instruction of a warp: what lanes read at one place of the code counts once where they read
+// it from the same sector. All lanes of the warp meet between; what each asked for there the first time since they
+// met last is one instruction, what it asked for the second time another one, and so on.
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -16,38 +21,16 @@ namespace emulator {
 
 class Counts {
  public:
-  // All that ran since the library was loaded.
-  static Counts& all() {
-    static Counts counts;
-    return counts;
-  }
+  // All that ran since the library was loaded or `reset` was called.
+  static Counts& all();
 
   // The number of a part, by its name.
-  int part(const char* name) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto [at, added] = numbers_.emplace(name, static_cast<int>(totals_.size()));
-    if (added) totals_.push_back(0);
-    return at->second;
-  }
-
-  void add(const std::vector<int64_t>& counts) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (size_t i = 0; i < counts.size(); ++i) totals_[i] += counts[i];
-  }
-
+  int part(const std::string& name);
+  void add(const std::vector<int64_t>& counts);
+  void add(const std::string& name, int64_t count);
   // "name=count" for each part, one a line.
-  std::string text() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    std::string lines;
-    for (const auto& [name, number] : numbers_)
-      lines += name + "=" + std::to_string(totals_[static_cast<size_t>(number)]) + "\n";
-    return lines;
-  }
-
-  void reset() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    std::fill(totals_.begin(), totals_.end(), 0);
-  }
+  std::string text();
+  void reset();
 
  private:
   std::mutex mutex_;
@@ -58,32 +41,31 @@ class Counts {
 // Of the lanes of one block at work.
 class LaneCounts {
  public:
-  static LaneCounts& current() {
-    static thread_local LaneCounts counts;
-    return counts;
-  }
+  // An access of a lane to global memory, by the place in the code that makes it.
+  struct Ask {
+    uintptr_t code;
+    size_t at, bytes;
+    bool writes;
+  };
 
-  void begin(int threads) { lanes_.assign(static_cast<size_t>(threads), {}); }
-
-  void come(int thread, int part) {
-    std::vector<int64_t>& counts = lanes_[static_cast<size_t>(thread)];
-    if (counts.size() <= static_cast<size_t>(part)) counts.resize(static_cast<size_t>(part) + 1);
-    ++counts[static_cast<size_t>(part)];
-  }
-
-  void end() {
-    for (size_t first = 0; first < lanes_.size(); first += 32) {
-      std::vector<int64_t> most;
-      for (size_t i = first; i < std::min(first + 32, lanes_.size()); ++i) {
-        most.resize(std::max(most.size(), lanes_[i].size()));
-        for (size_t part = 0; part < lanes_[i].size(); ++part) most[part] = std::max(most[part], lanes_[i][part]);
-      }
-      Counts::all().add(most);
-    }
-  }
+  // handler: whose work this is.
+  void begin(int threads, const char* handler);
+  void come(int thread, int part);
+  void ask(int thread, const Ask& ask) { lanes_[static_cast<size_t>(thread)].asks.push_back(ask); }
+  // All lanes of a warp have met.
+  void together(int warp);
+  void end();
 
  private:
-  std::vector<std::vector<int64_t>> lanes_;
+  struct Lane {
+    std::vector<int64_t> times;
+    std::vector<Ask> asks;
+  };
+  std::vector<Lane> lanes_;
+  const char* handler_ = "";
 };
+
+// Bytes of global memory that the work of a handler reads and writes in one piece.
+void add_sectors(const char* handler, size_t bytes_read, size_t bytes_written);
 
 }  // namespace emulator

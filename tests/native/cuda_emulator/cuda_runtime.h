@@ -1,4 +1,4 @@
-// As much of CUDA as jztree's kernels use, on the host: they are compiled as C++ and run thread by thread (fibers.h).
+// As much of CUDA as jztree's kernels use, on the host: they are compiled as C++ and run thread by thread (block.h).
 // Device memory is the host's, and every call is done when it returns.
 #pragma once
 
@@ -10,8 +10,10 @@
 #include <type_traits>
 #include <unordered_map>
 
+#include "block.h"
 #include "counts.h"
-#include "fibers.h"
+#include "launch.h"
+#include "watch.h"
 #include "xla_runtime.h"
 
 using std::isfinite;
@@ -24,10 +26,10 @@ using std::isfinite;
 #define __launch_bounds__(...)
 #define __shared__ static thread_local
 #define __align__(n) alignas(n)
-#define JZTREE_COUNT(name)                                                           \
-  do {                                                                               \
-    static const int part = emulator::Counts::all().part(name);                      \
-    emulator::LaneCounts::current().come(emulator::Block::current().thread(), part); \
+#define JZTREE_COUNT(name)                                                               \
+  do {                                                                                   \
+    static const int part = emulator::Counts::all().part(name);                          \
+    emulator::Block::current().counts().come(emulator::Stacks::current()->thread, part); \
   } while (false)
 
 struct dim3 {
@@ -37,25 +39,28 @@ struct dim3 {
 
 namespace emulator {
 
-struct ThreadIndex {
+template <unsigned (*Number)()>
+struct Index {
   struct X {
-    operator unsigned() const { return static_cast<unsigned>(Block::current().thread()); }
+    operator unsigned() const { return Number(); }
   } x;
 };
 
-inline std::vector<unsigned char>& dynamic_shared() {
-  static thread_local std::vector<unsigned char> memory;
-  return memory;
-}
+inline unsigned thread_index() { return static_cast<unsigned>(Stacks::current()->thread); }
+inline unsigned block_index() { return Block::current().index(); }
+inline unsigned block_threads() { return Block::current().launch().threads; }
+inline unsigned grid_blocks() { return Block::current().launch().blocks; }
 
 }  // namespace emulator
 
-inline const emulator::ThreadIndex threadIdx{};
-inline thread_local dim3 blockIdx, blockDim, gridDim;
+inline const emulator::Index<emulator::thread_index> threadIdx{};
+inline const emulator::Index<emulator::block_index> blockIdx{};
+inline const emulator::Index<emulator::block_threads> blockDim{};
+inline const emulator::Index<emulator::grid_blocks> gridDim{};
 
 namespace jztree {
 // Production code declares this with the CUDA compiler's own syntax.
-inline unsigned char* dynamic_shared() { return emulator::dynamic_shared().data(); }
+inline unsigned char* dynamic_shared() { return emulator::Block::current().shared().asked_for(); }
 }  // namespace jztree
 
 typedef struct EmulatedStream* cudaStream_t;
@@ -81,18 +86,23 @@ inline cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  *value = attribute == cudaDevAttrMultiProcessorCount ? 2 : 100 << 10;
+  *value = attribute == cudaDevAttrMultiProcessorCount ? 2 : static_cast<int>(emulator::SharedMemory::most_bytes);
   return cudaSuccess;
 }
 
 namespace emulator {
 
-// A kernel may have this much shared memory, and this much if it was set to be allowed more.
-constexpr size_t usual_shared_bytes = 48 << 10, most_shared_bytes = 100 << 10;
+// A kernel may ask for this much shared memory, and for more if it was set to be allowed more.
+constexpr size_t usual_shared_bytes = 48 << 10;
 
 // Work on any other stream than that of the call would not be ordered with what comes before and after it.
 inline void expect_stream(cudaStream_t stream) {
   if (!Call::current() || stream != Call::current()->stream()) fail("work was put on a stream that is not the call's.");
+}
+
+// Global memory that the call's work reads and writes by itself, and not through kernels.
+inline void count_transfer(size_t read, size_t written) {
+  Watched::transfer(Call::current()->handler(), read, written);
 }
 
 // What kernels were allowed with cudaFuncSetAttribute.
@@ -109,17 +119,19 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   emulator::expect_stream(stream);
+  emulator::count_transfer(bytes, bytes);
   if (bytes > 0) std::memmove(to, from, bytes);
   return cudaSuccess;
 }
 inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   emulator::expect_stream(stream);
+  emulator::count_transfer(0, bytes);
   if (bytes > 0) std::memset(to, value, bytes);
   return cudaSuccess;
 }
 template <typename Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
-  if (bytes < 0 || static_cast<size_t>(bytes) > emulator::most_shared_bytes) return cudaErrorInvalidValue;
+  if (bytes < 0 || static_cast<size_t>(bytes) > emulator::SharedMemory::most_bytes) return cudaErrorInvalidValue;
   emulator::allowed_shared_bytes(reinterpret_cast<const void*>(kernel)) = static_cast<size_t>(bytes);
   return cudaSuccess;
 }
@@ -143,16 +155,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     return cudaErrorInvalidConfiguration;
   if (config->dynamicSmemBytes > emulator::allowed_shared_bytes(reinterpret_cast<const void*>(kernel)))
     return cudaErrorInvalidValue;
-  gridDim = config->gridDim;
-  blockDim = config->blockDim;
-  for (unsigned block = 0; block < config->gridDim.x; ++block) {
-    blockIdx = dim3(block, 0, 0);
-    emulator::dynamic_shared().assign(config->dynamicSmemBytes + 16, 0xa5);
-    emulator::LaneCounts::current().begin(static_cast<int>(config->blockDim.x));
-    emulator::Block::current().run(static_cast<int>(config->blockDim.x),
-                                   [&](int) { kernel(Parameters(arguments)...); });
-    emulator::LaneCounts::current().end();
-  }
+  emulator::run_blocks(emulator::Call::current()->handler(), config->gridDim.x, config->blockDim.x,
+                       config->dynamicSmemBytes, [&] { kernel(Parameters(arguments)...); });
   return cudaSuccess;
 }
 
@@ -170,7 +174,7 @@ namespace emulator {
 template <typename T>
 T shuffle(unsigned mask, T value, int source) {
   static_assert(sizeof(T) <= 16 && std::is_trivially_copyable<T>::value, "a lane passes at most 16 bytes");
-  Fiber& me = Block::current().me();
+  Fiber& me = *Stacks::current();
   std::memcpy(me.value, &value, sizeof(T));
   me.source = source;
   Block::current().meet(mask, Operation::shuffle);
@@ -179,10 +183,10 @@ T shuffle(unsigned mask, T value, int source) {
   return result;
 }
 
-inline int lane() { return Block::current().thread() & 31; }
+inline int lane() { return Stacks::current()->lane(); }
 
 inline unsigned vote(unsigned mask, bool predicate) {
-  Fiber& me = Block::current().me();
+  Fiber& me = *Stacks::current();
   me.predicate = predicate;
   return Block::current().meet(mask, Operation::ballot).ballot;
 }
@@ -219,13 +223,14 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) { return emulator::v
 inline int __any_sync(unsigned mask, int predicate) { return emulator::vote(mask, predicate != 0) != 0; }
 inline int __all_sync(unsigned mask, int predicate) { return emulator::vote(mask, predicate != 0) == mask; }
 
-// Atomic operations. Threads of one block share a thread of the host, so plain ones do, but several host devices may
+// Atomic operations. Threads of one launch share a thread of the host, so plain ones do, but several host devices may
 // run at once on different memory.
 
 namespace emulator {
 template <typename T, typename Change>
-T atomic(T* at, const Change& change) {
+JZTREE_UNWATCHED T atomic(T* at, const Change& change) {
   Block::current().may_interleave();
+  Watched::atomic(at, sizeof(T));
   T old = *at;
   *at = change(old);
   return old;

@@ -22,6 +22,16 @@ inline bool asks(void* temporary, size_t& bytes, int64_t n) {
   return false;
 }
 
+// A sort reads all once to count digits, and moves it once for each eight bits; a scan reads and writes once.
+inline void count_sort(size_t key_bytes, size_t value_bytes, int64_t n, int bits) {
+  size_t keys = static_cast<size_t>(n) * key_bytes, all = keys + static_cast<size_t>(n) * value_bytes;
+  size_t passes = static_cast<size_t>(bits + 7) / 8;
+  emulator::count_transfer(keys + passes * all, passes * all);
+}
+inline void count_scan(size_t in_bytes, size_t out_bytes, int64_t n) {
+  emulator::count_transfer(static_cast<size_t>(n) * in_bytes, static_cast<size_t>(n) * out_bytes);
+}
+
 template <typename T>
 struct DoubleBuffer {
   T* d_buffers[2];
@@ -37,6 +47,7 @@ struct DeviceRadixSort {
                                int begin_bit, int end_bit, cudaStream_t stream) {
     emulator::expect_stream(stream);
     if (asks(temporary, bytes, static_cast<int64_t>(count))) return cudaSuccess;
+    count_sort(sizeof(K), sizeof(V), static_cast<int64_t>(count), end_bit - begin_bit);
     size_t n = static_cast<size_t>(count);
     int bits = end_bit - begin_bit;
     K mask = bits == static_cast<int>(8 * sizeof(K)) ? ~K{0} : static_cast<K>((K{1} << bits) - 1);
@@ -63,6 +74,7 @@ struct DeviceScan {
   static cudaError_t ExclusiveSum(void* temporary, size_t& bytes, In in, Out out, N count, cudaStream_t stream) {
     emulator::expect_stream(stream);
     if (asks(temporary, bytes, static_cast<int64_t>(count))) return cudaSuccess;
+    count_scan(sizeof(*in), sizeof(*out), static_cast<int64_t>(count));
     std::decay_t<decltype(*in)> sum = 0;  // CUB adds in the type that comes in
     for (N i = 0; i < count; ++i) {
       auto next = in[i];
@@ -77,6 +89,7 @@ struct DeviceScan {
                                    cudaStream_t stream) {
     emulator::expect_stream(stream);
     if (asks(temporary, bytes, static_cast<int64_t>(count))) return cudaSuccess;
+    count_scan(sizeof(*in), sizeof(*out), static_cast<int64_t>(count));
     for (N i = 0; i < count; ++i) out[i] = i == 0 ? in[0] : op(out[i - 1], in[i]);
     return cudaSuccess;
   }

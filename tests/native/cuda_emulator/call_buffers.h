@@ -1,0 +1,39 @@
+// Arguments and results of a call in the memory of the emulated device, as XLA for GPUs has them: arguments aligned to
+// 16 bytes and results to 128 (xla/service/gpu/gpu_constants.h), and no better; nothing for an array without
+// elements; red zones around each; results that hold what somebody else left there. A result in whose place XLA
+// has put an argument stays in its place.
+//
+// A handler that writes to an argument ends the program with a sentence.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "heap.h"
+#include "xla/ffi/api/c_api.h"
+
+namespace emulator {
+
+class CallBuffers {
+ public:
+  // Until this goes, the frame has copies of its buffers.
+  explicit CallBuffers(XLA_FFI_CallFrame* frame);
+  CallBuffers(const CallBuffers&) = delete;
+  ~CallBuffers();
+
+ private:
+  struct Copy {
+    void* of;
+    Heap::Piece piece;
+    bool is_result, replaced;
+  };
+
+  void copy(void** buffers, int64_t count, bool results);
+  void* on_device(const XLA_FFI_Buffer& buffer, bool result);
+
+  std::vector<Copy> copies_;
+  std::vector<XLA_FFI_Buffer> argument_buffers_, result_buffers_;
+  std::vector<void*> arguments_, results_;
+};
+
+}  // namespace emulator
