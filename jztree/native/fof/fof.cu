@@ -157,8 +157,11 @@ __global__ void link_to_later(DeviceTree<D, T> tree, const LinkSetup<D, T>* setu
 // Labels in z-order. parents are those of `sets`.
 __global__ void label_rows(UnionFind sets, Count num) {
   int64_t row = thread_index();
-  if (row >= num.rows) return;
-  sets.set(row, row < num() ? sets.settled_root(row) : row);
+  if (row < num()) {
+    sets.settle(row);
+  } else if (row < num.rows) {
+    sets.set(row, row);
+  }
 }
 
 // For labels in another order: smallest[root] becomes the smallest number of its set, if it was the root's own before.
@@ -166,8 +169,7 @@ __global__ void label_rows(UnionFind sets, Count num) {
 __global__ void find_smallest(UnionFind sets, Count num, const int32_t* rows, int32_t* smallest) {
   int64_t row = thread_index();
   if (row >= num()) return;
-  int32_t root = sets.settled_root(row), number = rows[row];
-  sets.set(row, root);
+  int32_t root = sets.settle(row), number = rows[row];
   // Mostly spares the atomic operation.
   if (number < load_relaxed(smallest + root)) atomicMin(smallest + root, number);
 }

@@ -31,12 +31,12 @@ struct UnionFind {
   int32_t* parents;
 
   // An ancestor of the row, perhaps an outdated one.
-  __device__ int32_t ancestor(int32_t row) const { return parents[row]; }
+  __device__ int32_t ancestor(int32_t row) const { return load_outdated(parents + row); }
 
   // The parent as the device has it now. The order of this read among others does not matter.
   __device__ int32_t parent(int32_t row) const { return load_relaxed(parents + row); }
 
-  // While no other thread uses the row, or to an ancestor of it that no thread writes but this.
+  // While no other thread uses the row.
   __device__ void set(int64_t row, int64_t to) const { parents[row] = static_cast<int32_t>(to); }
 
   // Climbs from a row until a root, or until `known` if that is an ancestor.
@@ -84,10 +84,12 @@ struct UnionFind {
     return false;
   }
 
-  // The root, in a launch that joins nothing and in which every thread writes its own row's parent only.
-  __device__ int32_t settled_root(int64_t row) const {
+  // Hangs a row directly below its root, which it returns, in a launch that joins nothing and in which every thread
+  // does this with its own row only.
+  __device__ int32_t settle(int64_t row) const {
     int32_t at = static_cast<int32_t>(row);
     for (int32_t up = ancestor(at); up != at; up = ancestor(at)) at = up;
+    store_relaxed(parents + row, at);
     return at;
   }
 };

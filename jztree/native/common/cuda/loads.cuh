@@ -17,6 +17,16 @@ __device__ inline int32_t load_relaxed(const int32_t* at) {
 #endif
 }
 
+// What a word held at some time in this launch: a multiprocessor may have it in its own cache, where others do not see
+// it. A plain read, and said to race.
+__device__ inline int32_t load_outdated(const int32_t* at) {
+#ifdef __CUDA_ARCH__
+  return *at;
+#else
+  return load_relaxed(at);
+#endif
+}
+
 __device__ inline void store_relaxed(int32_t* at, int32_t value) {
 #ifdef __CUDA_ARCH__
   asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(value) : "memory");

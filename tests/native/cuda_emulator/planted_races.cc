@@ -1,0 +1,120 @@
+// Kernels with and without what orders their threads, to show that the watching emulator sees what is missing.
+
+#include <string_view>
+
+#include "common/cuda/context.cuh"
+#include "common/cuda/loads.cuh"
+#include "common/cuda/warp.cuh"
+#include "common/kernel.h"
+
+namespace jztree {
+namespace {
+
+bool plain_stores = false;
+
+void store_as_planted(int32_t* at, int32_t value) {
+  if (plain_stores) {
+    *at = value;
+  } else {
+    store_relaxed(at, value);
+  }
+}
+
+}  // namespace
+}  // namespace jztree
+
+// The library's own, but for the stores that shorten paths.
+#define UnionFind PlantedUnionFind
+#define store_relaxed store_as_planted
+#include "fof/union_find.cuh"
+#undef UnionFind
+#undef store_relaxed
+
+namespace jztree {
+namespace {
+
+constexpr int threads = 64;
+
+__global__ void turn_around(int32_t* out, bool ordered) {
+  __shared__ int32_t tile[threads];
+  tile[threadIdx.x] = static_cast<int32_t>(threadIdx.x);
+  if (ordered) __syncthreads();
+  out[threadIdx.x] = tile[threads - 1 - threadIdx.x];
+}
+
+// Lanes of two warps, which need no barrier of the block. A shuffle orders no memory.
+__global__ void turn_warps_around(int32_t* out, bool ordered) {
+  __shared__ int32_t tile[threads];
+  int warp = static_cast<int>(threadIdx.x) / warp_size * warp_size;
+  tile[threadIdx.x] = static_cast<int32_t>(threadIdx.x);
+  int other = __shfl_xor_sync(all_lanes, warp + lane_index(), warp_size - 1);
+  if (ordered) __syncwarp();
+  out[threadIdx.x] = tile[other];
+}
+
+// Lanes that meet by halves.
+__global__ void turn_halves_around(int32_t* out, bool ordered) {
+  __shared__ int32_t tile[threads];
+  constexpr int half = warp_size / 2;
+  unsigned mask = lane_index() < half ? 0x0000ffffu : 0xffff0000u;
+  tile[threadIdx.x] = static_cast<int32_t>(threadIdx.x);
+  __syncwarp(ordered ? mask : 1u << lane_index());
+  out[threadIdx.x] = tile[threadIdx.x ^ (half - 1)];
+}
+
+// Every row joins the one before, the last rows first, so that the way from the last to its root is long.
+__global__ void join_rows(PlantedUnionFind sets) {
+  auto last = static_cast<int32_t>(gridDim.x) - 1, row = last - static_cast<int32_t>(blockIdx.x);
+  if (row > 0) sets.unite(row, row - 1);
+  sets.find(last);
+}
+
+// What one block writes, another reads.
+__global__ void pass_on(int32_t* out, bool ordered) {
+  auto block = static_cast<int32_t>(blockIdx.x);
+  if (ordered) {
+    out[block] = block;
+  } else if (block > 0) {
+    out[block] = out[block - 1] + 1;
+  }
+}
+
+__global__ void read_at(const int32_t* memory, int64_t place, int32_t* out) { *out = memory[place]; }
+
+void run(Queue& queue, std::string_view what, bool ordered, int32_t* in, int32_t* out) {
+  if (what == "threads of a block") queue.launch(1, threads, 0, turn_around, out, ordered);
+  if (what == "lanes of a warp") queue.launch(1, threads, 0, turn_warps_around, out, ordered);
+  if (what == "lanes of half a warp") queue.launch(1, threads, 0, turn_halves_around, out, ordered);
+  if (what == "blocks") queue.launch(threads, 1, 0, pass_on, out, ordered);
+  if (what == "place before an argument") queue.launch(1, 1, 0, read_at, in, -1, out);
+  if (what == "place behind an argument") queue.launch(1, 1, 0, read_at, in, threads, out);
+  if (what == "place before a result") queue.launch(1, 1, 0, read_at, out, -1, out);
+  if (what == "place behind a result") queue.launch(1, 1, 0, read_at, out, threads, out);
+  if (what == "union-find") {
+    plain_stores = !ordered;
+    queue.copy(out, in, threads);
+    queue.launch(threads, 1, 0, join_rows, PlantedUnionFind{out});
+  }
+}
+
+ffi::Error race(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32> in,
+                ffi::Result<ffi::Buffer<ffi::S32>> out, std::string_view what, bool ordered) {
+  return guarded([&] {
+    Queue queue(stream, scratch);
+    run(queue, what, ordered, in.typed_data(), out->typed_data());
+  });
+}
+
+}  // namespace
+
+// Takes (64,) int32, which are the rows' numbers, and returns as many.
+JZTREE_DEFINE_SYMBOL(planted_race, race,
+                     ffi::Ffi::Bind()
+                         .Ctx<ffi::PlatformStream<cudaStream_t>>()
+                         .Ctx<DeviceMemory>()
+                         .Arg<ffi::Buffer<ffi::S32>>()
+                         .Ret<ffi::Buffer<ffi::S32>>()
+                         .Attr<std::string_view>("what")
+                         .Attr<bool>("ordered"));
+
+}  // namespace jztree
