@@ -18,8 +18,9 @@ from .session import ROOT, Session, fingerprint, module
 _ENDED = "JZTREE_TESTS_ENDED"  # the file that lines go to
 _PASSED = "JZTREE_TESTS_PASSED"  # a file of tests not to run again
 _SHOWN = 60  # tests that failed
-# memcheck sees the bounds of XLA's buffers only if each is allocated apart.
-_TOOLS = {"memcheck": {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, "racecheck": {}, "synccheck": {}}
+# The first two see where buffers of XLA end, and what nobody has written to yet, only if each is allocated apart.
+_APART = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
+_TOOLS: dict[str, dict[str, str]] = {"memcheck": _APART, "initcheck": _APART, "racecheck": {}, "synccheck": {}}
 
 
 def test(session: Session) -> None:

@@ -176,6 +176,15 @@ def test_verdict_of_the_sanitizer_is_that_of_the_worst_process(errors: int) -> N
     assert correctness.is_clean(found["verdict"]) == (errors == 0)
 
 
+def test_the_sanitizers_are_those_that_are_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correctness, "sanitizer", lambda: None)
+    session = session_in(tmp_path, "cuda")
+    correctness.sanitize(session)
+    stage = session.record.stage("sanitize")
+    assert f"compute-sanitizer ({', '.join(stage)})" in (Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
+    assert "initcheck" in stage
+
+
 def test_a_suite_that_was_cut_off_is_summed_up() -> None:
     lines = [
         {"test": "a", "outcome": "failed", "text": "wrong", "seconds": 1.0},
