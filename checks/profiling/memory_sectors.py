@@ -1,0 +1,83 @@
+"""Counts the sectors of 32 bytes that kernels read and write in a GPU's memory, without a GPU.
+
+The emulator that watches memory sees each access of each lane. What the 32 lanes of a warp ask for at one place of the
+code, between two times that all of them meet, counts once for each sector, as on a GPU; caches may serve it. Places are
+those that the host's compiler makes, which joins fewer accesses to one than nvcc does. For the sort and the sums of
+CUB, what is counted is what its algorithms move at least.
+
+It needs the emulator's library (``make test-watched`` builds it)::
+
+    JZTREE_INSTRUCTION_SET=cuda-watched python checks/profiling/memory_sectors.py
+"""
+
+import argparse
+import ctypes
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jztree import kernels
+from jztree.fof import fof_labels
+from jztree.knn import knn
+
+_LINE = re.compile(r"sectors (read|written) by jztree_(\w+)=(\d+)")
+_GROUP = 32  # queries that a warp answers together
+
+
+class Sectors(NamedTuple):
+    """How many there are, for each particle or for each group of queries."""
+
+    read: float
+    written: float
+
+
+def count(call: Callable[[], Any]) -> dict[str, Sectors]:
+    """The sectors of each kernel that a call runs."""
+    library = ctypes.CDLL(kernels.native_info()["cpu_library"])
+    library.jztree_emulator_counts.restype = ctypes.c_char_p
+    library.jztree_emulator_watch(0, 1)
+    library.jztree_emulator_counts()
+    jax.block_until_ready(call())
+    lines = library.jztree_emulator_counts().decode().splitlines()
+    library.jztree_emulator_watch(1, 0)
+    found: dict[str, dict[str, int]] = {}
+    for line in lines:
+        if (match := _LINE.fullmatch(line)) and int(match[3]) > 0:
+            found.setdefault(match[2], {})[match[1]] = int(match[3])
+    return {kernel: Sectors(each.get("read", 0), each.get("written", 0)) for kernel, each in found.items()}
+
+
+def count_searches(n: int, ks: list[int]) -> dict[str, Sectors]:
+    """Of each kernel that finds neighbours and groups of ``n`` uniform points in a periodic unit box.
+
+    Those of ``knn k`` are for a group of 32 queries, all others for a particle. Points are linked within 0.2 of their
+    mean distance, as is usual.
+    """
+    pos = jnp.asarray(np.random.default_rng(7).random((n, 3), dtype=np.float32))
+    found = {
+        kernel: _share(each, n) for kernel, each in count(lambda: fof_labels(pos, 0.2 * n ** (-1 / 3), 1.0)).items()
+    }
+    for k in ks:
+        found[f"knn {k}"] = _share(count(lambda k=k: knn(pos, k, boxsize=1.0))["knn"], n / _GROUP)
+    return found
+
+
+def _share(sectors: Sectors, by: float) -> Sectors:
+    return Sectors(sectors.read / by, sectors.written / by)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--k", type=int, nargs="+", default=[8, 16, 32])
+    parser.add_argument("--n", type=int, default=100_000)
+    chosen = parser.parse_args()
+    for name, sectors in count_searches(chosen.n, chosen.k).items():
+        print(f"{name:20}{sectors.read:12.2f} read{sectors.written:12.2f} written")
+
+
+if __name__ == "__main__":
+    main()

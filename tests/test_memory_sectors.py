@@ -1,0 +1,39 @@
+"""What the CUDA kernels read and write in a GPU's memory stays what was counted.
+
+`checks/profiling/memory_sectors.py` counts the same for more particles; docs/gpu.md has its figures.
+"""
+
+import pytest
+from scripts import profiling
+
+from jztree import kernels
+
+pytestmark = pytest.mark.skipif(
+    kernels.native_info()["instruction_set"] != "cuda-watched", reason="the CUDA kernels are not watched here"
+)
+
+SCRIPT = profiling("memory_sectors")
+
+# Sectors of 32 bytes that are read and written, of 4000 uniform points: for a particle, or for a group of 32 queries.
+COUNTED = {
+    "zsort": (8.21, 3.88),
+    "hierarchy": (6.04, 0.15),
+    "fof": (12.93, 0.34),
+    "knn 8": (1836.28, 64.04),
+    "knn 32": (2910.74, 256.04),
+}
+# How the host's compiler joins accesses may change a little.
+MORE = 1.05
+
+
+def test_sectors_are_not_more_than_were_counted() -> None:
+    found = SCRIPT.count_searches(4000, [8, 32])
+    for kernel, (read, written) in COUNTED.items():
+        assert 0 < found[kernel].read <= MORE * read, kernel
+        assert 0 < found[kernel].written <= MORE * written, kernel
+
+
+def test_results_of_neighbours_are_written_once() -> None:
+    # 32 queries with 8 radii and 8 rows of 4 bytes each, and nothing twice.
+    written = SCRIPT.count_searches(4000, [8])["knn 8"].written
+    assert written == pytest.approx(32 * 8 * 2 * 4 / 32, rel=0.01)
