@@ -24,11 +24,26 @@ install_needs = $(BIN)/python -c "import sys, tomllib; project = tomllib.load(op
 # Where the compiler has a library of its runtime.
 runtime = $$($(CXX) -print-file-name=$(1))
 
-# What the CUDA kernels take part in.
-EMULATED_TESTS ?= $(addprefix tests/test_,catalogue.py comm.py distr_fof.py distr_knn.py emulator.py fof.py fof_errors.py grouping.py knn.py \
-  knn_errors.py knn_transforms.py knn_work.py overdensity.py snapshots.py tree.py zorder.py)
+# What the CUDA kernels take part in; and some of each of it.
+EMULATED_TESTS ?= $(addprefix tests/test_,catalogue.py comm.py distr_fof.py distr_knn.py emulated_memory.py emulator.py fof.py fof_errors.py \
+  grouping.py knn.py knn_errors.py knn_transforms.py knn_work.py overdensity.py snapshots.py tree.py zorder.py)
+EMULATED_CORE = $(addprefix tests/test_,emulator.py catalogue.py::test_smallest_group_of_the_catalogue \
+  catalogue.py::test_catalogue_of_padded_particles comm.py::test_exchange_and_the_way_back knn.py::test_equals_scipy_for_any_k \
+  knn.py::test_many_particles_equal_scipy fof.py::test_any_number_of_particles fof.py::test_many_particles_equal_scipy \
+  distr_knn.py::test_radii_and_indices_are_those_of_one_device distr_fof.py::test_catalogue_is_that_of_one_device \
+  tree.py::test_sort_is_stable)
+# With every access to memory watched.
+WATCHED_TESTS = $(EMULATED_CORE) $(addprefix tests/test_,races.py memory_sectors.py zorder.py fof.py overdensity.py)
+EMULATOR_SEEDS ?= 0 1 2 3 4
+# The most dimensions that the emulator's kernels are compiled for.
+JZTREE_EMULATED_DIMS ?= 8
 
-.PHONY: demo develop docs test test-all test-emulated fuzz fuzz-sanitized lint format bench profile gpu-check aarch64 wheel clean
+# Compiles the emulator's library $(1); runs the tests $(2) with it.
+emulate = $(BIN)/cmake --build build/develop --target jztree_cpu_$(1) && \
+  cp build/develop/tests/native/cuda_emulator/libjztree_cpu_$(1).so jztree/lib && \
+  JZTREE_INSTRUCTION_SET=$(1) $(BIN)/pytest -n 2 --dist worksteal $(2)
+
+.PHONY: demo develop docs test test-all test-emulated test-emulated-core test-watched test-emulated-all fuzz fuzz-sanitized lint format bench profile gpu-check aarch64 wheel clean
 
 demo: develop ## Find the halos of a real N-body snapshot and draw them.
 	mkdir -p demo
@@ -46,9 +61,17 @@ test-all: develop ## Also those that take minutes.
 	JZTREE_TESTS_OPTIMIZED=1 $(BIN)/pytest -n 2 --dist worksteal -m "slow or not slow"
 
 test-emulated: develop ## The library's tests with the CUDA kernels, run by an emulator; no GPU is needed.
-	$(BIN)/cmake --build build/develop --target jztree_cpu_cuda-emulated
-	cp build/develop/tests/native/cuda_emulator/libjztree_cpu_cuda-emulated.so jztree/lib
-	JZTREE_INSTRUCTION_SET=cuda-emulated $(BIN)/pytest -n 2 --dist worksteal $(EMULATED_TESTS)
+	$(call emulate,cuda-emulated,$(EMULATED_TESTS))
+
+test-emulated-core: develop ## Some of them.
+	$(call emulate,cuda-emulated,$(EMULATED_CORE))
+
+test-watched: develop ## Some of them with an emulator that finds races between threads of CUDA, and counts sectors of memory.
+	$(call emulate,cuda-watched,$(WATCHED_TESTS))
+
+test-emulated-all: develop ## All of them with five orders of threads and blocks, and the watched ones with two.
+	set -e; for seed in $(EMULATOR_SEEDS); do JZTREE_EMULATOR_SEED=$$seed $(MAKE) test-emulated; done
+	set -e; for seed in 0 1; do JZTREE_EMULATOR_SEED=$$seed $(MAKE) test-watched; done
 
 fuzz: develop ## Random hostile input for ten minutes, judged by slow oracles; ARGS="--help" says what can be chosen.
 	$(BIN)/python tests/fuzz --seconds 600 $(ARGS)
@@ -103,7 +126,8 @@ $(VENV)/bin/python:
 develop: $(VENV)/ready ## Compile what has changed, for this machine's instruction set, and use it from this folder.
 	@$(BIN)/cmake -S . -B build/develop -G Ninja --log-level=WARNING -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python -DJZTREE_INSTRUCTION_SETS=$(JZTREE_INSTRUCTION_SETS) \
-	  -DJZTREE_CUDA=$(JZTREE_CUDA) -DJZTREE_TEST_LIBRARIES=ON -DJZTREE_WERROR=$(JZTREE_WERROR) > build/configure.log
+	  -DJZTREE_CUDA=$(JZTREE_CUDA) -DJZTREE_TEST_LIBRARIES=ON -DJZTREE_EMULATED_DIMS=$(JZTREE_EMULATED_DIMS) \
+	  -DJZTREE_WERROR=$(JZTREE_WERROR) > build/configure.log
 	@$(BIN)/cmake --build build/develop
 	@rm -f jztree/lib/libjztree_*.so # of other instruction sets, which nobody would build again
 	@$(BIN)/cmake --install build/develop --prefix . > build/install.log
