@@ -15,6 +15,8 @@ endif
 # Which instruction sets the CPU kernels are compiled for: NATIVE is that of this machine, TWO are that and the plainest,
 # ALL is what packages have.
 JZTREE_INSTRUCTION_SETS ?= NATIVE
+# Tests at once. Many wait for processes, so one more than the cores of a small machine.
+WORKERS ?= 3
 
 # Installs what the package needs, and what the extras $(1) of it need, but not the package.
 install_needs = $(BIN)/python -c "import sys, tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
@@ -41,7 +43,7 @@ JZTREE_EMULATED_DIMS ?= 8
 # Compiles the emulator's library $(1); runs the tests $(2) with it.
 emulate = $(BIN)/cmake --build build/develop --target jztree_cpu_$(1) && \
   cp build/develop/tests/native/cuda_emulator/libjztree_cpu_$(1).so jztree/lib && \
-  JZTREE_INSTRUCTION_SET=$(1) $(BIN)/pytest -n 2 --dist worksteal $(2)
+  JZTREE_INSTRUCTION_SET=$(1) $(BIN)/pytest -n $(WORKERS) --dist worksteal $(2)
 
 .PHONY: demo develop docs test test-all test-emulated test-emulated-core test-watched test-emulated-all fuzz fuzz-sanitized lint format bench profile gpu-check aarch64 wheel clean
 
@@ -54,11 +56,11 @@ docs: develop ## The documentation as a site, build/docs/html/index.html; every 
 	$(BIN)/sphinx-build -W -q -b html docs build/docs/html
 
 test: develop ## The tests that take seconds; ARGS="tests/test_knn.py -k ties" picks some.
-	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-all: develop ## Also those that take minutes.
 	$(call install_needs,tables)
-	JZTREE_TESTS_OPTIMIZED=1 $(BIN)/pytest -n 2 --dist worksteal -m "slow or not slow"
+	JZTREE_TESTS_OPTIMIZED=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "slow or not slow"
 
 test-emulated: develop ## The library's tests with the CUDA kernels, run by an emulator; no GPU is needed.
 	$(call emulate,cuda-emulated,$(EMULATED_TESTS))

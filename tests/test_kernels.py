@@ -52,7 +52,7 @@ def answers(dtype: Any, n: int = 40_000) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(results)]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 7])
+@pytest.mark.parametrize("limit", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 7])
 def test_same_bits_with_any_number_of_threads(limit: int, dtype: Any) -> None:
     kernels.set_num_threads(None)
     expected = answers(dtype)

@@ -89,11 +89,11 @@ def test_all_report_an_error_that_they_share() -> None:
 @pytest.mark.parametrize(
     ("leave", "code"),
     [
-        ("sys.exit(3)", 3),
+        pytest.param("sys.exit(3)", 3, marks=pytest.mark.slow),
         pytest.param("sys.exit('no file')", 1, marks=pytest.mark.slow),
         ("exit(5)", 1),
         pytest.param("raise SystemExit(4)", 1, marks=pytest.mark.slow),
-        ("sys.exit(0)", 1),
+        pytest.param("sys.exit(0)", 1, marks=pytest.mark.slow),
     ],
 )
 def test_leaving_early_ends_those_that_wait(leave: str, code: int) -> None:
@@ -114,6 +114,7 @@ def test_abort_ends_all_at_once() -> None:
     assert ended[1].output.count("no file\n") == 1
 
 
+@pytest.mark.slow
 def test_leaving_early_leaves_those_alone_that_do_not_wait() -> None:
     script = START + PATIENT + WORK + "if rank == 1: sys.exit(0)\ntime.sleep(8)\nprint('done', jnp.ones(3).sum())"
     first, second = run_processes(script, timeout=SECONDS)
@@ -173,6 +174,7 @@ work_on()
     assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["not lost", "not lost"]
 
 
+@pytest.mark.slow
 def test_handlers_that_do_not_end_are_given_up() -> None:
     fail = "import atexit\natexit.register(time.sleep, 1000)\nif rank == 1: raise ValueError('bad data')\nwork_on()"
     ended = run_processes(START + PATIENT + WORK + fail, timeout=SECONDS)
@@ -192,6 +194,7 @@ work_on()
     assert "mine: bad data" in second.output
 
 
+@pytest.mark.slow
 def test_processes_that_use_no_device_start_none() -> None:
     """Neither at their end, nor because a peer has come to its own."""
     script = """
@@ -215,6 +218,7 @@ def test_processes_that_need_not_end_together() -> None:
         assert returncode == 0, output
 
 
+@pytest.mark.slow
 def test_a_process_that_never_starts() -> None:
     script = """
 import os, sys

@@ -192,7 +192,9 @@ CALLBACKS = {
 }
 
 
-@pytest.mark.parametrize(("count", "kind"), [(1, "debug"), (2, "debug"), pytest.param(2, "pure", marks=SLOW)])
+@pytest.mark.parametrize(
+    ("count", "kind"), [pytest.param(1, "debug", marks=SLOW), (2, "debug"), pytest.param(2, "pure", marks=SLOW)]
+)
 def test_a_callback_that_raises_on_one_rank_ends_all(count: int, kind: str) -> None:
     """All processes that end together, that is; one that is alone says what it waits for, and goes on waiting."""
     script = f"""

@@ -497,7 +497,7 @@ def test_bugs_are_told_apart(snapshot, capsys, monkeypatch) -> None:
     ("moment", "number", "what"),
     [
         ("import 'numpy._core", signal.SIGINT, "interrupted"),
-        ("import 'jaxlib", signal.SIGINT, "interrupted"),
+        pytest.param("import 'jaxlib", signal.SIGINT, "interrupted", marks=pytest.mark.slow),
         ("  load JAX", signal.SIGTERM, "terminated"),
         ("  read the snapshot", signal.SIGINT, "interrupted"),
     ],
