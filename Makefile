@@ -26,9 +26,8 @@ install_needs = $(BIN)/python -c "import sys, tomllib; project = tomllib.load(op
 # Where the compiler has a library of its runtime.
 runtime = $$($(CXX) -print-file-name=$(1))
 
-# What the CUDA kernels take part in; and some of each of it.
-EMULATED_TESTS ?= $(addprefix tests/test_,catalogue.py comm.py distr_fof.py distr_knn.py emulated_memory.py emulator.py fof.py fof_errors.py \
-  grouping.py knn.py knn_errors.py knn_transforms.py knn_work.py overdensity.py snapshots.py tree.py zorder.py)
+# What the CUDA kernels take part in, as it says itself; and some of each of it.
+EMULATED_TESTS ?= $(shell grep -l pytest.mark.emulated tests/test_*.py)
 EMULATED_CORE = $(addprefix tests/test_,emulator.py catalogue.py::test_smallest_group_of_the_catalogue \
   catalogue.py::test_catalogue_of_padded_particles comm.py::test_exchange_and_the_way_back knn.py::test_equals_scipy_for_any_k \
   knn.py::test_many_particles_equal_scipy fof.py::test_any_number_of_particles fof.py::test_many_particles_equal_scipy \

@@ -12,6 +12,8 @@ from jztree.config import CatalogueConfig, FofConfig
 from jztree.fof import fof_and_catalogue, fof_labels
 from jztree.halos import inertia_tensor
 
+pytestmark = pytest.mark.emulated
+
 
 def moving_particles(n: int, dims: int, dtype: Any, spread: float = 0.004) -> data.ParticleData:
     """Compact clumps, two of them across the faces of the unit box, and a tenth of the particles anywhere."""

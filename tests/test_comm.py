@@ -16,6 +16,8 @@ from jztree._transform.capacity import Room, room
 from jztree.comm import _exchange
 from jztree.jax_ext import shard_map_constructor
 
+pytestmark = pytest.mark.emulated
+
 N = 500
 
 

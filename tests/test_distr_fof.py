@@ -14,6 +14,8 @@ from jztree import CapacityError, stats
 from jztree.config import CatalogueConfig, FofConfig
 from jztree.data import ParticleData, squeeze_catalogue
 
+pytestmark = pytest.mark.emulated
+
 
 def on_one(pos: np.ndarray, rlink: float, box: Any) -> tuple[np.ndarray, np.ndarray]:
     partz, label = jz.fof.fof_labels(jnp.asarray(pos), rlink, boxsize=box)

@@ -14,6 +14,8 @@ from jztree import CapacityError
 from jztree.config import KNNConfig
 from jztree.data import ParticleData, Pos
 
+pytestmark = pytest.mark.emulated
+
 
 def on_one(pos: np.ndarray, k: int, box: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
     rad, idx = jz.knn.knn(jnp.asarray(pos), k, boxsize=box, **options)

@@ -15,9 +15,12 @@ import test_kernels
 
 from jztree import kernels
 
-pytestmark = pytest.mark.skipif(
-    kernels.native_info()["instruction_set"] != "cuda-emulated", reason="the CUDA kernels are not emulated here"
-)
+pytestmark = [
+    pytest.mark.emulated,
+    pytest.mark.skipif(
+        kernels.native_info()["instruction_set"] != "cuda-emulated", reason="the CUDA kernels are not emulated here"
+    ),
+]
 
 GARBAGE = np.frombuffer(b"\xa5" * 4, np.int32)[0]
 LEFT = 7  # what the planted kernels leave

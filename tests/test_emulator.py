@@ -16,9 +16,12 @@ import test_kernels
 
 from jztree import kernels
 
-pytestmark = pytest.mark.skipif(
-    kernels.native_info()["instruction_set"] != "cuda-emulated", reason="the CUDA kernels are not emulated here"
-)
+pytestmark = [
+    pytest.mark.emulated,
+    pytest.mark.skipif(
+        kernels.native_info()["instruction_set"] != "cuda-emulated", reason="the CUDA kernels are not emulated here"
+    ),
+]
 
 _CALL_PLANTED = """
 import test_emulator

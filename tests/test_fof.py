@@ -15,6 +15,8 @@ from jztree import data, tree
 from jztree.config import FofConfig, TreeConfig
 from jztree.fof import fof_and_catalogue, fof_is_superset, fof_labels
 
+pytestmark = pytest.mark.emulated
+
 N = 900
 SAMPLES = {"uniform": oracles.uniform, "clustered": oracles.clustered}
 

@@ -11,6 +11,8 @@ import pytest
 from jztree import data, tree
 from jztree.fof import fof_and_catalogue, fof_labels
 
+pytestmark = pytest.mark.emulated
+
 FINDERS = pytest.mark.parametrize(
     "find",
     [fof_labels, fof_labels.jit, fof_and_catalogue, fof_and_catalogue.jit],

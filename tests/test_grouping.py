@@ -23,6 +23,8 @@ from jztree.fof import _group_order, fof_and_catalogue
 from jztree.jax_ext import exact, shard_map_constructor
 from jztree.tree import zsort
 
+pytestmark = pytest.mark.emulated
+
 
 def _group(part: Any, irank: Any, igroup: Any, box: Any, npart_min: int) -> Any:
     return _group_order.group_and_catalogue(part, part.num, irank, igroup, npart_min, box)

@@ -17,6 +17,8 @@ from jztree import data, tree
 from jztree.config import KNNConfig, TreeConfig
 from jztree.knn import knn
 
+pytestmark = pytest.mark.emulated
+
 N = 700
 SAMPLES = {"uniform": oracles.uniform, "clustered": oracles.clustered}
 

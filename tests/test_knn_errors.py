@@ -13,6 +13,8 @@ from cases import particles
 from jztree import data, tree
 from jztree.knn import knn
 
+pytestmark = pytest.mark.emulated
+
 # Bad input
 
 

@@ -13,6 +13,8 @@ from jztree import data, tree
 from jztree.config import KNNConfig
 from jztree.knn import knn
 
+pytestmark = pytest.mark.emulated
+
 
 def test_jit_gives_the_same_bits() -> None:
     part = particles()

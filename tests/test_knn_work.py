@@ -29,6 +29,7 @@ def documented_registers() -> dict[int, int]:
     return {int(k): int(registers) for k, registers in rows}
 
 
+@pytest.mark.emulated
 @pytest.mark.skipif(
     kernels.native_info()["instruction_set"] != "cuda-emulated", reason="the CUDA kernels are not emulated here"
 )

@@ -17,6 +17,8 @@ from jztree import data, tree
 from jztree.fof import distr_fof_labels, fof_and_catalogue, fof_labels
 from jztree.knn import knn
 
+pytestmark = pytest.mark.emulated
+
 REFERENCES = {
     "48": "sample_48/snapshot_048.fof_b0.2.json",
     "64": "snap_64/snapshot_000.fof_b0.2.json",

@@ -17,6 +17,8 @@ from hypothesis.extra import numpy as hnp
 from jztree import data, tree
 from jztree.config import TreeConfig
 
+pytestmark = pytest.mark.emulated
+
 N = 600
 BOXES = ["open", "periodic", "mixed"]
 SAMPLES = {"uniform": oracles.uniform, "clustered": oracles.clustered}

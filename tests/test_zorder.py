@@ -13,6 +13,8 @@ import jztree as jz
 from jztree import CapacityError
 from jztree.data import ParticleData, Pos
 
+pytestmark = pytest.mark.emulated
+
 
 def sorted_on_one(pos: np.ndarray, box: Any) -> tuple[np.ndarray, np.ndarray]:
     partz, index = jz.tree.zsort(pos, box)
