@@ -105,6 +105,12 @@ def test_what_is_not_public_has_an_underscore() -> None:
         assert importlib.import_module(name).__all__, name
 
 
+def test_what_is_public_has_an_entry_in_the_docs() -> None:
+    entries = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.rst")).splitlines()
+    for name in PUBLIC & modules("jztree").keys() - {"jztree", "jztree.kernels"}:
+        assert f".. automodule:: {name}" in entries, name
+
+
 @pytest.mark.parametrize("package", ["jztree_utils", "checks"])
 def test_outsiders_use_what_is_public(package: str) -> None:
     library = modules("jztree")
