@@ -2,7 +2,8 @@
 //
 // Each kernel has one struct of its arguments, in a header that both backends include. Its constructor reads them from
 // `Arguments`, in the order in which Python passes them, each by its name and with the shape that it must have; what
-// does not fit is said with the name and both shapes. The backends supply the work:
+// does not fit is said with the name and both shapes. Results are read in an order of their own, so one may come before
+// an argument whose shape follows from it. The backends supply the work:
 //
 //   template <int D, typename T>
 //   struct Example {                                   // example.h

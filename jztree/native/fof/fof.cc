@@ -141,7 +141,7 @@ class Linker {
    private:
     // distance2: as computed, scaled, of two rows that find_near found near each other.
     bool linked(T distance2, int64_t a, int64_t b) const {
-      return distance2 < rule_.surely2 || rule_.linked_exactly(linker_.pos_ + a * D, linker_.pos_ + b * D);
+      return rule_.linked(distance2, linker_.pos_ + a * D, linker_.pos_ + b * D);
     }
 
     // Of a row to those of the leaf that distances are to.
@@ -251,7 +251,7 @@ class Linker {
     bool link_row(int64_t row, bool from_one, int64_t to_root) {
       if (to_root >= 0 && sets_.find(row) == sets_.find(to_root)) return false;
       bool enough = false;
-      near(row, -lanes).each([&](int64_t other, T distance2) {
+      near(row, no_own).each([&](int64_t other, T distance2) {
         if (!linked(distance2, row, other)) return true;
         sets_.unite(row, other);
         enough = to_root >= 0;

@@ -43,8 +43,13 @@ struct LinkRule {
     possibly2 = static_cast<T>(possibly * possibly) * above_one<T> + vanishing;
   }
 
-  // Whether the particles at a and b, as given, are linked; for those whose scaled squared distance is from surely2 to
-  // possibly2.
+  // Whether the particles at a and b, as given, are linked. distance2: their scaled squared distance, as computed.
+  JZTREE_BOTH bool linked(T distance2, const T* a, const T* b) const {
+    return distance2 < surely2 || (distance2 <= possibly2 && linked_exactly(a, b));
+  }
+
+  // The same for those whose scaled squared distance is from surely2 to possibly2; of others it knows nothing, as
+  // positions far outside of a periodic box have lost where in it they are.
   JZTREE_BOTH bool linked_exactly(const T* a, const T* b) const {
     double sum = 0;
     for (int d = 0; d < D; ++d) {

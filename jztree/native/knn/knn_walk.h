@@ -231,7 +231,7 @@ class Walk {
   // All distances come before the first candidate is taken: nothing then waits for a branch that is not foretold.
   bool visit_leaf_from(int64_t block, uint32_t open) {
     // A query's own row is in its list already.
-    int64_t own = self_ ? begin_ + block + out_.own_offset : -lanes;
+    int64_t own = self_ ? begin_ + block + out_.own_offset : no_own;
     int64_t enough = self_ ? out_.k - 1 : out_.k;
     leaf_distances_.find_near(queries_, begin_ + block, open, radius2_.data() + block, own, enough);
     bool changed = false;

@@ -58,6 +58,9 @@ struct Near {
   }
 };
 
+// The first of queries that are no sources.
+constexpr int64_t no_own = -lanes;
+
 // One leaf of sources, seen from a group of query rows.
 template <int D, typename T>
 class LeafDistances {
@@ -100,9 +103,9 @@ class LeafDistances {
   }
 
   // Finds the leaf's particles near those of `lanes` query rows from `begin` on that have a bit in `asked`: within the
-  // square radius2[i] of the i-th row, but for the source `own` + i. What was found for the n-th one asked is near(n)
-  // until the next call. If `enough` is not 0, that many are wanted: of a leaf within an infinite radius, some that are
-  // surely not among the nearest of so many are left out.
+  // square radius2[i] of the i-th row, but for the source `own` + i (`no_own`: there is none). What was found for the
+  // n-th one asked is near(n) until the next call. If `enough` is not 0, that many are wanted: of a leaf within an
+  // infinite radius, some that are surely not among the nearest of so many are left out.
   void find_near(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked, const T* radius2, int64_t own,
                  int64_t enough = 0) {
     if (pairwise_) {
