@@ -8,6 +8,6 @@
 #define XLA_FFI_DEFINE_HANDLER_SYMBOL(fn, impl, ...)            \
   extern "C" XLA_FFI_Error* fn(XLA_FFI_CallFrame* call_frame) { \
     XLA_FFI_DEFINE_HANDLER(handler, impl, ##__VA_ARGS__);       \
-    return emulator::as_on_a_gpu(#fn, *handler, call_frame);         \
+    return emulator::as_on_a_gpu(#fn, *handler, call_frame);    \
   }                                                             \
   static_assert(true, "the macro ends without a semicolon")
