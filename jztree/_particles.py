@@ -235,7 +235,7 @@ def check_carried(tree: Any) -> None:
     JAX, traced ones too, are what they are.
     """
     for leaf in jax.tree.leaves(tree):
-        if isinstance(leaf, jax.Array) or (isinstance(leaf, (int, float)) and -_MODEST < leaf < _MODEST):
+        if isinstance(leaf, jax.Array) or (isinstance(leaf, (int, float)) and _is_modest(leaf)):
             continue
         if isinstance(leaf, (np.ndarray, np.generic)):
             _check_numpy(leaf, tree)
@@ -246,6 +246,11 @@ def check_carried(tree: Any) -> None:
                 _check_floats(np.asarray(value), leaf, tree)
         else:
             check_known(tree)
+
+
+def _is_modest(number: float) -> bool:
+    """Whether any dtype has a number like this."""
+    return number == 0 or 1 / _MODEST < abs(number) < _MODEST
 
 
 def _check_numpy(leaf: Any, tree: Any) -> None:
@@ -305,9 +310,13 @@ def _check_floats(values: Any, leaf: Any, tree: Any) -> None:
 
 
 def check_movable(tree: Any) -> None:
-    """TypeError in words for arrays whose rows kernels cannot move: they move whole bytes."""
+    """TypeError in words for arrays whose rows kernels cannot move: they move whole bytes, and no masks."""
     for leaf in jax.tree.leaves(tree):
-        if isinstance(leaf, _ARRAYS) and leaf.ndim > 0 and not is_movable(leaf.dtype):
+        if not isinstance(leaf, _ARRAYS) or leaf.ndim == 0:
+            continue
+        if isinstance(leaf, np.ma.MaskedArray):
+            raise TypeError(f"{_name_of(leaf, tree)} is a masked array, whose mask would be lost; select rows instead.")
+        if not is_movable(leaf.dtype):
             raise TypeError(
                 f"{_name_of(leaf, tree)} is an array of {_dtype_in_words(leaf.dtype)}, whose rows cannot be moved; "
                 "convert it to numbers of 8 bits or more, or leave it out."

@@ -159,7 +159,7 @@ def sph_density(
         sound = (h > 0) & (h < jnp.inf)  # what it is elsewhere is for `_per_volume` to say, but must not become NaN
         weight = chosen.shape(jnp.where(sound, ratio(rnn, jnp.where(sound, h, 1)), 0))
         mass = _masses(part, inn, rnn.dtype)
-        weighed = _sum(mass * weight) - excess * mass[:, 0]
+        weighed = _sum(mass * weight.astype(mass.dtype)) - excess * mass[:, 0]
         return _per_volume(chosen.norm * weighed, h[:, 0], dims)
 
     return _reduced(density, part, k, boxsize, th, part_query, output_order, cfg)
@@ -295,7 +295,7 @@ def _sum(terms: jax.Array) -> jax.Array:
 def _per_volume(mass: jax.Array, radius: jax.Array, dims: int) -> jax.Array:
     """``mass / radius^dims``: inf at radius 0, and 0 where there is no particle. NaN: out of the range of the dtype."""
     sound = (radius > 0) & (radius < jnp.inf)
-    density = _over_power(mass, jnp.where(sound, radius, 1), dims)
+    density = _over_power(mass, jnp.where(sound, radius, 1).astype(mass.dtype), dims)
     lost = (density == jnp.inf) | ((jnp.abs(density) < jnp.finfo(density.dtype).tiny) & (mass != 0))
     return jnp.where(sound, jnp.where(lost, jnp.nan, density), jnp.where(radius > 0, 0, jnp.inf))
 

@@ -598,3 +598,33 @@ def test_a_known_num_that_cannot_be_is_refused_by_helpers(num: int) -> None:
     dealt = data.ParticleData(pos=jnp.zeros((2, N, 3)), num=np.array([3, num]))
     with pytest.raises(ValueError, match=f"num is .*{num}"):
         data.flatten_particles(dealt)
+
+
+def test_num_of_sorted_particles_is_checked_where_nothing_else_is_used() -> None:
+    pos = columns()["pos"]
+    with pytest.raises(Exception, match="num of the positions is -1"):
+        jax.block_until_ready(jax.jit(lambda num: jz.tree.zsort(jz.data.Pos(pos=pos, num=num))[0].num)(-1))
+
+
+def test_num_of_padded_particles_is_checked_where_it_is_traced() -> None:
+    pos = columns()["pos"]
+    with pytest.raises(Exception, match=f"num is {N + 1}; .* from 0 to {N}"):
+        jax.block_until_ready(jax.jit(lambda num: jz.data.pad_particles(jz.data.Pos(pos=pos, num=num), 1).num)(N + 1))
+
+
+def test_masked_arrays_are_not_padded() -> None:
+    pos = columns()["pos"]
+    with pytest.raises(TypeError, match="masked array"):
+        jz.data.pad_particles(np.ma.MaskedArray(pos, mask=pos > 0.5), 2)
+
+
+def test_what_reduce_func_returns_can_be_moved() -> None:
+    """Rows of half a byte each would be written beyond the end of the array."""
+    with pytest.raises(TypeError, match="what reduce_func returns is an array of int4"):
+        jz.knn.knn(columns()["pos"], 2, result="reduce", reduce_func=lambda rnn, **_: jnp.zeros(len(rnn), jnp.int4))
+
+
+@pytest.mark.parametrize("mass", [1e-50, np.float64(1e-46), -1e-50])
+def test_masses_that_would_become_0_are_refused(mass: Any) -> None:
+    with pytest.raises(ValueError, match="beyond the range of float32"):
+        jz.fof.fof_and_catalogue(jz.data.PosMass(pos=columns()["pos"], mass=mass), 0.3)

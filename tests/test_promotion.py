@@ -149,3 +149,13 @@ def test_what_runs_on_the_host_and_row_by_row() -> None:
     np.testing.assert_array_equal(
         halos.spin(dealt, dealt.mass, dealt.max_radius, 43.0)[0], halos.spin(cata, cata.mass, cata.max_radius, 43.0)
     )
+
+
+def test_densities_of_masses_of_another_precision_than_positions(x64: None) -> None:
+    random = np.random.default_rng(3)
+    part = jz.data.PosMass(pos=random.random((60, 3), np.float32), mass=random.random(60))
+    expected = [density(part, 6) for density in (jz.density.knn_density, jz.density.sph_density)]
+    with jax.numpy_dtype_promotion("strict"):
+        found = [density(part, 6) for density in (jz.density.knn_density, jz.density.sph_density)]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)

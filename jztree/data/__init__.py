@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
+from .. import comm
 from .._particles import check_carried, check_known, check_movable, check_num, get_num, get_pos, replace_field
 from .._particles import check_no_unit as check_no_unit
 from .._particles import fits_float32 as fits_float32
@@ -280,11 +281,20 @@ def pad_particles(part: _Part, npad: int) -> _Part:
     """Append ``npad`` rows of zeros that hold no particles, to every property.
 
     part: a particle class of ``n`` rows. Returns one of ``n + npad`` rows, with ``num`` set to what it was.
-    Raises ValueError if ``npad`` is negative, or ``num`` is not from 0 to ``n``.
+    Raises ValueError if ``npad`` is negative, or ``num`` is not from 0 to ``n`` (if it is traced, an error at run
+    time).
     """
     if npad < 0:
         raise ValueError(f"npad is the number of rows to append, so it cannot be negative; {npad} was given.")
     part, num = _on_auto_axes(part), check_num(part)
+    if not is_concrete(num):
+        n = get_pos(part).shape[0]
+        num = comm.check(
+            num,
+            (num < 0) | (num > n),
+            [num],
+            f"num is {{0}}; it counts the rows that hold particles, so it must be from 0 to {n}.",
+        )
     return replace_num(map_rows(lambda leaf: _padded(leaf, npad), part), num)
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import kernels
-from .._particles import field_names
+from .._particles import check_movable, field_names
 from ..data import RankIdx, get_pos, map_rows, replace_num
 
 WORDS = ("rad", "drad", "rankidx", "globalidx", "part", "reduce", "query", "queryidx")
@@ -74,7 +74,8 @@ class Found:
 
 
 def reduced(reduce_func: Callable[..., Any], found: Found, origin: RankIdx, query: Any, queryidx: RankIdx) -> Any:
-    """What ``reduce_func`` makes of neighbours in z-order. Raises ValueError if that has not one row a query."""
+    """What ``reduce_func`` makes of neighbours in z-order. Raises ValueError if that has not one row a query, and
+    TypeError if its rows cannot be moved."""
     made = reduce_func(part=found.source, rnn=found.rad, inn=found.idx, origin=origin, query=query, queryidx=queryidx)
     rows = found.rad.shape[0]
     for leaf in jax.tree.leaves(made):
@@ -82,6 +83,7 @@ def reduced(reduce_func: Callable[..., Any], found: Found, origin: RankIdx, quer
             raise ValueError(
                 f"reduce_func must return arrays with {rows} rows, one a query; one has shape {np.shape(leaf)}."
             )
+    check_movable({"what reduce_func returns": made})
     return made
 
 

@@ -157,7 +157,7 @@ def zsort(part: Any, boxsize: Any = None) -> tuple[Any, jax.Array]:
     num = checked_num(part, "the positions")
     lower, upper, _ = kernels.bounds(pos, num)
     index, posz = kernels.zsort(pos, num, lower, upper, box)
-    return permute_particles(part, index, posz), index
+    return replace_num(permute_particles(part, index, posz), num), index
 
 
 @with_twins({"posz": P(-1), "query": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)

@@ -27,9 +27,15 @@ struct MortonKey {
   }
 };
 
+// Whether x is so few periods away that multiples of the period are as exact as x. Beyond, only a remainder is.
+JZTREE_BOTH inline bool is_few_periods(double x, double period) { return std::fabs(x) < 0x1p25 * period; }
+
 // x moved into [0, period] by whole periods. The upper end is reached only by rounding.
 JZTREE_BOTH inline double wrap_wide(double x, double period) {
-  return period > 0 && !(x >= 0 && x < period) ? x - period * std::floor(x / period) : x;
+  if (!(period > 0) || (x >= 0 && x < period)) return x;
+  if (is_few_periods(x, period)) return x - period * std::floor(x / period);
+  double rest = std::fmod(x, period);
+  return rest < 0 ? rest + period : rest;
 }
 
 template <typename T>

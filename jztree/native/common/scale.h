@@ -29,6 +29,24 @@ JZTREE_BOTH inline bool is_within_range(const T* x) {
   return within;
 }
 
+// What a set spans in its open dimensions.
+struct OpenSpan {
+  double extent = 0, farthest_out = 0;
+
+  JZTREE_BOTH void include(double low, double high) {
+    if (!(low <= high)) return;
+    extent = high - low > extent ? high - low : extent;
+    for (double x : {std::fabs(low), std::fabs(high)}) farthest_out = x > farthest_out ? x : farthest_out;
+  }
+
+  // The extent that a set is scaled by. Coordinates that are very much larger than the set is wide must not overflow.
+  template <typename T>
+  JZTREE_BOTH double for_scale() const {
+    double least = farthest_out * (std::is_same<T, float>::value ? 0x1p-85 : 0x1p-600);
+    return extent > 0 && extent < least ? least : extent;
+  }
+};
+
 template <int D, typename T>
 struct Scale {
   T factor, inverse;
@@ -37,8 +55,8 @@ struct Scale {
   double raw_period[D];
   bool periodic;  // in any dimension
 
-  // box: lengths, 0 where open. open_extent: the widest extent of the set in its open dimensions. Where the set is a
-  // part of a wider one, it is that one's, so that all parts decide alike where precision is lost.
+  // box: lengths, 0 where open. open_extent: that of the set in its open dimensions (OpenSpan::for_scale). Where the
+  // set is a part of a wider one, it is that one's, so that all parts decide alike where precision is lost.
   JZTREE_BOTH Scale(const double* box, double open_extent) {
     double extent = open_extent;
     periodic = false;

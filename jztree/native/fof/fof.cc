@@ -315,7 +315,7 @@ void fof(const Parallel& parallel, const Friends<D, T>& in) {
   int64_t num = tree.num();
   double period[D];
   in.box.read(period);
-  Scale<D, T> scale(period, open_extent(period, tree, tree));
+  Scale<D, T> scale(period, open_span(period, tree, tree).template for_scale<T>());
   StagedTree<D, T> staged(parallel, tree, scale);
   UnionFind sets(num);
   LinkRule<D, T> rule(in.rlink[0], staged.wrapped(), staged.kept(), scale);

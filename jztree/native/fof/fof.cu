@@ -52,7 +52,7 @@ __global__ void set_up(DeviceTree<D, T> tree, Lengths box, Lengths rlink, const 
                        LinkSetup<D, T>* setup) {
   double period[D];
   for (int d = 0; d < D; ++d) period[d] = box[d];
-  double extent = open_extent(period, tree, tree);
+  double extent = open_span(period, tree, tree).template for_scale<T>();
   if (lane_index() == 0) *setup = LinkSetup<D, T>(period, extent, rlink[0], *wrapped != 0);
 }
 

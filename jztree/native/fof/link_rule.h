@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "common/geometry.h"
+#include "common/morton.h"
 #include "common/portable.h"
 #include "common/scale.h"
 
@@ -53,12 +54,17 @@ struct LinkRule {
   JZTREE_BOTH bool linked_exactly(const T* a, const T* b) const {
     double sum = 0;
     for (int d = 0; d < D; ++d) {
-      double difference = static_cast<double>(a[d]) - static_cast<double>(b[d]);
+      double difference = nearer(a[d], d) - nearer(b[d], d);
       if (period[d] > 0) difference -= period[d] * std::nearbyint(difference / period[d]);
       difference *= factor;
       sum += difference * difference;
     }
     return sum <= rlink2;
+  }
+
+  // A coordinate, moved into the box if it is many periods away, where a difference would lose what it is there.
+  JZTREE_BOTH double nearer(double x, int d) const {
+    return period[d] > 0 && !is_few_periods(x, period[d]) ? wrap_wide(x, period[d]) : x;
   }
 
   // Whether all pairs of particles of two boxes are surely linked. True of boxes that lie in such ones: every step is

@@ -37,8 +37,8 @@ struct Stage {
 
   template <typename From>
   Stage(const Parallel& parallel, const Tree<D, From>& source_arrays, const Tree<D, From>& query_arrays, bool self,
-        const double* box, double extent)
-      : scale(box, std::max(extent, open_extent(box, source_arrays, query_arrays))),
+        const double* box, const OpenSpan& whole)
+      : scale(box, std::max(whole.for_scale<T>(), open_span(box, source_arrays, query_arrays).template for_scale<T>())),
         sources(parallel, source_arrays, scale) {
     if (!self) others = std::make_unique<StagedTree<D, T>>(parallel, query_arrays, scale);
     most = std::max(largest_leaf(sources), largest_leaf(queries()));
@@ -53,20 +53,20 @@ template <int D, typename T>
 class WideSearch {
  public:
   WideSearch(const Parallel& parallel, const Tree<D, T>& sources, const Tree<D, T>& queries, bool self,
-             const double* box, double extent, const Output<T>& out)
+             const double* box, const OpenSpan& whole, const Output<T>& out)
       : parallel_(parallel),
         source_arrays_(sources),
         query_arrays_(queries),
         self_(self),
         box_(box),
-        extent_(extent),
+        whole_(whole),
         out_{out.source_rows, out.query_rows, nullptr, nullptr, out.index, out.k, 1., out.own_offset} {
     if constexpr (std::is_same<T, float>::value) out_.narrow_radius = out.radius;
   }
 
   void group(int64_t leaf, const std::vector<uint8_t>& asked) {
     std::call_once(once_, [&] {
-      stage_ = std::make_unique<Stage<D, double>>(parallel_, source_arrays_, query_arrays_, self_, box_, extent_);
+      stage_ = std::make_unique<Stage<D, double>>(parallel_, source_arrays_, query_arrays_, self_, box_, whole_);
       out_.unit = stage_->scale.inverse;
     });
     stage_->walk(out_).group(leaf, &asked);
@@ -77,7 +77,7 @@ class WideSearch {
   const Tree<D, T>&source_arrays_, &query_arrays_;
   const bool self_;
   const double* box_;
-  const double extent_;
+  const OpenSpan whole_;
   Output<double> out_;
   std::once_flag once_;
   std::unique_ptr<Stage<D, double>> stage_;
@@ -85,10 +85,10 @@ class WideSearch {
 
 template <int D, typename T>
 void search_all(const Parallel& parallel, const Tree<D, T>& sources, const Tree<D, T>& queries, bool self,
-                const int32_t* open, const double* box, double extent, Output<T> out, int64_t rows) {
-  Stage<D, T> stage(parallel, sources, queries, self, box, extent);
+                const int32_t* open, const double* box, const OpenSpan& whole, Output<T> out, int64_t rows) {
+  Stage<D, T> stage(parallel, sources, queries, self, box, whole);
   out.unit = stage.scale.inverse;
-  WideSearch<D, T> wide(parallel, sources, queries, self, box, extent, out);
+  WideSearch<D, T> wide(parallel, sources, queries, self, box, whole, out);
   parallel.blocks(stage.queries().leaves(), 32, [&](int64_t begin, int64_t end) {
     Walk<D, T> walk = stage.walk(out);
     for (int64_t leaf = begin; leaf < end; ++leaf)
@@ -98,14 +98,13 @@ void search_all(const Parallel& parallel, const Tree<D, T>& sources, const Tree<
   for (int64_t row = queries.num(); row < rows; ++row) out.write_none(row);
 }
 
-// The widest extent in open dimensions of the set that sources and queries are part of.
+// What the set that sources and queries are part of spans in open dimensions.
 template <int D, typename T>
-double domain_extent(const Neighbours<D, T>& in, const double* period) {
-  double extent = 0;
+OpenSpan domain_span(const Neighbours<D, T>& in, const double* period) {
+  OpenSpan span;
   for (int d = 0; d < D && in.domain; ++d)
-    if (period[d] == 0)
-      extent = std::max(extent, static_cast<double>(in.domain[D + d]) - static_cast<double>(in.domain[d]));
-  return extent;
+    if (period[d] == 0) span.include(static_cast<double>(in.domain[d]), static_cast<double>(in.domain[D + d]));
+  return span;
 }
 
 template <int D, typename T>
@@ -117,7 +116,7 @@ void knn(const Parallel& parallel, const Neighbours<D, T>& in) {
     throw Refusal("queries that are sources were to be found behind the last of these.");
   if (in.k() == 0 || in.q() == 0) return;
   Output<T> out{in.source_rows, in.query_rows, in.radius, nullptr, in.index, in.k(), T{1}, own};
-  search_all<D, T>(parallel, in.sources, in.queries, in.self, in.open, period, domain_extent(in, period), out, in.q());
+  search_all<D, T>(parallel, in.sources, in.queries, in.self, in.open, period, domain_span(in, period), out, in.q());
 }
 
 }  // namespace

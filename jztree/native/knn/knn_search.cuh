@@ -20,18 +20,18 @@ struct Extent {
 template <int W, typename From, typename T>
 __global__ void make_scale(const __grid_constant__ Problem<From> problem, Extent<From> extent, Scale<W, T>* scale) {
   int dims = problem.sources.dims;
-  double box[W] = {}, open = 0;
+  double box[W] = {};
+  OpenSpan span;
   for (int d = 0; d < dims; ++d) {
     box[d] = extent.box[d];
     double low = std::numeric_limits<double>::infinity(), high = -low;
     for (const TreeView<From>* tree : {&problem.sources, &problem.queries}) top_extent(*tree, d, &low, &high);
     if (box[d] > 0) continue;
-    open = high - low > open ? high - low : open;
-    if (!extent.corners) continue;
-    double wider = static_cast<double>(extent.corners[dims + d]) - static_cast<double>(extent.corners[d]);
-    open = wider > open ? wider : open;
+    span.include(low, high);
+    if (extent.corners)
+      span.include(static_cast<double>(extent.corners[d]), static_cast<double>(extent.corners[dims + d]));
   }
-  if (lane_index() == 0) *scale = Scale<W, T>(box, open);
+  if (lane_index() == 0) *scale = Scale<W, T>(box, span.template for_scale<T>());
 }
 
 template <int W, typename T, typename From>

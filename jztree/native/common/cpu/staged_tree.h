@@ -18,11 +18,11 @@
 
 namespace jztree {
 
-// The widest extent in open dimensions of two hierarchies whose distances are wanted (twice the same one, for distances
-// within it).
+// What two hierarchies whose distances are wanted (twice the same one, for distances within it) span in open
+// dimensions.
 template <int D, typename From>
-double open_extent(const double* box, const Tree<D, From>& a, const Tree<D, From>& b) {
-  double extent = 0;
+OpenSpan open_span(const double* box, const Tree<D, From>& a, const Tree<D, From>& b) {
+  OpenSpan span;
   for (int d = 0; d < D; ++d) {
     if (box[d] > 0) continue;
     double low = std::numeric_limits<double>::infinity(), high = -low;
@@ -31,9 +31,9 @@ double open_extent(const double* box, const Tree<D, From>& a, const Tree<D, From
         low = std::min(low, static_cast<double>(tree->lower[node * D + d]));
         high = std::max(high, static_cast<double>(tree->upper[node * D + d]));
       }
-    if (high > low) extent = std::max(extent, high - low);
+    span.include(low, high);
   }
-  return extent;
+  return span;
 }
 
 template <int D, typename T>

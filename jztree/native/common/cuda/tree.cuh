@@ -58,17 +58,17 @@ __device__ void top_extent(const TreeView<T>& tree, int d, double* low, double* 
   *high = warp_max(*high);
 }
 
-// The widest extent of the top planes of two hierarchies in open dimensions. By one warp.
+// What the top planes of two hierarchies span in open dimensions. By one warp.
 template <int D, typename T>
-__device__ double open_extent(const double* box, const DeviceTree<D, T>& a, const DeviceTree<D, T>& b) {
-  double extent = 0;
+__device__ OpenSpan open_span(const double* box, const DeviceTree<D, T>& a, const DeviceTree<D, T>& b) {
+  OpenSpan span;
   for (int d = 0; d < D; ++d) {
     double low = std::numeric_limits<double>::infinity(), high = -low;
     top_extent(a, d, &low, &high);
     top_extent(b, d, &low, &high);
-    if (!(box[d] > 0) && high > low && high - low > extent) extent = high - low;
+    if (!(box[d] > 0)) span.include(low, high);
   }
-  return extent;
+  return span;
 }
 
 }  // namespace jztree

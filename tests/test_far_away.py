@@ -1,0 +1,66 @@
+"""Coordinates that are very much larger than what is to be told apart: far from the origin, and many periods away."""
+
+from typing import Any
+
+import numpy as np
+import oracles
+import pytest
+
+from jztree.data import Pos
+from jztree.fof import fof_labels
+from jztree.knn import knn
+
+pytestmark = pytest.mark.emulated
+
+
+def line(offset: float, spread: float, dtype: Any, n: int = 200) -> np.ndarray:
+    """Points that differ in the second coordinate only; the first is far away."""
+    return np.stack([np.full(n, offset), oracles.uniform(n, 1, np.float64)[:, 0] * spread], axis=1).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("offset", "spread"), [(1e10, 1e-18), (1e20, 1e-8), (3e24, 1e-4), (1e27, 1.0), (-1e30, 1.0), (4e37, 1e-30)]
+)
+def test_a_set_far_from_the_origin(offset: float, spread: float, dtype: Any) -> None:
+    """Scaled by its own width alone, it would overflow."""
+    pos = line(offset, spread, dtype)
+    radius, index = knn(pos, 4)
+    apart = np.abs(pos[:, None, 1].astype(np.float64) - pos[:, 1])
+    np.testing.assert_allclose(radius, np.sort(apart, axis=1)[:, :4], rtol=1e-6)
+    np.testing.assert_allclose(np.take_along_axis(apart, np.asarray(index), axis=1), radius, rtol=1e-6)
+    for rlink in (0.3 * spread, 0.01 * spread):
+        gaps = np.diff(np.sort(pos[:, 1].astype(np.float64)))
+        assert len(set(np.asarray(fof_labels(pos, rlink)[1]))) == 1 + np.sum(gaps > rlink)
+
+
+def test_a_float64_set_far_from_the_origin(x64: None) -> None:
+    pos = line(1e140, 1e-60, np.float64)
+    radius, _ = knn(pos, 4)
+    apart = np.sort(np.abs(pos[:, None, 1] - pos[:, 1]), axis=1)[:, :4]
+    np.testing.assert_allclose(radius, apart, rtol=1e-12)
+
+
+def test_queries_far_from_the_sources() -> None:
+    """In a dimension that keeps all of them as far away from each other."""
+    pos, query = line(1e28, 1.0, np.float32), Pos(pos=line(1e28, 1.0, np.float32, 50)[::-1] * np.float32(0.999))
+    radius, _ = knn(pos, 2, part_query=query)
+    exact = np.linalg.norm(query.pos[:, None].astype(np.float64) - pos, axis=-1)
+    np.testing.assert_allclose(radius, np.sort(exact, axis=1)[:, :2], rtol=1e-6)
+
+
+@pytest.mark.parametrize("far", [1e3, 1e9, 1e16, 1e18, 1e20, 1e30])
+@pytest.mark.parametrize("box", [[1.542243, 1.542243, 1.542243], [1.0, 0.0, 1.25]])
+def test_positions_many_periods_away_are_wrapped(far: float, box: list[float], dtype: Any) -> None:
+    """Numbers so large are what they are: where in the box they lie is what is left after dividing exactly."""
+    length = np.array(box)
+    pos = (oracles.uniform(300, 3, np.float64) * np.where(length > 0, far, 1)).astype(dtype)
+    inside = np.where(length > 0, np.fmod(pos.astype(np.float64), np.where(length > 0, length, 1)), pos)
+    apart = inside[:, None] - inside
+    apart -= length * np.round(apart / np.where(length > 0, length, 1))
+    exact = np.sqrt(np.sum(apart**2, axis=-1))
+    radius, _ = knn(pos, 3, boxsize=box)
+    # Staged positions have the precision of the box.
+    np.testing.assert_allclose(radius, np.sort(exact, axis=1)[:, :3], rtol=1e-5, atol=4 * np.finfo(dtype).eps)
+    label = fof_labels(pos, 0.12, box, output_order="input")[1]
+    expected = oracles.smallest_members(oracles.components(inside, 0.12, box))
+    np.testing.assert_array_equal(oracles.smallest_members(label), expected)
