@@ -75,6 +75,18 @@ def copy_configs(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: copy_config(value) if is_config(value) else value for name, value in arguments.items()}
 
 
+def check_hashable(function: str, static: dict[str, Any], advice: str = "") -> None:
+    """TypeError in words if a static argument cannot be part of what is compiled. advice: what may be done."""
+    for name, value in static.items():
+        try:
+            hash(value)
+        except TypeError:
+            raise TypeError(
+                f"{function}: argument {name!r} is static (compiled in), so it must be hashable, such as a number or a "
+                f"tuple, and {type(value).__name__} is not{advice}."
+            ) from None
+
+
 def _is_spec(value: Any) -> bool:
     return value is None or isinstance(value, P)
 
@@ -154,7 +166,7 @@ class _Mapped:
             self._check_leading_axes(dynamic)
         if not jit:
             return self._run(_Static(tuple(static.items()), trace_key()), dynamic)[0]
-        self._check_hashable(static)
+        check_hashable(self.name, static, "; give it the spec P() or P(-1) if it is made of arrays")
         if not is_concrete(dynamic):
             return self.compiled(_Static(tuple(static.items()), trace_key()), dynamic)[0]
         kinds = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(dynamic))
@@ -199,16 +211,6 @@ class _Mapped:
         with contextlib.suppress(Exception):
             jax.effects_barrier()
         return out
-
-    def _check_hashable(self, values: dict[str, Any]) -> None:
-        for name, value in values.items():
-            try:
-                hash(value)
-            except TypeError:
-                raise TypeError(
-                    f"{self.name}: argument {name!r} is static (its spec is None), so it must be hashable, and "
-                    f"{type(value).__name__} is not; give it the spec P() or P(-1) if it is made of arrays."
-                ) from None
 
     def _run(self, static: _Static, dynamic: dict[str, Any]) -> Any:
         leaves, structure = jax.tree.flatten(dynamic)

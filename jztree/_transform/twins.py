@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 import jax
 
 from .._particles import check_carried
-from .shard_map import Mapper, copy_configs, name_twin, shard_map_constructor, static_names, trace_key
+from .shard_map import Mapper, check_hashable, copy_configs, name_twin, shard_map_constructor, static_names, trace_key
 
 _Args = ParamSpec("_Args")
 
@@ -78,7 +78,11 @@ def jit_constructor(
         if prepare is not None:
             arguments |= prepare(arguments)
         check_carried({name: value for name, value in arguments.items() if name not in static_argnames})
-        return compiled_for(trace_key())(**arguments)
+        try:
+            return compiled_for(trace_key())(**arguments)
+        except ValueError:  # of JAX, in words of its own, if an argument cannot be hashed
+            check_hashable(func.__name__, {name: arguments[name] for name in static_argnames})
+            raise
 
     twin = cast(CompiledTwin[_Args, _Result], name_twin(call, func, "jit"))
     twin.lower = compiled_for(trace_key()).lower
