@@ -159,6 +159,7 @@ struct Cover {
       Range<D, T> made = range(part == 0 ? begin : middle, part == 0 ? middle : end);
       if (lane_index() == 0) (part == 0 ? lefts : rights)[i] = made;
     }
+    __syncwarp();  // all lanes have read what was known
     if (lane_index() == 0) known[i] = 1;
   }
 
@@ -224,6 +225,7 @@ __device__ int64_t find_ranges(const Cover<D, T>& cover) {
     if (warp == 0) {
       bool is_complete = false;
       int64_t number = cover.split(count, &is_complete);
+      __syncwarp();  // all lanes have read how many there were
       if (lane_index() == 0) {
         count = number;
         complete = is_complete;

@@ -78,6 +78,7 @@ __device__ double bound_of_box(const OpenSearch<D, T>& search, const Space<D>& s
       for (int digit = lane * run; digit < (lane + 1) * run; ++digit) mine += sums[digit];
       Sum until = warp_inclusive_sum(mine), still = wanted;
       unsigned enough = __ballot_sync(all_lanes, until >= still);
+      __syncwarp();  // all lanes have read what was wanted
       if (enough == 0) {
         if (lane == 0) chosen = -1;
       } else if (lane == __ffs(static_cast<int>(enough)) - 1) {

@@ -6,6 +6,7 @@
 
 #include "common/cuda/compact.cuh"
 #include "common/cuda/context.cuh"
+#include "common/cuda/loads.cuh"
 #include "common/cuda/primitives.cuh"
 #include "group_graph.h"
 
@@ -205,7 +206,7 @@ struct Answers {
   __device__ void take(Vertex* vertex, int64_t place) const {
     if (place >= room) return;
     Vertex answer = list[place];
-    if (!(answer == *vertex)) state[0] = 1;
+    if (!(answer == *vertex)) store_relaxed(state, 1);
     *vertex = answer;
   }
 };
@@ -226,7 +227,7 @@ __global__ void move_ends(Answers answers, Count num, Edge* edges) {
   answers.take(&edge.a, 2 * i);
   answers.take(&edge.b, 2 * i + 1);
   edges[i] = edge;
-  if (!(edge.a == edge.b)) answers.state[1] = 1;
+  if (!(edge.a == edge.b)) store_relaxed(answers.state + 1, 1);
 }
 
 void move_up(Queue& queue, const MoveUp& in) {
