@@ -12,6 +12,7 @@ It needs the emulator's library (``make test-watched`` builds it)::
 
 import argparse
 import ctypes
+import functools
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -62,7 +63,7 @@ def count_searches(n: int, ks: list[int]) -> dict[str, Sectors]:
         kernel: _share(each, n) for kernel, each in count(lambda: fof_labels(pos, 0.2 * n ** (-1 / 3), 1.0)).items()
     }
     for k in ks:
-        found[f"knn {k}"] = _share(count(lambda k=k: knn(pos, k, boxsize=1.0))["knn"], n / _GROUP)
+        found[f"knn {k}"] = _share(count(functools.partial(knn, pos, k, boxsize=1.0))["knn"], n / _GROUP)
     return found
 
 
