@@ -6,7 +6,6 @@ The kernels with errors are in tests/native/cuda_emulator/planted_memory.cc; `ma
 import json
 import subprocess
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -29,9 +28,7 @@ _THREADS = 64
 
 def call(what: str) -> np.ndarray:
     """What a planted kernel returns, ``(64,)``."""
-    test_emulator.register("planted_memory")
-    kernel = jax.ffi.ffi_call("jztree_planted_memory", jax.ShapeDtypeStruct((_THREADS,), jnp.int32))
-    return np.asarray(kernel(jnp.arange(_THREADS, dtype=jnp.int32), what=what))
+    return test_emulator.call_planted("planted_memory", jnp.arange(_THREADS, dtype=jnp.int32), what=what)
 
 
 def printed(*whats: str, seed: int) -> str:

@@ -4,7 +4,6 @@ The kernels are in tests/native/cuda_emulator/planted_races.cc; `make test-watch
 tests with all kernels watched.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -30,9 +29,7 @@ PLANTED = {
 
 def call(what: str, *, ordered: bool) -> np.ndarray:
     """What a planted kernel returns, ``(64,)``."""
-    test_emulator.register("planted_race")
-    kernel = jax.ffi.ffi_call("jztree_planted_race", jax.ShapeDtypeStruct((64,), jnp.int32))
-    return np.asarray(kernel(jnp.arange(64, dtype=jnp.int32), what=what, ordered=ordered))
+    return test_emulator.call_planted("planted_race", jnp.arange(64, dtype=jnp.int32), what=what, ordered=ordered)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

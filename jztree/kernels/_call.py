@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..jax_ext import vary_along, varying_axes
+from ._run import Kernel, run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,11 +82,8 @@ def call(
         for array in arrays
     ]
     axes = varying_axes(arrays)
-    kernel = jax.ffi.ffi_call(
-        f"jztree_{target}", outs, vmap_method="sequential", input_output_aliases=aliases, has_side_effect=always
-    )
-    results = kernel(*(vary_along(array, axes) for array in arrays), **attributes)
-    results = [vary_along(result, axes) for result in results]
+    kernel = Kernel.of(target, outs, aliases, always, attributes)
+    results = [vary_along(result, axes) for result in run(kernel, *(vary_along(array, axes) for array in arrays))]
     return tuple(results) if isinstance(out, tuple) else results[0]
 
 

@@ -80,6 +80,18 @@ def _cuda_library() -> ctypes.CDLL | None:
     return library
 
 
+@functools.cache
+def scratch_libraries() -> dict[str, ctypes.CDLL]:
+    """The libraries whose kernels take memory for work arrays as one more result, and that say how much it is, by the
+    platform as JAX names it: that for CUDA, and that in which its kernels are emulated on the CPU.
+    """
+    every = {"cpu": _cpu_library(), "cuda": _cuda_library()}
+    found = {name: lib for name, lib in every.items() if lib is not None and hasattr(lib, "jztree_scratch_bytes")}
+    for library in found.values():
+        library.jztree_scratch_bytes.restype = ctypes.c_int64
+    return found
+
+
 def _register() -> None:
     """Register every kernel for the CPU and for CUDA, and where there are none, one that says so."""
     cpu, cuda = _cpu_library(), _cuda_library()

@@ -12,6 +12,6 @@ void check(const Parallel&, const Check& in) {
 
 }  // namespace
 
-JZTREE_PLAIN_KERNEL(check, Check);
+JZTREE_READING_KERNEL(check, Check);
 
 }  // namespace jztree

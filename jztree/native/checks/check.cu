@@ -13,6 +13,6 @@ void check(Queue& queue, const Check& in) {
 
 }  // namespace
 
-JZTREE_PLAIN_KERNEL(check, Check);
+JZTREE_READING_KERNEL(check, Check);
 
 }  // namespace jztree

@@ -18,6 +18,6 @@ void lengths(const Parallel&, const CheckedLengths& in) {
 
 }  // namespace
 
-JZTREE_PLAIN_KERNEL(lengths, CheckedLengths);
+JZTREE_READING_KERNEL(lengths, CheckedLengths);
 
 }  // namespace jztree

@@ -25,6 +25,6 @@ void lengths(Queue& queue, const CheckedLengths& in) {
 
 }  // namespace
 
-JZTREE_PLAIN_KERNEL(lengths, CheckedLengths);
+JZTREE_READING_KERNEL(lengths, CheckedLengths);
 
 }  // namespace jztree

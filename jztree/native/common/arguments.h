@@ -23,6 +23,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -116,25 +117,49 @@ struct Lengths {
   }
 };
 
+// Integers that are compiled in, as Python passes them before there is a call.
+struct PlainAttribute {
+  const char* name;
+  int64_t count;
+  const int64_t* numbers;
+};
+
 // What is compiled in, by name.
 class Attributes {
  public:
   explicit Attributes(const ffi::Dictionary& values) : values_(values) {}
+  Attributes(const PlainAttribute* plain, int64_t count) : plain_(plain), count_(count) {}
 
-  int64_t integer(const char* name) const { return given<int64_t>(name); }
-  bool flag(const char* name) const { return given<bool>(name); }
-  ffi::Span<const int64_t> integers(const char* name) const { return given<ffi::Span<const int64_t>>(name); }
-  std::string_view text(const char* name) const { return given<std::string_view>(name); }
+  int64_t integer(const char* name) const { return values_ ? given<int64_t>(name) : plain(name).numbers[0]; }
+  bool flag(const char* name) const { return values_ ? given<bool>(name) : plain(name).numbers[0] != 0; }
+  ffi::Span<const int64_t> integers(const char* name) const {
+    if (values_) return given<ffi::Span<const int64_t>>(name);
+    return {plain(name).numbers, static_cast<size_t>(plain(name).count)};
+  }
+  // Empty before there is a call: nothing but what errors say depends on it.
+  std::string_view text(const char* name) const { return values_ ? given<std::string_view>(name) : std::string_view(); }
 
  private:
+  [[noreturn]] static void refuse(const char* name) {
+    throw Refusal(std::string("a kernel was called without its attribute ") + name + ".");
+  }
+
   template <typename T>
   T given(const char* name) const {
-    auto value = values_.get<T>(name);
-    if (!value.has_value()) throw Refusal(std::string("a kernel was called without its attribute ") + name + ".");
+    auto value = values_->get<T>(name);
+    if (!value.has_value()) refuse(name);
     return value.value();
   }
 
-  ffi::Dictionary values_;
+  const PlainAttribute& plain(const char* name) const {
+    for (int64_t i = 0; i < count_; ++i)
+      if (std::string_view(plain_[i].name) == name) return plain_[i];
+    refuse(name);
+  }
+
+  std::optional<ffi::Dictionary> values_;
+  const PlainAttribute* plain_ = nullptr;
+  int64_t count_ = 0;
 };
 
 class Arguments {
@@ -207,6 +232,15 @@ class Arguments {
   size_t arguments_left() const { return arguments_.size() - argument_; }
   size_t results_left() const { return results_.size() - result_; }
 
+  // The last result, which the kernel does not see: memory for its work arrays.
+  Buffer take_last_result() {
+    if (results_.empty())
+      throw Refusal(std::string("the kernel ") + kernel_ + " was called without memory for its work arrays.");
+    Buffer last = results_.back();
+    results_.pop_back();
+    return last;
+  }
+
   // After the last: whoever passes more than is read has another kernel in mind.
   void expect_end() const {
     if (arguments_left() > 0 || results_left() > 0)
@@ -267,7 +301,7 @@ class Arguments {
   }
 
   const char* kernel_;
-  const std::vector<Buffer> arguments_, results_;
+  std::vector<Buffer> arguments_, results_;
   Attributes attributes_;
   std::vector<Continued> continued_;
   size_t argument_ = 0, result_ = 0;

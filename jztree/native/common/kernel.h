@@ -84,15 +84,32 @@ inline Arguments read_call(const char* kernel, const ffi::RemainingArgs& given, 
   return Arguments(kernel, std::move(arguments), std::move(results), Attributes(attributes));
 }
 
-// The names of the kernels of a library, a comma after each. Each adds its own when the library is loaded.
-inline std::string& kernel_names() {
-  static std::string names;
-  return names;
+// The kernels of a library. Each adds itself when the library is loaded.
+struct KernelEntry {
+  const char* name;
+  int64_t (*scratch_bytes)(Arguments&);  // null where nobody has to know
+};
+
+inline std::vector<KernelEntry>& kernel_entries() {
+  static std::vector<KernelEntry> entries;
+  return entries;
 }
 
 struct Registered {
-  explicit Registered(const char* kernel) { kernel_names() += std::string(kernel) + ","; }
+  explicit Registered(const char* name, int64_t (*scratch_bytes)(Arguments&) = nullptr) {
+    kernel_entries().push_back({name, scratch_bytes});
+  }
 };
+
+// Their names, a comma after each.
+inline const char* kernel_names() {
+  static const std::string names = [] {
+    std::string joined;
+    for (const KernelEntry& entry : kernel_entries()) joined += std::string(entry.name) + ",";
+    return joined;
+  }();
+  return names.c_str();
+}
 
 }  // namespace jztree
 
@@ -103,10 +120,11 @@ struct Registered {
   XLA_FFI_DEFINE_HANDLER_SYMBOL(jztree_##name, __VA_ARGS__)
 
 // Defines a kernel: the function `name` does its work, called with the backend's context and a struct of arguments,
-// which is a template over dimensions and dtype, as the function is.
-#define JZTREE_KERNEL(name, Interface) JZTREE_BACKEND_KERNEL(name, jztree::ByPositions<Interface>, )
+// which is a template over dimensions and dtype, as the function is. XLA may capture it in a command buffer.
+#define JZTREE_KERNEL(name, Interface) \
+  JZTREE_BACKEND_KERNEL(name, jztree::ByPositions<Interface>, jztree::ffi::Traits::kCmdBufferCompatible)
 // The same where neither is a template.
-#define JZTREE_PLAIN_KERNEL(name, Interface) JZTREE_BACKEND_KERNEL(name, jztree::Plainly<Interface>, )
-// The same for one that XLA may capture in a command buffer: it takes no scratch memory.
-#define JZTREE_CAPTURED_KERNEL(name, Interface) \
+#define JZTREE_PLAIN_KERNEL(name, Interface) \
   JZTREE_BACKEND_KERNEL(name, jztree::Plainly<Interface>, jztree::ffi::Traits::kCmdBufferCompatible)
+// The same where the work waits for the device and reads numbers, so that nobody may capture it.
+#define JZTREE_READING_KERNEL(name, Interface) JZTREE_BACKEND_KERNEL(name, jztree::Plainly<Interface>, )

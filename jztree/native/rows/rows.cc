@@ -60,7 +60,7 @@ void scatter_rows(const Parallel& parallel, const ScatterRows& in) { move(parall
 
 }  // namespace
 
-JZTREE_CAPTURED_KERNEL(gather_rows, GatherRows);
-JZTREE_CAPTURED_KERNEL(scatter_rows, ScatterRows);
+JZTREE_PLAIN_KERNEL(gather_rows, GatherRows);
+JZTREE_PLAIN_KERNEL(scatter_rows, ScatterRows);
 
 }  // namespace jztree

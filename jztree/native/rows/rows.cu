@@ -44,7 +44,7 @@ void scatter_rows(Queue& queue, const ScatterRows& in) { move(queue, in); }
 
 }  // namespace
 
-JZTREE_CAPTURED_KERNEL(gather_rows, GatherRows);
-JZTREE_CAPTURED_KERNEL(scatter_rows, ScatterRows);
+JZTREE_PLAIN_KERNEL(gather_rows, GatherRows);
+JZTREE_PLAIN_KERNEL(scatter_rows, ScatterRows);
 
 }  // namespace jztree

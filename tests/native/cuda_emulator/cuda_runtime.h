@@ -1,5 +1,5 @@
 // As much of CUDA as jztree's kernels use, on the host: they are compiled as C++ and run thread by thread (block.h).
-// Device memory is the host's, and every call is done when it returns.
+// Device memory is the host's. What is put on a stream is done later (xla_runtime.h).
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <tuple>
 #include <type_traits>
 #include <unordered_map>
+#include <utility>
 
 #include "block.h"
 #include "counts.h"
@@ -31,6 +34,8 @@ using std::isfinite;
     static const int part = emulator::Counts::all().part(name);                          \
     emulator::Block::current().counts().come(emulator::Stacks::current()->thread, part); \
   } while (false)
+#define JZTREE_GAP static_cast<int64_t>(emulator::Heap::red_zone)
+#define JZTREE_WATCH_GAP(begin, end) emulator::Call::current()->watch_gap(begin, end)
 
 struct dim3 {
   unsigned x, y, z;
@@ -100,6 +105,11 @@ inline void expect_stream(cudaStream_t stream) {
   if (!Call::current() || stream != Call::current()->stream()) fail("work was put on a stream that is not the call's.");
 }
 
+inline void put_on(cudaStream_t stream, std::function<void()> work) {
+  expect_stream(stream);
+  Call::current()->put(std::move(work));
+}
+
 // Global memory that the call's work reads and writes by itself, and not through kernels.
 inline void count_transfer(size_t read, size_t written) {
   Watched::transfer(Call::current()->handler(), read, written);
@@ -115,18 +125,21 @@ inline size_t& allowed_shared_bytes(const void* kernel) {
 
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   emulator::expect_stream(stream);
+  emulator::Call::current()->wait();
   return cudaSuccess;
 }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
-  emulator::expect_stream(stream);
-  emulator::count_transfer(bytes, bytes);
-  if (bytes > 0) std::memmove(to, from, bytes);
+  emulator::put_on(stream, [=] {
+    emulator::count_transfer(bytes, bytes);
+    if (bytes > 0) std::memmove(to, from, bytes);
+  });
   return cudaSuccess;
 }
 inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
-  emulator::expect_stream(stream);
-  emulator::count_transfer(0, bytes);
-  if (bytes > 0) std::memset(to, value, bytes);
+  emulator::put_on(stream, [=] {
+    emulator::count_transfer(0, bytes);
+    if (bytes > 0) std::memset(to, value, bytes);
+  });
   return cudaSuccess;
 }
 template <typename Kernel>
@@ -150,13 +163,14 @@ struct cudaLaunchConfig_t {
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
-  emulator::expect_stream(config->stream);
   if (config->gridDim.x < 1 || config->gridDim.x > 0x7fffffffu || config->blockDim.x < 1 || config->blockDim.x > 1024)
     return cudaErrorInvalidConfiguration;
   if (config->dynamicSmemBytes > emulator::allowed_shared_bytes(reinterpret_cast<const void*>(kernel)))
     return cudaErrorInvalidValue;
-  emulator::run_blocks(emulator::Call::current()->handler(), config->gridDim.x, config->blockDim.x,
-                       config->dynamicSmemBytes, [&] { kernel(Parameters(arguments)...); });
+  emulator::put_on(config->stream, [launched = *config, kernel, given = std::tuple<Parameters...>(arguments...)] {
+    emulator::run_blocks(emulator::Call::current()->handler(), launched.gridDim.x, launched.blockDim.x,
+                         launched.dynamicSmemBytes, [&] { std::apply(kernel, given); });
+  });
   return cudaSuccess;
 }
 

@@ -3,31 +3,45 @@
 #include <string>
 #include <string_view>
 
+#include "common/cuda/host_copy.cuh"
 #include "common/cuda/primitives.cuh"
 #include "common/kernel.h"
 
 namespace jztree {
 namespace {
 
-// Whether memory of this alignment was granted, and had it. Asks with the class that XLA has for this, which the
-// library does not use.
-ffi::Error ask_for_alignment(ffi::ScratchAllocator scratch, ffi::Buffer<ffi::S32>,
-                             ffi::Result<ffi::Buffer<ffi::S32>> out, int64_t alignment) {
-  std::optional<void*> memory = scratch.Allocate(64, static_cast<size_t>(alignment));
-  out->typed_data()[0] = memory.has_value() && reinterpret_cast<uintptr_t>(*memory) % 16 == 0;
-  return ffi::Error::Success();
-}
-
 __global__ void write_behind(int32_t* scratch, int64_t count) { scratch[count] = 1; }
 
-ffi::Error err(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32> in,
-               ffi::Result<ffi::Buffer<ffi::S32>> out, std::string_view how) {
+ffi::Error err(cudaStream_t stream, ffi::ScratchAllocator allocator, ffi::Buffer<ffi::S32> in,
+               ffi::Result<ffi::Buffer<ffi::S32>> out, ffi::Result<ffi::Buffer<ffi::U8>> scratch,
+               std::string_view how) {
   return guarded([&] {
-    Queue queue(stream, scratch);
+    void* memory = scratch->typed_data();
+    int64_t room = static_cast<int64_t>(scratch->element_count());
+    Queue queue(stream, memory, room), elsewhere(nullptr, memory, room);
     queue.copy(out->typed_data(), in.typed_data(), 1);
-    if (how == "write behind scratch") queue.launch(1, 1, 0, write_behind, queue.scratch<int32_t>(100), 100);
-    if (how == "launch on another stream") Queue(nullptr, scratch).launch(1, 1, 0, write_behind, out->typed_data(), 0);
-    if (how == "copy on another stream") Queue(nullptr, scratch).copy(out->typed_data(), in.typed_data(), 1);
+    if (how == "write before scratch") queue.launch(1, 1, 0, write_behind, static_cast<int32_t*>(memory), -1);
+    if (how == "write behind scratch") queue.launch(1, 1, 0, write_behind, static_cast<int32_t*>(memory), room / 4);
+    if (how == "write behind a work array") {
+      auto* first = queue.scratch<int32_t>(100);
+      queue.scratch<int32_t>(100);
+      queue.launch(1, 1, 0, write_behind, first, 100);
+    }
+    if (how == "too large work arrays") queue.scratch<unsigned char>(room);
+    if (how == "memory from the runtime") allocator.Allocate(64);
+    if (how == "too much memory for CUB")
+      in_bounded_memory(queue, 100, [](void* work, size_t& bytes) {
+        if (work) emulator::fail("CUB was given less memory than it had asked for.");
+        bytes = 101;
+        return cudaSuccess;
+      });
+    if (how == "wait") to_host(queue, in.typed_data(), 1);
+    if (how == "result read too early") {
+      queue.fill_bytes(out->typed_data(), 1, 1);
+      if (out->typed_data()[0] == 0x01010101) throw std::runtime_error("the work was done at once.");
+    }
+    if (how == "launch on another stream") elsewhere.launch(1, 1, 0, write_behind, out->typed_data(), 0);
+    if (how == "copy on another stream") elsewhere.copy(out->typed_data(), in.typed_data(), 1);
     if (how == "too many threads") queue.launch(1, 2048, 0, write_behind, out->typed_data(), 0);
     if (how == "too much shared memory") queue.launch(1, 1, 200 << 10, write_behind, out->typed_data(), 0);
     if (how == "too many blocks") queue.launch(int64_t{1} << 31, 1, 0, write_behind, out->typed_data(), 0);
@@ -50,18 +64,24 @@ extern "C" __attribute__((visibility("default"))) const char* jztree_emulator_co
   return text.c_str();
 }
 
-JZTREE_DEFINE_SYMBOL(planted_alignment, ask_for_alignment,
-                     ffi::Ffi::Bind()
-                         .Ctx<ffi::ScratchAllocator>()
-                         .Arg<ffi::Buffer<ffi::S32>>()
-                         .Ret<ffi::Buffer<ffi::S32>>()
-                         .Attr<int64_t>("alignment"));
+// How often the host has waited for the GPU since it was last asked for.
+extern "C" __attribute__((visibility("default"))) int jztree_emulator_waits() {
+  return static_cast<int>(emulator::waits().exchange(0));
+}
+
+// Whether XLA may record a handler of this library in a command buffer.
+extern "C" __attribute__((visibility("default"))) bool jztree_emulator_may_be_recorded(XLA_FFI_Handler* handler) {
+  return emulator::may_be_recorded(handler, nullptr);
+}
+
 JZTREE_DEFINE_SYMBOL(planted_error, err,
                      ffi::Ffi::Bind()
                          .Ctx<ffi::PlatformStream<cudaStream_t>>()
-                         .Ctx<DeviceMemory>()
+                         .Ctx<ffi::ScratchAllocator>()
                          .Arg<ffi::Buffer<ffi::S32>>()
                          .Ret<ffi::Buffer<ffi::S32>>()
-                         .Attr<std::string_view>("how"));
+                         .Ret<ffi::Buffer<ffi::U8>>()
+                         .Attr<std::string_view>("how"),
+                     {ffi::Traits::kCmdBufferCompatible});
 
 }  // namespace jztree

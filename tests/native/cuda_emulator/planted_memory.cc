@@ -61,10 +61,10 @@ void count_on(Queue& queue, std::string_view what, int32_t* in, int32_t* out) {
   if (what == "scratch") queue.copy(out, queue.scratch<int32_t>(threads), threads);
 }
 
-ffi::Error count_on_memory(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32> in,
-                           ffi::Result<ffi::Buffer<ffi::S32>> out, std::string_view what) {
+ffi::Error count_on_memory(cudaStream_t stream, ffi::Buffer<ffi::S32> in, ffi::Result<ffi::Buffer<ffi::S32>> out,
+                           ffi::Result<ffi::Buffer<ffi::U8>> scratch, std::string_view what) {
   return guarded([&] {
-    Queue queue(stream, scratch);
+    Queue queue(stream, scratch->typed_data(), static_cast<int64_t>(scratch->element_count()));
     count_on(queue, what, in.typed_data(), out->typed_data());
   });
 }
@@ -75,9 +75,9 @@ ffi::Error count_on_memory(cudaStream_t stream, DeviceMemory scratch, ffi::Buffe
 JZTREE_DEFINE_SYMBOL(planted_memory, count_on_memory,
                      ffi::Ffi::Bind()
                          .Ctx<ffi::PlatformStream<cudaStream_t>>()
-                         .Ctx<DeviceMemory>()
                          .Arg<ffi::Buffer<ffi::S32>>()
                          .Ret<ffi::Buffer<ffi::S32>>()
+                         .Ret<ffi::Buffer<ffi::U8>>()
                          .Attr<std::string_view>("what"));
 
 }  // namespace jztree

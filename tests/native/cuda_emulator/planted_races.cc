@@ -97,10 +97,10 @@ void run(Queue& queue, std::string_view what, bool ordered, int32_t* in, int32_t
   }
 }
 
-ffi::Error race(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32> in,
-                ffi::Result<ffi::Buffer<ffi::S32>> out, std::string_view what, bool ordered) {
+ffi::Error race(cudaStream_t stream, ffi::Buffer<ffi::S32> in, ffi::Result<ffi::Buffer<ffi::S32>> out,
+                ffi::Result<ffi::Buffer<ffi::U8>> scratch, std::string_view what, bool ordered) {
   return guarded([&] {
-    Queue queue(stream, scratch);
+    Queue queue(stream, scratch->typed_data(), static_cast<int64_t>(scratch->element_count()));
     run(queue, what, ordered, in.typed_data(), out->typed_data());
   });
 }
@@ -111,9 +111,9 @@ ffi::Error race(cudaStream_t stream, DeviceMemory scratch, ffi::Buffer<ffi::S32>
 JZTREE_DEFINE_SYMBOL(planted_race, race,
                      ffi::Ffi::Bind()
                          .Ctx<ffi::PlatformStream<cudaStream_t>>()
-                         .Ctx<DeviceMemory>()
                          .Arg<ffi::Buffer<ffi::S32>>()
                          .Ret<ffi::Buffer<ffi::S32>>()
+                         .Ret<ffi::Buffer<ffi::U8>>()
                          .Attr<std::string_view>("what")
                          .Attr<bool>("ordered"));
 

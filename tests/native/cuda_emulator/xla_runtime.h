@@ -1,20 +1,24 @@
 // XLA's runtime as a handler for a GPU meets it: the table of functions that comes with each call, with those for GPUs
-// in place of those that the CPU's runtime refuses. They follow the rules of xla/ffi/ffi_api.cc, words included:
+// in place of those that the CPU's runtime refuses, as in xla/ffi/ffi_api.cc. Where it would let handlers do what they
+// may not do by the library's own rules, it is stricter:
 //
-// - Arguments and results are on the device (call_buffers.h).
-// - Device memory is granted at alignments that are powers of two up to 16, and not better aligned than that. It holds
-//   what somebody else left there, has red zones around it, and must be given back, with its size, before the handler
-//   returns.
+// - Arguments and results are on the device (call_buffers.h); so is memory for work arrays, which is the last result.
+//   Nothing may be written between work arrays. Nobody gets other memory.
+// - Work that is put on the stream is done when somebody waits, or when the handler has returned, as on a GPU and as
+//   when XLA has recorded it in a command buffer.
+// - Who says that it may be recorded must not wait.
 // - There is a stream, another one for each call, and no pool of threads.
 //
 // What breaks the rules in a way that XLA would not see, such as a write past the end, ends the program with a
 // sentence.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "call_buffers.h"
@@ -23,18 +27,22 @@
 
 namespace emulator {
 
+// How often the host has waited for the GPU.
+inline std::atomic<int64_t>& waits() {
+  static std::atomic<int64_t> number{0};
+  return number;
+}
+
 // One call of a handler.
 class Call {
  public:
-  Call(const char* handler, const XLA_FFI_Api* runtime) : handler_(handler), runtime_(runtime), outer_(current()) {
+  Call(const char* handler, const XLA_FFI_Api* runtime, bool recorded)
+      : handler_(handler), runtime_(runtime), recorded_(recorded), outer_(current()) {
     current() = this;
   }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
-  ~Call() {
-    if (!blocks_.empty()) fail("a handler returned without giving its scratch memory back.");
-    current() = outer_;
-  }
+  ~Call() { current() = outer_; }
 
   static Call*& current() {
     static thread_local Call* call = nullptr;
@@ -45,30 +53,29 @@ class Call {
   // No two calls have the same stream, so that nobody can keep one.
   void* stream() { return this; }
 
-  XLA_FFI_Error* allocate(XLA_FFI_DeviceMemory_Allocate_Args* args) {
-    if (args->struct_size < XLA_FFI_DeviceMemory_Allocate_Args_STRUCT_SIZE)
-      return error(XLA_FFI_Error_Code_INVALID_ARGUMENT, "Unexpected XLA_FFI_DeviceMemory_Allocate_Args size");
-    if (args->alignment == 0 || (args->alignment & (args->alignment - 1)) != 0 || args->alignment > most_alignment)
-      return error(XLA_FFI_Error_Code_INVALID_ARGUMENT, "Unsupported alignment: " + std::to_string(args->alignment));
-    if (args->size > largest_block())
-      return error(XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
-                   "Out of memory while trying to allocate " + std::to_string(args->size) + " bytes.");
-    blocks_.push_back(Heap::global().take(args->size, most_alignment));
-    Heap::spoil(blocks_.back());
-    args->data = blocks_.back().data;
-    return nullptr;
+  void put(std::function<void()> work) { work_.push_back(std::move(work)); }
+
+  void wait() {
+    if (recorded_) fail("a handler that XLA may record in a command buffer waits for the GPU.");
+    ++waits();
+    run();
   }
 
-  XLA_FFI_Error* give_back(XLA_FFI_DeviceMemory_Free_Args* args) {
-    for (size_t i = 0; i < blocks_.size(); ++i) {
-      if (blocks_[i].data != args->data) continue;
-      if (blocks_[i].bytes != args->size)
-        fail("scratch memory was given back with another size than it was asked for.");
-      Heap::global().give_back(blocks_[i]);
-      blocks_.erase(blocks_.begin() + static_cast<std::ptrdiff_t>(i));
-      return nullptr;
-    }
-    fail("a handler gave memory back that this call had not been granted.");
+  // All that was put on the stream.
+  void run() {
+    for (const auto& work : work_) work();
+    work_.clear();
+    for (auto [begin, end] : gaps_)
+      for (uintptr_t at = begin; at < end; ++at)
+        if (*reinterpret_cast<unsigned char*>(at) != Heap::guard) fail("a kernel wrote outside of its memory.");
+  }
+
+  // From the end of a work array to the next: nobody may use these bytes from now on. end: a multiple of 16.
+  void watch_gap(uintptr_t begin, uintptr_t end) {
+    std::memset(reinterpret_cast<void*>(begin), Heap::guard, end - begin);
+    gaps_.push_back({begin, end});
+    uintptr_t even = (begin + 15) & ~uintptr_t{15};
+    Watched::close(reinterpret_cast<unsigned char*>(even), end - even);
   }
 
   XLA_FFI_Error* error(XLA_FFI_Error_Code code, const std::string& message) {
@@ -80,15 +87,12 @@ class Call {
   }
 
  private:
-  static constexpr size_t most_alignment = 16;
-
-  // Set by tests of what happens when there is no memory.
-  static size_t largest_block() { return static_cast<size_t>(setting("JZTREE_EMULATOR_LARGEST_BLOCK", -1)); }
-
   const char* handler_;
   const XLA_FFI_Api* runtime_;
+  bool recorded_;
   Call* outer_;
-  std::vector<Heap::Piece> blocks_;
+  std::vector<std::function<void()>> work_;
+  std::vector<std::pair<uintptr_t, uintptr_t>> gaps_;
 };
 
 // The table of functions of the runtime that a handler was called by, as a GPU's.
@@ -99,10 +103,9 @@ inline XLA_FFI_Api gpu_api(const XLA_FFI_Api* runtime) {
     args->stream = Call::current()->stream();
     return nullptr;
   };
-  api.XLA_FFI_DeviceMemory_Allocate =
-      +[](XLA_FFI_DeviceMemory_Allocate_Args* args) { return Call::current()->allocate(args); };
-  api.XLA_FFI_DeviceMemory_Free =
-      +[](XLA_FFI_DeviceMemory_Free_Args* args) { return Call::current()->give_back(args); };
+  api.XLA_FFI_DeviceMemory_Allocate = +[](XLA_FFI_DeviceMemory_Allocate_Args*) -> XLA_FFI_Error* {
+    fail("a handler asks for memory while it runs, when the other ranks may be waiting for this one.");
+  };
   api.XLA_FFI_ThreadPool_Schedule = +[](XLA_FFI_ThreadPool_Schedule_Args*) {
     return Call::current()->error(XLA_FFI_Error_Code_UNIMPLEMENTED, "XLA FFI CPU context is not available");
   };
@@ -112,14 +115,31 @@ inline XLA_FFI_Api gpu_api(const XLA_FFI_Api* runtime) {
   return api;
 }
 
+// Whether XLA may record what the handler does in a command buffer, and replay that instead of calling it again.
+inline bool may_be_recorded(XLA_FFI_Handler* handler, const XLA_FFI_Api* api) {
+  XLA_FFI_Metadata metadata{};
+  metadata.struct_size = XLA_FFI_Metadata_STRUCT_SIZE;
+  XLA_FFI_Metadata_Extension extension{};
+  extension.extension_base = {XLA_FFI_Metadata_Extension_STRUCT_SIZE, XLA_FFI_Extension_Metadata, nullptr};
+  extension.metadata = &metadata;
+  XLA_FFI_CallFrame frame{};
+  frame.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE;
+  frame.api = api;
+  frame.extension_start = &extension.extension_base;
+  if (handler(&frame)) fail("a handler does not say of what kind it is.");
+  return metadata.traits & XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE;
+}
+
 inline XLA_FFI_Error* as_on_a_gpu(const char* name, XLA_FFI_Handler* handler, XLA_FFI_CallFrame* frame) {
-  Call call(name, frame->api);
+  if (frame->extension_start) return handler(frame);  // asks of what kind the handler is
+  Call call(name, frame->api, may_be_recorded(handler, frame->api));
   XLA_FFI_Api api = gpu_api(frame->api);
   XLA_FFI_CallFrame on_gpu = *frame;
   on_gpu.api = &api;
   CallBuffers buffers(&on_gpu);
   XLA_FFI_Error* error = handler(&on_gpu);
   frame->future = on_gpu.future;
+  call.run();
   return error;
 }
 

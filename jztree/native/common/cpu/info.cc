@@ -18,7 +18,7 @@ JZTREE_EXPORT const char* jztree_instruction_set() { return JZTREE_INSTRUCTION_S
 JZTREE_EXPORT const char* jztree_best_instruction_set() { return jztree::best_instruction_set(); }
 
 // The names of the kernels in this library, a comma after each.
-JZTREE_EXPORT const char* jztree_kernels() { return jztree::kernel_names().c_str(); }
+JZTREE_EXPORT const char* jztree_kernels() { return jztree::kernel_names(); }
 
 // Upper limit on the threads of one kernel; 0 means as many as XLA's pool has.
 JZTREE_EXPORT void jztree_set_thread_limit(int limit) {

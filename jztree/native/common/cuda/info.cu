@@ -13,6 +13,6 @@ __attribute__((visibility("default"))) const char* jztree_cuda_architectures() {
 __attribute__((visibility("default"))) int jztree_cuda_version() { return CUDART_VERSION; }
 
 // The names of the kernels in this library, a comma after each.
-__attribute__((visibility("default"))) const char* jztree_kernels() { return jztree::kernel_names().c_str(); }
+__attribute__((visibility("default"))) const char* jztree_kernels() { return jztree::kernel_names(); }
 
 }  // extern "C"

@@ -1,5 +1,10 @@
-// What every CUDA handler works with: the stream that XLA gives it, scratch memory (device_memory.cuh), and launches
-// whose errors are not lost. Nothing here waits for the GPU.
+// What every CUDA kernel works with: the stream that XLA gives it, memory for its work arrays, and launches whose
+// errors are not lost. Nothing here waits for the GPU.
+//
+// Nothing here sets the GPU either: XLA makes it the current one of the thread that calls handlers, before the first of
+// a program and until the last (`executor->Activate()` in ExecuteAsyncOnStreamImpl, xla/service/gpu/gpu_executable.cc).
+// The device ordinal that handlers can ask for would be the wrong thing to set: it numbers logical devices, of which
+// several may be on one GPU.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,14 +15,17 @@
 #include <stdexcept>
 #include <string>
 
-#include "device_memory.cuh"
-
 namespace jztree {
 
 // How often a warp comes here is counted by the emulator (tests/native/cuda_emulator/counts.h), and means nothing to a
 // GPU.
 #ifndef JZTREE_COUNT
 #define JZTREE_COUNT(part)
+#endif
+// So many bytes behind each work array are left free and watched by the emulator (xla_runtime.h there).
+#ifndef JZTREE_GAP
+#define JZTREE_GAP 0
+#define JZTREE_WATCH_GAP(begin, end)
 #endif
 
 constexpr int warp_size = 32;
@@ -36,21 +44,43 @@ __device__ inline int64_t thread_index() { return static_cast<int64_t>(blockIdx.
 
 class Queue {
  public:
-  Queue(cudaStream_t stream, DeviceMemory& memory) : stream_(stream), memory_(memory) {}
+  // scratch: memory for the call's work arrays.
+  Queue(cudaStream_t stream, void* scratch, int64_t bytes)
+      : stream_(stream), scratch_(reinterpret_cast<uintptr_t>(scratch)), bytes_(bytes) {}
+
+  // One that puts nothing on a GPU, nor needs one, but finds out how much scratch a call takes.
+  static Queue that_measures() {
+    Queue queue(nullptr, reinterpret_cast<void*>(alignment), std::numeric_limits<int64_t>::max());
+    queue.measures_ = true;
+    return queue;
+  }
+  bool measures() const { return measures_; }
+  // Room for all that was asked for, wherever it begins; never nothing.
+  int64_t scratch_bytes() const { return used_ + static_cast<int64_t>(alignment); }
 
   cudaStream_t stream() const { return stream_; }
 
-  // Room for `count` values, undefined at first, until the handler returns. XLA reuses it for what comes after on the
-  // stream.
+  // Room for `count` values, undefined at first, until the work of this call is done. XLA reuses it for what comes
+  // after on the stream.
   template <typename T>
   T* scratch(int64_t count) {
-    return static_cast<T*>(memory_.allocate(static_cast<size_t>(count) * sizeof(T)));
+    int64_t bytes = std::max<int64_t>(1, count * static_cast<int64_t>(sizeof(T)));
+    uintptr_t first = aligned(scratch_), at = first + static_cast<uintptr_t>(used_);
+    used_ = static_cast<int64_t>(aligned(at + static_cast<uintptr_t>(bytes + JZTREE_GAP)) - first);
+    if (static_cast<int64_t>(first - scratch_) + used_ > bytes_)
+      throw std::runtime_error("a kernel asks for more memory for its work arrays, " + std::to_string(used_) +
+                               " bytes by now, than the " + std::to_string(bytes_) +
+                               " bytes that it was found to need when the program was traced.");
+    if (!measures_) {
+      JZTREE_WATCH_GAP(at + static_cast<uintptr_t>(bytes), first + static_cast<uintptr_t>(used_));
+    }
+    return reinterpret_cast<T*>(at);
   }
 
   template <typename... Parameters, typename... Arguments>
   void launch(int64_t blocks, int threads, size_t shared_bytes, void (*kernel)(Parameters...),
               const Arguments&... arguments) {
-    if (blocks == 0) return;
+    if (blocks == 0 || measures_) return;
     if (blocks > std::numeric_limits<int32_t>::max())
       throw std::runtime_error("a launch needs " + std::to_string(blocks) + " blocks, and CUDA has 2**31 - 1 at most.");
     // Without this a kernel has 48 kB, out of which what it declares itself is taken too.
@@ -78,14 +108,14 @@ class Queue {
 
   template <typename T>
   void copy(T* to, const T* from, int64_t count) {
-    if (count == 0) return;
+    if (count == 0 || measures_) return;
     check(cudaMemcpyAsync(to, from, static_cast<size_t>(count) * sizeof(T), cudaMemcpyDeviceToDevice, stream_));
   }
 
   // Every byte of the values becomes `byte`.
   template <typename T>
   void fill_bytes(T* at, int byte, int64_t count) {
-    if (count == 0) return;
+    if (count == 0 || measures_) return;
     check(cudaMemsetAsync(at, byte, static_cast<size_t>(count) * sizeof(T), stream_));
   }
 
@@ -95,9 +125,14 @@ class Queue {
 
  private:
   static constexpr int threads_a_block = 256;
+  static constexpr uintptr_t alignment = 256;  // as CUB wants it
+
+  static uintptr_t aligned(uintptr_t at) { return (at + alignment - 1) & ~(alignment - 1); }
 
   cudaStream_t stream_;
-  DeviceMemory& memory_;
+  uintptr_t scratch_;
+  int64_t bytes_, used_ = 0;
+  bool measures_ = false;
 };
 
 }  // namespace jztree

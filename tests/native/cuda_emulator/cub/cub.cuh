@@ -11,14 +11,18 @@
 namespace cub {
 
 // Says how much temporary memory n values need and returns true, as when CUB is given none; or uses up what it was
-// given, which must be aligned as CUB wants it.
-inline bool asks(void* temporary, size_t& bytes, int64_t n) {
+// given, which must be aligned as CUB wants it. As much as CUB needs on GPUs of compute capability 7.5 (CUDA 13.0),
+// whose tiles are the smallest: for radix sort a counter for each of 256 digits and each tile, for scans 16 bytes a
+// tile.
+inline bool asks(void* temporary, size_t& bytes, int64_t n, bool as_radix_sort, cudaStream_t stream) {
+  emulator::expect_stream(stream);
   if (!temporary) {
-    bytes = 1023 + static_cast<size_t>(n) / 2;
+    size_t values = as_radix_sort ? 2816 : 768, tiles = (static_cast<size_t>(n) + values - 1) / values;
+    bytes = as_radix_sort ? tiles * 1024 + 8 * 256 * 8 + 1279 : (tiles + 32) * 16 + 255;
     return true;
   }
   if (reinterpret_cast<uintptr_t>(temporary) % 256 != 0) emulator::fail("CUB was given memory that it has to align.");
-  std::memset(temporary, 0x5a, bytes);
+  emulator::put_on(stream, [=] { std::memset(temporary, 0x5a, bytes); });
   return false;
 }
 
@@ -45,10 +49,17 @@ struct DeviceRadixSort {
   template <typename K, typename V, typename N>
   static cudaError_t SortPairs(void* temporary, size_t& bytes, DoubleBuffer<K>& keys, DoubleBuffer<V>& values, N count,
                                int begin_bit, int end_bit, cudaStream_t stream) {
-    emulator::expect_stream(stream);
-    if (asks(temporary, bytes, static_cast<int64_t>(count))) return cudaSuccess;
+    if (asks(temporary, bytes, static_cast<int64_t>(count), true, stream)) return cudaSuccess;
     count_sort(sizeof(K), sizeof(V), static_cast<int64_t>(count), end_bit - begin_bit);
-    size_t n = static_cast<size_t>(count);
+    emulator::put_on(stream, [=] { sort(keys, values, static_cast<size_t>(count), begin_bit, end_bit); });
+    keys.selector ^= 1;
+    values.selector ^= 1;
+    return cudaSuccess;
+  }
+
+ private:
+  template <typename K, typename V>
+  static void sort(DoubleBuffer<K> keys, DoubleBuffer<V> values, size_t n, int begin_bit, int end_bit) {
     int bits = end_bit - begin_bit;
     K mask = bits == static_cast<int>(8 * sizeof(K)) ? ~K{0} : static_cast<K>((K{1} << bits) - 1);
     std::vector<size_t> order(n);
@@ -63,34 +74,33 @@ struct DeviceRadixSort {
     }
     // As on a GPU, nobody may count on what the other buffer holds.
     for (size_t i = 0; i < n; ++i) keys.Current()[i] = ~K{0}, values.Current()[i] = static_cast<V>(0x5a5a5a5a);
-    keys.selector ^= 1;
-    values.selector ^= 1;
-    return cudaSuccess;
   }
 };
 
 struct DeviceScan {
   template <typename In, typename Out, typename N>
   static cudaError_t ExclusiveSum(void* temporary, size_t& bytes, In in, Out out, N count, cudaStream_t stream) {
-    emulator::expect_stream(stream);
-    if (asks(temporary, bytes, static_cast<int64_t>(count))) return cudaSuccess;
+    if (asks(temporary, bytes, static_cast<int64_t>(count), false, stream)) return cudaSuccess;
     count_scan(sizeof(*in), sizeof(*out), static_cast<int64_t>(count));
-    std::decay_t<decltype(*in)> sum = 0;  // CUB adds in the type that comes in
-    for (N i = 0; i < count; ++i) {
-      auto next = in[i];
-      out[i] = sum;
-      sum += next;
-    }
+    emulator::put_on(stream, [=] {
+      std::decay_t<decltype(*in)> sum = 0;  // CUB adds in the type that comes in
+      for (N i = 0; i < count; ++i) {
+        auto next = in[i];
+        out[i] = sum;
+        sum += next;
+      }
+    });
     return cudaSuccess;
   }
 
   template <typename In, typename Out, typename Op, typename N>
   static cudaError_t InclusiveScan(void* temporary, size_t& bytes, In in, Out out, Op op, N count,
                                    cudaStream_t stream) {
-    emulator::expect_stream(stream);
-    if (asks(temporary, bytes, static_cast<int64_t>(count))) return cudaSuccess;
+    if (asks(temporary, bytes, static_cast<int64_t>(count), false, stream)) return cudaSuccess;
     count_scan(sizeof(*in), sizeof(*out), static_cast<int64_t>(count));
-    for (N i = 0; i < count; ++i) out[i] = i == 0 ? in[0] : op(out[i - 1], in[i]);
+    emulator::put_on(stream, [=] {
+      for (N i = 0; i < count; ++i) out[i] = i == 0 ? in[0] : op(out[i - 1], in[i]);
+    });
     return cudaSuccess;
   }
 };
