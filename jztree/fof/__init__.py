@@ -6,6 +6,7 @@ linking length of each other are joined by a union-find, whole nodes at once whe
 n) for any linking length.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -164,11 +165,10 @@ def fof_and_catalogue(
         if others:
             partz, num, where = attach_over_ranks(partz, num, where, others, box, cfg)
         return group_and_catalogue(partz, num, where.irank, where.igroup, cfg.catalogue.npart_min, box)
-    partz, _, label = _labels(part, rlink, box, cfg, th, False)
+    partz, _, label = _labels(part, rlink, box, cfg, th, False, faults)
     if others:
         partz, label = attach(partz, label, others, box, cfg)
-    num = comm.check_all(get_num(partz), faults)
-    order, ngroups, count, offset = kernels.group_order(label, num, cfg.catalogue.npart_min)
+    order, ngroups, count, offset = kernels.group_order(label, get_num(partz), cfg.catalogue.npart_min)
     grouped = permute_particles(partz, order)
     columns = catalogue_columns(grouped)
     segments = (ngroups, count, offset)
@@ -177,9 +177,18 @@ def fof_and_catalogue(
 
 
 def _labels(
-    part: Any, rlink: Any, boxsize: Any, cfg: FofConfig, th: TreeHierarchy | None, input_order: bool
+    part: Any,
+    rlink: Any,
+    boxsize: Any,
+    cfg: FofConfig,
+    th: TreeHierarchy | None,
+    input_order: bool,
+    faults: Sequence[comm.Fault] = (),
 ) -> tuple[Any, jax.Array | None, jax.Array]:
-    """Particles in z-order, the rows they came from (None if they came so), and labels in input order or z-order."""
+    """Particles in z-order, the rows they came from (None if they came so), and labels in input order or z-order.
+
+    faults: what may be wrong besides what is found out here, to be found out in the same check.
+    """
     pos = check_particles(part, max_dims=_MAX_DIMS)
     num = check_num(part)
     box = check_box(boxsize, pos.shape[1])
@@ -188,9 +197,9 @@ def _labels(
         kernels.check_lengths(box, length)
     partz, index = part, None
     if th is None:
-        partz, index, th = sort_and_build(part, cfg.tree, box)
+        partz, index, num, th, _ = sort_and_build(part, cfg.tree, box, faults)
     else:
-        num = check_belongs(part, num, th, box)
+        num = check_belongs(part, num, th, box, faults)
     tree = kernel_tree(partz, num, th)
     return partz, index, kernels.fof(tree, index if input_order else None, length, box)
 

@@ -6,8 +6,8 @@ Results are written straight to their rows. Of sources at the same distance, the
 (`jztree.tree.zsort`) comes first, wherever the queries are and on any number of devices.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -19,10 +19,10 @@ from .. import comm, kernels
 from .._checks import check_box, check_particles, exact_box_argument
 from .._particles import check_num
 from ..config import KNNConfig, checked_config
-from ..data import RankIdx, get_num, get_pos, replace_num
+from ..data import RankIdx, get_num, get_pos
 from ..jax_ext import Exact, is_concrete, with_twins
-from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
-from ..tree._zorder import BAD_NUM, domain_of, is_bad_num, permute_particles, rows_of_rank
+from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build, sort_in_domain
+from ..tree._zorder import Domain, corners_of, permute_particles, rows_of_rank
 from ._over_ranks import Question, knn_over_ranks
 from ._result import radii, whose_rows
 from ._words import Found, as_result, parse_result, reduced, take
@@ -91,8 +91,7 @@ def knn(
     if comm.num_ranks() > 1:
         ask = Question(k, box, words, reduce_func, output_order == "z", th is not None, cfg)
         return as_result(knn_over_ranks(part, part_query, ask))
-    sources = _sort(part, th, box, cfg, k)
-    queries = None if part_query is None else _sort_queries(part_query, sources.part, output_order, box, cfg)
+    sources, queries = _sort(part, th, part_query, output_order, box, cfg, k)
     return as_result(_Search(sources, queries, box, k, output_order, reduce_func).answer(words))
 
 
@@ -125,29 +124,40 @@ class _Sorted:
         return rows if self.came is None else RankIdx(rows.rank, self.came)
 
 
-def _sort(part: Any, th: TreeHierarchy | None, box: Exact, cfg: KNNConfig, k: int | None) -> _Sorted:
-    num = get_num(part)
-    if k is not None and not is_concrete(num):
-        pos, few = get_pos(part), jnp.asarray(num) < k
-        failed = jnp.where(is_bad_num(pos, num), 2, few.astype(jnp.int32))
-        num = kernels.check(num, failed, [num, k], f"{_TOO_FEW}\n{BAD_NUM % ('the positions', 0, pos.shape[0])}")
-        part = replace_num(part, num)
+def _sort(
+    part: Any, th: TreeHierarchy | None, query: Any, output_order: str, box: Exact, cfg: KNNConfig, k: int
+) -> tuple[_Sorted, _Sorted | None]:
+    """Sources and queries in z-order, these None where the sources ask.
+
+    What may be wrong with both is found out in one check, because a GPU is waited for at each.
+    """
+    faults = [] if is_concrete(get_num(part)) else [comm.Fault(get_num(part) < k, [get_num(part), k], _TOO_FEW)]
+    if query is None:
+        return _sort_sources(part, th, box, cfg, faults)[0], None
+    pos, num = jnp.asarray(get_pos(query)), kernels.as_num(get_num(query))
+    corners, of_queries = corners_of(pos, num, "the query positions")
+    sources, checked = _sort_sources(part, th, box, cfg, [*faults, *of_queries])
+    num = comm.after(num, checked)
+    came = None
+    if output_order == "z":
+        # Answers are in the z-order of the sources. Queries outside of the sources' box share the keys of its edge, so
+        # leaves of them would be long columns: they search in an order of their own.
+        edge, _ = corners_of(jnp.asarray(get_pos(sources.part)), checked, "the positions")
+        came, posz = Domain(*edge, box, edge).zsort(pos, num)
+        query = permute_particles(query, came, posz)
+    built = sort_in_domain(query, num, Domain(*corners, box, corners), cfg.tree)
+    return sources, _Sorted(built.part, built.rows, num, built.th, query, came)
+
+
+def _sort_sources(
+    part: Any, th: TreeHierarchy | None, box: Exact, cfg: KNNConfig, faults: Sequence[comm.Fault]
+) -> tuple[_Sorted, jax.Array]:
+    """Sources in z-order, and how many they are, known once all was checked."""
     if th is not None:
-        num = check_belongs(part, num, th, box)
-        return _Sorted(part, None, num, th, part)
-    partz, index, th = sort_and_build(part, cfg.tree, box)
-    return _Sorted(partz, index, num, th, part)
-
-
-def _sort_queries(query: Any, source: Any, output_order: str, box: Exact, cfg: KNNConfig) -> _Sorted:
-    if output_order == "input":
-        return _sort(query, None, box, cfg, None)
-    # Answers are in the z-order of the sources. Queries outside of the sources' box share the keys of its edge, so
-    # leaves of them would be long columns: they search in an order of their own.
-    pos, nums = get_pos(query), [get_num(source), get_num(query)]
-    domain, _ = domain_of([get_pos(source), pos], nums, ["the positions", "the query positions"], box, of_first=True)
-    came, posz = domain.zsort(jnp.asarray(pos), nums[1])
-    return replace(_sort(permute_particles(query, came, posz), None, box, cfg, None), came=came)
+        num = check_belongs(part, get_num(part), th, box, faults)
+        return _Sorted(part, None, num, th, part), num
+    built = sort_and_build(part, cfg.tree, box, faults)
+    return _Sorted(built.part, built.rows, built.num, built.th, part), built.num
 
 
 @dataclass

@@ -166,7 +166,7 @@ def _spheres(
     """Radii, masses, numbers of particles, and peaks; see `kernels.overdensity`."""
     domain, (centre_num,) = domain_of([centre], [centre_num], ["the centres"], box)
     if th is None:
-        source, _, th = sort_and_build(source, cfg.tree, box)
+        source, _, _, th, _ = sort_and_build(source, cfg.tree, box)
     else:
         source.num = check_belongs(source, source.num, th, box)
     tree = kernel_tree(source, source.num, th)

@@ -11,7 +11,7 @@ function is traced. The cost is that of sorting, O(n), plus one pass.
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,14 +36,13 @@ from ..data._describe import describe_hierarchy
 from ..jax_ext import Exact, with_twins
 from ._derivatives import of_boxes, of_moments
 from ._zorder import (
-    BAD_NUM,
     Domain,
     Moved,
     Movers,
     check_data,
     distr_zsort,
     domain_of,
-    is_bad_num,
+    num_fault,
     permute_particles,
     search_sorted_z,
     sort_equally,
@@ -278,20 +277,41 @@ def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = No
         th = _differentiable(th, moved.part, domain.box)
         return (moved.part, th) if data is None else (moved.part, moved.data, th)
     box = check_box(boxsize, check_positions(get_pos(part)).shape[1])
-    partz, index, th = sort_and_build(part, cfg, box)
+    partz, index, _, th, _ = sort_and_build(part, cfg, box)
     th = _differentiable(th, partz, box)
     if data is None:
         return partz, th
     return partz, jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), index), data), th
 
 
-def sort_and_build(part: Any, cfg: TreeConfig, boxsize: Any) -> tuple[Any, jax.Array, TreeHierarchy]:
-    """`zsort_and_tree` that also returns the ``(n,)`` int32 rows in z-order; rows that are not finite are an error."""
+class Built(NamedTuple):
+    """Particles in z-order, the ``(n,)`` int32 rows they came from, how many they are, and the hierarchy over them,
+    whose keys are in order in the domain.
+    """
+
+    part: Any
+    rows: jax.Array
+    num: jax.Array
+    th: TreeHierarchy
+    domain: Domain
+
+
+def sort_and_build(part: Any, cfg: TreeConfig, boxsize: Any, faults: Sequence[comm.Fault] = ()) -> Built:
+    """`zsort_and_tree` on one device, for who needs more of it; rows that are not finite are an error.
+
+    faults: what else may be wrong, to be found out in the same check.
+    """
     pos, box = check_positions(get_pos(part)), check_box(boxsize, get_pos(part).shape[1])
-    domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box, _mass_faults(part, cfg))
-    index, posz = domain.zsort(pos, num)
+    faults = [*_mass_faults(part, cfg), *faults]
+    domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box, faults)
+    return sort_in_domain(part, num, domain, cfg)
+
+
+def sort_in_domain(part: Any, num: Any, domain: Domain, cfg: TreeConfig) -> Built:
+    """`sort_and_build` where the domain is known and all is checked."""
+    index, posz = domain.zsort(check_positions(get_pos(part)), num)
     partz = permute_particles(part, index, posz)
-    return partz, index, _in_range(build_in_domain(partz, num, domain, cfg))
+    return Built(partz, index, num, _in_range(build_in_domain(partz, num, domain, cfg)), domain)
 
 
 def sort_and_build_over_ranks(
@@ -321,11 +341,14 @@ def check_hierarchy(th: Any) -> None:
         )
 
 
-def check_belongs(partz: Any, num: Any, th: TreeHierarchy, box: Exact) -> jax.Array:
-    """``num``; at run time an error if a hierarchy that the user gave does not belong to the particles."""
-    pos, foreign = get_pos(partz), kernels.tree_fits(kernel_tree(partz, num, th), box) == 0
-    failed = jnp.where(is_bad_num(pos, num), 2, foreign.astype(jnp.int32))
-    return kernels.check(num, failed, [num], f"{FOREIGN}\n{BAD_NUM % ('the positions', 0, pos.shape[0])}")
+def check_belongs(partz: Any, num: Any, th: TreeHierarchy, box: Exact, faults: Sequence[comm.Fault] = ()) -> jax.Array:
+    """``num``; at run time an error if a hierarchy that the user gave does not belong to the particles.
+
+    faults: what else may be wrong, to be found out in the same check.
+    """
+    pos, fits = get_pos(partz), kernels.tree_fits(kernel_tree(partz, num, th), box)
+    foreign = comm.Fault(fits == 0, [], FOREIGN)
+    return comm.check_all(num, [num_fault(pos, num, "the positions"), foreign, *faults])
 
 
 @with_twins({"parts": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)

@@ -12,6 +12,7 @@ G. M. Morton (1966), "A computer oriented geodetic data base". Exact splitters: 
 scalable parallel sorting algorithm using exact splitting".
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,7 @@ _NOT_FINITE = (
     "row {0} of %s is NaN or infinite, or beyond %s in size; remove such particles, set num to leave out rows at the "
     "end, or choose another unit of length."
 )
-BAD_NUM = "num of %s is {%d}; it counts the rows that hold particles, so it must be from 0 to %d."
+_BAD_NUM = "num of %s is {0}; it counts the rows that hold particles, so it must be from 0 to %d."
 
 
 @dataclass
@@ -74,29 +75,34 @@ def domain_of(
     """The domain of the particles of all types on all ranks, and ``nums``, which raise if a row is out of range or
     there are not so many rows.
 
-    faults: what else may be wrong, to be told in the same collective as the rows of the first type. of_first: keys are
-    taken where the first type is. The order of its particles, and with it what comes first of what is equally far, then
-    does not depend on where those of other types are.
+    faults: what else may be wrong, to be told in the same collective. of_first: keys are taken where the first type is.
+    The order of its particles, and with it what comes first of what is equally far, then does not depend on where those
+    of other types are.
     """
     nums = [kernels.as_num(num) for num in nums]
-    bounds = [kernels.bounds(pos, num) for pos, num in zip(positions, nums, strict=True)]
-    checked = []
-    for i, (pos, num, (_, _, bad), name) in enumerate(zip(positions, nums, bounds, names, strict=True)):
-        of_rows = comm.Fault(bad >= 0, [bad], _NOT_FINITE % (name, farthest(pos.dtype)))
-        of_num = comm.Fault(is_bad_num(pos, num), [num], BAD_NUM % (name, 0, pos.shape[0]))
-        checked.append(comm.check_all(num, [of_num, of_rows, *(() if i else faults)]))
+    corners, of_positions = zip(*map(corners_of, positions, nums, names), strict=True)
+    # One check: a GPU is waited for once.
+    first = comm.check_all(nums[0], [*itertools.chain.from_iterable(of_positions), *faults])
+    checked = [first, *(comm.after(num, first) for num in nums[1:])]
     # As integers, because XLA takes subnormal numbers for 0; the complement turns their order around.
-    upper = jnp.stack([_as_integers(high) for _, high, _ in bounds])
-    not_lower = jnp.stack([~_as_integers(low) for low, _, _ in bounds])
-    # One collective for both corners; it waits for the checks, see jztree.comm.
-    corners = comm.all_max(comm.after(jnp.stack([upper, not_lower]), *checked))
-    dtype = bounds[0][0].dtype
+    upper = jnp.stack([_as_integers(high) for _, high in corners])
+    not_lower = jnp.stack([~_as_integers(low) for low, _ in corners])
+    # One collective for both corners; it waits for the check, see jztree.comm.
+    joined = comm.all_max(comm.after(jnp.stack([upper, not_lower]), first))
+    dtype = corners[0][0].dtype
 
     def box_of(corner: jax.Array) -> tuple[jax.Array, jax.Array]:
         return _as_floats(~corner[1], dtype), _as_floats(corner[0], dtype)
 
-    whole = box_of(corners.max(axis=1))
-    return Domain(*(box_of(corners[:, 0]) if of_first else whole), box, whole), checked
+    whole = box_of(joined.max(axis=1))
+    return Domain(*(box_of(joined[:, 0]) if of_first else whole), box, whole), checked
+
+
+def corners_of(pos: jax.Array, num: Any, name: str) -> tuple[tuple[jax.Array, jax.Array], list[comm.Fault]]:
+    """The corners of the bounding box of positions on this rank, and what may be wrong with them."""
+    lower, upper, bad = kernels.bounds(pos, num)
+    of_rows = comm.Fault(bad >= 0, [bad], _NOT_FINITE % (name, farthest(pos.dtype)))
+    return (lower, upper), [num_fault(pos, num, name), of_rows]
 
 
 def _as_integers(values: jax.Array) -> jax.Array:
@@ -116,12 +122,17 @@ def is_bad_num(pos: Any, num: Any) -> jax.Array:
     return (num < 0) | (num > pos.shape[0])
 
 
+def num_fault(pos: Any, num: Any, name: str) -> comm.Fault:
+    """That ``num`` may be none that `is_bad_num` accepts. name: what the rows are."""
+    return comm.Fault(is_bad_num(pos, num), [num], _BAD_NUM % (name, pos.shape[0]))
+
+
 def checked_num(part: Any, what: str) -> Any:
     """`check_num` where nothing else is checked: at run time an error, on all ranks, if a traced one is wrong."""
     pos, num = get_pos(part), check_num(part, f"num of {what}")
     if is_concrete(num):
         return num
-    return comm.check(num, is_bad_num(pos, num), [num], BAD_NUM % (what, 0, pos.shape[0]))
+    return comm.check_all(num, [num_fault(pos, num, what)])
 
 
 def permute_particles(part: Any, index: jax.Array, posz: jax.Array | None = None) -> Any:
