@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from jztree_utils import io
+from jztree_utils import cli, io
 from jztree_utils._particles import many_devices
 
 
@@ -119,3 +120,25 @@ def _refused(told: str) -> Iterator[None]:
 def refused() -> Callable[[str], AbstractContextManager[None]]:
     """Expects that a file is refused in one sentence that says so much."""
     return _refused
+
+
+@pytest.fixture
+def one_device(monkeypatch: pytest.MonkeyPatch, use_devices: Callable[[int], None]) -> None:
+    """The command line uses one device, here and in processes that are started here."""
+    use_devices(1)
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str], use_devices: Callable[[int], None]) -> Callable[..., str]:
+    """Expects that a call of the command line is refused, and returns the sentence."""
+    use_devices(1)
+
+    def run(*arguments: Any) -> str:
+        with warnings.catch_warnings(action="error"):
+            status = cli.main([str(argument) for argument in arguments])
+        err = capsys.readouterr().err
+        assert (status, len(err.splitlines()), err[-2:]) == (2, 1, ".\n"), err
+        return err
+
+    return run

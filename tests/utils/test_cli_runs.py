@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 
 from jztree.data import ParticleData
-from jztree_utils import _report, _verbose, cli, ics, io
+from jztree_utils import _report, _verbose, cli, io
 from jztree_utils._commands import plot
 from jztree_utils._commands.arguments import parse
 from jztree_utils._commands.earlier_outputs import made_with
 
-
-@pytest.fixture(autouse=True)
-def one_device(use_devices) -> None:
-    use_devices(1)
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 @pytest.fixture
@@ -406,54 +403,3 @@ def test_attached_types_and_properties(tmp_path, random, capsys) -> None:
     critical = mean / 0.3 * (0.3 + 0.7 / 8)
     radius, inside = np.asarray(largest["r200c"]), np.asarray(largest["m200c"])
     np.testing.assert_allclose(inside / (4 / 3 * np.pi * radius**3), 200 * critical, rtol=1e-4)
-
-
-# Pictures
-
-
-def test_pictures(tmp_path, capsys) -> None:
-    catalogue, neighbours = str(tmp_path / "c.hdf5"), str(tmp_path / "n.hdf5")
-    assert run("fof", "sample", "-o", catalogue, capsys=capsys)[0] == 0
-    assert run("knn", "sample", "-o", neighbours, capsys=capsys)[0] == 0
-    foreign = tmp_path / "fof_tab_000.hdf5"
-    with h5py.File(foreign, "w") as file:
-        header = {"Ngroups_Total": 2, "NumFiles": 1, "BoxSize": 37.5, "Redshift": 0.0, "HubbleParam": 0.7}
-        file.create_group("Header").attrs.update(header)
-        file.create_group("Group")["GroupLen"] = np.asarray([90, 40], np.int32)
-        file["Group/GroupPos"] = np.ones((2, 3), np.float32)
-    marked = ("plot", "density", "sample", "--catalogue", str(foreign), "-o", str(tmp_path / "x.png"))
-    status, out, _ = run(*marked, capsys=capsys)
-    assert (status, "times the mean density" in out) == (0, True)
-    with h5py.File(foreign, "a") as file:
-        file["Header"].attrs["BoxSize"] = 75.0
-    status, _, err = run(*marked, capsys=capsys)
-    assert (status, "is of a box of 75.0, but that of the snapshot is 37.5" in err) == (2, True)
-    for kind, *arguments in (
-        ("halos", "sample", "--catalogue", catalogue),
-        ("density", "sample"),
-        ("mass-function", catalogue),
-        ("sizes", catalogue),
-        ("distances", neighbours),
-    ):
-        picture = tmp_path / f"{kind}.png"
-        status, _, err = run("plot", kind, *arguments, "-o", str(picture), capsys=capsys)
-        assert (status, err) == (0, "")
-        assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["halos", str(ics.SAMPLE_3D)], "give --catalogue"),
-        (["sizes", str(ics.SAMPLE_3D)], "is not a catalogue"),
-        (["sizes", "a", "b"], "draws one file, but 2 were given"),
-        (["heat", "a"], "invalid choice: 'heat'"),
-        ([], "plot needs what to draw"),
-        (["scaling", "none.json"], "There is no file none.json"),
-    ],
-)
-def test_bad_pictures(arguments, told, tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
-    status, _, err = run("plot", *arguments, "-o", "x.png", capsys=capsys)
-    assert (status, told in err) == (2, True), err
-    assert os.listdir(tmp_path) == []

@@ -1,0 +1,336 @@
+"""The command line: bad input, and what goes wrong on the way."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from test_cli import files
+
+from jztree_utils import cli, io
+from jztree_utils._commands import snapshots
+from jztree_utils._particles.reading import Source, open_types, read_particles
+
+pytestmark = pytest.mark.usefixtures("one_device")
+
+
+def check_refused(arguments: list[str], folder: Path, capsys, told: str) -> None:
+    """Exit status 2, one sentence, nothing written."""
+    before = {name: (folder / name).stat().st_mtime_ns for name in files(folder)}
+    assert cli.main(arguments) == 2
+    err = capsys.readouterr().err
+    assert re.fullmatch(r"jztree: error: [^\n]+\n", err)
+    assert "Traceback" not in err
+    assert told in err, err
+    assert {name: (folder / name).stat().st_mtime_ns for name in files(folder)} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["fof"], "No snapshot was given"),
+        (["dance"], "invalid choice"),
+        (["fof", "sample", "--colour", "-k", "3"], "jztree fof does not know --colour -k 3; see jztree fof --help."),
+        (["fof", "sample", "--b", "wide"], "--b"),
+        (["fof", "sample", "--b", "0.2", "--rlink", "1"], "two ways to give the linking length"),
+        (["fof", "sample", "--b", "-0.2"], "--b is -0.2"),
+        (["fof", "sample", "--b", "nan"], "--b is nan"),
+        (["fof", "sample", "--rlink", "-1"], "--rlink is -1"),
+        (["fof", "sample", "--rlink", "nan"], "--rlink is nan"),
+        (["fof", "sample", "--rlink", "inf"], "--rlink is inf"),
+        (["fof", "sample", "--rlink", "18.8"], "The linking length is 18.8, more than half"),
+        (["fof", "sample", "--npart-min", "0"], "--npart-min is 0"),
+        (["fof", "sample", "--npart-min", "2.5"], "--npart-min"),
+        (["fof", "sample", "--type", "-1"], "--type is -1"),
+        (["fof", "sample", "--type", "4"], "no particles of type 4"),
+        (["fof", "nowhere.hdf5"], "no file nowhere.hdf5"),
+        (["knn", "sample", "-k", "0"], "-k is 0"),
+        (["knn", "sample", "-k", "-3"], "-k is -3"),
+        (["knn", "sample", "-k", "eight"], "eight"),
+        (["knn", "sample", "-k", "110593"], "only 110592 particles"),
+        (["knn", "sample", "-k", "2", "--density"], "at least 3"),
+        (["knn", "nowhere.hdf5"], "no file nowhere.hdf5"),
+    ],
+)
+def test_bad_arguments(arguments, told, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    output = ["-o", "out.hdf5"] if arguments[0] in ("fof", "knn") and len(arguments) > 1 else []
+    check_refused([*arguments, *output], tmp_path, capsys, told)
+
+
+@pytest.mark.parametrize("command", ["fof", "knn"])
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        ("missing/out.hdf5", "create the folder"),
+        ("folder", "not a regular file"),
+        ("snapshot.hdf5", "would overwrite"),
+        ("./folder/../snapshot.hdf5", "would overwrite"),
+        ("/dev/null", "not a regular file"),
+    ],
+)
+def test_bad_outputs(command, output, told, snapshot, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    check_refused([command, "snapshot.hdf5", "-o", output], tmp_path, capsys, told)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--plot", "halos.docx"], "no suffix of a known format"),
+        (["--plot", "halos"], "no suffix of a known format"),
+        (["--plot", "missing/halos.png"], "create the folder"),
+        (["--plot", "a.eps", "-o", "./a.eps"], "different names"),
+    ],
+)
+def test_bad_pictures(arguments, told, snapshot, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_refused(["fof", "snapshot.hdf5", *arguments], tmp_path, capsys, told)
+
+
+def test_picture_without_matplotlib(snapshot, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.delitem(sys.modules, "jztree_utils.plot._notebook_figure", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    check_refused(["fof", str(snapshot), "--plot", str(tmp_path / "a.png")], tmp_path, capsys, "jztree[plot]")
+
+
+@pytest.mark.parametrize("command", ["fof", "knn"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_positions_that_are_no_numbers_name_the_row(command, value, tmp_path, write_gadget, random, capsys) -> None:
+    pos = random.random((200, 3)).astype(np.float32)
+    pos[123, 1] = value
+    path = write_gadget(tmp_path / "a.hdf5", pos)
+    words = f"Row 123 of the positions of type 1 in {path} is NaN or infinite; remove such particles."
+    check_refused([command, str(path), "-o", str(tmp_path / "out.hdf5")], tmp_path, capsys, words)
+    check_refused(["plot", "density", str(path), "-o", str(tmp_path / "a.png")], tmp_path, capsys, words)
+
+
+def test_no_box_needs_a_length(tmp_path, write_gadget, random, capsys) -> None:
+    path = write_gadget(tmp_path / "a.hdf5", random.random((50, 3)), header={"BoxSize": None})
+    check_refused(["fof", str(path)], tmp_path, capsys, "give the length with --rlink")
+    assert cli.main(["fof", str(path), "--rlink", "0.1"]) == 0
+    assert "none (open)" in capsys.readouterr().out
+
+
+def test_damaged_snapshots(tmp_path, snapshot, write_parts, random, capsys) -> None:
+    cut = tmp_path / "cut.hdf5"
+    cut.write_bytes(snapshot.read_bytes()[:9000])
+    text = tmp_path / "text.hdf5"
+    text.write_text("Not a snapshot.\n")
+    integers = tmp_path / "integers.hdf5"
+    integers.write_bytes(snapshot.read_bytes())
+    with h5py.File(integers, "a") as file:
+        del file["PartType1/Coordinates"]
+        file["PartType1/Coordinates"] = np.ones((500, 3), np.int64)
+    parts = write_parts(random.random((40, 3)), (10, 20), "snap_009")
+    parts[1].unlink()
+    (tmp_path / "empty").mkdir()
+    told = {
+        cut: "truncated",
+        text: "not an HDF5",
+        integers: "int64",
+        parts[2]: parts[1].name,
+        tmp_path / "empty": "no .hdf5",
+    }
+    for path, words in told.items():
+        check_refused(["fof", str(path), "-o", str(tmp_path / "out.hdf5")], tmp_path, capsys, words)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_corners_of_the_particles(count, tmp_path, write_gadget, random) -> None:
+    mesh = jax.make_mesh((count,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
+    for num in (2, 50):  # not a multiple of the devices, and fewer
+        pos = (random.random((num, 3)) + np.asarray([5, -7, 0])).astype(np.float32)
+        source = Source(write_gadget(tmp_path / "a.hdf5", pos))
+        part = read_particles(open_types(source), (), mesh)
+        np.testing.assert_array_equal(part.corners(), [pos.min(axis=0), pos.max(axis=0)])
+
+
+def test_a_box_that_cannot_hold_the_positions(tmp_path, write_gadget, random, capsys) -> None:
+    pos = random.random((50, 3)) * 1.02 + np.asarray([0, -0.3, 0])  # a little wider, and begins elsewhere
+    path, output = write_gadget(tmp_path / "a.hdf5", pos), str(tmp_path / "out.hdf5")
+    assert cli.main(["fof", str(path)]) == 0
+    wide = str(write_gadget(tmp_path / "b.hdf5", pos * [1, 1, 1.4]))
+    told = "along dimension 2, but the periodic box is 1 there; give the right one with --boxsize"
+    check_refused(["fof", wide, "-o", output], tmp_path, capsys, told)
+    check_refused(["knn", wide, "-o", output], tmp_path, capsys, told)
+    check_refused(["plot", "density", wide, "-o", str(tmp_path / "out.png")], tmp_path, capsys, told)
+    assert cli.main(["fof", wide, "--boxsize", "1,1,2"]) == 0
+
+
+@pytest.mark.parametrize("command", [["fof"], ["knn"], ["convert"], ["plot", "density"]], ids=lambda words: words[-1])
+def test_what_is_no_snapshot(command, tmp_path, write_gadget, random, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    pos = random.random((30, 3))
+    Path("empty.hdf5").touch()
+    Path("notes.txt").write_text("Not a snapshot.\n" * 100)
+    with h5py.File("table.hdf5", "w") as file:
+        file["a/b"] = np.arange(5)
+    write_gadget(Path("group.hdf5"), pos)
+    with h5py.File("group.hdf5", "a") as file:
+        del file["PartType1"]
+    write_gadget(Path("none.hdf5"), pos[:0])
+    write_gadget(Path("stars.hdf5"), pos, ptype=4)
+    np.savez("names.npz", x=pos)
+    os.mkfifo("pipe")
+    told = {
+        "missing.hdf5": "There is no file missing.hdf5",
+        ".": "holds more than one snapshot",
+        "empty.hdf5": "is empty",
+        "notes.txt": "is not an HDF5 file",
+        "table.hdf5": "name the dataset of positions (--pos)",
+        "group.hdf5": "has no dataset PartType1/Coordinates",
+        "none.hdf5": "no particles of type 1; it holds none at all",
+        "stars.hdf5": "no particles of type 1; it holds 30 of type 4",
+        "names.npz": "name them (--pos)",
+        "pipe": "is not a regular file",
+    }
+    for name, words in told.items():
+        check_refused([*command, name, "-o", "out.png" if "plot" in command else "out.hdf5"], tmp_path, capsys, words)
+
+
+def test_what_the_system_refuses(snapshot, tmp_path, monkeypatch, capsys) -> None:
+    """The superuser may read and write all, so its refusals are those of a system that says no to everyone."""
+    (tmp_path / "closed").mkdir()
+
+    def refuse(path: Any, *_: Any, **__: Any) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    output = ["-o", str(tmp_path / "closed" / "out.hdf5")]
+    with monkeypatch.context() as patched:
+        patched.setattr(io._files.os, "open", refuse)
+        check_refused(["fof", str(snapshot), *output], tmp_path, capsys, "cannot be written (Permission denied)")
+    with monkeypatch.context() as patched:
+        patched.setattr("builtins.open", refuse)
+        check_refused(["fof", str(snapshot), *output], tmp_path, capsys, "cannot be read (Permission denied)")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+def test_no_space_for_what_is_printed(snapshot) -> None:
+    with open("/dev/full", "w") as full, open(os.devnull) as nothing:
+        command = [sys.executable, "-P", "-m", "jztree_utils.cli", "knn", str(snapshot)]
+        done = subprocess.run(command, stdin=nothing, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "jztree: error: Reading or writing failed (No space left on device).\n",
+    )
+
+
+# Interruptions
+
+
+def test_failure_while_writing_leaves_nothing(snapshot, tmp_path, capsys, monkeypatch) -> None:
+    output = tmp_path / "out.hdf5"
+    for failure, status in ((KeyboardInterrupt(), 130), (OSError(28, "No space left on device"), 2)):
+
+        def fail(*_: object, failure: BaseException = failure) -> None:
+            raise failure
+
+        monkeypatch.setattr(io._neighbour_lists, "write_column", fail)
+        assert cli.main(["knn", str(snapshot), "-o", str(output)]) == status
+        assert re.fullmatch(r"jztree: [^\n]+\n", capsys.readouterr().err)
+        assert files(tmp_path) == ["snapshot.hdf5"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits of the system")
+@pytest.mark.parametrize(
+    "output",
+    [
+        "-o out.hdf5",
+        pytest.param("--plot out.png", marks=pytest.mark.slow),
+        pytest.param("--plot out.pdf", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("limit", [100, 3000])  # the first fails as the file is opened or closed
+def test_no_space_for_the_output(tmp_path, output, limit) -> None:
+    code = f"""
+import resource, sys
+from jztree_utils.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+sys.exit(main(["fof", "sample", *{output.split()}]))
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"jztree: error: Writing out\.\w+ failed \(File too large\); nothing was written\.\n", done.stderr
+    )
+    assert files(tmp_path) == []
+
+
+def test_bugs_are_told_apart(snapshot, capsys, monkeypatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(snapshots, "read_particles", fail)
+    assert cli.main(["fof", str(snapshot)]) == 1
+    assert "unexpected" in capsys.readouterr().err
+    assert cli.main(["fof", str(snapshot), "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("moment", "number", "what"),
+    [
+        ("import 'numpy._core", signal.SIGINT, "interrupted"),
+        pytest.param("import 'jaxlib", signal.SIGINT, "interrupted", marks=pytest.mark.slow),
+        ("  load JAX", signal.SIGTERM, "terminated"),
+        ("  read the snapshot", signal.SIGINT, "interrupted"),
+    ],
+)
+def test_process_interrupted_by_the_user(tmp_path, moment, number, what) -> None:
+    """Once is enough, also while compiled modules are imported and while compiled code runs."""
+    python = [sys.executable, "-P", "-u", *(["-v"] if moment.startswith("import") else [])]  # -v tells of imports
+    command = [*python, "-m", "jztree_utils.cli", "knn", "sample", "-k", "512", "-o", str(tmp_path / "k.hdf5")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith(moment):
+        assert process.poll() is None
+    process.send_signal(number)
+    told, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert re.search(rf"^jztree: {what}[^\n]+\n\Z", told, re.M)
+    assert "Traceback" not in told
+    assert files(tmp_path) == []
+
+
+def test_process_whose_reader_goes_away(tmp_path) -> None:
+    command = [sys.executable, "-P", "-m", "jztree_utils.cli", "fof", "sample"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    err = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 141
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("JAX_PLATFORMS", "foo", "JAX has no device to run on .*, and in the environment JAX_PLATFORMS is 'foo'; set"),
+        ("JAX_ENABLE_X64", "foo", "invalid truth value 'foo' for environment 'JAX_ENABLE_X64'."),
+        ("JZTREE_INSTRUCTION_SET", "foo", "the environment variable JZTREE_INSTRUCTION_SET is 'foo', but jztree is"),
+    ],
+)
+def test_process_with_a_bad_environment(name, value, told) -> None:
+    command = [sys.executable, "-P", "-m", "jztree_utils.cli", "fof", "sample", "-q"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {name: value})
+    assert done.returncode == 2
+    assert re.fullmatch(f"jztree: error: {told}[^\n]*\\.?\n", done.stderr)
+
+
+def test_process_with_bad_input(tmp_path) -> None:
+    command = [sys.executable, "-P", "-m", "jztree_utils.cli", "fof", str(tmp_path / "none.hdf5")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert re.fullmatch(r"jztree: error: There is no file [^\n]+\n", done.stderr)
