@@ -428,5 +428,5 @@ def test_few_collectives() -> None:
         name: len(re.findall(rf"\b{name}\[", text))
         for name in ("pmax", "pmin", "psum", "all_gather", "all_to_all", "ppermute")
     }
-    # The exchange has one all_to_all for each of its two sizes of chunks, of which it uses one.
-    assert found == {"pmax": 1, "pmin": 0, "psum": 0, "all_gather": 4, "all_to_all": 4, "ppermute": 0}
+    # The exchange has one all_to_all for its counts, and one for each of its two sizes of chunks, of which it uses one.
+    assert found == {"pmax": 1, "pmin": 0, "psum": 0, "all_gather": 4, "all_to_all": 5, "ppermute": 0}

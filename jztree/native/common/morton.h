@@ -30,12 +30,16 @@ struct MortonKey {
 // Whether x is so few periods away that multiples of the period are as exact as x. Beyond, only a remainder is.
 JZTREE_BOTH inline bool is_few_periods(double x, double period) { return std::fabs(x) < 0x1p25 * period; }
 
+// x moved into [0, period) by whole periods, however many. Apart, as on a GPU it takes many registers, and is rare.
+JZTREE_APART inline double wrap_far(double x, double period) {
+  double rest = std::fmod(x, period);
+  return rest < 0 ? rest + period : rest;
+}
+
 // x moved into [0, period] by whole periods. The upper end is reached only by rounding.
 JZTREE_BOTH inline double wrap_wide(double x, double period) {
   if (!(period > 0) || (x >= 0 && x < period)) return x;
-  if (is_few_periods(x, period)) return x - period * std::floor(x / period);
-  double rest = std::fmod(x, period);
-  return rest < 0 ? rest + period : rest;
+  return is_few_periods(x, period) ? x - period * std::floor(x / period) : wrap_far(x, period);
 }
 
 template <typename T>

@@ -6,8 +6,11 @@
 // Functions that run on the host and, in CUDA sources, on the GPU too.
 #ifdef __CUDACC__
 #define JZTREE_BOTH __host__ __device__
+// The same, never inlined.
+#define JZTREE_APART __host__ __device__ __noinline__
 #else
 #define JZTREE_BOTH
+#define JZTREE_APART __attribute__((noinline))
 #endif
 
 namespace jztree {
