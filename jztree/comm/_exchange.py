@@ -15,7 +15,7 @@ from ._agree import after, check_room
 from ._counts import starts_of
 from ._ranks import all_gather, get_rank_info, num_ranks, swap, vary, with_real
 from ._rounds import chunk_of, in_rounds
-from ._traffic import Traffic, traffic_of
+from ._traffic import Traffic, of_others, traffic_of
 
 # The small buffer of a dense exchange is that many times smaller, and used where so many rounds of it suffice.
 _SMALL_BUFFER, _SMALL_ROUNDS = 16, 4
@@ -205,7 +205,7 @@ class _Dense:
         most = route.traffic.most
         few = most <= _SMALL_ROUNDS * small
         self.passes = [(large, jnp.where(few, 0, most)), (small, jnp.where(few, most, 0))]
-        self.sent, self.received = _of_others(route.sent, rank), _of_others(route.received, rank)
+        self.sent, self.received = of_others(route.sent, rank), of_others(route.received, rank)
         self.send_starts, self.receive_starts = starts_of(route.sent), route.starts()
         self.order, self.place = route.order, place
 
@@ -227,7 +227,7 @@ class _Ragged:
 
     def __init__(self, route: Route, place: jax.Array | None) -> None:
         self.rank, _, self.axes = get_rank_info()
-        self.sent, self.received = _of_others(route.sent, self.rank), _of_others(route.received, self.rank)
+        self.sent, self.received = of_others(route.sent, self.rank), of_others(route.received, self.rank)
         self.route, self.place = route, place
 
     def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
@@ -250,11 +250,6 @@ class _Ragged:
         return list(
             kernels.unpack_segments(arrived[None], place, one, jnp.sum(self.received, dtype=jnp.int32)[None], arrays)
         )
-
-
-def _of_others(counts: jax.Array, rank: jax.Array) -> jax.Array:
-    """``counts`` of each rank, 0 for the rank itself, whose own rows are in place already."""
-    return counts.at[rank].set(0)
 
 
 def _leaving_out(index: jax.Array | None, rows: int, start: jax.Array, count: jax.Array) -> jax.Array:

@@ -26,16 +26,17 @@ class Traffic(NamedTuple):
         return Traffic(self.received, self.sent, self.arriving, self.leaving, self.most)
 
 
-def traffic_of(sent: jax.Array, received: jax.Array | None = None) -> Traffic:
-    """The traffic in which this rank sends so many rows to each, ``(r,)`` int32.
-
-    received: so many come from each, where that is known already.
-    """
-    rank, ndev, _ = get_rank_info()
-    received = swap(sent) if received is None else received
-    others = jnp.where(jnp.arange(ndev, dtype=jnp.int32) == rank, 0, sent)
-    told = all_gather(jnp.stack([_total(sent), _total(received), jnp.max(others)]))
+def traffic_of(sent: jax.Array) -> Traffic:
+    """The traffic in which this rank sends so many rows to each, ``(r,)`` int32."""
+    received = swap(sent)
+    most = jnp.max(of_others(sent, get_rank_info()[0]))
+    told = all_gather(jnp.stack([_total(sent), _total(received), most]))
     return Traffic(sent, received, told[:, 0], told[:, 1], jnp.max(told[:, 2]))
+
+
+def of_others(counts: jax.Array, rank: jax.Array) -> jax.Array:
+    """``counts`` of each rank, 0 for the rank itself, whose own rows need not travel."""
+    return counts.at[rank].set(0)
 
 
 def _total(counts: jax.Array) -> jax.Array:

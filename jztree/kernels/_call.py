@@ -107,10 +107,12 @@ def _refusing_jvp(target: str, _primals: Any, _tangents: Any) -> Any:
 
 
 def sizes(values: Sequence[int]) -> np.ndarray:
+    """Numbers as kernels take them in an attribute, such as the nodes of each plane."""
     return np.asarray(values, np.int64)
 
 
 def i32(*shape: int) -> jax.ShapeDtypeStruct:
+    """A result of int32 in this shape."""
     return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
