@@ -24,10 +24,10 @@ from . import comm
 from ._checks import (
     check_mass,
     check_particles,
-    check_positions,
     common_dtype,
     exact_box_argument,
     first_row,
+    is_subnormal,
     mass_faults,
     mass_rows,
 )
@@ -243,7 +243,7 @@ def _excess(kernel: str, k: int, dims: int, part_query: Any) -> float:
 
 
 def _dims(part: Any) -> int:
-    return check_positions(get_pos(part)).shape[1]
+    return check_particles(part).shape[1]
 
 
 def _check_at_least(k: int, least: int) -> None:
@@ -297,7 +297,8 @@ def _per_volume(mass: jax.Array, radius: jax.Array, dims: int) -> jax.Array:
     sound = (radius > 0) & (radius < jnp.inf)
     density = _over_power(mass, jnp.where(sound, radius, 1).astype(mass.dtype), dims)
     lost = (density == jnp.inf) | ((jnp.abs(density) < jnp.finfo(density.dtype).tiny) & (mass != 0))
-    return jnp.where(sound, jnp.where(lost, jnp.nan, density), jnp.where(radius > 0, 0, jnp.inf))
+    at_zero = jnp.where(is_subnormal(radius), jnp.nan, jnp.inf)  # XLA takes such a radius for 0, and it is none
+    return jnp.where(sound, jnp.where(lost, jnp.nan, density), jnp.where(radius > 0, 0, at_zero))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))

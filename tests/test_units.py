@@ -294,6 +294,14 @@ def test_lengths_that_are_too_far_apart_are_no_zeros() -> None:
             jax.block_until_ready(function(far, 2 if function is smoothing_length else 3 - 1, part_query=far))
 
 
+def test_radii_that_xla_takes_for_zero_give_no_infinite_densities() -> None:
+    pos = (np.arange(40, dtype=np.float32) * np.float32(1e-44))[:, None] * np.ones((1, 3), np.float32)
+    for density in (knn_density, sph_density):
+        with pytest.raises(Exception, match="the density in row 0 is beyond the range of float32; choose"):
+            jax.block_until_ready(density.jit(pos, 8))
+        assert np.isinf(density.jit(np.zeros((8, 3), np.float32), 8)).all()
+
+
 @pytest.mark.parametrize(
     ("length", "mass"),
     [(1.0, 1.0), (3e24, 1e36), (3e24, 1.0), (1e-20, 1e-36), (1e-12, 1e38), (1e13, 1.0), (1e12, 1e-3), (1e-13, 1.0)],
