@@ -99,7 +99,7 @@ def whole(text: str) -> int:
 
 
 def real(text: str) -> float:
-    """A number that was given, or nan or inf. Raises ArgumentTypeError if it is none or too large.
+    """A number that was given, or nan or inf. Raises ArgumentTypeError if it is none, or too large or small for Python.
 
     Python itself takes digits of all scripts, and lines between them.
     """
@@ -108,6 +108,8 @@ def real(text: str) -> float:
     value = float(text)
     if math.isinf(value) and "inf" not in text.lower():
         raise argparse.ArgumentTypeError(f"{text!r} is too large a number")
+    if value == 0 and re.search("[1-9]", text.lower().partition("e")[0]):
+        raise argparse.ArgumentTypeError(f"{text!r} is too small a number")
     return value
 
 

@@ -70,6 +70,7 @@ def test_what_is_no_whole_number(text: str) -> None:
         ("1_0", "no number"),
         ("٣.٥", "no number"),
         ("1e400", "too large a number"),
+        ("1e-400", "too small a number"),
         ("1e", "no number"),
     ],
 )
@@ -79,7 +80,7 @@ def test_what_is_no_number(text: str, told: str) -> None:
             parse(["fof", "a", f"{option}={text}"])
 
 
-@pytest.mark.parametrize("text", ["1", "+1.5", ".5", "5.", "-2E-3", "1e-400"])
+@pytest.mark.parametrize("text", ["1", "+1.5", ".5", "5.", "-2E-3", "0e-400", "5e-324"])
 def test_numbers_are_what_python_makes_of_them(text: str) -> None:
     assert parse(["fof", "a", f"--rlink={text}"]).rlink == float(text)
 

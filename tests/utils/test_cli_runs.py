@@ -153,6 +153,7 @@ def test_files_of_one_snapshot_are_one(write_parts, tmp_path, random, capsys) ->
         (["-o", "{n}.png"], "pictures are drawn with --plot"),
         (["--attach", "gas"], "--attach is gas; it must be particle types"),
         (["--boxsize", "wide"], "--boxsize is wide; it must be a length"),
+        (["--boxsize", "1e-400"], "--boxsize is 1e-400; it must be a length"),
         (["--config", "none.toml"], "There is no configuration file none.toml"),
     ],
 )
