@@ -40,7 +40,7 @@ def get_pos(part: Any) -> Any:
         return part
     leaves = jax.tree.leaves(part)
     pos = getattr(part, "pos", None)
-    if not isinstance(pos, _ARRAYS) or not any(leaf is pos for leaf in leaves):
+    if isinstance(part, type) or not isinstance(pos, _ARRAYS) or not any(leaf is pos for leaf in leaves):
         raise TypeError(_what_is_wrong(part, pos))
     known = {id(leaf) for leaf in leaves}
     cls: Any = type(part)
@@ -53,6 +53,8 @@ def get_pos(part: Any) -> Any:
 
 
 def _what_is_wrong(part: Any, pos: Any) -> str:
+    if isinstance(part, type):
+        return f"particles are the class {part.__name__} itself; give an object of it, such as {part.__name__}(pos=...)."
     kind = type(part).__name__
     if pos is None:
         return (
@@ -280,8 +282,11 @@ def _check_integers(values: Iterable[int], dtype: np.dtype, leaf: Any, tree: Any
     kept = np.iinfo(jax.dtypes.canonicalize_dtype(dtype))
     for value in values:
         if not kept.min <= value <= kept.max:
+            name = _name_of(leaf, tree)
+            if name.rpartition(".")[2] == "num":
+                raise ValueError(f"{name} is {value}; it counts the rows that hold particles, and no array has so many.")
             raise ValueError(
-                f"{_name_of(leaf, tree)} holds {value}, of which JAX keeps {kept.bits} bits only"
+                f"{name} holds {value}, of which JAX keeps {kept.bits} bits only"
                 + (f"; {_SWITCH_ON}" if kept.bits < 64 else "")
                 + ", or give rows, np.arange(n, dtype=np.int32), in place of identifiers, and look these up afterwards."
             )

@@ -145,6 +145,7 @@ BAD = {
     "dataclass": (Plain, "Plain.*register_dataclass"),
     "namespace": (SimpleNamespace, "SimpleNamespace.*register_dataclass"),
     "dict": (dict, r"dict; .*ParticleData"),
+    "class": (lambda **_: data.ParticleData, "are the class ParticleData itself"),
     "static pos": (StaticPos, "pos of StaticPos.*leaves"),
     "static mass": (StaticMass, "mass of StaticMass.*leaves"),
     "static ids": (StaticIds, "id of StaticIds.*leaves"),

@@ -296,10 +296,22 @@ def test_num_of_padded_particles_is_checked_where_it_is_traced() -> None:
         jax.block_until_ready(jax.jit(lambda num: jz.data.pad_particles(jz.data.Pos(pos=pos, num=num), 1).num)(N + 1))
 
 
-def test_masked_arrays_are_not_padded() -> None:
+def test_num_that_no_array_can_have() -> None:
+    part = jz.data.ParticleData(pos=columns()["pos"], num=2**40)
+    for call in (jz.knn.knn, jz.knn.knn.jit):
+        with pytest.raises(ValueError, match=r"num is 1099511627776; it counts .* no array has so many\.$"):
+            call(part, K)
+
+
+def test_masks_of_positions_are_not_lost() -> None:
     pos = columns()["pos"]
+    masked = np.ma.MaskedArray(pos, mask=pos > 0.5)
+    for call in (jz.density.knn_density, jz.density.sph_density, jz.density.smoothing_length, jz.knn.knn):
+        with pytest.raises(TypeError, match="masked array") as error:
+            call(masked, K)
+        assert oracles.one_sentence(error)
     with pytest.raises(TypeError, match="masked array"):
-        jz.data.pad_particles(np.ma.MaskedArray(pos, mask=pos > 0.5), 2)
+        jz.data.pad_particles(masked, 2)
 
 
 def test_what_reduce_func_returns_can_be_moved() -> None:

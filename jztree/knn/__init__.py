@@ -85,8 +85,8 @@ def knn(
     """
     cfg = checked_config(cfg, KNNConfig)
     check_hierarchy(th)
-    words = parse_result(result, part, reduce_func)
     k = _check_arguments(part, k, part_query, output_order)
+    words = parse_result(result, part, reduce_func)
     box = check_box(boxsize, get_pos(part).shape[1])
     if comm.num_ranks() > 1:
         ask = Question(k, box, words, reduce_func, output_order == "z", th is not None, cfg)
