@@ -11,6 +11,9 @@
 #include "arguments.h"
 
 // Fewer compile in half the time, where a library is only to be seen to compile, or to be compared.
+#ifndef JZTREE_LEAST_DIMS
+#define JZTREE_LEAST_DIMS 1
+#endif
 #ifndef JZTREE_MOST_DIMS
 #define JZTREE_MOST_DIMS 8
 #endif
@@ -51,8 +54,8 @@ struct ByPositions {
   static void run(Arguments& arguments, const Work& work) {
     for (const Buffer& buffer : arguments.all_arguments()) {
       if (buffer.rank != 2 || (buffer.type != ffi::F32 && buffer.type != ffi::F64)) continue;
-      return buffer.type == ffi::F32 ? run_dims<1, float>(buffer.dims[1], arguments, work)
-                                     : run_dims<1, double>(buffer.dims[1], arguments, work);
+      return buffer.type == ffi::F32 ? run_dims<JZTREE_LEAST_DIMS, float>(buffer.dims[1], arguments, work)
+                                     : run_dims<JZTREE_LEAST_DIMS, double>(buffer.dims[1], arguments, work);
     }
     throw Refusal("positions must be float32 or float64 and have shape (n, d).");
   }
@@ -62,8 +65,8 @@ struct ByPositions {
   static void run_dims(int64_t dims, Arguments& arguments, const Work& work) {
     constexpr int most = std::min(Interface<1, T>::most_dims, JZTREE_MOST_DIMS);
     if constexpr (D > most) {
-      throw Refusal("positions have " + std::to_string(dims) + " dimensions; 1 to " + std::to_string(most) +
-                    " are possible here.");
+      throw Refusal("positions have " + std::to_string(dims) + " dimensions; " + std::to_string(JZTREE_LEAST_DIMS) +
+                    " to " + std::to_string(most) + " are possible here.");
     } else {
       if (dims == D) return Plainly<Interface<D, T>>::run(arguments, work);
       run_dims<D + 1, T>(dims, arguments, work);
