@@ -54,7 +54,9 @@ def get_pos(part: Any) -> Any:
 
 def _what_is_wrong(part: Any, pos: Any) -> str:
     if isinstance(part, type):
-        return f"particles are the class {part.__name__} itself; give an object of it, such as {part.__name__}(pos=...)."
+        return (
+            f"particles are the class {part.__name__} itself; give an object of it, such as {part.__name__}(pos=...)."
+        )
     kind = type(part).__name__
     if pos is None:
         return (
@@ -284,7 +286,9 @@ def _check_integers(values: Iterable[int], dtype: np.dtype, leaf: Any, tree: Any
         if not kept.min <= value <= kept.max:
             name = _name_of(leaf, tree)
             if name.rpartition(".")[2] == "num":
-                raise ValueError(f"{name} is {value}; it counts the rows that hold particles, and no array has so many.")
+                raise ValueError(
+                    f"{name} is {value}; it counts the rows that hold particles, and no array has so many."
+                )
             raise ValueError(
                 f"{name} holds {value}, of which JAX keeps {kept.bits} bits only"
                 + (f"; {_SWITCH_ON}" if kept.bits < 64 else "")

@@ -1,6 +1,7 @@
 """Fixtures that all tests share."""
 
 import contextlib
+import gc
 import logging
 import os
 import shutil
@@ -26,6 +27,8 @@ _QUICK_COMPILATION = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_em
 
 def pytest_configure(config: pytest.Config) -> None:
     """Set what XLA, which has not started yet, is to do; worker processes get the environment of the first one."""
+    # JAX keeps millions of objects from test to test, through which the collector would go all the time.
+    gc.set_threshold(100_000, 20, 100)
     wanted = os.environ.get("JZTREE_TESTS_OPTIMIZED") != "1" and not shutil.which("nvidia-smi")
     if wanted and not hasattr(config, "workerinput") and _knows_flags(config, _QUICK_COMPILATION):
         os.environ["XLA_FLAGS"] += f" {_QUICK_COMPILATION}"

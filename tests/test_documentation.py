@@ -101,7 +101,8 @@ def test_notebook_is_that_of_the_page() -> None:
 
 def test_guide_prints_what_it_says_on_four_devices(tmp_path: Path) -> None:
     script = "\n".join(block for _, block in blocks(GUIDE, "python"))
-    environ = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    four = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"  # the last one counts
+    environ = {**os.environ, "XLA_FLAGS": four, "JAX_PLATFORMS": "cpu"}
     environ.pop("PJRT_NPROC", None)
     paths = [path for path in sys.path if path and "site-packages" not in path]
     command = [sys.executable, "-P", "-c", f"import sys; sys.path[:0] = {paths!r}\n{script}"]

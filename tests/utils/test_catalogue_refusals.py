@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import shutil
 from dataclasses import replace
 
 import h5py
@@ -83,15 +84,15 @@ WRONG = (np.float64(1), np.array([b"a"] * 6), np.full((6, 2, 2), -1.5), np.full(
 )
 def test_wrong_values_raise_no_other_error(tmp_path, layout) -> None:
     """Every dataset and every attribute of a group in turn has a wrong type or shape."""
-    path = tmp_path / "c.hdf5"
-    io.write_catalogue_content(path, full_content(), layout)
-    whole, places = path.read_bytes(), []
-    with h5py.File(path) as file:
+    whole, places = tmp_path / "c.hdf5", []
+    io.write_catalogue_content(whole, full_content(), layout)
+    with h5py.File(whole) as file:
         file.visititems(lambda name, item: places.append((name, None)) if isinstance(item, h5py.Dataset) else None)
         places += [(group, name) for group in file for name in file[group].attrs]
     refused = 0
-    for (place, name), wrong in itertools.product(places, WRONG):
-        path.write_bytes(whole)
+    for number, ((place, name), wrong) in enumerate(itertools.product(places, WRONG)):
+        path = tmp_path / f"{number}.hdf5"  # a name of its own: file systems wait for the disk where one is used again
+        shutil.copy(whole, path)
         with h5py.File(path, "a") as file:
             if name is None:
                 del file[place]

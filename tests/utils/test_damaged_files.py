@@ -221,13 +221,14 @@ def other_shapes(rows: np.ndarray) -> list[Any]:
     ],
 )
 def test_columns_of_groups_in_another_shape(tmp_path, layout, group, name, link) -> None:
-    path = tmp_path / "c.hdf5"
-    io.write_catalogue_content(path, full_content(), layout)
-    with h5py.File(path) as file:
+    whole = tmp_path / "c.hdf5"
+    io.write_catalogue_content(whole, full_content(), layout)
+    with h5py.File(whole) as file:
         rows = file[group][name][()]
     wrong = [*other_shapes(rows), np.full(rows.shape, 1j), np.full(rows.shape, b"a")]
-    for other in [*wrong, *([h5py.SoftLink(f"/{group}/{link}")] if name != link else [])]:
-        io.write_catalogue_content(path, full_content(), layout)
+    for number, other in enumerate([*wrong, *([h5py.SoftLink(f"/{group}/{link}")] if name != link else [])]):
+        path = tmp_path / f"{number}.hdf5"  # a name of its own: file systems wait for the disk where one is used again
+        shutil.copy(whole, path)
         replace_dataset(path, f"{group}/{name}", other)
         with pytest.raises(io.SnapshotError) as error:
             io.read_catalogue_content(path)

@@ -219,9 +219,11 @@ def test_truncated_at_any_length(snapshot, tmp_path) -> None:
 
 def test_flipped_bytes_raise_no_other_error(snapshot, tmp_path, random) -> None:
     whole = snapshot.read_bytes()
-    flipped = tmp_path / "flipped.hdf5"
     refused = 0
-    for _ in range(400):
+    for number in range(400):
+        flipped = (
+            tmp_path / f"{number}.hdf5"
+        )  # a name of its own: file systems wait for the disk where one is used again
         data = bytearray(whole)
         for place in random.integers(0, 3000, 3):
             data[place] = random.integers(256)
