@@ -1,10 +1,12 @@
 """The boundary to native code: same bits everywhere, moves and their derivatives, and errors in words."""
 
+import _ctypes
 import ctypes
 import hashlib
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -243,6 +245,17 @@ def test_instruction_sets_that_the_processor_does_not_have(monkeypatch, tmp_path
     with pytest.raises(ImportError, match="which this processor does not have; its best is x86-64-v3, so set it to"):
         _library._check_wanted("x86-64-v9", "x86-64-v2", "x86-64-v3")
     _library._check_wanted("x86-64-v2", "x86-64-v2", "x86-64-v3")
+
+
+def test_libraries_of_another_version(monkeypatch, tmp_path) -> None:
+    """Such as one that an earlier installation has left."""
+    for name in ("libjztree_cpu.so", "libjztree_cuda.so"):
+        shutil.copy(_ctypes.__file__, tmp_path / name)
+    monkeypatch.setattr(_library, "_LIBRARIES", tmp_path)
+    with pytest.raises(ImportError, match=r"libjztree_cpu\.so is of another version than jztree itself; install"):
+        _library._load("jztree_cpu")
+    with pytest.warns(UserWarning, match=r"libjztree_cuda\.so is of another version .*so kernels run on CPUs only"):
+        assert _library._cuda_library.__wrapped__() is None
 
 
 def call_wrongly(target: str, out: Any, *args: Any, **attributes: Any) -> str:

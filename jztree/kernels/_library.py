@@ -29,9 +29,13 @@ def _load(name: str) -> ctypes.CDLL:
             f"jztree's native library {path} cannot be loaded ({error}); install jztree again with 'pip install .' in "
             "its source folder, which needs a C++17 compiler."
         ) from error
-    library.jztree_instruction_set.restype = ctypes.c_char_p
-    library.jztree_kernels.restype = ctypes.c_char_p
-    library.jztree_best_instruction_set.restype = ctypes.c_char_p
+    for function in ("instruction_set", "kernels", "best_instruction_set"):
+        if not hasattr(library, f"jztree_{function}"):
+            raise ImportError(
+                f"jztree's native library {path} is of another version than jztree itself; install jztree again with "
+                "'pip install .' in its source folder."
+            )
+        getattr(library, f"jztree_{function}").restype = ctypes.c_char_p
     return library
 
 
@@ -62,6 +66,10 @@ def _check_wanted(wanted: str, plainest: str, best: str) -> None:
         )
 
 
+def _kernel_names() -> list[str]:
+    return _cpu_library().jztree_kernels().decode().split(",")[:-1]
+
+
 @functools.cache
 def _cuda_library() -> ctypes.CDLL | None:
     """The library of the CUDA kernels; None if this installation has none."""
@@ -74,6 +82,14 @@ def _cuda_library() -> ctypes.CDLL | None:
         # The CPU works without it, so this is said and no more.
         warnings.warn(
             f"jztree's CUDA library {path} cannot be loaded ({error}); kernels run on CPUs only.", stacklevel=2
+        )
+        return None
+    lacking = [name for name in (*_kernel_names(), "cuda_architectures") if not hasattr(library, f"jztree_{name}")]
+    if lacking:
+        warnings.warn(
+            f"jztree's CUDA library {path} is of another version than jztree itself ({lacking[0]} is not in it), so "
+            "kernels run on CPUs only; install jztree again with 'pip install .' in its source folder.",
+            stacklevel=2,
         )
         return None
     library.jztree_cuda_architectures.restype = ctypes.c_char_p
@@ -95,7 +111,7 @@ def scratch_libraries() -> dict[str, ctypes.CDLL]:
 def _register() -> None:
     """Register every kernel for the CPU and for CUDA, and where there are none, one that says so."""
     cpu, cuda = _cpu_library(), _cuda_library()
-    for name in cpu.jztree_kernels().decode().split(",")[:-1]:
+    for name in _kernel_names():
         symbol = f"jztree_{name}"
         handlers = {
             "cpu": getattr(cpu, symbol),
