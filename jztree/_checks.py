@@ -113,7 +113,8 @@ def first_row(marked: jax.Array, num: Any = None) -> jax.Array:
 
     By the kernel that looks through positions: in parallel, and compiled already, as nothing of that kind is in XLA.
     """
-    column = jnp.where(marked, jnp.float32(jnp.nan), jnp.float32(0))[:, None]
+    # Beyond the range of positions, and no NaN, which jax_debug_nans would take for a mistake.
+    column = jnp.where(marked, jnp.finfo(jnp.float32).max, jnp.float32(0))[:, None]
     return kernels.bounds(column, marked.shape[0] if num is None else num)[2]
 
 
