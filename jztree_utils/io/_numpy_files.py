@@ -127,8 +127,8 @@ def _parse(stream: IO[bytes], name: str, member: str | None) -> _Array:
     read_header = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
     try:
         shape, by_columns, dtype = read_header(stream)
-    except TokenError as error:  # NumPy parses the head as Python
-        raise ValueError(f"its head is cut off: {error}") from error
+    except (TokenError, SyntaxError, TypeError, RecursionError, MemoryError) as error:  # NumPy parses it as Python
+        raise ValueError(f"its head cannot be understood: {error}") from error
     if dtype.hasobject:
         raise ValueError("Python objects where numbers are needed")
     if any(length < 0 for length in shape):

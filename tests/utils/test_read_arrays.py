@@ -133,6 +133,28 @@ def test_numpy_files_cut_off_at_any_length(tmp_path, random, name) -> None:
             io.read_snapshot(tmp_path / name, fields=("pos",))
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 3)!}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 3)",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': [3, 3]}",
+        "{'descr': {1}, 'fortran_order': False, 'shape': (3, 3)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 3), {}: 1}",
+        "(" * 900 + ")" * 900,
+        "-" * 5000 + "1",
+        "",
+    ],
+)
+def test_heads_that_are_no_description_of_an_array(tmp_path, head) -> None:
+    """NumPy reads them as Python, which can fail in many ways."""
+    text = head.encode("latin1") + b"\n"
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(36))
+    with pytest.raises(io.SnapshotError, match="truncated or damaged") as error:
+        io.read_snapshot(tmp_path / "a.npy", fields=("pos",))
+    assert str(error.value).endswith(".")
+
+
 def test_flipped_bytes_in_an_archive(tmp_path, random) -> None:
     np.savez_compressed(tmp_path / "a.npz", pos=random.integers(0, 9, (40, 3)) / 8)
     whole = (tmp_path / "a.npz").read_bytes()
