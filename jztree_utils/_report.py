@@ -57,6 +57,12 @@ def say(text: str = "", level: int = NORMAL) -> None:
         sys.stdout.flush()
 
 
+def warn(sentence: str) -> None:
+    """Print what people should look at, where it is seen even if what is told goes into a file."""
+    if _output.level >= NORMAL:
+        print(f"jztree: warning: {sentence}", file=sys.stderr)
+
+
 @dataclass
 class Stage:
     """What is told of a stage beside its time.

@@ -86,14 +86,20 @@ class Units(NamedTuple):
 
 
 def units_of(header: SnapshotHeader) -> Units | None:
-    """The units of a cosmological snapshot.
+    """The units of a cosmological snapshot. Units that are free of h, as those of SWIFT, need h; None without it.
 
     If the header does not tell them, its masses do, where all matter is in particles of known mass: their mean density
-    is that of the cosmology in one of the usual units only (Mpc/h or kpc/h, and Msun/h or 1e10 Msun/h). None if not.
+    is that of the cosmology in one of the usual units only (Mpc/h or kpc/h, and Msun/h or 1e10 Msun/h). None if not,
+    and if the run is not cosmological.
     """
+    if header.comoving is False:
+        return None
     length, mass = header.unit_length_in_cm, header.unit_mass_in_g
     if length is not None and mass is not None:
-        return Units(length / _MPC_IN_CM, mass / _MSUN_IN_G)
+        per_h = header.hubble if header.h_free else 1.0
+        return None if per_h is None else Units(length / _MPC_IN_CM * per_h, mass / _MSUN_IN_G * per_h)
+    if header.h_free or np.size(header.boxsize) not in (1, 3):
+        return None
     volume = float(np.prod(np.broadcast_to(header.boxsize, 3)))
     pairs = list(zip(header.npart_total, header.mass_table, strict=False))
     if not volume or not header.omega0 or any(number and not each for number, each in pairs):

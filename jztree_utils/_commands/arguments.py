@@ -204,7 +204,8 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
     groups.add_argument(
         "--b",
         type=real,
-        help=f"linking length in units of the mean separation of the particles, BoxSize / N^(1/3) (default: {B})",
+        help="linking length in mean separations of the particles, by their mass and Omega0 as in Gadget-4, or else by "
+        f"their number in the box (default: {B})",
     )
     groups.add_argument("--rlink", type=real, metavar="R", help="linking length in the snapshot's unit of length")
     groups.add_argument(

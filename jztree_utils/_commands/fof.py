@@ -2,6 +2,7 @@
 
 import math
 from argparse import ArgumentTypeError, Namespace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from .._particles.group_properties import GroupOptions, describe, shapes
 from .._particles.known_properties import missing_in_words, with_all_properties
 from .._particles.particles import Groups, Particles
 from .._particles.reading import Source
-from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
+from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
 from .._verbose import print_machine, print_memory_peak
+from ..separation import MeanSeparation, mean_separation
 from . import dry_run
 from .arguments import B, check_at_least, check_not_negative, whole
 from .earlier_outputs import made_with
@@ -70,8 +72,10 @@ def _types(words: str | None) -> tuple[int, ...] | None:
 
 def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str | None) -> None:
     part = read_checked(source, ("mass", "vel", "id"), mesh, layout)
+    mass = part.mean_mass()
     with io.failing_together(mesh):
-        rlink = _linking_length(args, part)
+        separation = mean_separation(part.header, part.num, mass, part.ndim)
+        rlink = _linking_length(args, separation)
         _check_images(rlink, part)
         options = GroupOptions(cfg=FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min)))
         if args.properties:
@@ -82,6 +86,8 @@ def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str 
         if found is not None:
             info = io.CatalogueInfo(
                 linking_length=rlink,
+                mean_separation=None if separation is None else separation.value,
+                separation_by=None if separation is None else separation.by,
                 npart_min=args.npart_min,
                 num_particles=part.num,
                 ptype=source.ptype,
@@ -89,12 +95,20 @@ def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str 
                 header=part.header,
                 made_with=made_with(args, run.path, source.options),
             )
-            _finish(args, run, part, pos, found, info)
+            _finish(args, run, part, pos, found, info, separation)
             if args.properties and (words := missing_in_words(options, part)):
                 say(f"\n  left out: {words}.")
 
 
-def _finish(args: Namespace, run: Run, part: Particles, pos: Any, found: Groups, info: io.CatalogueInfo) -> None:
+def _finish(
+    args: Namespace,
+    run: Run,
+    part: Particles,
+    pos: Any,
+    found: Groups,
+    info: io.CatalogueInfo,
+    separation: MeanSeparation | None,
+) -> None:
     """Order, write, draw and print the groups. pos: positions of all particles, if they are to be drawn."""
     columns = found.extra
     if args.properties:
@@ -115,23 +129,24 @@ def _finish(args: Namespace, run: Run, part: Particles, pos: Any, found: Groups,
             _draw(run.plot, pos, cata, part.header)
             told.detail = str(run.plot)
     if args.json:
-        print_json(_summary(run, cata, info, part, extra))
+        print_json(_summary(run, cata, info, part, extra, separation))
     elif not is_quiet():
-        _tell(cata, info, part)
+        _tell(cata, info, part, separation)
+        if separation is not None and args.rlink is None and separation.doubt:
+            warn(f"{separation.doubt} Give the linking length with --rlink if that is wrong.")
 
 
-def _linking_length(args: Namespace, part: Particles) -> float:
-    """``--rlink``, or ``--b`` times the mean separation of the particles, which needs a box."""
+def _linking_length(args: Namespace, separation: MeanSeparation | None) -> float:
+    """``--rlink``, or ``--b`` times the mean separation of the particles."""
     if args.rlink is not None:
         return float(args.rlink)
-    separation = _mean_separation(part)
     if separation is None:
         raise ValueError(
             "The snapshot has no BoxSize, so the mean separation is unknown; give the length with --rlink, or the box "
             "with --boxsize."
         )
     b = B if args.b is None else args.b
-    rlink = b * separation
+    rlink = b * separation.value
     if not math.isfinite(rlink):
         raise ValueError(f"--b times the mean separation is {rlink:g}; give a smaller --b, or the right --boxsize.")
     return rlink
@@ -148,13 +163,6 @@ def _check_images(rlink: float, part: Particles) -> None:
         )
 
 
-def _mean_separation(part: Particles) -> float | None:
-    """Of the particles in the box; None if that is not known."""
-    lengths = box_lengths(part.header, part.ndim)
-    # Python's numbers, which become infinite without a warning.
-    return (math.prod(lengths.tolist()) / part.num) ** (1 / part.ndim) if (lengths > 0).all() else None
-
-
 def _draw(path: str, pos: Any, cata: FofCatalogue, header: io.SnapshotHeader) -> None:
     plot.plot_halos(
         pos,
@@ -168,7 +176,12 @@ def _draw(path: str, pos: Any, cata: FofCatalogue, header: io.SnapshotHeader) ->
 
 
 def _summary(
-    run: Run, cata: FofCatalogue, info: io.CatalogueInfo, part: Particles, extra: dict[str, io.Column]
+    run: Run,
+    cata: FofCatalogue,
+    info: io.CatalogueInfo,
+    part: Particles,
+    extra: dict[str, io.Column],
+    separation: MeanSeparation | None,
 ) -> dict[str, Any]:
     """What was done and found, for scripts."""
     header = part.header
@@ -186,6 +199,7 @@ def _summary(
         "particles_in_groups": int(np.asarray(cata.count, np.int64).sum()),
         "npart_min": info.npart_min,
         "linking_length": info.linking_length,
+        "mean_separation": None if separation is None else asdict(separation),
         "boxsize": header.boxsize,
         "redshift": header.redshift,
         "units": {kind: io.unit_name(header, kind) for kind in ("length", "mass", "velocity")},
@@ -194,7 +208,7 @@ def _summary(
     }
 
 
-def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: Particles) -> None:
+def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: Particles, separation: MeanSeparation | None) -> None:
     header = part.header
     length, mass = (f" {io.unit_name(header, kind)}".rstrip() for kind in ("length", "mass"))
     n, count = part.num + sum(one.num_total or 0 for one in part.attached.values()), np.asarray(cata.count, np.int64)
@@ -202,7 +216,7 @@ def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: Particles) -> None:
     pairs = [
         ("groups", f"{len(count):,} of at least {info.npart_min:,} particles"),
         ("particles in groups", f"{grouped:,} of {n:,} ({100 * grouped / n:.1f} %)"),
-        ("linking length", f"{number(info.linking_length or 0.0)}{length}{_in_separations(info, part)}"),
+        ("linking length", f"{number(info.linking_length or 0.0)}{length}{_in_separations(info, separation)}"),
         ("box", f"{box_in_words(header)}{length if header.boxsize else ''}"),
     ]
     if len(count):
@@ -222,11 +236,10 @@ def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: Particles) -> None:
         print_table(*_largest_groups(cata, header))
 
 
-def _in_separations(info: io.CatalogueInfo, part: Particles) -> str:
-    separation = _mean_separation(part)
+def _in_separations(info: io.CatalogueInfo, separation: MeanSeparation | None) -> str:
     if info.linking_length is None or separation is None:
         return ""
-    return f", {number(info.linking_length / separation)} mean separations"
+    return f", {number(info.linking_length / separation.value)} mean separations, {separation}"
 
 
 def _largest_groups(cata: FofCatalogue, header: io.SnapshotHeader) -> tuple[list[str], list[list[str]]]:

@@ -23,6 +23,7 @@ from .._report import stage
 from .._verbose import compilation, rows_sent
 from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot
+from .mean_mass import mean_over_devices
 from .particles import MOST_ROWS, Groups, Member, Particles, count_types
 
 
@@ -40,6 +41,10 @@ class ManyDevices(Particles):
         with jax.enable_x64(self.wide):
             find = jax.jit(_corners_of_ranks, out_shardings=NamedSharding(self.mesh, P()))
             return np.asarray(find(self.part.pos, self.part.num))
+
+    def _mean_of_masses(self) -> float | None:
+        with jax.enable_x64(True):
+            return mean_over_devices(self.part.mass, self.part.num, self.num, NamedSharding(self.mesh, P()))
 
     def find_groups(self, rlink: float, options: GroupOptions) -> Groups | None:
         with jax.enable_x64(self.wide):

@@ -15,6 +15,7 @@ from .._report import stage
 from .box import corners_of
 from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot
+from .mean_mass import mean_of
 from .particles import MOST_ROWS, Groups, Member, Particles, count_types
 
 
@@ -23,6 +24,9 @@ class OneDevice(Particles):
 
     def corners(self) -> np.ndarray:
         return corners_of(np.asarray(self.part.pos))
+
+    def _mean_of_masses(self) -> float | None:
+        return mean_of(np.asarray(self.part.mass))
 
     def find_groups(self, rlink: float, options: GroupOptions) -> Groups | None:
         box = self.header.boxsize

@@ -85,6 +85,15 @@ class Particles(ABC):
     def corners(self) -> np.ndarray:
         """``(2, d)``: the least and the largest coordinates of the particles that are grouped."""
 
+    def mean_mass(self) -> float | None:
+        """The mean mass of the particles that are grouped; None if they have none, or one that is none."""
+        shared = self.snapshot.shared_mass
+        return shared if shared is not None or "mass" not in self.properties else self._mean_of_masses()
+
+    @abstractmethod
+    def _mean_of_masses(self) -> float | None:
+        """Where each particle has its own."""
+
     @abstractmethod
     def find_groups(self, rlink: float, options: GroupOptions) -> Groups | None:
         """Groups and their members."""

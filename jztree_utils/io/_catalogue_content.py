@@ -22,6 +22,7 @@ NUM_TYPES = 6
 _MOST_DIMENSIONS = 8
 NUMBERS = "iufb"  # the kinds of dtypes that columns may have
 _MADE = "FriendsOfFriends"
+_LENGTHS = ("linking_length", "mean_separation")  # of how a catalogue was made
 _COLUMNS = tuple(f.name for f in dataclasses.fields(FofCatalogue) if f.name != "ngroups")
 
 
@@ -53,6 +54,8 @@ class CatalogueInfo:
     """How a catalogue was made; None is what is not known.
 
     linking_length: in the unit of length of the particles.
+    mean_separation: of the particles that were linked, in that unit.
+    separation_by: "mass" or "number", what it was found by, see `jztree_utils.separation`.
     npart_min: the fewest particles of a group in the catalogue.
     num_particles: particles that were grouped, members and others.
     ptype: their type in the snapshot.
@@ -62,6 +65,8 @@ class CatalogueInfo:
     """
 
     linking_length: float | None = None
+    mean_separation: float | None = None
+    separation_by: str | None = None
     npart_min: int | None = None
     num_particles: int | None = None
     ptype: int | None = None
@@ -233,10 +238,13 @@ def convert_h(content: CatalogueContent, h_free: bool) -> CatalogueContent:
     columns = catalogue_columns(content.catalogue, content.extra)
     converted = {name: replace(column, values=convert(column.kind, column.values)) for name, column in columns.items()}
     by_type = content.by_type and replace(content.by_type, mass=convert("mass", content.by_type.mass))
-    length = content.info.linking_length
+    held = {name: getattr(content.info, name) for name in _LENGTHS}
+    lengths: dict[str, Any] = {
+        name: value and float(convert("length", np.float64(value))) for name, value in held.items()
+    }
     info = replace(
         content.info,
-        linking_length=None if length is None else float(convert("length", np.float64(length))),
+        **lengths,
         header=replace(
             other,
             boxsize=_box(convert("length", np.asarray(header.boxsize, np.float64))),
@@ -413,7 +421,8 @@ def read_made(file: h5py.File) -> dict[str, Any]:
     if _MADE not in file:
         return {}
     group = get_group(file, _MADE)
-    made: dict[str, Any] = {"linking_length": number(group, "linking_length")}
+    made: dict[str, Any] = {name: number(group, name) for name in _LENGTHS}
     made |= {name: whole_number(group, name) for name in ("npart_min", "num_particles", "ptype")}
-    made |= {name: text_attribute(group, name) for name in ("source", "made_with") if name in group.attrs}
+    texts = ("source", "made_with", "separation_by")
+    made |= {name: text_attribute(group, name) for name in texts if name in group.attrs}
     return {name: value for name, value in made.items() if value is not None}

@@ -29,6 +29,7 @@ _RANGES = {
     "time": (-1e100, 1e100),
     "omega0": (0.0, 1e6),
     "omega_lambda": (-1e6, 1e6),
+    "omega_baryon": (0.0, 1e6),
     "hubble": (0.0, 1e6),
     **dict.fromkeys(_UNITS, _UNIT_RANGE),
 }
@@ -52,6 +53,7 @@ class SnapshotHeader:
     time: scale factor of a cosmological run, else the time in the snapshot's unit.
     redshift: 0 if the run is not cosmological.
     omega0, omega_lambda: densities of matter and of the cosmological constant in units of the critical one.
+    omega_baryon: density of baryons, a part of ``omega0``.
     hubble: the Hubble constant in units of 100 km/s/Mpc.
     mass_table: the mass of all particles of a type; 0 if each has its own or there are none.
     npart_total: particles of each type in all files together; 64-bit counts (Python integers).
@@ -67,6 +69,7 @@ class SnapshotHeader:
     redshift: float = 0.0
     omega0: float | None = None
     omega_lambda: float | None = None
+    omega_baryon: float | None = None
     hubble: float | None = None
     mass_table: tuple[float, ...] = ()
     npart_total: tuple[int, ...] = ()
@@ -131,6 +134,7 @@ def parse_header(
         redshift=_redshift(told, comoving),
         omega0=_number(told, "Omega0", "Omega_m"),
         omega_lambda=_number(told, "OmegaLambda", "Omega_lambda"),
+        omega_baryon=_baryons(told),
         hubble=_number(told, "HubbleParam", "h"),
         mass_table=(0.0,) * len(total) if masses is None else tuple(float(mass) for mass in masses),
         npart_total=npart_total,
@@ -202,6 +206,12 @@ def _redshift(told: _Attributes, comoving: float | None) -> float:
     return 1 / scale - 1 if scale else 0.0
 
 
+def _baryons(told: _Attributes) -> float | None:
+    """The density of baryons, None if it is NaN, as in files in SWIFT's layout that do not know it."""
+    values = _first(told, numbers, "OmegaBaryon", "Omega_b")
+    return None if values is None or np.isnan(values).all() else _number(told, "OmegaBaryon", "Omega_b")
+
+
 def _as_swift_means_it(told: _Attributes, header: SnapshotHeader) -> SnapshotHeader:
     """The header with what SWIFT writes in other ways than Gadget.
 
@@ -258,6 +268,7 @@ def header_attributes(header: SnapshotHeader) -> dict[str, Any]:
         "Redshift": header.redshift,
         "Omega0": header.omega0,
         "OmegaLambda": header.omega_lambda,
+        "OmegaBaryon": header.omega_baryon,
         "HubbleParam": header.hubble,
         "UnitLength_in_cm": header.unit_length_in_cm,
         "UnitMass_in_g": header.unit_mass_in_g,

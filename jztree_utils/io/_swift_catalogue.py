@@ -179,7 +179,7 @@ def _cosmology(header: SnapshotHeader, time_in_s: float) -> dict[str, Any]:
         "Omega_lambda": omega_lambda,
         "Omega_k": 1 - omega0 - omega_lambda,
         "Omega_r": 0.0,
-        "Omega_b": np.nan,  # readers ask for it, and a header of Gadget does not tell it
+        "Omega_b": np.nan if header.omega_baryon is None else header.omega_baryon,  # readers ask for it
         "w_0": -1.0,
         "w_a": 0.0,
     }

@@ -1,0 +1,71 @@
+"""The mean of masses, to the bit the same however many devices they are dealt out to.
+
+Masses are written as fractions of a power of two, in two words of 20 bits. Sums of these are exact in integers of 64
+bits, whatever their order, up to 2^43 particles.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_BITS = 20
+_ROWS = 2**22  # that are added up at a time, so that little memory is needed
+
+
+def mean_of(mass: np.ndarray) -> float | None:
+    """The mean of masses ``(n,)`` on the host; None if they are none, which the search says in words."""
+    least, most = (float(extreme(mass)) for extreme in (np.min, np.max)) if len(mass) else (0.0, 0.0)
+    unit = _unit(least, most)
+    if unit is None:
+        return None
+    sums = np.zeros(2, np.int64)
+    for start in range(0, len(mass), _ROWS):
+        sums += [word.sum() for word in _words(np, mass[start : start + _ROWS], unit)]
+    return _mean(sums.tolist(), len(mass), unit, least, most)
+
+
+def mean_over_devices(mass: Any, num: Any, total: int, placed: Any) -> float | None:
+    """The same of masses ``(r, n)``, of which the first ``num`` ``(r,)`` of each rank count, ``total`` in all.
+
+    placed: a sharding that gives all processes what all devices have found. JAX must be in its 64-bit mode.
+    """
+
+    least, most = map(float, jax.jit(_extremes, out_shardings=placed)(mass, num))
+    unit = _unit(least, most)
+    if unit is None:
+        return None
+    sums = jax.jit(_sums, out_shardings=placed)(mass, num, unit)
+    return _mean([int(word) for word in sums], total, unit, least, most)
+
+
+def _extremes(mass: jax.Array, num: jax.Array) -> tuple[jax.Array, jax.Array]:
+    held = _held(mass, num)
+    return jnp.min(mass, where=held, initial=jnp.inf), jnp.max(mass, where=held, initial=-jnp.inf)
+
+
+def _sums(mass: jax.Array, num: jax.Array, unit: Any) -> list[jax.Array]:
+    held = _held(mass, num)
+    return [jnp.sum(word, where=held) for word in _words(jnp, mass, unit)]
+
+
+def _held(mass: jax.Array, num: jax.Array) -> jax.Array:
+    return jnp.arange(mass.shape[1]) < num[:, None]
+
+
+def _unit(least: float, most: float) -> float | None:
+    """The power of two above all masses; None if one is negative or not finite, or all vanish."""
+    return float(np.ldexp(1.0, int(np.frexp(most)[1]))) if 0 <= least <= most < np.inf and most > 0 else None
+
+
+def _words(xp: Any, mass: Any, unit: float) -> list[Any]:
+    high = mass.astype(xp.float64) * (2**_BITS / unit)
+    low = (high - xp.floor(high)) * 2**_BITS
+    return [xp.floor(word).astype(xp.int64) for word in (high, low)]
+
+
+def _mean(sums: list[int], num: int, unit: float, least: float, most: float) -> float:
+    if least == most:
+        return least
+    return ((sums[0] << _BITS) + sums[1]) / num * (unit / 2 ** (2 * _BITS))

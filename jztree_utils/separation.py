@@ -1,0 +1,102 @@
+"""The mean separation of particles, of which the linking length of friends-of-friends groups is a part.
+
+Where particles fill the box, it follows from their number: ``(V / N)^(1/d)``. In a zoom-in simulation they do not, and
+stars never do. There it follows from their mean mass and the mean density of matter, ``(m / rho)^(1/3)``, as Gadget-4
+has it (Springel et al. 2021, MNRAS 506, 2871; ``fof_get_comoving_linking_length`` in its source): ``rho`` is
+``Omega0 - OmegaBaryon`` of the critical density if the snapshot holds gas, and ``Omega0`` if not, whatever is linked.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from .io import SnapshotHeader
+from .mass_function import CRITICAL_DENSITY, units_of
+
+__all__ = ["MeanSeparation", "mean_separation"]
+
+_SAME = 1e-3  # relative, of units, Newton's constant and radiation, which headers round or leave out
+_ALIKE = 1.2
+_GAS = 0
+BY_MASS, BY_NUMBER = "mass", "number"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanSeparation:
+    """The mean separation of particles, and how it was found; lengths are comoving, in the snapshot's unit.
+
+    value: the separation. by: ``"mass"`` or ``"number"``, which of the two it is.
+    by_mass: from the mean mass of the particles and the density of matter; None if the header does not tell enough.
+    by_number: from the number of particles and the box; None if there is no box.
+    """
+
+    value: float
+    by: str
+    by_mass: float | None
+    by_number: float | None
+
+    def __str__(self) -> str:
+        """How it was found, in words."""
+        return "by the mass of the particles and Omega0" if self.by == BY_MASS else "by the number of particles"
+
+    @property
+    def doubt(self) -> str:
+        """A sentence that names both lengths, if they differ by a factor of more than 1.2; else empty."""
+        if self.by_mass is None or self.by_number is None:
+            return ""
+        if max(self.by_mass, self.by_number) <= _ALIKE * min(self.by_mass, self.by_number):
+            return ""
+        lengths = f"{self.by_mass:.6g} by their mass and Omega0, but {self.by_number:.6g} by their number in the box"
+        return f"The mean separation of the particles is {lengths}; the one {self} is used."
+
+
+def mean_separation(
+    header: SnapshotHeader, num: int, mass: float | None = None, ndim: int = 3
+) -> MeanSeparation | None:
+    """The mean separation of particles of one type; None if neither their mass nor their number tells it.
+
+    header: of the snapshot, see `jztree_utils.io.read_header`; what it has to tell for the former is Omega0 and the
+        units, unless these follow from its masses (`jztree_utils.mass_function.units_of`).
+    num: how many particles there are. mass: the mean of their masses, in the snapshot's unit; None if it is not known.
+    ndim: dimensions; the mass tells nothing unless they are three.
+
+    By mass if the header allows it. By number if that is the same up to rounded units (0.1 %), because it needs none;
+    and if the snapshot holds gas but does not tell OmegaBaryon, unless the particles do not fill the box at all, which
+    is so where the two differ by a factor of more than 1.2.
+
+    Raises ValueError if there are no particles.
+    """
+    if num < 1:
+        raise ValueError(f"there are {num} particles; a mean separation needs one at least.")
+    by_number, by_mass = _by_number(header, num, ndim), _by_mass(header, mass) if ndim == 3 else None
+    if by_mass is None:
+        return (
+            None
+            if by_number is None
+            else MeanSeparation(value=by_number, by=BY_NUMBER, by_mass=None, by_number=by_number)
+        )
+    same = _ALIKE - 1 if _has_gas(header) and header.omega_baryon is None else _SAME
+    if by_number is not None and max(by_mass, by_number) <= (1 + same) * min(by_mass, by_number):
+        return MeanSeparation(value=by_number, by=BY_NUMBER, by_mass=by_mass, by_number=by_number)
+    return MeanSeparation(value=by_mass, by=BY_MASS, by_mass=by_mass, by_number=by_number)
+
+
+def _by_number(header: SnapshotHeader, num: int, ndim: int) -> float | None:
+    lengths = np.broadcast_to(np.asarray(header.boxsize, np.float64), (ndim,)).tolist()
+    # Python's numbers, which become infinite without a warning.
+    return (math.prod(lengths) / num) ** (1 / ndim) if min(lengths) > 0 else None
+
+
+def _by_mass(header: SnapshotHeader, mass: float | None) -> float | None:
+    units = units_of(header)
+    if mass is None or not (mass > 0 and math.isfinite(mass)) or units is None or not header.omega0:
+        return None
+    omega = header.omega0 - (header.omega_baryon or 0.0) * _has_gas(header)
+    if omega <= 0:
+        return None
+    return float((mass * units.mass / (omega * CRITICAL_DENSITY)) ** (1 / 3) / units.length)
+
+
+def _has_gas(header: SnapshotHeader) -> bool:
+    return any(header.npart_total[_GAS : _GAS + 1])
