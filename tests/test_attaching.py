@@ -1,6 +1,6 @@
 """Particles of other types that join the group of their nearest primary particle, against SciPy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -41,12 +41,13 @@ def two_kinds(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     return primary.astype(np.float32), other.astype(np.float32)
 
 
-def expected_groups(primary: np.ndarray, other: np.ndarray) -> set[frozenset[int]]:
+def expected_groups(primary: np.ndarray, other: np.ndarray, within: float = 6.4) -> set[frozenset[int]]:
     """Members of each group of at least four; attached particles are numbered behind the primary ones."""
     wrapped = primary.astype(np.float64) % 1
-    _, near = cKDTree(wrapped, boxsize=1.0).query(other.astype(np.float64) % 1)
+    distance, near = cKDTree(wrapped, boxsize=1.0).query(other.astype(np.float64) % 1)
     label = np.asarray(oracles.components(primary, _RLINK, _BOX))
-    label = np.concatenate([label, label[near]])
+    own = len(primary) + np.arange(len(other))
+    label = np.concatenate([label, np.where(distance <= within * _RLINK, label[near], own)])
     groups = [frozenset(np.flatnonzero(label == value).tolist()) for value in np.unique(label)]
     return {group for group in groups if len(group) >= 4}
 
@@ -112,6 +113,56 @@ def test_over_ranks_as_on_one_device(random, crowded: bool) -> None:
     one = squeeze_catalogue(one)
     np.testing.assert_array_equal(np.sort(cata.count), np.sort(one.count))
     np.testing.assert_allclose(np.sort(cata.mass), np.sort(one.mass), rtol=1e-6)
+
+
+def twins(attached: Any, within: float | None) -> Any:
+    """Catalogues of a plain call, of the compiled twin, and of a function that is compiled by its user."""
+    given = jnp.float32(_RLINK)
+    yield lambda part: jz.fof.fof_and_catalogue(part, _RLINK, _BOX, _CFG, None, attached, within)
+    yield lambda part: jz.fof.fof_and_catalogue.jit(part, _RLINK, _BOX, _CFG, attached=attached, attach_within=within)
+    traced = jax.jit(lambda *args: jz.fof.fof_and_catalogue(*args, _BOX, _CFG, attached=attached, attach_within=within))
+    yield lambda part: traced(part, given)
+
+
+@pytest.mark.parametrize("within", [0.0, 0.3, 1.0])
+def test_those_that_are_too_far_join_nothing(random, within: float) -> None:
+    primary, other = two_kinds(random)
+    part, attached = typed(primary, 0, 2.0, 1), typed(other, len(primary), 0.5, 4)
+    want = expected_groups(primary, other, within)
+    assert want != expected_groups(primary, other)
+    for find in twins(attached, within):
+        grouped, cata = find(part)
+        cata = squeeze_catalogue(cata)
+        assert groups_of(np.asarray(grouped.id), cata) == want
+        np.testing.assert_array_equal(np.sort(grouped.id), np.arange(len(primary) + len(other)))
+    ndev = 4
+    parts = [deal(pos, uneven(len(pos), ndev), rows=600) for pos in (primary, other)]
+    parts[1] = replace(parts[1], id=parts[1].id + len(primary))
+    find = jz.fof.fof_and_catalogue.smap(mesh_of(ndev), jit=True)
+    grouped, stacked = find(parts[0], _RLINK, _BOX, _CFG, attached=parts[1], attach_within=within)
+    cata = squeeze_catalogue(stacked, offset_mode="global", nparts=grouped.num)
+    assert groups_of(joined(grouped.id, grouped.num), cata) == want
+
+
+def test_at_the_limit_and_without_one() -> None:
+    """Distances that float32 holds: 0.5 is 4 linking lengths, and 0.5 + 2^-24 is more."""
+    primary = np.zeros((3, 3), np.float32)
+    other = np.asarray([[0.5, 0, 0], [np.nextafter(np.float32(0.5), 1), 0, 0], [-0.5, 0, 0], [9, 0, 0]], np.float32)
+    part, attached = typed(primary, 0, 1.0, 1), typed(other, 3, 1.0, 0)
+    cfg = FofConfig(catalogue=CatalogueConfig(npart_min=1))
+    for within, count in ((4, [5, 1, 1]), (np.nextafter(4, 0), [3, 1, 1, 1, 1]), (None, [7]), (72.0, [7])):
+        cata = jz.fof.fof_and_catalogue.jit(part, 0.125, 0.0, cfg, attached=attached, attach_within=within)[1]
+        np.testing.assert_array_equal(squeeze_catalogue(cata).count, count)
+    _, cata = jz.fof.fof_and_catalogue(part, 0.125, 0.0, cfg, attached=attached)
+    np.testing.assert_array_equal(squeeze_catalogue(cata).count, [6, 1])  # 0.8 is the default
+
+
+@pytest.mark.parametrize("within", [-1.0, np.nan, np.inf, [1.0, 2.0], "far"])
+def test_limits_that_are_none(within: Any) -> None:
+    part = ParticleData(pos=jnp.zeros((3, 3)))
+    for find in (jz.fof.fof_and_catalogue, jz.fof.fof_and_catalogue.jit):
+        with pytest.raises((ValueError, TypeError), match="attach_within is"):
+            find(part, 0.1, attached=part, attach_within=within)
 
 
 def test_a_mass_that_all_of_a_kind_share(random) -> None:

@@ -22,7 +22,7 @@ from ..data import FofCatalogue, Label, get_num
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
 from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
 from ..tree._zorder import permute_particles
-from ._attached_types import attach, attach_over_ranks, check_attached
+from ._attached_types import ATTACH_WITHIN, attach, attach_limit, attach_over_ranks, check_attached
 from ._derivatives import of_groups
 from ._group_order import catalogue_columns, group_and_catalogue, make_catalogue, particle_faults
 from ._over_ranks import labels_over_ranks, linear
@@ -35,7 +35,12 @@ _SPECS = {"part": P(-1), "rlink": P(), "boxsize": P(), "th": P(-1)}  # the other
 
 def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     exact_box = exact_box_argument(arguments)
-    return exact_box | {"rlink": check_rlink(arguments["rlink"], exact_box["boxsize"])}
+    length = check_rlink(arguments["rlink"], exact_box["boxsize"])
+    found = exact_box | {"rlink": length}
+    if "attached" in arguments:
+        within = arguments["attach_within"] if sequence_of(arguments["attached"]) else None
+        found["attach_within"] = attach_limit(within, length)
+    return found
 
 
 @with_twins(_SPECS, P(-1), prepare=_exact_arguments)
@@ -110,7 +115,7 @@ def distr_fof_labels(
     return partz, linear(label, num) if linearize_labels else label
 
 
-@with_twins(_SPECS | {"attached": P(-1)}, P(-1), prepare=_exact_arguments)
+@with_twins(_SPECS | {"attached": P(-1), "attach_within": P()}, P(-1), prepare=_exact_arguments)
 def fof_and_catalogue(
     part: Any,
     rlink: Any,
@@ -118,6 +123,7 @@ def fof_and_catalogue(
     cfg: FofConfig | None = None,
     th: TreeHierarchy | None = None,
     attached: Any = None,
+    attach_within: Any = ATTACH_WITHIN,
 ) -> tuple[Any, FofCatalogue]:
     """Find friends-of-friends groups and what they are: mass, centre, velocity, sizes.
 
@@ -128,6 +134,9 @@ def fof_and_catalogue(
         same properties; or None. They link nothing; each joins the group of the nearest of ``part`` (Dolag et al. 2009,
         MNRAS 399, 497), counts in it and is part of all its sums. A property of the user's own can tell types apart in
         what is returned.
+    attach_within: how far from it that may be, in linking lengths; None is no limit. By default what Gadget-4 has for
+        particles without a smoothing length. The distance is the one that `jztree.knn.knn` gives, in the dtype of the
+        positions. One that is farther from all is in no group but one of its own, which ``npart_min=1`` lists.
 
     Returns the particles in group order and the `FofCatalogue`. Groups come in the order of their first particles in
     z-order; within a group, and behind the last one for those in no listed group, particles are in z-order. So the
@@ -151,6 +160,8 @@ def fof_and_catalogue(
     check_hierarchy(th)
     box = check_box(boxsize, check_particles(part, max_dims=_MAX_DIMS).shape[1])
     others = sequence_of(attached)
+    length = check_rlink(rlink, box)
+    limit = attach_limit(attach_within, length) if others else None
     check_num(part)
     faults = particle_faults(part)
     for i, one in enumerate(others):
@@ -161,13 +172,13 @@ def fof_and_catalogue(
     if comm.num_ranks() > 1:
         if others:
             check_countable(part, "devices have room for more attached particles than come")
-        partz, num, where = labels_over_ranks(part, check_rlink(rlink, box), box, cfg, th is not None, faults)
+        partz, num, where = labels_over_ranks(part, length, box, cfg, th is not None, faults)
         if others:
-            partz, num, where = attach_over_ranks(partz, num, where, others, box, cfg)
+            partz, num, where = attach_over_ranks(partz, num, where, others, box, limit, cfg)
         return group_and_catalogue(partz, num, where.irank, where.igroup, cfg.catalogue.npart_min, box)
-    partz, _, label = _labels(part, rlink, box, cfg, th, False, faults)
+    partz, _, label = _labels(part, length, box, cfg, th, False, faults)
     if others:
-        partz, label = attach(partz, label, others, box, cfg)
+        partz, label = attach(partz, label, others, box, limit, cfg)
     order, ngroups, count, offset = kernels.group_order(label, get_num(partz), cfg.catalogue.npart_min)
     grouped = permute_particles(partz, order)
     columns = catalogue_columns(grouped)

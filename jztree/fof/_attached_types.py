@@ -1,9 +1,10 @@
 """Particles of other types that join the group of their nearest primary particle, as gas and stars do in Gadget.
 
 Groups are found among the primary particles alone, so that what is denser by nature (gas that cools, stars) does not
-make groups of its own (Dolag et al. 2009, MNRAS 399, 497). Over ranks, an attached particle travels to the rank that
-holds its nearest primary, and comes behind the primaries there. The first particle of its group is then before it, on
-that rank or a lower one, which is all that `jztree.fof._group_order` asks of the order of particles.
+make groups of its own (Dolag et al. 2009, MNRAS 399, 497). One whose nearest primary is farther than a limit is a group
+of its own. Over ranks, an attached particle travels to the rank that holds its nearest primary, and comes behind the
+primaries there. The first particle of its group is then before it, on that rank or a lower one, or it is the first
+itself, which is all that `jztree.fof._group_order` asks of the order of particles.
 """
 
 from collections.abc import Sequence
@@ -15,15 +16,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels
+from .._checks import check_real
 from .._particles import check_rows, get_num_total, replace_field
 from .._transform.capacity import room
 from ..config import FofConfig, KNNConfig
 from ..data import Label, get_num, get_pos, replace_num
-from ..jax_ext import Exact, is_concrete
+from ..jax_ext import Exact, exact, exact_to_float, is_concrete
 from ..knn import knn
 from ..knn._over_ranks import Question, knn_over_ranks
 
-__all__ = ["attach", "attach_over_ranks", "check_attached"]
+__all__ = ["ATTACH_WITHIN", "attach", "attach_limit", "attach_over_ranks", "check_attached"]
+
+# Linking lengths. Gadget-4 looks within 0.1 (of gas, within the smoothing length), and doubles that until it finds a
+# primary or has looked within 4 at least, which is within 6.4.
+ATTACH_WITHIN = 6.4
 
 _NO_PRIMARIES = (
     "attached particles join the group of the nearest particle of part, but part holds none; give attached=None, or "
@@ -67,11 +73,43 @@ def check_attached(part: Any, attached: Any) -> None:
             )
 
 
-def attach(partz: Any, label: jax.Array, attached: Sequence[Any], box: Exact, cfg: FofConfig) -> tuple[Any, jax.Array]:
-    """Put attached particles behind primary ones, with the label of the nearest.
+def attach_limit(within: Any, length: Exact) -> Exact | None:
+    """The largest distance of attached particles, ``within`` times the linking length ``length``; None is no limit.
 
-    partz: primary particles in the order that ``label``, ``(n,)`` int32 rows, is about. Returns all kinds as one class
-    with a row for every row given and ``num`` set, and their labels.
+    Raises TypeError or ValueError in words if ``within`` is no number of at least 0.
+    """
+    if within is None or isinstance(within, Exact):
+        return within
+    if np.shape(within) != ():
+        raise ValueError(f"attach_within is one number for all particles; its shape is {np.shape(within)}.")
+    if not is_concrete(within):
+        return exact(within * exact_to_float(length), ())
+    value = float(check_real(within, "attach_within"))
+    if not (np.isfinite(value) and value >= 0):
+        raise ValueError(
+            f"attach_within is {value:g}; it must be a number of linking lengths, finite and not negative, or None for "
+            "no limit."
+        )
+    found = exact_to_float(length)
+    return exact(float(found) * value if is_concrete(found) else found * value, ())
+
+
+def _reaches(distance: jax.Array, limit: Exact | None) -> jax.Array:
+    """Which distances are at most the limit."""
+    if limit is None:
+        return jnp.ones(distance.shape, bool)
+    first, rest = limit.words[0], limit.words[1:]
+    near = distance.astype(first.dtype)
+    return (near < first) | ((near == first) & (jnp.sum(rest) >= 0))
+
+
+def attach(
+    partz: Any, label: jax.Array, attached: Sequence[Any], box: Exact, limit: Exact | None, cfg: FofConfig
+) -> tuple[Any, jax.Array]:
+    """Put attached particles behind primary ones, with the label of the nearest, or their row if that is too far.
+
+    partz: primary particles in the order that ``label``, ``(n,)`` int32 rows, is about. limit: of distances, None for
+    none. Returns all kinds as one class with a row for every row given and ``num`` set, and their labels.
     """
     n, num = get_pos(partz).shape[0], _count(partz)
     joined = _Joined(partz, num, label)
@@ -81,8 +119,12 @@ def attach(partz: Any, label: jax.Array, attached: Sequence[Any], box: Exact, cf
     else:
         partz = replace_num(partz, kernels.check(num, num < 1, [], _NO_PRIMARIES))
     for one in attached:
-        near = knn(partz, 1, box, part_query=one, result="globalidx", cfg=KNNConfig(tree=cfg.tree))[:, 0]
-        theirs = kernels.gather_rows(label, jnp.clip(near, 0, n - 1))
+        # Whose neighbour one is does not depend continuously on anything.
+        still = jax.lax.stop_gradient((partz, one))
+        search = KNNConfig(tree=cfg.tree)
+        distance, near = knn(still[0], 1, box, part_query=still[1], result="rad_globalidx", cfg=search)
+        theirs = kernels.gather_rows(label, jnp.clip(near[:, 0], 0, n - 1))
+        theirs = jnp.where(_reaches(distance[:, 0], limit), theirs, joined.num + _row_numbers(theirs))
         joined = _put_together(joined, _Joined(one, _count(one), theirs))
     rows = jnp.arange(get_pos(joined.part).shape[0], dtype=jnp.int32)
     return joined.part, jnp.where(rows < joined.num, joined.label, rows)
@@ -94,7 +136,13 @@ def _count(part: Any) -> jax.Array:
 
 
 def attach_over_ranks(
-    partz: Any, num: jax.Array, label: Label, attached: Sequence[Any], box: Exact, cfg: FofConfig
+    partz: Any,
+    num: jax.Array,
+    label: Label,
+    attached: Sequence[Any],
+    box: Exact,
+    limit: Exact | None,
+    cfg: FofConfig,
 ) -> tuple[Any, jax.Array, Label]:
     """`attach` for the particles of all ranks: also ``num`` of this rank's particles of all kinds.
 
@@ -103,23 +151,34 @@ def attach_over_ranks(
     """
     joined = _Joined(partz, num, jnp.stack(label, axis=-1))
     for one in attached:
-        joined = _put_together(joined, _bring(_Labelled(get_pos(partz), num, *label), one, box, cfg))
+        came = _bring(_Labelled(get_pos(partz), num, *label), one, box, limit, cfg)
+        own = jnp.stack(
+            [jnp.full_like(came.label[:, 0], comm.get_rank_info()[0]), joined.num + _row_numbers(came.label)], axis=-1
+        )
+        joined = _put_together(joined, came._replace(label=jnp.where(came.label < 0, own, came.label)))
     return joined.part, joined.num, Label(joined.label[:, 0], joined.label[:, 1])
 
 
-def _bring(places: _Labelled, attached: Any, box: Exact, cfg: FofConfig) -> _Joined:
-    """The attached particles whose nearest primary is on this rank, and their groups as ``(m, 2)`` rank and row."""
+def _row_numbers(rows: jax.Array) -> jax.Array:
+    return jnp.arange(rows.shape[0], dtype=jnp.int32)
+
+
+def _bring(places: _Labelled, attached: Any, box: Exact, limit: Exact | None, cfg: FofConfig) -> _Joined:
+    """The attached particles whose nearest primary is on this rank, and their groups as ``(m, 2)`` rank and row: -1 if
+    it is too far.
+    """
     search = KNNConfig(tree=cfg.tree, ghost_rows=cfg.ghost_rows)
     # Whose neighbour one is does not depend continuously on anything.
     still = jax.lax.stop_gradient((places, attached))
-    words = ["rankidx", "irank", "igroup"]
+    words = ["rad", "rankidx", "irank", "igroup"]
     ask = Question(1, box, words, None, False, False, search, _NO_PRIMARIES)
-    near, irank, igroup = knn_over_ranks(*still, ask)
+    distance, near, irank, igroup = knn_over_ranks(*still, ask)
+    group = jnp.where(_reaches(distance, limit), jnp.concatenate([irank, igroup], axis=-1), -1)
     m = get_pos(attached).shape[0]
     # Many may have their nearest primary on one rank, as where all gas is in one halo.
     place = room("attached_rows", cfg.attached_rows, m + m // 4, m * comm.num_ranks())
     (part, label), num, _ = comm.exchange_by_rank(
-        (_in_rows(_uncounted(attached), m), jnp.concatenate([irank, igroup], axis=-1)),
+        (_in_rows(_uncounted(attached), m), group),
         near.rank[:, 0],
         get_num(attached),
         place,

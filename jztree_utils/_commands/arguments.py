@@ -86,6 +86,7 @@ examples:
 KINDS = ("halos", "density", "mass-function", "sizes", "distances", "scaling")
 KERNELS = ("knn", "cubic_spline", "wendland_c2", "wendland_c4", "wendland_c6")
 B = 0.2  # the linking length in mean separations, unless another is given
+ATTACH_WITHIN = 6.4  # that of `jztree.fof`, which would import JAX
 CATALOGUE_LAYOUTS = ("native", "gadget4", "swift")
 SNAPSHOT_LAYOUTS = ("gadget4", "numpy")
 _SEPARATE = {"b": "rlink", "rlink": "b"}  # options that cannot be given together
@@ -219,6 +220,13 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
         "--attach",
         metavar="TYPES",
         help="particle types that join the group of the nearest particle of --type, as in 0,4,5; or 'all' others",
+    )
+    groups.add_argument(
+        "--attach-within",
+        type=real,
+        default=ATTACH_WITHIN,
+        metavar="B",
+        help=f"how far that particle may be, in linking lengths, or inf (default: {ATTACH_WITHIN}, as in Gadget-4)",
     )
     groups.add_argument(
         "--properties",

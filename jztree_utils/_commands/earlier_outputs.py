@@ -20,7 +20,7 @@ from .arguments import B
 
 _READING = ("type", "format", "pos", "vel", "mass", "id", "boxsize")
 _OPTIONS = {
-    "fof": (*_READING, "b", "rlink", "npart_min", "attach", "properties", "no_ids"),
+    "fof": (*_READING, "b", "rlink", "npart_min", "attach", "attach_within", "properties", "no_ids"),
     "knn": (*_READING, "k", "kernel"),
 }
 _PIECE = 2**16  # bytes of a file, at its begin, in the middle and at the end, that the checksum is of
@@ -39,6 +39,7 @@ def _record(args: Namespace, path: Path, reading: io.ReadOptions | None) -> dict
     if args.command == "fof":
         options["b"] = B if args.b is None and args.rlink is None else args.b
         options["attach"] = ",".join(sorted(args.attach.split(","))) if args.attach else None
+        options["attach_within"] = args.attach_within if args.attach else None
     else:
         options["kernel"] = args.kernel or ("knn" if args.density else None)
     return {"jztree": __version__, "command": args.command, **options, "snapshot": _identity(path, reading)}

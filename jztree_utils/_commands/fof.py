@@ -42,6 +42,8 @@ def run_fof(args: Namespace) -> None:
         check_not_negative("--b", args.b)
         check_not_negative("--rlink", args.rlink)
         check_at_least("--npart-min", args.npart_min, 1)
+        if args.attach_within != math.inf:
+            check_not_negative("--attach-within", args.attach_within)
         if args.plot is not None:
             plot.check_picture(args.plot)
         attach = _types(args.attach)
@@ -77,7 +79,9 @@ def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str 
         separation = mean_separation(part.header, part.num, mass, part.ndim)
         rlink = _linking_length(args, separation)
         _check_images(rlink, part)
-        options = GroupOptions(cfg=FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min)))
+        cfg = FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min))
+        within = args.attach_within if args.attach_within < math.inf else None
+        options = GroupOptions(cfg=cfg, attach_within=within)
         if args.properties:
             options = with_all_properties(options, part)
     found = part.find_groups(rlink, options)

@@ -26,12 +26,14 @@ _SPHERES = "Lacey & Cole 1994, MNRAS 271, 676"
 class GroupOptions:
     """What to find of groups. It is compiled in.
 
-    cfg: how groups are found. densities: a name and a mean comoving density for each spherical overdensity.
-    gravity: Newton's constant in the units of the particles, None if these are unknown. neighbours: of the density by
-    which the densest particle is found, 0 for no properties at all. scale_factor: of the universe.
+    cfg: how groups are found. attach_within: how far attached particles may be, in linking lengths. densities: a name
+    and a mean comoving density for each spherical overdensity. gravity: Newton's constant in the units of the
+    particles, None if these are unknown. neighbours: of the density by which the densest particle is found, 0 for no
+    properties at all. scale_factor: of the universe.
     """
 
     cfg: FofConfig
+    attach_within: float | None = None
     densities: tuple[tuple[str, float], ...] = ()
     gravity: float | None = None
     neighbours: int = 0

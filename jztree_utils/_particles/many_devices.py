@@ -52,7 +52,15 @@ class ManyDevices(Particles):
             box, extra = self.header.boxsize, {}
             find = fof_and_catalogue.smap(self.mesh, jit=True)
             grouped, cata = self._run(
-                "find groups", lambda: find(members[0], rlink, box, options.cfg, attached=members[1:] or None)
+                "find groups",
+                lambda: find(
+                    members[0],
+                    rlink,
+                    box,
+                    options.cfg,
+                    attached=members[1:] or None,
+                    attach_within=options.attach_within,
+                ),
             )
             if options.neighbours:
                 compute = _properties_over_ranks(self.mesh, jit=True)

@@ -32,7 +32,9 @@ class OneDevice(Particles):
         box = self.header.boxsize
         grouped, cata = self._run(
             "find groups",
-            lambda parts: fof_and_catalogue(parts[0], rlink, box, options.cfg, attached=parts[1:] or None),
+            lambda parts: fof_and_catalogue(
+                parts[0], rlink, box, options.cfg, attached=parts[1:] or None, attach_within=options.attach_within
+            ),
             self._copy(self._members()),
         )
         extra: dict[str, Any] = {}

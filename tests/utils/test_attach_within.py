@@ -1,0 +1,65 @@
+"""How far the command line attaches particles of other types, in a zoom-in simulation, against SciPy."""
+
+import inspect
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import oracles
+import pytest
+from scipy.spatial import cKDTree
+
+import jztree as jz
+from jztree_utils import cli
+from jztree_utils._commands.arguments import ATTACH_WITHIN, parse
+from jztree_utils._commands.earlier_outputs import made_with
+
+_BOX, _RLINK = 100.0, 0.3
+
+
+def write_zoom(path: Path, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """One halo of high resolution in a large box of heavy particles. Returns the positions of both."""
+    near = rng.normal(50, 0.5, (800, 3)).astype(np.float32)
+    far = np.concatenate([rng.random((500, 3)) * _BOX, rng.normal(50, 1.5, (300, 3))]).astype(np.float32)
+    counts = [0, len(near), len(far), 0, 0, 0]
+    header = {"BoxSize": _BOX, "Time": 1.0, "Redshift": 0.0, "NumFilesPerSnapshot": 1, "NumPart_ThisFile": counts}
+    with h5py.File(path, "w") as file:
+        file.create_group("Header").attrs.update(header | {"NumPart_Total": counts, "MassTable": [0, 1, 8, 0, 0, 0]})
+        file["PartType1/Coordinates"], file["PartType2/Coordinates"] = near, far
+    return near, far
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("within", [None, 1.5, "inf"])
+def test_far_particles_join_nothing(devices, within, tmp_path, random, use_devices, capsys) -> None:
+    use_devices(devices)
+    near, far = write_zoom(tmp_path / "zoom.hdf5", random)
+    option = [] if within is None else ["--attach-within", str(within)]
+    call = ["fof", str(tmp_path / "zoom.hdf5"), "--rlink", str(_RLINK), "--npart-min", "1", "--attach", "2", "--json"]
+    assert cli.main([*call, *option]) == 0
+    tree = cKDTree(near.astype(np.float64), boxsize=_BOX)
+    distance, row = tree.query(far.astype(np.float64))
+    joins = distance <= float(within or 6.4) * _RLINK
+    groups = np.asarray(oracles.components(near, _RLINK, _BOX))
+    counts = np.bincount(groups) + np.bincount(groups[row[joins]], minlength=groups.max() + 1)
+    largest = json.loads(capsys.readouterr().out)["largest"]["count"]
+    alone = np.ones(np.count_nonzero(~joins), int)
+    assert largest == sorted([*counts[counts > 0].tolist(), *alone.tolist()], reverse=True)[: len(largest)]
+
+
+def test_the_default_is_that_of_the_library_and_outputs_hold_the_limit(snapshot) -> None:
+    assert inspect.signature(jz.fof.fof_and_catalogue).parameters["attach_within"].default == ATTACH_WITHIN
+    for flags, held in (
+        (["--attach", "2"], 6.4),
+        (["--attach", "2", "--attach-within", "3"], 3.0),
+        (["--attach-within", "3"], None),
+    ):
+        assert json.loads(made_with(parse(["fof", *flags]), snapshot, None))["attach_within"] == held
+
+
+@pytest.mark.parametrize("limit", ["-1", "nan"])
+def test_limits_that_are_none(limit, snapshot, told) -> None:
+    assert f"--attach-within is {limit}; it must be a number of at least 0." in told(
+        "fof", snapshot, f"--attach-within={limit}"
+    )
