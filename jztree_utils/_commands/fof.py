@@ -20,7 +20,7 @@ from .._particles.particles import Groups, Particles
 from .._particles.reading import Source
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
 from .._verbose import print_machine, print_memory_peak
-from ..separation import MeanSeparation, mean_separation
+from ..separation import MeanSeparation
 from . import dry_run
 from .arguments import B, check_at_least, check_not_negative, whole
 from .earlier_outputs import made_with
@@ -74,9 +74,8 @@ def _types(words: str | None) -> tuple[int, ...] | None:
 
 def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str | None) -> None:
     part = read_checked(source, ("mass", "vel", "id"), mesh, layout)
-    mass = part.mean_mass()
+    separation = part.separation
     with io.failing_together(mesh):
-        separation = mean_separation(part.header, part.num, mass, part.ndim)
         rlink = _linking_length(args, separation)
         _check_images(rlink, part)
         cfg = FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min))
@@ -99,20 +98,12 @@ def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str 
                 header=part.header,
                 made_with=made_with(args, run.path, source.options),
             )
-            _finish(args, run, part, pos, found, info, separation)
+            _finish(args, run, part, pos, found, info)
             if args.properties and (words := missing_in_words(options, part)):
                 say(f"\n  left out: {words}.")
 
 
-def _finish(
-    args: Namespace,
-    run: Run,
-    part: Particles,
-    pos: Any,
-    found: Groups,
-    info: io.CatalogueInfo,
-    separation: MeanSeparation | None,
-) -> None:
+def _finish(args: Namespace, run: Run, part: Particles, pos: Any, found: Groups, info: io.CatalogueInfo) -> None:
     """Order, write, draw and print the groups. pos: positions of all particles, if they are to be drawn."""
     columns = found.extra
     if args.properties:
@@ -133,11 +124,11 @@ def _finish(
             _draw(run.plot, pos, cata, part.header)
             told.detail = str(run.plot)
     if args.json:
-        print_json(_summary(run, cata, info, part, extra, separation))
+        print_json(_summary(run, cata, info, part, extra))
     elif not is_quiet():
-        _tell(cata, info, part, separation)
-        if separation is not None and args.rlink is None and separation.doubt:
-            warn(f"{separation.doubt} Give the linking length with --rlink if that is wrong.")
+        _tell(cata, info, part)
+    if part.separation is not None and part.separation.doubt and args.rlink is None:
+        warn(f"{part.separation.doubt} Give the linking length with --rlink if that is wrong.")
 
 
 def _linking_length(args: Namespace, separation: MeanSeparation | None) -> float:
@@ -180,12 +171,7 @@ def _draw(path: str, pos: Any, cata: FofCatalogue, header: io.SnapshotHeader) ->
 
 
 def _summary(
-    run: Run,
-    cata: FofCatalogue,
-    info: io.CatalogueInfo,
-    part: Particles,
-    extra: dict[str, io.Column],
-    separation: MeanSeparation | None,
+    run: Run, cata: FofCatalogue, info: io.CatalogueInfo, part: Particles, extra: dict[str, io.Column]
 ) -> dict[str, Any]:
     """What was done and found, for scripts."""
     header = part.header
@@ -203,7 +189,7 @@ def _summary(
         "particles_in_groups": int(np.asarray(cata.count, np.int64).sum()),
         "npart_min": info.npart_min,
         "linking_length": info.linking_length,
-        "mean_separation": None if separation is None else asdict(separation),
+        "mean_separation": None if part.separation is None else asdict(part.separation),
         "boxsize": header.boxsize,
         "redshift": header.redshift,
         "units": {kind: io.unit_name(header, kind) for kind in ("length", "mass", "velocity")},
@@ -212,7 +198,7 @@ def _summary(
     }
 
 
-def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: Particles, separation: MeanSeparation | None) -> None:
+def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: Particles) -> None:
     header = part.header
     length, mass = (f" {io.unit_name(header, kind)}".rstrip() for kind in ("length", "mass"))
     n, count = part.num + sum(one.num_total or 0 for one in part.attached.values()), np.asarray(cata.count, np.int64)
@@ -220,7 +206,7 @@ def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: Particles, separatio
     pairs = [
         ("groups", f"{len(count):,} of at least {info.npart_min:,} particles"),
         ("particles in groups", f"{grouped:,} of {n:,} ({100 * grouped / n:.1f} %)"),
-        ("linking length", f"{number(info.linking_length or 0.0)}{length}{_in_separations(info, separation)}"),
+        ("linking length", f"{number(info.linking_length or 0.0)}{length}{_in_separations(info, part.separation)}"),
         ("box", f"{box_in_words(header)}{length if header.boxsize else ''}"),
     ]
     if len(count):

@@ -8,6 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ import numpy as np
 from jztree.data import FofCatalogue, ParticleData
 
 from .. import io
+from ..separation import MeanSeparation, mean_separation
 from .group_properties import GroupOptions
 
 MOST_ROWS = 2**31 - 1  # that one device takes
@@ -85,14 +87,17 @@ class Particles(ABC):
     def corners(self) -> np.ndarray:
         """``(2, d)``: the least and the largest coordinates of the particles that are grouped."""
 
-    def mean_mass(self) -> float | None:
-        """The mean mass of the particles that are grouped; None if they have none, or one that is none."""
-        shared = self.snapshot.shared_mass
-        return shared if shared is not None or "mass" not in self.properties else self._mean_of_masses()
+    @cached_property
+    def separation(self) -> MeanSeparation | None:
+        """The mean separation of the particles that are grouped. All processes must ask for it together first."""
+        mass = self.snapshot.shared_mass
+        if mass is None and "mass" in self.properties:
+            mass = self._mean_of_masses()
+        return mean_separation(self.header, self.num, mass, self.ndim)
 
     @abstractmethod
     def _mean_of_masses(self) -> float | None:
-        """Where each particle has its own."""
+        """The mean mass of the particles that are grouped, where each has its own; None if it is none."""
 
     @abstractmethod
     def find_groups(self, rlink: float, options: GroupOptions) -> Groups | None:
