@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .io import SnapshotHeader
+from .io import CatalogueInfo, SnapshotHeader
 
 __all__ = [
     "MODELS",
@@ -26,11 +26,13 @@ __all__ = [
     "sigma_of_mass",
     "transfer_function",
     "units_of",
+    "why_not_described",
 ]
 
 CRITICAL_DENSITY = 2.77536627e11  # of today, in Msun/h per (Mpc/h)^3
 COLLAPSE_THRESHOLD = 1.68647  # linear overdensity at which a sphere collapses (Omega_m = 1)
 _MPC_IN_CM, _MSUN_IN_G = 3.085678e24, 1.989e33
+_SAME_LENGTH = 0.05  # relative; masses of groups change by as much, and their numbers by less than fits differ
 _CMB_TEMPERATURE = 2.7255  # K
 # Distances k R over which the variance is summed, wide enough for any mass; a factor of 1.007 a step.
 _REACH = np.geomspace(1e-5, 1e3, 2640)
@@ -57,20 +59,24 @@ class Cosmology:
         for name in ("omega_matter", "hubble", "omega_baryon", "sigma8"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} of the cosmology is {getattr(self, name)}; it must be positive.")
+        if not np.isfinite(self.n_s):
+            raise ValueError(f"n_s of the cosmology is {self.n_s}; it must be finite.")
         if self.omega_baryon >= self.omega_matter:
             raise ValueError(
                 f"omega_baryon is {self.omega_baryon}, a part of omega_matter, which is {self.omega_matter} only."
             )
 
     @classmethod
-    def of_header(cls, header: SnapshotHeader, **others: float) -> "Cosmology":
-        """That of a snapshot. others: what headers do not hold, such as ``sigma8``.
+    def of_header(cls, header: SnapshotHeader, **others: float | None) -> "Cosmology":
+        """That of a snapshot. others: what headers do not hold, such as ``sigma8``; None is as if it was not given.
 
         Raises ValueError if the header has none.
         """
         if not header.omega0 or header.omega_lambda is None or not header.hubble:
             raise ValueError("The header has no cosmology (Omega0, OmegaLambda, HubbleParam), so give one.")
-        return cls(omega_matter=header.omega0, omega_lambda=header.omega_lambda, hubble=header.hubble, **others)
+        known = {"omega_baryon": header.omega_baryon or None} | others
+        given = {name: value for name, value in known.items() if value is not None}
+        return cls(omega_matter=header.omega0, omega_lambda=header.omega_lambda, hubble=header.hubble, **given)
 
     @property
     def mean_density(self) -> float:
@@ -203,17 +209,20 @@ def _tinker(sigma: np.ndarray, redshift: float) -> np.ndarray:
 
 
 class Model(NamedTuple):
-    """A mass function. name: of its authors, year and halos. multiplicity: ``f(sigma, redshift)``."""
+    """A mass function. name: of its authors, year and halos. multiplicity: ``f(sigma, redshift)``. b: the linking
+    length of the groups that it describes, in mean separations; None if it was not made for any.
+    """
 
     name: str
     multiplicity: Callable[[np.ndarray, float], np.ndarray]
+    b: float | None = None
 
 
 MODELS = {
     "press_schechter": Model("Press & Schechter 1974", _press_schechter),
     "sheth_tormen": Model("Sheth & Tormen 1999", _sheth_tormen),
-    "jenkins": Model("Jenkins et al. 2001 (b = 0.2)", _jenkins),
-    "warren": Model("Warren et al. 2006 (b = 0.2)", _warren),
+    "jenkins": Model("Jenkins et al. 2001 (b = 0.2)", _jenkins, 0.2),
+    "warren": Model("Warren et al. 2006 (b = 0.2)", _warren, 0.2),
     "tinker": Model("Tinker et al. 2008 (200 × mean)", _tinker),
 }
 
@@ -234,6 +243,27 @@ def mass_function(cosmology: Cosmology, mass: Any, redshift: float = 0.0, model:
     mass = np.asarray(mass, np.float64)
     sigma, slope = sigma_of_mass(cosmology, mass, redshift)
     return MODELS[model].multiplicity(sigma, redshift) * cosmology.mean_density / mass * np.abs(slope)
+
+
+def why_not_described(info: CatalogueInfo, all_matter: bool, model: str = "warren") -> str:
+    """Why a mass function does not describe the groups of a catalogue, in words; empty if it does, as far as is known.
+
+    It is one of all matter, and of groups of dark matter that is linked, with the linking length that it was made for.
+
+    info: how the catalogue was made. all_matter: whether particles of other types count in its groups.
+    """
+    header, b = info.header or SnapshotHeader(), MODELS[model].b
+    if info.ptype not in (None, 1):
+        return f"the groups are of particles of type {info.ptype}, and {MODELS[model].name} has those of dark matter"
+    if info.ptype == 1 and any(header.npart_total[:1]) and not all_matter:
+        return "the groups hold dark matter alone, though there is gas; attach it with jztree fof --attach all"
+    separation = info.mean_separation
+    if separation is None and info.num_particles and np.size(header.boxsize) in (1, 3):
+        separation = float(np.prod(np.broadcast_to(header.boxsize, 3)) / info.num_particles) ** (1 / 3)
+    if b is None or not separation or not info.linking_length:
+        return ""
+    found = info.linking_length / separation
+    return "" if abs(found / b - 1) < _SAME_LENGTH else f"the linking length is {found:.3g} mean separations, not {b:g}"
 
 
 def poisson_interval(counts: Any) -> tuple[np.ndarray, np.ndarray]:

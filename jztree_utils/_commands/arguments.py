@@ -84,6 +84,7 @@ examples:
   jztree plot mass-function catalogue.hdf5 -o mass_function.pdf
 """
 KINDS = ("halos", "density", "mass-function", "sizes", "distances", "scaling")
+MODELS = ("press_schechter", "sheth_tormen", "jenkins", "warren", "tinker")
 KERNELS = ("knn", "cubic_spline", "wendland_c2", "wendland_c4", "wendland_c6")
 B = 0.2  # the linking length in mean separations, unless another is given
 ATTACH_WITHIN = 6.4  # that of `jztree.fof`, which would import JAX
@@ -282,6 +283,13 @@ def _add_plot(commands: "argparse._SubParsersAction[_Parser]") -> None:
     _add_snapshot_options(plot)
     plot.add_argument("--catalogue", metavar="FILE", help="groups to mark in a picture of a snapshot")
     plot.add_argument("--title", default="", help="words above the picture")
+    curve = plot.add_argument_group("the mass function that groups are compared with")
+    curve.add_argument("--model", choices=MODELS, default="warren", help="whose it is (default: warren)")
+    planck = "(default: that of Planck 2018, {})"
+    curve.add_argument(
+        "--sigma8", type=real, metavar="S", help=f"linear density contrast in 8 Mpc/h {planck.format(0.8111)}"
+    )
+    curve.add_argument("--n-s", type=real, metavar="N", help=f"spectral index {planck.format(0.9649)}")
     _add_output(plot, "the picture (.png, .pdf, .svg, ...)")
     _add_telling(plot)
 

@@ -11,10 +11,10 @@ from jztree.data import FofCatalogue
 from .. import io, plot
 from .._particles.box import check_box, corners_of
 from .._report import print_json, say, stage, take_seconds
-from ..mass_function import Cosmology, units_of
+from ..mass_function import Cosmology, units_of, why_not_described
 from .arguments import KINDS
 from .outputs import check_placeholders
-from .snapshots import complete_header, read_options, snapshot_path
+from .snapshots import SAMPLE, complete_header, read_options, snapshot_path
 
 
 def run_plot(args: Namespace) -> None:
@@ -49,7 +49,7 @@ def _halos(args: Namespace) -> Any:
     pos, header = _positions(args)
     if args.catalogue is None:
         raise ValueError("plot halos needs the groups of the snapshot: give --catalogue, which jztree fof writes.")
-    groups = _groups_of(args.catalogue, len(pos), header)
+    groups = _groups_of(args, len(pos), header)
     length, mass = (io.unit_name(header, kind) for kind in ("length", "mass"))
     return plot.plot_halos(
         pos, groups, header.boxsize, args.output, title=args.title, length_unit=length, mass_unit=mass
@@ -58,34 +58,46 @@ def _halos(args: Namespace) -> Any:
 
 def _density(args: Namespace) -> Any:
     pos, header = _positions(args)
-    groups = None if args.catalogue is None else _groups_of(args.catalogue, len(pos), header)
+    groups = None if args.catalogue is None else _groups_of(args, len(pos), header)
     unit = io.unit_name(header, "length")
     return plot.plot_density(pos, header.boxsize, args.output, catalogue=groups, length_unit=unit, title=args.title)
 
 
 def _mass_function(args: Namespace) -> Any:
-    groups, _, info = io.read_catalogue(args.input[0])
-    header = info.header or io.SnapshotHeader()
-    cosmology = None
-    if header.omega0 and header.omega_lambda is not None and header.hubble:
-        cosmology = Cosmology.of_header(header)
+    content = _catalogue(args, args.input[0])
+    header = content.header
     return plot.plot_mass_function(
-        groups,
+        content.catalogue,
         header.boxsize,
         args.output,
         units=units_of(header),
-        cosmology=cosmology,
+        cosmology=_cosmology(args, content),
         redshift=header.redshift,
+        model=args.model,
         title=args.title,
         length_unit=io.unit_name(header, "length"),
         mass_unit=io.unit_name(header, "mass"),
     )
 
 
+def _cosmology(args: Namespace, content: io.CatalogueContent) -> Cosmology | None:
+    """That of the curve that groups are compared with; None, and why is told, where there is none to compare with."""
+    header = content.header
+    reason = why_not_described(content.info, content.by_type is not None, args.model)
+    if units_of(header) is None:
+        reason = "its units or h are not known"
+    elif not header.omega0 or header.omega_lambda is None or not header.hubble:
+        reason = "it does not tell the cosmology (Omega0, OmegaLambda, HubbleParam)"
+    if reason:
+        say(f"  {args.input[0]} is not compared with the mass function of halos: {reason}")
+        return None
+    return Cosmology.of_header(header, sigma8=args.sigma8, n_s=args.n_s)
+
+
 def _sizes(args: Namespace) -> Any:
-    groups, _, info = io.read_catalogue(args.input[0])
-    unit = io.unit_name(info.header or io.SnapshotHeader(), "mass")
-    return plot.plot_group_sizes(groups, args.output, mass_unit=unit, title=args.title)
+    content = _catalogue(args, args.input[0])
+    unit = io.unit_name(content.header, "mass")
+    return plot.plot_group_sizes(content.catalogue, args.output, mass_unit=unit, title=args.title)
 
 
 def _distances(args: Namespace) -> Any:
@@ -109,9 +121,22 @@ def _positions(args: Namespace) -> tuple[np.ndarray, io.SnapshotHeader]:
     return pos, complete_header(path, snapshot.header)
 
 
-def _groups_of(path: str, num: int, header: io.SnapshotHeader) -> FofCatalogue:
-    """The groups of a catalogue in the units of a snapshot, with a radius to draw. num, header: of the snapshot."""
-    content = io.read_catalogue_content(path)
+def _catalogue(args: Namespace, path: str) -> io.CatalogueContent:
+    """A catalogue. Raises ValueError for a snapshot, whose groups are still to be found."""
+    source = snapshot_path(path)
+    if path == SAMPLE or source.is_dir() or not io.is_catalogue(source):
+        io.read_header(source)
+        raise ValueError(
+            f"plot {args.kind} draws groups, and {path} is a snapshot; find its groups first, with "
+            f"jztree fof {path} -o halos.hdf5, and draw these."
+        )
+    return io.read_catalogue_content(source)
+
+
+def _groups_of(args: Namespace, num: int, header: io.SnapshotHeader) -> FofCatalogue:
+    """The groups of --catalogue in the units of a snapshot, with a radius to draw. num, header: of the snapshot."""
+    path = args.catalogue
+    content = _catalogue(args, path)
     if header.unit_length_in_cm is not None:
         content = io.convert_h(content, header.h_free)
     box = content.header.boxsize

@@ -75,7 +75,8 @@ def plot_mass_function(
     path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
     units: what masses and lengths are measured in; see `jztree_utils.mass_function.units_of`. None: they are shown as
         they are, without a reference.
-    cosmology: of the reference; None draws none. redshift: of the snapshot.
+    cosmology: of the reference, whose legend tells its sigma8 and n_s; None draws none, as is right where
+        `jztree_utils.mass_function.why_not_described` has a reason. redshift: of the snapshot.
     model: of the reference; see `jztree_utils.mass_function.mass_function`.
     particle_mass: if all particles have the same, so that bins are cut between multiples of it. Found out from a
         catalogue.
@@ -184,7 +185,8 @@ def _draw_reference(
     """The curve, and the ratio of the groups to it."""
     per_decade = lambda mass: mass_function(cosmology, mass, redshift, model) * np.log(10)  # noqa: E731
     fine = np.geomspace(bins.edges[0], bins.edges[-1], 200)
-    upper.plot(fine, per_decade(fine), color=REFERENCE, zorder=1, label=MODELS[model].name)
+    assumed = f"$\\sigma_8$ = {cosmology.sigma8:g}, $n_s$ = {cosmology.n_s:g}"
+    upper.plot(fine, per_decade(fine), color=REFERENCE, zorder=1, label=f"{MODELS[model].name}\n{assumed}")
     inside = np.geomspace(bins.edges[:-1], bins.edges[1:], _IN_BIN)
     expected = np.trapezoid(per_decade(inside), dx=1 / (_IN_BIN - 1), axis=0)
     ratio = [bins.density(counts) / expected for counts in (bins.counts, *poisson_interval(bins.counts))]

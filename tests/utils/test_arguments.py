@@ -2,6 +2,8 @@
 
 import pytest
 
+from jztree_utils import mass_function
+from jztree_utils._commands import arguments
 from jztree_utils._commands.arguments import parse
 
 
@@ -101,3 +103,7 @@ def test_missing_configuration(tmp_path) -> None:
         parse(["fof", "a", f"--config={tmp_path / 'none.toml'}"])
     with pytest.raises(ValueError, match="cannot be read"):
         parse(["fof", "a", f"--config={tmp_path}"])
+
+
+def test_models_are_those_of_mass_functions() -> None:
+    assert tuple(mass_function.MODELS) == arguments.MODELS

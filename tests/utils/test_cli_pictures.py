@@ -46,7 +46,13 @@ def test_pictures(tmp_path, capsys) -> None:
     ("arguments", "told"),
     [
         (["halos", str(ics.SAMPLE_3D)], "give --catalogue"),
-        (["sizes", str(ics.SAMPLE_3D)], "is not a catalogue"),
+        (["sizes", str(ics.SAMPLE_3D)], "is a snapshot; find its groups first, with jztree fof"),
+        (
+            ["mass-function", "sample"],
+            "plot mass-function draws groups, and sample is a snapshot; find its groups first",
+        ),
+        (["halos", "sample", "--catalogue", "sample"], "jztree fof sample -o halos.hdf5, and draw these."),
+        (["sizes", "none.hdf5"], "There is no file none.hdf5"),
         (["sizes", "a", "b"], "draws one file, but 2 were given"),
         (["heat", "a"], "invalid choice: 'heat'"),
         ([], "plot needs what to draw"),

@@ -1,0 +1,142 @@
+"""The same catalogue in all three layouts gives the same picture: labels and numbers are read from the axes.
+
+Values of the native layout are per h, as the snapshot's are, and those of SWIFT's layout are free of h.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jztree.data import FofCatalogue, ParticleData
+from jztree_utils import io
+from jztree_utils import mass_function as mf
+from jztree_utils._commands import plot
+from jztree_utils._commands.arguments import parse
+
+pytest.importorskip("matplotlib")
+_H, _BOX = 0.68, 50.0
+_LAYOUTS = ("native", "gadget4", "swift")
+_HEADER = io.SnapshotHeader(
+    boxsize=_BOX,
+    time=0.5,
+    redshift=1.0,
+    omega0=0.31,
+    omega_lambda=0.69,
+    omega_baryon=0.048,
+    hubble=_H,
+    npart_total=(0, 64**3, 0, 0, 0, 0),
+    mass_table=(0.0,) * 6,
+    unit_length_in_cm=3.085678e24,
+    unit_mass_in_g=1.989e43,
+    unit_velocity_in_cm_per_s=1e5,
+    comoving=True,
+)
+_INFO = io.CatalogueInfo(
+    linking_length=0.2 * _BOX / 64, mean_separation=_BOX / 64, num_particles=64**3, ptype=1, header=_HEADER
+)
+
+
+def groups(random: np.random.Generator) -> FofCatalogue:
+    count = np.sort(random.geometric(0.02, 400) + 19)[::-1].astype(np.int32)
+    return FofCatalogue(
+        ngroups=400,
+        count=count,
+        offset=(np.cumsum(count) - count).astype(np.int32),
+        com_pos=random.random((400, 3)) * _BOX,
+        com_inertia_radius=np.full(400, 0.1),
+        max_radius=np.linspace(0.9, 0.2, 400),
+        mass=4.1 * count,
+    )
+
+
+@pytest.fixture(params=_LAYOUTS)
+def catalogue(request, tmp_path, random) -> tuple[str, Path, FofCatalogue]:
+    path, held = tmp_path / "c.hdf5", groups(random)
+    io.write_catalogue(path, held, info=_INFO, layout=request.param)
+    return request.param, path, held
+
+
+def draw(kind: str, *arguments: Any) -> Any:
+    return plot._DRAW[kind](parse(["plot", kind, *map(str, arguments)]))
+
+
+def test_mass_functions_are_in_units_per_h(catalogue) -> None:
+    _, path, held = catalogue
+    upper, lower = draw("mass-function", path).axes
+    assert lower.get_xlabel() == r"group mass $M$ [$h^{-1}\,\mathrm{M}_\odot$]"
+    assert upper.get_ylabel() == r"d$n$ / d$\,$log$_{10}\,M$ [$h^3\,\mathrm{Mpc}^{-3}$]"
+    (drawn,) = upper.containers
+    mass, density = drawn.lines[0].get_data()
+    # By hand: bins of 0.2 decades in numbers of particles, cut half-way between two of them.
+    least = held.count.min()
+    edges = np.unique(np.round(least * 10 ** (0.2 * np.arange(20)))) - 0.5
+    counted, _ = np.histogram(held.count, edges)
+    kept = counted > 0
+    np.testing.assert_allclose(mass, (np.sqrt(edges[1:] * edges[:-1]) * 4.1e10)[kept], rtol=1e-6)
+    np.testing.assert_allclose(density, (counted / _BOX**3 / np.diff(np.log10(edges)))[kept], rtol=1e-6)
+    x, curve = upper.lines[0].get_data()
+    assumed = mf.Cosmology(omega_matter=0.31, omega_lambda=0.69, hubble=_H, omega_baryon=0.048)
+    np.testing.assert_allclose(curve, mf.mass_function(assumed, x, 1.0) * np.log(10), rtol=1e-9)
+
+
+def test_sizes_are_in_the_units_of_the_file(catalogue) -> None:
+    layout, path, held = catalogue
+    (ax,) = draw("sizes", path).axes
+    per_h = layout != "swift"
+    assert ax.get_xlabel() == f"group mass [1e10 Msun{'/h' if per_h else ''}]"
+    np.testing.assert_allclose(ax.lines[0].get_xdata(), held.mass / (1 if per_h else _H), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["halos", "density"])
+def test_groups_are_drawn_in_the_units_of_the_snapshot(kind, catalogue, tmp_path, random) -> None:
+    _, path, held = catalogue
+    pos = (random.random((64, 3)) * _BOX).astype(np.float32)
+    snapshot = tmp_path / "s.hdf5"
+    io.write_snapshot(snapshot, ParticleData(pos=pos, num=64), replace(_HEADER, npart_total=(0, 64, 0, 0, 0, 0)))
+    figure = draw(kind, snapshot, "--catalogue", path)
+    assert figure.axes[0].get_xlabel() == "x [Mpc/h]"
+    (circles,) = figure.axes[0].collections
+    ends = np.asarray([one.get_extents().get_points() for one in circles.get_paths()])
+    near = np.abs(ends.mean(axis=1) - held.com_pos[0, :2]).max(axis=1).argmin()
+    np.testing.assert_allclose(ends[near].mean(axis=0), held.com_pos[0, :2], rtol=1e-5)
+    np.testing.assert_allclose(np.ptp(ends[near], axis=0) / 2, held.max_radius[0], rtol=1e-4)
+
+
+def test_the_curve_says_what_it_assumes(catalogue) -> None:
+    _, path, _ = catalogue
+    figure = draw("mass-function", path, "--sigma8", "0.9", "--n-s", "1", "--model", "tinker")
+    label = figure.axes[0].get_legend_handles_labels()[1][0]
+    assert label == "Tinker et al. 2008 (200 × mean)\n$\\sigma_8$ = 0.9, $n_s$ = 1"
+    x, curve = figure.axes[0].lines[0].get_data()
+    assumed = mf.Cosmology(omega_matter=0.31, omega_lambda=0.69, hubble=_H, omega_baryon=0.048, sigma8=0.9, n_s=1.0)
+    np.testing.assert_allclose(curve, mf.mass_function(assumed, x, 1.0, "tinker") * np.log(10), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("info", "reason"),
+    [
+        ({"ptype": 0}, "the groups are of particles of type 0"),
+        ({"linking_length": 0.15 * _BOX / 64}, "the linking length is 0.15 mean separations, not 0.2"),
+        ({"linking_length": 0.3 * _BOX / 64, "mean_separation": None}, "the linking length is 0.3 mean separations"),
+        ({"header": replace(_HEADER, npart_total=(9, 64**3, 0, 0, 0, 0))}, "dark matter alone, though there is gas"),
+        ({"header": replace(_HEADER, omega_lambda=None)}, "does not tell the cosmology"),
+        ({"header": replace(_HEADER, unit_mass_in_g=None)}, "its units or h are not known"),
+    ],
+)
+def test_no_curve_over_what_it_does_not_describe(info, reason, tmp_path, random, capsys) -> None:
+    io.write_catalogue(tmp_path / "c.hdf5", groups(random), info=replace(_INFO, **info))
+    assert len(draw("mass-function", tmp_path / "c.hdf5").axes) == 1
+    assert reason in capsys.readouterr().out
+
+
+def test_units_free_of_h_without_h_are_shown_as_they_are(tmp_path, random) -> None:
+    header = replace(_HEADER, h_free=True, hubble=None)
+    io.write_catalogue(tmp_path / "c.hdf5", groups(random), info=replace(_INFO, header=header))
+    (ax,) = draw("mass-function", tmp_path / "c.hdf5").axes
+    assert ax.get_xlabel() == "group mass $M$ [1e10 Msun]"
+    assert mf.units_of(header) is None
+    assert mf.units_of(replace(header, hubble=0.5)) == pytest.approx((0.5, 5e9))
+    assert mf.units_of(replace(_HEADER, comoving=False)) is None
