@@ -9,7 +9,7 @@ matters above redshift 20 or so.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,11 +27,12 @@ __all__ = [
     "transfer_function",
     "units_of",
     "why_not_described",
+    "with_units",
 ]
 
 CRITICAL_DENSITY = 2.77536627e11  # of today, in Msun/h per (Mpc/h)^3
 COLLAPSE_THRESHOLD = 1.68647  # linear overdensity at which a sphere collapses (Omega_m = 1)
-_MPC_IN_CM, _MSUN_IN_G = 3.085678e24, 1.989e33
+_MPC_IN_CM, _MSUN_IN_G, _VELOCITY_IN_CM_PER_S = 3.085678e24, 1.989e33, 1e5
 _SAME_LENGTH = 0.05  # relative; masses of groups change by as much, and their numbers by less than fits differ
 _CMB_TEMPERATURE = 2.7255  # K
 # Distances k R over which the variance is summed, wide enough for any mass; a factor of 1.007 a step.
@@ -115,6 +116,23 @@ def units_of(header: SnapshotHeader) -> Units | None:
         if abs(density * units.mass / units.length**3 / (header.omega0 * CRITICAL_DENSITY) - 1) < 0.05:
             return units
     return None
+
+
+def with_units(header: SnapshotHeader) -> SnapshotHeader:
+    """``header`` with the units that `units_of` infers, if it tells none; that of velocity is km/s then.
+
+    Units that the header tells are kept, so lengths or masses whose unit is told are not inferred.
+    """
+    lengths_and_masses = (header.unit_length_in_cm, header.unit_mass_in_g)
+    units = units_of(header) if lengths_and_masses == (None, None) else None
+    if units is None:
+        return header
+    return replace(
+        header,
+        unit_length_in_cm=units.length * _MPC_IN_CM,
+        unit_mass_in_g=units.mass * _MSUN_IN_G,
+        unit_velocity_in_cm_per_s=header.unit_velocity_in_cm_per_s or _VELOCITY_IN_CM_PER_S,
+    )
 
 
 def growth_factor(cosmology: Cosmology, redshift: Any) -> np.ndarray:

@@ -11,11 +11,13 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from .header_arguments import add_header_options
+
 _DESCRIPTION = """\
 Exact friends-of-friends groups and k nearest neighbours of the particles of a simulation snapshot."""
 _EPILOG = """\
-SNAPSHOT is one of Gadget, AREPO or SWIFT in HDF5, or of Gadget in its old binary formats: the file, any file of a
-snapshot in several, or the folder of one. It may also be any HDF5 file whose datasets are named with --pos and so on,
+SNAPSHOT is one of Gadget, AREPO, GIZMO or SWIFT in HDF5, or of Gadget in its old binary formats: the file, any file of
+a snapshot in several, or the folder of one. It may also be any HDF5 file whose datasets are named with --pos and so on,
 or a NumPy file (.npy, .npz). Which of these it is, is found out from its content. The word "sample" stands for a small
 cosmological snapshot that comes with jztree (48^3 particles).
 All devices are used, under srun and mpirun those of all processes; results do not depend on their number.
@@ -315,6 +317,7 @@ def _add_snapshot_options(parser: argparse.ArgumentParser) -> None:
     for name, what in (("pos", "positions"), ("vel", "velocities"), ("mass", "masses"), ("id", "identifiers")):
         group.add_argument(f"--{name}", metavar="DATASET", help=f"dataset or array that holds the {what}")
     group.add_argument("--boxsize", metavar="L", help="periodic length, or one a dimension as in 50,50,100; 0 is open")
+    add_header_options(parser, real)
 
 
 def _add_output(parser: argparse.ArgumentParser, words: str) -> argparse._ArgumentGroup:

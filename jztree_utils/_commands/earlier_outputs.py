@@ -17,8 +17,9 @@ from jztree import __version__
 from .. import io
 from .._report import say
 from .arguments import B
+from .header_arguments import FLAGS
 
-_READING = ("type", "format", "pos", "vel", "mass", "id", "boxsize")
+_READING = ("type", "format", "pos", "vel", "mass", "id", "boxsize", *FLAGS)
 _OPTIONS = {
     "fof": (*_READING, "b", "rlink", "npart_min", "attach", "attach_within", "properties", "no_ids"),
     "knn": (*_READING, "k", "kernel"),

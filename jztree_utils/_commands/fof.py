@@ -24,6 +24,7 @@ from ..separation import MeanSeparation
 from . import dry_run
 from .arguments import B, check_at_least, check_not_negative, whole
 from .earlier_outputs import made_with
+from .header_arguments import what_to_give
 from .outputs import Run, announce, plan_runs
 from .snapshots import box_in_words, read_checked, source_of
 
@@ -100,7 +101,7 @@ def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str 
             )
             _finish(args, run, part, pos, found, info)
             if args.properties and (words := missing_in_words(options, part)):
-                say(f"\n  left out: {words}.")
+                say(f"\n  left out: {words}{what_to_give(part.header)}.")
 
 
 def _finish(args: Namespace, run: Run, part: Particles, pos: Any, found: Groups, info: io.CatalogueInfo) -> None:

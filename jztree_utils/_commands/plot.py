@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from jztree.data import FofCatalogue
 from .. import io, plot
 from .._particles.box import check_box, corners_of
 from .._report import print_json, say, stage, take_seconds
-from ..mass_function import Cosmology, units_of, why_not_described
+from ..mass_function import Cosmology, units_of, why_not_described, with_units
 from .arguments import KINDS
 from .outputs import check_placeholders
 from .snapshots import SAMPLE, complete_header, read_options, snapshot_path
@@ -130,7 +131,9 @@ def _catalogue(args: Namespace, path: str) -> io.CatalogueContent:
             f"plot {args.kind} draws groups, and {path} is a snapshot; find its groups first, with "
             f"jztree fof {path} -o halos.hdf5, and draw these."
         )
-    return io.read_catalogue_content(source)
+    content = io.read_catalogue_content(source)
+    header = with_units(read_options(args).complete(content.header))
+    return replace(content, info=replace(content.info, header=header))
 
 
 def _groups_of(args: Namespace, num: int, header: io.SnapshotHeader) -> FofCatalogue:

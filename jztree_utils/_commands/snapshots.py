@@ -13,7 +13,9 @@ from .._particles.particles import Particles
 from .._particles.reading import Source, open_types, read_particles
 from .._report import VERBOSE, number, stage
 from .._verbose import print_snapshot
+from ..mass_function import with_units
 from .arguments import check_at_least, real
+from .header_arguments import header_entries
 
 SAMPLE = "sample"  # the word that stands for the snapshot that comes with the package
 
@@ -24,9 +26,10 @@ def snapshot_path(name: str) -> Path:
 
 
 def read_options(args: Namespace) -> io.ReadOptions:
-    """How snapshots are to be read. Raises ValueError if a box size is no length."""
-    names = {name: getattr(args, name) for name in ("format", "pos", "vel", "mass", "id")}
-    return io.ReadOptions(**names, boxsize=None if args.boxsize is None else _lengths(args.boxsize))
+    """How snapshots are to be read. Raises ValueError if a box size is no length, a unit none or a number too large."""
+    given = {name: getattr(args, name) for name in ("format", "pos", "vel", "mass", "id")}
+    given |= header_entries(args, real)
+    return io.ReadOptions(**given, boxsize=None if args.boxsize is None else _lengths(args.boxsize))
 
 
 def _lengths(text: str) -> float | tuple[float, ...]:
@@ -62,8 +65,10 @@ def open_checked(source: Source, layout: str | None) -> list[io.Snapshot]:
 
 
 def complete_header(path: Path, header: io.SnapshotHeader) -> io.SnapshotHeader:
-    """The header with the units of the sample, which its file does not tell."""
-    return dataclasses.replace(header, **ics.SAMPLE_3D_UNITS) if path == ics.SAMPLE_3D else header
+    """The header with units that its file does not tell: those of the sample, or those that follow from its masses."""
+    if path == ics.SAMPLE_3D and header.unit_length_in_cm is None:
+        header = dataclasses.replace(header, **ics.SAMPLE_3D_UNITS)
+    return with_units(header)
 
 
 def read_checked(source: Source, optional: tuple[str, ...], mesh: Mesh, layout: str | None = None) -> Particles:

@@ -85,7 +85,7 @@ def survey_binary(path: Path, ptype: int | None, options: ReadOptions) -> Survey
         title = f"Gadget snapshot of format {2 if blocks.labelled else 1}{order}"
         if ptype is None:
             return Survey(title, header, here, None)
-        columns, places = _find_columns(blocks, entries, ptype)
+        columns, places = _find_columns(blocks, entries, ptype, header.redshift)
     num = here[ptype] if 0 <= ptype < len(here) else 0
     return Survey(title, header, here, RawPart(path=path, num=num, columns=columns, places=places))
 
@@ -133,10 +133,12 @@ def _header(path: Path, entries: Any, options: ReadOptions) -> SnapshotHeader:
         npart_total=total,
         num_files=num_files,
     )
-    return checked_header(header, str(path))
+    return options.complete(checked_header(header, str(path)))
 
 
-def _find_columns(blocks: _Blocks, entries: Any, ptype: int) -> tuple[dict[str, Column], dict[str, Place]]:
+def _find_columns(
+    blocks: _Blocks, entries: Any, ptype: int, redshift: float
+) -> tuple[dict[str, Column], dict[str, Place]]:
     """The columns of one type, and where its rows begin. Raises SnapshotError if a block has a wrong length."""
     npart = entries["npart"].astype(np.int64)
     own_mass = npart * (entries["mass"] == 0)
@@ -144,7 +146,7 @@ def _find_columns(blocks: _Blocks, entries: Any, ptype: int) -> tuple[dict[str, 
     places: dict[str, Place] = {}
     if not 0 <= ptype < len(npart) or npart[ptype] == 0:
         return columns, places
-    factor = float((1 + entries["redshift"]) ** -0.5)
+    factor = float((1 + redshift) ** -0.5)
     for name, label in _NAMES.items():
         rows = own_mass if name == "mass" else npart
         if rows[ptype] == 0 or not _go_to(blocks, label):

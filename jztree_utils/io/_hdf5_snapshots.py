@@ -1,7 +1,7 @@
-"""Snapshots of Gadget, AREPO and SWIFT in HDF5, a file at a time.
+"""Snapshots of Gadget, AREPO, GIZMO and SWIFT in HDF5, a file at a time.
 
 Gadget-4: https://wwwmpa.mpa-garching.mpg.de/gadget4/06_snapshotformat (Springel et al. 2021, MNRAS 506, 2871); the
-snapshots of Gadget-2/3 and AREPO differ from its in their headers. SWIFT: https://swift.strw.leidenuniv.nl/docs/Snapshots
+snapshots of Gadget-2/3, AREPO and GIZMO differ from its in their headers. SWIFT: https://swift.strw.leidenuniv.nl/docs/Snapshots
 (Schaller et al. 2024, MNRAS 530, 2378).
 """
 
@@ -62,6 +62,7 @@ def survey_simulation(file: h5py.File, ptype: int | None, options: ReadOptions) 
     """
     swift = is_swift(file) if options.format is None else options.format == "swift"
     header, here = parse_header(file, swift)
+    header = options.complete(header)
     _check_kind(file)
     title = f"{'SWIFT' if swift else _code(file)} snapshot"
     if options.box is None:
@@ -91,6 +92,8 @@ def _check_kind(file: h5py.File) -> None:
 
 def _code(file: h5py.File) -> str:
     """The code that wrote a file, as far as its groups tell."""
+    if "GIZMO_version" in file["Header"].attrs:
+        return "GIZMO"
     if "Parameters" not in file and "Config" not in file:
         return "Gadget"
     return "AREPO" if "NumPart_Total_HighWord" in file["Header"].attrs else "Gadget-4"

@@ -15,6 +15,9 @@ from ._files import get_group
 _NUM_FILES = "NumFilesPerSnapshot"
 _GROUPS = ("Header", "Parameters", "Units", "Cosmology")
 _Value = TypeVar("_Value")
+# As Gadget and AREPO, GIZMO, and SWIFT call them.
+_OMEGA0 = ("Omega0", "Omega_Matter", "Omega_m")
+_OMEGA_BARYON = ("OmegaBaryon", "Omega_Baryon", "Omega_b")
 _UNITS = ("unit_length_in_cm", "unit_mass_in_g", "unit_velocity_in_cm_per_s")
 # Exponents of the scale factor, h, length, mass and velocity, as Gadget-4 and AREPO attach them to their datasets.
 _NAMED_UNITS = {
@@ -116,7 +119,8 @@ def parse_header(
 
     swift: whether to read it as one of SWIFT; None if it is to be asked itself.
     counted: whether it must count particles, which a header of a catalogue need not.
-    Values come from the groups Header, Parameters (Gadget-4), Units and Cosmology (SWIFT), the first that has them.
+    Values come from the groups Header, Parameters (Gadget-4), Units and Cosmology (SWIFT), the first that has them,
+    under the names that Gadget, GIZMO or SWIFT has for them.
     Raises SnapshotError if there is no header, or counts are missing or make no sense.
     """
     get_group(file, "Header")
@@ -132,16 +136,16 @@ def parse_header(
         boxsize=fitting_box(_box(told), None, told.filename),
         time=1.0 if time is None else time,
         redshift=_redshift(told, comoving),
-        omega0=_number(told, "Omega0", "Omega_m"),
-        omega_lambda=_number(told, "OmegaLambda", "Omega_lambda"),
+        omega0=_number(told, *_OMEGA0),
+        omega_lambda=_number(told, "OmegaLambda", "Omega_Lambda", "Omega_lambda"),
         omega_baryon=_baryons(told),
         hubble=_number(told, "HubbleParam", "h"),
         mass_table=(0.0,) * len(total) if masses is None else tuple(float(mass) for mass in masses),
         npart_total=npart_total,
         num_files=max(num_files, default=1) or 1,
-        unit_length_in_cm=_number(told, "UnitLength_in_cm", "Unit length in cgs (U_L)"),
-        unit_mass_in_g=_number(told, "UnitMass_in_g", "Unit mass in cgs (U_M)"),
-        unit_velocity_in_cm_per_s=_number(told, "UnitVelocity_in_cm_per_s"),
+        unit_length_in_cm=_number(told, "UnitLength_in_cm", "UnitLength_In_CGS", "Unit length in cgs (U_L)"),
+        unit_mass_in_g=_number(told, "UnitMass_in_g", "UnitMass_In_CGS", "Unit mass in cgs (U_M)"),
+        unit_velocity_in_cm_per_s=_number(told, "UnitVelocity_in_cm_per_s", "UnitVelocity_In_CGS"),
         comoving=None if comoving is None else bool(comoving),
         h_free=bool(_number(told, "h_free")),
     )
@@ -155,14 +159,20 @@ def checked_header(header: SnapshotHeader, name: str) -> SnapshotHeader:
 
     name: of the file. Raises SnapshotError if one is not finite, or beyond any use.
     """
-    for entry, (least, most) in _RANGES.items():
-        value = getattr(header, entry)
-        if value is not None and not least <= value <= most:
-            words = entry.replace("_", " ")
-            raise SnapshotError(
-                f"{name} says that its {words} is {value:g}; it must be a number from {least:g} to {most:g}."
-            )
+    for entry in _RANGES:
+        if wrong := out_of_range(entry, getattr(header, entry)):
+            raise SnapshotError(f"{name} says that its {entry.replace('_', ' ')} {wrong}.")
     return replace(header, hubble=header.hubble or None)
+
+
+def out_of_range(entry: str, value: float | None) -> str:
+    """What is wrong with a number of a header, in words; empty if nothing is, or there is none."""
+    least, most = _RANGES[entry]
+    return (
+        ""
+        if value is None or least <= value <= most
+        else f"is {value:g}; it must be a number from {least:g} to {most:g}"
+    )
 
 
 def checked_box(lengths: Any, name: str) -> float | tuple[float, ...]:
@@ -208,8 +218,8 @@ def _redshift(told: _Attributes, comoving: float | None) -> float:
 
 def _baryons(told: _Attributes) -> float | None:
     """The density of baryons, None if it is NaN, as in files in SWIFT's layout that do not know it."""
-    values = _first(told, numbers, "OmegaBaryon", "Omega_b")
-    return None if values is None or np.isnan(values).all() else _number(told, "OmegaBaryon", "Omega_b")
+    values = _first(told, numbers, *_OMEGA_BARYON)
+    return None if values is None or np.isnan(values).all() else _number(told, *_OMEGA_BARYON)
 
 
 def _as_swift_means_it(told: _Attributes, header: SnapshotHeader) -> SnapshotHeader:

@@ -34,7 +34,7 @@ def survey_datasets(file: h5py.File, ptype: int | None, options: ReadOptions) ->
         columns["pos"] = replace(pos, box=_positive(file, box))
     header = SnapshotHeader(boxsize=box, npart_total=(0, num), mass_table=(0.0, mass))
     part = Hdf5Part(path=Path(file.filename), num=num, columns=columns, usual={})
-    return Survey(f"HDF5 dataset {pos.name}", header, (0, num), part)
+    return Survey(f"HDF5 dataset {pos.name}", options.complete(header), (0, num), part)
 
 
 def _what_to_name(file: h5py.File) -> SnapshotError:

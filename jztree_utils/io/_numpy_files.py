@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -48,7 +48,7 @@ def survey_npy(path: Path, options: ReadOptions) -> Survey:
         streams.file.seek(0)
         pos = _parse(streams.file, "the array", None)
     _check_size(path, "the array", pos, size)
-    return _survey(path, "NumPy array", {"pos": pos}, 0.0, _box(path, options, None))
+    return _survey(path, "NumPy array", {"pos": pos}, 0.0, None, options)
 
 
 def survey_npz(path: Path, options: ReadOptions) -> Survey:
@@ -72,13 +72,15 @@ def survey_npz(path: Path, options: ReadOptions) -> Survey:
         mass = 0.0
         if "mass" in arrays and not arrays["mass"].column.shape:  # one number for all particles
             mass = float(_few_numbers(streams, path, arrays.pop("mass"))[0])
-    return _survey(path, "NumPy archive", arrays, mass, _box(path, options, sides))
+    return _survey(path, "NumPy archive", arrays, mass, sides, options)
 
 
-def _survey(path: Path, title: str, arrays: dict[str, _Array], mass: float, box: float | tuple[float, ...]) -> Survey:
+def _survey(path: Path, title: str, arrays: dict[str, _Array], mass: float, sides: Any, options: ReadOptions) -> Survey:
+    """What the arrays are. mass: that all particles share, 0 if none. sides: of the box, None if the file has none."""
     shape = arrays["pos"].column.shape
     num = shape[0] if shape else 0
-    header = SnapshotHeader(boxsize=box, npart_total=(0, num), mass_table=(0.0, mass))
+    box = _box(path, options, sides)
+    header = options.complete(SnapshotHeader(boxsize=box, npart_total=(0, num), mass_table=(0.0, mass)))
     part = RawPart(
         path=path,
         num=num,

@@ -1,13 +1,24 @@
 """What to take from a file that does not say it in a way that is recognised."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 
-from ._header import checked_box
+from ._header import SnapshotHeader, checked_box, out_of_range
 
+HEADER_ENTRIES = (
+    "omega0",
+    "omega_lambda",
+    "omega_baryon",
+    "hubble",
+    "redshift",
+    "unit_length_in_cm",
+    "unit_mass_in_g",
+    "unit_velocity_in_cm_per_s",
+    "h_free",
+)
 FORMATS = ("gadget", "swift", "hdf5", "numpy")
 
 
@@ -19,9 +30,12 @@ class ReadOptions:
         by name, in any HDF5 file; its header tells no more than the box), or ``"numpy"`` (``.npy`` and ``.npz``).
     pos, vel, mass, id: names of datasets, such as ``PartType1/Coordinates``, or of the arrays in an ``.npz`` file. In a
         snapshot of Gadget or SWIFT a name without a group belongs to the group of the particle type.
-    boxsize: length of the periodic box, or one a dimension; 0 for none. It replaces what the file says.
+    boxsize: length of the periodic box, or one a dimension; 0 for none.
+    omega0, omega_lambda, omega_baryon, hubble, redshift, unit_length_in_cm, unit_mass_in_g, unit_velocity_in_cm_per_s,
+        h_free: as in `SnapshotHeader`.
 
-    Raises ValueError for an unknown format or a box that makes no sense.
+    The box and what is in headers replace what the file says. Raises ValueError for an unknown format, a box that makes
+    no sense, or a number out of range.
     """
 
     format: str | None = None
@@ -30,10 +44,22 @@ class ReadOptions:
     mass: str | None = None
     id: str | None = None
     boxsize: float | Sequence[float] | None = None
+    omega0: float | None = None
+    omega_lambda: float | None = None
+    omega_baryon: float | None = None
+    hubble: float | None = None
+    redshift: float | None = None
+    unit_length_in_cm: float | None = None
+    unit_mass_in_g: float | None = None
+    unit_velocity_in_cm_per_s: float | None = None
+    h_free: bool | None = None
 
     def __post_init__(self) -> None:
         if self.format is not None and self.format not in FORMATS:
             raise ValueError(f"There is no format {self.format!r}; there are {', '.join(FORMATS)}.")
+        for name, value in self.of_header.items():
+            if name != "h_free" and (wrong := out_of_range(name, value)):
+                raise ValueError(f"The {name.replace('_', ' ')} that was given {wrong}.")
         if self.boxsize is not None:
             object.__setattr__(self, "boxsize", checked_box(np.ravel(self.boxsize), "ReadOptions"))
 
@@ -41,6 +67,19 @@ class ReadOptions:
     def box(self) -> float | tuple[float, ...] | None:
         """The box as headers hold it, None if none was given."""
         return cast(float | tuple[float, ...] | None, self.boxsize)  # made so when the options were
+
+    @property
+    def of_header(self) -> dict[str, Any]:
+        """What was given of the header besides the box, by entry."""
+        given = {name: getattr(self, name) for name in HEADER_ENTRIES}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def complete(self, header: SnapshotHeader) -> SnapshotHeader:
+        """A header with what was given of it besides the box."""
+        found = replace(header, **self.of_header)
+        if self.redshift is None or header.comoving is False:
+            return found
+        return replace(found, time=found.scale_factor)
 
     @property
     def names(self) -> dict[str, str]:

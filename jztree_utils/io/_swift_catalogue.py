@@ -56,12 +56,12 @@ def check_header(header: SnapshotHeader | None) -> None:
     if None in units:
         raise ValueError(
             "The layout swift needs the units of length, mass and velocity, which the header of the snapshot does not "
-            "tell; choose the layout native or gadget4."
+            "tell; give them as options, or choose the layout native or gadget4."
         )
     if _is_cosmological(header) and (header.hubble is None or header.omega0 is None):
         raise ValueError(
             "The layout swift needs the cosmology of a cosmological run, and the header of the snapshot does not tell "
-            "HubbleParam or Omega0; choose the layout native or gadget4."
+            "HubbleParam or Omega0; give them as options, or choose the layout native or gadget4."
         )
 
 

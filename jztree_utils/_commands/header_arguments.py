@@ -1,0 +1,87 @@
+"""Options that say what the header of a snapshot does not: cosmology and units.
+
+Nothing here imports JAX, so ``--help`` is quick.
+"""
+
+import argparse
+import re
+from typing import Any
+
+_COSMOLOGY = {
+    "omega0": ("OM", "density of matter in critical densities"),
+    "omega_lambda": ("OL", "density of the cosmological constant"),
+    "omega_baryon": ("OB", "density of baryons, a part of Omega0"),
+    "hubble": ("H", "the Hubble constant in 100 km/s/Mpc"),
+    "redshift": ("Z", "redshift of a cosmological run"),
+}
+# The names of units and what they are in cgs, for each kind.
+_PARSEC = 3.085678e18
+_UNITS = {
+    "length": ("cm", {"pc": _PARSEC, "kpc": 1e3 * _PARSEC, "Mpc": 1e6 * _PARSEC}),
+    "mass": ("g", {"Msun": 1.989e33, "1e10Msun": 1.989e43}),
+    "velocity": ("cm_per_s", {"km/s": 1e5}),
+}
+FLAGS = (*_COSMOLOGY, *(f"unit_{kind}" for kind in _UNITS))
+
+
+def add_header_options(parser: argparse.ArgumentParser, real: Any) -> None:
+    """Add the options to the parser of a command. real: makes a number of a text."""
+    group = parser.add_argument_group("what the header does not say")
+    for name, (letter, words) in _COSMOLOGY.items():
+        group.add_argument(f"--{name.replace('_', '-')}", type=real, metavar=letter, help=words)
+    for kind, (cgs, names) in _UNITS.items():
+        named = ", ".join(names)
+        per_h = "" if kind == "velocity" else "; with /h behind it if it is per h"
+        group.add_argument(
+            f"--unit-{kind}",
+            metavar="UNIT",
+            help=f"unit of {kind}: {named}{per_h}; or a number in {cgs.replace('_per_', '/')}, as headers tell it",
+        )
+
+
+def header_entries(args: argparse.Namespace, real: Any) -> dict[str, Any]:
+    """What was given, by the entries of `jztree_utils.io.ReadOptions`.
+
+    Raises ValueError, in words, for what is no unit, and if one of length and mass is per h and the other is not.
+    """
+    found = {name: getattr(args, name) for name in _COSMOLOGY}
+    per_h: dict[str, bool] = {}
+    for kind, (cgs, _) in _UNITS.items():
+        text = getattr(args, f"unit_{kind}")
+        if text is not None:
+            found[f"unit_{kind}_in_{cgs}"], named_per_h = _unit(kind, text, real)
+            if named_per_h is not None and kind != "velocity":
+                per_h[kind] = named_per_h
+    if len(set(per_h.values())) > 1:
+        raise ValueError(
+            f"--unit-length is {args.unit_length} and --unit-mass {args.unit_mass}; give both per h or none."
+        )
+    if per_h:
+        found["h_free"] = not any(per_h.values())
+    return found
+
+
+def what_to_give(header: Any) -> str:
+    """The options that say what a header of `jztree_utils.io` does not, in words to put behind others; "" if none."""
+    if header.comoving is False:
+        return ""
+    entries = {"omega0": "omega0", "omega_lambda": "omega_lambda"}
+    entries |= {"hubble": "hubble"} if header.h_free else {}
+    entries |= {f"unit_{kind}_in_{cgs}": f"unit_{kind}" for kind, (cgs, _) in _UNITS.items()}
+    flags = [f"--{name.replace('_', '-')}" for entry, name in entries.items() if getattr(header, entry) is None]
+    return f"; give {', '.join(flags)}" if flags else ""
+
+
+def _unit(kind: str, text: str, real: Any) -> tuple[float, bool | None]:
+    """A unit in cgs, and whether it is per h; None if that is not told, as by a number."""
+    cgs, names = _UNITS[kind]
+    name = re.sub(r"\s", "", text)
+    base = name.removesuffix("/h") if kind != "velocity" else name
+    if base in names:
+        return names[base], base != name
+    try:
+        return real(text), None
+    except argparse.ArgumentTypeError:
+        per_h = "" if kind == "velocity" else " (with /h behind it if it is per h)"
+        known = f"{', '.join(names)}{per_h} or a number in {cgs.replace('_per_', '/')}"
+        raise ValueError(f"--unit-{kind} is {text}; it must be {known}.") from None
