@@ -210,6 +210,13 @@ def check_no_unit(value: Any, name: str) -> None:
             )
 
 
+def check_no_units(**given: Any) -> None:
+    """The same of all leaves of pytrees by name, for functions that make plain arrays of them."""
+    for name, tree in given.items():
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+            check_no_unit(leaf, f"{name}{jax.tree_util.keystr(path)}")
+
+
 def check_known(tree: Any) -> None:
     """TypeError in words if a leaf is neither an array nor a number, but an object that JAX does not know."""
     for leaf in jax.tree.leaves(tree):

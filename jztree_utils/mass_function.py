@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jztree.data import check_no_units
+
 from .io import CatalogueInfo, SnapshotHeader
 
 __all__ = [
@@ -140,6 +142,7 @@ def growth_factor(cosmology: Cosmology, redshift: Any) -> np.ndarray:
 
     redshift: of any shape, above -1. Returns the same shape; 1 at redshift 0.
     """
+    check_no_units(redshift=redshift)
     redshift = np.asarray(redshift, np.float64)
     if np.any(~(redshift > -1)):
         raise ValueError(f"the redshift is {redshift}; it must be above -1.")
@@ -167,6 +170,7 @@ def transfer_function(cosmology: Cosmology, wavenumber: Any) -> np.ndarray:
     baryon, share = cosmology.omega_baryon * cosmology.hubble**2, cosmology.omega_baryon / cosmology.omega_matter
     horizon = 44.5 * np.log(9.83 / matter) / np.sqrt(1 + 10 * baryon**0.75)  # of sound, in Mpc
     alpha = 1 - 0.328 * np.log(431 * matter) * share + 0.38 * np.log(22.3 * matter) * share**2
+    check_no_units(wavenumber=wavenumber)
     k = np.asarray(wavenumber, np.float64)
     shape = cosmology.omega_matter * cosmology.hubble
     shape = shape * (alpha + (1 - alpha) / (1 + (0.43 * k * cosmology.hubble * horizon) ** 4))
@@ -180,6 +184,7 @@ def sigma_of_mass(cosmology: Cosmology, mass: Any, redshift: float = 0.0) -> tup
 
     mass: in Msun/h, of any shape. Returns ``sigma`` and ``d ln sigma / d ln M``, of the same shape.
     """
+    check_no_units(mass=mass)
     mass = np.asarray(mass, np.float64)
     radius = (3 * mass / (4 * np.pi * cosmology.mean_density)) ** (1 / 3)
     variance, slope = _variance(cosmology, radius)
@@ -258,6 +263,7 @@ def mass_function(cosmology: Cosmology, mass: Any, redshift: float = 0.0, model:
     """
     if model not in MODELS:
         raise ValueError(f"the mass function is {model!r}; it must be one of {', '.join(MODELS)}.")
+    check_no_units(mass=mass)
     mass = np.asarray(mass, np.float64)
     sigma, slope = sigma_of_mass(cosmology, mass, redshift)
     return MODELS[model].multiplicity(sigma, redshift) * cosmology.mean_density / mass * np.abs(slope)

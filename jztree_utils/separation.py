@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jztree.data import check_no_units
+
 from .io import SnapshotHeader
 from .mass_function import CRITICAL_DENSITY, units_of
 
@@ -67,6 +69,7 @@ def mean_separation(
 
     Raises ValueError if there are no particles.
     """
+    check_no_units(mass=mass)
     if num < 1:
         raise ValueError(f"there are {num} particles; a mean separation needs one at least.")
     by_number, by_mass = _by_number(header, num, ndim), _by_mass(header, mass) if ndim == 3 else None

@@ -21,10 +21,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from .. import comm
 from .._particles import check_carried, check_known, check_movable, check_num, get_num, get_pos, replace_field
 from .._particles import check_no_unit as check_no_unit
+from .._particles import check_no_units as check_no_units
 from .._particles import fits_float32 as fits_float32
 from .._transform.shard_map import is_concrete
+from . import _tables as tables
 from ._describe import describe_arrays, describe_catalogue, describe_particles
-from ._tables import to_astropy, to_pandas
 
 if TYPE_CHECKING:
     import astropy.table
@@ -187,20 +188,19 @@ class FofCatalogue:
         Raises ImportError if pandas is not installed, and ValueError for an unknown kind of unit, an ``nparts`` that
         does not belong to the catalogue, or one that is spread over several processes.
         """
-        return to_pandas(_rows_by_name(self, nparts), units)
+        return tables.to_pandas(_rows_by_name(self, nparts), units)
 
-    def to_astropy(self, *, nparts: Any = None, units: Mapping[str, Any] | None = None) -> "astropy.table.Table":
-        """The groups as an `astropy.table.Table`, a row a group; vectors stay columns ``(g, d)``.
+    def to_astropy(self, *, nparts: Any = None, units: Mapping[str, Any] | None = None) -> "astropy.table.QTable":
+        """The groups as an `astropy.table.QTable`, a row a group; vectors stay columns ``(g, d)``.
 
-        nparts: as in `to_pandas`.
-        units: of "length", "mass" and "velocity", as many as are known: units of astropy, or their names. An ``h`` in a
-            name, as in ``Mpc/h``, is the Hubble constant in 100 km/s/Mpc (``littleh`` of astropy), not an hour. Columns
-            get the unit that follows.
+        nparts: as in `to_pandas`. units: of "length", "mass" and "velocity", as many as are known: units of astropy, or
+            their names. An ``h`` in a name, as in ``Mpc/h``, is the Hubble constant in 100 km/s/Mpc (``littleh`` of
+            astropy), not an hour. Columns whose unit follows are quantities.
 
         Raises ImportError if astropy is not installed, ValueError for a unit that it does not know, and like
         `to_pandas`.
         """
-        return to_astropy(_rows_by_name(self, nparts), units)
+        return tables.to_astropy(_rows_by_name(self, nparts), units)
 
 
 class RankIdx(NamedTuple):
@@ -393,6 +393,7 @@ def squeeze_catalogue(cata: FofCatalogue, offset_mode: str = "rank", nparts: Any
     runs on a device, so it can be used in a host callback. Raises ValueError if ``nparts`` is missing or does not
     belong to this catalogue, or for another ``offset_mode``.
     """
+    check_no_units(catalogue=cata)
     if offset_mode not in ("rank", "global"):
         raise ValueError(f"offset_mode must be 'rank' or 'global', not {offset_mode!r}.")
     rows = {f.name: getattr(cata, f.name) for f in dataclasses.fields(cata) if f.name != "ngroups"}

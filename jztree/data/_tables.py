@@ -2,6 +2,7 @@
 
 # ruff: noqa: PLC0415 - both are optional
 import itertools
+import math
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,13 @@ if TYPE_CHECKING:
     import astropy.table
     import pandas
 
-__all__ = ["to_astropy", "to_pandas"]
+__all__ = ["NO_UNIT", "POWERS", "components", "factors_in_words", "to_astropy", "to_pandas"]
 
+Powers = tuple[float, float, float]
 _BASES = ("length", "mass", "velocity")
+NO_UNIT: Powers = (0, 0, 0)
 # The powers of these in the unit of each column; numbers of particles have no unit.
-_POWERS = {
+POWERS: dict[str, Powers] = {
     "com_pos": (1, 0, 0),
     "com_inertia_radius": (1, 0, 0),
     "max_radius": (1, 0, 0),
@@ -28,46 +31,64 @@ _POWERS = {
 }
 
 
-def to_pandas(columns: Mapping[str, np.ndarray], units: Mapping[str, Any] | None) -> "pandas.DataFrame":
-    """A table of the columns of a catalogue, see `jztree.data.FofCatalogue.to_pandas`."""
+def to_pandas(
+    columns: Mapping[str, np.ndarray], units: Mapping[str, Any] | None, powers: Mapping[str, Powers] = POWERS
+) -> "pandas.DataFrame":
+    """A table of the columns of a catalogue, see `jztree.data.FofCatalogue.to_pandas`.
+
+    powers: of the units of length, mass and velocity in that of each column; others have none.
+    """
     given = _checked(units)
     try:
         import pandas
     except ImportError as error:
         raise ImportError("This table needs pandas; install it with: pip install pandas.") from error
-    flat: dict[str, np.ndarray] = {}
-    names: dict[str, str] = {}
-    for name, rows in columns.items():
-        endings = _endings(rows.shape[1:])
-        components = rows.reshape(len(rows), len(endings)).T
-        parts = {name + ending: values for ending, values in zip(endings, components, strict=True)}
-        flat |= parts
-        if factors := _factors(name, given):
-            names |= dict.fromkeys(parts, _product(factors))
-    table = pandas.DataFrame(flat)
-    table.attrs["units"] = names
+    flat = components(columns)
+    table = pandas.DataFrame({ending: values for parts in flat.values() for ending, values in parts.items()})
+    names = {name: factors_in_words(powers.get(name, NO_UNIT), given) for name in columns}
+    table.attrs["units"] = {part: names[name] for name, parts in flat.items() for part in parts if names[name]}
     return table
 
 
-def to_astropy(columns: Mapping[str, np.ndarray], units: Mapping[str, Any] | None) -> "astropy.table.Table":
-    """A table of the columns of a catalogue, see `jztree.data.FofCatalogue.to_astropy`."""
+def components(columns: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+    """The components ``(g,)`` of each column by names such as ``com_pos_x``; numbers keep their name."""
+    found = {}
+    for name, rows in columns.items():
+        endings = _endings(rows.shape[1:])
+        values = rows.reshape(len(rows), len(endings)).T
+        found[name] = {name + ending: part for ending, part in zip(endings, values, strict=True)}
+    return found
+
+
+def to_astropy(
+    columns: Mapping[str, np.ndarray], units: Mapping[str, Any] | None, powers: Mapping[str, Powers] = POWERS
+) -> "astropy.table.QTable":
+    """A table of the columns of a catalogue, see `jztree.data.FofCatalogue.to_astropy`. powers: as in `to_pandas`."""
     given = _checked(units)
     try:
         import astropy.table
+        from astropy.units import Quantity
     except ImportError as error:
         raise ImportError("This table needs astropy; install it with: pip install astropy.") from error
     known = {base: _astropy_unit(base, unit) for base, unit in given.items()}
-    table = astropy.table.Table(dict(columns))
-    for name in table.colnames:
-        for unit, power in _factors(name, known):
-            table[name].unit = (table[name].unit or 1) * unit**power
+    table = astropy.table.QTable()
+    for name, rows in columns.items():
+        factors = _factors(powers.get(name, NO_UNIT), known)
+        if not factors:
+            table[name] = rows
+            continue
+        table[name] = Quantity(rows, math.prod([unit**power for unit, power in factors], start=1), dtype=rows.dtype)
     return table
 
 
 def _endings(shape: tuple[int, ...]) -> list[str]:
-    """The endings of the names of all components of a vector or tensor, in their order; an empty one for numbers."""
+    """The endings of the names of all components of a vector or tensor, in their order; an empty one for numbers.
+
+    Letters if there are at most four along each axis, else numbers: of particle types there are six.
+    """
     indices = itertools.product(*map(range, shape))
-    return ["_" + "".join("xyzw"[axis] for axis in index) if index else "" for index in indices]
+    letters = "xyzw" if max(shape, default=0) <= 4 else "0123456789"
+    return ["_" + "".join(letters[axis] for axis in index) if index else "" for index in indices]
 
 
 def _checked(units: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -78,17 +99,18 @@ def _checked(units: Mapping[str, Any] | None) -> dict[str, Any]:
     return {kind: unit for kind, unit in (units or {}).items() if unit not in (None, "")}
 
 
-def _factors(name: str, units: Mapping[str, Any]) -> list[tuple[Any, int]]:
+def _factors(powers: Powers, units: Mapping[str, Any]) -> list[tuple[Any, float]]:
     """The units that make that of a column, and their powers; none if one of them is not known."""
-    powers = {base: power for base, power in zip(_BASES, _POWERS.get(name, (0, 0, 0)), strict=True) if power}
-    return [(units[base], power) for base, power in powers.items()] if powers.keys() <= units.keys() else []
+    needed = {base: power for base, power in zip(_BASES, powers, strict=True) if power}
+    return [(units[base], power) for base, power in needed.items()] if needed.keys() <= units.keys() else []
 
 
-def _product(factors: list[tuple[Any, int]]) -> str:
-    """The product of units in words."""
+def factors_in_words(powers: Powers, units: Mapping[str, Any]) -> str:
+    """The unit of a column in words, such as ``(Mpc/h) (km/s)``; empty if it has none, or that is not known."""
+    factors = _factors(powers, units)
     if len(factors) == 1 and factors[0][1] == 1:
         return str(factors[0][0])
-    return " ".join(f"({unit})" if power == 1 else f"({unit})^{power}" for unit, power in factors)
+    return " ".join(f"({unit})" if power == 1 else f"({unit})^{power:g}" for unit, power in factors)
 
 
 def _astropy_unit(base: str, unit: Any) -> Any:

@@ -62,11 +62,13 @@ snapshot has no masses.
 The output (HDF5) holds distances and indices (rows of the snapshot, from 0), (N, K) each, and the densities.
 """
 _CONVERT_EPILOG = """\
-A halo catalogue of jztree, Gadget-4, AREPO or SWIFT becomes one in another layout; a snapshot in any format that is
-read becomes one in the format of Gadget-4 or a NumPy file. The suffix of the output and --layout say which.
+A halo catalogue of jztree, Gadget-4, AREPO or SWIFT becomes one in another layout, or a table in a Parquet file; a
+snapshot in any format that is read becomes one in the format of Gadget-4 or a NumPy file. The suffix of the output and
+--layout say which.
 
 examples:
   jztree convert catalogue.hdf5 -o fof_tab_099.hdf5 --layout gadget4
+  jztree convert catalogue.hdf5 -o catalogue.parquet
   jztree convert swift_0099.hdf5 -o snapshot_099.hdf5
   jztree convert snapdir_099 --type 0 -o gas.npz
 """
@@ -92,6 +94,7 @@ B = 0.2  # the linking length in mean separations, unless another is given
 ATTACH_WITHIN = 6.4  # that of `jztree.fof`, which would import JAX
 CATALOGUE_LAYOUTS = ("native", "gadget4", "swift")
 SNAPSHOT_LAYOUTS = ("gadget4", "numpy")
+PARQUET = "parquet"  # a table of a catalogue, which is not read again
 _SEPARATE = {"b": "rlink", "rlink": "b"}  # options that cannot be given together
 
 
@@ -268,11 +271,12 @@ def _add_convert(commands: "argparse._SubParsersAction[_Parser]") -> None:
     convert.add_argument("input", metavar="FILE", nargs="?", help="a catalogue or a snapshot")
     _add_snapshot_options(convert)
     output = _add_output(convert, "the file to write")
-    layouts = (*CATALOGUE_LAYOUTS, *(layout for layout in SNAPSHOT_LAYOUTS if layout not in CATALOGUE_LAYOUTS))
+    layouts = tuple(dict.fromkeys((*CATALOGUE_LAYOUTS, PARQUET, *SNAPSHOT_LAYOUTS)))
     output.add_argument(
         "--layout",
         choices=layouts,
-        help="layout of the output (default: native for catalogues; for snapshots gadget4, or numpy if FILE is .npz)",
+        help="layout of the output (default: for catalogues native, or parquet if FILE is .parquet; for snapshots "
+        "gadget4, or numpy if FILE is .npz)",
     )
     _add_telling(convert)
 

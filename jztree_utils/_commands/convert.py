@@ -12,11 +12,11 @@ from jztree.data import ParticleData
 from .. import io
 from .._report import is_quiet, print_json, print_pairs, say, stage, take_seconds
 from .._verbose import print_snapshot
-from .arguments import CATALOGUE_LAYOUTS, SNAPSHOT_LAYOUTS
+from .arguments import CATALOGUE_LAYOUTS, PARQUET, SNAPSHOT_LAYOUTS
 from .outputs import check_placeholders, check_suffix
 from .snapshots import read_options, snapshot_path
 
-_NUMPY = ".npz"
+_NUMPY, _PARQUET = ".npz", ".parquet"
 
 
 def run_convert(args: Namespace) -> None:
@@ -28,15 +28,18 @@ def run_convert(args: Namespace) -> None:
         raise ValueError("convert needs a file and, with -o, the file to write; see jztree convert --help.")
     path, options = snapshot_path(args.input), read_options(args)
     is_catalogue = options.pos is None and path.is_file() and io.is_catalogue(path)
-    known = CATALOGUE_LAYOUTS if is_catalogue else SNAPSHOT_LAYOUTS
-    is_numpy = args.output.endswith((".npy", _NUMPY))
-    layout = args.layout or ("numpy" if not is_catalogue and is_numpy else known[0])
+    known = (*CATALOGUE_LAYOUTS, PARQUET) if is_catalogue else SNAPSHOT_LAYOUTS
+    layout = args.layout or _layout_of_name(args.output, is_catalogue) or known[0]
     if layout not in known:
         kind = "catalogue" if is_catalogue else "snapshot"
         raise ValueError(f"{path} is a {kind}, which can be written as {' or '.join(known)}, not as {layout}.")
     if layout == "numpy" and not args.output.endswith(_NUMPY):
         raise io.OutputError(f"NumPy files of several arrays end in {_NUMPY}; {args.output} does not.")
-    if layout != "numpy":
+    if layout == PARQUET:
+        if Path(args.output).suffix != _PARQUET:
+            raise io.OutputError(f"Tables in Parquet files have names in {_PARQUET}; {args.output} is none.")
+        io.check_parquet()
+    elif layout != "numpy":
         check_suffix(args.output)
     check_placeholders(args.output)
     io.check_output(args.output, apart_from=_files_of(path, options, is_catalogue))
@@ -53,6 +56,13 @@ def run_convert(args: Namespace) -> None:
         print_pairs([(name, f"{value:,}" if isinstance(value, int) else str(value)) for name, value in held.items()])
 
 
+def _layout_of_name(output: str, is_catalogue: bool) -> str | None:
+    """The layout that the name of an output tells, None if it tells none."""
+    if is_catalogue:
+        return PARQUET if Path(output).suffix == _PARQUET else None
+    return "numpy" if output.endswith((".npy", _NUMPY)) else None
+
+
 def _files_of(path: Path, options: io.ReadOptions, is_catalogue: bool) -> tuple[Path, ...]:
     """All files that are read."""
     return tuple(io.find_catalogue_parts(path) if is_catalogue else io.find_sources(path, options))
@@ -62,7 +72,10 @@ def _convert_catalogue(path: Path, args: Namespace, layout: str) -> dict[str, in
     with stage("read the catalogue"):
         content = io.read_catalogue_content(path)
     with stage("write the catalogue") as told:
-        io.write_catalogue_content(args.output, content, layout)
+        if layout == PARQUET:
+            io.ReadCatalogue.of(content).to_parquet(args.output)
+        else:
+            io.write_catalogue_content(args.output, content, layout)
         told.detail = args.output
     return {"groups": len(content.catalogue.count)}
 

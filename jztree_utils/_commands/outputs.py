@@ -12,7 +12,8 @@ from .earlier_outputs import are_there
 from .snapshots import read_options, snapshot_path
 
 _PICTURES = (".png", ".pdf", ".svg")
-_FOREIGN = (*_PICTURES, ".npy", ".npz", ".txt", ".csv", ".json", ".toml", ".py")
+_TABLE = ".parquet"
+_FOREIGN = (*_PICTURES, _TABLE, ".npy", ".npz", ".txt", ".csv", ".json", ".toml", ".py")
 _PART = re.compile(r"\.\d+$")
 
 
@@ -62,8 +63,10 @@ def check_suffix(output: str) -> None:
     """Raise OutputError if an output, which is HDF5, has a name that says that it is something else."""
     suffix = Path(output).suffix.lower()
     if suffix in _FOREIGN:
-        picture = "; pictures are drawn with --plot, or jztree plot" if suffix in _PICTURES else ""
-        raise io.OutputError(f"The output {output} would be an HDF5 file; give it a name in .hdf5{picture}.")
+        other = "; pictures are drawn with --plot, or jztree plot" if suffix in _PICTURES else ""
+        if suffix == _TABLE:
+            other = "; jztree convert makes a Parquet file of a catalogue"
+        raise io.OutputError(f"The output {output} would be an HDF5 file; give it a name in .hdf5{other}.")
 
 
 def check_placeholders(output: str, known: Sequence[str] = ()) -> None:

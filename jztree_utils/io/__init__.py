@@ -12,6 +12,7 @@ and put in place when they are complete, so a failure leaves nothing half-writte
 """
 
 from ._catalogue import (
+    ReadCatalogue,
     canonical_order,
     catalogue_layout,
     check_layout,
@@ -51,6 +52,7 @@ from ._sharded_reading import (
 )
 from ._snapshot import Snapshot, find_parts, find_sources, open_snapshot, read_header, read_snapshot
 from ._snapshot_writer import write_snapshot
+from ._tables import check_parquet
 
 __all__ = [
     "NUM_TYPES",
@@ -59,6 +61,7 @@ __all__ = [
     "Column",
     "Neighbours",
     "OutputError",
+    "ReadCatalogue",
     "ReadOptions",
     "Snapshot",
     "SnapshotError",
@@ -70,6 +73,7 @@ __all__ = [
     "catalogue_layout",
     "check_layout",
     "check_output",
+    "check_parquet",
     "convert_h",
     "distr_write_hdf5",
     "failing_together",

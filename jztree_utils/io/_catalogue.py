@@ -8,15 +8,15 @@ depends on when and where it was written.
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import h5py
 import jax
 import numpy as np
 
-from jztree.data import FofCatalogue, get_pos, map_rows, squeeze_catalogue, squeeze_particles
+from jztree.data import FofCatalogue, check_no_units, get_pos, map_rows, squeeze_catalogue, squeeze_particles
 
-from . import _gadget_catalogue, _native_catalogue, _swift_catalogue
+from . import _gadget_catalogue, _native_catalogue, _swift_catalogue, _tables
 from ._catalogue_content import (
     NUM_TYPES,
     CatalogueContent,
@@ -31,6 +31,10 @@ from ._errors import SnapshotError
 from ._files import PathLike, create_hdf5, open_hdf5
 from ._files_of_snapshot import kind_of_file, parts_beside
 from ._header import SnapshotHeader, unit_powers
+
+if TYPE_CHECKING:
+    import astropy.table
+    import pandas
 
 _Part = TypeVar("_Part")
 _ANY = np.iinfo(np.int64).max  # rows, where it is not known how many there are
@@ -51,6 +55,7 @@ def canonical_order(
     group last.
     Raises ValueError if ``cata`` is not the catalogue of ``part``, or ``extra`` or ``by_type`` not of ``cata``.
     """
+    check_no_units(part=part)
     part, cata = squeeze_particles(jax.device_get(part)), squeeze_catalogue(jax.device_get(cata))
     columns = catalogue_columns(cata, extra)
     _check_types(cata, by_type)
@@ -231,10 +236,56 @@ def _check_read(path: PathLike, content: CatalogueContent) -> None:
         )
 
 
-def read_catalogue(path: PathLike) -> tuple[FofCatalogue, np.ndarray | None, CatalogueInfo]:
-    """The groups of a catalogue file (NumPy arrays), identifiers of members or None, and how it was made.
+class _Parts(NamedTuple):
+    catalogue: FofCatalogue
+    ids: np.ndarray | None
+    info: CatalogueInfo
 
-    See `read_catalogue_content`, which gives further columns too. Raises like it.
+
+class ReadCatalogue(_Parts):
+    """What a catalogue file holds, as three: ``catalogue, ids, info``.
+
+    catalogue: the groups (NumPy arrays). ids: identifiers of members, or None. info: how the catalogue was made.
+    content: all of it, further columns among it. Tables are of all columns, with units and definitions.
     """
-    content = read_catalogue_content(path)
-    return content.catalogue, content.ids, content.info
+
+    content: CatalogueContent
+
+    @classmethod
+    def of(cls, content: CatalogueContent) -> "ReadCatalogue":
+        """The parts of ``content``."""
+        made = cls(content.catalogue, content.ids, content.info)
+        made.content = content
+        return made
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """All columns as a `pandas.DataFrame`, a row a group; vectors become columns ``com_pos_x``, ``com_pos_y``, ...
+
+        ``attrs["units"]`` of the table holds the unit of each column that has one, as the file tells it (lengths are
+        comoving), and ``attrs["definitions"]`` what each is. Raises ImportError if pandas is not installed.
+        """
+        return _tables.to_pandas(self.content)
+
+    def to_astropy(self) -> "astropy.table.QTable":
+        """All columns as an `astropy.table.QTable`, a row a group; vectors stay columns ``(g, d)``.
+
+        Columns that have a unit are quantities, with ``littleh`` in units per h; ``info.description`` is the definition
+        of each. Raises ImportError if astropy is not installed.
+        """
+        return _tables.to_astropy(self.content)
+
+    def to_parquet(self, path: PathLike) -> None:
+        """Write all columns to an Apache Parquet file, a row a group, with names as of `to_pandas`.
+
+        Units and definitions are metadata of each field. Raises ImportError if pyarrow is not installed, OutputError
+        if the file cannot be written.
+        """
+        _tables.write_parquet(path, self.content)
+
+
+def read_catalogue(path: PathLike) -> ReadCatalogue:
+    """The groups of a catalogue file, identifiers of members or None, and how it was made; and tables of all columns.
+
+    See `read_catalogue_content`, which gives further columns as arrays. Raises like it.
+    """
+    return ReadCatalogue.of(read_catalogue_content(path))

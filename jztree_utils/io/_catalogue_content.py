@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
-from jztree.data import FofCatalogue, squeeze_catalogue
+from jztree.data import FofCatalogue, check_no_unit, squeeze_catalogue
 from jztree.halos import DEFINITIONS
 
 from ._attributes import number, text_attribute, whole_number
@@ -140,6 +140,7 @@ def catalogue_columns(cata: FofCatalogue, extra: Mapping[str, Column] | None = N
     held = {name: getattr(cata, name) for name in _COLUMNS}
     columns = {name: _own_column(name, values) for name, values in held.items() if values is not None}
     for name, column in (extra or {}).items():
+        check_no_unit(column.values, name)
         if name in _COLUMNS or "/" in name or not name.strip("."):
             raise ValueError(f"An extra column is called {name!r}, which is taken or no name; call it otherwise.")
         columns[name] = replace(column, values=_checked(name, np.asarray(column.values), int(cata.ngroups)))
@@ -260,6 +261,7 @@ def _box(lengths: np.ndarray) -> float | tuple[float, ...]:
 
 def write_column(group: h5py.Group, name: str, column: Column, header: SnapshotHeader, ndim: int = 3) -> None:
     """Write a column with its unit, its kind and its definition as attributes."""
+    check_no_unit(column.values, name)
     data = group.create_dataset(name, data=np.asarray(column.values))
     data.attrs.update(unit_attributes(header, column.kind, ndim))
     data.attrs.update({"kind": column.kind, "description": column.definition})
@@ -405,11 +407,14 @@ def read_ids(paths: Sequence[Path], name: str, count: np.ndarray) -> np.ndarray 
 def write_made(file: h5py.File, info: CatalogueInfo) -> None:
     """Write how the catalogue was made, apart from the header."""
     made = {f.name: getattr(info, f.name) for f in dataclasses.fields(info) if f.name != "header"}
-    file.create_group(_MADE).attrs.update({name: _storable(value) for name, value in made.items() if value is not None})
+    file.create_group(_MADE).attrs.update(
+        {name: _storable(name, value) for name, value in made.items() if value is not None}
+    )
 
 
-def _storable(value: Any) -> Any:
+def _storable(name: str, value: Any) -> Any:
     """``value``; of text, such as the name of a file, what is not UTF-8 is escaped."""
+    check_no_unit(value, name)
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 

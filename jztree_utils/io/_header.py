@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 import h5py
 import numpy as np
 
+from jztree.data import check_no_units
+
 from ._attributes import number, numbers, text_attribute, whole_numbers
 from ._errors import OPTION, SnapshotError
 from ._files import get_group
@@ -289,6 +291,7 @@ def header_attributes(header: SnapshotHeader) -> dict[str, Any]:
         "NumPart_Total": np.asarray(header.npart_total, np.uint64),
         _NUM_FILES: np.int32(header.num_files),
     }
+    check_no_units(**values)
     return {name: np.asarray(value)[()] for name, value in values.items() if value is not None}
 
 

@@ -6,6 +6,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from jztree.data import check_no_units
+
 from ._header import SnapshotHeader, checked_box, out_of_range
 
 HEADER_ENTRIES = (
@@ -57,6 +59,7 @@ class ReadOptions:
     def __post_init__(self) -> None:
         if self.format is not None and self.format not in FORMATS:
             raise ValueError(f"There is no format {self.format!r}; there are {', '.join(FORMATS)}.")
+        check_no_units(boxsize=self.boxsize, **self.of_header)
         for name, value in self.of_header.items():
             if name != "h_free" and (wrong := out_of_range(name, value)):
                 raise ValueError(f"The {name.replace('_', ' ')} that was given {wrong}.")

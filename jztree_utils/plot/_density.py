@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jztree.data import FofCatalogue, squeeze_catalogue
+from jztree.data import FofCatalogue, check_no_units, squeeze_catalogue
 
 from ._figure import Path, drawing
 from ._groups import draw_sizes
@@ -118,6 +118,7 @@ def with_radii(
     200 times the mean density, ``(count V / (200 num V_d))**(1/d)`` with the volume V of the box and that of the unit
     ball V_d. Without a box it stays None: the places of groups are drawn.
     """
+    check_no_units(catalogue=catalogue, boxsize=boxsize, spheres=dict(spheres or {}))
     if catalogue.max_radius is not None:
         return catalogue, "the distance of the farthest member (max_radius)"
     groups = squeeze_catalogue(catalogue)
@@ -148,6 +149,7 @@ class _View:
 
 
 def _view(pos: Any, boxsize: Any, axes: tuple[int, int]) -> _View:
+    check_no_units(pos=pos, boxsize=boxsize)
     given = np.asarray(pos)
     if given.ndim != 2 or given.shape[1] <= max(axes) or min(axes) < 0 or axes[0] == axes[1]:
         raise ValueError(
@@ -189,6 +191,7 @@ def _draw(
 
 def _project(view: _View, mass: Any, bins: int) -> np.ndarray:
     """Particles, or masses in units of their mean, in each pixel, with ``bins`` along the longer side."""
+    check_no_units(mass=mass)
     weight = None if mass is None or np.ndim(mass) == 0 else np.asarray(mass, np.float64)
     if weight is not None and weight.shape != view.points.shape[:1]:
         raise ValueError(f"mass has shape {weight.shape}, but there are {len(view.points)} particles; give each one.")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jztree.data import FofCatalogue, squeeze_catalogue
+from jztree.data import FofCatalogue, check_no_units, squeeze_catalogue
 
 from ..mass_function import MODELS, Cosmology, Units, mass_function, poisson_interval
 from ._figure import Path, drawing
@@ -86,6 +86,7 @@ def plot_mass_function(
     Raises ImportError if matplotlib is missing, ValueError if there are no masses, no box or no such model, OutputError
     if ``path`` cannot be written.
     """
+    check_no_units(groups=groups, boxsize=boxsize, particle_mass=particle_mass)
     with drawing(path, (6.4, 6.0)) as figure:
         mass, quantum = _masses(groups, particle_mass)
         volume = _volume(boxsize)

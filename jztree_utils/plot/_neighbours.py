@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jztree.data import check_no_units
+
 from ._figure import Path, drawing
 from ._style import COLOURS, with_unit
 
@@ -48,6 +50,7 @@ def plot_neighbour_distances(
     Raises ImportError if matplotlib is missing, ValueError if there is no neighbour, OutputError if ``path`` cannot be
     written.
     """
+    check_no_units(distances=distances, boxsize=boxsize, number_density=number_density)
     with drawing(path, (6.4, 4.8)) as figure:
         found = _neighbours(distances, first_is_self)
         if number_density is None:

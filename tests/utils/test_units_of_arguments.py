@@ -1,0 +1,83 @@
+"""Arrays with a unit are refused wherever they would become plain numbers, in pictures, files and mass functions."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_catalogues import make_catalogue
+from test_particle_numbers import in_unit
+
+from jztree import data
+from jztree_utils import io, plot, separation
+from jztree_utils import mass_function as mf
+
+
+def calls(folder: Path, made: Callable[..., Any]) -> dict[str, Callable[[], Any]]:
+    """Calls by the name of what has a unit in them. made: gives numbers one."""
+    pos = np.random.default_rng(0).random((40, 3)).astype(np.float32)
+    cata = make_catalogue(np.full(4, 10), np.random.default_rng(1))
+    placed, heavy = replace(cata, com_pos=made(cata.com_pos)), replace(cata, mass=made(cata.mass))
+    neighbours = io.Neighbours(distances=made(pos), indices=np.zeros((40, 3), np.int32))
+    header = io.SnapshotHeader(boxsize=made(1.0))
+    spoilt = {"x": io.Column(made(np.ones(4)), "length", "")}
+    return {
+        "pos in plot_density": lambda: plot.plot_density(made(pos), 1.0),
+        "boxsize in plot_density": lambda: plot.plot_density(pos, made(1.0)),
+        "mass in plot_density": lambda: plot.plot_density(pos, 1.0, mass=made(pos[:, 0])),
+        "catalogue.com_pos in plot_halos": lambda: plot.plot_halos(pos, placed, 1.0),
+        "spheres['r200c'] in with_radii": lambda: plot.with_radii(cata, 40, 1.0, {"r200c": made(np.ones(4))}),
+        "catalogue.mass in plot_group_sizes": lambda: plot.plot_group_sizes(heavy),
+        "groups in plot_mass_function": lambda: plot.plot_mass_function(made(cata.mass), 1.0),
+        "groups.mass in plot_mass_function": lambda: plot.plot_mass_function(heavy, 1.0),
+        "distances in plot_neighbour_distances": lambda: plot.plot_neighbour_distances(made(pos)),
+        "catalogue.com_pos in write_catalogue": lambda: io.write_catalogue(folder / "c.hdf5", placed),
+        "x in write_catalogue": lambda: io.write_catalogue(folder / "c.hdf5", cata, extra=spoilt),
+        "linking_length in write_catalogue": lambda: io.write_catalogue(
+            folder / "c.hdf5", cata, info=io.CatalogueInfo(linking_length=made(0.1))
+        ),
+        "BoxSize in write_catalogue": lambda: io.write_catalogue(
+            folder / "c.hdf5", cata, info=io.CatalogueInfo(header=header)
+        ),
+        "distances in write_neighbours": lambda: io.write_neighbours(folder / "n.hdf5", neighbours),
+        "part.pos in canonical_order": lambda: io.canonical_order(data.Pos(pos=made(pos)), cata),
+        "boxsize in ReadOptions": lambda: io.ReadOptions(boxsize=made(1.0)),
+        "unit_length_in_cm in ReadOptions": lambda: io.ReadOptions(unit_length_in_cm=made(1.0)),
+        "mass in mean_separation": lambda: separation.mean_separation(io.SnapshotHeader(), 9, made(1.0)),
+        "mass in mass_function": lambda: mf.mass_function(mf.Cosmology(), made([1e13])),
+        "mass in sigma_of_mass": lambda: mf.sigma_of_mass(mf.Cosmology(), made([1e13])),
+        "wavenumber in transfer_function": lambda: mf.transfer_function(mf.Cosmology(), made([1.0])),
+    }
+
+
+def check_refused(folder: Path, made: Callable[..., Any]) -> None:
+    for name, call in calls(folder, made).items():
+        with pytest.raises(TypeError) as error:
+            call()
+        what = name.partition(" in ")[0]
+        assert str(error.value).startswith(f"{what} has the unit Mpc, which would be dropped; give plain numbers"), name
+    assert not list(folder.iterdir())
+
+
+def test_units_as_astropy_has_them(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    check_refused(tmp_path, lambda values: in_unit(values, "Mpc"))
+
+
+def test_units_of_astropy(tmp_path) -> None:
+    units = pytest.importorskip("astropy.units")
+    check_refused(tmp_path, lambda values: units.Quantity(values, "Mpc"))
+
+
+def test_units_of_unyt(tmp_path) -> None:
+    unyt = pytest.importorskip("unyt")
+    check_refused(tmp_path, lambda values: unyt.unyt_array(values, "Mpc"))
+
+
+@pytest.mark.parametrize(("package", "kind"), [("astropy.units", "Quantity"), ("unyt", "unyt_array")])
+def test_functions_of_the_host_keep_units(package: str, kind: str) -> None:
+    made = getattr(pytest.importorskip(package), kind)(np.ones((4, 3)), "Mpc")
+    for part in (data.squeeze_particles(data.Pos(pos=made, num=2)), data.pad_particles(data.Pos(pos=made), 2)):
+        assert type(part.pos) is type(made)
