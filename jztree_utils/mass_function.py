@@ -8,6 +8,7 @@ Masses are in Msun/h, lengths comoving and in Mpc/h. Everything is NumPy in floa
 matters above redshift 20 or so.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -109,7 +110,7 @@ def units_of(header: SnapshotHeader) -> Units | None:
         return None if per_h is None else Units(length / _MPC_IN_CM * per_h, mass / _MSUN_IN_G * per_h)
     if header.h_free or np.size(header.boxsize) not in (1, 3):
         return None
-    volume = float(np.prod(np.broadcast_to(header.boxsize, 3)))
+    volume = _volume(header)
     pairs = list(zip(header.npart_total, header.mass_table, strict=False))
     if not volume or not header.omega0 or any(number and not each for number, each in pairs):
         return None
@@ -118,6 +119,11 @@ def units_of(header: SnapshotHeader) -> Units | None:
         if abs(density * units.mass / units.length**3 / (header.omega0 * CRITICAL_DENSITY) - 1) < 0.05:
             return units
     return None
+
+
+def _volume(header: SnapshotHeader) -> float:
+    """Of a box in three dimensions, 0 if there is none; infinite, without a warning, if no number is so large."""
+    return math.prod(np.broadcast_to(np.asarray(header.boxsize, np.float64), 3).tolist())
 
 
 def with_units(header: SnapshotHeader) -> SnapshotHeader:
@@ -283,7 +289,7 @@ def why_not_described(info: CatalogueInfo, all_matter: bool, model: str = "warre
         return "the groups hold dark matter alone, though there is gas; attach it with jztree fof --attach all"
     separation = info.mean_separation
     if separation is None and info.num_particles and np.size(header.boxsize) in (1, 3):
-        separation = float(np.prod(np.broadcast_to(header.boxsize, 3)) / info.num_particles) ** (1 / 3)
+        separation = (_volume(header) / info.num_particles) ** (1 / 3)
     if b is None or not separation or not info.linking_length:
         return ""
     found = info.linking_length / separation

@@ -308,7 +308,8 @@ def test_catalogues_in_other_layouts(tmp_path, capsys) -> None:
         per_h = info.header.hubble if path == swift else 1.0  # units of SWIFT are free of h
         np.testing.assert_allclose(found.com_pos * per_h, want.com_pos, rtol=1e-5)
         # In pictures they have the units of the snapshot.
-        drawn = plot._groups_of(path, 48**3, io.read_catalogue(native)[2].header)
+        args = parse(["plot", "halos", "sample", "--catalogue", path])
+        drawn = plot._groups_of(args, 48**3, io.read_catalogue(native)[2].header)
         np.testing.assert_allclose(drawn.com_pos, want.com_pos, rtol=1e-5)
     with h5py.File(gadget) as file:
         np.testing.assert_array_equal(file["Group/GroupLen"][:], want.count)
