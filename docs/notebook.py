@@ -1,6 +1,7 @@
 """The notebook of the quickstart, made from its page: python docs/notebook.py
 
-Text becomes markdown cells, Python blocks become code cells; what blocks print is left to whoever runs them.
+Text becomes markdown cells, Python blocks become code cells; what blocks print or draw is left to whoever runs them.
+Pictures of the page are left out, because they are not there where the notebook is downloaded.
 """
 
 import json
@@ -14,7 +15,7 @@ NOTEBOOK = PAGE.with_suffix(".ipynb")
 
 def notebook_of(page: str) -> str:
     """The notebook of a page in Markdown, as JSON."""
-    without_output = re.sub(r"^```text\n.*?^```\n", "", page, flags=re.M | re.S)
+    without_output = re.sub(r"^```text\n.*?^```\n|^!\[[^\]]*\]\([^)]*\)\n\n?", "", page, flags=re.M | re.S)
     parts = re.split(r"^```python\n(.*?)^```\n", without_output, flags=re.M | re.S)
     cells = [cell(text.strip("\n"), i, "code" if i % 2 else "markdown") for i, text in enumerate(parts) if text.strip()]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}

@@ -99,6 +99,12 @@ def test_notebook_is_that_of_the_page() -> None:
     assert QUICKSTART.with_suffix(".ipynb").read_text() == made, "run python docs/notebook.py"
 
 
+def test_a_notebook_that_is_downloaded_asks_for_no_files_of_the_page() -> None:
+    assert "](drawings/" in QUICKSTART.read_text()
+    cells = json.loads(QUICKSTART.with_suffix(".ipynb").read_text())["cells"]
+    assert not [cell for cell in cells if "![" in "".join(cell["source"])]
+
+
 def test_guide_prints_what_it_says_on_four_devices(tmp_path: Path) -> None:
     script = "\n".join(block for _, block in blocks(GUIDE, "python"))
     four = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"  # the last one counts

@@ -48,6 +48,8 @@ def run_fof(args: Namespace) -> None:
         if args.plot is not None:
             plot.check_picture(args.plot)
         attach = _types(args.attach)
+        if args.type in (attach or ()):
+            raise ValueError(f"--attach names type {args.type}, which is linked itself (--type); leave it out.")
         todo = plan_runs(args)
     print_machine(mesh)
     for run in todo:

@@ -96,7 +96,7 @@ def read_snapshot(
 
     Raises SnapshotError if a file is missing, unreadable, truncated or not recognised, a dataset is missing or has a
     wrong shape or dtype, its compression needs a package that is missing, or the counts in the headers and the datasets
-    disagree; ValueError for an unknown property.
+    disagree; ValueError for an unknown property, TypeError for a ``ptype`` that is no whole number.
     """
     snapshot = open_snapshot(path, ptype, options)
     columns = {name: snapshot.read(name) for name in snapshot.present(fields, optional)}
@@ -261,6 +261,7 @@ def open_snapshot(path: PathLike, ptype: int = 1, options: ReadOptions | None = 
 
     path, ptype, options: as in `read_snapshot`. Each file is opened once.
     """
+    ptype = _checked_type(ptype)
     options = options or ReadOptions()
     first = file_of(Path(path))
     survey = _survey(first, ptype, options)
@@ -270,6 +271,15 @@ def open_snapshot(path: PathLike, ptype: int = 1, options: ReadOptions | None = 
     # Files without particles may well be the same.
     check_no_copies([path for path, one in zip(paths, surveys, strict=True) if any(one.here)])
     return Snapshot(surveys, paths, ptype)
+
+
+def _checked_type(ptype: Any) -> int:
+    """A particle type. Raises TypeError, in words, if it is no whole number; which ones there are, the file tells."""
+    if isinstance(ptype, bool) or not isinstance(ptype, (int, np.integer)):
+        raise TypeError(
+            f"ptype is {ptype!r}; it must be the number of one particle type, such as 0 for gas or 1 for dark matter."
+        )
+    return int(ptype)
 
 
 def _survey(path: Path, ptype: int | None, options: ReadOptions) -> Survey:

@@ -223,3 +223,11 @@ def test_help_does_not_load_jax() -> None:
 @pytest.mark.parametrize(("value", "text"), [(12, "12 "), (1234.0, "1.23 k"), (2.5e7, "25 M"), (3e9, "3 G")])
 def test_rates_have_prefixes(value, text) -> None:
     assert _report.with_prefix(value) == text
+
+
+def test_the_library_as_a_program_is_the_command_line() -> None:
+    for module in ("jztree", "jztree_utils.cli"):
+        call = [sys.executable, "-P", "-m", module, "fof", "--no-such-option"]
+        ended = subprocess.run(call, capture_output=True, text=True, check=False)
+        told = "jztree: error: jztree fof does not know --no-such-option; see jztree fof --help.\n"
+        assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", told)

@@ -151,6 +151,7 @@ def test_files_of_one_snapshot_are_one(write_parts, tmp_path, random, capsys) ->
         (["--rlink", "1e39", "--boxsize", "0"], "choose another unit of length, or store the positions as float64."),
         (["--b", "0.2", "--rlink", "0.1"], "two ways to give the linking length"),
         (["-o", "{n}.png"], "pictures are drawn with --plot"),
+        (["--attach", "0,1"], "--attach names type 1, which is linked itself (--type); leave it out."),
         (["--attach", "gas"], "--attach is gas; it must be particle types"),
         (["--boxsize", "wide"], "--boxsize is wide; it must be a length"),
         (["--boxsize", "1e-400"], "--boxsize is 1e-400; it must be a length"),

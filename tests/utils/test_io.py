@@ -373,3 +373,11 @@ def test_wrong_particles_write_nothing(tmp_path, wrong) -> None:
     with pytest.raises(ValueError, match="shape"):
         io.write_snapshot(tmp_path / "a.hdf5", ParticleData(**wrong))
     assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("ptype", ["all", None, 1.0, True, (0, 1)])
+def test_particle_types_that_are_none(ptype, snapshot) -> None:
+    for read in (io.open_snapshot, io.read_snapshot):
+        with pytest.raises(TypeError, match=r"ptype is .*; it must be the number of one particle type"):
+            read(snapshot, ptype)
+    assert io.read_snapshot(snapshot, np.int64(1), fields=("pos",))[0].num == 500
