@@ -52,14 +52,15 @@ The first neighbour of a particle is the particle itself, at distance 0, and cou
 {_SEVERAL}
 examples:
   jztree knn sample -k 8
-  jztree knn snapdir_099 -k 32 --density -o neighbours.hdf5
-  jztree knn snapdir_099 -k 64 --kernel wendland_c2 -o neighbours.hdf5
+  jztree knn snapdir_099 -k 32 --density -o density.hdf5
+  jztree knn snapdir_099 -k 64 --kernel wendland_c2 --lists -o neighbours.hdf5
 
 The kernel knn estimates the density as (m_2 + ... + m_(K-1)) / V(r_K): the mass of the neighbours, without the particle
 itself and without the last one, over the volume of the ball that reaches to the last one (Casertano & Hut 1985). The
 others are kernels of smoothed particle hydrodynamics that reach to the last neighbour. Particles are counted if the
 snapshot has no masses.
-The output (HDF5) holds distances and indices (rows of the snapshot, from 0), (N, K) each, and the densities.
+The output (HDF5) holds distances and indices (rows of the snapshot, from 0), (N, K) each; with --density the densities
+alone, or both with --lists.
 """
 _CONVERT_EPILOG = """\
 A halo catalogue of jztree, Gadget-4, AREPO or SWIFT becomes one in another layout, or a table in a Parquet file; a
@@ -260,8 +261,11 @@ def _add_knn(commands: "argparse._SubParsersAction[_Parser]") -> None:
         "-k", type=whole, default=8, metavar="K", help="neighbours, the particle itself included (default: 8)"
     )
     search.add_argument("--density", action="store_true", help="estimate the density around every particle")
+    search.add_argument(
+        "--lists", action="store_true", help="write lists of neighbours too where densities are written"
+    )
     search.add_argument("--kernel", choices=KERNELS, help="how to estimate densities (default: knn); implies --density")
-    _add_overwrite(_add_output(knn, "write distances, indices and densities to this HDF5 file"))
+    _add_overwrite(_add_output(knn, "write distances and indices, or densities, to this HDF5 file"))
     _add_telling(knn)
 
 

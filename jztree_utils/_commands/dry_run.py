@@ -55,9 +55,10 @@ def groups(draw: bool) -> Work:
     return Work(("mass", "vel", "id"), run, lambda size: 12 + (3 * size if draw else 0), True)
 
 
-def neighbours(k: int) -> Work:
-    """Finding neighbours."""
-    return Work(("id",), lambda pos: knn(pos, min(k, pos.shape[0]), boxsize=1.0), lambda size: k * (4 + size), False)
+def neighbours(k: int, lists: bool = True) -> Work:
+    """Finding neighbours. lists: whether they are brought to the host, and not densities alone."""
+    bytes_of = lambda size: k * (4 + size) if lists else size  # noqa: E731
+    return Work(("id",), lambda pos: knn(pos, min(k, pos.shape[0]), boxsize=1.0), bytes_of, False)
 
 
 def print_estimate(

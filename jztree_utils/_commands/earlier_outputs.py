@@ -22,7 +22,7 @@ from .header_arguments import FLAGS
 _READING = ("type", "format", "pos", "vel", "mass", "id", "boxsize", *FLAGS)
 _OPTIONS = {
     "fof": (*_READING, "b", "rlink", "npart_min", "attach", "attach_within", "properties", "no_ids"),
-    "knn": (*_READING, "k", "kernel"),
+    "knn": (*_READING, "k", "kernel", "lists"),
 }
 _PIECE = 2**16  # bytes of a file, at its begin, in the middle and at the end, that the checksum is of
 
@@ -43,6 +43,7 @@ def _record(args: Namespace, path: Path, reading: io.ReadOptions | None) -> dict
         options["attach_within"] = args.attach_within if args.attach else None
     else:
         options["kernel"] = args.kernel or ("knn" if args.density else None)
+        options["lists"] = args.lists or options["kernel"] is None
     return {"jztree": __version__, "command": args.command, **options, "snapshot": _identity(path, reading)}
 
 

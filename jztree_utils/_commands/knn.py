@@ -31,6 +31,7 @@ def run_knn(args: Namespace) -> None:
         check_at_least("-k", args.k, 1)
         if args.kernel is not None:
             args.density = True
+        args.lists = args.lists or not args.density
         if args.density and args.kernel in (None, "knn") and args.k < 3:
             raise ValueError(
                 f"--density needs -k of at least 3, the particle itself and two neighbours; {args.k} was given."
@@ -40,7 +41,7 @@ def run_knn(args: Namespace) -> None:
     for run in todo:
         source = source_of(run.path, args, mesh)
         if args.dry_run:
-            dry_run.print_estimate(source, run, mesh, dry_run.neighbours(args.k), args.json)
+            dry_run.print_estimate(source, run, mesh, dry_run.neighbours(args.k, args.lists), args.json)
         else:
             announce(run, todo)
             _run_one(args, run, source, mesh)
@@ -53,15 +54,17 @@ def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh) -> None:
         if args.k > part.num:
             held = f"{part.num} particles of type {source.ptype}"
             raise ValueError(f"-k is {args.k} but the snapshot holds only {held}; choose a -k of at most that.")
-    neighbours = part.find_neighbours(args.k)
+    lists = part.find_neighbours(args.k) if args.lists else None
     density = _density(args, part) if args.density else None
     ids = part.column("id")
     with io.failing_together(mesh):
-        if neighbours is not None:
+        if lists is not None or density is not None:
+            distances, indices = lists or (None, None)
             found = io.Neighbours(
-                distances=neighbours[0],
-                indices=neighbours[1],
+                distances=distances,
+                indices=indices,
                 density=density,
+                k=args.k,
                 by_number="mass" not in part.properties,
                 ndim=part.ndim,
                 id=ids,
@@ -91,18 +94,18 @@ def _finish(args: Namespace, run: Run, part: Particles, found: io.Neighbours) ->
     if args.json:
         print_json(_summary(run, part, found))
     elif not is_quiet():
-        _tell(found)
+        _tell(part.num, found)
 
 
 def _summary(run: Run, part: Particles, found: io.Neighbours) -> dict[str, Any]:
     """What was done and found, for scripts."""
-    ranges = {"last_distance": found.distances[:, -1], "density": found.density}
+    ranges = {"last_distance": _last(found), "density": found.density}
     return {
         "snapshot": str(run.path),
         "description": part.snapshot.description,
         "output": run.output,
         "particles": part.num,
-        "k": found.distances.shape[1],
+        "k": found.num_neighbours,
         "boxsize": part.header.boxsize,
         "units": {kind: io.unit_name(part.header, kind) for kind in ("length", "mass")},
         **{
@@ -114,16 +117,23 @@ def _summary(run: Run, part: Particles, found: io.Neighbours) -> dict[str, Any]:
     }
 
 
-def _tell(found: io.Neighbours) -> None:
+def _last(found: io.Neighbours) -> np.ndarray | None:
+    """The distance to the last neighbour of each particle, None without lists."""
+    return None if found.distances is None else np.asarray(found.distances)[:, -1]
+
+
+def _tell(num: int, found: io.Neighbours) -> None:
+    """Print what was found of ``num`` particles."""
     header = found.header or io.SnapshotHeader()
     length = f" {io.unit_name(header, 'length')}".rstrip()
-    k = found.distances.shape[1]
     pairs = [
-        ("particles", f"{len(found.distances):,}"),
-        ("neighbours", f"{k:,} each, the particle itself among them"),
+        ("particles", f"{num:,}"),
+        ("neighbours", f"{found.num_neighbours or 0:,} each, the particle itself among them"),
         ("box", f"{box_in_words(header)}{length if header.boxsize else ''}"),
-        ("distance to the last", _range_in_words(found.distances[:, -1]) + length),
     ]
+    last = _last(found)
+    if last is not None:
+        pairs.append(("distance to the last", _range_in_words(last) + length))
     if found.density is not None:
         mass = "particles" if found.by_number else io.unit_name(header, "mass")
         unit = f" {mass} / ({length.strip()})^{found.ndim}" if mass and length else ""

@@ -103,6 +103,8 @@ def _sizes(args: Namespace) -> Any:
 
 def _distances(args: Namespace) -> Any:
     found = io.read_neighbours(args.input[0])
+    if found.distances is None:
+        raise ValueError(f"{args.input[0]} holds densities and no distances; make lists with jztree knn ... --lists.")
     header = found.header or io.SnapshotHeader()
     unit = io.unit_name(header, "length")
     return plot.plot_neighbour_distances(

@@ -21,11 +21,12 @@ _INDICES = "Neighbours/indices"
 
 @dataclass(kw_only=True)
 class Neighbours:
-    """Neighbour lists of ``n`` particles, a row a particle, in the order of the snapshot.
+    """Neighbour lists of ``n`` particles, or densities, or both, a row a particle, in the order of the snapshot.
 
-    distances: ``(n, k)`` float32 or float64, comoving, ascending.
-    indices: ``(n, k)`` integers, rows of the neighbours.
-    density: ``(n,)`` mass (or particles, if ``by_number``) per comoving volume, or None.
+    distances: ``(n, k)`` float32 or float64, comoving, ascending; or None.
+    indices: ``(n, k)`` integers, rows of the neighbours; None if and only if ``distances`` are.
+    density: ``(n,)`` mass (or particles, if ``by_number``) per comoving volume; or None.
+    k: how many neighbours there are or densities are of, the particle itself among them; None if lists tell.
     by_number: whether ``density`` counts particles.
     ndim: dimensions of the volume that ``density`` refers to.
     id: ``(n,)`` integers, identifiers of the particles, or None.
@@ -33,14 +34,20 @@ class Neighbours:
     made_with: the options of the call that made them, as the command line writes them.
     """
 
-    distances: Any
-    indices: Any
+    distances: Any = None
+    indices: Any = None
     density: Any = None
+    k: int | None = None
     by_number: bool = False
     ndim: int = 3
     id: Any = None
     header: SnapshotHeader | None = None
     made_with: str | None = None
+
+    @property
+    def num_neighbours(self) -> int | None:
+        """``k``, given or told by the lists."""
+        return self.k if self.distances is None else int(np.shape(self.distances)[-1])
 
 
 def write_neighbours(path: PathLike, neighbours: Neighbours) -> None:
@@ -50,9 +57,9 @@ def write_neighbours(path: PathLike, neighbours: Neighbours) -> None:
     Raises ValueError if the lists do not fit together, and OutputError if the file cannot be written.
     """
     _check_lists(neighbours)
-    header, k = neighbours.header or SnapshotHeader(), np.shape(neighbours.distances)[-1]
+    header, k = neighbours.header or SnapshotHeader(), neighbours.num_neighbours
     kind = "number density" if neighbours.by_number else "density"
-    meaning = f"from the {k} nearest particles, the particle itself among them, per comoving volume"
+    meaning = f"from the {k or ''} nearest particles, the particle itself among them, per comoving volume"
     columns = {
         "distances": ("length", "comoving distances, the nearest first, the particle itself among them"),
         "indices": ("1", "rows of the neighbours, in the order of the snapshot"),
@@ -63,6 +70,8 @@ def write_neighbours(path: PathLike, neighbours: Neighbours) -> None:
         write_header_group(file, neighbours.header)
         group = file.create_group("Neighbours")
         group.attrs.update({"by_number": neighbours.by_number, "ndim": neighbours.ndim})
+        if k is not None:
+            group.attrs["k"] = k
         if neighbours.made_with is not None:
             group.attrs["made_with"] = neighbours.made_with
         for name, (unit, words) in columns.items():
@@ -78,14 +87,19 @@ def read_neighbours(path: PathLike) -> Neighbours:
     """
     with open_hdf5(Path(path)) as file:
         group = get_group(file, "Neighbours")
-        names = ["distances", "indices", *(name for name in ("density", "id") if name in group)]
+        lists = ["distances", "indices"]
+        if "density" in group and not any(name in group for name in lists):
+            lists = []
+        names = [*lists, *(name for name in ("density", "id") if name in group)]
         _check_forms({name: get_dataset(file, f"Neighbours/{name}") for name in names})
         columns = {name: read_all(file, f"Neighbours/{name}") for name in names}
-        _check_rows(Path(path), columns["indices"])
+        if lists:
+            _check_rows(Path(path), columns["indices"])
         ndim = whole_number(group, "ndim")
         made_with = text_attribute(group, "made_with") or None
         return Neighbours(
             **columns,
+            k=whole_number(group, "k"),
             by_number=bool(whole_number(group, "by_number")),
             ndim=3 if ndim is None else ndim,
             header=read_header_group(file),
@@ -95,29 +109,52 @@ def read_neighbours(path: PathLike) -> Neighbours:
 
 def _check_lists(neighbours: Neighbours) -> None:
     """Raise ValueError unless `read_neighbours` can read what is to be written."""
+    for name, needed in _needed_shapes(neighbours).items():
+        if (given := getattr(neighbours, name)) is None:
+            continue
+        kinds, values = "iu" if name in ("indices", "id") else "f", np.asarray(given)
+        if values.shape != needed or values.dtype.kind not in kinds:
+            raise ValueError(
+                f"{name} of neighbours must be {KINDS[kinds]} of shape {needed}, as the others have; they are "
+                f"{values.dtype} of shape {values.shape}."
+            )
+    if neighbours.indices is not None:
+        _check_indices(neighbours)
+
+
+def _needed_shapes(neighbours: Neighbours) -> dict[str, tuple[int, ...]]:
+    """The shapes of all columns. Raises ValueError for lists that are none, or without each other."""
+    lists = [neighbours.distances is not None, neighbours.indices is not None]
+    if not any(lists) and np.ndim(neighbours.density) == 1:
+        return dict.fromkeys(("density", "id"), np.shape(neighbours.density))
+    if not all(lists):
+        raise ValueError("neighbours need both distances and indices, or neither of them and densities (n,).")
     shape = np.shape(neighbours.indices)
     if len(shape) != 2 or not shape[1]:
         raise ValueError(f"indices of neighbours must be of shape (n, k) with k from 1 on; theirs is {shape}.")
-    forms = {"distances": ("f", shape), "indices": ("iu", shape), "density": ("f", shape[:1]), "id": ("iu", shape[:1])}
-    for name, (kinds, needed) in forms.items():
-        if name in ("density", "id") and getattr(neighbours, name) is None:
-            continue
-        values = np.asarray(getattr(neighbours, name))
-        if values.shape != needed or values.dtype.kind not in kinds:
-            raise ValueError(
-                f"{name} of neighbours must be {KINDS[kinds]} of shape {needed}, as indices have {shape}; they are "
-                f"{values.dtype} of shape {values.shape}."
-            )
+    return dict.fromkeys(("distances", "indices"), shape) | dict.fromkeys(("density", "id"), shape[:1])
+
+
+def _check_indices(neighbours: Neighbours) -> None:
+    """Raise ValueError unless neighbours are rows of the particles that have neighbours."""
     indices = np.asarray(neighbours.indices)
-    if indices.size and not (indices.min() >= 0 and indices.max() < shape[0]):
+    n = len(indices)
+    if indices.size and not (indices.min() >= 0 and indices.max() < n):
         raise ValueError(
             f"indices of neighbours are from {indices.min()} to {indices.max()}, but they must be rows of the "
-            f"{shape[0]} particles, 0 to {shape[0] - 1}."
+            f"{n} particles, 0 to {n - 1}."
         )
 
 
 def _check_forms(columns: Mapping[str, h5py.Dataset]) -> None:
     """Raise SnapshotError unless all columns have a row a particle, and as many distances as neighbours."""
+    if "indices" not in columns:
+        density = columns["density"]
+        if len(density.shape or ()) != 1:
+            raise wrong_form(density, "f", "(n,), a row a particle")
+        for name, column in columns.items():
+            check_form(column, "iu" if name == "id" else "f", density.shape, "a row a particle")
+        return
     indices = columns["indices"]
     if len(indices.shape or ()) != 2 or not indices.shape[1]:
         raise wrong_form(indices, "iu", "(n, k) with k from 1 on, a row a particle")

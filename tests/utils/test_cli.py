@@ -115,7 +115,7 @@ def test_fof_in_two_dimensions(tmp_path) -> None:
 
 def test_knn_of_the_sample_is_the_reference(tmp_path, capsys, reference) -> None:
     output = tmp_path / "neighbours.hdf5"
-    assert cli.main(["knn", "sample", "-k", "8", "--density", "-o", str(output)]) == 0
+    assert cli.main(["knn", "sample", "-k", "8", "--density", "--lists", "-o", str(output)]) == 0
     found = io.read_neighbours(output)
     np.testing.assert_array_equal(found.indices[:, 0], np.arange(48**3))
     sums = found.distances.astype(np.float64).sum(axis=0)
@@ -128,6 +128,14 @@ def test_knn_of_the_sample_is_the_reference(tmp_path, capsys, reference) -> None
     assert len(np.unique(found.id)) == 48**3
     assert "density" in capsys.readouterr().out
     assert files(tmp_path) == ["neighbours.hdf5"]
+    assert cli.main(["knn", "sample", "-k", "8", "--density", "-o", str(output)]) == 0
+    out = capsys.readouterr().out
+    assert ("find neighbours" in out, "8 each, the particle itself" in out) == (False, True)
+    alone = io.read_neighbours(output)
+    assert (alone.distances, alone.indices) == (None, None)
+    np.testing.assert_array_equal(alone.density, found.density)
+    assert cli.main(["plot", "distances", str(output), "-o", str(tmp_path / "d.png")]) == 2
+    assert "holds densities and no distances; make lists" in capsys.readouterr().err
 
 
 def test_float64_positions_are_not_rounded(tmp_path, write_gadget) -> None:

@@ -46,7 +46,7 @@ def check_equal(path: Path, expected: Path) -> None:
         (["fof", "sample"], 4),
         pytest.param(["fof", "sample", "--npart-min", "1"], 3, marks=pytest.mark.slow),
         pytest.param(["fof", "sample", "--properties"], 4, marks=pytest.mark.slow),
-        pytest.param(["knn", "sample", "-k", "6", "--density"], 4, marks=pytest.mark.slow),
+        pytest.param(["knn", "sample", "-k", "6", "--density", "--lists"], 4, marks=pytest.mark.slow),
     ],
     ids=["groups", "all groups", "properties", "neighbours"],
 )
@@ -71,7 +71,7 @@ def test_few_particles_in_several_files(write_parts, tmp_path, random, use_devic
     path = write_parts(random.random((n, 3)).astype(dtype), (1, 2), ParticleIDs=ids, Masses=random.random(n))[0]
     for ndev in (1, 4):
         use_devices(ndev)
-        for arguments in (["fof", "--b", "0.6", "--npart-min", "1"], ["knn", "-k", "3", "--density"]):
+        for arguments in (["fof", "--b", "0.6", "--npart-min", "1"], ["knn", "-k", "3", "--density", "--lists"]):
             output = tmp_path / f"{arguments[0]}_{ndev}.hdf5"
             assert cli.main([arguments[0], str(path), *arguments[1:], "-o", str(output)]) == 0
     check_equal(tmp_path / "fof_4.hdf5", tmp_path / "fof_1.hdf5")

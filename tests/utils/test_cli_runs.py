@@ -64,6 +64,7 @@ def test_finished_outputs_are_skipped(snapshots, tmp_path, capsys) -> None:
         (["knn", "-k", "4"], ["knn", "-k", "5"], "was made with -k 4, and now it is with -k 5"),
         (["knn"], ["knn", "--density"], "was made without --kernel, and now it is with --kernel knn"),
         (["knn", "--density"], ["knn", "--kernel", "knn"], None),
+        (["knn", "--density"], ["knn", "--density", "--lists"], "was made without --lists, and now it is with --lists"),
     ],
 )
 def test_outputs_of_other_options_are_not_taken_for_finished(
@@ -220,7 +221,8 @@ def test_summary_for_scripts(tmp_path, capsys) -> None:
     assert summary["units"] == {"length": "Mpc/h", "mass": "1e10 Msun/h", "velocity": "km/s"}
     assert set(summary["seconds"]) >= {"load JAX", "find groups", "write the catalogue"}
     status, out, _ = run("knn", "sample", "--json", "--density", capsys=capsys)
-    assert json.loads(out)["density"]["median"] > 0
+    summary = json.loads(out)
+    assert (summary["density"]["median"] > 0, summary["k"], "last_distance" in summary) == (True, 8, False)
     status, out, _ = run("info", "--json", capsys=capsys)
     assert json.loads(out)["devices"]
 

@@ -87,7 +87,7 @@ def test_write_protected_places(tmp_path, monkeypatch) -> None:
         ("indices", np.full((5, 3), 5), "from 5 to 5, but they must be rows of the 5 particles, 0 to 4"),
         ("indices", np.full((5, 3), -1), "from -1 to -1, but"),
         ("distances", np.zeros((5, 2)), r"must be floats of shape \(5, 3\), .*; they are float64 of shape \(5, 2\)"),
-        ("distances", None, "distances of neighbours must be floats"),
+        ("distances", None, "neighbours need both distances and indices, or neither of them and densities"),
         ("density", np.zeros(4), r"density of neighbours must be floats of shape \(5,\)"),
         ("id", np.zeros((5, 3), int), r"id of neighbours must be integers of shape \(5,\)"),
     ],
@@ -120,3 +120,21 @@ def test_neighbours_round_trip(tmp_path, random) -> None:
     assert back.header == found.header
     with h5py.File(tmp_path / "k.hdf5") as file:
         assert file["Neighbours/density"].attrs["to_cgs"] == pytest.approx(1e-2)
+
+
+def test_densities_alone(tmp_path, random) -> None:
+    found = io.Neighbours(density=random.random(5), id=np.arange(5), k=32)
+    io.write_neighbours(tmp_path / "k.hdf5", found)
+    again = io.read_neighbours(tmp_path / "k.hdf5")
+    np.testing.assert_array_equal(again.density, found.density)
+    assert (again.distances, again.indices, again.num_neighbours) == (None, None, 32)
+    for wrong in (io.Neighbours(), io.Neighbours(indices=np.zeros((2, 1), int)), io.Neighbours(density=np.zeros(()))):
+        with pytest.raises(ValueError, match="neighbours need both distances and indices"):
+            io.write_neighbours(tmp_path / "k.hdf5", wrong)
+    with pytest.raises(ValueError, match=r"id of neighbours must be integers of shape \(5,\)"):
+        io.write_neighbours(tmp_path / "k.hdf5", dataclasses.replace(found, id=np.arange(4)))
+    with h5py.File(tmp_path / "k.hdf5", "a") as file:
+        del file["Neighbours/id"]
+        file["Neighbours/id"] = np.arange(4)
+    with pytest.raises(io.SnapshotError, match="Neighbours/id"):
+        io.read_neighbours(tmp_path / "k.hdf5")
