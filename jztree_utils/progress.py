@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import TextIO
 
-__all__ = ["progress"]
+__all__ = ["progress", "waiting"]
 
 _SILENT_SECONDS = 0.5  # work shorter than this is not worth a word
+_TICK_SECONDS = 0.5  # between two times of work whose share is not known
 _REDRAW_SECONDS = {"terminal": 0.1, "notebook": 0.5}
 # A log gets a line once both have passed, the time and the share of the work, or at last when it looks stuck.
 _LOG_SECONDS = 5.0
@@ -54,6 +55,46 @@ def progress(what: str, total: int, unit: str = "particles", *, quiet: bool = Fa
         well = True
     finally:
         display.end(well)
+
+
+@contextmanager
+def waiting(what: str, *, quiet: bool = False) -> Iterator[None]:
+    """Show in a terminal how long the block runs, which does not know how far it has come.
+
+    what: the work, in words such as ``"find groups"``. quiet: show nothing.
+
+    The line is gone when the block ends, however it does. In a notebook or a log nothing is shown.
+
+    >>> with waiting("find groups"):
+    ...     sum(range(1000))
+    """
+    stream = sys.stderr
+    if quiet or stream is None or not _is_first_process() or _kind(stream) != "terminal":
+        yield
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=_tick, args=(what, stream, ended), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _tick(what: str, stream: TextIO, ended: threading.Event) -> None:
+    """Write how long it takes, again and again until it has ended."""
+    start, length = monotonic(), 0
+    # Nobody may be listening any more.
+    with contextlib.suppress(OSError, ValueError):
+        while not ended.wait(_TICK_SECONDS):
+            line = f"{what}: {_duration(monotonic() - start)}"[: _columns(stream) - 1]
+            stream.write(f"\r{line:<{length}}")
+            stream.flush()
+            length = len(line)
+        if length:
+            stream.write(f"\r{' ' * length}\r")
+            stream.flush()
 
 
 def _is_first_process() -> bool:

@@ -19,8 +19,9 @@ from jztree.jax_ext import shard_map_constructor
 from jztree.knn import knn
 
 from .. import io
-from .._report import stage
+from .._report import is_quiet, stage
 from .._verbose import compilation, rows_sent
+from ..progress import waiting
 from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot
 from .mean_mass import mean_over_devices
@@ -134,7 +135,12 @@ class ManyDevices(Particles):
         """What ``function`` returns, with the time printed; it compiles, and compiles again if a buffer must grow."""
         with stage(f"compile and {name}", self.num) as told:
             told.detail = f"{self.mesh.size} devices"
-            with told_of_snapshot(self.snapshots, self.mesh.size), rows_sent(self.mesh), compilation(told):
+            with (
+                told_of_snapshot(self.snapshots, self.mesh.size),
+                rows_sent(self.mesh),
+                compilation(told),
+                waiting(name, quiet=is_quiet()),
+            ):
                 return jax.block_until_ready(function())
 
     def _gather(self, rows: Any, num: Any = None) -> Any:

@@ -11,7 +11,8 @@ from jztree.fof import fof_and_catalogue
 from jztree.knn import knn
 
 from .. import io
-from .._report import stage
+from .._report import is_quiet, stage
+from ..progress import waiting
 from .box import corners_of
 from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot
@@ -98,7 +99,7 @@ class OneDevice(Particles):
     def _run(self, name: str, function: Callable[[Any], Any], part: Any) -> Any:
         """``function`` of ``part``, with the times of compiling it and of running it printed apart."""
         with jax.enable_x64(self.wide), told_of_snapshot(self.snapshots, 1):
-            with stage("compile"):
+            with stage("compile"), waiting(f"compile, to {name}", quiet=is_quiet()):
                 compiled = jax.jit(function).lower(part).compile()
-            with stage(name, self.num):
+            with stage(name, self.num), waiting(name, quiet=is_quiet()):
                 return jax.block_until_ready(compiled(part))

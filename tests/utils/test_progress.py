@@ -1,16 +1,21 @@
 """Progress in a terminal, a notebook and a batch log, on streams and with a clock that the tests make."""
 
+import contextlib
 import io
 import os
 import pty
+import re
 import subprocess
 import sys
 import termios
+import threading
+import time
 from typing import Any
 
 import jax
 import pytest
 
+from jztree_utils import cli
 from jztree_utils import progress as module
 from jztree_utils.progress import progress
 
@@ -205,3 +210,39 @@ def test_a_real_terminal_of_40_columns() -> None:
     assert shown.split("\r")[1].startswith("read: 50%, 50 of 100 particles, 0.")
     assert all(len(piece) < 40 for piece in shown.split("\r"))
     assert screen(shown) == ""
+
+
+def test_work_of_unknown_share_tells_its_time_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    monkeypatch.setattr(module, "_TICK_SECONDS", 0.01)
+    monkeypatch.delenv("TERM", raising=False)
+    seen = threading.Event()
+    monkeypatch.setattr(stream, "flush", seen.set)
+    with contextlib.suppress(RuntimeError), module.waiting("find groups"):
+        assert seen.wait(60)
+        assert re.fullmatch(r"find groups: [\d.]+ s", screen(stream.getvalue()))
+        raise RuntimeError("broken")
+    assert screen(stream.getvalue()) == ""
+    assert not [thread for thread in threading.enumerate() if thread.name.endswith("(_tick)")]
+
+
+@pytest.mark.parametrize("case", ["quiet", "log", "soon"])
+def test_work_of_unknown_share_is_silent_elsewhere(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO() if case == "log" else Terminal())
+    monkeypatch.setattr(module, "_TICK_SECONDS", 60.0 if case == "soon" else 0.0)
+    with module.waiting("find groups", quiet=case == "quiet"):
+        time.sleep(0.01)
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_searches_of_the_command_line_tell_their_time(
+    devices: int, snapshot: Any, use_devices: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_devices(devices)
+    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    monkeypatch.setattr(module, "_TICK_SECONDS", 0.001)
+    monkeypatch.delenv("TERM", raising=False)
+    assert cli.main(["knn", str(snapshot), "-k", "4"]) == 0
+    assert "find neighbours: " in stream.getvalue()  # the search, or compiling for it
+    assert screen(stream.getvalue()) == ""
