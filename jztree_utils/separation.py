@@ -47,7 +47,7 @@ class MeanSeparation:
         """A sentence that names both lengths, if they differ by a factor of more than 1.2; else empty."""
         if self.by_mass is None or self.by_number is None:
             return ""
-        if max(self.by_mass, self.by_number) <= _ALIKE * min(self.by_mass, self.by_number):
+        if _within(self.by_mass, self.by_number, _ALIKE):
             return ""
         lengths = f"{self.by_mass:.6g} by their mass and Omega0, but {self.by_number:.6g} by their number in the box"
         return f"The mean separation of the particles is {lengths}; the one {self} is used."
@@ -73,16 +73,16 @@ def mean_separation(
     if num < 1:
         raise ValueError(f"there are {num} particles; a mean separation needs one at least.")
     by_number, by_mass = _by_number(header, num, ndim), _by_mass(header, mass) if ndim == 3 else None
-    if by_mass is None:
-        return (
-            None
-            if by_number is None
-            else MeanSeparation(value=by_number, by=BY_NUMBER, by_mass=None, by_number=by_number)
-        )
-    same = _ALIKE - 1 if _has_gas(header) and header.omega_baryon is None else _SAME
-    if by_number is not None and max(by_mass, by_number) <= (1 + same) * min(by_mass, by_number):
-        return MeanSeparation(value=by_number, by=BY_NUMBER, by_mass=by_mass, by_number=by_number)
-    return MeanSeparation(value=by_mass, by=BY_MASS, by_mass=by_mass, by_number=by_number)
+    lengths = {"by_mass": by_mass, "by_number": by_number}
+    same = _ALIKE if _has_gas(header) and header.omega_baryon is None else 1 + _SAME
+    if by_number is not None and (by_mass is None or _within(by_mass, by_number, same)):
+        return MeanSeparation(value=by_number, by=BY_NUMBER, **lengths)
+    return None if by_mass is None else MeanSeparation(value=by_mass, by=BY_MASS, **lengths)
+
+
+def _within(one: float, other: float, factor: float) -> bool:
+    """Whether two lengths differ by at most a factor."""
+    return max(one, other) <= factor * min(one, other)
 
 
 def _by_number(header: SnapshotHeader, num: int, ndim: int) -> float | None:
