@@ -46,18 +46,7 @@ def test_linking_length_that_is_no_number(find: Any, rlink: Any) -> None:
     assert "rlink" in str(error.value)
 
 
-@FINDERS
-@pytest.mark.parametrize("box", [1.0, [0.0, 1.0, 5.0]], ids=str)
-def test_linking_length_above_half_the_box(find: Any, box: Any) -> None:
-    pos = jnp.asarray(oracles.uniform(40, 3))
-    above = float(np.nextafter(0.5, 1))
-    with pytest.raises(ValueError, match=r"0.5.* 1") as error:
-        find(pos, above, box)
-    assert oracles.one_sentence(error)
-    find(pos, 0.5, box)
-
-
-@pytest.mark.parametrize("rlink", [-0.1, 0.51, np.nan, np.inf], ids=str)
+@pytest.mark.parametrize("rlink", [-0.1, np.nan, np.inf], ids=str)
 @pytest.mark.parametrize("n", [40, 0])
 def test_bad_traced_linking_length(n: int, rlink: float) -> None:
     pos = jnp.asarray(oracles.uniform(n, 3))
@@ -70,7 +59,7 @@ def test_bad_traced_linking_length(n: int, rlink: float) -> None:
         jax.block_until_ready(traced(0.1))  # the same compiled function works after the error
 
 
-@pytest.mark.parametrize("box", [-1.0, np.nan, np.inf, 0.15], ids=str)
+@pytest.mark.parametrize("box", [-1.0, np.nan, np.inf], ids=str)
 @pytest.mark.parametrize("n", [40, 0])
 def test_bad_traced_box(n: int, box: float) -> None:
     pos = jnp.asarray(oracles.uniform(n, 3))

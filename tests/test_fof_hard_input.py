@@ -131,6 +131,18 @@ def test_linking_length_of_half_the_box(dims: int, side: float, dtype: Any) -> N
     assert_groups(oracles.uniform(400, dims, dtype) * dtype(side), side / 2, side)
 
 
+@pytest.mark.parametrize("share", [0.500001, 0.75, 1.0, 1.7, 3.0, 1e6, 1e30])
+@pytest.mark.parametrize("box", [1.0, [1.0, 0.3, 0.0]], ids=["cube", "mixed"])
+def test_linking_length_above_half_the_box(box: Any, share: float, dtype: Any) -> None:
+    """Some image of a particle is within reach exactly if its nearest one is."""
+    rlink = share * float(np.max(box))
+    random = np.random.default_rng(18)
+    for n in (2, 3, 9, 300):
+        pos = random.random((n, 3))
+        pos[:, 2] *= 30  # where the mixed box is open
+        assert_groups(pos.astype(dtype), rlink, box)
+
+
 @pytest.mark.parametrize("box", [1.0, 37.5, 0.1, 67.77])
 def test_points_at_and_next_to_the_faces_of_the_box(box: float, dtype: Any) -> None:
     faces = np.array([0, 1e-9, -1e-9, 1e-6, -1e-6, 0.5, 1, 1 - 1e-9, 1 + 1e-9, 1 - 1e-6, 1 + 1e-6, 2, -1, 7.25]) * box

@@ -19,7 +19,7 @@ from .._checks import check_box, check_particles, check_range, check_real, exact
 from .._particles import check_countable, check_num
 from ..config import FofConfig, checked_config
 from ..data import FofCatalogue, Label, get_num
-from ..jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
+from ..jax_ext import Exact, exact, is_concrete, with_twins
 from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
 from ..tree._zorder import permute_particles
 from ._attached_types import ATTACH_WITHIN, attach, attach_limit, attach_over_ranks, check_attached
@@ -65,9 +65,8 @@ def fof_labels(
     Returns the particles in that order, and ``(n,)`` int32 labels: the smallest row of the group, so
     ``igroup[igroup] == igroup``. Rows from ``num`` on are groups of their own.
 
-    Raises TypeError or ValueError for wrong arguments, among them a linking length above half a periodic length, and an
-    error at run time if a position is NaN or infinite, a traced ``rlink`` or ``boxsize`` is wrong, or ``th`` belongs to
-    other particles.
+    Raises TypeError or ValueError for wrong arguments, and an error at run time if a position is NaN or infinite, a
+    traced ``rlink`` or ``boxsize`` is wrong, or ``th`` belongs to other particles.
     """
     if output_order not in ("z", "input"):
         raise ValueError(f"output_order must be 'z' or 'input', not {output_order!r}.")
@@ -216,28 +215,21 @@ def _labels(
 
 
 def check_rlink(rlink: Any, box: Exact) -> Exact:
-    """``rlink`` as an exact number; ValueError in words if it cannot be a linking length for this box."""
+    """``rlink`` as an exact number; ValueError in words if it cannot be a linking length, or the box is none."""
     if isinstance(rlink, Exact):
         return rlink
     if np.shape(rlink) != ():
         raise ValueError(f"rlink is one length for all particles; its shape is {np.shape(rlink)}.")
     if is_concrete(rlink):
-        _check_known_rlink(float(check_real(rlink, "rlink")), box)
+        _check_known_rlink(float(check_real(rlink, "rlink")))
     length = exact(rlink, ())
     return length if is_concrete(rlink) and is_concrete(box) else kernels.checked_lengths(box, length)[1]
 
 
-def _check_known_rlink(value: float, box: Exact) -> None:
+def _check_known_rlink(value: float) -> None:
     if not (np.isfinite(value) and value >= 0):
         raise ValueError(f"the linking length rlink is {value:g}; it must be finite and not negative.")
     check_range(np.asarray(value), "rlink", may_vanish=True)
-    if is_concrete(box):
-        periodic = [float(side) for side in exact_to_float(box) if side > 0]
-        if periodic and value > min(periodic) / 2:
-            raise ValueError(
-                f"the linking length rlink is {value:g}, more than half the periodic box length {min(periodic):g}, so "
-                "that nearest images do not decide links; use a smaller rlink or boxsize=0."
-            )
 
 
 def fof_is_superset(a: Any, b: Any, mask: Any = None) -> jax.Array:

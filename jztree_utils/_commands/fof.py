@@ -13,7 +13,6 @@ from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
 
 from .. import io, plot
 from .._particles import many_devices
-from .._particles.box import box_lengths
 from .._particles.group_properties import GroupOptions, describe, shapes
 from .._particles.known_properties import missing_in_words, with_all_properties
 from .._particles.particles import Groups, Particles
@@ -80,7 +79,6 @@ def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str 
     separation = part.separation
     with io.failing_together(mesh):
         rlink = _linking_length(args, separation)
-        _check_images(rlink, part)
         cfg = FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min))
         within = args.attach_within if args.attach_within < math.inf else None
         options = GroupOptions(cfg=cfg, attach_within=within)
@@ -148,17 +146,6 @@ def _linking_length(args: Namespace, separation: MeanSeparation | None) -> float
     if not math.isfinite(rlink):
         raise ValueError(f"--b times the mean separation is {rlink:g}; give a smaller --b, or the right --boxsize.")
     return rlink
-
-
-def _check_images(rlink: float, part: Particles) -> None:
-    """Raise ValueError if nearest images do not decide what is linked."""
-    lengths = box_lengths(part.header, part.ndim)
-    least = float(lengths[lengths > 0].min(initial=math.inf))
-    if rlink > least / 2:
-        raise ValueError(
-            f"The linking length is {rlink:g}, more than half the periodic box length {least:g}, so that nearest "
-            "images do not decide links; give a smaller --b or --rlink, or --boxsize 0."
-        )
 
 
 def _draw(path: str, pos: Any, cata: FofCatalogue, header: io.SnapshotHeader) -> None:

@@ -56,7 +56,7 @@ def set_of(
 
 def linking_length(random: np.random.Generator, pos: np.ndarray, sides: np.ndarray, length: float) -> float:
     """One that is interesting for these positions: often just the distance of a pair, or beside it."""
-    most = float(sides[sides > 0].min(initial=np.inf)) / 2
+    side = float(sides[sides > 0].min(initial=np.inf))
     kind = random.random()
     if kind < 0.5 and len(pos) > 1 and np.isfinite(pos).all():
         a, b = random.integers(len(pos), size=2)
@@ -66,20 +66,14 @@ def linking_length(random: np.random.Generator, pos: np.ndarray, sides: np.ndarr
     elif kind < 0.9:
         rlink = length * float(pick(random, 0.01, 0.1, 0.2, 0.25, 0.5, random.random()))
     else:
-        rlink = float(pick(random, 0.0, most if np.isfinite(most) else length))
-    return min(rlink, most)
+        # Beyond half a periodic box, some image of a particle is within reach exactly where its nearest one is.
+        rlink = float(pick(random, 0.0, *(np.array([0.5, 0.75, 1, 3]) * (side if np.isfinite(side) else length))))
+    return rlink
 
 
 def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:
-    kind = random.integers(3)
-    if kind == 0:
+    if random.random() < 0.4:
         values["rlink"] = type(values["rlink"])(pick(random, -1.0, np.nan, np.inf))
-    elif (
-        kind == 1
-        and (np.asarray(values["boxsize"] or 0.0 if np.ndim(values["boxsize"]) == 0 else values["boxsize"]) > 0).any()
-    ):
-        sides = np.atleast_1d(np.asarray(values["boxsize"], np.float64))
-        values["rlink"] = type(values["rlink"])(0.51 * sides[sides > 0].min())
     else:
         inputs.spoil_position(random, values)
 
@@ -91,12 +85,7 @@ def refusal(values: dict[str, Any], x64: bool) -> tuple[str | None, str | None]:
     must = unsound(pos, sides)
     if not (np.isfinite(rlink) and rlink >= 0):
         must = must or "the linking length is negative or not finite"
-    may = may_refuse(pos, np.append(sides, rlink), x64)
-    if rlink > sides[sides > 0].min(initial=np.inf) / 2:
-        vanishes = rlink < 2 * float(np.finfo(np.float64 if x64 else np.float32).tiny)
-        above = "the linking length is above half the box"
-        must, may = (must, may or above) if vanishes else (must or above, may)
-    return must, may
+    return must, may_refuse(pos, np.append(sides, rlink), x64)
 
 
 class _Judge:

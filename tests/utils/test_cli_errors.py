@@ -46,7 +46,6 @@ def check_refused(arguments: list[str], folder: Path, capsys, told: str) -> None
         (["fof", "sample", "--rlink", "-1"], "--rlink is -1"),
         (["fof", "sample", "--rlink", "nan"], "--rlink is nan"),
         (["fof", "sample", "--rlink", "inf"], "--rlink is inf"),
-        (["fof", "sample", "--rlink", "18.8"], "The linking length is 18.8, more than half"),
         (["fof", "sample", "--npart-min", "0"], "--npart-min is 0"),
         (["fof", "sample", "--npart-min", "2.5"], "--npart-min"),
         (["fof", "sample", "--type", "-1"], "--type is -1"),

@@ -39,11 +39,6 @@ struct CheckedLengths {
     if (!link) return;
     if (!(*link >= 0) || std::isinf(*link))
       throw Refusal("the linking length rlink is " + number(*link) + "; it must be finite and not negative.");
-    for (int64_t d = 0; d < dims; ++d)
-      if (sides[d] > 0 && *link > sides[d] / 2)
-        throw Refusal("the linking length rlink is " + number(*link) + ", more than half the periodic box length " +
-                      number(sides[d]) +
-                      ", so that nearest images do not decide links; use a smaller rlink or boxsize=0.");
   }
 
  private:
