@@ -145,7 +145,8 @@ def test_spin_is_that_of_physical_lengths(scale_factor: float) -> None:
     found = halos.spin.jit(cata, rows * mass, rows * radius, gravity, scale_factor)
     np.testing.assert_allclose(found[0], expected, rtol=1e-5)
     assert not np.any(found[1:])
-    assert np.isnan(halos.spin(cata, 0 * rows, rows, gravity)[0])
+    assert halos.spin(cata, 0 * rows, rows, gravity)[0] == 0
+    assert np.isnan(halos.spin(cata, rows, np.nan * rows, gravity)[0])
 
 
 def test_what_is_missing_is_said() -> None:

@@ -37,7 +37,7 @@ from ._order import (
     splitter_words,
     zsort,
 )
-from ._overdensity import overdensity
+from ._overdensity import overdensity, sphere_sums
 from ._rows import gather_rows, group_by_rank, pack_segments, place_rows, row_words, scatter_rows, unpack_segments
 
 __all__ = [
@@ -78,6 +78,7 @@ __all__ = [
     "select_ghosts",
     "set_num_threads",
     "settle_groups",
+    "sphere_sums",
     "splitter_words",
     "straddling_sums",
     "straddling_words",

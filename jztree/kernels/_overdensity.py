@@ -1,4 +1,4 @@
-"""The kernel of spherical overdensities."""
+"""The kernels of spherical overdensities, and of sums over spheres."""
 
 import jax
 import jax.numpy as jnp
@@ -39,3 +39,27 @@ def overdensity(
         plane_sizes=sizes(tree.plane_sizes),
         least=np.int64(least),
     )
+
+
+def sphere_sums(
+    tree: Tree, mass: jax.Array, vel: jax.Array, centre: jax.Array, radius: jax.Array, box: Exact
+) -> tuple[jax.Array, ...]:
+    """Sums over the particles at most ``radius`` away from each centre; see `jztree.overdensity.sphere_properties`.
+
+    mass: ``(n,)`` or ``(1,)`` in the dtype of the positions, or ``(0,)``: every particle counts 1. vel: ``(n, d)``, or
+    ``(0, d)`` for none. Both in z-order. centre: ``(q, d)``. radius: ``(q,)``; where it is not positive, the row is 0.
+
+    Returns the numbers of particles, ``(q,)`` int32; then, as `catalogue` does, mass, centre, root-mean-square radius,
+    largest radius, inertia tensor over its trace, velocity, velocity dispersion and angular momentum. Without ``vel``
+    the last three are empty.
+    """
+    (q, dims), dtype = centre.shape, tree.posz.dtype
+
+    def column(*shape: int, rows: int = q) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((rows, *shape), dtype)
+
+    moving = q if vel.shape[0] > 0 else 0
+    speeds = (column(dims, rows=moving), column(rows=moving), column(dims * (dims - 1) // 2, rows=moving))
+    out = (i32(q), column(), column(dims), column(), column(), column(dims, dims), *speeds)
+    arguments = (*tree.arrays, mass, vel, centre, radius, box.words)
+    return call("sphere_sums", out, *arguments, plane_sizes=sizes(tree.plane_sizes))

@@ -4,7 +4,8 @@ The sphere around a centre grows, particle by particle, as long as the mean dens
 threshold, such as 200 times the critical density; where it falls to that is the halo's edge (Lacey & Cole 1994, MNRAS
 271, 676). Each centre lists the particles within a radius by a walk through the plane hierarchy (`jztree.tree`), sorts
 them by distance, and goes outwards; a radius that was too small tells how far the next list has to go, which begins
-there. So the cost is that of sorting what is in the spheres.
+there. So the cost is that of sorting what is in the spheres. `sphere_properties` sums over all particles in such
+spheres, as the catalogue of groups does over those of a group.
 """
 
 from dataclasses import dataclass, replace
@@ -16,29 +17,20 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import (
-    check_box,
-    check_particles,
-    check_range,
-    check_real,
-    common_dtype,
-    exact_box_argument,
-    first_row,
-    mass_faults,
-    mass_rows,
-)
-from .._particles import check_num, one_line
+from .._checks import check_box, check_range, check_real, exact_box_argument, first_row
+from .._particles import one_line
 from ..config import OverdensityConfig, checked_config
 from ..data import PosMass, get_num
 from ..jax_ext import Exact, exact, is_concrete, with_twins
 from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
 from ..tree._zorder import domain_of
+from ._arguments import check_both, with_mass
 from ._derivatives import Sources, of_spheres
 from ._over_ranks import nearest_few, spheres_over_ranks
+from ._sums import SphereProperties, sphere_properties
 
-__all__ = ["SphericalOverdensity", "spherical_overdensity"]
+__all__ = ["SphereProperties", "SphericalOverdensity", "sphere_properties", "spherical_overdensity"]
 
-_MAX_DIMS = 4
 _LOST = (
     "the radius, the mass or vmax of the sphere in row {0} is beyond the range of %s; choose other units, or switch on "
     "jax_enable_x64 and give positions and masses in float64."
@@ -126,14 +118,14 @@ def spherical_overdensity(
     cfg = checked_config(cfg, OverdensityConfig)
     check_hierarchy(th)
     cfg = replace(cfg, tree=replace(cfg.tree, masses=False))
-    pos, centres = _check_positions(part, centre)
+    pos, centres = check_both(part, centre)
     box, wanted = check_box(boxsize, pos.shape[1]), check_density(density)
     G = _check_gravity(G)
     # The root of a number that float32 cannot hold may be one that it can.
     speed_unit = jnp.asarray(np.sqrt(np.float64(G)) if is_concrete(G) else jnp.sqrt(G), pos.dtype)
     one_density = wanted.words.ndim == 1
     wanted = Exact(wanted.words.reshape(-1, wanted.words.shape[-1]))
-    source, centre_num = _with_mass(part, pos), get_num(centre)
+    source, centre_num = with_mass(part, pos), get_num(centre)
     # The search has no derivatives; what it finds gets them.
     still, places = jax.lax.stop_gradient((source, centres))
     if comm.num_ranks() > 1:
@@ -174,31 +166,6 @@ def _spheres(
     nearest, _ = nearest_few(tree, centre, centre_num, domain, cfg)
     spheres = kernels.overdensity(tree, jnp.asarray(source.mass), centre, nearest, density, box, cfg.npart_min)
     return tuple(kernels.scatter_rows(column, order) for column in spheres[:4])
-
-
-def _check_positions(part: Any, centre: Any) -> tuple[jax.Array, jax.Array]:
-    pos = check_particles(part, max_dims=_MAX_DIMS)
-    centres = check_particles(centre, "centres", max_dims=_MAX_DIMS)
-    check_num(part)
-    check_num(centre, "num of the centres")
-    if centres.shape[1] != pos.shape[1] or centres.dtype != pos.dtype:
-        raise ValueError(
-            f"centres are {centres.dtype} with {centres.shape[1]} dimensions, but the particles are {pos.dtype} with "
-            f"{pos.shape[1]}; they must agree."
-        )
-    return pos, centres
-
-
-def _with_mass(part: Any, pos: jax.Array) -> PosMass:
-    """Positions with what kernels take as masses, checked at run time: ``(n,)``, ``(1,)``, or ``(0,)`` for none."""
-    num = kernels.as_num(get_num(part))
-    given = mass_rows(part, common_dtype(pos, *(x for x in [getattr(part, "mass", None)] if x is not None)))
-    if given is None:
-        return PosMass(pos=pos, mass=jnp.zeros((0,), pos.dtype), num=num)
-    mass = given.astype(pos.dtype)
-    # Those that become 0 as positions become float32 are as far out of range as those that become infinite.
-    looked_at = jnp.where((given > 0) & (mass == 0), jnp.nan, mass)
-    return PosMass(pos=pos, mass=mass, num=comm.check_all(num, mass_faults(looked_at, num, pos.shape[0])))
 
 
 def check_density(density: Any) -> Exact:

@@ -49,7 +49,7 @@ std::vector<Ends<D>> read_ends(const KnownEnds<D>& in) {
 template <int D, typename T>
 void add_part(const GroupParticles<D, T>& particles, SumPass pass, int64_t begin, int64_t end, const Moments<D>& group,
               Moments<D>& part) {
-  Moments<D> found = particles.sum(pass, begin, end, 1, group);
+  Moments<D> found = RowSums<D, T>(particles, pass, group).of(begin, end, 1);
   if (begin < end) particles.place_of(begin, found.first);
   part.take(pass, found);
 }

@@ -16,6 +16,7 @@
 #include "common/cuda/context.cuh"
 #include "common/cuda/primitives.cuh"
 #include "common/cuda/warp.cuh"
+#include "moments.cuh"
 
 namespace jztree {
 namespace {
@@ -91,20 +92,6 @@ struct PassNumber {
   __device__ SumPass operator()() const { return given ? static_cast<SumPass>(*given) : known; }
 };
 
-// The box lengths are on the GPU only.
-template <int D, typename T>
-__device__ GroupParticles<D, T> in_box(GroupParticles<D, T> particles, const Lengths& box) {
-  for (int d = 0; d < D; ++d) particles.period[d] = box[d];
-  return particles;
-}
-
-template <int D>
-__device__ void reduce_warp(SumPass pass, Moments<D>& sums) {
-  sums.change(
-      pass, sums, [](double& mine, double) { mine = warp_sum(mine); },
-      [](double& mine, double) { mine = warp_max(mine); });
-}
-
 // The sums of the block's threads, for its first thread.
 template <int D>
 __device__ void reduce_block(SumPass pass, Moments<D>& sums) {
@@ -126,7 +113,8 @@ __global__ void sum_chunks(GroupParticles<D, T> rows, Lengths box, Chunks chunks
   GroupParticles<D, T> particles = in_box(rows, box);
   Chunk here = chunks.list[chunk];
   SumPass pass = number();
-  Moments<D> sums = particles.sum(pass, here.begin + threadIdx.x, here.end, block_threads, group[here.first]);
+  RowSums<D, T> rows_of_pass(particles, pass, group[here.first]);
+  Moments<D> sums = rows_of_pass.of(here.begin + threadIdx.x, here.end, block_threads);
   reduce_block(pass, sums);
   if (threadIdx.x > 0) return;
   particles.place_of(here.begin, sums.first);
@@ -178,7 +166,7 @@ __global__ void sum_small_groups(GroupParticles<D, T> rows, Lengths box, Chunks 
   Moments<D> sums{};
   if (begin < end) particles.place_of(begin, sums.first);
   for (SumPass pass : {SumPass::masses, SumPass::centres, SumPass::spreads}) {
-    Moments<D> part = particles.sum(pass, begin + lane_index(), end, warp_size, sums);
+    Moments<D> part = RowSums<D, T>(particles, pass, sums).of(begin + lane_index(), end, warp_size);
     reduce_warp(pass, part);
     sums.join(pass, part);
   }

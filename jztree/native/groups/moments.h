@@ -140,74 +140,81 @@ struct GroupParticles {
     }
   }
 
-  // What is summed of rows [begin, end), taking each `step`-th. group: the sums of the passes before over the whole
-  // group, or of this rank's part if the rank holds all of it.
-  JZTREE_BOTH Moments<D> sum(SumPass pass, int64_t begin, int64_t end, int64_t step, const Moments<D>& group) const {
+  JZTREE_BOTH void place_of(int64_t row, double* place) const {
+    for (int d = 0; d < D; ++d) place[d] = static_cast<double>(pos[row * D + d]);
+  }
+};
+
+// What particles add to the sums of a pass over their group. group: the sums of the passes before over the whole group,
+// or of this rank's part if the rank holds all of it.
+template <int D, typename T>
+class RowSums {
+ public:
+  JZTREE_BOTH RowSums(const GroupParticles<D, T>& particles, SumPass pass, const Moments<D>& group)
+      : particles_(particles), group_(group), pass_(pass), weighted_(group.weighted()) {
+    if (pass == SumPass::masses) return;
+    factor_ = group.mass_factor();
+    if (pass == SumPass::centres) return;
+    length_factor_ = group.length_factor();
+    speed_factor_ = group.speed_factor();
+    group.means(centre_, velocity_);
+  }
+
+  // Of rows [begin, end), taking each `step`-th.
+  JZTREE_BOTH Moments<D> of(int64_t begin, int64_t end, int64_t step) const {
     Moments<D> part{};
-    if (pass == SumPass::masses) {
-      add_masses(begin, end, step, part);
-    } else if (pass == SumPass::centres) {
-      add_centres(begin, end, step, group, part);
+    if (pass_ == SumPass::masses) {
+      for (int64_t row = begin; row < end; row += step) add_mass(row, part);
+    } else if (pass_ == SumPass::centres) {
+      for (int64_t row = begin; row < end; row += step) add_centre(row, part);
     } else {
-      add_spreads(begin, end, step, group, part);
+      for (int64_t row = begin; row < end; row += step) add_spread(row, part);
     }
     return part;
   }
 
-  JZTREE_BOTH void place_of(int64_t row, double* place) const {
-    for (int d = 0; d < D; ++d) place[d] = static_cast<double>(pos[row * D + d]);
+  JZTREE_BOTH void add(int64_t row, Moments<D>& part) const {
+    if (pass_ == SumPass::masses) return add_mass(row, part);
+    if (pass_ == SumPass::centres) return add_centre(row, part);
+    add_spread(row, part);
   }
 
  private:
-  JZTREE_BOTH void add_masses(int64_t begin, int64_t end, int64_t step, Moments<D>& part) const {
-    for (int64_t row = begin; row < end; row += step) {
-      part.count += 1;
-      part.mass += mass_of(row);
+  JZTREE_BOTH double weight(int64_t row) const { return weighted_ ? particles_.mass_of(row) * factor_ : 1.; }
+
+  JZTREE_BOTH void add_mass(int64_t row, Moments<D>& part) const {
+    part.count += 1;
+    part.mass += particles_.mass_of(row);
+  }
+
+  JZTREE_BOTH void add_centre(int64_t row, Moments<D>& part) const {
+    double between[D], w = weight(row);
+    particles_.offset(row, group_.first, between);
+    for (int d = 0; d < D; ++d) {
+      part.centre[d] += w * between[d];
+      part.reach = std::max(part.reach, std::fabs(between[d]));
+      if (!particles_.vel) continue;
+      double speed = static_cast<double>(particles_.vel[row * D + d]);
+      part.velocity[d] += w * speed;
+      part.pace = std::max(part.pace, std::fabs(speed));
     }
   }
 
-  JZTREE_BOTH void add_centres(int64_t begin, int64_t end, int64_t step, const Moments<D>& group,
-                               Moments<D>& part) const {
-    double between[D];
-    bool weighted = group.weighted();
-    double factor = group.mass_factor();
-    for (int64_t row = begin; row < end; row += step) {
-      double w = weighted ? mass_of(row) * factor : 1.;
-      offset(row, group.first, between);
-      for (int d = 0; d < D; ++d) {
-        part.centre[d] += w * between[d];
-        part.reach = std::max(part.reach, std::fabs(between[d]));
-        if (!vel) continue;
-        double speed = static_cast<double>(vel[row * D + d]);
-        part.velocity[d] += w * speed;
-        part.pace = std::max(part.pace, std::fabs(speed));
-      }
-    }
+  JZTREE_BOTH void add_spread(int64_t row, Moments<D>& part) const {
+    double between[D], w = weight(row), distance2 = 0;
+    particles_.offset(row, centre_, between);
+    for (int d = 0; d < D; ++d) between[d] *= length_factor_;
+    for (int d = 0; d < D; ++d) distance2 += between[d] * between[d];
+    part.distance2 = std::max(part.distance2, distance2);
+    Pairs<D>::visit_with_self([&](int pair, int i, int j) { part.inertia[pair] += w * between[i] * between[j]; });
+    if (particles_.vel) add_motion(row, w, between, part);
   }
 
-  JZTREE_BOTH void add_spreads(int64_t begin, int64_t end, int64_t step, const Moments<D>& group,
-                               Moments<D>& part) const {
-    double centre[D], velocity[D], between[D];
-    bool weighted = group.weighted();
-    double factor = group.mass_factor(), length_factor = group.length_factor(), speed_factor = group.speed_factor();
-    group.means(centre, velocity);
-    for (int64_t row = begin; row < end; row += step) {
-      double w = weighted ? mass_of(row) * factor : 1., distance2 = 0;
-      offset(row, centre, between);
-      for (int d = 0; d < D; ++d) between[d] *= length_factor;
-      for (int d = 0; d < D; ++d) distance2 += between[d] * between[d];
-      part.distance2 = std::max(part.distance2, distance2);
-      Pairs<D>::visit_with_self([&](int pair, int i, int j) { part.inertia[pair] += w * between[i] * between[j]; });
-      if (vel) add_motion(row, w, between, velocity, speed_factor, part);
-    }
-  }
-
-  // between: from the centre of the group to the particle, multiplied by its factor. velocity: that of the group.
-  JZTREE_BOTH void add_motion(int64_t row, double w, const double* between, const double* velocity, double factor,
-                              Moments<D>& part) const {
+  // between: from the centre of the group to the particle, multiplied by its factor.
+  JZTREE_BOTH void add_motion(int64_t row, double w, const double* between, Moments<D>& part) const {
     double relative[D], speed2 = 0;
     for (int d = 0; d < D; ++d) {
-      relative[d] = (static_cast<double>(vel[row * D + d]) - velocity[d]) * factor;
+      relative[d] = (static_cast<double>(particles_.vel[row * D + d]) - velocity_[d]) * speed_factor_;
       speed2 += relative[d] * relative[d];
     }
     part.dispersion += w * speed2;
@@ -215,6 +222,13 @@ struct GroupParticles {
       part.rotation[pair] += w * (between[i] * relative[j] - between[j] * relative[i]);
     });
   }
+
+  const GroupParticles<D, T>& particles_;
+  const Moments<D>& group_;
+  SumPass pass_;
+  bool weighted_;
+  double factor_ = 1, length_factor_ = 1, speed_factor_ = 1;
+  double centre_[D] = {}, velocity_[D] = {};
 };
 
 // The columns of the catalogue; those from `velocity` on are empty if the particles have none. shape: the inertia

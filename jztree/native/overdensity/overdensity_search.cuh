@@ -7,11 +7,6 @@
 // which is then counted in 256 parts itself. A shell of one number holds particles that are all alike and need no list.
 // So there is no limit to what a sphere holds, and the list decides only how often the tree is walked.
 //
-// The walk keeps a stack of ranges of nodes, or of rows, that are still to be looked at. In every round each thread
-// looks at one item of the ranges on top, whatever their sizes, and what may be near leaves a range of its own on the
-// stack. No more than one range a thread and plane is ever left behind, because those of a round lie below what was
-// looked at.
-//
 // Masses have to be added one after the other. A warp does that for 32 particles of the sorted list by shuffles, in
 // every lane; whether a sphere ends and where the peak is, each lane finds out for its own. Only the few runs of 32 in
 // which spheres begin or end are taken by one lane as on the CPU.
@@ -23,19 +18,10 @@
 #include "common/cuda/queue.cuh"
 #include "common/cuda/tree.cuh"
 #include "common/cuda/warp.cuh"
+#include "sphere_walk.cuh"
 #include "spheres.h"
 
 namespace jztree {
-
-// Nodes of a plane, or rows.
-struct Span {
-  int32_t begin, end, plane;
-
-  static constexpr int rows = -1;  // in place of a plane
-};
-
-// The stack of a block with so many threads.
-JZTREE_BOTH inline int64_t span_stack(int threads, int planes) { return threads * (int64_t{planes} + 1) + 1; }
 
 using NearKey = unsigned __int128;
 
@@ -78,8 +64,8 @@ constexpr int shell_parts = 256;
 
 template <int D, typename T, int Threads>
 struct SphereMemory {
-  int until[Threads], sums[Threads / warp_size + 1], parts[shell_parts];
-  int found, size;  // of the list, of the stack
+  WalkMemory<Threads> walk;
+  int parts[shell_parts], found;  // found: particles of the list
   int place;
   bool done;
   Shell shell;
@@ -101,7 +87,7 @@ class SphereSearch {
         sorted_(sorted),
         list_(lists.keys ? lists.keys + 2 * lists.room * blockIdx.x : sorted),
         spare_(list_ + lists.room),
-        stack_(stack),
+        walk_(problem.tree, memory.walk, stack),
         room_(lists.room),
         divides_(lists.divides) {}
 
@@ -175,116 +161,23 @@ class SphereSearch {
   }
 
   __device__ void collect(const Centre<D, T>& centre, const Shell& shell) {
-    const DeviceTree<D, T>& tree = problem_.tree;
     __syncthreads();  // whatever was read of the call before
-    if (threadIdx.x == 0) {
-      memory_.found = 0;
-      memory_.size = 1;
-      int top = tree.planes - 1;
-      stack_[0] = {static_cast<int32_t>(tree.starts[top]), static_cast<int32_t>(tree.starts[top + 1]), top};
-    }
+    if (threadIdx.x == 0) memory_.found = 0;
     if (divides_)
       for (int part = threadIdx.x; part < shell_parts; part += Threads) memory_.parts[part] = 0;
-    __syncthreads();
-    double most = centre.gap2_within(std::sqrt(distance2_of(shell.last)));
-    double inner = std::sqrt(distance2_of(shell.first));
+    double inner = std::sqrt(distance2_of(shell.first)), outer = std::sqrt(distance2_of(shell.last));
     int shift = part_shift(shell);
-    while (memory_.size > 0) {
-      Span item = next_item();
-      bool opens = false, near = false;
+    walk_.rows(centre, inner, outer, [&](int64_t row) {
       NearKey key = 0;
-      if (item.begin == item.end) {
-      } else if (item.plane == Span::rows) {
-        key = near_key(centre.distance2(tree.pos + int64_t{item.begin} * D), problem_.mass[item.begin]);
+      bool near = false;
+      if (row >= 0) {
+        key = near_key(centre.distance2(problem_.tree.pos + row * D), problem_.mass[row]);
         near = shell.first <= key && key <= shell.last;
-      } else {
-        opens = open(centre, most, inner, &item);
       }
-      int place = place_in(&memory_.size, opens);
-      if (opens) stack_[place] = item;
-      place = place_in(&memory_.found, near);
+      int place = place_in(&memory_.found, near);
       if (near && place < room_) list_[place] = key;
       if (near && divides_) atomicAdd(&memory_.parts[static_cast<int>((key - shell.first) >> shift)], 1);
-      __syncthreads();
-    }
-  }
-
-  // A node becomes what is in it, if that may be in the shell.
-  __device__ bool open(const Centre<D, T>& centre, double most, double inner, Span* item) const {
-    const DeviceTree<D, T>& tree = problem_.tree;
-    int64_t node = item->begin;
-    int plane = item->plane;
-    const T *lower = tree.lower + node * D, *upper = tree.upper + node * D;
-    int64_t first = tree.first_row(plane, node), last = tree.first_row(plane, node + 1);
-    if (first == last || centre.gap2(lower, upper) > most || centre.reach(lower, upper) < inner) return false;
-    if (plane > 0) {
-      first = tree.first_child(plane, node);
-      last = tree.first_child(plane, node + 1);
-    }
-    *item = {static_cast<int32_t>(first), static_cast<int32_t>(last), plane - 1};
-    return true;
-  }
-
-  // Takes items off the top of the stack, one for each thread; an empty span for those that get none.
-  __device__ Span next_item() {
-    int entry = memory_.size - 1 - static_cast<int>(threadIdx.x);
-    Span mine{};
-    if (entry >= 0) mine = stack_[entry];
-    int length = smaller(mine.end - mine.begin, Threads), until = block_inclusive_sum(length);
-    memory_.until[threadIdx.x] = until;
-    __syncthreads();
-    Span item{};
-    if (static_cast<int>(threadIdx.x) < memory_.until[Threads - 1]) {
-      int which = span_of(static_cast<int>(threadIdx.x)), before = which > 0 ? memory_.until[which - 1] : 0;
-      item = stack_[memory_.size - 1 - which];
-      item.begin += static_cast<int>(threadIdx.x) - before;
-      item.end = item.begin + 1;
-    }
-    __syncthreads();
-    int taken = smaller(length, Threads - (until - length));
-    if (entry >= 0 && taken >= 0) {
-      if (taken == mine.end - mine.begin) {
-        atomicMin(&memory_.size, entry);
-      } else {
-        stack_[entry].begin += taken;
-      }
-    }
-    __syncthreads();
-    return item;
-  }
-
-  // The first span from the top of the stack that ends behind an item.
-  __device__ int span_of(int item) const {
-    int first = 0, last = Threads - 1;
-    while (first < last) {
-      int middle = (first + last) / 2;
-      if (memory_.until[middle] > item) {
-        last = middle;
-      } else {
-        first = middle + 1;
-      }
-    }
-    return first;
-  }
-
-  // The sum over this thread and those before it.
-  __device__ int block_inclusive_sum(int value) {
-    value = warp_inclusive_sum(value);
-    if constexpr (Threads > warp_size) {
-      int warp = static_cast<int>(threadIdx.x) / warp_size;
-      if (lane_index() == warp_size - 1) memory_.sums[warp] = value;
-      __syncthreads();
-      for (int before = 0; before < warp; ++before) value += memory_.sums[before];
-    }
-    return value;
-  }
-
-  // Where a lane that wants a place gets it, behind `count` others. All lanes of the warp take part.
-  __device__ static int place_in(int* count, bool wanted) {
-    unsigned lanes = __ballot_sync(all_lanes, wanted);
-    int first = 0;
-    if (lanes != 0 && lane_index() == 0) first = atomicAdd(count, __popc(lanes));
-    return __shfl_sync(all_lanes, first, 0) + __popc(lanes & ((1u << lane_index()) - 1));
+    });
   }
 
   // ---- sorting ----
@@ -418,7 +311,7 @@ class SphereSearch {
   Memory& memory_;
   SphereScan<D, T>& scan_;
   NearKey *sorted_, *list_, *spare_;
-  Span* stack_;
+  ShellWalk<D, T, Threads> walk_;
   int64_t room_;
   bool divides_;
 };

@@ -1,0 +1,165 @@
+"""The densest particle of each group, which may go on from device to device."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from .. import comm
+from .._checks import check_classes
+from .._particles import check_carried, check_num, check_rows, replace_field
+from ..data import FofCatalogue, RankIdx, get_pos, replace_num, split_rows
+from ..jax_ext import with_twins
+from ..tree._zorder import is_bad_num
+from ._rows import of_groups, used_rows
+
+__all__ = ["DensestParticle", "densest_particle"]
+
+_NAN_DENSITY = "the density of row {0} of the particles in group order is NaN; give one number a particle."
+_OTHER_PARTICLES = (
+    "the catalogue has groups that do not lie among these particles, or num of these is not from 0 to their number; "
+    "give those it was returned with."
+)
+
+
+class DensestParticle(NamedTuple):
+    """The densest particle of each group.
+
+    part: a particle class of ``g`` rows, one a group, with all properties that the particles have.
+    density: ``(g,)``, its density.
+    where: `jztree.data.RankIdx`, the device that holds it and the row there, among the particles in group order.
+    """
+
+    part: Any
+    density: jax.Array
+    where: RankIdx
+
+
+class _Ends(NamedTuple):
+    """Which groups go on from device to device; see `jztree.fof.fof_and_catalogue` for the order of the particles.
+
+    last: the row of the last group that begins on this device. heads: ``(r,)``, how many of the leading rows of each
+    device continue the last group of the devices before. begins: ``(r,)``, whether a group begins there.
+    """
+
+    last: jax.Array
+    heads: jax.Array
+    begins: jax.Array
+
+
+@with_twins(P(-1), P(-1), prepare=check_classes)
+def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestParticle:
+    """The densest particle of each group: the centre of a halo that no substructure moves, where densities are smooth.
+
+    grouped, cata: the particles in group order and the catalogue, as `jztree.fof.fof_and_catalogue` returns them. The
+        catalogue may have been sorted.
+    density: ``(n,)``, one number a particle in that order, such as from `jztree.density`. Equal ones: the first row.
+
+    Over several devices (``.smap``, or inside `jax.shard_map`) a group that goes on on other devices has one densest
+    particle of all its parts, told to the device that has the catalogue row. Costs three collectives, of a few numbers
+    and one particle a device.
+
+    Raises ValueError if there is not one density a particle; and an error at run time, on every device, if the density
+    of a member is NaN, or if the catalogue is not that of these particles.
+    """
+    check_carried({"grouped": grouped, "density": density})
+    n, density = get_pos(grouped).shape[0], jnp.asarray(density)
+    if density.shape != (n,) or not jnp.issubdtype(density.dtype, jnp.floating):
+        raise ValueError(
+            f"density must be one floating-point number a particle, shape {(n,)}; it is {density.dtype} of shape "
+            f"{density.shape}. On several devices call densest_particle.smap(mesh)."
+        )
+    check_rows(n, "particles")
+    rows, (properties, rebuild) = jnp.arange(n, dtype=jnp.int32), split_rows(grouped)
+    columns = [density, jnp.full_like(rows, comm.get_rank_info()[0]), rows, *properties]
+    density, rank, row, *properties = _densest_of_each(columns, cata, jnp.asarray(check_num(grouped), jnp.int32))
+    part = replace_field(replace_num(rebuild(properties), cata.ngroups), "num_total", None)
+    return DensestParticle(part, density, RankIdx(rank, row))
+
+
+def _densest_of_each(columns: list[jax.Array], cata: FofCatalogue, num: jax.Array) -> list[jax.Array]:
+    """The row of ``columns`` that belongs to the densest particle of each group. The first column is the density."""
+    rooms, n = np.shape(cata.count)[0], columns[0].shape[0]
+    if rooms == 0 or n == 0:
+        return [jnp.zeros((rooms, *column.shape[1:]), column.dtype) for column in columns]
+    ends = _ends(cata, num)
+    group = _groups_of_rows(cata, num, ends, n)
+    checked = _check_groups(cata, num, ends, group, columns[0])
+    row = comm.after(_densest_rows(group, columns[0], rooms + 1), checked)
+    found = [column.at[row].get(mode="fill", fill_value=0) for column in columns]
+    return [of_groups(cata, column) for column in _joined(ends, found)]
+
+
+def _ends(cata: FofCatalogue, num: jax.Array) -> _Ends:
+    """One gather: each device tells how many particles it has, and how many of its last group are on other devices."""
+    used = used_rows(cata)
+    last = jnp.argmax(jnp.where(used, cata.offset, -1))
+    beyond = jnp.where(used.any(), cata.count[last] - (num - cata.offset[last]), -1)
+    nums, beyond = comm.all_gather(jnp.stack([num, jnp.asarray(beyond, jnp.int32)])).T
+
+    def head(left: jax.Array, told: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        here = jnp.minimum(left, told[0])
+        return jnp.where(told[1] >= 0, told[1], left - here), here
+
+    heads = jax.lax.scan(head, comm.vary(jnp.int32(0)), (nums, beyond))[1]
+    return _Ends(last, heads, beyond >= 0)
+
+
+def _groups_of_rows(cata: FofCatalogue, num: jax.Array, ends: _Ends, n: int) -> jax.Array:
+    """``(n,)`` int32: the catalogue row of each particle's group; ``g`` for the group that the devices before began,
+    and ``g + 1`` for particles in no group.
+    """
+    rooms, rows = np.shape(cata.count)[0], jnp.arange(n, dtype=jnp.int32)
+    first = jnp.where(used_rows(cata), cata.offset, n)
+    begun = jnp.full(n, -1, jnp.int32).at[first].set(jnp.arange(rooms, dtype=jnp.int32), mode="drop")
+    start = jax.lax.cummax(jnp.where(begun >= 0, rows, -1))
+    group = begun[start]
+    inside = (rows - start < jnp.asarray(cata.count)[group]) & (rows < num)
+    rank, _, _ = comm.get_rank_info()
+    outside = jnp.where(rows < ends.heads[rank], rooms, rooms + 1)
+    return jnp.where((start >= 0) & inside, group, outside)
+
+
+def _densest_rows(group: jax.Array, density: jax.Array, groups: int) -> jax.Array:
+    """``(groups,)`` int32, the first row of the largest density in each group; ``n`` if there is none."""
+    n = group.shape[0]
+    largest = jax.ops.segment_max(density, group, groups)
+    candidate = jnp.where(density == largest.at[group].get(mode="clip"), jnp.arange(n, dtype=jnp.int32), n)
+    return jnp.minimum(jax.ops.segment_min(candidate, group, groups), n)
+
+
+def _check_groups(cata: FofCatalogue, num: jax.Array, ends: _Ends, group: jax.Array, density: jax.Array) -> jax.Array:
+    """``num``, or an error on every device if a density is NaN or a group is not among the particles."""
+    rooms = np.shape(cata.count)[0]
+    nan = jnp.isnan(density) & (group <= rooms)
+    checked = comm.check(num, nan.any(), [jnp.argmax(nan)], _NAN_DENSITY)
+    may_go_on = (jnp.arange(rooms, dtype=ends.last.dtype) == ends.last) & (comm.num_ranks() > 1)
+    misses = (cata.offset < 0) | (cata.offset >= num) | ((cata.count > num - cata.offset) & ~may_go_on)
+    failed = (misses & used_rows(cata)).any() | is_bad_num(group, num)
+    return comm.check(checked, failed, [], _OTHER_PARTICLES)
+
+
+def _joined(ends: _Ends, found: list[jax.Array]) -> list[jax.Array]:
+    """What was found for each group that begins here, the parts on other devices included.
+
+    found: arrays ``(g + 1, ...)``, the first of densities; their last row is that of the group begun by the devices
+        before.
+    """
+    rank, ndev, _ = comm.get_rank_info()
+    if ndev == 1:
+        return [column[:-1] for column in found]
+    heads = [column[:, 0] for column in comm.all_gather_rows([column[-1:] for column in found])]
+    begins = ends.begins.astype(jnp.int32)
+    before = jnp.cumsum(begins, dtype=jnp.int32) - begins  # devices on which a group begins
+    mine = (
+        ends.begins[rank] & (before == before[rank] + 1) & (ends.heads > 0) & (jnp.arange(ndev, dtype=jnp.int32) > rank)
+    )
+    densities = jnp.where(mine, heads[0], -jnp.inf)
+    best = jnp.argmax(densities)
+    better = densities[best] > found[0][ends.last]
+    return [
+        column[:-1].at[ends.last].set(jnp.where(better, head[best], column[ends.last]))
+        for column, head in zip(found, heads, strict=True)
+    ]

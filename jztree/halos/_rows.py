@@ -1,0 +1,239 @@
+"""What follows from the row of a group, or of a sphere, alone: shapes, spins, dispersions, concentrations."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from .. import comm
+from .._checks import SUMS_ROUNDED, common_dtype, first_row
+from .._images import norm, ratio
+from .._particles import check_carried, check_no_unit
+from ..data import FofCatalogue
+from ..jax_ext import is_concrete, with_twins
+from ..overdensity import SphereProperties
+
+__all__ = [
+    "Axes",
+    "concentration",
+    "inertia_tensor",
+    "of_groups",
+    "principal_axes",
+    "spin",
+    "total_vel_dispersion",
+    "used_rows",
+]
+
+Rows = FofCatalogue | SphereProperties  # of groups, or of spheres
+
+# Where the circular velocity of the profile of Navarro, Frenk & White is largest, in scale radii; and as far as
+# concentrations are looked for.
+_PEAK = 2.162581587064612
+_MOST_PEAKED = 1e6
+_SQUARES = (
+    "the inertia_tensor of the group in row {0} of the catalogue is a square of lengths beyond the range of {1}; "
+    "choose another unit of length, or use shape_tensor and com_inertia_radius, of which it is made."
+)
+
+
+class Axes(NamedTuple):
+    """Principal axes of groups. ``a``, ``b`` and ``c`` of the literature are ``lengths[..., 0]`` and so on.
+
+    lengths: ``(g, d)``, the longest first.
+    ratios: ``(g, d - 1)``, all but the longest divided by the longest; NaN for groups without extent.
+    directions: ``(g, d, d)``, unit vectors: ``directions[..., i, :]`` belongs to ``lengths[..., i]``. Signs are such
+        that the component that is largest in size is positive.
+    """
+
+    lengths: jax.Array
+    ratios: jax.Array
+    directions: jax.Array
+
+
+@with_twins(P(-1), P(-1))
+def principal_axes(cata: Rows) -> Axes:
+    """The axis lengths of groups, their ratios and directions, from ``cata.shape_tensor``.
+
+    An axis length is the root of an eigenvalue of the inertia tensor (Zemp et al. 2011, ApJS 197, 30, for all particles
+    of the group, without weights): the root-mean-square extent along that axis. It is 1/sqrt(5) of the semi-axis of a
+    homogeneous ellipsoid. Negative eigenvalues, which rounding makes, count as 0. In float32, axis ratios below about
+    1e-3 are rounding.
+
+    Fewer than d + 1 particles lie in a plane or on a line, so that the last axes of such a group have length 0 to
+    rounding. Few particles make groups look less round than they are: ratios mean little below some hundred particles.
+
+    Raises ValueError if the catalogue has no shape tensor.
+    """
+    if cata.shape_tensor is None:
+        raise ValueError("the catalogue has no shape_tensor, of which axes are made; make it with fof_and_catalogue.")
+    check_carried(cata)
+    tensor = jnp.asarray(cata.shape_tensor)
+    # Eigenvectors of a tensor without extent have no derivatives; in unused rows these must not become NaN.
+    distinct = jnp.diag(jnp.arange(1, tensor.shape[-1] + 1, dtype=tensor.dtype))
+    tensor = jnp.where(
+        used_rows(cata)[..., None, None], tensor, distinct.reshape((1,) * (tensor.ndim - 2) + distinct.shape)
+    )
+    values, vectors = jnp.linalg.eigh(tensor)
+    shares = _positive_root(values)[..., ::-1]
+    lengths = shares * jnp.asarray(cata.com_inertia_radius)[..., None]
+    directions = jnp.swapaxes(vectors, -1, -2)[..., ::-1, :]
+    largest = jnp.take_along_axis(directions, jnp.argmax(jnp.abs(directions), axis=-1)[..., None], axis=-1)
+    directions = directions * jnp.where(largest < 0, -1, 1).astype(directions.dtype)
+    longest = shares[..., :1]
+    ratios = jnp.where(longest > 0, ratio(shares[..., 1:], jnp.where(longest > 0, longest, 1)), jnp.nan)
+    return Axes(*(of_groups(cata, leaf) for leaf in (lengths, ratios, directions)))
+
+
+@with_twins(P(-1), P(-1))
+def inertia_tensor(cata: Rows) -> jax.Array:
+    """``(g, d, d)`` mass-weighted mean of ``x_i x_j`` about ``com_pos``, from ``cata.shape_tensor``.
+
+    Raises ValueError if the catalogue has no shape tensor; and an error at run time, on every device, if a square is
+    beyond the range of the dtype, as in float32 for groups larger than 1e19 or smaller than 1e-19 in the unit of
+    length.
+    """
+    if cata.shape_tensor is None:
+        raise ValueError("the catalogue has no shape_tensor, of which this is made; make it with fof_and_catalogue.")
+    check_carried(cata)
+    shape, radius = jnp.asarray(cata.shape_tensor), jnp.asarray(cata.com_inertia_radius)
+    kept = jnp.finfo(radius.dtype)
+    # By roots, because the squares are what leaves the range. Extents that are rounding may vanish.
+    extended = radius > SUMS_ROUNDED * jnp.abs(jnp.asarray(cata.com_pos)).max(axis=-1)
+    lost = (radius > float(kept.max) ** 0.5) | (extended & (radius < float(kept.tiny) ** 0.5))
+    lost &= used_rows(cata)
+    row = first_row(lost.reshape(-1))
+    checked = comm.check(0, row >= 0, [row], _SQUARES.format("{0}", kept.dtype))
+    radius = jnp.where(checked == 0, radius, jnp.nan)[..., None, None]
+    return of_groups(cata, shape * radius * radius)
+
+
+@with_twins({"cata": P(-1), "mass": P(-1), "radius": P(-1), "gravity": P(), "scale_factor": P()}, P(-1))
+def spin(cata: Rows, mass: Any, radius: Any, gravity: Any, scale_factor: Any = 1.0) -> jax.Array:
+    """The spin parameter lambda' = J / (sqrt(2) M V R), V^2 = G M / R, of Bullock et al. 2001 (ApJ 555, 240).
+
+    cata: whose angular momentum is J. Bullock et al. take the particles within R: those of
+        `jztree.overdensity.sphere_properties` with these radii. That of a catalogue of groups is of all particles of
+        the group, most of which are farther out: in the median of haloes of 300 particles and more that makes the spin
+        twice as large.
+    mass, radius: ``(g,)`` M and R of each row, such as those of a spherical overdensity.
+    gravity: Newton's constant in the units of length * velocity**2 / mass of the catalogue, such as 43.0071 for Mpc/h,
+        km/s and 1e10 Msun/h.
+    scale_factor: of the universe, if positions and ``radius`` are comoving and velocities peculiar; the lengths are
+        multiplied by it. 1 leaves them as they are.
+
+    Returns ``(g,)``: 0 where M or R is 0, as they are where there is no sphere, and NaN where they are. Raises
+    ValueError if there is no angular momentum, if shapes do not agree, or if gravity or scale_factor is not positive
+    (NaN if these are traced).
+    """
+    if cata.angular_momentum is None:
+        raise ValueError("the catalogue has no angular_momentum; particles need velocities and two dimensions or more.")
+    for name, column in {"mass": mass, "radius": radius}.items():
+        if np.shape(column) != np.shape(cata.count):
+            raise ValueError(
+                f"{name} must have one number a row of the catalogue, shape {np.shape(cata.count)}; its shape is "
+                f"{np.shape(column)}."
+            )
+    for name, number in {"gravity": gravity, "scale_factor": scale_factor}.items():
+        _check_positive(number, name)
+    check_carried({"mass": mass, "radius": radius, "cata": cata})
+    dtype = common_dtype(cata.angular_momentum, mass, radius)
+    spins = norm(jnp.asarray(cata.angular_momentum, dtype))
+    mass, radius = jnp.asarray(mass, dtype), jnp.asarray(radius, dtype)
+    defined = (mass > 0) & (radius > 0)
+    # Step by step, because products may leave the range of float32 in units such as those of CGS.
+    for factor in (mass, radius):
+        spins = ratio(spins, jnp.sqrt(jnp.where(defined, factor, 1)))
+    spins = ratio(spins, _unit_root(gravity, dtype)) * (_unit_root(scale_factor, dtype) / math.sqrt(2.0))
+    return of_groups(cata, jnp.where(defined, spins, jnp.where(jnp.isnan(mass) | jnp.isnan(radius), jnp.nan, 0)))
+
+
+@with_twins({"mass": P(-1), "radius": P(-1), "vmax": P(-1), "gravity": P()}, P(-1))
+def concentration(mass: Any, radius: Any, vmax: Any, gravity: Any = 1.0) -> jax.Array:
+    """The concentration of haloes from their largest circular velocity (Prada et al. 2012, MNRAS 423, 3018, eqs 8-10).
+
+    mass, radius: ``(g,)`` of spheres, such as those of 200 times the critical density. vmax: ``(g,)``, the largest
+    circular velocity. All are those of `jztree.overdensity.spherical_overdensity`. gravity: the ``G`` that ``vmax`` was
+    found with.
+
+    It is the c of the profile of Navarro, Frenk & White (1997, ApJ 490, 493) that has this ratio of ``vmax`` to the
+    circular velocity at the radius: ``(vmax / v)**2 = 0.216 c / (ln(1 + c) - c / (1 + c))``, found by bisection. No
+    profile is fitted, so it is defined for any halo; few particles scatter it, as they do ``vmax``.
+
+    Returns ``(g,)``: 0 where there is no sphere or no ``vmax``, and NaN where mass or radius is. The least possible is
+    2.163, where the circular velocity is largest at the radius itself; velocities that are larger at no radius inside
+    give that too. The largest is 1e6. There is no derivative.
+    Raises ValueError if shapes do not agree or gravity is not positive.
+    """
+    shapes = {name: np.shape(column) for name, column in {"mass": mass, "radius": radius, "vmax": vmax}.items()}
+    if len(set(shapes.values())) > 1:
+        raise ValueError(f"mass, radius and vmax must have one number a halo each; their shapes are {shapes}.")
+    _check_positive(gravity, "gravity")
+    check_carried({"mass": mass, "radius": radius, "vmax": vmax})
+    dtype = common_dtype(mass, radius, vmax)
+    mass, radius, vmax = (jax.lax.stop_gradient(jnp.asarray(column, dtype)) for column in (mass, radius, vmax))
+    defined = (mass > 0) & (radius > 0) & (vmax > 0)
+    # Roots one by one, because products may leave the range of float32.
+    speed = jnp.sqrt(jnp.where(defined, mass, 1)) * _unit_root(gravity, dtype)
+    wanted = ratio(vmax, ratio(speed, jnp.sqrt(jnp.where(defined, radius, 1)))) ** 2
+    low, high = jnp.full(mass.shape, math.log(_PEAK), dtype), jnp.full(mass.shape, math.log(_MOST_PEAKED), dtype)
+    for _ in range(jnp.finfo(dtype).nmant + 8):
+        middle = (low + high) / 2
+        below = _speed_ratio2(jnp.exp(middle)) < wanted
+        low, high = jnp.where(below, middle, low), jnp.where(below, high, middle)
+    return jnp.where(defined, jnp.exp(low), jnp.where(jnp.isnan(mass) | jnp.isnan(radius), jnp.nan, 0))
+
+
+def _speed_ratio2(c: jax.Array) -> jax.Array:
+    """The square of the largest circular velocity of a NFW profile over that at its radius, of concentration ``c``."""
+    scaled = jnp.asarray(_PEAK, c.dtype)
+    return (c / scaled) * (_nfw_mass(scaled) / _nfw_mass(c))
+
+
+def _nfw_mass(x: jax.Array) -> jax.Array:
+    """Mass within ``x`` scale radii, up to a factor."""
+    return jnp.log1p(x) - x / (1 + x)
+
+
+def _check_positive(number: Any, name: str) -> None:
+    check_no_unit(number, name)
+    if is_concrete(number) and not (np.ndim(number) == 0 and 0 < float(number) < np.inf):
+        raise ValueError(f"{name} must be a positive number, not {number}.")
+
+
+def _unit_root(number: Any, dtype: Any) -> Any:
+    """The root, in a dtype, of a number that may be beyond the range of it although its root is not."""
+    return jnp.asarray(np.sqrt(np.float64(number)) if is_concrete(number) else jnp.sqrt(number), dtype)
+
+
+@with_twins(P(-1), P(-1))
+def total_vel_dispersion(cata: Rows) -> jax.Array:
+    """``(g,)`` root of the mass-weighted mean squared velocity relative to ``com_vel``, in all dimensions together.
+
+    It is sqrt(d) times ``cata.vel_dispersion``, which is that of one dimension. Raises ValueError if the catalogue has
+    no dispersion.
+    """
+    if cata.vel_dispersion is None:
+        raise ValueError("the catalogue has no vel_dispersion, because its particles have no velocities.")
+    return jnp.asarray(cata.vel_dispersion) * math.sqrt(np.shape(cata.com_pos)[-1])
+
+
+def _positive_root(values: jax.Array) -> jax.Array:
+    """The root of what is positive, else 0, where its derivative is 0 too."""
+    positive = values > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, values, 1)), 0)
+
+
+def used_rows(cata: Rows) -> jax.Array:
+    """Which rows of the catalogue hold groups."""
+    ngroups = jnp.asarray(cata.ngroups, jnp.int32)
+    rows = jnp.arange(np.shape(cata.count)[-1], dtype=jnp.int32)
+    return rows.reshape((1,) * ngroups.ndim + rows.shape) < ngroups[..., None]
+
+
+def of_groups(cata: Rows, values: jax.Array) -> jax.Array:
+    """``values``, and zero in the rows that hold no group."""
+    used = used_rows(cata)
+    return jnp.where(used.reshape(used.shape + (1,) * (values.ndim - used.ndim)), values, jnp.zeros((), values.dtype))

@@ -1,0 +1,41 @@
+"""Particles and centres as they are given: checks, and what kernels take of them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import comm, kernels
+from .._checks import check_particles, common_dtype, mass_faults, mass_rows
+from .._particles import check_num
+from ..data import PosMass, get_num
+
+__all__ = ["check_both", "with_mass"]
+
+_MAX_DIMS = 4
+
+
+def check_both(part: Any, centre: Any) -> tuple[jax.Array, jax.Array]:
+    """The positions of particles and of centres; TypeError or ValueError in words if they are none, or do not agree."""
+    pos = check_particles(part, max_dims=_MAX_DIMS)
+    centres = check_particles(centre, "centres", max_dims=_MAX_DIMS)
+    check_num(part)
+    check_num(centre, "num of the centres")
+    if centres.shape[1] != pos.shape[1] or centres.dtype != pos.dtype:
+        raise ValueError(
+            f"centres are {centres.dtype} with {centres.shape[1]} dimensions, but the particles are {pos.dtype} with "
+            f"{pos.shape[1]}; they must agree."
+        )
+    return pos, centres
+
+
+def with_mass(part: Any, pos: jax.Array) -> PosMass:
+    """Positions with what kernels take as masses, checked at run time: ``(n,)``, ``(1,)``, or ``(0,)`` for none."""
+    num = kernels.as_num(get_num(part))
+    given = mass_rows(part, common_dtype(pos, *(x for x in [getattr(part, "mass", None)] if x is not None)))
+    if given is None:
+        return PosMass(pos=pos, mass=jnp.zeros((0,), pos.dtype), num=num)
+    mass = given.astype(pos.dtype)
+    # Those that become 0 as positions become float32 are as far out of range as those that become infinite.
+    looked_at = jnp.where((given > 0) & (mass == 0), jnp.nan, mass)
+    return PosMass(pos=pos, mass=mass, num=comm.check_all(num, mass_faults(looked_at, num, pos.shape[0])))
