@@ -238,8 +238,20 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
     groups.add_argument(
         "--properties",
         action="store_true",
-        help="also spherical-overdensity masses and radii (200 and 500 critical, 200 mean; of all particles), maximum "
-        "circular velocity, spin, shape and densest particle",
+        help="also masses and radii of spheres of all matter (200c, 500c, 2500c, 200m and virial), maximum circular "
+        "velocity, concentration, spin, shape and densest particle",
+    )
+    groups.add_argument(
+        "--overdensity",
+        metavar="NAMES",
+        help="further spheres, as in 100c,178m: so many times the critical (c) or the mean density (m); implies "
+        "--properties",
+    )
+    groups.add_argument(
+        "--matter",
+        default="all",
+        metavar="TYPES",
+        help="particle types that count in spheres besides those in groups, as in 0,4,5 (default: all)",
     )
     output = _add_output(fof, "write the catalogue to this HDF5 file")
     _add_overwrite(output)

@@ -21,7 +21,7 @@ from jztree.fof import fof_and_catalogue
 from jztree.knn import knn
 
 from .. import io
-from .._particles.reading import Source, check_fits
+from .._particles.reading import Source, check_fits, open_matter
 from .._report import number, print_json, print_pairs, say
 from .._verbose import bytes_in_words
 from .outputs import Run
@@ -62,18 +62,25 @@ def neighbours(k: int, lists: bool = True) -> Work:
 
 
 def print_estimate(
-    source: Source, run: Run, mesh: Mesh, work: Work, as_json: bool = False, layout: str | None = None
+    source: Source,
+    run: Run,
+    mesh: Mesh,
+    work: Work,
+    as_json: bool = False,
+    layout: str | None = None,
+    spheres: bool = False,
 ) -> None:
     """Print what would be done. Raises like reading the particles does, but reads headers only.
 
-    layout: of the catalogue that would be written, if any.
+    layout: of the catalogue that would be written, if any. spheres: whether other matter would be read for these.
     """
     snapshots = open_checked(source, layout)
+    others = open_matter(source, snapshots).snapshots if spheres else []
     (ndim,) = snapshots[0].layout("pos")[1]
-    check_fits(snapshots, mesh.size)
+    check_fits([*snapshots, *others], mesh.size)
     dtype = snapshots[0].layout("pos")[0]
     num = sum(one.num for one in snapshots)
-    memory = _memory(snapshots, work, mesh, dtype.itemsize, ndim)
+    memory = _memory([*snapshots, *others], work, mesh, dtype.itemsize, ndim)
     have = available_memory(mesh.devices.flat[0])
     seconds = _seconds(work, num, ndim, dtype, mesh)
     if as_json:

@@ -21,7 +21,10 @@ from .header_arguments import FLAGS
 
 _READING = ("type", "format", "pos", "vel", "mass", "id", "boxsize", *FLAGS)
 _OPTIONS = {
-    "fof": (*_READING, "b", "rlink", "npart_min", "attach", "attach_within", "properties", "no_ids"),
+    "fof": (
+        *_READING,
+        *("b", "rlink", "npart_min", "attach", "attach_within", "properties", "overdensity", "matter", "no_ids"),
+    ),
     "knn": (*_READING, "k", "kernel", "lists"),
 }
 _PIECE = 2**16  # bytes of a file, at its begin, in the middle and at the end, that the checksum is of

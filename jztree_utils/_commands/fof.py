@@ -17,6 +17,7 @@ from .._particles.group_properties import GroupOptions, describe, shapes
 from .._particles.known_properties import missing_in_words, with_all_properties
 from .._particles.particles import Groups, Particles
 from .._particles.reading import Source
+from .._particles.spheres import sphere_names
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
 from .._verbose import print_machine, print_memory_peak
 from ..separation import MeanSeparation
@@ -46,24 +47,33 @@ def run_fof(args: Namespace) -> None:
             check_not_negative("--attach-within", args.attach_within)
         if args.plot is not None:
             plot.check_picture(args.plot)
-        attach = _types(args.attach)
+        attach = _types("--attach", args.attach)
         if args.type in (attach or ()):
             raise ValueError(f"--attach names type {args.type}, which is linked itself (--type); leave it out.")
+        matter = _types("--matter", args.matter)
+        spheres = sphere_names(args.overdensity) if _with_properties(args) else ()
         todo = plan_runs(args)
     print_machine(mesh)
     for run in todo:
-        source = source_of(run.path, args, mesh, attach)
+        source = source_of(run.path, args, mesh, attach, matter)
         layout = None if run.output is None else args.layout
         if args.dry_run:
-            dry_run.print_estimate(source, run, mesh, dry_run.groups(args.plot is not None), args.json, layout)
+            dry_run.print_estimate(
+                source, run, mesh, dry_run.groups(args.plot is not None), args.json, layout, bool(spheres)
+            )
         else:
             announce(run, todo)
-            _run_one(args, run, source, mesh, layout)
+            _run_one(args, run, source, mesh, layout, spheres)
             print_memory_peak(mesh)
 
 
-def _types(words: str | None) -> tuple[int, ...] | None:
-    """The types of ``--attach``; None is all others."""
+def _with_properties(args: Namespace) -> bool:
+    """Whether properties are asked for, or what only these have."""
+    return bool(args.properties or args.overdensity)
+
+
+def _types(flag: str, words: str | None) -> tuple[int, ...] | None:
+    """The types that a flag lists; None is all others."""
     if words is None:
         return ()
     if words == "all":
@@ -71,19 +81,21 @@ def _types(words: str | None) -> tuple[int, ...] | None:
     try:
         return tuple(dict.fromkeys(whole(word.strip()) for word in words.split(",")))
     except ArgumentTypeError:
-        raise ValueError(f"--attach is {words}; it must be particle types as in 0,4,5, or 'all'.") from None
+        raise ValueError(f"{flag} is {words}; it must be particle types as in 0,4,5, or 'all'.") from None
 
 
-def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str | None) -> None:
-    part = read_checked(source, ("mass", "vel", "id"), mesh, layout)
+def _run_one(
+    args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str | None, spheres: tuple[str, ...]
+) -> None:
+    part = read_checked(source, ("mass", "vel", "id"), mesh, layout, bool(spheres))
     separation = part.separation
     with io.failing_together(mesh):
         rlink = _linking_length(args, separation)
         cfg = FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min))
         within = args.attach_within if args.attach_within < math.inf else None
         options = GroupOptions(cfg=cfg, attach_within=within)
-        if args.properties:
-            options = with_all_properties(options, part)
+        if spheres:
+            options = with_all_properties(options, part, spheres)
     found = part.find_groups(rlink, options)
     pos = part.column("pos") if run.plot is not None else None
     with io.failing_together(mesh):
@@ -98,22 +110,31 @@ def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh, layout: str 
                 source=run.path.name,
                 header=part.header,
                 made_with=made_with(args, run.path, source.options),
+                spheres_of=part.spheres_of or None,
             )
-            _finish(args, run, part, pos, found, info)
-            if args.properties and (words := missing_in_words(options, part)):
+            _finish(args, run, part, pos, found, info, options)
+            if spheres and (words := missing_in_words(options, part)):
                 say(f"\n  left out: {words}{what_to_give(part.header)}.")
 
 
-def _finish(args: Namespace, run: Run, part: Particles, pos: Any, found: Groups, info: io.CatalogueInfo) -> None:
+def _finish(
+    args: Namespace,
+    run: Run,
+    part: Particles,
+    pos: Any,
+    found: Groups,
+    info: io.CatalogueInfo,
+    options: GroupOptions,
+) -> None:
     """Order, write, draw and print the groups. pos: positions of all particles, if they are to be drawn."""
     columns = found.extra
-    if args.properties:
+    if options.neighbours:
         with stage("find shapes"):
-            columns = columns | shapes(squeeze_catalogue(found.cata))
+            columns = columns | shapes(squeeze_catalogue(found.cata), columns)
     with stage("order the catalogue"):
         num = len(found.ids)
         members = ParticleData(pos=np.empty((num, 0), np.float32), id=found.ids, num=num)
-        extra = {name: io.Column(values, *describe(name)) for name, values in columns.items()}
+        extra = {name: io.Column(values, *describe(name, options)) for name, values in columns.items()}
         members, cata, extra, by_type = io.canonical_order(members, found.cata, extra, found.by_type)
     if run.output is not None:
         with stage("write the catalogue") as told:
@@ -178,6 +199,7 @@ def _summary(
         "groups": len(cata.count),
         "particles_in_groups": int(np.asarray(cata.count, np.int64).sum()),
         "npart_min": info.npart_min,
+        "spheres_of": info.spheres_of,
         "linking_length": info.linking_length,
         "mean_separation": None if part.separation is None else asdict(part.separation),
         "boxsize": header.boxsize,
@@ -199,6 +221,8 @@ def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: Particles) -> None:
         ("linking length", f"{number(info.linking_length or 0.0)}{length}{_in_separations(info, part.separation)}"),
         ("box", f"{box_in_words(header)}{length if header.boxsize else ''}"),
     ]
+    if info.spheres_of:
+        pairs.append(("spheres of", info.spheres_of))
     if len(count):
         pairs.append(("group sizes", f"{count.min():,} to {count.max():,} particles, median {np.median(count):,.0f}"))
         if cata.mass is not None:

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from .. import ics, io
 from .._particles.box import check_box
 from .._particles.particles import Particles
-from .._particles.reading import Source, open_types, read_particles
+from .._particles.reading import Source, open_matter, open_types, read_particles
 from .._report import VERBOSE, number, stage
 from .._verbose import print_snapshot
 from ..mass_function import with_units
@@ -42,11 +42,17 @@ def _lengths(text: str) -> float | tuple[float, ...]:
     return lengths[0] if len(lengths) == 1 else lengths
 
 
-def source_of(path: Path, args: Namespace, mesh: Mesh, attach: tuple[int, ...] | None = ()) -> Source:
+def source_of(
+    path: Path,
+    args: Namespace,
+    mesh: Mesh,
+    attach: tuple[int, ...] | None = (),
+    matter: tuple[int, ...] | None = (),
+) -> Source:
     """The particles that the options of a call are about. Raises ValueError, on all processes, for a negative type."""
     with io.failing_together(mesh):
         check_at_least("--type", args.type, 0)
-        return Source(path, args.type, attach, read_options(args))
+        return Source(path, args.type, attach, read_options(args), matter)
 
 
 def open_checked(source: Source, layout: str | None) -> list[io.Snapshot]:
@@ -71,13 +77,19 @@ def complete_header(path: Path, header: io.SnapshotHeader) -> io.SnapshotHeader:
     return with_units(header)
 
 
-def read_checked(source: Source, optional: tuple[str, ...], mesh: Mesh, layout: str | None = None) -> Particles:
-    """The particles, with what the snapshot was found to be printed. layout: as in `open_checked`."""
+def read_checked(
+    source: Source, optional: tuple[str, ...], mesh: Mesh, layout: str | None = None, spheres: bool = False
+) -> Particles:
+    """The particles, with what the snapshot was found to be printed.
+
+    layout: as in `open_checked`. spheres: whether other matter is needed for these.
+    """
     with io.failing_together(mesh), stage("open the snapshot", level=VERBOSE):
         snapshots = open_checked(source, layout)
+        matter = open_matter(source, snapshots) if spheres else None
         print_snapshot(snapshots)
     with stage("read the snapshot") as told:
-        part = read_particles(snapshots, optional, mesh)
+        part = read_particles(snapshots, optional, mesh, matter)
         told.particles = part.num
         told.detail = part.snapshot.description
     corners = part.corners()

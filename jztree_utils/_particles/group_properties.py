@@ -1,25 +1,28 @@
 """Properties of groups beyond the catalogue: densest particle, shape, spherical overdensities, circular velocity, spin.
 
-`describe` says what they mean. Masses and radii are those of spheres around the densest particle, of all
-particles and not only the group's.
+`describe` says what they mean. Spheres are around the centre of each group, and hold all matter and not only what is
+in the group.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jztree import halos
 from jztree.config import FofConfig
-from jztree.data import FofCatalogue, Pos
+from jztree.data import FofCatalogue, ParticleData, Pos
 from jztree.density import knn_density
-from jztree.overdensity import spherical_overdensity
+from jztree.overdensity import SphereProperties, sphere_properties, spherical_overdensity
+
+from .spheres import PEAK_WITHIN, PROPERTIES_OF, threshold_in_words
 
 NEIGHBOURS = 32  # of the density by which the densest particle is found
-THRESHOLDS = {"200c": (200.0, "critical"), "500c": (500.0, "critical"), "200m": (200.0, "mean")}
-_SPIN_BY = "200c"
 _SPHERES = "Lacey & Cole 1994, MNRAS 271, 676"
+_OF_SPHERE = ("count", "com_pos", "com_vel", "vel_dispersion", "com_inertia_radius", "shape_tensor", "angular_momentum")
 
 
 @dataclass(frozen=True)
@@ -39,63 +42,133 @@ class GroupOptions:
     neighbours: int = 0
     scale_factor: float = 1.0
 
+    @property
+    def peak_within(self) -> str | None:
+        """The sphere within which the largest circular velocity is looked for; None if there is none."""
+        names = dict(self.densities)
+        return PEAK_WITHIN if PEAK_WITHIN in names else min(names, key=lambda name: names[name], default=None)
 
-def group_properties(grouped: Any, cata: FofCatalogue, boxsize: Any, options: GroupOptions) -> dict[str, jax.Array]:
+
+def group_properties(
+    grouped: Any, cata: FofCatalogue, boxsize: Any, options: GroupOptions, others: Sequence[Any] = ()
+) -> dict[str, jax.Array]:
     """The properties that need particles, a row a group.
 
-    grouped: the particles in group order, seen from one device. Raises like the functions of the library.
+    grouped: the particles in group order, seen from one device. others: matter of other types, which counts in spheres.
+    Raises like the functions of the library.
     """
     density = knn_density(grouped, max(options.neighbours, 3), boxsize=boxsize)
     densest = halos.densest_particle(grouped, cata, density)
     found = {"densest_pos": densest.part.pos, "densest_density": densest.density}
-    return found | _spheres(grouped, cata, densest.part.pos, boxsize, options)
-
-
-def _spheres(
-    grouped: Any, cata: FofCatalogue, centre: jax.Array, boxsize: Any, options: GroupOptions
-) -> dict[str, jax.Array]:
-    """Spherical overdensities around ``centre`` of each group, and what needs them."""
     if not options.densities:
-        return {}
+        return found
+    centre = Pos(pos=densest.part.pos, num=cata.ngroups)
+    return found | _spheres(_all_matter(grouped, others), centre, boxsize, options)
+
+
+def _all_matter(grouped: Any, others: Sequence[Any]) -> ParticleData:
+    """All particles as one class, those that hold nothing last; velocities if all types have them."""
+    kinds = [grouped, *others]
+    rows = [one.pos.shape[0] for one in kinds]
+    nums = [num if one.num is None else one.num for num, one in zip(rows, kinds, strict=True)]
+    held = [jnp.arange(n, dtype=jnp.int32) < num for n, num in zip(rows, nums, strict=True)]
+    order = jnp.argsort(~jnp.concatenate(held), stable=True)
+    mass = [jnp.broadcast_to(jnp.asarray(one.mass), (n,)) for n, one in zip(rows, kinds, strict=True)]
+    moving = all(one.vel is not None for one in kinds)
+    return ParticleData(
+        pos=_joined([one.pos for one in kinds], order),
+        mass=_joined(mass, order),
+        vel=_joined([one.vel for one in kinds], order) if moving else None,
+        num=sum(jnp.asarray(num, jnp.int32) for num in nums),
+    )
+
+
+def _joined(columns: Sequence[Any], order: jax.Array) -> jax.Array:
+    if len(columns) == 1:
+        return jnp.asarray(columns[0])
+    wide = jnp.result_type(*columns)
+    return jnp.concatenate([jnp.asarray(column, wide) for column in columns])[order]
+
+
+def _spheres(matter: ParticleData, centre: Pos, boxsize: Any, options: GroupOptions) -> dict[str, jax.Array]:
+    """Spherical overdensities of all matter around the centre of each group, and what needs them."""
     found: dict[str, jax.Array] = {}
     names, thresholds = zip(*options.densities, strict=True)
     # Peculiar velocities go with physical lengths.
     gravity = None if options.gravity is None else options.gravity / options.scale_factor
-    spheres = spherical_overdensity(grouped, Pos(pos=centre, num=cata.ngroups), thresholds, boxsize, G=gravity or 1.0)
+    spheres = spherical_overdensity(matter, centre, thresholds, boxsize, G=gravity or 1.0)
     for place, name in enumerate(names):
         found |= {f"m{name}": spheres.mass[:, place], f"r{name}": spheres.radius[:, place]}
-    if gravity is None:
-        return found
-    found |= {"vmax": spheres.vmax, "rmax": spheres.rmax}
-    if cata.angular_momentum is not None and _SPIN_BY in names:
-        mass, radius = found[f"m{_SPIN_BY}"], found[f"r{_SPIN_BY}"]
-        found["spin"] = halos.spin(cata, mass, radius, options.gravity, options.scale_factor)
+    peak, within = spheres, options.peak_within
+    if within is not None and dict(options.densities)[within] > min(thresholds):
+        # One that is looked for farther out would depend on which spheres are asked for.
+        peak = spherical_overdensity(matter, centre, dict(options.densities)[within], boxsize, G=gravity or 1.0)
+    if gravity is not None:
+        found |= {"vmax": peak.vmax, "rmax": peak.rmax}
+    if PROPERTIES_OF in names:
+        mass, radius = found[f"m{PROPERTIES_OF}"], found[f"r{PROPERTIES_OF}"]
+        inside = sphere_properties(matter, centre, radius, boxsize)
+        found |= _of_sphere(inside)
+        if gravity is not None:
+            found["concentration"] = halos.concentration(mass, radius, peak.vmax, gravity)
+        if gravity is not None and inside.angular_momentum is not None:
+            found["spin"] = halos.spin(inside, mass, radius, options.gravity, options.scale_factor)
     return found
 
 
-def shapes(cata: FofCatalogue) -> dict[str, np.ndarray]:
-    """Principal axes of the groups of a catalogue without padding, on the host: they cost much on unused rows."""
+def _of_sphere(inside: SphereProperties) -> dict[str, jax.Array]:
+    columns = {name: getattr(inside, name) for name in _OF_SPHERE}
+    return {f"{name}_{PROPERTIES_OF}": column for name, column in columns.items() if column is not None}
+
+
+def shapes(cata: FofCatalogue, extra: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Principal axes of groups and of their spheres, on the host: they cost much on unused rows.
+
+    cata: without padding. extra: what `group_properties` has found of these groups.
+    """
     if cata.com_pos.shape[1] < 2:
         return {}
+    found = _axes(cata, cata.shape_tensor, cata.com_inertia_radius, "")
+    tensor = f"shape_tensor_{PROPERTIES_OF}"
+    if tensor in extra:
+        found |= _axes(cata, extra[tensor], extra[f"com_inertia_radius_{PROPERTIES_OF}"], f"_{PROPERTIES_OF}")
+    return found
+
+
+def _axes(cata: FofCatalogue, tensor: Any, radius: Any, suffix: str) -> dict[str, np.ndarray]:
+    """Of the groups of a catalogue, or of spheres of the same number. Compiled once for both."""
+    columns = {"com_inertia_radius": radius, "max_radius": radius, "shape_tensor": tensor}
+    rows = FofCatalogue(ngroups=cata.ngroups, count=cata.count, offset=cata.offset, com_pos=cata.com_pos, **columns)
     with jax.enable_x64(cata.com_pos.dtype == np.float64):
-        axes = halos.principal_axes(cata)
+        axes = halos.principal_axes.jit(rows)
     found = {"axis_lengths": axes.lengths, "axis_ratios": axes.ratios, "principal_axes": axes.directions}
-    return {name: np.asarray(column) for name, column in found.items()}
+    return {f"{name}{suffix}": np.asarray(column) for name, column in found.items()}
 
 
-def describe(name: str) -> tuple[str, str]:
+def describe(name: str, options: GroupOptions) -> tuple[str, str]:
     """The kind of unit of a property and its definition in words, with its source."""
     if name in halos.DEFINITIONS:
         kind, words, source = halos.DEFINITIONS[name]
         if name == "densest_density":
             words += f", by the {NEIGHBOURS} nearest neighbours (Casertano & Hut 1985, ApJ 298, 80)"
+        if name in ("spin", "concentration"):
+            words += f"; M and R are m{PROPERTIES_OF} and r{PROPERTIES_OF}"
         return kind, f"{words} ({source})" if source else words
     if name == "vmax":
-        return "velocity", "largest circular velocity sqrt(G M(<r) / r) within the largest sphere around densest_pos"
+        return (
+            "velocity",
+            f"largest circular velocity sqrt(G M(<r) / r) around densest_pos with r up to r{options.peak_within}, from "
+            "the tenth particle on",
+        )
     if name == "rmax":
         return "length", "comoving radius where the circular velocity is vmax"
-    times, of = THRESHOLDS[name[1:]]
-    sphere = f"the sphere around densest_pos with a mean density of {times:g} times the {of} density"
+    base, _, sphere = name.rpartition("_")
+    if base in halos.DEFINITIONS:
+        kind, words, source = halos.DEFINITIONS[base]
+        words = f"{words}; of all particles at most r{sphere} from densest_pos, in place of those of the group"
+        return kind, f"{words} ({source})" if source else words
+    sphere = f"the sphere around densest_pos with a mean density of {threshold_in_words(name[1:])}"
+    missing = "0 where there is none, NaN where it reaches half the box"
     if name.startswith("m"):
-        return "mass", f"mass of all particles in {sphere} ({_SPHERES})"
-    return "length", f"comoving radius of {sphere} ({_SPHERES})"
+        return "mass", f"mass of all particles in {sphere}; {missing} ({_SPHERES})"
+    return "length", f"comoving radius of {sphere}; {missing} ({_SPHERES})"

@@ -7,21 +7,23 @@ from dataclasses import replace
 import numpy as np
 
 from .. import io
-from .group_properties import NEIGHBOURS, THRESHOLDS, GroupOptions
+from .group_properties import NEIGHBOURS, GroupOptions
 from .particles import Particles
+from .spheres import sphere_densities
 
 GRAVITY_IN_CGS = 6.6743e-8  # CODATA 2018
 _MPC_IN_CM = 3.085677581e24
 
 
-def with_all_properties(options: GroupOptions, part: Particles) -> GroupOptions:
-    """``options`` with all properties that the snapshot has the units and the cosmology for."""
+def with_all_properties(options: GroupOptions, part: Particles, spheres: Sequence[str]) -> GroupOptions:
+    """``options`` with all properties that the snapshot has the units and the cosmology for. spheres: their names."""
     header = part.header
     total = part.num + sum(one.num_total or 0 for one in part.attached.values())
-    densities = comoving_densities(header, part.types()) if part.ndim == 3 and "mass" in part.properties else {}
+    known = part.ndim == 3 and "mass" in part.properties
+    densities = comoving_densities(header, [*part.types(), *part.others]) if known else {}
     return replace(
         options,
-        densities=tuple((name, times * densities[of]) for name, (times, of) in THRESHOLDS.items() if of in densities),
+        densities=sphere_densities(header, spheres, densities),
         gravity=newton(header),
         neighbours=min(NEIGHBOURS, total),
         scale_factor=header.scale_factor,
@@ -40,7 +42,9 @@ def missing_in_words(options: GroupOptions, part: Particles) -> str:
         "units": newton(header) is not None,
     }
     lacking = " and no ".join(name for name, there in has.items() if not there) or "HubbleParam"
-    what = "vmax, rmax and spin" if options.densities else "masses and radii of spheres, vmax, rmax and spin"
+    what = "vmax, rmax, concentration and spin"
+    if not options.densities:
+        what = f"masses and radii of spheres, {what}"
     return f"{what}, because the snapshot has no {lacking}"
 
 

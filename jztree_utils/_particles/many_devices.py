@@ -25,7 +25,7 @@ from ..progress import waiting
 from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot
 from .mean_mass import mean_over_devices
-from .particles import MOST_ROWS, Groups, Member, Particles, count_types
+from .particles import MOST_ROWS, Groups, Member, Particles, count_types, matter_of
 
 
 @dataclass(kw_only=True)
@@ -65,7 +65,8 @@ class ManyDevices(Particles):
             )
             if options.neighbours:
                 compute = _properties_over_ranks(self.mesh, jit=True)
-                extra = self._run("find properties", lambda: compute(grouped, cata, box, options))
+                others = matter_of(self.others.values())
+                extra = self._run("find properties", lambda: compute(grouped, cata, box, options, others))
             with stage("bring results together"):
                 words = self._gather(grouped.id, grouped.num)
                 nums = self._gather(grouped.num)
@@ -181,7 +182,7 @@ def _join(nums: np.ndarray, cata: FofCatalogue) -> tuple[np.ndarray, FofCatalogu
     )
 
 
-_properties_over_ranks = shard_map_constructor(group_properties, (P(-1), P(-1), None, None), P(-1))
+_properties_over_ranks = shard_map_constructor(group_properties, (P(-1), P(-1), None, None, P(-1)), P(-1))
 
 
 def all_devices() -> Mesh:

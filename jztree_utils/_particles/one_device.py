@@ -17,7 +17,7 @@ from .box import corners_of
 from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot
 from .mean_mass import mean_of
-from .particles import MOST_ROWS, Groups, Member, Particles, count_types
+from .particles import MOST_ROWS, Groups, Member, Particles, count_types, matter_of
 
 
 class OneDevice(Particles):
@@ -42,8 +42,8 @@ class OneDevice(Particles):
         if options.neighbours:
             extra = self._run(
                 "find properties",
-                lambda found: group_properties(found[0], found[1], box, options),
-                (grouped, cata),
+                lambda found: group_properties(found[0], found[1], box, options, found[2]),
+                (grouped, cata, self._copy(matter_of(self.others.values()))),
             )
         listed = int(np.asarray(cata.count, np.int64).sum())
         rows = np.asarray(grouped.id)[:listed]

@@ -6,8 +6,8 @@ all others.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -58,7 +58,8 @@ class Particles(ABC):
     snapshots: where they are from, as each type sees it, the one that is grouped first. ndim: dimensions.
     properties: names of what the snapshot holds of them, as in `jztree.data.ParticleData`, of what was asked for.
     wide: whether everything is computed in float64: because the snapshot has it, or its units need it.
-    part: the particles themselves, on the host or on the devices. attached: those of attached types, by type.
+    part: the particles themselves, on the host or on the devices. attached: those of attached types, by type. others:
+    those of types that are in no group and count in spheres, by type. spheres_of: what matter that is, in words.
     """
 
     snapshots: list[io.Snapshot]
@@ -67,6 +68,8 @@ class Particles(ABC):
     wide: bool
     part: ParticleData
     attached: dict[int, ParticleData]
+    others: dict[int, ParticleData] = field(default_factory=dict)
+    spheres_of: str = ""
 
     @property
     def snapshot(self) -> io.Snapshot:
@@ -118,6 +121,11 @@ class Particles(ABC):
     def types(self) -> list[int]:
         """All particle types, the one that is grouped first."""
         return [self.snapshot.ptype, *self.attached]
+
+
+def matter_of(parts: Iterable[ParticleData]) -> list[Member]:
+    """Matter that counts in spheres, which nobody has to tell apart."""
+    return [Member(pos=part.pos, mass=part.mass, vel=part.vel, num=part.num) for part in parts]
 
 
 def count_types(kind: np.ndarray, mass: Any, cata: FofCatalogue) -> io.TypeTable:

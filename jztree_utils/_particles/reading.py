@@ -18,6 +18,7 @@ from .many_devices import ManyDevices
 from .one_device import OneDevice
 from .particles import MOST_ROWS, Particles
 
+_SLICE = 2**22  # masses that are read at a time, to be added up
 _LONGEST = 1e10  # box in float32, where cubes of lengths, and masses over these, must fit
 
 
@@ -26,13 +27,15 @@ class Source:
     """Which particles of a snapshot are looked at.
 
     ptype: the type that is grouped. attach: types whose particles join the groups of the nearest of these; None is all
-    others. options: how the snapshot is read.
+    others. options: how the snapshot is read. matter: types that count in spheres besides these, whether they are in
+    groups or not; None is all others.
     """
 
     path: Path
     ptype: int = 1
     attach: tuple[int, ...] | None = ()
     options: io.ReadOptions | None = None
+    matter: tuple[int, ...] | None = ()
 
 
 def open_types(source: Source) -> list[io.Snapshot]:
@@ -43,10 +46,53 @@ def open_types(source: Source) -> list[io.Snapshot]:
     return [first, *(io.open_snapshot(source.path, ptype, source.options) for ptype in wanted)]
 
 
-def read_particles(snapshots: list[io.Snapshot], optional: tuple[str, ...], mesh: Mesh) -> Particles:
+@dataclass(frozen=True)
+class Matter:
+    """What counts in spheres besides the particles that may be in groups. words: all that does, and what does not."""
+
+    snapshots: list[io.Snapshot]
+    words: str
+
+
+def open_matter(source: Source, snapshots: list[io.Snapshot]) -> Matter:
+    """The types of a snapshot that count in spheres besides those of ``snapshots``, which may be in groups.
+
+    Raises like `io.open_snapshot`. Of types that do not count, masses are read, to say how much they are.
+    """
+    read = {one.ptype for one in snapshots}
+    rest = [io.open_snapshot(source.path, ptype, source.options) for ptype in snapshots[0].types if ptype not in read]
+    ndim = snapshots[0].layout("pos")[1]
+    counted, left = [], []
+    for one in rest:
+        wanted = source.matter is None or one.ptype in source.matter
+        weighed = "mass" in one.present(("pos",), ("mass",))
+        if wanted and weighed and one.layout("pos")[1] == ndim:
+            counted.append(one)
+        else:
+            left.append(one)
+    types = sorted({*read, *(one.ptype for one in counted)})
+    words = f"type{'s' if len(types) > 1 else ''} {', '.join(map(str, types))}"
+    return Matter(counted, "; without ".join([words, *map(_left_in_words, left)]) if left else f"all matter, {words}")
+
+
+def _left_in_words(snapshot: io.Snapshot) -> str:
+    """A type that is left out of spheres: how many particles, and how much mass."""
+    words = f"type {snapshot.ptype} ({snapshot.num:,} particles"
+    if "mass" not in snapshot.present(("pos",), ("mass",)):
+        return f"{words} that have no mass)"
+    if snapshot.shared_mass is not None:
+        return f"{words}, mass {snapshot.num * snapshot.shared_mass:.6g})"
+    starts = range(0, snapshot.num, _SLICE)
+    slices = (snapshot.read("mass", start, min(start + _SLICE, snapshot.num)) for start in starts)
+    return f"{words}, mass {sum(float(rows.sum(dtype=np.float64)) for rows in slices):.6g})"
+
+
+def read_particles(
+    snapshots: list[io.Snapshot], optional: tuple[str, ...], mesh: Mesh, matter: Matter | None = None
+) -> Particles:
     """The particles of a snapshot on the devices of ``mesh``: positions, and of ``optional`` what all types have.
 
-    snapshots: of `open_types`.
+    snapshots: of `open_types`. matter: of `open_matter`, None if there are to be no spheres.
     Raises, on all processes if on any, SnapshotError, and ValueError if there are too many for the devices.
     """
     first = snapshots[0]
@@ -54,25 +100,35 @@ def read_particles(snapshots: list[io.Snapshot], optional: tuple[str, ...], mesh
         shared = set.intersection(*(set(one.present(("pos",), optional)) for one in snapshots))
         names = [name for name in first.present(("pos",), optional) if name in shared]
         ndim = first.layout("pos")[1][0]
-        check_fits(snapshots, mesh.size)
+        others = [] if matter is None else matter.snapshots
+        check_fits([*snapshots, *others], mesh.size)
         id_dtype = _common_id_dtype(snapshots) if "id" in names else np.dtype(np.int64)
+    motions = [[name for name in one.present(("pos",), optional) if name != "id"] for one in others]
     wide = any(_needs_64_bits(one, names) for one in snapshots)
+    wide |= any(_needs_64_bits(one, held) for one, held in zip(others, motions, strict=True))
     about: dict[str, Any] = {
         "snapshots": snapshots,
         "ndim": ndim,
         "properties": frozenset(names),
         "wide": wide,
+        "spheres_of": "" if matter is None else matter.words,
     }
     with jax.enable_x64(wide), io.failing_together(mesh):
-        if mesh.size == 1:
-            parts = [_read_all(one, names, wide) for one in snapshots]
-            attached = {one.ptype: part for one, part in zip(snapshots[1:], parts[1:], strict=True)}
-            return OneDevice(part=parts[0], attached=attached, **about)
-        parts = [io.shard_snapshot(one, mesh, names, id_words=True, finite=True) for one in snapshots]
-        if wide:
-            parts = [replace(part, pos=jnp.asarray(part.pos, np.float64)) for part in parts]
+        parts = [_read_one(one, names, mesh, wide) for one in snapshots]
         attached = {one.ptype: part for one, part in zip(snapshots[1:], parts[1:], strict=True)}
-        return ManyDevices(part=parts[0], attached=attached, mesh=mesh, id_dtype=id_dtype, **about)
+        around = {one.ptype: _read_one(one, held, mesh, wide) for one, held in zip(others, motions, strict=True)}
+        about |= {"part": parts[0], "attached": attached, "others": around}
+        if mesh.size == 1:
+            return OneDevice(**about)
+        return ManyDevices(mesh=mesh, id_dtype=id_dtype, **about)
+
+
+def _read_one(snapshot: io.Snapshot, names: list[str], mesh: Mesh, wide: bool) -> ParticleData:
+    """The particles of one type on the host, or dealt out to the devices of ``mesh``."""
+    if mesh.size == 1:
+        return _read_all(snapshot, names, wide)
+    part = io.shard_snapshot(snapshot, mesh, names, id_words=True, finite=True)
+    return replace(part, pos=jnp.asarray(part.pos, np.float64)) if wide else part
 
 
 def _needs_64_bits(snapshot: io.Snapshot, names: list[str]) -> bool:

@@ -62,6 +62,7 @@ class CatalogueInfo:
     source: name of the snapshot.
     header: header of the snapshot: box, cosmology, units.
     made_with: the options of the call that made it, as the command line writes them.
+    spheres_of: what matter its spheres hold, and what was left out, in words.
     """
 
     linking_length: float | None = None
@@ -73,6 +74,7 @@ class CatalogueInfo:
     source: str | None = None
     header: SnapshotHeader | None = None
     made_with: str | None = None
+    spheres_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -428,6 +430,6 @@ def read_made(file: h5py.File) -> dict[str, Any]:
     group = get_group(file, _MADE)
     made: dict[str, Any] = {name: number(group, name) for name in _LENGTHS}
     made |= {name: whole_number(group, name) for name in ("npart_min", "num_particles", "ptype")}
-    texts = ("source", "made_with", "separation_by")
+    texts = ("source", "made_with", "separation_by", "spheres_of")
     made |= {name: text_attribute(group, name) for name in texts if name in group.attrs}
     return {name: value for name, value in made.items() if value is not None}

@@ -37,7 +37,7 @@ from ._files_of_snapshot import all_parts
 from ._hdf5_snapshots import scale_exponent
 from ._header import SnapshotHeader, header_attributes, parse_header
 
-_SPHERES = {"200c": "Crit200", "200m": "Mean200", "500c": "Crit500"}
+_SPHERES = {"200c": "Crit200", "200m": "Mean200", "500c": "Crit500", "vir": "TopHat200"}
 # The name in the file and the kind of each column that Gadget-4 knows.
 _KNOWN = {
     "count": ("GroupLen", "1"),

@@ -1,0 +1,79 @@
+"""Which spheres there are around haloes: their names, and the mean densities where they end."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from .. import io
+
+DEFAULT = ("200c", "500c", "2500c", "200m", "vir")
+PROPERTIES_OF = "200c"  # the sphere whose spin, motion and shape are found
+PEAK_WITHIN = "200m"  # the sphere within which the largest circular velocity is looked for
+_NAME = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([cm])")
+_FLAT = 1e-3  # curvature below this is none: some headers leave radiation out
+
+
+def sphere_names(text: str | None) -> tuple[str, ...]:
+    """The names of spheres: those that always are, and those of ``--overdensity``, such as ``100c,178m``.
+
+    Raises ValueError, in words, for what is no such list.
+    """
+    further = []
+    for word in [] if text is None else text.split(","):
+        found = _NAME.fullmatch(word.strip())
+        if word.strip() != "vir" and not (found and 0 < float(found[1]) < math.inf):
+            raise ValueError(
+                f"--overdensity is {text}; it must be names such as 100c,178m,vir: so many times the critical (c) or "
+                "the mean density (m), or the virial one."
+            )
+        further.append(f"{float(found[1]):g}{found[2]}" if found else "vir")
+    return tuple(dict.fromkeys((*DEFAULT, *further)))
+
+
+def sphere_densities(
+    header: io.SnapshotHeader, names: Sequence[str], densities: Mapping[str, float]
+) -> tuple[tuple[str, float], ...]:
+    """The name and the mean comoving density of each sphere that the cosmology of a snapshot defines.
+
+    densities: those that are known of "mean" and "critical".
+    """
+    found = []
+    for name in names:
+        times, of = virial_overdensity(header) if name == "vir" else _times(name), _of(name)
+        if times is not None and of in densities:
+            found.append((name, times * densities[of]))
+    return tuple(found)
+
+
+def virial_overdensity(header: io.SnapshotHeader) -> float | None:
+    """Of a sphere that has collapsed, in critical densities (Bryan & Norman 1998, ApJ 495, 80, eq. 6).
+
+    None where that is not known: without Omega0 or OmegaLambda, or in a curved universe with a cosmological constant.
+    """
+    if header.omega0 is None or header.omega_lambda is None:
+        return None
+    curvature, cube = 1 - header.omega0 - header.omega_lambda, (1 + header.redshift) ** 3
+    flat = abs(curvature) < _FLAT
+    if not flat and header.omega_lambda != 0:
+        return None
+    rest = header.omega_lambda if flat else curvature * (1 + header.redshift) ** 2
+    x = header.omega0 * cube / (header.omega0 * cube + rest) - 1
+    return 18 * math.pi**2 + (82 * x - 39 * x**2 if flat else 60 * x - 32 * x**2)
+
+
+def threshold_in_words(name: str) -> str:
+    """The mean density of the sphere, such as "200 times the critical density"."""
+    if name == "vir":
+        return (
+            "18 pi^2 + 82 x - 39 x^2 times the critical density, x = Omega(z) - 1 (18 pi^2 + 60 x - 32 x^2 without a "
+            "cosmological constant; Bryan & Norman 1998, ApJ 495, 80)"
+        )
+    return f"{_times(name):g} times the {_of(name)} density"
+
+
+def _times(name: str) -> float:
+    return float(name[:-1])
+
+
+def _of(name: str) -> str:
+    return "mean" if name.endswith("m") else "critical"

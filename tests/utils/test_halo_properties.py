@@ -1,0 +1,254 @@
+"""`--properties` against brute force over all particles, and haloes whose answer is known in closed form."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from jztree_utils import cli, io
+from jztree_utils._particles.spheres import sphere_names, virial_overdensity
+
+MPC, MSUN, KM = 3.085678e24, 1.989e33, 1e5
+UNITS = {"unit_length_in_cm": MPC, "unit_mass_in_g": 1e10 * MSUN, "unit_velocity_in_cm_per_s": KM}
+G = 6.6743e-8 * 1e10 * MSUN / (MPC * KM**2)
+NAMES = ("200c", "500c", "2500c", "200m", "vir", "100c")
+
+
+def critical(omega0: float, a: float) -> float:
+    """In comoving units per h, of a flat universe: 3 H^2 / (8 pi G) a^3."""
+    return 3 * 1e4 / (8 * np.pi * G) * (omega0 / a**3 + 1 - omega0) * a**3
+
+
+def thresholds(omega0: float, a: float) -> dict[str, float]:
+    """Mean comoving densities by name, as the papers define them."""
+    of_critical = critical(omega0, a)
+    x = omega0 / a**3 / (omega0 / a**3 + 1 - omega0) - 1
+    times = {"200c": 200.0, "500c": 500.0, "2500c": 2500.0, "100c": 100.0, "vir": 18 * np.pi**2 + 82 * x - 39 * x**2}
+    return {name: number * of_critical for name, number in times.items()} | {"200m": 200 * omega0 * critical(omega0, 1)}
+
+
+def sphere(r: np.ndarray, mass: np.ndarray, density: float, least: int = 10) -> tuple[float, float, int]:
+    """Mass, radius and number of particles out of sorted distances: where the mean density first falls below."""
+    total, volume = np.cumsum(mass), 4 / 3 * np.pi * np.append(r[1:], np.inf) ** 3
+    if total[least - 1] <= density * 4 / 3 * np.pi * r[least - 1] ** 3:
+        return 0.0, 0.0, 0
+    last = least - 1 + int(np.argmax(total[least - 1 :] <= density * volume[least - 1 :]))
+    return total[last], (total[last] / (4 / 3 * np.pi * density)) ** (1 / 3), last + 1
+
+
+def brute(
+    centre: np.ndarray,
+    pos: np.ndarray,
+    vel: np.ndarray,
+    mass: np.ndarray,
+    box: float,
+    density: dict[str, float],
+    a: float,
+) -> dict[str, Any]:
+    """The properties of one halo, in float64, from what the words of the definitions say."""
+    apart = pos - centre
+    apart -= box * np.round(apart / box)
+    order = np.argsort((apart**2).sum(axis=1), kind="stable")
+    apart, vel, mass = apart[order], vel[order], mass[order]
+    r = np.sqrt((apart**2).sum(axis=1))
+    found: dict[str, Any] = {}
+    for name, wanted in density.items():
+        found[f"m{name}"], found[f"r{name}"], count = sphere(r, mass, wanted)
+        inside = slice(0, count)
+        if name == "200m":
+            speed = np.sqrt(G * np.cumsum(mass)[9 : max(count, 9)] / (a * r[9 : max(count, 9)]))
+            found["vmax"], found["rmax"] = (speed.max(), r[9 + speed.argmax()]) if count else (0.0, 0.0)
+        if name != "200c":
+            continue
+        found["count_200c"] = count
+        w, x, v = mass[inside], apart[inside], vel[inside]
+        if not count:
+            found |= {"spin": 0.0, "vel_dispersion_200c": 0.0, "com_vel_200c": np.zeros(3)}
+            continue
+        bulk = w @ v / w.sum()
+        momentum = (w[:, None] * np.cross(a * x, v - bulk)).sum(axis=0)
+        total, radius = found["m200c"], a * found["r200c"]
+        found["spin"] = np.linalg.norm(momentum) / (np.sqrt(2) * total * np.sqrt(G * total / radius) * radius)
+        found["com_vel_200c"] = bulk
+        found["vel_dispersion_200c"] = np.sqrt(w @ ((v - bulk) ** 2).sum(axis=1) / w.sum() / 3)
+    return found
+
+
+def columns_of(path: Path, *arguments: str) -> dict[str, np.ndarray]:
+    """All columns of the catalogue of a call."""
+    assert cli.main(["fof", *arguments, "-o", str(path)]) == 0
+    with h5py.File(path) as file:
+        return {name: data[()] for name, data in file["Groups"].items()}
+
+
+def assert_all(found: dict[str, np.ndarray], expected: list[dict[str, Any]], rows: np.ndarray, rtol: float) -> None:
+    for name in expected[0]:
+        want = np.array([one[name] for one in expected])
+        np.testing.assert_allclose(found[name][rows], want, rtol=rtol, atol=1e-4 * rtol, err_msg=name)
+
+
+def write(path: Path, header: dict[str, Any], types: dict[int, dict[str, np.ndarray]]) -> Path:
+    """A snapshot of Gadget with particles of several types."""
+    counts = np.array([len(types[ptype]["pos"]) if ptype in types else 0 for ptype in range(6)])
+    stored = {"pos": "Coordinates", "vel": "Velocities", "mass": "Masses", "id": "ParticleIDs"}
+    with h5py.File(path, "w") as file:
+        told = {"NumPart_ThisFile": counts, "NumPart_Total": counts, "NumFilesPerSnapshot": 1, "HubbleParam": 0.7}
+        told |= {"MassTable": np.zeros(6), "UnitLength_in_cm": MPC, "UnitMass_in_g": 1e10 * MSUN}
+        told |= {"UnitVelocity_in_cm_per_s": KM, "Redshift": 0.0, "Time": 1.0, "Omega0": 0.3, "OmegaLambda": 0.7}
+        file.create_group("Header").attrs.update(told | header)
+        for ptype, columns in types.items():
+            for name, rows in columns.items():
+                file[f"PartType{ptype}/{stored[name]}"] = rows
+    return path
+
+
+# Real haloes
+
+
+def test_haloes_of_a_simulation_are_those_of_brute_force(use_devices, shared_data, tmp_path) -> None:
+    use_devices(1)
+    snapshot = shared_data / "sample_48" / "snapshot_048.hdf5"
+    found = columns_of(tmp_path / "c.hdf5", "sample", "--overdensity", "100c")
+    with h5py.File(snapshot) as file:
+        header = dict(file["Header"].attrs)
+        pos, vel = (file[f"PartType1/{name}"][()].astype(np.float64) for name in ("Coordinates", "Velocities"))
+    rows, box = np.arange(0, len(found["count"]), 3), float(header["BoxSize"])
+    density, masses = thresholds(float(header["Omega0"]), 1.0), np.full(len(pos), header["MassTable"][1])
+    assert set(density) == set(NAMES)
+    expected = [
+        brute(found["densest_pos"][row].astype(np.float64), pos, vel, masses, box, density, 1.0) for row in rows
+    ]
+    assert_all(found, expected, rows, 3e-4)  # OmegaLambda of the header leaves radiation out
+    assert sum(one["m200c"] > 0 for one in expected) > 20
+    none = found["m200c"] == 0
+    assert none.any()
+    for name in ("r200c", "spin", "concentration", "count_200c", "vel_dispersion_200c", "axis_lengths_200c"):
+        assert not found[name][none].any(), name
+        assert np.isfinite(found[name]).all(), name
+    large = found["count"] >= 300
+    whole = np.linalg.norm(found["angular_momentum"], axis=1)[large]
+    whole /= np.sqrt(2 * G * found["m200c"] * found["r200c"])[large]
+    assert np.median(whole) > 1.5 * np.median(found["spin"][large])
+
+
+@pytest.mark.slow
+def test_every_layout_has_the_same_numbers(use_devices, tmp_path) -> None:
+    use_devices(1)
+    contents = {}
+    for layout in ("native", "gadget4", "swift"):
+        path = tmp_path / f"{layout}.hdf5"
+        assert cli.main(["fof", "sample", "--properties", "-o", str(path), "--layout", layout]) == 0
+        contents[layout] = io.read_catalogue_content(path)
+    native = contents["native"]
+    for layout, content in contents.items():
+        assert set(content.extra) == set(native.extra)
+        assert content.info.spheres_of == "all matter, type 1"
+        h = 0.68 if layout == "swift" else 1.0
+        for name, column in native.extra.items():
+            factor = {"mass": h, "length": h, "length*velocity": h, "density": 1 / h**2}.get(column.kind, 1.0)
+            got = content.extra[name]
+            np.testing.assert_allclose(got.values * factor, column.values, rtol=1e-5, err_msg=f"{layout}: {name}")
+            assert got.definition == column.definition
+    with h5py.File(tmp_path / "gadget4.hdf5") as file:
+        np.testing.assert_array_equal(file["Group/Group_M_TopHat200"], native.extra["mvir"].values)
+
+
+# Haloes in closed form
+
+
+def halo(random: np.random.Generator, radii: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    way = random.standard_normal((len(radii), 3))
+    return centre + radii[:, None] * way / np.linalg.norm(way, axis=1, keepdims=True)
+
+
+def test_isothermal_and_nfw_spheres(use_devices, tmp_path, random) -> None:
+    """M(<r) of both is known; particles are at its equal steps, so it is met to one particle."""
+    use_devices(1)
+    box, n, mass = 20.0, 20_000, 1e5
+    step = (np.arange(n) + 0.5) / n
+    density = thresholds(0.3, 1.0)
+    radius = (mass / (4 / 3 * np.pi * density["200c"])) ** (1 / 3)
+    # Isothermal: M = mass r / radius, up to 2 radii.
+    isothermal = halo(random, 2 * radius * step, np.full(3, 5.0))
+    # NFW of concentration 8, up to its radius of 200c.
+    x = np.geomspace(1e-6, 8, 200_000)
+    shape = np.log1p(x) - x / (1 + x)
+    nfw = halo(random, np.interp(step * shape[-1], shape, x) * radius / 8, np.array([14.0, 14.0, 14.0]))
+    pos = np.concatenate([isothermal, nfw]).astype(np.float32)
+    masses = np.repeat([2 * mass / n, mass / n], n).astype(np.float32)
+    path = write(tmp_path / "a.hdf5", {"BoxSize": box}, {1: {"pos": pos, "mass": masses, "vel": 0 * pos}})
+    found = columns_of(tmp_path / "c.hdf5", str(path), "--rlink", "0.5", "--overdensity", "100c,800c")
+    sphere_of = {"isothermal": 0, "nfw": 1}
+    if found["com_pos"][0, 0] > 10:
+        sphere_of = {"isothermal": 1, "nfw": 0}
+    one = sphere_of["isothermal"]
+    # The centre is within some particles' distance of the true one, where half a per cent of the mass is.
+    for name in ("200c", "500c", "800c", "2500c"):
+        share = np.sqrt(density["200c"] / (float(name[:-1]) / 200 * density["200c"]))
+        np.testing.assert_allclose(found[f"m{name}"][one], mass * share, rtol=0.01, err_msg=name)
+        np.testing.assert_allclose(found[f"r{name}"][one], radius * share, rtol=0.01, err_msg=name)
+    other = sphere_of["nfw"]
+    np.testing.assert_allclose(found["m200c"][other], mass, rtol=0.01)
+    np.testing.assert_allclose(found["concentration"][other], 8, rtol=0.02)
+    np.testing.assert_allclose(found["rmax"][other], 2.1626 * radius / 8, rtol=0.1)
+    assert (found["spin"] == 0).all()
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_zoom_with_three_masses_and_gas(count, use_devices, tmp_path, random, capsys) -> None:
+    """The matter of all types counts in spheres, whatever joins the groups."""
+    use_devices(count)
+    a, box = 0.5, 10.0
+    masses, types, centres = {0: 0.4, 1: 2.0, 2: 16.0, 3: 128.0}, {}, random.random((4, 3)) * 10
+    for ptype, mass in masses.items():
+        num = {0: 3000, 1: 3000, 2: 200, 3: 50}[ptype]
+        pos = centres[random.integers(0, 4, num)] + random.normal(0, 0.05, (num, 3))
+        vel = random.normal(0, 200, (num, 3)) * np.sqrt(a)
+        rows = {"pos": (pos % box).astype(np.float32), "vel": vel.astype(np.float32)}
+        types[ptype] = rows | {"mass": np.full(num, mass, np.float32), "id": np.arange(num) + 10_000 * ptype}
+    path = write(tmp_path / "a.hdf5", {"BoxSize": box, "Redshift": 1.0, "Time": a}, types)
+    arguments = (str(path), "--rlink", "0.05", "--overdensity", "100c")
+    found = columns_of(tmp_path / "c.hdf5", *arguments)
+    assert "all matter, types 0, 1, 2, 3" in capsys.readouterr().out
+    pos, mass = (np.concatenate([rows[name] for rows in types.values()]).astype(np.float64) for name in ("pos", "mass"))
+    vel = np.concatenate([rows["vel"] for rows in types.values()]).astype(np.float64) * np.sqrt(a)
+    density, rows = thresholds(0.3, a), np.arange(len(found["count"]))
+    centre = found["densest_pos"].astype(np.float64)
+    expected = [brute(one, pos, vel, mass, box, density, a) for one in centre]
+    assert_all(found, expected, rows, 1e-4)
+    assert (found["m200c"] > 0).any()
+    # Who leaves types out is told how much that is.
+    assert cli.main(["fof", *arguments, "--matter", "2", "--json", "-o", str(tmp_path / "d.hdf5")]) == 0
+    told = json.loads(capsys.readouterr().out)["spheres_of"]
+    assert told == "types 1, 2; without type 0 (3,000 particles, mass 1200); without type 3 (50 particles, mass 6400)"
+    assert io.read_catalogue(tmp_path / "d.hdf5")[2].spheres_of == told
+    with h5py.File(tmp_path / "d.hdf5") as file:
+        assert (file["Groups/m200c"][:] < found["m200c"]).any()
+
+
+# Names
+
+
+def test_virial_overdensity() -> None:
+    header = io.SnapshotHeader(omega0=1.0, omega_lambda=0.0)
+    assert virial_overdensity(header) == pytest.approx(18 * np.pi**2)
+    flat = io.SnapshotHeader(omega0=0.3, omega_lambda=0.7)
+    assert virial_overdensity(flat) == pytest.approx(101.14, abs=0.01)
+    early = io.SnapshotHeader(omega0=0.3, omega_lambda=0.7, redshift=9.0)
+    assert virial_overdensity(early) == pytest.approx(177.5, abs=0.3)
+    open_one = io.SnapshotHeader(omega0=0.3, omega_lambda=0.0)
+    assert virial_overdensity(open_one) == pytest.approx(18 * np.pi**2 - 42 - 32 * 0.49)
+    assert virial_overdensity(io.SnapshotHeader(omega0=0.3, omega_lambda=0.9)) is None
+    assert virial_overdensity(io.SnapshotHeader(omega0=0.3)) is None
+
+
+def test_names_of_spheres() -> None:
+    default = ("200c", "500c", "2500c", "200m", "vir")
+    assert sphere_names(None) == default
+    assert sphere_names("100c, 178.0m,200c,vir") == (*default, "100c", "178m")
+    for text in ("100x", "0c", "c", "1e3c", "100c,"):
+        with pytest.raises(ValueError, match="it must be names such as 100c,178m,vir"):
+            sphere_names(text)
