@@ -87,6 +87,10 @@ def calls(given: dict[str, Any], watched: bool = False) -> Iterator[tuple[str, C
     yield "spheres", lambda part: spheres(part, part.pos[::step], [2e4 * mean, 200 * mean, 5 * mean], boxsize=box)
     yield "labels", lambda part: jz.fof.fof_labels.jit(part, rlink, box)
     yield "catalogue", lambda part: jz.fof.fof_and_catalogue.jit(part, rlink, box)
+    inside, reach = jz.overdensity.sphere_properties.jit, np.full(-(-n // step), rlink, given["dtype"])
+    yield "sums over spheres", lambda part: inside(part, part.pos[::step], reach, boxsize=box)
+    lowest = jz.halos.lowest_potential_particle.jit
+    yield "lowest potentials", lambda part: lowest(*jz.fof.fof_and_catalogue.jit(part, rlink, box), 0.1 * rlink, box)
     if watched:
         yield "labels in input order", lambda part: jz.fof.fof_labels.jit(part, rlink, box, output_order="input")
         yield "a given tree", lambda part: list(_in_given_tree(part, given["ks"], box, *tree(part, cfg, boxsize=box)))
@@ -125,7 +129,7 @@ def difference(name: str, a: Any, b: Any) -> str | None:
         with np.errstate(invalid="ignore"):
             apart = np.abs(x - y) / np.maximum(np.abs(x), np.abs(y))
         largest = float(np.where(np.isfinite(apart), apart, np.inf).max())
-        if name != "catalogue" or largest > _SUMS_TO:
+        if name not in ("catalogue", "sums over spheres") or largest > _SUMS_TO:
             return f"{wrong} numbers differ, by {largest:.2g} at most"
     return None
 

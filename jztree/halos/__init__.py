@@ -12,6 +12,7 @@ and the radius of that are.
 
 from ._definitions import DEFINITIONS, Definition
 from ._densest import DensestParticle, densest_particle
+from ._lowest import LowestParticle, lowest_potential_particle
 from ._rows import Axes, concentration, inertia_tensor, principal_axes, spin, total_vel_dispersion
 
 __all__ = [
@@ -19,9 +20,11 @@ __all__ = [
     "Axes",
     "Definition",
     "DensestParticle",
+    "LowestParticle",
     "concentration",
     "densest_particle",
     "inertia_tensor",
+    "lowest_potential_particle",
     "principal_axes",
     "spin",
     "total_vel_dispersion",

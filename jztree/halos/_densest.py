@@ -15,7 +15,7 @@ from ..jax_ext import with_twins
 from ..tree._zorder import is_bad_num
 from ._rows import of_groups, used_rows
 
-__all__ = ["DensestParticle", "densest_particle"]
+__all__ = ["DensestParticle", "Ends", "check_groups", "densest_particle", "ends_of", "groups_of_rows"]
 
 _NAN_DENSITY = "the density of row {0} of the particles in group order is NaN; give one number a particle."
 _OTHER_PARTICLES = (
@@ -37,7 +37,7 @@ class DensestParticle(NamedTuple):
     where: RankIdx
 
 
-class _Ends(NamedTuple):
+class Ends(NamedTuple):
     """Which groups go on from device to device; see `jztree.fof.fof_and_catalogue` for the order of the particles.
 
     last: the row of the last group that begins on this device. heads: ``(r,)``, how many of the leading rows of each
@@ -84,15 +84,15 @@ def _densest_of_each(columns: list[jax.Array], cata: FofCatalogue, num: jax.Arra
     rooms, n = np.shape(cata.count)[0], columns[0].shape[0]
     if rooms == 0 or n == 0:
         return [jnp.zeros((rooms, *column.shape[1:]), column.dtype) for column in columns]
-    ends = _ends(cata, num)
-    group = _groups_of_rows(cata, num, ends, n)
-    checked = _check_groups(cata, num, ends, group, columns[0])
+    ends = ends_of(cata, num)
+    group = groups_of_rows(cata, num, ends, n)
+    checked = check_groups(cata, num, ends, group, columns[0])
     row = comm.after(_densest_rows(group, columns[0], rooms + 1), checked)
     found = [column.at[row].get(mode="fill", fill_value=0) for column in columns]
     return [of_groups(cata, column) for column in _joined(ends, found)]
 
 
-def _ends(cata: FofCatalogue, num: jax.Array) -> _Ends:
+def ends_of(cata: FofCatalogue, num: jax.Array) -> Ends:
     """One gather: each device tells how many particles it has, and how many of its last group are on other devices."""
     used = used_rows(cata)
     last = jnp.argmax(jnp.where(used, cata.offset, -1))
@@ -104,10 +104,10 @@ def _ends(cata: FofCatalogue, num: jax.Array) -> _Ends:
         return jnp.where(told[1] >= 0, told[1], left - here), here
 
     heads = jax.lax.scan(head, comm.vary(jnp.int32(0)), (nums, beyond))[1]
-    return _Ends(last, heads, beyond >= 0)
+    return Ends(last, heads, beyond >= 0)
 
 
-def _groups_of_rows(cata: FofCatalogue, num: jax.Array, ends: _Ends, n: int) -> jax.Array:
+def groups_of_rows(cata: FofCatalogue, num: jax.Array, ends: Ends, n: int) -> jax.Array:
     """``(n,)`` int32: the catalogue row of each particle's group; ``g`` for the group that the devices before began,
     and ``g + 1`` for particles in no group.
     """
@@ -130,7 +130,7 @@ def _densest_rows(group: jax.Array, density: jax.Array, groups: int) -> jax.Arra
     return jnp.minimum(jax.ops.segment_min(candidate, group, groups), n)
 
 
-def _check_groups(cata: FofCatalogue, num: jax.Array, ends: _Ends, group: jax.Array, density: jax.Array) -> jax.Array:
+def check_groups(cata: FofCatalogue, num: jax.Array, ends: Ends, group: jax.Array, density: jax.Array) -> jax.Array:
     """``num``, or an error on every device if a density is NaN or a group is not among the particles."""
     rooms = np.shape(cata.count)[0]
     nan = jnp.isnan(density) & (group <= rooms)
@@ -141,7 +141,7 @@ def _check_groups(cata: FofCatalogue, num: jax.Array, ends: _Ends, group: jax.Ar
     return comm.check(checked, failed, [], _OTHER_PARTICLES)
 
 
-def _joined(ends: _Ends, found: list[jax.Array]) -> list[jax.Array]:
+def _joined(ends: Ends, found: list[jax.Array]) -> list[jax.Array]:
     """What was found for each group that begins here, the parts on other devices included.
 
     found: arrays ``(g + 1, ...)``, the first of densities; their last row is that of the group begun by the devices

@@ -210,3 +210,21 @@ def catalogue_of_rank(
     speeds = (column(dims, rows=moving), column(rows=moving), column(dims * (dims - 1) // 2, rows=moving))
     out = (i32(n_groups), column(), column(dims), column(), column(), column(dims, dims), *speeds)
     return call("catalogue", out, *_grouped(particles, segments, box), known, as_num(rank), gradients="stopped")
+
+
+def lowest_potential(
+    pos: jax.Array,
+    mass: jax.Array,
+    segments: tuple[jax.Array, jax.Array, jax.Array],
+    softening: Exact,
+    box: Exact,
+) -> tuple[jax.Array, jax.Array]:
+    """The row of the particle of lowest potential of each group, ``(g,)`` int32 (-1 where there is no group), and the
+    potential, a sum of mass over length; see `jztree.halos.lowest_potential_particle`.
+
+    pos ``(n, d)``, mass ``(n,)``: of particles in group order, one dtype. segments: ``ngroups``, ``count`` and
+    ``offset``, as in `catalogue`.
+    """
+    rooms = segments[1].shape
+    out = jax.ShapeDtypeStruct(rooms, jnp.int32), jax.ShapeDtypeStruct(rooms, pos.dtype)
+    return call("lowest_potential", out, *_grouped((pos, mass, None), segments, box), softening.words)

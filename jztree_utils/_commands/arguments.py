@@ -94,6 +94,7 @@ KERNELS = ("knn", "cubic_spline", "wendland_c2", "wendland_c4", "wendland_c6")
 B = 0.2  # the linking length in mean separations, unless another is given
 ATTACH_WITHIN = 6.4  # that of `jztree.fof`, which would import JAX
 CATALOGUE_LAYOUTS = ("native", "gadget4", "swift")
+CENTRES = ("potential", "densest", "mass")
 SNAPSHOT_LAYOUTS = ("gadget4", "numpy")
 PARQUET = "parquet"  # a table of a catalogue, which is not read again
 _SEPARATE = {"b": "rlink", "rlink": "b"}  # options that cannot be given together
@@ -252,6 +253,13 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
         default="all",
         metavar="TYPES",
         help="particle types that count in spheres besides those in groups, as in 0,4,5 (default: all)",
+    )
+    groups.add_argument(
+        "--centre",
+        choices=CENTRES,
+        default="potential",
+        help="what spheres are around: the particle of lowest potential, the densest, or the centre of mass "
+        "(default: potential)",
     )
     output = _add_output(fof, "write the catalogue to this HDF5 file")
     _add_overwrite(output)

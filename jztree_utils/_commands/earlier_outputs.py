@@ -23,7 +23,8 @@ _READING = ("type", "format", "pos", "vel", "mass", "id", "boxsize", *FLAGS)
 _OPTIONS = {
     "fof": (
         *_READING,
-        *("b", "rlink", "npart_min", "attach", "attach_within", "properties", "overdensity", "matter", "no_ids"),
+        *("b", "rlink", "npart_min", "attach", "attach_within", "properties", "overdensity", "matter", "centre"),
+        "no_ids",
     ),
     "knn": (*_READING, "k", "kernel", "lists"),
 }

@@ -13,7 +13,7 @@ from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
 
 from .. import io, plot
 from .._particles import many_devices
-from .._particles.group_properties import GroupOptions, describe, shapes
+from .._particles.group_properties import CENTRES, GroupOptions, describe, shapes
 from .._particles.known_properties import missing_in_words, with_all_properties
 from .._particles.particles import Groups, Particles
 from .._particles.reading import Source
@@ -95,7 +95,7 @@ def _run_one(
         within = args.attach_within if args.attach_within < math.inf else None
         options = GroupOptions(cfg=cfg, attach_within=within)
         if spheres:
-            options = with_all_properties(options, part, spheres)
+            options = with_all_properties(options, part, spheres, args.centre, rlink)
     found = part.find_groups(rlink, options)
     pos = part.column("pos") if run.plot is not None else None
     with io.failing_together(mesh):
@@ -146,9 +146,9 @@ def _finish(
             _draw(run.plot, pos, cata, part.header)
             told.detail = str(run.plot)
     if args.json:
-        print_json(_summary(run, cata, info, part, extra))
+        print_json(_summary(run, cata, info, part, extra) | {"centre": options.centre if options.neighbours else None})
     elif not is_quiet():
-        _tell(cata, info, part)
+        _tell(cata, info, part, options)
     if part.separation is not None and part.separation.doubt and args.rlink is None:
         warn(f"{part.separation.doubt} Give the linking length with --rlink if that is wrong.")
 
@@ -210,7 +210,7 @@ def _summary(
     }
 
 
-def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: Particles) -> None:
+def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: Particles, options: GroupOptions) -> None:
     header = part.header
     length, mass = (f" {io.unit_name(header, kind)}".rstrip() for kind in ("length", "mass"))
     n, count = part.num + sum(one.num_total or 0 for one in part.attached.values()), np.asarray(cata.count, np.int64)
@@ -222,7 +222,7 @@ def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: Particles) -> None:
         ("box", f"{box_in_words(header)}{length if header.boxsize else ''}"),
     ]
     if info.spheres_of:
-        pairs.append(("spheres of", info.spheres_of))
+        pairs.append(("spheres of", f"{info.spheres_of}, around {CENTRES[options.centre]}"))
     if len(count):
         pairs.append(("group sizes", f"{count.min():,} to {count.max():,} particles, median {np.median(count):,.0f}"))
         if cata.mass is not None:

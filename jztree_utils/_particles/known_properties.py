@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from .. import io
-from .group_properties import NEIGHBOURS, GroupOptions
+from .group_properties import NEIGHBOURS, SOFTENING, GroupOptions
 from .particles import Particles
 from .spheres import sphere_densities
 
@@ -15,8 +15,13 @@ GRAVITY_IN_CGS = 6.6743e-8  # CODATA 2018
 _MPC_IN_CM = 3.085677581e24
 
 
-def with_all_properties(options: GroupOptions, part: Particles, spheres: Sequence[str]) -> GroupOptions:
-    """``options`` with all properties that the snapshot has the units and the cosmology for. spheres: their names."""
+def with_all_properties(
+    options: GroupOptions, part: Particles, spheres: Sequence[str], centre: str, rlink: float
+) -> GroupOptions:
+    """``options`` with all properties that the snapshot has the units and the cosmology for.
+
+    spheres: their names. centre: what they are around. rlink: the linking length.
+    """
     header = part.header
     total = part.num + sum(one.num_total or 0 for one in part.attached.values())
     known = part.ndim == 3 and "mass" in part.properties
@@ -27,6 +32,8 @@ def with_all_properties(options: GroupOptions, part: Particles, spheres: Sequenc
         gravity=newton(header),
         neighbours=min(NEIGHBOURS, total),
         scale_factor=header.scale_factor,
+        centre=centre,
+        softening=SOFTENING * rlink,
     )
 
 

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from jztree_utils import cli, io
+from jztree_utils import cli, ics, io
 from jztree_utils._particles.spheres import sphere_names, virial_overdensity
 
 MPC, MSUN, KM = 3.085678e24, 1.989e33, 1e5
@@ -118,9 +118,7 @@ def test_haloes_of_a_simulation_are_those_of_brute_force(use_devices, shared_dat
     rows, box = np.arange(0, len(found["count"]), 3), float(header["BoxSize"])
     density, masses = thresholds(float(header["Omega0"]), 1.0), np.full(len(pos), header["MassTable"][1])
     assert set(density) == set(NAMES)
-    expected = [
-        brute(found["densest_pos"][row].astype(np.float64), pos, vel, masses, box, density, 1.0) for row in rows
-    ]
+    expected = [brute(found["centre_pos"][row].astype(np.float64), pos, vel, masses, box, density, 1.0) for row in rows]
     assert_all(found, expected, rows, 3e-4)  # OmegaLambda of the header leaves radiation out
     assert sum(one["m200c"] > 0 for one in expected) > 20
     none = found["m200c"] == 0
@@ -154,6 +152,34 @@ def test_every_layout_has_the_same_numbers(use_devices, tmp_path) -> None:
             assert got.definition == column.definition
     with h5py.File(tmp_path / "gadget4.hdf5") as file:
         np.testing.assert_array_equal(file["Group/Group_M_TopHat200"], native.extra["mvir"].values)
+
+
+# Centres
+
+
+def test_centres_are_what_was_asked_for(use_devices, tmp_path, capsys) -> None:
+    """The lowest potential of the largest group is that of all pairs; and every centre says what it is."""
+    use_devices(1)
+    words = {"potential": "lowest potential", "densest": "densest particle", "mass": "centre of mass"}
+    found = {}
+    for centre, said in words.items():
+        path = tmp_path / f"{centre}.hdf5"
+        found[centre] = columns_of(path, "sample", "--properties", "--centre", centre, "--npart-min", "500")
+        assert f"around the {said}" in capsys.readouterr().out.replace("particle of lowest", "lowest")
+        with h5py.File(path) as file:
+            assert said in file["Groups/centre_pos"].attrs["description"]
+            ids, rlink = file["Members/id"][:], float(file["FriendsOfFriends"].attrs["linking_length"])
+    np.testing.assert_array_equal(found["densest"]["centre_pos"], found["densest"]["densest_pos"])
+    np.testing.assert_array_equal(found["mass"]["centre_pos"], found["mass"]["com_pos"])
+    part, header = io.read_snapshot(ics.SAMPLE_3D)
+    order = np.argsort(part.id)
+    rows, one = order[np.searchsorted(part.id[order], ids)], found["potential"]
+    for first, count, centre in zip(one["offset"], one["count"], one["centre_pos"], strict=True):
+        pos = part.pos[rows[first : first + count]].astype(np.float64)
+        apart = pos[:, None] - pos
+        apart -= header.boxsize * np.round(apart / header.boxsize)
+        inverse = 1 / np.sqrt((apart**2).sum(axis=2) + (0.1 * rlink) ** 2)
+        np.testing.assert_array_equal(part.pos[rows[first + np.argmax(inverse.sum(axis=1))]], centre)
 
 
 # Haloes in closed form
@@ -216,7 +242,7 @@ def test_a_zoom_with_three_masses_and_gas(count, use_devices, tmp_path, random, 
     pos, mass = (np.concatenate([rows[name] for rows in types.values()]).astype(np.float64) for name in ("pos", "mass"))
     vel = np.concatenate([rows["vel"] for rows in types.values()]).astype(np.float64) * np.sqrt(a)
     density, rows = thresholds(0.3, a), np.arange(len(found["count"]))
-    centre = found["densest_pos"].astype(np.float64)
+    centre = found["centre_pos"].astype(np.float64)
     expected = [brute(one, pos, vel, mass, box, density, a) for one in centre]
     assert_all(found, expected, rows, 1e-4)
     assert (found["m200c"] > 0).any()

@@ -1,0 +1,178 @@
+"""The particle of lowest potential of each group, which may go on from device to device."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from .. import comm, kernels
+from .._checks import (
+    check_box,
+    check_particles,
+    check_range,
+    check_real,
+    common_dtype,
+    exact_box_argument,
+    first_row,
+    mass_rows,
+)
+from .._particles import check_carried, check_num
+from .._transform.capacity import room
+from ..data import FofCatalogue, PosMass, RankIdx
+from ..jax_ext import Exact, exact, is_concrete, with_twins
+from ._densest import Ends, check_groups, densest_particle, ends_of, groups_of_rows
+from ._rows import of_groups
+
+__all__ = ["LowestParticle", "lowest_potential_particle"]
+
+_MAX_DIMS = 4
+_BAD_SOFTENING = "softening is negative or not finite; give a length of at least 0."
+_LOST = (
+    "the potential (mass over length) of the group in row {0} of the catalogue is beyond the range of %s; choose other "
+    "units, or switch on jax_enable_x64 and give positions and masses in float64."
+)
+
+
+class LowestParticle(NamedTuple):
+    """The particle of lowest potential of each group.
+
+    part: a particle class of ``g`` rows, one a group, with all properties that the particles have.
+    potential: ``(g,)``, that of the group's other particles, negative; times Newton's constant it is one of gravity.
+    where: `jztree.data.RankIdx`, the device that holds it and the row there, among the particles in group order.
+    """
+
+    part: Any
+    potential: jax.Array
+    where: RankIdx
+
+
+class _Found(NamedTuple):
+    """Of each group: where among the particles in group order its particle is, and the potential."""
+
+    rank: jax.Array
+    row: jax.Array
+    potential: jax.Array
+
+
+def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    return exact_box_argument(arguments) | {"softening": _check_softening(arguments["softening"])}
+
+
+@with_twins({"grouped": P(-1), "cata": P(-1), "softening": P(), "boxsize": P()}, P(-1), prepare=_exact_arguments)
+def lowest_potential_particle(
+    grouped: Any, cata: FofCatalogue, softening: Any = 0.0, boxsize: Any = None, group_rows: int | None = None
+) -> LowestParticle:
+    """The most bound particle of each group in the gravity of the group: the centre of a halo.
+
+    grouped, cata: the particles in group order and the catalogue, as `jztree.fof.fof_and_catalogue` returns them, in 1
+        to 4 dimensions; with ``mass``, or each counts 1. The catalogue may have been sorted.
+    softening: a length; pairs have the potential ``-m / sqrt(r**2 + softening**2)`` of Plummer. Where it is 0, pairs
+        at distance 0 are left out.
+    boxsize: as for the groups, which must be smaller than half of it; images are the nearest ones.
+    group_rows: on several devices, room for the particles of whole groups on the device that has their catalogue row.
+        None: room that is enough for nearly all sets, and more where a mapped function finds that it needs more.
+
+    The potential of a particle is the sum over all other particles of its group, in float64. Which one has the lowest
+    is found exactly, the first row of equal ones: a tree bounds all potentials, in steps down to three per cent, with
+    bounds that hold for sure, and those that may be the lowest are summed over all particles. Groups of up to 512
+    particles are summed at once.
+
+    Over several devices, the particles of a group that goes on on other devices come together on that of its catalogue
+    row, which must have room for the largest group. There are no derivatives: differentiating is an error.
+
+    Raises ValueError or TypeError for wrong arguments, and an error at run time, on every device, if the catalogue is
+    not that of these particles or a potential beyond the range of its dtype.
+    """
+    pos = check_particles(grouped, max_dims=_MAX_DIMS)
+    check_carried({"grouped": grouped})
+    box, length = check_box(boxsize, pos.shape[1]), _check_softening(softening)
+    given = mass_rows(grouped, common_dtype(pos, *([] if (mass := getattr(grouped, "mass", None)) is None else [mass])))
+    weights = jnp.ones(pos.shape[:1], pos.dtype) if given is None else jnp.broadcast_to(given, pos.shape[:1])
+    part = PosMass(pos=pos, mass=weights.astype(pos.dtype), num=jnp.asarray(check_num(grouped), jnp.int32))
+    n, rooms = pos.shape[0], np.shape(cata.count)[0]
+    if n == 0 or rooms == 0:
+        densest = densest_particle(grouped, cata, jnp.zeros((n,), jnp.float32))
+        return LowestParticle(densest.part, jnp.zeros((rooms,), pos.dtype), densest.where)
+    ends = ends_of(cata, jnp.asarray(part.num))
+    found = _find(part, cata, ends, length, box, group_rows)
+    marks = _marks(found, cata, ends, n)
+    densest = densest_particle(grouped, cata, marks)
+    row = first_row(~jnp.isfinite(found.potential))
+    checked = comm.check(0, row >= 0, [row], _LOST % pos.dtype)
+    potential = jnp.where(checked == 0, found.potential, jnp.nan)
+    return LowestParticle(densest.part, of_groups(cata, potential), densest.where)
+
+
+def _check_softening(softening: Any) -> Exact:
+    if isinstance(softening, Exact):
+        return softening
+    if np.shape(softening) != ():
+        raise ValueError(f"softening is one length for all particles; its shape is {np.shape(softening)}.")
+    if is_concrete(softening):
+        value = check_real(softening, "softening")
+        if not (np.isfinite(value) and value >= 0):
+            raise ValueError(f"softening is {value:g}; it must be a length of at least 0.")
+        check_range(value, "softening", may_vanish=True)
+        return exact(softening, ())
+    bad = ~((softening >= 0) & jnp.isfinite(softening))
+    words = exact(softening, ()).words
+    return Exact(words + kernels.check(0, bad, [], _BAD_SOFTENING).astype(words.dtype))
+
+
+def _find(
+    part: PosMass, cata: FofCatalogue, ends: Ends, softening: Exact, box: Exact, group_rows: int | None
+) -> _Found:
+    """The lowest potential of each group whose catalogue row is here."""
+    n, rooms = part.pos.shape[0], np.shape(cata.count)[0]
+    num = jnp.asarray(part.num, jnp.int32)
+    group = groups_of_rows(cata, num, ends, n)
+    # As the densest particle is found later, which checks the same; but the kernel and exchanges come before that.
+    num = check_groups(cata, num, ends, group, jnp.zeros((n,), part.pos.dtype))
+    rank, ndev, _ = comm.get_rank_info()
+    rows = jnp.arange(n, dtype=jnp.int32)
+    offset = jnp.asarray(cata.offset, jnp.int32)
+    columns = jnp.asarray(part.pos), jnp.asarray(part.mass)
+    if ndev == 1:
+        row, potential = kernels.lowest_potential(*columns, _segments(cata, offset), softening, box)
+        return _Found(jnp.zeros_like(row), jnp.where(row >= 0, row, n), potential)
+    # Whoever goes on with a group of the devices before sends it to the last of these on which one begins.
+    everyone = jnp.arange(ndev, dtype=jnp.int32)
+    owner = jnp.max(jnp.where(ends.begins & (everyone < rank), everyone, -1))
+    to_rank = jnp.where(group == rooms, owner, jnp.where(group < rooms, rank, -1))
+    place = room("group_rows", group_rows, n + n // 4 + 1, n * ndev)
+    origin = jnp.full((n,), rank, jnp.int32)
+    brought, _, _ = comm.exchange_by_rank(
+        (*columns, origin, rows),
+        to_rank,
+        num,
+        place,
+        what="particles of groups that begin there",
+        advice="give group_rows of that or more.",
+        name="groups",
+    )
+    pos, mass, origin, rows = brought
+    kept = jnp.cumsum((group < rooms).astype(jnp.int32), dtype=jnp.int32) - 1
+    offset = jnp.where(cata.offset < n, kept[jnp.clip(offset, 0, n - 1)], place.rows)
+    row, potential = kernels.lowest_potential(pos, mass, _segments(cata, offset), softening, box)
+    return _Found(origin[row], jnp.where(row >= 0, rows[row], n), potential)
+
+
+def _segments(cata: FofCatalogue, offset: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Number, counts and first rows of the groups, as kernels take them."""
+    return jnp.asarray(cata.ngroups, jnp.int32), jnp.asarray(cata.count, jnp.int32), offset
+
+
+def _marks(found: _Found, cata: FofCatalogue, ends: Ends, n: int) -> jax.Array:
+    """``(n,)``: 1 at this device's rows that were found for groups of any device, else 0."""
+    rank, ndev, _ = comm.get_rank_info()
+    marks = jnp.zeros((n,), jnp.float32)
+    mine = of_groups(cata, (found.rank == rank).astype(jnp.int32)) > 0
+    marks = marks.at[jnp.where(mine, found.row, n)].set(1, mode="drop")
+    if ndev == 1:
+        return marks
+    # A group that goes on on other devices is the last of its device.
+    pairs = comm.all_gather(jnp.stack([found.rank[ends.last], found.row[ends.last]]))
+    used = comm.all_gather(jnp.asarray(cata.ngroups, jnp.int32) > 0)
+    return marks.at[jnp.where(used & (pairs[:, 0] == rank), pairs[:, 1], n)].set(1, mode="drop")

@@ -1,0 +1,25 @@
+// The particle of lowest potential in each group, by the gravity of the group's own particles (group_potential.h).
+#pragma once
+
+#include "common/arguments.h"
+#include "groups/catalogue.h"
+
+namespace jztree {
+
+template <int D, typename T>
+struct LowestPotential {
+  static constexpr int most_dims = catalogue_dims;
+
+  GroupedParticles<D, T> grouped;  // whose velocities do not matter
+  Lengths softening;               // one
+  int32_t* row;                    // (room,), -1 where there is no group
+  T* potential;                    // (room,), negative: sums of mass over length
+
+  explicit LowestPotential(Arguments& in)
+      : grouped(in),
+        softening(in.lengths("softening", 1)),
+        row(in.result<int32_t>("row", {grouped.room()})),
+        potential(in.result<T>("potential", {grouped.room()})) {}
+};
+
+}  // namespace jztree
