@@ -48,9 +48,10 @@ class SphereProperties:
     the functions of `jztree.halos` that take a catalogue row by row take these too.
 
     ngroups: int32, how many of the rows are for centres; the rest is 0. count: ``(q,)`` int32. mass: ``(q,)``.
-    com_pos: ``(q, d)``. com_inertia_radius, max_radius: ``(q,)``, about the centre of mass. shape_tensor: ``(q, d,
-    d)``. com_vel: ``(q, d)``. vel_dispersion: ``(q,)``, and angular_momentum: ``(q, d * (d - 1) / 2)``, relative to the
-    mean velocity of the sphere. The last three are None where particles have no velocities, and the last in 1D.
+    com_pos: ``(q, d)``. com_inertia_radius, max_radius: ``(q,)``, about the centre of mass.
+    shape_tensor: ``(q, d, d)``. com_vel: ``(q, d)``. vel_dispersion: ``(q,)``, and angular_momentum:
+    ``(q, d * (d - 1) / 2)``, relative to the mean velocity of the sphere. The last three are None where particles have
+    no velocities, and the last in 1D.
     """
 
     ngroups: int | jax.Array
