@@ -5,7 +5,7 @@
 
 #include "common/cuda/host_copy.cuh"
 #include "common/cuda/primitives.cuh"
-#include "common/kernel.h"
+#include "common/handler.h"
 
 namespace jztree {
 namespace {

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "common/cuda/context.cuh"
-#include "common/kernel.h"
+#include "common/handler.h"
 
 namespace jztree {
 namespace {

@@ -5,7 +5,7 @@
 #include "common/cuda/context.cuh"
 #include "common/cuda/loads.cuh"
 #include "common/cuda/warp.cuh"
-#include "common/kernel.h"
+#include "common/handler.h"
 
 namespace jztree {
 namespace {

@@ -115,8 +115,11 @@ inline XLA_FFI_Api gpu_api(const XLA_FFI_Api* runtime) {
   return api;
 }
 
+// What XLA calls.
+using Handler = std::function<XLA_FFI_Error*(XLA_FFI_CallFrame*)>;
+
 // Whether XLA may record what the handler does in a command buffer, and replay that instead of calling it again.
-inline bool may_be_recorded(XLA_FFI_Handler* handler, const XLA_FFI_Api* api) {
+inline bool may_be_recorded(const Handler& handler, const XLA_FFI_Api* api) {
   XLA_FFI_Metadata metadata{};
   metadata.struct_size = XLA_FFI_Metadata_STRUCT_SIZE;
   XLA_FFI_Metadata_Extension extension{};
@@ -130,7 +133,7 @@ inline bool may_be_recorded(XLA_FFI_Handler* handler, const XLA_FFI_Api* api) {
   return metadata.traits & XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE;
 }
 
-inline XLA_FFI_Error* as_on_a_gpu(const char* name, XLA_FFI_Handler* handler, XLA_FFI_CallFrame* frame) {
+inline XLA_FFI_Error* as_on_a_gpu(const char* name, const Handler& handler, XLA_FFI_CallFrame* frame) {
   if (frame->extension_start) return handler(frame);  // asks of what kind the handler is
   Call call(name, frame->api, may_be_recorded(handler, frame->api));
   XLA_FFI_Api api = gpu_api(frame->api);

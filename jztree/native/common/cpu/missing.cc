@@ -1,6 +1,6 @@
 // What stands in for kernels on platforms that this installation has none for.
 
-#include "common/kernel.h"
+#include "common/handler.h"
 
 namespace jztree {
 namespace {

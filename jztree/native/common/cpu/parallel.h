@@ -6,14 +6,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <exception>
-#include <memory>
-#include <mutex>
 
-#include "subnormals.h"
-#include "xla/ffi/api/ffi.h"
+namespace xla::ffi {
+class ThreadPool;
+}
 
 namespace jztree {
 
@@ -25,11 +22,7 @@ inline std::atomic<int>& thread_limit() {
 
 class Parallel {
  public:
-  explicit Parallel(xla::ffi::ThreadPool& pool) : pool_(pool) {
-    int64_t threads = std::max<int64_t>(1, pool.num_threads());
-    int64_t limit = thread_limit().load(std::memory_order_relaxed);
-    threads_ = static_cast<int>(limit > 0 ? std::min(limit, threads) : threads);
-  }
+  explicit Parallel(xla::ffi::ThreadPool& pool);
 
   int threads() const { return threads_; }
 
@@ -48,57 +41,9 @@ class Parallel {
     const void* object;
     void (*call)(const void*, int64_t, int64_t);
   };
+  struct Shared;
 
-  void run(AnyWork work, int64_t items, int64_t grain) const {
-    if (items <= 0) return;
-    int64_t count = (items + grain - 1) / grain;
-    int helpers = static_cast<int>(std::min<int64_t>(threads_, count)) - 1;
-    if (helpers <= 0) return work.call(work.object, 0, items);
-    auto shared = std::make_shared<Shared>(work, items, grain, count);
-    for (int i = 0; i < helpers; ++i)
-      pool_.Schedule([shared] {
-        KeepSubnormals kept;
-        shared->run();
-      });
-    shared->run();
-    shared->wait();
-  }
-
-  // Lives until the last scheduled task has looked at it, which may be after the loop is over; `work` is touched only
-  // by threads that hold a block, and the caller waits for those.
-  struct Shared {
-    Shared(AnyWork w, int64_t n, int64_t g, int64_t c) : work(w), items(n), grain(g), count(c) {}
-
-    void run() {
-      for (;;) {
-        int64_t block = next.fetch_add(1, std::memory_order_relaxed);
-        if (block >= count) return;
-        try {
-          work.call(work.object, block * grain, std::min(items, (block + 1) * grain));
-        } catch (...) {
-          std::lock_guard<std::mutex> lock(mutex);
-          if (!error) error = std::current_exception();
-        }
-        if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == count) {
-          std::lock_guard<std::mutex> lock(mutex);
-          finished.notify_all();
-        }
-      }
-    }
-
-    void wait() {
-      std::unique_lock<std::mutex> lock(mutex);
-      finished.wait(lock, [this] { return done.load(std::memory_order_acquire) == count; });
-      if (error) std::rethrow_exception(error);
-    }
-
-    const AnyWork work;
-    const int64_t items, grain, count;
-    std::atomic<int64_t> next{0}, done{0};
-    std::mutex mutex;
-    std::condition_variable finished;
-    std::exception_ptr error;
-  };
+  void run(AnyWork work, int64_t items, int64_t grain) const;
 
   xla::ffi::ThreadPool& pool_;
   int threads_;

@@ -12,48 +12,32 @@
 
 namespace jztree {
 
-template <typename Interface, typename Work>
-void put_on(Queue& queue, Arguments& arguments, const Work& work) {
-  Interface::run(arguments, [&](const auto& in) {
-    for (const auto& [old, result] : arguments.continued())
-      if (old->data != result->data)
-        queue.copy(static_cast<char*>(result->data), static_cast<const char*>(old->data), old->bytes());
-    work(queue, in);
-  });
-}
+using WorkOnGpu = void (*)(Queue&, Arguments&);
 
-template <typename Interface, typename Work>
-ffi::Error run_on_gpu(const char* kernel, cudaStream_t stream, const ffi::RemainingArgs& given,
-                      const ffi::RemainingRets& wanted, const ffi::Dictionary& attributes, const Work& work) {
-  return guarded([&] {
-    Arguments arguments = read_call(kernel, given, wanted, attributes);
-    Buffer scratch = arguments.take_last_result();
-    Queue queue(stream, scratch.data, scratch.bytes());
-    put_on<Interface>(queue, arguments, work);
-  });
-}
+// What XLA calls to have work put on a GPU; it stays for as long as the program.
+xla::ffi::Ffi* handler_of(const char* kernel, WorkOnGpu work, bool capturable);
 
-template <typename Interface, typename Work>
-int64_t measured(Arguments& arguments, const Work& work) {
-  Queue queue = Queue::that_measures();
-  put_on<Interface>(queue, arguments, work);
-  return queue.scratch_bytes();
-}
+class GpuKernel : public Kernel {
+ public:
+  GpuKernel(const char* name, WorkOnGpu work, bool capturable)
+      : Kernel(name, handler_of(name, work, capturable)), work_(work) {}
+
+  WorkOnGpu work() const { return work_; }
+
+ private:
+  WorkOnGpu work_;
+};
+
+// Where the results that go on with what an argument holds hold something else.
+void continue_results(Queue& queue, const Arguments& arguments);
 
 }  // namespace jztree
 
-#define JZTREE_BACKEND_KERNEL(name, Runner, traits)                                                              \
-  static constexpr auto work_of_##name = [](jztree::Queue& queue, const auto& in) { name(queue, in); };          \
-  static jztree::ffi::Error call_##name(cudaStream_t stream, jztree::ffi::RemainingArgs given,                   \
-                                        jztree::ffi::RemainingRets wanted, jztree::ffi::Dictionary attributes) { \
-    return jztree::run_on_gpu<Runner>(#name, stream, given, wanted, attributes, work_of_##name);                 \
-  }                                                                                                              \
-  JZTREE_DEFINE_SYMBOL(name, call_##name,                                                                        \
-                       jztree::ffi::Ffi::Bind()                                                                  \
-                           .Ctx<jztree::ffi::PlatformStream<cudaStream_t>>()                                     \
-                           .RemainingArgs()                                                                      \
-                           .RemainingRets()                                                                      \
-                           .Attrs<jztree::ffi::Dictionary>(),                                                    \
-                       {traits});                                                                                \
-  static const jztree::Registered registered_##name(                                                             \
-      #name, [](jztree::Arguments& arguments) { return jztree::measured<Runner>(arguments, work_of_##name); })
+#define JZTREE_BACKEND_KERNEL(name, Runner, capturable)                            \
+  static void work_of_##name(jztree::Queue& queue, jztree::Arguments& arguments) { \
+    Runner::run(arguments, [&](const auto& in) {                                   \
+      jztree::continue_results(queue, arguments);                                  \
+      name(queue, in);                                                             \
+    });                                                                            \
+  }                                                                                \
+  JZTREE_DEFINE_KERNEL(name, jztree::GpuKernel, capturable)

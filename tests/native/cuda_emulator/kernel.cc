@@ -1,0 +1,13 @@
+// In place of native/common/kernel.cc: kernels are called with the emulated runtime's functions.
+
+#include "common/kernel.h"
+
+#include <xla/ffi/api/ffi.h>
+
+namespace jztree {
+
+XLA_FFI_Error* Kernel::call(XLA_FFI_CallFrame* frame) const {
+  return emulator::as_on_a_gpu(name_, [this](XLA_FFI_CallFrame* of) { return handler_->Call(of); }, frame);
+}
+
+}  // namespace jztree
