@@ -12,12 +12,16 @@ _MOST = 2**63 - 1  # of what is counted
 
 
 def attribute(holder: Any, name: str) -> Any:
-    """An attribute as a NumPy array or str, or None if there is none. Raises SnapshotError if it cannot be read.
+    """An attribute as a NumPy array or str, or None if there is none. Raises SnapshotError for what is of no such kind.
 
     holder: an open file, or a group or dataset in it.
     """
     if name not in holder.attrs:
         return None
+    kind = holder.attrs.get_id(name).dtype.base
+    # Lists of any length, records and references are not looked into: HDF5 may crash where these are damaged.
+    if kind.kind not in "iufcbS" and h5py.check_string_dtype(kind) is None:
+        raise wrong_attribute(holder, name, "something else", "text or numbers are needed")
     value = holder.attrs[name]
     if isinstance(value, h5py.Empty):
         return None

@@ -122,7 +122,7 @@ def test_damage_is_done_and_told(tmp_path, write_gadget, random) -> None:
         ("NumFilesPerSnapshot", np.nan, "has [nan] as attribute NumFilesPerSnapshot"),
         ("NumPart_ThisFile", [0, -500.0, 0, 0, 0, 0], "as attribute NumPart_ThisFile of Header; whole numbers from 0"),
         ("NumPart_Total", np.float16([0, 500.5, 0, 0, 0, 0]), "as attribute NumPart_Total"),
-        ("NumPart_Total", np.zeros(2, [("x", "f8"), ("y", "f8")]), "as attribute NumPart_Total of Header; a number is"),
+        ("NumPart_Total", np.zeros(2, [("x", "f8"), ("y", "f8")]), "else as attribute NumPart_Total of Header; text"),
     ],
 )
 def test_attributes_of_headers(snapshot, tmp_path, told, name, value, says) -> None:
@@ -308,6 +308,16 @@ def test_attributes_of_how_a_catalogue_was_made(tmp_path, name, value) -> None:
     with h5py.File(tmp_path / "c.hdf5", "a") as file:
         file["FriendsOfFriends"].attrs[name] = value
     with pytest.raises(io.SnapshotError, match=f"as attribute {name} of FriendsOfFriends"):
+        io.read_catalogue(tmp_path / "c.hdf5")
+
+
+def test_attributes_that_are_neither_text_nor_numbers(tmp_path) -> None:
+    io.write_catalogue_content(tmp_path / "c.hdf5", full_content())
+    with h5py.File(tmp_path / "c.hdf5", "a") as file:
+        # HDF5 may crash where such a list is damaged.
+        lists = np.array([np.arange(3), np.arange(2)], dtype=object)
+        file["Groups/mass"].attrs.create("unit", lists, (2,), h5py.vlen_dtype(np.int64))
+    with pytest.raises(io.SnapshotError, match="has something else as attribute unit of Groups/mass; text or numbers"):
         io.read_catalogue(tmp_path / "c.hdf5")
 
 
