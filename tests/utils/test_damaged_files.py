@@ -316,8 +316,10 @@ def test_attributes_that_are_neither_text_nor_numbers(tmp_path) -> None:
     with h5py.File(tmp_path / "c.hdf5", "a") as file:
         # HDF5 may crash where such a list is damaged.
         lists = np.array([np.arange(3), np.arange(2)], dtype=object)
-        file["Groups/mass"].attrs.create("unit", lists, (2,), h5py.vlen_dtype(np.int64))
-    with pytest.raises(io.SnapshotError, match="has something else as attribute unit of Groups/mass; text or numbers"):
+        file["Groups/mass"].attrs.create("description", lists, (2,), h5py.vlen_dtype(np.int64))
+    with pytest.raises(
+        io.SnapshotError, match="has something else as attribute description of Groups/mass; text or numbers"
+    ):
         io.read_catalogue(tmp_path / "c.hdf5")
 
 
