@@ -10,12 +10,16 @@ import inspect
 import itertools
 import pkgutil
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 from sphinx.util.nodes import make_refnode
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 project = "jztree"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "catalogue_columns"]
 exclude_patterns = ["drawings"]
 html_theme = "furo"
 html_static_path = ["static"]

@@ -186,6 +186,8 @@ def describe(name: str, options: GroupOptions) -> tuple[str, str]:
     if name == "rmax":
         return "length", "comoving radius where the circular velocity is vmax"
     base, _, sphere = name.rpartition("_")
+    if base == "count":
+        return "1", f"number of all particles at most r{sphere} from centre_pos"
     if base in halos.DEFINITIONS:
         kind, words, source = halos.DEFINITIONS[base]
         words = f"{words}; of all particles at most r{sphere} from centre_pos, in place of those of the group"

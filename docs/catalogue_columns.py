@@ -1,0 +1,76 @@
+"""The table of all columns of a catalogue, for its page: what files say of themselves, in every layout.
+
+Used by Sphinx as an extension. A catalogue of the sample is made with all properties and written in each layout when
+the site is built, so that the page cannot say anything else than the files.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+PAGE = "columns"
+_MARK = "<!-- the table -->"
+_GROUPS = {"native": "Groups", "gadget4": "Group", "swift": "Groups"}
+_OTHER_THAN_COLUMNS = ("GroupAscale", "GroupIDs")
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.connect("source-read", fill_in)
+    return {"parallel_read_safe": True}
+
+
+def fill_in(_app: Any, page: str, source: list[str]) -> None:
+    """Put the table into its page."""
+    if page == PAGE:
+        source[0] = source[0].replace(_MARK, table())
+
+
+def table() -> str:
+    """In Markdown: name, definition with its source, kind of unit, and the names in other layouts."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {layout: Path(folder, f"{layout}.hdf5") for layout in _GROUPS}
+        for layout, path in paths.items():
+            run("fof", "sample", "--properties", "--layout", layout, "-o", path)
+        found = {layout: columns_of(path, _GROUPS[layout]) for layout, path in paths.items()}
+    lines = ["| native | what it is | unit | gadget4 | swift |", "|---|---|---|---|---|"]
+    for name, column in found["native"].items():
+        others = [name_of(column, found[layout]) for layout in ("gadget4", "swift")]
+        what, unit = column.text().replace("|", "\\|"), column.attrs["kind"].replace("*", " × ")
+        lines.append(" | ".join(["", f"`{name}`", what, unit, *others, ""]).strip())
+    return "\n".join(lines)
+
+
+def run(*arguments: Any) -> None:
+    """Call the command line."""
+    subprocess.run([sys.executable, "-m", "jztree", *map(str, arguments), "-q"], check=True)
+
+
+class Column:
+    """A dataset of a file that is closed."""
+
+    def __init__(self, data: h5py.Dataset) -> None:
+        self.values, self.attrs = data[()], dict(data.attrs)
+
+    def text(self) -> str:
+        """What it says that it is."""
+        text = self.attrs.get("description", self.attrs.get("Description", ""))
+        return text.decode() if isinstance(text, bytes) else text
+
+
+def columns_of(path: Path, group: str) -> dict[str, Column]:
+    """The columns of a file by name."""
+    with h5py.File(path) as file:
+        return {name: Column(data) for name, data in file[group].items() if name not in _OTHER_THAN_COLUMNS}
+
+
+def name_of(column: Column, others: dict[str, Column]) -> str:
+    """What a column is called in another layout: by what it says there, else by its values; units may differ."""
+    said = [name for name, other in others.items() if other.text() == column.text()]
+    same = said or [name for name, other in others.items() if np.array_equal(column.values, other.values)]
+    return " ".join(f"`{name}`" for name in same) or "—"
