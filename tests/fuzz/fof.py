@@ -126,7 +126,7 @@ def partitions(pos: np.ndarray, rlink: float, sides: np.ndarray, x64: bool) -> t
     """Smallest member of each row's group if pairs that may or may not be linked are not, and if they are.
 
     Pairs within rounding of the linking length are decided in float64; where the library need not have all bits of the
-    positions or lengths, either is right.
+    positions or lengths, or squares of such lengths vanish beside the set, either is right.
     """
     apart = distances(pos, pos, sides)
     near = 8 * np.finfo(np.float64).eps * rlink
@@ -139,17 +139,21 @@ def partitions(pos: np.ndarray, rlink: float, sides: np.ndarray, x64: bool) -> t
     if rlink >= 0:
         surely |= (pos[:, None] == pos[None]).all(axis=-1)
     decided = possibly & _linked_in_float64(pos, rlink, sides)
-    fewest, most = (surely, possibly) if lost > 0 else (surely | decided, surely | decided)
+    unsure = lost > 0 or rlink < np.ldexp(_widest(pos, rlink, sides), -500)
+    fewest, most = (surely, possibly) if unsure else (surely | decided, surely | decided)
     return _groups(fewest), _groups(most)
 
 
 def _linked_in_float64(pos: np.ndarray, rlink: float, sides: np.ndarray) -> np.ndarray:
     """The definition; a power of two keeps squares in range and changes no digit."""
-    widest = max(float(np.abs(pos.astype(np.float64)).max(initial=0)), float(sides.max(initial=0)), rlink)
-    exponent = -int(np.frexp(widest)[1])
+    exponent = -int(np.frexp(_widest(pos, rlink, sides))[1])
     wide, box = np.ldexp(pos.astype(np.float64), exponent), np.ldexp(sides, exponent)
     length = float(np.ldexp(rlink, exponent))
     return oracles.squared_distances(wide, wide, box) <= length * length
+
+
+def _widest(pos: np.ndarray, rlink: float, sides: np.ndarray) -> float:
+    return max(float(np.abs(pos.astype(np.float64)).max(initial=0)), float(sides.max(initial=0)), rlink)
 
 
 def _groups(linked: np.ndarray) -> np.ndarray:
