@@ -98,24 +98,34 @@ def mass_faults(mass: jax.Array | None, num: Any, n: int, of: str = "") -> list[
     """
     if mass is None:
         return []
+    shared = mass.shape[0] != n
+    bad = first_row(_is_no_mass(mass), jnp.minimum(kernels.as_num(num), 1) if shared else num)
+    return [comm.Fault(bad >= 0, [bad], (_BAD_SHARED_MASS if shared else _BAD_MASS).format("{0}", of, mass.dtype))]
+
+
+@functools.partial(jax.jit, inline=True)
+def _is_no_mass(mass: jax.Array) -> jax.Array:
+    """Which numbers are none that masses can be."""
     # By bits, in which subnormal numbers lie between 0 and the normal ones, and infinity and what is negative above.
     kind = jnp.finfo(mass.dtype)
     bits = jax.lax.bitcast_convert_type(mass, jnp.dtype(f"uint{kind.bits}"))
     least, most = (jnp.asarray(np.asarray(x, mass.dtype).view(bits.dtype)) for x in (kind.tiny, kind.max))
-    valid = ((bits >= least) & (bits <= most)) | (bits << 1 == 0)
-    shared = mass.shape[0] != n
-    bad = first_row(~valid, jnp.minimum(kernels.as_num(num), 1) if shared else num)
-    return [comm.Fault(bad >= 0, [bad], (_BAD_SHARED_MASS if shared else _BAD_MASS).format("{0}", of, mass.dtype))]
+    return ~(((bits >= least) & (bits <= most)) | (bits << 1 == 0))
 
 
 def first_row(marked: jax.Array, num: Any = None) -> jax.Array:
-    """The first of ``num`` rows (None: all) that is marked, int32, and -1 if none is. marked: ``(n,)`` bool.
+    """The first of ``num`` rows (None: all) that is marked, int32, and -1 if none is. marked: ``(n,)``, 0 if not.
 
     By the kernel that looks through positions: in parallel, and compiled already, as nothing of that kind is in XLA.
     """
-    # Beyond the range of positions, and no NaN, which jax_debug_nans would take for a mistake.
-    column = jnp.where(marked, jnp.finfo(jnp.float32).max, jnp.float32(0))[:, None]
-    return kernels.bounds(column, marked.shape[0] if num is None else num)[2]
+    return kernels.bounds(_column(marked), marked.shape[0] if num is None else num)[2]
+
+
+@functools.partial(jax.jit, inline=True)
+def _column(marked: jax.Array) -> jax.Array:
+    """Positions of which those that are ``marked`` are out of range."""
+    # And no NaN, which jax_debug_nans would take for a mistake.
+    return jnp.where(marked.astype(bool), jnp.finfo(jnp.float32).max, jnp.float32(0))[:, None]
 
 
 def velocity_faults(vel: jax.Array | None, num: Any, of: str = "") -> list[comm.Fault]:

@@ -110,8 +110,7 @@ def knn_density(
     unit_ball = math.pi ** (dims / 2) / math.gamma(dims / 2 + 1)
 
     def density(part: Any, rnn: jax.Array, inn: jax.Array, **_: Any) -> jax.Array:
-        mass = _masses(part, inn[:, first:-1], rnn.dtype)
-        return _per_volume(_sum(mass) / unit_ball, rnn[:, -1], dims)
+        return _mean(_masses(part, inn[:, first:-1], rnn.dtype), rnn, unit_ball, dims)
 
     return _reduced(density, part, k, boxsize, th, part_query, output_order, cfg)
 
@@ -155,12 +154,7 @@ def sph_density(
     excess = _excess(kernel, k, dims, part_query) if bias_correction else 0.0
 
     def density(part: Any, rnn: jax.Array, inn: jax.Array, **_: Any) -> jax.Array:
-        h = rnn[:, -1:]
-        sound = (h > 0) & (h < jnp.inf)  # what it is elsewhere is for `_per_volume` to say, but must not become NaN
-        weight = chosen.shape(jnp.where(sound, ratio(rnn, jnp.where(sound, h, 1)), 0))
-        mass = _masses(part, inn, rnn.dtype)
-        weighed = _sum(mass * weight.astype(mass.dtype)) - excess * mass[:, 0]
-        return _per_volume(chosen.norm * weighed, h[:, 0], dims)
+        return _smoothed(_masses(part, inn, rnn.dtype), rnn, chosen, excess, dims)
 
     return _reduced(density, part, k, boxsize, th, part_query, output_order, cfg)
 
@@ -281,6 +275,22 @@ def _masses(part: PosMass, idx: jax.Array, dtype: Any) -> jax.Array:
         return jnp.ones(idx.shape, dtype)
     mass = field_of(part, "mass", idx)
     return mass.astype(common_dtype(mass, jnp.zeros((), dtype)))
+
+
+@functools.partial(jax.jit, static_argnames=("chosen", "excess", "dims"), inline=True)
+def _smoothed(mass: jax.Array, distance: jax.Array, chosen: "_Kernel", excess: float, dims: int) -> jax.Array:
+    """The density of neighbours by a kernel that ends at the last, less ``excess`` of the first. All ``(q, k)``."""
+    h = distance[:, -1:]
+    sound = (h > 0) & (h < jnp.inf)  # what it is elsewhere is for `_per_volume` to say, but must not become NaN
+    weight = chosen.shape(jnp.where(sound, ratio(distance, jnp.where(sound, h, 1)), 0))
+    weighed = _sum(mass * weight.astype(mass.dtype)) - excess * mass[:, 0]
+    return _per_volume(chosen.norm * weighed, h[:, 0], dims)
+
+
+@functools.partial(jax.jit, static_argnames=("unit_ball", "dims"), inline=True)
+def _mean(mass: jax.Array, distance: jax.Array, unit_ball: float, dims: int) -> jax.Array:
+    """The mean density of neighbours in the ball that ends at the last. unit_ball: the volume of one of radius 1."""
+    return _per_volume(_sum(mass) / unit_ball, distance[:, -1], dims)
 
 
 def _sum(terms: jax.Array) -> jax.Array:

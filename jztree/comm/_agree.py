@@ -44,20 +44,27 @@ def check_all(num: Any, faults: Sequence[Fault]) -> jax.Array:
         return kernels.as_num(num)
     lines: list[str] = []
     numbers: list[Any] = []
-    codes = []
+    before: list[int] = []  # how many sentences are before those of each
     for fault in faults:
-        failed = jnp.asarray(fault.failed, jnp.int32)
-        codes.append(jnp.where(failed != 0, failed + len(lines), 0) if lines else failed)
+        before.append(len(lines))
         lines += [_renumbered(line, len(numbers)) for line in fault.sentence.split("\n")]
         numbers += fault.numbers
-    which = functools.reduce(lambda first, code: jnp.where(first != 0, first, code), codes)
-    told = [which, *(kernels.as_num(number) for number in numbers)]
+    told = _first_failure([fault.failed for fault in faults], numbers, tuple(before))
     if ndev > 1:
         everyone = all_gather(jnp.stack([vary(number) for number in told]))
         first = jnp.argmax(everyone[:, 0] != 0)
         told = [*everyone[first], first]
         lines = [f"on rank {{{len(numbers)}}}: {line}" for line in lines]
     return kernels.check(num, told[0], told[1:], "\n".join(lines))
+
+
+@functools.partial(jax.jit, static_argnames="before", inline=True)
+def _first_failure(failed: list[Any], numbers: list[Any], before: tuple[int, ...]) -> list[jax.Array]:
+    """The number of the sentence to be told, 0 if there is none, and ``numbers`` for it, int32."""
+    found = [kernels.as_num(one) for one in failed]
+    codes = [jnp.where(one != 0, one + first, 0) for one, first in zip(found, before, strict=True)]
+    which = functools.reduce(lambda first, code: jnp.where(first != 0, first, code), codes)
+    return [which, *map(kernels.as_num, numbers)]
 
 
 def _renumbered(sentence: str, by: int) -> str:
@@ -71,6 +78,11 @@ def after(value: _Tree, *known: Any) -> _Tree:
     Puts what comes next, a collective of ``value`` say, behind a check or another collective where the data alone says
     nothing of an order. known: int32 counts, at least one each. None of them is negative, which XLA cannot see.
     """
+    return _after(value, known)
+
+
+@functools.partial(jax.jit, inline=True)
+def _after(value: _Tree, known: Sequence[Any]) -> _Tree:
     passed = functools.reduce(operator.and_, [jnp.asarray(count).reshape(-1)[0] >= 0 for count in known])
     return jax.tree.map(lambda leaf: jnp.where(passed, leaf, jnp.zeros((), leaf.dtype)), value)
 

@@ -18,6 +18,7 @@ parts, a pair of all_to_all for each window (one window, unless many groups stra
 exchange; three gathers of a few numbers for masses, centres and spreads; and one for what was out of range.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -214,9 +215,26 @@ def checked_groups(ngroups: jax.Array, sums: Any) -> jax.Array:
 
     sums: see `kernels.catalogue`.
     """
-    total, centre, size, _, _, velocity, dispersion, rotation = sums
-    if total.shape[0] == 0:
+    dtype = sums[0].dtype
+    if sums[0].shape[0] == 0:
         return ngroups
+    which = _lost(sums)
+    row = first_row(which)
+    failed = _of_row(which, row)
+    sentences = "\n".join(sentence % dtype for sentence in (_TOO_HEAVY, _TOO_SMALL, _TOO_FAST))
+    return comm.check(ngroups, failed, [row], sentences)
+
+
+@functools.partial(jax.jit, inline=True)
+def _of_row(which: jax.Array, row: jax.Array) -> jax.Array:
+    """What ``which`` says of a row, 0 of none."""
+    return jnp.where(row >= 0, which[jnp.maximum(row, 0)], 0)
+
+
+@functools.partial(jax.jit, inline=True)
+def _lost(sums: Any) -> jax.Array:
+    """Which of the sentences of `checked_groups` is for each group, from 1 on; 0 for none."""
+    total, centre, size, _, _, velocity, dispersion, rotation = sums
     kept = jnp.finfo(total.dtype)
     heavy, least = ~jnp.isfinite(total), _AXES_BELOW * kept.tiny
     # Extents and dispersions that are rounding say nothing of the unit.
@@ -229,10 +247,7 @@ def checked_groups(ngroups: jax.Array, sums: Any) -> jax.Array:
         vanishing = spread & (size * dispersion < kept.tiny)
         lost = ~jnp.isfinite(rotation).all(axis=-1) | vanishing
         which = jnp.where(lost & (which == 0), 3, which)
-    row = first_row(which > 0)
-    failed = jnp.where(row >= 0, which[jnp.maximum(row, 0)], 0)
-    sentences = "\n".join(sentence % total.dtype for sentence in (_TOO_HEAVY, _TOO_SMALL, _TOO_FAST))
-    return comm.check(ngroups, failed, [row], sentences)
+    return which
 
 
 def make_catalogue(

@@ -1,5 +1,6 @@
 """Kernels that find out, at run time, what is wrong."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from ..jax_ext import Exact
 from ._call import Tree, as_num, call, i32, sizes
 
 
+@functools.partial(jax.jit, static_argnames="sentence", inline=True)
 def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
     """``num``, or an error with ``sentence`` at run time if ``failed``.
 

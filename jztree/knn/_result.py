@@ -4,6 +4,7 @@ The kernels find neighbours and have no derivatives; which neighbours are the ne
 shift, so the derivative of a distance is that of the distance to a fixed particle. Between coincident points it is 0.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -25,17 +26,25 @@ def radii(query: jax.Array, pos: jax.Array, box: Exact, rad: jax.Array, idx: jax
 @radii.defjvp
 def _radii_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
     query, pos, box, rad, idx = primals
-    apart = ((rad > 0) & (idx >= 0))[..., None]
-
-    def differences(query: jax.Array, pos: jax.Array, box: Exact) -> jax.Array:
-        # Plain indexing, because what is linear in the tangents has to be transposed for reverse mode. Rows that hold
-        # no particles may hold anything; zeros there keep it from the sums over all rows.
-        near = jnp.where(apart, pos[jnp.maximum(idx, 0)], 0)
-        return nearest_difference(jnp.where(apart, query[:, None, :], 0), near, box)
-
-    difference, difference_dot = jax.jvp(differences, (query, pos, box), tangents[:3])
+    difference, difference_dot = jax.jvp(lambda *at: _differences(*at, rad, idx), (query, pos, box), tangents[:3])
     # `radii` again, because the derivative of the derivative needs it too.
-    return radii(query, pos, box, rad, idx), jnp.sum(unit(difference) * difference_dot, axis=-1)
+    return radii(query, pos, box, rad, idx), _along(difference, difference_dot)
+
+
+@functools.partial(jax.jit, inline=True)
+def _differences(query: jax.Array, pos: jax.Array, box: Exact, rad: jax.Array, idx: jax.Array) -> jax.Array:
+    """From neighbours to queries, ``(q, k, d)``; 0 for those at no distance and where there is none."""
+    apart = ((rad > 0) & (idx >= 0))[..., None]
+    # Plain indexing, because what is linear in the tangents has to be transposed for reverse mode. Rows that hold
+    # no particles may hold anything; zeros there keep it from the sums over all rows.
+    near = jnp.where(apart, pos[jnp.maximum(idx, 0)], 0)
+    return nearest_difference(jnp.where(apart, query[:, None, :], 0), near, box)
+
+
+@functools.partial(jax.jit, inline=True)
+def _along(difference: jax.Array, change: jax.Array) -> jax.Array:
+    """How the length of ``difference`` changes with it."""
+    return jnp.sum(unit(difference) * change, axis=-1)
 
 
 @jax.custom_jvp

@@ -8,6 +8,7 @@ there. So the cost is that of sorting what is in the spheres. `sphere_properties
 spheres, as the catalogue of groups does over those of a group.
 """
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -144,12 +145,17 @@ def spherical_overdensity(
 
 def _check_range(radius: jax.Array, mass: jax.Array, count: jax.Array, vmax: jax.Array, dims: int) -> jax.Array:
     """0, or an error on every rank if what was found of a sphere is beyond the range of its dtype."""
+    row = first_row(_is_lost(radius, mass, count, vmax, dims))
+    return comm.check(0, row >= 0, [row], _LOST % radius.dtype)
+
+
+@functools.partial(jax.jit, static_argnames="dims", inline=True)
+def _is_lost(radius: jax.Array, mass: jax.Array, count: jax.Array, vmax: jax.Array, dims: int) -> jax.Array:
+    """Which spheres are beyond the range of their dtype."""
     # Volumes are float64.
     largest = min(float(jnp.finfo(radius.dtype).max), 1e300 ** (1 / dims))
     sound = (radius >= jnp.finfo(radius.dtype).tiny) & (radius <= largest) & jnp.isfinite(mass)
-    lost = jnp.any((count > 0) & ~sound, axis=1) | ~jnp.isfinite(vmax)
-    row = first_row(lost)
-    return comm.check(0, row >= 0, [row], _LOST % radius.dtype)
+    return jnp.any((count > 0) & ~sound, axis=1) | ~jnp.isfinite(vmax)
 
 
 def _spheres(

@@ -9,6 +9,7 @@ function is traced. The cost is that of sorting, O(n), plus one pass.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -252,9 +253,14 @@ def _in_range(th: TreeHierarchy) -> TreeHierarchy:
     mass, center = th.flat_mass, th.flat_center_of_mass
     if mass is None or center is None:
         return th
-    lost = ~(jnp.isfinite(mass).all() & jnp.isfinite(center).all())
-    checked = comm.check(0, lost, [], _TOO_HEAVY % mass.dtype)
+    checked = comm.check(0, _is_infinite(mass, center), [], _TOO_HEAVY % mass.dtype)
     return dataclasses.replace(th, flat_mass=comm.after(mass, checked))
+
+
+@functools.partial(jax.jit, inline=True)
+def _is_infinite(mass: jax.Array, center: jax.Array) -> jax.Array:
+    """Whether any mass or place is infinite or NaN."""
+    return ~(jnp.isfinite(mass).all() & jnp.isfinite(center).all())
 
 
 @with_twins({"part": P(-1), "data": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)

@@ -12,6 +12,7 @@ G. M. Morton (1966), "A computer oriented geodetic data base". Exact splitters: 
 scalable parallel sorting algorithm using exact splitting".
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -84,18 +85,10 @@ def domain_of(
     # One check: a GPU is waited for once.
     first = comm.check_all(nums[0], [*itertools.chain.from_iterable(of_positions), *faults])
     checked = [first, *(comm.after(num, first) for num in nums[1:])]
-    # As integers, because XLA takes subnormal numbers for 0; the complement turns their order around.
-    upper = jnp.stack([_as_integers(high) for _, high in corners])
-    not_lower = jnp.stack([~_as_integers(low) for low, _ in corners])
     # One collective for both corners; it waits for the check, see jztree.comm.
-    joined = comm.all_max(comm.after(jnp.stack([upper, not_lower]), first))
-    dtype = corners[0][0].dtype
-
-    def box_of(corner: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return _as_floats(~corner[1], dtype), _as_floats(corner[0], dtype)
-
-    whole = box_of(joined.max(axis=1))
-    return Domain(*(box_of(joined[:, 0]) if of_first else whole), box, whole), checked
+    joined = comm.all_max(comm.after(_as_integers(corners), first))
+    of_first_type, whole = _as_floats(joined, corners[0][0].dtype)
+    return Domain(*(of_first_type if of_first else whole), box, whole), checked
 
 
 def corners_of(pos: jax.Array, num: Any, name: str) -> tuple[tuple[jax.Array, jax.Array], list[comm.Fault]]:
@@ -105,21 +98,40 @@ def corners_of(pos: jax.Array, num: Any, name: str) -> tuple[tuple[jax.Array, ja
     return (lower, upper), [num_fault(pos, num, name), of_rows]
 
 
-def _as_integers(values: jax.Array) -> jax.Array:
-    """Integers that are ordered as these numbers are."""
-    bits = jax.lax.bitcast_convert_type(values, jnp.dtype(f"int{values.dtype.itemsize * 8}"))
-    return jnp.where(bits < 0, bits ^ jnp.iinfo(bits.dtype).max, bits)
+@functools.partial(jax.jit, inline=True)
+def _as_integers(corners: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
+    """``(2, types, d)`` integers of upper and lower corners, of which the largest is that of all.
+
+    XLA takes subnormal numbers for 0, but no integers. The complement turns their order around.
+    """
+
+    def ordered(values: jax.Array) -> jax.Array:
+        bits = jax.lax.bitcast_convert_type(values, jnp.dtype(f"int{values.dtype.itemsize * 8}"))
+        return jnp.where(bits < 0, bits ^ jnp.iinfo(bits.dtype).max, bits)
+
+    lower, upper = (ordered(jnp.stack(corner)) for corner in zip(*corners, strict=True))
+    return jnp.stack([upper, ~lower])
 
 
-def _as_floats(integers: jax.Array, dtype: Any) -> jax.Array:
-    """The numbers that `_as_integers` has made these of."""
-    bits = jnp.where(integers < 0, integers ^ jnp.iinfo(integers.dtype).max, integers)
-    return jax.lax.bitcast_convert_type(bits, dtype)
+@functools.partial(jax.jit, static_argnames="dtype", inline=True)
+def _as_floats(joined: jax.Array, dtype: Any) -> list[tuple[jax.Array, jax.Array]]:
+    """Lower and upper corner of the first type and of all, from what `_as_integers` gave."""
+    boxes = []
+    for upper, not_lower in (joined[:, 0], joined.max(axis=1)):
+        ordered = jnp.stack([~not_lower, upper])
+        bits = jnp.where(ordered < 0, ordered ^ jnp.iinfo(ordered.dtype).max, ordered)
+        boxes.append(tuple(jax.lax.bitcast_convert_type(bits, dtype)))
+    return boxes
 
 
 def is_bad_num(pos: Any, num: Any) -> jax.Array:
     """Whether ``num`` cannot be how many rows of ``pos`` hold particles."""
-    return (num < 0) | (num > pos.shape[0])
+    return _is_outside(num, pos.shape[0])
+
+
+@functools.partial(jax.jit, static_argnames="rows", inline=True)
+def _is_outside(num: Any, rows: int) -> jax.Array:
+    return (num < 0) | (num > rows)
 
 
 def num_fault(pos: Any, num: Any, name: str) -> comm.Fault:
