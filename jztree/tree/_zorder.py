@@ -87,8 +87,9 @@ def domain_of(
     checked = [first, *(comm.after(num, first) for num in nums[1:])]
     # One collective for both corners; it waits for the check, see jztree.comm.
     joined = comm.all_max(comm.after(_as_integers(corners), first))
-    of_first_type, whole = _as_floats(joined, corners[0][0].dtype)
-    return Domain(*(of_first_type if of_first else whole), box, whole), checked
+    first_type, whole = _as_floats(joined, corners[0][0].dtype)
+    lower, upper = first_type if of_first else whole
+    return Domain(lower, upper, box, whole), checked
 
 
 def corners_of(pos: jax.Array, num: Any, name: str) -> tuple[tuple[jax.Array, jax.Array], list[comm.Fault]]:
@@ -116,12 +117,12 @@ def _as_integers(corners: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
 @functools.partial(jax.jit, static_argnames="dtype", inline=True)
 def _as_floats(joined: jax.Array, dtype: Any) -> list[tuple[jax.Array, jax.Array]]:
     """Lower and upper corner of the first type and of all, from what `_as_integers` gave."""
-    boxes = []
-    for upper, not_lower in (joined[:, 0], joined.max(axis=1)):
-        ordered = jnp.stack([~not_lower, upper])
+
+    def number(ordered: jax.Array) -> jax.Array:
         bits = jnp.where(ordered < 0, ordered ^ jnp.iinfo(ordered.dtype).max, ordered)
-        boxes.append(tuple(jax.lax.bitcast_convert_type(bits, dtype)))
-    return boxes
+        return jax.lax.bitcast_convert_type(bits, dtype)
+
+    return [(number(~not_lower), number(upper)) for upper, not_lower in (joined[:, 0], joined.max(axis=1))]
 
 
 def is_bad_num(pos: Any, num: Any) -> jax.Array:
