@@ -24,7 +24,8 @@ class Statistics:
     """Counts by name, summed over the devices of this process and over calls.
 
     counts: name -> number. ``rows.sort``: rows that a distributed sort sent to another rank; ``rows.ghosts``: copies of
-        particles sent to other ranks; ``rows.results``: rows of results sent back to where their queries came from;
+        particles sent to other ranks; ``rows.boxes``: boxes sent to ranks that may have ghosts for them;
+        ``rows.results``: rows of results sent back to where their queries came from;
         ``rows.groups``: rows sent to bring particles into group order; ``rounds.union_find``: rounds of joining
         groups across ranks, counted once a device.
     """

@@ -1,18 +1,19 @@
 """What one of very many ranks does and holds, measured on one device: its own kernels, with the messages of the others
 made up.
 
-    python checks/profiling/many_ranks.py [--rows 100000] [--ranks 16 128 2048 16384] [--output many_ranks.json]
+    python checks/profiling/many_ranks.py [--rows 100000] [--ranks 16 2048] [--output many_ranks.json] [--plot many.png]
 
 Particles are uniform in a periodic box. The rank under test owns a range of the z-order in the middle; what the others
 publish, boxes and radii, is what they would publish for as many particles each. Every kernel that works on messages of
 all ranks is timed by itself, compiled, the least of some runs; beside it stand the kernels that a single device needs
-too. `agreed` is the memory of what all ranks know of each other: boxes, and sums for the splitters of the sort.
+too. `agreed` is the memory of what ranks know of each other: boxes, and sums for the splitters of the sort. What the
+collectives of a call take is a model (see collectives.py), with the latency and bandwidth of no network in particular.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,24 +21,29 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from collectives import FUNCTIONS, Network, add_network, collectives_of, network_of
 from multi_device import machine
 
-from jztree import kernels
+from jztree import kernels, launch
 from jztree.jax_ext import exact
 from jztree.tree import zsort_and_tree
 
-BOXES = 256  # that a rank publishes
+BOXES = 256  # that a rank looks around
+TOLD = 2**17  # boxes that all ranks tell each other of, at least 32 of each
+ROOM = 2**14  # for boxes that come from ranks nearby
 K = 8
+Boxes = tuple[jax.Array, ...]
 
 
 @dataclass(frozen=True)
 class Row:
-    """Milliseconds of one rank's kernels, and megabytes of what is agreed upon."""
+    """Milliseconds of one rank's kernels, and megabytes of what it knows of others."""
 
     ranks: int
     alone_ms: dict[str, float]
     with_others_ms: dict[str, float]
     agreed_mb: dict[str, float]
+    collectives_ms: dict[str, float]
 
 
 def cells(first: int, last: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
@@ -70,50 +76,140 @@ def timed(runs: int, function: Callable[..., Any], *arrays: Any) -> tuple[float,
     return least_ms(lambda: compiled(*arrays), runs), compiled(*arrays)
 
 
-def measure(ranks: int, rows: int, runs: int) -> Row:
-    """One rank of ``ranks``, which is a power of two."""
-    bits = (ranks * BOXES).bit_length() - 1
-    lower, upper = cells(0, ranks * BOXES, bits)
-    rank, random = ranks // 2, np.random.default_rng(0)
-    mine = random.integers(rank * BOXES, (rank + 1) * BOXES, rows)
-    given = jnp.asarray(lower[mine] + (upper[mine] - lower[mine]) * random.random((rows, 3), np.float32))
-    corners, box, num = (jnp.zeros(3), jnp.ones(3)), exact(1.0, (3,)), jnp.int32(rows)
+class Rank:
+    """One rank of ``ranks``, which is a power of two: its range of uniform particles, and what others tell it."""
 
-    alone: dict[str, float] = {}
-    others: dict[str, float] = {}
-    alone["sort and hierarchy"], (pos, th) = timed(runs, lambda x: zsort_and_tree(x, boxsize=1.0), given)
-    arrays = th.flat_splits, th.flat_particle_splits, th.flat_lower, th.flat_upper
-    leaves = th.particle_splits(0), th.lower(0), th.upper(0)
-    alone["search"], (radius, _) = timed(
-        runs,
-        lambda x: kernels.knn(kernels.Tree(x, num, *arrays, th.plane_sizes), None, None, None, K, box, domain=corners),
-        pos,
-    )
-    others["own boxes"], own = timed(runs, lambda x: kernels.covering_boxes(x, num, *corners, box, leaves, BOXES), pos)
-    published = jnp.asarray(lower.reshape(ranks, BOXES, 3)), jnp.asarray(upper.reshape(ranks, BOXES, 3))
-    counts = jnp.full((ranks, BOXES), rows // BOXES, jnp.int32)
-    others["open leaves"], (opened, wanted) = timed(
-        runs,
-        lambda r, a, b: kernels.open_leaves(leaves, own, r, None, (a, b, counts), rank, box, K),
-        radius,
-        *published,
-    )
-    reach = jnp.full((ranks, BOXES), jnp.max(wanted))
-    others["ghosts to send"], (_, sent) = timed(
-        runs,
-        lambda x, a, b: kernels.select_ghosts(x, num, leaves, (a, b, reach), rank, box, 2 * rows, False),
-        pos,
-        *published,
-    )
-    splitters = jnp.zeros((ranks - 1, kernels.splitter_words(3)), jnp.uint32)
-    one_byte, _ = timed(runs, lambda x: kernels.key_counts(x, num, *corners, box, splitters, jnp.int32(0)), pos)
-    passes = 5  # that tell uniform particles apart: three to the rank, two within it
-    others[f"splitters ({passes} bytes)"] = passes * one_byte
-    if not (jnp.any(opened > 0) and jnp.sum(sent) > rows):
-        raise RuntimeError("the rank has no neighbours, so nothing of this means anything.")
-    boxes = ranks * BOXES * 4 * (6 + 1) / 1e6
-    agreed = {"boxes of sources": boxes, "boxes that want ghosts": boxes, "splitters": 2 * ranks * 256 * 4 / 1e6}
-    return Row(ranks, alone, others, agreed | {"rows sent": 6 * ranks * 4 / 1e6})
+    def __init__(self, ranks: int, rows: int, runs: int, network: Network) -> None:
+        self.ranks, self.rows, self.runs, self.rank, self.network = ranks, rows, runs, ranks // 2, network
+        self.corners, self.box, self.num = (jnp.zeros(3), jnp.ones(3)), exact(1.0, (3,)), jnp.int32(rows)
+        self.alone_ms: dict[str, float] = {}
+        self.with_others_ms: dict[str, float] = {}
+        self.told = min(BOXES, max(32, TOLD // ranks))
+        random, (lower, upper) = np.random.default_rng(0), self.boxes_of([self.rank], BOXES)
+        mine = random.integers(0, BOXES, rows)
+        self.given = jnp.asarray(lower[mine] + (upper[mine] - lower[mine]) * random.random((rows, 3), np.float32))
+
+    def boxes_of(self, ranks: Sequence[int], each: int) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper corners of so many boxes of each of some ranks, ``(b, 3)``."""
+        bits = (self.ranks * each).bit_length() - 1
+        found = [cells(rank * each, (rank + 1) * each, bits) for rank in ranks]
+        lower, upper = (np.concatenate(corners) for corners in zip(*found, strict=True))
+        return lower, upper
+
+    def note(self, into: dict[str, float], name: str, function: Callable[..., Any], *arrays: Any) -> Any:
+        """The result of a function whose milliseconds are noted under ``name``."""
+        into[name], result = timed(self.runs, function, *arrays)
+        return result
+
+    def measure(self) -> Row:
+        """All of it."""
+        radius = self.search_own()
+        splitters = self.splitters()
+        known, wanted = self.open_leaves(radius)
+        came = self.boxes_that_come(known, wanted)
+        self.ghosts(came)
+        numbers = 4 * (3 + 3 + 1)  # of a box and its radius, or how many particles it holds
+        agreed = {
+            "boxes of all": self.ranks * self.told * numbers / 1e6,
+            "boxes that want ghosts": len(came[1]) * numbers / 1e6,
+            "splitters": splitters,
+            "rows sent": 2 * 6 * self.ranks * 4 / 1e6,
+        }
+        return Row(self.ranks, self.alone_ms, self.with_others_ms, agreed, self.collectives())
+
+    def collectives(self) -> dict[str, float]:
+        """Milliseconds that those of a call of kNN take by the model, all of each kind together."""
+        found = collectives_of(FUNCTIONS[f"kNN, k = {K}"], self.ranks, self.rows)
+        kinds = {one.name: 0.0 for one in found}
+        for one in found:
+            kinds[one.name] += 1e3 * one.seconds(self.network)
+        return kinds
+
+    def search_own(self) -> jax.Array:
+        """What a single device does too: the distances to neighbours among own particles."""
+        sort = lambda x: zsort_and_tree(x, boxsize=1.0)  # noqa: E731
+        self.pos, th = self.note(self.alone_ms, "sort and hierarchy", sort, self.given)
+        arrays = th.flat_splits, th.flat_particle_splits, th.flat_lower, th.flat_upper
+        self.leaves = th.particle_splits(0), th.lower(0), th.upper(0)
+        return self.note(
+            self.alone_ms,
+            "search",
+            lambda x: kernels.knn(
+                kernels.Tree(x, self.num, *arrays, th.plane_sizes), None, None, None, K, self.box, domain=self.corners
+            ),
+            self.pos,
+        )[0]
+
+    def splitters(self) -> float:
+        """Finding where each rank's range begins; megabytes that all agree on."""
+        splitters = jnp.zeros((self.ranks - 1, kernels.splitter_words(3)), jnp.uint32)
+        one_byte, _ = timed(
+            self.runs,
+            lambda x: kernels.key_counts(x, self.num, *self.corners, self.box, splitters, jnp.int32(0)),
+            self.pos,
+        )
+        passes = 5  # that tell uniform particles apart: three to the rank, two within it
+        self.with_others_ms[f"splitters ({passes} bytes)"] = passes * one_byte
+        return 2 * self.ranks * 256 * 4 / 1e6
+
+    def covered(self, most: int) -> Boxes:
+        """At most so many boxes around own particles."""
+        cover = lambda x: kernels.covering_boxes(x, self.num, *self.corners, self.box, self.leaves, most)  # noqa: E731
+        return self.note(self.with_others_ms, f"own boxes, {most}", cover, self.pos)
+
+    def published(self, ranks: Sequence[int], each: int) -> Boxes:
+        """So many boxes of each of some ranks, and the particles in them."""
+        shape = len(ranks), each
+        corners = [jnp.asarray(side.reshape(*shape, 3)) for side in self.boxes_of(ranks, each)]
+        return *corners, jnp.full(shape, self.rows // each, jnp.int32)
+
+    def open_leaves(self, radius: jax.Array) -> tuple[Boxes, Boxes]:
+        """What all ranks tell of their particles, and the rank's boxes with the radius that each wants."""
+        own = self.covered(BOXES)
+        if self.told < BOXES:
+            self.covered(self.told)
+        known = self.published(range(self.ranks), self.told)
+        close = self.published([self.rank - 1, self.rank, self.rank + 1], BOXES) if self.told < BOXES else ()
+        opened, wanted = self.note(
+            self.with_others_ms,
+            "open leaves",
+            lambda r, *of: kernels.open_leaves(self.leaves, own, r, None, of[:3], of[3:], self.rank, self.box, K),
+            radius,
+            *known,
+            *close,
+        )
+        if not jnp.any(opened > 0):
+            raise RuntimeError("the rank has no neighbours, so nothing of this means anything.")
+        return known, (own[1], own[2], wanted)
+
+    def boxes_that_come(self, known: Boxes, wanted: Boxes) -> Boxes:
+        """Where those of each rank begin, and the boxes that come from ranks nearby, all with the largest radius."""
+
+        def select(*arrays: jax.Array) -> Any:
+            return kernels.select_boxes(arrays[:3], arrays[3:], self.rank, self.box, ROOM, higher_only=False)
+
+        _, counts = self.note(self.with_others_ms, "boxes to send", select, *wanted, *known)
+        # Whoever must know some of this rank's boxes wants some of its particles, as the ranks are alike.
+        near, radius = np.flatnonzero(np.asarray(counts)), float(jnp.max(wanted[2]))
+        lower, upper = self.boxes_of(near, BOXES)
+        mine = [np.asarray(side)[self.rank] for side in known[:2]]
+        low, high = mine[0].min(axis=0), mine[1].max(axis=0)
+        straight = np.maximum(np.maximum(low - upper, lower - high), 0)
+        around = np.maximum(1 - (np.maximum(upper, high) - np.minimum(lower, low)), 0)
+        comes = (np.minimum(straight, around) ** 2).sum(axis=1) <= radius**2
+        splits = np.searchsorted(np.repeat(near, BOXES)[comes], np.arange(self.ranks + 1))
+        room = ((0, ROOM - comes.sum()), (0, 0))
+        boxes = [jnp.asarray(np.pad(side[comes], room)) for side in (lower, upper)]
+        return jnp.asarray(splits, jnp.int32), *boxes, jnp.full(ROOM, radius)
+
+    def ghosts(self, came: Boxes) -> None:
+        """Which particles others want."""
+        select = lambda x, *boxes: kernels.select_ghosts(  # noqa: E731
+            x, self.num, self.leaves, boxes, self.rank, self.box, 2 * self.rows
+        )
+        _, sent = self.note(self.with_others_ms, "ghosts to send", select, self.pos, *came)
+        if not jnp.sum(sent) > self.rows:
+            raise RuntimeError("nobody wants particles of the rank, so nothing of this means anything.")
 
 
 def show(row: Row) -> None:
@@ -122,10 +218,32 @@ def show(row: Row) -> None:
     for name, numbers, unit in (
         ("alone", row.alone_ms, "ms"),
         ("with others", row.with_others_ms, "ms"),
+        ("collectives by the model", row.collectives_ms, "ms"),
         ("agreed", row.agreed_mb, "MB"),
     ):
         parts = ", ".join(f"{what} {number:.3g}" for what, number in numbers.items())
         print(f"  {name}: {sum(numbers.values()):.3g} {unit} ({parts})", flush=True)
+
+
+def draw(rows: list[Row], path: Path) -> None:
+    """Time of kNN against the number of ranks, each with as many particles."""
+    try:
+        from matplotlib import pyplot as plt  # noqa: PLC0415
+    except ImportError:
+        launch.abort("--plot needs matplotlib; 'pip install matplotlib' brings it, or leave --plot out.")
+    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    ranks, below = [row.ranks for row in rows], np.zeros(len(rows))
+    parts = {
+        "one device": [sum(row.alone_ms.values()) for row in rows],
+        "boxes and splitters of others": [sum(row.with_others_ms.values()) for row in rows],
+        "collectives (model)": [sum(row.collectives_ms.values()) for row in rows],
+    }
+    for name, times in parts.items():
+        axes.fill_between(ranks, below, below + times, label=name, alpha=0.7)
+        below = below + times
+    axes.set(xscale="log", xlabel="ranks", ylabel="ms", xlim=(ranks[0], ranks[-1]), ylim=(0, None))
+    axes.legend(loc="upper left")
+    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
@@ -135,16 +253,22 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[16, 128, 2048, 16384], help="powers of two")
     parser.add_argument("--runs", type=int, default=5, help="of each kernel (default: %(default)s)")
     parser.add_argument("--output", type=Path, help="also save the rows there, as JSON")
+    parser.add_argument("--plot", type=Path, help="also draw them there")
+    add_network(parser)
     arguments = parser.parse_args()
+    network = network_of(arguments)
     rows = []
     for ranks in arguments.ranks:
         if ranks < 2 or ranks & (ranks - 1):
             parser.error(f"--ranks must be powers of two from 2 on, not {ranks}.")
-        rows.append(measure(ranks, arguments.rows, arguments.runs))
+        rows.append(Rank(ranks, arguments.rows, arguments.runs, network).measure())
         show(rows[-1])
     if arguments.output:
-        results = {"machine": machine(), "rows": arguments.rows, "measured": [asdict(row) for row in rows]}
+        measured = [asdict(row) for row in rows]
+        results = {"machine": machine(), "rows": arguments.rows, "network": network._asdict(), "measured": measured}
         arguments.output.write_text(json.dumps(results) + "\n")
+    if arguments.plot:
+        draw(rows, arguments.plot)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,11 @@ class Room:
     rows: int
     key: str
 
+    @property
+    def given(self) -> bool:
+        """Whether the user asked for this size."""
+        return _is_given(self.key)
+
     def mark(self) -> str:
         """What an error must say so that `retrying` enlarges this buffer; ``{0}`` and ``{1}`` are its need and size."""
         return f"[capacity {self.key} needs {{0}} has {{1}}]"
@@ -65,6 +70,10 @@ def room(option: str, given: int | None, default: int, most: int) -> Room:
     if given is not None:
         return Room(min(given, most), key)
     return Room(min(max(default, _learnt.get({}).get(key, 0)), most), key)
+
+
+def _is_given(key: str) -> bool:
+    return key.endswith(":given")
 
 
 def learnt() -> tuple[tuple[str, int], ...]:
@@ -91,7 +100,7 @@ def retrying(run: Callable[[], Any], rooms: dict[str, int], name: str) -> Any:
             if found is None:
                 raise
             key, need, have = found[1], int(found[2]), int(found[3])
-            if key.endswith(":given"):
+            if _is_given(key):
                 _give_up(error, key, need, have)
             if rooms.get(key, 0) >= need:
                 _give_up(error, key, need, have, _KEPT)

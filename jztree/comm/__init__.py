@@ -31,6 +31,7 @@ from ._ranks import (
     swap,
     vary,
 )
+from ._ranks import rows_of_adjacent as rows_of_adjacent
 from ._rounds import chunk_of as chunk_of
 from ._rounds import deliver, fetch
 from ._rounds import in_rounds as in_rounds

@@ -1,5 +1,6 @@
 """The ranks of a mesh, and what all of them know: gathers, largest and smallest values, swaps."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -66,15 +67,38 @@ def all_gather_rows(rows: Any) -> Any:
     """A pytree of arrays ``(b, ...)`` of one length, of all ranks in one collective: arrays ``(r, b, ...)``."""
     _, ndev, axes = get_rank_info()
     given, structure = jax.tree.flatten(rows)
+    gather = functools.partial(jax.lax.all_gather, axis_name=axes, tiled=True)
+    arrays = _through_words(given, ndev, lambda packed: gather(vary(packed)) if ndev > 1 else packed)
+    return jax.tree.unflatten(structure, with_real(_as_told, arrays, given))
+
+
+def rows_of_adjacent(rows: Any) -> Any:
+    """A pytree of arrays ``(b, ...)`` of one length, of the rank before this one, the one after it, and itself: arrays
+    ``(3, b, ...)``, without derivatives.
+
+    Before the first rank is the last one, and behind the last the first.
+    """
+
+    def move(packed: jax.Array) -> jax.Array:
+        before = shift(packed)
+        # What came goes back to whose it is, so that one collective follows the other by data.
+        return jnp.concatenate([before, shift(jnp.concatenate([packed, before]), -1)])
+
+    given, structure = jax.tree.flatten(rows)
+    return jax.tree.unflatten(structure, _through_words(given, 3, move))
+
+
+def _through_words(given: list[Any], parts: int, move: Callable[[jax.Array], jax.Array]) -> list[jax.Array]:
+    """Arrays ``(b, ...)`` packed into one of words ``(1, b, w)``, of which ``move`` makes ``(parts, b, w)``; what that
+    holds, ``(parts, b, ...)``.
+    """
     leaves = jax.lax.stop_gradient(given)
     length, first = leaves[0].shape[0], jnp.zeros(1, jnp.int32)
-    packed = kernels.pack_segments(leaves, None, first, jnp.full(1, length, jnp.int32), length)
-    told = jax.lax.all_gather(vary(packed), axes, tiled=True) if ndev > 1 else packed
-    empty = [vary(jnp.zeros((ndev * length, *leaf.shape[1:]), leaf.dtype)) for leaf in leaves]
-    starts, counts = jnp.arange(ndev, dtype=jnp.int32) * length, jnp.full(ndev, length, jnp.int32)
-    unpacked = kernels.unpack_segments(told, None, starts, counts, empty)
-    arrays = [array.reshape(ndev, length, *array.shape[1:]) for array in unpacked]
-    return jax.tree.unflatten(structure, with_real(_as_told, arrays, given))
+    moved = move(kernels.pack_segments(leaves, None, first, jnp.full(1, length, jnp.int32), length))
+    empty = [vary(jnp.zeros((parts * length, *leaf.shape[1:]), leaf.dtype)) for leaf in leaves]
+    starts, counts = jnp.arange(parts, dtype=jnp.int32) * length, jnp.full(parts, length, jnp.int32)
+    unpacked = kernels.unpack_segments(moved, None, starts, counts, empty)
+    return [array.reshape(parts, length, *array.shape[1:]) for array in unpacked]
 
 
 def with_real(

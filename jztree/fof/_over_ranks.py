@@ -24,7 +24,7 @@ from ..data import Label, get_num, get_pos
 from ..jax_ext import Exact, exact_to_float
 from ..tree import build_checked, build_in_domain, kernel_tree
 from ..tree._zorder import Domain, Movers, domain_of, rows_of_rank, sort_equally
-from ..tree.ghosts import Surroundings, boxes_of, ghost_room, leaves_of, surroundings
+from ..tree.ghosts import Surroundings, boxes_of, ghost_room, leaves_of, surroundings, tell_all
 
 _BLOCKS = 256  # runs of particles that a rank publishes, and looks through for ghosts of others
 _MIN_EDGES = 1024
@@ -81,8 +81,8 @@ def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: 
     # XLA takes lengths below the smallest normal number for 0; farther is as right.
     radius = jnp.full(lower.shape[0], jnp.maximum(exact_to_float(rlink), float(jnp.finfo(pos.dtype).tiny)), pos.dtype)
     place = ghost_room("fof_ghosts", cfg.ghost_rows, n)
-    wanted = (lower, upper, radius)
-    return surroundings(pos, pos, num, blocks, wanted, domain.box, place, lower_only=True)
+    known, wanted = tell_all(pos, num, domain, leaves_of(coarse), blocks), (lower, upper, radius)
+    return surroundings(pos, pos, num, blocks, known, wanted, domain.box, place, lower_only=True)
 
 
 def _solve(

@@ -11,7 +11,16 @@ nobody does, differentiating by what a kernel makes floats of is an error.
 
 from ._call import Tree, as_num
 from ._checks import check, check_lengths, checked_lengths, tree_fits
-from ._ghosts import ask_parents, group_edges, move_up, open_leaves, propose_hooks, select_ghosts, take_hooks
+from ._ghosts import (
+    ask_parents,
+    group_edges,
+    move_up,
+    open_leaves,
+    propose_hooks,
+    select_boxes,
+    select_ghosts,
+    take_hooks,
+)
 from ._groups import (
     catalogue,
     catalogue_of_rank,
@@ -77,6 +86,7 @@ __all__ = [
     "row_words",
     "scatter_rows",
     "search",
+    "select_boxes",
     "select_ghosts",
     "set_num_threads",
     "settle_groups",

@@ -15,6 +15,7 @@ def open_leaves(
     radius: jax.Array,
     rows: jax.Array | None,
     sources: tuple[jax.Array, jax.Array, jax.Array],
+    close: tuple[jax.Array, jax.Array, jax.Array] | None,
     rank: Any,
     box: Exact,
     enough: int | None,
@@ -26,38 +27,58 @@ def open_leaves(
     radius: ``(q, k)``, whose last column is how far each query has to look; rows: where in it each z-ordered query is,
     None: at its place.
     sources: ``(lower, upper, count)`` of the boxes of sources that the ranks published, ``(r, b, d)`` and ``(r, b)``.
+    close: the same of a few ranks that are known better, for ``enough`` alone; None if none is.
     enough: a query looks no farther than where there are surely so many sources; None: it looks as far as it has to.
 
     The radius of a box, in the dtype of the positions, is -1 if none of its queries needs another rank.
     """
-    lower, upper, count = sources
+    close = close or (sources[0][:1], sources[1][:1], sources[2][:1])
     out = i32(leaves[1].shape[0]), jax.ShapeDtypeStruct((own[1].shape[0],), own[1].dtype)
-    args = (*leaves, *own, radius, listed(rows), lower, upper, count, as_num(rank), box.words)
+    args = (*leaves, *own, radius, listed(rows), *sources, *close, as_num(rank), box.words)
     return call("open_leaves", out, *args, gradients="stopped", enough=np.int64(enough or 2**62))
+
+
+def select_boxes(
+    own: tuple[jax.Array, jax.Array, jax.Array],
+    known: tuple[jax.Array, jax.Array, jax.Array],
+    rank: Any,
+    box: Exact,
+    room: int,
+    higher_only: bool,
+) -> tuple[jax.Array, jax.Array]:
+    """Which of the rank's boxes each other rank must know, because it may have what they want: ``(room,)`` int32
+    grouped by rank, and how many for each, ``(r,)``.
+
+    own: ``(lower, upper, radius)`` of the rank's boxes, ``(b, d)`` and ``(b,)``: they want what is within the radius;
+    negative: nothing. known: ``(lower, upper, count)`` of the boxes of particles that the ranks published, ``(r, b,
+    d)`` and ``(r, b)``. higher_only: no lower rank has to know.
+
+    Counts are right even if ``room`` is too small.
+    """
+    args = (*own, *known, as_num(rank), box.words)
+    return call("select_boxes", (i32(room), i32(known[2].shape[0])), *args, higher_only=higher_only)
 
 
 def select_ghosts(
     posz: jax.Array,
     num: Any,
     blocks: tuple[jax.Array, jax.Array, jax.Array],
-    wanted: tuple[jax.Array, jax.Array, jax.Array],
+    wanted: tuple[jax.Array, jax.Array, jax.Array, jax.Array],
     rank: Any,
     box: Exact,
     room: int,
-    lower_only: bool,
 ) -> tuple[jax.Array, jax.Array]:
     """The rows that each rank is to have: ``(room,)`` int32 grouped by rank, and how many for each, ``(r,)``.
 
     posz: ``(n, d)``. blocks: ``(particle_splits, lower, upper)`` of runs of rows that are near each other. wanted:
-        ``(lower, upper, radius)`` of the boxes that the ranks published, ``(r, b, d)`` and ``(r, b)``: a rank wants
-        what is within the radius of one of its boxes (negative: nothing). The rank itself has all its rows.
-        lower_only: higher ranks get nothing.
+        ``(splits, lower, upper, radius)`` of the boxes that came from other ranks, ``(r + 1,)`` int32, ``(m, d)`` and
+        ``(m,)``: a rank wants what is within the radius of one of its boxes (negative: nothing). The rank itself has
+        all its rows.
 
     Counts are right even if ``room`` is too small for the rows.
     """
-    lower, upper, radius = wanted
-    args = (posz, as_num(num), *blocks, lower, upper, radius, as_num(rank), box.words)
-    return call("select_ghosts", (i32(room), i32(radius.shape[0])), *args, lower_only=lower_only)
+    args = (posz, as_num(num), *blocks, *wanted, as_num(rank), box.words)
+    return call("select_ghosts", (i32(room), i32(wanted[0].shape[0] - 1)), *args)
 
 
 def group_edges(

@@ -2,9 +2,9 @@
 
 1. Sources (and queries) of all ranks are sorted in z-order; each rank gets a range of it.
 2. Every rank searches its own sources. That gives each query an upper bound of its radius.
-3. Leaves of queries whose balls reach boxes of other ranks' sources are open. For those the rank publishes how far it
-   wants to look, and the other ranks send what lies there (`jztree.tree.ghosts`). A query that found fewer than ``k``
-   sources is bounded by how many there are in the boxes of all ranks.
+3. Leaves of queries whose balls reach boxes of other ranks' sources are open. For those the rank says how far it wants
+   to look, and the other ranks send what lies there (`jztree.tree.ghosts`). A query that found fewer than ``k`` sources
+   is bounded by how many there are in the boxes of all ranks.
 4. Open leaves search again, among own sources and ghosts. Those are in z-order, so ties are decided as on one device.
 5. Results travel back to where the queries came from.
 
@@ -37,7 +37,7 @@ from ..tree._zorder import (
     sort_equally,
     sort_over_ranks,
 )
-from ..tree.ghosts import Blocks, Surroundings, boxes_of, ghost_room, leaves_of, surroundings
+from ..tree.ghosts import Blocks, Surroundings, boxes_of, close_boxes, ghost_room, leaves_of, surroundings, tell_all
 from ._result import radii_over_ranks, whose_rows, without_derivatives
 from ._words import ABOUT_QUERIES, DISTANCES, NOTHING, Found, reduced, take
 
@@ -76,6 +76,9 @@ class _Range:
 
     def boxes(self) -> Blocks:
         return boxes_of(get_pos(self.part), self.num, self.domain, leaves_of(self.th))
+
+    def tell_all(self, boxes: Blocks, *behind: jax.Array) -> Blocks:
+        return tell_all(get_pos(self.part), self.num, self.domain, leaves_of(self.th), boxes, *behind)
 
 
 def knn_over_ranks(part: Any, part_query: Any, ask: Question) -> list[Any]:
@@ -217,11 +220,11 @@ class _Search:
     def _look_around(self, properties: Any, rad: jax.Array, rows: jax.Array | None) -> tuple[Surroundings, jax.Array]:
         """The rank's sources with its ghosts, and which leaves of queries need them."""
         boxes = self.sources.boxes()
-        splits, lower, upper = boxes
-        known = comm.all_gather_rows(comm.after((lower, upper, jnp.diff(splits)), self.everyone))
+        known = self.sources.tell_all(boxes, self.everyone)
+        close = close_boxes(boxes, known)
         own = boxes if self.queries is self.sources else self.queries.boxes()
         open_leaves, wanted = kernels.open_leaves(
-            leaves_of(self.queries.th), own, rad, rows, known, self.rank, self.ask.box, self.ask.k
+            leaves_of(self.queries.th), own, rad, rows, known, close, self.rank, self.ask.box, self.ask.k
         )
         n = get_pos(self.sources.part).shape[0]
         around = surroundings(
@@ -229,6 +232,7 @@ class _Search:
             get_pos(self.sources.part),
             self.sources.num,
             leaves_of(self.sources.th),
+            known,
             (own[1], own[2], wanted),
             self.ask.box,
             ghost_room("knn_ghosts", self.ask.cfg.ghost_rows, n),

@@ -22,7 +22,7 @@ from ..data import PosMass, get_num, get_pos, replace_num, split_rows
 from ..jax_ext import Exact
 from ..tree import build_in_domain, kernel_tree
 from ..tree._zorder import Domain, Moved, Movers, domain_of, sort_over_ranks
-from ..tree.ghosts import Blocks, Surroundings, boxes_of, ghost_room, leaves_of, surroundings
+from ..tree.ghosts import Blocks, Surroundings, boxes_of, close_boxes, ghost_room, leaves_of, surroundings, tell_all
 
 __all__ = ["Spheres", "nearest_few", "spheres_over_ranks"]
 
@@ -71,9 +71,10 @@ class _Search:
         whole = domain.whole()
         self.nearest, self.groups = nearest_few(self.tree, centres.part, centres.num, whole, cfg)
         self.boxes = boxes_of(centres.part, centres.num, whole, self.groups)
-        splits, lower, upper = boxes_of(pos, num, domain, self.leaves)
+        boxes = boxes_of(pos, num, domain, self.leaves)
         # The first collective after both exchanges.
-        self.known = comm.all_gather_rows(comm.after((lower, upper, jnp.diff(splits)), num, centres.num))
+        self.known = tell_all(pos, num, domain, self.leaves, boxes, centres.num)
+        self.close = close_boxes(boxes, self.known)
 
     def answer(self) -> Spheres:
         everyone = self.nearest >= 0
@@ -122,6 +123,7 @@ class _Search:
             pos,
             self.sources.num,
             self.leaves,
+            self.known,
             (self.boxes[1], self.boxes[2], radius),
             self.domain.box,
             ghost_room("overdensity_ghosts", self.cfg.ghost_rows, pos.shape[0]),
@@ -132,5 +134,5 @@ class _Search:
     def _open(self, radius: jax.Array, enough: int | None) -> tuple[jax.Array, jax.Array]:
         """Which leaves of centres reach others' particles, and how far each box of the rank looks."""
         return kernels.open_leaves(
-            self.groups, self.boxes, radius[:, None], None, self.known, self.rank, self.domain.box, enough
+            self.groups, self.boxes, radius[:, None], None, self.known, self.close, self.rank, self.domain.box, enough
         )

@@ -24,7 +24,7 @@ from ..data import ParticleData, get_num, get_pos, replace_num, split_rows
 from ..jax_ext import Exact, exact_to_float, with_twins
 from ..tree import TreeHierarchy, build_in_domain, check_belongs, check_hierarchy, kernel_tree, sort_and_build
 from ..tree._zorder import Domain, Moved, Movers, domain_of, sort_over_ranks
-from ..tree.ghosts import boxes_of, ghost_room, leaves_of, surroundings
+from ..tree.ghosts import boxes_of, ghost_room, leaves_of, surroundings, tell_all
 from ._arguments import check_both, with_mass
 
 __all__ = ["SphereProperties", "sphere_properties"]
@@ -198,15 +198,14 @@ def _with_ghosts(
     leaves = leaves_of(build_in_domain(pos, num, domain, cfg.tree))
     groups = leaves_of(build_in_domain(centres.part, centres.num, whole, cfg.tree))
     boxes = boxes_of(centres.part, centres.num, whole, groups)
-    splits, lower, upper = boxes_of(pos, num, domain, leaves)
     # The first collective after both exchanges.
-    known = comm.all_gather_rows(comm.after((lower, upper, jnp.diff(splits)), num, centres.num))
+    known = tell_all(pos, num, domain, leaves, boxes_of(pos, num, domain, leaves), centres.num)
     # A little farther, because distances are rounded differently there.
     asked = radius[:, None] * (1 + 8 * jnp.finfo(radius.dtype).eps)
-    _, reach = kernels.open_leaves(groups, boxes, asked, None, known, comm.get_rank_info()[0], domain.box, None)
+    _, reach = kernels.open_leaves(groups, boxes, asked, None, known, None, comm.get_rank_info()[0], domain.box, None)
     columns, rebuild = split_rows(sources.part)
     place = ghost_room("overdensity_ghosts", cfg.ghost_rows, pos.shape[0])
-    around = surroundings(columns, pos, num, leaves, (boxes[1], boxes[2], reach), domain.box, place)
+    around = surroundings(columns, pos, num, leaves, known, (boxes[1], boxes[2], reach), domain.box, place)
     return replace_num(rebuild(around.rows), around.num)
 
 

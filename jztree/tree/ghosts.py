@@ -1,11 +1,19 @@
 """Ghosts: the particles of other ranks that a rank needs, brought in z-order.
 
-Every rank publishes at most 256 boxes that cover its particles closely, each with the radius that it wants to look
-into. Every rank then knows which of its own particles others want, and sends them; nobody asks. Ranks own consecutive
-ranges of the z-order, and what they send is in z-order, so that [ghosts of lower ranks | own | ghosts of higher ranks]
-is in z-order already, and a hierarchy can be built over it without a sort.
+1. Every rank tells all others of boxes that cover its particles. These are fewer the more ranks there are, so that all
+   together stay a few megabytes.
+2. At most 256 boxes cover what a rank looks around closely, each with the radius that it wants to look into. A rank
+   sends each to those ranks that have told of particles within its radius, and to nobody else.
+3. Every rank then knows which of its own particles others want, and sends them; nobody asks. Ranks own consecutive
+   ranges of the z-order, and what they send is in z-order, so that [ghosts of lower ranks | own | ghosts of higher
+   ranks] is in z-order already, and a hierarchy can be built over it without a sort.
 
-Cost: one all_gather of boxes, an exchange of counts, one of rows.
+Which particles travel is decided by the close boxes alone. The wider ones only decide who hears of these: a rank that
+is not sent a box has nothing within its radius, because a distance never grows with a box, rounding included. Whoever
+asks the wider boxes what to look for (`kernels.open_leaves`) may look for too much where they are wide, never for too
+little.
+
+Cost: one all_gather of boxes, an exchange of boxes with ranks nearby, and one of rows; each exchange with its counts.
 """
 
 from dataclasses import dataclass
@@ -27,6 +35,11 @@ __all__ = ["Surroundings", "bring"]
 _BAD_RADIUS = "radius is negative or NaN; ghosts lie within a radius of at least 0."
 
 _MOST_BOXES = 256
+# That all ranks know of all: so many in all, but of each rank at least a few.
+_KNOWN_BOXES, _LEAST_KNOWN = 2**17, 32
+# Room for boxes that others want ghosts around, to begin with. Of 2,048 ranks of 100,000 uniform particles, k=8, a rank
+# gets some hundred.
+_BOX_ROWS = 2**14
 # Room for ghosts to begin with, as a fraction of the particles and a number. Uniform particles, k=8, 250,000 a rank
 # need a tenth.
 _GHOST_FRACTION = 0.5
@@ -40,10 +53,38 @@ def leaves_of(th: TreeHierarchy) -> Blocks:
     return th.particle_splits(0), th.lower(0), th.upper(0)
 
 
-def boxes_of(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks) -> Blocks:
-    """``(particle_splits, lower, upper)`` of the boxes that a rank publishes."""
-    most = max(1, min(_MOST_BOXES, posz.shape[0]))
-    return kernels.covering_boxes(posz, num, *domain.keys(), leaves, most)
+def boxes_of(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks, most: int = _MOST_BOXES) -> Blocks:
+    """``(particle_splits, lower, upper)`` of at most so many boxes that cover a rank's particles closely."""
+    return kernels.covering_boxes(posz, num, *domain.keys(), leaves, max(1, min(most, posz.shape[0])))
+
+
+def tell_all(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks, boxes: Blocks, *behind: Any) -> Blocks:
+    """``(lower, upper, count)`` of boxes that cover the particles of each rank, ``(r, b, d)`` and ``(r, b)``.
+
+    boxes: of this rank's particles, which it tells if there are few enough. behind: counts that must be known before;
+    see `comm.after`.
+    """
+    most = max(_LEAST_KNOWN, _KNOWN_BOXES // comm.num_ranks())
+    told = boxes if boxes[1].shape[0] <= most else boxes_of(posz, num, domain, leaves, most)
+    splits, lower, upper = told
+    return comm.all_gather_rows(comm.after((lower, upper, jnp.diff(splits)), num, *behind))
+
+
+def close_boxes(boxes: Blocks, known: Blocks) -> Blocks | None:
+    """``(lower, upper, count)`` of the close boxes of this rank and the two that own what is next in the z-order, for
+    `kernels.open_leaves`: ``(3, b, d)`` and ``(3, b)``. None if all close boxes are known.
+
+    A range often begins or ends with a few particles beyond a jump of the z-order. What is near these, the rank before
+    or after has, and wide boxes of that would have them look very far: for 20,000 uniform particles a rank in an open
+    box, k=8 and 16 boxes, ghosts were half as many again. boxes: the rank's own. known: see `tell_all`.
+    """
+    (rank, ndev, _), (splits, lower, upper) = comm.get_rank_info(), boxes
+    if known[2].shape[1] == lower.shape[0]:
+        return None
+    own = comm.after((lower, upper, jnp.diff(splits)), known[2])
+    lower, upper, count = comm.rows_of_adjacent(own)
+    there = jnp.stack([rank > 0, rank < ndev - 1, rank >= 0])
+    return lower, upper, jnp.where(there[:, None], count, 0)
 
 
 @dataclass
@@ -115,10 +156,11 @@ def bring(
         comm.Fault(kernels.tree_fits(kernel_tree(partz, kernels.as_num(num), th), box) == 0, [], FOREIGN),
     ]
     domain, (num,) = domain_of([pos], [num], ["the positions"], box, faults)
-    splits, lower, upper = boxes_of(pos, num, domain, blocks)
+    boxes = splits, lower, upper = boxes_of(pos, num, domain, blocks)
+    known = tell_all(pos, num, domain, blocks, boxes)
     wanted = jnp.where(jnp.diff(splits) > 0, reach, -1)
     place = ghost_room("ghosts", ghost_rows, pos.shape[0])
-    return surroundings(rows, pos, num, blocks, (lower, upper, wanted), box, place)
+    return surroundings(rows, pos, num, blocks, known, (lower, upper, wanted), box, place)
 
 
 def _reach(radius: Any, dtype: Any) -> jax.Array:
@@ -139,6 +181,7 @@ def surroundings(
     posz: jax.Array,
     num: jax.Array,
     blocks: Blocks,
+    known: Blocks,
     wanted: Blocks,
     box: Exact,
     place: Room,
@@ -147,31 +190,68 @@ def surroundings(
     """Bring every rank's ghosts, which lie in or near boxes of its own choice.
 
     rows: the pytree of arrays ``(n, ...)`` to bring, of the rank's own particles. posz: ``(n, d)``, their positions.
-    blocks: runs of rows that are near each other, ``(particle_splits, lower, upper)``. wanted: ``(lower, upper,
-        radius)``, the rank's boxes ``(b, d)`` and how far each wants to look, ``(b,)``; negative: it needs nothing.
+    blocks: runs of rows that are near each other, ``(particle_splits, lower, upper)``. known: where the particles of
+        all ranks are; see `tell_all`. wanted: ``(lower, upper, radius)``, the rank's boxes ``(b, d)`` and how far each
+        wants to look, ``(b,)``; negative: it needs nothing.
     place: room for own rows and ghosts. lower_only: ghosts go to lower ranks only.
 
     Raises `jztree.CapacityError` (see `jztree._transform.capacity`) on every rank if ghosts do not fit on some rank.
     """
     rank, n = comm.get_rank_info()[0], posz.shape[0]
-    order, counts = kernels.select_ghosts(
-        posz, num, blocks, comm.all_gather_rows(wanted), rank, box, place.rows, lower_only
-    )
-    traffic = comm.traffic_of(counts)
+    near = _wanted_of_others(known, wanted, box, place, higher_only=lower_only)
+    order, counts = kernels.select_ghosts(posz, num, blocks, near, rank, box, place.rows)
     what, advice = "its own particles and ghosts", f"set ghost_rows in the configuration to that minus {n}, or more."
-    # What a rank sends must fit its list of rows to send.
-    needs = jnp.maximum(traffic.arriving, traffic.leaving)
-    # From here on all depends on the check.
-    traffic = comm.after(traffic, comm.check_room(num, needs, place, what, advice))
-    brought, total, _ = comm.exchange(
-        rows,
-        traffic,
-        place,
-        order=order,
-        what=what,
-        advice=advice,
-        name="ghosts",
-        chunk_rows=max(place.rows // 4, 1),
-    )
+    selection = _Selection(order, counts, place, what, advice)
+    brought, total, traffic = selection.exchange(rows, num, "ghosts", max(place.rows // 4, 1))
     start = comm.starts_of(traffic.received)[rank]
     return Surroundings(brought, total, start, order, traffic, place)
+
+
+def _wanted_of_others(
+    known: Blocks, wanted: Blocks, box: Exact, ghosts: Room, higher_only: bool
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """The boxes ``wanted`` of other ranks within whose radius this rank may have particles: where those of each rank
+    begin, ``(r + 1,)``, their lower and upper corners, and the radius.
+    """
+    (rank, ndev, _), boxes = comm.get_rank_info(), wanted[0].shape[0]
+    # Whoever gives room for ghosts need not think of boxes: it is enough for both.
+    place = room("ghost_boxes", None, max(_BOX_ROWS, ghosts.rows if ghosts.given else 0), ndev * boxes)
+    wanted = jax.lax.stop_gradient(wanted)
+    order, counts = kernels.select_boxes(wanted, known, rank, box, place.rows, higher_only)
+    what, advice = "boxes that want ghosts", "set ghost_rows in the configuration to that or more."
+    selection = _Selection(order, counts, place, what, advice)
+    came, total, traffic = selection.exchange(wanted, jnp.sum(counts), "boxes", min(place.rows, _MOST_BOXES * ndev))
+    return jnp.append(comm.starts_of(traffic.received), total), *came
+
+
+@dataclass
+class _Selection:
+    """Rows for other ranks, ``order`` and ``counts`` as kernels select them, and room for what comes of theirs.
+
+    what, advice: for the error if there is too little; see `comm.exchange`.
+    """
+
+    order: jax.Array
+    counts: jax.Array
+    place: Room
+    what: str
+    advice: str
+
+    def exchange(self, rows: Any, num: jax.Array, name: str, chunk_rows: int) -> tuple[Any, jax.Array, comm.Traffic]:
+        """The rows that come, how many, and the traffic. num: a count of rows before."""
+        traffic = comm.traffic_of(self.counts)
+        # What a rank sends must fit its list of rows to send.
+        needs = jnp.maximum(traffic.arriving, traffic.leaving)
+        # From here on all depends on the check.
+        traffic = comm.after(traffic, comm.check_room(num, needs, self.place, self.what, self.advice))
+        brought, total, _ = comm.exchange(
+            rows,
+            traffic,
+            self.place,
+            order=self.order,
+            what=self.what,
+            advice=self.advice,
+            name=name,
+            chunk_rows=chunk_rows,
+        )
+        return brought, total, traffic

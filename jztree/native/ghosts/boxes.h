@@ -1,4 +1,4 @@
-// Boxes of rows of one rank, and boxes that all ranks have published, as kernels are called with them.
+// Boxes of rows of one rank, and boxes of others that it knows, as kernels are called with them.
 #pragma once
 
 #include <algorithm>
@@ -32,6 +32,23 @@ struct BoxedRuns : Boxes<D, T> {
     this->lower = in.argument<T>(of + "lower", {this->count, D});
     this->upper = in.argument<T>(of + "upper", {this->count, D});
   }
+};
+
+// Boxes that came from other ranks, those of each behind those of the rank before it.
+template <int D, typename T>
+struct BoxesOfRanks : Boxes<D, T> {
+  Array<const int32_t> splits;
+
+  BoxesOfRanks(Arguments& in, const std::string& of)
+      : Boxes<D, T>{}, splits(in.argument<int32_t>(of + "splits", {any})) {
+    in.expect(ranks() > 0, splits, 1, of + "splits", "of one entry more than there are ranks");
+    Array<const T> low = in.argument<T>(of + "lower", {any, D});
+    this->count = low.rows();
+    this->lower = low;
+    this->upper = in.argument<T>(of + "upper", {this->count, D});
+  }
+
+  int64_t ranks() const { return splits.rows() - 1; }
 };
 
 // Boxes that the ranks have published, as many of each.

@@ -39,12 +39,12 @@ struct OpenSearch {
   }
 
   void run(const Parallel& parallel) const {
-    const RankTree<D, T> ranks(parallel, in.sources, in.source_counts);
+    const RankTree<D, T> ranks(parallel, in.sources, in.source_counts), close(parallel, in.close, in.close_counts);
     std::vector<double> bounds(static_cast<size_t>(own.count)), needed(static_cast<size_t>(leaves.count));
     parallel.blocks(own.count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
         bounds[static_cast<size_t>(i)] =
-            bound(i, space.enlarged(largest_radius(own.splits[i], own.splits[i + 1])), ranks);
+            bound(i, bound(i, space.enlarged(largest_radius(own.splits[i], own.splits[i + 1])), close), ranks);
     });
     parallel.blocks(leaves.count, 64, [&](int64_t begin, int64_t end) {
       for (int64_t leaf = begin; leaf < end; ++leaf) {

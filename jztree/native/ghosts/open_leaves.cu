@@ -14,8 +14,8 @@ constexpr int box_threads = 256, leaf_threads = 128, leaf_list = 1024;
 template <int D, typename T>
 struct OpenSearch {
   Lengths box;
-  Boxes<D, T> leaves, own, sources;
-  const int32_t *leaf_splits, *own_splits, *source_counts;
+  Boxes<D, T> leaves, own, sources, close;
+  const int32_t *leaf_splits, *own_splits, *source_counts, *close_counts;
   const int32_t* rank;
   int64_t k, per_rank, queries;
   int64_t enough;  // so many sources are all that a query needs
@@ -48,7 +48,8 @@ __device__ inline uint64_t distance_bits(double distance) {
 // A radius within which every query of a box surely finds enough sources: that in which boxes hold so many, if it is
 // smaller than what is known. Found digit by digit from the top, by counting the sources of each digit.
 template <int D, typename T>
-__device__ double bound_of_box(const OpenSearch<D, T>& search, const Space<D>& space, int64_t i, double known) {
+__device__ double bound_of_box(const OpenSearch<D, T>& search, const Space<D>& space, int64_t i,
+                               const Boxes<D, T>& sources, const int32_t* counts, double known) {
   constexpr int digit_bits = 8, digits = 1 << digit_bits;
   static_assert(digits == box_threads, "every thread has a digit to clear");
   using Sum = unsigned long long;
@@ -59,10 +60,10 @@ __device__ double bound_of_box(const OpenSearch<D, T>& search, const Space<D>& s
   for (int shift = 64 - digit_bits; shift >= 0; shift -= digit_bits) {
     sums[threadIdx.x] = 0;
     __syncthreads();
-    for (int64_t s = threadIdx.x; s < search.sources.count; s += box_threads) {
-      int32_t count = search.source_counts[s];
+    for (int64_t s = threadIdx.x; s < sources.count; s += box_threads) {
+      int32_t count = counts[s];
       if (count == 0) continue;
-      double reach = space.reach(search.own.low(i), search.own.high(i), search.sources.low(s), search.sources.high(s));
+      double reach = space.reach(search.own.low(i), search.own.high(i), sources.low(s), sources.high(s));
       // Radii are found in the precision of T, in which more sources may be at the same distance.
       reach *= 1 + 32 * static_cast<double>(std::numeric_limits<T>::epsilon());
       uint64_t bits = distance_bits(reach);
@@ -107,7 +108,8 @@ __global__ void bound_boxes(OpenSearch<D, T> search) {
     largest = search.last_radius[q] > largest ? search.last_radius[q] : largest;
   largest = block_max<T, box_threads>(largest);
   Space<D> space = space_in<D, T>(search.box);
-  double bound = bound_of_box(search, space, i, space.enlarged(largest));
+  double bound = bound_of_box(search, space, i, search.close, search.close_counts, space.enlarged(largest));
+  bound = bound_of_box(search, space, i, search.sources, search.source_counts, bound);
   if (threadIdx.x == 0) search.bounds[i] = bound;
 }
 
@@ -191,9 +193,11 @@ void open_leaves(Queue& queue, const OpenLeaves<D, T>& in) {
                           in.leaves,
                           in.own,
                           in.sources,
+                          in.close,
                           in.leaves.splits,
                           in.own.splits,
                           in.source_counts,
+                          in.close_counts,
                           in.rank,
                           in.k(),
                           in.sources.per_rank,

@@ -39,7 +39,18 @@ class RankTree {
 
   // Whether a box of another rank than `own` is within a distance of [low, high].
   bool any_within(const Space<D>& space, const T* low, const T* high, double most, int64_t own) const {
-    return any(top(), 0, own, space, low, high, most, [](int64_t) { return true; });
+    return any_rank(top(), 0, own, space, low, high, most,
+                    [&](int64_t rank) { return any_box(rank, space, low, high, most, [](int64_t) { return true; }); });
+  }
+
+  // Calls visit(rank) for the ranks but `own`, in their order, of which a box is within a distance of [low, high].
+  template <typename Visit>
+  void each_within(const Space<D>& space, const T* low, const T* high, double most, int64_t own,
+                   const Visit& visit) const {
+    any_rank(top(), 0, own, space, low, high, most, [&](int64_t rank) {
+      if (any_box(rank, space, low, high, most, [](int64_t) { return true; })) visit(rank);
+      return false;
+    });
   }
 
   // A distance within which every point of [low, high] surely has `enough` sources, if it is below `known`. reach(low,
@@ -50,10 +61,12 @@ class RankTree {
     if (planes_.back()[0].count < enough) return known;
     known = reach_of_a_node(enough, known, reach);
     std::vector<std::pair<double, int64_t>> near;
-    any(top(), 0, -1, space, low, high, known, [&](int64_t s) {
-      double farthest = reach(boxes_.low(s), boxes_.high(s));
-      if (farthest < known) near.emplace_back(farthest, counts_[s]);
-      return false;
+    any_rank(top(), 0, -1, space, low, high, known, [&](int64_t rank) {
+      return any_box(rank, space, low, high, known, [&](int64_t s) {
+        double farthest = reach(boxes_.low(s), boxes_.high(s));
+        if (farthest < known) near.emplace_back(farthest, counts_[s]);
+        return false;
+      });
     });
     std::sort(near.begin(), near.end());
     int64_t found = 0;
@@ -79,31 +92,33 @@ class RankTree {
   };
 
   size_t top() const { return planes_.size() - 1; }
-  // The children of a node are the nodes, or boxes, from begin to end.
+  // The children of a node above the ranks are the nodes from begin to end.
   std::pair<size_t, size_t> children(size_t plane, size_t node) const {
-    if (plane == 0)
-      return {node * static_cast<size_t>(boxes_.per_rank), (node + 1) * static_cast<size_t>(boxes_.per_rank)};
     return {node * fan_out, std::min(planes_[plane - 1].size(), (node + 1) * fan_out)};
   }
 
-  // Calls wanted(box) for boxes within a distance of [low, high] until it returns true; returns whether it did. The
-  // rank `but` has none that count.
-  template <typename Wanted>
-  bool any(size_t plane, size_t node, int64_t but, const Space<D>& space, const T* low, const T* high, double most,
-           const Wanted& wanted) const {
+  // Calls visit(rank) for the ranks but one that may have boxes within a distance of [low, high], until it returns
+  // true; returns whether it did.
+  template <typename Visit>
+  bool any_rank(size_t plane, size_t node, int64_t but, const Space<D>& space, const T* low, const T* high, double most,
+                const Visit& visit) const {
     const Node& here = planes_[plane][node];
-    if (plane == 0 && static_cast<int64_t>(node) == but) return false;
     if (here.count == 0 || !within(space.gap2(low, high, here.low, here.high), most)) return false;
+    if (plane == 0) return static_cast<int64_t>(node) != but && visit(static_cast<int64_t>(node));
     auto [begin, end] = children(plane, node);
-    for (size_t i = begin; i < end; ++i) {
-      if (plane > 0) {
-        if (any(plane - 1, i, but, space, low, high, most, wanted)) return true;
-      } else {
-        int64_t s = static_cast<int64_t>(i);
-        if (counts_[s] > 0 && within(space.gap2(low, high, boxes_.low(s), boxes_.high(s)), most) && wanted(s))
-          return true;
-      }
-    }
+    for (size_t i = begin; i < end; ++i)
+      if (any_rank(plane - 1, i, but, space, low, high, most, visit)) return true;
+    return false;
+  }
+
+  // Calls wanted(box) for boxes of a rank within a distance of [low, high] until it returns true; returns whether it
+  // did.
+  template <typename Wanted>
+  bool any_box(int64_t rank, const Space<D>& space, const T* low, const T* high, double most,
+               const Wanted& wanted) const {
+    for (int64_t s = rank * boxes_.per_rank; s < (rank + 1) * boxes_.per_rank; ++s)
+      if (counts_[s] > 0 && within(space.gap2(low, high, boxes_.low(s), boxes_.high(s)), most) && wanted(s))
+        return true;
     return false;
   }
 

@@ -21,8 +21,8 @@ struct GhostSelection {
   const double* box;
   const int32_t* splits;
   Boxes<D, T> blocks, wanted;
+  const int32_t* wanted_splits;
   const T* radius;  // of each wanted box; negative: it wants nothing
-  int64_t per_rank;
 
   // The boxes out of `candidates` that want something of [low, high].
   void near(const T* low, const T* high, const std::vector<int64_t>& candidates, std::vector<int64_t>& out) const {
@@ -43,7 +43,7 @@ struct GhostSelection {
   // The rows that rank r wants, in their order. low, high: the bounding box of all rows.
   std::vector<int32_t> rows_for(const Parallel& parallel, int64_t r, const T* low, const T* high) const {
     std::vector<int64_t> candidates, of_rank;
-    for (int64_t i = r * per_rank; i < (r + 1) * per_rank; ++i)
+    for (int64_t i = wanted_splits[r]; i < wanted_splits[r + 1]; ++i)
       if (radius[i] >= 0 && !wanted.empty(i)) candidates.push_back(i);
     if (!(low[0] <= high[0])) return {};
     near(low, high, candidates, of_rank);
@@ -51,15 +51,21 @@ struct GhostSelection {
     constexpr int64_t grain = 64;
     std::vector<std::vector<int32_t>> parts(static_cast<size_t>((blocks.count + grain - 1) / grain));
     parallel.blocks(static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
-      std::vector<int64_t> boxes;
-      for (int64_t part = begin; part < end; ++part)
-        for (int64_t b = part * grain; b < std::min(blocks.count, (part + 1) * grain); ++b) {
+      std::vector<int64_t> of_part, boxes;
+      T part_low[D], part_high[D];
+      for (int64_t part = begin; part < end; ++part) {
+        const int64_t first = part * grain, last = std::min(blocks.count, first + grain);
+        bounding_box(blocks, first, last, part_low, part_high);
+        if (!(part_low[0] <= part_high[0])) continue;
+        near(part_low, part_high, of_rank, of_part);
+        for (int64_t b = first; b < last && !of_part.empty(); ++b) {
           if (splits[b] == splits[b + 1]) continue;
-          near(blocks.lower + b * D, blocks.upper + b * D, of_rank, boxes);
+          near(blocks.low(b), blocks.high(b), of_part, boxes);
           if (boxes.empty()) continue;
           for (int32_t row = splits[b]; row < splits[b + 1]; ++row)
             if (is_wanted(row, boxes)) parts[static_cast<size_t>(part)].push_back(row);
         }
+      }
     });
     std::vector<int32_t> rows;
     for (const auto& part : parts) rows.insert(rows.end(), part.begin(), part.end());
@@ -74,16 +80,18 @@ void select_ghosts(const Parallel& parallel, const SelectGhosts<D, T>& in) {
   int64_t rows = in.num(), me = *in.rank, room = in.order.rows(), place = 0;
   const BoxedRuns<D, T>& blocks = in.blocks;
   if (blocks.splits[blocks.count] > rows) throw Refusal("ghosts were to be selected from rows that there are not.");
-  GhostSelection<D, T> selection{Space<D>(period, T{}), in.pos, period, blocks.splits, blocks, in.wanted, in.radius,
-                                 in.wanted.per_rank};
+  if (in.wanted.splits[in.wanted.ranks()] > in.wanted.count)
+    throw Refusal("ghosts were to be selected by boxes that there are not.");
+  GhostSelection<D, T> selection{Space<D>(period, T{}), in.pos,   period, blocks.splits, blocks, in.wanted,
+                                 in.wanted.splits,      in.radius};
   T low[D], high[D];
   bounding_box(blocks, 0, blocks.count, low, high);
-  for (int64_t r = 0; r < in.wanted.ranks; ++r) {
+  for (int64_t r = 0; r < in.wanted.ranks(); ++r) {
     std::vector<int32_t> chosen;
     if (r == me) {
       chosen.resize(static_cast<size_t>(rows));
       std::iota(chosen.begin(), chosen.end(), 0);
-    } else if (r < me || !in.lower_only) {
+    } else {
       chosen = selection.rows_for(parallel, r, low, high);
     }
     int64_t number = static_cast<int64_t>(chosen.size());

@@ -26,15 +26,21 @@ struct GhostSelection {
   const int32_t* splits;  // of the blocks of rows that are looked through
   int64_t blocks;
   Boxes<D, T> wanted;
-  const T* radius;  // of each wanted box; negative: it wants nothing
+  const int32_t* wanted_splits;  // where the boxes of each rank begin
+  const T* radius;               // of each wanted box; negative: it wants nothing
   const int32_t* me;
-  bool lower_only;
-  int64_t ranks, per_rank, tiles;
+  int64_t ranks, tiles;
   Demand<D, T>* demands;
   int64_t* places;  // rank by rank, tile by tile: how many rows are wanted, then where these are put
 
   __device__ int64_t first() const { return splits[0] < 0 ? 0 : splits[0]; }
   __device__ int64_t last() const { return smaller<int64_t>(splits[blocks], num()); }
+
+  // The first box of a rank, among those that there are whatever the splits say.
+  __device__ int64_t boxes_of(int64_t rank) const {
+    int64_t first = wanted_splits[rank];
+    return first < 0 ? 0 : smaller<int64_t>(first, wanted.count);
+  }
 
   __device__ double limit2(const Space<D>& space, int64_t i) const {
     double limit = space.enlarged(radius[i]);
@@ -46,15 +52,15 @@ struct GhostSelection {
   }
 };
 
-// A warp a rank. The rank itself, and with lower_only those above it, want nothing.
+// A warp a rank. The rank itself wants nothing.
 template <int D, typename T>
 __global__ void find_demands(GhostSelection<D, T> selection) {
   int64_t rank = thread_index() / warp_size;
   if (rank >= selection.ranks) return;
   Space<D> space = space_in<D, T>(selection.box);
   Demand<D, T> demand{{}, -1};
-  if (rank < selection.me[0] || (rank > selection.me[0] && !selection.lower_only))
-    for (int64_t i = rank * selection.per_rank + lane_index(); i < (rank + 1) * selection.per_rank; i += warp_size) {
+  if (rank != selection.me[0])
+    for (int64_t i = selection.boxes_of(rank) + lane_index(); i < selection.boxes_of(rank + 1); i += warp_size) {
       if (!(selection.radius[i] >= 0) || selection.wanted.empty(i)) continue;
       demand.box.include(selection.wanted.low(i), selection.wanted.high(i));
       double limit2 = selection.limit2(space, i);
@@ -110,8 +116,8 @@ struct GhostTile {
   // Which of this thread's rows a rank wants, a bit an item. All threads of the block take part.
   __device__ unsigned wanted_by(int64_t rank, BlockList<compact_threads>& near) const {
     unsigned chosen = 0;
-    int64_t end = (rank + 1) * selection.per_rank;
-    for (int64_t begin = rank * selection.per_rank; begin < end; begin += compact_threads) {
+    int64_t end = selection.boxes_of(rank + 1);
+    for (int64_t begin = selection.boxes_of(rank); begin < end; begin += compact_threads) {
       int64_t i = begin + threadIdx.x;
       near.clear();
       if (i < end && selection.radius[i] >= 0 && !selection.wanted.empty(i) &&
@@ -201,18 +207,17 @@ __global__ void finish_ghosts(const int64_t* starts, int64_t ranks, int64_t tile
 
 template <int D, typename T>
 void select_ghosts(Queue& queue, const SelectGhosts<D, T>& in) {
-  int64_t tiles = compact_tiles(in.pos.rows()), room = in.order.rows(), ranks = in.wanted.ranks;
+  int64_t tiles = compact_tiles(in.pos.rows()), room = in.order.rows(), ranks = in.wanted.ranks();
   GhostSelection<D, T> selection{in.box,
                                  in.pos,
                                  in.num,
                                  in.blocks.splits,
                                  in.blocks.count,
                                  in.wanted,
+                                 in.wanted.splits,
                                  in.radius,
                                  in.rank,
-                                 in.lower_only,
                                  ranks,
-                                 in.wanted.per_rank,
                                  tiles,
                                  queue.scratch<Demand<D, T>>(ranks),
                                  queue.scratch<int64_t>(ranks * tiles + 1)};

@@ -1,5 +1,5 @@
-// The rows that each rank is to have: to itself all, to another those within the radius of its boxes; with lower_only
-// nothing to higher ranks. Counts are right even if the rows do not all fit into the order.
+// The rows that each rank is to have: to itself all, to another those within the radius of its boxes. Only the boxes
+// that came from ranks nearby are known. Counts are right even if the rows do not all fit into the order.
 //
 // Distances are in float64 and radii are enlarged by what rounding may have taken off, so nothing that is needed is
 // left out.
@@ -16,25 +16,23 @@ struct SelectGhosts {
   Array<const T> pos;  // (n, D)
   Count num;
   BoxedRuns<D, T> blocks;
-  PublishedBoxes<D, T> wanted;
+  BoxesOfRanks<D, T> wanted;
   const T* radius;  // of each wanted box; negative: it wants nothing
   const int32_t* rank;
   Lengths box;
   Array<int32_t> order;  // (room,), grouped by rank
   int32_t* counts;       // (ranks,)
-  bool lower_only;
 
   explicit SelectGhosts(Arguments& in)
       : pos(in.argument<T>("pos", {any, D})),
         num(in.count("num", pos.rows())),
         blocks(in, ""),
         wanted(in, "wanted_"),
-        radius(in.argument<T>("radius", {wanted.ranks, wanted.per_rank})),
+        radius(in.argument<T>("radius", {wanted.count})),
         rank(in.number("rank")),
         box(in.lengths("box", D)),
         order(in.result<int32_t>("order", {any})),
-        counts(in.result<int32_t>("counts", {wanted.ranks})),
-        lower_only(in.attributes().flag("lower_only")) {}
+        counts(in.result<int32_t>("counts", {wanted.ranks()})) {}
 };
 
 }  // namespace jztree

@@ -1,0 +1,121 @@
+"""What a mapped function says to other ranks, found by tracing it for any number of them, with no devices; and how long
+that takes by a simple model.
+
+    python checks/profiling/collectives.py [--rows 100000] [--ranks 16 2048] [--latency 5e-6] [--bandwidth 25e9]
+
+A collective takes steps * latency + messages * overhead + bytes / bandwidth: steps that wait for each other, messages
+that a rank sends, and bytes through its wire. A gather or a sum over all ranks doubles what is known with every step;
+an all_to_all is one step in which a rank sends a message to every other one. The three numbers are assumptions about a
+network, not measured. Loops count as one round, and of the two loops of an exchange, one for many rows and one for few,
+both are counted, so this is rather too much where ranks hold uniform particles.
+"""
+
+import argparse
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec as P
+
+import jztree as jz
+
+GATHERS, SUMS, EXCHANGES, SHIFTS = {"all_gather"}, {"psum", "pmax", "pmin"}, {"all_to_all"}, {"ppermute"}
+
+
+class Network(NamedTuple):
+    """Seconds until a message arrives, seconds of sending one, and bytes a second."""
+
+    latency: float
+    overhead: float
+    bandwidth: float
+
+
+class Collective(NamedTuple):
+    """What it is called, steps after each other, messages of a rank, and bytes that leave or reach it."""
+
+    name: str
+    steps: int
+    messages: int
+    bytes: int
+
+    def seconds(self, network: Network) -> float:
+        """How long it takes."""
+        return self.steps * network.latency + self.messages * network.overhead + self.bytes / network.bandwidth
+
+
+def collectives_of(function: Callable[[Any], Any], ranks: int, rows: int) -> list[Collective]:
+    """Those of a function of positions, mapped over so many ranks with so many rows each."""
+    mesh = AbstractMesh((ranks,), ("ranks",))
+    mapped = jax.shard_map(function, mesh=mesh, in_specs=P("ranks"), out_specs=P("ranks"))
+    traced = jax.make_jaxpr(mapped)(jax.ShapeDtypeStruct((ranks * rows, 3), jnp.float32))
+    return list(_collectives_in(traced.jaxpr, ranks))
+
+
+def _collectives_in(jaxpr: Any, ranks: int) -> Iterator[Collective]:
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name.removesuffix("_invariant").removesuffix("_reduced")
+        size = sum(var.aval.size * var.aval.dtype.itemsize for var in equation.invars if hasattr(var.aval, "size"))
+        groups = equation.params.get("axis_index_groups")
+        among = len(groups[0]) if groups else ranks
+        steps = math.ceil(math.log2(among))
+        if name in GATHERS:
+            yield Collective(name, steps, steps, (among - 1) * size)
+        elif name in SUMS:
+            yield Collective(name, steps, steps, 2 * size)
+        elif name in EXCHANGES:
+            yield Collective(name, 1, among - 1, size)
+        elif name in SHIFTS:
+            yield Collective(name, 1, 1, size)
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            yield from _collectives_in(inner, ranks)
+
+
+FUNCTIONS = {
+    "sort": lambda pos: jz.tree.distr_zsort(pos, boxsize=1.0)[0],
+    "kNN, k = 8": lambda pos: jz.knn.knn(pos, k=8, boxsize=1.0),
+    "labels": lambda pos: jz.fof.distr_fof_labels(pos, 1e-3, boxsize=1.0)[1],
+}
+
+
+def add_network(parser: argparse.ArgumentParser) -> None:
+    """Options of the model."""
+    parser.add_argument("--latency", type=float, default=5e-6, help="seconds of a step (default: %(default)s)")
+    parser.add_argument("--overhead", type=float, default=2e-7, help="seconds a message (default: %(default)s)")
+    parser.add_argument("--bandwidth", type=float, default=25e9, help="bytes a second (default: %(default)s)")
+
+
+def network_of(arguments: argparse.Namespace) -> Network:
+    """What the options say."""
+    return Network(arguments.latency, arguments.overhead, arguments.bandwidth)
+
+
+def main() -> None:
+    """Print a line for each function and number of ranks."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=100_000, help="particles a rank (default: %(default)s)")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[16, 128, 2048, 16384])
+    add_network(parser)
+    parser.add_argument("--each", action="store_true", help="print every collective too")
+    arguments = parser.parse_args()
+    network = network_of(arguments)
+    for name, function in FUNCTIONS.items():
+        for ranks in arguments.ranks:
+            found = collectives_of(function, ranks, arguments.rows)
+            print(f"{name}, {ranks} ranks: {len(found)} collectives, {_told(found, network)}", flush=True)
+            for one in found if arguments.each else ():
+                print(f"  {one.name}: {_told([one], network)}")
+
+
+def _told(found: list[Collective], network: Network) -> str:
+    """Sums over collectives."""
+    steps, messages, size = (sum(getattr(one, of) for one in found) for of in ("steps", "messages", "bytes"))
+    milliseconds = 1e3 * sum(one.seconds(network) for one in found)
+    return f"{steps} steps, {messages} messages, {size / 1e6:.3g} MB, {milliseconds:.3g} ms"
+
+
+if __name__ == "__main__":
+    main()
