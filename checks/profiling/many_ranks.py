@@ -76,6 +76,29 @@ def timed(runs: int, function: Callable[..., Any], *arrays: Any) -> tuple[float,
     return least_ms(lambda: compiled(*arrays), runs), compiled(*arrays)
 
 
+def splitters(runs: int, posz: jax.Array, ranks: int, keys: tuple[Any, ...]) -> tuple[float, int]:
+    """Milliseconds of this rank's share in the search for splitters, six sums in all, and how many numbers a sum has.
+
+    Its rows are in random order, so that some are in every cell.
+    """
+    others, parts = ranks - 1, max(4096, 16 << (ranks - 1).bit_length())
+    bits, word = parts.bit_length() - 1, 63
+
+    def one(places: jax.Array, left: jax.Array, rows: jax.Array, groups: jax.Array, step: jax.Array) -> Any:
+        own = kernels.count_parts(posz, *keys, places, rows[0], groups, step, parts)
+        sums = jnp.stack([own >> 16, own & 0xFFFF], axis=-1)
+        return kernels.choose_parts(sums, own[None], places, left, rows, groups, step)
+
+    none = jnp.zeros((others, kernels.splitter_words(3)), jnp.uint32), jnp.full((others, 2), -1, jnp.int32)
+    every = jnp.tile(jnp.asarray([0, len(posz)], jnp.int32), (1, others, 1))
+    first, (places, left, rows) = timed(
+        runs, one, *none, every, jnp.ones(others, jnp.int32), jnp.asarray([0, word - bits, bits], jnp.int32)
+    )
+    groups, more = jnp.arange(1, ranks, dtype=jnp.int32), bits - others.bit_length()
+    later, _ = timed(runs, one, places, left, rows, groups, jnp.asarray([0, word - bits - more, more], jnp.int32))
+    return first + 5 * later, parts
+
+
 class Rank:
     """One rank of ``ranks``, which is a power of two: its range of uniform particles, and what others tell it."""
 
@@ -141,16 +164,12 @@ class Rank:
         )[0]
 
     def splitters(self) -> float:
-        """Finding where each rank's range begins; megabytes that all agree on."""
-        splitters = jnp.zeros((self.ranks - 1, kernels.splitter_words(3)), jnp.uint32)
-        one_byte, _ = timed(
-            self.runs,
-            lambda x: kernels.key_counts(x, self.num, *self.corners, self.box, splitters, jnp.int32(0)),
-            self.pos,
-        )
-        passes = 5  # that tell uniform particles apart: three to the rank, two within it
-        self.with_others_ms[f"splitters ({passes} bytes)"] = passes * one_byte
-        return 2 * self.ranks * 256 * 4 / 1e6
+        """Finding where each rank's range begins; megabytes of a sum that all agree on."""
+        random = np.random.default_rng(1).random((self.rows, 3), np.float32)
+        spread, _ = zsort_and_tree(jnp.asarray(random), boxsize=1.0)
+        keys = *self.corners, self.box
+        self.with_others_ms["splitters"], parts = splitters(self.runs, spread, self.ranks, keys)
+        return 4 * parts / 1e6
 
     def covered(self, most: int) -> Boxes:
         """At most so many boxes around own particles."""

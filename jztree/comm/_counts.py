@@ -18,16 +18,17 @@ class Wide(NamedTuple):
         """Whether each count is 2**31 or more."""
         return self.high >= 2**15
 
-    def above(self, other: "Wide") -> jax.Array:
-        """Whether each count is larger than the other one."""
-        return (self.high > other.high) | ((self.high == other.high) & (self.low > other.low))
 
+def wide_sum(count: Any, most: int = 2**31) -> Wide:
+    """The sum of int32 counts over all ranks, elementwise.
 
-def wide_sum(count: Any) -> Wide:
-    """The sum of int32 counts over all ranks, elementwise."""
+    most: what no sum exceeds. If that fits 32 bits, half as much travels.
+    """
     _, ndev, axes = get_rank_info()
-    parts = jnp.stack([jnp.asarray(count) >> 16, jnp.asarray(count) & 0xFFFF])
-    high, low = parts if ndev == 1 else jax.lax.psum(vary(parts), axes)
+    count, fits = jnp.asarray(count), most < 2**31
+    parts = count[None] if fits else jnp.stack([count >> 16, count & 0xFFFF])
+    sums = parts if ndev == 1 else jax.lax.psum(vary(parts), axes)
+    high, low = (0, sums[0]) if fits else sums
     return Wide(high + (low >> 16), low & 0xFFFF)
 
 

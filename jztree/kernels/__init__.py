@@ -38,9 +38,10 @@ from ._library import native_info, set_num_threads
 from ._neighbours import fof, knn
 from ._order import (
     bounds,
+    choose_parts,
+    count_parts,
     covering_boxes,
     hierarchy,
-    key_counts,
     key_positions,
     node_masses,
     search,
@@ -60,6 +61,8 @@ __all__ = [
     "check",
     "check_lengths",
     "checked_lengths",
+    "choose_parts",
+    "count_parts",
     "covering_boxes",
     "fof",
     "gather_rows",
@@ -70,7 +73,6 @@ __all__ = [
     "group_segments",
     "group_targets",
     "hierarchy",
-    "key_counts",
     "key_positions",
     "knn",
     "lowest_potential",

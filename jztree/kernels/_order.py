@@ -114,21 +114,54 @@ def splitter_words(dims: int) -> int:
     return 4 + 2 * -(-64 // (64 // dims))
 
 
-def key_counts(
-    posz: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact, splitters: jax.Array, place: Any
+def count_parts(
+    posz: jax.Array,
+    lower: jax.Array,
+    upper: jax.Array,
+    box: Exact,
+    splitters: jax.Array,
+    rows: jax.Array,
+    groups: jax.Array,
+    step: jax.Array,
+    room: int,
 ) -> jax.Array:
-    """How many rows are before each of 256 ways to go on with a splitter, ``(s, 256)`` int32.
+    """How many rows of a cell there are up to the end of each of its parts, ``(room,)`` int32.
 
     posz: ``(n, d)``, in z-order. splitters: ``(s, w)`` uint32, w from `splitter_words`, places in the z-order, highest
-        word first, whose bytes from number ``place`` (0 to 4w - 1, from the top) on are 0.
+        word first, of which the highest bits are known, and the others 0; those with the same bits are in one cell.
+    rows: ``(s, 2)`` int32, the first row in the cell, and how many rows are in it. groups: ``(s,)`` int32, which rise
+        by 1 with every cell that is of interest, from 1 on. Counts of a group's parts are at ``(group - 1) * 2**bits``.
+    step: ``(3,)`` int32, which bits are next: the number of the word of 64 bits, what comes below them in it, and how
+        many they are.
     """
-    out = i32(splitters.shape[0], 256)
-    return call("key_counts", out, posz, as_num(num), lower, upper, box.words, splitters, as_num(place))
+    given = posz, lower, upper, box.words, splitters, rows, groups, step
+    return call("count_parts", i32(room), *given)
+
+
+def choose_parts(
+    sums: jax.Array,
+    own: jax.Array,
+    splitters: jax.Array,
+    left: jax.Array,
+    rows: jax.Array,
+    groups: jax.Array,
+    step: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The next bits of splitters: the new ``splitters``, ``left`` and ``rows``.
+
+    own: ``(t, room)`` int32, what `count_parts` returned for each type of rows. sums: ``(room, 2)`` int32, their sums
+        over types and ranks, as ``high * 2**16 + low``. rows: ``(t, s, 2)`` int32, those of each type.
+    left: ``(s, 2)`` int32, how many rows of the cell come before the splitter, as high and low. Splitters with nothing
+        left stay as they are. Less than nothing is left before the first step, which finds out how many rows there are:
+        splitter i is then to be where the share of rank i + 1 begins if all ranks get the same number of rows, the
+        first ones one more.
+    """
+    out = [jax.ShapeDtypeStruct(old.shape, old.dtype) for old in (splitters, left, rows)]
+    return call("choose_parts", tuple(out), sums, own, splitters, left, rows, groups, step)
 
 
 def key_positions(
     posz: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact, splitters: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """How many rows are before each splitter, and how many are at it: two ``(s,)`` int32. As in `key_counts`."""
-    rows = i32(splitters.shape[0])
-    return call("key_positions", (rows, rows), posz, as_num(num), lower, upper, box.words, splitters)
+) -> jax.Array:
+    """How many rows are before each splitter, ``(s,)`` int32. posz, splitters: as in `count_parts`, all bits known."""
+    return call("key_positions", i32(splitters.shape[0]), posz, as_num(num), lower, upper, box.words, splitters)

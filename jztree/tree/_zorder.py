@@ -1,15 +1,12 @@
 """z-order: sorting particles by Morton key, on one device and over the ranks of a mesh.
 
 The distributed sort: every rank sorts its own rows by keys over the domain of all ranks; splitters cut the z-order into
-one range a rank; one exchange brings the rows there; each rank merges what it got. Splitters are exact: they are found
-byte by byte, from counts of rows summed over the ranks, and equal points are dealt out in the order of the ranks, which
-keeps the sort stable. So every rank ends with the same number of rows, off by one, and never holds more; and the order
-is the one in which one device sorts the rows of all ranks. Cost: two local sorts, some small sums over the ranks (four
-for a million uniform particles; as many as a place in the z-order has bytes where equal points are to be cut apart),
-one exchange.
+one range a rank (`_splitters`); one exchange brings the rows there; each rank merges what it got. Splitters are exact,
+and equal points are dealt out in the order of the ranks, which keeps the sort stable. So every rank ends with the same
+number of rows, off by one, and never holds more; and the order is the one in which one device sorts the rows of all
+ranks. Cost: two local sorts, some small sums over the ranks, one exchange.
 
-G. M. Morton (1966), "A computer oriented geodetic data base". Exact splitters: P. Siebert & F. Wolf (2003), "A
-scalable parallel sorting algorithm using exact splitting".
+G. M. Morton (1966), "A computer oriented geodetic data base".
 """
 
 import functools
@@ -29,6 +26,7 @@ from .._particles import check_carried, check_countable, check_movable, check_nu
 from .._transform.capacity import Room, room
 from ..data import RankIdx, get_pos, map_rows, replace_num, split_rows
 from ..jax_ext import Exact, is_concrete, with_smap, with_twins
+from ._splitters import traffics_of
 
 __all__ = ["distr_zsort", "search_sorted_z", "zsort"]
 
@@ -303,10 +301,7 @@ def sort_over_ranks(
     """
     orders, sorted_pos = zip(*(domain.zsort(jnp.asarray(get_pos(m.part)), m.num) for m in movers), strict=True)
     nums = [mover.num for mover in movers]
-    if nsamp is None:
-        traffics = _exact_cuts(sorted_pos, nums, domain)
-    else:
-        traffics = _sampled_cuts(sorted_pos, nums, domain, nsamp)
+    traffics = traffics_of(sorted_pos, nums, domain.keys(), nsamp)
     moved: list[Moved] = []
     on_ranks = on_ranks or [domain] * len(movers)
     for mover, order, traffic, place, on_rank in zip(movers, orders, traffics, rooms, on_ranks, strict=True):
@@ -361,98 +356,3 @@ def _move(mover: Movers, order: jax.Array, traffic: comm.Traffic, place: Room, d
     merge, posz = domain.zsort(pos, num)
     columns, data, origin = jax.tree.map(_to_order(merge, pos, posz), arrived)
     return Moved(replace_num(rebuild(columns), num), data, num, origin, merge, route)
-
-
-def _exact_cuts(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Domain) -> list[comm.Traffic]:
-    """The traffic of each type by which all ranks get the same number of rows.
-
-    positions: of each type, in z-order.
-    """
-    rank, ndev, _ = comm.get_rank_info()
-    starts = _share_starts(sum(nums), ndev)
-    splitters = _splitters(positions, nums, domain, starts)
-    pairs = [kernels.key_positions(pos, num, *domain.keys(), splitters) for pos, num in _zip(positions, nums)]
-    # Rank i cuts at the i-th splitter, for which it needs what all ranks have there. The last rank has none to cut at.
-    one_more = [(0, 1), (0, 0), (0, 0)]
-    there = comm.swap(jnp.pad(jnp.stack([jnp.stack(pair, axis=-1) for pair in pairs], axis=1), one_more))
-    start = comm.Wide(*(jnp.pad(part, (0, 1))[rank] for part in starts))
-    cuts = comm.swap(_cut_ties(there[..., 0], there[..., 1], start))
-    return _traffics([cuts[: ndev - 1, kind] for kind in range(len(nums))], nums)
-
-
-def _sampled_cuts(
-    positions: Sequence[jax.Array], nums: Sequence[Any], domain: Domain, nsamp: int
-) -> list[comm.Traffic]:
-    """As `_exact_cuts`, but the same number of rows of a sample; equal points are not cut apart."""
-    _, ndev, _ = comm.get_rank_info()
-    # The same stride on all ranks makes every sample stand for as many rows.
-    most = comm.all_max(sum(kernels.as_num(num) for num in nums))
-    stride = jnp.maximum(1, -(-most // nsamp))
-    rows = [jnp.minimum(jnp.arange(nsamp, dtype=jnp.int32) * stride, pos.shape[0] - 1) for pos in positions]
-    samples = [kernels.gather_rows(pos, row) for pos, row in _zip(positions, rows)]
-    sizes = [-(-kernels.as_num(num) // stride) for num in nums]
-    splitters = _splitters(samples, sizes, domain, _share_starts(sum(sizes), ndev))
-    cuts = [kernels.key_positions(pos, num, *domain.keys(), splitters)[0] for pos, num in _zip(positions, nums)]
-    return _traffics(cuts, nums)
-
-
-def _traffics(cuts: Sequence[jax.Array], nums: Sequence[Any]) -> list[comm.Traffic]:
-    """Those of a rank whose rows of each type, ``nums``, are cut for the ranks at ``cuts``, ``(r - 1,)`` int32."""
-    traffics: list[comm.Traffic] = []
-    for cut, num in _zip(cuts, nums):
-        ends = jnp.concatenate([jnp.zeros(1, jnp.int32), cut, kernels.as_num(num)[None]])
-        sent = jnp.diff(ends)
-        traffics.append(comm.traffic_of(comm.after(sent, traffics[-1].most) if traffics else sent))
-    return traffics
-
-
-def _zip(a: Sequence[Any], b: Sequence[Any]) -> Any:
-    return zip(a, b, strict=True)
-
-
-def _share_starts(count: Any, ndev: int) -> comm.Wide:
-    """Where the shares of the ranks from 1 on start if ``count`` rows a rank are dealt out equally."""
-    return comm.share(comm.wide_sum(count), jnp.arange(1, ndev, dtype=jnp.int32), ndev)[1]
-
-
-def _splitters(positions: Sequence[jax.Array], nums: Sequence[Any], domain: Domain, starts: comm.Wide) -> jax.Array:
-    """Places in the z-order with ``starts`` rows of all ranks before them, ``(r - 1, words)`` uint32.
-
-    Where equal points are to be cut apart, the place is theirs.
-    """
-    wanted = comm.Wide(starts.high[:, None], starts.low[:, None])
-
-    def next_byte(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        place, splitters, _ = state
-        counts = [kernels.key_counts(pos, num, *domain.keys(), splitters, place) for pos, num in _zip(positions, nums)]
-        before = comm.wide_sum(sum(counts))
-        byte = 255 - jnp.sum(before.above(wanted), axis=1, dtype=jnp.int32)
-        shift = (24 - 8 * (place % 4)).astype(jnp.uint32)
-        splitters = splitters.at[:, place // 4].add(byte.astype(jnp.uint32) << shift)
-        found = jnp.any((before.high == wanted.high) & (before.low == wanted.low), axis=1)
-        return place + 1, splitters, jnp.all(found)
-
-    cuts, words = starts.high.shape[0], kernels.splitter_words(positions[0].shape[1])
-    none = jnp.int32(0), jnp.zeros((cuts, words), jnp.uint32), jnp.bool_(False)
-    if cuts == 0:
-        return none[1]
-    return jax.lax.while_loop(lambda state: ~state[2] & (state[0] < 4 * words), next_byte, none)[1]
-
-
-def _cut_ties(below: jax.Array, equal: jax.Array, start: comm.Wide) -> jax.Array:
-    """Where each rank's rows of each type are cut, ``(r, types)``, so that exactly ``start`` rows are below.
-
-    below, equal: ``(r, types)``, rows before the splitter, and rows at it. Those at it are cut in the order of types,
-    then ranks.
-    """
-    by_type = equal.T.reshape(-1)
-    # Sums over ranks may exceed 32 bits, so halves are summed apart.
-    before_high = jnp.cumsum(by_type >> 16, dtype=jnp.int32) - (by_type >> 16)
-    before_low = jnp.cumsum(by_type & 0xFFFF, dtype=jnp.int32) - (by_type & 0xFFFF)
-    high = start.high - jnp.sum(below >> 16, dtype=jnp.int32) - before_high
-    low = start.low - jnp.sum(below & 0xFFFF, dtype=jnp.int32) - before_low
-    high, low = high + (low >> 16), low & 0xFFFF
-    left = jnp.where(high >= 2**14, 2**30, jnp.where(high < 0, 0, jnp.clip(high, 0, 2**14) * 65536 + low))
-    # More than 2**30 particles at one point on one rank would be cut there too early; the ranks after it take the rest.
-    taken = jnp.clip(left, 0, by_type)
-    return below + taken.reshape(equal.shape[::-1]).T

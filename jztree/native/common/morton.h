@@ -229,9 +229,9 @@ struct OrderWords {
     return key;
   }
 
-  // Whether a position is before the given words (or, with `equal_too`, at them).
+  // Whether a position is before the given words.
   template <typename T>
-  JZTREE_BOTH static bool before(const KeyGrid<D>& grid, const T* x, const uint64_t* words, bool equal_too) {
+  JZTREE_BOTH static bool before(const KeyGrid<D>& grid, const T* x, const uint64_t* words) {
     MortonKey key = Morton<D>::key(grid, x);
     if (key.high != words[0]) return key.high < words[0];
     if (key.low != words[1]) return key.low < words[1];
@@ -239,7 +239,7 @@ struct OrderWords {
       uint64_t here = at(grid, x, word);
       if (here != words[word]) return here < words[word];
     }
-    return equal_too;
+    return false;
   }
 };
 

@@ -1,5 +1,6 @@
 #include "splitters.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "common/cpu/context.h"
@@ -7,62 +8,99 @@
 namespace jztree {
 namespace {
 
+// Rows of a cell, by the word that tells its parts apart.
 template <int D, typename T>
-struct SortedRows {
+struct CellRows {
   const T* pos;
   KeyGrid<D> grid;
+  int word;
 
-  // The first row in [first, last) that is not before the splitter (above: is above it); last if there is none.
-  int64_t find(int64_t first, int64_t last, const Splitter<D>& splitter, bool above) const {
-    while (first < last) {
+  uint64_t at(int64_t row) const { return OrderWords<D>::at(grid, pos + row * D, word); }
+
+  // The first row behind `row`, which is before the bound, that is not; last if there is none. It is looked for in
+  // steps that double, because most parts have few rows.
+  int64_t behind(int64_t row, int64_t last, uint64_t bound) const {
+    int64_t width = 1;
+    for (; row + width < last && at(row + width) < bound; width *= 2) row += width;
+    int64_t first = row + 1;
+    for (last = std::min(last, row + width); first < last;) {
       int64_t middle = (first + last) / 2;
-      bool before = OrderWords<D>::before(grid, pos + middle * D, splitter.words, above);
+      bool before = at(middle) < bound;
       (before ? first : last) = before ? middle + 1 : middle;
     }
     return first;
   }
 };
 
+// Parts [begin, end) of a cell whose part 0 begins at `low`.
 template <int D, typename T>
-void key_counts(const Parallel& parallel, const KeyCounts<D, T>& in) {
-  SortedRows<D, T> rows{in.pos, in.keys.grid()};
-  int64_t count = in.num();
-  int byte = *in.place;
-  if (byte < 0 || byte >= Splitter<D>::bytes)
-    throw Refusal("splitters have no byte " + std::to_string(byte) + " in " + std::to_string(D) + " dimensions.");
-  parallel.blocks(in.number(), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t s = begin; s < end; ++s) {
-      Splitter<D> splitter(in.splitters + s * Splitter<D>::halves);
-      int32_t* out = in.counts + s * byte_values;
-      int64_t first = 0;
-      for (uint64_t b = 0; b < byte_values; ++b) {
-        // Most bytes have no rows at all, and then the next row is the answer again.
-        Splitter<D> bound = splitter.with_byte(byte, b);
-        if (first < count && rows.find(first, first + 1, bound, false) > first)
-          first = rows.find(first + 1, count, bound, false);
-        out[b] = static_cast<int32_t>(first);
+void count_cell(const CellRows<D, T>& rows, const RowRange& range, const Step& step, uint64_t low, int64_t begin,
+                int64_t end, int32_t* counts) {
+  int64_t row = range.first;
+  uint64_t here = 0;  // the word of the row, if there is one
+  auto advance_to = [&](uint64_t bound) {
+    if (row == range.last || here >= bound) return;
+    row = rows.behind(row, range.last, bound);
+    if (row < range.last) here = rows.at(row);
+  };
+  if (row < range.last) here = rows.at(row);
+  for (int64_t part = begin; part < end; ++part) {
+    if (part == step.parts() - 1)
+      row = range.last;
+    else
+      advance_to(low + (static_cast<uint64_t>(part + 1) << step.shift));
+    counts[part] = static_cast<int32_t>(row - range.first);
+  }
+}
+
+template <int D, typename T>
+void count_parts(const Parallel& parallel, const CountParts<D, T>& in) {
+  Step step(in.step, OrderWords<D>::count);
+  CellRows<D, T> rows{in.pos, in.keys.grid(), step.word};
+  parallel.blocks(in.room, 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin; at < end;) {
+      int64_t group = at >> step.bits, s = first_of_group(in.groups, in.number, group + 1);
+      if (s == in.number) {
+        std::fill(in.counts + at, in.counts + end, 0);
+        return;
       }
+      int64_t first = group << step.bits, stop = std::min(end, first + step.parts());
+      Splitter<D> splitter(in.splitters + s * Splitter<D>::halves);
+      count_cell(rows, RowRange(in.rows + 2 * s, in.n), step, splitter.words[step.word], at - first, stop - first,
+                 in.counts + first);
+      at = stop;
     }
+  });
+}
+
+void choose_parts(const Parallel& parallel, const ChooseParts& in) {
+  parallel.blocks(in.number, 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; ++s) in.choose(s);
   });
 }
 
 template <int D, typename T>
 void key_positions(const Parallel& parallel, const KeyPositions<D, T>& in) {
-  SortedRows<D, T> rows{in.pos, in.keys.grid()};
+  KeyGrid<D> grid = in.keys.grid();
   int64_t count = in.num();
   parallel.blocks(in.number(), 16, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
       Splitter<D> splitter(in.splitters + s * Splitter<D>::halves);
-      int64_t first = rows.find(0, count, splitter, false);
+      int64_t first = 0;
+      for (int64_t last = count; first < last;) {
+        int64_t middle = (first + last) / 2;
+        bool before = OrderWords<D>::before(grid, in.pos + middle * D, splitter.words);
+        (before ? first : last) = before ? middle + 1 : middle;
+      }
       in.below[s] = static_cast<int32_t>(first);
-      in.equal[s] = static_cast<int32_t>(rows.find(first, count, splitter, true) - first);
     }
   });
 }
 
 }  // namespace
 
-JZTREE_KERNEL(key_counts, KeyCounts);
+JZTREE_KERNEL(count_parts, CountParts);
+JZTREE_PLAIN_KERNEL(choose_parts, ChooseParts);
 JZTREE_KERNEL(key_positions, KeyPositions);
 
 }  // namespace jztree

@@ -1,6 +1,5 @@
-// Searches wait for memory, and there are few of them. So a block takes a splitter: two warps find its lowest and its
-// highest way to go on, 32 places at a time, and then each thread its own way between these, which from the second byte
-// on are close to each other.
+// Searches wait for memory, so there are many at once: each thread looks for the end of a part by itself, which from
+// the second step on is among few rows.
 
 #include <cstdint>
 
@@ -13,82 +12,68 @@ namespace jztree {
 namespace {
 
 template <int D, typename T>
-struct SortedRows {
-  const T* pos;
-  Count num;
-  const KeyGrid<D>* grid;
-
-  __device__ bool before(int64_t row, const Splitter<D>& splitter, bool equal_too) const {
-    return OrderWords<D>::before(*grid, pos + row * D, splitter.words, equal_too);
+__global__ void count_rows(CountParts<D, T> in, const KeyGrid<D>* grid) {
+  int64_t at = thread_index();
+  if (at >= in.room) return;
+  Step step(in.step, OrderWords<D>::count);
+  int64_t group = at >> step.bits, part = at - (group << step.bits);
+  int64_t s = first_of_group(in.groups, in.number, group + 1);
+  if (s == in.number) {
+    in.counts[at] = 0;
+    return;
   }
-
-  // The first of the rows [first, last) that is not before the splitter (above: is above it), found by a warp.
-  __device__ int64_t find(int64_t first, int64_t last, const Splitter<D>& splitter, bool above) const {
-    return warp_search(first, last, [&](int64_t row) { return before(row, splitter, above); });
-  }
-
-  // The same, found by one thread.
-  __device__ int64_t find_alone(int64_t first, int64_t last, const Splitter<D>& splitter) const {
+  RowRange range(in.rows + 2 * s, in.n);
+  int64_t first = range.first, last = range.last;
+  if (part == step.parts() - 1) {
+    first = last;
+  } else {
+    uint64_t bound = Splitter<D>(in.splitters + s * Splitter<D>::halves).words[step.word];
+    bound += static_cast<uint64_t>(part + 1) << step.shift;
     while (first < last) {
       int64_t middle = (first + last) / 2;
-      if (before(middle, splitter, false)) {
+      if (OrderWords<D>::at(*grid, in.pos + middle * D, step.word) < bound) {
         first = middle + 1;
       } else {
         last = middle;
       }
     }
-    return first;
   }
-};
+  in.counts[at] = static_cast<int32_t>(first - range.first);
+}
 
-template <int D, typename T>
-__global__ void count_rows(SortedRows<D, T> rows, const uint32_t* splitters, const int32_t* place, int32_t* counts) {
-  __shared__ int64_t ends[2];
-  constexpr int last_byte = Splitter<D>::bytes - 1;
-  int byte = place[0] < 0 ? 0 : place[0] > last_byte ? last_byte : place[0];
-  int warp = static_cast<int>(threadIdx.x) / warp_size;
-  Splitter<D> splitter(splitters + static_cast<int64_t>(blockIdx.x) * Splitter<D>::halves);
-  if (warp < 2) {
-    int64_t end = rows.find(0, rows.num(), splitter.with_byte(byte, warp == 0 ? 0 : byte_values - 1), false);
-    if (lane_index() == 0) ends[warp] = end;
-  }
-  __syncthreads();
-  int64_t row = rows.find_alone(ends[0], ends[1], splitter.with_byte(byte, threadIdx.x));
-  counts[thread_index()] = static_cast<int32_t>(row);
+__global__ void choose_part(ChooseParts in) {
+  if (thread_index() < in.number) in.choose(thread_index());
 }
 
 template <int D, typename T>
-__global__ void find_rows(SortedRows<D, T> rows, const uint32_t* splitters, int64_t number, int32_t* below,
-                          int32_t* equal) {
-  int64_t s = thread_index() / warp_size, count = rows.num();
+__global__ void find_rows(const T* pos, Count num, const KeyGrid<D>* grid, const uint32_t* splitters, int64_t number,
+                          int32_t* below) {
+  int64_t s = thread_index() / warp_size;
   if (s >= number) return;
   Splitter<D> splitter(splitters + s * Splitter<D>::halves);
-  int64_t first = rows.find(0, count, splitter, false), end = rows.find(first, count, splitter, true);
-  if (lane_index() != 0) return;
-  below[s] = static_cast<int32_t>(first);
-  equal[s] = static_cast<int32_t>(end - first);
+  int64_t row = warp_search(
+      0, num(), [&](int64_t middle) { return OrderWords<D>::before(*grid, pos + middle * D, splitter.words); });
+  if (lane_index() == 0) below[s] = static_cast<int32_t>(row);
 }
 
 template <int D, typename T>
-SortedRows<D, T> sorted_rows(Queue& queue, const SplitterSearch<D, T>& in) {
-  return {in.pos, in.num, device_grid(queue, in.keys)};
+void count_parts(Queue& queue, const CountParts<D, T>& in) {
+  const KeyGrid<D>* grid = device_grid(queue, in.keys);
+  queue.launch_over(in.room, count_rows<D, T>, in, grid);
 }
 
-template <int D, typename T>
-void key_counts(Queue& queue, const KeyCounts<D, T>& in) {
-  queue.launch(in.number(), byte_values, 0, count_rows<D, T>, sorted_rows(queue, in), in.splitters, in.place,
-               in.counts);
-}
+void choose_parts(Queue& queue, const ChooseParts& in) { queue.launch_over(in.number, choose_part, in); }
 
 template <int D, typename T>
 void key_positions(Queue& queue, const KeyPositions<D, T>& in) {
-  queue.launch_warps(in.number(), find_rows<D, T>, sorted_rows(queue, in), in.splitters, in.number(), in.below,
-                     in.equal);
+  const KeyGrid<D>* grid = device_grid(queue, in.keys);
+  queue.launch_warps(in.number(), find_rows<D, T>, in.pos.data, in.num, grid, in.splitters.data, in.number(), in.below);
 }
 
 }  // namespace
 
-JZTREE_KERNEL(key_counts, KeyCounts);
+JZTREE_KERNEL(count_parts, CountParts);
+JZTREE_PLAIN_KERNEL(choose_parts, ChooseParts);
 JZTREE_KERNEL(key_positions, KeyPositions);
 
 }  // namespace jztree

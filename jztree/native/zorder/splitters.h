@@ -1,74 +1,207 @@
 // Counting rows for the splitters of a distributed sort.
 //
 // A splitter is where in the z-order the first row of a rank is: its Morton key, and the bits of its coordinates where
-// others share that (see OrderWords). It is found byte by byte from the top: every rank counts, in its own z-ordered
-// rows, how many lie before each of the 256 ways to go on from the bytes known so far; the sums over the ranks say
-// which one is right.
+// others share that (see OrderWords). It is found from the top, some bits a step. Splitters that agree in all bits
+// known so far are in one cell of the z-order, and form a group; the next bits divide the cell into parts. Every rank
+// counts, in its own z-ordered rows, how many are in the cell up to the end of each part (`count_parts`). The sums over
+// the ranks say in which part each splitter is (`choose_parts`), which all ranks work out for themselves.
 #pragma once
 
 #include "common/key_arguments.h"
 
 namespace jztree {
 
-constexpr int byte_values = 256;
-
 // The words of a splitter (see OrderWords), which has two halves of each, the higher one first.
 template <int D>
 struct Splitter {
   static constexpr int halves = 2 * OrderWords<D>::count;
-  static constexpr int bytes = 8 * OrderWords<D>::count;
   uint64_t words[OrderWords<D>::count];
 
   JZTREE_BOTH explicit Splitter(const uint32_t* from) {
     for (int i = 0; i < OrderWords<D>::count; ++i) words[i] = uint64_t{from[2 * i]} << 32 | from[2 * i + 1];
   }
-  // With byte `place` (0 is the highest), which is 0, set to `value`.
-  JZTREE_BOTH Splitter with_byte(int place, uint64_t value) const {
-    Splitter other(*this);
-    other.words[place / 8] |= value << (56 - 8 * (place % 8));
-    return other;
+};
+
+// Which bits come next: `bits` of them, in one word, `shift` above its lowest.
+struct Step {
+  static constexpr int numbers = 3;
+  int word, shift, bits;
+
+  // Out of range, which nobody asks for, means bits of no use, and not memory of others.
+  JZTREE_BOTH Step(const int32_t* from, int words)
+      : word(within(from[0], words - 1)), shift(within(from[1], 63)), bits(within(from[2], 30)) {}
+
+  JZTREE_BOTH int64_t parts() const { return int64_t{1} << bits; }
+
+ private:
+  JZTREE_BOTH static int within(int32_t value, int most) { return value < 0 ? 0 : value > most ? most : value; }
+};
+
+// Of splitters in their order, the first of a group; their number if there is none. Groups count from 1 and rise.
+JZTREE_BOTH inline int64_t first_of_group(const int32_t* groups, int64_t number, int64_t group) {
+  int64_t first = 0, last = number;
+  while (first < last) {
+    int64_t middle = (first + last) / 2;
+    bool before = groups[middle] < group;
+    (before ? first : last) = before ? middle + 1 : middle;
+  }
+  return first;
+}
+
+// counts[(g - 1) * parts + p]: rows of group g's cell up to the end of its part p. 0 behind the last group.
+template <int D, typename T>
+struct CountParts {
+  static constexpr int most_dims = max_dims;
+
+  const T* pos;  // (n, D)
+  KeyDomain<D, T> keys;
+  const uint32_t* splitters;  // (s, Splitter<D>::halves), whose bits from those of the step on are 0
+  const int32_t* rows;        // (s, 2): the first row in the splitter's cell, and how many there are
+  const int32_t* groups;      // (s,)
+  const int32_t* step;
+  int32_t* counts;  // (c,)
+  int64_t n, number, room;
+
+  explicit CountParts(Arguments& in) : CountParts(in, in.argument<T>("pos", {any, D})) {}
+
+ private:
+  CountParts(Arguments& in, const Array<const T>& given) : pos(given), keys(in), n(given.rows()) {
+    auto places = in.argument<uint32_t>("splitters", {any, Splitter<D>::halves});
+    splitters = places, number = places.rows();
+    rows = in.argument<int32_t>("rows", {number, 2});
+    groups = in.argument<int32_t>("groups", {number});
+    step = in.argument<int32_t>("step", {Step::numbers});
+    auto result = in.result<int32_t>("counts", {any});
+    counts = result, room = result.rows();
   }
 };
 
+// A run of rows in z-order.
+struct RowRange {
+  int64_t first, last;
+
+  JZTREE_BOTH RowRange(const int32_t* first_and_count, int64_t rows) {
+    first = within(first_and_count[0], rows);
+    last = within(first + first_and_count[1], rows);
+    if (last < first) last = first;
+  }
+
+ private:
+  JZTREE_BOTH static int64_t within(int64_t row, int64_t rows) { return row < 0 ? 0 : row > rows ? rows : row; }
+};
+
+// The next bits of each splitter, and what is then in its cell.
+struct ChooseParts {
+  const int32_t* sums;        // (c, 2): of the counts of all ranks, as high * 2^16 + low
+  const int32_t* own;         // (t, c): the counts of this rank, of each type of rows
+  const uint32_t* splitters;  // (s, halves)
+  const int32_t* left;        // (s, 2): how many rows of the cell are before the splitter, as high * 2^16 + low
+  const int32_t* rows;        // (t, s, 2)
+  const int32_t* groups;      // (s,)
+  const int32_t* step;
+  uint32_t* new_splitters;
+  int32_t *new_left, *new_rows;
+  int64_t room, types, number, halves;
+
+  explicit ChooseParts(Arguments& in) {
+    auto totals = in.argument<int32_t>("sums", {any, 2});
+    sums = totals, room = totals.rows();
+    auto counts = in.argument<int32_t>("own", {any, room});
+    own = counts, types = counts.rows();
+    auto places = in.argument<uint32_t>("splitters", {any, any});
+    splitters = places, number = places.rows(), halves = places.dims[1];
+    left = in.argument<int32_t>("left", {number, 2});
+    rows = in.argument<int32_t>("rows", {types, number, 2});
+    groups = in.argument<int32_t>("groups", {number});
+    step = in.argument<int32_t>("step", {Step::numbers});
+    new_splitters = in.result<uint32_t>("splitters", {number, halves});
+    new_left = in.result<int32_t>("left", {number, 2});
+    new_rows = in.result<int32_t>("rows", {types, number, 2});
+  }
+
+  // One splitter. With nothing left it stays as it is. Less than nothing is left at first: then it is where the share
+  // of rank s + 1 begins if all ranks get the same number of rows, the first ones one more.
+  JZTREE_BOTH void choose(int64_t s) const {
+    Step next(step, static_cast<int>(halves / 2));
+    int64_t to_find = int64_t{left[2 * s]} * 65536 + left[2 * s + 1];
+    int64_t first = (groups[s] - 1) * next.parts(), end = first + next.parts();
+    for (int64_t h = s * halves; h < (s + 1) * halves; ++h) new_splitters[h] = splitters[h];
+    if (to_find == 0 || first < 0 || end > room) return keep(s);
+    if (to_find < 0) to_find = share_start(up_to(end - 1), s + 1);
+    int64_t part = first;
+    for (int64_t last = end; part < last;) {
+      int64_t middle = (part + last) / 2;
+      bool before = up_to(middle) <= to_find;
+      (before ? part : last) = before ? middle + 1 : middle;
+    }
+    set_bits(s, next, part - first);
+    take_rows(s, first, end, part);
+    // Behind all rows there is nothing to look for.
+    set_left(s, part == end ? 0 : part == first ? to_find : to_find - up_to(part - 1));
+  }
+
+ private:
+  JZTREE_BOTH int64_t up_to(int64_t part) const { return int64_t{sums[2 * part]} * 65536 + sums[2 * part + 1]; }
+
+  JZTREE_BOTH int64_t share_start(int64_t total, int64_t rank) const {
+    int64_t ranks = number + 1, more = total % ranks;
+    return total / ranks * rank + (rank < more ? rank : more);
+  }
+
+  JZTREE_BOTH void keep(int64_t s) const {
+    for (int64_t t = 0; t < types; ++t)
+      for (int64_t i = 2 * (t * number + s); i < 2 * (t * number + s + 1); ++i) new_rows[i] = rows[i];
+    for (int64_t i = 2 * s; i < 2 * (s + 1); ++i) new_left[i] = left[i];
+  }
+
+  JZTREE_BOTH void set_left(int64_t s, int64_t value) const {
+    new_left[2 * s] = static_cast<int32_t>(value >> 16);
+    new_left[2 * s + 1] = static_cast<int32_t>(value & 0xffff);
+  }
+
+  // A splitter behind all rows gets the last place there is.
+  JZTREE_BOTH void set_bits(int64_t s, const Step& next, int64_t part) const {
+    uint32_t* to = new_splitters + s * halves;
+    if (part == next.parts()) {
+      for (int64_t h = 0; h < halves; ++h) to[h] = ~uint32_t{0};
+    } else {
+      uint64_t bits = static_cast<uint64_t>(part) << next.shift;
+      to[2 * next.word] |= static_cast<uint32_t>(bits >> 32);
+      to[2 * next.word + 1] |= static_cast<uint32_t>(bits);
+    }
+  }
+
+  // This rank's rows in the part; behind all there are none.
+  JZTREE_BOTH void take_rows(int64_t s, int64_t first, int64_t end, int64_t part) const {
+    for (int64_t t = 0; t < types; ++t) {
+      const int32_t* counts = own + t * room;
+      int64_t at = 2 * (t * number + s);
+      int32_t before = part > first ? counts[part - 1] : 0;
+      new_rows[at] = rows[at] + before;
+      new_rows[at + 1] = part < end ? counts[part] - before : 0;
+    }
+  }
+};
+
+// below[s]: rows before splitter s.
 template <int D, typename T>
-struct SplitterSearch {
+struct KeyPositions {
   static constexpr int most_dims = max_dims;
 
   Array<const T> pos;  // (n, D)
   Count num;
   KeyDomain<D, T> keys;
   Array<const uint32_t> splitters;  // (s, Splitter<D>::halves)
+  int32_t* below;                   // (s,)
 
-  explicit SplitterSearch(Arguments& in)
+  explicit KeyPositions(Arguments& in)
       : pos(in.argument<T>("pos", {any, D})),
         num(in.count("num", pos.rows())),
         keys(in),
-        splitters(in.argument<uint32_t>("splitters", {any, Splitter<D>::halves})) {}
+        splitters(in.argument<uint32_t>("splitters", {any, Splitter<D>::halves})),
+        below(in.result<int32_t>("below", {splitters.rows()})) {}
 
   int64_t number() const { return splitters.rows(); }
-};
-
-// counts[s, b]: rows before splitter s with byte `place` set to b. Its bytes from there on are 0.
-template <int D, typename T>
-struct KeyCounts : SplitterSearch<D, T> {
-  const int32_t* place;
-  int32_t* counts;  // (s, 256)
-
-  explicit KeyCounts(Arguments& in)
-      : SplitterSearch<D, T>(in),
-        place(in.number("place")),
-        counts(in.result<int32_t>("counts", {this->number(), byte_values})) {}
-};
-
-// below[s]: rows before splitter s; equal[s]: rows at it.
-template <int D, typename T>
-struct KeyPositions : SplitterSearch<D, T> {
-  int32_t *below, *equal;
-
-  explicit KeyPositions(Arguments& in)
-      : SplitterSearch<D, T>(in),
-        below(in.result<int32_t>("below", {this->number()})),
-        equal(in.result<int32_t>("equal", {this->number()})) {}
 };
 
 }  // namespace jztree
