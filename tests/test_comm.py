@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 import jztree as jz
 from jztree import CapacityError, comm
 from jztree._transform.capacity import Room, room
-from jztree.comm import _exchange
+from jztree.comm import _exchange, _ranks
 from jztree.jax_ext import shard_map_constructor
 
 pytestmark = pytest.mark.emulated
@@ -76,11 +76,21 @@ def emulated_ragged_all_to_all(
     return jnp.where(agreed, output, jnp.uint32(0xDEADBEEF))
 
 
-@pytest.fixture(params=["dense", "ragged"])
-def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways to exchange; the ragged one with its collective emulated, which CPUs do not have."""
-    monkeypatch.setattr(jax.lax, "ragged_all_to_all", emulated_ragged_all_to_all)
+@pytest.fixture(params=["few", "many"])
+def few_or_many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Ranks as they are, and as if they were many."""
+    if request.param == "many":
+        monkeypatch.setattr(_ranks, "_FEW_RANKS", 1)
     return request.param
+
+
+@pytest.fixture(params=["dense", "dense, through others", "ragged"])
+def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """All ways to exchange; the ragged one with its collective emulated, which CPUs do not have."""
+    monkeypatch.setattr(jax.lax, "ragged_all_to_all", emulated_ragged_all_to_all)
+    if "others" in request.param:
+        monkeypatch.setattr(_ranks, "_FEW_RANKS", 1)
+    return request.param.split(",")[0]
 
 
 @pytest.mark.parametrize("ndev", [1, 3, 4])
@@ -174,7 +184,7 @@ def test_rows_that_do_not_fit_are_an_error_everywhere() -> None:
 
 
 @pytest.mark.parametrize("two_axes", [False, True])
-def test_fetch_answers_any_number_of_questions(two_axes: bool) -> None:
+def test_fetch_answers_any_number_of_questions(two_axes: bool, few_or_many: str) -> None:
     mesh = square_mesh() if two_axes else mesh_of(4)
     rows, _, num = rows_to_send(4)
     rng = np.random.default_rng(1)
@@ -189,7 +199,7 @@ def test_fetch_answers_any_number_of_questions(two_axes: bool) -> None:
     np.testing.assert_array_equal(got, want)
 
 
-def test_deliver_hands_over_every_row_once() -> None:
+def test_deliver_hands_over_every_row_once(few_or_many: str) -> None:
     _, dest, num = rows_to_send(4)
     values = np.random.default_rng(2).integers(0, 1000, (4, N)).astype(np.int32)
 

@@ -33,8 +33,7 @@ from ._ranks import (
 )
 from ._ranks import rows_of_adjacent as rows_of_adjacent
 from ._rounds import chunk_of as chunk_of
-from ._rounds import deliver, fetch
-from ._rounds import in_rounds as in_rounds
+from ._tables import deliver, fetch
 from ._traffic import Traffic as Traffic
 from ._traffic import traffic_of as traffic_of
 

@@ -13,12 +13,15 @@ from .._transform.capacity import Room
 from .._transform.ragged import METHODS, method_of_trace
 from ._agree import after, check_room
 from ._counts import starts_of
-from ._ranks import all_gather, get_rank_info, num_ranks, swap, vary, with_real
+from ._ranks import all_gather, all_max, are_many, get_rank_info, num_ranks, swap, vary, with_real
+from ._relay import relay
 from ._rounds import chunk_of, in_rounds
 from ._traffic import Traffic, of_others, traffic_of
 
 # The small buffer of a dense exchange is that many times smaller, and used where so many rounds of it suffice.
 _SMALL_BUFFER, _SMALL_ROUNDS = 16, 4
+# Among many ranks, rows that would take more rounds of a large one pass through others instead.
+_LARGE_ROUNDS = 3
 
 
 @dataclass
@@ -196,23 +199,33 @@ class _Dense:
     """Rounds of all_to_all over a buffer of bounded size, until nothing is left.
 
     A round moves the whole buffer, however little is in it. So there is a small one for when few rows leave their rank,
-    as where particles are nearly in order already.
+    as where particles are nearly in order already. Among many ranks it is used for rows that pass through others, and
+    these are also all rows that would take many rounds because few ranks have them for each other.
     """
 
     def __init__(self, buffer_rows: int, route: Route, place: jax.Array | None) -> None:
-        rank, ndev, _ = get_rank_info()
-        large, small = (chunk_of(rows, ndev) for rows in (buffer_rows, buffer_rows // _SMALL_BUFFER))
-        most = route.traffic.most
-        few = most <= _SMALL_ROUNDS * small
-        self.passes = [(large, jnp.where(few, 0, most)), (small, jnp.where(few, most, 0))]
-        self.sent, self.received = of_others(route.sent, rank), of_others(route.received, rank)
+        self.rank, self.ndev, _ = get_rank_info()
+        self.large, self.small = (chunk_of(rows, self.ndev) for rows in (buffer_rows, buffer_rows // _SMALL_BUFFER))
+        self.most, self.own = route.traffic.most, route.sent[self.rank]
+        self.sent, self.received = of_others(route.sent, self.rank), of_others(route.received, self.rank)
         self.send_starts, self.receive_starts = starts_of(route.sent), route.starts()
         self.order, self.place = route.order, place
 
     def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
-        for chunk, most in self.passes:
-            arrays = in_rounds(most, chunk, functools.partial(self._one_round, chunk, leaves), arrays)
-        return arrays
+        if are_many(self.ndev):
+            leaving = all_max(jnp.sum(self.sent, dtype=jnp.int32))
+            few = leaving <= _SMALL_ROUNDS * self.small * self.ndev
+            direct = ~few & (self.most <= _LARGE_ROUNDS * self.large)
+            arrays = self._in_rounds(self.large, jnp.where(direct, self.most, 0), leaves, arrays)
+            return self._through_others(jnp.where(direct, 0, leaving), leaves, arrays)
+        few = self.most <= _SMALL_ROUNDS * self.small
+        arrays = self._in_rounds(self.large, jnp.where(few, 0, self.most), leaves, arrays)
+        return self._in_rounds(self.small, jnp.where(few, self.most, 0), leaves, arrays)
+
+    def _in_rounds(
+        self, chunk: int, most: jax.Array, leaves: list[jax.Array], arrays: list[jax.Array]
+    ) -> list[jax.Array]:
+        return in_rounds(most, chunk, functools.partial(self._one_round, chunk, leaves), arrays)
 
     def _one_round(
         self, chunk: int, leaves: list[jax.Array], done: jax.Array, arrays: list[jax.Array]
@@ -220,6 +233,29 @@ class _Dense:
         buffer = swap(kernels.pack_segments(leaves, self.order, self.send_starts + done, self.sent - done, chunk))
         starts, counts = self.receive_starts + done, self.received - done
         return list(kernels.unpack_segments(buffer, self.place, starts, counts, arrays))
+
+    def _through_others(self, most: jax.Array, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
+        entries = leaves[0].shape[0] if self.order is None else self.order.shape[0]
+        if entries == 0 or arrays[0].shape[0] == 0:
+            return arrays
+        ends = self.send_starts + self.sent.at[self.rank].set(self.own)
+        parts = jnp.arange(self.ndev, dtype=jnp.int32) * self.small
+
+        def card_of(number: jax.Array) -> tuple[jax.Array, jax.Array]:
+            # The rank's own rows do not leave it.
+            before = number < self.send_starts[self.rank]
+            entry = jnp.where(before, number, number + self.own)
+            to = jnp.searchsorted(ends, entry, side="right").astype(jnp.int32)
+            header = [to, jnp.full_like(to, self.rank), entry - self.send_starts[to]]
+            return entry if self.order is None else self.order[entry], jnp.stack(header, axis=-1)
+
+        def take(packed: jax.Array, headers: jax.Array, counts: jax.Array, arrays: list[jax.Array]) -> list[jax.Array]:
+            place = self.receive_starts[headers[..., 1]] + headers[..., 2]
+            place = (place if self.place is None else self.place[place]).reshape(-1)
+            return list(kernels.unpack_segments(packed, place, parts, counts, arrays))
+
+        total = jnp.sum(self.sent, dtype=jnp.int32)
+        return relay(leaves, card_of, total, most, self.small, take, arrays)
 
 
 class _Ragged:

@@ -1,0 +1,87 @@
+"""Rows that pass through other ranks on their way.
+
+If few pairs of ranks have many rows for each other, as at the surfaces of their ranges, most of a buffer with a part
+for each rank is empty, and it takes as many rounds as there are ranks to move a whole range to one other. So rows are
+dealt out to all ranks like cards, whoever they are for, and these pass them on: then all parts of the buffers are as
+full as each other, and the number of rounds depends on the number of rows alone. Each row travels twice.
+
+L. G. Valiant & G. J. Brebner (1981), "Universal schemes for parallel communication".
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import kernels
+from ._counts import starts_of
+from ._ranks import all_max, get_rank_info, num_ranks, swap
+from ._rounds import in_rounds
+
+_NOBODY = -1
+
+
+def relay(
+    arrays: Sequence[jax.Array],
+    card_of: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
+    total: jax.Array,
+    most: jax.Array,
+    chunk: int,
+    take: Callable[[jax.Array, jax.Array, jax.Array, Any], Any],
+    state: Any,
+) -> Any:
+    """Send rows by way of other ranks.
+
+    arrays: of rows. total: how many are sent. most: the most that any rank sends, which all know. chunk: how many rows
+        for each rank are in a buffer.
+    card_of: called with numbers of those that are sent, int32 of any shape; returns which rows they are, and for each
+        ``(..., h)`` int32, the rank that it goes to, and what else that is to know.
+    take: called as ``take(packed, headers, counts, state)`` for every round, with rows ``(r, chunk, words)`` and
+        headers ``(r, chunk, h)``, the first ``counts`` ``(r,)`` of each part. It returns the new state.
+    Returns the last state.
+    """
+    ndev, words = num_ranks(), kernels.row_words(arrays)
+
+    def deal(done: jax.Array, state: Any) -> Any:
+        number = done + dealt(ndev, chunk)
+        used = number < total
+        row, header = card_of(jnp.where(used, number, 0))
+        starts = jnp.arange(ndev, dtype=jnp.int32) * chunk
+        packed = kernels.pack_segments(arrays, row.reshape(-1), starts, _sum(used), chunk)
+        return pass_on(swap(_with_header(packed, header, used)), state)
+
+    def pass_on(cards: jax.Array, state: Any) -> Any:
+        cards = cards.reshape(ndev * chunk, -1)
+        order, counts = kernels.group_by_rank(_as_int32(cards[:, words]), ndev * chunk, ndev)
+        starts = starts_of(counts)
+
+        def send(done: jax.Array, state: Any) -> Any:
+            packed = kernels.pack_segments([cards], order, starts + done, counts - done, chunk)
+            used = jnp.arange(chunk, dtype=jnp.int32) < (counts - done)[:, None]
+            got = swap(_with_header(packed[..., :words], _as_int32(packed[..., words:]), used))
+            headers = _as_int32(got[..., words:])
+            return take(got[..., :words], headers, _sum(headers[..., 0] != _NOBODY), state)
+
+        return in_rounds(all_max(jnp.max(counts)), chunk, send, state)
+
+    return in_rounds(most, ndev * chunk, deal, state)
+
+
+def dealt(ndev: int, chunk: int) -> jax.Array:
+    """``(r, chunk)`` int32: which of ``r * chunk`` rows a rank deals to each; every rank begins with another."""
+    first = (jnp.arange(ndev, dtype=jnp.int32) - get_rank_info()[0]) % ndev
+    return first[:, None] + ndev * jnp.arange(chunk, dtype=jnp.int32)
+
+
+def _with_header(packed: jax.Array, header: jax.Array, used: jax.Array) -> jax.Array:
+    header = jnp.where(used[..., None], header, _NOBODY)
+    return jnp.concatenate([packed, jax.lax.bitcast_convert_type(header, jnp.uint32)], axis=-1)
+
+
+def _as_int32(words: jax.Array) -> jax.Array:
+    return jax.lax.bitcast_convert_type(words, jnp.int32)
+
+
+def _sum(used: jax.Array) -> jax.Array:
+    return jnp.sum(used, axis=1, dtype=jnp.int32)

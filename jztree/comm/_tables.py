@@ -1,0 +1,98 @@
+"""Tables that are spread over the ranks: sending rows to their owners, and asking these for some."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import kernels
+from ._counts import starts_of
+from ._ranks import all_max, are_many, num_ranks, swap, vary
+from ._relay import dealt, relay
+from ._rounds import chunk_of, in_rounds
+
+
+def deliver(
+    rows: Any,
+    rank: jax.Array,
+    num: Any,
+    receive: Callable[[jax.Array, jax.Array, Any], Any],
+    state: Any,
+    buffer_rows: int,
+) -> Any:
+    """Send rows to ranks that take them in at once, so that nothing is stored that could overflow.
+
+    rows: a list of arrays ``(m, ...)``. rank: ``(m,)`` int32, where each goes; those of no rank and from ``num`` on go
+    nowhere. receive: called as ``receive(buffer, counts, state)`` for every round, with the packed rows ``(r, chunk,
+    words)`` of which ``counts`` ``(r,)`` are in each part, by whatever way they came; returns the new state. Returns
+    the last state.
+    """
+    if rank.shape[0] == 0:
+        return state
+    ndev = num_ranks()
+    order, sent = kernels.group_by_rank(rank, num, ndev)
+    chunk, starts = chunk_of(buffer_rows, ndev), starts_of(sent)
+    if are_many(ndev):
+        total = jnp.sum(sent, dtype=jnp.int32)
+        card_of = lambda number: (order[number], rank[order[number]][..., None])  # noqa: E731
+        take = lambda packed, _, counts, state: receive(packed, counts, state)  # noqa: E731
+        return relay(rows, card_of, total, all_max(total), chunk, take, state)
+    received = swap(sent)
+
+    def one(done: jax.Array, state: Any) -> Any:
+        buffer = swap(kernels.pack_segments(rows, order, starts + done, sent - done, chunk))
+        return receive(buffer, jnp.clip(received - done, 0, chunk), state)
+
+    # The most that any rank receives is also the most that any sends, and is known behind the swap.
+    return in_rounds(all_max(jnp.max(received)), chunk, one, state)
+
+
+def fetch(table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int) -> jax.Array:
+    """Rows of a table that is spread over the ranks.
+
+    table: ``(n, ...)``, this rank's part. rank, row: ``(m,)`` int32, which row of which rank to get; those of no rank
+    and from ``num`` on get 0. Returns ``(m, ...)``. Questions and answers travel in rounds over a bounded buffer, so
+    no number of questions to one rank can be too large.
+    """
+    ask_others = are_many(num_ranks()) and rank.shape[0] > 0
+    fetched = _fetch_through_others if ask_others else _fetch
+    return fetched(table, rank, row, num, buffer_rows)
+
+
+def _fetch(table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int) -> jax.Array:
+    """`fetch`, by asking the ranks themselves."""
+    ndev = num_ranks()
+    order, counts = kernels.group_by_rank(rank, num, ndev)
+    chunk, starts = chunk_of(buffer_rows, ndev), starts_of(counts)
+    everywhere = jnp.full(ndev, chunk, jnp.int32)
+
+    def one(done: jax.Array, answered: jax.Array) -> jax.Array:
+        asked = swap(kernels.pack_segments([row], order, starts + done, counts - done, chunk))
+        # Where nothing was asked there may be any number.
+        wanted = jnp.clip(jax.lax.bitcast_convert_type(asked.reshape(-1), jnp.int32), 0, table.shape[0] - 1)
+        answers = swap(
+            kernels.pack_segments([table], wanted, jnp.arange(ndev, dtype=jnp.int32) * chunk, everywhere, chunk)
+        )
+        return kernels.unpack_segments(answers, order, starts + done, counts - done, [answered])[0]
+
+    none = vary(jnp.zeros((row.shape[0], *table.shape[1:]), table.dtype))
+    return in_rounds(all_max(jnp.max(counts)), chunk, one, none)
+
+
+def _fetch_through_others(table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int) -> jax.Array:
+    """`fetch`, by questions that are dealt out to all ranks, which ask for others; see `relay`."""
+    ndev = num_ranks()
+    chunk, num = chunk_of(buffer_rows, ndev), kernels.as_num(num)
+
+    def one(done: jax.Array, answered: jax.Array) -> jax.Array:
+        number = done + dealt(ndev, chunk)
+        used = number < num
+        asked = [jnp.where(used, part.at[number].get(mode="clip"), -1) for part in (rank, row)]
+        others = swap(jnp.stack(asked, axis=-1)).reshape(-1, 2)
+        answers = _fetch(table, others[:, 0], others[:, 1], ndev * chunk, buffer_rows)
+        answers = swap(answers.reshape(ndev, chunk, *answers.shape[1:]))
+        return answered.at[jnp.where(used, number, row.shape[0])].set(answers, mode="drop")
+
+    none = vary(jnp.zeros((row.shape[0], *table.shape[1:]), table.dtype))
+    return in_rounds(all_max(num), ndev * chunk, one, none)
