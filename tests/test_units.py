@@ -102,6 +102,22 @@ def check_catalogue(part: data.ParticleData, ids: np.ndarray, cata: Any) -> None
         assert abs((lengths**2).sum() / size**2 - 1) < 100 * eps
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda part: fof_and_catalogue.jit(part, RLINK),
+        lambda part: spherical_overdensity.jit(part, part.pos[:1], 1.0),
+        lambda part: zsort_and_tree.jit(part, MASSES),
+    ],
+    ids=["catalogue", "spheres", "tree"],
+)
+def test_masses_that_vanish_in_the_dtype_of_positions(x64: None, call: Callable[[Any], Any]) -> None:
+    # A Python number has the dtype of the positions.
+    part = data.PosMass(pos=np.random.default_rng(2).random((9, 3), np.float32), mass=1e-38)
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="mass .* beyond the range of float32"):
+        jax.block_until_ready(call(part))
+
+
 @pytest.mark.parametrize("ndev", [1, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("length", "mass", "velocity", "refused"), UNITS, ids=NAMES)
 def test_catalogue_in_any_unit(

@@ -1,13 +1,12 @@
 """Particles and centres as they are given: checks, and what kernels take of them."""
 
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
-from .._checks import check_particles, common_dtype, mass_faults, mass_rows
+from .._checks import check_particles, common_dtype, mass_faults, mass_rows, narrowed
 from .._particles import check_num
 from ..data import PosMass, get_num
 
@@ -36,13 +35,5 @@ def with_mass(part: Any, pos: jax.Array) -> PosMass:
     given = mass_rows(part, common_dtype(pos, *(x for x in [getattr(part, "mass", None)] if x is not None)))
     if given is None:
         return PosMass(pos=pos, mass=jnp.zeros((0,), pos.dtype), num=num)
-    mass, looked_at = _of_dtype(given, pos.dtype)
-    return PosMass(pos=pos, mass=mass, num=comm.check_all(num, mass_faults(looked_at, num, pos.shape[0])))
-
-
-@functools.partial(jax.jit, static_argnames="dtype", inline=True)
-def _of_dtype(given: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """Masses in another dtype, and the same with NaN where that made 0 of one."""
-    mass = given.astype(dtype)
-    # As far out of range as those that become infinite.
-    return mass, jnp.where((given > 0) & (mass == 0), jnp.nan, mass)
+    mass = narrowed(given, pos.dtype)
+    return PosMass(pos=pos, mass=mass, num=comm.check_all(num, mass_faults(mass, num, pos.shape[0])))

@@ -110,6 +110,12 @@ class _Judge:
         mass = values["mass"]
         if mass is not None and (np.max(mass, initial=0) > 1e36 or (np.asarray(mass) < 2e-38).any()):
             return "masses are near the end of the range"
+        if values["vel"] is not None:
+            largest = np.float64(np.abs(values["pos"]).max(initial=0)) * np.float64(
+                np.abs(values["vel"]).max(initial=0)
+            )
+            if largest > 1e-2 * float(np.finfo(values["pos"].dtype).max):
+                return "angular momenta are near the end of the range"
         return groups_may_vanish(values["pos"][: values["num"]])
 
 
