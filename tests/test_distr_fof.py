@@ -76,10 +76,13 @@ def test_other_dimensions_with_a_box_of_mixed_sides(dims: int) -> None:
 
 
 def test_float64(x64: None) -> None:
-    pos = np.random.default_rng(1).random((500, 3))
-    part = ParticleData(pos=jnp.asarray(deal(pos, even(500, 3), 170).pos), num=jnp.asarray(even(500, 3), jnp.int32))
-    partz, label = jz.fof.distr_fof_labels.smap(mesh_of(3), jit=True)(part, 0.1, linearize_labels=True)
-    np.testing.assert_array_equal(joined(label.igroup, np.asarray(partz.num)), on_one(pos, 0.1, 0.0)[1])
+    # In the smaller unit squares of lengths are subnormal, with a few bits only.
+    for unit in (1.0, 2.0**-532):
+        pos = np.random.default_rng(2).random((500, 3)) * unit
+        part = ParticleData(pos=jnp.asarray(deal(pos, even(500, 3), 170).pos), num=jnp.asarray(even(500, 3), jnp.int32))
+        partz, label = jz.fof.distr_fof_labels.smap(mesh_of(3), jit=True)(part, 0.1 * unit, linearize_labels=True)
+        groups = on_one(pos / unit, 0.1, 0.0)[1]
+        np.testing.assert_array_equal(joined(label.igroup, np.asarray(partz.num)), groups, f"in units of {unit}")
 
 
 def test_a_tree_that_is_there_already() -> None:

@@ -22,10 +22,13 @@ struct Space {
     }
   }
 
+  // Squares of lengths below this lose digits or vanish. Beside lengths of any other size it is nothing.
+  static constexpr double vanishing = 1e-155;
+
   // A radius of type T that is surely large enough for distances computed here.
   template <typename T>
   JZTREE_BOTH double enlarged(T radius) const {
-    return static_cast<double>(radius) * (1 + 32 * static_cast<double>(std::numeric_limits<T>::epsilon())) + rounding;
+    return static_cast<double>(radius) * (1 + 32 * static_cast<double>(std::numeric_limits<T>::epsilon())) + (rounding + vanishing);
   }
 
   // Squared smallest distance between two boxes. It never grows when a box does, rounding included.
@@ -47,7 +50,7 @@ struct Space {
       double most = interval_reach<double>(alow[d], ahigh[d], blow[d], bhigh[d], period[d]);
       sum += most * most;
     }
-    return std::sqrt(sum) * (1 + 1e-12) + 2 * rounding;
+    return std::sqrt(sum) * (1 + 1e-12) + 2 * (rounding + vanishing);
   }
 };
 
