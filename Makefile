@@ -73,7 +73,7 @@ test: develop ## The tests that take seconds; ARGS="tests/test_knn.py -k ties" p
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-all: develop ## Also those that take minutes.
-	$(call install_needs,tables)
+	$(call install_needs,tables readers)
 	JZTREE_TESTS_OPTIMIZED=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "slow or not slow"
 
 test-emulated: develop ## The library's tests with the CUDA kernels, run by an emulator; no GPU is needed.

@@ -15,13 +15,13 @@ from jax.sharding import AxisType
 from test_documentation import DOCS, PAGES, ROOT, blocks
 
 from jztree_utils import ics, io, plot
-from jztree_utils._commands import arguments
+from jztree_utils._commands import arguments, help_texts
 from jztree_utils._particles import many_devices
 from jztree_utils.cli import main
 from jztree_utils.io._header import header_attributes
 
 COMMAND_LINE = DOCS / "command_line.md"
-HELP = [text for name, text in vars(arguments).items() if name.endswith("_EPILOG")]
+HELP = [text for name, text in vars(help_texts).items() if name.endswith("_EPILOG")]
 
 
 def commands(text: str) -> list[list[str]]:

@@ -114,7 +114,7 @@ def check_catalogue(part: data.ParticleData, ids: np.ndarray, cata: Any) -> None
 def test_masses_that_vanish_in_the_dtype_of_positions(x64: None, call: Callable[[Any], Any]) -> None:
     # A Python number has the dtype of the positions.
     part = data.PosMass(pos=np.random.default_rng(2).random((9, 3), np.float32), mass=1e-38)
-    with pytest.raises(oracles.RUN_TIME_ERROR, match="mass .* beyond the range of float32"):
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"mass .* beyond the range of float32"):
         jax.block_until_ready(call(part))
 
 

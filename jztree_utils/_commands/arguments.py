@@ -11,89 +11,15 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from . import help_texts
 from .header_arguments import add_header_options
 
-_DESCRIPTION = """\
-Exact friends-of-friends groups and k nearest neighbours of the particles of a simulation snapshot."""
-_EPILOG = """\
-SNAPSHOT is one of Gadget, AREPO, GIZMO or SWIFT in HDF5, or of Gadget in its old binary formats: the file, any file of
-a snapshot in several, or the folder of one. It may also be any HDF5 file whose datasets are named with --pos and so on,
-or a NumPy file (.npy, .npz). Which of these it is, is found out from its content. The word "sample" stands for a small
-cosmological snapshot that comes with jztree (48^3 particles).
-All devices are used, under srun and mpirun those of all processes; results do not depend on their number.
-"""
-_SEVERAL = """\
-Of several snapshots each has its own output: {n} in its name stands for the number of the snapshot, {name} for its
-name. Outputs that are there already are skipped, so that a job that was cut short goes on where it stopped; those of
-other options or another snapshot are an error. Pictures without a catalogue are drawn anew.
-"""
-_FOF_EPILOG = f"""\
-Two particles are linked if they are at most the linking length apart, across the periodic boundary too. A group is
-what is connected by links.
-
-{_EPILOG}
-{_SEVERAL}
-examples:
-  jztree fof sample --plot halos.png
-  jztree fof snapdir_099 -o catalogue.hdf5
-  jztree fof snapdir_099 -o fof_tab_099.hdf5 --layout gadget4 --attach 0,4,5 --properties
-  jztree fof snapshot_099.0.hdf5 --rlink 0.15 --npart-min 32 --type 4 -o stars.hdf5
-  jztree fof snap_*.hdf5 -o 'cat_{{n}}.hdf5' --json
-  jztree fof points.npy --boxsize 100 --b 0.2
-
-The catalogue (HDF5) holds, for each group, number of particles, mass, centre, velocity, radii and velocity dispersion,
-and the identifiers of its members; the largest group comes first. Every dataset has its unit as attributes.
-Without masses or velocities in the snapshot, what needs them is left out.
-"""
-_KNN_EPILOG = f"""\
-The first neighbour of a particle is the particle itself, at distance 0, and counts as one of the K.
-
-{_EPILOG}
-{_SEVERAL}
-examples:
-  jztree knn sample -k 8
-  jztree knn snapdir_099 -k 32 --density -o density.hdf5
-  jztree knn snapdir_099 -k 64 --kernel wendland_c2 --lists -o neighbours.hdf5
-
-The kernel knn estimates the density as (m_2 + ... + m_(K-1)) / V(r_K): the mass of the neighbours, without the particle
-itself and without the last one, over the volume of the ball that reaches to the last one (Casertano & Hut 1985). The
-others are kernels of smoothed particle hydrodynamics that reach to the last neighbour. Particles are counted if the
-snapshot has no masses.
-The output (HDF5) holds distances and indices (rows of the snapshot, from 0), (N, K) each; with --density the densities
-alone, or both with --lists.
-"""
-_CONVERT_EPILOG = """\
-A halo catalogue of jztree, Gadget-4, AREPO or SWIFT becomes one in another layout, or a table in a Parquet file; a
-snapshot in any format that is read becomes one in the format of Gadget-4 or a NumPy file. The suffix of the output and
---layout say which.
-
-examples:
-  jztree convert catalogue.hdf5 -o fof_tab_099.hdf5 --layout gadget4
-  jztree convert catalogue.hdf5 -o catalogue.parquet
-  jztree convert swift_0099.hdf5 -o snapshot_099.hdf5
-  jztree convert snapdir_099 --type 0 -o gas.npz
-"""
-_PLOT_EPILOG = """\
-KIND is one of
-  halos          projected density of SNAPSHOT with circles around its groups, and the distribution of group sizes
-  density        projected density of SNAPSHOT, with circles if there is a --catalogue
-  mass-function  halo mass function of a catalogue with Poisson errors, beside an analytic one
-  sizes          distribution of the sizes of groups of a catalogue
-  distances      distribution of distances in a file of neighbours, beside that of uniform points
-  scaling        times in the results of the benchmarks (.json)
-
-Without -o the picture is shown.
-
-examples:
-  jztree plot density snapdir_099 --catalogue catalogue.hdf5 -o density.png
-  jztree plot mass-function catalogue.hdf5 -o mass_function.pdf
-"""
 KINDS = ("halos", "density", "mass-function", "sizes", "distances", "scaling")
 MODELS = ("press_schechter", "sheth_tormen", "jenkins", "warren", "tinker")
 KERNELS = ("knn", "cubic_spline", "wendland_c2", "wendland_c4", "wendland_c6")
 B = 0.2  # the linking length in mean separations, unless another is given
 ATTACH_WITHIN = 6.4  # that of `jztree.fof`, which would import JAX
-CATALOGUE_LAYOUTS = ("native", "gadget4", "swift")
+CATALOGUE_LAYOUTS = ("native", "gadget4", "swift", "soap")
 CENTRES = ("potential", "densest", "mass")
 SNAPSHOT_LAYOUTS = ("gadget4", "numpy")
 PARQUET = "parquet"  # a table of a catalogue, which is not read again
@@ -183,8 +109,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     parser = _Parser(
         prog="jztree",
-        description=_DESCRIPTION,
-        epilog=_EPILOG + "\nRun 'jztree COMMAND --help' for options and examples.",
+        description=help_texts.DESCRIPTION,
+        epilog=help_texts.EPILOG + "\nRun 'jztree COMMAND --help' for options and examples.",
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     _add_debug(parser)
@@ -206,7 +132,7 @@ def _add_debug(parser: argparse._ActionsContainer) -> None:
 
 def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
     words = "friends-of-friends groups: a halo catalogue and a picture"
-    fof = commands.add_parser("fof", help=words, description=f"Find {words}.", epilog=_FOF_EPILOG)
+    fof = commands.add_parser("fof", help=words, description=f"Find {words}.", epilog=help_texts.FOF_EPILOG)
     _add_snapshots(fof)
     _add_snapshot_options(fof)
     groups = fof.add_argument_group("groups")
@@ -267,13 +193,25 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
         "--layout", choices=CATALOGUE_LAYOUTS, default="native", help="layout of the catalogue (default: native)"
     )
     output.add_argument("--no-ids", action="store_true", help="leave the identifiers of members out of the catalogue")
+    output.add_argument(
+        "--snapshot-output",
+        metavar="FILE",
+        help="also write the whole snapshot to this HDF5 file, its particles in group order, as readers of the layout "
+        "gadget4 take them to be",
+    )
+    output.add_argument(
+        "--group-ids-output",
+        metavar="FILE",
+        help="also write the whole snapshot to this HDF5 file, with the number of the group of each particle "
+        "(FOFGroupIDs, from 1; for the layout soap GroupNr_bound too)",
+    )
     output.add_argument("--plot", metavar="FILE", help="draw the halos (.png, .pdf, .svg); needs matplotlib")
     _add_telling(fof)
 
 
 def _add_knn(commands: "argparse._SubParsersAction[_Parser]") -> None:
     words = "the K nearest neighbours of every particle, and densities"
-    knn = commands.add_parser("knn", help=words, description=f"Find {words}.", epilog=_KNN_EPILOG)
+    knn = commands.add_parser("knn", help=words, description=f"Find {words}.", epilog=help_texts.KNN_EPILOG)
     _add_snapshots(knn)
     _add_snapshot_options(knn)
     search = knn.add_argument_group("neighbours")
@@ -291,7 +229,9 @@ def _add_knn(commands: "argparse._SubParsersAction[_Parser]") -> None:
 
 def _add_convert(commands: "argparse._SubParsersAction[_Parser]") -> None:
     words = "catalogues and snapshots into other formats"
-    convert = commands.add_parser("convert", help=words, description=f"Convert {words}.", epilog=_CONVERT_EPILOG)
+    convert = commands.add_parser(
+        "convert", help=words, description=f"Convert {words}.", epilog=help_texts.CONVERT_EPILOG
+    )
     convert.add_argument("input", metavar="FILE", nargs="?", help="a catalogue or a snapshot")
     _add_snapshot_options(convert)
     output = _add_output(convert, "the file to write")
@@ -307,7 +247,7 @@ def _add_convert(commands: "argparse._SubParsersAction[_Parser]") -> None:
 
 def _add_plot(commands: "argparse._SubParsersAction[_Parser]") -> None:
     words = "pictures of snapshots, catalogues, neighbours and benchmarks"
-    plot = commands.add_parser("plot", help=words, description=f"Draw {words}.", epilog=_PLOT_EPILOG)
+    plot = commands.add_parser("plot", help=words, description=f"Draw {words}.", epilog=help_texts.PLOT_EPILOG)
     plot.add_argument("kind", metavar="KIND", choices=KINDS, nargs="?", help="what to draw")
     plot.add_argument("input", metavar="FILE", nargs="*", help="what to draw it of")
     _add_snapshot_options(plot)

@@ -10,7 +10,7 @@ import numpy as np
 from jztree.data import ParticleData
 
 from .. import io
-from .._report import is_quiet, print_json, print_pairs, say, stage, take_seconds
+from .._report import is_quiet, print_json, print_pairs, say, stage, take_seconds, warn
 from .._verbose import print_snapshot
 from .arguments import CATALOGUE_LAYOUTS, PARQUET, SNAPSHOT_LAYOUTS
 from .outputs import check_placeholders, check_suffix
@@ -77,6 +77,11 @@ def _convert_catalogue(path: Path, args: Namespace, layout: str) -> dict[str, in
         else:
             io.write_catalogue_content(args.output, content, layout)
         told.detail = args.output
+    if layout == "gadget4" and io.catalogue_layout(path) != layout:
+        warn(
+            f"GroupOffsetType and GroupLenType of {args.output} are rows of the snapshot in group order; jztree fof "
+            "--snapshot-output FILE writes it so."
+        )
     return {"groups": len(content.catalogue.count)}
 
 

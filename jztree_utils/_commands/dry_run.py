@@ -87,14 +87,13 @@ def print_estimate(
         facts = {"particles": num, "devices": mesh.size, "bytes_a_device": memory, "bytes_available": have}
         print_json({"snapshot": str(source.path), "output": run.output, "seconds": seconds} | facts)
         return
-    outputs = [name for name in (run.output, run.plot) if name is not None]
     fits = "" if have is None else f" of {bytes_in_words(have)}: {'fits' if memory <= have else 'does not fit'}"
     say(f"  {source.path}")
     print_pairs(
         [
             ("snapshot", snapshots[0].description),
             *(("attached", one.description) for one in snapshots[1:]),
-            ("would write", ", ".join(outputs) or "nothing"),
+            ("would write", ", ".join(run.all) or "nothing"),
             ("devices", f"{mesh.size} ({mesh.devices.flat[0].device_kind})"),
             ("memory", f"about {bytes_in_words(memory)} on each device{fits}"),
             ("time", f"about {number(float(f'{seconds:.1g}'))} s for the search alone"),

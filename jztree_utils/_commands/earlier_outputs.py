@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ _OPTIONS = {
     ),
     "knn": (*_READING, "k", "kernel", "lists"),
 }
+OUTPUTS = ("output", "plot", "snapshot_output", "group_ids_output")  # options that name what is written
 _PIECE = 2**16  # bytes of a file, at its begin, in the middle and at the end, that the checksum is of
 
 
@@ -74,25 +76,27 @@ def _checksum(path: Path) -> str:
 
 
 def are_there(
-    args: Namespace, path: Path, options: io.ReadOptions | None, output: str | None, picture: str | None
+    args: Namespace, path: Path, options: io.ReadOptions | None, files: Sequence[str], picture: str | None
 ) -> bool:
     """Whether the outputs of a snapshot are there, of a call whose outputs have names after their snapshots.
 
-    path: of the snapshot. options: how it is read. output, picture: the names, None where there is none.
+    path: of the snapshot. options: how it is read. files: the names of those in HDF5. picture: that of the picture,
+    None if there is none.
 
     Raises OutputError, with what to do, if an output is there that another call has made.
     """
-    named = [name for name in (args.output, getattr(args, "plot", None)) if name is not None]
-    if args.overwrite or output is None or not any("{n" in name for name in named):
+    outputs = [*files, *([] if picture is None else [picture])]
+    templates = [getattr(args, name, None) for name in OUTPUTS]
+    if args.overwrite or not files or not any("{n" in name for name in templates if name is not None):
         return False
-    if not Path(output).exists():
-        return False
-    _check_same(args, output, _record(args, path, options))
+    held = [name for name in files if Path(name).exists()]
+    for name in held:
+        _check_same(args, name, _record(args, path, options))
     # A picture that is older than the catalogue is one of another catalogue.
-    if picture is not None and not _is_newer(picture, output):
+    if len(held) < len(files) or (picture is not None and not _is_newer(picture, files[0])):
         return False
-    outputs = " and ".join(name for name in (output, picture) if name is not None)
-    say(f"{outputs} is there already, of the same options, so {path} is skipped; --overwrite makes it anew.")
+    names = " and ".join(outputs)
+    say(f"{names} is there already, of the same options, so {path} is skipped; --overwrite makes it anew.")
     return True
 
 
@@ -103,7 +107,8 @@ def _is_newer(one: str, other: str) -> bool:
 def _check_same(args: Namespace, output: str, wanted: dict[str, Any]) -> None:
     """Raise OutputError, naming what differs, unless ``output`` was made as is ``wanted``."""
     difference = _difference(output, wanted)
-    if difference is None and args.command == "fof" and (layout := io.catalogue_layout(output)) != args.layout:
+    layout = io.catalogue_layout(output)
+    if difference is None and layout is not None and layout != args.layout:
         difference = f"has the layout {layout}, and --layout is {args.layout}"
     if difference is not None:
         raise io.OutputError(

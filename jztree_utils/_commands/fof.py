@@ -9,13 +9,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jztree.config import CatalogueConfig, FofConfig
-from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
+from jztree.data import FofCatalogue, squeeze_catalogue
 
 from .. import io, plot
 from .._particles import many_devices
 from .._particles.group_properties import CENTRES, GroupOptions, describe, shapes
 from .._particles.known_properties import missing_in_words, with_all_properties
-from .._particles.particles import Groups, Particles
+from .._particles.particles import Groups, Member, Particles
 from .._particles.reading import Source
 from .._particles.spheres import sphere_names
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
@@ -24,6 +24,7 @@ from ..separation import MeanSeparation
 from . import dry_run
 from .arguments import B, check_at_least, check_not_negative, whole
 from .earlier_outputs import made_with
+from .fof_snapshots import warn_of_order, write_copies
 from .header_arguments import what_to_give
 from .outputs import Run, announce, plan_runs
 from .snapshots import box_in_words, read_checked, source_of
@@ -96,7 +97,7 @@ def _run_one(
         options = GroupOptions(cfg=cfg, attach_within=within)
         if spheres:
             options = with_all_properties(options, part, spheres, args.centre, rlink)
-    found = part.find_groups(rlink, options)
+    found = part.find_groups(rlink, options, with_rows=bool(run.copies))
     pos = part.column("pos") if run.plot is not None else None
     with io.failing_together(mesh):
         if found is not None:
@@ -133,7 +134,7 @@ def _finish(
             columns = columns | shapes(squeeze_catalogue(found.cata), columns)
     with stage("order the catalogue"):
         num = len(found.ids)
-        members = ParticleData(pos=np.empty((num, 0), np.float32), id=found.ids, num=num)
+        members = Member(pos=np.empty((num, 0), np.float32), id=found.ids, row=found.rows, num=num)
         extra = {name: io.Column(values, *describe(name, options)) for name, values in columns.items()}
         members, cata, extra, by_type = io.canonical_order(members, found.cata, extra, found.by_type)
     if run.output is not None:
@@ -141,6 +142,7 @@ def _finish(
             kept = None if args.no_ids else members.id
             io.write_catalogue(run.output, cata, kept, info, layout=args.layout, extra=extra, by_type=by_type)
             told.detail = str(run.output)
+    write_copies(run, part.snapshots, members.row, cata, info, args.layout)
     if run.plot is not None:
         with stage("draw the halos", part.num) as told:
             _draw(run.plot, pos, cata, part.header)
@@ -149,6 +151,7 @@ def _finish(
         print_json(_summary(run, cata, info, part, extra) | {"centre": options.centre if options.neighbours else None})
     elif not is_quiet():
         _tell(cata, info, part, options)
+    warn_of_order(run, args.layout)
     if part.separation is not None and part.separation.doubt and args.rlink is None:
         warn(f"{part.separation.doubt} Give the linking length with --rlink if that is wrong.")
 
@@ -193,6 +196,8 @@ def _summary(
         "snapshot": str(run.path),
         "description": part.snapshot.description,
         "output": run.output,
+        "snapshot_output": run.snapshot_output,
+        "group_ids_output": run.group_ids_output,
         "plot": run.plot,
         "particles": part.num,
         "attached": {str(ptype): one.num_total for ptype, one in part.attached.items()},

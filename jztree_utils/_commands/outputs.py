@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .. import io
 from .._report import say
-from .earlier_outputs import are_there
+from .earlier_outputs import OUTPUTS, are_there
 from .snapshots import read_options, snapshot_path
 
 _PICTURES = (".png", ".pdf", ".svg")
@@ -24,6 +24,23 @@ class Run:
     path: Path
     output: str | None = None
     plot: str | None = None
+    snapshot_output: str | None = None
+    group_ids_output: str | None = None
+
+    @property
+    def files(self) -> list[str]:
+        """Those in HDF5, which tell what they were made with."""
+        return [name for name in (self.output, *self.copies) if name is not None]
+
+    @property
+    def copies(self) -> list[str]:
+        """Those that are copies of the snapshot."""
+        return [name for name in (self.snapshot_output, self.group_ids_output) if name is not None]
+
+    @property
+    def all(self) -> list[str]:
+        """The names of all."""
+        return [*self.files, *([] if self.plot is None else [self.plot])]
 
 
 def plan_runs(args: Namespace) -> list[Run]:
@@ -35,21 +52,23 @@ def plan_runs(args: Namespace) -> list[Run]:
     if not args.snapshot:
         raise ValueError(f"No snapshot was given; see jztree {args.command} --help.")
     options = read_options(args)
-    if args.output is not None:
-        check_suffix(args.output)
+    templates: dict[str, str | None] = {name: getattr(args, name, None) for name in OUTPUTS}
+    for name, template in templates.items():
+        if template is not None and name != "plot":
+            check_suffix(template)
     paths = list(_different(args.snapshot, options))
-    templates = {name: getattr(args, name, None) for name in ("output", "plot")}
     runs = []
     for path in paths:
         filled = {name: _fill(template, path, len(paths)) for name, template in templates.items()}
         runs.append(Run(path, **filled))
-    _check_different([name for run in runs for name in (run.output, run.plot) if name is not None])
-    todo = [run for run in runs if not are_there(args, run.path, options, run.output, run.plot)]
+    _check_different([name for run in runs for name in run.all])
+    todo = [run for run in runs if not are_there(args, run.path, options, run.files, run.plot)]
     inputs = tuple(file for path in paths for file in io.find_sources(path, options))
     for run in todo:
-        for name in (run.output, run.plot):
-            if name is not None:
-                io.check_output(name, apart_from=inputs)
+        for name in run.all:
+            io.check_output(name, apart_from=inputs)
+        if run.copies:
+            io.check_copied(io.find_parts(run.path, options), options)
     return todo
 
 

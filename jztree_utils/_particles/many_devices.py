@@ -47,9 +47,9 @@ class ManyDevices(Particles):
         with jax.enable_x64(True):
             return mean_over_devices(self.part.mass, self.part.num, self.num, NamedSharding(self.mesh, P()))
 
-    def find_groups(self, rlink: float, options: GroupOptions) -> Groups | None:
+    def find_groups(self, rlink: float, options: GroupOptions, with_rows: bool = False) -> Groups | None:
         with jax.enable_x64(self.wide):
-            members = self._members()
+            members = self._members(with_rows)
             box, extra = self.header.boxsize, {}
             find = fof_and_catalogue.smap(self.mesh, jit=True)
             grouped, cata = self._run(
@@ -68,31 +68,38 @@ class ManyDevices(Particles):
                 others = matter_of(self.others.values())
                 extra = self._run("find properties", lambda: compute(grouped, cata, box, options, others))
             with stage("bring results together"):
-                words = self._gather(grouped.id, grouped.num)
+                words = [
+                    None if held is None else self._gather(held, grouped.num) for held in (grouped.id, grouped.row)
+                ]
                 nums = self._gather(grouped.num)
                 columns = {name: self._gather(column, cata.ngroups) for name, column in _columns(cata).items()}
                 extra = {name: self._gather(column, cata.ngroups) for name, column in extra.items()}
                 told = [grouped.kind, grouped.mass] if self.attached else []
                 kinds = [None if rows is None else self._gather(rows, grouped.num) for rows in told]
                 ngroups = self._gather(cata.ngroups)
-        if words is None or nums is None:
+        if nums is None:
             return None
         members_of, joined = _join(nums, FofCatalogue(ngroups=ngroups, **columns))
-        ids = io.join_words(words, self.id_dtype)[members_of]
+        ids, rows = (
+            None if held is None else io.join_words(held, dtype)[members_of]
+            for held, dtype in zip(words, (self.id_dtype, np.int64), strict=True)
+        )
         by_type = None
         if self.attached:
             kind, mass = (None if column is None else column[members_of] for column in kinds)
             by_type = count_types(np.asarray(kind), mass, joined)
-        return Groups(ids, joined, by_type, extra)
+        return Groups(np.asarray(rows if ids is None else ids), joined, by_type, extra, rows)
 
-    def _members(self) -> list[Member]:
-        """The particles of all types, told by identifiers or rows, in words."""
+    def _members(self, with_rows: bool) -> list[Member]:
+        """The particles of all types, told by identifiers, and by rows without these or if both are wanted."""
         members, start = [], 0
         for ptype, part in zip(self.types(), (self.part, *self.attached.values()), strict=True):
             total = part.num_total or 0
-            words = part.id if part.id is not None else self._rows(start, total)
+            rows = self._rows(start, total) if with_rows or part.id is None else None
             kind = jnp.full_like(part.pos[..., 0], ptype, dtype=np.int32) if self.attached else None
-            members.append(Member(pos=part.pos, mass=part.mass, vel=part.vel, id=words, kind=kind, num=part.num))
+            members.append(
+                Member(pos=part.pos, mass=part.mass, vel=part.vel, id=part.id, kind=kind, row=rows, num=part.num)
+            )
             start += total
         return members
 

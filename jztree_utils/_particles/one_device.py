@@ -29,7 +29,7 @@ class OneDevice(Particles):
     def _mean_of_masses(self) -> float | None:
         return mean_of(np.asarray(self.part.mass))
 
-    def find_groups(self, rlink: float, options: GroupOptions) -> Groups | None:
+    def find_groups(self, rlink: float, options: GroupOptions, with_rows: bool = False) -> Groups | None:
         box = self.header.boxsize
         grouped, cata = self._run(
             "find groups",
@@ -46,13 +46,13 @@ class OneDevice(Particles):
                 (grouped, cata, self._copy(matter_of(self.others.values()))),
             )
         listed = int(np.asarray(cata.count, np.int64).sum())
-        rows = np.asarray(grouped.id)[:listed]
+        rows = np.asarray(grouped.row)[:listed]
         ids = rows.astype(np.int64)
         if "id" in self.properties:
             ids = np.concatenate([np.asarray(part.id) for part in (self.part, *self.attached.values())])[rows]
         used = int(cata.ngroups)
         extra = {name: np.asarray(column)[:used] for name, column in extra.items()}
-        return Groups(ids, cata, self._by_type(grouped, cata), extra)
+        return Groups(ids, cata, self._by_type(grouped, cata), extra, rows)
 
     def _members(self) -> list[Member]:
         """The particles of all types, told by their rows."""
@@ -64,7 +64,7 @@ class OneDevice(Particles):
                 pos=part.pos,
                 mass=part.mass,
                 vel=part.vel,
-                id=np.arange(start, start + part.num, dtype=np.int32),
+                row=np.arange(start, start + part.num, dtype=np.int32),
                 kind=np.full(part.num, ptype, np.int32) if self.attached else None,
             )
             for ptype, part, start in zip(self.types(), (self.part, *self.attached.values()), starts, strict=False)

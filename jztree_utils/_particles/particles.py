@@ -30,24 +30,30 @@ class Groups:
     ids: ``(m,)`` identifiers of members; without identifiers in the snapshot, their rows: first those of the type that
         was grouped, then those of attached types. cata: ``offset`` are places among ``ids``. by_type: how many of each
         type, None without attached types. extra: more columns, see `group_properties`.
+    rows: ``(m,)`` those rows, whether there are identifiers or not; None unless they were asked for.
     """
 
     ids: np.ndarray
     cata: FofCatalogue
     by_type: io.TypeTable | None
     extra: dict[str, np.ndarray]
+    rows: np.ndarray | None = None
 
 
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True)
 class Member:
-    """What is needed of particles to find groups. kind: the particle type of each, None if there is one type."""
+    """What is needed of particles to find groups, and what is to be known of members.
+
+    kind: the particle type of each, None if there is one type. row: of the snapshot, as in `Groups`.
+    """
 
     pos: Any
     mass: Any = None
     vel: Any = None
     id: Any = None
     kind: Any = None
+    row: Any = None
     num: Any = None
 
 
@@ -103,8 +109,8 @@ class Particles(ABC):
         """The mean mass of the particles that are grouped, where each has its own; None if it is none."""
 
     @abstractmethod
-    def find_groups(self, rlink: float, options: GroupOptions) -> Groups | None:
-        """Groups and their members."""
+    def find_groups(self, rlink: float, options: GroupOptions, with_rows: bool = False) -> Groups | None:
+        """Groups and their members. with_rows: whether rows of members are wanted besides their identifiers."""
 
     @abstractmethod
     def find_neighbours(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:

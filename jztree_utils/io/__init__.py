@@ -36,11 +36,13 @@ from ._catalogue_content import (
 from ._distributed_writing import distr_write_hdf5
 from ._errors import OutputError, SnapshotError
 from ._files import atomic_output, check_output
+from ._group_numbers import group_number_columns, group_number_parameters
 from ._header import SnapshotHeader, unit_name
 from ._made_with import read_made_with
 from ._neighbour_lists import Neighbours, read_neighbours, write_neighbours
 from ._processes import failing_together, is_shared, rows_on_first_process
 from ._read_options import ReadOptions
+from ._row_order import RowOrder, group_of_rows
 from ._sharded_reading import (
     join_words,
     num_of_each_rank,
@@ -51,11 +53,13 @@ from ._sharded_reading import (
     split_words,
 )
 from ._snapshot import Snapshot, find_parts, find_sources, open_snapshot, read_header, read_snapshot
+from ._snapshot_copy import AddedColumn, check_copied, copy_snapshot
 from ._snapshot_writer import write_snapshot
 from ._tables import check_parquet
 
 __all__ = [
     "NUM_TYPES",
+    "AddedColumn",
     "CatalogueContent",
     "CatalogueInfo",
     "Column",
@@ -63,6 +67,7 @@ __all__ = [
     "OutputError",
     "ReadCatalogue",
     "ReadOptions",
+    "RowOrder",
     "Snapshot",
     "SnapshotError",
     "SnapshotHeader",
@@ -71,15 +76,20 @@ __all__ = [
     "canonical_order",
     "catalogue_columns",
     "catalogue_layout",
+    "check_copied",
     "check_layout",
     "check_output",
     "check_parquet",
     "convert_h",
+    "copy_snapshot",
     "distr_write_hdf5",
     "failing_together",
     "find_catalogue_parts",
     "find_parts",
     "find_sources",
+    "group_number_columns",
+    "group_number_parameters",
+    "group_of_rows",
     "is_catalogue",
     "is_shared",
     "join_words",

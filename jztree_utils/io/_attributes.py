@@ -18,9 +18,7 @@ def attribute(holder: Any, name: str) -> Any:
     """
     if name not in holder.attrs:
         return None
-    kind = holder.attrs.get_id(name).dtype.base
-    # Lists of any length, records and references are not looked into: HDF5 may crash where these are damaged.
-    if kind.kind not in "iufcbS" and h5py.check_string_dtype(kind) is None:
+    if not holds_text_or_numbers(holder, name):
         raise wrong_attribute(holder, name, "something else", "text or numbers are needed")
     value = holder.attrs[name]
     if isinstance(value, h5py.Empty):
@@ -28,6 +26,15 @@ def attribute(holder: Any, name: str) -> Any:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return value if isinstance(value, str) else np.asarray(value)
+
+
+def holds_text_or_numbers(holder: Any, name: str) -> bool:
+    """Whether an attribute is one to look into.
+
+    Lists of any length, records and references are none: HDF5 may crash where these are damaged.
+    """
+    kind = holder.attrs.get_id(name).dtype.base
+    return kind.kind in "iufcbS" or h5py.check_string_dtype(kind) is not None
 
 
 def text_attribute(holder: Any, name: str) -> str:

@@ -1,8 +1,8 @@
-"""Catalogues of friends-of-friends groups in HDF5: the canonical order of groups, and files in three layouts.
+"""Catalogues of friends-of-friends groups in HDF5: the canonical order of groups, and files in four layouts.
 
-The layouts are those of this library (`_native_catalogue`), of Gadget-4's group files (`_gadget_catalogue`) and of
-SWIFT's friends-of-friends catalogues (`_swift_catalogue`). Every dataset has its unit as attributes. Nothing in a file
-depends on when and where it was written.
+The layouts are those of this library (`_native_catalogue`), of Gadget-4's group files (`_gadget_catalogue`), of SWIFT's
+friends-of-friends catalogues (`_swift_catalogue`) and of SOAP's (`_soap_catalogue`). Every dataset has its unit as
+attributes. Nothing in a file depends on when and where it was written.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ import numpy as np
 
 from jztree.data import FofCatalogue, check_no_units, get_pos, map_rows, squeeze_catalogue, squeeze_particles
 
-from . import _gadget_catalogue, _native_catalogue, _swift_catalogue, _tables
+from . import _gadget_catalogue, _native_catalogue, _soap_catalogue, _swift_catalogue, _tables
 from ._catalogue_content import (
     NUM_TYPES,
     CatalogueContent,
@@ -38,7 +38,12 @@ if TYPE_CHECKING:
 
 _Part = TypeVar("_Part")
 _ANY = np.iinfo(np.int64).max  # rows, where it is not known how many there are
-_LAYOUTS = {"native": _native_catalogue, "gadget4": _gadget_catalogue, "swift": _swift_catalogue}
+_LAYOUTS = {
+    "native": _native_catalogue,
+    "gadget4": _gadget_catalogue,
+    "swift": _swift_catalogue,
+    "soap": _soap_catalogue,
+}
 
 
 def canonical_order(
@@ -108,8 +113,9 @@ def write_catalogue(
         does not depend on what computed it. Columns that are None are left out.
     ids: ``(m,)`` integers, identifiers of the members in the order that ``cata.offset`` refers to, or None.
     info: how the catalogue was made.
-    layout: "native", "gadget4" (``fof_tab_000.hdf5``) or "swift". The latter two take three dimensions only; "gadget4"
-        writes units per h and "swift" units that are free of h, so values are converted if the header has the others.
+    layout: "native", "gadget4" (``fof_tab_000.hdf5``), "swift" or "soap". All but the first take three dimensions only;
+        "gadget4" writes units per h, "swift" and "soap" units that are free of h, so values are converted if the header
+        has the others.
     extra: further columns by name, with a row a group of ``cata`` in its order.
     by_type: particles of each type in each group, if there are several.
     Raises OutputError if the file cannot be written, ValueError if ``ids``, ``extra`` or ``by_type`` do not belong to
@@ -155,6 +161,8 @@ def check_layout(layout: str, header: SnapshotHeader | None, ndim: int = 3, ptyp
         raise ValueError(f"The layout gadget4 has types 0 to 5, and {ptype} was grouped; choose the native layout.")
     if layout == "swift":
         _swift_catalogue.check_header(header)
+    if layout == "soap":
+        _soap_catalogue.check_header(header)
 
 
 def _check_columns(content: CatalogueContent, layout: str) -> None:

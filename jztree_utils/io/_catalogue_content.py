@@ -21,7 +21,7 @@ from ._header import SnapshotHeader, unit_attributes, unit_powers
 NUM_TYPES = 6
 _MOST_DIMENSIONS = 8
 NUMBERS = "iufb"  # the kinds of dtypes that columns may have
-_MADE = "FriendsOfFriends"
+MADE = "FriendsOfFriends"
 _LENGTHS = ("linking_length", "mean_separation")  # of how a catalogue was made
 _COLUMNS = tuple(f.name for f in dataclasses.fields(FofCatalogue) if f.name != "ngroups")
 
@@ -409,7 +409,7 @@ def read_ids(paths: Sequence[Path], name: str, count: np.ndarray) -> np.ndarray 
 def write_made(file: h5py.File, info: CatalogueInfo) -> None:
     """Write how the catalogue was made, apart from the header."""
     made = {f.name: getattr(info, f.name) for f in dataclasses.fields(info) if f.name != "header"}
-    file.create_group(_MADE).attrs.update(
+    file.create_group(MADE).attrs.update(
         {name: _storable(name, value) for name, value in made.items() if value is not None}
     )
 
@@ -425,9 +425,9 @@ def read_made(file: h5py.File) -> dict[str, Any]:
 
     Raises SnapshotError for what is no such thing.
     """
-    if _MADE not in file:
+    if MADE not in file:
         return {}
-    group = get_group(file, _MADE)
+    group = get_group(file, MADE)
     made: dict[str, Any] = {name: number(group, name) for name in _LENGTHS}
     made |= {name: whole_number(group, name) for name in ("npart_min", "num_particles", "ptype")}
     texts = ("source", "made_with", "separation_by", "spheres_of")

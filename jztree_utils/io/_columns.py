@@ -149,7 +149,8 @@ def read_rows(
     """
     column = check_column(part, name)
     with part.open() as read:
-        for start, stop in _slices(rows, column):
+        row_bytes = int(np.prod(column.shape[1:])) * column.stored.itemsize
+        for start, stop in row_slices(rows, row_bytes, column.chunk):
             these = out[start - rows.start : stop - rows.start]
             _read_slice(read, column, slice(start, stop), these)
             if finite is not None and out.dtype.kind == "f":
@@ -166,11 +167,12 @@ def _check_finite(rows: np.ndarray, start: int, what: str) -> None:
         raise SnapshotError(f"Row {row} of the {what} is NaN or infinite; remove such particles.")
 
 
-def _slices(rows: slice, column: Column) -> Iterator[tuple[int, int]]:
-    """Cut rows at multiples of what the file keeps together, so that nothing is decompressed twice."""
-    row_bytes = max(1, int(np.prod(column.shape[1:])) * column.stored.itemsize)
-    chunks = max(1, _SLICE_BYTES // (row_bytes * column.chunk))
-    step = chunks * column.chunk
+def row_slices(rows: slice, row_bytes: int, chunk: int = 1) -> Iterator[tuple[int, int]]:
+    """Cut rows at multiples of what the file keeps together, so that nothing is decompressed twice.
+
+    row_bytes: of one row. chunk: rows that the file keeps together.
+    """
+    step = max(1, _SLICE_BYTES // (max(1, row_bytes) * chunk)) * chunk
     first = (rows.start // step + 1) * step
     return pairwise([rows.start, *range(first, rows.stop, step), rows.stop])
 

@@ -49,7 +49,7 @@ class Hdf5Part:
     @contextmanager
     def open(self) -> Iterator[Reader]:
         with open_hdf5(self.path) as file:
-            yield _OpenFile(file).read
+            yield OpenFile(file).read
 
     def missing(self, name: str) -> SnapshotError:
         if name not in self.usual:
@@ -86,7 +86,7 @@ def _stored_dtype(data: h5py.Dataset) -> np.dtype:
     return data.dtype
 
 
-class _OpenFile:
+class OpenFile:
     """An open file; what is needed to read a dataset is checked once."""
 
     def __init__(self, file: h5py.File) -> None:
@@ -96,15 +96,27 @@ class _OpenFile:
 
     def read(self, column: Column, rows: slice, out: np.ndarray) -> None:
         data = get_dataset(self._file, column.name)
-        if column.name not in self._readable:
-            check_readable(data)
-            self._readable.add(column.name)
-        if data.is_virtual:
-            self.check_sources(data, rows)
+        self._check(data, rows)
         if column.stored == WORDS:
             _read_words(data, rows, out)
         else:
             data.read_direct(out, rows)
+
+    def read_bytes(self, data: h5py.Dataset, rows: slice) -> np.ndarray:
+        """``(n,)`` rows of a dataset of this file as they are stored, of dtype `row_dtype`: nothing is converted."""
+        self._check(data, rows)
+        out = np.empty(rows.stop - rows.start, row_dtype(data))
+        _select_rows(data, rows, data.id.read, out)
+        return out
+
+    def _check(self, data: h5py.Dataset, rows: slice) -> None:
+        """Raise SnapshotError if HDF5 could not read these rows, or would make them up."""
+        name = str(data.name)
+        if name not in self._readable:
+            check_readable(data)
+            self._readable.add(name)
+        if data.is_virtual:
+            self.check_sources(data, rows)
 
     def check_sources(self, data: h5py.Dataset, rows: slice) -> None:
         """Raise SnapshotError if rows come from a file that is missing or too short: HDF5 would make them up."""
@@ -132,6 +144,25 @@ class _OpenFile:
         return self._sources[path, name]
 
 
+def row_dtype(data: h5py.Dataset) -> np.dtype:
+    """A row of a dataset as bytes."""
+    return np.dtype((np.void, math.prod(data.shape[1:]) * data.id.get_type().get_size()))
+
+
+def write_bytes(data: h5py.Dataset, start: int, rows: np.ndarray) -> None:
+    """Write rows that `OpenFile.read_bytes` has read from a dataset of the same type, from row ``start`` on."""
+    _select_rows(data, slice(start, start + len(rows)), data.id.write, np.ascontiguousarray(rows))
+
+
+def _select_rows(data: h5py.Dataset, rows: slice, transfer: Any, array: np.ndarray) -> None:
+    """Read or write rows without conversion: in memory they are of the type that they have in the file."""
+    shape = (rows.stop - rows.start, *data.shape[1:])
+    if math.prod(shape):
+        space = data.id.get_space()
+        space.select_hyperslab((rows.start, *(0,) * (data.ndim - 1)), shape)
+        transfer(h5py.h5s.create_simple(shape), space, array, data.id.get_type())
+
+
 def virtual_sources(file: h5py.File) -> list[Path]:
     """The other files that virtual datasets of an open file show."""
     found: set[str] = set()
@@ -156,7 +187,7 @@ def read_all(file: h5py.File, name: str) -> Any:
     data = get_dataset(file, name)
     if data.shape is None:
         raise SnapshotError(f"{file.filename} holds nothing as {name}; write it again.")
-    reader = _OpenFile(file)
+    reader = OpenFile(file)
     check_readable(data)
     if data.is_virtual and data.ndim:
         reader.check_sources(data, slice(0, data.shape[0]))

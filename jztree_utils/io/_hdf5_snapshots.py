@@ -86,7 +86,7 @@ def survey_simulation(file: h5py.File, ptype: int | None, options: ReadOptions) 
 def _check_kind(file: h5py.File) -> None:
     """Raise SnapshotError for files of SWIFT that have the header of a snapshot and are none."""
     kind = text_attribute(file["Header"], "OutputType")
-    if kind in ("FOF", "LineOfSight"):
+    if kind in ("FOF", "LineOfSight", "SOAP"):
         raise SnapshotError(f"{file.filename} is a file of SWIFT of the kind {kind}; give a snapshot.")
 
 

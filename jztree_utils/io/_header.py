@@ -14,7 +14,7 @@ from ._attributes import number, numbers, text_attribute, whole_numbers
 from ._errors import OPTION, SnapshotError
 from ._files import get_group
 
-_NUM_FILES = "NumFilesPerSnapshot"
+NUM_FILES = "NumFilesPerSnapshot"
 _GROUPS = ("Header", "Parameters", "Units", "Cosmology")
 _Value = TypeVar("_Value")
 # As Gadget and AREPO, GIZMO, and SWIFT call them.
@@ -133,7 +133,7 @@ def parse_header(
     high = _counts(told, "NumPart_Total_HighWord") + (0,) * len(total)
     npart_total = tuple(n + (word << 32) if n < 2**32 else n for n, word in zip(total, high, strict=False))
     comoving = _number(told, "ComovingIntegrationOn", "Cosmological run")
-    time, masses, num_files = _number(told, "Time"), _first(told, numbers, "MassTable"), _counts(told, _NUM_FILES)
+    time, masses, num_files = _number(told, "Time"), _first(told, numbers, "MassTable"), _counts(told, NUM_FILES)
     header = SnapshotHeader(
         boxsize=fitting_box(_box(told), None, told.filename),
         time=1.0 if time is None else time,
@@ -289,7 +289,7 @@ def header_attributes(header: SnapshotHeader) -> dict[str, Any]:
         "h_free": 1 if header.h_free else None,
         "MassTable": np.asarray(header.mass_table, np.float64),
         "NumPart_Total": np.asarray(header.npart_total, np.uint64),
-        _NUM_FILES: np.int32(header.num_files),
+        NUM_FILES: np.int32(header.num_files),
     }
     check_no_units(**values)
     return {name: np.asarray(value)[()] for name, value in values.items() if value is not None}

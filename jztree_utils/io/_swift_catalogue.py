@@ -39,6 +39,7 @@ _NAMES = {"count": "Sizes", "mass": "Masses", "com_pos": "Centres"}
 RESERVED = _native_catalogue.RESERVED | {*_NAMES.values(), "GroupIDs"}
 _LENGTH, _MASS, _TIME = "Unit length in cgs (U_L)", "Unit mass in cgs (U_M)", "Unit time in cgs (U_t)"
 _BASES = (("U_M", "g"), ("U_L", "cm"), ("U_t", "s"))
+NO_GROUP = 2**31 - 1  # the number of the group of particles that are in none
 _LOW = 2**32  # counts are in two words of 32 bits
 _MPC_IN_CM = 3.08567758149e24
 
@@ -49,19 +50,19 @@ def recognises(file: h5py.File) -> bool:
     return isinstance(groups, h5py.Group) and "Sizes" in groups and "Header" in file
 
 
-def check_header(header: SnapshotHeader | None) -> None:
+def check_header(header: SnapshotHeader | None, layout: str = "swift") -> None:
     """Raise ValueError unless a header tells what every file of SWIFT does: units and, if it is cosmological, h."""
     header = header or SnapshotHeader()
     units = (header.unit_length_in_cm, header.unit_mass_in_g, header.unit_velocity_in_cm_per_s)
     if None in units:
         raise ValueError(
-            "The layout swift needs the units of length, mass and velocity, which the header of the snapshot does not "
-            "tell; give them as options, or choose the layout native or gadget4."
+            f"The layout {layout} needs the units of length, mass and velocity, which the header of the snapshot does "
+            "not tell; give them as options, or choose the layout native or gadget4."
         )
     if _is_cosmological(header) and (header.hubble is None or header.omega0 is None):
         raise ValueError(
-            "The layout swift needs the cosmology of a cosmological run, and the header of the snapshot does not tell "
-            "HubbleParam or Omega0; give them as options, or choose the layout native or gadget4."
+            f"The layout {layout} needs the cosmology of a cosmological run, and the header of the snapshot does not "
+            "tell HubbleParam or Omega0; give them as options, or choose the layout native or gadget4."
         )
 
 
@@ -72,12 +73,17 @@ def write(file: h5py.File, content: CatalogueContent) -> None:
     count = np.asarray(cata.count, np.int64)
     groups = file.create_group("Groups")
     for name, column in _stored_columns(content, count).items():
-        _write_dataset(groups, name, column, header)
-    _write_header(file, header, len(count))
-    _write_parameters(file, content.info)
-    write_made(file, content.info)
+        write_dataset(groups, name, column, header)
+    write_frame(file, content, len(count), "FOF")
     ids = content.ids
     write_members(file, content, ids if ids is None else ids[member_rows(count, np.asarray(cata.offset, np.int64))])
+
+
+def write_frame(file: h5py.File, content: CatalogueContent, ngroups: int, kind: str) -> None:
+    """Write what is neither columns nor members. content: free of h. kind: of SWIFT's files, such as "FOF"."""
+    _write_header(file, content.header, ngroups, kind)
+    file.create_group("Parameters").attrs.update(fof_parameters(content.info))
+    write_made(file, content.info)
 
 
 def _stored_columns(content: CatalogueContent, count: np.ndarray) -> dict[str, Column]:
@@ -89,25 +95,35 @@ def _stored_columns(content: CatalogueContent, count: np.ndarray) -> dict[str, C
     return {_NAMES.get(name, name): column for name, column in columns.items()} | {"GroupIDs": numbers}
 
 
-def _write_dataset(group: h5py.Group, name: str, column: Column, header: SnapshotHeader) -> None:
+def write_dataset(group: h5py.Group, name: str, column: Column, header: SnapshotHeader) -> None:
     """Write a dataset with the attributes that SWIFT gives it."""
-    a, _, length, mass, velocity = unit_powers(header, column.kind)
-    powers = {"U_M": mass, "U_L": length + velocity, "U_t": -velocity}
-    units = _units(header)
-    factor = float(np.prod([units[unit] ** power for unit, power in powers.items()]))
     data = group.create_dataset(name, data=column.values)
+    data.attrs.update(dataset_attributes(column.kind, column.definition, header))
+
+
+def dataset_attributes(kind: str, definition: str, header: SnapshotHeader) -> dict[str, Any]:
+    """The attributes that SWIFT gives a dataset.
+
+    kind: of quantity, as in `unit_powers`. definition: in words. header: with units, unless the quantity has none.
+    """
+    a, _, length, mass, velocity = unit_powers(header, kind)
+    powers = {"U_M": mass, "U_L": length + velocity, "U_t": -velocity}
+    units = _units(header) if any(powers.values()) else {}
+    factor = float(np.prod([units[unit] ** power for unit, power in powers.items() if power]))
     exponents = {f"{unit} exponent": power for unit, power in (powers | {"U_I": 0.0, "U_T": 0.0}).items()}
     exponents |= {"a-scale exponent": a, "h-scale exponent": 0.0}
-    data.attrs.update({name: np.array([power], np.float32) for name, power in exponents.items()})
-    data.attrs["Conversion factor to CGS (not including cosmological corrections)"] = np.array([factor])
     physical = factor * header.scale_factor**a
-    data.attrs["Conversion factor to physical CGS (including cosmological corrections)"] = np.array([physical])
-    data.attrs["Description"] = np.bytes_(column.definition.encode())
-    data.attrs["Expression for physical CGS units"] = np.bytes_(_expression(a, powers))
-    data.attrs["Lossy compression filter"] = np.bytes_("None")
-    data.attrs["Value stored as physical"] = np.array([int(a == 0)], np.int32)
-    data.attrs["Property can be converted to comoving"] = np.array([1], np.int32)
-    data.attrs["kind"] = column.kind
+    return {
+        **{name: np.array([power], np.float32) for name, power in exponents.items()},
+        "Conversion factor to CGS (not including cosmological corrections)": np.array([factor]),
+        "Conversion factor to physical CGS (including cosmological corrections)": np.array([physical]),
+        "Description": np.bytes_(definition.encode()),
+        "Expression for physical CGS units": np.bytes_(_expression(a, powers)),
+        "Lossy compression filter": np.bytes_("None"),
+        "Value stored as physical": np.array([int(a == 0)], np.int32),
+        "Property can be converted to comoving": np.array([1], np.int32),
+        "kind": kind,
+    }
 
 
 def _expression(a: float, powers: dict[str, float]) -> str:
@@ -127,13 +143,13 @@ def _units(header: SnapshotHeader) -> dict[str, float]:
     return {"U_M": mass, "U_L": length, "U_t": length / velocity}
 
 
-def _write_header(file: h5py.File, header: SnapshotHeader, ngroups: int) -> None:
+def _write_header(file: h5py.File, header: SnapshotHeader, ngroups: int, kind: str) -> None:
     """Header, units and cosmology. The header is one without h in its units."""
     units, a = _units(header), header.scale_factor
     total = np.asarray(header.npart_total, np.uint64)
     attributes = {
         "Code": np.bytes_("jztree"),
-        "OutputType": np.bytes_("FOF"),
+        "OutputType": np.bytes_(kind),
         "BoxSize": np.broadcast_to(np.asarray(header.boxsize, np.float64), 3),
         "Dimension": np.array([3], np.int32),
         "Redshift": np.array([header.redshift]),
@@ -169,6 +185,7 @@ def _cosmology(header: SnapshotHeader, time_in_s: float) -> dict[str, Any]:
     if not _is_cosmological(header):
         return {"Cosmological run": 0}
     omega0, omega_lambda = header.omega0 or 0.0, header.omega_lambda or 0.0
+    omega_b = np.nan if header.omega_baryon is None else header.omega_baryon  # readers ask for it
     return {
         "Cosmological run": 1,
         "Redshift": header.redshift,
@@ -179,21 +196,21 @@ def _cosmology(header: SnapshotHeader, time_in_s: float) -> dict[str, Any]:
         "Omega_lambda": omega_lambda,
         "Omega_k": 1 - omega0 - omega_lambda,
         "Omega_r": 0.0,
-        "Omega_b": np.nan if header.omega_baryon is None else header.omega_baryon,  # readers ask for it
+        "Omega_b": omega_b,
+        "Omega_cdm": omega0 - omega_b,
+        "Omega_nu_0": 0.0,
         "w_0": -1.0,
         "w_a": 0.0,
     }
 
 
-def _write_parameters(file: h5py.File, info: CatalogueInfo) -> None:
-    """The parameters of SWIFT's group finder that are known."""
+def fof_parameters(info: CatalogueInfo) -> dict[str, np.bytes_]:
+    """The parameters of SWIFT's group finder that are known, as attributes of ``Parameters``."""
     values: dict[str, Any] = {"absolute_linking_length": info.linking_length, "min_group_size": info.npart_min}
-    values["group_id_offset"] = 1
+    values |= {"group_id_offset": 1, "group_id_default": NO_GROUP}
     if info.ptype is not None:
         values["linking_types"] = "[" + ", ".join(str(int(ptype == info.ptype)) for ptype in range(7)) + "]"
-    file.create_group("Parameters").attrs.update(
-        {f"FOF:{name}": np.bytes_(str(value)) for name, value in values.items() if value is not None}
-    )
+    return {f"FOF:{name}": np.bytes_(str(value)) for name, value in values.items() if value is not None}
 
 
 def read(path: Path) -> CatalogueContent:
@@ -203,7 +220,7 @@ def read(path: Path) -> CatalogueContent:
     """
     with open_hdf5(path) as file:
         header = parse_header(file, swift=True, counted=False)[0]
-        info = CatalogueInfo(**(_read_parameters(file) | read_made(file)), header=header)
+        info = read_info(file, header)
         group = get_group(file, "Header")
         total = whole_number(group, "NumGroup_Total")
     paths = all_parts(path, header.num_files)
@@ -218,6 +235,11 @@ def read(path: Path) -> CatalogueContent:
             f"{path} holds {len(columns['count'].values)} groups, but its header counts {total}; copy it again."
         )
     return build_content(columns, read_ids(paths, _native_catalogue.MEMBERS, columns["count"].values), info, by_type)
+
+
+def read_info(file: h5py.File, header: SnapshotHeader) -> CatalogueInfo:
+    """How a catalogue was made, as `write_frame` or SWIFT has written it."""
+    return CatalogueInfo(**(_read_parameters(file) | read_made(file)), header=header)
 
 
 def _read_parameters(file: h5py.File) -> dict[str, Any]:

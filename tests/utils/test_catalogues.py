@@ -18,7 +18,7 @@ from jztree_utils import io
 settings.register_profile("catalogues", max_examples=25, deadline=None)
 settings.load_profile("catalogues")
 
-LAYOUTS = ("native", "gadget4", "swift")
+LAYOUTS = ("native", "gadget4", "swift", "soap")
 HEADER = io.SnapshotHeader(
     boxsize=100.0,
     time=0.5,

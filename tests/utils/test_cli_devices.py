@@ -131,15 +131,21 @@ def test_one_process_uses_all_its_devices(tmp_path) -> None:
 )
 def test_two_processes_write_what_one_device_writes(tmp_path, use_devices, arguments) -> None:
     use_devices(1)
-    assert cli.main([*arguments, "-o", str(tmp_path / "one.hdf5")]) == 0
-    plot = ["--plot", "halos.png"] if arguments[0] == "fof" else []
-    first, second = run_cli([*arguments, "-o", "two.hdf5", *plot], tmp_path)
+    fof = arguments[0] == "fof"
+    ordered = ["--snapshot-output", str(tmp_path / "one_ordered.hdf5")] if fof else []
+    assert cli.main([*arguments, "-o", str(tmp_path / "one.hdf5"), *ordered]) == 0
+    more = ["--plot", "halos.png", "--snapshot-output", "two_ordered.hdf5"] if fof else []
+    first, second = run_cli([*arguments, "-o", "two.hdf5", *more], tmp_path)
     assert first.returncode == second.returncode == 0, first.output + second.output
     assert "particles/s" in first.output
     assert "4 devices" in first.output
     assert [line for line in second.output.splitlines() if not line.startswith("[Gloo]")] == []
     check_equal(tmp_path / "two.hdf5", tmp_path / "one.hdf5")
-    assert sorted(os.listdir(tmp_path)) == sorted(["one.hdf5", "two.hdf5", *(["halos.png"] if plot else [])])
+    expected = ["one.hdf5", "two.hdf5"]
+    if fof:
+        check_equal(tmp_path / "two_ordered.hdf5", tmp_path / "one_ordered.hdf5")
+        expected += ["halos.png", "one_ordered.hdf5", "two_ordered.hdf5"]
+    assert sorted(os.listdir(tmp_path)) == sorted(expected)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def sources(folder: Path, write_gadget: Callable[..., Path], random: np.random.G
         write_gadget(folder / f"parts/snap.{part}.hdf5", pos[rows], total=n, num_files=3)
     np.save(folder / "a.npy", pos)
     np.savez(folder / "a.npz", pos=pos, vel=pos, id=ids, mass=2.0, boxsize=[1, 1, 1])
-    for layout in ("native", "gadget4", "swift"):
+    for layout in ("native", "gadget4", "swift", "soap"):
         io.write_catalogue_content(folder / f"catalogue_{layout}.hdf5", full_content(), layout)
         found.append(folder / f"catalogue_{layout}.hdf5")
     neighbours = io.Neighbours(distances=random.random((n, 3)), indices=np.zeros((n, 3), int), id=ids)
@@ -239,7 +239,10 @@ def test_columns_of_groups_in_another_shape(tmp_path, layout, group, name, link)
         assert text.endswith("."), text
 
 
-@pytest.mark.parametrize(("name", "layout"), [("Members/id", "native"), ("IDs/ID", "gadget4"), ("Members/id", "swift")])
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [("Members/id", "native"), ("IDs/ID", "gadget4"), ("Members/id", "swift"), ("Members/id", "soap")],
+)
 def test_identifiers_of_members_in_another_shape(tmp_path, name, layout) -> None:
     path = tmp_path / "c.hdf5"
     for other in other_shapes(full_content().ids):

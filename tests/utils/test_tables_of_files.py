@@ -11,7 +11,7 @@ from test_catalogues import HEADER, full_content
 
 from jztree_utils import cli, io
 
-LAYOUTS = ("native", "gadget4", "swift")
+LAYOUTS = ("native", "gadget4", "swift", "soap")
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -42,14 +42,14 @@ def test_astropy_has_all_columns_as_quantities(file) -> None:
     own = {name for name, column in io.catalogue_columns(content.catalogue, content.extra).items()}
     assert set(table.colnames) == own | {"count_by_type", "mass_by_type"}
     # The same physical values whatever the layout; h is 0.5.
-    per_h = units.dimensionless_unscaled if layout == "swift" else 1 / littleh
+    per_h = units.dimensionless_unscaled if layout in ("swift", "soap") else 1 / littleh
     for name, given, unit, cgs in (
         ("com_pos", content.catalogue.com_pos, units.kpc, units.cm),
         ("r200c", content.extra["r200c"].values, units.kpc, units.cm),
         ("m200c", content.extra["m200c"].values, 1.989e43 * units.g, units.g),
         ("mass_by_type", content.by_type.mass, 1.989e43 * units.g, units.g),
     ):
-        found = table[name].to_value(cgs * per_h) / (1 if layout == "swift" else HEADER.hubble)
+        found = table[name].to_value(cgs * per_h) / (1 if layout in ("swift", "soap") else HEADER.hubble)
         np.testing.assert_allclose(found, given * (1 * unit).to_value(cgs) / HEADER.hubble, rtol=1e-3, err_msg=name)
     assert table["vel_dispersion"].unit == units.km / units.s
     assert table["angular_momentum"].unit == units.kpc * per_h * units.km / units.s
@@ -61,7 +61,7 @@ def test_astropy_has_all_columns_as_quantities(file) -> None:
 def test_pandas_has_all_columns_and_says_their_units(file) -> None:
     pytest.importorskip("pandas")
     layout, path, _ = file
-    per_h = "" if layout == "swift" else "/h"
+    per_h = "" if layout in ("swift", "soap") else "/h"
     table = io.read_catalogue(path).to_pandas()
     assert len(table) == 6
     units = table.attrs["units"]

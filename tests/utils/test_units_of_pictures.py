@@ -18,7 +18,7 @@ from jztree_utils._commands.arguments import parse
 
 pytest.importorskip("matplotlib")
 _H, _BOX = 0.68, 50.0
-_LAYOUTS = ("native", "gadget4", "swift")
+_LAYOUTS = ("native", "gadget4", "swift", "soap")
 _HEADER = io.SnapshotHeader(
     boxsize=_BOX,
     time=0.5,
@@ -85,7 +85,7 @@ def test_mass_functions_are_in_units_per_h(catalogue) -> None:
 def test_sizes_are_in_the_units_of_the_file(catalogue) -> None:
     layout, path, held = catalogue
     (ax,) = draw("sizes", path).axes
-    per_h = layout != "swift"
+    per_h = layout not in ("swift", "soap")
     assert ax.get_xlabel() == f"group mass [1e10 Msun{'/h' if per_h else ''}]"
     np.testing.assert_allclose(ax.lines[0].get_xdata(), held.mass / (1 if per_h else _H), rtol=1e-6)
 

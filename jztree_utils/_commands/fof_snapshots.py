@@ -1,0 +1,64 @@
+"""Copies of a snapshot that ``jztree fof`` writes: in group order, or with the number of the group of each particle."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jztree.data import FofCatalogue
+
+from .. import io
+from .._report import is_quiet, stage, warn
+from ..progress import progress
+from .outputs import Run
+
+_NOT_IN_ORDER = (
+    "GroupOffsetType and GroupLenType of {output} are rows of the snapshot in group order, and {path} is in another; "
+    "--snapshot-output FILE writes it so. Readers that take particles by them, such as pynbody, take wrong ones of it."
+)
+
+
+def write_copies(
+    run: Run,
+    snapshots: Sequence[io.Snapshot],
+    rows: np.ndarray | None,
+    cata: FofCatalogue,
+    info: io.CatalogueInfo,
+    layout: str,
+) -> None:
+    """Write the copies that a call asks for.
+
+    snapshots: as each type sees it that is in groups, the one that is grouped first. rows: ``(m,)`` of members, group
+    after group, counted through these; None if no copy is asked for. cata: the groups in the order of the catalogue.
+    info: how they were found. layout: of the catalogue.
+    """
+    if rows is None or not run.copies:
+        return
+    count = np.asarray(cata.count, np.int64)
+    groups = io.group_of_rows(rows, count, {one.ptype: one.num for one in snapshots})
+    if run.snapshot_output is not None:
+        with stage("find the group order"):
+            order = {ptype: io.RowOrder.by_group(numbers) for ptype, numbers in groups.items()}
+        _copy(run.snapshot_output, snapshots[0], info, order=order)
+        del order
+    if run.group_ids_output is not None:
+        columns = io.group_number_columns(groups, len(count), info, layout)
+        attributes = io.group_number_parameters(info)
+        _copy(run.group_ids_output, snapshots[0], info, columns=columns, attributes=attributes)
+
+
+def _copy(path: str, snapshot: io.Snapshot, info: io.CatalogueInfo, **changes: Any) -> None:
+    """Write the snapshot with changes, which are arguments of `io.copy_snapshot`, and tell so."""
+    total = sum(snapshot.types.values())
+    with (
+        stage("write the snapshot", total) as told,
+        progress("write the snapshot", total, quiet=is_quiet()) as advance,
+    ):
+        io.copy_snapshot(path, snapshot.paths, info=info, advance=advance, **changes)
+        told.detail = path
+
+
+def warn_of_order(run: Run, layout: str) -> None:
+    """Tell that a catalogue in the layout of Gadget-4 is of a snapshot in group order, if that is not written."""
+    if layout == "gadget4" and run.output is not None and run.snapshot_output is None:
+        warn(_NOT_IN_ORDER.format(output=run.output, path=run.path))

@@ -1,0 +1,128 @@
+"""Rows in another order, of more than memory holds: two passes, one over the input and one over a file of blocks.
+
+A row is a block of bytes whatever it holds. The first pass appends each row to the block of the output that it belongs
+to, in a file without a name that nobody has to remove; the second pass orders one block at a time in memory. So all is
+read twice and written twice, in pieces that are large, and rows are never looked up one by one.
+"""
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Bytes of a block, of which memory holds two. More blocks are written in smaller pieces.
+BLOCK_BYTES = 1 << 28
+
+
+def group_of_rows(rows: np.ndarray, count: np.ndarray, nums: Mapping[int, int]) -> dict[int, np.ndarray]:
+    """The group that each particle of a snapshot is in, by type; those in none have the number of groups.
+
+    rows: ``(m,)`` rows of members, group after group, counted through all types one after the other.
+    count: ``(g,)`` members of each group. nums: particles of each type, in the order in which rows are counted.
+    """
+    total = sum(nums.values())
+    groups = np.full(total, len(count), _index_dtype(len(count)))
+    groups[rows] = np.repeat(np.arange(len(count), dtype=groups.dtype), count)
+    ends = np.cumsum(list(nums.values()))
+    return dict(zip(nums, np.split(groups, ends[:-1]), strict=True))
+
+
+def _index_dtype(largest: int) -> type[np.signedinteger]:
+    return np.int32 if largest < 2**31 else np.int64
+
+
+def _sorting(keys: np.ndarray) -> np.ndarray:
+    """The rows of integers from 0 on in their order, equal ones as they come; NumPy is quick with 16 bits at a time."""
+    order = np.argsort(keys.astype(np.uint16), kind="stable")
+    for shift in range(16, int(keys.max(initial=0)).bit_length(), 16):
+        digits = (keys >> shift).astype(np.uint16)
+        order = order[np.argsort(digits[order], kind="stable")]
+    return order
+
+
+class RowOrder:
+    """An order of rows: row ``i`` of the output is row ``rows[i]`` of the input.
+
+    rows: ``(n,)`` integers, each from 0 to n - 1 once.
+    """
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self.rows = np.asarray(rows).astype(_index_dtype(len(rows)), copy=False)
+        if not self._is_permutation():
+            raise ValueError(
+                f"An order of {len(rows)} rows was given that does not name each from 0 on once; give one."
+            )
+
+    def _is_permutation(self) -> bool:
+        inside = self.rows.ndim == 1 and not ((self.rows < 0) | (self.rows >= len(self.rows))).any()
+        return inside and bool((self._places[self.rows] == np.arange(len(self.rows))).all())
+
+    @classmethod
+    def by_group(cls, groups: np.ndarray) -> "RowOrder":
+        """The particles of group 0 first, then those of group 1, and so on; within a group in the order they have."""
+        return cls(_sorting(groups))
+
+    @cached_property
+    def _places(self) -> np.ndarray:
+        """Where each row of the input goes."""
+        places = np.zeros_like(self.rows)
+        places[self.rows] = np.arange(len(self.rows), dtype=self.rows.dtype)
+        return places
+
+    def apply(self, slices: Iterable[np.ndarray], folder: Path, multiple: int = 1) -> Iterator[np.ndarray]:
+        """The rows of ``slices``, which follow each other, in this order and in blocks.
+
+        slices: one-dimensional arrays of one dtype; they are gone through once.
+        folder: on a disk that has room for all of them.
+        multiple: of rows that each block but the last one has, about.
+        """
+        slices = iter(slices)
+        first = next(slices, None)
+        if first is None:
+            return
+        step = max(1, BLOCK_BYTES // (first.dtype.itemsize * multiple)) * multiple
+        joined = self._chain(first, slices)
+        if len(self.rows) <= step:
+            yield np.concatenate(list(joined)).take(self.rows)
+            return
+        with tempfile.TemporaryFile(dir=folder) as scratch:
+            places = self._deal(joined, scratch, step)
+            scratch.seek(0)
+            for start in range(0, len(self.rows), step):
+                these = places[start : start + step] - start
+                rows, ordered = np.empty((2, len(these)), first.dtype)
+                scratch.readinto(rows.view(np.uint8))
+                ordered[these] = rows
+                yield ordered
+
+    @staticmethod
+    def _chain(first: np.ndarray, others: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        yield first
+        yield from others
+
+    def _deal(self, slices: Iterable[np.ndarray], scratch: Any, step: int) -> np.ndarray:
+        """Write each row into its block, where it comes after those that were read before it.
+
+        Returns where each row goes, in the order in which they are in the file.
+        """
+        filled = np.arange(0, len(self.rows), step)  # the next row of each block
+        dealt = np.empty_like(self.rows)
+        begin = 0
+        for rows in slices:
+            places = self._places[begin : begin + len(rows)]
+            begin += len(rows)
+            block = places // step
+            order = _sorting(block)
+            rows, places = rows.take(order), places[order]
+            ends = np.cumsum(np.bincount(block, minlength=len(filled)))
+            for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+                if start < end:
+                    first = int(filled[number])
+                    scratch.seek(first * rows.dtype.itemsize)
+                    scratch.write(rows[start:end].view(np.uint8))
+                    dealt[first : first + end - start] = places[start:end]
+                    filled[number] += end - start
+        return dealt

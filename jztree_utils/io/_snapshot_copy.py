@@ -1,0 +1,335 @@
+"""A copy of a whole snapshot in HDF5, of all types and all datasets, with rows in another order or with more columns.
+
+Several files become one. Rows are copied as the bytes that they are, whatever their type, in slices; how they get into
+another order says `_row_order`. What a dataset has beside its rows, attributes, chunks and filters, it has in the copy
+too. All groups without particles are those of the first file, apart from what the header counts. SWIFT's ``Cells``,
+which say in which rows the particles of a region are, are left out where rows are others than in the input.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ._attributes import holds_text_or_numbers, whole_numbers
+from ._catalogue_content import MADE, CatalogueInfo, write_made
+from ._columns import Advance, row_slices
+from ._errors import SnapshotError
+from ._files import PathLike, create_hdf5, get_dataset, get_group, open_hdf5, output_path
+from ._files_of_snapshot import kind_of_file
+from ._hdf5_columns import OpenFile, check_filters, row_dtype, write_bytes
+from ._hdf5_snapshots import is_simulation
+from ._header import NUM_FILES, parse_header
+from ._read_options import ReadOptions
+from ._row_order import RowOrder
+
+_CELLS = "Cells"
+
+
+@dataclass(frozen=True)
+class AddedColumn:
+    """A dataset to be added to the particles of a type.
+
+    dtype: of its values. read: gives those of the rows from one number to another. attributes: of the dataset.
+    """
+
+    dtype: np.dtype
+    read: Callable[[int, int], np.ndarray]
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _File:
+    """One file of the snapshot. here: particles of each type. names: of the datasets with a row a particle, by type."""
+
+    path: Path
+    here: tuple[int, ...]
+    names: Mapping[int, tuple[str, ...]]
+
+
+def check_copied(paths: Sequence[Path], options: ReadOptions | None = None) -> None:
+    """Raise SnapshotError unless `copy_snapshot` copies a snapshot in these files. Only one is looked at.
+
+    options: how it is read; by the names of datasets alone, types are not those that the file has.
+    """
+    by_name = options is not None and options.format == "hdf5"
+    if not by_name and kind_of_file(paths[0]) == "hdf5":
+        with open_hdf5(paths[0]) as file:
+            if is_simulation(file):
+                return
+    raise SnapshotError(
+        f"{paths[0]} is not read as a snapshot of Gadget, AREPO, GIZMO or SWIFT in HDF5, which alone are copied with "
+        "all that they hold; jztree convert makes one of the particles of a type."
+    )
+
+
+def copy_snapshot(
+    path: PathLike,
+    parts: Sequence[Path],
+    *,
+    order: Mapping[int, RowOrder] | None = None,
+    columns: Mapping[int, Mapping[str, AddedColumn]] | None = None,
+    attributes: Mapping[str, Mapping[str, Any]] | None = None,
+    info: CatalogueInfo | None = None,
+    advance: Advance | None = None,
+) -> None:
+    """Write all that a snapshot holds to one file.
+
+    path: the file to write; an existing one is replaced once the new one is complete.
+    parts: the files of the snapshot, in their order, as `find_parts` gives them.
+    order: by type, the order in which the rows of the snapshot are to be written. Types that are not named keep theirs.
+    columns: by type, datasets to add, or to put in place of those of the same name; their rows are the snapshot's.
+    attributes: to add to groups without particles, such as Parameters, by the name of the group.
+    info: how the groups were found that the order or the columns tell of, to be written into the file too.
+    advance: called with the number of particles that have been copied since.
+
+    A few 10 MB are needed; for a type in another order up to 1 GB, three times the bytes of its order, and room on the
+    disk for one of its datasets besides the output.
+    Raises SnapshotError if the files cannot be read or do not fit together, OutputError if the output cannot be
+    written, ValueError for an order of another number of rows.
+    """
+    check_copied(parts)
+    files = [_look(part) for part in parts]
+    totals = _totals(files)
+    for ptype, one in (order or {}).items():
+        num = totals[ptype] if 0 <= ptype < len(totals) else 0
+        if len(one.rows) != num:
+            raise ValueError(
+                f"An order of {len(one.rows)} rows was given for type {ptype}, of which there are {num} particles; "
+                "give one of all."
+            )
+    moved = bool(order) or len(files) > 1
+    with create_hdf5(path) as out:
+        _copy_frame(files[0], out, totals, leave_out=(MADE, _CELLS) if moved else (MADE,))
+        for name, entries in (attributes or {}).items():
+            out.require_group(name).attrs.update(entries)
+        if info is not None:
+            write_made(out, info)
+        for ptype in np.flatnonzero(totals).tolist():
+            particles = _Type(files, ptype, (order or {}).get(ptype), output_path(path).parent)
+            particles.copy(out, (columns or {}).get(ptype, {}), advance)
+        _link_types(files[0], out, totals)
+
+
+def _look(path: Path) -> _File:
+    """What one file holds. Raises SnapshotError if it cannot be copied."""
+    with open_hdf5(path) as file:
+        here = parse_header(file)[1]
+        names = {
+            ptype: tuple(sorted(_row_datasets(get_group(file, f"PartType{ptype}"), num)))
+            for ptype, num in enumerate(here)
+            if num
+        }
+        return _File(path, here, names)
+
+
+def _totals(files: Sequence[_File]) -> list[int]:
+    """The particles of each type in all files."""
+    first = files[0]
+    for file in files:
+        if len(file.here) != len(first.here):
+            raise SnapshotError(
+                f"{file.path} counts {len(file.here)} types of particles, but {first.path} {len(first.here)}; put "
+                "together the files of one snapshot."
+            )
+    return [sum(counts) for counts in zip(*(file.here for file in files), strict=True)]
+
+
+def _row_datasets(group: h5py.Group, num: int) -> Iterator[str]:
+    """The names of the datasets with a row a particle, those in groups of the group too (EAGLE has such)."""
+    for name, item in _datasets(group):
+        if item.shape and item.shape[0] == num and item.size:
+            if not _has_fixed_size(item.id.get_type()):
+                raise SnapshotError(
+                    f"{group.file.filename} holds {str(item.name).lstrip('/')} with rows of variable length, which "
+                    "cannot be copied; write the file without it."
+                )
+            yield name
+
+
+def _datasets(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, h5py.Dataset]]:
+    for name in group:
+        item = group[name]
+        if isinstance(item, h5py.Group):
+            yield from _datasets(item, f"{prefix}{name}/")
+        elif isinstance(item, h5py.Dataset):
+            yield prefix + name, item
+
+
+def _has_fixed_size(kind: Any) -> bool:
+    """Whether what is stored are bytes in the dataset itself."""
+    text = kind.get_class() == h5py.h5t.STRING and kind.is_variable_str()
+    return not text and not any(kind.detect_class(other) for other in (h5py.h5t.VLEN, h5py.h5t.REFERENCE))
+
+
+def _copy_frame(first: _File, out: h5py.File, totals: list[int], leave_out: Sequence[str]) -> None:
+    """Copy all but the types of which there are particles."""
+    with open_hdf5(first.path) as file:
+        copy_attributes(file, out)
+        for name in file:
+            link = file.get(name, getlink=True)
+            if isinstance(link, h5py.SoftLink):
+                out[name] = h5py.SoftLink(link.path)
+            elif name not in leave_out and _type_of(file, name, totals) is None:
+                file.copy(name, out)
+    _set_counts(out["Header"], totals)
+
+
+def _type_of(file: h5py.File, name: str, totals: list[int]) -> str | None:
+    """The group of particles that goes by this name too, such as SWIFT's ``GasParticles``; None if it is none."""
+    for ptype, total in enumerate(totals):
+        group = f"PartType{ptype}"
+        if total and (name == group or (group in file and file[name] == file[group])):
+            return group
+    return None
+
+
+def _link_types(first: _File, out: h5py.File, totals: list[int]) -> None:
+    """Give groups of particles their second names again."""
+    with open_hdf5(first.path) as file:
+        for name in file:
+            group = _type_of(file, name, totals)
+            if group is not None and name not in out:
+                out[name] = out[group]
+
+
+def copy_attributes(source: Any, target: Any) -> None:
+    """Copy all attributes that are text or numbers; references, for instance, are places in another file."""
+    for name in source.attrs:
+        if holds_text_or_numbers(source, name):
+            target.attrs.create(name, source.attrs[name], dtype=source.attrs.get_id(name).dtype)
+
+
+def _set_counts(header: h5py.Group, totals: list[int]) -> None:
+    """Let the header say what is in one file that holds all particles."""
+    here = np.asarray(totals, np.uint64)
+    kind = np.asarray(header.attrs["NumPart_ThisFile"]).dtype
+    header.attrs["NumPart_ThisFile"] = here.astype(kind) if (here.astype(kind) == here).all() else here
+    _modify_attributes(header, {NUM_FILES: 1, "ThisFile": 0, "Virtual": 0})
+
+
+def _modify_attributes(group: h5py.Group, values: Mapping[str, int]) -> None:
+    """Change the attributes that there are."""
+    for name, value in values.items():
+        if whole_numbers(group, name) is not None:
+            group.attrs.modify(name, np.full_like(group.attrs[name], value))
+
+
+class _Type:
+    """The particles of one type in all files."""
+
+    def __init__(self, files: Sequence[_File], ptype: int, order: RowOrder | None, folder: Path) -> None:
+        """order: to write them in, None for that of the snapshot. folder: for what does not fit into memory."""
+        self._files = [file for file in files if file.here[ptype]]
+        self._ptype, self._order, self._folder = ptype, order, folder
+        self._group = f"PartType{ptype}"
+        self._total = sum(file.here[ptype] for file in self._files)
+
+    def copy(self, out: h5py.File, added: Mapping[str, AddedColumn], advance: Advance | None) -> None:
+        """Write all datasets, and those that are added."""
+        names = self._names()
+        first = self._files[0]
+        with open_hdf5(first.path) as file:
+            group = out.create_group(self._group)
+            _create(group, get_group(file, self._group), names, added, self._total)
+        kept = [name for name in names if name not in added]
+        for number, name in enumerate(kept):
+            data = out[f"{self._group}/{name}"]
+            self._fill(data, self._stored_rows(data))
+            if advance is not None:
+                advance(self._total * (number + 1) // len(kept) - self._total * number // len(kept))
+        fields = len(names) + len(set(added) - set(names))
+        _modify_attributes(group, {"NumberOfParticles": self._total, "NumberOfFields": fields})  # of SWIFT
+        for name, column in added.items():
+            data = out.create_dataset(f"{self._group}/{name}", (self._total,), column.dtype)
+            data.attrs.update(column.attributes)
+            self._fill(data, self._added_rows(column))
+
+    def _names(self) -> tuple[str, ...]:
+        """The datasets with a row a particle. Raises SnapshotError unless all files have the same ones."""
+        first = self._files[0]
+        names = first.names[self._ptype]
+        for other in self._files:
+            if missing := sorted(set(names) ^ set(other.names[self._ptype])):
+                raise SnapshotError(
+                    f"Of {first.path} and {other.path} only one holds {self._group}/{missing[0]} with a row a "
+                    "particle; write the parts alike."
+                )
+        return names
+
+    def _fill(self, data: h5py.Dataset, slices: Iterator[np.ndarray]) -> None:
+        """Write all rows, which come as those of the snapshot."""
+        if self._order is not None:
+            slices = self._order.apply(slices, self._folder, data.chunks[0] if data.chunks else 1)
+        start = 0
+        for rows in slices:
+            write_bytes(data, start, rows)
+            start += len(rows)
+
+    def _stored_rows(self, like: h5py.Dataset) -> Iterator[np.ndarray]:
+        """The rows of all files of a dataset, as bytes. like: the dataset that they will be in."""
+        for file in self._files:
+            num = file.here[self._ptype]
+            with open_hdf5(file.path) as held:
+                data = get_dataset(held, str(like.name).lstrip("/"))
+                if data.shape[1:] != like.shape[1:] or data.id.get_type() != like.id.get_type():
+                    raise SnapshotError(
+                        f"{file.path} holds {like.name[1:]} in rows of another shape or type than "
+                        f"{self._files[0].path}; write the parts alike."
+                    )
+                reader, chunk = OpenFile(held), data.chunks[0] if data.chunks else 1
+                for start, stop in row_slices(slice(0, num), row_dtype(data).itemsize, chunk):
+                    yield reader.read_bytes(data, slice(start, stop))
+
+    def _added_rows(self, column: AddedColumn) -> Iterator[np.ndarray]:
+        for start, stop in row_slices(slice(0, self._total), column.dtype.itemsize):
+            rows = np.ascontiguousarray(column.read(start, stop), column.dtype)
+            yield rows.view(np.dtype((np.void, column.dtype.itemsize)))
+
+
+def _create(
+    target: h5py.Group,
+    source: h5py.Group,
+    names: Collection[str],
+    left_out: Collection[str],
+    total: int,
+    prefix: str = "",
+) -> None:
+    """Copy a group of particles, with datasets for rows but not these.
+
+    names: of the datasets with a row a particle. left_out: of those that are not wanted. total: rows in all files.
+    prefix: of the names of what is in the group.
+    """
+    copy_attributes(source, target)
+    for name in source:
+        item, path = source[name], prefix + name
+        if isinstance(item, h5py.Group):
+            _create(target.create_group(name), item, names, left_out, total, f"{path}/")
+        elif path in names and path not in left_out:
+            _create_rows(target, name, item, total)
+        elif isinstance(item, h5py.Dataset) and path not in left_out:
+            source.copy(name, target)
+
+
+def _create_rows(target: h5py.Group, name: str, source: h5py.Dataset, total: int) -> None:
+    """Create a dataset like another one, with as many rows as there are in all files."""
+    shape = (total, *source.shape[1:])
+    kind, space = source.id.get_type().copy(), h5py.h5s.create_simple(shape)
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    if source.chunks and not source.is_virtual and _can_write(source):
+        plist = source.id.get_create_plist().copy()
+        plist.set_chunk(tuple(map(min, source.chunks, shape)))
+    plist.set_obj_track_times(False)  # or two runs would not write the same bytes
+    made = h5py.Dataset(h5py.h5d.create(target.id, name.encode(), kind, space, plist))
+    copy_attributes(source, made)
+
+
+def _can_write(source: h5py.Dataset) -> bool:
+    """Whether all filters of a dataset can compress too; some come as decoders only."""
+    check_filters(source)
+    plist = source.id.get_create_plist()
+    filters = [plist.get_filter(place)[0] for place in range(plist.get_nfilters())]
+    return all(h5py.h5z.get_filter_info(one) & h5py.h5z.FILTER_CONFIG_ENCODE_ENABLED for one in filters)

@@ -1,0 +1,141 @@
+"""Catalogues that the readers of SOAP's open: swiftsimio, swiftgalaxy and pynbody.
+
+SOAP (McGibbon et al. 2025, arXiv:2507.22669) computes properties of haloes in snapshots of SWIFT; swiftsimio reads all
+groups that ``SubhaloTypes`` of the header names. All columns stand in ``InputHalos/jztree`` under their own names, as
+SOAP keeps those of the halo finders that it reads, and with the attributes of SWIFT. What SOAP has a name for goes by
+that too: links, such as ``SO/200_crit/TotalMass``, and no copies. A group is a row, in ``BoundSubhalo`` with all its
+particles, bound or not. ``HaloCatalogueIndex`` counts from 0, and is the ``GroupNr_bound`` of its particles. There is
+one cell, the box, so groups stay in their order. Identifiers of members are in ``Members/id`` as in the native layout.
+"""
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from ._catalogue_content import (
+    CatalogueContent,
+    Column,
+    build_content,
+    catalogue_columns,
+    column_kinds,
+    convert_h,
+    member_rows,
+    read_columns,
+    read_ids,
+)
+from ._files import open_hdf5
+from ._header import SnapshotHeader, parse_header
+from ._native_catalogue import MEMBERS, RESERVED, split_types, type_columns, write_members
+from ._swift_catalogue import check_header as check_swift_header
+from ._swift_catalogue import read_info, write_dataset, write_frame
+
+__all__ = ["RESERVED", "check_header", "read", "recognises", "write"]
+
+_OWN = "InputHalos/jztree"
+_ROWS = "Subhalos"  # whose rows are counted in cells
+# What SOAP calls our columns.
+_NAMES = {
+    "InputHalos/NumberOfBoundParticles": "count",
+    "InputHalos/FOF/Sizes": "count",
+    "InputHalos/FOF/Masses": "mass",
+    "InputHalos/FOF/Centres": "com_pos",
+    "BoundSubhalo/TotalMass": "mass",
+    "BoundSubhalo/CentreOfMass": "com_pos",
+    "BoundSubhalo/CentreOfMassVelocity": "com_vel",
+    "BoundSubhalo/EncloseRadius": "max_radius",
+    "SO/200_crit/CentreOfMass": "com_pos_200c",
+    "SO/200_crit/CentreOfMassVelocity": "com_vel_200c",
+    "SO/200_crit/SpinParameter": "spin",
+}
+
+
+def recognises(file: h5py.File) -> bool:
+    """Whether an open file is a catalogue in this layout."""
+    return isinstance(file.get(_OWN), h5py.Group)
+
+
+def check_header(header: SnapshotHeader | None) -> None:
+    """Raise ValueError unless a header tells what every file of SOAP does: units, cosmology and the box."""
+    check_swift_header(header, "soap")
+    if not np.all(np.asarray((header or SnapshotHeader()).boxsize) > 0):
+        raise ValueError("The layout soap needs a periodic box; give one (--boxsize), or choose another layout.")
+
+
+def write(file: h5py.File, content: CatalogueContent) -> None:
+    """Write a catalogue of three dimensions, with a header that `check_header` accepts, into an empty file."""
+    content = convert_h(content, h_free=True)
+    header, cata = content.header, content.catalogue
+    count = np.asarray(cata.count, np.int64)
+    columns = catalogue_columns(cata, content.extra) | type_columns(content.by_type)
+    del columns["offset"]  # groups follow each other
+    for name, column in columns.items():
+        write_dataset(file.require_group(_OWN), name, column, header)
+    rows = Column(np.arange(len(count)), "1", "row of the group in the catalogue, from 0")
+    write_dataset(file["InputHalos"], "HaloCatalogueIndex", rows, header)
+    central = Column(np.ones(len(count), np.int64), "1", "1 for all, because groups are in no other group")
+    write_dataset(file["InputHalos"], "IsCentral", central, header)
+    for name, own in _links(columns).items():
+        file[name] = file[f"{_OWN}/{own}"]
+    write_frame(file, content, len(count), "SOAP")
+    _write_counts(file, len(count))
+    _write_cell(file, header, len(count))
+    ids = content.ids
+    write_members(file, content, ids if ids is None else ids[member_rows(count, np.asarray(cata.offset, np.int64))])
+
+
+def _links(columns: Collection[str]) -> dict[str, str]:
+    """Our columns by the names that SOAP has for them."""
+    links = {name: own for name, own in _NAMES.items() if own in columns}
+    links["InputHalos/HaloCentre"] = "centre_pos" if "centre_pos" in columns else "com_pos"
+    for own in columns:
+        if sphere := re.fullmatch(r"([mr])(\d+[cm]|vir)", own):
+            what = "TotalMass" if sphere[1] == "m" else "SORadius"
+            links[f"SO/{_sphere(sphere[2])}/{what}"] = own
+    return links
+
+
+def _sphere(name: str) -> str:
+    """What SOAP calls a sphere: that of Bryan & Norman (1998), or one of so many times a density."""
+    return "BN98" if name == "vir" else f"{name[:-1]}_{'crit' if name[-1] == 'c' else 'mean'}"
+
+
+def _write_counts(file: h5py.File, ngroups: int) -> None:
+    """Write how many groups there are, and which groups of the file hold columns of them."""
+    holding: set[str] = set()
+
+    def look(name: str, item: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(item, h5py.Group) and any(isinstance(held, h5py.Dataset) for held in item.values()):
+            holding.add(name)
+
+    for name in ("InputHalos", "BoundSubhalo", "SO"):
+        if name in file:
+            look(name, file[name])
+            file[name].visititems(lambda inner, item, name=name: look(f"{name}/{inner}", item))
+    attributes = file["Header"].attrs
+    attributes.update({f"Num{_ROWS}_{where}": np.array([ngroups]) for where in ("ThisFile", "Total")})
+    attributes["SubhaloTypes"] = sorted(holding)
+    file.copy("Header", file.create_group("SWIFT"))  # where SOAP keeps that of the snapshot
+    file["SWIFT/Header"].attrs.setdefault("Time", np.array([np.nan]))  # the age, which pynbody asks for
+
+
+def _write_cell(file: h5py.File, header: SnapshotHeader, ngroups: int) -> None:
+    """Write one cell that holds all groups. Readers of regions look for them there."""
+    size = np.broadcast_to(np.asarray(header.boxsize, np.float64), 3)
+    cells = file.create_group("Cells")
+    about = {"dimension": np.ones(3, np.int32), "nr_cells": np.ones(1, np.int32), "size": size}
+    cells.create_group("Meta-data").attrs.update(about)
+    cells["Centres"] = size[None] / 2
+    cells[f"Counts/{_ROWS}"] = np.array([ngroups])
+    cells[f"Files/{_ROWS}"] = np.zeros(1, np.int32)
+    cells[f"OffsetsInFile/{_ROWS}"] = np.zeros(1, np.int64)
+
+
+def read(path: Path) -> CatalogueContent:
+    """A catalogue that `write` has written. Raises SnapshotError if it cannot be read."""
+    with open_hdf5(path) as file:
+        info = read_info(file, parse_header(file, swift=True, counted=False)[0])
+    columns, by_type = split_types(path, read_columns([path], _OWN, column_kinds(), {}, ndim=3))
+    return build_content(columns, read_ids([path], MEMBERS, columns["count"].values), info, by_type)
