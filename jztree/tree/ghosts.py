@@ -221,9 +221,9 @@ def _wanted_of_others(
     if ndev * boxes <= _FEW_WANTED:
         lower, upper, radius = comm.all_gather_rows(comm.after(jax.lax.stop_gradient(wanted), known[2]))
         asks = (jnp.arange(ndev) < rank) | (not higher_only)
-        radius = jnp.where(asks[:, None], radius, -1)
-        everyone = (column.reshape(ndev * boxes, *column.shape[2:]) for column in (lower, upper, radius))
-        return comm.vary(jnp.arange(ndev + 1, dtype=jnp.int32) * boxes), *everyone
+        radius = jnp.where(asks[:, None], radius, -1).reshape(-1)
+        lower, upper = (corner.reshape(ndev * boxes, -1) for corner in (lower, upper))
+        return comm.vary(jnp.arange(ndev + 1, dtype=jnp.int32) * boxes), lower, upper, radius
     # Whoever gives room for ghosts need not think of boxes: it is enough for both.
     place = room("ghost_boxes", None, max(_BOX_ROWS, ghosts.rows if ghosts.given else 0), ndev * boxes)
     wanted = jax.lax.stop_gradient(wanted)

@@ -28,7 +28,8 @@ struct Space {
   // A radius of type T that is surely large enough for distances computed here.
   template <typename T>
   JZTREE_BOTH double enlarged(T radius) const {
-    return static_cast<double>(radius) * (1 + 32 * static_cast<double>(std::numeric_limits<T>::epsilon())) + (rounding + vanishing);
+    return static_cast<double>(radius) * (1 + 32 * static_cast<double>(std::numeric_limits<T>::epsilon())) +
+           (rounding + vanishing);
   }
 
   // Squared smallest distance between two boxes. It never grows when a box does, rounding included.
