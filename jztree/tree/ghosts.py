@@ -220,7 +220,7 @@ def _wanted_of_others(
     (rank, ndev, _), boxes = comm.get_rank_info(), wanted[0].shape[0]
     if ndev * boxes <= _FEW_WANTED:
         lower, upper, radius = comm.all_gather_rows(comm.after(jax.lax.stop_gradient(wanted), known[2]))
-        asks = (jnp.arange(ndev) < rank) | (not higher_only)
+        asks = (jnp.arange(ndev, dtype=jnp.int32) < rank) | (not higher_only)
         radius = jnp.where(asks[:, None], radius, -1).reshape(-1)
         lower, upper = (corner.reshape(ndev * boxes, -1) for corner in (lower, upper))
         return comm.vary(jnp.arange(ndev + 1, dtype=jnp.int32) * boxes), lower, upper, radius
