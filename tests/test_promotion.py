@@ -13,7 +13,9 @@ from jax.sharding import PartitionSpec as P
 
 import jztree as jz
 from jztree import data, halos
+from jztree.comm import _ranks
 from jztree.config import CatalogueConfig, FofConfig, TreeConfig
+from jztree.tree import ghosts
 
 SMALL = FofConfig(catalogue=CatalogueConfig(npart_min=2))
 WORDS = "rad_globalidx_rankidx_part_vel"
@@ -109,7 +111,11 @@ def test_one_device(function: Any) -> None:
 
 
 @each
-def test_several_devices(function: Any) -> None:
+@pytest.mark.parametrize("are_many", [False, True], ids=["few", "as many"])
+def test_several_devices(function: Any, are_many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if are_many:  # rows and boxes go the ways that they take among thousands
+        monkeypatch.setattr(_ranks, "_FEW_RANKS", 1)
+        monkeypatch.setattr(ghosts, "_FEW_WANTED", 0)
     mesh, specs = mesh_of(2), {"in_specs": P("gpus"), "out_specs": P("gpus")}
 
     def local(part: Any) -> Any:

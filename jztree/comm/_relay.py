@@ -58,7 +58,7 @@ def relay(
 
         def send(done: jax.Array, state: Any) -> Any:
             packed = kernels.pack_segments([cards], order, starts + done, counts - done, chunk)
-            used = jnp.arange(chunk, dtype=jnp.int32) < (counts - done)[:, None]
+            used = jnp.arange(chunk, dtype=jnp.int32)[None] < (counts - done)[:, None]
             got = swap(_with_header(packed[..., :words], _as_int32(packed[..., words:]), used))
             headers = _as_int32(got[..., words:])
             return take(got[..., :words], headers, _sum(headers[..., 0] != _NOBODY), state)
@@ -71,7 +71,7 @@ def relay(
 def dealt(ndev: int, chunk: int) -> jax.Array:
     """``(r, chunk)`` int32: which of ``r * chunk`` rows a rank deals to each; every rank begins with another."""
     first = (jnp.arange(ndev, dtype=jnp.int32) - get_rank_info()[0]) % ndev
-    return first[:, None] + ndev * jnp.arange(chunk, dtype=jnp.int32)
+    return first[:, None] + ndev * jnp.arange(chunk, dtype=jnp.int32)[None]
 
 
 def _with_header(packed: jax.Array, header: jax.Array, used: jax.Array) -> jax.Array:
