@@ -30,8 +30,13 @@ def write_zoom(path: Path, rng: np.random.Generator) -> tuple[np.ndarray, np.nda
     return near, far
 
 
-@pytest.mark.parametrize("devices", [1, 4])
-@pytest.mark.parametrize("within", [None, 1.5, "inf"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("within", "devices"),
+    [(None, 1), (1.5, 1), ("inf", 1), (1.5, 4), pytest.param(None, 4, marks=SLOW), pytest.param("inf", 4, marks=SLOW)],
+)
 def test_far_particles_join_nothing(devices, within, tmp_path, random, use_devices, capsys) -> None:
     use_devices(devices)
     near, far = write_zoom(tmp_path / "zoom.hdf5", random)
