@@ -88,11 +88,11 @@ def mass_rows(part: Any, dtype: Any) -> jax.Array | None:
     if mass is None:
         return None
     check_carried({"mass": mass})
-    return narrowed(jnp.asarray(mass).reshape(-1), dtype)
+    return _narrowed(jnp.asarray(mass).reshape(-1), dtype)
 
 
 @functools.partial(jax.jit, static_argnames="dtype", inline=True)
-def narrowed(mass: jax.Array, dtype: Any) -> jax.Array:
+def _narrowed(mass: jax.Array, dtype: Any) -> jax.Array:
     """Masses in another dtype. What becomes 0 by that is as far out of range as what becomes infinite, and NaN here."""
     made = mass.astype(dtype)
     return made if mass.dtype == dtype else jnp.where((mass > 0) & (made == 0), jnp.asarray(jnp.nan, dtype), made)

@@ -13,7 +13,6 @@ from .._checks import (
     check_particles,
     check_range,
     check_real,
-    common_dtype,
     exact_box_argument,
     first_row,
     mass_rows,
@@ -88,9 +87,9 @@ def lowest_potential_particle(
     pos = check_particles(grouped, max_dims=_MAX_DIMS)
     check_carried({"grouped": grouped})
     box, length = check_box(boxsize, pos.shape[1]), _check_softening(softening)
-    given = mass_rows(grouped, common_dtype(pos, *([] if (mass := getattr(grouped, "mass", None)) is None else [mass])))
+    given = mass_rows(grouped, pos.dtype)
     weights = jnp.ones(pos.shape[:1], pos.dtype) if given is None else jnp.broadcast_to(given, pos.shape[:1])
-    part = PosMass(pos=pos, mass=weights.astype(pos.dtype), num=jnp.asarray(check_num(grouped), jnp.int32))
+    part = PosMass(pos=pos, mass=weights, num=jnp.asarray(check_num(grouped), jnp.int32))
     n, rooms = pos.shape[0], np.shape(cata.count)[0]
     if n == 0 or rooms == 0:
         densest = densest_particle(grouped, cata, jnp.zeros((n,), jnp.float32))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
-from .._checks import check_particles, common_dtype, mass_faults, mass_rows, narrowed
+from .._checks import check_particles, mass_faults, mass_rows
 from .._particles import check_num
 from ..data import PosMass, get_num
 
@@ -32,8 +32,7 @@ def check_both(part: Any, centre: Any) -> tuple[jax.Array, jax.Array]:
 def with_mass(part: Any, pos: jax.Array) -> PosMass:
     """Positions with what kernels take as masses, checked at run time: ``(n,)``, ``(1,)``, or ``(0,)`` for none."""
     num = kernels.as_num(get_num(part))
-    given = mass_rows(part, common_dtype(pos, *(x for x in [getattr(part, "mass", None)] if x is not None)))
-    if given is None:
+    mass = mass_rows(part, pos.dtype)
+    if mass is None:
         return PosMass(pos=pos, mass=jnp.zeros((0,), pos.dtype), num=num)
-    mass = narrowed(given, pos.dtype)
     return PosMass(pos=pos, mass=mass, num=comm.check_all(num, mass_faults(mass, num, pos.shape[0])))
