@@ -11,6 +11,7 @@ A pair of particles on two ranks is seen by the lower one, because the other par
 one of its boxes. So every link is found once.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,7 +82,8 @@ def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: 
     # XLA takes lengths below the smallest normal number for 0; farther is as right.
     radius = jnp.full(lower.shape[0], jnp.maximum(exact_to_float(rlink), float(jnp.finfo(pos.dtype).tiny)), pos.dtype)
     place = ghost_room("fof_ghosts", cfg.ghost_rows, n)
-    known, wanted = tell_all(pos, num, domain, leaves_of(coarse), blocks), (lower, upper, radius)
+    known = functools.partial(tell_all, pos, num, domain, leaves_of(coarse), blocks)
+    wanted = (lower, upper, radius)
     return surroundings(pos, pos, num, blocks, known, wanted, domain.box, place, lower_only=True)
 
 

@@ -232,7 +232,7 @@ class _Search:
             get_pos(self.sources.part),
             self.sources.num,
             leaves_of(self.sources.th),
-            known,
+            lambda: known,
             (own[1], own[2], wanted),
             self.ask.box,
             ghost_room("knn_ghosts", self.ask.cfg.ghost_rows, n),

@@ -123,7 +123,7 @@ class _Search:
             pos,
             self.sources.num,
             self.leaves,
-            self.known,
+            lambda: self.known,
             (self.boxes[1], self.boxes[2], radius),
             self.domain.box,
             ghost_room("overdensity_ghosts", self.cfg.ghost_rows, pos.shape[0]),

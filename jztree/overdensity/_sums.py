@@ -205,7 +205,7 @@ def _with_ghosts(
     _, reach = kernels.open_leaves(groups, boxes, asked, None, known, None, comm.get_rank_info()[0], domain.box, None)
     columns, rebuild = split_rows(sources.part)
     place = ghost_room("overdensity_ghosts", cfg.ghost_rows, pos.shape[0])
-    around = surroundings(columns, pos, num, leaves, known, (boxes[1], boxes[2], reach), domain.box, place)
+    around = surroundings(columns, pos, num, leaves, lambda: known, (boxes[1], boxes[2], reach), domain.box, place)
     return replace_num(rebuild(around.rows), around.num)
 
 

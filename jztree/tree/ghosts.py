@@ -17,6 +17,8 @@ little.
 Cost: one all_gather of boxes, an exchange of boxes with ranks nearby, and one of rows; each exchange with its counts.
 """
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,9 +163,9 @@ def bring(
     ]
     domain, (num,) = domain_of([pos], [num], ["the positions"], box, faults)
     boxes = splits, lower, upper = boxes_of(pos, num, domain, blocks)
-    known = tell_all(pos, num, domain, blocks, boxes)
     wanted = jnp.where(jnp.diff(splits) > 0, reach, -1)
     place = ghost_room("ghosts", ghost_rows, pos.shape[0])
+    known = functools.partial(tell_all, pos, num, domain, blocks, boxes)
     return surroundings(rows, pos, num, blocks, known, (lower, upper, wanted), box, place)
 
 
@@ -185,7 +187,7 @@ def surroundings(
     posz: jax.Array,
     num: jax.Array,
     blocks: Blocks,
-    known: Blocks,
+    known: Callable[[], Blocks],
     wanted: Blocks,
     box: Exact,
     place: Room,
@@ -194,9 +196,9 @@ def surroundings(
     """Bring every rank's ghosts, which lie in or near boxes of its own choice.
 
     rows: the pytree of arrays ``(n, ...)`` to bring, of the rank's own particles. posz: ``(n, d)``, their positions.
-    blocks: runs of rows that are near each other, ``(particle_splits, lower, upper)``. known: where the particles of
-        all ranks are; see `tell_all`. wanted: ``(lower, upper, radius)``, the rank's boxes ``(b, d)`` and how far each
-        wants to look, ``(b,)``; negative: it needs nothing.
+    blocks: runs of rows that are near each other, ``(particle_splits, lower, upper)``. known: gives where the particles
+        of all ranks are, see `tell_all`; few ranks need not know. wanted: ``(lower, upper, radius)``, the rank's boxes
+        ``(b, d)`` and how far each wants to look, ``(b,)``; negative: it needs nothing.
     place: room for own rows and ghosts. lower_only: ghosts go to lower ranks only.
 
     Raises `jztree.CapacityError` (see `jztree._transform.capacity`) on every rank if ghosts do not fit on some rank.
@@ -212,14 +214,14 @@ def surroundings(
 
 
 def _wanted_of_others(
-    known: Blocks, wanted: Blocks, box: Exact, ghosts: Room, higher_only: bool
+    known: Callable[[], Blocks], wanted: Blocks, box: Exact, ghosts: Room, higher_only: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """The boxes ``wanted`` of other ranks within whose radius this rank may have particles: where those of each rank
     begin, ``(r + 1,)``, their lower and upper corners, and the radius.
     """
     (rank, ndev, _), boxes = comm.get_rank_info(), wanted[0].shape[0]
     if ndev * boxes <= _FEW_WANTED:
-        lower, upper, radius = comm.all_gather_rows(comm.after(jax.lax.stop_gradient(wanted), known[2]))
+        lower, upper, radius = comm.all_gather_rows(jax.lax.stop_gradient(wanted))
         asks = (jnp.arange(ndev, dtype=jnp.int32) < rank) | (not higher_only)
         radius = jnp.where(asks[:, None], radius, -1).reshape(-1)
         lower, upper = (corner.reshape(ndev * boxes, -1) for corner in (lower, upper))
@@ -227,7 +229,7 @@ def _wanted_of_others(
     # Whoever gives room for ghosts need not think of boxes: it is enough for both.
     place = room("ghost_boxes", None, max(_BOX_ROWS, ghosts.rows if ghosts.given else 0), ndev * boxes)
     wanted = jax.lax.stop_gradient(wanted)
-    order, counts = kernels.select_boxes(wanted, known, rank, box, place.rows, higher_only)
+    order, counts = kernels.select_boxes(wanted, known(), rank, box, place.rows, higher_only)
     what, advice = "boxes that want ghosts", "set ghost_rows in the configuration to that or more."
     selection = _Selection(order, counts, place, what, advice)
     came, total, traffic = selection.exchange(wanted, jnp.sum(counts), "boxes", min(place.rows, _MOST_BOXES * ndev))
