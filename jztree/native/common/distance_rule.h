@@ -1,0 +1,97 @@
+// When two particles are within a radius of each other: if their distance in float64, from the positions as given and
+// to the nearest image, is at most the radius. Distances are computed in the positions' own precision with bounds on
+// their error, and only pairs within these bounds are looked at again in float64. So what is counted or linked is the
+// same whatever is around it.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "common/geometry.h"
+#include "common/morton.h"
+#include "common/portable.h"
+#include "common/scale.h"
+
+namespace jztree {
+
+// A radius as it is compared with.
+template <typename T>
+struct Within {
+  T surely2, possibly2;  // scaled squared distances: below the one within, above the other not
+  double radius2;        // to compare with DistanceRule::distance2
+};
+
+template <int D, typename T>
+struct DistanceRule {
+  bool exact_zero;  // staged positions are the given ones, so equal ones are at distance 0
+  double factor;    // a power of two for what is squared in float64: 1 for float32, whose squares are in range
+  double scale;     // of staged positions
+  double rounding;  // of staged distances, whatever their size
+  double period[D];
+
+  // wrapped: whether any particle was outside its periodic box, so that its staged position is rounded to the box's
+  // precision. kept: whether no coordinate has lost digits when it was scaled.
+  JZTREE_BOTH DistanceRule(bool wrapped, bool kept, const Scale<D, T>& scaled)
+      : exact_zero(!wrapped && kept),
+        factor(std::is_same<T, double>::value ? static_cast<double>(scaled.factor) : 1.),
+        scale(static_cast<double>(scaled.factor)),
+        rounding(0) {
+    constexpr double epsilon = std::numeric_limits<T>::epsilon();
+    for (int d = 0; d < D; ++d) {
+      period[d] = scaled.raw_period[d];
+      if (period[d] > 0 && wrapped) rounding += 4 * epsilon * static_cast<double>(scaled.period[d]);
+    }
+  }
+
+  // Of a radius of at least 0; infinite: everything is within.
+  JZTREE_BOTH Within<T> within(double radius) const {
+    constexpr double epsilon = std::numeric_limits<T>::epsilon();
+    double length = radius * scale;
+    double surely = std::max(0., length * (1 - 16 * epsilon) - rounding);
+    double possibly = length * (1 + 16 * epsilon) + rounding;
+    // Squares that vanish are off by less than the smallest normal number each.
+    constexpr T vanishing = D * std::numeric_limits<T>::min();
+    return {static_cast<T>(surely * surely) * below_one<T> - vanishing,
+            static_cast<T>(possibly * possibly) * above_one<T> + vanishing, (radius * factor) * (radius * factor)};
+  }
+
+  // The squared distance of the particles at a and b, as given, in float64; times the square of the factor.
+  JZTREE_BOTH double distance2(const T* a, const T* b) const {
+    double sum = 0;
+    for (int d = 0; d < D; ++d) {
+      double difference = nearer(a[d], d) - nearer(b[d], d);
+      if (period[d] > 0) difference -= period[d] * std::nearbyint(difference / period[d]);
+      difference *= factor;
+      sum += difference * difference;
+    }
+    return sum;
+  }
+
+  // Whether a and b, as given, are within the radius, if their scaled squared distance is from surely2 to possibly2; of
+  // others it knows nothing, as positions far outside of a periodic box have lost where in it they are.
+  JZTREE_BOTH bool is_within_exactly(const T* a, const T* b, const Within<T>& radius) const {
+    return distance2(a, b) <= radius.radius2;
+  }
+
+  // A coordinate, moved into the box if it is many periods away, where a difference would lose what it is there.
+  JZTREE_BOTH double nearer(double x, int d) const {
+    return period[d] > 0 && !is_few_periods(x, period[d]) ? wrap_wide(x, period[d]) : x;
+  }
+
+  // Whether all pairs of particles of two boxes are surely within the radius. True of boxes that lie in such ones:
+  // every step is monotonic, rounding too.
+  JZTREE_BOTH bool all_within(const T* alow, const T* ahigh, const T* blow, const T* bhigh, const T* scaled_period,
+                              const Within<T>& radius) const {
+    T sum = 0, reach_sum = 0;
+    for (int d = 0; d < D; ++d) {
+      T reach = interval_reach(alow[d], ahigh[d], blow[d], bhigh[d], scaled_period[d]);
+      sum += reach * reach;
+      reach_sum += reach;
+    }
+    return sum * above_one<T> < radius.surely2 || (exact_zero && reach_sum == 0);
+  }
+};
+
+}  // namespace jztree
