@@ -63,6 +63,21 @@ def test_catalogue_and_particles_in_group_order(attached: bool) -> None:
     )
 
 
+def test_catalogue_in_one_dimension() -> None:
+    """Nothing rotates there: the column of angular momenta has no numbers, and varies over devices all the same."""
+
+    def loss(pos: Any, vel: Any, num: Any, find: Any) -> Any:
+        cata = find(ParticleData(pos=pos, vel=vel, mass=np.float32(0.5), num=num), 0.1, 1.0)[1]
+        return jnp.sum(jnp.sin(cata.com_pos)) + jnp.sum(cata.vel_dispersion) + jnp.sum(cata.max_radius)
+
+    pos, _, vel = particles()
+    agree(
+        lambda *arrays: loss(*arrays, NUM, jz.fof.fof_and_catalogue.smap(mesh_of(3))),
+        lambda *arrays: loss(*arrays, 50, jz.fof.fof_and_catalogue),
+        (pos[:, :1], vel[:, :1]),
+    )
+
+
 @pytest.mark.slow
 def test_spheres() -> None:
     pos, mass, _ = particles()

@@ -133,5 +133,6 @@ def _motion(
     across = _root_mean_square(relative, share, members, known[6] * math.sqrt(dims))
     pairs = [(1, 2), (2, 0), (0, 1)] if dims == 3 else [(i, j) for i in range(dims) for j in range(i + 1, dims)]
     turns = [from_centre[:, i] * relative[:, j] - from_centre[:, j] * relative[:, i] for i, j in pairs]
-    turn = jnp.stack(turns, axis=-1) if turns else jnp.zeros((vel.shape[0], 0), vel.dtype)
-    return first + middle, across / math.sqrt(dims), members.sum(share[:, None] * turn)
+    # In one dimension nothing rotates, and a sum of no columns would not vary over ranks as the kernel's column does.
+    turn = members.sum(share[:, None] * jnp.stack(turns, axis=-1)) if turns else known[7]
+    return first + middle, across / math.sqrt(dims), turn
