@@ -20,6 +20,7 @@ _Value = TypeVar("_Value")
 # As Gadget and AREPO, GIZMO, and SWIFT call them.
 _OMEGA0 = ("Omega0", "Omega_Matter", "Omega_m")
 _OMEGA_BARYON = ("OmegaBaryon", "Omega_Baryon", "Omega_b")
+_HUBBLE = ("HubbleParam", "h")
 _UNITS = ("unit_length_in_cm", "unit_mass_in_g", "unit_velocity_in_cm_per_s")
 # Exponents of the scale factor, h, length, mass and velocity, as Gadget-4 and AREPO attach them to their datasets.
 _NAMED_UNITS = {
@@ -141,12 +142,12 @@ def parse_header(
         omega0=_number(told, *_OMEGA0),
         omega_lambda=_number(told, "OmegaLambda", "Omega_Lambda", "Omega_lambda"),
         omega_baryon=_baryons(told),
-        hubble=_number(told, "HubbleParam", "h"),
+        hubble=_number(told, *_HUBBLE),
         mass_table=(0.0,) * len(total) if masses is None else tuple(float(mass) for mass in masses),
         npart_total=npart_total,
         num_files=max(num_files, default=1) or 1,
-        unit_length_in_cm=_number(told, "UnitLength_in_cm", "UnitLength_In_CGS", "Unit length in cgs (U_L)"),
-        unit_mass_in_g=_number(told, "UnitMass_in_g", "UnitMass_In_CGS", "Unit mass in cgs (U_M)"),
+        unit_length_in_cm=_unit(told, comoving, "UnitLength_in_cm", "Unit length in cgs (U_L)", "UnitLength_In_CGS"),
+        unit_mass_in_g=_unit(told, comoving, "UnitMass_in_g", "Unit mass in cgs (U_M)", "UnitMass_In_CGS"),
         unit_velocity_in_cm_per_s=_number(told, "UnitVelocity_in_cm_per_s", "UnitVelocity_In_CGS"),
         comoving=None if comoving is None else bool(comoving),
         h_free=bool(_number(told, "h_free")),
@@ -222,6 +223,18 @@ def _baryons(told: _Attributes) -> float | None:
     """The density of baryons, None if it is NaN, as in files in SWIFT's layout that do not know it."""
     values = _first(told, numbers, *_OMEGA_BARYON)
     return None if values is None or np.isnan(values).all() else _number(told, *_OMEGA_BARYON)
+
+
+def _unit(told: _Attributes, comoving: float | None, plain: str, swift: str, gizmo: str) -> float | None:
+    """A unit of length or mass, as it is in Gadget's parameters: to be divided by h in a cosmological run.
+
+    GIZMO divides by h before it writes. plain, swift, gizmo: the names of the attribute in headers.
+    """
+    unit = _number(told, plain, swift)
+    if unit is not None:
+        return unit
+    divided, hubble = _number(told, gizmo), _number(told, *_HUBBLE)
+    return divided * hubble if divided is not None and hubble and comoving != 0 else divided
 
 
 def _as_swift_means_it(told: _Attributes, header: SnapshotHeader) -> SnapshotHeader:

@@ -37,8 +37,9 @@ def write_gizmo(path: Path, num: int, random: np.random.Generator) -> np.ndarray
         "Omega_Radiation": 0.0,
         "Redshift": 3.0,
         "Time": 0.25,
-        "UnitLength_In_CGS": 3.085678e21,
-        "UnitMass_In_CGS": 1.989e43,
+        # GIZMO has divided them by h; kpc/h and 1e10 Msun/h are what its parameter file says.
+        "UnitLength_In_CGS": 3.085678e21 / 0.7,
+        "UnitMass_In_CGS": 1.989e43 / 0.7,
         "UnitVelocity_In_CGS": 1e5,
     }
     vel = random.normal(0, 100, (num, 3)).astype(np.float32)
@@ -55,16 +56,22 @@ def test_headers_of_gizmo(tmp_path, random) -> None:
     header = snapshot.header
     assert snapshot.description == "GIZMO snapshot: 40 particles of type 1, box 60000 kpc/h, z = 3"
     assert (header.omega0, header.omega_lambda, header.omega_baryon, header.hubble) == (0.27, 0.73, 0.045, 0.7)
-    assert (header.unit_length_in_cm, header.unit_mass_in_g, header.unit_velocity_in_cm_per_s) == (
-        3.085678e21,
-        1.989e43,
-        1e5,
-    )
+    units = (header.unit_length_in_cm, header.unit_mass_in_g, header.unit_velocity_in_cm_per_s)
+    np.testing.assert_allclose(units, (3.085678e21, 1.989e43, 1e5), rtol=1e-12)
     np.testing.assert_allclose(snapshot.read("vel"), stored / 2, rtol=1e-6)
     other = io.ReadOptions(redshift=0.0, hubble=0.5)
     again = io.open_snapshot(tmp_path / "a.hdf5", options=other)
     np.testing.assert_array_equal(again.read("vel"), stored)
     assert (again.header.redshift, again.header.time, again.header.hubble) == (0.0, 1.0, 0.5)
+
+
+def test_units_of_gizmo_without_cosmology(tmp_path, random) -> None:
+    """h is in no unit then, and those of the header are what the numbers are in."""
+    write_gizmo(tmp_path / "a.hdf5", 4, random)
+    with h5py.File(tmp_path / "a.hdf5", "r+") as file:
+        file["Header"].attrs.update(ComovingIntegrationOn=0, UnitLength_In_CGS=3.085678e18)
+    header = io.read_header(tmp_path / "a.hdf5")
+    assert (header.unit_length_in_cm, io.unit_name(header, "length")) == (3.085678e18, "pc")
 
 
 def clumps(random: np.random.Generator) -> ParticleData:
