@@ -344,7 +344,9 @@ def unit_powers(header: SnapshotHeader, kind: str, ndim: int = 3) -> tuple[float
     if kind not in powers:
         raise ValueError(f"{kind!r} is no kind of quantity with a unit; there are {', '.join(powers)}.")
     a, h, length, mass, velocity = powers[kind]
-    return 0.0 if header.comoving is False else a, 0.0 if header.h_free else h, length, mass, velocity
+    if header.comoving is False:
+        return 0.0, 0.0, length, mass, velocity
+    return a, 0.0 if header.h_free else h, length, mass, velocity
 
 
 def _unit_in_words(attributes: dict[str, Any], kind: str) -> str:

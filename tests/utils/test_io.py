@@ -354,6 +354,16 @@ def test_units_turn_values_into_cgs(tmp_path, random) -> None:
     np.testing.assert_allclose(physical["Velocities"], part.vel * 1e5)
 
 
+def test_units_of_other_runs_than_cosmological_ones_hold_no_h(tmp_path, random) -> None:
+    """The attributes of a dataset say what the name of the unit says."""
+    header = io.SnapshotHeader(comoving=False, hubble=0.5, unit_length_in_cm=3.085678e21)
+    assert io.unit_name(header, "length") == "kpc"
+    io.write_snapshot(tmp_path / "a.hdf5", ParticleData(pos=random.random((4, 3))), header)
+    with h5py.File(tmp_path / "a.hdf5") as file:
+        attrs = dict(file["PartType1/Coordinates"].attrs)
+    assert (attrs["a_scaling"], attrs["h_scaling"], attrs["unit"]) == (0, 0, "3.085678e+21 cm")
+
+
 def test_padding_is_left_out(tmp_path) -> None:
     part = pad_particles(ics.uniform_particles(10), 5)
     io.write_snapshot(tmp_path / "a.hdf5", part)
