@@ -21,6 +21,8 @@ B = 0.2  # the linking length in mean separations, unless another is given
 ATTACH_WITHIN = 6.4  # that of `jztree.fof`, which would import JAX
 CATALOGUE_LAYOUTS = ("native", "gadget4", "swift", "soap")
 CENTRES = ("potential", "densest", "mass")
+# What options are unless they are given, where it matters whether they were.
+DEFAULTS = {"attach_within": ATTACH_WITHIN, "matter": "all", "centre": "potential"}
 SNAPSHOT_LAYOUTS = ("gadget4", "numpy")
 PARQUET = "parquet"  # a table of a catalogue, which is not read again
 _SEPARATE = {"b": "rlink", "rlink": "b"}  # options that cannot be given together
@@ -158,7 +160,7 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
     groups.add_argument(
         "--attach-within",
         type=real,
-        default=ATTACH_WITHIN,
+        default=DEFAULTS["attach_within"],
         metavar="B",
         help=f"how far that particle may be, in linking lengths, or inf (default: {ATTACH_WITHIN}, as in Gadget-4)",
     )
@@ -176,14 +178,14 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
     )
     groups.add_argument(
         "--matter",
-        default="all",
+        default=DEFAULTS["matter"],
         metavar="TYPES",
         help="particle types that count in spheres besides those in groups, as in 0,4,5 (default: all)",
     )
     groups.add_argument(
         "--centre",
         choices=CENTRES,
-        default="potential",
+        default=DEFAULTS["centre"],
         help="what spheres are around: the particle of lowest potential, the densest, or the centre of mass "
         "(default: potential)",
     )

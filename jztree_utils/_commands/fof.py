@@ -14,7 +14,7 @@ from jztree.data import FofCatalogue, squeeze_catalogue
 from .. import io, plot
 from .._particles import many_devices
 from .._particles.group_properties import CENTRES, GroupOptions, describe, shapes
-from .._particles.known_properties import missing_in_words, with_all_properties
+from .._particles.known_properties import missing_in_words, types_in_words, with_all_properties
 from .._particles.particles import Groups, Member, Particles
 from .._particles.reading import Source
 from .._particles.spheres import sphere_names
@@ -22,7 +22,7 @@ from .._report import column, is_quiet, number, print_json, print_pairs, print_t
 from .._verbose import print_machine, print_memory_peak
 from ..separation import MeanSeparation
 from . import dry_run
-from .arguments import B, check_at_least, check_not_negative, whole
+from .arguments import DEFAULTS, B, check_at_least, check_not_negative, whole
 from .earlier_outputs import made_with
 from .fof_snapshots import warn_of_order, write_copies
 from .header_arguments import what_to_give
@@ -30,6 +30,12 @@ from .outputs import Run, announce, plan_runs
 from .snapshots import box_in_words, read_checked, source_of
 
 _LARGEST = 10  # groups that are printed
+# Properties of particles that a snapshot may lack, and what is done then.
+_MISSING = (
+    ("mass", "masses", "the catalogue leaves out what needs them"),
+    ("vel", "velocities", "the catalogue leaves out what needs them"),
+    ("id", "identifiers", "members are told by their row in it, from 0"),
+)
 
 
 def run_fof(args: Namespace) -> None:
@@ -53,6 +59,7 @@ def run_fof(args: Namespace) -> None:
             raise ValueError(f"--attach names type {args.type}, which is linked itself (--type); leave it out.")
         matter = _types("--matter", args.matter)
         spheres = sphere_names(args.overdensity) if _with_properties(args) else ()
+        _check_of_use(args)
         todo = plan_runs(args)
     print_machine(mesh)
     for run in todo:
@@ -71,6 +78,17 @@ def run_fof(args: Namespace) -> None:
 def _with_properties(args: Namespace) -> bool:
     """Whether properties are asked for, or what only these have."""
     return bool(args.properties or args.overdensity)
+
+
+def _check_of_use(args: Namespace) -> None:
+    """Raise ValueError for an option that says something of what is not asked for, because it would do nothing."""
+    lacking = {"attach_within": "--attach"} if args.attach is None else {}
+    if not _with_properties(args):
+        lacking |= dict.fromkeys(("matter", "centre"), "--properties or --overdensity")
+    for name, needed in lacking.items():
+        if getattr(args, name) != DEFAULTS[name]:
+            flag = f"--{name.replace('_', '-')} {getattr(args, name)}"
+            raise ValueError(f"{flag} does nothing without {needed}; add that, or leave it out.")
 
 
 def _types(flag: str, words: str | None) -> tuple[int, ...] | None:
@@ -94,9 +112,11 @@ def _run_one(
         rlink = _linking_length(args, separation)
         cfg = FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min))
         within = args.attach_within if args.attach_within < math.inf else None
-        options = GroupOptions(cfg=cfg, attach_within=within)
+        options, left_out = GroupOptions(cfg=cfg, attach_within=within), ""
         if spheres:
             options = with_all_properties(options, part, spheres, args.centre, rlink)
+            if left_out := missing_in_words(options, part, spheres):
+                left_out += what_to_give(part.header)
     found = part.find_groups(rlink, options, with_rows=bool(run.copies))
     pos = part.column("pos") if run.plot is not None else None
     with io.failing_together(mesh):
@@ -111,11 +131,11 @@ def _run_one(
                 source=run.path.name,
                 header=part.header,
                 made_with=made_with(args, run.path, source.options),
-                spheres_of=part.spheres_of or None,
+                spheres_of=part.spheres_of if options.densities else None,
             )
-            _finish(args, run, part, pos, found, info, options)
-            if spheres and (words := missing_in_words(options, part)):
-                say(f"\n  left out: {words}{what_to_give(part.header)}.")
+            _finish(args, run, part, pos, found, info, options, left_out)
+            if left_out:
+                say(f"\n  left out: {left_out}.")
 
 
 def _finish(
@@ -126,8 +146,12 @@ def _finish(
     found: Groups,
     info: io.CatalogueInfo,
     options: GroupOptions,
+    left_out: str,
 ) -> None:
-    """Order, write, draw and print the groups. pos: positions of all particles, if they are to be drawn."""
+    """Order, write, draw and print the groups.
+
+    pos: positions of all particles, if they are to be drawn. left_out: properties that are not found, in words.
+    """
     columns = found.extra
     if options.neighbours:
         with stage("find shapes"):
@@ -148,7 +172,8 @@ def _finish(
             _draw(run.plot, pos, cata, part.header)
             told.detail = str(run.plot)
     if args.json:
-        print_json(_summary(run, cata, info, part, extra) | {"centre": options.centre if options.neighbours else None})
+        centre = options.centre if options.neighbours else None
+        print_json(_summary(run, cata, info, part, extra) | {"centre": centre, "left_out": left_out or None})
     elif not is_quiet():
         _tell(cata, info, part, options)
     warn_of_order(run, args.layout)
@@ -233,11 +258,11 @@ def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: Particles, options: 
         if cata.mass is not None:
             masses = np.asarray(cata.mass, np.float64)
             pairs.append(("group masses", f"{number(masses.min())} to {number(masses.max())}{mass}"))
-    for name, words in (("mass", "masses"), ("vel", "velocities")):
+    for name, words, instead in _MISSING:
         if name not in part.properties:
-            pairs.append((f"no {words}", "the snapshot holds none; the catalogue leaves out what needs them"))
-    if "id" not in part.properties:
-        pairs.append(("no identifiers", "the snapshot holds none; members are told by their row in it, from 0"))
+            types = part.types_without(name)
+            who = "the snapshot has none" if len(types) == len(part.types()) else f"{types_in_words(types)} none"
+            pairs.append((f"no {words}", f"{who}; {instead}"))
     say()
     print_pairs(pairs)
     if len(count):

@@ -151,7 +151,10 @@ def shapes(cata: FofCatalogue, extra: dict[str, np.ndarray]) -> dict[str, np.nda
     found = _axes(cata, cata.shape_tensor, cata.com_inertia_radius, "")
     tensor = f"shape_tensor_{PROPERTIES_OF}"
     if tensor in extra:
-        found |= _axes(cata, extra[tensor], extra[f"com_inertia_radius_{PROPERTIES_OF}"], f"_{PROPERTIES_OF}")
+        empty = np.asarray(extra[f"count_{PROPERTIES_OF}"]) == 0
+        of_sphere = _axes(cata, extra[tensor], extra[f"com_inertia_radius_{PROPERTIES_OF}"], f"_{PROPERTIES_OF}")
+        for name, column in of_sphere.items():
+            found[name] = np.where(empty.reshape(-1, *[1] * (column.ndim - 1)), column.dtype.type(0), column)
     return found
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from .. import io
 from .group_properties import NEIGHBOURS, SOFTENING, GroupOptions
 from .particles import Particles
-from .spheres import sphere_densities
+from .spheres import PROPERTIES_OF, sphere_densities
 
 GRAVITY_IN_CGS = 6.6743e-8  # CODATA 2018
 _MPC_IN_CM = 3.085677581e24
@@ -37,11 +37,30 @@ def with_all_properties(
     )
 
 
-def missing_in_words(options: GroupOptions, part: Particles) -> str:
-    """Which properties are not in ``options`` because of what the snapshot lacks, in words; empty if all are."""
+def missing_in_words(options: GroupOptions, part: Particles, spheres: Sequence[str]) -> str:
+    """Which properties are not in ``options`` because of what the snapshot lacks, in words; empty if all are.
+
+    spheres: the names of those that were asked for.
+    """
+    if not options.densities or options.gravity is None:
+        return _without_masses_or_units(options, part)
+    found = dict(options.densities)
+    lacking, words = [name for name in spheres if name not in found], []
+    if lacking:
+        also = f", and what is within r{PROPERTIES_OF}" if PROPERTIES_OF in lacking else ""
+        why = (
+            "the snapshot has no OmegaLambda"
+            if part.header.omega_lambda is None
+            else "its universe is curved and has a cosmological constant, for which they are not defined"
+        )
+        words.append(f"masses and radii of {', '.join(lacking)}{also}, because {why}")
+    if PROPERTIES_OF in found and (types := [*part.types_without("vel"), *part.others_without("vel")]):
+        words.append(f"velocities and spin within r{PROPERTIES_OF}, because {types_in_words(types)} no velocities")
+    return "; ".join(words)
+
+
+def _without_masses_or_units(options: GroupOptions, part: Particles) -> str:
     header = part.header
-    if options.densities and options.gravity is not None:
-        return ""
     has = {
         "three dimensions": part.ndim == 3,
         "masses": "mass" in part.properties,
@@ -49,10 +68,20 @@ def missing_in_words(options: GroupOptions, part: Particles) -> str:
         "units": newton(header) is not None,
     }
     lacking = " and no ".join(name for name, there in has.items() if not there) or "HubbleParam"
+    unweighed = part.types_without("mass")
+    who = (
+        types_in_words(unweighed) if lacking == "masses" and len(unweighed) < len(part.types()) else "the snapshot has"
+    )
     what = "vmax, rmax, concentration and spin"
     if not options.densities:
         what = f"masses and radii of spheres, {what}"
-    return f"{what}, because the snapshot has no {lacking}"
+    return f"{what}, because {who} no {lacking}"
+
+
+def types_in_words(types: Sequence[int]) -> str:
+    """Such as "type 0 has" or "types 0 and 4 have"."""
+    *others, last = map(str, sorted(types))
+    return f"types {', '.join(others)} and {last} have" if others else f"type {last} has"
 
 
 def newton(header: io.SnapshotHeader) -> float | None:

@@ -128,6 +128,14 @@ class Particles(ABC):
         """All particle types, the one that is grouped first."""
         return [self.snapshot.ptype, *self.attached]
 
+    def types_without(self, name: str) -> list[int]:
+        """Those of `types` that the snapshot has no property ``name`` of."""
+        return [one.ptype for one in self.snapshots if name not in one.present(("pos",), (name,))]
+
+    def others_without(self, name: str) -> list[int]:
+        """The types that count in spheres and are in no group, and lack the property ``name``."""
+        return [ptype for ptype, part in self.others.items() if getattr(part, name) is None]
+
 
 def matter_of(parts: Iterable[ParticleData]) -> list[Member]:
     """Matter that counts in spheres, which nobody has to tell apart."""

@@ -72,19 +72,23 @@ def open_matter(source: Source, snapshots: list[io.Snapshot]) -> Matter:
             left.append(one)
     types = sorted({*read, *(one.ptype for one in counted)})
     words = f"type{'s' if len(types) > 1 else ''} {', '.join(map(str, types))}"
-    return Matter(counted, "; without ".join([words, *map(_left_in_words, left)]) if left else f"all matter, {words}")
+    unit = io.unit_name(snapshots[0].header, "mass")
+    without = [_left_in_words(one, unit) for one in left]
+    return Matter(counted, "; without ".join([words, *without]) if left else f"all matter, {words}")
 
 
-def _left_in_words(snapshot: io.Snapshot) -> str:
-    """A type that is left out of spheres: how many particles, and how much mass."""
+def _left_in_words(snapshot: io.Snapshot, unit: str) -> str:
+    """A type that is left out of spheres: how many particles, and how much mass. unit: of mass, by its name."""
     words = f"type {snapshot.ptype} ({snapshot.num:,} particles"
     if "mass" not in snapshot.present(("pos",), ("mass",)):
         return f"{words} that have no mass)"
-    if snapshot.shared_mass is not None:
-        return f"{words}, mass {snapshot.num * snapshot.shared_mass:.6g})"
-    starts = range(0, snapshot.num, _SLICE)
-    slices = (snapshot.read("mass", start, min(start + _SLICE, snapshot.num)) for start in starts)
-    return f"{words}, mass {sum(float(rows.sum(dtype=np.float64)) for rows in slices):.6g})"
+    if snapshot.shared_mass is None:
+        starts = range(0, snapshot.num, _SLICE)
+        slices = (snapshot.read("mass", start, min(start + _SLICE, snapshot.num)) for start in starts)
+        mass = sum(float(rows.sum(dtype=np.float64)) for rows in slices)
+    else:
+        mass = snapshot.num * snapshot.shared_mass
+    return f"{words}, {f'mass {mass:.6g} {unit}'.rstrip()})"
 
 
 def read_particles(

@@ -123,7 +123,9 @@ def test_haloes_of_a_simulation_are_those_of_brute_force(use_devices, shared_dat
     assert sum(one["m200c"] > 0 for one in expected) > 20
     none = found["m200c"] == 0
     assert none.any()
-    for name in ("r200c", "spin", "concentration", "count_200c", "vel_dispersion_200c", "axis_lengths_200c"):
+    of_sphere = [name for name in found if name.endswith("_200c")]
+    assert len(of_sphere) == 10
+    for name in (*of_sphere, "r200c", "spin", "concentration"):
         assert not found[name][none].any(), name
         assert np.isfinite(found[name]).all(), name
     large = found["count"] >= 300
@@ -249,10 +251,75 @@ def test_a_zoom_with_three_masses_and_gas(count, use_devices, tmp_path, random, 
     # Who leaves types out is told how much that is.
     assert cli.main(["fof", *arguments, "--matter", "2", "--json", "-o", str(tmp_path / "d.hdf5")]) == 0
     told = json.loads(capsys.readouterr().out)["spheres_of"]
-    assert told == "types 1, 2; without type 0 (3,000 particles, mass 1200); without type 3 (50 particles, mass 6400)"
+    assert told == (
+        "types 1, 2; without type 0 (3,000 particles, mass 1200 1e10 Msun/h); without type 3 (50 particles, mass "
+        "6400 1e10 Msun/h)"
+    )
     assert io.read_catalogue(tmp_path / "d.hdf5")[2].spheres_of == told
     with h5py.File(tmp_path / "d.hdf5") as file:
         assert (file["Groups/m200c"][:] < found["m200c"]).any()
+
+
+@pytest.mark.parametrize(
+    ("header", "without", "told"),
+    [
+        ({}, {0: "vel"}, "velocities and spin within r200c, because type 0 has no velocities."),
+        ({"OmegaLambda": None}, {}, "because the snapshot has no OmegaLambda; give --omega-lambda."),
+        ({"OmegaLambda": 0.6}, {}, "masses and radii of vir, because its universe is curved and has a cosmological"),
+        ({}, {1: "mass"}, "masses and radii of spheres, vmax, rmax, concentration and spin, because the snapshot has "
+         "no masses."),
+        ({}, {}, None),
+    ],
+)  # fmt: skip
+def test_what_is_left_out_is_named(header, without, told, use_devices, tmp_path, random, capsys) -> None:
+    use_devices(1)
+    types = {
+        ptype: {
+            "pos": 5 + random.normal(0, 0.05, (200, 3)),
+            "vel": random.normal(0, 200, (200, 3)),
+            "mass": np.full(200, 2.0),
+        }
+        for ptype in (0, 1)
+    }
+    for ptype, name in without.items():
+        del types[ptype][name]
+    path = write(tmp_path / "a.hdf5", {"BoxSize": 10.0}, types)
+    with h5py.File(path, "r+") as file:
+        for name, value in header.items():
+            file["Header"].attrs.pop(name)
+            file["Header"].attrs.update({} if value is None else {name: value})
+    found = columns_of(tmp_path / "c.hdf5", str(path), "--rlink", "0.1", "--properties")
+    out = " ".join(capsys.readouterr().out.split())
+    assert ("left out" in out) == (told is not None)
+    assert told is None or told in out
+    everything = {"spin", "m200c", "mvir", "m200m", "com_vel_200c", "vmax"}
+    assert (everything <= found.keys()) == (told is None)
+
+
+def test_attached_types_that_lack_a_property_are_named(use_devices, tmp_path, random, capsys) -> None:
+    use_devices(1)
+    rows = {"pos": random.random((50, 3)), "vel": random.random((50, 3)), "mass": np.ones(50)}
+    types = {0: {"pos": rows["pos"]}, 1: rows, 4: rows | {"id": np.arange(50)}}
+    path = write(tmp_path / "a.hdf5", {"BoxSize": 1.0}, types)
+    assert cli.main(["fof", str(path), "--attach", "all", "--properties"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "no masses type 0 has none; the catalogue leaves out what needs them" in out
+    assert "no velocities type 0 has none;" in out
+    assert "no identifiers types 0 and 1 have none; members are told by their row" in out
+    assert "because type 0 has no masses." in out
+    assert "spheres of" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--matter", "1"], "--matter 1 does nothing without --properties or --overdensity;"),
+        (["--centre", "mass"], "--centre mass does nothing without --properties or --overdensity;"),
+        (["--attach-within", "3"], "--attach-within 3.0 does nothing without --attach; add that, or leave it out."),
+    ],
+)
+def test_options_that_would_do_nothing(arguments, words, snapshot, told) -> None:
+    assert words in told("fof", snapshot, *arguments)
 
 
 # Names
