@@ -124,6 +124,15 @@ def test_no_particles() -> None:
     assert found.com_vel.shape == (4, 3)
 
 
+def test_no_spheres() -> None:
+    """As of a catalogue with no room for a group."""
+    pos, vel, mass = particles(3)
+    found = sphere_properties.jit(ParticleData(pos=pos, vel=vel, mass=mass), pos[:0], mass[:0])
+    assert {name: getattr(found, name).shape[0] for name in ("count", *COLUMNS)} == dict.fromkeys(
+        ("count", *COLUMNS), 0
+    )
+
+
 def test_a_sphere_that_turns() -> None:
     """Solid rotation of a homogeneous ball of radius 1: J/M = 2/5 omega, and a bulk motion that is in nothing."""
     rng = np.random.default_rng(3)

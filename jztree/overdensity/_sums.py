@@ -222,7 +222,7 @@ def _named(num: jax.Array, sums: list[jax.Array], dims: int, moving: bool) -> Sp
         speeds = [jnp.zeros((count.shape[0], *column.shape[1:]), column.dtype) for column in speeds]
     lost = jnp.zeros(count.shape, bool)
     for column in (mass, size, largest, *(speeds if moving else [])):
-        lost |= (count > 0) & ~jnp.isfinite(column.reshape(count.shape[0], -1)).all(axis=1)
+        lost |= (count > 0) & ~jnp.isfinite(column).all(axis=tuple(range(1, column.ndim)))
     row = first_row(lost)
     count = comm.after(count, comm.check(0, row >= 0, [row], _LOST % mass.dtype))
     velocity, dispersion, rotation = speeds if moving else [None] * 3

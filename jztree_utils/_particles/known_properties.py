@@ -12,6 +12,7 @@ from .particles import Particles
 from .spheres import PROPERTIES_OF, sphere_densities
 
 GRAVITY_IN_CGS = 6.6743e-8  # CODATA 2018
+_FEWEST = 3  # neighbours that a density is found from
 _MPC_IN_CM = 3.085677581e24
 
 
@@ -21,9 +22,14 @@ def with_all_properties(
     """``options`` with all properties that the snapshot has the units and the cosmology for.
 
     spheres: their names. centre: what they are around. rlink: the linking length.
+    Raises ValueError if there are too few particles for a density.
     """
     header = part.header
     total = part.num + sum(one.num_total or 0 for one in part.attached.values())
+    if total < _FEWEST:
+        raise ValueError(
+            f"--properties needs {_FEWEST} particles, to find the densest; there are {total}. Leave it out."
+        )
     known = part.ndim == 3 and "mass" in part.properties
     densities = comoving_densities(header, [*part.types(), *part.others]) if known else {}
     return replace(

@@ -158,8 +158,11 @@ class Snapshot:
     def present(self, fields: Sequence[str], optional: Sequence[str]) -> list[str]:
         """The properties to read, positions first: all of ``fields``, and those of ``optional`` that are there.
 
-        Raises ValueError for an unknown property.
+        Raises ValueError for an unknown property, TypeError for one text in place of names.
         """
+        for names in (fields, optional):
+            if isinstance(names, str):
+                raise TypeError(f"The properties to read are {names!r}; give a list of names, such as {[names]}.")
         wanted = list(dict.fromkeys(["pos", *fields, *optional]))
         for name in wanted:
             if name not in FIELDS:

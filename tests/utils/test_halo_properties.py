@@ -310,6 +310,23 @@ def test_attached_types_that_lack_a_property_are_named(use_devices, tmp_path, ra
     assert "spheres of" not in out
 
 
+@pytest.mark.parametrize("layout", ["native", "swift"])
+def test_no_group_and_no_room_for_one(layout, use_devices, tmp_path) -> None:
+    """With more particles asked for in a group than there are, columns are there and have no rows."""
+    use_devices(1)
+    call = ("sample", "--properties", "--npart-min", "200000", "--layout", layout)
+    found = columns_of(tmp_path / "c.hdf5", *call)
+    assert {"spin", "densest_pos", "com_vel_200c", "vmax", "axis_ratios_200c"} <= found.keys()
+    assert not any(len(column) for column in found.values())
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_too_few_particles_for_a_density(n, tmp_path, told) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((n, 3)))
+    words = f"--properties needs 3 particles, to find the densest; there are {n}."
+    assert words in told("fof", tmp_path / "a.npy", "--boxsize", "1", "--properties", "--npart-min", "1")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

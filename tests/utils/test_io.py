@@ -277,6 +277,9 @@ def test_type_without_particles(snapshot, ptype) -> None:
 def test_unknown_property(snapshot) -> None:
     with pytest.raises(ValueError, match="no property 'colour'"):
         io.read_snapshot(snapshot, fields=("pos", "colour"))
+    for names in ({"fields": "pos"}, {"optional": "vel"}):
+        with pytest.raises(TypeError, match=r"The properties to read are '.*'; give a list of names, such as \["):
+            io.read_snapshot(snapshot, **names)
 
 
 # Writing
