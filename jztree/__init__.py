@@ -1,6 +1,6 @@
 """Exact k nearest neighbours and friends-of-friends groups of particles in JAX."""
 
-from . import comm, config, data, density, fof, halos, jax_ext, knn, launch, overdensity, stats, tree
+from . import comm, config, data, density, fof, halos, jax_ext, knn, launch, overdensity, radius, stats, tree
 from ._transform.capacity import CapacityError
 
 launch.leave_threads_for_callbacks()
@@ -18,6 +18,7 @@ __all__ = [
     "knn",
     "launch",
     "overdensity",
+    "radius",
     "stats",
     "tree",
 ]

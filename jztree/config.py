@@ -15,7 +15,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 import numpy as np
 
-__all__ = ["CatalogueConfig", "FofConfig", "KNNConfig", "OverdensityConfig", "TreeConfig"]
+__all__ = ["CatalogueConfig", "FofConfig", "KNNConfig", "OverdensityConfig", "RadiusConfig", "TreeConfig"]
 
 _IGNORED = "alloc_fac_"
 
@@ -159,6 +159,18 @@ class OverdensityConfig:
 
     tree: TreeConfig = field(default_factory=TreeConfig)
     npart_min: int = _at_least(1, 10)
+    ghost_rows: int | None = _at_least(0, None)
+
+
+@_options
+class RadiusConfig:
+    """Options of `jztree.radius`.
+
+    tree: the hierarchy over the sources, and the groups of queries.
+    ghost_rows: as in `KNNConfig`.
+    """
+
+    tree: TreeConfig = field(default_factory=TreeConfig)
     ghost_rows: int | None = _at_least(0, None)
 
 

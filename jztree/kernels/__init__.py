@@ -49,6 +49,7 @@ from ._order import (
     zsort,
 )
 from ._overdensity import overdensity, sphere_sums
+from ._radius import count_within
 from ._rows import gather_rows, group_by_rank, pack_segments, place_rows, row_words, scatter_rows, unpack_segments
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "checked_lengths",
     "choose_parts",
     "count_parts",
+    "count_within",
     "covering_boxes",
     "fof",
     "gather_rows",

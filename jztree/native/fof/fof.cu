@@ -12,12 +12,12 @@
 // lane; sets grow from these by ballots, so that a leaf of up to 32 particles needs no atomic operation. Positions are
 // read once by each pass (from the caches where leaves are neighbours).
 
-#include <algorithm>
 #include <cstdint>
 
 #include "common/cuda/context.cuh"
 #include "common/cuda/tree.cuh"
 #include "common/cuda/warp.cuh"
+#include "common/cuda/wrapped.cuh"
 #include "fof.h"
 #include "fof_rows.cuh"
 #include "fof_walk.cuh"
@@ -28,23 +28,6 @@ namespace {
 
 constexpr int leaf_threads = 128;  // small blocks: a block stays until its slowest warp is done
 constexpr int leaf_warps = leaf_threads / warp_size;
-constexpr int64_t most_scan_blocks = 2048;
-
-// Whether any particle is outside its periodic box. Threads that find one all write the same.
-template <int D, typename T>
-__global__ void find_wrapped(const T* pos, Count num, Lengths box, int32_t* wrapped) {
-  double period[D];
-  bool periodic = false, found = false;
-  for (int d = 0; d < D; ++d) {
-    period[d] = box[d];
-    periodic |= period[d] > 0;
-  }
-  if (!periodic) return;
-  int64_t count = num(), step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t row = thread_index(); row < count; row += step)
-    for (int d = 0; d < D; ++d) found |= wrap(pos[row * D + d], period[d]) != pos[row * D + d];
-  if (found) store_relaxed(wrapped, 1);
-}
 
 // For one warp.
 template <int D, typename T>
@@ -190,8 +173,7 @@ void link(Queue& queue, const DeviceTree<D, T>& tree, const Lengths& box, const 
   auto* setup = queue.scratch<LinkSetup<D, T>>(1);
   auto* one_set = queue.scratch<uint8_t>(tree.leaves());
   queue.fill_bytes(wrapped, 0, 1);
-  int64_t blocks = std::min<int64_t>(most_scan_blocks, (tree.num.rows + 255) / 256);
-  queue.launch(blocks, 256, 0, find_wrapped<D, T>, tree.pos, tree.num, box, wrapped);
+  look_for_wrapped(queue, tree, box, wrapped);
   queue.launch(1, warp_size, 0, set_up<D, T>, tree, box, rlink, wrapped, setup);
   int64_t leaf_blocks = (tree.leaves() + leaf_warps - 1) / leaf_warps;
   queue.launch(leaf_blocks, leaf_threads, 0, link_within<D, T>, tree, setup, sets, one_set);

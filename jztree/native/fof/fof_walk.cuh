@@ -21,18 +21,13 @@
 
 #include <cstdint>
 
+#include "common/cuda/node_stack.cuh"
 #include "common/cuda/tree.cuh"
 #include "common/cuda/warp.cuh"
 #include "fof_rows.cuh"
 #include "union_find.cuh"
 
 namespace jztree {
-
-// Nodes of a plane that are still to be looked at, as places in the flat arrays.
-struct NodeRange {
-  uint32_t begin, end;
-  int32_t plane;
-};
 
 // What all lanes know of their leaf, in shared memory: it would take many registers, and few warps would run at once.
 template <int D, typename T>
@@ -46,11 +41,8 @@ struct WalkingLeaf {
 template <int D, typename T>
 class LeafWalk {
  public:
-  // Shared memory of a warp: the leaf, and the stack. A step pushes at most 16 ranges, all of one plane, and only when
-  // the stack holds none of that plane or below; the rest of a longer range takes its place.
-  JZTREE_BOTH static constexpr int shared_bytes(int planes) {
-    return leaf_bytes + (((planes - 1) * (warp_size / 2) + 1) * static_cast<int>(sizeof(NodeRange)) + 15) / 16 * 16;
-  }
+  // Shared memory of a warp: the leaf, and the stack.
+  JZTREE_BOTH static constexpr int shared_bytes(int planes) { return leaf_bytes + NodeStack::bytes(planes); }
 
   __device__ LeafWalk(const DeviceTree<D, T>& tree, const LinkSetup<D, T>& setup, const UnionFind& sets,
                       const uint8_t* one_set, int64_t leaf, unsigned char* shared)
@@ -59,7 +51,7 @@ class LeafWalk {
         sets_(sets),
         one_set_(one_set),
         leaf_(*reinterpret_cast<WalkingLeaf<D, T>*>(shared)),
-        stack_(reinterpret_cast<NodeRange*>(shared + leaf_bytes)),
+        stack_(shared + leaf_bytes),
         tester_(tree.pos, setup, leaf_.staged),
         first_(static_cast<uint32_t>(tree.leaf_row(leaf))),
         end_(static_cast<uint32_t>(tree.leaf_row(leaf + 1))),
@@ -77,21 +69,8 @@ class LeafWalk {
 
   // For all lanes of the warp.
   __device__ void run() {
-    int top = tree_.planes - 1, size = 1;
-    if (lane_index() == 0)
-      stack_[0] = {static_cast<uint32_t>(tree_.starts[top]), static_cast<uint32_t>(tree_.starts[top + 1]), top};
-    while (size > 0) {
-      __syncwarp();
-      NodeRange range = stack_[size - 1];
-      __syncwarp();
-      if (range.end - range.begin > warp_size) {
-        if (lane_index() == 0) stack_[size - 1].begin = range.begin + warp_size;
-        range.end = range.begin + warp_size;
-      } else {
-        --size;
-      }
-      size = step(range, size);
-    }
+    NodeRange range;
+    for (stack_.begin(tree_); stack_.next(&range);) step(range);
   }
 
  private:
@@ -100,8 +79,8 @@ class LeafWalk {
   // Whether the lane has one of the leaf's rows, if lane 0 has the row `tile`.
   __device__ bool has_row(uint32_t tile) const { return tile + lane_index() < end_; }
 
-  // Looks at up to 32 nodes and returns the size of the stack afterwards.
-  __device__ int step(const NodeRange& range, int size) {
+  // Looks at up to 32 nodes.
+  __device__ void step(const NodeRange& range) {
     uint32_t node = range.begin + lane_index(), first = 0, end = 0;
     NodeBox<D, T> box{};
     bool open = node < range.end;
@@ -120,7 +99,8 @@ class LeafWalk {
     if (range.plane > 0) {
       if (wide_) left = without_far(left, __ballot_sync(all_lanes, box.extent() < leaf_.extent), range.begin);
       left = without_done(left, __ballot_sync(all_lanes, one), range);
-      return push_children(range.plane, node, left, size);
+      stack_.push_children<false>(tree_, range.plane, node, left);
+      return;
     }
     unsigned sets = __ballot_sync(all_lanes, one);
     for (; left; left &= left - 1) {
@@ -129,7 +109,6 @@ class LeafWalk {
       link_to_rows(load_box(tree_, leaf, setup_.scale.factor), static_cast<uint32_t>(tree_.leaf_row(leaf)),
                    static_cast<uint32_t>(tree_.leaf_row(static_cast<int64_t>(leaf) + 1)), sets >> lane & 1);
     }
-    return size;
   }
 
   // Whether the leaf and a node, both of them one set, are one after this.
@@ -199,23 +178,6 @@ class LeafWalk {
     return tester_.load(tile + lane_index());
   }
 
-  __device__ int push_children(int plane, uint32_t node, unsigned left, int size) {
-    int lane = lane_index();
-    unsigned starts = left & ~(left << 1), behind = ~(left >> lane);
-    uint32_t begin = 0, end = 0;
-    if (left >> lane & 1) {
-      begin = static_cast<uint32_t>(tree_.first_child(plane, node));
-      end = static_cast<uint32_t>(tree_.first_child(plane, static_cast<int64_t>(node) + 1));
-    }
-    // The last lane of the run that starts here.
-    int last = behind ? lane + __ffs(static_cast<int>(behind)) - 2 : warp_size - 1;
-    bool start = starts >> lane & 1;
-    end = __shfl_sync(all_lanes, end, start ? last : lane);
-    int place = size + __popc(starts & ((1u << lane) - 1));
-    if (start) stack_[place] = {begin, end, plane - 1};
-    return size + __popc(starts);
-  }
-
   // Links the particles of this leaf to the rows [first, end), which have a box and may be one set.
   __device__ void link_to_rows(const NodeBox<D, T>& box, uint32_t first, uint32_t end, bool other_one) {
     // Leaves that were looked at in the same step may have joined the two meanwhile. Lanes may see different moments;
@@ -275,7 +237,7 @@ class LeafWalk {
   const UnionFind sets_;
   const uint8_t* one_set_;  // [leaf]
   WalkingLeaf<D, T>& leaf_;
-  NodeRange* stack_;
+  NodeStack stack_;
   RowTester<D, T> tester_;
   uint32_t first_, end_;  // rows of the leaf
   bool one_, wide_;       // whether it is one set; whether it is wider than the linking length

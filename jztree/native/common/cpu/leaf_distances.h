@@ -114,6 +114,19 @@ class LeafDistances {
       find_all<false>(queries, begin, asked, radius2, own, enough);
     }
   }
+
+  // For query rows from `begin` on that have a bit in `asked`: see(first, used, distance2), where see = visit(i) is for
+  // the i-th, with its squared distances to `lanes` of the leaf's particles, from the first-th on, of which those with
+  // a bit in `used` exist; then see.done().
+  template <typename Visit>
+  void each(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked, const Visit& visit) const {
+    if (pairwise_) {
+      each_pair<true>(queries, begin, asked, visit);
+    } else {
+      each_pair<false>(queries, begin, asked, visit);
+    }
+  }
+
   Near<T> near(int64_t n) const {
     return {distance2_.data() + n * words_ * Near<T>::word, chosen_.data() + n * words_, words_, first_};
   }
@@ -174,9 +187,7 @@ class LeafDistances {
       int64_t i = __builtin_ctz(asked), place = own + i - first_;
       if (!own_here || place < 0 || place >= count_) place = -1;
       T at[D];
-      for (int d = 0; d < D; ++d) at[d] = queries.x[d][begin + i];
-      if (queries_shifted_)
-        for (int d = 0; d < D; ++d) at[d] = shifted_down(at[d], query_shift_[d], query_shift_rest_[d]);
+      place_of(queries, begin + i, at);
       if (some && radius2[i] == std::numeric_limits<T>::infinity()) {
         choose_nearest<Pairwise>(at, place, enough, distance2, chosen);
       } else {
@@ -184,6 +195,30 @@ class LeafDistances {
       }
       if (place >= 0) chosen[place / Near<T>::word] &= ~(uint64_t{1} << place % Near<T>::word);
     }
+  }
+
+  template <bool Pairwise, typename Visit>
+  __attribute__((flatten)) void each_pair(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked,
+                                          const Visit& visit) const {
+    for (; asked != 0; asked &= asked - 1) {
+      int64_t i = __builtin_ctz(asked);
+      T at[D];
+      place_of(queries, begin + i, at);
+      auto see = visit(i);
+      for (int64_t block = 0; block < count_; block += lanes) {
+        Lanes<T> sum;
+        block_distances<Pairwise>(at, block, sum);
+        see(block, count_ - block >= lanes ? 0xffffu : (1u << (count_ - block)) - 1, sum);
+      }
+      see.done();
+    }
+  }
+
+  // A query row, where plain differences to the leaf's particles are those of the nearest images.
+  void place_of(const StagedTree<D, T>& queries, int64_t row, T* at) const {
+    for (int d = 0; d < D; ++d) at[d] = queries.x[d][row];
+    if (queries_shifted_)
+      for (int d = 0; d < D; ++d) at[d] = shifted_down(at[d], query_shift_[d], query_shift_rest_[d]);
   }
 
   template <bool Pairwise>

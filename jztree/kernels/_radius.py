@@ -1,0 +1,43 @@
+"""The kernels of fixed-radius searches."""
+
+import jax
+import jax.numpy as jnp
+
+from ..jax_ext import Exact
+from ._call import Tree, call, i32, listed, sizes
+
+
+def count_within(
+    sources: Tree,
+    weight: jax.Array | None,
+    queries: Tree | None,
+    query_rows: jax.Array | None,
+    radius: Exact,
+    m: int,
+    box: Exact,
+) -> tuple[jax.Array, jax.Array]:
+    """How many sources are within ``m`` radii of every query, ``(q, m)`` int32, and the sums of their weights.
+
+    sources, queries: None for ``queries``: the sources themselves, of which each counts itself.
+    weight: ``(n,)`` of the z-ordered sources, in the dtype of the positions; None: sums are ``(0, m)``.
+    query_rows: ``(q,)`` int32, the output row of each z-ordered query; None writes in z-order.
+    radius: ``m`` numbers for all queries, or ``q * m`` in the order of output rows; ascending, of each query. Nothing
+        is within a negative one.
+
+    Both are 0 in query rows from ``num`` on.
+    """
+    asked = sources if queries is None else queries
+    q, dtype = asked.posz.shape[0], sources.posz.dtype
+    sums = jax.ShapeDtypeStruct((0 if weight is None else q, m), dtype)
+    return call(
+        "count_within",
+        (i32(q, m), sums),
+        *(*sources.arrays, jnp.zeros((0,), dtype) if weight is None else weight),
+        *(*asked.arrays, listed(query_rows)),
+        radius.words,
+        box.words,
+        gradients="stopped" if weight is None else "refused",
+        plane_sizes=sizes(sources.plane_sizes),
+        query_plane_sizes=sizes(asked.plane_sizes),
+        self=queries is None,
+    )

@@ -1,0 +1,78 @@
+// What a warp still has to look at on its way down the planes: 32 nodes of one plane at a time, a lane each. Runs of
+// neighbouring nodes that are opened become one range of children, so that the next step has more of its lanes full.
+#pragma once
+
+#include <cstdint>
+
+#include "tree.cuh"
+#include "warp.cuh"
+
+namespace jztree {
+
+// Nodes of a plane that are still to be looked at, as places in the flat arrays.
+struct NodeRange {
+  uint32_t begin, end;
+  int32_t plane;
+};
+
+class NodeStack {
+ public:
+  // Shared memory of a warp. A step pushes at most 16 ranges, all of one plane, and only when the stack holds none of
+  // that plane or below; the rest of a longer range takes its place.
+  JZTREE_BOTH static constexpr int bytes(int planes) {
+    return (((planes - 1) * (warp_size / 2) + 1) * static_cast<int>(sizeof(NodeRange)) + 15) / 16 * 16;
+  }
+
+  __device__ explicit NodeStack(unsigned char* shared) : ranges_(reinterpret_cast<NodeRange*>(shared)) {}
+
+  // Puts the top plane on the stack. For all lanes, as all that follows.
+  template <typename T>
+  __device__ void begin(const TreeView<T>& tree) {
+    int top = tree.planes - 1;
+    __syncwarp();
+    if (lane_index() == 0)
+      ranges_[0] = {static_cast<uint32_t>(tree.starts[top]), static_cast<uint32_t>(tree.starts[top + 1]), top};
+    size_ = 1;
+  }
+
+  // Takes up to 32 nodes off the stack; false: there are none.
+  __device__ bool next(NodeRange* range) {
+    if (size_ == 0) return false;
+    __syncwarp();
+    *range = ranges_[size_ - 1];
+    __syncwarp();
+    if (range->end - range->begin > warp_size) {
+      if (lane_index() == 0) ranges_[size_ - 1].begin = range->begin + warp_size;
+      range->end = range->begin + warp_size;
+    } else {
+      --size_;
+    }
+    return true;
+  }
+
+  // Pushes the children of the lanes' nodes that have a bit in `opened`. Ascending: the first is taken off first.
+  template <bool Ascending, typename T>
+  __device__ void push_children(const TreeView<T>& tree, int plane, uint32_t node, unsigned opened) {
+    int lane = lane_index();
+    unsigned starts = opened & ~(opened << 1), behind = ~(opened >> lane);
+    uint32_t begin = 0, end = 0;
+    if (opened >> lane & 1) {
+      begin = static_cast<uint32_t>(tree.first_child(plane, node));
+      end = static_cast<uint32_t>(tree.first_child(plane, static_cast<int64_t>(node) + 1));
+    }
+    // The last lane of the run that starts here.
+    int last = behind ? lane + __ffs(static_cast<int>(behind)) - 2 : warp_size - 1;
+    bool start = starts >> lane & 1;
+    end = __shfl_sync(all_lanes, end, start ? last : lane);
+    unsigned before = (1u << lane) - 1;
+    int place = size_ + __popc(Ascending ? starts & ~before & ~(1u << lane) : starts & before);
+    if (start) ranges_[place] = {begin, end, plane - 1};
+    size_ += __popc(starts);
+  }
+
+ private:
+  NodeRange* ranges_;
+  int size_ = 0;
+};
+
+}  // namespace jztree

@@ -1,0 +1,38 @@
+// Whether any particle is outside its periodic box.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/morton.h"
+#include "loads.cuh"
+#include "queue.cuh"
+#include "tree.cuh"
+
+namespace jztree {
+
+// Threads that find one all write the same.
+template <int D, typename T>
+__global__ void find_wrapped(const T* pos, Count num, Lengths box, int32_t* wrapped) {
+  double period[D];
+  bool periodic = false, found = false;
+  for (int d = 0; d < D; ++d) {
+    period[d] = box[d];
+    periodic |= period[d] > 0;
+  }
+  if (!periodic) return;
+  int64_t count = num(), step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t row = thread_index(); row < count; row += step)
+    for (int d = 0; d < D; ++d) found |= wrap(pos[row * D + d], period[d]) != pos[row * D + d];
+  if (found) store_relaxed(wrapped, 1);
+}
+
+// wrapped: becomes 1 if there is one, and else stays as it is.
+template <int D, typename T>
+void look_for_wrapped(Queue& queue, const DeviceTree<D, T>& tree, const Lengths& box, int32_t* wrapped) {
+  constexpr int64_t most_blocks = 2048;
+  int64_t blocks = std::min<int64_t>(most_blocks, (tree.num.rows + 255) / 256);
+  queue.launch(blocks, 256, 0, find_wrapped<D, T>, tree.pos, tree.num, box, wrapped);
+}
+
+}  // namespace jztree

@@ -1,0 +1,250 @@
+// The walk of a warp through the hierarchy of the sources, for balls around up to 32 queries, one a lane: some
+// concentric ones, whose radii ascend. ball_walk.h tells what a walk is.
+//
+// A step looks at 32 nodes, a lane each: the balls of all queries together tell which of them are left out, which are
+// in one and the same ball of all queries, and which are opened. The particles of a leaf are put into shared memory,
+// and each lane compares its query with all of them.
+#pragma once
+
+#include <cstdint>
+
+#include "common/cuda/boxes.cuh"
+#include "common/cuda/node_stack.cuh"
+#include "common/cuda/share.cuh"
+#include "common/cuda/tree.cuh"
+#include "common/cuda/warp.cuh"
+#include "common/cuda/wrapped.cuh"
+#include "common/distance_rule.h"
+
+namespace jztree {
+
+// What depends on numbers that lie on the GPU.
+template <int D, typename T>
+struct BallSetup {
+  Scale<D, T> scale;
+  DistanceRule<D, T> rule;
+  T gap_period[D];  // for lower bounds: "around the boundary" is rounded in the last bit of the period
+
+  __device__ BallSetup(const double* box, double open_extent, bool wrapped)
+      : scale(box, open_extent),
+        // Only what is scaled down can become 0.
+        rule(wrapped, scale.factor >= 1, scale) {
+    for (int d = 0; d < D; ++d) gap_period[d] = scale.period[d] * below_one<T>;
+  }
+};
+
+// So many balls of a query at a time: their bounds are in the lanes of a warp, their tallies in shared memory.
+constexpr int most_balls = 16;
+
+template <int D, typename T>
+struct BallProblem {
+  DeviceTree<D, T> sources, queries;
+  const int32_t* query_rows;  // null: their place
+  const BallSetup<D, T>* setup;
+  const Within<T>* balls;  // m for all queries, or q * m in the order of output rows
+  int64_t number;          // of these
+  int64_t m;
+  int64_t first_ball;  // the ones at work
+  int at_work;
+
+  __device__ int64_t output_row(int64_t query) const { return query_rows ? query_rows[query] : query; }
+  // The balls at work of the query in an output row.
+  __device__ const Within<T>* balls_of(int64_t row) const { return balls + (number > m ? row * m : 0) + first_ball; }
+};
+
+// For one warp.
+template <int D, typename T>
+__global__ void set_up_balls(DeviceTree<D, T> sources, DeviceTree<D, T> queries, Lengths box, const int32_t* wrapped,
+                             BallSetup<D, T>* setup) {
+  double period[D];
+  for (int d = 0; d < D; ++d) period[d] = box[d];
+  double extent = open_span(period, sources, queries).template for_scale<T>();
+  if (lane_index() == 0) *setup = BallSetup<D, T>(period, extent, *wrapped != 0);
+}
+
+template <int D, typename T>
+__global__ void make_balls(Lengths radius, const BallSetup<D, T>* setup, Within<T>* balls) {
+  int64_t i = thread_index();
+  if (i >= radius.count) return;
+  double given = radius[i];
+  balls[i] = given >= 0 ? setup->rule.within(given) : Within<T>{-1, -1, -1};
+}
+
+template <int D, typename T, typename Visit>
+class BallWalk {
+ public:
+  // Shared memory of a warp.
+  JZTREE_BOTH static constexpr int shared_bytes(int planes) { return point_bytes + NodeStack::bytes(planes); }
+
+  __device__ BallWalk(const BallProblem<D, T>& in, const BallSetup<D, T>& setup, unsigned char* shared)
+      : in_(in), setup_(setup), points_(reinterpret_cast<RowPoint<D, T>*>(shared)), stack_(shared + point_bytes) {}
+
+  // For the queries from `tile` on, before `end`, one a lane. visit.node(node, count, ball): all of a node's rows are
+  // in this ball of all queries, of those at work; by all lanes together. visit.row(row, ball): a row is in the lane's.
+  // Rows come in their order.
+  __device__ void run(int64_t tile, int64_t end, Visit& visit) {
+    query_ = tile + lane_index();
+    used_ = query_ < end;
+    balls_ = used_ ? in_.balls_of(in_.output_row(query_)) : nullptr;
+    if (used_) point_ = load(in_.queries.pos, query_);
+    cover();
+    bound();
+    NodeRange range;
+    for (stack_.begin(in_.sources); stack_.next(&range);) step(range, visit);
+  }
+
+ private:
+  static constexpr int point_bytes = warp_size * static_cast<int>(sizeof(RowPoint<D, T>));
+
+  __device__ RowPoint<D, T> load(const T* pos, int64_t row) const {
+    RowPoint<D, T> point;
+    for (int d = 0; d < D; ++d) point.x[d] = wrap(pos[row * D + d], setup_.scale.raw_period[d]) * setup_.scale.factor;
+    return point;
+  }
+
+  // The box of the queries.
+  __device__ void cover() {
+    constexpr T infinity = std::numeric_limits<T>::infinity();
+    for (int d = 0; d < D; ++d) {
+      box_.low[d] = warp_min(used_ ? point_.x[d] : infinity);
+      box_.high[d] = warp_max(used_ ? point_.x[d] : -infinity);
+    }
+  }
+
+  // In lane j: the most that the j-th ball of any query may reach, and the least that that of all surely does.
+  __device__ void bound() {
+    constexpr T infinity = std::numeric_limits<T>::infinity();
+    for (int j = 0; j < in_.at_work; ++j) {
+      T possibly = warp_max(used_ ? balls_[j].possibly2 : T{-1}),
+        surely = warp_min(used_ ? balls_[j].surely2 : infinity);
+      if (lane_index() == j) {
+        possibly2_ = possibly;
+        surely2_ = surely;
+      }
+    }
+  }
+
+  // Looks at up to 32 nodes.
+  __device__ void step(const NodeRange& range, Visit& visit) {
+    uint32_t node = range.begin + lane_index(), first = 0, end = 0;
+    if (node < range.end) {
+      first = static_cast<uint32_t>(in_.sources.first_row(range.plane, node));
+      end = static_cast<uint32_t>(in_.sources.first_row(range.plane, static_cast<int64_t>(node) + 1));
+    }
+    bool here = end > first;
+    T gap2 = 0, reach2 = 0;
+    bool together = false;  // at the place of all queries
+    if (here) measure(load_box(in_.sources, node, setup_.scale.factor), &gap2, &reach2, &together);
+    int least = 0, most = 0;  // the first ball that it may be in, and the first that it surely is in
+    for (int j = 0; j < in_.at_work; ++j) {
+      T possibly = __shfl_sync(all_lanes, possibly2_, j), surely = __shfl_sync(all_lanes, surely2_, j);
+      least += gap2 > possibly;
+      most += !(reach2 < surely || (together && possibly >= 0));
+    }
+    here &= least < in_.at_work;
+    bool whole = Visit::together && here && least >= most;
+    if constexpr (Visit::together) {
+      for (unsigned left = __ballot_sync(all_lanes, whole); left; left &= left - 1) {
+        int lane = __ffs(static_cast<int>(left)) - 1;
+        visit.node(__shfl_sync(all_lanes, node, lane), __shfl_sync(all_lanes, end - first, lane),
+                   __shfl_sync(all_lanes, most, lane));
+      }
+    }
+    unsigned opened = __ballot_sync(all_lanes, here && !whole);
+    if (range.plane > 0) {
+      stack_.push_children<true>(in_.sources, range.plane, node, opened);
+      return;
+    }
+    for (; opened; opened &= opened - 1) {
+      int lane = __ffs(static_cast<int>(opened)) - 1;
+      open_leaf(range.begin + static_cast<uint32_t>(lane), __shfl_sync(all_lanes, first, lane),
+                __shfl_sync(all_lanes, end, lane), visit);
+    }
+  }
+
+  __device__ void measure(const NodeBox<D, T>& node, T* gap2, T* reach2, bool* together) const {
+    *gap2 = least_distance2(box_.low, box_.high, node, setup_.gap_period);
+    T sum = 0, reach_sum = 0;
+    for (int d = 0; d < D; ++d) {
+      T reach = interval_reach(box_.low[d], box_.high[d], node.low[d], node.high[d], setup_.scale.period[d]);
+      sum += reach * reach;
+      reach_sum += reach;
+    }
+    *reach2 = sum * above_one<T>;
+    *together = setup_.rule.exact_zero && reach_sum == 0;
+  }
+
+  __device__ void open_leaf(uint32_t leaf, uint32_t first, uint32_t end, Visit& visit) {
+    bool around = wraps_around(box_, load_box(in_.sources, leaf, setup_.scale.factor), setup_.scale);
+    for (uint32_t tile = first; tile < end; tile += warp_size) {
+      __syncwarp();
+      if (tile + lane_index() < end) points_[lane_index()] = load(in_.sources.pos, tile + lane_index());
+      __syncwarp();
+      uint32_t count = end - tile < warp_size ? end - tile : warp_size;
+      if (!used_) continue;
+      if (around) {
+        compare<true>(tile, count, visit);
+      } else {
+        compare<false>(tile, count, visit);
+      }
+    }
+  }
+
+  template <bool Around>
+  __device__ void compare(uint32_t tile, uint32_t count, Visit& visit) {
+    for (uint32_t i = 0; i < count; ++i) {
+      const RowPoint<D, T> other = points_[i];
+      T distance2 = 0;
+      for (int d = 0; d < D; ++d) {
+        T difference = point_.x[d] - other.x[d];
+        if (Around)
+          difference =
+              wrapped_difference<T>(point_.x[d], other.x[d], setup_.scale.period[d], setup_.scale.period_rest[d]);
+        distance2 += difference * difference;
+      }
+      place(tile + i, distance2, visit);
+    }
+  }
+
+  __device__ void place(uint32_t row, T distance2, Visit& visit) {
+    for (int ball = 0; ball < in_.at_work; ++ball) {
+      if (distance2 > balls_[ball].possibly2) continue;
+      if (!(distance2 < balls_[ball].surely2) &&
+          !setup_.rule.is_within_exactly(in_.queries.pos + query_ * D, in_.sources.pos + static_cast<int64_t>(row) * D,
+                                         balls_[ball]))
+        continue;
+      visit.row(row, ball);
+      return;
+    }
+  }
+
+  const BallProblem<D, T>& in_;
+  const BallSetup<D, T>& setup_;
+  RowPoint<D, T>* points_;
+  NodeStack stack_;
+  // The lane's query, and all of the warp's.
+  int64_t query_ = 0;
+  bool used_ = false;
+  RowPoint<D, T> point_{};
+  const Within<T>* balls_ = nullptr;
+  NodeBox<D, T> box_;
+  T possibly2_ = -1, surely2_ = -1;
+};
+
+// Everything but the walk: what the problem needs to know of numbers on the GPU.
+template <int D, typename T>
+BallProblem<D, T> set_up(Queue& queue, const Tree<D, T>& sources, const Tree<D, T>& queries, const int32_t* query_rows,
+                         const Lengths& radius, int64_t m, const Lengths& box) {
+  auto* wrapped = queue.scratch<int32_t>(1);
+  auto* setup = queue.scratch<BallSetup<D, T>>(1);
+  auto* balls = queue.scratch<Within<T>>(radius.count);
+  BallProblem<D, T> problem{on_device(sources), on_device(queries), query_rows, setup, balls, radius.count, m, 0, 0};
+  queue.fill_bytes(wrapped, 0, 1);
+  look_for_wrapped(queue, problem.sources, box, wrapped);
+  look_for_wrapped(queue, problem.queries, box, wrapped);
+  queue.launch(1, warp_size, 0, set_up_balls<D, T>, problem.sources, problem.queries, box, wrapped, setup);
+  queue.launch_over(radius.count, make_balls<D, T>, radius, setup, balls);
+  return problem;
+}
+
+}  // namespace jztree

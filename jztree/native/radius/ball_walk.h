@@ -1,0 +1,295 @@
+// The walk of a group of queries, a leaf of their hierarchy, through that of the sources, for balls around each of
+// them: m concentric ones, whose radii ascend. By one thread, in the order of rows.
+//
+// A pair of a query and a source belongs to the first ball that it is in; m: to none. A node whose particles are all in
+// the same one for all queries of the group is not opened. What it is not sure of in the positions' own precision, the
+// rule decides in float64 (common/distance_rule.h).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "common/cpu/leaf_distances.h"
+#include "common/cpu/staged_tree.h"
+#include "common/distance_rule.h"
+
+namespace jztree {
+
+// Upper bounds of the squared distance between a point of a box and one of each of `count` nodes, as `node_distances`.
+template <int D, typename T>
+__attribute__((flatten)) inline void node_reaches(const StagedTree<D, T>& tree, const T* low, const T* high,
+                                                  const Scale<D, T>& scale, int64_t first, int64_t count, T* out) {
+  using V = Lanes<T>;
+  for (int64_t block = 0; block < count; block += lanes) {
+    V sum{};
+    for (int d = 0; d < D; ++d) {
+      V node_low, node_high;
+      load(tree.low[d] + first + block, node_low);
+      load(tree.high[d] + first + block, node_high);
+      V reach = larger<V>(node_high - V(low[d]), V(high[d]) - node_low);
+      reach = smaller<V>(reach, V(scale.period[d] / 2));
+      sum = sum + reach * reach;
+    }
+    store<T>(sum * above_one<T>, out + block);
+  }
+}
+
+// Sources and queries staged, and what decides whether they are within a radius.
+template <int D, typename T>
+struct Staged {
+  Scale<D, T> scale;
+  StagedTree<D, T> sources, *queries;
+  std::unique_ptr<StagedTree<D, T>> others;  // null if the sources are the queries, row by row
+  const T *source_pos, *query_pos;           // as given
+  DistanceRule<D, T> rule;
+  int64_t most;  // particles in a leaf of either
+
+  Staged(const Parallel& parallel, const Tree<D, T>& source_arrays, const Tree<D, T>& query_arrays, bool self,
+         const double* box)
+      : scale(box, open_span(box, source_arrays, query_arrays).template for_scale<T>()),
+        sources(parallel, source_arrays, scale),
+        queries(&sources),
+        others(self ? nullptr : std::make_unique<StagedTree<D, T>>(parallel, query_arrays, scale)),
+        source_pos(source_arrays.pos),
+        query_pos(query_arrays.pos),
+        rule(sources.wrapped() || (others && others->wrapped()), sources.kept() && (!others || others->kept()), scale) {
+    if (others) queries = others.get();
+    most = std::max(largest_leaf(sources), largest_leaf(*queries));
+  }
+};
+
+// The balls of a group of queries.
+template <typename T>
+class Balls {
+ public:
+  explicit Balls(int64_t m) : m(m), possibly2_(static_cast<size_t>(m)), surely2_(possibly2_) {}
+
+  const int64_t m;
+
+  // Those of `count` queries. radius: radius(i, j) is the j-th of the i-th query.
+  template <int D, typename Radius>
+  void reset(int64_t count, const DistanceRule<D, T>& rule, const Radius& radius) {
+    all_.resize(static_cast<size_t>(count * m));
+    outer_.assign(static_cast<size_t>(m * (count + lanes)), T{-1});
+    std::fill(possibly2_.begin(), possibly2_.end(), T{-1});
+    std::fill(surely2_.begin(), surely2_.end(), std::numeric_limits<T>::infinity());
+    stride_ = count + lanes;
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t j = 0; j < m; ++j) {
+        double given = radius(i, j);
+        Within<T> ball = given >= 0 ? rule.within(given) : Within<T>{-1, -1, -1};
+        // To be compared by "at most".
+        ball.surely2 = std::nextafter(ball.surely2, -std::numeric_limits<T>::infinity());
+        all_[static_cast<size_t>(i * m + j)] = ball;
+        outer_[static_cast<size_t>(j * stride_ + i)] = ball.possibly2;
+        possibly2_[static_cast<size_t>(j)] = std::max(possibly2_[static_cast<size_t>(j)], ball.possibly2);
+        surely2_[static_cast<size_t>(j)] = std::min(surely2_[static_cast<size_t>(j)], ball.surely2);
+      }
+  }
+
+  const Within<T>* of(int64_t i) const { return all_.data() + i * m; }
+  // How far the j-th balls of the queries from the i-th on may reach.
+  const T* outer(int64_t i, int64_t j) const { return outer_.data() + j * stride_ + i; }
+  // The most that the j-th ball of any query may reach, and the least that that of all surely does.
+  T possibly2(int64_t j) const { return possibly2_[static_cast<size_t>(j)]; }
+  T surely2(int64_t j) const { return surely2_[static_cast<size_t>(j)]; }
+
+ private:
+  std::vector<Within<T>> all_;
+  std::vector<T> outer_, possibly2_, surely2_;
+  int64_t stride_ = 0;
+};
+
+template <int D, typename T>
+class BallWalk {
+ public:
+  // together: whether nodes in one and the same ball are wanted as such; else all of their pairs are.
+  BallWalk(const Staged<D, T>& staged, int64_t m, bool together)
+      : balls(m),
+        staged_(staged),
+        sources_(staged.sources),
+        queries_(*staged.queries),
+        together_(together),
+        leaf_distances_(staged.scale, staged.most) {}
+
+  Balls<T> balls;
+
+  // From now on, the group is this leaf. radius(i, j): the j-th radius of the leaf's i-th query.
+  template <typename Radius>
+  void set_group(int64_t leaf, const Radius& radius) {
+    begin_ = queries_.leaf_row(leaf);
+    count_ = queries_.leaf_row(leaf + 1) - begin_;
+    balls.reset(count_, staged_.rule, radius);
+    T half_diagonal2 = 0;
+    for (int d = 0; d < D; ++d) {
+      low_[d] = queries_.low[d][leaf];
+      high_[d] = queries_.high[d][leaf];
+      T half = std::min((high_[d] - low_[d]) / 2, staged_.scale.period[d] / 4);
+      half_diagonal2 += half * half;
+    }
+    // The group itself is that wide, so no node is within less of all its queries.
+    whole_nodes_ = together_ && (half_diagonal2 == 0 || half_diagonal2 * below_one<T> <= balls.surely2(balls.m - 1));
+  }
+  int64_t begin() const { return begin_; }
+  int64_t count() const { return count_; }
+
+  // visit.node(node, first, end, ball): all of a node's rows, from first to end, are in this ball of all queries. node:
+  // its place in the flat arrays.
+  // visit.rows(i, first, chosen, ball): rows from `first` on that have a bit in `chosen` are in this one of the i-th;
+  // or visit.number(i, number, ball) if Visit::of_numbers: so many are.
+  template <typename Visit>
+  void walk(Visit& visit) {
+    if (count_ == 0) return;
+    int top = sources_.layout().planes() - 1;
+    open(top, 0, sources_.layout().sizes[static_cast<size_t>(top)], 0, balls.m, visit);
+  }
+
+ private:
+  // Looks at nodes [begin, end) of a plane, none of which may be in a ball before `from`, nor out of that at `to`.
+  template <typename Visit>
+  void open(int plane, int64_t begin, int64_t end, int64_t from, int64_t to, Visit& visit) {
+    constexpr int64_t block = 2 * lanes;
+    int64_t start = sources_.layout().starts[static_cast<size_t>(plane)];
+    for (int64_t first = begin; first < end; first += block) {
+      T gap2[block], reach2[block];
+      int64_t number = std::min(block, end - first);
+      node_distances(sources_, low_, high_, leaf_distances_.gap_period(), start + first, number, gap2);
+      if (whole_nodes_) node_reaches(sources_, low_, high_, staged_.scale, start + first, number, reach2);
+      for (int64_t i = 0; i < number; ++i) {
+        int64_t node = first + i, row = sources_.first_row(plane, node), behind = sources_.first_row(plane, node + 1);
+        if (row == behind) continue;
+        int64_t least = from, most = to;
+        while (least < most && gap2[i] > balls.possibly2(least)) ++least;
+        if (least == balls.m) continue;
+        if (whole_nodes_)
+          while (most > least && all_within(start + node, reach2[i], most - 1)) --most;
+        if (least == most && together_) {
+          visit.node(start + node, row, behind, most);
+        } else if (plane > 0) {
+          open(plane - 1, sources_.first_child(plane, node), sources_.first_child(plane, node + 1), least, most, visit);
+        } else {
+          open_leaf(node, least, most, visit);
+        }
+      }
+    }
+  }
+
+  bool all_within(int64_t node, T reach2, int64_t ball) const {
+    if (reach2 <= balls.surely2(ball)) return true;
+    if (reach2 > 0 || !staged_.rule.exact_zero || balls.possibly2(ball) < 0) return false;
+    T reach = 0;  // whose square may have vanished
+    for (int d = 0; d < D; ++d)
+      reach +=
+          interval_reach(low_[d], high_[d], sources_.low[d][node], sources_.high[d][node], staged_.scale.period[d]);
+    return reach == 0;
+  }
+
+  template <typename Visit>
+  void open_leaf(int64_t leaf, int64_t from, int64_t to, Visit& visit) {
+    leaf_distances_.set_leaf(sources_, leaf, low_, high_);
+    int64_t last = std::min(to, balls.m - 1), rows = sources_.leaf_row(leaf);
+    for (int64_t block = 0; block < count_; block += lanes) {
+      Lanes<T> radius2;
+      load(balls.outer(block, last), radius2);
+      uint32_t open = leaf_distances_.within(queries_, begin_ + block, count_ - block, radius2);
+      if (to == balls.m && from + 1 == to) {
+        leaf_distances_.each(queries_, begin_ + block, open,
+                             [&](int64_t i) { return Last<Visit>(*this, block + i, rows, from, visit); });
+      } else {
+        leaf_distances_.each(queries_, begin_ + block, open,
+                             [&](int64_t i) { return Several<Visit>{*this, block + i, rows, from, to, visit}; });
+      }
+    }
+  }
+
+  // Which of the rows from `row` on that have a bit in `left` are in a ball of the i-th query.
+  uint32_t within(int64_t i, int64_t row, uint32_t left, const Lanes<T>& distance2, const Within<T>& ball,
+                  const Lanes<T>& possibly2, const Lanes<T>& surely2) const {
+    uint32_t possibly = left & lanes_at_most(distance2, possibly2);
+    uint32_t surely = left & lanes_at_most(distance2, surely2);
+    if (possibly != surely) surely |= decide(i, row, possibly & ~surely, ball);
+    return surely;
+  }
+
+  JZTREE_APART uint32_t decide(int64_t i, int64_t row, uint32_t unsure, const Within<T>& ball) const {
+    uint32_t within = 0;
+    for (; unsure != 0; unsure &= unsure - 1) {
+      int lane = __builtin_ctz(unsure);
+      if (staged_.rule.is_within_exactly(staged_.query_pos + (begin_ + i) * D, staged_.source_pos + (row + lane) * D,
+                                         ball))
+        within |= 1u << lane;
+    }
+    return within;
+  }
+
+  // A query's look at a leaf that only its last ball cuts. There is no branch on what is found: nobody could foretell
+  // it.
+  template <typename Visit>
+  class Last {
+   public:
+    Last(const BallWalk& walk, int64_t i, int64_t rows, int64_t ball, Visit& visit)
+        : walk_(walk), i_(i), rows_(rows), index_(ball), visit_(visit), ball_(walk.balls.of(i)[ball]) {}
+
+    void operator()(int64_t first, uint32_t used, const Lanes<T>& distance2) {
+      uint32_t within =
+          walk_.within(i_, rows_ + first, used, distance2, ball_, Lanes<T>(ball_.possibly2), Lanes<T>(ball_.surely2));
+      if constexpr (Visit::of_numbers) {
+        number_ += __builtin_popcount(within);
+      } else if (within != 0) {
+        visit_.rows(i_, rows_ + first, within, index_);
+      }
+    }
+    void done() {
+      if constexpr (Visit::of_numbers) visit_.number(i_, number_, index_);
+    }
+
+   private:
+    const BallWalk& walk_;
+    const int64_t i_, rows_, index_;
+    Visit& visit_;
+    const Within<T> ball_;
+    int32_t number_ = 0;
+  };
+
+  // The same where several balls may cut the leaf, or all of it is in one.
+  template <typename Visit>
+  struct Several {
+    const BallWalk& walk;
+    const int64_t i, rows, from, to;
+    Visit& visit;
+
+    void operator()(int64_t first, uint32_t left, const Lanes<T>& distance2) {
+      const Within<T>* balls = walk.balls.of(i);
+      for (int64_t ball = from; ball < to && left != 0; ++ball) {
+        uint32_t within = walk.within(i, rows + first, left, distance2, balls[ball], Lanes<T>(balls[ball].possibly2),
+                                      Lanes<T>(balls[ball].surely2));
+        if (within != 0) add(first, within, ball);
+        left &= ~within;
+      }
+      if (left != 0 && to < walk.balls.m) add(first, left, to);
+    }
+    void add(int64_t first, uint32_t within, int64_t ball) {
+      if constexpr (Visit::of_numbers) {
+        visit.number(i, __builtin_popcount(within), ball);
+      } else {
+        visit.rows(i, rows + first, within, ball);
+      }
+    }
+    void done() {}
+  };
+
+  const Staged<D, T>& staged_;
+  const StagedTree<D, T>&sources_, &queries_;
+  const bool together_;
+  LeafDistances<D, T> leaf_distances_;
+  // The group at work.
+  int64_t begin_ = 0, count_ = 0;
+  T low_[D], high_[D];
+  bool whole_nodes_ = false;
+};
+
+}  // namespace jztree

@@ -1,0 +1,146 @@
+// A warp takes a group of queries, a leaf of their hierarchy, 32 at a time, one a lane, and walks the tree
+// (ball_walk.cuh) for up to 16 radii at once. Each lane has tallies of its own in shared memory, and adds weights in
+// float64 in the order of rows, so sums have the same bits in every run.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "ball_walk.cuh"
+#include "common/cuda/context.cuh"
+#include "count_within.h"
+
+namespace jztree {
+namespace {
+
+constexpr int tally_threads = 64;
+constexpr int tally_warps = tally_threads / warp_size;
+
+// The weights of the nodes of a plane. parts: what a node is made of, weights of rows or of nodes.
+template <typename Part>
+__global__ void add_weights(const int32_t* splits, const Part* parts, int64_t nodes, double* sums) {
+  int64_t node = thread_index();
+  if (node >= nodes) return;
+  double sum = 0;
+  for (int64_t i = splits[node]; i < splits[node + 1]; ++i) sum += static_cast<double>(parts[i]);
+  sums[node] = sum;
+}
+
+template <int D, typename T>
+const double* node_weights(Queue& queue, const Tree<D, T>& tree, const T* weight) {
+  const TreeLayout& layout = tree.layout;
+  auto* sums = queue.scratch<double>(layout.nodes());
+  for (int plane = 0; plane < layout.planes(); ++plane) {
+    size_t here = static_cast<size_t>(plane);
+    const int32_t* splits = tree.splits + layout.split_start(plane);
+    double* of_plane = sums + layout.starts[here];
+    if (plane == 0) {
+      queue.launch_over(layout.sizes[here], add_weights<T>, splits, weight, layout.sizes[here], of_plane);
+    } else {
+      queue.launch_over(layout.sizes[here], add_weights<double>, splits, sums + layout.starts[here - 1],
+                        layout.sizes[here], of_plane);
+    }
+  }
+  return sums;
+}
+
+// What a lane has found in each ball. sum, count: of the warp, a row of lanes a ball.
+template <typename T, bool Weighted>
+struct Tally {
+  static constexpr bool together = true;
+
+  double* sum;
+  int32_t* count;
+  const T* weight;            // of rows
+  const double* node_weight;  // of nodes
+
+  JZTREE_BOTH static constexpr int shared_bytes(int balls) {
+    return balls * warp_size * static_cast<int>(sizeof(int32_t) + (Weighted ? sizeof(double) : 0));
+  }
+
+  __device__ Tally(unsigned char* shared, int balls, const T* weights, const double* node_weights)
+      : sum(reinterpret_cast<double*>(shared)),
+        count(reinterpret_cast<int32_t*>(shared) + (Weighted ? 2 * balls * warp_size : 0)),
+        weight(weights),
+        node_weight(node_weights) {
+    for (int ball = 0; ball < balls; ++ball) {
+      count[place(ball)] = 0;
+      if (Weighted) sum[place(ball)] = 0;
+    }
+  }
+
+  __device__ static int place(int ball) { return ball * warp_size + lane_index(); }
+
+  __device__ void node(int64_t node, uint32_t rows, int ball) {
+    count[place(ball)] += static_cast<int32_t>(rows);
+    if (Weighted) sum[place(ball)] += node_weight[node];
+  }
+  __device__ void row(uint32_t row, int ball) {
+    count[place(ball)] += 1;
+    if (Weighted) sum[place(ball)] += static_cast<double>(weight[row]);
+  }
+};
+
+template <typename T>
+struct Totals {
+  const T* weight;
+  const double* node_weight;
+  int32_t* count;
+  T* sum;
+};
+
+template <int D, typename T, bool Weighted>
+__global__ void tally_balls(const __grid_constant__ BallProblem<D, T> in, const __grid_constant__ Totals<T> out) {
+  using Tallied = Tally<T, Weighted>;
+  using Walk = BallWalk<D, T, Tallied>;
+  alignas(16) __shared__ unsigned char memory[sizeof(BallSetup<D, T>)];
+  const BallSetup<D, T>& setup = share_setup(in.setup, memory);
+  int64_t leaf = thread_index() / warp_size;
+  if (leaf >= in.queries.leaves()) return;
+  int tally_bytes = Tallied::shared_bytes(in.at_work), bytes = tally_bytes + Walk::shared_bytes(in.sources.planes);
+  unsigned char* shared = dynamic_shared() + static_cast<int>(threadIdx.x) / warp_size * bytes;
+  int64_t end = in.queries.leaf_row(leaf + 1);
+  for (int64_t tile = in.queries.leaf_row(leaf); tile < end; tile += warp_size) {
+    Tallied tally(shared, in.at_work, out.weight, out.node_weight);
+    Walk(in, setup, shared + tally_bytes).run(tile, end, tally);
+    if (tile + lane_index() >= end) continue;
+    int64_t first = in.output_row(tile + lane_index()) * in.m + in.first_ball;
+    int32_t count = 0;
+    double sum = 0;
+    for (int ball = 0; ball < in.at_work; ++ball) {
+      out.count[first + ball] = count += tally.count[Tallied::place(ball)];
+      if (Weighted) out.sum[first + ball] = static_cast<T>(sum += tally.sum[Tallied::place(ball)]);
+    }
+  }
+}
+
+template <int D, typename T, bool Weighted>
+void count_all(Queue& queue, const CountWithin<D, T>& in) {
+  BallProblem<D, T> problem = set_up(queue, in.sources, in.queries, in.query_rows, in.radius, in.m(), in.box);
+  Totals<T> totals{in.weight.data, Weighted ? node_weights(queue, in.sources, in.weight.data) : nullptr, in.count.data,
+                   in.sum.data};
+  queue.fill_bytes(in.count.data, 0, in.q() * in.m());
+  if (Weighted) queue.fill_bytes(in.sum.data, 0, in.q() * in.m());
+  int64_t blocks = (problem.queries.leaves() + tally_warps - 1) / tally_warps;
+  for (; problem.first_ball < in.m(); problem.first_ball += most_balls) {
+    problem.at_work = static_cast<int>(std::min<int64_t>(most_balls, in.m() - problem.first_ball));
+    using Tallied = Tally<T, Weighted>;
+    int bytes = Tallied::shared_bytes(problem.at_work) + BallWalk<D, T, Tallied>::shared_bytes(problem.sources.planes);
+    queue.launch(blocks, tally_threads, static_cast<size_t>(tally_warps * bytes), tally_balls<D, T, Weighted>, problem,
+                 totals);
+  }
+}
+
+template <int D, typename T>
+void count_within(Queue& queue, const CountWithin<D, T>& in) {
+  if (in.weighted()) {
+    count_all<D, T, true>(queue, in);
+  } else {
+    count_all<D, T, false>(queue, in);
+  }
+}
+
+}  // namespace
+
+JZTREE_KERNEL(count_within, CountWithin);
+
+}  // namespace jztree

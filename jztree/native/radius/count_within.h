@@ -1,0 +1,44 @@
+// How many sources are within some radii of every query, and the sums of their weights.
+#pragma once
+
+#include "common/tree_arguments.h"
+
+namespace jztree {
+
+template <int D, typename T>
+struct CountWithin {
+  static constexpr int most_dims = max_dims;
+
+  Tree<D, T> sources;
+  Array<const T> weight;  // (n,), of z-ordered sources; no rows: only counts are wanted
+  Tree<D, T> queries;
+  const int32_t* query_rows;  // (q,), the output row of each z-ordered query; null: its place
+  Lengths radius;             // (q, m) in the order of output rows, or (1, m) for all, ascending; negative: nothing
+  Lengths box;
+  Array<int32_t> count;  // (q, m); 0 for queries from num on
+  Array<T> sum;          // (q, m), or no rows
+  bool self;             // the sources are the queries, row by row
+
+  explicit CountWithin(Arguments& in)
+      : sources(in),
+        weight(in.argument<T>("weight", {any})),
+        queries(in, "query_"),
+        query_rows(in.optional<int32_t>("query_rows", {q()})),
+        radius(in.lengths("radius", any)),
+        box(in.lengths("box", D)),
+        count(in.result<int32_t>("count", {q(), any})),
+        sum(in.result<T>("sum", {weighted() ? q() : 0, m()})),
+        self(in.attributes().flag("self")) {
+    in.expect(!weighted() || weight.rows() == sources.pos.rows(), weight, 1, "weight", "as long as pos, or empty");
+    in.expect(radius.count == m() || radius.count == q() * m(), count, 2, "count",
+              "as wide as there are radii, for all queries or for each");
+  }
+
+  int64_t q() const { return queries.pos.rows(); }
+  int64_t m() const { return count.dims[1]; }
+  bool weighted() const { return weight.rows() > 0; }
+  // The first of the radii of an output row.
+  JZTREE_BOTH static int64_t first_radius(int64_t radii, int64_t m, int64_t row) { return radii > m ? row * m : 0; }
+};
+
+}  // namespace jztree

@@ -1,0 +1,109 @@
+"""Radii as users give them, and as kernels take them."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from .. import comm
+from .._checks import check_real, exact_box_argument
+from .._particles import check_no_unit, get_pos, one_line
+from ..jax_ext import Exact, exact, exact_to_float, is_concrete
+
+_BAD = "a radius is negative or NaN; all must be at least 0 (infinite counts everything)."
+_NOT_ASCENDING = "the radii of a query do not ascend; sort them."
+
+
+class Radii(NamedTuple):
+    """``m`` ascending radii: the same for all queries, a number or ``(m,)``, or those of each, ``(q,)`` or ``(q, m)``.
+
+    One of the two is None.
+    """
+
+    for_all: Exact | None
+    of_each: Exact | None
+
+    def shape(self) -> tuple[int, ...]:
+        """Of the answer to one query."""
+        given = self.for_all.words.shape if self.for_all is not None else self._each().words.shape[1:]
+        return tuple(given[:-1])
+
+    def per_query(self) -> int:
+        """``m``."""
+        return int(np.prod(self.shape()))
+
+    def words(self) -> Exact:
+        """As kernels take them."""
+        return self.for_all if self.for_all is not None else self._each()
+
+    def outermost(self, q: int, dtype: Any) -> jax.Array:
+        """``(q,)``, the largest radius of every query in the dtype of the positions, and not below what was given."""
+        number = jnp.asarray(exact_to_float(self.words()), dtype)
+        last = number.reshape(-1)[-1:] if self.of_each is None else number.reshape(q, self.per_query())[:, -1]
+        # XLA takes lengths below the smallest normal number for 0; farther is as right.
+        farther = jnp.nextafter(jnp.maximum(last, jnp.finfo(dtype).tiny), jnp.asarray(jnp.inf, dtype))
+        return jnp.broadcast_to(farther, (q,))
+
+    def _each(self) -> Exact:
+        assert self.of_each is not None
+        return self.of_each
+
+
+SPEC = Radii(P(), P(-1))  # type: ignore[arg-type]
+
+
+def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """What twins replace in the arguments of a function with ``part``, ``radius`` and maybe ``part_query``."""
+    replaced = exact_box_argument(arguments)
+    query = arguments.get("part_query")
+    pos = get_pos(next(iter(arguments.values())) if query is None else query)
+    return replaced | {"radius": as_radii(arguments["radius"], tuple(np.shape(pos)[:-1]))}
+
+
+def as_radii(radius: Any, queries: tuple[int, ...]) -> Radii:
+    """``radius`` as exact numbers; TypeError or ValueError in words if these cannot be radii.
+
+    queries: ``(q,)``, or ``(r, q)`` where they have an axis over devices. Radii are a number, ``(m,)`` or ``(1, m)``
+    for all queries, or ``(q,)`` or ``(q, m)`` for each, after that axis.
+    """
+    if isinstance(radius, Radii):
+        return radius
+    check_no_unit(radius, "radius")
+    shape = np.shape(radius)
+    each = shape in (queries, (*queries, *shape[-1:]))
+    if not each and (len(shape) > 2 or (len(shape) == 2 and shape[0] != 1) or 0 in shape):
+        raise ValueError(
+            f"radius must be a number, m ascending ones for all queries, (m,) or (1, m), or those of each query, "
+            f"{_words(queries)} or {_words((*queries, 'm'))}; its shape is {shape}."
+        )
+    if not each and len(shape) == 2:
+        radius, shape = radius[0], shape[1:]
+    lists = len(shape) > len(queries) if each else len(shape) == 1
+    numbers = _known(radius, lists) if is_concrete(radius) else _traced(radius, shape, lists)
+    return Radii(None, numbers) if each else Radii(numbers, None)
+
+
+def _words(shape: tuple[Any, ...]) -> str:
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def _known(radius: Any, lists: bool) -> Exact:
+    values = check_real(radius, "radius")
+    if not np.all(values >= 0):
+        raise ValueError(f"radius is {one_line(radius)}; radii must be at least 0, and not NaN.")
+    if lists and np.any(values[..., 1:] < values[..., :-1]):
+        raise ValueError(f"radius is {one_line(radius)}; the radii of a query must ascend.")
+    # What is beyond the range of the positions has everything in it.
+    widest = np.finfo(jax.dtypes.canonicalize_dtype(np.float64))
+    return exact(np.where(values > widest.max, np.inf, values), values.shape)
+
+
+def _traced(radius: Any, shape: tuple[int, ...], lists: bool) -> Exact:
+    numbers = exact(radius, shape)
+    value = exact_to_float(numbers)
+    faults = [comm.Fault(jnp.any(~(value >= 0)), [], _BAD)]
+    if lists:
+        faults.append(comm.Fault(jnp.any(value[..., 1:] < value[..., :-1]), [], _NOT_ASCENDING))
+    return Exact(comm.after(numbers.words, comm.check_all(jnp.int32(0), faults)))

@@ -1,0 +1,206 @@
+"""What the searches within a radius have in common: sources, queries and radii as kernels take them.
+
+Over the ranks of a mesh:
+
+1. Sources (and queries) of all ranks are sorted in z-order, cut into ranges together; each rank gets a range.
+2. Each rank gets the particles of others within the radii of its own queries (`jztree.tree.ghosts`), and answers.
+3. Answers travel back to where the queries came from.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import comm, kernels
+from .._checks import check_particles
+from .._particles import check_num
+from .._transform.capacity import Room
+from ..config import RadiusConfig
+from ..data import RankIdx, get_num, get_pos
+from ..jax_ext import Exact
+from ..tree import (
+    TreeHierarchy,
+    build_checked,
+    build_in_domain,
+    check_belongs,
+    kernel_tree,
+    sort_in_domain,
+)
+from ..tree._zorder import (
+    Domain,
+    Moved,
+    Movers,
+    corners_of,
+    domain_of,
+    rows_of_rank,
+    sort_equally,
+    sort_over_ranks,
+)
+from ..tree.ghosts import Surroundings, boxes_of, ghost_room, leaves_of, surroundings, tell_all
+from ._radii import Radii
+
+
+@dataclass
+class Asked:
+    """A search as the user asks for it. columns: a pytree of ``(n,)`` arrays, what the search needs of each source.
+
+    faults: what may be wrong besides positions.
+    """
+
+    part: Any
+    part_query: Any
+    columns: Any
+    radii: Radii
+    box: Exact
+    th: TreeHierarchy | None
+    cfg: RadiusConfig
+    faults: Sequence[comm.Fault] = ()
+
+
+@dataclass
+class Ready:
+    """The same as kernels take it.
+
+    columns, origin: of the z-ordered sources; origin: where each was given. queries: None if they are the sources, row
+    by row. rows: ``(q,)`` int32, the output row of each z-ordered query; None: its place. radii: in the order of output
+    rows. home: how the queries travelled, if answers have to be sent back.
+    """
+
+    sources: kernels.Tree
+    columns: Any
+    origin: RankIdx
+    queries: kernels.Tree | None
+    rows: jax.Array | None
+    radii: Radii
+    home: Moved | None = None
+
+    def sent_home(self, answers: Any) -> Any:
+        """Answers, arrays with a row a query, in the rows in which the queries were given."""
+        if self.home is None:
+            return answers
+        merge = self.home.merge
+        rows = jax.tree.map(lambda column: kernels.scatter_rows(column, merge), answers)
+        return comm.send_back(rows, self.home.route, name="results")
+
+
+def check_both(part: Any, part_query: Any) -> tuple[jax.Array, jax.Array]:
+    """The positions of sources and queries; TypeError or ValueError in words if they are none, or do not agree."""
+    pos = check_particles(part)
+    check_num(part)
+    if part_query is None:
+        return pos, pos
+    query = check_particles(part_query, "query positions")
+    check_num(part_query, "num of part_query")
+    if query.shape[1] != pos.shape[1] or query.dtype != pos.dtype:
+        raise ValueError(
+            f"queries are {query.dtype} with {query.shape[1]} dimensions, but the particles are {pos.dtype} with "
+            f"{pos.shape[1]}; they must agree."
+        )
+    return pos, query
+
+
+def make_ready(asked: Asked) -> Ready:
+    """Sort, and over ranks bring together, what the kernels need."""
+    return _over_ranks(asked) if comm.num_ranks() > 1 else _here(asked)
+
+
+def _here(asked: Asked) -> Ready:
+    query, faults = asked.part_query, list(asked.faults)
+    if query is not None:
+        place, num = jnp.asarray(get_pos(query)), kernels.as_num(get_num(query))
+        corners, bad = corners_of(place, num, "the query positions")
+        faults += bad
+    if asked.th is not None:
+        checked = check_belongs(asked.part, get_num(asked.part), asked.th, asked.box, faults)
+        posz, order, th, columns = get_pos(asked.part), None, asked.th, asked.columns
+    else:
+        pos = jnp.asarray(get_pos(asked.part))
+        domain, (checked,) = domain_of([pos], [get_num(asked.part)], ["the positions"], asked.box, faults)
+        built = sort_in_domain(pos, checked, domain, asked.cfg.tree)
+        posz, order, th = built.part, built.rows, built.th
+        columns = jax.tree.map(lambda column: kernels.gather_rows(column, built.rows), asked.columns)
+    origin = rows_of_rank(posz.shape[0])
+    if order is not None:
+        origin = RankIdx(origin.rank, order)
+    sources = kernel_tree(posz, checked, th)
+    if query is None:
+        return Ready(sources, columns, origin, None, order, asked.radii)
+    of_queries = Domain(*corners, asked.box, corners)
+    own = sort_in_domain(place, comm.after(num, checked), of_queries, asked.cfg.tree)
+    return Ready(sources, columns, origin, kernel_tree(own.part, own.num, own.th), own.rows, asked.radii)
+
+
+@dataclass
+class _Range:
+    """A rank's particles of one kind in z-order. data: what came along. moved: how; None if they were given so."""
+
+    pos: jax.Array
+    num: jax.Array
+    th: TreeHierarchy
+    data: Any
+    moved: Moved | None
+
+    @property
+    def origin(self) -> RankIdx:
+        return rows_of_rank(self.pos.shape[0]) if self.moved is None else self.moved.origin
+
+
+def _over_ranks(asked: Asked) -> Ready:
+    sources, queries, domain = _ranges(asked)
+    words = queries.data[1]
+    radii = asked.radii if words is None else Radii(None, Exact(words))
+    around = _with_ghosts(sources, queries, radii, domain, asked.cfg)
+    pos, columns, origin = around.rows
+    th = build_in_domain(pos, around.num, domain, asked.cfg.tree)
+    own = kernel_tree(queries.pos, queries.num, queries.th)
+    return Ready(kernel_tree(pos, around.num, th), columns, origin, own, None, radii, queries.moved)
+
+
+def _ranges(asked: Asked) -> tuple[_Range, _Range, Domain]:
+    """Sources and queries of this rank; the same object if the sources ask."""
+    pos, num, tree = get_pos(asked.part), get_num(asked.part), asked.cfg.tree
+    words = None if asked.radii.of_each is None else jnp.asarray(asked.radii.of_each.words)
+    if asked.part_query is None:
+        domain, (num,) = domain_of([pos], [num], ["the positions"], asked.box, asked.faults)
+        if asked.th is not None:
+            th, num = build_checked(pos, num, domain, tree)
+            own = _Range(pos, num, th, (asked.columns, words), None)
+        else:
+            own = _range_of(sort_equally(Movers(pos, (asked.columns, words), num), domain), domain, asked)
+        return own, own, domain
+    both = [pos, get_pos(asked.part_query)]
+    names = ["the positions", "the query positions"]
+    counts = [num, get_num(asked.part_query)]
+    domain, nums = domain_of(both, counts, names, asked.box, asked.faults, of_first=True)
+    rooms = [Room(both[0].shape[0] + both[1].shape[0], "sort")] * 2
+    movers = [Movers(both[0], (asked.columns, None), nums[0]), Movers(both[1], (None, words), nums[1])]
+    # Queries outside of the sources' box share the keys of its edge, so leaves of them would be long columns.
+    on_ranks = [domain, domain.whole()]
+    moved = sort_over_ranks(movers, domain, rooms, on_ranks=on_ranks)
+    sources, queries = (_range_of(one, its, asked) for one, its in zip(moved, on_ranks, strict=True))
+    return sources, queries, domain
+
+
+def _range_of(moved: Moved, domain: Domain, asked: Asked) -> _Range:
+    th = build_in_domain(moved.part, moved.num, domain, asked.cfg.tree)
+    return _Range(moved.part, moved.num, th, moved.data, moved)
+
+
+def _with_ghosts(sources: _Range, queries: _Range, radii: Radii, domain: Domain, cfg: RadiusConfig) -> Surroundings:
+    """Positions, columns and origins of this rank's sources, and of all others within the radii of its queries."""
+    pos, num, leaves = sources.pos, sources.num, leaves_of(sources.th)
+    of_queries = domain if queries is sources else domain.whole()
+    groups = leaves_of(queries.th)
+    boxes = boxes_of(queries.pos, queries.num, of_queries, groups)
+    own = boxes if queries is sources else boxes_of(pos, num, domain, leaves)
+    # The first collective after the exchanges.
+    known = tell_all(pos, num, domain, leaves, own, queries.num)
+    reach = radii.outermost(queries.pos.shape[0], pos.dtype)[:, None]
+    rank = comm.get_rank_info()[0]
+    _, wanted = kernels.open_leaves(groups, boxes, reach, None, known, None, rank, domain.box, None)
+    rows = pos, sources.data[0], sources.origin
+    place = ghost_room("radius_ghosts", cfg.ghost_rows, pos.shape[0])
+    return surroundings(rows, pos, num, leaves, lambda: known, (boxes[1], boxes[2], wanted), domain.box, place)
