@@ -1,6 +1,7 @@
 """The commands of ``jztree`` on all pages and in its help are ones that it knows; those of the main pages run."""
 
 import glob
+import importlib.util
 import re
 import shlex
 import shutil
@@ -44,7 +45,7 @@ def shell(page: Path) -> list[list[str]]:
 @pytest.mark.parametrize("page", [page for page in PAGES if shell(page)], ids=lambda page: page.name)
 def test_commands_of_a_page_are_known(page: Path) -> None:
     for command in shell(page):
-        assert arguments.parse(command).command in ("fof", "knn", "convert", "plot", "info"), command
+        assert arguments.parse(command).command in ("fof", "knn", "convert", "plot", "view", "info"), command
 
 
 def test_examples_of_the_help_are_known() -> None:
@@ -100,6 +101,8 @@ def files_of_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_commands_of_a_page_run(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["knn", "snapshot_099.hdf5", "-q", "-o", "neighbours.hdf5"]) == 0
     for command in shell(page):
+        if command[0] == "view" and not importlib.util.find_spec("plotly"):
+            continue
         words = [name for word in command for name in (sorted(glob.glob(word)) if "*" in word else [word])]
         assert main(words) == 0, (command, capsys.readouterr().err)
         output = arguments.parse(words)

@@ -121,6 +121,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_knn(commands)
     _add_convert(commands)
     _add_plot(commands)
+    _add_view(commands)
     words = "versions, devices and native libraries in use"
     info = commands.add_parser("info", help=words, description=f"Print {words}.")
     info.add_argument("--json", action="store_true", help="print them as JSON, for scripts")
@@ -264,6 +265,28 @@ def _add_plot(commands: "argparse._SubParsersAction[_Parser]") -> None:
     curve.add_argument("--n-s", type=real, metavar="N", help=f"spectral index {planck.format(0.9649)}")
     _add_output(plot, "the picture (.png, .pdf, .svg, ...)")
     _add_telling(plot)
+
+
+def _add_view(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    words = "particles and haloes in 3D, in an HTML file for a browser"
+    view = commands.add_parser("view", help=words, description=f"Show {words}.", epilog=help_texts.VIEW_EPILOG)
+    view.add_argument("input", metavar="SNAPSHOT", nargs="*", help='a snapshot, or the word "sample"')
+    _add_snapshot_options(view)
+    view.add_argument("--catalogue", metavar="FILE", help="its haloes, which jztree fof writes")
+    for flag, number, what in (
+        ("particles", 30_000, "particles, taken at random"),
+        ("halos", 300, "of the largest haloes"),
+    ):
+        view.add_argument(
+            f"--{flag}",
+            type=whole,
+            default=number,
+            metavar="N",
+            help=f"show at most so many {what} (default: {number})",
+        )
+    view.add_argument("--title", default="", help="words above the view")
+    _add_output(view, "the page (.html)")
+    _add_telling(view)
 
 
 def _add_snapshots(parser: argparse.ArgumentParser) -> None:

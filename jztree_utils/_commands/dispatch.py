@@ -13,6 +13,7 @@ from .fof import run_fof
 from .info import run_info
 from .knn import run_knn
 from .plot import run_plot
+from .view import run_view
 
 RUN: dict[str, Callable[[Namespace], None]] = {
     "fof": run_fof,
@@ -20,6 +21,7 @@ RUN: dict[str, Callable[[Namespace], None]] = {
     "info": run_info,
     "convert": run_convert,
     "plot": run_plot,
+    "view": run_view,
 }
 
 

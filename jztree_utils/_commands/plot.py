@@ -2,20 +2,17 @@
 
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from jztree.data import FofCatalogue
 
 from .. import io, plot
-from .._particles.box import check_box, corners_of
 from .._report import print_json, say, stage, take_seconds
-from ..mass_function import Cosmology, units_of, why_not_described, with_units
+from ..mass_function import Cosmology, units_of, why_not_described
 from .arguments import KINDS
+from .drawn import catalogue_of, columns_of, groups_of, positions_of
 from .outputs import check_placeholders
-from .snapshots import SAMPLE, complete_header, read_options, snapshot_path
+from .snapshots import snapshot_path
 
 
 def run_plot(args: Namespace) -> None:
@@ -47,10 +44,10 @@ def run_plot(args: Namespace) -> None:
 
 
 def _halos(args: Namespace) -> Any:
-    pos, header = _positions(args)
+    pos, header = positions_of(args)
     if args.catalogue is None:
         raise ValueError("plot halos needs the groups of the snapshot: give --catalogue, which jztree fof writes.")
-    groups = _groups_of(args, len(pos), header)
+    groups = _with_radii(args, len(pos), header)
     length, mass = (io.unit_name(header, kind) for kind in ("length", "mass"))
     return plot.plot_halos(
         pos, groups, header.boxsize, args.output, title=args.title, length_unit=length, mass_unit=mass
@@ -58,14 +55,14 @@ def _halos(args: Namespace) -> Any:
 
 
 def _density(args: Namespace) -> Any:
-    pos, header = _positions(args)
-    groups = None if args.catalogue is None else _groups_of(args, len(pos), header)
+    pos, header = positions_of(args)
+    groups = None if args.catalogue is None else _with_radii(args, len(pos), header)
     unit = io.unit_name(header, "length")
     return plot.plot_density(pos, header.boxsize, args.output, catalogue=groups, length_unit=unit, title=args.title)
 
 
 def _mass_function(args: Namespace) -> Any:
-    content = _catalogue(args, args.input[0])
+    content = catalogue_of(args, args.input[0])
     header = content.header
     return plot.plot_mass_function(
         content.catalogue,
@@ -96,7 +93,7 @@ def _cosmology(args: Namespace, content: io.CatalogueContent) -> Cosmology | Non
 
 
 def _sizes(args: Namespace) -> Any:
-    content = _catalogue(args, args.input[0])
+    content = catalogue_of(args, args.input[0])
     unit = io.unit_name(content.header, "mass")
     return plot.plot_group_sizes(content.catalogue, args.output, mass_unit=unit, title=args.title)
 
@@ -116,43 +113,12 @@ def _scaling(args: Namespace) -> Any:
     return plot.plot_scaling([plot.read_measurements(name) for name in args.input], args.output, title=args.title)
 
 
-def _positions(args: Namespace) -> tuple[np.ndarray, io.SnapshotHeader]:
-    path = snapshot_path(args.input[0])
-    snapshot = io.open_snapshot(path, args.type, read_options(args))
-    pos = snapshot.read("pos", finite=True)
-    check_box(corners_of(pos), snapshot.header)
-    return pos, complete_header(path, snapshot.header)
-
-
-def _catalogue(args: Namespace, path: str) -> io.CatalogueContent:
-    """A catalogue. Raises ValueError for a snapshot, whose groups are still to be found."""
-    source = snapshot_path(path)
-    if path == SAMPLE or source.is_dir() or not io.is_catalogue(source):
-        io.read_header(source)
-        raise ValueError(
-            f"plot {args.kind} draws groups, and {path} is a snapshot; find its groups first, with "
-            f"jztree fof {path} -o halos.hdf5, and draw these."
-        )
-    content = io.read_catalogue_content(source)
-    header = with_units(read_options(args).complete(content.header))
-    return replace(content, info=replace(content.info, header=header))
-
-
-def _groups_of(args: Namespace, num: int, header: io.SnapshotHeader) -> FofCatalogue:
-    """The groups of --catalogue in the units of a snapshot, with a radius to draw. num, header: of the snapshot."""
-    path = args.catalogue
-    content = _catalogue(args, path)
-    if header.unit_length_in_cm is not None:
-        content = io.convert_h(content, header.h_free)
-    box = content.header.boxsize
-    if box and header.boxsize and not np.allclose(box, header.boxsize, rtol=1e-4):
-        raise ValueError(
-            f"{path} is of a box of {box}, but that of the snapshot is {header.boxsize}; give its catalogue."
-        )
-    spheres = {name: column.values for name, column in content.extra.items()}
-    groups, words = plot.with_radii(content.catalogue, num, header.boxsize, spheres)
+def _with_radii(args: Namespace, num: int, header: io.SnapshotHeader) -> FofCatalogue:
+    """The groups of --catalogue with a radius to draw. num, header: of the snapshot."""
+    content = groups_of(args, header)
+    groups, words = plot.with_radii(content.catalogue, num, header.boxsize, columns_of(content))
     if content.catalogue.max_radius is None:
-        say(f"  {path} has no max_radius of its groups; the radius of the circles is {words}")
+        say(f"  {args.catalogue} has no max_radius of its groups; the radius of the circles is {words}")
     return groups
 
 

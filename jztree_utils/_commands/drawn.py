@@ -1,0 +1,59 @@
+"""What pictures and views are drawn of: the particles of a snapshot, and the groups in a catalogue."""
+
+from argparse import Namespace
+from dataclasses import replace
+
+import numpy as np
+
+from .. import io
+from .._particles.box import check_box, corners_of
+from ..mass_function import with_units
+from .snapshots import SAMPLE, complete_header, read_options, snapshot_path
+
+
+def positions_of(args: Namespace) -> tuple[np.ndarray, io.SnapshotHeader]:
+    """The positions of the particles of the first input, and its header with all units that are known."""
+    path = snapshot_path(args.input[0])
+    snapshot = io.open_snapshot(path, args.type, read_options(args))
+    pos = snapshot.read("pos", finite=True)
+    check_box(corners_of(pos), snapshot.header)
+    return pos, complete_header(path, snapshot.header)
+
+
+def catalogue_of(args: Namespace, path: str) -> io.CatalogueContent:
+    """A catalogue. Raises ValueError for a snapshot, whose groups are still to be found."""
+    source = snapshot_path(path)
+    if path == SAMPLE or source.is_dir() or not io.is_catalogue(source):
+        io.read_header(source)
+        raise ValueError(
+            f"{_command(args)} draws groups, and {path} is a snapshot; find its groups first, with "
+            f"jztree fof {path} -o halos.hdf5, and draw these."
+        )
+    content = io.read_catalogue_content(source)
+    header = with_units(read_options(args).complete(content.header))
+    return replace(content, info=replace(content.info, header=header))
+
+
+def groups_of(args: Namespace, header: io.SnapshotHeader) -> io.CatalogueContent:
+    """What --catalogue holds, in the units of a snapshot. header: of the snapshot.
+
+    Raises ValueError for the catalogue of another box.
+    """
+    content = catalogue_of(args, args.catalogue)
+    if header.unit_length_in_cm is not None:
+        content = io.convert_h(content, header.h_free)
+    box = content.header.boxsize
+    if box and header.boxsize and not np.allclose(box, header.boxsize, rtol=1e-4):
+        raise ValueError(
+            f"{args.catalogue} is of a box of {box}, but that of the snapshot is {header.boxsize}; give its catalogue."
+        )
+    return content
+
+
+def columns_of(content: io.CatalogueContent) -> dict[str, np.ndarray]:
+    """What a catalogue holds beside its own columns, by name."""
+    return {name: np.asarray(column.values) for name, column in content.extra.items()}
+
+
+def _command(args: Namespace) -> str:
+    return f"plot {args.kind}" if args.command == "plot" else str(args.command)

@@ -1,0 +1,56 @@
+"""``jztree view``: particles and haloes in 3D, in an HTML file for a browser."""
+
+from argparse import Namespace
+from typing import Any
+
+from .. import io, view
+from .._report import print_json, say, stage, take_seconds
+from .arguments import check_at_least
+from .drawn import columns_of, groups_of, positions_of
+from .outputs import check_placeholders
+from .snapshots import snapshot_path
+
+
+def run_view(args: Namespace) -> None:
+    """Write the view of a snapshot.
+
+    Raises ValueError, OSError or ImportError with a sentence for the user, before any long work where that is possible.
+    """
+    if len(args.input) != 1:
+        given = f"{len(args.input)} were" if args.input else "none was"
+        raise ValueError(f"view shows one snapshot, but {given} given; see jztree view --help.")
+    if args.output is None:
+        raise ValueError("view needs the name of the HTML file that it is to write; give it with -o.")
+    check_at_least("--particles", args.particles, 0)
+    check_at_least("--halos", args.halos, 0)
+    view.check_view(args.output)
+    check_placeholders(args.output)
+    names = [*args.input, *filter(None, [args.catalogue])]
+    io.check_output(args.output, apart_from=tuple(snapshot_path(name) for name in names))
+    summary: dict[str, Any] = {"input": args.input[0], "catalogue": args.catalogue, "output": args.output}
+    if args.dry_run:
+        say(f"would write a view of {args.input[0]} to {args.output}")
+    else:
+        with stage("write the view") as told:
+            _write(args)
+            told.detail = args.output
+        summary["seconds"] = take_seconds()
+    if args.json:
+        print_json(summary)
+
+
+def _write(args: Namespace) -> None:
+    pos, header = positions_of(args)
+    content = None if args.catalogue is None else groups_of(args, header)
+    view.view_in_3d(
+        pos,
+        args.output,
+        header.boxsize,
+        catalogue=None if content is None else content.catalogue,
+        columns=None if content is None else columns_of(content),
+        most_particles=args.particles,
+        most_halos=args.halos,
+        length_unit=io.unit_name(header, "length"),
+        mass_unit=io.unit_name(header, "mass"),
+        title=args.title,
+    )

@@ -1,0 +1,244 @@
+"""Haloes and particles in three dimensions, to be turned and zoomed in a browser: one HTML file that needs no server.
+
+It needs plotly (``pip install 'jztree[view]'``), which is imported when a view is made and whose program is written
+into the file, so that it can be looked at without a network and sent to others.
+"""
+
+# ruff: noqa: PLC0415 - plotly is optional
+import html
+import itertools
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jztree.data import FofCatalogue, check_no_units, squeeze_catalogue
+
+from .io import OutputError, atomic_output
+
+__all__ = ["check_view", "view_in_3d"]
+
+_CIRCLE = 49  # points of a circle, the first and last one the same
+_DECADES = 5  # of masses up to which the colour bar has all powers of ten
+_SEED = 1  # of which particles are shown
+# Opaque: what lies behind a transparent point is not drawn, whichever it is.
+_PARTICLES, _BOX = "#b4b4b4", "#787878"
+_COLOURS = "Viridis"
+_HOVER = "halo %{customdata[0]}<br>%{customdata[1]:,} particles"
+
+
+def view_in_3d(
+    pos: Any,
+    path: str | os.PathLike[str],
+    boxsize: Any = 0.0,
+    *,
+    catalogue: FofCatalogue | None = None,
+    columns: Mapping[str, Any] | None = None,
+    most_particles: int = 30_000,
+    most_halos: int = 300,
+    length_unit: str = "",
+    mass_unit: str = "",
+    title: str = "",
+) -> Any:
+    """Write a page that shows particles and haloes.
+
+    Haloes are points, coloured by mass, or by number of particles if the catalogue has no masses; pointing at one tells
+    its row in the catalogue and what is known of it. Around each are three circles of its ``r200c``, and of its
+    ``max_radius`` too, which the legend switches on.
+
+    pos: ``(n, 3)`` positions of the particles. They and the haloes are wrapped into the box.
+    path: the HTML file to write.
+    boxsize: length of the periodic box, or a length a dimension; 0 or None is open.
+    catalogue: groups in three dimensions, None for particles alone.
+    columns: ``(g,)`` or ``(g, 3)`` further properties of them: of these, ``centre_pos`` is where haloes are in place of
+        their centre of mass, ``r200c`` and ``m200c`` are shown.
+    most_particles: if there are more, so many are shown, taken at random but always the same.
+    most_halos: so many of the largest are shown.
+    length_unit, mass_unit: for the labels. title: above the view.
+
+    Returns the figure of plotly.
+    Raises ImportError if plotly is missing, ValueError for a wrong shape or number, OutputError if ``path`` cannot be
+    written.
+    """
+    check_no_units(pos=pos, boxsize=boxsize, catalogue=catalogue, columns=dict(columns or {}))
+    for name, value in (("most_particles", most_particles), ("most_halos", most_halos)):
+        if value < 0:
+            raise ValueError(f"{name} is {value}; it must be at least 0.")
+    check_view(path)
+    from plotly.graph_objects import Figure
+
+    points, box = _in_box(_checked(pos), boxsize)
+    figure = Figure(layout=_layout(title, length_unit))
+    figure.add_trace(_particles(points, most_particles))
+    if box is not None:
+        figure.add_trace(_edges(box))
+    if catalogue is not None:
+        figure.add_traces(_halos(squeeze_catalogue(catalogue), dict(columns or {}), boxsize, most_halos, mass_unit))
+    _write(figure, path, title or "particles and haloes")
+    return figure
+
+
+def check_view(path: str | os.PathLike[str]) -> None:
+    """Check that a view can be written under this name. Meant to come before long work.
+
+    Raises ImportError if plotly is missing, OutputError if the name is not one of an HTML file.
+    """
+    try:
+        import plotly.graph_objects  # noqa: F401
+    except ImportError as error:
+        raise ImportError("Views in 3D need plotly; install it with: pip install 'jztree[view]'.") from error
+    if os.path.splitext(path)[1].lower() not in (".html", ".htm"):
+        raise OutputError(f"The view {path} would be an HTML file; give it a name in .html.")
+
+
+def _checked(pos: Any) -> np.ndarray:
+    points = np.asarray(pos)
+    if points.ndim != 2 or points.shape[1] != 3:
+        raise ValueError(f"pos has shape {points.shape}; a view in 3D needs (n, 3).")
+    if not np.isfinite(points).all():
+        row = int(np.argmin(np.isfinite(points).all(axis=1)))
+        raise ValueError(f"Row {row} of the positions is NaN or infinite; remove such particles.")
+    return points
+
+
+def _in_box(points: np.ndarray, boxsize: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """Points wrapped into the box along the dimensions that have one, and its lengths if all have."""
+    lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), 3)
+    wrapped = np.where(lengths > 0, np.mod(points, np.where(lengths > 0, lengths, 1.0)), points)
+    return wrapped, lengths if (lengths > 0).all() else None
+
+
+def _particles(points: np.ndarray, most: int) -> Any:
+    from plotly.graph_objects import Scatter3d
+
+    name = f"{len(points):,} particles"
+    if len(points) > most:
+        points = points[np.sort(np.random.default_rng(_SEED).choice(len(points), most, replace=False))]
+        name = f"{most:,} of {name}"
+    marker = {"size": 1, "color": _PARTICLES, "line": {"width": 0}}
+    return Scatter3d(**_coordinates(points), mode="markers", marker=marker, name=name, hoverinfo="skip")
+
+
+def _edges(box: np.ndarray) -> Any:
+    """The twelve edges of the box."""
+    from plotly.graph_objects import Scatter3d
+
+    corners = np.array(list(itertools.product((0.0, 1.0), repeat=3)))
+    pairs = [(one, other) for one, other in itertools.combinations(corners, 2) if np.abs(one - other).sum() == 1]
+    lines = np.concatenate([np.array([one, other, np.full(3, np.nan)]) * box for one, other in pairs])
+    return Scatter3d(
+        **_coordinates(lines), mode="lines", line={"color": _BOX, "width": 2}, name="box", hoverinfo="skip"
+    )
+
+
+def _halos(groups: FofCatalogue, columns: dict[str, Any], boxsize: Any, most: int, mass_unit: str) -> list[Any]:
+    """Points and circles of the largest groups."""
+    from plotly.graph_objects import Scatter3d
+
+    centre = np.asarray(columns.get("centre_pos", groups.com_pos), np.float64)
+    if centre.shape[1:] != (3,):
+        raise ValueError(f"The groups have centres of shape {centre.shape}; a view in 3D needs (g, 3).")
+    count = np.asarray(groups.count)
+    rows = np.argsort(-count.astype(np.int64), kind="stable")[:most]
+    centres = _in_box(centre, boxsize)[0][rows]
+    weight = np.asarray(count if groups.mass is None else groups.mass, np.float64)[rows]
+    what = "particles" if groups.mass is None else _with_unit("mass", mass_unit)
+    shades = _shades(weight)
+    hover, data = _hover(groups, columns, rows, mass_unit)
+    marker = {**shades, "size": 4, "showscale": True, "colorbar": _colour_bar(what, shades["cmin"], shades["cmax"])}
+    name = f"{len(rows):,} halos" if len(rows) == len(count) else f"{len(rows):,} largest of {len(count):,} halos"
+    traces = [
+        Scatter3d(
+            **_coordinates(centres),
+            mode="markers",
+            marker=marker,
+            name=name,
+            customdata=data,
+            hovertemplate=f"{hover}<extra></extra>",
+        )
+    ]
+    shown: bool | str = True
+    for label, radius in (("r200c", columns.get("r200c")), ("farthest member", groups.max_radius)):
+        if radius is not None:
+            traces.append(_circles(centres, np.asarray(radius, np.float64)[rows], shades, label, shown))
+            shown = "legendonly"
+    return traces
+
+
+def _shades(weight: np.ndarray) -> dict[str, Any]:
+    """Colours by the logarithm of a mass; what has none is coloured as the least."""
+    positive = weight[weight > 0]
+    least, most = (np.log10([positive.min(), positive.max()]) if len(positive) else np.zeros(2)).tolist()
+    values = np.log10(np.maximum(weight, 10**least))
+    return {"color": values.astype(np.float32), "cmin": least, "cmax": max(most, least + 0.01), "colorscale": _COLOURS}
+
+
+def _colour_bar(what: str, least: float, most: float) -> dict[str, Any]:
+    """A bar with masses at its ticks, which are at whole decades and, if there are few of these, between them."""
+    parts = (1,) if most - least > _DECADES else (1, 2, 5)
+    values = [part * 10.0**power for power in range(int(np.floor(least)), int(np.ceil(most)) + 1) for part in parts]
+    kept = [value for value in values if least - 1e-6 <= np.log10(value) <= most + 1e-6] or [10**least]
+    ticks = {"tickvals": np.log10(kept).tolist(), "ticktext": list(map(_power, kept))}
+    return {"title": {"text": what}, "thickness": 14, "len": 0.7, **ticks}
+
+
+def _power(value: float) -> str:
+    """A number of one digit, as 500 or 2×10⁴."""
+    if 0.01 <= value < 1e4:
+        return f"{value:g}"
+    digit, power = f"{value:.0e}".split("e")
+    return f"{'' if digit == '1' else f'{digit}×'}10<sup>{int(power)}</sup>"
+
+
+def _hover(groups: FofCatalogue, columns: dict[str, Any], rows: np.ndarray, unit: str) -> tuple[str, list[list[Any]]]:
+    """What is told of a halo that is pointed at: a template, and the numbers in it."""
+    held = {"mass": groups.mass, "m200c": columns.get("m200c")}
+    words, numbers = _HOVER, [rows, np.asarray(groups.count)[rows]]
+    for name, column in held.items():
+        if column is not None:
+            words += f"<br>{name} %{{customdata[{len(numbers)}]:.4g}} {html.escape(unit)}".rstrip()
+            numbers.append(np.asarray(column, np.float64)[rows])
+    words += "<br>(%{x:.5g}, %{y:.5g}, %{z:.5g})"
+    return words, [list(row) for row in zip(*(column.tolist() for column in numbers), strict=True)]
+
+
+def _circles(centres: np.ndarray, radii: np.ndarray, shades: dict[str, Any], name: str, shown: bool | str) -> Any:
+    """Three circles around each centre, one in each plane of the axes; none where there is no radius."""
+    from plotly.graph_objects import Scatter3d
+
+    angle = np.linspace(0, 2 * np.pi, _CIRCLE)
+    flat = np.stack([np.cos(angle), np.sin(angle), 0 * angle], axis=1)
+    flat = np.concatenate([flat, np.full((1, 3), np.nan)])  # the line is broken here
+    unit = np.concatenate([flat, flat[:, [0, 2, 1]], flat[:, [2, 0, 1]]])
+    held = np.flatnonzero(radii > 0)
+    lines = (centres[held, None] + radii[held, None, None] * unit).reshape(-1, 3)
+    line = {**shades, "color": np.repeat(shades["color"][held], len(unit)), "width": 2}
+    return Scatter3d(**_coordinates(lines), mode="lines", line=line, name=name, visible=shown, hoverinfo="skip")
+
+
+def _coordinates(points: np.ndarray) -> dict[str, np.ndarray]:
+    return {axis: points[:, place].astype(np.float32) for place, axis in enumerate("xyz")}
+
+
+def _layout(title: str, unit: str) -> dict[str, Any]:
+    axes = {f"{axis}axis": {"title": {"text": _with_unit(axis, unit)}, "showspikes": False} for axis in "xyz"}
+    return {
+        "title": {"text": html.escape(title)},
+        "scene": {**axes, "aspectmode": "data", "dragmode": "orbit"},
+        "legend": {"x": 0.01, "y": 0.99, "itemsizing": "constant"},
+        "margin": {"l": 0, "r": 0, "t": 40 if title else 0, "b": 0},
+        "template": "plotly_white",
+    }
+
+
+def _with_unit(name: str, unit: str) -> str:
+    return f"{name} [{html.escape(unit)}]" if unit else name
+
+
+def _write(figure: Any, path: str | os.PathLike[str], title: str) -> None:
+    page = figure.to_html(include_plotlyjs=True, include_mathjax=False, div_id="view", default_height="100vh")
+    head = f"<head><title>{html.escape(title)}</title><style>body {{ margin: 0 }}</style>"
+    page = page.replace("<head>", head, 1)
+    with atomic_output(path) as temporary:
+        temporary.write_bytes(page.encode())
