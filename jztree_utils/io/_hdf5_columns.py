@@ -14,6 +14,7 @@ import numpy as np
 from ._columns import FIELDS, WORDS, Column, Reader
 from ._errors import OPTION, SnapshotError
 from ._files import get_dataset, open_hdf5
+from ._hdf5_chunks import has_all_chunks, made_up_rows_refused
 
 KINDS = {"f": "floats", "iu": "integers", "iuf": "real numbers", "iufb": "numbers"}
 _FIRST_PLUGIN = 256  # filters of lower numbers are part of the HDF5 library
@@ -97,16 +98,18 @@ class OpenFile:
     def read(self, column: Column, rows: slice, out: np.ndarray) -> None:
         data = get_dataset(self._file, column.name)
         self._check(data, rows)
-        if column.stored == WORDS:
-            _read_words(data, rows, out)
-        else:
-            data.read_direct(out, rows)
+        with made_up_rows_refused(data, rows, out):
+            if column.stored == WORDS:
+                _read_words(data, rows, out)
+            else:
+                data.read_direct(out, rows)
 
     def read_bytes(self, data: h5py.Dataset, rows: slice) -> np.ndarray:
         """``(n,)`` rows of a dataset of this file as they are stored, of dtype `row_dtype`: nothing is converted."""
         self._check(data, rows)
         out = np.empty(rows.stop - rows.start, row_dtype(data))
-        _select_rows(data, rows, data.id.read, out)
+        with made_up_rows_refused(data, rows, out):
+            _select_rows(data, rows, data.id.read, out)
         return out
 
     def _check(self, data: h5py.Dataset, rows: slice) -> None:
@@ -191,7 +194,12 @@ def read_all(file: h5py.File, name: str) -> Any:
     check_readable(data)
     if data.is_virtual and data.ndim:
         reader.check_sources(data, slice(0, data.shape[0]))
-    return data[()]
+    if data.chunks is None or data.dtype.hasobject:
+        return data[()]
+    rows = np.empty(data.shape, data.dtype)
+    with made_up_rows_refused(data, slice(0, len(rows)), rows):
+        data.read_direct(rows)
+    return rows
 
 
 def check_form(data: h5py.Dataset, kinds: str, shape: tuple[int, ...], because: str) -> None:
@@ -235,22 +243,7 @@ def _check_written(data: h5py.Dataset) -> None:
 
 def _is_written(data: h5py.Dataset) -> bool:
     """Whether a dataset has all its bytes within its file. Where its list of chunks is damaged, HDF5 would crash."""
-    if data.chunks is None:
-        return bool(data.id.get_storage_size())
-    needed = math.prod(-(-length // chunk) for length, chunk in zip(data.shape, data.chunks, strict=True))
-    if data.id.get_num_chunks() < needed:
-        return False
-    if not hasattr(data.id, "chunk_iter"):  # HDF5 before 1.14 has none
-        return True
-    size = Path(data.file.filename).stat().st_size
-    places: set[tuple[int, ...]] = set()
-
-    def look(chunk: Any) -> None:
-        if chunk.size and chunk.byte_offset + chunk.size <= size:
-            places.add(chunk.chunk_offset)
-
-    data.id.chunk_iter(look)
-    return len(places) >= needed
+    return bool(data.id.get_storage_size()) if data.chunks is None else has_all_chunks(data)
 
 
 def _check_covered(data: h5py.Dataset) -> None:

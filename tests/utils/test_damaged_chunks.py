@@ -1,0 +1,128 @@
+"""Tables of HDF5 files that say where chunks are, with a bit that is flipped; and chunks that are rare but sound."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+import pytest
+
+from jztree_utils import io
+
+ROWS = 500
+PACKED = {"chunks": (64, 3), "compression": "gzip", "shuffle": True}
+# What an entry of the table of chunks, the key of a chunk of rows of coordinates, is made of, and at which byte.
+LEFT_OUT, FIRST_ROW, WITHIN_NUMBER, ADDRESS = 4, 8, 24, 32
+
+
+class Chunked(NamedTuple):
+    """A snapshot whose coordinates are in chunks."""
+
+    path: Path
+    pos: np.ndarray
+
+    def entry(self, number: int) -> int:
+        """The byte at which the entry of a chunk begins."""
+        with h5py.File(self.path) as file:
+            chunk = file["PartType1/Coordinates"].id.get_chunk_info(number)
+        entry = b"".join(part.to_bytes(8, "little") for part in (*chunk.chunk_offset, 0, chunk.byte_offset))
+        whole = self.path.read_bytes()
+        assert whole.count(entry) == 1
+        return whole.index(entry) - FIRST_ROW
+
+    def flip(self, place: int, bit: int) -> None:
+        whole = bytearray(self.path.read_bytes())
+        whole[place + bit // 8] ^= 1 << bit % 8
+        self.path.write_bytes(whole)
+
+    def read(self) -> np.ndarray:
+        return np.asarray(io.read_snapshot(self.path, fields=("pos",))[0].pos)
+
+
+@pytest.fixture
+def chunked(snapshot: Path) -> Callable[..., Chunked]:
+    def write(pos: np.ndarray | None = None, **options: Any) -> Chunked:
+        with h5py.File(snapshot, "a") as file:
+            rows = file["PartType1/Coordinates"][()] if pos is None else pos
+            del file["PartType1/Coordinates"]
+            file.create_dataset("PartType1/Coordinates", data=rows, **options)
+        return Chunked(snapshot, rows)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("options", "number", "step"),
+    [
+        (PACKED, 2, 5),
+        pytest.param({"chunks": (64, 3)}, 0, 1, marks=pytest.mark.slow),
+        pytest.param(PACKED, 0, 1, marks=pytest.mark.slow),
+        pytest.param(PACKED, 4, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_no_flipped_bit_of_an_entry_changes_numbers(
+    chunked: Callable[..., Chunked], options: dict[str, Any], number: int, step: int
+) -> None:
+    """HDF5 gives zeros for a chunk that it does not find, and takes packed numbers for numbers if it is told so."""
+    file = chunked(**options)
+    entry, sound, refused = file.entry(number), file.path.read_bytes(), 0
+    for bit in range(0, 8 * ADDRESS, step):
+        file.flip(entry, bit)
+        try:
+            np.testing.assert_array_equal(file.read(), file.pos, err_msg=f"bit {bit} of the entry")
+        except io.SnapshotError:
+            refused += 1
+        file.path.write_bytes(sound)
+    assert refused > 6 * ADDRESS // step
+
+
+@pytest.mark.parametrize(
+    ("field", "bit", "says"),
+    [
+        (FIRST_ROW, 16, "not all of it was written; write or copy it again"),
+        (WITHIN_NUMBER, 9, "but its rows from 64 on are not where it says that they are; write or copy it again"),
+        (LEFT_OUT, 0, "not all of it was written"),
+        (LEFT_OUT, 1, "not all of it was written"),
+        (LEFT_OUT, 17, "not all of it was written"),
+    ],
+)
+def test_an_entry_with_a_flipped_bit(
+    chunked: Callable[..., Chunked], told: Callable[..., str], field: int, bit: int, says: str
+) -> None:
+    file = chunked(**PACKED)
+    file.flip(file.entry(1) + field, bit)
+    assert says in told("fof", file.path)
+
+
+@pytest.mark.parametrize("defined", [True, False])
+def test_chunks_of_what_missing_ones_would_be(chunked: Callable[..., Chunked], defined: bool) -> None:
+    """They are found, and are what they are."""
+    pos = np.zeros((ROWS, 3), np.float32)
+    pos[:150], pos[420:] = 0.5, -7
+    fill = {"fillvalue": -7} if defined else {"fill_time": "never"}
+    for chunks in ((100, 3), (7, 1), (ROWS, 2)):
+        file = chunked(pos, compression="gzip", chunks=chunks, **fill)
+        np.testing.assert_array_equal(file.read(), pos)
+
+
+def test_a_missing_chunk_that_is_given_no_value(chunked: Callable[..., Chunked]) -> None:
+    """HDF5 leaves what was in memory."""
+    file = chunked(fill_time="never", **PACKED)
+    file.flip(file.entry(3) + WITHIN_NUMBER, 9)
+    with pytest.raises(io.SnapshotError, match="its rows from 192 on are not where"):
+        file.read()
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_chunks_that_did_not_get_smaller(
+    chunked: Callable[..., Chunked], random: np.random.Generator, checksum: bool
+) -> None:
+    """HDF5 leaves out the filter that did not help; others write chunks that no filter has seen."""
+    noise = random.integers(2**23, 2**30, (ROWS, 3), dtype=np.int32).view(np.float32)
+    file = chunked(noise, chunks=(50, 3), compression="lzf", fletcher32=checksum)
+    with h5py.File(file.path, "a") as opened:
+        data = opened["PartType1/Coordinates"].id
+        assert data.get_chunk_info(0).filter_mask != 0
+        data.write_direct_chunk((50, 0), file.pos[50:100].tobytes(), 3 if checksum else 1)
+    np.testing.assert_array_equal(file.read(), file.pos)
