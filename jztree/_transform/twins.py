@@ -8,7 +8,17 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 import jax
 
 from .._particles import check_carried
-from .shard_map import Mapper, check_hashable, copy_configs, name_twin, shard_map_constructor, static_names, trace_key
+from . import capacity
+from .shard_map import (
+    Mapper,
+    check_hashable,
+    copy_configs,
+    is_concrete,
+    name_twin,
+    shard_map_constructor,
+    static_names,
+    trace_key,
+)
 
 _Args = ParamSpec("_Args")
 
@@ -51,6 +61,7 @@ def jit_constructor(
     func: Callable[_Args, _Result],
     static_argnames: Sequence[str],
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    enlarges: bool = False,
 ) -> CompiledTwin[_Args, _Result]:
     """The compiled twin of ``func``, to be stored as ``func.jit``.
 
@@ -58,8 +69,10 @@ def jit_constructor(
     static_argnames: arguments that are compiled in. Configurations among them are copied at each call.
     prepare: takes the arguments of ``func`` by name and returns those to be replaced: float64 numbers made `Exact`, so
         that none is rounded at the boundary of the compiled function. It may raise for bad ones.
+    enlarges: buffers of ``func`` may be too small; wait for the results, and compile again with larger ones.
     """
     signature = inspect.signature(func)
+    rooms: dict[str, int] = {}
 
     @functools.cache
     def compiled_for(_key: Any) -> Any:
@@ -70,6 +83,11 @@ def jit_constructor(
 
         return jax.jit(run, static_argnames=static_argnames)
 
+    def with_room(arguments: dict[str, Any]) -> Any:
+        with capacity.learning(rooms):
+            found = compiled_for(trace_key())(**arguments)
+        return jax.block_until_ready(found) if is_concrete(found) else found
+
     @functools.wraps(func)
     def call(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
@@ -79,6 +97,8 @@ def jit_constructor(
             arguments |= prepare(arguments)
         check_carried({name: value for name, value in arguments.items() if name not in static_argnames})
         try:
+            if enlarges:
+                return capacity.retrying(lambda: with_room(arguments), rooms, func.__name__)
             return compiled_for(trace_key())(**arguments)
         except ValueError:  # of JAX, in words of its own, if an argument cannot be hashed
             check_hashable(func.__name__, {name: arguments[name] for name in static_argnames})
@@ -94,16 +114,18 @@ def with_twins(
     out_specs: Any,
     *,
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    enlarges: bool = False,
 ) -> Callable[[Callable[_Args, _Result]], WithTwins[_Args, _Result]]:
     """A decorator that gives a function its twins ``.jit`` and ``.smap``; arguments with the spec None are static in
     both.
 
-    in_specs, out_specs, prepare: as in `shard_map_constructor`; ``prepare`` serves both twins.
+    in_specs, out_specs, prepare: as in `shard_map_constructor`; ``prepare`` serves both twins. enlarges: see
+        `jit_constructor`.
     """
 
     def add(func: Callable[_Args, _Result]) -> WithTwins[_Args, _Result]:
         carrier: Any = with_smap(in_specs, out_specs, prepare=prepare)(func)
-        carrier.jit = jit_constructor(func, static_names(func, in_specs), prepare)
+        carrier.jit = jit_constructor(func, static_names(func, in_specs), prepare, enlarges)
         return carrier
 
     return add

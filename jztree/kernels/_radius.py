@@ -41,3 +41,42 @@ def count_within(
         query_plane_sizes=sizes(asked.plane_sizes),
         self=queries is None,
     )
+
+
+def neighbours_within(
+    sources: Tree,
+    source_rows: jax.Array | None,
+    queries: Tree | None,
+    query_rows: jax.Array | None,
+    radius: Exact,
+    box: Exact,
+    room: int,
+    *,
+    nearest_first: bool,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """The sources within a radius of every query: ``(q + 1,)`` int32, where the list of each output row begins and the
+    last ends; ``(2,)`` int32, the length of all, upper and lower 31 bits; and rows ``(room,)`` int32 and distances.
+
+    sources, queries, query_rows: as in `count_within`. source_rows: ``(n,)`` int32, the row to report for each
+        z-ordered source; None: its place.
+    radius: a number for all queries, or ``q`` in the order of output rows; nothing is within a negative one.
+    nearest_first: lists are in the order of distance, those at the same in that of the sources; else all are.
+
+    Behind the last there are -1 and infinity. If lists do not fit ``room``, these are everywhere; splits are right as
+    long as they fit int32. Distances are float64, rounded. Derivatives: the caller's.
+    """
+    asked = sources if queries is None else queries
+    q, dtype = asked.posz.shape[0], sources.posz.dtype
+    return call(
+        "neighbours_within",
+        (i32(q + 1), i32(2), i32(room), jax.ShapeDtypeStruct((room,), dtype)),
+        *(*sources.arrays, listed(source_rows)),
+        *(*asked.arrays, listed(query_rows)),
+        radius.words,
+        box.words,
+        gradients="stopped",
+        plane_sizes=sizes(sources.plane_sizes),
+        query_plane_sizes=sizes(asked.plane_sizes),
+        self=queries is None,
+        sorted=nearest_first,
+    )

@@ -8,5 +8,6 @@ friends-of-friends links (`jztree.fof`). So counts are exact, on any device and 
 """
 
 from ._counts import count_within
+from ._lists import NeighbourLists, neighbours_within
 
-__all__ = ["count_within"]
+__all__ = ["NeighbourLists", "count_within", "neighbours_within"]

@@ -42,12 +42,14 @@ from ..tree._zorder import (
 from ..tree.ghosts import Surroundings, boxes_of, ghost_room, leaves_of, surroundings, tell_all
 from ._radii import Radii
 
+_TOO_MANY = "there are 2**31 particles or more on all devices, too many for rows of all of them in 32 bits."
+
 
 @dataclass
 class Asked:
     """A search as the user asks for it. columns: a pytree of ``(n,)`` arrays, what the search needs of each source.
 
-    faults: what may be wrong besides positions.
+    faults: what may be wrong besides positions. numbered: particles of all ranks are numbered.
     """
 
     part: Any
@@ -58,15 +60,18 @@ class Asked:
     th: TreeHierarchy | None
     cfg: RadiusConfig
     faults: Sequence[comm.Fault] = ()
+    numbered: bool = False
 
 
 @dataclass
 class Ready:
     """The same as kernels take it.
 
-    columns, origin: of the z-ordered sources; origin: where each was given. queries: None if they are the sources, row
-    by row. rows: ``(q,)`` int32, the output row of each z-ordered query; None: its place. radii: in the order of output
-    rows. home: how the queries travelled, if answers have to be sent back.
+    columns, origin: of the z-ordered sources; origin: where each was given.
+    queries: None if they are the sources, row by row. rows: ``(q,)`` int32, the output row of each z-ordered query;
+        None: its place. radii: in the order of output rows.
+    starts: ``(r,)`` int32, the number of the first source that each rank was given; None: nobody asks.
+    home: how the queries travelled, if answers have to be sent back.
     """
 
     sources: kernels.Tree
@@ -75,6 +80,7 @@ class Ready:
     queries: kernels.Tree | None
     rows: jax.Array | None
     radii: Radii
+    starts: jax.Array | None = None
     home: Moved | None = None
 
     def sent_home(self, answers: Any) -> Any:
@@ -130,7 +136,8 @@ def _here(asked: Asked) -> Ready:
         return Ready(sources, columns, origin, None, order, asked.radii)
     of_queries = Domain(*corners, asked.box, corners)
     own = sort_in_domain(place, comm.after(num, checked), of_queries, asked.cfg.tree)
-    return Ready(sources, columns, origin, kernel_tree(own.part, own.num, own.th), own.rows, asked.radii)
+    queries = kernel_tree(own.part, own.num, own.th)
+    return Ready(sources, columns, origin, queries, own.rows, asked.radii)
 
 
 @dataclass
@@ -148,6 +155,14 @@ class _Range:
         return rows_of_rank(self.pos.shape[0]) if self.moved is None else self.moved.origin
 
 
+def _starts(sources: _Range) -> jax.Array:
+    """The number of each rank's first particle among those of all ranks, as they were given."""
+    moved = sources.moved
+    given = sources.num if moved is None else jnp.sum(moved.route.sent, dtype=jnp.int32)
+    many = comm.check(0, comm.wide_sum(given).exceeds_int32(), [], _TOO_MANY)
+    return comm.starts_of(comm.all_gather(comm.after(given, many)))
+
+
 def _over_ranks(asked: Asked) -> Ready:
     sources, queries, domain = _ranges(asked)
     words = queries.data[1]
@@ -156,7 +171,8 @@ def _over_ranks(asked: Asked) -> Ready:
     pos, columns, origin = around.rows
     th = build_in_domain(pos, around.num, domain, asked.cfg.tree)
     own = kernel_tree(queries.pos, queries.num, queries.th)
-    return Ready(kernel_tree(pos, around.num, th), columns, origin, own, None, radii, queries.moved)
+    starts = _starts(sources) if asked.numbered else None
+    return Ready(kernel_tree(pos, around.num, th), columns, origin, own, None, radii, starts, queries.moved)
 
 
 def _ranges(asked: Asked) -> tuple[_Range, _Range, Domain]:

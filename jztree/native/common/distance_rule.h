@@ -62,7 +62,9 @@ struct DistanceRule {
     double sum = 0;
     for (int d = 0; d < D; ++d) {
       double difference = nearer(a[d], d) - nearer(b[d], d);
-      if (period[d] > 0) difference -= period[d] * std::nearbyint(difference / period[d]);
+      // The quotient of a smaller one would be rounded to 0.
+      if (period[d] > 0 && std::fabs(difference) > period[d] / 2)
+        difference -= period[d] * std::nearbyint(difference / period[d]);
       difference *= factor;
       sum += difference * difference;
     }

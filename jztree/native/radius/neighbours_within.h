@@ -1,0 +1,55 @@
+// The sources within a radius of every query, in rows of any length: those of the i-th output row lie from splits[i] to
+// splits[i + 1].
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "common/tree_arguments.h"
+
+namespace jztree {
+
+template <int D, typename T>
+struct NeighboursWithin {
+  static constexpr int most_dims = max_dims;
+
+  Tree<D, T> sources;
+  const int32_t* source_rows;  // (n,), the row to report for each z-ordered source; null: its place
+  Tree<D, T> queries;
+  const int32_t* query_rows;  // (q,), the output row of each z-ordered query; null: its place
+  Lengths radius;             // (q,) in the order of output rows, or one for all; negative: nothing
+  Lengths box;
+  int32_t* splits;       // (q + 1,); right if there are fewer than 2^31 neighbours
+  int32_t* total;        // (2,), the number of neighbours: upper and lower 31 bits
+  Array<int32_t> index;  // (room,), nearest first if `sorted`, else in the order of the sources; -1 behind the last
+  T* distance;           // (room,); infinite behind the last
+  bool self;             // the sources are the queries, row by row
+  bool sorted;
+
+  explicit NeighboursWithin(Arguments& in)
+      : sources(in),
+        source_rows(in.optional<int32_t>("source_rows", {sources.pos.rows()})),
+        queries(in, "query_"),
+        query_rows(in.optional<int32_t>("query_rows", {q()})),
+        radius(in.lengths("radius", any)),
+        box(in.lengths("box", D)),
+        splits(in.result<int32_t>("splits", {q() + 1})),
+        total(in.result<int32_t>("total", {2})),
+        index(in.result<int32_t>("index", {any})),
+        distance(in.result<T>("distance", {room()})),
+        self(in.attributes().flag("self")),
+        sorted(in.attributes().flag("sorted")) {
+    in.expect(radius.count == 1 || radius.count == q(), queries.pos, 2, "query_pos", "as long as there are radii");
+  }
+
+  int64_t q() const { return queries.pos.rows(); }
+  int64_t room() const { return index.dims[0]; }
+};
+
+// How far a pair at this squared distance (DistanceRule::distance2) is apart. factor: a power of two.
+template <typename T>
+JZTREE_BOTH inline T length_of(double distance2, double factor) {
+  return static_cast<T>(std::sqrt(distance2) * (1 / factor));
+}
+
+}  // namespace jztree

@@ -1,0 +1,208 @@
+"""Lists of neighbours within a radius against brute force in float64."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from devices import DEVICE_COUNTS, SETS, deal, even, joined, make, mesh_of, uneven
+
+import jztree as jz
+from jztree.config import RadiusConfig, TreeConfig
+from jztree.data import Pos
+from jztree.radius import NeighbourLists, neighbours_within
+from jztree.tree import zsort, zsort_and_tree
+
+pytestmark = pytest.mark.emulated
+
+
+def assert_lists(found: Any, pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None) -> None:
+    """Every list has all rows within, each once, with their distances."""
+    distance2 = oracles.squared_distances(query, pos, box)
+    within = distance2 <= np.broadcast_to(np.asarray(radius, np.float64) ** 2, len(query))[:, None]
+    splits, total = np.asarray(found.splits), int(within.sum())
+    np.testing.assert_array_equal(splits, np.r_[0, np.cumsum(within.sum(axis=1))])
+    row, index, distance = found.query(), np.asarray(found.index), np.asarray(found.distance)
+    np.testing.assert_array_equal(row[:total], np.repeat(np.arange(len(query)), within.sum(axis=1)))
+    order = np.lexsort((index[:total], row[:total]))
+    np.testing.assert_array_equal(index[:total][order], np.nonzero(within)[1])
+    exact = np.sqrt(distance2[row[:total], index[:total]])
+    np.testing.assert_allclose(distance[:total], exact, rtol=2 * np.finfo(distance.dtype).eps, atol=0)
+    assert (index[total:] == -1).all()
+    assert np.isinf(distance[total:]).all()
+    assert (np.asarray(row)[total:] == -1).all()
+
+
+@pytest.mark.parametrize("dims", range(1, 9))
+@pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
+def test_equals_brute_force(dims: int, kind: str) -> None:
+    box = oracles.box_lengths(kind, dims)
+    pos, query = oracles.uniform(400, dims), oracles.uniform(90, dims, seed=4) * 1.4 - 0.2
+    assert_lists(neighbours_within(pos, 0.1 * dims, box), pos, pos, 0.1 * dims, box)
+    own = np.random.default_rng(1).random(90) * 0.2 * dims
+    assert_lists(neighbours_within.jit(pos, own, box, part_query=query), pos, query, own, box)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_order_of_lists(x64: bool) -> None:
+    """By distance, and else by the z-order of the sources, which also orders what is at the same distance."""
+    with jax.enable_x64(x64):
+        pos = oracles.lattice(8, 3, np.float64 if x64 else np.float32)
+        place = oracles.inverse(np.asarray(zsort(pos)[1]))
+        plain, sorted_ = neighbours_within(pos, 1.5), neighbours_within.jit(pos, 1.5, nearest_first=True)
+    assert_lists(plain, pos, pos, 1.5)
+    assert_lists(sorted_, pos, pos, 1.5)
+    total = int(plain.splits[-1])
+    keys = [(plain.query(), place[plain.index]), (sorted_.query(), sorted_.distance, place[sorted_.index[:total]])]
+    for found, key in zip((plain, sorted_), keys, strict=True):
+        order = np.lexsort([np.asarray(column)[:total] for column in key[::-1]])
+        np.testing.assert_array_equal(order, np.arange(total), err_msg=str(found))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 33])
+def test_any_number_of_particles_and_queries(n: int) -> None:
+    pos = oracles.uniform(n, 3)
+    for call in (neighbours_within, neighbours_within.jit):
+        assert_lists(call(pos, 0.4), pos, pos, 0.4)
+        for q in (0, 1, 5):
+            query = oracles.uniform(q, 3, seed=3)
+            assert_lists(call(pos, 0.4, part_query=query), pos, query, 0.4)
+
+
+def test_padding_has_no_neighbours() -> None:
+    pos = oracles.uniform(300, 3)
+    found = neighbours_within(Pos(pos=pos, num=200), 0.3)
+    assert_lists(
+        NeighbourLists(splits=found.splits[:201], index=found.index, distance=found.distance), *[pos[:200]] * 2, 0.3
+    )
+    assert (np.asarray(found.count())[200:] == 0).all()
+
+
+def test_zero_and_infinite_radii() -> None:
+    pos = np.repeat(oracles.uniform(30, 3), 3, axis=0)
+    for radius in (0.0, np.inf):
+        assert_lists(neighbours_within(pos, radius, 1.0), pos, pos, radius, 1.0)
+
+
+def test_a_hierarchy_that_is_there_already() -> None:
+    partz, th = zsort_and_tree.jit(Pos(pos=oracles.clustered(700, 3)), TreeConfig(leaf_size=5))
+    posz = np.asarray(partz.pos)
+    assert_lists(neighbours_within.jit(partz, 0.05, th=th), posz, posz, 0.05)
+    assert_lists(neighbours_within(partz, 0.05, cfg=RadiusConfig(tree=TreeConfig(leaf_size=90))), posz, posz, 0.05)
+
+
+def test_room_grows_where_nobody_gave_it() -> None:
+    """Radii far above what the room to begin with is for; and one compiled function for several radii."""
+    pos = oracles.uniform(500, 3)
+    for radius in (0.1, 0.9, 0.3):
+        found = neighbours_within.jit(pos, radius)
+        assert_lists(found, pos, pos, radius)
+    assert found.index.shape[0] > int(found.splits[-1])
+    assert neighbours_within(pos, 0.9).index.shape[0] == int(neighbours_within(pos, 0.9).splits[-1])
+
+
+def test_room_that_was_given_is_kept() -> None:
+    pos = oracles.uniform(200, 3)
+    need = int(neighbours_within(pos, 0.5).splits[-1])
+    for call in (neighbours_within, neighbours_within.jit):
+        assert_lists(call(pos, 0.5, capacity=need), pos, pos, 0.5)
+        assert call(pos, 0.5, capacity=need + 7).index.shape == (need + 7,)
+        with pytest.raises(Exception, match=f"{need} rows of neighbours, and has room for {need - 1}"):
+            jax.block_until_ready(call(pos, 0.5, capacity=need - 1))
+    with pytest.raises(jz.CapacityError):
+        neighbours_within.jit(pos, 0.5, capacity=3)
+
+
+def test_inside_a_function_of_the_users() -> None:
+    pos = oracles.uniform(200, 3)
+    found = jax.jit(lambda x, r: neighbours_within(x, r, capacity=9000))(pos, jnp.float32(0.3))
+    assert_lists(found, pos, pos, np.float32(0.3))
+    with pytest.raises(Exception, match="give that capacity or more"):
+        jax.block_until_ready(jax.jit(neighbours_within)(pos, 2.0))
+
+
+def test_more_neighbours_than_int32_counts() -> None:
+    """Found out before any list is made."""
+    pos = np.zeros((50_000, 3), np.float32)
+    for call in (neighbours_within, neighbours_within.jit):
+        with pytest.raises(Exception, match=r"2\*\*31 neighbours"):
+            jax.block_until_ready(call(pos, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"radius": [0.1, 0.2]}, "one a query"),
+        ({"radius": -1.0}, "at least 0"),
+        ({"radius": 0.1, "capacity": -1}, "capacity is -1"),
+        ({"radius": 0.1, "capacity": 2.5}, "capacity must be an integer"),
+        ({"radius": 0.1, "part_query": np.zeros((3, 2), np.float32)}, "must agree"),
+    ],
+)
+@pytest.mark.parametrize("call", [neighbours_within, neighbours_within.jit])
+def test_arguments_that_cannot_be(options: Any, words: str, call: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        call(oracles.uniform(50, 3), **options)
+
+
+@pytest.mark.parametrize("box", [None, 1.0])
+def test_derivatives_of_distances(box: Any) -> None:
+    """Against finite differences, in float64, at fixed membership; and by the box."""
+    with jax.enable_x64(True):
+        pos, query = oracles.uniform(40, 3, np.float64), oracles.uniform(20, 3, np.float64, seed=6)
+        weight = np.random.default_rng(0).random(400)
+
+        def total(pos: Any, query: Any, length: Any) -> Any:
+            found = neighbours_within(pos, 0.3, length, part_query=query, capacity=400)
+            return jnp.sum(jnp.where(found.index < 0, 0, weight * found.distance))
+
+        at = (pos, query, box or 0.0)
+        slopes = jax.grad(total, argnums=(0, 1, 2) if box else (0, 1))(*at)
+        for argument, slope in enumerate(slopes):
+            change = np.random.default_rng(argument).normal(size=np.shape(at[argument]))
+            ends = [
+                total(*(x + step * change if i == argument else x for i, x in enumerate(at))) for step in (1e-6, -1e-6)
+            ]
+            np.testing.assert_allclose(np.sum(slope * change), (ends[0] - ends[1]) / 2e-6, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("ndev", DEVICE_COUNTS)
+@pytest.mark.parametrize("name", SETS)
+def test_lists_are_those_of_one_device(name: str, ndev: int) -> None:
+    pos, counts, dealt = make(name, ndev)
+    radius = SETS[name][2]
+    found = neighbours_within.smap(mesh_of(ndev), jit=True)(dealt, radius, nearest_first=True)
+    here = neighbours_within(pos, radius, nearest_first=True)
+    assert_same(found, here, counts)
+
+
+def assert_same(found: Any, here: Any, counts: np.ndarray) -> None:
+    """Lists of the queries of all ranks, which have so many, one after the other."""
+    numbers = joined(jax.vmap(jnp.diff)(found.splits), counts)
+    np.testing.assert_array_equal(numbers, np.diff(here.splits))
+    lengths = np.asarray(found.splits)[:, -1]
+    np.testing.assert_array_equal(joined(found.index, lengths), here.index)
+    np.testing.assert_array_equal(joined(found.distance, lengths), here.distance)
+
+
+@pytest.mark.parametrize("ndev", DEVICE_COUNTS)
+def test_queries_over_devices(ndev: int) -> None:
+    pos, query = oracles.clustered(1_000, 3), oracles.uniform(300, 3, seed=9)
+    of_sources, of_queries = uneven(1_000, ndev), even(300, ndev)
+    own = (np.random.default_rng(2).random(300) * 0.4).astype(np.float32)
+    reach = np.zeros((ndev, 300), np.float32)
+    for rank, few in enumerate(np.split(own, np.cumsum(of_queries)[:-1])):
+        reach[rank, : len(few)] = few
+    mapped = neighbours_within.smap(mesh_of(ndev), jit=True)
+    found = mapped(deal(pos, of_sources), reach, 1.0, part_query=deal(query, of_queries, 300))
+    assert_same(found, neighbours_within(pos, own, 1.0, part_query=query), of_queries)
+
+
+def test_a_hierarchy_over_devices() -> None:
+    pos, mesh = oracles.clustered(900, 3), mesh_of(3)
+    partz, th = zsort_and_tree.smap(mesh, jit=True)(deal(pos, even(900, 3)))
+    found = neighbours_within.smap(mesh, jit=True)(partz, 0.05, th=th)
+    posz = joined(partz.pos, np.asarray(partz.num))
+    assert_same(found, neighbours_within(posz, 0.05), np.asarray(partz.num))
