@@ -8,20 +8,21 @@ distributed runtime with that. JAX detects some of it alone; what is different h
 * Open MPI 5, MPICH, Intel MPI and PALS are found. On one host nothing but the environment is needed; over several
   hosts the address of process 0 comes from Slurm, from mpi4py or from the user.
 * gRPC, which JAX uses to coordinate, is kept from sending what goes to process 0 through a web proxy.
-* An error on one process ends all within seconds, and one that leaves early ends those that wait for it. Left alone, a
-  process that raises waits at exit for its peers, and these wait for it in a collective. SIGTERM ends a process, where
-  JAX's preemption service would swallow it.
+* An error on one process ends all within seconds, as does one that is killed, and one that leaves early ends those that
+  wait for it. Left alone, a process that raises waits at exit for its peers, and these wait for it in a collective.
+  SIGTERM ends a process, where JAX's preemption service would swallow it.
 * An error in a host callback on one device ends all too, if other devices wait for that one and cannot go on.
 
 Importing this module starts nothing.
 """
 
 import contextlib
+import functools
 import os
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -76,10 +77,11 @@ def initialize(
     heartbeat_timeout_seconds: a process without a sign of life for this long is gone, and all others end; None is JAX's
         own, 100 s. A process that a debugger or a batch system suspends gives none.
     initialization_timeout_seconds: how long to wait for all processes to start.
-    end_together: a process that raises ends all others, which say why; before it leaves, it reports the error, calls
-        what was registered with `atexit`, and writes what files have in their buffers, for at most 10 s. One that comes
-        to its end early, by ``sys.exit`` say, ends those that are computing something with it. False leaves all this to
-        JAX: its peers then wait for ever for a process that has raised. Interactive Python is left alone in any case.
+    end_together: a process that raises or is killed ends all others, which say why. One that raises first reports the
+        error, calls what was registered with `atexit`, and writes what files have in their buffers, for at most 10 s.
+        One that comes to its end early, by ``sys.exit`` say, ends those that are computing something with it. False
+        leaves all this to JAX: its peers then wait for ever for a process that has raised. Interactive Python is left
+        alone in any case.
 
     Returns whether there are several processes.
 
@@ -152,30 +154,55 @@ def _start(place: Place, local_device_ids: int | Sequence[int] | None, heartbeat
             jax.config.update("jax_enable_preemption_service", False)
     if local_device_ids is None:
         local_device_ids = local_gpus(place, os.environ, num_visible_gpus(os.environ))
-    late = threading.Timer(max(initialization - 0.5, 0), _say_that_it_took_too_long, (place, initialization))
+    late = threading.Timer(max(initialization - 2.5, 0), _say_that_it_took_too_long, (place, initialization))
     late.daemon = True
     late.start()
     try:
-        jax.distributed.initialize(
-            coordinator_address=f"{place.host}:{place.port}",
-            num_processes=place.num_processes,
-            process_id=place.process_id,
-            local_device_ids=local_device_ids,
-            # All is known by now; detection would put a GPU of its choice where there is None.
-            cluster_detection_method="deactivate",
-            heartbeat_timeout_seconds=heartbeat,
-            initialization_timeout=initialization,
-        )
+        with _giving_up_after(max(initialization - 2, 1)):
+            jax.distributed.initialize(
+                coordinator_address=f"{place.host}:{place.port}",
+                num_processes=place.num_processes,
+                process_id=place.process_id,
+                local_device_ids=local_device_ids,
+                # All is known by now; detection would put a GPU of its choice where there is None.
+                cluster_detection_method="deactivate",
+                heartbeat_timeout_seconds=heartbeat,
+                initialization_timeout=initialization,
+            )
     finally:
         late.cancel()
 
 
+@contextlib.contextmanager
+def _giving_up_after(seconds: int) -> Iterator[None]:
+    """Let JAX's service in process 0 give up so early, and say which processes have not come. It would wait an hour,
+    while its clients give up after their own limit and cannot know. There is no public way to this.
+    """
+    from jax._src import distributed  # noqa: PLC0415
+
+    library = distributed._jax
+    service = library.get_distributed_runtime_service
+    library.get_distributed_runtime_service = functools.partial(service, cluster_register_timeout=seconds)
+    try:
+        yield
+    finally:
+        library.get_distributed_runtime_service = service
+
+
 def _say_that_it_took_too_long(place: Place, seconds: int) -> None:
     """Just before JAX does, which ends the process with a trace of its C++ code."""
+    assert place.host is not None
+    assert place.port is not None
+    try:
+        socket.create_connection((place.host.strip("[]"), place.port), 0.3).close()
+        what = "one has not started, has ended or cannot reach that address, and JAX names it below (task names); or "
+        what += "another program listens there"
+    except OSError as error:
+        what = f"process 0, which should be there, has not started, has ended, or cannot be reached ({error})"
     _peers.print_at_once(
         f"jztree: process {place.process_id} on host {socket.gethostname()} has waited {seconds} s for all "
-        f"{place.num_processes} processes to meet at {place.host}:{place.port}: one has not started, has ended, or "
-        "cannot reach that address. Where starting takes longer, give initialization_timeout_seconds to initialize."
+        f"{place.num_processes} processes to meet at {place.host}:{place.port}: {what}. Where starting takes longer, "
+        "give initialization_timeout_seconds to initialize."
     )
 
 

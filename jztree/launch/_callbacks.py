@@ -11,23 +11,19 @@ import logging
 import re
 import sys
 import threading
-import time
 import traceback
 from typing import Any
 
 import jax
 
 from ._peers import current, print_at_once, summary_of
-from ._waiting import Waits, seconds_of_work
+from ._waiting import Waits, is_idle
 
 # Where JAX reports that a host callback has raised, and how.
 _LOGGERS = ("jax._src.callback", "jax._src.debugging")
 _FAILED = re.compile(r"jax\.\w+(\.\w+)? failed")
-# A computation that goes on after that, with a callback of it failed, is looked at so often.
-_LOOK_SECONDS = 3.0
-# So much of this time a processor is at work at most where all devices wait; what accelerators do is not seen in it.
-_IDLE = 0.1
-_UNSEEN_SECONDS = 30.0
+# A computation with a failed callback is stuck if all threads only wait for so long, and where accelerators compute.
+_SEEN_SECONDS, _UNSEEN_SECONDS = 3.0, 30.0
 
 
 def watch_callbacks() -> None:
@@ -57,12 +53,9 @@ def _tell_if_stuck(error: BaseException, waits: Waits) -> None:
 
     waits: what was computed then. What begins later, after the error was caught say, is another computation.
     """
-    patience = _LOOK_SECONDS if jax.default_backend() == "cpu" else _UNSEEN_SECONDS
-    idle = False
-    while waits.still() and not idle:
-        before = seconds_of_work()
-        time.sleep(patience)
-        idle = seconds_of_work() - before < _IDLE * patience
+    patience = _SEEN_SECONDS if jax.default_backend() == "cpu" else _UNSEEN_SECONDS
+    while waits.still() and not is_idle(patience, lambda: not waits.still()):
+        pass
     waiting = waits.still()
     if not waiting:
         return

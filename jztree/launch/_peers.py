@@ -21,7 +21,9 @@ from typing import Any, NoReturn
 
 import jax
 
-from ._waiting import Waits, seconds_of_work
+from ._ends import Ends
+from ._lines import Lines
+from ._waiting import Waits, is_idle
 
 # Time for a process to report the error that it shares with its peers by itself, before they end it.
 _GRACE_SECONDS = 0.5
@@ -29,16 +31,18 @@ _GRACE_SECONDS = 0.5
 _TELL_SECONDS = 3.0
 # What threads and functions that the user has registered for the end may take in a process that has failed.
 _LAST_SECONDS = 10.0
-# How long a process may be computing something with one that has ended.
-_STUCK_SECONDS = 5.0
 # How long a process that has ended waits for what it has begun, if nothing happens.
-_IDLE_SECONDS = 60.0
+_IDLE_SECONDS = 10.0
+# So many times process 0 is asked for a sign of life in the time after which JAX takes it for gone, and for so much of
+# this time it may be silent.
+_QUESTIONS, _SILENCE = 8, 0.7
 # For how long a process may be at work after a peer has finished.
 _FINISH_SECONDS = 14 * 86400
 # After a lost connection, for the word of who was lost: heartbeats may take longer, and people wait.
 _CAUSE_SECONDS = 45
 _POLL_SECONDS = 3600
-_FAILURE_KEY, _ENDED, _FIRST_END_KEY = "jztree/launch/failure", "jztree/launch/ended/", "jztree/launch/first end"
+_WITHOUT_A_WORD = "it was killed, as for want of memory, crashed, or left by os._exit."
+_FAILURE_KEY, _FIRST_END_KEY = "jztree/launch/failure", "jztree/launch/first end"
 # What collectives say when a peer is gone; which one it was, they know only by the number of a port, or not at all.
 _LOST_PEER = re.compile(r"(gloo|nccl).*(closed|peer|pipe|remote|reset)", re.IGNORECASE | re.DOTALL)
 
@@ -47,7 +51,7 @@ class Peers:
     """Tells the peers when this process fails or ends, and ends it when one of them fails or is missed.
 
     Messages travel through the key-value store of JAX's coordinator, where threads of every process wait for keys. A
-    process that is killed writes nothing; JAX ends its peers when its heartbeats stop.
+    process that is killed writes nothing; its connections to two others break, and these say so (`Lines`).
     """
 
     def __init__(self, state: Any, heartbeat: int) -> None:
@@ -59,9 +63,16 @@ class Peers:
         self.exit_code: object = None
         self.ending = threading.Event()  # by itself, or because of another
         self.finishing = threading.Event()  # as its author meant
+        self.others_end = threading.Event()
+        self.lines, self.ends = Lines(state, self.lose), Ends(state, self.is_over)
         self.listeners = [
             threading.Thread(target=run, name="jztree peers", daemon=True)
-            for run in (self.listen_for_failure, self.listen_for_ends)
+            for run in (
+                self.listen_for_failure,
+                self.listen_for_ends,
+                self.look_for_what_waits,
+                *([self.ask_process_0] if self.process_id else []),
+            )
         ]
 
     @property
@@ -75,6 +86,7 @@ class Peers:
         atexit.register(self.finish)
         for listener in self.listeners:
             listener.start()
+        self.lines.open()
 
     # How this process ends
 
@@ -135,7 +147,10 @@ class Peers:
 
         JAX would wait too, but for 300 s, and then end those that are still at work, say writing a file.
         """
-        if os.getpid() != self.pid or self.state.client is not self.client or self.ending.is_set():
+        if os.getpid() != self.pid or self.ending.is_set():
+            return
+        if self.state.client is not self.client:  # the user has shut JAX down
+            self.lines.say_goodbye()
             return
         error = getattr(sys, "last_value", None)
         if error is not None:  # another excepthook than this one's has reported it
@@ -149,21 +164,22 @@ class Peers:
             forget_failed_callbacks()
         self.wait_for_own_work()
         with contextlib.suppress(Exception):
-            self.client.key_value_set(f"{_ENDED}{self.process_id}", "")
+            self.ends.report()
             self.client.key_value_set(_FIRST_END_KEY, "", allow_overwrite=True)
             self.client.wait_at_barrier("jztree/launch/finished", _FINISH_SECONDS * 1000)
         with contextlib.suppress(Exception):
+            self.lines.say_goodbye()
             # Threads that are still inside gRPC would crash when Python ends; this wakes them.
             self.client.key_value_set(_FAILURE_KEY, "")
-        for listener in self.listeners:
+        for listener in self.listeners[:2]:
             listener.join(_TELL_SECONDS)
 
     def wait_for_own_work(self) -> None:
         """Until what this process has begun is done. If nothing happens for long, the peers may be what it lacks."""
-        waits, idle, before = Waits(), 0.0, seconds_of_work()
-        while waits.still() and idle < _IDLE_SECONDS and not self.ending.is_set():
-            time.sleep(0.1)
-            idle, before = (idle + 0.1 if seconds_of_work() - before < 0.01 else 0.0), seconds_of_work()
+        waits = Waits()
+        while waits.still() and not self.ending.is_set():
+            if is_idle(_IDLE_SECONDS, lambda: self.ending.is_set() or not waits.still()):
+                return
 
     def end(self, report: str, summary: str, code: int) -> NoReturn:
         """Print ``report``, tell the peers the ``summary``, and leave without waiting for anything."""
@@ -188,6 +204,7 @@ class Peers:
             self.client.key_value_set(_FAILURE_KEY, f"{self.name} has failed: {summary}")
 
     def leave(self, code: int) -> NoReturn:
+        self.lines.say_goodbye()
         if self.process_id == 0:
             # The coordinator ends with this process, and JAX aborts those that are still there.
             time.sleep(2 * _GRACE_SECONDS)
@@ -206,25 +223,46 @@ class Peers:
         self.leave(own if isinstance(own, int) and own != 0 else 1)
 
     def listen_for_ends(self) -> None:
-        """Once a process has ended, look whether this one waits for it."""
-        if self.value_of(_FIRST_END_KEY) is None:
-            return
-        while not self.ending.is_set() and not self.finishing.is_set():
-            ended = self.ended()
-            waits = Waits(frozenset(ended))
-            time.sleep(_STUCK_SECONDS)
-            waiting = waits.still()
-            if waiting and not self.ending.is_set() and not self.finishing.is_set():
-                which = ", ".join(map(str, sorted(ended)))
-                gone = f"process {which}, which has" if len(ended) == 1 else f"one of processes {which}, which have"
-                summary = f"it waits in {waiting} for {gone} come to an end"
+        """Notice the first process that ends."""
+        if self.value_of(_FIRST_END_KEY) is not None:
+            self.others_end.set()
+
+    def look_for_what_waits(self) -> None:
+        """End, and with this process all others, if what it waits for cannot come."""
+        while not self.is_over():
+            summary = self.ends.look() if self.others_end.is_set() else self.ends.look_at_all()
+            if summary and not self.is_over():
                 self.end(f"jztree: {self.name} ends because {summary}.", summary, 1)
 
-    def ended(self) -> set[int]:
-        """The processes that have come to their end so far."""
+    def is_over(self) -> bool:
+        """Whether this process has come to its end, whoever ends it."""
+        return self.ending.is_set() or self.finishing.is_set()
+
+    def lose(self, process: int, host: str) -> None:
+        """Another process is gone without a word: end, and with this one all others."""
+        if self.ending.wait(_GRACE_SECONDS):
+            return
+        gone = f"process {process} of {self.num_processes} on host {host} is gone: {_WITHOUT_A_WORD}"
+        if process == 0:  # and with it the means to tell the others, who see it themselves
+            self.ending.set()
+            print_at_once(f"jztree: {self.name} ends because {gone}")
+            flush_files()
+            self.leave(1)
         with contextlib.suppress(Exception):
-            return {int(key.rpartition("/")[2]) for key, _ in self.client.key_value_dir_get(_ENDED)}
-        return set()
+            self.client.key_value_set(_FAILURE_KEY, gone)  # which this process listens to, too
+
+    def ask_process_0(self) -> None:
+        """Say so if process 0 gives no answer. JAX, which ends this process a little later, does not say who it was."""
+        while not self.is_over():
+            text = f"has not answered process {self.process_id} for {_SILENCE * self.heartbeat:.0f} s"
+            report = f"jztree: process 0, which coordinates the others, {text}. JAX ends this process after "
+            late = threading.Timer(_SILENCE * self.heartbeat, print_at_once, (f"{report}{self.heartbeat} s.",))
+            late.daemon = True
+            with contextlib.suppress(Exception):
+                late.start()
+                self.client.key_value_try_get("jztree/launch/nothing")  # which is an error, too
+            late.cancel()
+            self.ending.wait(self.heartbeat / _QUESTIONS)
 
     def value_of(self, key: str) -> str | None:
         """What a peer says under ``key``, once it does; None once there is nothing to wait for any more."""

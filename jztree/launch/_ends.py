@@ -1,0 +1,115 @@
+"""Processes that wait in vain: for one that has come to its end, or all of them for each other.
+
+A process that has ended keeps alive what it has begun, so its peers may well wait for an array that it takes part in.
+They wait in vain if it has begun fewer calls than they, or has no devices where theirs are about to start. What else
+they compute nobody can look into. Then all who take part and have not ended must be seen to do nothing but wait, at
+the same time and for some seconds: one that is at work, asleep in Python, or suspended may be what they wait for. If
+none has ended, but all wait in JAX for each other for longer, they have called different things.
+"""
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ._waiting import Done, Waits, is_idle, lacks, on_cpus
+
+_ENDED, _IDLE = "jztree/launch/ended/", "jztree/launch/idle/"
+# How long a process may do nothing but wait; the same where nothing says who takes part; and where what devices do
+# cannot be seen.
+_SECONDS, _UNKNOWN_SECONDS, _UNSEEN_SECONDS = 3.0, 4.0, 60.0
+# The same of all processes, when none has ended; they are looked at twice in a row.
+_TOGETHER_SECONDS = 6.0
+_LOOK_SECONDS, _REST_SECONDS = 0.5, 2.0
+# So many processes may ask the coordinator a second.
+_ASKING = 200
+
+
+class Ends:
+    """What one process knows of the end of others. over: whether it has come to its own end."""
+
+    def __init__(self, state: Any, over: Callable[[], bool]) -> None:
+        self.client, self.me, self.count = state.client, int(state.process_id), int(state.num_processes)
+        self.over = over
+        self.idle = 0  # periods in a row in which this process did nothing but wait
+        self.seen: dict[int, int] = {}  # the same of others, when this process looked before
+
+    def report(self) -> None:
+        """Tell all that this process has come to its end, and how far."""
+        self.client.key_value_set(f"{_ENDED}{self.me}", json.dumps(dataclasses.asdict(Done.here())))
+
+    def look(self) -> str:
+        """What this process waits for in vain, and for whom, in words; empty if for nothing. Takes some seconds."""
+        ended = {process: Done(**json.loads(text)) for process, text in self.values_of(_ENDED).items()}
+        waiting = self.lacking(ended) or self.idling(ended)
+        if not waiting:
+            time.sleep(max(_LOOK_SECONDS, self.count / _ASKING))
+            return ""
+        which = ", ".join(map(str, sorted(ended)))
+        gone = f"process {which}, which has" if len(ended) == 1 else f"one of processes {which}, which have"
+        return f"it waits in {waiting} for {gone} come to an end"
+
+    def look_at_all(self) -> str:
+        """The same while nobody has ended."""
+        waits = Waits()
+        if on_cpus() and self.waits_long(waits.still_anything, _TOGETHER_SECONDS):
+            if self.all_idle(frozenset(range(self.count))):
+                return (
+                    f"it waits in {waits.still_anything()}, and all other processes wait, too, none of them for what "
+                    "another one computes: they have called different things"
+                )
+        else:
+            self.tell_idle(0)
+            time.sleep(_REST_SECONDS)
+        return ""
+
+    def lacking(self, ended: dict[int, Done]) -> str:
+        waiting = lacks(ended)
+        if waiting:
+            time.sleep(_LOOK_SECONDS)  # what is just returning is over then
+        return waiting if lacks(ended) == waiting else ""
+
+    def idling(self, ended: dict[int, Done]) -> str:
+        waits, live = Waits(frozenset(ended)), frozenset(range(self.count)) - ended.keys()
+        choices = [(waits.still, live & waits.who(), _SECONDS if on_cpus() else _UNSEEN_SECONDS)]
+        if on_cpus():
+            choices.append((waits.still_unknown, live, _UNKNOWN_SECONDS))
+        for still, who, seconds in choices:
+            if self.waits_long(still, seconds):
+                return still() if self.all_idle(who) else ""
+        self.tell_idle(0)
+        return ""
+
+    def waits_long(self, still: Callable[[], str], seconds: float) -> bool:
+        """Whether this process does nothing but wait for so long; the others learn of it."""
+        idle = bool(still()) and is_idle(seconds, lambda: self.over() or not still())
+        if idle:
+            self.tell_idle(self.idle + 1)
+        return idle
+
+    def tell_idle(self, periods: int) -> None:
+        if periods != self.idle:
+            self.idle = periods
+            with contextlib.suppress(Exception):
+                self.client.key_value_set(f"{_IDLE}{self.me}", str(periods), allow_overwrite=True)
+
+    def all_idle(self, who: frozenset[int]) -> bool:
+        """Whether all these have been idle without a break since this process looked before, when they were, too.
+
+        Only the first of them asks, and tells the others by its end.
+        """
+        if who <= {self.me}:
+            return True
+        if self.me != min(who):
+            return False
+        before, now = self.seen, {process: int(text) for process, text in self.values_of(_IDLE).items()}
+        self.seen = now
+        return all(0 < before.get(process, 0) < now.get(process, 0) for process in who - {self.me})
+
+    def values_of(self, folder: str) -> dict[int, str]:
+        """What processes have said under their numbers."""
+        with contextlib.suppress(Exception):
+            return {int(key.rpartition("/")[2]): value for key, value in self.client.key_value_dir_get(folder)}
+        return {}

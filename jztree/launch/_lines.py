@@ -1,0 +1,139 @@
+"""Connections that break when a process is gone: killed, out of memory, crashed, or left by ``os._exit``.
+
+JAX misses such a process when its heartbeats stop, after 100 s. The system closes its connections at once. So the
+processes form a ring, in which each has a connection to the one before it and one to the one after it. One that ends in
+good order says goodbye first. Where a connection ends without that, the process is gone if nothing listens at its
+address any more; all else, such as a network that drops connections, is left to the heartbeats, which know. A process
+that is suspended keeps its connections. They carry nothing else, so they cost nothing, with any number of processes.
+"""
+
+import contextlib
+import os
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+_ADDRESS_KEY = "jztree/launch/lines/"
+_GREETING = 40  # letters: a secret of the one that is called, and the number of the caller
+_WELCOME, _GOODBYE = b"w", b"g"
+_SECONDS = 5.0  # for each step of making a connection
+_LOOKS, _LOOK_SECONDS = 3, 0.3  # at whether anything listens where a process was
+
+
+class _Address(NamedTuple):
+    """Where a process listens, what a caller must know, and the name of its host."""
+
+    host: str
+    port: int
+    secret: str
+    name: str
+
+
+class Lines:
+    """The connections of one process. gone: called in a thread with the number and the host of a process that is."""
+
+    def __init__(self, state: Any, gone: Callable[[int, str], None]) -> None:
+        self.client, self.me, self.count = state.client, int(state.process_id), int(state.num_processes)
+        self.coordinator = str(state.coordinator_address)
+        self.gone, self.pid = gone, os.getpid()
+        self.connections: list[socket.socket] = []
+        self.addresses: dict[int, _Address] = {}
+        self.selector = selectors.DefaultSelector()
+
+    def open(self) -> None:
+        """Make the connections, and watch them from now on. Where they cannot be made there are none."""
+        with contextlib.suppress(Exception):
+            host, family = self.own_host()
+            listener = socket.create_server(("", 0), family=family, backlog=16)
+            self.own = _Address(host, listener.getsockname()[1], secrets.token_hex(16), socket.gethostname())
+            self.client.key_value_set(f"{_ADDRESS_KEY}{self.me}", " ".join(map(str, self.own)))
+            self.selector.register(listener, selectors.EVENT_READ)
+            called = threading.Event()
+            threading.Thread(target=self.watch, args=(listener, called), name="jztree lines", daemon=True).start()
+            self.call((self.me - 1) % self.count)
+            # From here on every process is watched by two, if it can be.
+            called.wait(_SECONDS)
+
+    def own_host(self) -> tuple[str, socket.AddressFamily]:
+        """The address under which this process reaches process 0, and so can be reached."""
+        host, port = self.coordinator.rsplit(":", 1)
+        family, *_, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # sends nothing
+            return probe.getsockname()[0], family
+
+    def call(self, process: int) -> None:
+        """Make a connection to another process."""
+        self.learn_address(process)
+        address = self.addresses[process]
+        connection = socket.create_connection((address.host, address.port), _SECONDS)
+        connection.sendall(f"{address.secret}{self.me:8d}".encode())
+        if connection.recv(1) == _WELCOME:
+            self.keep(connection, process)
+
+    def learn_address(self, process: int) -> None:
+        text = str(self.client.blocking_key_value_get(f"{_ADDRESS_KEY}{process}", round(1000 * _SECONDS)))
+        host, port, secret, name = text.split(" ")
+        self.addresses[process] = _Address(host, int(port), secret, name)
+
+    def keep(self, connection: socket.socket, process: int) -> None:
+        self.connections.append(connection)
+        self.selector.register(connection, selectors.EVENT_READ, process)
+
+    def watch(self, listener: socket.socket, called: threading.Event) -> None:
+        """Take the call of the process behind this one, and wait for connections to end."""
+        while True:
+            for key, _ in self.selector.select():
+                if key.fileobj is listener:
+                    self.welcome(listener.accept()[0], called)
+                    continue
+                assert isinstance(key.fileobj, socket.socket)
+                self.selector.unregister(key.fileobj)
+                if not _said_goodbye(key.fileobj):
+                    threading.Thread(target=self.look_for, args=(key.data,), daemon=True).start()
+
+    def welcome(self, connection: socket.socket, called: threading.Event) -> None:
+        behind = (self.me + 1) % self.count
+        with contextlib.suppress(Exception):
+            connection.settimeout(_SECONDS)
+            greeting = b""
+            while len(greeting) < _GREETING and (more := connection.recv(_GREETING - len(greeting))):
+                greeting += more
+            if secrets.compare_digest(greeting, f"{self.own.secret}{behind:8d}".encode()):
+                self.learn_address(behind)
+                connection.sendall(_WELCOME)
+                self.keep(connection, behind)
+                called.set()
+                return
+        connection.close()
+
+    def look_for(self, process: int) -> None:
+        """Say that a process is gone if its address is known and nothing listens there."""
+        address = self.addresses[process]
+        for _ in range(_LOOKS):
+            # The system may close what is left of a process in any order.
+            time.sleep(_LOOK_SECONDS)
+            with contextlib.suppress(OSError):  # the network; the heartbeats will say
+                try:
+                    socket.create_connection((address.host, address.port), _SECONDS).close()
+                except ConnectionRefusedError:
+                    self.gone(process, address.name)
+                    return
+
+    def say_goodbye(self) -> None:
+        """This process ends in good order, or tells by other means why it ends."""
+        if os.getpid() == self.pid:
+            for connection in self.connections:
+                with contextlib.suppress(OSError):
+                    connection.send(_GOODBYE)
+
+
+def _said_goodbye(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == _GOODBYE
+    except OSError:
+        return False
