@@ -25,8 +25,9 @@ from jax.sharding import PartitionSpec as P
 from .. import stats
 from .._particles import check_carried
 from ..config import copy_config, is_config
-from ..launch import agree, calling, forget_failed_callbacks, watch_callbacks
+from ..launch import calling, forget_failed_callbacks, watch_callbacks
 from . import capacity, ragged
+from .agreement import check_same
 
 _FEW = 64  # numbers that all devices share and that are compared between processes
 
@@ -171,18 +172,17 @@ class _Mapped:
             return self.compiled(_Static(tuple(static.items()), trace_key()), dynamic)[0]
         kinds = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(dynamic))
         kind = tuple(static.items()), kinds
-        if kind not in self.rooms and len(self.processes) > 1:
-            with calling(self.name, self.processes):
-                agree(self._in_words(static, dynamic), self.processes)
         rooms = self.rooms.setdefault(kind, {})
 
         def run() -> Any:
             with capacity.learning(rooms):
                 key = _Static(tuple(static.items()), trace_key())
-            with calling(self.name, self.processes):
-                return self._finished(self.compiled(key, dynamic))
+            return self._finished(self.compiled(key, dynamic))
 
-        return capacity.retrying(run, rooms, self.name)
+        with calling(self.name, self.processes):
+            if len(self.processes) > 1:
+                check_same(self._in_words(static, dynamic), np.ravel(self.mesh.devices))
+            return capacity.retrying(run, rooms, self.name)
 
     def _in_words(self, static: dict[str, Any], dynamic: dict[str, Any]) -> str:
         """The call, as all processes must make it: names, static arguments, shapes, and what all devices share."""
@@ -197,7 +197,11 @@ class _Mapped:
             leaves, specs = jax.tree.leaves(dynamic[name]), _spec_of_each_leaf(self.in_specs[name], dynamic[name])
             if leaves:
                 given.append(f"{name}={' '.join(map(leaf_in_words, leaves, specs))}")
-        return f"{self.name}({', '.join(given)})"
+        ids = [device.id for device in np.ravel(self.mesh.devices)]
+        mesh = ", ".join(f"{axis}={size}" for axis, size in self.mesh.shape.items())
+        order = "" if ids == sorted(ids) else f" in the order {ids}"
+        recording = ", with statistics" if stats.recording() else ""
+        return f"{self.name}({', '.join(given)}) over the devices {mesh}{order}{recording}"
 
     def _finished(self, result: tuple[Any, jax.Array]) -> Any:
         """Wait for the results, to learn whether all buffers were large enough."""
