@@ -56,7 +56,7 @@ emulate = $(BIN)/cmake --build build/develop --target jztree_cpu_$(1) && \
   cp build/develop/tests/native/cuda_emulator/libjztree_cpu_$(1).so jztree/lib && \
   JZTREE_INSTRUCTION_SET=$(1) $(BIN)/pytest -n $(WORKERS) --dist worksteal $(2)
 
-.PHONY: demo develop docs test test-all test-emulated test-emulated-core test-watched test-emulated-all fuzz fuzz-sanitized lint format bench profile gpu-check aarch64 wheel clean
+.PHONY: demo develop docs test test-all test-emulated test-emulated-core test-watched test-emulated-all fuzz fuzz-sanitized faults lint format bench profile gpu-check aarch64 wheel clean
 
 # The first time, kernels for 3 dimensions are compiled before all others, because they do for the result.
 demo: $(VENV)/ready ## Find the halos of a real N-body snapshot and draw them.
@@ -98,6 +98,9 @@ fuzz-sanitized: develop ## The same with a CPU library that ends the program at 
 	cp build/develop/jztree/native/common/cpu/libjztree_cpu_sanitized.so jztree/lib
 	LD_PRELOAD="$(call runtime,libasan.so) $(call runtime,libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	  JZTREE_INSTRUCTION_SET=sanitized $(BIN)/python tests/fuzz --seconds 600 $(ARGS)
+
+faults: develop ## A thousand faults in programs of several processes, and judges of how these end; ARGS="--help" says what can be chosen.
+	$(BIN)/python -P tests/faults $(ARGS)
 
 lint: $(VENV)/linters ## Format, lint and types, for Python and C++.
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .

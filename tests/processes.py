@@ -66,7 +66,7 @@ def run_commands(
     cwd: str | Path | None = None,
 ) -> list[Ended]:
     """Run all commands at once, each with its own part of the environment; the rest as in `run_processes`."""
-    shared = _environment(devices) | dict(env or {})
+    shared = environment(devices) | dict(env or {})
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         processes = []
@@ -98,7 +98,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _environment(devices: int) -> dict[str, str]:
+def environment(devices: int) -> dict[str, str]:
     """That of the tests, with CPU devices, without a launcher in which the tests themselves may run."""
     launchers = ("SLURM_", "OMPI_", "PMI", "PALS_", "MPI_LOCAL", "JAX_COORDINATOR", "JAX_NUM_PROC", "JAX_PROCESS")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
