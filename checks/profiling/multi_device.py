@@ -69,18 +69,20 @@ class Case:
 class Stage:
     """A function of the library and its twin on one device.
 
-    options: takes the number of particles on all devices. sorted_already: the function gets particles in z-order and
-    their hierarchy.
+    options: takes the number of particles on all devices. given: what the function gets, "part" in random order,
+    "sorted" in z-order, as in a running simulation, or the "tree" of these, too.
     """
 
     name: str
     over_devices: Any
     alone: Any
     options: Callable[[int], dict[str, Any]]
-    sorted_already: bool = False
+    given: str = "part"
 
     def arguments(self, inputs: "Inputs") -> dict[str, Any]:
-        given = {"part": inputs.partz, "th": inputs.th} if self.sorted_already else {"part": inputs.part}
+        given = {"part": inputs.part if self.given == "part" else inputs.partz}
+        if self.given == "tree":
+            given["th"] = inputs.th
         return given | self.options(inputs.total) | {"boxsize": BOX}
 
 
@@ -117,10 +119,14 @@ STAGES = (
     Stage("zsort and tree", jz.tree.zsort_and_tree, jz.tree.zsort_and_tree, nothing),
     Stage("knn", jz.knn.knn, jz.knn.knn, nearest()),
     Stage("knn, reduced", jz.knn.knn, jz.knn.knn, _reduced),
-    Stage("knn, tree given", jz.knn.knn, jz.knn.knn, nearest(), sorted_already=True),
+    Stage("knn, tree given", jz.knn.knn, jz.knn.knn, nearest(), given="tree"),
     Stage("labels b=0.2", jz.fof.distr_fof_labels, jz.fof.fof_labels, linked(0.2)),
-    Stage("labels b=0.2, tree given", jz.fof.distr_fof_labels, jz.fof.fof_labels, linked(0.2), sorted_already=True),
+    Stage("labels b=0.2, tree given", jz.fof.distr_fof_labels, jz.fof.fof_labels, linked(0.2), given="tree"),
     Stage("catalogue b=0.2", jz.fof.fof_and_catalogue, jz.fof.fof_and_catalogue, linked(0.2)),
+    Stage("zsort, sorted", jz.tree.distr_zsort, jz.tree.zsort, nothing, given="sorted"),
+    Stage("knn, sorted", jz.knn.knn, jz.knn.knn, nearest(), given="sorted"),
+    Stage("labels b=0.2, sorted", jz.fof.distr_fof_labels, jz.fof.fof_labels, linked(0.2), given="sorted"),
+    Stage("catalogue b=0.2, sorted", jz.fof.fof_and_catalogue, jz.fof.fof_and_catalogue, linked(0.2), given="sorted"),
     Stage("labels b=0.7", jz.fof.distr_fof_labels, jz.fof.fof_labels, linked(0.7)),
     Stage("catalogue b=0.7", jz.fof.fof_and_catalogue, jz.fof.fof_and_catalogue, linked(0.7)),
 )
