@@ -30,6 +30,7 @@ PATIENCE_SECONDS = 20
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m jztree_utils.check_cluster", description=(__doc__ or "").strip())
     parser.add_argument(
         "--megabytes",
@@ -81,6 +82,7 @@ def _alarm(seconds: float, action: Callable[[], Any]) -> Iterator[None]:
 
 
 def _print_waiting(facts: Facts) -> None:
+    """What may keep the peers, as far as this process can know."""
     _print_lines(
         f"A process on {facts.host} has waited for its peers for {PATIENCE_SECONDS} s; what may be in the way:",
         describe_traps([traps(os.environ, facts, [facts])])
@@ -89,6 +91,7 @@ def _print_waiting(facts: Facts) -> None:
 
 
 def _give_up(seconds: float) -> None:
+    """End this process, which waits in a collective."""
     _print_lines(
         f"After {seconds:g} s a collective is still running on {socket.gethostname()}: NCCL_DEBUG=INFO in the "
         "environment makes NCCL say what it tries, and gloo needs host names that lead to each other."
@@ -97,6 +100,7 @@ def _give_up(seconds: float) -> None:
 
 
 def _print_lines(*lines: str) -> None:
+    """One write, so that processes do not mix."""
     print(*(line for line in lines), sep="\n", flush=True)
 
 

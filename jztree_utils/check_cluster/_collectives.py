@@ -41,6 +41,9 @@ class Measurement:
     megabytes: float
 
 
+# The collectives on ``(m,)`` rows of a rank, each followed by what must come out of it on ``rank`` of ``num``.
+
+
 def _psum(x: jax.Array, num: int) -> jax.Array:
     return jax.lax.psum(x, AXIS)
 
@@ -144,12 +147,14 @@ def measure(collective: Collective, megabytes: float, mesh: jax.sharding.Mesh) -
 
 
 def _seconds(run: Callable[[jax.Array], jax.Array], rows: jax.Array) -> float:
+    """How long one run takes."""
     start = time.perf_counter()
     run(rows).block_until_ready()
     return time.perf_counter() - start
 
 
 def describe_measurement(measurement: Measurement, num_wrong: int) -> str:
+    """A line of the table; ``num_wrong`` is that of all ranks."""
     verdict = "ok" if num_wrong == 0 else f"WRONG in {num_wrong} elements"
     rate = measurement.megabytes / 1000 / measurement.seconds
     return f"{measurement.megabytes:9.3f} MB  {measurement.seconds * 1e3:9.3f} ms  {rate:8.3f} GB/s  {verdict}"

@@ -36,6 +36,7 @@ class Facts:
 
 
 def facts_before_start() -> Facts:
+    """What is known without devices and without peers."""
     return Facts(
         host=socket.gethostname(),
         address=_own_address(),
@@ -47,6 +48,7 @@ def facts_before_start() -> Facts:
 
 
 def facts_after_start(facts: Facts) -> Facts:
+    """``facts``, and what JAX says of devices and processes."""
     devices = jax.local_devices()
     return dataclasses.replace(
         facts,
@@ -59,6 +61,7 @@ def facts_after_start(facts: Facts) -> Facts:
 
 
 def _own_address() -> str | None:
+    """What the host's own name resolves to; None if to nothing."""
     try:
         return str(socket.getaddrinfo(socket.gethostname(), None)[0][4][0])
     except OSError:
@@ -83,6 +86,7 @@ def gather_facts(facts: Facts) -> list[Facts]:
 
 
 def describe(everyone: Sequence[Facts]) -> str:
+    """The facts of all processes, in lines."""
     first = everyone[0]
     hosts = list(dict.fromkeys(one.host for one in everyone))
     num_devices = sum(one.num_local_devices for one in everyone)

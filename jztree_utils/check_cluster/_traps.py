@@ -12,6 +12,7 @@ CPUS_OF_A_GPU = 4
 
 
 def trap_alone(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
+    """Started without a launcher, or by one that nobody reads."""
     if facts.num_processes > 1:
         return None
     inside_step = "SLURM_STEP_NODELIST" in environ
@@ -36,6 +37,7 @@ def trap_alone(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Fact
 
 
 def trap_host_name(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
+    """A host that does not know its name, or by an address that others cannot reach."""
     if facts.address is None:
         return (
             f"The host does not know its own name {facts.host}, and gloo, mpi4py or JAX may wait for it without end: "
@@ -51,6 +53,7 @@ def trap_host_name(environ: Mapping[str, str], facts: Facts, everyone: Sequence[
 
 
 def trap_proxy(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
+    """A web proxy between the processes."""
     proxies = [name for name in ("grpc_proxy", "https_proxy", "http_proxy") if environ.get(name)]
     if not proxies:
         return None
@@ -67,6 +70,7 @@ def trap_proxy(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Fact
 
 
 def trap_few_cpus(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
+    """Fewer CPUs than communication needs, or than were asked for."""
     asked = int(environ.get("SLURM_CPUS_PER_TASK") or 0)
     if asked > facts.num_cpus:
         return (
@@ -90,6 +94,7 @@ def trap_few_cpus(environ: Mapping[str, str], facts: Facts, everyone: Sequence[F
 
 
 def trap_several_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
+    """Several GPUs in one process."""
     if facts.platform != "gpu" or facts.num_local_devices == 1:
         return None
     return (
@@ -99,6 +104,7 @@ def trap_several_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequen
 
 
 def trap_shared_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
+    """Several processes on one GPU."""
     neighbours = sum(one.host == facts.host for one in everyone)
     if facts.platform != "gpu" or not 0 < facts.host_gpus < neighbours:
         return None
@@ -109,6 +115,7 @@ def trap_shared_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequenc
 
 
 def trap_idle_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
+    """A CPU in use beside GPUs."""
     chosen = environ.get("JAX_PLATFORMS") or environ.get("JAX_PLATFORM_NAME") or ""
     if facts.platform != "cpu" or facts.host_gpus == 0 or chosen.startswith("cpu"):
         return None
@@ -119,6 +126,7 @@ def trap_idle_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequence[
 
 
 def trap_unequal(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
+    """Processes with different devices, or different versions of packages."""
     if len({one.num_local_devices for one in everyone}) > 1:
         numbers = ", ".join(str(one.num_local_devices) for one in everyone)
         return f"Processes have different numbers of devices ({numbers}): give each the same --gres and the same tasks."
@@ -150,6 +158,7 @@ def traps(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -
 
 
 def _is_several(number: str | None) -> bool:
+    """Whether the value of a variable is a number above 1."""
     return number is not None and number.isdecimal() and int(number) > 1
 
 
