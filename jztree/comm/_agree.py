@@ -83,6 +83,7 @@ def after(value: _Tree, *known: Any) -> _Tree:
 
 @functools.partial(jax.jit, inline=True)
 def _after(value: _Tree, known: Sequence[Any]) -> _Tree:
+    """`after`, which is public and so a plain function, as one operation of what is traced."""
     passed = functools.reduce(operator.and_, [jnp.asarray(count).reshape(-1)[0] >= 0 for count in known])
     return jax.tree.map(lambda leaf: jnp.where(passed, leaf, jnp.zeros((), leaf.dtype)), value)
 

@@ -230,7 +230,8 @@ def _wanted_of_others(
     place = room("ghost_boxes", None, max(_BOX_ROWS, ghosts.rows if ghosts.given else 0), ndev * boxes)
     wanted = jax.lax.stop_gradient(wanted)
     order, counts = kernels.select_boxes(wanted, known(), rank, box, place.rows, higher_only)
-    what, advice = "boxes that want ghosts", "set ghost_rows in the configuration to that or more."
+    what = "boxes of other ranks that want ghosts"
+    advice = "room for ghosts is room for as many boxes, too: set ghost_rows in the configuration to that or more."
     selection = _Selection(order, counts, place, what, advice)
     came, total, traffic = selection.exchange(wanted, jnp.sum(counts), "boxes", min(place.rows, _MOST_BOXES * ndev))
     return jnp.append(comm.starts_of(traffic.received), total), *came
