@@ -66,6 +66,8 @@ FUNCTIONS = {
     "knn z": lambda part: jz.knn.knn(part, 4, result=WORDS, output_order="z"),
     "knn query": lambda part: jz.knn.knn(part, 4, part_query=part, result="rad_rankidx_mass"),
     "knn reduce": lambda part: jz.knn.knn(part, 4, result="rad_reduce", reduce_func=lambda rnn, **_: rnn.sum(axis=1)),
+    "dbscan": lambda part: jz.fof.dbscan(part, 0.1, 3, 1.0),
+    "neighbours_within": lambda part: jz.radius.neighbours_within(part, 0.1, 1.0, nearest_first=True),
     "count_within": lambda part: jz.radius.count_within(part, [0.1, 0.2], 1.0, part_query=part),
     "count_within weight": lambda part: jz.radius.count_within(part, 0.1, weight=part.mass),
     "fof_labels": lambda part: jz.fof.fof_labels(part, 0.2),

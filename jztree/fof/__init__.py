@@ -15,19 +15,21 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, check_particles, check_range, check_real, exact_box_argument, sequence_of
+from .._checks import check_box, check_particles, exact_box_argument, sequence_of
 from .._particles import check_countable, check_num
 from ..config import FofConfig, checked_config
 from ..data import FofCatalogue, Label, get_num
-from ..jax_ext import Exact, exact, is_concrete, with_twins
+from ..jax_ext import is_concrete, with_twins
 from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
 from ..tree._zorder import permute_particles
 from ._attached_types import ATTACH_WITHIN, attach, attach_limit, attach_over_ranks, check_attached
+from ._dbscan import dbscan
 from ._derivatives import of_groups
 from ._group_order import catalogue_columns, group_and_catalogue, make_catalogue, particle_faults
+from ._lengths import check_length
 from ._over_ranks import labels_over_ranks, linear
 
-__all__ = ["distr_fof_labels", "fof_and_catalogue", "fof_is_superset", "fof_labels"]
+__all__ = ["dbscan", "distr_fof_labels", "fof_and_catalogue", "fof_is_superset", "fof_labels"]
 
 _MAX_DIMS = 4
 _SPECS = {"part": P(-1), "rlink": P(), "boxsize": P(), "th": P(-1)}  # the other arguments are static
@@ -35,7 +37,7 @@ _SPECS = {"part": P(-1), "rlink": P(), "boxsize": P(), "th": P(-1)}  # the other
 
 def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     exact_box = exact_box_argument(arguments)
-    length = check_rlink(arguments["rlink"], exact_box["boxsize"])
+    length = check_length(arguments["rlink"], exact_box["boxsize"], "rlink")
     found = exact_box | {"rlink": length}
     if "attached" in arguments:
         within = arguments["attach_within"] if sequence_of(arguments["attached"]) else None
@@ -105,7 +107,7 @@ def distr_fof_labels(
     cfg = checked_config(cfg, FofConfig)
     check_hierarchy(th)
     box = check_box(boxsize, check_particles(part, max_dims=_MAX_DIMS).shape[1])
-    length = check_rlink(rlink, box)
+    length = check_length(rlink, box, "rlink")
     check_num(part)
     if comm.num_ranks() == 1:
         partz, _, rows = _labels(part, length, box, cfg, th, False)
@@ -159,7 +161,7 @@ def fof_and_catalogue(
     check_hierarchy(th)
     box = check_box(boxsize, check_particles(part, max_dims=_MAX_DIMS).shape[1])
     others = sequence_of(attached)
-    length = check_rlink(rlink, box)
+    length = check_length(rlink, box, "rlink")
     limit = attach_limit(attach_within, length) if others else None
     check_num(part)
     faults = particle_faults(part)
@@ -202,7 +204,7 @@ def _labels(
     pos = check_particles(part, max_dims=_MAX_DIMS)
     num = check_num(part)
     box = check_box(boxsize, pos.shape[1])
-    length = check_rlink(rlink, box)
+    length = check_length(rlink, box, "rlink")
     if pos.shape[0] == 0 and not is_concrete((rlink, boxsize)):
         kernels.check_lengths(box, length)
     partz, index = part, None
@@ -212,24 +214,6 @@ def _labels(
         num = check_belongs(part, num, th, box, faults)
     tree = kernel_tree(partz, num, th)
     return partz, index, kernels.fof(tree, index if input_order else None, length, box)
-
-
-def check_rlink(rlink: Any, box: Exact) -> Exact:
-    """``rlink`` as an exact number; ValueError in words if it cannot be a linking length, or the box is none."""
-    if isinstance(rlink, Exact):
-        return rlink
-    if np.shape(rlink) != ():
-        raise ValueError(f"rlink is one length for all particles; its shape is {np.shape(rlink)}.")
-    if is_concrete(rlink):
-        _check_known_rlink(float(check_real(rlink, "rlink")))
-    length = exact(rlink, ())
-    return length if is_concrete(rlink) and is_concrete(box) else kernels.checked_lengths(box, length)[1]
-
-
-def _check_known_rlink(value: float) -> None:
-    if not (np.isfinite(value) and value >= 0):
-        raise ValueError(f"the linking length rlink is {value:g}; it must be finite and not negative.")
-    check_range(np.asarray(value), "rlink", may_vanish=True)
 
 
 def fof_is_superset(a: Any, b: Any, mask: Any = None) -> jax.Array:

@@ -43,14 +43,21 @@ def labels_over_ranks(
     faults: what may be wrong besides positions.
     """
     partz, num, domain = _range(part, box, cfg, sorted_already, faults)
+    return partz, *labels_in_domain(partz, num, domain, rlink, cfg)
+
+
+def labels_in_domain(
+    partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: FofConfig
+) -> tuple[jax.Array, Label]:
+    """How many particles the rank has, and the group of each, where they are in z-order in a domain."""
     around = _with_ghosts(partz, num, domain, rlink, cfg)
     th = build_in_domain(around.rows, around.num, domain, cfg.tree)
-    local = kernels.fof(kernel_tree(around.rows, around.num, th), None, rlink, box)
+    local = kernels.fof(kernel_tree(around.rows, around.num, th), None, rlink, domain.box)
     n = get_pos(partz).shape[0]
     parent, num = _solve(local, num, around, n, cfg)
     rows = jnp.arange(n, dtype=jnp.int32)
     root = kernels.gather_rows(parent, jnp.where(rows < num, local[:n], rows))
-    return partz, num, Label(root[:, 0], root[:, 1])
+    return num, Label(root[:, 0], root[:, 1])
 
 
 def linear(label: Label, num: jax.Array) -> Label:

@@ -49,7 +49,7 @@ from ._order import (
     zsort,
 )
 from ._overdensity import overdensity, sphere_sums
-from ._radius import count_within, neighbours_within
+from ._radius import count_within, least_within, neighbours_within
 from ._rows import gather_rows, group_by_rank, pack_segments, place_rows, row_words, scatter_rows, unpack_segments
 
 __all__ = [
@@ -77,6 +77,7 @@ __all__ = [
     "hierarchy",
     "key_positions",
     "knn",
+    "least_within",
     "lowest_potential",
     "move_up",
     "native_info",

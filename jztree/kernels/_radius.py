@@ -80,3 +80,24 @@ def neighbours_within(
         self=queries is None,
         sorted=nearest_first,
     )
+
+
+def least_within(
+    sources: Tree, value: jax.Array, queries: Tree, query_rows: jax.Array | None, radius: Exact, box: Exact
+) -> jax.Array:
+    """The smallest ``value`` of all sources within a radius of every query, ``(q,)`` int32; 2**31 - 1 if none is, and
+    in query rows from ``num`` on.
+
+    value: ``(n,)`` int32 of the z-ordered sources. queries, query_rows: as in `count_within`. radius: one number. The
+    work is that of all pairs within it.
+    """
+    return call(
+        "least_within",
+        i32(queries.posz.shape[0]),
+        *(*sources.arrays, value),
+        *(*queries.arrays, listed(query_rows)),
+        radius.words,
+        box.words,
+        plane_sizes=sizes(sources.plane_sizes),
+        query_plane_sizes=sizes(queries.plane_sizes),
+    )

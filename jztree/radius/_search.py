@@ -72,6 +72,7 @@ class Ready:
         None: its place. radii: in the order of output rows.
     starts: ``(r,)`` int32, the number of the first source that each rank was given; None: nobody asks.
     home: how the queries travelled, if answers have to be sent back.
+    domain, around: over ranks, what all is in z-order in, and how the sources of other ranks came.
     """
 
     sources: kernels.Tree
@@ -82,14 +83,19 @@ class Ready:
     radii: Radii
     starts: jax.Array | None = None
     home: Moved | None = None
+    domain: Domain | None = None
+    around: Surroundings | None = None
 
-    def sent_home(self, answers: Any) -> Any:
-        """Answers, arrays with a row a query, in the rows in which the queries were given."""
+    def sent_home(self, answers: Any, fill: Any = None) -> Any:
+        """Answers, arrays with a row a query, in the rows in which the queries were given.
+
+        fill: what stands in rows without a query.
+        """
         if self.home is None:
             return answers
         merge = self.home.merge
         rows = jax.tree.map(lambda column: kernels.scatter_rows(column, merge), answers)
-        return comm.send_back(rows, self.home.route, name="results")
+        return comm.send_back(rows, self.home.route, fill=fill, name="results")
 
 
 def check_both(part: Any, part_query: Any) -> tuple[jax.Array, jax.Array]:
@@ -172,7 +178,9 @@ def _over_ranks(asked: Asked) -> Ready:
     th = build_in_domain(pos, around.num, domain, asked.cfg.tree)
     own = kernel_tree(queries.pos, queries.num, queries.th)
     starts = _starts(sources) if asked.numbered else None
-    return Ready(kernel_tree(pos, around.num, th), columns, origin, own, None, radii, starts, queries.moved)
+    return Ready(
+        kernel_tree(pos, around.num, th), columns, origin, own, None, radii, starts, queries.moved, domain, around
+    )
 
 
 def _ranges(asked: Asked) -> tuple[_Range, _Range, Domain]:

@@ -1,0 +1,119 @@
+"""Clusters of particles with many others nearby: DBSCAN.
+
+M. Ester, H.-P. Kriegel, J. Sander, X. Xu (1996), "A density-based algorithm for discovering clusters in large spatial
+databases with noise", KDD-96. Particles with enough others within a length are cores; clusters are the
+friends-of-friends groups of the cores, and particles within that length of a core are on the border of its cluster.
+
+Whether a particle is a core is a count that opens no node that is wholly near. Cores get a hierarchy of their own,
+over which the groups are found. A particle that is none has few cores near, so a look at all of these is cheap. The
+cost is O(n log n), and memory O(n), whatever the length.
+"""
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from .. import comm, kernels
+from .._checks import check_box, check_particles, exact_box_argument
+from .._particles import check_num
+from ..config import FofConfig, checked_config
+from ..data import get_num
+from ..jax_ext import Exact, with_twins
+from ..tree import build_in_domain, kernel_tree, sort_in_domain
+from ..tree._zorder import domain_of
+from ._dbscan_over_ranks import clusters_over_ranks
+from ._dbscan_rows import CORE, OTHER, kinds, rows_by_kind
+from ._lengths import check_length
+
+_MAX_DIMS = 4
+
+
+def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    exact_box = exact_box_argument(arguments)
+    return exact_box | {"eps": check_length(arguments["eps"], exact_box["boxsize"], "eps")}
+
+
+@with_twins({"part": P(-1), "eps": P(), "boxsize": P()}, P(-1), prepare=_exact_arguments)
+def dbscan(
+    part: Any, eps: Any, min_samples: int = 5, boxsize: Any = None, cfg: FofConfig | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Cluster particles by density, as `sklearn.cluster.DBSCAN` does (Ester et al. 1996).
+
+    part: a particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of positions.
+    eps: how far others may be to count as near, in the unit of the positions. Particles are near if their distance is
+        at most that, decided in float64 from the positions as given.
+    min_samples: how many particles, itself among them, must be near for a particle to be a core.
+    boxsize: periodic length, or one a dimension; 0 or None is open. Positions outside the box are wrapped.
+
+    Returns ``(n,)`` int32 clusters and an ``(n,)`` bool mask of the cores, in the order of ``part``. Cores that are
+    near each other, directly or through other cores, are a cluster. Clusters are numbered from 0 on by their first
+    core; a particle that is no core but near some is in the first of their clusters; all others are -1, noise. These
+    are the labels of scikit-learn. With ``min_samples=1`` clusters are friends-of-friends groups, with 2 those of two
+    particles or more. Rows from ``num`` on are -1.
+
+    Clusters do not depend on the number of devices; over several, the first core is the one whose device, and row on
+    it, comes first. Raises TypeError or ValueError for wrong arguments, and an error at run time, on every device, if
+    a position is NaN or infinite, or a traced ``eps`` or ``boxsize`` is wrong.
+    """
+    cfg = checked_config(cfg, FofConfig)
+    cfg = replace(cfg, tree=replace(cfg.tree, masses=False))
+    pos = check_particles(part, max_dims=_MAX_DIMS)
+    _check_samples(min_samples)
+    box = check_box(boxsize, pos.shape[1])
+    length = check_length(eps, box, "eps")
+    check_num(part)
+    if comm.num_ranks() > 1:
+        return clusters_over_ranks(part, length, int(min_samples), box, cfg)
+    return _clusters(part, pos, length, int(min_samples), box, cfg)
+
+
+def _clusters(
+    part: Any, pos: jax.Array, length: Exact, min_samples: int, box: Exact, cfg: FofConfig
+) -> tuple[jax.Array, jax.Array]:
+    """On one device."""
+    domain, (num,) = domain_of([pos], [get_num(part)], ["the positions"], box)
+    built = sort_in_domain(pos, num, domain, cfg.tree)
+    tree = kernel_tree(built.part, num, built.th)
+    kind = kinds(kernels.count_within(tree, None, None, None, length, 1, box)[0][:, 0], min_samples, num)
+
+    def first(which: int) -> tuple[kernels.Tree, jax.Array]:
+        """The hierarchy over particles of a kind, and the rows of ``part`` of these and then of all others."""
+        order, numbers = rows_by_kind(kind, which)
+        posz = kernels.gather_rows(built.part, order)
+        th = build_in_domain(posz, numbers[0], domain, cfg.tree)
+        return kernel_tree(posz, numbers[0], th), built.rows[order]
+
+    cores, core_rows = first(CORE)
+    others, other_rows = first(OTHER)
+    group = kernels.fof(cores, core_rows, length, box)
+    core = kernels.scatter_rows(kind, built.rows) == CORE
+    cluster = _numbered(group, core)
+    near = kernels.least_within(cores, cluster[core_rows], others, other_rows, length, box)
+    return _with_border(cluster, core, near), core
+
+
+def _check_samples(min_samples: Any) -> None:
+    if isinstance(min_samples, bool) or not isinstance(min_samples, (int, np.integer)):
+        raise TypeError(
+            f"min_samples must be an integer that is known when the function is traced, not {min_samples!r}."
+        )
+    if not 1 <= min_samples < 2**31:
+        raise ValueError(f"min_samples is {min_samples}; a core has at least 1 particle near it, itself.")
+
+
+@functools.partial(jax.jit, inline=True)
+def _numbered(group: jax.Array, core: jax.Array) -> jax.Array:
+    """The cluster of each core. group: the first row of each one's."""
+    first = core & (group == jnp.arange(group.shape[0], dtype=jnp.int32))
+    number = jnp.cumsum(first, dtype=jnp.int32) - 1
+    return jnp.where(core, number[group], -1)
+
+
+@functools.partial(jax.jit, inline=True)
+def _with_border(cluster: jax.Array, core: jax.Array, near: jax.Array) -> jax.Array:
+    return jnp.where(core, cluster, jnp.where(near < jnp.iinfo(near.dtype).max, near, -1))

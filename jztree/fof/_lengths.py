@@ -1,0 +1,27 @@
+"""Lengths within which particles are linked."""
+
+from typing import Any
+
+import numpy as np
+
+from .. import kernels
+from .._checks import check_range, check_real
+from ..jax_ext import Exact, exact, is_concrete
+
+
+def check_length(length: Any, box: Exact, name: str) -> Exact:
+    """``length`` as an exact number; ValueError in words if it cannot be one, or the box is none.
+
+    name: of the argument.
+    """
+    if isinstance(length, Exact):
+        return length
+    if np.shape(length) != ():
+        raise ValueError(f"{name} is one length for all particles; its shape is {np.shape(length)}.")
+    if is_concrete(length):
+        value = float(check_real(length, name))
+        if not (np.isfinite(value) and value >= 0):
+            raise ValueError(f"the linking length {name} is {value:g}; it must be finite and not negative.")
+        check_range(np.asarray(value), name, may_vanish=True)
+    words = exact(length, ())
+    return words if is_concrete(length) and is_concrete(box) else kernels.checked_lengths(box, words)[1]

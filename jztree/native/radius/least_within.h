@@ -1,0 +1,35 @@
+// The smallest of the values of all sources within a radius of every query.
+#pragma once
+
+#include <limits>
+
+#include "common/tree_arguments.h"
+
+namespace jztree {
+
+template <int D, typename T>
+struct LeastWithin {
+  static constexpr int most_dims = max_dims;
+  static constexpr int32_t none = std::numeric_limits<int32_t>::max();
+
+  Tree<D, T> sources;
+  const int32_t* value;  // (n,), of z-ordered sources
+  Tree<D, T> queries;
+  const int32_t* query_rows;  // (q,), the output row of each z-ordered query; null: its place
+  Lengths radius;             // one for all
+  Lengths box;
+  int32_t* least;  // (q,); `none` where no source is within, and for queries from num on
+
+  explicit LeastWithin(Arguments& in)
+      : sources(in),
+        value(in.argument<int32_t>("value", {sources.pos.rows()})),
+        queries(in, "query_"),
+        query_rows(in.optional<int32_t>("query_rows", {q()})),
+        radius(in.lengths("radius", 1)),
+        box(in.lengths("box", D)),
+        least(in.result<int32_t>("least", {q()})) {}
+
+  int64_t q() const { return queries.pos.rows(); }
+};
+
+}  // namespace jztree

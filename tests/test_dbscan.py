@@ -1,0 +1,140 @@
+"""DBSCAN against the algorithm as its paper has it, and against scikit-learn where that is installed."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import oracles
+import pytest
+from devices import DEVICE_COUNTS, SETS, deal, even, joined, make, mesh_of
+
+from jztree.data import Pos
+from jztree.fof import dbscan, fof_labels
+
+pytestmark = pytest.mark.emulated
+
+
+def slow(pos: np.ndarray, eps: float, least: int, box: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    """One point after the other; the cluster of a core grows until nothing is left to reach (Ester et al. 1996)."""
+    near = oracles.squared_distances(pos, pos, box) <= np.float64(eps) ** 2
+    core = near.sum(axis=1) >= least
+    label = np.full(len(pos), -1)
+    clusters = 0
+    for start in range(len(pos)):
+        if not core[start] or label[start] >= 0:
+            continue
+        label[start], reach = clusters, [start]
+        while reach:
+            for other in np.nonzero(near[reach.pop()] & (label < 0))[0]:
+                label[other] = clusters
+                if core[other]:
+                    reach.append(other)
+        clusters += 1
+    return label, core
+
+
+def assert_clusters(found: Any, expected: Any) -> None:
+    np.testing.assert_array_equal(found[1], expected[1])
+    np.testing.assert_array_equal(found[0], expected[0])
+
+
+@pytest.mark.parametrize("dims", range(1, 5))
+@pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
+def test_equals_the_paper(dims: int, kind: str) -> None:
+    box = oracles.box_lengths(kind, dims)
+    pos = np.concatenate([oracles.clustered(500, dims), oracles.uniform(300, dims)])
+    eps = [0.0005, 0.01, 0.04, 0.09][dims - 1]
+    for least in (1, 2, 5, 12):
+        expected = slow(pos, eps, least, box)
+        assert_clusters(dbscan(pos, eps, least, box), expected)
+        assert_clusters(dbscan.jit(pos, eps, least, box), expected)
+    assert len(np.unique(slow(pos, eps, 5, box)[0])) > 2
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_hard_sets(name: str) -> None:
+    pos = make(name, 3)[0]
+    for box in (None, 1.0) if "outlier" not in name else (None,):
+        for least in (2, 4):
+            assert_clusters(dbscan(pos, SETS[name][2], least, box), slow(pos, SETS[name][2], least, box))
+
+
+def test_borders_go_to_the_first_cluster() -> None:
+    """A point between two clusters, nearer to the second, and in every order of rows."""
+    line = np.r_[np.arange(5) * 0.1, 0.95, 1.45 + np.arange(5) * 0.1][:, None].astype(np.float32)
+    for seed in range(20):
+        pos = np.random.default_rng(seed).permutation(line)
+        found = dbscan(pos, 0.56, 5)
+        assert_clusters(found, slow(pos, 0.56, 5))
+
+
+def test_few_samples_are_friends_of_friends() -> None:
+    pos = oracles.clustered(2_000, 3)
+    label, core = dbscan(pos, 0.02, 1)
+    assert core.all()
+    group = fof_labels(pos, 0.02, output_order="input")[1]
+    np.testing.assert_array_equal(oracles.smallest_members(label), group)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_few_particles_and_padding(n: int) -> None:
+    pos = oracles.uniform(n, 3)
+    for least in (1, 2):
+        assert_clusters(dbscan(pos, 9.0, least), slow(pos, 9.0, least))
+    part = Pos(pos=np.concatenate([oracles.uniform(300, 3), np.full((50, 3), 0.5, np.float32)]), num=300)
+    label, core = dbscan.jit(part, 0.15, 4)
+    assert_clusters((label[:300], core[:300]), slow(part.pos[:300], 0.15, 4))
+    assert (np.asarray(label)[300:] == -1).all()
+    assert not np.asarray(core)[300:].any()
+
+
+def test_equals_scikit_learn() -> None:
+    cluster = pytest.importorskip("sklearn.cluster")
+    pos = np.concatenate([oracles.clustered(5_000, 3), oracles.uniform(2_000, 3)])
+    for eps, least in ((0.02, 5), (0.05, 10), (0.05, 40)):
+        model = cluster.DBSCAN(eps=eps, min_samples=least).fit(pos.astype(np.float64))
+        label, core = dbscan.jit(pos, eps, least)
+        np.testing.assert_array_equal(label, model.labels_)
+        np.testing.assert_array_equal(np.nonzero(core)[0], model.core_sample_indices_)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"eps": -1.0}, "eps is -1"),
+        ({"eps": np.nan}, "eps is nan"),
+        ({"eps": [0.1, 0.2]}, "one length"),
+        ({"eps": 0.1, "min_samples": 0}, "min_samples is 0"),
+        ({"eps": 0.1, "min_samples": 2.5}, "min_samples must be an integer"),
+        ({"eps": 0.1, "boxsize": [1.0, 2.0]}, "boxsize"),
+    ],
+)
+@pytest.mark.parametrize("call", [dbscan, dbscan.jit])
+def test_arguments_that_cannot_be(options: Any, words: str, call: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        call(oracles.uniform(50, 3), **options)
+
+
+@pytest.mark.parametrize("ndev", DEVICE_COUNTS)
+@pytest.mark.parametrize("name", SETS)
+def test_clusters_are_those_of_one_device(name: str, ndev: int) -> None:
+    pos, counts, dealt = make(name, ndev)
+    mapped = dbscan.smap(mesh_of(ndev), jit=True)
+    for box in (None, 1.0) if "outlier" not in name else (None,):
+        label, core = mapped(dealt, SETS[name][2], 4, box)
+        assert_clusters((joined(label, counts), joined(core, counts)), dbscan(pos, SETS[name][2], 4, box))
+        for rank, count in enumerate(counts):
+            assert (np.asarray(label)[rank, count:] == -1).all()
+
+
+def test_a_wall_of_borders_over_devices() -> None:
+    """Chains that pass through all ranks, with borders between them."""
+    pos = np.random.default_rng(4).random((1_000, 2)).astype(np.float32)
+    found = dbscan.smap(mesh_of(4), jit=True)(deal(pos, even(1_000, 4)), 0.035, 5)
+    assert_clusters([joined(column, even(1_000, 4)) for column in found], slow(pos, 0.035, 5))
+
+
+def test_inside_a_function_of_the_users() -> None:
+    pos = oracles.clustered(500, 3)
+    found = jax.jit(lambda x, eps: dbscan(x, eps, 4))(pos, np.float32(0.05))
+    assert_clusters(found, slow(pos, float(np.float32(0.05)), 4))
