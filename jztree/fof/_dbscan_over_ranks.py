@@ -52,7 +52,7 @@ class _Search:
         posz = kernels.gather_rows(self.own.posz, order)
         assert self.ready.domain is not None
         num, root = labels_in_domain(posz, numbers[0], self.ready.domain, self.length, self.cfg)
-        cluster = jnp.where(jnp.arange(self.n) < num, self._numbered(root, num, order), -1)
+        cluster = jnp.where(jnp.arange(self.n, dtype=jnp.int32) < num, self._numbered(root, num, order), -1)
         cluster = kernels.scatter_rows(cluster, order)
         near = self._near(cluster)
         return jnp.where(self.kind == CORE, cluster, jnp.where(near < _NONE, near, -1))

@@ -233,9 +233,9 @@ def _ends(counts: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _places(counts: jax.Array, ends: jax.Array, route: comm.Route, size: int) -> jax.Array:
     """Where entries go that arrive list by list, in the order in which the queries were sent."""
-    sent = jnp.sum(route.sent)
+    sent = jnp.sum(route.sent, dtype=jnp.int32)
     rows = jnp.arange(counts.shape[0], dtype=jnp.int32) if route.order is None else route.order
-    lengths = jnp.where(jnp.arange(rows.shape[0]) < sent, counts[rows], 0)
+    lengths = jnp.where(jnp.arange(rows.shape[0], dtype=jnp.int32) < sent, counts[rows], 0)
     arrived = jnp.cumsum(lengths, dtype=jnp.int32)
     entry = jnp.arange(size, dtype=jnp.int32)
     which = jnp.minimum(jnp.searchsorted(arrived, entry, side="right"), rows.shape[0] - 1)

@@ -1,11 +1,10 @@
 // A lane a query, and a walk (ball_walk.cuh) that looks at every pair within the radius.
 
-#include "least_within.h"
-
 #include <cstdint>
 
 #include "ball_walk.cuh"
 #include "common/cuda/context.cuh"
+#include "least_within.h"
 
 namespace jztree {
 namespace {
