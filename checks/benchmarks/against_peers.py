@@ -86,6 +86,22 @@ def fof_cases() -> Iterator[Case]:
         yield Case(f"FoF 1e+06, b={b}", labels(pos, rlink, 1.0), "kdcount", peers.kdcount(pos, rlink, 1.0), aim)
 
 
+def radius_cases() -> Iterator[Case]:
+    """Uniform points, 30 others within the radius on average, in a periodic box; and clusters of fewer in an open one."""
+    n = 10**6
+    pos, radius = uniform(n), (30 / n * 3 / (4 * np.pi)) ** (1 / 3)
+    x, inside = jax.numpy.asarray(pos), pos.astype("f8")
+    counts = lambda: jz.radius.count_within.jit(x, radius, 1.0)  # noqa: E731
+    lists = lambda: jz.radius.neighbours_within.jit(x, radius, 1.0)  # noqa: E731
+    yield Case("counts within r, 1e+06", counts, "scipy", peers.scipy_counts(inside, radius, 1.0), 15.0, 1)
+    yield Case("lists within r, 1e+06; pairs", lists, "scipy", peers.scipy_pairs(inside, radius, 1.0), 10.0, 1)
+    few = uniform(200_000)
+    y, eps = jax.numpy.asarray(few), (12 / len(few) * 3 / (4 * np.pi)) ** (1 / 3)
+    clusters = lambda: jz.fof.dbscan.jit(y, eps, 10)  # noqa: E731
+    there = peers.sklearn_dbscan(few.astype("f8"), eps, 10)
+    yield Case("DBSCAN 2e+05, min_samples=10", clusters, "scikit-learn", there, 10.0, 1)
+
+
 def snapshot_cases(path: Path | None) -> Iterator[Case]:
     """A snapshot in its periodic box."""
     pos, boxsize = snapshot_positions(path)
@@ -111,7 +127,7 @@ def sort_case(n: int) -> Case:
 
 def table(snapshot: Path | None, large: int) -> Iterator[dict[str, Any]]:
     """Measure the rows of the table one after the other."""
-    for cases in (knn_cases(large), fof_cases(), snapshot_cases(snapshot), [sort_case(large)]):
+    for cases in (knn_cases(large), fof_cases(), radius_cases(), snapshot_cases(snapshot), [sort_case(large)]):
         for case in cases:
             there = {} if case.theirs is None else {case.peer: case.theirs}
             found = seconds({"jztree": case.ours} | there, case.runs)

@@ -55,6 +55,39 @@ def scipy(pos: np.ndarray, k: int, boxsize: float | None = None) -> Call | None:
     return _if_installed(make)
 
 
+def scipy_counts(pos: np.ndarray, radius: float, boxsize: float) -> Call | None:
+    """How many are within a radius of every point, on two threads. Positions must be inside the box."""
+
+    def make() -> Call:
+        from scipy.spatial import cKDTree
+
+        return lambda: cKDTree(pos, boxsize=boxsize).query_ball_point(pos, radius, return_length=True, workers=2)
+
+    return _if_installed(make)
+
+
+def scipy_pairs(pos: np.ndarray, radius: float, boxsize: float) -> Call | None:
+    """All pairs within a radius, each once, as an array; SciPy's lists of every point take several times as long."""
+
+    def make() -> Call:
+        from scipy.spatial import cKDTree
+
+        return lambda: cKDTree(pos, boxsize=boxsize).query_pairs(radius, output_type="ndarray")
+
+    return _if_installed(make)
+
+
+def sklearn_dbscan(pos: np.ndarray, eps: float, min_samples: int) -> Call | None:
+    """The clusters of scikit-learn, on two threads, in an open box."""
+
+    def make() -> Call:
+        from sklearn.cluster import DBSCAN
+
+        return lambda: DBSCAN(eps=eps, min_samples=min_samples, n_jobs=2).fit(pos).labels_
+
+    return _if_installed(make)
+
+
 def kdcount(pos: np.ndarray, rlink: float, boxsize: float) -> Call | None:
     """Friends-of-friends groups of kdcount with two processes: labels."""
 
