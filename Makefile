@@ -46,7 +46,14 @@ EMULATED_CORE = $(addprefix tests/test_,emulator.py catalogue.py::test_smallest_
   distr_knn.py::test_radii_and_indices_are_those_of_one_device distr_fof.py::test_catalogue_is_that_of_one_device \
   zsort.py::test_sort_is_stable)
 # With every access to memory watched.
-WATCHED_TESTS = $(EMULATED_CORE) $(addprefix tests/test_,races.py memory_sectors.py zorder.py fof.py overdensity.py)
+WATCHED_TESTS = $(EMULATED_CORE) $(addprefix tests/test_,races.py memory_sectors.py zorder.py fof.py overdensity.py \
+  splitters.py::test_without_rows_all_cuts_are_at_0 splitters.py::test_totals_beyond_32_bits \
+  many_ranks.py::test_boxes_go_to_the_ranks_that_may_have_what_they_want[True-3-periodic-clustered] \
+  many_ranks.py::test_rows_go_to_the_ranks_whose_boxes_are_near[3-periodic-clustered] \
+  many_ranks.py::test_leaves_are_open_that_others_may_have_something_for[True-40-3-periodic-clustered] \
+  many_ranks.py::test_leaves_are_open_that_others_may_have_something_for[False-None-3-open-spread] \
+  sphere_properties.py::test_against_plain_sums[3-mixed] sphere_properties.py::test_a_sphere_that_turns \
+  lowest_potential.py::test_groups_against_all_pairs count_within.py::test_weights)
 EMULATOR_SEEDS ?= 0 1 2 3 4
 # The most dimensions that the emulator's kernels are compiled for.
 JZTREE_EMULATED_DIMS ?= 8

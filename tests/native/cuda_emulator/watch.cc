@@ -215,4 +215,7 @@ uint32_t __tsan_atomic32_fetch_add(uint32_t* at, uint32_t by, int) {
 uint64_t __tsan_atomic64_fetch_add(uint64_t* at, uint64_t by, int) {
   return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST);
 }
+uint64_t __tsan_atomic64_exchange(uint64_t* at, uint64_t value, int) {
+  return __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST);
+}
 }
