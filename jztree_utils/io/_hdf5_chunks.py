@@ -1,13 +1,13 @@
-"""Whether the chunks of HDF5 datasets are where the HDF5 library looks for them; it gives zeros for those that are not.
+"""Whether the bytes of HDF5 datasets are where the file says; the HDF5 library takes whatever is there for numbers.
 
-Files of the formats before HDF5 1.10, which h5py and most codes write, have no checksum over the tables that say where
-chunks are and how they are packed.
+Files of the formats before HDF5 1.10, which h5py and most codes write, have no checksum over what says where datasets
+and their chunks are, and how these are packed. The library gives zeros for chunks that it does not find.
 """
 
 import itertools
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,52 @@ def has_all_chunks(data: h5py.Dataset) -> bool:
 
     data.id.chunk_iter(look)
     return len(places) >= needed
+
+
+def check_apart(data: h5py.Dataset) -> None:
+    """Raise SnapshotError if bytes of a dataset are also those of another one beside it, or of what describes these."""
+    if data.is_virtual or data.external or not data.size or data.file.userblock_size:
+        return
+    own, where = _extents(data), _address(data)
+    if (own[1:, 0] < own[:-1, 1]).any():
+        raise _not_apart(data, "a part of itself")
+    for item in _siblings(data):
+        address = _address(item)
+        taken = np.array([[address, address + 1]])
+        if isinstance(item, h5py.Dataset) and address != where and not item.is_virtual:
+            taken = np.concatenate([taken, _extents(item)])
+        # Of the own parts, the last that begins before one that is taken ends.
+        before = np.searchsorted(own[:, 0], taken[:, 1]) - 1
+        if (own[before, 1] > taken[:, 0])[before >= 0].any():
+            raise _not_apart(data, str(item.name).lstrip("/"))
+
+
+def _not_apart(data: h5py.Dataset, other: str) -> SnapshotError:
+    name = str(data.name).lstrip("/")
+    return SnapshotError(f"{data.file.filename} holds {name} where it holds {other}; write or copy it again.")
+
+
+def _siblings(data: h5py.Dataset) -> Iterator[h5py.Group | h5py.Dataset]:
+    """The group of a dataset and what is in it, the dataset too. What cannot be opened is not asked for."""
+    yield data.parent
+    for name in data.parent:
+        with suppress(KeyError, OSError, RuntimeError):
+            yield data.parent[name]
+
+
+def _address(item: h5py.Group | h5py.Dataset) -> int:
+    """Where the header of a group or dataset is."""
+    return int(h5py.h5o.get_info(item.id).addr)
+
+
+def _extents(data: h5py.Dataset) -> np.ndarray:
+    """``(e, 2)`` begins and ends of the bytes of a dataset, in the order of the file."""
+    found: list[tuple[int, int]] = []
+    if data.chunks is not None and hasattr(data.id, "chunk_iter"):
+        data.id.chunk_iter(lambda chunk: found.append((chunk.byte_offset, chunk.byte_offset + chunk.size)))
+    elif data.chunks is None and data.id.get_offset() is not None:
+        found.append((data.id.get_offset(), data.id.get_offset() + data.id.get_storage_size()))
+    return np.array(sorted(found), np.int64).reshape(-1, 2)
 
 
 def _filters(data: h5py.Dataset) -> list[int]:

@@ -14,7 +14,7 @@ import numpy as np
 from ._columns import FIELDS, WORDS, Column, Reader
 from ._errors import OPTION, SnapshotError
 from ._files import get_dataset, open_hdf5
-from ._hdf5_chunks import has_all_chunks, made_up_rows_refused
+from ._hdf5_chunks import check_apart, has_all_chunks, made_up_rows_refused
 
 KINDS = {"f": "floats", "iu": "integers", "iuf": "real numbers", "iufb": "numbers"}
 _FIRST_PLUGIN = 256  # filters of lower numbers are part of the HDF5 library
@@ -84,7 +84,22 @@ def _stored_dtype(data: h5py.Dataset) -> np.dtype:
     kind = data.id.get_type()
     if isinstance(kind, h5py.h5t.TypeIntegerID) and kind.get_size() == WORDS.itemsize:
         return WORDS
+    if isinstance(kind, h5py.h5t.TypeFloatID) and not _is_float(kind):
+        raise SnapshotError(
+            f"{data.file.filename} holds {str(data.name).lstrip('/')} as floats of no kind that codes write; write or "
+            "copy it again."
+        )
     return data.dtype
+
+
+def _is_float(kind: h5py.h5t.TypeFloatID) -> bool:
+    """Whether sign, exponent and mantissa lie side by side, and the exponent of 1 is in the middle, as in IEEE 754 and
+    in what SWIFT makes shorter. HDF5 converts anything else without a word.
+    """
+    sign, exponent, exponent_bits, mantissa, mantissa_bits = kind.get_fields()
+    lowest = kind.get_offset()
+    beside = mantissa == lowest and exponent == lowest + mantissa_bits and sign == exponent + exponent_bits
+    return beside and sign + 1 == lowest + kind.get_precision() and kind.get_ebias() == 2 ** (exponent_bits - 1) - 1
 
 
 class OpenFile:
@@ -225,6 +240,7 @@ def check_readable(data: h5py.Dataset) -> None:
     check_filters(data)
     _check_covered(data)
     _check_written(data)
+    check_apart(data)
 
 
 def _check_written(data: h5py.Dataset) -> None:

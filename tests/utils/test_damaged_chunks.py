@@ -126,3 +126,61 @@ def test_chunks_that_did_not_get_smaller(
         assert data.get_chunk_info(0).filter_mask != 0
         data.write_direct_chunk((50, 0), file.pos[50:100].tobytes(), 3 if checksum else 1)
     np.testing.assert_array_equal(file.read(), file.pos)
+
+
+# Where datasets are
+
+
+def move(path: Path, name: str, by: int) -> None:
+    """Change the address of a dataset of one piece."""
+    with h5py.File(path) as file:
+        data = file[name].id
+        place = b"".join(number.to_bytes(8, "little") for number in (data.get_offset(), data.get_storage_size()))
+        moved = (data.get_offset() + by).to_bytes(8, "little") + place[8:]
+    whole = path.read_bytes()
+    assert whole.count(place) == 1
+    path.write_bytes(whole.replace(place, moved))
+
+
+@pytest.mark.parametrize("by", [-4000, -2048, 1, 16])
+def test_a_dataset_over_another_one(snapshot: Path, told: Callable[..., str], by: int) -> None:
+    """Its numbers would be those of the other, or the bytes of a header."""
+    with h5py.File(snapshot, "a") as file:
+        pos = file["PartType1/Coordinates"][()]
+        for name in ("Coordinates", "ParticleIDs"):
+            del file[f"PartType1/{name}"]
+        file["PartType1/ParticleIDs"] = np.arange(ROWS)
+        file["PartType1/Coordinates"] = pos
+        file["PartType1/Velocities"] = pos
+    move(snapshot, "PartType1/Coordinates", by)
+    assert "holds PartType1/Coordinates where it holds PartType1" in told("fof", snapshot)
+
+
+def test_a_chunk_over_one_of_another_dataset(chunked: Callable[..., Chunked], told: Callable[..., str]) -> None:
+    file = chunked(chunks=(64, 3))
+    with h5py.File(file.path, "a") as opened:
+        data = opened.create_dataset("PartType1/Velocities", data=file.pos, chunks=(64, 3))
+        other = data.id.get_chunk_info(2).byte_offset
+    place = file.entry(1) + ADDRESS
+    whole = file.path.read_bytes()
+    file.path.write_bytes(whole[:place] + other.to_bytes(8, "little") + whole[place + 8 :])
+    assert "holds PartType1/Coordinates where it holds PartType1/Velocities; write" in told("fof", file.path)
+
+
+def test_one_dataset_of_two_names(snapshot: Path) -> None:
+    with h5py.File(snapshot, "a") as file:
+        file["PartType1/Places"] = file["PartType1/Coordinates"]
+    io.read_snapshot(snapshot, fields=("pos",))
+
+
+@pytest.mark.parametrize("bit", [0, 4, 7])
+def test_floats_of_a_kind_that_nobody_writes(snapshot: Path, told: Callable[..., str], bit: int) -> None:
+    """HDF5 converts them to those that there are, and multiplies them by a power of two on the way."""
+    kind = h5py.h5t.IEEE_F32LE.copy()
+    kind.set_ebias(127 ^ 1 << bit)
+    with h5py.File(snapshot, "a") as file:
+        pos = file["PartType1/Coordinates"][()]
+        del file["PartType1/Coordinates"]
+        space = h5py.h5s.create_simple(pos.shape)
+        h5py.h5d.create(file["PartType1"].id, b"Coordinates", kind, space).write(h5py.h5s.ALL, h5py.h5s.ALL, pos)
+    assert "floats of no kind that codes write; write or copy it again" in told("fof", snapshot)
