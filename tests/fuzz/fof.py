@@ -123,7 +123,13 @@ def check_order(given: np.ndarray, pos: np.ndarray, rows: np.ndarray, num: int, 
 
 
 def partitions(pos: np.ndarray, rlink: float, sides: np.ndarray, x64: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Smallest member of each row's group if pairs that may or may not be linked are not, and if they are.
+    """Smallest member of each row's group if pairs that may or may not be linked are not, and if they are."""
+    fewest, most = pairs_within(pos, rlink, sides, x64)
+    return _groups(fewest), _groups(most)
+
+
+def pairs_within(pos: np.ndarray, rlink: float, sides: np.ndarray, x64: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Which pairs, ``(n, n)``, are surely and which possibly within a length of each other.
 
     Pairs within rounding of the linking length are decided in float64; where the library need not have all bits of the
     positions or lengths, or squares of such lengths vanish beside the set, either is right.
@@ -140,8 +146,7 @@ def partitions(pos: np.ndarray, rlink: float, sides: np.ndarray, x64: bool) -> t
         surely |= (pos[:, None] == pos[None]).all(axis=-1)
     decided = possibly & _linked_in_float64(pos, rlink, sides)
     unsure = lost > 0 or rlink < np.ldexp(_widest(pos, rlink, sides), -500)
-    fewest, most = (surely, possibly) if unsure else (surely | decided, surely | decided)
-    return _groups(fewest), _groups(most)
+    return (surely, possibly) if unsure else (surely | decided, surely | decided)
 
 
 def _linked_in_float64(pos: np.ndarray, rlink: float, sides: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jztree as jz
-from fuzz import case, catalogue, command, devices, files, fof, gradients, knn, runner, spheres
+from fuzz import case, catalogue, command, devices, files, fof, gradients, knn, radius, runner, spheres
 from jztree import kernels
 from jztree_utils import io
 
@@ -53,7 +53,9 @@ def planted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, change: Cal
     monkeypatch.setattr(module, name, lambda *args, **kwargs: change(real(*args, **kwargs)))
 
 
-@pytest.mark.parametrize(("part", "batch"), [(knn, 2), (fof, 1), (spheres, 1)], ids=["knn", "fof", "spheres"])
+@pytest.mark.parametrize(
+    ("part", "batch"), [(knn, 2), (fof, 1), (radius, 1), (spheres, 1)], ids=["knn", "fof", "radius", "spheres"]
+)
 def test_a_sound_library_passes(part: ModuleType, batch: int) -> None:
     assert not findings(part, 20, batch)
 
@@ -85,6 +87,26 @@ def test_an_error_that_is_no_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(kernels, "knn", broken)
     assert_found(findings(knn, 5), "KeyError")
+
+
+# Within a radius
+
+
+def test_a_count_that_is_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, kernels, "count_within", lambda found: (found[0].at[:1].add(1), found[1]))
+    assert_found(findings(radius), "a count is not that of the pairs")
+
+
+def test_a_neighbour_that_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, kernels, "neighbours_within", lambda found: (*found[:2], jnp.minimum(found[2], 0), found[3]))
+    assert_found(findings(radius, 100), "lists are not those of the pairs")
+
+
+def test_a_border_that_joins_the_last_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = 2**31 - 1
+    planted(monkeypatch, kernels, "least_within", lambda least: jnp.where(least < nowhere, least + 1, least))
+    only = batch_with(radius, "dbscan")
+    assert_found(findings(radius, 100, only) | findings(radius, 200), "clusters are not those of the pairs")
 
 
 # Groups

@@ -1,0 +1,117 @@
+"""Counts and lists within a radius, and DBSCAN, of hostile sets, judged by all pairs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from . import inputs
+from .case import Case, Outcome, WrongError, expect_error
+from .distances import may_refuse, unsound
+from .fof import linking_length, pairs_within
+from .inputs import pick
+
+_CASES = 24  # of one shape
+_LEAST = 3  # particles near a core
+_CALLS = {
+    "eager": "count = jz.radius.count_within(part, radius, boxsize)\n"
+    "lists = jz.radius.neighbours_within(part, radius, boxsize, nearest_first={nearest})",
+    "jit": "count = jz.radius.count_within.jit(part, radius, boxsize)\n"
+    "lists = jz.radius.neighbours_within.jit(part, radius, boxsize, nearest_first={nearest})",
+    "sorted": "part, th = jz.tree.zsort_and_tree.jit(part, boxsize=boxsize)\n"
+    "count = jz.radius.count_within.jit(part, radius, boxsize, th=th)\n"
+    "lists = jz.radius.neighbours_within.jit(part, radius, boxsize, th=th, nearest_first={nearest})",
+    "dbscan": "cluster, core = jz.fof.dbscan.jit(part, radius, 3, boxsize)",
+}
+
+
+def batch(random: np.random.Generator) -> Iterator[Case]:
+    """Sets of one shape."""
+    x64, dtype = inputs.mode(random)
+    way = pick(random, "eager", "jit", "jit", "sorted", "dbscan", "dbscan")
+    most = 4 if way == "dbscan" else 8
+    rows, dims = int(pick(random, 0, 1, 2, 25, 64, 64, 130)), int(random.integers(1, most + 1))
+    nearest = bool(random.random() < 0.5)
+    lines = "part = jz.data.Pos(pos=pos, num=num)\n" + _CALLS[way].format(nearest=nearest)
+    for _ in range(_CASES if way != "eager" else _CASES // 4):
+        points = inputs.points(random, rows, dims, dtype)
+        radius = linking_length(random, points.pos[: points.num], points.sides, points.length)
+        values = points.arguments(random) | {"radius": radius}
+        if random.random() < 0.08:
+            _spoil(random, values)
+        judge = _judge_clusters if way == "dbscan" else _judge_lists
+        yield Case(lines, values, _Judge(judge, x64, way == "dbscan"), {"num": ("pos",)}, "", x64)
+
+
+def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:
+    if random.random() < 0.4:
+        values["radius"] = pick(random, -1.0, np.nan, np.inf)
+    else:
+        inputs.spoil_position(random, values)
+
+
+class _Judge:
+    def __init__(self, judge: Any, x64: bool, finite: bool) -> None:
+        self.judge, self.x64, self.finite = judge, x64, finite
+
+    def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
+        num, radius = values["num"], float(values["radius"])
+        pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
+        must = unsound(pos, sides)
+        if not radius >= 0 or (self.finite and np.isinf(radius)):
+            must = must or "the radius is negative or not finite"
+        if expect_error(outcome, must, may_refuse(pos, np.append(sides, min(radius, 1e308)), self.x64)):
+            return
+        if "part" in outcome.names:
+            pos = np.asarray(outcome["part"].pos)[:num]
+        if np.isinf(radius):
+            fewest = most = np.ones((num, num), bool)
+        else:
+            fewest, most = pairs_within(pos, radius, sides, self.x64)
+        self.judge(num, fewest, most, outcome)
+
+
+def _judge_lists(num: int, fewest: np.ndarray, most: np.ndarray, outcome: Outcome) -> None:
+    count, lists = np.asarray(outcome["count"]), outcome["lists"]
+    if count[num:].any():
+        raise WrongError("rows beyond num have neighbours", 0, count[num:])
+    low, high = fewest.sum(axis=1), most.sum(axis=1)
+    if (count[:num] < low).any() or (count[:num] > high).any():
+        raise WrongError("a count is not that of the pairs", low, count[:num])
+    splits, total = np.asarray(lists.splits), int(lists.splits[-1])
+    if not np.array_equal(np.diff(splits), count):
+        raise WrongError("lists are not as long as counts", count, np.diff(splits))
+    row, index = np.repeat(np.arange(len(count)), count), np.asarray(lists.index)[:total]
+    listed = np.zeros_like(most)
+    listed[row, index] = True
+    if listed.sum() != total or (fewest & ~listed).any() or (listed & ~most).any():
+        raise WrongError("lists are not those of the pairs", most, listed)
+
+
+def _judge_clusters(num: int, fewest: np.ndarray, most: np.ndarray, outcome: Outcome) -> None:
+    cluster, core = np.asarray(outcome["cluster"]), np.asarray(outcome["core"])
+    if core[num:].any() or (cluster[num:] != -1).any():
+        raise WrongError("rows beyond num are in clusters", -1, cluster[num:])
+    if not np.array_equal(fewest, most):
+        return  # either is right for some pairs
+    expected, cores = clusters_of(most, _LEAST)
+    if not np.array_equal(core[:num], cores):
+        raise WrongError("a core is none, or the other way around", cores, core[:num])
+    if not np.array_equal(cluster[:num], expected):
+        raise WrongError("clusters are not those of the pairs", expected, cluster[:num])
+
+
+def clusters_of(near: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
+    """Clusters and cores by the algorithm of Ester et al. (1996), one point after the other."""
+    core, label, clusters = near.sum(axis=1) >= least, np.full(len(near), -1), 0
+    for start in np.nonzero(core)[0]:
+        if label[start] >= 0:
+            continue
+        label[start], reach = clusters, [start]
+        while reach:
+            for other in np.nonzero(near[reach.pop()] & (label < 0))[0]:
+                label[other] = clusters
+                if core[other]:
+                    reach.append(other)
+        clusters += 1
+    return label, core
