@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from . import help_texts
 from .header_arguments import add_header_options
 
-KINDS = ("halos", "density", "mass-function", "sizes", "distances", "scaling")
+KINDS = ("halos", "density", "halo", "mass-function", "sizes", "distances", "scaling")
 MODELS = ("press_schechter", "sheth_tormen", "jenkins", "warren", "tinker")
 KERNELS = ("knn", "cubic_spline", "wendland_c2", "wendland_c4", "wendland_c6")
 B = 0.2  # the linking length in mean separations, unless another is given
@@ -256,6 +256,15 @@ def _add_plot(commands: "argparse._SubParsersAction[_Parser]") -> None:
     _add_snapshot_options(plot)
     plot.add_argument("--catalogue", metavar="FILE", help="groups to mark in a picture of a snapshot")
     plot.add_argument("--title", default="", help="words above the picture")
+    density = plot.add_argument_group("density and halo")
+    density.add_argument("--slab", metavar="Z", help="show only what lies between two coordinates along z, as in 10,15")
+    density.add_argument(
+        "--smooth", type=whole, default=0, metavar="K", help="spread particles over the distance to K neighbours, as 16"
+    )
+    density.add_argument("--surface-density", action="store_true", help="colours are masses over areas, with units")
+    density.add_argument(
+        "--halo", type=whole, default=0, metavar="ROW", help="row of a halo in --catalogue (default: 0)"
+    )
     curve = plot.add_argument_group("the mass function that groups are compared with")
     curve.add_argument("--model", choices=MODELS, default="warren", help="whose it is (default: warren)")
     planck = "(default: that of Planck 2018, {})"

@@ -20,6 +20,14 @@ def positions_of(args: Namespace) -> tuple[np.ndarray, io.SnapshotHeader]:
     return pos, complete_header(path, snapshot.header)
 
 
+def mass_of(args: Namespace) -> float | np.ndarray | None:
+    """The masses of the particles of the first input, or the one of all of them; None if it has none."""
+    snapshot = io.open_snapshot(snapshot_path(args.input[0]), args.type, read_options(args))
+    if snapshot.shared_mass is not None:
+        return snapshot.shared_mass
+    return snapshot.read("mass", finite=True) if "mass" in snapshot.present(("pos",), ("mass",)) else None
+
+
 def catalogue_of(args: Namespace, path: str) -> io.CatalogueContent:
     """A catalogue. Raises ValueError for a snapshot, whose groups are still to be found."""
     source = snapshot_path(path)

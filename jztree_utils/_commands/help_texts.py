@@ -65,6 +65,7 @@ PLOT_EPILOG = """\
 KIND is one of
   halos          projected density of SNAPSHOT with circles around its groups, and the distribution of group sizes
   density        projected density of SNAPSHOT, with circles if there is a --catalogue
+  halo           the matter of SNAPSHOT around one halo of --catalogue, with its spheres
   mass-function  halo mass function of a catalogue with Poisson errors, beside an analytic one
   sizes          distribution of the sizes of groups of a catalogue
   distances      distribution of distances in a file of neighbours, beside that of uniform points
@@ -74,6 +75,8 @@ Without -o the picture is shown.
 
 examples:
   jztree plot density snapdir_099 --catalogue catalogue.hdf5 -o density.png
+  jztree plot density snapdir_099 --slab 10,15 --smooth 16 --surface-density -o slab.png
+  jztree plot halo snapdir_099 --catalogue catalogue.hdf5 --halo 3 -o halo.png
   jztree plot mass-function catalogue.hdf5 -o mass_function.pdf
 """
 VIEW_EPILOG = """\

@@ -1,16 +1,19 @@
 """``jztree plot``: pictures of snapshots, catalogues, neighbours and benchmarks, saved or shown."""
 
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from jztree.data import FofCatalogue
 
 from .. import io, plot
+from .._particles.spheres import is_sphere
 from .._report import print_json, say, stage, take_seconds
 from ..mass_function import Cosmology, units_of, why_not_described
-from .arguments import KINDS
-from .drawn import catalogue_of, columns_of, groups_of, positions_of
+from .arguments import KINDS, real
+from .drawn import catalogue_of, columns_of, groups_of, mass_of, positions_of
 from .outputs import check_placeholders
 from .snapshots import snapshot_path
 
@@ -57,8 +60,73 @@ def _halos(args: Namespace) -> Any:
 def _density(args: Namespace) -> Any:
     pos, header = positions_of(args)
     groups = None if args.catalogue is None else _with_radii(args, len(pos), header)
-    unit = io.unit_name(header, "length")
-    return plot.plot_density(pos, header.boxsize, args.output, catalogue=groups, length_unit=unit, title=args.title)
+    return plot.plot_density(
+        pos,
+        header.boxsize,
+        args.output,
+        catalogue=groups,
+        slab=_slab(args.slab),
+        smooth=args.smooth,
+        length_unit=io.unit_name(header, "length"),
+        title=args.title,
+        **_surface(args, header),
+    )
+
+
+def _surface(args: Namespace, header: io.SnapshotHeader) -> dict[str, Any]:
+    """The masses of particles and their unit, if colours are to be masses over areas.
+
+    Raises ValueError without masses.
+    """
+    if not args.surface_density:
+        return {}
+    mass = mass_of(args)
+    if mass is None:
+        raise ValueError(
+            f"{args.input[0]} has no masses of type {args.type}, which --surface-density needs; leave it out."
+        )
+    return {"mass": mass, "mass_unit": io.unit_name(header, "mass") or "mass"}
+
+
+def _slab(words: str | None) -> tuple[float, float] | None:
+    """The two numbers of --slab. Raises ValueError if they are none."""
+    if words is None:
+        return None
+    try:
+        low, high = (real(word.strip()) for word in words.split(","))
+    except (ArgumentTypeError, ValueError):
+        raise ValueError(f"--slab is {words}; it must be two numbers, as in 10,15.") from None
+    return low, high
+
+
+def _halo(args: Namespace) -> Any:
+    if args.catalogue is None:
+        raise ValueError("plot halo needs the groups of the snapshot: give --catalogue, which jztree fof writes.")
+    if args.slab is not None or args.smooth:
+        raise ValueError("--slab and --smooth are of plot density; plot halo shows a cube, always smoothed.")
+    pos, header = positions_of(args)
+    content = groups_of(args, header)
+    columns, groups = columns_of(content), content.catalogue
+    if not 0 <= args.halo < len(groups.count):
+        held = f"rows from 0 to {len(groups.count) - 1}" if len(groups.count) else "no halo"
+        raise ValueError(f"--halo is {args.halo}, but {args.catalogue} has {held}.")
+    spheres = {name: column[args.halo] for name, column in columns.items() if is_sphere(name)}
+    if not any(radius > 0 for radius in spheres.values()):
+        if groups.max_radius is None:
+            raise ValueError(
+                f"Halo {args.halo} of {args.catalogue} has no sphere; make them with jztree fof --properties."
+            )
+        spheres = {"farthest member": np.asarray(groups.max_radius)[args.halo]}
+    return plot.plot_halo(
+        pos,
+        np.asarray(columns.get("centre_pos", groups.com_pos))[args.halo],
+        spheres,
+        header.boxsize,
+        args.output,
+        length_unit=io.unit_name(header, "length"),
+        title=args.title,
+        **_surface(args, header),
+    )
 
 
 def _mass_function(args: Namespace) -> Any:
@@ -125,6 +193,7 @@ def _with_radii(args: Namespace, num: int, header: io.SnapshotHeader) -> FofCata
 _DRAW: dict[str, Callable[[Namespace], Any]] = {
     "halos": _halos,
     "density": _density,
+    "halo": _halo,
     "mass-function": _mass_function,
     "sizes": _sizes,
     "distances": _distances,

@@ -30,6 +30,11 @@ def sphere_names(text: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*DEFAULT, *further)))
 
 
+def is_sphere(column: str) -> bool:
+    """Whether a column is the radius of a sphere, such as ``r200c``."""
+    return column == "rvir" or (column[:1] == "r" and _NAME.fullmatch(column[1:]) is not None)
+
+
 def sphere_densities(
     header: io.SnapshotHeader, names: Sequence[str], densities: Mapping[str, float]
 ) -> tuple[tuple[str, float], ...]:

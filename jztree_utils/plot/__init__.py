@@ -10,6 +10,7 @@ by colour-blind readers, and letters can be read at half the width of a page.
 from ._density import plot_density, plot_halos, with_radii
 from ._figure import check_picture, save_figure, show
 from ._groups import plot_group_sizes, plot_mass_function
+from ._halo import plot_halo
 from ._neighbours import plot_neighbour_distances
 from ._scaling import plot_scaling, read_measurements
 
@@ -17,6 +18,7 @@ __all__ = [
     "check_picture",
     "plot_density",
     "plot_group_sizes",
+    "plot_halo",
     "plot_halos",
     "plot_mass_function",
     "plot_neighbour_distances",

@@ -12,6 +12,7 @@ from jztree.data import FofCatalogue, check_no_units, squeeze_catalogue
 
 from ._figure import Path, drawing
 from ._groups import draw_sizes
+from ._smoothing import spread, widths, within
 from ._style import with_unit
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ _SPHERES = ("r200m", "r200c", "r500c")  # the widest first
 _OVERDENSITY = 200  # of the balls that stand for groups of unknown size
 _IN_PIXEL = 4  # particles on average: with fewer, shot noise hides the structure
 _TICKS = 6  # at most, so that numbers of five digits have room
+_SMOOTH_PIXELS = 400
+_DARKEST, _RANGE = 2, 1e5  # per cent of smoothed pixels that are as dark as empty ones; brightest over darkest
 _EMPTY = 0.3  # particles that an empty pixel shows, the darkest colour instead of none
 
 
@@ -38,7 +41,10 @@ def plot_density(
     num_circles: int = 30,
     axes: tuple[int, int] = (0, 1),
     bins: int | None = None,
+    slab: tuple[float, float] | None = None,
+    smooth: int = 0,
     length_unit: str = "",
+    mass_unit: str = "",
     title: str = "",
 ) -> "Figure":
     """The projected density of particles, in units of its mean, with circles around the largest groups.
@@ -51,17 +57,29 @@ def plot_density(
     mass: ``(n,)`` masses of the particles; None counts them.
     num_circles: how many of the largest groups get a circle.
     axes: the two dimensions to show.
-    bins: pixels along the longer side; None is one for four particles on average, from 64 to 600.
-    length_unit: for the labels. title: above the picture.
+    bins: pixels along the longer side; None is one for four particles on average, from 64 to 600, and 400 with
+        ``smooth``.
+    slab: shows only what lies between these two coordinates along the first dimension that is projected; the first one
+        may be the larger one in a periodic box. Groups are those whose centres lie there.
+    smooth: spreads each particle over a Gaussian as wide as the distance to so many neighbours, so that voids show no
+        noise; 0 counts in pixels. 8 to 32 look well.
+    length_unit: for the labels. mass_unit: if it is given, colours are masses over areas, in these units, in place of
+        multiples of the mean. title: above the picture.
 
     Returns the `matplotlib.figure.Figure`.
     Raises ImportError if matplotlib is missing, ValueError for a wrong shape, OutputError if ``path`` cannot be
     written.
     """
     with drawing(path, (7.2, 6.0)) as figure:
-        shown = _view(pos, boxsize, axes)
-        groups = None if catalogue is None else with_radii(catalogue, len(shown.points), boxsize)[0]
-        _draw(figure.subplots(), shown, mass, bins, groups, num_circles, length_unit, title)
+        check_no_units(pos=pos, mass=mass, slab=slab)
+        total = len(np.asarray(pos))
+        groups = None if catalogue is None else squeeze_catalogue(with_radii(catalogue, total, boxsize)[0])
+        if slab is not None:
+            pos, mass, groups = within(slab, axes, boxsize, pos, mass, groups)
+        shown = view_of(pos, boxsize, axes)
+        shown.widths = widths(pos, boxsize, smooth) if smooth else None
+        shown.set_unit(mass, mass_unit, length_unit)
+        draw(figure.subplots(), shown, mass, bins, groups, num_circles, length_unit, title)
         return figure
 
 
@@ -97,10 +115,10 @@ def plot_halos(
     written.
     """
     with drawing(path, (11.2, 5.2)) as figure:
-        shown = _view(pos, boxsize, axes)
+        shown = view_of(pos, boxsize, axes)
         density_axes, size_axes = figure.subplots(1, 2, width_ratios=(1.25, 1))
         groups = with_radii(catalogue, len(shown.points), boxsize)[0]
-        _draw(density_axes, shown, None, bins, groups, num_circles, length_unit, title)
+        draw(density_axes, shown, None, bins, groups, num_circles, length_unit, title)
         draw_sizes(size_axes, squeeze_catalogue(catalogue), mass_unit)
         return figure
 
@@ -137,18 +155,31 @@ def with_radii(
 
 
 @dataclass
-class _View:
-    """What is seen of particles: ``points`` ``(n, 2)`` along two ``axes`` between two corners, and which of the two
-    dimensions are periodic."""
+class View:
+    """What is seen of particles.
+
+    points: ``(n, 2)`` along two ``axes``. low, high: the corners between which they are seen. periodic: which of the
+    two dimensions are. widths: ``(n,)`` of the Gaussians that stand for particles, None for counts in pixels. unit: of
+    mass over area, None for multiples of the mean.
+    """
 
     points: np.ndarray
     axes: tuple[int, int]
     low: np.ndarray
     high: np.ndarray
     periodic: np.ndarray
+    widths: np.ndarray | None = None
+    unit: str | None = None
+
+    def set_unit(self, mass: Any, mass_unit: str, length_unit: str) -> None:
+        """Let colours be masses over areas, if there is a unit of mass. Raises ValueError without masses."""
+        if mass_unit and mass is None:
+            raise ValueError(f"Colours in {mass_unit} need the masses of the particles; give them as mass.")
+        per_area = f"{mass_unit} / ({length_unit})$^2$" if length_unit else f"{mass_unit} / length$^2$"
+        self.unit = per_area if mass_unit else None
 
 
-def _view(pos: Any, boxsize: Any, axes: tuple[int, int]) -> _View:
+def view_of(pos: Any, boxsize: Any, axes: tuple[int, int]) -> View:
     check_no_units(pos=pos, boxsize=boxsize)
     given = np.asarray(pos)
     if given.ndim != 2 or given.shape[1] <= max(axes) or min(axes) < 0 or axes[0] == axes[1]:
@@ -162,16 +193,16 @@ def _view(pos: Any, boxsize: Any, axes: tuple[int, int]) -> _View:
     lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), given.shape[1:])[list(axes)]
     periodic = lengths > 0
     if not len(points):
-        return _View(points, axes, np.zeros(2), np.where(periodic, lengths, 1.0), periodic)
+        return View(points, axes, np.zeros(2), np.where(periodic, lengths, 1.0), periodic)
     least, most = points.min(axis=0).astype(np.float64), points.max(axis=0).astype(np.float64)
     margin = np.maximum(0.02 * (most - least), 1e-6 * np.maximum(np.abs(most), 1e-30))
     low, high = np.where(periodic, 0.0, least - margin), np.where(periodic, lengths, most + margin)
-    return _View(points, axes, low, high, periodic)
+    return View(points, axes, low, high, periodic)
 
 
-def _draw(
+def draw(
     ax: "Axes",
-    view: _View,
+    view: View,
     mass: Any,
     bins: int | None,
     groups: FofCatalogue | None,
@@ -180,7 +211,8 @@ def _draw(
     title: str,
 ) -> None:
     """One panel: density, circles and labels."""
-    pixels = int(np.clip(np.sqrt(len(view.points) / _IN_PIXEL), 64, 600)) if bins is None else bins
+    usual = np.sqrt(len(view.points) / _IN_PIXEL) if view.widths is None else _SMOOTH_PIXELS
+    pixels = int(np.clip(usual, 64, 600)) if bins is None else bins
     _draw_density(ax, view, mass, pixels)
     if groups is not None:
         _draw_circles(ax, view, groups, num_circles)
@@ -189,7 +221,7 @@ def _draw(
     ax.locator_params(nbins=_TICKS)
 
 
-def _project(view: _View, mass: Any, bins: int) -> np.ndarray:
+def _project(view: View, mass: Any, bins: int) -> np.ndarray:
     """Particles, or masses in units of their mean, in each pixel, with ``bins`` along the longer side."""
     check_no_units(mass=mass)
     weight = None if mass is None or np.ndim(mass) == 0 else np.asarray(mass, np.float64)
@@ -197,35 +229,52 @@ def _project(view: _View, mass: Any, bins: int) -> np.ndarray:
         raise ValueError(f"mass has shape {weight.shape}, but there are {len(view.points)} particles; give each one.")
     size = view.high - view.low
     shape = np.maximum(1, np.round(bins * size / size.max())).astype(int)
-    sums = np.zeros(shape.prod())
-    for start in range(0, len(view.points), _BLOCK):
+    if view.widths is None:
+        sums = _count(view, weight, shape)
+    else:
+        sums = spread(lambda rows: _count(view, weight, shape, rows), view.widths, size / shape, view.periodic)
+    return sums / (1.0 if weight is None else weight.mean() or 1.0)
+
+
+def _count(view: View, weight: np.ndarray | None, shape: np.ndarray, chosen: np.ndarray | None = None) -> np.ndarray:
+    """Particles in each pixel, or their weights. chosen: rows that count, None for all."""
+    points = view.points if chosen is None else view.points[chosen]
+    weights = weight if weight is None or chosen is None else weight[chosen]
+    sums, size = np.zeros(shape.prod()), view.high - view.low
+    for start in range(0, len(points), _BLOCK):
         rows = slice(start, start + _BLOCK)
         # Positions outside a periodic box are wrapped; an open extent holds all points, so they stay where they are.
-        cells = np.floor((view.points[rows] - view.low) % size / size * shape).astype(np.int64)
+        cells = np.floor((points[rows] - view.low) % size / size * shape).astype(np.int64)
         flat = np.ravel_multi_index(tuple(np.clip(cells, 0, shape - 1).T), tuple(shape))
-        sums += np.bincount(flat, None if weight is None else weight[rows], minlength=len(sums))
-    return sums.reshape(shape) / (1.0 if weight is None else weight.mean() or 1.0)
+        sums += np.bincount(flat, None if weights is None else weights[rows], minlength=len(sums))
+    return sums.reshape(shape)
 
 
-def _draw_density(ax: "Axes", view: _View, mass: Any, bins: int) -> None:
+def _draw_density(ax: "Axes", view: View, mass: Any, bins: int) -> None:
     from matplotlib.colors import LogNorm
 
     sums = _project(view, mass, bins)
-    mean = max(len(view.points), 1) / sums.size
     low, high = view.low, view.high
+    scale, label = sums.size / max(len(view.points), 1), "projected density / mean"
+    if view.unit is not None:
+        area = float(np.prod(high - low)) / sums.size
+        scale, label = float(np.mean(np.asarray(mass, np.float64))) / area, f"surface density [{view.unit}]"
+    floor, top = _EMPTY, max(sums.max(), 1)
+    if view.widths is not None and sums.any():
+        floor, top = max(np.percentile(sums[sums > 0], _DARKEST), sums.max() / _RANGE), sums.max()
     ax.grid(False)
     ax.imshow(
-        np.maximum(sums.T, _EMPTY) / mean,
+        np.maximum(sums.T, floor) * scale,
         origin="lower",
         extent=(low[0], high[0], low[1], high[1]),
-        norm=LogNorm(vmin=_EMPTY / mean, vmax=max(sums.max(), 1) / mean),
+        norm=LogNorm(vmin=floor * scale, vmax=top * scale) if 0 < scale < math.inf else None,
         cmap=_COLOUR_MAP,
         interpolation="bilinear",
     )
-    ax.figure.colorbar(ax.images[0], ax=ax, label="projected density / mean", pad=0.02)
+    ax.figure.colorbar(ax.images[0], ax=ax, label=label, pad=0.02)
 
 
-def _draw_circles(ax: "Axes", view: _View, catalogue: FofCatalogue, number: int) -> None:
+def _draw_circles(ax: "Axes", view: View, catalogue: FofCatalogue, number: int) -> None:
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Circle
 

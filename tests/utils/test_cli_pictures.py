@@ -1,13 +1,14 @@
 """Pictures by the command line."""
 
 import os
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 from test_cli_runs import run
 
-from jztree_utils import ics
+from jztree_utils import ics, plot
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -32,6 +33,8 @@ def test_pictures(tmp_path, capsys) -> None:
     for kind, *arguments in (
         ("halos", "sample", "--catalogue", catalogue),
         ("density", "sample"),
+        ("density", "sample", "--slab", "10,15.5", "--smooth", "8", "--surface-density", "--catalogue", catalogue),
+        ("halo", "sample", "--catalogue", catalogue, "--halo", "3", "--surface-density"),
         ("mass-function", catalogue),
         ("sizes", catalogue),
         ("distances", neighbours),
@@ -51,6 +54,12 @@ def test_pictures(tmp_path, capsys) -> None:
             ["mass-function", "sample"],
             "plot mass-function draws groups, and sample is a snapshot; find its groups first",
         ),
+        (["halo", "sample"], "plot halo needs the groups of the snapshot: give --catalogue"),
+        (["halo", "sample", "--smooth", "8", "--catalogue", "c"], "--slab and --smooth are of plot density"),
+        (["density", "sample", "--slab", "10"], "--slab is 10; it must be two numbers, as in 10,15."),
+        (["density", "sample", "--slab", "a,b"], "--slab is a,b; it must be two numbers"),
+        (["density", "sample", "--slab", "5,5"], "The slab is from 5 to 5;"),
+        (["density", "sample", "--smooth", "1"], "smooth is 1; give 0, or at least 2 neighbours."),
         (["halos", "sample", "--catalogue", "sample"], "jztree fof sample -o halos.hdf5, and draw these."),
         (["sizes", "none.hdf5"], "There is no file none.hdf5"),
         (["sizes", "a", "b"], "draws one file, but 2 were given"),
@@ -64,3 +73,31 @@ def test_bad_pictures(arguments, told, tmp_path, monkeypatch, capsys) -> None:
     status, _, err = run("plot", *arguments, "-o", "x.png", capsys=capsys)
     assert (status, told in err) == (2, True), err
     assert os.listdir(tmp_path) == []
+
+
+def test_a_halo_of_a_catalogue_with_spheres(tmp_path, monkeypatch, capsys) -> None:
+    """Its spheres are drawn around its centre; rows that there are not are refused."""
+    catalogue = str(tmp_path / "c.hdf5")
+    call = ("fof", "sample", "-o", catalogue, "--npart-min", "500", "--overdensity", "100c")
+    assert run(*call, capsys=capsys)[0] == 0
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(plot, "plot_halo", lambda pos, *given, **named: drawn.update(given=given, named=named))
+    picture = ("plot", "halo", "sample", "--catalogue", catalogue, "-o", str(tmp_path / "x.png"))
+    assert run(*picture, "--halo", "1", "--surface-density", capsys=capsys)[0] == 0
+    with h5py.File(catalogue) as file:
+        centre, spheres, box, _ = drawn["given"]
+        np.testing.assert_array_equal(centre, file["Groups/centre_pos"][1])
+        assert set(spheres) == {"r200c", "r500c", "r2500c", "r200m", "rvir", "r100c"}
+        assert all(radius == file[f"Groups/{name}"][1] for name, radius in spheres.items())
+        count = len(file["Groups/count"])
+    assert (box, drawn["named"]["length_unit"], drawn["named"]["mass_unit"]) == (37.5, "Mpc/h", "1e10 Msun/h")
+    assert drawn["named"]["mass"] == pytest.approx(4.1025, rel=1e-3)
+    status, _, err = run(*picture, "--halo", "99999", capsys=capsys)
+    assert (status, f"--halo is 99999, but {catalogue} has rows from 0 to {count - 1}." in err) == (2, True)
+
+
+def test_colours_of_masses_need_masses(tmp_path, capsys) -> None:
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).random((50, 3)))
+    call = ("plot", "density", str(tmp_path / "a.npy"), "--boxsize", "1", "--surface-density")
+    status, _, err = run(*call, "-o", str(tmp_path / "x.png"), capsys=capsys)
+    assert (status, "has no masses of type 1, which --surface-density needs; leave it out." in err) == (2, True)

@@ -1,8 +1,10 @@
 """Pictures: what is drawn, in which format, and what is refused."""
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,3 +158,89 @@ assert "matplotlib.pyplot" not in sys.modules
 """
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
     assert (tmp_path / "a.png").exists()
+
+
+# Slabs, smoothing, and one halo
+
+
+def drawn_of(figure: Any) -> np.ndarray:
+    return np.asarray(figure.axes[0].images[0].get_array()).T
+
+
+@pytest.mark.parametrize(
+    ("slab", "held"), [((2.0, 3.5), lambda z: (z >= 2) & (z <= 3.5)), ((9.0, 1.0), lambda z: (z >= 9) | (z <= 1))]
+)
+def test_a_slab_has_what_lies_in_it(slab, held) -> None:
+    pos = np.random.default_rng(4).random((5000, 3)) * 10
+    cata = catalogue(pos[:40], np.arange(80, 40, -1), 0.1)
+    figure = plot.plot_density(pos + np.array([0, 0, 20]), 10.0, slab=slab, bins=8, catalogue=cata, num_circles=99)
+    inside = held(pos[:, 2])
+    counts = np.histogram2d(*pos[inside, :2].T, bins=8, range=((0, 10), (0, 10)))[0]
+    np.testing.assert_allclose(drawn_of(figure), counts / counts.mean(), rtol=1e-6)
+    shown = circles(figure)
+    np.testing.assert_allclose(shown[4::9], pos[:40][inside[:40], :2], atol=1e-6)
+
+
+def test_a_smoothed_particle_is_a_gaussian_and_mass_is_kept() -> None:
+    """Two particles at a distance of 2 are as wide as half of that, across the boundary too."""
+    pos = np.array([[0.05, 5.0], [2.05, 5.0]])
+    figure = plot.plot_density(
+        pos, 10.0, smooth=2, bins=200, mass=np.array([1.0, 3.0]), mass_unit="Msun", length_unit="Mpc"
+    )
+    found = drawn_of(figure)
+    x = (np.arange(200) + 0.5) * 0.05
+    apart = (x[:, None] - pos[:, 0] + 5) % 10 - 5
+    profile = np.exp(-(apart**2) / 2) @ [1.0, 3.0]
+    middle, held = found[:, 100], profile > 0.1
+    # Widths are told apart by the root of two, so the Gaussian may be a fifth wider or narrower.
+    slope = np.polyfit(np.log(profile[held]), np.log(middle[held]), 1)[0]
+    assert 0.7 < slope < 1.45
+    assert np.corrcoef(np.log(middle[held]), np.log(profile[held]))[0, 1] > 0.97
+    assert found.sum() * 0.05**2 == pytest.approx(4.0, rel=0.05)
+    assert figure.axes[1].get_ylabel() == "surface density [Msun / (Mpc)$^2$]"
+
+
+def test_smoothing_of_a_periodic_box_keeps_the_mean() -> None:
+    pos = np.random.default_rng(6).random((4000, 3))
+    found = drawn_of(plot.plot_density(pos, 1.0, smooth=16, bins=64))
+    assert found.mean() == pytest.approx(1, rel=0.01)
+    assert found.std() < 0.6 * drawn_of(plot.plot_density(pos, 1.0, bins=64)).std()
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_hardly_any_particles_are_smoothed(n) -> None:
+    plot.plot_density(np.random.default_rng(0).random((n, 3)), 1.0, smooth=8)
+    plot.plot_halo(np.zeros((n, 3)), np.zeros(3), {"r200c": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"slab": (3, 3)}, "The slab is from 3 to 3"),
+        ({"slab": (3, 1), "boxsize": None}, "The slab is from 3 to 1; give two numbers, the smaller one first."),
+        ({"slab": (0, np.nan)}, "The slab is from 0 to nan"),
+        ({"pos": np.zeros((4, 2)), "slab": (0, 1)}, "2 dimensions have none that a slab could be of"),
+        ({"smooth": 1}, "smooth is 1; give 0, or at least 2 neighbours."),
+        ({"mass_unit": "Msun"}, "Colours in Msun need the masses"),
+    ],
+)
+def test_densities_that_make_no_sense(options, words) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        plot.plot_density(**({"pos": np.zeros((4, 3)), "boxsize": 10.0} | options))
+
+
+def test_one_halo_has_the_particles_around_it_and_its_spheres() -> None:
+    random = np.random.default_rng(8)
+    pos = np.concatenate([np.array([0.1, 9.9, 5]) + random.normal(0, 0.2, (500, 3)), random.random((500, 3)) * 10]) % 10
+    spheres = {"r200c": 0.5, "r500c": 0.3, "r2500c": 0.0, "rvir": np.nan}
+    figure = plot.plot_halo(pos, [0.1, 9.9, 5], spheres, 10.0, mass=2.0, mass_unit="Msun")
+    ax = figure.axes[0]
+    apart = (pos - [0.1, 9.9, 5] + 5) % 10 - 5
+    inside = np.count_nonzero((np.abs(apart) <= 0.65).all(axis=1))
+    total = drawn_of(figure).sum() * (1.3 / 300) ** 2
+    assert 0.8 * 2 * inside < total <= 1.1 * 2 * inside  # Gaussians reach out of the picture
+    assert {patch.get_label(): patch.radius for patch in ax.patches} == {"r500c = 0.3": 0.3, "r200c = 0.5": 0.5}
+    np.testing.assert_allclose(ax.images[0].get_extent(), [-0.65, 0.65, -0.65, 0.65])
+    assert ax.get_xlabel() == "x from the centre"
+    with pytest.raises(ValueError, match="no sphere to draw"):
+        plot.plot_halo(pos, np.zeros(3), {"r200c": 0.0})

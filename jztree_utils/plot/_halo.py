@@ -1,0 +1,93 @@
+"""One halo with its spheres."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jztree.data import check_no_units
+
+from ._density import draw, view_of
+from ._figure import Path, drawing
+from ._smoothing import widths
+from ._style import COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MARGIN = 1.3  # of what is shown, in radii of the largest sphere
+_NEIGHBOURS = 16
+_PIXELS = 300
+
+
+def plot_halo(
+    pos: Any,
+    centre: Any,
+    spheres: Mapping[str, float],
+    boxsize: Any = 0.0,
+    path: Path | None = None,
+    *,
+    mass: Any = None,
+    axes: tuple[int, int] = (0, 1),
+    length_unit: str = "",
+    mass_unit: str = "",
+    title: str = "",
+) -> "Figure":
+    """The matter around one halo, and its spheres.
+
+    What is shown is a cube around the centre, 1.3 times as wide as the largest sphere, projected along all dimensions
+    but two; each particle is spread over half the distance to its 16th neighbour. Coordinates are relative to the
+    centre.
+
+    pos: ``(n, d)`` positions of particles, d at least 2. centre: ``(d,)`` of the halo.
+    spheres: radii by name, such as ``r200c``; those that are 0 or NaN, as where there is no sphere, are not drawn.
+    boxsize: length of the periodic box, or a length a dimension; 0 or None is open.
+    path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
+    mass: ``(n,)`` masses of the particles, or one for all; None counts them. axes: the two dimensions to show.
+    length_unit: for the labels. mass_unit: if it is given, colours are masses over areas, in place of multiples of the
+        mean. title: above the picture.
+
+    Returns the `matplotlib.figure.Figure`.
+    Raises ImportError if matplotlib is missing, ValueError for a wrong shape, or if there is no sphere, OutputError if
+    ``path`` cannot be written.
+    """
+    check_no_units(pos=pos, centre=centre, spheres=dict(spheres), boxsize=boxsize, mass=mass)
+    drawn = {name: float(radius) for name, radius in spheres.items() if 0 < radius < np.inf}
+    if not drawn:
+        raise ValueError("The halo has no sphere to draw: all radii are 0, NaN or infinite.")
+    half = _MARGIN * max(drawn.values())
+    near, weight = _around(np.asarray(pos), np.asarray(centre, np.float64), boxsize, half, mass)
+    with drawing(path, (7.2, 6.0)) as figure:
+        shown = view_of(near, None, axes)
+        shown.low, shown.high = np.full(2, -half), np.full(2, half)
+        shown.widths = widths(near, None, _NEIGHBOURS)
+        shown.set_unit(mass, mass_unit, length_unit)
+        ax = figure.subplots()
+        draw(ax, shown, weight, _PIXELS, None, 0, length_unit, title)
+        for axis, label in ((ax.xaxis, ax.get_xlabel()), (ax.yaxis, ax.get_ylabel())):
+            axis.set_label_text(f"{label} from the centre")
+        _draw_spheres(ax, drawn)
+        return figure
+
+
+def _around(pos: np.ndarray, centre: np.ndarray, boxsize: Any, half: float, mass: Any) -> tuple[np.ndarray, Any]:
+    """The particles in a cube around a centre, relative to it, and their masses."""
+    if pos.ndim != 2 or centre.shape != pos.shape[1:]:
+        raise ValueError(f"pos has shape {pos.shape} and the centre {centre.shape}; they need (n, d) and (d,).")
+    lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), centre.shape)
+    apart = pos - centre
+    apart -= np.where(lengths > 0, lengths * np.round(apart / np.where(lengths > 0, lengths, 1.0)), 0.0)
+    held = (np.abs(apart) <= half).all(axis=1)
+    return apart[held], mass if mass is None or np.ndim(mass) == 0 else np.asarray(mass)[held]
+
+
+def _draw_spheres(ax: Any, spheres: Mapping[str, float]) -> None:
+    """A circle for each, the smallest first, with its name in the legend."""
+    from matplotlib.patches import Circle  # noqa: PLC0415 - matplotlib is optional
+
+    for number, (name, radius) in enumerate(sorted(spheres.items(), key=lambda one: one[1])):
+        colour = ("#ffffff", *COLOURS[1:])[number % len(COLOURS)]
+        ax.add_patch(
+            Circle((0, 0), radius, fill=False, edgecolor=colour, linewidth=1.5, label=f"{name} = {radius:.4g}")
+        )
+    ax.legend(loc="upper right", labelcolor="white", facecolor="black", frameon=True, framealpha=0.5)

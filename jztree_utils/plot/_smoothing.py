@@ -1,0 +1,101 @@
+"""Particles as Gaussians, each as wide as its neighbours are far away; and those of a slab."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jztree.data import FofCatalogue
+from jztree.knn import knn
+
+_STEP = math.sqrt(2)  # between widths that are told apart
+_WIDEST = 1 / 8  # of the picture
+_REACH = 4  # of a Gaussian, in its widths
+
+
+def widths(pos: Any, boxsize: Any, neighbours: int) -> np.ndarray:
+    """``(n,)``: half the distance of each particle to the last of so many neighbours.
+
+    pos: ``(n, d)``. boxsize: 0 or None is open. Raises ValueError for fewer than two neighbours.
+    """
+    if neighbours < 2:
+        raise ValueError(f"smooth is {neighbours}; give 0, or at least 2 neighbours.")
+    num = len(pos)
+    if num < 2:
+        return np.zeros(num)
+    distances, _ = knn.jit(np.asarray(pos), k=min(neighbours + 1, num), boxsize=boxsize)  # the first is the particle
+    return np.asarray(distances)[:, -1].astype(np.float64) / 2
+
+
+def spread(
+    count: Callable[[np.ndarray], np.ndarray], width: np.ndarray, pixel: np.ndarray, periodic: np.ndarray
+) -> np.ndarray:
+    """The sums over pixels of Gaussians, whose integral is that of ``count``.
+
+    count: the sums of some rows, each in one pixel. width: ``(n,)`` of all rows. pixel: the sides of one. periodic: in
+    which of the two dimensions what leaves the picture comes in again; in others it is lost.
+    Widths are rounded to powers of the root of two of half a pixel, and all below that are in one pixel.
+    """
+    narrowest = 0.5 * float(np.max(pixel))
+    level = np.maximum(np.round(np.log(np.maximum(width, narrowest) / narrowest) / math.log(_STEP)), 0).astype(int)
+    total: np.ndarray | None = None
+    for one in np.unique(level).tolist():
+        sums = count(np.flatnonzero(level == one))
+        widest = _WIDEST * float(np.max(pixel * sums.shape))
+        blurred = _blur(sums, min(narrowest * _STEP**one, widest) / pixel, periodic) if one else sums
+        total = blurred if total is None else total + blurred
+    return count(np.zeros(0, int)) if total is None else total
+
+
+def _blur(sums: np.ndarray, sigma: np.ndarray, periodic: np.ndarray) -> np.ndarray:
+    """Convolve with a Gaussian. sigma: its widths in pixels."""
+    shape = [
+        size if wraps else size + math.ceil(_REACH * s)
+        for size, s, wraps in zip(sums.shape, sigma, periodic, strict=True)
+    ]
+    rows, columns = np.fft.fftfreq(shape[0]) * sigma[0], np.fft.rfftfreq(shape[1]) * sigma[1]
+    gaussian = np.exp(-2 * math.pi**2 * (rows[:, None] ** 2 + columns**2))
+    blurred = np.fft.irfft2(np.fft.rfft2(sums, shape) * gaussian, shape)
+    return np.maximum(blurred[: sums.shape[0], : sums.shape[1]], 0)
+
+
+def within(
+    slab: tuple[float, float], axes: tuple[int, int], boxsize: Any, pos: Any, mass: Any, groups: FofCatalogue | None
+) -> tuple[np.ndarray, Any, FofCatalogue | None]:
+    """Particles, their masses, and groups, whose coordinate along the first dimension not in ``axes`` is in the slab.
+
+    Raises ValueError if there is no such dimension, or the slab is empty.
+    """
+    points = np.asarray(pos)
+    rest = [axis for axis in range(points.shape[-1]) if axis not in axes]
+    if not rest:
+        raise ValueError(f"Positions of {points.shape[-1]} dimensions have none that a slab could be of; leave it out.")
+    length = float(
+        np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), points.shape[-1])[rest[0]]
+    )
+    low, high = map(float, slab)
+    if not (math.isfinite(low) and math.isfinite(high)) or low == high or (high < low and not length):
+        raise ValueError(f"The slab is from {low:g} to {high:g}; give two numbers, the smaller one first.")
+    thick = high - low if high > low else high - low + length
+
+    def inside(places: np.ndarray) -> np.ndarray:
+        along = places[:, rest[0]] - low
+        return (along % length if length else along) <= thick if length else (along >= 0) & (along <= thick)
+
+    held = inside(points)
+    masses = mass if mass is None or np.ndim(mass) == 0 else np.asarray(mass)[held]
+    return points[held], masses, None if groups is None else _rows_of(groups, inside(np.asarray(groups.com_pos)))
+
+
+def _rows_of(groups: FofCatalogue, held: np.ndarray) -> FofCatalogue:
+    """What pictures need of some groups."""
+    radius = None if groups.max_radius is None else np.asarray(groups.max_radius)[held]
+    return FofCatalogue(
+        ngroups=int(held.sum()),
+        count=np.asarray(groups.count)[held],
+        offset=np.asarray(groups.offset)[held],
+        com_pos=np.asarray(groups.com_pos)[held],
+        com_inertia_radius=np.zeros(int(held.sum())),
+        max_radius=radius,
+    )
