@@ -171,4 +171,4 @@ $(VENV)/linters: $(VENV)/ready
 	touch $@
 
 clean:
-	rm -rf $(VENV) build demo dist
+	rm -rf $(VENV) build demo dist docs/gallery

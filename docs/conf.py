@@ -19,10 +19,11 @@ from sphinx.util.nodes import make_refnode
 sys.path.insert(0, str(Path(__file__).parent))
 
 project = "jztree"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "catalogue_columns"]
-exclude_patterns = ["drawings"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "catalogue_columns", "gallery_pictures"]
+exclude_patterns = ["drawings", "gallery"]
 html_theme = "furo"
 html_static_path = ["static"]
+html_extra_path = ["gallery/halos_3d.html"]
 html_css_files = ["width.css"]
 html_title = "jztree"
 html_show_copyright = False

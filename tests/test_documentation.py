@@ -25,7 +25,7 @@ GUIDE = DOCS / "multi_device.md"
 QUICKSTART = DOCS / "quickstart.md"
 # The commands of this page run, between its Python blocks.
 COMMANDS = DOCS / "snapshot_to_catalogue.md"
-SLOW = (COMMANDS, DOCS / "own_algorithms.md")
+SLOW = (COMMANDS, DOCS / "own_algorithms.md", DOCS / "halo_properties_in_python.md")
 
 
 def blocks(page: Path, language: str) -> list[tuple[int, str]]:

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import AxisType
-from test_documentation import DOCS, PAGES, ROOT, blocks
+from test_documentation import DOCS, PAGES, ROOT, blocks, load
 
 from jztree_utils import ics, io, plot
 from jztree_utils._commands import arguments, help_texts
@@ -77,7 +77,7 @@ def files_of_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save("points.npy", pos)
     with h5py.File("output.hdf5", "w") as file:
         file["particles/xyz"], file["particles/m"] = pos, np.ones(len(pos))
-    counts, masses = (0, 600, 0, 0, 600, 0), (0.0, 1.0, 0.0, 0.0, 0.5, 0.0)
+    counts, masses = (0, 600, 0, 0, 600, 0), (0.0, 500.0, 0.0, 0.0, 250.0, 0.0)
     about = replace(io.read_header(ics.SAMPLE_3D), npart_total=counts, mass_table=masses, **ics.SAMPLE_3D_UNITS)
     with h5py.File("odd.hdf5", "w") as file:
         file.create_group("Header").attrs.update(header_attributes(about) | {"NumPart_ThisFile": counts})
@@ -88,6 +88,18 @@ def files_of_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("snapdir_099").mkdir()
     for copy in ("snapdir_099/snapshot_099.hdf5", "snapshot_099.hdf5"):
         shutil.copy("odd.hdf5", copy)
+
+
+@pytest.mark.slow
+def test_the_gallery_shows_what_its_commands_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("plotly")
+    gallery = load(DOCS / "gallery_pictures.py")
+    page = (DOCS / "gallery.md").read_text()
+    assert gallery.commands() == shell(DOCS / "gallery.md")
+    monkeypatch.setattr(gallery, "FOLDER", tmp_path)
+    gallery.make()
+    shown = set(re.findall(r"\{image\} gallery/(\S+)", page)) | set(re.findall(r'src="([^"]+)"', page))
+    assert {path.name for path in tmp_path.iterdir()} == shown | {"halos.hdf5", "neighbours.hdf5"}
 
 
 @pytest.mark.usefixtures("files_of_the_pages")
