@@ -22,7 +22,7 @@ ATTACH_WITHIN = 6.4  # that of `jztree.fof`, which would import JAX
 CATALOGUE_LAYOUTS = ("native", "gadget4", "swift", "soap")
 CENTRES = ("potential", "densest", "mass")
 # What options are unless they are given, where it matters whether they were.
-DEFAULTS = {"attach_within": ATTACH_WITHIN, "matter": "all", "centre": "potential"}
+DEFAULTS = {"attach_within": ATTACH_WITHIN, "matter": "all", "centre": "potential", "snapshot_files": 1}
 SNAPSHOT_LAYOUTS = ("gadget4", "numpy")
 PARQUET = "parquet"  # a table of a catalogue, which is not read again
 _SEPARATE = {"b": "rlink", "rlink": "b"}  # options that cannot be given together
@@ -207,6 +207,13 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
         metavar="FILE",
         help="also write the whole snapshot to this HDF5 file, with the number of the group of each particle "
         "(FOFGroupIDs, from 1; for the layout soap GroupNr_bound too)",
+    )
+    output.add_argument(
+        "--snapshot-files",
+        type=whole,
+        default=DEFAULTS["snapshot_files"],
+        metavar="N",
+        help="write each copy of the snapshot in N files, as snapshot_099.0.hdf5 and so on (default: 1)",
     )
     output.add_argument("--plot", metavar="FILE", help="draw the halos (.png, .pdf, .svg); needs matplotlib")
     _add_telling(fof)

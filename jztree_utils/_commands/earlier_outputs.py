@@ -25,7 +25,7 @@ _OPTIONS = {
     "fof": (
         *_READING,
         *("b", "rlink", "npart_min", "attach", "attach_within", "properties", "overdensity", "matter", "centre"),
-        "no_ids",
+        *("no_ids", "snapshot_files"),
     ),
     "knn": (*_READING, "k", "kernel", "lists"),
 }

@@ -50,6 +50,7 @@ def run_fof(args: Namespace) -> None:
         check_not_negative("--b", args.b)
         check_not_negative("--rlink", args.rlink)
         check_at_least("--npart-min", args.npart_min, 1)
+        check_at_least("--snapshot-files", args.snapshot_files, 1)
         if args.attach_within != math.inf:
             check_not_negative("--attach-within", args.attach_within)
         if args.plot is not None:
@@ -83,6 +84,8 @@ def _with_properties(args: Namespace) -> bool:
 def _check_of_use(args: Namespace) -> None:
     """Raise ValueError for an option that says something of what is not asked for, because it would do nothing."""
     lacking = {"attach_within": "--attach"} if args.attach is None else {}
+    if args.snapshot_output is None and args.group_ids_output is None:
+        lacking["snapshot_files"] = "--snapshot-output or --group-ids-output"
     if not _with_properties(args):
         lacking |= dict.fromkeys(("matter", "centre"), "--properties or --overdensity")
     for name, needed in lacking.items():

@@ -39,12 +39,13 @@ def write_copies(
     if run.snapshot_output is not None:
         with stage("find the group order"):
             order = {ptype: io.RowOrder.by_group(numbers) for ptype, numbers in groups.items()}
-        _copy(run.snapshot_output, snapshots[0], info, order=order)
+        _copy(run.snapshot_output, snapshots[0], info, order=order, num_files=run.snapshot_files)
         del order
     if run.group_ids_output is not None:
         columns = io.group_number_columns(groups, len(count), info, layout)
         attributes = io.group_number_parameters(info)
-        _copy(run.group_ids_output, snapshots[0], info, columns=columns, attributes=attributes)
+        files = run.snapshot_files
+        _copy(run.group_ids_output, snapshots[0], info, columns=columns, attributes=attributes, num_files=files)
 
 
 def _copy(path: str, snapshot: io.Snapshot, info: io.CatalogueInfo, **changes: Any) -> None:

@@ -26,6 +26,7 @@ class Run:
     plot: str | None = None
     snapshot_output: str | None = None
     group_ids_output: str | None = None
+    snapshot_files: int = 1
 
     @property
     def files(self) -> list[str]:
@@ -34,8 +35,9 @@ class Run:
 
     @property
     def copies(self) -> list[str]:
-        """Those that are copies of the snapshot."""
-        return [name for name in (self.snapshot_output, self.group_ids_output) if name is not None]
+        """Those that are copies of the snapshot, each file of it."""
+        names = [name for name in (self.snapshot_output, self.group_ids_output) if name is not None]
+        return [str(file) for name in names for file in io.names_of_files(name, self.snapshot_files)]
 
     @property
     def all(self) -> list[str]:
@@ -60,7 +62,7 @@ def plan_runs(args: Namespace) -> list[Run]:
     runs = []
     for path in paths:
         filled = {name: _fill(template, path, len(paths)) for name, template in templates.items()}
-        runs.append(Run(path, **filled))
+        runs.append(Run(path, **filled, snapshot_files=getattr(args, "snapshot_files", 1)))
     _check_different([name for run in runs for name in run.all])
     todo = [run for run in runs if not are_there(args, run.path, options, run.files, run.plot)]
     inputs = tuple(file for path in paths for file in io.find_sources(path, options))

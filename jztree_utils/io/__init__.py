@@ -53,7 +53,7 @@ from ._sharded_reading import (
     split_words,
 )
 from ._snapshot import Snapshot, find_parts, find_sources, open_snapshot, read_header, read_snapshot
-from ._snapshot_copy import AddedColumn, check_copied, copy_snapshot
+from ._snapshot_copy import AddedColumn, check_copied, copy_snapshot, names_of_files
 from ._snapshot_writer import write_snapshot
 from ._tables import check_parquet
 
@@ -94,6 +94,7 @@ __all__ = [
     "is_shared",
     "join_words",
     "member_rows",
+    "names_of_files",
     "num_of_each_rank",
     "open_snapshot",
     "read_catalogue",

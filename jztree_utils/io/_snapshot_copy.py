@@ -1,12 +1,15 @@
 """A copy of a whole snapshot in HDF5, of all types and all datasets, with rows in another order or with more columns.
 
-Several files become one. Rows are copied as the bytes that they are, whatever their type, in slices; how they get into
-another order says `_row_order`. What a dataset has beside its rows, attributes, chunks and filters, it has in the copy
-too. All groups without particles are those of the first file, apart from what the header counts. SWIFT's ``Cells``,
-which say in which rows the particles of a region are, are left out where rows are others than in the input.
+Several files become one, or as many as are asked for, with equal shares of each type. Rows are copied as the bytes that
+they are, whatever their type, in slices; how they get into another order says `_row_order`. What a dataset has beside
+its rows, attributes, chunks and filters, it has in the copy too. All groups without particles are those of the first
+file, apart from what the header counts. SWIFT's ``Cells``, which say in which rows the particles of a region are, are
+left out where rows are others than in the input.
 """
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,21 +78,24 @@ def copy_snapshot(
     attributes: Mapping[str, Mapping[str, Any]] | None = None,
     info: CatalogueInfo | None = None,
     advance: Advance | None = None,
+    num_files: int = 1,
 ) -> None:
-    """Write all that a snapshot holds to one file.
+    """Write all that a snapshot holds to one file, or to several.
 
-    path: the file to write; an existing one is replaced once the new one is complete.
+    path: the file to write; an existing one is replaced once the new one is complete. Several have a number before the
+        suffix, as `names_of_files` says.
     parts: the files of the snapshot, in their order, as `find_parts` gives them.
     order: by type, the order in which the rows of the snapshot are to be written. Types that are not named keep theirs.
     columns: by type, datasets to add, or to put in place of those of the same name; their rows are the snapshot's.
     attributes: to add to groups without particles, such as Parameters, by the name of the group.
     info: how the groups were found that the order or the columns tell of, to be written into the file too.
     advance: called with the number of particles that have been copied since.
+    num_files: how many files to write. Each has an equal share of the rows of each type, off by one at most.
 
     A few 10 MB are needed; for a type in another order up to 1 GB, three times the bytes of its order, and room on the
     disk for one of its datasets besides the output.
     Raises SnapshotError if the files cannot be read or do not fit together, OutputError if the output cannot be
-    written, ValueError for an order of another number of rows.
+    written, ValueError for an order of another number of rows, or fewer than one file.
     """
     check_copied(parts)
     files = [_look(part) for part in parts]
@@ -101,17 +107,41 @@ def copy_snapshot(
                 f"An order of {len(one.rows)} rows was given for type {ptype}, of which there are {num} particles; "
                 "give one of all."
             )
-    moved = bool(order) or len(files) > 1
-    with create_hdf5(path) as out:
-        _copy_frame(files[0], out, totals, leave_out=(MADE, _CELLS) if moved else (MADE,))
-        for name, entries in (attributes or {}).items():
-            out.require_group(name).attrs.update(entries)
-        if info is not None:
-            write_made(out, info)
+    moved = bool(order) or len(files) > 1 or num_files > 1
+    with ExitStack() as opened:
+        # The first one takes its name last, when all others are there.
+        outs = [opened.enter_context(create_hdf5(name)) for name in names_of_files(path, num_files)]
+        for number, out in enumerate(outs):
+            _copy_frame(files[0], out, totals, leave_out=(MADE, _CELLS) if moved else (MADE,))
+            share = [stop - start for start, stop in (_share(total, number, num_files) for total in totals)]
+            _set_counts(out["Header"], share, number, num_files)
+            for name, entries in (attributes or {}).items():
+                out.require_group(name).attrs.update(entries)
+            if info is not None:
+                write_made(out, info)
         for ptype in np.flatnonzero(totals).tolist():
             particles = _Type(files, ptype, (order or {}).get(ptype), output_path(path).parent)
-            particles.copy(out, (columns or {}).get(ptype, {}), advance)
-        _link_types(files[0], out, totals)
+            particles.copy(outs, (columns or {}).get(ptype, {}), advance)
+        for out in outs:
+            _link_types(files[0], out, totals)
+
+
+def names_of_files(path: PathLike, num_files: int) -> list[PathLike]:
+    """The files of a snapshot: ``path``, or ``snapshot_099.0.hdf5`` and so on if there are to be several.
+
+    Raises ValueError for fewer than one.
+    """
+    if num_files < 1:
+        raise ValueError(f"A snapshot in {num_files} files was asked for; it must be at least 1.")
+    if num_files == 1:
+        return [path]
+    base, suffix = os.path.splitext(path)
+    return [f"{base}.{number}{suffix}" for number in range(num_files)]
+
+
+def _share(total: int, number: int, num_files: int) -> tuple[int, int]:
+    """The rows of a type that are in one of the files."""
+    return total * number // num_files, total * (number + 1) // num_files
 
 
 def _look(path: Path) -> _File:
@@ -175,7 +205,6 @@ def _copy_frame(first: _File, out: h5py.File, totals: list[int], leave_out: Sequ
                 out[name] = h5py.SoftLink(link.path)
             elif name not in leave_out and _type_of(file, name, totals) is None:
                 file.copy(name, out)
-    _set_counts(out["Header"], totals)
 
 
 def _type_of(file: h5py.File, name: str, totals: list[int]) -> str | None:
@@ -192,7 +221,7 @@ def _link_types(first: _File, out: h5py.File, totals: list[int]) -> None:
     with open_hdf5(first.path) as file:
         for name in file:
             group = _type_of(file, name, totals)
-            if group is not None and name not in out:
+            if group is not None and name not in out and group in out:
                 out[name] = out[group]
 
 
@@ -203,12 +232,14 @@ def copy_attributes(source: Any, target: Any) -> None:
             target.attrs.create(name, source.attrs[name], dtype=source.attrs.get_id(name).dtype)
 
 
-def _set_counts(header: h5py.Group, totals: list[int]) -> None:
-    """Let the header say what is in one file that holds all particles."""
-    here = np.asarray(totals, np.uint64)
+def _set_counts(header: h5py.Group, counts: list[int], number: int, num_files: int) -> None:
+    """Let the header say what is in one of the files. counts: its particles of each type."""
+    here = np.asarray(counts, np.uint64)
     kind = np.asarray(header.attrs["NumPart_ThisFile"]).dtype
     header.attrs["NumPart_ThisFile"] = here.astype(kind) if (here.astype(kind) == here).all() else here
-    _modify_attributes(header, {NUM_FILES: 1, "ThisFile": 0, "Virtual": 0})
+    if num_files > 1 and NUM_FILES not in header.attrs:
+        header.attrs[NUM_FILES] = np.int32(num_files)
+    _modify_attributes(header, {NUM_FILES: num_files, "ThisFile": number, "Virtual": 0})
 
 
 def _modify_attributes(group: h5py.Group, values: Mapping[str, int]) -> None:
@@ -228,25 +259,28 @@ class _Type:
         self._group = f"PartType{ptype}"
         self._total = sum(file.here[ptype] for file in self._files)
 
-    def copy(self, out: h5py.File, added: Mapping[str, AddedColumn], advance: Advance | None) -> None:
-        """Write all datasets, and those that are added."""
+    def copy(self, outs: Sequence[h5py.File], added: Mapping[str, AddedColumn], advance: Advance | None) -> None:
+        """Write all datasets, and those that are added, each file its share of the rows."""
         names = self._names()
-        first = self._files[0]
-        with open_hdf5(first.path) as file:
-            group = out.create_group(self._group)
-            _create(group, get_group(file, self._group), names, added, self._total)
+        fields = len(names) + len(set(added) - set(names))
+        shares = (_share(self._total, number, len(outs)) for number in range(len(outs)))
+        held = [(out, stop - start) for out, (start, stop) in zip(outs, shares, strict=True) if stop > start]
+        with open_hdf5(self._files[0].path) as file:
+            for out, num in held:
+                group = out.create_group(self._group)
+                _create(group, get_group(file, self._group), names, added, num)
+                _modify_attributes(group, {"NumberOfParticles": num, "NumberOfFields": fields})  # of SWIFT
         kept = [name for name in names if name not in added]
         for number, name in enumerate(kept):
-            data = out[f"{self._group}/{name}"]
-            self._fill(data, self._stored_rows(data))
+            made = [out[f"{self._group}/{name}"] for out, _ in held]
+            self._fill(made, self._stored_rows(made[0]))
             if advance is not None:
                 advance(self._total * (number + 1) // len(kept) - self._total * number // len(kept))
-        fields = len(names) + len(set(added) - set(names))
-        _modify_attributes(group, {"NumberOfParticles": self._total, "NumberOfFields": fields})  # of SWIFT
         for name, column in added.items():
-            data = out.create_dataset(f"{self._group}/{name}", (self._total,), column.dtype)
-            data.attrs.update(column.attributes)
-            self._fill(data, self._added_rows(column))
+            made = [out.create_dataset(f"{self._group}/{name}", (num,), column.dtype) for out, num in held]
+            for data in made:
+                data.attrs.update(column.attributes)
+            self._fill(made, self._added_rows(column))
 
     def _names(self) -> tuple[str, ...]:
         """The datasets with a row a particle. Raises SnapshotError unless all files have the same ones."""
@@ -260,14 +294,17 @@ class _Type:
                 )
         return names
 
-    def _fill(self, data: h5py.Dataset, slices: Iterator[np.ndarray]) -> None:
-        """Write all rows, which come as those of the snapshot."""
+    def _fill(self, made: Sequence[h5py.Dataset], slices: Iterator[np.ndarray]) -> None:
+        """Write all rows, which come as those of the snapshot, into one dataset after the other."""
         if self._order is not None:
-            slices = self._order.apply(slices, self._folder, data.chunks[0] if data.chunks else 1)
-        start = 0
+            slices = self._order.apply(slices, self._folder, made[0].chunks[0] if made[0].chunks else 1)
+        number = start = 0
         for rows in slices:
-            write_bytes(data, start, rows)
-            start += len(rows)
+            while len(rows):
+                room = made[number].shape[0] - start
+                write_bytes(made[number], start, rows[:room])
+                number, start = (number, start + len(rows)) if len(rows) < room else (number + 1, 0)
+                rows = rows[room:]
 
     def _stored_rows(self, like: h5py.Dataset) -> Iterator[np.ndarray]:
         """The rows of all files of a dataset, as bytes. like: the dataset that they will be in."""

@@ -254,3 +254,69 @@ def test_numbers_of_groups(parts, held, tmp_path, one_device) -> None:
     assert after.keys() == before.keys()
     for name, rows in before.items():
         np.testing.assert_array_equal(after[name], rows, name)
+
+
+@pytest.mark.parametrize("num", [2, 3, 9])
+def test_several_files_are_the_one_cut_in_pieces(num, parts, held, tmp_path, one_device, small_blocks) -> None:
+    """Nine have types of which a file holds none: of 7 black holes, some have no group PartType5."""
+    run(parts[0], *FOF, "-o", tmp_path / "fof.hdf5", "--snapshot-output", tmp_path / "one.hdf5")
+    more = ["--snapshot-output", tmp_path / "many.hdf5", "--group-ids-output", tmp_path / "ids.hdf5"]
+    run(parts[0], *FOF, *more, "--snapshot-files", num)
+    pieces, numbered = ([tmp_path / f"{name}.{i}.hdf5" for i in range(num)] for name in ("many", "ids"))
+    assert not (tmp_path / "many.hdf5").exists()
+    whole, found = read_types([tmp_path / "one.hdf5"]), read_types(pieces)
+    assert whole.keys() == found.keys()
+    for name, rows in whole.items():
+        np.testing.assert_array_equal(found[name], rows, name)
+    counts = []
+    for piece in pieces:
+        with h5py.File(piece) as file:
+            header = file["Header"].attrs
+            counts.append(header["NumPart_ThisFile"])
+            assert header["NumFilesPerSnapshot"] == num
+            assert header["NumPart_Total"].tolist() == [NUMS.get(ptype, 0) for ptype in range(6)]
+            held_here = {int(name[-1]): len(file[name]["ParticleIDs"]) for name in file if name.startswith("PartType")}
+            assert held_here == {ptype: n for ptype, n in enumerate(counts[-1]) if n}
+            assert file["Parameters/table"][:].tolist() == [0, 1, 2]
+    assert np.ptp(counts, axis=0).max() <= 1
+    assert np.sum(counts, axis=0).tolist() == [NUMS.get(ptype, 0) for ptype in range(6)]
+    for ptype, columns in held.items():
+        part, _ = io.read_snapshot(pieces[-1], ptype, fields=("pos", "id"))
+        assert sorted(part.id.tolist()) == sorted(columns["ParticleIDs"].tolist())
+    again, before = read_types(numbered), read_types(parts)
+    for name, rows in before.items():
+        np.testing.assert_array_equal(again[name], rows, name)
+    assert {name for name in again if name.endswith("FOFGroupIDs")} == {f"PartType{t}/FOFGroupIDs" for t in NUMS}
+
+
+def test_files_of_a_copy_are_known_again(parts, tmp_path, one_device, capsys) -> None:
+    call = (parts[0], *FOF, "--snapshot-output", tmp_path / "{name}_ordered.hdf5", "--snapshot-files", 2)
+    run(*call)
+    first = tmp_path / "snap_007_ordered.0.hdf5"
+    before = first.stat().st_mtime_ns
+    run(*call)
+    assert "is there already, of the same options" in capsys.readouterr().out
+    assert first.stat().st_mtime_ns == before
+    (tmp_path / "snap_007_ordered.1.hdf5").unlink()
+    run(*call)
+    assert first.stat().st_mtime_ns > before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--snapshot-files", "2"], "--snapshot-files 2 does nothing without --snapshot-output or --group-ids-output;"),
+        (["--snapshot-files", "0", "--snapshot-output", "x.hdf5"], "--snapshot-files is 0; it must be at least 1."),
+    ],
+)
+def test_numbers_of_files_that_make_no_sense(arguments, words, snapshot, told, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert words in told("fof", snapshot, *arguments)
+    with pytest.raises(ValueError, match="A snapshot in 0 files was asked for"):
+        io.names_of_files("a.hdf5", 0)
+
+
+def test_files_of_the_input_are_not_overwritten(parts, told) -> None:
+    output = parts[0].with_name("snap_007.hdf5")
+    words = "snap_007.0.hdf5 would overwrite a file of the input"
+    assert words in told("fof", parts[0], *FOF, "--snapshot-output", output, "--snapshot-files", 2)

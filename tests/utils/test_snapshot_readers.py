@@ -19,8 +19,8 @@ def held(random: np.random.Generator) -> dict[int, dict[str, np.ndarray]]:
     return particles(random)
 
 
-def write_ordered(folder: Path, held: dict[int, Any]) -> None:
-    """A snapshot in two files, and beside it one in group order with its catalogue."""
+def write_ordered(folder: Path, held: dict[int, Any], *options: Any) -> None:
+    """A snapshot in two files, and beside it one in group order with its catalogue. options: of the command line."""
     (folder / "before").mkdir()
     first = {ptype: num // 3 for ptype, num in NUMS.items()}
     parts = write_types(folder / "before", held, [first, {ptype: num - first[ptype] for ptype, num in NUMS.items()}])
@@ -31,14 +31,16 @@ def write_ordered(folder: Path, held: dict[int, Any]) -> None:
             file["Parameters"].attrs.update(units)
             del file["PartType0/Wide"]  # h5py itself does not know it
     catalogue = folder / "fof_subhalo_tab_007.hdf5"
-    run(parts[0], *FOF, "-o", catalogue, "--snapshot-output", folder / "snapshot_007.hdf5")
+    run(parts[0], *FOF, "-o", catalogue, "--snapshot-output", folder / "snapshot_007.hdf5", *options)
 
 
-def test_pynbody_takes_the_members(tmp_path, held, one_device) -> None:
+@pytest.mark.parametrize("files", [1, 3])
+def test_pynbody_takes_the_members(files, tmp_path, held, one_device) -> None:
     pynbody = pytest.importorskip("pynbody")
-    write_ordered(tmp_path, held)
-    snapshot = pynbody.load(str(tmp_path / "snapshot_007.hdf5"))
-    halos = snapshot.halos()
+    write_ordered(tmp_path, held, "--snapshot-files", files)
+    snapshot = pynbody.load(str(tmp_path / ("snapshot_007.hdf5" if files == 1 else "snapshot_007")))
+    # It looks for the catalogue of a snapshot in several files in a way in which it can open none (2.8.0).
+    halos = snapshot.halos() if files == 1 else snapshot.halos(filename=str(tmp_path / "fof_subhalo_tab_007.hdf5"))
     members = find_members(held)
     assert "Gadget4" in type(halos).__name__
     assert len(halos) == len(members)
@@ -46,11 +48,12 @@ def test_pynbody_takes_the_members(tmp_path, held, one_device) -> None:
         assert sorted(halo["iord"].tolist()) == sorted(expected)
 
 
-def test_yt_takes_the_members(tmp_path, held, one_device) -> None:
+@pytest.mark.parametrize("files", [1, 3])
+def test_yt_takes_the_members(files, tmp_path, held, one_device) -> None:
     yt = pytest.importorskip("yt")
     yt.set_log_level("error")
-    write_ordered(tmp_path, held)
-    data = yt.load(str(tmp_path / "snapshot_007.hdf5")).all_data()
+    write_ordered(tmp_path, held, "--snapshot-files", files)
+    data = yt.load(str(tmp_path / ("snapshot_007.hdf5" if files == 1 else "snapshot_007.0.hdf5"))).all_data()
     members = find_members(held)
     with h5py.File(tmp_path / "fof_subhalo_tab_007.hdf5") as file:
         lengths, offsets = file["Group/GroupLenType"][:], file["Group/GroupOffsetType"][:]
