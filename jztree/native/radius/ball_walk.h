@@ -239,7 +239,7 @@ class BallWalk {
           walk_.within(i_, rows_ + first, used, distance2, ball_, Lanes<T>(ball_.possibly2), Lanes<T>(ball_.surely2));
       if constexpr (Visit::of_numbers) {
         number_ += __builtin_popcount(within);
-      } else if (within != 0) {
+      } else {
         visit_.rows(i_, rows_ + first, within, index_);
       }
     }

@@ -23,9 +23,8 @@ struct Lister {
 
   void node(int64_t, int64_t, int64_t, int64_t) {}
   void rows(int64_t i, int64_t first, uint32_t chosen, int64_t) {
-    int32_t* to = index + places[static_cast<size_t>(i)];
-    places[static_cast<size_t>(i)] += __builtin_popcount(chosen);
-    for (; chosen != 0; chosen &= chosen - 1) *to++ = static_cast<int32_t>(first + __builtin_ctz(chosen));
+    int64_t& place = places[static_cast<size_t>(i)];
+    place += write_chosen(chosen, static_cast<int32_t>(first), index + place);
   }
 };
 

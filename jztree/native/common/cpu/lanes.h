@@ -160,4 +160,18 @@ inline uint32_t lanes_at_most(const Lanes<T>& a, const Lanes<T>& b) {
   return bits;
 }
 
+// Writes `first` plus the place of each bit of `chosen`, one of `lanes` each, behind each other, and returns how many.
+inline int write_chosen(uint32_t chosen, int32_t first, int32_t* to) {
+  int count = __builtin_popcount(chosen);
+#if defined(__AVX512F__)
+  const __m512i place = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  __m512i row = _mm512_add_epi32(place, _mm512_set1_epi32(first));
+  __m512i packed = _mm512_maskz_compress_epi32(static_cast<__mmask16>(chosen), row);
+  _mm512_mask_storeu_epi32(to, static_cast<__mmask16>((1u << count) - 1), packed);
+#else
+  for (; chosen != 0; chosen &= chosen - 1) *to++ = first + __builtin_ctz(chosen);
+#endif
+  return count;
+}
+
 }  // namespace jztree
