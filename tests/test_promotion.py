@@ -70,6 +70,8 @@ FUNCTIONS = {
     "neighbours_within": lambda part: jz.radius.neighbours_within(part, 0.1, 1.0, nearest_first=True),
     "count_within": lambda part: jz.radius.count_within(part, [0.1, 0.2], 1.0, part_query=part),
     "count_within weight": lambda part: jz.radius.count_within(part, 0.1, weight=part.mass),
+    "pair_counts": lambda part: jz.radius.pair_counts(part, [0.1, 0.2], 1.0, part_b=part, weight=part.mass),
+    "pair_counts s_mu": lambda part: jz.radius.pair_counts(part, [0.1, 0.2], mode="s_mu", edges_b=[0, 1]),
     "fof_labels": lambda part: jz.fof.fof_labels(part, 0.2),
     "fof_labels th": labels_with_hierarchy,
     "distr_fof_labels": lambda part: jz.fof.distr_fof_labels(part, 0.2, linearize_labels=True),

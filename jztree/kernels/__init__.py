@@ -49,10 +49,13 @@ from ._order import (
     zsort,
 )
 from ._overdensity import overdensity, sphere_sums
+from ._pairs import PairBins, PairSet, pair_counts
 from ._radius import count_within, least_within, neighbours_within
 from ._rows import gather_rows, group_by_rank, pack_segments, place_rows, row_words, scatter_rows, unpack_segments
 
 __all__ = [
+    "PairBins",
+    "PairSet",
     "Tree",
     "as_num",
     "ask_parents",
@@ -87,6 +90,7 @@ __all__ = [
     "overdensity",
     "pack_parts",
     "pack_segments",
+    "pair_counts",
     "place_rows",
     "propose_hooks",
     "row_words",

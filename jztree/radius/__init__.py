@@ -9,5 +9,15 @@ friends-of-friends links (`jztree.fof`). So counts are exact, on any device and 
 
 from ._counts import count_within
 from ._lists import NeighbourLists, neighbours_within
+from ._pair_counts import PairCounts, pair_counts
+from ._wide import WideCounts, WideSums
 
-__all__ = ["NeighbourLists", "count_within", "neighbours_within"]
+__all__ = [
+    "NeighbourLists",
+    "PairCounts",
+    "WideCounts",
+    "WideSums",
+    "count_within",
+    "neighbours_within",
+    "pair_counts",
+]

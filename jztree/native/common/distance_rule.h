@@ -61,14 +61,18 @@ struct DistanceRule {
   JZTREE_BOTH double distance2(const T* a, const T* b) const {
     double sum = 0;
     for (int d = 0; d < D; ++d) {
-      double difference = nearer(a[d], d) - nearer(b[d], d);
-      // The quotient of a smaller one would be rounded to 0.
-      if (period[d] > 0 && std::fabs(difference) > period[d] / 2)
-        difference -= period[d] * std::nearbyint(difference / period[d]);
-      difference *= factor;
-      sum += difference * difference;
+      double apart = difference(a[d], b[d], d);
+      sum += apart * apart;
     }
     return sum;
+  }
+
+  // Of one coordinate of two particles, as given, in float64; times the factor.
+  JZTREE_BOTH double difference(T a, T b, int d) const {
+    double apart = nearer(a, d) - nearer(b, d);
+    // The quotient of a smaller one would be rounded to 0.
+    if (period[d] > 0 && std::fabs(apart) > period[d] / 2) apart -= period[d] * std::nearbyint(apart / period[d]);
+    return apart * factor;
   }
 
   // Whether a and b, as given, are within the radius, if their scaled squared distance is from surely2 to possibly2; of

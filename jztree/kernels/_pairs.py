@@ -1,0 +1,77 @@
+"""The kernel that counts pairs."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..jax_ext import Exact
+from ._call import Tree, call, listed, sizes
+
+
+class PairSet(NamedTuple):
+    """One set of particles whose pairs are counted: z-ordered, with ``(n,)`` weights in the dtype of the positions and
+    ``(n,)`` int32 regions from 0 on; None: all weigh 1, and there are no regions.
+    """
+
+    tree: Tree
+    weight: jax.Array | None
+    region: jax.Array | None
+
+    def arrays(self) -> tuple[jax.Array, ...]:
+        """As the kernel takes them."""
+        none = jnp.zeros((0,), self.tree.posz.dtype)
+        return *self.tree.arrays, none if self.weight is None else self.weight, listed(self.region)
+
+
+class PairBins(NamedTuple):
+    """Bins of pairs: edges ``(b + 1,)`` of the distance, or of that across the line of sight, and of a second quantity.
+
+    mode: ``"r"`` has no second one, ``"rp_pi"`` and ``"s_mu"`` have. axis: that of the line of sight.
+    """
+
+    mode: str
+    edges: Exact
+    edges_b: Exact | None
+    axis: int
+
+    def shape(self) -> tuple[int, ...]:
+        """Of the bins."""
+        both = [self.edges] if self.edges_b is None else [self.edges, self.edges_b]
+        return tuple(edges.words.shape[0] - 1 for edges in both)
+
+
+def pair_counts(
+    one: PairSet, other: PairSet | None, bins: PairBins, box: Exact, regions: int
+) -> tuple[jax.Array, jax.Array]:
+    """The numbers of pairs in bins, and the sums of the products of their weights; see `jztree.radius.pair_counts`.
+
+    other: None for pairs within ``one``, each in both orders. regions: how many there are.
+
+    Returns ``(1 + regions, b, 2)`` uint32, counts of 64 bits with the lower word first: of all pairs, and of those with
+    a member in each region; and ``(1 + regions, b, w)`` words of float64 sums, as in `jztree.jax_ext.Exact`, or
+    ``(0, b, w)`` if neither set has weights.
+    """
+    second, rows, columns = one if other is None else other, 1 + regions, int(np.prod(bins.shape()))
+    weighted = one.weight is not None or second.weight is not None
+    wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+    words = jax.ShapeDtypeStruct(
+        (rows if weighted else 0, columns, 1 if wide else 3), np.float64 if wide else np.float32
+    )
+    none = jnp.zeros((0, 1), jnp.float32)
+    return call(
+        "pair_counts",
+        (jax.ShapeDtypeStruct((rows, columns, 2), jnp.uint32), words),
+        *one.arrays(),
+        *second.arrays(),
+        bins.edges.words,
+        none if bins.edges_b is None else bins.edges_b.words,
+        box.words,
+        gradients="stopped",
+        plane_sizes=sizes(one.tree.plane_sizes),
+        other_plane_sizes=sizes(second.tree.plane_sizes),
+        self=other is None,
+        mode=np.int64(("r", "rp_pi", "s_mu").index(bins.mode)),
+        axis=np.int64(bins.axis),
+    )

@@ -1,0 +1,66 @@
+// How many pairs of particles there are in each bin of distance, and the sums of the products of their weights.
+#pragma once
+
+#include "common/tree_arguments.h"
+#include "pair_rule.h"
+
+namespace jztree {
+
+// One set of particles, z-ordered.
+template <int D, typename T>
+struct PairSet {
+  Tree<D, T> tree;
+  Array<const T> weight;        // (n,), or no rows: all weigh 1
+  Array<const int32_t> region;  // (n,), from 0 to below the number of regions; or no rows
+
+  PairSet(Arguments& in, const std::string& of)
+      : tree(in, of), weight(in.argument<T>(of + "weight", {any})), region(in.argument<int32_t>(of + "region", {any})) {
+    in.expect(weight.rows() == 0 || weight.rows() == tree.pos.rows(), weight, 1, of + "weight",
+              "as long as pos, or empty");
+    in.expect(region.rows() == 0 || region.rows() == tree.pos.rows(), region, 1, of + "region",
+              "as long as pos, or empty");
+  }
+};
+
+template <int D, typename T>
+struct PairCounts {
+  static constexpr int most_dims = max_dims;
+
+  PairSet<D, T> one, other;
+  Lengths edges, edges_b;  // ascending; edges_b: of pi or mu, none if only distances are wanted
+  Lengths box;
+  Array<uint32_t>
+      count;          // (1 + regions, bins, 2), the lower word first: of all, and of pairs with a member in each region
+  const Buffer& sum;  // (1 + regions, bins, words), or no rows; numbers as in Lengths
+  bool self;          // the sets are one, row by row: no particle is a pair with itself
+  PairMode mode;
+  int axis;
+
+  explicit PairCounts(Arguments& in)
+      : one(in, ""),
+        other(in, "other_"),
+        edges(in.lengths("edges", any)),
+        edges_b(in.lengths("edges_b", any)),
+        box(in.lengths("box", D)),
+        count(in.result<uint32_t>("count", {any, any, 2})),
+        sum(in.any_result("sum")),
+        self(in.attributes().flag("self")),
+        mode(static_cast<PairMode>(in.attributes().integer("mode"))),
+        axis(static_cast<int>(in.attributes().integer("axis"))) {
+    in.expect(bins() == first_bins() * second_bins() && rows() > 0 &&
+                  (rows() == 1 || one.region.rows() > 0 || one.tree.pos.rows() == 0),
+              count, 3, "count",
+              "a row for all and one a region, and a column for each pair of edges that follow each other");
+    in.expect(!weighted() || (sum.rank == 3 && sum.dims[0] == rows() && sum.dims[1] == bins()), sum, "sum",
+              "like count");
+    if (mode == PairMode::distance ? axis != -1 : axis < 0 || axis >= D) throw Refusal("the line of sight is an axis.");
+  }
+
+  int64_t rows() const { return count.dims[0]; }
+  int64_t bins() const { return count.dims[1]; }
+  int64_t first_bins() const { return edges.count - 1; }
+  int64_t second_bins() const { return mode == PairMode::distance ? 1 : edges_b.count - 1; }
+  bool weighted() const { return sum.dims[0] > 0; }
+};
+
+}  // namespace jztree

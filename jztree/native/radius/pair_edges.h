@@ -1,0 +1,124 @@
+// The edges of bins, so that the one that a pair belongs to is found without a look at all of them.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "pair_rule.h"
+
+namespace jztree {
+
+// Edges of squared distances, by cells of an eighth of a power of two.
+template <typename T>
+class OctaveCells {
+ public:
+  explicit OctaveCells(const std::vector<T>& possibly) {
+    constexpr int64_t most = 4096;
+    T least = 0;
+    for (T bound : possibly)
+      if (least == 0 && bound > 0) least = bound;
+    if (least == 0) least = 1;
+    int64_t last = octave(std::max(possibly.back(), least));
+    base_ = std::max(octave(least), last - most + 1);
+    for (int64_t cell = base_, edge = 0; cell <= last; ++cell) {
+      while (cell > base_ && possibly[static_cast<size_t>(edge)] < begin_of(cell)) ++edge;
+      start_.push_back(static_cast<int32_t>(edge));
+    }
+  }
+  // No edge before this one can be at least x, which is at most the last one.
+  int64_t start(T x) const { return start_[static_cast<size_t>(std::max<int64_t>(octave(x) - base_, 0))]; }
+
+ private:
+  using Bits = std::conditional_t<std::is_same<T, float>::value, int32_t, int64_t>;
+  static constexpr int shift = std::numeric_limits<T>::digits - 1 - 3;
+
+  static int64_t octave(T x) {
+    Bits bits;
+    std::memcpy(&bits, &x, sizeof(bits));
+    return bits >> shift;
+  }
+  static T begin_of(int64_t cell) {
+    Bits bits = static_cast<Bits>(cell) << shift;
+    T x;
+    std::memcpy(&x, &bits, sizeof(x));
+    return x;
+  }
+
+  int64_t base_;
+  std::vector<int32_t> start_;
+};
+
+// Edges of lengths or cosines, by equal cells.
+template <typename T>
+class EqualCells {
+ public:
+  explicit EqualCells(const std::vector<T>& possibly) {
+    if (possibly.empty()) return;
+    T finite = 0;
+    for (T bound : possibly)
+      if (bound < std::numeric_limits<T>::max()) finite = std::max(finite, bound);
+    cells_ = 4 * static_cast<int64_t>(possibly.size());
+    inverse_ = finite > 0 ? static_cast<T>(cells_) / finite : 0;
+    for (int64_t cell = 0, edge = 0; cell < cells_; ++cell) {
+      // A little before, because products are rounded.
+      T begin = inverse_ > 0 ? (static_cast<T>(cell) / inverse_) * below_one<T> : 0;
+      while (possibly[static_cast<size_t>(edge)] < begin) ++edge;
+      start_.push_back(static_cast<int32_t>(edge));
+    }
+  }
+  int64_t start(T x) const {
+    T cell = x * inverse_;
+    if (!(cell > 0)) return 0;
+    return start_[static_cast<size_t>(cell < static_cast<T>(cells_) ? static_cast<int64_t>(cell) : cells_ - 1)];
+  }
+
+ private:
+  int64_t cells_ = 0;
+  T inverse_ = 0;
+  std::vector<int32_t> start_;
+};
+
+template <typename T, template <typename> class Cells>
+struct EdgeTable {
+  int64_t count;
+  std::vector<T> surely, possibly;
+  std::vector<double> exact;
+  Cells<T> cells;
+
+  explicit EdgeTable(const std::vector<PairEdge<T>>& edges)
+      : count(static_cast<int64_t>(edges.size())),
+        surely(column<T>(edges, [](const PairEdge<T>& edge) { return edge.surely; })),
+        possibly(column<T>(edges, [](const PairEdge<T>& edge) { return edge.possibly; })),
+        exact(column<double>(edges, [](const PairEdge<T>& edge) { return edge.exact; })),
+        cells(possibly) {}
+
+  // The first edge that a pair is within, whose quantity is from `low` to `high`; `count`: none. within(exact): whether
+  // it is, as it is decided in float64.
+  template <typename Within>
+  int64_t first_within(T low, T high, const Within& within) const {
+    int64_t edge = cells.start(low);
+    while (edge < count && low > possibly[static_cast<size_t>(edge)]) ++edge;
+    while (edge < count && !(high <= surely[static_cast<size_t>(edge)]) && !within(exact[static_cast<size_t>(edge)]))
+      ++edge;
+    return edge;
+  }
+
+  // Of quantities from gap to reach: none is within edges before `lo`, all are within those from `hi` on.
+  void narrow(T gap, T reach, int64_t& lo, int64_t& hi) const {
+    while (lo < hi && gap > possibly[static_cast<size_t>(lo)]) ++lo;
+    while (hi > lo && reach <= surely[static_cast<size_t>(hi - 1)]) --hi;
+  }
+
+ private:
+  template <typename Number, typename Of>
+  static std::vector<Number> column(const std::vector<PairEdge<T>>& edges, const Of& of) {
+    std::vector<Number> found;
+    for (const PairEdge<T>& edge : edges) found.push_back(of(edge));
+    return found;
+  }
+};
+
+}  // namespace jztree

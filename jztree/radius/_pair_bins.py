@@ -1,0 +1,83 @@
+"""Bins of pairs as users give them, and as the kernel takes them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import comm
+from .._checks import check_range, check_real, exact_box_argument
+from .._particles import check_no_unit, get_pos, one_line
+from ..jax_ext import Exact, exact, exact_to_float, is_concrete
+from ..kernels import PairBins
+
+MODES = ("r", "rp_pi", "s_mu")
+_SECOND = {"rp_pi": "pi", "s_mu": "mu"}
+_BAD = "{0} are not ascending numbers from 0 on; sort them, and leave out those that come twice."
+_BAD_COSINES = "edges_b are not ascending numbers from 0 to 1, which is what cosines are."
+
+
+def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """What twins replace in the arguments of `jztree.radius.pair_counts`."""
+    replaced = exact_box_argument(arguments)
+    bins = as_bins(arguments, np.shape(get_pos(next(iter(arguments.values()))))[-1])
+    return replaced | {"edges": bins.edges, "edges_b": bins.edges_b}
+
+
+def as_bins(given: dict[str, Any], dims: int) -> PairBins:
+    """Bins from the arguments ``mode``, ``edges``, ``edges_b`` and ``los`` for positions of so many dimensions.
+
+    Raises TypeError or ValueError in words if there are no such bins.
+    """
+    mode, second, los = given["mode"], given["edges_b"], given["los"]
+    if mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, not {mode!r}.")
+    if mode == "r":
+        if second is not None:
+            raise ValueError("edges_b are of pi or mu, and mode='r' has neither; leave them out, or give another mode.")
+        return PairBins(mode, _edges(given["edges"], "edges"), None, -1)
+    if second is None:
+        raise ValueError(f"mode={mode!r} needs edges_b, the edges of {_SECOND[mode]}.")
+    if dims not in (2, 3):
+        raise ValueError(f"mode={mode!r} is for positions in 2 or 3 dimensions, and these have {dims}.")
+    if isinstance(los, bool) or not isinstance(los, (int, np.integer)) or not -dims <= los < dims:
+        raise ValueError(f"los is {los!r}; it is the axis of the line of sight, from 0 to {dims - 1}.")
+    edges_b = _edges(second, "edges_b", 1.0 if mode == "s_mu" else np.inf)
+    return PairBins(mode, _edges(given["edges"], "edges"), edges_b, int(los) % dims)
+
+
+def _edges(edges: Any, name: str, most: float = np.inf) -> Exact:
+    if isinstance(edges, Exact):
+        return edges
+    check_no_unit(edges, name)
+    shape = np.shape(edges)
+    if len(shape) != 1 or shape[0] < 2:
+        raise ValueError(f"{name} must be two ascending numbers or more, (b + 1,) for b bins; their shape is {shape}.")
+    if is_concrete(edges):
+        return _known(edges, name, most)
+    numbers = exact(edges, shape)
+    value = exact_to_float(numbers)
+    good = jnp.all(value[1:] > value[:-1]) & (value[0] >= 0) & (value[-1] <= most)
+    sentence = _BAD.format(name) if most == np.inf else _BAD_COSINES
+    return Exact(comm.after(numbers.words, comm.check(jnp.int32(0), ~good, [], sentence)))
+
+
+def _known(edges: Any, name: str, most: float) -> Exact:
+    values = check_real(edges, name)
+    if not (np.all(values[1:] > values[:-1]) and values[0] >= 0):
+        raise ValueError(f"{name} are {one_line(values)}; they must be ascending numbers from 0 on.")
+    if values[-1] > most:
+        raise ValueError(f"{name} are {one_line(values)}; they are cosines, which are at most 1.")
+    check_range(values[np.isfinite(values)], name, may_vanish=True)
+    return exact(edges, values.shape)
+
+
+def reach_of(bins: PairBins, dtype: Any) -> jax.Array:
+    """A distance beyond which no pair is in a bin, in the dtype of the positions and not below what was given."""
+    reach = jnp.asarray(exact_to_float(bins.edges)[-1])
+    if bins.mode == "rp_pi" and bins.edges_b is not None:
+        reach = reach + jnp.asarray(exact_to_float(bins.edges_b)[-1])
+    # XLA takes lengths below the smallest normal number for 0; farther is as right.
+    widest = jnp.maximum(reach.astype(dtype), jnp.finfo(dtype).tiny) * (1 + 4 * jnp.finfo(dtype).eps)
+    return jnp.nextafter(widest, jnp.asarray(jnp.inf, dtype))

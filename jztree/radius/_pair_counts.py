@@ -1,0 +1,224 @@
+"""How many pairs of particles there are in bins of their distance."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from .. import comm, kernels
+from .._checks import check_box, check_particles, check_real_dtype, common_dtype, farthest, first_row
+from .._particles import check_carried, check_num
+from ..config import RadiusConfig, checked_config
+from ..data import get_num
+from ..jax_ext import with_twins
+from ..kernels import PairBins, PairSet
+from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_in_domain
+from ..tree._zorder import domain_of
+from ._pair_bins import as_bins, exact_arguments
+from ._pairs_over_ranks import Columns, Pairs, pairs_over_ranks
+from ._wide import WideCounts, WideSums
+
+__all__ = ["PairCounts", "pair_counts"]
+
+_BAD_WEIGHT = "row {0} has a weight%s that is NaN, infinite or beyond %s in size; remove such particles."
+_BAD_REGION = "row {0} has a region%s that is not from 0 to below num_regions, %d; number the regions from 0 on."
+_LOST = "a sum of products of weights is beyond the range of %s; choose smaller weights, or switch on jax_enable_x64."
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True, slots=True)
+class PairCounts:
+    """Pairs in bins; see `pair_counts`. ``b`` is ``(bins,)``, or ``(bins, bins_b)`` where there are two quantities.
+
+    count: ``b`` `WideCounts`, the number of pairs. NumPy reads it as int64.
+    weight: ``b`` `WideSums`, the sum of the products of the weights of pairs, or None without weights.
+    region_count, region_weight: ``(num_regions, *b)``, the same of the pairs with a member in each region; None without
+        regions. What is left without a region, as in a jackknife, is ``count - region_count[k]``.
+    """
+
+    count: WideCounts
+    weight: WideSums | None = None
+    region_count: WideCounts | None = None
+    region_weight: WideSums | None = None
+
+
+_SPECS = {
+    "part": P(-1),
+    "edges": P(),
+    "boxsize": P(),
+    "part_b": P(-1),
+    "edges_b": P(),
+    "weight": P(-1),
+    "weight_b": P(-1),
+    "region": P(-1),
+    "region_b": P(-1),
+    "th": P(-1),
+}  # the other arguments are static
+
+
+@with_twins(_SPECS, P(), prepare=exact_arguments)
+def pair_counts(
+    part: Any,
+    edges: Any,
+    boxsize: Any = None,
+    part_b: Any = None,
+    mode: str = "r",
+    edges_b: Any = None,
+    los: int = -1,
+    weight: Any = None,
+    weight_b: Any = None,
+    region: Any = None,
+    region_b: Any = None,
+    num_regions: int | None = None,
+    th: TreeHierarchy | None = None,
+    cfg: RadiusConfig | None = None,
+) -> PairCounts:
+    """How many pairs of particles there are in bins of their distance, and the sums of the products of their weights.
+
+    part: a particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
+    edges: ``(b + 1,)`` ascending numbers from 0 on, in the unit of the positions. Bin ``i`` holds pairs that are within
+        ``edges[i + 1]`` of each other and not within ``edges[i]``, so their distance ``r`` is ``edges[i] < r <=
+        edges[i + 1]``. The last one may be infinite.
+    boxsize: periodic length, or one a dimension; 0 or None is open. Of a pair, only the nearest images count, also
+        beyond half the box.
+    part_b: another set of particles; pairs are then of one in ``part`` and one in ``part_b``. None: pairs within
+        ``part``.
+    mode: ``"r"`` for distances; ``"rp_pi"`` for distances across (``edges``) and along (``edges_b``) the line of sight;
+        ``"s_mu"`` for distances and the cosines, from 0 to 1, of the angle to the line of sight (``edges_b``). The last
+        two are for 2 and 3 dimensions.
+    edges_b: ``(b' + 1,)``, of pi or mu, in the same way; what is 0 is in the bin that begins with 0.
+    los: the axis of the line of sight.
+    weight, weight_b: ``(n,)`` each, of ``part`` and ``part_b``; None: all weigh 1.
+    region, region_b: ``(n,)`` integers from 0 to below ``num_regions``, where particles are left out together in a
+        jackknife; ``region_b`` is needed with ``part_b``.
+    num_regions: how many regions there are.
+    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` is then the
+        particles in z-order that it returned. It saves the sort on one device.
+
+    Pairs within one set count in both orders, as `scipy.spatial.cKDTree.count_neighbors` of a tree with itself counts
+    them. No particle is a pair with itself: its distance 0 is in no bin, as is that of others at the same place.
+
+    Whether a pair is within an edge is decided in float64 from the positions as given: distances by their squares,
+    ``|z| <= edge`` along the line of sight, and ``z**2 <= edge**2 * s**2`` for cosines. So counts are exact, and the
+    same integers on any number of devices. Sums are taken in float64, with the same bits for any number of threads;
+    over several devices they may differ in the last ones.
+
+    Whole nodes of the hierarchy whose pairs are all in one bin are counted at once, so many pairs cost less than each.
+    Over several devices, all get the result. Derivatives are zero. So far this runs on CPUs alone.
+
+    Raises TypeError or ValueError for wrong arguments, and an error at run time, on every device, if a position or
+    weight is NaN or infinite, a region is none, a traced ``edges`` or ``boxsize`` is wrong, ``th`` belongs to other
+    particles, or a sum of weights is beyond the range of its dtype.
+    """
+    cfg = checked_config(cfg, RadiusConfig)
+    cfg = replace(cfg, tree=replace(cfg.tree, masses=False))
+    check_hierarchy(th)
+    pos, pos_b = _check_both(part, part_b)
+    box = check_box(boxsize, pos.shape[1])
+    bins = as_bins({"mode": mode, "edges": edges, "edges_b": edges_b, "los": los}, pos.shape[1])
+    regions = _check_regions(region, region_b, num_regions, part_b is not None)
+    if pos_b is None and weight_b is not None:
+        raise ValueError("weight_b is of part_b, which was not given; weight serves both particles of a pair.")
+    one, faults = _columns(part, pos, weight, region, regions, "")
+    other = None
+    if pos_b is not None:
+        other, more = _columns(part_b, pos_b, weight_b, region_b, regions, " of part_b")
+        faults += more
+    pairs = Pairs(one, other, bins, box, regions, cfg, faults)
+    counts, sums = pairs_over_ranks(pairs) if comm.num_ranks() > 1 else _here(pairs, th)
+    return _named(counts, sums, bins, regions)
+
+
+def _check_both(part: Any, part_b: Any) -> tuple[jax.Array, jax.Array | None]:
+    """The positions of both sets; TypeError or ValueError in words if they are none, or do not agree."""
+    pos = check_particles(part)
+    check_num(part)
+    if part_b is None:
+        return pos, None
+    other = check_particles(part_b, "positions of part_b")
+    check_num(part_b, "num of part_b")
+    if other.shape[1] != pos.shape[1] or other.dtype != pos.dtype:
+        raise ValueError(
+            f"part_b is {other.dtype} with {other.shape[1]} dimensions, but part is {pos.dtype} with {pos.shape[1]}; "
+            "they must agree."
+        )
+    return pos, other
+
+
+def _check_regions(region: Any, region_b: Any, num_regions: Any, apart: bool) -> int:
+    """The number of regions; ValueError in words if what was given of them does not fit together."""
+    if region is None and region_b is None and num_regions is None:
+        return 0
+    if region is None or num_regions is None or (region_b is None) == apart:
+        raise ValueError(
+            "regions need region and num_regions, how many there are, and region_b if there is part_b, and only then."
+        )
+    if isinstance(num_regions, bool) or not isinstance(num_regions, (int, np.integer)) or num_regions < 1:
+        raise ValueError(f"num_regions is {num_regions!r}; it must be an integer of at least 1.")
+    return int(num_regions)
+
+
+def _columns(
+    part: Any, pos: jax.Array, weight: Any, region: Any, regions: int, of: str
+) -> tuple[Columns, list[comm.Fault]]:
+    """A set with its weights and regions, and what may be wrong with these. of: whose, in words."""
+    num, faults = get_num(part), []
+    for name, given in (("weight", weight), ("region", region)):
+        if given is not None and np.shape(given) != pos.shape[:1]:
+            shape = np.shape(given)
+            raise ValueError(f"{name}{of} must have one number a particle, {pos.shape[:1]}; its shape is {shape}.")
+        check_carried({f"{name}{of}": given})
+    if weight is not None:
+        check_real_dtype(weight, f"weight{of}")
+        weight = jnp.asarray(weight, common_dtype(pos, weight)).astype(pos.dtype)
+        bad = kernels.bounds(weight[:, None], num)[2]
+        faults.append(comm.Fault(bad >= 0, [bad], _BAD_WEIGHT % (of, farthest(pos.dtype))))
+    if region is not None:
+        if not np.issubdtype(jnp.result_type(region), np.integer):
+            raise TypeError(f"region{of} must be integers, not {jnp.result_type(region)}.")
+        given = jnp.asarray(region)
+        bad = first_row((given < 0) | (given >= regions), num)
+        faults.append(comm.Fault(bad >= 0, [bad], _BAD_REGION % (of, regions)))
+        region = given.astype(jnp.int32)
+    return Columns(pos, num, weight, region), faults
+
+
+def _here(pairs: Pairs, th: TreeHierarchy | None) -> tuple[jax.Array, jax.Array]:
+    """The words of counts and sums, on one device."""
+    one, other, box = pairs.one, pairs.other, pairs.box
+    if other is None:
+        return kernels.pair_counts(_sorted(one, "the positions", pairs, th), None, pairs.bins, box, pairs.regions)
+    of_b = _sorted(other, "the positions of part_b", replace(pairs, faults=[]), None)
+    # What is wrong with either stops both.
+    of_a = _sorted(one, "the positions", pairs, th)
+    return kernels.pair_counts(of_a, of_b, pairs.bins, box, pairs.regions)
+
+
+def _sorted(given: Columns, name: str, pairs: Pairs, th: TreeHierarchy | None) -> PairSet:
+    """A set in z-order."""
+    if th is not None:
+        num = check_belongs(given.pos, given.num, th, pairs.box, pairs.faults)
+        return PairSet(kernel_tree(given.pos, num, th), given.weight, given.region)
+    domain, (num,) = domain_of([given.pos], [given.num], [name], pairs.box, pairs.faults)
+    built = sort_in_domain(given.pos, num, domain, pairs.cfg.tree)
+    weight, region = jax.tree.map(lambda column: kernels.gather_rows(column, built.rows), (given.weight, given.region))
+    return PairSet(kernel_tree(built.part, built.num, built.th), weight, region)
+
+
+def _named(counts: jax.Array, sums: jax.Array, bins: PairBins, regions: int) -> PairCounts:
+    """Words by their names, or an error on every rank if a sum is beyond the range of its dtype."""
+    shape = bins.shape()
+    found = PairCounts(count=WideCounts(counts[0].reshape(*shape, 2)))
+    if regions:
+        found.region_count = WideCounts(counts[1:].reshape(regions, *shape, 2))
+    if sums.shape[0] == 0:
+        return found
+    lost = ~jnp.isfinite(sums).all()
+    sums = comm.after(sums, kernels.check(jnp.int32(0), lost, [], _LOST % sums.dtype))
+    found.weight = WideSums(sums[0].reshape(*shape, sums.shape[-1]))
+    if regions:
+        found.region_weight = WideSums(sums[1:].reshape(regions, *shape, sums.shape[-1]))
+    return found

@@ -1,0 +1,346 @@
+"""Pair counts against the definition in float64 and SciPy, on one device and on several."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import oracles
+import pytest
+from devices import all_on_last, deal, even, joined, mesh_of, uneven
+from scipy.spatial import cKDTree
+
+import jztree as jz
+from jztree.config import RadiusConfig, TreeConfig
+from jztree.data import Pos
+from jztree.radius import PairCounts, WideCounts, WideSums, pair_counts
+
+FEW, MANY = np.array([0.0, 0.02, 0.05, 0.1, 0.3, 0.45]), np.linspace(0.0, 0.45, 46)
+COSINES = np.array([0.0, 0.1, 0.5, 0.7, 0.95, 1.0])
+
+
+def first_within(quantity: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """The number of edges that each quantity is beyond."""
+    return np.searchsorted(edges, quantity, side="left")
+
+
+def brute(
+    a: np.ndarray,
+    b: np.ndarray,
+    edges: Any,
+    box: Any = None,
+    mode: str = "r",
+    edges_b: Any = None,
+    los: int = -1,
+    weights: Any = (None, None),
+    regions: Any = (None, None),
+    num_regions: int = 0,
+) -> dict[str, np.ndarray]:
+    """All pairs of a and b by the definition: numbers, and sums of products of weights, in all and in each region."""
+    squares = [
+        oracles.squared_distances(a[:, [d]], b[:, [d]], None if box is None else oracles.full_box(box, a.shape[1])[[d]])
+        for d in range(a.shape[1])
+    ]
+    along2 = squares[los]
+    across = [square for d, square in enumerate(squares) if mode != "rp_pi" or d != los % a.shape[1]]
+    distance2 = np.add.accumulate(across, axis=0)[-1]
+    place = first_within(distance2, np.asarray(edges, np.float64) ** 2)
+    bins = len(edges) - 1
+    shape = (bins,)
+    good, place = (place >= 1) & (place <= bins), place - 1
+    if mode != "r":
+        second = np.zeros(place.shape, int)
+        for edge in edges_b:
+            within = along2 <= edge**2 * distance2 if mode == "s_mu" else np.sqrt(along2) <= edge
+            second += ~(within & (edge > 0))
+        bins_b = len(edges_b) - 1
+        good &= (second >= 1) & (second <= bins_b)
+        place, shape = place * bins_b + second - 1, (bins, bins_b)
+    product = np.outer(
+        *(np.ones(len(x)) if w is None else w.astype("f8") for x, w in zip((a, b), weights, strict=True))
+    )
+
+    def both(chosen: np.ndarray) -> list[np.ndarray]:
+        return [np.bincount(place[chosen], w, np.prod(shape)).reshape(shape) for w in (None, product[chosen])]
+
+    found = dict(zip(("count", "weight"), both(good), strict=True))
+    parts = [both(good & ((regions[0] == k)[:, None] | (regions[1] == k)[None, :])) for k in range(num_regions)]
+    if parts:
+        found |= dict(zip(("region_count", "region_weight"), map(np.stack, zip(*parts, strict=True)), strict=True))
+    return found
+
+
+def assert_counts(found: PairCounts, expected: dict[str, np.ndarray]) -> None:
+    """Numbers are the same integers; sums agree to rounding."""
+    for name, want in expected.items():
+        have = getattr(found, name)
+        if "weight" not in name:
+            np.testing.assert_array_equal(np.asarray(have), want, err_msg=name)
+        elif have is not None:
+            np.testing.assert_allclose(np.asarray(have), want, rtol=1e-12, atol=1e-12 * abs(want).max(), err_msg=name)
+
+
+def sets(dims: int, dtype: Any = np.float32) -> tuple[np.ndarray, np.ndarray]:
+    """Clumps and a sparse background, some of it outside of the unit box and some of it twice; and another set."""
+    pos = np.concatenate([oracles.clustered(500, dims, dtype), oracles.uniform(250, dims, dtype)])
+    pos[::50] += np.arange(-7, 8)[:, None].astype(dtype)
+    pos[5:25] = pos[30:50]
+    return pos, oracles.clustered(330, dims, dtype, seed=2) + dtype(0.001)
+
+
+@pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
+@pytest.mark.parametrize("dims", [1, 2, 3, 6])
+def test_equals_the_definition(dims: int, kind: str) -> None:
+    (pos, other), box = sets(dims), oracles.box_lengths(kind, dims)
+    for edges in (FEW, MANY):
+        assert_counts(pair_counts(pos, edges, boxsize=box), brute(pos, pos, edges, box))
+        assert_counts(pair_counts(pos, edges, boxsize=box, part_b=other), brute(pos, other, edges, box))
+
+
+@pytest.mark.parametrize("mode", ["rp_pi", "s_mu"])
+@pytest.mark.parametrize("dims", [2, 3])
+def test_along_a_line_of_sight(dims: int, mode: str) -> None:
+    pos, other = sets(dims)
+    seconds = COSINES if mode == "s_mu" else np.linspace(0, 0.4, 9)
+    for box in (None, 1.0, oracles.box_lengths("mixed", dims)):
+        for los in range(dims):
+            options = {"mode": mode, "edges_b": seconds, "los": los}
+            assert_counts(pair_counts(pos, FEW, boxsize=box, **options), brute(pos, pos, FEW, box, **options))
+            options["edges_b"] = seconds[1:]
+            found = pair_counts(pos, MANY, boxsize=box, part_b=other, **options)
+            assert_counts(found, brute(pos, other, MANY, box, **options))
+
+
+def test_float64(x64: None) -> None:
+    for dims in (2, 3):
+        pos, other = sets(dims, np.float64)
+        weights = np.random.default_rng(4).random(len(pos)), None
+        for mode, seconds in (("r", None), ("rp_pi", np.linspace(0, 0.4, 9)), ("s_mu", COSINES)):
+            options = {"mode": mode, "edges_b": seconds}
+            found = pair_counts(pos, FEW, boxsize=1.0, part_b=other, weight=weights[0], **options)
+            assert_counts(found, brute(pos, other, FEW, 1.0, weights=weights, **options))
+            assert found.weight is not None
+            assert found.weight.words.dtype == np.float64
+
+
+@pytest.mark.parametrize("box", [None, 1.0])
+def test_many_particles_equal_scipy(box: Any) -> None:
+    pos = np.concatenate([oracles.uniform(20_000, 3), oracles.clustered(10_000, 3)])
+    edges = np.r_[np.geomspace(1e-3, 0.1, 15), 0.4, 0.6]
+    tree = cKDTree(pos.astype(np.float64), boxsize=box)
+    expected = np.diff(tree.count_neighbors(tree, edges))
+    for leaf_size in (3, 24, 70):
+        cfg = RadiusConfig(tree=TreeConfig(leaf_size=leaf_size))
+        np.testing.assert_array_equal(np.asarray(pair_counts.jit(pos, edges, boxsize=box, cfg=cfg).count), expected)
+
+
+@pytest.mark.parametrize("mode", ["r", "rp_pi", "s_mu"])
+def test_pairs_at_edges_are_decided_in_float64(mode: str) -> None:
+    """Of a lattice whose spacing no binary number is, most pairs are at edges or differ from them by rounding alone."""
+    pos, edges = oracles.lattice(6, 3, spacing=0.1), 0.1 * np.arange(5)
+    options = {"mode": mode, "edges_b": {"r": None, "rp_pi": 0.1 * np.arange(4), "s_mu": np.arange(6) / 5}[mode]}
+    for box in (None, 0.6):
+        expected = brute(pos, pos, edges, box, **options)
+        assert_counts(pair_counts(pos, edges, boxsize=box, **options), expected)
+        assert (expected["count"] > 0).mean() > 0.7
+
+
+@pytest.mark.parametrize("mode", ["r", "rp_pi", "s_mu"])
+def test_weights_and_regions(mode: str) -> None:
+    """Regions of neighbours, so that whole nodes are in one, and mixed ones."""
+    pos, other = sets(3)
+    random = np.random.default_rng(5)
+    options = {"mode": mode, "edges_b": {"r": None, "rp_pi": MANY[::5], "s_mu": COSINES}[mode]}
+    weight, weight_b = (random.normal(size=len(x)).astype(np.float32) for x in (pos, other))
+    for region, region_b in (
+        ((pos[:, 0] > 0.5).astype(np.int32) + 2 * (pos[:, 1] > 0.5), (other[:, 0] > 0.5).astype(np.int64)),
+        (random.integers(0, 5, len(pos)), random.integers(0, 5, len(other))),
+    ):
+        regions = {"region": region, "num_regions": 5}
+        found = pair_counts(pos, FEW, boxsize=1.0, weight=weight, **regions, **options)
+        same = {"weights": (weight, weight), "regions": (region, region), "num_regions": 5}
+        assert_counts(found, brute(pos, pos, FEW, 1.0, **same, **options))
+        given = {"part_b": other, "weight_b": weight_b, "region_b": region_b}
+        found = pair_counts(pos, FEW, boxsize=1.0, **regions, **given, **options)
+        both = {"weights": (None, weight_b), "regions": (region, region_b), "num_regions": 5}
+        assert_counts(found, brute(pos, other, FEW, 1.0, **both, **options))
+
+
+def test_regions_without_weights() -> None:
+    pos = oracles.uniform(3000, 3)
+    region = (4 * pos[:, 0]).astype(int)
+    found = pair_counts(pos, MANY[:9], region=region, num_regions=4)
+    expected = brute(pos, pos, MANY[:9], regions=(region, region), num_regions=4)
+    assert_counts(found, expected)
+    assert found.weight is None
+    rest = pos[region != 2]
+    left = np.asarray(found.count) - np.asarray(found.region_count)[2]
+    np.testing.assert_array_equal(left, np.asarray(pair_counts(rest, MANY[:9]).count))
+
+
+def test_sums_do_not_depend_on_threads() -> None:
+    pos = oracles.clustered(20_000, 3)
+    weight = np.random.default_rng(6).random(len(pos)).astype(np.float32)
+    words = []
+    for threads in (1, 2, None):
+        jz.kernels.set_num_threads(threads)
+        words.append(np.asarray(pair_counts(pos, FEW, weight=weight).weight))
+    np.testing.assert_array_equal(words[0], words[1])
+    np.testing.assert_array_equal(words[0], words[2])
+
+
+def test_more_pairs_than_32_bits_count() -> None:
+    """Two heaps: all pairs of one are at distance 0, in no bin, and those of both at one distance."""
+    pos = np.repeat(np.array([[0.0, 0, 0], [3, 4, 0]], np.float32), 70_000, axis=0)
+    found = pair_counts(pos, [0.0, 4.9999, 5.0, np.inf])
+    np.testing.assert_array_equal(np.asarray(found.count), [0, 2 * 70_000**2, 0])
+    assert np.asarray(found.count).dtype == np.int64
+    # And apart by little more than nothing, within nodes and between them.
+    pos[:, 2] = np.tile(np.arange(70_000, dtype=np.float32) * 1e-9, 2)
+    found = pair_counts(pos, [0.0, 1.0, 4.5, 6.0])
+    np.testing.assert_array_equal(np.asarray(found.count), [2 * 70_000 * 69_999, 0, 2 * 70_000**2])
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 30])
+def test_few_particles_and_padding(n: int) -> None:
+    pos = oracles.uniform(40, 3)
+    padded = np.concatenate([pos[:n], np.full((9, 3), np.nan, np.float32)])
+    expected = brute(pos[:n], pos[:n], FEW, 1.0)
+    assert_counts(pair_counts(Pos(pos=padded, num=n), FEW, boxsize=1.0), expected)
+    assert_counts(pair_counts(pos[:n], FEW, boxsize=1.0), expected)
+    found = pair_counts(pos, FEW, boxsize=1.0, part_b=Pos(pos=padded, num=n))
+    assert_counts(found, brute(pos, pos[:n], FEW, 1.0))
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e-3, 1e30])
+def test_any_unit_and_far_from_the_origin(unit: float) -> None:
+    pos = (oracles.clustered(400, 3) * unit).astype(np.float32)
+    for edges in (FEW * unit, MANY * unit):
+        for box in (None, unit):
+            assert_counts(pair_counts(pos, edges, boxsize=box), brute(pos, pos, edges, box))
+    far = (oracles.lattice(7, 3) + 1e5).astype(np.float32)
+    edges = np.sqrt(np.arange(1, 12))
+    for mode, seconds in (("r", None), ("s_mu", COSINES)):
+        options = {"mode": mode, "edges_b": seconds}
+        assert_counts(pair_counts(far, edges, **options), brute(far, far, edges, **options))
+
+
+def test_distances_of_a_wide_range() -> None:
+    """Pairs whose squared distance vanishes in float32, beside others 1e30 times as far apart."""
+    pos = np.concatenate([oracles.uniform(60, 3) * np.float32(scale) for scale in (1, 1e-10, 1e-20, 1e-30)])
+    edges = np.r_[0, np.geomspace(1e-32, 2, 70)]
+    for mode, seconds in (("r", None), ("s_mu", COSINES), ("rp_pi", np.r_[0, np.geomspace(1e-31, 2, 40)])):
+        options = {"mode": mode, "edges_b": seconds}
+        assert_counts(pair_counts(pos, edges, **options), brute(pos, pos, edges, **options))
+
+
+def test_a_hierarchy_that_is_there() -> None:
+    pos = oracles.clustered(2000, 3)
+    weight = np.random.default_rng(7).random(len(pos)).astype(np.float32)
+    partz, weightz, th = jz.tree.zsort_and_tree(Pos(pos=pos), data=weight, boxsize=1.0)
+    found = pair_counts(partz, FEW, boxsize=1.0, th=th, weight=weightz)
+    assert_counts(found, brute(pos, pos, FEW, 1.0, weights=(weight, weight)))
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="does not belong to these particles"):
+        jax.block_until_ready(pair_counts(Pos(pos=pos), FEW, boxsize=1.0, th=th))
+
+
+def test_traced_edges() -> None:
+    pos = oracles.uniform(500, 3)
+    counted = jax.jit(lambda edges, second: pair_counts(pos, edges, mode="rp_pi", edges_b=second))
+    edges = np.array([0.0, 0.125, 0.25], np.float32)
+    assert_counts(counted(edges, edges), brute(pos, pos, edges, mode="rp_pi", edges_b=edges))
+    for wrong in (edges[::-1], edges - 1, edges * np.nan):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match="edges are not ascending"):
+            jax.block_until_ready(counted(wrong, edges))
+    found = pair_counts(pos, edges, weight=np.ones(500, np.float32))
+    assert found.weight is not None
+    np.testing.assert_array_equal(found.count.to_float(), np.asarray(found.count))
+    np.testing.assert_array_equal(found.weight.to_float(), np.asarray(found.weight))
+    assert (len(found.count), found.count.shape, repr(found.count[1:])) == (2, (2,), "WideCounts(1,)")
+    assert (len(found.weight), found.weight.shape, repr(found.weight[1:])) == (2, (2,), "WideSums(1,)")
+
+
+WRONG = [
+    ({"edges": [0.1]}, ValueError, "two ascending numbers or more"),
+    ({"edges": [[0.1, 0.2]]}, ValueError, "two ascending numbers or more"),
+    ({"edges": [0.2, 0.1]}, ValueError, "ascending numbers from 0 on"),
+    ({"edges": [0.1, 0.1]}, ValueError, "ascending numbers from 0 on"),
+    ({"edges": [-0.1, 0.1]}, ValueError, "ascending numbers from 0 on"),
+    ({"edges": [0.1, np.nan]}, ValueError, "ascending numbers from 0 on"),
+    ({"edges": ["a", "b"]}, TypeError, "real number"),
+    ({"mode": "xi"}, ValueError, "mode must be one of 'r', 'rp_pi', 's_mu'"),
+    ({"edges_b": [0, 1]}, ValueError, "mode='r' has neither"),
+    ({"mode": "rp_pi"}, ValueError, "needs edges_b, the edges of pi"),
+    ({"mode": "s_mu", "edges_b": [0, 1.1]}, ValueError, "cosines, which are at most 1"),
+    ({"mode": "s_mu", "edges_b": [0, 1], "los": 3}, ValueError, "los is 3"),
+    ({"mode": "s_mu", "edges_b": [0, 1], "los": "midpoint"}, ValueError, "los is 'midpoint'"),
+    ({"weight": np.ones(3, np.float32)}, ValueError, "weight must have one number a particle"),
+    ({"weight": np.full(10, np.nan, np.float32)}, oracles.RUN_TIME_ERROR, "row 0 has a weight that is NaN"),
+    ({"weight": np.full(10, 3e37, np.float32)}, oracles.RUN_TIME_ERROR, "beyond the range of float32"),
+    ({"weight_b": np.ones(10, np.float32)}, ValueError, "weight_b is of part_b"),
+    ({"region": np.zeros(10, int)}, ValueError, "num_regions"),
+    ({"region": np.zeros(10, int), "num_regions": 0}, ValueError, "at least 1"),
+    ({"region": np.zeros(10), "num_regions": 2}, TypeError, "region must be integers"),
+    ({"region": np.arange(10) - 4, "num_regions": 9}, oracles.RUN_TIME_ERROR, "row 0 has a region that is not"),
+    ({"region": np.arange(10), "num_regions": 9}, oracles.RUN_TIME_ERROR, "row 9 has a region that is not"),
+    ({"part_b": np.zeros((3, 2), np.float32)}, ValueError, "they must agree"),
+    ({"part_b": np.full((3, 3), np.inf, np.float32)}, oracles.RUN_TIME_ERROR, "of part_b"),
+    ({"cfg": jz.config.KNNConfig()}, TypeError, "RadiusConfig"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "text"), WRONG)
+def test_wrong_arguments(options: dict[str, Any], error: Any, text: str) -> None:
+    with pytest.raises(error, match=text) as caught:
+        jax.block_until_ready(pair_counts(oracles.uniform(10, 3), **({"edges": [0.1, 2.0]} | options)))
+    assert oracles.one_sentence(caught)
+
+
+def spread(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """A value a particle, dealt out as `deal` does."""
+    dealt = np.zeros((len(counts), 1200), values.dtype)
+    for rank, (end, count) in enumerate(zip(np.cumsum(counts), counts, strict=True)):
+        dealt[rank, :count] = values[end - count : end]
+    return dealt
+
+
+@pytest.mark.parametrize("mode", ["r", pytest.param("rp_pi", marks=pytest.mark.slow), "s_mu"])
+def test_the_same_integers_on_several_devices(mode: str) -> None:
+    ndev, options = 3, {"mode": mode, "edges_b": {"r": None, "rp_pi": MANY[::5], "s_mu": COSINES}[mode]}
+    mapped = pair_counts.smap(mesh_of(ndev), jit=True)
+    pos, other = sets(3)
+    region, weight = np.arange(len(pos)) % 3, np.random.default_rng(8).random(len(pos)).astype(np.float32)
+    for counts in (even(len(pos), ndev), uneven(len(pos), ndev), all_on_last(len(pos), ndev)):
+        part = deal(pos, counts)
+        assert (joined(part.pos, counts) == pos).all()
+        extra = {"weight": spread(weight, counts), "region": spread(region, counts), "num_regions": 3}
+        expected = brute(
+            pos, pos, FEW, 1.0, weights=(weight, weight), regions=(region, region), num_regions=3, **options
+        )
+        assert_counts(mapped(part, FEW, boxsize=1.0, **extra, **options), expected)
+        part_b = deal(other, uneven(len(other), ndev))
+        found = mapped(part, FEW, boxsize=1.0, part_b=part_b, weight=spread(weight, counts), **options)
+        assert_counts(found, brute(pos, other, FEW, 1.0, weights=(weight, None), **options))
+
+
+def test_edges_beyond_all_on_several_devices() -> None:
+    """Every rank wants all particles of the others."""
+    pos, counts = oracles.uniform(900, 3), even(900, 3)
+    edges = np.array([0.3, 0.8, np.inf])
+    found = pair_counts.smap(mesh_of(3), jit=True)(deal(pos, counts), edges, boxsize=1.0)
+    assert_counts(found, brute(pos, pos, edges, 1.0))
+
+
+def test_words_of_64_bits_are_added_with_carries() -> None:
+    random = np.random.default_rng(9)
+    counts = random.integers(0, 2**62, (2, 1000), dtype=np.uint64)
+    words = counts.view(np.uint32).reshape(2, 1000, 2)
+    added = jz.radius._wide.add_counts(*map(jax.numpy.asarray, words))
+    np.testing.assert_array_equal(np.asarray(WideCounts(added)), counts.sum(axis=0).astype(np.int64))
+    sums = random.normal(size=(2, 1000)) * 10 ** random.uniform(-9, 9, (2, 1000))
+    parts = [np.float32(sums)]
+    for _ in range(2):
+        parts.append(np.float32(sums - np.sum(parts, axis=0, dtype=np.float64)))
+    words = np.stack(parts, axis=-1)
+    total = jax.jit(jz.radius._wide.add_sums)(*map(jax.numpy.asarray, words))
+    error = np.abs(np.asarray(WideSums(total)) - sums.sum(axis=0))
+    assert (error <= 2.0**-46 * np.abs(sums).max(axis=0)).all()
