@@ -25,7 +25,7 @@ FLOORS: list[set[str]] = [
 SUBJECTS = {name for name in jztree.__all__ if inspect.ismodule(getattr(jztree, name))}
 FLOORS[-2].update(SUBJECTS.difference(*FLOORS))
 PUBLIC = {"jztree", "jztree.kernels", "jztree.tree.ghosts", *(f"jztree.{name}" for name in SUBJECTS)}
-AROUND = ("check_cluster", "cli", "ics", "io", "mass_function", "plot", "progress", "separation", "view")
+AROUND = ("check_cluster", "cli", "correlation", "ics", "io", "mass_function", "plot", "progress", "separation", "view")
 PUBLIC |= {"jztree_utils", *(f"jztree_utils.{name}" for name in AROUND)}
 
 

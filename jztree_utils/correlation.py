@@ -1,0 +1,300 @@
+"""Two-point correlation functions: how many more pairs of particles there are at a distance than if they were spread at
+random.
+
+All rest on the exact counts of `jztree.radius.pair_counts`. In a periodic box the number of random pairs is known, and
+the estimator is ``DD / RR - 1`` (Peebles & Hauser 1974, ApJS 28, 19). Elsewhere it takes random particles that fill the
+same volume, and ``(DD - 2 DR + RR) / RR`` (Landy & Szalay 1993, ApJ 412, 64), each count divided by the number of all
+such pairs. Particles that are left out together, region by region, give a jackknife covariance (Norberg et al. 2009,
+MNRAS 396, 19).
+
+Everything but the counts is NumPy in float64.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.polynomial import legendre
+
+from jztree.data import get_num, get_pos
+from jztree.radius import PairCounts, pair_counts
+
+__all__ = ["Correlation", "cube_regions", "multipoles", "power_law", "wp", "xi"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correlation:
+    """A correlation function in bins.
+
+    edges: ``(b + 1,)`` of the distance: r, s, or rp. value: ``(b,)``, or ``(l, b)`` for multipoles; NaN where a bin has
+    no random pairs. pairs: ``(b,)`` int64, data pairs in each bin, in both orders.
+    samples: ``(num_regions, *value.shape)``, the function with each region left out, or None.
+    """
+
+    edges: np.ndarray
+    value: np.ndarray
+    pairs: np.ndarray
+    samples: np.ndarray | None = None
+
+    @property
+    def centre(self) -> np.ndarray:
+        """``(b,)``, the geometric mean of the edges of each bin; of one that begins at 0, half its end."""
+        low, high = self.edges[:-1], self.edges[1:]
+        return np.where(low > 0, np.sqrt(low * high), high / 2)
+
+    @property
+    def covariance(self) -> np.ndarray | None:
+        """Of ``value.ravel()`` by the jackknife, ``(n - 1) / n`` times the sum of squares about the mean; or None."""
+        if self.samples is None:
+            return None
+        flat = self.samples.reshape(len(self.samples), -1)
+        apart = flat - flat.mean(axis=0)
+        return (len(flat) - 1) / len(flat) * apart.T @ apart
+
+    @property
+    def error(self) -> np.ndarray | None:
+        """The root of the covariance's diagonal, in the shape of ``value``; None without regions."""
+        covariance = self.covariance
+        return None if covariance is None else np.sqrt(np.diag(covariance)).reshape(self.value.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sample:
+    """Particles whose correlation is asked for. options: of `pair_counts`."""
+
+    part: Any
+    randoms: Any
+    boxsize: Any
+    weight: Any
+    randoms_weight: Any
+    region: Any
+    randoms_region: Any
+    num_regions: int | None
+
+    def __post_init__(self) -> None:
+        dims = get_pos(self.part).shape[1]
+        box = np.broadcast_to(np.asarray(0.0 if self.boxsize is None else self.boxsize, np.float64), (dims,))
+        if self.randoms is None and not np.all(box > 0):
+            raise ValueError("without randoms, the box must be periodic in all dimensions; give boxsize, or randoms.")
+        if self.randoms is None and self.num_regions is not None:
+            raise ValueError(
+                "what random pairs there are without a region is not known; give randoms, with randoms_region."
+            )
+        if self.randoms is None and (self.randoms_weight is not None or self.randoms_region is not None):
+            raise ValueError("randoms_weight and randoms_region are of randoms, which were not given.")
+
+    @property
+    def box(self) -> np.ndarray:
+        return np.broadcast_to(np.asarray(self.boxsize, np.float64), (get_pos(self.part).shape[1],))
+
+    def estimate(self, edges: np.ndarray, volume: Any, **bins: Any) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+        """The correlation in all bins, without each region, and the numbers of data pairs.
+
+        volume: called without arguments, that of each bin, where there are no randoms.
+        """
+        options = {"boxsize": self.boxsize, "num_regions": self.num_regions} | bins
+        dd = pair_counts.jit(self.part, edges, weight=self.weight, region=self.region, **options)
+        of_data = _Weights(self.part, self.weight, self.region, self.num_regions)
+        if self.randoms is None:
+            expected = of_data.pairs() * volume() / np.prod(self.box)
+            return _ratio(_numbers(dd)[0], expected) - 1, None, np.asarray(dd.count)
+        rr = pair_counts.jit(self.randoms, edges, weight=self.randoms_weight, region=self.randoms_region, **options)
+        dr = pair_counts.jit(
+            self.part,
+            edges,
+            part_b=self.randoms,
+            weight=self.weight,
+            weight_b=self.randoms_weight,
+            region=self.region,
+            region_b=self.randoms_region,
+            **options,
+        )
+        of_randoms = _Weights(self.randoms, self.randoms_weight, self.randoms_region, self.num_regions)
+        data, cross, random = (_numbers(counts) for counts in (dd, dr, rr))
+        found = []
+        for i in range(len(data)):
+            k = None if i == 0 else i - 1
+            one, two = of_data.pairs(k), of_randoms.pairs(k)
+            both = of_data.total(k) * of_randoms.total(k)
+            expected = random[i] / two
+            found.append(_ratio(data[i] / one - 2 * cross[i] / both + expected, expected))
+        return found[0], np.stack(found[1:]) if self.num_regions else None, np.asarray(dd.count)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Sums of weights, of all or without a region."""
+
+    part: Any
+    weight: Any
+    region: Any
+    num_regions: int | None
+
+    def _kept(self, without: int | None) -> np.ndarray:
+        num = int(get_num(self.part))
+        weight = np.ones(num) if self.weight is None else np.asarray(self.weight, np.float64)[:num]
+        return weight if without is None else weight[np.asarray(self.region)[:num] != without]
+
+    def total(self, without: int | None = None) -> float:
+        return float(self._kept(without).sum())
+
+    def pairs(self, without: int | None = None) -> float:
+        """The weight of all pairs in both orders, none of them of a particle with itself."""
+        kept = self._kept(without)
+        return float(kept.sum() ** 2 - (kept**2).sum())
+
+
+def _numbers(counts: PairCounts) -> list[np.ndarray]:
+    """The weight of pairs, float64: of all, then without each region."""
+    total: Any = counts.count if counts.weight is None else counts.weight
+    regions: Any = counts.region_count if counts.weight is None else counts.region_weight
+    every = np.asarray(total, np.float64)
+    if regions is None:
+        return [every]
+    return [every, *(every - one for one in np.asarray(regions, np.float64))]
+
+
+def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.divide(a, b, out=np.full(np.shape(a), np.nan), where=b != 0)
+
+
+def _checked(edges: Any, name: str, sample: _Sample, longest: float) -> np.ndarray:
+    """Edges as float64; ValueError in words if spheres of them would meet their own images."""
+    found = np.asarray(edges, np.float64)
+    if sample.randoms is None and found.size and found.max() > longest:
+        raise ValueError(
+            f"{name} reaches {found.max():g}, more than half the box, {longest:g}, where the number of random pairs is "
+            "not that of spheres; end before, or give randoms."
+        )
+    return found
+
+
+def _sample(part: Any, boxsize: Any, randoms: Any, others: dict[str, Any]) -> _Sample:
+    names = ("weight", "randoms_weight", "region", "randoms_region", "num_regions")
+    for name in others:
+        if name not in names:
+            raise TypeError(f"{name} is no option of correlation functions; they are {', '.join(names)}.")
+    return _Sample(part=part, boxsize=boxsize, randoms=randoms, **{name: others.get(name) for name in names})
+
+
+def xi(part: Any, edges: Any, boxsize: Any = None, randoms: Any = None, **options: Any) -> Correlation:
+    """The correlation function ``xi(r)``.
+
+    part: a particle class with ``pos`` ``(n, d)``, or an array of positions. edges: ``(b + 1,)`` ascending.
+    boxsize: periodic length, or one a dimension; 0 or None is open.
+    randoms: particles at random in the same volume. None: the box is periodic, and their number is computed.
+    options: ``weight`` and ``randoms_weight``, ``(n,)``; ``region``, ``randoms_region`` and ``num_regions`` for a
+        jackknife; see `jztree.radius.pair_counts`.
+
+    Raises TypeError or ValueError for wrong arguments.
+    """
+    sample = _sample(part, boxsize, randoms, options)
+    longest = np.inf if randoms is not None else sample.box.min() / 2
+    found, dims = _checked(edges, "edges", sample, longest), get_pos(part).shape[1]
+    ball = math.pi ** (dims / 2) / math.gamma(dims / 2 + 1)
+    value, samples, pairs = sample.estimate(found, lambda: ball * np.diff(found**dims))
+    return Correlation(edges=found, value=value, pairs=pairs, samples=samples)
+
+
+def wp(
+    part: Any,
+    edges: Any,
+    pi_max: float,
+    boxsize: Any = None,
+    randoms: Any = None,
+    num_pi: int = 40,
+    los: int = -1,
+    **options: Any,
+) -> Correlation:
+    """The projected correlation function, ``wp(rp) = 2 int_0^pi_max xi(rp, pi) dpi`` (Davis & Peebles 1983), a length.
+
+    part, boxsize, randoms, options: as in `xi`, in 3 dimensions. edges: ``(b + 1,)`` of the distance across the line of
+    sight, which is the axis ``los``. num_pi: how many equal bins there are along it.
+
+    Raises like `xi`.
+    """
+    if num_pi < 1 or not 0 < pi_max < np.inf:
+        raise ValueError(f"pi_max is {pi_max} and num_pi {num_pi}; they must be positive, and pi_max finite.")
+    sample = _in_three(_sample(part, boxsize, randoms, options), "wp")
+    along = np.linspace(0, pi_max, num_pi + 1)
+    found = np.asarray(edges, np.float64)
+    if randoms is None:
+        box = sample.box
+        found = _checked(edges, "edges", sample, float(np.delete(box, los).min()) / 2)
+        _checked(along, "pi_max", sample, float(box[los]) / 2)
+
+    def volume() -> np.ndarray:
+        return np.pi * np.diff(found**2)[:, None] * 2 * np.diff(along)
+
+    value, samples, pairs = sample.estimate(found, volume, mode="rp_pi", edges_b=along, los=los)
+    step = 2 * np.diff(along)
+    projected = None if samples is None else samples @ step
+    return Correlation(edges=found, value=value @ step, pairs=pairs.sum(axis=1), samples=projected)
+
+
+def multipoles(
+    part: Any,
+    edges: Any,
+    boxsize: Any = None,
+    randoms: Any = None,
+    ells: tuple[int, ...] = (0, 2, 4),
+    num_mu: int = 100,
+    los: int = -1,
+    **options: Any,
+) -> Correlation:
+    """Multipoles of ``xi(s, mu)``: ``(2 l + 1) int_0^1 xi(s, mu) P_l(mu) dmu`` for each even ``l`` of ``ells``.
+
+    part, boxsize, randoms, options: as in `xi`, in 3 dimensions. edges: ``(b + 1,)`` of the distance s. num_mu: how
+    many equal bins of ``|mu|`` there are, in each of which xi is taken as constant. los: the axis of the line of sight.
+
+    Returns values ``(len(ells), b)``. Raises like `xi`.
+    """
+    if any(ell < 0 or ell % 2 for ell in ells) or num_mu < 1:
+        raise ValueError(f"ells are {ells}, even numbers from 0 on, and num_mu is {num_mu}, at least 1.")
+    sample = _in_three(_sample(part, boxsize, randoms, options), "multipoles")
+    longest = np.inf if randoms is not None else sample.box.min() / 2
+    found, cosines = _checked(edges, "edges", sample, longest), np.linspace(0, 1, num_mu + 1)
+
+    def volume() -> np.ndarray:
+        return 4 / 3 * np.pi * np.diff(found**3)[:, None] * np.diff(cosines)
+
+    value, samples, pairs = sample.estimate(found, volume, mode="s_mu", edges_b=cosines, los=los)
+    integral = [np.diff(legendre.legval(cosines, legendre.legint([0] * ell + [2 * ell + 1]))) for ell in ells]
+    parts = None if samples is None else np.einsum("lm,ksm->kls", np.stack(integral), samples)
+    return Correlation(edges=found, value=np.stack(integral) @ value.T, pairs=pairs.sum(axis=1), samples=parts)
+
+
+def _in_three(sample: _Sample, what: str) -> _Sample:
+    if get_pos(sample.part).shape[1] != 3:
+        raise ValueError(f"{what} is for particles in 3 dimensions; these have {get_pos(sample.part).shape[1]}.")
+    return sample
+
+
+def cube_regions(pos: Any, lower: Any, upper: Any, per_side: int) -> np.ndarray:
+    """Regions for a jackknife, ``(n,)`` int32: the ``per_side**d`` equal boxes that a larger one is cut into.
+
+    lower, upper: ``(d,)`` or numbers, the corners of the larger one. What is outside of it is in the box nearby.
+    """
+    if per_side < 1:
+        raise ValueError(f"per_side is {per_side}; a box is cut into one part a side or more.")
+    places = np.asarray(pos, np.float64)
+    cells = np.floor((places - lower) / (np.asarray(upper, np.float64) - lower) * per_side).astype(np.int64)
+    cells = np.clip(cells, 0, per_side - 1)
+    return np.ravel_multi_index(tuple(cells.T), (per_side,) * places.shape[1]).astype(np.int32)
+
+
+def power_law(found: Correlation, low: float = 0.0, high: float = np.inf) -> tuple[float, float]:
+    """``r0`` and ``gamma`` of the power law ``(r / r0)**-gamma`` nearest to the bins between ``low`` and ``high``, by
+    least squares of the logarithms, weighted by the jackknife errors if there are any.
+
+    Raises ValueError if fewer than two of these bins are positive.
+    """
+    r, value = found.centre, found.value
+    used = (found.edges[:-1] >= low) & (found.edges[1:] <= high) & (value > 0)
+    if value.ndim != 1 or used.sum() < 2:
+        raise ValueError("a power law takes a function of one distance with two positive bins at least.")
+    error = found.error
+    weights = np.ones(used.sum()) if error is None else value[used] / np.maximum(error[used], 1e-300)
+    slope, height = np.polyfit(np.log(r[used]), np.log(value[used]), 1, w=weights)
+    return float(np.exp(height / -slope)), float(-slope)

@@ -1,0 +1,158 @@
+"""Correlation functions against their definitions, and against sets whose functions are known."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.polynomial import legendre
+from scipy.spatial import cKDTree
+
+from jztree.data import Pos
+from jztree_utils import ics
+from jztree_utils.correlation import Correlation, cube_regions, multipoles, power_law, wp, xi
+
+EDGES = np.linspace(0.02, 0.2, 7)
+
+
+def uniform(n: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).random((n, 3)).astype(np.float32)
+
+
+def pairs_of_tree(a: np.ndarray, b: np.ndarray, box: Any, w: Any = None) -> np.ndarray:
+    trees = [cKDTree(x.astype(np.float64), boxsize=box) for x in (a, b)]
+    return np.diff(trees[0].count_neighbors(trees[1], EDGES, weights=w))
+
+
+@pytest.mark.parametrize("box", [None, 1.0])
+def test_landy_szalay_by_its_definition(box: Any) -> None:
+    data, randoms = np.concatenate([uniform(300, 1), uniform(100, 2) / 8]), uniform(900, 3)
+    weights = np.random.default_rng(4).random(400).astype(np.float32), np.full(900, 2, np.float32)
+    found = xi(data, EDGES, box, randoms, weight=weights[0], randoms_weight=weights[1])
+    wide = [w.astype(np.float64) for w in weights]
+    dd, rr, dr = (
+        pairs_of_tree(a, b, box, w)
+        for a, b, w in (
+            (data, data, (wide[0], wide[0])),
+            (randoms, randoms, (wide[1], wide[1])),
+            (data, randoms, (wide[0], wide[1])),
+        )
+    )
+    norm = [w.sum() ** 2 - (w**2).sum() for w in wide]
+    dd, rr, dr = dd / norm[0], rr / norm[1], dr / (wide[0].sum() * wide[1].sum())
+    np.testing.assert_allclose(found.value, (dd - 2 * dr + rr) / rr, rtol=1e-9)
+    assert found.pairs.dtype == np.int64
+    assert found.covariance is None
+
+
+def test_natural_estimator_of_random_particles_is_zero() -> None:
+    pos, edges = uniform(20_000, 5), np.linspace(0.05, 0.3, 5)
+    assert abs(xi(pos, edges, 1.0).value).max() < 0.01
+    assert abs(wp(pos, edges, 0.4, 1.0).value).max() < 0.01
+    found = multipoles(pos, edges, 1.0)
+    assert found.value.shape == (3, 4)
+    assert abs(found.value).max() < 0.05
+    np.testing.assert_allclose(found.value[0], xi(pos, edges, 1.0).value, rtol=1e-9)
+    flat = uniform(5000, 6)[:, :2]
+    assert abs(xi(flat, edges, [1.0, 1.0]).value).max() < 0.02
+
+
+def test_natural_estimator_by_its_definition() -> None:
+    pos = np.concatenate([uniform(300, 1), uniform(100, 2) / 8])
+    volume = 4 / 3 * np.pi * np.diff(EDGES**3)
+    expected = pairs_of_tree(pos, pos, 1.0) / (400 * 399 * volume) - 1
+    np.testing.assert_allclose(xi(pos, EDGES, 1.0).value, expected, rtol=1e-12)
+    doubled = xi(pos, EDGES, 1.0, weight=np.full(400, 2, np.float32))
+    np.testing.assert_allclose(doubled.value, expected, rtol=1e-12)
+    padded = Pos(pos=np.concatenate([pos, np.full((3, 3), np.nan, np.float32)]), num=400)
+    np.testing.assert_allclose(xi(padded, EDGES, 1.0).value, expected, rtol=1e-12)
+
+
+def test_projection_and_multipoles_by_sums_over_bins() -> None:
+    """Pairs that all lie along the line of sight, or across it, beside known numbers of random pairs."""
+    pos = np.repeat(uniform(500, 7), 2, axis=0)
+    pos[1::2, 2] = (pos[1::2, 2] + np.float32(0.125)) % 1
+    found = multipoles(pos, [0.124, 0.126], 1.0, num_mu=50)
+    shell = 4 / 3 * np.pi * (0.126**3 - 0.124**3) * 1000 * 999
+    # All of these are in the last bin of mu, where P_l is nearly 1, and there are few others.
+    end = [float(np.diff(legendre.legval([0.98, 1], legendre.legint([0] * ell + [1])))[0]) * 50 for ell in (2, 4)]
+    monopole = found.pairs[0] / shell - 1
+    np.testing.assert_allclose(found.value[0], monopole, rtol=1e-9)
+    np.testing.assert_allclose(found.value[1:, 0] / monopole, [5 * end[0], 9 * end[1]], rtol=0.1)
+    turned = multipoles(pos[:, [0, 2, 1]], [0.124, 0.126], 1.0, num_mu=50, los=1)
+    np.testing.assert_allclose(turned.value, found.value, rtol=1e-9)
+    projected = wp(pos, [0.0, 0.05, 0.1], 0.25, 1.0, num_pi=5)
+    np.testing.assert_array_equal(projected.pairs, wp(pos, [0.0, 0.05, 0.1], 0.25, 1.0, num_pi=1).pairs)
+
+
+def test_jackknife_leaves_out_what_it_says() -> None:
+    data, randoms = np.concatenate([uniform(300, 1), uniform(100, 2) / 8]), uniform(700, 3)
+    regions = [cube_regions(x, 0, 1, 2) for x in (data, randoms)]
+    found = xi(data, EDGES, None, randoms, region=regions[0], randoms_region=regions[1], num_regions=8)
+    assert found.samples is not None
+    for k in range(8):
+        kept = xi(data[regions[0] != k], EDGES, None, randoms[regions[1] != k])
+        np.testing.assert_allclose(found.samples[k], kept.value, rtol=1e-9)
+    assert found.covariance is not None
+    assert found.error is not None
+    np.testing.assert_allclose(found.covariance, np.cov(found.samples.T, bias=True) * 7, rtol=1e-9)
+    np.testing.assert_allclose(found.error**2, np.diag(found.covariance))
+    for function in (wp, multipoles):
+        options = {"pi_max": 0.2} if function is wp else {}
+        one = function(
+            data, EDGES, randoms=randoms, region=regions[0], randoms_region=regions[1], num_regions=8, **options
+        )
+        kept = function(data[regions[0] != 3], EDGES, randoms=randoms[regions[1] != 3], **options)
+        np.testing.assert_allclose(one.samples[3], kept.value, rtol=1e-8, atol=1e-9)
+
+
+def test_matter_is_a_power_law() -> None:
+    """xi of cold dark matter is near 1 at some Mpc/h and falls nearly like r^-1.8 around that."""
+    part, boxsize = ics.cosmo_3d_sample()
+    found = xi(part.pos[::2], np.geomspace(1.0, 10.0, 11), boxsize)
+    length, slope = power_law(found)
+    assert 2.5 < length < 6.5
+    assert 1.4 < slope < 2.3
+
+
+def test_a_power_law_is_found_again() -> None:
+    edges = np.geomspace(1, 10, 6)
+    found = Correlation(edges=edges, value=np.zeros(5), pairs=np.zeros(5, int))
+    exact = Correlation(edges=edges, value=(found.centre / 5) ** -1.8, pairs=found.pairs)
+    np.testing.assert_allclose(power_law(exact), (5, 1.8))
+    with pytest.raises(ValueError, match="two positive bins"):
+        power_law(found)
+    with pytest.raises(ValueError, match="two positive bins"):
+        power_law(exact, high=2.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({}, ValueError, "must be periodic in all dimensions"),
+        ({"boxsize": [1, 1, 0]}, ValueError, "must be periodic in all dimensions"),
+        ({"boxsize": 0.3}, ValueError, "more than half the box"),
+        ({"boxsize": 1.0, "region": np.zeros(50, int), "num_regions": 1}, ValueError, "give randoms"),
+        ({"boxsize": 1.0, "randoms_weight": np.ones(50)}, ValueError, "were not given"),
+        ({"boxsize": 1.0, "weights": np.ones(50)}, TypeError, "no option"),
+    ],
+)
+def test_wrong_arguments(options: dict[str, Any], error: Any, text: str) -> None:
+    pos = uniform(50, 1)
+    for function, more in ((xi, {}), (wp, {"pi_max": 0.1}), (multipoles, {})):
+        with pytest.raises(error, match=text):
+            function(pos, EDGES, **more, **options)
+
+
+def test_wrong_bins_and_dimensions() -> None:
+    pos = uniform(50, 1)
+    with pytest.raises(ValueError, match="pi_max reaches"):
+        wp(pos, EDGES, 0.6, 1.0)
+    with pytest.raises(ValueError, match="must be positive"):
+        wp(pos, EDGES, -0.1, 1.0)
+    with pytest.raises(ValueError, match="even numbers"):
+        multipoles(pos, EDGES, 1.0, ells=(0, 1))
+    with pytest.raises(ValueError, match="3 dimensions"):
+        multipoles(pos[:, :2], EDGES, 1.0)
+    with pytest.raises(ValueError, match="one part a side or more"):
+        cube_regions(pos, 0, 1, 0)
+    assert cube_regions([[-1.0, 0.9], [2.0, 0.1]], 0, 1, 3).tolist() == [2, 6]
