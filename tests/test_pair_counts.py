@@ -344,3 +344,10 @@ def test_words_of_64_bits_are_added_with_carries() -> None:
     total = jax.jit(jz.radius._wide.add_sums)(*map(jax.numpy.asarray, words))
     error = np.abs(np.asarray(WideSums(total)) - sums.sum(axis=0))
     assert (error <= 2.0**-46 * np.abs(sums).max(axis=0)).all()
+
+
+def test_sums_have_no_derivative() -> None:
+    """An error, not 0."""
+    pos = oracles.uniform(50, 3)
+    with pytest.raises(ValueError, match="derivative"):
+        jax.grad(lambda w: pair_counts(pos, FEW, weight=w).weight.words.sum())(np.ones(50, np.float32))

@@ -87,7 +87,7 @@ def fof_cases() -> Iterator[Case]:
 
 
 def radius_cases() -> Iterator[Case]:
-    """Uniform points, 30 others within the radius on average, in a periodic box; and clusters of fewer in an open one."""
+    """Uniform points in a periodic box, 30 others within the radius on average; and clusters in an open one."""
     n = 10**6
     pos, radius = uniform(n), (30 / n * 3 / (4 * np.pi)) ** (1 / 3)
     x, inside = jax.numpy.asarray(pos), pos.astype("f8")

@@ -68,7 +68,7 @@ def pair_counts(
         bins.edges.words,
         none if bins.edges_b is None else bins.edges_b.words,
         box.words,
-        gradients="stopped",
+        gradients="refused" if weighted else "stopped",
         plane_sizes=sizes(one.tree.plane_sizes),
         other_plane_sizes=sizes(second.tree.plane_sizes),
         self=other is None,

@@ -88,8 +88,8 @@ def least_within(
     """The smallest ``value`` of all sources within a radius of every query, ``(q,)`` int32; 2**31 - 1 if none is, and
     in query rows from ``num`` on.
 
-    Up to 4 dimensions. value: ``(n,)`` int32 of the z-ordered sources. queries, query_rows: as in `count_within`. radius: one number. The
-    work is that of all pairs within it.
+    Up to 4 dimensions. value: ``(n,)`` int32 of the z-ordered sources. queries, query_rows: as in `count_within`.
+    radius: one number. The work is that of all pairs within it.
     """
     return call(
         "least_within",

@@ -107,7 +107,8 @@ def pair_counts(
     over several devices they may differ in the last ones.
 
     Whole nodes of the hierarchy whose pairs are all in one bin are counted at once, so many pairs cost less than each.
-    Over several devices, all get the result. Derivatives are zero. So far this runs on CPUs alone.
+    Over several devices, all get the result. Differentiating sums of weights is an error. So far this runs on CPUs
+    alone.
 
     Raises TypeError or ValueError for wrong arguments, and an error at run time, on every device, if a position or
     weight is NaN or infinite, a region is none, a traced ``edges`` or ``boxsize`` is wrong, ``th`` belongs to other

@@ -1,8 +1,7 @@
 // Pairs are counted on CPUs alone so far. Whoever asks for them on a GPU hears that, before any work.
 
-#include "pair_counts.h"
-
 #include "common/cuda/context.cuh"
+#include "pair_counts.h"
 
 namespace jztree {
 namespace {
