@@ -139,7 +139,10 @@ def test_two_processes_write_what_one_device_writes(tmp_path, use_devices, argum
     assert first.returncode == second.returncode == 0, first.output + second.output
     assert "particles/s" in first.output
     assert "4 devices" in first.output
-    assert [line for line in second.output.splitlines() if not line.startswith("[Gloo]")] == []
+    # Gloo's lines, which several threads write at once, may come in parts.
+    assert [
+        line for line in second.output.splitlines() if line and "peer ranks" not in line and "[Gloo]" not in line
+    ] == []
     check_equal(tmp_path / "two.hdf5", tmp_path / "one.hdf5")
     expected = ["one.hdf5", "two.hdf5"]
     if fof:

@@ -11,7 +11,7 @@ import pytest
 
 from jztree.data import ParticleData
 from jztree_utils import _report, _verbose, cli, io
-from jztree_utils._commands import plot
+from jztree_utils._commands import drawn
 from jztree_utils._commands.arguments import parse
 from jztree_utils._commands.earlier_outputs import made_with
 
@@ -313,8 +313,8 @@ def test_catalogues_in_other_layouts(tmp_path, capsys) -> None:
         np.testing.assert_allclose(found.com_pos * per_h, want.com_pos, rtol=1e-5)
         # In pictures they have the units of the snapshot.
         args = parse(["plot", "halos", "sample", "--catalogue", path])
-        drawn = plot._groups_of(args, 48**3, io.read_catalogue(native)[2].header)
-        np.testing.assert_allclose(drawn.com_pos, want.com_pos, rtol=1e-5)
+        shown = drawn.groups_of(args, io.read_catalogue(native)[2].header).catalogue
+        np.testing.assert_allclose(shown.com_pos, want.com_pos, rtol=1e-5)
     with h5py.File(gadget) as file:
         np.testing.assert_array_equal(file["Group/GroupLen"][:], want.count)
 
