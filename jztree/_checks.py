@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import comm, kernels
-from ._particles import check_carried, check_movable, check_no_unit, check_rows, get_pos, one_line
+from ._particles import check_carried, check_movable, check_no_unit, check_num, check_rows, get_pos, one_line
 from .config import is_config
 from .jax_ext import Exact, exact, is_concrete
 
@@ -46,6 +46,20 @@ def check_particles(part: Any, what: str = "positions", max_dims: int = MAX_DIMS
     check_carried(part)
     check_movable(part)
     return check_positions(pos, what, max_dims)
+
+
+def check_queries(part_query: Any, pos: jax.Array) -> jax.Array:
+    """The positions of ``part_query``; TypeError or ValueError in words if they are none, or not of the kind of
+    ``pos``, those of the particles.
+    """
+    query = check_particles(part_query, "query positions")
+    check_num(part_query, "num of part_query")
+    if query.shape[1] != pos.shape[1] or query.dtype != pos.dtype:
+        raise ValueError(
+            f"queries are {query.dtype} with {query.shape[1]} dimensions, but the particles are {pos.dtype} with "
+            f"{pos.shape[1]}; they must agree."
+        )
+    return query
 
 
 def farthest(dtype: Any) -> str:

@@ -224,6 +224,24 @@ def components_of_many(pos: np.ndarray, rlink: float, box: Any = None) -> np.nda
     return connected_components(coo_array((np.ones(len(a), bool), (a, b)), (len(pos), len(pos))), directed=False)[1]
 
 
+def clusters_of(near: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
+    """DBSCAN's clusters and cores, one point after the other; a cluster grows until nothing is left to reach (Ester et
+    al. 1996). near: ``(n, n)`` bool.
+    """
+    core, label, clusters = near.sum(axis=1) >= least, np.full(len(near), -1), 0
+    for start in np.nonzero(core)[0]:
+        if label[start] >= 0:
+            continue
+        label[start], reach = clusters, [start]
+        while reach:
+            for other in np.nonzero(near[reach.pop()] & (label < 0))[0]:
+                label[other] = clusters
+                if core[other]:
+                    reach.append(other)
+        clusters += 1
+    return label, core
+
+
 def smallest_members(label: Any) -> np.ndarray:
     """The partition in one form that does not depend on labels: for each row the smallest row of its group."""
     _, first, group = np.unique(np.asarray(label), return_index=True, return_inverse=True)

@@ -15,22 +15,8 @@ pytestmark = pytest.mark.emulated
 
 
 def slow(pos: np.ndarray, eps: float, least: int, box: Any = None) -> tuple[np.ndarray, np.ndarray]:
-    """One point after the other; the cluster of a core grows until nothing is left to reach (Ester et al. 1996)."""
-    near = oracles.squared_distances(pos, pos, box) <= np.float64(eps) ** 2
-    core = near.sum(axis=1) >= least
-    label = np.full(len(pos), -1)
-    clusters = 0
-    for start in range(len(pos)):
-        if not core[start] or label[start] >= 0:
-            continue
-        label[start], reach = clusters, [start]
-        while reach:
-            for other in np.nonzero(near[reach.pop()] & (label < 0))[0]:
-                label[other] = clusters
-                if core[other]:
-                    reach.append(other)
-        clusters += 1
-    return label, core
+    """By all pairs."""
+    return oracles.clusters_of(oracles.squared_distances(pos, pos, box) <= np.float64(eps) ** 2, least)
 
 
 def assert_clusters(found: Any, expected: Any) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, check_particles, exact_box_argument
+from .._checks import check_box, check_particles, check_queries, exact_box_argument
 from .._particles import check_num
 from ..config import KNNConfig, checked_config
 from ..data import RankIdx, get_num, get_pos
@@ -242,11 +242,5 @@ def _check_arguments(part: Any, k: int, part_query: Any, output_order: str) -> i
     if k > most:
         raise ValueError(f"k is {k}, but there are only {most} particles to choose from; use a smaller k.")
     if part_query is not None:
-        query = check_particles(part_query, "query positions")
-        check_num(part_query, "num of part_query")
-        if query.shape[1] != pos.shape[1] or query.dtype != pos.dtype:
-            raise ValueError(
-                f"queries are {query.dtype} with {query.shape[1]} dimensions, but the particles are {pos.dtype} with "
-                f"{pos.shape[1]}; they must agree."
-            )
+        check_queries(part_query, pos)
     return int(k)

@@ -5,24 +5,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, check_real_dtype, common_dtype, farthest, first_row
-from .._particles import check_carried
+from .._checks import check_box, first_row
 from ..config import RadiusConfig, checked_config
 from ..data import get_num
 from ..jax_ext import with_twins
 from ..tree import TreeHierarchy, check_hierarchy
 from ._radii import SPEC, as_radii, exact_arguments
 from ._search import Asked, check_both, make_ready
+from ._weights import checked_weights
 
 __all__ = ["count_within"]
 
-_BAD_WEIGHT = (
-    "row {0} has a weight that is NaN, infinite or beyond %s in size; remove such particles, or choose other units."
-)
 _LOST = (
     "the sum of weights in row {0} is beyond the range of %s; choose smaller weights, or switch on jax_enable_x64 and "
     "give positions and weights in float64."
@@ -73,7 +69,7 @@ def count_within(
     pos, query = check_both(part, part_query)
     box = check_box(boxsize, pos.shape[1])
     radii = as_radii(radius, query.shape[:1])
-    weights, faults = _weights(weight, pos, get_num(part))
+    weights, faults = checked_weights(weight, pos, get_num(part))
     ready = make_ready(Asked(part, part_query, weights, radii, box, th, cfg, faults))
     found = kernels.count_within(
         ready.sources, ready.columns, ready.queries, ready.rows, ready.radii.words(), radii.per_query(), box
@@ -84,16 +80,3 @@ def count_within(
     total = ready.sent_home(found[1])
     row = first_row(~jnp.isfinite(total).all(axis=1))
     return comm.after(total, comm.check(0, row >= 0, [row], _LOST % total.dtype)).reshape(shape)
-
-
-def _weights(weight: Any, pos: jax.Array, num: Any) -> tuple[jax.Array | None, list[comm.Fault]]:
-    """Weights in the dtype of the positions, and what may be wrong with them."""
-    if weight is None:
-        return None, []
-    check_carried({"weight": weight})
-    check_real_dtype(weight, "weight")
-    if np.shape(weight) != pos.shape[:1]:
-        raise ValueError(f"weight must have one number a particle, {pos.shape[:1]}; its shape is {np.shape(weight)}.")
-    rows = jnp.asarray(weight, common_dtype(pos, weight)).astype(pos.dtype)
-    bad = kernels.bounds(rows[:, None], num)[2]
-    return rows, [comm.Fault(bad >= 0, [bad], _BAD_WEIGHT % farthest(pos.dtype))]

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, check_particles, check_real_dtype, common_dtype, farthest, first_row
+from .._checks import check_box, check_particles, first_row
 from .._particles import check_carried, check_num
 from ..config import RadiusConfig, checked_config
 from ..data import get_num
@@ -19,11 +19,11 @@ from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, s
 from ..tree._zorder import domain_of
 from ._pair_bins import as_bins, exact_arguments
 from ._pairs_over_ranks import Columns, Pairs, pairs_over_ranks
+from ._weights import checked_weights
 from ._wide import WideCounts, WideSums
 
 __all__ = ["PairCounts", "pair_counts"]
 
-_BAD_WEIGHT = "row {0} has a weight%s that is NaN, infinite or beyond %s in size; remove such particles."
 _BAD_REGION = "row {0} has a region%s that is not from 0 to below num_regions, %d; number the regions from 0 on."
 _LOST = "a sum of products of weights is beyond the range of %s; choose smaller weights, or switch on jax_enable_x64."
 
@@ -166,18 +166,13 @@ def _columns(
     part: Any, pos: jax.Array, weight: Any, region: Any, regions: int, of: str
 ) -> tuple[Columns, list[comm.Fault]]:
     """A set with its weights and regions, and what may be wrong with these. of: whose, in words."""
-    num, faults = get_num(part), []
-    for name, given in (("weight", weight), ("region", region)):
-        if given is not None and np.shape(given) != pos.shape[:1]:
-            shape = np.shape(given)
-            raise ValueError(f"{name}{of} must have one number a particle, {pos.shape[:1]}; its shape is {shape}.")
-        check_carried({f"{name}{of}": given})
-    if weight is not None:
-        check_real_dtype(weight, f"weight{of}")
-        weight = jnp.asarray(weight, common_dtype(pos, weight)).astype(pos.dtype)
-        bad = kernels.bounds(weight[:, None], num)[2]
-        faults.append(comm.Fault(bad >= 0, [bad], _BAD_WEIGHT % (of, farthest(pos.dtype))))
+    num = get_num(part)
+    weight, faults = checked_weights(weight, pos, num, of)
     if region is not None:
+        if np.shape(region) != pos.shape[:1]:
+            shape = np.shape(region)
+            raise ValueError(f"region{of} must have one number a particle, {pos.shape[:1]}; its shape is {shape}.")
+        check_carried({f"region{of}": region})
         if not np.issubdtype(jnp.result_type(region), np.integer):
             raise TypeError(f"region{of} must be integers, not {jnp.result_type(region)}.")
         given = jnp.asarray(region)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
-from .._checks import check_particles
+from .._checks import check_particles, check_queries
 from .._particles import check_num
 from .._transform.capacity import Room
 from ..config import RadiusConfig
@@ -104,14 +104,7 @@ def check_both(part: Any, part_query: Any) -> tuple[jax.Array, jax.Array]:
     check_num(part)
     if part_query is None:
         return pos, pos
-    query = check_particles(part_query, "query positions")
-    check_num(part_query, "num of part_query")
-    if query.shape[1] != pos.shape[1] or query.dtype != pos.dtype:
-        raise ValueError(
-            f"queries are {query.dtype} with {query.shape[1]} dimensions, but the particles are {pos.dtype} with "
-            f"{pos.shape[1]}; they must agree."
-        )
-    return pos, query
+    return pos, check_queries(part_query, pos)
 
 
 def make_ready(asked: Asked) -> Ready:

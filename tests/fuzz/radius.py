@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import oracles
 
 from . import inputs
 from .case import Case, Outcome, WrongError, expect_error
@@ -94,24 +95,8 @@ def _judge_clusters(num: int, fewest: np.ndarray, most: np.ndarray, outcome: Out
         raise WrongError("rows beyond num are in clusters", -1, cluster[num:])
     if not np.array_equal(fewest, most):
         return  # either is right for some pairs
-    expected, cores = clusters_of(most, _LEAST)
+    expected, cores = oracles.clusters_of(most, _LEAST)
     if not np.array_equal(core[:num], cores):
         raise WrongError("a core is none, or the other way around", cores, core[:num])
     if not np.array_equal(cluster[:num], expected):
         raise WrongError("clusters are not those of the pairs", expected, cluster[:num])
-
-
-def clusters_of(near: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
-    """Clusters and cores by the algorithm of Ester et al. (1996), one point after the other."""
-    core, label, clusters = near.sum(axis=1) >= least, np.full(len(near), -1), 0
-    for start in np.nonzero(core)[0]:
-        if label[start] >= 0:
-            continue
-        label[start], reach = clusters, [start]
-        while reach:
-            for other in np.nonzero(near[reach.pop()] & (label < 0))[0]:
-                label[other] = clusters
-                if core[other]:
-                    reach.append(other)
-        clusters += 1
-    return label, core

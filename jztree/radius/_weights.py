@@ -1,0 +1,32 @@
+"""Weights of particles, as users give them and as kernels take them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import comm, kernels
+from .._checks import check_real_dtype, common_dtype, farthest
+from .._particles import check_carried
+
+_BAD = (
+    "row {0} has a weight%s that is NaN, infinite or beyond %s in size; remove such particles, or choose other units."
+)
+
+
+def checked_weights(weight: Any, pos: jax.Array, num: Any, of: str = "") -> tuple[jax.Array | None, list[comm.Fault]]:
+    """Weights ``(n,)`` in the dtype of the positions, None if there are none, and what may be wrong with them.
+
+    of: whose they are, in words. Raises TypeError or ValueError in words if they are not one real number a particle.
+    """
+    if weight is None:
+        return None, []
+    check_carried({f"weight{of}": weight})
+    check_real_dtype(weight, f"weight{of}")
+    if np.shape(weight) != pos.shape[:1]:
+        shape = np.shape(weight)
+        raise ValueError(f"weight{of} must have one number a particle, {pos.shape[:1]}; its shape is {shape}.")
+    rows = jnp.asarray(weight, common_dtype(pos, weight)).astype(pos.dtype)
+    bad = kernels.bounds(rows[:, None], num)[2]
+    return rows, [comm.Fault(bad >= 0, [bad], _BAD % (of, farthest(pos.dtype)))]
