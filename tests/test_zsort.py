@@ -64,6 +64,21 @@ def test_sort_is_stable(n: int) -> None:
     np.testing.assert_array_equal(tree.zsort(jnp.asarray(pos), boxsize=1.0)[1], expected)
 
 
+@pytest.mark.parametrize("far", [1.0, 1e20])
+@pytest.mark.parametrize("n", [2, 513, 40_000])
+def test_rows_in_order_but_for_two(n: int, far: float, dtype: Any) -> None:
+    """Rows in order are not sorted again, so it must be seen wherever they are not; far: many share their keys."""
+    pos = oracles.uniform(n, 3, dtype)
+    pos[0] = far
+    pos[n // 3 : n // 2] = pos[n // 3]
+    pos = pos[oracles.z_order(pos)]
+    np.testing.assert_array_equal(tree.zsort(jnp.asarray(pos))[1], np.arange(n))
+    for row in {1, (n + 4) // 5, n // 2, n - 1}:
+        swapped = pos.copy()
+        swapped[[row - 1, row]] = swapped[[row, row - 1]]
+        np.testing.assert_array_equal(tree.zsort(jnp.asarray(swapped))[1], oracles.z_order(swapped))
+
+
 def test_many_duplicates_are_in_stable_order(dtype: Any) -> None:
     pos = np.random.default_rng(3).permutation(np.repeat(oracles.lattice(5, 2, dtype), 40, axis=0))
     np.testing.assert_array_equal(tree.zsort(jnp.asarray(pos))[1], oracles.z_order(pos))
@@ -104,8 +119,11 @@ def test_positions_at_and_next_to_the_faces_of_the_box(box: float, dtype: Any) -
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["known", "traced"])
-def test_rows_that_are_not_finite_and_rows_beyond_num_come_last(traced: bool) -> None:
+@pytest.mark.parametrize("in_order", [False, True], ids=["shuffled", "in order"])
+def test_rows_that_are_not_finite_and_rows_beyond_num_come_last(in_order: bool, traced: bool) -> None:
     pos = oracles.uniform(100, 3)
+    if in_order:
+        pos = pos[oracles.z_order(pos)]
     bad = [3, 50, 51, 79]
     pos[bad] = np.array([[np.nan] * 3, [0, np.inf, 0], [-np.inf, 0, 0], [0, 0, np.nan]], np.float32)
     pos[85] = np.nan

@@ -38,7 +38,7 @@ _differentiable_scatter = jax.custom_jvp(_scatter)
 
 @_differentiable_gather.defjvp
 def _gather_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
-    return _differentiable_gather(*primals), tangents[0][primals[1]]
+    return _differentiable_gather(*primals), jnp.asarray(tangents[0])[primals[1]]
 
 
 @_differentiable_scatter.defjvp
@@ -57,7 +57,7 @@ def as_gathered(moved: jax.Array, array: jax.Array, index: jax.Array) -> jax.Arr
 @as_gathered.defjvp
 def _as_gathered_jvp(primals: tuple[Any, Any, Any], tangents: tuple[Any, Any, Any]) -> tuple[Any, Any]:
     # Again, or a second derivative would not see that it depends on the array.
-    return as_gathered(*primals), tangents[1][primals[2]]
+    return as_gathered(*primals), jnp.asarray(tangents[1])[primals[2]]
 
 
 def pack_segments(

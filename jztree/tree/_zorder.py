@@ -32,7 +32,7 @@ __all__ = ["distr_zsort", "search_sorted_z", "zsort"]
 
 _NOT_FINITE = (
     "row {0} of %s is NaN or infinite, or beyond %s in size; remove such particles, set num to leave out rows at the "
-    "end, or choose another unit of length."
+    "end (jztree.data.get_num counts those before NaN with default_to_nancount=True), or choose another unit of length."
 )
 _BAD_NUM = "num of %s is {0}; it counts the rows that hold particles, so it must be from 0 to %d."
 
@@ -160,48 +160,91 @@ def _to_order(index: jax.Array, pos: Any, posz: jax.Array | None) -> Callable[[A
     return lambda leaf: posz if leaf is pos else kernels.gather_rows(jnp.asarray(leaf), index)
 
 
-@with_twins({"part": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
-def zsort(part: Any, boxsize: Any = None) -> tuple[Any, jax.Array]:
+@with_twins({"pos": P(-1), "boxsize": P(), "domain": P()}, P(-1), prepare=exact_box_argument)
+def zsort(pos: Any, boxsize: Any = None, domain: Any = None) -> tuple[Any, jax.Array]:
     """Sort particles in z-order.
 
-    part: a particle class with ``pos`` ``(n, d)``, or an array of positions.
+    pos: an array of positions ``(n, d)``, or a particle class with such an array as ``pos``.
     boxsize: periodic length, or one a dimension; 0 or None is open.
+    domain: lower and upper corner, ``(d,)`` each, of the region that keys are taken in along open dimensions; what lies
+        outside has the keys of its edge. None is the bounding box of the particles, so that one far particle is enough
+        to put all others into another order.
 
-    Returns ``part`` sorted and the ``(n,)`` int32 rows it was taken from. The sort is stable: coincident particles keep
+    Returns ``pos`` sorted and the ``(n,)`` int32 rows it was taken from. The sort is stable: coincident particles keep
     their order. (Particles that are apart but share all 128 bits of their key are in the z-order of the bits of their
     coordinates.) Rows that are NaN or infinite come after all others, and rows from ``num`` on last.
     Positions are wrapped for the order only.
 
     Raises TypeError or ValueError for positions or a box of the wrong kind.
     """
-    pos = check_particles(part)
+    part, pos = pos, check_particles(pos)
     box = check_box(boxsize, pos.shape[1])
     num = checked_num(part, "the positions")
-    lower, upper, _ = kernels.bounds(pos, num)
+    lower, upper = _region(domain, pos, num)
     index, posz = kernels.zsort(pos, num, lower, upper, box)
     return replace_num(permute_particles(part, index, posz), num), index
 
 
-@with_twins({"posz": P(-1), "query": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
-def search_sorted_z(posz: Any, query: Any, boxsize: Any = None, side: str = "left") -> jax.Array:
+def _region(domain: Any, pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
+    """The corners of ``domain``, or of the bounding box of positions; ValueError in words if they are none.
+
+    Where they are traced, a lower corner above the upper one is an error at run time.
+    """
+    if domain is None:
+        return kernels.bounds(pos, num)[:2]
+    dims = pos.shape[1]
+    if not isinstance(domain, (tuple, list)) or [np.shape(corner) for corner in domain] != [(dims,)] * 2:
+        raise ValueError(f"domain must be two corners of {dims} coordinates each, the lower and the upper one.")
+    lower, upper = (jnp.asarray(corner, pos.dtype) for corner in domain)
+    wrong = ~(jnp.isfinite(lower) & jnp.isfinite(upper) & (lower <= upper)).all()
+    sentence = "domain must have finite corners, the lower one nowhere above the upper one."
+    if not is_concrete(wrong):
+        return comm.after((lower, upper), comm.check(1, wrong, [], sentence))
+    if wrong:
+        raise ValueError(sentence)
+    return lower, upper
+
+
+@with_twins(
+    {"posz": P(-1), "posz_query": P(-1), "block_size": None, "leaf_search": None, "boxsize": P(), "domain": P()},
+    P(-1),
+    prepare=exact_box_argument,
+)
+def search_sorted_z(
+    posz: Any,
+    posz_query: Any,
+    block_size: int = 64,
+    leaf_search: bool = False,
+    *,
+    boxsize: Any = None,
+    side: str = "left",
+    domain: Any = None,
+) -> jax.Array:
     """Where positions belong among z-ordered ones, as `numpy.searchsorted` finds it for numbers.
 
-    posz: ``(n, d)`` positions or a particle class, sorted by `zsort` with the same ``boxsize``.
-    query: ``(q, d)`` positions, in any order.
+    posz: ``(n, d)`` positions or a particle class, sorted by `zsort` with the same ``boxsize`` and ``domain``.
+    posz_query: ``(q, d)`` positions, in any order.
+    block_size: of the published interface; does nothing.
+    leaf_search: the same, where only False has a meaning here: True raises ValueError.
     side: ``"left"`` for the first row whose Morton key is not below the query's, ``"right"`` for the first above it.
 
-    Returns ``(q,)`` int32 rows, from 0 to the number of particles. Queries outside the domain of ``posz`` count as on
-    its edge. Raises TypeError or ValueError for arguments of the wrong kind.
+    domain: the region that keys are taken in along open dimensions, as in `zsort`; None is the bounding box of
+        ``posz``. Give one for sets that are to be searched and compared although their bounding boxes differ.
+
+    Returns ``(q,)`` int32 rows, from 0 to the number of particles. Queries outside the domain count as on its edge.
+    Raises TypeError or ValueError for arguments of the wrong kind.
     """
     if side not in ("left", "right"):
         raise ValueError(f"side must be 'left' or 'right', not {side!r}.")
+    if leaf_search:
+        raise ValueError("leaf_search=True has no meaning here: rows are found among all particles; leave it out.")
     pos = check_particles(posz)
-    wanted = check_particles(query, "query positions")
+    wanted = check_particles(posz_query, "query positions")
     if wanted.shape[1] != pos.shape[1]:
         raise ValueError(f"queries have {wanted.shape[1]} dimensions, but the particles have {pos.shape[1]}.")
     box = check_box(boxsize, pos.shape[1])
     num = checked_num(posz, "the positions")
-    lower, upper, _ = kernels.bounds(pos, num)
+    lower, upper = _region(domain, pos, num)
     return kernels.search(pos, num, wanted.astype(pos.dtype), lower, upper, box, side == "right")
 
 

@@ -1,6 +1,7 @@
 #include <cstdint>
 
 #include "common/cuda/context.cuh"
+#include "common/cuda/loads.cuh"
 #include "common/cuda/tree.cuh"
 #include "common/morton.h"
 #include "tree_fits.h"
@@ -20,7 +21,7 @@ __global__ void check_splits(DeviceTree<D, T> tree, int32_t* fits) {
   bool good = child[0] <= child[1] && row[0] <= row[1];
   if (node == tree.starts[plane]) good &= child[0] == 0 && row[0] == 0;
   if (node + 1 == tree.starts[plane + 1]) good &= child[1] == below && row[1] == num;
-  if (!good) *fits = 0;
+  if (!good) store_relaxed(fits, 0);
 }
 
 template <int D, typename T>
@@ -28,7 +29,7 @@ __global__ void check_rows(DeviceTree<D, T> tree, Lengths period, int32_t* fits)
   int64_t leaf = thread_index(), num = tree.num();
   // Splits that do not rise may give every leaf all rows, which would take for ever. Leaves that see what another one
   // has just found may end too.
-  if (leaf >= tree.leaves() || *fits == 0) return;
+  if (leaf >= tree.leaves() || load_outdated(fits) == 0) return;
   double length[D];
   for (int d = 0; d < D; ++d) length[d] = period[d];
   bool good = true;
@@ -39,7 +40,7 @@ __global__ void check_rows(DeviceTree<D, T> tree, Lengths period, int32_t* fits)
       T x = wrap(tree.pos[row * D + d], length[d]);
       good &= x >= tree.lower[leaf * D + d] && x <= tree.upper[leaf * D + d];
     }
-  if (!good) *fits = 0;
+  if (!good) store_relaxed(fits, 0);
 }
 
 template <int D, typename T>

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "common/cpu/context.h"
@@ -13,11 +14,39 @@ namespace {
 
 constexpr int64_t move_grain = 1 << 13;
 
+// Rows that are moved at a time, each array in a loop of its own.
+struct Rows {
+  static constexpr int64_t most = prefetch_distance;
+
+  int64_t at[most], count;
+
+  bool consecutive() const {
+    int64_t apart = 0;
+    for (int64_t i = 0; i < count; ++i) apart |= at[i] ^ (at[0] + i);
+    return apart == 0;
+  }
+};
+
 // An array of rows, of which `offset` is the place in the packed row.
 struct Column {
   char* data;
   size_t bytes, offset;
+
+  char* row(int64_t i, size_t width) const { return data + static_cast<size_t>(i) * width; }
 };
+
+// Calls copy(width) with a constant for the usual ones, for which a copy is an instruction or two.
+template <typename Copy>
+void with_width(size_t bytes, const Copy& copy) {
+  switch (bytes) {
+    case 4: return copy(std::integral_constant<size_t, 4>());
+    case 8: return copy(std::integral_constant<size_t, 8>());
+    case 12: return copy(std::integral_constant<size_t, 12>());
+    case 16: return copy(std::integral_constant<size_t, 16>());
+    case 24: return copy(std::integral_constant<size_t, 24>());
+    default: return copy(bytes);
+  }
+}
 
 struct Columns {
   std::vector<Column> list;
@@ -39,27 +68,56 @@ struct Columns {
     for (const Column& column : list) __builtin_prefetch(column.data + row * static_cast<int64_t>(column.bytes));
   }
 
-  void pack(int64_t row, char* out) const {
+  void pack(const Rows& rows, char* out, size_t stride) const {
     for (const Column& column : list)
-      std::memcpy(out + column.offset, column.data + static_cast<size_t>(row) * column.bytes, column.bytes);
+      with_width(column.bytes, [&](auto width) {
+        for (int64_t i = 0; i < rows.count; ++i)
+          std::memcpy(out + static_cast<size_t>(i) * stride + column.offset, column.row(rows.at[i], width), width);
+      });
   }
 
-  void unpack(const char* in, int64_t row) const {
+  void unpack(const char* in, size_t stride, const Rows& rows) const {
     for (const Column& column : list)
-      std::memcpy(column.data + static_cast<size_t>(row) * column.bytes, in + column.offset, column.bytes);
+      with_width(column.bytes, [&](auto width) {
+        for (int64_t i = 0; i < rows.count; ++i)
+          std::memcpy(column.row(rows.at[i], width), in + static_cast<size_t>(i) * stride + column.offset, width);
+      });
   }
 
-  // Copies a row of `from`, whose columns are as wide, here.
-  void copy(const Columns& from, int64_t source, int64_t row) const {
-    for (size_t i = 0; i < list.size(); ++i)
-      std::memcpy(list[i].data + static_cast<size_t>(row) * list[i].bytes,
-                  from.list[i].data + static_cast<size_t>(source) * list[i].bytes, list[i].bytes);
+  // Copies rows of `from`, whose columns are as wide, here.
+  void copy(const Columns& from, const Rows& sources, const Rows& rows) const {
+    const bool together = sources.consecutive() && rows.consecutive();
+    for (size_t c = 0; c < list.size(); ++c)
+      with_width(list[c].bytes, [&](auto width) {
+        const Column source = from.list[c], target = list[c];
+        if (together) {
+          std::memcpy(target.row(rows.at[0], width), source.row(sources.at[0], width),
+                      width * static_cast<size_t>(rows.count));
+          return;
+        }
+        for (int64_t i = 0; i < rows.count; ++i)
+          std::memcpy(target.row(rows.at[i], width), source.row(sources.at[i], width), width);
+      });
   }
 };
 
 [[noreturn]] void refuse_rows() { throw Refusal("rows were to be moved to or from places outside their arrays."); }
 
-// Calls move(row, place) for each row of the segments and its place in their buffer.
+// Finds the rows of an order from `first` on, at most up to `end`. Returns false if any is outside.
+bool find_rows(const RowOrder& order, const Columns& columns, int64_t first, int64_t end, Rows& rows) {
+  rows.count = std::min(end - first, Rows::most);
+  bool inside = true;
+  for (int64_t i = 0; i < rows.count; ++i) {
+    rows.at[i] = order(first + i);
+    inside &= columns.has(rows.at[i]);
+  }
+  // Of those that come next.
+  for (int64_t i = first + rows.count; i < std::min(end, first + rows.count + Rows::most); ++i)
+    columns.prefetch(order(i));
+  return inside;
+}
+
+// Calls move(rows, place) for rows of the segments, some at a time, and the place of the first in their buffer.
 template <typename Move>
 void each_row(const Parallel& parallel, const SegmentsOfRows& segments, const Columns& columns, int64_t chunk,
               const Move& move) {
@@ -68,14 +126,11 @@ void each_row(const Parallel& parallel, const SegmentsOfRows& segments, const Co
     int64_t start = segments.starts[s], count = std::min<int64_t>(chunk, segments.counts[s]);
     if (count <= 0) continue;
     parallel.blocks(count, move_grain, [&](int64_t begin, int64_t end) {
-      for (int64_t j = begin; j < end; ++j) {
-        columns.prefetch(segments.order(start + std::min(j + prefetch_distance, end - 1)));
-        int64_t row = segments.order(start + j);
-        if (columns.has(row)) {
-          move(row, static_cast<size_t>(s * chunk + j));
-        } else {
-          inside.store(false, std::memory_order_relaxed);
-        }
+      Rows rows;
+      for (int64_t j = begin; j < end; j += Rows::most) {
+        if (!find_rows(segments.order, columns, start + j, start + end, rows))
+          return inside.store(false, std::memory_order_relaxed);
+        move(rows, static_cast<size_t>(s * chunk + j));
       }
     });
   }
@@ -87,7 +142,7 @@ void pack_segments(const Parallel& parallel, const PackSegments& in) {
   size_t stride = static_cast<size_t>(in.words()) * 4;
   char* out = reinterpret_cast<char*>(in.buffer.data);
   each_row(parallel, in.segments, columns, in.chunk(),
-           [&](int64_t row, size_t place) { columns.pack(row, out + place * stride); });
+           [&](const Rows& rows, size_t place) { columns.pack(rows, out + place * stride, stride); });
 }
 
 void unpack_segments(const Parallel& parallel, const UnpackSegments& in) {
@@ -95,7 +150,7 @@ void unpack_segments(const Parallel& parallel, const UnpackSegments& in) {
   size_t stride = static_cast<size_t>(in.words()) * 4;
   const char* packed = reinterpret_cast<const char*>(in.buffer.data);
   each_row(parallel, in.segments, columns, in.chunk(),
-           [&](int64_t row, size_t place) { columns.unpack(packed + place * stride, row); });
+           [&](const Rows& rows, size_t place) { columns.unpack(packed + place * stride, stride, rows); });
 }
 
 void place_rows(const Parallel& parallel, const PlaceRows& in) {
@@ -104,16 +159,12 @@ void place_rows(const Parallel& parallel, const PlaceRows& in) {
   if (count <= 0) return;
   std::atomic<bool> inside{true};
   parallel.blocks(count, move_grain, [&](int64_t begin, int64_t end) {
-    for (int64_t j = begin; j < end; ++j) {
-      int64_t ahead = std::min(j + prefetch_distance, end - 1);
-      from.prefetch(in.from_order(start + ahead));
-      to.prefetch(in.to_order(target + ahead));
-      int64_t row = in.from_order(start + j), out = in.to_order(target + j);
-      if (from.has(row) && to.has(out)) {
-        to.copy(from, row, out);
-      } else {
-        inside.store(false, std::memory_order_relaxed);
-      }
+    Rows sources, rows;
+    for (int64_t j = begin; j < end; j += Rows::most) {
+      bool found = find_rows(in.from_order, from, start + j, start + end, sources);
+      if (!find_rows(in.to_order, to, target + j, target + end, rows) || !found)
+        return inside.store(false, std::memory_order_relaxed);
+      to.copy(from, sources, rows);
     }
   });
   if (!inside.load()) refuse_rows();

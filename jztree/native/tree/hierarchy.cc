@@ -30,7 +30,7 @@ struct Builder {
   // Rows of a window: a boundary and its level for each leaf. Returns false if the rows are not in z-order.
   bool leaf_boundaries(int64_t leaf_size, uint8_t* level) {
     std::atomic<bool> in_order{true};
-    parallel.blocks(layout.sizes[0], 256, [&](int64_t begin, int64_t end) {
+    parallel.blocks(layout.sizes[0], 64, [&](int64_t begin, int64_t end) {
       bool ordered = true;
       KeyBlock<D, T> block(grid);
       uint64_t keys[KeyBlock<D, T>::most];
@@ -95,7 +95,7 @@ struct Builder {
   }
 
   void leaf_boxes() {
-    parallel.blocks(layout.sizes[0], 512, [&](int64_t begin, int64_t end) {
+    parallel.blocks(layout.sizes[0], 128, [&](int64_t begin, int64_t end) {
       for (int64_t leaf = begin; leaf < end; ++leaf) {
         T low[D], high[D];
         std::fill(low, low + D, std::numeric_limits<T>::infinity());

@@ -98,18 +98,55 @@ class StagedTree {
 
   template <typename From>
   void stage_rows(const Parallel& parallel, const Tree<D, From>& tree, const Scale<D, T>& scale) {
-    parallel.blocks(tree.num(), 1 << 14, [&](int64_t begin, int64_t end) {
-      bool moved = false, faded = false;
-      for (int64_t row = begin; row < end; ++row)
-        for (int d = 0; d < D; ++d) {
-          From given = tree.pos[row * D + d], wrapped = wrap(given, scale.raw_period[d]);
-          moved |= wrapped != given;
-          x[d][row] = static_cast<T>(wrapped) * scale.factor;
-          faded |= wrapped != 0 && std::fabs(x[d][row]) < std::numeric_limits<T>::min();
-        }
-      if (faded) faded_.store(true, std::memory_order_relaxed);
-      if (moved) wrapped_.store(true, std::memory_order_relaxed);
+    const From* pos = tree.pos;
+    parallel.blocks(tree.num(), 1 << 12, [&](int64_t begin, int64_t end) {
+      Found found;
+      for (int64_t row = begin; row < end; row += chunk) {
+        int64_t stop = std::min(end, row + chunk);
+        for (int d = 0; d < D; ++d)
+          if (!stage_inside(pos, row, stop, d, scale, found)) stage_any(pos, row, stop, d, scale, found);
+      }
+      if (found.faded) faded_.store(true, std::memory_order_relaxed);
+      if (found.moved) wrapped_.store(true, std::memory_order_relaxed);
     });
+  }
+
+  static constexpr int64_t chunk = 64;
+
+  struct Found {
+    bool moved = false, faded = false;
+  };
+
+  static bool fades(T staged, bool zero) { return !zero & (std::fabs(staged) < std::numeric_limits<T>::min()); }
+
+  // One coordinate of some rows, in a vector loop. Returns false, and nothing of use, if any is to be wrapped.
+  template <typename From>
+  bool stage_inside(const From* pos, int64_t begin, int64_t end, int d, const Scale<D, T>& scale, Found& found) {
+    const double period = scale.raw_period[d];
+    const bool open = !(period > 0);
+    const T factor = scale.factor;
+    T* staged = x[d];
+    int outside = 0, faded = 0;
+    for (int64_t row = begin; row < end; ++row) {
+      From given = pos[row * D + d];
+      outside |= !open & !((given >= 0) & (static_cast<double>(given) < period));
+      T here = static_cast<T>(given) * factor;
+      faded |= fades(here, given == 0);
+      staged[row] = here;
+    }
+    if (outside) return false;
+    found.faded |= faded != 0;
+    return true;
+  }
+
+  template <typename From>
+  void stage_any(const From* pos, int64_t begin, int64_t end, int d, const Scale<D, T>& scale, Found& found) {
+    for (int64_t row = begin; row < end; ++row) {
+      From given = pos[row * D + d], wrapped = wrap(given, scale.raw_period[d]);
+      found.moved |= wrapped != given;
+      x[d][row] = static_cast<T>(wrapped) * scale.factor;
+      found.faded |= fades(x[d][row], wrapped == 0);
+    }
   }
 
   TreeLayout layout_;
