@@ -266,7 +266,7 @@ def test_th_that_is_damaged() -> None:
         right_or_refused(posz, None, replace(th, **{name: getattr(th, name) * jnp.nan}))
 
 
-@pytest.mark.parametrize("k", [[1, 2], np.array(2)])
+@pytest.mark.parametrize("k", [[1, 2], np.array([2])])
 def test_k_that_cannot_be_compiled_in_is_said(k: Any) -> None:
-    with pytest.raises(TypeError, match=r"argument 'k' is static .* must be hashable"):
+    with pytest.raises(TypeError, match="k must be an integer that is known"):
         knn.jit(particles(), k)

@@ -33,8 +33,8 @@ _NATIVE = pathlib.Path(__file__).parents[2] / "jztree" / "native"
 _SOURCE = """
 #include "knn/knn_search.cuh"
 template __global__ void jztree::search_short<3, {k}, float, float>(
-    const __grid_constant__ jztree::Problem<float>, const jztree::Scale<3, float>*, int64_t, uint32_t,
-    jztree::Unanswered);
+    const __grid_constant__ jztree::Problem<float>, const jztree::Scale<3, float>*,
+    const __grid_constant__ jztree::Limits<3, float>, int64_t, uint32_t, jztree::Unanswered);
 """
 # As in jztree/native/common/cuda/CMakeLists.txt.
 _FLAGS = ["-std=c++17", "-O3", "--fmad=false", "--expt-relaxed-constexpr", "-lineinfo", "-cubin", "-Xptxas=-v"]

@@ -20,6 +20,7 @@ def knn(
     own_offset: Any = -1,
     open_leaves: jax.Array | None = None,
     domain: tuple[jax.Array, jax.Array] | None = None,
+    limit: Exact | None = None,
     found: tuple[jax.Array, jax.Array] | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """The ``k`` nearest sources of every query: radii ``(q, k)`` and rows ``(q, k)`` int32, nearest first.
@@ -33,6 +34,8 @@ def knn(
 
     domain: lower and upper corner, ``(d,)``, of the set that sources and queries are part of; None: there are no
     others.
+    limit: how far queries look, a number for all or ``q`` in the order of output rows; nothing is within a negative
+    one. None: as far as they have to.
 
     Ties go to the lower z-ordered row. Where there are fewer than ``k`` sources, and for query rows from ``num`` on,
     the radius is infinite and the row -1. Derivatives: see `jztree.knn`.
@@ -48,6 +51,7 @@ def knn(
         as_num(0 if queries is None else own_offset),
         listed(open_leaves),
         box.words,
+        jnp.zeros((0, 1), jnp.float32) if limit is None else limit.words,
         jnp.zeros((0, 0), dtype) if domain is None else jnp.stack(domain),
         gradients="stopped",
         plane_sizes=sizes(sources.plane_sizes),

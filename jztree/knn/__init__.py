@@ -12,12 +12,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, check_particles, check_queries, exact_box_argument
+from .._checks import check_box, check_particles, check_queries, known_integer
 from .._particles import check_num
+from .._radii import SPEC, Radii, as_limit, exact_limit
 from ..config import KNNConfig, checked_config
 from ..data import RankIdx, get_num, get_pos
 from ..jax_ext import Exact, is_concrete, with_twins
@@ -33,7 +33,16 @@ _ORDERS = ("input", "z")
 _TOO_FEW = "{1} neighbours were asked for (k), but there are only {0} particles (num); use a smaller k."
 
 
-@with_twins({"part": P(-1), "boxsize": P(), "th": P(-1), "part_query": P(-1)}, P(-1), prepare=exact_box_argument)
+def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
+    """What compiled and mapped twins replace in the arguments."""
+    return exact_limit(arguments) | {"k": known_integer(arguments["k"], "k")}
+
+
+@with_twins(
+    {"part": P(-1), "boxsize": P(), "th": P(-1), "part_query": P(-1), "max_radius": SPEC},
+    P(-1),
+    prepare=_prepared,
+)
 def knn(
     part: Any,
     k: int,
@@ -44,12 +53,14 @@ def knn(
     reduce_func: Callable[..., Any] | None = None,
     output_order: str = "input",
     cfg: KNNConfig | None = None,
+    max_radius: Any = None,
 ) -> Any:
-    """The ``k`` nearest particles of every query, nearest first.
+    """The ``k`` nearest particles of every query, nearest first; or those of them that are within a radius.
 
     part: the sources: a particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of
         positions.
-    k: number of neighbours, from 1 to the number of sources.
+    k: number of neighbours, from 1 to the number of sources; with ``max_radius``, which may leave a query fewer, to any
+        number.
     boxsize: periodic length, or one a dimension; 0 or None is open. Positions outside the box are wrapped.
     th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` is then the
         particles in z-order that it returned.
@@ -75,24 +86,31 @@ def knn(
         and queries are in the same z-order, so that those near each other are in rows near each other. Over several
         devices, queries are then on the device where the sources near them are, which has room for all that may come:
         ``query`` and ``queryidx`` say which they are.
+    max_radius: how far queries look, in the unit of the positions: a number, or ``(q,)``, one a query, in the order in
+        which they are given. A particle is within it if its distance in float64 from the positions as given is at most
+        that, as in `jztree.radius.count_within`, which says how many there are beyond ``k``. Neighbours that are not
+        within come as missing ones: at the end of a row, with distance infinity, row -1 (of `RankIdx` both) and
+        properties 0. None or infinite: there is no limit.
 
     Returns a tuple with one entry a word of ``result``, or the entry if it is one word. Rows that belong to no query
     (from ``num`` of the queries on) have infinite radii and rows of -1. Of sources at the same distance, the first in
     z-order comes first.
 
     Raises TypeError or ValueError for wrong arguments, and an error at run time if a position is NaN or infinite, ``k``
-    is above a traced ``num``, or ``th`` belongs to other particles.
+    is above a traced ``num``, a traced ``max_radius`` is negative or NaN, or ``th`` belongs to other particles.
     """
     cfg = checked_config(cfg, KNNConfig)
     check_hierarchy(th)
-    k = _check_arguments(part, k, part_query, output_order)
+    k = _check_arguments(part, k, part_query, output_order, limited=_is_limited(max_radius))
     words = parse_result(result, part, reduce_func)
     box = check_box(boxsize, get_pos(part).shape[1])
+    asked = part if part_query is None else part_query
+    limit = as_limit(max_radius, get_pos(asked).shape[:1], get_num(asked))
     if comm.num_ranks() > 1:
-        ask = Question(k, box, words, reduce_func, output_order == "z", th is not None, cfg)
+        ask = Question(k, box, words, reduce_func, output_order == "z", th is not None, cfg, limit=limit)
         return as_result(knn_over_ranks(part, part_query, ask))
-    sources, queries = _sort(part, th, part_query, output_order, box, cfg, k)
-    return as_result(_Search(sources, queries, box, k, output_order, reduce_func).answer(words))
+    sources, queries = _sort(part, th, part_query, output_order, box, cfg, None if limit.given() else k)
+    return as_result(_Search(sources, queries, box, k, limit, output_order, reduce_func).answer(words))
 
 
 @dataclass
@@ -125,13 +143,15 @@ class _Sorted:
 
 
 def _sort(
-    part: Any, th: TreeHierarchy | None, query: Any, output_order: str, box: Exact, cfg: KNNConfig, k: int
+    part: Any, th: TreeHierarchy | None, query: Any, output_order: str, box: Exact, cfg: KNNConfig, k: int | None
 ) -> tuple[_Sorted, _Sorted | None]:
-    """Sources and queries in z-order, these None where the sources ask.
+    """Sources and queries in z-order, these None where the sources ask. k: so many sources there have to be.
 
     What may be wrong with both is found out in one check, because a GPU is waited for at each.
     """
-    faults = [] if is_concrete(get_num(part)) else [comm.Fault(get_num(part) < k, [get_num(part), k], _TOO_FEW)]
+    faults = (
+        [] if k is None or is_concrete(get_num(part)) else [comm.Fault(get_num(part) < k, [get_num(part), k], _TOO_FEW)]
+    )
     if query is None:
         return _sort_sources(part, th, box, cfg, faults)[0], None
     pos, num = jnp.asarray(get_pos(query)), kernels.as_num(get_num(query))
@@ -168,6 +188,7 @@ class _Search:
     queries: _Sorted | None
     box: Exact
     k: int
+    limit: Radii
     output_order: str
     reduce_func: Callable[..., Any] | None
 
@@ -184,12 +205,12 @@ class _Search:
             rad, idx, made = jax.tree.map(lambda leaf: self._to_given(leaf, asked), (rad, rows, made))
         others = {
             "globalidx": lambda: idx,
-            "rankidx": lambda: RankIdx(jnp.zeros_like(idx), idx),
+            "rankidx": lambda: RankIdx(jnp.minimum(idx, 0), idx),
             "reduce": lambda: made,
             "query": lambda: asked.given if to_given[1] else asked.part,
             "queryidx": lambda: whose_rows(asked.origin_of_given() if to_given[1] else asked.origin(), asked.num),
         }
-        found = Found(rad, idx, self.sources.given if to_given[0] else self.sources.part, others)
+        found = Found(rad, idx, self.sources.given if to_given[0] else self.sources.part, others, self.limit.given())
         return [found.entry(word) for word in words]
 
     def _rows_are_given(self) -> bool:
@@ -206,14 +227,25 @@ class _Search:
             asked.index if query_direct else None,
             self.k,
             self.box,
+            limit=self._limit(query_direct),
         )
         pos = get_pos(self.sources.given if source_direct else self.sources.part)
         query = get_pos(asked.given if query_direct else asked.part)
         return radii(query, pos, self.box, rad, idx), idx
 
+    def _limit(self, query_direct: bool) -> Exact | None:
+        """How far queries look, for kernels: in their rows as `_Sorted.given` if they are ``direct``, or in z-order."""
+        asked = self.queries or self.sources
+        if self.limit.of_each is None:
+            return self.limit.for_all
+        words = jnp.asarray(self.limit.of_each.words)
+        for order in (asked.came, None if query_direct else asked.index):
+            words = words if order is None else take(words, order)
+        return Exact(words)
+
     def _reduce(self, rad: jax.Array, idx: jax.Array, asked: _Sorted) -> Any:
         assert self.reduce_func is not None
-        found = Found(rad, idx, self.sources.part, {})
+        found = Found(rad, idx, self.sources.part, {}, self.limit.given())
         whose = whose_rows(asked.origin(), asked.num)
         return reduced(self.reduce_func, found, self.sources.origin(), asked.part, whose)
 
@@ -227,20 +259,23 @@ class _Search:
         return leaf if asked.index is None else kernels.scatter_rows(jnp.asarray(leaf), asked.index)
 
 
-def _check_arguments(part: Any, k: int, part_query: Any, output_order: str) -> int:
+def _is_limited(max_radius: Any) -> bool:
+    return max_radius.given() if isinstance(max_radius, Radii) else max_radius is not None
+
+
+def _check_arguments(part: Any, k: int, part_query: Any, output_order: str, limited: bool) -> int:
     pos = check_particles(part)
     num = check_num(part)
     if output_order not in _ORDERS:
         raise ValueError(f"output_order must be 'input' or 'z', not {output_order!r}.")
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
-        raise TypeError(f"k must be an integer that is known when the function is traced, not {k!r}.")
+    k = known_integer(k, "k")
     if k < 1:
         raise ValueError(f"k is the number of neighbours, so it must be at least 1; {k} was given.")
     # Over several ranks, how many particles there are is known at run time.
     ndev = comm.num_ranks()
     most = int(num) if is_concrete(num) and ndev == 1 else ndev * pos.shape[0]
-    if k > most:
+    if k > most and not limited:
         raise ValueError(f"k is {k}, but there are only {most} particles to choose from; use a smaller k.")
     if part_query is not None:
         check_queries(part_query, pos)
-    return int(k)
+    return k

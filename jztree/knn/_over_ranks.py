@@ -22,6 +22,7 @@ import numpy as np
 
 from .. import comm, kernels
 from .._particles import get_num_total
+from .._radii import NO_LIMIT, Radii
 from .._transform.capacity import Room
 from ..config import KNNConfig
 from ..data import RankIdx, get_num, get_pos, replace_num, split_rows
@@ -49,6 +50,7 @@ _TOO_MANY = "there are 2**31 particles or more on all devices, too many for resu
 class Question:
     """What is asked. words: of ``result``. in_z_order: results and rows of neighbours are in z-order. sorted_already:
     the sources are given in z-order over all ranks. too_few: what to say if there are fewer than ``k`` sources.
+    limit: how far queries look, in the order in which they are given.
     """
 
     k: int
@@ -59,17 +61,22 @@ class Question:
     sorted_already: bool
     cfg: KNNConfig
     too_few: str = _TOO_FEW
+    limit: Radii = NO_LIMIT
 
 
 @dataclass
 class _Range:
-    """A rank's particles of one kind in z-order, in a domain. moved: how they got there; None if they came so."""
+    """A rank's particles of one kind in z-order, in a domain. moved: how they got there; None if they came so.
+
+    limit: the words of how far each looks, if they are queries and that is not the same for all.
+    """
 
     part: Any
     num: jax.Array
     th: TreeHierarchy
     domain: Domain
     moved: Moved | None
+    limit: jax.Array | None = None
 
     def tree(self) -> kernels.Tree:
         return kernel_tree(self.part, self.num, self.th)
@@ -98,7 +105,8 @@ def _check_number(part: Any, ask: Question) -> jax.Array:
     total = comm.wide_sum(jnp.clip(num, 0, get_pos(part).shape[0]))
     many = total.exceeds_int32()
     count = jnp.where(many, 2**31 - 1, total.high * 65536 + total.low)
-    num = kernels.check(num, count < ask.k, [count, ask.k], ask.too_few)
+    if not ask.limit.given():
+        num = kernels.check(num, count < ask.k, [count, ask.k], ask.too_few)
     if "globalidx" not in ask.words:
         return num
     if (get_num_total(part) or 0) >= 2**31:
@@ -112,14 +120,15 @@ def _ranges(part: Any, num: jax.Array, part_query: Any, ask: Question) -> tuple[
     With separate queries, sources are sorted even if they are so already, because both have to be cut into ranges
     together.
     """
-    tree = ask.cfg.tree
+    tree, each = ask.cfg.tree, ask.limit.of_each
+    words = None if each is None else jnp.asarray(each.words)
     if part_query is None:
         domain, (num,) = domain_of([get_pos(part)], [num], ["the positions"], ask.box)
         if ask.sorted_already:
             th, num = build_checked(part, num, domain, tree)
-            own = _Range(part, num, th, domain, None)
+            own = _Range(part, num, th, domain, None, words)
         else:
-            moved = sort_equally(Movers(part, None, num), domain)
+            moved = sort_equally(Movers(part, words, num), domain)
             own = _range_of(moved, domain, ask)
         return own, own, domain
     both = [get_pos(part), get_pos(part_query)]
@@ -127,7 +136,7 @@ def _ranges(part: Any, num: jax.Array, part_query: Any, ask: Question) -> tuple[
     domain, nums = domain_of(both, [num, kernels.as_num(get_num(part_query))], names, ask.box, of_first=True)
     # Cut together, so that queries that crowd in a corner do not crowd on a rank.
     rooms = [Room(both[0].shape[0] + both[1].shape[0], "sort")] * 2
-    movers = [Movers(part, None, nums[0]), Movers(part_query, None, nums[1])]
+    movers = [Movers(part, None, nums[0]), Movers(part_query, words, nums[1])]
     # Queries outside of the sources' box share the keys of its edge, so leaves of them would be long columns. Where
     # nobody sees their order, they are put in one that tells them apart.
     on_ranks = [domain, domain if ask.in_z_order else domain.whole()]
@@ -137,7 +146,8 @@ def _ranges(part: Any, num: jax.Array, part_query: Any, ask: Question) -> tuple[
 
 
 def _range_of(moved: Moved, domain: Domain, ask: Question) -> _Range:
-    return _Range(moved.part, moved.num, build_in_domain(moved.part, moved.num, domain, ask.cfg.tree), domain, moved)
+    th = build_in_domain(moved.part, moved.num, domain, ask.cfg.tree)
+    return _Range(moved.part, moved.num, th, domain, moved, moved.data)
 
 
 class _Search:
@@ -214,8 +224,27 @@ class _Search:
     def _search_own(self, number: jax.Array | None, rows: jax.Array | None) -> tuple[jax.Array, jax.Array]:
         queries = None if self.queries is self.sources else self.queries.tree()
         return kernels.knn(
-            self.sources.tree(), number, queries, rows, self.ask.k, self.ask.box, domain=self.domain.corners
+            self.sources.tree(),
+            number,
+            queries,
+            rows,
+            self.ask.k,
+            self.ask.box,
+            domain=self.domain.corners,
+            limit=self._limit(rows).words_or_none(),
         )
+
+    def _limit(self, rows: jax.Array | None) -> Radii:
+        """How far queries look, in their output rows."""
+        words = self.queries.limit
+        if words is None:
+            return self.ask.limit
+        return Radii(None, Exact(words if rows is None else kernels.scatter_rows(words, rows)))
+
+    def _farthest(self, rad: jax.Array, rows: jax.Array | None) -> jax.Array:
+        """``(q, 1)``, how far each query has to look that found neighbours up to ``rad``."""
+        last, limit = rad[:, -1:], self._limit(rows)
+        return jnp.minimum(last, limit.outermost(rad.shape[0], rad.dtype)[:, None]) if limit.given() else last
 
     def _look_around(self, properties: Any, rad: jax.Array, rows: jax.Array | None) -> tuple[Surroundings, jax.Array]:
         """The rank's sources with its ghosts, and which leaves of queries need them."""
@@ -224,7 +253,15 @@ class _Search:
         close = close_boxes(boxes, known)
         own = boxes if self.queries is self.sources else self.queries.boxes()
         open_leaves, wanted = kernels.open_leaves(
-            leaves_of(self.queries.th), own, rad, rows, known, close, self.rank, self.ask.box, self.ask.k
+            leaves_of(self.queries.th),
+            own,
+            self._farthest(rad, rows),
+            rows,
+            known,
+            close,
+            self.rank,
+            self.ask.box,
+            self.ask.k,
         )
         n = get_pos(self.sources.part).shape[0]
         around = surroundings(
@@ -260,6 +297,7 @@ class _Search:
             own_offset=around.start if self.queries is self.sources else -1,
             open_leaves=open_leaves,
             domain=self.domain.corners,
+            limit=self._limit(rows).words_or_none(),
             found=(rad, idx),
         )
 
@@ -278,7 +316,7 @@ class _Search:
             "rankidx": lambda: numbers,
             "reduce": reduce,
         }
-        found = Found(rad, idx, without_derivatives(present, given), others)
+        found = Found(rad, idx, without_derivatives(present, given), others, self.ask.limit.given())
         return found
 
     def _sent_home(self, answers: dict[str, Any]) -> dict[str, Any]:

@@ -54,13 +54,15 @@ def as_result(entries: list[Any]) -> Any:
 class Found:
     """Neighbours that were found: distances, and rows ``idx`` of ``source``, ``(q, k)`` both.
 
-    others: what the words that neither of them answers stand for, made where it is asked for.
+    others: what the words that neither of them answers stand for, made where it is asked for. fewer: rows may have
+    fewer than ``k`` neighbours, and what is asked of the missing ones is 0.
     """
 
     rad: jax.Array
     idx: jax.Array
     source: Any
     others: Mapping[str, Callable[[], Any]]
+    fewer: bool = False
 
     def entry(self, word: str) -> Any:
         """What a word asks for."""
@@ -69,8 +71,17 @@ class Found:
         if word in self.others:
             return self.others[word]()
         if word == "part":
-            return map_rows(lambda leaf: take(jnp.asarray(leaf), self.idx), replace_num(self.source, None))
-        return field_of(self.source, word, self.idx)
+            return map_rows(
+                lambda leaf: self._of_there(take(jnp.asarray(leaf), self.idx)), replace_num(self.source, None)
+            )
+        return self._of_there(field_of(self.source, word, self.idx))
+
+    def _of_there(self, leaf: jax.Array) -> jax.Array:
+        """``leaf`` ``(q, k, ...)``, which is 0 where a neighbour is missing."""
+        if not self.fewer:
+            return leaf
+        there = (self.idx >= 0).reshape(self.idx.shape + (1,) * (leaf.ndim - 2))
+        return jnp.where(there, leaf, jnp.zeros((), leaf.dtype))
 
 
 def reduced(reduce_func: Callable[..., Any], found: Found, origin: RankIdx, query: Any, queryidx: RankIdx) -> Any:

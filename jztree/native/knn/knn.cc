@@ -8,6 +8,9 @@
 // Ties are broken by the lower row, so the walk skips a node at exactly the largest radius only if its rows come after
 // those found, which keeps sets of equal points linear.
 //
+// Where there is a limit, radii begin there, and what float32 is not sure of at the limit is decided in float64 from
+// the positions as given before a list takes it.
+//
 // Squared distances in float32 vanish where neighbours are more than 2^90 times closer than the set is wide. Queries
 // that meet this are searched again in float64.
 
@@ -27,37 +30,36 @@
 namespace jztree {
 namespace {
 
-// Sources and queries staged for distances of type T.
-template <int D, typename T>
+// Sources and queries staged for distances of type T. From: the dtype of the positions.
+template <int D, typename T, typename From>
 struct Stage {
   Scale<D, T> scale;
   StagedTree<D, T> sources;
   std::unique_ptr<StagedTree<D, T>> others;  // null if the sources are the queries, row by row
-  int64_t most;                              // particles in a leaf of either
+  Limits<D, T, From> limits;
+  int64_t most;  // particles in a leaf of either
 
-  template <typename From>
-  Stage(const Parallel& parallel, const Tree<D, From>& source_arrays, const Tree<D, From>& query_arrays, bool self,
-        const double* box, const OpenSpan& whole)
-      : scale(box, std::max(whole.for_scale<T>(), open_span(box, source_arrays, query_arrays).template for_scale<T>())),
-        sources(parallel, source_arrays, scale) {
-    if (!self) others = std::make_unique<StagedTree<D, T>>(parallel, query_arrays, scale);
-    most = std::max(largest_leaf(sources), largest_leaf(queries()));
-  }
+  Stage(const Parallel& parallel, const Neighbours<D, From>& in, const double* box, const OpenSpan& whole)
+      : scale(box, std::max(whole.for_scale<T>(), open_span(box, in.sources, in.queries).template for_scale<T>())),
+        sources(parallel, in.sources, scale),
+        others(in.self ? nullptr : std::make_unique<StagedTree<D, T>>(parallel, in.queries, scale)),
+        limits(in, {sources.wrapped() || queries().wrapped(), sources.kept() && queries().kept(), scale}),
+        most(std::max(largest_leaf(sources), largest_leaf(queries()))) {}
 
   const StagedTree<D, T>& queries() const { return others ? *others : sources; }
-  Walk<D, T> walk(const Output<T>& out) const { return Walk<D, T>(sources, queries(), scale, most, out); }
+  Walk<D, T, From> walk(const Output<T>& out) const {
+    return Walk<D, T, From>(sources, queries(), scale, most, limits, out);
+  }
 };
 
 // The same search in float64, set up when the first group needs it.
 template <int D, typename T>
 class WideSearch {
  public:
-  WideSearch(const Parallel& parallel, const Tree<D, T>& sources, const Tree<D, T>& queries, bool self,
-             const double* box, const OpenSpan& whole, const Output<T>& out)
+  WideSearch(const Parallel& parallel, const Neighbours<D, T>& in, const double* box, const OpenSpan& whole,
+             const Output<T>& out)
       : parallel_(parallel),
-        source_arrays_(sources),
-        query_arrays_(queries),
-        self_(self),
+        in_(in),
         box_(box),
         whole_(whole),
         out_{out.source_rows, out.query_rows, nullptr, nullptr, out.index, out.k, 1., out.own_offset} {
@@ -66,7 +68,7 @@ class WideSearch {
 
   void group(int64_t leaf, const std::vector<uint8_t>& asked) {
     std::call_once(once_, [&] {
-      stage_ = std::make_unique<Stage<D, double>>(parallel_, source_arrays_, query_arrays_, self_, box_, whole_);
+      stage_ = std::make_unique<Stage<D, double, T>>(parallel_, in_, box_, whole_);
       out_.unit = stage_->scale.inverse;
     });
     stage_->walk(out_).group(leaf, &asked);
@@ -74,28 +76,30 @@ class WideSearch {
 
  private:
   const Parallel& parallel_;
-  const Tree<D, T>&source_arrays_, &query_arrays_;
-  const bool self_;
+  const Neighbours<D, T>& in_;
   const double* box_;
   const OpenSpan whole_;
   Output<double> out_;
   std::once_flag once_;
-  std::unique_ptr<Stage<D, double>> stage_;
+  std::unique_ptr<Stage<D, double, T>> stage_;
 };
 
 template <int D, typename T>
-void search_all(const Parallel& parallel, const Tree<D, T>& sources, const Tree<D, T>& queries, bool self,
-                const int32_t* open, const double* box, const OpenSpan& whole, Output<T> out, int64_t rows) {
-  Stage<D, T> stage(parallel, sources, queries, self, box, whole);
+void search_all(const Parallel& parallel, const Neighbours<D, T>& in, const double* box, const OpenSpan& whole,
+                Output<T> out) {
+  Stage<D, T, T> stage(parallel, in, box, whole);
   out.unit = stage.scale.inverse;
-  WideSearch<D, T> wide(parallel, sources, queries, self, box, whole, out);
-  parallel.blocks(stage.queries().leaves(), 32, [&](int64_t begin, int64_t end) {
-    Walk<D, T> walk = stage.walk(out);
-    for (int64_t leaf = begin; leaf < end; ++leaf)
-      if ((!open || open[leaf]) && !walk.group(leaf) && std::is_same<T, float>::value) wide.group(leaf, walk.lost());
-  });
-  if (open) return;
-  for (int64_t row = queries.num(); row < rows; ++row) out.write_none(row);
+  WideSearch<D, T> wide(parallel, in, box, whole, out);
+  int64_t leaves = stage.queries().leaves();
+  parallel.blocks(leaves, std::clamp<int64_t>(leaves / (16 * parallel.threads()), 4, 32),
+                  [&](int64_t begin, int64_t end) {
+                    Walk<D, T, T> walk = stage.walk(out);
+                    for (int64_t leaf = begin; leaf < end; ++leaf)
+                      if ((!in.open || in.open[leaf]) && !walk.group(leaf) && std::is_same<T, float>::value)
+                        wide.group(leaf, walk.lost());
+                  });
+  if (in.open) return;
+  for (int64_t row = in.queries.num(); row < in.q(); ++row) out.write_none(row);
 }
 
 // What the set that sources and queries are part of spans in open dimensions.
@@ -116,7 +120,7 @@ void knn(const Parallel& parallel, const Neighbours<D, T>& in) {
     throw Refusal("queries that are sources were to be found behind the last of these.");
   if (in.k() == 0 || in.q() == 0) return;
   Output<T> out{in.source_rows, in.query_rows, in.radius, nullptr, in.index, in.k(), T{1}, own};
-  search_all<D, T>(parallel, in.sources, in.queries, in.self, in.open, period, domain_span(in, period), out, in.q());
+  search_all<D, T>(parallel, in, period, domain_span(in, period), out);
 }
 
 }  // namespace

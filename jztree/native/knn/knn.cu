@@ -66,7 +66,8 @@ void knn(Queue& queue, const Neighbours<D, T>& in) {
                      in.q(),
                      in.radius,
                      in.index,
-                     in.k()};
+                     in.k(),
+                     in.limit};
   if (in.open) choose_open(queue, in.open, &problem);
   search(queue, problem, Extent<T>{in.box, in.domain});
 }

@@ -1,5 +1,5 @@
 // Exact k nearest neighbours of z-ordered queries among z-ordered sources. Ties are broken by the lower row in z-order,
-// and a query that is a source is its own first neighbour.
+// and a query that is a source is its own first neighbour. There may be a limit to how far they are.
 #pragma once
 
 #include "common/tree_arguments.h"
@@ -17,6 +17,7 @@ struct Neighbours {
   const int32_t* own_offset;  // query i is source i + own_offset; negative: queries are no sources
   const int32_t* open;        // which leaves of queries are searched; null: all. Others keep what they have
   Lengths box;
+  Lengths limit;    // (q,) in the order of output rows, one for all, or none; negative: nothing is within
   const T* domain;  // (2, D), the corners of the set that sources and queries are part of; null: of theirs
   Array<T> radius;  // (q, k), continued
   int32_t* index;   // (q, k), continued
@@ -30,13 +31,17 @@ struct Neighbours {
         own_offset(in.number("own_offset")),
         open(in.optional<int32_t>("open", {queries.layout.sizes[0]})),
         box(in.lengths("box", D)),
+        limit(in.lengths("limit", any)),
         domain(in.optional<T>("domain", {2, D})),
         radius(in.continued<T>("radius", {q(), any})),
         index(in.continued<int32_t>("index", {q(), k()})),
-        self(in.attributes().flag("self")) {}
+        self(in.attributes().flag("self")) {
+    in.expect(limit.count <= 1 || limit.count == q(), queries.pos, 2, "query_pos", "as long as there are limits");
+  }
 
   int64_t q() const { return queries.pos.rows(); }
   int64_t k() const { return radius.dims[1]; }
+  int64_t output_row(int64_t query) const { return query_rows ? query_rows[query] : query; }
 };
 
 }  // namespace jztree

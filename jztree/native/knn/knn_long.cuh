@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "knn_limits.cuh"
 #include "knn_problem.cuh"
 
 namespace jztree {
@@ -27,10 +28,11 @@ template <int W, typename From, typename T>
 class LongSearch {
  public:
   // list: room for k, of this warp alone.
-  __device__ LongSearch(const Problem<From>& problem, const Scale<W, T>& scale, unsigned char* memory,
-                        Candidate<T>* list)
+  __device__ LongSearch(const Problem<From>& problem, const Scale<W, T>& scale, const Limits<W, T>& limits,
+                        unsigned char* memory, Candidate<T>* list)
       : problem_(problem),
         scale_(scale),
+        limits_(limits),
         staging_(scale),
         collected_(reinterpret_cast<Candidate<T>*>(memory)),
         batch_(collected_ + 2 * warp_size),
@@ -41,6 +43,7 @@ class LongSearch {
   __device__ bool answer(int64_t query) {
     query_ = query;
     own_ = problem_.own_row(query);
+    limit_ = limits_.of(problem_.out_row(query));
     count_ = 0;
     bool searches = query < problem_.queries.num();
     for (int64_t i = lane_index(); i < problem_.k; i += warp_size)
@@ -59,7 +62,7 @@ class LongSearch {
  private:
   __device__ void search() {
     staging_.point(problem_.queries, static_cast<uint32_t>(query_), x_);
-    bound_ = list_[problem_.k - 1];
+    bound_ = bounded(list_[problem_.k - 1], limit_);
     Group<W, 1, T> group(scale_);
     group.cover(0, x_);
     WarpWalk<W, 1, From, T> walk(problem_.sources, staging_, group, stack_, ~0u);
@@ -78,6 +81,7 @@ class LongSearch {
       distance = scale_.periodic ? distance2<W, true>(scale_, x_, x) : distance2<W, false>(scale_, x_, x);
     }
     bool near = row < end && row != own_ && distance <= bound_.distance2();
+    if (near && limit_) near = !is_beyond(problem_, limits_, *limit_, distance, query_, row);
     unsigned found = __ballot_sync(all_lanes, near);
     int place = count_ + __popc(found & ((1u << lane_index()) - 1));
     if (near) collected_[place] = Candidate<T>::make(distance, row + 1);
@@ -93,7 +97,7 @@ class LongSearch {
     count_ = from;
     __syncwarp();
     merge(sorted(mine));
-    bound_ = list_[problem_.k - 1];
+    bound_ = bounded(list_[problem_.k - 1], limit_);
   }
 
   // Lane i gets the i-th smallest.
@@ -148,11 +152,13 @@ class LongSearch {
 
   const Problem<From>& problem_;
   const Scale<W, T>& scale_;
+  const Limits<W, T>& limits_;
   const Staging<W, From, T> staging_;
   Candidate<T>*collected_, *batch_;
   StackEntry<T>* stack_;
   Candidate<T>* list_;
   Candidate<T> bound_;
+  const Within<T>* limit_;  // of the query; null: none
   T x_[W];
   int count_;
   int64_t query_, own_;
@@ -162,13 +168,14 @@ class LongSearch {
 // all of the problem.
 template <int W, typename From, typename T>
 __global__ void __launch_bounds__(long_search_threads)
-    search_long(const __grid_constant__ Problem<From> problem, const Scale<W, T>* scale, int64_t warp_bytes,
-                Candidate<T>* lists, Unanswered again, Unanswered unanswered) {
+    search_long(const __grid_constant__ Problem<From> problem, const Scale<W, T>* scale,
+                const __grid_constant__ Limits<W, T> limits, int64_t warp_bytes, Candidate<T>* lists, Unanswered again,
+                Unanswered unanswered) {
   int64_t warp = thread_index() / warp_size, warps = static_cast<int64_t>(gridDim.x) * blockDim.x / warp_size;
   unsigned char* memory = dynamic_shared() + threadIdx.x / warp_size * warp_bytes;
   Candidate<T>* list = lists ? lists + warp * problem.k
                              : reinterpret_cast<Candidate<T>*>(memory + long_search_bytes<T>(problem.sources.planes));
-  LongSearch<W, From, T> search(problem, *scale, memory, list);
+  LongSearch<W, From, T> search(problem, *scale, limits, memory, list);
   auto answer = [&](int64_t place) {
     if (!search.answer(problem.query(place)) && lane_index() == 0)
       unanswered.add(place / warp_size, 1u << (place % warp_size));

@@ -32,6 +32,7 @@ struct Problem {
   From* radius;  // (q, k)
   int32_t* index;
   int64_t k;
+  Lengths limit;  // in the order of output rows, one for all, or none
 
   __device__ int64_t count() const { return chosen ? *chosen_count : most; }
   __device__ int64_t query(int64_t place) const { return chosen ? chosen[place] : place; }

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "knn_limits.cuh"
 #include "knn_problem.cuh"
 
 namespace jztree {
@@ -54,9 +55,11 @@ class ShortSearch {
   using Tile = TilePoint<W, T>;
 
  public:
-  __device__ ShortSearch(const Problem<From>& problem, const Scale<W, T>& scale, unsigned char* memory, uint32_t stops)
+  __device__ ShortSearch(const Problem<From>& problem, const Scale<W, T>& scale, const Limits<W, T>& limits,
+                         unsigned char* memory, uint32_t stops)
       : problem_(problem),
         scale_(scale),
+        limits_(limits),
         staging_(scale),
         stops_(stops),
         tile_(reinterpret_cast<Tile*>(memory)),
@@ -87,12 +90,13 @@ class ShortSearch {
   __device__ __forceinline__ void start(bool searches) {
     next_ = collected_ + lane_index();
     own_ = static_cast<int>(problem_.own_row(query_));
+    limit_ = limits_.of(problem_.out_row(query_));
     list_.reset(static_cast<int>(problem_.k), searches && own_ >= 0);
   }
 
   // Lanes that do not search want nothing.
   __device__ __forceinline__ void set_bound(bool searches) {
-    bound_ = choose(searches, list_.bound(), Candidate<T>::before_all());
+    bound_ = choose(searches, bounded(list_.bound(), limit_), Candidate<T>::before_all());
     radius2_ = searches ? bound_.distance2() : T{-1};
     wanted_ = wanted_of(bound_, second_);
     // Without a bound there is nothing to prune with.
@@ -298,6 +302,7 @@ class ShortSearch {
   // own neighbour has been in its list from the start.
   __device__ __forceinline__ void absorb_batch(bool mine) {
     JZTREE_COUNT("absorb");
+    if (limit_) reject_beyond();
     Candidate<T> others[List::batch];
     Candidate<T>* const first = collected_ + lane_index();
 #pragma unroll
@@ -310,6 +315,18 @@ class ShortSearch {
     }
     list_.absorb(others);
     set_bound(mine);
+  }
+
+  // Of the candidates of the next batch, what is beyond the limit is put beyond everything.
+  __device__ __forceinline__ void reject_beyond() {
+    Candidate<T>* const first = collected_ + lane_index();
+#pragma unroll 1
+    for (int i = 1; i <= List::batch; ++i) {
+      Candidate<T>* found = next_ - i * warp_size;
+      if (found < first) break;
+      if (is_beyond(problem_, limits_, *limit_, found->distance2(), query_, found->row_plus_one() - 1))
+        *found = no_candidate<T>();
+    }
   }
 
   // Where a list's i-th is in shared memory. Columns are turned against each other, so that a row of them lies in
@@ -352,6 +369,7 @@ class ShortSearch {
 
   const Problem<From>& problem_;
   const Scale<W, T>& scale_;
+  const Limits<W, T>& limits_;
   const Staging<W, From, T> staging_;
   const uint32_t stops_;
   Tile* tile_;
@@ -367,16 +385,19 @@ class ShortSearch {
   int own_, patience_, tile_begin_, tile_count_;
   unsigned images_;
   int64_t query_;
+  const Within<T>* limit_;  // of the query; null: none
 };
 
 template <int W, int K, typename From, typename T>
 __global__ void __launch_bounds__(short_search_threads, short_search_blocks)
-    search_short(const __grid_constant__ Problem<From> problem, const Scale<W, T>* scale, int64_t warp_bytes,
-                 uint32_t stops, Unanswered unanswered) {
+    search_short(const __grid_constant__ Problem<From> problem, const Scale<W, T>* scale,
+                 const __grid_constant__ Limits<W, T> limits, int64_t warp_bytes, uint32_t stops,
+                 Unanswered unanswered) {
   int64_t warp = thread_index() / warp_size, warps = static_cast<int64_t>(gridDim.x) * blockDim.x / warp_size;
   JZTREE_COUNT("warp");
   int64_t groups = (problem.count() + warp_size - 1) / warp_size;
-  ShortSearch<W, K, From, T> search(problem, *scale, dynamic_shared() + threadIdx.x / warp_size * warp_bytes, stops);
+  ShortSearch<W, K, From, T> search(problem, *scale, limits, dynamic_shared() + threadIdx.x / warp_size * warp_bytes,
+                                    stops);
   for (int64_t group = warp; group < groups; group += warps) {
     JZTREE_COUNT("answer");
     unsigned imprecise = search.answer(group);

@@ -10,6 +10,7 @@
 
 #include "common/cpu/leaf_distances.h"
 #include "common/cpu/staged_tree.h"
+#include "knn_limit.h"
 #include "make_kbest.h"
 
 namespace jztree {
@@ -56,16 +57,17 @@ struct Output {
   }
 };
 
-// One thread's walk: the lists and work arrays, used for one group after another.
-template <int D, typename T>
+// One thread's walk: the lists and work arrays, used for one group after another. From: the dtype of the positions.
+template <int D, typename T, typename From>
 class Walk {
   using Key = Candidate<T>;
 
  public:
   Walk(const StagedTree<D, T>& sources, const StagedTree<D, T>& queries, const Scale<D, T>& scale, int64_t most,
-       const Output<T>& out)
+       const Limits<D, T, From>& limits, const Output<T>& out)
       : sources_(sources),
         queries_(queries),
+        limits_(limits),
         self_(out.own_offset >= 0),
         out_(out),
         best_(make_kbest<T>(out.k, most)),
@@ -87,6 +89,7 @@ class Walk {
     worst_ = self_ && out_.k == 1 ? own_candidate<T>() : no_candidate<T>();
     bound_.assign(static_cast<size_t>(count_), worst_);
     radius2_.assign(static_cast<size_t>(count_ + lanes), candidate_distance2<T>(worst_));
+    if (limits_.any()) limit();
     seed_ = -1;
     if (&sources_ == &queries_) {
       visit_leaf(leaf);
@@ -133,7 +136,18 @@ class Walk {
     return true;
   }
 
+  // Radii begin at the limits, so that nothing beyond is looked at.
+  void limit() {
+    limit_.clear();
+    for (int64_t q = 0; q < count_; ++q) {
+      limit_.push_back(limits_.of(begin_ + q));
+      set_bound(q, worst_);
+    }
+    set_worst();
+  }
+
   void set_bound(int64_t q, Key bound) {
+    if (limits_.any()) bound = std::min(bound, make_candidate<T>(limit_[static_cast<size_t>(q)].possibly2, no_row));
     bound_[static_cast<size_t>(q)] = bound;
     radius2_[static_cast<size_t>(q)] = candidate_distance2<T>(bound);
   }
@@ -239,6 +253,10 @@ class Walk {
       Near<T> near = leaf_distances_.near(n);
       if (!near.any()) continue;
       int64_t q = block + __builtin_ctz(open);
+      if (limits_.any()) {
+        near = limits_.within(begin_ + q, limit_[static_cast<size_t>(q)], near, kept_);
+        if (!near.any()) continue;
+      }
       set_bound(q, best_->absorb(q, near));
       changed = true;
     }
@@ -246,6 +264,7 @@ class Walk {
   }
 
   const StagedTree<D, T>&sources_, &queries_;
+  const Limits<D, T, From>& limits_;
   const bool self_;
   const Output<T>& out_;
   std::unique_ptr<KBest<T>> best_;
@@ -255,9 +274,11 @@ class Walk {
   // The group at work.
   int64_t begin_ = 0, count_ = 0, seed_ = -1;
   T low_[D], high_[D];
-  std::vector<Key> bound_;  // upper bound of each query's k-th candidate
-  std::vector<T> radius2_;  // its squared distance; and a block more
-  Key worst_;               // the largest bound
+  std::vector<Key> bound_;        // upper bound of each query's k-th candidate
+  std::vector<T> radius2_;        // its squared distance; and a block more
+  Key worst_;                     // the largest bound
+  std::vector<Within<T>> limit_;  // of each query, if there are limits
+  std::vector<uint64_t> kept_;
   std::vector<Entry> stack_;
 };
 

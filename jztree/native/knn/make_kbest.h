@@ -19,8 +19,12 @@ inline std::unique_ptr<KBest<float>> make_kbest<float>(int64_t k, int64_t most) 
   if (k <= 24) return std::make_unique<VectorKBest<24>>(k);
   if (k <= 32) return std::make_unique<VectorKBest<32>>(k);
   if (k <= 40) return std::make_unique<VectorKBest<40>>(k);
-  // Eight registers of 64 bytes; smaller ones are too many to insert into: from there on, counting is faster.
-  if (register_bytes == 64 && k <= 64) return std::make_unique<VectorKBest<64>>(k);
+  // Up to eight registers of 64 bytes; smaller ones are too many to insert into: from there on, counting is faster.
+  if constexpr (register_bytes == 64) {
+    if (k <= 48) return std::make_unique<VectorKBest<48>>(k);
+    if (k <= 56) return std::make_unique<VectorKBest<56>>(k);
+    if (k <= 64) return std::make_unique<VectorKBest<64>>(k);
+  }
   return std::make_unique<CountedKBest<float>>(k, most);
 }
 

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from .. import comm
-from .._checks import check_real, exact_box_argument
-from .._particles import check_no_unit, get_pos, one_line
-from ..jax_ext import Exact, exact, exact_to_float, is_concrete
+from . import comm
+from ._checks import check_real, exact_box_argument
+from ._particles import check_no_unit, get_pos, one_line
+from .data import get_num
+from .jax_ext import Exact, exact, exact_to_float, is_concrete
 
 _BAD = "a radius is negative or NaN; all must be at least 0 (infinite counts everything)."
 _NOT_ASCENDING = "the radii of a query do not ascend; sort them."
@@ -19,11 +20,14 @@ _NOT_ASCENDING = "the radii of a query do not ascend; sort them."
 class Radii(NamedTuple):
     """``m`` ascending radii: the same for all queries, a number or ``(m,)``, or those of each, ``(q,)`` or ``(q, m)``.
 
-    One of the two is None.
+    One of the two is None; both, if there are none (`NO_LIMIT`).
     """
 
     for_all: Exact | None
     of_each: Exact | None
+
+    def given(self) -> bool:
+        return self.for_all is not None or self.of_each is not None
 
     def shape(self) -> tuple[int, ...]:
         """Of the answer to one query."""
@@ -38,9 +42,12 @@ class Radii(NamedTuple):
         """As kernels take them."""
         return self.for_all if self.for_all is not None else self._each()
 
+    def words_or_none(self) -> Exact | None:
+        return self.words() if self.given() else None
+
     def outermost(self, q: int, dtype: Any) -> jax.Array:
         """``(q,)``, the largest radius of every query in the dtype of the positions, and not below what was given."""
-        number = jnp.asarray(exact_to_float(self.words()), dtype)
+        number = jax.lax.stop_gradient(jnp.asarray(exact_to_float(self.words()), dtype))
         last = number.reshape(-1)[-1:] if self.of_each is None else number.reshape(q, self.per_query())[:, -1]
         # XLA takes lengths below the smallest normal number for 0; farther is as right.
         farther = jnp.nextafter(jnp.maximum(last, jnp.finfo(dtype).tiny), jnp.asarray(jnp.inf, dtype))
@@ -52,25 +59,46 @@ class Radii(NamedTuple):
 
 
 SPEC = Radii(P(), P(-1))  # type: ignore[arg-type]
+NO_LIMIT = Radii(None, None)
 
 
 def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """What twins replace in the arguments of a function with ``part``, ``radius`` and maybe ``part_query``."""
     replaced = exact_box_argument(arguments)
     query = arguments.get("part_query")
-    pos = get_pos(next(iter(arguments.values())) if query is None else query)
-    return replaced | {"radius": as_radii(arguments["radius"], tuple(np.shape(pos)[:-1]))}
+    asked = next(iter(arguments.values())) if query is None else query
+    return replaced | {"radius": as_radii(arguments["radius"], tuple(np.shape(get_pos(asked))[:-1]), get_num(asked))}
 
 
-def as_radii(radius: Any, queries: tuple[int, ...]) -> Radii:
+def exact_limit(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The same for one with ``max_radius``, which may be None."""
+    query = arguments["part_query"]
+    asked = arguments["part"] if query is None else query
+    limit = as_limit(arguments["max_radius"], tuple(np.shape(get_pos(asked))[:-1]), get_num(asked))
+    return exact_box_argument(arguments) | {"max_radius": limit}
+
+
+def as_limit(max_radius: Any, queries: tuple[int, ...], num: Any = None) -> Radii:
+    """``max_radius``, a number or one a query, as exact numbers; None is `NO_LIMIT`. queries: as in `as_radii`."""
+    if max_radius is None:
+        return NO_LIMIT
+    if not isinstance(max_radius, Radii) and np.shape(max_radius) not in ((), queries):
+        raise ValueError(
+            f"max_radius must be a number, or one a query, {_words(queries)}; its shape is {np.shape(max_radius)}."
+        )
+    return as_radii(max_radius, queries, num, "max_radius")
+
+
+def as_radii(radius: Any, queries: tuple[int, ...], num: Any = None, name: str = "radius") -> Radii:
     """``radius`` as exact numbers; TypeError or ValueError in words if these cannot be radii.
 
     queries: ``(q,)``, or ``(r, q)`` where they have an axis over devices. Radii are a number, ``(m,)`` or ``(1, m)``
-    for all queries, or ``(q,)`` or ``(q, m)`` for each, after that axis.
+    for all queries, or ``(q,)`` or ``(q, m)`` for each, after that axis. num: how many queries there are (None:
+    all); the radii of rows behind them may be anything.
     """
     if isinstance(radius, Radii):
         return radius
-    check_no_unit(radius, "radius")
+    check_no_unit(radius, name)
     shape = np.shape(radius)
     each = shape in (queries, (*queries, *shape[-1:]))
     if not each and (len(shape) > 2 or (len(shape) == 2 and shape[0] != 1) or 0 in shape):
@@ -80,8 +108,10 @@ def as_radii(radius: Any, queries: tuple[int, ...]) -> Radii:
         )
     if not each and len(shape) == 2:
         radius, shape = radius[0], shape[1:]
+    if each:
+        radius = _without_padding(radius, queries, num)
     lists = len(shape) > len(queries) if each else len(shape) == 1
-    numbers = _known(radius, lists) if is_concrete(radius) else _traced(radius, shape, lists)
+    numbers = _known(radius, lists, name) if is_concrete(radius) else _traced(radius, shape, lists)
     return Radii(None, numbers) if each else Radii(numbers, None)
 
 
@@ -89,12 +119,27 @@ def _words(shape: tuple[Any, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
-def _known(radius: Any, lists: bool) -> Exact:
-    values = check_real(radius, "radius")
+def _without_padding(radius: Any, queries: tuple[int, ...], num: Any) -> Any:
+    """Radii of each query, 0 in rows from ``num`` on; as they are if ``num`` is none (which is an error elsewhere), or
+    if it is traced and they are not, because traced numbers lose bits.
+    """
+    known = is_concrete(radius)
+    right = isinstance(num, (int, np.integer, np.ndarray, jax.Array)) and np.shape(num) in ((), queries[:-1])
+    right = right and jnp.issubdtype(jnp.result_type(num), np.integer)
+    if not right or (known and not is_concrete(num)) or (isinstance(num, int) and num == queries[-1]):
+        return radius
+    library: Any = np if known else jnp
+    used = np.arange(queries[-1]) < library.asarray(num)[..., None]
+    used = used.reshape(used.shape + (1,) * (np.ndim(radius) - len(queries)))
+    return library.where(used, radius, library.zeros_like(radius))
+
+
+def _known(radius: Any, lists: bool, name: str) -> Exact:
+    values = check_real(radius, name)
     if not np.all(values >= 0):
-        raise ValueError(f"radius is {one_line(radius)}; radii must be at least 0, and not NaN.")
+        raise ValueError(f"{name} is {one_line(radius)}; radii must be at least 0, and not NaN.")
     if lists and np.any(values[..., 1:] < values[..., :-1]):
-        raise ValueError(f"radius is {one_line(radius)}; the radii of a query must ascend.")
+        raise ValueError(f"{name} is {one_line(radius)}; the radii of a query must ascend.")
     # What is beyond the range of the positions has everything in it.
     widest = np.finfo(jax.dtypes.canonicalize_dtype(np.float64))
     return exact(np.where(values > widest.max, np.inf, values), values.shape)

@@ -1,0 +1,74 @@
+// How far queries look: only sources within a radius of theirs are neighbours, by the rule that links friends
+// (common/distance_rule.h).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "common/cpu/leaf_distances.h"
+#include "common/distance_rule.h"
+#include "knn.h"
+
+namespace jztree {
+
+// From: the dtype of the positions, which T, that of staged distances, may be wider than.
+template <int D, typename T, typename From>
+class Limits {
+ public:
+  Limits(const Neighbours<D, From>& in, const DistanceRule<D, T>& rule) : in_(in), rule_(rule) {}
+
+  bool any() const { return in_.limit.count > 0; }
+
+  Within<T> of(int64_t query) const {
+    double given = in_.limit[in_.limit.count > 1 ? in_.output_row(query) : 0];
+    Within<T> limit = given >= 0 ? rule_.within(given) : Within<T>{-1, -1, -1};
+    // To be compared by "at most".
+    limit.surely2 = std::nextafter(limit.surely2, -std::numeric_limits<T>::infinity());
+    return limit;
+  }
+
+  // Of sources near a query, those that are within its limit; `kept` is where it is noted which.
+  Near<T> within(int64_t query, const Within<T>& limit, const Near<T>& near, std::vector<uint64_t>& kept) const {
+    kept.assign(near.chosen, near.chosen + near.words);
+    for (int64_t w = 0; w < near.words; ++w)
+      for (int64_t block = 0; block < Near<T>::word; block += lanes) {
+        auto chosen = static_cast<uint32_t>(kept[static_cast<size_t>(w)] >> block & 0xffff);
+        if (chosen == 0) continue;
+        int64_t place = w * Near<T>::word + block;
+        Lanes<T> distance2;
+        load(near.distance2 + place, distance2);
+        uint32_t unsure = chosen & ~lanes_at_most(distance2, Lanes<T>(limit.surely2));
+        if (unsure != 0) kept[static_cast<size_t>(w)] &= ~(beyond(query, limit, near.first + place, unsure) << block);
+      }
+    return {near.distance2, kept.data(), near.words, near.first};
+  }
+
+ private:
+  // Which of the rows from `first` on that have a bit in `unsure` are not within.
+  JZTREE_APART uint64_t beyond(int64_t query, const Within<T>& limit, int64_t first, uint32_t unsure) const {
+    uint64_t beyond = 0;
+    for (; unsure != 0; unsure &= unsure - 1) {
+      int lane = __builtin_ctz(unsure);
+      if (distance2(query, first + lane) > limit.radius2) beyond |= uint64_t{1} << lane;
+    }
+    return beyond;
+  }
+
+  // As DistanceRule::distance2.
+  double distance2(int64_t query, int64_t source) const {
+    double sum = 0;
+    for (int d = 0; d < D; ++d) {
+      double apart = rule_.difference(static_cast<T>(in_.queries.pos[query * D + d]),
+                                      static_cast<T>(in_.sources.pos[source * D + d]), d);
+      sum += apart * apart;
+    }
+    return sum;
+  }
+
+  const Neighbours<D, From>& in_;
+  const DistanceRule<D, T> rule_;
+};
+
+}  // namespace jztree

@@ -1,0 +1,67 @@
+// How far queries look: only sources within a radius of theirs are neighbours, by the rule that links friends
+// (common/distance_rule.h). What a search is not sure of in its own precision is decided in float64, from the positions
+// as given, before a list takes it.
+#pragma once
+
+#include <cstdint>
+
+#include "common/distance_rule.h"
+#include "knn_problem.cuh"
+
+namespace jztree {
+
+// each: null if there are no limits.
+template <int W, typename T>
+struct Limits {
+  const DistanceRule<W, T>* rule = nullptr;
+  const Within<T>* each = nullptr;
+  int64_t count = 0;
+
+  // That of the query in an output row; null: none.
+  __device__ const Within<T>* of(int64_t row) const { return each ? each + (count > 1 ? row : 0) : nullptr; }
+};
+
+template <int W, typename T>
+__global__ void make_limits(Lengths given, const Scale<W, T>* scale, DistanceRule<W, T>* rule, Within<T>* each) {
+  int64_t i = thread_index();
+  if (i >= given.count) return;
+  // Positions may have been wrapped, and scaled down to 0: bounds that allow for it cost little.
+  const DistanceRule<W, T> own(scale->periodic, false, *scale);
+  if (i == 0) *rule = own;
+  double radius = given[i];
+  each[i] = radius >= 0 ? own.within(radius) : Within<T>{-1, -1, -1};
+}
+
+template <int W, typename T>
+Limits<W, T> limits_on_device(Queue& queue, const Lengths& given, const Scale<W, T>* scale) {
+  if (given.count == 0) return {};
+  auto* rule = queue.scratch<DistanceRule<W, T>>(1);
+  auto* each = queue.scratch<Within<T>>(given.count);
+  queue.launch_over(given.count, make_limits<W, T>, given, scale, rule, each);
+  return {rule, each, given.count};
+}
+
+// What bounds a list whose last candidate is that.
+template <typename T>
+__device__ __forceinline__ Candidate<T> bounded(const Candidate<T>& last, const Within<T>* limit) {
+  if (limit == nullptr) return last;
+  Candidate<T> farthest = Candidate<T>::make(limit->possibly2, no_row - 1);
+  return choose(farthest < last, farthest, last);
+}
+
+// Whether a source at such a squared distance is surely no neighbour.
+template <int W, typename From, typename T>
+JZTREE_APART bool is_beyond(const Problem<From>& problem, const Limits<W, T>& limits, const Within<T>& limit,
+                            T distance2, int64_t query, uint32_t source) {
+  if (distance2 < limit.surely2) return false;
+  const int dims = problem.sources.dims;
+  const From *a = problem.queries.pos + query * dims, *b = problem.sources.pos + static_cast<int64_t>(source) * dims;
+  double sum = 0;
+  for (int d = 0; d < dims; ++d) {
+    double apart = limits.rule->difference(static_cast<T>(a[d]), static_cast<T>(b[d]), d);
+    sum += apart * apart;
+  }
+  return sum > limit.radius2;
+}
+
+}  // namespace jztree

@@ -1,0 +1,260 @@
+"""The nearest neighbours within a radius, against brute force in float64."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from devices import DEVICE_COUNTS, SETS, deal, even, joined, make, mesh_of, uneven
+
+from jztree.data import ParticleData, Pos
+from jztree.knn import knn
+from jztree.radius import count_within
+from jztree.tree import zsort, zsort_and_tree
+
+pytestmark = pytest.mark.emulated
+
+
+def assert_limited(found: Any, pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None) -> None:
+    """Every row has the nearest of those within, or all of them, and nothing else."""
+    rad, idx = (np.asarray(part) for part in found)
+    distance2 = oracles.squared_distances(query, pos, box)
+    within = distance2 <= np.broadcast_to(np.asarray(radius, np.float64) ** 2, len(query))[:, None]
+    there = np.arange(rad.shape[1]) < within.sum(axis=1)[:, None]
+    np.testing.assert_array_equal(idx >= 0, there)
+    np.testing.assert_array_equal(np.isfinite(rad), there)
+    row = np.nonzero(there)[0]
+    assert within[row, idx[there]].all(), "a neighbour is not within"
+    assert len(set(zip(row, idx[there], strict=True))) == there.sum(), "a neighbour is there twice"
+    nearest = np.sort(np.where(within, distance2, np.inf), axis=1)[:, : rad.shape[1]]
+    nearest = np.pad(nearest, ((0, 0), (0, rad.shape[1] - nearest.shape[1])), constant_values=np.inf)
+    scale = 1.0 if box is None else max(1.0, float(np.max(box)))
+    atol = 8 * np.finfo(rad.dtype).eps * scale
+    np.testing.assert_allclose(
+        rad[there], np.sqrt(nearest[there]), rtol=1e-5 if rad.dtype == np.float32 else 1e-13, atol=atol
+    )
+    np.testing.assert_allclose(rad[there], np.sqrt(distance2[row, idx[there]]), rtol=1e-5, atol=atol)
+
+
+@pytest.mark.parametrize("dims", range(1, 9))
+@pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
+def test_equals_brute_force(dims: int, kind: str, dtype: Any) -> None:
+    box = oracles.box_lengths(kind, dims)
+    pos, query = oracles.uniform(400, dims, dtype), oracles.uniform(90, dims, dtype, seed=4) * 1.4 - dtype(0.2)
+    assert_limited(knn(pos, 6, box, max_radius=0.1 * dims), pos, pos, 0.1 * dims, box)
+    own = np.random.default_rng(1).random(90) * 0.2 * dims
+    assert_limited(knn.jit(pos, 6, box, part_query=query, max_radius=own), pos, query, own, box)
+
+
+@pytest.mark.parametrize("k", [1, 2, 8, 9, 17, 33, 65, 300, 1000])
+@pytest.mark.parametrize("radius", [0.0, 0.01, 0.2, 5.0, np.inf])
+def test_any_k_and_radius(k: int, radius: float, dtype: Any) -> None:
+    """More than there are particles too."""
+    pos = oracles.clustered(700, 3, dtype)
+    assert_limited(knn(pos, k, 1.0, max_radius=radius), pos, pos, radius, 1.0)
+    query = oracles.uniform(40, 3, dtype, seed=9)
+    assert_limited(knn(pos, k, max_radius=radius, part_query=query), pos, query, radius)
+
+
+@pytest.mark.parametrize("k", [3, 20, 40, 100])
+@pytest.mark.parametrize("unit", [1.0, 1e-25, 1e25])
+def test_many_on_both_sides_of_the_limit(k: int, unit: float) -> None:
+    """What is just outside in float64 takes no place of what is just inside, however float32 orders them."""
+    rng = np.random.default_rng(3)
+    ray = rng.standard_normal((2000, 3))
+    ray /= np.linalg.norm(ray, axis=1)[:, None]
+    pos = np.concatenate([0.3 * ray * rng.choice([1, 1 + 3e-8, 1 - 3e-8], 2000)[:, None], rng.random((5, 3)) * 9])
+    pos, query = (pos * unit).astype(np.float32), np.zeros((3, 3), np.float32)
+    radius = 0.3 * unit
+    inside = int((oracles.squared_distances(query[:1], pos) <= radius**2).sum())
+    assert 100 < inside < 1900
+    assert_limited_in_units(knn(pos, k, part_query=query, max_radius=radius), pos, query, radius, unit)
+
+
+def assert_limited_in_units(found: Any, pos: np.ndarray, query: np.ndarray, radius: float, unit: float) -> None:
+    rad = (np.asarray(found[0], np.float64) / unit).astype(found[0].dtype)
+    assert_limited((rad, found[1]), pos.astype(np.float64) / unit, query, radius / unit)
+
+
+@pytest.mark.parametrize("box", [None, 8.0])
+@pytest.mark.parametrize("radius", [1.0, np.nextafter(1.0, 0), np.nextafter(1.0, 2), np.sqrt(2.0), 0.0])
+def test_a_lattice_with_neighbours_at_the_limit(box: Any, radius: float, dtype: Any) -> None:
+    pos = oracles.lattice(8, 3, dtype)
+    assert_limited(knn(pos, 40, box, max_radius=radius), pos, pos, radius, box)
+    at_once = count_within(pos, radius, box)
+    np.testing.assert_array_equal((knn(pos, 40, box, max_radius=radius)[1] >= 0).sum(axis=1), at_once)
+
+
+def test_neighbours_closer_than_float32_squares() -> None:
+    """These are searched again in float64, with the same limit."""
+    rng = np.random.default_rng(5)
+    pos = np.concatenate([rng.random((300, 3)) * 1e-30, rng.random((300, 3))]).astype(np.float32)
+    for radius in (3e-31, 1e-30, 1e-3, 0.2):
+        rad, idx = knn(pos, 12, max_radius=radius)
+        near = np.flatnonzero(np.asarray(count_within(pos, radius)) < 12)
+        assert len(near) > 0
+        within = oracles.squared_distances(pos, pos) <= radius**2
+        np.testing.assert_array_equal((np.asarray(idx) >= 0).sum(axis=1), np.minimum(within.sum(axis=1), 12))
+        row, column = np.nonzero(np.asarray(idx) >= 0)
+        assert within[row, np.asarray(idx)[row, column]].all()
+        assert (np.asarray(rad)[row, column] <= radius * (1 + 1e-6)).all()
+
+
+def test_positions_outside_the_box() -> None:
+    pos = (oracles.uniform(300, 3) * 9 - 4).astype(np.float32)
+    assert_limited(knn(pos, 5, 1.0, max_radius=0.11), pos, pos, 0.11, 1.0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 33])
+def test_few_particles_and_queries(n: int) -> None:
+    pos = oracles.uniform(n, 3)
+    for call in (knn, knn.jit):
+        assert_limited(call(pos, 4, max_radius=0.4), pos, pos, 0.4)
+        for q in (0, 1, 5):
+            query = oracles.uniform(q, 3, seed=3)
+            assert_limited(call(pos, 4, part_query=query, max_radius=0.4), pos, query, 0.4)
+            assert_limited(call(pos, 4, part_query=query, max_radius=np.full(q, 0.4)), pos, query, 0.4)
+    empty = knn(np.zeros((0, 3), np.float32), 2, part_query=pos, max_radius=1.0)
+    assert_limited(empty, np.zeros((0, 3)), pos, 1.0)
+
+
+@pytest.mark.parametrize("order", ["input", "z"])
+@pytest.mark.parametrize("separate", [False, True])
+def test_limits_of_each_query_in_all_orders(order: str, separate: bool) -> None:
+    pos, query = oracles.clustered(500, 3), oracles.uniform(500, 3, seed=7)
+    asked, own = (query if separate else pos), np.random.default_rng(2).random(500) * 0.3
+    options = {"part_query": asked} if separate else {}
+    rad, idx = knn(pos, 6, 1.0, max_radius=own, **options)
+    assert_limited((rad, idx), pos, asked, own, 1.0)
+
+    def near(rnn: Any, inn: Any, **_: Any) -> Any:
+        return jnp.where(inn < 0, -1.0, rnn)
+
+    found = knn.jit(
+        pos, 6, 1.0, result="rad_reduce_queryidx", reduce_func=near, output_order=order, max_radius=own, **options
+    )
+    whose = np.asarray(found[2].idx)
+    np.testing.assert_array_equal(found[0], np.asarray(rad)[whose])
+    np.testing.assert_array_equal(found[1], np.where(np.isinf(rad), -1, rad)[whose])
+
+
+def test_properties_of_missing_neighbours() -> None:
+    """Are 0, so that sums over a row are sums over those within."""
+    pos = oracles.uniform(200, 3)
+    part = ParticleData(pos=pos, mass=np.arange(1, 201, dtype=np.float32), id=np.arange(200) + 5, num=180)
+    rank, near, mass, number = knn(part, 7, result="rankidx_part_mass_id", max_radius=0.2)
+    missing = np.asarray(rank.idx) < 0
+    assert missing[:180].any()
+    assert not missing[:180].all()
+    np.testing.assert_array_equal(np.asarray(rank.rank), np.where(missing, -1, 0))
+    assert missing[180:].all()
+    for column in (near.mass, mass, number, near.pos[..., 0]):
+        np.testing.assert_array_equal(np.asarray(column)[missing], 0)
+    np.testing.assert_array_equal(np.asarray(number)[~missing], np.asarray(rank.idx)[~missing] + 5)
+
+
+def test_padding_and_a_hierarchy() -> None:
+    pos = oracles.clustered(400, 3)
+    found = knn(Pos(pos=pos, num=300), 5, max_radius=0.05)
+    assert_limited([part[:300] for part in found], pos[:300], pos[:300], 0.05)
+    assert np.isinf(found[0][300:]).all()
+    partz, th = zsort_and_tree.jit(Pos(pos=pos))
+    posz = np.asarray(partz.pos)
+    assert_limited(knn.jit(partz, 5, th=th, max_radius=0.05), posz, posz, 0.05)
+    assert_limited(knn(zsort(pos)[0], 5, output_order="z", max_radius=0.05), posz, posz, 0.05)
+
+
+def test_a_limit_that_is_traced() -> None:
+    pos = oracles.uniform(200, 3)
+    search = jax.jit(lambda x, r: knn(x, 5, max_radius=r))
+    for radius in np.float32([0.0, 0.1, 0.3, np.inf]):
+        assert_limited(search(pos, radius), pos, pos, radius)
+    own = np.float32(np.random.default_rng(0).random(200) * 0.3)
+    assert_limited(search(pos, own), pos, pos, own)
+    for wrong in (np.float32(-1), np.float32(np.nan)):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match="a radius is negative or NaN"):
+            jax.block_until_ready(search(pos, wrong))
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (-1.0, "max_radius is -1.0; radii must be at least 0"),
+        (np.nan, "max_radius is nan"),
+        ([0.1, 0.2], r"max_radius must be a number, or one a query, \(50,\); its shape is \(2,\)"),
+        (np.full((50, 2), 0.1), "max_radius must be a number"),
+        ("far", "max_radius"),
+    ],
+)
+@pytest.mark.parametrize("call", [knn, knn.jit])
+def test_limits_that_cannot_be(limit: Any, words: str, call: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        call(oracles.uniform(50, 3), 3, max_radius=limit)
+
+
+@pytest.mark.parametrize("box", [None, 1.0])
+def test_derivatives_are_those_of_neighbours_that_are_there(box: Any) -> None:
+    with jax.enable_x64(True):
+        pos = oracles.uniform(60, 3, np.float64)
+        weight = np.random.default_rng(0).random((60, 8))
+
+        def total(pos: Any, length: Any) -> Any:
+            return jnp.sum(
+                jnp.where(jnp.isfinite(rad := knn(pos, 8, length, result="rad", max_radius=0.3)), weight * rad, 0)
+            )
+
+        at = (pos, box or 0.0)
+        slopes = jax.grad(total, argnums=(0, 1) if box else (0,))(*at)
+        for argument, slope in enumerate(slopes):
+            assert np.isfinite(slope).all()
+            change = np.random.default_rng(argument).normal(size=np.shape(at[argument]))
+            ends = [
+                total(*(x + step * change if i == argument else x for i, x in enumerate(at))) for step in (1e-6, -1e-6)
+            ]
+            np.testing.assert_allclose(np.sum(slope * change), (ends[0] - ends[1]) / 2e-6, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("ndev", DEVICE_COUNTS)
+@pytest.mark.parametrize("name", SETS)
+def test_answers_are_those_of_one_device(name: str, ndev: int) -> None:
+    pos, counts, dealt = make(name, ndev)
+    search = knn.smap(mesh_of(ndev), jit=True)
+    for radius in (SETS[name][2], np.inf):
+        found, here = search(dealt, 1300, max_radius=radius) if len(pos) < 50 else None, None
+        found = found or search(dealt, 9, max_radius=radius)
+        here = knn(pos, found[0].shape[-1], max_radius=radius)
+        for one, other in zip(found, here, strict=True):
+            np.testing.assert_array_equal(joined(one, counts), other)
+
+
+@pytest.mark.parametrize("result", ["rad_globalidx", "rad_id"])
+@pytest.mark.parametrize("ndev", DEVICE_COUNTS)
+def test_queries_over_devices(ndev: int, result: str) -> None:
+    pos, query = oracles.clustered(1_000, 3), oracles.uniform(300, 3, seed=9)
+    of_sources, of_queries = uneven(1_000, ndev), even(300, ndev)
+    own = (np.random.default_rng(2).random(300) * 0.4).astype(np.float32)
+    own[::7] = np.inf
+    reach = np.zeros((ndev, 300), np.float32)
+    for rank, few in enumerate(np.split(own, np.cumsum(of_queries)[:-1])):
+        reach[rank, : len(few)] = few
+    search = knn.smap(mesh_of(ndev), jit=True)
+    found = search(deal(pos, of_sources), 9, 1.0, None, deal(query, of_queries, 300), result, max_radius=reach)
+    sources = ParticleData(pos=pos, id=np.arange(1_000))
+    here = knn(sources, 9, 1.0, None, query, result, max_radius=own)
+    for one, other in zip(found, here, strict=True):
+        np.testing.assert_array_equal(joined(one, of_queries), other)
+
+
+def test_z_order_over_devices() -> None:
+    """With limits that travel with the particles."""
+    pos = oracles.clustered(900, 3)
+    own = np.float32(np.random.default_rng(1).random(900) * 0.1)
+    mapped = knn.smap(mesh_of(3), jit=True)
+    rad, whose = mapped(
+        deal(pos, even(900, 3), 300), 6, result="rad_queryidx", output_order="z", max_radius=own.reshape(3, 300)
+    )
+    row = np.asarray(whose.rank) * 300 + np.asarray(whose.idx)
+    here = knn(pos, 6, result="rad", max_radius=own)
+    np.testing.assert_array_equal(np.asarray(rad).reshape(-1, 6), np.asarray(here)[row.reshape(-1)])
