@@ -54,12 +54,26 @@ def check_queries(part_query: Any, pos: jax.Array) -> jax.Array:
     """
     query = check_particles(part_query, "query positions")
     check_num(part_query, "num of part_query")
-    if query.shape[1] != pos.shape[1] or query.dtype != pos.dtype:
+    if query.shape[1] != pos.shape[1]:
         raise ValueError(
             f"queries are {query.dtype} with {query.shape[1]} dimensions, but the particles are {pos.dtype} with "
             f"{pos.shape[1]}; they must agree."
         )
+    if query.dtype != pos.dtype:
+        raise ValueError(
+            f"queries are {query.dtype}, but the particles are {pos.dtype}; they must agree: give the positions of the "
+            f"queries as .astype('{pos.dtype}'), or those of the particles as .astype('{query.dtype}')."
+        )
     return query
+
+
+def known_integer(value: Any, what: str) -> int:
+    """An integer of Python, of NumPy, or a known one of JAX, as one of Python; TypeError in words if it is none."""
+    if isinstance(value, (jax.Array, np.ndarray)) and value.ndim == 0 and is_concrete(value):
+        value = value[()] if isinstance(value, np.ndarray) else np.asarray(value)[()]
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{what} must be an integer that is known when the function is traced, not {value!r}.")
+    return int(value)
 
 
 def farthest(dtype: Any) -> str:
@@ -80,6 +94,16 @@ def check_real_dtype(value: Any, what: str) -> None:
     dtype = jnp.result_type(value)
     if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
         raise TypeError(f"{what} must be real numbers, not {dtype}.")
+
+
+def check_one_a_particle(value: Any, pos: jax.Array, what: str) -> None:
+    """TypeError or ValueError in words if ``value`` is not an array ``(n,)`` that JAX can hold as it is."""
+    if isinstance(value, (list, tuple)):
+        raise TypeError(f"{what} is a {type(value).__name__}; make it an array with numpy.asarray.")
+    check_carried({what: value})
+    if np.shape(value) != pos.shape[:1]:
+        shape = np.shape(value)
+        raise ValueError(f"{what} must have one number a particle, {pos.shape[:1]}; its shape is {shape}.")
 
 
 def check_mass(part: Any) -> Any:
@@ -167,7 +191,8 @@ def check_real(value: Any, what: str) -> np.ndarray:
     """``value`` as float64 NumPy numbers; TypeError in words if it is not made of real numbers, or has a unit."""
     check_no_unit(value, what)
     array = np.asarray(value)
-    if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
+    # JAX's question, because NumPy does not know that bfloat16 is real.
+    if not (jnp.issubdtype(array.dtype, np.floating) or jnp.issubdtype(array.dtype, np.integer)):
         raise TypeError(f"{what} is {one_line(repr(value))}; it must be a real number or an array of such.")
     return array.astype(np.float64)
 

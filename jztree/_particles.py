@@ -127,7 +127,12 @@ def one_line(value: Any) -> str:
 def get_num(part: Any) -> Any:
     """How many rows of ``part`` hold particles: its ``num`` if it has one, else the length of its positions."""
     num = getattr(part, "num", None)
-    return get_pos(part).shape[0] if num is None else num
+    return get_pos(part).shape[0] if num is None else _one_number(num)
+
+
+def _one_number(num: Any) -> Any:
+    """``num`` without the axis that it has if `jax.shard_map` made ``(1,)`` of ``(r,)``, one number a device."""
+    return num.reshape(()) if isinstance(num, (jax.Array, np.ndarray)) and num.shape == (1,) else num
 
 
 def check_num(part: Any, what: str = "num") -> Any:

@@ -3,9 +3,10 @@
 Options are arguments, never globals. A public function copies the configuration it is given, so editing an object
 afterwards cannot reach code that is already compiled.
 
-The published interface has options that only size its allocations (``alloc_fac_nodes``, ``alloc_fac_ilist``, ...).
-Nothing has to be sized here, so every option whose name starts with ``alloc_fac_`` is accepted and ignored. `_options`
-is the one place that does so.
+The published interface has options that only size its allocations (``alloc_fac_nodes``, ``alloc_fac_ilist``, ...) or
+shape its hierarchy. Nothing has to be sized here, and the hierarchy is another one, so these can be given, read and
+changed as there, and do nothing: `_published` makes them, and they are no part of what is compiled. Any further option
+whose name starts with ``alloc_fac_`` is accepted too, and forgotten.
 """
 
 import dataclasses
@@ -15,9 +16,19 @@ from typing import Any, TypeVar, dataclass_transform
 
 import numpy as np
 
-__all__ = ["CatalogueConfig", "FofConfig", "KNNConfig", "OverdensityConfig", "RadiusConfig", "TreeConfig"]
+__all__ = [
+    "CatalogueConfig",
+    "FofCatalogueConfig",
+    "FofConfig",
+    "KNNConfig",
+    "OverdensityConfig",
+    "RadiusConfig",
+    "RegularizationConfig",
+    "TreeConfig",
+]
 
 _IGNORED = "alloc_fac_"
+_SMALLEST_LEAF = 3
 
 _T = TypeVar("_T")
 _kinds: list[type] = []
@@ -27,19 +38,24 @@ _kinds: list[type] = []
 def _options(cls: type[_T]) -> type[_T]:
     """Make ``cls`` a hashable dataclass that refuses unknown options and ignores those that size allocations."""
     made = dataclass(kw_only=True, unsafe_hash=True)(cls)
-    names = [option.name for option in dataclasses.fields(made)]  # type: ignore[arg-type]
+    fields = [option.name for option in dataclasses.fields(made)]  # type: ignore[arg-type]
+    others = [name for name, value in vars(cls).items() if isinstance(value, property)]
+    names = fields + others
     init = made.__init__
 
     @functools.wraps(init)
     def filtered_init(self: Any, **options: Any) -> None:
         for name in options:
             _check_name(made, names, name)
-        init(self, **{name: value for name, value in options.items() if not name.startswith(_IGNORED)})
+        init(self, **{name: value for name, value in options.items() if name in fields})
+        for name in others:
+            if name in options:
+                setattr(self, name, options[name])
 
     def checked_setattr(self: Any, name: str, value: Any) -> None:
         _check_name(made, names, name)
         _check_value(made, name, value)
-        if not name.startswith(_IGNORED):
+        if name in names:
             object.__setattr__(self, name, int(value) if isinstance(value, np.integer) else value)
 
     made.__init__ = filtered_init  # type: ignore[method-assign]
@@ -68,7 +84,14 @@ def checked_config(cfg: Any, kind: type[_T], what: str = "cfg", *, optional: boo
 
 def _check_name(cls: type, names: list[str], name: str) -> None:
     if name not in names and not name.startswith(_IGNORED):
-        raise AttributeError(f"{cls.__name__} has no option {name!r}; it has {', '.join(names)}.")
+        fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
+        own = [one for one in names if not (one in fields and fields[one].metadata.get("published"))]
+        raise AttributeError(f"{cls.__name__} has no option {name!r}; it has {', '.join(own)}.")
+
+
+def _published(default: Any) -> Any:
+    """A dataclass field of the published interface that does nothing here."""
+    return field(default=default, compare=False, repr=False, metadata={"published": True})
 
 
 def _at_least(least: int, default: int | None) -> Any:
@@ -84,10 +107,25 @@ def _check_value(cls: Any, name: str, value: Any) -> None:
     if option is not None and option.default_factory in _kinds:
         checked_config(value, option.default_factory, f"{cls.__name__}.{name}", optional=False)
     least = None if option is None else option.metadata.get("least")
+    if option is not None and option.metadata.get("names"):
+        _check_names(f"{cls.__name__}.{name}", value)
     if value is None and option is not None and option.default is None:
         return
     if least is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least):
         raise ValueError(f"{cls.__name__}.{name} must be an integer of at least {least}, not {value!r}.")
+
+
+def _check_names(what: str, value: Any) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(one, str) for one in value):
+        raise TypeError(f'{what} must be a tuple of names, such as ("temperature",), not {value!r}.')
+
+
+@_options
+class RegularizationConfig:
+    """Options of the published interface for the hierarchy of kNN, which do nothing here."""
+
+    regularize_percentile: float = _published(90.0)
+    max_volume_fac: float = _published(20.0)
 
 
 @_options
@@ -98,11 +136,40 @@ class TreeConfig:
         to test. 24 was the fastest for kNN with k=8 on a two-core AMD EPYC 9004 (Zen 4).
     fan_out: nodes of a plane grouped into one node of the plane above, on average.
     masses: also compute the mass and the centre of mass of every node, which costs one more pass over the particles.
+
+    Of the published interface, ``max_leaf_size`` is the most particles that a leaf may have, twice ``leaf_size``;
+    ``mass_centered`` is ``masses``; ``coarse_fac``, ``stop_coarsen``, ``regularization``, ``alloc_fac_nodes`` and
+    ``nsamp`` do nothing.
     """
 
     leaf_size: int = _at_least(2, 24)
     fan_out: int = _at_least(2, 8)
     masses: bool = False
+    coarse_fac: float = _published(6.0)
+    stop_coarsen: int = _published(1024)
+    regularization: Any = _published(None)
+    alloc_fac_nodes: float = _published(1.0)
+    nsamp: int = _published(1024)
+
+    @property
+    def max_leaf_size(self) -> int:
+        """The most particles that a leaf may have."""
+        return 2 * self.leaf_size
+
+    @max_leaf_size.setter
+    def max_leaf_size(self, most: int) -> None:
+        if isinstance(most, bool) or not isinstance(most, (int, np.integer)) or most < _SMALLEST_LEAF:
+            raise ValueError(f"TreeConfig.max_leaf_size must be an integer of at least {_SMALLEST_LEAF}, not {most!r}.")
+        self.leaf_size = (int(most) + 1) // 2  # a leaf has at most 2 * leaf_size - 1 particles
+
+    @property
+    def mass_centered(self) -> bool:
+        """Whether nodes have masses and centres of mass."""
+        return self.masses
+
+    @mass_centered.setter
+    def mass_centered(self, wanted: bool) -> None:
+        self.masses = bool(wanted)
 
 
 @_options
@@ -113,10 +180,13 @@ class KNNConfig:
     ghost_rows: on several devices, room for particles of other devices that a device needs; each costs a row of memory.
         None: room that is enough for nearly all sets, and more where a mapped function finds that it needs more, which
         costs a second compilation. A number is kept: what does not fit raises `jztree.CapacityError`.
+
+    ``alloc_fac_ilist`` of the published interface does nothing.
     """
 
     tree: TreeConfig = field(default_factory=TreeConfig)
     ghost_rows: int | None = _at_least(0, None)
+    alloc_fac_ilist: float = _published(256.0)
 
 
 @_options
@@ -124,9 +194,16 @@ class CatalogueConfig:
     """Options of the friends-of-friends catalogue.
 
     npart_min: groups with fewer particles get no catalogue row. The catalogue has room for ``n / npart_min`` groups.
+    extended: whether the catalogue has more columns than the fields of its dataclass, see `jztree.data.FofCatalogue`.
+    means: names of properties of the particles, whose mass-weighted mean each group is to have in ``means``.
     """
 
     npart_min: int = _at_least(1, 20)
+    extended: bool = True
+    means: tuple[str, ...] = field(default=(), metadata={"names": True})
+
+
+FofCatalogueConfig = CatalogueConfig
 
 
 @_options
@@ -138,6 +215,8 @@ class FofConfig:
     ghost_rows: as in `KNNConfig`.
     edge_rows: the same for links between groups of different devices.
     attached_rows: the same for particles of other types that are attached to groups.
+
+    ``alloc_fac_ilist`` and ``alloc_fac_distr_links`` of the published interface do nothing.
     """
 
     tree: TreeConfig = field(default_factory=TreeConfig)
@@ -145,6 +224,8 @@ class FofConfig:
     ghost_rows: int | None = _at_least(0, None)
     edge_rows: int | None = _at_least(0, None)
     attached_rows: int | None = _at_least(0, None)
+    alloc_fac_ilist: float = _published(32.0)
+    alloc_fac_distr_links: float = _published(0.01)
 
 
 @_options

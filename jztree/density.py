@@ -12,7 +12,6 @@ travel, and one number a query comes back. On top of the search they cost a few 
 
 import functools
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -38,6 +37,7 @@ from .data import Pos, PosMass, get_num, get_pos
 from .jax_ext import with_twins
 from .knn import knn
 from .knn._words import field_of
+from .radius._profiles import SphKernel, sph_kernel_of
 from .tree import TreeHierarchy
 
 __all__ = ["knn_density", "smoothing_length", "sph_density", "sph_kernel"]
@@ -149,7 +149,7 @@ def sph_density(
     not exist, and what `knn_density` raises.
     """
     dims = _dims(part)
-    chosen = _kernel(kernel, dims)
+    chosen = sph_kernel_of(kernel, dims)
     _check_at_least(k, 2)
     excess = _excess(kernel, k, dims, part_query) if bias_correction else 0.0
 
@@ -166,63 +166,15 @@ def sph_kernel(q: Any, kernel: str, dims: int) -> jax.Array:
 
     Its integral over space is 1. Raises ValueError for an unknown kernel, or dimensions it is not made for.
     """
-    chosen = _kernel(kernel, dims)
+    chosen = sph_kernel_of(kernel, dims)
     q = jnp.asarray(q)
     if not jnp.issubdtype(q.dtype, jnp.floating):
         q = q.astype(float)
     return chosen.norm * chosen.shape(jnp.minimum(q, 1))
 
 
-@dataclass(frozen=True)
-class _Kernel:
-    """``W(r, h) h^d = norm * shape(r / h)`` in some number of dimensions; ``shape(0)`` is 1.
-
-    power, coefficients: of Wendland's ``(1 - q)^power (c_0 + c_1 q + c_2 q^2 + ...)``; the cubic spline has none.
-    """
-
-    norm: float
-    power: int = 0
-    coefficients: tuple[float, ...] = ()
-
-    def shape(self, q: jax.Array) -> jax.Array:
-        if not self.power:
-            # 1 - 6 q^2 + 6 q^3 up to 1/2, and 2 (1 - q)^3 from there on.
-            return 2 * (1 - q) ** 3 - jnp.maximum(1 - 2 * q, 0) ** 3
-        polynomial = jnp.zeros_like(q)
-        for coefficient in reversed(self.coefficients):
-            polynomial = polynomial * q + coefficient
-        return (1 - q) ** self.power * polynomial
-
-
-# In 1, 2 and 3 dimensions (Dehnen & Aly 2012, Table 1).
-_KERNELS = {
-    "cubic_spline": (_Kernel(4 / 3), _Kernel(40 / (7 * math.pi)), _Kernel(8 / math.pi)),
-    "wendland_c2": (
-        _Kernel(5 / 4, 3, (1, 3)),
-        _Kernel(7 / math.pi, 4, (1, 4)),
-        _Kernel(21 / (2 * math.pi), 4, (1, 4)),
-    ),
-    "wendland_c4": (
-        _Kernel(3 / 2, 5, (1, 5, 8)),
-        _Kernel(9 / math.pi, 6, (1, 6, 35 / 3)),
-        _Kernel(495 / (32 * math.pi), 6, (1, 6, 35 / 3)),
-    ),
-    "wendland_c6": (
-        _Kernel(55 / 32, 7, (1, 7, 19, 21)),
-        _Kernel(78 / (7 * math.pi), 8, (1, 8, 25, 32)),
-        _Kernel(1365 / (64 * math.pi), 8, (1, 8, 25, 32)),
-    ),
-}
 # epsilon_100 and alpha of the excess of the self-contribution in 3 dimensions (Dehnen & Aly 2012, eq. 19).
 _BIAS = {"wendland_c2": (0.0294, 0.977), "wendland_c4": (0.01342, 1.579), "wendland_c6": (0.0116, 2.236)}
-
-
-def _kernel(name: str, dims: int) -> _Kernel:
-    if name not in _KERNELS:
-        raise ValueError(f"kernel is {name!r}; it must be one of {', '.join(_KERNELS)}.")
-    if not 1 <= dims <= 3:
-        raise ValueError(f"SPH kernels are for 1 to 3 dimensions, not {dims}; knn_density takes up to 8.")
-    return _KERNELS[name][dims - 1]
 
 
 def _excess(kernel: str, k: int, dims: int, part_query: Any) -> float:
@@ -278,7 +230,7 @@ def _masses(part: PosMass, idx: jax.Array, dtype: Any) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames=("chosen", "excess", "dims"), inline=True)
-def _smoothed(mass: jax.Array, distance: jax.Array, chosen: "_Kernel", excess: float, dims: int) -> jax.Array:
+def _smoothed(mass: jax.Array, distance: jax.Array, chosen: SphKernel, excess: float, dims: int) -> jax.Array:
     """The density of neighbours by a kernel that ends at the last, less ``excess`` of the first. All ``(q, k)``."""
     h = distance[:, -1:]
     sound = (h > 0) & (h < jnp.inf)  # what it is elsewhere is for `_per_volume` to say, but must not become NaN

@@ -2,6 +2,7 @@
 
 * `expanding_shard_map` and `shard_map_constructor` map functions over the devices of a mesh.
 * `varying_axes` and `vary_along` tell and set what differs between devices inside `jax.shard_map`.
+* `get_rank_info` tells the rank of the device, and `tree_map_by_len` maps over arrays of one length.
 * `Exact` carries a float64 number through JAX in its default 32-bit mode, so that a linking length of 0.1 is compared
   as 0.1 and not as the float32 next to it.
 * `jit_constructor` makes the function stored as ``f.jit``.
@@ -10,7 +11,10 @@
 """
 
 from ._transform.exact import Exact, exact, exact_to_float
-from ._transform.shard_map import expanding_shard_map, is_concrete, shard_map_constructor, vary_along, varying_axes
+from ._transform.mappers import expanding_shard_map, shard_map_constructor
+from ._transform.ranks import get_rank_info
+from ._transform.rows import tree_map_by_len
+from ._transform.shard_map import is_concrete, vary_along, varying_axes
 from ._transform.twins import jit_constructor, with_smap, with_twins
 
 __all__ = [
@@ -18,9 +22,11 @@ __all__ = [
     "exact",
     "exact_to_float",
     "expanding_shard_map",
+    "get_rank_info",
     "is_concrete",
     "jit_constructor",
     "shard_map_constructor",
+    "tree_map_by_len",
     "vary_along",
     "varying_axes",
     "with_smap",

@@ -38,6 +38,20 @@ class Statistics:
     def __str__(self) -> str:
         return "\n".join(f"{name}: {count}" for name, count in sorted(self.counts.items()))
 
+    def print_info(self) -> None:
+        """Print the counts, a line each."""
+        print(self)
+
+    def print_suggestions(self, cfg: Any = None) -> None:
+        """Print what to change in a configuration so that buffers fit: nothing, because none has to be sized.
+
+        cfg: a configuration of `jztree.config`, or None.
+        """
+        del cfg
+        print(
+            "jztree: nothing to suggest. Buffers need no options: those that are too small are enlarged by themselves."
+        )
+
 
 def recording() -> bool:
     """Whether counting is to be compiled in."""
@@ -45,15 +59,21 @@ def recording() -> bool:
 
 
 @contextlib.contextmanager
-def statistics() -> Iterator[Statistics]:
-    """Count what happens inside the block, on all devices of this process."""
-    s = Statistics()
+def statistics(ctx: Statistics | None = None) -> Iterator[Statistics]:
+    """Count what happens inside the block, on all devices of this process.
+
+    ctx: counts to go on with; None begins with none.
+    """
+    s = Statistics() if ctx is None else ctx
+    if any(one is s for one in _active):
+        raise ValueError("these statistics are being counted already, in a block around this one.")
     _active.append(s)
     try:
         yield s
         jax.effects_barrier()
     finally:
-        _active.remove(s)
+        # By identity: counts that are equal are not the same.
+        del _active[next(i for i, one in enumerate(_active) if one is s)]
 
 
 def record(name: str, amount: Any) -> None:

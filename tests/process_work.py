@@ -77,7 +77,7 @@ def check_labels(mesh: jax.sharding.Mesh, part: Any, rlink: float, boxsize: floa
         rows = share(part.pos.shape[0], rank)
         assert own.num == rows.stop - rows.start
         np.testing.assert_array_equal(own.pos[: own.num], partz.pos[rows])
-        np.testing.assert_array_equal(label.igroup[: own.num], labels[rows])
+        np.testing.assert_array_equal(label[: own.num], labels[rows])
 
 
 def check_catalogue(mesh: jax.sharding.Mesh, rlink: float = 0.02) -> None:

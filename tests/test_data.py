@@ -46,7 +46,7 @@ def test_pad_appends_rows_that_hold_no_particles() -> None:
     assert padded.pos.shape == (14, 3)
     assert padded.id.shape == (14,)
     assert int(padded.num) == 10
-    np.testing.assert_array_equal(padded.pos[10:], 0)
+    np.testing.assert_array_equal(padded.pos[10:], np.nan)
     again = data.pad_particles(padded, 2)
     assert again.pos.shape == (16, 3)
     assert int(again.num) == 10
@@ -84,7 +84,7 @@ def test_squeeze_of_unpadded_particles() -> None:
 
 def test_squeeze_any() -> None:
     tree = {"a": jnp.arange(5), "b": (np.ones((5, 2)), 3.0)}
-    squeezed = data.squeeze_any(tree, jnp.int32(2))
+    squeezed = data.squeeze_any(tree, num=jnp.int32(2))
     np.testing.assert_array_equal(squeezed["a"], [0, 1])
     assert squeezed["b"][0].shape == (2, 2)
     assert squeezed["b"][1] == 3.0
@@ -130,12 +130,12 @@ def test_arrays_on_any_mesh(shape: tuple[int, ...], axis_type: AxisType, spread:
         data.squeeze_particles,
         lambda part: data.pad_particles(part, 3),
         lambda part: data.expand_particles(part, 2, npad=1),
-        lambda part: data.squeeze_any(part, 5),
+        lambda part: data.squeeze_any(part, num=5),
     ):
         assert_same(func(put(flat)), func(flat))
     for func in (data.squeeze_particles, data.flatten_particles, lambda part: data.expand_particles(part, 2)):
         assert_same(func(put(dealt)), func(dealt))
-    assert_same(data.squeeze_any(put(dealt), 1), data.squeeze_any(dealt, 1))
+    assert_same(data.squeeze_any(put(dealt), num=1), data.squeeze_any(dealt, num=1))
     cata = catalogue([5, 9, 2], 8 * ndev)
     assert_same(data.squeeze_catalogue(put(cata)), data.squeeze_catalogue(cata))
     assert_same(data.sort_catalogue(put(cata)), data.sort_catalogue(cata))
@@ -253,9 +253,9 @@ def test_squeeze_catalogue_with_global_offsets(nparts: list[int]) -> None:
 
 def test_squeeze_catalogue_of_one_rank_with_global_offsets() -> None:
     cata = catalogue([5, 9], 4)
-    assert data.squeeze_catalogue(cata, "global", nparts=20).offset.tolist() == [0, 5]
+    assert data.squeeze_catalogue(cata, offset_mode="global", nparts=20).offset.tolist() == [0, 5]
     alone = jax.tree.map(lambda leaf: leaf[None], cata)
-    assert data.squeeze_catalogue(alone, "global", nparts=jnp.array([20])).offset.tolist() == [0, 5]
+    assert data.squeeze_catalogue(alone, offset_mode="global", nparts=jnp.array([20])).offset.tolist() == [0, 5]
 
 
 def test_squeeze_catalogue_inside_a_host_callback() -> None:
@@ -268,13 +268,13 @@ def test_squeeze_catalogue_inside_a_host_callback() -> None:
 
 def test_squeeze_catalogue_says_what_is_missing() -> None:
     with pytest.raises(ValueError, match=r"nparts=part\.num"):
-        data.squeeze_catalogue(catalogues_of_ranks(), "global")
+        data.squeeze_catalogue(catalogues_of_ranks(), offset_mode="global")
     with pytest.raises(ValueError, match=r"shape \(2,\).*3 rank"):
-        data.squeeze_catalogue(catalogues_of_ranks(), "global", nparts=[1, 2])
+        data.squeeze_catalogue(catalogues_of_ranks(), offset_mode="global", nparts=[1, 2])
     with pytest.raises(ValueError, match="catalogue of all ranks"):
-        data.squeeze_catalogue(catalogue([5], 4), "global", nparts=[1, 2])
+        data.squeeze_catalogue(catalogue([5], 4), offset_mode="global", nparts=[1, 2])
     with pytest.raises(ValueError, match="'rank' or 'global', not 'local'"):
-        data.squeeze_catalogue(catalogue([5], 4), "local")
+        data.squeeze_catalogue(catalogue([5], 4), offset_mode="local")
 
 
 @pytest.mark.parametrize("jit", [False, True], ids=["plain", "jit"])

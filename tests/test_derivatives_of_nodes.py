@@ -47,13 +47,15 @@ def test_nodes_of_several_types_and_empty_ones() -> None:
     pos = jnp.asarray(oracles.uniform(60, 3))
 
     def loss(a: Any, b: Any) -> Any:
-        _, ths = jz.tree.zsort_and_tree_multi_type([Pos(pos=a, num=20), b], TreeConfig(leaf_size=4), 1.0)
+        _, ths = jz.tree.zsort_and_tree_multi_type([Pos(pos=a, num=20), b], TreeConfig(leaf_size=4), boxsize=1.0)
         lower, upper = ths[0].flat_lower, ths[1].flat_upper
         return jnp.where(jnp.isinf(lower), 0, lower).sum() + jnp.where(jnp.isinf(upper), 0, upper).sum()
 
     first, second = jax.jit(jax.grad(loss, (0, 1)))(pos[:30], pos[30:])
     np.testing.assert_array_equal(first[20:], 0)
-    _, ths = jz.tree.zsort_and_tree_multi_type([Pos(pos=pos[:30], num=20), pos[30:]], TreeConfig(leaf_size=4), 1.0)
+    _, ths = jz.tree.zsort_and_tree_multi_type(
+        [Pos(pos=pos[:30], num=20), pos[30:]], TreeConfig(leaf_size=4), boxsize=1.0
+    )
     # Every corner of a node that is not empty moves with one particle, of either type.
     assert float(first.sum() + second.sum()) == 2 * np.isfinite(ths[0].flat_lower).sum()
 

@@ -34,7 +34,7 @@ def test_labels_are_those_of_one_device(ndev: int) -> None:
             counts = np.asarray(partz.num)
             want_pos, want = on_one(pos, rlink, box)
             np.testing.assert_array_equal(joined(partz.pos, counts), want_pos, name)
-            np.testing.assert_array_equal(joined(label.igroup, counts), want, f"{name}, box {box}")
+            np.testing.assert_array_equal(joined(label, counts), want, f"{name}, box {box}")
 
 
 def test_against_connected_components() -> None:
@@ -42,7 +42,7 @@ def test_against_connected_components() -> None:
     partz, label = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)(part, 0.012, boxsize=1.0, linearize_labels=True)
     counts = np.asarray(partz.num)
     want = oracles.components(joined(partz.pos, counts), 0.012, 1.0)
-    got = joined(label.igroup, counts)
+    got = joined(label, counts)
     np.testing.assert_array_equal(oracles.smallest_members(got), oracles.smallest_members(want))
 
 
@@ -71,7 +71,7 @@ def test_other_dimensions_with_a_box_of_mixed_sides(dims: int) -> None:
     counts = np.asarray(partz.num)
     want_pos, want = on_one(pos, rlink, box)
     np.testing.assert_array_equal(joined(partz.pos, counts), want_pos)
-    np.testing.assert_array_equal(joined(label.igroup, counts), want)
+    np.testing.assert_array_equal(joined(label, counts), want)
     assert 1 < len(np.unique(want)) < 500
 
 
@@ -82,7 +82,7 @@ def test_float64(x64: None) -> None:
         part = ParticleData(pos=jnp.asarray(deal(pos, even(500, 3), 170).pos), num=jnp.asarray(even(500, 3), jnp.int32))
         partz, label = jz.fof.distr_fof_labels.smap(mesh_of(3), jit=True)(part, 0.1 * unit, linearize_labels=True)
         groups = on_one(pos / unit, 0.1, 0.0)[1]
-        np.testing.assert_array_equal(joined(label.igroup, np.asarray(partz.num)), groups, f"in units of {unit}")
+        np.testing.assert_array_equal(joined(label, np.asarray(partz.num)), groups, f"in units of {unit}")
 
 
 def test_a_tree_that_is_there_already() -> None:
@@ -91,7 +91,7 @@ def test_a_tree_that_is_there_already() -> None:
     partz, th = jz.tree.zsort_and_tree.smap(mesh, jit=True)(part, boxsize=1.0)
     again, label = jz.fof.distr_fof_labels.smap(mesh, jit=True)(partz, 0.012, 1.0, th=th, linearize_labels=True)
     np.testing.assert_array_equal(again.pos, partz.pos)
-    np.testing.assert_array_equal(joined(label.igroup, np.asarray(partz.num)), on_one(pos, 0.012, 1.0)[1])
+    np.testing.assert_array_equal(joined(label, np.asarray(partz.num)), on_one(pos, 0.012, 1.0)[1])
 
 
 def test_labels_of_the_one_device_function_are_linear() -> None:
@@ -145,7 +145,7 @@ def test_snapshot_has_the_groups_of_the_reference(shared_data: Any) -> None:
     pos = np.load(next(iter(sorted(shared_data.rglob("pos2d*.npy"))))).astype(np.float32)[:16000]
     part = deal(pos, uneven(len(pos), 4), rows=len(pos))
     partz, label = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)(part, 0.2, linearize_labels=True)
-    np.testing.assert_array_equal(joined(label.igroup, np.asarray(partz.num)), on_one(pos, 0.2, 0.0)[1])
+    np.testing.assert_array_equal(joined(label, np.asarray(partz.num)), on_one(pos, 0.2, 0.0)[1])
 
 
 @pytest.mark.parametrize(("option", "words"), [("ghost_rows", "ghosts"), ("edge_rows", "links")])
@@ -157,7 +157,7 @@ def test_what_does_not_fit_names_rank_need_have_and_option(option: str, words: s
         find(part, 0.14, cfg=FofConfig(**{option: 2}))
     need = error.value.need - (300 if option == "ghost_rows" else 0)
     partz, label = find(part, 0.14, cfg=FofConfig(**{option: need}), linearize_labels=True)
-    np.testing.assert_array_equal(joined(label.igroup, np.asarray(partz.num)), on_one(pos, 0.14, 0.0)[1])
+    np.testing.assert_array_equal(joined(label, np.asarray(partz.num)), on_one(pos, 0.14, 0.0)[1])
 
 
 def test_ghosts_and_links_that_do_not_fit_at_first_get_more_room() -> None:
@@ -166,9 +166,9 @@ def test_ghosts_and_links_that_do_not_fit_at_first_get_more_room() -> None:
     pos = np.c_[rng.random((24000, 2)) * 1e-3, np.zeros(24000)].astype(np.float32)
     part = deal(pos, even(24000, 4), rows=6000)
     partz, label = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)(part, 5e-4, linearize_labels=True)
-    assert np.all(joined(label.igroup, np.asarray(partz.num)) == 0)
+    assert np.all(joined(label, np.asarray(partz.num)) == 0)
     partz, label = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)(part, 2e-6, linearize_labels=True)
-    np.testing.assert_array_equal(joined(label.igroup, np.asarray(partz.num)), on_one(pos, 2e-6, 0.0)[1])
+    np.testing.assert_array_equal(joined(label, np.asarray(partz.num)), on_one(pos, 2e-6, 0.0)[1])
 
 
 @pytest.mark.parametrize("rlink", [0.6, 2.5])
@@ -177,7 +177,7 @@ def test_linking_length_above_half_the_box(rlink: float) -> None:
     pos = (np.random.default_rng(19).random((90, 3)) * [1, 4, 40]).astype(np.float32)
     part = expand_particles(ParticleData(pos=pos), 3)
     partz, label = jz.fof.distr_fof_labels.smap(mesh_of(3), jit=True)(part, rlink, box, linearize_labels=True)
-    found, num = np.asarray(label.igroup), np.asarray(partz.num)
+    found, num = np.asarray(label), np.asarray(partz.num)
     expected = oracles.components(joined(partz.pos, num), rlink, box)
     np.testing.assert_array_equal(oracles.smallest_members(joined(found, num)), oracles.smallest_members(expected))
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.emulated
 
 
 def _group(part: Any, irank: Any, igroup: Any, box: Any, npart_min: int) -> Any:
-    return _group_order.group_and_catalogue(part, part.num, irank, igroup, npart_min, box)
+    return _group_order.group_and_catalogue(part, part.num, irank, igroup, CatalogueConfig(npart_min=npart_min), box)
 
 
 group = shard_map_constructor(_group, in_specs=(P(-1), P(-1), P(-1), P(), None), out_specs=P(-1))
@@ -112,9 +112,11 @@ def one_device(part: Any, label: np.ndarray, npart_min: int, box: Any) -> tuple[
 def _one_device(part: Any, label: jax.Array, box: Any, npart_min: int) -> tuple[Any, data.FofCatalogue]:
     order, *segments = kernels.group_order(label, len(label), npart_min)
     grouped = data.map_rows(lambda leaf: leaf[order], part)
-    columns = _group_order.catalogue_columns(grouped)
-    sums = kernels.catalogue(*columns, *segments, box)
-    return grouped, _group_order.make_catalogue(columns, tuple(segments), sums)
+
+    def sums_of(columns: Any) -> Any:
+        return tuple(segments), kernels.catalogue(*columns, *segments, box)
+
+    return grouped, _group_order.make_catalogue(grouped, sums_of, CatalogueConfig(npart_min=npart_min))
 
 
 def assert_same_rows(joined: Any, expected: Any) -> None:
@@ -169,7 +171,10 @@ def assert_as_on_one_device(
     grouped, cata = run(part, label, nums, npart_min, box, room or max(nums) + 3)
     assert_layout(grouped, cata, sum(nums), npart_min)
     order = oracles.order_over_ranks(label, nums, npart_min)
-    joined, rows = data.squeeze_catalogue(cata, "global", nparts=grouped.num), data.flatten_particles(grouped)
+    joined, rows = (
+        data.squeeze_catalogue(cata, offset_mode="global", nparts=grouped.num),
+        data.flatten_particles(grouped),
+    )
     assert_same_rows(rows, data.map_rows(lambda leaf: leaf[order], part))
     one, one_cata = expected or one_device(part, label, npart_min, box)
     ours = oracles.one_device_order(joined, sum(nums))
@@ -337,7 +342,7 @@ def test_slow_sums_agree() -> None:
     label = joined_to_first(np.arange(300) // 9, slice(None, None, 11))
     slow = oracles.slow_catalogue(part.pos, part.mass, part.vel, label, None, 4)
     grouped, cata = run(part, label, [90, 10, 200], 4, None, 200)
-    joined = data.squeeze_catalogue(cata, "global", nparts=grouped.num)
+    joined = data.squeeze_catalogue(cata, offset_mode="global", nparts=grouped.num)
     order = oracles.one_device_order(joined, 300)
     np.testing.assert_array_equal(data.flatten_particles(grouped).id[order], part.id[slow.order])
     np.testing.assert_array_equal(joined.count, slow.count)
@@ -403,7 +408,9 @@ def test_outside_of_any_mesh() -> None:
     part, label = some_particles(100), np.arange(100) // 9 * 9
     part = dataclasses.replace(part, num=100)
     irank, igroup = jnp.zeros(100, jnp.int32), jnp.asarray(label, jnp.int32)
-    grouped, cata = _group_order.group_and_catalogue(part, 100, irank, igroup, 9, exact(1.0, (3,)))
+    grouped, cata = _group_order.group_and_catalogue(
+        part, 100, irank, igroup, CatalogueConfig(npart_min=9), exact(1.0, (3,))
+    )
     one, one_cata = one_device(part, label, 9, 1.0)
     assert_same_rows(grouped, one)
     assert_same_catalogue(data.squeeze_catalogue(cata), data.squeeze_catalogue(one_cata), 1.0)

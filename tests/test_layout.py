@@ -17,7 +17,7 @@ FLOORS: list[set[str]] = [
     {"_particles", "_transform", "jax_ext"},
     {"kernels"},
     {"_images", "comm"},
-    {"_checks", "_membership", "data"},
+    {"_checks", "_membership", "_radii", "data"},
     {"tree"},
     set(),  # the searches: every public subject that is on no other floor
     {"density", "halos"},
@@ -25,7 +25,19 @@ FLOORS: list[set[str]] = [
 SUBJECTS = {name for name in jztree.__all__ if inspect.ismodule(getattr(jztree, name))}
 FLOORS[-2].update(SUBJECTS.difference(*FLOORS))
 PUBLIC = {"jztree", "jztree.kernels", "jztree.tree.ghosts", *(f"jztree.{name}" for name in SUBJECTS)}
-AROUND = ("check_cluster", "cli", "correlation", "ics", "io", "mass_function", "plot", "progress", "separation", "view")
+AROUND = (
+    "check_cluster",
+    "cli",
+    "correlation",
+    "ics",
+    "io",
+    "kdtree",
+    "mass_function",
+    "plot",
+    "progress",
+    "separation",
+    "view",
+)
 PUBLIC |= {"jztree_utils", *(f"jztree_utils.{name}" for name in AROUND)}
 
 

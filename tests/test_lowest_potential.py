@@ -130,7 +130,7 @@ def test_devices_give_what_one_gives(ndev: int, rlink: float) -> None:
     grouped, cata = groups_over_devices(ndev, rlink)
     found = halos.lowest_potential_particle.smap(mesh_of(ndev), jit=True)(grouped, cata, 1e-3)
     nums = np.asarray(grouped.num)
-    flat, whole = data.flatten_particles(grouped), data.squeeze_catalogue(cata, "global", nums)
+    flat, whole = data.flatten_particles(grouped), data.squeeze_catalogue(cata, offset_mode="global", nparts=nums)
     expected = slow_rows(flat, whole, 1e-3)
     used = np.arange(cata.count.shape[1]) < np.asarray(cata.ngroups)[:, None]
     rank, row = np.asarray(found.where.rank)[used], np.asarray(found.where.idx)[used]

@@ -288,7 +288,7 @@ def test_groups_are_the_same_if_ranks_know_little_of_each_other(few_boxes: int) 
         (pos, counts, _), rlink = make(name, 4), SETS[name][2]
         partz, label = find(deal(pos, counts, few_boxes), rlink, linearize_labels=True)
         _, one = jz.fof.fof_labels(pos, rlink, output_order="z")
-        np.testing.assert_array_equal(joined(label.igroup, np.asarray(partz.num)), one, name)
+        np.testing.assert_array_equal(joined(label, np.asarray(partz.num)), one, name)
 
 
 SIXTY_FOUR = """

@@ -233,7 +233,7 @@ def test_a_function_without_outputs_raises_too() -> None:
         jax.debug.callback(lambda _: None, num)
 
     with pytest.raises(CapacityError, match="needs room for 6 rows of crates"):
-        shard_map_constructor(nothing, P(-1), None)(mesh_of(2), jit=True)(np.array([1, 6]))
+        shard_map_constructor(nothing, None, P(-1))(mesh_of(2), jit=True)(np.array([1, 6]))
 
 
 def test_library_functions_inside_a_function_of_the_user_with_checks_of_varying_axes() -> None:
@@ -250,7 +250,7 @@ def test_library_functions_inside_a_function_of_the_user_with_checks_of_varying_
         _, _, axes = comm.get_rank_info()
         return jax.lax.psum(total, axes), jax.lax.psum(cata.ngroups, axes)
 
-    total, groups = shard_map_constructor(density, P(-1), P())(mesh_of(4), jit=True)(pos)
+    total, groups = shard_map_constructor(density, P(), P(-1))(mesh_of(4), jit=True)(pos)
     flat = pos.reshape(-1, 3)
     np.testing.assert_allclose(total, jz.knn.knn(flat, 5, boxsize=1.0, result="rad")[:, -1].sum(), rtol=1e-4)
     assert groups == jz.fof.fof_and_catalogue(flat, 0.08, 1.0)[1].ngroups

@@ -274,7 +274,7 @@ def test_groups_of_every_class(cls: Any, ndev: int) -> None:
     np.testing.assert_array_equal(joined.pos, given["pos"][rows])
     np.testing.assert_array_equal(joined.mass, given["mass"][rows])
     nparts = np.asarray(grouped.num)
-    whole = data.squeeze_catalogue(cata, "global", nparts=nparts)
+    whole = data.squeeze_catalogue(cata, offset_mode="global", nparts=nparts)
     mass = np.asarray(given["mass"], np.float64)
     for i in range(whole.ngroups):
         members = rows[whole.offset[i] : whole.offset[i] + whole.count[i]]

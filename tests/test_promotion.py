@@ -159,7 +159,7 @@ def test_what_runs_on_the_host_and_row_by_row() -> None:
     dealt = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], cata)
     one, whole = (halos.principal_axes(catalogues) for catalogues in (cata, dealt))
     jax.tree.map(np.testing.assert_array_equal, whole, jax.tree.map(lambda leaf: leaf[None], one))
-    squeezed = data.sort_catalogue(data.squeeze_catalogue(cata, "global", nparts=50))
+    squeezed = data.sort_catalogue(data.squeeze_catalogue(cata, offset_mode="global", nparts=50))
     assert squeezed.ngroups == int(cata.ngroups)
     np.testing.assert_array_equal(
         halos.spin(dealt, dealt.mass, dealt.max_radius, 43.0)[0], halos.spin(cata, cata.mass, cata.max_radius, 43.0)

@@ -140,7 +140,7 @@ def test_partition_over_four_devices(shared_data: Path, name: str) -> None:
     dealt = data.expand_particles(part, 4)
     partz, label = find(dealt, reference["rlink"], reference["boxsize"], linearize_labels=True)
     counts = np.asarray(partz.num)
-    ids, label = joined(partz.id, counts), joined(label.igroup, counts)
+    ids, label = joined(partz.id, counts), joined(label, counts)
     smallest = np.full(len(pos), len(pos))
     np.minimum.at(smallest, label, ids)
     by_file = np.empty(len(pos), np.int64)

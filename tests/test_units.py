@@ -132,7 +132,7 @@ def test_catalogue_in_any_unit(
         dealt = data.expand_particles(part, ndev)
         grouped, cata = fof_and_catalogue.smap(mesh_of(ndev), jit=True)(dealt, RLINK * length, cfg=CFG)
         ids = data.flatten_particles(grouped).id
-        return np.asarray(ids), data.squeeze_catalogue(cata, "global", grouped.num)
+        return np.asarray(ids), data.squeeze_catalogue(cata, offset_mode="global", nparts=grouped.num)
 
     if refused is None or dtype == np.float64:
         check_catalogue(part, *found())
@@ -159,7 +159,7 @@ def test_catalogue_of_float64_whose_squares_leave_its_range(
         data.expand_particles(part, 4), RLINK * length, cfg=CFG
     )
     ids = np.asarray(data.flatten_particles(grouped).id)
-    check_catalogue(part, ids, data.squeeze_catalogue(cata, "global", grouped.num))
+    check_catalogue(part, ids, data.squeeze_catalogue(cata, offset_mode="global", nparts=grouped.num))
 
 
 def test_masses_of_float64_keep_their_range_with_positions_of_float32(x64: None) -> None:

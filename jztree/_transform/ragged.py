@@ -15,7 +15,7 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from .._particles import one_line
@@ -55,9 +55,11 @@ def exchanging(method: str) -> contextlib.AbstractContextManager[None]:
 @cache
 def method_on(mesh: Mesh) -> str:
     """How rows are to travel between the devices of a mesh; a warning says what is wrong if they cannot go ragged."""
-    devices = mesh.devices.ravel()
     if given := _method_of_process():
         return given
+    if isinstance(mesh, AbstractMesh):  # that of a context, whose devices are not known yet
+        return "dense"
+    devices = mesh.devices.ravel()
     if devices[0].platform == "cpu" or len(devices) == 1 or len({_computer_of(device) for device in devices}) > 1:
         return "dense"
     fault = fault_on(mesh)

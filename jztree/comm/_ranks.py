@@ -1,7 +1,6 @@
 """The ranks of a mesh, and what all of them know: gathers, largest and smallest values, swaps."""
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import kernels
+from .._transform.ranks import get_rank_info, manual_axes
 from ..jax_ext import vary_along
 
 # More than these are a grid of two dimensions, and of three; see `swap`.
@@ -18,25 +18,7 @@ _FEW_RANKS, _MANY_RANKS = 32, 256
 
 def in_shard_map_context() -> bool:
     """Whether the code that is being traced runs inside `jax.shard_map`."""
-    return bool(_manual_axes())
-
-
-def _manual_axes() -> tuple[str, ...]:
-    mesh = jax.sharding.get_abstract_mesh()
-    return tuple(name for name in mesh.axis_names if name in mesh.manual_axes)
-
-
-def get_rank_info(axis_name: Any = None) -> tuple[Any, int, tuple[str, ...]]:
-    """The rank of this device (a traced int32 scalar), the number of ranks, and the names of the mesh axes they run
-    over.
-
-    axis_name: one or several axes of the mesh; None means all. Outside of any mesh: ``(0, 1, ())``.
-    """
-    names = _manual_axes() if axis_name is None else (axis_name,) if isinstance(axis_name, str) else tuple(axis_name)
-    if not names:
-        return 0, 1, ()
-    sizes = jax.sharding.get_abstract_mesh().shape
-    return jax.lax.axis_index(names), math.prod(sizes[name] for name in names), names
+    return bool(manual_axes())
 
 
 def num_ranks() -> int:
@@ -51,7 +33,7 @@ def are_many(ndev: int) -> bool:
 
 def vary(value: Any) -> jax.Array:
     """``value`` with a type that says that it differs between ranks."""
-    return vary_along(jnp.asarray(value), frozenset(_manual_axes()))
+    return vary_along(jnp.asarray(value), frozenset(manual_axes()))
 
 
 def all_max(value: Any) -> Any:

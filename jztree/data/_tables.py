@@ -28,6 +28,7 @@ POWERS: dict[str, Powers] = {
     "vel_dispersion": (0, 0, 1),
     "angular_momentum": (1, 0, 1),
     "shape_tensor": (0, 0, 0),
+    "v_rad": (0, 0, 1),
 }
 
 

@@ -25,8 +25,9 @@ from ..tree._zorder import permute_particles
 from ._attached_types import ATTACH_WITHIN, attach, attach_limit, attach_over_ranks, check_attached
 from ._dbscan import dbscan
 from ._derivatives import of_groups
-from ._group_order import catalogue_columns, group_and_catalogue, make_catalogue, particle_faults
+from ._group_order import group_and_catalogue, make_catalogue, particle_faults
 from ._lengths import check_length
+from ._means import Columns
 from ._over_ranks import labels_over_ranks, linear
 
 __all__ = ["dbscan", "distr_fof_labels", "fof_and_catalogue", "fof_is_superset", "fof_labels"]
@@ -75,8 +76,7 @@ def fof_labels(
     if comm.num_ranks() > 1:
         if output_order == "input":
             raise ValueError("on several devices, labels are in z-order; use output_order='z'.")
-        partz, labels = distr_fof_labels(part, rlink, boxsize, cfg, th, linearize_labels=True)
-        return partz, labels.igroup
+        return distr_fof_labels(part, rlink, boxsize, cfg, th, linearize_labels=True)
     cfg = checked_config(cfg, FofConfig)
     check_hierarchy(th)
     partz, index, label = _labels(part, rlink, boxsize, cfg, th, output_order == "input")
@@ -91,7 +91,7 @@ def distr_fof_labels(
     cfg: FofConfig | None = None,
     th: TreeHierarchy | None = None,
     linearize_labels: bool = False,
-) -> tuple[Any, Label]:
+) -> tuple[Any, Any]:
     """Label the particles of all devices with their friends-of-friends groups. For use inside `jax.shard_map`.
 
     part: this device's particles, as in `fof_labels`.
@@ -100,7 +100,8 @@ def distr_fof_labels(
     linearize_labels: number groups by the row of their first particle in the joined set of all devices.
 
     Returns this device's range of the z-order of all particles, and their `jztree.data.Label`: the rank and row of the
-    group's first particle in z-order. Rows from ``num`` on are groups of their own. Works on one device too.
+    group's first particle in z-order; with ``linearize_labels``, ``(n,)`` int32, its row in the joined set. Rows from
+    ``num`` on are groups of their own. Works on one device too.
 
     Raises like `fof_labels`, on every device; and if there are 2**31 particles or more to be numbered.
     """
@@ -111,7 +112,7 @@ def distr_fof_labels(
     check_num(part)
     if comm.num_ranks() == 1:
         partz, _, rows = _labels(part, length, box, cfg, th, False)
-        return partz, Label(jnp.zeros_like(rows), rows)
+        return partz, rows if linearize_labels else Label(jnp.zeros_like(rows), rows)
     partz, num, label = labels_over_ranks(part, length, box, cfg, th is not None)
     return partz, linear(label, num) if linearize_labels else label
 
@@ -128,9 +129,11 @@ def fof_and_catalogue(
 ) -> tuple[Any, FofCatalogue]:
     """Find friends-of-friends groups and what they are: mass, centre, velocity, sizes.
 
-    part: as in `fof_labels`; ``mass``, ``(n,)`` or a number that all share, and ``vel``, ``(n, d)``, are used if there.
+    part: as in `fof_labels`; ``mass``, ``(n,)`` or a number that all share, and ``vel``, ``(n, d)``, are used if there;
+        so are ``v_rad`` and ``zplus1``, ``(n,)``, of a light cone: the velocity along the line of sight, and 1 + z.
     rlink, boxsize, th: as in `fof_labels`.
-    cfg: ``cfg.catalogue.npart_min`` is the smallest number of particles that makes a catalogue row.
+    cfg: ``cfg.catalogue.npart_min`` is the smallest number of particles that makes a catalogue row, and
+        ``cfg.catalogue.means`` names further properties, ``(n, ...)``, that groups are to have the mean of.
     attached: particles of another type, or a sequence with one entry a type, of the same class as ``part`` and with the
         same properties; or None. They link nothing; each joins the group of the nearest of ``part`` (Dolag et al. 2009,
         MNRAS 399, 497), counts in it and is part of all its sums. A property of the user's own can tell types apart in
@@ -164,28 +167,31 @@ def fof_and_catalogue(
     length = check_length(rlink, box, "rlink")
     limit = attach_limit(attach_within, length) if others else None
     check_num(part)
-    faults = particle_faults(part)
+    faults = particle_faults(part, cfg.catalogue)
     for i, one in enumerate(others):
         check_particles(one, "attached positions")
         check_num(one, "num of attached")
         check_attached(part, one)
-        faults += particle_faults(one, f" of attached[{i}]")
+        faults += particle_faults(one, cfg.catalogue, f" of attached[{i}]")
     if comm.num_ranks() > 1:
         if others:
             check_countable(part, "devices have room for more attached particles than come")
         partz, num, where = labels_over_ranks(part, length, box, cfg, th is not None, faults)
         if others:
             partz, num, where = attach_over_ranks(partz, num, where, others, box, limit, cfg)
-        return group_and_catalogue(partz, num, where.irank, where.igroup, cfg.catalogue.npart_min, box)
+        return group_and_catalogue(partz, num, where.irank, where.igroup, cfg.catalogue, box)
     partz, _, label = _labels(part, length, box, cfg, th, False, faults)
     if others:
         partz, label = attach(partz, label, others, box, limit, cfg)
     order, ngroups, count, offset = kernels.group_order(label, get_num(partz), cfg.catalogue.npart_min)
     grouped = permute_particles(partz, order)
-    columns = catalogue_columns(grouped)
     segments = (ngroups, count, offset)
-    sums = of_groups(kernels.catalogue(*columns, *segments, box), columns, box, segments, get_num(grouped))
-    return grouped, make_catalogue(columns, segments, sums)
+
+    def sums_of(columns: Columns) -> tuple[Any, Any]:
+        sums = kernels.catalogue(*columns, *segments, box)
+        return segments, of_groups(sums, columns, box, segments, get_num(grouped))
+
+    return grouped, make_catalogue(grouped, sums_of, cfg.catalogue)
 
 
 def _labels(
@@ -216,16 +222,16 @@ def _labels(
     return partz, index, kernels.fof(tree, index if input_order else None, length, box)
 
 
-def fof_is_superset(a: Any, b: Any, mask: Any = None) -> jax.Array:
-    """Whether every group of ``b`` lies inside one group of ``a``.
+def fof_is_superset(igroup_sup: Any, igroup: Any, mask: Any = None) -> jax.Array:
+    """Whether every group of ``igroup`` lies inside one group of ``igroup_sup``.
 
-    a, b: ``(n,)`` integer labels of the same particles in the same order, from 0 to n - 1.
+    igroup_sup, igroup: ``(n,)`` integer labels of the same particles in the same order, from 0 to n - 1.
     mask: ``(n,)`` bool, the particles to look at; None means all.
 
     Returns a bool scalar. The partitions are equal if each is a superset of the other. Raises ValueError if shapes
     differ.
     """
-    a, b = jnp.asarray(a), jnp.asarray(b)
+    a, b = jnp.asarray(igroup_sup), jnp.asarray(igroup)
     if a.ndim != 1 or a.shape != b.shape or (mask is not None and np.shape(mask) != a.shape):
         raise ValueError(
             f"labels and mask must have one shape (n,); theirs are {a.shape}, {b.shape}, {np.shape(mask)}."

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
+from .._radii import Radii
 from ..config import FofConfig, RadiusConfig
 from ..data import Label
 from ..jax_ext import Exact
-from ..radius._radii import Radii
 from ..radius._search import Asked, Ready, make_ready
 from ..tree import build_in_domain, kernel_tree
 from ._dbscan_rows import CORE, OTHER, kinds, rows_by_kind

@@ -19,6 +19,7 @@ exchange; three gathers of a few numbers for masses, centres and spreads; and on
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -38,9 +39,11 @@ from .._checks import (
 )
 from .._particles import check_carried
 from .._transform.capacity import Room
+from ..config import CatalogueConfig
 from ..data import FofCatalogue, get_num, get_pos, replace_num, split_rows
 from ..jax_ext import Exact, vary_along
 from ._derivatives import of_groups
+from ._means import Columns, mean_columns, mean_faults
 
 __all__ = ["catalogue_columns", "group_and_catalogue", "make_catalogue", "particle_faults"]
 
@@ -84,14 +87,14 @@ class _Parts(NamedTuple):
 
 
 def group_and_catalogue(
-    partz: Any, num: Any, irank: jax.Array, igroup: jax.Array, npart_min: int, box: Exact
+    partz: Any, num: Any, irank: jax.Array, igroup: jax.Array, cfg: CatalogueConfig, box: Exact
 ) -> tuple[Any, FofCatalogue]:
     """Bring the particles of all ranks into group order and deal them out in equal shares, off by one at most.
 
     partz: a particle class whose arrays have ``n`` rows on every rank, of which the first ``num`` (int32) hold
         particles. Ranks hold consecutive ranges of the global z-order.
     irank, igroup: ``(n,)`` int32, the group of each row: the rank and the row of its first particle in z-order.
-    npart_min: groups with fewer particles are not listed. box: ``(d,)`` periodic lengths, 0 where open.
+    cfg: which groups are listed, with what. box: ``(d,)`` periodic lengths, 0 where open.
 
     Returns this rank's particles, ``n`` rows with ``num`` set, and the `FofCatalogue` of the groups whose first
     particle is among them, ``ceil(n / npart_min)`` rows, in the order of these particles in z-order. Over all ranks,
@@ -104,12 +107,12 @@ def group_and_catalogue(
     beyond the range of their dtype.
     """
     rank, _, _ = comm.get_rank_info()
-    label, places, tally = _settle(irank, igroup, num, npart_min)
+    label, places, tally = _settle(irank, igroup, num, cfg.npart_min)
     tallies = comm.all_gather(tally)
     num = kernels.check(num, _too_large(tallies), [], _TOO_LARGE)
     to_rank, target = kernels.group_targets(rank, irank, igroup, num, label, places, tallies)
-    grouped, head, segments = _deal(partz, num, to_rank, target, tallies, npart_min)
-    return grouped, _catalogue(grouped, head, segments, box)
+    grouped, head, segments = _deal(partz, num, to_rank, target, tallies, cfg.npart_min)
+    return grouped, _catalogue(grouped, head, segments, box, cfg)
 
 
 def _settle(irank: jax.Array, igroup: jax.Array, num: Any, npart_min: int) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -166,10 +169,18 @@ def _deal(
     return replace_num(grouped, num), head, _Segments(*segments)
 
 
-def _catalogue(grouped: Any, head: jax.Array, segments: _Segments, box: Exact) -> FofCatalogue:
+def _catalogue(grouped: Any, head: jax.Array, segments: _Segments, box: Exact, cfg: CatalogueConfig) -> FofCatalogue:
     """The catalogue of the groups that begin on this rank; see `_deal`."""
+
+    def sums_of(columns: Columns) -> tuple[Any, Any]:
+        return _sums_of_rank(columns, head, segments, box, get_num(grouped))
+
+    return make_catalogue(grouped, sums_of, cfg)
+
+
+def _sums_of_rank(columns: Columns, head: jax.Array, segments: _Segments, box: Exact, num: Any) -> tuple[Any, Any]:
+    """The groups that begin on this rank, with the counts of all ranks, and sums over their particles."""
     rank, ndev, axes = comm.get_rank_info()
-    columns = catalogue_columns(grouped)
 
     def gather(number: jax.Array, known: jax.Array) -> jax.Array:
         return comm.all_gather(kernels.straddling_sums(columns, segments, head, box, number, known, rank))
@@ -178,10 +189,10 @@ def _catalogue(grouped: Any, head: jax.Array, segments: _Segments, box: Exact) -
     known = jax.lax.fori_loop(0, 3, gather, vary_along(nothing, frozenset(axes)))
     count, *sums = kernels.catalogue_of_rank(columns, segments, box, known, rank)
     segments = segments._replace(counts=count)
-    return make_catalogue(columns, segments, of_groups(tuple(sums), columns, box, segments, get_num(grouped)))
+    return segments, of_groups(tuple(sums), columns, box, segments, num)
 
 
-def catalogue_columns(part: Any) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
+def catalogue_columns(part: Any) -> Columns:
     """Positions, masses and velocities of particles as `kernels.catalogue` takes them, all of one dtype.
 
     Masses are ``(n,)`` or ``(1,)``; what the particles do not have is None. Raises ValueError for wrong shapes.
@@ -200,14 +211,15 @@ def catalogue_columns(part: Any) -> tuple[jax.Array, jax.Array | None, jax.Array
     return pos.astype(dtype), mass_rows(part, dtype), vel
 
 
-def particle_faults(part: Any, of: str = "") -> list[comm.Fault]:
-    """What may be wrong with masses and velocities that a catalogue is to be made of; rows are those of ``part``.
+def particle_faults(part: Any, cfg: CatalogueConfig, of: str = "") -> list[comm.Fault]:
+    """What may be wrong with what a catalogue is to be made of but positions; rows are those of ``part``.
 
     of: what else to say of a row. Raises like `catalogue_columns`.
     """
     pos, mass, vel = catalogue_columns(part)
     num = get_num(part)
-    return [*mass_faults(mass, num, pos.shape[0], of), *velocity_faults(vel, num, of)]
+    faults = [*mass_faults(mass, num, pos.shape[0], of), *velocity_faults(vel, num, of)]
+    return [*faults, *mean_faults(part, cfg, of)]
 
 
 def checked_groups(ngroups: jax.Array, sums: Any) -> jax.Array:
@@ -250,28 +262,33 @@ def _lost(sums: Any) -> jax.Array:
     return which
 
 
-def make_catalogue(
-    columns: tuple[jax.Array, jax.Array | None, jax.Array | None],
-    segments: tuple[jax.Array, jax.Array, jax.Array],
-    sums: Any,
-) -> FofCatalogue:
+def make_catalogue(grouped: Any, sums_of: Callable[[Columns], tuple[Any, Any]], cfg: CatalogueConfig) -> FofCatalogue:
     """A catalogue out of what kernels give.
 
-    columns: see `catalogue_columns`. segments: number, counts and offsets of the groups. sums: see `kernels.catalogue`.
+    grouped: the particles in group order. sums_of: takes `catalogue_columns`, and returns numbers, counts and offsets
+    of the groups, and their sums; see `kernels.catalogue`.
     """
+    columns = catalogue_columns(grouped)
     _, mass, vel = columns
-    ngroups, count, offset = segments
+    (ngroups, count, offset), sums = sums_of(columns)
     total, centre, size, radius, shape, velocity, dispersion, rotation = sums
+    rank, _, _ = comm.get_rank_info()
+    listed = jnp.arange(count.shape[0], dtype=jnp.int32) < ngroups
+    further = {
+        "max_radius": radius,
+        "shape_tensor": shape,
+        "vel_dispersion": None if vel is None else dispersion,
+        "angular_momentum": None if vel is None or rotation.shape[1] == 0 else rotation,
+    }
     return FofCatalogue(
         ngroups=checked_groups(ngroups, sums),
         count=count,
         offset=offset,
+        offset_rank=jnp.where(listed, rank, 0).astype(jnp.int32),
         com_pos=centre,
         com_inertia_radius=size,
-        max_radius=radius,
-        shape_tensor=shape,
         mass=None if mass is None else total,
         com_vel=None if vel is None else velocity,
-        vel_dispersion=None if vel is None else dispersion,
-        angular_momentum=None if vel is None or rotation.shape[1] == 0 else rotation,
+        **mean_columns(grouped, columns, sums_of, cfg),
+        **(further if cfg.extended else {}),
     )

@@ -27,6 +27,8 @@ DEFINITIONS: dict[str, Definition] = {
     "mass": Definition("mass", "sum of the masses of the particles"),
     "com_pos": Definition("length", "centre of mass, with nearest images of the particles, inside the periodic box"),
     "com_vel": Definition("velocity", "mass-weighted mean velocity"),
+    "scale_factor": Definition("1", "mass-weighted mean of the scale factors 1 / zplus1 of the particles"),
+    "v_rad": Definition("velocity", "mass-weighted mean of the velocity along the line of sight, v_rad"),
     "com_inertia_radius": Definition("length", "root of the mass-weighted mean squared distance from com_pos"),
     "max_radius": Definition("length", "largest distance of a particle from com_pos"),
     "vel_dispersion": Definition(

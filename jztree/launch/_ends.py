@@ -20,8 +20,9 @@ _ENDED, _IDLE = "jztree/launch/ended/", "jztree/launch/idle/"
 # How long a process may do nothing but wait; the same where nothing says who takes part; and where what devices do
 # cannot be seen.
 _SECONDS, _UNKNOWN_SECONDS, _UNSEEN_SECONDS = 3.0, 4.0, 60.0
-# The same of all processes, when none has ended; they are looked at twice in a row.
-_TOGETHER_SECONDS = 6.0
+# The same of all processes, when none has ended; they are looked at twice in a row. A network that stands still looks
+# the same, so twice this is not much less than the 30 s after which gloo gives up.
+_TOGETHER_SECONDS = 9.0
 _LOOK_SECONDS, _REST_SECONDS = 0.5, 2.0
 # So many processes may ask the coordinator a second.
 _ASKING = 200

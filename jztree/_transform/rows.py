@@ -1,0 +1,18 @@
+"""Leaves of pytrees by their length."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+_Tree = TypeVar("_Tree")
+
+
+def tree_map_by_len(fn: Callable[[Any], Any], tree: _Tree, N: int, axis: int = 0) -> _Tree:
+    """``tree`` with ``fn`` applied to every array that has the length ``N`` along an axis; others stay as they are."""
+
+    def of_length(leaf: Any) -> bool:
+        return -np.ndim(leaf) <= axis < np.ndim(leaf) and np.shape(leaf)[axis] == N
+
+    return jax.tree.map(lambda leaf: fn(leaf) if of_length(leaf) else leaf, tree)

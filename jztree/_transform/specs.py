@@ -1,0 +1,102 @@
+"""Specs of arguments and of leaves, and the arguments of a call by name, those of ``*args`` and ``**kwargs`` too."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from inspect import Parameter
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec as P
+
+_NAMED = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+
+def is_spec(value: Any) -> bool:
+    """Whether this is a spec, not a tree of them."""
+    return value is None or isinstance(value, P)
+
+
+def name_all_axes(specs: Any, axes: tuple[str, ...]) -> Any:
+    """``specs`` with ``P(-1)`` spelt out for a mesh, or those of its axes that are mapped over."""
+    return jax.tree.map(lambda spec: P(axes) if spec == P(-1) else spec, specs, is_leaf=is_spec)
+
+
+def axes_of(spec: P | None) -> tuple[str, ...]:
+    """The mesh axes that the leading axis is spread over; empty if devices have the same."""
+    first = spec[0] if spec else None
+    if first is None:
+        return ()
+    return first if isinstance(first, tuple) else (first,)
+
+
+def spec_of_each_leaf(specs: Any, tree: Any) -> list[P]:
+    """The spec of every leaf of ``tree``, of which ``specs`` is a prefix."""
+    spread = jax.tree.map(lambda spec, part: [spec] * len(jax.tree.leaves(part)), specs, tree, is_leaf=is_spec)
+    return jax.tree.leaves(spread, is_leaf=is_spec)
+
+
+def names_of(f: Callable[..., Any]) -> list[str]:
+    """The arguments of a function that have a name."""
+    return [name for name, one in inspect.signature(f).parameters.items() if one.kind in _NAMED]
+
+
+def takes_any(f: Callable[..., Any]) -> bool:
+    """Whether a function has ``*args`` or ``**kwargs``."""
+    return len(names_of(f)) < len(inspect.signature(f).parameters)
+
+
+def arguments_by_name(
+    signature: inspect.Signature, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """All arguments of a call by name, and the names of those that were given. The others have their defaults.
+
+    What goes to ``*args`` is called ``args[0]`` and so on, what goes to ``**kwargs`` as the caller calls it.
+    """
+    bound = signature.bind(*args, **kwargs)
+    given = _spread(signature, bound.arguments)
+    bound.apply_defaults()
+    return _spread(signature, bound.arguments), list(given)
+
+
+def _spread(signature: inspect.Signature, arguments: dict[str, Any]) -> dict[str, Any]:
+    spread: dict[str, Any] = {}
+    for name, value in arguments.items():
+        kind = signature.parameters[name].kind
+        if kind == Parameter.VAR_POSITIONAL:
+            spread |= {f"{name}[{i}]": one for i, one in enumerate(value)}
+        elif kind == Parameter.VAR_KEYWORD:
+            spread |= value
+        else:
+            spread[name] = value
+    return spread
+
+
+def called_by_name(f: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """``f`` of arguments as `arguments_by_name` names them."""
+    left, positional = dict(arguments), []
+    for name, one in inspect.signature(f).parameters.items():
+        if one.kind == Parameter.VAR_POSITIONAL:
+            several = [key for key in left if key.startswith(f"{name}[")]
+            positional += [left.pop(f"{name}[{i}]") for i in range(len(several))]
+        elif one.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
+            positional.append(left.pop(name))
+    return f(*positional, **left)
+
+
+def specs_by_name(in_specs: Any, names: Sequence[str], any_names: bool = False) -> dict[str, Any]:
+    """The spec of each argument: of a dict by names, of a tuple with one for each of the first ones, or one for all.
+
+    any_names: a dict may name arguments that this call does not have, and those of ``*args`` by one name.
+    """
+    if isinstance(in_specs, dict) and (any_names or in_specs.keys() <= set(names)):
+        return {name: in_specs.get(name, in_specs.get(name.partition("[")[0])) for name in names}
+    if is_spec(in_specs) or not isinstance(in_specs, (tuple, list)):
+        return dict.fromkeys(names, in_specs)
+    if len(in_specs) > len(names):
+        raise ValueError(f"in_specs has {len(in_specs)} entries for {len(names)} arguments ({', '.join(names)}).")
+    return dict(zip(names, in_specs, strict=False))
+
+
+def static_names(f: Callable[..., Any], in_specs: Any) -> list[str]:
+    """The arguments of ``f`` that ``in_specs`` marks as static."""
+    return [name for name, spec in specs_by_name(in_specs, names_of(f)).items() if spec is None]

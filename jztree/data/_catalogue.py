@@ -1,0 +1,374 @@
+"""The friends-of-friends catalogue, and what makes others of it."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from .. import comm
+from .._particles import check_no_units
+from .._transform.shard_map import is_concrete
+from .._transform.twins import with_twins
+from . import _tables as tables
+from ._classes import Array
+from ._describe import describe_catalogue
+from ._rows import differ, on_auto_axes
+
+if TYPE_CHECKING:
+    import astropy.table
+    import pandas
+
+
+_COLUMNS = (
+    "count",
+    "offset",
+    "com_pos",
+    "com_inertia_radius",
+    "max_radius",
+    "mass",
+    "com_vel",
+    "vel_dispersion",
+    "shape_tensor",
+    "angular_momentum",
+    "scale_factor",
+    "v_rad",
+    "offset_rank",
+    "means",
+)
+
+
+class _FurtherColumns:
+    """What a catalogue has besides the fields of its dataclass, for type checkers."""
+
+    max_radius: Array
+    vel_dispersion: Array | None
+    shape_tensor: Array | None
+    angular_momentum: Array | None
+    means: dict[str, Array] | None
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclass(repr=False)
+class FofCatalogue(_FurtherColumns):
+    """Friends-of-friends groups, a row a group, in the order of the groups' first particles in z-order.
+
+    Only the first ``ngroups`` rows hold groups; the rest is zero. Lengths, velocities and masses have the units of the
+    particles. Sums are taken in float64. ``d`` is the number of dimensions, ``g`` the number of rows. What the
+    particles do not have, or a catalogue was made without, is None.
+
+    The first ten are the fields of the dataclass, so that `dataclasses.fields` and `dataclasses.asdict` name these
+    alone. The others are given by name, travel with them as leaves of the pytree and stay in `dataclasses.replace`;
+    ``CatalogueConfig(extended=False)`` leaves them out.
+
+    Columns of real numbers have derivatives by positions, masses, velocities and box lengths, at fixed membership: the
+    particles of each group are held constant (frozen assignment of Horowitz & Bayer 2025, arXiv:2510.26851).
+
+    ngroups: scalar int32, the number of groups.
+    mass: ``(g,)`` total mass.
+    count: ``(g,)`` int32, particles of the group.
+    offset: ``(g,)`` int32, row of the group's first particle among the particles in group order. On several ranks each
+        has the groups whose first particle it holds, and the row is one of that rank; the group may go on on the next.
+        See `jztree.fof.fof_and_catalogue` for the order.
+    com_pos: ``(g, d)`` centre of mass, right across the periodic boundary and inside the box (unweighted if the
+        particles have no mass).
+    com_vel: ``(g, d)`` mass-weighted mean velocity.
+    com_inertia_radius: ``(g,)`` root of the mass-weighted mean squared distance from ``com_pos``.
+    scale_factor: ``(g,)`` mass-weighted mean of ``1 / zplus1``, the scale factors at which particles of a light cone
+        cross it.
+    v_rad: ``(g,)`` mass-weighted mean of ``v_rad`` of the particles.
+    offset_rank: ``(g,)`` int32, the rank that ``offset`` is a row of.
+    max_radius: ``(g,)`` largest distance of a particle from ``com_pos``.
+    vel_dispersion: ``(g,)`` one-dimensional velocity dispersion: root of the mass-weighted mean squared velocity
+        relative to ``com_vel``, divided by ``d``; or None if the particles have no velocity.
+    shape_tensor: ``(g, d, d)`` mass-weighted mean of ``x_i x_j``, with ``x`` from ``com_pos`` to the nearest image of
+        the particle, divided by its trace, which is ``com_inertia_radius`` squared; 0 for groups without extent. A pure
+        number, right in any unit of length. `jztree.halos.inertia_tensor` is the mean itself, and
+        `jztree.halos.principal_axes` makes axis lengths of it.
+    angular_momentum: ``(g, d * (d - 1) / 2)`` angular momentum about ``com_pos`` and relative to ``com_vel``, divided
+        by the mass: the mass-weighted mean of ``x`` cross ``v``, in the unit of length times that of velocity. In 3D it
+        is a vector; in 2D the component out of the plane; in 4D the means of ``x_i v_j - x_j v_i`` for i < j, pairs
+        01, 02, 03, 12, 13, 23. None in 1D, or if the particles have no velocity. An expansion of space does not
+        contribute, because it moves particles along ``x``.
+    means: mass-weighted means of the properties that ``CatalogueConfig(means=...)`` names, ``(g, ...)`` by name.
+    """
+
+    # Columns that every catalogue has that is found have no None in their type, so that scripts need not ask for it.
+    ngroups: int | Array
+    mass: Array | None = None
+    count: Array = None  # type: ignore[assignment]
+    offset: Array = None  # type: ignore[assignment]
+    com_pos: Array = None  # type: ignore[assignment]
+    com_vel: Array | None = None
+    com_inertia_radius: Array = None  # type: ignore[assignment]
+    scale_factor: Array | None = None
+    v_rad: Array | None = None
+    offset_rank: Array | None = None
+    _: dataclasses.KW_ONLY
+    max_radius: dataclasses.InitVar[Array] = None
+    vel_dispersion: dataclasses.InitVar[Array | None] = None
+    shape_tensor: dataclasses.InitVar[Array | None] = None
+    angular_momentum: dataclasses.InitVar[Array | None] = None
+    means: dataclasses.InitVar[dict[str, Array] | None] = None
+
+    def __post_init__(
+        self,
+        max_radius: Array,
+        vel_dispersion: Array | None,
+        shape_tensor: Array | None,
+        angular_momentum: Array | None,
+        means: dict[str, Array] | None,
+    ) -> None:
+        self.max_radius = max_radius
+        self.vel_dispersion = vel_dispersion
+        self.shape_tensor = shape_tensor
+        self.angular_momentum = angular_momentum
+        self.means = means
+
+    @classmethod
+    def column_names(cls) -> tuple[str, ...]:
+        """The names of everything that has a row a group, in the order of the columns of tables."""
+        return _COLUMNS
+
+    def columns(self) -> dict[str, Any]:
+        """Everything that has a row a group, by name; None for what this catalogue was made without."""
+        return {name: getattr(self, name) for name in _COLUMNS}
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], None]:
+        """The leaves, for JAX."""
+        names = ("ngroups", *_COLUMNS)
+        return [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in names], None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: Any) -> "FofCatalogue":
+        """A catalogue of leaves, which may be anything, for JAX."""
+        made = object.__new__(cls)
+        made.__dict__.update(zip(("ngroups", *_COLUMNS), children, strict=True))
+        return made
+
+    def flatten(self) -> "FofCatalogue":
+        """The catalogue of all ranks, rows ``(r, g, ...)``, as one of ``r * g`` rows: those that hold groups first.
+
+        Groups come in the order of the ranks; ``offset`` stays a row of the rank that ``offset_rank`` names. One that
+        is that of one rank already stays as it is. May be used in compiled functions; `squeeze_catalogue` drops the
+        rows that hold nothing, too.
+        """
+        if np.ndim(self.ngroups) == 0:
+            return self
+        cata = on_auto_axes(self)
+        numpy: Any = np if is_concrete(cata) else jnp
+        ngroups = numpy.asarray(cata.ngroups)
+        order = numpy.argsort(~(numpy.arange(_rows(cata)) < ngroups[:, None]).reshape(-1), stable=True)
+        rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[order], cata.columns())
+        return FofCatalogue(ngroups=ngroups.sum(), **rows)
+
+    def __repr__(self) -> str:
+        return describe_catalogue(self)
+
+    def to_pandas(self, *, nparts: Any = None, units: Mapping[str, Any] | None = None) -> "pandas.DataFrame":
+        """The groups as a `pandas.DataFrame`, a row a group; vectors become columns ``com_pos_x``, ``com_pos_y``, ...
+
+        The catalogue may be that of one rank or of all (rows ``(r, g, ...)``), padded or not. Columns that it does not
+        have are left out. Not for use under a JAX transformation.
+
+        nparts: how many particles in group order each rank has, as for `squeeze_catalogue`; ``offset`` is then a row
+            among the particles of all ranks. Without it, a catalogue of several ranks gets a column ``rank``, on which
+            ``offset`` is a row.
+        units: names of the units of "length", "mass" and "velocity", as many as are known (`jztree_utils.io.unit_name`
+            finds those of a snapshot). ``attrs["units"]`` of the table holds the unit of each column that has one.
+
+        Raises ImportError if pandas is not installed, and ValueError for an unknown kind of unit, an ``nparts`` that
+        does not belong to the catalogue, or one that is spread over several processes.
+        """
+        return tables.to_pandas(_rows_by_name(self, nparts), units)
+
+    def to_astropy(self, *, nparts: Any = None, units: Mapping[str, Any] | None = None) -> "astropy.table.QTable":
+        """The groups as an `astropy.table.QTable`, a row a group; vectors stay columns ``(g, d)``.
+
+        nparts: as in `to_pandas`. units: of "length", "mass" and "velocity", as many as are known: units of astropy, or
+            their names. An ``h`` in a name, as in ``Mpc/h``, is the Hubble constant in 100 km/s/Mpc (``littleh`` of
+            astropy), not an hour. Columns whose unit follows are quantities.
+
+        Raises ImportError if astropy is not installed, ValueError for a unit that it does not know, and like
+        `to_pandas`.
+        """
+        return tables.to_astropy(_rows_by_name(self, nparts), units)
+
+
+@with_twins({"cata": P(-1), "nparts": P(-1)}, P(-1))
+def squeeze_catalogue(
+    cata: FofCatalogue, size_out: int | None = None, offset_mode: str = "rank", nparts: Any = None
+) -> FofCatalogue:
+    """``cata`` without its unused rows, or with a number of rows of one's choice.
+
+    cata: the catalogue of one rank, rows ``(g, ...)``, or that of all ranks, rows ``(r, g, ...)`` and ``ngroups``
+        ``(r,)``, which is then joined in the order of the ranks.
+    size_out: how many rows to return, zeros behind the groups; needed under a JAX transformation. None: as many as
+        there are groups.
+    offset_mode: ``"rank"``: ``offset`` is a row of the rank that holds the first particle of the group, as it is in
+        ``cata``. ``"global"``: it is a row among the particles of all ranks, joined by `flatten_particles`.
+    nparts: how many particles in group order each rank has, ``(r,)`` (``num`` of the particles that came with the
+        catalogue); needed for ``"global"``.
+
+    Without ``size_out``, returns a catalogue of NumPy arrays with ``ngroups`` the total, an int; global offsets are
+    int64. Nothing in here runs on a device then, so it can be used in a host callback. With it, returns arrays of JAX,
+    and offsets are int32.
+
+    Raises ValueError if ``nparts`` is missing or does not belong to this catalogue, for another ``offset_mode``, or if
+    there are more groups than ``size_out`` (at run time, where they are traced) or global offsets beyond int32.
+    """
+    check_no_units(catalogue=cata)
+    rows_wanted = None if size_out is None else _row_number(size_out)
+    if offset_mode not in ("rank", "global"):
+        raise ValueError(f"offset_mode must be 'rank' or 'global', not {offset_mode!r}.")
+    if rows_wanted is not None:
+        return _with_rows(cata, rows_wanted, offset_mode, nparts)
+    if not is_concrete(cata):
+        raise ValueError("how many groups there are is not known in a compiled function; say how many rows: size_out=.")
+    rows = cata.columns()
+    if offset_mode == "global":
+        rows["offset"] = _global_offsets(cata, nparts)
+        rows["offset_rank"] = None if rows["offset_rank"] is None else np.zeros_like(rows["offset_rank"])
+    ngroups = np.asarray(cata.ngroups)
+    used = np.arange(_rows(cata)) < ngroups[..., None]
+    return FofCatalogue(ngroups=int(ngroups.sum()), **jax.tree.map(lambda leaf: np.asarray(leaf)[used], rows))
+
+
+def _row_number(size_out: Any) -> int:
+    if isinstance(size_out, bool) or not isinstance(size_out, (int, np.integer)) or size_out < 0:
+        raise TypeError(
+            f"size_out is how many rows the catalogue is to have, an integer from 0 on, not {size_out!r}; offset_mode "
+            "and nparts are given by name."
+        )
+    return int(size_out)
+
+
+def _with_rows(cata: FofCatalogue, size_out: int, offset_mode: str, nparts: Any) -> FofCatalogue:
+    """``cata``, joined, with ``size_out`` rows of JAX arrays."""
+    if offset_mode == "global":
+        cata = dataclasses.replace(cata, offset=_global_offsets_32(cata, nparts))
+        if cata.offset_rank is not None:
+            cata.offset_rank = jnp.zeros_like(jnp.asarray(cata.offset_rank))
+    cata = cata.flatten()
+    many = "a catalogue of {0} groups does not fit into size_out = {1} rows; give a larger size_out."
+    if is_concrete(cata.ngroups):
+        ngroups = jnp.asarray(cata.ngroups, jnp.int32)
+        if int(ngroups) > size_out:
+            raise ValueError(many.format(int(ngroups), size_out))
+    else:
+        ngroups = comm.check(cata.ngroups, cata.ngroups > size_out, [cata.ngroups, size_out], many)
+    missing = max(0, size_out - _rows(cata))
+
+    def resize(leaf: Any) -> jax.Array:
+        return jnp.pad(jnp.asarray(leaf)[:size_out], [(0, missing)] + [(0, 0)] * (np.ndim(leaf) - 1))
+
+    return FofCatalogue(ngroups=ngroups, **jax.tree.map(resize, cata.columns()))
+
+
+def _global_offsets_32(cata: FofCatalogue, nparts: Any) -> Any:
+    """`_global_offsets` as int32, also of traced catalogues."""
+    if is_concrete((cata, nparts)):
+        offset = _global_offsets(cata, nparts)
+        if offset.max(initial=0) > np.iinfo(np.int32).max:
+            raise ValueError("offsets among the particles of all ranks are beyond int32; leave out size_out.")
+        return jnp.asarray(offset.astype(np.int32))
+    counts = jnp.asarray(_checked_nparts(cata, nparts))
+    ends = jnp.cumsum(counts, dtype=jnp.int32)
+    starts = ends - counts
+    wide = (ends < starts).any()  # the first sum that is too large is negative
+    sentence = "offsets among the particles of all ranks are beyond int32; squeeze the catalogue on the host."
+    checked = comm.check(0, wide, [], sentence)
+    return jnp.asarray(cata.offset) + comm.after(starts, checked)[:, None] if np.ndim(cata.ngroups) else cata.offset
+
+
+def _rows(cata: FofCatalogue) -> int:
+    """How many rows a rank has room for."""
+    axis = np.ndim(cata.ngroups)
+    return next((np.shape(leaf)[axis] for leaf in jax.tree.leaves(cata.columns())), 0)
+
+
+def _rows_by_name(cata: FofCatalogue, nparts: Any) -> dict[str, np.ndarray]:
+    """The rows of all groups by the name of the column, with the rank of each where ``offset`` needs it."""
+    if any(isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in jax.tree.leaves(cata)):
+        raise ValueError(
+            "this catalogue is spread over several processes, and a table is made by one; bring its rows together with "
+            "jztree_utils.io.rows_on_first_process, or write it to a file with jztree_utils.io and read that."
+        )
+    whole = squeeze_catalogue(cata, offset_mode="rank" if nparts is None else "global", nparts=nparts)
+    columns = whole.columns()
+    columns |= columns.pop("means") or {}
+    del columns["offset_rank"]  # of which there are several only where the column rank says so
+    if np.ndim(cata.ngroups) and nparts is None:
+        columns["rank"] = np.repeat(np.arange(np.size(cata.ngroups), dtype=np.int32), np.asarray(cata.ngroups))
+    return {name: rows for name, rows in columns.items() if rows is not None}
+
+
+def _global_offsets(cata: FofCatalogue, nparts: Any) -> np.ndarray:
+    """The offsets of one or all ranks, in the shape they have, as int64 rows among the particles of all ranks."""
+    counts = np.asarray(_checked_nparts(cata, nparts)).astype(np.int64)
+    offset = np.asarray(cata.offset, np.int64)
+    return offset if np.ndim(cata.ngroups) == 0 else offset + (np.cumsum(counts) - counts)[:, None]
+
+
+def _checked_nparts(cata: FofCatalogue, nparts: Any) -> Any:
+    """``nparts`` as ``(r,)``; ValueError in words if it is none for this catalogue."""
+    if nparts is None:
+        raise ValueError(
+            "global offsets need the number of particles on each rank in group order: give nparts=part.num of the "
+            "particles that came with the catalogue, or use offset_mode='rank'."
+        )
+    counts, ranks = (np if is_concrete(nparts) else jnp).atleast_1d(nparts), np.size(cata.ngroups)
+    if counts.shape != (ranks,):
+        raise ValueError(
+            f"nparts has shape {np.shape(nparts)}, but the catalogue is that of {ranks} rank(s); global offsets need "
+            "the catalogue of all ranks, and one number a rank."
+        )
+    return counts
+
+
+def sort_catalogue(cata: FofCatalogue, by: str = "count", descending: bool = True) -> FofCatalogue:
+    """``cata`` with the largest groups first; equal groups stay in their order, unused rows stay last.
+
+    cata: the catalogue of one rank; `FofCatalogue.flatten` makes one of those of all ranks.
+    by: the column to sort by, one that has a number a group.
+    descending: the largest number first, else the smallest. Groups whose number is NaN come last.
+
+    ``offset`` still points to the group's particles, which are not moved. Raises ValueError for a column that the
+    catalogue does not have, or that has more than a number a group, and for a catalogue of several ranks.
+    """
+    if np.ndim(cata.ngroups) != 0:
+        raise ValueError("this is the catalogue of several ranks; join it with .flatten() or squeeze_catalogue first.")
+    key = {**cata.columns(), **(cata.means or {})}.get(by)
+    if key is None or not hasattr(key, "ndim") or key.ndim != 1:
+        held = [name for name, rows in {**cata.columns(), **(cata.means or {})}.items() if np.ndim(rows) == 1]
+        raise ValueError(f"by={by!r} is no column with a number a group; this catalogue has {', '.join(held)}.")
+    cata = on_auto_axes(cata)
+    key = jnp.asarray(on_auto_axes(key))
+    used = jnp.arange(key.shape[0], dtype=jnp.int32) < jnp.asarray(cata.ngroups, jnp.int32)
+    order = jnp.argsort(key, stable=True, descending=descending)
+    order = order[jnp.argsort(jnp.isnan(key[order]), stable=True)]
+    order = order[jnp.argsort(~used[order], stable=True)]
+    # NumPy arrays stay what they are: JAX would cut 64-bit offsets.
+    sort = lambda leaf: leaf[np.asarray(order)] if isinstance(leaf, np.ndarray) else jnp.asarray(leaf)[order]  # noqa: E731
+    return FofCatalogue(ngroups=cata.ngroups, **jax.tree.map(sort, cata.columns()))
+
+
+def catalogues_equal(c1: FofCatalogue, c2: FofCatalogue) -> jax.Array:
+    """Whether two catalogues hold the same numbers in the same rows; rows that hold no groups are not looked at.
+
+    c1, c2: catalogues of one rank each. NaN is equal to NaN. Returns a bool scalar. Raises ValueError if they have
+    different columns.
+    """
+    structures: list[Any] = [jax.tree.structure(one) for one in (c1, c2)]
+    if structures[0] != structures[1]:
+        raise ValueError("only catalogues with the same columns can be equal; these have different ones.")
+    rows = min(_rows(c1), _rows(c2))
+    used = jnp.arange(rows) < jnp.asarray(c1.ngroups)
+    equal = [jnp.asarray(c1.ngroups == c2.ngroups)]
+    for one, other in zip(jax.tree.leaves(c1.columns()), jax.tree.leaves(c2.columns()), strict=True):
+        equal.append(~(differ(one[:rows], other[:rows]).reshape(rows, -1).any(axis=-1) & used).any())
+    return jnp.stack(equal).all()

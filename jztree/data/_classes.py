@@ -1,0 +1,98 @@
+"""Particle classes, labels, and names of rows."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ._describe import describe_arrays, describe_particles
+
+Array = jax.Array | np.ndarray
+
+
+def static_field(**kwargs: Any) -> Any:
+    """A dataclass field that is part of the pytree structure: compiled in, not traced."""
+    return field(metadata={"static": True}, **kwargs)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True, slots=True)
+class Pos:
+    """Positions.
+
+    pos: ``(n, d)`` float32 or float64.
+    num: how many leading rows hold particles; None means all.
+    num_total: the number of particles on all devices together, known when the function is traced.
+    """
+
+    pos: Array
+    num: int | Array | None = None
+    num_total: int | None = static_field(default=None)
+
+    def __repr__(self) -> str:
+        return describe_particles(self)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True, slots=True)
+class PosMass:
+    """Positions and masses.
+
+    pos: ``(n, d)`` float32 or float64.
+    mass: ``(n,)``, or a scalar that all particles share.
+    num, num_total: as in `Pos`.
+    """
+
+    pos: Array
+    mass: float | Array | None = None
+    num: int | Array | None = None
+    num_total: int | None = static_field(default=None)
+
+    def __repr__(self) -> str:
+        return describe_particles(self)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True, slots=True)
+class ParticleData:
+    """What a snapshot holds of its particles.
+
+    pos: ``(n, d)`` float32 or float64.
+    mass: ``(n,)``, or a scalar that all particles share, or None.
+    vel: ``(n, d)`` or None.
+    id: ``(n,)`` integers or None.
+    num, num_total: as in `Pos`.
+    """
+
+    pos: Array
+    mass: float | Array | None = None
+    vel: Array | None = None
+    id: Array | None = None
+    num: int | Array | None = None
+    num_total: int | None = static_field(default=None)
+
+    def __repr__(self) -> str:
+        return describe_particles(self)
+
+
+class RankIdx(NamedTuple):
+    """Where particles are: ``rank`` (int32) of the device and ``idx`` (int32), the row there."""
+
+    rank: jax.Array
+    idx: jax.Array
+
+    def __repr__(self) -> str:
+        return describe_arrays(self)
+
+
+class Label(NamedTuple):
+    """What group particles belong to: the group's first particle in z-order, as ``irank`` (int32), the rank that holds
+    it, and ``igroup`` (int32), the row there; or, if labels are linear, the row in the joined set of all ranks.
+    """
+
+    irank: jax.Array
+    igroup: jax.Array
+
+    def __repr__(self) -> str:
+        return describe_arrays(self)

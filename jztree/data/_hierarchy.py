@@ -1,0 +1,96 @@
+"""The plane hierarchy, as a pytree; `jztree.tree` makes it."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from ._classes import static_field
+from ._describe import describe_hierarchy
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True, slots=True)
+class TreeHierarchy:
+    """Planes of nodes over z-ordered particles.
+
+    The flat arrays hold all planes, plane 0 (the leaves) first; the methods give one plane. Node ``i`` of plane ``p``
+    covers the nodes ``splits(p)[i]`` to ``splits(p)[i + 1]`` of plane ``p - 1`` (of the particles, for plane 0) and the
+    particles ``particle_splits(p)[i]`` to ``particle_splits(p)[i + 1]``. If fewer rows than the arrays have hold
+    particles, nodes at the end of a plane are empty; their boxes are inverted (lower = inf, upper = -inf).
+
+    Boxes are tight and hold the positions wrapped into the periodic box.
+
+    plane_sizes: number of nodes of each plane; static.
+    flat_splits, flat_particle_splits: ``(m + planes,)`` int32.
+    flat_lower, flat_upper: ``(m, d)``, the corners of the boxes, dtype of the positions.
+    flat_mass: ``(m,)``, flat_center_of_mass: ``(m, d)``; None unless ``cfg.masses``. They are float64 if masses are.
+
+    Boxes and masses have derivatives: each face moves with the particle on it, sums with the particles of the node.
+    """
+
+    plane_sizes: tuple[int, ...] = static_field()
+    flat_splits: jax.Array
+    flat_particle_splits: jax.Array
+    flat_lower: jax.Array
+    flat_upper: jax.Array
+    flat_mass: jax.Array | None = None
+    flat_center_of_mass: jax.Array | None = None
+
+    def __repr__(self) -> str:
+        return describe_hierarchy(self)
+
+    @property
+    def num_planes(self) -> int:
+        """Number of planes; the highest is ``num_planes - 1``."""
+        return len(self.plane_sizes)
+
+    def num_nodes(self, plane: int) -> int:
+        """Number of nodes of a plane."""
+        return self.plane_sizes[plane]
+
+    def node_slice(self, plane: int) -> slice:
+        """The nodes of a plane in the flat arrays."""
+        start = sum(self.plane_sizes[:plane])
+        return slice(start, start + self.plane_sizes[plane])
+
+    def _split_slice(self, plane: int) -> slice:
+        nodes = self.node_slice(plane)
+        return slice(nodes.start + plane, nodes.stop + plane + 1)
+
+    def splits(self, plane: int) -> jax.Array:
+        """``(nodes + 1,)`` int32: where each node starts in the plane below, and the end."""
+        return self.flat_splits[self._split_slice(plane)]
+
+    def particle_splits(self, plane: int) -> jax.Array:
+        """``(nodes + 1,)`` int32: where each node starts among the particles, and the end."""
+        return self.flat_particle_splits[self._split_slice(plane)]
+
+    def count(self, plane: int) -> jax.Array:
+        """``(nodes,)`` int32: particles of each node."""
+        return jnp.diff(self.particle_splits(plane))
+
+    def lower(self, plane: int) -> jax.Array:
+        """``(nodes, d)``: lower corners of the boxes."""
+        return self.flat_lower[self.node_slice(plane)]
+
+    def upper(self, plane: int) -> jax.Array:
+        """``(nodes, d)``: upper corners of the boxes."""
+        return self.flat_upper[self.node_slice(plane)]
+
+    def center(self, plane: int) -> jax.Array:
+        """``(nodes, d)``: centres of the boxes; NaN for empty nodes."""
+        return 0.5 * self.lower(plane) + 0.5 * self.upper(plane)
+
+    def mass(self, plane: int) -> jax.Array:
+        """``(nodes,)``: mass of each node. Raises ValueError if the hierarchy was built without masses."""
+        return self._moments(self.flat_mass)[self.node_slice(plane)]
+
+    def center_of_mass(self, plane: int) -> jax.Array:
+        """``(nodes, d)``: centre of mass of each node; 0 for massless nodes. Raises like `mass`."""
+        return self._moments(self.flat_center_of_mass)[self.node_slice(plane)]
+
+    def _moments(self, values: jax.Array | None) -> jax.Array:
+        if values is None:
+            raise ValueError("this hierarchy was built without masses; build it with TreeConfig(masses=True).")
+        return values

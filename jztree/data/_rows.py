@@ -1,0 +1,294 @@
+"""Rows of particle classes: counted, mapped, padded, dealt out to devices and joined again."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+
+from .. import _particles, comm
+from .._particles import check_carried, check_known, check_movable, check_num, get_pos, replace_field
+from .._transform.shard_map import is_concrete
+
+_Part = TypeVar("_Part")
+
+
+def map_rows(func: Callable[[Any], Any], part: _Part) -> _Part:
+    """``part`` with ``func`` applied to every leaf that has one row a particle.
+
+    part: a particle class, or an array of positions.
+    func: takes and returns an array whose leading axis runs over particles.
+    """
+    n, num = get_pos(part).shape[0], getattr(part, "num", None)
+    check_movable(part)
+    return jax.tree.map(lambda leaf: func(leaf) if _is_of_rows(leaf, n, num) else leaf, part)
+
+
+def _is_of_rows(leaf: Any, n: int, num: Any) -> bool:
+    """Whether a leaf has a row for each of ``n`` particles; ``num``, which may be ``(1,)``, is a number for all."""
+    return np.ndim(leaf) > 0 and leaf.shape[0] == n and leaf is not num
+
+
+def split_rows(part: _Part) -> tuple[list[Any], Callable[[Sequence[Any]], _Part]]:
+    """The leaves of ``part`` that have one row a particle, and a function that puts others, of any length, in place.
+
+    part: a particle class, or an array of positions.
+    """
+    n, num = get_pos(part).shape[0], getattr(part, "num", None)
+    check_carried(part)
+    check_movable(part)
+    leaves, structure = jax.tree.flatten(part)
+    places = [i for i, leaf in enumerate(leaves) if _is_of_rows(leaf, n, num)]
+
+    def rebuild(columns: Sequence[Any]) -> _Part:
+        others = dict(zip(places, columns, strict=True))
+        return jax.tree.unflatten(structure, [others.get(i, leaf) for i, leaf in enumerate(leaves)])
+
+    return [jnp.asarray(leaves[i]) for i in places], rebuild
+
+
+def replace_num(part: _Part, num: Any) -> _Part:
+    """``part`` with another ``num``, if it has that field; ``(1,)`` if that is the shape of the one that it has."""
+    held: Any = getattr(part, "num", None)
+    if num is not None and np.shape(held) == (1,) and np.ndim(num) == 0:
+        num = jnp.reshape(jnp.asarray(num, jnp.int32), (1,))
+    return replace_field(part, "num", num)
+
+
+def get_num(part: Any, default_to_length: bool = True, default_to_nancount: bool = False) -> Any:
+    """How many rows of ``part`` hold particles: its ``num``, a number, also where that has the shape ``(1,)``.
+
+    part: a particle class, or an array of positions.
+    default_to_nancount: if there is no ``num``, rows of NaN at the end hold no particles. Nothing else here reads NaN
+        so: give the number that this returns as ``num``.
+    default_to_length: if there is no ``num``, all rows hold particles.
+
+    Raises ValueError if there is no ``num`` and neither is to be done; and, at run time if positions are traced, if
+    rows of NaN are counted and stand before others.
+    """
+    if getattr(part, "num", None) is not None:
+        return _particles.get_num(part)
+    if default_to_nancount:
+        return _rows_before_nan(get_pos(part))
+    if not default_to_length:
+        raise ValueError(
+            "these particles have no num to say how many rows hold particles; set num, or ask for one of "
+            "default_to_length and default_to_nancount."
+        )
+    return get_pos(part).shape[0]
+
+
+def _rows_before_nan(pos: Any) -> Any:
+    empty = jnp.isnan(pos).any(axis=-1)
+    num = jnp.sum(~empty, dtype=jnp.int32)
+    mixed = (empty[:-1] & ~empty[1:]).any()
+    sentence = (
+        "a row of NaN stands before rows that hold particles, so that NaN does not say where padding begins; put "
+        "padding behind all particles, and set num to their number."
+    )
+    if not is_concrete(num):
+        return comm.check(num, mixed, [], sentence)
+    if mixed:
+        raise ValueError(sentence)
+    return int(num)
+
+
+def get_num_total(part: Any, default_to_length: bool = False) -> int:
+    """The number of particles on all devices, ``num_total`` of ``part``, which is known when a function is traced.
+
+    default_to_length: if it is not known, take all rows of all devices for particles. Raises ValueError if it is not
+    known and this is not asked for.
+    """
+    total = _particles.get_num_total(part)
+    if total is not None:
+        return total
+    if not default_to_length:
+        raise ValueError("these particles have no num_total; set it, or ask for default_to_length=True.")
+    return int(get_pos(part).shape[0] * comm.num_ranks())
+
+
+def all_particles_equal(p1: Any, p2: Any) -> jax.Array:
+    """Whether two sets of particles of one class are the same, row by row; what is behind ``num`` is not looked at.
+
+    p1, p2: particle classes, or arrays of positions. NaN is equal to NaN. Returns a bool scalar. Raises ValueError if
+    they are of different classes, or have different properties.
+    """
+    structures: list[Any] = [jax.tree.structure(one) for one in (p1, p2)]
+    if structures[0] != structures[1]:
+        raise ValueError("only particles of one class with the same properties can be equal; these are of two kinds.")
+    nums, n = (get_num(p1), get_num(p2)), min(get_pos(part).shape[0] for part in (p1, p2))
+    used = jnp.arange(n) < nums[0]
+
+    def same(one: Any, other: Any) -> Any:
+        if _is_of_rows(one, get_pos(p1).shape[0], getattr(p1, "num", None)):
+            one, other = one[:n], other[:n]
+            return ~(differ(one, other).reshape(n, -1).any(axis=-1) & used).any()
+        return ~differ(one, other).any() if jnp.shape(one) == jnp.shape(other) else False
+
+    leaves = jax.tree.map(same, replace_field(p1, "num", None), replace_field(p2, "num", None))
+    return jnp.stack([jnp.asarray(nums[0] == nums[1]), *map(jnp.asarray, jax.tree.leaves(leaves))]).all()
+
+
+def differ(one: Any, other: Any) -> jax.Array:
+    """Where two arrays of one shape differ; NaN is equal to NaN."""
+    one, other = jnp.asarray(one), jnp.asarray(other)
+    if not jnp.issubdtype(one.dtype, jnp.inexact):
+        return one != other
+    return (one != other) & ~(jnp.isnan(one) & jnp.isnan(other))
+
+
+def on_auto_axes(tree: _Part) -> _Part:
+    """``tree`` with its arrays on the same devices, but on meshes whose axes JAX sees to by itself.
+
+    Mapped functions return arrays on the mesh of the user, whose axes may be explicit (those of `jax.make_mesh` are,
+    unless it is told otherwise). JAX does not pick rows of such an array, because it is not said how these lie.
+    """
+    return jax.tree.map(_on_auto_mesh, tree)
+
+
+def _on_auto_mesh(leaf: Any) -> Any:
+    sharding = leaf.sharding if isinstance(leaf, jax.Array) and is_concrete(leaf) else None
+    if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
+        return leaf
+    names = sharding.mesh.axis_names
+    mesh = Mesh(sharding.mesh.devices, names, axis_types=(AxisType.Auto,) * len(names))
+    return jax.device_put(leaf, NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind))
+
+
+def pad_particles(part: _Part, num: int, float_val: float = jnp.nan, int_val: int = 0) -> _Part:
+    """Append ``num`` rows that hold no particles, to every property.
+
+    part: a particle class of ``n`` rows. Returns one of ``n + num`` rows, whose own ``num`` is what it was.
+    float_val, int_val: what the new rows are filled with, for real and for whole numbers; nothing here reads it. Give 0
+        where ``jax_debug_nans`` is on, which takes NaN for a mistake wherever it is.
+
+    Particles without a field ``num`` get rows of NaN, which are an error in every search.
+
+    Raises ValueError if ``num`` is negative, or that of ``part`` is not from 0 to ``n`` (if it is traced, an error at
+    run time).
+    """
+    if num < 0:
+        raise ValueError(f"num is how many rows to append, so it cannot be negative; {num} was given.")
+    part, held = on_auto_axes(part), check_num(part)
+    if not is_concrete(held):
+        n = get_pos(part).shape[0]
+        held = comm.check(
+            held,
+            (held < 0) | (held > n),
+            [held],
+            f"num is {{0}}; it counts the rows that hold particles, so it must be from 0 to {n}.",
+        )
+    return replace_num(map_rows(lambda leaf: _padded(leaf, num, float_val, int_val), part), held)
+
+
+def _padded(leaf: Any, num: int, float_val: float, int_val: int) -> Any:
+    """``leaf`` with more rows. NumPy arrays stay what they are: JAX would cut 64-bit identifiers."""
+    inexact = jnp.issubdtype(leaf.dtype, jnp.inexact)
+    pad = np.pad if isinstance(leaf, np.ndarray) else jnp.pad
+    widths = [(0, num)] + [(0, 0)] * (np.ndim(leaf) - 1)
+    return pad(leaf, widths, constant_values=float_val if inexact else int_val)
+
+
+def squeeze_any(data: Any, size: int | None = None, num: Any = None, ntot: int | None = None) -> Any:
+    """Drop the padding of every array in a pytree, of one device or of all. Not for use under a JAX transformation.
+
+    data: results such as radii ``(q, k)``, or those of all devices, ``(r, q, k)``, which are then joined in the order
+        of the devices.
+    size: the number of rows with padding; arrays with another number of rows stay as they are. None: all are cut.
+    num: how many leading rows to keep, a number; or ``(r,)``, one for each device.
+    ntot: how many rows are kept in all, to be compared.
+
+    Raises ValueError if ``num`` is missing, is more than there are rows, or does not add up to ``ntot``.
+    """
+    check_known(data)
+    if num is None:
+        raise ValueError("squeeze_any needs num, how many rows to keep: squeeze_any(data, num=part.num).")
+    counts = np.asarray(num)
+    if ntot is not None and counts.sum() != ntot:
+        raise ValueError(f"num is {counts.tolist()}, {counts.sum()} in all, but ntot is {ntot}.")
+    return jax.tree.map(lambda leaf: _squeezed(leaf, size, counts), on_auto_axes(data))
+
+
+def _squeezed(leaf: Any, size: int | None, counts: np.ndarray) -> Any:
+    lead = (*counts.shape, *([] if size is None else [size]))
+    if np.ndim(leaf) <= counts.ndim or (size is not None and leaf.shape[: len(lead)] != lead):
+        return leaf
+    rows = leaf.shape[counts.ndim]
+    if leaf.shape[: counts.ndim] != counts.shape or np.any((counts < 0) | (counts > rows)):
+        raise ValueError(f"an array has shape {leaf.shape}, of which num, {counts.tolist()}, rows are to be kept.")
+    if counts.ndim == 0:
+        return leaf[: int(counts)]
+    join = np.concatenate if isinstance(leaf, np.ndarray) else jnp.concatenate
+    return join([leaf[rank, :count] for rank, count in enumerate(counts)])
+
+
+def squeeze_particles(part: _Part) -> _Part:
+    """``part`` without its padding. Not for use under a JAX transformation.
+
+    Takes one device's particles, ``pos`` of shape ``(n, d)`` and ``num`` a scalar, or all devices', ``(r, n, d)`` and
+    ``(r,)``, which are then joined in the order of the ranks.
+    """
+    if np.ndim(get_pos(part)) == 3:
+        return flatten_particles(part)
+    num = int(check_num(part))
+    return replace_num(map_rows(lambda leaf: leaf[:num], on_auto_axes(part)), num)
+
+
+def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
+    """Deal particles out to ``ndev`` devices in equal consecutive blocks, off by one at most.
+
+    part: a particle class of ``n`` rows, all of which hold particles. Returns one whose properties have shape
+    ``(ndev, m, ...)`` with ``m = ceil(n / ndev) + npad``, and whose ``num`` is ``(ndev,)``. Properties that all
+    particles share are repeated ``ndev`` times. Not for use under a JAX transformation. Raises ValueError for integers
+    that JAX would cut to 32 bits, for numbers beyond the range of float32 if JAX is to make that of them, and if there
+    are rows that hold no particles but no field ``num`` to say so.
+    """
+    check_carried(part)
+    if ndev < 1:
+        raise ValueError(f"ndev is the number of devices, so it must be at least 1; {ndev} was given.")
+    part = squeeze_particles(part)
+    n = get_pos(part).shape[0]
+    bounds = [n * rank // ndev for rank in range(ndev + 1)]
+    rows = -(-n // ndev) + npad
+    if rows * ndev != n and not hasattr(part, "num"):
+        raise ValueError(
+            f"{n} particles dealt out to {ndev} device(s) in {rows} rows each leave rows that hold none, which takes a "
+            "field num to say so; give a particle class with num, such as jztree.data.Pos(pos=pos)."
+        )
+
+    def deal(leaf: Any) -> Any:
+        if np.ndim(leaf) == 0 or leaf.shape[0] != n:
+            return jnp.stack([jnp.asarray(leaf)] * ndev)
+        blocks = [leaf[a:b] for a, b in itertools.pairwise(bounds)]
+        return jnp.stack([jnp.pad(b, [(0, rows - len(b))] + [(0, 0)] * (b.ndim - 1)) for b in blocks])
+
+    dealt = jax.tree.map(deal, replace_num(part, None))
+    return replace_num(dealt, jnp.asarray(np.diff(bounds), jnp.int32))
+
+
+def flatten_particles(part: _Part) -> _Part:
+    """Join the particles of all devices, ``(r, n, ...)`` with ``num`` of shape ``(r,)``, into one set without padding.
+
+    The inverse of `expand_particles`. Not for use under a JAX transformation.
+    """
+    pos = get_pos(part)
+    check_movable(part)
+    if np.ndim(pos) != 3:
+        raise ValueError(f"positions of all devices have the shape (r, n, d); these have {np.shape(pos)}.")
+    ndev, n = pos.shape[:2]
+    num = getattr(part, "num", None)
+    counts = np.full(ndev, n) if num is None else np.broadcast_to(np.asarray(num), (ndev,))
+    if np.any((counts < 0) | (counts > n)):
+        raise ValueError(f"num is {counts.tolist()}; it counts the rows of each device, so it must be from 0 to {n}.")
+
+    def join(leaf: Any) -> Any:
+        if np.ndim(leaf) >= 2 and leaf.shape[:2] == (ndev, n):
+            # NumPy arrays stay what they are: JAX would cut 64-bit identifiers.
+            concatenate = np.concatenate if isinstance(leaf, np.ndarray) else jnp.concatenate
+            return concatenate([leaf[rank, : counts[rank]] for rank in range(ndev)])
+        return leaf[0] if np.ndim(leaf) > 0 and leaf.shape[0] == ndev else leaf
+
+    return replace_num(jax.tree.map(join, replace_num(on_auto_axes(part), None)), int(counts.sum()))

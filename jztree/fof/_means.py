@@ -1,0 +1,111 @@
+"""Mass-weighted means of properties of particles over groups.
+
+A mean velocity is one, and the kernel of the catalogue takes it exactly, over groups that straddle ranks too, with
+derivatives. So properties are given to it in the place of velocities, as many at a time as there are dimensions.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import comm
+from .._checks import check_real_dtype, common_dtype, first_row
+from .._particles import check_carried
+from ..config import CatalogueConfig
+from ..data import get_num
+
+__all__ = ["Columns", "mean_columns", "mean_faults"]
+
+# Positions, masses and velocities, see `._group_order.catalogue_columns`.
+Columns = tuple[jax.Array, jax.Array | None, jax.Array | None]
+_VELOCITY = 5  # of the sums that a kernel gives
+_NOT_FINITE = "row {0}%s has a %s that is NaN or infinite, of which a mean is to be taken; remove such particles."
+_NO_REDSHIFT = "row {0}%s has a zplus1 that is not positive and finite; it is 1 + z, the inverse of the scale factor."
+
+
+def mean_faults(part: Any, cfg: CatalogueConfig, of: str) -> list[comm.Fault]:
+    """What may be wrong with properties that means are taken of. of: whose rows they are."""
+    num, faults = get_num(part), []
+    for name, rows in _averaged(part, cfg).items():
+        bad = first_row(~jnp.isfinite(rows).all(axis=tuple(range(1, rows.ndim))), num)
+        faults.append(comm.Fault(bad >= 0, [bad], _NOT_FINITE % (of, name)))
+    redshift = _rows_of(part, "zplus1")
+    if redshift is not None:
+        bad = first_row(~((redshift > 0) & jnp.isfinite(redshift)), num)
+        faults.append(comm.Fault(bad >= 0, [bad], _NO_REDSHIFT % of))
+    return faults
+
+
+def mean_columns(
+    grouped: Any, columns: Columns, sums_of: Callable[[Columns], tuple[Any, Any]], cfg: CatalogueConfig
+) -> dict[str, Any]:
+    """The columns ``v_rad``, ``scale_factor`` and ``means`` of a catalogue, as far as there are any, by name.
+
+    grouped: particles in group order. columns, sums_of: see `._group_order.make_catalogue`.
+    """
+    averaged = _averaged(grouped, cfg)
+    redshift = _rows_of(grouped, "zplus1")
+    if redshift is not None:
+        averaged["scale_factor"] = 1 / redshift
+    if not averaged:
+        return {}
+    means = _means(averaged, columns, sums_of)
+    named = {name: means.pop(name) for name in ("v_rad", "scale_factor") if name in means}
+    if "v_rad" in cfg.means:
+        means["v_rad"] = named["v_rad"]
+    return named | ({"means": means} if cfg.means else {})
+
+
+def _means(
+    averaged: dict[str, jax.Array], columns: Columns, sums_of: Callable[[Columns], tuple[Any, Any]]
+) -> dict[str, jax.Array]:
+    pos, mass, _ = columns
+    n, dims = pos.shape
+    dtype = common_dtype(pos, *averaged.values())
+    flat = jnp.concatenate([rows.reshape(n, -1).astype(dtype) for rows in averaged.values()], axis=1)
+    found = []
+    for start in range(0, flat.shape[1], dims):
+        some = flat[:, start : start + dims]
+        some = jnp.pad(some, [(0, 0), (0, dims - some.shape[1])])
+        _, sums = sums_of((pos.astype(dtype), None if mass is None else mass.astype(dtype), some))
+        found.append(sums[_VELOCITY])
+    whole = jnp.concatenate(found, axis=1)
+    means, start = {}, 0
+    for name, rows in averaged.items():
+        width = int(np.prod(rows.shape[1:]))
+        means[name] = whole[:, start : start + width].reshape(-1, *rows.shape[1:])
+        start += width
+    return means
+
+
+def _averaged(part: Any, cfg: CatalogueConfig) -> dict[str, jax.Array]:
+    """The properties that means are taken of as they are, ``(n, ...)`` real numbers by name.
+
+    Raises ValueError or TypeError in words if one that is asked for is not there, or has no row a particle.
+    """
+    found = {}
+    for name in dict.fromkeys(("v_rad", *cfg.means)):
+        rows = _rows_of(part, name)
+        if rows is not None:
+            found[name] = rows
+        elif name in cfg.means:
+            raise ValueError(f"CatalogueConfig.means asks for {name!r}, which the particles do not have.")
+    return found
+
+
+def _rows_of(part: Any, name: str) -> jax.Array | None:
+    """A property as real numbers ``(n, ...)``, None if there is none. What all share is given to each."""
+    rows = getattr(part, name, None)
+    if rows is None:
+        return None
+    check_real_dtype(rows, name)
+    check_carried({name: rows})
+    n = part.pos.shape[0]
+    if np.ndim(rows) > 0 and np.shape(rows)[0] != n:
+        raise ValueError(f"{name} must be one number or have a row a particle; its shape is {np.shape(rows)} for {n}.")
+    made = jnp.asarray(rows)
+    real = made if jnp.issubdtype(made.dtype, jnp.floating) else made.astype(common_dtype(part.pos))
+    return jnp.broadcast_to(real, (n,)) if real.ndim == 0 else real
