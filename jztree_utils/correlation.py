@@ -28,7 +28,7 @@ class Correlation:
     """A correlation function in bins.
 
     edges: ``(b + 1,)`` of the distance: r, s, or rp. value: ``(b,)``, or ``(l, b)`` for multipoles; NaN where a bin has
-    no random pairs. pairs: ``(b,)`` int64, data pairs in each bin, in both orders.
+    no random pairs, or data or randoms have none at all. pairs: ``(b,)`` int64, data pairs in each bin, in both orders.
     samples: ``(num_regions, *value.shape)``, the function with each region left out, or None.
     """
 
@@ -74,6 +74,8 @@ class _Sample:
 
     def __post_init__(self) -> None:
         dims = get_pos(self.part).shape[1]
+        if np.shape(self.boxsize) not in ((), (dims,)):
+            raise ValueError(f"boxsize must be one length or {dims}; its shape is {np.shape(self.boxsize)}.")
         box = np.broadcast_to(np.asarray(0.0 if self.boxsize is None else self.boxsize, np.float64), (dims,))
         if self.randoms is None and not np.all(box > 0):
             raise ValueError("without randoms, the box must be periodic in all dimensions; give boxsize, or randoms.")
@@ -117,8 +119,8 @@ class _Sample:
             k = None if i == 0 else i - 1
             one, two = of_data.pairs(k), of_randoms.pairs(k)
             both = of_data.total(k) * of_randoms.total(k)
-            expected = random[i] / two
-            found.append(_ratio(data[i] / one - 2 * cross[i] / both + expected, expected))
+            expected = _ratio(random[i], two)
+            found.append(_ratio(_ratio(data[i], one) - 2 * _ratio(cross[i], both) + expected, expected))
         return found[0], np.stack(found[1:]) if self.num_regions else None, np.asarray(dd.count)
 
 
@@ -155,8 +157,18 @@ def _numbers(counts: PairCounts) -> list[np.ndarray]:
     return [every, *(every - one for one in np.asarray(regions, np.float64))]
 
 
-def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.divide(a, b, out=np.full(np.shape(a), np.nan), where=b != 0)
+def _ratio(a: np.ndarray, b: Any) -> np.ndarray:
+    """``a / b``, and NaN where b is 0."""
+    return np.divide(a, b, out=np.full(np.shape(a), np.nan), where=np.not_equal(b, 0))
+
+
+def _whole(value: Any, name: str) -> int:
+    """``value``; TypeError or ValueError in words if it is not an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} is {value!r}; it must be an integer.")
+    if value < 1:
+        raise ValueError(f"{name} is {value}; it must be at least 1.")
+    return int(value)
 
 
 def _checked(edges: Any, name: str, sample: _Sample, longest: float) -> np.ndarray:
@@ -214,9 +226,10 @@ def wp(
 
     Raises like `xi`.
     """
-    if num_pi < 1 or not 0 < pi_max < np.inf:
-        raise ValueError(f"pi_max is {pi_max} and num_pi {num_pi}; they must be positive, and pi_max finite.")
-    sample = _in_three(_sample(part, boxsize, randoms, options), "wp")
+    _whole(num_pi, "num_pi")
+    if not 0 < pi_max < np.inf:
+        raise ValueError(f"pi_max is {pi_max}; it must be positive and finite.")
+    sample = _in_three(_sample(part, boxsize, randoms, options), "wp", los)
     along = np.linspace(0, pi_max, num_pi + 1)
     found = np.asarray(edges, np.float64)
     if randoms is None:
@@ -250,9 +263,10 @@ def multipoles(
 
     Returns values ``(len(ells), b)``. Raises like `xi`.
     """
-    if any(ell < 0 or ell % 2 for ell in ells) or num_mu < 1:
-        raise ValueError(f"ells are {ells}, even numbers from 0 on, and num_mu is {num_mu}, at least 1.")
-    sample = _in_three(_sample(part, boxsize, randoms, options), "multipoles")
+    _whole(num_mu, "num_mu")
+    if np.ndim(ells) != 1 or len(ells) == 0 or any(ell not in range(0, 1000, 2) for ell in ells):
+        raise ValueError(f"ells are {ells}; they must be one or more even numbers from 0 on, such as (0, 2, 4).")
+    sample = _in_three(_sample(part, boxsize, randoms, options), "multipoles", los)
     longest = np.inf if randoms is not None else sample.box.min() / 2
     found, cosines = _checked(edges, "edges", sample, longest), np.linspace(0, 1, num_mu + 1)
 
@@ -260,28 +274,42 @@ def multipoles(
         return 4 / 3 * np.pi * np.diff(found**3)[:, None] * np.diff(cosines)
 
     value, samples, pairs = sample.estimate(found, volume, mode="s_mu", edges_b=cosines, los=los)
-    integral = [np.diff(legendre.legval(cosines, legendre.legint([0] * ell + [2 * ell + 1]))) for ell in ells]
+    integral = [np.diff(legendre.legval(cosines, legendre.legint([0] * int(ell) + [2 * ell + 1]))) for ell in ells]
     parts = None if samples is None else np.einsum("lm,ksm->kls", np.stack(integral), samples)
     return Correlation(edges=found, value=np.stack(integral) @ value.T, pairs=pairs.sum(axis=1), samples=parts)
 
 
-def _in_three(sample: _Sample, what: str) -> _Sample:
+def _in_three(sample: _Sample, what: str, los: Any) -> _Sample:
     if get_pos(sample.part).shape[1] != 3:
         raise ValueError(f"{what} is for particles in 3 dimensions; these have {get_pos(sample.part).shape[1]}.")
+    if los not in range(-3, 3):
+        raise ValueError(f"los is {los!r}; it is the axis of the line of sight, from 0 to 2.")
     return sample
 
 
-def cube_regions(pos: Any, lower: Any, upper: Any, per_side: int) -> np.ndarray:
+def cube_regions(part: Any, lower: Any, upper: Any, per_side: int) -> np.ndarray:
     """Regions for a jackknife, ``(n,)`` int32: the ``per_side**d`` equal boxes that a larger one is cut into.
 
-    lower, upper: ``(d,)`` or numbers, the corners of the larger one. What is outside of it is in the box nearby.
+    part: a particle class with ``pos`` ``(n, d)``, or positions. lower, upper: ``(d,)`` or numbers, the corners of the
+    larger one. What is outside of it is in the box nearby, rows from ``num`` on are in region 0.
+
+    Raises TypeError or ValueError for wrong arguments, and for positions that are NaN.
     """
-    if per_side < 1:
-        raise ValueError(f"per_side is {per_side}; a box is cut into one part a side or more.")
-    places = np.asarray(pos, np.float64)
-    cells = np.floor((places - lower) / (np.asarray(upper, np.float64) - lower) * per_side).astype(np.int64)
-    cells = np.clip(cells, 0, per_side - 1)
-    return np.ravel_multi_index(tuple(cells.T), (per_side,) * places.shape[1]).astype(np.int32)
+    given = np.asarray(part) if isinstance(part, list) else part
+    places, num = np.array(get_pos(given), np.float64), int(get_num(given))
+    places[num:] = 0
+    low, side = np.asarray(lower, np.float64), np.asarray(upper, np.float64) - lower
+    if not (np.all(side > 0) and np.all(np.isfinite(side))):
+        raise ValueError(f"the box is from {lower} to {upper}; upper must be above lower, and both finite.")
+    if np.isnan(places).any():
+        raise ValueError(f"row {np.isnan(places).any(axis=1).argmax()} of the positions is NaN; it is in no region.")
+    shape = (_whole(per_side, "per_side"),) * places.shape[1]
+    if math.prod(shape) >= 2**31:
+        raise ValueError(f"{per_side} parts a side are {math.prod(shape)} regions, more than int32 can number.")
+    cells = np.floor(np.clip((places - low) / side, 0, 1) * per_side).astype(np.int64)
+    regions = np.ravel_multi_index(tuple(np.minimum(cells, per_side - 1).T), shape).astype(np.int32)
+    regions[num:] = 0
+    return regions
 
 
 def power_law(found: Correlation, low: float = 0.0, high: float = np.inf) -> tuple[float, float]:

@@ -12,13 +12,14 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from jztree.comm import get_rank_info
-from jztree.data import ParticleData, Pos, PosMass, pad_particles
+from jztree.data import ParticleData, PosMass, pad_particles
 from jztree.jax_ext import with_smap
 
 from .io import read_snapshot
 
 __all__ = [
     "SAMPLE_2D",
+    "SAMPLE_2D_BOXSIZE",
     "SAMPLE_3D",
     "SAMPLE_3D_UNITS",
     "SAMPLE_DATA",
@@ -27,11 +28,13 @@ __all__ = [
     "cosmo_3d_sample",
     "gaussian_particles",
     "hernquist_particles",
+    "hernquist_posmass",
     "uniform_particles",
 ]
 
 SAMPLE_DATA = Path(__file__).parent / "sample_data"
 SAMPLE_2D = SAMPLE_DATA / "pos2d_cosmo_128_100.npy"
+SAMPLE_2D_BOXSIZE = 100.0
 SAMPLE_3D = SAMPLE_DATA / "snapshot_048.hdf5"
 # What the header of the file does not say: Mpc/h, 1e10 Msun/h, km/s, and that the run is cosmological.
 SAMPLE_3D_UNITS: dict[str, Any] = {
@@ -44,40 +47,81 @@ SAMPLE_3D_UNITS: dict[str, Any] = {
 _BLOCK = 2**20  # particles sampled at a time, so that intermediate results stay small beside the output
 
 
-@with_smap(in_specs=(None,) * 4, out_specs=P(-1), static_argnums=(0, 3))
-def uniform_particles(N: int, total_mass: float = 1.0, seed: int = 0, npad: int = 0) -> PosMass:
-    """``N`` independent uniform points in the unit box. May be called under `jax.jit` with ``N`` and ``npad`` static.
+@with_smap(in_specs=(None,) * 5, out_specs=P(-1), static_argnums=(0, 3, 4))
+def uniform_particles(N: int, total_mass: float = 1.0, seed: int = 0, npad: int = 0, dim: int = 3) -> PosMass:
+    """``N`` independent uniform points in the unit box. May be called under `jax.jit` with ``N``, ``npad`` and ``dim``
+    static.
 
     On several devices each gets ``N`` points of its own: the seed of a device is ``seed`` plus its rank.
 
     total_mass: of all particles on all devices together, shared equally.
     npad: rows of padding to append.
-    Returns pos ``(N + npad, 3)`` float32 in [0, 1), a scalar mass, num ``N`` and num_total ``N`` times the devices.
+    Returns pos ``(N + npad, dim)`` float32 in [0, 1), a scalar mass, num ``N`` and num_total ``N`` times the devices.
     Raises ValueError if ``N`` or ``npad`` is negative.
     """
     _check_number(N)
     rank, ndev, _ = get_rank_info()
-    pos = jax.random.uniform(jax.random.PRNGKey(seed + rank), (N, 3), dtype=jnp.float32)
+    pos = jax.random.uniform(jax.random.PRNGKey(seed + rank), (N, dim), dtype=jnp.float32)
     mass = total_mass / max(N * ndev, 1)
     return pad_particles(PosMass(pos=pos, mass=mass, num=N, num_total=N * ndev), npad)
 
 
-@with_smap(in_specs=(None,) * 6, out_specs=P(-1), static_argnums=(0, 3, 5))
+@with_smap(in_specs=(None,) * 6, out_specs=P(-1), static_argnums=(0, 4, 5))
 def gaussian_particles(
-    N: int, total_mass: float = 1.0, seed: int = 0, npad: int = 0, sigma: float = 1.0, dim: int = 3
+    N: int, scale: float = 1.0, total_mass: float = 1.0, seed: int = 0, npad: int = 0, dim: int = 3
 ) -> PosMass:
     """``N`` independent points of an isotropic normal distribution around the origin, without a box.
 
     May be called under `jax.jit` with ``N``, ``npad`` and ``dim`` static. On several devices as `uniform_particles`.
+    scale: standard deviation of each coordinate.
     total_mass: of all particles on all devices together, shared equally.
     npad: rows of padding to append.
-    sigma: standard deviation of each coordinate.
     Returns pos ``(N + npad, dim)`` float32, a scalar mass, num ``N`` and num_total ``N`` times the devices.
     Raises ValueError if ``N`` or ``npad`` is negative.
     """
     _check_number(N)
     rank, ndev, _ = get_rank_info()
-    pos = sigma * jax.random.normal(jax.random.PRNGKey(seed + rank), (N, dim), dtype=jnp.float32)
+    pos = scale * jax.random.normal(jax.random.PRNGKey(seed + rank), (N, dim), dtype=jnp.float32)
+    mass = total_mass / max(N * ndev, 1)
+    return pad_particles(PosMass(pos=pos, mass=mass, num=N, num_total=N * ndev), npad)
+
+
+@with_smap(in_specs=(None,) * 7, out_specs=P(-1), static_argnums=(0, 4, 5, 6))
+def hernquist_posmass(
+    N: int,
+    a: float = 1.0,
+    total_mass: float = 1.0,
+    seed: int = 0,
+    npad: int = 0,
+    dim: int = 3,
+    rmax: float | None = None,
+) -> PosMass:
+    """``N`` independent points of a Hernquist (1990, ApJ 356, 359) sphere around the origin.
+
+    The fraction of the mass within r is ``r^2 / (r + a)^2``. May be called under `jax.jit` with ``N``, ``npad``,
+    ``dim`` and ``rmax`` static. On several devices as `uniform_particles`; `hernquist_particles` has a given range of
+    radii.
+
+    a: scale radius.
+    total_mass: of all particles on all devices together, shared equally.
+    npad: rows of padding to append.
+    dim: directions are isotropic in so many dimensions.
+    rmax: the largest radius; None is none.
+    Returns pos ``(N + npad, dim)`` float32, a scalar mass, num ``N`` and num_total ``N`` times the devices.
+    Raises ValueError if ``N`` or ``npad`` is negative, or ``rmax`` not positive.
+    """
+    _check_number(N)
+    if rmax is not None:
+        _check_positive(rmax=rmax)
+    rank, ndev, _ = get_rank_info()
+    radius_key, direction_key = jax.random.split(jax.random.PRNGKey(seed + rank))
+    within = jax.random.uniform(radius_key, (N, 1), dtype=jnp.float32)
+    if rmax is not None:
+        within = within * (rmax / (rmax + a)) ** 2
+    root = jnp.sqrt(within)
+    radius = a * root * (1 + root) / (1 - within)  # root / (1 - root) without a difference of near numbers
+    direction = jax.random.normal(direction_key, (N, dim), dtype=jnp.float32)
+    pos = radius * direction / jnp.linalg.norm(direction, axis=-1, keepdims=True)
     mass = total_mass / max(N * ndev, 1)
     return pad_particles(PosMass(pos=pos, mass=mass, num=N, num_total=N * ndev), npad)
 
@@ -233,14 +277,13 @@ def hernquist_particles(
     return pad_particles(PosMass(pos=jnp.asarray(pos, kind), mass=total_mass / max(N, 1), num=N, num_total=N), npad)
 
 
-def cosmo_2d_sample() -> tuple[Pos, float]:
-    """A slice of a cosmological simulation in two dimensions, 128^2 particles, and the length of its periodic box.
+def cosmo_2d_sample() -> jax.Array:
+    """A slice of a cosmological simulation in two dimensions, 128^2 particles in a periodic box.
 
-    Returns pos ``(16384, 2)`` float32 in [0, 100), num and num_total; and the box length, 100. From the sample data
-    of jz-tree (MIT licence). Friends-of-friends results are beside the file (`SAMPLE_2D`).
+    Returns positions ``(16384, 2)``, float32 in [0, 100); the length of the box is `SAMPLE_2D_BOXSIZE`. From the sample
+    data of jz-tree (MIT licence). Friends-of-friends results are beside the file (`SAMPLE_2D`).
     """
-    pos = jnp.asarray(np.load(SAMPLE_2D))
-    return Pos(pos=pos, num=pos.shape[0], num_total=pos.shape[0]), 100.0
+    return jnp.asarray(np.load(SAMPLE_2D))
 
 
 def cosmo_3d_sample() -> tuple[ParticleData, float]:

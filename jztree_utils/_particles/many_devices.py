@@ -189,7 +189,7 @@ def _join(nums: np.ndarray, cata: FofCatalogue) -> tuple[np.ndarray, FofCatalogu
     )
 
 
-_properties_over_ranks = shard_map_constructor(group_properties, (P(-1), P(-1), None, None, P(-1)), P(-1))
+_properties_over_ranks = shard_map_constructor(group_properties, P(-1), (P(-1), P(-1), None, None, P(-1)))
 
 
 def all_devices() -> Mesh:

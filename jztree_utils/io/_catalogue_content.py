@@ -23,7 +23,8 @@ _MOST_DIMENSIONS = 8
 NUMBERS = "iufb"  # the kinds of dtypes that columns may have
 MADE = "FriendsOfFriends"
 _LENGTHS = ("linking_length", "mean_separation")  # of how a catalogue was made
-_COLUMNS = tuple(f.name for f in dataclasses.fields(FofCatalogue) if f.name != "ngroups")
+# Files know of no ranks, and means are columns of their own names.
+_COLUMNS = tuple(name for name in FofCatalogue.column_names() if name not in ("offset_rank", "means"))
 
 
 class Form(NamedTuple):
@@ -39,7 +40,9 @@ class Form(NamedTuple):
 
 _FORMS = {
     **dict.fromkeys(("count", "offset"), Form("iu")),
-    **dict.fromkeys(("com_inertia_radius", "max_radius", "mass", "vel_dispersion"), Form("iuf")),
+    **dict.fromkeys(
+        ("com_inertia_radius", "max_radius", "mass", "vel_dispersion", "scale_factor", "v_rad"), Form("iuf")
+    ),
     "com_pos": Form("f", "d"),
     "com_vel": Form("iuf", "d"),
     "shape_tensor": Form("iuf", "dd"),
@@ -141,7 +144,11 @@ def catalogue_columns(cata: FofCatalogue, extra: Mapping[str, Column] | None = N
     cata = squeeze_catalogue(cata)
     held = {name: getattr(cata, name) for name in _COLUMNS}
     columns = {name: _own_column(name, values) for name, values in held.items() if values is not None}
-    for name, column in (extra or {}).items():
+    means = {
+        name: Column(np.asarray(values), "", f"mass-weighted mean of {name} of the particles")
+        for name, values in (cata.means or {}).items()
+    }
+    for name, column in {**means, **(extra or {})}.items():
         check_no_unit(column.values, name)
         if name in _COLUMNS or "/" in name or not name.strip("."):
             raise ValueError(f"An extra column is called {name!r}, which is taken or no name; call it otherwise.")

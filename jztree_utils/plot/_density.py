@@ -180,6 +180,10 @@ class View:
 
 
 def view_of(pos: Any, boxsize: Any, axes: tuple[int, int]) -> View:
+    """What a picture shows of two dimensions: the box where they are periodic, else all particles and a margin.
+
+    Raises ValueError if ``pos`` has no such dimensions, or a position is NaN or infinite.
+    """
     check_no_units(pos=pos, boxsize=boxsize)
     given = np.asarray(pos)
     if given.ndim != 2 or given.shape[1] <= max(axes) or min(axes) < 0 or axes[0] == axes[1]:

@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
+from jztree.data import Pos
 from jztree_utils import _report, cli, ics, io
 from jztree_utils._commands.info import gpu_backend
 
@@ -100,8 +101,8 @@ def test_shared_multi_file_snapshot(tmp_path, shared_data) -> None:
 
 def test_fof_in_two_dimensions(tmp_path) -> None:
     expected = json.loads((ics.SAMPLE_DATA / "pos2d_cosmo_128_100.fof_b0.2.json").read_text())
-    part, boxsize = ics.cosmo_2d_sample()
-    io.write_snapshot(tmp_path / "a.hdf5", part, io.SnapshotHeader(boxsize=boxsize))
+    pos, boxsize = ics.cosmo_2d_sample(), ics.SAMPLE_2D_BOXSIZE
+    io.write_snapshot(tmp_path / "a.hdf5", Pos(pos=pos), io.SnapshotHeader(boxsize=boxsize))
     output, picture = tmp_path / "c.hdf5", tmp_path / "c.png"
     arguments = ["fof", str(tmp_path / "a.hdf5"), "--npart-min", "1", "-o", str(output), "--plot", str(picture)]
     assert cli.main(arguments) == 0

@@ -7,7 +7,7 @@ import pytest
 from numpy.polynomial import legendre
 from scipy.spatial import cKDTree
 
-from jztree.data import Pos
+from jztree.data import ParticleData, Pos
 from jztree_utils import ics
 from jztree_utils.correlation import Correlation, cube_regions, multipoles, power_law, wp, xi
 
@@ -131,6 +131,7 @@ def test_a_power_law_is_found_again() -> None:
         ({}, ValueError, "must be periodic in all dimensions"),
         ({"boxsize": [1, 1, 0]}, ValueError, "must be periodic in all dimensions"),
         ({"boxsize": 0.3}, ValueError, "more than half the box"),
+        ({"boxsize": [1, 1]}, ValueError, "one length or 3"),
         ({"boxsize": 1.0, "region": np.zeros(50, int), "num_regions": 1}, ValueError, "give randoms"),
         ({"boxsize": 1.0, "randoms_weight": np.ones(50)}, ValueError, "were not given"),
         ({"boxsize": 1.0, "weights": np.ones(50)}, TypeError, "no option"),
@@ -149,10 +150,48 @@ def test_wrong_bins_and_dimensions() -> None:
         wp(pos, EDGES, 0.6, 1.0)
     with pytest.raises(ValueError, match="must be positive"):
         wp(pos, EDGES, -0.1, 1.0)
-    with pytest.raises(ValueError, match="even numbers"):
-        multipoles(pos, EDGES, 1.0, ells=(0, 1))
+    with pytest.raises(TypeError, match=r"num_pi is 2\.5; it must be an integer"):
+        wp(pos, EDGES, 0.1, 1.0, num_pi=2.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="num_mu is 0"):
+        multipoles(pos, EDGES, 1.0, num_mu=0)
+    for ells in ((0, 1), (), 2, (-2,), ("0",)):
+        with pytest.raises(ValueError, match="even numbers"):
+            multipoles(pos, EDGES, 1.0, ells=ells)  # type: ignore[arg-type]
+    for los in (3, -4, "z"):
+        with pytest.raises(ValueError, match="axis of the line of sight"):
+            wp(pos, EDGES, 0.1, 1.0, los=los)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="3 dimensions"):
         multipoles(pos[:, :2], EDGES, 1.0)
-    with pytest.raises(ValueError, match="one part a side or more"):
-        cube_regions(pos, 0, 1, 0)
-    assert cube_regions([[-1.0, 0.9], [2.0, 0.1]], 0, 1, 3).tolist() == [2, 6]
+
+
+def test_regions_of_a_cube() -> None:
+    places = [[-1.0, 0.9], [2.0, 0.1]]
+    assert cube_regions(places, 0, 1, 3).tolist() == [2, 6]
+    padded = ParticleData(pos=np.float32([*places, [np.nan, np.nan]]), num=2)
+    assert cube_regions(padded, [0, 0], [1, 1], 3).tolist() == [2, 6, 0]
+    far = np.array([[1e300, -1e300, 0.5], [-np.inf, np.inf, 0.0]])
+    assert cube_regions(far, 0, 1, 2).tolist() == [5, 2]
+    for per_side, error, text in (
+        (0, ValueError, "at least 1"),
+        (2.5, TypeError, "must be an integer"),
+        (46341, ValueError, "more than int32 can number"),
+    ):
+        with pytest.raises(error, match=text):
+            cube_regions(places, 0, 1, per_side)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="upper must be above lower"):
+        cube_regions(places, 0, [1, 0], 2)
+    with pytest.raises(ValueError, match="row 1 of the positions is NaN"):
+        cube_regions([[0.5, 0.5], [0.5, np.nan]], 0, 1, 2)
+
+
+@pytest.mark.filterwarnings("error")
+def test_without_any_pair_it_is_not_a_number() -> None:
+    data, randoms = uniform(30, 1), uniform(60, 2)
+    assert np.isnan(xi(data[:1], EDGES, 1.0).value).all()
+    assert np.isnan(xi(data[:1], EDGES, randoms=randoms).value).all()
+    assert np.isnan(xi(data, EDGES, randoms=randoms[:0]).value).all()
+    regions = {"region": np.zeros(30, int), "randoms_region": np.zeros(60, int), "num_regions": 2}
+    found = xi(data, EDGES, randoms=randoms, **regions)
+    assert found.samples is not None
+    assert np.isnan(found.samples[0]).all()
+    np.testing.assert_array_equal(found.samples[1], found.value)

@@ -107,9 +107,9 @@ def test_sizes_are_cumulative(with_mass, label) -> None:
 
 
 def test_what_fof_returns_can_be_drawn(tmp_path) -> None:
-    part, boxsize = ics.cosmo_2d_sample()
-    partf, cata = fof_and_catalogue(part, rlink=0.15625, boxsize=boxsize)
-    figure = plot.plot_halos(partf.pos, cata, boxsize, tmp_path / "a.png")
+    pos, boxsize = ics.cosmo_2d_sample(), ics.SAMPLE_2D_BOXSIZE
+    grouped, cata = fof_and_catalogue(pos, rlink=0.15625, boxsize=boxsize)
+    figure = plot.plot_halos(grouped, cata, boxsize, tmp_path / "a.png")
     assert len(circles(figure)) == 30 * 9
     assert figure.axes[1].get_title() == "98 groups"
 
@@ -151,9 +151,9 @@ def test_no_state_of_pyplot(tmp_path) -> None:
 import sys
 from jztree.fof import fof_and_catalogue
 from jztree_utils import ics, plot
-part, boxsize = ics.cosmo_2d_sample()
-partf, cata = fof_and_catalogue(part, 0.15, boxsize)
-plot.plot_halos(partf.pos, cata, boxsize, {str(tmp_path / "a.png")!r})
+pos, boxsize = ics.cosmo_2d_sample(), ics.SAMPLE_2D_BOXSIZE
+grouped, cata = fof_and_catalogue(pos, 0.15, boxsize)
+plot.plot_halos(grouped, cata, boxsize, {str(tmp_path / "a.png")!r})
 assert "matplotlib.pyplot" not in sys.modules
 """
     subprocess.run([sys.executable, "-P", "-c", code], check=True)

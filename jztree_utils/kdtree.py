@@ -1,0 +1,305 @@
+"""`KDTree`: the class of `scipy.spatial` with the searches of `jztree`, for scripts that have it in their hands.
+
+Numbers are float64 from end to end, whatever the mode of JAX. Distances are Euclidean (``p=2``). Each new number of
+neighbours, and each size of set (of queries: each power of two), compiles anew, which takes about a second; programs
+that ask small questions of many sizes are better off with SciPy.
+"""
+
+import operator
+from typing import Any
+
+import jax
+import numpy as np
+
+from jztree.data import Pos
+from jztree.knn import knn
+from jztree.radius import count_within, neighbours_within
+from jztree.tree import zsort_and_tree
+
+__all__ = ["KDTree"]
+
+_FEWEST_ROWS = 16
+_MOST_DIMS = 8
+
+
+class KDTree:
+    """Neighbours of points, as `scipy.spatial.KDTree` finds them.
+
+    data: ``(n, m)`` real numbers, ``m`` from 1 to 8. They are not copied, unless ``copy_data`` asks for it, and must
+        not be changed. ``leafsize``, ``compact_nodes`` and ``balanced_tree`` do nothing.
+    boxsize: periodic length, or one a dimension; 0 is open. Data must lie within ``[0, boxsize)``.
+
+    Attributes: ``data`` as float64, ``n``, ``m``, ``boxsize``, ``mins``, ``maxes`` as in SciPy. There is no ``tree``.
+    ``eps`` and ``workers`` of the methods do nothing: answers are exact, and all cores are used.
+
+    Raises ValueError or TypeError for data that are no finite real numbers ``(n, m)`` or outside of the box.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        leafsize: int = 10,
+        compact_nodes: bool = True,
+        copy_data: bool = False,
+        balanced_tree: bool = True,
+        boxsize: Any = None,
+    ) -> None:
+        del compact_nodes, balanced_tree
+        if leafsize < 1:
+            raise ValueError(f"leafsize must be at least 1; {leafsize} was given.")
+        self.data, self.leafsize = _points(np.array(data) if copy_data else data, "data"), leafsize
+        if self.data.ndim != 2:
+            raise ValueError(f"data must have shape (n, m); their shape is {self.data.shape}.")
+        self.n, self.m = self.data.shape
+        if not 1 <= self.m <= _MOST_DIMS:
+            raise ValueError(f"points have from 1 to {_MOST_DIMS} dimensions here; these have {self.m}.")
+        self.boxsize = None if boxsize is None else np.broadcast_to(np.asarray(boxsize, np.float64), (self.m,)).copy()
+        _check_inside(self.data, self.boxsize)
+        self.mins = self.data.min(axis=0) if self.n else np.zeros(self.m)
+        self.maxes = self.data.max(axis=0) if self.n else np.zeros(self.m)
+        self._built: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_built": None}
+
+    def query(
+        self,
+        x: Any,
+        k: Any = 1,
+        eps: float = 0.0,
+        p: float = 2.0,
+        distance_upper_bound: float = np.inf,
+        workers: int = 1,
+    ) -> tuple[Any, Any]:
+        """The nearest neighbours of points.
+
+        x: ``(..., m)``. k: how many, or a list of which, from 1 on. distance_upper_bound: only those nearer than that.
+
+        Returns distances and rows, ``(..., k)``, or ``(...)`` if ``k`` is 1; what is missing has an infinite distance
+        and the row ``n``. Raises ValueError or TypeError for arguments that cannot be.
+        """
+        del eps, workers
+        _check_metric(p)
+        wanted, single = _which(k)
+        points = self._queries(x)
+        most = min(int(wanted.max(initial=0)), self.n)
+        distance, index = np.full((len(points), len(wanted)), np.inf), np.full((len(points), len(wanted)), self.n)
+        if most and len(points):
+            found, rows = self._nearest(points, most)
+            there = wanted <= most
+            distance[:, there], index[:, there] = found[:, wanted[there] - 1], rows[:, wanted[there] - 1]
+        far = ~(distance < distance_upper_bound)
+        distance[far], index[far] = np.inf, self.n
+        shape = (*np.shape(x)[:-1], *(() if single else (len(wanted),)))
+        distance, index = distance.reshape(shape), index.reshape(shape)
+        return (distance, index) if shape else (distance[()], index[()])
+
+    def query_ball_point(
+        self,
+        x: Any,
+        r: Any,
+        p: float = 2.0,
+        eps: float = 0,
+        workers: int = 1,
+        return_sorted: bool | None = None,
+        return_length: bool = False,
+    ) -> Any:
+        """The rows of all points within a distance of others.
+
+        x: ``(..., m)``. r: distances that broadcast to ``(...)``.
+
+        Returns a list for one point, else an array ``(...)`` of lists, sorted; or their lengths.
+        """
+        del eps, workers, return_sorted
+        _check_metric(p)
+        points, shape = self._queries(x), np.shape(x)[:-1]
+        radii = np.broadcast_to(np.asarray(r, np.float64), shape).reshape(-1)
+        splits, index, _ = self._within(points, radii)
+        if return_length:
+            return np.diff(splits).reshape(shape) if shape else int(splits[-1])
+        lists = np.empty(len(points), object)
+        for row in range(len(points)):
+            lists[row] = sorted(index[splits[row] : splits[row + 1]].tolist())
+        return lists.reshape(shape) if shape else lists[0]
+
+    def query_ball_tree(self, other: "KDTree", r: float, p: float = 2.0, eps: float = 0) -> list[list[int]]:
+        """For each point of this tree the rows of ``other`` within ``r``, sorted."""
+        return other.query_ball_point(self.data, r, p, eps).tolist()
+
+    def query_pairs(self, r: float, p: float = 2.0, eps: float = 0, output_type: str = "set") -> Any:
+        """All pairs of rows ``i < j`` of points within ``r``: a set of tuples, or an array ``(pairs, 2)``."""
+        del eps
+        _check_metric(p)
+        if output_type not in ("set", "ndarray"):
+            raise ValueError(f"output_type must be 'set' or 'ndarray', not {output_type!r}.")
+        splits, index, _ = self._within(self.data, np.full(self.n, float(r)))
+        first = np.repeat(np.arange(self.n), np.diff(splits))
+        pairs = np.stack([first, index], axis=1)[first < index]
+        return set(map(tuple, pairs.tolist())) if output_type == "set" else pairs.astype(np.intp)
+
+    def count_neighbors(
+        self, other: "KDTree", r: Any, p: float = 2.0, weights: Any = None, cumulative: bool = True
+    ) -> Any:
+        """How many pairs, one point of each tree, are within distances, or what the products of their weights add up
+        to.
+
+        r: one distance or several. weights: of the points of both trees, a pair of arrays, each may be None; one array
+            for both if both trees are the same. cumulative: all pairs within each distance; else those farther than the
+            one before, which must be in order.
+        """
+        _check_metric(p)
+        radii = np.atleast_1d(np.asarray(r, np.float64))
+        if radii.ndim != 1:
+            raise ValueError(f"r must be one distance or several; its shape is {radii.shape}.")
+        if not cumulative and np.any(np.diff(radii) < 0):
+            raise ValueError("r must be in order if cumulative=False.")
+        counts = self._counts(other, radii) if weights is None else self._weights(other, radii, weights)
+        if not cumulative:
+            counts = np.diff(counts, prepend=counts.dtype.type(0))
+        return counts if np.ndim(r) else counts[0]
+
+    def sparse_distance_matrix(
+        self, other: "KDTree", max_distance: float, p: float = 2.0, output_type: str = "dok_matrix"
+    ) -> Any:
+        """The distances of all pairs, one point of each tree, within ``max_distance``.
+
+        output_type: ``"dok_matrix"``, ``"coo_matrix"``, ``"dict"`` or ``"ndarray"``, the latter with fields i, j, v.
+        """
+        _check_metric(p)
+        if output_type not in ("dok_matrix", "coo_matrix", "dict", "ndarray"):
+            raise ValueError(f"output_type is 'dok_matrix', 'coo_matrix', 'dict' or 'ndarray', not {output_type!r}.")
+        splits, index, distance = other._within(other._queries(self.data), np.full(self.n, float(max_distance)))
+        first = np.repeat(np.arange(self.n), np.diff(splits))
+        if output_type == "dict":
+            return dict(zip(zip(first.tolist(), index.tolist(), strict=True), distance.tolist(), strict=True))
+        if output_type == "ndarray":
+            table = np.empty(len(first), [("i", np.intp), ("j", np.intp), ("v", np.float64)])
+            table["i"], table["j"], table["v"] = first, index, distance
+            return table
+        from scipy.sparse import coo_matrix  # noqa: PLC0415 - optional
+
+        matrix = coo_matrix((distance, (first, index)), shape=(self.n, other.n))
+        return matrix.todok() if output_type == "dok_matrix" else matrix
+
+    def _tree(self) -> Any:
+        """The points in z-order, the rows that they came from, and the hierarchy; in the 64-bit mode of JAX."""
+        if self._built is None:
+            posz, rows, th = zsort_and_tree.jit(self.data, data=np.arange(self.n), boxsize=self.boxsize)
+            self._built = posz, np.asarray(rows), th
+        return self._built
+
+    def _queries(self, x: Any) -> np.ndarray:
+        points = _points(x, "x")
+        if points.ndim == 0 or points.shape[-1] != self.m:
+            raise ValueError(f"x must consist of vectors of length {self.m} but has shape {points.shape}.")
+        return points.reshape(-1, self.m)
+
+    def _nearest(self, points: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        with jax.enable_x64(True):
+            posz, rows, th = self._tree()
+            distance, index = knn.jit(posz, k, self.boxsize, th=th, part_query=_padded(points))
+            return np.array(distance)[: len(points)], rows[np.asarray(index)[: len(points)]]
+
+    def _within(self, points: np.ndarray, radii: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Where the list of each point begins, and the rows and distances of all lists."""
+        if not self.n or not len(points):
+            return np.zeros(len(points) + 1, np.int64), np.zeros(0, np.int64), np.zeros(0)
+        reach, none = self._reach(points, radii)
+        with jax.enable_x64(True):
+            posz, rows, th = self._tree()
+            query = _padded(points)
+            wide = np.zeros(query.pos.shape[0])
+            wide[: len(points)] = reach
+            lists = neighbours_within.jit(posz, wide, self.boxsize, th=th, part_query=query)
+            splits = np.asarray(lists.splits)[: len(points) + 1].astype(np.int64)
+            index, distance = (np.asarray(of)[: splits[-1]] for of in (lists.index, lists.distance))
+        if not none.any():
+            return splits, rows[index], distance.copy()
+        counts = np.diff(splits)
+        kept = ~np.repeat(none, counts)
+        return np.r_[0, np.cumsum(np.where(none, 0, counts))], rows[index[kept]], distance[kept]
+
+    def _reach(self, points: np.ndarray, radii: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Radii that searches take, and which of them reach nothing because they are negative."""
+        if np.isnan(radii).any():
+            raise ValueError("distances must not be NaN.")
+        corners = np.concatenate([points, self.data])
+        everything = 2 * float(np.linalg.norm(corners.max(axis=0) - corners.min(axis=0))) + 1
+        return np.clip(radii, 0, everything), radii < 0
+
+    def _counts(self, other: "KDTree", radii: np.ndarray) -> np.ndarray:
+        if not self.n or not other.n or not len(radii):
+            return np.zeros(len(radii), np.int64)
+        reach, none = other._reach(self.data, radii)
+        with jax.enable_x64(True):
+            posz, _, th = other._tree()
+            counts = count_within.jit(posz, np.sort(reach), other.boxsize, th=th, part_query=self.data)
+            total = np.asarray(counts, np.int64).reshape(self.n, -1).sum(axis=0)
+        return np.where(none, 0, total[np.argsort(np.argsort(reach, kind="stable"), kind="stable")])
+
+    def _weights(self, other: "KDTree", radii: np.ndarray, weights: Any) -> np.ndarray:
+        own, theirs = self._both_weights(other, weights)
+        splits, index, distance = other._within(self.data, np.full(self.n, radii.max(initial=-1.0)))
+        product = np.repeat(own, np.diff(splits)) * theirs[index]
+        return np.asarray([product[distance <= radius].sum() for radius in radii])
+
+    def _both_weights(self, other: "KDTree", weights: Any) -> tuple[np.ndarray, np.ndarray]:
+        if not isinstance(weights, (tuple, list)):
+            if other is not self:
+                raise ValueError("Two different trees are used. Specify weights for both in a tuple.")
+            weights = weights, weights
+        made = []
+        for one, tree in zip(weights, (self, other), strict=True):
+            values = np.ones(tree.n) if one is None else np.asarray(one, np.float64)
+            if values.shape != (tree.n,):
+                raise ValueError(f"Number of weights differ from the number of data points: {values.shape}, {tree.n}.")
+            made.append(values)
+        return made[0], made[1]
+
+
+def _points(values: Any, name: str) -> np.ndarray:
+    array = np.asarray(values)
+    if array.dtype.kind == "c":
+        raise TypeError("KDTree does not work with complex data")
+    array = np.ascontiguousarray(array, np.float64) if array.ndim else array.astype(np.float64)
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite, check for nan or inf values")
+    return array
+
+
+def _check_inside(data: np.ndarray, boxsize: np.ndarray | None) -> None:
+    if boxsize is None:
+        return
+    periodic = boxsize > 0
+    if np.any(data[:, periodic] >= boxsize[periodic]):
+        raise ValueError("Some input data are greater than the size of the periodic box.")
+    if np.any(data[:, periodic] < 0):
+        raise ValueError("Negative input data are outside of the periodic box.")
+
+
+def _check_metric(p: float) -> None:
+    if p != 2:
+        raise ValueError(f"distances are Euclidean here, p=2; p={p} was given. scipy.spatial.KDTree has other metrics.")
+
+
+def _which(k: Any) -> tuple[np.ndarray, bool]:
+    """Which neighbours are wanted, from 1 on, and whether it is one without an axis of its own."""
+    if k is None:
+        raise ValueError("k must be an integer or a sequence of integers")
+    if np.ndim(k) > 0:
+        wanted = [operator.index(one) for one in k]
+    else:
+        wanted = list(range(1, operator.index(k) + 1))
+        if not wanted:
+            raise ValueError("k must be an integer or a sequence of integers from 1 on")
+    if min(wanted, default=1) < 1:
+        raise ValueError("k must be an integer or a sequence of integers from 1 on")
+    return np.asarray(wanted, int), np.ndim(k) == 0 and len(wanted) == 1
+
+
+def _padded(points: np.ndarray) -> Pos:
+    """Queries with as many rows as the next power of two, so that few sizes are compiled."""
+    rows = max(_FEWEST_ROWS, 1 << (len(points) - 1).bit_length())
+    pos = np.zeros((rows, points.shape[1]))
+    pos[: len(points)] = points
+    return Pos(pos=pos, num=len(points))

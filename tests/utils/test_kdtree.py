@@ -1,0 +1,180 @@
+"""`jztree_utils.kdtree.KDTree` against SciPy's, and under SciPy's own tests."""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.spatial import cKDTree
+
+import jztree_utils
+from jztree_utils.kdtree import KDTree
+
+ROOT = Path(__file__).parents[2]
+RNG = np.random.default_rng(4)
+DATA = np.r_[RNG.random((150, 3)), RNG.random((20, 3)) * 0.01, np.full((5, 3), 0.25)]
+PLACES = RNG.random((3, 7, 3)) * 1.4 - 0.2
+BOXES = {"open": None, "periodic": 1.0, "mixed": [1.0, 0.0, 1.5]}
+
+
+@pytest.fixture(scope="module", params=list(BOXES))
+def trees(request: pytest.FixtureRequest) -> Any:
+    box = BOXES[request.param]
+    return KDTree(DATA, boxsize=box), cKDTree(DATA, boxsize=box)
+
+
+def same_neighbours(found: Any, expected: Any, places: np.ndarray, tree: Any) -> None:
+    """Equal distances; rows may differ among points that are equally far."""
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-13, atol=1e-15)
+    differ = np.asarray(found[1] != expected[1])
+    assert not np.any(differ & ~np.isin(found[1], np.arange(170, 175))), "only equal points change places"
+
+
+@pytest.mark.parametrize("k", [1, 4, 200, [2], [5, 1, 190]], ids=str)
+@pytest.mark.parametrize("bound", [np.inf, 0.2, 0.0])
+def test_neighbours(trees: Any, k: Any, bound: float) -> None:
+    mine, theirs = trees
+    for places in (PLACES, PLACES[0, 0], PLACES[:0]):
+        found = mine.query(places, k, distance_upper_bound=bound)
+        expected = theirs.query(places, k, distance_upper_bound=bound)
+        assert [np.shape(one) for one in found] == [np.shape(one) for one in expected]
+        same_neighbours(found, expected, places, mine)
+        assert np.asarray(found[0]).dtype == np.float64
+
+
+def test_balls_and_pairs(trees: Any) -> None:
+    mine, theirs = trees
+    radii = RNG.uniform(0, 0.4, (3, 7))
+    for r in (radii, 0.3, 0.0):
+        found, expected = mine.query_ball_point(PLACES, r), theirs.query_ball_point(PLACES, r, return_sorted=True)
+        assert found.shape == expected.shape == (3, 7)
+        assert found.tolist() == expected.tolist()
+        np.testing.assert_array_equal(
+            mine.query_ball_point(PLACES, r, return_length=True), theirs.query_ball_point(PLACES, r, return_length=True)
+        )
+    assert mine.query_ball_point(PLACES[0, 0], np.inf) == list(range(175))
+    # Nothing is nearer than a negative distance; SciPy takes some for their squares' roots.
+    assert mine.query_ball_point(np.tile(DATA[170], (2, 1)), [-1.0, 0.0]).tolist() == [[], list(range(170, 175))]
+    assert mine.count_neighbors(mine, [-1.0, 0.0]).tolist() == [0, 170 + 25]
+    assert mine.query_pairs(0.15) == theirs.query_pairs(0.15)
+    assert set(map(tuple, mine.query_pairs(0.15, output_type="ndarray").tolist())) == theirs.query_pairs(0.15)
+
+
+def test_two_trees(trees: Any) -> None:
+    mine, theirs = trees
+    places = PLACES.reshape(-1, 3) % 1
+    other, others = KDTree(places, boxsize=mine.boxsize), cKDTree(places, boxsize=mine.boxsize)
+    assert mine.query_ball_tree(other, 0.3) == [sorted(row) for row in theirs.query_ball_tree(others, 0.3)]
+    radii = np.array([0.0, 0.05, 0.1, 0.3, 9.0])
+    for shuffled in (radii, radii[[3, 0, 4, 1, 2]]):
+        np.testing.assert_array_equal(mine.count_neighbors(other, shuffled), theirs.count_neighbors(others, shuffled))
+    counts = mine.count_neighbors(other, radii, cumulative=False)
+    np.testing.assert_array_equal(counts, theirs.count_neighbors(others, radii, cumulative=False))
+    weights = RNG.random(175), None
+    for cumulative in (True, False):
+        sums = [
+            one.count_neighbors(two, radii, weights=weights, cumulative=cumulative)
+            for one, two in ((mine, other), (theirs, others))
+        ]
+        np.testing.assert_allclose(*sums, rtol=1e-12)
+    assert mine.count_neighbors(mine, 0.1) == theirs.count_neighbors(theirs, 0.1)
+    for kind in ("dok_matrix", "coo_matrix"):
+        found, expected = (
+            one.sparse_distance_matrix(two, 0.4, output_type=kind).toarray()
+            for one, two in ((mine, other), (theirs, others))
+        )
+        np.testing.assert_allclose(found, expected, rtol=1e-13)
+    as_dict = mine.sparse_distance_matrix(other, 0.4, output_type="dict")
+    assert as_dict.keys() == theirs.sparse_distance_matrix(others, 0.4, output_type="dict").keys()
+
+
+def test_hardly_any_points() -> None:
+    empty = KDTree(np.zeros((0, 2)))
+    distance, row = empty.query([0.5, 0.5], k=2)
+    assert (distance.tolist(), row.tolist()) == ([np.inf, np.inf], [0, 0])
+    assert empty.query_ball_point([[0, 0]], 1).tolist() == [[]]
+    assert empty.query_pairs(1.0) == set()
+    assert empty.count_neighbors(empty, [1.0]).tolist() == [0]
+    one = KDTree([[1, 2]])
+    assert one.query([1, 2]) == (0.0, 0)
+    assert one.query_ball_point([1, 2], 0) == [0]
+
+
+def test_a_tree_travels() -> None:
+    assert jztree_utils.KDTree is KDTree
+    tree = KDTree(DATA, boxsize=1.0)
+    tree.query(PLACES)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(tree)).query(PLACES)[0], tree.query(PLACES)[0])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: KDTree(DATA).query(PLACES, p=1), "Euclidean here, p=2; p=1"),
+        (lambda: KDTree(DATA).query_pairs(0.1, p=np.inf), "p=inf"),
+        (lambda: KDTree(DATA, boxsize=0.5), "greater than the size of the periodic box"),
+        (lambda: KDTree(-DATA, boxsize=2), "outside of the periodic box"),
+        (lambda: KDTree([[0, np.nan]]), "data must be finite"),
+        (lambda: KDTree(np.zeros((3, 9))), "1 to 8 dimensions"),
+        (lambda: KDTree(np.zeros(3)), r"shape \(n, m\)"),
+        (lambda: KDTree(DATA).query(PLACES[..., :2]), "vectors of length 3"),
+        (lambda: KDTree(DATA).query(PLACES, 0), "from 1 on"),
+        (lambda: KDTree(DATA).query_ball_point(PLACES, np.nan), "must not be NaN"),
+        (lambda: KDTree(DATA).count_neighbors(KDTree(DATA), 0.1, weights=np.ones(175)), "both in a tuple"),
+    ],
+)
+def test_what_cannot_be_is_said(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# SciPy's own tests of it that fail, and why.
+METRIC = {
+    "Test_random_KDTree": ("points_near_l1", "points_near_linf"),
+    "Test_random_far_KDTree": ("points_near_l1", "points_near_linf"),
+    "Test_small_KDTree": ("points_near_l1", "points_near_linf"),
+    "Test_small_nonleaf_KDTree": ("points_near_l1", "points_near_linf"),
+    "Test_random_ball_largep_issue9890_KDTree": ("in_ball", "found_all"),
+    "Test_random_ball_l1_KDTree": ("in_ball", "found_all"),
+    "Test_random_ball_linf_KDTree": ("in_ball", "found_all"),
+    "Test_two_random_trees_linf_KDTree": ("all_in_ball", "found_all"),
+    "Test_two_random_trees_linf_periodic_KDTree": ("all_in_ball", "found_all"),
+}
+FAILING = {f"{name}::test_{test}": "asks for p other than 2" for name, tests in METRIC.items() for test in tests} | {
+    "test_kdtree_box[KDTree]": "asks for p other than 2",
+    "test_kdtree_box_0boxsize[KDTree]": "asks for p other than 2",
+    "test_query_pairs_eps[KDTree]": "asks for pairs beyond r, which eps allows to give; they are not given",
+    "test_kdtree_comparisons": "compares nodes",
+    "test_kdtree_weights[KDTree]": "asks for weights of nodes",
+    "test_kdtree_duplicated_inputs[KDTree]": "asks for the number of nodes",
+    "test_kdtree_tree_access": "walks through nodes",
+}
+THEIRS = """
+import scipy.spatial
+from jztree_utils.kdtree import KDTree
+
+scipy.spatial.KDTree = KDTree
+from scipy.spatial.tests.test_kdtree import *
+
+for name in list(globals()):
+    if name.startswith("Test") and name.endswith("cKDTree"):
+        del globals()[name]
+"""
+
+
+@pytest.mark.slow
+def test_scipys_own_tests(tmp_path: Path) -> None:
+    pytest.importorskip("scipy.spatial.tests.test_kdtree")
+    (tmp_path / "test_theirs.py").write_text(THEIRS)
+    call = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not cKDTree", "--tb=no"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    out = subprocess.run(
+        [*call, "test_theirs.py"], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+    assert int(re.search(r"(\d+) passed", out.stdout)[1]) > 90, out.stdout[-2000:]
+    assert set(re.findall(r"^FAILED test_theirs\.py::(\S+)", out.stdout, re.M)) == FAILING.keys()
