@@ -11,7 +11,7 @@ from devices import DEVICE_COUNTS, SETS, deal, even, joined, make, mesh_of, unev
 from scipy.spatial import cKDTree
 
 from jztree.config import RadiusConfig, TreeConfig
-from jztree.data import Pos
+from jztree.data import ParticleData, Pos
 from jztree.radius import count_within
 from jztree.tree import zsort_and_tree
 
@@ -56,7 +56,14 @@ def test_many_particles_equal_scipy(x64: bool) -> None:
 def test_ties_at_the_radius_are_within() -> None:
     """Distances of a lattice whose spacing no binary number is are the radius itself, by float64, or just beside it."""
     pos = oracles.lattice(9, 3, spacing=0.1)
-    for radius in (0.1, np.float32(0.1), np.nextafter(np.float64(np.float32(0.1)), 0), 0.1 * np.sqrt(3), 0.30000001):
+    for radius in (
+        0.1,
+        np.float32(0.1),
+        jnp.bfloat16(0.1),
+        np.nextafter(np.float64(np.float32(0.1)), 0),
+        0.1 * np.sqrt(3),
+        0.30000001,
+    ):
         np.testing.assert_array_equal(count_within(pos, radius), brute(pos, pos, radius))
         np.testing.assert_array_equal(count_within(pos, radius, 0.9), brute(pos, pos, radius, 0.9))
 
@@ -98,6 +105,22 @@ def test_radii_of_each_query() -> None:
     np.testing.assert_array_equal(one, brute(pos, query[:2], [0.1, 0.2]))
 
 
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_radii_of_rows_without_a_query_may_be_anything(shape: tuple[int, ...]) -> None:
+    pos, radius = oracles.uniform(40, 3), np.full((40, *shape), 0.1)
+    radius[30:] = np.nan
+    padded = np.where(np.arange(40)[:, None] < 30, pos, np.float32(np.nan))
+    expected = np.r_[brute(pos[:30], pos[:30], radius[:30].reshape(30, -1)), np.zeros((10, len(radius[0].ravel())))]
+    for call in (count_within, count_within.jit, jax.jit(count_within)):
+        found = call(ParticleData(pos=padded, num=30), radius)
+        np.testing.assert_array_equal(found, expected.reshape(radius.shape))
+    stacked = ParticleData(pos=np.stack([padded, padded]), num=np.array([30, 0]))
+    dealt = np.stack([radius, np.full_like(radius, -1)])
+    found = count_within.smap(mesh_of(2), jit=True)(stacked, dealt)
+    np.testing.assert_array_equal(found[0], expected.reshape(radius.shape))
+    assert not np.any(found[1])
+
+
 @pytest.mark.parametrize("box", [None, 1.0])
 def test_weights(box: Any) -> None:
     pos, rng = oracles.clustered(2_000, 3), np.random.default_rng(0)
@@ -111,6 +134,12 @@ def test_weights(box: Any) -> None:
     np.testing.assert_allclose(
         count_within(pos, 0.2, box, weight=weight.astype(np.float32)), expected[:, 1], rtol=1e-6, atol=1e-4
     )
+
+
+def test_weights_of_no_particles() -> None:
+    query, nothing = oracles.uniform(9, 3), np.zeros((0, 3), np.float32)
+    found = count_within(nothing, [0.1, 0.2], part_query=query, weight=np.zeros(0, np.float32))
+    np.testing.assert_array_equal(found, np.zeros((9, 2), np.float32))
 
 
 def test_a_hierarchy_that_is_there_already() -> None:

@@ -14,8 +14,15 @@ from jztree.config import RadiusConfig, TreeConfig
 from jztree.data import Pos
 from jztree.radius import PairCounts, WideCounts, WideSums, pair_counts
 
+pytestmark = pytest.mark.emulated
+
 FEW, MANY = np.array([0.0, 0.02, 0.05, 0.1, 0.3, 0.45]), np.linspace(0.0, 0.45, 46)
 COSINES = np.array([0.0, 0.1, 0.5, 0.7, 0.95, 1.0])
+
+
+def where_emulated(number: int, there: int) -> int:
+    """A number of particles, or another one where the CUDA kernels are emulated, which takes far longer."""
+    return there if jz.kernels.native_info()["instruction_set"] in ("cuda-emulated", "cuda-watched") else number
 
 
 def first_within(quantity: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -124,13 +131,40 @@ def test_float64(x64: None) -> None:
 
 @pytest.mark.parametrize("box", [None, 1.0])
 def test_many_particles_equal_scipy(box: Any) -> None:
-    pos = np.concatenate([oracles.uniform(20_000, 3), oracles.clustered(10_000, 3)])
+    pos = np.concatenate(
+        [oracles.uniform(where_emulated(20_000, 800), 3), oracles.clustered(where_emulated(10_000, 400), 3)]
+    )
     edges = np.r_[np.geomspace(1e-3, 0.1, 15), 0.4, 0.6]
     tree = cKDTree(pos.astype(np.float64), boxsize=box)
     expected = np.diff(tree.count_neighbors(tree, edges))
     for leaf_size in (3, 24, 70):
         cfg = RadiusConfig(tree=TreeConfig(leaf_size=leaf_size))
         np.testing.assert_array_equal(np.asarray(pair_counts.jit(pos, edges, boxsize=box, cfg=cfg).count), expected)
+
+
+@pytest.mark.parametrize("mode", ["r", "rp_pi", "s_mu"])
+def test_equals_corrfunc(mode: str) -> None:
+    """In float64 Corrfunc counts the same; of positions in float32 it rounds distances, too. No pair is at an edge.
+
+    Corrfunc makes as many bins of pi as its largest one has whole units.
+    """
+    theory = pytest.importorskip("Corrfunc.theory")
+    box, edges = 100.0, np.geomspace(0.2, 12.0, 15)
+    pos = np.concatenate([oracles.uniform(where_emulated(20_000, 800), 3), oracles.clustered(2_000, 3) % 1])
+    pos = (pos * np.float32(box)).astype(np.float32)
+    pos = pos[(pos < box).all(axis=1)]
+    places = pos.T.astype(np.float64)
+    if mode == "r":
+        expected = theory.DD(1, 1, edges, *places, boxsize=box)
+        found = pair_counts(pos, edges, boxsize=box)
+    elif mode == "rp_pi":
+        expected = theory.DDrppi(1, 1, 30.3, edges, *places, boxsize=box)
+        found = pair_counts(pos, edges, boxsize=box, mode=mode, edges_b=np.linspace(0, 30.3, 31))
+    else:
+        expected = theory.DDsmu(1, 1, edges, 1.0, 40, *places, boxsize=box)
+        found = pair_counts(pos, edges, boxsize=box, mode=mode, edges_b=np.arange(41) / 40)
+    np.testing.assert_array_equal(np.asarray(found.count).ravel(), expected["npairs"])
+    assert (expected["npairs"] > 0).all()
 
 
 @pytest.mark.parametrize("mode", ["r", "rp_pi", "s_mu"])
@@ -165,6 +199,32 @@ def test_weights_and_regions(mode: str) -> None:
         assert_counts(found, brute(pos, other, FEW, 1.0, **both, **options))
 
 
+@pytest.mark.parametrize(("dtype", "num_regions"), [(np.uint8, 300), (np.int8, 128), (np.uint16, 65536)])
+def test_regions_of_narrow_integers(dtype: Any, num_regions: int) -> None:
+    """Of which there are more than the dtype counts."""
+    last = min(num_regions - 1, int(np.iinfo(dtype).max))
+    region = np.full(20, last, dtype)
+    with jax.numpy_dtype_promotion("strict"):
+        found = pair_counts(oracles.uniform(20, 3), [0.0, 0.3], region=region, num_regions=num_regions)
+    assert found.region_count is not None
+    np.testing.assert_array_equal(np.asarray(found.region_count)[last], found.count)
+    assert np.asarray(found.region_count)[:last].sum() == 0
+
+
+def test_a_mesh_of_one_device() -> None:
+    """Results that are the same on all devices are so on one, too."""
+    pos, other = sets(3)
+    part, part_b = deal(pos, even(len(pos), 1)), deal(other, even(len(other), 1))
+    weight, region = np.ones(part.pos.shape[:2], np.float32), np.zeros(part.pos.shape[:2], int)
+    extra = {"weight": weight, "region": region, "num_regions": 2}
+    mapped = pair_counts.smap(mesh_of(1), jit=True)
+    assert_counts(mapped(part, FEW, boxsize=1.0), brute(pos, pos, FEW, 1.0))
+    assert_counts(mapped(part, FEW, boxsize=1.0, part_b=part_b), brute(pos, other, FEW, 1.0))
+    one, none = np.ones(len(pos)), np.zeros(len(pos), int)
+    expected = brute(pos, pos, FEW, 1.0, weights=(one, one), regions=(none, none), num_regions=2)
+    assert_counts(mapped(part, FEW, boxsize=1.0, **extra), expected)
+
+
 def test_regions_without_weights() -> None:
     pos = oracles.uniform(3000, 3)
     region = (4 * pos[:, 0]).astype(int)
@@ -178,7 +238,7 @@ def test_regions_without_weights() -> None:
 
 
 def test_sums_do_not_depend_on_threads() -> None:
-    pos = oracles.clustered(20_000, 3)
+    pos = oracles.clustered(where_emulated(20_000, 1000), 3)
     weight = np.random.default_rng(6).random(len(pos)).astype(np.float32)
     words = []
     for threads in (1, 2, None):
@@ -276,8 +336,13 @@ WRONG = [
     ({"weight": np.ones(3, np.float32)}, ValueError, "weight must have one number a particle"),
     ({"weight": np.full(10, np.nan, np.float32)}, oracles.RUN_TIME_ERROR, "row 0 has a weight that is NaN"),
     ({"weight": np.full(10, 3e37, np.float32)}, oracles.RUN_TIME_ERROR, "beyond the range of float32"),
+    ({"weight": [1.0] * 10}, TypeError, "weight is a list; make it an array"),
+    ({"weight": np.full(10, 1e-20, np.float32)}, oracles.RUN_TIME_ERROR, "choose weights nearer to 1"),
     ({"weight_b": np.ones(10, np.float32)}, ValueError, "weight_b is of part_b"),
     ({"region": np.zeros(10, int)}, ValueError, "num_regions"),
+    ({"region": [0] * 10, "num_regions": 2}, TypeError, "region is a list; make it an array"),
+    ({"region": np.full(10, 200, np.uint8), "num_regions": 200}, oracles.RUN_TIME_ERROR, "row 0 has a region"),
+    ({"region": np.full(10, 2**32 - 1, np.uint32), "num_regions": 2}, oracles.RUN_TIME_ERROR, "row 0 has a region"),
     ({"region": np.zeros(10, int), "num_regions": 0}, ValueError, "at least 1"),
     ({"region": np.zeros(10), "num_regions": 2}, TypeError, "region must be integers"),
     ({"region": np.arange(10) - 4, "num_regions": 9}, oracles.RUN_TIME_ERROR, "row 0 has a region that is not"),

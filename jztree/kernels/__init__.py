@@ -50,10 +50,11 @@ from ._order import (
 )
 from ._overdensity import overdensity, sphere_sums
 from ._pairs import PairBins, PairSet, pair_counts
-from ._radius import count_within, least_within, neighbours_within
+from ._radius import KernelTerm, count_within, kernel_sums, least_within, neighbours_within, pairs_within
 from ._rows import gather_rows, group_by_rank, pack_segments, place_rows, row_words, scatter_rows, unpack_segments
 
 __all__ = [
+    "KernelTerm",
     "PairBins",
     "PairSet",
     "Tree",
@@ -78,6 +79,7 @@ __all__ = [
     "group_segments",
     "group_targets",
     "hierarchy",
+    "kernel_sums",
     "key_positions",
     "knn",
     "least_within",
@@ -91,6 +93,7 @@ __all__ = [
     "pack_parts",
     "pack_segments",
     "pair_counts",
+    "pairs_within",
     "place_rows",
     "propose_hooks",
     "row_words",

@@ -1,9 +1,12 @@
 """The kernels of fixed-radius searches."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from ..jax_ext import Exact
+from ..jax_ext import Exact, exact
 from ._call import Tree, call, i32, listed, sizes
 
 
@@ -28,6 +31,10 @@ def count_within(
     """
     asked = sources if queries is None else queries
     q, dtype = asked.posz.shape[0], sources.posz.dtype
+    if weight is not None and weight.shape[0] == 0:
+        # The kernel takes no rows for no weights.
+        found = count_within(sources, None, queries, query_rows, radius, m, box)
+        return found[0], jnp.zeros((q, m), dtype)
     sums = jax.ShapeDtypeStruct((0 if weight is None else q, m), dtype)
     return call(
         "count_within",
@@ -100,4 +107,102 @@ def least_within(
         box.words,
         plane_sizes=sizes(sources.plane_sizes),
         query_plane_sizes=sizes(queries.plane_sizes),
+    )
+
+
+class KernelTerm(NamedTuple):
+    """What `kernel_sums` sums, of a kernel that is ``shape`` and ``profile`` in native/radius/kernel_profile.h.
+
+    form: ``"gather"``, ``"scatter"`` or ``"mean_h"``: whose smoothing length counts.
+    inward, outward: how many derivatives by the query's position there are, whose indices are those of the values, and
+        of the sums. by_h: how many by the smoothing length; two derivatives are possible in all.
+    images: the last outward index is weighted by how many periods the source's image was moved by.
+    together: the sources are the queries, row by row.
+    """
+
+    shape: int
+    profile: tuple[float, ...]
+    form: str
+    inward: int
+    outward: int
+    by_h: int
+    images: bool
+    together: bool
+
+
+def kernel_sums(
+    term: KernelTerm, value: jax.Array, sources: Tree, source_h: Exact, queries: Tree, query_h: Exact, box: Exact
+) -> jax.Array:
+    """Sums of values times a kernel, or derivatives of it, over all sources whose distance is at most a smoothing
+    length, ``(q, c d**outward)`` for every z-ordered query, in the dtype of the values; 0 from ``num`` on.
+
+    value: ``(n, c d**inward)`` of the z-ordered sources, float32 or float64.
+    source_h, query_h: one for all, or one for each z-ordered row, positive.
+
+    Sums are float64 inside, in an order that nothing but the hierarchies determines. Derivatives: the caller's.
+    """
+    dims = sources.posz.shape[1]
+    columns = value.shape[1] // dims**term.inward * dims**term.outward
+    return call(
+        "kernel_sums",
+        jax.ShapeDtypeStruct((queries.posz.shape[0], columns), value.dtype),
+        *(*sources.arrays, value, source_h.words),
+        *(*queries.arrays, query_h.words),
+        exact(np.asarray(term.profile), (len(term.profile),)).words,
+        box.words,
+        gradients="stopped",
+        plane_sizes=sizes(sources.plane_sizes),
+        query_plane_sizes=sizes(queries.plane_sizes),
+        form=("gather", "scatter", "mean_h").index(term.form),
+        shape=term.shape,
+        inward=term.inward,
+        outward=term.outward,
+        by_h=term.by_h,
+        images=term.images,
+        self=term.together,
+    )
+
+
+def pairs_within(
+    sources: Tree,
+    source_names: jax.Array | None,
+    queries: Tree | None,
+    query_rows: jax.Array | None,
+    query_names: jax.Array | None,
+    radius: Exact,
+    box: Exact,
+    room: int,
+    *,
+    same: bool,
+    half: bool,
+) -> tuple[jax.Array, ...]:
+    """The pairs of a query and an image of a source within a radius: splits and total as of `neighbours_within`, and
+    for ``room`` pairs the source ``(room,)`` int32, how many box lengths it is shifted by ``(room, d)`` int32, and the
+    vector ``(room, d)`` and distance ``(room,)`` from the query to it.
+
+    sources, queries, query_rows, radius: as in `neighbours_within`, but a radius has to be finite in a periodic box.
+    source_names, query_names: ``(n,)`` and ``(q,)`` int32, what each z-ordered particle is called; None: by its place,
+        and its output row.
+    same: names are of one set; nobody is a partner of itself, though its images are. half: of each pair of such a set
+        and its mirror image there is the one in which the query has the lower name, or is shifted less.
+
+    Lists are in the order of the images, then of the sources. Behind the last, or everywhere if lists do not fit
+    ``room``, are -1, 0, 0 and infinity. Vectors and distances are float64, rounded. Derivatives: the caller's.
+    """
+    asked = sources if queries is None else queries
+    (q, d), dtype = asked.posz.shape, sources.posz.dtype
+    vector, distance = jax.ShapeDtypeStruct((room, d), dtype), jax.ShapeDtypeStruct((room,), dtype)
+    return call(
+        "pairs_within",
+        (i32(q + 1), i32(2), i32(room), i32(room, d), vector, distance),
+        *(*sources.arrays, listed(source_names)),
+        *(*asked.arrays, listed(query_rows), listed(query_names)),
+        radius.words,
+        box.words,
+        gradients="stopped",
+        plane_sizes=sizes(sources.plane_sizes),
+        query_plane_sizes=sizes(asked.plane_sizes),
+        self=queries is None,
+        same=same,
+        half=half,
     )

@@ -9,11 +9,11 @@ from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
 from .._checks import check_box, first_row
+from .._radii import SPEC, as_radii, exact_arguments
 from ..config import RadiusConfig, checked_config
 from ..data import get_num
 from ..jax_ext import with_twins
 from ..tree import TreeHierarchy, check_hierarchy
-from ._radii import SPEC, as_radii, exact_arguments
 from ._search import Asked, check_both, make_ready
 from ._weights import checked_weights
 
@@ -53,8 +53,8 @@ def count_within(
     weight: ``(n,)`` real numbers, one a particle of ``part``, to be summed in place of counted.
 
     Returns ``(q,)`` int32 in the order of the queries, or ``(q, m)``; with ``weight``, sums in the dtype of the
-    positions. Rows from ``num`` on are 0. A particle is counted once, by its nearest image, if its distance in float64
-    from the positions as given is at most the radius.
+    positions. Rows from ``num`` on are 0, whatever their radii. A particle is counted once, by its nearest image, if
+    its distance in float64 from the positions as given is at most the radius.
 
     Counts do not depend on the number of devices. Sums are float64 inside; over several devices, and on GPUs, they may
     differ in the last bits of that. Differentiating by what sums are made of is an error.
@@ -68,7 +68,7 @@ def count_within(
     check_hierarchy(th)
     pos, query = check_both(part, part_query)
     box = check_box(boxsize, pos.shape[1])
-    radii = as_radii(radius, query.shape[:1])
+    radii = as_radii(radius, query.shape[:1], get_num(part if part_query is None else part_query))
     weights, faults = checked_weights(weight, pos, get_num(part))
     ready = make_ready(Asked(part, part_query, weights, radii, box, th, cfg, faults))
     found = kernels.count_within(

@@ -9,23 +9,28 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, check_particles, first_row
-from .._particles import check_carried, check_num
-from ..config import RadiusConfig, checked_config
+from .._checks import check_box, check_one_a_particle, check_particles, first_row
+from .._particles import check_num
+from ..config import RadiusConfig, TreeConfig, checked_config
 from ..data import get_num
 from ..jax_ext import with_twins
 from ..kernels import PairBins, PairSet
 from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_in_domain
 from ..tree._zorder import domain_of
 from ._pair_bins import as_bins, exact_arguments
-from ._pairs_over_ranks import Columns, Pairs, pairs_over_ranks
+from ._pairs_over_ranks import Columns, Pairs, of_all_ranks, pairs_over_ranks
 from ._weights import checked_weights
 from ._wide import WideCounts, WideSums
 
 __all__ = ["PairCounts", "pair_counts"]
 
+# Pairs of larger leaves are compared faster: on a two-core AMD EPYC 9004 (Zen 4), 20 bins of 1e6 uniform particles take
+# a third less time than with leaves of 24.
+_CONFIG = RadiusConfig(tree=TreeConfig(leaf_size=48))
 _BAD_REGION = "row {0} has a region%s that is not from 0 to below num_regions, %d; number the regions from 0 on."
-_LOST = "a sum of products of weights is beyond the range of %s; choose smaller weights, or switch on jax_enable_x64."
+_LOST = (
+    "a sum of products of weights is beyond the range of %s; choose weights nearer to 1, or switch on jax_enable_x64."
+)
 
 
 @jax.tree_util.register_dataclass
@@ -97,24 +102,24 @@ def pair_counts(
     num_regions: how many regions there are.
     th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` is then the
         particles in z-order that it returned. It saves the sort on one device.
+    cfg: None: leaves of 48 particles, which are the fastest here.
 
     Pairs within one set count in both orders, as `scipy.spatial.cKDTree.count_neighbors` of a tree with itself counts
     them. No particle is a pair with itself: its distance 0 is in no bin, as is that of others at the same place.
 
     Whether a pair is within an edge is decided in float64 from the positions as given: distances by their squares,
     ``|z| <= edge`` along the line of sight, and ``z**2 <= edge**2 * s**2`` for cosines. So counts are exact, and the
-    same integers on any number of devices. Sums are taken in float64, with the same bits for any number of threads;
-    over several devices they may differ in the last ones.
+    same integers on any number of devices. Sums are taken in float64, with the same bits for any number of threads and
+    in every run; over several devices, or on a GPU, they may differ from these in the last ones.
 
     Whole nodes of the hierarchy whose pairs are all in one bin are counted at once, so many pairs cost less than each.
-    Over several devices, all get the result. Differentiating sums of weights is an error. So far this runs on CPUs
-    alone.
+    Over several devices, all get the result. Differentiating sums of weights is an error.
 
     Raises TypeError or ValueError for wrong arguments, and an error at run time, on every device, if a position or
     weight is NaN or infinite, a region is none, a traced ``edges`` or ``boxsize`` is wrong, ``th`` belongs to other
     particles, or a sum of weights is beyond the range of its dtype.
     """
-    cfg = checked_config(cfg, RadiusConfig)
+    cfg = checked_config(_CONFIG if cfg is None else cfg, RadiusConfig)
     cfg = replace(cfg, tree=replace(cfg.tree, masses=False))
     check_hierarchy(th)
     pos, pos_b = _check_both(part, part_b)
@@ -129,7 +134,7 @@ def pair_counts(
         other, more = _columns(part_b, pos_b, weight_b, region_b, regions, " of part_b")
         faults += more
     pairs = Pairs(one, other, bins, box, regions, cfg, faults)
-    counts, sums = pairs_over_ranks(pairs) if comm.num_ranks() > 1 else _here(pairs, th)
+    counts, sums = of_all_ranks(*(pairs_over_ranks(pairs) if comm.num_ranks() > 1 else _here(pairs, th)))
     return _named(counts, sums, bins, regions)
 
 
@@ -169,14 +174,13 @@ def _columns(
     num = get_num(part)
     weight, faults = checked_weights(weight, pos, num, of)
     if region is not None:
-        if np.shape(region) != pos.shape[:1]:
-            shape = np.shape(region)
-            raise ValueError(f"region{of} must have one number a particle, {pos.shape[:1]}; its shape is {shape}.")
-        check_carried({f"region{of}": region})
+        check_one_a_particle(region, pos, f"region{of}")
         if not np.issubdtype(jnp.result_type(region), np.integer):
             raise TypeError(f"region{of} must be integers, not {jnp.result_type(region)}.")
         given = jnp.asarray(region)
-        bad = first_row((given < 0) | (given >= regions), num)
+        # In a dtype that holds num_regions too: 300 is 44 in 8 bits.
+        wide = given if given.dtype.itemsize >= 4 else given.astype(jnp.int32)
+        bad = first_row((wide < 0) | (wide >= regions), num)
         faults.append(comm.Fault(bad >= 0, [bad], _BAD_REGION % (of, regions)))
         region = given.astype(jnp.int32)
     return Columns(pos, num, weight, region), faults

@@ -51,8 +51,14 @@ class Pairs:
 
 
 def pairs_over_ranks(pairs: Pairs) -> tuple[jax.Array, jax.Array]:
-    """The words of counts and sums (see `kernels.pair_counts`) of all ranks' particles, the same on all."""
-    counts, sums = _within(pairs) if pairs.other is None else _between(pairs, pairs.other)
+    """The words of counts and sums (see `kernels.pair_counts`) that are this rank's share of all."""
+    return _within(pairs) if pairs.other is None else _between(pairs, pairs.other)
+
+
+def of_all_ranks(counts: jax.Array, sums: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The words of counts and sums over all ranks, the same on all, and known to be: also on a mesh of one device."""
+    if not comm.get_rank_info()[2]:
+        return counts, sums
     # One collective follows the other by data.
     counts = counts_of_all_ranks(counts)
     return counts, sums_of_all_ranks(comm.after(sums, counts.astype(jnp.int32) & 1)) if sums.shape[0] else sums

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from .. import comm, kernels
 from .._checks import check_particles, check_queries
 from .._particles import check_num
+from .._radii import Radii
 from .._transform.capacity import Room
 from ..config import RadiusConfig
 from ..data import RankIdx, get_num, get_pos
@@ -40,16 +41,16 @@ from ..tree._zorder import (
     sort_over_ranks,
 )
 from ..tree.ghosts import Surroundings, boxes_of, ghost_room, leaves_of, surroundings, tell_all
-from ._radii import Radii
 
 _TOO_MANY = "there are 2**31 particles or more on all devices, too many for rows of all of them in 32 bits."
 
 
 @dataclass
 class Asked:
-    """A search as the user asks for it. columns: a pytree of ``(n,)`` arrays, what the search needs of each source.
+    """A search as the user asks for it. columns: a pytree of ``(n, ...)`` arrays, what the search needs of each source.
 
-    faults: what may be wrong besides positions. numbered: particles of all ranks are numbered.
+    faults: what may be wrong besides positions. numbered: particles of all ranks are numbered. least_reach: how far
+    each query looks at least; the largest of all ranks counts.
     """
 
     part: Any
@@ -61,6 +62,7 @@ class Asked:
     cfg: RadiusConfig
     faults: Sequence[comm.Fault] = ()
     numbered: bool = False
+    least_reach: jax.Array | None = None
 
 
 @dataclass
@@ -166,7 +168,7 @@ def _over_ranks(asked: Asked) -> Ready:
     sources, queries, domain = _ranges(asked)
     words = queries.data[1]
     radii = asked.radii if words is None else Radii(None, Exact(words))
-    around = _with_ghosts(sources, queries, radii, domain, asked.cfg)
+    around = _with_ghosts(sources, queries, radii, domain, asked)
     pos, columns, origin = around.rows
     th = build_in_domain(pos, around.num, domain, asked.cfg.tree)
     own = kernel_tree(queries.pos, queries.num, queries.th)
@@ -206,7 +208,7 @@ def _range_of(moved: Moved, domain: Domain, asked: Asked) -> _Range:
     return _Range(moved.part, moved.num, th, moved.data, moved)
 
 
-def _with_ghosts(sources: _Range, queries: _Range, radii: Radii, domain: Domain, cfg: RadiusConfig) -> Surroundings:
+def _with_ghosts(sources: _Range, queries: _Range, radii: Radii, domain: Domain, asked: Asked) -> Surroundings:
     """Positions, columns and origins of this rank's sources, and of all others within the radii of its queries."""
     pos, num, leaves = sources.pos, sources.num, leaves_of(sources.th)
     of_queries = domain if queries is sources else domain.whole()
@@ -216,8 +218,15 @@ def _with_ghosts(sources: _Range, queries: _Range, radii: Radii, domain: Domain,
     # The first collective after the exchanges.
     known = tell_all(pos, num, domain, leaves, own, queries.num)
     reach = radii.outermost(queries.pos.shape[0], pos.dtype)[:, None]
+    if asked.least_reach is not None:
+        reach = jnp.maximum(reach, _farther(comm.all_max(comm.after(asked.least_reach, known[2])), pos.dtype))
     rank = comm.get_rank_info()[0]
     _, wanted = kernels.open_leaves(groups, boxes, reach, None, known, None, rank, domain.box, None)
     rows = pos, sources.data[0], sources.origin
-    place = ghost_room("radius_ghosts", cfg.ghost_rows, pos.shape[0])
+    place = ghost_room("radius_ghosts", asked.cfg.ghost_rows, pos.shape[0])
     return surroundings(rows, pos, num, leaves, lambda: known, (boxes[1], boxes[2], wanted), domain.box, place)
+
+
+def _farther(length: jax.Array, dtype: Any) -> jax.Array:
+    """A length in the dtype of the positions, and not below what was given."""
+    return jnp.nextafter(length.astype(dtype), jnp.asarray(jnp.inf, dtype))

@@ -4,11 +4,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from .. import comm, kernels
-from .._checks import check_real_dtype, common_dtype, farthest
-from .._particles import check_carried
+from .._checks import check_one_a_particle, check_real_dtype, common_dtype, farthest
 
 _BAD = (
     "row {0} has a weight%s that is NaN, infinite or beyond %s in size; remove such particles, or choose other units."
@@ -22,11 +20,8 @@ def checked_weights(weight: Any, pos: jax.Array, num: Any, of: str = "") -> tupl
     """
     if weight is None:
         return None, []
-    check_carried({f"weight{of}": weight})
+    check_one_a_particle(weight, pos, f"weight{of}")
     check_real_dtype(weight, f"weight{of}")
-    if np.shape(weight) != pos.shape[:1]:
-        shape = np.shape(weight)
-        raise ValueError(f"weight{of} must have one number a particle, {pos.shape[:1]}; its shape is {shape}.")
     rows = jnp.asarray(weight, common_dtype(pos, weight)).astype(pos.dtype)
     bad = kernels.bounds(rows[:, None], num)[2]
     return rows, [comm.Fault(bad >= 0, [bad], _BAD % (of, farthest(pos.dtype)))]

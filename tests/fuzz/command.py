@@ -20,7 +20,7 @@ import jax
 
 from . import runner
 
-PARTS = ("knn", "fof", "radius", "catalogue", "spheres", "gradients", "files", "devices")
+PARTS = ("knn", "fof", "radius", "sums", "catalogue", "spheres", "gradients", "files", "devices")
 _PATIENCE = 180.0  # seconds without a new case after which a case is said to hang
 
 

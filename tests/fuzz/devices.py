@@ -46,7 +46,7 @@ ids = np.arange(len(pos), dtype=np.int32)
 part = jz.data.ParticleData(pos=deal(pos, counts), id=deal(ids, counts), num=np.array(counts, np.int32))
 cfg = jz.config.FofConfig(catalogue=jz.config.CatalogueConfig(npart_min=2))
 grouped, cata = find(part, rlink, boxsize, cfg)
-rows, counted = join(grouped.id, grouped.num), jz.data.squeeze_catalogue(cata, "global", grouped.num)
+rows, counted = join(grouped.id, grouped.num), jz.data.squeeze_catalogue(cata, offset_mode="global", nparts=grouped.num)
 _, one = jz.fof.fof_and_catalogue.jit(pos, rlink, boxsize, cfg)
 one = jz.data.squeeze_catalogue(one)
 """

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jztree as jz
-from fuzz import case, catalogue, command, devices, files, fof, gradients, knn, radius, runner, spheres
+from fuzz import case, catalogue, command, devices, files, fof, gradients, knn, radius, runner, spheres, sums
 from jztree import kernels
 from jztree_utils import io
 
@@ -54,7 +54,9 @@ def planted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, change: Cal
 
 
 @pytest.mark.parametrize(
-    ("part", "batch"), [(knn, 2), (fof, 1), (radius, 1), (spheres, 1)], ids=["knn", "fof", "radius", "spheres"]
+    ("part", "batch"),
+    [(knn, 2), (fof, 1), (radius, 1), (sums, 1), (spheres, 1)],
+    ids=["knn", "fof", "radius", "sums", "spheres"],
 )
 def test_a_sound_library_passes(part: ModuleType, batch: int) -> None:
     assert not findings(part, 20, batch)
@@ -107,6 +109,11 @@ def test_a_border_that_joins_the_last_cluster(monkeypatch: pytest.MonkeyPatch) -
     planted(monkeypatch, kernels, "least_within", lambda least: jnp.where(least < nowhere, least + 1, least))
     only = batch_with(radius, "dbscan")
     assert_found(findings(radius, 100, only) | findings(radius, 200), "clusters are not those of the pairs")
+
+
+def test_a_sum_that_lacks_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, kernels, "kernel_sums", lambda found: found.at[:1].multiply(0.9))
+    assert_found(findings(sums), "a sum over a kernel is not that of the pairs")
 
 
 # Groups

@@ -8,40 +8,13 @@
 #include "ball_walk.cuh"
 #include "common/cuda/context.cuh"
 #include "count_within.h"
+#include "node_weights.cuh"
 
 namespace jztree {
 namespace {
 
 constexpr int tally_threads = 64;
 constexpr int tally_warps = tally_threads / warp_size;
-
-// The weights of the nodes of a plane. parts: what a node is made of, weights of rows or of nodes.
-template <typename Part>
-__global__ void add_weights(const int32_t* splits, const Part* parts, int64_t nodes, double* sums) {
-  int64_t node = thread_index();
-  if (node >= nodes) return;
-  double sum = 0;
-  for (int64_t i = splits[node]; i < splits[node + 1]; ++i) sum += static_cast<double>(parts[i]);
-  sums[node] = sum;
-}
-
-template <int D, typename T>
-const double* node_weights(Queue& queue, const Tree<D, T>& tree, const T* weight) {
-  const TreeLayout& layout = tree.layout;
-  auto* sums = queue.scratch<double>(layout.nodes());
-  for (int plane = 0; plane < layout.planes(); ++plane) {
-    size_t here = static_cast<size_t>(plane);
-    const int32_t* splits = tree.splits + layout.split_start(plane);
-    double* of_plane = sums + layout.starts[here];
-    if (plane == 0) {
-      queue.launch_over(layout.sizes[here], add_weights<T>, splits, weight, layout.sizes[here], of_plane);
-    } else {
-      queue.launch_over(layout.sizes[here], add_weights<double>, splits, sums + layout.starts[here - 1],
-                        layout.sizes[here], of_plane);
-    }
-  }
-  return sums;
-}
 
 // What a lane has found in each ball. sum, count: of the warp, a row of lanes a ball.
 template <typename T, bool Weighted>

@@ -4,6 +4,8 @@
 
 #include "pair_counts.h"
 
+#include <cmath>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -85,21 +87,6 @@ class Counter {
   int64_t nodes_;
 };
 
-// A number in words, as `Lengths` reads it.
-void write_words(double number, const Buffer& to, int64_t place) {
-  int64_t words = to.dims[to.rank - 1];
-  for (int64_t i = place * words; i < (place + 1) * words; ++i) {
-    if (to.type == XLA_FFI_DataType_F64) {
-      static_cast<double*>(to.data)[i] = number;
-      number = 0;
-    } else {
-      float word = static_cast<float>(number);
-      static_cast<float*>(to.data)[i] = word;
-      number = std::isfinite(word) ? number - static_cast<double>(word) : 0;
-    }
-  }
-}
-
 // Each pair of one set was counted once, and counts in both orders.
 template <int D, typename T>
 void write_results(const PairTable& table, const PairCounts<D, T>& in) {
@@ -110,7 +97,7 @@ void write_results(const PairTable& table, const PairCounts<D, T>& in) {
       uint64_t count = static_cast<uint64_t>(orders * table.count(row, i, j));
       in.count[place * 2] = static_cast<uint32_t>(count);
       in.count[place * 2 + 1] = static_cast<uint32_t>(count >> 32);
-      if (in.weighted()) write_words(static_cast<double>(orders) * table.sum(row, i, j), in.sum, place);
+      if (in.weighted()) in.sum_words().put(place, static_cast<double>(orders) * table.sum(row, i, j));
     }
 }
 

@@ -1,6 +1,9 @@
 // How many pairs of particles there are in each bin of distance, and the sums of the products of their weights.
 #pragma once
 
+#include <cmath>
+#include <limits>
+
 #include "common/tree_arguments.h"
 #include "pair_rule.h"
 
@@ -19,6 +22,28 @@ struct PairSet {
               "as long as pos, or empty");
     in.expect(region.rows() == 0 || region.rows() == tree.pos.rows(), region, 1, of + "region",
               "as long as pos, or empty");
+  }
+};
+
+// Numbers in words, as `Lengths` reads them; NaN if float32 words would make them 0 or infinite.
+struct SumWords {
+  void* data;
+  int64_t words;
+  bool wide;
+
+  JZTREE_BOTH void put(int64_t place, double number) const {
+    if (!wide && number != 0 && std::fabs(number) < static_cast<double>(std::numeric_limits<float>::min()))
+      number = std::numeric_limits<double>::quiet_NaN();
+    for (int64_t i = place * words; i < (place + 1) * words; ++i) {
+      if (wide) {
+        static_cast<double*>(data)[i] = number;
+        number = 0;
+      } else {
+        float word = static_cast<float>(number);
+        static_cast<float*>(data)[i] = word;
+        number = std::isfinite(word) ? number - static_cast<double>(word) : 0;
+      }
+    }
   }
 };
 
@@ -61,6 +86,7 @@ struct PairCounts {
   int64_t first_bins() const { return edges.count - 1; }
   int64_t second_bins() const { return mode == PairMode::distance ? 1 : edges_b.count - 1; }
   bool weighted() const { return sum.dims[0] > 0; }
+  SumWords sum_words() const { return {sum.data, sum.dims[2], sum.type == XLA_FFI_DataType_F64}; }
 };
 
 }  // namespace jztree

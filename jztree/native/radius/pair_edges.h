@@ -84,7 +84,7 @@ class EqualCells {
 template <typename T, template <typename> class Cells>
 struct EdgeTable {
   int64_t count;
-  std::vector<T> surely, possibly;
+  std::vector<T> surely, possibly;  // and one more, which everything is within
   std::vector<double> exact;
   Cells<T> cells;
 
@@ -93,16 +93,24 @@ struct EdgeTable {
         surely(column<T>(edges, [](const PairEdge<T>& edge) { return edge.surely; })),
         possibly(column<T>(edges, [](const PairEdge<T>& edge) { return edge.possibly; })),
         exact(column<double>(edges, [](const PairEdge<T>& edge) { return edge.exact; })),
-        cells(possibly) {}
+        cells(possibly) {
+    surely.push_back(std::numeric_limits<T>::infinity());
+    possibly.push_back(std::numeric_limits<T>::infinity());
+  }
+
+  // Nothing beyond this is within any edge.
+  T outermost() const { return possibly[static_cast<size_t>(count - 1)]; }
 
   // The first edge that a pair is within, whose quantity is from `low` to `high`; `count`: none. within(exact): whether
   // it is, as it is decided in float64.
   template <typename Within>
   int64_t first_within(T low, T high, const Within& within) const {
     int64_t edge = cells.start(low);
-    while (edge < count && low > possibly[static_cast<size_t>(edge)]) ++edge;
-    while (edge < count && !(high <= surely[static_cast<size_t>(edge)]) && !within(exact[static_cast<size_t>(edge)]))
-      ++edge;
+    // Most cells have one edge at most, and nobody could foretell on which side of it a pair is: the first step is no
+    // branch.
+    edge += low > possibly[static_cast<size_t>(edge)];
+    while (low > possibly[static_cast<size_t>(edge)]) ++edge;
+    while (!(high <= surely[static_cast<size_t>(edge)]) && !within(exact[static_cast<size_t>(edge)])) ++edge;
     return edge;
   }
 

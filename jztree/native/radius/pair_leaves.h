@@ -79,19 +79,37 @@ class PairLeaves {
     pairwise_ ? bounds_of<true>(begin, out) : bounds_of<false>(begin, out);
   }
 
-  // Of the i-th particle of the first leaf to `lanes` of the second, from the begin-th on: the first quantity, and the
-  // distance along the line of sight. Infinite: it is no particle.
-  template <bool Pairwise>
-  void quantities(int64_t i, int64_t begin, V& first, V& along) const {
-    first = V{};
-    for (int d = 0; d < D; ++d) {
-      V x, at(a_[d][static_cast<size_t>(i)]);
-      load(b_[d].data() + begin, x);
-      V difference = at - x;
-      if (Pairwise) difference = wrapped_difference<V>(at, x, V(scale_.period[d]), V(scale_.period_rest[d]));
-      if (Mode != PairMode::across_along || d < D - 1) first = first + difference * difference;
-      if (Mode != PairMode::distance && d == D - 1) along = larger<V>(difference, -difference);
+  // A particle of the first leaf, and where those of the second are. A copy, so that the compiler knows that nothing
+  // that is written changes it.
+  struct Row {
+    V at[D], period[D], rest[D];
+    const T* b[D];
+
+    // To `lanes` particles of the second leaf, from the begin-th on: the first quantity, and the distance along the
+    // line of sight. Infinite: it is no particle.
+    template <bool Pairwise>
+    void quantities(int64_t begin, V& first, V& along) const {
+      first = V{};
+      for (int d = 0; d < D; ++d) {
+        V x;
+        load(b[d] + begin, x);
+        V difference = at[d] - x;
+        if (Pairwise) difference = wrapped_difference<V>(at[d], x, period[d], rest[d]);
+        if (Mode != PairMode::across_along || d < D - 1) first = first + difference * difference;
+        if (Mode != PairMode::distance && d == D - 1) along = larger<V>(difference, -difference);
+      }
     }
+  };
+
+  template <bool Pairwise>
+  Row row(int64_t i) const {
+    Row found;
+    for (int d = 0; d < D; ++d) {
+      found.at[d] = V(a_[d][static_cast<size_t>(i)]);
+      found.b[d] = b_[d].data();
+      if (Pairwise) found.period[d] = V(scale_.period[d]), found.rest[d] = V(scale_.period_rest[d]);
+    }
+    return found;
   }
   bool pairwise() const { return pairwise_; }
 

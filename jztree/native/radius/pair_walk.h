@@ -13,6 +13,7 @@
 #include "pair_edges.h"
 #include "pair_leaves.h"
 #include "pair_sides.h"
+#include "pair_squares.h"
 #include "pair_table.h"
 
 namespace jztree {
@@ -42,7 +43,8 @@ class PairWalk {
         first_(problem.first),
         second_(problem.second),
         table_(table),
-        leaves_(problem.scale, problem.most) {}
+        leaves_(problem.scale, problem.most),
+        squares_(static_cast<size_t>(problem.first.count)) {}
 
   // All pairs of a node's particles with those of the whole other set.
   void with_all(int plane, int64_t i) {
@@ -61,10 +63,8 @@ class PairWalk {
 
  private:
   static constexpr bool sighted = Mode != PairMode::distance;
-  // More edges than these are not compared one by one. (On Zen 4 with AVX-512 a comparison is a fifteenth of a look-up
-  // for each of the lanes.)
-  static constexpr int64_t few_edges = 12;
-  static constexpr int chunk = 4;  // blocks of lanes that are looked at together
+  // More edges than these are not compared one by one.
+  static constexpr int64_t few_edges = 32;
 
   struct Node {
     int plane;
@@ -74,6 +74,8 @@ class PairWalk {
   struct Bins {
     int64_t lo, hi, lo_b, hi_b;
     bool one() const { return lo == hi && lo_b == hi_b; }
+    // As many steps as a few pairs take to be looked up.
+    bool few() const { return hi - lo + hi_b - lo_b <= 8; }
   };
   struct Box {
     T low[D], high[D], width2;
@@ -210,91 +212,135 @@ class PairWalk {
     leaves_.set(one_.tree, a, other_.tree, b);
     row_a_ = one_.tree.leaf_row(a), row_b_ = other_.tree.leaf_row(b);
     apart_ = !same_regions({0, a}, {0, b});
+    itself_ = itself;
     if (!apart_) enter_regions({0, a}, {0, b});
-    double weight_b = table_.weighted() ? other_.node_weight(0, b) : 0;
+    if (Mode == PairMode::distance && possible.hi - possible.lo <= few_edges && !apart_ && !table_.weighted()) {
+      leaves_.pairwise() ? compare_leaves<true>(possible) : compare_leaves<false>(possible);
+    } else {
+      look_up_leaves(possible, table_.weighted() ? other_.node_weight(0, b) : 0);
+    }
+  }
+
+  void look_up_leaves(const Bins& possible, double weight_b) {
     for (int64_t begin = 0; begin < leaves_.count_a(); begin += lanes) {
       PairBounds<T> bounds;
       leaves_.bounds(begin, bounds);
       for (int64_t i = begin; i < std::min(begin + lanes, leaves_.count_a()); ++i) {
         Bins bins = possible;
-        narrow(bounds, i - begin, bins);
-        if (!counts(bins)) continue;
-        if (bins.one() && !apart_ && !itself) {
+        // It takes a step for each edge, so most that span many are just looked at.
+        if (bins.few()) narrow(bounds, i - begin, bins);
+        if (!counts(bins) || bounds.gap[i - begin] > first_.outermost()) continue;
+        if (bins.one() && !apart_ && !itself_) {
           table_.add(bins.lo, bins.lo_b, leaves_.count_b(), one_.weight(row_a_ + i) * weight_b);
-        } else if (Mode == PairMode::distance && bins.hi - bins.lo <= few_edges && !apart_ && !table_.weighted()) {
-          leaves_.pairwise() ? compare_row<true>(i, bins, itself) : compare_row<false>(i, bins, itself);
         } else {
-          leaves_.pairwise() ? look_up_row<true>(i, itself) : look_up_row<false>(i, itself);
+          leaves_.pairwise() ? look_up_row<true>(i) : look_up_row<false>(i);
         }
       }
     }
   }
 
+  // Counts pairs within each edge.
   template <bool Pairwise>
-  void compare_row(int64_t i, const Bins& bins, bool itself) {
-    int64_t count = leaves_.count_b();
-    for (int64_t begin = 0; begin < count; begin += chunk * lanes) {
-      int64_t here = std::min(chunk * lanes, count - begin), skipped = itself ? i + 1 - begin : 0;
-      uint64_t used = here < 64 ? (uint64_t{1} << here) - 1 : ~uint64_t{0};
-      if (skipped >= here) continue;
-      if (skipped > 0) used &= ~uint64_t{0} << skipped;
-      switch ((here + lanes - 1) / lanes) {
-        case 1: compare<Pairwise, 1>(i, begin, used, bins); break;
-        case 2: compare<Pairwise, 2>(i, begin, used, bins); break;
-        case 3: compare<Pairwise, 3>(i, begin, used, bins); break;
-        default: compare<Pairwise, 4>(i, begin, used, bins);
+  __attribute__((flatten)) void compare_leaves(const Bins& bins) {
+    // Nothing is farther than the outermost number but what is no particle.
+    const V outermost(bins.hi == first_.count ? first_.outermost() : std::numeric_limits<T>::max());
+    T* end = squares_.begin(bins.lo, bins.hi);
+    int64_t pairs = 0;  // at least those that are put, and all of them if there is an edge that all are within
+    for (int64_t begin = 0; begin < leaves_.count_a(); begin += lanes) {
+      int64_t here = std::min(lanes, leaves_.count_a() - begin);
+      uint32_t rows = (uint32_t{1} << here) - 1;
+      if (!itself_) rows = without_whole(begin, rows, bins);
+      for (; rows != 0; rows &= rows - 1) {
+        int64_t i = begin + __builtin_ctz(rows);
+        pairs += leaves_.count_b() - (itself_ ? i + 1 : 0);
+        end = compare_row<Pairwise>(i, outermost, end);
       }
     }
+    squares_.sift(first_.surely.data(), first_.possibly.data(), end);
+    add_compared<Pairwise>(bins, pairs);
   }
 
-  // Counts pairs within each edge, from the outermost inwards until there are none.
-  template <bool Pairwise, int Blocks>
-  __attribute__((flatten)) void compare(int64_t i, int64_t begin, uint64_t used, const Bins& bins) {
-    static_assert(chunk * lanes == 64, "a word has a bit for each");
-    V distance2[Blocks], along;
-    for (int k = 0; k < Blocks; ++k) leaves_.template quantities<Pairwise>(i, begin + k * lanes, distance2[k], along);
-    int64_t outside = __builtin_popcountll(used), *table = table_.column(0);
-    for (int64_t edge = bins.hi - 1; edge >= bins.lo; --edge) {
-      uint64_t within = 0, surely = 0;
-      const V possibly_within(first_.possibly[static_cast<size_t>(edge)]);
-      const V surely_within(first_.surely[static_cast<size_t>(edge)]);
-      for (int k = 0; k < Blocks; ++k) {
-        within |= static_cast<uint64_t>(lanes_at_most(distance2[k], possibly_within)) << k * lanes;
-        surely |= static_cast<uint64_t>(lanes_at_most(distance2[k], surely_within)) << k * lanes;
-      }
-      within &= used;
-      surely &= used;
-      if (within != surely) surely = surely_or_exactly(i, begin, within & ~surely, surely, edge);
-      int64_t inside = __builtin_popcountll(surely);
+  // Of rows of the first leaf, from the begin-th on, those that have pairs on both sides of an edge. The others are
+  // counted.
+  uint32_t without_whole(int64_t begin, uint32_t rows, const Bins& bins) {
+    PairBounds<T> bounds;
+    leaves_.bounds(begin, bounds);
+    V gap, reach;
+    load(bounds.gap, gap);
+    load(bounds.reach, reach);
+    int64_t *table = table_.column(0), each = leaves_.count_b();
+    uint32_t split = 0, beyond = rows;  // beyond the edge before
+    for (int64_t edge = bins.lo; edge < bins.hi; ++edge) {
+      uint32_t within = lanes_at_most(reach, V(first_.surely[static_cast<size_t>(edge)])) & rows;
+      uint32_t none_within = ~lanes_at_most(gap, V(first_.possibly[static_cast<size_t>(edge)])) & rows;
+      table[edge] += __builtin_popcount(within & beyond) * each;
+      split |= rows & ~(within | none_within);
+      beyond = none_within;
+    }
+    table[bins.hi] += __builtin_popcount(beyond) * each;
+    return split;
+  }
+
+  // Puts a particle's squared distances behind `end`, and returns where they end.
+  template <bool Pairwise>
+  T* compare_row(int64_t i, const V& outermost, T* end) {
+    const auto row = leaves_.template row<Pairwise>(i);
+    const int64_t count = leaves_.count_b();
+    for (int64_t begin = itself_ ? i / lanes * lanes : 0; begin < count; begin += lanes) {
+      V distance2, along;
+      row.template quantities<Pairwise>(begin, distance2, along);
+      end = squares_.put(distance2, lanes_at_most(distance2, outermost) & behind(i, begin), end);
+      if (squares_.full(end)) end = squares_.sift(first_.surely.data(), first_.possibly.data(), end);
+    }
+    return end;
+  }
+
+  // Of particles of the second leaf from the begin-th on, those that are paired with the i-th of the first.
+  uint32_t behind(int64_t i, int64_t begin) const {
+    return itself_ && i >= begin ? ~uint32_t{0} << (i - begin) << 1 : ~uint32_t{0};
+  }
+
+  template <bool Pairwise>
+  void add_compared(const Bins& bins, int64_t pairs) {
+    int64_t outside = pairs, *table = table_.column(0);
+    for (int64_t edge = bins.hi - 1; edge >= bins.lo && outside > 0; --edge) {
+      int64_t inside = squares_.surely(edge);
+      if (squares_.possibly(edge) != inside) inside += decide<Pairwise>(edge);
       table[edge + 1] += outside - inside;
       outside = inside;
-      if (inside == 0) break;
     }
     table[bins.lo] += outside;
   }
 
-  // Of particles of the second leaf from the begin-th on, those that have a bit in `surely`, or in `unsure` and are
-  // within the edge.
-  __attribute__((noinline)) uint64_t surely_or_exactly(int64_t i, int64_t begin, uint64_t unsure, uint64_t surely,
-                                                       int64_t edge) const {
-    const T* a = one_.pos + (row_a_ + i) * D;
-    for (; unsure != 0; unsure &= unsure - 1) {
-      int64_t lane = __builtin_ctzll(unsure);
-      if (rule_.within_first(a, other_.pos + (row_b_ + begin + lane) * D, first_.exact[static_cast<size_t>(edge)]))
-        surely |= uint64_t{1} << lane;
+  // How many pairs of which that is not sure are within an edge.
+  template <bool Pairwise>
+  __attribute__((noinline)) int64_t decide(int64_t edge) const {
+    const size_t at = static_cast<size_t>(edge);
+    const V surely(first_.surely[at]), possibly(first_.possibly[at]);
+    int64_t within = 0;
+    for (int64_t i = 0; i < leaves_.count_a(); ++i) {
+      const auto row = leaves_.template row<Pairwise>(i);
+      for (int64_t begin = itself_ ? i / lanes * lanes : 0; begin < leaves_.count_b(); begin += lanes) {
+        V distance2, along;
+        row.template quantities<Pairwise>(begin, distance2, along);
+        uint32_t unsure = lanes_at_most(distance2, possibly) & ~lanes_at_most(distance2, surely) & behind(i, begin);
+        for (; unsure != 0; unsure &= unsure - 1)
+          within += rule_.within_first(one_.pos + (row_a_ + i) * D,
+                                       other_.pos + (row_b_ + begin + __builtin_ctz(unsure)) * D, first_.exact[at]);
+      }
     }
-    return surely;
+    return within;
   }
 
   template <bool Pairwise>
-  __attribute__((flatten)) void look_up_row(int64_t i, bool itself) {
-    const V outermost(first_.possibly.back()), farthest(sighted ? farthest_along() : T{0});
-    for (int64_t begin = itself ? i / lanes * lanes : 0; begin < leaves_.count_b(); begin += lanes) {
+  __attribute__((flatten)) void look_up_row(int64_t i) {
+    const auto row = leaves_.template row<Pairwise>(i);
+    const V outermost(first_.outermost()), farthest(sighted ? farthest_along() : T{0});
+    for (int64_t begin = itself_ ? i / lanes * lanes : 0; begin < leaves_.count_b(); begin += lanes) {
       V first, along;
-      leaves_.template quantities<Pairwise>(i, begin, first, along);
-      uint32_t near = lanes_at_most(first, outermost);
+      row.template quantities<Pairwise>(begin, first, along);
+      uint32_t near = lanes_at_most(first, outermost) & behind(i, begin);
       if (sighted) near &= lanes_at_most(along, farthest);
-      if (itself && i >= begin) near &= ~uint32_t{0} << (i - begin) << 1;
       if (near == 0) continue;
       T firsts[lanes], alongs[lanes];
       store(first, firsts);
@@ -308,7 +354,7 @@ class PairWalk {
 
   // Beyond this along the line of sight, pairs are in no bin.
   T farthest_along() const {
-    return Mode == PairMode::across_along ? second_.possibly.back() : std::numeric_limits<T>::max();
+    return Mode == PairMode::across_along ? second_.outermost() : std::numeric_limits<T>::max();
   }
 
   void look_up(int64_t row_a, int64_t row_b, T first, T along) {
@@ -349,9 +395,11 @@ class PairWalk {
   const EdgeTable<T, EqualCells>& second_;
   PairTable& table_;
   PairLeaves<Mode, D, T> leaves_;
+  PairSquares<T> squares_;
   // The leaves at work: their first rows, and whether their pairs have regions of their own.
   int64_t row_a_ = 0, row_b_ = 0;
   bool apart_ = false;
+  bool itself_ = false;  // the leaves are one, of which each pair counts once
 };
 
 }  // namespace jztree

@@ -1,0 +1,239 @@
+// The walk of a warp through the hierarchy of the sources, for up to 32 queries, one a lane, once for each image of the
+// box that may be within their radii: the queries are shifted by whole boxes, and space is open (image_rule.h).
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "common/cuda/boxes.cuh"
+#include "common/cuda/node_stack.cuh"
+#include "common/cuda/share.cuh"
+#include "common/cuda/tree.cuh"
+#include "common/cuda/warp.cuh"
+#include "image_rule.h"
+#include "pairs_within.h"
+
+namespace jztree {
+
+// What depends on numbers that lie on the GPU.
+template <int D, typename T>
+struct ImageSetup {
+  Scale<D, T> scale;
+  DistanceRule<D, T> rule;
+  double low[D], high[D];  // of all sources, scaled
+
+  __device__ ImageSetup(const double* box, double open_extent) : scale(box, open_extent), rule(true, false, scale) {}
+};
+
+template <int D, typename T>
+struct ImageProblem {
+  DeviceTree<D, T> sources, queries;
+  const int32_t *source_names, *query_rows, *query_names;  // null: their place, and their output row
+  const ImageSetup<D, T>* setup;
+  const Within<T>* within;  // one for all queries, or of each in the order of output rows
+  Lengths radius;
+  bool same, half;
+
+  __device__ int64_t output_row(int64_t query) const { return query_rows ? query_rows[query] : query; }
+  __device__ int64_t source_name(int64_t source) const { return source_names ? source_names[source] : source; }
+  __device__ int64_t query_name(int64_t query) const { return query_names ? query_names[query] : output_row(query); }
+};
+
+// For one warp.
+template <int D, typename T>
+__global__ void set_up_images(DeviceTree<D, T> sources, DeviceTree<D, T> queries, Lengths box,
+                              ImageSetup<D, T>* setup) {
+  double period[D];
+  for (int d = 0; d < D; ++d) period[d] = box[d];
+  double extent = open_span(period, sources, queries).template for_scale<T>();
+  ImageSetup<D, T> own(period, extent);
+  for (int d = 0; d < D; ++d) {
+    own.low[d] = std::numeric_limits<double>::infinity();
+    own.high[d] = -own.low[d];
+    top_extent(sources, d, &own.low[d], &own.high[d]);
+    own.low[d] *= static_cast<double>(own.scale.factor);
+    own.high[d] *= static_cast<double>(own.scale.factor);
+  }
+  if (lane_index() == 0) *setup = own;
+}
+
+template <int D, typename T>
+__global__ void make_image_radii(Lengths radius, const ImageSetup<D, T>* setup, Within<T>* within) {
+  int64_t i = thread_index();
+  if (i >= radius.count) return;
+  double given = radius[i];
+  within[i] = given >= 0 ? image_radius(setup->rule, given, setup->scale) : Within<T>{-1, -1, -1};
+}
+
+template <int D, typename T>
+class ImageWalk {
+ public:
+  // Shared memory of a warp.
+  JZTREE_BOTH static constexpr int shared_bytes(int planes) { return point_bytes + NodeStack::bytes(planes); }
+
+  __device__ ImageWalk(const ImageProblem<D, T>& in, const ImageSetup<D, T>& setup, unsigned char* shared)
+      : in_(in), setup_(setup), points_(reinterpret_cast<RowPoint<D, T>*>(shared)), stack_(shared + point_bytes) {}
+
+  // For the queries from `tile` on, before `end`, one a lane. visit(row): the lane's query and the image at work of the
+  // source in this row are a pair.
+  template <typename Visit>
+  __device__ void run(int64_t tile, int64_t end, const Visit& visit) {
+    query_ = tile + lane_index();
+    used_ = query_ < end;
+    limit_ = Within<T>{-1, -1, -1};
+    double farthest = -1;
+    if (used_) {
+      int64_t mine = in_.radius.count > 1 ? in_.output_row(query_) : 0;
+      limit_ = in_.within[mine];
+      farthest = in_.radius[mine];
+      own_ = load(in_.queries.pos, query_);
+    }
+    farthest = warp_max(farthest);
+    if (farthest < 0) return;
+    possibly2_ = warp_max(limit_.possibly2);
+    ImageRange range[D];
+    if (!images(farthest * static_cast<double>(setup_.scale.factor), range)) return;
+    for (int d = 0; d < D; ++d) image_[d] = range[d].first;
+    for (bool more = true; more; more = next_image(range)) {
+      look_from();
+      NodeRange nodes;
+      for (stack_.begin(in_.sources); stack_.next(&nodes);) step(nodes, visit);
+    }
+  }
+
+  // The image at work of a pair as given: its difference in each dimension, in float64.
+  __device__ void apart(uint32_t row, double* difference) const {
+    const T *a = in_.queries.pos + query_ * D, *b = in_.sources.pos + static_cast<int64_t>(row) * D;
+    const RowPoint<D, T> other = load(in_.sources.pos, row);
+    for (int d = 0; d < D; ++d) {
+      double inside = static_cast<double>(own_.x[d]) - static_cast<double>(other.x[d]);
+      difference[d] =
+          image_difference(setup_.rule, a[d], b[d], d, inside * static_cast<double>(setup_.scale.inverse), image_[d]);
+    }
+  }
+
+ private:
+  static constexpr int point_bytes = warp_size * static_cast<int>(sizeof(RowPoint<D, T>));
+
+  __device__ RowPoint<D, T> load(const T* pos, int64_t row) const {
+    RowPoint<D, T> point;
+    for (int d = 0; d < D; ++d) point.x[d] = wrap(pos[row * D + d], setup_.scale.raw_period[d]) * setup_.scale.factor;
+    return point;
+  }
+
+  // All lanes together; false if there is none.
+  __device__ bool images(double farthest, ImageRange* range) {
+    constexpr T infinity = std::numeric_limits<T>::infinity();
+    bool any = true;
+    for (int d = 0; d < D; ++d) {
+      range[d] = {0, 0};
+      all_.low[d] = warp_min(used_ ? own_.x[d] : infinity);
+      all_.high[d] = warp_max(used_ ? own_.x[d] : -infinity);
+      double period = setup_.scale.raw_period[d] * static_cast<double>(setup_.scale.factor);
+      if (period > 0)
+        range[d] = images_within<T>(all_.low[d], all_.high[d], setup_.low[d], setup_.high[d], period, farthest);
+      any &= range[d].first <= range[d].last;
+    }
+    return any;
+  }
+
+  // The last dimension fastest.
+  __device__ bool next_image(const ImageRange* range) {
+    for (int d = D - 1; d >= 0; --d) {
+      if (image_[d] < range[d].last) {
+        ++image_[d];
+        return true;
+      }
+      image_[d] = range[d].first;
+    }
+    return false;
+  }
+
+  // From now on, the queries are shifted by the image at work.
+  __device__ void look_from() {
+    for (int d = 0; d < D; ++d) {
+      T boxes = static_cast<T>(image_[d]);
+      T by = image_[d] == 0 ? T{0} : boxes * setup_.scale.period[d];
+      T rest = image_[d] == 0 ? T{0} : boxes * setup_.scale.period_rest[d];
+      box_.low[d] = all_.low[d] - by - rest;
+      box_.high[d] = all_.high[d] - by - rest;
+      at_.x[d] = own_.x[d] - by - rest;
+    }
+  }
+
+  // Looks at up to 32 nodes.
+  template <typename Visit>
+  __device__ void step(const NodeRange& range, const Visit& visit) {
+    T open[D];
+    for (int d = 0; d < D; ++d) open[d] = std::numeric_limits<T>::infinity();
+    uint32_t node = range.begin + lane_index(), first = 0, end = 0;
+    if (node < range.end) {
+      first = static_cast<uint32_t>(in_.sources.first_row(range.plane, node));
+      end = static_cast<uint32_t>(in_.sources.first_row(range.plane, static_cast<int64_t>(node) + 1));
+    }
+    bool here = end > first && !(least_distance2(box_.low, box_.high, load_box(in_.sources, node, setup_.scale.factor),
+                                                 open) > possibly2_);
+    unsigned opened = __ballot_sync(all_lanes, here);
+    if (range.plane > 0) {
+      stack_.push_children<true>(in_.sources, range.plane, node, opened);
+      return;
+    }
+    for (; opened; opened &= opened - 1) {
+      int lane = __ffs(static_cast<int>(opened)) - 1;
+      open_leaf(__shfl_sync(all_lanes, first, lane), __shfl_sync(all_lanes, end, lane), visit);
+    }
+  }
+
+  template <typename Visit>
+  __device__ void open_leaf(uint32_t first, uint32_t end, const Visit& visit) {
+    for (uint32_t tile = first; tile < end; tile += warp_size) {
+      __syncwarp();
+      if (tile + lane_index() < end) points_[lane_index()] = load(in_.sources.pos, tile + lane_index());
+      __syncwarp();
+      uint32_t count = end - tile < warp_size ? end - tile : warp_size;
+      for (uint32_t i = 0; used_ && i < count; ++i)
+        if (is_near(points_[i], tile + i) && is_wanted(tile + i)) visit(tile + i);
+    }
+  }
+
+  __device__ bool is_near(const RowPoint<D, T>& other, uint32_t row) const {
+    T distance2 = 0;
+    for (int d = 0; d < D; ++d) {
+      T difference = at_.x[d] - other.x[d];
+      distance2 += difference * difference;
+    }
+    if (distance2 > limit_.possibly2) return false;
+    return distance2 < limit_.surely2 || distance2_as_given(row) <= limit_.radius2;
+  }
+
+  __device__ double distance2_as_given(uint32_t row) const {
+    double difference[D], sum = 0;
+    apart(row, difference);
+    for (int d = 0; d < D; ++d) sum += difference[d] * setup_.rule.factor * (difference[d] * setup_.rule.factor);
+    return sum;
+  }
+
+  __device__ bool is_wanted(uint32_t row) const {
+    if (!in_.same) return true;
+    int64_t mine = in_.query_name(query_), other = in_.source_name(row);
+    if (mine != other) return !in_.half || mine < other;
+    for (int d = 0; d < D; ++d)
+      if (image_[d] != 0) return !in_.half || image_[d] > 0;
+    return false;
+  }
+
+  const ImageProblem<D, T>& in_;
+  const ImageSetup<D, T>& setup_;
+  RowPoint<D, T>* points_;
+  NodeStack stack_;
+  // The lane's query, as staged and shifted, and all of the warp's.
+  int64_t query_ = 0;
+  bool used_ = false;
+  Within<T> limit_{};
+  RowPoint<D, T> own_{}, at_{};
+  NodeBox<D, T> all_, box_;
+  T possibly2_ = -1;
+  int64_t image_[D];
+};
+
+}  // namespace jztree

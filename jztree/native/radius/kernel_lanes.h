@@ -1,0 +1,105 @@
+// Square roots, quotients and exponentials of vectors, lane by lane.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "common/cpu/lanes.h"
+
+namespace jztree {
+
+template <typename T>
+inline Lanes<T> divided(const Lanes<T>& a, const Lanes<T>& b) {
+  return Lanes<T>::each(a, b, [](const auto& x, const auto& y, auto& out) { out = x / y; });
+}
+template <typename T>
+inline Lanes<T> reciprocal(const Lanes<T>& a) {
+  return divided(Lanes<T>(T{1}), a);
+}
+
+// The compiler does not see that a loop over the elements is one instruction. (Without masks, GCC 12 warns of its own
+// header.)
+template <typename Register>
+inline void register_root(const Register& x, Register& out) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(x[0]) == 4) {
+    out = (Register)_mm512_maskz_sqrt_ps(0xffff, (__m512)x);
+  } else {
+    out = (Register)_mm512_maskz_sqrt_pd(0xff, (__m512d)x);
+  }
+#elif defined(__AVX2__)
+  if constexpr (sizeof(x[0]) == 4) {
+    out = (Register)_mm256_sqrt_ps((__m256)x);
+  } else {
+    out = (Register)_mm256_sqrt_pd((__m256d)x);
+  }
+#elif defined(__SSE2__)
+  if constexpr (sizeof(x[0]) == 4) {
+    out = (Register)_mm_sqrt_ps((__m128)x);
+  } else {
+    out = (Register)_mm_sqrt_pd((__m128d)x);
+  }
+#else
+  for (unsigned lane = 0; lane < sizeof(Register) / sizeof(x[0]); ++lane) out[lane] = std::sqrt(x[lane]);
+#endif
+}
+
+template <typename T>
+inline Lanes<T> square_root(const Lanes<T>& a) {
+  Lanes<T> out;
+  for (int i = 0; i < Lanes<T>::registers; ++i) register_root(a.part[i], out.part[i]);
+  return out;
+}
+
+// exp(x) of numbers that are not positive, to the last bit or two; 0 below the smallest normal number. With n the
+// integer nearest to x / ln 2, exp(x) is 2^n times the series of exp at the rest, which is at most ln(2) / 2 in size.
+template <typename T>
+inline Lanes<T> exponential(const Lanes<T>& x) {
+  constexpr bool narrow = std::is_same<T, float>::value;
+  using Integer = std::conditional_t<narrow, int32_t, int64_t>;
+  typedef Integer Integers __attribute__((vector_size(register_bytes)));
+  constexpr int digits = narrow ? 23 : 52, terms = narrow ? 7 : 13;
+  // Added to a number of modest size, it leaves the nearest integer in the lowest bits.
+  constexpr T shift = static_cast<T>(narrow ? 0x1.8p23 : 0x1.8p52);
+  // ln 2, of which multiples of the first part are exact.
+  constexpr T high = static_cast<T>(narrow ? 0x1.62ep-1 : 0x1.62e42feep-1);
+  constexpr T low = static_cast<T>(narrow ? 0x1.0bfbe8p-15 : 0x1.a39ef35793c76p-33);
+  constexpr T least = static_cast<T>(narrow ? -87.3 : -708.3);
+  Lanes<T> inside = larger<Lanes<T>>(x, Lanes<T>(least)),
+           shifted = inside * static_cast<T>(0x1.71547652b82fep0) + Lanes<T>(shift);
+  Lanes<T> whole = shifted - Lanes<T>(shift), rest = (inside - whole * high) - whole * low;
+  Lanes<T> sum(T{1});
+  for (int i = terms; i > 0; --i) sum = sum * rest * (T{1} / static_cast<T>(i)) + Lanes<T>(T{1});
+  Lanes<T> power;
+  for (int i = 0; i < Lanes<T>::registers; ++i) {
+    Integers bits = (Integers)shifted.part[i] << digits;
+    Integers one = (Integers)(typename Lanes<T>::Register{} + T{1});
+    bits = bits + one;
+    std::memcpy(&power.part[i], &bits, register_bytes);
+  }
+  return choose(x < Lanes<T>(least), Lanes<T>(), sum * power);
+}
+
+// The same numbers in float64.
+inline void widen(const Lanes<float>& from, Lanes<double>& to) {
+  typedef float Half __attribute__((vector_size(register_bytes / 2)));
+  float narrow[lanes];
+  store(from, narrow);
+  for (int i = 0; i < Lanes<double>::registers; ++i) {
+    Half half;
+    std::memcpy(&half, narrow + i * Lanes<double>::width, sizeof(half));
+    to.part[i] = __builtin_convertvector(half, Lanes<double>::Register);
+  }
+}
+inline void widen(const Lanes<double>& from, Lanes<double>& to) { to = from; }
+
+// Added up in one order, whatever registers there are.
+inline double sum_of_lanes(const double* x) {
+  double sum = 0;
+  for (int64_t i = 0; i < lanes; ++i) sum += x[i];
+  return sum;
+}
+
+}  // namespace jztree

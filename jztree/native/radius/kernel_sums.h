@@ -1,0 +1,74 @@
+// Sums over neighbours, weighted by a kernel W(r, h) of their distance, or by its derivatives.
+//
+// For query i and column c, with x the vector from source j to the query by its nearest image,
+//   sum[i, c, out] = sum over j of value[j, c, in] t[in, out](x, h),
+// where t holds the derivatives of W by as many components of x as there are indices in `in` (`inward` of them) and
+// `out` (`outward`), and the `by_h`-th one by h: three in all are never asked for. With `images`, the last outward
+// index is also weighted by how many periods the source's image was moved by: -dx/d(box length).
+//
+// The smoothing length is that of the query (gather), of the source (scatter), or the mean of both.
+#pragma once
+
+#include "common/tree_arguments.h"
+#include "kernel_profile.h"
+
+namespace jztree {
+
+enum class KernelForm : int { gather, scatter, mean };
+
+template <int D, typename T>
+struct KernelSums {
+  static constexpr int most_dims = max_dims;
+
+  Tree<D, T> sources;
+  Buffer value;      // (n, columns D^inward), of z-ordered sources, float32 or float64
+  Lengths source_h;  // of each z-ordered source, or one for all
+  Tree<D, T> queries;
+  Lengths query_h;  // of each z-ordered query, or one for all
+  Lengths profile;  // KernelProfile
+  Lengths box;
+  Buffer sum;  // (q, columns D^outward), in the dtype of the values; 0 for queries from num on
+  int64_t form, shape, inward, outward, by_h;
+  bool images;
+  bool self;  // the sources are the queries, row by row
+
+  explicit KernelSums(Arguments& in)
+      : sources(in),
+        value(in.any_argument("value")),
+        source_h(in.lengths("source_h", any)),
+        queries(in, "query_"),
+        query_h(in.lengths("query_h", any)),
+        profile(in.lengths("profile", profile_numbers)),
+        box(in.lengths("box", D)),
+        sum(in.any_result("sum")),
+        form(in.attributes().integer("form")),
+        shape(in.attributes().integer("shape")),
+        inward(in.attributes().integer("inward")),
+        outward(in.attributes().integer("outward")),
+        by_h(in.attributes().integer("by_h")),
+        images(in.attributes().flag("images")),
+        self(in.attributes().flag("self")) {
+    bool real = value.type == XLA_FFI_DataType_F32 || value.type == XLA_FFI_DataType_F64;
+    in.expect(real && value.rank == 2 && value.dims[0] == sources.pos.rows() && value.dims[1] % inner() == 0, value,
+              "value", "real numbers, a row a source, with all components of each column");
+    in.expect(sum.type == value.type && sum.rank == 2 && sum.dims[0] == q() && sum.dims[1] == columns() * outer(), sum,
+              "sum", "a row a query, with all components of each column");
+    if (source_h.count != 1 && source_h.count != sources.pos.rows())
+      throw Refusal("there must be one smoothing length for all sources, or one for each.");
+    if (query_h.count != 1 && query_h.count != q())
+      throw Refusal("there must be one smoothing length for all queries, or one for each.");
+    if (order() + by_h > 2 || inward < 0 || outward < 0 || by_h < 0 || (images && outward == 0))
+      throw Refusal("a kernel is differentiated twice at most.");
+  }
+
+  int64_t q() const { return queries.pos.rows(); }
+  int64_t order() const { return inward + outward; }
+  int64_t inner() const { return power_of_dims(inward); }
+  int64_t outer() const { return power_of_dims(outward); }
+  int64_t columns() const { return value.dims[1] / inner(); }
+  // How many powers of 1 / h there are in what is summed.
+  int powers() const { return D + static_cast<int>(order() + by_h); }
+  static int64_t power_of_dims(int64_t order) { return order == 0 ? 1 : order == 1 ? D : D * D; }
+};
+
+}  // namespace jztree

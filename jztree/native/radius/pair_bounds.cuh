@@ -1,0 +1,93 @@
+// Bounds of both quantities of the pairs of two boxes, and the bins that these leave.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "pair_problem.cuh"
+#include "pair_tally.cuh"
+
+namespace jztree {
+
+// Pairs are within no edge before `lo`, and within all from `hi` on; the same for the second quantity.
+struct PairBinRange {
+  int lo = 0, hi = 0, lo_b = 0, hi_b = 0;
+  __device__ bool one() const { return lo == hi && lo_b == hi_b; }
+};
+
+template <PairMode Mode, int D, typename T>
+struct PairBinFinder {
+  static constexpr bool sighted = Mode != PairMode::distance;
+  // Squares below this have lost digits.
+  static constexpr T vanishing = std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon() * 64;
+
+  const PairProblem<D, T>& in;
+  const PairSetup<D, T>& setup;
+
+  __device__ bool is_across(int d) const { return Mode != PairMode::across_along || d != setup.rule.axis; }
+
+  // Of what lies from `low` to `high` and what is in the box. same: whether all of it is at one place, or on one line
+  // of sight if that is what counts, so that its pairs are within every edge.
+  __device__ PairBinRange between(const T* low, const T* high, const NodeBox<D, T>& box, bool* same) const {
+    T gap_sum = 0, reach_sum = 0, along_gap = 0, along_reach = 0, reaches = 0;
+    for (int d = 0; d < D; ++d) {
+      T gap = interval_gap<T>(low[d], high[d], box.low[d], box.high[d], setup.gap_period[d]);
+      T reach = interval_reach(low[d], high[d], box.low[d], box.high[d], setup.scale.period[d]);
+      if (is_across(d)) {
+        gap_sum += gap * gap;
+        reach_sum += reach * reach;
+        reaches += reach;
+      }
+      if (sighted && d == setup.rule.axis) along_gap = gap, along_reach = reach;
+    }
+    *same = setup.rule.distances.exact_zero && reaches == 0;
+    PairBinRange bins;
+    T gap = gap_sum * below_one<T>, reach = reach_sum * above_one<T>;
+    in.first.narrow(gap, reach, &bins.lo, &bins.hi);
+    if (sighted) narrow_second(gap, reach, along_gap * below_one<T>, along_reach * above_one<T>, &bins);
+    return bins;
+  }
+
+  __device__ bool counts(const PairBinRange& bins) const {
+    if (bins.lo == in.first.count || bins.hi == 0) return false;
+    return !sighted || (bins.lo_b < in.second.count && bins.hi_b > 0);
+  }
+
+  // Of a squared first quantity of two particles and their distance along the line of sight; `rows` are theirs.
+  __device__ int bin_of(const PairTotals& totals, const PairBinRange& bins, T first, T along, const T* a,
+                        const T* b) const {
+    const PairRule<D, T>& rule = setup.rule;
+    int edge = in.first.first_within(first, first, bins.lo, bins.hi,
+                                     [&](double exact) { return rule.within_first(a, b, exact); });
+    if (edge == 0 || edge == in.first.count) return -1;
+    if (!sighted) return totals.bin(edge, in.first.count, 0, 0);
+    T low = along, high = along;
+    if (Mode == PairMode::distance_cosine) cosine_range(first, along, &low, &high);
+    int edge_b = in.second.first_within(low, high, bins.lo_b, bins.hi_b,
+                                        [&](double exact) { return rule.within_second(a, b, exact); });
+    return totals.bin(edge, in.first.count, edge_b, in.second.count);
+  }
+
+ private:
+  __device__ void narrow_second(T gap, T reach, T low, T high, PairBinRange* bins) const {
+    bins->hi_b = in.second.count;
+    if (Mode == PairMode::distance_cosine) {
+      // Rounded positions change small angles much; those of few particles are looked at one by one.
+      if (setup.rule.cosine_slip > 0 || !(gap > vanishing)) return;
+      low = std::sqrt(low * low / reach) * below_one<T>;
+      high = std::sqrt(high * high / gap) * above_one<T>;
+    }
+    in.second.narrow(low, high, &bins->lo_b, &bins->hi_b);
+  }
+
+  __device__ void cosine_range(T distance2, T along, T* low, T* high) const {
+    if (!(distance2 > vanishing)) {
+      *low = 0, *high = std::numeric_limits<T>::infinity();
+      return;
+    }
+    T cosine = along / std::sqrt(distance2), slip = setup.rule.slip(distance2);
+    *low = cosine - slip, *high = cosine + slip;
+  }
+};
+
+}  // namespace jztree

@@ -1,0 +1,208 @@
+// The pairs of two leaves, by a warp. Its lanes have a particle of the first leaf each; 32 of the second at a time are
+// in shared memory, and all lanes look at the same one. If few edges may lie between, each lane counts how many are
+// within each, four edges at a time; else every pair's bin is searched.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "pair_bounds.cuh"
+
+namespace jztree {
+
+// Rows of a leaf, and its node.
+struct LeafRows {
+  uint32_t first, end;
+  int32_t region;
+};
+
+template <PairMode Mode, int D, typename T>
+class PairLeaf {
+ public:
+  using Finder = PairBinFinder<Mode, D, T>;
+
+  JZTREE_BOTH static constexpr int shared_bytes() { return warp_size * static_cast<int>(sizeof(RowPoint<D, T>)); }
+
+  __device__ PairLeaf(const PairProblem<D, T>& in, const PairSetup<D, T>& setup, unsigned char* shared)
+      : in_(in), setup_(setup), finder_{in, setup}, points_(reinterpret_cast<RowPoint<D, T>*>(shared)) {}
+
+  // For all lanes. itself: the leaves are one, of which each pair counts once.
+  __device__ void pair(const LeafRows& a, const NodeBox<D, T>& box_a, const LeafRows& b, const NodeBox<D, T>& box_b,
+                       bool itself, PairTally& tally) {
+    bool around = wraps_around(box_a, box_b, setup_.scale);
+    apart_ = tally.has_regions() && (a.region < 0 || b.region < 0);
+    for (uint32_t tile = a.first; tile < a.end; tile += warp_size) {
+      tally.enter(a.region, b.region, apart_ ? 0 : warp_size * (b.end - b.first));
+      take(tile + static_cast<uint32_t>(lane_index()), a.end, box_b);
+      if (!__any_sync(all_lanes, used_ && finder_.counts(bins_))) continue;
+      around ? with_tiles<true>(b, itself, tally) : with_tiles<false>(b, itself, tally);
+    }
+  }
+
+ private:
+  static constexpr int edges_at_once = 4, few_edges = 8;
+
+  __device__ RowPoint<D, T> load(const T* pos, int64_t row) const {
+    RowPoint<D, T> point;
+    for (int d = 0; d < D; ++d) point.x[d] = wrap(pos[row * D + d], setup_.scale.raw_period[d]) * setup_.scale.factor;
+    return point;
+  }
+
+  // The lane's particle, and the bins that its pairs may be in.
+  __device__ void take(uint32_t row, uint32_t end, const NodeBox<D, T>& box_b) {
+    row_ = row;
+    used_ = row < end;
+    bins_ = {in_.first.count, in_.first.count, in_.second.count, in_.second.count};
+    if (!used_) return;
+    bool same;
+    point_ = load(in_.one.tree.pos, row);
+    bins_ = finder_.between(point_.x, point_.x, box_b, &same);
+  }
+
+  template <bool Around>
+  __device__ void with_tiles(const LeafRows& b, bool itself, PairTally& tally) {
+    int lo = -warp_max(used_ ? -bins_.lo : -in_.first.count), hi = warp_max(used_ ? bins_.hi : 0);
+    bool compares = Mode == PairMode::distance && !tally.weighted() && !apart_ && hi - lo <= few_edges;
+    for (uint32_t tile = b.first; tile < b.end; tile += warp_size) {
+      uint32_t count = b.end - tile < warp_size ? b.end - tile : warp_size;
+      __syncwarp();
+      if (tile + lane_index() < b.end) points_[lane_index()] = load(in_.other.tree.pos, tile + lane_index());
+      __syncwarp();
+      // How many come too early: those that are before the lane's particle in the same leaf, and it itself.
+      uint32_t skipped = !used_                    ? count
+                         : !itself || row_ < tile  ? 0
+                         : row_ - tile + 1 < count ? row_ - tile + 1
+                                                   : count;
+      if (compares) {
+        compare<Around>(tile, skipped, count, lo, hi, tally);
+      } else {
+        look_up<Around>(tile, skipped, count, tally);
+      }
+    }
+  }
+
+  template <bool Around>
+  __device__ T difference(const RowPoint<D, T>& other, int d) const {
+    if (Around)
+      return wrapped_difference<T>(point_.x[d], other.x[d], setup_.scale.period[d], setup_.scale.period_rest[d]);
+    return point_.x[d] - other.x[d];
+  }
+
+  // Counts pairs within each edge, from the outermost inwards; `lo` and `hi` are for all lanes.
+  template <bool Around>
+  __device__ void compare(uint32_t tile, uint32_t skipped, uint32_t count, int lo, int hi, PairTally& tally) const {
+    uint32_t outside = warp_sum(count - skipped);
+    for (int top = hi; top > lo && outside > 0; top -= edges_at_once) {
+      uint32_t within[edges_at_once];
+      count_within<Around>(tile, skipped, count, lo, top, within);
+      for (int k = 0; k < edges_at_once && top - 1 - k >= lo; ++k) {
+        uint32_t inside = warp_sum(within[k]);
+        if (lane_index() == 0) tally.add(bin(tally, top - k), outside - inside);
+        outside = inside;
+      }
+    }
+    if (lane_index() == 0) tally.add(bin(tally, lo), outside);
+  }
+  __device__ int bin(const PairTally& tally, int edge) const { return tally.totals().bin(edge, in_.first.count, 0, 0); }
+
+  // The lane's pairs within the edges before `top`, down to `lo`, the outermost first.
+  template <bool Around>
+  __device__ void count_within(uint32_t tile, uint32_t skipped, uint32_t count, int lo, int top,
+                               uint32_t (&within)[edges_at_once]) const {
+    T surely[edges_at_once], possibly[edges_at_once];
+    uint32_t maybe[edges_at_once];
+    for (int k = 0; k < edges_at_once; ++k) {
+      int edge = top - 1 - k;
+      within[k] = maybe[k] = 0;
+      surely[k] = edge >= lo ? in_.first.surely[edge] : T{-1};
+      possibly[k] = edge >= lo ? in_.first.possibly[edge] : T{-1};
+    }
+    for (uint32_t i = skipped; i < count; ++i) {
+      T distance2 = square<Around>(i);
+      for (int k = 0; k < edges_at_once; ++k) {
+        within[k] += distance2 <= surely[k];
+        maybe[k] += distance2 <= possibly[k];
+      }
+    }
+    for (int k = 0; k < edges_at_once; ++k)
+      if (maybe[k] != within[k])
+        within[k] += decide<Around>(tile, skipped, count, surely[k], possibly[k], in_.first.exact[top - 1 - k]);
+  }
+
+  // How many of the lane's pairs of which that is not sure are within an edge.
+  template <bool Around>
+  __device__ uint32_t decide(uint32_t tile, uint32_t skipped, uint32_t count, T surely, T possibly,
+                             double exact) const {
+    uint32_t within = 0;
+    for (uint32_t i = skipped; i < count; ++i) {
+      T distance2 = square<Around>(i);
+      if (distance2 > surely && distance2 <= possibly)
+        within += setup_.rule.within_first(mine(), theirs(tile + i), exact);
+    }
+    return within;
+  }
+
+  template <bool Around>
+  __device__ T square(uint32_t i) const {
+    const RowPoint<D, T> other = points_[i];
+    T sum = 0;
+    for (int d = 0; d < D; ++d) {
+      T apart = difference<Around>(other, d);
+      sum += apart * apart;
+    }
+    return sum;
+  }
+
+  __device__ const T* mine() const { return in_.one.tree.pos + static_cast<int64_t>(row_) * D; }
+  __device__ const T* theirs(uint32_t row) const { return in_.other.tree.pos + static_cast<int64_t>(row) * D; }
+
+  template <bool Around>
+  __device__ void look_up(uint32_t tile, uint32_t skipped, uint32_t count, PairTally& tally) const {
+    for (uint32_t i = 0; i < count; ++i) {
+      int bin = i < skipped ? -1 : bin_with<Around>(tile + i, i, tally.totals());
+      if (tally.weighted() || apart_) {
+        add_one(bin, tile + i, tally);
+      } else {
+        tally.add(bin, 1);
+      }
+    }
+  }
+
+  // For all lanes.
+  __device__ void add_one(int bin, uint32_t row, PairTally& tally) const {
+    int32_t one = used_ ? in_.one.row_region(row_) : 0, other = in_.other.row_region(row);
+    if (!apart_) {
+      tally.add(bin, 1);
+    } else if (bin >= 0) {
+      tally.add_to_result(bin, 1, one, other);
+    }
+    if (!tally.weighted()) return;
+    double weight = used_ ? in_.one.row_weight(row_) * in_.other.row_weight(row) : 0;
+    tally.add_weights(bin, weight, one, other);
+  }
+
+  template <bool Around>
+  __device__ int bin_with(uint32_t row, uint32_t i, const PairTotals& totals) const {
+    const RowPoint<D, T> other = points_[i];
+    T first = 0, along = 0;
+    for (int d = 0; d < D; ++d) {
+      T apart = difference<Around>(other, d);
+      if (finder_.is_across(d)) first += apart * apart;
+      if (Finder::sighted && d == setup_.rule.axis) along = apart < 0 ? -apart : apart;
+    }
+    return finder_.bin_of(totals, bins_, first, along, mine(), theirs(row));
+  }
+
+  const PairProblem<D, T>& in_;
+  const PairSetup<D, T>& setup_;
+  const Finder finder_;
+  RowPoint<D, T>* points_;
+  // The lane's particle.
+  uint32_t row_ = 0;
+  bool used_ = false;
+  RowPoint<D, T> point_{};
+  PairBinRange bins_;
+  bool apart_ = false;  // the pairs of the leaves at work have regions of their own
+};
+
+}  // namespace jztree

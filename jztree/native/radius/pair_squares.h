@@ -1,0 +1,109 @@
+// How many squared distances are within each of some edges.
+//
+// They are gathered in a small buffer, and compared with one edge after the other, from the outermost inwards. What is
+// within is packed to the front of the buffer, so that the next edge is compared with nothing else: in three dimensions
+// few are left after a few edges.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "common/cpu/candidate.h"
+#include "common/cpu/lanes.h"
+
+namespace jztree {
+
+// Writes the chosen lanes behind each other, and returns how many. There is room for all lanes in `to`.
+template <typename T>
+inline int64_t keep_lanes(const Lanes<T>& values, uint32_t chosen, T* to) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) {
+    _mm512_storeu_ps(to, _mm512_maskz_compress_ps(static_cast<__mmask16>(chosen), (__m512)values.part[0]));
+  } else {
+    __mmask8 first = static_cast<__mmask8>(chosen & 0xff), second = static_cast<__mmask8>(chosen >> 8);
+    _mm512_storeu_pd(to, _mm512_maskz_compress_pd(first, (__m512d)values.part[0]));
+    _mm512_storeu_pd(to + __builtin_popcount(first), _mm512_maskz_compress_pd(second, (__m512d)values.part[1]));
+  }
+  return __builtin_popcount(chosen);
+#elif defined(__AVX2__)
+  if constexpr (sizeof(T) == 4) {
+    int64_t count = 0;
+    for (int i = 0; i < Lanes<T>::registers; ++i) {
+      uint32_t here = chosen >> i * Lanes<T>::width & 0xff;
+      __m256i order = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(chosen_lanes.of[here])));
+      _mm256_storeu_ps(to + count, _mm256_permutevar8x32_ps((__m256)values.part[i], order));
+      count += __builtin_popcount(here);
+    }
+    return count;
+  }
+#endif
+  if (chosen == 0) return 0;
+  T all[lanes];
+  store<T>(values, all);
+  int64_t count = 0;
+  // Each is written, and the next one over it if it is not chosen.
+  for (int64_t i = 0; i < lanes; ++i) {
+    to[count] = all[i];
+    count += chosen >> i & 1;
+  }
+  return count;
+}
+
+template <typename T>
+class PairSquares {
+ public:
+  using V = Lanes<T>;
+
+  explicit PairSquares(size_t edges) : surely_(edges), possibly_(edges), kept_(room + 2 * lanes) {}
+
+  // From now on, for the edges from `lo` to before `hi`. Returns where squares are put.
+  T* begin(int64_t lo, int64_t hi) {
+    lo_ = lo, hi_ = hi;
+    std::fill(surely_.begin() + lo, surely_.begin() + hi, 0);
+    std::fill(possibly_.begin() + lo, possibly_.begin() + hi, 0);
+    return kept_.data();
+  }
+
+  // Puts the chosen ones at `end`, and returns the new end.
+  static T* put(const V& squares, uint32_t chosen, T* end) { return end + keep_lanes<T>(squares, chosen, end); }
+  bool full(const T* end) const { return end > kept_.data() + room; }
+
+  // Compares what was put before `end`, and forgets it. Returns where squares are put.
+  __attribute__((flatten)) T* sift(const T* surely, const T* possibly, T* end) {
+    T* const start = kept_.data();
+    for (int64_t edge = hi_ - 1; edge >= lo_ && end > start; --edge) {
+      const V surely_within(surely[edge]), possibly_within(possibly[edge]);
+      // Nothing is within what fills the last vector.
+      store<T>(V(std::numeric_limits<T>::infinity()), end);
+      T* kept = start;
+      int64_t sure = 0, possible = 0;
+      for (const T* at = start; at < end; at += lanes) {
+        V squares;
+        load(at, squares);
+        uint32_t near = lanes_at_most(squares, possibly_within);
+        sure += __builtin_popcount(lanes_at_most(squares, surely_within));
+        possible += __builtin_popcount(near);
+        kept += keep_lanes<T>(squares, near, kept);
+      }
+      surely_[static_cast<size_t>(edge)] += sure;
+      possibly_[static_cast<size_t>(edge)] += possible;
+      end = kept;
+    }
+    return start;
+  }
+
+  // Since `begin`: how many are surely within an edge, and possibly.
+  int64_t surely(int64_t edge) const { return surely_[static_cast<size_t>(edge)]; }
+  int64_t possibly(int64_t edge) const { return possibly_[static_cast<size_t>(edge)]; }
+
+ private:
+  static constexpr int64_t room = 2048;  // a quarter of the fastest cache
+
+  std::vector<int64_t> surely_, possibly_;
+  std::vector<T> kept_;
+  int64_t lo_ = 0, hi_ = 0;
+};
+
+}  // namespace jztree

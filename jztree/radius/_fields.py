@@ -1,0 +1,81 @@
+"""Derivatives of fields that particles carry, as smoothed particle hydrodynamics (SPH) defines them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from .. import comm
+from .._checks import first_row
+from .._particles import get_num
+from .._radii import SPEC
+from ..config import RadiusConfig, checked_config
+from ..jax_ext import with_twins
+from ..tree import TreeHierarchy, check_hierarchy
+from ._kernel_sums import Derivative, Kernel, Sums, checked_values, exact_arguments, summed
+from ._lengths import as_lengths
+from ._search import check_both
+
+__all__ = ["sph_derivative"]
+
+_NO_MASS = (
+    "the particles within the smoothing length of row {0} have no mass together, or the derivative there is beyond the "
+    "range of %s; use larger lengths, or choose other units."
+)
+
+
+@with_twins({"part": P(-1), "h": SPEC, "field": P(-1), "boxsize": P(), "th": P(-1)}, P(-1), prepare=exact_arguments)
+def sph_derivative(
+    part: Any,
+    h: Any,
+    field: Any,
+    kind: str = "gradient",
+    boxsize: Any = None,
+    th: TreeHierarchy | None = None,
+    kernel: str = "cubic_spline",
+    truncate: float = 4.0,
+    cfg: RadiusConfig | None = None,
+) -> jax.Array:
+    """The gradient, divergence or curl of a field at the particles that carry it.
+
+    With masses ``m``, ``rho_i = sum_j m_j W_ij`` and ``W_ij = W(|x_i - x_j|, h_i)``, these are (Price 2012, J. Comput.
+    Phys. 231, 759)
+
+    * gradient: ``sum_j m_j (A_j - A_i) dW_ij/dx_i / rho_i``
+    * divergence: ``sum_j m_j (A_j - A_i) . dW_ij/dx_i / rho_i``
+    * curl: ``sum_j m_j dW_ij/dx_i x (A_j - A_i) / rho_i``
+
+    which vanish for constant fields. For sums without differences and at other places, see `kernel_sums`.
+
+    part, h, boxsize, th, kernel, truncate: as in `kernel_sums`; particles without masses count 1 each.
+    field: ``(n, ...)`` real numbers; the divergence and curl are of vectors ``(n, ..., d)``.
+    kind: ``"gradient"``, ``"divergence"`` or ``"curl"``, in 2 or 3 dimensions.
+
+    Returns ``(n, ..., d)`` for a gradient, and shapes as in `kernel_sums` for the others; 0 in rows from ``num`` on.
+    All have first derivatives by positions, masses, field and ``h``.
+
+    Raises what `kernel_sums` raises, and an error at run time if the density at a particle is 0.
+    """
+    cfg = checked_config(cfg, RadiusConfig)
+    check_hierarchy(th)
+    pos, _ = check_both(part, None)
+    if kind is None:
+        raise ValueError("kind is None; it must be gradient, divergence or curl.")
+    values = checked_values(None, field, pos, "field")
+    what = Derivative.of(kind, values.shape[1:], pos.shape[1])
+    mass = checked_values(part, None, pos).astype(values.dtype)
+    lengths = as_lengths(h, pos.shape[:1], "h")
+    asked = Sums(part, None, (lengths, lengths), boxsize, th, Kernel(kernel, truncate, "gather"), cfg)
+    columns = what.columns(values)
+    weighed = jnp.concatenate([mass[:, None], mass[:, None] * columns], axis=1)
+    slopes = summed(asked, weighed, (0, 1)).reshape(len(columns), columns.shape[1] + 1, pos.shape[1])
+    # What is lost in this difference is what rounding took off the field: the sum of slopes of masses is not above
+    # that of their sizes.
+    change = slopes[:, 1:] - columns[:, :, None] * slopes[:, :1]
+    used = jnp.arange(len(columns), dtype=jnp.int32) < get_num(part)
+    density = jnp.where(used, summed(asked, mass[:, None], (0, 0))[:, 0], 1)
+    found = jnp.where(used[:, None, None], change / density[:, None, None], 0)
+    row = first_row(~jnp.isfinite(found).all(axis=(1, 2)))
+    found = comm.after(found, comm.check(0, row >= 0, [row], _NO_MASS % found.dtype))
+    return what.of_gradient(found)

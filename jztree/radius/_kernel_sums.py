@@ -1,0 +1,323 @@
+"""Sums over neighbours weighted by a kernel of their distance, and by its derivatives."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from .. import comm, kernels
+from .._checks import check_box, check_mass, check_real_dtype, common_dtype, exact_box_argument, first_row
+from .._particles import check_carried, get_num, get_pos
+from .._radii import SPEC, Radii
+from ..config import RadiusConfig, checked_config
+from ..jax_ext import Exact, with_twins
+from ..kernels import KernelTerm
+from ..tree import TreeHierarchy, check_hierarchy
+from ._kernel_terms import Rows, kernel_term
+from ._lengths import as_lengths, lengths_faults, range_faults
+from ._profiles import Profile, profile_of
+from ._search import Asked, Ready, check_both, make_ready
+
+__all__ = ["Derivative", "Kernel", "Sums", "checked_values", "exact_arguments", "kernel_sums", "summed"]
+
+_FORMS = ("gather", "scatter", "mean_kernel", "mean_h")
+_DERIVATIVES = (None, "gradient", "divergence", "curl")
+_BAD_VALUE = (
+    "row {0} has a value that is NaN or infinite, or is so as %s; remove such particles, or choose other units, or "
+    "switch on jax_enable_x64 and give float64."
+)
+_LOST = (
+    "the sum in row {0} is beyond the range of %s; choose another unit of length or of the values, or switch on "
+    "jax_enable_x64 and give values in float64."
+)
+_NO_QUERY = "h_query goes with part_query; the particles themselves have the lengths h."
+_NO_LENGTHS = Radii(None, None)
+
+
+class Kernel(NamedTuple):
+    """Which kernel, by what is static: its name, where a Gaussian is cut, and whose smoothing length counts."""
+
+    name: str
+    truncate: float
+    form: str
+
+
+def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """What twins replace in the arguments of a function with ``part``, ``h`` and maybe ``part_query``, ``h_query``."""
+    part, query = next(iter(arguments.values())), arguments.get("part_query")
+    replaced = exact_box_argument(arguments) | {"h": _exact_lengths(arguments["h"], part, "h")}
+    if "h_query" not in arguments:
+        return replaced
+    if query is None and arguments["h_query"] is not None:
+        raise ValueError(_NO_QUERY)
+    return replaced | {"h_query": _exact_lengths(arguments["h_query"], query, "h_query")}
+
+
+def _exact_lengths(lengths: Any, part: Any, name: str) -> Radii:
+    return _NO_LENGTHS if lengths is None else as_lengths(lengths, tuple(np.shape(get_pos(part))[:-1]), name)
+
+
+@with_twins(
+    {
+        "part": P(-1),
+        "h": SPEC,
+        "boxsize": P(),
+        "th": P(-1),
+        "part_query": P(-1),
+        "h_query": SPEC,
+        "values": P(-1),
+    },
+    P(-1),
+    prepare=exact_arguments,
+)
+def kernel_sums(
+    part: Any,
+    h: Any,
+    boxsize: Any = None,
+    th: TreeHierarchy | None = None,
+    part_query: Any = None,
+    h_query: Any = None,
+    values: Any = None,
+    kernel: str = "cubic_spline",
+    form: str = "gather",
+    derivative: str | None = None,
+    truncate: float = 4.0,
+    cfg: RadiusConfig | None = None,
+) -> jax.Array:
+    """Sums of values over all neighbours, weighted by a kernel of their distance: ``sum_j v_j W(|x_i - x_j|, h)``.
+
+    With masses for values this is the density of smoothed particle hydrodynamics (SPH); with ones, ``h`` for all and a
+    Gaussian, ``n`` times a kernel density estimate. Memory is that of particles and sums, whatever the number of pairs.
+
+    part: particles with ``pos`` ``(n, d)``, float32 or float64, or an array of positions.
+    h: the smoothing lengths of the particles, in the unit of the positions: a number, or ``(n,)``, one a particle.
+        Positive. Here it is the radius of the kernel's support; codes that call half of this so need twice theirs.
+    boxsize, th: as in `count_within`. Each particle counts once, by its nearest image, also where ``h`` is above half
+        the box.
+    part_query: ``q`` positions to sum at; None: the particles themselves, each of which counts with ``W(0, h)``.
+    h_query: the smoothing lengths of the queries: a number, or ``(q,)``; only with ``part_query``, and not needed where
+        ``h`` is a number or ``form`` is ``"scatter"``. With ``"gather"``, ``h`` may be None then.
+    values: ``(n, ...)`` real numbers, what is summed; None: the masses of ``part``, or ones if it has none.
+    kernel: ``"cubic_spline"``, ``"wendland_c2"``, ``"wendland_c4"`` or ``"wendland_c6"``, as in
+        `jztree.density.sph_density`, in 1 to 3 dimensions; ``"gaussian"``, a normal distribution that ends at
+        ``truncate`` standard deviations, which are ``h``; or ``"top_hat"``. The integral of each over space is 1.
+    form: whose smoothing length counts: ``"gather"``, that of the query; ``"scatter"``, that of the neighbour;
+        ``"mean_kernel"``, both, ``(W(r, h_i) + W(r, h_j)) / 2`` (Hernquist & Katz 1989, ApJS 70, 419); or ``"mean_h"``,
+        ``W(r, (h_i + h_j) / 2)`` (Evrard 1988, MNRAS 235, 911).
+    derivative: by the position of the query: ``"gradient"``, ``sum_j v_j dW/dx_i``; ``"divergence"`` and ``"curl"`` of
+        vectors ``(n, ..., d)``, ``sum_j v_j . dW/dx_i`` and ``sum_j dW/dx_i x v_j``; None: of none.
+    truncate: static, from 1 to 12; only for ``"gaussian"``.
+
+    Returns ``(q, ...)`` sums in the order of the queries and the dtype that JAX gives a position times a value;
+    a gradient has one axis of length ``d`` more, a divergence one less, a curl has three components, or in 2 dimensions
+    none. Rows from ``num`` on are 0.
+
+    Whether a top hat or a Gaussian, which do not end at 0, reach a neighbour is decided by its distance in float64.
+    Kernels are computed in the precision of the positions and added up in float64. Sums have the same bits with any
+    number of threads, and over devices they agree to that rounding.
+
+    Derivatives by positions, values, ``h`` and box, forward and reverse, are sums of the same kind at a fixed
+    set of neighbours. There are second ones of sums and first ones of those with ``derivative``; by the box, first
+    ones of sums. What is beyond that raises, and so does differentiating a top hat by anything but values.
+
+    Raises TypeError or ValueError for wrong arguments, and an error at run time, on every device, if a position or
+    value is NaN or infinite, a traced ``h`` is not positive and finite or ``boxsize`` is wrong, ``th`` belongs to other
+    particles, or a sum is beyond the range of its dtype.
+    """
+    cfg = checked_config(cfg, RadiusConfig)
+    check_hierarchy(th)
+    pos, query = check_both(part, part_query)
+    asked = Kernel(kernel, truncate, form)
+    rows = checked_values(part, values, pos)
+    lengths = _lengths_of_both(h, h_query, pos, None if part_query is None else query, form)
+    what = Derivative.of(derivative, rows.shape[1:], pos.shape[1])
+    found = summed(Sums(part, part_query, lengths, boxsize, th, asked, cfg), what.columns(rows), what.term())
+    return what.shaped(found, pos.shape[1])
+
+
+def checked_values(part: Any, values: Any, pos: jax.Array, name: str = "values") -> jax.Array:
+    """What is summed, ``(n, ...)``, in the dtype of the sums; TypeError or ValueError in words if it cannot be."""
+    if values is None:
+        mass = check_mass(part)
+        values = jnp.ones((), pos.dtype) if mass is None else jnp.asarray(mass)
+        values = jnp.broadcast_to(values.reshape(-1) if values.size != 1 else values.reshape(()), pos.shape[:1])
+    if isinstance(values, (list, tuple)):
+        raise TypeError(f"{name} is a {type(values).__name__}; make it an array with numpy.asarray.")
+    check_carried({name: values})
+    check_real_dtype(values, name)
+    if np.shape(values)[:1] != pos.shape[:1]:
+        raise ValueError(
+            f"{name} must have one row a particle, ({pos.shape[0]}, ...); the shape is {np.shape(values)}."
+        )
+    # Of numbers for each, the dtype counts, also where they were made from a number of Python.
+    return jnp.asarray(values).astype(common_dtype(pos, np.dtype(values.dtype)))
+
+
+def _lengths_of_both(h: Any, h_query: Any, pos: jax.Array, query: jax.Array | None, form: str) -> tuple[Radii, Radii]:
+    """Smoothing lengths of sources and of queries; those that do not count are those that do."""
+    h, h_query = (None if isinstance(one, Radii) and one.for_all is one.of_each else one for one in (h, h_query))
+    if form not in _FORMS:
+        raise ValueError(f"form is {form!r}; it must be one of {', '.join(_FORMS)}.")
+    if query is None:
+        if h_query is not None:
+            raise ValueError(_NO_QUERY)
+        if h is None:
+            raise TypeError("h is None; give the smoothing lengths of the particles, a number or one each.")
+        both = as_lengths(h, pos.shape[:1], "h")
+        return both, both
+    sources = None if h is None else as_lengths(h, pos.shape[:1], "h")
+    queries = None if h_query is None else as_lengths(h_query, query.shape[:1], "h_query")
+    # What does not count is the same for all, and what does may be.
+    if queries is None and sources is not None and (sources.of_each is None or form == "scatter"):
+        queries = sources if sources.of_each is None else as_lengths(1.0, (), "h_query")
+    if sources is None and queries is not None and (queries.of_each is None or form == "gather"):
+        sources = queries if queries.of_each is None else as_lengths(1.0, (), "h")
+    if sources is None or queries is None:
+        places = queries is None and form != "scatter"
+        raise ValueError(
+            f"form {form!r} at places of their own needs {'h_query' if places else 'h'}, the smoothing lengths of the "
+            f"{'places' if places else 'particles'}; give a number, or one each."
+        )
+    return sources, queries
+
+
+@dataclass
+class Derivative:
+    """A derivative of a sum of values with trailing ``shape``."""
+
+    kind: str | None
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, kind: Any, shape: tuple[int, ...], dims: int) -> "Derivative":
+        if kind not in _DERIVATIVES:
+            raise ValueError(f"derivative is {kind!r}; it must be gradient, divergence, curl or None.")
+        if kind in ("divergence", "curl") and shape[-1:] != (dims,):
+            raise ValueError(
+                f"the {kind} is of vectors, values of shape (n, ..., {dims}); each particle's have shape {shape}."
+            )
+        if kind == "curl" and dims not in (2, 3):
+            raise ValueError(f"a curl is for 2 or 3 dimensions, not {dims}.")
+        return cls(kind, shape)
+
+    def columns(self, values: jax.Array) -> jax.Array:
+        return values.reshape(values.shape[0], math.prod(self.shape))
+
+    def term(self) -> tuple[int, int]:
+        """How many indices there are in values, and in sums."""
+        return {None: (0, 0), "gradient": (0, 1), "divergence": (1, 0), "curl": (0, 1)}[self.kind]
+
+    def shaped(self, found: jax.Array, dims: int) -> jax.Array:
+        q = found.shape[0]
+        if self.kind == "divergence":
+            return found.reshape(q, *self.shape[:-1])
+        if self.kind is None:
+            return found.reshape(q, *self.shape)
+        return self.of_gradient(found.reshape(q, *self.shape, dims))
+
+    def of_gradient(self, found: jax.Array) -> jax.Array:
+        """What it is by all derivatives of all columns."""
+        dims = found.shape[-1]
+        gradient = found.reshape(found.shape[0], *self.shape, dims)
+        if self.kind == "gradient":
+            return gradient
+        if self.kind == "divergence":
+            return jnp.trace(gradient, axis1=-2, axis2=-1)
+        # by[d][c]: the derivative of component c along d
+        by = [[gradient[..., c, d] for c in range(dims)] for d in range(dims)]
+        if dims == 2:
+            return by[0][1] - by[1][0]
+        return jnp.stack([by[1][2] - by[2][1], by[2][0] - by[0][2], by[0][1] - by[1][0]], axis=-1)
+
+
+@dataclass
+class Sums:
+    """What is summed over, and at what places."""
+
+    part: Any
+    part_query: Any
+    lengths: tuple[Radii, Radii]
+    boxsize: Any
+    th: TreeHierarchy | None
+    kernel: Kernel
+    cfg: RadiusConfig
+
+
+def summed(asked: Sums, value: jax.Array, order: tuple[int, int]) -> jax.Array:
+    """Sums of ``(n, c)`` values with so many derivatives inward and outward, in the rows of the queries."""
+    pos = get_pos(asked.part)
+    query = pos if asked.part_query is None else get_pos(asked.part_query)
+    dims = pos.shape[1]
+    box = check_box(asked.boxsize, dims)
+    profile = profile_of(asked.kernel.name, dims, asked.kernel.truncate)
+    if profile.is_top_hat and order != (0, 0):
+        raise ValueError("a top hat has no gradient, divergence or curl; choose another kernel.")
+    if value.shape[1] == 0:
+        return jnp.zeros((query.shape[0], 0), value.dtype)
+    cfg = replace(asked.cfg, tree=replace(asked.cfg.tree, masses=False))
+    of_sources, of_queries = asked.lengths
+    num = get_num(asked.part)
+    nums = num, num if asked.part_query is None else get_num(asked.part_query)
+    bad = first_row(~jnp.isfinite(value).all(axis=1), num)
+    faults = [comm.Fault(bad >= 0, [bad], _BAD_VALUE % value.dtype), *lengths_faults(of_sources, num, "h")]
+    if asked.part_query is not None:
+        faults += lengths_faults(of_queries, nums[1], "h_query")
+    faults += range_faults(value, nums, asked.lengths, asked.kernel.form, profile.norm, dims + sum(order))
+    words = None if of_sources.of_each is None else jnp.asarray(of_sources.of_each.words)
+    needs = asked.kernel.form != "gather" and words is not None
+    ready = make_ready(
+        Asked(
+            asked.part,
+            asked.part_query,
+            (value, words),
+            of_queries,
+            box,
+            asked.th,
+            cfg,
+            faults,
+            least_reach=_largest(of_sources, num) if needs else None,
+        )
+    )
+    found = ready.sent_home(_terms(ready, profile, asked, order, box))
+    row = first_row(~jnp.isfinite(found).all(axis=1))
+    return comm.after(found, comm.check(0, row >= 0, [row], _LOST % found.dtype))
+
+
+def _largest(lengths: Radii, num: Any) -> jax.Array:
+    """The largest length of this rank."""
+    assert lengths.of_each is not None
+    words = jax.lax.stop_gradient(jnp.asarray(lengths.of_each.words))
+    number = words.sum(axis=-1)
+    real = jnp.arange(number.shape[0], dtype=jnp.int32) < num
+    return jnp.max(jnp.where(real, number, 0), initial=0)
+
+
+def _terms(ready: Ready, profile: Profile, asked: Sums, order: tuple[int, int], box: Exact) -> jax.Array:
+    value, words = ready.columns
+    of_sources, _ = asked.lengths
+    sources = Rows(ready.sources, _words(of_sources.for_all) if words is None else words)
+    together = ready.queries is None
+    queries = sources if ready.queries is None else Rows(ready.queries, _query_words(ready))
+    found = []
+    for form in {"mean_kernel": ("gather", "scatter")}.get(asked.kernel.form, (asked.kernel.form,)):
+        term = KernelTerm(*profile, form, *order, by_h=0, images=False, together=together)
+        found.append(kernel_term(term, value, sources, queries, box))
+    total = found[0] if len(found) == 1 else 0.5 * found[0] + 0.5 * found[1]
+    return total if ready.rows is None else kernels.scatter_rows(total, ready.rows)
+
+
+def _words(one: Exact | None) -> jax.Array:
+    assert one is not None
+    return jnp.asarray(one.words).reshape(1, -1)
+
+
+def _query_words(ready: Ready) -> jax.Array:
+    """The smoothing lengths of the z-ordered queries."""
+    if ready.radii.of_each is None:
+        return _words(ready.radii.for_all)
+    words = jnp.asarray(ready.radii.of_each.words)
+    return words if ready.rows is None else kernels.gather_rows(words, ready.rows)

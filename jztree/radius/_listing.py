@@ -1,0 +1,144 @@
+"""Lists of any length, in room that is known when a function is compiled, on one device and over ranks."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import comm, kernels
+from .._radii import Radii
+from .._transform.capacity import Room, retrying
+from ..jax_ext import Exact, is_concrete
+from ..tree._zorder import rows_of_rank
+from ._search import Ready
+
+_LESS = "use a smaller radius, fewer queries or more devices, or count_within."
+
+
+def check_capacity(capacity: Any) -> None:
+    """TypeError or ValueError in words if there cannot be room for so many."""
+    if capacity is None:
+        return
+    if isinstance(capacity, bool) or not isinstance(capacity, (int, np.integer)):
+        raise TypeError(f"capacity must be an integer that is known when the function is traced, not {capacity!r}.")
+    if not 0 <= capacity < 2**31:
+        raise ValueError(f"capacity is {capacity}; there can be room for 0 to 2**31 - 1 neighbours.")
+
+
+@dataclass
+class Listing:
+    """Lists for queries, in the rows in which these were given.
+
+    what: is listed, in words. fill: what stands behind the last of each column of it.
+    search: ``search(names, query_names, rows, radius, size)`` makes lists: where each begins, how many entries there
+        are, and their columns; see `jztree.kernels.neighbours_within`. Sources are called by ``names``, z-ordered
+        queries by ``query_names`` (None: by their output ``rows``).
+    """
+
+    ready: Ready
+    place: Room
+    what: str
+    fill: tuple[Any, ...]
+    search: Callable[..., tuple[jax.Array, ...]]
+
+    def lists(self) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """Where lists begin, ``(q + 1,)``, and the columns."""
+        if comm.num_ranks() > 1:
+            return self._over_ranks()
+        splits, total, *columns = self._found(self.ready.origin.idx, None, self.ready.rows, self.place.rows)
+        if is_concrete(total):
+            if not self.place.given:
+                return self._just_enough(splits, total, columns)
+            # Here, as the twins do it: the sentence alone, in the class that is documented.
+            retrying(lambda: jax.block_until_ready(self._checked(total, jnp.zeros((), jnp.int32))), {}, "")
+        return comm.after(splits, self._checked(total, jnp.zeros((), jnp.int32))), tuple(columns)
+
+    def _found(
+        self, names: jax.Array, query_names: jax.Array | None, rows: jax.Array | None, size: int
+    ) -> tuple[jax.Array, ...]:
+        ready, radii = self.ready, self.ready.radii
+        if rows is not None and ready.home is not None and radii.of_each is not None:
+            words = kernels.scatter_rows(jnp.asarray(radii.of_each.words), rows)
+            radii = Radii(None, Exact(words))
+        return self.search(names, query_names, rows, radii.words(), size)
+
+    def _just_enough(
+        self, splits: jax.Array, total: jax.Array, columns: Sequence[jax.Array]
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """Lists without room to spare, made again if there was not enough."""
+        high, low = np.asarray(total)
+        if high > 0:
+            raise ValueError(self._too_many(f"{(int(high) << 31) + int(low):,}"))
+        if low > self.place.rows:
+            splits, _, *columns = self._found(self.ready.origin.idx, None, self.ready.rows, int(low))
+        return splits, tuple(column[: int(low)] for column in columns)
+
+    def _too_many(self, number: str) -> str:
+        return f"there are {number} {self.what}, and a list has fewer than 2**31; {_LESS}"
+
+    def _checked(self, total: jax.Array, at_home: jax.Array) -> jax.Array:
+        """A number that is there once it is known that all lists fit, here and at home."""
+        many = comm.check(0, total[0] > 0, [total[0], total[1]], self._too_many("{0} * 2**31 + {1}"))
+        many = comm.check(many, at_home < 0, [], self._too_many("2**31 or more"))
+        needs = comm.all_gather(comm.after(jnp.maximum(total[1], at_home), many))
+        needs = needs.reshape(-1)
+        return comm.check_room(jnp.int32(0), needs, self.place, self.what, "give that capacity or more.")
+
+    def _over_ranks(self) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        """Lists are made where the queries went, in the order in which these arrived, and travel back."""
+        home, ready = self.ready.home, self.ready
+        assert ready.starts is not None
+        assert ready.queries is not None
+        rows = None if home is None else home.merge
+        whose = rows_of_rank(ready.queries.posz.shape[0]) if home is None else home.origin
+        splits, total, *columns = self._found(
+            ready.starts[ready.origin.rank] + ready.origin.idx,
+            ready.starts[whose.rank] + whose.idx,
+            rows,
+            self.place.rows,
+        )
+        if home is None:
+            return comm.after(splits, self._checked(total, total[1])), tuple(columns)
+        counts = comm.send_back(jnp.diff(splits), home.route, name="results")
+        ends, at_home = _ends(counts)
+        checked = self._checked(total, at_home)
+        splits, counts, ends = comm.after((splits, counts, ends), checked)
+        # Queries came rank by rank, so lists for one rank follow each other.
+        behind = jnp.cumsum(home.route.received, dtype=jnp.int32)
+        to_ranks = jnp.diff(splits[behind], prepend=0)
+        back, _, _ = comm.exchange(
+            tuple(columns),
+            to_ranks,
+            self.place,
+            place=_places(counts, ends, home.route, self.place.rows),
+            what=self.what,
+            advice="give that capacity or more.",
+            name="results",
+            fill=self.fill,
+        )
+        return jnp.append(jnp.zeros(1, jnp.int32), ends), tuple(back)
+
+
+def _ends(counts: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Where lists of these lengths end, one after the other, and how long all are together; -1 if that is beyond int32.
+
+    No list is, so a sum that is has been negative before it is anything else.
+    """
+    ends = jnp.cumsum(counts, dtype=jnp.int32)
+    total = jnp.where(jnp.any(ends < 0), -1, jnp.append(0, ends)[-1])
+    return ends, total.astype(jnp.int32)
+
+
+def _places(counts: jax.Array, ends: jax.Array, route: comm.Route, size: int) -> jax.Array:
+    """Where entries go that arrive list by list, in the order in which the queries were sent."""
+    sent = jnp.sum(route.sent, dtype=jnp.int32)
+    rows = jnp.arange(counts.shape[0], dtype=jnp.int32) if route.order is None else route.order
+    lengths = jnp.where(jnp.arange(rows.shape[0], dtype=jnp.int32) < sent, counts[rows], 0)
+    arrived = jnp.cumsum(lengths, dtype=jnp.int32)
+    entry = jnp.arange(size, dtype=jnp.int32)
+    which = jnp.minimum(jnp.searchsorted(arrived, entry, side="right"), rows.shape[0] - 1)
+    row = rows[jnp.maximum(which, 0)]
+    return ends[row] - counts[row] + entry - (arrived[which] - lengths[which])

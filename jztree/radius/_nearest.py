@@ -1,0 +1,84 @@
+"""The nearest particles within a radius, a fixed number a query, and how many there are."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from .._radii import SPEC, as_radii, exact_arguments
+from ..config import KNNConfig, RadiusConfig, checked_config
+from ..data import get_num
+from ..jax_ext import with_twins
+from ..knn import knn
+from ..tree import TreeHierarchy
+from ._counts import count_within
+from ._search import check_both
+
+__all__ = ["NearestWithin", "nearest_within"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True, slots=True)
+class NearestWithin:
+    """The nearest of those within a radius of ``q`` queries; see `nearest_within`.
+
+    count: ``(q,)`` int32, how many particles are within, whether or not there was room for them.
+    index: ``(q, max_neighbours)`` int32, the rows of the nearest; -1 behind the last.
+    distance: ``(q, max_neighbours)``, in the dtype of the positions; infinite behind the last.
+    """
+
+    count: jax.Array
+    index: jax.Array
+    distance: jax.Array
+
+    def is_cut(self) -> jax.Array:
+        """``(q,)`` bool, which queries have more neighbours than there was room for."""
+        return self.count > self.index.shape[-1]
+
+
+@with_twins(
+    {"part": P(-1), "radius": SPEC, "boxsize": P(), "th": P(-1), "part_query": P(-1)},
+    P(-1),
+    prepare=exact_arguments,
+)
+def nearest_within(
+    part: Any,
+    radius: Any,
+    max_neighbours: int,
+    boxsize: Any = None,
+    th: TreeHierarchy | None = None,
+    part_query: Any = None,
+    cfg: RadiusConfig | None = None,
+) -> NearestWithin:
+    """The nearest particles within a radius of every query, at most ``max_neighbours``, and how many there are.
+
+    part, boxsize, th, part_query: as in `count_within`.
+    radius: in the unit of the positions: a number, or ``(q,)``, one a query.
+    max_neighbours: room in each row, any number from 1 on; known when the function is traced.
+
+    Returns `NearestWithin`: what `count_within` counts, and what `jztree.knn.knn` finds with that ``max_radius``, in
+    arrays whose shapes do not depend on the positions. Rows are those of ``part``; over several devices, those of the
+    joined particles of all. A particle that asks about its own set is its own first neighbour. If a row was too short,
+    `NearestWithin.is_cut` says so. Distances have derivatives by positions and box.
+
+    Raises TypeError or ValueError for wrong arguments, and an error at run time, on every device, as `count_within`.
+    """
+    cfg = checked_config(cfg, RadiusConfig)
+    _, query = check_both(part, part_query)
+    radii = as_radii(radius, query.shape[:1], get_num(part if part_query is None else part_query))
+    if radii.shape():
+        raise ValueError(
+            f"radius must be a number, or one a query, {query.shape[:1]}; its shape is {np.shape(radius)}."
+        )
+    if isinstance(max_neighbours, bool) or not isinstance(max_neighbours, (int, np.integer)):
+        raise TypeError(
+            f"max_neighbours must be an integer that is known when the function is traced, not {max_neighbours!r}."
+        )
+    if max_neighbours < 1:
+        raise ValueError(f"max_neighbours is {max_neighbours}; it must be at least 1 (count_within counts alone).")
+    count = count_within(part, radii, boxsize, th, part_query, cfg=cfg)
+    search = KNNConfig(tree=cfg.tree, ghost_rows=cfg.ghost_rows)
+    distance, index = knn(part, max_neighbours, boxsize, th, part_query, cfg=search, max_radius=radii)
+    return NearestWithin(count=count, index=index, distance=distance)

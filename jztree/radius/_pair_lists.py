@@ -1,0 +1,179 @@
+"""Lists of pairs within a radius, with the images of a periodic box."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from .. import comm, kernels
+from .._checks import check_box, first_row
+from .._images import unit
+from .._radii import SPEC, Radii, as_radii, exact_arguments
+from .._transform.capacity import room
+from ..config import RadiusConfig, checked_config
+from ..data import get_num
+from ..jax_ext import Exact, exact_to_float, with_twins
+from ..tree import TreeHierarchy, check_hierarchy
+from ._listing import Listing, check_capacity
+from ._search import Asked, check_both, make_ready
+
+__all__ = ["PairLists", "pairs_within"]
+
+# Room for lists to begin with, pairs a query.
+_USUAL = 32
+_TOO_FAR = (
+    "the radius reaches 2**31 periodic images or more (infinite ones reach all); in a periodic box, give one that is "
+    "fewer box lengths."
+)
+_FAR_OUT = "row {0}%s is 2**29 box lengths or more from the box, too far for shifts in 32 bits; wrap positions first."
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True, slots=True)
+class PairLists:
+    """Pairs of particles and images of particles; see `pairs_within`.
+
+    i, j: ``(capacity,)`` int32, the rows of both; -1 behind the last. They ascend in ``i``.
+    shift: ``(capacity, d)`` int32, how many box lengths ``j`` is shifted by; 0 behind the last.
+    vector: ``(capacity, d)``, ``pos[j] - pos[i] + shift * boxsize``, from ``i`` to the image of ``j``; 0 behind.
+    distance: ``(capacity,)``, its length; infinite behind the last.
+    num: int32, how many pairs there are.
+    """
+
+    i: jax.Array
+    j: jax.Array
+    shift: jax.Array
+    vector: jax.Array
+    distance: jax.Array
+    num: jax.Array
+
+    def edge_index(self) -> jax.Array:
+        """``(2, capacity)`` int32, ``i`` above ``j``."""
+        return jnp.stack([self.i, self.j], axis=-2)
+
+
+@with_twins(
+    {"part": P(-1), "radius": SPEC, "boxsize": P(), "th": P(-1), "part_query": P(-1)},
+    P(-1),
+    prepare=exact_arguments,
+    enlarges=True,
+)
+def pairs_within(
+    part: Any,
+    radius: Any,
+    boxsize: Any = None,
+    th: TreeHierarchy | None = None,
+    part_query: Any = None,
+    capacity: int | None = None,
+    full: bool = False,
+    cfg: RadiusConfig | None = None,
+) -> PairLists:
+    """All pairs within a radius as a list of edges, in a periodic box with all images.
+
+    part, boxsize, th: as in `count_within`.
+    radius: in the unit of the positions: a number, or ``(q,)``, one a query, which is the ``i`` of its pairs. In a
+        periodic box it may be longer than the box, but not infinite.
+    part_query: separate queries, which are the ``i``, while those of ``part`` are the ``j``; None: the particles
+        themselves, of which nobody is a partner of itself.
+    capacity: as in `neighbours_within`, for pairs.
+    full: list every pair of the particles twice, as ``(i, j, shift)`` and ``(j, i, -shift)``. Else once: with ``i < j``
+        or, between a particle and its own images, with a shift whose first number that is not 0 is positive. Separate
+        queries have all of their pairs.
+
+    Returns `PairLists`. Rows are those that were given; over several devices, those of the joined particles of all, and
+    pairs are where ``i`` was given. Every image within the radius is a partner of its own, and a pair is within if its
+    distance in float64, from the positions as given and whole box lengths, is at most the radius. Positions outside
+    the box stay there, and shifts are relative to them. Vectors and distances are that, rounded, and have derivatives
+    by positions and box lengths.
+
+    Raises as `neighbours_within`, and an error at run time if an infinite radius is given in a periodic box, or a
+    position is 2**29 boxes away.
+    """
+    cfg = checked_config(cfg, RadiusConfig)
+    cfg = replace(cfg, tree=replace(cfg.tree, masses=False))
+    check_hierarchy(th)
+    pos, query = check_both(part, part_query)
+    box = check_box(boxsize, pos.shape[1])
+    same, asking = part_query is None, part if part_query is None else part_query
+    radii = as_radii(radius, query.shape[:1], get_num(asking))
+    if radii.shape():
+        raise ValueError(
+            f"radius must be a number, or one a query, {query.shape[:1]}; its shape is {np.shape(radius)}."
+        )
+    check_capacity(capacity)
+    faults = _faults(radii, box, pos, get_num(part), "")
+    if not same:
+        faults += _faults(radii, box, query, get_num(part_query), " of the queries")
+    ready = make_ready(Asked(part, part_query, None, radii, box, th, cfg, faults, numbered=True))
+    place = room("pairs", capacity, _USUAL * query.shape[0], 2**31 - 1)
+
+    def search(names: jax.Array, whose: Any, rows: jax.Array | None, radius: Exact, size: int) -> tuple[jax.Array, ...]:
+        own = ready.sources, names, ready.queries, rows, whose
+        return kernels.pairs_within(*own, radius, box, size, same=same, half=same and not full)
+
+    splits, columns = Listing(ready, place, "pairs", (-1, 0, 0, jnp.inf), search).lists()
+    index, shift, vector, distance = columns
+    rows = _rows_of_entries(splits, index)
+    vector, distance = _differentiable(query, pos, box, vector, distance, (rows, index, shift, ready.starts))
+    first = 0 if ready.starts is None else _first_of_rank(asking)
+    i = jnp.where(index < 0, -1, rows + first)
+    return PairLists(i=i, j=index, shift=shift, vector=vector, distance=distance, num=splits[-1])
+
+
+def _faults(radii: Radii, box: Exact, pos: jax.Array, num: Any, whose: str) -> list[comm.Fault]:
+    length = jnp.asarray(exact_to_float(box))
+    boxes = jnp.max(jnp.asarray(exact_to_float(radii.words())), initial=0) / jnp.where(length > 0, length, jnp.inf)
+    images = jnp.prod(2 * jnp.where(length > 0, boxes, 0) + 1)
+    there = jnp.arange(pos.shape[0], dtype=jnp.int32) < kernels.as_num(num)
+    row = first_row(there & jnp.any((length > 0) & (jnp.abs(pos) >= 2.0**29 * length), axis=1))
+    return [
+        comm.Fault(~(images < 2.0**31), [], _TOO_FAR),
+        comm.Fault(row >= 0, [row], _FAR_OUT % whose),
+    ]
+
+
+def _rows_of_entries(splits: jax.Array, index: jax.Array) -> jax.Array:
+    """``(capacity,)``, the row of the query of each entry; some row behind the last."""
+    entry = jnp.arange(index.shape[0], dtype=jnp.int32)
+    row = jnp.searchsorted(splits, entry, side="right").astype(jnp.int32) - 1
+    return jnp.clip(row, 0, max(splits.shape[0] - 2, 0))
+
+
+def _first_of_rank(part: Any) -> jax.Array:
+    """The number of this rank's first particle among those of all ranks."""
+    return comm.starts_of(comm.all_gather(kernels.as_num(get_num(part))))[comm.get_rank_info()[0]]
+
+
+@jax.custom_jvp
+def _differentiable(
+    query: jax.Array, pos: jax.Array, box: Exact, vector: jax.Array, distance: jax.Array, which: Any
+) -> tuple[jax.Array, jax.Array]:
+    """Vectors and distances with their derivatives by positions and box lengths.
+
+    which: of each entry the row of ``query``, the number of the source and its shift; and the number of the first
+    source of each rank.
+    """
+    del query, pos, box, which
+    return vector, distance
+
+
+@_differentiable.defjvp
+def _differentiable_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+    query, pos, box, vector, distance, (rows, index, shift, starts) = primals
+    changes = tangents[1]
+    near = jnp.maximum(index, 0)
+    if starts is not None:
+        # Positions of all ranks, on each.
+        changes = comm.all_gather(changes).reshape(-1, pos.shape[1])
+        rank = jnp.searchsorted(starts, near, side="right").astype(jnp.int32) - 1
+        near = rank * pos.shape[0] + near - starts[rank]
+    length = jax.jvp(lambda box: jnp.asarray(exact_to_float(box), vector.dtype), (box,), (tangents[2],))[1]
+    there = (index >= 0)[:, None]
+    change = jnp.where(there, changes[near] - tangents[0][rows] + shift.astype(vector.dtype) * length, 0)
+    # `_differentiable` again, because the derivative of the derivative needs it too.
+    known = _differentiable(query, pos, box, vector, distance, (rows, index, shift, starts))
+    along = jnp.sum(unit(known[0]) * change, axis=-1)
+    return known, (change, along)

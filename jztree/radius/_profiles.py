@@ -1,0 +1,143 @@
+"""Kernels by name: smooth weights of neighbours that are 0 beyond a radius ``h``, and what kernels of the library need
+to know of them and of their derivatives (native/radius/kernel_profile.h).
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.polynomial import Polynomial
+
+__all__ = ["KERNELS", "Profile", "SphKernel", "profile_of", "sph_kernel_of"]
+
+# As native/radius/kernel_profile.h numbers them.
+_TOP_HAT, _GAUSSIAN, _CUBIC_SPLINE, _POLYNOMIAL = range(4)
+_TERMS = 5
+
+
+@dataclass(frozen=True)
+class SphKernel:
+    """``W(r, h) h^d = norm * shape(r / h)`` in some number of dimensions; ``shape(0)`` is 1.
+
+    power, coefficients: of Wendland's ``(1 - q)^power (c_0 + c_1 q + c_2 q^2 + ...)``; the cubic spline has none.
+    """
+
+    norm: float
+    power: int = 0
+    coefficients: tuple[float, ...] = ()
+
+    def shape(self, q: jax.Array) -> jax.Array:
+        if not self.power:
+            # 1 - 6 q^2 + 6 q^3 up to 1/2, and 2 (1 - q)^3 from there on.
+            return 2 * (1 - q) ** 3 - jnp.maximum(1 - 2 * q, 0) ** 3
+        polynomial = jnp.zeros_like(q)
+        for coefficient in reversed(self.coefficients):
+            polynomial = polynomial * q + coefficient
+        return (1 - q) ** self.power * polynomial
+
+
+# In 1, 2 and 3 dimensions (Dehnen & Aly 2012, Table 1).
+KERNELS = {
+    "cubic_spline": (SphKernel(4 / 3), SphKernel(40 / (7 * math.pi)), SphKernel(8 / math.pi)),
+    "wendland_c2": (
+        SphKernel(5 / 4, 3, (1, 3)),
+        SphKernel(7 / math.pi, 4, (1, 4)),
+        SphKernel(21 / (2 * math.pi), 4, (1, 4)),
+    ),
+    "wendland_c4": (
+        SphKernel(3 / 2, 5, (1, 5, 8)),
+        SphKernel(9 / math.pi, 6, (1, 6, 35 / 3)),
+        SphKernel(495 / (32 * math.pi), 6, (1, 6, 35 / 3)),
+    ),
+    "wendland_c6": (
+        SphKernel(55 / 32, 7, (1, 7, 19, 21)),
+        SphKernel(78 / (7 * math.pi), 8, (1, 8, 25, 32)),
+        SphKernel(1365 / (64 * math.pi), 8, (1, 8, 25, 32)),
+    ),
+}
+
+
+def sph_kernel_of(name: str, dims: int) -> SphKernel:
+    """A kernel of SPH by its name; ValueError in words if there is none, or none in so many dimensions."""
+    if name not in KERNELS:
+        raise ValueError(f"kernel is {name!r}; it must be one of {', '.join(KERNELS)}.")
+    if not 1 <= dims <= 3:
+        raise ValueError(f"SPH kernels are for 1 to 3 dimensions, not {dims}; knn_density takes up to 8.")
+    return KERNELS[name][dims - 1]
+
+
+class Profile(NamedTuple):
+    """A kernel as the native ones take it. numbers: its norm, the rate of a Gaussian, and for it and what its first two
+    derivatives are made of, a power and the coefficients of a polynomial.
+    """
+
+    shape: int
+    numbers: tuple[float, ...]
+
+    @property
+    def norm(self) -> float:
+        return self.numbers[0]
+
+    @property
+    def is_top_hat(self) -> bool:
+        return self.shape == _TOP_HAT
+
+
+def profile_of(name: Any, dims: int, truncate: Any) -> Profile:
+    """A kernel by its name. ValueError in words if there is none, or none in so many dimensions."""
+    nothing = (0.0,) * (3 * (1 + _TERMS))
+    unit_ball = math.pi ** (dims / 2) / math.gamma(dims / 2 + 1)
+    if name == "top_hat":
+        return Profile(_TOP_HAT, (1 / unit_ball, 0.0, *nothing))
+    if name == "gaussian":
+        rate = _checked_truncate(truncate) ** 2 / 2
+        inside = (math.pi / rate) ** (dims / 2) * _fraction_inside(dims, rate)
+        return Profile(_GAUSSIAN, (1 / inside, rate, *nothing))
+    if name not in KERNELS:
+        raise ValueError(f"kernel is {name!r}; it must be one of {', '.join(KERNELS)}, gaussian, top_hat.")
+    if dims > 3:
+        raise ValueError(
+            f"kernel {name!r} is for 1 to 3 dimensions, not {dims}; 'gaussian' and 'top_hat' take up to 8."
+        )
+    chosen = sph_kernel_of(name, dims)
+    if not chosen.power:
+        return Profile(_CUBIC_SPLINE, (chosen.norm, 0.0, *nothing))
+    return Profile(_POLYNOMIAL, (chosen.norm, 0.0, *_with_derivatives(chosen.power, chosen.coefficients)))
+
+
+def _checked_truncate(truncate: Any) -> float:
+    if isinstance(truncate, bool) or not isinstance(truncate, (int, float, np.integer, np.floating)):
+        raise TypeError(f"truncate must be a number that is known when the function is traced, not {truncate!r}.")
+    if not 1 <= truncate <= 12:
+        raise ValueError(f"truncate is {truncate}; a Gaussian is cut at 1 to 12 standard deviations.")
+    return float(truncate)
+
+
+def _fraction_inside(dims: int, rate: float) -> float:
+    """Of a Gaussian ``exp(-rate q^2)`` over space, what lies within 1: P(dims / 2, rate), the incomplete gamma."""
+    half, inside = (1 / 2, math.erf(math.sqrt(rate))) if dims % 2 else (1.0, -math.expm1(-rate))
+    while half < dims / 2:
+        inside -= rate**half * math.exp(-rate) / math.gamma(half + 1)
+        half += 1
+    return inside
+
+
+@functools.lru_cache
+def _with_derivatives(power: int, coefficients: Sequence[float]) -> tuple[float, ...]:
+    """Powers and coefficients of ``g0 = (1 - q)^power p(q)``, ``g1 = g0' / q`` and ``g2 = q g1'``."""
+    one_less, p = Polynomial([1, -1]), Polynomial(coefficients)
+    first = one_less * p.deriv() - power * p
+    # Without its constant term, which is 0: these kernels are flat at 0.
+    q = Polynomial(first.coef[1:])
+    second = Polynomial([0, 1]) * (one_less * q.deriv() - (power - 1) * q)
+    numbers: list[float] = []
+    for less, polynomial in enumerate((p, q, second)):
+        terms = [*map(float, polynomial.coef), *[0.0] * _TERMS]
+        assert not any(terms[_TERMS:])
+        numbers += [float(power - less), *terms[:_TERMS]]
+    return tuple(numbers)

@@ -1,0 +1,307 @@
+"""Sums over kernels against their definitions in float64 NumPy, and derivatives against finite differences."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from devices import DEVICE_COUNTS, SETS, deal, even, joined, make, mesh_of, uneven
+from oracles import KernelSum, near
+
+from jztree.config import RadiusConfig, TreeConfig
+from jztree.data import Pos, PosMass
+from jztree.density import smoothing_length, sph_density
+from jztree.radius import count_within, kernel_sums
+from jztree.tree import zsort_and_tree
+
+FORMS = ("gather", "scatter", "mean_kernel", "mean_h")
+SPH = ("cubic_spline", "wendland_c2", "wendland_c4", "wendland_c6")
+
+
+@pytest.mark.parametrize("dims", [pytest.param(d, marks=pytest.mark.slow if 3 < d < 8 else ()) for d in range(1, 9)])
+@pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
+def test_equals_brute_force(dims: int, kind: str) -> None:
+    box, rng = oracles.box_lengths(kind, dims), np.random.default_rng(dims)
+    pos, query = oracles.uniform(500, dims), oracles.uniform(60, dims, seed=4) * 1.4 - 0.2
+    h, h_query = rng.uniform(0.05, 0.3, 500) * dims, rng.uniform(0.05, 0.3, 60) * dims
+    v = rng.normal(size=(500, 2))
+    for form in FORMS:
+        for kernel in ("gaussian", "top_hat", *(SPH if dims <= 3 else ())):
+            # Of float32 positions, a jump is on the side on which float64 sees it.
+            found = kernel_sums(pos, h, box, values=v.astype(np.float32), kernel=kernel, form=form)
+            near(found, KernelSum(kernel, form, box)(pos, pos, h, h, v.astype(np.float32)), 2e-6)
+        found = kernel_sums.jit(pos, h, box, None, query, h_query, v, "gaussian", form)
+        near(found, KernelSum("gaussian", form, box)(query, pos, h, h_query, v), 2e-6)
+    with jax.enable_x64(True):
+        wide = pos.astype(np.float64)
+        for kernel in ("gaussian", *(SPH if dims <= 3 else ())):
+            found = kernel_sums(wide, h, box, values=v, kernel=kernel)
+            near(found, KernelSum(kernel, "gather", box)(wide, wide, h, h, v), 1e-13)
+
+
+@pytest.mark.parametrize("box", [None, 1.0])
+def test_a_top_hat_counts(box: Any) -> None:
+    """Over the ball's volume, the same integers, at ties too."""
+    pos = oracles.lattice(9, 3, spacing=0.1)
+    for radius in (0.1, np.float32(0.1), 0.1 * np.sqrt(3), 0.30000001, 0.7):
+        found = kernel_sums(pos, radius, box, kernel="top_hat") * (4 / 3 * np.pi * radius**3)
+        np.testing.assert_array_equal(np.rint(found), count_within(pos, radius, box))
+        each = np.full(len(pos), radius, np.float64)
+        for form in FORMS:
+            again = kernel_sums(pos, each, box, kernel="top_hat", form=form)
+            np.testing.assert_allclose(again * (4 / 3 * np.pi * radius**3), found, rtol=1e-5)
+
+
+def test_the_density_of_sph() -> None:
+    """What `sph_density` finds of k neighbours, within the distance to the last."""
+    pos, mass = oracles.clustered(3_000, 3), oracles.uniform(3_000, 1)[:, 0]
+    part = PosMass(pos=pos, mass=mass)
+    h = smoothing_length.jit(part, 40)
+    for kernel in SPH:
+        expected = sph_density.jit(part, 40, kernel=kernel)
+        np.testing.assert_allclose(kernel_sums.jit(part, h, kernel=kernel), expected, rtol=1e-5)
+
+
+def test_values_of_any_shape() -> None:
+    pos, v = oracles.uniform(300, 3), oracles.uniform(300, 12).reshape(300, 3, 2, 2)
+    found = kernel_sums(pos, 0.3, values=v)
+    assert found.shape == (300, 3, 2, 2)
+    near(found, KernelSum("cubic_spline", "gather", None)(pos, pos, 0.3, 0.3, v), 2e-6)
+    assert kernel_sums(pos, 0.3, values=v[:, :, :0]).shape == (300, 3, 0, 2)
+    near(
+        kernel_sums(pos, 0.3, values=np.arange(300)),
+        KernelSum(SPH[0], "gather", None)(pos, pos, 0.3, 0.3, np.arange(300)),
+        2e-6,
+    )
+    near(kernel_sums(PosMass(pos=pos, mass=2.5), 0.3), 2.5 * kernel_sums(pos, 0.3), 1e-6)
+    gradient = kernel_sums(pos, 0.3, values=v, derivative="gradient")
+    assert gradient.shape == (300, 3, 2, 2, 3)
+    vectors = v.reshape(300, 4, 3)
+    by = np.asarray(kernel_sums(pos, 0.3, values=vectors, derivative="gradient"))
+    near(kernel_sums(pos, 0.3, values=vectors, derivative="divergence"), np.einsum("ncdd->nc", by), 1e-5)
+    curl = np.stack([by[..., j, i] - by[..., i, j] for i, j in ((1, 2), (2, 0), (0, 1))], axis=-1)
+    near(kernel_sums(pos, 0.3, values=vectors, derivative="curl"), curl, 1e-5)
+    flat = oracles.uniform(200, 2)
+    by = np.asarray(kernel_sums(flat, 0.3, values=flat, derivative="gradient"))
+    near(kernel_sums(flat, 0.3, values=flat, derivative="curl"), by[:, 1, 0] - by[:, 0, 1], 1e-5)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 33])
+def test_any_number_of_particles_and_queries(n: int) -> None:
+    pos = oracles.uniform(n, 3)
+    for form in FORMS:
+        near(
+            kernel_sums(pos, np.full(n, 0.4), form=form),
+            KernelSum(SPH[0], form, None)(pos, pos, 0.4, 0.4, np.ones(n)),
+            1e-6,
+        )
+        for q in (0, 1, 5):
+            query = oracles.uniform(q, 3, seed=3)
+            found = kernel_sums(pos, 0.4, part_query=query, form=form)
+            near(found, KernelSum(SPH[0], form, None)(query, pos, 0.4, 0.4, np.ones(n)), 1e-6)
+    padded = np.full((n + 5, 3), np.nan, np.float32)
+    padded[:n] = pos
+    h, v = np.full(n + 5, -1.0), np.full(n + 5, np.inf)
+    h[:n], v[:n] = 0.4, 2
+    found = kernel_sums.jit(Pos(pos=padded, num=n), h, values=v.astype(np.float32), form="mean_h")
+    near(found[:n], 2 * kernel_sums(pos, 0.4), 1e-6)
+    np.testing.assert_array_equal(found[n:], 0)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-8, 1e8, 1e30])
+def test_any_unit_of_length(scale: float) -> None:
+    pos = (oracles.uniform(600, 3) * np.float32(scale)).astype(np.float32)
+    pos[0] += np.float32(scale * 1e5)
+    with jax.enable_x64(True):
+        v = np.full(600, 2e43)  # grammes
+        weak = kernel_sums(PosMass(pos=pos, mass=jnp.full(600, 2e43)), 0.2 * scale)
+        near(weak, kernel_sums(pos, 0.2 * scale, values=v), 1e-12)
+        for h in (0.2 * scale, 1e-5 * scale, 3e5 * scale):
+            near(kernel_sums(pos, h, values=v), KernelSum(SPH[0], "gather", None)(pos, pos, h, h, v), 5e-6)
+
+
+def test_neighbours_far_closer_than_the_set_is_wide() -> None:
+    pos = np.r_[oracles.uniform(300, 3) * np.float32(1e-28), [[1e3, 0, 0]]].astype(np.float32)
+    h = np.full(301, 3e-29)
+    with jax.enable_x64(True):
+        for form in FORMS:
+            found = kernel_sums(pos, h, values=np.ones(301), form=form)
+            near(found, KernelSum(SPH[0], form, None)(pos, pos, h, h, np.ones(301)), 5e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_lengths_of_all_sizes(form: str) -> None:
+    """Powers of their ratios are far beyond float32, and no sum is lost by that."""
+    pos, query = oracles.uniform(300, 6), oracles.uniform(40, 6, seed=4)
+    h, h_query = np.logspace(-11, 2, 300), np.logspace(-12, 1, 40)
+    found = kernel_sums(pos, h, None, None, query, h_query, kernel="gaussian", form=form)
+    expected = KernelSum("gaussian", form)(query, pos, h, h_query, np.ones(300))
+    assert (expected > 0).any()
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_a_length_whose_powers_are_beyond_float64() -> None:
+    """It reaches nobody, and its neighbours in the same block are none the worse."""
+    pos, h = oracles.uniform(100, 8), np.full(100, 0.9)
+    query, tiny = oracles.uniform(20, 8, seed=4), np.where(np.arange(100) == 7, 1e-37, h)
+    options = {"kernel": "gaussian", "form": "scatter", "derivative": "gradient"}
+    found = kernel_sums(pos, tiny, part_query=query, **options)
+    near(found, kernel_sums(np.delete(pos, 7, axis=0), 0.9, part_query=query, **options), 1e-5)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_lengths_below_the_rounding_of_the_box(form: str) -> None:
+    """Nobody counts twice whose leaf ends within a block, and nobody who is none."""
+    pos, h = np.full((60, 3), 1.3, np.float32), np.full(60, 1e-8)
+    found = kernel_sums(pos, h, 1.0, kernel="top_hat", form=form) * (4 / 3 * np.pi * 1e-24)
+    np.testing.assert_allclose(found, 60, rtol=1e-5)
+    slopes = kernel_sums(pos, h, 1.0, kernel="gaussian", form=form, derivative="gradient")
+    np.testing.assert_array_equal(slopes, 0)
+
+
+def test_coincident_points_and_lengths_above_the_box() -> None:
+    pos = np.repeat(oracles.uniform(40, 3), 20, axis=0)
+    for box in (None, 1.0):
+        for h in (1e-3, 0.7, 40.0):
+            for form in FORMS:
+                found = kernel_sums(pos, np.full(800, h), box, form=form, derivative="gradient")
+                assert np.isfinite(found).all()
+                near(
+                    kernel_sums(pos, h, box, form=form),
+                    KernelSum(SPH[0], form, box)(pos, pos, h, h, np.ones(800)),
+                    1e-5,
+                )
+
+
+def test_hierarchies() -> None:
+    pos, h = oracles.clustered(2_000, 3), oracles.uniform(2_000, 1)[:, 0] * 0.1 + 0.01
+    expected = KernelSum(SPH[0], "mean_h", None)(pos, pos, h, h, np.ones(2_000))
+    for leaf_size in (2, 100):
+        cfg = RadiusConfig(tree=TreeConfig(leaf_size=leaf_size, fan_out=2))
+        near(kernel_sums(pos, h, form="mean_h", cfg=cfg), expected, 1e-5)
+    partz, th = zsort_and_tree.jit(PosMass(pos=pos, mass=h))
+    found = kernel_sums.jit(partz.pos, partz.mass, th=th, form="mean_h")
+    near(np.sort(found), np.sort(expected), 1e-5)
+    with pytest.raises(Exception, match="hierarchy"):
+        kernel_sums.jit(pos, h, th=th).block_until_ready()
+
+
+# Over devices
+
+
+@pytest.mark.parametrize("ndev", DEVICE_COUNTS)
+@pytest.mark.parametrize("form", ["gather", "mean_h"])
+def test_sums_over_devices(ndev: int, form: str) -> None:
+    mapped = kernel_sums.smap(mesh_of(ndev), jit=True)
+    for name in SETS:
+        pos, counts, dealt = make(name, ndev)
+        rng = np.random.default_rng(4)
+        h = SETS[name][2] * rng.uniform(0.3, 1.5, len(pos))
+        spread = _dealt(h, counts, dealt.pos.shape[1])
+        for box in (None, 1.0) if "outlier" not in name else (None,):
+            found = joined(mapped(dealt, spread, box, form=form), counts)
+            near(found, KernelSum(SPH[0], form, box)(pos, pos, h, h, np.ones(len(pos))), 1e-5)
+
+
+@pytest.mark.parametrize("ndev", DEVICE_COUNTS)
+@pytest.mark.parametrize("form", FORMS)
+def test_queries_over_devices(ndev: int, form: str) -> None:
+    rng = np.random.default_rng(2)
+    pos, query = oracles.clustered(1_000, 3), oracles.uniform(300, 3, seed=9)
+    h, h_query, v = rng.uniform(0.02, 0.2, 1_000), rng.uniform(0.02, 0.2, 300), rng.normal(size=(1_000, 2))
+    of_sources, of_queries = uneven(1_000, ndev), even(300, ndev)
+    part, asking = deal(pos, of_sources), deal(query, of_queries, 300)
+    mapped = kernel_sums.smap(mesh_of(ndev), jit=True)
+    rows = part.pos.shape[1]
+    spread, reach = _dealt(h, of_sources, rows), _dealt(h_query, of_queries, 300)
+    values = _dealt(v.astype(np.float32), of_sources, rows)
+    found = mapped(part, spread, 1.0, part_query=asking, h_query=reach, values=values, form=form)
+    near(joined(found, of_queries), KernelSum(SPH[0], form, 1.0)(query, pos, h, h_query, v), 1e-5)
+
+
+@pytest.mark.parametrize("ndev", DEVICE_COUNTS)
+def test_derivatives_over_devices(ndev: int) -> None:
+    """Those of one device."""
+    pos, counts, dealt = make("clustered", ndev)
+    rng = np.random.default_rng(4)
+    h, v = rng.uniform(0.02, 0.2, len(pos)).astype(np.float32), rng.normal(size=len(pos)).astype(np.float32)
+    u = rng.normal(size=len(pos)).astype(np.float32)
+    rows = dealt.pos.shape[1]
+    spread, values, wanted = (_dealt(column, counts, rows) for column in (h, v, u))
+    mapped = kernel_sums.smap(mesh_of(ndev), jit=True)
+
+    def everywhere(x: Any, h: Any, v: Any) -> jax.Array:
+        return jnp.sum(wanted * mapped(Pos(pos=x, num=dealt.num), h, 1.0, values=v, form="mean_kernel"))
+
+    def alone(x: Any, h: Any, v: Any) -> jax.Array:
+        return jnp.sum(u * kernel_sums(x, h, 1.0, values=v, form="mean_kernel"))
+
+    there = jax.grad(everywhere, (0, 1, 2))(jnp.asarray(dealt.pos), jnp.asarray(spread), jnp.asarray(values))
+    for found, expected in zip(there, jax.grad(alone, (0, 1, 2))(pos, h, v), strict=True):
+        near(joined(found, counts), expected, 1e-5)
+
+
+def _dealt(column: np.ndarray, counts: np.ndarray, rows: int) -> np.ndarray:
+    """A property of particles, dealt out as `deal` does; rows without a particle have what no particle may have."""
+    out = np.full((len(counts), rows, *column.shape[1:]), -1, column.dtype)
+    ends = np.cumsum(counts)
+    for rank, (end, count) in enumerate(zip(ends, counts, strict=True)):
+        out[rank, :count] = column[end - count : end]
+    return out
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize("call", [kernel_sums, kernel_sums.jit])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"h": 0.0}, "positive"),
+        ({"h": -0.1}, "positive"),
+        ({"h": np.nan}, "positive"),
+        ({"h": np.inf}, "positive"),
+        ({"h": "0.1"}, "h is"),
+        ({"h": np.ones(49)}, "its shape is"),
+        ({"h": 0.1, "h_query": 0.1}, "part_query"),
+        ({"h": np.ones(50), "part_query": np.zeros((3, 3), np.float32)}, "h_query"),
+        ({"h": 0.1, "kernel": "epanechnikov"}, "must be one of"),
+        ({"h": 0.1, "form": "symmetric"}, "must be one of"),
+        ({"h": 0.1, "derivative": "laplacian"}, "derivative is"),
+        ({"h": 0.1, "derivative": "curl"}, "vectors"),
+        ({"h": 0.1, "derivative": "gradient", "kernel": "top_hat"}, "no gradient"),
+        ({"h": 0.1, "kernel": "gaussian", "truncate": 0.1}, "truncate"),
+        ({"h": 0.1, "values": np.ones(49)}, "one row a particle"),
+        ({"h": 0.1, "values": np.ones(50) * 1j}, "real"),
+        ({"h": 0.1, "values": [1.0] * 50}, "make it an array"),
+    ],
+)
+def test_arguments_that_cannot_be(arguments: dict[str, Any], words: str, call: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        call(oracles.uniform(50, 3), **arguments)
+
+
+def test_numbers_that_cannot_be() -> None:
+    pos = oracles.uniform(50, 3)
+    for bad in (0.0, -1.0, np.nan, np.inf, 1e-320):
+        h = np.full(50, 0.2)
+        h[7] = bad
+        for given in (h, jnp.asarray(h)):
+            with pytest.raises(Exception, match="row 7 of h is not a smoothing length"):
+                kernel_sums.jit(pos, given).block_until_ready()
+        kernel_sums.jit(Pos(pos=pos, num=7), h).block_until_ready()
+    for bad in (np.nan, np.inf):
+        v = np.ones(50)
+        v[7] = bad
+        with pytest.raises(Exception, match="row 7 has a value"):
+            kernel_sums.jit(pos, 0.2, values=v).block_until_ready()
+    with pytest.raises(Exception, match="beyond the range"):
+        kernel_sums.jit(pos, 1e-3, values=np.full(50, 1e37)).block_until_ready()
+    with pytest.raises(Exception, match="below the range"):
+        kernel_sums.jit(pos * np.float32(1e13), 1e12, values=np.full(50, 1e-5, np.float32)).block_until_ready()
+    with pytest.raises(Exception, match="NaN or infinite"):
+        kernel_sums.jit(pos * np.nan, 0.1).block_until_ready()
+    with pytest.raises(ValueError, match="dimensions"):
+        kernel_sums(oracles.uniform(50, 4), 0.1)

@@ -1,0 +1,50 @@
+"""A fixed number of neighbours within a radius, and how many there are."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import oracles
+import pytest
+from devices import deal, joined, mesh_of, uneven
+
+from jztree.radius import count_within, nearest_within
+
+pytestmark = pytest.mark.emulated
+
+
+@pytest.mark.parametrize("most", [1, 5, 300])
+@pytest.mark.parametrize("box", [None, 1.0])
+def test_nearest_and_their_number(most: int, box: Any, dtype: Any) -> None:
+    pos, query = oracles.clustered(250, 3, dtype), oracles.uniform(40, 3, dtype, seed=3)
+    own = np.random.default_rng(1).random(40) * 0.4
+    for call in (nearest_within, nearest_within.jit):
+        found = call(pos, own, most, box, part_query=query)
+        distance2 = oracles.squared_distances(query, pos, box)
+        within = distance2 <= own[:, None] ** 2
+        np.testing.assert_array_equal(found.count, within.sum(axis=1))
+        np.testing.assert_array_equal(found.is_cut(), within.sum(axis=1) > most)
+        there = np.asarray(found.index) >= 0
+        np.testing.assert_array_equal(there.sum(axis=1), np.minimum(within.sum(axis=1), most))
+        nearest = np.sort(np.where(within, distance2, np.inf), axis=1)[:, :most]
+        distance = np.asarray(found.distance)[:, : nearest.shape[1]]
+        np.testing.assert_allclose(distance, np.sqrt(nearest), rtol=1e-5, atol=1e-6)
+        row, column = np.nonzero(there)
+        assert within[row, np.asarray(found.index)[row, column]].all()
+
+
+def test_over_devices() -> None:
+    pos, counts = oracles.clustered(500, 3), uneven(500, 3)
+    found = nearest_within.smap(mesh_of(3), jit=True)(deal(pos, counts, 500), 0.05, 7)
+    here = nearest_within(pos, 0.05, 7)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(here), strict=True):
+        np.testing.assert_array_equal(joined(one, counts), other)
+    np.testing.assert_array_equal(here.count, count_within(pos, 0.05))
+
+
+@pytest.mark.parametrize(
+    ("most", "words"), [(0, "must be at least 1"), (2.5, "must be an integer"), (True, "must be an integer")]
+)
+def test_rooms_that_cannot_be(most: Any, words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        nearest_within(oracles.uniform(10, 3), 0.1, most)

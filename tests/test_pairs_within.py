@@ -1,0 +1,250 @@
+"""Lists of pairs with their images, against brute force in float64 over images, and ASE, matscipy and vesin."""
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from devices import DEVICE_COUNTS, deal, even, joined, mesh_of, uneven
+
+import jztree as jz
+from jztree.config import TreeConfig
+from jztree.data import Pos
+from jztree.radius import neighbours_within, pairs_within
+from jztree.tree import zsort_and_tree
+
+pytestmark = pytest.mark.emulated
+
+Edges = dict[tuple[int, ...], np.ndarray]
+
+
+def brute(pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None, kind: str = "half") -> Edges:
+    """The vectors of all pairs by (i, j, *shift). kind: "half", "full", or "separate" queries."""
+    length = oracles.full_box(box, pos.shape[1])
+    period = np.where(length > 0, length, np.inf)
+    apart = query.astype(np.float64)[:, None] - pos.astype(np.float64)
+    nearest = np.where(length > 0, np.round(apart / period), 0)
+    # The nearest image is within half a period, so the n-th from there is more than |n| - 1/2 periods away.
+    farthest = np.floor(np.max(radius, initial=0) / period + 0.5 + 1e-6)
+    reach = [np.arange(-m, m + 1) for m in farthest.astype(int)]
+    limit = np.broadcast_to(np.asarray(radius, np.float64), len(query))[:, None] ** 2
+    found: Edges = {}
+    for image in itertools.product(*reach):
+        shift = nearest + image
+        vector = -(apart - shift * length)
+        for i, j in np.argwhere(np.sum(vector**2, axis=-1) <= limit):
+            moved = tuple(int(n) for n in shift[i, j])
+            if kind != "separate" and i == j and not any(moved):
+                continue
+            first = next((n for n in moved if n), 0)
+            if kind == "half" and (i > j or (i == j and first < 0)):
+                continue
+            found[int(i), int(j), *moved] = vector[i, j]
+    return found
+
+
+def edges_of(found: Any) -> Edges:
+    """The pairs of a list; nothing may be there twice, nor behind the last."""
+    num, dtype = int(found.num), found.vector.dtype
+    rows = np.column_stack([found.i, found.j, found.shift])
+    assert (rows[num:, :2] == -1).all()
+    assert (rows[num:, 2:] == 0).all()
+    assert (np.asarray(found.vector)[num:] == 0).all()
+    assert np.isinf(np.asarray(found.distance)[num:]).all()
+    assert (np.diff(rows[:num, 0]) >= 0).all(), "pairs do not ascend in i"
+    vector = np.asarray(found.vector, np.float64)[:num]
+    np.testing.assert_allclose(np.linalg.norm(vector, axis=1), found.distance[:num], rtol=4 * np.finfo(dtype).eps)
+    edges = {tuple(int(n) for n in row): one for row, one in zip(rows[:num], vector, strict=True)}
+    assert len(edges) == num, "a pair is there twice"
+    return edges
+
+
+def assert_pairs(found: Any, expected: Edges) -> None:
+    edges = edges_of(found)
+    assert edges.keys() == expected.keys()
+    if edges:
+        known = np.asarray([expected[key] for key in edges])
+        rtol = 2 * np.finfo(found.vector.dtype).eps
+        np.testing.assert_allclose(list(edges.values()), known, rtol=rtol, atol=1e-300)
+
+
+@pytest.mark.parametrize("dims", range(1, 9))
+@pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
+def test_equals_brute_force(dims: int, kind: str, dtype: Any) -> None:
+    box = oracles.box_lengths(kind, dims)
+    pos, query = oracles.uniform(150, dims, dtype), oracles.uniform(40, dims, dtype, seed=4) * 3 - 1
+    radius = 0.3 if dims > 2 else 0.1
+    assert_pairs(pairs_within(pos, radius, box), brute(pos, pos, radius, box))
+    assert_pairs(pairs_within.jit(pos, radius, box, full=True), brute(pos, pos, radius, box, "full"))
+    own = np.random.default_rng(1).random(40) * radius * 1.5
+    found = pairs_within.jit(pos, own, box, part_query=query)
+    assert_pairs(found, brute(pos, query, own, box, "separate"))
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("radius", [0.5, 0.51, 1.0, 1.7])
+def test_all_images_of_radii_above_half_the_box(dims: int, radius: float, dtype: Any) -> None:
+    box = [1.0, 0.7, 1.3][:dims]
+    pos = (oracles.uniform(12, dims, dtype) * 4 - 2).astype(dtype)
+    assert_pairs(pairs_within(pos, radius, box), brute(pos, pos, radius, box))
+    assert_pairs(pairs_within.jit(pos, radius, box, full=True), brute(pos, pos, radius, box, "full"))
+
+
+@pytest.mark.parametrize("box", [None, 4.0, 0.1 * 40])
+@pytest.mark.parametrize("radius", [0.0, 1.0, np.nextafter(1.0, 0), np.sqrt(2.0), 2.0, 4.0])
+def test_a_lattice_with_pairs_at_the_radius(box: Any, radius: float, dtype: Any) -> None:
+    pos = np.repeat(oracles.lattice(4, 3, dtype)[:20], 2, axis=0)
+    assert_pairs(pairs_within(pos, radius, box), brute(pos, pos, radius, box))
+
+
+def test_a_box_that_is_no_float32() -> None:
+    """Its multiples are taken in float64 all the same."""
+    pos = (np.arange(30)[:, None] * 0.1 % 3).astype(np.float32)
+    for radius in (0.1, 0.3, np.float64(np.float32(0.1)), 0.9, 2.1):
+        assert_pairs(pairs_within(pos, radius, 0.7), brute(pos, pos, radius, 0.7))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 33])
+def test_any_number_of_particles_and_queries(n: int) -> None:
+    pos = oracles.uniform(n, 3)
+    for call in (pairs_within, pairs_within.jit):
+        assert_pairs(call(pos, 0.4, 1.0), brute(pos, pos, 0.4, 1.0) if n else {})
+        for q in (0, 1, 5):
+            query = oracles.uniform(q, 3, seed=3)
+            expected = brute(pos, query, 0.4, kind="separate") if n * q else {}
+            assert_pairs(call(pos, 0.4, part_query=query), expected)
+
+
+def test_padding_and_a_hierarchy() -> None:
+    pos = oracles.uniform(200, 3)
+    assert_pairs(pairs_within(Pos(pos=pos, num=150), 0.2, 1.0), brute(pos[:150], pos[:150], 0.2, 1.0))
+    partz, th = zsort_and_tree.jit(Pos(pos=pos), TreeConfig(leaf_size=5), boxsize=1.0)
+    posz = np.asarray(partz.pos)
+    assert_pairs(pairs_within.jit(partz, 0.2, 1.0, th=th), brute(posz, posz, 0.2, 1.0))
+
+
+def test_full_lists_are_those_of_neighbours() -> None:
+    pos = oracles.clustered(3000, 3)
+    pairs, lists = pairs_within(pos, 0.02, 1.0, full=True), neighbours_within(pos, 0.02, 1.0)
+    own = np.asarray(lists.query()) != np.asarray(lists.index)
+    np.testing.assert_array_equal(
+        np.unique(np.asarray(pairs.edge_index()).T, axis=0),
+        np.unique(np.column_stack([lists.query(), lists.index])[own], axis=0),
+    )
+    assert int(pairs_within(pos, 0.02, 1.0).num) * 2 == int(pairs.num)
+
+
+def test_room() -> None:
+    pos = oracles.uniform(200, 3)
+    need = int(pairs_within(pos, 0.5).num)
+    for call in (pairs_within, pairs_within.jit):
+        assert call(pos, 0.5, capacity=need + 7).i.shape == (need + 7,)
+        with pytest.raises(Exception, match=f"{need} rows of pairs, and has room for {need - 1}"):
+            jax.block_until_ready(call(pos, 0.5, capacity=need - 1))
+    with pytest.raises(jz.CapacityError):
+        pairs_within.jit(pos, 0.5, capacity=3)
+    found = jax.jit(lambda x, r: pairs_within(x, r, 1.0, capacity=9000))(pos, jnp.float32(0.3))
+    assert_pairs(found, brute(pos, pos, np.float32(0.3), 1.0))
+
+
+@pytest.mark.parametrize("radius", [np.inf, 1e9])
+def test_radii_that_reach_too_many_images(radius: float) -> None:
+    pos = oracles.uniform(20, 3)
+    assert int(pairs_within(pos, radius).num) == 190
+    for call in (pairs_within, pairs_within.jit):
+        with pytest.raises(Exception, match="periodic images or more"):
+            jax.block_until_ready(call(pos, radius, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"radius": [0.1, 0.2]}, "one a query"),
+        ({"radius": -1.0}, "at least 0"),
+        ({"radius": np.nan}, "at least 0"),
+        ({"radius": 0.1, "capacity": -1}, "capacity is -1"),
+    ],
+)
+@pytest.mark.parametrize("call", [pairs_within, pairs_within.jit])
+def test_arguments_that_cannot_be(options: Any, words: str, call: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        call(oracles.uniform(50, 3), **options)
+
+
+def test_positions_far_out() -> None:
+    pos = (oracles.uniform(50, 3, np.float64) * 1e5).astype(np.float32)
+    assert_pairs(pairs_within(pos, 0.3, 1.0), brute(pos, pos, 0.3, 1.0))
+    pos[7, 1] = 1e9
+    with pytest.raises(Exception, match="row 7 is 2"):
+        jax.block_until_ready(pairs_within(pos, 0.3, 1.0))
+
+
+def test_derivatives() -> None:
+    """Against finite differences, in float64, by positions of both and by box lengths."""
+    with jax.enable_x64(True):
+        pos, query = oracles.uniform(20, 3, np.float64), oracles.uniform(8, 3, np.float64, seed=6) * 3
+        weight = np.random.default_rng(0).random((2000, 4))
+
+        def total(pos: Any, query: Any, length: Any) -> Any:
+            found = pairs_within(pos, 0.8, length, part_query=query, capacity=2000)
+            there = found.i >= 0
+            lengths = jnp.sum(jnp.where(there, weight[:, 0] * found.distance**2, 0))
+            return lengths + jnp.sum(jnp.where(there[:, None], weight[:, 1:] * found.vector**3, 0))
+
+        at = (pos, query, np.asarray([1.0, 1.2, 0.9]))
+        for argument, slope in enumerate(jax.grad(total, argnums=(0, 1, 2))(*at)):
+            change = np.random.default_rng(argument).normal(size=np.shape(at[argument]))
+            ends = [
+                total(*(x + step * change if i == argument else x for i, x in enumerate(at))) for step in (1e-7, -1e-7)
+            ]
+            np.testing.assert_allclose(np.sum(slope * change), (ends[0] - ends[1]) / 2e-7, rtol=1e-5, atol=1e-6)
+
+
+def same_as_here(found: Any, here: Any, ndev: int) -> None:
+    """Pairs of all devices, one after the other, are those of one."""
+    counts = np.asarray(found.num).reshape(ndev)
+    for name in ("i", "j", "shift", "vector", "distance"):
+        np.testing.assert_array_equal(joined(getattr(found, name), counts), np.asarray(getattr(here, name)), name)
+
+
+@pytest.mark.parametrize("ndev", DEVICE_COUNTS)
+@pytest.mark.parametrize("full", [False, True])
+def test_pairs_over_devices(ndev: int, full: bool) -> None:
+    pos = (oracles.clustered(400, 3) * 2 - 0.5).astype(np.float32)
+    for radius in (0.05, 0.6):
+        found = pairs_within.smap(mesh_of(ndev), jit=True)(deal(pos, uneven(400, ndev), 400), radius, 1.0, full=full)
+        edges: Edges = {}
+        for rank in range(ndev):
+            edges |= edges_of(jax.tree.map(lambda leaf, rank=rank: leaf[rank], found))
+        here = edges_of(pairs_within(pos, radius, 1.0, full=full))
+        assert edges.keys() == here.keys()
+        assert all((edges[key] == here[key]).all() for key in edges)
+
+
+@pytest.mark.parametrize("ndev", DEVICE_COUNTS)
+def test_queries_over_devices(ndev: int) -> None:
+    pos, query = oracles.clustered(300, 3), oracles.uniform(90, 3, seed=9)
+    dealt = deal(query, even(90, ndev), 90)
+    found = pairs_within.smap(mesh_of(ndev), jit=True)(deal(pos, uneven(300, ndev), 300), 0.3, 1.0, part_query=dealt)
+    edges: Edges = {}
+    for rank in range(ndev):
+        edges |= edges_of(jax.tree.map(lambda leaf, rank=rank: leaf[rank], found))
+    assert edges.keys() == brute(pos, query, 0.3, 1.0, "separate").keys()
+
+
+@pytest.mark.parametrize("radius", [0.4, 1.9])
+def test_equals_ase(radius: float) -> None:
+    ase = pytest.importorskip("ase")
+    neighbor_list = pytest.importorskip("ase.neighborlist").neighbor_list
+    with jax.enable_x64(True):
+        pos = oracles.uniform(60, 3, np.float64) * 3 - 1
+        box = np.asarray([1.0, 1.4, 1.1])
+        atoms = ase.Atoms(positions=pos, cell=box, pbc=True, numbers=np.ones(60))
+        i, j, shift, vector = neighbor_list("ijSD", atoms, radius)
+        edges = edges_of(pairs_within(pos, radius, box, full=True))
+    theirs = {(int(a), int(b), *map(int, s)): d for a, b, s, d in zip(i, j, shift, vector, strict=True)}
+    assert edges.keys() == theirs.keys()
+    np.testing.assert_allclose([edges[key] for key in theirs], list(theirs.values()), atol=1e-12)
