@@ -1,6 +1,6 @@
 """Speed on one CPU beside other libraries: a table of usual work, and time against N, k and threads.
 
-    python checks/benchmarks/against_peers.py [--snapshot FILE] [--record] [--plots FOLDER] [--quick]
+    python checks/benchmarks/against_peers.py [--snapshot FILE] [--record] [--plots FOLDER] [--quick] [--only TEXT]
 
 All is float32, in random order, with results in input order, tree included. Each case runs in turn with its peers in
 one process, after compilation, because shared machines drift; a ratio is that of medians. The machine should do nothing
@@ -95,11 +95,43 @@ def radius_cases() -> Iterator[Case]:
     lists = lambda: jz.radius.neighbours_within.jit(x, radius, 1.0)  # noqa: E731
     yield Case("counts within r, 1e+06", counts, "scipy", peers.scipy_counts(inside, radius, 1.0), 15.0, 1)
     yield Case("lists within r, 1e+06; pairs", lists, "scipy", peers.scipy_pairs(inside, radius, 1.0), 10.0, 1)
+    lengths = jz.density.smoothing_length.jit(x, 60, 1.0)
+    sums = lambda: jz.radius.kernel_sums.jit(x, lengths, 1.0)  # noqa: E731
+    by_neighbours = lambda: jz.density.sph_density.jit(x, 60, 1.0)  # noqa: E731
+    yield Case("kernel sums, 1e+06, 60 neighbours", sums, "own sph_density", by_neighbours, 2.0, 1)
     few = uniform(200_000)
     y, eps = jax.numpy.asarray(few), (12 / len(few) * 3 / (4 * np.pi)) ** (1 / 3)
     clusters = lambda: jz.fof.dbscan.jit(y, eps, 10)  # noqa: E731
     there = peers.sklearn_dbscan(few.astype("f8"), eps, 10)
     yield Case("DBSCAN 2e+05, min_samples=10", clusters, "scikit-learn", there, 10.0, 1)
+
+
+def pairs(pos: np.ndarray, edges: np.ndarray, boxsize: float, **options: Any) -> Call:
+    """Our pairs in bins."""
+    x = jax.numpy.asarray(pos)
+    return lambda: jz.radius.pair_counts.jit(x, edges, boxsize, **options).count.words
+
+
+def pair_cases(path: Path | None) -> Iterator[Case]:
+    """Pairs of uniform points to a twentieth of a periodic box, in bins of one or two quantities; and of a snapshot."""
+    box, edges = 800.0, np.geomspace(0.8, 40.0, 21)
+    pos = (uniform(10**6) * np.float32(box)).astype(np.float32) % np.float32(box)
+    for mode, bins_b, what in (("r", 0, "20 bins"), ("rp_pi", 40, "(rp, pi) 20 x 40"), ("s_mu", 40, "(s, mu) 20 x 40")):
+        seconds_b = {"r": None, "rp_pi": np.arange(41.0), "s_mu": np.arange(41) / 40}[mode]
+        ours = pairs(pos, edges, box, mode=mode, edges_b=seconds_b)
+        there = peers.corrfunc(pos, edges, box, mode, bins_b)
+        yield Case(f"pair counts 1e+06, {what}", ours, "Corrfunc", there, 1.5)
+    pos, boxsize = snapshot_positions(path)
+    pos, edges = np.mod(pos, np.float32(boxsize)), boxsize * np.geomspace(0.001, 0.2, 21)
+    there = peers.corrfunc(pos, edges, boxsize)
+    yield Case(
+        f"pair counts snapshot of {len(pos):,}, 0.001 to 0.2 of the box",
+        pairs(pos, edges, boxsize),
+        "Corrfunc",
+        there,
+        1.5,
+        1,
+    )
 
 
 def snapshot_cases(path: Path | None) -> Iterator[Case]:
@@ -125,10 +157,13 @@ def sort_case(n: int) -> Case:
     return Case(f"z-sort {n:.0e}", lambda: jz.tree.zsort.jit(x), "lexsort", peers.lexsort(pos), 8.0)
 
 
-def table(snapshot: Path | None, large: int) -> Iterator[dict[str, Any]]:
-    """Measure the rows of the table one after the other."""
-    for cases in (knn_cases(large), fof_cases(), radius_cases(), snapshot_cases(snapshot), [sort_case(large)]):
+def table(snapshot: Path | None, large: int, only: str = "") -> Iterator[dict[str, Any]]:
+    """Measure the rows of the table one after the other, those with ``only`` in their names."""
+    radius = (radius_cases(), pair_cases(snapshot))
+    for cases in (knn_cases(large), fof_cases(), *radius, snapshot_cases(snapshot), [sort_case(large)]):
         for case in cases:
+            if only not in case.name:
+                continue
             there = {} if case.theirs is None else {case.peer: case.theirs}
             found = seconds({"jztree": case.ours} | there, case.runs)
             row: dict[str, Any] = {"case": case.name, "seconds": found, "aim": case.aim, "peer": case.peer}
@@ -213,15 +248,16 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help=f"append the results to {HISTORY.name}, a line a run")
     parser.add_argument("--plots", type=Path, help="draw time against N, k and threads in this folder")
     parser.add_argument("--quick", action="store_true", help="the table only, and nothing above 1e6 points")
+    parser.add_argument("--only", default="", help="the rows of the table with this in their names, and no more")
     arguments = parser.parse_args()
     results: dict[str, Any] = {"machine": machine(), "small": small(), "table": [], "sweeps": []}
     print(json.dumps(results["machine"]))
     for name, value in results["small"].items():
         print(f"{name}: {value * 1000:.3g} ms")
-    for row in table(arguments.snapshot, 10**6 if arguments.quick else 10**7):
+    for row in table(arguments.snapshot, 10**6 if arguments.quick else 10**7, arguments.only):
         results["table"].append(row)
         show(row)
-    if not arguments.quick:
+    if not arguments.quick and not arguments.only:
         results["sweeps"] += against_threads() + against_k([4, 8, 16, 32, 64]) + against_n([10**4, 10**5, 10**6, 10**7])
     if arguments.record:
         with HISTORY.open("a") as history:

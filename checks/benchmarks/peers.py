@@ -88,6 +88,24 @@ def sklearn_dbscan(pos: np.ndarray, eps: float, min_samples: int) -> Call | None
     return _if_installed(make)
 
 
+def corrfunc(
+    pos: np.ndarray, edges: np.ndarray, boxsize: float, mode: str = "r", bins_b: int = 0, threads: int = 2
+) -> Call | None:
+    """Pairs in bins by Corrfunc. bins_b: how many of pi, each of one unit, or of mu. Positions must be inside."""
+
+    def make() -> Call:
+        from Corrfunc import theory
+
+        columns = list(np.ascontiguousarray(pos.T))
+        if mode == "rp_pi":
+            return lambda: theory.DDrppi(1, threads, float(bins_b), edges, *columns, boxsize=boxsize)
+        if mode == "s_mu":
+            return lambda: theory.DDsmu(1, threads, edges, 1.0, bins_b, *columns, boxsize=boxsize)
+        return lambda: theory.DD(1, threads, edges, *columns, boxsize=boxsize)
+
+    return _if_installed(make)
+
+
 def kdcount(pos: np.ndarray, rlink: float, boxsize: float) -> Call | None:
     """Friends-of-friends groups of kdcount with two processes: labels."""
 

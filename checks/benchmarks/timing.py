@@ -15,7 +15,7 @@ import jax
 from jztree import kernels
 
 Call = Callable[[], Any]
-_PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "pynanoflann", "pykdtree", "kdcount")
+_PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "pynanoflann", "pykdtree", "kdcount", "corrfunc")
 
 
 def timed(call: Call) -> float:
