@@ -68,7 +68,8 @@ def find_reference(app: Any, env: Any, node: Any, text: Any) -> Any:
     """What Sphinx did not find: short names of documented objects; plain text for what exists and has no page."""
     target = node["reftarget"]
     objects = env.get_domain("py").objects
-    found = [name for name in objects if name.endswith(f".{target}")]
+    # Where a class is defined is an alias of where it is documented.
+    found = [name for name, one in objects.items() if name.endswith(f".{target}") and not one.aliased]
     if len(found) == 1:
         return make_refnode(app.builder, node["refdoc"], objects[found[0]].docname, objects[found[0]].node_id, text)
     return text if exists(target, node.get("py:module")) else None
@@ -89,7 +90,9 @@ def describe_arguments(_app: Any, what: str, _name: str, obj: Any, _options: Any
 
 def names_of(obj: Any) -> set[str]:
     """The names of the arguments of a function, or of the fields of a class."""
-    names = set(getattr(obj, "__dataclass_fields__", ())) | set(getattr(obj, "_fields", ()))
+    names: set[str] = set()
+    if isinstance(obj, type):  # a module may have one that is called _fields
+        names = set(getattr(obj, "__dataclass_fields__", ())) | set(getattr(obj, "_fields", ()))
     try:
         return names | set(inspect.signature(obj).parameters)
     except (TypeError, ValueError):
