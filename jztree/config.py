@@ -255,6 +255,11 @@ class RadiusConfig:
     ghost_rows: int | None = _at_least(0, None)
 
 
+def without_masses(cfg: _T) -> _T:
+    """A configuration whose hierarchy has no masses, because nothing here would look at them."""
+    return dataclasses.replace(cfg, tree=dataclasses.replace(cfg.tree, masses=False))  # type: ignore
+
+
 def copy_config(cfg: _T) -> _T:
     """A deep copy of a configuration, so that later edits of the original cannot reach compiled code."""
     values = {option.name: getattr(cfg, option.name) for option in dataclasses.fields(cfg)}  # type: ignore[arg-type]

@@ -10,7 +10,6 @@ cost is O(n log n), and memory O(n), whatever the length.
 """
 
 import functools
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -21,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from .. import comm, kernels
 from .._checks import check_box, check_particles, exact_box_argument
 from .._particles import check_num
-from ..config import FofConfig, checked_config
+from ..config import FofConfig, checked_config, without_masses
 from ..data import get_num
 from ..jax_ext import Exact, with_twins
 from ..tree import build_in_domain, kernel_tree, sort_in_domain
@@ -60,8 +59,7 @@ def dbscan(
     it, comes first. Raises TypeError or ValueError for wrong arguments, and an error at run time, on every device, if
     a position is NaN or infinite, or a traced ``eps`` or ``boxsize`` is wrong.
     """
-    cfg = checked_config(cfg, FofConfig)
-    cfg = replace(cfg, tree=replace(cfg.tree, masses=False))
+    cfg = without_masses(checked_config(cfg, FofConfig))
     pos = check_particles(part, max_dims=_MAX_DIMS)
     _check_samples(min_samples)
     box = check_box(boxsize, pos.shape[1])

@@ -9,7 +9,7 @@ spheres, as the catalogue of groups does over those of a group.
 """
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from .. import comm, kernels
 from .._checks import check_box, check_range, check_real, exact_box_argument, first_row
 from .._particles import one_line
-from ..config import OverdensityConfig, checked_config
+from ..config import OverdensityConfig, checked_config, without_masses
 from ..data import PosMass, get_num
 from ..jax_ext import Exact, exact, is_concrete, with_twins
 from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
@@ -116,9 +116,8 @@ def spherical_overdensity(
     mass negative, NaN or infinite, a result beyond the range of its dtype, or a traced ``density`` or ``boxsize`` is
     wrong.
     """
-    cfg = checked_config(cfg, OverdensityConfig)
+    cfg = without_masses(checked_config(cfg, OverdensityConfig))
     check_hierarchy(th)
-    cfg = replace(cfg, tree=replace(cfg.tree, masses=False))
     pos, centres = check_both(part, centre)
     box, wanted = check_box(boxsize, pos.shape[1]), check_density(density)
     G = _check_gravity(G)

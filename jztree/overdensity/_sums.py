@@ -1,6 +1,6 @@
 """Properties of all particles in spheres: what the catalogue of groups holds of groups, by the same sums."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from .._checks import (
 )
 from .._particles import check_carried, check_num
 from .._transform.capacity import Room
-from ..config import OverdensityConfig, checked_config
+from ..config import OverdensityConfig, checked_config, without_masses
 from ..data import ParticleData, get_num, get_pos, replace_num, split_rows
 from ..jax_ext import Exact, exact_to_float, with_twins
 from ..tree import TreeHierarchy, build_in_domain, check_belongs, check_hierarchy, kernel_tree, sort_and_build
@@ -100,9 +100,8 @@ def sphere_properties(
     or infinite, a mass negative, NaN or infinite, a velocity NaN or infinite, a radius above half the smallest periodic
     length, or a result beyond the range of its dtype.
     """
-    cfg = checked_config(cfg, OverdensityConfig)
+    cfg = without_masses(checked_config(cfg, OverdensityConfig))
     check_hierarchy(th)
-    cfg = replace(cfg, tree=replace(cfg.tree, masses=False))
     pos, centres = check_both(part, centre)
     box, num = check_box(boxsize, pos.shape[1]), kernels.as_num(check_num(centre, "num of the centres"))
     radii = _check_radii(radius, centres, num, box)

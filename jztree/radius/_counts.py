@@ -1,6 +1,5 @@
 """How many particles are within radii of others, and how much they weigh."""
 
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 from .. import comm, kernels
 from .._checks import check_box, first_row
 from .._radii import SPEC, as_radii, exact_arguments
-from ..config import RadiusConfig, checked_config
+from ..config import RadiusConfig, checked_config, without_masses
 from ..data import get_num
 from ..jax_ext import with_twins
 from ..tree import TreeHierarchy, check_hierarchy
@@ -63,8 +62,7 @@ def count_within(
     weight is NaN or infinite, a traced ``radius`` or ``boxsize`` is wrong, ``th`` belongs to other particles, or a sum
     is beyond the range of its dtype.
     """
-    cfg = checked_config(cfg, RadiusConfig)
-    cfg = replace(cfg, tree=replace(cfg.tree, masses=False))
+    cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)
     pos, query = check_both(part, part_query)
     box = check_box(boxsize, pos.shape[1])

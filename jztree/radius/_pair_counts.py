@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from .. import comm, kernels
 from .._checks import check_box, check_one_a_particle, check_particles, first_row
 from .._particles import check_num
-from ..config import RadiusConfig, TreeConfig, checked_config
+from ..config import RadiusConfig, TreeConfig, checked_config, without_masses
 from ..data import get_num
 from ..jax_ext import with_twins
 from ..kernels import PairBins, PairSet
@@ -120,7 +120,7 @@ def pair_counts(
     particles, or a sum of weights is beyond the range of its dtype.
     """
     cfg = checked_config(_CONFIG if cfg is None else cfg, RadiusConfig)
-    cfg = replace(cfg, tree=replace(cfg.tree, masses=False))
+    cfg = without_masses(cfg)
     check_hierarchy(th)
     pos, pos_b = _check_both(part, part_b)
     box = check_box(boxsize, pos.shape[1])
