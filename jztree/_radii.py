@@ -80,13 +80,17 @@ def exact_limit(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def as_limit(max_radius: Any, queries: tuple[int, ...], num: Any = None) -> Radii:
     """``max_radius``, a number or one a query, as exact numbers; None is `NO_LIMIT`. queries: as in `as_radii`."""
-    if max_radius is None:
+    if max_radius is None or (isinstance(max_radius, Radii) and not max_radius.given()):
         return NO_LIMIT
-    if not isinstance(max_radius, Radii) and np.shape(max_radius) not in ((), queries):
-        raise ValueError(
-            f"max_radius must be a number, or one a query, {_words(queries)}; its shape is {np.shape(max_radius)}."
-        )
-    return as_radii(max_radius, queries, num, "max_radius")
+    return as_one_radius(max_radius, queries, num, "max_radius")
+
+
+def as_one_radius(radius: Any, queries: tuple[int, ...], num: Any = None, name: str = "radius") -> Radii:
+    """`as_radii` of a number, or one a query; ValueError in words for ascending radii."""
+    shape = radius.words().words.shape[:-1] if isinstance(radius, Radii) else np.shape(radius)
+    if shape not in ((), queries):
+        raise ValueError(f"{name} must be a number, or one a query, {_words(queries)}; its shape is {shape}.")
+    return as_radii(radius, queries, num, name)
 
 
 def as_radii(radius: Any, queries: tuple[int, ...], num: Any = None, name: str = "radius") -> Radii:

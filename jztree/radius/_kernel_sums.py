@@ -1,7 +1,7 @@
 """Sums over neighbours weighted by a kernel of their distance, and by its derivatives."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -12,8 +12,8 @@ from jax.sharding import PartitionSpec as P
 from .. import comm, kernels
 from .._checks import check_box, check_mass, check_real_dtype, common_dtype, exact_box_argument, first_row
 from .._particles import check_carried, get_num, get_pos
-from .._radii import SPEC, Radii
-from ..config import RadiusConfig, checked_config
+from .._radii import NO_LIMIT, SPEC, Radii
+from ..config import RadiusConfig, checked_config, without_masses
 from ..jax_ext import Exact, with_twins
 from ..kernels import KernelTerm
 from ..tree import TreeHierarchy, check_hierarchy
@@ -35,7 +35,6 @@ _LOST = (
     "jax_enable_x64 and give values in float64."
 )
 _NO_QUERY = "h_query goes with part_query; the particles themselves have the lengths h."
-_NO_LENGTHS = Radii(None, None)
 
 
 class Kernel(NamedTuple):
@@ -58,7 +57,7 @@ def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _exact_lengths(lengths: Any, part: Any, name: str) -> Radii:
-    return _NO_LENGTHS if lengths is None else as_lengths(lengths, tuple(np.shape(get_pos(part))[:-1]), name)
+    return NO_LIMIT if lengths is None else as_lengths(lengths, tuple(np.shape(get_pos(part))[:-1]), name)
 
 
 @with_twins(
@@ -258,7 +257,7 @@ def summed(asked: Sums, value: jax.Array, order: tuple[int, int]) -> jax.Array:
         raise ValueError("a top hat has no gradient, divergence or curl; choose another kernel.")
     if value.shape[1] == 0:
         return jnp.zeros((query.shape[0], 0), value.dtype)
-    cfg = replace(asked.cfg, tree=replace(asked.cfg.tree, masses=False))
+    cfg = without_masses(asked.cfg)
     of_sources, of_queries = asked.lengths
     num = get_num(asked.part)
     nums = num, num if asked.part_query is None else get_num(asked.part_query)

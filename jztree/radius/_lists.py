@@ -1,18 +1,17 @@
 """Lists of all particles within a radius."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
 from .._checks import check_box
-from .._radii import SPEC, as_radii, exact_arguments
+from .._radii import SPEC, as_one_radius, exact_arguments
 from .._transform.capacity import room
-from ..config import RadiusConfig, checked_config
+from ..config import RadiusConfig, checked_config, without_masses
 from ..data import get_num
 from ..jax_ext import Exact, with_twins
 from ..knn._result import radii as with_derivatives
@@ -87,16 +86,11 @@ def neighbours_within(
     or infinite, a traced ``radius`` or ``boxsize`` is wrong, ``th`` belongs to other particles, or the neighbours do
     not fit ``capacity`` (`jztree.CapacityError`, which says how many there are).
     """
-    cfg = checked_config(cfg, RadiusConfig)
-    cfg = replace(cfg, tree=replace(cfg.tree, masses=False))
+    cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)
     pos, query = check_both(part, part_query)
     box = check_box(boxsize, pos.shape[1])
-    radii = as_radii(radius, query.shape[:1], get_num(part if part_query is None else part_query))
-    if radii.shape():
-        raise ValueError(
-            f"radius must be a number, or one a query, {query.shape[:1]}; its shape is {np.shape(radius)}."
-        )
+    radii = as_one_radius(radius, query.shape[:1], get_num(part if part_query is None else part_query))
     check_capacity(capacity)
     ready = make_ready(Asked(part, part_query, None, radii, box, th, cfg, numbered=True))
     most = query.shape[0] * pos.shape[0] * comm.num_ranks()

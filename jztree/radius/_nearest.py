@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from .._radii import SPEC, as_radii, exact_arguments
+from .._radii import SPEC, as_one_radius, exact_arguments
 from ..config import KNNConfig, RadiusConfig, checked_config
 from ..data import get_num
 from ..jax_ext import with_twins
@@ -67,11 +67,7 @@ def nearest_within(
     """
     cfg = checked_config(cfg, RadiusConfig)
     _, query = check_both(part, part_query)
-    radii = as_radii(radius, query.shape[:1], get_num(part if part_query is None else part_query))
-    if radii.shape():
-        raise ValueError(
-            f"radius must be a number, or one a query, {query.shape[:1]}; its shape is {np.shape(radius)}."
-        )
+    radii = as_one_radius(radius, query.shape[:1], get_num(part if part_query is None else part_query))
     if isinstance(max_neighbours, bool) or not isinstance(max_neighbours, (int, np.integer)):
         raise TypeError(
             f"max_neighbours must be an integer that is known when the function is traced, not {max_neighbours!r}."

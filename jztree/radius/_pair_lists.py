@@ -1,19 +1,18 @@
 """Lists of pairs within a radius, with the images of a periodic box."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
 from .._checks import check_box, first_row
 from .._images import unit
-from .._radii import SPEC, Radii, as_radii, exact_arguments
+from .._radii import SPEC, Radii, as_one_radius, exact_arguments
 from .._transform.capacity import room
-from ..config import RadiusConfig, checked_config
+from ..config import RadiusConfig, checked_config, without_masses
 from ..data import get_num
 from ..jax_ext import Exact, exact_to_float, with_twins
 from ..tree import TreeHierarchy, check_hierarchy
@@ -92,17 +91,12 @@ def pairs_within(
     Raises as `neighbours_within`, and an error at run time if an infinite radius is given in a periodic box, or a
     position is 2**29 boxes away.
     """
-    cfg = checked_config(cfg, RadiusConfig)
-    cfg = replace(cfg, tree=replace(cfg.tree, masses=False))
+    cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)
     pos, query = check_both(part, part_query)
     box = check_box(boxsize, pos.shape[1])
     same, asking = part_query is None, part if part_query is None else part_query
-    radii = as_radii(radius, query.shape[:1], get_num(asking))
-    if radii.shape():
-        raise ValueError(
-            f"radius must be a number, or one a query, {query.shape[:1]}; its shape is {np.shape(radius)}."
-        )
+    radii = as_one_radius(radius, query.shape[:1], get_num(asking))
     check_capacity(capacity)
     faults = _faults(radii, box, pos, get_num(part), "")
     if not same:
