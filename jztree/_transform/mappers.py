@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from .._particles import check_carried
 from .shard_map import Mapped, Options
-from .specs import arguments_by_name, names_of, specs_by_name, takes_any
+from .specs import argument_reader, names_of, specs_by_name, takes_any
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
@@ -201,11 +201,11 @@ def _by_name(
     mappings: _Mappings, mesh: Mesh | None, jit: bool, prepare: Callable[[dict[str, Any]], dict[str, Any]] | None
 ) -> Callable[..., Any]:
     """The function that users call: it finds out which argument is which. mesh: None is that of the context."""
-    signature = inspect.signature(mappings.f)
+    read = argument_reader(inspect.signature(mappings.f))
 
     @functools.wraps(mappings.f)
     def call(*args: Any, **kwargs: Any) -> Any:
-        arguments, given = arguments_by_name(signature, args, kwargs)
+        arguments, given = read(args, kwargs)
         mapped = mappings.over(mesh or _mesh_of_context(), tuple(arguments))
         for name in given:
             if name not in mapped.in_specs:

@@ -11,7 +11,7 @@ from .._particles import check_carried
 from . import capacity
 from .mappers import Mapper, name_twin, shard_map_constructor
 from .shard_map import check_hashable, copy_configs, is_concrete, trace_key
-from .specs import static_names
+from .specs import argument_reader, static_names
 
 _Args = ParamSpec("_Args")
 
@@ -50,28 +50,6 @@ class WithTwins(WithSmap[_Args, _Result_co], Protocol[_Args, _Result_co]):
         ...
 
 
-def _argument_reader(signature: inspect.Signature) -> Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]]:
-    """What gives all arguments of a call by name, in the order of ``signature``, without ``*args`` and ``**kwargs``.
-
-    `inspect.Signature.bind` does so too, and raises for it here, but takes a tenth of a search among 300 particles.
-    """
-    missing = object()
-    parameters = signature.parameters.values()
-    defaults = {one.name: missing if one.default is one.empty else one.default for one in parameters}
-    by_place = [one.name for one in parameters if one.kind is not one.KEYWORD_ONLY]
-
-    def read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        placed = dict(zip(by_place, args, strict=False))
-        arguments = defaults | placed | kwargs
-        unknown = len(args) > len(by_place) or len(arguments) > len(defaults)
-        twice = not placed.keys().isdisjoint(kwargs)
-        if unknown or twice or any(value is missing for value in arguments.values()):
-            signature.bind(*args, **kwargs)  # raises, in Python's words
-        return arguments
-
-    return read
-
-
 def jit_constructor(
     func: Callable[_Args, _Result],
     static_argnames: Sequence[str],
@@ -86,7 +64,7 @@ def jit_constructor(
         that none is rounded at the boundary of the compiled function. It may raise for bad ones.
     enlarges: buffers of ``func`` may be too small; wait for the results, and compile again with larger ones.
     """
-    arguments_of = _argument_reader(inspect.signature(func))
+    read = argument_reader(inspect.signature(func))
     rooms: dict[str, int] = {}
 
     @functools.cache
@@ -105,7 +83,7 @@ def jit_constructor(
 
     @functools.wraps(func)
     def call(*args: Any, **kwargs: Any) -> Any:
-        arguments = copy_configs(arguments_of(args, kwargs))
+        arguments = copy_configs(read(args, kwargs)[0])
         if prepare is not None:
             arguments |= prepare(arguments)
         check_carried({name: value for name, value in arguments.items() if name not in static_argnames})
