@@ -167,12 +167,7 @@ def fof_and_catalogue(
     length = check_length(rlink, box, "rlink")
     limit = attach_limit(attach_within, length) if others else None
     check_num(part)
-    faults = particle_faults(part, cfg.catalogue)
-    for i, one in enumerate(others):
-        check_particles(one, "attached positions")
-        check_num(one, "num of attached")
-        check_attached(part, one)
-        faults += particle_faults(one, cfg.catalogue, f" of attached[{i}]")
+    faults = particle_faults(part, cfg.catalogue) + _attached_faults(part, others, cfg)
     if comm.num_ranks() > 1:
         if others:
             check_countable(part, "devices have room for more attached particles than come")
@@ -192,6 +187,17 @@ def fof_and_catalogue(
         return segments, of_groups(sums, columns, box, segments, get_num(grouped))
 
     return grouped, make_catalogue(grouped, sums_of, cfg.catalogue)
+
+
+def _attached_faults(part: Any, attached: Sequence[Any], cfg: FofConfig) -> list[comm.Fault]:
+    """What only a run can find wrong in particles of other types. Raises at once what is wrong with their kind."""
+    faults: list[comm.Fault] = []
+    for i, one in enumerate(attached):
+        check_particles(one, "attached positions")
+        check_num(one, "num of attached")
+        check_attached(part, one)
+        faults += particle_faults(one, cfg.catalogue, f" of attached[{i}]")
+    return faults
 
 
 def _labels(

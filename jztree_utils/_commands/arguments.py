@@ -139,6 +139,20 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
     _add_snapshots(fof)
     _add_snapshot_options(fof)
     groups = fof.add_argument_group("groups")
+    _add_linking(groups)
+    _add_spheres(groups)
+    output = _add_output(fof, "write the catalogue to this HDF5 file")
+    _add_overwrite(output)
+    output.add_argument(
+        "--layout", choices=CATALOGUE_LAYOUTS, default="native", help="layout of the catalogue (default: native)"
+    )
+    output.add_argument("--no-ids", action="store_true", help="leave the identifiers of members out of the catalogue")
+    _add_copies(output)
+    output.add_argument("--plot", metavar="FILE", help="draw the halos (.png, .pdf, .svg); needs matplotlib")
+    _add_telling(fof)
+
+
+def _add_linking(groups: argparse._ArgumentGroup) -> None:
     groups.add_argument(
         "--b",
         type=real,
@@ -165,6 +179,9 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
         metavar="B",
         help=f"how far that particle may be, in linking lengths, or inf (default: {ATTACH_WITHIN}, as in Gadget-4)",
     )
+
+
+def _add_spheres(groups: argparse._ArgumentGroup) -> None:
     groups.add_argument(
         "--properties",
         action="store_true",
@@ -190,12 +207,10 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
         help="what spheres are around: the particle of lowest potential, the densest, or the centre of mass "
         "(default: potential)",
     )
-    output = _add_output(fof, "write the catalogue to this HDF5 file")
-    _add_overwrite(output)
-    output.add_argument(
-        "--layout", choices=CATALOGUE_LAYOUTS, default="native", help="layout of the catalogue (default: native)"
-    )
-    output.add_argument("--no-ids", action="store_true", help="leave the identifiers of members out of the catalogue")
+
+
+def _add_copies(output: argparse._ArgumentGroup) -> None:
+    """Copies of the snapshot that go with its catalogue."""
     output.add_argument(
         "--snapshot-output",
         metavar="FILE",
@@ -215,8 +230,6 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
         metavar="N",
         help="write each copy of the snapshot in N files, as snapshot_099.0.hdf5 and so on (default: 1)",
     )
-    output.add_argument("--plot", metavar="FILE", help="draw the halos (.png, .pdf, .svg); needs matplotlib")
-    _add_telling(fof)
 
 
 def _add_knn(commands: "argparse._SubParsersAction[_Parser]") -> None:

@@ -68,15 +68,16 @@ class ManyDevices(Particles):
                 others = matter_of(self.others.values())
                 extra = self._run("find properties", lambda: compute(grouped, cata, box, options, others))
             with stage("bring results together"):
-                words = [
-                    None if held is None else self._gather(held, grouped.num) for held in (grouped.id, grouped.row)
-                ]
-                nums = self._gather(grouped.num)
-                columns = {name: self._gather(column, cata.ngroups) for name, column in _columns(cata).items()}
-                extra = {name: self._gather(column, cata.ngroups) for name, column in extra.items()}
-                told = [grouped.kind, grouped.mass] if self.attached else []
-                kinds = [None if rows is None else self._gather(rows, grouped.num) for rows in told]
-                ngroups = self._gather(cata.ngroups)
+                return self._bring_together(grouped, cata, extra)
+
+    def _bring_together(self, grouped: Member, cata: FofCatalogue, extra: dict[str, Any]) -> Groups | None:
+        """extra: further columns of groups."""
+        nums, ngroups = self._gather(grouped.num), self._gather(cata.ngroups)
+        words = [self._gather(held, grouped.num) for held in (grouped.id, grouped.row)]
+        told = [grouped.kind, grouped.mass] if self.attached else []
+        kinds = [self._gather(column, grouped.num) for column in told]
+        columns = {name: self._gather(column, cata.ngroups) for name, column in _columns(cata).items()}
+        extra = {name: self._gather(column, cata.ngroups) for name, column in extra.items()}
         if nums is None:
             return None
         members_of, joined = _join(nums, FofCatalogue(ngroups=ngroups, **columns))
@@ -152,7 +153,9 @@ class ManyDevices(Particles):
                 return jax.block_until_ready(function())
 
     def _gather(self, rows: Any, num: Any = None) -> Any:
-        """Rows of all ranks without padding, or one number of each rank; None but on the first process."""
+        """Rows of all ranks without padding, or one number of each rank. None but on the first process, and of None."""
+        if rows is None:
+            return None
         if num is None:
             return io.rows_on_first_process(rows[:, None], jax.numpy.ones_like(rows), self.mesh)
         return io.rows_on_first_process(rows, num, self.mesh)
