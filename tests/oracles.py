@@ -391,6 +391,6 @@ class KernelSum:
         return np.tensordot(w, np.asarray(v, np.float64), 1)
 
 
-def near(found: Any, expected: Any, rtol: float) -> None:
+def assert_near(found: Any, expected: Any, rtol: float) -> None:
     """Equal to a fraction of the largest."""
     np.testing.assert_allclose(found, expected, rtol=0, atol=rtol * np.abs(expected).max(initial=1e-300))

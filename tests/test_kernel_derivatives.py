@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
-from oracles import KernelSum, near, nearest_differences
+from oracles import KernelSum, assert_near, nearest_differences
 
 from jztree.data import Pos, PosMass
 from jztree.radius import kernel_sums, sph_derivative
@@ -40,9 +40,9 @@ def test_derivatives(kernel: str, dims: int, form: str) -> None:
         return kernel_sums(pos, h, box, values=v, kernel=kernel, form=form, truncate=9.0)
 
     with jax.enable_x64(True):
-        near(func(*args), plain(*args), 1e-12)
+        assert_near(func(*args), plain(*args), 1e-12)
         found = jax.jit(lambda *args: jax.jvp(func, args, dots))(*args)[1]
-        near(found, differences(plain, args, dots, 1e-6), 1e-6)
+        assert_near(found, differences(plain, args, dots, 1e-6), 1e-6)
         u = rng.normal(size=(n, 2))
         loss = lambda *args: jnp.sum(u * func(*args))  # noqa: E731
         back = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(*args)
@@ -56,7 +56,7 @@ def test_derivatives(kernel: str, dims: int, form: str) -> None:
             *(slope(*[a + s * 1e-6 * d for a, d in zip(args[:3], dots, strict=False)]) for s in (1, -1)),
             strict=True,
         ):
-            near(got, (np.asarray(up) - np.asarray(down)) / 2e-6, 2e-5)
+            assert_near(got, (np.asarray(up) - np.asarray(down)) / 2e-6, 2e-5)
 
 
 @pytest.mark.parametrize("kind", ["gradient", "divergence", "curl"])
@@ -90,10 +90,10 @@ def test_derivatives_at_the_places(kind: str, form: str) -> None:
 
     with jax.enable_x64(True):
         args = pos, query, v, h, h_query
-        near(func(*args), expected, 1e-7)
+        assert_near(func(*args), expected, 1e-7)
         dots = tuple(rng.standard_normal(arg.shape) for arg in args)
         found = jax.jit(lambda *args: jax.jvp(func, args, dots))(*args)[1]
-        near(found, differences(func, args, dots, 1e-6), 1e-6)
+        assert_near(found, differences(func, args, dots, 1e-6), 1e-6)
         u = rng.normal(size=found.shape)
         back = jax.jit(jax.grad(lambda *args: jnp.sum(u * func(*args)), tuple(range(5))))(*args)
         along = sum(np.sum(b * d) for b, d in zip(back, dots, strict=True))
@@ -118,7 +118,7 @@ def test_derivatives_of_fields(box: Any) -> None:
     with jax.enable_x64(True):
         part = PosMass(pos=jnp.asarray(pos), mass=jnp.asarray(mass))
         for kind, expected in (("gradient", by), ("divergence", np.einsum("icc->i", by)), ("curl", curl)):
-            near(sph_derivative.jit(part, h, field, kind, box), expected, 1e-7)
+            assert_near(sph_derivative.jit(part, h, field, kind, box), expected, 1e-7)
         constant = sph_derivative(part, h, np.full(200, 3e4), "gradient", box)
         assert np.abs(constant).max() < 1e-10 * 3e4
     flat = sph_derivative(Pos(pos=oracles.uniform(50, 2), num=30), 0.3, oracles.uniform(50, 2), "curl")
@@ -135,7 +135,7 @@ def test_derivatives_that_there_are_not() -> None:
             jax.grad(hat, which)(pos, 0.2)
     ones = jnp.ones(50)
     slope = jax.grad(lambda v: kernel_sums(pos, 0.2, values=v, kernel="top_hat").sum())(ones)
-    near(slope, kernel_sums(pos, 0.2, kernel="top_hat"), 1e-6)
+    assert_near(slope, kernel_sums(pos, 0.2, kernel="top_hat"), 1e-6)
     third = jax.grad(jax.grad(jax.grad(lambda h: kernel_sums(pos, h).sum())))
     with pytest.raises(ValueError, match="two derivatives"):
         third(0.2)
@@ -147,4 +147,4 @@ def test_mapped_one_after_the_other() -> None:
     pos = oracles.uniform(100, 3)
     h = np.array([0.1, 0.2, 0.3], np.float32)
     found = jax.vmap(lambda h: kernel_sums(pos, h))(h)
-    near(found, np.stack([kernel_sums(pos, one) for one in h]), 1e-6)
+    assert_near(found, np.stack([kernel_sums(pos, one) for one in h]), 1e-6)

@@ -8,7 +8,7 @@ import numpy as np
 import oracles
 import pytest
 from devices import DEVICE_COUNTS, SETS, deal, even, joined, make, mesh_of, uneven
-from oracles import KernelSum, near
+from oracles import KernelSum, assert_near
 
 from jztree.config import RadiusConfig, TreeConfig
 from jztree.data import Pos, PosMass
@@ -31,14 +31,14 @@ def test_equals_brute_force(dims: int, kind: str) -> None:
         for kernel in ("gaussian", "top_hat", *(SPH if dims <= 3 else ())):
             # Of float32 positions, a jump is on the side on which float64 sees it.
             found = kernel_sums(pos, h, box, values=v.astype(np.float32), kernel=kernel, form=form)
-            near(found, KernelSum(kernel, form, box)(pos, pos, h, h, v.astype(np.float32)), 2e-6)
+            assert_near(found, KernelSum(kernel, form, box)(pos, pos, h, h, v.astype(np.float32)), 2e-6)
         found = kernel_sums.jit(pos, h, box, None, query, h_query, v, "gaussian", form)
-        near(found, KernelSum("gaussian", form, box)(query, pos, h, h_query, v), 2e-6)
+        assert_near(found, KernelSum("gaussian", form, box)(query, pos, h, h_query, v), 2e-6)
     with jax.enable_x64(True):
         wide = pos.astype(np.float64)
         for kernel in ("gaussian", *(SPH if dims <= 3 else ())):
             found = kernel_sums(wide, h, box, values=v, kernel=kernel)
-            near(found, KernelSum(kernel, "gather", box)(wide, wide, h, h, v), 1e-13)
+            assert_near(found, KernelSum(kernel, "gather", box)(wide, wide, h, h, v), 1e-13)
 
 
 @pytest.mark.parametrize("box", [None, 1.0])
@@ -68,31 +68,31 @@ def test_values_of_any_shape() -> None:
     pos, v = oracles.uniform(300, 3), oracles.uniform(300, 12).reshape(300, 3, 2, 2)
     found = kernel_sums(pos, 0.3, values=v)
     assert found.shape == (300, 3, 2, 2)
-    near(found, KernelSum("cubic_spline", "gather", None)(pos, pos, 0.3, 0.3, v), 2e-6)
+    assert_near(found, KernelSum("cubic_spline", "gather", None)(pos, pos, 0.3, 0.3, v), 2e-6)
     assert kernel_sums(pos, 0.3, values=v[:, :, :0]).shape == (300, 3, 0, 2)
-    near(
+    assert_near(
         kernel_sums(pos, 0.3, values=np.arange(300)),
         KernelSum(SPH[0], "gather", None)(pos, pos, 0.3, 0.3, np.arange(300)),
         2e-6,
     )
-    near(kernel_sums(PosMass(pos=pos, mass=2.5), 0.3), 2.5 * kernel_sums(pos, 0.3), 1e-6)
+    assert_near(kernel_sums(PosMass(pos=pos, mass=2.5), 0.3), 2.5 * kernel_sums(pos, 0.3), 1e-6)
     gradient = kernel_sums(pos, 0.3, values=v, derivative="gradient")
     assert gradient.shape == (300, 3, 2, 2, 3)
     vectors = v.reshape(300, 4, 3)
     by = np.asarray(kernel_sums(pos, 0.3, values=vectors, derivative="gradient"))
-    near(kernel_sums(pos, 0.3, values=vectors, derivative="divergence"), np.einsum("ncdd->nc", by), 1e-5)
+    assert_near(kernel_sums(pos, 0.3, values=vectors, derivative="divergence"), np.einsum("ncdd->nc", by), 1e-5)
     curl = np.stack([by[..., j, i] - by[..., i, j] for i, j in ((1, 2), (2, 0), (0, 1))], axis=-1)
-    near(kernel_sums(pos, 0.3, values=vectors, derivative="curl"), curl, 1e-5)
+    assert_near(kernel_sums(pos, 0.3, values=vectors, derivative="curl"), curl, 1e-5)
     flat = oracles.uniform(200, 2)
     by = np.asarray(kernel_sums(flat, 0.3, values=flat, derivative="gradient"))
-    near(kernel_sums(flat, 0.3, values=flat, derivative="curl"), by[:, 1, 0] - by[:, 0, 1], 1e-5)
+    assert_near(kernel_sums(flat, 0.3, values=flat, derivative="curl"), by[:, 1, 0] - by[:, 0, 1], 1e-5)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 33])
 def test_any_number_of_particles_and_queries(n: int) -> None:
     pos = oracles.uniform(n, 3)
     for form in FORMS:
-        near(
+        assert_near(
             kernel_sums(pos, np.full(n, 0.4), form=form),
             KernelSum(SPH[0], form, None)(pos, pos, 0.4, 0.4, np.ones(n)),
             1e-6,
@@ -100,13 +100,13 @@ def test_any_number_of_particles_and_queries(n: int) -> None:
         for q in (0, 1, 5):
             query = oracles.uniform(q, 3, seed=3)
             found = kernel_sums(pos, 0.4, part_query=query, form=form)
-            near(found, KernelSum(SPH[0], form, None)(query, pos, 0.4, 0.4, np.ones(n)), 1e-6)
+            assert_near(found, KernelSum(SPH[0], form, None)(query, pos, 0.4, 0.4, np.ones(n)), 1e-6)
     padded = np.full((n + 5, 3), np.nan, np.float32)
     padded[:n] = pos
     h, v = np.full(n + 5, -1.0), np.full(n + 5, np.inf)
     h[:n], v[:n] = 0.4, 2
     found = kernel_sums.jit(Pos(pos=padded, num=n), h, values=v.astype(np.float32), form="mean_h")
-    near(found[:n], 2 * kernel_sums(pos, 0.4), 1e-6)
+    assert_near(found[:n], 2 * kernel_sums(pos, 0.4), 1e-6)
     np.testing.assert_array_equal(found[n:], 0)
 
 
@@ -117,9 +117,9 @@ def test_any_unit_of_length(scale: float) -> None:
     with jax.enable_x64(True):
         v = np.full(600, 2e43)  # grammes
         weak = kernel_sums(PosMass(pos=pos, mass=jnp.full(600, 2e43)), 0.2 * scale)
-        near(weak, kernel_sums(pos, 0.2 * scale, values=v), 1e-12)
+        assert_near(weak, kernel_sums(pos, 0.2 * scale, values=v), 1e-12)
         for h in (0.2 * scale, 1e-5 * scale, 3e5 * scale):
-            near(kernel_sums(pos, h, values=v), KernelSum(SPH[0], "gather", None)(pos, pos, h, h, v), 5e-6)
+            assert_near(kernel_sums(pos, h, values=v), KernelSum(SPH[0], "gather", None)(pos, pos, h, h, v), 5e-6)
 
 
 def test_neighbours_far_closer_than_the_set_is_wide() -> None:
@@ -128,7 +128,7 @@ def test_neighbours_far_closer_than_the_set_is_wide() -> None:
     with jax.enable_x64(True):
         for form in FORMS:
             found = kernel_sums(pos, h, values=np.ones(301), form=form)
-            near(found, KernelSum(SPH[0], form, None)(pos, pos, h, h, np.ones(301)), 5e-6)
+            assert_near(found, KernelSum(SPH[0], form, None)(pos, pos, h, h, np.ones(301)), 5e-6)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -148,7 +148,7 @@ def test_a_length_whose_powers_are_beyond_float64() -> None:
     query, tiny = oracles.uniform(20, 8, seed=4), np.where(np.arange(100) == 7, 1e-37, h)
     options = {"kernel": "gaussian", "form": "scatter", "derivative": "gradient"}
     found = kernel_sums(pos, tiny, part_query=query, **options)
-    near(found, kernel_sums(np.delete(pos, 7, axis=0), 0.9, part_query=query, **options), 1e-5)
+    assert_near(found, kernel_sums(np.delete(pos, 7, axis=0), 0.9, part_query=query, **options), 1e-5)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -168,7 +168,7 @@ def test_coincident_points_and_lengths_above_the_box() -> None:
             for form in FORMS:
                 found = kernel_sums(pos, np.full(800, h), box, form=form, derivative="gradient")
                 assert np.isfinite(found).all()
-                near(
+                assert_near(
                     kernel_sums(pos, h, box, form=form),
                     KernelSum(SPH[0], form, box)(pos, pos, h, h, np.ones(800)),
                     1e-5,
@@ -180,10 +180,10 @@ def test_hierarchies() -> None:
     expected = KernelSum(SPH[0], "mean_h", None)(pos, pos, h, h, np.ones(2_000))
     for leaf_size in (2, 100):
         cfg = RadiusConfig(tree=TreeConfig(leaf_size=leaf_size, fan_out=2))
-        near(kernel_sums(pos, h, form="mean_h", cfg=cfg), expected, 1e-5)
+        assert_near(kernel_sums(pos, h, form="mean_h", cfg=cfg), expected, 1e-5)
     partz, th = zsort_and_tree.jit(PosMass(pos=pos, mass=h))
     found = kernel_sums.jit(partz.pos, partz.mass, th=th, form="mean_h")
-    near(np.sort(found), np.sort(expected), 1e-5)
+    assert_near(np.sort(found), np.sort(expected), 1e-5)
     with pytest.raises(Exception, match="hierarchy"):
         kernel_sums.jit(pos, h, th=th).block_until_ready()
 
@@ -202,7 +202,7 @@ def test_sums_over_devices(ndev: int, form: str) -> None:
         spread = _dealt(h, counts, dealt.pos.shape[1])
         for box in (None, 1.0) if "outlier" not in name else (None,):
             found = joined(mapped(dealt, spread, box, form=form), counts)
-            near(found, KernelSum(SPH[0], form, box)(pos, pos, h, h, np.ones(len(pos))), 1e-5)
+            assert_near(found, KernelSum(SPH[0], form, box)(pos, pos, h, h, np.ones(len(pos))), 1e-5)
 
 
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
@@ -218,7 +218,7 @@ def test_queries_over_devices(ndev: int, form: str) -> None:
     spread, reach = _dealt(h, of_sources, rows), _dealt(h_query, of_queries, 300)
     values = _dealt(v.astype(np.float32), of_sources, rows)
     found = mapped(part, spread, 1.0, part_query=asking, h_query=reach, values=values, form=form)
-    near(joined(found, of_queries), KernelSum(SPH[0], form, 1.0)(query, pos, h, h_query, v), 1e-5)
+    assert_near(joined(found, of_queries), KernelSum(SPH[0], form, 1.0)(query, pos, h, h_query, v), 1e-5)
 
 
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
@@ -240,7 +240,7 @@ def test_derivatives_over_devices(ndev: int) -> None:
 
     there = jax.grad(everywhere, (0, 1, 2))(jnp.asarray(dealt.pos), jnp.asarray(spread), jnp.asarray(values))
     for found, expected in zip(there, jax.grad(alone, (0, 1, 2))(pos, h, v), strict=True):
-        near(joined(found, counts), expected, 1e-5)
+        assert_near(joined(found, counts), expected, 1e-5)
 
 
 def _dealt(column: np.ndarray, counts: np.ndarray, rows: int) -> np.ndarray:

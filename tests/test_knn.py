@@ -23,7 +23,7 @@ N = 700
 SAMPLES = {"uniform": oracles.uniform, "clustered": oracles.clustered}
 
 
-def both_self_and_separate(pos: np.ndarray, query: np.ndarray, k: int, box: Any) -> None:
+def assert_nearest(pos: np.ndarray, query: np.ndarray, k: int, box: Any) -> None:
     """Compare a self query and a separate one with SciPy."""
     rad, idx = knn(jnp.asarray(pos), k, boxsize=box)
     oracles.assert_neighbours(rad, idx, pos, pos, box)
@@ -41,20 +41,20 @@ def both_self_and_separate(pos: np.ndarray, query: np.ndarray, k: int, box: Any)
 def test_equals_scipy(dims: int, box: str, sample: str, dtype: Any) -> None:
     pos = SAMPLES[sample](N, dims, dtype)
     query = oracles.uniform(150, dims, dtype, seed=9)
-    both_self_and_separate(pos, query, 8, oracles.box_lengths(box, dims))
+    assert_nearest(pos, query, 8, oracles.box_lengths(box, dims))
 
 
 @pytest.mark.parametrize("k", [1, 2, 7, 8, 9, 16, 17, 24, 25, 32, 33, 64, 65, 100, 500, 1024])
 def test_equals_scipy_for_any_k(k: int, dtype: Any) -> None:
     pos = oracles.clustered(1100, 3, dtype)
-    both_self_and_separate(pos, oracles.uniform(60, 3, dtype, seed=9), k, 1.0)
+    assert_nearest(pos, oracles.uniform(60, 3, dtype, seed=9), k, 1.0)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 23, 24, 25, 47, 48, 49, 200])
 @pytest.mark.parametrize("box", ["open", "periodic"])
 def test_k_can_be_the_number_of_particles(n: int, box: str, dtype: Any) -> None:
     pos = oracles.uniform(n, 3, dtype)
-    both_self_and_separate(pos, oracles.uniform(5, 3, dtype, seed=9), n, oracles.box_lengths(box, 3))
+    assert_nearest(pos, oracles.uniform(5, 3, dtype, seed=9), n, oracles.box_lengths(box, 3))
 
 
 @pytest.mark.parametrize("leaf_size", [2, 3, 24, 1000])

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
-from test_knn import N, both_self_and_separate
+from test_knn import N, assert_nearest
 
 from jztree.knn import knn
 
@@ -65,7 +65,7 @@ def test_long_lists_of_distances_that_hardly_differ(k: int, distance: float, dty
 def test_long_lists_over_many_orders_of_magnitude(dtype: Any) -> None:
     rng = np.random.default_rng(4)
     pos = (oracles.uniform(1500, 3, dtype) * 10.0 ** rng.uniform(-12, 0, (1500, 1))).astype(dtype)
-    both_self_and_separate(pos, pos[:50], 200, None)
+    assert_nearest(pos, pos[:50], 200, None)
 
 
 def test_half_of_the_points_are_duplicates(dtype: Any) -> None:
@@ -78,7 +78,7 @@ def test_half_of_the_points_are_duplicates(dtype: Any) -> None:
 @pytest.mark.parametrize("direction", [(1, 0, 0), (0, 0, 1), (1, 1, 1), (1, -0.3, 0.01)], ids=str)
 def test_collinear_points(direction: tuple[float, ...], dtype: Any) -> None:
     pos = (oracles.uniform(N, 1, dtype) * np.array(direction)).astype(dtype)
-    both_self_and_separate(pos, pos[::3] + dtype(0.25), 5, None)
+    assert_nearest(pos, pos[::3] + dtype(0.25), 5, None)
 
 
 @pytest.mark.parametrize("box", [1.0, 0.7, 37.5, 100.0])
@@ -142,7 +142,7 @@ def test_dynamic_range_of_1e12(dtype: Any) -> None:
     random = np.random.default_rng(12)
     direction = random.standard_normal((N, 3))
     pos = (direction * 10 ** random.uniform(-12, 0, (N, 1))).astype(dtype)
-    both_self_and_separate(pos, pos[::5] * dtype(1.5), 7, None)
+    assert_nearest(pos, pos[::5] * dtype(1.5), 7, None)
 
 
 @pytest.mark.parametrize("exponent", [-85, -20, 1, 83, 100, 120])

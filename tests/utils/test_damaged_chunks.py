@@ -170,7 +170,8 @@ def test_a_chunk_over_one_of_another_dataset(chunked: Callable[..., Chunked], to
 def test_one_dataset_of_two_names(snapshot: Path) -> None:
     with h5py.File(snapshot, "a") as file:
         file["PartType1/Places"] = file["PartType1/Coordinates"]
-    io.read_snapshot(snapshot, fields=("pos",))
+    part, _ = io.read_snapshot(snapshot, fields=("pos",))
+    assert part.pos.shape == (500, 3)
 
 
 @pytest.mark.parametrize("bit", [0, 4, 7])

@@ -176,7 +176,9 @@ def test_work_goes_on_without_anywhere_to_write(clock: Clock, monkeypatch: pytes
     closed.close()
     for stream in (closed, None):
         monkeypatch.setattr(sys, "stderr", stream)
+        before = clock.now
         work(clock, 10, 9)
+        assert clock.now == before + 90
 
 
 def test_more_than_all_is_all(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
