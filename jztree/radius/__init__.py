@@ -16,6 +16,7 @@ from ._lists import NeighbourLists, neighbours_within
 from ._nearest import NearestWithin, nearest_within
 from ._pair_counts import PairCounts, pair_counts
 from ._pair_lists import PairLists, pairs_within
+from ._reductions import reduce_within
 from ._wide import WideCounts, WideSums
 
 __all__ = [
@@ -31,5 +32,6 @@ __all__ = [
     "neighbours_within",
     "pair_counts",
     "pairs_within",
+    "reduce_within",
     "sph_derivative",
 ]

@@ -102,8 +102,9 @@ def kernel_sums(
         ``h`` is a number or ``form`` is ``"scatter"``. With ``"gather"``, ``h`` may be None then.
     values: ``(n, ...)`` real numbers, what is summed; None: the masses of ``part``, or ones if it has none.
     kernel: ``"cubic_spline"``, ``"wendland_c2"``, ``"wendland_c4"`` or ``"wendland_c6"``, as in
-        `jztree.density.sph_density`, in 1 to 3 dimensions; ``"gaussian"``, a normal distribution that ends at
-        ``truncate`` standard deviations, which are ``h``; or ``"top_hat"``. The integral of each over space is 1.
+        `jztree.density.sph_density`, in 1 to 3 dimensions; ``"gaussian"``, a normal distribution with the standard
+        deviation ``h / truncate``, cut at ``h``; or ``"top_hat"``. Each is 0 beyond ``h``, and its integral over space
+        is 1.
     form: whose smoothing length counts: ``"gather"``, that of the query; ``"scatter"``, that of the neighbour;
         ``"mean_kernel"``, both, ``(W(r, h_i) + W(r, h_j)) / 2`` (Hernquist & Katz 1989, ApJS 70, 419); or ``"mean_h"``,
         ``W(r, (h_i + h_j) / 2)`` (Evrard 1988, MNRAS 235, 911).

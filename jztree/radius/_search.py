@@ -49,7 +49,8 @@ _TOO_MANY = "there are 2**31 particles or more on all devices, too many for rows
 class Asked:
     """A search as the user asks for it. columns: a pytree of ``(n, ...)`` arrays, what the search needs of each source.
 
-    faults: what may be wrong besides positions. numbered: particles of all ranks are numbered. least_reach: how far
+    query_columns: the same of each query, if it is needed and there are queries. faults: what may be wrong besides
+    positions. numbered: particles of all ranks are numbered. least_reach: how far
     each query looks at least; the largest of all ranks counts.
     """
 
@@ -63,13 +64,14 @@ class Asked:
     faults: Sequence[comm.Fault] = ()
     numbered: bool = False
     least_reach: jax.Array | None = None
+    query_columns: Any = None
 
 
 @dataclass
 class Ready:
     """The same as kernels take it.
 
-    columns, origin: of the z-ordered sources; origin: where each was given.
+    columns, origin: of the z-ordered sources; origin: where each was given. query_columns: of the z-ordered queries.
     queries: None if they are the sources, row by row. rows: ``(q,)`` int32, the output row of each z-ordered query;
         None: its place. radii: in the order of output rows.
     starts: ``(r,)`` int32, the number of the first source that each rank was given; None: nobody asks.
@@ -87,6 +89,7 @@ class Ready:
     home: Moved | None = None
     domain: Domain | None = None
     around: Surroundings | None = None
+    query_columns: Any = None
 
     def sent_home(self, answers: Any, fill: Any = None) -> Any:
         """Answers, arrays with a row a query, in the rows in which the queries were given.
@@ -134,11 +137,12 @@ def _here(asked: Asked) -> Ready:
         origin = RankIdx(origin.rank, order)
     sources = kernel_tree(posz, checked, th)
     if query is None:
-        return Ready(sources, columns, origin, None, order, asked.radii)
+        return Ready(sources, columns, origin, None, order, asked.radii, query_columns=columns)
     of_queries = Domain(*corners, asked.box, corners)
     own = sort_in_domain(place, comm.after(num, checked), of_queries, asked.cfg.tree)
     queries = kernel_tree(own.part, own.num, own.th)
-    return Ready(sources, columns, origin, queries, own.rows, asked.radii)
+    carried = jax.tree.map(lambda column: kernels.gather_rows(column, own.rows), asked.query_columns)
+    return Ready(sources, columns, origin, queries, own.rows, asked.radii, query_columns=carried)
 
 
 @dataclass
@@ -166,16 +170,15 @@ def _starts(sources: _Range) -> jax.Array:
 
 def _over_ranks(asked: Asked) -> Ready:
     sources, queries, domain = _ranges(asked)
-    words = queries.data[1]
+    query_columns, words = queries.data
     radii = asked.radii if words is None else Radii(None, Exact(words))
     around = _with_ghosts(sources, queries, radii, domain, asked)
     pos, columns, origin = around.rows
     th = build_in_domain(pos, around.num, domain, asked.cfg.tree)
     own = kernel_tree(queries.pos, queries.num, queries.th)
     starts = _starts(sources) if asked.numbered else None
-    return Ready(
-        kernel_tree(pos, around.num, th), columns, origin, own, None, radii, starts, queries.moved, domain, around
-    )
+    at = queries.moved, domain, around
+    return Ready(kernel_tree(pos, around.num, th), columns, origin, own, None, radii, starts, *at, query_columns)
 
 
 def _ranges(asked: Asked) -> tuple[_Range, _Range, Domain]:
@@ -195,7 +198,7 @@ def _ranges(asked: Asked) -> tuple[_Range, _Range, Domain]:
     counts = [num, get_num(asked.part_query)]
     domain, nums = domain_of(both, counts, names, asked.box, asked.faults, of_first=True)
     rooms = [Room(both[0].shape[0] + both[1].shape[0], "sort")] * 2
-    movers = [Movers(both[0], (asked.columns, None), nums[0]), Movers(both[1], (None, words), nums[1])]
+    movers = [Movers(both[0], (asked.columns, None), nums[0]), Movers(both[1], (asked.query_columns, words), nums[1])]
     # Queries outside of the sources' box share the keys of its edge, so leaves of them would be long columns.
     on_ranks = [domain, domain.whole()]
     moved = sort_over_ranks(movers, domain, rooms, on_ranks=on_ranks)

@@ -1,0 +1,227 @@
+"""Sums over pairs within a radius of what users compute of each pair, block by block, without lists of all."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from .. import comm, kernels
+from .._checks import check_box
+from .._images import nearest_difference, norm
+from .._particles import check_movable
+from .._radii import SPEC, as_one_radius, exact_arguments
+from .._transform.capacity import Room, retrying, room
+from ..config import RadiusConfig, checked_config, without_masses
+from ..data import get_num, replace_num, split_rows
+from ..jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
+from ..tree import TreeHierarchy, check_hierarchy
+from ._listing import check_capacity
+from ._search import Asked, Ready, check_both, make_ready
+
+__all__ = ["reduce_within"]
+
+# Queries are answered in so many blocks, unless these would be small.
+_BLOCKS, _SMALL = 16, 4096
+# Room for pairs to begin with, for each query of a block.
+_USUAL = 32
+_TOO_MANY = "there are about 2**31 pairs or more in a sixteenth of the queries; use a smaller radius or more devices."
+_REDUCE: dict[str, Callable[..., jax.Array]] = {
+    "sum": jax.ops.segment_sum,
+    "max": jax.ops.segment_max,
+    "min": jax.ops.segment_min,
+}
+
+
+@with_twins(
+    {"part": P(-1), "radius": SPEC, "boxsize": P(), "th": P(-1), "part_query": P(-1)},
+    P(-1),
+    prepare=exact_arguments,
+    enlarges=True,
+)
+def reduce_within(
+    part: Any,
+    radius: Any,
+    pair_func: Callable[..., Any],
+    boxsize: Any = None,
+    th: TreeHierarchy | None = None,
+    part_query: Any = None,
+    how: str = "sum",
+    capacity: int | None = None,
+    cfg: RadiusConfig | None = None,
+) -> Any:
+    """Sums, over the particles within a radius of every query, of what a function of yours makes of each pair.
+
+    >>> def weight(query, source, vector, distance):
+    ...     return source.mass * jnp.exp(-((distance / 0.1) ** 2))
+    >>> smoothed = jz.radius.reduce_within(part, 0.4, weight)
+
+    part, boxsize, th, part_query: as in `count_within`; all properties of the particles reach ``pair_func``.
+    radius: in the unit of the positions: a number, or ``(q,)``, one a query.
+    pair_func: called as ``pair_func(query, source, vector, distance)`` with ``p`` pairs at once: the query and the
+        source of each, particles like ``part_query`` and ``part`` with ``p`` rows; ``(p, d)``, from the query to the
+        nearest image of the source; and ``(p,)``, its length. It returns an array ``(p, ...)``, or a pytree of them. It
+        is called with some rows more than there are pairs, of any particles at distance ``radius``, and what it makes
+        of them is left out. It is compiled in: give the same function, not a new one at every call.
+    how: ``"sum"``; or ``"max"`` or ``"min"``, of each number by itself.
+    capacity: how many pairs a block of queries, a sixteenth of all, has room for. None: as in `neighbours_within`.
+
+    Returns what ``pair_func`` returns with a row a query, in the order of the queries. Rows without a pair, and from
+    ``num`` on, are 0, or what ``max`` and ``min`` begin with. A query that is a particle of ``part`` meets itself, at
+    distance 0. Pairs are as in `neighbours_within`.
+
+    Memory is that of the pairs of one block, of which nothing is kept: derivatives, by all that ``pair_func`` is given
+    and by the box, compute them again. Which pairs there are has none. Sums are taken in the z-order of the sources;
+    over several devices they may differ in the last bits.
+
+    Raises as `neighbours_within`, and ValueError or TypeError if ``pair_func`` does not return a row a pair.
+    """
+    cfg = without_masses(checked_config(cfg, RadiusConfig))
+    check_hierarchy(th)
+    pos, query = check_both(part, part_query)
+    box = check_box(boxsize, pos.shape[1])
+    asking = part if part_query is None else part_query
+    radii = as_one_radius(radius, query.shape[:1], get_num(asking))
+    check_capacity(capacity)
+    if not callable(pair_func):
+        raise TypeError(f"pair_func must be a function of pairs, not {pair_func!r}.")
+    if how not in _REDUCE:
+        raise ValueError(f"how is {how!r}; it must be sum, max or min.")
+    columns, as_sources = split_rows(part)
+    query_columns, as_queries = (None, as_sources) if part_query is None else split_rows(part_query)
+    ready = make_ready(
+        Asked(part, part_query, columns, radii, box, th, cfg, numbered=True, query_columns=query_columns)
+    )
+    found = _Blocks(ready, box, _Pairs(pair_func, as_queries, as_sources, how), capacity).reduced()
+    if ready.rows is not None:
+        found = jax.tree.map(functools.partial(kernels.scatter_rows, index=ready.rows), found)
+    return ready.sent_home(found)
+
+
+@dataclass
+class _Pairs:
+    """What is to be done with pairs, and what the particles of their rows are."""
+
+    pair_func: Callable[..., Any]
+    as_queries: Callable[[list[jax.Array]], Any]
+    as_sources: Callable[[list[jax.Array]], Any]
+    how: str
+
+    def reduced(
+        self, sides: tuple[list[jax.Array], list[jax.Array]], vector: jax.Array, row: jax.Array, size: int
+    ) -> Any:
+        """One row a query, ``size`` in all, of pairs in the order of their ``row``; those of no query have ``size``."""
+        there = row < size
+        num = jnp.sum(there, dtype=jnp.int32)
+        query, source = (
+            replace_num(rebuild(side), num)
+            for rebuild, side in zip((self.as_queries, self.as_sources), sides, strict=True)
+        )
+        made = self.pair_func(query, source, vector, norm(vector))
+        check_movable({"what pair_func returns": made})
+        return jax.tree.map(lambda leaf: self._of_leaf(leaf, row, size), made)
+
+    def _of_leaf(self, leaf: Any, row: jax.Array, size: int) -> jax.Array:
+        if jnp.shape(leaf)[:1] != row.shape:
+            raise ValueError(
+                f"pair_func must return arrays with {row.shape[0]} rows, one a pair; one has shape {jnp.shape(leaf)}."
+            )
+        # Rows of no query are one more, which is left out.
+        return _REDUCE[self.how](jnp.asarray(leaf), row, size + 1, indices_are_sorted=True)[:size]
+
+
+@dataclass
+class _Blocks:
+    """The queries in z-order, some at a time."""
+
+    ready: Ready
+    box: Exact
+    pairs: _Pairs
+    capacity: int | None
+
+    def __post_init__(self) -> None:
+        self.asked = self.ready.sources if self.ready.queries is None else self.ready.queries
+        self.q = self.asked.posz.shape[0]
+        self.size = max(-(-self.q // _BLOCKS), min(self.q, _SMALL), 1)
+        self.number = max(-(-self.q // self.size), 1)
+        self.words = self._words()
+
+    def _words(self) -> jax.Array:
+        """The radius of each query in z-order, and negative ones to fill the last block."""
+        radii, rows = self.ready.radii, self.ready.rows
+        words = jnp.asarray(radii.words().words)
+        if radii.of_each is None:
+            words = jnp.broadcast_to(words.reshape(1, -1), (self.q, words.shape[-1]))
+        elif rows is not None:
+            words = kernels.gather_rows(words, rows)
+        return jax.lax.stop_gradient(words)
+
+    def reduced(self) -> Any:
+        """What the pairs of each query in z-order make together, ``(q, ...)``."""
+        place, checked = self._room()
+        words = comm.after(self.words, checked)
+
+        @jax.checkpoint
+        def block(first: jax.Array) -> Any:
+            return self._of_block(first, words, place.rows)
+
+        found = jax.lax.map(block, jnp.arange(self.number, dtype=jnp.int32) * self.size)
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[: self.q], found)
+
+    def _room(self) -> tuple[Room, jax.Array]:
+        """Room for the pairs of a block, and a number that is there once it is known to be enough on all ranks."""
+        ready = self.ready
+        counts = kernels.count_within(ready.sources, None, ready.queries, None, Exact(self.words), 1, self.box)[0]
+        counts = jnp.pad(counts[:, 0], (0, self.number * self.size - self.q)).reshape(self.number, self.size)
+        many = jnp.any(jnp.sum(counts.astype(jnp.float32), axis=1) > 0.999 * 2.0**31)
+        most = jnp.max(jnp.sum(counts, axis=1, dtype=jnp.int32))
+        place = room("block_pairs", self.capacity, _USUAL * self.size, max(self.size * ready.sources.posz.shape[0], 1))
+        if is_concrete((most, many)) and self.capacity is None and not many:
+            return Room(max(int(most), 1), place.key), most
+
+        def checked() -> jax.Array:
+            needs = comm.all_gather(comm.after(most, comm.check(0, many, [], _TOO_MANY))).reshape(-1)
+            return comm.check_room(jnp.int32(0), needs, place, "pairs", "give that capacity or more.")
+
+        # In a plain call the sentence alone, in the class that is documented, as the twins raise it.
+        return place, retrying(checked, {}, "") if is_concrete(most) else checked()
+
+    def _of_block(self, first: jax.Array, words: jax.Array, size: int) -> Any:
+        ready, place = self.ready, jnp.arange(self.q, dtype=jnp.int32)
+        inside = (place >= first) & (place < first + self.size)
+        radius = Exact(jnp.where(inside[:, None], words, exact(-1.0, ()).words))
+        splits, _, index, _ = kernels.neighbours_within(
+            ready.sources, None, ready.queries, None, radius, self.box, size, nearest_first=False
+        )
+        entry = jnp.arange(size, dtype=jnp.int32)
+        query = jnp.searchsorted(splits, entry, side="right").astype(jnp.int32) - 1
+        there = (index >= 0) & (query < self.q)
+        query, source = jnp.clip(query, 0, max(self.q - 1, 0)), jnp.maximum(index, 0)
+        vector = self._vectors(query, source, there)
+        sides = self._columns(query, source)
+        return self.pairs.reduced(sides, vector, jnp.where(there, query - first, self.size), self.size)
+
+    def _vectors(self, query: jax.Array, source: jax.Array, there: jax.Array) -> jax.Array:
+        """From queries to sources, ``(p, d)``; where no pair is, a radius along the first axis."""
+        ready = self.ready
+        at, to = _rows(self.asked.posz, self.asked.num, query), _rows(ready.sources.posz, ready.sources.num, source)
+        length = exact_to_float(Exact(_rows(self.words, self.asked.num, query))).astype(at.dtype)
+        usable = (length > 0) & jnp.isfinite(length)
+        aside = jnp.zeros_like(at).at[:, 0].set(jnp.where(usable, length, 1))
+        return jnp.where(there[:, None], nearest_difference(to, at, self.box), aside)
+
+    def _columns(self, query: jax.Array, source: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
+        ready = self.ready
+        of_queries = [_rows(column, self.asked.num, query) for column in ready.query_columns]
+        return of_queries, [_rows(column, ready.sources.num, source) for column in ready.columns]
+
+
+def _rows(column: jax.Array, num: jax.Array, index: jax.Array) -> jax.Array:
+    """``column[index]``; 1 if there is no row at all, so that derivatives of what is left out are numbers."""
+    if column.shape[0] == 0:
+        return jnp.ones((index.shape[0], *column.shape[1:]), column.dtype)
+    found = kernels.gather_rows(column, index)
+    return jnp.where(num > 0, found, jnp.ones_like(found)) if jnp.issubdtype(column.dtype, jnp.inexact) else found
