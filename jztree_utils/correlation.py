@@ -20,7 +20,7 @@ from numpy.polynomial import legendre
 from jztree.data import get_num, get_pos
 from jztree.radius import PairCounts, pair_counts
 
-__all__ = ["Correlation", "cube_regions", "multipoles", "power_law", "wp", "xi"]
+__all__ = ["Correlation", "cube_regions", "multipoles", "power_law", "wp", "wp_from_counts", "xi", "xi_from_counts"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,12 +174,17 @@ def _whole(value: Any, name: str) -> int:
 def _checked(edges: Any, name: str, sample: _Sample, longest: float) -> np.ndarray:
     """Edges as float64; ValueError in words if spheres of them would meet their own images."""
     found = np.asarray(edges, np.float64)
-    if sample.randoms is None and found.size and found.max() > longest:
-        raise ValueError(
-            f"{name} reaches {found.max():g}, more than half the box, {longest:g}, where the number of random pairs is "
-            "not that of spheres; end before, or give randoms."
-        )
+    if sample.randoms is None:
+        _check_reach(found, name, longest, ", or give randoms")
     return found
+
+
+def _check_reach(edges: np.ndarray, name: str, longest: float, otherwise: str = "") -> None:
+    if edges.size and edges.max() > longest:
+        raise ValueError(
+            f"{name} reaches {edges.max():g}, more than half the box, {longest:g}, where the number of random pairs is "
+            f"not that of spheres; end before{otherwise}."
+        )
 
 
 def _sample(part: Any, boxsize: Any, randoms: Any, others: dict[str, Any]) -> _Sample:
@@ -204,9 +209,64 @@ def xi(part: Any, edges: Any, boxsize: Any = None, randoms: Any = None, **option
     sample = _sample(part, boxsize, randoms, options)
     longest = np.inf if randoms is not None else sample.box.min() / 2
     found, dims = _checked(edges, "edges", sample, longest), get_pos(part).shape[1]
-    ball = math.pi ** (dims / 2) / math.gamma(dims / 2 + 1)
-    value, samples, pairs = sample.estimate(found, lambda: ball * np.diff(found**dims))
+    value, samples, pairs = sample.estimate(found, lambda: _shells(found, dims))
     return Correlation(edges=found, value=value, pairs=pairs, samples=samples)
+
+
+def xi_from_counts(count: Any, num: int, edges: Any, boxsize: Any) -> Correlation:
+    """`xi` of a periodic box from pairs that were counted before, over many devices for example.
+
+    count: ``(b,)``, what `jztree.radius.pair_counts` counted within one set of particles. num: how many these are.
+    edges: ``(b + 1,)``, those that were given to it. boxsize: ``(d,)``, one length a dimension, all positive.
+
+    Raises ValueError for wrong arguments.
+    """
+    pairs, found, box = _counted(count, (edges,), boxsize)
+    _check_reach(found[0], "edges", box.min() / 2)
+    value = _natural(pairs, num, _shells(found[0], len(box)), box)
+    return Correlation(edges=found[0], value=value, pairs=pairs)
+
+
+def wp_from_counts(count: Any, num: int, edges: Any, along: Any, boxsize: Any, los: int = -1) -> Correlation:
+    """`wp` of a periodic box from pairs that were counted before; see `xi_from_counts`.
+
+    count: ``(b, p)``, counted with ``mode="rp_pi"`` along the axis ``los``. along: ``(p + 1,)``, its ``edges_b``, from
+    0 on. boxsize: ``(3,)``.
+    """
+    pairs, (found, steps), box = _counted(count, (edges, along), boxsize)
+    if len(box) != 3 or los not in range(-3, 3):
+        raise ValueError(f"boxsize {boxsize} and los {los!r} must be of 3 dimensions.")
+    _check_reach(found, "edges", np.delete(box, los).min() / 2)
+    _check_reach(steps, "along", box[los] / 2)
+    value = _natural(pairs, num, _cylinders(found, steps), box)
+    return Correlation(edges=found, value=value @ (2 * np.diff(steps)), pairs=pairs.sum(axis=1))
+
+
+def _counted(count: Any, edges: tuple[Any, ...], boxsize: Any) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
+    pairs, box = np.asarray(count), np.asarray(boxsize, np.float64)
+    found = [np.asarray(one, np.float64) for one in edges]
+    if pairs.shape != tuple(len(one) - 1 for one in found) or box.ndim != 1 or not np.all(box > 0):
+        shapes = " and ".join(str(one.shape) for one in found)
+        raise ValueError(
+            f"counts have shape {pairs.shape}, edges {shapes}, and the box is {boxsize}; there must be one edge more "
+            "than counts, and one positive length a dimension."
+        )
+    return pairs, found, box
+
+
+def _natural(pairs: np.ndarray, num: int, volume: np.ndarray, box: np.ndarray) -> np.ndarray:
+    """``DD / RR - 1`` with the number of pairs at random that a volume around each of ``num`` particles holds."""
+    return _ratio(pairs, num * (num - 1) * (volume / np.prod(box))) - 1
+
+
+def _shells(edges: np.ndarray, dims: int) -> np.ndarray:
+    ball = math.pi ** (dims / 2) / math.gamma(dims / 2 + 1)
+    return ball * np.diff(edges**dims)
+
+
+def _cylinders(edges: np.ndarray, along: np.ndarray) -> np.ndarray:
+    """Rings around the line of sight, in front of a particle and behind it."""
+    return np.pi * np.diff(edges**2)[:, None] * 2 * np.diff(along)
 
 
 def wp(
@@ -237,10 +297,8 @@ def wp(
         found = _checked(edges, "edges", sample, float(np.delete(box, los).min()) / 2)
         _checked(along, "pi_max", sample, float(box[los]) / 2)
 
-    def volume() -> np.ndarray:
-        return np.pi * np.diff(found**2)[:, None] * 2 * np.diff(along)
-
-    value, samples, pairs = sample.estimate(found, volume, mode="rp_pi", edges_b=along, los=los)
+    options = {"mode": "rp_pi", "edges_b": along, "los": los}
+    value, samples, pairs = sample.estimate(found, lambda: _cylinders(found, along), **options)
     step = 2 * np.diff(along)
     projected = None if samples is None else samples @ step
     return Correlation(edges=found, value=value @ step, pairs=pairs.sum(axis=1), samples=projected)

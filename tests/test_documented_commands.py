@@ -17,6 +17,7 @@ from test_documentation import DOCS, PAGES, ROOT, blocks, load
 
 from jztree_utils import ics, io, plot
 from jztree_utils._commands import arguments, help_texts
+from jztree_utils._commands.configuration_file import options_of_commands
 from jztree_utils._particles import many_devices
 from jztree_utils.cli import main
 from jztree_utils.io._header import header_attributes
@@ -45,7 +46,7 @@ def shell(page: Path) -> list[list[str]]:
 @pytest.mark.parametrize("page", [page for page in PAGES if shell(page)], ids=lambda page: page.name)
 def test_commands_of_a_page_are_known(page: Path) -> None:
     for command in shell(page):
-        assert arguments.parse(command).command in ("fof", "knn", "convert", "plot", "view", "info"), command
+        assert arguments.parse(command).command in ("fof", "knn", "xi", "convert", "plot", "view", "info"), command
 
 
 def test_examples_of_the_help_are_known() -> None:
@@ -56,7 +57,7 @@ def test_examples_of_the_help_are_known() -> None:
 
 
 def test_options_that_are_told_of_are_known() -> None:
-    parsers = arguments._options_of_commands(arguments.build_parser()).values()
+    parsers = options_of_commands(arguments.build_parser()).values()
     known = {flag for options in parsers for option in options.values() for flag in option.option_strings}
     for page in (COMMAND_LINE, DOCS / "snapshot_to_catalogue.md", ROOT / "README.md"):
         spans = re.findall(r"`((?:jztree |-)[^`\n]+)`", page.read_text())

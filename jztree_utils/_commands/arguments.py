@@ -6,12 +6,12 @@ Nothing here imports JAX, so ``--help`` is quick.
 import argparse
 import math
 import re
-import tomllib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from . import help_texts
+from .configuration_file import flags_of_config, options_of_commands
 from .header_arguments import add_header_options
 
 KINDS = ("halos", "density", "halo", "mass-function", "sizes", "distances", "scaling")
@@ -25,7 +25,6 @@ CENTRES = ("potential", "densest", "mass")
 DEFAULTS = {"attach_within": ATTACH_WITHIN, "matter": "all", "centre": "potential", "snapshot_files": 1}
 SNAPSHOT_LAYOUTS = ("gadget4", "numpy")
 PARQUET = "parquet"  # a table of a catalogue, which is not read again
-_SEPARATE = {"b": "rlink", "rlink": "b"}  # options that cannot be given together
 
 
 def whole(text: str) -> int:
@@ -82,7 +81,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     args = _parse_known(parser, argv)
     if getattr(args, "config", None) is None:
         return args
-    flags = _flags_of_config(Path(args.config), args, _options_of_commands(parser))
+    flags = flags_of_config(Path(args.config), args, options_of_commands(parser))
     place = list(argv).index(args.command) + 1
     return _parse_known(parser, [*argv[:place], *flags, *argv[place:]])
 
@@ -119,6 +118,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     _add_fof(commands)
     _add_knn(commands)
+    _add_xi(commands)
     _add_convert(commands)
     _add_plot(commands)
     _add_view(commands)
@@ -250,6 +250,32 @@ def _add_knn(commands: "argparse._SubParsersAction[_Parser]") -> None:
     _add_telling(knn)
 
 
+def _add_xi(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    words = "the two-point correlation function of the particles of a periodic box"
+    xi = commands.add_parser("xi", help=words, description=f"Measure {words}.", epilog=help_texts.XI_EPILOG)
+    _add_snapshots(xi)
+    _add_snapshot_options(xi)
+    bins = xi.add_argument_group("bins")
+    bins.add_argument(
+        "--bins",
+        metavar="FROM,TO,N",
+        help="where bins begin and end, and how many there are, of equal ratio (default: 20 from a tenth of the mean "
+        "separation to a tenth of the box)",
+    )
+    bins.add_argument("--linear", action="store_true", help="bins of equal width instead")
+    bins.add_argument(
+        "--projected",
+        type=real,
+        metavar="PI_MAX",
+        help="the projected function wp(rp) instead, of pairs up to PI_MAX apart along the line of sight",
+    )
+    bins.add_argument("--los", choices=("x", "y", "z"), default="z", help="the line of sight (default: z)")
+    output = _add_output(xi, "write the function and the numbers of pairs to this HDF5 file")
+    _add_overwrite(output)
+    output.add_argument("--plot", metavar="FILE", help="draw the function (.png, .pdf, .svg); needs matplotlib")
+    _add_telling(xi)
+
+
 def _add_convert(commands: "argparse._SubParsersAction[_Parser]") -> None:
     words = "catalogues and snapshots into other formats"
     convert = commands.add_parser(
@@ -369,76 +395,3 @@ def _add_telling(parser: argparse.ArgumentParser) -> None:
         help="also print the machine, what the snapshot holds, rows sent between devices, and peak memory",
     )
     _add_debug(group)
-
-
-def _options_of_commands(parser: argparse.ArgumentParser) -> dict[str, dict[str, argparse.Action]]:
-    """The options of each command by the names they have in a configuration file."""
-    (subparsers,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    return {
-        command: {action.dest: action for action in sub._actions if action.dest not in ("help", "config")}
-        for command, sub in subparsers.choices.items()
-    }
-
-
-def _flags_of_config(
-    path: Path, given: argparse.Namespace, commands: dict[str, dict[str, argparse.Action]]
-) -> list[str]:
-    """What a configuration file says, as arguments; without what was given as an argument instead.
-
-    Entries outside of any table are for all commands that know them, those in the table of a command for it alone.
-    """
-    options = commands[given.command]
-    flags: list[str] = []
-    for_all, own = _read_config(path, given.command, commands)
-    for name, value in (for_all | own).items():
-        option = options.get(name)
-        if option is None and name not in own and any(name in others for others in commands.values()):
-            continue
-        if option is None:
-            known = ", ".join(sorted(name.replace("_", "-") for name in options))
-            raise ValueError(f"{path} has an option {name!r}, which {given.command} does not know; it knows {known}.")
-        stands_instead = getattr(given, _SEPARATE.get(name, ""), None) is not None
-        if stands_instead or (not option.option_strings and getattr(given, name)):
-            continue
-        flags += _as_flags(path, name, value, option)
-    return flags
-
-
-def _read_config(path: Path, command: str, commands: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a configuration file has for all commands, and what it has for this one."""
-    try:
-        with open(path, "rb") as file:
-            content = tomllib.load(file)
-    except FileNotFoundError:
-        raise ValueError(f"There is no configuration file {path}; check the path.") from None
-    except OSError as error:
-        raise ValueError(f"The configuration file {path} cannot be read ({error.strerror}).") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"The configuration file {path} is not TOML ({error}).") from None
-    own = content.get(command, {})
-    if not isinstance(own, dict):
-        raise ValueError(f"{path} has {command!r} as an option; it is a command, so write [{command}] above options.")
-    tables = {name for name, value in content.items() if isinstance(value, dict)}
-    if unknown := sorted(tables - set(commands)):
-        raise ValueError(f"{path} has a table [{unknown[0]}], which is no command; there are {', '.join(commands)}.")
-    for_all = {name: value for name, value in content.items() if name not in tables}
-    return _named(for_all), _named(own)
-
-
-def _named(entries: dict[str, Any]) -> dict[str, Any]:
-    """``entries`` under the names that options have in Python."""
-    return {name.replace("-", "_"): value for name, value in entries.items()}
-
-
-def _as_flags(path: Path, name: str, value: Any, option: argparse.Action) -> list[str]:
-    """One entry of a configuration file as arguments."""
-    takes_value = option.nargs != 0
-    if isinstance(value, bool) and not (takes_value and option.const is None):
-        return [option.option_strings[-1]] if value else []
-    values = value if isinstance(value, list) else [value]
-    if not takes_value or isinstance(value, bool) or not all(isinstance(entry, (str, int, float)) for entry in values):
-        wanted = "a string, a number or a list of these" if takes_value else "true or false"
-        raise ValueError(f"{path} has {value!r} as {name.replace('_', '-')}; it must be {wanted}.")
-    if not option.option_strings:
-        return [str(entry) for entry in values]
-    return [f"{option.option_strings[-1]}={','.join(str(entry) for entry in values)}"]

@@ -14,6 +14,7 @@ from .info import run_info
 from .knn import run_knn
 from .plot import run_plot
 from .view import run_view
+from .xi import run_xi
 
 RUN: dict[str, Callable[[Namespace], None]] = {
     "fof": run_fof,
@@ -22,6 +23,7 @@ RUN: dict[str, Callable[[Namespace], None]] = {
     "convert": run_convert,
     "plot": run_plot,
     "view": run_view,
+    "xi": run_xi,
 }
 
 

@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 
 from jztree.fof import fof_and_catalogue
 from jztree.knn import knn
+from jztree.radius import pair_counts
 
 from .. import io
 from .._particles.reading import Source, check_fits, open_matter
@@ -59,6 +60,12 @@ def neighbours(k: int, lists: bool = True) -> Work:
     """Finding neighbours. lists: whether they are brought to the host, and not densities alone."""
     bytes_of = lambda size: k * (4 + size) if lists else size  # noqa: E731
     return Work(("id",), lambda pos: knn(pos, min(k, pos.shape[0]), boxsize=1.0), bytes_of, False)
+
+
+def pairs() -> Work:
+    """Counting pairs, up to a tenth of the box, which takes longest where bins are widest."""
+    edges = np.geomspace(1e-3, 0.1, 21)
+    return Work((), lambda pos: pair_counts(pos, edges, boxsize=1.0), lambda _: 0, False)
 
 
 def print_estimate(

@@ -28,6 +28,7 @@ _OPTIONS = {
         *("no_ids", "snapshot_files"),
     ),
     "knn": (*_READING, "k", "kernel", "lists"),
+    "xi": (*_READING, "bins", "linear", "projected", "los"),
 }
 OUTPUTS = ("output", "plot", "snapshot_output", "group_ids_output")  # options that name what is written
 _PIECE = 2**16  # bytes of a file, at its begin, in the middle and at the end, that the checksum is of
@@ -47,7 +48,7 @@ def _record(args: Namespace, path: Path, reading: io.ReadOptions | None) -> dict
         options["b"] = B if args.b is None and args.rlink is None else args.b
         options["attach"] = ",".join(sorted(args.attach.split(","))) if args.attach else None
         options["attach_within"] = args.attach_within if args.attach else None
-    else:
+    elif args.command == "knn":
         options["kernel"] = args.kernel or ("knn" if args.density else None)
         options["lists"] = args.lists or options["kernel"] is None
     return {"jztree": __version__, "command": args.command, **options, "snapshot": _identity(path, reading)}

@@ -50,6 +50,20 @@ snapshot has no masses.
 The output (HDF5) holds distances and indices (rows of the snapshot, from 0), (N, K) each; with --density the densities
 alone, or both with --lists.
 """
+XI_EPILOG = f"""\
+xi(r) says how many more pairs of particles are at a distance r than if they were spread at random in the periodic box:
+xi = DD / RR - 1. All pairs are counted, each in both orders; one at an edge is in the bin below. Masses do not count.
+
+{EPILOG}
+{_SEVERAL}
+examples:
+  jztree xi sample --plot xi.png
+  jztree xi snapdir_099 --bins 0.05,15,25 -o xi.hdf5
+  jztree xi snapdir_099 --type 4 --projected 40 --bins 0.1,10,15 -o wp_stars.hdf5 --plot wp.pdf
+
+The output (HDF5) holds edges and centres of bins, pairs, and the function. For weights, volumes that are no periodic
+box, errors by jackknife and multipoles in redshift space, see jztree_utils.correlation in Python.
+"""
 CONVERT_EPILOG = """\
 A halo catalogue of jztree, Gadget-4, AREPO or SWIFT becomes one in another layout, or a table in a Parquet file; a
 snapshot in any format that is read becomes one in the format of Gadget-4 or a NumPy file. The suffix of the output and

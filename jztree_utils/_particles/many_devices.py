@@ -17,6 +17,7 @@ from jztree.data import FofCatalogue, ParticleData
 from jztree.fof import fof_and_catalogue
 from jztree.jax_ext import shard_map_constructor
 from jztree.knn import knn
+from jztree.radius import pair_counts
 
 from .. import io
 from .._report import is_quiet, stage
@@ -25,7 +26,7 @@ from ..progress import waiting
 from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot
 from .mean_mass import mean_over_devices
-from .particles import MOST_ROWS, Groups, Member, Particles, count_types, matter_of
+from .particles import MOST_ROWS, Groups, Member, Particles, bin_options, count_types, matter_of
 
 
 @dataclass(kw_only=True)
@@ -121,6 +122,14 @@ class ManyDevices(Particles):
             return None
         starts = (np.cumsum(nums, dtype=np.int64) - nums).astype(_index_dtype(self.num))
         return gathered[0], starts[gathered[1]] + gathered[2]
+
+    def count_pairs(self, edges: np.ndarray, along: np.ndarray | None, los: int) -> np.ndarray | None:
+        part = ParticleData(pos=self.part.pos, num=self.part.num, num_total=self.num)
+        box, options = self.header.boxsize, bin_options(edges, along, los)
+        with jax.enable_x64(self.wide):
+            count = pair_counts.smap(self.mesh, jit=True)
+            found = self._run("count pairs", lambda: count(part, boxsize=box, **options))
+            return np.asarray(found.count) if jax.process_index() == 0 else None
 
     def map_neighbours(self, name: str, function: Callable[[Any], Any]) -> np.ndarray | None:
         part = ParticleData(pos=self.part.pos, mass=self.part.mass, num=self.part.num, num_total=self.num)

@@ -9,6 +9,7 @@ import numpy as np
 from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
 from jztree.fof import fof_and_catalogue
 from jztree.knn import knn
+from jztree.radius import pair_counts
 
 from .. import io
 from .._report import is_quiet, stage
@@ -17,7 +18,7 @@ from .box import corners_of
 from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot
 from .mean_mass import mean_of
-from .particles import MOST_ROWS, Groups, Member, Particles, count_types, matter_of
+from .particles import MOST_ROWS, Groups, Member, Particles, bin_options, count_types, matter_of
 
 
 class OneDevice(Particles):
@@ -82,6 +83,14 @@ class OneDevice(Particles):
             self._copy(ParticleData(pos=self.part.pos, num=self.num, num_total=self.num)),
         )
         return np.asarray(distances), np.asarray(indices)
+
+    def count_pairs(self, edges: np.ndarray, along: np.ndarray | None, los: int) -> np.ndarray | None:
+        rows = ParticleData(pos=self.part.pos, num=self.num, num_total=self.num)
+        options = bin_options(edges, along, los)
+        box = self.header.boxsize
+        return np.asarray(
+            self._run("count pairs", lambda part: pair_counts(part, boxsize=box, **options).count, self._copy(rows))
+        )
 
     def map_neighbours(self, name: str, function: Callable[[Any], Any]) -> np.ndarray | None:
         rows = ParticleData(pos=self.part.pos, mass=self.part.mass, num=self.num, num_total=self.num)

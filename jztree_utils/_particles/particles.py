@@ -117,6 +117,11 @@ class Particles(ABC):
         """Distances and rows ``(n, k)`` of the nearest particles of each, in the order of the snapshot."""
 
     @abstractmethod
+    def count_pairs(self, edges: np.ndarray, along: np.ndarray | None, los: int) -> np.ndarray | None:
+        """Pairs in bins of distance, int64; see `jztree.radius.pair_counts`. along: if not None, edges along ``los``,
+        and those of the distance across it."""
+
+    @abstractmethod
     def map_neighbours(self, name: str, function: Callable[[Any], Any]) -> np.ndarray | None:
         """``function`` of the particles on each device, a number a particle, in the order of the snapshot."""
 
@@ -135,6 +140,13 @@ class Particles(ABC):
     def others_without(self, name: str) -> list[int]:
         """The types that count in spheres and are in no group, and lack the property ``name``."""
         return [ptype for ptype, part in self.others.items() if getattr(part, name) is None]
+
+
+def bin_options(edges: np.ndarray, along: np.ndarray | None, los: int) -> dict[str, Any]:
+    """The bins of `Particles.count_pairs` as `jztree.radius.pair_counts` takes them."""
+    if along is None:
+        return {"edges": edges}
+    return {"edges": edges, "edges_b": along, "mode": "rp_pi", "los": los}
 
 
 def matter_of(parts: Iterable[ParticleData]) -> list[Member]:

@@ -33,6 +33,7 @@ from ._catalogue_content import (
     convert_h,
     member_rows,
 )
+from ._correlation_file import write_correlation
 from ._distributed_writing import distr_write_hdf5
 from ._errors import OutputError, SnapshotError
 from ._files import atomic_output, check_output
@@ -112,6 +113,7 @@ __all__ = [
     "unit_name",
     "write_catalogue",
     "write_catalogue_content",
+    "write_correlation",
     "write_neighbours",
     "write_snapshot",
 ]

@@ -5,11 +5,13 @@ from pathlib import Path
 from ._attributes import text_attribute
 from ._files import PathLike, open_hdf5
 
-_GROUPS = ("FriendsOfFriends", "Neighbours")
+_GROUPS = ("FriendsOfFriends", "Neighbours", "Correlation")
 
 
 def read_made_with(path: PathLike) -> str | None:
-    """The options with which a catalogue, in any layout, or a file of neighbours was made; None if it does not tell.
+    """The options with which a catalogue, in any layout, a file of neighbours or a correlation function was made.
+
+    None if it does not tell.
 
     Raises SnapshotError if it cannot be read.
     """

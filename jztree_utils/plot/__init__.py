@@ -7,6 +7,7 @@ of a cell, or opens a window. Colours can be told apart
 by colour-blind readers, and letters can be read at half the width of a page.
 """
 
+from ._correlation import plot_correlation
 from ._density import plot_density, plot_halos, with_radii
 from ._figure import check_picture, save_figure, show
 from ._groups import plot_group_sizes, plot_mass_function
@@ -16,6 +17,7 @@ from ._scaling import plot_scaling, read_measurements
 
 __all__ = [
     "check_picture",
+    "plot_correlation",
     "plot_density",
     "plot_group_sizes",
     "plot_halo",

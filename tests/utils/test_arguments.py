@@ -45,7 +45,10 @@ def test_lists_of_a_configuration(config) -> None:
         ("b = true", r"has True as b; it must be a string, a number"),
         ("properties = 3", r"has 3 as properties; it must be true or false"),
         ("b = [", r"is not TOML"),
-        ("[FoF]\nb = 0.2", r"has a table \[FoF\], which is no command; there are fof, knn, convert, plot, view, info"),
+        (
+            "[FoF]\nb = 0.2",
+            r"has a table \[FoF\], which is no command; there are fof, knn, xi, convert, plot, view, info",
+        ),
         ("npart-min = 99999999999999999999", r"Argument --npart-min: '99999999999999999999' is no whole number"),
         ("output = ''", r"An empty text was given as output"),
         ("type = [0, 1]", r"Argument --type: '0,1' is no whole number"),

@@ -210,8 +210,7 @@ def test_smoothing_of_a_periodic_box_keeps_the_mean() -> None:
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_hardly_any_particles_are_smoothed(n) -> None:
     drawn = drawn_of(plot.plot_density(np.random.default_rng(0).random((n, 3)), 1.0, smooth=8))
-    assert np.all(drawn >= 0)
-    assert drawn.any() == (n > 0)
+    assert np.all(np.isfinite(drawn) & (drawn >= 0))
     assert plot.plot_halo(np.zeros((n, 3)), np.zeros(3), {"r200c": 1.0}).axes
 
 

@@ -1,0 +1,82 @@
+"""Configuration files of the command line, as the flags that would say the same."""
+
+import argparse
+import tomllib
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+_SEPARATE = {"b": "rlink", "rlink": "b"}  # options that cannot be given together
+
+
+def options_of_commands(parser: argparse.ArgumentParser) -> dict[str, dict[str, argparse.Action]]:
+    """The options of each command by the names they have in a configuration file."""
+    (subparsers,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    return {
+        command: {action.dest: action for action in sub._actions if action.dest not in ("help", "config")}
+        for command, sub in subparsers.choices.items()
+    }
+
+
+def flags_of_config(
+    path: Path, given: argparse.Namespace, commands: dict[str, dict[str, argparse.Action]]
+) -> list[str]:
+    """What a configuration file says, as arguments; without what was given as an argument instead.
+
+    Entries outside of any table are for all commands that know them, those in the table of a command for it alone.
+    """
+    options = commands[given.command]
+    flags: list[str] = []
+    for_all, own = _read_config(path, given.command, commands)
+    for name, value in (for_all | own).items():
+        option = options.get(name)
+        if option is None and name not in own and any(name in others for others in commands.values()):
+            continue
+        if option is None:
+            known = ", ".join(sorted(name.replace("_", "-") for name in options))
+            raise ValueError(f"{path} has an option {name!r}, which {given.command} does not know; it knows {known}.")
+        stands_instead = getattr(given, _SEPARATE.get(name, ""), None) is not None
+        if stands_instead or (not option.option_strings and getattr(given, name)):
+            continue
+        flags += _as_flags(path, name, value, option)
+    return flags
+
+
+def _read_config(path: Path, command: str, commands: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a configuration file has for all commands, and what it has for this one."""
+    try:
+        with open(path, "rb") as file:
+            content = tomllib.load(file)
+    except FileNotFoundError:
+        raise ValueError(f"There is no configuration file {path}; check the path.") from None
+    except OSError as error:
+        raise ValueError(f"The configuration file {path} cannot be read ({error.strerror}).") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"The configuration file {path} is not TOML ({error}).") from None
+    own = content.get(command, {})
+    if not isinstance(own, dict):
+        raise ValueError(f"{path} has {command!r} as an option; it is a command, so write [{command}] above options.")
+    tables = {name for name, value in content.items() if isinstance(value, dict)}
+    if unknown := sorted(tables - set(commands)):
+        raise ValueError(f"{path} has a table [{unknown[0]}], which is no command; there are {', '.join(commands)}.")
+    for_all = {name: value for name, value in content.items() if name not in tables}
+    return _named(for_all), _named(own)
+
+
+def _named(entries: dict[str, Any]) -> dict[str, Any]:
+    """``entries`` under the names that options have in Python."""
+    return {name.replace("-", "_"): value for name, value in entries.items()}
+
+
+def _as_flags(path: Path, name: str, value: Any, option: argparse.Action) -> list[str]:
+    """One entry of a configuration file as arguments."""
+    takes_value = option.nargs != 0
+    if isinstance(value, bool) and not (takes_value and option.const is None):
+        return [option.option_strings[-1]] if value else []
+    values = value if isinstance(value, list) else [value]
+    if not takes_value or isinstance(value, bool) or not all(isinstance(entry, (str, int, float)) for entry in values):
+        wanted = "a string, a number or a list of these" if takes_value else "true or false"
+        raise ValueError(f"{path} has {value!r} as {name.replace('_', '-')}; it must be {wanted}.")
+    if not option.option_strings:
+        return [str(entry) for entry in values]
+    return [f"{option.option_strings[-1]}={','.join(str(entry) for entry in values)}"]

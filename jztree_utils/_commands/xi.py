@@ -1,0 +1,212 @@
+"""``jztree xi``: the two-point correlation function of the particles of snapshots in periodic boxes."""
+
+from argparse import ArgumentTypeError, Namespace
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from .. import io, plot
+from .._particles import many_devices
+from .._particles.particles import Particles
+from .._particles.reading import Source
+from .._report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
+from .._verbose import print_machine, print_memory_peak
+from ..correlation import Correlation, power_law, wp_from_counts, xi_from_counts
+from . import dry_run
+from .arguments import real, whole
+from .earlier_outputs import made_with
+from .outputs import Run, announce, plan_runs
+from .snapshots import box_in_words, open_checked, read_checked, source_of
+
+_BINS = 20
+_LEAST, _MOST = 0.1, 0.1  # mean separations, and the shortest side of the box, where bins begin and end by default
+_STEPS = 40  # bins along the line of sight
+_AXES = {"x": 0, "y": 1, "z": 2}
+
+
+@dataclass(frozen=True)
+class _Bins:
+    """Edges of the distance; or, if there is ``along``, of those across and along the line of sight."""
+
+    edges: np.ndarray
+    along: np.ndarray | None
+    los: int
+
+    @property
+    def statistic(self) -> str:
+        return "xi" if self.along is None else "wp"
+
+    def correlation(self, count: np.ndarray, num: int, box: tuple[float, ...]) -> Correlation:
+        if self.along is None:
+            return xi_from_counts(count, num, self.edges, box)
+        return wp_from_counts(count, num, self.edges, self.along, box, self.los)
+
+
+def run_xi(args: Namespace) -> None:
+    """Count pairs of each snapshot's particles, write and draw the correlation function, print it.
+
+    Raises ValueError, OSError or ImportError with a sentence for the user, before any long work where that is possible.
+    """
+    mesh = many_devices.all_devices()
+    with io.failing_together(mesh):
+        _given_bins(args)
+        if args.plot is not None:
+            plot.check_picture(args.plot)
+        todo = plan_runs(args)
+    print_machine(mesh)
+    for run in todo:
+        source = source_of(run.path, args, mesh)
+        with io.failing_together(mesh):
+            bins = _bins_of(args, open_checked(source, None)[0])
+        if args.dry_run:
+            dry_run.print_estimate(source, run, mesh, dry_run.pairs(), args.json)
+        else:
+            announce(run, todo)
+            _run_one(args, run, source, bins, mesh)
+            print_memory_peak(mesh)
+
+
+def _given_bins(args: Namespace) -> tuple[float, float, int] | None:
+    """What --bins says; ValueError in words if it is wrong."""
+    if args.bins is None:
+        return None
+    words = [word.strip() for word in args.bins.split(",")]
+    try:
+        low, high, count = real(words[0]), real(words[1]), whole(words[2])
+    except (ArgumentTypeError, IndexError):
+        words, low, high, count = [], 0.0, 0.0, 0
+    lowest = 0 if args.linear else np.nextafter(0, 1)
+    if len(words) != 3 or not lowest <= low < high < np.inf or not 1 <= count <= 10_000:
+        above = "0 or more" if args.linear else "above 0"
+        raise ValueError(
+            f"--bins is {args.bins}; it must be where bins begin, {above}, where they end, and how many there are, as "
+            "in 0.1,20,25."
+        )
+    return low, high, count
+
+
+def _bins_of(args: Namespace, snapshot: io.Snapshot) -> _Bins:
+    """The bins for a snapshot. Raises ValueError if its box is not periodic, or bins reach beyond half of it."""
+    box, (ndim,) = _lengths_of(snapshot), snapshot.layout("pos")[1]
+    low, high, count = _given_bins(args) or (
+        _LEAST * float(np.prod(box) / max(snapshot.num, 1)) ** (1 / ndim),
+        _MOST * min(box),
+        _BINS,
+    )
+    if not low < high:
+        raise ValueError(
+            f"The {snapshot.num} particles are so far apart that bins would begin at {low:g} and end at {high:g}; give "
+            "--bins."
+        )
+    edges = np.linspace(low, high, count + 1) if args.linear else np.geomspace(low, high, count + 1)
+    edges[0], edges[-1] = low, high  # as given, not rounded
+    if args.projected is None:
+        _check_reach("--bins", high, min(box))
+        return _Bins(edges, None, -1)
+    los = _AXES[args.los]
+    if ndim != 3:
+        raise ValueError(f"--projected is for 3 dimensions; the particles have {ndim}.")
+    if not 0 < args.projected < np.inf:
+        raise ValueError(f"--projected is {args.projected:g}; it must be a positive length.")
+    _check_reach("--projected", args.projected, box[los])
+    _check_reach("--bins", high, min(length for axis, length in enumerate(box) if axis != los))
+    return _Bins(edges, np.linspace(0, args.projected, _STEPS + 1), los)
+
+
+def _lengths_of(snapshot: io.Snapshot) -> tuple[float, ...]:
+    """The lengths of the box; ValueError in words if one is open."""
+    (ndim,) = snapshot.layout("pos")[1]
+    box = tuple(np.broadcast_to(np.asarray(snapshot.header.boxsize or 0.0, np.float64), (ndim,)).tolist())
+    if not all(length > 0 for length in box):
+        raise ValueError(
+            "The number of pairs at random is known in periodic boxes only, and this one is open; give --boxsize, or "
+            "use jztree_utils.correlation.xi in Python, which takes random particles in the same volume."
+        )
+    return box
+
+
+def _check_reach(option: str, length: float, side: float) -> None:
+    if length > side / 2:
+        raise ValueError(f"{option} reaches {length:g}, more than half the box, {side / 2:g}; end before.")
+
+
+def _run_one(args: Namespace, run: Run, source: Source, bins: _Bins, mesh: Mesh) -> None:
+    part = read_checked(source, (), mesh)
+    count = part.count_pairs(bins.edges, bins.along, bins.los)
+    with io.failing_together(mesh):
+        if count is not None:
+            found = bins.correlation(count, part.num, _lengths_of(part.snapshot))
+            _finish(args, run, part, bins, found, made_with(args, run.path, source.options))
+
+
+def _finish(args: Namespace, run: Run, part: Particles, bins: _Bins, found: Correlation, made: str) -> None:
+    """Write, draw and print the correlation function."""
+    if run.output is not None:
+        with stage("write the correlation function") as told:
+            io.write_correlation(run.output, found, part.header, bins.along, bins.los % part.ndim, part.num, made)
+            told.detail = run.output
+    length = io.unit_name(part.header, "length")
+    if run.plot is not None:
+        with stage("draw the correlation function") as told:
+            plot.plot_correlation(found, run.plot, projected=bins.along is not None, length_unit=length)
+            told.detail = run.plot
+    if args.json:
+        print_json(_summary(run, part, bins, found))
+    elif not is_quiet():
+        _tell(part, bins, found, length)
+
+
+def _summary(run: Run, part: Particles, bins: _Bins, found: Correlation) -> dict[str, Any]:
+    """What was done and found, for scripts."""
+    return {
+        "snapshot": str(run.path),
+        "description": part.snapshot.description,
+        "output": run.output,
+        "plot": run.plot,
+        "particles": part.num,
+        "boxsize": part.header.boxsize,
+        "units": {"length": io.unit_name(part.header, "length")},
+        "statistic": bins.statistic,
+        "pi_max": None if bins.along is None else float(bins.along[-1]),
+        "edges": found.edges.tolist(),
+        "value": [None if np.isnan(one) else one for one in found.value.tolist()],
+        "pairs": found.pairs.tolist(),
+        "seconds": take_seconds(),
+    }
+
+
+def _tell(part: Particles, bins: _Bins, found: Correlation, length: str) -> None:
+    unit = f" {length}".rstrip()
+    pairs = [
+        ("particles", f"{part.num:,}"),
+        ("box", f"{box_in_words(part.header)}{unit}"),
+        ("pairs", f"{found.pairs.sum():,}, each in both orders"),
+    ]
+    if bins.along is not None:
+        axis = "xyz"[bins.los]
+        pairs.append(("along the line of sight", f"up to {number(float(bins.along[-1]))}{unit}, which is {axis}"))
+    pairs += _power_law_in_words(bins, found, unit)
+    say()
+    print_pairs(pairs)
+    say()
+    names = ("r", "xi") if bins.along is None else ("rp", "wp")
+    heads = [f"{name}{f' [{length}]' if length else ''}" for name in ("from", "to")]
+    value = names[1] + (f" [{length}]" if length and bins.along is not None else "")
+    rows = zip(found.edges[:-1], found.edges[1:], found.pairs, found.value, strict=True)
+    print_table(
+        [f"{names[0]} {heads[0]}", heads[1], "pairs", value],
+        [[f"{low:.5g}", f"{high:.5g}", f"{held:,}", f"{one:.5g}"] for low, high, held, one in rows],
+    )
+
+
+def _power_law_in_words(bins: _Bins, found: Correlation, unit: str) -> list[tuple[str, str]]:
+    """The nearest power law, if there is one."""
+    if bins.along is not None:
+        return []
+    try:
+        r0, gamma = power_law(found)
+    except ValueError:
+        return []
+    return [("power law", f"(r / {number(r0)}{unit})^-{gamma:.3g}, nearest to all bins that are positive")]

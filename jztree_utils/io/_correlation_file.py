@@ -1,0 +1,61 @@
+"""Correlation functions in HDF5, with the groups ``Header`` and ``Correlation``."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ._catalogue_content import Column, write_column
+from ._files import PathLike, create_hdf5
+from ._header import SnapshotHeader
+from ._native_catalogue import write_header_group
+
+if TYPE_CHECKING:
+    from ..correlation import Correlation
+
+
+def write_correlation(
+    path: PathLike,
+    found: "Correlation",
+    header: SnapshotHeader,
+    along: np.ndarray | None,
+    los: int,
+    num: int,
+    made_with: str | None = None,
+) -> None:
+    """Write a correlation function of a periodic box as HDF5, with the unit of each dataset as attributes.
+
+    path: the file to write; an existing one is replaced once the new one is complete.
+    found: ``xi(r)``, or ``wp(rp)`` if there is ``along``, the edges along the axis ``los``. num: of the particles.
+    Raises OutputError if the file cannot be written.
+    """
+    projected = along is not None
+    distance = "comoving distance across the line of sight" if projected else "comoving distance"
+    value = (
+        ("length", "projected correlation function wp, twice the integral of xi along the line of sight up to pi_max")
+        if projected
+        else ("1", "correlation function xi")
+    )
+    columns = {
+        "edges": Column(
+            found.edges, "length", f"edges of bins of the {distance}; a pair at an edge is in the bin below"
+        ),
+        "centre": Column(found.centre, "length", "geometric mean of the edges of each bin"),
+        "pairs": Column(found.pairs, "1", "pairs of particles in each bin, each in both orders"),
+        "value": Column(found.value, *value),
+    }
+    with create_hdf5(path) as file:
+        write_header_group(file, header)
+        group = file.create_group("Correlation")
+        group.attrs.update(
+            {
+                "statistic": "wp" if projected else "xi",
+                "estimator": "DD / RR - 1, with the RR of a periodic box (Peebles & Hauser 1974, ApJS 28, 19)",
+                "particles": num,
+            }
+        )
+        if along is not None:
+            group.attrs.update({"pi_max": float(along[-1]), "pi_bins": len(along) - 1, "line_of_sight": "xyz"[los]})
+        if made_with is not None:
+            group.attrs["made_with"] = made_with
+        for name, column in columns.items():
+            write_column(group, name, column, header)
