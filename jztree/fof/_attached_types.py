@@ -23,7 +23,8 @@ from ..config import FofConfig, KNNConfig
 from ..data import Label, get_num, get_pos, replace_num
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete
 from ..knn import knn
-from ..knn._over_ranks import Question, knn_over_ranks
+from ..knn._over_ranks import knn_over_ranks
+from ..knn._question import Question
 
 __all__ = ["ATTACH_WITHIN", "attach", "attach_limit", "attach_over_ranks", "check_attached"]
 

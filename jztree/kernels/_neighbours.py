@@ -22,6 +22,7 @@ def knn(
     domain: tuple[jax.Array, jax.Array] | None = None,
     limit: Exact | None = None,
     found: tuple[jax.Array, jax.Array] | None = None,
+    others: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
     """The ``k`` nearest sources of every query: radii ``(q, k)`` and rows ``(q, k)`` int32, nearest first.
 
@@ -36,6 +37,7 @@ def knn(
     others.
     limit: how far queries look, a number for all or ``q`` in the order of output rows; nothing is within a negative
     one. None: as far as they have to.
+    others: queries that are sources are none of their own neighbours.
 
     Ties go to the lower z-ordered row. Where there are fewer than ``k`` sources, and for query rows from ``num`` on,
     the radius is infinite and the row -1. Derivatives: see `jztree.knn`.
@@ -57,6 +59,7 @@ def knn(
         plane_sizes=sizes(sources.plane_sizes),
         query_plane_sizes=sizes(asked.plane_sizes),
         self=queries is None,
+        others=others,
     )
 
 

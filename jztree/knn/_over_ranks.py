@@ -12,9 +12,8 @@ The search of step 2 is the larger part of the work; for 250,000 uniform particl
 leaves are open.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +21,8 @@ import numpy as np
 
 from .. import comm, kernels
 from .._particles import get_num_total
-from .._radii import NO_LIMIT, Radii
+from .._radii import Radii
 from .._transform.capacity import Room
-from ..config import KNNConfig
 from ..data import RankIdx, get_num, get_pos, replace_num, split_rows
 from ..jax_ext import Exact
 from ..tree import TreeHierarchy, build_checked, build_in_domain, kernel_tree
@@ -33,42 +31,34 @@ from ..tree._zorder import (
     Moved,
     Movers,
     domain_of,
+    permute_particles,
     rows_in_equal_shares,
     rows_of_rank,
     sort_equally,
     sort_over_ranks,
 )
 from ..tree.ghosts import Blocks, Surroundings, boxes_of, close_boxes, ghost_room, leaves_of, surroundings, tell_all
+from ._batches import without_layers
+from ._question import Question, as_marks, count_marked, marked_rows, without_own
 from ._result import radii_over_ranks, whose_rows, without_derivatives
 from ._words import ABOUT_QUERIES, DISTANCES, NOTHING, Found, reduced, take
 
-_TOO_FEW = "{1} neighbours were asked for (k), but there are only {0} particles (num) on all devices; use a smaller k."
 _TOO_MANY = "there are 2**31 particles or more on all devices, too many for result 'globalidx'; use 'rankidx'."
 
 
-@dataclass
-class Question:
-    """What is asked. words: of ``result``. in_z_order: results and rows of neighbours are in z-order. sorted_already:
-    the sources are given in z-order over all ranks. too_few: what to say if there are fewer than ``k`` sources.
-    limit: how far queries look, in the order in which they are given.
-    """
+class _Carried(NamedTuple):
+    """What goes along with particles: how far they look, and whether they are marked. Each may be None."""
 
-    k: int
-    box: Exact
-    words: list[str]
-    reduce_func: Callable[..., Any] | None
-    in_z_order: bool
-    sorted_already: bool
-    cfg: KNNConfig
-    too_few: str = _TOO_FEW
-    limit: Radii = NO_LIMIT
+    limit: jax.Array | None
+    mask: jax.Array | None
 
 
 @dataclass
 class _Range:
     """A rank's particles of one kind in z-order, in a domain. moved: how they got there; None if they came so.
 
-    limit: the words of how far each looks, if they are queries and that is not the same for all.
+    limit: the words of how far each looks, if they are queries and that is not the same for all. mask: which of them
+    are marked. among, order: the range that these are the marked ones of, and the place of each in it.
     """
 
     part: Any
@@ -77,6 +67,9 @@ class _Range:
     domain: Domain
     moved: Moved | None
     limit: jax.Array | None = None
+    mask: jax.Array | None = None
+    among: "_Range | None" = None
+    order: jax.Array | None = None
 
     def tree(self) -> kernels.Tree:
         return kernel_tree(self.part, self.num, self.th)
@@ -88,25 +81,35 @@ class _Range:
         return tell_all(get_pos(self.part), self.num, self.domain, leaves_of(self.th), boxes, *behind)
 
 
-def knn_over_ranks(part: Any, part_query: Any, ask: Question) -> list[Any]:
-    """The answer to each word of ``ask``. part, part_query: this rank's; part_query is None if the sources ask."""
-    num = _check_number(part, ask)
+def knn_over_ranks(part: Any, part_query: Any, ask: Question, mask: Any = None) -> list[Any]:
+    """The answer to each word of ``ask``. part, part_query: this rank's; part_query is None if the sources ask. mask:
+    which of ``part`` are sources; None: all.
+    """
+    num = _check_number(part, mask, ask)
     given = jax.lax.stop_gradient(replace_num(part, num))
     asking = jax.lax.stop_gradient(part_query)
-    sources, queries, domain = _ranges(given, num, asking, ask)
+    marks = None if mask is None else as_marks(mask)
+    sources, queries, domain = _ranges(given, num, asking, marks, ask)
+    if mask is not None:
+        sources = _marked(sources, domain, ask)
     search = _Search(part, part_query, sources, queries, domain, ask)
     return search.answer()
 
 
-def _check_number(part: Any, ask: Question) -> jax.Array:
-    """``num``, which raises on all ranks if there are too few particles, or too many to be numbered."""
-    num = kernels.as_num(get_num(part))
+def _check_number(part: Any, mask: Any, ask: Question) -> jax.Array:
+    """``num``, which raises on all ranks if there are too few sources, or too many particles to be numbered."""
+    num, rows = kernels.as_num(get_num(part)), get_pos(part).shape[0]
     # One that cannot be is for the check of the positions.
-    total = comm.wide_sum(jnp.clip(num, 0, get_pos(part).shape[0]))
+    total = comm.wide_sum(jnp.clip(num, 0, rows))
     many = total.exceeds_int32()
-    count = jnp.where(many, 2**31 - 1, total.high * 65536 + total.low)
     if not ask.limit.given():
-        num = kernels.check(num, count < ask.k, [count, ask.k], ask.too_few)
+        sources = total
+        if mask is not None:
+            num = comm.after(num, total.low)
+            sources = comm.wide_sum(count_marked(mask, num))
+        count = jnp.where(sources.exceeds_int32(), 2**31 - 1, sources.high * 65536 + sources.low)
+        failed = count < ask.k + ask.others
+        num = kernels.check(num, failed, [count, ask.k], ask.too_few(" on all devices"))
     if "globalidx" not in ask.words:
         return num
     if (get_num_total(part) or 0) >= 2**31:
@@ -114,7 +117,7 @@ def _check_number(part: Any, ask: Question) -> jax.Array:
     return kernels.check(num, many, [], _TOO_MANY)
 
 
-def _ranges(part: Any, num: jax.Array, part_query: Any, ask: Question) -> tuple[_Range, _Range, Domain]:
+def _ranges(part: Any, num: jax.Array, part_query: Any, mask: Any, ask: Question) -> tuple[_Range, _Range, Domain]:
     """Sources and queries in z-order; the same object if the sources ask.
 
     With separate queries, sources are sorted even if they are so already, because both have to be cut into ranges
@@ -126,9 +129,9 @@ def _ranges(part: Any, num: jax.Array, part_query: Any, ask: Question) -> tuple[
         domain, (num,) = domain_of([get_pos(part)], [num], ["the positions"], ask.box)
         if ask.sorted_already:
             th, num = build_checked(part, num, domain, tree)
-            own = _Range(part, num, th, domain, None, words)
+            own = _Range(part, num, th, domain, None, words, mask)
         else:
-            moved = sort_equally(Movers(part, words, num), domain)
+            moved = sort_equally(Movers(part, _Carried(words, mask), num), domain)
             own = _range_of(moved, domain, ask)
         return own, own, domain
     both = [get_pos(part), get_pos(part_query)]
@@ -136,7 +139,7 @@ def _ranges(part: Any, num: jax.Array, part_query: Any, ask: Question) -> tuple[
     domain, nums = domain_of(both, [num, kernels.as_num(get_num(part_query))], names, ask.box, of_first=True)
     # Cut together, so that queries that crowd in a corner do not crowd on a rank.
     rooms = [Room(both[0].shape[0] + both[1].shape[0], "sort")] * 2
-    movers = [Movers(part, None, nums[0]), Movers(part_query, words, nums[1])]
+    movers = [Movers(part, _Carried(None, mask), nums[0]), Movers(part_query, _Carried(words, None), nums[1])]
     # Queries outside of the sources' box share the keys of its edge, so leaves of them would be long columns. Where
     # nobody sees their order, they are put in one that tells them apart.
     on_ranks = [domain, domain if ask.in_z_order else domain.whole()]
@@ -147,7 +150,15 @@ def _ranges(part: Any, num: jax.Array, part_query: Any, ask: Question) -> tuple[
 
 def _range_of(moved: Moved, domain: Domain, ask: Question) -> _Range:
     th = build_in_domain(moved.part, moved.num, domain, ask.cfg.tree)
-    return _Range(moved.part, moved.num, th, domain, moved, moved.data)
+    return _Range(moved.part, moved.num, th, domain, moved, *moved.data)
+
+
+def _marked(among: _Range, domain: Domain, ask: Question) -> _Range:
+    """The marked ones of a range."""
+    order, num = marked_rows(among.mask, among.num)
+    part = replace_num(permute_particles(among.part, order), num)
+    th = build_in_domain(part, num, domain, ask.cfg.tree)
+    return _Range(part, num, th, domain, among.moved, among=among, order=order)
 
 
 class _Search:
@@ -155,15 +166,23 @@ class _Search:
         self, part: Any, part_query: Any, sources: _Range, queries: _Range, domain: Domain, ask: Question
     ) -> None:
         self.part, self.part_query = part, part_query
-        self.sources, self.queries, self.domain, self.ask = sources, queries, domain, ask
+        self.sources, self.queries, self.domain = sources, queries, domain
+        # Kernels know who is who if all sources ask. Else one more is found, and who asks is left out.
+        self.one_more = ask.others and sources is not queries
+        self.ask = replace(ask, k=ask.k + 1, others=False) if self.one_more else ask
         self.rank = comm.get_rank_info()[0]
         # Whether results have to be sent back to where the queries came from.
         self.home = None if ask.in_z_order or queries.moved is None else queries.moved
         self.numbers, self.offsets = self._numbering()
 
     def _numbering(self) -> tuple[RankIdx, jax.Array]:
-        """What rows of neighbours are called, and the first number of each rank's particles in the joined set."""
-        sources, n = self.sources, get_pos(self.sources.part).shape[0]
+        """What rows of sources are called, and the first number of each rank's particles in the joined set."""
+        numbers, offsets = self._numbering_of_all(self.sources.among or self.sources)
+        self.everybody, order = numbers, self.sources.order
+        return numbers if order is None else RankIdx(*(take(rows, order) for rows in numbers)), offsets
+
+    def _numbering_of_all(self, sources: _Range) -> tuple[RankIdx, jax.Array]:
+        n = get_pos(sources.part).shape[0]
         in_place = self.ask.in_z_order and not self.ask.sorted_already
         if in_place or sources.moved is None:
             numbers, nums = rows_of_rank(n), sources.num
@@ -171,7 +190,7 @@ class _Search:
             numbers, nums = sources.moved.origin, jnp.sum(sources.moved.route.sent, dtype=jnp.int32)
         everyone = comm.all_gather(nums)
         self.everyone = everyone
-        if in_place and self.queries is not sources:
+        if in_place and self.part_query is not None:
             # Nobody knows how sources were cut together with the queries.
             return rows_in_equal_shares(everyone, n)
         return numbers, comm.starts_of(everyone)
@@ -187,7 +206,8 @@ class _Search:
             moved, given = self.queries.moved, (self.part, self.part_query)
             return {"query": without_derivatives(moved.part, given), "queryidx": whose_rows(moved.origin, moved.num)}
         query = self.part if self.part_query is None else self.part_query
-        return {"query": query, "queryidx": whose_rows(rows_of_rank(get_pos(query).shape[0]), get_num(query))}
+        rows = whose_rows(rows_of_rank(get_pos(query).shape[0]), get_num(query))
+        return {"query": without_layers(query), "queryidx": rows}
 
     def _numbers_only(self) -> dict[str, Any]:
         """Radii and numbers, written by the kernel where they are sent from."""
@@ -198,6 +218,9 @@ class _Search:
         rad, idx = self._search_around(around, around.rows[0], around.rows[1], rows, open_leaves, rad, idx)
         if self.home is not None:
             rad, idx = comm.send_back((rad, idx), self.home.route, fill=(jnp.inf, -1), name="results")
+        if self.one_more:
+            own = self.offsets[self.rank] + jnp.arange(idx.shape[0], dtype=jnp.int32)
+            rad, idx = without_own(idx == own[:, None], (rad, idx))
         known = self._differentiable(rad, idx, self.offsets)
         return {"rad": known, "drad": known, "globalidx": idx}
 
@@ -210,6 +233,10 @@ class _Search:
         idx = jnp.where(idx < 0, -1, idx + around.start)
         rad, idx = self._search_around(around, get_pos(present), None, None, open_leaves, rad, idx)
         numbers = RankIdx(*(jnp.where(idx < 0, -1, take(column, idx)) for column in around.rows[1]))
+        if self.one_more:
+            own = self.everybody
+            is_own = (numbers.rank == own.rank[:, None]) & (numbers.idx == own.idx[:, None])
+            rad, idx, numbers = without_own(is_own, (rad, idx, numbers))
         found = self._found(rad, idx, present, numbers, around.rows[1])
         answers = {word: found.entry(word) for word in words if word not in DISTANCES}
         # Long lists travel only if they were asked for; derivatives of radii need to know whose they are.
@@ -232,6 +259,7 @@ class _Search:
             self.ask.box,
             domain=self.domain.corners,
             limit=self._limit(rows).words_or_none(),
+            others=self.ask.others,
         )
 
     def _limit(self, rows: jax.Array | None) -> Radii:
@@ -261,7 +289,7 @@ class _Search:
             close,
             self.rank,
             self.ask.box,
-            self.ask.k,
+            self.ask.k + self.ask.others,  # so many in boxes, of which one may be the query itself
         )
         n = get_pos(self.sources.part).shape[0]
         around = surroundings(
@@ -299,6 +327,7 @@ class _Search:
             domain=self.domain.corners,
             limit=self._limit(rows).words_or_none(),
             found=(rad, idx),
+            others=self.ask.others,
         )
 
     def _found(self, rad: jax.Array, idx: jax.Array, present: Any, numbers: RankIdx, origin: RankIdx) -> Found:
@@ -308,7 +337,7 @@ class _Search:
         def reduce() -> Any:
             assert self.ask.reduce_func is not None
             rows = rows_of_rank(rad.shape[0]) if queries.moved is None else queries.moved.origin
-            query = without_derivatives(queries.part, given)
+            query = without_derivatives(without_layers(queries.part), given)
             return reduced(self.ask.reduce_func, found, origin, query, whose_rows(rows, queries.num))
 
         others = {
@@ -316,7 +345,8 @@ class _Search:
             "rankidx": lambda: numbers,
             "reduce": reduce,
         }
-        found = Found(rad, idx, without_derivatives(present, given), others, self.ask.limit.given())
+        source = without_derivatives(without_layers(present), given)
+        found = Found(rad, idx, source, others, self.ask.limit.given())
         return found
 
     def _sent_home(self, answers: dict[str, Any]) -> dict[str, Any]:

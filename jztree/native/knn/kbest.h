@@ -13,8 +13,8 @@ class KBest {
  public:
   using Key = Candidate<T>;
   virtual ~KBest() = default;
-  // Forgets everything; queries below `queries` can be used from then on. own: each is its own first neighbour, and
-  // none of the candidates that follow.
+  // Forgets everything; queries below `queries` can be used from then on. own: each is its own first neighbour.
+  // None is among the candidates that follow.
   virtual void reset(int64_t queries, bool own) = 0;
   // Takes candidates of a query; returns a bound that its k-th best does not exceed.
   virtual Key absorb(int64_t query, const Near<T>& near) = 0;

@@ -62,7 +62,7 @@ class WideSearch {
         in_(in),
         box_(box),
         whole_(whole),
-        out_{out.source_rows, out.query_rows, nullptr, nullptr, out.index, out.k, 1., out.own_offset} {
+        out_{out.source_rows, out.query_rows, nullptr, nullptr, out.index, out.k, 1., out.own_offset, out.others} {
     if constexpr (std::is_same<T, float>::value) out_.narrow_radius = out.radius;
   }
 
@@ -119,7 +119,7 @@ void knn(const Parallel& parallel, const Neighbours<D, T>& in) {
   if (own >= 0 && own + in.queries.num() > in.sources.num())
     throw Refusal("queries that are sources were to be found behind the last of these.");
   if (in.k() == 0 || in.q() == 0) return;
-  Output<T> out{in.source_rows, in.query_rows, in.radius, nullptr, in.index, in.k(), T{1}, own};
+  Output<T> out{in.source_rows, in.query_rows, in.radius, nullptr, in.index, in.k(), T{1}, own, in.others};
   search_all<D, T>(parallel, in, period, domain_span(in, period), out);
 }
 

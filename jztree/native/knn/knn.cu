@@ -4,8 +4,8 @@
 // top, nearest nodes first (knn_walk.cuh), so its radii are tight early and most of the tree is never seen; coordinates
 // of a leaf are staged in shared memory. Nothing is stored but the lists of the groups at work; results go straight to
 // their rows in the output. Ties are broken by the lower row in z-order, and a query that is a source is its own first
-// neighbour. Distances are computed with the formulas and the roundings of the CPU's kernel (no fused multiply-add), so
-// the results are the same bits.
+// neighbour, or none of its own. Distances are computed with the formulas and the roundings of the CPU's kernel (no
+// fused multiply-add), so the results are the same bits.
 //
 // Squared distances in float32 vanish where neighbours are more than 2^90 times closer than the set is wide. Queries
 // that meet this are put on a list and searched again in float64 by a launch that has nothing to do for nearly every
@@ -59,6 +59,7 @@ void knn(Queue& queue, const Neighbours<D, T>& in) {
                      on_device(in.queries),
                      in.self,
                      in.own_offset,
+                     in.others,
                      in.source_rows,
                      in.query_rows,
                      nullptr,

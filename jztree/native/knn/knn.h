@@ -1,5 +1,6 @@
 // Exact k nearest neighbours of z-ordered queries among z-ordered sources. Ties are broken by the lower row in z-order,
-// and a query that is a source is its own first neighbour. There may be a limit to how far they are.
+// and a query that is a source is its own first neighbour, or none of its own. There may be a limit to how far they
+// are.
 #pragma once
 
 #include "common/tree_arguments.h"
@@ -22,6 +23,7 @@ struct Neighbours {
   Array<T> radius;  // (q, k), continued
   int32_t* index;   // (q, k), continued
   bool self;        // the sources are the queries, row by row
+  bool others;      // a query that is a source is none of its own neighbours
 
   explicit Neighbours(Arguments& in)
       : sources(in),
@@ -35,7 +37,8 @@ struct Neighbours {
         domain(in.optional<T>("domain", {2, D})),
         radius(in.continued<T>("radius", {q(), any})),
         index(in.continued<int32_t>("index", {q(), k()})),
-        self(in.attributes().flag("self")) {
+        self(in.attributes().flag("self")),
+        others(in.attributes().flag("others")) {
     in.expect(limit.count <= 1 || limit.count == q(), queries.pos, 2, "query_pos", "as long as there are limits");
   }
 

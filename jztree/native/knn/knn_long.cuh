@@ -47,7 +47,7 @@ class LongSearch {
     count_ = 0;
     bool searches = query < problem_.queries.num();
     for (int64_t i = lane_index(); i < problem_.k; i += warp_size)
-      list_[i] = searches && own_ >= 0 && i == 0 ? Candidate<T>::make(0, 0) : no_candidate<T>();
+      list_[i] = searches && problem_.own_first(own_) && i == 0 ? Candidate<T>::make(0, 0) : no_candidate<T>();
     __syncwarp();
     if (searches) {
       search();

@@ -24,6 +24,7 @@ struct Problem {
   TreeView<From> sources, queries;
   bool self;                   // the sources are the queries, row by row
   const int32_t* own_offset;   // query i is source i + own_offset; negative: queries are no sources
+  bool others;                 // queries that are sources are none of their own neighbours
   const int32_t* source_rows;  // reported row of each z-ordered source; null: its place
   const int32_t* query_rows;   // output row of each z-ordered query; null: its place
   const int32_t* chosen;       // the queries to be answered, null: all; of the others, nothing is written
@@ -42,6 +43,9 @@ struct Problem {
     int64_t offset = own_offset[0], row = query + offset;
     return offset >= 0 && row < sources.num() ? row : -1;
   }
+
+  // Whether a query with that own row is its own first neighbour.
+  __device__ bool own_first(int64_t own) const { return own >= 0 && !others; }
 
   // Where a query's answers go.
   __device__ int64_t out_row(int64_t query) const { return query_rows ? query_rows[query] : query; }

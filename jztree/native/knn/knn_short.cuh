@@ -91,7 +91,7 @@ class ShortSearch {
     next_ = collected_ + lane_index();
     own_ = static_cast<int>(problem_.own_row(query_));
     limit_ = limits_.of(problem_.out_row(query_));
-    list_.reset(static_cast<int>(problem_.k), searches && own_ >= 0);
+    list_.reset(static_cast<int>(problem_.k), searches && problem_.own_first(own_));
   }
 
   // Lanes that do not search want nothing.

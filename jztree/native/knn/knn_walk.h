@@ -26,6 +26,7 @@ struct Output {
   int64_t k;
   T unit;
   int64_t own_offset;  // query i is source i + own_offset; negative: queries are no sources
+  bool others;         // queries that are sources are none of their own neighbours
 
   int64_t row(int64_t query) const { return query_rows ? query_rows[query] : query; }
 
@@ -69,6 +70,7 @@ class Walk {
         queries_(queries),
         limits_(limits),
         self_(out.own_offset >= 0),
+        own_first_(self_ && !out.others),
         out_(out),
         best_(make_kbest<T>(out.k, most)),
         leaf_distances_(scale, most),
@@ -85,8 +87,8 @@ class Walk {
       low_[d] = queries_.low[d][leaf];
       high_[d] = queries_.high[d][leaf];
     }
-    best_->reset(count_, self_);
-    worst_ = self_ && out_.k == 1 ? own_candidate<T>() : no_candidate<T>();
+    best_->reset(count_, own_first_);
+    worst_ = own_first_ && out_.k == 1 ? own_candidate<T>() : no_candidate<T>();
     bound_.assign(static_cast<size_t>(count_), worst_);
     radius2_.assign(static_cast<size_t>(count_ + lanes), candidate_distance2<T>(worst_));
     if (limits_.any()) limit();
@@ -244,9 +246,9 @@ class Walk {
 
   // All distances come before the first candidate is taken: nothing then waits for a branch that is not foretold.
   bool visit_leaf_from(int64_t block, uint32_t open) {
-    // A query's own row is in its list already.
+    // A query's own row is in its list already, if it is to be.
     int64_t own = self_ ? begin_ + block + out_.own_offset : no_own;
-    int64_t enough = self_ ? out_.k - 1 : out_.k;
+    int64_t enough = own_first_ ? out_.k - 1 : out_.k;
     leaf_distances_.find_near(queries_, begin_ + block, open, radius2_.data() + block, own, enough);
     bool changed = false;
     for (int64_t n = 0; open != 0; open &= open - 1, ++n) {
@@ -265,7 +267,7 @@ class Walk {
 
   const StagedTree<D, T>&sources_, &queries_;
   const Limits<D, T, From>& limits_;
-  const bool self_;
+  const bool self_, own_first_;
   const Output<T>& out_;
   std::unique_ptr<KBest<T>> best_;
   LeafDistances<D, T> leaf_distances_;

@@ -1,0 +1,147 @@
+"""Many sets in one search: each in a layer of its own along one more dimension.
+
+Layers are a power of two apart that is more than twice as long as any distance within a set, and nobody looks farther
+than half of it. Nothing of another layer is within that, and within a layer the additional coordinates are equal:
+their difference is 0, so distances have the bits that they have without them.
+
+On one device, particles are sorted by layer first, so that a leaf has those of one set, or of few small ones.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import comm, kernels
+from .._checks import MAX_DIMS, first_row
+from .._particles import check_carried, get_pos
+from .._radii import Radii
+from ..data import get_num, replace_num
+from ..jax_ext import Exact, exact_to_float
+from ..tree._zorder import Domain
+
+_BAD_BATCH = "row {0} of %s is no number of a batch; these are from 0 to %d."
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Layered:
+    """Particles ``part`` with ``pos`` in layers, ``(n, d + 1)``."""
+
+    pos: Any
+    part: Any
+    num: Any = None
+
+
+class LayersFirst(Domain):
+    """A domain in which what is in the same layer follows each other, in z-order."""
+
+    def zsort(self, pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
+        index, posz = super().zsort(pos, num)
+        layer = posz[:, -1:]
+        corners = self.lower[-1:], self.upper[-1:]
+        order, _ = kernels.zsort(layer, num, *corners, Exact(self.box.words[-1:]))
+        return kernels.gather_rows(index, order), kernels.gather_rows(posz, order)
+
+
+def ordering(part: Any, domain: Domain) -> Domain:
+    """The domain that decides in what order particles are sorted on one device."""
+    return LayersFirst(domain.lower, domain.upper, domain.box, domain.corners) if isinstance(part, Layered) else domain
+
+
+def without_layers(part: Any) -> Any:
+    """The particles of which `in_layers` made these, in the order and number that these have."""
+    return replace_num(part.part, part.num) if isinstance(part, Layered) else part
+
+
+def check_batches(batch: Any, batch_query: Any, part: Any, part_query: Any, th: Any, output_order: str) -> None:
+    """TypeError or ValueError in words if these are no numbers of batches, or do not go with the other arguments."""
+    if (batch_query is not None) != (batch is not None and part_query is not None):
+        raise ValueError(
+            "batch says which set each particle is in, and batch_query, for queries, which they ask about; with "
+            "part_query give both or none, without it batch alone."
+        )
+    if batch is None:
+        return
+    if th is not None or output_order == "z":
+        raise ValueError("batches are sorted in an order of their own; leave out th and output_order='z' with batch.")
+    if get_pos(part).shape[1] >= MAX_DIMS:
+        raise ValueError(f"with batch, positions have from 1 to {MAX_DIMS - 1} dimensions; these have {MAX_DIMS}.")
+    _check_numbers(batch, part, "batch")
+    if part_query is not None:
+        _check_numbers(batch_query, part_query, "batch_query")
+
+
+def _check_numbers(batch: Any, part: Any, name: str) -> None:
+    rows = get_pos(part).shape[:1]
+    check_carried({name: batch})
+    if not hasattr(batch, "dtype") or not jnp.issubdtype(batch.dtype, jnp.integer) or np.shape(batch) != rows:
+        kind = f"{batch.dtype} of shape {np.shape(batch)}" if hasattr(batch, "dtype") else type(batch).__name__
+        raise TypeError(f"{name} must be an array of integers, one a row, {rows}; it is {kind}.")
+
+
+def in_layers(
+    part: Any, batch: Any, part_query: Any, batch_query: Any, box: Exact, limit: Radii
+) -> tuple[Layered, Layered | None, Exact, Radii]:
+    """Particles, and queries if there are any, in the layers of their batches; the box of these; and how far queries
+    look, who look no farther than half-way to the next layer.
+
+    At run time an error, on all ranks, if the number of a batch is none.
+    """
+    parts, batches = ([part], [batch]) if part_query is None else ([part, part_query], [batch, batch_query])
+    spacing = _spacing(parts, box)
+    # Collectives follow each other: the check is one.
+    known = jax.lax.bitcast_convert_type(spacing.astype(jnp.float32), jnp.int32)
+    nums = comm.after([kernels.as_num(get_num(part)) for part in parts], known)
+    most = 2**24 if spacing.dtype == jnp.float32 else 2**31 - 1
+    faults = [_fault(*one, most) for one in zip(batches, nums, ("batch", "batch_query"), strict=False)]
+    checked = comm.check_all(nums[0], faults)
+    layered = [_layered(*one, comm.after(spacing, checked)) for one in zip(parts, batches, strict=True)]
+    words = jnp.asarray(box.words)
+    wider = Exact(jnp.concatenate([words, jnp.zeros_like(words[:1])]))
+    return layered[0], layered[1] if layered[1:] else None, wider, _nearer(limit, spacing / 2, words)
+
+
+def _layered(part: Any, batch: Any, spacing: jax.Array) -> Layered:
+    pos = jnp.asarray(get_pos(part))
+    layer = jnp.asarray(batch).astype(pos.dtype) * spacing
+    return Layered(jnp.concatenate([pos, layer[:, None]], axis=1), part, getattr(part, "num", None))
+
+
+def _spacing(parts: Sequence[Any], box: Exact) -> jax.Array:
+    """How far layers are apart, a scalar. What is not finite raises where particles are sorted."""
+    bounds = [kernels.bounds(jnp.asarray(get_pos(part)), kernels.as_num(get_num(part)))[:2] for part in parts]
+    lower, upper = (jnp.stack(corners) for corners in zip(*bounds, strict=True))
+    ends = comm.all_max(jnp.stack([-lower.min(axis=0), upper.max(axis=0)]))
+    period = jnp.asarray(exact_to_float(box), ends.dtype)
+    farthest = jnp.sum(jnp.where(period > 0, period / 2, ends[0] + ends[1]))
+    return 2 * _power_above(jax.lax.stop_gradient(farthest))
+
+
+def _fault(batch: Any, num: jax.Array, name: str, most: int) -> comm.Fault:
+    """That the number of a batch may be none."""
+    batch = jnp.asarray(batch)
+    row = first_row((jnp.arange(batch.shape[0]) < num) & ((batch < 0) | (batch > most)))
+    return comm.Fault(row >= 0, [row], _BAD_BATCH % (name, most))
+
+
+def _nearer(limit: Radii, half: jax.Array, box: jax.Array) -> Radii:
+    """``limit``, or ``half`` where that is less or there is none."""
+    least = jnp.zeros(box.shape[-1], box.dtype).at[0].set(half.astype(box.dtype))
+    if not limit.given():
+        return Radii(Exact(least), None)
+    words = jnp.asarray(limit.words().words)
+    words = jnp.where((words.sum(axis=-1) < least[0])[..., None], words, least)
+    return Radii(None, Exact(words)) if limit.for_all is None else Radii(Exact(words), None)
+
+
+def _power_above(length: jax.Array) -> jax.Array:
+    """A power of two above ``length``, of which rounding may have taken a little; 1 if it is 0."""
+    kind = jnp.finfo(length.dtype)
+    whole = jnp.dtype(f"int{kind.bits}")
+    exponent = jax.lax.bitcast_convert_type(length, whole) >> kind.nmant
+    power = jax.lax.bitcast_convert_type(exponent << kind.nmant, length.dtype)
+    return jnp.where(power > 0, 4 * power, jnp.ones_like(power))

@@ -1,0 +1,358 @@
+"""Among whom neighbours are looked for: without the particle itself, among some sources, and within batches."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from cases import particles
+from devices import deal, even, joined, mesh_of, uneven
+
+from jztree.data import ParticleData, Pos
+from jztree.knn import knn
+from jztree.tree import zsort, zsort_and_tree
+
+pytestmark = pytest.mark.emulated
+
+
+def assert_nearest(found: Any, pos: np.ndarray, query: np.ndarray, allowed: np.ndarray, box: Any = None) -> None:
+    """Every row has the nearest of the sources that are ``allowed`` ``(q, n)``, or all of them if they are fewer."""
+    rad, idx = (np.asarray(part) for part in found)
+    distance2 = np.where(allowed, oracles.squared_distances(query, pos, box), np.inf)
+    there = np.arange(rad.shape[1]) < allowed.sum(axis=1)[:, None]
+    np.testing.assert_array_equal(idx >= 0, there)
+    np.testing.assert_array_equal(np.isfinite(rad), there)
+    row = np.nonzero(there)[0]
+    assert allowed[row, idx[there]].all(), "a neighbour is none of those that may be"
+    assert len(set(zip(row, idx[there], strict=True))) == there.sum(), "a neighbour is there twice"
+    nearest = np.sqrt(np.sort(distance2, axis=1)[:, : rad.shape[1]])
+    nearest = np.pad(nearest, ((0, 0), (0, rad.shape[1] - nearest.shape[1])), constant_values=np.inf)
+    rtol, atol = (1e-5, 1e-6) if rad.dtype == np.float32 else (1e-12, 1e-14)
+    np.testing.assert_allclose(rad[there], nearest[there], rtol=rtol, atol=atol)
+    np.testing.assert_allclose(rad[there], np.sqrt(distance2[row, idx[there]]), rtol=rtol, atol=atol)
+
+
+def all_but_self(n: int) -> np.ndarray:
+    return ~np.eye(n, dtype=bool)
+
+
+# Without the particle itself
+
+
+@pytest.mark.parametrize("k", [1, 4, 8, 16, 33, 65, 200])
+def test_without_self_is_what_follows_the_particle_itself(k: int, dtype: Any) -> None:
+    """The same bits as the columns behind the first, among points of which many are twice."""
+    pos = oracles.clustered(300, 3, dtype)
+    pos[100:150] = pos[:50]
+    for box in (None, 1.0):
+        found, more = knn(pos, k, box, exclude_self=True), knn(pos, k + 1, box)
+        for one, other in zip(found, more, strict=True):
+            np.testing.assert_array_equal(one, other[:, 1:])
+        assert_nearest(found, pos, pos, all_but_self(300), box)
+        assert np.sum(np.asarray(found[0])[:, 0] == 0) >= 100, "twins stay"
+
+
+@pytest.mark.parametrize("dims", [1, 2, 4, 8])
+def test_without_self_in_all_dimensions(dims: int) -> None:
+    pos = oracles.uniform(200, dims)
+    assert_nearest(knn.jit(pos, 5, exclude_self=True), pos, pos, all_but_self(200))
+
+
+def test_without_self_among_equal_points() -> None:
+    pos = np.full((90, 3), 0.25, np.float32)
+    rad, idx = knn(pos, 89, exclude_self=True)
+    assert np.all(np.asarray(rad) == 0)
+    np.testing.assert_array_equal(np.sort(idx), [np.delete(np.arange(90), i) for i in range(90)])
+
+
+def test_without_self_closer_than_float32_squares() -> None:
+    """These are searched again in float64."""
+    pos = np.concatenate([oracles.uniform(60, 3) * 1e-30, oracles.uniform(60, 3)]).astype(np.float32)
+    found, more = knn(pos, 5, exclude_self=True), knn(pos, 6)
+    np.testing.assert_array_equal(found[1], more[1][:, 1:])
+    np.testing.assert_array_equal(found[0], more[0][:, 1:])
+
+
+@pytest.mark.parametrize("order", ["input", "z"])
+def test_without_self_in_all_results(order: str) -> None:
+    part, posz_th = particles(), zsort_and_tree(particles())
+    for given, th in ((part, None), posz_th):
+        call = {"output_order": order, "th": th, "boxsize": 1.0} if th is None else {"output_order": order, "th": th}
+        if th is not None:
+            call["boxsize"] = None
+        words = "rad_globalidx_rankidx_part_id"
+        found = knn(given, 4, result=words, exclude_self=True, **call)
+        more = knn(given, 5, result=words, **call)
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(more), strict=True):
+            np.testing.assert_array_equal(one, other[:, 1:])
+
+        def nearest(rnn: Any, part: Any, inn: Any, **_: Any) -> Any:
+            return rnn, part.id[inn]
+
+        made = knn(given, 4, result="reduce", reduce_func=nearest, exclude_self=True, **call)
+        np.testing.assert_array_equal(made[0], found[0])
+        np.testing.assert_array_equal(made[1], found[-1])
+
+
+def test_without_self_within_a_radius() -> None:
+    pos = oracles.clustered(300, 3)
+    near = oracles.squared_distances(pos, pos) <= 0.05**2
+    assert_nearest(knn(pos, 400, max_radius=0.05, exclude_self=True), pos, pos, near & all_but_self(300))
+
+
+def test_gradients_without_self(x64: None) -> None:
+    pos = jnp.asarray(oracles.uniform(20, 2, np.float64))
+    mine = jax.grad(lambda x: (knn(x, 3, result="drad", exclude_self=True) ** 2).sum())(pos)
+    np.testing.assert_allclose(mine, jax.grad(lambda x: (knn(x, 4, result="drad") ** 2).sum())(pos), rtol=1e-12)
+
+
+def dealt(n: int, ndev: int, counts: Any = even) -> tuple[np.ndarray, np.ndarray, ParticleData]:
+    pos = oracles.clustered(n, 3)
+    pos[n // 2 : n // 2 + 20] = pos[:20]
+    shares = counts(n, ndev)
+    return pos, shares, deal(pos, shares)
+
+
+@pytest.mark.parametrize("counts", [even, uneven])
+@pytest.mark.parametrize("result", ["rad_globalidx", "rad_globalidx_id"])
+def test_without_self_on_several_devices(counts: Any, result: str) -> None:
+    pos, shares, part = dealt(900, 3, counts)
+    found = knn.smap(mesh_of(3), jit=True)(part, 6, 1.0, result=result, exclude_self=True)
+    single = knn(pos, 6, 1.0, exclude_self=True)
+    for one, other in zip(found, single, strict=False):
+        np.testing.assert_array_equal(joined(one, shares), other)
+
+
+def test_without_self_where_a_device_has_only_the_particle_itself() -> None:
+    """Fewer sources than neighbours on each device: boxes that hold k of them may hold the query itself."""
+    pos = oracles.uniform(9, 3)
+    for k in (1, 2, 8):
+        found = knn.smap(mesh_of(3), jit=True)(deal(pos, even(9, 3), rows=10), k, exclude_self=True)
+        assert_nearest([joined(one, even(9, 3)) for one in found], pos, pos, all_but_self(9))
+
+
+# Some sources
+
+
+def mask_of(n: int, seed: int = 3) -> np.ndarray:
+    return np.random.default_rng(seed).random(n) < 0.3
+
+
+@pytest.mark.parametrize("box", [None, 1.0, [1.0, 0.0, 1.5]], ids=str)
+@pytest.mark.parametrize("others", [False, True])
+def test_some_sources(box: Any, others: bool, dtype: Any) -> None:
+    pos, mask = oracles.clustered(400, 3, dtype), mask_of(400)
+    pos[50:100] = pos[:50]
+    allowed = np.broadcast_to(mask, (400, 400)) & (all_but_self(400) if others else True)
+    for call in (knn, knn.jit):
+        assert_nearest(call(pos, 7, box, source_mask=mask, exclude_self=others), pos, pos, allowed, box)
+    limit = np.random.default_rng(1).random(400) * 0.2
+    near = oracles.squared_distances(pos, pos, box) <= limit[:, None] ** 2
+    found = knn(pos, 7, box, source_mask=mask, exclude_self=others, max_radius=limit)
+    there = np.asarray(found[1]) >= 0
+    np.testing.assert_array_equal(there.sum(axis=1), np.minimum((near & allowed).sum(axis=1), 7))
+
+
+def test_some_sources_of_separate_queries() -> None:
+    pos, query, mask = oracles.clustered(400, 3), oracles.uniform(70, 3, seed=5), mask_of(400)
+    allowed = np.broadcast_to(mask, (70, 400))
+    assert_nearest(knn(pos, 7, 1.0, part_query=query, source_mask=mask), pos, query, allowed, 1.0)
+    part = Pos(pos=pos, num=250)
+    found = knn(part, 7, 1.0, part_query=query, source_mask=mask)
+    assert_nearest(found, pos, query, allowed & (np.arange(400) < 250), 1.0)
+
+
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("order", ["input", "z"])
+@pytest.mark.parametrize("with_th", [False, True])
+def test_some_sources_in_all_results(order: str, with_th: bool, others: bool) -> None:
+    part, mask = particles(), mask_of(300)
+    given, th = part, None
+    if with_th:
+        (given, th), mask = zsort_and_tree(part), mask[zsort(part.pos)[1]]
+    options = {"output_order": order, "th": th, "source_mask": mask, "exclude_self": others}
+
+    def nearest(rnn: Any, part: Any, inn: Any, origin: Any, query: Any, queryidx: Any, **_: Any) -> Any:
+        return part.id[inn], origin.idx[inn], query.id, queryidx.idx
+
+    rad, idx, rank, ids, pos, made, query, whose = knn(
+        given, 5, result="rad_globalidx_rankidx_id_pos_reduce_query_queryidx", reduce_func=nearest, **options
+    )
+    in_order = given if order == "input" or with_th else zsort(given)[0]
+    np.testing.assert_array_equal(ids, np.asarray(in_order.id)[idx])
+    np.testing.assert_array_equal(pos, np.asarray(in_order.pos)[idx])
+    np.testing.assert_array_equal(rank.idx, idx)
+    np.testing.assert_array_equal(query.id, in_order.id)
+    np.testing.assert_array_equal(made[0], ids)
+    np.testing.assert_array_equal(np.asarray(given.id)[made[1]], ids)
+    np.testing.assert_array_equal(made[2], query.id)
+    np.testing.assert_array_equal(made[3], whose.idx)
+    by_id = dict(zip(np.asarray(given.id).tolist(), mask.tolist(), strict=True))
+    allowed = np.array([by_id[one] for one in np.asarray(in_order.id).tolist()])[None] & np.ones((300, 1), bool)
+    where = np.asarray(in_order.pos)
+    assert_nearest((rad, idx), where, where, allowed & (all_but_self(300) if others else True))
+
+
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("result", ["rad_globalidx", "rad_globalidx_id"])
+def test_some_sources_on_several_devices(result: str, others: bool) -> None:
+    pos, shares, part = dealt(900, 3, uneven)
+    mask, rows = mask_of(900), part.pos.shape[1]
+    masks = np.ones((3, rows), bool)
+    for rank, end in enumerate(np.cumsum(shares)):
+        masks[rank, : shares[rank]] = mask[end - shares[rank] : end]
+    query = oracles.uniform(300, 3, seed=6)
+    mapped = knn.smap(mesh_of(3), jit=True)
+    found = mapped(part, 6, 1.0, result=result, source_mask=masks, exclude_self=others)
+    single = knn(pos, 6, 1.0, result="rad_globalidx", source_mask=mask, exclude_self=others)
+    for one, other in zip(found, single, strict=False):
+        np.testing.assert_array_equal(joined(one, shares), other)
+    if not others:
+        asked = deal(query, even(300, 3))
+        found = mapped(part, 6, 1.0, part_query=asked, result=result, source_mask=masks)
+        single = knn(pos, 6, 1.0, part_query=query, source_mask=mask)
+        for one, other in zip(found, single, strict=False):
+            np.testing.assert_array_equal(joined(one, even(300, 3)), other)
+
+
+# Batches
+
+
+def batches_of(n: int, sets: int, seed: int = 8) -> np.ndarray:
+    """Of very different sizes, in no order."""
+    rng = np.random.default_rng(seed)
+    return np.sort(rng.random(n))[rng.permutation(n)] ** 2 * sets // 1
+
+
+@pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
+@pytest.mark.parametrize("dims", [1, 2, 3, 7])
+def test_batches_are_searched_as_if_alone(dims: int, kind: str, dtype: Any) -> None:
+    """The distances of each set are the same bits, and rows too where nothing is equally far."""
+    box, sets = oracles.box_lengths(kind, dims), 9
+    pos = oracles.uniform(500, dims, dtype) * (3 if kind == "open" else 1)
+    batch = batches_of(500, sets).astype(np.int32)
+    rad, idx = (np.asarray(one) for one in knn(pos, 6, box, batch=batch))
+    assert_nearest((rad, idx), pos, pos, batch[:, None] == batch, box)
+    for one in range(sets):
+        (rows,) = np.nonzero(batch == one)
+        alone = [np.asarray(x) for x in knn(pos[rows], min(6, len(rows)), box)]
+        np.testing.assert_array_equal(rad[rows, : len(rows)], alone[0])
+        np.testing.assert_array_equal(idx[rows, : len(rows)], rows[alone[1]])
+
+
+@pytest.mark.parametrize("unit", [1e-29, 1.0, 1e30], ids=str)
+def test_batches_in_any_unit_and_far_apart(unit: float) -> None:
+    """Sets of one particle, empty ones, and numbers up to the largest; a clump beside a wide set."""
+    pos = np.concatenate([oracles.uniform(60, 3) * 1e-7, oracles.uniform(60, 3)]).astype(np.float64)
+    pos = (pos * unit).astype(np.float32)
+    batch = np.r_[np.full(60, 7), np.arange(30) % 2, np.full(29, 3), 2**24 if unit == 1 else 40]
+    rad, idx = (np.asarray(one) for one in knn.jit(pos, 5, batch=batch, exclude_self=True))
+    allowed = (batch[:, None] == batch) & all_but_self(120)
+    assert_nearest((rad / np.float32(unit), idx), pos / unit, pos / unit, allowed)
+    (rows,) = np.nonzero(batch == 7)
+    alone = knn(pos[rows], 5, exclude_self=True)
+    np.testing.assert_array_equal(rad[rows], alone[0])
+    np.testing.assert_array_equal(idx[rows], rows[alone[1]])
+
+
+def test_batches_with_all_else() -> None:
+    part, batch, mask = particles(), batches_of(300, 4).astype(np.int32), mask_of(300)
+    same = batch[:, None] == batch
+    query, batch_query = oracles.uniform(40, 3, seed=6), np.arange(40) % 5
+    found = knn(part.pos, 6, 1.0, batch=batch, part_query=query, batch_query=batch_query, source_mask=mask)
+    assert_nearest(found, np.asarray(part.pos), query, (batch_query[:, None] == batch) & mask, 1.0)
+    pos = np.asarray(part.pos)
+    found = knn(part, 6, 1.0, batch=batch, exclude_self=True, source_mask=mask)
+    assert_nearest(found, pos, pos, same & all_but_self(300) & mask, 1.0)
+    for limit in (0.2, np.random.default_rng(1).random(300) * 0.3, 99.0):
+        near = oracles.squared_distances(pos, pos, 1.0) <= np.broadcast_to(limit, 300)[:, None] ** 2
+        assert_nearest(knn(part, 300, 1.0, batch=batch, max_radius=limit), pos, pos, same & near, 1.0)
+
+    def nearest(rnn: Any, part: Any, inn: Any, query: Any, **_: Any) -> Any:
+        assert part.pos.shape == query.pos.shape == (300, 3)
+        return jnp.where(inn < 0, 0, part.id[inn]), query.id
+
+    words = "rad_globalidx_part_id_query_queryidx_reduce"
+    _, idx, near, ids, query, whose, made = knn(part, 6, 1.0, result=words, reduce_func=nearest, batch=batch)
+    there = np.asarray(idx) >= 0
+    np.testing.assert_array_equal(near.pos, np.where(there[..., None], pos[idx], 0))
+    np.testing.assert_array_equal(ids, np.where(there, np.asarray(part.id)[idx], 0))
+    np.testing.assert_array_equal(made[0], ids)
+    np.testing.assert_array_equal(made[1], part.id)
+    np.testing.assert_array_equal(query.pos, pos)
+    np.testing.assert_array_equal(whose.idx, np.arange(300))
+
+
+def test_gradients_within_batches(x64: None) -> None:
+    pos, batch = jnp.asarray(oracles.uniform(30, 2, np.float64)), np.arange(30) % 3
+
+    def loss(x: Any, box: Any) -> Any:
+        rad = knn(x, 3, box, result="drad", batch=batch, exclude_self=True)
+        return (rad**2).sum()
+
+    def each(x: Any, box: Any) -> Any:
+        sets = [x[batch == one] for one in range(3)]
+        return sum((knn(one, 3, box, result="drad", exclude_self=True) ** 2).sum() for one in sets)
+
+    for mine, other in zip(
+        jax.grad(loss, argnums=(0, 1))(pos, 1.1), jax.grad(each, argnums=(0, 1))(pos, 1.1), strict=True
+    ):
+        np.testing.assert_allclose(mine, other, rtol=1e-12)
+
+
+@pytest.mark.parametrize("result", ["rad_globalidx", "rad_globalidx_id"])
+def test_batches_on_several_devices(result: str) -> None:
+    pos, shares, part = dealt(900, 3, uneven)
+    batch, rows = batches_of(900, 7).astype(np.int32), part.pos.shape[1]
+    batches = np.zeros((3, rows), np.int32)
+    for rank, end in enumerate(np.cumsum(shares)):
+        batches[rank, : shares[rank]] = batch[end - shares[rank] : end]
+    mapped = knn.smap(mesh_of(3), jit=True)
+    rad, idx = (joined(one, shares) for one in mapped(part, 6, 1.0, result=result, batch=batches)[:2])
+    assert_nearest((rad, idx), pos, pos, batch[:, None] == batch, 1.0)
+    np.testing.assert_array_equal(rad, knn(pos, 6, 1.0, batch=batch)[0])
+    query, of_query = oracles.uniform(60, 3, seed=6), np.arange(60) % 7
+    options = {"part_query": deal(query, even(60, 3), rows=20), "batch_query": of_query.reshape(3, 20)}
+    found = mapped(part, 6, 1.0, result=result, batch=batches, **options)[:2]
+    found = [joined(one, even(60, 3)) for one in found]
+    assert_nearest(found, pos, query, of_query[:, None] == batch, 1.0)
+
+
+# What is wrong
+
+POS = oracles.uniform(20, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"k": 20, "exclude_self": True}, ValueError, "only 19 others"),
+        ({"exclude_self": 1}, TypeError, "must be True or False, not 1"),
+        ({"exclude_self": True, "part_query": POS}, ValueError, "exclude_self is for particles that ask"),
+        ({"source_mask": np.ones(20)}, TypeError, "array of bool, one a particle, not float"),
+        ({"source_mask": [True] * 20}, TypeError, "not list"),
+        ({"source_mask": np.ones(19, bool)}, ValueError, r"\(20,\); its shape is \(19,\)"),
+        ({"source_mask": np.arange(20) < 2}, oracles.RUN_TIME_ERROR, "only 2 particles"),
+        ({"batch": np.zeros(20)}, TypeError, "batch must be an array of integers.*float"),
+        ({"batch": [0] * 20}, TypeError, "it is list"),
+        ({"batch": np.zeros(19, int)}, TypeError, r"of shape \(19,\)"),
+        ({"batch": np.zeros(20, int), "part_query": POS}, ValueError, "give both or none"),
+        ({"batch_query": np.zeros(20, int)}, ValueError, "without it batch alone"),
+        ({"batch": np.zeros(20, int), "output_order": "z"}, ValueError, "an order of their own"),
+        ({"batch": -np.ones(20, int)}, oracles.RUN_TIME_ERROR, "row 0 of batch is no number of a batch"),
+        ({"batch": np.arange(20) * 2**22}, oracles.RUN_TIME_ERROR, "row 5 of batch.*from 0 to 16777216"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_said(options: dict[str, Any], error: Any, message: str) -> None:
+    oracles.skip_where_kernels_cannot_raise()
+    for call in (knn, knn.jit):
+        with pytest.raises(error, match=message):
+            jax.block_until_ready(call(POS, **({"k": 3} | options)))
+
+
+def test_batches_in_too_many_dimensions() -> None:
+    with pytest.raises(ValueError, match="from 1 to 7 dimensions; these have 8"):
+        knn(oracles.uniform(20, 8), 2, batch=np.zeros(20, int))
