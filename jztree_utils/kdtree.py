@@ -1,25 +1,18 @@
 """`KDTree`: the class of `scipy.spatial` with the searches of `jztree`, for scripts that have it in their hands.
 
 Numbers are float64 from end to end, whatever the mode of JAX. Distances are Euclidean (``p=2``). Each new number of
-neighbours, and each size of set (of queries: each power of two), compiles anew, which takes about a second; programs
-that ask small questions of many sizes are better off with SciPy.
+neighbours, and each size of set (up to an eighth more), compiles anew, which takes about a second; programs that ask
+small questions of many sizes are better off with SciPy.
 """
 
 import operator
 from typing import Any
 
-import jax
 import numpy as np
 
-from jztree.data import Pos
-from jztree.knn import knn
-from jztree.radius import count_within, neighbours_within
-from jztree.tree import zsort_and_tree
+from ._point_search import MOST_DIMS, PointSearch
 
 __all__ = ["KDTree"]
-
-_FEWEST_ROWS = 16
-_MOST_DIMS = 8
 
 
 class KDTree:
@@ -51,16 +44,13 @@ class KDTree:
         if self.data.ndim != 2:
             raise ValueError(f"data must have shape (n, m); their shape is {self.data.shape}.")
         self.n, self.m = self.data.shape
-        if not 1 <= self.m <= _MOST_DIMS:
-            raise ValueError(f"points have from 1 to {_MOST_DIMS} dimensions here; these have {self.m}.")
+        if not 1 <= self.m <= MOST_DIMS:
+            raise ValueError(f"points have from 1 to {MOST_DIMS} dimensions here; these have {self.m}.")
         self.boxsize = None if boxsize is None else np.broadcast_to(np.asarray(boxsize, np.float64), (self.m,)).copy()
         _check_inside(self.data, self.boxsize)
         self.mins = self.data.min(axis=0) if self.n else np.zeros(self.m)
         self.maxes = self.data.max(axis=0) if self.n else np.zeros(self.m)
-        self._built: Any = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_built": None}
+        self._search = PointSearch(self.data, self.boxsize)
 
     def query(
         self,
@@ -85,7 +75,7 @@ class KDTree:
         most = min(int(wanted.max(initial=0)), self.n)
         distance, index = np.full((len(points), len(wanted)), np.inf), np.full((len(points), len(wanted)), self.n)
         if most and len(points):
-            found, rows = self._nearest(points, most)
+            found, rows = self._search.nearest(points, most)
             there = wanted <= most
             distance[:, there], index[:, there] = found[:, wanted[there] - 1], rows[:, wanted[there] - 1]
         far = ~(distance < distance_upper_bound)
@@ -114,7 +104,7 @@ class KDTree:
         _check_metric(p)
         points, shape = self._queries(x), np.shape(x)[:-1]
         radii = np.broadcast_to(np.asarray(r, np.float64), shape).reshape(-1)
-        splits, index, _ = self._within(points, radii)
+        splits, index, _ = self._search.within(points, radii)
         if return_length:
             return np.diff(splits).reshape(shape) if shape else int(splits[-1])
         lists = np.empty(len(points), object)
@@ -132,7 +122,7 @@ class KDTree:
         _check_metric(p)
         if output_type not in ("set", "ndarray"):
             raise ValueError(f"output_type must be 'set' or 'ndarray', not {output_type!r}.")
-        splits, index, _ = self._within(self.data, np.full(self.n, float(r)))
+        splits, index, _ = self._search.within(self.data, np.full(self.n, float(r)))
         first = np.repeat(np.arange(self.n), np.diff(splits))
         pairs = np.stack([first, index], axis=1)[first < index]
         return set(map(tuple, pairs.tolist())) if output_type == "set" else pairs.astype(np.intp)
@@ -153,7 +143,7 @@ class KDTree:
             raise ValueError(f"r must be one distance or several; its shape is {radii.shape}.")
         if not cumulative and np.any(np.diff(radii) < 0):
             raise ValueError("r must be in order if cumulative=False.")
-        counts = self._counts(other, radii) if weights is None else self._weights(other, radii, weights)
+        counts = other._search.count(self.data, radii) if weights is None else self._weights(other, radii, weights)
         if not cumulative:
             counts = np.diff(counts, prepend=counts.dtype.type(0))
         return counts if np.ndim(r) else counts[0]
@@ -168,7 +158,7 @@ class KDTree:
         _check_metric(p)
         if output_type not in ("dok_matrix", "coo_matrix", "dict", "ndarray"):
             raise ValueError(f"output_type is 'dok_matrix', 'coo_matrix', 'dict' or 'ndarray', not {output_type!r}.")
-        splits, index, distance = other._within(other._queries(self.data), np.full(self.n, float(max_distance)))
+        splits, index, distance = other._search.within(other._queries(self.data), np.full(self.n, float(max_distance)))
         first = np.repeat(np.arange(self.n), np.diff(splits))
         if output_type == "dict":
             return dict(zip(zip(first.tolist(), index.tolist(), strict=True), distance.tolist(), strict=True))
@@ -181,65 +171,15 @@ class KDTree:
         matrix = coo_matrix((distance, (first, index)), shape=(self.n, other.n))
         return matrix.todok() if output_type == "dok_matrix" else matrix
 
-    def _tree(self) -> Any:
-        """The points in z-order, the rows that they came from, and the hierarchy; in the 64-bit mode of JAX."""
-        if self._built is None:
-            posz, rows, th = zsort_and_tree.jit(self.data, data=np.arange(self.n), boxsize=self.boxsize)
-            self._built = posz, np.asarray(rows), th
-        return self._built
-
     def _queries(self, x: Any) -> np.ndarray:
         points = _points(x, "x")
         if points.ndim == 0 or points.shape[-1] != self.m:
             raise ValueError(f"x must consist of vectors of length {self.m} but has shape {points.shape}.")
         return points.reshape(-1, self.m)
 
-    def _nearest(self, points: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        with jax.enable_x64(True):
-            posz, rows, th = self._tree()
-            distance, index = knn.jit(posz, k, self.boxsize, th=th, part_query=_padded(points))
-            return np.array(distance)[: len(points)], rows[np.asarray(index)[: len(points)]]
-
-    def _within(self, points: np.ndarray, radii: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where the list of each point begins, and the rows and distances of all lists."""
-        if not self.n or not len(points):
-            return np.zeros(len(points) + 1, np.int64), np.zeros(0, np.int64), np.zeros(0)
-        reach, none = self._reach(points, radii)
-        with jax.enable_x64(True):
-            posz, rows, th = self._tree()
-            query = _padded(points)
-            wide = np.zeros(query.pos.shape[0])
-            wide[: len(points)] = reach
-            lists = neighbours_within.jit(posz, wide, self.boxsize, th=th, part_query=query)
-            splits = np.asarray(lists.splits)[: len(points) + 1].astype(np.int64)
-            index, distance = (np.asarray(of)[: splits[-1]] for of in (lists.index, lists.distance))
-        if not none.any():
-            return splits, rows[index], distance.copy()
-        counts = np.diff(splits)
-        kept = ~np.repeat(none, counts)
-        return np.r_[0, np.cumsum(np.where(none, 0, counts))], rows[index[kept]], distance[kept]
-
-    def _reach(self, points: np.ndarray, radii: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Radii that searches take, and which of them reach nothing because they are negative."""
-        if np.isnan(radii).any():
-            raise ValueError("distances must not be NaN.")
-        corners = np.concatenate([points, self.data])
-        everything = 2 * float(np.linalg.norm(corners.max(axis=0) - corners.min(axis=0))) + 1
-        return np.clip(radii, 0, everything), radii < 0
-
-    def _counts(self, other: "KDTree", radii: np.ndarray) -> np.ndarray:
-        if not self.n or not other.n or not len(radii):
-            return np.zeros(len(radii), np.int64)
-        reach, none = other._reach(self.data, radii)
-        with jax.enable_x64(True):
-            posz, _, th = other._tree()
-            counts = count_within.jit(posz, np.sort(reach), other.boxsize, th=th, part_query=self.data)
-            total = np.asarray(counts, np.int64).reshape(self.n, -1).sum(axis=0)
-        return np.where(none, 0, total[np.argsort(np.argsort(reach, kind="stable"), kind="stable")])
-
     def _weights(self, other: "KDTree", radii: np.ndarray, weights: Any) -> np.ndarray:
         own, theirs = self._both_weights(other, weights)
-        splits, index, distance = other._within(self.data, np.full(self.n, radii.max(initial=-1.0)))
+        splits, index, distance = other._search.within(self.data, np.full(self.n, radii.max(initial=-1.0)))
         product = np.repeat(own, np.diff(splits)) * theirs[index]
         return np.asarray([product[distance <= radius].sum() for radius in radii])
 
@@ -295,11 +235,3 @@ def _which(k: Any) -> tuple[np.ndarray, bool]:
     if min(wanted, default=1) < 1:
         raise ValueError("k must be an integer or a sequence of integers from 1 on")
     return np.asarray(wanted, int), np.ndim(k) == 0 and len(wanted) == 1
-
-
-def _padded(points: np.ndarray) -> Pos:
-    """Queries with as many rows as the next power of two, so that few sizes are compiled."""
-    rows = max(_FEWEST_ROWS, 1 << (len(points) - 1).bit_length())
-    pos = np.zeros((rows, points.shape[1]))
-    pos[: len(points)] = points
-    return Pos(pos=pos, num=len(points))

@@ -29,6 +29,7 @@ AROUND = (
     "check_cluster",
     "cli",
     "correlation",
+    "estimators",
     "ics",
     "io",
     "kdtree",

@@ -1,0 +1,106 @@
+"""Searches of points in float64, whatever the mode of JAX: what `kdtree` and `estimators` share."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jztree.data import Pos
+from jztree.knn import knn
+from jztree.radius import count_within, neighbours_within
+from jztree.tree import zsort_and_tree
+
+__all__ = ["MOST_DIMS", "PointSearch", "padded"]
+
+MOST_DIMS = 8
+_FEWEST_ROWS = 16
+
+
+class PointSearch:
+    """``n`` points and what is near them.
+
+    points: ``(n, d)`` finite float64, d from 1 to 8, which must not be changed. boxsize: ``(d,)``, 0 where open, or
+    None. The hierarchy over them is built by the first question, and is not pickled.
+    """
+
+    def __init__(self, points: np.ndarray, boxsize: np.ndarray | None = None) -> None:
+        self.points, self.boxsize = points, boxsize
+        self._built: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_built": None}
+
+    def nearest(self, places: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Distances and rows ``(q, k)`` of the nearest points of places ``(q, d)``, nearest first; k up to ``n``."""
+        with jax.enable_x64(True):
+            posz, rows, th = self._tree()
+            distance, index = knn.jit(posz, k, self.boxsize, th=th, part_query=padded(places))
+            return np.array(distance)[: len(places)], rows[np.asarray(index)[: len(places)]]
+
+    def nearest_others(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The same of each point among the others, ``(n, k)``; k below ``n``."""
+        n = len(self.points)
+        with jax.enable_x64(True):
+            posz, rows, th = self._tree()
+            found = [np.asarray(one)[:n] for one in knn.jit(posz, k, self.boxsize, th=th, exclude_self=True)]
+        distance, index = np.empty((n, k)), np.empty((n, k), rows.dtype)
+        distance[rows[:n]], index[rows[:n]] = found[0], rows[found[1]]
+        return distance, index
+
+    def within(self, places: np.ndarray, radii: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The points within a radius ``(q,)`` of each place: where its list begins, ``(q + 1,)``, and the rows and
+        distances of all lists, in no order. Nothing is within a negative radius. ValueError if one is NaN.
+        """
+        if not len(self.points) or not len(places):
+            return np.zeros(len(places) + 1, np.int64), np.zeros(0, np.int64), np.zeros(0)
+        reach, none = self._reach(places, radii)
+        with jax.enable_x64(True):
+            posz, rows, th = self._tree()
+            query = padded(places)
+            wide = np.zeros(query.pos.shape[0])
+            wide[: len(places)] = reach
+            lists = neighbours_within.jit(posz, wide, self.boxsize, th=th, part_query=query)
+            splits = np.asarray(lists.splits)[: len(places) + 1].astype(np.int64)
+            index, distance = (np.asarray(of)[: splits[-1]] for of in (lists.index, lists.distance))
+        if not none.any():
+            return splits, rows[index], distance.copy()
+        counts = np.diff(splits)
+        kept = ~np.repeat(none, counts)
+        return np.r_[0, np.cumsum(np.where(none, 0, counts))], rows[index[kept]], distance[kept]
+
+    def count(self, places: np.ndarray, radii: np.ndarray) -> np.ndarray:
+        """``(m,)``, how many pairs of a place and a point are within each of some radii ``(m,)``."""
+        if not len(self.points) or not len(places) or not len(radii):
+            return np.zeros(len(radii), np.int64)
+        reach, none = self._reach(places, radii)
+        with jax.enable_x64(True):
+            posz, _, th = self._tree()
+            counts = count_within.jit(posz, np.sort(reach), self.boxsize, th=th, part_query=places)
+            total = np.asarray(counts, np.int64).reshape(len(places), -1).sum(axis=0)
+        return np.where(none, 0, total[np.argsort(np.argsort(reach, kind="stable"), kind="stable")])
+
+    def _tree(self) -> Any:
+        """The points in z-order, the rows that they came from, and the hierarchy; in the 64-bit mode of JAX."""
+        if self._built is None:
+            part = padded(self.points)
+            rows = np.arange(part.pos.shape[0])
+            posz, rows, th = zsort_and_tree.jit(part, data=rows, boxsize=self.boxsize)
+            self._built = posz, np.asarray(rows), th
+        return self._built
+
+    def _reach(self, places: np.ndarray, radii: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Radii that searches take, and which of them reach nothing because they are negative."""
+        if np.isnan(radii).any():
+            raise ValueError("distances must not be NaN.")
+        corners = np.concatenate([places, self.points])
+        everything = 2 * float(np.linalg.norm(corners.max(axis=0) - corners.min(axis=0))) + 1
+        return np.clip(radii, 0, everything), radii < 0
+
+
+def padded(points: np.ndarray) -> Pos:
+    """Points with some rows to spare: at most an eighth, so that few sizes are compiled."""
+    rows = max(len(points), _FEWEST_ROWS)
+    step = 1 << max(rows.bit_length() - 4, 0)
+    pos = np.zeros((-(-rows // step) * step, points.shape[1]))
+    pos[: len(points)] = points
+    return Pos(pos=pos, num=len(points))

@@ -1,0 +1,387 @@
+"""scikit-learn's estimators of neighbours with the searches of `jztree`, for pipelines that have them.
+
+`NearestNeighbors`, `KNeighborsTransformer`, `RadiusNeighborsTransformer` and `DBSCAN` take the arguments of the classes
+of these names in scikit-learn 1.6 and later, and have their methods and attributes. Behind a transformer, the
+regressors, classifiers, embeddings and clusterings of scikit-learn work with ``metric="precomputed"``. What differs:
+
+* samples have 1 to 8 features, distances are Euclidean and float64, and answers exact; ``algorithm``, ``leaf_size`` and
+  ``n_jobs`` do nothing, as all cores are used;
+* ``boxsize``, a length or one a feature (0 where open), makes space periodic;
+* the order of what is equally far is that of the rows, in all results. Which of several equally far samples are among
+  the nearest is decided by z-order (`jztree.knn.knn`).
+
+Each new number of neighbours, and each size of set (up to an eighth more), compiles anew, which takes about a second.
+"""
+
+import numbers
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+try:
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components
+    from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+    from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, validate_data
+except ImportError as error:
+    raise ImportError(
+        "jztree_utils.estimators needs scikit-learn 1.6 or later; install it with: pip install 'jztree[sklearn]'."
+    ) from error
+
+from jztree.fof import dbscan
+
+from ._point_search import MOST_DIMS, PointSearch, padded
+
+__all__ = ["DBSCAN", "KNeighborsTransformer", "NearestNeighbors", "RadiusNeighborsTransformer"]
+
+_MOST_DIMS_OF_CLUSTERS = 4
+
+
+class _Fitted(BaseEstimator):
+    """What all estimators of neighbours share: samples that are searched."""
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Take samples ``(n, d)``, finite real numbers, d from 1 to 8. y does nothing. Raises ValueError for others."""
+        del y
+        self._fit(X)
+        return self
+
+    def _fit(self, X: Any) -> None:
+        given: Any = self
+        _check_euclidean(given.metric, given.p)
+        samples = _samples(self, X, reset=True)
+        self.effective_metric_, self.effective_metric_params_ = "euclidean", dict[str, Any]()
+        self.n_samples_fit_ = len(samples)
+        self._search = PointSearch(samples, _box(given.boxsize, samples.shape[1]))
+
+    def _asking(self, X: Any) -> np.ndarray | None:
+        """Samples that ask; None if those that are searched do."""
+        check_is_fitted(self, "n_samples_fit_")
+        return None if X is None else _samples(self, X, reset=False)
+
+    def _graph(self, data: np.ndarray, indices: np.ndarray, splits: np.ndarray) -> csr_matrix:
+        return csr_matrix((data, indices, splits), shape=(len(splits) - 1, self.n_samples_fit_))
+
+
+class _ByNumber(_Fitted):
+    """Methods of estimators that find a number of neighbours."""
+
+    n_neighbors: int
+
+    def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
+        """The nearest samples.
+
+        X: ``(q, d)``; None: the samples that were fitted, each of which asks for others than itself.
+        n_neighbors: how many; None: the number that the estimator was made with.
+
+        Returns distances ``(q, k)``, nearest first, and rows ``(q, k)``; or the rows alone. Raises TypeError or
+        ValueError if there are not so many samples.
+        """
+        places = self._asking(X)
+        k = _number(self.n_neighbors if n_neighbors is None else n_neighbors)
+        most = self.n_samples_fit_ - (places is None)
+        if k > most:
+            others = " others, each sample being none of its own" if places is None else ""
+            raise ValueError(
+                f"Expected n_neighbors <= n_samples_fit, but n_neighbors = {k}, n_samples_fit = {self.n_samples_fit_}, "
+                f"n_samples = {self.n_samples_fit_ if places is None else len(places)}: there are {most}{others}."
+            )
+        distance, index = self._search.nearest_others(k) if places is None else self._search.nearest(places, k)
+        index = _in_order_of_rows(distance, index).astype(np.intp)
+        return (distance, index) if return_distance else index
+
+    def kneighbors_graph(self, X: Any = None, n_neighbors: int | None = None, mode: str = "connectivity") -> csr_matrix:
+        """The same as a sparse matrix ``(q, n)``, of 1 (``mode="connectivity"``) or of distances (``"distance"``)."""
+        _check_mode(mode)
+        distance, index = self.kneighbors(X, n_neighbors)
+        data = distance.reshape(-1) if mode == "distance" else np.ones(index.size)
+        return self._graph(data, index.reshape(-1), np.arange(len(index) + 1) * index.shape[1])
+
+
+class _ByRadius(_Fitted):
+    """Methods of estimators that find neighbours within a radius."""
+
+    radius: float
+
+    def radius_neighbors(
+        self, X: Any = None, radius: Any = None, return_distance: bool = True, sort_results: bool = False
+    ) -> Any:
+        """All samples at most ``radius`` away.
+
+        X: as in `NearestNeighbors.kneighbors`. radius: a number, or ``(q,)``, one a query; None: that which the
+            estimator was made with.
+        sort_results: nearest first, else in the order of rows.
+
+        Returns arrays ``(q,)`` of arrays: distances and rows; or the latter alone. Raises ValueError for a radius that
+        is none.
+        """
+        if sort_results and not return_distance:
+            raise ValueError("return_distance must be True if sort_results is True.")
+        splits, index, distance = self._lists(X, radius, sort_results)
+        rows = _arrays(index, splits)
+        return (_arrays(distance, splits), rows) if return_distance else rows
+
+    def radius_neighbors_graph(
+        self, X: Any = None, radius: Any = None, mode: str = "connectivity", sort_results: bool = False
+    ) -> csr_matrix:
+        """The same as a sparse matrix ``(q, n)``, of 1 (``mode="connectivity"``) or of distances (``"distance"``)."""
+        _check_mode(mode)
+        splits, index, distance = self._lists(X, radius, sort_results)
+        return self._graph(distance if mode == "distance" else np.ones(len(index)), index, splits)
+
+    def _lists(self, X: Any, radius: Any, nearest_first: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        places = self._asking(X)
+        asking = self._search.points if places is None else places
+        reach = np.asarray(self.radius if radius is None else radius, np.float64)
+        if reach.shape not in ((), (len(asking),)):
+            raise ValueError(f"radius must be a number or one a query, {(len(asking),)}; its shape is {reach.shape}.")
+        splits, index, distance = self._search.within(asking, np.broadcast_to(reach, len(asking)))
+        query = np.repeat(np.arange(len(asking)), np.diff(splits))
+        if places is None:
+            others = query != index
+            query, index, distance = query[others], index[others], distance[others]
+            splits = np.searchsorted(query, np.arange(len(asking) + 1))
+        order = np.lexsort((index, distance, query) if nearest_first else (index, query))
+        return splits, index[order].astype(np.intp), distance[order]
+
+
+class NearestNeighbors(_ByNumber, _ByRadius):
+    """`sklearn.neighbors.NearestNeighbors`, exact, for samples of 1 to 8 features; see the module."""
+
+    def __init__(
+        self,
+        *,
+        n_neighbors: int = 5,
+        radius: float = 1.0,
+        algorithm: str = "auto",
+        leaf_size: int = 30,
+        metric: str = "minkowski",
+        p: float = 2,
+        metric_params: Any = None,
+        n_jobs: int | None = None,
+        boxsize: Any = None,
+    ) -> None:
+        self.n_neighbors, self.radius, self.algorithm, self.leaf_size = n_neighbors, radius, algorithm, leaf_size
+        self.metric, self.p, self.metric_params, self.n_jobs, self.boxsize = metric, p, metric_params, n_jobs, boxsize
+
+
+class _Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Fitted):
+    """What makes a graph of neighbours a step of a pipeline."""
+
+    mode: str
+
+    def _fit(self, X: Any) -> None:
+        _check_mode(self.mode)
+        super()._fit(X)
+        self._n_features_out = self.n_samples_fit_
+
+    def fit_transform(self, X: Any, y: Any = None) -> csr_matrix:
+        """`fit`, and the graph of the samples themselves, each among its own neighbours."""
+        transformed: csr_matrix = self.fit(X, y).transform(X)
+        return transformed
+
+
+class KNeighborsTransformer(_Transformer, _ByNumber):
+    """`sklearn.neighbors.KNeighborsTransformer`: samples become their distances to the nearest that were fitted."""
+
+    def __init__(
+        self,
+        *,
+        mode: str = "distance",
+        n_neighbors: int = 5,
+        algorithm: str = "auto",
+        leaf_size: int = 30,
+        metric: str = "minkowski",
+        p: float = 2,
+        metric_params: Any = None,
+        n_jobs: int | None = None,
+        boxsize: Any = None,
+    ) -> None:
+        self.mode, self.n_neighbors, self.algorithm, self.leaf_size = mode, n_neighbors, algorithm, leaf_size
+        self.metric, self.p, self.metric_params, self.n_jobs, self.boxsize = metric, p, metric_params, n_jobs, boxsize
+
+    def transform(self, X: Any) -> csr_matrix:
+        """A sparse matrix ``(q, n)`` of the nearest ``n_neighbors``, and one more with ``mode="distance"``, because a
+        sample that was fitted is among its own neighbours.
+        """
+        check_is_fitted(self, "n_samples_fit_")
+        return self.kneighbors_graph(X, self.n_neighbors + (self.mode == "distance"), self.mode)
+
+
+class RadiusNeighborsTransformer(_Transformer, _ByRadius):
+    """`sklearn.neighbors.RadiusNeighborsTransformer`: samples become their distances to those within a radius."""
+
+    def __init__(
+        self,
+        *,
+        mode: str = "distance",
+        radius: float = 1.0,
+        algorithm: str = "auto",
+        leaf_size: int = 30,
+        metric: str = "minkowski",
+        p: float = 2,
+        metric_params: Any = None,
+        n_jobs: int | None = None,
+        boxsize: Any = None,
+    ) -> None:
+        self.mode, self.radius, self.algorithm, self.leaf_size = mode, radius, algorithm, leaf_size
+        self.metric, self.p, self.metric_params, self.n_jobs, self.boxsize = metric, p, metric_params, n_jobs, boxsize
+
+    def transform(self, X: Any) -> csr_matrix:
+        """A sparse matrix ``(q, n)`` of all within the radius, nearest first."""
+        check_is_fitted(self, "n_samples_fit_")
+        return self.radius_neighbors_graph(X, mode=self.mode, sort_results=True)
+
+
+class DBSCAN(ClusterMixin, BaseEstimator):
+    """`sklearn.cluster.DBSCAN`, with its labels; see `jztree.fof.dbscan`.
+
+    In up to 4 dimensions and without ``sample_weight`` memory does not grow with ``eps``; else all pairs within it are
+    held at once.
+    """
+
+    def __init__(
+        self,
+        eps: float = 0.5,
+        *,
+        min_samples: int = 5,
+        metric: str = "euclidean",
+        metric_params: Any = None,
+        algorithm: str = "auto",
+        leaf_size: int = 30,
+        p: float | None = None,
+        n_jobs: int | None = None,
+        boxsize: Any = None,
+    ) -> None:
+        self.eps, self.min_samples, self.metric, self.metric_params = eps, min_samples, metric, metric_params
+        self.algorithm, self.leaf_size, self.p, self.n_jobs, self.boxsize = algorithm, leaf_size, p, n_jobs, boxsize
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Cluster samples ``(n, d)``, finite real numbers, d from 1 to 8.
+
+        sample_weight: ``(n,)``; a sample is a core if those within ``eps`` weigh ``min_samples``, which negative ones
+            hinder. None: 1 each.
+
+        Sets ``labels_`` ``(n,)``, -1 for noise, ``core_sample_indices_`` and ``components_``, the cores themselves.
+        Raises ValueError or TypeError for arguments that cannot be.
+        """
+        del y
+        _check_euclidean(self.metric, 2 if self.p is None else self.p)
+        samples = _samples(self, X, reset=True)
+        box = _box(self.boxsize, samples.shape[1])
+        if not isinstance(self.eps, numbers.Real) or not self.eps > 0:
+            raise ValueError(f"eps is the distance of neighbours, so it must be a positive number, not {self.eps!r}.")
+        if not isinstance(self.min_samples, numbers.Integral) or self.min_samples < 1:
+            raise ValueError(f"min_samples must be an integer from 1 on, not {self.min_samples!r}.")
+        eps, fewest = float(self.eps), int(self.min_samples)
+        if sample_weight is None and samples.shape[1] <= _MOST_DIMS_OF_CLUSTERS:
+            labels, core = _clusters(samples, eps, fewest, box)
+        else:
+            weight = _weights(sample_weight, samples)
+            labels, core = _clusters_of_lists(PointSearch(samples, box), eps, fewest, weight)
+        self.labels_: np.ndarray = labels.astype(np.intp)
+        self.core_sample_indices_ = np.flatnonzero(core)
+        self.components_ = samples[core]
+        return self
+
+    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
+        """`fit`, and the labels."""
+        return self.fit(X, y, sample_weight=sample_weight).labels_
+
+
+def _clusters(samples: np.ndarray, eps: float, fewest: int, box: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """The label of each sample, and which are cores."""
+    with jax.enable_x64(True):
+        found = dbscan.jit(padded(samples), eps, fewest, box)
+        labels, core = (np.asarray(one)[: len(samples)] for one in found)
+    return labels, core
+
+
+def _clusters_of_lists(
+    search: PointSearch, eps: float, fewest: int, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same, from the lists of all neighbours."""
+    n = len(search.points)
+    splits, index, _ = search.within(search.points, np.full(n, eps))
+    # Every sample is in its own list, so no list is empty.
+    core = np.add.reduceat(weight[index], splits[:-1]) >= fewest
+    query = np.repeat(np.arange(n), np.diff(splits))
+    linked = core[query] & core[index]
+    graph = csr_matrix((np.ones(linked.sum()), (query[linked], index[linked])), shape=(n, n))
+    groups = connected_components(graph, directed=False)[1][core]
+    # Clusters are numbered by their first core.
+    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+    none = len(first)
+    labels = np.full(n, none)
+    labels[core] = np.argsort(np.argsort(first))[group]
+    # Others are in the first of the clusters that they have a core of.
+    np.minimum.at(labels, query[core[index]], labels[index[core[index]]])
+    return np.where(labels == none, -1, labels), core
+
+
+def _weights(sample_weight: Any, samples: np.ndarray) -> np.ndarray:
+    """``(n,)``; ValueError or TypeError if these are no finite real numbers, one a sample or one for all."""
+    if sample_weight is None or isinstance(sample_weight, numbers.Real):
+        return np.full(len(samples), 1.0 if sample_weight is None else float(sample_weight))
+    weight: np.ndarray = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+    if weight.ndim != 1:
+        raise ValueError(f"sample_weight must have shape (n,); its shape is {weight.shape}.")
+    check_consistent_length(samples, weight)
+    if not weight.any():
+        raise ValueError("sample_weight is zero for all samples; give some weight.")
+    return weight
+
+
+def _samples(estimator: Any, X: Any, reset: bool) -> np.ndarray:
+    samples: np.ndarray = validate_data(estimator, X, reset=reset, dtype=np.float64, order="C")
+    if samples.shape[1] > MOST_DIMS:
+        raise ValueError(
+            f"samples have from 1 to {MOST_DIMS} features here; these have {samples.shape[1]}. Reduce them first, with "
+            f"sklearn.decomposition.PCA(n_components={MOST_DIMS}) say, or use the class of sklearn."
+        )
+    return samples
+
+
+def _box(boxsize: Any, dims: int) -> np.ndarray | None:
+    if boxsize is None:
+        return None
+    if np.shape(boxsize) not in ((), (dims,)):
+        raise ValueError(f"boxsize must be one length or {dims}, one a feature; its shape is {np.shape(boxsize)}.")
+    return np.broadcast_to(np.asarray(boxsize, np.float64), (dims,)).copy()
+
+
+def _check_euclidean(metric: Any, p: Any) -> None:
+    if metric not in ("euclidean", "l2") and not (metric == "minkowski" and p == 2):
+        raise ValueError(
+            "distances are Euclidean here: metric='euclidean', or 'minkowski' with p=2; "
+            f"metric={metric!r} with p={p!r} was given. The classes of sklearn have other metrics."
+        )
+
+
+def _check_mode(mode: Any) -> None:
+    if mode not in ("connectivity", "distance"):
+        raise ValueError(f'Unsupported mode, must be one of "connectivity", or "distance" but got "{mode}" instead')
+
+
+def _number(n_neighbors: Any) -> int:
+    if not isinstance(n_neighbors, numbers.Integral) or isinstance(n_neighbors, bool):
+        raise TypeError(f"n_neighbors does not take {type(n_neighbors)} value, enter integer value")
+    if n_neighbors <= 0:
+        raise ValueError(f"Expected n_neighbors > 0. Got {n_neighbors}")
+    return int(n_neighbors)
+
+
+def _in_order_of_rows(distance: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Rows ``(q, k)`` of neighbours, those at the same distance in order."""
+    tied = np.flatnonzero((distance[:, 1:] == distance[:, :-1]).any(axis=1))
+    index[tied] = np.take_along_axis(index[tied], np.lexsort((index[tied], distance[tied])), axis=1)
+    return index
+
+
+def _arrays(values: np.ndarray, splits: np.ndarray) -> np.ndarray:
+    """An array of the parts of ``values``."""
+    arrays = np.empty(len(splits) - 1, object)
+    for row in range(len(arrays)):
+        arrays[row] = values[splits[row] : splits[row + 1]]
+    return arrays

@@ -1,0 +1,276 @@
+"""`jztree_utils.estimators` against scikit-learn's classes, under its checks of estimators and under its own tests."""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from scipy.spatial import cKDTree
+
+pytest.importorskip("sklearn", minversion="1.6")
+
+from sklearn import cluster
+from sklearn.manifold import TSNE, Isomap
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor, LocalOutlierFactor
+from sklearn.neighbors import KNeighborsTransformer as TheirKNeighborsTransformer
+from sklearn.neighbors import NearestNeighbors as TheirNearestNeighbors
+from sklearn.neighbors import RadiusNeighborsTransformer as TheirRadiusNeighborsTransformer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+from jztree_utils.estimators import DBSCAN, KNeighborsTransformer, NearestNeighbors, RadiusNeighborsTransformer
+
+ROOT = Path(__file__).parents[2]
+RNG = np.random.default_rng(12)
+DATA = np.r_[RNG.random((180, 3)), RNG.random((20, 3)) * 0.01]
+PLACES = RNG.random((31, 3)) * 1.2 - 0.1
+
+
+def same_graph(found: Any, expected: Any) -> None:
+    assert found.format == "csr"
+    assert found.shape == expected.shape
+    assert found.dtype == expected.dtype == np.float64
+    assert found.nnz == expected.nnz, "explicit zeros count"
+    np.testing.assert_allclose(found.toarray(), expected.toarray(), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("places", [None, PLACES, DATA], ids=["own", "others", "same"])
+@pytest.mark.parametrize("k", [1, 5, 60])
+def test_numbers_of_neighbours(places: Any, k: int) -> None:
+    mine, theirs = NearestNeighbors(n_neighbors=k).fit(DATA), TheirNearestNeighbors(n_neighbors=k).fit(DATA)
+    found, expected = mine.kneighbors(places), theirs.kneighbors(places)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-12, atol=1e-15)
+    np.testing.assert_array_equal(found[1], expected[1])
+    assert [one.dtype for one in found] == [np.float64, np.intp]
+    np.testing.assert_array_equal(mine.kneighbors(places, 3, return_distance=False), theirs.kneighbors(places, 3)[1])
+    for mode in ("connectivity", "distance"):
+        same_graph(mine.kneighbors_graph(places, mode=mode), theirs.kneighbors_graph(places, mode=mode))
+
+
+@pytest.mark.parametrize("places", [None, PLACES, DATA], ids=["own", "others", "same"])
+@pytest.mark.parametrize("radius", [0.004, 0.15, 5.0])
+def test_neighbours_within_a_radius(places: Any, radius: float) -> None:
+    mine, theirs = NearestNeighbors(radius=radius).fit(DATA), TheirNearestNeighbors(radius=radius).fit(DATA)
+    for in_order in (False, True):
+        found, expected = (one.radius_neighbors(places, sort_results=in_order) for one in (mine, theirs))
+        assert found[0].shape == found[1].shape == expected[1].shape
+        for distance, row, true_distance, true_row in zip(*found, *expected, strict=True):
+            order = slice(None) if in_order else np.argsort(true_row)
+            np.testing.assert_array_equal(row, true_row[order])
+            np.testing.assert_allclose(distance, true_distance[order], rtol=1e-12, atol=1e-15)
+    each = RNG.random(200 if places is None else len(places)) * 0.2
+    reached = mine.radius_neighbors(places, each)[0]
+    full = mine.radius_neighbors(places, 0.2)[0]
+    for far, near, all_near in zip(each, reached, full, strict=True):
+        np.testing.assert_array_equal(near, all_near[all_near <= far])
+    only = mine.radius_neighbors(places, 0.1, return_distance=False)
+    assert [len(row) for row in only] == [len(row) for row in theirs.radius_neighbors(places, 0.1)[1]]
+    for mode in ("connectivity", "distance"):
+        same_graph(mine.radius_neighbors_graph(places, mode=mode), theirs.radius_neighbors_graph(places, mode=mode))
+
+
+@pytest.mark.parametrize("mode", ["connectivity", "distance"])
+def test_transformers(mode: str) -> None:
+    kinds = (
+        (KNeighborsTransformer, TheirKNeighborsTransformer, {"n_neighbors": 7}),
+        (RadiusNeighborsTransformer, TheirRadiusNeighborsTransformer, {"radius": 0.2}),
+    )
+    for mine, theirs, options in kinds:
+        made, other = mine(mode=mode, **options), theirs(mode=mode, **options)
+        same_graph(made.fit_transform(DATA), other.fit_transform(DATA))
+        same_graph(made.transform(PLACES), other.transform(PLACES))
+        assert [name.lower() for name in made.get_feature_names_out()][:2] == [
+            f"{mine.__name__.lower()}{i}" for i in (0, 1)
+        ]
+
+
+def test_what_is_equally_far_is_in_the_order_of_rows() -> None:
+    """On a lattice with a point twice: each point's own row is left out, and its twin is not."""
+    side = np.stack(np.meshgrid(*[np.arange(4.0)] * 3), axis=-1).reshape(-1, 3)
+    points = np.r_[side, side[:1]]
+    for k, places in ((5, None), (40, None), (7, points)):
+        distance, row = NearestNeighbors(n_neighbors=k).fit(points).kneighbors(places)
+        assert np.all((np.diff(distance) > 0) | (np.diff(row) > 0))
+        np.testing.assert_allclose(distance, np.linalg.norm(points[row] - points[:, None], axis=-1))
+        if places is None:
+            assert not np.any(row == np.arange(len(points))[:, None])
+            assert (row[0, 0], row[-1, 0]) == (len(points) - 1, 0)
+    splits = NearestNeighbors(radius=1.0).fit(points).radius_neighbors(sort_results=True)
+    assert splits[1][0].tolist() == [64, 1, 4, 16] or sorted(splits[1][0].tolist()) == [1, 4, 16, 64]
+    assert all(np.all((np.diff(d) > 0) | (np.diff(r) > 0)) for d, r in zip(*splits, strict=True))
+
+
+@pytest.mark.parametrize("box", [1.0, [1.0, 0.0, 1.5]], ids=str)
+def test_periodic_boxes(box: Any) -> None:
+    """Outside of the box positions are wrapped."""
+    shift = np.where(np.broadcast_to(box, 3) > 0, box, 0) * RNG.integers(-2, 3, DATA.shape)
+    near = NearestNeighbors(n_neighbors=6, radius=0.2, boxsize=box).fit(DATA + shift)
+    distance, row = cKDTree(DATA, boxsize=box).query(PLACES, k=6)
+    found = near.kneighbors(PLACES)
+    np.testing.assert_array_equal(found[1], row)
+    np.testing.assert_allclose(found[0], distance, atol=1e-14)
+    lists = cKDTree(DATA, boxsize=box).query_ball_point(PLACES, 0.2, return_sorted=True)
+    assert [one.tolist() for one in near.radius_neighbors(PLACES)[1]] == lists.tolist()
+    matrix = cKDTree(DATA, boxsize=box).sparse_distance_matrix(cKDTree(DATA, boxsize=box), 0.15).tocsr()
+    expected = cluster.DBSCAN(eps=0.1, min_samples=4, metric="precomputed").fit(matrix)
+    for weight in (None, np.ones(len(DATA))):
+        clusters = DBSCAN(eps=0.1, min_samples=4, boxsize=box).fit(DATA + shift, sample_weight=weight)
+        np.testing.assert_array_equal(clusters.labels_, expected.labels_)
+
+
+@pytest.mark.parametrize("dims", range(1, 9))
+@pytest.mark.parametrize("weighted", [False, True])
+def test_dbscan(dims: int, weighted: bool) -> None:
+    points = np.r_[RNG.normal(0, 0.1, (60, dims)), RNG.normal(1, 0.1, (60, dims)), RNG.random((60, dims)) * 3]
+    points = points[RNG.permutation(180)]
+    weight = RNG.integers(-1, 5, 180).astype(float) if weighted else None
+    for eps, fewest in ((0.05 * dims, 4), (0.1 * dims, 12), (0.2, 1)):
+        mine, theirs = (kind(eps=eps, min_samples=fewest) for kind in (DBSCAN, cluster.DBSCAN))
+        np.testing.assert_array_equal(
+            mine.fit_predict(points, sample_weight=weight), theirs.fit_predict(points, sample_weight=weight)
+        )
+        np.testing.assert_array_equal(mine.core_sample_indices_, theirs.core_sample_indices_)
+        np.testing.assert_array_equal(mine.components_, theirs.components_)
+
+
+def test_pipelines_of_scikit_learn() -> None:
+    """What stands behind a transformer does as it does behind theirs."""
+    target, kind = DATA @ [1.0, 2.0, 3.0], (DATA[:, 0] > 0.5).astype(int)
+    behind = (
+        lambda: KNeighborsRegressor(n_neighbors=4, metric="precomputed", weights="distance"),
+        lambda: KNeighborsClassifier(n_neighbors=4, metric="precomputed"),
+    )
+    for last, y in zip(behind, (target, kind), strict=True):
+        found, expected = (
+            make_pipeline(StandardScaler(), first(n_neighbors=6), last()).fit(DATA, y).predict(PLACES)
+            for first in (KNeighborsTransformer, TheirKNeighborsTransformer)
+        )
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+    graphs = [one(n_neighbors=20).fit_transform(DATA) for one in (KNeighborsTransformer, TheirKNeighborsTransformer)]
+    for later in (
+        lambda graph: Isomap(n_neighbors=8, metric="precomputed").fit_transform(graph),
+        lambda graph: LocalOutlierFactor(n_neighbors=8, metric="precomputed").fit_predict(graph),
+        lambda graph: TSNE(
+            metric="precomputed", perplexity=5, init="random", random_state=0, max_iter=250
+        ).fit_transform(graph),
+        lambda graph: cluster.SpectralClustering(
+            3, affinity="precomputed_nearest_neighbors", n_neighbors=8, random_state=0
+        ).fit_predict(graph),
+    ):
+        np.testing.assert_allclose(later(graphs[0]), later(graphs[1]), rtol=1e-6, atol=1e-8)
+
+
+def test_a_search_over_parameters() -> None:
+    pipeline = make_pipeline(KNeighborsTransformer(n_neighbors=9), KNeighborsClassifier(metric="precomputed"))
+    choice = {"kneighborsclassifier__n_neighbors": [1, 5]}
+    search = GridSearchCV(pipeline, choice, cv=2).fit(DATA, DATA[:, 0] > 0.5)
+    assert search.best_score_ > 0.9
+
+
+def test_an_estimator_travels() -> None:
+    near = NearestNeighbors(boxsize=1.2).fit(DATA)
+    again = pickle.loads(pickle.dumps(near))
+    np.testing.assert_array_equal(again.kneighbors(PLACES)[1], near.kneighbors(PLACES)[1])
+    assert again.boxsize == 1.2
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: NearestNeighbors(p=1).fit(DATA), ValueError, "Euclidean here.*p=1"),
+        (lambda: KNeighborsTransformer(metric="cosine").fit(DATA), ValueError, "Euclidean here.*cosine"),
+        (lambda: DBSCAN(metric="precomputed").fit(DATA), ValueError, "Euclidean here.*precomputed"),
+        (lambda: NearestNeighbors().fit(np.zeros((20, 9))), ValueError, r"1 to 8 features.*9.*PCA\(n_components=8\)"),
+        (lambda: DBSCAN().fit(np.zeros((20, 9))), ValueError, "1 to 8 features"),
+        (lambda: NearestNeighbors(boxsize=[1, 2]).fit(DATA), ValueError, "one length or 3, one a feature"),
+        (lambda: NearestNeighbors(n_neighbors=200).fit(DATA).kneighbors(), ValueError, "199 others"),
+        (lambda: NearestNeighbors().fit(DATA).kneighbors(PLACES, 201), ValueError, "n_neighbors <= n_samples_fit"),
+        (lambda: NearestNeighbors().fit(DATA).kneighbors(n_neighbors=2.0), TypeError, "enter integer value"),
+        (lambda: NearestNeighbors().fit(DATA).kneighbors(n_neighbors=0), ValueError, "n_neighbors > 0"),
+        (lambda: NearestNeighbors().fit(DATA).kneighbors_graph(mode="x"), ValueError, "Unsupported mode"),
+        (lambda: RadiusNeighborsTransformer(mode="x").fit(DATA), ValueError, "Unsupported mode"),
+        (lambda: NearestNeighbors().fit(DATA).kneighbors(PLACES[:, :2]), ValueError, "features"),
+        (lambda: NearestNeighbors(radius=np.nan).fit(DATA).radius_neighbors(), ValueError, "must not be NaN"),
+        (lambda: NearestNeighbors().fit(DATA).radius_neighbors(radius=[0.1, 0.2]), ValueError, "one a query"),
+        (lambda: DBSCAN().fit(DATA, sample_weight=np.zeros(200)), ValueError, "zero for all samples"),
+        (lambda: DBSCAN(eps=0).fit(DATA), ValueError, "eps"),
+        (lambda: DBSCAN(min_samples=0).fit(DATA), ValueError, "min_samples"),
+        (lambda: NearestNeighbors().fit(np.full((9, 2), np.nan)), ValueError, "NaN"),
+    ],
+)
+def test_what_cannot_be_is_said(call: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+# Checks of estimators that give samples more than 8 features.
+MORE_FEATURES = {
+    "check_all_zero_sample_weights_error",
+    "check_dtype_object",
+    "check_fit2d_1sample",
+    "check_sample_weight_equivalence_on_dense_data",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [NearestNeighbors, KNeighborsTransformer, RadiusNeighborsTransformer, DBSCAN])
+def test_scikit_learns_checks_of_estimators(kind: Any) -> None:
+    results = check_estimator(kind(), on_fail=None, on_skip=None)
+    assert sum(one["status"] == "passed" for one in results) > 35
+    for one in results:
+        if one["status"] == "failed":
+            assert one["check_name"] in MORE_FEATURES
+            assert "samples have from 1 to 8 features here" in str(one["exception"])
+
+
+# Their own tests that fail because of what is said in an error, and those that fail for other reasons.
+DIFFERENT = ("distances are Euclidean here", "samples have from 1 to 8 features here")
+FAILING = {
+    "test_unsupervised_inputs": "takes a fitted estimator for samples, as does whatever reads its trees",
+    "test_query_equidistant_kth_nn": "asks that the lowest rows are chosen where the last neighbours are equally far",
+    "test_k_and_radius_neighbors_duplicates": "asks for another one of neighbours at distance 0",
+    "test_auto_algorithm": "looks at the algorithm that was chosen",
+}
+THEIRS = """
+import sklearn.cluster
+import sklearn.neighbors
+from jztree_utils import estimators
+
+sklearn.cluster.DBSCAN = estimators.DBSCAN
+for name in ("NearestNeighbors", "KNeighborsTransformer", "RadiusNeighborsTransformer"):
+    setattr(sklearn.neighbors, name, getattr(estimators, name))
+
+from sklearn.cluster.tests.test_dbscan import *
+from sklearn.neighbors.tests.test_graph import *
+from sklearn.neighbors.tests.test_neighbors import *
+from sklearn.neighbors.tests.test_neighbors_pipeline import *
+"""
+
+
+@pytest.mark.slow
+def test_scikit_learns_own_tests(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn.neighbors.tests.test_neighbors")
+    (tmp_path / "test_theirs.py").write_text(THEIRS)
+    call = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "sklearn.conftest"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    out = subprocess.run(
+        [*call, "--junitxml=found.xml", "test_theirs.py"],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert int(re.search(r"(\d+) passed", out.stdout)[1]) > 400, out.stdout[-2000:]
+    for case in ElementTree.parse(tmp_path / "found.xml").iter("testcase"):
+        for failure in case.findall("failure"):
+            name, message = case.get("name").partition("[")[0], failure.get("message")
+            assert name in FAILING or any(reason in message for reason in DIFFERENT), f"{case.get('name')}: {message}"
