@@ -57,6 +57,15 @@ def test_k_can_be_the_number_of_particles(n: int, box: str, dtype: Any) -> None:
     assert_nearest(pos, oracles.uniform(5, 3, dtype, seed=9), n, oracles.box_lengths(box, 3))
 
 
+@pytest.mark.parametrize("separate", [False, True])
+def test_float64_of_numpy_is_rounded_in_the_32_bit_mode(separate: bool) -> None:
+    """In plain calls as in compiled twins."""
+    pos = oracles.uniform(300, 3, np.float64)
+    wide, narrow = ({"part_query": (pos[:40] + 0.01).astype(kind)} if separate else {} for kind in ("f8", "f4"))
+    for plain, compiled in zip(knn(pos, 4, **wide), knn.jit(pos.astype("f4"), 4, **narrow), strict=True):
+        np.testing.assert_array_equal(plain, compiled)
+
+
 @pytest.mark.parametrize("leaf_size", [2, 3, 24, 1000])
 @pytest.mark.parametrize("fan_out", [2, 8, 40])
 def test_answer_does_not_depend_on_the_shape_of_the_tree(leaf_size: int, fan_out: int) -> None:

@@ -93,7 +93,7 @@ def _sort_sources(
             corners, _ = corners_of(jnp.asarray(get_pos(part)), num, "the positions")
             found.marked = _marked(found, mask, Domain(*corners, box, corners), cfg)
         return found, num
-    domain, (num,) = domain_of([get_pos(part)], [get_num(part)], ["the positions"], box, faults)
+    domain, (num,) = domain_of([jnp.asarray(get_pos(part))], [get_num(part)], ["the positions"], box, faults)
     built = sort_in_domain(part, num, ordering(part, domain), cfg)
     found = _Sorted(built.part, built.rows, num, built.th, part)
     if mask is not None:
