@@ -1,25 +1,36 @@
 """Kernels that find out, at run time, what is wrong."""
 
 import functools
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ..jax_ext import Exact
+from ..jax_ext import Exact, is_concrete
 from ._call import Tree, as_num, call, i32, sizes
 
 
-@functools.partial(jax.jit, static_argnames="sentence", inline=True)
 def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
-    """``num``, or an error with ``sentence`` at run time if ``failed``.
+    """``num``, or an error with ``sentence`` if ``failed``: ValueError where that is known, else one at run time.
 
     Of several sentences, one a line, it is that of the number that ``failed`` is, from 1 on: one check for all of them.
 
     The caller must go on with the returned ``num``; an output that nobody uses is removed by the compiler. ``{0}``,
     ``{1}`` in ``sentence`` stand for ``numbers`` (int32 scalars).
     """
+    if not all(map(is_concrete, (failed, *numbers))):
+        return _checked_at_run_time(num, failed, numbers, sentence)
+    which = int(failed)
+    if which:
+        line = sentence.split("\n")[which - 1]
+        raise ValueError(re.sub(r"\{(\d+)\}", lambda mark: str(int(numbers[int(mark[1])])), line))
+    return as_num(num)
+
+
+@functools.partial(jax.jit, static_argnames="sentence", inline=True)
+def _checked_at_run_time(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
     values = jnp.stack([as_num(number) for number in numbers]) if numbers else jnp.zeros((0,), jnp.int32)
     return call("check", i32(), as_num(num), jnp.asarray(failed, jnp.int32), values, sentence=sentence)
 

@@ -88,8 +88,8 @@ def build_tree_hierarchy(partz: Any, cfg_tree: TreeConfig | None = None, *, boxs
 
     partz: as returned by `zsort` with the same ``boxsize``; its ``mass`` is used if ``cfg_tree.masses``.
 
-    Raises TypeError or ValueError for arguments of the wrong kind, and at run time if a position is NaN or infinite,
-    the particles are not in z-order, or masses that are used are negative, NaN, infinite or too large a sum.
+    Raises TypeError or ValueError for arguments of the wrong kind, and an error at run time if a position is NaN or
+    infinite, the particles are not in z-order, or masses that are used are negative, NaN, infinite or too large a sum.
     """
     cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
     pos = check_particles(partz)
@@ -184,8 +184,9 @@ def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = No
 
     Returns ``(partz, th)``, or ``(partz, dataz, th)`` if ``data`` is given. Over several ranks, each gets a range of
     the z-order, with as many particles as the others, and the hierarchy over it (see `jztree.tree.distr_zsort`).
-    Raises TypeError or ValueError for arguments of the wrong kind, and at run time if a position is NaN or infinite, or
-    with ``cfg_tree.masses`` if a mass is negative, NaN or infinite, or their sum beyond the range of their dtype.
+    Raises TypeError or ValueError for arguments of the wrong kind, and an error at run time if a position is NaN or
+    infinite, or with ``cfg_tree.masses`` if a mass is negative, NaN or infinite, or their sum beyond the range of their
+    dtype.
     """
     cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
     check_data(data, check_particles(part).shape[0])
@@ -281,7 +282,8 @@ def zsort_and_tree_multi_type(
     particles of all types, and a node may be empty of one type. Over several ranks, each gets the same range of the
     z-order of all types, with as many particles of all types together as the others; arrays have room for these.
 
-    Raises TypeError or ValueError for arguments of the wrong kind, and at run time if a position is NaN or infinite.
+    Raises TypeError or ValueError for arguments of the wrong kind, and an error at run time if a position is NaN or
+    infinite.
     """
     cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
     positions = [check_particles(part, f"positions of type {i}") for i, part in enumerate(parts)]
