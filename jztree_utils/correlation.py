@@ -276,13 +276,14 @@ def wp(
     boxsize: Any = None,
     randoms: Any = None,
     num_pi: int = 40,
-    los: int = -1,
+    los: int | str = -1,
     **options: Any,
 ) -> Correlation:
     """The projected correlation function, ``wp(rp) = 2 int_0^pi_max xi(rp, pi) dpi`` (Davis & Peebles 1983), a length.
 
     part, boxsize, randoms, options: as in `xi`, in 3 dimensions. edges: ``(b + 1,)`` of the distance across the line of
-    sight, which is the axis ``los``. num_pi: how many equal bins there are along it.
+    sight. num_pi: how many equal bins there are along it. los: its axis, or ``"midpoint"``, from an observer at the
+    origin, with randoms.
 
     Raises like `xi`.
     """
@@ -294,8 +295,9 @@ def wp(
     found = np.asarray(edges, np.float64)
     if randoms is None:
         box = sample.box
-        found = _checked(edges, "edges", sample, float(np.delete(box, los).min()) / 2)
-        _checked(along, "pi_max", sample, float(box[los]) / 2)
+        axis = int(los)
+        found = _checked(edges, "edges", sample, float(np.delete(box, axis).min()) / 2)
+        _checked(along, "pi_max", sample, float(box[axis]) / 2)
 
     options = {"mode": "rp_pi", "edges_b": along, "los": los}
     value, samples, pairs = sample.estimate(found, lambda: _cylinders(found, along), **options)
@@ -311,13 +313,13 @@ def multipoles(
     randoms: Any = None,
     ells: tuple[int, ...] = (0, 2, 4),
     num_mu: int = 100,
-    los: int = -1,
+    los: int | str = -1,
     **options: Any,
 ) -> Correlation:
     """Multipoles of ``xi(s, mu)``: ``(2 l + 1) int_0^1 xi(s, mu) P_l(mu) dmu`` for each even ``l`` of ``ells``.
 
     part, boxsize, randoms, options: as in `xi`, in 3 dimensions. edges: ``(b + 1,)`` of the distance s. num_mu: how
-    many equal bins of ``|mu|`` there are, in each of which xi is taken as constant. los: the axis of the line of sight.
+    many equal bins of ``|mu|`` there are, in each of which xi is taken as constant. los: as in `wp`.
 
     Returns values ``(len(ells), b)``. Raises like `xi`.
     """
@@ -340,8 +342,11 @@ def multipoles(
 def _in_three(sample: _Sample, what: str, los: Any) -> _Sample:
     if get_pos(sample.part).shape[1] != 3:
         raise ValueError(f"{what} is for particles in 3 dimensions; these have {get_pos(sample.part).shape[1]}.")
-    if los not in range(-3, 3):
-        raise ValueError(f"los is {los!r}; it is the axis of the line of sight, from 0 to 2.")
+    if isinstance(los, str) and los == "midpoint":
+        if sample.randoms is None:
+            raise ValueError("los is 'midpoint', which is for volumes that are not a periodic box; give randoms.")
+    elif los not in range(-3, 3):
+        raise ValueError(f"los is {los!r}; it is the axis of the line of sight, from 0 to 2, or 'midpoint'.")
     return sample
 
 

@@ -332,7 +332,7 @@ WRONG = [
     ({"mode": "rp_pi"}, ValueError, "needs edges_b, the edges of pi"),
     ({"mode": "s_mu", "edges_b": [0, 1.1]}, ValueError, "cosines, which are at most 1"),
     ({"mode": "s_mu", "edges_b": [0, 1], "los": 3}, ValueError, "los is 3"),
-    ({"mode": "s_mu", "edges_b": [0, 1], "los": "midpoint"}, ValueError, "los is 'midpoint'"),
+    ({"mode": "s_mu", "edges_b": [0, 1], "los": "middle"}, ValueError, "los is 'middle'"),
     ({"weight": np.ones(3, np.float32)}, ValueError, "weight must have one number a particle"),
     ({"weight": np.full(10, np.nan, np.float32)}, oracles.RUN_TIME_ERROR, "row 0 has a weight that is NaN"),
     ({"weight": np.full(10, 3e37, np.float32)}, oracles.RUN_TIME_ERROR, "beyond the range of float32"),

@@ -28,7 +28,8 @@ class PairSet(NamedTuple):
 class PairBins(NamedTuple):
     """Bins of pairs: edges ``(b + 1,)`` of the distance, or of that across the line of sight, and of a second quantity.
 
-    mode: ``"r"`` has no second one, ``"rp_pi"`` and ``"s_mu"`` have. axis: that of the line of sight.
+    mode: ``"r"`` has no second one, ``"rp_pi"`` and ``"s_mu"`` have. axis: that of the line of sight; the number of
+        dimensions: from the origin to the middle of each pair.
     """
 
     mode: str

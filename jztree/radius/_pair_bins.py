@@ -15,6 +15,10 @@ from ..kernels import PairBins
 MODES = ("r", "rp_pi", "s_mu")
 _SECOND = {"rp_pi": "pi", "s_mu": "mu"}
 _BAD = "{0} are not ascending numbers from 0 on; sort them, and leave out those that come twice."
+_NO_MIDDLE = (
+    "los is 'midpoint', and the box is periodic, where the middle of a pair is not one place; leave boxsize out, or "
+    "give an axis."
+)
 _BAD_COSINES = "edges_b are not ascending numbers from 0 to 1, which is what cosines are."
 
 
@@ -22,6 +26,7 @@ def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """What twins replace in the arguments of `jztree.radius.pair_counts`."""
     replaced = exact_box_argument(arguments)
     bins = as_bins(arguments, np.shape(get_pos(next(iter(arguments.values()))))[-1])
+    sight_faults(bins, replaced["boxsize"])
     return replaced | {"edges": bins.edges, "edges_b": bins.edges_b}
 
 
@@ -41,10 +46,30 @@ def as_bins(given: dict[str, Any], dims: int) -> PairBins:
         raise ValueError(f"mode={mode!r} needs edges_b, the edges of {_SECOND[mode]}.")
     if dims not in (2, 3):
         raise ValueError(f"mode={mode!r} is for positions in 2 or 3 dimensions, and these have {dims}.")
-    if isinstance(los, bool) or not isinstance(los, (int, np.integer)) or not -dims <= los < dims:
-        raise ValueError(f"los is {los!r}; it is the axis of the line of sight, from 0 to {dims - 1}.")
     edges_b = _edges(second, "edges_b", 1.0 if mode == "s_mu" else np.inf)
-    return PairBins(mode, _edges(given["edges"], "edges"), edges_b, int(los) % dims)
+    return PairBins(mode, _edges(given["edges"], "edges"), edges_b, _line_of_sight(los, dims))
+
+
+def _line_of_sight(los: Any, dims: int) -> int:
+    """The axis; ``dims``, if it is that to the middle of each pair."""
+    if isinstance(los, str) and los == "midpoint":
+        return dims
+    if isinstance(los, bool) or not isinstance(los, (int, np.integer)) or not -dims <= los < dims:
+        raise ValueError(
+            f"los is {los!r}; it is the axis of the line of sight, from 0 to {dims - 1}, or 'midpoint', from the "
+            "origin to the middle of each pair."
+        )
+    return int(los) % dims
+
+
+def sight_faults(bins: PairBins, box: Exact) -> list[comm.Fault]:
+    """What a run finds wrong with the line of sight; ValueError if that is known already."""
+    if bins.mode == "r" or bins.axis < box.words.shape[0]:
+        return []
+    periodic = jnp.any(jnp.asarray(exact_to_float(box)) > 0)
+    if is_concrete(periodic) and periodic:
+        raise ValueError(_NO_MIDDLE)
+    return [comm.Fault(periodic, [], _NO_MIDDLE)]
 
 
 def _edges(edges: Any, name: str, most: float = np.inf) -> Exact:

@@ -17,7 +17,7 @@ from ..jax_ext import with_twins
 from ..kernels import PairBins, PairSet
 from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_in_domain
 from ..tree._zorder import domain_of
-from ._pair_bins import as_bins, exact_arguments
+from ._pair_bins import as_bins, exact_arguments, sight_faults
 from ._pairs_over_ranks import Columns, Pairs, of_all_ranks, pairs_over_ranks
 from ._weights import checked_weights
 from ._wide import WideCounts, WideSums
@@ -72,7 +72,7 @@ def pair_counts(
     part_b: Any = None,
     mode: str = "r",
     edges_b: Any = None,
-    los: int = -1,
+    los: int | str = -1,
     weight: Any = None,
     weight_b: Any = None,
     region: Any = None,
@@ -95,7 +95,10 @@ def pair_counts(
         ``"s_mu"`` for distances and the cosines, from 0 to 1, of the angle to the line of sight (``edges_b``). The last
         two are for 2 and 3 dimensions.
     edges_b: ``(b' + 1,)``, of pi or mu, in the same way; what is 0 is in the bin that begins with 0.
-    los: the axis of the line of sight.
+    los: the axis of the line of sight; or ``"midpoint"``: from the origin, where the observer is, to the middle between
+        the two, so that ``pi = |s . m| / |m|`` and ``rp = |s x m| / |m|`` with ``s`` and ``m`` the difference and the
+        mean of their positions (Fisher et al. 1994, MNRAS 267, 927). The box is open then. If ``m`` is 0, all of the
+        distance is across.
     weight, weight_b: ``(n,)`` each, of ``part`` and ``part_b``; None: all weigh 1.
     region, region_b: ``(n,)`` integers from 0 to below ``num_regions``, where particles are left out together in a
         jackknife; ``region_b`` is needed with ``part_b``.
@@ -108,9 +111,10 @@ def pair_counts(
     them. No particle is a pair with itself: its distance 0 is in no bin, as is that of others at the same place.
 
     Whether a pair is within an edge is decided in float64 from the positions as given: distances by their squares,
-    ``|z| <= edge`` along the line of sight, and ``z**2 <= edge**2 * s**2`` for cosines. So counts are exact, and the
-    same integers on any number of devices. Sums are taken in float64, with the same bits for any number of threads and
-    in every run; over several devices, or on a GPU, they may differ from these in the last ones.
+    ``|z| <= edge`` along the line of sight, and ``z**2 <= edge**2 * s**2`` for cosines. So counts are exact, with
+    ``"midpoint"`` but for the rounding of ``m``, and the same integers on any number of devices. Sums are taken in
+    float64, with the same bits for any number of threads and in every run; over several devices, or on a GPU, they may
+    differ from these in the last ones.
 
     Whole nodes of the hierarchy whose pairs are all in one bin are counted at once, so many pairs cost less than each.
     Over several devices, all get the result. Differentiating sums of weights is an error.
@@ -133,6 +137,7 @@ def pair_counts(
     if pos_b is not None:
         other, more = _columns(part_b, pos_b, weight_b, region_b, regions, " of part_b")
         faults += more
+    faults += sight_faults(bins, box)
     pairs = Pairs(one, other, bins, box, regions, cfg, faults)
     counts, sums = of_all_ranks(*(pairs_over_ranks(pairs) if comm.num_ranks() > 1 else _here(pairs, th)))
     return _named(counts, sums, bins, regions)

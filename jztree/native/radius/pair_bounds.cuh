@@ -24,7 +24,10 @@ struct PairBinFinder {
   const PairProblem<D, T>& in;
   const PairSetup<D, T>& setup;
 
-  __device__ bool is_across(int d) const { return Mode != PairMode::across_along || d != setup.rule.axis; }
+  // Where each pair has a line of sight of its own, the last dimension stands for it until these are known.
+  __device__ bool to_middle() const { return sighted && setup.rule.to_middle(); }
+  __device__ int axis() const { return to_middle() ? D - 1 : setup.rule.axis; }
+  __device__ bool is_across(int d) const { return Mode != PairMode::across_along || d != axis(); }
 
   // Of what lies from `low` to `high` and what is in the box. same: whether all of it is at one place, or on one line
   // of sight if that is what counts, so that its pairs are within every edge.
@@ -38,10 +41,14 @@ struct PairBinFinder {
         reach_sum += reach * reach;
         reaches += reach;
       }
-      if (sighted && d == setup.rule.axis) along_gap = gap, along_reach = reach;
+      if (sighted && d == axis()) along_gap = gap, along_reach = reach;
     }
-    *same = setup.rule.distances.exact_zero && reaches == 0;
+    *same = setup.rule.distances.exact_zero && reaches == 0 && (!to_middle() || along_reach == 0);
     PairBinRange bins;
+    if (to_middle()) {
+      narrow_to_middle(gap_sum, reach_sum, along_gap, along_reach, &bins);
+      return bins;
+    }
     T gap = gap_sum * below_one<T>, reach = reach_sum * above_one<T>;
     in.first.narrow(gap, reach, &bins.lo, &bins.hi);
     if (sighted) narrow_second(gap, reach, along_gap * below_one<T>, along_reach * above_one<T>, &bins);
@@ -57,6 +64,7 @@ struct PairBinFinder {
   __device__ int bin_of(const PairTotals& totals, const PairBinRange& bins, T first, T along, const T* a,
                         const T* b) const {
     const PairRule<D, T>& rule = setup.rule;
+    if (to_middle()) return bin_to_middle(totals, rule.sighted(a, b));
     int edge = in.first.first_within(first, first, bins.lo, bins.hi,
                                      [&](double exact) { return rule.within_first(a, b, exact); });
     if (edge == 0 || edge == in.first.count) return -1;
@@ -69,6 +77,31 @@ struct PairBinFinder {
   }
 
  private:
+  __device__ int bin_to_middle(const PairTotals& totals, const Sighted& pair) const {
+    T first, second;
+    setup.rule.quantities(pair, &first, &second);
+    int edge = in.first.first_within(first, first, 0, in.first.count,
+                                     [&](double exact) { return setup.rule.within_first(pair, exact); });
+    if (edge == 0 || edge == in.first.count) return -1;
+    int edge_b = in.second.first_within(second, second, 0, in.second.count,
+                                        [&](double exact) { return setup.rule.within_second(pair, exact); });
+    return totals.bin(edge, in.first.count, edge_b, in.second.count);
+  }
+
+  // The distance bounds both quantities, whatever the line of sight is.
+  __device__ void narrow_to_middle(T gap, T reach, T low, T high, PairBinRange* bins) const {
+    bins->hi_b = in.second.count;
+    if (Mode == PairMode::distance_cosine) {
+      in.first.narrow(gap * below_one<T>, reach * above_one<T>, &bins->lo, &bins->hi);
+      return;
+    }
+    gap = (gap + low * low) * below_one<T>, reach = (reach + high * high) * above_one<T>;
+    in.first.narrow(T{0}, reach, &bins->lo, &bins->hi);
+    in.second.narrow(T{0}, std::sqrt(reach) * above_one<T>, &bins->lo_b, &bins->hi_b);
+    T last = in.first.possibly[in.first.count - 1], last_b = in.second.possibly[in.second.count - 1];
+    if (gap > farthest_distance2<Mode, T>(last, last_b)) bins->lo = in.first.count;
+  }
+
   __device__ void narrow_second(T gap, T reach, T low, T high, PairBinRange* bins) const {
     bins->hi_b = in.second.count;
     if (Mode == PairMode::distance_cosine) {

@@ -105,7 +105,7 @@ template <PairMode Mode, int D, typename T>
 void count_pairs(const Parallel& parallel, const PairCounts<D, T>& in) {
   double period[D];
   in.box.read(period);
-  const int axis = Mode == PairMode::distance ? D - 1 : in.axis;
+  const int axis = Mode == PairMode::distance ? D - 1 : std::min(in.axis, D - 1);
   const Scale<D, T> scale(period, open_span(period, in.one.tree, in.other.tree).template for_scale<T>());
   const Scale<D, T> turned_scale = turned(scale, axis);
   const PairSide<D, T> one(parallel, in.one, scale, axis);

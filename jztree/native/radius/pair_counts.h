@@ -59,7 +59,7 @@ struct PairCounts {
   const Buffer& sum;  // (1 + regions, bins, words), or no rows; numbers as in Lengths
   bool self;          // the sets are one, row by row: no particle is a pair with itself
   PairMode mode;
-  int axis;
+  int axis;  // of the line of sight; the number of dimensions: that to the middle of each pair, in an open box
 
   explicit PairCounts(Arguments& in)
       : one(in, ""),
@@ -78,7 +78,8 @@ struct PairCounts {
               "a row for all and one a region, and a column for each pair of edges that follow each other");
     in.expect(!weighted() || (sum.rank == 3 && sum.dims[0] == rows() && sum.dims[1] == bins()), sum, "sum",
               "like count");
-    if (mode == PairMode::distance ? axis != -1 : axis < 0 || axis >= D) throw Refusal("the line of sight is an axis.");
+    if (mode == PairMode::distance ? axis != -1 : axis < 0 || axis > D)
+      throw Refusal("there is no such line of sight.");
   }
 
   int64_t rows() const { return count.dims[0]; }

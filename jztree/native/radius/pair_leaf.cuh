@@ -188,7 +188,7 @@ class PairLeaf {
     for (int d = 0; d < D; ++d) {
       T apart = difference<Around>(other, d);
       if (finder_.is_across(d)) first += apart * apart;
-      if (Finder::sighted && d == setup_.rule.axis) along = apart < 0 ? -apart : apart;
+      if (Finder::sighted && d == finder_.axis()) along = apart < 0 ? -apart : apart;
     }
     return finder_.bin_of(totals, bins_, first, along, mine(), theirs(row));
   }

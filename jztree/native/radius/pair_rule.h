@@ -1,5 +1,6 @@
-// In which bin a pair of particles is: of its distance, of its distances across and along a line of sight that is an
-// axis (rp and pi), or of its distance and the cosine of the angle to that axis (s and mu).
+// In which bin a pair of particles is: of its distance, of its distances across and along a line of sight (rp and pi),
+// or of its distance and the cosine of the angle to that (s and mu). The line of sight is an axis, or that from the
+// origin to the middle between the two; if they stand opposite to each other, all of their distance is across.
 //
 // Edges ascend, and a pair belongs to the first one that it is within: bin i holds what is within edge i + 1 and not
 // within edge i. All is decided as in float64 from the positions as given: rp and s by common/distance_rule.h; pi by
@@ -18,6 +19,12 @@ namespace jztree {
 
 enum class PairMode : int { distance = 0, across_along = 1, distance_cosine = 2 };
 
+// How far a pair is apart across and along its own line of sight, in float64 from the positions as given, times the
+// factor of the rule.
+struct Sighted {
+  double distance2, across2, along;
+};
+
 // An edge as it is compared with. Quantities are squares of scaled lengths, and scaled lengths along the line of sight
 // or cosines.
 template <typename T>
@@ -29,17 +36,26 @@ struct PairEdge {
   JZTREE_BOTH static PairEdge none() { return {T{-1}, T{-1}, -1.}; }
 };
 
+// Beyond this squared distance, pairs with lines of sight of their own are in no bin that ends with these edges.
+template <PairMode Mode, typename T>
+JZTREE_BOTH inline T farthest_distance2(T first, T second) {
+  if (Mode != PairMode::across_along) return first;
+  return smaller<T>((first + second * second) * above_one<T>, std::numeric_limits<T>::max());
+}
+
 template <int D, typename T>
 struct PairRule {
   static constexpr double epsilon = std::numeric_limits<T>::epsilon();
 
   DistanceRule<D, T> distances;
   PairMode mode;
-  int axis;            // of positions as given
+  int axis;            // of positions as given; D: to the middle of each pair
   double cosine_slip;  // how much cosines are off by rounded positions, times the scaled distance
 
   JZTREE_BOTH PairRule(const DistanceRule<D, T>& rule, PairMode pair_mode, int los)
       : distances(rule), mode(pair_mode), axis(los), cosine_slip(8 * rule.rounding) {}
+
+  JZTREE_BOTH bool to_middle() const { return axis == D; }
 
   JZTREE_BOTH PairEdge<T> first_edge(double length) const {
     Within<T> bound = distances.within(length);
@@ -68,7 +84,50 @@ struct PairRule {
     return static_cast<T>(cosine_slip / std::sqrt(static_cast<double>(distance2)));
   }
 
-  // Whether the particles at a and b, as given, are within the edge.
+  // With the line of sight to their middle. A power of two keeps products in range; so of float32 positions the
+  // products are exact, and what is on one line of sight is at distance 0 across it.
+  JZTREE_BOTH Sighted sighted(const T* a, const T* b) const {
+    double apart[D], middle[D], longest = 0, distance2 = 0;
+    for (int d = 0; d < D; ++d) {
+      apart[d] = distances.difference(a[d], b[d], d);
+      middle[d] = static_cast<double>(a[d]) / 2 + static_cast<double>(b[d]) / 2;
+      longest = larger<double>(longest, std::fabs(middle[d]));
+      distance2 += apart[d] * apart[d];
+    }
+    if (longest == 0) return {distance2, distance2, 0};
+    int exponent;
+    std::frexp(longest, &exponent);
+    double square = 0, along = 0, across2 = 0;
+    for (int d = 0; d < D; ++d) {
+      middle[d] = std::ldexp(middle[d], -exponent);
+      square += middle[d] * middle[d];
+      along += apart[d] * middle[d];
+    }
+    for (int d = 0; d < D; ++d)
+      for (int e = d + 1; e < D; ++e) {
+        double part = apart[d] * middle[e] - apart[e] * middle[d];
+        across2 += part * part;
+      }
+    return {distance2, across2 / square, std::fabs(along) / std::sqrt(square)};
+  }
+
+  // Both quantities of such a pair, as edges are compared with.
+  JZTREE_BOTH void quantities(const Sighted& pair, T* first, T* second) const {
+    const double scaled = distances.scale / distances.factor, square = first2(pair) * scaled * scaled;
+    const bool across = mode == PairMode::across_along;
+    constexpr double most = std::numeric_limits<T>::max();
+    *first = static_cast<T>(smaller<double>(square, most));
+    *second =
+        static_cast<T>(across ? smaller<double>(pair.along * scaled, most) : pair.along / std::sqrt(pair.distance2));
+  }
+
+  // Whether such a pair is within the edges.
+  JZTREE_BOTH bool within_first(const Sighted& pair, double exact) const { return first2(pair) <= exact; }
+  JZTREE_BOTH bool within_second(const Sighted& pair, double exact) const {
+    return mode == PairMode::across_along ? pair.along <= exact : pair.along * pair.along <= exact * pair.distance2;
+  }
+
+  // Whether the particles at a and b, as given, are within the edge; the line of sight is an axis.
   JZTREE_BOTH bool within_first(const T* a, const T* b, double exact) const {
     double sum = 0;
     for (int d = 0; d < D; ++d) {
@@ -81,6 +140,11 @@ struct PairRule {
   JZTREE_BOTH bool within_second(const T* a, const T* b, double exact) const {
     double along = std::fabs(distances.difference(a[axis], b[axis], axis));
     return mode == PairMode::across_along ? along <= exact : along * along <= exact * distances.distance2(a, b);
+  }
+
+ private:
+  JZTREE_BOTH double first2(const Sighted& pair) const {
+    return mode == PairMode::across_along ? pair.across2 : pair.distance2;
   }
 };
 

@@ -43,8 +43,12 @@ class PairWalk {
         first_(problem.first),
         second_(problem.second),
         table_(table),
+        to_middle_(sighted && problem.rule.to_middle()),
+        farthest2_(first_.outermost()),
         leaves_(problem.scale, problem.most),
-        squares_(static_cast<size_t>(problem.first.count)) {}
+        squares_(static_cast<size_t>(problem.first.count)) {
+    if (to_middle_) farthest2_ = farthest_distance2<Mode, T>(first_.outermost(), second_.outermost());
+  }
 
   // All pairs of a node's particles with those of the whole other set.
   void with_all(int plane, int64_t i) {
@@ -97,6 +101,7 @@ class PairWalk {
 
   // The bins of pairs, of those that they may be in, by the i-th of the bounds.
   void narrow(const PairBounds<T>& bounds, int64_t i, Bins& bins) const {
+    if (to_middle_) return narrow_to_middle(bounds, i, bins);
     T gap = bounds.gap[i], reach = bounds.reach[i];
     first_.narrow(gap, reach, bins.lo, bins.hi);
     if (!sighted) return;
@@ -108,6 +113,25 @@ class PairWalk {
       high = std::sqrt(high * high / gap) * above_one<T>;
     }
     second_.narrow(low, high, bins.lo_b, bins.hi_b);
+  }
+
+  // The distance bounds both quantities, whatever the line of sight is.
+  void narrow_to_middle(const PairBounds<T>& bounds, int64_t i, Bins& bins) const {
+    T gap = distance_gap(bounds, i), reach = bounds.reach[i];
+    if (Mode == PairMode::distance_cosine) return first_.narrow(gap, reach, bins.lo, bins.hi);
+    reach = (reach + bounds.reach_along[i] * bounds.reach_along[i]) * above_one<T>;
+    first_.narrow(T{0}, reach, bins.lo, bins.hi);
+    second_.narrow(T{0}, std::sqrt(reach) * above_one<T>, bins.lo_b, bins.hi_b);
+    if (gap > farthest2_) bins.lo = first_.count;
+  }
+  // A lower bound of the squared distance in all dimensions.
+  T distance_gap(const PairBounds<T>& bounds, int64_t i) const {
+    T gap = bounds.gap[i];
+    return Mode == PairMode::across_along ? (gap + bounds.gap_along[i] * bounds.gap_along[i]) * below_one<T> : gap;
+  }
+  // Whether pairs are in no bin for sure.
+  bool too_far(const PairBounds<T>& bounds, int64_t i) const {
+    return to_middle_ ? distance_gap(bounds, i) > farthest2_ : bounds.gap[i] > first_.outermost();
   }
 
   // Calls visit(i, bins) for the nodes [begin, end) of a plane that may have pairs in bins with what is in the box.
@@ -146,7 +170,7 @@ class PairWalk {
   // are within every edge, so in no bin.
   bool coincide(const Side& side, int64_t flat, const Box& box) const {
     bool same = rule_.distances.exact_zero;
-    for (int d = 0; d < D - (Mode == PairMode::across_along); ++d)
+    for (int d = 0; d < D - (Mode == PairMode::across_along && !to_middle_); ++d)
       same &= side.tree.low[d][flat] == side.tree.high[d][flat] && box.low[d] == box.high[d] &&
               box.low[d] == side.tree.low[d][flat];
     return same;
@@ -229,7 +253,7 @@ class PairWalk {
         Bins bins = possible;
         // It takes a step for each edge, so most that span many are just looked at.
         if (bins.few()) narrow(bounds, i - begin, bins);
-        if (!counts(bins) || bounds.gap[i - begin] > first_.outermost()) continue;
+        if (!counts(bins) || too_far(bounds, i - begin)) continue;
         if (bins.one() && !apart_ && !itself_) {
           table_.add(bins.lo, bins.lo_b, leaves_.count_b(), one_.weight(row_a_ + i) * weight_b);
         } else {
@@ -339,6 +363,10 @@ class PairWalk {
     for (int64_t begin = itself_ ? i / lanes * lanes : 0; begin < leaves_.count_b(); begin += lanes) {
       V first, along;
       row.template quantities<Pairwise>(begin, first, along);
+      if (to_middle_) {
+        look_up_near(i, begin, first, along);
+        continue;
+      }
       uint32_t near = lanes_at_most(first, outermost) & behind(i, begin);
       if (sighted) near &= lanes_at_most(along, farthest);
       if (near == 0) continue;
@@ -350,6 +378,25 @@ class PairWalk {
         look_up(row_a_ + i, row_b_ + begin + lane, firsts[lane], sighted ? alongs[lane] : T{0});
       }
     }
+  }
+
+  // What of these is near enough is looked at in float64.
+  void look_up_near(int64_t i, int64_t begin, const V& first, const V& along) {
+    const V distance2 = Mode == PairMode::across_along ? (first + along * along) * V(below_one<T>) : first;
+    uint32_t near = lanes_at_most(distance2, V(farthest2_)) & behind(i, begin);
+    for (; near != 0; near &= near - 1) look_up_to_middle(row_a_ + i, row_b_ + begin + __builtin_ctz(near));
+  }
+
+  void look_up_to_middle(int64_t row_a, int64_t row_b) {
+    const Sighted pair = rule_.sighted(one_.pos + row_a * D, other_.pos + row_b * D);
+    T first, second;
+    rule_.quantities(pair, &first, &second);
+    if (first > first_.outermost()) return;
+    int64_t edge = first_.first_within(first, first, [&](double exact) { return rule_.within_first(pair, exact); });
+    if (edge == 0 || edge == first_.count || second > second_.outermost()) return;
+    int64_t edge_b =
+        second_.first_within(second, second, [&](double exact) { return rule_.within_second(pair, exact); });
+    if (edge_b > 0 && edge_b < second_.count) add(row_a, row_b, edge, edge_b);
   }
 
   // Beyond this along the line of sight, pairs are in no bin.
@@ -368,6 +415,10 @@ class PairWalk {
       edge_b = second_.first_within(low, high, [&](double exact) { return rule_.within_second(a, b, exact); });
       if (edge_b == 0 || edge_b == second_.count) return;
     }
+    add(row_a, row_b, edge, edge_b);
+  }
+
+  void add(int64_t row_a, int64_t row_b, int64_t edge, int64_t edge_b) {
     double weight = table_.weighted() ? one_.weight(row_a) * other_.weight(row_b) : 0;
     if (apart_) {
       table_.add_pair(edge, edge_b, one_.region(row_a), other_.region(row_b), weight);
@@ -394,6 +445,8 @@ class PairWalk {
   const EdgeTable<T, OctaveCells>& first_;
   const EdgeTable<T, EqualCells>& second_;
   PairTable& table_;
+  const bool to_middle_;  // each pair has a line of sight of its own
+  T farthest2_;           // pairs beyond are in no bin; of all dimensions if each has a line of sight of its own
   PairLeaves<Mode, D, T> leaves_;
   PairSquares<T> squares_;
   // The leaves at work: their first rows, and whether their pairs have regions of their own.

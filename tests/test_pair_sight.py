@@ -1,0 +1,140 @@
+"""Pair counts along the line of sight to the middle of each pair, against its definition in extended precision."""
+
+import itertools
+from typing import Any
+
+import jax
+import numpy as np
+import oracles
+import pytest
+from devices import deal, mesh_of, uneven
+
+from jztree.config import RadiusConfig, TreeConfig
+from jztree.data import Pos
+from jztree.radius import PairCounts, pair_counts
+from jztree_utils import correlation
+
+pytestmark = pytest.mark.emulated
+
+EDGES = np.array([0.0, 0.02, 0.05, 0.1, 0.3, 0.45])
+ALONG, COSINES = np.array([0.0, 0.03, 0.1, 0.35]), np.array([0.0, 0.1, 0.5, 0.7, 0.95, 1.0])
+SECOND = {"rp_pi": ALONG, "s_mu": COSINES}
+
+
+def sighted(a: np.ndarray, b: np.ndarray, mode: str) -> tuple[np.ndarray, np.ndarray]:
+    """Both quantities of all pairs, ``(a, b)``."""
+    a, b = a.astype(np.longdouble)[:, None], b.astype(np.longdouble)[None]
+    s, m = b - a, (a + b) / 2
+    length = np.sqrt((m**2).sum(axis=-1))
+    unit = np.divide(m, length[..., None], out=np.zeros_like(m), where=length[..., None] > 0)
+    distance = np.sqrt((s**2).sum(axis=-1))
+    along = np.abs((s * unit).sum(axis=-1))
+    if mode == "s_mu":
+        cosine = np.divide(along, distance, out=np.zeros_like(along), where=distance > 0)
+        return distance, np.minimum(cosine, 1)  # which rounding may have put beyond
+    pairs = itertools.combinations(range(a.shape[-1]), 2)
+    cross2 = sum((s[..., i] * m[..., j] - s[..., j] * m[..., i]) ** 2 for i, j in pairs)
+    return np.where(length > 0, np.sqrt(cross2) / np.where(length > 0, length, 1), distance), along
+
+
+def counts_of(first: np.ndarray, second: np.ndarray, edges: np.ndarray, edges_b: np.ndarray, weight: Any) -> np.ndarray:
+    """What is within each edge but not within the one before, by differences. What is 0 is in a second bin from 0."""
+    within = np.stack([first <= edge for edge in edges])
+    within_b = np.stack([(second <= edge) & (edge > 0) for edge in edges_b])
+    totals = np.einsum("iab,jab,ab->ij", within.astype("f8"), within_b.astype("f8"), weight)
+    return np.diff(np.diff(totals, axis=0), axis=1)
+
+
+def expected_of(a: np.ndarray, b: np.ndarray, mode: str, edges: Any = EDGES, weights: Any = (None, None)) -> Any:
+    product = np.outer(
+        *(np.ones(len(x)) if w is None else w.astype("f8") for x, w in zip((a, b), weights, strict=True))
+    )
+    return counts_of(*sighted(a, b, mode), edges, SECOND[mode], product)
+
+
+def counted(found: PairCounts) -> np.ndarray:
+    return np.asarray(found.count)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("mode", SECOND)
+def test_equals_the_definition(dims: int, mode: str, dtype: Any) -> None:
+    options = {"mode": mode, "edges_b": SECOND[mode], "los": "midpoint"}
+    for middle in (0.0, 0.5, 30.0):  # the observer is among them, at a corner, far away
+        a, b = (oracles.clustered(n, dims, dtype, seed=n) - dtype(0.5) + dtype(middle) for n in (300, 170))
+        np.testing.assert_array_equal(counted(pair_counts(a, EDGES, **options)), expected_of(a, a, mode))
+        np.testing.assert_array_equal(counted(pair_counts.jit(a, EDGES, part_b=b, **options)), expected_of(a, b, mode))
+
+
+@pytest.mark.parametrize("mode", SECOND)
+def test_any_tree_and_any_unit(mode: str) -> None:
+    pos = oracles.uniform(400, 3)
+    expected = expected_of(pos, pos, mode)
+    for unit in (2.0**-90, 2.0**60):
+        along = SECOND[mode] * (unit if mode == "rp_pi" else 1)
+        for leaf_size, fan_out in ((2, 2), (48, 8), (500, 8)):
+            cfg = RadiusConfig(tree=TreeConfig(leaf_size=leaf_size, fan_out=fan_out))
+            options = {"mode": mode, "edges_b": along, "los": "midpoint", "cfg": cfg}
+            scaled = (pos * np.float32(unit)).astype(np.float32)
+            np.testing.assert_array_equal(counted(pair_counts(scaled, EDGES * unit, **options)), expected)
+
+
+@pytest.mark.parametrize("mode", SECOND)
+def test_opposite_coincident_and_on_one_ray(mode: str) -> None:
+    """Where directions are not defined, and where quantities are 0."""
+    one = np.array(
+        [[0.25, 0.125, 0.0], [-0.25, -0.125, 0.0], [0.5, 0.25, 0.0], [0.5, 0.25, 0.0], [0, 0, 0]], np.float32
+    )
+    edges = np.array([0.0, 0.125, 0.3, 0.6])
+    # Of opposite ones, all of the distance 2 |x| = 0.559 is across.
+    options = {"mode": mode, "edges_b": SECOND[mode], "los": "midpoint"}
+    np.testing.assert_array_equal(counted(pair_counts(one, edges, **options)), expected_of(one, one, mode, edges))
+    opposite = counted(pair_counts(one[:2], edges, **options))
+    assert opposite[2, 0] == 2 == opposite.sum()
+
+
+@pytest.mark.parametrize("mode", SECOND)
+def test_weights_and_regions(mode: str) -> None:
+    rng = np.random.default_rng(4)
+    pos, weight, region = oracles.uniform(250, 3), rng.uniform(0.5, 2, 250), rng.integers(0, 3, 250)
+    options = {"mode": mode, "edges_b": SECOND[mode], "los": "midpoint"}
+    found = pair_counts(pos, EDGES, weight=weight.astype("f4"), region=region, num_regions=3, **options)
+    weight = weight.astype("f4")
+    np.testing.assert_allclose(found.weight, expected_of(pos, pos, mode, weights=(weight, weight)), rtol=2e-6)
+    for k in range(3):
+        other = pos[region != k]
+        without = counted(found) - np.asarray(found.region_count)[k]
+        np.testing.assert_array_equal(without, expected_of(other, other, mode))
+
+
+@pytest.mark.parametrize("mode", SECOND)
+def test_the_same_integers_on_several_devices(mode: str) -> None:
+    pos = oracles.clustered(900, 3) - np.float32(0.3)
+    mapped = pair_counts.smap(mesh_of(3), jit=True)
+    dealt = deal(pos, uneven(900, 3), 900)
+    found = mapped(Pos(pos=dealt.pos, num=dealt.num), EDGES, mode=mode, edges_b=SECOND[mode], los="midpoint")
+    np.testing.assert_array_equal(counted(found), expected_of(pos, pos, mode))
+
+
+def test_far_away_the_line_of_sight_is_an_axis() -> None:
+    """And all that a survey asks for works with it."""
+    rng = np.random.default_rng(2)
+    data, randoms = (rng.random((n, 3)) * 10 + [0, 0, 1e7] for n in (400, 900))
+    with jax.enable_x64(True):
+        for measure, last in ((correlation.wp, (4.0,)), (correlation.multipoles, ())):
+            near = measure(data, [1.0, 2.0, 4.0], *last, randoms=randoms, los=-1)
+            far = measure(data, [1.0, 2.0, 4.0], *last, randoms=randoms, los="midpoint")
+            np.testing.assert_allclose(far.value, near.value, atol=2e-3 * np.abs(near.value).max())
+            assert np.abs(far.pairs - near.pairs).max() <= 4
+
+
+def test_periodic_boxes_have_no_middle() -> None:
+    pos = oracles.uniform(20, 3)
+    options = {"mode": "s_mu", "edges_b": COSINES, "los": "midpoint"}
+    for call in (pair_counts, pair_counts.jit):
+        with pytest.raises(ValueError, match="los is 'midpoint', and the box is periodic"):
+            call(pos, EDGES, [1.0, 0.0, 0.0], **options)
+    with pytest.raises(Exception, match="los is 'midpoint', and the box is periodic"):
+        jax.block_until_ready(jax.jit(lambda box: pair_counts(pos, EDGES, box, **options))(1.0))
+    with pytest.raises(ValueError, match="is for volumes that are not a periodic box; give randoms"):
+        correlation.multipoles(pos, EDGES, 1.0, los="midpoint")
