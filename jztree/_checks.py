@@ -197,13 +197,13 @@ def check_real(value: Any, what: str) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def check_range(value: np.ndarray, what: str, may_vanish: bool = False) -> None:
+def check_range(value: np.ndarray, what: str, may_be_small: bool = False) -> None:
     """ValueError in words if a length is beyond what JAX can carry in the mode it is in.
 
-    may_vanish: one that is too small counts as 0.
+    may_be_small: one below the normal numbers is as good as any.
     """
     widest = np.finfo(jax.dtypes.canonicalize_dtype(np.float64))
-    if np.any((value > widest.max) | ((value > 0) & (value < widest.tiny) & (not may_vanish))):
+    if np.any((value > widest.max) | ((value > 0) & (value < widest.tiny) & (not may_be_small))):
         switch = ", or switch on jax_enable_x64" if widest.bits < 64 else ""
         raise ValueError(
             f"{what} is {one_line(value)}, beyond the range of {widest.dtype}; choose another unit of length{switch}."

@@ -11,22 +11,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ._transform.exact import exact_to_parts
 from .jax_ext import Exact
 
-__all__ = ["nearest_difference", "norm", "periods", "ratio", "unit", "wrapped"]
-
-
-def periods(box: Exact, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """Box lengths ``(d,)`` in a dtype, 0 where open, and what rounding took off them."""
-    words = jnp.asarray(box.words)
-    length = words[:, 0].astype(dtype)
-    lost = words[:, 0] - length.astype(words.dtype)
-    return length, (lost + words[:, 1:].sum(axis=-1)).astype(dtype)
+__all__ = ["nearest_difference", "norm", "ratio", "unit", "wrapped"]
 
 
 def nearest_difference(a: jax.Array, b: jax.Array, box: Exact) -> jax.Array:
     """``a - b`` to the nearest image, ``(..., d)``; differentiable by both and by the box."""
-    length, rest = _beside(a, *periods(box, a.dtype))
+    length, rest = _beside(a, *exact_to_parts(box, a.dtype))
     straight = a - b
     images = _stopped(jnp.where(length > 0, jnp.round(straight / jnp.where(length > 0, length, 1)), 0))
     upper_a = ((a - images * length) - images * rest) - b
@@ -37,7 +30,7 @@ def nearest_difference(a: jax.Array, b: jax.Array, box: Exact) -> jax.Array:
 
 def wrapped(pos: jax.Array, box: Exact) -> jax.Array:
     """``pos``, ``(..., d)``, inside the box; differentiable by both."""
-    length, rest = _beside(pos, *periods(box, pos.dtype))
+    length, rest = _beside(pos, *exact_to_parts(box, pos.dtype))
     images = _stopped(jnp.where(length > 0, jnp.floor(pos / jnp.where(length > 0, length, 1)), 0))
     # The quotient may have been rounded up onto an integer.
     above = _stopped((pos - images * length) - images * rest < 0) & (length > 0)

@@ -1,6 +1,7 @@
 """Exact float64 arguments, and compiled twins of functions."""
 
 import inspect
+import math
 import pickle
 from types import FunctionType
 from typing import Any
@@ -14,6 +15,7 @@ from devices import mesh_of
 from jax.sharding import PartitionSpec as P
 
 from jztree import fof, tree
+from jztree._transform.exact import exact_change, exact_floor, exact_to_parts
 from jztree.config import KNNConfig
 from jztree.data import Pos, expand_particles
 from jztree.jax_ext import Exact, exact, exact_to_float, is_concrete, jit_constructor, with_smap, with_twins
@@ -21,10 +23,17 @@ from jztree.knn import knn
 from jztree_utils import ics
 
 NUMBERS = [0.0, 0.1, 1 / 3, np.pi * 1e8, 2.0**53 - 1, 1 + 2.0**-52, -0.7, 37.5, 1e-30, 3e38]
+# At the ends of the numbers whose words are not scaled, and of all numbers.
+NUMBERS += [np.nextafter(2.0**power, to) for power in (-73, -74, -100, -149, 127, 128) for to in (0, np.inf)]
+NUMBERS += [2.0**-149, 2.0**-150, 1e-60, -1e-60, 1e-300, 5e-324, 2.0**-1022, 1e39, 1e300, np.finfo(np.float64).max]
 
 
 def words_as_float64(value: Exact) -> np.ndarray:
-    return np.asarray(value.words).astype(np.float64).sum(axis=-1)
+    words = np.asarray(value.words).astype(np.float64)
+    if words.shape[-1] == 1:
+        return words[..., 0]
+    scaled = [math.ldexp(float(word[:3].sum()), int(word[3])) for word in words.reshape(-1, 4)]
+    return np.reshape(scaled, words.shape[:-1])
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -33,10 +42,46 @@ def test_known_numbers_lose_no_bit(number: float) -> None:
     assert exact_to_float(exact(np.float64(number), ())) == number
 
 
-@pytest.mark.parametrize("number", [*NUMBERS, 1e-60, 1e-300, 0.1 * 2.0**-100, 1e39, 1e300])
+@pytest.mark.parametrize("number", NUMBERS)
+def test_words_are_normal_numbers(number: float) -> None:
+    """XLA takes others for 0 wherever it computes."""
+    words = np.asarray(exact(number, ()).words)
+    assert words.dtype == np.float32
+    assert ((words == 0) | (np.abs(words) >= np.finfo(np.float32).tiny)).all()
+
+
+@pytest.mark.parametrize("number", NUMBERS)
 def test_known_numbers_of_any_size_lose_no_bit_with_64_bit_types(number: float, x64: None) -> None:
     assert exact_to_float(exact(number, ())) == number
     assert exact_to_float(jax.jit(lambda value: value)(exact(number, ()))) == number
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_numbers_in_words_that_are_traced_are_rounded(number: float) -> None:
+    value = exact(number, ())
+    with np.errstate(over="ignore", under="ignore"):
+        nearest = np.float32(number)
+    small = abs(number) < float(np.finfo(np.float32).tiny)
+    assert jax.jit(exact_to_float)(value) == (0 if small else nearest)
+    rounded, rest = jax.jit(lambda value: exact_to_parts(value, jnp.float32))(value)
+    assert rounded == (0 if small else nearest)
+    if small or np.isinf(nearest):
+        return
+    known, lost = exact_to_parts(value, np.float32)
+    assert (known, rounded) == (nearest, nearest)
+    for one in (rest, lost):
+        assert abs(float(one) - (number - float(nearest))) <= 2.0**-47 * abs(number) + np.finfo(np.float32).tiny
+
+
+@pytest.mark.parametrize("number", [abs(number) for number in NUMBERS if abs(number) < 2.0**128])
+def test_the_largest_float32_that_is_not_above_a_number(number: float) -> None:
+    with np.errstate(over="ignore", under="ignore"):
+        expected = np.float32(number)
+    if float(expected) > number:
+        expected = np.nextafter(expected, np.float32(0))
+    value = exact(number, ())
+    for floor in (exact_floor(value, np.float32), jax.jit(lambda value: exact_floor(value, jnp.float32))(value)):
+        assert np.asarray(floor).view(np.int32) == expected.view(np.int32)
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf], ids=str)
@@ -76,6 +121,14 @@ def test_traced_float64_loses_no_bit(x64: None) -> None:
 
 def test_gradient_passes() -> None:
     assert float(jax.grad(lambda x: exact_to_float(exact(x, (3,))).sum())(2.0)) == 3
+
+
+@pytest.mark.parametrize("number", [0.1, 1e-30, 2.0**-100])
+def test_changes_of_words_are_those_of_the_number(number: float) -> None:
+    value = exact(number, ())
+    change = Exact(np.array([0.5, 0.25, 0.0, 0.0], np.float32))
+    expected = 0.75 * 2.0 ** float(value.words[3])
+    assert float(jax.jit(exact_change)(value, change)) == float(exact_change(value, change)) == expected
 
 
 def test_is_concrete() -> None:

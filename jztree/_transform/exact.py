@@ -10,14 +10,19 @@ import numpy as np
 
 from .shard_map import is_concrete
 
+# From the one up to below the other, the three float32 of a float64 are normal numbers or 0.
+_LEAST, _LARGEST = 2.0**-74, 2.0**127
+WORDS = 4  # of a number in 32-bit mode
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Exact:
-    """Float64 numbers as sums of words that JAX can carry.
+    """Float64 numbers in words that JAX can carry.
 
-    words: ``(..., 3)`` float32 or, in 64-bit mode, ``(..., 1)`` float64; the number is the sum over the last axis,
-        taken in float64. Three float32 hold the 53 bits of a float64, if it is in their range.
+    words: ``(..., 4)`` float32 or, in 64-bit mode, ``(..., 1)`` float64, which is the number. Of four, the number is
+        the sum of the first three, taken in float64, times 2 to the power of the last. Three float32 hold the 53 bits
+        of a float64 in their range, where the last is 0; others are scaled, so every float64 is held.
     """
 
     words: jax.Array | np.ndarray
@@ -35,7 +40,7 @@ def exact(value: Any, shape: tuple[int, ...]) -> Exact:
         if traced.dtype == jnp.float64:
             return Exact(traced[..., None])
         first = traced.astype(jnp.float32)
-        return Exact(jnp.stack([first, jnp.zeros_like(first), jnp.zeros_like(first)], axis=-1))
+        return Exact(jnp.stack([first, *[jnp.zeros_like(first)] * (WORDS - 1)], axis=-1))
     wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
     if type(value) is float:
         return _exact_number(value, shape, wide)
@@ -51,13 +56,17 @@ def _exact_number(value: float, shape: tuple[int, ...], wide: bool) -> Exact:
 def _exact_numbers(number: np.ndarray, wide: bool) -> Exact:
     if wide:
         return Exact(_read_only(number[..., None]))
+    size, exponent = np.abs(number), np.zeros(number.shape, np.int32)
+    scaled = ((size > 0) & (size < _LEAST)) | ((size >= _LARGEST) & (size < np.inf))
+    if scaled.any():
+        exponent = np.where(scaled, np.frexp(number)[1] - 1, 0)
+        number = np.ldexp(number, -exponent)
     words = []
-    with np.errstate(over="ignore", invalid="ignore"):
-        for _ in range(3):
+    with np.errstate(invalid="ignore"):
+        for _ in range(WORDS - 1):
             words.append(number.astype(np.float32))
-            # Nothing is left of what float32 cannot hold; the infinite first word tells it all.
             number = np.where(np.isfinite(words[-1]), number - words[-1], 0)
-    return Exact(_read_only(np.stack(words, axis=-1)))
+    return Exact(_read_only(np.stack([*words, exponent.astype(np.float32)], axis=-1)))
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
@@ -69,5 +78,62 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 def exact_to_float(value: Exact) -> np.ndarray | jax.Array:
     """The number in the widest float JAX has switched on; NumPy float64 where the words are concrete."""
     if is_concrete(value):
-        return np.asarray(value.words, np.float64).sum(axis=-1)
-    return value.words.sum(axis=-1)
+        return _known_number(value)
+    words = jnp.asarray(value.words)
+    if words.shape[-1] == 1:
+        return words[..., 0]
+    return words[..., :-1].sum(axis=-1) * power_of_two(words[..., -1])
+
+
+def exact_to_parts(value: Exact, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    """The number rounded to ``dtype``, and what rounding took off it."""
+    if is_concrete(value):
+        number = _known_number(value)
+        nearest = number.astype(dtype)
+        return jnp.asarray(nearest), jnp.asarray((number - nearest).astype(dtype))
+    words = jnp.asarray(value.words)
+    if words.shape[-1] == 1:
+        rounded = words[..., 0].astype(dtype)
+        return rounded, (words[..., 0] - rounded.astype(words.dtype)).astype(dtype)
+    scale = power_of_two(words[..., -1])
+    return (words[..., 0] * scale).astype(dtype), (words[..., 1:-1].sum(axis=-1) * scale).astype(dtype)
+
+
+def exact_floor(value: Exact, dtype: Any) -> jax.Array:
+    """The largest number of ``dtype`` that is at most a number of at least 0."""
+    if is_concrete(value):
+        number = _known_number(value)
+        with np.errstate(over="ignore"):
+            nearest = number.astype(dtype)
+        return jnp.asarray(np.where(nearest > number, np.nextafter(nearest, np.zeros_like(nearest)), nearest))
+    words, rounded = jnp.asarray(value.words), exact_to_parts(value, dtype)[0]
+    if words.shape[-1] == 1:
+        above = rounded.astype(words.dtype) > words[..., 0]
+        return jnp.where(above, jnp.nextafter(rounded, jnp.zeros_like(rounded)), rounded)
+    # By bits, which are in the order of numbers from 0 on, and of which XLA takes none for 0.
+    above = (words[..., 1] < 0).astype(jnp.int32)
+    normal = jax.lax.bitcast_convert_type(rounded.astype(jnp.float32), jnp.int32) - above
+    digits = jax.lax.bitcast_convert_type(words[..., 0], jnp.int32) & 0x7FFFFF | 0x800000
+    exponent = words[..., -1].astype(jnp.int32)
+    subnormal = jnp.right_shift(digits - above, jnp.clip(-126 - exponent, 0, 31))
+    bits = jnp.where(exponent < -126, subnormal, normal)
+    return jax.lax.bitcast_convert_type(bits, jnp.float32).astype(dtype)
+
+
+def exact_change(value: Exact, change: Exact) -> jax.Array:
+    """By how much the number changes if its words do; change: their tangent."""
+    return jax.jvp(lambda one: jnp.asarray(exact_to_float(one)), (value,), (change,))[1]
+
+
+def power_of_two(exponent: jax.Array) -> jax.Array:
+    """2 to the power of float32 integers; 0 if that is not a normal number but smaller, and infinite if larger."""
+    bits = jnp.clip(exponent.astype(jnp.int32) + 127, 0, 255) << 23
+    return jax.lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def _known_number(value: Exact) -> np.ndarray:
+    words = np.asarray(value.words)
+    wide = words.astype(np.float64)
+    if words.shape[-1] == 1:
+        return np.asarray(wide[..., 0])
+    return np.asarray(np.ldexp(wide[..., :-1].sum(axis=-1), words[..., -1].astype(np.int32)))

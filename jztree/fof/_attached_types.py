@@ -19,6 +19,7 @@ from .. import comm, kernels
 from .._checks import check_real
 from .._particles import check_rows, get_num_total, replace_field
 from .._transform.capacity import room
+from .._transform.exact import exact_floor
 from ..config import FofConfig, KNNConfig
 from ..data import Label, get_num, get_pos, replace_num
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete
@@ -99,9 +100,10 @@ def _reaches(distance: jax.Array, limit: Exact | None) -> jax.Array:
     """Which distances are at most the limit."""
     if limit is None:
         return jnp.ones(distance.shape, bool)
-    first, rest = limit.words[0], limit.words[1:]
-    near = distance.astype(first.dtype)
-    return (near < first) | ((near == first) & (jnp.sum(rest) >= 0))
+    # Numbers from 0 on are in the order of their bits, of which XLA takes none for 0.
+    bits = jnp.dtype(f"int{8 * distance.dtype.itemsize}")
+    far, most = (jax.lax.bitcast_convert_type(x, bits) for x in (distance, exact_floor(limit, distance.dtype)))
+    return far <= most
 
 
 def attach(

@@ -10,8 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._images import nearest_difference, norm, periods
+from .._images import nearest_difference, norm
 from .._membership import Members, everyone, from_rows, joined_members, or_one
+from .._transform.exact import exact_to_parts
 from ..jax_ext import Exact
 
 _Particles = tuple[jax.Array, jax.Array | None, jax.Array | None]
@@ -99,7 +100,7 @@ def _shares(
 
 def _inside_box(place: jax.Array, known: jax.Array, box: Exact) -> jax.Array:
     """``place`` moved by whole periods to where the kernel found it."""
-    length, rest = (one[None, :] for one in periods(box, place.dtype))
+    length, rest = (one[None, :] for one in exact_to_parts(box, place.dtype))
     images = jnp.where(length > 0, jnp.round((place - known) / jnp.where(length > 0, length, 1)), 0)
     return place - jax.lax.stop_gradient(images) * (length + rest)
 

@@ -113,11 +113,10 @@ def _check_softening(softening: Any) -> Exact:
         value = check_real(softening, "softening")
         if not (np.isfinite(value) and value >= 0):
             raise ValueError(f"softening is {value:g}; it must be a length of at least 0.")
-        check_range(value, "softening", may_vanish=True)
+        check_range(value, "softening", may_be_small=True)
         return exact(softening, ())
     bad = ~((softening >= 0) & jnp.isfinite(softening))
-    words = exact(softening, ()).words
-    return Exact(words + kernels.check(0, bad, [], _BAD_SOFTENING).astype(words.dtype))
+    return comm.after(exact(softening, ()), kernels.check(0, bad, [], _BAD_SOFTENING))
 
 
 def _find(

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..jax_ext import vary_along, varying_axes
+from .._transform.exact import WORDS
+from ..jax_ext import Exact, vary_along, varying_axes
 from ._run import Kernel, run
 
 
@@ -119,6 +120,11 @@ def i32(*shape: int) -> jax.ShapeDtypeStruct:
 def as_num(num: Any) -> jax.Array:
     """A count, or an array of counts, as the int32 that kernels take."""
     return jnp.asarray(num, jnp.int32)
+
+
+def numbers(value: Exact | None) -> jax.Array:
+    """Numbers as kernels take them; None: there are none."""
+    return jnp.zeros((0, WORDS), jnp.float32) if value is None else jnp.asarray(value.words)
 
 
 def listed(order: jax.Array | None) -> jax.Array:

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._transform.exact import WORDS
 from ..jax_ext import Exact
-from ._call import Tree, call, listed, sizes
+from ._call import Tree, call, listed, numbers, sizes
 
 
 class PairSet(NamedTuple):
@@ -58,16 +59,15 @@ def pair_counts(
     weighted = one.weight is not None or second.weight is not None
     wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
     words = jax.ShapeDtypeStruct(
-        (rows if weighted else 0, columns, 1 if wide else 3), np.float64 if wide else np.float32
+        (rows if weighted else 0, columns, 1 if wide else WORDS), np.float64 if wide else np.float32
     )
-    none = jnp.zeros((0, 1), jnp.float32)
     return call(
         "pair_counts",
         (jax.ShapeDtypeStruct((rows, columns, 2), jnp.uint32), words),
         *one.arrays(),
         *second.arrays(),
         bins.edges.words,
-        none if bins.edges_b is None else bins.edges_b.words,
+        numbers(bins.edges_b),
         box.words,
         gradients="refused" if weighted else "stopped",
         plane_sizes=sizes(one.tree.plane_sizes),

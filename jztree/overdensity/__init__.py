@@ -187,8 +187,7 @@ def check_density(density: Any) -> Exact:
         check_range(values, "density")
         return exact(density, shape)
     bad = jnp.any(~((density > 0) & jnp.isfinite(density)))
-    words = exact(density, shape).words
-    return Exact(words + kernels.check(0, bad, [], _BAD_DENSITY).astype(words.dtype))
+    return comm.after(exact(density, shape), kernels.check(0, bad, [], _BAD_DENSITY))
 
 
 def _check_gravity(G: Any) -> Any:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from .. import comm
 from .._images import nearest_difference, norm
 from .._membership import everyone, or_one
-from ..jax_ext import Exact
+from ..jax_ext import Exact, exact_to_float
 
 
 class Sources(NamedTuple):
@@ -74,7 +74,7 @@ def _spheres(
 
     _, (inside, inside_peak, peak_radius) = jax.lax.scan(one, None, (centre, radius, peak[:, 1]))
     more = _relative(inside)
-    density_change = _relative(jnp.asarray(density.words).sum(axis=-1).astype(pos.dtype))
+    density_change = _relative(jnp.asarray(exact_to_float(density), pos.dtype))
     sound = radius > 0
     factor = jnp.where(sound, more / density_change[None, :], 1)
     speed = peak[:, 0] * jnp.sqrt(_relative(inside_peak) / _relative(peak_radius))

@@ -14,7 +14,7 @@ from .._checks import check_box, check_mass, check_real_dtype, common_dtype, exa
 from .._particles import check_carried, get_num, get_pos
 from .._radii import NO_LIMIT, SPEC, Radii
 from ..config import RadiusConfig, checked_config, without_masses
-from ..jax_ext import Exact, with_twins
+from ..jax_ext import Exact, exact_to_float, with_twins
 from ..kernels import KernelTerm
 from ..tree import TreeHierarchy, check_hierarchy
 from ._kernel_terms import Rows, kernel_term
@@ -290,8 +290,7 @@ def summed(asked: Sums, value: jax.Array, order: tuple[int, int]) -> jax.Array:
 def _largest(lengths: Radii, num: Any) -> jax.Array:
     """The largest length of this rank."""
     assert lengths.of_each is not None
-    words = jax.lax.stop_gradient(jnp.asarray(lengths.of_each.words))
-    number = words.sum(axis=-1)
+    number = jax.lax.stop_gradient(jnp.asarray(exact_to_float(lengths.of_each)))
     real = jnp.arange(number.shape[0], dtype=jnp.int32) < num
     return jnp.max(jnp.where(real, number, 0), initial=0)
 

@@ -18,6 +18,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from .. import kernels
+from .._transform.exact import exact_change
 from ..jax_ext import Exact
 from ..kernels import KernelTerm
 from ._profiles import Profile
@@ -171,6 +172,11 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: _Call) -> tup
 ad.primitive_jvps[_sums] = _jvp
 
 
+def _column(h: jax.Array, change: jax.Array, dtype: Any) -> jax.Array:
+    """How much smoothing lengths change, by their words."""
+    return exact_change(Exact(h), Exact(change))[:, None].astype(dtype)
+
+
 class _Moved(NamedTuple):
     """How sums of the values change with everything else. others: the arguments behind the values."""
 
@@ -180,7 +186,8 @@ class _Moved(NamedTuple):
 
     def by_box(self, change: jax.Array) -> jax.Array:
         found = self._bind(self.value, outward=self.call.term.outward + 1, images=True)
-        return self._contracted(found, -change.sum(axis=-1)[None, :])
+        _, box, _, _ = self._arguments()
+        return self._contracted(found, -exact_change(Exact(box), Exact(change))[None, :])
 
     def by_query(self, change: jax.Array) -> jax.Array:
         found = self._bind(self.value, outward=self.call.term.outward + 1)
@@ -194,21 +201,24 @@ class _Moved(NamedTuple):
         share = self._share("scatter")
         if share == 0:
             return None
-        return share * self._number(change) * self._bind(self.value, by_h=self.call.term.by_h + 1)
+        _, _, _, (_, h, *_) = self._arguments()
+        return share * _column(h, change, self.value.dtype) * self._bind(self.value, by_h=self.call.term.by_h + 1)
 
     def by_source_h(self, change: jax.Array) -> jax.Array | None:
         share = self._share("gather")
         if share == 0:
             return None
-        return self._bind(share * self._number(change) * self.value, by_h=self.call.term.by_h + 1)
+        _, _, (_, h, *_), _ = self._arguments()
+        each = share * _column(h, change, self.value.dtype) * self.value
+        return self._bind(each, by_h=self.call.term.by_h + 1)
 
     def _share(self, of_others: str) -> float:
         """What a smoothing length counts, that of others in one form."""
         form = self.call.term.form
         return 0.5 if form == "mean_h" else 0.0 if form == of_others else 1.0
 
-    def _number(self, words: jax.Array) -> jax.Array:
-        return words.sum(axis=-1)[:, None].astype(self.value.dtype)
+    def _arguments(self) -> tuple[Any, Any, Sequence[Any], Sequence[Any]]:
+        return _split((self.value, *self.others))
 
     def _contracted(self, found: jax.Array, change: jax.Array) -> jax.Array:
         """Sums with one index more, the last, times a vector."""

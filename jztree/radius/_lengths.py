@@ -10,7 +10,7 @@ from .. import comm
 from .._checks import check_range, check_real, check_real_dtype, first_row
 from .._particles import check_no_unit, one_line
 from .._radii import Radii
-from ..jax_ext import exact, is_concrete
+from ..jax_ext import exact, exact_to_float, is_concrete
 
 _BAD = "row {0} of %s is not a smoothing length; all must be positive and finite."
 _TOO_SMALL = (
@@ -87,4 +87,4 @@ def _numbers(lengths: Radii) -> jax.Array:
     """Lengths ``(n,)`` or ``(1,)``, rounded."""
     numbers = lengths.for_all if lengths.for_all is not None else lengths.of_each
     assert numbers is not None
-    return jnp.atleast_1d(jax.lax.stop_gradient(jnp.asarray(numbers.words)).sum(axis=-1))
+    return jnp.atleast_1d(jax.lax.stop_gradient(jnp.asarray(exact_to_float(numbers))))

@@ -85,7 +85,7 @@ def _edges(edges: Any, name: str, most: float = np.inf) -> Exact:
     value = exact_to_float(numbers)
     good = jnp.all(value[1:] > value[:-1]) & (value[0] >= 0) & (value[-1] <= most)
     sentence = _BAD.format(name) if most == np.inf else _BAD_COSINES
-    return Exact(comm.after(numbers.words, comm.check(jnp.int32(0), ~good, [], sentence)))
+    return comm.after(numbers, comm.check(jnp.int32(0), ~good, [], sentence))
 
 
 def _known(edges: Any, name: str, most: float) -> Exact:
@@ -94,7 +94,7 @@ def _known(edges: Any, name: str, most: float) -> Exact:
         raise ValueError(f"{name} are {one_line(values)}; they must be ascending numbers from 0 on.")
     if values[-1] > most:
         raise ValueError(f"{name} are {one_line(values)}; they are cosines, which are at most 1.")
-    check_range(values[np.isfinite(values)], name, may_vanish=True)
+    check_range(values[np.isfinite(values)], name, may_be_small=True)
     return exact(edges, values.shape)
 
 

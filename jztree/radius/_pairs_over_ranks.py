@@ -75,7 +75,7 @@ def _within(pairs: Pairs) -> tuple[jax.Array, jax.Array]:
     inner = kernels.pair_counts(own[0], None, bins, box, pairs.regions)
     outer = kernels.pair_counts(own[0], others, bins, box, pairs.regions)
     # In both orders.
-    return add_counts(inner[0], outer[0], outer[0]), add_sums(inner[1], 2 * outer[1])
+    return add_counts(inner[0], outer[0], outer[0]), add_sums(inner[1], add_sums(outer[1], outer[1]))
 
 
 def _behind(around: Surroundings, moved: Moved, domain: Domain, pairs: Pairs) -> PairSet:

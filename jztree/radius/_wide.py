@@ -1,5 +1,6 @@
 """Numbers of 64 bits in arrays of 32: JAX has no others unless told to, and pairs are soon more than 2**31."""
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm
+from .._transform.exact import power_of_two
 from ..jax_ext import Exact, exact_to_float
 
 __all__ = ["WideCounts", "WideSums", "add_counts", "add_sums", "counts_of_all_ranks", "sums_of_all_ranks"]
@@ -52,8 +54,8 @@ class WideCounts:
 class WideSums:
     """Sums taken in float64, which NumPy reads as float64: ``np.asarray(sums)``.
 
-    words: ``(..., 3)`` float32, or ``(..., 1)`` float64 where JAX has that switched on; a number is the sum of its
-    words. shape: ``(...)``, that of the sums.
+    words: ``(..., 4)`` float32, or ``(..., 1)`` float64 where JAX has that switched on, as in `jztree.jax_ext.Exact`.
+    shape: ``(...)``, that of the sums.
     """
 
     words: jax.Array
@@ -63,7 +65,7 @@ class WideSums:
         return tuple(self.words.shape[:-1])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(np.asarray(self.words, np.float64).sum(axis=-1), dtype)
+        return np.asarray(exact_to_float(Exact(np.asarray(self.words))), dtype)
 
     def __getitem__(self, index: Any) -> "WideSums":
         """Some of the sums, by an index of all axes but the last, which is that of the words."""
@@ -118,6 +120,7 @@ def add_sums(one: jax.Array, other: jax.Array) -> jax.Array:
     """The sums of numbers by their words ``(..., w)``; three words keep 48 bits and more."""
     if one.shape[-1] == 1:
         return one + other
+    (one, other), exponent = _alike(one, other)
     first, rest = _two_sum(one[..., 0], other[..., 0])
     second, last = _two_sum(one[..., 1], other[..., 1])
     second, more = _two_sum(second, rest)
@@ -126,7 +129,15 @@ def add_sums(one: jax.Array, other: jax.Array) -> jax.Array:
     second, third = _two_sum(second, third)
     first, rest = _two_sum(first, second)
     second, third = _two_sum(rest, third)
-    return jnp.stack([first, second, third], axis=-1)
+    return jnp.stack([first, second, third, exponent], axis=-1)
+
+
+def _alike(*words: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+    """Three words of each number, all times 2 to the power of one exponent, the largest of numbers that are not 0."""
+    least = jnp.asarray(-(2.0**15), jnp.float32)
+    largest = functools.reduce(jnp.maximum, [jnp.where(one[..., 0] == 0, least, one[..., 3]) for one in words])
+    scaled = [one[..., :3] * power_of_two(jnp.minimum(one[..., 3] - largest, 0))[..., None] for one in words]
+    return scaled, jnp.where(largest == least, 0, largest)
 
 
 def sums_of_all_ranks(words: jax.Array) -> jax.Array:

@@ -173,7 +173,7 @@ def _reach(radius: Any, dtype: Any) -> jax.Array:
     """``radius`` in the dtype of the positions, and not below what was given."""
     if is_concrete(radius):
         known = check_real(radius, "radius")
-        check_range(known, "radius", may_vanish=True)
+        check_range(known, "radius", may_be_small=True)
         if known.ndim > 0 or not known >= 0:
             raise ValueError(f"radius is {known}; it must be a number of at least 0.")
     given = jnp.asarray(radius, dtype)

@@ -76,11 +76,12 @@ const Buffer& Arguments::any_continued(std::string_view name) {
 }
 
 Lengths Arguments::as_lengths(const Buffer& given, std::string_view name, int64_t count) const {
-  int64_t parts = given.rank > 0 ? given.dims[given.rank - 1] : 0, found = parts > 0 ? given.elements() / parts : 0;
   bool wide = given.type == XLA_FFI_DataType_F64;
-  if ((!wide && given.type != XLA_FFI_DataType_F32) || parts == 0 || (count != any && count != found))
+  int64_t words = wide ? 1 : Words::count, found = given.elements() / words;
+  if ((!wide && given.type != XLA_FFI_DataType_F32) || given.rank == 0 || given.dims[given.rank - 1] != words ||
+      (count != any && count != found))
     refuse(given, name, "float words of " + (count == any ? std::string("any") : std::to_string(count)) + " numbers");
-  return {given.data, found, static_cast<int>(parts), wide};
+  return {given.data, found, wide};
 }
 
 const Buffer& Arguments::positions() const {

@@ -24,6 +24,7 @@
 // compiled with both.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -93,19 +94,38 @@ struct Count {
   }
 };
 
-// Box lengths and linking lengths: words whose float64 sum over the last axis is the number. They lie where the kernel
-// runs.
+// Float64 numbers where JAX has float32 alone, as in jztree/_transform/exact.py: three words whose sum, times 2 to the
+// power of a fourth, is the number. That is 0 for numbers whose words are normal, or too large for any.
+struct Words {
+  static constexpr int count = 4;
+
+  JZTREE_BOTH static double read(const float* words) {
+    double sum = static_cast<double>(words[0]) + static_cast<double>(words[1]) + static_cast<double>(words[2]);
+    return words[3] == 0 ? sum : std::ldexp(sum, static_cast<int>(words[3]));
+  }
+
+  JZTREE_BOTH static void write(double number, float* words) {
+    int exponent = 0;
+    if (std::isfinite(number)) std::frexp(number, &exponent);
+    exponent = exponent < -73 || exponent > 127 ? exponent - 1 : 0;
+    number = std::ldexp(number, -exponent);
+    for (int i = 0; i < 3; ++i) {
+      words[i] = static_cast<float>(number);
+      number = std::isfinite(number) ? number - static_cast<double>(words[i]) : 0;
+    }
+    words[3] = static_cast<float>(exponent);
+  }
+};
+
+// Box lengths, linking lengths and other float64 numbers: `Words`, or one float64 each. They lie where the kernel runs.
 struct Lengths {
   const void* words = nullptr;
   int64_t count = 0;
-  int parts = 0;
   bool wide = false;
 
   JZTREE_BOTH double operator[](int64_t i) const {
-    double sum = 0;
-    for (int64_t j = i * parts; j < (i + 1) * parts; ++j)
-      sum += wide ? static_cast<const double*>(words)[j] : static_cast<double>(static_cast<const float*>(words)[j]);
-    return sum;
+    return wide ? static_cast<const double*>(words)[i]
+                : Words::read(static_cast<const float*>(words) + i * Words::count);
   }
 
   template <int D>

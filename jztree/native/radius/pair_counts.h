@@ -25,25 +25,21 @@ struct PairSet {
   }
 };
 
-// Numbers in words, as `Lengths` reads them; NaN if float32 words would make them 0 or infinite.
+// Numbers as `Lengths` reads them; NaN if a float32 could not hold them.
 struct SumWords {
   void* data;
-  int64_t words;
   bool wide;
 
   JZTREE_BOTH void put(int64_t place, double number) const {
-    if (!wide && number != 0 && std::fabs(number) < static_cast<double>(std::numeric_limits<float>::min()))
-      number = std::numeric_limits<double>::quiet_NaN();
-    for (int64_t i = place * words; i < (place + 1) * words; ++i) {
-      if (wide) {
-        static_cast<double*>(data)[i] = number;
-        number = 0;
-      } else {
-        float word = static_cast<float>(number);
-        static_cast<float*>(data)[i] = word;
-        number = std::isfinite(word) ? number - static_cast<double>(word) : 0;
-      }
+    if (wide) {
+      static_cast<double*>(data)[place] = number;
+      return;
     }
+    using Narrow = std::numeric_limits<float>;
+    double size = std::fabs(number);
+    bool lost = size > static_cast<double>(Narrow::max()) || (size > 0 && size < static_cast<double>(Narrow::min()));
+    Words::write(lost ? std::numeric_limits<double>::quiet_NaN() : number,
+                 static_cast<float*>(data) + place * Words::count);
   }
 };
 
@@ -78,6 +74,7 @@ struct PairCounts {
               "a row for all and one a region, and a column for each pair of edges that follow each other");
     in.expect(!weighted() || (sum.rank == 3 && sum.dims[0] == rows() && sum.dims[1] == bins()), sum, "sum",
               "like count");
+    in.as_lengths(sum, "sum", any);
     if (mode == PairMode::distance ? axis != -1 : axis < 0 || axis > D)
       throw Refusal("there is no such line of sight.");
   }
@@ -87,7 +84,7 @@ struct PairCounts {
   int64_t first_bins() const { return edges.count - 1; }
   int64_t second_bins() const { return mode == PairMode::distance ? 1 : edges_b.count - 1; }
   bool weighted() const { return sum.dims[0] > 0; }
-  SumWords sum_words() const { return {sum.data, sum.dims[2], sum.type == XLA_FFI_DataType_F64}; }
+  SumWords sum_words() const { return {sum.data, sum.type == XLA_FFI_DataType_F64}; }
 };
 
 }  // namespace jztree

@@ -1,0 +1,239 @@
+"""Radii, linking lengths and boxes keep all bits of a float64 in every unit, also where JAX has float32 alone.
+
+Particles are on lattices of which neighbours are apart by a power of two, and lengths are that or the numbers next to
+it, so a single bit decides.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from devices import deal, even, joined, mesh_of
+
+from jztree.config import CatalogueConfig, FofConfig
+from jztree.data import ParticleData, Pos, squeeze_catalogue
+from jztree.fof import dbscan, fof_and_catalogue, fof_labels
+from jztree.knn import knn
+from jztree.radius import (
+    count_within,
+    kernel_sums,
+    nearest_within,
+    neighbours_within,
+    pair_counts,
+    pairs_within,
+)
+
+pytestmark = pytest.mark.emulated
+
+# The last are subnormal as float32.
+SPACINGS = [2.0**-60, 2.0**-75, 2.0**-100, 2.0**-120, 2.0**-130, 2.0**-140]
+SIDE = 3
+
+
+@pytest.fixture(params=SPACINGS, ids=lambda spacing: f"2^{int(np.log2(spacing))}")
+def spacing(request: pytest.FixtureRequest) -> float:
+    return float(request.param)
+
+
+def lattice(spacing: float) -> np.ndarray:
+    """Nine places in two dimensions, between which there are 12 pairs at the spacing."""
+    axes = np.meshgrid(np.arange(SIDE), np.arange(SIDE), indexing="ij")
+    return (np.stack(axes, axis=-1).reshape(-1, 2) * spacing).astype(np.float32)
+
+
+# How many of nine have a neighbour at the spacing, together, and who is alone without these.
+PAIRS, PLACES = 24, SIDE * SIDE
+
+
+def counted(pos: Any, radius: Any) -> int:
+    return int(np.sum(count_within(pos, radius))) - PLACES
+
+
+def counted_for_each(pos: Any, radius: Any) -> int:
+    return int(np.sum(count_within.jit(pos, np.full(PLACES, radius)))) - PLACES
+
+
+def counted_in_other_code(pos: Any, radius: Any) -> int:
+    return int(jax.jit(lambda pos: count_within(pos, radius).sum())(pos)) - PLACES
+
+
+def listed(pos: Any, radius: Any) -> int:
+    return int(neighbours_within.jit(pos, radius).splits[-1]) - PLACES
+
+
+def listed_as_pairs(pos: Any, radius: Any) -> int:
+    return int(pairs_within.jit(pos, radius, full=True).num)
+
+
+def listed_for_each(pos: Any, radius: Any) -> int:
+    return int(pairs_within(pos, np.full(PLACES, radius), full=True).num)
+
+
+def nearest(pos: Any, radius: Any) -> int:
+    found = nearest_within.jit(pos, radius, 7)
+    assert int((np.asarray(found.index) >= 0).sum()) == int(np.sum(found.count))
+    return int(np.sum(found.count)) - PLACES
+
+
+def nearest_for_each(pos: Any, radius: Any) -> int:
+    return int((np.asarray(knn(pos, 7, max_radius=np.full(PLACES, radius))[1]) >= 0).sum()) - PLACES
+
+
+def in_a_bin(pos: Any, radius: Any) -> int:
+    return int(np.asarray(pair_counts.jit(pos, [0.0, radius]).count)[0])
+
+
+def in_a_bin_along(pos: Any, radius: Any) -> int:
+    """As pairs, if the bin has those at right angles to the line of sight and those at 45 degrees, or none."""
+    both = [
+        int(np.asarray(pair_counts(pos, [0, radius], mode="rp_pi", edges_b=[0, radius], los=los).count)[0, 0])
+        for los in (0, 1)
+    ]
+    assert both[0] == both[1]
+    return {0: 0, PAIRS // 2 + 16: PAIRS}[both[0]]
+
+
+def linked(pos: Any, radius: Any) -> int:
+    """As pairs, if all are linked or nobody is."""
+    label = np.asarray(fof_labels.jit(pos, radius)[1])
+    return {1: PAIRS, PLACES: 0}[len(np.unique(label))]
+
+
+def clustered(pos: Any, radius: Any) -> int:
+    cluster = np.asarray(dbscan.jit(pos, radius, 2)[0])
+    assert len(np.unique(cluster)) == 1
+    return PAIRS if cluster[0] == 0 else 0
+
+
+CALLS = [
+    counted,
+    counted_for_each,
+    counted_in_other_code,
+    listed,
+    listed_as_pairs,
+    listed_for_each,
+    nearest,
+    nearest_for_each,
+    in_a_bin,
+    in_a_bin_along,
+    linked,
+    clustered,
+]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+def test_one_bit_of_a_length_decides(call: Callable[[Any, Any], int], spacing: float) -> None:
+    pos = lattice(spacing)
+    assert call(pos, np.nextafter(spacing, 0)) == 0
+    assert call(pos, spacing) == PAIRS
+    assert call(pos, np.nextafter(spacing, 1)) == PAIRS
+
+
+def test_one_bit_of_a_length_decides_with_64_bit_types(x64: None, spacing: float) -> None:
+    pos = lattice(spacing).astype(np.float64)
+    for call in CALLS:
+        assert call(pos, np.nextafter(spacing, 0)) == 0, call
+        assert call(pos, spacing) == PAIRS, call
+
+
+@pytest.mark.parametrize("spacing", [2.0**-100, 2.0**-140], ids=str)
+def test_one_bit_of_a_length_decides_over_devices(spacing: float) -> None:
+    counts, mesh = even(PLACES, 2), mesh_of(2)
+    part = deal(lattice(spacing), counts, 5)
+
+    def over_devices(function: Any, *args: Any, **options: Any) -> Any:
+        return function.smap(mesh, jit=True)(part, *args, **options)
+
+    for length, expected in ((np.nextafter(spacing, 0), 0), (spacing, PAIRS)):
+        for radius in (length, np.full((2, 5), length)):
+            assert joined(over_devices(count_within, radius), counts).sum() - PLACES == expected
+            near = joined(over_devices(knn, 7, max_radius=radius)[1], counts)
+            assert (near >= 0).sum() - PLACES == expected
+        partz, label = over_devices(fof_labels, length)
+        label = joined(label, partz.num)
+        assert len(np.unique(label)) == (1 if expected else PLACES)
+        cluster = joined(over_devices(dbscan, length, 2)[0], counts)
+        assert (cluster == (0 if expected else -1)).all()
+        assert int(np.sum(over_devices(pairs_within, length, full=True).num)) == expected
+        assert int(np.asarray(over_devices(pair_counts, [0, length]).count)[0]) == expected
+
+
+@pytest.mark.parametrize("spacing", [2.0**-60, 2.0**-100, 2.0**-120], ids=str)
+def test_one_bit_of_a_box_decides(spacing: float) -> None:
+    """Two particles three spacings apart, and across the face as far as the box is longer than that."""
+    pos = np.array([[0.0], [3 * spacing]], np.float32)
+    for last, near in ((0, True), (1, False)):
+        box = 4 * spacing * (1 + last * 2.0**-52)
+        assert count_within(pos, spacing, box).tolist() == [1 + near] * 2
+        assert count_within.jit(pos, spacing, [box]).tolist() == [1 + near] * 2
+        assert len(np.unique(fof_labels.jit(pos, spacing, box)[1])) == 2 - near
+        assert int(pairs_within.jit(pos, spacing, box).num) == near
+        assert int(np.asarray(pair_counts(pos, [0, spacing], box).count)[0]) == 2 * near
+        # As far through the face, rounded to float32.
+        assert np.asarray(knn(pos, 2, box)[0])[:, 1].tolist() == [np.float32(box - 3 * spacing)] * 2
+
+
+@pytest.mark.parametrize("spacing", [2.0**-60, 2.0**-100, 2.0**-120], ids=str)
+def test_one_bit_of_a_smoothing_length_decides(spacing: float) -> None:
+    """The top hat ends there, and its integral is 1: sums are numbers over lengths."""
+    pos = (np.arange(5)[:, None] * spacing).astype(np.float32)
+    for h, numbers in ((np.nextafter(spacing, 0), [1, 1, 1, 1, 1]), (spacing, [2, 3, 3, 3, 2])):
+        for given in (h, np.full(5, h)):
+            sums = np.asarray(kernel_sums.jit(pos, given, kernel="top_hat")) * 2 * spacing
+            np.testing.assert_allclose(sums, numbers, rtol=1e-6)
+
+
+@pytest.mark.parametrize("spacing", [2.0**-60, 2.0**-100, 2.0**-110], ids=str)
+def test_one_bit_of_what_attaches_decides(spacing: float) -> None:
+    pos = np.array([[0.0], [spacing]], np.float32)
+    part, gas = (ParticleData(pos=x, id=np.arange(len(x), dtype=np.int32)) for x in (pos, pos[1:] * 2))
+    cfg = FofConfig(catalogue=CatalogueConfig(npart_min=1))
+    for within, rows in ((np.nextafter(1, 0), [2, 1]), (1.0, [3])):
+        for find in (fof_and_catalogue, fof_and_catalogue.jit):
+            cata = squeeze_catalogue(find(part, spacing, None, cfg, attached=gas, attach_within=within)[1])
+            assert np.asarray(cata.count).tolist() == rows
+
+
+@pytest.mark.parametrize("spacing", [2.0**-100, 2.0**-130, 2.0**-140], ids=str)
+def test_traced_lengths_below_the_normal_numbers_count(spacing: float) -> None:
+    """XLA takes them for 0, and kernels do not."""
+    pos = lattice(spacing)
+    least = np.float32(spacing)
+    for length, expected in ((np.nextafter(least, np.float32(0)), 0), (least, PAIRS)):
+        assert int(np.sum(jax.jit(count_within)(pos, length))) - PLACES == expected
+        label = jax.jit(lambda pos, length: fof_labels(pos, length)[1])(pos, length)
+        assert len(np.unique(label)) == (1 if expected else PLACES)
+
+
+def test_sums_of_weights_keep_their_digits_in_every_unit() -> None:
+    random = np.random.default_rng(4)
+    pos, weight = random.random((60, 2)).astype(np.float32), random.random(60)
+    wide = pos.astype(np.float64)
+    apart = np.sqrt(((wide[:, None] - wide[None]) ** 2).sum(axis=-1))
+    for unit in (1.0, 2.0**-40, 2.0**-60):
+        own = (weight * unit).astype(np.float32)
+        near = (apart <= 0.3) & (apart > 0)
+        expected = (near * np.multiply.outer(own.astype(np.float64), own.astype(np.float64))).sum()
+        found = pair_counts(pos, [0, 0.3], weight=own).weight
+        np.testing.assert_allclose(np.asarray(found), [expected], rtol=1e-14)
+        part = deal(pos, even(60, 3), 20)
+        found = pair_counts.smap(mesh_of(3), jit=True)(part, [0, 0.3], weight=own.reshape(3, 20)).weight
+        np.testing.assert_allclose(np.asarray(found), [expected], rtol=2.0**-44)
+
+
+def test_derivatives_go_through_small_boxes() -> None:
+    """By a box that is traced, and by positions in one that is not."""
+    spacing = 2.0**-90
+    pos = np.array([[0.0], [3 * spacing]], np.float32)
+    box = np.float32(4 * spacing)
+
+    def across(pos: jax.Array, box: Any) -> jax.Array:
+        return knn(Pos(pos=pos), 2, box, result="drad")[0, 1]
+
+    assert float(jax.grad(across, argnums=1)(jnp.asarray(pos), box)) == 1
+    for side in (box, float(box), 4 * spacing * (1 + 2.0**-52)):
+        by_pos = jax.grad(across)(jnp.asarray(pos), side)
+        assert by_pos.tolist() == [[1], [-1]]
