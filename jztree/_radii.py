@@ -13,7 +13,7 @@ from ._particles import check_no_unit, get_pos, one_line
 from .data import get_num
 from .jax_ext import Exact, exact, exact_to_float, is_concrete
 
-_BAD = "a radius is negative or NaN; all must be at least 0 (infinite counts everything)."
+_BAD = "a %s is negative or NaN; all must be at least 0 (infinite counts everything)."
 _NOT_ASCENDING = "the radii of a query do not ascend; sort them."
 
 
@@ -115,7 +115,7 @@ def as_radii(radius: Any, queries: tuple[int, ...], num: Any = None, name: str =
     if each:
         radius = _without_padding(radius, queries, num)
     lists = len(shape) > len(queries) if each else len(shape) == 1
-    numbers = _known(radius, lists, name) if is_concrete(radius) else _traced(radius, shape, lists)
+    numbers = _known(radius, lists, name) if is_concrete(radius) else _traced(radius, shape, lists, name)
     return Radii(None, numbers) if each else Radii(numbers, None)
 
 
@@ -149,10 +149,10 @@ def _known(radius: Any, lists: bool, name: str) -> Exact:
     return exact(np.where(values > widest.max, np.inf, values), values.shape)
 
 
-def _traced(radius: Any, shape: tuple[int, ...], lists: bool) -> Exact:
+def _traced(radius: Any, shape: tuple[int, ...], lists: bool, name: str) -> Exact:
     numbers = exact(radius, shape)
     value = exact_to_float(numbers)
-    faults = [comm.Fault(jnp.any(~(value >= 0)), [], _BAD)]
+    faults = [comm.Fault(jnp.any(~(value >= 0)), [], _BAD % name)]
     if lists:
         faults.append(comm.Fault(jnp.any(value[..., 1:] < value[..., :-1]), [], _NOT_ASCENDING))
-    return Exact(comm.after(numbers.words, comm.check_all(jnp.int32(0), faults)))
+    return comm.after(numbers, comm.check_all(jnp.int32(0), faults))

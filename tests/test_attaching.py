@@ -196,6 +196,20 @@ def test_what_does_not_fit_is_told() -> None:
         jz.fof.fof_and_catalogue(part, 0.1, attached=ParticleData(pos=jnp.zeros((4, 3), jnp.int32), mass=1.0))
 
 
+@pytest.mark.parametrize("ndev", [1, 3])
+def test_wrong_positions_are_those_of_attached_particles(random, ndev: int) -> None:
+    oracles.skip_where_kernels_cannot_raise()
+    primary, other = two_kinds(random)
+    other[7, 1] = np.nan
+    if ndev == 1:
+        find, part, attached = jz.fof.fof_and_catalogue.jit, ParticleData(pos=primary), ParticleData(pos=other)
+    else:
+        find = jz.fof.fof_and_catalogue.smap(mesh_of(ndev), jit=True)
+        part, attached = (deal(pos, uneven(len(pos), ndev), rows=800) for pos in (primary, other))
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"row \d+ of the positions of attached\[1\]"):
+        jax.block_until_ready(find(part, _RLINK, _BOX, _CFG, attached=[part, attached]))
+
+
 def test_room_that_was_given_and_is_too_small_is_told(random) -> None:
     primary, other = two_kinds(random)
     part, attached = (deal(pos, uneven(len(pos), 4), rows=600) for pos in (primary, other))

@@ -101,6 +101,18 @@ def test_arguments_that_cannot_be(options: Any, words: str, call: Any) -> None:
         call(oracles.uniform(50, 3), **options)
 
 
+@pytest.mark.parametrize("eps", [-1.0, np.nan, np.inf])
+def test_a_traced_eps_that_cannot_be_is_called_so(eps: float) -> None:
+    oracles.skip_where_kernels_cannot_raise()
+    pos = oracles.uniform(50, 3)
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=f"jztree: eps is -?{eps:g}; it must be finite") as error:
+        jax.block_until_ready(jax.jit(dbscan)(pos, np.float32(eps)))
+    assert oracles.one_sentence(error)
+    assert "rlink" not in str(error.value)
+    with pytest.raises(TypeError, match="min_samples must be an integer that is known"):
+        jax.jit(dbscan)(pos, 0.1, 5)
+
+
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 @pytest.mark.parametrize("name", SETS)
 def test_clusters_are_those_of_one_device(name: str, ndev: int) -> None:

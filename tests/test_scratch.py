@@ -12,7 +12,7 @@ import oracles
 import pytest
 
 from jztree import kernels
-from jztree.jax_ext import Exact
+from jztree.jax_ext import exact
 from jztree.kernels import _run, _scratch
 
 pytestmark = pytest.mark.emulated
@@ -41,7 +41,7 @@ def bounds(pos: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def check(lengths: jax.Array) -> jax.Array:
-    kernels.check_lengths(Exact(lengths[None, :1]), Exact(lengths[1:]))
+    kernels.check_lengths(exact(lengths[:1], (1,)), exact(lengths[1], ()), "rlink")
     return lengths
 
 

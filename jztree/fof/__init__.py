@@ -18,10 +18,10 @@ from .. import comm, kernels
 from .._checks import check_box, check_particles, exact_box_argument, sequence_of
 from .._particles import check_countable, check_num
 from ..config import FofConfig, checked_config
-from ..data import FofCatalogue, Label, get_num
+from ..data import FofCatalogue, Label, get_num, get_pos
 from ..jax_ext import is_concrete, with_twins
 from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
-from ..tree._zorder import permute_particles
+from ..tree._zorder import corners_of, permute_particles
 from ._attached_types import ATTACH_WITHIN, attach, attach_limit, attach_over_ranks, check_attached
 from ._dbscan import dbscan
 from ._derivatives import of_groups
@@ -196,6 +196,7 @@ def _attached_faults(part: Any, attached: Sequence[Any], cfg: FofConfig) -> list
         check_particles(one, "attached positions")
         check_num(one, "num of attached")
         check_attached(part, one)
+        faults += corners_of(get_pos(one), get_num(one), f"the positions of attached[{i}]")[1]
         faults += particle_faults(one, cfg.catalogue, f" of attached[{i}]")
     return faults
 
@@ -218,7 +219,7 @@ def _labels(
     box = check_box(boxsize, pos.shape[1])
     length = check_length(rlink, box, "rlink")
     if pos.shape[0] == 0 and not is_concrete((rlink, boxsize)):
-        kernels.check_lengths(box, length)
+        kernels.check_lengths(box, length, "the linking length rlink")
     partz, index = part, None
     if th is None:
         partz, index, num, th, _ = sort_and_build(part, cfg.tree, box, faults)

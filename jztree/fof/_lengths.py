@@ -16,12 +16,13 @@ def check_length(length: Any, box: Exact, name: str) -> Exact:
     """
     if isinstance(length, Exact):
         return length
+    what = f"the linking length {name}" if name == "rlink" else name
     if np.shape(length) != ():
         raise ValueError(f"{name} is one length for all particles; its shape is {np.shape(length)}.")
     if is_concrete(length):
         value = float(check_real(length, name))
         if not (np.isfinite(value) and value >= 0):
-            raise ValueError(f"the linking length {name} is {value:g}; it must be finite and not negative.")
-        check_range(np.asarray(value), name, may_vanish=True)
+            raise ValueError(f"{what} is {value:g}; it must be finite and not negative.")
+        check_range(np.asarray(value), name, may_be_small=True)
     words = exact(length, ())
-    return words if is_concrete(length) and is_concrete(box) else kernels.checked_lengths(box, words)[1]
+    return words if is_concrete(length) and is_concrete(box) else kernels.checked_lengths(box, words, what)[1]

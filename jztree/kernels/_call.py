@@ -122,7 +122,7 @@ def as_num(num: Any) -> jax.Array:
     return jnp.asarray(num, jnp.int32)
 
 
-def numbers(value: Exact | None) -> jax.Array:
+def words_of(value: Exact | None) -> jax.Array:
     """Numbers as kernels take them; None: there are none."""
     return jnp.zeros((0, WORDS), jnp.float32) if value is None else jnp.asarray(value.words)
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..jax_ext import Exact, is_concrete
-from ._call import Tree, as_num, call, i32, sizes
+from ._call import Tree, as_num, call, i32, sizes, words_of
 
 
 def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
@@ -35,33 +35,32 @@ def _checked_at_run_time(num: Any, failed: Any, numbers: Sequence[Any], sentence
     return call("check", i32(), as_num(num), jnp.asarray(failed, jnp.int32), values, sentence=sentence)
 
 
-def checked_lengths(box: Exact, rlink: Exact | None = None) -> tuple[Exact, Exact]:
-    """``box`` and ``rlink``, or an error at run time if these cannot be box lengths and a linking length for them.
+def checked_lengths(box: Exact, length: Exact | None = None, name: str = "") -> tuple[Exact, Exact]:
+    """``box`` and ``length``, or an error at run time if these cannot be box lengths and a linking length for them.
 
     The caller must go on with what it wanted checked of these, as with `check`. All other kernels rely on it.
-    Differentiable.
+    Differentiable. name: what the user calls the length.
     """
-    length = jnp.zeros((0, 1), jnp.float32) if rlink is None else jnp.asarray(rlink.words)
-    checked = _checked_words(jnp.asarray(box.words), length)
+    checked = _checked_words(name, words_of(box), words_of(length))
     return Exact(checked[0]), Exact(checked[1])
 
 
-@jax.custom_jvp
-def _checked_words(*words: jax.Array) -> tuple[jax.Array, ...]:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _checked_words(name: str, *words: jax.Array) -> tuple[jax.Array, ...]:
     out = tuple(jax.ShapeDtypeStruct(word.shape, word.dtype) for word in words)
-    return tuple(call("lengths", out, *words, gradients="stopped"))
+    return tuple(call("lengths", out, *words, gradients="stopped", name=name))
 
 
 @_checked_words.defjvp
-def _checked_words_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
-    return _checked_words(*primals), tangents
+def _checked_words_jvp(name: str, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+    return _checked_words(name, *primals), tangents
 
 
-def check_lengths(box: Exact, rlink: Exact) -> None:
+def check_lengths(box: Exact, length: Exact, name: str) -> None:
     """`checked_lengths` for who has nothing to go on with: it is not removed, although nobody uses a result."""
-    words = [jax.lax.stop_gradient(jnp.asarray(length.words)) for length in (box, rlink)]
+    words = [jax.lax.stop_gradient(words_of(one)) for one in (box, length)]
     out = tuple(jax.ShapeDtypeStruct(word.shape, word.dtype) for word in words)
-    call("lengths", out, *words, gradients="stopped", always=True)
+    call("lengths", out, *words, gradients="stopped", always=True, name=name)
 
 
 def tree_fits(tree: Tree, box: Exact) -> jax.Array:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from ..jax_ext import Exact
-from ._call import Continued, Tree, as_num, call, i32, listed, numbers, sizes
+from ._call import Continued, Tree, as_num, call, i32, listed, sizes, words_of
 
 
 def knn(
@@ -53,7 +53,7 @@ def knn(
         as_num(0 if queries is None else own_offset),
         listed(open_leaves),
         box.words,
-        numbers(limit),
+        words_of(limit),
         jnp.zeros((0, 0), dtype) if domain is None else jnp.stack(domain),
         gradients="stopped",
         plane_sizes=sizes(sources.plane_sizes),

@@ -8,7 +8,7 @@ import numpy as np
 
 from .._transform.exact import WORDS
 from ..jax_ext import Exact
-from ._call import Tree, call, listed, numbers, sizes
+from ._call import Tree, call, listed, sizes, words_of
 
 
 class PairSet(NamedTuple):
@@ -67,7 +67,7 @@ def pair_counts(
         *one.arrays(),
         *second.arrays(),
         bins.edges.words,
-        numbers(bins.edges_b),
+        words_of(bins.edges_b),
         box.words,
         gradients="refused" if weighted else "stopped",
         plane_sizes=sizes(one.tree.plane_sizes),

@@ -13,7 +13,7 @@ void lengths(const Parallel&, const CheckedLengths& in) {
   double link = in.linked ? in.length[0] : 0;
   in.expect_valid(sides, in.linked ? &link : nullptr);
   std::memcpy(in.checked_box.data, in.box.data, static_cast<size_t>(in.box.bytes()));
-  std::memcpy(in.checked_rlink.data, in.rlink.data, static_cast<size_t>(in.rlink.bytes()));
+  std::memcpy(in.checked_linking.data, in.linking.data, static_cast<size_t>(in.linking.bytes()));
 }
 
 }  // namespace

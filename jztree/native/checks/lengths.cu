@@ -20,7 +20,8 @@ void lengths(Queue& queue, const CheckedLengths& in) {
   std::vector<double> host = to_host(queue, sums, count);
   in.expect_valid(host.data(), in.linked ? &host.back() : nullptr);
   queue.copy(static_cast<char*>(in.checked_box.data), static_cast<const char*>(in.box.data), in.box.bytes());
-  queue.copy(static_cast<char*>(in.checked_rlink.data), static_cast<const char*>(in.rlink.data), in.rlink.bytes());
+  queue.copy(static_cast<char*>(in.checked_linking.data), static_cast<const char*>(in.linking.data),
+             in.linking.bytes());
 }
 
 }  // namespace

@@ -4,30 +4,34 @@
 #include <cmath>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 #include "common/arguments.h"
 
 namespace jztree {
 
 struct CheckedLengths {
-  const Buffer &box, &rlink;  // words: of one length a dimension; of one linking length, or none
-  const Buffer &checked_box, &checked_rlink;
+  const Buffer &box, &linking;  // words: of one length a dimension; of one linking length, or none
+  const Buffer &checked_box, &checked_linking;
   int64_t dims;
   bool linked;
   Lengths period, length;
+  std::string_view name;  // of the linking length
 
   explicit CheckedLengths(Arguments& in)
       : box(in.any_argument("box")),
-        rlink(in.any_argument("rlink")),
+        linking(in.any_argument("linking")),
         checked_box(in.any_result("checked_box")),
-        checked_rlink(in.any_result("checked_rlink")),
+        checked_linking(in.any_result("checked_linking")),
         dims(box.rank == 2 ? box.rows() : 0),
-        linked(rlink.elements() > 0),
-        period(in.as_lengths(box, "box", dims)) {
+        linked(linking.elements() > 0),
+        period(in.as_lengths(box, "box", dims)),
+        name(in.attributes().text("name")) {
     if (dims < 1 || dims > max_dims) in.refuse(box, "box", "one length for each of 1 to 8 dimensions");
-    if (linked) length = in.as_lengths(rlink, "rlink", 1);
+    if (linked) length = in.as_lengths(linking, "linking", 1);
     if (checked_box.bytes() != box.bytes()) in.refuse(checked_box, "checked_box", "as large as box");
-    if (checked_rlink.bytes() != rlink.bytes()) in.refuse(checked_rlink, "checked_rlink", "as large as rlink");
+    if (checked_linking.bytes() != linking.bytes())
+      in.refuse(checked_linking, "checked_linking", "as large as linking");
   }
 
   // sides: on the host, as link, which is null if there is none.
@@ -38,7 +42,7 @@ struct CheckedLengths {
                       "; lengths must be finite and positive, or 0 where open.");
     if (!link) return;
     if (!(*link >= 0) || std::isinf(*link))
-      throw Refusal("the linking length rlink is " + number(*link) + "; it must be finite and not negative.");
+      throw Refusal(std::string(name) + " is " + number(*link) + "; it must be finite and not negative.");
   }
 
  private:
