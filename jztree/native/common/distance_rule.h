@@ -67,6 +67,9 @@ struct DistanceRule {
     return sum;
   }
 
+  // How far particles at such a distance are apart. The factor is a power of two.
+  JZTREE_BOTH T length(double distance2) const { return static_cast<T>(std::sqrt(distance2) * (1 / factor)); }
+
   // Of one coordinate of two particles, as given, in float64; times the factor.
   JZTREE_BOTH double difference(T a, T b, int d) const {
     double apart = nearer(a, d) - nearer(b, d);

@@ -61,6 +61,26 @@ JZTREE_BOTH inline Image nearest_image(T qlow, T qhigh, T xlow, T xhigh, T perio
   return Image::depends;
 }
 
+// The same in all dimensions; false if in one of them it depends on the pair.
+template <int D, typename T>
+JZTREE_BOTH inline bool nearest_images(const T* qlow, const T* qhigh, const T* xlow, const T* xhigh, const T* period,
+                                       Image* image) {
+  bool one_for_all = true;
+  for (int d = 0; d < D; ++d) {
+    image[d] = nearest_image(qlow[d], qhigh[d], xlow[d], xhigh[d], period[d]);
+    one_for_all &= image[d] != Image::depends;
+  }
+  return one_for_all;
+}
+
+// Whether plain differences are not those of the nearest images for all pairs of two boxes.
+template <int D, typename T>
+JZTREE_BOTH inline bool wraps_around(const T* alow, const T* ahigh, const T* blow, const T* bhigh, const T* period) {
+  bool around = false;
+  for (int d = 0; d < D; ++d) around |= nearest_image(alow[d], ahigh[d], blow[d], bhigh[d], period[d]) != Image::same;
+  return around;
+}
+
 // x moved down by a period that need not be a number of its type: `rest` is what rounding took off it.
 template <typename V>
 JZTREE_BOTH inline V shifted_down(const V& x, const V& period, const V& rest) {

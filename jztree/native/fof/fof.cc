@@ -318,7 +318,7 @@ void fof(const Parallel& parallel, const Friends<D, T>& in) {
   Scale<D, T> scale(period, open_span(period, tree, tree).template for_scale<T>());
   StagedTree<D, T> staged(parallel, tree, scale);
   UnionFind sets(num);
-  LinkRule<D, T> rule(in.rlink[0], staged.wrapped(), staged.kept(), scale);
+  LinkRule<D, T> rule(in.rlink[0], DistanceRule<D, T>(staged.wrapped(), staged.kept(), scale));
   Linker<D, T>(parallel, tree.pos, staged, scale, rule, sets).run();
   if (in.rows) {
     write_mapped_labels(parallel, sets, in.rows, num, in.label);

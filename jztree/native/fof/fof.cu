@@ -29,16 +29,6 @@ namespace {
 constexpr int leaf_threads = 128;  // small blocks: a block stays until its slowest warp is done
 constexpr int leaf_warps = leaf_threads / warp_size;
 
-// For one warp.
-template <int D, typename T>
-__global__ void set_up(DeviceTree<D, T> tree, Lengths box, Lengths rlink, const int32_t* wrapped,
-                       LinkSetup<D, T>* setup) {
-  double period[D];
-  for (int d = 0; d < D; ++d) period[d] = box[d];
-  double extent = open_span(period, tree, tree).template for_scale<T>();
-  if (lane_index() == 0) *setup = LinkSetup<D, T>(period, extent, rlink[0], *wrapped != 0);
-}
-
 // The lane's set among lanes that are linked to each other as the masks say: its smallest lane.
 __device__ inline int set_of_lane(unsigned links) {
   int lane = lane_index(), set = lane;
@@ -169,12 +159,8 @@ __global__ void write_labels(const int32_t* parents, Count num, const int32_t* r
 
 template <int D, typename T>
 void link(Queue& queue, const DeviceTree<D, T>& tree, const Lengths& box, const Lengths& rlink, UnionFind sets) {
-  auto* wrapped = queue.scratch<int32_t>(1);
-  auto* setup = queue.scratch<LinkSetup<D, T>>(1);
+  auto* setup = make_setup<LinkSetup<D, T>>(queue, box, tree, any_wrapped(queue, box, tree), rlink);
   auto* one_set = queue.scratch<uint8_t>(tree.leaves());
-  queue.fill_bytes(wrapped, 0, 1);
-  look_for_wrapped(queue, tree, box, wrapped);
-  queue.launch(1, warp_size, 0, set_up<D, T>, tree, box, rlink, wrapped, setup);
   int64_t leaf_blocks = (tree.leaves() + leaf_warps - 1) / leaf_warps;
   queue.launch(leaf_blocks, leaf_threads, 0, link_within<D, T>, tree, setup, sets, one_set);
   queue.launch_over(tree.starts[tree.planes] - tree.leaves(), join_dense_nodes<D, T>, tree, setup, sets);

@@ -16,21 +16,13 @@
 
 namespace jztree {
 
-// What kernels need to know of box and linking length, which lie on the GPU.
 template <int D, typename T>
-struct LinkSetup {
-  Scale<D, T> scale;
+struct LinkSetup : BoxSetup<D, T> {
   LinkRule<D, T> rule;
-  bool wrapped;
-  T gap_period[D];  // for lower bounds: "around the boundary" is rounded in the last bit of the period
 
-  __device__ LinkSetup(const double* box, double open_extent, double rlink, bool any_wrapped)
-      : scale(box, open_extent),
-        // Only what is scaled down can become 0.
-        rule(rlink, any_wrapped, scale.factor >= 1, scale),
-        wrapped(any_wrapped) {
-    for (int d = 0; d < D; ++d) gap_period[d] = scale.period[d] * below_one<T>;
-  }
+  __device__ LinkSetup(const Lengths& box, const DeviceTree<D, T>& tree, const int32_t* any_wrapped,
+                       const Lengths& rlink)
+      : BoxSetup<D, T>(box, tree, tree, any_wrapped), rule(rlink[0], this->distance_rule()) {}
 };
 
 // A warp's work on rows of two leaves, up to 32 of each: one row a lane, against rows in shared memory that all lanes

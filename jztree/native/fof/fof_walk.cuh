@@ -81,25 +81,20 @@ class LeafWalk {
 
   // Looks at up to 32 nodes.
   __device__ void step(const NodeRange& range) {
-    uint32_t node = range.begin + lane_index(), first = 0, end = 0;
+    const LaneNode mine(tree_, range);
     NodeBox<D, T> box{};
-    bool open = node < range.end;
+    bool open = mine.end > end_ && mine.has_rows();
     if (open) {
-      first = static_cast<uint32_t>(tree_.first_row(range.plane, node));
-      end = static_cast<uint32_t>(tree_.first_row(range.plane, static_cast<int64_t>(node) + 1));
-      open = end > end_ && end > first;
-    }
-    if (open) {
-      box = load_box(tree_, node, setup_.scale.factor);
+      box = load_box(tree_, mine.node, setup_.scale.factor);
       open = least_distance2(leaf_.box.low, leaf_.box.high, box, setup_.gap_period) <= setup_.rule.possibly2;
     }
-    bool one = open && (range.plane == 0 ? one_set_[node] != 0 : all_linked(box, box));
-    if (one && one_) open = !settled(box, static_cast<int32_t>(first));
+    bool one = open && (range.plane == 0 ? one_set_[mine.node] != 0 : all_linked(box, box));
+    if (one && one_) open = !settled(box, static_cast<int32_t>(mine.first));
     unsigned left = __ballot_sync(all_lanes, open);
     if (range.plane > 0) {
       if (wide_) left = without_far(left, __ballot_sync(all_lanes, box.extent() < leaf_.extent), range.begin);
       left = without_done(left, __ballot_sync(all_lanes, one), range);
-      stack_.push_children<false>(tree_, range.plane, node, left);
+      stack_.push_children<false>(tree_, range.plane, mine.node, left);
       return;
     }
     unsigned sets = __ballot_sync(all_lanes, one);

@@ -9,8 +9,8 @@ constexpr int fof_dims = 4;
 
 template <int D, typename T>
 struct LinkRule : DistanceRule<D, T>, Within<T> {
-  JZTREE_BOTH LinkRule(double rlink, bool wrapped, bool kept, const Scale<D, T>& scale)
-      : DistanceRule<D, T>(wrapped, kept, scale), Within<T>(this->within(rlink)) {}
+  JZTREE_BOTH LinkRule(double rlink, const DistanceRule<D, T>& rule)
+      : DistanceRule<D, T>(rule), Within<T>(this->within(rlink)) {}
 
   // Whether the particles at a and b, as given, are linked. distance2: their scaled squared distance, as computed.
   JZTREE_BOTH bool linked(T distance2, const T* a, const T* b) const {

@@ -18,19 +18,13 @@
 
 namespace jztree {
 
-// What depends on numbers that lie on the GPU.
 template <int D, typename T>
-struct BallSetup {
-  Scale<D, T> scale;
+struct BallSetup : BoxSetup<D, T> {
   DistanceRule<D, T> rule;
-  T gap_period[D];  // for lower bounds: "around the boundary" is rounded in the last bit of the period
 
-  __device__ BallSetup(const double* box, double open_extent, bool wrapped)
-      : scale(box, open_extent),
-        // Only what is scaled down can become 0.
-        rule(wrapped, scale.factor >= 1, scale) {
-    for (int d = 0; d < D; ++d) gap_period[d] = scale.period[d] * below_one<T>;
-  }
+  __device__ BallSetup(const Lengths& box, const DeviceTree<D, T>& sources, const DeviceTree<D, T>& queries,
+                       const int32_t* any_wrapped)
+      : BoxSetup<D, T>(box, sources, queries, any_wrapped), rule(this->distance_rule()) {}
 };
 
 // So many balls of a query at a time: their bounds are in the lanes of a warp, their tallies in shared memory.
@@ -38,9 +32,11 @@ constexpr int most_balls = 16;
 
 template <int D, typename T>
 struct BallProblem {
+  using Setup = BallSetup<D, T>;
+
   DeviceTree<D, T> sources, queries;
   const int32_t* query_rows;  // null: their place
-  const BallSetup<D, T>* setup;
+  const Setup* setup;
   const Within<T>* balls;  // m for all queries, or q * m in the order of output rows
   int64_t number;          // of these
   int64_t m;
@@ -51,16 +47,6 @@ struct BallProblem {
   // The balls at work of the query in an output row.
   __device__ const Within<T>* balls_of(int64_t row) const { return balls + (number > m ? row * m : 0) + first_ball; }
 };
-
-// For one warp.
-template <int D, typename T>
-__global__ void set_up_balls(DeviceTree<D, T> sources, DeviceTree<D, T> queries, Lengths box, const int32_t* wrapped,
-                             BallSetup<D, T>* setup) {
-  double period[D];
-  for (int d = 0; d < D; ++d) period[d] = box[d];
-  double extent = open_span(period, sources, queries).template for_scale<T>();
-  if (lane_index() == 0) *setup = BallSetup<D, T>(period, extent, *wrapped != 0);
-}
 
 template <int D, typename T>
 __global__ void make_balls(Lengths radius, const BallSetup<D, T>* setup, Within<T>* balls) {
@@ -86,8 +72,8 @@ class BallWalk {
     query_ = tile + lane_index();
     used_ = query_ < end;
     balls_ = used_ ? in_.balls_of(in_.output_row(query_)) : nullptr;
-    if (used_) point_ = load(in_.queries.pos, query_);
-    cover();
+    if (used_) point_ = load_point(in_.queries.pos, query_, setup_.scale);
+    box_ = box_of_lanes(point_, used_);
     bound();
     NodeRange range;
     for (stack_.begin(in_.sources); stack_.next(&range);) step(range, visit);
@@ -95,21 +81,6 @@ class BallWalk {
 
  private:
   static constexpr int point_bytes = warp_size * static_cast<int>(sizeof(RowPoint<D, T>));
-
-  __device__ RowPoint<D, T> load(const T* pos, int64_t row) const {
-    RowPoint<D, T> point;
-    for (int d = 0; d < D; ++d) point.x[d] = wrap(pos[row * D + d], setup_.scale.raw_period[d]) * setup_.scale.factor;
-    return point;
-  }
-
-  // The box of the queries.
-  __device__ void cover() {
-    constexpr T infinity = std::numeric_limits<T>::infinity();
-    for (int d = 0; d < D; ++d) {
-      box_.low[d] = warp_min(used_ ? point_.x[d] : infinity);
-      box_.high[d] = warp_max(used_ ? point_.x[d] : -infinity);
-    }
-  }
 
   // In lane j: the most that the j-th ball of any query may reach, and the least that that of all surely does.
   __device__ void bound() {
@@ -126,15 +97,11 @@ class BallWalk {
 
   // Looks at up to 32 nodes.
   __device__ void step(const NodeRange& range, Visit& visit) {
-    uint32_t node = range.begin + lane_index(), first = 0, end = 0;
-    if (node < range.end) {
-      first = static_cast<uint32_t>(in_.sources.first_row(range.plane, node));
-      end = static_cast<uint32_t>(in_.sources.first_row(range.plane, static_cast<int64_t>(node) + 1));
-    }
-    bool here = end > first;
+    const LaneNode mine(in_.sources, range);
+    bool here = mine.has_rows();
     T gap2 = 0, reach2 = 0;
     bool together = false;  // at the place of all queries
-    if (here) measure(load_box(in_.sources, node, setup_.scale.factor), &gap2, &reach2, &together);
+    if (here) measure(load_box(in_.sources, mine.node, setup_.scale.factor), &gap2, &reach2, &together);
     int least = 0, most = 0;  // the first ball that it may be in, and the first that it surely is in
     for (int j = 0; j < in_.at_work; ++j) {
       T possibly = __shfl_sync(all_lanes, possibly2_, j), surely = __shfl_sync(all_lanes, surely2_, j);
@@ -146,20 +113,12 @@ class BallWalk {
     if constexpr (Visit::together) {
       for (unsigned left = __ballot_sync(all_lanes, whole); left; left &= left - 1) {
         int lane = __ffs(static_cast<int>(left)) - 1;
-        visit.node(__shfl_sync(all_lanes, node, lane), __shfl_sync(all_lanes, end - first, lane),
+        visit.node(__shfl_sync(all_lanes, mine.node, lane), __shfl_sync(all_lanes, mine.end - mine.first, lane),
                    __shfl_sync(all_lanes, most, lane));
       }
     }
-    unsigned opened = __ballot_sync(all_lanes, here && !whole);
-    if (range.plane > 0) {
-      stack_.push_children<true>(in_.sources, range.plane, node, opened);
-      return;
-    }
-    for (; opened; opened &= opened - 1) {
-      int lane = __ffs(static_cast<int>(opened)) - 1;
-      open_leaf(range.begin + static_cast<uint32_t>(lane), __shfl_sync(all_lanes, first, lane),
-                __shfl_sync(all_lanes, end, lane), visit);
-    }
+    stack_.open(in_.sources, range, mine, __ballot_sync(all_lanes, here && !whole),
+                [&](uint32_t leaf, uint32_t first, uint32_t end) { open_leaf(leaf, first, end, visit); });
   }
 
   __device__ void measure(const NodeBox<D, T>& node, T* gap2, T* reach2, bool* together) const {
@@ -176,18 +135,14 @@ class BallWalk {
 
   __device__ void open_leaf(uint32_t leaf, uint32_t first, uint32_t end, Visit& visit) {
     bool around = wraps_around(box_, load_box(in_.sources, leaf, setup_.scale.factor), setup_.scale);
-    for (uint32_t tile = first; tile < end; tile += warp_size) {
-      __syncwarp();
-      if (tile + lane_index() < end) points_[lane_index()] = load(in_.sources.pos, tile + lane_index());
-      __syncwarp();
-      uint32_t count = end - tile < warp_size ? end - tile : warp_size;
-      if (!used_) continue;
+    each_tile(in_.sources.pos, first, end, setup_.scale, points_, [&](uint32_t tile, uint32_t count) {
+      if (!used_) return;
       if (around) {
         compare<true>(tile, count, visit);
       } else {
         compare<false>(tile, count, visit);
       }
-    }
+    });
   }
 
   template <bool Around>
@@ -235,15 +190,11 @@ class BallWalk {
 template <int D, typename T>
 BallProblem<D, T> set_up(Queue& queue, const Tree<D, T>& sources, const Tree<D, T>& queries, const int32_t* query_rows,
                          const Lengths& radius, int64_t m, const Lengths& box) {
-  auto* wrapped = queue.scratch<int32_t>(1);
-  auto* setup = queue.scratch<BallSetup<D, T>>(1);
   auto* balls = queue.scratch<Within<T>>(radius.count);
-  BallProblem<D, T> problem{on_device(sources), on_device(queries), query_rows, setup, balls, radius.count, m, 0, 0};
-  queue.fill_bytes(wrapped, 0, 1);
-  look_for_wrapped(queue, problem.sources, box, wrapped);
-  look_for_wrapped(queue, problem.queries, box, wrapped);
-  queue.launch(1, warp_size, 0, set_up_balls<D, T>, problem.sources, problem.queries, box, wrapped, setup);
-  queue.launch_over(radius.count, make_balls<D, T>, radius, setup, balls);
+  BallProblem<D, T> problem{on_device(sources), on_device(queries), query_rows, nullptr, balls, radius.count, m, 0, 0};
+  auto* wrapped = any_wrapped(queue, box, problem.sources, problem.queries);
+  problem.setup = make_setup<BallSetup<D, T>>(queue, box, problem.sources, problem.queries, wrapped);
+  queue.launch_over(radius.count, make_balls<D, T>, radius, problem.setup, balls);
   return problem;
 }
 

@@ -19,25 +19,6 @@
 
 namespace jztree {
 
-// Upper bounds of the squared distance between a point of a box and one of each of `count` nodes, as `node_distances`.
-template <int D, typename T>
-__attribute__((flatten)) inline void node_reaches(const StagedTree<D, T>& tree, const T* low, const T* high,
-                                                  const Scale<D, T>& scale, int64_t first, int64_t count, T* out) {
-  using V = Lanes<T>;
-  for (int64_t block = 0; block < count; block += lanes) {
-    V sum{};
-    for (int d = 0; d < D; ++d) {
-      V node_low, node_high;
-      load(tree.low[d] + first + block, node_low);
-      load(tree.high[d] + first + block, node_high);
-      V reach = larger<V>(node_high - V(low[d]), V(high[d]) - node_low);
-      reach = smaller<V>(reach, V(scale.period[d] / 2));
-      sum = sum + reach * reach;
-    }
-    store<T>(sum * above_one<T>, out + block);
-  }
-}
-
 // Sources and queries staged, and what decides whether they are within a radius.
 template <int D, typename T>
 struct Staged {
@@ -158,7 +139,7 @@ class BallWalk {
       T gap2[block], reach2[block];
       int64_t number = std::min(block, end - first);
       node_distances(sources_, low_, high_, leaf_distances_.gap_period(), start + first, number, gap2);
-      if (whole_nodes_) node_reaches(sources_, low_, high_, staged_.scale, start + first, number, reach2);
+      if (whole_nodes_) node_reaches(sources_, low_, high_, staged_.scale.period, start + first, number, reach2);
       for (int64_t i = 0; i < number; ++i) {
         int64_t node = first + i, row = sources_.first_row(plane, node), behind = sources_.first_row(plane, node + 1);
         if (row == behind) continue;

@@ -8,13 +8,11 @@
 #include "ball_walk.cuh"
 #include "common/cuda/context.cuh"
 #include "count_within.h"
-#include "node_weights.cuh"
+#include "node_values.cuh"
+#include "query_tiles.cuh"
 
 namespace jztree {
 namespace {
-
-constexpr int tally_threads = 64;
-constexpr int tally_warps = tally_threads / warp_size;
 
 // What a lane has found in each ball. sum, count: of the warp, a row of lanes a ball.
 template <typename T, bool Weighted>
@@ -65,17 +63,11 @@ template <int D, typename T, bool Weighted>
 __global__ void tally_balls(const __grid_constant__ BallProblem<D, T> in, const __grid_constant__ Totals<T> out) {
   using Tallied = Tally<T, Weighted>;
   using Walk = BallWalk<D, T, Tallied>;
-  alignas(16) __shared__ unsigned char memory[sizeof(BallSetup<D, T>)];
-  const BallSetup<D, T>& setup = share_setup(in.setup, memory);
-  int64_t leaf = thread_index() / warp_size;
-  if (leaf >= in.queries.leaves()) return;
   int tally_bytes = Tallied::shared_bytes(in.at_work), bytes = tally_bytes + Walk::shared_bytes(in.sources.planes);
-  unsigned char* shared = dynamic_shared() + static_cast<int>(threadIdx.x) / warp_size * bytes;
-  int64_t end = in.queries.leaf_row(leaf + 1);
-  for (int64_t tile = in.queries.leaf_row(leaf); tile < end; tile += warp_size) {
+  each_query_tile(in, bytes, [&](const auto& setup, unsigned char* shared, int64_t tile, int64_t end) {
     Tallied tally(shared, in.at_work, out.weight, out.node_weight);
     Walk(in, setup, shared + tally_bytes).run(tile, end, tally);
-    if (tile + lane_index() >= end) continue;
+    if (tile + lane_index() >= end) return;
     int64_t first = in.output_row(tile + lane_index()) * in.m + in.first_ball;
     int32_t count = 0;
     double sum = 0;
@@ -83,23 +75,21 @@ __global__ void tally_balls(const __grid_constant__ BallProblem<D, T> in, const 
       out.count[first + ball] = count += tally.count[Tallied::place(ball)];
       if (Weighted) out.sum[first + ball] = static_cast<T>(sum += tally.sum[Tallied::place(ball)]);
     }
-  }
+  });
 }
 
 template <int D, typename T, bool Weighted>
 void count_all(Queue& queue, const CountWithin<D, T>& in) {
   BallProblem<D, T> problem = set_up(queue, in.sources, in.queries, in.query_rows, in.radius, in.m(), in.box);
-  Totals<T> totals{in.weight.data, Weighted ? node_weights(queue, in.sources, in.weight.data) : nullptr, in.count.data,
-                   in.sum.data};
+  Totals<T> totals{in.weight.data, Weighted ? join_nodes<AddedWeights>(queue, in.sources, in.weight.data) : nullptr,
+                   in.count.data, in.sum.data};
   queue.fill_bytes(in.count.data, 0, in.q() * in.m());
   if (Weighted) queue.fill_bytes(in.sum.data, 0, in.q() * in.m());
-  int64_t blocks = (problem.queries.leaves() + tally_warps - 1) / tally_warps;
   for (; problem.first_ball < in.m(); problem.first_ball += most_balls) {
     problem.at_work = static_cast<int>(std::min<int64_t>(most_balls, in.m() - problem.first_ball));
     using Tallied = Tally<T, Weighted>;
     int bytes = Tallied::shared_bytes(problem.at_work) + BallWalk<D, T, Tallied>::shared_bytes(problem.sources.planes);
-    queue.launch(blocks, tally_threads, static_cast<size_t>(tally_warps * bytes), tally_balls<D, T, Weighted>, problem,
-                 totals);
+    launch_tiles(queue, problem.queries.leaves(), bytes, tally_balls<D, T, Weighted>, problem, totals);
   }
 }
 

@@ -15,21 +15,32 @@
 
 namespace jztree {
 
-// What depends on numbers that lie on the GPU.
 template <int D, typename T>
 struct ImageSetup {
   Scale<D, T> scale;
   DistanceRule<D, T> rule;
   double low[D], high[D];  // of all sources, scaled
 
-  __device__ ImageSetup(const double* box, double open_extent) : scale(box, open_extent), rule(true, false, scale) {}
+  // By one warp.
+  __device__ ImageSetup(const Lengths& box, const DeviceTree<D, T>& sources, const DeviceTree<D, T>& queries)
+      : scale(scale_between<T>(box, sources, queries)), rule(true, false, scale) {
+    for (int d = 0; d < D; ++d) {
+      low[d] = std::numeric_limits<double>::infinity();
+      high[d] = -low[d];
+      top_extent(sources, d, &low[d], &high[d]);
+      low[d] *= static_cast<double>(scale.factor);
+      high[d] *= static_cast<double>(scale.factor);
+    }
+  }
 };
 
 template <int D, typename T>
 struct ImageProblem {
+  using Setup = ImageSetup<D, T>;
+
   DeviceTree<D, T> sources, queries;
   const int32_t *source_names, *query_rows, *query_names;  // null: their place, and their output row
-  const ImageSetup<D, T>* setup;
+  const Setup* setup;
   const Within<T>* within;  // one for all queries, or of each in the order of output rows
   Lengths radius;
   bool same, half;
@@ -38,24 +49,6 @@ struct ImageProblem {
   __device__ int64_t source_name(int64_t source) const { return source_names ? source_names[source] : source; }
   __device__ int64_t query_name(int64_t query) const { return query_names ? query_names[query] : output_row(query); }
 };
-
-// For one warp.
-template <int D, typename T>
-__global__ void set_up_images(DeviceTree<D, T> sources, DeviceTree<D, T> queries, Lengths box,
-                              ImageSetup<D, T>* setup) {
-  double period[D];
-  for (int d = 0; d < D; ++d) period[d] = box[d];
-  double extent = open_span(period, sources, queries).template for_scale<T>();
-  ImageSetup<D, T> own(period, extent);
-  for (int d = 0; d < D; ++d) {
-    own.low[d] = std::numeric_limits<double>::infinity();
-    own.high[d] = -own.low[d];
-    top_extent(sources, d, &own.low[d], &own.high[d]);
-    own.low[d] *= static_cast<double>(own.scale.factor);
-    own.high[d] *= static_cast<double>(own.scale.factor);
-  }
-  if (lane_index() == 0) *setup = own;
-}
 
 template <int D, typename T>
 __global__ void make_image_radii(Lengths radius, const ImageSetup<D, T>* setup, Within<T>* within) {
@@ -86,7 +79,7 @@ class ImageWalk {
       int64_t mine = in_.radius.count > 1 ? in_.output_row(query_) : 0;
       limit_ = in_.within[mine];
       farthest = in_.radius[mine];
-      own_ = load(in_.queries.pos, query_);
+      own_ = load_point(in_.queries.pos, query_, setup_.scale);
     }
     farthest = warp_max(farthest);
     if (farthest < 0) return;
@@ -104,7 +97,7 @@ class ImageWalk {
   // The image at work of a pair as given: its difference in each dimension, in float64.
   __device__ void apart(uint32_t row, double* difference) const {
     const T *a = in_.queries.pos + query_ * D, *b = in_.sources.pos + static_cast<int64_t>(row) * D;
-    const RowPoint<D, T> other = load(in_.sources.pos, row);
+    const RowPoint<D, T> other = load_point(in_.sources.pos, row, setup_.scale);
     for (int d = 0; d < D; ++d) {
       double inside = static_cast<double>(own_.x[d]) - static_cast<double>(other.x[d]);
       difference[d] =
@@ -115,20 +108,12 @@ class ImageWalk {
  private:
   static constexpr int point_bytes = warp_size * static_cast<int>(sizeof(RowPoint<D, T>));
 
-  __device__ RowPoint<D, T> load(const T* pos, int64_t row) const {
-    RowPoint<D, T> point;
-    for (int d = 0; d < D; ++d) point.x[d] = wrap(pos[row * D + d], setup_.scale.raw_period[d]) * setup_.scale.factor;
-    return point;
-  }
-
   // All lanes together; false if there is none.
   __device__ bool images(double farthest, ImageRange* range) {
-    constexpr T infinity = std::numeric_limits<T>::infinity();
     bool any = true;
+    all_ = box_of_lanes(own_, used_);
     for (int d = 0; d < D; ++d) {
       range[d] = {0, 0};
-      all_.low[d] = warp_min(used_ ? own_.x[d] : infinity);
-      all_.high[d] = warp_max(used_ ? own_.x[d] : -infinity);
       double period = setup_.scale.raw_period[d] * static_cast<double>(setup_.scale.factor);
       if (period > 0)
         range[d] = images_within<T>(all_.low[d], all_.high[d], setup_.low[d], setup_.high[d], period, farthest);
@@ -166,34 +151,20 @@ class ImageWalk {
   __device__ void step(const NodeRange& range, const Visit& visit) {
     T open[D];
     for (int d = 0; d < D; ++d) open[d] = std::numeric_limits<T>::infinity();
-    uint32_t node = range.begin + lane_index(), first = 0, end = 0;
-    if (node < range.end) {
-      first = static_cast<uint32_t>(in_.sources.first_row(range.plane, node));
-      end = static_cast<uint32_t>(in_.sources.first_row(range.plane, static_cast<int64_t>(node) + 1));
-    }
-    bool here = end > first && !(least_distance2(box_.low, box_.high, load_box(in_.sources, node, setup_.scale.factor),
-                                                 open) > possibly2_);
-    unsigned opened = __ballot_sync(all_lanes, here);
-    if (range.plane > 0) {
-      stack_.push_children<true>(in_.sources, range.plane, node, opened);
-      return;
-    }
-    for (; opened; opened &= opened - 1) {
-      int lane = __ffs(static_cast<int>(opened)) - 1;
-      open_leaf(__shfl_sync(all_lanes, first, lane), __shfl_sync(all_lanes, end, lane), visit);
-    }
+    const LaneNode mine(in_.sources, range);
+    bool here = mine.has_rows() &&
+                !(least_distance2(box_.low, box_.high, load_box(in_.sources, mine.node, setup_.scale.factor), open) >
+                  possibly2_);
+    stack_.open(in_.sources, range, mine, __ballot_sync(all_lanes, here),
+                [&](uint32_t, uint32_t first, uint32_t end) { open_leaf(first, end, visit); });
   }
 
   template <typename Visit>
   __device__ void open_leaf(uint32_t first, uint32_t end, const Visit& visit) {
-    for (uint32_t tile = first; tile < end; tile += warp_size) {
-      __syncwarp();
-      if (tile + lane_index() < end) points_[lane_index()] = load(in_.sources.pos, tile + lane_index());
-      __syncwarp();
-      uint32_t count = end - tile < warp_size ? end - tile : warp_size;
+    each_tile(in_.sources.pos, first, end, setup_.scale, points_, [&](uint32_t tile, uint32_t count) {
       for (uint32_t i = 0; used_ && i < count; ++i)
         if (is_near(points_[i], tile + i) && is_wanted(tile + i)) visit(tile + i);
-    }
+    });
   }
 
   __device__ bool is_near(const RowPoint<D, T>& other, uint32_t row) const {

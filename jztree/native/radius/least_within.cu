@@ -5,12 +5,10 @@
 #include "ball_walk.cuh"
 #include "common/cuda/context.cuh"
 #include "least_within.h"
+#include "query_tiles.cuh"
 
 namespace jztree {
 namespace {
-
-constexpr int least_threads = 64;
-constexpr int least_warps = least_threads / warp_size;
 
 struct LeastOfLane {
   static constexpr bool together = false;
@@ -23,18 +21,12 @@ struct LeastOfLane {
 template <int D, typename T>
 __global__ void find_least(const __grid_constant__ BallProblem<D, T> in, const int32_t* value, int32_t* least) {
   using Walk = BallWalk<D, T, LeastOfLane>;
-  alignas(16) __shared__ unsigned char memory[sizeof(BallSetup<D, T>)];
-  const BallSetup<D, T>& setup = share_setup(in.setup, memory);
-  int64_t leaf = thread_index() / warp_size;
-  if (leaf >= in.queries.leaves()) return;
-  Walk walk(in, setup,
-            dynamic_shared() + static_cast<int>(threadIdx.x) / warp_size * Walk::shared_bytes(in.sources.planes));
-  int64_t end = in.queries.leaf_row(leaf + 1);
-  for (int64_t tile = in.queries.leaf_row(leaf); tile < end; tile += warp_size) {
-    LeastOfLane visit{value, LeastWithin<D, T>::none};
-    walk.run(tile, end, visit);
-    if (tile + lane_index() < end) least[in.output_row(tile + lane_index())] = visit.least;
-  }
+  each_query_tile(in, Walk::shared_bytes(in.sources.planes),
+                  [&](const auto& setup, unsigned char* shared, int64_t tile, int64_t end) {
+                    LeastOfLane visit{value, LeastWithin<D, T>::none};
+                    Walk(in, setup, shared).run(tile, end, visit);
+                    if (tile + lane_index() < end) least[in.output_row(tile + lane_index())] = visit.least;
+                  });
 }
 
 // What queries from num on have.
@@ -48,10 +40,8 @@ template <int D, typename T>
 void least_within(Queue& queue, const LeastWithin<D, T>& in) {
   BallProblem<D, T> problem = set_up(queue, in.sources, in.queries, in.query_rows, in.radius, 1, in.box);
   problem.at_work = 1;
-  int64_t blocks = (problem.queries.leaves() + least_warps - 1) / least_warps;
-  int bytes = BallWalk<D, T, LeastOfLane>::shared_bytes(problem.sources.planes);
-  queue.launch(blocks, least_threads, static_cast<size_t>(least_warps * bytes), find_least<D, T>, problem, in.value,
-               in.least);
+  launch_tiles(queue, problem.queries.leaves(), BallWalk<D, T, LeastOfLane>::shared_bytes(problem.sources.planes),
+               find_least<D, T>, problem, in.value, in.least);
   queue.launch_over(in.q(), clear_least<D, T>, problem, in.least);
 }
 

@@ -10,6 +10,7 @@
 
 #include "ball_walk.h"
 #include "common/cpu/context.h"
+#include "list_splits.h"
 
 namespace jztree {
 namespace {
@@ -46,12 +47,7 @@ class Lists {
       : parallel_(parallel), in_(in), staged_(parallel, in.sources, in.queries, in.self, box) {}
 
   void run() {
-    count();
-    int64_t total = add_up();
-    in_.total[0] = static_cast<int32_t>(total >> 31);
-    in_.total[1] = static_cast<int32_t>(total & 0x7fffffff);
-    if (total <= in_.room()) write();
-    int64_t written = total <= in_.room() ? total : 0;
+    int64_t written = make_lists(in_, [&] { count(); }, [&] { write(); });
     parallel_.blocks(in_.room() - written, 1 << 14, [&](int64_t begin, int64_t end) {
       std::fill(in_.index + written + begin, in_.index + written + end, -1);
       std::fill(in_.distance + written + begin, in_.distance + written + end, std::numeric_limits<T>::infinity());
@@ -85,23 +81,13 @@ class Lists {
   }
 
   void count() {
-    std::fill_n(in_.splits, in_.q() + 1, 0);
     groups(true, [&](BallWalk<D, T>& walk, int64_t first) {
       std::vector<int64_t> numbers(static_cast<size_t>(walk.count()), 0);
       Counter counter{numbers};
       walk.walk(counter);
       for (int64_t i = 0; i < walk.count(); ++i)
-        in_.splits[place(first + i) + 1] = static_cast<int32_t>(numbers[static_cast<size_t>(i)]);
+        in_.splits[place(first + i) + 1] = narrowed(numbers[static_cast<size_t>(i)]);
     });
-  }
-
-  int64_t add_up() {
-    int64_t total = 0;
-    for (int64_t row = 1; row <= in_.q(); ++row) {
-      total += in_.splits[row];
-      in_.splits[row] = static_cast<int32_t>(std::min<int64_t>(total, std::numeric_limits<int32_t>::max()));
-    }
-    return total;
   }
 
   void write() {
@@ -121,7 +107,7 @@ class Lists {
     int64_t begin = in_.splits[place(query)], end = in_.splits[place(query) + 1];
     for (int64_t entry = begin; entry < end; ++entry) {
       double distance2 = staged_.rule.distance2(at, staged_.source_pos + int64_t{in_.index[entry]} * D);
-      in_.distance[entry] = length_of<T>(distance2, staged_.rule.factor);
+      in_.distance[entry] = staged_.rule.length(distance2);
     }
     if (in_.sorted) sort(begin, end, list);
     for (int64_t entry = begin; in_.source_rows && entry < end; ++entry)

@@ -2,9 +2,6 @@
 // splits[i + 1].
 #pragma once
 
-#include <cmath>
-#include <limits>
-
 #include "common/tree_arguments.h"
 
 namespace jztree {
@@ -45,11 +42,5 @@ struct NeighboursWithin {
   int64_t q() const { return queries.pos.rows(); }
   int64_t room() const { return index.dims[0]; }
 };
-
-// How far a pair at this squared distance (DistanceRule::distance2) is apart. factor: a power of two.
-template <typename T>
-JZTREE_BOTH inline T length_of(double distance2, double factor) {
-  return static_cast<T>(std::sqrt(distance2) * (1 / factor));
-}
 
 }  // namespace jztree

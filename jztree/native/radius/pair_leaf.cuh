@@ -42,12 +42,6 @@ class PairLeaf {
  private:
   static constexpr int edges_at_once = 4, few_edges = 8;
 
-  __device__ RowPoint<D, T> load(const T* pos, int64_t row) const {
-    RowPoint<D, T> point;
-    for (int d = 0; d < D; ++d) point.x[d] = wrap(pos[row * D + d], setup_.scale.raw_period[d]) * setup_.scale.factor;
-    return point;
-  }
-
   // The lane's particle, and the bins that its pairs may be in.
   __device__ void take(uint32_t row, uint32_t end, const NodeBox<D, T>& box_b) {
     row_ = row;
@@ -55,7 +49,7 @@ class PairLeaf {
     bins_ = {in_.first.count, in_.first.count, in_.second.count, in_.second.count};
     if (!used_) return;
     bool same;
-    point_ = load(in_.one.tree.pos, row);
+    point_ = load_point(in_.one.tree.pos, row, setup_.scale);
     bins_ = finder_.between(point_.x, point_.x, box_b, &same);
   }
 
@@ -63,11 +57,7 @@ class PairLeaf {
   __device__ void with_tiles(const LeafRows& b, bool itself, PairTally& tally) {
     int lo = -warp_max(used_ ? -bins_.lo : -in_.first.count), hi = warp_max(used_ ? bins_.hi : 0);
     bool compares = Mode == PairMode::distance && !tally.weighted() && !apart_ && hi - lo <= few_edges;
-    for (uint32_t tile = b.first; tile < b.end; tile += warp_size) {
-      uint32_t count = b.end - tile < warp_size ? b.end - tile : warp_size;
-      __syncwarp();
-      if (tile + lane_index() < b.end) points_[lane_index()] = load(in_.other.tree.pos, tile + lane_index());
-      __syncwarp();
+    each_tile(in_.other.tree.pos, b.first, b.end, setup_.scale, points_, [&](uint32_t tile, uint32_t count) {
       // How many come too early: those that are before the lane's particle in the same leaf, and it itself.
       uint32_t skipped = !used_                    ? count
                          : !itself || row_ < tile  ? 0
@@ -78,7 +68,7 @@ class PairLeaf {
       } else {
         look_up<Around>(tile, skipped, count, tally);
       }
-    }
+    });
   }
 
   template <bool Around>

@@ -116,10 +116,7 @@ class PairLeaves {
  private:
   void choose_images(const T* alow, const T* ahigh) {
     Image image[D];
-    for (int d = 0; d < D; ++d) {
-      image[d] = nearest_image(alow[d], ahigh[d], low_[d], high_[d], scale_.period[d]);
-      pairwise_ |= image[d] == Image::depends;
-    }
+    pairwise_ = !nearest_images<D>(alow, ahigh, low_, high_, scale_.period, image);
     if (pairwise_) return;
     for (int d = 0; d < D; ++d) {
       T period = scale_.period[d], rest = scale_.period_rest[d];

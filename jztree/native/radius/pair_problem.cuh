@@ -4,27 +4,22 @@
 #include <cstdint>
 
 #include "common/cuda/boxes.cuh"
+#include "common/cuda/share.cuh"
 #include "common/cuda/tree.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/cuda/wrapped.cuh"
-#include "node_weights.cuh"
+#include "node_values.cuh"
 #include "pair_counts.h"
 
 namespace jztree {
 
-// What depends on numbers that lie on the GPU.
 template <int D, typename T>
-struct PairSetup {
-  Scale<D, T> scale;
+struct PairSetup : BoxSetup<D, T> {
   PairRule<D, T> rule;
-  T gap_period[D];  // for lower bounds: "around the boundary" is rounded in the last bit of the period
 
-  __device__ PairSetup(const double* box, double open_extent, bool wrapped, PairMode mode, int axis)
-      : scale(box, open_extent),
-        // Only what is scaled down can become 0.
-        rule(DistanceRule<D, T>(wrapped, scale.factor >= 1, scale), mode, axis) {
-    for (int d = 0; d < D; ++d) gap_period[d] = scale.period[d] * below_one<T>;
-  }
+  __device__ PairSetup(const Lengths& box, const DeviceTree<D, T>& one, const DeviceTree<D, T>& other,
+                       const int32_t* any_wrapped, PairMode mode, int axis)
+      : BoxSetup<D, T>(box, one, other, any_wrapped), rule(this->distance_rule(), mode, axis) {}
 };
 
 // Ascending edges, an array for each of their parts.
@@ -94,16 +89,6 @@ struct PairProblem {
   bool self;
 };
 
-// For one warp.
-template <int D, typename T>
-__global__ void set_up_pairs(DeviceTree<D, T> one, DeviceTree<D, T> other, Lengths box, const int32_t* wrapped,
-                             PairMode mode, int axis, PairSetup<D, T>* setup) {
-  double period[D];
-  for (int d = 0; d < D; ++d) period[d] = box[d];
-  double extent = open_span(period, one, other).template for_scale<T>();
-  if (lane_index() == 0) *setup = PairSetup<D, T>(period, extent, *wrapped != 0, mode, axis);
-}
-
 template <int D, typename T>
 __global__ void make_pair_edges(const PairSetup<D, T>* setup, Lengths first, Lengths second, PairEdges<T> first_edges,
                                 PairEdges<T> second_edges) {
@@ -112,40 +97,30 @@ __global__ void make_pair_edges(const PairSetup<D, T>* setup, Lengths first, Len
   if (j >= 0 && j < second.count) second_edges.put(static_cast<int>(j), setup->rule.second_edge(second[j]));
 }
 
-// The regions of the nodes of a plane. parts: of rows or of nodes.
-static __global__ void join_regions(const int32_t* splits, const int32_t* parts, int64_t nodes, int32_t* regions) {
-  int64_t node = thread_index();
-  if (node >= nodes) return;
-  constexpr int32_t nobody = PairParticles<1, float>::nobody, mixed = PairParticles<1, float>::mixed;
-  int32_t region = nobody;
-  for (int64_t i = splits[node]; i < splits[node + 1]; ++i)
-    if (parts[i] != nobody) region = region == nobody || region == parts[i] ? parts[i] : mixed;
-  regions[node] = region;
-}
+// The region of all particles of a node, from those of its rows or children.
+struct JoinedRegions {
+  using Joined = int32_t;
 
-template <int D, typename T>
-const int32_t* node_regions(Queue& queue, const Tree<D, T>& tree, const int32_t* region) {
-  const TreeLayout& layout = tree.layout;
-  auto* found = queue.scratch<int32_t>(layout.nodes());
-  for (int plane = 0; plane < layout.planes(); ++plane) {
-    size_t here = static_cast<size_t>(plane);
-    const int32_t* parts = plane == 0 ? region : found + layout.starts[here - 1];
-    queue.launch_over(layout.sizes[here], join_regions, tree.splits + layout.split_start(plane), parts,
-                      layout.sizes[here], found + layout.starts[here]);
+  template <typename Parts>
+  __device__ int32_t operator()(const Parts& parts, int64_t begin, int64_t end) const {
+    constexpr int32_t nobody = PairParticles<1, float>::nobody, mixed = PairParticles<1, float>::mixed;
+    int32_t region = nobody;
+    for (int64_t i = begin; i < end; ++i)
+      if (parts[i] != nobody) region = region == nobody || region == parts[i] ? parts[i] : mixed;
+    return region;
   }
-  return found;
-}
+};
 
 template <int D, typename T>
 PairParticles<D, T> particles_of(Queue& queue, const PairSet<D, T>& set) {
   PairParticles<D, T> found{on_device(set.tree), nullptr, nullptr, nullptr, nullptr};
   if (set.weight.rows() > 0) {
     found.weight = set.weight;
-    found.node_weight = node_weights(queue, set.tree, found.weight);
+    found.node_weight = join_nodes<AddedWeights>(queue, set.tree, found.weight);
   }
   if (set.region.rows() > 0) {
     found.region = set.region;
-    found.node_region = node_regions(queue, set.tree, found.region);
+    found.node_region = join_nodes<JoinedRegions>(queue, set.tree, found.region);
   }
   return found;
 }
@@ -158,24 +133,20 @@ PairEdges<T> room_for_edges(Queue& queue, int64_t count) {
 // plane, nodes and tasks are left open.
 template <int D, typename T>
 PairProblem<D, T> set_up(Queue& queue, const PairCounts<D, T>& in) {
-  auto* wrapped = queue.scratch<int32_t>(1);
-  auto* setup = queue.scratch<PairSetup<D, T>>(1);
   PairProblem<D, T> problem{};
   problem.one = particles_of(queue, in.one);
   problem.other = in.self ? problem.one : particles_of(queue, in.other);
-  problem.setup = setup;
+  auto* wrapped = in.self ? any_wrapped(queue, in.box, problem.one.tree)
+                          : any_wrapped(queue, in.box, problem.one.tree, problem.other.tree);
+  problem.setup =
+      make_setup<PairSetup<D, T>>(queue, in.box, problem.one.tree, problem.other.tree, wrapped, in.mode, in.axis);
   problem.first = room_for_edges<T>(queue, in.edges.count);
   problem.second = room_for_edges<T>(queue, in.mode == PairMode::distance ? 0 : in.edges_b.count);
   problem.self = in.self;
-  queue.fill_bytes(wrapped, 0, 1);
-  look_for_wrapped(queue, problem.one.tree, in.box, wrapped);
-  if (!in.self) look_for_wrapped(queue, problem.other.tree, in.box, wrapped);
-  queue.launch(1, warp_size, 0, set_up_pairs<D, T>, problem.one.tree, problem.other.tree, in.box, wrapped, in.mode,
-               in.axis, setup);
   Lengths second = in.edges_b;
   second.count = problem.second.count;
-  queue.launch_over(in.edges.count + second.count, make_pair_edges<D, T>, setup, in.edges, second, problem.first,
-                    problem.second);
+  queue.launch_over(in.edges.count + second.count, make_pair_edges<D, T>, problem.setup, in.edges, second,
+                    problem.first, problem.second);
   return problem;
 }
 

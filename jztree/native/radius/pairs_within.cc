@@ -11,7 +11,7 @@
 
 #include "common/cpu/context.h"
 #include "image_walk.h"
-#include "neighbours_within.h"
+#include "list_splits.h"
 
 namespace jztree {
 namespace {
@@ -23,12 +23,7 @@ class Pairs {
       : parallel_(parallel), in_(in), staged_(parallel, in, box) {}
 
   void run() {
-    count();
-    int64_t total = add_up();
-    in_.total[0] = static_cast<int32_t>(total >> 31);
-    in_.total[1] = static_cast<int32_t>(total & 0x7fffffff);
-    if (total <= in_.room()) write();
-    int64_t written = total <= in_.room() ? total : 0;
+    int64_t written = make_lists(in_, [&] { count(); }, [&] { write(); });
     parallel_.blocks(in_.room() - written, 1 << 14, [&](int64_t begin, int64_t end) {
       begin += written, end += written;
       std::fill(in_.index + begin, in_.index + end, -1);
@@ -51,7 +46,6 @@ class Pairs {
   }
 
   void count() {
-    std::fill_n(in_.splits, in_.q() + 1, 0);
     groups([&](Walk& walk, int64_t leaf) {
       int64_t first = staged_.queries().leaf_row(leaf), last = staged_.queries().leaf_row(leaf + 1);
       std::vector<int64_t> numbers(static_cast<size_t>(last - first), 0);
@@ -59,19 +53,6 @@ class Pairs {
       for (int64_t query = first; query < last; ++query)
         in_.splits[in_.output_row(query) + 1] = narrowed(numbers[static_cast<size_t>(query - first)]);
     });
-  }
-
-  static int32_t narrowed(int64_t number) {
-    return static_cast<int32_t>(std::min<int64_t>(number, std::numeric_limits<int32_t>::max()));
-  }
-
-  int64_t add_up() {
-    int64_t total = 0;
-    for (int64_t row = 1; row <= in_.q(); ++row) {
-      total += in_.splits[row];
-      in_.splits[row] = narrowed(total);
-    }
-    return total;
   }
 
   void write() {
@@ -94,7 +75,7 @@ class Pairs {
       in_.vector[place * D + d] = static_cast<T>(-difference[d]);
       in_.shift[place * D + d] = image_shift(a[d], b[d], difference[d], staged_.rule.period[d]);
     }
-    in_.distance[place] = length_of<T>(sum, staged_.rule.factor);
+    in_.distance[place] = staged_.rule.length(sum);
   }
 
   const Parallel& parallel_;

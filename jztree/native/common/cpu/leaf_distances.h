@@ -11,24 +11,48 @@
 
 namespace jztree {
 
-// Lower bounds of the squared distance between a box and `count` nodes, which lie in the flat arrays from `first` on.
-// `out` has room for whole blocks of lanes.
+// Bounds of the squared distance between points of a box and of each of `count` nodes, which lie in the flat arrays
+// from `first` on. bound(d, low, high): that of the distance in one dimension, from the nodes' coordinates. `out` has
+// room for whole blocks of lanes.
+template <int D, typename T, typename Bound>
+inline void node_bounds(const StagedTree<D, T>& tree, int64_t first, int64_t count, T rounding, const Bound& bound,
+                        T* out) {
+  using V = Lanes<T>;
+  for (int64_t block = 0; block < count; block += lanes) {
+    V sum{};
+    for (int d = 0; d < D; ++d) {
+      V low, high;
+      load(tree.low[d] + first + block, low);
+      load(tree.high[d] + first + block, high);
+      V along = bound(d, low, high);
+      sum = sum + along * along;
+    }
+    store<T>(sum * rounding, out + block);
+  }
+}
+
+// Lower bounds of the squared distance between a box and nodes.
 // Flattened: vectors that a function takes and returns pass through memory, a tenth of the time for small k.
 template <int D, typename T>
 __attribute__((flatten)) inline void node_distances(const StagedTree<D, T>& tree, const T* low, const T* high,
                                                     const T* gap_period, int64_t first, int64_t count, T* out) {
   using V = Lanes<T>;
-  for (int64_t block = 0; block < count; block += lanes) {
-    V sum{};
-    for (int d = 0; d < D; ++d) {
-      V node_low, node_high;
-      load(tree.low[d] + first + block, node_low);
-      load(tree.high[d] + first + block, node_high);
-      V gap = interval_gap<V>(V(low[d]), V(high[d]), node_low, node_high, V(gap_period[d]));
-      sum = sum + gap * gap;
-    }
-    store<T>(sum * below_one<T>, out + block);
-  }
+  auto gap = [&](int d, const V& node_low, const V& node_high) {
+    return interval_gap<V>(V(low[d]), V(high[d]), node_low, node_high, V(gap_period[d]));
+  };
+  node_bounds(tree, first, count, below_one<T>, gap, out);
+}
+
+// Upper bounds of the squared distance between a point of a box and one of each node.
+template <int D, typename T>
+__attribute__((flatten)) inline void node_reaches(const StagedTree<D, T>& tree, const T* low, const T* high,
+                                                  const T* period, int64_t first, int64_t count, T* out) {
+  using V = Lanes<T>;
+  auto reach = [&](int d, const V& node_low, const V& node_high) {
+    V straight = larger<V>(node_high - V(low[d]), V(high[d]) - node_low);
+    return smaller<V>(straight, V(period[d] / 2));
+  };
+  node_bounds(tree, first, count, above_one<T>, reach, out);
 }
 
 // Particles of a leaf that are near a query.
@@ -138,10 +162,7 @@ class LeafDistances {
   // pairs.
   void choose_images(const T* low, const T* high) {
     Image image[D];
-    for (int d = 0; d < D; ++d) {
-      image[d] = nearest_image(low[d], high[d], low_[d], high_[d], scale_.period[d]);
-      pairwise_ |= image[d] == Image::depends;
-    }
+    pairwise_ = !nearest_images<D>(low, high, low_, high_, scale_.period, image);
     if (pairwise_) return;
     for (int d = 0; d < D; ++d) {
       T period = scale_.period[d], rest = scale_.period_rest[d];

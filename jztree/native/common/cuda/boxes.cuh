@@ -2,12 +2,36 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
+#include "common/distance_rule.h"
 #include "common/geometry.h"
+#include "common/morton.h"
 #include "common/scale.h"
 #include "tree.cuh"
+#include "warp.cuh"
 
 namespace jztree {
+
+// What kernels need to know of the box and what is in it, which lie on the GPU.
+template <int D, typename T>
+struct BoxSetup {
+  Scale<D, T> scale;
+  bool wrapped;     // whether any particle is outside its periodic box
+  T gap_period[D];  // for lower bounds: "around the boundary" is rounded in the last bit of the period
+
+  // By one warp. a, b: the hierarchies between which distances are wanted. From: the dtype of their positions, which T
+  // may be wider than.
+  template <typename From>
+  __device__ BoxSetup(const Lengths& box, const DeviceTree<D, From>& a, const DeviceTree<D, From>& b,
+                      const int32_t* any_wrapped)
+      : scale(scale_between<T>(box, a, b)), wrapped(*any_wrapped != 0) {
+    for (int d = 0; d < D; ++d) gap_period[d] = scale.period[d] * below_one<T>;
+  }
+
+  // Only what is scaled down can become 0.
+  __device__ DistanceRule<D, T> distance_rule() const { return DistanceRule<D, T>(wrapped, scale.factor >= 1, scale); }
+};
 
 // Scaled, and wrapped where periodic.
 template <int D, typename T>
@@ -37,14 +61,49 @@ __device__ inline RowPoint<D, T> either(bool first, const RowPoint<D, T>& a, con
   return out;
 }
 
-template <int D, typename T>
-__device__ inline NodeBox<D, T> load_box(const DeviceTree<D, T>& tree, int64_t node, T factor) {
+// From: the dtype of the positions, which T may be wider than.
+template <int D, typename T, typename From>
+__device__ inline NodeBox<D, T> load_box(const DeviceTree<D, From>& tree, int64_t node, T factor) {
   NodeBox<D, T> box;
   for (int d = 0; d < D; ++d) {
-    box.low[d] = tree.lower[node * D + d] * factor;
-    box.high[d] = tree.upper[node * D + d] * factor;
+    box.low[d] = static_cast<T>(tree.lower[node * D + d]) * factor;
+    box.high[d] = static_cast<T>(tree.upper[node * D + d]) * factor;
   }
   return box;
+}
+
+// A particle, wrapped and scaled.
+template <int D, typename T, typename From>
+__device__ inline RowPoint<D, T> load_point(const From* pos, int64_t row, const Scale<D, T>& scale) {
+  RowPoint<D, T> point;
+  for (int d = 0; d < D; ++d) point.x[d] = static_cast<T>(wrap(pos[row * D + d], scale.raw_period[d])) * scale.factor;
+  return point;
+}
+
+// The box of the points of all lanes that have one.
+template <int D, typename T>
+__device__ inline NodeBox<D, T> box_of_lanes(const RowPoint<D, T>& point, bool used) {
+  constexpr T infinity = std::numeric_limits<T>::infinity();
+  NodeBox<D, T> box;
+  for (int d = 0; d < D; ++d) {
+    box.low[d] = warp_min(used ? point.x[d] : infinity);
+    box.high[d] = warp_max(used ? point.x[d] : -infinity);
+  }
+  return box;
+}
+
+// Puts rows into shared memory, where all lanes of a warp look at them, up to 32 at a time: work(row, count) for those
+// from a row on. points: room for one a lane.
+template <int D, typename T, typename Work>
+__device__ inline void each_tile(const T* pos, uint32_t first, uint32_t end, const Scale<D, T>& scale,
+                                 RowPoint<D, T>* points, const Work& work) {
+  for (uint32_t tile = first; tile < end; tile += warp_size) {
+    uint32_t row = tile + static_cast<uint32_t>(lane_index());
+    __syncwarp();
+    if (row < end) points[lane_index()] = load_point(pos, row, scale);
+    __syncwarp();
+    work(tile, end - tile < warp_size ? end - tile : warp_size);
+  }
 }
 
 // At most the squared distance of anything in one box to anything in the other.
@@ -61,11 +120,7 @@ __device__ inline T least_distance2(const T* alow, const T* ahigh, const NodeBox
 // Whether plain differences are not those of the nearest images for all pairs of two boxes.
 template <int D, typename T>
 __device__ inline bool wraps_around(const NodeBox<D, T>& a, const NodeBox<D, T>& b, const Scale<D, T>& scale) {
-  bool around = false;
-  if (scale.periodic)
-    for (int d = 0; d < D; ++d)
-      around |= nearest_image(a.low[d], a.high[d], b.low[d], b.high[d], scale.period[d]) != Image::same;
-  return around;
+  return scale.periodic && wraps_around<D>(a.low, a.high, b.low, b.high, scale.period);
 }
 
 }  // namespace jztree

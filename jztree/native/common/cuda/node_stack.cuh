@@ -15,6 +15,21 @@ struct NodeRange {
   int32_t plane;
 };
 
+// A lane's node of such a range, and its rows; none in lanes behind the last.
+struct LaneNode {
+  uint32_t node, first, end;
+
+  template <typename T>
+  __device__ LaneNode(const TreeView<T>& tree, const NodeRange& range)
+      : node(range.begin + static_cast<uint32_t>(lane_index())), first(0), end(0) {
+    if (node >= range.end) return;
+    first = static_cast<uint32_t>(tree.first_row(range.plane, node));
+    end = static_cast<uint32_t>(tree.first_row(range.plane, static_cast<int64_t>(node) + 1));
+  }
+
+  __device__ bool has_rows() const { return end > first; }
+};
+
 class NodeStack {
  public:
   // Shared memory of a warp. A step pushes at most 16 ranges, all of one plane, and only when the stack holds none of
@@ -25,11 +40,11 @@ class NodeStack {
 
   __device__ explicit NodeStack(unsigned char* shared) : ranges_(reinterpret_cast<NodeRange*>(shared)) {}
 
-  // Puts the top plane on the stack. For all lanes, as all that follows.
+  // Puts the top plane on the stack, which is empty, so all lanes have read what was on it. For all lanes, as all that
+  // follows.
   template <typename T>
   __device__ void begin(const TreeView<T>& tree) {
     int top = tree.planes - 1;
-    __syncwarp();
     if (lane_index() == 0)
       ranges_[0] = {static_cast<uint32_t>(tree.starts[top]), static_cast<uint32_t>(tree.starts[top + 1]), top};
     size_ = 1;
@@ -68,6 +83,22 @@ class NodeStack {
     int place = size_ + __popc(Ascending ? starts & ~before & ~(1u << lane) : starts & before);
     if (start) ranges_[place] = {begin, end, plane - 1};
     size_ += __popc(starts);
+  }
+
+  // What lanes found in a range that they looked at: pushes the children of their nodes that have a bit in `opened`, in
+  // the order of rows; of leaves, calls visit(leaf, first, end), with its rows, for all lanes.
+  template <typename T, typename Visit>
+  __device__ void open(const TreeView<T>& tree, const NodeRange& range, const LaneNode& mine, unsigned opened,
+                       const Visit& visit) {
+    if (range.plane > 0) {
+      push_children<true>(tree, range.plane, mine.node, opened);
+      return;
+    }
+    for (; opened; opened &= opened - 1) {
+      int lane = __ffs(static_cast<int>(opened)) - 1;
+      visit(range.begin + static_cast<uint32_t>(lane), __shfl_sync(all_lanes, mine.first, lane),
+            __shfl_sync(all_lanes, mine.end, lane));
+    }
   }
 
  private:

@@ -3,7 +3,25 @@
 
 #include <cstdint>
 
+#include "queue.cuh"
+#include "warp.cuh"
+
 namespace jztree {
+
+// For one warp.
+template <typename Setup, typename... Given>
+__global__ void write_setup(Setup* setup, Given... given) {
+  const Setup made(given...);
+  if (lane_index() == 0) *setup = made;
+}
+
+// What follows from numbers that lie on the GPU, found there: Setup(given...), by one warp.
+template <typename Setup, typename... Given>
+const Setup* make_setup(Queue& queue, const Given&... given) {
+  auto* setup = queue.scratch<Setup>(1);
+  queue.launch(1, warp_size, 0, write_setup<Setup, Given...>, setup, given...);
+  return setup;
+}
 
 // A copy in shared memory, where it costs no registers; for all threads of the block. memory: sizeof(Setup) bytes.
 template <typename Setup>

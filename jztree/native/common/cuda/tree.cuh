@@ -71,4 +71,12 @@ __device__ OpenSpan open_span(const double* box, const DeviceTree<D, T>& a, cons
   return span;
 }
 
+// The scale of distances between the particles of two hierarchies. By one warp. T: what they are computed in.
+template <typename T, int D, typename From>
+__device__ Scale<D, T> scale_between(const Lengths& box, const DeviceTree<D, From>& a, const DeviceTree<D, From>& b) {
+  double period[D];
+  box.read(period);
+  return Scale<D, T>(period, open_span(period, a, b).template for_scale<T>());
+}
+
 }  // namespace jztree

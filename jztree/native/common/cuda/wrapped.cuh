@@ -27,12 +27,17 @@ __global__ void find_wrapped(const T* pos, Count num, Lengths box, int32_t* wrap
   if (found) store_relaxed(wrapped, 1);
 }
 
-// wrapped: becomes 1 if there is one, and else stays as it is.
-template <int D, typename T>
-void look_for_wrapped(Queue& queue, const DeviceTree<D, T>& tree, const Lengths& box, int32_t* wrapped) {
+// 1 if there is one in any of the hierarchies, else 0.
+template <int D, typename T, typename... More>
+const int32_t* any_wrapped(Queue& queue, const Lengths& box, const DeviceTree<D, T>& tree, const More&... more) {
   constexpr int64_t most_blocks = 2048;
-  int64_t blocks = std::min<int64_t>(most_blocks, (tree.num.rows + 255) / 256);
-  queue.launch(blocks, 256, 0, find_wrapped<D, T>, tree.pos, tree.num, box, wrapped);
+  auto* wrapped = queue.scratch<int32_t>(1);
+  queue.fill_bytes(wrapped, 0, 1);
+  for (const DeviceTree<D, T>* looked : {&tree, &more...}) {
+    int64_t blocks = std::min<int64_t>(most_blocks, (looked->num.rows + 255) / 256);
+    queue.launch(blocks, 256, 0, find_wrapped<D, T>, looked->pos, looked->num, box, wrapped);
+  }
+  return wrapped;
 }
 
 }  // namespace jztree

@@ -1,0 +1,50 @@
+// What is known of all nodes of a hierarchy from what their rows have.
+#pragma once
+
+#include <cstdint>
+
+#include "common/cuda/tree.cuh"
+
+namespace jztree {
+
+// Of the nodes of a plane. parts: of what nodes are made of, rows or nodes; anything with operator[].
+template <typename Join, typename Parts>
+__global__ void join_parts(const int32_t* splits, Parts parts, int64_t nodes, typename Join::Joined* joined) {
+  int64_t node = thread_index();
+  if (node < nodes) joined[node] = Join()(parts, splits[node], splits[node + 1]);
+}
+
+// Join()(parts, begin, end) is what parts from `begin` on and before `end`, in their order, are together.
+template <typename Join, int D, typename T, typename Rows>
+const typename Join::Joined* join_nodes(Queue& queue, const Tree<D, T>& tree, const Rows& of_rows) {
+  using Joined = typename Join::Joined;
+  const TreeLayout& layout = tree.layout;
+  auto* joined = queue.scratch<Joined>(layout.nodes());
+  for (int plane = 0; plane < layout.planes(); ++plane) {
+    size_t here = static_cast<size_t>(plane);
+    const int32_t* splits = tree.splits + layout.split_start(plane);
+    Joined* of_plane = joined + layout.starts[here];
+    if (plane == 0) {
+      queue.launch_over(layout.sizes[here], join_parts<Join, Rows>, splits, of_rows, layout.sizes[here], of_plane);
+    } else {
+      const Joined* below = joined + layout.starts[here - 1];
+      queue.launch_over(layout.sizes[here], join_parts<Join, const Joined*>, splits, below, layout.sizes[here],
+                        of_plane);
+    }
+  }
+  return joined;
+}
+
+// Sums in float64.
+struct AddedWeights {
+  using Joined = double;
+
+  template <typename Parts>
+  __device__ double operator()(const Parts& parts, int64_t begin, int64_t end) const {
+    double sum = 0;
+    for (int64_t i = begin; i < end; ++i) sum += static_cast<double>(parts[i]);
+    return sum;
+  }
+};
+
+}  // namespace jztree
