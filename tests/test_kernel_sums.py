@@ -161,6 +161,33 @@ def test_lengths_below_the_rounding_of_the_box(form: str) -> None:
     np.testing.assert_array_equal(slopes, 0)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_images_nearer_than_the_rounding_of_positions(form: str) -> None:
+    """Who is within is decided of the positions as given, however much is lost when these are moved into the box."""
+    apart, rng = 4e-10, np.random.default_rng(2)
+    a, b = (rng.uniform(lo, lo + 1, 100_000).astype(np.float32).astype(np.float64) for lo in (1, -2))
+    box = (a - b + apart) / 4  # so that many places in the box are in the middle between two float32 numbers
+    # Those of which one is rounded up, the other down.
+    far = [place.astype(np.float32) for place in (a - box * np.floor(a / box), b - box * np.floor(b / box))]
+    chosen = np.flatnonzero((np.abs(far[0] - far[1]) < 1e-6) & (np.abs(far[0] - far[1]) > 5e-8))[:4]
+    assert len(chosen) == 4
+    for i in chosen:
+        _counts_two(np.float32([[a[i]], [b[i]]]), box[i], (0.9 * apart, 1.1 * apart), form)
+    # One becomes the other when it is moved.
+    pair = np.array([[1.3], [0.2]], np.float32)
+    for apart in (3e-14, 3e-8):
+        box = float(pair[0, 0]) - float(pair[1, 0]) + apart
+        _counts_two(pair, box, (1e-26, 0.99 * apart, 1.01 * apart), form)
+
+
+def _counts_two(pair: np.ndarray, box: float, lengths: tuple[float, ...], form: str) -> None:
+    for h in lengths:
+        with jax.enable_x64(True):
+            found = kernel_sums.jit(pair, np.full(2, h), box, values=np.ones(2), kernel="top_hat", form=form)
+        expected = KernelSum("top_hat", form, box)(pair, pair, h, h, np.ones(2))
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def test_coincident_points_and_lengths_above_the_box() -> None:
     pos = np.repeat(oracles.uniform(40, 3), 20, axis=0)
     for box in (None, 1.0):

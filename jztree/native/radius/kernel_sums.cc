@@ -24,7 +24,7 @@ bool needs_wide(const KernelSums<D, T>& in, const double* box) {
   if (in.form != static_cast<int64_t>(KernelForm::gather))
     for (int64_t row = 0; row < (in.source_h.count > 1 ? in.sources.num() : 1); ++row)
       least = std::min(least, in.source_h[row]);
-  return least * static_cast<double>(scale.factor) < 0x1p-40;
+  return least * static_cast<double>(scale.factor) < least_narrow_length;
 }
 
 void put(const Buffer& to, int64_t place, double sum) {
@@ -47,7 +47,7 @@ void sum_all(const Parallel& parallel, KernelProblem<D, T>& problem, int by_h, c
         for (int64_t column = 0; column < width; ++column) {
           double sum = walk.sum(i, column) * problem.profile.norm;
           if (problem.form != KernelForm::scatter)
-            sum = problem.over_powers(sum, problem.number(problem.given_query_h, walk.begin() + i));
+            sum = over_powers(sum, problem.lengths.query[walk.begin() + i], problem.powers);
           put(to, (walk.begin() + i) * width + column, sum);
         }
     }

@@ -18,7 +18,7 @@
 #include "common/cpu/staged_tree.h"
 #include "common/distance_rule.h"
 #include "kernel_lanes.h"
-#include "kernel_sums.h"
+#include "kernel_rule.h"
 
 namespace jztree {
 
@@ -38,7 +38,6 @@ struct GivenPositions {
 template <int D, typename T>
 struct KernelProblem {
   GivenPositions<D> source_pos, query_pos;
-  Lengths given_source_h, given_query_h;
   int64_t columns, inner, outer;
   int powers;
   bool images;
@@ -48,8 +47,8 @@ struct KernelProblem {
   std::unique_ptr<StagedTree<D, T>> others;  // null if the sources are the queries, row by row
   DistanceRule<D, T> rule;
   KernelForm form;
-  T of_query, of_source;         // the weights of both smoothing lengths in the one that counts
-  Scratch<T> query_h, source_h;  // scaled, times these
+  KernelLengths<D, T> lengths;
+  Scratch<T> query_h, source_h;  // scaled and weighted
   Scratch<T> node_h;             // the largest of a node's
   int64_t rows_;                 // of a column of values, with room to read whole blocks
   Scratch<double> value;         // a column after the other
@@ -58,8 +57,6 @@ struct KernelProblem {
   KernelProblem(const Parallel& parallel, const KernelSums<D, From>& in, const double* box)
       : source_pos{in.sources.pos.data, std::is_same<From, float>::value},
         query_pos{in.queries.pos.data, std::is_same<From, float>::value},
-        given_source_h(in.source_h),
-        given_query_h(in.query_h),
         columns(in.columns()),
         inner(in.inner()),
         outer(in.outer()),
@@ -70,21 +67,19 @@ struct KernelProblem {
         sources(parallel, in.sources, scale),
         queries(&sources),
         others(in.self ? nullptr : std::make_unique<StagedTree<D, T>>(parallel, in.queries, scale)),
-        rule(sources.wrapped() || (others && others->wrapped()), false, scale),
+        rule(kernel_distance_rule<From>(sources.wrapped() || (others && others->wrapped()), scale)),
         form(static_cast<KernelForm>(in.form)),
-        of_query(form == KernelForm::gather ? T{1}
-                 : form == KernelForm::mean ? T{0.5}
-                                            : T{0}),
-        of_source(1 - of_query),
+        lengths(in),
         query_h(in.queries.num() + lanes),
         source_h(in.sources.num() + lanes),
         node_h(in.sources.layout.nodes()),
         rows_(in.sources.num() + lanes),
         value(rows_ * in.value.dims[1]) {
     if (others) queries = others.get();
-    stage_lengths(parallel, in.query_h, in.queries.num(), of_query, query_h);
-    if (of_source > 0) {
-      stage_lengths(parallel, in.source_h, in.sources.num(), of_source, source_h);
+    stage_lengths(parallel, in.queries.num(), [&](int64_t row) { return lengths.staged_query(row, scale); }, query_h);
+    if (lengths.of_source > 0) {
+      auto staged = [&](int64_t row) { return lengths.staged_source(row, scale); };
+      stage_lengths(parallel, in.sources.num(), staged, source_h);
       cover_nodes(parallel, in.sources.splits);
     }
     if (in.value.type == XLA_FFI_DataType_F32) {
@@ -97,23 +92,11 @@ struct KernelProblem {
   const double* column(int64_t c) { return value.get() + c * rows_; }
   bool wrapped() const { return sources.wrapped() || queries->wrapped(); }
 
-  // Of a row, where there may be one for all.
-  static double number(const Lengths& h, int64_t row) { return h[h.count > 1 ? row : 0]; }
-  // The smoothing length of a pair.
-  double length(int64_t query, int64_t source) const {
-    double sum = 0;
-    if (of_query > 0) sum += static_cast<double>(of_query) * number(given_query_h, query);
-    if (of_source > 0) sum += static_cast<double>(of_source) * number(given_source_h, source);
-    return sum;
-  }
-
  private:
-  void stage_lengths(const Parallel& parallel, const Lengths& h, int64_t num, T weight, Scratch<T>& out) {
-    // Squares of them may overflow; they themselves may not, or 0 times infinity would be a distance.
-    constexpr double most = static_cast<double>(std::numeric_limits<T>::max()) / 8;
+  template <typename Length>
+  static void stage_lengths(const Parallel& parallel, int64_t num, const Length& length, Scratch<T>& out) {
     parallel.blocks(num, 1 << 14, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row)
-        out[row] = static_cast<T>(std::min(number(h, row) * static_cast<double>(scale.factor), most)) * weight;
+      for (int64_t row = begin; row < end; ++row) out[row] = length(row);
     });
     for (int64_t row = num; row < num + lanes; ++row) out[row] = 1;
   }
@@ -143,19 +126,12 @@ struct KernelProblem {
           double one = row < num ? static_cast<double>(given[row * all + c]) : 0;
           if (form == KernelForm::scatter && row < num) {
             // Finite, because it is also multiplied by 0, in blocks with others that are within reach.
-            one = over_powers(one, number(given_source_h, row));
+            one = over_powers(one, lengths.source[row], powers);
             one = std::min(std::max(one, -std::numeric_limits<double>::max()), std::numeric_limits<double>::max());
           }
           value[c * rows_ + row] = one;
         }
     });
-  }
-
- public:
-  // x / h^powers, step by step, because h^powers may be out of range where that is not.
-  double over_powers(double x, double h) const {
-    for (int i = 0; i < powers; ++i) x /= h;
-    return x;
   }
 };
 
@@ -198,13 +174,7 @@ class KernelWalk {
   using V = Lanes<T>;
   using Wide = Lanes<double>;
 
-  // What the smoothing lengths of a query and of sources reach, squared, at most.
-  V reach2(const V& of_query, T of_sources) const {
-    V reach = (of_query + V(of_sources)) * V(1 + 64 * std::numeric_limits<T>::epsilon()) +
-              V(static_cast<T>(problem_.rule.rounding));
-    return reach * reach + V(D * std::numeric_limits<T>::min());
-  }
-  T node_h(int64_t node) { return problem_.of_source > 0 ? problem_.node_h[node] : T{0}; }
+  T node_h(int64_t node) { return problem_.lengths.of_source > 0 ? problem_.node_h[node] : T{0}; }
 
   void open(int plane, int64_t begin, int64_t end) {
     constexpr int64_t block = 2 * lanes;
@@ -216,9 +186,7 @@ class KernelWalk {
       for (int64_t i = 0; i < number; ++i) {
         int64_t node = first + i;
         if (sources_.first_row(plane, node) == sources_.first_row(plane, node + 1)) continue;
-        T reach = (largest_ + node_h(start + node)) * (1 + 64 * std::numeric_limits<T>::epsilon()) +
-                  static_cast<T>(problem_.rule.rounding);
-        if (gap2[i] > reach * reach + D * std::numeric_limits<T>::min()) continue;
+        if (gap2[i] > kernel_reach2(largest_ + node_h(start + node), problem_.rule)) continue;
         if (plane > 0) {
           open(plane - 1, sources_.first_child(plane, node), sources_.first_child(plane, node + 1));
         } else {
@@ -229,10 +197,9 @@ class KernelWalk {
   }
 
   void open_leaf(int64_t leaf) {
-    bool around = false;
-    for (int d = 0; d < D && problem_.scale.periodic; ++d)
-      around |= nearest_image(low_[d], high_[d], sources_.low[d][leaf], sources_.high[d][leaf],
-                              problem_.scale.period[d]) != Image::same;
+    T low[D], high[D];
+    for (int d = 0; d < D; ++d) low[d] = sources_.low[d][leaf], high[d] = sources_.high[d][leaf];
+    bool around = problem_.scale.periodic && wraps_around<D>(low_, high_, low, high, problem_.scale.period);
     if (around || !problem_.images || problem_.wrapped()) look(leaf, around);
   }
 
@@ -247,7 +214,7 @@ class KernelWalk {
         gaps2 = gaps2 + gap * gap;
       }
       load(problem_.query_h.get() + begin_ + block, of_query);
-      uint32_t open = lanes_at_most(gaps2 * below_one<T>, reach2(of_query, node_h(leaf)));
+      uint32_t open = lanes_at_most(gaps2 * below_one<T>, kernel_reach2(of_query + V(node_h(leaf)), problem_.rule));
       if (count_ - block < lanes) open &= (1u << (count_ - block)) - 1;
       for (; open != 0; open &= open - 1) look_from(block + __builtin_ctz(open), leaf, around);
     }
@@ -294,9 +261,8 @@ class KernelWalk {
   // Which are within, decided as for links where this precision does not say. Those have a q of at most 1 then.
   // number: of sources of this leaf, of which there may be fewer than lanes.
   uint32_t decide(Pairs& pairs, uint32_t within, int64_t number) const {
-    V unsure =
-        pairs.inverse * V(static_cast<T>(4 * problem_.rule.rounding)) + V(256 * std::numeric_limits<T>::epsilon());
-    uint32_t possibly = lanes_at_most(pairs.q2, V(T{1}) + unsure), surely = lanes_at_most(pairs.q2, V(T{1}) - unsure);
+    const UnitBounds<V> bounds(pairs.inverse, problem_.rule);
+    uint32_t possibly = lanes_at_most(pairs.q2, bounds.possibly), surely = lanes_at_most(pairs.q2, bounds.surely);
     if (possibly == surely) return within;
     T q2[lanes];
     store(pairs.q2, q2);
@@ -315,7 +281,7 @@ class KernelWalk {
       a[d] = static_cast<T>(problem_.query_pos.at(query, d));
       b[d] = static_cast<T>(problem_.source_pos.at(source, d));
     }
-    double radius = problem_.length(query, source) * problem_.rule.factor;
+    double radius = problem_.lengths.of_pair(query, source) * problem_.rule.factor;
     return problem_.rule.distance2(a, b) <= radius * radius;
   }
 

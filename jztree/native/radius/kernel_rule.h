@@ -1,0 +1,99 @@
+// What both backends hold of smoothing lengths: whose count, how far kernels reach, and who is within one.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "common/distance_rule.h"
+#include "kernel_sums.h"
+
+namespace jztree {
+
+// A number of each row, or one for all.
+struct RowLengths {
+  Lengths numbers;
+
+  JZTREE_BOTH double operator[](int64_t row) const { return numbers[numbers.count > 1 ? row : 0]; }
+};
+
+// x / h^powers, step by step, because h^powers may be out of range where that is not.
+JZTREE_BOTH inline double over_powers(double x, double h, int powers) {
+  for (int i = 0; i < powers; ++i) x /= h;
+  return x;
+}
+
+// Scaled lengths below this cannot be squared in float32 next to the extent of the set, which is scaled to 2^40.
+constexpr double least_narrow_length = 0x1p-40;
+
+// Smoothing lengths of queries and of sources, scaled, and the weights of both in the one that counts.
+template <int D, typename T>
+struct KernelLengths {
+  RowLengths query, source;
+  T of_query, of_source;
+
+  template <typename From>
+  explicit KernelLengths(const KernelSums<D, From>& in)
+      : query{in.query_h},
+        source{in.source_h},
+        of_query(in.form == static_cast<int64_t>(KernelForm::gather) ? T{1}
+                 : in.form == static_cast<int64_t>(KernelForm::mean) ? T{0.5}
+                                                                     : T{0}),
+        of_source(1 - of_query) {}
+
+  // A length, scaled and weighted, in T. Squares of them may overflow; they themselves may not, or 0 times infinity
+  // would be a distance.
+  JZTREE_BOTH static T staged(double h, T weight, const Scale<D, T>& scale) {
+    constexpr double most = static_cast<double>(std::numeric_limits<T>::max()) / 8;
+    double scaled = h * static_cast<double>(scale.factor);
+    return static_cast<T>(scaled < most ? scaled : most) * weight;
+  }
+
+  JZTREE_BOTH T staged_query(int64_t row, const Scale<D, T>& scale) const {
+    return staged(query[row], of_query, scale);
+  }
+  JZTREE_BOTH T staged_source(int64_t row, const Scale<D, T>& scale) const {
+    return staged(source[row], of_source, scale);
+  }
+
+  // Of a pair, in float64, not scaled.
+  JZTREE_BOTH double of_pair(int64_t query_row, int64_t source_row) const {
+    double sum = 0;
+    if (of_query > 0) sum += static_cast<double>(of_query) * query[query_row];
+    if (of_source > 0) sum += static_cast<double>(of_source) * source[source_row];
+    return sum;
+  }
+};
+
+// The rule of distances in T between positions that were wrapped in From, which may be narrower.
+template <typename From, int D, typename T>
+JZTREE_BOTH DistanceRule<D, T> kernel_distance_rule(bool wrapped, const Scale<D, T>& scale) {
+  constexpr double epsilon = std::numeric_limits<T>::epsilon(), given = std::numeric_limits<From>::epsilon();
+  DistanceRule<D, T> rule(wrapped, false, scale);
+  rule.rounding *= given / epsilon;
+  return rule;
+}
+
+// At least the squared distance at which a kernel of such a length ends. V: T, or vectors of it.
+template <int D, typename T, typename V>
+JZTREE_BOTH inline V kernel_reach2(const V& length, const DistanceRule<D, T>& rule) {
+  V reach = length * V(1 + 64 * std::numeric_limits<T>::epsilon()) + V(static_cast<T>(rule.rounding));
+  return reach * reach + V(D * std::numeric_limits<T>::min());
+}
+
+// Bounds of (r / h)^2 as computed: up to `surely` a source is within h, above `possibly` it is not.
+template <typename V>
+struct UnitBounds {
+  V surely, possibly;
+
+  // inverse: of h.
+  template <int D, typename T>
+  JZTREE_BOTH UnitBounds(const V& inverse, const DistanceRule<D, T>& rule) {
+    V half = inverse * V(static_cast<T>(2 * rule.rounding)) + V(128 * std::numeric_limits<T>::epsilon());
+    surely = V(T{1}) - (half + half);
+    possibly = (V(T{1}) + half) * (V(T{1}) + half);
+  }
+};
+
+}  // namespace jztree
