@@ -45,6 +45,7 @@ EMULATED_CORE = $(addprefix tests/test_,emulator.py catalogue.py::test_smallest_
   knn.py::test_many_particles_equal_scipy fof.py::test_any_number_of_particles fof.py::test_many_particles_equal_scipy \
   distr_knn.py::test_radii_and_indices_are_those_of_one_device distr_fof.py::test_catalogue_is_that_of_one_device \
   zsort.py::test_sort_is_stable count_within.py::test_radii_of_each_query neighbours_within.py::test_order_of_lists \
+  kernel_sums.py::test_values_of_any_shape pairs_within.py::test_full_lists_are_those_of_neighbours \
   dbscan.py::test_borders_go_to_the_first_cluster pair_counts.py::test_a_hierarchy_that_is_there)
 # With every access to memory watched.
 WATCHED_TESTS = $(EMULATED_CORE) $(addprefix tests/test_,races.py memory_sectors.py zorder.py fof.py overdensity.py \
@@ -54,7 +55,12 @@ WATCHED_TESTS = $(EMULATED_CORE) $(addprefix tests/test_,races.py memory_sectors
   many_ranks.py::test_leaves_are_open_that_others_may_have_something_for[True-40-3-periodic-clustered] \
   many_ranks.py::test_leaves_are_open_that_others_may_have_something_for[False-None-3-open-spread] \
   sphere_properties.py::test_against_plain_sums[3-mixed] sphere_properties.py::test_a_sphere_that_turns \
-  lowest_potential.py::test_groups_against_all_pairs count_within.py::test_weights pair_counts.py::test_regions_without_weights)
+  lowest_potential.py::test_groups_against_all_pairs count_within.py::test_weights pair_counts.py::test_regions_without_weights \
+  knn_max_radius.py::test_limits_of_each_query_in_all_orders knn_max_radius.py::test_any_k_and_radius[float32-0.2-8] \
+  knn_max_radius.py::test_any_k_and_radius[float32-0.2-33] knn_max_radius.py::test_any_k_and_radius[float64-0.2-300] \
+  pairs_within.py::test_all_images_of_radii_above_half_the_box[float32-1.7-2] nearest_within.py::test_nearest_and_their_number \
+  kernel_sums.py::test_a_top_hat_counts kernel_sums.py::test_any_unit_of_length kernel_sums.py::test_hierarchies \
+  kernel_derivatives.py::test_derivatives[wendland_c4-3-mean_h] kernel_derivatives.py::test_derivatives_of_fields)
 EMULATOR_SEEDS ?= 0 1 2 3 4
 # The most dimensions that the emulator's kernels are compiled for.
 JZTREE_EMULATED_DIMS ?= 8

@@ -12,6 +12,8 @@ from oracles import KernelSum, assert_near, nearest_differences
 from jztree.data import Pos, PosMass
 from jztree.radius import kernel_sums, sph_derivative
 
+pytestmark = pytest.mark.emulated
+
 FORMS = ("gather", "scatter", "mean_kernel", "mean_h")
 SPH = ("cubic_spline", "wendland_c2", "wendland_c4", "wendland_c6")
 

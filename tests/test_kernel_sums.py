@@ -16,6 +16,8 @@ from jztree.density import smoothing_length, sph_density
 from jztree.radius import count_within, kernel_sums
 from jztree.tree import zsort_and_tree
 
+pytestmark = pytest.mark.emulated
+
 FORMS = ("gather", "scatter", "mean_kernel", "mean_h")
 SPH = ("cubic_spline", "wendland_c2", "wendland_c4", "wendland_c6")
 

@@ -1,0 +1,252 @@
+// The walk of a warp through the hierarchy of the sources, for sums over kernels (kernel_sums.h) at up to 32 queries,
+// one a lane. kernel_walk.h tells what is computed.
+//
+// A step looks at 32 nodes, a lane each. Of the particles of a leaf that is opened, those that may be within a
+// smoothing length of the box of all queries are put into shared memory, side by side, and each lane goes over them. A
+// source that is too far is left out before anything is divided. Each lane has sums of its own in shared memory,
+// float64, to which it adds in the order of rows, so they have the same bits in every run.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/cuda/node_stack.cuh"
+#include "common/cuda/warp.cuh"
+#include "kernel_problem.cuh"
+
+namespace jztree {
+
+// Whether a source is within the smoothing length by the rule of all searches. Apart, as it takes many registers.
+template <int D, typename T, typename From>
+JZTREE_APART bool is_within_as_given(const KernelProblem<D, T, From>& in, const DistanceRule<D, T>& rule, int64_t query,
+                                     int64_t source) {
+  T a[D], b[D];
+  for (int d = 0; d < D; ++d) {
+    a[d] = static_cast<T>(in.queries.pos[query * D + d]);
+    b[d] = static_cast<T>(in.sources.pos[source * D + d]);
+  }
+  double radius = in.lengths.of_pair(query, source) * rule.factor;
+  return rule.distance2(a, b) <= radius * radius;
+}
+
+template <int D, typename T, typename From, int Order>
+class KernelWalk {
+ public:
+  using Problem = KernelProblem<D, T, From>;
+
+  // Shared memory of a warp, for so many sums a query.
+  JZTREE_BOTH static constexpr int shared_bytes(int planes, int sums) {
+    return sums * sum_bytes + source_bytes + NodeStack::bytes(planes);
+  }
+
+  __device__ KernelWalk(const Problem& in, const KernelSetup<D, T>& setup, unsigned char* shared)
+      : in_(in),
+        setup_(setup),
+        sums_(reinterpret_cast<double*>(shared) + lane_index()),
+        sources_(*reinterpret_cast<Sources*>(shared + in.sums() * sum_bytes)),
+        stack_(shared + in.sums() * sum_bytes + source_bytes) {}
+
+  // For the queries from `tile` on, before `end`.
+  __device__ void run(int64_t tile, int64_t end) {
+    query_ = tile + lane_index();
+    used_ = query_ < end;
+    for (int i = 0; i < in_.sums(); ++i) sums_[i * warp_size] = 0;
+    if (used_) {
+      point_ = load_point(in_.queries.pos, query_, setup_.scale);
+      if (in_.lengths.of_query > 0) length_ = in_.lengths.staged_query(query_, setup_.scale);
+    }
+    box_ = box_of_lanes(point_, used_);
+    largest_ = warp_max(length_);
+    NodeRange range;
+    for (stack_.begin(in_.sources); stack_.next(&range);) step(range);
+  }
+
+  // The lane's i-th sum, with what the kernel is multiplied with.
+  __device__ double sum(int i) const {
+    double all = sums_[i * warp_size] * setup_.profile.norm;
+    return in_.form == KernelForm::scatter ? all : over_powers(all, in_.lengths.query[query_], in_.powers);
+  }
+
+ private:
+  // Side by side.
+  struct Sources {
+    RowPoint<D, T> point[warp_size];
+    T length[warp_size];
+    uint32_t row[warp_size];
+  };
+  static constexpr int sum_bytes = warp_size * static_cast<int>(sizeof(double));
+  static constexpr int source_bytes = (static_cast<int>(sizeof(Sources)) + 15) / 16 * 16;
+
+  // Of the sources of a node; 0 if they do not count.
+  __device__ T node_length(uint32_t node) const {
+    if (!in_.node_h) return 0;
+    return in_.lengths.staged(in_.node_h[node], in_.lengths.of_source, setup_.scale);
+  }
+
+  // Whether kernels of such a length may reach from one box to the other.
+  __device__ bool reaches(const T* low, const T* high, const NodeBox<D, T>& other, T length) const {
+    return least_distance2(low, high, other, setup_.gap_period) <= kernel_reach2(length, setup_.rule);
+  }
+
+  // Looks at up to 32 nodes.
+  __device__ void step(const NodeRange& range) {
+    const LaneNode mine(in_.sources, range);
+    bool here = mine.has_rows();
+    if (here)
+      here = reaches(box_.low, box_.high, load_box(in_.sources, mine.node, setup_.scale.factor),
+                     largest_ + node_length(mine.node));
+    stack_.open(in_.sources, range, mine, __ballot_sync(all_lanes, here),
+                [&](uint32_t leaf, uint32_t first, uint32_t end) { open_leaf(leaf, first, end); });
+  }
+
+  __device__ void open_leaf(uint32_t leaf, uint32_t first, uint32_t end) {
+    NodeBox<D, T> box = load_box(in_.sources, leaf, setup_.scale.factor);
+    bool around = wraps_around(box_, box, setup_.scale);
+    if (in_.images && !around && !setup_.wrapped) return;
+    bool near = used_ && reaches(point_.x, point_.x, box, length_ + node_length(leaf));
+    if (!__any_sync(all_lanes, near)) return;
+    for (uint32_t tile = first; tile < end; tile += warp_size) {
+      int count = take(tile + static_cast<uint32_t>(lane_index()), end);
+      if (!near) continue;
+      around ? add_sources<true>(count) : add_sources<false>(count);
+    }
+  }
+
+  // Puts sources into shared memory, a row a lane, without those that no query is near to. Returns how many are there.
+  __device__ int take(uint32_t row, uint32_t end) {
+    RowPoint<D, T> point;
+    T length = 0;
+    bool near = row < end;
+    if (near) {
+      point = load_point(in_.sources.pos, row, setup_.scale);
+      if (in_.lengths.of_source > 0) length = in_.lengths.staged_source(row, setup_.scale);
+      near = reaches(point.x, point.x, box_, largest_ + length);
+    }
+    __syncwarp();
+    unsigned taken = __ballot_sync(all_lanes, near);
+    if (near) {
+      int place = __popc(taken & ((1u << lane_index()) - 1));
+      sources_.point[place] = point;
+      sources_.length[place] = length;
+      sources_.row[place] = row;
+    }
+    __syncwarp();
+    return __popc(taken);
+  }
+
+  // A query, and a source that is near.
+  struct Pair {
+    uint32_t row;
+    T apart[D], inverse, q2;  // inverse: of the smoothing length
+  };
+
+  template <bool Around>
+  __device__ void add_sources(int count) {
+    for (int i = 0; i < count; ++i) {
+      const RowPoint<D, T> other = sources_.point[i];
+      const T length = length_ + sources_.length[i];
+      Pair pair;
+      T distance2 = 0;
+      for (int d = 0; d < D; ++d) {
+        pair.apart[d] = point_.x[d] - other.x[d];
+        if (Around)
+          pair.apart[d] =
+              wrapped_difference<T>(point_.x[d], other.x[d], setup_.scale.period[d], setup_.scale.period_rest[d]);
+        distance2 += pair.apart[d] * pair.apart[d];
+      }
+      if (distance2 > kernel_reach2(length, setup_.rule)) continue;
+      pair.row = sources_.row[i];
+      pair.inverse = 1 / length;
+      pair.q2 = distance2 * pair.inverse * pair.inverse;
+      if (is_within(pair)) add(pair);
+    }
+  }
+
+  // Decided as for links where this precision does not say, and where it matters. q2 is at most 1 then.
+  __device__ bool is_within(Pair& pair) const {
+    if (setup_.profile.jumps()) {
+      const UnitBounds<T> bounds(pair.inverse, setup_.rule);
+      if (pair.q2 > bounds.surely && pair.q2 <= bounds.possibly) {
+        if (!is_within_as_given(in_, setup_.rule, query_, pair.row)) return false;
+        pair.q2 = smaller<T>(pair.q2, 1);
+      }
+    }
+    return pair.q2 <= 1;
+  }
+
+  // The derivatives of the kernel, times the values.
+  __device__ void add(const Pair& pair) {
+    const T q2 = pair.q2, q = std::sqrt(q2);
+    const double over = in_.form == KernelForm::mean ? ratio_of_powers(pair.inverse) : 1;
+    const double* values = in_.value + (static_cast<int64_t>(pair.row) * in_.columns + in_.first_column) * in_.inner;
+    if constexpr (Order == 0) {
+      add_component(setup_.radial.template operator()<0>(setup_.profile, q, q2) * over, values, 0, 0);
+    } else {
+      T u[D];
+      for (int d = 0; d < D; ++d) u[d] = pair.apart[d] * pair.inverse;
+      if constexpr (Order == 1) {
+        T radial = setup_.radial.template operator()<1>(setup_.profile, q, q2);
+#pragma unroll
+        for (int d = 0; d < D; ++d)
+          add_component(static_cast<double>(radial * u[d]) * over * image_weight(pair, d), values, 0, d);
+      } else {
+        T first = setup_.profile.template part<1>(q, q2), second = setup_.profile.template part<2>(q, q2);
+        // At no distance the second is 0 times what has no direction.
+        second = q2 > 0 ? second / q2 : T{0};
+#pragma unroll
+        for (int e = 0; e < D; ++e) {
+          const double weight = over * image_weight(pair, e);
+#pragma unroll
+          for (int d = 0; d < D; ++d) {
+            T component = second * u[d] * u[e];
+            add_component(static_cast<double>(d == e ? component + first : component) * weight, values, d, e);
+          }
+        }
+      }
+    }
+  }
+
+  // The powers of the query's own smoothing length, which are for all, have too much by its ratio to the mean. In
+  // float64, because that of two very different lengths has powers far below the range of float32.
+  __device__ double ratio_of_powers(T inverse) const {
+    double ratio = static_cast<double>(inverse * (length_ * 2)), all = 1;
+    for (int i = 0; i < in_.powers; ++i) all *= ratio;
+    return all;
+  }
+
+  // By how many periods the source's image was moved, if that counts.
+  __device__ double image_weight(const Pair& pair, int d) const {
+    if (!in_.images) return 1;
+    const double period = setup_.scale.raw_period[d];
+    if (!(period > 0)) return 0;
+    double straight = static_cast<double>(in_.queries.pos[query_ * D + d]) -
+                      static_cast<double>(in_.sources.pos[static_cast<int64_t>(pair.row) * D + d]);
+    return std::nearbyint((straight - static_cast<double>(pair.apart[d] * setup_.scale.inverse)) / period);
+  }
+
+  // Adds the derivative by the components d and e, of which the first so many are inward, for all columns.
+  __device__ void add_component(double derivative, const double* values, int d, int e) {
+    int in = 0, out = e;
+    if (Order == 1 && in_.inward == 1) in = e, out = 0;
+    if (Order == 2 && in_.inward == 0) out = d * D + e;
+    if (Order == 2 && in_.inward == 1) in = d;
+    if (Order == 2 && in_.inward == 2) in = d * D + e, out = 0;
+    double* sums = sums_ + out * warp_size;
+    for (int column = 0; column < in_.at_work; ++column)
+      sums[column * in_.outer * warp_size] += values[column * in_.inner + in] * derivative;
+  }
+
+  const Problem& in_;
+  const KernelSetup<D, T>& setup_;
+  double* sums_;  // the lane's, every 32nd
+  Sources& sources_;
+  NodeStack stack_;
+  // The lane's query, and all of the warp's.
+  int64_t query_ = 0;
+  bool used_ = false;
+  RowPoint<D, T> point_{};
+  T length_ = 0, largest_ = 0;
+  NodeBox<D, T> box_;
+};
+
+}  // namespace jztree
