@@ -6,11 +6,14 @@ tests with all kernels watched.
 
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
 import test_emulator
 import test_kernels
 
+import jztree as jz
 from jztree import kernels
+from jztree.config import RadiusConfig, TreeConfig
 
 pytestmark = pytest.mark.skipif(
     kernels.native_info()["instruction_set"] != "cuda-watched", reason="the CUDA kernels are not watched here"
@@ -24,6 +27,15 @@ PLANTED = {
     "lanes of half a warp": "planted_races.cc",
     "blocks": "planted_races.cc",
     "union-find": "union_find.cuh",
+    "small lengths": "kernel_problem.cuh",
+}
+# Functions of the library whose barriers kernels need, and the kernels.
+BARRIERS = {
+    "share_setup": ("count_within", "kernel_sums", "pairs_within"),
+    "next": ("count_within", "kernel_sums", "neighbours_within", "pairs_within"),
+    "each_tile": ("count_within", "neighbours_within", "pair_counts", "pairs_within"),
+    "take": ("kernel_sums",),
+    "sort_lists": ("neighbours_within",),
 }
 
 
@@ -53,6 +65,7 @@ def test_what_is_ordered_has_the_right_result(what: str) -> None:
         "lanes of a warp": rows ^ 31,
         "lanes of half a warp": rows ^ 15,
         "blocks": rows,
+        "small lengths": np.where(rows == 1, 0, rows),
     }
     found = call(what, ordered=True)
     if what in right:
@@ -61,6 +74,33 @@ def test_what_is_ordered_has_the_right_result(what: str) -> None:
         while (found[found] != found).any():
             found = found[found]
         assert (found == 0).all()
+
+
+def search(kernel: str) -> None:
+    """Has a kernel of the library search for what is around 200 particles, several leaves of more than a warp each."""
+    pos, radius = oracles.uniform(200, 3), 0.3
+    cfg = RadiusConfig(tree=TreeConfig(leaf_size=40, fan_out=2))
+    {
+        "count_within": lambda: jz.radius.count_within(pos, [0.1, radius], 1.0, cfg=cfg),
+        "kernel_sums": lambda: jz.radius.kernel_sums(pos, radius, 1.0, cfg=cfg),
+        "neighbours_within": lambda: jz.radius.neighbours_within(pos, radius, 1.0, nearest_first=True, cfg=cfg),
+        "pair_counts": lambda: jz.radius.pair_counts(pos, [0.1, 0.2, radius], boxsize=1.0, cfg=cfg),
+        "pairs_within": lambda: jz.radius.pairs_within(pos, radius, 1.0, cfg=cfg),
+    }[kernel]()
+
+
+@pytest.mark.parametrize(("function", "kernel"), [(f, kernel) for f, these in BARRIERS.items() for kernel in these])
+def test_each_barrier_is_missed(function: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = f"import test_races\ntest_races.search({kernel!r})"
+    monkeypatch.setenv("JZTREE_EMULATOR_WITHOUT", f"{kernel}:{function}")
+    ended = test_kernels.run_with_instruction_set("cuda-watched", script)
+    assert ended.returncode != 0
+    assert f"CUDA emulator: {_RACE}" in ended.stderr
+
+
+@pytest.mark.parametrize("kernel", sorted({kernel for these in BARRIERS.values() for kernel in these}))
+def test_with_all_barriers_nothing_is_found(kernel: str) -> None:
+    search(kernel)
 
 
 @pytest.mark.parametrize("place", ["before an argument", "behind an argument", "before a result", "behind a result"])

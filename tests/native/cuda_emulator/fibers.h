@@ -22,6 +22,10 @@ long long setting(const char* name, long long otherwise);
 // Another number tries other orders; 0 is the plain one, thread by thread and block by block.
 int seed();
 
+// Whether the barriers and the fills of memory that a function of the library asks for are left out where a handler
+// calls it, to see that they are missed: JZTREE_EMULATOR_WITHOUT=handler:function.
+bool is_left_out(const char* handler, const char* function);
+
 // Address space that costs memory only where it is used.
 unsigned char* reserve(size_t bytes);
 

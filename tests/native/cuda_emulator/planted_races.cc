@@ -5,6 +5,7 @@
 #include "common/cuda/context.cuh"
 #include "common/cuda/loads.cuh"
 #include "common/cuda/warp.cuh"
+#include "common/cuda/wrapped.cuh"
 #include "common/handler.h"
 
 namespace jztree {
@@ -23,11 +24,14 @@ void store_as_planted(int32_t* at, int32_t value) {
 }  // namespace
 }  // namespace jztree
 
-// The library's own, but for the stores that shorten paths.
+// The library's own, but for the stores: those that shorten paths, and those by which threads say the same.
 #define UnionFind PlantedUnionFind
+#define look_for_small planted_look_for_small
 #define store_relaxed store_as_planted
 #include "fof/union_find.cuh"
+#include "radius/kernel_problem.cuh"
 #undef UnionFind
+#undef look_for_small
 #undef store_relaxed
 
 namespace jztree {
@@ -79,6 +83,13 @@ __global__ void pass_on(int32_t* out, bool ordered) {
   }
 }
 
+// As much of KernelSetup as the search for small lengths looks at.
+struct PlantedSetup {
+  struct {
+    float factor;
+  } scale;
+};
+
 __global__ void read_at(const int32_t* memory, int64_t place, int32_t* out) { *out = memory[place]; }
 
 void run(Queue& queue, std::string_view what, bool ordered, int32_t* in, int32_t* out) {
@@ -94,6 +105,13 @@ void run(Queue& queue, std::string_view what, bool ordered, int32_t* in, int32_t
     plain_stores = !ordered;
     queue.copy(out, in, threads);
     queue.launch(threads, 1, 0, join_rows, PlantedUnionFind{out});
+  }
+  if (what == "small lengths") {
+    plain_stores = !ordered;
+    queue.copy(out, in, threads);
+    // Small integers are the bits of very small numbers.
+    queue.launch_over(threads, planted_look_for_small<PlantedSetup>, Lengths{in, threads, 1, false},
+                      Count{in + threads - 1, threads}, reinterpret_cast<const PlantedSetup*>(in + 1), out + 1);
   }
 }
 
