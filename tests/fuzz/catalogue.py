@@ -90,7 +90,7 @@ class _Judge:
         for name, column in found.items():
             _check_column(name, values[name], column, rows)
         pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
-        fewest, most = fof.partitions(pos, float(values["rlink"]), sides, self.x64)
+        fewest, most = fof.partitions(pos, float(values["rlink"]), sides)
         if not np.array_equal(fewest, most):
             return  # either partition is right
         if 0 < num <= 64 and on_lattice(pos, sides):

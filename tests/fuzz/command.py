@@ -20,8 +20,10 @@ import jax
 
 from . import runner
 
-PARTS = ("knn", "fof", "radius", "sums", "catalogue", "spheres", "gradients", "files", "devices")
-_PATIENCE = 180.0  # seconds without a new case after which a case is said to hang
+PARTS = ("knn", "nearest", "fof", "radius", "pairs", "sums", "catalogue", "spheres", "gradients", "files", "devices")
+# A case is said to hang after so many seconds, of which the process has computed as many: on a busy machine, others
+# have the rest. One that waits computes nothing, and has longer.
+_PATIENCE, _PATIENCE_WITH_WAITS = 180.0, 900.0
 
 
 def main() -> int:
@@ -114,16 +116,26 @@ def _work(options: argparse.Namespace) -> int:
 
 def _watch(process: subprocess.Popen[bytes], notes: Path) -> int | None:
     """The exit code of the process; None if it stands still."""
-    last, since = "", time.monotonic()
+    last, since, computed = "", time.monotonic(), 0.0
     while True:
         try:
             return process.wait(1)
         except subprocess.TimeoutExpired:
             current = notes.read_text() if notes.exists() else ""
             if current != last:
-                last, since = current, time.monotonic()
-            elif time.monotonic() - since > _PATIENCE:
+                last, since, computed = current, time.monotonic(), _computing_time(process.pid)
+            waited, busy = time.monotonic() - since, _computing_time(process.pid) - computed
+            if min(waited, busy) > _PATIENCE or waited > _PATIENCE_WITH_WAITS:
                 return None
+
+
+def _computing_time(process: int) -> float:
+    """Seconds that the threads of a process have computed, together; 0 if it is gone."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _report_end(notes: Path, seed: int, what: str) -> None:

@@ -108,7 +108,7 @@ class _JudgeNeighbours:
         if expect_error(outcome, must, may_refuse(everything, sides, self.x64)):
             return
         found = np.asarray(outcome["rad"]), np.asarray(outcome["idx"])
-        knn.check_neighbours(pos, query, sides, found, "query" not in values, self.x64)
+        knn.check_neighbours(pos, query, sides, found, "query" not in values)
         for name, one in zip(("rad", "idx"), found, strict=True):
             if not np.array_equal(one, outcome[f"one_{name}"]):
                 raise WrongError(f"{name} depends on the number of devices", np.asarray(outcome[f"one_{name}"]), one)
@@ -126,7 +126,7 @@ class _JudgeLabels:
         fof.check_order(values["pos"], values["pos"][rows], rows, len(rows), sides, "z")
         if not np.array_equal(label, oracles.smallest_members(label)):
             raise WrongError("a label is not the smallest row of its group", oracles.smallest_members(label), label)
-        fof.check_partition(label, *fof.partitions(values["pos"][rows], float(values["rlink"]), sides, self.x64))
+        fof.check_partition(label, *fof.partitions(values["pos"][rows], float(values["rlink"]), sides))
 
 
 class _JudgeCatalogue:
@@ -148,7 +148,7 @@ class _JudgeCatalogue:
             if many.shape != single.shape or not (np.abs(many - single) <= 8 * eps * scale * (name != "count")).all():
                 raise WrongError(f"{name} depends on the number of devices", single, many)
         sides = inputs.sides(values["boxsize"], values["pos"].shape[1])
-        fewest, most = fof.partitions(values["pos"], float(values["rlink"]), sides, self.x64)
+        fewest, most = fof.partitions(values["pos"], float(values["rlink"]), sides)
         if np.array_equal(fewest, most):
             _check_runs(cata, rows, most)
 

@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import connected_components
 
 from . import inputs
 from .case import Case, Outcome, WrongError, expect_error
-from .distances import distances, may_refuse, on_lattice, outside, unsound, vanishing, words_lost
+from .distances import distances, may_refuse, on_lattice, unsound, within
 from .inputs import pick
 
 _CASES = 24  # of one shape
@@ -104,7 +104,7 @@ class _Judge:
         label = label[:num]
         if not np.array_equal(label, oracles.smallest_members(label)):
             raise WrongError("a label is not the smallest row of its group", oracles.smallest_members(label), label)
-        fewest, most = partitions(pos[rows[:num]], float(values["rlink"]), sides, self.x64)
+        fewest, most = partitions(pos[rows[:num]], float(values["rlink"]), sides)
         check_partition(label, fewest, most)
 
 
@@ -122,43 +122,10 @@ def check_order(given: np.ndarray, pos: np.ndarray, rows: np.ndarray, num: int, 
             raise WrongError("rows are not in z-order", expected, rows[:num])
 
 
-def partitions(pos: np.ndarray, rlink: float, sides: np.ndarray, x64: bool) -> tuple[np.ndarray, np.ndarray]:
+def partitions(pos: np.ndarray, rlink: float, sides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Smallest member of each row's group if pairs that may or may not be linked are not, and if they are."""
-    fewest, most = pairs_within(pos, rlink, sides, x64)
+    fewest, most = within(pos, pos, np.full(len(pos), rlink), sides)
     return _groups(fewest), _groups(most)
-
-
-def pairs_within(pos: np.ndarray, rlink: float, sides: np.ndarray, x64: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Which pairs, ``(n, n)``, are surely and which possibly within a length of each other.
-
-    Pairs within rounding of the linking length are decided in float64; where the library need not have all bits of the
-    positions or lengths, or squares of such lengths vanish beside the set, either is right.
-    """
-    apart = distances(pos, pos, sides)
-    near = 8 * np.finfo(np.float64).eps * rlink
-    lost = words_lost(np.append(sides, rlink), x64) * 4
-    if outside(pos, sides):
-        lost += 16 * np.finfo(np.float64).eps * float(np.abs(pos.astype(np.float64)[:, sides > 0]).max())
-    if pos.dtype == np.float64:
-        lost += vanishing(pos, sides)
-    surely, possibly = apart < rlink - near - lost, apart <= rlink + near + lost
-    if rlink >= 0:
-        surely |= (pos[:, None] == pos[None]).all(axis=-1)
-    decided = possibly & _linked_in_float64(pos, rlink, sides)
-    unsure = lost > 0 or rlink < np.ldexp(_widest(pos, rlink, sides), -500)
-    return (surely, possibly) if unsure else (surely | decided, surely | decided)
-
-
-def _linked_in_float64(pos: np.ndarray, rlink: float, sides: np.ndarray) -> np.ndarray:
-    """The definition; a power of two keeps squares in range and changes no digit."""
-    exponent = -int(np.frexp(_widest(pos, rlink, sides))[1])
-    wide, box = np.ldexp(pos.astype(np.float64), exponent), np.ldexp(sides, exponent)
-    length = float(np.ldexp(rlink, exponent))
-    return oracles.squared_distances(wide, wide, box) <= length * length
-
-
-def _widest(pos: np.ndarray, rlink: float, sides: np.ndarray) -> float:
-    return max(float(np.abs(pos.astype(np.float64)).max(initial=0)), float(sides.max(initial=0)), rlink)
 
 
 def _groups(linked: np.ndarray) -> np.ndarray:

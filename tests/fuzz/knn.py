@@ -8,7 +8,7 @@ import oracles
 
 from . import inputs
 from .case import Case, Outcome, WrongError, expect_error
-from .distances import distances, may_refuse, on_lattice, rounding, unsound, words_lost
+from .distances import distances, may_refuse, on_lattice, rounding, unsound
 from .inputs import pick
 
 _CASES = 24  # of one shape
@@ -79,17 +79,16 @@ class _Judge:
             return
         rad, idx = np.asarray(outcome["rad"]), np.asarray(outcome["idx"])
         if "posz" in outcome.names:
-            pos = _permuted(np.asarray(outcome["posz"].pos)[:num], pos)
+            pos = permuted(np.asarray(outcome["posz"].pos)[:num], pos)
         query = values.get("query", pos)
         check_padding(rad[len(query) :], idx[len(query) :])
         rad, idx = rad[: len(query)], idx[: len(query)]
-        check_neighbours(pos, query, sides, (rad, idx), "query" not in values, self.x64)
+        check_neighbours(pos, query, sides, (rad, idx), "query" not in values)
 
 
-def _permuted(found: np.ndarray, given: np.ndarray) -> np.ndarray:
-    if not np.array_equal(
-        np.sort(found.view(f"V{found[0].nbytes}"), axis=0), np.sort(given.copy().view(f"V{given[0].nbytes}"), axis=0)
-    ):
+def permuted(found: np.ndarray, given: np.ndarray) -> np.ndarray:
+    row = f"V{given.itemsize * given.shape[1]}"
+    if not np.array_equal(np.sort(found.view(row), axis=0), np.sort(given.copy().view(row), axis=0)):
         raise WrongError("sorted positions are not those that were given", given, found)
     return found
 
@@ -100,7 +99,7 @@ def check_padding(rad: np.ndarray, idx: np.ndarray) -> None:
 
 
 def check_neighbours(
-    pos: np.ndarray, query: np.ndarray, sides: np.ndarray, found: tuple[np.ndarray, np.ndarray], own: bool, x64: bool
+    pos: np.ndarray, query: np.ndarray, sides: np.ndarray, found: tuple[np.ndarray, np.ndarray], own: bool
 ) -> None:
     rad, idx = found
     if idx.min(initial=0) < 0 or idx.max(initial=0) >= len(pos):
@@ -111,9 +110,9 @@ def check_neighbours(
     if own and not ((idx[:, 0] == np.arange(len(pos))).all() and (rad[:, 0] == 0).all()):
         raise WrongError("a point is not its own first neighbour", np.arange(len(pos)), (idx[:, 0], rad[:, 0]))
     every = distances(query, pos, sides)
-    atol = rounding(np.concatenate([pos, query]), sides) + 4 * words_lost(sides, x64)
-    _check_radii("a radius is not that of the nearest", np.sort(every, axis=1)[:, : rad.shape[1]], rad, atol)
-    _check_radii("a radius is not that of its neighbour", np.take_along_axis(every, idx, axis=1), rad, atol)
+    atol = rounding(np.concatenate([pos, query]), sides)
+    check_radii("a radius is not that of the nearest", np.sort(every, axis=1)[:, : rad.shape[1]], rad, atol)
+    check_radii("a radius is not that of its neighbour", np.take_along_axis(every, idx, axis=1), rad, atol)
     if (rad[:, 1:] < rad[:, :-1]).any():
         raise WrongError("radii are not in order", "", rad)
     if on_lattice(np.concatenate([pos, query]), sides):
@@ -122,10 +121,10 @@ def check_neighbours(
             raise WrongError("ties do not go to the lower row in z-order", expected, idx)
 
 
-def _check_radii(kind: str, expected: np.ndarray, found: np.ndarray, atol: float) -> None:
-    with np.errstate(over="ignore"):
+def check_radii(kind: str, expected: np.ndarray, found: np.ndarray, atol: float) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):
         nearest = expected.astype(found.dtype)
-    off = np.abs(found - expected) > 8 * np.finfo(found.dtype).eps * expected + atol
+        off = np.abs(found - expected) > 8 * np.finfo(found.dtype).eps * expected + atol
     bad = off & ~(np.isinf(nearest) & np.isinf(found)) | np.isnan(found)
     if bad.any():
         row, column = np.argwhere(bad)[0]

@@ -8,8 +8,8 @@ import oracles
 
 from . import inputs
 from .case import Case, Outcome, WrongError, expect_error
-from .distances import may_refuse, unsound
-from .fof import linking_length, pairs_within
+from .distances import may_refuse, unsound, within
+from .fof import linking_length
 from .inputs import pick
 
 _CASES = 24  # of one shape
@@ -65,11 +65,7 @@ class _Judge:
             return
         if "part" in outcome.names:
             pos = np.asarray(outcome["part"].pos)[:num]
-        if np.isinf(radius):
-            fewest = most = np.ones((num, num), bool)
-        else:
-            fewest, most = pairs_within(pos, radius, sides, self.x64)
-        self.judge(num, fewest, most, outcome)
+        self.judge(num, *within(pos, pos, np.full(num, radius), sides), outcome)
 
 
 def _judge_lists(num: int, fewest: np.ndarray, most: np.ndarray, outcome: Outcome) -> None:

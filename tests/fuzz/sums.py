@@ -1,9 +1,9 @@
 """Sums over kernels of hostile sets, between bounds from all pairs: kernels fall with distance, and distances are
-known but for their rounding.
+known but for their rounding. Gradients are off by what rounding moves them, which is bounded too.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,28 +16,92 @@ from .fof import linking_length
 from .inputs import pick
 
 _CASES = 16  # of one shape
+_SMOOTH = ("cubic_spline", "wendland_c2", "wendland_c4", "wendland_c6")
+_CALL = (
+    "jz.radius.kernel_sums{jit}(part, h, boxsize{query}, values=values, kernel={kernel!r}, form={form!r}{derivative})"
+)
+_TRACED = "sums_of = jax.jit(lambda part, h, boxsize, values, query=None, h_query=None: {call})"
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
-    """Sets of one shape, with a smoothing length of each particle."""
+    """Sets of one shape, with a smoothing length for all or one for each."""
     x64, dtype = inputs.mode(random)
     rows, dims = int(pick(random, 0, 1, 2, 25, 64, 130)), int(random.integers(1, 9))
-    smooth = ("cubic_spline", "wendland_c2", "wendland_c4", "wendland_c6") if dims <= 3 else ()
-    kernel = str(pick(random, "gaussian", "top_hat", *smooth))
+    kernel = str(pick(random, "gaussian", "top_hat", *(_SMOOTH if dims <= 3 else ())))
     form = str(pick(random, "gather", "scatter", "mean_kernel", "mean_h"))
-    lines = (
-        "part = jz.data.Pos(pos=pos, num=num)\n"
-        f"sums = jz.radius.kernel_sums.jit(part, h, boxsize, values=values, kernel={kernel!r}, form={form!r})"
+    queries, way = int(pick(random, 0, 0, 9)), pick(random, "eager", "jit", "jit", "traced")
+    gradient = kernel in _SMOOTH and bool(random.random() < 0.3)
+    call = _CALL.format(
+        jit=".jit" if way == "jit" else "",
+        query=", part_query=query, h_query=h_query" if queries else "",
+        kernel=kernel,
+        form=form,
+        derivative=', derivative="gradient"' if gradient else "",
     )
-    for _ in range(_CASES):
-        points = inputs.points(random, rows, dims, dtype)
-        length = linking_length(random, points.pos[: points.num], points.sides, points.length)
-        h = float(length) * random.choice([0.5, 1.0, 1.0, 3.0], rows)
-        more = {"h": h, "values": random.random(rows).astype(dtype)}
-        values = points.arguments(random) | more
-        if random.random() < 0.05 and rows > 0:
-            h[random.integers(rows)] = pick(random, -1.0, 0.0, np.nan, np.inf)
-        yield Case(lines, values, _Judge(x64, kernel, form), {"num": ("pos", "h", "values")}, "", x64)
+    traced = "sums_of(part, h, boxsize, values" + (", query, h_query)" if queries else ")")
+    lines = f"part = jz.data.Pos(pos=pos, num=num)\nsums = {traced if way == 'traced' else call}"
+    setup = _TRACED.format(call=call) if way == "traced" else ""
+    kind = (np.float64 if x64 else np.float32) if way == "traced" else None
+    shared = bool(random.random() < 0.3), bool(random.random() < 0.5)
+    for _ in range(_CASES if way != "eager" else _CASES // 4):
+        points = inputs.points(random, rows, dims, dtype, kind)
+        values = points.arguments(random) | {"values": random.random(rows).astype(dtype)}
+        values["h"] = _lengths(random, points, rows, shared[0], kind)
+        if queries:
+            values["query"] = inputs.positions(random, queries, dtype, points.sides, points.length)
+            values["h_query"] = _lengths(random, points, queries, shared[1], kind)
+        own = ("pos", "values") if shared[0] else ("pos", "h", "values")
+        asking = ("query",) if shared[1] else ("query", "h_query")
+        of_rows = {"num": own, "": asking} if queries else {"num": own}
+        yield Case(lines, values, _Judge(x64, kernel, form, gradient), of_rows, setup, x64)
+
+
+def _lengths(random: np.random.Generator, points: inputs.Points, rows: int, shared: bool, kind: Any) -> Any:
+    length = float(linking_length(random, points.pos[: points.num], points.sides, points.length))
+    wrong = random.random() < 0.05
+    with np.errstate(over="ignore", under="ignore"):
+        if shared:
+            h = float(pick(random, -1.0, 0.0, np.nan, np.inf)) if wrong else length
+            return h if kind is None else np.asarray(h, kind)
+        each = length * random.choice([0.5, 1.0, 1.0, 3.0], rows)
+        if wrong and rows > 0:
+            each[random.integers(rows)] = pick(random, -1.0, 0.0, np.nan, np.inf)
+        return each if kind is None else each.astype(kind)
+
+
+@dataclass
+class _Sides:
+    """Queries and sources, with the smoothing lengths and values of those that count."""
+
+    query: np.ndarray
+    pos: np.ndarray
+    h_query: np.ndarray
+    h: np.ndarray
+    weight: np.ndarray
+    sides: np.ndarray
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> "_Sides":
+        num = values["num"]
+        pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
+        h = np.broadcast_to(np.asarray(values["h"], np.float64), len(values["pos"]))[:num]
+        query = values.get("query", pos)
+        h_query = np.broadcast_to(np.asarray(values["h_query"], np.float64), len(query)) if "query" in values else h
+        return cls(query, pos, h_query, h, values["values"][:num].astype(np.float64), sides)
+
+    def each(self, form: str) -> np.ndarray:
+        """``(q, n)``, the smoothing length of each pair."""
+        own, theirs = self.h_query[:, None], self.h[None, :]
+        return {"gather": own + 0 * theirs, "scatter": theirs + 0 * own, "mean_h": (own + theirs) / 2}[form]
+
+    def apart(self) -> tuple[np.ndarray, np.ndarray]:
+        """Distances ``(q, n)``, and by how much each may be off."""
+        found = np.asarray(distances(self.query, self.pos, self.sides), np.float64)
+        if found.size == 0:
+            return found, found
+        everything = np.concatenate([self.query, self.pos])
+        # A top hat is decided in float64; how far others fall, positions' own precision decides.
+        return found, rounding(everything, self.sides) + 16 * float(np.finfo(self.pos.dtype).eps) * found
 
 
 @dataclass
@@ -45,42 +109,75 @@ class _Judge:
     x64: bool
     kernel: str
     form: str
+    gradient: bool
 
     def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
-        num, dims = values["num"], values["pos"].shape[1]
-        pos, h, weight = values["pos"][:num], values["h"][:num], values["values"][:num]
-        sides = inputs.sides(values["boxsize"], dims)
-        must = unsound(pos, sides)
-        kind = np.finfo(np.float64 if self.x64 else np.float32)
+        given = _Sides.of(values)
+        dims, limits = len(given.sides), np.finfo(given.pos.dtype)
+        must = self._refusal(values, given)
+        lengths = np.concatenate([given.h, given.h_query])
         with np.errstate(all="ignore"):
-            if not (np.isfinite(h) & (h >= kind.tiny) & (h <= kind.max)).all():
-                must = must or "a smoothing length is not positive, or out of range"
-            low, high = self._bounds(pos, h, weight, sides) if must is None else (np.zeros(0), np.zeros(0))
-            volumes = h ** float(dims) if must is None else np.ones(1)
-        limits = np.finfo(values["pos"].dtype)
+            low, high = self._bounds(given) if must is None else (np.zeros(0), np.zeros(0))
+            volumes = lengths ** float(dims + self.gradient) if must is None else np.ones(1)
         extreme = (volumes < 1e6 * limits.tiny).any() or (volumes > 1e-3 / limits.tiny / 2**limits.nmant).any()
-        lost = "sums may be out of range" if extreme or (high > 0.1 * limits.max).any() else None
-        if expect_error(outcome, must, lost or may_refuse(pos, np.append(sides, h), self.x64)):
+        largest = np.abs(np.concatenate([low.ravel(), high.ravel()])).max(initial=0)
+        lost = "sums may be out of range" if extreme or not largest < 0.1 * limits.max else None
+        everything = np.concatenate([given.pos, given.query])
+        if expect_error(outcome, must, lost or may_refuse(everything, np.append(given.sides, lengths), self.x64)):
             return
-        sums = np.asarray(outcome["sums"])
-        if sums[num:].any():
-            raise WrongError("rows beyond num have sums", 0, sums[num:])
-        slack = 64 * float(limits.eps) * high + float(limits.tiny)
-        if (sums[:num] < low - slack).any() or (sums[:num] > high + slack).any():
-            raise WrongError("a sum over a kernel is not that of the pairs", high, sums[:num])
+        sums, used = np.asarray(outcome["sums"]), len(given.query)
+        if sums[used:].any():
+            raise WrongError("rows beyond num have sums", 0, sums[used:])
+        slack = 64 * float(limits.eps) * np.maximum(np.abs(low), np.abs(high)) + float(limits.tiny)
+        if not ((sums[:used] >= low - slack) & (sums[:used] <= high + slack)).all():
+            what = "a gradient of a sum" if self.gradient else "a sum over a kernel"
+            raise WrongError(f"{what} is not that of the pairs", (low, high), sums[:used])
 
-    def _bounds(self, pos: np.ndarray, h: np.ndarray, weight: np.ndarray, sides: np.ndarray) -> Any:
+    def _refusal(self, values: dict[str, Any], given: _Sides) -> str | None:
+        kind = np.finfo(np.float64 if self.x64 else np.float32)
+        # One for all is looked at, whether or not there is anybody; of two that serve alike, one is.
+        shared = [np.atleast_1d(np.asarray(values[name], np.float64)) for name in ("h", "h_query") if name in values]
+        lengths = np.concatenate([given.h, given.h_query, *(one for one in shared if len(one) == 1)])
+        if not (np.isfinite(lengths) & (lengths >= kind.tiny) & (lengths <= kind.max)).all():
+            return "a smoothing length is not positive, or out of range"
+        return unsound(np.concatenate([given.pos, given.query]), given.sides)
+
+    def _bounds(self, given: _Sides) -> tuple[np.ndarray, np.ndarray]:
         if self.form == "mean_kernel":
-            both = [
-                _Judge(self.x64, self.kernel, form)._bounds(pos, h, weight, sides) for form in ("gather", "scatter")
-            ]
-            return [(one + other) / 2 for one, other in zip(*both, strict=True)]
-        each = {"gather": h[:, None] + 0 * h, "scatter": h + 0 * h[:, None], "mean_h": (h + h[:, None]) / 2}[self.form]
-        apart, dims = np.asarray(distances(pos, pos, sides), np.float64), pos.shape[1]
-        unsure = rounding(pos, sides) + 16 * float(np.finfo(pos.dtype).eps) * apart if len(pos) else 0 * apart
-        # A top hat is decided in float64; how far others fall, positions' own precision decides.
+            both = [replace(self, form=form)._bounds(given) for form in ("gather", "scatter")]
+            return (both[0][0] + both[1][0]) / 2, (both[0][1] + both[1][1]) / 2
+        return self._gradients(given) if self.gradient else self._sums(given)
+
+    def _sums(self, given: _Sides) -> tuple[np.ndarray, np.ndarray]:
+        each, (apart, unsure), dims = given.each(self.form), given.apart(), len(given.sides)
         sums = []
         for distance in (apart + unsure, np.maximum(apart - unsure, 0)):
             w = oracles.kernel_weight(self.kernel, dims, distance / each)
-            sums.append((w * (weight.astype(np.float64) / each**dims)).sum(axis=1))
-        return sums
+            sums.append((w * (given.weight / each**dims)).sum(axis=1))
+        return sums[0], sums[1]
+
+    def _gradients(self, given: _Sides) -> tuple[np.ndarray, np.ndarray]:
+        each, (apart, unsure), dims = given.each(self.form), given.apart(), len(given.sides)
+        steepness, bend = _slope(self.kernel, dims, np.minimum(apart / each, 1))
+        straight = oracles.nearest_differences(given.query, given.pos, given.sides)
+        unit = straight / np.where(apart > 0, apart, 1)[..., None]
+        share = given.weight / each ** (dims + 1)
+        found = ((share * steepness)[..., None] * unit).sum(axis=1)
+        near = apart < each + unsure
+        # Where two images are as near, the gradient is that to either.
+        half = (given.sides > 0) & (np.abs(np.abs(straight) - given.sides / 2) <= 2 * unsure[..., None])
+        torn = np.where((near & half.any(axis=-1)), 2 * np.abs(steepness), 0)
+        loose = np.where(near, bend * unsure / each + 2e-5 * bend, 0) + torn
+        off = (share * (loose + 64 * float(np.finfo(given.pos.dtype).eps) * np.abs(steepness))).sum(axis=1)[:, None]
+        return found - off, found + off
+
+
+def _slope(kernel: str, dims: int, q: np.ndarray) -> tuple[np.ndarray, float]:
+    """The derivative of the kernel by ``q``, by differences, and a bound of how fast its vector changes."""
+    step = 2.0**-17
+    ends = [oracles.kernel_weight(kernel, dims, np.clip(x, 0, 1)) for x in (q - step, q + step)]
+    width = np.minimum(q + step, 1) - np.maximum(q - step, 0)
+    places = np.linspace(0, 1, 400)
+    change = np.diff(oracles.kernel_weight(kernel, dims, places)) / np.diff(places)
+    bend = 1.5 * float(np.max(np.abs(np.diff(change)))) * 400
+    return np.where(q >= 1, 0, (ends[1] - ends[0]) / width), max(bend, float(np.max(np.abs(change))))

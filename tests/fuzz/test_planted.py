@@ -13,7 +13,22 @@ import numpy as np
 import pytest
 
 import jztree as jz
-from fuzz import case, catalogue, command, devices, files, fof, gradients, knn, radius, runner, spheres, sums
+from fuzz import (
+    case,
+    catalogue,
+    command,
+    devices,
+    files,
+    fof,
+    gradients,
+    knn,
+    nearest,
+    pairs,
+    radius,
+    runner,
+    spheres,
+    sums,
+)
 from jztree import kernels
 from jztree_utils import io
 
@@ -55,8 +70,8 @@ def planted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, change: Cal
 
 @pytest.mark.parametrize(
     ("part", "batch"),
-    [(knn, 2), (fof, 1), (radius, 1), (sums, 1), (spheres, 1)],
-    ids=["knn", "fof", "radius", "sums", "spheres"],
+    [(knn, 2), (nearest, 1), (fof, 1), (radius, 1), (pairs, 1), (sums, 1), (spheres, 1)],
+    ids=["knn", "nearest", "fof", "radius", "pairs", "sums", "spheres"],
 )
 def test_a_sound_library_passes(part: ModuleType, batch: int) -> None:
     assert not findings(part, 20, batch)
@@ -109,6 +124,61 @@ def test_a_border_that_joins_the_last_cluster(monkeypatch: pytest.MonkeyPatch) -
     planted(monkeypatch, kernels, "least_within", lambda least: jnp.where(least < nowhere, least + 1, least))
     only = batch_with(radius, "dbscan")
     assert_found(findings(radius, 100, only) | findings(radius, 200), "clusters are not those of the pairs")
+
+
+def test_a_limit_that_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = kernels.knn
+    monkeypatch.setattr(kernels, "knn", lambda *args, **kwargs: real(*args, **(kwargs | {"limit": None})))
+    assert_found(findings(nearest, 60), "there are not as many neighbours as are counted")
+
+
+@pytest.mark.slow
+def test_a_limit_that_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To float32: only pairs at just that distance tell."""
+    real = kernels.knn
+
+    def rounded(*args: Any, **kwargs: Any) -> Any:
+        limit = kwargs["limit"]
+        words = jnp.asarray(limit.words)
+        return real(*args, **(kwargs | {"limit": type(limit)(words.at[..., 1:-1].set(0))}))
+
+    monkeypatch.setattr(kernels, "knn", rounded)
+    assert_found(findings(nearest, 600), "there are not as many neighbours as are counted")
+
+
+def test_nearest_ones_that_are_not_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def others(found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return jnp.where(jnp.isfinite(found[0]), found[0] * (1 + 3e-6), jnp.inf), found[1]
+
+    planted(monkeypatch, kernels, "knn", others)
+    assert_found(findings(nearest, 60), "a radius is not that of its neighbour")
+
+
+def test_a_pair_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = kernels.pairs_within
+
+    def shorter(*args: Any, **kwargs: Any) -> Any:
+        *first, radius, box, size = args
+        return real(*first, type(radius)(jnp.asarray(radius.words) * 0.9), box, size, **kwargs)
+
+    monkeypatch.setattr(kernels, "pairs_within", shorter)
+    assert_found(findings(pairs, 60), "a pair is missing")
+
+
+def test_a_pair_with_a_wrong_shift(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, kernels, "pairs_within", lambda found: (*found[:3], jnp.minimum(found[3], 0), *found[4:]))
+    assert_found(findings(pairs, 120), "a pair that is none")
+
+
+def test_a_vector_the_wrong_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, kernels, "pairs_within", lambda found: (*found[:4], -found[4], found[5]))
+    assert_found(findings(pairs, 60), "a vector is not that between the pair")
+
+
+def test_a_gradient_the_wrong_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, kernels, "kernel_sums", lambda found: -found)
+    only = batch_with(sums, "gradient")
+    assert_found(findings(sums, 60, only), "a gradient of a sum is not that of the pairs")
 
 
 def test_a_sum_that_lacks_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,9 +300,20 @@ def test_what_ends_the_process_is_reported(tmp_path: Path, capsys: pytest.Captur
     assert "pos = np." in capsys.readouterr().out
 
 
-def test_what_hangs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "_PATIENCE", 0.5)
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+@pytest.mark.parametrize(
+    ("program", "patience"),
+    [("while True: pass", "_PATIENCE"), ("import time; time.sleep(60)", "_PATIENCE_WITH_WAITS")],
+    ids=["computes", "waits"],
+)
+def test_what_hangs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, patience: str) -> None:
+    monkeypatch.setattr(command, patience, 0.5)
+    process = subprocess.Popen([sys.executable, "-c", program])
     assert command._watch(process, tmp_path / "case") is None
     process.kill()
     process.wait()
+
+
+def test_what_does_not_get_to_compute_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_PATIENCE", 0.5)
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(4)"])
+    assert command._watch(process, tmp_path / "case") == 0
