@@ -8,11 +8,14 @@ import subprocess
 
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
 import test_emulator
 import test_kernels
 
+import jztree as jz
 from jztree import kernels
+from jztree.data import Pos
 
 pytestmark = [
     pytest.mark.emulated,
@@ -85,3 +88,26 @@ def test_another_seed_is_another_order(what: str, plain: int) -> None:
     assert str(plain) in found[0]
     assert len(set(found.values())) > 2
     assert found[3] == printed(what, seed=3)
+
+
+def rows(kernel: str) -> list[float]:
+    """What a kernel of the library says of 50 rows, of which 40 hold a particle."""
+    pos = np.full((50, 3), np.nan, np.float32)
+    pos[:40] = oracles.uniform(40, 3)
+    part = Pos(pos=pos, num=40)
+    found = {
+        "count_within": lambda: jz.radius.count_within.jit(part, 0.3),
+        "kernel_sums": lambda: jz.radius.kernel_sums.jit(part, 0.3),
+        "neighbours_within": lambda: jz.radius.neighbours_within.jit(part, 0.3, capacity=1600).splits,
+        "pairs_within": lambda: jz.radius.pairs_within.jit(part, 0.3, capacity=1600).i,
+    }[kernel]()
+    return np.asarray(found).tolist()
+
+
+@pytest.mark.parametrize("kernel", ["count_within", "kernel_sums", "neighbours_within", "pairs_within"])
+def test_fills_that_are_left_out_are_missed(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = f"import test_emulated_memory\nprint(test_emulated_memory.rows({kernel!r}))"
+    whole = test_kernels.run_with_instruction_set("cuda-emulated", script)
+    assert whole.returncode == 0, whole.stderr
+    monkeypatch.setenv("JZTREE_EMULATOR_WITHOUT", f"{kernel}:fill_bytes")
+    assert test_kernels.run_with_instruction_set("cuda-emulated", script).stdout != whole.stdout
