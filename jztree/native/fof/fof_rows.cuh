@@ -86,14 +86,7 @@ class RowTester {
     for (; staged; staged &= staged - 1) {
       int bit = __ffs(static_cast<int>(staged)) - 1;
       const RowPoint<D, T> other = shared_[bit];
-      T distance2 = 0;
-      for (int d = 0; d < D; ++d) {
-        T difference = point.x[d] - other.x[d];
-        if (Around)
-          difference =
-              wrapped_difference<T>(point.x[d], other.x[d], setup_.scale.period[d], setup_.scale.period_rest[d]);
-        distance2 += difference * difference;
-      }
+      T distance2 = squared_distance<Around>(point, other, setup_.scale);
       *surely |= static_cast<unsigned>(distance2 < setup_.rule.surely2) << bit;
       *possibly |= static_cast<unsigned>(distance2 <= setup_.rule.possibly2) << bit;
     }

@@ -149,15 +149,7 @@ class BallWalk {
   __device__ void compare(uint32_t tile, uint32_t count, Visit& visit) {
     for (uint32_t i = 0; i < count; ++i) {
       const RowPoint<D, T> other = points_[i];
-      T distance2 = 0;
-      for (int d = 0; d < D; ++d) {
-        T difference = point_.x[d] - other.x[d];
-        if (Around)
-          difference =
-              wrapped_difference<T>(point_.x[d], other.x[d], setup_.scale.period[d], setup_.scale.period_rest[d]);
-        distance2 += difference * difference;
-      }
-      place(tile + i, distance2, visit);
+      place(tile + i, squared_distance<Around>(point_, other, setup_.scale), visit);
     }
   }
 

@@ -168,11 +168,7 @@ class ImageWalk {
   }
 
   __device__ bool is_near(const RowPoint<D, T>& other, uint32_t row) const {
-    T distance2 = 0;
-    for (int d = 0; d < D; ++d) {
-      T difference = at_.x[d] - other.x[d];
-      distance2 += difference * difference;
-    }
+    T distance2 = squared_distance<false>(at_, other, setup_.scale);
     if (distance2 > limit_.possibly2) return false;
     return distance2 < limit_.surely2 || distance2_as_given(row) <= limit_.radius2;
   }

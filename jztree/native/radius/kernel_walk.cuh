@@ -148,10 +148,7 @@ class KernelWalk {
       Pair pair;
       T distance2 = 0;
       for (int d = 0; d < D; ++d) {
-        pair.apart[d] = point_.x[d] - other.x[d];
-        if (Around)
-          pair.apart[d] =
-              wrapped_difference<T>(point_.x[d], other.x[d], setup_.scale.period[d], setup_.scale.period_rest[d]);
+        pair.apart[d] = difference<Around>(point_, other, d, setup_.scale);
         distance2 += pair.apart[d] * pair.apart[d];
       }
       if (distance2 > kernel_reach2(length, setup_.rule)) continue;

@@ -71,13 +71,6 @@ class PairLeaf {
     });
   }
 
-  template <bool Around>
-  __device__ T difference(const RowPoint<D, T>& other, int d) const {
-    if (Around)
-      return wrapped_difference<T>(point_.x[d], other.x[d], setup_.scale.period[d], setup_.scale.period_rest[d]);
-    return point_.x[d] - other.x[d];
-  }
-
   // Counts pairs within each edge, from the outermost inwards; `lo` and `hi` are for all lanes.
   template <bool Around>
   __device__ void compare(uint32_t tile, uint32_t skipped, uint32_t count, int lo, int hi, PairTally& tally) const {
@@ -135,12 +128,7 @@ class PairLeaf {
   template <bool Around>
   __device__ T square(uint32_t i) const {
     const RowPoint<D, T> other = points_[i];
-    T sum = 0;
-    for (int d = 0; d < D; ++d) {
-      T apart = difference<Around>(other, d);
-      sum += apart * apart;
-    }
-    return sum;
+    return squared_distance<Around>(point_, other, setup_.scale);
   }
 
   __device__ const T* mine() const { return in_.one.tree.pos + static_cast<int64_t>(row_) * D; }
@@ -176,7 +164,7 @@ class PairLeaf {
     const RowPoint<D, T> other = points_[i];
     T first = 0, along = 0;
     for (int d = 0; d < D; ++d) {
-      T apart = difference<Around>(other, d);
+      T apart = difference<Around>(point_, other, d, setup_.scale);
       if (finder_.is_across(d)) first += apart * apart;
       if (Finder::sighted && d == finder_.axis()) along = apart < 0 ? -apart : apart;
     }

@@ -109,9 +109,9 @@ void run(Queue& queue, std::string_view what, bool ordered, int32_t* in, int32_t
   if (what == "small lengths") {
     plain_stores = !ordered;
     queue.copy(out, in, threads);
-    // Small integers are the bits of very small numbers.
-    queue.launch_over(threads, planted_look_for_small<PlantedSetup>, Lengths{in, threads, 1, false},
-                      Count{in + threads - 1, threads}, reinterpret_cast<const PlantedSetup*>(in + 1), out + 1);
+    // Two small integers are the bits of a very small float64.
+    queue.launch_over(threads / 2, planted_look_for_small<PlantedSetup>, Lengths{in, threads / 2, true},
+                      Count{in + threads - 1, threads / 2}, reinterpret_cast<const PlantedSetup*>(in + 1), out + 1);
   }
 }
 

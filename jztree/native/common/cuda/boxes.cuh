@@ -53,6 +53,23 @@ struct alignas(D * sizeof(T) <= 4   ? 4
   T x[D];
 };
 
+// From one point to another in one dimension. Around: the nearest image has to be found.
+template <bool Around, int D, typename T>
+__device__ inline T difference(const RowPoint<D, T>& a, const RowPoint<D, T>& b, int d, const Scale<D, T>& scale) {
+  if (Around) return wrapped_difference<T>(a.x[d], b.x[d], scale.period[d], scale.period_rest[d]);
+  return a.x[d] - b.x[d];
+}
+
+template <bool Around, int D, typename T>
+__device__ inline T squared_distance(const RowPoint<D, T>& a, const RowPoint<D, T>& b, const Scale<D, T>& scale) {
+  T sum = 0;
+  for (int d = 0; d < D; ++d) {
+    T apart = difference<Around>(a, b, d, scale);
+    sum += apart * apart;
+  }
+  return sum;
+}
+
 // Chosen number by number: a choice between two places would put both in memory.
 template <int D, typename T>
 __device__ inline RowPoint<D, T> either(bool first, const RowPoint<D, T>& a, const RowPoint<D, T>& b) {
