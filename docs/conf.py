@@ -39,6 +39,7 @@ default_role = "py:obj"
 nitpicky = True
 # Other projects' pages are not looked up, because building needs no network.
 nitpick_ignore_regex = [("py:.*", r"(jax|numpy|matplotlib|h5py|pandas|astropy)(\..*)?|PartitionSpec")]
+autodoc_mock_imports = ["torch"]  # large, and needed for nothing here
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 autodoc_preserve_defaults = True

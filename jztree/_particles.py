@@ -22,6 +22,7 @@ _Part = TypeVar("_Part")
 _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 _NUMBERS = (int, float, complex, np.generic)
 _NO_UNITS = ("", "1", "dimensionless", "NoUnit()")
+_HOST = 1  # the memory of the host, in words of DLPack
 _MODEST = 2**31  # numbers of Python below this are of no concern
 _SWITCH_ON = "switch on 64 with jax.config.update('jax_enable_x64', True)"
 
@@ -202,6 +203,45 @@ def _replaced(part: Any, name: str, value: Any) -> Any:
 
 
 # Numbers on their way into JAX, and into kernels
+
+
+_Tree = TypeVar("_Tree")
+
+
+def adopted(tree: _Tree) -> _Tree:
+    """A pytree whose arrays of other libraries, such as PyTorch and CuPy, are ones of NumPy or JAX that share their
+    memory (by DLPack): those of the host of NumPy, as views, those of devices of JAX.
+
+    TypeError in words if that is not to be shared.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    foreign = list(map(_is_foreign, map(type, leaves)))
+    if not any(foreign):
+        return tree
+    if isinstance(tree, dict):  # arguments, whose order counts
+        return {name: adopted(value) for name, value in tree.items()}  # type: ignore[return-value]
+    made = [_shared(leaf, tree) if other else leaf for leaf, other in zip(leaves, foreign, strict=True)]
+    adopted_tree: _Tree = jax.tree.unflatten(structure, made)
+    return adopted_tree
+
+
+@functools.cache
+def _is_foreign(cls: type) -> bool:
+    """Whether objects of a class are arrays of another library; most calls have none, and this is asked at each."""
+    return hasattr(cls, "__dlpack__") and not issubclass(cls, (*_ARRAYS, jax.core.Tracer))
+
+
+def _shared(leaf: Any, tree: Any) -> Any:
+    try:
+        on_host = leaf.__dlpack_device__()[0] == _HOST
+        return np.from_dlpack(leaf) if on_host else jnp.from_dlpack(leaf)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        library = type(leaf).__module__.partition(".")[0]
+        raise TypeError(
+            f"{_name_of(leaf, tree)} is an array of {library} whose memory is not to be shared "
+            f"({one_line(error).rstrip('.')}); give one that is, such as .detach() of a tensor, or use "
+            "jztree_utils.torch_bridge, which has derivatives."
+        ) from error
 
 
 def check_no_unit(value: Any, name: str) -> None:

@@ -7,7 +7,7 @@
   as 0.1 and not as the float32 next to it.
 * `jit_constructor` makes the function stored as ``f.jit``.
 * `with_twins` and `with_smap` are decorators that store ``.jit`` and ``.smap`` with a function, in a way that editors
-  and type checkers understand. The function stays what it was; its twins take the same arguments.
+  and type checkers understand. Twins take the same arguments, and all take arrays of other libraries (DLPack).
 """
 
 from ._transform.exact import Exact, exact, exact_to_float

@@ -25,6 +25,8 @@ GUIDE = DOCS / "multi_device.md"
 QUICKSTART = DOCS / "quickstart.md"
 # The commands of this page run, between its Python blocks.
 COMMANDS = DOCS / "snapshot_to_catalogue.md"
+# Pages whose blocks need what not everybody has.
+NEEDS = {"pytorch.md": "torch"}
 SLOW = (COMMANDS, DOCS / "own_algorithms.md", DOCS / "halo_properties_in_python.md")
 
 
@@ -75,6 +77,8 @@ def load(script: Path) -> ModuleType:
 def test_python_blocks_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if page.name in NEEDS:
+        pytest.importorskip(NEEDS[page.name])
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     for line, block in blocks(page, "(?:python|sh)" if page == COMMANDS else "python"):

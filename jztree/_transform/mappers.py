@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from .._particles import check_carried
+from .._particles import adopted, check_carried
 from .shard_map import Mapped, Options
 from .specs import argument_reader, names_of, specs_by_name, takes_any
 
@@ -206,6 +206,7 @@ def _by_name(
     @functools.wraps(mappings.f)
     def call(*args: Any, **kwargs: Any) -> Any:
         arguments, given = read(args, kwargs)
+        arguments = adopted(arguments)
         mapped = mappings.over(mesh or _mesh_of_context(), tuple(arguments))
         for name in given:
             if name not in mapped.in_specs:

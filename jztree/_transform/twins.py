@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import jax
 
-from .._particles import check_carried
+from .._particles import adopted, check_carried
 from . import capacity
 from .mappers import Mapper, name_twin, shard_map_constructor
 from .shard_map import check_hashable, copy_configs, is_concrete, trace_key
@@ -83,7 +83,7 @@ def jit_constructor(
 
     @functools.wraps(func)
     def call(*args: Any, **kwargs: Any) -> Any:
-        arguments = copy_configs(read(args, kwargs)[0])
+        arguments = adopted(copy_configs(read(args, kwargs)[0]))
         if prepare is not None:
             arguments |= prepare(arguments)
         check_carried({name: value for name, value in arguments.items() if name not in static_argnames})
@@ -115,11 +115,21 @@ def with_twins(
     """
 
     def add(func: Callable[_Args, _Result]) -> WithTwins[_Args, _Result]:
-        carrier: Any = with_smap(in_specs, out_specs, prepare=prepare)(func)
+        carrier: Any = with_smap(in_specs, out_specs, prepare=prepare)(_adopting(func))
         carrier.jit = jit_constructor(func, static_names(func, in_specs), prepare, enlarges)
         return carrier
 
     return add
+
+
+def _adopting(func: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
+    """``func``, which also takes arrays of other libraries."""
+
+    @functools.wraps(func)
+    def call(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+        return func(*adopted(args), **adopted(kwargs))
+
+    return call
 
 
 def with_smap(

@@ -1,0 +1,105 @@
+"""PyTorch around JAX: functions on tensors, with the derivatives of JAX, and nothing copied on the way (DLPack).
+
+Functions of `jztree` take tensors as they take arrays; what they return are arrays of JAX, of which `to_torch` makes
+tensors. `differentiable` makes a function of tensors of one of arrays, through which PyTorch differentiates.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+try:
+    import torch
+except ImportError as error:
+    raise ImportError("jztree_utils.torch_bridge needs PyTorch; install it with: pip install torch.") from error
+
+__all__ = ["differentiable", "to_torch"]
+
+
+def to_torch(tree: Any) -> Any:
+    """A pytree whose arrays of JAX are tensors in the same memory, on the same device.
+
+    They must not be written to: JAX takes its arrays for constants.
+    """
+    return jax.tree.map(lambda leaf: torch.from_dlpack(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+
+
+def differentiable(func: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of tensors that calls ``func``, and through which PyTorch differentiates by those that require it.
+
+    func: takes arrays of JAX, by place, and returns a pytree of arrays; what is no array to be differentiated by is
+        given by `functools.partial`, say. Make the function once: its forward and its backward pass are compiled for
+        each kind of tensors.
+
+    Returns a pytree of tensors: those of integers, such as the rows of neighbours, have no derivatives. If a tensor is
+    float64, all is computed in the 64-bit mode of JAX. Second derivatives are an error of PyTorch.
+
+    Raises TypeError if an argument is no tensor.
+    """
+    forward = jax.jit(lambda fixed, by: jax.vjp(lambda moved: _by_kind(func(*_merged(fixed, moved))), by, has_aux=True))
+    backward = jax.jit(lambda pull, cotangents: pull(cotangents)[0])
+
+    def call(*tensors: Any) -> Any:
+        for place, one in enumerate(tensors):
+            if not isinstance(one, torch.Tensor):
+                raise TypeError(f"argument {place} must be a tensor of PyTorch, not {type(one).__name__}.")
+        passes: list[Any] = []
+        leaves = _Bridge.apply(forward, backward, passes, *tensors)
+        return jax.tree.unflatten(passes[0], leaves)
+
+    return call
+
+
+class _Bridge(torch.autograd.Function):
+    """One call of a function of JAX, as PyTorch differentiates it."""
+
+    @staticmethod
+    def forward(ctx: Any, forward: Any, backward: Any, passes: list[Any], *tensors: torch.Tensor) -> Any:
+        """passes: gets the structure of the result, which PyTorch does not hand on."""
+        ctx.by = [one.requires_grad and one.is_floating_point() for one in tensors]
+        ctx.wide = jnp.result_type(float) == jnp.float64 or any(one.dtype == torch.float64 for one in tensors)
+        with jax.enable_x64(ctx.wide):
+            arrays = [_array(one) for one in tensors]
+            fixed = [None if by else one for one, by in zip(arrays, ctx.by, strict=True)]
+            ctx.real, ctx.pull, others = forward(fixed, [one for one, by in zip(arrays, ctx.by, strict=True) if by])
+        ctx.backward = backward
+        found = jax.tree.map(lambda real, other: other if real is None else real, ctx.real, others, is_leaf=_is_none)
+        leaves, structure = jax.tree.flatten(found)
+        passes.append(structure)
+        made = [torch.from_dlpack(leaf) for leaf in leaves]
+        ctx.mark_non_differentiable(*(one for one in made if not one.is_floating_point()))
+        return tuple(made)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        which = [real is not None for real in jax.tree.leaves(ctx.real, is_leaf=_is_none)]
+        with jax.enable_x64(ctx.wide):
+            given = [_array(one) for one, real in zip(gradients, which, strict=True) if real]
+            found = ctx.backward(ctx.pull, jax.tree.unflatten(jax.tree.structure(ctx.real), given))
+        made = iter([torch.from_dlpack(one) for one in found])
+        return None, None, None, *(next(made) if by else None for by in ctx.by)
+
+
+def _array(tensor: torch.Tensor) -> jax.Array:
+    return jnp.from_dlpack(tensor.detach().contiguous())
+
+
+def _merged(fixed: list[Any], by: list[Any]) -> list[Any]:
+    """Arguments in their order, of those that count as constant, with None in place of others, and the others."""
+    moving = iter(by)
+    return [next(moving) if one is None else one for one in fixed]
+
+
+def _by_kind(found: Any) -> tuple[Any, Any]:
+    """What has derivatives, and what has none, with None in place of the other."""
+    found = jax.tree.map(jnp.asarray, found)
+    real = jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else None, found)
+    other = jax.tree.map(lambda leaf: None if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf, found)
+    return real, other
+
+
+def _is_none(value: Any) -> bool:
+    return value is None

@@ -1,0 +1,113 @@
+"""`jztree_utils.torch_bridge`: tensors without copies, and derivatives against those that PyTorch computes itself."""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from jztree.density import knn_density
+from jztree.knn import knn
+from jztree.radius import neighbours_within
+from jztree_utils.torch_bridge import differentiable, to_torch
+
+K = 5
+
+
+def tensor(rows: int, kind: Any, seed: int = 1) -> Any:
+    return torch.rand(rows, 3, generator=torch.Generator().manual_seed(seed), dtype=kind)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_tensors_are_taken_as_they_are(kind: Any) -> None:
+    pos, query = tensor(300, kind), tensor(40, kind, seed=2)
+    for find in (knn, knn.jit):
+        rad, idx = to_torch(find(pos, K, part_query=query))
+        expected = torch.cdist(query.double(), pos.double()).topk(K, largest=False)
+        torch.testing.assert_close(rad.double(), expected.values, rtol=1e-5, atol=1e-6)
+        assert (idx.long() == expected.indices).float().mean() > 0.99
+    lists = to_torch(neighbours_within.jit(pos.T.contiguous().T, 0.2))
+    near = torch.cdist(pos.double(), pos.double()) <= 0.2
+    assert torch.equal(torch.diff(lists.splits).long(), near.sum(dim=1))
+
+
+def test_results_are_not_copied() -> None:
+    rad, _ = knn.jit(tensor(300, torch.float32), K)
+    assert to_torch(rad).data_ptr() == rad.unsafe_buffer_pointer()
+    given = torch.rand(4096, 3)
+    found = np.from_dlpack(given)
+    assert found.ctypes.data == given.data_ptr()
+
+
+def own_distances(pos: Any, query: Any, idx: Any, box: float | None) -> Any:
+    """As PyTorch computes and differentiates them."""
+    apart = query[:, None] - pos[idx.long()]
+    if box is not None:
+        apart = apart - box * torch.round(apart.detach() / box)
+    return apart.norm(dim=-1)
+
+
+@pytest.mark.parametrize("box", [None, 1.0])
+def test_gradients_of_distances(box: float | None) -> None:
+    near = differentiable(lambda pos, query: knn.jit(pos, K, box, part_query=query))
+    pos, query = tensor(60, torch.float64).requires_grad_(), tensor(9, torch.float64, seed=2).requires_grad_()
+    weight = tensor(9, torch.float64, seed=3).repeat(1, 2)[:, :K]
+    rad, idx = near(pos, query)
+    assert (rad.dtype, idx.dtype, idx.requires_grad) == (torch.float64, torch.int32, False)
+    (weight * rad**2).sum().backward()
+    found = pos.grad.clone(), query.grad.clone()
+    pos.grad = query.grad = None
+    (weight * own_distances(pos, query, idx, box) ** 2).sum().backward()
+    torch.testing.assert_close(found[0], pos.grad, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found[1], query.grad, rtol=1e-10, atol=1e-12)
+    assert torch.autograd.gradcheck(lambda x: near(x, query)[0], (pos.detach()[:20].requires_grad_(),))
+    assert not jax.config.jax_enable_x64
+
+
+def test_only_what_requires_gradients_gets_them() -> None:
+    near = differentiable(lambda pos, query: knn.jit(pos, K, part_query=query)[0])
+    pos, query = tensor(60, torch.float32), tensor(9, torch.float32, seed=2).requires_grad_()
+    rad = near(pos, query)
+    assert rad.dtype == torch.float32
+    rad.sum().backward()
+    assert pos.grad is None
+    assert query.grad.shape == (9, 3)
+    with torch.no_grad():
+        assert not near(pos, query).requires_grad
+
+
+def test_a_layer_that_is_trained() -> None:
+    """Points that are pulled until their 3rd neighbour is at a distance that is wanted."""
+    third = differentiable(lambda pos: knn.jit(pos, 3, exclude_self=True)[0][:, 2])
+    pos = tensor(80, torch.float32).requires_grad_()
+    optimizer = torch.optim.Adam([pos], lr=0.01)
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = ((third(pos) - 0.3) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.2 * losses[0]
+
+
+def test_densities_through_the_bridge() -> None:
+    pos = tensor(100, torch.float64).requires_grad_()
+    density = differentiable(functools.partial(knn_density.jit, k=8))(pos)
+    (gradient,) = torch.autograd.grad(density.log().sum(), pos)
+    with jax.enable_x64(True):
+        expected = jax.grad(lambda x: jax.numpy.log(knn_density.jit(x, k=8)).sum())(pos.detach().numpy())
+    np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-10)
+
+
+def test_what_cannot_be_is_said() -> None:
+    pos = tensor(60, torch.float32).requires_grad_()
+    with pytest.raises(TypeError, match=r"torch_bridge, which has derivatives"):
+        knn.jit(pos, K)
+    with pytest.raises(TypeError, match="argument 0 must be a tensor of PyTorch, not ndarray"):
+        differentiable(lambda x: knn.jit(x, K))(np.zeros((9, 3)))
