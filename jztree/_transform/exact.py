@@ -56,17 +56,27 @@ def _exact_number(value: float, shape: tuple[int, ...], wide: bool) -> Exact:
 def _exact_numbers(number: np.ndarray, wide: bool) -> Exact:
     if wide:
         return Exact(_read_only(number[..., None]))
-    size, exponent = np.abs(number), np.zeros(number.shape, np.int32)
-    scaled = ((size > 0) & (size < _LEAST)) | ((size >= _LARGEST) & (size < np.inf))
-    if scaled.any():
-        exponent = np.where(scaled, np.frexp(number)[1] - 1, 0)
-        number = np.ldexp(number, -exponent)
-    words = []
-    with np.errstate(invalid="ignore"):
-        for _ in range(WORDS - 1):
-            words.append(number.astype(np.float32))
-            number = np.where(np.isfinite(words[-1]), number - words[-1], 0)
-    return Exact(_read_only(np.stack([*words, exponent.astype(np.float32)], axis=-1)))
+    size = np.abs(number)
+    if np.all((size >= _LEAST) & (size < _LARGEST) | (size == 0)):
+        return Exact(_read_only(_words_of(number)))
+    finite = np.isfinite(number)
+    scaled = finite & (size > 0) & ((size < _LEAST) | (size >= _LARGEST))
+    exponent = np.where(scaled, np.frexp(number)[1] - 1, 0)
+    words = _words_of(np.ldexp(np.where(finite, number, 0), -exponent))
+    # The first word of what is infinite or NaN tells it all.
+    words[..., 0] = np.where(finite, words[..., 0], number)
+    words[..., -1] = exponent
+    return Exact(_read_only(words))
+
+
+def _words_of(number: np.ndarray) -> np.ndarray:
+    """The words of numbers that need no scale."""
+    words = np.zeros((*number.shape, WORDS), np.float32)
+    words[..., 0] = number
+    rest = number - words[..., 0]
+    words[..., 1] = rest
+    words[..., 2] = rest - words[..., 1]
+    return words
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
