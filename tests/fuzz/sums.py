@@ -153,7 +153,8 @@ class _Judge:
         sums = []
         for distance in (apart + unsure, np.maximum(apart - unsure, 0)):
             w = oracles.kernel_weight(self.kernel, dims, distance / each)
-            sums.append((w * (given.weight / each**dims)).sum(axis=1))
+            # Volumes that vanish count where a neighbour does.
+            sums.append(np.where(w > 0, w * (given.weight / each**dims), 0).sum(axis=1))
         return sums[0], sums[1]
 
     def _gradients(self, given: _Sides) -> tuple[np.ndarray, np.ndarray]:
@@ -162,13 +163,14 @@ class _Judge:
         straight = oracles.nearest_differences(given.query, given.pos, given.sides)
         unit = straight / np.where(apart > 0, apart, 1)[..., None]
         share = given.weight / each ** (dims + 1)
-        found = ((share * steepness)[..., None] * unit).sum(axis=1)
+        found = (np.where(steepness != 0, share * steepness, 0)[..., None] * unit).sum(axis=1)
         near = apart < each + unsure
         # Where two images are as near, the gradient is that to either.
         half = (given.sides > 0) & (np.abs(np.abs(straight) - given.sides / 2) <= 2 * unsure[..., None])
         torn = np.where((near & half.any(axis=-1)), 2 * np.abs(steepness), 0)
         loose = np.where(near, bend * unsure / each + 2e-5 * bend, 0) + torn
-        off = (share * (loose + 64 * float(np.finfo(given.pos.dtype).eps) * np.abs(steepness))).sum(axis=1)[:, None]
+        loose += 64 * float(np.finfo(given.pos.dtype).eps) * np.abs(steepness)
+        off = np.where(loose > 0, share * loose, 0).sum(axis=1)[:, None]
         return found - off, found + off
 
 
