@@ -1,6 +1,22 @@
 """Exact k nearest neighbours and friends-of-friends groups of particles in JAX."""
 
-from . import comm, config, data, density, fof, halos, jax_ext, knn, launch, overdensity, radius, stats, tree
+# The first looks whether the others may be files of another package.
+from . import (
+    _distributions,  # noqa: F401
+    comm,
+    config,
+    data,
+    density,
+    fof,
+    halos,
+    jax_ext,
+    knn,
+    launch,
+    overdensity,
+    radius,
+    stats,
+    tree,
+)
 from ._transform.capacity import CapacityError
 
 launch.leave_threads_for_callbacks()

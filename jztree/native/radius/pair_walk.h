@@ -10,24 +10,12 @@
 #include <cstdint>
 #include <limits>
 
-#include "pair_edges.h"
 #include "pair_leaves.h"
-#include "pair_sides.h"
+#include "pair_problem.h"
 #include "pair_squares.h"
 #include "pair_table.h"
 
 namespace jztree {
-
-// What all threads look at.
-template <int D, typename T>
-struct PairProblem {
-  const PairSide<D, T>&one, &other;
-  const Scale<D, T>& scale;  // turned
-  const PairRule<D, T>& rule;
-  const EdgeTable<T, OctaveCells>& first;
-  const EdgeTable<T, EqualCells>& second;
-  int64_t most;  // particles in a leaf
-};
 
 template <PairMode Mode, int D, typename T>
 class PairWalk {
