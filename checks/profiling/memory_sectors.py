@@ -25,7 +25,7 @@ from jztree import kernels
 from jztree.fof import fof_labels
 from jztree.knn import knn
 
-_LINE = re.compile(r"sectors (read|written) by jztree_(\w+)=(\d+)")
+_LINE = re.compile(r"sectors (read|written) by (\w+)=(\d+)")
 _GROUP = 32  # queries that a warp answers together
 
 
