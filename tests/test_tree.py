@@ -325,6 +325,30 @@ def test_multi_type_keeps_properties_and_jits() -> None:
     np.testing.assert_array_equal(two, other)
 
 
+@pytest.mark.parametrize("jit", [False, True])
+def test_one_hierarchy_of_several_types(jit: bool) -> None:
+    """Its nodes are those of each type's, and its ranges are those of all types' together."""
+    parts = [data.Pos(pos=jnp.asarray(oracles.uniform(90, 3)), num=70), jnp.asarray(oracles.clustered(50, 3))]
+    make = tree.zsort_and_tree_multi_type.jit if jit else tree.zsort_and_tree_multi_type
+    cfg = TreeConfig(leaf_size=4, fan_out=2)
+    each, ths = make(parts, cfg, boxsize=1.0)
+    again, th = make(parts, cfg, boxsize=1.0, one_hierarchy=True)
+    for one, other in zip(jax.tree.leaves(each), jax.tree.leaves(again), strict=True):
+        np.testing.assert_array_equal(one, other)
+    joint, _ = tree.zsort_and_tree(jnp.concatenate([parts[0].pos[:70], parts[1]]), cfg, boxsize=1.0)
+    for plane in range(th.num_planes):
+        np.testing.assert_array_equal(th.lower(plane), ths[0].lower(plane))
+        splits = [np.asarray(th.particle_splits_of(kind, plane)) for kind in range(2)]
+        np.testing.assert_array_equal(splits, [of.particle_splits(plane) for of in ths])
+        np.testing.assert_array_equal(th.particle_splits(plane), splits[0] + splits[1])
+        for node in range(th.num_nodes(plane)):
+            of_types = [np.asarray(data.get_pos(p))[s[node] : s[node + 1]] for p, s in zip(again, splits, strict=True)]
+            rows = np.asarray(joint)[th.particle_splits(plane)[node] : th.particle_splits(plane)[node + 1]]
+            np.testing.assert_array_equal(np.unique(np.concatenate(of_types), axis=0), np.unique(rows, axis=0))
+    with pytest.raises(ValueError, match="one_hierarchy=True"):
+        ths[0].particle_splits_of(0, 0)
+
+
 def test_multi_type_of_bad_arguments(x64: None) -> None:
     single, double = jnp.zeros((5, 3), jnp.float32), jnp.zeros((5, 3), jnp.float64)
     for parts in ((), (single, double), (single, single[:, :2])):

@@ -143,6 +143,10 @@ def test_several_types_are_cut_together() -> None:
     for rank in range(ndev):
         of_rank = jax.tree.map(lambda leaf, rank=rank: np.asarray(leaf)[rank], th_gas)
         assert of_rank.particle_splits(0)[-1] == gas_z.num[rank]
+    mapped = jz.tree.zsort_and_tree_multi_type.smap(mesh_of(ndev), jit=True)
+    th = mapped((stars, gas), one_hierarchy=True)[1]
+    np.testing.assert_array_equal(th.flat_particle_splits_per_type[:, 1], th_gas.flat_particle_splits)
+    np.testing.assert_array_equal(th.flat_particle_splits, th.flat_particle_splits_per_type.sum(axis=1))
 
 
 def test_float64(x64: None) -> None:

@@ -24,6 +24,9 @@ class TreeHierarchy:
     plane_sizes: number of nodes of each plane; static.
     flat_splits, flat_particle_splits: ``(m + planes,)`` int32.
     flat_lower, flat_upper: ``(m, d)``, the corners of the boxes, dtype of the positions.
+    flat_particle_splits_per_type: ``(types, m + planes)`` int32, where nodes start among the particles of each type,
+        which are arrays of their own; ``flat_splits`` and ``flat_particle_splits`` then count those of all types. None
+        unless one hierarchy was made for several types.
     flat_mass: ``(m,)``, flat_center_of_mass: ``(m, d)``; None unless ``cfg.masses``. They are float64 if masses are.
 
     Boxes and masses have derivatives: each face moves with the particle on it, sums with the particles of the node.
@@ -36,6 +39,7 @@ class TreeHierarchy:
     flat_upper: jax.Array
     flat_mass: jax.Array | None = None
     flat_center_of_mass: jax.Array | None = None
+    flat_particle_splits_per_type: jax.Array | None = None
 
     def __repr__(self) -> str:
         return describe_hierarchy(self)
@@ -65,6 +69,18 @@ class TreeHierarchy:
     def particle_splits(self, plane: int) -> jax.Array:
         """``(nodes + 1,)`` int32: where each node starts among the particles, and the end."""
         return self.flat_particle_splits[self._split_slice(plane)]
+
+    def particle_splits_of(self, kind: int, plane: int) -> jax.Array:
+        """``(nodes + 1,)`` int32: where each node starts among the particles of type ``kind``, from 0 on, and the end.
+
+        Raises ValueError if the hierarchy is not one for several types.
+        """
+        if self.flat_particle_splits_per_type is None:
+            raise ValueError(
+                "this hierarchy knows no types; build it with "
+                "jztree.tree.zsort_and_tree_multi_type(..., one_hierarchy=True)."
+            )
+        return self.flat_particle_splits_per_type[kind, self._split_slice(plane)]
 
     def count(self, plane: int) -> jax.Array:
         """``(nodes,)`` int32: particles of each node."""

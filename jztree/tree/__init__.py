@@ -271,16 +271,19 @@ def check_belongs(partz: Any, num: Any, th: TreeHierarchy, box: Exact, faults: S
 
 @with_twins({"parts": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 def zsort_and_tree_multi_type(
-    parts: Sequence[Any], cfg_tree: TreeConfig | None = None, *, boxsize: Any = None
-) -> tuple[tuple[Any, ...], tuple[TreeHierarchy, ...]]:
+    parts: Sequence[Any], cfg_tree: TreeConfig | None = None, *, boxsize: Any = None, one_hierarchy: bool = False
+) -> tuple[tuple[Any, ...], Any]:
     """Sort several particle types in z-order and build one hierarchy over all of them.
 
     parts: particle classes (or arrays of positions) of one dtype and number of dimensions.
+    one_hierarchy: return it as it is, and not as each type sees it.
 
     Returns ``(parts_z, ths)``: each type sorted, and for each type the hierarchy with its own particle splits. All
     hierarchies have the same planes and nodes, so node ``i`` is the same region for every type; boxes hold the
     particles of all types, and a node may be empty of one type. Over several ranks, each gets the same range of the
     z-order of all types, with as many particles of all types together as the others; arrays have room for these.
+    With ``one_hierarchy``, ``(parts_z, th)``: the hierarchy over the particles of all types together, of which
+    `TreeHierarchy.particle_splits_of` says where those of each type are. It is none of the ``th`` of other functions.
 
     Raises TypeError or ValueError for arguments of the wrong kind, and an error at run time if a position is NaN or
     infinite.
@@ -303,12 +306,17 @@ def zsort_and_tree_multi_type(
         moved = sort_over_ranks(movers, domain, rooms)
         parts, nums = [m.part for m in moved], [m.num for m in moved]
         positions = [get_pos(part) for part in parts]
-    return _build_multi_type(parts, positions, nums, domain, cfg)
+    return _build_multi_type(parts, positions, nums, domain, cfg, one_hierarchy)
 
 
 def _build_multi_type(
-    parts: Sequence[Any], positions: Sequence[jax.Array], nums: Sequence[Any], domain: Domain, cfg: TreeConfig
-) -> tuple[tuple[Any, ...], tuple[TreeHierarchy, ...]]:
+    parts: Sequence[Any],
+    positions: Sequence[jax.Array],
+    nums: Sequence[Any],
+    domain: Domain,
+    cfg: TreeConfig,
+    one_hierarchy: bool,
+) -> tuple[tuple[Any, ...], Any]:
     num = sum(kernels.as_num(count) for count in nums)
     # Rows without particles may stand between the types; they are moved behind all particles first.
     valid = [jnp.arange(pos.shape[0], dtype=jnp.int32) < count for pos, count in zip(positions, nums, strict=True)]
@@ -320,7 +328,11 @@ def _build_multi_type(
     kind = jnp.concatenate([jnp.full(p.shape[0], i, jnp.int32) for i, p in enumerate(positions)])
     starts = np.cumsum([0] + [p.shape[0] for p in positions])
     typed = [_one_type(part, th, order, kind[order] == i, int(starts[i])) for i, part in enumerate(parts)]
-    return tuple(part for part, _ in typed), tuple(th for _, th in typed)
+    parts_z, ths = tuple(part for part, _ in typed), tuple(th for _, th in typed)
+    if not one_hierarchy:
+        return parts_z, ths
+    per_type = jnp.stack([of_type.flat_particle_splits for of_type in ths])
+    return parts_z, dataclasses.replace(th, flat_particle_splits_per_type=per_type)
 
 
 def _one_type(part: Any, th: TreeHierarchy, order: jax.Array, mine: jax.Array, start: int) -> tuple[Any, TreeHierarchy]:
