@@ -217,6 +217,22 @@ def test_some_sources_on_several_devices(result: str, others: bool) -> None:
             np.testing.assert_array_equal(joined(one, even(300, 3)), other)
 
 
+@pytest.mark.parametrize("result", ["rad_globalidx", "rad_globalidx_id"])
+@pytest.mark.parametrize("order", ["input", "z"])
+def test_some_sources_with_a_hierarchy_on_several_devices(result: str, order: str) -> None:
+    """The rows are those of the particles in z-order, whose marks are given in that order."""
+    pos, _, part = dealt(900, 3)
+    partz, th = zsort_and_tree.smap(mesh_of(3), jit=True)(part)
+    nums, where = np.asarray(partz.num), joined(partz.pos, np.asarray(partz.num))
+    masks = np.random.default_rng(4).random(partz.pos.shape[:2]) < 0.3
+    mapped = knn.smap(mesh_of(3), jit=True)
+    options = {"th": th, "output_order": order, "source_mask": masks, "exclude_self": True}
+    found = mapped(partz, 6, result=result, **options)
+    allowed = joined(masks, nums)[None] & all_but_self(900)
+    assert_nearest([joined(one, nums) for one in found[:2]], where, where, allowed)
+    np.testing.assert_array_equal(np.sort(where, axis=0), np.sort(pos, axis=0))
+
+
 # Batches
 
 
