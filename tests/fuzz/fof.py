@@ -46,7 +46,7 @@ def set_of(
     points = inputs.points(random, rows, dims, dtype, kind if traced else None)
     rlink: Any = linking_length(random, points.pos[: points.num], points.sides, points.length)
     if traced:
-        with np.errstate(under="ignore"):
+        with np.errstate(over="ignore", under="ignore"):
             rlink = kind(rlink)
     values = points.arguments(random) | {"rlink": rlink}
     if random.random() < 0.08:
