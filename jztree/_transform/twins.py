@@ -66,15 +66,7 @@ def jit_constructor(
     """
     read = argument_reader(inspect.signature(func))
     rooms: dict[str, int] = {}
-
-    @functools.cache
-    def compiled_for(_key: Any) -> Any:
-        # A function of its own for each key, because JAX keeps what it traced by function.
-        @functools.wraps(func)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            return func(*args, **kwargs)
-
-        return jax.jit(run, static_argnames=static_argnames)
+    compiled_for = _compiled_by_key(func, static_argnames)
 
     def with_room(arguments: dict[str, Any]) -> Any:
         with capacity.learning(rooms):
@@ -98,6 +90,20 @@ def jit_constructor(
     twin = cast(CompiledTwin[_Args, _Result], name_twin(call, func, "jit"))
     twin.lower = compiled_for(trace_key()).lower
     return twin
+
+
+def _compiled_by_key(func: Callable[..., Any], static_argnames: Sequence[str]) -> Callable[[Any], Any]:
+    """``func`` compiled, a function of its own for each key, because JAX keeps what it traced by function."""
+
+    @functools.cache
+    def compiled_for(_key: Any) -> Any:
+        @functools.wraps(func)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return func(*args, **kwargs)
+
+        return jax.jit(run, static_argnames=static_argnames)
+
+    return compiled_for
 
 
 def with_twins(

@@ -28,27 +28,12 @@ def write_correlation(
     found: ``xi(r)``, or ``wp(rp)`` if there is ``along``, the edges along the axis ``los``. num: of the particles.
     Raises OutputError if the file cannot be written.
     """
-    projected = along is not None
-    distance = "comoving distance across the line of sight" if projected else "comoving distance"
-    value = (
-        ("length", "projected correlation function wp, twice the integral of xi along the line of sight up to pi_max")
-        if projected
-        else ("1", "correlation function xi")
-    )
-    columns = {
-        "edges": Column(
-            found.edges, "length", f"edges of bins of the {distance}; a pair at an edge is in the bin below"
-        ),
-        "centre": Column(found.centre, "length", "geometric mean of the edges of each bin"),
-        "pairs": Column(found.pairs, "1", "pairs of particles in each bin, each in both orders"),
-        "value": Column(found.value, *value),
-    }
     with create_hdf5(path) as file:
         write_header_group(file, header)
         group = file.create_group("Correlation")
         group.attrs.update(
             {
-                "statistic": "wp" if projected else "xi",
+                "statistic": "xi" if along is None else "wp",
                 "estimator": "DD / RR - 1, with the RR of a periodic box (Peebles & Hauser 1974, ApJS 28, 19)",
                 "particles": num,
             }
@@ -57,5 +42,22 @@ def write_correlation(
             group.attrs.update({"pi_max": float(along[-1]), "pi_bins": len(along) - 1, "line_of_sight": "xyz"[los]})
         if made_with is not None:
             group.attrs["made_with"] = made_with
-        for name, column in columns.items():
+        for name, column in _columns(found, along is not None).items():
             write_column(group, name, column, header)
+
+
+def _columns(found: "Correlation", projected: bool) -> dict[str, Column]:
+    distance = "comoving distance across the line of sight" if projected else "comoving distance"
+    value = (
+        ("length", "projected correlation function wp, twice the integral of xi along the line of sight up to pi_max")
+        if projected
+        else ("1", "correlation function xi")
+    )
+    return {
+        "edges": Column(
+            found.edges, "length", f"edges of bins of the {distance}; a pair at an edge is in the bin below"
+        ),
+        "centre": Column(found.centre, "length", "geometric mean of the edges of each bin"),
+        "pairs": Column(found.pairs, "1", "pairs of particles in each bin, each in both orders"),
+        "value": Column(found.value, *value),
+    }
