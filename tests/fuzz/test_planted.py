@@ -222,7 +222,7 @@ def test_a_sphere_with_a_particle_too_many(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("search", ["knn.knn(jz.data.Pos", "smoothing_length"])
 def test_a_derivative_that_is_zero(monkeypatch: pytest.MonkeyPatch, search: str) -> None:
-    monkeypatch.setattr(sys.modules["jztree.knn"], "radii", lambda query, pos, box, rad, idx: rad)
+    monkeypatch.setattr(sys.modules["jztree.knn._one_device"], "radii", lambda query, pos, box, rad, idx: rad)
     assert_found(findings(gradients, 4, batch_with(gradients, search)), "derivative")
 
 
