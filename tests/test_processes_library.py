@@ -213,7 +213,9 @@ jax.block_until_ready(searched.smap(mesh, jit=True)(work.near()))
 """
     ended = run_processes(START + MESH + script, count=count, devices=4 // count, timeout=FAULT_SECONDS)
     assert [process.returncode for process in ended] == [1] * count
-    assert "devices wait for the one that it was on" in ended[-1].output
+    # JAX may raise the error where results are waited for before anybody has to wait for the devices.
+    stuck, raised = "devices wait for the one that it was on", "process 1 of 2 .* ends with this error"
+    assert re.search(stuck if count == 1 else f"{stuck}|{raised}", ended[-1].output)
     assert "ValueError: the disk is full\n" in ended[-1].output
     if count == 2:
         assert re.search("ends because process 1 of 2 .* ValueError: the disk is full\n", ended[0].output)

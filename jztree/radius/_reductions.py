@@ -26,13 +26,16 @@ __all__ = ["reduce_within"]
 
 # Queries are answered in so many blocks, unless these would be small.
 _BLOCKS, _SMALL = 16, 4096
+# So many pairs are given to the user's function at once; where a block has fewer, its room costs nothing.
+_AT_ONCE = 1 << 17
 # Room for pairs to begin with, for each query of a block.
 _USUAL = 32
 _TOO_MANY = "there are about 2**31 pairs or more in a sixteenth of the queries; use a smaller radius or more devices."
-_REDUCE: dict[str, Callable[..., jax.Array]] = {
-    "sum": jax.ops.segment_sum,
-    "max": jax.ops.segment_max,
-    "min": jax.ops.segment_min,
+# What makes one of the pairs of each query, and of two such.
+_REDUCE: dict[str, tuple[Callable[..., jax.Array], Callable[..., jax.Array]]] = {
+    "sum": (jax.ops.segment_sum, jnp.add),
+    "max": (jax.ops.segment_max, jnp.maximum),
+    "min": (jax.ops.segment_min, jnp.minimum),
 }
 
 
@@ -73,9 +76,10 @@ def reduce_within(
     ``num`` on, are 0, or what ``max`` and ``min`` begin with. A query that is a particle of ``part`` meets itself, at
     distance 0. Pairs are as in `neighbours_within`.
 
-    Memory is that of the pairs of one block, of which nothing is kept: derivatives, by all that ``pair_func`` is given
-    and by the box, compute them again. Which pairs there are has none. Sums are taken in the z-order of the sources;
-    over several devices they may differ in the last bits.
+    Memory is that of the rows of the pairs of one block, 8 bytes each, and of what ``pair_func`` makes of some at once.
+    Nothing of this is kept: derivatives, by all that ``pair_func`` is given and by the box, compute it again. Which
+    pairs there are has none. Sums are taken in the z-order of the sources; over several devices they may differ in the
+    last bits.
 
     Raises as `neighbours_within`, and ValueError or TypeError if ``pair_func`` does not return a row a pair.
     """
@@ -130,7 +134,7 @@ class _Pairs:
                 f"pair_func must return arrays with {row.shape[0]} rows, one a pair; one has shape {jnp.shape(leaf)}."
             )
         # Rows of no query are one more, which is left out.
-        return _REDUCE[self.how](jnp.asarray(leaf), row, size + 1, indices_are_sorted=True)[:size]
+        return _REDUCE[self.how][0](jnp.asarray(leaf), row, size + 1, indices_are_sorted=True)[:size]
 
 
 @dataclass
@@ -196,8 +200,23 @@ class _Blocks:
         splits, _, index, _ = kernels.neighbours_within(
             ready.sources, None, ready.queries, None, radius, self.box, size, nearest_first=False
         )
-        entry = jnp.arange(size, dtype=jnp.int32)
-        query = jnp.searchsorted(splits, entry, side="right").astype(jnp.int32) - 1
+        at_once = min(_AT_ONCE, size)
+        starts = jnp.arange(0, size, at_once, dtype=jnp.int32)
+        index = jnp.pad(index, (0, len(starts) * at_once - size), constant_values=-1)
+
+        @jax.checkpoint
+        def some(start: jax.Array) -> Any:
+            here = jax.lax.dynamic_slice(index, (start,), (at_once,))
+            return self._of_pairs(here, _rows_of_entries(splits, start, at_once), first)
+
+        def more(total: Any, start: jax.Array) -> tuple[Any, None]:
+            add = lambda total: jax.tree.map(_REDUCE[self.pairs.how][1], total, some(start))  # noqa: E731
+            return jax.lax.cond(start < splits[-1], add, lambda total: total, total), None
+
+        return jax.lax.scan(more, some(starts[0]), starts[1:])[0]
+
+    def _of_pairs(self, index: jax.Array, query: jax.Array, first: jax.Array) -> Any:
+        """What pairs make of the queries of a block, which begins with the ``first``. index: z-ordered sources."""
         there = (index >= 0) & (query < self.q)
         query, source = jnp.clip(query, 0, max(self.q - 1, 0)), jnp.maximum(index, 0)
         vector = self._vectors(query, source, there)
@@ -217,6 +236,12 @@ class _Blocks:
         ready = self.ready
         of_queries = [_rows(column, self.asked.num, query) for column in ready.query_columns]
         return of_queries, [_rows(column, ready.sources.num, source) for column in ready.columns]
+
+
+def _rows_of_entries(splits: jax.Array, start: jax.Array, number: int) -> jax.Array:
+    """In whose list so many entries are, from ``start`` on: how many lists end before or with each."""
+    ends = jnp.clip(splits[1:] - start, 0, number)
+    return jnp.cumsum(jnp.zeros(number + 1, jnp.int32).at[ends].add(1)[:number], dtype=jnp.int32)
 
 
 def _rows(column: jax.Array, num: jax.Array, index: jax.Array) -> jax.Array:
