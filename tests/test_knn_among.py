@@ -273,6 +273,16 @@ def test_batches_in_any_unit_and_far_apart(unit: float) -> None:
     np.testing.assert_array_equal(idx[rows], rows[alone[1]])
 
 
+@pytest.mark.parametrize("unit", [2.0**-90, 1.0, 2.0**90], ids=str)
+@pytest.mark.parametrize("each", [False, True])
+def test_limits_beyond_all_in_any_unit_do_not_reach_other_batches(unit: float, each: bool) -> None:
+    pos, batch = (oracles.uniform(90, 3) * unit).astype(np.float32), np.arange(90) % 9
+    limit = np.linspace(20, 400, 90) * unit if each else 30 * unit
+    found = knn(pos, 15, batch=batch, max_radius=limit)
+    np.testing.assert_array_equal(found[1], knn(pos, 15, batch=batch)[1])
+    assert (np.asarray(found[1])[:, 10:] == -1).all()
+
+
 def test_batches_with_all_else() -> None:
     part, batch, mask = particles(), batches_of(300, 4).astype(np.int32), mask_of(300)
     same = batch[:, None] == batch

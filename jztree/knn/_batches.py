@@ -134,7 +134,8 @@ def _nearer(limit: Radii, half: jax.Array, box: jax.Array) -> Radii:
     if not limit.given():
         return Radii(Exact(least), None)
     words = jnp.asarray(limit.words().words)
-    words = jnp.where((words.sum(axis=-1) < least[0])[..., None], words, least)
+    nearer = jnp.asarray(exact_to_float(limit.words())) < half
+    words = jnp.where(nearer[..., None], words, least)
     return Radii(None, Exact(words)) if limit.for_all is None else Radii(Exact(words), None)
 
 
