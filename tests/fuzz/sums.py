@@ -136,8 +136,8 @@ class _Judge:
     def _refusal(self, values: dict[str, Any], given: _Sides) -> str | None:
         kind = np.finfo(np.float64 if self.x64 else np.float32)
         # One for all is looked at, whether or not there is anybody; of two that serve alike, one is.
-        shared = [np.atleast_1d(np.asarray(values[name], np.float64)) for name in ("h", "h_query") if name in values]
-        lengths = np.concatenate([given.h, given.h_query, *(one for one in shared if len(one) == 1)])
+        shared = [values[name] for name in ("h", "h_query") if name in values and np.ndim(values[name]) == 0]
+        lengths = np.concatenate([given.h, given.h_query, np.asarray(shared, np.float64)])
         if not (np.isfinite(lengths) & (lengths >= kind.tiny) & (lengths <= kind.max)).all():
             return "a smoothing length is not positive, or out of range"
         return unsound(np.concatenate([given.pos, given.query]), given.sides)
