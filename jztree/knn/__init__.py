@@ -16,7 +16,7 @@ from .. import comm
 from .._checks import check_box, check_particles, check_queries, known_integer
 from .._particles import check_num
 from .._radii import SPEC, Radii, as_limit, exact_limit
-from ..config import KNNConfig, checked_config
+from ..config import KNNConfig, checked_config, without_masses
 from ..data import get_num, get_pos
 from ..jax_ext import is_concrete, with_twins
 from ..tree import TreeHierarchy, check_hierarchy
@@ -119,8 +119,7 @@ def knn(
     is above a traced ``num`` or the number of sources that are marked, a traced ``max_radius`` is negative or NaN, a
     batch has no such number, or ``th`` belongs to other particles.
     """
-    cfg = checked_config(cfg, KNNConfig)
-    cfg = replace(cfg, tree=replace(cfg.tree, masses=False))
+    cfg = without_masses(checked_config(cfg, KNNConfig))
     check_hierarchy(th)
     limited = batch is not None or _is_limited(max_radius)
     k = _check_arguments(part, k, part_query, output_order, limited, exclude_self)

@@ -96,9 +96,7 @@ def reduce_within(
         raise ValueError(f"how is {how!r}; it must be sum, max or min.")
     columns, as_sources = split_rows(part)
     query_columns, as_queries = (None, as_sources) if part_query is None else split_rows(part_query)
-    ready = make_ready(
-        Asked(part, part_query, columns, radii, box, th, cfg, numbered=True, query_columns=query_columns)
-    )
+    ready = make_ready(Asked(part, part_query, columns, radii, box, th, cfg, query_columns=query_columns))
     found = _Blocks(ready, box, _Pairs(pair_func, as_queries, as_sources, how), capacity).reduced()
     if ready.rows is not None:
         found = jax.tree.map(functools.partial(kernels.scatter_rows, index=ready.rows), found)
