@@ -89,6 +89,19 @@ def is_subnormal(value: jax.Array) -> jax.Array:
     return (size > 0) & (size < jnp.asarray(2**kind.nmant, bits.dtype))
 
 
+def in_order(value: jax.Array) -> jax.Array:
+    """Integers in the order of numbers, with subnormal ones, which XLA takes for 0; NaN are beyond the infinities."""
+    kind = jnp.dtype(f"int{jnp.finfo(value.dtype).bits}")
+    bits = jax.lax.bitcast_convert_type(value, kind)
+    return jnp.where(bits < 0, jnp.iinfo(kind).min - bits, bits)
+
+
+def is_length(value: jax.Array) -> jax.Array:
+    """Which numbers are from 0 to infinity."""
+    order = in_order(value)
+    return (order >= 0) & (order <= in_order(jnp.asarray(jnp.inf, value.dtype)))
+
+
 def check_real_dtype(value: Any, what: str) -> None:
     """TypeError in words if ``value``, an array or a number, is not made of real numbers."""
     dtype = jnp.result_type(value)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
-from devices import deal, joined, mesh_of, uneven
+from devices import deal, even, joined, mesh_of, uneven
 from scipy.spatial import cKDTree
 
 import jztree as jz
@@ -216,3 +216,28 @@ def test_room_that_was_given_and_is_too_small_is_told(random) -> None:
     find = jz.fof.fof_and_catalogue.smap(mesh_of(4), jit=True)
     with pytest.raises(jz.CapacityError, match=r"particles attached to its groups.*set attached_rows"):
         find(part, _RLINK, _BOX, FofConfig(attached_rows=3), attached=attached)
+
+
+@pytest.mark.parametrize("ndev", [1, 2])
+def test_distances_are_not_rounded_before_they_are_compared(ndev: int) -> None:
+    """In float32 the distance of the second is 1 too, but it is 2**-31 more."""
+    primary = np.array([[0.0, 0.0], [64.0, 64.0]], np.float32)
+    other = np.array([[1.0, 0.0], [1.0, 2.0**-15], [65.0, 64.0], [65.0, 64.0 + 2.0**-15]], np.float32)
+    cfg = FofConfig(catalogue=CatalogueConfig(npart_min=1))
+    for within, counts in ((2.0, [2, 2, 1, 1]), (np.nextafter(2.0, 0), [1] * 6), (np.nextafter(2.0, 3), [2, 2, 1, 1])):
+        if ndev == 1:
+            part, attached = (ParticleData(pos=pos) for pos in (primary, other))
+            find = jz.fof.fof_and_catalogue.jit
+        else:
+            part, attached = (deal(pos, even(len(pos), ndev)) for pos in (primary, other))
+            find = jz.fof.fof_and_catalogue.smap(mesh_of(ndev), jit=True)
+        cata = find(part, 0.5, 0.0, cfg, attached=attached, attach_within=within)[1]
+        assert np.sort(np.asarray(squeeze_catalogue(cata).count))[::-1].tolist() == counts
+
+
+@pytest.mark.parametrize("within", [-1.0, -1e-40, np.nan, np.inf])
+def test_a_traced_limit_that_cannot_be(within: float) -> None:
+    part = ParticleData(pos=oracles.uniform(20, 3), mass=1.0)
+    find = jax.jit(lambda within: jz.fof.fof_and_catalogue(part, 0.1, attached=part, attach_within=within)[1].count)
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="attach_within is infinite, NaN or negative"):
+        jax.block_until_ready(find(jnp.float32(within)))

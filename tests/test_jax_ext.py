@@ -15,7 +15,7 @@ from devices import mesh_of
 from jax.sharding import PartitionSpec as P
 
 from jztree import fof, tree
-from jztree._transform.exact import exact_change, exact_floor, exact_to_parts
+from jztree._transform.exact import exact_change, exact_to_parts
 from jztree.config import KNNConfig
 from jztree.data import Pos, expand_particles
 from jztree.jax_ext import Exact, exact, exact_to_float, is_concrete, jit_constructor, with_smap, with_twins
@@ -71,17 +71,6 @@ def test_numbers_in_words_that_are_traced_are_rounded(number: float) -> None:
     assert (known, rounded) == (nearest, nearest)
     for one in (rest, lost):
         assert abs(float(one) - (number - float(nearest))) <= 2.0**-47 * abs(number) + np.finfo(np.float32).tiny
-
-
-@pytest.mark.parametrize("number", [abs(number) for number in NUMBERS if abs(number) < 2.0**128])
-def test_the_largest_float32_that_is_not_above_a_number(number: float) -> None:
-    with np.errstate(over="ignore", under="ignore"):
-        expected = np.float32(number)
-    if float(expected) > number:
-        expected = np.nextafter(expected, np.float32(0))
-    value = exact(number, ())
-    for floor in (exact_floor(value, np.float32), jax.jit(lambda value: exact_floor(value, jnp.float32))(value)):
-        assert np.asarray(floor).view(np.int32) == expected.view(np.int32)
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf], ids=str)

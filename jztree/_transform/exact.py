@@ -109,27 +109,6 @@ def exact_to_parts(value: Exact, dtype: Any) -> tuple[jax.Array, jax.Array]:
     return (words[..., 0] * scale).astype(dtype), (words[..., 1:-1].sum(axis=-1) * scale).astype(dtype)
 
 
-def exact_floor(value: Exact, dtype: Any) -> jax.Array:
-    """The largest number of ``dtype`` that is at most a number of at least 0."""
-    if is_concrete(value):
-        number = _known_number(value)
-        with np.errstate(over="ignore"):
-            nearest = number.astype(dtype)
-        return jnp.asarray(np.where(nearest > number, np.nextafter(nearest, np.zeros_like(nearest)), nearest))
-    words, rounded = jnp.asarray(value.words), exact_to_parts(value, dtype)[0]
-    if words.shape[-1] == 1:
-        above = rounded.astype(words.dtype) > words[..., 0]
-        return jnp.where(above, jnp.nextafter(rounded, jnp.zeros_like(rounded)), rounded)
-    # By bits, which are in the order of numbers from 0 on, and of which XLA takes none for 0.
-    above = (words[..., 1] < 0).astype(jnp.int32)
-    normal = jax.lax.bitcast_convert_type(rounded.astype(jnp.float32), jnp.int32) - above
-    digits = jax.lax.bitcast_convert_type(words[..., 0], jnp.int32) & 0x7FFFFF | 0x800000
-    exponent = words[..., -1].astype(jnp.int32)
-    subnormal = jnp.right_shift(digits - above, jnp.clip(-126 - exponent, 0, 31))
-    bits = jnp.where(exponent < -126, subnormal, normal)
-    return jax.lax.bitcast_convert_type(bits, jnp.float32).astype(dtype)
-
-
 def exact_change(value: Exact, change: Exact) -> jax.Array:
     """By how much the number changes if its words do; change: their tangent."""
     return jax.jvp(lambda one: jnp.asarray(exact_to_float(one)), (value,), (change,))[1]

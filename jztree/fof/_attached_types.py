@@ -2,9 +2,9 @@
 
 Groups are found among the primary particles alone, so that what is denser by nature (gas that cools, stars) does not
 make groups of its own (Dolag et al. 2009, MNRAS 399, 497). One whose nearest primary is farther than a limit is a group
-of its own. Over ranks, an attached particle travels to the rank that holds its nearest primary, and comes behind the
-primaries there. The first particle of its group is then before it, on that rank or a lower one, or it is the first
-itself, which is all that `jztree.fof._group_order` asks of the order of particles.
+of its own. Over ranks, an attached particle travels to the rank that holds its nearest primary, if that is within the
+limit, and comes behind the primaries there. The first particle of its group is then before it, on that rank or a lower
+one, or it is the first itself, which is all that `jztree.fof._group_order` asks of the order of particles.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels
-from .._checks import check_real
+from .._checks import check_real, is_length
 from .._particles import check_rows, get_num_total, replace_field
+from .._radii import NO_LIMIT, Radii
 from .._transform.capacity import room
-from .._transform.exact import exact_floor
 from ..config import FofConfig, KNNConfig
 from ..data import Label, get_num, get_pos, replace_num
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete
@@ -36,6 +36,9 @@ ATTACH_WITHIN = 6.4
 _NO_PRIMARIES = (
     "attached particles join the group of the nearest particle of part, but part holds none; give attached=None, or "
     "particles to link."
+)
+_BAD_LIMIT = (
+    "attach_within is %s; it must be a number of linking lengths, finite and not negative, or None for no limit."
 )
 
 
@@ -85,25 +88,14 @@ def attach_limit(within: Any, length: Exact) -> Exact | None:
     if np.shape(within) != ():
         raise ValueError(f"attach_within is one number for all particles; its shape is {np.shape(within)}.")
     if not is_concrete(within):
-        return exact(within * exact_to_float(length), ())
+        limit = within * exact_to_float(length)
+        bad = ~is_length(jnp.asarray(within, limit.dtype)) | jnp.isinf(limit)
+        return comm.after(exact(limit, ()), comm.check(jnp.int32(0), bad, [], _BAD_LIMIT % "infinite, NaN or negative"))
     value = float(check_real(within, "attach_within"))
     if not (np.isfinite(value) and value >= 0):
-        raise ValueError(
-            f"attach_within is {value:g}; it must be a number of linking lengths, finite and not negative, or None for "
-            "no limit."
-        )
+        raise ValueError(_BAD_LIMIT % f"{value:g}")
     found = exact_to_float(length)
     return exact(float(found) * value if is_concrete(found) else found * value, ())
-
-
-def _reaches(distance: jax.Array, limit: Exact | None) -> jax.Array:
-    """Which distances are at most the limit."""
-    if limit is None:
-        return jnp.ones(distance.shape, bool)
-    # Numbers from 0 on are in the order of their bits, of which XLA takes none for 0.
-    bits = jnp.dtype(f"int{8 * distance.dtype.itemsize}")
-    far, most = (jax.lax.bitcast_convert_type(x, bits) for x in (distance, exact_floor(limit, distance.dtype)))
-    return far <= most
 
 
 def attach(
@@ -125,9 +117,9 @@ def attach(
         # Whose neighbour one is does not depend continuously on anything.
         still = jax.lax.stop_gradient((partz, one))
         search = KNNConfig(tree=cfg.tree)
-        distance, near = knn(still[0], 1, box, part_query=still[1], result="rad_globalidx", cfg=search)
-        theirs = kernels.gather_rows(label, jnp.clip(near[:, 0], 0, n - 1))
-        theirs = jnp.where(_reaches(distance[:, 0], limit), theirs, joined.num + _row_numbers(theirs))
+        near = knn(still[0], 1, box, still[1], "globalidx", cfg=search, max_radius=_radius(limit)).reshape(-1)
+        theirs = kernels.gather_rows(label, jnp.clip(near, 0, n - 1))
+        theirs = jnp.where(near >= 0, theirs, joined.num + _row_numbers(theirs))
         joined = _put_together(joined, _Joined(one, _count(one), theirs))
     rows = jnp.arange(get_pos(joined.part).shape[0], dtype=jnp.int32)
     return joined.part, jnp.where(rows < joined.num, joined.label, rows)
@@ -166,23 +158,29 @@ def _row_numbers(rows: jax.Array) -> jax.Array:
     return jnp.arange(rows.shape[0], dtype=jnp.int32)
 
 
+def _radius(limit: Exact | None) -> Radii:
+    return Radii(limit, None) if limit is not None else NO_LIMIT
+
+
 def _bring(places: _Labelled, attached: Any, box: Exact, limit: Exact | None, cfg: FofConfig) -> _Joined:
-    """The attached particles whose nearest primary is on this rank, and their groups as ``(m, 2)`` rank and row: -1 if
-    it is too far.
+    """The attached particles whose nearest primary is on this rank, and their groups as ``(m, 2)`` rank and row; and
+    those of this rank whose nearest is too far, with -1.
     """
     search = KNNConfig(tree=cfg.tree, ghost_rows=cfg.ghost_rows)
     # Whose neighbour one is does not depend continuously on anything.
     still = jax.lax.stop_gradient((places, attached))
-    words = ["rad", "rankidx", "irank", "igroup"]
-    ask = Question(1, box, words, None, False, False, search, _NO_PRIMARIES)
-    distance, near, irank, igroup = knn_over_ranks(*still, ask)
-    group = jnp.where(_reaches(distance, limit), jnp.concatenate([irank, igroup], axis=-1), -1)
+    words = ["rankidx", "irank", "igroup"]
+    ask = Question(1, box, words, None, False, False, search, _NO_PRIMARIES, _radius(limit))
+    near, irank, igroup = knn_over_ranks(*still, ask)
+    group = jnp.where(near.rank >= 0, jnp.concatenate([irank, igroup], axis=-1), -1)
+    # What joins nothing stays where it is.
+    to = jnp.where(near.rank[:, 0] >= 0, near.rank[:, 0], comm.get_rank_info()[0])
     m = get_pos(attached).shape[0]
     # Many may have their nearest primary on one rank, as where all gas is in one halo.
     place = room("attached_rows", cfg.attached_rows, m + m // 4, m * comm.num_ranks())
     (part, label), num, _ = comm.exchange_by_rank(
         (_in_rows(_uncounted(attached), m), group),
-        near.rank[:, 0],
+        to,
         get_num(attached),
         place,
         what="particles attached to its groups",

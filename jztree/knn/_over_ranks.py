@@ -102,7 +102,7 @@ def _check_number(part: Any, mask: Any, ask: Question) -> jax.Array:
     # One that cannot be is for the check of the positions.
     total = comm.wide_sum(jnp.clip(num, 0, rows))
     many = total.exceeds_int32()
-    if not ask.limit.given():
+    if ask.none_found or not ask.limit.given():
         sources = total
         if mask is not None:
             num = comm.after(num, total.low)
