@@ -8,12 +8,12 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from . import comm
-from ._checks import check_real, exact_box_argument
+from ._checks import check_real, exact_box_argument, in_order, is_length
 from ._particles import check_no_unit, get_pos, one_line
 from .data import get_num
 from .jax_ext import Exact, exact, exact_to_float, is_concrete
 
-_BAD = "a %s is negative or NaN; all must be at least 0 (infinite counts everything)."
+_BAD = "%s is negative or NaN, or one of them is; all must be at least 0 (infinite counts everything)."
 _NOT_ASCENDING = "the radii of a query do not ascend; sort them."
 
 
@@ -151,8 +151,9 @@ def _known(radius: Any, lists: bool, name: str) -> Exact:
 
 def _traced(radius: Any, shape: tuple[int, ...], lists: bool, name: str) -> Exact:
     numbers = exact(radius, shape)
-    value = exact_to_float(numbers)
-    faults = [comm.Fault(jnp.any(~(value >= 0)), [], _BAD % name)]
+    number = jnp.asarray(numbers.words)[..., 0]  # the others of a traced number are 0
+    faults = [comm.Fault(jnp.any(~is_length(number)), [], _BAD % name)]
     if lists:
-        faults.append(comm.Fault(jnp.any(value[..., 1:] < value[..., :-1]), [], _NOT_ASCENDING))
+        order = in_order(number)
+        faults.append(comm.Fault(jnp.any(order[..., 1:] < order[..., :-1]), [], _NOT_ASCENDING))
     return comm.after(numbers, comm.check_all(jnp.int32(0), faults))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from devices import deal, even, joined, mesh_of
+from oracles import RUN_TIME_ERROR
 
 from jztree.config import CatalogueConfig, FofConfig
 from jztree.data import ParticleData, Pos, squeeze_catalogue
@@ -216,6 +217,30 @@ def test_traced_lengths_below_the_normal_numbers_count(spacing: float) -> None:
         assert int(np.sum(jax.jit(count_within)(pos, length))) - PLACES == expected
         label = jax.jit(lambda pos, length: fof_labels(pos, length)[1])(pos, length)
         assert len(np.unique(label)) == (1 if expected else PLACES)
+
+
+@pytest.mark.parametrize(
+    ("find", "length", "words"),
+    [
+        (count_within, -1e-40, "radius is negative or NaN"),
+        (count_within, [2e-40, 1e-40], "the radii of a query do not ascend"),
+        (lambda pos, limit: knn(pos, 2, max_radius=limit), -1e-40, "max_radius is negative or NaN"),
+        (lambda pos, edges: pair_counts(pos, edges).count, [-1e-40, 1.0], "edges are not ascending numbers from 0 on"),
+        (lambda pos, edges: pair_counts(pos, edges).count, [0.0, 2e-40, 1e-40], "edges are not ascending numbers"),
+    ],
+    ids=["radius", "radii", "max_radius", "first edge", "edges"],
+)
+def test_traced_lengths_below_the_normal_numbers_have_a_sign(find: Any, length: Any, words: str) -> None:
+    """XLA takes them for 0, and so for what is not negative, and for equal."""
+    pos = np.random.default_rng(3).random((40, 3)).astype(np.float32)
+    with pytest.raises(RUN_TIME_ERROR, match=words):
+        jax.block_until_ready(jax.jit(find)(pos, jnp.asarray(length, jnp.float32)))
+
+
+def test_traced_edges_below_the_normal_numbers_ascend() -> None:
+    pos = lattice(1.0)
+    counted = jax.jit(pair_counts)(pos, jnp.asarray([0, 1e-40, 2e-40, 1], jnp.float32))
+    assert np.asarray(counted.count).tolist() == [0, 0, PAIRS]
 
 
 def test_sums_of_weights_keep_their_digits_in_every_unit() -> None:

@@ -73,7 +73,7 @@ def test_room_grows_by_itself_and_can_be_given() -> None:
     assert list(run(pos, counts, 2.0, 0.0, 800)[3]) == [1200] * NDEV
 
 
-@pytest.mark.parametrize("radius", [np.nan, -1.0])
+@pytest.mark.parametrize("radius", [np.nan, -1.0, -1e-40])
 def test_a_bad_radius_on_one_rank_is_an_error_on_all(radius: float) -> None:
     pos = np.random.default_rng(7).random((300, 3)).astype(np.float32)
     with pytest.raises(Exception, match="on rank 1: radius is negative or NaN"):

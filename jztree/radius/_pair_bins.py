@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm
-from .._checks import check_range, check_real, exact_box_argument
+from .._checks import check_range, check_real, exact_box_argument, in_order, is_length
 from .._particles import check_no_unit, get_pos, one_line
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete
 from ..kernels import PairBins
@@ -82,8 +82,9 @@ def _edges(edges: Any, name: str, most: float = np.inf) -> Exact:
     if is_concrete(edges):
         return _known(edges, name, most)
     numbers = exact(edges, shape)
-    value = exact_to_float(numbers)
-    good = jnp.all(value[1:] > value[:-1]) & (value[0] >= 0) & (value[-1] <= most)
+    number = jnp.asarray(numbers.words)[:, 0]  # the others of a traced number are 0
+    order = in_order(number)
+    good = jnp.all(is_length(number)) & jnp.all(order[1:] > order[:-1]) & (number[-1] <= most)
     sentence = _BAD.format(name) if most == np.inf else _BAD_COSINES
     return comm.after(numbers, comm.check(jnp.int32(0), ~good, [], sentence))
 

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
-from .._checks import check_box, check_particles, check_range, check_real
+from .._checks import check_box, check_particles, check_range, check_real, is_length
 from .._particles import check_num
 from .._transform.capacity import Room, room
 from ..jax_ext import Exact, is_concrete
@@ -179,7 +179,7 @@ def _reach(radius: Any, dtype: Any) -> jax.Array:
     given = jnp.asarray(radius, dtype)
     # XLA takes lengths below the smallest normal number for 0; farther is as right. NaN and negative ones are refused.
     farther = jnp.nextafter(jnp.maximum(given, jnp.finfo(dtype).tiny), jnp.asarray(jnp.inf, dtype))
-    return jnp.where(given >= 0, farther, jnp.asarray(-1, dtype))
+    return jnp.where(is_length(given), farther, jnp.asarray(-1, dtype))
 
 
 def surroundings(
