@@ -117,7 +117,7 @@ def attach(
         # Whose neighbour one is does not depend continuously on anything.
         still = jax.lax.stop_gradient((partz, one))
         search = KNNConfig(tree=cfg.tree)
-        near = knn(still[0], 1, box, still[1], "globalidx", cfg=search, max_radius=_radius(limit)).reshape(-1)
+        near = knn(still[0], 1, box, None, still[1], "globalidx", cfg=search, max_radius=_radius(limit)).reshape(-1)
         theirs = kernels.gather_rows(label, jnp.clip(near, 0, n - 1))
         theirs = jnp.where(near >= 0, theirs, joined.num + _row_numbers(theirs))
         joined = _put_together(joined, _Joined(one, _count(one), theirs))
