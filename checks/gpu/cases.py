@@ -17,6 +17,7 @@ import numpy as np
 KS = (4, 8, 16, 32, 64)
 B = (0.2, 0.7)  # linking lengths in mean separations
 PUBLISHED_K = 30  # of the published timing with separate queries
+NEIGHBOURS = 30  # within the radius of questions about one
 BOX = 1.0
 SEED = 1
 _FROM_GPU = 5 * 10**8  # more particles than this are drawn on the GPU: the host would take minutes
@@ -61,6 +62,10 @@ class Sample:
 
     def linking_length(self, b: float) -> float:
         return b * self.side / math.cbrt(self.n)
+
+    def radius(self, neighbours: float) -> float:
+        """Within which a particle of a uniform sample has so many neighbours."""
+        return self.side * math.cbrt(0.75 * neighbours / (math.pi * self.n))
 
     def path(self, folder: Path) -> Path:
         return folder / f"{self.kind}_{self.n}.npy"
@@ -151,6 +156,13 @@ def query_case(n: int, k: int) -> Case:
     return Case(Sample("uniform", n), (Call("query", {"k": k, "box": 0.0}),), 4, peers=("published",))
 
 
+def within_case(n: int, urgency: int) -> Case:
+    """Counts, sums, lists and clusters within a radius; pairs by distance need no memory, and lists need most."""
+    whats = ("pair_counts", "count_within", "kernel_sums", "dbscan", "neighbours_within")
+    calls = [Call(what, {"neighbours": NEIGHBOURS, "box": BOX}) for what in whats]
+    return Case(Sample("uniform", n), tuple(calls), urgency)
+
+
 def full() -> Iterator[Case]:
     """All cases. Those with the lowest urgency are first: what the targets are set for."""
     both = ("uniform", "clustered")
@@ -163,6 +175,7 @@ def full() -> Iterator[Case]:
         yield fof_case(kind, 10**8, 2)
     yield from (spheres_case("clustered", n) for n in (10**5, 10**6, 10**7))
     yield spheres_case("snapshot", 128**3, 100.0)
+    yield from (within_case(n, 3) for n in (10**6, 10**7))
     yield from (query_case(n, PUBLISHED_K) for n in (10**6, 10**7))
     yield fof_case("snapshot", 128**3, 4, 100.0)
     for kind, n in itertools.product(both, (10**4, 10**5)):
@@ -177,6 +190,7 @@ def quick() -> Iterator[Case]:
     yield fof_case("clustered", 2000, 1)
     yield stages_case("uniform", 2000)
     yield spheres_case("clustered", 2000)
+    yield within_case(2000, 3)
     yield query_case(1000, 5)
 
 

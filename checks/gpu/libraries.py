@@ -24,7 +24,7 @@ class Ours:
     efforts: tuple[float, ...] = (1.0,)  # to try one after the other until a call succeeds
 
     def __init__(self) -> None:
-        for name in ("config", "data", "fof", "knn"):
+        for name in ("config", "data", "fof", "knn"):  # what all libraries of this name have
             importlib.import_module(f"jztree.{name}")
         self.jz: Any = sys.modules["jztree"]
 
@@ -68,6 +68,23 @@ class Ours:
         density = [times * len(pos) / box**3 for times in (500 / 0.3, 200 / 0.3, 200)]
         return lambda: jz.overdensity.spherical_overdensity.jit(pos, centre, density, boxsize=box)
 
+    def count_within(self, pos: Any, effort: float, radius: float, box: float) -> Timed:
+        return lambda: self.jz.radius.count_within.jit(pos, radius, boxsize=box)
+
+    def neighbours_within(self, pos: Any, effort: float, radius: float, box: float) -> Timed:
+        return lambda: self.jz.radius.neighbours_within.jit(pos, radius, boxsize=box)
+
+    def kernel_sums(self, pos: Any, effort: float, radius: float, box: float) -> Timed:
+        return lambda: self.jz.radius.kernel_sums.jit(pos, radius, boxsize=box)
+
+    def dbscan(self, pos: Any, effort: float, radius: float, box: float) -> Timed:
+        return lambda: self.jz.fof.dbscan.jit(pos, radius, 10, boxsize=box)
+
+    def pair_counts(self, pos: Any, effort: float, radius: float, box: float) -> Timed:
+        """In 20 bins, up to a twentieth of the box; ``radius`` is that of the other questions."""
+        edges = np.geomspace(min(radius, 0.01 * box), 0.05 * box, 21)
+        return lambda: self.jz.radius.pair_counts.jit(pos, edges, boxsize=box)
+
 
 class Published(Ours):
     """The published library of the same name, 1.1.0. What its buffers need is not known before: they are doubled until
@@ -78,7 +95,7 @@ class Published(Ours):
 
     @staticmethod
     def does(what: str, options: dict[str, Any], n: int) -> bool:
-        return what not in ("stages", "distances", "spheres")
+        return what in ("knn", "query", "labels", "catalogue")
 
     def allocation(self, kind: str, effort: float) -> dict[str, Any]:
         cfg = copy.deepcopy(getattr(self.jz.config, kind)())
@@ -134,6 +151,13 @@ def digest(what: str, out: Any) -> dict[str, Any]:
         label = out[1]
         groups = int(jnp.sum(label == jnp.arange(label.shape[0], dtype=label.dtype)))
         return {"finite": groups > 0, "groups": groups}
+    if what == "dbscan":
+        return {"finite": True, "clusters": int(jnp.max(out[0], initial=-1)) + 1, "cores": int(jnp.sum(out[1]))}
+    if what in ("count_within", "kernel_sums"):
+        return {"finite": bool(jnp.all(jnp.isfinite(out))), "sum": float(np.asarray(out, np.float64).sum())}
+    if what in ("neighbours_within", "pair_counts"):
+        count = out.splits[-1] if what == "neighbours_within" else out.count
+        return {"finite": True, "pairs": int(np.asarray(count).sum())}
     if what == "spheres":
         count = np.asarray(out.count)
         return {"finite": True, "spheres": int((count > 0).sum()), "largest": int(count.max(initial=0))}

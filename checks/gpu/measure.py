@@ -57,9 +57,11 @@ def peak_bytes() -> int | None:
 
 def arguments(sample: Sample, what: str, options: dict[str, Any]) -> dict[str, Any]:
     """Those of a call; what only some calls need is brought to the device when it is asked for."""
-    given = {name: value for name, value in options.items() if name != "b"}
+    given = {name: value for name, value in options.items() if name not in ("b", "neighbours")}
     if "b" in options:
         given["rlink"] = sample.linking_length(options["b"])
+    if "neighbours" in options:
+        given["radius"] = sample.radius(options["neighbours"])
     if what == "catalogue":
         given |= {"mass": jnp.asarray(masses(sample.n)), "vel": jnp.asarray(velocities(sample.n))}
     if what == "query":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .cases import Call, Case, listed
+from .cases import NEIGHBOURS, Call, Case, listed
 from .session import ROOT, Record, Session, ask
 from .timing import name_in_record, rates
 
@@ -120,7 +120,13 @@ def _row(record: Record, case: Case, call: Call, ours: dict[str, Any], best: dic
 def bytes_to_move(what: str, n: int, k: int = 0, dims: int = 3) -> int:
     """Bytes of a call on float32 if every input is read once and every output is written once."""
     row = dims * _FLOAT
+    counts = row + _FLOAT
     amounts = {
+        "pair_counts": row,
+        "count_within": counts,
+        "kernel_sums": counts,
+        "dbscan": counts + _FLOAT // 4,  # and a mask
+        "neighbours_within": counts + 2 * _FLOAT * NEIGHBOURS,
         "knn": row + 2 * _FLOAT * k,
         "query": 2 * row + 2 * _FLOAT * k,
         "labels": 2 * row + _FLOAT,  # positions are returned too, in z-order

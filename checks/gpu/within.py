@@ -1,0 +1,53 @@
+"""Questions about fixed radii: calls whose answers on the GPU and on the CPU are compared, as in `answers`."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+import jztree as jz
+
+Question = tuple[str, Callable[[Any], Any]]
+MANY = 10**5  # particles from which on pairs are counted rather than listed
+
+
+def questions(n: int, dims: int, box: Any, spacing: float) -> Iterator[Question]:
+    """Functions of particles on a device, by name. spacing: the mean distance of particles."""
+    within = jz.radius
+    radii = np.array([0.2, 0.5, 0.9]) * spacing
+    yield "counts", lambda part: within.count_within.jit(part, radii[1], boxsize=box)
+    yield "counts in several radii", lambda part: within.count_within.jit(part, radii, boxsize=box)
+    yield "nearest within", lambda part: within.nearest_within.jit(part, radii[2], 5, boxsize=box)
+    yield "knn within", lambda part: jz.knn.knn.jit(part, 6, boxsize=box, max_radius=radii[1])
+    yield "weighted counts", lambda part: within.count_within.jit(part, radii[1], boxsize=box, weight=part.mass)
+    yield "pair counts", lambda part: within.pair_counts.jit(part, radii, boxsize=box).count
+    yield "dbscan", lambda part: jz.fof.dbscan.jit(part, radii[1], 4, boxsize=box)
+    if n <= MANY:
+        yield from _of_all_pairs(dims, box, radii)
+
+
+def _of_all_pairs(dims: int, box: Any, radii: np.ndarray) -> Iterator[Question]:
+    within, lists = jz.radius, jz.radius.neighbours_within.jit
+    yield "lists", lambda part: lists(part, radii[1], boxsize=box)
+    yield "lists, nearest first", lambda part: lists(part, radii[1], boxsize=box, nearest_first=True)
+    yield "pairs and images", lambda part: within.pairs_within.jit(part, radii[1], boxsize=box)
+    if dims > 1:
+        yield "pairs by separation and depth", lambda part: _pairs(part, box, "rp_pi", radii, radii)
+        yield "pairs by cosine", lambda part: _pairs(part, box, "s_mu", radii, np.linspace(0, 1, 5))
+        if box == 0:
+            yield "pairs seen by an observer", lambda part: _pairs(part, box, "rp_pi", radii, radii, "midpoint")
+    for form in ("gather", "scatter", "mean_kernel", "mean_h"):
+        yield f"kernel sums, {form}", lambda part, form=form: _sums(part, radii[2], box, form)
+
+
+def _pairs(part: Any, box: Any, mode: str, edges: Any, edges_b: Any, los: Any = -1) -> Any:
+    # Weights of a power of two have sums without rounding, whatever their order.
+    weight = np.full(part.pos.shape[0], 0.5, part.pos.dtype)
+    found = jz.radius.pair_counts.jit(part, edges, boxsize=box, mode=mode, edges_b=edges_b, los=los, weight=weight)
+    return found.count, found.weight
+
+
+def _sums(part: Any, reach: float, box: Any, form: str) -> jax.Array:
+    h = np.linspace(0.3 * reach, reach, part.pos.shape[0], dtype=part.pos.dtype)
+    return jz.radius.kernel_sums.jit(part, h, boxsize=box, form=form)
