@@ -67,15 +67,21 @@ def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     replaced = exact_box_argument(arguments)
     query = arguments.get("part_query")
     asked = next(iter(arguments.values())) if query is None else query
-    return replaced | {"radius": as_radii(arguments["radius"], tuple(np.shape(get_pos(asked))[:-1]), get_num(asked))}
+    return replaced | {"radius": as_radii(arguments["radius"], *_asked_outside(asked))}
 
 
 def exact_limit(arguments: dict[str, Any]) -> dict[str, Any]:
     """The same for one with ``max_radius``, which may be None."""
     query = arguments["part_query"]
     asked = arguments["part"] if query is None else query
-    limit = as_limit(arguments["max_radius"], tuple(np.shape(get_pos(asked))[:-1]), get_num(asked))
-    return exact_box_argument(arguments) | {"max_radius": limit}
+    return exact_box_argument(arguments) | {"max_radius": as_limit(arguments["max_radius"], *_asked_outside(asked))}
+
+
+def _asked_outside(asked: Any) -> tuple[tuple[int, ...], Any]:
+    """Arguments ``queries`` and ``num`` of `as_radii` outside of a mapped function, where the first axis of positions
+    may be that over devices: without ``num`` its length is not the number of queries, as which `get_num` takes it.
+    """
+    return tuple(np.shape(get_pos(asked))[:-1]), None if getattr(asked, "num", None) is None else get_num(asked)
 
 
 def as_limit(max_radius: Any, queries: tuple[int, ...], num: Any = None) -> Radii:

@@ -12,6 +12,7 @@ from scipy.spatial import cKDTree
 
 from jztree.config import RadiusConfig, TreeConfig
 from jztree.data import ParticleData, Pos
+from jztree.knn import knn
 from jztree.radius import count_within
 from jztree.tree import zsort_and_tree
 
@@ -189,6 +190,20 @@ def test_queries_and_weights_over_devices(ndev: int) -> None:
     np.testing.assert_array_equal(found, brute(pos, pos, 0.2, weight=weight))
     everything = joined(mapped(part, np.inf, part_query=asking), of_queries)
     np.testing.assert_array_equal(everything, 1_000)
+
+
+@pytest.mark.parametrize("ndev", [1, 2])
+def test_a_radius_each_over_devices_of_particles_that_have_no_num(ndev: int) -> None:
+    """There the first axis of positions, which is that over devices, is no number of particles."""
+    pos, own = oracles.uniform(60, 3), np.linspace(0, 1, 60)
+    dealt, reach = pos.reshape(ndev, -1, 3), own.reshape(ndev, -1)
+    expected = brute(pos, pos, own[:, None])[:, 0]
+    found = count_within.smap(mesh_of(ndev), jit=True)(dealt, reach)
+    np.testing.assert_array_equal(np.ravel(found), expected)
+    found = count_within.smap(mesh_of(ndev), jit=True)(Pos(pos=dealt), reach[..., None] * [0.5, 1])
+    np.testing.assert_array_equal(found[..., 1].ravel(), expected)
+    radius, _ = knn.smap(mesh_of(ndev), jit=True)(dealt, 60, max_radius=reach)
+    np.testing.assert_array_equal(np.isfinite(radius).sum(axis=-1).ravel(), expected)
 
 
 @pytest.mark.parametrize(
