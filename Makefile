@@ -35,6 +35,9 @@ $(BIN)/cmake --build build/demo
 $(BIN)/cmake --install build/demo --prefix . > build/install.log
 endef
 
+# The most cases of one test that `make test` runs; 0 is all, as where tests are picked.
+CASES ?= $(if $(ARGS),0,5)
+
 # Where the compiler has a library of its runtime.
 runtime = $$($(CXX) -print-file-name=$(1))
 
@@ -83,8 +86,8 @@ docs: develop ## The documentation as a site, build/docs/html/index.html; every 
 	$(call install_needs,docs)
 	$(BIN)/sphinx-build -W -q -b html docs build/docs/html
 
-test: develop ## The tests that take seconds; ARGS="tests/test_knn.py -k ties" picks some.
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
+test: develop ## The tests that take seconds, other cases of them every day; ARGS="tests/test_knn.py -k ties" picks some.
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --cases-of-each $(CASES) $(ARGS)
 
 test-all: develop ## Also those that take minutes.
 	$(call install_needs,tables readers)

@@ -19,6 +19,8 @@ import jaxlib
 import numpy as np
 import pytest
 
+pytest_plugins = ["case_choice"]
+
 _SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 # XLA compiles what lies between the kernels in less than half the time if it does not optimise it, and most tests run
 # what they compile once. `make test-all` compiles as users do, as do the tests of the documentation and `make fuzz`.
