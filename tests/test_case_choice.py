@@ -15,7 +15,11 @@ _ALL = [f"test_a.py::test_many[{i}]" for i in range(40)] + [
 def chosen(most: int, seed: str, names: list[str] = _ALL) -> list[str]:
     items: list[Any] = [_Item(name) for name in names]
     left_out: list[Any] = []
-    hook = SimpleNamespace(pytest_deselected=left_out.extend)
+
+    def leave_out(items: list[Any]) -> None:
+        left_out.extend(items)
+
+    hook = SimpleNamespace(pytest_deselected=leave_out)
     config: Any = SimpleNamespace(option=SimpleNamespace(cases_of_each=most, cases_seed=seed), hook=hook)
     pytest_collection_modifyitems(config, items)
     assert len(items) + len(left_out) == len(names)
