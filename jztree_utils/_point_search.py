@@ -68,15 +68,28 @@ class PointSearch:
         kept = ~np.repeat(none, counts)
         return np.r_[0, np.cumsum(np.where(none, 0, counts))], rows[index[kept]], distance[kept]
 
-    def count(self, places: np.ndarray, radii: np.ndarray) -> np.ndarray:
-        """``(m,)``, how many pairs of a place and a point are within each of some radii ``(m,)``."""
+    def count(
+        self,
+        places: np.ndarray,
+        radii: np.ndarray,
+        of_places: np.ndarray | None = None,
+        weight: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """``(m,)``, how many pairs of a place and a point are within each of some radii ``(m,)``; or the sums of the
+        products of their weights, ``(q,)`` and ``(n,)``.
+        """
+        kind = np.int64 if weight is None else np.float64
         if not len(self.points) or not len(places) or not len(radii):
-            return np.zeros(len(radii), np.int64)
+            return np.zeros(len(radii), kind)
         reach, none = self._reach(places, radii)
         with jax.enable_x64(True):
-            posz, _, th = self._tree()
-            counts = count_within.jit(posz, np.sort(reach), self.boxsize, th=th, part_query=places)
-            total = np.asarray(counts, np.int64).reshape(len(places), -1).sum(axis=0)
+            posz, rows, th = self._tree()
+            weights = None if weight is None else np.append(weight, np.zeros(len(rows) - len(weight)))[rows]
+            # A row of radii, because as many as there are places would be one for each of these.
+            ladder = np.sort(reach)[None]
+            found = count_within.jit(posz, ladder, self.boxsize, th=th, part_query=places, weight=weights)
+            counts = np.asarray(found, kind)
+        total = counts.sum(axis=0) if of_places is None else of_places @ counts
         return np.where(none, 0, total[np.argsort(np.argsort(reach, kind="stable"), kind="stable")])
 
     def _tree(self) -> Any:

@@ -5,6 +5,7 @@ neighbours, and each size of set (up to an eighth more), compiles anew, which ta
 small questions of many sizes are better off with SciPy.
 """
 
+import itertools
 import operator
 from typing import Any
 
@@ -114,7 +115,10 @@ class KDTree:
 
     def query_ball_tree(self, other: "KDTree", r: float, p: float = 2.0, eps: float = 0) -> list[list[int]]:
         """For each point of this tree the rows of ``other`` within ``r``, sorted."""
-        return other.query_ball_point(self.data, r, p, eps).tolist()
+        del eps
+        _check_metric(p)
+        splits, index, _ = self._points_of(other).within(self.data, np.full(self.n, float(r)))
+        return [sorted(index[begin:end].tolist()) for begin, end in itertools.pairwise(splits)]
 
     def query_pairs(self, r: float, p: float = 2.0, eps: float = 0, output_type: str = "set") -> Any:
         """All pairs of rows ``i < j`` of points within ``r``: a set of tuples, or an array ``(pairs, 2)``."""
@@ -143,7 +147,8 @@ class KDTree:
             raise ValueError(f"r must be one distance or several; its shape is {radii.shape}.")
         if not cumulative and np.any(np.diff(radii) < 0):
             raise ValueError("r must be in order if cumulative=False.")
-        counts = other._search.count(self.data, radii) if weights is None else self._weights(other, radii, weights)
+        own, theirs = (None, None) if weights is None else self._both_weights(other, weights)
+        counts = self._points_of(other).count(self.data, radii, own, theirs)
         if not cumulative:
             counts = np.diff(counts, prepend=counts.dtype.type(0))
         return counts if np.ndim(r) else counts[0]
@@ -158,7 +163,7 @@ class KDTree:
         _check_metric(p)
         if output_type not in ("dok_matrix", "coo_matrix", "dict", "ndarray"):
             raise ValueError(f"output_type is 'dok_matrix', 'coo_matrix', 'dict' or 'ndarray', not {output_type!r}.")
-        splits, index, distance = other._search.within(other._queries(self.data), np.full(self.n, float(max_distance)))
+        splits, index, distance = self._points_of(other).within(self.data, np.full(self.n, float(max_distance)))
         first = np.repeat(np.arange(self.n), np.diff(splits))
         if output_type == "dict":
             return dict(zip(zip(first.tolist(), index.tolist(), strict=True), distance.tolist(), strict=True))
@@ -177,11 +182,14 @@ class KDTree:
             raise ValueError(f"x must consist of vectors of length {self.m} but has shape {points.shape}.")
         return points.reshape(-1, self.m)
 
-    def _weights(self, other: "KDTree", radii: np.ndarray, weights: Any) -> np.ndarray:
-        own, theirs = self._both_weights(other, weights)
-        splits, index, distance = other._search.within(self.data, np.full(self.n, radii.max(initial=-1.0)))
-        product = np.repeat(own, np.diff(splits)) * theirs[index]
-        return np.asarray([product[distance <= radius].sum() for radius in radii])
+    def _points_of(self, other: "KDTree") -> PointSearch:
+        """The points of another tree, in the box of this one: that is how SciPy's trees meet."""
+        if not isinstance(other, KDTree):
+            raise TypeError(f"other must be a jztree_utils.kdtree.KDTree, not {type(other).__name__}.")
+        if other.m != self.m:
+            raise ValueError(f"both trees need one number of dimensions; they have {self.m} and {other.m}.")
+        mine, theirs = (np.zeros(self.m) if tree.boxsize is None else tree.boxsize for tree in (self, other))
+        return other._search if np.array_equal(mine, theirs) else PointSearch(other.data, self.boxsize)
 
     def _both_weights(self, other: "KDTree", weights: Any) -> tuple[np.ndarray, np.ndarray]:
         if not isinstance(weights, (tuple, list)):
@@ -193,6 +201,8 @@ class KDTree:
             values = np.ones(tree.n) if one is None else np.asarray(one, np.float64)
             if values.shape != (tree.n,):
                 raise ValueError(f"Number of weights differ from the number of data points: {values.shape}, {tree.n}.")
+            if not np.isfinite(values).all():
+                raise ValueError("weights must be finite, check for nan or inf values")
             made.append(values)
         return made[0], made[1]
 

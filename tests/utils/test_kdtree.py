@@ -93,6 +93,38 @@ def test_two_trees(trees: Any) -> None:
     assert as_dict.keys() == theirs.sparse_distance_matrix(others, 0.4, output_type="dict").keys()
 
 
+def test_as_many_distances_as_points() -> None:
+    radii = np.linspace(0, 1, len(DATA))
+    found = KDTree(DATA).count_neighbors(KDTree(DATA), radii)
+    np.testing.assert_array_equal(found, cKDTree(DATA).count_neighbors(cKDTree(DATA), radii))
+
+
+def test_sums_of_weights_need_no_lists_of_pairs() -> None:
+    data, weights = np.zeros((60_000, 1)), np.linspace(0, 1, 60_000)
+    found = KDTree(data).count_neighbors(KDTree(data), 1.0, weights=(weights, None))
+    np.testing.assert_allclose(found, 30_000 * 60_000.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("boxes", [(None, 1.0), (1.0, None), (0.0, None), ([1, 0, 1], 1.0)])
+def test_two_trees_meet_in_the_box_of_the_first(boxes: tuple[Any, Any]) -> None:
+    places = PLACES.reshape(-1, 3) % 1
+    mine, theirs = (
+        [kind(data, boxsize=box) for data, box in zip((DATA, places), boxes, strict=True)] for kind in (KDTree, cKDTree)
+    )
+    assert mine[0].count_neighbors(mine[1], 0.3) == theirs[0].count_neighbors(theirs[1], 0.3)
+    assert mine[0].query_ball_tree(mine[1], 0.3) == [sorted(row) for row in theirs[0].query_ball_tree(theirs[1], 0.3)]
+    tables = [one.sparse_distance_matrix(other, 0.3).toarray() for one, other in (mine, theirs)]
+    np.testing.assert_allclose(*tables, rtol=1e-13)
+
+
+def test_what_is_no_tree_is_said() -> None:
+    for call in (KDTree(DATA).count_neighbors, KDTree(DATA).query_ball_tree, KDTree(DATA).sparse_distance_matrix):
+        with pytest.raises(TypeError, match=r"must be a jztree_utils.kdtree.KDTree, not cKDTree"):
+            call(cKDTree(DATA), 0.1)
+        with pytest.raises(ValueError, match="one number of dimensions; they have 3 and 2"):
+            call(KDTree(DATA[:, :2]), 0.1)
+
+
 def test_hardly_any_points() -> None:
     empty = KDTree(np.zeros((0, 2)))
     distance, row = empty.query([0.5, 0.5], k=2)
@@ -126,6 +158,10 @@ def test_a_tree_travels() -> None:
         (lambda: KDTree(DATA).query(PLACES, 0), "from 1 on"),
         (lambda: KDTree(DATA).query_ball_point(PLACES, np.nan), "must not be NaN"),
         (lambda: KDTree(DATA).count_neighbors(KDTree(DATA), 0.1, weights=np.ones(175)), "both in a tuple"),
+        (
+            lambda: KDTree(DATA).count_neighbors(KDTree(DATA), 0.1, weights=(np.full(175, np.nan), None)),
+            "must be finite",
+        ),
     ],
 )
 def test_what_cannot_be_is_said(call: Any, message: str) -> None:
