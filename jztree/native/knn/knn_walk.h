@@ -229,13 +229,25 @@ class Walk {
   void visit_leaf(int64_t leaf) {
     leaf_distances_.set_leaf(sources_, leaf, low_, high_);
     bool changed = false;
-    for (int64_t block = 0; block < count_; block += lanes) {
-      Lanes<T> radius2;
-      load(radius2_.data() + block, radius2);
-      uint32_t open = leaf_distances_.within(queries_, begin_ + block, count_ - block, radius2);
-      changed |= visit_leaf_from(block, open);
+    for (int64_t begin = 0; begin < count_; begin += 4 * lanes) {
+      uint64_t open = may_open(begin);
+      for (int64_t block = begin; open != 0; block += lanes, open >>= lanes)
+        if ((open & 0xffff) != 0) changed |= visit_leaf_from(block, open & 0xffff);
     }
     if (changed) set_worst();
+  }
+
+  // Which of four blocks of queries from `begin` on the leaf may be near. (All blocks before the first is searched:
+  // nothing then waits for a branch that is not foretold.)
+  uint64_t may_open(int64_t begin) const {
+    uint64_t open = 0;
+    for (int64_t block = begin; block < std::min(begin + 4 * lanes, count_); block += lanes) {
+      Lanes<T> radius2;
+      load(radius2_.data() + block, radius2);
+      open |= static_cast<uint64_t>(leaf_distances_.within(queries_, begin_ + block, count_ - block, radius2))
+              << (block - begin);
+    }
+    return open;
   }
 
   void set_worst() {
