@@ -79,12 +79,14 @@ class _Sample:
         box = np.broadcast_to(np.asarray(0.0 if self.boxsize is None else self.boxsize, np.float64), (dims,))
         if self.randoms is None and not np.all(box > 0):
             raise ValueError("without randoms, the box must be periodic in all dimensions; give boxsize, or randoms.")
-        if self.randoms is None and self.num_regions is not None:
+        if self.randoms is None and (self.region is not None or self.num_regions is not None):
             raise ValueError(
                 "what random pairs there are without a region is not known; give randoms, with randoms_region."
             )
         if self.randoms is None and (self.randoms_weight is not None or self.randoms_region is not None):
             raise ValueError("randoms_weight and randoms_region are of randoms, which were not given.")
+        if len({one is None for one in (self.region, self.randoms_region, self.num_regions)}) > 1:
+            raise ValueError("a jackknife takes region, randoms_region and num_regions, all three of them.")
 
     @property
     def box(self) -> np.ndarray:
@@ -222,6 +224,7 @@ def xi_from_counts(count: Any, num: int, edges: Any, boxsize: Any) -> Correlatio
     Raises ValueError for wrong arguments.
     """
     pairs, found, box = _counted(count, (edges,), boxsize)
+    _check_number(num)
     _check_reach(found[0], "edges", box.min() / 2)
     value = _natural(pairs, num, _shells(found[0], len(box)), box)
     return Correlation(edges=found[0], value=value, pairs=pairs)
@@ -234,6 +237,7 @@ def wp_from_counts(count: Any, num: int, edges: Any, along: Any, boxsize: Any, l
     0 on. boxsize: ``(3,)``.
     """
     pairs, (found, steps), box = _counted(count, (edges, along), boxsize)
+    _check_number(num)
     if len(box) != 3 or los not in range(-3, 3):
         raise ValueError(f"boxsize {boxsize} and los {los!r} must be of 3 dimensions.")
     _check_reach(found, "edges", np.delete(box, los).min() / 2)
@@ -243,6 +247,8 @@ def wp_from_counts(count: Any, num: int, edges: Any, along: Any, boxsize: Any, l
 
 
 def _counted(count: Any, edges: tuple[Any, ...], boxsize: Any) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
+    if isinstance(count, PairCounts):
+        raise TypeError("count is a PairCounts; give its count.")
     pairs, box = np.asarray(count), np.asarray(boxsize, np.float64)
     found = [np.asarray(one, np.float64) for one in edges]
     if pairs.shape != tuple(len(one) - 1 for one in found) or box.ndim != 1 or not np.all(box > 0):
@@ -254,8 +260,16 @@ def _counted(count: Any, edges: tuple[Any, ...], boxsize: Any) -> tuple[np.ndarr
     return pairs, found, box
 
 
+def _check_number(num: Any) -> None:
+    if np.ndim(num) or not np.issubdtype(np.asarray(num).dtype, np.integer):
+        raise TypeError(f"num is {num!r}; it is the number of particles, an integer.")
+    if num < 0:
+        raise ValueError(f"num is {num}; it is the number of particles, at least 0.")
+
+
 def _natural(pairs: np.ndarray, num: int, volume: np.ndarray, box: np.ndarray) -> np.ndarray:
     """``DD / RR - 1`` with the number of pairs at random that a volume around each of ``num`` particles holds."""
+    num = int(num)  # whose square 32 bits do not hold
     return _ratio(pairs, num * (num - 1) * (volume / np.prod(box))) - 1
 
 
@@ -288,6 +302,8 @@ def wp(
     Raises like `xi`.
     """
     _whole(num_pi, "num_pi")
+    if isinstance(pi_max, bool) or not isinstance(pi_max, (int, float, np.integer, np.floating)):
+        raise TypeError(f"pi_max is {pi_max!r}; it must be a number.")
     if not 0 < pi_max < np.inf:
         raise ValueError(f"pi_max is {pi_max}; it must be positive and finite.")
     sample = _in_three(_sample(part, boxsize, randoms, options), "wp", los)

@@ -2,14 +2,16 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.polynomial import legendre
 from scipy.spatial import cKDTree
 
 from jztree.data import ParticleData, Pos
+from jztree.radius import pair_counts
 from jztree_utils import ics
-from jztree_utils.correlation import Correlation, cube_regions, multipoles, power_law, wp, xi
+from jztree_utils.correlation import Correlation, cube_regions, multipoles, power_law, wp, xi, xi_from_counts
 
 EDGES = np.linspace(0.02, 0.2, 7)
 
@@ -182,6 +184,33 @@ def test_regions_of_a_cube() -> None:
         cube_regions(places, 0, [1, 0], 2)
     with pytest.raises(ValueError, match="row 1 of the positions is NaN"):
         cube_regions([[0.5, 0.5], [0.5, np.nan]], 0, 1, 2)
+
+
+@pytest.mark.parametrize("kind", [np.int32, jnp.int32, int])
+def test_numbers_of_particles_whose_square_has_more_than_32_bits(kind: Any) -> None:
+    volume = 4 / 3 * np.pi * np.diff(np.float64(EDGES) ** 3)
+    count = 100_000 * 99_999 * volume
+    np.testing.assert_allclose(xi_from_counts(count, kind(100_000), EDGES, [1.0] * 3).value, 0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda pos: xi_from_counts(np.ones(len(EDGES) - 1), -1, EDGES, [1.0] * 3), ValueError, "num is -1"),
+        (lambda pos: xi_from_counts(np.ones(len(EDGES) - 1), 2.5, EDGES, [1.0] * 3), TypeError, "an integer"),
+        (lambda pos: xi_from_counts(pair_counts(pos, EDGES, 1.0), 40, EDGES, [1.0] * 3), TypeError, "give its count"),
+        (lambda pos: wp(pos, EDGES, "a", 1.0), TypeError, "pi_max is 'a'; it must be a number"),
+        (lambda pos: xi(pos, EDGES, 1.0, region=np.zeros(40, int)), ValueError, "give randoms, with randoms_region"),
+        (
+            lambda pos: xi(pos, EDGES, randoms=pos, region=np.zeros(40, int), num_regions=2),
+            ValueError,
+            "region, randoms_region and num_regions, all three",
+        ),
+    ],
+)
+def test_what_was_said_in_the_words_of_others(call: Any, error: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        call(uniform(40, 1))
 
 
 @pytest.mark.filterwarnings("error")
