@@ -131,6 +131,8 @@ class _Pairs:
             raise ValueError(
                 f"pair_func must return arrays with {row.shape[0]} rows, one a pair; one has shape {jnp.shape(leaf)}."
             )
+        if self.how == "sum" and jnp.result_type(leaf) == jnp.bool_:
+            raise TypeError("what pair_func returns is bool, which has no sum; convert it, with .astype(int) say.")
         # Rows of no query are one more, which is left out.
         return _REDUCE[self.how][0](jnp.asarray(leaf), row, size + 1, indices_are_sorted=True)[:size]
 

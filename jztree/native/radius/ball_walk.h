@@ -47,7 +47,8 @@ struct Staged {
 template <typename T>
 class Balls {
  public:
-  explicit Balls(int64_t m) : m(m), possibly2_(static_cast<size_t>(m)), surely2_(possibly2_) {}
+  explicit Balls(int64_t m)
+      : m(m), possibly2_(static_cast<size_t>(m)), surely2_(possibly2_), missing_(possibly2_.size()) {}
 
   const int64_t m;
 
@@ -58,6 +59,7 @@ class Balls {
     outer_.assign(static_cast<size_t>(m * (count + lanes)), T{-1});
     std::fill(possibly2_.begin(), possibly2_.end(), T{-1});
     std::fill(surely2_.begin(), surely2_.end(), std::numeric_limits<T>::infinity());
+    std::fill(missing_.begin(), missing_.end(), false);
     stride_ = count + lanes;
     for (int64_t i = 0; i < count; ++i)
       for (int64_t j = 0; j < m; ++j) {
@@ -69,6 +71,7 @@ class Balls {
         outer_[static_cast<size_t>(j * stride_ + i)] = ball.possibly2;
         possibly2_[static_cast<size_t>(j)] = std::max(possibly2_[static_cast<size_t>(j)], ball.possibly2);
         surely2_[static_cast<size_t>(j)] = std::min(surely2_[static_cast<size_t>(j)], ball.surely2);
+        if (!(given >= 0)) missing_[static_cast<size_t>(j)] = true;
       }
   }
 
@@ -78,10 +81,13 @@ class Balls {
   // The most that the j-th ball of any query may reach, and the least that that of all surely does.
   T possibly2(int64_t j) const { return possibly2_[static_cast<size_t>(j)]; }
   T surely2(int64_t j) const { return surely2_[static_cast<size_t>(j)]; }
+  // Whether the j-th ball of some query is none, so that not even what is at the same place is in it.
+  bool missing(int64_t j) const { return missing_[static_cast<size_t>(j)]; }
 
  private:
   std::vector<Within<T>> all_;
   std::vector<T> outer_, possibly2_, surely2_;
+  std::vector<bool> missing_;
   int64_t stride_ = 0;
 };
 
@@ -161,7 +167,7 @@ class BallWalk {
 
   bool all_within(int64_t node, T reach2, int64_t ball) const {
     if (reach2 <= balls.surely2(ball)) return true;
-    if (reach2 > 0 || !staged_.rule.exact_zero || balls.possibly2(ball) < 0) return false;
+    if (reach2 > 0 || !staged_.rule.exact_zero || balls.missing(ball)) return false;
     T reach = 0;  // whose square may have vanished
     for (int d = 0; d < D; ++d)
       reach +=

@@ -1,0 +1,25 @@
+"""Where the blocks end, in which `reduce_within` answers queries."""
+
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+
+from jztree.radius import reduce_within
+
+
+def test_a_block_that_ends_among_equal_points() -> None:
+    """The queries behind its end are at the same place and have no pairs, so they take no room."""
+    queries = np.zeros((4_200, 2), np.float32)
+    found = reduce_within(
+        np.zeros((3, 2), np.float32),
+        1.0,
+        lambda query, source, vector, distance: jnp.ones(distance.shape),
+        part_query=queries,
+    )
+    np.testing.assert_array_equal(found, np.full(4_200, 3))
+
+
+def test_what_has_no_sum_is_refused() -> None:
+    with pytest.raises(TypeError, match="what pair_func returns is bool, which has no sum"):
+        reduce_within(oracles.uniform(9, 3), 0.5, lambda query, source, vector, distance: distance > 0)
