@@ -61,6 +61,29 @@ def test_order_of_lists(x64: bool) -> None:
         np.testing.assert_array_equal(order, np.arange(total), err_msg=str(found))
 
 
+def test_long_lists_among_short_ones() -> None:
+    """What a group of queries finds is kept aside only as long as its lists are short."""
+    crowd, few = oracles.uniform(800, 3) * 0.01 + 0.5, oracles.uniform(300, 3, seed=7)
+    pos = np.concatenate([crowd, few]).astype(np.float32)[np.random.default_rng(3).permutation(1100)]
+    own = np.random.default_rng(4).choice([0.004, 0.05, 1.0], 1100)
+    for radius in (0.02, own):
+        assert_lists(neighbours_within(pos, radius, 1.0), pos, pos, radius, 1.0)
+        assert_lists(neighbours_within.jit(pos, radius, nearest_first=True), pos, pos, radius)
+
+
+def test_distances_across_many_boxes() -> None:
+    """Whole boxes change nothing, also where there are so many that a difference would lose digits."""
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(8)
+        pos = rng.integers(0, 1024, (500, 3)) / 1024
+        for farthest in (1, 2**10, 2**30):
+            moved = pos + rng.integers(-farthest, farthest + 1, pos.shape)
+            found, here = neighbours_within(moved, 0.2, 1.0), neighbours_within(pos, 0.2, 1.0)
+            assert_lists(found, pos, pos, 0.2, 1.0)
+            np.testing.assert_array_equal(found.index, here.index)
+            np.testing.assert_array_equal(found.distance, here.distance)
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 33])
 def test_any_number_of_particles_and_queries(n: int) -> None:
     pos = oracles.uniform(n, 3)

@@ -28,6 +28,15 @@ def check_capacity(capacity: Any) -> None:
         raise ValueError(f"capacity is {capacity}; there can be room for 0 to 2**31 - 1 neighbours.")
 
 
+def rows_of_entries(splits: jax.Array, number: int, start: jax.Array | int = 0) -> jax.Array:
+    """In whose list so many entries are, from ``start`` on, ``(number,)`` int32; behind the last, the number of lists.
+
+    That is how many lists end before or with each entry. A search for each takes five times as long.
+    """
+    ends = jnp.clip(splits[1:] - start, 0, number)
+    return jnp.cumsum(jnp.zeros(number + 1, jnp.int32).at[ends].add(1)[:number], dtype=jnp.int32)
+
+
 @dataclass
 class Listing:
     """Lists for queries, in the rows in which these were given.

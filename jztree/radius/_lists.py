@@ -17,7 +17,7 @@ from ..jax_ext import Exact, with_twins
 from ..knn._result import radii as with_derivatives
 from ..knn._result import radii_over_ranks
 from ..tree import TreeHierarchy, check_hierarchy
-from ._listing import Listing, check_capacity
+from ._listing import Listing, check_capacity, rows_of_entries
 from ._search import Asked, check_both, make_ready
 
 __all__ = ["NeighbourLists", "neighbours_within"]
@@ -47,9 +47,8 @@ class NeighbourLists:
 
     def query(self) -> jax.Array:
         """``(capacity,)`` int32, the row of the query of each entry; -1 behind the last."""
-        entry = jnp.arange(self.index.shape[0], dtype=jnp.int32)
-        row = jnp.searchsorted(self.splits, entry, side="right").astype(jnp.int32) - 1
-        return jnp.where(entry < self.splits[-1], row, -1)
+        row = rows_of_entries(self.splits, self.index.shape[0])
+        return jnp.where(row < self.splits.shape[0] - 1, row, -1)
 
 
 @with_twins(

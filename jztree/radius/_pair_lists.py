@@ -16,7 +16,7 @@ from ..config import RadiusConfig, checked_config, without_masses
 from ..data import get_num
 from ..jax_ext import Exact, exact_to_float, with_twins
 from ..tree import TreeHierarchy, check_hierarchy
-from ._listing import Listing, check_capacity
+from ._listing import Listing, check_capacity, rows_of_entries
 from ._search import Asked, check_both, make_ready
 
 __all__ = ["PairLists", "pairs_within"]
@@ -110,7 +110,7 @@ def pairs_within(
 
     splits, columns = Listing(ready, place, "pairs", (-1, 0, 0, jnp.inf), search).lists()
     index, shift, vector, distance = columns
-    rows = _rows_of_entries(splits, index)
+    rows = jnp.minimum(rows_of_entries(splits, index.shape[0]), max(query.shape[0] - 1, 0))
     vector, distance = _differentiable(query, pos, box, vector, distance, (rows, index, shift, ready.starts))
     first = 0 if ready.starts is None else _first_of_rank(asking)
     i = jnp.where(index < 0, -1, rows + first)
@@ -127,13 +127,6 @@ def _faults(radii: Radii, box: Exact, pos: jax.Array, num: Any, whose: str) -> l
         comm.Fault(~(images < 2.0**31), [], _TOO_FAR),
         comm.Fault(row >= 0, [row], _FAR_OUT % whose),
     ]
-
-
-def _rows_of_entries(splits: jax.Array, index: jax.Array) -> jax.Array:
-    """``(capacity,)``, the row of the query of each entry; some row behind the last."""
-    entry = jnp.arange(index.shape[0], dtype=jnp.int32)
-    row = jnp.searchsorted(splits, entry, side="right").astype(jnp.int32) - 1
-    return jnp.clip(row, 0, max(splits.shape[0] - 2, 0))
 
 
 def _first_of_rank(part: Any) -> jax.Array:

@@ -19,7 +19,7 @@ from ..config import RadiusConfig, checked_config, without_masses
 from ..data import get_num, replace_num, split_rows
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
 from ..tree import TreeHierarchy, check_hierarchy
-from ._listing import check_capacity
+from ._listing import check_capacity, rows_of_entries
 from ._search import Asked, Ready, check_both, make_ready
 
 __all__ = ["reduce_within"]
@@ -207,7 +207,7 @@ class _Blocks:
         @jax.checkpoint
         def some(start: jax.Array) -> Any:
             here = jax.lax.dynamic_slice(index, (start,), (at_once,))
-            return self._of_pairs(here, _rows_of_entries(splits, start, at_once), first)
+            return self._of_pairs(here, rows_of_entries(splits, at_once, start), first)
 
         def more(total: Any, start: jax.Array) -> tuple[Any, None]:
             add = lambda total: jax.tree.map(_REDUCE[self.pairs.how][1], total, some(start))  # noqa: E731
@@ -236,12 +236,6 @@ class _Blocks:
         ready = self.ready
         of_queries = [_rows(column, self.asked.num, query) for column in ready.query_columns]
         return of_queries, [_rows(column, ready.sources.num, source) for column in ready.columns]
-
-
-def _rows_of_entries(splits: jax.Array, start: jax.Array, number: int) -> jax.Array:
-    """In whose list so many entries are, from ``start`` on: how many lists end before or with each."""
-    ends = jnp.clip(splits[1:] - start, 0, number)
-    return jnp.cumsum(jnp.zeros(number + 1, jnp.int32).at[ends].add(1)[:number], dtype=jnp.int32)
 
 
 def _rows(column: jax.Array, num: jax.Array, index: jax.Array) -> jax.Array:

@@ -94,13 +94,11 @@ class Balls {
 template <int D, typename T>
 class BallWalk {
  public:
-  // together: whether nodes in one and the same ball are wanted as such; else all of their pairs are.
-  BallWalk(const Staged<D, T>& staged, int64_t m, bool together)
+  BallWalk(const Staged<D, T>& staged, int64_t m)
       : balls(m),
         staged_(staged),
         sources_(staged.sources),
         queries_(*staged.queries),
-        together_(together),
         leaf_distances_(staged.scale, staged.most) {}
 
   Balls<T> balls;
@@ -119,15 +117,15 @@ class BallWalk {
       half_diagonal2 += half * half;
     }
     // The group itself is that wide, so no node is within less of all its queries.
-    whole_nodes_ = together_ && (half_diagonal2 == 0 || half_diagonal2 * below_one<T> <= balls.surely2(balls.m - 1));
+    whole_nodes_ = half_diagonal2 == 0 || half_diagonal2 * below_one<T> <= balls.surely2(balls.m - 1);
   }
   int64_t begin() const { return begin_; }
   int64_t count() const { return count_; }
 
-  // visit.node(node, first, end, ball): all of a node's rows, from first to end, are in this ball of all queries. node:
-  // its place in the flat arrays.
-  // visit.rows(i, first, chosen, ball): rows from `first` on that have a bit in `chosen` are in this one of the i-th;
-  // or visit.number(i, number, ball) if Visit::of_numbers: so many are.
+  // visit.node(node, first, end, ball), if Visit::together: all of a node's rows, from first to end, are in this ball
+  // of all queries. node: its place in the flat arrays. Else all pairs are wanted as such. visit.rows(i, first, chosen,
+  // ball): rows from `first` on that have a bit in `chosen` are in this one of the i-th; or visit.number(i, number,
+  // ball) if Visit::of_numbers: so many are.
   template <typename Visit>
   void walk(Visit& visit) {
     if (count_ == 0) return;
@@ -145,17 +143,18 @@ class BallWalk {
       T gap2[block], reach2[block];
       int64_t number = std::min(block, end - first);
       node_distances(sources_, low_, high_, leaf_distances_.gap_period(), start + first, number, gap2);
-      if (whole_nodes_) node_reaches(sources_, low_, high_, staged_.scale.period, start + first, number, reach2);
+      const bool whole_nodes = Visit::together && whole_nodes_;
+      if (whole_nodes) node_reaches(sources_, low_, high_, staged_.scale.period, start + first, number, reach2);
       for (int64_t i = 0; i < number; ++i) {
         int64_t node = first + i, row = sources_.first_row(plane, node), behind = sources_.first_row(plane, node + 1);
         if (row == behind) continue;
         int64_t least = from, most = to;
         while (least < most && gap2[i] > balls.possibly2(least)) ++least;
         if (least == balls.m) continue;
-        if (whole_nodes_)
+        if (whole_nodes)
           while (most > least && all_within(start + node, reach2[i], most - 1)) --most;
-        if (least == most && together_) {
-          visit.node(start + node, row, behind, most);
+        if (Visit::together && least == most) {
+          if constexpr (Visit::together) visit.node(start + node, row, behind, most);
         } else if (plane > 0) {
           open(plane - 1, sources_.first_child(plane, node), sources_.first_child(plane, node + 1), least, most, visit);
         } else {
@@ -271,7 +270,6 @@ class BallWalk {
 
   const Staged<D, T>& staged_;
   const StagedTree<D, T>&sources_, &queries_;
-  const bool together_;
   LeafDistances<D, T> leaf_distances_;
   // The group at work.
   int64_t begin_ = 0, count_ = 0;

@@ -38,7 +38,7 @@ std::vector<double> node_weights(const Parallel& parallel, const Tree<D, T>& tre
 template <typename T, bool Weighted>
 class Tally {
  public:
-  static constexpr bool of_numbers = !Weighted;
+  static constexpr bool of_numbers = !Weighted, together = true;
 
   // weight: of rows, if they count. node_weight: of nodes.
   Tally(int64_t m, const T* weight, const double* node_weight) : m_(m), weight_(weight), node_weight_(node_weight) {}
@@ -95,7 +95,7 @@ void count_all(const Parallel& parallel, const CountWithin<D, T>& in) {
     tally.write(i, in.count + row * m, Weighted ? in.sum + row * m : nullptr);
   };
   parallel.blocks(staged.queries->leaves(), 32, [&](int64_t begin, int64_t end) {
-    BallWalk<D, T> walk(staged, m, true);
+    BallWalk<D, T> walk(staged, m);
     Tallied tally(m, in.weight.data, node_weight.data());
     for (int64_t leaf = begin; leaf < end; ++leaf) {
       int64_t first = staged.queries->leaf_row(leaf);

@@ -13,12 +13,11 @@ namespace jztree {
 namespace {
 
 struct LeastOf {
-  static constexpr bool of_numbers = false;
+  static constexpr bool of_numbers = false, together = false;
 
   const int32_t* value;
   std::vector<int32_t>& least;  // of each query of the group
 
-  void node(int64_t, int64_t, int64_t, int64_t) {}
   void rows(int64_t i, int64_t first, uint32_t chosen, int64_t) {
     int32_t& smallest = least[static_cast<size_t>(i)];
     for (; chosen != 0; chosen &= chosen - 1) smallest = std::min(smallest, value[first + __builtin_ctz(chosen)]);
@@ -33,7 +32,7 @@ void least_within(const Parallel& parallel, const LeastWithin<D, T>& in) {
   Staged<D, T> staged(parallel, in.sources, in.queries, false, box);
   auto place = [&](int64_t query) { return in.query_rows ? in.query_rows[query] : query; };
   parallel.blocks(staged.queries->leaves(), 32, [&](int64_t begin, int64_t end) {
-    BallWalk<D, T> walk(staged, 1, false);
+    BallWalk<D, T> walk(staged, 1);
     for (int64_t leaf = begin; leaf < end; ++leaf) {
       walk.set_group(leaf, [&](int64_t, int64_t) { return radius; });
       std::vector<int32_t> least(static_cast<size_t>(walk.count()), LeastWithin<D, T>::none);

@@ -1,37 +1,27 @@
-// Two walks (ball_walk.h): the first counts the neighbours of every query, which tells where each list begins; the
-// second writes them. A list that does not fit is not written at all. Distances are those that decide: float64, from
-// the positions as given.
+// One walk (ball_walk.h) finds the neighbours of every query. Where a list begins is known when all are found, so their
+// rows wait in memory that is needed last, that of the distances; from there they are moved to their lists, and
+// distances take their place. A list that does not fit is not written at all. Distances are those that decide: float64,
+// from the positions as given.
 
 #include "neighbours_within.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "ball_walk.h"
 #include "common/cpu/context.h"
+#include "common/cpu/exact_distances.h"
 #include "list_splits.h"
 
 namespace jztree {
 namespace {
 
-// Writes the rows of the neighbours of a group of queries.
-struct Lister {
-  static constexpr bool of_numbers = false;
-
-  int32_t* index;
-  std::vector<int64_t>& places;  // where the next neighbour of each goes
-
-  void node(int64_t, int64_t, int64_t, int64_t) {}
-  void rows(int64_t i, int64_t first, uint32_t chosen, int64_t) {
-    int64_t& place = places[static_cast<size_t>(i)];
-    place += write_chosen(chosen, static_cast<int32_t>(first), index + place);
-  }
-};
-
 // How many neighbours each query of a group has.
 struct Counter {
-  static constexpr bool of_numbers = true;
+  static constexpr bool of_numbers = true, together = true;
   std::vector<int64_t>& numbers;
 
   void node(int64_t, int64_t first, int64_t end, int64_t) {
@@ -40,14 +30,64 @@ struct Counter {
   void number(int64_t i, int32_t number, int64_t) { numbers[static_cast<size_t>(i)] += number; }
 };
 
+// Their rows, written where each list is to be.
+struct Lister {
+  static constexpr bool of_numbers = false, together = false;
+
+  int32_t* rows_found;
+  std::vector<int64_t>& places;  // where the next neighbour of each goes
+
+  void rows(int64_t i, int64_t first, uint32_t chosen, int64_t) {
+    int64_t& place = places[static_cast<size_t>(i)];
+    place += write_chosen(chosen, static_cast<int32_t>(first), rows_found + place);
+  }
+};
+
+// Both, where lists are short.
+class ShortLists {
+ public:
+  static constexpr bool of_numbers = false, together = false;
+
+  std::vector<int64_t> numbers;
+
+  void reset(int64_t count) {
+    numbers.assign(static_cast<size_t>(count), 0);
+    rows_.resize(static_cast<size_t>(count * stride));
+  }
+  void rows(int64_t i, int64_t first, uint32_t chosen, int64_t) {
+    int64_t& number = numbers[static_cast<size_t>(i)];
+    number += pack_chosen(chosen, static_cast<int32_t>(first), rows_.data() + i * stride + std::min(number, longest));
+  }
+  // Whether nothing is missing but rows of lists that are too long.
+  bool all_there() const { return *std::max_element(numbers.begin(), numbers.end()) <= longest; }
+  void write(int32_t* to) const {
+    const int32_t* rows = rows_.data();
+    for (int64_t number : numbers) {
+      to = std::copy_n(rows, number, to);
+      rows += stride;
+    }
+  }
+
+ private:
+  // Lists of all queries of a group are to fit a cache of a core, and not all begin in the same part of it.
+  static constexpr int64_t longest = 512, stride = longest + lanes;
+
+  std::vector<int32_t> rows_;
+};
+
 template <int D, typename T>
 class Lists {
  public:
   Lists(const Parallel& parallel, const NeighboursWithin<D, T>& in, const double* box)
-      : parallel_(parallel), in_(in), staged_(parallel, in.sources, in.queries, in.self, box) {}
+      : parallel_(parallel),
+        in_(in),
+        staged_(parallel, in.sources, in.queries, in.self, box),
+        distances_(staged_.rule, staged_.source_pos),
+        rows_found_(reinterpret_cast<int32_t*>(in.distance)),
+        begins_(static_cast<size_t>(staged_.queries->leaves())) {}
 
   void run() {
-    int64_t written = make_lists(in_, [&] { count(); }, [&] { write(); });
+    int64_t written = make_lists(in_, [&] { find(); }, [&] { move(), finish(); });
     parallel_.blocks(in_.room() - written, 1 << 14, [&](int64_t begin, int64_t end) {
       std::fill(in_.index + written + begin, in_.index + written + end, -1);
       std::fill(in_.distance + written + begin, in_.distance + written + end, std::numeric_limits<T>::infinity());
@@ -66,52 +106,104 @@ class Lists {
 
   int64_t place(int64_t query) const { return in_.query_rows ? in_.query_rows[query] : query; }
 
-  // work(walk, first): for each group, whose first query that is.
+  // work(begin, end): for some groups.
   template <typename Work>
-  void groups(bool together, const Work& work) {
-    parallel_.blocks(staged_.queries->leaves(), 32, [&](int64_t begin, int64_t end) {
-      BallWalk<D, T> walk(staged_, 1, together);
+  void groups(const Work& work) const {
+    parallel_.blocks(staged_.queries->leaves(), 32, work);
+  }
+
+  void find() {
+    groups([&](int64_t begin, int64_t end) {
+      BallWalk<D, T> walk(staged_, 1);
+      ShortLists lists;
+      bool all_short = true;
       for (int64_t leaf = begin; leaf < end; ++leaf) {
         int64_t first = staged_.queries->leaf_row(leaf);
         walk.set_group(leaf,
                        [&](int64_t i, int64_t) { return in_.radius[in_.radius.count > 1 ? place(first + i) : 0]; });
-        work(walk, first);
+        if (walk.count() > 0) all_short = find(walk, leaf, all_short, lists);
       }
     });
   }
 
-  void count() {
-    groups(true, [&](BallWalk<D, T>& walk, int64_t first) {
-      std::vector<int64_t> numbers(static_cast<size_t>(walk.count()), 0);
-      Counter counter{numbers};
+  // A group of queries: how many neighbours each has, and, as long as there is room for all, their rows, one list
+  // behind the other. likely_short: whether it is to be tried with lists that are short. Returns whether they are.
+  bool find(BallWalk<D, T>& walk, int64_t leaf, bool likely_short, ShortLists& lists) {
+    lists.reset(walk.count());
+    const bool tried = likely_short && found_.load(std::memory_order_relaxed) <= in_.room();
+    if (tried) {
+      walk.walk(lists);
+    } else {
+      Counter counter{lists.numbers};
       walk.walk(counter);
-      for (int64_t i = 0; i < walk.count(); ++i)
-        in_.splits[place(first + i) + 1] = narrowed(numbers[static_cast<size_t>(i)]);
-    });
-  }
-
-  void write() {
-    groups(false, [&](BallWalk<D, T>& walk, int64_t first) {
-      std::vector<int64_t> places(static_cast<size_t>(walk.count()));
-      for (int64_t i = 0; i < walk.count(); ++i) places[static_cast<size_t>(i)] = in_.splits[place(first + i)];
-      Lister lister{in_.index, places};
-      walk.walk(lister);
-      std::vector<Entry> list;
-      for (int64_t i = 0; i < walk.count(); ++i) finish(first + i, list);
-    });
-  }
-
-  // The list of a query, of which the rows are there. A loop of its own, in which nothing waits for a branch.
-  void finish(int64_t query, std::vector<Entry>& list) const {
-    const T* at = staged_.query_pos + query * D;
-    int64_t begin = in_.splits[place(query)], end = in_.splits[place(query) + 1];
-    for (int64_t entry = begin; entry < end; ++entry) {
-      double distance2 = staged_.rule.distance2(at, staged_.source_pos + int64_t{in_.index[entry]} * D);
-      in_.distance[entry] = staged_.rule.length(distance2);
     }
-    if (in_.sorted) sort(begin, end, list);
-    for (int64_t entry = begin; in_.source_rows && entry < end; ++entry)
-      in_.index[entry] = in_.source_rows[in_.index[entry]];
+    int64_t all = 0;
+    for (int64_t i = 0; i < walk.count(); ++i) {
+      int64_t number = lists.numbers[static_cast<size_t>(i)];
+      in_.splits[place(walk.begin() + i) + 1] = narrowed(number);
+      all += number;
+    }
+    int64_t begin = found_.fetch_add(all, std::memory_order_relaxed);
+    begins_[static_cast<size_t>(leaf)] = begin;
+    const bool there = tried && lists.all_there();
+    if (begin + all > in_.room()) return there;
+    if (there) {
+      lists.write(rows_found_ + begin);
+    } else {
+      for (int64_t& number : lists.numbers) number = std::exchange(begin, begin + number);
+      Lister lister{rows_found_, lists.numbers};
+      walk.walk(lister);
+    }
+    return there;
+  }
+
+  // work(query, begin, end): for each query its list. Lists are anywhere, so those of later queries are asked for, and
+  // before that where these are: rows and, if `whole`, distances.
+  template <typename Work>
+  void each_list(int64_t leaf, bool whole, const Work& work) const {
+    const int64_t last = staged_.queries->leaf_row(staged_.queries->leaves()) - 1;
+    auto split = [&](int64_t query) { return in_.splits + place(std::min(query, last)); };
+    for (int64_t query = staged_.queries->leaf_row(leaf); query < staged_.queries->leaf_row(leaf + 1); ++query) {
+      __builtin_prefetch(split(query + 2 * prefetch_distance));
+      const int32_t *later = split(query + prefetch_distance), *now = split(query);
+      prefetch(in_.index + later[0], later[1] - later[0]);
+      if (whole) prefetch(in_.distance + later[0], later[1] - later[0]);
+      work(query, now[0], now[1]);
+    }
+  }
+
+  // As much of a list as the processor is not likely to ask for by itself.
+  template <typename U>
+  static void prefetch(const U* begin, int64_t number) {
+    constexpr int64_t line = 64 / sizeof(U), some = 4;
+    for (int64_t i = 0; i < std::min(number, some * line); i += line) __builtin_prefetch(begin + i, 1);
+  }
+
+  // The rows that were found, to where their lists are.
+  void move() const {
+    groups([&](int64_t first, int64_t last) {
+      for (int64_t leaf = first; leaf < last; ++leaf) {
+        const int32_t* rows = rows_found_ + begins_[static_cast<size_t>(leaf)];
+        each_list(leaf, false, [&](int64_t, int64_t begin, int64_t end) {
+          std::copy_n(rows, end - begin, in_.index + begin);
+          rows += end - begin;
+        });
+      }
+    });
+  }
+
+  // All else of lists of which the rows are there.
+  void finish() const {
+    groups([&](int64_t first, int64_t last) {
+      std::vector<Entry> list;
+      for (int64_t leaf = first; leaf < last; ++leaf)
+        each_list(leaf, true, [&](int64_t query, int64_t begin, int64_t end) {
+          distances_.find(staged_.query_pos + query * D, in_.index + begin, end - begin, in_.distance + begin);
+          if (in_.sorted) sort(begin, end, list);
+          for (int64_t entry = begin; in_.source_rows && entry < end; ++entry)
+            in_.index[entry] = in_.source_rows[in_.index[entry]];
+        });
+    });
   }
 
   // A list by distance; those at the same distance stay in the order of the sources.
@@ -128,6 +220,10 @@ class Lists {
   const Parallel& parallel_;
   const NeighboursWithin<D, T>& in_;
   const Staged<D, T> staged_;
+  const ExactDistances<D, T> distances_;
+  int32_t* const rows_found_;      // of all lists, group by group, in any order of these
+  std::atomic<int64_t> found_{0};  // how many there are, also of those that have no room
+  std::vector<int64_t> begins_;    // where those of each group begin
 };
 
 template <int D, typename T>

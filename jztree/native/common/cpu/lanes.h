@@ -67,6 +67,10 @@ inline Lanes<T> operator*(const Lanes<T>& a, const Lanes<T>& b) {
   return Lanes<T>::each(a, b, [](const auto& x, const auto& y, auto& out) { out = x * y; });
 }
 template <typename T>
+inline Lanes<T> operator/(const Lanes<T>& a, const Lanes<T>& b) {
+  return Lanes<T>::each(a, b, [](const auto& x, const auto& y, auto& out) { out = x / y; });
+}
+template <typename T>
 inline Lanes<T> operator*(const Lanes<T>& a, T b) {
   return a * Lanes<T>(b);
 }
@@ -108,6 +112,22 @@ inline void load(const T* from, Lanes<T>& to) {
 template <typename T>
 inline void store(const Lanes<T>& from, T* to) {
   for (int i = 0; i < Lanes<T>::registers; ++i) std::memcpy(to + i * Lanes<T>::width, &from.part[i], register_bytes);
+}
+
+// The same with numbers of another precision in memory.
+typedef float HalfRegister __attribute__((vector_size(register_bytes / 2)));
+inline void load(const float* from, Lanes<double>& to) {
+  for (int i = 0; i < Lanes<double>::registers; ++i) {
+    HalfRegister half;
+    std::memcpy(&half, from + i * Lanes<double>::width, sizeof(half));
+    to.part[i] = __builtin_convertvector(half, Lanes<double>::Register);
+  }
+}
+inline void store(const Lanes<double>& from, float* to) {
+  for (int i = 0; i < Lanes<double>::registers; ++i) {
+    auto half = __builtin_convertvector(from.part[i], HalfRegister);
+    std::memcpy(to + i * Lanes<double>::width, &half, sizeof(half));
+  }
 }
 
 // 0, 1, 2 and so on.
@@ -160,6 +180,23 @@ inline uint32_t lanes_at_most(const Lanes<T>& a, const Lanes<T>& b) {
   return bits;
 }
 
+// The square root of each lane, as IEEE 754 has it.
+inline Lanes<double> square_root(const Lanes<double>& squares) {
+  Lanes<double> out;
+  for (int i = 0; i < Lanes<double>::registers; ++i) {
+#if defined(__AVX512F__)
+    out.part[i] = (Lanes<double>::Register)_mm512_maskz_sqrt_pd(0xff, (__m512d)squares.part[i]);
+#elif defined(__AVX2__)
+    out.part[i] = (Lanes<double>::Register)_mm256_sqrt_pd((__m256d)squares.part[i]);
+#elif defined(__SSE2__)
+    out.part[i] = (Lanes<double>::Register)_mm_sqrt_pd((__m128d)squares.part[i]);
+#else
+    for (int lane = 0; lane < Lanes<double>::width; ++lane) out.part[i][lane] = __builtin_sqrt(squares.part[i][lane]);
+#endif
+  }
+  return out;
+}
+
 // Writes `first` plus the place of each bit of `chosen`, one of `lanes` each, behind each other, and returns how many.
 inline int write_chosen(uint32_t chosen, int32_t first, int32_t* to) {
   int count = __builtin_popcount(chosen);
@@ -172,6 +209,19 @@ inline int write_chosen(uint32_t chosen, int32_t first, int32_t* to) {
   for (; chosen != 0; chosen &= chosen - 1) *to++ = first + __builtin_ctz(chosen);
 #endif
   return count;
+}
+
+// The same where there is room for `lanes` of them, whatever is behind the last: a store of known length takes less
+// time than one that depends on a mask.
+inline int pack_chosen(uint32_t chosen, int32_t first, int32_t* to) {
+#if defined(__AVX512F__)
+  const __m512i place = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  __m512i row = _mm512_add_epi32(place, _mm512_set1_epi32(first));
+  _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(static_cast<__mmask16>(chosen), row));
+  return __builtin_popcount(chosen);
+#else
+  return write_chosen(chosen, first, to);
+#endif
 }
 
 }  // namespace jztree

@@ -1,0 +1,82 @@
+// Distances by the rule that decides what is within a radius (common/distance_rule.h), of one particle to many at once.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "common/distance_rule.h"
+#include "common/geometry.h"
+#include "lanes.h"
+
+namespace jztree {
+
+template <int D, typename T>
+class ExactDistances {
+ public:
+  // pos: (n, D), of the sources as given.
+  ExactDistances(const DistanceRule<D, T>& rule, const T* pos) : rule_(rule), pos_(pos) {}
+
+  // out[i]: how far the source in row rows[i] is from a particle at `at`, with the bits of the rule.
+  void find(const T* at, const int32_t* rows, int64_t number, T* out) const {
+    double from[D];
+    for (int d = 0; d < D; ++d) from[d] = rule_.nearer(at[d], d);
+    for (int64_t first = 0; first < number; first += most)
+      find_some(from, rows + first, std::min(most, number - first), out + first);
+  }
+
+ private:
+  // So many at a time: a vector is loaded long after its numbers were stored, or else it would have to wait for them.
+  static constexpr int64_t most = 8 * lanes;
+
+  __attribute__((flatten)) void find_some(const double* from, const int32_t* rows, int64_t number, T* out) const {
+    T there[D][most], length[most];
+    for (int64_t i = 0; i < number; ++i) {
+      const T* source = pos_ + int64_t{rows[i]} * D;
+      for (int d = 0; d < D; ++d) there[d][i] = source[d];
+    }
+    const int64_t end = (number + lanes - 1) / lanes * lanes;
+    for (int d = 0; d < D; ++d) std::fill(there[d] + number, there[d] + end, T{0});
+    for (int64_t first = 0; first < end; first += lanes) {
+      Lanes<double> sum{};
+      for (int d = 0; d < D; ++d) {
+        Lanes<double> apart = difference(from[d], there[d] + first, d);
+        sum = sum + apart * apart;
+      }
+      store(square_root(sum) * (1 / rule_.factor), length + first);
+    }
+    std::memcpy(out, length, static_cast<size_t>(number) * sizeof(T));
+  }
+
+  // As DistanceRule::difference, whose `nearer` the particle at `from` has passed.
+  Lanes<double> difference(double from, const T* there, int d) const {
+    const double period = rule_.period[d];
+    Lanes<double> to;
+    load(there, to);
+    if (!(period > 0)) return (Lanes<double>(from) - to) * rule_.factor;
+    if (lanes_at_most(size_of(to), Lanes<double>(period)) != 0xffff) {
+      double moved[lanes];
+      for (int64_t i = 0; i < lanes; ++i) moved[i] = rule_.nearer(there[i], d);
+      load(moved, to);
+    }
+    Lanes<double> apart = Lanes<double>(from) - to;
+    const Lanes<double> half(period / 2), size = size_of(apart);
+    if (lanes_at_most(size, half) != 0xffff)
+      apart = choose(size > half, apart - nearest_whole(apart, period) * period, apart);
+    return apart * rule_.factor;
+  }
+
+  static Lanes<double> size_of(const Lanes<double>& x) { return larger<Lanes<double>>(x, -x); }
+
+  // Of quotients below 2^51, the whole numbers next to them, the even one of two: the sum has no digits behind the
+  // point.
+  static Lanes<double> nearest_whole(const Lanes<double>& x, double period) {
+    const Lanes<double> no_digits(0x1.8p52), length(period);
+    return (x / length + no_digits) - no_digits;
+  }
+
+  const DistanceRule<D, T>& rule_;
+  const T* pos_;
+};
+
+}  // namespace jztree
