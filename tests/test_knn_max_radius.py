@@ -174,7 +174,7 @@ def test_a_limit_that_is_traced() -> None:
     own = np.float32(np.random.default_rng(0).random(200) * 0.3)
     assert_limited(search(pos, own), pos, pos, own)
     for wrong in (np.float32(-1), np.float32(np.nan)):
-        with pytest.raises(oracles.RUN_TIME_ERROR, match="a max_radius is negative or NaN"):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match="max_radius is negative or NaN"):
             jax.block_until_ready(search(pos, wrong))
 
 

@@ -5,7 +5,11 @@ import numpy as np
 import oracles
 import pytest
 
-from jztree.radius import reduce_within
+from jztree._radii import Radii
+from jztree.jax_ext import exact
+from jztree.radius import count_within, reduce_within
+
+pytestmark = pytest.mark.emulated
 
 
 def test_a_block_that_ends_among_equal_points() -> None:
@@ -18,6 +22,13 @@ def test_a_block_that_ends_among_equal_points() -> None:
         part_query=queries,
     )
     np.testing.assert_array_equal(found, np.full(4_200, 3))
+
+
+def test_negative_radii_reach_nothing_beside_others_that_do() -> None:
+    """Not what is at the same place either. (A user's cannot be negative; those of queries outside a block are.)"""
+    pos, radius = np.zeros((300, 2), np.float32), np.where(np.arange(300) % 3 == 0, -1, 0.5)
+    found = count_within(pos, Radii(None, exact(radius, radius.shape)))
+    np.testing.assert_array_equal(found, np.where(radius < 0, 0, 300))
 
 
 def test_what_has_no_sum_is_refused() -> None:

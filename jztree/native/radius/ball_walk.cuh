@@ -82,12 +82,15 @@ class BallWalk {
  private:
   static constexpr int point_bytes = warp_size * static_cast<int>(sizeof(RowPoint<D, T>));
 
-  // In lane j: the most that the j-th ball of any query may reach, and the least that that of all surely does.
+  // In lane j: the most that the j-th ball of any query may reach, and the least that that of all surely does. A
+  // negative radius reaches not even what is at the same place.
   __device__ void bound() {
     constexpr T infinity = std::numeric_limits<T>::infinity();
     for (int j = 0; j < in_.at_work; ++j) {
       T possibly = warp_max(used_ ? balls_[j].possibly2 : T{-1}),
         surely = warp_min(used_ ? balls_[j].surely2 : infinity);
+      bool each = __all_sync(all_lanes, !used_ || balls_[j].possibly2 >= 0);
+      each_reaches_ = each ? each_reaches_ | 1u << j : each_reaches_ & ~(1u << j);
       if (lane_index() == j) {
         possibly2_ = possibly;
         surely2_ = surely;
@@ -106,7 +109,7 @@ class BallWalk {
     for (int j = 0; j < in_.at_work; ++j) {
       T possibly = __shfl_sync(all_lanes, possibly2_, j), surely = __shfl_sync(all_lanes, surely2_, j);
       least += gap2 > possibly;
-      most += !(reach2 < surely || (together && possibly >= 0));
+      most += !(reach2 < surely || (together && (each_reaches_ >> j & 1)));
     }
     here &= least < in_.at_work;
     bool whole = Visit::together && here && least >= most;
@@ -176,6 +179,7 @@ class BallWalk {
   const Within<T>* balls_ = nullptr;
   NodeBox<D, T> box_;
   T possibly2_ = -1, surely2_ = -1;
+  unsigned each_reaches_ = 0;  // a bit for each ball: whether that of every query reaches anything
 };
 
 // Everything but the walk: what the problem needs to know of numbers on the GPU.
