@@ -150,6 +150,14 @@ def test_room() -> None:
     assert_pairs(found, brute(pos, pos, np.float32(0.3), 1.0))
 
 
+@pytest.mark.parametrize("call", [pairs_within, pairs_within.jit])
+def test_full_lists_with_one_radius_each_have_what_their_first_reaches(call: Any) -> None:
+    pos, radius = oracles.uniform(60, 3), np.linspace(0.0, 0.4, 60)
+    found = call(pos, radius, 1.0, full=np.True_)
+    assert_pairs(found, brute(pos, pos, radius, 1.0, "full"))
+    assert np.any(np.asarray(found.i) > np.asarray(found.j))
+
+
 @pytest.mark.parametrize("radius", [np.inf, 1e9])
 def test_radii_that_reach_too_many_images(radius: float) -> None:
     pos = oracles.uniform(20, 3)
@@ -166,6 +174,9 @@ def test_radii_that_reach_too_many_images(radius: float) -> None:
         ({"radius": -1.0}, "at least 0"),
         ({"radius": np.nan}, "at least 0"),
         ({"radius": 0.1, "capacity": -1}, "capacity is -1"),
+        ({"radius": 0.1, "full": "a"}, "full must be True or False, .* not 'a'"),
+        # Of pairs that only the higher row reaches, a list with i < j would say nothing.
+        ({"radius": np.linspace(0.0, 0.3, 50)}, "give full=True"),
     ],
 )
 @pytest.mark.parametrize("call", [pairs_within, pairs_within.jit])

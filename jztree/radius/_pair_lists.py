@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
@@ -73,14 +74,15 @@ def pairs_within(
     """All pairs within a radius as a list of edges, in a periodic box with all images.
 
     part, boxsize, th: as in `count_within`.
-    radius: in the unit of the positions: a number, or ``(q,)``, one a query, which is the ``i`` of its pairs. In a
-        periodic box it may be longer than the box, but not infinite.
+    radius: in the unit of the positions: a number, or ``(q,)``, one a query, which is the ``i`` of its pairs; among the
+        particles themselves that takes ``full=True``, because ``i`` may reach ``j`` and ``j`` not ``i``. In a periodic
+        box it may be longer than the box, but not infinite.
     part_query: separate queries, which are the ``i``, while those of ``part`` are the ``j``; None: the particles
         themselves, of which nobody is a partner of itself.
     capacity: as in `neighbours_within`, for pairs.
-    full: list every pair of the particles twice, as ``(i, j, shift)`` and ``(j, i, -shift)``. Else once: with ``i < j``
-        or, between a particle and its own images, with a shift whose first number that is not 0 is positive. Separate
-        queries have all of their pairs.
+    full: list every pair of the particles twice, as ``(i, j, shift)`` and ``(j, i, -shift)``; with one radius a query,
+        those of the two that are within that of their ``i``. Else once: with ``i < j`` or, between a particle and its
+        own images, with a shift whose first number that is not 0 is positive. Separate queries have all of their pairs.
 
     Returns `PairLists`. Rows are those that were given; over several devices, those of the joined particles of all, and
     pairs are where ``i`` was given. Every image within the radius is a partner of its own, and a pair is within if its
@@ -98,6 +100,7 @@ def pairs_within(
     same, asking = part_query is None, part if part_query is None else part_query
     radii = as_one_radius(radius, query.shape[:1], get_num(asking))
     check_capacity(capacity)
+    _check_full(full, same, radii)
     faults = _faults(radii, box, pos, get_num(part), "")
     if not same:
         faults += _faults(radii, box, query, get_num(part_query), " of the queries")
@@ -115,6 +118,16 @@ def pairs_within(
     first = 0 if ready.starts is None else _first_of_rank(asking)
     i = jnp.where(index < 0, -1, rows + first)
     return PairLists(i=i, j=index, shift=shift, vector=vector, distance=distance, num=splits[-1])
+
+
+def _check_full(full: Any, same: bool, radii: Radii) -> None:
+    if not isinstance(full, (bool, np.bool_)):
+        raise TypeError(f"full must be True or False, known when the function is traced, not {full!r}.")
+    if same and not full and radii.of_each is not None:
+        raise ValueError(
+            "with one radius a particle, i may reach j and j not i, which a list of every pair once cannot say; give "
+            "full=True for all i, j that i reaches, or one radius for all, such as the largest."
+        )
 
 
 def _faults(radii: Radii, box: Exact, pos: jax.Array, num: Any, whose: str) -> list[comm.Fault]:

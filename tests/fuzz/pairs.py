@@ -29,7 +29,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     rows, dims = int(pick(random, 0, 1, 2, 9, 25, 40)), int(random.integers(1, 4))
     queries, full = int(pick(random, 0, 0, 7)), bool(random.random() < 0.5)
     options = (", part_query=query" if queries else "") + (", full=True" if full else "")
-    each = bool(random.random() < 0.4) and (way != "sorted" or queries > 0)
+    each = bool(random.random() < 0.4) and (queries > 0 or (full and way != "sorted"))
     asking = ("query",) if queries else ("pos",)
     asking += ("radius",) if each else ()
     of_rows = {"num": ("pos",), "": asking} if queries else {"num": asking}
