@@ -90,6 +90,27 @@ def test_blocks_of_queries_of_very_different_numbers_of_pairs() -> None:
         reduce_within(part, 0.01, one, capacity=1000)
 
 
+@pytest.mark.parametrize(
+    ("given", "summed"),
+    [("int8", "int32"), ("uint8", "uint32"), ("int16", "int32"), ("float16", "float32"), ("bfloat16", "float32")],
+)
+def test_sums_of_narrow_numbers_are_wide(given: str, summed: str) -> None:
+    """6,000 ones are more than 8 bits hold, and more than half precision counts one by one."""
+    pos = np.full((6000, 3), 0.5, np.float32)
+
+    def one(query: Any, source: Any, vector: jax.Array, distance: jax.Array) -> jax.Array:
+        return jnp.ones(distance.shape, given)
+
+    query = pos[:2]
+    found = reduce_within.jit(pos, 0.1, one, part_query=query)
+    assert found.dtype == summed
+    np.testing.assert_array_equal(found, [6000, 6000])
+    assert reduce_within.jit(pos, 0.1, one, part_query=query, how="max").dtype == given
+    with jax.enable_x64(True):
+        wide = summed.replace("32", "64") if "int" in summed else summed
+        assert reduce_within(pos, 0.1, one, part_query=query).dtype == wide
+
+
 @pytest.mark.parametrize("how", ["max", "min"])
 def test_largest_and_smallest(how: str) -> None:
     pos, value = oracles.uniform(500, 3), masses(500, 5)

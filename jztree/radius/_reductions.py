@@ -72,8 +72,9 @@ def reduce_within(
     how: ``"sum"``; or ``"max"`` or ``"min"``, of each number by itself.
     capacity: how many pairs a block of queries, a sixteenth of all, has room for. None: as in `neighbours_within`.
 
-    Returns what ``pair_func`` returns with a row a query, in the order of the queries. Rows without a pair, and from
-    ``num`` on, are 0, or what ``max`` and ``min`` begin with. A query that is a particle of ``part`` meets itself, at
+    Returns what ``pair_func`` returns with a row a query, in the order of the queries. Its dtype is kept, but sums of
+    integers are 32 bits wide, 64 with jax_enable_x64, as those of `jax.numpy.sum`, and sums of floats in less than 32
+    bits are float32. Rows without a pair, and from ``num`` on, are 0, or what ``max`` and ``min`` begin with. A query that is a particle of ``part`` meets itself, at
     distance 0. Pairs are as in `neighbours_within`.
 
     Memory is that of the rows of the pairs of one block, 8 bytes each, and of what ``pair_func`` makes of some at once.
@@ -133,8 +134,18 @@ class _Pairs:
             )
         if self.how == "sum" and jnp.result_type(leaf) == jnp.bool_:
             raise TypeError("what pair_func returns is bool, which has no sum; convert it, with .astype(int) say.")
+        made = jnp.asarray(leaf)
+        if self.how == "sum":
+            made = made.astype(_dtype_of_sum(made.dtype))
         # Rows of no query are one more, which is left out.
-        return _REDUCE[self.how][0](jnp.asarray(leaf), row, size + 1, indices_are_sorted=True)[:size]
+        return _REDUCE[self.how][0](made, row, size + 1, indices_are_sorted=True)[:size]
+
+
+def _dtype_of_sum(dtype: Any) -> Any:
+    """That of `jax.numpy.sum`; but of half precision float32, in which that function adds up before it rounds."""
+    if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
+        return jnp.float32
+    return jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), dtype)).dtype
 
 
 @dataclass
