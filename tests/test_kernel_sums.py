@@ -305,6 +305,8 @@ def _dealt(column: np.ndarray, counts: np.ndarray, rows: int) -> np.ndarray:
         ({"h": 0.1, "values": np.ones(49)}, "one row a particle"),
         ({"h": 0.1, "values": np.ones(50) * 1j}, "real"),
         ({"h": 0.1, "values": [1.0] * 50}, "make it an array"),
+        ({"h": 0.1, "values": {"mass": np.ones(50)}}, "values is of the class dict; it must be one array"),
+        ({"h": 0.1, "values": Pos(pos=np.ones((50, 3)))}, "values is of the class Pos; it must be one array"),
     ],
 )
 def test_arguments_that_cannot_be(arguments: dict[str, Any], words: str, call: Any) -> None:

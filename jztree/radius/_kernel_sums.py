@@ -147,6 +147,11 @@ def checked_values(part: Any, values: Any, pos: jax.Array, name: str = "values")
         values = jnp.broadcast_to(values.reshape(-1) if values.size != 1 else values.reshape(()), pos.shape[:1])
     if isinstance(values, (list, tuple)):
         raise TypeError(f"{name} is a {type(values).__name__}; make it an array with numpy.asarray.")
+    if not jax.tree_util.all_leaves([values]):
+        raise TypeError(
+            f"{name} is of the class {type(values).__name__}; it must be one array with a row a particle, "
+            f"({pos.shape[0]}, ...). Put arrays side by side, as numpy.stack(arrays, axis=1) does, or call once for each."
+        )
     check_carried({name: values})
     check_real_dtype(values, name)
     if np.shape(values)[:1] != pos.shape[:1]:
