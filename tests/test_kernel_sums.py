@@ -314,6 +314,16 @@ def test_arguments_that_cannot_be(arguments: dict[str, Any], words: str, call: A
         call(oracles.uniform(50, 3), **arguments)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("call", [kernel_sums, kernel_sums.jit])
+def test_values_of_64_bits_are_taken_without_a_warning(call: Any) -> None:
+    """As positions and masses are."""
+    pos = oracles.uniform(50, 3)
+    expected = call(pos, 0.3, values=np.arange(50, dtype=np.float32))
+    for dtype in (np.int64, np.float64):
+        np.testing.assert_array_equal(call(pos, 0.3, values=np.arange(50, dtype=dtype)), expected)
+
+
 def test_numbers_that_cannot_be() -> None:
     pos = oracles.uniform(50, 3)
     for bad in (0.0, -1.0, np.nan, np.inf, 1e-320):

@@ -159,7 +159,8 @@ def checked_values(part: Any, values: Any, pos: jax.Array, name: str = "values")
             f"{name} must have one row a particle, ({pos.shape[0]}, ...); the shape is {np.shape(values)}."
         )
     # Of numbers for each, the dtype counts, also where they were made from a number of Python.
-    return jnp.asarray(values).astype(common_dtype(pos, np.dtype(values.dtype)))
+    values = jnp.asarray(values)  # first, for JAX warns of dtypes that it cuts to 32 bits, and not of arrays
+    return values.astype(common_dtype(pos, values.dtype))
 
 
 def _lengths_of_both(h: Any, h_query: Any, pos: jax.Array, query: jax.Array | None, form: str) -> tuple[Radii, Radii]:
