@@ -47,7 +47,7 @@ EMULATED_CORE = $(addprefix tests/test_,emulator.py catalogue.py::test_smallest_
   catalogue.py::test_catalogue_of_padded_particles comm.py::test_exchange_and_the_way_back knn.py::test_equals_scipy_for_any_k \
   knn.py::test_many_particles_equal_scipy fof.py::test_any_number_of_particles fof.py::test_many_particles_equal_scipy \
   distr_knn.py::test_radii_and_indices_are_those_of_one_device distr_fof.py::test_catalogue_is_that_of_one_device \
-  zsort.py::test_sort_is_stable count_within.py::test_radii_of_each_query neighbours_within.py::test_order_of_lists \
+  zsort.py::test_sort_is_stable count_within.py::test_radii_of_each_query neighbours_within.py::test_order_of_lists reduce_within_blocks.py \
   kernel_sums.py::test_values_of_any_shape pairs_within.py::test_full_lists_are_those_of_neighbours \
   dbscan.py::test_borders_go_to_the_first_cluster pair_counts.py::test_a_hierarchy_that_is_there)
 # With every access to memory watched.
