@@ -150,7 +150,7 @@ def checked_values(part: Any, values: Any, pos: jax.Array, name: str = "values")
     if not jax.tree_util.all_leaves([values]):
         raise TypeError(
             f"{name} is of the class {type(values).__name__}; it must be one array with a row a particle, "
-            f"({pos.shape[0]}, ...). Put arrays side by side, as numpy.stack(arrays, axis=1) does, or call once for each."
+            f"({pos.shape[0]}, ...). Put arrays side by side, as numpy.stack(arrays, axis=1) does, or call for each."
         )
     check_carried({name: values})
     check_real_dtype(values, name)

@@ -74,8 +74,8 @@ def reduce_within(
 
     Returns what ``pair_func`` returns with a row a query, in the order of the queries. Its dtype is kept, but sums of
     integers are 32 bits wide, 64 with jax_enable_x64, as those of `jax.numpy.sum`, and sums of floats in less than 32
-    bits are float32. Rows without a pair, and from ``num`` on, are 0, or what ``max`` and ``min`` begin with. A query that is a particle of ``part`` meets itself, at
-    distance 0. Pairs are as in `neighbours_within`.
+    bits are float32. Rows without a pair, and from ``num`` on, are 0, or what ``max`` and ``min`` begin with. A query
+    that is a particle of ``part`` meets itself, at distance 0. Pairs are as in `neighbours_within`.
 
     Memory is that of the rows of the pairs of one block, 8 bytes each, and of what ``pair_func`` makes of some at once.
     Nothing of this is kept: derivatives, by all that ``pair_func`` is given and by the box, compute it again. Which
