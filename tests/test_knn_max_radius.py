@@ -194,6 +194,12 @@ def test_limits_that_cannot_be(limit: Any, words: str, call: Any) -> None:
         call(oracles.uniform(50, 3), 3, max_radius=limit)
 
 
+@pytest.mark.parametrize("call", [knn, knn.jit])
+def test_more_neighbours_than_a_row_can_have(call: Any) -> None:
+    with pytest.raises(ValueError, match="k is 2147483648; no row has room"):
+        call(oracles.uniform(50, 3), 2**31, max_radius=0.1)
+
+
 @pytest.mark.parametrize("box", [None, 1.0])
 def test_derivatives_are_those_of_neighbours_that_are_there(box: Any) -> None:
     with jax.enable_x64(True):

@@ -43,7 +43,13 @@ def test_over_devices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "words"), [(0, "must be at least 1"), (2.5, "must be an integer"), (True, "must be an integer")]
+    ("most", "words"),
+    [
+        (0, "must be at least 1"),
+        (2.5, "must be an integer"),
+        (True, "must be an integer"),
+        (2**31, "max_neighbours is 2147483648; no row has room"),
+    ],
 )
 def test_rooms_that_cannot_be(most: Any, words: str) -> None:
     with pytest.raises((TypeError, ValueError), match=words):

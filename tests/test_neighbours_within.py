@@ -13,6 +13,7 @@ import jztree as jz
 from jztree.config import RadiusConfig, TreeConfig
 from jztree.data import Pos
 from jztree.radius import NeighbourLists, neighbours_within
+from jztree.radius._listing import _in_digits
 from jztree.tree import zsort, zsort_and_tree
 
 pytestmark = pytest.mark.emulated
@@ -151,8 +152,23 @@ def test_more_neighbours_than_int32_counts() -> None:
     pos = np.zeros((50_000, 3), np.float32)
     with pytest.raises(ValueError, match=r"there are 2,500,000,000 neighbours, and a list has fewer than 2\*\*31"):
         neighbours_within(pos, 0.5)
-    with pytest.raises(Exception, match=r"there are 1 \* 2\*\*31 \+ 352516352 neighbours"):
+    with pytest.raises(Exception, match=r"there are about 2\.5 \* 10\*\*9 neighbours, and a list has fewer"):
         jax.block_until_ready(neighbours_within.jit(pos, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("number", "digits"),
+    [
+        (2**31, [2, 1, 9]),
+        (9_940_000_000, [9, 9, 9]),
+        (9_960_000_000, [1, 0, 10]),
+        (10_000_000_000, [1, 0, 10]),
+        (123_456_789_012_345, [1, 2, 14]),
+        (2**62 - 1, [4, 6, 18]),
+    ],
+)
+def test_digits_of_numbers_beyond_int32(number: int, digits: list[int]) -> None:
+    assert [int(one) for one in _in_digits(jnp.asarray(divmod(number, 2**31), jnp.int32))] == digits
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def knn(
     part: the sources: a particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of
         positions.
     k: number of neighbours, from 1 to the number of sources; with ``max_radius``, which may leave a query fewer, to any
-        number.
+        number below 2**31.
     boxsize: periodic length, or one a dimension; 0 or None is open. Positions outside the box are wrapped.
     th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` is then the
         particles in z-order that it returned.
@@ -159,6 +159,8 @@ def _check_arguments(part: Any, k: int, part_query: Any, output_order: str, limi
         raise ValueError(
             f"k is {k}, but there are only {max(most - others, 0)} {which} to choose from; use a smaller k."
         )
+    if k >= 2**31:
+        raise ValueError(f"k is {k}; no row has room for 2**31 neighbours or more. Give a smaller k.")
     if part_query is not None:
         check_queries(part_query, pos)
     return k

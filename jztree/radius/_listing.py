@@ -90,7 +90,7 @@ class Listing:
 
     def _checked(self, total: jax.Array, at_home: jax.Array) -> jax.Array:
         """A number that is there once it is known that all lists fit, here and at home."""
-        many = comm.check(0, total[0] > 0, [total[0], total[1]], self._too_many("{0} * 2**31 + {1}"))
+        many = comm.check(0, total[0] > 0, _in_digits(total), self._too_many("about {0}.{1} * 10**{2}"))
         many = comm.check(many, at_home < 0, [], self._too_many("2**31 or more"))
         needs = comm.all_gather(comm.after(jnp.maximum(total[1], at_home), many))
         needs = needs.reshape(-1)
@@ -129,6 +129,16 @@ class Listing:
             fill=self.fill,
         )
         return jnp.append(jnp.zeros(1, jnp.int32), ends), tuple(back)
+
+
+def _in_digits(total: jax.Array) -> list[jax.Array]:
+    """Two digits and the power of ten of a number of 2**31 or more, ``(2,)`` with the units of 2**31 first."""
+    tens = jnp.asarray(10.0 ** np.arange(8, 19), jnp.float32)
+    number = total[0].astype(jnp.float32) * 2.0**31 + total[1].astype(jnp.float32)
+    power = 8 + jnp.sum(number >= tens[1:], dtype=jnp.int32)
+    digits = jnp.round(number / tens[power - 9]).astype(jnp.int32)
+    power, digits = jnp.where(digits == 100, power + 1, power), jnp.where(digits == 100, 10, digits)
+    return [digits // 10, digits % 10, power]
 
 
 def _ends(counts: jax.Array) -> tuple[jax.Array, jax.Array]:

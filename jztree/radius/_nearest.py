@@ -56,7 +56,7 @@ def nearest_within(
 
     part, boxsize, th, part_query: as in `count_within`.
     radius: in the unit of the positions: a number, or ``(q,)``, one a query.
-    max_neighbours: room in each row, any number from 1 on; known when the function is traced.
+    max_neighbours: room in each row, from 1 to 2**31 - 1; known when the function is traced.
 
     Returns `NearestWithin`: what `count_within` counts, and what `jztree.knn.knn` finds with that ``max_radius``, in
     arrays whose shapes do not depend on the positions. Rows are those of ``part``; over several devices, those of the
@@ -74,6 +74,11 @@ def nearest_within(
         )
     if max_neighbours < 1:
         raise ValueError(f"max_neighbours is {max_neighbours}; it must be at least 1 (count_within counts alone).")
+    if max_neighbours >= 2**31:
+        raise ValueError(
+            f"max_neighbours is {max_neighbours}; no row has room for 2**31 or more. Give a smaller number, or use "
+            "neighbours_within, whose lists take the room that they need."
+        )
     count = count_within(part, radii, boxsize, th, part_query, cfg=cfg)
     search = KNNConfig(tree=cfg.tree, ghost_rows=cfg.ghost_rows)
     distance, index = knn(part, max_neighbours, boxsize, th, part_query, cfg=search, max_radius=radii)
