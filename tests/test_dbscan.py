@@ -101,6 +101,14 @@ def test_arguments_that_cannot_be(options: Any, words: str, call: Any) -> None:
         call(oracles.uniform(50, 3), **options)
 
 
+@pytest.mark.parametrize("call", [dbscan, dbscan.jit])
+def test_nobody_is_a_core_of_more_than_there_are(call: Any) -> None:
+    for least in (51, 2**31, 2**40):
+        label, core = call(oracles.uniform(50, 3), 10.0, least)
+        assert not np.any(core)
+        assert np.all(np.asarray(label) == -1)
+
+
 @pytest.mark.parametrize("eps", [-1.0, np.nan, np.inf])
 def test_a_traced_eps_that_cannot_be_is_called_so(eps: float) -> None:
     oracles.skip_where_kernels_cannot_raise()

@@ -46,7 +46,8 @@ def dbscan(
     part: a particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of positions.
     eps: how far others may be to count as near, in the unit of the positions. Particles are near if their distance is
         at most that, decided in float64 from the positions as given.
-    min_samples: how many particles, itself among them, must be near for a particle to be a core.
+    min_samples: how many particles, itself among them, must be near for a particle to be a core; any number
+        from 1 on, of which those above the number of particles leave no core.
     boxsize: periodic length, or one a dimension; 0 or None is open. Positions outside the box are wrapped.
 
     Returns ``(n,)`` int32 clusters and an ``(n,)`` bool mask of the cores, in the order of ``part``. Cores that are
@@ -62,12 +63,13 @@ def dbscan(
     cfg = without_masses(checked_config(cfg, FofConfig))
     pos = check_particles(part, max_dims=_MAX_DIMS)
     _check_samples(min_samples)
+    least = min(int(min_samples), 2**31 - 1)  # which no particle has near it
     box = check_box(boxsize, pos.shape[1])
     length = check_length(eps, box, "eps")
     check_num(part)
     if comm.num_ranks() > 1:
-        return clusters_over_ranks(part, length, int(min_samples), box, cfg)
-    return _clusters(part, pos, length, int(min_samples), box, cfg)
+        return clusters_over_ranks(part, length, least, box, cfg)
+    return _clusters(part, pos, length, least, box, cfg)
 
 
 def _clusters(
@@ -100,7 +102,7 @@ def _check_samples(min_samples: Any) -> None:
         raise TypeError(
             f"min_samples must be an integer that is known when the function is traced, not {min_samples!r}."
         )
-    if not 1 <= min_samples < 2**31:
+    if min_samples < 1:
         raise ValueError(f"min_samples is {min_samples}; a core has at least 1 particle near it, itself.")
 
 
