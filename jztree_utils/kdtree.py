@@ -15,6 +15,8 @@ from ._point_search import MOST_DIMS, PointSearch
 
 __all__ = ["KDTree"]
 
+_FARTHEST = 3e144  # coordinates whose differences have squares that float64 holds
+
 
 class KDTree:
     """Neighbours of points, as `scipy.spatial.KDTree` finds them.
@@ -26,7 +28,8 @@ class KDTree:
     Attributes: ``data`` as float64, ``n``, ``m``, ``boxsize``, ``mins``, ``maxes`` as in SciPy. There is no ``tree``.
     ``eps`` and ``workers`` of the methods do nothing: answers are exact, and all cores are used.
 
-    Raises ValueError or TypeError for data that are no finite real numbers ``(n, m)`` or outside of the box.
+    Raises ValueError or TypeError for data that are no finite real numbers ``(n, m)``, beyond 3e144 or outside of the
+    box, and for lengths of a box that are negative, NaN or infinite.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class KDTree:
         self.n, self.m = self.data.shape
         if not 1 <= self.m <= MOST_DIMS:
             raise ValueError(f"points have from 1 to {MOST_DIMS} dimensions here; these have {self.m}.")
-        self.boxsize = None if boxsize is None else np.broadcast_to(np.asarray(boxsize, np.float64), (self.m,)).copy()
+        self.boxsize = None if boxsize is None else _box(boxsize, self.m)
         _check_inside(self.data, self.boxsize)
         self.mins = self.data.min(axis=0) if self.n else np.zeros(self.m)
         self.maxes = self.data.max(axis=0) if self.n else np.zeros(self.m)
@@ -69,7 +72,8 @@ class KDTree:
         Returns distances and rows, ``(..., k)``, or ``(...)`` if ``k`` is 1; what is missing has an infinite distance
         and the row ``n``. Raises ValueError or TypeError for arguments that cannot be.
         """
-        del eps, workers
+        del eps
+        _check_workers(workers)
         _check_metric(p)
         wanted, single = _which(k)
         points = self._queries(x)
@@ -101,7 +105,8 @@ class KDTree:
 
         Returns a list for one point, else an array ``(...)`` of lists, sorted; or their lengths.
         """
-        del eps, workers, return_sorted
+        del eps, return_sorted
+        _check_workers(workers)
         _check_metric(p)
         points, shape = self._queries(x), np.shape(x)[:-1]
         radii = np.broadcast_to(np.asarray(r, np.float64), shape).reshape(-1)
@@ -214,7 +219,21 @@ def _points(values: Any, name: str) -> np.ndarray:
     array = np.ascontiguousarray(array, np.float64) if array.ndim else array.astype(np.float64)
     if not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite, check for nan or inf values")
+    if np.abs(array).max(initial=0) > _FARTHEST:
+        raise ValueError(
+            f"{name} must be {_FARTHEST:g} in size at most, because squares of distances must fit float64; choose "
+            "another unit of length."
+        )
     return array
+
+
+def _box(boxsize: Any, m: int) -> np.ndarray:
+    lengths = np.asarray(boxsize, np.float64)
+    if lengths.shape not in ((), (1,), (m,)):
+        raise ValueError(f"boxsize must be one length or {m}, one a dimension; its shape is {lengths.shape}.")
+    if not (np.isfinite(lengths).all() and np.all(lengths >= 0)):
+        raise ValueError(f"boxsize is {boxsize}; lengths must be finite and positive, or 0 where open.")
+    return np.broadcast_to(lengths, (m,)).copy()
 
 
 def _check_inside(data: np.ndarray, boxsize: np.ndarray | None) -> None:
@@ -225,6 +244,12 @@ def _check_inside(data: np.ndarray, boxsize: np.ndarray | None) -> None:
         raise ValueError("Some input data are greater than the size of the periodic box.")
     if np.any(data[:, periodic] < 0):
         raise ValueError("Negative input data are outside of the periodic box.")
+
+
+def _check_workers(workers: Any) -> None:
+    number = operator.index(workers)
+    if number != -1 and number < 1:
+        raise ValueError(f"Invalid number of workers {number}, must be -1 or > 0")
 
 
 def _check_metric(p: float) -> None:
