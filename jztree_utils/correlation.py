@@ -74,9 +74,11 @@ class _Sample:
 
     def __post_init__(self) -> None:
         dims = get_pos(self.part).shape[1]
-        if np.shape(self.boxsize) not in ((), (dims,)):
-            raise ValueError(f"boxsize must be one length or {dims}; its shape is {np.shape(self.boxsize)}.")
-        box = np.broadcast_to(np.asarray(0.0 if self.boxsize is None else self.boxsize, np.float64), (dims,))
+        box = _real(0.0 if self.boxsize is None else self.boxsize, "boxsize")
+        if box.shape not in ((), (dims,)):
+            raise ValueError(f"boxsize must be one length or {dims}; its shape is {box.shape}.")
+        if not (np.all(np.isfinite(box)) and np.all(box >= 0)):
+            raise ValueError(f"boxsize is {self.boxsize}; lengths must be finite and positive, or 0 where open.")
         if self.randoms is None and not np.all(box > 0):
             raise ValueError("without randoms, the box must be periodic in all dimensions; give boxsize, or randoms.")
         if self.randoms is None and (self.region is not None or self.num_regions is not None):
@@ -164,6 +166,14 @@ def _ratio(a: np.ndarray, b: Any) -> np.ndarray:
     return np.divide(a, b, out=np.full(np.shape(a), np.nan), where=np.not_equal(b, 0))
 
 
+def _real(value: Any, name: str) -> np.ndarray:
+    """``value`` as float64; TypeError in words if it is not made of real numbers."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"{name} is {value!r}; it must be a real number or an array of such.")
+    return array.astype(np.float64)
+
+
 def _whole(value: Any, name: str) -> int:
     """``value``; TypeError or ValueError in words if it is not an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
@@ -175,7 +185,7 @@ def _whole(value: Any, name: str) -> int:
 
 def _checked(edges: Any, name: str, sample: _Sample, longest: float) -> np.ndarray:
     """Edges as float64; ValueError in words if spheres of them would meet their own images."""
-    found = np.asarray(edges, np.float64)
+    found = _real(edges, name)
     if sample.randoms is None:
         _check_reach(found, name, longest, ", or give randoms")
     return found
@@ -249,8 +259,8 @@ def wp_from_counts(count: Any, num: int, edges: Any, along: Any, boxsize: Any, l
 def _counted(count: Any, edges: tuple[Any, ...], boxsize: Any) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
     if isinstance(count, PairCounts):
         raise TypeError("count is a PairCounts; give its count.")
-    pairs, box = np.asarray(count), np.asarray(boxsize, np.float64)
-    found = [np.asarray(one, np.float64) for one in edges]
+    pairs, box = np.asarray(count), _real(boxsize, "boxsize")
+    found = [_real(one, "edges") for one in edges]
     if pairs.shape != tuple(len(one) - 1 for one in found) or box.ndim != 1 or not np.all(box > 0):
         shapes = " and ".join(str(one.shape) for one in found)
         raise ValueError(
@@ -308,7 +318,7 @@ def wp(
         raise ValueError(f"pi_max is {pi_max}; it must be positive and finite.")
     sample = _in_three(_sample(part, boxsize, randoms, options), "wp", los)
     along = np.linspace(0, pi_max, num_pi + 1)
-    found = np.asarray(edges, np.float64)
+    found = _real(edges, "edges")
     if randoms is None:
         box = sample.box
         axis = int(los)

@@ -269,7 +269,7 @@ def _add_xi(commands: "argparse._SubParsersAction[_Parser]") -> None:
         metavar="PI_MAX",
         help="the projected function wp(rp) instead, of pairs up to PI_MAX apart along the line of sight",
     )
-    bins.add_argument("--los", choices=("x", "y", "z"), default="z", help="the line of sight (default: z)")
+    bins.add_argument("--los", choices=("x", "y", "z"), help="the line of sight of --projected (default: z)")
     output = _add_output(xi, "write the function and the numbers of pairs to this HDF5 file")
     _add_overwrite(output)
     output.add_argument("--plot", metavar="FILE", help="draw the function (.png, .pdf, .svg); needs matplotlib")

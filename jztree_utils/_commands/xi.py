@@ -20,7 +20,7 @@ from .earlier_outputs import made_with
 from .outputs import Run, announce, plan_runs
 from .snapshots import box_in_words, open_checked, read_checked, source_of
 
-_BINS = 20
+_BINS, _MOST_BINS = 20, 10_000
 _LEAST, _MOST = 0.1, 0.1  # mean separations, and the shortest side of the box, where bins begin and end by default
 _STEPS = 40  # bins along the line of sight
 _AXES = {"x": 0, "y": 1, "z": 2}
@@ -52,6 +52,8 @@ def run_xi(args: Namespace) -> None:
     mesh = many_devices.all_devices()
     with io.failing_together(mesh):
         _given_bins(args)
+        if args.los is not None and args.projected is None:
+            raise ValueError(f"--los {args.los} is the line of sight of --projected, which was not given.")
         if args.plot is not None:
             plot.check_picture(args.plot)
         todo = plan_runs(args)
@@ -78,11 +80,11 @@ def _given_bins(args: Namespace) -> tuple[float, float, int] | None:
     except (ArgumentTypeError, IndexError):
         words, low, high, count = [], 0.0, 0.0, 0
     lowest = 0 if args.linear else np.nextafter(0, 1)
-    if len(words) != 3 or not lowest <= low < high < np.inf or not 1 <= count <= 10_000:
+    if len(words) != 3 or not lowest <= low < high < np.inf or not 1 <= count <= _MOST_BINS:
         above = "0 or more" if args.linear else "above 0"
         raise ValueError(
-            f"--bins is {args.bins}; it must be where bins begin, {above}, where they end, and how many there are, as "
-            "in 0.1,20,25."
+            f"--bins is {args.bins}; it must be where bins begin, {above}, where they end, and how many there are, "
+            f"from 1 to {_MOST_BINS}, as in 0.1,20,25."
         )
     return low, high, count
 
@@ -95,17 +97,20 @@ def _bins_of(args: Namespace, snapshot: io.Snapshot) -> _Bins:
         _MOST * min(box),
         _BINS,
     )
-    if not low < high:
+    # Of one particle in a cube both are the same, but for rounding.
+    if args.bins is None and not low < 0.999 * high:
         raise ValueError(
             f"The {snapshot.num} particles are so far apart that bins would begin at {low:g} and end at {high:g}; give "
             "--bins."
         )
     edges = np.linspace(low, high, count + 1) if args.linear else np.geomspace(low, high, count + 1)
     edges[0], edges[-1] = low, high  # as given, not rounded
+    if not np.all(np.diff(edges) > 0):
+        raise ValueError(f"--bins is {args.bins}; its {count} bins are so narrow that edges of them are the same.")
     if args.projected is None:
         _check_reach("--bins", high, min(box))
         return _Bins(edges, None, -1)
-    los = _AXES[args.los]
+    los = _AXES[args.los or "z"]
     if ndim != 3:
         raise ValueError(f"--projected is for 3 dimensions; the particles have {ndim}.")
     if not 0 < args.projected < np.inf:

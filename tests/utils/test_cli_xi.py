@@ -135,7 +135,9 @@ def test_outputs_of_other_bins_are_not_taken_for_finished(
         (["--bins", "nan,1,4"], "--bins is nan,1,4"),
         (["--bins", "0.1,inf,4"], "--bins is 0.1,inf,4"),
         (["--bins", "0.1,1,0"], "--bins is 0.1,1,0"),
-        (["--bins", "0.1,1,99999999"], "--bins is 0.1,1,99999999"),
+        (["--bins", "0.1,1,99999999"], "how many there are, from 1 to 10000, as in"),
+        (["--bins", "1,1.0000000000000002,3"], "its 3 bins are so narrow that edges of them are the same"),
+        (["--bins", "0.1,1,4", "--los", "x"], "--los x is the line of sight of --projected, which was not given"),
         (["--bins", "0.1,2.5,4"], "--bins reaches 2.5, more than half the box, 2; end before"),
         (["--bins", "0.1,1,4", "--projected", "5"], "--projected reaches 5, more than half the box, 4; end before"),
         (["--bins", "0.1,1,4", "--projected", "-1"], "--projected is -1; it must be a positive length"),
@@ -157,6 +159,13 @@ def test_errors_in_words(
     if words is not None:
         assert len(err.splitlines()) == 1
         assert words in err
+
+
+@pytest.mark.parametrize("side", [1.0, 10.0, 17.3])
+def test_one_particle_in_a_cube_has_no_bins_of_its_own(side: float, tmp_path: Path, capsys: Any) -> None:
+    np.save(tmp_path / "one.npy", np.ones((1, 3)) * 0.3)
+    assert cli.main(["xi", str(tmp_path / "one.npy"), "--boxsize", str(side)]) == 2
+    assert "so far apart that bins would begin at" in capsys.readouterr().err
 
 
 def test_two_dimensions(tmp_path: Path, use_devices: Any, capsys: pytest.CaptureFixture[str]) -> None:

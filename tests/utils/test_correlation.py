@@ -200,6 +200,13 @@ def test_numbers_of_particles_whose_square_has_more_than_32_bits(kind: Any) -> N
         (lambda pos: xi_from_counts(np.ones(len(EDGES) - 1), 2.5, EDGES, [1.0] * 3), TypeError, "an integer"),
         (lambda pos: xi_from_counts(pair_counts(pos, EDGES, 1.0), 40, EDGES, [1.0] * 3), TypeError, "give its count"),
         (lambda pos: wp(pos, EDGES, "a", 1.0), TypeError, "pi_max is 'a'; it must be a number"),
+        (lambda pos: wp(pos, ["a", "b"], 0.1, 1.0), TypeError, r"edges is \['a', 'b'\]; it must be a real number or"),
+        (lambda pos: xi(pos, ["a", "b"], 1.0), TypeError, r"edges is \['a', 'b'\]; it must be a real number or"),
+        (lambda pos: xi(pos, EDGES, "wide"), TypeError, "boxsize is 'wide'; it must be a real number or"),
+        (lambda pos: xi(pos, EDGES, -1), ValueError, "boxsize is -1; lengths must be finite and positive"),
+        (lambda pos: xi(pos, EDGES, [1, np.nan, 1], randoms=pos), ValueError, "lengths must be finite and positive"),
+        (lambda pos: xi_from_counts(np.ones(1), 2, ["a", "b"], [1.0] * 3), TypeError, "edges is"),
+        (lambda pos: xi_from_counts(np.ones(1), 2, [0.1, 0.2], ["a"] * 3), TypeError, "boxsize is"),
         (lambda pos: xi(pos, EDGES, 1.0, region=np.zeros(40, int)), ValueError, "give randoms, with randoms_region"),
         (
             lambda pos: xi(pos, EDGES, randoms=pos, region=np.zeros(40, int), num_regions=2),
