@@ -346,3 +346,19 @@ def test_numbers_that_cannot_be() -> None:
         kernel_sums.jit(pos * np.nan, 0.1).block_until_ready()
     with pytest.raises(ValueError, match="dimensions"):
         kernel_sums(oracles.uniform(50, 4), 0.1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("value", [0.5, -0.5])
+def test_sums_beyond_float64_are_refused(x64: None, form: str, value: float) -> None:
+    """The norm of a top hat in two dimensions is below 1, so the largest number times it is a number again."""
+    pos, h = np.array([[4e-301, 2e-303], [1e-300, 0.0]]), np.array([3e-301, 1e-300])
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"the sum in row 0 is beyond the range of float64"):
+        jax.block_until_ready(kernel_sums(pos, h, values=np.array([value, 1e-320]), kernel="top_hat", form=form))
+
+
+def test_terms_beyond_float64_that_cancel_are_refused() -> None:
+    """What is left of them was 0, which it is not."""
+    pos, h = np.zeros((2, 8), np.float32), np.full(2, 1e-37, np.float32)
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"the sum in row 0 is beyond the range of float32"):
+        jax.block_until_ready(kernel_sums(pos, h, values=np.float32([1e30, -2e30]), kernel="top_hat", form="scatter"))

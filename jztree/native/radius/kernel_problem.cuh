@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 #include "common/cuda/boxes.cuh"
@@ -83,10 +82,7 @@ template <typename Value>
 __global__ void stage_values(const Value* given, Count num, int64_t each, RowLengths h, int powers, double* value) {
   int64_t place = thread_index(), row = place / each;
   if (row >= num()) return;
-  double one = over_powers(static_cast<double>(given[place]), powers > 0 ? h[row] : 1., powers);
-  // Finite, because it is also multiplied by 0.
-  constexpr double most = std::numeric_limits<double>::max();
-  value[place] = smaller<double>(larger<double>(one, -most), most);
+  value[place] = over_powers(static_cast<double>(given[place]), powers > 0 ? h[row] : 1., powers);
 }
 
 template <int D, typename T>

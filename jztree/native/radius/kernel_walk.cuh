@@ -223,6 +223,7 @@ class KernelWalk {
 
   // Adds the derivative by the components d and e, of which the first so many are inward, for all columns.
   __device__ void add_component(double derivative, const double* values, int d, int e) {
+    if (derivative == 0) return;  // whatever the values, which may be beyond all numbers
     int in = 0, out = e;
     if (Order == 1 && in_.inward == 1) in = e, out = 0;
     if (Order == 2 && in_.inward == 0) out = d * D + e;

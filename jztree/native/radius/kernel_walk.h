@@ -8,9 +8,9 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <vector>
 
@@ -48,10 +48,11 @@ struct KernelProblem {
   DistanceRule<D, T> rule;
   KernelForm form;
   KernelLengths<D, T> lengths;
-  Scratch<T> query_h, source_h;  // scaled and weighted
-  Scratch<T> node_h;             // the largest of a node's
-  int64_t rows_;                 // of a column of values, with room to read whole blocks
-  Scratch<double> value;         // a column after the other
+  Scratch<T> query_h, source_h;     // scaled and weighted
+  Scratch<T> node_h;                // the largest of a node's
+  int64_t rows_;                    // of a column of values, with room to read whole blocks
+  Scratch<double> value;            // a column after the other
+  std::atomic<bool> beyond{false};  // whether any of them is beyond the range of float64
 
   template <typename From>
   KernelProblem(const Parallel& parallel, const KernelSums<D, From>& in, const double* box)
@@ -125,9 +126,8 @@ struct KernelProblem {
         for (int64_t c = 0; c < all; ++c) {
           double one = row < num ? static_cast<double>(given[row * all + c]) : 0;
           if (form == KernelForm::scatter && row < num) {
-            // Finite, because it is also multiplied by 0, in blocks with others that are within reach.
             one = over_powers(one, lengths.source[row], powers);
-            one = std::min(std::max(one, -std::numeric_limits<double>::max()), std::numeric_limits<double>::max());
+            if (!std::isfinite(one)) beyond.store(true, std::memory_order_relaxed);
           }
           value[c * rows_ + row] = one;
         }
@@ -350,12 +350,15 @@ class KernelWalk {
   }
 
   void multiply(int64_t first, const Wide* tensor, double* sums) {
+    const bool beyond = problem_.beyond.load(std::memory_order_relaxed);
     for (int64_t c = 0; c < columns_; ++c)
       for (int64_t out = 0; out < outer_; ++out, sums += lanes) {
         Wide sum, value;
         load(sums, sum);
         for (int64_t in = 0; in < inner_; ++in) {
           load(problem_.column(c * inner_ + in) + first, value);
+          // What is out of reach, in a block with others that are not, has no part in them, however large it is.
+          if (beyond) value = choose(tensor[in * outer_ + out] == Wide{}, Wide{}, value);
           sum = sum + value * tensor[in * outer_ + out];
         }
         store(sum, sums);
