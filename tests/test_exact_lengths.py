@@ -272,3 +272,23 @@ def test_derivatives_go_through_small_boxes() -> None:
     for side in (box, float(box), 4 * spacing * (1 + 2.0**-52)):
         by_pos = jax.grad(across)(jnp.asarray(pos), side)
         assert by_pos.tolist() == [[1], [-1]]
+
+
+@pytest.mark.parametrize("power", [0, -120, -124])
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_boxes_whose_digits_are_below_those_of_float32(power: int, share: float) -> None:
+    """Two particles are nearer to each other across the face than float32 has numbers."""
+    last = np.float32(np.ldexp(1 - 2.0**-23, power))
+    gap = float(np.ldexp(share, power - 25))
+    pos, box = np.array([[0], [last]], np.float32), float(last) + gap
+    for part, found in ((0.5, 1), (0.99, 1), (1.01, 2)):
+        assert count_within(pos, part * gap, box).tolist() == [found] * 2
+        assert (np.asarray(knn(pos, 2, box, max_radius=part * gap)[1]) >= 0).sum() == 2 * found
+
+
+def test_limits_of_positions_that_were_wrapped_and_lost_what_is_nearest() -> None:
+    """The last is moved into the box, where float32 has steps of 65,536; what is near it is looked at in float64."""
+    skip_where_subnormal_numbers_vanish(1e-44)
+    pos = np.array([[0, 1e-44, 1e-45], [0, 0, 1e-45], [-1e-45, 1e-45, 1e-44]], np.float32)
+    for radius in (6e-39, 1e-10, [5e11, 6e-39, 6e-39]):
+        assert np.sort(np.asarray(knn(pos, 3, 1e12, max_radius=radius)[1])).tolist() == [[0, 1, 2]] * 3

@@ -103,4 +103,12 @@ struct DistanceRule {
   }
 };
 
+// The rule of distances in T between positions that were wrapped in From, which may be narrower.
+template <typename From, int D, typename T>
+JZTREE_BOTH DistanceRule<D, T> rule_of_wrapped(DistanceRule<D, T> rule) {
+  constexpr double epsilon = std::numeric_limits<T>::epsilon(), given = std::numeric_limits<From>::epsilon();
+  rule.rounding *= given / epsilon;
+  return rule;
+}
+
 }  // namespace jztree

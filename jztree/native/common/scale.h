@@ -69,9 +69,10 @@ struct Scale {
     factor = static_cast<T>(std::ldexp(1., exponent));
     inverse = static_cast<T>(std::ldexp(1., -exponent));
     for (int d = 0; d < D; ++d) {
-      T length = static_cast<T>(box[d]);
-      period[d] = box[d] > 0 ? length * factor : std::numeric_limits<T>::infinity();
-      period_rest[d] = static_cast<T>(box[d] - static_cast<double>(length)) * factor;
+      // Scaled before it is rounded: a length near the smallest numbers has few digits in T.
+      const double length = std::ldexp(box[d], exponent);
+      period[d] = box[d] > 0 ? static_cast<T>(length) : std::numeric_limits<T>::infinity();
+      period_rest[d] = box[d] > 0 ? static_cast<T>(length - static_cast<double>(period[d])) : T{0};
     }
   }
 

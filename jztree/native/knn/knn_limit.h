@@ -17,7 +17,7 @@ namespace jztree {
 template <int D, typename T, typename From>
 class Limits {
  public:
-  Limits(const Neighbours<D, From>& in, const DistanceRule<D, T>& rule) : in_(in), rule_(rule) {}
+  Limits(const Neighbours<D, From>& in, const DistanceRule<D, T>& rule) : in_(in), rule_(rule_of_wrapped<From>(rule)) {}
 
   bool any() const { return in_.limit.count > 0; }
 

@@ -21,23 +21,23 @@ struct Limits {
   __device__ const Within<T>* of(int64_t row) const { return each ? each + (count > 1 ? row : 0) : nullptr; }
 };
 
-template <int W, typename T>
+template <typename From, int W, typename T>
 __global__ void make_limits(Lengths given, const Scale<W, T>* scale, DistanceRule<W, T>* rule, Within<T>* each) {
   int64_t i = thread_index();
   if (i >= given.count) return;
   // Positions may have been wrapped, and scaled down to 0: bounds that allow for it cost little.
-  const DistanceRule<W, T> own(scale->periodic, false, *scale);
+  const DistanceRule<W, T> own = rule_of_wrapped<From>(DistanceRule<W, T>(scale->periodic, false, *scale));
   if (i == 0) *rule = own;
   double radius = given[i];
   each[i] = radius >= 0 ? own.within(radius) : Within<T>{-1, -1, -1};
 }
 
-template <int W, typename T>
+template <typename From, int W, typename T>
 Limits<W, T> limits_on_device(Queue& queue, const Lengths& given, const Scale<W, T>* scale) {
   if (given.count == 0) return {};
   auto* rule = queue.scratch<DistanceRule<W, T>>(1);
   auto* each = queue.scratch<Within<T>>(given.count);
-  queue.launch_over(given.count, make_limits<W, T>, given, scale, rule, each);
+  queue.launch_over(given.count, make_limits<From, W, T>, given, scale, rule, each);
   return {rule, each, given.count};
 }
 

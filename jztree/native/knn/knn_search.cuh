@@ -76,8 +76,8 @@ Unanswered search_short_lists(Queue& queue, const Problem<T>& problem, const Sca
   int64_t bytes = short_search_bytes<W, K, T>(problem.sources.planes);
   int threads = block_threads(bytes, short_search_threads), warps = threads / warp_size;
   queue.launch((groups + warps - 1) / warps, threads, static_cast<size_t>(warps * bytes), search_short<W, K, T, T>,
-               problem, scale, limits_on_device<W, T>(queue, problem.limit, scale), bytes, walk_stops(problem.sources),
-               unanswered);
+               problem, scale, limits_on_device<T, W, T>(queue, problem.limit, scale), bytes,
+               walk_stops(problem.sources), unanswered);
   return unanswered;
 }
 
@@ -103,7 +103,7 @@ Unanswered search_long_lists(Queue& queue, const Problem<From>& problem, const S
   int64_t blocks = (queries + warps - 1) / warps;
   if (list_bytes > shared_list_bytes) lists = queue.scratch<Candidate<T>>(blocks * warps * problem.k);
   queue.launch(blocks, threads, static_cast<size_t>(warps * bytes), search_long<W, From, T>, problem, scale,
-               limits_on_device<W, T>(queue, problem.limit, scale), bytes, lists, again, unanswered);
+               limits_on_device<From, W, T>(queue, problem.limit, scale), bytes, lists, again, unanswered);
   return unanswered;
 }
 

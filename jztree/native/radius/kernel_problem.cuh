@@ -25,7 +25,7 @@ struct KernelSetup : BoxSetup<D, T> {
   __device__ KernelSetup(const Lengths& box, const DeviceTree<D, From>& sources, const DeviceTree<D, From>& queries,
                          const int32_t* any_wrapped, int64_t shape, const Lengths& numbers, int order, int by_h)
       : BoxSetup<D, T>(box, sources, queries, any_wrapped),
-        rule(kernel_distance_rule<From>(this->wrapped, this->scale)),
+        rule(rule_of_wrapped<From>(DistanceRule<D, T>(this->wrapped, false, this->scale))),
         profile(shape, numbers),
         radial(D, order, by_h) {}
 };

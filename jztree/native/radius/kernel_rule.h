@@ -66,15 +66,6 @@ struct KernelLengths {
   }
 };
 
-// The rule of distances in T between positions that were wrapped in From, which may be narrower.
-template <typename From, int D, typename T>
-JZTREE_BOTH DistanceRule<D, T> kernel_distance_rule(bool wrapped, const Scale<D, T>& scale) {
-  constexpr double epsilon = std::numeric_limits<T>::epsilon(), given = std::numeric_limits<From>::epsilon();
-  DistanceRule<D, T> rule(wrapped, false, scale);
-  rule.rounding *= given / epsilon;
-  return rule;
-}
-
 // At least the squared distance at which a kernel of such a length ends. V: T, or vectors of it.
 template <int D, typename T, typename V>
 JZTREE_BOTH inline V kernel_reach2(const V& length, const DistanceRule<D, T>& rule) {

@@ -68,7 +68,8 @@ struct KernelProblem {
         sources(parallel, in.sources, scale),
         queries(&sources),
         others(in.self ? nullptr : std::make_unique<StagedTree<D, T>>(parallel, in.queries, scale)),
-        rule(kernel_distance_rule<From>(sources.wrapped() || (others && others->wrapped()), scale)),
+        rule(rule_of_wrapped<From>(
+            DistanceRule<D, T>(sources.wrapped() || (others && others->wrapped()), false, scale))),
         form(static_cast<KernelForm>(in.form)),
         lengths(in),
         query_h(in.queries.num() + lanes),
