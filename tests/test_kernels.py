@@ -1,6 +1,7 @@
 """The boundary to native code: same bits everywhere, moves and their derivatives, and errors in words."""
 
 import _ctypes
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -256,6 +258,27 @@ def test_libraries_of_another_version(monkeypatch, tmp_path) -> None:
         _library._load("jztree_cpu")
     with pytest.warns(UserWarning, match=r"libjztree_cuda\.so is of another version .*so kernels run on CPUs only"):
         assert _library._cuda_library.__wrapped__() is None
+
+
+@pytest.mark.parametrize(
+    ("compiled", "driver", "used"),
+    [(13000, 12080, False), (13000, 13000, True), (13020, 13000, True), (12040, 13000, True), (12040, 0, True)],
+)
+def test_drivers_older_than_the_cuda_library(
+    compiled: int, driver: int, used: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without a driver, as on a login node, there is nothing to be said."""
+    library = SimpleNamespace(**{f"jztree_{name}": None for name in _library._kernel_names()})
+    library.jztree_cuda_architectures = SimpleNamespace()
+    library.jztree_cuda_version, library.jztree_cuda_driver_version = lambda: compiled, lambda: driver
+    (tmp_path / "libjztree_cuda.so").touch()
+    monkeypatch.setattr(_library, "_LIBRARIES", tmp_path)
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: library)
+    says = (
+        r"compiled with CUDA 13\.0, and the driver of this machine runs CUDA 12\.8 at most, so kernels run on CPUs only"
+    )
+    with contextlib.nullcontext() if used else pytest.warns(UserWarning, match=says):
+        assert _library._cuda_library.__wrapped__() is (library if used else None)
 
 
 def call_wrongly(target: str, out: Any, *args: Any, **attributes: Any) -> str:

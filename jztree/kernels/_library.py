@@ -84,7 +84,8 @@ def _cuda_library() -> ctypes.CDLL | None:
             f"jztree's CUDA library {path} cannot be loaded ({error}); kernels run on CPUs only.", stacklevel=2
         )
         return None
-    lacking = [name for name in (*_kernel_names(), "cuda_architectures") if not hasattr(library, f"jztree_{name}")]
+    functions = (*_kernel_names(), "cuda_architectures", "cuda_driver_version")
+    lacking = [name for name in functions if not hasattr(library, f"jztree_{name}")]
     if lacking:
         warnings.warn(
             f"jztree's CUDA library {path} is of another version than jztree itself ({lacking[0]} is not in it), so "
@@ -92,8 +93,22 @@ def _cuda_library() -> ctypes.CDLL | None:
             stacklevel=2,
         )
         return None
+    compiled, driver = library.jztree_cuda_version(), library.jztree_cuda_driver_version()
+    if 0 < driver // 1000 < compiled // 1000:  # any driver of the same generation will do, and any newer one
+        warnings.warn(
+            f"jztree's CUDA library {path} is compiled with CUDA {_cuda_version(compiled)}, and the driver of this "
+            f"machine runs CUDA {_cuda_version(driver)} at most, so kernels run on CPUs only; install a jztree "
+            f"compiled with CUDA {driver // 1000}, or a newer driver.",
+            stacklevel=2,
+        )
+        return None
     library.jztree_cuda_architectures.restype = ctypes.c_char_p
     return library
+
+
+def _cuda_version(number: int) -> str:
+    """A version of CUDA as people write it; CUDA itself has 1000 times the major one plus 10 times the minor one."""
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 @functools.cache
@@ -142,12 +157,11 @@ def native_info() -> dict[str, Any]:
     machine code for, as one string, and the ``cuda_version`` that it was compiled with: None if there is none.
     """
     cpu, cuda = _cpu_library(), _cuda_library()
-    version = None if cuda is None else cuda.jztree_cuda_version()
     return {
         "cpu_library": cpu._name,
         "instruction_set": cpu.jztree_instruction_set().decode(),
         "num_threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "cuda_library": None if cuda is None else cuda._name,
         "cuda_architectures": None if cuda is None else cuda.jztree_cuda_architectures().decode(),
-        "cuda_version": None if version is None else f"{version // 1000}.{version % 1000 // 10}",
+        "cuda_version": None if cuda is None else _cuda_version(cuda.jztree_cuda_version()),
     }
