@@ -124,6 +124,27 @@ def test_ties_of_separate_queries_go_to_the_lower_row_in_z_order(k: int, dtype: 
     np.testing.assert_array_equal(idx, oracles.brute_knn(pos, k, query=query))
 
 
+@pytest.mark.parametrize("k", [2, 13, 33, 46, 62, 78, 110, 158, 254])
+@pytest.mark.parametrize("width", [0.1, 2, 40])
+def test_distances_that_differ_in_their_last_digits(k: int, width: float) -> None:
+    """Points of a ring around the queries, whose squared distances are whole numbers that float32 has."""
+    random = np.random.default_rng(k)
+    angle, radius = random.uniform(0, 2 * np.pi, 1500), 1000 + width * random.uniform(0, 1, 1500)
+    pos = np.round(1200 + radius * np.stack([np.cos(angle), np.sin(angle)])).T.astype(np.float32)
+    query = np.round(1200 + random.uniform(-3, 3, (20, 2))).astype(np.float32)
+    idx = knn(jnp.asarray(pos), k, part_query=jnp.asarray(query), result="globalidx")
+    np.testing.assert_array_equal(idx, oracles.brute_knn(pos, k, query=query))
+
+
+@pytest.mark.parametrize("k", [40, 100, 150, 250])
+def test_queries_far_apart_in_one_leaf(k: int) -> None:
+    """What is nearest to the group comes first, so each query meets many that others push out again."""
+    pos = oracles.uniform(6000, 2, np.float32)
+    query = oracles.uniform(20, 2, np.float32, seed=3)
+    rad, idx = knn(jnp.asarray(pos), k, part_query=jnp.asarray(query))
+    oracles.assert_neighbours(rad, idx, pos, query)
+
+
 @pytest.mark.parametrize("k", [1, 4, 12, 60])
 def test_own_point_comes_before_its_duplicates(k: int, dtype: Any) -> None:
     random = np.random.default_rng(8)

@@ -15,7 +15,6 @@
 #include <memory>
 #include <vector>
 
-#include "common/cpu/candidate.h"
 #include "common/geometry.h"
 #include "kbest.h"
 
@@ -82,13 +81,14 @@ class CountedKBest final : public KBest<T> {
     add(list, packed_.get(), pack(near));
     return list.bound;
   }
-  void finish(int64_t query, Key* sorted) override {
+  bool finish(int64_t query, Key* sorted) override {
     List& list = lists_[static_cast<size_t>(query)];
     drop_beyond(list);
     sort(list);
     int64_t found = std::min(k_, list.held);
     std::copy(dealt_.get(), dealt_.get() + found, sorted);
     std::fill(sorted + found, sorted + k_, no_candidate<T>());
+    return true;
   }
 
  private:
@@ -107,16 +107,7 @@ class CountedKBest final : public KBest<T> {
   // Leaves the candidates in `packed_`; returns their number.
   int64_t pack(const Near<T>& near) {
     int64_t count = 0;
-    for (int64_t w = 0; w < near.words; ++w)
-      for (int64_t block = 0; block < Near<T>::word; block += lanes) {
-        uint32_t chosen = near.chosen[w] >> block & 0xffff;
-        if (chosen == 0) continue;
-        int64_t place = w * Near<T>::word + block;
-        Lanes<T> distance2;
-        load(near.distance2 + place, distance2);
-        uint32_t row_plus_one = static_cast<uint32_t>(near.first + place + 1);
-        count += pack_candidates<T>(distance2, chosen, row_plus_one, packed_.get() + count);
-      }
+    for (int64_t w = 0; w < near.words; ++w) count += near.pack(w, packed_.get() + count);
     return count;
   }
 

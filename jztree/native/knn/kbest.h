@@ -19,7 +19,8 @@ class KBest {
   // Takes candidates of a query; returns a bound that its k-th best does not exceed.
   virtual Key absorb(int64_t query, const Near<T>& near) = 0;
   // Writes the k best of a query in order, no_candidate() where there are fewer. There is room for room_for(k).
-  virtual void finish(int64_t query, Key* sorted) = 0;
+  // Returns false if there were ties that this list cannot decide; what is written then means nothing.
+  virtual bool finish(int64_t query, Key* sorted) = 0;
 
   static int64_t room_for(int64_t k) { return k + 64; }
 };

@@ -37,11 +37,13 @@ struct Output {
     } else {
       write_distances(sorted, radius + row(query) * k);
     }
-    for (int64_t i = 0; i < k; ++i) {
-      uint32_t found = candidate_row_plus_one<T>(sorted[i]);
-      // Only the first can be the query itself.
-      int64_t source = i == 0 && found == 0 ? query + own_offset : static_cast<int64_t>(found) - 1;
-      idx[i] = found == no_row ? -1 : source_rows ? source_rows[source] : static_cast<int32_t>(source);
+    // Only the first can be the query itself.
+    bool own = candidate_row_plus_one<T>(*sorted) == 0;
+    if (own) *idx = reported(query + own_offset);
+    if (source_rows) {
+      write_rows(sorted, own, idx, [this](uint32_t source) { return source_rows[source]; });
+    } else {
+      write_rows(sorted, own, idx, [](uint32_t source) { return static_cast<int32_t>(source); });
     }
   }
 
@@ -51,6 +53,15 @@ struct Output {
   }
 
  private:
+  int32_t reported(int64_t source) const { return source_rows ? source_rows[source] : static_cast<int32_t>(source); }
+
+  template <typename Report>
+  void write_rows(const Candidate<T>* sorted, int64_t first, int32_t* idx, const Report& report) const {
+    int64_t found = k;
+    for (; found > first && candidate_row_plus_one<T>(sorted[found - 1]) == no_row; --found) idx[found - 1] = -1;
+    for (int64_t i = first; i < found; ++i) idx[i] = report(candidate_row_plus_one<T>(sorted[i]) - 1);
+  }
+
   // A loop of its own, which becomes a vector loop.
   template <typename Written>
   void write_distances(const Candidate<T>* sorted, Written* out) const {
@@ -72,7 +83,7 @@ class Walk {
         self_(out.own_offset >= 0),
         own_first_(self_ && !out.others),
         out_(out),
-        best_(make_kbest<T>(out.k, most)),
+        lists_(out.k, most),
         leaf_distances_(scale, most),
         sorted_(static_cast<size_t>(KBest<T>::room_for(out.k))) {}
 
@@ -87,29 +98,14 @@ class Walk {
       low_[d] = queries_.low[d][leaf];
       high_[d] = queries_.high[d][leaf];
     }
-    best_->reset(count_, own_first_);
-    worst_ = own_first_ && out_.k == 1 ? own_candidate<T>() : no_candidate<T>();
-    bound_.assign(static_cast<size_t>(count_), worst_);
-    radius2_.assign(static_cast<size_t>(count_ + lanes), candidate_distance2<T>(worst_));
-    if (limits_.any()) limit();
-    seed_ = -1;
-    if (&sources_ == &queries_) {
-      visit_leaf(leaf);
-      seed_ = leaf;
-    } else {
-      seed();
+    best_ = &lists_.next();
+    search(leaf);
+    if (!write_found(asked)) {
+      best_ = &lists_.exact();
+      search(leaf);
+      write_found(asked);
     }
-    walk();
-    lost_.assign(static_cast<size_t>(count_), 0);
-    bool all = true;
-    for (int64_t q = 0; q < count_; ++q) {
-      best_->finish(q, sorted_.data());
-      bool good = precise(q);
-      lost_[static_cast<size_t>(q)] = !good;
-      all &= good;
-      if (good && (!asked || (*asked)[static_cast<size_t>(q)])) out_.write(begin_ + q, sorted_.data());
-    }
-    return all;
+    return std::none_of(lost_.begin(), lost_.end(), [](uint8_t lost) { return lost; });
   }
 
   const std::vector<uint8_t>& lost() const { return lost_; }
@@ -125,6 +121,36 @@ class Walk {
     int plane;
     int64_t node;
   };
+
+  // Finds the nearest of all queries of the group.
+  void search(int64_t leaf) {
+    best_->reset(count_, own_first_);
+    worst_ = own_first_ && out_.k == 1 ? own_candidate<T>() : no_candidate<T>();
+    bound_.assign(static_cast<size_t>(count_), worst_);
+    radius2_.assign(static_cast<size_t>(count_ + lanes), candidate_distance2<T>(worst_));
+    if (limits_.any()) limit();
+    seed_ = -1;
+    if (&sources_ == &queries_) {
+      visit_leaf(leaf);
+      seed_ = leaf;
+    } else {
+      seed();
+    }
+    walk();
+  }
+
+  // Writes what was found, but for the queries that are lost. Returns false if there were ties that the lists could not
+  // decide.
+  bool write_found(const std::vector<uint8_t>* asked) {
+    lost_.assign(static_cast<size_t>(count_), 0);
+    for (int64_t q = 0; q < count_; ++q) {
+      if (!best_->finish(q, sorted_.data())) return false;
+      bool good = precise(q);
+      lost_[static_cast<size_t>(q)] = !good;
+      if (good && (!asked || (*asked)[static_cast<size_t>(q)])) out_.write(begin_ + q, sorted_.data());
+    }
+    return true;
+  }
 
   // Whether all squared distances of a query are those of coincident points or large enough to have all their digits.
   bool precise(int64_t q) const {
@@ -281,11 +307,12 @@ class Walk {
   const Limits<D, T, From>& limits_;
   const bool self_, own_first_;
   const Output<T>& out_;
-  std::unique_ptr<KBest<T>> best_;
+  Lists<T> lists_;
   LeafDistances<D, T> leaf_distances_;
   std::vector<Key> sorted_;
   std::vector<uint8_t> lost_;  // which queries of the group
   // The group at work.
+  KBest<T>* best_ = nullptr;
   int64_t begin_ = 0, count_ = 0, seed_ = -1;
   T low_[D], high_[D];
   std::vector<Key> bound_;        // upper bound of each query's k-th candidate

@@ -6,6 +6,7 @@
 
 #include "counted_kbest.h"
 #include "inserting_kbest.h"
+#include "rounded_kbest.h"
 
 namespace jztree {
 
@@ -33,5 +34,55 @@ inline std::unique_ptr<KBest<double>> make_kbest<double>(int64_t k, int64_t most
   if (k <= 16) return std::make_unique<SortedKBest>(k);
   return std::make_unique<CountedKBest<double>>(k, most);
 }
+
+// Lists that take less time, if there are any, but cannot decide all ties.
+template <typename T>
+std::unique_ptr<KBest<T>> make_rounded_kbest(int64_t) {
+  return nullptr;
+}
+
+// Measured with each width of registers: for fewer neighbours whole candidates are faster, for more, counting. At least
+// two of a list are behind the k-th, so that ties of two or three can be decided.
+template <>
+inline std::unique_ptr<KBest<float>> make_rounded_kbest<float>(int64_t k) {
+  if (k <= (register_bytes == 64 ? 32 : 24)) return nullptr;
+  if (k <= 30) return std::make_unique<RoundedKBest<32>>(k);
+  if (k <= 46) return std::make_unique<RoundedKBest<48>>(k);
+  if (k <= 62) return std::make_unique<RoundedKBest<64>>(k);
+  if constexpr (register_bytes >= 32) {
+    if (k <= 78) return std::make_unique<RoundedKBest<80>>(k);
+    if (k <= 94) return std::make_unique<RoundedKBest<96>>(k);
+  }
+  if constexpr (register_bytes == 64) {
+    if (k <= 110) return std::make_unique<RoundedKBest<112>>(k);
+    if (k <= 126) return std::make_unique<RoundedKBest<128>>(k);
+    if (k <= 142) return std::make_unique<RoundedKBest<144>>(k);
+  }
+  return nullptr;
+}
+
+// The lists of one walk.
+template <typename T>
+class Lists {
+ public:
+  Lists(int64_t k, int64_t most) : exact_(make_kbest<T>(k, most)), rounded_(make_rounded_kbest<T>(k)) {}
+
+  // For the next group: exact ones where a group has lately been left undecided.
+  KBest<T>& next() {
+    bool exact = !rounded_ || left_ > 0;
+    left_ -= left_ > 0;
+    return exact ? *exact_ : *rounded_;
+  }
+
+  // After a group that the others have left undecided. Ties seldom come alone.
+  KBest<T>& exact() {
+    left_ = 31;
+    return *exact_;
+  }
+
+ private:
+  std::unique_ptr<KBest<T>> exact_, rounded_;
+  int left_ = 0;  // groups that get the exact ones
+};
 
 }  // namespace jztree

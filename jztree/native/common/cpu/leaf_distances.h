@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "common/cpu/candidate.h"
 #include "common/geometry.h"
 #include "staged_tree.h"
 
@@ -69,6 +70,20 @@ struct Near {
     uint64_t all = 0;
     for (int64_t w = 0; w < words; ++w) all |= chosen[w];
     return all != 0;
+  }
+
+  // Packs those of a word as candidates; there is room for `lanes` more in `to`. Returns how many there are.
+  int64_t pack(int64_t w, Candidate<T>* to) const {
+    int64_t count = 0;
+    for (int64_t block = 0; block < word; block += lanes) {
+      uint32_t some = chosen[w] >> block & 0xffff;
+      if (some == 0) continue;
+      int64_t place = w * word + block;
+      Lanes<T> blocks_distance2;
+      load(distance2 + place, blocks_distance2);
+      count += pack_candidates<T>(blocks_distance2, some, static_cast<uint32_t>(first + place + 1), to + count);
+    }
+    return count;
   }
 
   // Calls visit(row, distance2) for the near ones, in the order of their rows, until it returns false.

@@ -1,0 +1,122 @@
+// The k nearest candidates for k up to Room - 2, float32: twice as many to a register as whole candidates need.
+//
+// What is sorted is 32 bits a candidate: the first 23 bits of its squared distance, and its place among whole
+// candidates that are kept beside. At the end these are put in order. A list that is full of candidates as far as the
+// k-th, to 23 bits, may have lost one of the k nearest: this is a tie that the list cannot decide. Most sets have none
+// in thousands of lists; in a lattice all have.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "kbest.h"
+#include "sorted_registers.h"
+
+namespace jztree {
+
+template <int Room>
+class RoundedKBest final : public KBest<float> {
+  using List = SortedRegisters<uint32_t, Room>;
+  using Vector = typename List::Vector;
+
+ public:
+  explicit RoundedKBest(int64_t k) : k_(k) {}
+
+  void reset(int64_t queries, bool own) override {
+    if (queries > static_cast<int64_t>(held_.size())) {
+      held_.resize(static_cast<size_t>(queries));
+      kept_.reset(new int64_t[held_.size() * (places + lanes)]);
+      lists_.resize(held_.size() * List::vectors);
+    }
+    std::fill(held_.begin(), held_.end(), 0);
+    std::fill_n(lists_.begin(), queries * List::vectors, Vector{} + none);
+    for (int64_t q = 0; own && q < queries; ++q) {
+      *kept(q) = own_candidate<float>();
+      take(q, 1);
+    }
+  }
+
+  int64_t absorb(int64_t query, const Near<float>& near) override {
+    const int64_t& held = held_[static_cast<size_t>(query)];
+    for (int64_t w = 0; w < near.words; ++w) {
+      if (near.chosen[w] == 0) continue;
+      if (held + Near<float>::word > places && !keep_listed(query)) return nothing();
+      take(query, near.pack(w, kept(query) + held));
+    }
+    return bound(List::at(stored(query), k_ - 1));
+  }
+
+  bool finish(int64_t query, int64_t* sorted) override {
+    if (undecided(query)) return false;
+    int64_t* end = sorted;
+    List::each(stored(query), [&](uint32_t key) {
+      int64_t candidate = key == none ? no_candidate<float>() : kept(query)[key % static_cast<uint32_t>(places)];
+      insert_in_order(candidate, sorted, end++);
+    });
+    return true;
+  }
+
+ private:
+  static constexpr int64_t places = 512;
+  // Above the keys of all candidates.
+  static constexpr uint32_t none = 0xffffffff;
+
+  static uint32_t rounded(uint32_t key) { return key & ~static_cast<uint32_t>(places - 1); }
+
+  // At least all candidates with a key of the same rounded distance.
+  static int64_t bound(uint32_t key) {
+    return key == none ? no_candidate<float>() : static_cast<int64_t>(key | (places - 1)) << 31 | no_row;
+  }
+
+  // A bound that no candidate is within.
+  static int64_t nothing() { return make_candidate<float>(-std::numeric_limits<float>::infinity(), 0); }
+
+  // Takes the next whole candidates that are kept.
+  void take(int64_t query, int64_t count) {
+    List list(stored(query));
+    const int64_t *keep = kept(query), begin = held_[static_cast<size_t>(query)], end = begin + count;
+    held_[static_cast<size_t>(query)] = end;
+    for (int64_t place = begin; place < end; ++place)
+      list.insert(rounded(static_cast<uint32_t>(keep[place] >> 31)) | static_cast<uint32_t>(place));
+    list.store(stored(query));
+  }
+
+  // Whether a candidate that is as far as the k-th, to so many bits, may have fallen off the end.
+  bool undecided(int64_t query) {
+    uint32_t last = List::at(stored(query), Room - 1);
+    return last != none && rounded(last) == rounded(List::at(stored(query), k_ - 1));
+  }
+
+  // Makes room among the whole candidates. Returns false in the midst of a tie, which might go on for ever.
+  JZTREE_APART bool keep_listed(int64_t query) {
+    if (undecided(query)) return false;
+    int64_t listed[Room];
+    int64_t count = 0;
+    for (uint32_t key; count < Room && (key = List::at(stored(query), count)) != none; ++count)
+      listed[count] = kept(query)[key % static_cast<uint32_t>(places)];
+    std::copy(listed, listed + count, kept(query));
+    std::fill_n(stored(query), List::vectors, Vector{} + none);
+    held_[static_cast<size_t>(query)] = 0;
+    take(query, count);
+    return true;
+  }
+
+  // Those that were equal when rounded are behind each other, so this has few steps.
+  static void insert_in_order(int64_t candidate, const int64_t* begin, int64_t* end) {
+    for (; end > begin && candidate < end[-1]; --end) *end = end[-1];
+    *end = candidate;
+  }
+
+  Vector* stored(int64_t query) { return lists_.data() + query * List::vectors; }
+  int64_t* kept(int64_t query) { return kept_.get() + query * (places + lanes); }
+
+  int64_t k_;
+  std::vector<int64_t> held_;        // the number of whole candidates of each query
+  std::unique_ptr<int64_t[]> kept_;  // these, and room to pack more
+  std::vector<Vector> lists_;
+};
+
+}  // namespace jztree

@@ -1,0 +1,109 @@
+// A short sorted list of integers in vector registers, into which others are inserted.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "common/cpu/lanes.h"
+
+namespace jztree {
+
+// Inserting x makes each element the smaller of itself and the larger of x and the element before it: two vector
+// instructions a register, and no branch. Neighbours in the list are in the same lane of successive registers, from the
+// last of which one goes to the next lane of the first. So only the last register is shifted by a lane, which takes
+// longer than all else. (Merging four sorted candidates at a time has shorter chains of instructions, but there are too
+// few candidates in a leaf: it took a quarter longer.)
+//
+// Integer: uint32_t, or int64_t below the bits of a float64 infinity and not negative.
+template <typename Integer, int Room>
+class SortedRegisters {
+ public:
+  using Vector = typename RegisterType<Integer>::Vector;
+  static constexpr int width = register_bytes / static_cast<int>(sizeof(Integer));
+  static constexpr int vectors = Room / width;
+  static_assert(Room % width == 0, "whole registers");
+
+  explicit SortedRegisters(const Vector* stored) {
+    for (int v = 0; v < vectors; ++v) list_[v] = stored[v];
+  }
+  void store(Vector* to) const {
+    for (int v = 0; v < vectors; ++v) to[v] = list_[v];
+  }
+
+  // The largest falls off the end.
+  void insert(Integer one) {
+    Vector x = Vector{} + one, before;
+    shift(Vector{}, list_[vectors - 1], before);
+    for (int v = vectors - 1; v >= 0; --v) {
+      Vector larger;
+      larger_of(v > 0 ? list_[v - 1] : before, x, larger);
+      smaller_of(larger, list_[v], list_[v]);
+    }
+  }
+
+  // Calls use(one) for all of a stored list, in order.
+  template <typename Use>
+  static void each(const Vector* stored, const Use& use) {
+    const Integer* list = reinterpret_cast<const Integer*>(stored);
+    for (int lane = 0; lane < width; ++lane)
+      for (int v = 0; v < vectors; ++v) use(list[v * width + lane]);
+  }
+
+  // The i-th of a stored list.
+  static Integer at(const Vector* stored, int64_t i) {
+    return reinterpret_cast<const Integer*>(stored)[i % vectors * width + i / vectors];
+  }
+
+ private:
+  // The order of such 64-bit integers is also that of the float64 numbers with these bits, for which there are
+  // instructions where there are none for 64-bit integers. (Subnormal ones count: kernels keep them.)
+  static void larger_of(const Vector& a, const Vector& b, Vector& out) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    if constexpr (sizeof(Integer) == 8) {
+      out = (Vector)_mm256_max_pd((__m256d)a, (__m256d)b);
+      return;
+    }
+#elif defined(__SSE2__) && !defined(__AVX512F__)
+    if constexpr (sizeof(Integer) == 8) {
+      out = (Vector)_mm_max_pd((__m128d)a, (__m128d)b);
+      return;
+    }
+#endif
+    out = a > b ? a : b;
+  }
+  static void smaller_of(const Vector& a, const Vector& b, Vector& out) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    if constexpr (sizeof(Integer) == 8) {
+      out = (Vector)_mm256_min_pd((__m256d)a, (__m256d)b);
+      return;
+    }
+#elif defined(__SSE2__) && !defined(__AVX512F__)
+    if constexpr (sizeof(Integer) == 8) {
+      out = (Vector)_mm_min_pd((__m128d)a, (__m128d)b);
+      return;
+    }
+#endif
+    out = a < b ? a : b;
+  }
+
+  // out = the last element of `left`, then all but the last of `right`. By reference: passing vectors by value differs
+  // between instruction sets.
+  static void shift(const Vector& left, const Vector& right, Vector& out) {
+    shift(left, right, out, std::make_integer_sequence<int, width>());
+  }
+  template <int... Lane>
+  static void shift(const Vector& left, const Vector& right, Vector& out, std::integer_sequence<int, Lane...>) {
+#if defined(__clang__) || __GNUC__ >= 12
+    out = __builtin_shufflevector(left, right, (width - 1 + Lane)...);
+#else
+    typedef std::conditional_t<sizeof(Integer) == 8, int64_t, int32_t> Index;
+    typedef Index Indices __attribute__((vector_size(register_bytes)));
+    out = __builtin_shuffle(left, right, Indices{(width - 1 + Lane)...});
+#endif
+  }
+
+  Vector list_[vectors];
+};
+
+}  // namespace jztree
