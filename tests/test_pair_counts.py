@@ -118,6 +118,31 @@ def test_along_a_line_of_sight(dims: int, mode: str) -> None:
             assert_counts(found, brute(pos, other, MANY, box, **options))
 
 
+SECONDS = {
+    "even": np.arange(41) / 40,
+    "even, but not from 0 on": np.linspace(0.125, 0.875, 11),
+    "even, but for the last": np.r_[np.arange(9) / 10, np.inf],
+    "even in numbers that no float32 is": 0.3 + np.arange(9) / 90,
+    "one": np.array([0.0, 0.4]),
+    "not even": np.r_[0, np.geomspace(1e-5, 0.9, 20)],
+    "many, not even": np.r_[0, np.geomspace(1e-6, 1, 60)],
+}
+
+
+@pytest.mark.parametrize("mode", ["rp_pi", "s_mu"])
+@pytest.mark.parametrize("seconds", SECONDS)
+def test_edges_of_the_second_quantity(mode: str, seconds: str) -> None:
+    """Wherever they are: those that are evenly spaced are not compared with one by one."""
+    edges_b = np.minimum(SECONDS[seconds], 1) if mode == "s_mu" else SECONDS[seconds]
+    pos = np.concatenate([oracles.uniform(where_emulated(1500, 300), 3), oracles.clustered(300, 3)])
+    pos[:40, 2] = np.repeat(pos[:20, 2], 2)  # pairs at 0 along the line of sight
+    pos[40:80, :2] = np.repeat(pos[40:60, :2], 2, axis=0)  # and across it
+    for box in (None, 1.0):
+        for edges in (FEW[1:], np.r_[0.0, 0.6]):
+            options = {"mode": mode, "edges_b": edges_b}
+            assert_counts(pair_counts(pos, edges, boxsize=box, **options), brute(pos, pos, edges, box, **options))
+
+
 def test_float64(x64: None) -> None:
     for dims in (2, 3):
         pos, other = sets(dims, np.float64)

@@ -93,10 +93,7 @@ class PairLeaves {
       for (int d = 0; d < D; ++d) {
         V x;
         load(b[d] + begin, x);
-        V difference = at[d] - x;
-        if (Pairwise) difference = wrapped_difference<V>(at[d], x, period[d], rest[d]);
-        if (Mode != PairMode::across_along || d < D - 1) first = first + difference * difference;
-        if (Mode != PairMode::distance && d == D - 1) along = larger<V>(difference, -difference);
+        add_quantities<Pairwise>(d, at[d], x, period[d], rest[d], first, along);
       }
     }
   };
@@ -111,9 +108,42 @@ class PairLeaves {
     }
     return found;
   }
+
+  // The other way round: `lanes` particles of the second leaf, and where those of the first are.
+  struct Block {
+    V x[D], period[D], rest[D];
+    const T* a[D];
+
+    // The same from the i-th of the first.
+    template <bool Pairwise>
+    void quantities(int64_t i, V& first, V& along) const {
+      first = V{};
+      for (int d = 0; d < D; ++d) add_quantities<Pairwise>(d, V(a[d][i]), x[d], period[d], rest[d], first, along);
+    }
+  };
+
+  template <bool Pairwise>
+  Block block(int64_t begin) const {
+    Block found;
+    for (int d = 0; d < D; ++d) {
+      load(b_[d].data() + begin, found.x[d]);
+      found.a[d] = a_[d].data();
+      if (Pairwise) found.period[d] = V(scale_.period[d]), found.rest[d] = V(scale_.period_rest[d]);
+    }
+    return found;
+  }
   bool pairwise() const { return pairwise_; }
 
  private:
+  // What dimension d adds.
+  template <bool Pairwise>
+  static void add_quantities(int d, const V& at, const V& x, const V& period, const V& rest, V& first, V& along) {
+    V difference = at - x;
+    if (Pairwise) difference = wrapped_difference<V>(at, x, period, rest);
+    if (Mode != PairMode::across_along || d < D - 1) first = first + difference * difference;
+    if (Mode != PairMode::distance && d == D - 1) along = larger<V>(difference, -difference);
+  }
+
   void choose_images(const T* alow, const T* ahigh) {
     Image image[D];
     pairwise_ = !nearest_images<D>(alow, ahigh, low_, high_, scale_.period, image);
