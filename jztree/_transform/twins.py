@@ -10,6 +10,7 @@ import jax
 from .._particles import adopted, check_carried
 from . import capacity
 from .mappers import Mapper, name_twin, shard_map_constructor
+from .plain_calls import remembered
 from .shard_map import check_hashable, copy_configs, is_concrete, trace_key
 from .specs import argument_reader, static_names
 
@@ -64,7 +65,7 @@ def jit_constructor(
         that none is rounded at the boundary of the compiled function. It may raise for bad ones.
     enlarges: buffers of ``func`` may be too small; wait for the results, and compile again with larger ones.
     """
-    read = argument_reader(inspect.signature(func))
+    by_name = argument_reader(inspect.signature(func))
     rooms: dict[str, int] = {}
     compiled_for = _compiled_by_key(func, static_argnames)
 
@@ -73,12 +74,18 @@ def jit_constructor(
             found = compiled_for(trace_key())(**arguments)
         return jax.block_until_ready(found) if is_concrete(found) else found
 
-    @functools.wraps(func)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        arguments = adopted(copy_configs(read(args, kwargs)[0]))
+    def read(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+        arguments = adopted(copy_configs(by_name(args, kwargs)[0]))
         if prepare is not None:
             arguments |= prepare(arguments)
         check_carried({name: value for name, value in arguments.items() if name not in static_argnames})
+        return arguments
+
+    arguments_of = remembered(read)
+
+    @functools.wraps(func)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        arguments = arguments_of(args, kwargs)
         try:
             if enlarges:
                 return capacity.retrying(lambda: with_room(arguments), rooms, func.__name__)

@@ -1,0 +1,104 @@
+"""Calls with an array and constants, whose arguments are looked at once."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from jztree import knn
+from jztree.jax_ext import with_twins
+
+POS = jnp.zeros((5, 3))
+
+
+class Asked:
+    """A function with a compiled twin, and what its arguments were when it was asked to prepare them."""
+
+    def __init__(self, reads_values: bool = False) -> None:
+        self.seen: list[dict[str, Any]] = []
+
+        def prepare(arguments: dict[str, Any]) -> dict[str, Any]:
+            self.seen.append(dict(arguments))
+            if reads_values:
+                return {"scale": float(np.max(arguments["pos"]))}
+            return {"scale": np.asarray(arguments["scale"], jnp.result_type(float))}
+
+        @with_twins({"pos": P(-1), "scale": P()}, P(-1), prepare=prepare)
+        def scaled(pos: Any, scale: Any = 2.0, word: str = "a") -> Any:
+            return pos * scale, word == "a", scale
+
+        self.call: Any = scaled.jit
+
+
+def test_the_same_shapes_and_constants_are_looked_at_once() -> None:
+    asked = Asked()
+    for value in (1.0, 2.0, 3.0):
+        np.testing.assert_array_equal(asked.call(POS + value, 3.0)[0], np.full((5, 3), 3 * value))
+    assert len(asked.seen) == 1
+    for call in (
+        lambda: asked.call(POS, scale=3.0),
+        lambda: asked.call(POS[:4], 3.0),
+        lambda: asked.call(POS, 4.0),
+        lambda: asked.call(POS, 3.0, word="b"),
+        lambda: asked.call(POS.astype(jnp.float16), 3.0),
+    ):
+        before = len(asked.seen)
+        first = call()
+        assert len(asked.seen) == before + 1
+        jax.tree.map(np.testing.assert_array_equal, call(), first)
+        assert len(asked.seen) == before + 1
+
+
+def test_equal_constants_of_other_kinds_are_others() -> None:
+    asked = Asked()
+    for scale in (1, 1.0, True):
+        asked.call(POS, scale)
+    assert [type(one["scale"]) for one in asked.seen] == [int, float, bool]
+
+
+def test_an_array_of_numpy_is_looked_at_each_time() -> None:
+    asked = Asked()
+    for _ in range(2):
+        asked.call(np.zeros((5, 3)), 3.0)
+    assert len(asked.seen) == 2
+
+
+def test_an_array_behind_the_first_is_looked_at_each_time() -> None:
+    asked = Asked()
+    for scale in (2.0, 3.0):
+        assert asked.call(POS + 1, np.float32(scale))[0][0, 0] == scale
+        assert asked.call(POS + 1, jnp.float32(scale))[0][0, 0] == scale
+
+
+def test_numbers_of_the_first_argument_are_read_each_time() -> None:
+    asked = Asked(reads_values=True)
+    for value in (2.0, 3.0):
+        np.testing.assert_array_equal(asked.call(POS + value, 1.0)[0], np.full((5, 3), value * value))
+
+
+def test_traced_arguments() -> None:
+    asked = Asked()
+    doubled = jax.jit(lambda pos: asked.call(pos, 2.0)[0])
+    np.testing.assert_array_equal(doubled(POS + 1), np.full((5, 3), 2.0))
+    np.testing.assert_array_equal(jax.grad(lambda pos: asked.call(pos, 2.0)[0].sum())(POS), np.full((5, 3), 2.0))
+
+
+def test_the_number_of_bits_may_change() -> None:
+    asked = Asked()
+    pos = jnp.zeros((5, 3), jnp.float32)
+    assert asked.call(pos, 2.0)[2].dtype == jnp.result_type(float)
+    with jax.enable_x64(not jax.config.jax_enable_x64):
+        assert asked.call(pos, 2.0)[2].dtype == jnp.result_type(float)
+
+
+def test_errors_come_each_time() -> None:
+    for _ in range(2):
+        with pytest.raises(ValueError, match="k is 6, but there are only 5 particles"):
+            knn.knn.jit(POS, k=6)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'many'"):
+            knn.knn.jit(POS, k=2, many=6)
+        with pytest.raises(TypeError, match="missing a required argument: 'k'"):
+            knn.knn.jit(POS)
