@@ -12,7 +12,8 @@
 namespace jztree {
 namespace {
 
-constexpr int64_t row_grain = 1 << 14;
+// Hardly worth a second thread, but the sort that follows finds it awake.
+constexpr int64_t row_grain = 1 << 12;
 
 template <int D, typename T>
 void bounds(const Parallel& parallel, const BoundsOf<D, T>& in) {

@@ -33,9 +33,22 @@ struct Parallel::Shared {
   }
 
   void wait() {
+    for (int i = 0; i < patience && done.load(std::memory_order_acquire) != count; ++i) pause();
     std::unique_lock<std::mutex> lock(mutex);
     finished.wait(lock, [this] { return done.load(std::memory_order_acquire) == count; });
     if (error) std::rethrow_exception(error);
+  }
+
+  // Blocks end at about the same time, and to sleep and be woken takes longer than to wait for one that is about to
+  // end: about 20 microseconds.
+  static constexpr int patience = 2000;
+
+  static void pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
   }
 
   const AnyWork work;
