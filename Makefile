@@ -38,6 +38,14 @@ endef
 # The most cases of one test that `make test` runs; 0 is all, as where tests are picked.
 CASES ?= $(if $(ARGS),0,5)
 
+# The machine that a wheel is for: another one than this needs Debian's cross-compiler for it.
+HERE := $(shell uname -m)
+MACHINE ?= $(HERE)
+cross_compile = $(if $(filter-out $(HERE),$(MACHINE)),CMAKE_ARGS="-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=$(MACHINE) \
+  -DCMAKE_CXX_COMPILER=$(MACHINE)-linux-gnu-g++ -DJZTREE_WERROR=$(JZTREE_WERROR)")
+# The number of a wheel with CUDA kernels, by the generation of CUDA that compiles them.
+cuda_tag = $(if $(filter ON,$(JZTREE_CUDA)),SKBUILD_WHEEL_BUILD_TAG=1cuda$$("$${CUDACXX:-nvcc}" --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p'))
+
 # Where the compiler has a library of its runtime.
 runtime = $$($(CXX) -print-file-name=$(1))
 
@@ -73,7 +81,7 @@ emulate = $(BIN)/cmake --build build/develop --target jztree_cpu_$(1) && \
   cp build/develop/tests/native/cuda_emulator/libjztree_cpu_$(1).so jztree/lib && \
   JZTREE_INSTRUCTION_SET=$(1) $(BIN)/pytest -n $(WORKERS) --dist worksteal $(2)
 
-.PHONY: demo develop docs test test-all test-emulated test-emulated-core test-watched test-emulated-all fuzz fuzz-sanitized faults lint format bench profile gpu-check aarch64 wheel clean
+.PHONY: demo develop docs test test-all test-emulated test-emulated-core test-watched test-emulated-all fuzz fuzz-sanitized faults lint format bench profile gpu-check aarch64 wheel cross-compiler clean
 
 # The first time, kernels for 3 dimensions are compiled before all others, because they do for the result.
 demo: $(VENV)/ready ## Find the halos of a real N-body snapshot and draw them.
@@ -140,19 +148,23 @@ profile: develop ## Time, rows sent and rounds over four host devices, as ratios
 gpu-check: ## What only a GPU can show; needs JAX for CUDA and nvcc, and no network. ARGS="--help" says what can be chosen.
 	$(PYTHON) checks/gpu $(ARGS)
 
-aarch64: develop ## Compile the CPU library for aarch64 (needs g++-aarch64-linux-gnu).
-	cmake -S . -B build/aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
-	  -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DJZTREE_WERROR=ON \
-	  -DJZTREE_FFI_INCLUDE="$$($(BIN)/python -c 'import jax; print(jax.ffi.include_dir())')"
-	cmake --build build/aarch64 --parallel
-
 # auditwheel looks at what the libraries ask of the system, names the wheel by it, and fails if it cannot stand alone. A
-# wheel with CUDA kernels holds all of the plain one, and its number makes pip prefer it.
-wheel: $(VENV)/bin/python ## A wheel in dist/ that installs without a compiler; JZTREE_CUDA=ON in front for one with the GPU kernels.
+# wheel with CUDA kernels holds all of the plain one, and its number makes pip prefer it; the number says which CUDA.
+wheel: $(VENV)/bin/python $(if $(cross_compile),cross-compiler) ## A wheel in dist/ that installs without a compiler; JZTREE_CUDA=ON in front for one with the GPU kernels.
 	$(call install_needs,wheel)
 	rm -rf build/wheel
-	$(if $(filter ON,$(JZTREE_CUDA)),SKBUILD_WHEEL_BUILD_TAG=1cuda) $(BIN)/pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(cuda_tag) $(cross_compile) $(BIN)/pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(if $(cross_compile),$(BIN)/wheel tags --remove --platform-tag linux_$(MACHINE) build/wheel/*.whl)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
+
+cross-compiler:
+	@test "$(JZTREE_CUDA)" != ON || { echo "GPU kernels for $(MACHINE) are compiled there: JZTREE_CUDA=ON make wheel" >&2; exit 1; }
+	@command -v $(MACHINE)-linux-gnu-g++ > /dev/null || { echo "a wheel for $(MACHINE) needs $(MACHINE)-linux-gnu-g++," \
+	  "which is not on this machine; on Debian: apt-get install g++-$(subst _,-,$(MACHINE))-linux-gnu" >&2; exit 1; }
+
+aarch64: develop ## A wheel for aarch64 by Debian's cross-compiler, and tests of it under qemu-user: g++-aarch64-linux-gnu and qemu-user are needed.
+	$(MAKE) wheel MACHINE=aarch64 JZTREE_CUDA=OFF JZTREE_WERROR=ON
+	checks/aarch64.sh $(BIN)/python
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

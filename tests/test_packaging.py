@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import jztree
 
@@ -38,6 +39,51 @@ def test_kernels_are_compiled_with_the_oldest_jax_that_may_run_them() -> None:
     (needed,) = (req for req in PROJECT["project"]["dependencies"] if req.startswith("jax>="))
     major, minor = map(int, needed.removeprefix("jax>=").split("."))
     assert f"jax>={major}.{minor},<{major}.{minor + 1}" in PROJECT["build-system"]["requires"]
+
+
+def test_the_recipe_for_conda_needs_what_the_package_needs() -> None:
+    recipe = yaml.safe_load((ROOT / "recipe/recipe.yaml").read_text())
+    needs = {
+        section: {need for need in each if isinstance(need, str)} for section, each in recipe["requirements"].items()
+    }
+    project = PROJECT["project"]
+    assert recipe["context"]["version"] == project["version"]
+    wanted = {f"python {project['requires-python']}", *project["dependencies"]}
+    assert {need.replace(" ", "") for need in needs["run"]} == {need.replace(" ", "") for need in wanted}
+    built_with = {need.replace(" ", "") for need in needs["host"]}
+    assert built_with == {"python", "pip", *PROJECT["build-system"]["requires"]}
+    assert {need for need in needs["build"] if need.startswith("cmake")} == {
+        f"cmake {need.removeprefix('cmake')}" for need in project["optional-dependencies"]["develop"] if "cmake" in need
+    }
+    scripts = [f"{name} = {target}" for name, target in project["scripts"].items()]
+    assert recipe["build"]["python"]["entry_points"] == scripts
+    assert recipe["about"]["summary"] == project["description"]
+    assert recipe["about"]["license"] == project["license"]
+    assert recipe["about"]["license_file"] == project["license-files"]
+
+
+def test_workflows_run_what_there_is() -> None:
+    """Commands of make are its targets, and scripts are there."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    for path in (ROOT / ".github/workflows").glob("*.yml"):
+        jobs = yaml.safe_load(path.read_text())["jobs"].values()
+        commands = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+        assert set(re.findall(r"\bmake ([a-z-]+)", "\n".join(commands))) <= targets, path.name
+        assert all((ROOT / name).exists() for name in re.findall(r"^\.ci/\w+", "\n".join(commands), re.M)), path.name
+
+
+@pytest.mark.parametrize("generation", ["12", "13"])
+def test_wheels_with_gpu_kernels_are_told_apart(generation: str, tmp_path: Path) -> None:
+    """By the compiler that CUDACXX names."""
+    compiler = tmp_path / "nvcc"
+    compiler.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {generation}.4, V{generation}.4.131'\n")
+    compiler.chmod(0o755)
+    make = ["make", "--dry-run", "wheel", "JZTREE_CUDA=ON", "VENV=/nowhere", "PYTHON=true"]
+    said = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (tag,) = re.findall(r"SKBUILD_WHEEL_BUILD_TAG=(.*?) +/nowhere/bin/pip", said)
+    environ = {**os.environ, "CUDACXX": str(compiler)}
+    found = subprocess.run(["sh", "-c", f"echo {tag}"], env=environ, capture_output=True, text=True, check=True).stdout
+    assert found == f"1cuda{generation}\n"
 
 
 def configured(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# checks/aarch64.sh PYTHON: runs the newest wheel for aarch64 in dist/ on a machine that is none, on Debian.
+#
+# qemu-user runs the programs of another processor on this kernel. Python and the system's libraries for aarch64 are
+# packages of the Debian in use here, unpacked into build/aarch64; JAX and what else tests need are the wheels that users
+# of aarch64 get, beside ours, which pip takes for that processor alone. Nothing of this machine is changed, and nobody has
+# to be root. Tests that start processes of their own cannot run, because the kernel does not know how to start them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=$1
+root=$PWD/build/aarch64/root site=$PWD/build/aarch64/site apt=$PWD/build/aarch64/apt
+# Beside the answers whose bits are compared: what else there is, with oracles. All of it takes minutes.
+tests=(tests/test_zorder.py tests/test_knn.py::test_equals_scipy_for_any_k tests/test_fof.py::test_any_number_of_particles
+  tests/test_count_within.py::test_radii_of_each_query tests/test_neighbours_within.py::test_order_of_lists
+  tests/test_kernel_sums.py::test_values_of_any_shape tests/test_pairs_within.py::test_full_lists_are_those_of_neighbours
+  tests/test_dbscan.py::test_borders_go_to_the_first_cluster tests/test_pair_counts.py::test_a_hierarchy_that_is_there)
+# XLA compiles slowly in an emulator, and what it compiles is not what is tested.
+export XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false" JAX_PLATFORMS=cpu
+
+for need in qemu-aarch64:qemu-user apt-get:apt dpkg-deb:dpkg; do
+  if ! command -v "${need%:*}" >/dev/null; then
+    echo "checks/aarch64.sh needs ${need%:*}, which is not on this machine; on Debian: apt-get install ${need#*:}" >&2
+    exit 1
+  fi
+done
+wheel=$(ls -t dist/jztree-*_aarch64.whl 2>/dev/null | head -1)
+if [ -z "$wheel" ]; then
+  echo "checks/aarch64.sh finds no wheel for aarch64 in dist/; make wheel MACHINE=aarch64 makes one" >&2
+  exit 1
+fi
+
+# A list of packages of its own, of a machine that has none yet, so that all that Python needs is downloaded.
+if [ ! -e "$root/complete" ]; then
+  rm -rf "$root" "$apt"
+  mkdir -p "$root" "$apt/lists/partial" "$apt/archives/partial"
+  : >"$apt/status"
+  settings=(-qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User="$(id -un)" -o Debug::NoLocking=1
+    -o Dir::State="$apt" -o Dir::State::lists="$apt/lists" -o Dir::State::status="$apt/status" -o Dir::Cache="$apt")
+  apt-get "${settings[@]}" update
+  if ! apt-get "${settings[@]}" --yes --no-install-recommends --download-only install python3 libstdc++6; then
+    echo "checks/aarch64.sh: the sources of packages of this machine have no Python for arm64; it needs those of Debian" >&2
+    exit 1
+  fi
+  for package in "$apt"/archives/*.deb; do
+    dpkg-deb --extract "$package" "$root"
+  done
+  touch "$root/complete"
+fi
+version=$(basename "$(ls -d "$root"/usr/lib/python3.*)")
+version=${version#python}
+
+rm -rf "$site"
+# pip compares names of platforms, so it is told all that this libc can run.
+libc=$(ls "$apt"/archives/libc6_*)
+libc=${libc##*libc6_2.}
+platforms=(--platform manylinux2014_aarch64)
+for ((minor = 17; minor <= ${libc%%[!0-9]*}; minor++)); do
+  platforms+=(--platform "manylinux_2_${minor}_aarch64")
+done
+"$python" -m pip install --quiet --target "$site" --only-binary=:all: --python-version "$version" "${platforms[@]}" \
+  "$wheel" hypothesis pytest scipy
+
+emulated() {
+  PYTHONHOME=$root/usr PYTHONPATH=$site:$PWD/tests PYTHONDONTWRITEBYTECODE=1 JZTREE_TESTS_OPTIMIZED=1 \
+    qemu-aarch64 -L "$root" "$root/usr/bin/python$version" -P "$@"
+}
+echo "$wheel, with Python $version:"
+emulated -m jztree_utils.cli info
+# The same bits on both machines: the name of the instruction set, and what all answers add up to in both dtypes.
+script="import test_kernels; exec(test_kernels._PRINT_HASH)"
+there=$(emulated -c "$script")
+here=$(PYTHONPATH=$PWD:$PWD/tests "$python" -P -c "$script")
+paste <(echo "$there") <(echo "$here")
+if [ "$(tail -n +2 <<<"$there")" != "$(tail -n +2 <<<"$here")" ]; then
+  echo "checks/aarch64.sh: answers on aarch64 have other bits than those of this machine" >&2
+  exit 1
+fi
+emulated -m pytest -p no:cacheprovider --cases-of-each 1 "${tests[@]}"
