@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 python=$1
 root=$PWD/build/aarch64/root site=$PWD/build/aarch64/site apt=$PWD/build/aarch64/apt
 # Beside the answers whose bits are compared: what else there is, with oracles. All of it takes minutes.
-tests=(tests/test_zorder.py tests/test_knn.py::test_equals_scipy_for_any_k tests/test_fof.py::test_any_number_of_particles
+tests=(tests/test_knn.py::test_equals_scipy_for_any_k tests/test_fof.py::test_any_number_of_particles
   tests/test_count_within.py::test_radii_of_each_query tests/test_neighbours_within.py::test_order_of_lists
   tests/test_kernel_sums.py::test_values_of_any_shape tests/test_pairs_within.py::test_full_lists_are_those_of_neighbours
   tests/test_dbscan.py::test_borders_go_to_the_first_cluster tests/test_pair_counts.py::test_a_hierarchy_that_is_there)
