@@ -74,7 +74,8 @@ def _what_is_wrong(part: Any, pos: Any) -> str:
         )
     return (
         f"pos of {kind} is not among the leaves of the pytree (it is a static field, or is computed), so it could not "
-        "be moved; make it a field that is data (jax.tree_util.register_dataclass)."
+        "be moved; make it a field that is data (jax.tree_util.register_dataclass), or give "
+        "jztree.data.ParticleData(pos=part.pos, ...)."
     )
 
 
