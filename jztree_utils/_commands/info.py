@@ -48,7 +48,7 @@ def gpu_backend(native: dict[str, Any], platforms: Sequence[str]) -> str:
         return (
             f"none; where the CUDA compiler is (nvcc, 'module load cuda'), build it in the source folder: {_BUILD_CUDA}"
         )
-    words = f"CUDA, architectures {native.get('cuda_architectures') or 'unknown'}"
+    words = f"CUDA {native['cuda_version']}, architectures {native['cuda_architectures']}"
     if "gpu" in platforms:
         return f"{words}, in use"
     if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):

@@ -202,12 +202,12 @@ def test_info(capsys) -> None:
     [
         (None, ["cpu"], "none; .* JZTREE_CUDA=ON pip install ."),
         (None, ["gpu"], "none; .* JZTREE_CUDA=ON pip install ."),
-        ("libjztree_cuda.so", ["gpu", "gpu"], "CUDA, architectures 90, in use"),
-        ("libjztree_cuda.so", ["cpu"], "CUDA, architectures 90, not in use: .*"),
+        ("libjztree_cuda.so", ["gpu", "gpu"], "CUDA 13.0, architectures 90, in use"),
+        ("libjztree_cuda.so", ["cpu"], "CUDA 13.0, architectures 90, not in use: .*"),
     ],
 )
 def test_info_says_what_there_is_for_gpus(library: str | None, platforms: list[str], says: str) -> None:
-    native = {"cuda_library": library, "cuda_architectures": library and "90"}
+    native = {"cuda_library": library, "cuda_architectures": library and "90", "cuda_version": library and "13.0"}
     assert re.fullmatch(says, gpu_backend(native, platforms))
 
 
