@@ -134,23 +134,61 @@ class LeafPairs {
   }
   // Counts pairs within each edge.
   template <bool Pairwise>
-  __attribute__((flatten)) void compare_leaves(const Bins& bins) {
-    // Nothing is farther than the outermost number but what is no particle.
-    const V outermost(bins.hi == first_.count ? first_.outermost() : std::numeric_limits<T>::max());
-    T* end = squares_.begin(bins.lo, bins.hi);
-    int64_t pairs = 0;  // at least those that are put, and all of them if there is an edge that all are within
+  void compare_leaves(const Bins& bins) {
+    rows_ = 0;
     for (int64_t begin = 0; begin < leaves_.count_a(); begin += lanes) {
       int64_t here = std::min(lanes, leaves_.count_a() - begin);
       uint32_t rows = (uint32_t{1} << here) - 1;
       if (!itself_) rows = split(begin, rows, bins);
-      for (; rows != 0; rows &= rows - 1) {
-        int64_t i = begin + __builtin_ctz(rows);
-        pairs += leaves_.count_b() - (itself_ ? i + 1 : 0);
-        end = compare_row<Pairwise>(i, outermost, end);
+      rows_ += pack_chosen(rows, static_cast<int32_t>(begin), row_.data() + rows_);
+    }
+    if (rows_ == 0) return;
+    const int64_t end = leaves_.count_a();
+    // At least those that are compared, and all of them if there is an edge that all are within.
+    int64_t pairs = itself_ ? end * (end - 1) / 2 : rows_ * leaves_.count_b();
+    T* squares = squares_.begin(bins.lo, bins.hi);
+    switch (itself_ ? 0 : bins.hi - bins.lo) {
+      case 1: compare_few<Pairwise, 1>(bins); break;
+      case 2: compare_few<Pairwise, 2>(bins); break;
+      case 3: compare_few<Pairwise, 3>(bins); break;
+      case 4: compare_few<Pairwise, 4>(bins); break;
+      default: itself_ ? compare_many<Pairwise, true>(bins, squares) : compare_many<Pairwise, false>(bins, squares);
+    }
+    add_compared<Pairwise>(bins, pairs);
+  }
+
+  template <bool Pairwise, int Edges>
+  __attribute__((flatten)) void compare_few(const Bins& bins) {
+    const int32_t *const rows = row_.data(), *const end = rows + rows_;
+    FewEdges<T, Edges> edges(first_.surely.data() + bins.lo, first_.possibly.data() + bins.lo);
+    for (int64_t begin = 0; begin < leaves_.count_b(); begin += lanes) {
+      const auto block = leaves_.template block<Pairwise>(begin);
+      for (const int32_t* row = rows; row < end; ++row) {
+        V distance2, along;
+        block.template quantities<Pairwise>(*row, distance2, along);
+        edges.add(distance2);
       }
     }
-    squares_.sift(first_.surely.data(), first_.possibly.data(), end);
-    add_compared<Pairwise>(bins, pairs);
+    squares_.add(edges);
+  }
+
+  template <bool Pairwise, bool Itself>
+  __attribute__((flatten)) void compare_many(const Bins& bins, T* to) {
+    // Nothing is farther than the outermost number but what is no particle.
+    const V outermost(bins.hi == first_.count ? first_.outermost() : std::numeric_limits<T>::max());
+    const int32_t *const rows = row_.data(), *const end = rows + rows_;
+    for (int64_t begin = 0; begin < leaves_.count_b(); begin += lanes) {
+      const auto block = leaves_.template block<Pairwise>(begin);
+      for (const int32_t* row = rows; row < end; ++row) {
+        V distance2, along;
+        block.template quantities<Pairwise>(*row, distance2, along);
+        uint32_t near = lanes_at_most(distance2, outermost);
+        if (Itself) near &= behind(*row, begin);
+        to = squares_.put(distance2, near, to);
+        if (squares_.full(to)) to = squares_.sift(first_.surely.data(), first_.possibly.data(), to);
+      }
+    }
+    squares_.sift(first_.surely.data(), first_.possibly.data(), to);
   }
 
   // Of rows of the first leaf, from the begin-th on, those that have pairs on both sides of an edge. The others are
@@ -172,20 +210,6 @@ class LeafPairs {
     }
     table[bins.hi] += __builtin_popcount(beyond) * each;
     return both_sides;
-  }
-
-  // Puts a particle's squared distances behind `end`, and returns where they end.
-  template <bool Pairwise>
-  T* compare_row(int64_t i, const V& outermost, T* end) {
-    const auto row = leaves_.template row<Pairwise>(i);
-    const int64_t count = leaves_.count_b();
-    for (int64_t begin = itself_ ? i / lanes * lanes : 0; begin < count; begin += lanes) {
-      V distance2, along;
-      row.template quantities<Pairwise>(begin, distance2, along);
-      end = squares_.put(distance2, lanes_at_most(distance2, outermost) & behind(i, begin), end);
-      if (squares_.full(end)) end = squares_.sift(first_.surely.data(), first_.possibly.data(), end);
-    }
-    return end;
   }
 
   // Of particles of the second leaf from the begin-th on, those that are paired with the i-th of the first.

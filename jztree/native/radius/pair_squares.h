@@ -2,7 +2,7 @@
 //
 // They are gathered in a small buffer, and compared with one edge after the other, from the outermost inwards. What is
 // within is packed to the front of the buffer, so that the next edge is compared with nothing else: in three dimensions
-// few are left after a few edges.
+// few are left after a few edges. If there are only a few, squares are compared with all of them and never stored.
 #pragma once
 
 #include <algorithm>
@@ -51,6 +51,51 @@ inline int64_t keep_lanes(const Lanes<T>& values, uint32_t chosen, T* to) {
   return count;
 }
 
+// Adds one to each lane of `counts` where a is at most b.
+template <typename T>
+inline void count_at_most(const Lanes<T>& a, const Lanes<T>& b, typename Lanes<T>::Mask& counts) {
+  for (int i = 0; i < Lanes<T>::registers; ++i) {
+#if defined(__AVX512F__)
+    // The compiler makes a vector of the mask before it subtracts that.
+    if constexpr (sizeof(T) == 4) {
+      __mmask16 near = _mm512_cmp_ps_mask((__m512)a.part[i], (__m512)b.part[i], _CMP_LE_OQ);
+      __m512i old = (__m512i)counts.part[i];
+      counts.part[i] = (typename RegisterType<T>::Mask)_mm512_mask_sub_epi32(old, near, old, _mm512_set1_epi32(-1));
+      continue;
+    }
+#endif
+    counts.part[i] -= a.part[i] <= b.part[i];
+  }
+}
+
+// How many of the squares that it is shown are within each of so many edges.
+template <typename T, int Edges>
+struct FewEdges {
+  using V = Lanes<T>;
+
+  V surely[Edges], possibly[Edges];
+  typename V::Mask sure[Edges]{}, possible[Edges]{};
+
+  FewEdges(const T* sure_bounds, const T* possible_bounds) {
+    for (int edge = 0; edge < Edges; ++edge)
+      surely[edge] = V(sure_bounds[edge]), possibly[edge] = V(possible_bounds[edge]);
+  }
+
+  void add(const V& squares) {
+    for (int edge = 0; edge < Edges; ++edge) {
+      count_at_most<T>(squares, surely[edge], sure[edge]);
+      count_at_most<T>(squares, possibly[edge], possible[edge]);
+    }
+  }
+
+  static int64_t sum(const typename V::Mask& counts) {
+    int64_t all = 0;
+    for (const auto& part : counts.part)
+      for (int lane = 0; lane < V::width; ++lane) all += part[lane];
+    return all;
+  }
+};
+
 template <typename T>
 class PairSquares {
  public:
@@ -92,6 +137,16 @@ class PairSquares {
       end = kept;
     }
     return start;
+  }
+
+  // Takes what was counted of the edges.
+  template <int Edges>
+  void add(const FewEdges<T, Edges>& edges) {
+    for (int edge = 0; edge < Edges; ++edge) {
+      size_t at = static_cast<size_t>(lo_ + edge);
+      surely_[at] += edges.sum(edges.sure[edge]);
+      possibly_[at] += edges.sum(edges.possible[edge]);
+    }
   }
 
   // Since `begin`: how many are surely within an edge, and possibly.
