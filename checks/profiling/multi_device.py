@@ -79,11 +79,11 @@ class Stage:
     options: Callable[[int], dict[str, Any]]
     given: str = "part"
 
-    def arguments(self, inputs: "Inputs") -> dict[str, Any]:
-        given = {"part": inputs.part if self.given == "part" else inputs.partz}
-        if self.given == "tree":
-            given["th"] = inputs.th
-        return given | self.options(inputs.total) | {"boxsize": BOX}
+    def of(self, function: Callable[..., Any], inputs: "Inputs") -> Any:
+        """What a twin of the function returns."""
+        tree = {"th": inputs.th} if self.given == "tree" else {}
+        particles = inputs.part if self.given == "part" else inputs.partz
+        return function(particles, **tree, **self.options(inputs.total), boxsize=BOX)
 
 
 @dataclass(frozen=True)
@@ -197,13 +197,13 @@ def measure_stage(stage: Stage, mesh: Mesh, over: Inputs | None, alone: Inputs |
     """Times and counts of one stage. over: None in a process without a device of the mesh. alone: None where the stage
     is not run on one device.
     """
-    calls = Runs()
+    calls, mapped = Runs(), stage.over_devices.smap(mesh, jit=True)
     for _ in range(runs + 1):
         if over is not None:
-            calls.over.append(timed(lambda: stage.over_devices.smap(mesh, jit=True)(**stage.arguments(over))))
+            calls.over.append(timed(lambda: stage.of(mapped, over)))
         if alone is not None:
-            calls.alone.append(timed(lambda: stage.alone.jit(**stage.arguments(alone))))
-    counts = counted(None if over is None else lambda: stage.over_devices.smap(mesh, jit=True)(**stage.arguments(over)))
+            calls.alone.append(timed(lambda: stage.of(stage.alone.jit, alone)))
+    counts = counted(None if over is None else lambda: stage.of(mapped, over))
     return (calls.summary() if over is not None else {}) | {"counts": counts}
 
 
