@@ -18,7 +18,10 @@ from ._relay import relay
 from ._rounds import chunk_of, in_rounds
 from ._traffic import Traffic, of_others, traffic_of
 
-# The small buffer of a dense exchange is that many times smaller, and used where so many rounds of it suffice.
+# The buffer of a dense exchange has a part of what may arrive, but not less than so many bytes: one that is as large as
+# all would be fresh memory, of which the system has to clear every page, and it is there several times.
+_PARTS, _LEAST_BYTES = 8, 2**22
+# The small buffer is that many times smaller, and used where so many rounds of it suffice.
 _SMALL_BUFFER, _SMALL_ROUNDS = 16, 4
 # Among many ranks, rows that would take more rounds of a large one pass through others instead.
 _LARGE_ROUNDS = 3
@@ -50,6 +53,10 @@ class Route:
         """``(r,)``: the first row received from each rank."""
         return starts_of(self.received)
 
+    def sender(self, row: jax.Array) -> jax.Array:
+        """The rank that sent rows that were received, ``(m,)`` int32. Behind the last of these it is the last rank."""
+        return _find_sender(self.starts()[1:], row)
+
 
 def exchange(
     rows: Any,
@@ -80,8 +87,8 @@ def exchange(
     method: ``"dense"`` (rounds of all_to_all over a bounded buffer), ``"ragged"`` (not on CPUs), or None for the one
         that the environment variable JZTREE_EXCHANGE names, or else ragged in mapped functions whose devices are GPUs
         of one computer on which a test of it comes out right, and dense elsewhere.
-    chunk_rows: how many rows the buffer of a dense round has, for all ranks together; the default is a little more than
-        ``room``.
+    chunk_rows: how many rows the buffer of a dense round has, for all ranks together; the default is a part of
+        ``room``, or among many ranks a little more than that.
 
     Returns the rows received, ``(room.rows, ...)``, how many there are, and the `Route`. Their derivative is that of
     moving them, for which the changes of all ranks' rows are gathered on each.
@@ -97,10 +104,25 @@ def exchange(
     route = Route(order, traffic, given[0].shape[0])
     stats.record(f"rows.{name}", jnp.sum(route.sent, dtype=jnp.int32) - route.sent[rank])
     fills = [0] * len(given) if fill is None else jax.tree.leaves(fill)
-    way = _Way(room.rows, method, chunk_rows or room.rows + room.rows // 8)
+    way = _Way(room.rows, method, chunk_rows or _chunk_rows(room.rows, kernels.row_words(given)))
     arrays = _carried(way, jax.lax.stop_gradient(given), fills, traffic, order, place)
     moved = with_real(lambda *pair: _as_carried(way, *pair, traffic, order, place), arrays, given)
     return jax.tree.unflatten(structure, moved), num, route
+
+
+def _chunk_rows(room: int, words: int) -> int:
+    """Rows of ``words`` in the buffer of a dense round, of ``room`` that may arrive."""
+    whole = room + room // 8
+    if are_many(num_ranks()):
+        return whole
+    return min(whole, max(whole // _PARTS, _LEAST_BYTES // (4 * max(words, 1))))
+
+
+@functools.partial(jax.jit, inline=True)
+def _find_sender(starts: jax.Array, row: jax.Array) -> jax.Array:
+    # Comparing with all is a vector loop, which takes less time than to look for a few ranks.
+    method = "scan" if are_many(starts.shape[0] + 1) else "compare_all"
+    return jnp.searchsorted(starts, row, side="right", method=method).astype(jnp.int32)
 
 
 class _Way(NamedTuple):

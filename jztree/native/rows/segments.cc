@@ -84,17 +84,19 @@ struct Columns {
       });
   }
 
+  void copy_together(const Columns& from, int64_t first, int64_t to, int64_t count) const {
+    for (size_t c = 0; c < list.size(); ++c) {
+      size_t bytes = list[c].bytes;
+      std::memcpy(list[c].row(to, bytes), from.list[c].row(first, bytes), bytes * static_cast<size_t>(count));
+    }
+  }
+
   // Copies rows of `from`, whose columns are as wide, here.
   void copy(const Columns& from, const Rows& sources, const Rows& rows) const {
-    const bool together = sources.consecutive() && rows.consecutive();
+    if (sources.consecutive() && rows.consecutive()) return copy_together(from, sources.at[0], rows.at[0], rows.count);
     for (size_t c = 0; c < list.size(); ++c)
       with_width(list[c].bytes, [&](auto width) {
         const Column source = from.list[c], target = list[c];
-        if (together) {
-          std::memcpy(target.row(rows.at[0], width), source.row(sources.at[0], width),
-                      width * static_cast<size_t>(rows.count));
-          return;
-        }
         for (int64_t i = 0; i < rows.count; ++i)
           std::memcpy(target.row(rows.at[i], width), source.row(sources.at[i], width), width);
       });
@@ -106,11 +108,12 @@ struct Columns {
 // Finds the rows of an order from `first` on, at most up to `end`. Returns false if any is outside.
 bool find_rows(const RowOrder& order, const Columns& columns, int64_t first, int64_t end, Rows& rows) {
   rows.count = std::min(end - first, Rows::most);
+  const bool listed = order.count > 0 && first >= 0 && first + rows.count <= order.count;
+  for (int64_t i = 0; i < rows.count; ++i) rows.at[i] = listed ? order.rows[first + i] : order(first + i);
   bool inside = true;
-  for (int64_t i = 0; i < rows.count; ++i) {
-    rows.at[i] = order(first + i);
-    inside &= columns.has(rows.at[i]);
-  }
+  for (int64_t i = 0; i < rows.count; ++i) inside &= columns.has(rows.at[i]);
+  // Rows that lie together are loaded ahead by the processor.
+  if (rows.consecutive()) return inside;
   // Of those that come next.
   for (int64_t i = first + rows.count; i < std::min(end, first + rows.count + Rows::most); ++i)
     columns.prefetch(order(i));
@@ -157,6 +160,14 @@ void place_rows(const Parallel& parallel, const PlaceRows& in) {
   Columns from(in.from), to(in.to);
   int64_t start = in.place[0], target = in.place[1], count = in.place[2];
   if (count <= 0) return;
+  if (in.from_order.count == 0 && in.to_order.count == 0) {
+    if (!from.has(start) || !from.has(start + count - 1) || !to.has(target) || !to.has(target + count - 1))
+      refuse_rows();
+    parallel.blocks(count, move_grain, [&](int64_t begin, int64_t end) {
+      to.copy_together(from, start + begin, target + begin, end - begin);
+    });
+    return;
+  }
   std::atomic<bool> inside{true};
   parallel.blocks(count, move_grain, [&](int64_t begin, int64_t end) {
     Rows sources, rows;
