@@ -291,31 +291,31 @@ def call_wrongly(target: str, out: Any, *args: Any, **attributes: Any) -> str:
 def test_arrays_that_do_not_fit_are_named_with_both_shapes() -> None:
     pos, num, box = jnp.zeros((7, 3)), kernels.as_num(7), exact(0, (3,)).words
     rows, sorted_pos = _call.i32(7), jax.ShapeDtypeStruct((7, 3), jnp.float32)
-    corner = jnp.zeros(3)
+    corner, no = jnp.zeros(3), kernels.as_num(0)
     calls = [
         (
-            ((_call.i32(6), sorted_pos), pos, num, corner, corner, box),
+            ((_call.i32(6), sorted_pos), pos, num, corner, corner, box, no),
             "the kernel zsort was called with order of int32 (6,); it must be int32 (7,).",
         ),
         (
-            ((rows, sorted_pos), pos, num, jnp.zeros(2), corner, box),
+            ((rows, sorted_pos), pos, num, jnp.zeros(2), corner, box, no),
             "the kernel zsort was called with lower of float32 (2,); it must be float32 (3,).",
         ),
         (
-            ((rows, sorted_pos), pos, num, corner, jnp.zeros((1, 3), jnp.int32), box),
+            ((rows, sorted_pos), pos, num, corner, jnp.zeros((1, 3), jnp.int32), box, no),
             "the kernel zsort was called with upper of int32 (1, 3); it must be float32 (3,).",
         ),
         (
-            ((rows, sorted_pos), pos, num, corner, corner, exact(0, (2,)).words),
+            ((rows, sorted_pos), pos, num, corner, corner, exact(0, (2,)).words, no),
             "it must be float words of 3 numbers.",
         ),
         (((rows, sorted_pos), pos, num, corner, corner), "the kernel zsort was called without box."),
         (
-            ((rows, sorted_pos, rows), pos, num, corner, corner, box, num),
+            ((rows, sorted_pos, rows), pos, num, corner, corner, box, no, num),
             "the kernel zsort was called with 1 arguments and 1 results too many.",
         ),
         (
-            ((rows, sorted_pos), jnp.zeros((7, 9)), num, corner, corner, box),
+            ((rows, sorted_pos), jnp.zeros((7, 9)), num, corner, corner, box, no),
             "positions have 9 dimensions; 1 to 8 are possible here.",
         ),
         (((rows, sorted_pos), num), "positions must be float32 or float64 and have shape (n, d)."),

@@ -79,6 +79,28 @@ def test_rows_in_order_but_for_two(n: int, far: float, dtype: Any) -> None:
         np.testing.assert_array_equal(tree.zsort(jnp.asarray(swapped))[1], oracles.z_order(swapped))
 
 
+@pytest.mark.parametrize("kind", ["uniform", "few points", "one key", "one in a box"])
+@pytest.mark.parametrize("runs", [2, 3, 16, 17])
+@pytest.mark.parametrize("n", [40, 20_000])
+def test_rows_in_a_few_runs_are_merged(n: int, runs: int, kind: str, dtype: Any) -> None:
+    """As rows come from other ranks: each run is in order, and ties go to the earlier run."""
+    random = np.random.default_rng(n + runs)
+    pos = oracles.uniform(n, 3, dtype)
+    if kind == "few points":
+        pos = pos[random.integers(0, max(n // 50, 2), n)]
+    if kind == "one key":
+        pos[0] = 1e20
+    box = np.ones(3) if kind == "one in a box" else None
+    if box is not None:
+        pos[n // 2] = -0.2
+    place = np.argsort(oracles.z_order(pos, box))
+    begins = np.sort(random.integers(0, n, runs - 1))
+    pos = np.concatenate([pos[rows[np.argsort(place[rows])]] for rows in np.split(np.arange(n), begins)])
+    sorted_pos, index = tree.zsort(jnp.asarray(pos), boxsize=box)
+    np.testing.assert_array_equal(index, oracles.z_order(pos, box))
+    np.testing.assert_array_equal(sorted_pos, pos[index])
+
+
 def test_many_duplicates_are_in_stable_order(dtype: Any) -> None:
     pos = np.random.default_rng(3).permutation(np.repeat(oracles.lattice(5, 2, dtype), 40, axis=0))
     np.testing.assert_array_equal(tree.zsort(jnp.asarray(pos))[1], oracles.z_order(pos))

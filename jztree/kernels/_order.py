@@ -21,15 +21,18 @@ def bounds(pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     return call("bounds", (box, box, i32()), pos, as_num(num), gradients="stopped")
 
 
-def zsort(pos: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact) -> tuple[jax.Array, jax.Array]:
+def zsort(
+    pos: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact, in_order: Any = 0
+) -> tuple[jax.Array, jax.Array]:
     """The rows of ``pos`` in z-order, ``(n,)`` int32, and ``pos`` in that order: a stable sort by Morton key.
 
     pos: ``(n, d)``. lower, upper: ``(d,)``, the domain of the keys where the box is open. box: ``(d,)`` lengths, 0
     where open. Rows that are not finite come after all others, and rows from ``num`` on last, both in their order.
+    in_order: int32 scalar, not 0 where it is known that the rows are in this order already.
     Positions have the derivative of moving them.
     """
     out = i32(pos.shape[0]), jax.ShapeDtypeStruct(pos.shape, pos.dtype)
-    order, posz = call("zsort", out, pos, as_num(num), lower, upper, box.words, gradients="stopped")
+    order, posz = call("zsort", out, pos, as_num(num), lower, upper, box.words, as_num(in_order), gradients="stopped")
     return order, as_gathered(posz, pos, order)
 
 
@@ -100,7 +103,8 @@ def covering_boxes(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """At most ``most`` boxes that cover particles in z-order closely: ``(particle_splits, lower, upper)``.
 
-    posz, num, lower, upper, box: as in `hierarchy`. leaves: ``(particle_splits, lower, upper)`` of runs of the rows.
+    posz, num, lower, upper, box: as in `hierarchy`. leaves: ``(particle_splits, lower, upper)`` of runs of the rows, or
+        of all of them as one whose box is empty, which takes a little longer.
     The boxes hold consecutive rows; there are ``(most + 1,)`` splits, and boxes that are not needed are empty and
     inverted.
     """

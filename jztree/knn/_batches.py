@@ -39,11 +39,11 @@ class Layered:
 class LayersFirst(Domain):
     """A domain in which what is in the same layer follows each other, in z-order."""
 
-    def zsort(self, pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
-        index, posz = super().zsort(pos, num)
+    def zsort(self, pos: jax.Array, num: Any, in_order: Any = 0) -> tuple[jax.Array, jax.Array]:
+        index, posz = super().zsort(pos, num, in_order)
         layer = posz[:, -1:]
         corners = self.lower[-1:], self.upper[-1:]
-        order, _ = kernels.zsort(layer, num, *corners, Exact(self.box.words[-1:]))
+        order, _ = kernels.zsort(layer, num, *corners, Exact(self.box.words[-1:]), in_order)
         return kernels.gather_rows(index, order), kernels.gather_rows(posz, order)
 
 

@@ -55,7 +55,7 @@ def spheres_over_ranks(
     names = ["the positions", "the centres"]
     domain, nums = domain_of([get_pos(source), centre], [get_num(source), centre_num], names, box, of_first=True)
     rooms = [Room(get_pos(source).shape[0] + centre.shape[0], "sort")] * 2
-    movers = [Movers(source, None, nums[0]), Movers(centre, None, nums[1])]
+    movers = [Movers(source, None, nums[0], named=False), Movers(centre, None, nums[1], named=False)]
     sources, centres = sort_over_ranks(movers, domain, rooms, on_ranks=[domain, domain.whole()])
     search = _Search(sources, centres, density, domain, cfg)
     return search.sent_home(search.answer())

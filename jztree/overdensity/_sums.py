@@ -179,7 +179,7 @@ def _over_ranks(
     names = ["the positions", "the centres"]
     domain, nums = domain_of([get_pos(source), centre], [get_num(source), num], names, box, of_first=True)
     rooms = [Room(get_pos(source).shape[0] + centre.shape[0], "sort")] * 2
-    movers = [Movers(source, None, nums[0]), Movers(centre, radius, nums[1])]
+    movers = [Movers(source, None, nums[0], named=False), Movers(centre, radius, nums[1], named=False)]
     sources, centres = sort_over_ranks(movers, domain, rooms, on_ranks=[domain, domain.whole()])
     rows = jnp.arange(centres.part.shape[0], dtype=jnp.int32)
     radius = jnp.where(rows < centres.num, centres.data, 0)

@@ -66,7 +66,7 @@ def of_all_ranks(counts: jax.Array, sums: jax.Array) -> tuple[jax.Array, jax.Arr
 
 def _within(pairs: Pairs) -> tuple[jax.Array, jax.Array]:
     domain, (num,) = domain_of([pairs.one.pos], [pairs.one.num], ["the positions"], pairs.box, pairs.faults)
-    moved = sort_equally(Movers(pairs.one.pos, (pairs.one.weight, pairs.one.region), num), domain)
+    moved = sort_equally(Movers(pairs.one.pos, (pairs.one.weight, pairs.one.region), num, named=False), domain)
     own = _set_of(moved.part, moved.num, moved.data, domain, pairs)
     boxes = boxes_of(moved.part, moved.num, domain, leaves_of(own[1]))
     around = _ghosts(moved, own[1], boxes, boxes, domain, pairs, lower_only=True)
@@ -93,7 +93,7 @@ def _between(pairs: Pairs, other: Columns) -> tuple[jax.Array, jax.Array]:
         [one.pos for one in sets], [one.num for one in sets], names, pairs.box, pairs.faults, of_first=True
     )
     rooms = [Room(other.pos.shape[0] + pairs.one.pos.shape[0], "sort")] * 2
-    movers = [Movers(one.pos, (one.weight, one.region), num) for one, num in zip(sets, nums, strict=True)]
+    movers = [Movers(one.pos, (one.weight, one.region), num, named=False) for one, num in zip(sets, nums, strict=True)]
     whole = domain.whole()
     sources, queries = sort_over_ranks(movers, domain, rooms, on_ranks=[domain, whole])
     own, th = _set_of(queries.part, queries.num, queries.data, whole, pairs)

@@ -239,7 +239,7 @@ def sort_and_build_over_ranks(
     pos = check_positions(get_pos(part))
     box, faults = check_box(boxsize, pos.shape[1]), _mass_faults(part, cfg)
     domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box, faults)
-    moved = sort_equally(Movers(part, data, num), domain)
+    moved = sort_equally(Movers(part, data, num, named=False), domain)
     return moved, domain, _in_range(build_in_domain(moved.part, moved.num, domain, cfg))
 
 
@@ -302,7 +302,7 @@ def zsort_and_tree_multi_type(
     if comm.num_ranks() > 1:
         # A rank's range may hold particles of one type only.
         rooms = [Room(sum(pos.shape[0] for pos in positions), "sort")] * len(parts)
-        movers = [Movers(part, None, num) for part, num in zip(parts, nums, strict=True)]
+        movers = [Movers(part, None, num, named=False) for part, num in zip(parts, nums, strict=True)]
         moved = sort_over_ranks(movers, domain, rooms)
         parts, nums = [m.part for m in moved], [m.num for m in moved]
         positions = [get_pos(part) for part in parts]

@@ -4,11 +4,12 @@ The distributed sort: every rank sorts its own rows by keys over the domain of a
 one range a rank (`_splitters`); one exchange brings the rows there; each rank merges what it got. Splitters are exact,
 and equal points are dealt out in the order of the ranks, which keeps the sort stable. So every rank ends with the same
 number of rows, off by one, and never holds more; and the order is the one in which one device sorts the rows of all
-ranks. Cost: two local sorts, some small sums over the ranks, one exchange.
+ranks. Cost: a local sort, some small sums over the ranks, one exchange, and a merge.
 
 G. M. Morton (1966), "A computer oriented geodetic data base".
 """
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -58,9 +59,9 @@ class Domain:
         """What a kernel needs to know to make Morton keys."""
         return self.lower, self.upper, self.box
 
-    def zsort(self, pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
-        """The rows of ``pos`` in z-order, ``(n,)`` int32, and ``pos`` in that order."""
-        return kernels.zsort(pos, num, *self.keys())
+    def zsort(self, pos: jax.Array, num: Any, in_order: Any = 0) -> tuple[jax.Array, jax.Array]:
+        """The rows of ``pos`` in z-order, ``(n,)`` int32, and ``pos`` in that order; see `kernels.zsort`."""
+        return kernels.zsort(pos, num, *self.keys(), in_order)
 
 
 def domain_of(
@@ -307,27 +308,37 @@ def _unequal_room(n: int, capacity: int | None) -> Room:
 
 @dataclass
 class Movers:
-    """Particles of one type on their way into z-order. data: what goes along, or None."""
+    """Particles of one type on their way into z-order.
+
+    data: what goes along, or None. named: whether it is to be known where each came from.
+    """
 
     part: Any
     data: Any
     num: Any
+    named: bool = True
 
 
 @dataclass
 class Moved:
     """A rank's range of the z-order.
 
-    part, data, num: the particles in z-order. origin: where each row came from.
+    part, data, num: the particles in z-order. names: where each row came from, None if that is not known.
     merge: ``(rows,)`` int32, which of the rows as they arrived each is. route: how they travelled.
     """
 
     part: Any
     data: Any
     num: jax.Array
-    origin: RankIdx
+    names: RankIdx | None
     merge: jax.Array
     route: comm.Route
+
+    @property
+    def origin(self) -> RankIdx:
+        """``names`` of movers that were to be `named`."""
+        assert self.names is not None
+        return self.names
 
 
 def sort_over_ranks(
@@ -347,11 +358,12 @@ def sort_over_ranks(
     traffics = traffics_of(sorted_pos, nums, domain.keys(), nsamp)
     moved: list[Moved] = []
     on_ranks = on_ranks or [domain] * len(movers)
-    for mover, order, traffic, place, on_rank in zip(movers, orders, traffics, rooms, on_ranks, strict=True):
+    everything = zip(movers, orders, sorted_pos, traffics, rooms, on_ranks, strict=True)
+    for mover, order, posz, traffic, place, on_rank in everything:
         # Exchanges follow each other, and all that was agreed upon: the number that arrived is known when the check of
         # one is over.
         ready = comm.after(traffic, moved[-1].num if moved else traffics[-1].most)
-        moved.append(_move(mover, order, ready, place, on_rank))
+        moved.append(_move(mover, (order, posz), ready, place, on_rank, on_rank is domain))
     return moved
 
 
@@ -382,20 +394,34 @@ def rows_in_equal_shares(nums: jax.Array, n: int) -> tuple[RankIdx, jax.Array]:
     return RankIdx(share, rows - away[share]), starts.high * 65536 + starts.low
 
 
-def _move(mover: Movers, order: jax.Array, traffic: comm.Traffic, place: Room, domain: Domain) -> Moved:
-    """Exchange the rows of one type, and merge what arrives."""
-    columns, rebuild = split_rows(mover.part)
+def _move(
+    mover: Movers,
+    in_order: tuple[jax.Array, jax.Array],
+    traffic: comm.Traffic,
+    place: Room,
+    domain: Domain,
+    sorted_there: bool,
+) -> Moved:
+    """Exchange the rows of one type, and merge what arrives.
+
+    in_order: the order of the rows, and positions in it. sorted_there: it is that of ``domain``.
+    """
+    (order, posz), (columns, rebuild) = in_order, split_rows(mover.part)
+    # They leave in their order, so that all that is read and written from here on lies together.
+    columns, data = jax.tree.map(_to_order(order, get_pos(mover.part), posz), (columns, mover.data))
     arrived, num, route = comm.exchange(
-        (columns, mover.data, rows_of_rank(get_pos(mover.part).shape[0])),
+        (columns, data, order if mover.named else None),
         traffic,
         place,
-        order=order,
         what="sorted particles",
         advice="pad the particles (npad), give a larger capacity, or use equalize=True.",
         name="sort",
     )
     # A stable sort of the runs that came, in the order of the ranks, merges them.
     pos = get_pos(rebuild(arrived[0]))
-    merge, posz = domain.zsort(pos, num)
-    columns, data, origin = jax.tree.map(_to_order(merge, pos, posz), arrived)
-    return Moved(replace_num(rebuild(columns), num), data, num, origin, merge, route)
+    received, rank = route.received, comm.get_rank_info()[0]
+    merge, posz = domain.zsort(pos, num, sorted_there & (received[rank] == num))
+    columns, data, row = jax.tree.map(_to_order(merge, pos, posz), arrived)
+    names = RankIdx(route.sender(merge), row) if mover.named else None
+    route = dataclasses.replace(route, order=order)
+    return Moved(replace_num(rebuild(columns), num), data, num, names, merge, route)

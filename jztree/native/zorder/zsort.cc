@@ -13,10 +13,11 @@ namespace {
 template <int D, typename T>
 void zsort(const Parallel& parallel, const ZOrder<D, T>& in) {
   RowArrays<D, T> out{reinterpret_cast<uint32_t*>(in.order), in.sorted};
-  int64_t n = in.pos.rows(), count = in.num();
+  int64_t n = in.pos.rows(), count = *in.in_order ? 0 : in.num();
   ZSort<D, T>(parallel, in.keys.grid(), in.pos, count, out);
-  std::iota(out.row + count, out.row + n, static_cast<uint32_t>(count));
-  std::copy(in.pos + count * D, in.pos + n * D, out.x + count * D);
+  // The others stay where they are.
+  parallel.blocks(n - count, 1 << 14,
+                  [&](int64_t begin, int64_t end) { out.copy(in.pos, count + begin, count + end); });
 }
 
 }  // namespace

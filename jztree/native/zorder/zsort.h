@@ -13,13 +13,15 @@ struct ZOrder {
   Array<const T> pos;  // (n, D)
   Count num;
   KeyDomain<D, T> keys;
-  int32_t* order;  // (n,)
-  T* sorted;       // (n, D)
+  const int32_t* in_order;  // not 0: rows are known to be in order as they are, which saves a CPU to look
+  int32_t* order;           // (n,)
+  T* sorted;                // (n, D)
 
   explicit ZOrder(Arguments& in)
       : pos(in.argument<T>("pos", {any, D})),
         num(in.count("num", pos.rows())),
         keys(in),
+        in_order(in.number("in_order")),
         order(in.result<int32_t>("order", {pos.rows()})),
         sorted(in.result<T>("sorted", {pos.rows(), D})) {}
 };

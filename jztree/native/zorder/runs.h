@@ -1,0 +1,212 @@
+// Rows that come in a few runs, each in z-order: found in one pass, and merged. Particles that are sorted already are
+// one run; those that come from other ranks are one from each at most.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "common/cpu/parallel.h"
+#include "key_levels.h"
+
+namespace jztree {
+
+// Positions and the rows that they were given in.
+template <int D, typename T>
+struct RowArrays {
+  uint32_t* row;
+  T* x;
+
+  void set(int64_t place, uint32_t from, const T* position) const {
+    row[place] = from;
+    std::memcpy(x + place * D, position, D * sizeof(T));
+  }
+
+  // Rows [begin, end) at their own places.
+  void copy(const T* positions, int64_t begin, int64_t end) const {
+    std::iota(row + begin, row + end, static_cast<uint32_t>(begin));
+    std::copy(positions + begin * D, positions + end * D, x + begin * D);
+  }
+};
+
+// Whether a row is before another. Apart, as it is rarely asked and long.
+template <int D, typename T>
+JZTREE_APART bool is_before(const KeyGrid<D>& grid, const T* x, const T* other) {
+  if (std::memcmp(x, other, D * sizeof(T)) == 0) return false;
+  uint64_t words[OrderWords<D>::count];
+  for (int word = 0; word < OrderWords<D>::count; ++word) words[word] = OrderWords<D>::at(grid, other, word);
+  return OrderWords<D>::before(grid, x, words);
+}
+
+// Where runs of rows begin, if there are few. Finding that takes a quarter of the time of a sort.
+template <int D, typename T>
+class FewRuns {
+ public:
+  // sample: first halves of keys of some of the n rows, in their order. Many runs nearly always show there, and are not
+  // looked for. Rows that are not finite are in no run.
+  FewRuns(const Parallel& parallel, const KeyGrid<D>& grid, const T* pos, int64_t n,
+          const std::vector<uint64_t>& sample) {
+    size_t falls = 0, ties = 0;
+    for (size_t i = 1; i < sample.size(); ++i) {
+      falls += sample[i] < sample[i - 1];
+      ties += sample[i] == sample[i - 1];
+    }
+    // Merging compares two rows of the same key at a time, which takes long if most have the same.
+    if (falls == 0 || (falls < most && ties < sample.size() / 2)) find(parallel, grid, pos, n);
+  }
+
+  bool found() const { return !begins_.empty(); }
+  // The first row of each run, and behind the last one the number of rows.
+  const std::vector<int64_t>& begins() const { return begins_; }
+
+ private:
+  // To merge so many takes about half of the time of a sort.
+  static constexpr size_t most = 16;
+
+  void find(const Parallel& parallel, const KeyGrid<D>& grid, const T* pos, int64_t n) {
+    std::mutex mutex;
+    std::vector<int64_t> begins{0};
+    std::atomic<bool> few{true};
+    parallel.blocks(n, 1 << 14, [&](int64_t begin, int64_t end) {
+      if (!few.load(std::memory_order_relaxed)) return;
+      std::vector<int64_t> here;
+      bool finite_rows = true;
+      uint64_t previous = begin > 0 ? OrderWords<D>::at(grid, pos + (begin - 1) * D, 0) : 0;
+      KeyLevels<D, T>(grid).each(pos + begin * D, end - begin, 0, [&](int64_t i, uint64_t key, bool finite) {
+        const T* x = pos + (begin + i) * D;
+        finite_rows &= finite || is_finite_row<D>(x);
+        if (previous >= key && begin + i > 0 && (previous > key || is_before<D>(grid, x, x - D)) && here.size() < most)
+          here.push_back(begin + i);
+        previous = key;
+      });
+      if (here.empty() && finite_rows) return;
+      std::lock_guard<std::mutex> lock(mutex);
+      begins.insert(begins.end(), here.begin(), here.end());
+      if (begins.size() > most || !finite_rows) few.store(false, std::memory_order_relaxed);
+    });
+    if (!few.load()) return;
+    std::sort(begins.begin(), begins.end());
+    begins.push_back(n);
+    begins_ = std::move(begins);
+  }
+
+  std::vector<int64_t> begins_;
+};
+
+// Merges runs two by two, in parts that fit into a core's cache. A part is what lies between two keys.
+template <int D, typename T>
+class RunMerge {
+ public:
+  // begins, sample: see FewRuns.
+  RunMerge(const Parallel& parallel, const KeyGrid<D>& grid, const T* pos, const std::vector<int64_t>& begins,
+           std::vector<uint64_t> sample, const RowArrays<D, T>& out)
+      : grid_(grid), pos_(pos), out_(out), cuts_{Cut(begins.begin(), begins.end() - 1)} {
+    cut(begins, std::move(sample));
+    parallel.blocks(static_cast<int64_t>(cuts_.size()) - 1, 1, [&](int64_t first, int64_t last) {
+      Part part;
+      for (int64_t i = first; i < last; ++i) merge(static_cast<size_t>(i), part);
+    });
+  }
+
+ private:
+  using Cut = std::vector<int64_t>;  // a row of each run
+  struct Item {
+    uint64_t key;
+    uint32_t row;
+  };
+  // What is merged by one thread. ends: of each run among the items.
+  struct Part {
+    std::vector<Item> items, others;
+    std::vector<size_t> ends;
+  };
+  static constexpr int64_t part_rows = 1 << 12;  // twice 64 KiB of items
+
+  // Cuts all runs at keys of the sample. Rows with the same first half of a key stay together.
+  void cut(const std::vector<int64_t>& begins, std::vector<uint64_t> sample) {
+    std::sort(sample.begin(), sample.end());
+    size_t parts = std::clamp<size_t>(static_cast<size_t>(begins.back() / part_rows), 1, sample.size());
+    for (size_t i = 1; i < parts; ++i) {
+      Cut next;
+      for (size_t run = 0; run + 1 < begins.size(); ++run)
+        next.push_back(first_from(sample[i * sample.size() / parts], cuts_.back()[run], begins[run + 1]));
+      cuts_.push_back(std::move(next));
+    }
+    cuts_.emplace_back(begins.begin() + 1, begins.end());
+  }
+
+  // The first of the rows [first, last) whose key is not below this one.
+  int64_t first_from(uint64_t key, int64_t first, int64_t last) const {
+    while (first < last) {
+      int64_t middle = (first + last) / 2;
+      bool before = OrderWords<D>::at(grid_, pos_ + middle * D, 0) < key;
+      (before ? first : last) = before ? middle + 1 : middle;
+    }
+    return first;
+  }
+
+  void merge(size_t number, Part& part) const {
+    int64_t place = 0;
+    part.items.clear();
+    part.ends.clear();
+    for (size_t run = 0; run < cuts_[0].size(); ++run) {
+      int64_t first = cuts_[number][run];
+      place += first - cuts_[0][run];
+      load(first, cuts_[number + 1][run], part);
+    }
+    while (part.ends.size() > 1) merge_twos(part);
+    for (const Item& item : part.items) out_.set(place++, item.row, pos_ + int64_t{item.row} * D);
+  }
+
+  void load(int64_t first, int64_t last, Part& part) const {
+    if (first == last) return;
+    size_t begin = part.items.size();
+    part.items.resize(begin + static_cast<size_t>(last - first));
+    Item* items = part.items.data() + begin;
+    KeyLevels<D, T>(grid_).each(pos_ + first * D, last - first, 0, [&](int64_t i, uint64_t key, bool) {
+      items[i] = {key, static_cast<uint32_t>(first + i)};
+    });
+    part.ends.push_back(part.items.size());
+  }
+
+  // Merges the first run with the second, the third with the fourth, and so on.
+  void merge_twos(Part& part) const {
+    part.others.resize(part.items.size());
+    const Item* from = part.items.data();
+    Item* to = part.others.data();
+    std::vector<size_t>& ends = part.ends;
+    size_t merged = 0, begin = 0;
+    for (size_t run = 0; run < ends.size(); run += 2) {
+      size_t end = ends[std::min(run + 1, ends.size() - 1)];
+      merge_two(from + begin, from + ends[run], from + end, to + begin);
+      ends[merged++] = begin = end;
+    }
+    ends.resize(merged);
+    part.items.swap(part.others);
+  }
+
+  // Without a branch on which comes first, which could not be foretold; so the choice is arithmetic.
+  void merge_two(const Item* a, const Item* b, const Item* end, Item* to) const {
+    const Item* middle = b;
+    while (a < middle && b < end) {
+      ptrdiff_t second = b->key < a->key;
+      if (b->key == a->key) second = is_before<D>(grid_, pos_ + int64_t{b->row} * D, pos_ + int64_t{a->row} * D);
+      *to++ = a[-second & (b - a)];
+      b += second;
+      a += 1 - second;
+    }
+    std::copy(b, end, std::copy(a, middle, to));
+  }
+
+  const KeyGrid<D>& grid_;
+  const T* pos_;
+  const RowArrays<D, T> out_;
+  std::vector<Cut> cuts_;
+};
+
+}  // namespace jztree
