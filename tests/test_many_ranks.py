@@ -155,6 +155,11 @@ def test_rows_go_to_the_ranks_whose_boxes_are_near(kind: str, period: float, dim
     blocks = runs(pos, np.linspace(0, num, 12).astype(np.int32))
     room = 60_000
     order, counts = kernels.select_ghosts(pos, num, blocks, (splits, *arrays, radius), ME, exact(period, (dims,)), room)
+    without = kernels.select_ghosts(
+        pos, num, ghosts.no_leaves(pos, num), (splits, *arrays, radius), ME, exact(period, (dims,)), room
+    )
+    np.testing.assert_array_equal(without[0], order)
+    np.testing.assert_array_equal(without[1], counts)
     found = np.zeros((RANKS, num), bool)
     for rank, rows in enumerate(grouped(order, counts)):
         assert rows == sorted(set(rows))
@@ -167,6 +172,21 @@ def test_rows_go_to_the_ranks_whose_boxes_are_near(kind: str, period: float, dim
     nearest[ME] = -1
     between(found, nearest, np.zeros((1, 1)))
     assert 0 < found.sum() - num < RANKS * num
+
+
+@SPACES
+@pytest.mark.parametrize("num", [0, 1, 900])
+def test_boxes_that_cover_rows_are_the_same_with_and_without_leaves(num: int, period: float, dtype: Any) -> None:
+    pos = np.random.default_rng(num).random((1000, 2)).astype(dtype)
+    pos[:num:7] += dtype(2 * period)  # outside of the box
+    pos, _ = jz.tree.zsort(jnp.asarray(pos[:num]), boxsize=period)
+    pos = jnp.pad(pos, [(0, 1000 - num), (0, 0)])
+    th = jz.tree.build_tree_hierarchy(jz.data.Pos(pos=pos, num=num), boxsize=period)
+    box, corners = exact(period, (2,)), kernels.bounds(pos, num)[:2]
+    cover = lambda leaves, most: kernels.covering_boxes(pos, num, *corners, box, leaves, most)  # noqa: E731
+    for most in (1, 40):
+        for one, other in zip(cover(ghosts.leaves_of(th), most), cover(ghosts.no_leaves(pos, num), most), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def runs(pos: np.ndarray, splits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -20,14 +20,13 @@ import jax.numpy as jnp
 
 from .. import comm, kernels, stats
 from .._transform.capacity import room
-from ..config import FofConfig, TreeConfig
+from ..config import FofConfig
 from ..data import Label, get_num, get_pos
 from ..jax_ext import Exact, exact_to_float
 from ..tree import build_checked, build_in_domain, kernel_tree
 from ..tree._zorder import Domain, Movers, domain_of, rows_of_rank, sort_equally
-from ..tree.ghosts import Surroundings, boxes_of, ghost_room, leaves_of, surroundings, tell_all
+from ..tree.ghosts import Surroundings, boxes_of, ghost_room, no_leaves, surroundings, tell_all
 
-_BLOCKS = 256  # runs of particles that a rank publishes, and looks through for ghosts of others
 _MIN_EDGES = 1024
 _TOO_MANY = (
     "there are 2**31 particles or more on all devices, which labels cannot number in 32 bits; use "
@@ -74,7 +73,7 @@ def _range(
     domain, (num,) = domain_of([get_pos(part)], [get_num(part)], ["the positions"], box, faults)
     if sorted_already:
         return part, build_checked(part, num, domain, cfg.tree)[1], domain
-    moved = sort_equally(Movers(part, None, num), domain)
+    moved = sort_equally(Movers(part, None, num, named=False), domain)
     return moved.part, moved.num, domain
 
 
@@ -82,16 +81,15 @@ def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: 
     """Positions of the rank's particles, and of those of higher ranks that may be linked to them."""
     pos = get_pos(partz)
     n = pos.shape[0]
-    # One plane of few nodes is all that is needed before the ghosts are here, and it is only looked at for its boxes.
-    coarse = build_in_domain(pos, num, domain, TreeConfig(leaf_size=max(2, -(-n // _BLOCKS)), fan_out=_BLOCKS))
-    blocks = boxes_of(pos, num, domain, leaves_of(coarse))
-    _, lower, upper = blocks
+    # Before the ghosts are here there is no hierarchy.
+    leaves = no_leaves(pos, num)
+    boxes = _, lower, upper = boxes_of(pos, num, domain, leaves)
     # XLA takes lengths below the smallest normal number for 0; farther is as right.
     radius = jnp.full(lower.shape[0], jnp.maximum(exact_to_float(rlink), float(jnp.finfo(pos.dtype).tiny)), pos.dtype)
     place = ghost_room("fof_ghosts", cfg.ghost_rows, n)
-    known = functools.partial(tell_all, pos, num, domain, leaves_of(coarse), blocks)
+    known = functools.partial(tell_all, pos, num, domain, leaves, boxes)
     wanted = (lower, upper, radius)
-    return surroundings(pos, pos, num, blocks, known, wanted, domain.box, place, lower_only=True)
+    return surroundings(pos, pos, num, leaves, known, wanted, domain.box, place, lower_only=True)
 
 
 def _solve(

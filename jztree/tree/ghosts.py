@@ -59,6 +59,12 @@ def leaves_of(th: TreeHierarchy) -> Blocks:
     return th.particle_splits(0), th.lower(0), th.upper(0)
 
 
+def no_leaves(posz: jax.Array, num: jax.Array) -> Blocks:
+    """In place of leaves where there is no hierarchy: all rows, without a box. Kernels then make runs of their own."""
+    far = jnp.full((1, posz.shape[1]), jnp.inf, posz.dtype)
+    return jnp.stack([jnp.int32(0), kernels.as_num(num)]), far, -far
+
+
 def boxes_of(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks, most: int = _MOST_BOXES) -> Blocks:
     """``(particle_splits, lower, upper)`` of at most so many boxes that cover a rank's particles closely."""
     return kernels.covering_boxes(posz, num, *domain.keys(), leaves, max(1, min(most, posz.shape[0])))

@@ -10,6 +10,7 @@
 
 #include "common/cpu/context.h"
 #include "cover_rule.h"
+#include "row_runs.h"
 
 namespace jztree {
 namespace {
@@ -30,34 +31,27 @@ struct Cover {
   const T* pos;
   KeyGrid<D> grid;
   const int32_t* leaf_splits;
-  const T *leaf_lower, *leaf_upper;
-  int64_t leaves;
+  const Boxes<D, T> leaves;
 
-  void include_rows(Range<D, T>& range, int64_t begin, int64_t end) const {
-    for (int64_t row = begin; row < end; ++row)
-      for (int d = 0; d < D; ++d) {
-        T x = wrap(pos[row * D + d], grid.period[d]);
-        range.low[d] = std::min(range.low[d], x);
-        range.high[d] = std::max(range.high[d], x);
-      }
+  void include(Range<D, T>& range, int64_t begin, int64_t end) const {
+    include_rows<D>(pos, begin, end, grid.period, range.low, range.high);
   }
 
   Range<D, T> range(int64_t begin, int64_t end) const {
     Range<D, T> made{begin, end, {}, {}, 0};
-    std::fill(made.low, made.low + D, std::numeric_limits<T>::infinity());
-    std::fill(made.high, made.high + D, -std::numeric_limits<T>::infinity());
-    const int32_t* last = leaf_splits + leaves + 1;
+    no_box<D>(made.low, made.high);
+    const int32_t* last = leaf_splits + leaves.count + 1;
     int64_t first_leaf = std::lower_bound(leaf_splits, last, begin) - leaf_splits;
     int64_t last_leaf = std::upper_bound(leaf_splits, last, end) - leaf_splits - 1;
     if (first_leaf >= last_leaf) {
-      include_rows(made, begin, end);
+      include(made, begin, end);
     } else {
-      include_rows(made, begin, leaf_splits[first_leaf]);
-      include_rows(made, leaf_splits[last_leaf], end);
+      include(made, begin, leaf_splits[first_leaf]);
+      include(made, leaf_splits[last_leaf], end);
       for (int64_t leaf = first_leaf; leaf < last_leaf; ++leaf)
         for (int d = 0; d < D; ++d) {
-          made.low[d] = std::min(made.low[d], leaf_lower[leaf * D + d]);
-          made.high[d] = std::max(made.high[d], leaf_upper[leaf * D + d]);
+          made.low[d] = std::min(made.low[d], leaves.low(leaf)[d]);
+          made.high[d] = std::max(made.high[d], leaves.high(leaf)[d]);
         }
     }
     double longest = 0;
@@ -104,11 +98,13 @@ struct Cover {
 };
 
 template <int D, typename T>
-void covering_boxes(const Parallel&, const CoveringBoxes<D, T>& in) {
+void covering_boxes(const Parallel& parallel, const CoveringBoxes<D, T>& in) {
   const BoxedRuns<D, T>& leaves = in.leaves;
   int64_t rows = in.num(), most = in.most();
   if (leaves.splits[leaves.count] != rows) throw Refusal("boxes were to cover rows with leaves that hold others.");
-  Cover<D, T> search{in.pos, in.keys.grid(), leaves.splits, leaves.lower, leaves.upper, leaves.count};
+  KeyGrid<D> grid = in.keys.grid();
+  RowRuns<D, T> runs(parallel, leaves, in.pos, rows, grid.period);
+  Cover<D, T> search{in.pos, grid, runs.splits(), runs.boxes()};
   auto ranges = search.run(rows, most);
   for (int64_t i = 0; i < most; ++i) {
     bool used = i < static_cast<int64_t>(ranges.size());

@@ -21,12 +21,19 @@ class RankTree {
  public:
   // counts: the sources in each box; boxes without any are left out.
   RankTree(const Parallel& parallel, const PublishedBoxes<D, T>& boxes, const int32_t* counts)
-      : boxes_(boxes), counts_(counts) {
+      : boxes_(boxes), counts_(counts), clusters_((boxes.per_rank + cluster - 1) / cluster) {
+    near_.resize(static_cast<size_t>(boxes.ranks * clusters_));
     planes_.emplace_back(static_cast<size_t>(boxes.ranks));
     parallel.blocks(boxes.ranks, 32, [&](int64_t begin, int64_t end) {
-      for (int64_t s = begin * boxes.per_rank; s < end * boxes.per_rank; ++s)
-        if (counts[s] > 0)
-          planes_[0][static_cast<size_t>(s / boxes.per_rank)].include(boxes.low(s), boxes.high(s), counts[s]);
+      for (int64_t rank = begin; rank < end; ++rank) {
+        Node& node = planes_[0][static_cast<size_t>(rank)];
+        for (int64_t c = 0; c < clusters_; ++c) {
+          Node& here = near_[static_cast<size_t>(rank * clusters_ + c)];
+          for (int64_t s = first_box(rank, c); s < first_box(rank, c + 1); ++s)
+            if (counts[s] > 0) here.include(boxes.low(s), boxes.high(s), counts[s]);
+          if (here.count > 0) node.include(here.low, here.high, here.count);
+        }
+      }
     });
     while (planes_.back().size() > 1) {
       const std::vector<Node>& below = planes_.back();
@@ -40,7 +47,7 @@ class RankTree {
   // Whether a box of another rank than `own` is within a distance of [low, high].
   bool any_within(const Space<D>& space, const T* low, const T* high, double most, int64_t own) const {
     return any_rank(top(), 0, own, space, low, high, most,
-                    [&](int64_t rank) { return any_box(rank, space, low, high, most, [](int64_t) { return true; }); });
+                    [&](int64_t rank) { return has_box_within(rank, space, low, high, most); });
   }
 
   // Calls visit(rank) for the ranks but `own`, in their order, of which a box is within a distance of [low, high].
@@ -48,7 +55,7 @@ class RankTree {
   void each_within(const Space<D>& space, const T* low, const T* high, double most, int64_t own,
                    const Visit& visit) const {
     any_rank(top(), 0, own, space, low, high, most, [&](int64_t rank) {
-      if (any_box(rank, space, low, high, most, [](int64_t) { return true; })) visit(rank);
+      if (has_box_within(rank, space, low, high, most)) visit(rank);
       return false;
     });
   }
@@ -77,6 +84,7 @@ class RankTree {
 
  private:
   static constexpr size_t fan_out = 8;
+  static constexpr int64_t cluster = 16;  // boxes of a rank that follow each other, and so are near each other
 
   struct Node {
     T low[D], high[D];
@@ -111,14 +119,22 @@ class RankTree {
     return false;
   }
 
+  bool has_box_within(int64_t rank, const Space<D>& space, const T* low, const T* high, double most) const {
+    return any_box(rank, space, low, high, most, [](int64_t) { return true; });
+  }
+
   // Calls wanted(box) for boxes of a rank within a distance of [low, high] until it returns true; returns whether it
   // did.
   template <typename Wanted>
   bool any_box(int64_t rank, const Space<D>& space, const T* low, const T* high, double most,
                const Wanted& wanted) const {
-    for (int64_t s = rank * boxes_.per_rank; s < (rank + 1) * boxes_.per_rank; ++s)
-      if (counts_[s] > 0 && within(space.gap2(low, high, boxes_.low(s), boxes_.high(s)), most) && wanted(s))
-        return true;
+    for (int64_t c = 0; c < clusters_; ++c) {
+      const Node& here = near_[static_cast<size_t>(rank * clusters_ + c)];
+      if (here.count == 0 || !within(space.gap2(low, high, here.low, here.high), most)) continue;
+      for (int64_t s = first_box(rank, c); s < first_box(rank, c + 1); ++s)
+        if (counts_[s] > 0 && within(space.gap2(low, high, boxes_.low(s), boxes_.high(s)), most) && wanted(s))
+          return true;
+    }
     return false;
   }
 
@@ -143,8 +159,14 @@ class RankTree {
     }
   }
 
+  int64_t first_box(int64_t rank, int64_t c) const {
+    return rank * boxes_.per_rank + std::min(boxes_.per_rank, c * cluster);
+  }
+
   const PublishedBoxes<D, T>& boxes_;
   const int32_t* counts_;
+  const int64_t clusters_;                 // of the boxes of a rank
+  std::vector<Node> near_;                 // around each cluster
   std::vector<std::vector<Node>> planes_;  // from that of the ranks up to a single node
 };
 

@@ -9,6 +9,7 @@
 #include "common/cpu/context.h"
 #include "common/morton.h"
 #include "common/space.h"
+#include "row_runs.h"
 
 namespace jztree {
 namespace {
@@ -78,11 +79,13 @@ void select_ghosts(const Parallel& parallel, const SelectGhosts<D, T>& in) {
   double period[D];
   in.box.read(period);
   int64_t rows = in.num(), me = *in.rank, room = in.order.rows(), place = 0;
-  const BoxedRuns<D, T>& blocks = in.blocks;
-  if (blocks.splits[blocks.count] > rows) throw Refusal("ghosts were to be selected from rows that there are not.");
+  if (in.blocks.splits[in.blocks.count] > rows)
+    throw Refusal("ghosts were to be selected from rows that there are not.");
   if (in.wanted.splits[in.wanted.ranks()] > in.wanted.count)
     throw Refusal("ghosts were to be selected by boxes that there are not.");
-  GhostSelection<D, T> selection{Space<D>(period, T{}), in.pos,   period, blocks.splits, blocks, in.wanted,
+  RowRuns<D, T> runs(parallel, in.blocks, in.pos, rows, period);
+  const Boxes<D, T>& blocks = runs.boxes();
+  GhostSelection<D, T> selection{Space<D>(period, T{}), in.pos,   period, runs.splits(), blocks, in.wanted,
                                  in.wanted.splits,      in.radius};
   T low[D], high[D];
   bounding_box(blocks, 0, blocks.count, low, high);

@@ -10,6 +10,7 @@
 
 #include "common/cpu/context.h"
 #include "common/cpu/key_block.h"
+#include "common/cpu/row_box.h"
 
 namespace jztree {
 namespace {
@@ -98,14 +99,8 @@ struct Builder {
     parallel.blocks(layout.sizes[0], 128, [&](int64_t begin, int64_t end) {
       for (int64_t leaf = begin; leaf < end; ++leaf) {
         T low[D], high[D];
-        std::fill(low, low + D, std::numeric_limits<T>::infinity());
-        std::fill(high, high + D, -std::numeric_limits<T>::infinity());
-        for (int64_t row = splits[leaf]; row < splits[leaf + 1]; ++row)
-          for (int d = 0; d < D; ++d) {
-            T x = wrap(pos[row * D + d], grid.period[d]);
-            low[d] = std::min(low[d], x);
-            high[d] = std::max(high[d], x);
-          }
+        no_box<D>(low, high);
+        include_rows<D>(pos, splits[leaf], splits[leaf + 1], grid.period, low, high);
         std::copy(low, low + D, lower + leaf * D);
         std::copy(high, high + D, upper + leaf * D);
       }
@@ -117,8 +112,7 @@ struct Builder {
     int64_t below = layout.starts[static_cast<size_t>(plane) - 1], here = layout.starts[static_cast<size_t>(plane)];
     for (int64_t node = 0; node < layout.sizes[static_cast<size_t>(plane)]; ++node) {
       T *low = lower + (here + node) * D, *high = upper + (here + node) * D;
-      std::fill(low, low + D, std::numeric_limits<T>::infinity());
-      std::fill(high, high + D, -std::numeric_limits<T>::infinity());
+      no_box<D>(low, high);
       for (int64_t child = below + split[node]; child < below + split[node + 1]; ++child)
         for (int d = 0; d < D; ++d) {
           low[d] = std::min(low[d], lower[child * D + d]);

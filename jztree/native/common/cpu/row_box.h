@@ -1,0 +1,43 @@
+// The box around rows in wrapped coordinates.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "common/morton.h"
+
+namespace jztree {
+
+template <int D, typename T>
+void no_box(T* low, T* high) {
+  std::fill(low, low + D, std::numeric_limits<T>::infinity());
+  std::fill(high, high + D, -std::numeric_limits<T>::infinity());
+}
+
+// Widens [low, high] by the rows [begin, end). Rows outside of the box are rare, and looked for only where the box that
+// they have as they are says that there are some.
+template <int D, typename T>
+void include_rows(const T* pos, int64_t begin, int64_t end, const double* period, T* low, T* high) {
+  T least[D], most[D];
+  no_box<D>(least, most);
+  for (int64_t row = begin; row < end; ++row)
+    for (int d = 0; d < D; ++d) {
+      least[d] = std::min(least[d], pos[row * D + d]);
+      most[d] = std::max(most[d], pos[row * D + d]);
+    }
+  for (int d = 0; d < D; ++d) {
+    if (period[d] > 0 && (least[d] < 0 || static_cast<double>(most[d]) >= period[d])) {
+      for (int64_t row = begin; row < end; ++row) {
+        T x = wrap(pos[row * D + d], period[d]);
+        low[d] = std::min(low[d], x);
+        high[d] = std::max(high[d], x);
+      }
+    } else {
+      low[d] = std::min(low[d], least[d]);
+      high[d] = std::max(high[d], most[d]);
+    }
+  }
+}
+
+}  // namespace jztree
