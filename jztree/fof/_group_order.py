@@ -47,6 +47,8 @@ from ._means import Columns, mean_columns, mean_faults
 
 __all__ = ["catalogue_columns", "group_and_catalogue", "make_catalogue", "particle_faults"]
 
+# Buffers for parts of groups are that many times smaller than the rows: parts are few, and more windows do where not.
+_PARTS = 8
 _NOT_LISTED = np.uint32(0xFFFFFFFF)  # in the high word of a place
 _BAD_GROUP = "row {0} of some rank is said to be in a group that does not begin with a particle before it."
 _TOO_LARGE = (
@@ -123,7 +125,7 @@ def _settle(irank: jax.Array, igroup: jax.Array, num: Any, npart_min: int) -> tu
     """
     rank, ndev, axes = comm.get_rank_info()
     n = irank.shape[0]
-    chunk = comm.chunk_of(n, ndev)
+    chunk = comm.chunk_of(n // _PARTS, ndev)
     parts = _Parts(*kernels.group_parts(rank, irank, igroup, num, chunk))
     windows, bad_row = comm.all_max(jnp.stack([parts.windows, parts.bad_row]))
     windows = kernels.check(windows, bad_row >= 0, [bad_row], _BAD_GROUP)
