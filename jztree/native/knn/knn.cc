@@ -24,6 +24,7 @@
 
 #include "common/cpu/context.h"
 #include "common/cpu/leaf_distances.h"
+#include "common/cpu/spares.h"
 #include "common/cpu/staged_tree.h"
 #include "knn_walk.h"
 
@@ -71,7 +72,7 @@ class WideSearch {
       stage_ = std::make_unique<Stage<D, double, T>>(parallel_, in_, box_, whole_);
       out_.unit = stage_->scale.inverse;
     });
-    stage_->walk(out_).group(leaf, &asked);
+    walks_.with([&] { return stage_->walk(out_); }, [&](auto& walk) { walk.group(leaf, &asked); });
   }
 
  private:
@@ -82,6 +83,7 @@ class WideSearch {
   Output<double> out_;
   std::once_flag once_;
   std::unique_ptr<Stage<D, double, T>> stage_;
+  Spares<Walk<D, double, T>> walks_;
 };
 
 template <int D, typename T>
@@ -91,12 +93,15 @@ void search_all(const Parallel& parallel, const Neighbours<D, T>& in, const doub
   out.unit = stage.scale.inverse;
   WideSearch<D, T> wide(parallel, in, box, whole, out);
   int64_t leaves = stage.queries().leaves();
+  Spares<Walk<D, T, T>> walks;
   parallel.blocks(leaves, std::clamp<int64_t>(leaves / (16 * parallel.threads()), 4, 32),
                   [&](int64_t begin, int64_t end) {
-                    Walk<D, T, T> walk = stage.walk(out);
-                    for (int64_t leaf = begin; leaf < end; ++leaf)
-                      if ((!in.open || in.open[leaf]) && !walk.group(leaf) && std::is_same<T, float>::value)
-                        wide.group(leaf, walk.lost());
+                    auto search = [&](Walk<D, T, T>& walk) {
+                      for (int64_t leaf = begin; leaf < end; ++leaf)
+                        if ((!in.open || in.open[leaf]) && !walk.group(leaf) && std::is_same<T, float>::value)
+                          wide.group(leaf, walk.lost());
+                    };
+                    walks.with([&] { return stage.walk(out); }, search);
                   });
   if (in.open) return;
   for (int64_t row = in.queries.num(); row < in.q(); ++row) out.write_none(row);
