@@ -104,8 +104,8 @@ test-all: develop ## Also those that take minutes.
 test-emulated: develop ## The library's tests with the CUDA kernels, run by an emulator; no GPU is needed.
 	$(call emulate,cuda-emulated,$(EMULATED_TESTS))
 
-test-emulated-core: develop ## Some of them.
-	$(call emulate,cuda-emulated,$(EMULATED_CORE))
+test-emulated-core: develop ## Some of them, other cases every day.
+	$(call emulate,cuda-emulated,--cases-of-each $(CASES) $(EMULATED_CORE))
 
 test-watched: develop ## Some of them with an emulator that finds races between threads of CUDA, and counts sectors of memory.
 	$(call emulate,cuda-watched,$(WATCHED_TESTS))
