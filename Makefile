@@ -81,7 +81,7 @@ emulate = $(BIN)/cmake --build build/develop --target jztree_cpu_$(1) && \
   cp build/develop/tests/native/cuda_emulator/libjztree_cpu_$(1).so jztree/lib && \
   JZTREE_INSTRUCTION_SET=$(1) $(BIN)/pytest -n $(WORKERS) --dist worksteal $(2)
 
-.PHONY: demo develop docs test test-all test-emulated test-emulated-core test-watched test-emulated-all fuzz fuzz-sanitized faults lint format bench profile gpu-check aarch64 wheel cross-compiler clean
+.PHONY: demo develop docs oracles test test-all test-emulated test-emulated-core test-watched test-emulated-all fuzz fuzz-sanitized faults lint format bench profile gpu-check aarch64 wheel cross-compiler clean
 
 # The first time, kernels for 3 dimensions are compiled before all others, because they do for the result.
 demo: $(VENV)/ready ## Find the halos of a real N-body snapshot and draw them.
@@ -96,6 +96,9 @@ docs: develop ## The documentation as a site, build/docs/html/index.html; every 
 
 test: develop ## The tests that take seconds, other cases of them every day; ARGS="tests/test_knn.py -k ties" picks some.
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --cases-of-each $(CASES) $(ARGS)
+
+oracles: $(VENV)/ready ## Corrfunc, whose pair counts tests compare with; it compiles, and needs GSL (gsl-config) for that.
+	$(call install_needs,oracles)
 
 test-all: develop ## Also those that take minutes.
 	$(call install_needs,tables readers)
@@ -140,6 +143,7 @@ bench: develop ## Speed beside other libraries, stages, memory, hard inputs and 
 	$(call install_needs,benchmark)
 	$(BIN)/python checks/benchmarks/against_peers.py $(ARGS)
 	$(BIN)/python checks/benchmarks/one_device.py
+	$(BIN)/python checks/benchmarks/radius.py
 	$(BIN)/python checks/benchmarks/cliffs.py
 
 profile: develop ## Time, rows sent and rounds over four host devices, as ratios to one.
