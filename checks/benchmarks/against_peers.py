@@ -123,15 +123,20 @@ def pair_cases(path: Path | None) -> Iterator[Case]:
         yield Case(f"pair counts 1e+06, {what}", ours, "Corrfunc", there, 1.5)
     pos, boxsize = snapshot_positions(path)
     pos, edges = np.mod(pos, np.float32(boxsize)), boxsize * np.geomspace(0.001, 0.2, 21)
-    there = peers.corrfunc(pos, edges, boxsize)
-    yield Case(
-        f"pair counts snapshot of {len(pos):,}, 0.001 to 0.2 of the box",
-        pairs(pos, edges, boxsize),
-        "Corrfunc",
-        there,
-        1.5,
-        1,
-    )
+    ours, what = pairs(pos, edges, boxsize), f"pair counts snapshot of {len(pos):,}, 0.001 to 0.2 of the box"
+    yield Case(what, ours, "Corrfunc", peers.corrfunc(pos, edges, boxsize), 1.5, 1)
+    yield Case(f"{what}; bin_slop=0", ours, "TreeCorr", peers.treecorr(pos, edges, boxsize), 5.0, 1)
+
+
+def atom_cases() -> Iterator[Case]:
+    """Pairs of atoms in a periodic box, each both ways, with shifts and vectors; 50 neighbours each."""
+    n = 10**5
+    pos, radius = uniform(n).astype("f8"), (50 / n * 3 / (4 * np.pi)) ** (1 / 3)
+    x = jax.numpy.asarray(pos, np.float32)
+    ours = lambda: jz.radius.pairs_within.jit(x, radius, 1.0, full=True)  # noqa: E731
+    for name in ("vesin", "matscipy"):
+        there = getattr(peers, name)(pos, radius, 1.0)
+        yield Case(f"pairs of atoms, 1e+05, full list; {name}", ours, name, there, 3.0)
 
 
 def snapshot_cases(path: Path | None) -> Iterator[Case]:
@@ -159,7 +164,7 @@ def sort_case(n: int) -> Case:
 
 def table(snapshot: Path | None, large: int, only: str = "") -> Iterator[dict[str, Any]]:
     """Measure the rows of the table one after the other, those with ``only`` in their names."""
-    radius = (radius_cases(), pair_cases(snapshot))
+    radius = (radius_cases(), atom_cases(), pair_cases(snapshot))
     for cases in (knn_cases(large), fof_cases(), *radius, snapshot_cases(snapshot), [sort_case(large)]):
         for case in cases:
             if only not in case.name:

@@ -80,6 +80,10 @@ calls = {
     "knn": lambda x: jz.knn.knn.jit(x, k=8),
     "labels": lambda x: jz.fof.fof_labels.jit(x, 0.2 * n ** (-1 / 3), output_order="input")[1],
     "catalogue": lambda x: jz.fof.fof_and_catalogue.jit(x, 0.2 * n ** (-1 / 3)),
+    "counts within r": lambda x: jz.radius.count_within.jit(x, 1.93 * n ** (-1 / 3)),
+    "lists within r": lambda x: jz.radius.neighbours_within.jit(x, 1.93 * n ** (-1 / 3)),
+    "pairs within r": lambda x: jz.radius.pairs_within.jit(x, 1.93 * n ** (-1 / 3)),
+    "pair counts": lambda x: jz.radius.pair_counts.jit(x, np.linspace(0, 1.93 * n ** (-1 / 3), 9)).count.words,
 }
 pos = jax.random.uniform(jax.random.key(0), (n, 3)).block_until_ready()
 jax.block_until_ready(calls[what](pos[: n // 100]))
@@ -101,7 +105,8 @@ def memory(n: int) -> dict[str, float]:
         )
         return float(run.stdout)
 
-    return {what: one(what) for what in ("knn", "labels", "catalogue")}
+    radius = ("counts within r", "lists within r", "pairs within r", "pair counts")  # 30 neighbours each
+    return {what: one(what) for what in ("knn", "labels", "catalogue", *radius)}
 
 
 def measure(n: int, runs: int) -> dict[str, Any]:

@@ -106,6 +106,51 @@ def corrfunc(
     return _if_installed(make)
 
 
+def treecorr(pos: np.ndarray, edges: np.ndarray, boxsize: float, threads: int = 2) -> Call | None:
+    """Pairs in bins of distance by TreeCorr, each in its own bin (``bin_slop=0``); edges are a geometric row."""
+
+    def make() -> Call:
+        import treecorr
+
+        columns = dict(zip("xyz", pos.T.astype("f8"), strict=True))
+        periods = dict.fromkeys(("xperiod", "yperiod", "zperiod"), boxsize)
+
+        def call() -> Any:
+            bins = {"min_sep": edges[0], "max_sep": edges[-1], "nbins": len(edges) - 1, "bin_slop": 0}
+            found = treecorr.NNCorrelation(**bins, **periods)
+            found.process(treecorr.Catalog(**columns), metric="Periodic", num_threads=threads)
+            return found.npairs
+
+        return call
+
+    return _if_installed(make)
+
+
+def vesin(pos: np.ndarray, radius: float, boxsize: float) -> Call | None:
+    """All pairs of atoms, each both ways, with shifts, distances and vectors, by vesin, which has one thread."""
+
+    def make() -> Call:
+        from vesin import NeighborList
+
+        box = np.eye(3) * boxsize
+        options = {"box": box, "periodic": True, "quantities": "ijSdD"}
+        return lambda: NeighborList(cutoff=radius, full_list=True).compute(points=pos, **options)
+
+    return _if_installed(make)
+
+
+def matscipy(pos: np.ndarray, radius: float, boxsize: float) -> Call | None:
+    """The same by matscipy, which has one thread."""
+
+    def make() -> Call:
+        from matscipy.neighbours import neighbour_list
+
+        box = {"cell": np.eye(3) * boxsize, "pbc": np.ones(3, bool)}
+        return lambda: neighbour_list("ijSdD", positions=pos, cutoff=radius, **box)
+
+    return _if_installed(make)
+
+
 def kdcount(pos: np.ndarray, rlink: float, boxsize: float) -> Call | None:
     """Friends-of-friends groups of kdcount with two processes: labels."""
 

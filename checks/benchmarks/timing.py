@@ -15,7 +15,10 @@ import jax
 from jztree import kernels
 
 Call = Callable[[], Any]
-_PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "pynanoflann", "pykdtree", "kdcount", "corrfunc")
+_PACKAGES = (
+    *("jax", "jaxlib", "numpy", "scipy", "scikit-learn", "pynanoflann", "pykdtree", "kdcount"),
+    *("corrfunc", "treecorr", "vesin", "matscipy"),
+)
 
 
 def timed(call: Call) -> float:

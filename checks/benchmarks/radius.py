@@ -1,0 +1,88 @@
+"""Fixed radius: cost per particle from 1e4 particles on, and hard inputs beside what their pairs need.
+
+    python checks/benchmarks/radius.py [--most 10000000] [--hard 100000] [--runs 3]
+
+CPU seconds, all threads together, least of the runs, after compilation, tree included; float32 in random order.
+"""
+
+import argparse
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+from inputs import uniform
+from one_device import hard_inputs
+from timing import Call, least_cpu_seconds
+
+import jztree as jz
+
+NEIGHBOURS = 30
+# Lists of more pairs than these take more memory than machines may have.
+MOST_PAIRS = 1e8
+
+
+def calls(pos: np.ndarray, radius: float, num_pairs: float) -> dict[str, Call]:
+    """Counts and pair counts within a radius, and lists if they are not too long."""
+    x, edges = jax.numpy.asarray(pos), (radius or 1.0) * np.arange(9) / 8
+    found: dict[str, Call] = {
+        "counts": lambda: jz.radius.count_within.jit(x, radius),
+        "pair counts": lambda: jz.radius.pair_counts.jit(x, edges).count.words,
+    }
+    if num_pairs <= MOST_PAIRS:
+        found["lists"] = lambda: jz.radius.neighbours_within.jit(x, radius)
+    return found
+
+
+def count_pairs(pos: np.ndarray, radius: float) -> float:
+    """How many are within the radius of each, themselves too, in all."""
+    return float(np.asarray(jz.radius.count_within.jit(jax.numpy.asarray(pos), radius), np.float64).sum())
+
+
+def uniform_radius(n: int) -> float:
+    """Of the sphere that has ``NEIGHBOURS`` of ``n`` uniform points in the unit box."""
+    return float((NEIGHBOURS / n * 3 / (4 * np.pi)) ** (1 / 3))
+
+
+def flatness(most: int, runs: int) -> Iterator[tuple[int, dict[str, float]]]:
+    """Microseconds a particle, at the same number of neighbours."""
+    for n in (n for n in (10**4, 10**5, 10**6, 10**7) if n <= most):
+        found = least_cpu_seconds(calls(uniform(n), uniform_radius(n), n * NEIGHBOURS), runs)
+        yield n, {name: seconds / n * 1e6 for name, seconds in found.items()}
+
+
+def hard(n: int, runs: int) -> Iterator[tuple[str, float, dict[str, float]]]:
+    """Pairs a particle, and time over that of uniform points times as many pairs as they have, or as many particles.
+
+    The radius is the one that half of the particles have so many neighbours within.
+    """
+    even, usual = uniform(n), uniform_radius(n)
+    pairs_there = count_pairs(even, usual) / n
+    there = least_cpu_seconds(calls(even, usual, 0), runs)
+    for name, pos in hard_inputs(n).items():
+        radius = float(np.median(np.asarray(jz.knn.knn.jit(jax.numpy.asarray(pos), k=NEIGHBOURS + 1)[0])[:, -1]))
+        pairs = count_pairs(pos, radius) / len(pos)
+        found = least_cpu_seconds(calls(pos, radius, pairs * len(pos)), runs)
+        needs = max(1.0, pairs / pairs_there) * len(pos) / n
+        yield name, pairs, {what: seconds / there[what] / needs for what, seconds in found.items()}
+
+
+def show(title: str, row: dict[str, float]) -> None:
+    """Print numbers to three digits behind a title."""
+    print(f"{title:<44}" + ", ".join(f"{name} {value:.3g}" for name, value in row.items()), flush=True)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--most", type=int, default=10**7, help="particles (default: %(default)s)")
+    parser.add_argument("--hard", type=int, default=10**5, help="particles of hard inputs (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=3, help="counted runs; the least counts (default: %(default)s)")
+    arguments = parser.parse_args()
+    for n, row in flatness(arguments.most, arguments.runs):
+        show(f"{n:.0e} particles, us of CPU a particle", row)
+    for name, pairs, row in hard(arguments.hard, arguments.runs):
+        show(f"{name}, {pairs:.3g} within r", row)
+
+
+if __name__ == "__main__":
+    main()
