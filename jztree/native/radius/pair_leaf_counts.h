@@ -132,6 +132,7 @@ class LeafPairs {
     for (; at > 0; --at) left &= left - 1;
     look_up(row_a_ + row_[k], row_b_ + begin + __builtin_ctz(left), first, along);
   }
+
   // Counts pairs within each edge.
   template <bool Pairwise>
   void compare_leaves(const Bins& bins) {
