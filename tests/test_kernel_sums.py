@@ -324,6 +324,18 @@ def test_values_of_64_bits_are_taken_without_a_warning(call: Any) -> None:
         np.testing.assert_array_equal(call(pos, 0.3, values=np.arange(50, dtype=dtype)), expected)
 
 
+@pytest.mark.parametrize("separate", [False, True], ids=["self", "separate"])
+@pytest.mark.parametrize("h", [0.0, -1.0, np.nan, np.inf, 0.01, -0.01])
+def test_traced_lengths_that_cannot_be(h: float, separate: bool, dtype: Any) -> None:
+    """The last two in units of the smallest normal number: the sums of such a length were 0 at distance 0."""
+    h = h * float(np.finfo(dtype).tiny) if 0 < abs(h) < 1 else h
+    pos = np.full((3, 3), 6, dtype)
+    queries = {"part_query": pos[:1], "h_query": h} if separate else {}
+    sums_of = jax.jit(kernel_sums)
+    with pytest.raises(Exception, match="row 0 of h is not a smoothing length"):
+        sums_of(pos, h, **queries).block_until_ready()
+
+
 def test_numbers_that_cannot_be() -> None:
     pos = oracles.uniform(50, 3)
     for bad in (0.0, -1.0, np.nan, np.inf, 1e-320):

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm
-from .._checks import check_range, check_real, check_real_dtype, first_row
+from .._checks import check_range, check_real, check_real_dtype, first_row, is_subnormal
 from .._particles import check_no_unit, one_line
 from .._radii import Radii
 from ..jax_ext import exact, exact_to_float, is_concrete
 
-_BAD = "row {0} of %s is not a smoothing length; all must be positive and finite."
+_BAD = "row {0} of %s is not a smoothing length; all must be positive and finite, and not below the range of %s."
 _TOO_SMALL = (
     "values over volumes of the size of the smoothing length in row {0} are below the range of %s; choose another unit "
     "of length or of the values, or switch on jax_enable_x64 and give values in float64."
@@ -51,8 +51,9 @@ def as_lengths(lengths: Any, rows: tuple[int, ...], name: str) -> Radii:
 def lengths_faults(lengths: Radii, num: Any, name: str) -> list[comm.Fault]:
     """What may be wrong with lengths, of which those of the first ``num`` rows count."""
     value = _numbers(lengths)
-    bad = first_row(~((value > 0) & (value < jnp.inf)), None if lengths.of_each is None else num)
-    return [comm.Fault(bad >= 0, [bad], _BAD % name)]
+    good = (value > 0) & (value < jnp.inf) & ~is_subnormal(value)
+    bad = first_row(~good, None if lengths.of_each is None else num)
+    return [comm.Fault(bad >= 0, [bad], _BAD % (name, value.dtype))]
 
 
 def range_faults(
