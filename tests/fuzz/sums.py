@@ -165,7 +165,8 @@ class _Judge:
         straight = oracles.nearest_differences(given.query, given.pos, given.sides)
         unit = straight / np.where(apart > 0, apart, 1)[..., None]
         share = given.weight / each ** (dims + 1)
-        found = (np.where(steepness != 0, share * steepness, 0)[..., None] * unit).sum(axis=1)
+        slope = np.where(steepness != 0, share * steepness, 0)[..., None]
+        found = np.where(unit != 0, slope * unit, 0).sum(axis=1)  # at distance 0 there is none, however small h is
         near = apart < each + unsure
         # Where two images are as near, the gradient is that to either.
         half = (given.sides > 0) & (np.abs(np.abs(straight) - given.sides / 2) <= 2 * unsure[..., None])
