@@ -115,8 +115,10 @@ class ZSort {
         grid_(grid),
         out_(out),
         largest_(std::clamp(n / (4 * parallel.threads()), Digits::one_thread, largest_part)) {
-    if (merge_runs(pos, n)) return;
-    std::vector<int64_t> ends = deal_out(Source{pos, nullptr}, out, 0, n, first_digits(Source{pos, nullptr}, n), 0);
+    const Source given{pos, nullptr};
+    std::vector<uint64_t> sample = sample_keys(given, 0, n, 0);
+    if (merge_runs(pos, n, sample)) return;
+    std::vector<int64_t> ends = deal_out(given, out, 0, n, first_digits(std::move(sample), n), 0);
     std::vector<Range> large = sort_parts(out, 0, ends, 0);
     if (large.empty()) return;
     Scratch<uint32_t> row(n);
@@ -139,12 +141,11 @@ class ZSort {
   };
 
   // Rows that are in order as they were given, or in a few runs that are. Returns false if they are not.
-  bool merge_runs(const T* pos, int64_t n) const {
-    std::vector<uint64_t> sample = sample_keys(Source{pos, nullptr}, 0, n, 0);
+  bool merge_runs(const T* pos, int64_t n, const std::vector<uint64_t>& sample) const {
     FewRuns<D, T> runs(parallel_, grid_, pos, n, sample);
     if (!runs.found()) return false;
     if (runs.begins().size() > 2) {
-      RunMerge<D, T>(parallel_, grid_, pos, runs.begins(), std::move(sample), out_);
+      RunMerge<D, T>(parallel_, grid_, pos, runs.begins(), sample, out_);
     } else {
       parallel_.blocks(n, 1 << 14, [&](int64_t begin, int64_t end) { out_.copy(pos, begin, end); });
     }
@@ -160,9 +161,8 @@ class ZSort {
   }
 
   // The bits in which the keys of a sample differ are those of all nearly always, which spares a pass.
-  Digits first_digits(const Source& from, int64_t n) const {
+  Digits first_digits(std::vector<uint64_t> sample, int64_t n) const {
     if (n <= Digits::one_thread) return Digits({}, 0, n, largest_);
-    std::vector<uint64_t> sample = sample_keys(from, 0, n, 0);
     uint64_t varying = 0;
     for (uint64_t key : sample) varying |= key ^ sample[0];
     return Digits(std::move(sample), varying, n, largest_);
