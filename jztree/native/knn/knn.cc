@@ -94,7 +94,7 @@ void search_all(const Parallel& parallel, const Neighbours<D, T>& in, const doub
   WideSearch<D, T> wide(parallel, in, box, whole, out);
   int64_t leaves = stage.queries().leaves();
   Spares<Walk<D, T, T>> walks;
-  parallel.blocks(leaves, std::clamp<int64_t>(leaves / (16 * parallel.threads()), 4, 32),
+  parallel.blocks(leaves, std::clamp<int64_t>(leaves / (16 * parallel.threads()), 2, 32),
                   [&](int64_t begin, int64_t end) {
                     auto search = [&](Walk<D, T, T>& walk) {
                       for (int64_t leaf = begin; leaf < end; ++leaf)
