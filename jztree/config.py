@@ -133,7 +133,7 @@ class TreeConfig:
     """The shape of the plane hierarchy.
 
     leaf_size: particles a leaf on average (at most twice that). Larger leaves mean a smaller tree and more distances
-        to test. 24 was the fastest for kNN with k=8 on a two-core AMD EPYC 9004 (Zen 4).
+        to test. 40 is what most searches are the fastest with on an AMD EPYC 9004 (Zen 4); docs/performance.md has others.
     fan_out: nodes of a plane grouped into one node of the plane above, on average.
     masses: also compute the mass and the centre of mass of every node, which costs one more pass over the particles.
 
@@ -142,7 +142,7 @@ class TreeConfig:
     ``nsamp`` do nothing.
     """
 
-    leaf_size: int = _at_least(2, 24)
+    leaf_size: int = _at_least(2, 40)
     fan_out: int = _at_least(2, 8)
     masses: bool = False
     coarse_fac: float = _published(6.0)
