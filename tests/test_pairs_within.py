@@ -14,7 +14,8 @@ from devices import DEVICE_COUNTS, deal, even, joined, mesh_of, uneven
 import jztree as jz
 from jztree.config import TreeConfig
 from jztree.data import Pos
-from jztree.radius import neighbours_within, pairs_within
+from jztree.radius import _listing, neighbours_within, pairs_within
+from jztree.radius._listing import Listing
 from jztree.tree import zsort_and_tree
 
 pytestmark = pytest.mark.emulated
@@ -136,6 +137,50 @@ def test_full_lists_are_those_of_neighbours() -> None:
         np.unique(np.column_stack([lists.query(), lists.index])[own], axis=0),
     )
     assert int(pairs_within(pos, 0.02, 1.0).num) * 2 == int(pairs.num)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("box", [None, 1.0, [0.6, 0, 1.0]])
+def test_long_lists_among_short_ones(box: Any, full: bool) -> None:
+    """Of more neighbours than a group's short lists have room for, in the middle of the box and across its sides."""
+    random = np.random.default_rng(5)
+    pos = np.concatenate([random.normal(at, 0.003, (600, 3)) for at in (0.0, 0.55)] + [random.random((100, 3))])
+    pos = random.permutation(pos).astype(np.float32)
+    expected = brute(pos, pos, 0.02, box, "full" if full else "half")
+    for call in (pairs_within, pairs_within.jit):
+        assert_pairs(call(pos, 0.02, box, full=full), expected)
+
+
+@pytest.mark.parametrize("find", [pairs_within, neighbours_within])
+def test_large_lists_of_plain_calls_stay_in_their_memory(find: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is behind them is cut off without a copy, where it takes pages of its own."""
+    pos = oracles.uniform(3000, 3)
+    expected = find.jit(pos, 0.05, 1.0)
+    made: list[int] = []
+    search = Listing._found
+
+    def found(*args: Any) -> Any:
+        splits, total, *columns = search(*args)
+        made.extend(column.unsafe_buffer_pointer() for column in columns)
+        return splits, total, *columns
+
+    monkeypatch.setattr(Listing, "_found", found)
+    monkeypatch.setattr(_listing, "_PAGED", 1)
+    lists = find(pos, 0.05, 1.0)
+    columns = (
+        (lists.index, lists.distance)
+        if find is neighbours_within
+        else (lists.i, lists.j, lists.shift, lists.vector, lists.distance)
+    )
+    number = len(columns[0])
+    assert 0 < number < 32 * len(pos)
+    assert made == [column.unsafe_buffer_pointer() for column in columns]
+    assert not any(column.committed for column in columns)
+    elsewhere = find(jax.device_put(pos, jax.devices()[-1]), 0.05, 1.0).distance
+    assert elsewhere.committed
+    assert elsewhere.devices() == {jax.devices()[-1]}
+    for ours, theirs in zip(jax.tree.leaves(lists), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(ours, theirs[: len(ours)] if theirs.ndim else theirs)
 
 
 def test_room() -> None:

@@ -83,6 +83,8 @@ calls = {
     "counts within r": lambda x: jz.radius.count_within.jit(x, 1.93 * n ** (-1 / 3)),
     "lists within r": lambda x: jz.radius.neighbours_within.jit(x, 1.93 * n ** (-1 / 3)),
     "pairs within r": lambda x: jz.radius.pairs_within.jit(x, 1.93 * n ** (-1 / 3)),
+    "lists, plain call": lambda x: jz.radius.neighbours_within(x, 1.93 * n ** (-1 / 3)),
+    "pairs, plain call": lambda x: jz.radius.pairs_within(x, 1.93 * n ** (-1 / 3)),
     "pair counts": lambda x: jz.radius.pair_counts.jit(x, np.linspace(0, 1.93 * n ** (-1 / 3), 9)).count.words,
 }
 pos = jax.random.uniform(jax.random.key(0), (n, 3)).block_until_ready()
@@ -105,7 +107,8 @@ def memory(n: int) -> dict[str, float]:
         )
         return float(run.stdout)
 
-    radius = ("counts within r", "lists within r", "pairs within r", "pair counts")  # 30 neighbours each
+    plain = ("lists, plain call", "pairs, plain call")
+    radius = ("counts within r", "lists within r", "pairs within r", *plain, "pair counts")  # 30 neighbours each
     return {what: one(what) for what in ("knn", "labels", "catalogue", *radius)}
 
 

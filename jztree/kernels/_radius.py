@@ -60,6 +60,7 @@ def neighbours_within(
     room: int,
     *,
     nearest_first: bool,
+    padded: bool = True,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """The sources within a radius of every query: ``(q + 1,)`` int32, where the list of each output row begins and the
     last ends; ``(2,)`` int32, the length of all, upper and lower 31 bits; and rows ``(room,)`` int32 and distances.
@@ -69,8 +70,10 @@ def neighbours_within(
     radius: a number for all queries, or ``q`` in the order of output rows; nothing is within a negative one.
     nearest_first: lists are in the order of distance, those at the same in that of the sources; else all are.
 
-    Behind the last there are -1 and infinity. If lists do not fit ``room``, these are everywhere; splits are right as
-    long as they fit int32. Distances are float64, rounded. Derivatives: the caller's.
+    padded: behind the last there are -1 and infinity, and everywhere if lists do not fit ``room``; else what is there
+        is not written, and takes no memory on a CPU.
+
+    Splits are right as long as they fit int32. Distances are float64, rounded. Derivatives: the caller's.
     """
     asked = sources if queries is None else queries
     q, dtype = asked.posz.shape[0], sources.posz.dtype
@@ -86,6 +89,7 @@ def neighbours_within(
         query_plane_sizes=sizes(asked.plane_sizes),
         self=queries is None,
         sorted=nearest_first,
+        padded=padded,
     )
 
 
@@ -175,26 +179,29 @@ def pairs_within(
     *,
     same: bool,
     half: bool,
+    padded: bool = True,
 ) -> tuple[jax.Array, ...]:
     """The pairs of a query and an image of a source within a radius: splits and total as of `neighbours_within`, and
-    for ``room`` pairs the source ``(room,)`` int32, how many box lengths it is shifted by ``(room, d)`` int32, and the
-    vector ``(room, d)`` and distance ``(room,)`` from the query to it.
+    for ``room`` pairs the query and the source ``(room,)`` int32 each, how many box lengths the source is shifted by
+    ``(room, d)`` int32, and the vector ``(room, d)`` and distance ``(room,)`` from the query to it.
 
     sources, queries, query_rows, radius: as in `neighbours_within`, but a radius has to be finite in a periodic box.
     source_names, query_names: ``(n,)`` and ``(q,)`` int32, what each z-ordered particle is called; None: by its place,
         and its output row.
     same: names are of one set; nobody is a partner of itself, though its images are. half: of each pair of such a set
         and its mirror image there is the one in which the query has the lower name, or is shifted less.
+    padded: behind the last, or everywhere if lists do not fit ``room``, are -1, -1, 0, 0 and infinity; see
+        `neighbours_within`.
 
-    Lists are in the order of the images, then of the sources. Behind the last, or everywhere if lists do not fit
-    ``room``, are -1, 0, 0 and infinity. Vectors and distances are float64, rounded. Derivatives: the caller's.
+    Lists are in the order of the images, then of the sources. Vectors and distances are float64, rounded. Derivatives:
+    the caller's.
     """
     asked = sources if queries is None else queries
     (q, d), dtype = asked.posz.shape, sources.posz.dtype
     vector, distance = jax.ShapeDtypeStruct((room, d), dtype), jax.ShapeDtypeStruct((room,), dtype)
     return call(
         "pairs_within",
-        (i32(q + 1), i32(2), i32(room), i32(room, d), vector, distance),
+        (i32(q + 1), i32(2), i32(room), i32(room), i32(room, d), vector, distance),
         *(*sources.arrays, listed(source_names)),
         *(*asked.arrays, listed(query_rows), listed(query_names)),
         radius.words,
@@ -205,4 +212,5 @@ def pairs_within(
         self=queries is None,
         same=same,
         half=half,
+        padded=padded,
     )

@@ -1,8 +1,8 @@
 """Lists of any length, in room that is known when a function is compiled, on one device and over ranks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,8 @@ from ..jax_ext import Exact, is_concrete
 from ..tree._zorder import rows_of_rank
 from ._search import Ready
 
+# Arrays of so many bytes have pages of their own, which take memory when they are first written to (mallopt(3)).
+_PAGED = 1 << 25
 _LESS = "use a smaller radius, fewer queries or more devices, or count_within."
 
 
@@ -37,14 +39,23 @@ def rows_of_entries(splits: jax.Array, number: int, start: jax.Array | int = 0) 
     return jnp.cumsum(jnp.zeros(number + 1, jnp.int32).at[ends].add(1)[:number], dtype=jnp.int32)
 
 
+class Space(NamedTuple):
+    """Where a kernel puts lists. padded: whether what is behind the last is written too."""
+
+    size: int
+    padded: bool
+
+
 @dataclass
 class Listing:
     """Lists for queries, in the rows in which these were given.
 
     what: is listed, in words. fill: what stands behind the last of each column of it.
-    search: ``search(names, query_names, rows, radius, size)`` makes lists: where each begins, how many entries there
+    search: ``search(names, query_names, rows, radius, space)`` makes lists: where each begins, how many entries there
         are, and their columns; see `jztree.kernels.neighbours_within`. Sources are called by ``names``, z-ordered
         queries by ``query_names`` (None: by their output ``rows``).
+    box: what ``search`` takes from around it, besides the options.
+    query_starts: over ranks, the number of the first query that each rank was given; None: nobody asks.
     """
 
     ready: Ready
@@ -52,12 +63,17 @@ class Listing:
     what: str
     fill: tuple[Any, ...]
     search: Callable[..., tuple[jax.Array, ...]]
+    box: Exact
+    query_starts: jax.Array | None = None
 
     def lists(self) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """Where lists begin, ``(q + 1,)``, and the columns."""
         if comm.num_ranks() > 1:
             return self._over_ranks()
-        splits, total, *columns = self._found(self.ready.origin.idx, None, self.ready.rows, self.place.rows)
+        # What is behind the last is cut off if numbers are known now.
+        ready = self.ready
+        known = is_concrete((ready.sources, ready.queries, ready.rows, ready.radii.words(), self.box))
+        splits, total, *columns = self._here(self.place.rows, padded=self.place.given or not known)
         if is_concrete(total):
             if not self.place.given:
                 return self._just_enough(splits, total, columns)
@@ -65,25 +81,29 @@ class Listing:
             retrying(lambda: jax.block_until_ready(self._checked(total, jnp.zeros((), jnp.int32))), {}, "")
         return comm.after(splits, self._checked(total, jnp.zeros((), jnp.int32))), tuple(columns)
 
+    def _here(self, size: int, *, padded: bool) -> tuple[jax.Array, ...]:
+        return self._found(self.ready.origin.idx, None, self.ready.rows, Space(size, padded))
+
     def _found(
-        self, names: jax.Array, query_names: jax.Array | None, rows: jax.Array | None, size: int
+        self, names: jax.Array, query_names: jax.Array | None, rows: jax.Array | None, space: Space
     ) -> tuple[jax.Array, ...]:
         ready, radii = self.ready, self.ready.radii
         if rows is not None and ready.home is not None and radii.of_each is not None:
             words = kernels.scatter_rows(jnp.asarray(radii.of_each.words), rows)
             radii = Radii(None, Exact(words))
-        return self.search(names, query_names, rows, radii.words(), size)
+        return self.search(names, query_names, rows, radii.words(), space)
 
     def _just_enough(
-        self, splits: jax.Array, total: jax.Array, columns: Sequence[jax.Array]
+        self, splits: jax.Array, total: jax.Array, columns: list[jax.Array]
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """Lists without room to spare, made again if there was not enough."""
         high, low = np.asarray(total)
         if high > 0:
             raise ValueError(self._too_many(f"{(int(high) << 31) + int(low):,}"))
         if low > self.place.rows:
-            splits, _, *columns = self._found(self.ready.origin.idx, None, self.ready.rows, int(low))
-        return splits, tuple(column[: int(low)] for column in columns)
+            columns.clear()
+            splits, _, *columns = self._here(int(low), padded=False)
+        return splits, tuple(_beginnings(columns, int(low)))
 
     def _too_many(self, number: str) -> str:
         return f"there are {number} {self.what}, and a list has fewer than 2**31; {_LESS}"
@@ -105,9 +125,9 @@ class Listing:
         whose = rows_of_rank(ready.queries.posz.shape[0]) if home is None else home.origin
         splits, total, *columns = self._found(
             ready.starts[ready.origin.rank] + ready.origin.idx,
-            ready.starts[whose.rank] + whose.idx,
+            None if self.query_starts is None else self.query_starts[whose.rank] + whose.idx,
             rows,
-            self.place.rows,
+            Space(self.place.rows, padded=True),
         )
         if home is None:
             return comm.after(splits, self._checked(total, total[1])), tuple(columns)
@@ -129,6 +149,22 @@ class Listing:
             fill=self.fill,
         )
         return jnp.append(jnp.zeros(1, jnp.int32), ends), tuple(back)
+
+
+def _beginnings(columns: list[jax.Array], number: int) -> Iterator[jax.Array]:
+    """The first rows of each of ``columns``, which are given up one after the other.
+
+    On a CPU, rows of large ones stay where they are: behind them, nothing was written, and so there is no memory.
+    """
+    while columns:
+        column = columns.pop(0)
+        if column.shape[0] == number:
+            yield column
+        elif column.nbytes < _PAGED or {device.platform for device in column.devices()} != {"cpu"}:
+            yield column[:number]
+        else:
+            where = column.sharding if column.committed else None
+            yield jax.device_put(np.asarray(column)[:number], where, may_alias=True)
 
 
 def _in_digits(total: jax.Array) -> list[jax.Array]:

@@ -17,7 +17,7 @@ from ..jax_ext import Exact, with_twins
 from ..knn._result import radii as with_derivatives
 from ..knn._result import radii_over_ranks
 from ..tree import TreeHierarchy, check_hierarchy
-from ._listing import Listing, check_capacity, rows_of_entries
+from ._listing import Listing, Space, check_capacity, rows_of_entries
 from ._search import Asked, check_both, make_ready
 
 __all__ = ["NeighbourLists", "neighbours_within"]
@@ -95,11 +95,12 @@ def neighbours_within(
     most = query.shape[0] * pos.shape[0] * comm.num_ranks()
     place = room("neighbours", capacity, _USUAL * query.shape[0], max(most, 1))
 
-    def search(names: jax.Array, _: Any, rows: jax.Array | None, radius: Exact, size: int) -> tuple[jax.Array, ...]:
+    def search(names: jax.Array, _: Any, rows: jax.Array | None, radius: Exact, space: Space) -> tuple[jax.Array, ...]:
         own = ready.sources, names, ready.queries, rows
-        return kernels.neighbours_within(*own, radius, box, size, nearest_first=nearest_first)
+        size, padded = space
+        return kernels.neighbours_within(*own, radius, box, size, nearest_first=nearest_first, padded=padded)
 
-    splits, (index, distance) = Listing(ready, place, "neighbours", (-1, jnp.inf), search).lists()
+    splits, (index, distance) = Listing(ready, place, "neighbours", (-1, jnp.inf), search, box).lists()
     lists = NeighbourLists(splits=splits, index=index, distance=distance)
     lists.distance = _differentiable(query, pos, box, lists, ready.starts)
     return lists

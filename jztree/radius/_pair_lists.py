@@ -17,8 +17,8 @@ from ..config import RadiusConfig, checked_config, without_masses
 from ..data import get_num
 from ..jax_ext import Exact, exact_to_float, with_twins
 from ..tree import TreeHierarchy, check_hierarchy
-from ._listing import Listing, check_capacity, rows_of_entries
-from ._search import Asked, check_both, make_ready
+from ._listing import Listing, Space, check_capacity
+from ._search import Asked, check_both, make_ready, starts_of_ranks
 
 __all__ = ["PairLists", "pairs_within"]
 
@@ -107,17 +107,19 @@ def pairs_within(
     ready = make_ready(Asked(part, part_query, None, radii, box, th, cfg, faults, numbered=True))
     place = room("pairs", capacity, _USUAL * query.shape[0], 2**31 - 1)
 
-    def search(names: jax.Array, whose: Any, rows: jax.Array | None, radius: Exact, size: int) -> tuple[jax.Array, ...]:
+    def search(
+        names: jax.Array, whose: Any, rows: jax.Array | None, radius: Exact, space: Space
+    ) -> tuple[jax.Array, ...]:
         own = ready.sources, names, ready.queries, rows, whose
-        return kernels.pairs_within(*own, radius, box, size, same=same, half=same and not full)
+        size, half = space.size, same and not full
+        return kernels.pairs_within(*own, radius, box, size, same=same, half=half, padded=space.padded)
 
-    splits, columns = Listing(ready, place, "pairs", (-1, 0, 0, jnp.inf), search).lists()
-    index, shift, vector, distance = columns
-    rows = jnp.minimum(rows_of_entries(splits, index.shape[0]), max(query.shape[0] - 1, 0))
-    vector, distance = _differentiable(query, pos, box, vector, distance, (rows, index, shift, ready.starts))
-    first = 0 if ready.starts is None else _first_of_rank(asking)
-    i = jnp.where(index < 0, -1, rows + first)
-    return PairLists(i=i, j=index, shift=shift, vector=vector, distance=distance, num=splits[-1])
+    starts = ready.starts if same or ready.starts is None else starts_of_ranks(get_num(part_query))
+    splits, columns = Listing(ready, place, "pairs", (-1, -1, 0, 0, jnp.inf), search, box, starts).lists()
+    i, j, shift, vector, distance = columns
+    first = None if starts is None else starts[comm.get_rank_info()[0]]
+    vector, distance = _differentiable(query, pos, box, vector, distance, (i, j, shift, first, ready.starts))
+    return PairLists(i=i, j=j, shift=shift, vector=vector, distance=distance, num=splits[-1])
 
 
 def _check_full(full: Any, same: bool, radii: Radii) -> None:
@@ -142,19 +144,14 @@ def _faults(radii: Radii, box: Exact, pos: jax.Array, num: Any, whose: str) -> l
     ]
 
 
-def _first_of_rank(part: Any) -> jax.Array:
-    """The number of this rank's first particle among those of all ranks."""
-    return comm.starts_of(comm.all_gather(kernels.as_num(get_num(part))))[comm.get_rank_info()[0]]
-
-
 @jax.custom_jvp
 def _differentiable(
     query: jax.Array, pos: jax.Array, box: Exact, vector: jax.Array, distance: jax.Array, which: Any
 ) -> tuple[jax.Array, jax.Array]:
     """Vectors and distances with their derivatives by positions and box lengths.
 
-    which: of each entry the row of ``query``, the number of the source and its shift; and the number of the first
-    source of each rank.
+    which: of each entry the numbers of the query and the source and its shift; the number of this rank's first query,
+    and that of the first source of each rank; None: numbers are rows.
     """
     del query, pos, box, which
     return vector, distance
@@ -162,18 +159,18 @@ def _differentiable(
 
 @_differentiable.defjvp
 def _differentiable_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
-    query, pos, box, vector, distance, (rows, index, shift, starts) = primals
+    query, pos, box, vector, distance, (i, j, shift, first, starts) = primals
     changes = tangents[1]
-    near = jnp.maximum(index, 0)
+    own, near = jnp.maximum(i if first is None else i - first, 0), jnp.maximum(j, 0)
     if starts is not None:
         # Positions of all ranks, on each.
         changes = comm.all_gather(changes).reshape(-1, pos.shape[1])
         rank = jnp.searchsorted(starts, near, side="right").astype(jnp.int32) - 1
         near = rank * pos.shape[0] + near - starts[rank]
     length = jax.jvp(lambda box: jnp.asarray(exact_to_float(box), vector.dtype), (box,), (tangents[2],))[1]
-    there = (index >= 0)[:, None]
-    change = jnp.where(there, changes[near] - tangents[0][rows] + shift.astype(vector.dtype) * length, 0)
+    there = (j >= 0)[:, None]
+    change = jnp.where(there, changes[near] - tangents[0][own] + shift.astype(vector.dtype) * length, 0)
     # `_differentiable` again, because the derivative of the derivative needs it too.
-    known = _differentiable(query, pos, box, vector, distance, (rows, index, shift, starts))
+    known = _differentiable(query, pos, box, vector, distance, (i, j, shift, first, starts))
     along = jnp.sum(unit(known[0]) * change, axis=-1)
     return known, (change, along)

@@ -163,7 +163,12 @@ class _Range:
 def _starts(sources: _Range) -> jax.Array:
     """The number of each rank's first particle among those of all ranks, as they were given."""
     moved = sources.moved
-    given = sources.num if moved is None else jnp.sum(moved.route.sent, dtype=jnp.int32)
+    return starts_of_ranks(sources.num if moved is None else jnp.sum(moved.route.sent, dtype=jnp.int32))
+
+
+def starts_of_ranks(num: Any) -> jax.Array:
+    """The number of each rank's first particle among those of all ranks, of which this one was given so many."""
+    given = kernels.as_num(num)
     many = comm.check(0, comm.wide_sum(given).exceeds_int32(), [], _TOO_MANY)
     return comm.starts_of(comm.all_gather(comm.after(given, many)))
 

@@ -166,12 +166,12 @@ def test_a_pair_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_pair_with_a_wrong_shift(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "pairs_within", lambda found: (*found[:3], jnp.minimum(found[3], 0), *found[4:]))
+    planted(monkeypatch, kernels, "pairs_within", lambda found: (*found[:4], jnp.minimum(found[4], 0), *found[5:]))
     assert_found(findings(pairs, 120), "a pair that is none")
 
 
 def test_a_vector_the_wrong_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "pairs_within", lambda found: (*found[:4], -found[4], found[5]))
+    planted(monkeypatch, kernels, "pairs_within", lambda found: (*found[:5], -found[5], found[6]))
     assert_found(findings(pairs, 60), "a vector is not that between the pair")
 
 

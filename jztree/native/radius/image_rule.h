@@ -42,13 +42,18 @@ JZTREE_BOTH ImageRange images_within(double low, double high, double source_low,
   return {static_cast<int64_t>(first), static_cast<int64_t>(last)};
 }
 
+// How many box lengths a length is, which is a whole number of them up to rounding. Of most it is none.
+JZTREE_BOTH inline double whole_boxes(double length, double period) {
+  return std::fabs(length) < period / 2 ? 0 : std::nearbyint(length / period);
+}
+
 // One coordinate of an image of two particles at a and b, as given, in float64. inside: the difference of the staged
 // ones, unscaled; image: by how many boxes these are shifted.
 template <int D, typename T>
 JZTREE_BOTH double image_difference(const DistanceRule<D, T>& rule, T a, T b, int d, double inside, int64_t image) {
   double period = rule.period[d], difference = rule.nearer(a, d) - rule.nearer(b, d);
   if (!(period > 0)) return difference;
-  return difference - period * (static_cast<double>(image) + std::nearbyint((difference - inside) / period));
+  return difference - period * (static_cast<double>(image) + whole_boxes(difference - inside, period));
 }
 
 // How many box lengths that is off the difference of the positions as given; 0 where open.
@@ -56,7 +61,7 @@ template <typename T>
 JZTREE_BOTH int32_t image_shift(T a, T b, double difference, double period) {
   if (!(period > 0)) return 0;
   double given = static_cast<double>(a) - static_cast<double>(b);
-  return static_cast<int32_t>(std::nearbyint((given - difference) / period));
+  return static_cast<int32_t>(whole_boxes(given - difference, period));
 }
 
 }  // namespace jztree

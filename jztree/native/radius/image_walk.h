@@ -16,6 +16,10 @@
 
 namespace jztree {
 
+// By how many boxes the queries are shifted in each dimension.
+template <int D>
+using BoxImage = std::array<int64_t, D>;
+
 // Sources and queries staged.
 template <int D, typename T>
 struct StagedPairs {
@@ -50,12 +54,22 @@ struct StagedPairs {
     within.surely2 = std::nextafter(within.surely2, -std::numeric_limits<T>::infinity());
     return within;
   }
+
+  // This image of a pair as given: its difference in each dimension, in float64.
+  void apart(const PairsWithin<D, T>& in, int64_t query, int64_t row, const BoxImage<D>& image,
+             double* difference) const {
+    for (int d = 0; d < D; ++d) {
+      double inside = static_cast<double>(queries().x[d][query]) - static_cast<double>(sources.x[d][row]);
+      difference[d] = image_difference(rule, in.queries.pos[query * D + d], in.sources.pos[row * D + d], d,
+                                       inside * static_cast<double>(scale.inverse), image[static_cast<size_t>(d)]);
+    }
+  }
 };
 
 template <int D, typename T>
 class ImageWalk {
  public:
-  using Image = std::array<int64_t, D>;
+  using Image = BoxImage<D>;
 
   ImageWalk(const PairsWithin<D, T>& in, const StagedPairs<D, T>& staged)
       : in_(in), staged_(staged), sources_(staged.sources), queries_(staged.queries()) {
@@ -65,9 +79,9 @@ class ImageWalk {
   int64_t begin() const { return begin_; }
   int64_t count() const { return count_; }
 
-  // visit(i, row): the leaf's i-th query and an image of the source in this row are a pair; `apart` has more of it.
-  template <typename Visit>
-  void group(int64_t leaf, const Visit& visit) {
+  // From now on, the group is this leaf.
+  void set_group(int64_t leaf) {
+    leaf_ = leaf;
     begin_ = queries_.leaf_row(leaf);
     count_ = queries_.leaf_row(leaf + 1) - begin_;
     within_.clear();
@@ -77,57 +91,56 @@ class ImageWalk {
       within_.push_back(staged_.within(radius));
       farthest = std::max(farthest, radius);
     }
-    if (farthest < 0) return;
-    Image last;
-    if (!images(leaf, farthest * static_cast<double>(staged_.scale.factor), last)) return;
-    for (const Image first = image_;;) {
-      look_from(leaf);
+    any_ = farthest >= 0 && images(leaf, farthest * static_cast<double>(staged_.scale.factor));
+  }
+  // Whether there is more than one image to look at.
+  bool has_images() const { return any_ && first_ != last_; }
+  // If not, the one.
+  const Image& image() const { return first_; }
+
+  // visit(i, first, chosen, image): the group's i-th query and this image of the sources in rows from `first` on that
+  // have a bit in `chosen` are pairs. In the order of the images, then of the rows.
+  template <typename Visit>
+  void walk(const Visit& visit) {
+    if (!any_) return;
+    for (image_ = first_;;) {
+      look_from();
       int top = sources_.layout().planes() - 1;
       open(top, 0, sources_.layout().sizes[static_cast<size_t>(top)], visit);
       // The next image, the last dimension fastest.
       int d = D - 1;
-      for (; d >= 0 && image_[static_cast<size_t>(d)] == last[static_cast<size_t>(d)]; --d)
-        image_[static_cast<size_t>(d)] = first[static_cast<size_t>(d)];
+      for (; d >= 0 && image_[static_cast<size_t>(d)] == last_[static_cast<size_t>(d)]; --d)
+        image_[static_cast<size_t>(d)] = first_[static_cast<size_t>(d)];
       if (d < 0) return;
       ++image_[static_cast<size_t>(d)];
     }
   }
 
-  // The image at work of a pair as given: its difference in each dimension, in float64.
-  void apart(int64_t i, int64_t row, double* difference) const {
-    for (int d = 0; d < D; ++d) {
-      double inside = static_cast<double>(queries_.x[d][begin_ + i]) - static_cast<double>(sources_.x[d][row]);
-      difference[d] =
-          image_difference(staged_.rule, in_.queries.pos[(begin_ + i) * D + d], in_.sources.pos[row * D + d], d,
-                           inside * static_cast<double>(staged_.scale.inverse), image_[static_cast<size_t>(d)]);
-    }
-  }
-
  private:
-  // The first image that may be within so far, in `image_`, and the last; false if there is none.
-  bool images(int64_t leaf, double farthest, Image& last) {
+  // The first and the last image that may be within so far; false if there is none.
+  bool images(int64_t leaf, double farthest) {
     for (int d = 0; d < D; ++d) {
-      image_[static_cast<size_t>(d)] = last[static_cast<size_t>(d)] = 0;
+      first_[static_cast<size_t>(d)] = last_[static_cast<size_t>(d)] = 0;
       double period = staged_.scale.raw_period[d] * static_cast<double>(staged_.scale.factor);
       if (!(period > 0)) continue;
       ImageRange range = images_within<T>(queries_.low[d][leaf], queries_.high[d][leaf], staged_.low[d],
                                           staged_.high[d], period, farthest);
       if (range.first > range.last) return false;
-      image_[static_cast<size_t>(d)] = range.first;
-      last[static_cast<size_t>(d)] = range.last;
+      first_[static_cast<size_t>(d)] = range.first;
+      last_[static_cast<size_t>(d)] = range.last;
     }
     return true;
   }
 
   // From now on, the group is shifted by the image at work.
-  void look_from(int64_t leaf) {
+  void look_from() {
     at_.resize(static_cast<size_t>(count_ * D));
     for (int d = 0; d < D; ++d) {
       T boxes = static_cast<T>(image_[static_cast<size_t>(d)]);
       T by = image_[static_cast<size_t>(d)] == 0 ? T{0} : boxes * staged_.scale.period[d];
       T rest = image_[static_cast<size_t>(d)] == 0 ? T{0} : boxes * staged_.scale.period_rest[d];
-      low_[d] = queries_.low[d][leaf] - by - rest;
-      high_[d] = queries_.high[d][leaf] - by - rest;
+      low_[d] = queries_.low[d][leaf_] - by - rest;
+      high_[d] = queries_.high[d][leaf_] - by - rest;
       for (int64_t i = 0; i < count_; ++i) at_[static_cast<size_t>(i * D + d)] = queries_.x[d][begin_ + i] - by - rest;
     }
     possibly2_ = -1;
@@ -161,8 +174,9 @@ class ImageWalk {
       if (leaf_gap2(leaf, i) > within.possibly2) continue;
       for (int64_t row = first; row < end; row += lanes) {
         uint32_t used = end - row >= lanes ? 0xffffu : (1u << (end - row)) - 1;
-        for (uint32_t left = near(i, row, used, within); left != 0; left &= left - 1)
-          take(i, row + __builtin_ctz(left), visit);
+        uint32_t chosen = near(i, row, used, within);
+        if (in_.same) chosen = partners(i, row, chosen);
+        if (chosen != 0) visit(i, row, chosen, image_);
       }
     }
   }
@@ -198,19 +212,20 @@ class ImageWalk {
 
   JZTREE_APART double distance2(int64_t i, int64_t row) const {
     double difference[D], sum = 0;
-    apart(i, row, difference);
+    staged_.apart(in_, begin_ + i, row, image_, difference);
     for (int d = 0; d < D; ++d) sum += difference[d] * staged_.rule.factor * (difference[d] * staged_.rule.factor);
     return sum;
   }
 
-  template <typename Visit>
-  void take(int64_t i, int64_t row, const Visit& visit) {
-    if (in_.same) {
-      int64_t mine = in_.query_name(begin_ + i), other = in_.source_name(row);
-      if (mine == other && !is_mirror_wanted()) return;
-      if (in_.half && mine > other) return;
+  // Those of the chosen rows that are partners, of one set, of the i-th query.
+  uint32_t partners(int64_t i, int64_t row, uint32_t chosen) const {
+    const int64_t mine = in_.query_name(begin_ + i);
+    uint32_t out = chosen;
+    for (uint32_t left = chosen; left != 0; left &= left - 1) {
+      int64_t other = in_.source_name(row + __builtin_ctz(left));
+      if (other == mine ? !is_mirror_wanted() : in_.half && mine > other) out &= ~(left & -left);
     }
-    visit(i, row);
+    return out;
   }
 
   // Whether a particle is a partner of its image at work; of two that mirror each other, half of a list has one.
@@ -225,9 +240,10 @@ class ImageWalk {
   const StagedTree<D, T>&sources_, &queries_;
   T open_[D];
   // The group at work.
-  int64_t begin_ = 0, count_ = 0;
+  int64_t leaf_ = 0, begin_ = 0, count_ = 0;
   std::vector<Within<T>> within_;
-  Image image_;
+  bool any_ = false;
+  Image first_{}, last_{}, image_{};
   std::vector<T> at_;
   T low_[D], high_[D], possibly2_ = -1;
 };

@@ -88,6 +88,7 @@ class Lists {
 
   void run() {
     int64_t written = make_lists(in_, [&] { find(); }, [&] { move(), finish(); });
+    if (!in_.padded) return;
     parallel_.blocks(in_.room() - written, 1 << 14, [&](int64_t begin, int64_t end) {
       std::fill(in_.index + written + begin, in_.index + written + end, -1);
       std::fill(in_.distance + written + begin, in_.distance + written + end, std::numeric_limits<T>::infinity());

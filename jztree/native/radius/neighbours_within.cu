@@ -104,10 +104,11 @@ __global__ void sort_lists(ListArrays<T> out) {
 }
 
 template <typename T>
-__global__ void name_entries(ListArrays<T> out) {
+__global__ void name_entries(ListArrays<T> out, bool padded) {
   int64_t entry = thread_index();
   if (entry >= out.room) return;
   if (!out.fit() || entry >= out.total()) {
+    if (!padded) return;
     out.index[entry] = -1;
     out.distance[entry] = std::numeric_limits<T>::infinity();
   } else if (out.source_rows) {
@@ -128,7 +129,7 @@ void neighbours_within(Queue& queue, const NeighboursWithin<D, T>& in) {
   launch_tiles(queue, leaves, BallWalk<D, T, ListWriter<D, T>>::shared_bytes(planes), write_lists<D, T>, problem,
                lists);
   if (in.sorted) queue.launch_warps(in.q(), sort_lists<T>, lists);
-  queue.launch_over(in.room(), name_entries<T>, lists);
+  queue.launch_over(in.room(), name_entries<T>, lists, in.padded);
 }
 
 }  // namespace

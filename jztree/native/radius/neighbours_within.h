@@ -22,6 +22,7 @@ struct NeighboursWithin {
   T* distance;           // (room,); infinite behind the last
   bool self;             // the sources are the queries, row by row
   bool sorted;
+  bool padded;  // whether anybody looks at what is behind the last; else nothing is written there
 
   explicit NeighboursWithin(Arguments& in)
       : sources(in),
@@ -35,7 +36,8 @@ struct NeighboursWithin {
         index(in.result<int32_t>("index", {any})),
         distance(in.result<T>("distance", {room()})),
         self(in.attributes().flag("self")),
-        sorted(in.attributes().flag("sorted")) {
+        sorted(in.attributes().flag("sorted")),
+        padded(in.attributes().flag("padded")) {
     in.expect(radius.count == 1 || radius.count == q(), queries.pos, 2, "query_pos", "as long as there are radii");
   }
 

@@ -1,12 +1,15 @@
-// Two walks (image_walk.h): the first counts the pairs of every query, which tells where each list begins; the second
-// writes them, with what float64 says of each from the positions as given. A list that does not fit is not written.
+// One walk (image_walk.h) finds the pairs of every query. Where a list begins is known when all are found, so until
+// then they wait in memory that is needed last: the rows of the sources in that of the distances and, of groups that
+// look at several images, these in that of the vectors. From there they are moved to their lists; what float64 says of
+// each, from the positions as given, takes their place. A list that does not fit is not written.
 
 #include "pairs_within.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <limits>
-#include <memory>
+#include <utility>
 #include <vector>
 
 #include "common/cpu/context.h"
@@ -16,16 +19,67 @@
 namespace jztree {
 namespace {
 
+// An image as it waits.
+template <int D>
+void put_image(const BoxImage<D>& image, int64_t number, int32_t* to) {
+  for (int64_t entry = 0; entry < number; ++entry)
+    for (int d = 0; d < D; ++d) to[entry * D + d] = static_cast<int32_t>(image[static_cast<size_t>(d)]);
+}
+
+// The pairs of a group, where lists are short.
+template <int D>
+class ShortPairs {
+ public:
+  std::vector<int64_t> numbers;
+
+  void reset(int64_t count, bool has_images) {
+    has_images_ = has_images;
+    numbers.assign(static_cast<size_t>(count), 0);
+    rows_.resize(static_cast<size_t>(count * stride));
+    if (has_images) images_.resize(static_cast<size_t>(count * stride * D));
+  }
+  void add(int64_t i, int64_t first, uint32_t chosen, const BoxImage<D>& image) {
+    int64_t& number = numbers[static_cast<size_t>(i)];
+    int64_t place = i * stride + std::min(number, longest);
+    int32_t more = pack_chosen(chosen, static_cast<int32_t>(first), rows_.data() + place);
+    if (has_images_) put_image<D>(image, more, images_.data() + place * D);
+    number += more;
+  }
+  // Whether nothing is missing but pairs of lists that are too long.
+  bool all_there() const { return *std::max_element(numbers.begin(), numbers.end()) <= longest; }
+  void write(int32_t* rows, int32_t* images) const {
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const int64_t from = static_cast<int64_t>(i) * stride, number = numbers[i];
+      rows = std::copy_n(rows_.data() + from, number, rows);
+      if (has_images_) images = std::copy_n(images_.data() + from * D, number * D, images);
+    }
+  }
+
+ private:
+  // Lists of all queries of a group are to fit a cache of a core, and not all begin in the same part of it.
+  static constexpr int64_t longest = 512, stride = longest + lanes;
+
+  bool has_images_ = false;
+  std::vector<int32_t> rows_, images_;
+};
+
 template <int D, typename T>
 class Pairs {
  public:
   Pairs(const Parallel& parallel, const PairsWithin<D, T>& in, const double* box)
-      : parallel_(parallel), in_(in), staged_(parallel, in, box) {}
+      : parallel_(parallel),
+        in_(in),
+        staged_(parallel, in, box),
+        rows_found_(reinterpret_cast<int32_t*>(in.distance)),
+        images_found_(reinterpret_cast<int32_t*>(in.vector)),
+        groups_(static_cast<size_t>(staged_.queries().leaves())) {}
 
   void run() {
-    int64_t written = make_lists(in_, [&] { count(); }, [&] { write(); });
+    int64_t written = make_lists(in_, [&] { find(); }, [&] { move(), finish(); });
+    if (!in_.padded) return;
     parallel_.blocks(in_.room() - written, 1 << 14, [&](int64_t begin, int64_t end) {
       begin += written, end += written;
+      std::fill(in_.query + begin, in_.query + end, -1);
       std::fill(in_.index + begin, in_.index + end, -1);
       std::fill(in_.shift + begin * D, in_.shift + end * D, 0);
       std::fill(in_.vector + begin * D, in_.vector + end * D, T{0});
@@ -36,51 +90,137 @@ class Pairs {
  private:
   using Walk = ImageWalk<D, T>;
 
-  // work(walk, leaf): for each group.
+  struct Group {
+    int64_t begin;  // where its pairs are
+    BoxImage<D> image;
+    bool has_images;  // whether it has several, so that they are with the pairs
+  };
+
+  // work(begin, end): for some groups.
   template <typename Work>
-  void groups(const Work& work) {
-    parallel_.blocks(staged_.queries().leaves(), 32, [&](int64_t begin, int64_t end) {
+  void groups(const Work& work) const {
+    parallel_.blocks(staged_.queries().leaves(), 32, work);
+  }
+
+  void find() {
+    groups([&](int64_t begin, int64_t end) {
       Walk walk(in_, staged_);
-      for (int64_t leaf = begin; leaf < end; ++leaf) work(walk, leaf);
+      ShortPairs<D> pairs;
+      bool all_short = true;
+      for (int64_t leaf = begin; leaf < end; ++leaf) {
+        walk.set_group(leaf);
+        Group& group = groups_[static_cast<size_t>(leaf)];
+        group = {0, walk.image(), walk.has_images()};
+        if (walk.count() > 0) all_short = find(walk, group, all_short, pairs);
+      }
     });
   }
 
-  void count() {
-    groups([&](Walk& walk, int64_t leaf) {
-      int64_t first = staged_.queries().leaf_row(leaf), last = staged_.queries().leaf_row(leaf + 1);
-      std::vector<int64_t> numbers(static_cast<size_t>(last - first), 0);
-      walk.group(leaf, [&](int64_t i, int64_t) { ++numbers[static_cast<size_t>(i)]; });
-      for (int64_t query = first; query < last; ++query)
-        in_.splits[in_.output_row(query) + 1] = narrowed(numbers[static_cast<size_t>(query - first)]);
+  // How many pairs each query of a group has, and, as long as there is room for all, what they are, one list behind the
+  // other. likely_short: whether it is to be tried with lists that are short. Returns whether they are.
+  bool find(Walk& walk, Group& group, bool likely_short, ShortPairs<D>& pairs) {
+    pairs.reset(walk.count(), group.has_images);
+    const bool tried = likely_short && found_.load(std::memory_order_relaxed) <= in_.room();
+    if (tried) {
+      walk.walk([&](int64_t i, int64_t first, uint32_t chosen, const BoxImage<D>& image) {
+        pairs.add(i, first, chosen, image);
+      });
+    } else {
+      walk.walk([&](int64_t i, int64_t, uint32_t chosen, const BoxImage<D>&) {
+        pairs.numbers[static_cast<size_t>(i)] += __builtin_popcount(chosen);
+      });
+    }
+    int64_t all = 0;
+    for (int64_t i = 0; i < walk.count(); ++i) {
+      int64_t number = pairs.numbers[static_cast<size_t>(i)];
+      in_.splits[in_.output_row(walk.begin() + i) + 1] = narrowed(number);
+      all += number;
+    }
+    const int64_t begin = found_.fetch_add(all, std::memory_order_relaxed);
+    group.begin = begin;
+    const bool there = tried && pairs.all_there();
+    if (begin + all > in_.room()) return there;
+    if (there) {
+      pairs.write(rows_found_ + begin, images_found_ + begin * D);
+    } else {
+      write_long(walk, group, pairs.numbers);
+    }
+    return there;
+  }
+
+  // numbers: how many pairs each query has; where they end, afterwards.
+  void write_long(Walk& walk, const Group& group, std::vector<int64_t>& numbers) {
+    int64_t begin = group.begin;
+    for (int64_t& number : numbers) number = std::exchange(begin, begin + number);
+    walk.walk([&](int64_t i, int64_t first, uint32_t chosen, const BoxImage<D>& image) {
+      int64_t& place = numbers[static_cast<size_t>(i)];
+      int32_t more = write_chosen(chosen, static_cast<int32_t>(first), rows_found_ + place);
+      if (group.has_images) put_image<D>(image, more, images_found_ + place * D);
+      place += more;
     });
   }
 
-  void write() {
-    groups([&](Walk& walk, int64_t leaf) {
-      int64_t first = staged_.queries().leaf_row(leaf), last = staged_.queries().leaf_row(leaf + 1);
-      std::vector<int64_t> places;
-      for (int64_t query = first; query < last; ++query) places.push_back(in_.splits[in_.output_row(query)]);
-      walk.group(leaf, [&](int64_t i, int64_t row) { write_pair(walk, i, row, places[static_cast<size_t>(i)]++); });
+  // What was found, to where the lists are.
+  void move() const {
+    groups([&](int64_t first, int64_t last) {
+      for (int64_t leaf = first; leaf < last; ++leaf) move(leaf);
     });
   }
 
-  void write_pair(const Walk& walk, int64_t i, int64_t row, int64_t place) const {
+  void move(int64_t leaf) const {
+    const Group& group = groups_[static_cast<size_t>(leaf)];
+    int64_t from = group.begin;
+    for (int64_t query = staged_.queries().leaf_row(leaf); query < staged_.queries().leaf_row(leaf + 1); ++query) {
+      const int32_t* split = in_.splits + in_.output_row(query);
+      const int64_t begin = split[0], number = split[1] - begin;
+      std::copy_n(rows_found_ + from, number, in_.index + begin);
+      if (group.has_images) std::copy_n(images_found_ + from * D, number * D, in_.shift + begin * D);
+      from += number;
+    }
+  }
+
+  // All else of lists of which the rows and images are there.
+  void finish() const {
+    groups([&](int64_t first, int64_t last) {
+      for (int64_t leaf = first; leaf < last; ++leaf) finish(leaf);
+    });
+  }
+
+  void finish(int64_t leaf) const {
+    const Group& group = groups_[static_cast<size_t>(leaf)];
+    BoxImage<D> image = group.image;
+    for (int64_t query = staged_.queries().leaf_row(leaf); query < staged_.queries().leaf_row(leaf + 1); ++query) {
+      const int32_t* split = in_.splits + in_.output_row(query);
+      const int32_t name = static_cast<int32_t>(in_.query_name(query));
+      for (int64_t place = split[0]; place < split[1]; ++place) {
+        if (group.has_images) std::copy_n(in_.shift + place * D, D, image.begin());
+        in_.query[place] = name;
+        finish_pair(query, image, place);
+      }
+    }
+  }
+
+  void finish_pair(int64_t query, const BoxImage<D>& image, int64_t place) const {
+    const int64_t row = in_.index[place];
+    const T *a = in_.queries.pos + query * D, *b = in_.sources.pos + row * D;
     double difference[D], sum = 0;
-    walk.apart(i, row, difference);
-    in_.index[place] = static_cast<int32_t>(in_.source_name(row));
-    const T *a = in_.queries.pos + (walk.begin() + i) * D, *b = in_.sources.pos + row * D;
+    staged_.apart(in_, query, row, image, difference);
     for (int d = 0; d < D; ++d) {
       double scaled = difference[d] * staged_.rule.factor;
       sum += scaled * scaled;
       in_.vector[place * D + d] = static_cast<T>(-difference[d]);
       in_.shift[place * D + d] = image_shift(a[d], b[d], difference[d], staged_.rule.period[d]);
     }
+    in_.index[place] = static_cast<int32_t>(in_.source_name(row));
     in_.distance[place] = staged_.rule.length(sum);
   }
 
   const Parallel& parallel_;
   const PairsWithin<D, T>& in_;
   const StagedPairs<D, T> staged_;
+  int32_t *const rows_found_, *const images_found_;  // of all lists, group by group, in any order of these
+  std::atomic<int64_t> found_{0};                    // how many there are, also of those that have no room
+  std::vector<Group> groups_;
 };
 
 template <int D, typename T>

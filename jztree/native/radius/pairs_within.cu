@@ -15,7 +15,7 @@ namespace {
 
 template <typename T>
 struct PairArrays : ListStarts {
-  int32_t *index, *shift;
+  int32_t *query, *index, *shift;
   T *vector, *distance;
 };
 
@@ -43,6 +43,7 @@ __device__ void write_pair(const ImageProblem<D, T>& in, const ImageSetup<D, T>&
     out.vector[place * D + d] = static_cast<T>(-difference[d]);
     out.shift[place * D + d] = image_shift(a[d], b[d], difference[d], setup.rule.period[d]);
   }
+  out.query[place] = static_cast<int32_t>(in.query_name(query));
   out.index[place] = static_cast<int32_t>(in.source_name(row));
   out.distance[place] = setup.rule.length(sum);
 }
@@ -64,6 +65,7 @@ template <int D, typename T>
 __global__ void fill_pairs(PairArrays<T> out) {
   int64_t place = thread_index();
   if (place >= out.room || (out.fit() && place < out.total())) return;
+  out.query[place] = -1;
   out.index[place] = -1;
   out.distance[place] = std::numeric_limits<T>::infinity();
   for (int d = 0; d < D; ++d) {
@@ -97,9 +99,9 @@ void pairs_within(Queue& queue, const PairsWithin<D, T>& in) {
   int bytes = ImageWalk<D, T>::shared_bytes(problem.sources.planes);
   ListStarts starts = lay_out_lists(
       queue, in, [&](const ListStarts& out) { launch_tiles(queue, leaves, bytes, count_pairs<D, T>, problem, out); });
-  PairArrays<T> pairs{starts, in.index, in.shift, in.vector, in.distance};
+  PairArrays<T> pairs{starts, in.query, in.index, in.shift, in.vector, in.distance};
   launch_tiles(queue, leaves, bytes, write_pairs<D, T>, problem, pairs);
-  queue.launch_over(in.room(), fill_pairs<D, T>, pairs);
+  if (in.padded) queue.launch_over(in.room(), fill_pairs<D, T>, pairs);
 }
 
 }  // namespace

@@ -19,13 +19,15 @@ struct PairsWithin {
   Lengths box;
   int32_t* splits;       // (q + 1,); right if there are fewer than 2^31 pairs
   int32_t* total;        // (2,), the number of pairs: upper and lower 31 bits
-  Array<int32_t> index;  // (room,), names of sources; -1 behind the last
+  Array<int32_t> query;  // (room,), names of queries; -1 behind the last
+  int32_t* index;        // (room,), names of sources; -1 behind the last
   int32_t* shift;        // (room, D), box lengths that are added to the source; 0 behind the last
   T* vector;             // (room, D), from the query to the source, so shifted; 0 behind the last
   T* distance;           // (room,); infinite behind the last
   bool self;             // the sources are the queries, row by row
   bool same;             // names are of one set, in which nobody is a partner of itself, but its images are
   bool half;             // of each pair of such a set and its mirror image, only one
+  bool padded;           // whether anybody looks at what is behind the last; else nothing is written there
 
   explicit PairsWithin(Arguments& in)
       : sources(in),
@@ -37,18 +39,20 @@ struct PairsWithin {
         box(in.lengths("box", D)),
         splits(in.result<int32_t>("splits", {q() + 1})),
         total(in.result<int32_t>("total", {2})),
-        index(in.result<int32_t>("index", {any})),
+        query(in.result<int32_t>("query", {any})),
+        index(in.result<int32_t>("index", {room()})),
         shift(in.result<int32_t>("shift", {room(), D})),
         vector(in.result<T>("vector", {room(), D})),
         distance(in.result<T>("distance", {room()})),
         self(in.attributes().flag("self")),
         same(in.attributes().flag("same")),
-        half(in.attributes().flag("half")) {
+        half(in.attributes().flag("half")),
+        padded(in.attributes().flag("padded")) {
     in.expect(radius.count == 1 || radius.count == q(), queries.pos, 2, "query_pos", "as long as there are radii");
   }
 
   int64_t q() const { return queries.pos.rows(); }
-  int64_t room() const { return index.dims[0]; }
+  int64_t room() const { return query.dims[0]; }
   int64_t output_row(int64_t query) const { return query_rows ? query_rows[query] : query; }
   int64_t source_name(int64_t source) const { return source_names ? source_names[source] : source; }
   int64_t query_name(int64_t query) const { return query_names ? query_names[query] : output_row(query); }
