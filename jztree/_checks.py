@@ -8,7 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import comm, kernels
-from ._particles import check_carried, check_movable, check_no_unit, check_num, check_rows, get_pos, one_line
+from ._particles import (
+    check_carried,
+    check_movable,
+    check_no_unit,
+    check_num,
+    check_rows,
+    get_pos,
+    one_line,
+    shape_of_pos,
+)
 from .config import is_config
 from .jax_ext import Exact, exact, is_concrete
 
@@ -270,8 +279,8 @@ def check_classes(arguments: dict[str, Any]) -> dict[str, Any]:
             raise TypeError(f"{name} must be a configuration of jztree.config, not {type(arguments[name]).__name__}.")
     for value in arguments.values():
         for one in sequence_of(value):
-            if hasattr(one, "pos"):
-                get_pos(one)
+            if hasattr(type(one), "pos") or hasattr(one, "pos"):
+                shape_of_pos(one)
     return {}
 
 
@@ -284,4 +293,4 @@ def exact_box_argument(arguments: dict[str, Any]) -> dict[str, Any]:
     check_classes(arguments)
     part = next(iter(arguments.values()))
     first = (sequence_of(part) or [part])[0]
-    return {"boxsize": check_box(arguments["boxsize"], (1, *np.shape(get_pos(first)))[-1])}
+    return {"boxsize": check_box(arguments["boxsize"], (1, *shape_of_pos(first))[-1])}

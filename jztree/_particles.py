@@ -1,22 +1,24 @@
 """What may come as particles, and the one check of it.
 
 Particles are an array of positions, or a pytree with an array ``pos`` among its leaves: rows are moved by moving
-leaves. What holds its rows elsewhere, such as an object that JAX does not know or a static field, would stay in its
-order while positions are sorted, which is a wrong answer that nobody sees. So `get_pos`, which everything here calls
-before it touches particles, raises for it. `check_carried` does so for numbers that would change on their way into JAX,
+leaves. ``pos`` may also be computed from the leaves (`jztree._carried`). What holds its rows elsewhere, such as an
+object that JAX does not know or a static field, would stay in its order while positions are sorted, which is a wrong
+answer that nobody sees. So `get_pos`, which everything here calls before it touches particles, raises for it.
+`check_carried` does so for numbers that would change on their way into JAX,
 and `check_movable` for those that kernels cannot move.
 """
 
 import copy
 import dataclasses
 import functools
-import inspect
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from ._carried import Carried, is_computed, over_devices
 
 _Part = TypeVar("_Part")
 _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
@@ -41,16 +43,44 @@ def get_pos(part: Any) -> Any:
         return part
     leaves = jax.tree.leaves(part)
     pos = getattr(part, "pos", None)
-    if isinstance(part, type) or not isinstance(pos, _ARRAYS) or not any(leaf is pos for leaf in leaves):
+    if isinstance(part, type) or not isinstance(pos, _ARRAYS) or not _is_of_leaves(part, pos, leaves):
         raise TypeError(_what_is_wrong(part, pos))
     known = {id(leaf) for leaf in leaves}
     cls: Any = type(part)
     for name in field_names(part):
         value = getattr(part, name, None)
-        if value is None or id(value) in known or _is_computed(cls, name):
+        if value is None or id(value) in known or is_computed(cls, name):
             continue
         _check_field(part, name, value, pos.shape[:1], known)
     return pos
+
+
+def _is_of_leaves(part: Any, pos: Any, leaves: list[Any]) -> bool:
+    """Whether positions move with the leaves: they are one, or are computed from some that have as many rows."""
+    if any(leaf is pos for leaf in leaves):
+        return True
+    num = getattr(part, "num", None)
+    cls: Any = type(part)
+    computed = is_computed(cls, "pos") and not jax.tree_util.all_leaves([part])
+    return computed and any(leaf is not num and np.shape(leaf)[:1] == pos.shape[:1] != () for leaf in leaves)
+
+
+def shape_of_pos(part: Any) -> tuple[int, ...]:
+    """The shape of the positions; those that are computed are not, for that.
+
+    They may be those of all devices, with a leading axis over these that the class itself may not know to handle.
+    """
+    cls: Any = type(part)
+    if isinstance(part, (*_ARRAYS, Carried, type)) or not is_computed(cls, "pos"):
+        return tuple(np.shape(get_pos(part)))
+    for way in (get_pos, functools.partial(over_devices, get_pos)):
+        try:
+            shape = tuple(jax.eval_shape(way, part).shape)
+        except Exception:  # of the class, which may be for one device
+            continue
+        if len(shape) == 2 or way is not get_pos:
+            return shape
+    return tuple(np.shape(get_pos(part)))  # raises, or needs numbers
 
 
 def _what_is_wrong(part: Any, pos: Any) -> str:
@@ -72,23 +102,24 @@ def _what_is_wrong(part: Any, pos: Any) -> str:
             "with pos; put @jax.tree_util.register_dataclass above the class, or give "
             "jztree.data.ParticleData(pos=...)."
         )
+    cls: Any = type(part)
+    if is_computed(cls, "pos"):
+        return (
+            f"pos of {kind} is computed, but no leaf of the pytree has a row for each of its {pos.shape[0]} particles, "
+            "so it could not be moved; give what it is computed from as an array (n, ...)."
+        )
     return (
-        f"pos of {kind} is not among the leaves of the pytree (it is a static field, or is computed), so it could not "
-        "be moved; make it a field that is data (jax.tree_util.register_dataclass), or give "
-        "jztree.data.ParticleData(pos=part.pos, ...)."
+        f"pos of {kind} is not among the leaves of the pytree (it is a static field), so it could not be moved; make "
+        "it a field that is data (register_dataclass), or give jztree.data.ParticleData(pos=part.pos, ...)."
     )
-
-
-@functools.lru_cache
-def _is_computed(cls: Any, name: str) -> bool:
-    """Whether objects compute this from what they hold."""
-    return isinstance(inspect.getattr_static(cls, name, None), (property, functools.cached_property))
 
 
 def field_names(part: Any) -> list[str]:
     """The names of the fields of a particle class; none of an array."""
     if isinstance(part, _ARRAYS):
         return []
+    if isinstance(part, Carried):
+        return list(dict.fromkeys([*field_names(part.part), *part.columns]))
     if dataclasses.is_dataclass(part):
         return [field.name for field in dataclasses.fields(part)]
     if isinstance(part, tuple):
@@ -152,7 +183,8 @@ def check_num(part: Any, what: str = "num") -> Any:
 def check_countable(part: Any, what: str) -> None:
     """TypeError in words if ``part`` has no ``num`` to say how many rows hold particles. what: why not all do."""
     if isinstance(part, _ARRAYS) or not hasattr(part, "num"):
-        kind = "an array" if isinstance(part, _ARRAYS) else type(part).__name__
+        held = part.part if isinstance(part, Carried) else part
+        kind = "an array" if isinstance(part, _ARRAYS) else type(held).__name__
         raise TypeError(
             f"{what}, and {kind} has no field num to say how many rows hold particles; give a class that has one, "
             "such as jztree.data.ParticleData(pos=...)."
@@ -178,6 +210,8 @@ def replace_field(part: _Part, name: str, value: Any) -> _Part:
     """
     if isinstance(part, _ARRAYS) or not hasattr(part, name) or getattr(part, name) is value:
         return part
+    if isinstance(part, Carried):
+        return Carried(replace_field(part.part, name, value), part.columns)  # type: ignore[return-value]
     try:
         replaced: Any = _replaced(part, name, value)
     except (AttributeError, TypeError, ValueError):

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from . import comm
 from ._checks import check_real, exact_box_argument, in_order, is_length
-from ._particles import check_no_unit, get_pos, one_line
+from ._particles import check_no_unit, one_line, shape_of_pos
 from .data import get_num
 from .jax_ext import Exact, exact, exact_to_float, is_concrete
 
@@ -81,7 +81,7 @@ def _asked_outside(asked: Any) -> tuple[tuple[int, ...], Any]:
     """Arguments ``queries`` and ``num`` of `as_radii` outside of a mapped function, where the first axis of positions
     may be that over devices: without ``num`` its length is not the number of queries, as which `get_num` takes it.
     """
-    return tuple(np.shape(get_pos(asked))[:-1]), None if getattr(asked, "num", None) is None else get_num(asked)
+    return shape_of_pos(asked)[:-1], None if getattr(asked, "num", None) is None else get_num(asked)
 
 
 def as_limit(max_radius: Any, queries: tuple[int, ...], num: Any = None) -> Radii:

@@ -33,7 +33,7 @@ from ._checks import (
 from ._images import ratio
 from ._particles import get_num_total
 from .config import KNNConfig
-from .data import Pos, PosMass, get_num, get_pos
+from .data import Pos, PosMass, get_num, get_pos, with_computed
 from .jax_ext import with_twins
 from .knn import knn
 from .knn._words import field_of
@@ -50,6 +50,7 @@ _SPECS = {"part": P(-1), "boxsize": P(), "th": P(-1), "part_query": P(-1)}  # th
 
 
 @with_twins(_SPECS, P(-1), prepare=exact_box_argument)
+@with_computed
 def smoothing_length(
     part: Any,
     k: int,
@@ -77,6 +78,7 @@ def smoothing_length(
 
 
 @with_twins(_SPECS, P(-1), prepare=exact_box_argument)
+@with_computed
 def knn_density(
     part: Any,
     k: int,
@@ -116,6 +118,7 @@ def knn_density(
 
 
 @with_twins(_SPECS, P(-1), prepare=exact_box_argument)
+@with_computed
 def sph_density(
     part: Any,
     k: int,

@@ -1,10 +1,10 @@
 """Particle classes with padding, the friends-of-friends catalogue, and helpers to pad, squeeze and reshape them.
 
-A particle class is any pytree with a leaf ``pos`` of shape ``(n, d)`` and, if it is padded, ``num``: how many of the
-``n`` rows hold particles. Nothing else is asked for; the classes here are examples. Every leaf whose *leading* length
-is that of ``pos`` is a property of the particles and travels with them; all other leaves (``num``, a mass that all
-particles share) stay as they are. What a class holds elsewhere than in its leaves could not travel, so rows
-there are an error; see `jztree._particles`.
+A particle class is any pytree with ``pos`` of shape ``(n, d)``, a leaf or computed from leaves, and, if it is padded,
+``num``: how many of the ``n`` rows hold particles. Nothing else is asked for; the classes here are examples. Every leaf
+whose *leading* length is that of ``pos`` is a property of the particles and travels with them; all other leaves
+(``num``, a mass that all particles share) stay as they are. What a class holds elsewhere than in its leaves could not
+travel, so rows there are an error; see `jztree._particles`.
 """
 
 from .._particles import check_carried as check_carried
@@ -15,6 +15,8 @@ from .._particles import get_pos
 from . import _tables as tables  # noqa: F401
 from ._catalogue import FofCatalogue, catalogues_equal, sort_catalogue, squeeze_catalogue
 from ._classes import Array, Label, ParticleData, Pos, PosMass, RankIdx, static_field
+from ._computed import release as release
+from ._computed import with_computed as with_computed
 from ._hierarchy import TreeHierarchy
 from ._rows import (
     all_particles_equal,

@@ -10,8 +10,10 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 
 from .. import _particles, comm
-from .._particles import check_carried, check_known, check_movable, check_num, get_pos, replace_field
+from .._carried import carry
+from .._particles import check_carried, check_known, check_movable, check_num, get_pos, replace_field, shape_of_pos
 from .._transform.shard_map import is_concrete
+from ._computed import carry_stacked, release
 
 _Part = TypeVar("_Part")
 
@@ -231,7 +233,7 @@ def squeeze_particles(part: _Part) -> _Part:
     Takes one device's particles, ``pos`` of shape ``(n, d)`` and ``num`` a scalar, or all devices', ``(r, n, d)`` and
     ``(r,)``, which are then joined in the order of the ranks.
     """
-    if np.ndim(get_pos(part)) == 3:
+    if len(shape_of_pos(part)) == 3:
         return flatten_particles(part)
     num = int(check_num(part))
     return replace_num(map_rows(lambda leaf: leaf[:num], on_auto_axes(part)), num)
@@ -249,7 +251,7 @@ def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
     check_carried(part)
     if ndev < 1:
         raise ValueError(f"ndev is the number of devices, so it must be at least 1; {ndev} was given.")
-    part = squeeze_particles(part)
+    part = carry(squeeze_particles(part))
     n = get_pos(part).shape[0]
     bounds = [n * rank // ndev for rank in range(ndev + 1)]
     rows = -(-n // ndev) + npad
@@ -266,7 +268,9 @@ def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
         return jnp.stack([jnp.pad(b, [(0, rows - len(b))] + [(0, 0)] * (b.ndim - 1)) for b in blocks])
 
     dealt = jax.tree.map(deal, replace_num(part, None))
-    return replace_num(dealt, jnp.asarray(np.diff(bounds), jnp.int32))
+    dealt = replace_num(dealt, jnp.asarray(np.diff(bounds), jnp.int32))
+    released: _Part = release(dealt, np.arange(rows) < np.diff(bounds)[:, None], jax.tree.map(lambda _: True, dealt))
+    return released
 
 
 def flatten_particles(part: _Part) -> _Part:
@@ -274,6 +278,7 @@ def flatten_particles(part: _Part) -> _Part:
 
     The inverse of `expand_particles`. Not for use under a JAX transformation.
     """
+    part = carry_stacked(part)
     pos = get_pos(part)
     check_movable(part)
     if np.ndim(pos) != 3:
@@ -291,4 +296,6 @@ def flatten_particles(part: _Part) -> _Part:
             return concatenate([leaf[rank, : counts[rank]] for rank in range(ndev)])
         return leaf[0] if np.ndim(leaf) > 0 and leaf.shape[0] == ndev else leaf
 
-    return replace_num(jax.tree.map(join, replace_num(on_auto_axes(part), None)), int(counts.sum()))
+    joined = replace_num(jax.tree.map(join, replace_num(on_auto_axes(part), None)), int(counts.sum()))
+    released: _Part = release(joined)
+    return released

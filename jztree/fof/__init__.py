@@ -18,7 +18,7 @@ from .. import comm, kernels
 from .._checks import check_box, check_particles, exact_box_argument, sequence_of
 from .._particles import check_countable, check_num
 from ..config import FofConfig, checked_config
-from ..data import FofCatalogue, Label, get_num, get_pos
+from ..data import FofCatalogue, Label, get_num, get_pos, with_computed
 from ..jax_ext import is_concrete, with_twins
 from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
 from ..tree._zorder import corners_of, permute_particles
@@ -47,6 +47,7 @@ def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 @with_twins(_SPECS, P(-1), prepare=_exact_arguments)
+@with_computed
 def fof_labels(
     part: Any,
     rlink: Any,
@@ -84,6 +85,7 @@ def fof_labels(
 
 
 @with_twins(_SPECS, P(-1), prepare=_exact_arguments)
+@with_computed
 def distr_fof_labels(
     part: Any,
     rlink: Any,
@@ -118,6 +120,7 @@ def distr_fof_labels(
 
 
 @with_twins(_SPECS | {"attached": P(-1), "attach_within": P()}, P(-1), prepare=_exact_arguments)
+@with_computed
 def fof_and_catalogue(
     part: Any,
     rlink: Any,

@@ -21,7 +21,7 @@ from .. import comm, kernels
 from .._checks import check_box, check_particles, exact_box_argument
 from .._particles import check_num
 from ..config import FofConfig, checked_config, without_masses
-from ..data import get_num
+from ..data import get_num, with_computed
 from ..jax_ext import Exact, with_twins
 from ..tree import build_in_domain, kernel_tree, sort_in_domain
 from ..tree._zorder import domain_of
@@ -38,6 +38,7 @@ def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 @with_twins({"part": P(-1), "eps": P(), "boxsize": P()}, P(-1), prepare=_exact_arguments)
+@with_computed
 def dbscan(
     part: Any, eps: Any, min_samples: int = 5, boxsize: Any = None, cfg: FofConfig | None = None
 ) -> tuple[jax.Array, jax.Array]:

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 from .. import comm
 from .._checks import check_classes
 from .._particles import check_carried, check_num, check_rows, replace_field
-from ..data import FofCatalogue, RankIdx, get_pos, replace_num, split_rows
+from ..data import FofCatalogue, RankIdx, get_pos, replace_num, split_rows, with_computed
 from ..jax_ext import with_twins
 from ..tree._zorder import is_bad_num
 from ._rows import of_groups, used_rows
@@ -50,6 +50,7 @@ class Ends(NamedTuple):
 
 
 @with_twins(P(-1), P(-1), prepare=check_classes)
+@with_computed
 def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestParticle:
     """The densest particle of each group: the centre of a halo that no substructure moves, where densities are smooth.
 

@@ -19,7 +19,7 @@ from .._checks import (
 )
 from .._particles import check_carried, check_num
 from .._transform.capacity import room
-from ..data import FofCatalogue, PosMass, RankIdx
+from ..data import FofCatalogue, PosMass, RankIdx, with_computed
 from ..jax_ext import Exact, exact, is_concrete, with_twins
 from ._densest import Ends, check_groups, densest_particle, ends_of, groups_of_rows
 from ._rows import of_groups
@@ -60,6 +60,7 @@ def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 @with_twins({"grouped": P(-1), "cata": P(-1), "softening": P(), "boxsize": P()}, P(-1), prepare=_exact_arguments)
+@with_computed
 def lowest_potential_particle(
     grouped: Any, cata: FofCatalogue, softening: Any = 0.0, boxsize: Any = None, group_rows: int | None = None
 ) -> LowestParticle:

@@ -17,7 +17,7 @@ from .._checks import check_box, check_particles, check_queries, known_integer
 from .._particles import check_num
 from .._radii import SPEC, Radii, as_limit, exact_limit
 from ..config import KNNConfig, checked_config, without_masses
-from ..data import get_num, get_pos
+from ..data import get_num, get_pos, with_computed
 from ..jax_ext import is_concrete, with_twins
 from ..tree import TreeHierarchy, check_hierarchy
 from ._batches import check_batches, in_layers
@@ -50,6 +50,7 @@ def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
     P(-1),
     prepare=_prepared,
 )
+@with_computed
 def knn(
     part: Any,
     k: int,

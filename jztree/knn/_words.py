@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import kernels
 from .._particles import check_movable, field_names
-from ..data import RankIdx, get_pos, map_rows, replace_num
+from ..data import RankIdx, get_pos, map_rows, release, replace_num
 
 WORDS = ("rad", "drad", "rankidx", "globalidx", "part", "reduce", "query", "queryidx")
 DISTANCES = frozenset({"rad", "drad"})
@@ -71,10 +71,15 @@ class Found:
         if word in self.others:
             return self.others[word]()
         if word == "part":
-            return map_rows(
-                lambda leaf: self._of_there(take(jnp.asarray(leaf), self.idx)), replace_num(self.source, None)
-            )
+            return self._neighbours()
         return self._of_there(field_of(self.source, word, self.idx))
+
+    def _neighbours(self) -> Any:
+        """A particle class of arrays ``(q, k, ...)``."""
+        source = replace_num(self.source, None)
+        near = map_rows(lambda leaf: self._of_there(take(jnp.asarray(leaf), self.idx)), source)
+        moved = [one is not other for one, other in zip(*map(jax.tree.leaves, (near, source)), strict=True)]
+        return release(near, self.idx >= 0, jax.tree.unflatten(jax.tree.structure(near), moved))
 
     def _of_there(self, leaf: jax.Array) -> jax.Array:
         """``leaf`` ``(q, k, ...)``, which is 0 where a neighbour is missing."""
@@ -87,7 +92,8 @@ class Found:
 def reduced(reduce_func: Callable[..., Any], found: Found, origin: RankIdx, query: Any, queryidx: RankIdx) -> Any:
     """What ``reduce_func`` makes of neighbours in z-order. Raises ValueError if that has not one row a query, and
     TypeError if its rows cannot be moved."""
-    made = reduce_func(part=found.source, rnn=found.rad, inn=found.idx, origin=origin, query=query, queryidx=queryidx)
+    part, query = release(found.source), release(query)
+    made = reduce_func(part=part, rnn=found.rad, inn=found.idx, origin=origin, query=query, queryidx=queryidx)
     rows = found.rad.shape[0]
     for leaf in jax.tree.leaves(made):
         if np.ndim(leaf) == 0 or leaf.shape[0] != rows:

@@ -21,7 +21,7 @@ from .. import comm, kernels
 from .._checks import check_box, check_range, check_real, exact_box_argument, first_row
 from .._particles import one_line
 from ..config import OverdensityConfig, checked_config, without_masses
-from ..data import PosMass, get_num
+from ..data import PosMass, get_num, with_computed
 from ..jax_ext import Exact, exact, is_concrete, with_twins
 from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
 from ..tree._zorder import domain_of
@@ -70,6 +70,7 @@ def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     P(-1),
     prepare=_exact_arguments,
 )
+@with_computed
 def spherical_overdensity(
     part: Any,
     centre: Any,

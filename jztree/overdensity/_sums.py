@@ -20,7 +20,7 @@ from .._checks import (
 from .._particles import check_carried, check_num
 from .._transform.capacity import Room
 from ..config import OverdensityConfig, checked_config, without_masses
-from ..data import ParticleData, get_num, get_pos, replace_num, split_rows
+from ..data import ParticleData, get_num, get_pos, replace_num, split_rows, with_computed
 from ..jax_ext import Exact, exact_to_float, with_twins
 from ..tree import TreeHierarchy, build_in_domain, check_belongs, check_hierarchy, kernel_tree, sort_and_build
 from ..tree._zorder import Domain, Moved, Movers, domain_of, sort_over_ranks
@@ -69,6 +69,7 @@ class SphereProperties:
 @with_twins(
     {"part": P(-1), "centre": P(-1), "radius": P(-1), "boxsize": P(), "th": P(-1)}, P(-1), prepare=exact_box_argument
 )
+@with_computed
 def sphere_properties(
     part: Any,
     centre: Any,

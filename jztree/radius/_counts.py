@@ -10,7 +10,7 @@ from .. import comm, kernels
 from .._checks import check_box, first_row
 from .._radii import SPEC, as_radii, exact_arguments
 from ..config import RadiusConfig, checked_config, without_masses
-from ..data import get_num
+from ..data import get_num, with_computed
 from ..jax_ext import with_twins
 from ..tree import TreeHierarchy, check_hierarchy
 from ._search import Asked, check_both, make_ready
@@ -29,6 +29,7 @@ _LOST = (
     P(-1),
     prepare=exact_arguments,
 )
+@with_computed
 def count_within(
     part: Any,
     radius: Any,

@@ -11,6 +11,7 @@ from .._checks import first_row
 from .._particles import get_num
 from .._radii import SPEC
 from ..config import RadiusConfig, checked_config
+from ..data import with_computed
 from ..jax_ext import with_twins
 from ..tree import TreeHierarchy, check_hierarchy
 from ._kernel_sums import Derivative, Kernel, Sums, checked_values, exact_arguments, summed
@@ -26,6 +27,7 @@ _NO_MASS = (
 
 
 @with_twins({"part": P(-1), "h": SPEC, "field": P(-1), "boxsize": P(), "th": P(-1)}, P(-1), prepare=exact_arguments)
+@with_computed
 def sph_derivative(
     part: Any,
     h: Any,

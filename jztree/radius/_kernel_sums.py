@@ -14,6 +14,7 @@ from .._checks import check_box, check_mass, check_real_dtype, common_dtype, exa
 from .._particles import check_carried, get_num, get_pos
 from .._radii import NO_LIMIT, SPEC, Radii
 from ..config import RadiusConfig, checked_config, without_masses
+from ..data import with_computed
 from ..jax_ext import Exact, exact_to_float, with_twins
 from ..kernels import KernelTerm
 from ..tree import TreeHierarchy, check_hierarchy
@@ -73,6 +74,7 @@ def _exact_lengths(lengths: Any, part: Any, name: str) -> Radii:
     P(-1),
     prepare=exact_arguments,
 )
+@with_computed
 def kernel_sums(
     part: Any,
     h: Any,

@@ -12,7 +12,7 @@ from .._checks import check_box
 from .._radii import SPEC, as_one_radius, exact_arguments
 from .._transform.capacity import room
 from ..config import RadiusConfig, checked_config, without_masses
-from ..data import get_num
+from ..data import get_num, with_computed
 from ..jax_ext import Exact, with_twins
 from ..knn._result import radii as with_derivatives
 from ..knn._result import radii_over_ranks
@@ -57,6 +57,7 @@ class NeighbourLists:
     prepare=exact_arguments,
     enlarges=True,
 )
+@with_computed
 def neighbours_within(
     part: Any,
     radius: Any,

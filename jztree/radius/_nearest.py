@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from .._radii import SPEC, as_one_radius, exact_arguments
 from ..config import KNNConfig, RadiusConfig, checked_config
-from ..data import get_num
+from ..data import get_num, with_computed
 from ..jax_ext import with_twins
 from ..knn import knn
 from ..tree import TreeHierarchy
@@ -43,6 +43,7 @@ class NearestWithin:
     P(-1),
     prepare=exact_arguments,
 )
+@with_computed
 def nearest_within(
     part: Any,
     radius: Any,

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import comm
 from .._checks import check_range, check_real, exact_box_argument, in_order, is_length
-from .._particles import check_no_unit, get_pos, one_line
+from .._particles import check_no_unit, one_line, shape_of_pos
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete
 from ..kernels import PairBins
 
@@ -25,7 +25,7 @@ _BAD_COSINES = "edges_b are not ascending numbers from 0 to 1, which is what cos
 def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """What twins replace in the arguments of `jztree.radius.pair_counts`."""
     replaced = exact_box_argument(arguments)
-    bins = as_bins(arguments, np.shape(get_pos(next(iter(arguments.values()))))[-1])
+    bins = as_bins(arguments, shape_of_pos(next(iter(arguments.values())))[-1])
     sight_faults(bins, replaced["boxsize"])
     return replaced | {"edges": bins.edges, "edges_b": bins.edges_b}
 

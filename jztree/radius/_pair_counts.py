@@ -12,7 +12,7 @@ from .. import comm, kernels
 from .._checks import check_box, check_one_a_particle, check_particles, first_row
 from .._particles import check_num
 from ..config import RadiusConfig, TreeConfig, checked_config, without_masses
-from ..data import get_num
+from ..data import get_num, with_computed
 from ..jax_ext import with_twins
 from ..kernels import PairBins, PairSet
 from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_in_domain
@@ -65,6 +65,7 @@ _SPECS = {
 
 
 @with_twins(_SPECS, P(), prepare=exact_arguments)
+@with_computed
 def pair_counts(
     part: Any,
     edges: Any,

@@ -14,7 +14,7 @@ from .._images import unit
 from .._radii import SPEC, Radii, as_one_radius, exact_arguments
 from .._transform.capacity import room
 from ..config import RadiusConfig, checked_config, without_masses
-from ..data import get_num
+from ..data import get_num, with_computed
 from ..jax_ext import Exact, exact_to_float, with_twins
 from ..tree import TreeHierarchy, check_hierarchy
 from ._listing import Listing, Space, check_capacity
@@ -61,6 +61,7 @@ class PairLists:
     prepare=exact_arguments,
     enlarges=True,
 )
+@with_computed
 def pairs_within(
     part: Any,
     radius: Any,

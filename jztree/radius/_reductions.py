@@ -16,7 +16,7 @@ from .._particles import check_movable
 from .._radii import SPEC, as_one_radius, exact_arguments
 from .._transform.capacity import Room, retrying, room
 from ..config import RadiusConfig, checked_config, without_masses
-from ..data import get_num, replace_num, split_rows
+from ..data import get_num, replace_num, split_rows, with_computed
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
 from ..tree import TreeHierarchy, check_hierarchy
 from ._listing import check_capacity, rows_of_entries
@@ -45,6 +45,7 @@ _REDUCE: dict[str, tuple[Callable[..., jax.Array], Callable[..., jax.Array]]] = 
     prepare=exact_arguments,
     enlarges=True,
 )
+@with_computed
 def reduce_within(
     part: Any,
     radius: Any,

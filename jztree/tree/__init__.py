@@ -31,7 +31,7 @@ from .._checks import (
 from .._particles import check_num, check_rows
 from .._transform.capacity import Room
 from ..config import TreeConfig, checked_config
-from ..data import TreeHierarchy, get_pos
+from ..data import TreeHierarchy, get_pos, with_computed
 from ..jax_ext import Exact, with_twins
 from ._derivatives import of_boxes, of_moments
 from ._zorder import (
@@ -83,6 +83,7 @@ def plane_sizes(n: int, cfg: TreeConfig) -> tuple[int, ...]:
 
 
 @with_twins({"partz": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
+@with_computed
 def build_tree_hierarchy(partz: Any, cfg_tree: TreeConfig | None = None, *, boxsize: Any = None) -> TreeHierarchy:
     """The plane hierarchy over particles that are in z-order already.
 
@@ -175,6 +176,7 @@ def _is_infinite(mass: jax.Array, center: jax.Array) -> jax.Array:
 
 
 @with_twins({"part": P(-1), "data": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
+@with_computed
 def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = None, *, boxsize: Any = None) -> Any:
     """Sort particles in z-order and build the hierarchy over them.
 
@@ -270,6 +272,7 @@ def check_belongs(partz: Any, num: Any, th: TreeHierarchy, box: Exact, faults: S
 
 
 @with_twins({"parts": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
+@with_computed
 def zsort_and_tree_multi_type(
     parts: Sequence[Any], cfg_tree: TreeConfig | None = None, *, boxsize: Any = None, one_hierarchy: bool = False
 ) -> tuple[tuple[Any, ...], Any]:

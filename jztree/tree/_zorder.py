@@ -25,7 +25,7 @@ from .. import comm, kernels
 from .._checks import check_box, check_particles, exact_box_argument, farthest
 from .._particles import check_carried, check_countable, check_movable, check_num
 from .._transform.capacity import Room, room
-from ..data import RankIdx, get_pos, map_rows, replace_num, split_rows
+from ..data import RankIdx, get_pos, map_rows, replace_num, split_rows, with_computed
 from ..jax_ext import Exact, is_concrete, with_smap, with_twins
 from ._splitters import traffics_of
 
@@ -162,6 +162,7 @@ def _to_order(index: jax.Array, pos: Any, posz: jax.Array | None) -> Callable[[A
 
 
 @with_twins({"pos": P(-1), "boxsize": P(), "domain": P()}, P(-1), prepare=exact_box_argument)
+@with_computed
 def zsort(pos: Any, boxsize: Any = None, domain: Any = None) -> tuple[Any, jax.Array]:
     """Sort particles in z-order.
 
@@ -211,6 +212,7 @@ def _region(domain: Any, pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array
     P(-1),
     prepare=exact_box_argument,
 )
+@with_computed
 def search_sorted_z(
     posz: Any,
     posz_query: Any,
@@ -250,6 +252,7 @@ def search_sorted_z(
 
 
 @with_smap({"part": P(-1), "data": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
+@with_computed
 def distr_zsort(
     part: Any,
     data: Any = None,

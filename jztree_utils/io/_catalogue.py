@@ -14,7 +14,15 @@ import h5py
 import jax
 import numpy as np
 
-from jztree.data import FofCatalogue, check_no_units, get_pos, map_rows, squeeze_catalogue, squeeze_particles
+from jztree.data import (
+    FofCatalogue,
+    check_no_units,
+    get_pos,
+    map_rows,
+    squeeze_catalogue,
+    squeeze_particles,
+    with_computed,
+)
 
 from . import _gadget_catalogue, _native_catalogue, _soap_catalogue, _swift_catalogue, _tables
 from ._catalogue_content import (
@@ -46,6 +54,7 @@ _LAYOUTS = {
 }
 
 
+@with_computed
 def canonical_order(
     part: _Part, cata: FofCatalogue, extra: Mapping[str, Column] | None = None, by_type: TypeTable | None = None
 ) -> tuple[_Part, FofCatalogue, dict[str, Column], TypeTable | None]:

@@ -1,0 +1,104 @@
+"""Particles whose positions are computed, on their way through a search.
+
+A class may compute ``pos`` from its leaves, such as from displacements, and so its masses or velocities. A search
+computes them once, of the particles that it was given, and carries them as columns that are moved with the rows of the
+class. What is found is then about the particles that were given, whatever the class would compute after the move;
+`jztree.data._computed` takes the class out again.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+__all__ = ["Carried", "carry", "computed_by", "is_computed", "over_devices"]
+
+# What searches read of particles.
+_READ = ("pos", "mass", "vel", "id", "v_rad", "zplus1")
+_BUILT_IN = (list, dict, str, bytes, int, float, complex, type(None), np.ndarray, np.generic, jax.Array)
+
+
+@functools.lru_cache
+def is_computed(cls: Any, name: str) -> bool:
+    """Whether objects compute this from what they hold."""
+    return isinstance(inspect.getattr_static(cls, name, None), (property, functools.cached_property))
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Carried:
+    """A particle class with what it computes, as columns: its leaves are these and those of the class.
+
+    part: the class as it is. columns: arrays by name, with a row a particle.
+    """
+
+    __slots__ = ("columns", "part")
+
+    def __init__(self, part: Any, columns: dict[str, Any]) -> None:
+        self.part, self.columns = part, columns
+
+    def __getattr__(self, name: str) -> Any:
+        if name in Carried.__slots__:  # not set yet
+            raise AttributeError(name)
+        return self.columns[name] if name in self.columns else getattr(self.part, name)
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], Any]:
+        """Columns, then the leaves of the class, under the names that these have there."""
+        paths, structure = jax.tree_util.tree_flatten_with_path(self.part)
+        named = [(jax.tree_util.keystr(path).removeprefix("."), leaf) for path, leaf in paths]
+        keyed = [(jax.tree_util.GetAttrKey(name), leaf) for name, leaf in [*self.columns.items(), *named]]
+        return keyed, (tuple(self.columns), structure)
+
+    def tree_flatten(self) -> tuple[list[Any], Any]:
+        """The same without names."""
+        leaves, structure = jax.tree.flatten(self.part)
+        return [*self.columns.values(), *leaves], (tuple(self.columns), structure)
+
+    @classmethod
+    def tree_unflatten(cls, known: Any, leaves: Sequence[Any]) -> "Carried":
+        """The inverse of `tree_flatten`."""
+        names, structure = known
+        leaves = list(leaves)
+        columns = dict(zip(names, leaves[: len(names)], strict=True))
+        return cls(jax.tree.unflatten(structure, leaves[len(names) :]), columns)
+
+
+def computed_by(part: Any, names: Sequence[str] = ()) -> list[str]:
+    """What a particle class computes of what is read of it, or may return as it is held. names: as in `carry`."""
+    cls: Any = type(part)
+    if isinstance(part, (*_BUILT_IN, Carried, type)):
+        return []
+    return [name for name in dict.fromkeys((*_READ, *names)) if is_computed(cls, name)]
+
+
+def over_devices(func: Callable[[Any], Any], part: Any) -> Any:
+    """``func`` of the particles of each device, which have a leading axis over these, and what they share need not."""
+    leaves, structure = jax.tree.flatten(part)
+    ndev = next((leaf.shape[0] for leaf in leaves if np.ndim(leaf) > 1), 0)
+    axes = [0 if np.shape(leaf)[:1] == (ndev,) else None for leaf in leaves]
+    if not ndev:
+        return func(part)
+    return jax.vmap(lambda *each: func(jax.tree.unflatten(structure, each)), axes)(*leaves)
+
+
+def carry(part: Any, names: Sequence[str] = (), pos: Any = None) -> Any:
+    """``part``, or a `Carried` one if it is a particle class that computes something with a row a particle.
+
+    names: what may be read besides positions, masses, velocities, identifiers, and what light cones have.
+    pos: its positions, where they have been computed already.
+    """
+    computed = computed_by(part, names)
+    if not computed or not hasattr(part, "pos") or jax.tree_util.all_leaves([part]):
+        return part
+    known = {id(leaf) for leaf in jax.tree.leaves(part)}
+    pos = part.pos if pos is None else pos
+    rows = np.shape(pos)[:1]
+    columns = {}
+    for name in computed:
+        value = pos if name == "pos" else getattr(part, name)
+        is_array = isinstance(value, (jax.Array, np.ndarray))
+        if is_array and id(value) not in known and (name == "pos" or np.shape(value)[:1] == rows):
+            columns[name] = value
+    return Carried(part, columns) if columns else part

@@ -1,0 +1,169 @@
+"""Positions, and other properties, that a particle class computes: carried into a search, and checked behind it.
+
+What comes back is the class of the user with its rows moved, which computes its positions anew. That they are those of
+the same particles is so if they follow from the particle's own row alone, and not if they depend on which row it is, as
+a place on a grid does that is counted off from the first row. So both are compared, up to rounding, and where they
+differ there is an error. It waits only for the particles that are returned: a catalogue is of the positions that were
+carried, and right in any case.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import comm
+from .._carried import Carried, carry, computed_by, over_devices
+from .._particles import get_num, get_pos
+from .._transform.shard_map import is_concrete
+
+__all__ = ["release", "with_computed"]
+
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
+_ADVICE = (
+    "keep what it is computed from, such as a place on a grid, in a field with a row a particle, or give the particles "
+    "as jztree.data.ParticleData(pos=part.pos, ...)."
+)
+_DEPENDS = (
+    "%s of %s depends on the row that a particle is in, so that particles which were moved would have another one; "
+    + _ADVICE
+)
+_ROUNDED = 64  # in units of the last place of the largest number, what rounding makes of a sum of a few terms
+_FEW = 4  # less than one in so many
+
+
+def with_computed(func: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
+    """``func``, which also takes particle classes that compute their positions."""
+
+    @functools.wraps(func)
+    def call(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+        given = [*args, *kwargs.values()]
+        means = [name for one in given for name in getattr(getattr(one, "catalogue", None), "means", ())]
+        carried = [_carried(one, means) for one in given]
+        if all(one is other for one, other in zip(carried, given, strict=True)):
+            return func(*args, **kwargs)
+        by_name = dict(zip(kwargs, carried[len(args) :], strict=True))
+        found: Any = func(*carried[: len(args)], **by_name)
+        return jax.tree.map(lambda one: release(one) if _is_carried(one) else one, found, is_leaf=_is_carried)
+
+    return call
+
+
+def _is_carried(one: Any) -> bool:
+    return isinstance(one, Carried)
+
+
+def _carried(given: Any, means: list[str]) -> Any:
+    """``given``, or what it is with classes carried: it may be a class or a sequence of them."""
+    if type(given) in (list, tuple):
+        each = [_carried(one, means) for one in given]
+        return type(given)(each) if any(map(_is_carried, each)) else given
+    if "pos" in computed_by(given):
+        return carry(given, means, get_pos(given))  # which raises for a class that cannot be moved
+    return carry(given, means)
+
+
+def carry_stacked(part: Any) -> Any:
+    """`carry` for particles of all devices, ``(r, n, ...)``, whose positions each device computes of its own."""
+    if not computed_by(part):
+        return part
+
+    def columns(one: Any) -> dict[str, Any]:
+        carried = carry(one, (), get_pos(one))
+        return carried.columns if isinstance(carried, Carried) else {}
+
+    found = over_devices(columns, part)
+    return Carried(part, found) if found else part
+
+
+def release(one: Any, used: Any = None, mapped: Any = None) -> Any:
+    """The class of the user, which computes what it computed before; a run-time error, on all ranks, if it does not.
+
+    one: `Carried`, or what needs no release. used: which rows hold particles; None: those before ``num``.
+    mapped: ``one`` with True at the leaves whose first axis is one over many classes; None if it is one class.
+
+    Raises TypeError in words if the class cannot compute it of another number of rows.
+    """
+    if not isinstance(one, Carried):
+        return one
+    part, cls = one.part, type(one.part).__name__
+    held = jax.tree.map(jax.lax.stop_gradient, one)
+    try:
+        again = _computed_again(held, mapped)
+    except Exception as error:
+        raise TypeError(
+            f"{' and '.join(one.columns)} of {cls} cannot be computed of rows that were moved ({error}); {_ADVICE}"
+        ) from error
+    faults = []
+    for name, carried in held.columns.items():
+        if np.shape(again[name]) != np.shape(carried):
+            raise TypeError(
+                f"{name} of {cls} has the shape {np.shape(again[name])} in place of {np.shape(carried)} where rows "
+                f"were moved; {_ADVICE}"
+            )
+        rows = _used_rows(one, np.shape(carried)) if used is None else used
+        rows = jnp.reshape(rows, np.shape(rows) + (1,) * (np.ndim(carried) - np.ndim(rows)))
+        failed = _differ(jnp.asarray(carried), jnp.asarray(again[name]), rows, name == "pos")
+        faults.append(comm.Fault(failed, [], _DEPENDS % (name, cls)))
+    if all(is_concrete(fault.failed) for fault in faults):
+        for fault in faults:
+            if fault.failed:
+                raise ValueError(fault.sentence)
+        return part
+    checked = comm.check_all(0, faults)
+    return jax.tree.map(lambda leaf: comm.after(leaf, checked) if isinstance(leaf, jax.Array) else leaf, part)
+
+
+def _computed_again(one: Carried, mapped: Any) -> dict[str, Any]:
+    """The columns as the class computes them now."""
+
+    def read(part: Any) -> dict[str, Any]:
+        return {name: getattr(part, name) for name in one.columns}
+
+    if mapped is None:
+        return read(one.part)
+    leaves, structure = jax.tree.flatten(one.part)
+    axes = [0 if is_mapped else None for is_mapped in jax.tree.leaves(mapped.part)]
+    found: dict[str, Any] = jax.vmap(lambda *each: read(jax.tree.unflatten(structure, each)), axes)(*leaves)
+    return found
+
+
+def _used_rows(one: Carried, shape: tuple[int, ...]) -> Any:
+    """Which rows of one device ``(n, ...)``, or of all ``(r, n, ...)``, hold particles."""
+    num = getattr(one, "num", None)
+    if num is None:
+        return np.ones(shape[:1], bool)
+    if np.ndim(num) == 1 and np.shape(num) != (1,):
+        return jnp.arange(shape[1]) < jnp.asarray(num)[:, None]
+    return jnp.arange(shape[0]) < get_num(one)
+
+
+@functools.partial(jax.jit, static_argnames="may_wrap", inline=True)
+def _differ(carried: jax.Array, again: jax.Array, used: jax.Array, may_wrap: bool) -> jax.Array:
+    """Whether numbers of any row that is used are others by more than rounding.
+
+    may_wrap: they may lie in a periodic box, on whose faces rounding decides between 0 and its length.
+    """
+    used = jnp.broadcast_to(used, carried.shape)
+    if not jnp.issubdtype(carried.dtype, jnp.floating):
+        return (used & (carried != again)).any()
+    here, there = jnp.where(used, carried, 0), jnp.where(used, again, 0)
+    axes = tuple(range(carried.ndim - 1)) if carried.ndim > 1 else (0,)
+    far = jnp.asarray(jnp.inf, carried.dtype)
+    lower = jnp.where(used, jnp.minimum(carried, again), far).min(axes, initial=far)
+    upper = jnp.where(used, jnp.maximum(carried, again), -far).max(axes, initial=-far)
+    step = jnp.finfo(carried.dtype).eps
+    largest = jnp.maximum(jnp.abs(lower), jnp.abs(upper))
+    near = jnp.sqrt(step) * (upper - lower) + _ROUNDED * step * largest
+    apart = used & ~(jnp.abs(here - there) <= near) & ~(jnp.isnan(here) & jnp.isnan(there))
+    if not may_wrap:
+        return apart.any()
+    low, high = jnp.minimum(here, there), jnp.maximum(here, there)
+    across = apart & (low <= lower + near) & (high >= upper - near)
+    rows = across.any(axis=-1)
+    few = _FEW * jnp.sum(rows, dtype=jnp.float32) < jnp.sum(used.any(axis=-1), dtype=jnp.float32)
+    return jnp.where(few, (apart & ~across).any(), apart.any())
