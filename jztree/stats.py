@@ -6,12 +6,16 @@ counting is compiled in; elsewhere nothing is counted and nothing is lost.
 
 import contextlib
 import functools
+import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 __all__ = ["Statistics", "record", "statistics"]
 
@@ -41,6 +45,18 @@ class Statistics:
     def print_info(self) -> None:
         """Print the counts, a line each."""
         print(self)
+
+    def reduce_multi_host(self) -> "Statistics":
+        """Counts of all processes together, in each of them; to be called by all. These here stay what they are."""
+        text = np.frombuffer(json.dumps(self.counts).encode(), np.uint8)
+        lengths = multihost_utils.process_allgather(np.asarray([text.size], np.int32)).reshape(-1)
+        padded = np.zeros(int(lengths.max()), np.uint8)
+        padded[: text.size] = text
+        rows = multihost_utils.process_allgather(padded).reshape(len(lengths), -1)
+        total: Counter[str] = Counter()
+        for row, length in zip(rows, lengths, strict=True):
+            total.update(json.loads(bytes(row[: int(length)])))
+        return Statistics(dict(total))
 
     def print_suggestions(self, cfg: Any = None) -> None:
         """Print what to change in a configuration so that buffers fit: nothing, because none has to be sized.

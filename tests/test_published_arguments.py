@@ -54,7 +54,7 @@ def test_queries_of_another_precision_are_told_the_cast(x64: None) -> None:
     "call",
     [
         lambda: jz.tree.zsort_and_tree(POS, None, None, 1.0),
-        lambda: jz.tree.zsort_and_tree_multi_type([POS], None, 1.0),
+        lambda: jz.tree.zsort_and_tree_multi_type([POS], None, None, 1.0),
         lambda: jz.tree.build_tree_hierarchy(POS, None, 1.0),
         lambda: jz.tree.search_sorted_z.jit(POS, POS, 64, False, 1.0),
         lambda: jz.tree.zsort_and_tree.jit(POS, None, None, 1.0),

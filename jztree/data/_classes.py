@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ._describe import describe_arrays, describe_particles
@@ -93,6 +94,10 @@ class Label(NamedTuple):
 
     irank: jax.Array
     igroup: jax.Array
+
+    def stacked(self) -> jax.Array:
+        """``(n, 2)`` int32: rank and row."""
+        return jnp.stack([self.irank, self.igroup], axis=-1)
 
     def __repr__(self) -> str:
         return describe_arrays(self)

@@ -13,6 +13,7 @@ from .. import _particles, comm
 from .._carried import carry
 from .._particles import check_carried, check_known, check_movable, check_num, get_pos, replace_field, shape_of_pos
 from .._transform.shard_map import is_concrete
+from ._classes import PosMass
 from ._computed import carry_stacked, release
 
 _Part = TypeVar("_Part")
@@ -58,6 +59,17 @@ def replace_num(part: _Part, num: Any) -> _Part:
     if num is not None and np.shape(held) == (1,) and np.ndim(num) == 0:
         num = jnp.reshape(jnp.asarray(num, jnp.int32), (1,))
     return replace_field(part, "num", num)
+
+
+def get_pos_mass(part: Any) -> PosMass:
+    """The positions and masses of a particle class and nothing else of it, with ``num`` and ``num_total``.
+
+    Raises ValueError if it has no mass.
+    """
+    pos, mass = get_pos(part), getattr(part, "mass", None)
+    if mass is None:
+        raise ValueError("these particles have no mass; give a class that has one, such as jztree.data.PosMass.")
+    return PosMass(pos=pos, mass=mass, num=getattr(part, "num", None), num_total=getattr(part, "num_total", None))
 
 
 def get_num(part: Any, default_to_length: bool = True, default_to_nancount: bool = False) -> Any:

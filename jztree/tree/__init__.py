@@ -34,6 +34,7 @@ from ..config import TreeConfig, checked_config
 from ..data import TreeHierarchy, get_pos, with_computed
 from ..jax_ext import Exact, with_twins
 from ._derivatives import of_boxes, of_moments
+from ._runs import center_of_mass
 from ._zorder import (
     Domain,
     Moved,
@@ -52,6 +53,7 @@ from ._zorder import (
 __all__ = [
     "TreeHierarchy",
     "build_tree_hierarchy",
+    "center_of_mass",
     "distr_zsort",
     "search_sorted_z",
     "zsort",
@@ -271,55 +273,71 @@ def check_belongs(partz: Any, num: Any, th: TreeHierarchy, box: Exact, faults: S
     return comm.check_all(num, [num_fault(pos, num, "the positions"), foreign, *faults])
 
 
-@with_twins({"parts": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
+@with_twins({"part": P(-1), "data": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 @with_computed
 def zsort_and_tree_multi_type(
-    parts: Sequence[Any], cfg_tree: TreeConfig | None = None, *, boxsize: Any = None, one_hierarchy: bool = False
-) -> tuple[tuple[Any, ...], Any]:
+    part: Sequence[Any],
+    cfg_tree: TreeConfig | None = None,
+    data: Sequence[Any] | None = None,
+    *,
+    boxsize: Any = None,
+    one_hierarchy: bool = False,
+) -> Any:
     """Sort several particle types in z-order and build one hierarchy over all of them.
 
-    parts: particle classes (or arrays of positions) of one dtype and number of dimensions.
+    part: a sequence of particle classes (or arrays of positions) of one dtype and number of dimensions.
+    data: None, or one pytree a type whose leaves all have as many rows as that type, or None, to be sorted along.
     one_hierarchy: return it as it is, and not as each type sees it.
 
-    Returns ``(parts_z, ths)``: each type sorted, and for each type the hierarchy with its own particle splits. All
-    hierarchies have the same planes and nodes, so node ``i`` is the same region for every type; boxes hold the
-    particles of all types, and a node may be empty of one type. Over several ranks, each gets the same range of the
-    z-order of all types, with as many particles of all types together as the others; arrays have room for these.
-    With ``one_hierarchy``, ``(parts_z, th)``: the hierarchy over the particles of all types together, of which
-    `TreeHierarchy.particle_splits_of` says where those of each type are. It is none of the ``th`` of other functions.
+    Returns ``(parts_z, ths)``, or ``(parts_z, data_z, ths)`` if ``data`` is given: each type sorted, and for each type
+    the hierarchy with its own particle splits. All hierarchies have the same planes and nodes, so node ``i`` is the
+    same region for every type; boxes hold the particles of all types, and a node may be empty of one type. Over several
+    ranks, each gets the same range of the z-order of all types, with as many particles of all types together as the
+    others; arrays have room for these. With ``one_hierarchy``, ``th`` in the place of ``ths``: the hierarchy over the
+    particles of all types together, of which `TreeHierarchy.particle_splits_of` says where those of each type are. It
+    is none of the ``th`` of other functions.
 
     Raises TypeError or ValueError for arguments of the wrong kind, and an error at run time if a position is NaN or
     infinite.
     """
     cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
-    positions = [check_particles(part, f"positions of type {i}") for i, part in enumerate(parts)]
+    if not isinstance(data, (list, tuple, type(None))):
+        raise TypeError(f"data must be a sequence with an entry a type, not {type(data).__name__}; boxsize is by name.")
+    parts, along = list(part), [None] * len(part) if data is None else list(data)
+    positions = [check_particles(one, f"positions of type {i}") for i, one in enumerate(parts)]
     if not positions or any(p.shape[1] != positions[0].shape[1] or p.dtype != positions[0].dtype for p in positions):
         kinds = [f"{p.dtype} with {p.shape[1]} dimensions" for p in positions]
         raise ValueError(f"all types need one dtype and number of dimensions, and one type at least; given: {kinds}.")
     if cfg.masses:
         raise ValueError("TreeConfig(masses=True) is for one type; build a hierarchy a type to have its masses.")
+    if len(along) != len(parts):
+        raise ValueError(f"data must have an entry a type, {len(parts)}; it has {len(along)}.")
+    for one, pos in zip(along, positions, strict=True):
+        check_data(one, pos.shape[0])
     check_rows(sum(pos.shape[0] for pos in positions), "positions of all types together")
     box = check_box(boxsize, positions[0].shape[1])
     names = [f"the positions of type {i}" for i in range(len(parts))]
-    domain, nums = domain_of(positions, [check_num(part) for part in parts], names, box)
+    domain, nums = domain_of(positions, [check_num(one) for one in parts], names, box)
     if comm.num_ranks() > 1:
         # A rank's range may hold particles of one type only.
         rooms = [Room(sum(pos.shape[0] for pos in positions), "sort")] * len(parts)
-        movers = [Movers(part, None, num, named=False) for part, num in zip(parts, nums, strict=True)]
+        movers = [Movers(*one, named=False) for one in zip(parts, along, nums, strict=True)]
         moved = sort_over_ranks(movers, domain, rooms)
-        parts, nums = [m.part for m in moved], [m.num for m in moved]
-        positions = [get_pos(part) for part in parts]
-    return _build_multi_type(parts, positions, nums, domain, cfg, one_hierarchy)
+        parts, along, nums = [m.part for m in moved], [m.data for m in moved], [m.num for m in moved]
+        positions = [get_pos(one) for one in parts]
+    parts_z, along_z, th = _build_multi_type(parts, along, positions, nums, domain, cfg, one_hierarchy)
+    return (parts_z, th) if data is None else (parts_z, along_z, th)
 
 
 def _build_multi_type(
     parts: Sequence[Any],
+    along: Sequence[Any],
     positions: Sequence[jax.Array],
     nums: Sequence[Any],
     domain: Domain,
     cfg: TreeConfig,
     one_hierarchy: bool,
-) -> tuple[tuple[Any, ...], Any]:
+) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
     num = sum(kernels.as_num(count) for count in nums)
     # Rows without particles may stand between the types; they are moved behind all particles first.
     valid = [jnp.arange(pos.shape[0], dtype=jnp.int32) < count for pos, count in zip(positions, nums, strict=True)]
@@ -330,21 +348,28 @@ def _build_multi_type(
     th = _differentiable(build_in_domain(posz, num, domain, cfg), posz, domain.box)
     kind = jnp.concatenate([jnp.full(p.shape[0], i, jnp.int32) for i, p in enumerate(positions)])
     starts = np.cumsum([0] + [p.shape[0] for p in positions])
-    typed = [_one_type(part, th, order, kind[order] == i, int(starts[i])) for i, part in enumerate(parts)]
-    parts_z, ths = tuple(part for part, _ in typed), tuple(th for _, th in typed)
+    of_types = enumerate(zip(parts, along, strict=True))
+    typed = [_one_type(*one, th, order, kind[order] == i, int(starts[i])) for i, one in of_types]
+    parts_z, along_z, ths = zip(*typed, strict=True)
     if not one_hierarchy:
-        return parts_z, ths
+        return parts_z, along_z, ths
     per_type = jnp.stack([of_type.flat_particle_splits for of_type in ths])
-    return parts_z, dataclasses.replace(th, flat_particle_splits_per_type=per_type)
+    return parts_z, along_z, dataclasses.replace(th, flat_particle_splits_per_type=per_type)
 
 
-def _one_type(part: Any, th: TreeHierarchy, order: jax.Array, mine: jax.Array, start: int) -> tuple[Any, TreeHierarchy]:
+def _one_type(
+    part: Any, data: Any, th: TreeHierarchy, order: jax.Array, mine: jax.Array, start: int
+) -> tuple[Any, Any, TreeHierarchy]:
     """The rows of one type out of an order over all types (``mine`` marks them), and the hierarchy as it sees it."""
     (rows,) = jnp.nonzero(mine, size=get_pos(part).shape[0])
     before = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(mine, dtype=jnp.int32)])
     splits = before[th.flat_particle_splits]
     leaf_splits = splits[: th.plane_sizes[0] + 1]
     flat_splits = jnp.concatenate([leaf_splits, th.flat_splits[th.plane_sizes[0] + 1 :]])
-    return permute_particles(part, order[rows] - start), dataclasses.replace(
-        th, flat_splits=flat_splits, flat_particle_splits=splits
+    taken = order[rows] - start
+    data = jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), taken), data)
+    return (
+        permute_particles(part, taken),
+        data,
+        dataclasses.replace(th, flat_splits=flat_splits, flat_particle_splits=splits),
     )

@@ -46,7 +46,9 @@ def _planes(sizes: tuple[int, ...], splits: jax.Array, n: int) -> list[Members]:
     rows, planes, start = jnp.arange(n, dtype=jnp.int32), [], 0
     for size in sizes:
         begins, count = splits[start : start + size], jnp.diff(splits[start : start + size + 1])
-        planes.append(members_of(rows, begins, count, count > 0))
+        # Empty ones may be anywhere; of those that begin at a row, the last is the one that has it.
+        members = members_of(rows, begins, count, jnp.ones(size, bool))
+        planes.append(members._replace(first=jnp.where(count > 0, begins, n)))
         start += size + 1
     return planes
 

@@ -34,6 +34,7 @@ from ._catalogue_content import (
     member_rows,
 )
 from ._correlation_file import write_correlation
+from ._data_sets import read_from_hdf5, read_h5file, squeeze_any, write_h5file, write_to_hdf5
 from ._distributed_writing import distr_write_hdf5
 from ._errors import OutputError, SnapshotError
 from ._files import atomic_output, check_output
@@ -100,6 +101,8 @@ __all__ = [
     "open_snapshot",
     "read_catalogue",
     "read_catalogue_content",
+    "read_from_hdf5",
+    "read_h5file",
     "read_header",
     "read_made_with",
     "read_neighbours",
@@ -110,10 +113,13 @@ __all__ = [
     "shard_snapshot",
     "share",
     "split_words",
+    "squeeze_any",
     "unit_name",
     "write_catalogue",
     "write_catalogue_content",
     "write_correlation",
+    "write_h5file",
     "write_neighbours",
     "write_snapshot",
+    "write_to_hdf5",
 ]

@@ -1,0 +1,69 @@
+"""Masses and centres of mass of runs of particles."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+from .. import comm, kernels
+from .._checks import check_box, check_classes, check_particles, common_dtype, mass_faults, mass_rows
+from .._particles import check_num, shape_of_pos
+from ..data import PosMass, with_computed
+from ..jax_ext import with_twins
+from ._derivatives import of_moments
+from ._zorder import corners_of
+
+__all__ = ["center_of_mass"]
+
+_BAD_RUNS = "ispl must ascend from 0 or more to at most the {0} rows that hold particles; it does not."
+
+
+def _exact_box(arguments: dict[str, Any]) -> dict[str, Any]:
+    check_classes(arguments)
+    return {"boxsize": check_box(arguments["boxsize"], (1, *shape_of_pos(arguments["part"]))[-1])}
+
+
+@with_twins(
+    {"ispl": P(-1), "part": P(-1), "kahan_summation": None, "block_size": None, "boxsize": P()},
+    P(-1),
+    prepare=_exact_box,
+)
+@with_computed
+def center_of_mass(
+    ispl: Any, part: Any, kahan_summation: bool = True, block_size: int = 32, *, boxsize: Any = None
+) -> PosMass:
+    """The mass and the centre of mass of runs of particles, such as groups or nodes.
+
+    ispl: ``(m + 1,)`` integers, where each run starts among the rows, and the end: those of run ``i`` are ``ispl[i]``
+        to ``ispl[i + 1]``. `TreeHierarchy.particle_splits` are such numbers.
+    part: particles with ``mass``, ``(n,)`` or a number that all share.
+    kahan_summation, block_size: of the published interface; do nothing, because sums are taken in float64.
+    boxsize: periodic length, or one a dimension, into which positions are wrapped; 0 or None is open. Runs are not to
+        go across its faces: the mean is of wrapped coordinates, as for the nodes of a hierarchy.
+
+    Returns `jztree.data.PosMass` of ``m`` rows, in the dtype of positions or masses, whichever is wider: centres, 0
+    where there is no mass, and masses. Both have derivatives. Raises TypeError or ValueError for arguments of the wrong
+    kind, and an error at run time if ``ispl`` does not ascend, or a position or a mass is none.
+    """
+    del kahan_summation, block_size
+    pos, num = check_particles(part), check_num(part)
+    box = check_box(boxsize, pos.shape[1])
+    if not jnp.issubdtype(jnp.result_type(ispl), jnp.integer) or np.ndim(ispl) != 1 or np.shape(ispl)[0] < 1:
+        raise ValueError(f"ispl must be integers (m + 1,), where runs start; its shape is {np.shape(ispl)}.")
+    dtype = common_dtype(pos, getattr(part, "mass", None)) if getattr(part, "mass", None) is not None else pos.dtype
+    mass = mass_rows(part, dtype)
+    if mass is None:
+        raise ValueError("a centre of mass takes particles with a mass, and these have none.")
+    splits = jnp.asarray(ispl, jnp.int32)
+    count = kernels.as_num(num)
+    wrong = (splits[0] < 0) | (splits[-1] > count) | jnp.any(splits[1:] < splits[:-1])
+    faults = [*corners_of(pos, count, "the positions")[1], *mass_faults(mass, count, pos.shape[0])]
+    checked = comm.check_all(count, [*faults, comm.Fault(wrong, [count], _BAD_RUNS)])
+    splits, sizes = comm.after(splits, checked), (splits.shape[0] - 1,)
+    if not sizes[0]:
+        return PosMass(pos=jnp.zeros((0, pos.shape[1]), dtype), mass=jnp.zeros(0, dtype))
+    pos = pos.astype(dtype)
+    moments = kernels.node_masses(pos, mass, splits, box, sizes)
+    total, centre = of_moments(sizes, moments, pos, mass, box, splits)
+    return PosMass(pos=centre, mass=total)

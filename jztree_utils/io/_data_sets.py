@@ -1,0 +1,128 @@
+"""Particle classes, catalogues and other classes of arrays in HDF5: a group each, and a dataset a field."""
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import h5py
+import jax
+import numpy as np
+
+from jztree.data import FofCatalogue, check_no_units, squeeze_catalogue, squeeze_particles
+
+from ._errors import SnapshotError
+from ._files import PathLike, create_hdf5, open_hdf5
+
+__all__ = ["read_from_hdf5", "read_h5file", "squeeze_any", "write_h5file", "write_to_hdf5"]
+
+_Class = TypeVar("_Class")
+
+
+def squeeze_any(data: Any) -> Any:
+    """Particles or a catalogue without padding, those of all devices joined; anything else stays as it is.
+
+    See `jztree.data.squeeze_particles` and `jztree.data.squeeze_catalogue`, whose offsets stay rows of each device.
+    """
+    if isinstance(data, FofCatalogue):
+        return squeeze_catalogue(data)
+    return squeeze_particles(data) if hasattr(data, "pos") and not isinstance(data, type) else data
+
+
+def write_to_hdf5(group: h5py.Group, data: Any, *, compression: str | None = "gzip", compression_opts: int = 4) -> None:
+    """Write the fields of a class of arrays, or the entries of a dict, into a group, under their names.
+
+    group: an open group, or file. data: a dataclass, named tuple or mapping of arrays, numbers, and more of these,
+        which become groups. None is left out. Nothing may be traced.
+    compression, compression_opts: of arrays, as h5py has it.
+
+    Raises TypeError for what HDF5 has no numbers for.
+    """
+    check_no_units(data=data)
+    for name, value in _fields(data).items():
+        if value is None:
+            continue
+        if _fields(value):
+            write_to_hdf5(group.create_group(name), value, compression=compression, compression_opts=compression_opts)
+            continue
+        array = np.asarray(value)
+        if array.dtype.kind not in "biufc":
+            raise TypeError(f"{name} is {array.dtype}, which HDF5 has no numbers for; convert it or leave it out.")
+        packed = array.ndim > 0 and array.size > 0 and compression is not None
+        options = {"compression": compression} if packed else {}
+        if packed and compression == "gzip":
+            options["compression_opts"] = compression_opts  # type: ignore[assignment]
+        group.create_dataset(name, data=array, **options)
+
+
+def _fields(data: Any) -> dict[str, Any]:
+    """What is in a class or a mapping, by name; nothing is in an array or a number."""
+    if isinstance(data, FofCatalogue):
+        return {"ngroups": data.ngroups} | data.columns()
+    if dataclasses.is_dataclass(data) and not isinstance(data, type):
+        return {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
+    if isinstance(data, tuple) and hasattr(data, "_asdict"):
+        return dict(data._asdict())
+    return {str(name): value for name, value in data.items()} if isinstance(data, Mapping) else {}
+
+
+def read_from_hdf5(group: h5py.Group, cls: type[_Class]) -> _Class:
+    """What `write_to_hdf5` wrote, as an object of a class, of NumPy arrays; numbers are integers or floats of Python.
+
+    group: an open group, or file. cls: takes the names of datasets as arguments; datasets that it does not know are
+        left out, and arguments that are not in the group have their defaults.
+
+    Raises SnapshotError if the group does not hold something that the class needs.
+    """
+    arguments = {} if issubclass(cls, dict) else inspect.signature(cls).parameters
+    takes_all = issubclass(cls, dict) or any(one.kind is one.VAR_KEYWORD for one in arguments.values())
+    found = {name: _value(item) for name, item in group.items() if name in arguments or takes_all}
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    for name, one in arguments.items():
+        if one.kind in named and one.default is one.empty and name not in found:
+            raise SnapshotError(
+                f"{group.file.filename}: the group {group.name} holds no {name}, which {cls.__name__} needs; it holds "
+                f"{', '.join(sorted(group)) or 'nothing'}."
+            )
+    return cls(**found)
+
+
+def _value(item: Any) -> Any:
+    if isinstance(item, h5py.Group):
+        return {name: _value(inner) for name, inner in item.items()}
+    value = item[()]
+    return value.item() if np.ndim(value) == 0 else value
+
+
+def write_h5file(file_name: PathLike, squeeze: bool = True, **data_sets: Any) -> None:
+    """Write classes of arrays to an HDF5 file: ``write_h5file("out.hdf5", part=part, cata=cata)``; a group each.
+
+    file_name: the file to write; an existing one is replaced once the new one is complete.
+    squeeze: without padding, see `squeeze_any`. data_sets: as in `write_to_hdf5`, by the name of their group.
+
+    Raises TypeError if there is nothing to write or HDF5 has no numbers for it, and OutputError if the file cannot be
+    written.
+    """
+    if not data_sets:
+        raise TypeError("there is nothing to write; give what is to be written by name, such as part=part.")
+    with create_hdf5(file_name) as file:
+        for name, data in jax.device_get(data_sets).items():
+            write_to_hdf5(file.create_group(name), squeeze_any(data) if squeeze else data)
+
+
+def read_h5file(file_name: PathLike, **data_classes: type) -> dict[str, Any]:
+    """Read what `write_h5file` wrote: ``read_h5file("out.hdf5", part=ParticleData)["part"]``.
+
+    data_classes: the class of each group that is to be read, by name; without any, all groups, as dicts.
+
+    Returns objects by name. Raises SnapshotError for a file that cannot be used or has no such group.
+    """
+    with open_hdf5(Path(file_name)) as file:
+        if not data_classes:
+            return {name: _value(item) for name, item in file.items()}
+        for name in data_classes:
+            if not isinstance(file.get(name), h5py.Group):
+                held = ", ".join(sorted(file)) or "nothing"
+                raise SnapshotError(f"{file_name} has no group {name}; it holds {held}.")
+        return {name: read_from_hdf5(file[name], cls) for name, cls in data_classes.items()}

@@ -1,0 +1,171 @@
+"""Small functions of the published package: runs of particles, types with data along, positions and masses, counts."""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from devices import mesh_of
+from processes import run_processes
+
+import jztree as jz
+from jztree import data
+from jztree.config import TreeConfig
+from jztree.data import Label, ParticleData, Pos, PosMass
+from jztree.stats import Statistics
+
+N = 200
+
+
+def massive(dtype: Any = np.float32) -> ParticleData:
+    random = np.random.default_rng(2)
+    mass = random.uniform(1, 2, N).astype(dtype)
+    return ParticleData(pos=random.random((N, 3)).astype(dtype), mass=mass, id=np.arange(N, dtype=np.int32))
+
+
+def test_positions_and_masses_alone() -> None:
+    part = dataclasses.replace(massive(), num=150, num_total=150)
+    found = data.get_pos_mass(part)
+    assert type(found) is PosMass
+    assert (found.pos is part.pos, found.mass is part.mass, found.num, found.num_total) == (True, True, 150, 150)
+    with pytest.raises(ValueError, match="have no mass"):
+        data.get_pos_mass(Pos(pos=part.pos))
+
+
+def test_labels_as_one_array() -> None:
+    label = Label(jnp.asarray([0, 1]), jnp.asarray([5, 7]))
+    assert label.stacked().tolist() == [[0, 5], [1, 7]]
+
+
+# Runs of particles
+
+SPLITS = np.array([0, 0, 3, 90, 90, N - 20], np.int32)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("jit", [False, True])
+def test_centre_of_mass_of_runs(shared: bool, jit: bool) -> None:
+    part = massive()
+    mass = np.full(N, 1.5) if shared else np.asarray(part.mass, np.float64)
+    given = dataclasses.replace(part, mass=1.5) if shared else part
+    call = jz.tree.center_of_mass.jit if jit else jz.tree.center_of_mass
+    found = call(SPLITS, given, False, 16)
+    for i, (start, end) in enumerate(itertools.pairwise(SPLITS)):
+        weight, pos = mass[start:end], np.asarray(part.pos, np.float64)[start:end]
+        centre = (weight[:, None] * pos).sum(axis=0) / weight.sum() if end > start else np.zeros(3)
+        np.testing.assert_allclose(found.mass[i], weight.sum(), rtol=1e-6)
+        np.testing.assert_allclose(found.pos[i], centre, rtol=1e-6)
+    assert call(SPLITS[:1], given).pos.shape == (0, 3)
+
+
+def test_nodes_are_runs() -> None:
+    partz, th = jz.tree.zsort_and_tree.jit(massive(), TreeConfig(leaf_size=8, masses=True), boxsize=0.7)
+    found = jz.tree.center_of_mass.jit(th.particle_splits(0), partz, boxsize=0.7)
+    np.testing.assert_allclose(found.mass, th.mass(0), rtol=1e-6)
+    np.testing.assert_allclose(found.pos, th.center_of_mass(0), rtol=1e-6)
+
+
+def test_centre_of_mass_on_each_device() -> None:
+    dealt = data.expand_particles(massive(), 2)
+    splits = np.array([[0, 40, 100], [10, 20, 30]], np.int32)
+    found = jz.tree.center_of_mass.smap(mesh_of(2), jit=True)(splits, dealt)
+    for rank in range(2):
+        one = jz.tree.center_of_mass(splits[rank], jax.tree.map(lambda leaf, rank=rank: leaf[rank], dealt))
+        np.testing.assert_array_equal(found.pos[rank], one.pos)
+
+
+def test_derivatives_of_runs() -> None:
+    part = massive()
+
+    def total(pos: Any, mass: Any) -> Any:
+        found = jz.tree.center_of_mass(SPLITS, PosMass(pos=pos, mass=mass))
+        return (found.pos**3).sum() + (found.mass**2).sum()
+
+    def by_hand(pos: Any, mass: Any) -> Any:
+        sums = 0.0
+        for start, end in itertools.pairwise(SPLITS):
+            if end > start:
+                weight = mass[start:end]
+                sums += ((weight @ pos[start:end] / weight.sum()) ** 3).sum() + weight.sum() ** 2
+        return sums
+
+    found, right = (
+        jax.grad(f, argnums=(0, 1))(jnp.asarray(part.pos), jnp.asarray(part.mass)) for f in (total, by_hand)
+    )
+    for one, other in zip(found, right, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("splits", [[0, 5, 3], [-1, 4], [0, N + 1]], ids=["descending", "negative", "beyond"])
+def test_runs_that_are_none_are_an_error(splits: list[int]) -> None:
+    for call in (jz.tree.center_of_mass, jz.tree.center_of_mass.jit):
+        with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=f"at most the {N} rows") as error:
+            jax.block_until_ready(call(np.array(splits), massive()))
+        assert oracles.one_sentence(error)
+    with pytest.raises(ValueError, match="integers"):
+        jz.tree.center_of_mass(np.array([0.0, 3.0]), massive())
+    with pytest.raises(ValueError, match="particles with a mass"):
+        jz.tree.center_of_mass(SPLITS, massive().pos)
+
+
+# Types with data along
+
+
+@pytest.mark.parametrize("ndev", [1, 2])
+@pytest.mark.parametrize("one", [False, True])
+def test_data_goes_along_with_each_type(ndev: int, one: bool) -> None:
+    first, second = massive(), Pos(pos=np.asarray(oracles.uniform(80, 3)), num=80)
+    along = ({"twice": 2 * first.id}, None)
+    call = jz.tree.zsort_and_tree_multi_type.jit
+    if ndev > 1:
+        first, second, along = (data.expand_particles(one, ndev) for one in (first, second)), None, None
+        first, second = first
+        along = ({"twice": 2 * first.id}, None)
+        call = jz.tree.zsort_and_tree_multi_type.smap(mesh_of(ndev), jit=True)
+    (stars, _), (with_stars, nothing), th = call(part=(first, second), data=along, one_hierarchy=one)
+    assert nothing is None
+    assert isinstance(th, jz.tree.TreeHierarchy) == one
+    counts = np.atleast_1d(data.get_num(stars) if stars.num is None else stars.num)
+    for rank, count in enumerate(counts):
+        ids, twice = (np.asarray(x).reshape(ndev, -1)[rank, :count] for x in (stars.id, with_stars["twice"]))
+        np.testing.assert_array_equal(twice, 2 * ids)
+    assert counts.sum() == N
+
+
+def test_data_of_types_that_do_not_fit_are_an_error() -> None:
+    with pytest.raises(ValueError, match="an entry a type, 2; it has 1"):
+        jz.tree.zsort_and_tree_multi_type([massive(), massive()], None, [None])
+    with pytest.raises(TypeError, match="a sequence with an entry a type, not float"):
+        jz.tree.zsort_and_tree_multi_type([massive()], None, 1.0)
+    with pytest.raises(ValueError, match=f"must have {N} rows"):
+        jz.tree.zsort_and_tree_multi_type([massive()], None, [np.zeros(N - 1)])
+
+
+# Counts of all processes
+
+
+def test_counts_of_one_process_are_its_own() -> None:
+    counted = Statistics({"rows.sort": 3})
+    assert counted.reduce_multi_host() == counted
+    assert Statistics().reduce_multi_host() == Statistics()
+
+
+def test_counts_of_processes_are_added() -> None:
+    script = """
+import jztree as jz
+jz.launch.initialize()
+import jax
+rank = jax.process_index()
+own = jz.stats.Statistics({"rows": 5 + rank, **({"only here": 2**40} if rank else {})})
+total = own.reduce_multi_host()
+assert total.counts == {"rows": 11, "only here": 2**40}, total.counts
+assert own["rows"] == 5 + rank
+print("added")
+"""
+    for returncode, output in run_processes(script):
+        assert returncode == 0, output
+        assert output.endswith("added\n")

@@ -1,0 +1,90 @@
+"""Classes of arrays in HDF5: what is read is what was written."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import oracles
+import pytest
+from devices import mesh_of
+
+import jztree as jz
+from jztree import data
+from jztree.data import FofCatalogue, ParticleData, Pos
+from jztree_utils import io
+
+
+def particles(n: int = 300) -> ParticleData:
+    pos = oracles.uniform(n, 3)
+    return ParticleData(pos=pos, mass=2.0, vel=pos * 3, id=np.arange(n) + 2**40, num=n - 20, num_total=n - 20)
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    for field in dataclasses.fields(expected):
+        one, other = getattr(found, field.name), getattr(expected, field.name)
+        assert (one is None) == (other is None), field.name
+        if other is not None:
+            np.testing.assert_array_equal(one, other)
+            assert np.asarray(one).dtype.kind == np.asarray(other).dtype.kind
+
+
+def test_particles_and_catalogue_come_back(tmp_path: Path) -> None:
+    part = dataclasses.replace(particles(), id=np.arange(300, dtype=np.int32))
+    grouped, cata = jz.fof.fof_and_catalogue.jit(part, 0.13, 1.0)
+    file = tmp_path / "out.hdf5"
+    io.write_h5file(file, part=particles(), grouped=grouped, cata=cata)
+    found = io.read_h5file(file, part=ParticleData, grouped=ParticleData, cata=FofCatalogue)
+    assert_equal(found["part"], data.squeeze_particles(particles()))
+    assert found["part"].id.dtype == np.int64
+    assert_equal(found["grouped"], data.squeeze_particles(grouped))
+    expected = data.squeeze_catalogue(cata)
+    assert expected.ngroups > 0
+    assert_equal(found["cata"], expected)
+    np.testing.assert_array_equal(found["cata"].max_radius, expected.max_radius)
+    assert type(found["part"].num) is int
+    everything = io.read_h5file(file)
+    assert everything["part"]["num_total"] == 280
+    io.write_h5file(file, squeeze=False, part=particles())
+    assert_equal(io.read_h5file(file, part=ParticleData)["part"], particles())
+
+
+def test_those_of_all_devices_are_joined(tmp_path: Path) -> None:
+    dealt = data.expand_particles(data.Pos(pos=particles().pos), 2, npad=3)
+    grouped, cata = jz.fof.fof_and_catalogue.smap(mesh_of(2), jit=True)(dealt, 0.13, 1.0)
+    io.write_h5file(tmp_path / "out.hdf5", part=grouped, cata=cata)
+    found = io.read_h5file(tmp_path / "out.hdf5", part=Pos, cata=FofCatalogue)
+    assert found["part"].pos.shape == (300, 3)
+    np.testing.assert_array_equal(found["cata"].count, data.squeeze_catalogue(cata).count)
+
+
+def test_nested_and_other_things(tmp_path: Path) -> None:
+    values = {"table": {"x": np.arange(3), "none": None}, "flag": True, "empty": np.zeros((0, 3)), "label": np.int8(3)}
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        io.write_to_hdf5(file.create_group("all"), values, compression="lzf")
+        io.write_to_hdf5(file.create_group("plain"), values, compression=None)
+        assert file["all/table/x"].compression == "lzf"
+        assert file["plain/table/x"].compression is None
+        found = io.read_from_hdf5(file["all"], dict)
+    assert sorted(found) == ["empty", "flag", "label", "table"]
+    assert found["flag"] is True
+    assert found["empty"].shape == (0, 3)
+    assert list(found["table"]) == ["x"]
+    assert io.squeeze_any(values) is values
+
+
+def test_what_cannot_be_written_or_read_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "out.hdf5"
+    with pytest.raises(TypeError, match="nothing to write"):
+        io.write_h5file(file)
+    with pytest.raises(TypeError, match="name is <U3, which HDF5 has no numbers for"):
+        io.write_h5file(file, some={"name": "abc"})
+    assert not file.exists()
+    io.write_h5file(file, some={"vel": np.zeros(3)})
+    with pytest.raises(io.SnapshotError, match="has no group other; it holds some"):
+        io.read_h5file(file, other=Pos)
+    with pytest.raises(io.SnapshotError, match="holds no pos, which ParticleData needs; it holds vel"):
+        io.read_h5file(file, some=ParticleData)
+    with pytest.raises(io.SnapshotError):
+        io.read_h5file(tmp_path / "none.hdf5")
