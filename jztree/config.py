@@ -133,7 +133,7 @@ class TreeConfig:
     """The shape of the plane hierarchy.
 
     leaf_size: particles a leaf on average (at most twice that). Larger leaves mean a smaller tree and more distances
-        to test. 40 is what most searches are the fastest with on an AMD EPYC 9004 (Zen 4); docs/performance.md has others.
+        to test. With 40 most searches are the fastest on an AMD EPYC 9004 (Zen 4); docs/performance.md has others.
     fan_out: nodes of a plane grouped into one node of the plane above, on average.
     masses: also compute the mass and the centre of mass of every node, which costs one more pass over the particles.
 

@@ -1,5 +1,6 @@
-"""Calls with an array and constants, whose arguments are looked at once."""
+"""Calls with an array, or particles, and constants, whose arguments are looked at once."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from jztree import knn
+from jztree.data import ParticleData, Pos, PosMass
 from jztree.jax_ext import with_twins
 
 POS = jnp.zeros((5, 3))
@@ -57,6 +59,78 @@ def test_equal_constants_of_other_kinds_are_others() -> None:
     for scale in (1, 1.0, True):
         asked.call(POS, scale)
     assert [type(one["scale"]) for one in asked.seen] == [int, float, bool]
+
+
+class Counted(Asked):
+    """The same of particles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def prepare(arguments: dict[str, Any]) -> dict[str, Any]:
+            self.seen.append(dict(arguments))
+            return {}
+
+        @with_twins({"part": P(-1)}, P(-1), prepare=prepare)
+        def moved(part: Any, by: float = 1.0) -> Any:
+            return part.pos + by, part.num_total, getattr(part, "num", None)
+
+        self.call = moved.jit
+
+
+def test_particles_of_the_same_shapes_are_looked_at_once() -> None:
+    counted = Counted()
+    for value in (1.0, 2.0):
+        np.testing.assert_array_equal(counted.call(Pos(pos=POS + value), 3.0)[0], np.full((5, 3), value + 3))
+    assert len(counted.seen) == 1
+    for part in (
+        PosMass(pos=POS),
+        PosMass(pos=POS, mass=POS[:, 0]),
+        ParticleData(pos=POS, mass=POS[:, 0]),
+        ParticleData(pos=POS, vel=POS),
+        ParticleData(pos=POS, vel=POS[:, :2]),
+        Pos(pos=POS[:4]),
+        Pos(pos=POS, num_total=7),
+    ):
+        before = len(counted.seen)
+        for _ in range(2):
+            assert counted.call(part, 3.0)[1] == part.num_total
+        assert len(counted.seen) == before + 1
+
+
+def test_particles_that_shapes_do_not_say_all_of_are_looked_at_each_time() -> None:
+    @jax.tree_util.register_dataclass
+    @dataclass
+    class Mine:
+        pos: Any
+        num_total: int | None = None
+
+    class Heavier(ParticleData):
+        pass
+
+    jax.tree_util.register_dataclass(Heavier, ["pos", "mass", "vel", "id", "num"], ["num_total"])
+    counted = Counted()
+    for part in (
+        Pos(pos=POS, num=3),
+        Pos(pos=POS, num=jnp.int32(3)),
+        PosMass(pos=POS, mass=1.0),
+        PosMass(pos=POS, mass=jnp.float32(1)),
+        Pos(pos=np.zeros((5, 3))),
+        Mine(pos=POS),
+        Heavier(pos=POS),
+    ):
+        before = len(counted.seen)
+        for _ in range(2):
+            counted.call(part)
+        assert len(counted.seen) == before + 2
+
+
+def test_a_number_of_particles_that_cannot_be_is_an_error_each_time() -> None:
+    knn.knn.jit(Pos(pos=POS), k=2)
+    for num in (6, jnp.int32(6), -1):
+        for _ in range(2):
+            with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="num"):
+                knn.knn.jit(Pos(pos=POS, num=num), k=2)
 
 
 def test_an_array_of_numpy_is_looked_at_each_time() -> None:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._transform.plain_calls import holds_rows
 from ._describe import describe_arrays, describe_particles
 
 Array = jax.Array | np.ndarray
@@ -17,6 +18,7 @@ def static_field(**kwargs: Any) -> Any:
     return field(metadata={"static": True}, **kwargs)
 
 
+@holds_rows
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True, slots=True)
 class Pos:
@@ -35,6 +37,7 @@ class Pos:
         return describe_particles(self)
 
 
+@holds_rows
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True, slots=True)
 class PosMass:
@@ -54,6 +57,7 @@ class PosMass:
         return describe_particles(self)
 
 
+@holds_rows
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True, slots=True)
 class ParticleData:
