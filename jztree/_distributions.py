@@ -1,25 +1,33 @@
-"""Other distributions that bring a package of this name, which cannot be installed beside this one.
+"""Other distributions of a package of this name, which cannot be installed beside this one.
 
 Importing this is what looks for them.
 """
 
 import importlib.metadata
+from pathlib import Path
 
+# Of the published package jz-tree: what brings its kernels, and files of its package that are none of this one.
 _OTHERS = ("jztree-cu12", "jztree-cu13")
+_FILES = ("_backend.py", "tools.py")
 
 
 def _check_alone() -> None:
-    """Raise ImportError if files of another distribution may have taken the place of some of these."""
-    for name in _OTHERS:
-        try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    """Raise ImportError if the other package is installed too, whose files may have taken the place of some of these."""
+    found = [f"{name} {version}" for name in _OTHERS if (version := _version(name))]
+    found += [f"its file {name}" for name in _FILES if (Path(__file__).parent / name).exists()]
+    if found:
         raise ImportError(
-            f"{name} {version} is installed in this environment, and its package is called jztree like this one, so "
-            f"files of one have overwritten files of the other; uninstall both, jztree and {name}, and install the one "
-            "that is wanted."
+            f"the published package jz-tree is installed in this environment ({', '.join(found)}), and its package is "
+            "called jztree like this one, so an environment can hold one of the two only; uninstall jztree and "
+            f"{' and '.join(_OTHERS)}, and install the one that is wanted."
         )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 _check_alone()

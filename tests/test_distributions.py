@@ -1,10 +1,24 @@
-"""What is said where another package of the same name is installed."""
+"""What is said where the published package, which has the same name, is installed too."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import jztree
+
+ADVICE = "uninstall jztree and jztree-cu12 and jztree-cu13, and install the one that is wanted."
+
+
+def said(folder: Path, first: bool) -> str:
+    """The last line of an import that looks into a folder, before or after all others."""
+    place = "insert(0, " if first else "append("
+    code = f"import sys; sys.path.{place}{str(folder)!r}); import jztree"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    return ended.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["jztree-cu12", "jztree-cu13"])
@@ -12,10 +26,17 @@ def test_another_distribution_of_this_name_is_an_error(name: str, tmp_path: Path
     told = tmp_path / f"{name.replace('-', '_')}-1.2.3.dist-info"
     told.mkdir()
     (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2.3\n")
-    code = f"import sys; sys.path.append({str(tmp_path)!r}); import jztree"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].startswith(
-        f"ImportError: {name} 1.2.3 is installed in this environment, and its"
-    )
-    assert f"uninstall both, jztree and {name}, and install the one that is wanted." in ended.stderr
+    sentence = said(tmp_path, first=False)
+    assert sentence.startswith("ImportError: the published package jz-tree is installed in this environment")
+    assert f"({name} 1.2.3)" in sentence
+    assert sentence.endswith(ADVICE)
+
+
+def test_files_of_another_package_among_these_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "jztree").mkdir()
+    for name in ("__init__.py", "_distributions.py"):
+        shutil.copy(Path(jztree.__file__).parent / name, tmp_path / "jztree")
+    (tmp_path / "jztree" / "tools.py").touch()
+    sentence = said(tmp_path, first=True)
+    assert "(its file tools.py)" in sentence
+    assert sentence.endswith(ADVICE)
