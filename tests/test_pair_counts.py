@@ -198,9 +198,13 @@ def test_pairs_at_edges_are_decided_in_float64(mode: str) -> None:
     """Of a lattice whose spacing no binary number is, most pairs are at edges or differ from them by rounding alone."""
     pos, edges = oracles.lattice(6, 3, spacing=0.1), 0.1 * np.arange(5)
     options = {"mode": mode, "edges_b": {"r": None, "rp_pi": 0.1 * np.arange(4), "s_mu": np.arange(6) / 5}[mode]}
+    weight, region = 1 + np.arange(216, dtype=np.float32) % 7, np.arange(216) % 3
     for box in (None, 0.6):
-        expected = brute(pos, pos, edges, box, **options)
-        assert_counts(pair_counts(pos, edges, boxsize=box, **options), expected)
+        known = {"weights": (weight, weight), "regions": (region, region), "num_regions": 3}
+        expected = brute(pos, pos, edges, box, **known, **options)
+        for given in ({}, {"weight": weight}, {"weight": weight, "region": region, "num_regions": 3}):
+            found = pair_counts(pos, edges, boxsize=box, **given, **options)
+            assert_counts(found, {name: want for name, want in expected.items() if getattr(found, name) is not None})
         assert (expected["count"] > 0).mean() > 0.7
 
 

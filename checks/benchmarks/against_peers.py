@@ -109,7 +109,7 @@ def radius_cases() -> Iterator[Case]:
 def pairs(pos: np.ndarray, edges: np.ndarray, boxsize: float, **options: Any) -> Call:
     """Our pairs in bins."""
     x = jax.numpy.asarray(pos)
-    return lambda: jz.radius.pair_counts.jit(x, edges, boxsize, **options).count.words
+    return lambda: jz.radius.pair_counts.jit(x, edges, boxsize, **options)
 
 
 def pair_cases(path: Path | None) -> Iterator[Case]:
@@ -118,9 +118,10 @@ def pair_cases(path: Path | None) -> Iterator[Case]:
     pos = (uniform(10**6) * np.float32(box)).astype(np.float32) % np.float32(box)
     for mode, bins_b, what in (("r", 0, "20 bins"), ("rp_pi", 40, "(rp, pi) 20 x 40"), ("s_mu", 40, "(s, mu) 20 x 40")):
         seconds_b = {"r": None, "rp_pi": np.arange(41.0), "s_mu": np.arange(41) / 40}[mode]
-        ours = pairs(pos, edges, box, mode=mode, edges_b=seconds_b)
-        there = peers.corrfunc(pos, edges, box, mode, bins_b)
-        yield Case(f"pair counts 1e+06, {what}", ours, "Corrfunc", there, 1.5)
+        for weight, how in ((None, ""), (np.random.default_rng(4).random(len(pos), np.float32), " with weights")):
+            ours = pairs(pos, edges, box, mode=mode, edges_b=seconds_b, weight=weight)
+            there = peers.corrfunc(pos, edges, box, mode, bins_b, weight)
+            yield Case(f"pair counts 1e+06{how}, {what}", ours, "Corrfunc", there, 1.5)
     pos, boxsize = snapshot_positions(path)
     pos, edges = np.mod(pos, np.float32(boxsize)), boxsize * np.geomspace(0.001, 0.2, 21)
     ours, what = pairs(pos, edges, boxsize), f"pair counts snapshot of {len(pos):,}, 0.001 to 0.2 of the box"

@@ -89,7 +89,13 @@ def sklearn_dbscan(pos: np.ndarray, eps: float, min_samples: int) -> Call | None
 
 
 def corrfunc(
-    pos: np.ndarray, edges: np.ndarray, boxsize: float, mode: str = "r", bins_b: int = 0, threads: int = 2
+    pos: np.ndarray,
+    edges: np.ndarray,
+    boxsize: float,
+    mode: str = "r",
+    bins_b: int = 0,
+    weight: np.ndarray | None = None,
+    threads: int = 2,
 ) -> Call | None:
     """Pairs in bins by Corrfunc. bins_b: how many of pi, each of one unit, or of mu. Positions must be inside."""
 
@@ -97,11 +103,12 @@ def corrfunc(
         from Corrfunc import theory
 
         columns = list(np.ascontiguousarray(pos.T))
+        more = {"boxsize": boxsize} | ({} if weight is None else {"weights1": weight, "weight_type": "pair_product"})
         if mode == "rp_pi":
-            return lambda: theory.DDrppi(1, threads, float(bins_b), edges, *columns, boxsize=boxsize)
+            return lambda: theory.DDrppi(1, threads, float(bins_b), edges, *columns, **more)
         if mode == "s_mu":
-            return lambda: theory.DDsmu(1, threads, edges, 1.0, bins_b, *columns, boxsize=boxsize)
-        return lambda: theory.DD(1, threads, edges, *columns, boxsize=boxsize)
+            return lambda: theory.DDsmu(1, threads, edges, 1.0, bins_b, *columns, **more)
+        return lambda: theory.DD(1, threads, edges, *columns, **more)
 
     return _if_installed(make)
 

@@ -1,8 +1,8 @@
 // What the pairs of two leaves are counted by.
 //
 // The box of the second leaf says again for each particle of the first which edges its pairs may be at. If these are
-// few, pairs within each are counted by comparing vectors (pair_squares.h); of two quantities, vectors say where pairs
-// are counted (pair_places.h). Else each pair's bin is looked up.
+// few, pairs within each are counted by comparing vectors (pair_squares.h); of two quantities, and where pairs have
+// weights or regions, vectors say where they are counted (pair_places.h). Else each pair's bin is looked up.
 #pragma once
 
 #include <algorithm>
@@ -53,8 +53,7 @@ class LeafPairs {
     if (!sighted && possible.hi - possible.lo <= few_edges && alike)
       return leaves_.pairwise() ? compare_leaves<true>(possible) : compare_leaves<false>(possible);
     find_rows(possible, table_.weighted() ? other_.node_weight(0, b) : 0);
-    if constexpr (sighted)
-      if (!limits_.to_middle() && alike && places_.worth(possible)) return place_leaves(possible);
+    if (!limits_.to_middle() && places_.worth(possible)) return place_leaves(possible);
     for (int64_t k = 0; k < rows_; ++k) {
       int64_t i = row_[static_cast<size_t>(k)];
       leaves_.pairwise() ? look_up_row<true>(i) : look_up_row<false>(i);
@@ -114,13 +113,44 @@ class LeafPairs {
       for (int64_t k = 0; k < count; ++k) {
         V first, along;
         block.template quantities<Pairwise>(rows[k], first, along);
-        uint32_t near = lanes_at_most(first, outermost) & lanes_at_most(along, farthest);
+        uint32_t near = lanes_at_most(first, outermost);
+        if (sighted) near &= lanes_at_most(along, farthest);
         if (Itself) near &= behind(rows[k], begin);
         chosen[k] = near;
         buffer.put(first, along, near);
       }
-      places_.count(buffer.end, table_.column(0),
-                    [&](int64_t at, T first, T along) { look_up_put(at, begin, first, along); });
+      const int32_t* const places =
+          places_.find(buffer.end, [&](int64_t at, T first, T along) { look_up_put(at, begin, first, along); });
+      add_placed(begin, places, buffer.end);
+    }
+  }
+
+  // Adds the pairs that were put.
+  void add_placed(int64_t begin, const int32_t* places, int64_t number) {
+    if (apart_)
+      return add_weighed(begin, places, [&](int32_t place, int64_t row_a, int64_t row_b, double weight) {
+        table_.add_pair(place, one_.region(row_a), other_.region(row_b), weight);
+      });
+    const PairTable::Here here = table_.here();
+    if (table_.weighted())
+      return add_weighed(begin, places, [&](int32_t place, int64_t, int64_t, double weight) {
+        ++here.counts[place];
+        here.sums[place] += weight;
+      });
+    for (int64_t i = 0; i < number; ++i) ++here.counts[places[i]];
+  }
+
+  // add(place, row_a, row_b, weight): for each pair that was put, in their order.
+  template <typename Add>
+  void add_weighed(int64_t begin, const int32_t* places, const Add& add) {
+    const int64_t row_b = row_b_ + begin;
+    for (int64_t k = 0; k < rows_; ++k) {
+      const int64_t row_a = row_a_ + row_[static_cast<size_t>(k)];
+      const double weight = one_.weight(row_a);
+      for (uint32_t left = chosen_[static_cast<size_t>(k)]; left != 0; left &= left - 1) {
+        const int64_t b = row_b + __builtin_ctz(left);
+        add(*places++, row_a, b, weight * other_.weight(b));
+      }
     }
   }
 

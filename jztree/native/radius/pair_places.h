@@ -1,4 +1,4 @@
-// Where pairs of two quantities are counted, found by vectors.
+// Where pairs of two quantities are counted, or of distances with weights or regions, found by vectors.
 //
 // They are gathered in a small buffer. The first quantity is compared with the few edges that pairs of two leaves may
 // be on either side of. Edges of the second are most often evenly spaced, so a product says between which of them a
@@ -92,7 +92,7 @@ class PairPlaces {
 
   // Whether pairs of these bins are better found here than one by one.
   bool worth(const Bins& bins) const {
-    return fits_ && bins.hi - bins.lo <= few_edges && (even_.even || bins.hi_b - bins.lo_b <= few_edges);
+    return fits_ && bins.hi - bins.lo <= few_edges && (!sighted || even_.even || bins.hi_b - bins.lo_b <= few_edges);
   }
 
   // From now on, pairs are in these bins.
@@ -105,33 +105,33 @@ class PairPlaces {
 
     // Puts the chosen pairs: their first quantities, and how far they are along the line of sight.
     void put(const V& first, const V& along, uint32_t chosen) {
-      keep_lanes<T>(along, chosen, seconds + end);
+      if (sighted) keep_lanes<T>(along, chosen, seconds + end);
       end += keep_lanes<T>(first, chosen, firsts + end);
     }
   };
   Buffer buffer() { return {firsts_.data(), seconds_.data(), 0}; }
 
-  // Counts what was put before `end`, but for that of which it is not sure, for which it calls decide(at, first,
-  // along).
+  // Finds the places of what was put before `end`, but for that of which it is not sure, for which it calls decide(at,
+  // first, along): its place is in no bin.
   template <typename Decide>
-  __attribute__((flatten)) void count(int64_t end, int64_t* table, const Decide& decide) {
+  __attribute__((flatten)) const int32_t* find(int64_t end, const Decide& decide) {
     for (int64_t at = 0; at < end; at += lanes) {
       V first, along;
       load(firsts_.data() + at, first);
-      load(seconds_.data() + at, along);
+      if (sighted) load(seconds_.data() + at, along);
       uint32_t unsure = find(first, along, places_.data() + at);
       if (end - at < lanes) unsure &= (uint32_t{1} << (end - at)) - 1;
       for (; unsure != 0; unsure &= unsure - 1) {
         size_t one = static_cast<size_t>(at + __builtin_ctz(unsure));
-        // This is in no bin.
         places_[one] = 0;
         decide(static_cast<int64_t>(one), firsts_[one], seconds_[one]);
       }
     }
-    for (int64_t i = 0; i < end; ++i) ++table[places_[static_cast<size_t>(i)]];
+    return places_.data();
   }
 
  private:
+  static constexpr bool sighted = Mode != PairMode::distance;
   // More edges than these are not compared one by one.
   static constexpr int64_t few_edges = 32;
 
@@ -139,6 +139,10 @@ class PairPlaces {
   uint32_t find(const V& first, const V& along, int32_t* places) const {
     V place, second = along, slip{};
     uint32_t unsure = compare(first, first_, bins_.lo, bins_.hi, first_place_.data(), place);
+    if (!sighted) {
+      write(place, V{}, places);
+      return unsure;
+    }
     if (Mode == PairMode::distance_cosine) {
       V root = square_root(first);
       second = along / root;

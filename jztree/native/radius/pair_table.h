@@ -38,6 +38,14 @@ class PairTable {
     std::fill(sums_here_.begin(), sums_here_.end(), 0.);
   }
 
+  // Pairs one by one, by the places of both quantities, while no others are added: their numbers and, if there are
+  // any, weights.
+  struct Here {
+    int64_t* counts;
+    double* sums;
+  };
+  Here here() { return {here_.data(), sums_here_.data()}; }
+
   // Where pairs of one place of the second quantity are counted, `stride` apart from one first edge to the next.
   int64_t* column(int64_t second) { return here_.data() + second; }
   int64_t stride() const { return second_; }
@@ -49,7 +57,9 @@ class PairTable {
   }
   // One pair, whatever its regions.
   void add_pair(int64_t first, int64_t second, int32_t one, int32_t other, double weight) {
-    int64_t place = first * second_ + second;
+    add_pair(first * second_ + second, one, other, weight);
+  }
+  void add_pair(int64_t place, int32_t one, int32_t other, double weight) {
     add_at(0, place, weight);
     add_at(1 + one, place, weight);
     if (other != one) add_at(1 + other, place, weight);
