@@ -12,7 +12,7 @@ _FILES = ("_backend.py", "tools.py")
 
 
 def _check_alone() -> None:
-    """Raise ImportError if the other package is installed too, whose files may have taken the place of some of these."""
+    """Raise ImportError if the other package is installed too, as its files may have taken the place of these."""
     found = [f"{name} {version}" for name in _OTHERS if (version := _version(name))]
     found += [f"its file {name}" for name in _FILES if (Path(__file__).parent / name).exists()]
     if found:

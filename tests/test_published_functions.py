@@ -100,14 +100,25 @@ def test_derivatives_of_runs() -> None:
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("beyond", [2**32 + 5, 2**63 - 1, -(2**32)])
+@pytest.mark.parametrize("bits", [32, 64])
+def test_runs_of_64_bits_are_not_cut(beyond: int, bits: int) -> None:
+    with jax.enable_x64(bits == 64):
+        for call in (jz.tree.center_of_mass, jz.tree.center_of_mass.jit):
+            np.testing.assert_allclose(call(np.array([0, 5], np.int64), massive()).mass, [massive().mass[:5].sum()])
+            with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=r"must ascend|32 bits"):
+                jax.block_until_ready(call(np.array([0, beyond], np.int64), massive()))
+
+
 @pytest.mark.parametrize("splits", [[0, 5, 3], [-1, 4], [0, N + 1]], ids=["descending", "negative", "beyond"])
 def test_runs_that_are_none_are_an_error(splits: list[int]) -> None:
     for call in (jz.tree.center_of_mass, jz.tree.center_of_mass.jit):
         with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=f"at most the {N} rows") as error:
             jax.block_until_ready(call(np.array(splits), massive()))
         assert oracles.one_sentence(error)
-    with pytest.raises(ValueError, match="integers"):
-        jz.tree.center_of_mass(np.array([0.0, 3.0]), massive())
+    for wrong in (np.array([0.0, 3.0]), [0, 3]):
+        with pytest.raises(ValueError, match="an array of integers"):
+            jz.tree.center_of_mass(wrong, massive())
     with pytest.raises(ValueError, match="particles with a mass"):
         jz.tree.center_of_mass(SPLITS, massive().pos)
 

@@ -2,13 +2,14 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
 from .._checks import check_box, check_classes, check_particles, common_dtype, mass_faults, mass_rows
-from .._particles import check_num, shape_of_pos
+from .._particles import check_carried, check_num, shape_of_pos
 from ..data import PosMass, with_computed
 from ..jax_ext import with_twins
 from ._derivatives import of_moments
@@ -49,13 +50,11 @@ def center_of_mass(
     del kahan_summation, block_size
     pos, num = check_particles(part), check_num(part)
     box = check_box(boxsize, pos.shape[1])
-    if not jnp.issubdtype(jnp.result_type(ispl), jnp.integer) or np.ndim(ispl) != 1 or np.shape(ispl)[0] < 1:
-        raise ValueError(f"ispl must be integers (m + 1,), where runs start; its shape is {np.shape(ispl)}.")
+    splits = _splits(ispl)
     dtype = common_dtype(pos, getattr(part, "mass", None)) if getattr(part, "mass", None) is not None else pos.dtype
     mass = mass_rows(part, dtype)
     if mass is None:
         raise ValueError("a centre of mass takes particles with a mass, and these have none.")
-    splits = jnp.asarray(ispl, jnp.int32)
     count = kernels.as_num(num)
     wrong = (splits[0] < 0) | (splits[-1] > count) | jnp.any(splits[1:] < splits[:-1])
     faults = [*corners_of(pos, count, "the positions")[1], *mass_faults(mass, count, pos.shape[0])]
@@ -67,3 +66,15 @@ def center_of_mass(
     moments = kernels.node_masses(pos, mass, splits, box, sizes)
     total, centre = of_moments(sizes, moments, pos, mass, box, splits)
     return PosMass(pos=centre, mass=total)
+
+
+def _splits(ispl: Any) -> jax.Array:
+    """Rows as int32; those that are none become -1 or more than there can be rows."""
+    check_carried({"ispl": ispl})
+    dtype = getattr(ispl, "dtype", None)
+    if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or np.ndim(ispl) != 1 or np.shape(ispl)[0] < 1:
+        given = type(ispl).__name__ if dtype is None else f"{dtype} {np.shape(ispl)}"
+        raise ValueError(f"ispl must be an array of integers (m + 1,), where runs start, not {given}.")
+    kind = jnp.iinfo(dtype)
+    rows = jnp.clip(ispl, max(kind.min, -1), min(kind.max, 2**31 - 1))
+    return rows.astype(jnp.int32)
