@@ -143,7 +143,7 @@ bench: develop ## Speed beside other libraries, stages, memory, hard inputs and 
 	$(call install_needs,benchmark)
 	$(BIN)/python checks/benchmarks/against_peers.py $(ARGS)
 	$(BIN)/python checks/benchmarks/one_device.py
-	$(BIN)/python checks/benchmarks/radius.py
+	$(BIN)/python checks/benchmarks/radius.py $(filter --record,$(ARGS))
 	$(BIN)/python checks/benchmarks/cliffs.py
 
 profile: develop ## Time, rows sent and rounds over four host devices, as ratios to one.

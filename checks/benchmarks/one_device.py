@@ -72,7 +72,7 @@ def hard_ratios(n: int, runs: int) -> dict[str, dict[str, float]]:
 
 
 MEMORY_SCRIPT = """
-import sys, jax, numpy as np, jztree as jz
+import ctypes, sys, jax, numpy as np, jztree as jz
 def status(key):
     return int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith(key))) * 1024
 what, n = sys.argv[1], int(sys.argv[2])
@@ -88,8 +88,11 @@ calls = {
     "pair counts": lambda x: jz.radius.pair_counts.jit(x, np.linspace(0, 1.93 * n ** (-1 / 3), 9)).count.words,
 }
 pos = jax.random.uniform(jax.random.key(0), (n, 3)).block_until_ready()
-jax.block_until_ready(calls[what](pos[: n // 100]))
-calls[what](pos[:1000])
+# What compiling leaves behind is not what the search takes.
+jax.block_until_ready(calls[what](pos))
+# JAX gives memory back that it shares with NumPy when it is called the next time.
+jax.block_until_ready(jax.device_put(np.ones(3)) + 1)
+getattr(ctypes.CDLL(None), "malloc_trim", lambda _: 0)(0)
 open("/proc/self/clear_refs", "w").write("5")
 before = status("VmRSS")
 out = jax.block_until_ready(calls[what](pos))
@@ -98,7 +101,19 @@ print((status("VmHWM") - before - outputs) / pos.nbytes)
 """
 
 
-def memory(n: int) -> dict[str, float]:
+# With 30 neighbours each.
+MEMORY_WITHIN_RADIUS = (
+    "counts within r",
+    "lists within r",
+    "pairs within r",
+    "lists, plain call",
+    "pairs, plain call",
+    "pair counts",
+)
+MEMORY_OF_GROUPS = ("knn", "labels", "catalogue")
+
+
+def memory(n: int, calls: tuple[str, ...]) -> dict[str, float]:
     """Peak resident memory beyond inputs and outputs, in units of the positions' size, each in a process of its own."""
 
     def one(what: str) -> float:
@@ -107,9 +122,7 @@ def memory(n: int) -> dict[str, float]:
         )
         return float(run.stdout)
 
-    plain = ("lists, plain call", "pairs, plain call")
-    radius = ("counts within r", "lists within r", "pairs within r", *plain, "pair counts")  # 30 neighbours each
-    return {what: one(what) for what in ("knn", "labels", "catalogue", *radius)}
+    return {what: one(what) for what in calls}
 
 
 def measure(n: int, runs: int) -> dict[str, Any]:
@@ -122,7 +135,7 @@ def measure(n: int, runs: int) -> dict[str, Any]:
         "stages open": stages(pos, None, runs),
         "stages periodic": stages(pos, 1.0, runs),
         "time on hard inputs over uniform": hard_ratios(n // 10, runs),
-        "peak memory over positions": memory(n),
+        "peak memory over positions": memory(n, MEMORY_OF_GROUPS + MEMORY_WITHIN_RADIUS),
     }
 
 

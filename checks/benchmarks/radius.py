@@ -1,22 +1,30 @@
-"""Fixed radius: cost per particle from 1e4 particles on, and hard inputs beside what their pairs need.
+"""Fixed radius: cost per particle from 1e4 particles on, hard inputs beside what their pairs need, and memory.
 
-    python checks/benchmarks/radius.py [--most 10000000] [--hard 100000] [--runs 3]
+    python checks/benchmarks/radius.py [--most 10000000] [--hard 100000] [--memory 1000000] [--runs 3] [--record]
 
-CPU seconds, all threads together, least of the runs, after compilation, tree included; float32 in random order.
+CPU seconds, all threads together, least of the runs, after compilation, tree included; float32 in random order. Behind
+each figure is what a release must not exceed. Speed beside other libraries is in against_peers.py.
 """
 
 import argparse
+import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 from inputs import uniform
-from one_device import hard_inputs
-from timing import Call, least_cpu_seconds
+from one_device import MEMORY_WITHIN_RADIUS, hard_inputs, memory
+from timing import Call, least_cpu_seconds, machine
 
 import jztree as jz
 
+HISTORY = Path(__file__).parents[1] / "results" / "radius.jsonl"
 NEIGHBOURS = 30
+# What a release must not exceed: the cost of a particle over the least at any number of them, the time that the pairs
+# of hard inputs need, and memory over the positions.
+FLAT, HARD, MEMORY = 2.0, 3.0, 6.0
 # Lists of more pairs than these take more memory than machines may have.
 MOST_PAIRS = 1e8
 
@@ -66,22 +74,43 @@ def hard(n: int, runs: int) -> Iterator[tuple[str, float, dict[str, float]]]:
         yield name, pairs, {what: seconds / there[what] / needs for what, seconds in found.items()}
 
 
-def show(title: str, row: dict[str, float]) -> None:
-    """Print numbers to three digits behind a title."""
-    print(f"{title:<44}" + ", ".join(f"{name} {value:.3g}" for name, value in row.items()), flush=True)
+def show(title: str, row: dict[str, float], most: str) -> None:
+    """Print numbers to three digits behind a title, and what they must not exceed."""
+    print(f"{title:<44}" + ", ".join(f"{name} {value:.3g}" for name, value in row.items()) + f" ({most})", flush=True)
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure and print."""
+    results: dict[str, Any] = {"machine": machine(), "microseconds a particle": {}, "hard inputs": {}}
+    print(json.dumps(results["machine"]))
+    each = results["microseconds a particle"]
+    for n, row in flatness(arguments.most, arguments.runs):
+        each[f"{n:.0e}"] = row
+        least = {name: min(other[name] for other in each.values() if name in other) for name in row}
+        beside = max(row[name] / least[name] for name in row)
+        show(f"{n:.0e} particles, us of CPU a particle", row, f"{beside:.2g} times the least so far; at most {FLAT:g}")
+    for name, pairs, row in hard(arguments.hard, arguments.runs):
+        results["hard inputs"][name] = {"within r": pairs} | row
+        show(f"{name}, {pairs:.3g} within r, times its needs", row, f"at most {HARD:g}")
+    results["memory over positions"] = memory(arguments.memory, MEMORY_WITHIN_RADIUS)
+    for name, value in results["memory over positions"].items():
+        show("memory beyond results, over positions", {name: value}, f"at most {MEMORY:g}")
+    return results
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print, and save if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--most", type=int, default=10**7, help="particles (default: %(default)s)")
     parser.add_argument("--hard", type=int, default=10**5, help="particles of hard inputs (default: %(default)s)")
+    parser.add_argument("--memory", type=int, default=10**6, help="particles of memory (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=3, help="counted runs; the least counts (default: %(default)s)")
+    parser.add_argument("--record", action="store_true", help=f"append the results to {HISTORY.name}, a line a run")
     arguments = parser.parse_args()
-    for n, row in flatness(arguments.most, arguments.runs):
-        show(f"{n:.0e} particles, us of CPU a particle", row)
-    for name, pairs, row in hard(arguments.hard, arguments.runs):
-        show(f"{name}, {pairs:.3g} within r", row)
+    results = measure(arguments)
+    if arguments.record:
+        with HISTORY.open("a") as history:
+            history.write(json.dumps(results) + "\n")
 
 
 if __name__ == "__main__":

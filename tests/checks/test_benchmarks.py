@@ -1,5 +1,6 @@
-"""The benchmarks compare like with like, and draw what they measured."""
+"""The benchmarks compare like with like, and draw and record what they measured."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ BENCHMARKS = Path(__file__).parents[2] / "checks" / "benchmarks"
 @pytest.fixture(autouse=True)
 def on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
-    for name in ("peers", "timing", "draw", "inputs", "one_device", "cliffs"):
+    for name in ("peers", "timing", "draw", "inputs", "one_device", "cliffs", "radius"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -47,6 +48,28 @@ def test_sweeps_are_drawn(tmp_path: Path) -> None:
     }
     draw.sweeps(results, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {f"against_{axis}.png" for axis in ("n", "k", "threads")}
+
+
+def test_what_is_recorded_of_fixed_radii(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line a run, of what is printed."""
+    import radius  # noqa: PLC0415
+
+    monkeypatch.setattr(radius, "HISTORY", tmp_path / "radius.jsonl")
+    monkeypatch.setattr(radius, "memory", lambda n, calls: dict.fromkeys(calls, float(n)))
+    monkeypatch.setattr(
+        sys, "argv", ["radius.py", "--most", "10000", "--hard", "300", "--memory", "7", "--runs", "1", "--record"]
+    )
+    for runs in (1, 2):
+        radius.main()
+        lines = [json.loads(line) for line in radius.HISTORY.read_text().splitlines()]
+        assert len(lines) == runs
+    assert set(lines[0]["microseconds a particle"]["1e+04"]) == {"counts", "pair counts", "lists"}
+    assert set(lines[0]["hard inputs"]) == set(radius.hard_inputs(300))
+    assert lines[0]["memory over positions"]["pairs within r"] == 7
+    printed = capsys.readouterr().out
+    assert all(f"at most {most:g}" in printed for most in (radius.FLAT, radius.HARD, radius.MEMORY))
 
 
 def test_cliffs_are_rows_far_above_those_beside_them() -> None:
