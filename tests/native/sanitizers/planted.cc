@@ -1,4 +1,5 @@
 // Errors on purpose, in the library that watches itself: `make fuzz-sanitized` begins by seeing that it notices them.
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <vector>
