@@ -31,7 +31,8 @@ def knn(
     query_rows: ``(q,)`` int32, the output row of each z-ordered query; None writes in z-order.
     own_offset: int32 scalar: query i is source ``i + own_offset``, and its own first neighbour; negative: it is none.
     open_leaves: int32, one a leaf of the queries: which are searched. The others keep their rows of ``found``, a pair
-        of what this function returns.
+        of what this function returned for the same queries among themselves, if they are sources, or else among some
+        of the sources. That also says how far those that are searched have to look, and which need not.
 
     domain: lower and upper corner, ``(d,)``, of the set that sources and queries are part of; None: there are no
     others.

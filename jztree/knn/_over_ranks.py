@@ -5,7 +5,8 @@
 3. Leaves of queries whose balls reach boxes of other ranks' sources are open. For those the rank says how far it wants
    to look, and the other ranks send what lies there (`jztree.tree.ghosts`). A query that found fewer than ``k`` sources
    is bounded by how many there are in the boxes of all ranks.
-4. Open leaves search again, among own sources and ghosts. Those are in z-order, so ties are decided as on one device.
+4. Open leaves search again, among own sources and ghosts, within what step 2 found; on CPUs only their queries that
+   have a ghost within that. Sources and ghosts are in z-order, so ties are decided as on one device.
 5. Results travel back to where the queries came from.
 
 The search of step 2 is the larger part of the work; for 250,000 uniform particles a rank and k=8 about an eighth of the

@@ -8,6 +8,9 @@
 // Ties are broken by the lower row, so the walk skips a node at exactly the largest radius only if its rows come after
 // those found, which keeps sets of equal points linear.
 //
+// Where leaves are open, radii begin at what was found before. A first walk, to the sources that are none of the
+// queries, says which queries have any within their radius; only these are searched again.
+//
 // Where there is a limit, radii begin there, and what float32 is not sure of at the limit is decided in float64 from
 // the positions as given before a list takes it.
 //
@@ -63,7 +66,8 @@ class WideSearch {
         in_(in),
         box_(box),
         whole_(whole),
-        out_{out.source_rows, out.query_rows, nullptr, nullptr, out.index, out.k, 1., out.own_offset, out.others} {
+        out_{out.source_rows, out.query_rows, nullptr, nullptr, out.index, out.k, 1.,
+             out.own_offset,  out.others,     false} {
     if constexpr (std::is_same<T, float>::value) out_.narrow_radius = out.radius;
   }
 
@@ -124,7 +128,8 @@ void knn(const Parallel& parallel, const Neighbours<D, T>& in) {
   if (own >= 0 && own + in.queries.num() > in.sources.num())
     throw Refusal("queries that are sources were to be found behind the last of these.");
   if (in.k() == 0 || in.q() == 0) return;
-  Output<T> out{in.source_rows, in.query_rows, in.radius, nullptr, in.index, in.k(), T{1}, own, in.others};
+  Output<T> out{in.source_rows, in.query_rows, in.radius, nullptr,   in.index,
+                in.k(),         T{1},          own,       in.others, in.open != nullptr};
   search_all<D, T>(parallel, in, period, domain_span(in, period), out);
 }
 

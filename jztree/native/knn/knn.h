@@ -16,10 +16,12 @@ struct Neighbours {
   Tree<D, T> queries;
   const int32_t* query_rows;  // (q,), the output row of each z-ordered query; null: its place
   const int32_t* own_offset;  // query i is source i + own_offset; negative: queries are no sources
-  const int32_t* open;        // which leaves of queries are searched; null: all. Others keep what they have
+  const int32_t* open;        // which leaves of queries are searched again; null: all are, and for the first time
   Lengths box;
   Lengths limit;    // (q,) in the order of output rows, one for all, or none; negative: nothing is within
   const T* domain;  // (2, D), the corners of the set that sources and queries are part of; null: of theirs
+  // Continued: leaves that are not open keep what they have. Those that are have an answer among the queries (if these
+  // are sources) or some of the sources, which tells how far away the k-th is at most.
   Array<T> radius;  // (q, k), continued
   int32_t* index;   // (q, k), continued
   bool self;        // the sources are the queries, row by row

@@ -27,6 +27,7 @@ struct Output {
   T unit;
   int64_t own_offset;  // query i is source i + own_offset; negative: queries are no sources
   bool others;         // queries that are sources are none of their own neighbours
+  bool found;          // `radius` has bounds; see Neighbours
 
   int64_t row(int64_t query) const { return query_rows ? query_rows[query] : query; }
 
@@ -98,6 +99,13 @@ class Walk {
       low_[d] = queries_.low[d][leaf];
       high_[d] = queries_.high[d][leaf];
     }
+    bounds_.clear();
+    reached_.assign(static_cast<size_t>(count_), 1);
+    if (limits_.any()) limit();
+    if (out_.found) {
+      bound_by_found();
+      if (self_ && !reach_others()) return true;
+    }
     best_ = &lists_.next();
     search(leaf);
     if (!write_found(asked)) {
@@ -126,17 +134,33 @@ class Walk {
   void search(int64_t leaf) {
     best_->reset(count_, own_first_);
     worst_ = own_first_ && out_.k == 1 ? own_candidate<T>() : no_candidate<T>();
-    bound_.assign(static_cast<size_t>(count_), worst_);
-    radius2_.assign(static_cast<size_t>(count_ + lanes), candidate_distance2<T>(worst_));
-    if (limits_.any()) limit();
+    begin_bounds();
     seed_ = -1;
     if (&sources_ == &queries_) {
       visit_leaf(leaf);
       seed_ = leaf;
-    } else {
+    } else if (!out_.found) {
       seed();
     }
-    walk();
+    walk<false>();
+  }
+
+  // From now on, all queries that are searched look as far as they may.
+  void begin_bounds() {
+    bound_.assign(static_cast<size_t>(count_), worst_);
+    radius2_.assign(static_cast<size_t>(count_ + lanes), candidate_distance2<T>(worst_));
+    if (bounds_.empty()) return;
+    for (int64_t q = 0; q < count_; ++q) set_bound(q, reached_[static_cast<size_t>(q)] ? worst_ : nothing());
+    set_worst();
+  }
+
+  // Finds which queries have sources within their bounds that are none of the queries. Returns false if none has.
+  bool reach_others() {
+    worst_ = no_candidate<T>();
+    begin_bounds();
+    reached_.assign(static_cast<size_t>(count_), 0);
+    walk<true>();
+    return std::any_of(reached_.begin(), reached_.end(), [](uint8_t reached) { return reached; });
   }
 
   // Writes what was found, but for the queries that are lost. Returns false if there were ties that the lists could not
@@ -144,6 +168,7 @@ class Walk {
   bool write_found(const std::vector<uint8_t>* asked) {
     lost_.assign(static_cast<size_t>(count_), 0);
     for (int64_t q = 0; q < count_; ++q) {
+      if (!reached_[static_cast<size_t>(q)]) continue;
       if (!best_->finish(q, sorted_.data())) return false;
       bool good = precise(q);
       lost_[static_cast<size_t>(q)] = !good;
@@ -169,18 +194,38 @@ class Walk {
     limit_.clear();
     for (int64_t q = 0; q < count_; ++q) {
       limit_.push_back(limits_.of(begin_ + q));
-      set_bound(q, worst_);
+      bounds_.push_back(make_candidate<T>(limit_.back().possibly2, no_row));
     }
-    set_worst();
   }
 
+  // The k-th source is not farther than the k-th of some of the sources, which rounding has moved by less than this.
+  void bound_by_found() {
+    bounds_.resize(static_cast<size_t>(count_), no_candidate<T>());
+    for (int64_t q = 0; q < count_; ++q) {
+      T known = out_.radius[out_.row(begin_ + q) * out_.k + out_.k - 1] / out_.unit;
+      T bound2 = known * known * above_one<T> + std::numeric_limits<T>::min();
+      Key& bound = bounds_[static_cast<size_t>(q)];
+      if (bound2 < std::numeric_limits<T>::infinity()) bound = std::min(bound, make_candidate<T>(bound2, no_row));
+    }
+  }
+
+  // A bound that no candidate is within.
+  static Key nothing() { return make_candidate<T>(-std::numeric_limits<T>::infinity(), 0); }
+
   void set_bound(int64_t q, Key bound) {
-    if (limits_.any()) bound = std::min(bound, make_candidate<T>(limit_[static_cast<size_t>(q)].possibly2, no_row));
+    if (!bounds_.empty()) bound = std::min(bound, bounds_[static_cast<size_t>(q)]);
     bound_[static_cast<size_t>(q)] = bound;
     radius2_[static_cast<size_t>(q)] = candidate_distance2<T>(bound);
   }
 
+  // Whether rows are all queries; see reach_others.
+  bool are_queries(int64_t begin, int64_t end) const {
+    return begin >= out_.own_offset && end <= out_.own_offset + queries_.leaf_row(queries_.leaves());
+  }
+
   // Pushes the children of a node that may matter (plane is theirs), the nearest last so that it is visited first.
+  // Others: those that have nothing but queries do not.
+  template <bool Others>
   void push_nodes(int plane, int64_t begin, int64_t end) {
     int64_t start = sources_.layout().starts[static_cast<size_t>(plane)];
     for (int64_t first = begin; first < end; first += 4 * lanes) {
@@ -190,10 +235,10 @@ class Walk {
       Entry near[4 * lanes];
       int64_t found = 0;
       for (int64_t i = 0; i < count; ++i) {
-        int64_t node = first + i, row = sources_.first_row(plane, node);
+        int64_t node = first + i, row = sources_.first_row(plane, node), end_row = sources_.first_row(plane, node + 1);
         Key key = make_candidate<T>(distance2[i], static_cast<uint32_t>(row + 1));
         near[found] = {key, plane, node};
-        found += (key < worst_) & (sources_.first_row(plane, node + 1) != row);
+        found += (key < worst_) & (end_row != row) & !(Others && are_queries(row, end_row));
       }
       push_sorted(near, found);
     }
@@ -216,17 +261,20 @@ class Walk {
     }
   }
 
+  template <bool Others>
   void walk() {
     int top = sources_.layout().planes() - 1;
     stack_.clear();
-    push_nodes(top, 0, sources_.layout().sizes[static_cast<size_t>(top)]);
+    push_nodes<Others>(top, 0, sources_.layout().sizes[static_cast<size_t>(top)]);
     while (!stack_.empty()) {
       Entry entry = stack_.back();
       stack_.pop_back();
       if (!(entry.key < worst_)) continue;
       if (entry.plane > 0) {
-        push_nodes(entry.plane - 1, sources_.first_child(entry.plane, entry.node),
-                   sources_.first_child(entry.plane, entry.node + 1));
+        push_nodes<Others>(entry.plane - 1, sources_.first_child(entry.plane, entry.node),
+                           sources_.first_child(entry.plane, entry.node + 1));
+      } else if (Others) {
+        look_for_others(entry.node);
       } else if (entry.node != seed_) {
         visit_leaf(entry.node);
       }
@@ -239,7 +287,7 @@ class Walk {
     int64_t begin = 0, end = sources_.layout().sizes[static_cast<size_t>(plane)];
     for (;; --plane) {
       stack_.clear();
-      push_nodes(plane, begin, end);
+      push_nodes<false>(plane, begin, end);
       if (stack_.empty()) return;
       int64_t node = stack_.back().node;
       if (plane == 0) {
@@ -261,6 +309,33 @@ class Walk {
         if ((open & 0xffff) != 0) changed |= visit_leaf_from(block, open & 0xffff);
     }
     if (changed) set_worst();
+  }
+
+  // Notes which queries have sources of a leaf within their bounds that are none of the queries.
+  void look_for_others(int64_t leaf) {
+    leaf_distances_.set_leaf(sources_, leaf, low_, high_);
+    bool changed = false;
+    for (int64_t begin = 0; begin < count_; begin += 4 * lanes) {
+      uint64_t open = may_open(begin);
+      for (int64_t block = begin; open != 0; block += lanes, open >>= lanes)
+        if ((open & 0xffff) != 0) changed |= look_from(block, open & 0xffff);
+    }
+    if (changed) set_worst();
+  }
+
+  bool look_from(int64_t block, uint32_t open) {
+    leaf_distances_.find_near(queries_, begin_ + block, open, radius2_.data() + block, no_own);
+    bool changed = false;
+    for (int64_t n = 0; open != 0; open &= open - 1, ++n) {
+      bool reached = false;
+      leaf_distances_.near(n).each([&](int64_t row, T) { return !(reached = !are_queries(row, row + 1)); });
+      if (!reached) continue;
+      int64_t q = block + __builtin_ctz(open);
+      reached_[static_cast<size_t>(q)] = 1;
+      set_bound(q, nothing());
+      changed = true;
+    }
+    return changed;
   }
 
   // Which of four blocks of queries from `begin` on the leaf may be near. (All blocks before the first is searched:
@@ -319,6 +394,8 @@ class Walk {
   std::vector<T> radius2_;        // its squared distance; and a block more
   Key worst_;                     // the largest bound
   std::vector<Within<T>> limit_;  // of each query, if there are limits
+  std::vector<Key> bounds_;       // what is known from the start of each query's k-th candidate; empty: nothing
+  std::vector<uint8_t> reached_;  // which queries are searched; the others keep what they have
   std::vector<uint64_t> kept_;
   std::vector<Entry> stack_;
 };
