@@ -33,12 +33,46 @@ struct GhostSelection {
         out.push_back(i);
   }
 
-  bool is_wanted(int64_t row, const std::vector<int64_t>& boxes) const {
+  // first: which of the boxes is asked first. It is set to the one that wants the row, as that often wants the next,
+  // too.
+  bool is_wanted(int64_t row, const std::vector<int64_t>& boxes, size_t& first) const {
     T x[D];
     for (int d = 0; d < D; ++d) x[d] = wrap(pos[row * D + d], box[d]);
-    for (int64_t i : boxes)
-      if (within(space.gap2(x, x, wanted.lower + i * D, wanted.upper + i * D), space.enlarged(radius[i]))) return true;
+    auto wants = [&](size_t n) {
+      int64_t i = boxes[n];
+      return within(space.gap2(x, x, wanted.lower + i * D, wanted.upper + i * D), space.enlarged(radius[i]));
+    };
+    if (wants(first)) return true;
+    for (size_t n = 0; n < boxes.size(); ++n)
+      if (n != first && wants(n)) {
+        first = n;
+        return true;
+      }
     return false;
+  }
+
+  // Boxes that want something of a run of blocks are looked for among those that want something of a longer run.
+  static constexpr int levels = 3;
+  static constexpr int64_t grains[levels] = {64, 8, 1};
+
+  // Adds the rows of the blocks from `first` on, as many as the level's grain, that are wanted. boxes: room for those
+  // of each level.
+  void add_rows(int64_t first, int level, const std::vector<int64_t>& candidates, std::vector<int64_t>* boxes,
+                std::vector<int32_t>& rows) const {
+    const int64_t last = std::min(blocks.count, first + grains[level]);
+    T low[D], high[D];
+    bounding_box(blocks, first, last, low, high);
+    if (!(low[0] <= high[0])) return;
+    near(low, high, candidates, boxes[level]);
+    if (boxes[level].empty()) return;
+    if (level + 1 < levels) {
+      for (int64_t block = first; block < last; block += grains[level + 1])
+        add_rows(block, level + 1, boxes[level], boxes, rows);
+      return;
+    }
+    size_t box_asked = 0;
+    for (int32_t row = splits[first]; row < splits[last]; ++row)
+      if (is_wanted(row, boxes[level], box_asked)) rows.push_back(row);
   }
 
   // The rows that rank r wants, in their order. low, high: the bounding box of all rows.
@@ -49,24 +83,11 @@ struct GhostSelection {
     if (!(low[0] <= high[0])) return {};
     near(low, high, candidates, of_rank);
     if (of_rank.empty()) return {};
-    constexpr int64_t grain = 64;
-    std::vector<std::vector<int32_t>> parts(static_cast<size_t>((blocks.count + grain - 1) / grain));
+    std::vector<std::vector<int32_t>> parts(static_cast<size_t>((blocks.count + grains[0] - 1) / grains[0]));
     parallel.blocks(static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
-      std::vector<int64_t> of_part, boxes;
-      T part_low[D], part_high[D];
-      for (int64_t part = begin; part < end; ++part) {
-        const int64_t first = part * grain, last = std::min(blocks.count, first + grain);
-        bounding_box(blocks, first, last, part_low, part_high);
-        if (!(part_low[0] <= part_high[0])) continue;
-        near(part_low, part_high, of_rank, of_part);
-        for (int64_t b = first; b < last && !of_part.empty(); ++b) {
-          if (splits[b] == splits[b + 1]) continue;
-          near(blocks.low(b), blocks.high(b), of_part, boxes);
-          if (boxes.empty()) continue;
-          for (int32_t row = splits[b]; row < splits[b + 1]; ++row)
-            if (is_wanted(row, boxes)) parts[static_cast<size_t>(part)].push_back(row);
-        }
-      }
+      std::vector<int64_t> boxes[levels];
+      for (int64_t part = begin; part < end; ++part)
+        add_rows(part * grains[0], 0, of_rank, boxes, parts[static_cast<size_t>(part)]);
     });
     std::vector<int32_t> rows;
     for (const auto& part : parts) rows.insert(rows.end(), part.begin(), part.end());
