@@ -340,7 +340,7 @@ class Walk {
 
   // Which of four blocks of queries from `begin` on the leaf may be near. (All blocks before the first is searched:
   // nothing then waits for a branch that is not foretold.)
-  uint64_t may_open(int64_t begin) const {
+  __attribute__((always_inline)) uint64_t may_open(int64_t begin) const {
     uint64_t open = 0;
     for (int64_t block = begin; block < std::min(begin + 4 * lanes, count_); block += lanes) {
       Lanes<T> radius2;
