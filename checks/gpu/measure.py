@@ -29,6 +29,7 @@ _SHORT = 0.02  # seconds: calls below it are also timed without waiting for each
 _QUERIES, _AT_ONCE = 256, 16  # for which distances are counted
 _CHAINS, _STEPS = 4, 256  # of products whose rate is measured
 K = 16  # of the kernels
+LEAF_SIZES = (16, 24, 32, 48)  # besides the default, which was chosen on CPUs
 
 
 def timed(call: Callable[[], Any]) -> float:
@@ -99,39 +100,78 @@ def kernels_of(pos: Any, sample: Sample) -> Iterator[tuple[str, Callable[[], Any
     n, cfg = len(pos), jz.config.TreeConfig()
     sizes, box = jz.tree.plane_sizes(n, cfg), jz.jax_ext.exact(sample.side, (pos.shape[1],))
 
-    def given(function: Callable[..., Any], *arrays: Any) -> Callable[[], Any]:
-        return functools.partial(jax.jit(function), *arrays)
-
     def tree(p: Any, arrays: Any) -> kernels.Tree:
         return kernels.Tree(p, kernels.as_num(n), *arrays, sizes)
 
-    bounds = given(lambda p: kernels.bounds(p, n), pos)
+    bounds = _given(lambda p: kernels.bounds(p, n), pos)
     yield "bounds", bounds
     lower, upper, _ = bounds()
-    zsort = given(lambda p, low, high: kernels.zsort(p, n, low, high, box), pos, lower, upper)
+    zsort = _given(lambda p, low, high: kernels.zsort(p, n, low, high, box), pos, lower, upper)
     yield "z-order", zsort
     index, posz = zsort()
-
-    def hierarchy(p: Any, low: Any, high: Any) -> Any:
-        return kernels.hierarchy(p, n, low, high, box, sizes, cfg.leaf_size, cfg.fan_out)
-
-    build = given(hierarchy, posz, lower, upper)
+    build = _hierarchy(posz, lower, upper, box, cfg)
     yield "plane hierarchy", build
     arrays = build()[:4]
-    yield "check of a given hierarchy", given(lambda p, a: kernels.tree_fits(tree(p, a), box), posz, arrays)
-    near = given(lambda p, a: kernels.knn(tree(p, a), None, None, None, K, box), posz, arrays)
+    yield "check of a given hierarchy", _given(lambda p, a: kernels.tree_fits(tree(p, a), box), posz, arrays)
+    near = _given(lambda p, a: kernels.knn(tree(p, a), None, None, None, K, box), posz, arrays)
     yield f"knn k={K} in z-order", near
-    near = given(lambda p, a, i: kernels.knn(tree(p, a), i, None, i, K, box), posz, arrays, index)
+    near = _given(lambda p, a, i: kernels.knn(tree(p, a), i, None, i, K, box), posz, arrays, index)
     yield f"knn k={K} to input rows", near
     for b in B:
         rlink = jz.jax_ext.exact(sample.linking_length(b), ())
-        link = given(lambda p, a, rlink=rlink: kernels.fof(tree(p, a), None, rlink, box), posz, arrays)
+        link = _given(lambda p, a, rlink=rlink: kernels.fof(tree(p, a), None, rlink, box), posz, arrays)
         yield f"links b={b}", link
-        order = given(lambda rows: kernels.group_order(rows, n, 20), link())
+        order = _given(lambda rows: kernels.group_order(rows, n, 20), link())
         yield f"group order b={b}", order
         rows, *groups = order()
         grouped = kernels.gather_rows(posz, rows)
-        yield f"sums over groups b={b}", given(lambda p, g: kernels.catalogue(p, None, None, *g, box), grouped, groups)
+        yield f"sums over groups b={b}", _given(lambda p, g: kernels.catalogue(p, None, None, *g, box), grouped, groups)
+    yield from _with_other_leaves(posz, lower, upper, box, sample)
+
+
+def _with_other_leaves(
+    posz: Any, lower: Any, upper: Any, box: Any, sample: Sample
+) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The searches again, in hierarchies with smaller and larger leaves."""
+    import jztree as jz
+    from jztree import kernels
+
+    for size in LEAF_SIZES:
+        cfg = jz.config.TreeConfig(leaf_size=size)
+        sizes, num = jz.tree.plane_sizes(len(posz), cfg), kernels.as_num(len(posz))
+        rlink, arrays = (
+            jz.jax_ext.exact(sample.linking_length(B[0]), ()),
+            _hierarchy(posz, lower, upper, box, cfg)()[:4],
+        )
+
+        def near(p: Any, a: Any, sizes: Any = sizes, num: Any = num) -> Any:
+            return kernels.knn(kernels.Tree(p, num, *a, sizes), None, None, None, K, box)
+
+        def link(p: Any, a: Any, sizes: Any = sizes, num: Any = num, rlink: Any = rlink) -> Any:
+            return kernels.fof(kernels.Tree(p, num, *a, sizes), None, rlink, box)
+
+        yield f"knn k={K} in z-order, leaves of {size}", _given(near, posz, arrays)
+        yield f"links b={B[0]}, leaves of {size}", _given(link, posz, arrays)
+
+
+def _given(function: Callable[..., Any], *arrays: Any) -> Callable[[], Any]:
+    """A compiled call of arrays."""
+    return functools.partial(jax.jit(function), *arrays)
+
+
+def _hierarchy(posz: Any, lower: Any, upper: Any, box: Any, cfg: Any) -> Callable[[], Any]:
+    """The call that builds a hierarchy over particles in z-order."""
+    import jztree as jz
+    from jztree import kernels
+
+    n = len(posz)
+    sizes = jz.tree.plane_sizes(n, cfg)
+    return _given(
+        lambda p, low, high: kernels.hierarchy(p, n, low, high, box, sizes, cfg.leaf_size, cfg.fan_out),
+        posz,
+        lower,
+        upper,
+    )
 
 
 def stages(pos: Any, sample: Sample, runs: int) -> dict[str, Any]:
