@@ -115,7 +115,15 @@ class _Judge:
             far, fast = (np.float64(np.abs(values[name][: values["num"]]).max(initial=0)) for name in ("pos", "vel"))
             if far * fast > 1e-2 * float(np.finfo(values["pos"].dtype).max):
                 return "angular momenta are near the end of the range"
+            kind = np.finfo(values["pos"].dtype)
+            near, slow = (_smallest(values[name][: values["num"]]) for name in ("pos", "vel"))
+            if near * slow * float(kind.eps) ** 2 < float(kind.tiny):
+                return "differences of places and of velocities may be so small that their product has no digits"
         return groups_may_vanish(values["pos"][: values["num"]])
+
+
+def _smallest(values: np.ndarray) -> float:
+    return float(np.abs(values[values != 0]).min(initial=np.inf))
 
 
 def _field(grouped: Any, name: str) -> Any:
