@@ -15,7 +15,7 @@ endif
 # Which instruction sets the CPU kernels are compiled for: NATIVE is that of this machine, TWO are that and the plainest,
 # ALL is what packages have.
 JZTREE_INSTRUCTION_SETS ?= NATIVE
-# Tests at once. Many wait for processes, so one more than the cores; each takes a gigabyte of memory, so no more than nine.
+# Tests at once. Many wait for processes, so one more than the cores; each takes a gigabyte or two of memory, so no more than nine.
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores + 1 : 9)))
 
 # Installs what the package needs, and what the extras $(1) of it need, but not the package.

@@ -1,6 +1,7 @@
 """Fixtures that all tests share."""
 
 import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -48,6 +49,28 @@ def _knows_flags(config: pytest.Config, flags: str) -> bool:
         if cache is not None:
             cache.set(key, known)
     return known
+
+
+# What JAX has compiled stays in memory, about 8 MB a test, which is more than a computer has after some thousands.
+_MOST_GROWTH = 2**30
+_resident_at_first = 0
+
+
+def pytest_runtest_logfinish() -> None:
+    """Drop what has been compiled each time the process has grown by so many bytes."""
+    global _resident_at_first  # noqa: PLW0603 - of the process, as is its memory
+    if _resident_bytes() > _resident_at_first + _MOST_GROWTH:
+        jax.clear_caches()
+        gc.collect()
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
+        _resident_at_first = _resident_bytes()
+
+
+def _resident_bytes() -> int:
+    """Memory of this process; 0 where the system does not say."""
+    state = Path("/proc/self/statm")
+    return int(state.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if state.exists() else 0
 
 
 @pytest.fixture(scope="session")
