@@ -137,7 +137,7 @@ class Walk {
     begin_bounds();
     seed_ = -1;
     if (&sources_ == &queries_) {
-      visit_leaf(leaf);
+      visit_leaf<false>(leaf);
       seed_ = leaf;
     } else if (!out_.found) {
       seed();
@@ -273,10 +273,8 @@ class Walk {
       if (entry.plane > 0) {
         push_nodes<Others>(entry.plane - 1, sources_.first_child(entry.plane, entry.node),
                            sources_.first_child(entry.plane, entry.node + 1));
-      } else if (Others) {
-        look_for_others(entry.node);
-      } else if (entry.node != seed_) {
-        visit_leaf(entry.node);
+      } else if (Others || entry.node != seed_) {
+        visit_leaf<Others>(entry.node);
       }
     }
   }
@@ -291,7 +289,7 @@ class Walk {
       if (stack_.empty()) return;
       int64_t node = stack_.back().node;
       if (plane == 0) {
-        visit_leaf(node);
+        visit_leaf<false>(node);
         seed_ = node;
         return;
       }
@@ -300,29 +298,21 @@ class Walk {
     }
   }
 
+  // Others: only looks for sources that are none of the queries.
+  template <bool Others>
   void visit_leaf(int64_t leaf) {
     leaf_distances_.set_leaf(sources_, leaf, low_, high_);
     bool changed = false;
     for (int64_t begin = 0; begin < count_; begin += 4 * lanes) {
       uint64_t open = may_open(begin);
       for (int64_t block = begin; open != 0; block += lanes, open >>= lanes)
-        if ((open & 0xffff) != 0) changed |= visit_leaf_from(block, open & 0xffff);
+        if ((open & 0xffff) != 0)
+          changed |= Others ? look_from(block, open & 0xffff) : visit_leaf_from(block, open & 0xffff);
     }
     if (changed) set_worst();
   }
 
-  // Notes which queries have sources of a leaf within their bounds that are none of the queries.
-  void look_for_others(int64_t leaf) {
-    leaf_distances_.set_leaf(sources_, leaf, low_, high_);
-    bool changed = false;
-    for (int64_t begin = 0; begin < count_; begin += 4 * lanes) {
-      uint64_t open = may_open(begin);
-      for (int64_t block = begin; open != 0; block += lanes, open >>= lanes)
-        if ((open & 0xffff) != 0) changed |= look_from(block, open & 0xffff);
-    }
-    if (changed) set_worst();
-  }
-
+  // Notes which queries have sources of the leaf within their bounds that are none of the queries.
   bool look_from(int64_t block, uint32_t open) {
     leaf_distances_.find_near(queries_, begin_ + block, open, radius2_.data() + block, no_own);
     bool changed = false;
