@@ -75,7 +75,13 @@ class Pairs {
         groups_(static_cast<size_t>(staged_.queries().leaves())) {}
 
   void run() {
-    int64_t written = make_lists(in_, [&] { find(); }, [&] { move(), finish(); });
+    int64_t written = make_lists(
+        in_, [&] { find(); },
+        [&] {
+          // One after the other: lists are finished where other groups' pairs waited.
+          each_group([&](int64_t leaf) { move(leaf); });
+          each_group([&](int64_t leaf) { finish(leaf); });
+        });
     if (!in_.padded) return;
     parallel_.blocks(in_.room() - written, 1 << 14, [&](int64_t begin, int64_t end) {
       begin += written, end += written;
@@ -100,6 +106,14 @@ class Pairs {
   template <typename Work>
   void groups(const Work& work) const {
     parallel_.blocks(staged_.queries().leaves(), 32, work);
+  }
+
+  // work(leaf): for one group.
+  template <typename Work>
+  void each_group(const Work& work) const {
+    groups([&](int64_t begin, int64_t end) {
+      for (int64_t leaf = begin; leaf < end; ++leaf) work(leaf);
+    });
   }
 
   void find() {
@@ -161,12 +175,6 @@ class Pairs {
   }
 
   // What was found, to where the lists are.
-  void move() const {
-    groups([&](int64_t first, int64_t last) {
-      for (int64_t leaf = first; leaf < last; ++leaf) move(leaf);
-    });
-  }
-
   void move(int64_t leaf) const {
     const Group& group = groups_[static_cast<size_t>(leaf)];
     int64_t from = group.begin;
@@ -180,12 +188,6 @@ class Pairs {
   }
 
   // All else of lists of which the rows and images are there.
-  void finish() const {
-    groups([&](int64_t first, int64_t last) {
-      for (int64_t leaf = first; leaf < last; ++leaf) finish(leaf);
-    });
-  }
-
   void finish(int64_t leaf) const {
     const Group& group = groups_[static_cast<size_t>(leaf)];
     BoxImage<D> image = group.image;
