@@ -122,6 +122,8 @@ class KernelTerm(NamedTuple):
         of the sums. by_h: how many by the smoothing length; two derivatives are possible in all.
     images: the last outward index is weighted by how many periods the source's image was moved by.
     together: the sources are the queries, row by row.
+    value_powers, sum_powers: values and sums are multiplied with 2 to so many times the exponent of the smoothing
+        length of their row, which may count or not.
     """
 
     shape: int
@@ -132,6 +134,8 @@ class KernelTerm(NamedTuple):
     by_h: int
     images: bool
     together: bool
+    value_powers: int = 0
+    sum_powers: int = 0
 
 
 def kernel_sums(
@@ -164,6 +168,8 @@ def kernel_sums(
         by_h=term.by_h,
         images=term.images,
         self=term.together,
+        value_powers=term.value_powers,
+        sum_powers=term.sum_powers,
     )
 
 

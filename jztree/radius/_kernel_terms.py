@@ -6,6 +6,11 @@ more, whose index is a new one of the sums; by the positions of sources, with on
 of values that are multiplied with what the sources move; by h likewise; by a box length, with one more, times how many
 periods lie between a pair. Transposed, sources and queries change places, and with them gather and scatter. So
 forward and reverse mode, and both of both, take walks of the tree and no lists of pairs.
+
+W and its derivatives go with high powers of 1/h, which may be far beyond the range of values where a derivative is not:
+the kernel is multiplied with a value or a change on one side of a walk, and with the other one on the other side. So
+those powers are taken out of the walk as powers of two (`KernelTerm.value_powers` and ``sum_powers``), and out of the
+product of value and change by `scaled_product`.
 """
 
 import functools
@@ -19,9 +24,10 @@ from jax.interpreters import ad, batching, mlir
 
 from .. import kernels
 from .._transform.exact import exact_change
-from ..jax_ext import Exact
+from ..jax_ext import Exact, exact_to_float
 from ..kernels import KernelTerm
 from ._profiles import Profile
+from ._scaled import exponents_of, scaled_product
 
 __all__ = ["Rows", "kernel_term"]
 
@@ -66,7 +72,13 @@ class _Call(NamedTuple):
 
     def transposed(self) -> "_Call":
         term = self.term
-        turned = term._replace(form=_OTHER_FORM[term.form], inward=term.outward, outward=term.inward)
+        turned = term._replace(
+            form=_OTHER_FORM[term.form],
+            inward=term.outward,
+            outward=term.inward,
+            value_powers=term.sum_powers,
+            sum_powers=term.value_powers,
+        )
         return _Call(turned, self.query_sizes, self.source_sizes)
 
 
@@ -154,7 +166,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: _Call) -> tup
     changes = []
     if not isinstance(value_dot, ad.Zero):
         changes.append(_sums.bind(value_dot, *others, call=call))
-    moved = _Moved(call, value, others)
+    moved = _Moved(call, value, tuple(others))
     for change, by in (
         (box_dot, moved.by_box),
         (source_dots[0], moved.by_source),
@@ -171,45 +183,47 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: _Call) -> tup
 ad.primitive_jvps[_sums] = _jvp
 
 
-def _column(h: jax.Array, change: jax.Array, dtype: Any) -> jax.Array:
-    """How much smoothing lengths change, by their words."""
-    return exact_change(Exact(h), Exact(change))[:, None].astype(dtype)
-
-
 class _Moved(NamedTuple):
     """How sums of the values change with everything else. others: the arguments behind the values."""
 
     call: _Call
     value: jax.Array
-    others: Sequence[jax.Array]
+    others: tuple[jax.Array, ...]
 
     def by_box(self, change: jax.Array) -> jax.Array:
-        found = self._bind(self.value, outward=self.call.term.outward + 1, images=True)
         _, box, _, _ = self._arguments()
-        return self._contracted(found, -exact_change(Exact(box), Exact(change))[None, :])
+        return self._outward(-exact_change(Exact(box), Exact(change))[None, :], images=True)
 
     def by_query(self, change: jax.Array) -> jax.Array:
-        found = self._bind(self.value, outward=self.call.term.outward + 1)
-        return self._contracted(found, change)
+        return self._outward(change)
 
     def by_source(self, change: jax.Array) -> jax.Array:
-        each = self.value[:, :, None] * change[:, None, :].astype(self.value.dtype)
-        return -self._bind(each.reshape(self.value.shape[0], -1), inward=self.call.term.inward + 1)
+        moved, shift = self._shifted("value_powers", inward=self.call.term.inward + 1)
+        each = scaled_product(self.value[:, :, None], change[:, None, :], shift[:, None, None])
+        return -moved._bind(each.reshape(self.value.shape[0], -1))
 
     def by_query_h(self, change: jax.Array) -> jax.Array | None:
         share = self._share("scatter")
         if share == 0:
             return None
+        moved, shift = self._shifted("sum_powers", by_h=self.call.term.by_h + 1)
         _, _, _, (_, h, *_) = self._arguments()
-        return share * _column(h, change, self.value.dtype) * self._bind(self.value, by_h=self.call.term.by_h + 1)
+        return share * scaled_product(moved._bind(self.value), _column(h, change), shift[:, None])
 
     def by_source_h(self, change: jax.Array) -> jax.Array | None:
         share = self._share("gather")
         if share == 0:
             return None
+        moved, shift = self._shifted("value_powers", by_h=self.call.term.by_h + 1)
         _, _, (_, h, *_), _ = self._arguments()
-        each = share * _column(h, change, self.value.dtype) * self.value
-        return self._bind(each, by_h=self.call.term.by_h + 1)
+        return moved._bind(share * scaled_product(self.value, _column(h, change), shift[:, None]))
+
+    def _outward(self, change: jax.Array, images: bool = False) -> jax.Array:
+        """With one derivative more by the query's position, times a vector."""
+        moved, shift = self._shifted("sum_powers", outward=self.call.term.outward + 1, images=images)
+        found, dims = moved._bind(self.value), change.shape[-1]
+        each = found.reshape(found.shape[0], found.shape[1] // dims, dims)
+        return jnp.sum(scaled_product(each, change[:, None, :], shift[:, None, None]), axis=-1)
 
     def _share(self, of_others: str) -> float:
         """What a smoothing length counts, that of others in one form."""
@@ -219,19 +233,46 @@ class _Moved(NamedTuple):
     def _arguments(self) -> tuple[Any, Any, Sequence[Any], Sequence[Any]]:
         return _split((self.value, *self.others))
 
-    def _contracted(self, found: jax.Array, change: jax.Array) -> jax.Array:
-        """Sums with one index more, the last, times a vector."""
-        dims = change.shape[-1]
-        each = found.reshape(found.shape[0], found.shape[1] // dims, dims)
-        return jnp.sum(each * change[:, None, :].astype(found.dtype), axis=-1)
-
-    def _bind(self, value: jax.Array, **changes: Any) -> jax.Array:
-        call = self.call.changed(**changes)
-        term = call.term
-        if Profile(term.shape, term.profile).is_top_hat:
-            raise ValueError(_NO_TOP_HAT)
+    def _shifted(self, which: str, **changes: Any) -> tuple["_Moved", jax.Array]:
+        """Other sums, without any powers of h, of which the new ones are taken out on one side, and the exponents
+        ``(n,)`` or ``(1,)`` that put these back.
+        """
         if self.call.term.images:
             raise ValueError(_NO_SECOND_BY_BOX)
+        box, *sides = self.others
+        mine, theirs = sides[:_SIDE], sides[_SIDE:]
+        if which == "sum_powers":
+            mine, theirs = theirs, mine
+        term = self.call.term._replace(**changes)
+        before, dims = getattr(term, which), mine[0].shape[1]
+        new = dims + term.inward + term.outward + term.by_h - term.value_powers - term.sum_powers
+        if before == 0 and term.form == ("gather" if which == "value_powers" else "scatter"):
+            # The smoothing lengths of this side do not count, and may be anything.
+            mine = [mine[0], _least(theirs), *mine[2:]]
+        others = (box, *theirs, *mine) if which == "sum_powers" else (box, *mine, *theirs)
+        moved = _Moved(self.call.changed(**{**changes, which: before + new}), self.value, others)
+        return moved, -new * exponents_of(mine[1])
+
+    def _bind(self, value: jax.Array) -> jax.Array:
+        term = self.call.term
+        if Profile(term.shape, term.profile).is_top_hat:
+            raise ValueError(_NO_TOP_HAT)
         if term.inward + term.outward + term.by_h > 2:
             raise ValueError(_NO_THIRD)
-        return _sums.bind(value, *self.others, call=call)
+        return _sums.bind(value, *self.others, call=self.call)
+
+
+def _column(h: jax.Array, change: jax.Array) -> jax.Array:
+    """How much smoothing lengths change, by their words."""
+    return exact_change(Exact(h), Exact(change))[:, None]
+
+
+def _least(side: Sequence[Any]) -> jax.Array:
+    """The smallest smoothing length of a side, in words."""
+    _, h, num, *_ = side
+    h = jax.lax.stop_gradient(h)
+    if h.shape[0] < 2:
+        return h
+    number = jnp.asarray(exact_to_float(Exact(h)))
+    used = jnp.arange(h.shape[0], dtype=jnp.int32) < num.reshape(())
+    return h[jnp.argmin(jnp.where(used, number, jnp.inf))][None, :]

@@ -40,6 +40,7 @@ struct KernelSets {
   int64_t columns;
   int inner, outer;       // components of a column of values, and of sums
   int inward, powers;     // as in kernel_sums.h
+  int sum_powers;         // likewise
   bool images;            // likewise
   Buffer sum;             // (q, columns * outer)
   const int32_t* narrow;  // not 0: distances are computed in From; 0: in float64
@@ -79,10 +80,11 @@ __global__ void look_for_small(Lengths lengths, Count num, const Setup* setup, i
 
 // The values of a row, in float64; those of scatter divided by the powers of the source's smoothing length.
 template <typename Value>
-__global__ void stage_values(const Value* given, Count num, int64_t each, RowLengths h, int powers, double* value) {
+__global__ void stage_values(const Value* given, Count num, int64_t each, RowLengths h, int powers, int shift,
+                             double* value) {
   int64_t place = thread_index(), row = place / each;
   if (row >= num()) return;
-  value[place] = over_powers(static_cast<double>(given[place]), powers > 0 ? h[row] : 1., powers);
+  value[place] = over_powers(static_cast<double>(given[place]), h[row], powers, shift);
 }
 
 template <int D, typename T>
@@ -91,12 +93,13 @@ const double* staged_values(Queue& queue, const KernelSums<D, T>& in) {
   auto* value = queue.scratch<double>(count);
   RowLengths h{in.source_h};
   int powers = in.form == static_cast<int64_t>(KernelForm::scatter) ? in.powers() : 0;
+  int shift = static_cast<int>(in.value_powers);
   if (in.value.type == XLA_FFI_DataType_F32) {
     queue.launch_over(count, stage_values<float>, static_cast<const float*>(in.value.data), in.sources.num, each, h,
-                      powers, value);
+                      powers, shift, value);
   } else {
     queue.launch_over(count, stage_values<double>, static_cast<const double*>(in.value.data), in.sources.num, each, h,
-                      powers, value);
+                      powers, shift, value);
   }
   return value;
 }
@@ -125,6 +128,7 @@ KernelSets<D, From> sets_of(Queue& queue, const KernelSums<D, From>& in) {
   sets.outer = static_cast<int>(in.outer());
   sets.inward = static_cast<int>(in.inward);
   sets.powers = in.powers();
+  sets.sum_powers = static_cast<int>(in.sum_powers);
   sets.images = in.images;
   sets.sum = in.sum;
   return sets;

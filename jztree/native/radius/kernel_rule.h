@@ -18,10 +18,17 @@ struct RowLengths {
   JZTREE_BOTH double operator[](int64_t row) const { return numbers[numbers.count > 1 ? row : 0]; }
 };
 
-// x / h^powers, step by step, because h^powers may be out of range where that is not.
-JZTREE_BOTH inline double over_powers(double x, double h, int powers) {
+// x / h^powers * 2^(e shift), where h is 2^e times a number from 1 to 2. Step by step, because h^powers may be out of
+// range where that is not.
+JZTREE_BOTH inline double over_powers(double x, double h, int powers, int shift) {
+  int exponent = 0, rounded = 0;
+  if (shift != 0) {
+    h = std::frexp(h, &exponent);
+    // Whoever takes the shift back knows h to the 24 bits of float32.
+    static_cast<void>(std::frexp(static_cast<float>(h), &rounded));
+  }
   for (int i = 0; i < powers; ++i) x /= h;
-  return x;
+  return shift == 0 ? x : std::ldexp(x, (exponent + rounded - 1) * shift - exponent * powers);
 }
 
 // Scaled lengths below this cannot be squared in float32 next to the extent of the set, which is scaled to 2^40.

@@ -36,19 +36,18 @@ void put(const Buffer& to, int64_t place, double sum) {
 }
 
 template <int D, typename T, int Order>
-void sum_all(const Parallel& parallel, KernelProblem<D, T>& problem, int by_h, const Buffer& to) {
+void sum_all(const Parallel& parallel, KernelProblem<D, T>& problem, int by_h, int shift, const Buffer& to) {
   const RadialSum<T> radial(D, Order, by_h);
   const int64_t width = to.dims[1];
+  const int powers = problem.form == KernelForm::scatter ? 0 : problem.powers;
   parallel.blocks(problem.queries->leaves(), 32, [&](int64_t begin, int64_t end) {
     KernelWalk<D, T, Order> walk(problem, radial);
     for (int64_t leaf = begin; leaf < end; ++leaf) {
       walk.run(leaf);
       for (int64_t i = 0; i < walk.count(); ++i)
         for (int64_t column = 0; column < width; ++column) {
-          double sum = walk.sum(i, column) * problem.profile.norm;
-          if (problem.form != KernelForm::scatter)
-            sum = over_powers(sum, problem.lengths.query[walk.begin() + i], problem.powers);
-          put(to, (walk.begin() + i) * width + column, sum);
+          double sum = walk.sum(i, column) * problem.profile.norm, h = problem.lengths.query[walk.begin() + i];
+          put(to, (walk.begin() + i) * width + column, over_powers(sum, h, powers, shift));
         }
     }
   });
@@ -57,10 +56,10 @@ void sum_all(const Parallel& parallel, KernelProblem<D, T>& problem, int by_h, c
 template <int D, typename T, typename From>
 void sum_by_order(const Parallel& parallel, const KernelSums<D, From>& in, const double* box) {
   KernelProblem<D, T> problem(parallel, in, box);
-  int by_h = static_cast<int>(in.by_h);
-  if (in.order() == 0) sum_all<D, T, 0>(parallel, problem, by_h, in.sum);
-  if (in.order() == 1) sum_all<D, T, 1>(parallel, problem, by_h, in.sum);
-  if (in.order() == 2) sum_all<D, T, 2>(parallel, problem, by_h, in.sum);
+  int by_h = static_cast<int>(in.by_h), shift = static_cast<int>(in.sum_powers);
+  if (in.order() == 0) sum_all<D, T, 0>(parallel, problem, by_h, shift, in.sum);
+  if (in.order() == 1) sum_all<D, T, 1>(parallel, problem, by_h, shift, in.sum);
+  if (in.order() == 2) sum_all<D, T, 2>(parallel, problem, by_h, shift, in.sum);
   for (int64_t place = in.queries.num() * in.sum.dims[1]; place < in.sum.elements(); ++place) put(in.sum, place, 0);
 }
 

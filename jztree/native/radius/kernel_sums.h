@@ -6,6 +6,10 @@
 // `out` (`outward`), and the `by_h`-th one by h: three in all are never asked for. With `images`, the last outward
 // index is also weighted by how many periods the source's image was moved by: -dx/d(box length).
 //
+// Terms may be far beyond the range of values where products with other numbers, that are taken later, are not. So
+// values and sums can be multiplied with 2^(e powers) in here, where 2^e is about the row's own smoothing length,
+// needed or not.
+//
 // The smoothing length is that of the query (gather), of the source (scatter), or the mean of both.
 #pragma once
 
@@ -28,7 +32,7 @@ struct KernelSums {
   Lengths profile;  // KernelProfile
   Lengths box;
   Buffer sum;  // (q, columns D^outward), in the dtype of the values; 0 for queries from num on
-  int64_t form, shape, inward, outward, by_h;
+  int64_t form, shape, inward, outward, by_h, value_powers, sum_powers;
   bool images;
   bool self;  // the sources are the queries, row by row
 
@@ -46,6 +50,8 @@ struct KernelSums {
         inward(in.attributes().integer("inward")),
         outward(in.attributes().integer("outward")),
         by_h(in.attributes().integer("by_h")),
+        value_powers(in.attributes().integer("value_powers")),
+        sum_powers(in.attributes().integer("sum_powers")),
         images(in.attributes().flag("images")),
         self(in.attributes().flag("self")) {
     bool real = value.type == XLA_FFI_DataType_F32 || value.type == XLA_FFI_DataType_F64;

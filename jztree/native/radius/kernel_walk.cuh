@@ -64,7 +64,8 @@ class KernelWalk {
   // The lane's i-th sum, with what the kernel is multiplied with.
   __device__ double sum(int i) const {
     double all = sums_[i * warp_size] * setup_.profile.norm;
-    return in_.form == KernelForm::scatter ? all : over_powers(all, in_.lengths.query[query_], in_.powers);
+    return over_powers(all, in_.lengths.query[query_], in_.form == KernelForm::scatter ? 0 : in_.powers,
+                       in_.sum_powers);
   }
 
  private:

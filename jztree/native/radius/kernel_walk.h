@@ -85,9 +85,9 @@ struct KernelProblem {
       cover_nodes(parallel, in.sources.splits);
     }
     if (in.value.type == XLA_FFI_DataType_F32) {
-      stage_values(parallel, static_cast<const float*>(in.value.data), in.sources.num());
+      stage_values(parallel, static_cast<const float*>(in.value.data), in.sources.num(), in.value_powers);
     } else {
-      stage_values(parallel, static_cast<const double*>(in.value.data), in.sources.num());
+      stage_values(parallel, static_cast<const double*>(in.value.data), in.sources.num(), in.value_powers);
     }
   }
 
@@ -120,14 +120,15 @@ struct KernelProblem {
   }
 
   template <typename Value>
-  void stage_values(const Parallel& parallel, const Value* given, int64_t num) {
+  void stage_values(const Parallel& parallel, const Value* given, int64_t num, int64_t shift) {
     const int64_t all = columns * inner;
+    const int over = form == KernelForm::scatter ? powers : 0;
     parallel.blocks(rows_, 1 << 12, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
         for (int64_t c = 0; c < all; ++c) {
           double one = row < num ? static_cast<double>(given[row * all + c]) : 0;
-          if (form == KernelForm::scatter && row < num) {
-            one = over_powers(one, lengths.source[row], powers);
+          if ((over != 0 || shift != 0) && row < num) {
+            one = over_powers(one, lengths.source[row], over, static_cast<int>(shift));
             if (!std::isfinite(one)) beyond.store(true, std::memory_order_relaxed);
           }
           value[c * rows_ + row] = one;
