@@ -35,7 +35,8 @@ template <typename T>
 inline Candidate<T> make_candidate(T distance2, uint32_t row_plus_one) {
   typename CandidateTraits<T>::Bits bits;
   std::memcpy(&bits, &distance2, sizeof(bits));
-  return (static_cast<Candidate<T>>(bits) << 32) | row_plus_one;
+  // Not shifted, because a bound may be negative.
+  return (bits * (Candidate<T>{1} << 32)) | row_plus_one;
 }
 
 template <typename T>
