@@ -16,6 +16,7 @@ from ..jax_ext import with_twins
 from ..tree import TreeHierarchy, check_hierarchy
 from ._kernel_sums import Derivative, Kernel, Sums, checked_values, exact_arguments, summed
 from ._lengths import as_lengths
+from ._scaled import exponent_of, scaled_product
 from ._search import check_both
 
 __all__ = ["sph_derivative"]
@@ -66,18 +67,29 @@ def sph_derivative(
         raise ValueError("kind is None; it must be gradient, divergence or curl.")
     values = checked_values(None, field, pos, "field")
     what = Derivative.of(kind, values.shape[1:], pos.shape[1])
-    mass = checked_values(part, None, pos).astype(values.dtype)
+    mass = _relative(checked_values(part, None, pos).astype(values.dtype), get_num(part))
     lengths = as_lengths(h, pos.shape[:1], "h")
     asked = Sums(part, None, (lengths, lengths), boxsize, th, Kernel(kernel, truncate, "gather"), cfg)
     columns = what.columns(values)
     weighed = jnp.concatenate([mass[:, None], mass[:, None] * columns], axis=1)
-    slopes = summed(asked, weighed, (0, 1)).reshape(len(columns), columns.shape[1] + 1, pos.shape[1])
+    # Both sums are without the powers of h that their quotient has not.
+    dims = pos.shape[1]
+    slopes = summed(asked, weighed, (0, 1), dims).reshape(len(columns), columns.shape[1] + 1, dims)
     # What is lost in this difference is what rounding took off the field: the sum of slopes of masses is not above
     # that of their sizes.
     change = slopes[:, 1:] - columns[:, :, None] * slopes[:, :1]
     used = jnp.arange(len(columns), dtype=jnp.int32) < get_num(part)
-    density = jnp.where(used, summed(asked, mass[:, None], (0, 0))[:, 0], 1)
+    density = jnp.where(used, summed(asked, mass[:, None], (0, 0), dims)[:, 0], 1)
     found = jnp.where(used[:, None, None], change / density[:, None, None], 0)
     row = first_row(~jnp.isfinite(found).all(axis=(1, 2)))
     found = comm.after(found, comm.check(0, row >= 0, [row], _NO_MASS % found.dtype))
     return what.of_gradient(found)
+
+
+def _relative(mass: jax.Array, num: Any) -> jax.Array:
+    """In a unit of which the largest, on all ranks, has 1 to 2."""
+    used = jnp.arange(len(mass), dtype=jnp.int32) < num
+    most = jnp.max(jnp.where(used, jnp.abs(jax.lax.stop_gradient(mass)), 0), initial=0)
+    if comm.num_ranks() > 1:
+        (most,) = comm.all_max(most[None])
+    return scaled_product(mass, jnp.ones((), mass.dtype), -exponent_of(most))

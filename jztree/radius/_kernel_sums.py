@@ -255,8 +255,11 @@ class Sums:
     cfg: RadiusConfig
 
 
-def summed(asked: Sums, value: jax.Array, order: tuple[int, int]) -> jax.Array:
-    """Sums of ``(n, c)`` values with so many derivatives inward and outward, in the rows of the queries."""
+def summed(asked: Sums, value: jax.Array, order: tuple[int, int], sum_powers: int = 0) -> jax.Array:
+    """Sums of ``(n, c)`` values with so many derivatives inward and outward, in the rows of the queries.
+
+    sum_powers: as in `kernels.KernelTerm`.
+    """
     pos = get_pos(asked.part)
     query = pos if asked.part_query is None else get_pos(asked.part_query)
     dims = pos.shape[1]
@@ -274,7 +277,8 @@ def summed(asked: Sums, value: jax.Array, order: tuple[int, int]) -> jax.Array:
     faults = [comm.Fault(bad >= 0, [bad], _BAD_VALUE % value.dtype), *lengths_faults(of_sources, num, "h")]
     if asked.part_query is not None:
         faults += lengths_faults(of_queries, nums[1], "h_query")
-    faults += range_faults(value, nums, asked.lengths, asked.kernel.form, profile.norm, dims + sum(order))
+    powers = dims + sum(order) - sum_powers
+    faults += range_faults(value, nums, asked.lengths, asked.kernel.form, profile.norm, powers)
     words = None if of_sources.of_each is None else jnp.asarray(of_sources.of_each.words)
     needs = asked.kernel.form != "gather" and words is not None
     ready = make_ready(
@@ -290,7 +294,7 @@ def summed(asked: Sums, value: jax.Array, order: tuple[int, int]) -> jax.Array:
             least_reach=_largest(of_sources, num) if needs else None,
         )
     )
-    found = ready.sent_home(_terms(ready, profile, asked, order, box))
+    found = ready.sent_home(_terms(ready, profile, asked, (*order, sum_powers), box))
     row = first_row(~jnp.isfinite(found).all(axis=1))
     return comm.after(found, comm.check(0, row >= 0, [row], _LOST % found.dtype))
 
@@ -303,7 +307,7 @@ def _largest(lengths: Radii, num: Any) -> jax.Array:
     return jnp.max(jnp.where(real, number, 0), initial=0)
 
 
-def _terms(ready: Ready, profile: Profile, asked: Sums, order: tuple[int, int], box: Exact) -> jax.Array:
+def _terms(ready: Ready, profile: Profile, asked: Sums, order: tuple[int, int, int], box: Exact) -> jax.Array:
     value, words = ready.columns
     of_sources, _ = asked.lengths
     sources = Rows(ready.sources, _words(of_sources.for_all) if words is None else words)
@@ -311,7 +315,8 @@ def _terms(ready: Ready, profile: Profile, asked: Sums, order: tuple[int, int], 
     queries = sources if ready.queries is None else Rows(ready.queries, _query_words(ready))
     found = []
     for form in {"mean_kernel": ("gather", "scatter")}.get(asked.kernel.form, (asked.kernel.form,)):
-        term = KernelTerm(*profile, form, *order, by_h=0, images=False, together=together)
+        inward, outward, sum_powers = order
+        term = KernelTerm(*profile, form, inward, outward, 0, images=False, together=together, sum_powers=sum_powers)
         found.append(kernel_term(term, value, sources, queries, box))
     total = found[0] if len(found) == 1 else 0.5 * found[0] + 0.5 * found[1]
     return total if ready.rows is None else kernels.scatter_rows(total, ready.rows)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-__all__ = ["exponents_of", "scaled_product"]
+__all__ = ["exponent_of", "exponents_of", "scaled_product"]
 
 
 def exponents_of(lengths: jax.Array) -> jax.Array:
@@ -21,6 +21,11 @@ def exponents_of(lengths: jax.Array) -> jax.Array:
     if words.shape[-1] > 1:
         return exponent + words[..., -1].astype(jnp.int32)
     return exponent + _parts(digits.astype(jnp.float32))[1]
+
+
+def exponent_of(number: jax.Array) -> jax.Array:
+    """int32 ``e``, so that ``number`` is ``2**e`` times one from 1 to 2; far below all others for 0."""
+    return _parts(number)[1]
 
 
 def scaled_product(fixed: jax.Array, moving: jax.Array, exponent: jax.Array) -> jax.Array:
