@@ -1,7 +1,10 @@
-"""Every function that has derivatives gives the digits of one unit in all others: units are powers of two apart, which
-round nothing, and go to the ends of float32. What is beyond it is an error in words.
+"""Numbers in any unit: results are right to rounding, or an error names what left the range of the dtype.
+
+The oracles are the definitions in words, in NumPy's long doubles, which have the range that float32 and float64 lack.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,128 +12,391 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
-from cases import CATALOGUE_COLUMNS
+from devices import mesh_of
 
-import jztree as jz
-from jztree.config import CatalogueConfig, FofConfig, OverdensityConfig
+from jztree import data, halos
+from jztree.config import CatalogueConfig, FofConfig, TreeConfig
+from jztree.density import knn_density, smoothing_length, sph_density
+from jztree.fof import fof_and_catalogue, fof_labels
+from jztree.knn import knn
+from jztree.overdensity import spherical_overdensity
+from jztree.tree import build_tree_hierarchy, zsort, zsort_and_tree
 
-# Powers of the units of length, mass and velocity.
-LENGTH, MASS, SPEED, NONE = (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0)
-DENSITY, SLOPE = (-3, 1, 0), (-1, 0, 1)
-COLUMNS = {
-    "mass": MASS,
-    "com_pos": LENGTH,
-    "com_vel": SPEED,
-    "com_inertia_radius": LENGTH,
-    "max_radius": LENGTH,
-    "vel_dispersion": SPEED,
-    "shape_tensor": NONE,
-    "angular_momentum": (1, 0, 1),
-}
-SPHERES = {"radius": LENGTH, "mass": MASS, "rmax": LENGTH, "vmax": (-0.5, 0.5, 0)}
-UNITS = (
-    *((length, 0, 0) for length in (-100, -60, -30, 30, 60, 100, 110)),
-    *((0, mass, 0) for mass in (-100, -60, 60, 100)),
-    *((0, 0, speed) for speed in (-100, -60, 60, 100)),
-    *[(20, 60, 0), (40, 120, 0), (80, 110, 0), (-40, -100, 0), (-36, -40, -70), (30, 60, 20), (100, 100, 0)],
-    *[(-100, -100, 0), (34, 110, -30)],
-)
+CLUMPS, MEMBERS, RLINK = 6, 40, 0.05
+CFG = FofConfig(catalogue=CatalogueConfig(npart_min=20))
+MASSES = TreeConfig(masses=True)
+# Of length, mass and velocity, and what float32 cannot hold of the results.
+UNITS = [
+    (1.0, 1.0, 1.0, None),
+    (3e24, 1e33, 1e7, None),
+    (1e36, 1e36, 1e1, None),
+    (1e-25, 1e-30, 1e-5, None),
+    (1e-30, 1e-37, 1e37, None),
+    (1e37, 1e-35, 1e-30, None),
+    (1e38, 1.0, 1.0, "row {row} of the positions is NaN or infinite, or beyond 4.2e37 in size"),
+    (1e-39, 1.0, 1.0, "is so small that its axes are beyond the range of float32"),
+    (1.0, 1e38, 1.0, "the mass of the group in row 0 of the catalogue is beyond the range of float32"),
+    (1.0, 1e-39, 1.0, "row 0 has a mass that is negative, NaN or beyond the range of float32"),
+    (1.0, 1.0, 1e38, "row {row} has a velocity that is NaN, infinite or beyond 4.2e37 in size"),
+    (1e30, 1.0, 1e30, "the angular_momentum .* is beyond the range of float32"),
+    (1e-25, 1.0, 1e-25, "the angular_momentum .* is beyond the range of float32"),
+]
+NAMES = [f"{length:g}-{mass:g}-{velocity:g}" for length, mass, velocity, _ in UNITS]
 
 
-def catalogue(part: Any, box: Any, length: Any, column: str) -> Any:
-    cfg = FofConfig(catalogue=CatalogueConfig(npart_min=2))
-    return getattr(jz.fof.fof_and_catalogue(part, 0.2 * length, box, cfg)[1], column)
+@pytest.fixture(autouse=True)
+def _kernels_raise() -> None:
+    oracles.skip_where_kernels_cannot_raise()
 
 
-def spheres(part: Any, box: Any, density: Any, column: str) -> Any:
-    found = jz.overdensity.spherical_overdensity(
-        part, part.pos[:3], 50 * density, box, cfg=OverdensityConfig(npart_min=2)
+def clumps(length: float, mass: float, velocity: float, dtype: Any) -> data.ParticleData:
+    """Six groups of 40 particles each within the unit box, in other units."""
+    random = np.random.default_rng(51)
+    n = CLUMPS * MEMBERS
+    centre = np.repeat(random.random((CLUMPS, 3)), MEMBERS, axis=0)
+    pos = centre + 0.01 * random.standard_normal((n, 3))
+    return data.ParticleData(
+        pos=(pos * length).astype(dtype),
+        mass=((0.5 + random.random(n)) * mass).astype(dtype),
+        vel=(random.standard_normal((n, 3)) * velocity).astype(dtype),
+        id=np.arange(n, dtype=np.int32),
     )
-    return getattr(found, column)
 
 
-def slopes(part: Any, box: Any, length: Any, kind: str) -> Any:
-    return jz.radius.sph_derivative(part, 0.6 * length, part.vel, kind, boxsize=box)
+def by_definition(part: data.ParticleData, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """What the catalogue says of one group, in long doubles."""
+    pos, mass, vel = (np.asarray(x)[rows].astype(np.longdouble) for x in (part.pos, part.mass, part.vel))
+    total = mass.sum()
+    centre, speed = (mass[:, None] * pos).sum(axis=0) / total, (mass[:, None] * vel).sum(axis=0) / total
+    x, v = pos - centre, vel - speed
+    radius2 = (x**2).sum(axis=1)
+    size2 = (mass * radius2).sum() / total
+    tensor = (mass[:, None, None] * x[:, :, None] * x[:, None, :]).sum(axis=0) / total
+    return {
+        "mass": total,
+        "com_pos": centre,
+        "com_vel": speed,
+        "com_inertia_radius": np.sqrt(size2),
+        "max_radius": np.sqrt(radius2.max()),
+        "vel_dispersion": np.sqrt((mass * (v**2).sum(axis=1)).sum() / total / 3),
+        "angular_momentum": (mass[:, None] * np.cross(x, v)).sum(axis=0) / total,
+        "shape_tensor": tensor / size2,
+    }
 
 
-def listed(part: Any, box: Any, length: Any) -> Any:
-    return jz.radius.pairs_within(part, 0.4 * length, boxsize=box, capacity=2000)
+def check_catalogue(part: data.ParticleData, ids: np.ndarray, cata: Any) -> None:
+    """ids: of the particles in group order. cata: without padding."""
+    axes = halos.principal_axes(cata)
+    assert cata.ngroups == CLUMPS
+    eps = float(np.finfo(np.asarray(cata.com_pos).dtype).eps)
+    for group in range(CLUMPS):
+        rows = ids[cata.offset[group] : cata.offset[group] + cata.count[group]]
+        assert set(rows) == set(range(rows[0] // MEMBERS * MEMBERS, (rows[0] // MEMBERS + 1) * MEMBERS))
+        for name, expected in by_definition(part, rows).items():
+            found = np.asarray(getattr(cata, name)[group]).astype(np.longdouble)
+            scale = np.abs(expected).max()
+            # The oracle takes positions from the origin and not from the group's first particle.
+            assert np.abs(found - expected).max() <= max(8 * eps, 1e-13) * scale, name
+        lengths = np.asarray(axes.lengths[group]).astype(np.longdouble)
+        size = np.longdouble(cata.com_inertia_radius[group])
+        assert abs((lengths**2).sum() / size**2 - 1) < 100 * eps
 
 
-# What is computed, and its unit.
-FUNCTIONS: dict[str, tuple[Any, tuple[float, ...]]] = {
-    "rad": (lambda part, box, length, density: jz.knn.knn(part, 6, boxsize=box, result="rad")[..., 1:], LENGTH),
-    "drad": (lambda part, box, length, density: jz.knn.knn(part, 6, boxsize=box, result="drad")[..., 1:], LENGTH),
-    "neighbours": (lambda part, box, length, density: jz.knn.knn(part, 6, boxsize=box, result="vel"), SPEED),
-    "smoothing_length": (lambda part, box, length, density: jz.density.smoothing_length(part, 5, boxsize=box), LENGTH),
-    "knn_density": (lambda part, box, length, density: jz.density.knn_density(part, 5, boxsize=box), DENSITY),
-    "sph_density": (lambda part, box, length, density: jz.density.sph_density(part, 6, boxsize=box), DENSITY),
-    **{
-        f"catalogue {column}": (
-            lambda part, box, length, density, column=column: catalogue(part, box, length, column),
-            COLUMNS[column],
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda part: fof_and_catalogue.jit(part, RLINK),
+        lambda part: spherical_overdensity.jit(part, part.pos[:1], 1.0),
+        lambda part: zsort_and_tree.jit(part, MASSES),
+    ],
+    ids=["catalogue", "spheres", "tree"],
+)
+def test_masses_that_vanish_in_the_dtype_of_positions(x64: None, call: Callable[[Any], Any]) -> None:
+    # A Python number has the dtype of the positions.
+    part = data.PosMass(pos=np.random.default_rng(2).random((9, 3), np.float32), mass=1e-38)
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"mass .* beyond the range of float32"):
+        jax.block_until_ready(call(part))
+
+
+@pytest.mark.parametrize("ndev", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("length", "mass", "velocity", "refused"), UNITS, ids=NAMES)
+def test_catalogue_in_any_unit(
+    length: float, mass: float, velocity: float, refused: str | None, ndev: int, dtype: Any
+) -> None:
+    part = clumps(length, mass, velocity, dtype)
+
+    def found() -> tuple[np.ndarray, Any]:
+        if ndev == 1:
+            grouped, cata = fof_and_catalogue.jit(part, RLINK * length, cfg=CFG)
+            return np.asarray(grouped.id), data.squeeze_catalogue(cata)
+        dealt = data.expand_particles(part, ndev)
+        grouped, cata = fof_and_catalogue.smap(mesh_of(ndev), jit=True)(dealt, RLINK * length, cfg=CFG)
+        ids = data.flatten_particles(grouped).id
+        return np.asarray(ids), data.squeeze_catalogue(cata, offset_mode="global", nparts=grouped.num)
+
+    if refused is None or dtype == np.float64:
+        check_catalogue(part, *found())
+        return
+    column = part.vel if "velocity" in refused else part.pos
+    row = int(np.argmax((np.abs(column) > 4.2535296e37).any(axis=1)))
+    row %= len(part.pos) // ndev
+    with pytest.raises(Exception, match=refused.format(row=row)) as error:
+        found()
+    assert ndev == 1 or "on rank " in str(error.value)
+
+
+@pytest.mark.parametrize(("length", "velocity"), [(1e-160, 1e130), (1e-300, 1e100), (1e140, 1e-170), (1e140, 1e140)])
+@pytest.mark.parametrize("ndev", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_catalogue_of_float64_whose_squares_leave_its_range(
+    length: float, velocity: float, ndev: int, x64: None
+) -> None:
+    part = clumps(length, 1.0, velocity, np.float64)
+    if ndev == 1:
+        grouped, cata = fof_and_catalogue.jit(part, RLINK * length, cfg=CFG)
+        check_catalogue(part, np.asarray(grouped.id), data.squeeze_catalogue(cata))
+        return
+    grouped, cata = fof_and_catalogue.smap(mesh_of(4), jit=True)(
+        data.expand_particles(part, 4), RLINK * length, cfg=CFG
+    )
+    ids = np.asarray(data.flatten_particles(grouped).id)
+    check_catalogue(part, ids, data.squeeze_catalogue(cata, offset_mode="global", nparts=grouped.num))
+
+
+def test_masses_of_float64_keep_their_range_with_positions_of_float32(x64: None) -> None:
+    part = clumps(1.0, 1.0, 1.0, np.float32)
+    part.mass = part.mass.astype(np.float64) * 2e43
+    grouped, cata = fof_and_catalogue.jit(part, RLINK, cfg=CFG)
+    assert cata.mass.dtype == jnp.float64
+    check_catalogue(part, np.asarray(grouped.id), data.squeeze_catalogue(cata))
+    th = zsort_and_tree.jit(part, MASSES)[1]
+    np.testing.assert_allclose(th.mass(th.num_planes - 1).sum(), part.mass.sum(), rtol=1e-14)
+    assert np.all(knn_density.jit(part, 8) > 1e43)
+    with pytest.raises(
+        Exception, match=r"row 0 has a mass .* beyond the range of float32.*positions and masses in float64"
+    ):
+        jax.block_until_ready(spherical_overdensity(part, part.pos[:2], 1e46).mass)
+
+
+@pytest.mark.parametrize("mass", [2e43, 1e-43])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_numbers_of_float64_that_jax_would_cut_are_refused(compiled: bool, mass: float) -> None:
+    part = clumps(1.0, 1.0, 1.0, np.float32)
+    part.mass = np.full(len(part.pos), mass)
+    words = rf"mass holds {mass:g}".replace("+", r"\+") + r", beyond the range of float32 .*jax_enable_x64"
+
+    def calls(function: Any, *arguments: Any, **options: Any) -> Callable[[], Any]:
+        return lambda: (function.jit if compiled else function)(part, *arguments, **options)
+
+    for call in (
+        calls(fof_and_catalogue, RLINK),
+        calls(knn_density, 8),
+        calls(sph_density, 8),
+        calls(spherical_overdensity, part.pos[:2], 1.0),
+        calls(zsort_and_tree, MASSES),
+        lambda: data.expand_particles(part, 2),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+    part.mass, part.vel = None, np.full((len(part.pos), 3), 1e40)
+    with pytest.raises(ValueError, match=r"vel holds 1e\+40"):
+        calls(fof_and_catalogue, RLINK)()
+    part.pos = part.pos.astype(np.float64) * 1e40
+    for function in (knn, smoothing_length):
+        with pytest.raises(ValueError, match=r"positions holds|pos holds"):
+            calls(function, 8)()
+
+
+def with_bad_mass(value: float, row: int) -> data.ParticleData:
+    part = clumps(1.0, 1.0, 1.0, np.float32)
+    part.mass[row] = value
+    return part
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0, 1e-40])
+def test_bad_masses_name_their_row(value: float) -> None:
+    part = with_bad_mass(value, 77)
+    partz, index = zsort(part)
+    where = int(np.flatnonzero(np.asarray(index) == 77)[0])
+    for row, call in (
+        (77, lambda: fof_and_catalogue.jit(part, RLINK)[1].count),
+        (77, lambda: knn_density.jit(part, 8)),
+        (77, lambda: sph_density.jit(part, 8)),
+        (77, lambda: spherical_overdensity.jit(part, part.pos[:2], 1.0).count),
+        (77, lambda: zsort_and_tree.jit(part, MASSES)[1].flat_mass),
+        (where, lambda: build_tree_hierarchy.jit(partz, MASSES).flat_mass),
+    ):
+        with pytest.raises(Exception, match=f"row {row} has a mass that is negative, NaN or beyond") as error:
+            jax.block_until_ready(call())
+        assert oracles.one_sentence(error)
+
+
+def test_bad_masses_in_rows_that_hold_no_particle_do_not_matter() -> None:
+    part = with_bad_mass(np.nan, 239)
+    part.num, part.vel[239] = 239, np.inf
+    assert np.isfinite(fof_and_catalogue.jit(part, RLINK)[1].mass).all()
+    assert np.isfinite(knn_density.jit(part, 8)).all()
+    assert np.isfinite(zsort_and_tree.jit(part, MASSES)[1].flat_mass).all()
+
+
+@pytest.mark.parametrize(
+    "what", ["mass", *(pytest.param(one, marks=pytest.mark.slow) for one in ("vel", "attached mass", "shared mass"))]
+)
+def test_bad_rows_of_one_rank_are_errors_on_all(what: str) -> None:
+    part, attached = clumps(1.0, 1.0, 1.0, np.float32), clumps(1.0, 1.0, 1.0, np.float32)
+    words = "on rank 2: row 5 has a "
+    if what == "mass":
+        part.mass[2 * 60 + 5] = np.nan
+    elif what == "vel":
+        part.vel[2 * 60 + 5, 1] = -np.inf
+    elif what == "attached mass":
+        attached.mass[2 * 60 + 5] = -1
+        words = r"on rank 2: row 5 of attached\[0\] has a mass"
+    else:
+        part.mass, attached.mass, words = np.float32(-1), np.float32(1), "on rank 0: the mass that all particles share"
+    find = fof_and_catalogue.smap(mesh_of(4), jit=True)
+    with pytest.raises(Exception, match=words):
+        find(data.expand_particles(part, 4), RLINK, cfg=CFG, attached=data.expand_particles(attached, 4))
+
+
+@pytest.mark.parametrize("length", [1e-44, 1e-40, 1e-38, 1e-30, 1e30, 4e37])
+@pytest.mark.parametrize("ndev", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_neighbours_and_links_in_any_unit_of_length(ndev: int, length: float) -> None:
+    """Also among subnormal coordinates, which XLA takes for 0."""
+    pos = (np.random.default_rng(52).random((240, 3)) * length).astype(np.float32)
+    wide = pos.astype(np.float64) / length
+    rlink = 0.15 * length
+    if ndev == 1:
+        rad, idx = knn.jit(pos, k=5)
+        label = fof_labels.jit(pos, rlink, output_order="input")[1]
+    else:
+        dealt = data.expand_particles(data.ParticleData(pos=pos, id=np.arange(240, dtype=np.int32)), ndev)
+        mesh = mesh_of(ndev)
+        rad, idx = (np.asarray(x).reshape(-1, 5) for x in knn.smap(mesh, jit=True)(dealt, k=5))
+        partz, label = fof_labels.smap(mesh, jit=True)(dealt, rlink)
+        order = np.asarray(data.flatten_particles(partz).id)
+        label = oracles.smallest_members(np.asarray(label).reshape(-1)[np.argsort(order)])
+    apart = np.sqrt(((wide[:, None] - wide[None]) ** 2).sum(axis=-1))
+    expected = np.sort(apart, axis=1)[:, :5]
+    spacing = float(np.float32(1e-45)) / length
+    np.testing.assert_allclose(np.asarray(rad, np.float64) / length, expected, rtol=1e-6, atol=spacing)
+    np.testing.assert_allclose(np.take_along_axis(apart, np.asarray(idx), axis=1), expected, rtol=1e-6, atol=spacing)
+    linked = oracles.components(pos.astype(np.float64) / length, rlink / length)
+    np.testing.assert_array_equal(oracles.smallest_members(np.asarray(label)), oracles.smallest_members(linked))
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["own", "queries"])
+@pytest.mark.parametrize("count", [9, 300])
+def test_distances_that_vanish_beside_the_extent(count: int, separate: bool) -> None:
+    """Coordinates that become 0 where a set of 9e29 is scaled down to what squares hold: none is the other's."""
+    clump = np.arange(count, dtype=np.float32) * np.float32(1e-42)
+    clump[1::4] = -clump[::4][: len(clump[1::4])]
+    clump[3::4] = clump[::4][: len(clump[3::4])]
+    pos = np.append(clump, np.float32(9e29))[np.random.default_rng(53).permutation(count + 1)][:, None]
+    query = pos[::2] if separate else None
+    rad, idx = knn.jit(pos, count + 1, part_query=query)
+    wide = pos.astype(np.float64)
+    apart = np.abs((wide if query is None else wide[::2]) - wide.T)
+    np.testing.assert_array_equal(rad, np.sort(apart, axis=1).astype(np.float32))
+    np.testing.assert_array_equal(np.take_along_axis(apart, np.asarray(idx), axis=1), np.sort(apart, axis=1))
+    for rlink in (0.0, 1e-44, 1.5e-42):
+        label = fof_labels.jit(pos, rlink, output_order="input")[1]
+        np.testing.assert_array_equal(label, oracles.smallest_members(oracles.components(wide, rlink)))
+
+
+def test_lengths_that_are_too_far_apart_are_no_zeros() -> None:
+    far = np.array([[-3e38, 0, 0], [3e38, 0, 0]], np.float32)
+    for function in (smoothing_length, knn_density):
+        with pytest.raises(Exception, match=r"row 0 of the positions is NaN or infinite, or beyond 4\.2e37 in size"):
+            jax.block_until_ready(function(far, 2 if function is smoothing_length else 3 - 1, part_query=far))
+
+
+def test_radii_that_xla_takes_for_zero_give_no_infinite_densities() -> None:
+    pos = (np.arange(40, dtype=np.float32) * np.float32(1e-44))[:, None] * np.ones((1, 3), np.float32)
+    for density in (knn_density, sph_density):
+        with pytest.raises(Exception, match="the density in row 0 is beyond the range of float32; choose"):
+            jax.block_until_ready(density.jit(pos, 8))
+        assert np.isinf(density.jit(np.zeros((8, 3), np.float32), 8)).all()
+
+
+@pytest.mark.parametrize(
+    ("length", "mass"),
+    [(1.0, 1.0), (3e24, 1e36), (3e24, 1.0), (1e-20, 1e-36), (1e-12, 1e38), (1e13, 1.0), (1e12, 1e-3), (1e-13, 1.0)],
+)
+def test_densities_in_any_unit(length: float, mass: float, dtype: Any) -> None:
+    part = clumps(length, mass, 1.0, dtype)
+    pos, masses = part.pos.astype(np.longdouble), part.mass.astype(np.longdouble)
+    apart = np.sqrt(((pos[:, None] - pos[None]) ** 2).sum(axis=-1))
+    order = np.argsort(apart, axis=1)[:, :8]
+    radius = np.take_along_axis(apart, order, axis=1)[:, -1]
+    expected = masses[order[:, 1:-1]].sum(axis=1) / (4 * np.longdouble(math.pi) / 3 * radius**3)
+    kept = np.finfo(dtype)
+    if ((expected >= kept.tiny) & (expected <= kept.max)).all():
+        found = np.asarray(knn_density.jit(part, 8)).astype(np.longdouble)
+        assert np.abs(found / expected - 1).max() < 40 * kept.eps
+    else:
+        for density in (knn_density, sph_density):
+            with pytest.raises(Exception, match=r"the density in row \d+ is beyond the range of float32"):
+                jax.block_until_ready(density.jit(part, 8))
+
+
+def test_sums_beyond_float32_are_named() -> None:
+    part = clumps(1.0, 1.0, 1.0, np.float32)
+    part.mass = np.full(len(part.pos), 1e38, np.float32)
+    for words, call in (
+        (
+            "the mass of the group in row 0 of the catalogue",
+            lambda: fof_and_catalogue.jit(part, RLINK, cfg=CFG)[1].mass,
+        ),
+        ("the mass of a node", lambda: zsort_and_tree.jit(part, MASSES)[1].flat_mass),
+        ("the radius, the mass or vmax of the sphere in row 0", lambda: spheres(part).mass),
+    ):
+        with pytest.raises(Exception, match=f"{words} is beyond the range of float32; choose .*jax_enable_x64"):
+            jax.block_until_ready(call())
+
+
+def spheres(part: data.ParticleData, density: float = 1e38) -> Any:
+    return spherical_overdensity.jit(part, part.pos[:2], density, G=6.6743e-8)
+
+
+@pytest.mark.parametrize(("length", "mass"), [(1.0, 1.0), (3e11, 1e33), (1e-9, 1e-30), (1e-10, 1e-3)])
+def test_spheres_in_any_unit(length: float, mass: float, dtype: Any) -> None:
+    part = clumps(length, mass, 1.0, dtype)
+    density = 1e5 * mass / length**3
+    found = spheres(part, density)
+    masses = part.mass.astype(np.longdouble)
+    for row in range(2):
+        apart = np.sqrt(((part.pos.astype(np.longdouble) - part.pos[row]) ** 2).sum(axis=1))
+        order = np.argsort(apart)
+        inside = np.cumsum(masses[order])
+        volume = 4 * np.longdouble(math.pi) / 3
+        below = inside[:-1] <= volume * apart[order][1:] ** 3 * density
+        last = int(np.argmax(below & (np.arange(len(below)) >= 1)))
+        assert found.count[row] == last + 1
+        np.testing.assert_allclose(float(found.mass[row] / mass), float(inside[last] / mass), rtol=1e-6)
+        radius = np.cbrt(inside[last] / volume / density)
+        np.testing.assert_allclose(float(found.radius[row] / length), float(radius / length), rtol=1e-6)
+        assert 0 < found.vmax[row] < np.inf
+
+
+def test_inertia_tensor_and_spin_in_centimetres() -> None:
+    unit, cgs = (
+        data.squeeze_catalogue(
+            fof_and_catalogue.jit(clumps(length, 1.0, speed, np.float32), RLINK * length, cfg=CFG)[1]
         )
-        for column in CATALOGUE_COLUMNS
-    },
-    **{
-        f"spheres {column}": (
-            lambda part, box, length, density, column=column: spheres(part, box, density, column),
-            SPHERES[column],
-        )
-        for column in SPHERES
-    },
-    **{
-        f"sph {kind}": (
-            lambda part, box, length, density, kind=kind: slopes(part, box, length, kind),
-            SLOPE,
-        )
-        for kind in ("gradient", "divergence", "curl")
-    },
-    "pairs": (lambda part, box, length, density: listed(part, box, length).vector, LENGTH),
-    "distances": (lambda part, box, length, density: listed(part, box, length).distance, LENGTH),
-    "nearest": (
-        lambda part, box, length, density: jz.radius.nearest_within(part, 0.4 * length, 5, boxsize=box).distance,
-        LENGTH,
-    ),
-    "sums": (lambda part, box, length, density: jz.radius.kernel_sums(part, 0.6 * length, boxsize=box), DENSITY),
-}
-
-
-@pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")  # densities that nobody asks for
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_values_and_derivatives(name: str) -> None:
-    function, unit_of_value = FUNCTIONS[name]
-    rng = np.random.default_rng(5)
-    n = 40
-    numbers = rng.random((n, 3)), 0.5 + rng.random(n), rng.standard_normal((n, 3)), np.full(3, 1.25), 1.0, 0.7
-    dims = LENGTH, MASS, SPEED, LENGTH, LENGTH, DENSITY
-
-    def value(pos: Any, mass: Any, vel: Any, box: Any, length: Any, density: Any) -> Any:
-        part = jz.data.ParticleData(pos=pos, mass=mass, vel=vel)
-        out = jnp.ravel(function(part, box, jax.lax.stop_gradient(length), density))
-        return jnp.sum(jnp.where(jnp.isfinite(out), out, 0) * jnp.cos(jnp.arange(out.size)))
-
-    run = jax.jit(jax.value_and_grad(value, tuple(range(6))))
-
-    def result(unit: tuple[float, ...]) -> Any:
-        scaled = [np.asarray(x * 2.0 ** np.dot(unit, dim), np.float32) for x, dim in zip(numbers, dims, strict=True)]
-        found, by = jax.block_until_ready(run(*scaled))
-        return [found, *by]
-
-    plain, compared, refused = result(NONE), 0, []
-    for unit in UNITS:
-        if name.startswith("spheres") and abs(np.dot(unit, DENSITY)) > 120:
-            continue  # the density cannot be given
-        try:
-            found = result(unit)
-        except oracles.RUN_TIME_ERROR as error:
-            refused.append(str(error))
-            continue
-        for one, other, dim in zip(found, plain, (NONE, *dims), strict=True):
-            expected = np.asarray(other, np.float64) * 2.0 ** np.dot(unit, np.subtract(unit_of_value, dim))
-            most = np.abs(expected).max()
-            if most < np.finfo(np.float32).max:
-                np.testing.assert_allclose(one, expected, rtol=0, atol=1e-5 * most + 1e-37, err_msg=f"{unit}, by {dim}")
-        compared += 1
-    assert compared > 5
-    assert all("the range of float32" in words for words in refused)
+        for length, speed in ((1.0, 1.0), (3e24, 1e7))
+    )
+    expected = unit.shape_tensor * unit.com_inertia_radius[:, None, None] ** 2
+    np.testing.assert_allclose(halos.inertia_tensor(unit), expected, rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(np.trace(halos.inertia_tensor(unit)[0]), unit.com_inertia_radius[0] ** 2, rtol=1e-6)
+    words = (
+        "the inertia_tensor of the group in row 0 of the catalogue is a square of lengths beyond the range of float32"
+    )
+    for function in (halos.inertia_tensor, halos.inertia_tensor.jit):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match=words):
+            jax.block_until_ready(function(cgs))
+    spins = [
+        halos.spin(cata, np.full(CLUMPS, 1e20, np.float32), np.float32(0.1) * np.full(CLUMPS, length, "f"), gravity)
+        for cata, length, gravity in ((unit, 1.0, 1e-20), (cgs, 3e24, 1e-20 * 3e24 * 1e14))
+    ]
+    np.testing.assert_allclose(spins[1], spins[0], rtol=1e-4)
+    assert np.all((np.asarray(spins[0]) > 0) & np.isfinite(spins[0]))
