@@ -29,6 +29,7 @@ __all__ = [
     "gaussian_particles",
     "hernquist_particles",
     "hernquist_posmass",
+    "soneira_peebles_particles",
     "uniform_particles",
 ]
 
@@ -224,6 +225,46 @@ def _nfw_radii(uniform: np.ndarray, concentration: np.ndarray) -> np.ndarray:
 def _nfw_mass(x: np.ndarray) -> np.ndarray:
     """Mass of an NFW halo within ``x`` scale radii, in its natural unit; the series where the formula cancels."""
     return np.where(x < 1e-3, x**2 * (0.5 - 2 * x / 3), np.log1p(x) - x / (1 + x))
+
+
+def soneira_peebles_particles(
+    clusters: int,
+    levels: int,
+    eta: int = 2,
+    ratio: float = 1.76,
+    radius: float = 0.1,
+    total_mass: float = 1.0,
+    seed: int = 0,
+    npad: int = 0,
+) -> PosMass:
+    """Particles in the periodic unit box whose correlation function is a known power law.
+
+    There are ``clusters`` spheres at random places, in each the centres of ``eta`` smaller ones, and so on (Soneira &
+    Peebles 1978, AJ 83, 845). Spheres of the first level have ``radius``, those of each further one a radius smaller by
+    ``ratio``, and the centres after ``levels`` levels are the particles, ``clusters eta**levels``. Between the sizes of
+    the smallest and the largest spheres, ``xi(r)`` falls as ``r**-gamma`` with ``gamma = 3 - log(eta) / log(ratio)``.
+    The values given here make that 1.77, as for galaxies.
+
+    total_mass: of all particles together, shared equally.
+    npad: rows of padding to append.
+    Returns pos ``(N + npad, 3)`` float32 in [0, 1), neighbours in neighbouring rows, a scalar mass, num and num_total
+    ``N``.
+    Raises ValueError if a number is out of range.
+    """
+    for name, number in {"clusters": clusters, "levels": levels, "eta": eta}.items():
+        if number < 1:
+            raise ValueError(f"{name} is {number!r}; it must be 1 or more.")
+    _check_positive(ratio=ratio, radius=radius)
+    random = np.random.default_rng(seed)
+    pos = random.random((clusters, 3))
+    for level in range(levels):
+        pos = np.repeat(pos, eta, axis=0)
+        reach = radius * ratio**-level * np.cbrt(random.random(len(pos)))
+        pos += reach[:, None] * _directions(random, len(pos))
+    inside = (pos % 1.0).astype(np.float32)
+    inside[inside == 1] = 0  # a float64 just below the box length rounds onto it
+    part = PosMass(pos=jnp.asarray(inside), mass=total_mass / len(pos), num=len(pos), num_total=len(pos))
+    return pad_particles(part, npad)
 
 
 def _directions(random: np.random.Generator, num: int) -> np.ndarray:

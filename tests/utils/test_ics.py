@@ -153,6 +153,40 @@ def test_hernquist_arguments(wrong) -> None:
         ics.hernquist_particles(10, **wrong)
 
 
+def test_soneira_peebles_particles() -> None:
+    part = ics.soneira_peebles_particles(7, 4, eta=3, radius=0.01, total_mass=3.0, npad=2)
+    n = 7 * 3**4
+    assert (part.pos.shape, part.num, part.num_total, part.mass) == ((n + 2, 3), n, n, 3.0 / n)
+    pos = np.asarray(part.pos[:n], np.float64)
+    assert ((pos >= 0) & (pos < 1)).all()
+    # No two of a cluster are farther apart than two times the radii of all levels.
+    clusters = pos.reshape(7, -1, 3)
+    apart = clusters[:, :, None] - clusters[:, None]
+    apart -= np.round(apart)
+    assert np.linalg.norm(apart, axis=-1).max() < 2 * 0.01 * sum(1.76**-level for level in range(4))
+    other = ics.soneira_peebles_particles(7, 4, eta=3, radius=0.01, seed=1)
+    assert not np.array_equal(other.pos, part.pos[:n])
+
+
+@pytest.mark.parametrize(("eta", "ratio"), [(2, 1.76), (3, 2.0)])
+def test_soneira_peebles_law(eta: int, ratio: float) -> None:
+    levels = round(13 * np.log(2) / np.log(eta))
+    pos = np.asarray(ics.soneira_peebles_particles(30, levels, eta, ratio).pos, np.float64)
+    tree = cKDTree(pos, boxsize=1.0)
+    edges = 0.1 * ratio ** -np.array([levels - 3.0, 4.0])
+    pairs = tree.count_neighbors(tree, edges) - len(pos)  # within a radius: one power more, in each dimension
+    assert np.log(pairs[1] / pairs[0]) / np.log(edges[1] / edges[0]) == pytest.approx(np.log(eta) / np.log(ratio), 0.05)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [({"clusters": 0}, "clusters"), ({"levels": 0}, "levels"), ({"eta": 0}, "eta"), ({"ratio": 0.0}, "ratio")],
+)
+def test_soneira_peebles_arguments(wrong: dict[str, float], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        ics.soneira_peebles_particles(**({"clusters": 2, "levels": 2} | wrong))
+
+
 # Samples
 
 
