@@ -76,7 +76,7 @@ def hard(n: int, runs: int) -> Iterator[tuple[str, float, dict[str, float]]]:
 
 def show(title: str, row: dict[str, float], most: str) -> None:
     """Print numbers to three digits behind a title, and what they must not exceed."""
-    print(f"{title:<44}" + ", ".join(f"{name} {value:.3g}" for name, value in row.items()) + f" ({most})", flush=True)
+    print(f"{title:<48}" + ", ".join(f"{name} {value:.3g}" for name, value in row.items()) + f" ({most})", flush=True)
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
