@@ -264,3 +264,11 @@ def test_z_order_over_devices() -> None:
     row = np.asarray(whose.rank) * 300 + np.asarray(whose.idx)
     here = knn(pos, 6, result="rad", max_radius=own)
     np.testing.assert_array_equal(np.asarray(rad).reshape(-1, 6), np.asarray(here)[row.reshape(-1)])
+
+
+def test_distances_below_the_normal_numbers_over_devices() -> None:
+    """XLA takes them for 0, and the neighbours of other devices were not asked for."""
+    pos = (oracles.uniform(300, 1) * np.float32(1e-38)).astype(np.float32)
+    found = knn.smap(mesh_of(3), jit=True)(deal(pos, even(300, 3)), 5, max_radius=5e-39)
+    for one, other in zip(found, knn(pos, 5, max_radius=5e-39), strict=True):
+        np.testing.assert_array_equal(joined(one, even(300, 3)), other)

@@ -273,7 +273,11 @@ class _Search:
     def _farthest(self, rad: jax.Array, rows: jax.Array | None) -> jax.Array:
         """``(q, 1)``, how far each query has to look that found neighbours up to ``rad``."""
         last, limit = rad[:, -1:], self._limit(rows)
-        return jnp.minimum(last, limit.outermost(rad.shape[0], rad.dtype)[:, None]) if limit.given() else last
+        if not limit.given():
+            return last
+        # XLA takes lengths below the smallest normal number for 0; farther is as right.
+        last = jnp.maximum(last, jnp.finfo(rad.dtype).tiny)
+        return jnp.minimum(last, limit.outermost(rad.shape[0], rad.dtype)[:, None])
 
     def _look_around(self, properties: Any, rad: jax.Array, rows: jax.Array | None) -> tuple[Surroundings, jax.Array]:
         """The rank's sources with its ghosts, and which leaves of queries need them."""

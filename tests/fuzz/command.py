@@ -20,7 +20,20 @@ import jax
 
 from . import runner
 
-PARTS = ("knn", "nearest", "fof", "radius", "pairs", "sums", "catalogue", "spheres", "gradients", "files", "devices")
+PARTS = (
+    "knn",
+    "nearest",
+    "fof",
+    "radius",
+    "pairs",
+    "sums",
+    "catalogue",
+    "spheres",
+    "gradients",
+    "files",
+    "devices",
+    "ranks",
+)
 # A case is said to hang after so many seconds, of which the process has computed as many: on a busy machine, others
 # have the rest. One that waits computes nothing, and has longer.
 _PATIENCE, _PATIENCE_WITH_WAITS = 180.0, 900.0

@@ -12,8 +12,8 @@ from .distances import groups_may_vanish, may_refuse, unsound
 from .inputs import pick
 
 _CASES = 40  # of one compiled function
-_ROWS = 12  # room of a device
-_DEAL = """
+ROWS = 12  # room of a device
+DEAL = """
 import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 mesh = jax.sharding.Mesh(np.array(jax.devices()[:{ndev}]), ("ranks",))
@@ -57,10 +57,10 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     x64, dtype = inputs.mode(random)
     ndev, dims = int(pick(random, 2, 3, 4, 5, 8)), int(random.integers(1, 4))
     kind = pick(random, "knn", "knn", "fof", "catalogue")
-    deal = _DEAL.format(ndev=ndev, rows=_ROWS)
+    deal = DEAL.format(ndev=ndev, rows=ROWS)
     k, queries = int(pick(random, 1, 4, 9)), bool(random.random() < 0.5)
     for _ in range(_CASES):
-        counts = _counts(random, ndev)
+        counts = dealt_counts(random, ndev)
         # fof's values with all rows in use; kNN leaves the linking length unused
         values = fof.set_of(random, x64, dtype, sum(counts), dims)
         values["pos"] = np.where(np.isfinite(values["pos"]), values["pos"], 0).astype(dtype)
@@ -69,7 +69,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
         if kind == "knn":
             del values["rlink"]
             if queries:
-                values["query_counts"] = _counts(random, ndev)
+                values["query_counts"] = dealt_counts(random, ndev)
                 sides = inputs.sides(values["boxsize"], dims)
                 length = float(sides.max()) or 1.0
                 values["query"] = inputs.positions(random, sum(values["query_counts"]), dtype, sides * 2, length)
@@ -87,12 +87,12 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
             yield Case(_CATALOGUE_LINES, values, _JudgeCatalogue(x64), rows, deal + _CATALOGUE, x64)
 
 
-def _counts(random: np.random.Generator, ndev: int) -> list[int]:
+def dealt_counts(random: np.random.Generator, ndev: int) -> list[int]:
     """How many rows each device has; some have none, some are full."""
     kind = random.random()
     if kind < 0.2:
-        return [0] * (ndev - 1) + [int(random.integers(0, _ROWS + 1))]
-    most = _ROWS + 1 if kind < 0.7 else 3
+        return [0] * (ndev - 1) + [int(random.integers(0, ROWS + 1))]
+    most = ROWS + 1 if kind < 0.7 else 3
     return [int(n) for n in random.integers(0, most, ndev) * (random.random(ndev) < 0.7)]
 
 

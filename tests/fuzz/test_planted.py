@@ -25,6 +25,7 @@ from fuzz import (
     nearest,
     pairs,
     radius,
+    ranks,
     runner,
     spheres,
     sums,
@@ -244,6 +245,18 @@ def test_a_damaged_file_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_answer_that_depends_on_the_number_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, sys.modules["jztree.knn"], "knn_over_ranks", lambda found: [found[0], found[1] * 0])
     assert_found(findings(devices, 25, batch_with(devices, "knn.smap", "[:2]")), "neighbour")
+
+
+@pytest.mark.slow
+def test_lists_without_what_other_devices_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(
+        monkeypatch,
+        sys.modules["jztree.radius._search"],
+        "boxes_of",
+        lambda found: (found[0], *[x * 0 for x in found[1:]]),
+    )
+    batch = batch_with(ranks, "neighbours_within.smap", "[:2]")
+    assert_found(findings(ranks, 30, batch), "lists depends on the number of devices")
 
 
 # Reports

@@ -1,0 +1,127 @@
+"""Searches within a radius over devices, some of them empty: the answers of one device, which other parts judge."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from . import inputs
+from .case import Case, Outcome, WrongError, expect_error
+from .devices import DEAL, ROWS, dealt_counts
+from .distances import may_refuse, unsound
+from .fof import linking_length
+from .inputs import pick
+
+_CASES = 30  # of one compiled function
+_PART = "part = jz.data.Pos(pos=deal(pos, counts), num=np.array(counts, np.int32))\n"
+# Functions over devices, and what is compared: their answers, and those of one device.
+_KINDS = {
+    "count": (
+        "count_within",
+        "many = [join(search(part, radius, boxsize), counts)]\none = [here(pos, radius, boxsize)]",
+    ),
+    "count of each": (
+        "count_within",
+        "many = [join(search(part, deal(reach, counts), boxsize), counts)]\none = [here(pos, reach, boxsize)]",
+    ),
+    "counts": (
+        "count_within",
+        "radii = np.array([[radius / 2, radius, 2 * radius]])\n"
+        "many = [join(search(part, radii, boxsize), counts)]\none = [here(pos, radii, boxsize)]",
+    ),
+    "lists": (
+        "neighbours_within",
+        "many = search(part, radius, boxsize, nearest_first=True)\n"
+        "one = here(pos, radius, boxsize, nearest_first=True)\n"
+        "totals = np.asarray(many.splits)[:, -1]\n"
+        "numbers = join(np.diff(np.asarray(many.splits), axis=1), counts)\n"
+        "many = [numbers, join(many.index, totals), join(many.distance, totals)]\n"
+        "one = [np.diff(one.splits), one.index[: one.splits[-1]], one.distance[: one.splits[-1]]]",
+    ),
+    "nearest": (
+        "nearest_within",
+        "many = [join(x, counts) for x in jax.tree.leaves(search(part, radius, 3, boxsize))]\n"
+        "one = jax.tree.leaves(here(pos, radius, 3, boxsize))",
+    ),
+    "pairs": (
+        "pairs_within",
+        "def edges(found):\n"
+        "    num = np.asarray(found.num).reshape(-1)\n"
+        "    columns = [np.asarray(x).reshape(len(num), -1, x.shape[-1]) for x in"
+        " (found.i[..., None], found.j[..., None], found.shift)]\n"
+        "    rows = [np.concatenate([x[rank, :n] for x in columns], axis=1) for rank, n in enumerate(num)]\n"
+        "    rows = np.concatenate(rows)\n"
+        "    return rows[np.lexsort(rows.T)]\n"
+        "many = [edges(search(part, radius, boxsize, full=True))]\n"
+        "one = [edges(here(pos, radius, boxsize, full=True))]",
+    ),
+    "pair counts": (
+        "pair_counts",
+        "ends = np.array([0.0, 0.4, 1.0, 3.0]) * radius\n"
+        "many = [np.asarray(search(part, ends, boxsize=boxsize).count)]\n"
+        "one = [np.asarray(here(pos, ends, boxsize=boxsize).count)]",
+    ),
+    "sums": (
+        "kernel_sums",
+        "many = [join(search(part, deal(reach, counts), boxsize, form='mean_h'), counts)]\n"
+        "one = [here(pos, reach, boxsize, form='mean_h')]",
+    ),
+    "clusters": (
+        "dbscan",
+        "many = [join(x, counts) for x in search(part, radius, 3, boxsize)]\none = here(pos, radius, 3, boxsize)",
+    ),
+}
+
+
+def batch(random: np.random.Generator) -> Iterator[Case]:
+    """Many sets for one compiled function."""
+    x64, dtype = inputs.mode(random)
+    kind = pick(random, *_KINDS)
+    ndev, dims = int(pick(random, 2, 3, 4, 5, 8)), int(random.integers(1, 4))
+    name, lines = _KINDS[kind]
+    function = f"jz.{'fof' if kind == 'clusters' else 'radius'}.{name}"
+    setup = DEAL.format(ndev=ndev, rows=ROWS) + f"search, here = {function}.smap(mesh, jit=True), {function}.jit\n"
+    for _ in range(_CASES):
+        counts = dealt_counts(random, ndev)
+        points = inputs.points(random, sum(counts), dims, dtype)
+        pos = np.where(np.isfinite(points.pos), points.pos, 0).astype(dtype)
+        radius = linking_length(random, pos, points.sides, points.length)
+        values = {"pos": pos, "boxsize": points.arguments(random)["boxsize"], "counts": counts, "radius": radius}
+        rows: tuple[str, ...] = ("pos",)
+        if "reach" in lines:
+            values["reach"] = (points.length * 10 ** random.uniform(-3, 0, len(pos))).astype(dtype)
+            rows = "pos", "reach"
+        yield Case(_PART + lines, values, _Judge(kind, x64), {"counts": rows}, setup, x64)
+
+
+class _Judge:
+    def __init__(self, kind: str, x64: bool) -> None:
+        self.kind, self.x64 = kind, x64
+
+    def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
+        pos = values["pos"]
+        sides = inputs.sides(values["boxsize"], pos.shape[1])
+        lengths = np.append(sides, [values["radius"], *values.get("reach", ())])
+        if expect_error(outcome, unsound(pos, sides), self._may_refuse(values, lengths, sides)):
+            return
+        for found, one in zip(outcome["many"], outcome["one"], strict=True):
+            found, expected = np.asarray(found), np.asarray(one)
+            if found.shape != expected.shape or not self._same(found, expected):
+                raise WrongError(f"{self.kind} depends on the number of devices", expected, found)
+
+    def _may_refuse(self, values: dict[str, Any], lengths: np.ndarray, sides: np.ndarray) -> str | None:
+        pos = values["pos"]
+        if self.kind == "sums":
+            return "a sum may be out of range"
+        if self.kind == "pair counts" and not values["radius"] * 0.4 > 0:
+            return "edges do not ascend"
+        far = np.abs(pos.astype(np.float64)) / 2.0**29 >= np.where(sides > 0, sides, np.inf)
+        if self.kind == "pairs" and (far.any() or (values["radius"] >= 2.0**29 * sides[sides > 0]).any()):
+            return "a position or the radius is too many boxes away"
+        return may_refuse(pos, lengths, self.x64)
+
+    def _same(self, found: np.ndarray, expected: np.ndarray) -> bool:
+        if self.kind != "sums":
+            return np.array_equal(found, expected)
+        # In float64 inside, in another order.
+        return bool((np.abs(found - expected) <= 4 * np.finfo(found.dtype).eps * np.abs(expected)).all())
