@@ -104,8 +104,9 @@ def _check_value(cls: Any, name: str, value: Any) -> None:
     kind of configuration than the default.
     """
     option = cls.__dataclass_fields__.get(name)
-    if option is not None and option.default_factory in _kinds:
-        checked_config(value, option.default_factory, f"{cls.__name__}.{name}", optional=False)
+    kind = None if option is None else option.metadata.get("kind", option.default_factory)
+    if kind in _kinds:
+        checked_config(value, kind, f"{cls.__name__}.{name}", optional=False)
     least = None if option is None else option.metadata.get("least")
     if option is not None and option.metadata.get("names"):
         _check_names(f"{cls.__name__}.{name}", value)
@@ -172,6 +173,15 @@ class TreeConfig:
         self.masses = bool(wanted)
 
 
+def _tree_of_knn() -> TreeConfig:
+    """The published package has other defaults for the trees of its searches; scripts read and scale them."""
+    return TreeConfig(coarse_fac=8.0, stop_coarsen=2048, regularization=RegularizationConfig())
+
+
+def _tree_of_fof() -> TreeConfig:
+    return TreeConfig(coarse_fac=8.0, stop_coarsen=2048, alloc_fac_nodes=1.1)
+
+
 @_options
 class KNNConfig:
     """Options of `jztree.knn.knn`.
@@ -184,7 +194,7 @@ class KNNConfig:
     ``alloc_fac_ilist`` of the published interface does nothing.
     """
 
-    tree: TreeConfig = field(default_factory=TreeConfig)
+    tree: TreeConfig = field(default_factory=_tree_of_knn, metadata={"kind": TreeConfig})
     ghost_rows: int | None = _at_least(0, None)
     alloc_fac_ilist: float = _published(256.0)
 
@@ -219,7 +229,7 @@ class FofConfig:
     ``alloc_fac_ilist`` and ``alloc_fac_distr_links`` of the published interface do nothing.
     """
 
-    tree: TreeConfig = field(default_factory=TreeConfig)
+    tree: TreeConfig = field(default_factory=_tree_of_fof, metadata={"kind": TreeConfig})
     catalogue: CatalogueConfig = field(default_factory=CatalogueConfig)
     ghost_rows: int | None = _at_least(0, None)
     edge_rows: int | None = _at_least(0, None)

@@ -1,5 +1,6 @@
 """Options: defaults, checks, copies, and the options of the published interface that do nothing."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -85,9 +86,9 @@ def test_integers_of_numpy_are_integers(kind: Any) -> None:
 
 
 def test_a_configuration_of_another_kind_inside_one() -> None:
-    for wrong in (3, None, KNNConfig()):
-        with pytest.raises(TypeError, match=r"KNNConfig\.tree must be a jztree\.config\.TreeConfig") as error:
-            KNNConfig(tree=wrong)
+    for kind, wrong in itertools.product((KNNConfig, FofConfig), (3, None, KNNConfig())):
+        with pytest.raises(TypeError, match=rf"{kind.__name__}\.tree must be a jztree\.config\.TreeConfig") as error:
+            kind(tree=wrong)
         assert oracles.one_sentence(error)
 
 

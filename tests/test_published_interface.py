@@ -337,7 +337,7 @@ def test_sets_and_catalogues_are_compared_row_by_row() -> None:
 def test_options_can_be_given_read_and_changed() -> None:
     cfg = FofConfig(alloc_fac_ilist=32, alloc_fac_distr_links=0.01)
     cfg.tree.alloc_fac_nodes *= 2
-    assert cfg.tree.alloc_fac_nodes == 2.0
+    assert cfg.tree.alloc_fac_nodes == 2.2
     assert (cfg.alloc_fac_ilist, cfg.catalogue.npart_min, KNNConfig().alloc_fac_ilist) == (32, 20, 256.0)
     tree = TreeConfig(coarse_fac=8.0, stop_coarsen=2048, nsamp=64, regularization=RegularizationConfig())
     assert tree.regularization.max_volume_fac == 20.0
@@ -350,6 +350,19 @@ def test_options_can_be_given_read_and_changed() -> None:
     assert TreeConfig(mass_centered=True).masses
     with pytest.raises(ValueError, match="max_leaf_size must be an integer of at least 3"):
         TreeConfig(max_leaf_size=2)
+
+
+def test_trees_of_searches_have_the_published_options() -> None:
+    """Scripts scale what is there, without giving it first."""
+    cfg, fof = KNNConfig(), FofConfig()
+    cfg.tree.regularization.max_volume_fac *= 2
+    assert (cfg.tree.regularization.regularize_percentile, cfg.tree.regularization.max_volume_fac) == (90.0, 40.0)
+    assert KNNConfig().tree.regularization.max_volume_fac == 20.0
+    assert (cfg.tree.coarse_fac, cfg.tree.stop_coarsen, cfg.tree.alloc_fac_nodes) == (8.0, 2048, 1.0)
+    assert (fof.tree.coarse_fac, fof.tree.stop_coarsen, fof.tree.alloc_fac_nodes) == (8.0, 2048, 1.1)
+    assert fof.tree.regularization is None
+    assert cfg.tree == fof.tree == TreeConfig()
+    assert hash(cfg) == hash(KNNConfig())
 
 
 def test_aliases() -> None:
