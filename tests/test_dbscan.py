@@ -133,6 +133,13 @@ def test_clusters_are_those_of_one_device(name: str, ndev: int) -> None:
             assert (np.asarray(label)[rank, count:] == -1).all()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_over_devices_in_64_bit_mode(x64: None, dtype: Any) -> None:
+    pos = oracles.clustered(600, 3).astype(dtype)
+    found = dbscan.smap(mesh_of(3), jit=True)(deal(pos, uneven(600, 3), 600), 0.03, 4)
+    assert_clusters([joined(column, uneven(600, 3)) for column in found], dbscan(pos, 0.03, 4))
+
+
 def test_a_wall_of_borders_over_devices() -> None:
     """Chains that pass through all ranks, with borders between them."""
     pos = np.random.default_rng(4).random((1_000, 2)).astype(np.float32)

@@ -19,4 +19,4 @@ def kinds(count: jax.Array, min_samples: int, num: jax.Array) -> jax.Array:
 
 def rows_by_kind(kind: jax.Array, first: int) -> tuple[jax.Array, jax.Array]:
     """Rows in the order of kinds, of which ``first`` comes first, ``(n,)`` int32, and how many there are of each."""
-    return kernels.group_by_rank((kind - first) % 3, kind.shape[0], 3)
+    return kernels.group_by_rank((kind.astype(jnp.int32) - first) % 3, kind.shape[0], 3)

@@ -104,6 +104,8 @@ class _Judge:
         lengths = np.append(sides, [values["radius"], *values.get("reach", ())])
         if expect_error(outcome, unsound(pos, sides), self._may_refuse(values, lengths, sides)):
             return
+        if _vanishing(pos):
+            return
         for found, one in zip(outcome["many"], outcome["one"], strict=True):
             found, expected = np.asarray(found), np.asarray(one)
             if found.shape != expected.shape or not self._same(found, expected):
@@ -125,3 +127,10 @@ class _Judge:
             return np.array_equal(found, expected)
         # In float64 inside, in another order.
         return bool((np.abs(found - expected) <= 4 * np.finfo(found.dtype).eps * np.abs(expected)).all())
+
+
+def _vanishing(pos: np.ndarray) -> bool:
+    """Whether squares of some distances vanish in float64 beside the set; then either answer is right."""
+    wide = np.sort(pos.astype(np.longdouble), axis=0)
+    steps = np.diff(wide, axis=0)
+    return bool((steps[steps > 0] < np.abs(wide).max(initial=0) * np.longdouble(2) ** -400).any())
