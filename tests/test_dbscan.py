@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import oracles
 import pytest
-from devices import DEVICE_COUNTS, SETS, deal, even, joined, make, mesh_of
+from devices import DEVICE_COUNTS, SETS, deal, even, joined, make, mesh_of, uneven
 
 from jztree.data import Pos
 from jztree.fof import dbscan, fof_labels
