@@ -124,7 +124,7 @@ fuzz: develop ## Random hostile input for ten minutes, judged by slow oracles; A
 fuzz-sanitized: develop ## The same with a CPU library that ends the program at bad addresses and undefined behaviour.
 	$(BIN)/cmake --build build/develop --target jztree_cpu_sanitized
 	cp build/develop/jztree/native/common/cpu/libjztree_cpu_sanitized.so jztree/lib
-	LD_PRELOAD="$(call runtime,libasan.so) $(call runtime,libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	LD_PRELOAD="$(call runtime,libasan.so) $(call runtime,libstdc++.so)" ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  JZTREE_INSTRUCTION_SET=sanitized $(BIN)/python tests/fuzz --seconds 600 $(ARGS)
 
 faults: develop ## A thousand faults in programs of several processes, and judges of how these end; ARGS="--help" says what can be chosen.
