@@ -1,13 +1,25 @@
-"""The same work done by other libraries, each as a call that builds its tree and answers. None: it is not installed."""
+"""The same work done by other libraries, each as a call that builds its tree and answers. None: it is not installed.
+
+All take as many threads as we, unless another number is given.
+"""
 
 # ruff: noqa: PLC0415 - all of them are optional
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 from timing import Call
 
+from jztree import kernels
+
 Peers = dict[str, Call | None]
+
+
+def our_threads() -> int:
+    """As many as one device of ours has."""
+    jax.devices()
+    return int(kernels.native_info()["num_threads"])
 
 
 def _if_installed(make: Callable[[], Call]) -> Call | None:
@@ -17,7 +29,7 @@ def _if_installed(make: Callable[[], Call]) -> Call | None:
         return None
 
 
-def nanoflann(pos: np.ndarray, k: int, threads: int = 2) -> Call | None:
+def nanoflann(pos: np.ndarray, k: int, threads: int | None = None) -> Call | None:
     """The ``k`` nearest neighbours of all points, in an open box."""
 
     def make() -> Call:
@@ -26,7 +38,7 @@ def nanoflann(pos: np.ndarray, k: int, threads: int = 2) -> Call | None:
         def call() -> Any:
             tree = pynanoflann.KDTree(n_neighbors=k, metric="l2")
             tree.fit(pos)
-            return tree.kneighbors(pos, n_jobs=threads)
+            return tree.kneighbors(pos, n_jobs=threads or our_threads())
 
         return call
 
@@ -45,23 +57,25 @@ def pykdtree(pos: np.ndarray, query: np.ndarray, k: int) -> Call | None:
 
 
 def scipy(pos: np.ndarray, k: int, boxsize: float | None = None) -> Call | None:
-    """The ``k`` nearest neighbours of all points, on two threads. Positions must be inside the box."""
+    """The ``k`` nearest neighbours of all points. Positions must be inside the box."""
 
     def make() -> Call:
         from scipy.spatial import cKDTree
 
-        return lambda: cKDTree(pos, boxsize=boxsize).query(pos, k=k, workers=2)
+        return lambda: cKDTree(pos, boxsize=boxsize).query(pos, k=k, workers=our_threads())
 
     return _if_installed(make)
 
 
 def scipy_counts(pos: np.ndarray, radius: float, boxsize: float) -> Call | None:
-    """How many are within a radius of every point, on two threads. Positions must be inside the box."""
+    """How many are within a radius of every point. Positions must be inside the box."""
 
     def make() -> Call:
         from scipy.spatial import cKDTree
 
-        return lambda: cKDTree(pos, boxsize=boxsize).query_ball_point(pos, radius, return_length=True, workers=2)
+        return lambda: cKDTree(pos, boxsize=boxsize).query_ball_point(
+            pos, radius, return_length=True, workers=our_threads()
+        )
 
     return _if_installed(make)
 
@@ -78,12 +92,12 @@ def scipy_pairs(pos: np.ndarray, radius: float, boxsize: float) -> Call | None:
 
 
 def sklearn_dbscan(pos: np.ndarray, eps: float, min_samples: int) -> Call | None:
-    """The clusters of scikit-learn, on two threads, in an open box."""
+    """The clusters of scikit-learn, in an open box."""
 
     def make() -> Call:
         from sklearn.cluster import DBSCAN
 
-        return lambda: DBSCAN(eps=eps, min_samples=min_samples, n_jobs=2).fit(pos).labels_
+        return lambda: DBSCAN(eps=eps, min_samples=min_samples, n_jobs=our_threads()).fit(pos).labels_
 
     return _if_installed(make)
 
@@ -95,7 +109,6 @@ def corrfunc(
     mode: str = "r",
     bins_b: int = 0,
     weight: np.ndarray | None = None,
-    threads: int = 2,
 ) -> Call | None:
     """Pairs in bins by Corrfunc. bins_b: how many of pi, each of one unit, or of mu. Positions must be inside."""
 
@@ -105,15 +118,15 @@ def corrfunc(
         columns = list(np.ascontiguousarray(pos.T))
         more = {"boxsize": boxsize} | ({} if weight is None else {"weights1": weight, "weight_type": "pair_product"})
         if mode == "rp_pi":
-            return lambda: theory.DDrppi(1, threads, float(bins_b), edges, *columns, **more)
+            return lambda: theory.DDrppi(1, our_threads(), float(bins_b), edges, *columns, **more)
         if mode == "s_mu":
-            return lambda: theory.DDsmu(1, threads, edges, 1.0, bins_b, *columns, **more)
-        return lambda: theory.DD(1, threads, edges, *columns, **more)
+            return lambda: theory.DDsmu(1, our_threads(), edges, 1.0, bins_b, *columns, **more)
+        return lambda: theory.DD(1, our_threads(), edges, *columns, **more)
 
     return _if_installed(make)
 
 
-def treecorr(pos: np.ndarray, edges: np.ndarray, boxsize: float, threads: int = 2) -> Call | None:
+def treecorr(pos: np.ndarray, edges: np.ndarray, boxsize: float) -> Call | None:
     """Pairs in bins of distance by TreeCorr, each in its own bin (``bin_slop=0``); edges are a geometric row."""
 
     def make() -> Call:
@@ -125,7 +138,7 @@ def treecorr(pos: np.ndarray, edges: np.ndarray, boxsize: float, threads: int = 
         def call() -> Any:
             bins = {"min_sep": edges[0], "max_sep": edges[-1], "nbins": len(edges) - 1, "bin_slop": 0}
             found = treecorr.NNCorrelation(**bins, **periods)
-            found.process(treecorr.Catalog(**columns), metric="Periodic", num_threads=threads)
+            found.process(treecorr.Catalog(**columns), metric="Periodic", num_threads=our_threads())
             return found.npairs
 
         return call
