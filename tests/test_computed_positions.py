@@ -160,6 +160,29 @@ def _with_light(given: data.ParticleData, part: LightCone) -> WithLight:
 
 
 @pytest.mark.parametrize("ndev", [1, 4])
+@pytest.mark.parametrize("name", ["fof_and_catalogue", "distr_fof_labels", "distr_zsort", "zsort_and_tree"])
+def test_what_devices_share_is_shared_behind_a_search(name: str, ndev: int) -> None:
+    """One mass and one growth for all go through a map of the user, which asks that they are those of all devices."""
+    part, mesh = displaced(), mesh_of(ndev)
+    given = dealt(part, ndev)
+    given.mass, given.growth = part.mass, part.growth
+    specs = jax.tree.map(lambda leaf: P(mesh.axis_names) if leaf.ndim else P(), given)
+    calls = {
+        "fof_and_catalogue": lambda one: jz.fof.fof_and_catalogue(one, RLINK, BOX, CFG)[0],
+        "distr_fof_labels": lambda one: jz.fof.distr_fof_labels(one, RLINK, BOX)[0],
+        "distr_zsort": lambda one: jz.tree.distr_zsort(one, boxsize=BOX)[0],
+        "zsort_and_tree": lambda one: jz.tree.zsort_and_tree(one, boxsize=BOX)[0],
+    }
+    moved = jax.jit(jax.shard_map(calls[name], mesh=mesh, in_specs=(specs,), out_specs=specs))(given)
+    assert moved.mass == part.mass
+    assert moved.growth == part.growth
+    shares = len(moved.disp) // ndev
+    real = np.concatenate([np.arange(i * shares, i * shares + moved.num[i]) for i in range(ndev)])
+    columns_of = (getattr(moved, column)[real] for column in ("disp", "grid", "vel", "id"))
+    assert_same_places(Displaced(*columns_of, part.mass, part.growth), part)
+
+
+@pytest.mark.parametrize("ndev", [1, 4])
 def test_neighbours_in_a_map_of_the_user(ndev: int) -> None:
     part = displaced()
     rad, ids = mapped(lambda one: jz.knn.knn(one, K, BOX, result="rad_id"), part, ndev)

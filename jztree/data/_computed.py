@@ -18,7 +18,7 @@ import numpy as np
 from .. import comm
 from .._carried import Carried, carry, computed_by, over_devices
 from .._particles import get_num, get_pos
-from .._transform.shard_map import is_concrete
+from .._transform.shard_map import is_concrete, varying_axes
 
 __all__ = ["release", "with_computed"]
 
@@ -114,8 +114,20 @@ def release(one: Any, used: Any = None, mapped: Any = None) -> Any:
             if fault.failed:
                 raise ValueError(fault.sentence)
         return part
-    checked = comm.check_all(0, faults)
-    return jax.tree.map(lambda leaf: comm.after(leaf, checked) if isinstance(leaf, jax.Array) else leaf, part)
+    return _behind(one, comm.check_all(0, faults))
+
+
+def _behind(one: Carried, checked: jax.Array) -> Any:
+    """The class of the user behind a check. What all devices share, such as one mass for all particles, stays as it is,
+    so that a `jax.shard_map` of the user knows that it is the same on each.
+    """
+    rows = {np.shape(column)[:1] for column in one.columns.values()}
+    differing = varying_axes(checked)
+
+    def waits(leaf: Any) -> bool:
+        return isinstance(leaf, jax.Array) and (leaf.shape[:1] in rows or not differing or bool(varying_axes(leaf)))
+
+    return jax.tree.map(lambda leaf: comm.after(leaf, checked) if waits(leaf) else leaf, one.part)
 
 
 def _computed_again(one: Carried, mapped: Any) -> dict[str, Any]:
