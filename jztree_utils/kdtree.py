@@ -112,7 +112,7 @@ class KDTree:
         radii = np.broadcast_to(np.asarray(r, np.float64), shape).reshape(-1)
         splits, index, _ = self._search.within(points, radii)
         if return_length:
-            return np.diff(splits).reshape(shape) if shape else int(splits[-1])
+            return np.diff(splits).reshape(shape)[()]
         lists = np.empty(len(points), object)
         for row in range(len(points)):
             lists[row] = sorted(index[splits[row] : splits[row + 1]].tolist())
@@ -156,7 +156,7 @@ class KDTree:
         counts = self._points_of(other).count(self.data, radii, own, theirs)
         if not cumulative:
             counts = np.diff(counts, prepend=counts.dtype.type(0))
-        return counts if np.ndim(r) else counts[0]
+        return counts if np.ndim(r) else counts[0] if weights is not None else int(counts[0])
 
     def sparse_distance_matrix(
         self, other: "KDTree", max_distance: float, p: float = 2.0, output_type: str = "dok_matrix"

@@ -83,6 +83,14 @@ def test_two_trees(trees: Any) -> None:
         ]
         np.testing.assert_allclose(*sums, rtol=1e-12)
     assert mine.count_neighbors(mine, 0.1) == theirs.count_neighbors(theirs, 0.1)
+    # Python's own numbers where SciPy gives them, as json.dumps wants them.
+    pair, one = np.ones(len(mine.data)), {"return_length": True}
+    for ours, expected in (
+        (mine.count_neighbors(mine, 0.1), theirs.count_neighbors(theirs, 0.1)),
+        (mine.count_neighbors(mine, 0.1, weights=pair), theirs.count_neighbors(theirs, 0.1, weights=pair)),
+        (mine.query_ball_point(mine.data[0], 0.1, **one), theirs.query_ball_point(theirs.data[0], 0.1, **one)),
+    ):
+        assert type(ours) is type(expected)
     for kind in ("dok_matrix", "coo_matrix"):
         found, expected = (
             one.sparse_distance_matrix(two, 0.4, output_type=kind).toarray()
