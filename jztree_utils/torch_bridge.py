@@ -4,7 +4,8 @@ Functions of `jztree` take tensors as they take arrays; what they return are arr
 tensors. `differentiable` makes a function of tensors of one of arrays, through which PyTorch differentiates.
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -34,57 +35,92 @@ def differentiable(func: Callable[..., Any]) -> Callable[..., Any]:
         each kind of tensors.
 
     Returns a pytree of tensors: those of integers, such as the rows of neighbours, have no derivatives. If a tensor is
-    float64, all is computed in the 64-bit mode of JAX. Second derivatives are an error of PyTorch.
+    float64, all is computed in the 64-bit mode of JAX. Derivatives are of as high an order as those of ``func``.
 
-    Raises TypeError if an argument is no tensor.
+    Raises TypeError if an argument is no tensor, or a complex one that requires derivatives.
     """
-    forward = jax.jit(lambda fixed, by: jax.vjp(lambda moved: _by_kind(func(*_merged(fixed, moved))), by, has_aux=True))
-    backward = jax.jit(lambda pull, cotangents: pull(cotangents)[0])
+    passes = _Passes(func)
 
     def call(*tensors: Any) -> Any:
         for place, one in enumerate(tensors):
             if not isinstance(one, torch.Tensor):
                 raise TypeError(f"argument {place} must be a tensor of PyTorch, not {type(one).__name__}.")
-        passes: list[Any] = []
-        leaves = _Bridge.apply(forward, backward, passes, *tensors)
-        return jax.tree.unflatten(passes[0], leaves)
+            if one.requires_grad and one.is_complex():
+                raise TypeError(f"argument {place} is complex, and only real tensors have derivatives; .detach() it.")
+        structure: list[Any] = []
+        leaves = _Bridge.apply(passes, structure, *tensors)
+        return jax.tree.unflatten(structure[0], leaves)
 
     return call
+
+
+class _Passes:
+    """What is compiled of a function: its two passes, and the second as a function with derivatives of its own."""
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        self._func = func
+        self.forward = jax.jit(lambda fixed, by: jax.vjp(lambda moved: self._found(fixed, moved), by, has_aux=True))
+        self.backward = jax.jit(lambda pull, cotangents: pull(cotangents)[0])
+        self.backward_of = functools.cache(self._backward_of)
+
+    def _found(self, fixed: list[Any], by: list[Any]) -> tuple[Any, Any]:
+        return _by_kind(self._func(*_merged(fixed, by)))
+
+    def _backward_of(self, by: tuple[bool, ...]) -> Callable[..., Any]:
+        """The backward pass as a function of all tensors, of which those in ``by`` move, and of the cotangents."""
+
+        def pulled(*arrays: jax.Array) -> list[jax.Array]:
+            given, cotangents = arrays[: len(by)], arrays[len(by) :]
+            fixed, moved = _parted(given, by)
+            real, pull, _ = jax.vjp(lambda moved: self._found(fixed, moved), moved, has_aux=True)
+            return pull(jax.tree.unflatten(jax.tree.structure(real), cotangents))[0]
+
+        return differentiable(pulled)
 
 
 class _Bridge(torch.autograd.Function):
     """One call of a function of JAX, as PyTorch differentiates it."""
 
     @staticmethod
-    def forward(ctx: Any, forward: Any, backward: Any, passes: list[Any], *tensors: torch.Tensor) -> Any:
-        """passes: gets the structure of the result, which PyTorch does not hand on."""
-        ctx.by = [one.requires_grad and one.is_floating_point() for one in tensors]
+    def forward(ctx: Any, passes: _Passes, structures: list[Any], *tensors: torch.Tensor) -> Any:
+        """structures: gets that of the result, which PyTorch does not hand on."""
+        ctx.by = tuple(one.requires_grad and one.is_floating_point() for one in tensors)
         ctx.wide = jnp.result_type(float) == jnp.float64 or any(one.dtype == torch.float64 for one in tensors)
         with jax.enable_x64(ctx.wide):
-            arrays = [_array(one) for one in tensors]
-            fixed = [None if by else one for one, by in zip(arrays, ctx.by, strict=True)]
-            ctx.real, ctx.pull, others = forward(fixed, [one for one, by in zip(arrays, ctx.by, strict=True) if by])
-        ctx.backward = backward
+            ctx.real, ctx.pull, others = passes.forward(*_parted([_array(one) for one in tensors], ctx.by))
+        ctx.passes = passes
+        ctx.save_for_backward(*tensors)
         found = jax.tree.map(lambda real, other: other if real is None else real, ctx.real, others, is_leaf=_is_none)
         leaves, structure = jax.tree.flatten(found)
-        passes.append(structure)
+        structures.append(structure)
         made = [torch.from_dlpack(leaf) for leaf in leaves]
         ctx.mark_non_differentiable(*(one for one in made if not one.is_floating_point()))
         return tuple(made)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
         which = [real is not None for real in jax.tree.leaves(ctx.real, is_leaf=_is_none)]
-        with jax.enable_x64(ctx.wide):
-            given = [_array(one) for one, real in zip(gradients, which, strict=True) if real]
-            found = ctx.backward(ctx.pull, jax.tree.unflatten(jax.tree.structure(ctx.real), given))
-        made = iter([torch.from_dlpack(one) for one in found])
-        return None, None, None, *(next(made) if by else None for by in ctx.by)
+        given = [one for one, real in zip(gradients, which, strict=True) if real]
+        # What is differentiated again depends on the tensors too, not on the gradients alone.
+        again = torch.is_grad_enabled()
+        made = iter(ctx.passes.backward_of(ctx.by)(*ctx.saved_tensors, *given) if again else _pulled(ctx, given))
+        return None, None, *(next(made) if by else None for by in ctx.by)
+
+
+def _pulled(ctx: Any, gradients: list[Any]) -> list[Any]:
+    with jax.enable_x64(ctx.wide):
+        cotangents = jax.tree.unflatten(jax.tree.structure(ctx.real), [_array(one) for one in gradients])
+        return [torch.from_dlpack(one) for one in ctx.passes.backward(ctx.pull, cotangents)]
 
 
 def _array(tensor: torch.Tensor) -> jax.Array:
     return jnp.from_dlpack(tensor.detach().contiguous())
+
+
+def _parted(given: Sequence[Any], by: Sequence[bool]) -> tuple[list[Any], list[Any]]:
+    """Arguments that count as constant, with None in place of others, and the others."""
+    fixed = [None if moves else one for one, moves in zip(given, by, strict=True)]
+    return fixed, [one for one, moves in zip(given, by, strict=True) if moves]
 
 
 def _merged(fixed: list[Any], by: list[Any]) -> list[Any]:

@@ -81,6 +81,20 @@ def test_only_what_requires_gradients_gets_them() -> None:
         assert not near(pos, query).requires_grad
 
 
+def test_second_derivatives() -> None:
+    """Also where the gradient of what is differentiated first is a constant, which leaves all to the positions."""
+    near = differentiable(lambda pos, query: knn.jit(pos, K, part_query=query))
+    pos, query = tensor(20, torch.float64), tensor(4, torch.float64, seed=2)
+    idx = near(pos, query)[1]
+    hessian = torch.autograd.functional.hessian
+    for power in (1, 3):
+        found = hessian(lambda x, power=power: (near(x, query)[0] ** power).sum(), pos)
+        expected = hessian(lambda x, power=power: (own_distances(x, query, idx, None) ** power).sum(), pos)
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    both = pos.clone().requires_grad_(), query.clone().requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda x, y: near(x, y)[0], both)
+
+
 def test_a_layer_that_is_trained() -> None:
     """Points that are pulled until their 3rd neighbour is at a distance that is wanted."""
     third = differentiable(lambda pos: knn.jit(pos, 3, exclude_self=True)[0][:, 2])
@@ -111,3 +125,5 @@ def test_what_cannot_be_is_said() -> None:
         knn.jit(pos, K)
     with pytest.raises(TypeError, match="argument 0 must be a tensor of PyTorch, not ndarray"):
         differentiable(lambda x: knn.jit(x, K))(np.zeros((9, 3)))
+    with pytest.raises(TypeError, match="argument 0 is complex"):
+        differentiable(lambda x: abs(x).sum())(torch.ones(3, dtype=torch.complex64).requires_grad_())
