@@ -258,6 +258,14 @@ def test_batches_are_searched_as_if_alone(dims: int, kind: str, dtype: Any) -> N
         np.testing.assert_array_equal(idx[rows, : len(rows)], rows[alone[1]])
 
 
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "uint16", "uint32"])
+def test_numbers_of_batches_may_be_of_any_integers(kind: str) -> None:
+    pos, batch = oracles.uniform(90, 3), np.arange(90) % 3
+    expected = knn(pos, 4, batch=batch)
+    for found in (knn(pos, 4, batch=batch.astype(kind)), knn.jit(pos, 4, batch=batch.astype(kind))):
+        np.testing.assert_array_equal(found[1], expected[1])
+
+
 @pytest.mark.parametrize("unit", [1e-29, 1.0, 1e30], ids=str)
 def test_batches_in_any_unit_and_far_apart(unit: float) -> None:
     """Sets of one particle, empty ones, and numbers up to the largest; a clump beside a wide set."""

@@ -124,7 +124,8 @@ def _spacing(parts: Sequence[Any], box: Exact) -> jax.Array:
 def _fault(batch: Any, num: jax.Array, name: str, most: int) -> comm.Fault:
     """That the number of a batch may be none."""
     batch = jnp.asarray(batch)
-    row = first_row((jnp.arange(batch.shape[0]) < num) & ((batch < 0) | (batch > most)))
+    last = min(most, jnp.iinfo(batch.dtype).max)  # JAX would cut ``most`` to the dtype of a narrow batch
+    row = first_row((jnp.arange(batch.shape[0]) < num) & ((batch < 0) | (batch > last)))
     return comm.Fault(row >= 0, [row], _BAD_BATCH % (name, most))
 
 
