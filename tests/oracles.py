@@ -87,14 +87,16 @@ def wrapped(pos: np.ndarray, box: Any) -> np.ndarray:
     return np.where(keep, pos, moved.astype(pos.dtype))
 
 
-def squared_distances(a: np.ndarray, b: np.ndarray, box: Any = None) -> np.ndarray:
-    """``(len(a), len(b))`` float64, to the nearest images; summed in the order of the dimensions."""
+def squared_distances(a: np.ndarray, b: np.ndarray, box: Any = None, factor: Any = 1.0) -> np.ndarray:
+    """``(len(a), len(b))`` float64, to the nearest images, of lengths times the factor; summed in the order of the
+    dimensions.
+    """
     total = np.zeros((len(a), len(b)))
     for d, length in enumerate(full_box(box, a.shape[1])):
         difference = a[:, None, d].astype(np.float64) - b[None, :, d].astype(np.float64)
         if length > 0:
             difference -= length * np.rint(difference / length)
-        total += difference**2
+        total += (difference * factor) ** 2
     return total
 
 

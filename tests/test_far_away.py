@@ -9,6 +9,7 @@ import pytest
 from jztree.data import Pos
 from jztree.fof import fof_labels
 from jztree.knn import knn
+from jztree.radius import count_within, neighbours_within, pair_counts, pairs_within
 
 pytestmark = pytest.mark.emulated
 
@@ -64,3 +65,28 @@ def test_positions_many_periods_away_are_wrapped(far: float, box: list[float], d
     label = fof_labels(pos, 0.12, box, output_order="input")[1]
     expected = oracles.smallest_members(oracles.components(inside, 0.12, box))
     np.testing.assert_array_equal(oracles.smallest_members(label), expected)
+
+
+@pytest.mark.parametrize("apart", [2.0**-1022, 2.0**-1000, 2.0**-800])
+@pytest.mark.parametrize("box", [0.0, 2.0**130], ids=["open", "periodic"])
+def test_pairs_whose_squares_vanish_beside_the_set(apart: float, box: float, x64: None) -> None:
+    """Whether they are within a radius depends on nothing but the two of them: not on what else there is."""
+    far = 2.0**123
+    pos = np.array([[far, 0.0], [far, apart], [far, 3 * apart], [0.0, apart]])
+    for radius, linked, near in (
+        (0.0, [0, 1, 2, 3], [1, 1, 1, 1]),
+        (np.nextafter(apart, 0), [0, 1, 2, 3], [1, 1, 1, 1]),
+        (apart, [0, 0, 2, 3], [2, 2, 1, 1]),
+        (2 * apart, [0, 0, 0, 3], [2, 3, 2, 1]),
+        (3 * apart, [0, 0, 0, 3], [3, 3, 3, 1]),
+    ):
+        np.testing.assert_array_equal(fof_labels(pos, radius, box, output_order="input")[1], linked)
+        np.testing.assert_array_equal(count_within(pos, radius, box), near)
+        np.testing.assert_array_equal(np.diff(neighbours_within(pos, radius, box).splits), near)
+        pairs = pairs_within(pos, radius, box, full=True)
+        np.testing.assert_array_equal(np.bincount(np.asarray(pairs.i)[: int(pairs.num)], minlength=4) + 1, near)
+        _, found = knn(pos, 4, boxsize=box, max_radius=radius)
+        np.testing.assert_array_equal(np.sum(np.asarray(found) >= 0, axis=1), near)
+        if radius > 0:
+            counts = pair_counts(pos, [0.0, radius], boxsize=box)
+            np.testing.assert_array_equal(np.asarray(counts.count), [sum(near) - 4])

@@ -75,7 +75,7 @@ def within(query: np.ndarray, pos: np.ndarray, radius: np.ndarray, sides: np.nda
     """Which sources, ``(q, n)``, are surely and which possibly within the radius, ``(q,)``, of each query.
 
     Pairs within rounding of a radius are decided in float64; where the library need not have all bits of the positions,
-    or squares of such lengths vanish beside the set, either is right.
+    either is right.
     """
     reach = np.where(np.isfinite(radius), radius, 0)[:, None]
     everything = np.concatenate([query, pos]).astype(np.float64)
@@ -83,26 +83,19 @@ def within(query: np.ndarray, pos: np.ndarray, radius: np.ndarray, sides: np.nda
     near, lost = 8 * np.finfo(np.float64).eps * reach, 0.0
     if outside(everything, sides):
         lost += 16 * np.finfo(np.float64).eps * float(np.abs(everything[:, sides > 0]).max())
-    if pos.dtype == np.float64:
-        lost += vanishing(everything, sides)
     surely, possibly = apart < reach - near - lost, apart <= reach + near + lost
     surely |= (query[:, None] == pos[None]).all(axis=-1)
-    widest = max(float(np.abs(everything).max(initial=0)), float(sides.max(initial=0)), float(reach.max(initial=0)))
-    decided = possibly & _within_in_float64(query, pos, reach, sides, widest)
-    unsure = (lost > 0) | (reach < np.ldexp(widest, -500))
+    decided = possibly & _within_in_float64(query, pos, reach, sides)
     all_of_them, none = np.isinf(radius)[:, None], ~(radius >= 0)[:, None]
-    surely, possibly = (np.where(unsure, side, surely | decided) for side in (surely, possibly))
+    surely, possibly = (np.where(lost > 0, side, surely | decided) for side in (surely, possibly))
     return (surely | all_of_them) & ~none, (possibly | all_of_them) & ~none
 
 
-def _within_in_float64(
-    query: np.ndarray, pos: np.ndarray, reach: np.ndarray, sides: np.ndarray, widest: float
-) -> np.ndarray:
-    """The definition; a power of two keeps squares in range and changes no digit."""
-    exponent = -int(np.frexp(widest)[1])
-    a, b = np.ldexp(query.astype(np.float64), exponent), np.ldexp(pos.astype(np.float64), exponent)
-    length = np.ldexp(reach, exponent)
-    return oracles.squared_distances(a, b, np.ldexp(sides, exponent)) <= length * length
+def _within_in_float64(query: np.ndarray, pos: np.ndarray, reach: np.ndarray, sides: np.ndarray) -> np.ndarray:
+    """The definition; a power of two keeps squares of lengths near a radius in range and changes no digit."""
+    factor = np.ldexp(1.0, np.where(reach > 0, -np.frexp(reach)[1], 1000).clip(-1000, 1000))
+    with np.errstate(over="ignore"):
+        return oracles.squared_distances(query, pos, sides, factor) <= (reach * factor) ** 2
 
 
 def groups_may_vanish(pos: np.ndarray) -> str | None:

@@ -16,11 +16,44 @@
 
 namespace jztree {
 
+// A radius, and with what factor to compare distances with it in float64: a power of two with which the squares of all
+// lengths that are nearly as long neither overflow nor vanish. So what is within depends on nothing but the two
+// particles.
+struct ExactRadius {
+  double radius2 = -1, factor = 1;
+
+  JZTREE_BOTH ExactRadius() {}
+
+  // Negative: nothing is within; infinite: everything.
+  JZTREE_BOTH explicit ExactRadius(double radius) {
+    if (!(radius >= 0)) return;
+    if (radius > 0 && radius < std::numeric_limits<double>::infinity()) {
+      int exponent;
+      std::frexp(radius, &exponent);
+      factor = std::ldexp(1., exponent < -1000 ? 1000 : exponent > 1000 ? -1000 : -exponent);
+    } else if (radius == 0) {
+      factor = 0x1p1000;  // with which the square of no length is 0
+    }
+    radius2 = (radius * factor) * (radius * factor);
+  }
+
+  // Whether lengths along so many dimensions, apart(d), make a distance of at most the radius.
+  template <typename Apart>
+  JZTREE_BOTH bool reaches(int dims, const Apart& apart) const {
+    double sum = 0;
+    for (int d = 0; d < dims; ++d) {
+      double length = apart(d) * factor;
+      sum += length * length;
+    }
+    return sum <= radius2;
+  }
+};
+
 // A radius as it is compared with.
 template <typename T>
 struct Within {
-  T surely2, possibly2;  // scaled squared distances: below the one within, above the other not
-  double radius2;        // to compare with DistanceRule::distance2
+  T surely2 = -1, possibly2 = -1;  // scaled squared distances: below the one within, above the other not
+  ExactRadius exact{};             // what is in between
 };
 
 template <int D, typename T>
@@ -54,15 +87,15 @@ struct DistanceRule {
     // Squares that vanish are off by less than the smallest normal number each.
     constexpr T vanishing = D * std::numeric_limits<T>::min();
     return {static_cast<T>(surely * surely) * below_one<T> - vanishing,
-            static_cast<T>(possibly * possibly) * above_one<T> + vanishing, (radius * factor) * (radius * factor)};
+            static_cast<T>(possibly * possibly) * above_one<T> + vanishing, ExactRadius(radius)};
   }
 
   // The squared distance of the particles at a and b, as given, in float64; times the square of the factor.
   JZTREE_BOTH double distance2(const T* a, const T* b) const {
     double sum = 0;
     for (int d = 0; d < D; ++d) {
-      double apart = difference(a[d], b[d], d);
-      sum += apart * apart;
+      double length = apart(a[d], b[d], d) * factor;
+      sum += length * length;
     }
     return sum;
   }
@@ -70,18 +103,18 @@ struct DistanceRule {
   // How far particles at such a distance are apart. The factor is a power of two.
   JZTREE_BOTH T length(double distance2) const { return static_cast<T>(std::sqrt(distance2) * (1 / factor)); }
 
-  // Of one coordinate of two particles, as given, in float64; times the factor.
-  JZTREE_BOTH double difference(T a, T b, int d) const {
-    double apart = nearer(a, d) - nearer(b, d);
+  // How far two particles are apart along one dimension, as given, in float64.
+  JZTREE_BOTH double apart(T a, T b, int d) const {
+    double length = nearer(a, d) - nearer(b, d);
     // The quotient of a smaller one would be rounded to 0.
-    if (period[d] > 0 && std::fabs(apart) > period[d] / 2) apart -= period[d] * std::nearbyint(apart / period[d]);
-    return apart * factor;
+    if (period[d] > 0 && std::fabs(length) > period[d] / 2) length -= period[d] * std::nearbyint(length / period[d]);
+    return length;
   }
 
   // Whether a and b, as given, are within the radius, if their scaled squared distance is from surely2 to possibly2; of
   // others it knows nothing, as positions far outside of a periodic box have lost where in it they are.
-  JZTREE_BOTH bool is_within_exactly(const T* a, const T* b, const Within<T>& radius) const {
-    return distance2(a, b) <= radius.radius2;
+  JZTREE_BOTH bool is_within_exactly(const T* a, const T* b, const ExactRadius& radius) const {
+    return radius.reaches(D, [&](int d) { return apart(a[d], b[d], d); });
   }
 
   // A coordinate, moved into the box if it is many periods away, where a difference would lose what it is there.

@@ -18,7 +18,7 @@ struct LinkRule : DistanceRule<D, T>, Within<T> {
   }
 
   // The same for those whose scaled squared distance is from surely2 to possibly2.
-  JZTREE_BOTH bool linked_exactly(const T* a, const T* b) const { return this->is_within_exactly(a, b, *this); }
+  JZTREE_BOTH bool linked_exactly(const T* a, const T* b) const { return this->is_within_exactly(a, b, this->exact); }
 
   // Whether all pairs of particles of two boxes are surely linked.
   JZTREE_BOTH bool all_linked(const T* alow, const T* ahigh, const T* blow, const T* bhigh,

@@ -23,7 +23,7 @@ class Limits {
 
   Within<T> of(int64_t query) const {
     double given = in_.limit[in_.limit.count > 1 ? in_.output_row(query) : 0];
-    Within<T> limit = given >= 0 ? rule_.within(given) : Within<T>{-1, -1, -1};
+    Within<T> limit = given >= 0 ? rule_.within(given) : Within<T>{};
     // To be compared by "at most".
     limit.surely2 = std::nextafter(limit.surely2, -std::numeric_limits<T>::infinity());
     return limit;
@@ -51,20 +51,14 @@ class Limits {
     uint64_t beyond = 0;
     for (; unsure != 0; unsure &= unsure - 1) {
       int lane = __builtin_ctz(unsure);
-      if (distance2(query, first + lane) > limit.radius2) beyond |= uint64_t{1} << lane;
+      if (!is_within(query, first + lane, limit.exact)) beyond |= uint64_t{1} << lane;
     }
     return beyond;
   }
 
-  // As DistanceRule::distance2.
-  double distance2(int64_t query, int64_t source) const {
-    double sum = 0;
-    for (int d = 0; d < D; ++d) {
-      double apart = rule_.difference(static_cast<T>(in_.queries.pos[query * D + d]),
-                                      static_cast<T>(in_.sources.pos[source * D + d]), d);
-      sum += apart * apart;
-    }
-    return sum;
+  bool is_within(int64_t query, int64_t source, const ExactRadius& radius) const {
+    const From *a = in_.queries.pos + query * D, *b = in_.sources.pos + source * D;
+    return radius.reaches(D, [&](int d) { return rule_.apart(static_cast<T>(a[d]), static_cast<T>(b[d]), d); });
   }
 
   const Neighbours<D, From>& in_;

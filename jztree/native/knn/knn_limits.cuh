@@ -29,7 +29,7 @@ __global__ void make_limits(Lengths given, const Scale<W, T>* scale, DistanceRul
   const DistanceRule<W, T> own = rule_of_wrapped<From>(DistanceRule<W, T>(scale->periodic, false, *scale));
   if (i == 0) *rule = own;
   double radius = given[i];
-  each[i] = radius >= 0 ? own.within(radius) : Within<T>{-1, -1, -1};
+  each[i] = radius >= 0 ? own.within(radius) : Within<T>{};
 }
 
 template <typename From, int W, typename T>
@@ -56,12 +56,8 @@ JZTREE_APART bool is_beyond(const Problem<From>& problem, const Limits<W, T>& li
   if (distance2 < limit.surely2) return false;
   const int dims = problem.sources.dims;
   const From *a = problem.queries.pos + query * dims, *b = problem.sources.pos + static_cast<int64_t>(source) * dims;
-  double sum = 0;
-  for (int d = 0; d < dims; ++d) {
-    double apart = limits.rule->difference(static_cast<T>(a[d]), static_cast<T>(b[d]), d);
-    sum += apart * apart;
-  }
-  return sum > limit.radius2;
+  return !limit.exact.reaches(dims,
+                              [&](int d) { return limits.rule->apart(static_cast<T>(a[d]), static_cast<T>(b[d]), d); });
 }
 
 }  // namespace jztree

@@ -53,7 +53,7 @@ __global__ void make_balls(Lengths radius, const BallSetup<D, T>* setup, Within<
   int64_t i = thread_index();
   if (i >= radius.count) return;
   double given = radius[i];
-  balls[i] = given >= 0 ? setup->rule.within(given) : Within<T>{-1, -1, -1};
+  balls[i] = given >= 0 ? setup->rule.within(given) : Within<T>{};
 }
 
 template <int D, typename T, typename Visit>
@@ -161,7 +161,7 @@ class BallWalk {
       if (distance2 > balls_[ball].possibly2) continue;
       if (!(distance2 < balls_[ball].surely2) &&
           !setup_.rule.is_within_exactly(in_.queries.pos + query_ * D, in_.sources.pos + static_cast<int64_t>(row) * D,
-                                         balls_[ball]))
+                                         balls_[ball].exact))
         continue;
       visit.row(row, ball);
       return;

@@ -64,7 +64,7 @@ class Balls {
     for (int64_t i = 0; i < count; ++i)
       for (int64_t j = 0; j < m; ++j) {
         double given = radius(i, j);
-        Within<T> ball = given >= 0 ? rule.within(given) : Within<T>{-1, -1, -1};
+        Within<T> ball = given >= 0 ? rule.within(given) : Within<T>{};
         // To be compared by "at most".
         ball.surely2 = std::nextafter(ball.surely2, -std::numeric_limits<T>::infinity());
         all_[static_cast<size_t>(i * m + j)] = ball;
@@ -206,7 +206,7 @@ class BallWalk {
     for (; unsure != 0; unsure &= unsure - 1) {
       int lane = __builtin_ctz(unsure);
       if (staged_.rule.is_within_exactly(staged_.query_pos + (begin_ + i) * D, staged_.source_pos + (row + lane) * D,
-                                         ball))
+                                         ball.exact))
         within |= 1u << lane;
     }
     return within;

@@ -55,7 +55,7 @@ __global__ void make_image_radii(Lengths radius, const ImageSetup<D, T>* setup, 
   int64_t i = thread_index();
   if (i >= radius.count) return;
   double given = radius[i];
-  within[i] = given >= 0 ? image_radius(setup->rule, given, setup->scale) : Within<T>{-1, -1, -1};
+  within[i] = given >= 0 ? image_radius(setup->rule, given, setup->scale) : Within<T>{};
 }
 
 template <int D, typename T>
@@ -73,7 +73,7 @@ class ImageWalk {
   __device__ void run(int64_t tile, int64_t end, const Visit& visit) {
     query_ = tile + lane_index();
     used_ = query_ < end;
-    limit_ = Within<T>{-1, -1, -1};
+    limit_ = Within<T>{};
     double farthest = -1;
     if (used_) {
       int64_t mine = in_.radius.count > 1 ? in_.output_row(query_) : 0;
@@ -170,14 +170,13 @@ class ImageWalk {
   __device__ bool is_near(const RowPoint<D, T>& other, uint32_t row) const {
     T distance2 = squared_distance<false>(at_, other, setup_.scale);
     if (distance2 > limit_.possibly2) return false;
-    return distance2 < limit_.surely2 || distance2_as_given(row) <= limit_.radius2;
+    return distance2 < limit_.surely2 || is_within_as_given(row);
   }
 
-  __device__ double distance2_as_given(uint32_t row) const {
-    double difference[D], sum = 0;
+  __device__ bool is_within_as_given(uint32_t row) const {
+    double difference[D];
     apart(row, difference);
-    for (int d = 0; d < D; ++d) sum += difference[d] * setup_.rule.factor * (difference[d] * setup_.rule.factor);
-    return sum;
+    return limit_.exact.reaches(D, [&](int d) { return difference[d]; });
   }
 
   __device__ bool is_wanted(uint32_t row) const {

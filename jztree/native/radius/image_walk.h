@@ -49,7 +49,7 @@ struct StagedPairs {
 
   // To be compared by "at most".
   Within<T> within(double radius) const {
-    if (!(radius >= 0)) return {-1, -1, -1};
+    if (!(radius >= 0)) return {};
     Within<T> within = image_radius(rule, radius, scale);
     within.surely2 = std::nextafter(within.surely2, -std::numeric_limits<T>::infinity());
     return within;
@@ -205,16 +205,15 @@ class ImageWalk {
     uint32_t unsure = possibly & ~lanes_at_most(sum, Lanes<T>(within.surely2));
     for (; unsure != 0; unsure &= unsure - 1) {
       int lane = __builtin_ctz(unsure);
-      if (distance2(i, row + lane) > within.radius2) possibly &= ~(1u << lane);
+      if (!is_within(i, row + lane, within.exact)) possibly &= ~(1u << lane);
     }
     return possibly;
   }
 
-  JZTREE_APART double distance2(int64_t i, int64_t row) const {
-    double difference[D], sum = 0;
+  JZTREE_APART bool is_within(int64_t i, int64_t row, const ExactRadius& radius) const {
+    double difference[D];
     staged_.apart(in_, begin_ + i, row, image_, difference);
-    for (int d = 0; d < D; ++d) sum += difference[d] * staged_.rule.factor * (difference[d] * staged_.rule.factor);
-    return sum;
+    return radius.reaches(D, [&](int d) { return difference[d]; });
   }
 
   // Those of the chosen rows that are partners, of one set, of the i-th query.

@@ -25,8 +25,7 @@ JZTREE_APART bool is_within_as_given(const KernelProblem<D, T, From>& in, const 
     a[d] = static_cast<T>(in.queries.pos[query * D + d]);
     b[d] = static_cast<T>(in.sources.pos[source * D + d]);
   }
-  double radius = in.lengths.of_pair(query, source) * rule.factor;
-  return rule.distance2(a, b) <= radius * radius;
+  return rule.is_within_exactly(a, b, ExactRadius(in.lengths.of_pair(query, source)));
 }
 
 template <int D, typename T, typename From, int Order>

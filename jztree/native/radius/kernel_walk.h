@@ -283,8 +283,7 @@ class KernelWalk {
       a[d] = static_cast<T>(problem_.query_pos.at(query, d));
       b[d] = static_cast<T>(problem_.source_pos.at(source, d));
     }
-    double radius = problem_.lengths.of_pair(query, source) * problem_.rule.factor;
-    return problem_.rule.distance2(a, b) <= radius * radius;
+    return problem_.rule.is_within_exactly(a, b, ExactRadius(problem_.lengths.of_pair(query, source)));
   }
 
   // The derivatives of the kernel, times the values.

@@ -30,7 +30,7 @@ struct Sighted {
 template <typename T>
 struct PairEdge {
   T surely, possibly;  // at most the one: within; above the other: not
-  double exact;        // to compare with what is computed in float64
+  double exact;        // what it is, or what to compare with in float64: of the first quantity, and of the second
 
   // What nothing is within.
   JZTREE_BOTH static PairEdge none() { return {T{-1}, T{-1}, -1.}; }
@@ -61,7 +61,7 @@ struct PairRule {
     Within<T> bound = distances.within(length);
     constexpr T most = std::numeric_limits<T>::max(), nowhere = -std::numeric_limits<T>::infinity();
     // Nothing is as far as infinity but what stands for no particle.
-    return {std::nextafter(smaller<T>(bound.surely2, most), nowhere), smaller<T>(bound.possibly2, most), bound.radius2};
+    return {std::nextafter(smaller<T>(bound.surely2, most), nowhere), smaller<T>(bound.possibly2, most), length};
   }
 
   // Of pi or mu. What is 0 is in the bin that begins there.
@@ -89,7 +89,7 @@ struct PairRule {
   JZTREE_BOTH Sighted sighted(const T* a, const T* b) const {
     double apart[D], middle[D], longest = 0, distance2 = 0;
     for (int d = 0; d < D; ++d) {
-      apart[d] = distances.difference(a[d], b[d], d);
+      apart[d] = distances.apart(a[d], b[d], d) * distances.factor;
       middle[d] = static_cast<double>(a[d]) / 2 + static_cast<double>(b[d]) / 2;
       longest = larger<double>(longest, std::fabs(middle[d]));
       distance2 += apart[d] * apart[d];
@@ -122,23 +122,21 @@ struct PairRule {
   }
 
   // Whether such a pair is within the edges.
-  JZTREE_BOTH bool within_first(const Sighted& pair, double exact) const { return first2(pair) <= exact; }
+  JZTREE_BOTH bool within_first(const Sighted& pair, double exact) const {
+    const double length = exact * distances.factor;
+    return first2(pair) <= length * length;
+  }
   JZTREE_BOTH bool within_second(const Sighted& pair, double exact) const {
     return mode == PairMode::across_along ? pair.along <= exact : pair.along * pair.along <= exact * pair.distance2;
   }
 
   // Whether the particles at a and b, as given, are within the edge; the line of sight is an axis.
   JZTREE_BOTH bool within_first(const T* a, const T* b, double exact) const {
-    double sum = 0;
-    for (int d = 0; d < D; ++d) {
-      if (mode == PairMode::across_along && d == axis) continue;
-      double apart = distances.difference(a[d], b[d], d);
-      sum += apart * apart;
-    }
-    return sum <= exact;
+    return ExactRadius(exact).reaches(
+        D, [&](int d) { return mode == PairMode::across_along && d == axis ? 0 : distances.apart(a[d], b[d], d); });
   }
   JZTREE_BOTH bool within_second(const T* a, const T* b, double exact) const {
-    double along = std::fabs(distances.difference(a[axis], b[axis], axis));
+    double along = std::fabs(distances.apart(a[axis], b[axis], axis)) * distances.factor;
     return mode == PairMode::across_along ? along <= exact : along * along <= exact * distances.distance2(a, b);
   }
 

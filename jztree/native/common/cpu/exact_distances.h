@@ -48,7 +48,7 @@ class ExactDistances {
     std::memcpy(out, length, static_cast<size_t>(number) * sizeof(T));
   }
 
-  // As DistanceRule::difference, whose `nearer` the particle at `from` has passed.
+  // As DistanceRule::apart times the factor, whose `nearer` the particle at `from` has passed.
   Lanes<double> difference(double from, const T* there, int d) const {
     const double period = rule_.period[d];
     Lanes<double> to;
