@@ -247,9 +247,16 @@ def _check_inside(data: np.ndarray, boxsize: np.ndarray | None) -> None:
 
 
 def _check_workers(workers: Any) -> None:
-    number = operator.index(workers)
+    number = -1 if workers is None else _integer(workers, "workers must be an integer")
     if number != -1 and number < 1:
         raise ValueError(f"Invalid number of workers {number}, must be -1 or > 0")
+
+
+def _integer(value: Any, words: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{words}; {value!r} was given.") from error
 
 
 def _check_metric(p: float) -> None:
@@ -259,12 +266,13 @@ def _check_metric(p: float) -> None:
 
 def _which(k: Any) -> tuple[np.ndarray, bool]:
     """Which neighbours are wanted, from 1 on, and whether it is one without an axis of its own."""
+    words = "k must be an integer or a sequence of integers"
     if k is None:
-        raise ValueError("k must be an integer or a sequence of integers")
+        raise ValueError(words)
     if np.ndim(k) > 0:
-        wanted = [operator.index(one) for one in k]
+        wanted = [_integer(one, words) for one in k]
     else:
-        wanted = list(range(1, operator.index(k) + 1))
+        wanted = list(range(1, _integer(k, words) + 1))
         if not wanted:
             raise ValueError("k must be an integer or a sequence of integers from 1 on")
     if min(wanted, default=1) < 1:

@@ -186,6 +186,18 @@ def test_what_cannot_be_is_said(call: Any, message: str) -> None:
         call()
 
 
+@pytest.mark.parametrize("k", [2.5, [1.5], "a", [[1, 2]]], ids=str)
+def test_numbers_of_neighbours_that_are_none_are_said(k: Any) -> None:
+    with pytest.raises(TypeError, match=r"k must be an integer or a sequence of integers; .* was given"):
+        KDTree(DATA).query(PLACES, k)
+
+
+def test_workers_may_be_left_to_the_library() -> None:
+    assert np.array_equal(KDTree(DATA).query(PLACES, workers=None)[1], KDTree(DATA).query(PLACES)[1])
+    with pytest.raises(TypeError, match=r"workers must be an integer; 1\.5 was given"):
+        KDTree(DATA).query(PLACES, workers=1.5)
+
+
 # SciPy's own tests of it that fail, and why.
 METRIC = {
     "Test_random_KDTree": ("points_near_l1", "points_near_linf"),
