@@ -50,6 +50,9 @@ class _Fitted(BaseEstimator):
     def _fit(self, X: Any) -> None:
         given: Any = self
         _check_euclidean(given.metric, given.p)
+        for name, check in (("n_neighbors", _number), ("radius", _radii)):
+            if getattr(given, name, None) is not None:
+                check(getattr(given, name))
         samples = _samples(self, X, reset=True)
         self.effective_metric_, self.effective_metric_params_ = "euclidean", dict[str, Any]()
         self.n_samples_fit_ = len(samples)
@@ -133,7 +136,7 @@ class _ByRadius(_Fitted):
     def _lists(self, X: Any, radius: Any, nearest_first: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         places = self._asking(X)
         asking = self._search.points if places is None else places
-        reach = np.asarray(self.radius if radius is None else radius, np.float64)
+        reach = _radii(self.radius if radius is None else radius)
         if reach.shape not in ((), (len(asking),)):
             raise ValueError(f"radius must be a number or one a query, {(len(asking),)}; its shape is {reach.shape}.")
         splits, index, distance = self._search.within(asking, np.broadcast_to(reach, len(asking)))
@@ -370,6 +373,13 @@ def _number(n_neighbors: Any) -> int:
     if n_neighbors <= 0:
         raise ValueError(f"Expected n_neighbors > 0. Got {n_neighbors}")
     return int(n_neighbors)
+
+
+def _radii(radius: Any) -> np.ndarray:
+    array = np.asarray(radius)
+    if array.dtype.kind not in "fiu" or not np.all(array >= 0):
+        raise ValueError(f"radius is {radius!r}; it must be a number from 0 on, which may be infinite, or one a query.")
+    return array.astype(np.float64)
 
 
 def _in_order_of_rows(distance: np.ndarray, index: np.ndarray) -> np.ndarray:
