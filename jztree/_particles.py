@@ -255,6 +255,8 @@ def adopted(tree: _Tree) -> _Tree:
         return tree
     if isinstance(tree, dict):  # arguments, whose order counts
         return {name: adopted(value) for name, value in tree.items()}  # type: ignore[return-value]
+    if type(tree) is tuple:  # arguments too
+        return tuple(adopted(value) for value in tree)  # type: ignore[return-value]
     made = [_shared(leaf, tree) if other else leaf for leaf, other in zip(leaves, foreign, strict=True)]
     adopted_tree: _Tree = jax.tree.unflatten(structure, made)
     return adopted_tree
@@ -268,8 +270,7 @@ def _is_foreign(cls: type) -> bool:
 
 def _shared(leaf: Any, tree: Any) -> Any:
     try:
-        on_host = leaf.__dlpack_device__()[0] == _HOST
-        return np.from_dlpack(leaf) if on_host else jnp.from_dlpack(leaf)
+        return _on_host(leaf) if leaf.__dlpack_device__()[0] == _HOST else jnp.from_dlpack(leaf)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         library = type(leaf).__module__.partition(".")[0]
         raise TypeError(
@@ -277,6 +278,13 @@ def _shared(leaf: Any, tree: Any) -> Any:
             f"({one_line(error).rstrip('.')}); give one that is, such as .detach() of a tensor, or use "
             "jztree_utils.torch_bridge, which has derivatives."
         ) from error
+
+
+def _on_host(leaf: Any) -> np.ndarray:
+    try:
+        return np.from_dlpack(leaf)
+    except (BufferError, RuntimeError):  # NumPy alone does not know bfloat16
+        return np.asarray(jnp.from_dlpack(leaf))
 
 
 def check_no_unit(value: Any, name: str) -> None:

@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from jztree.data import PosMass
 from jztree.density import knn_density
 from jztree.knn import knn
 from jztree.radius import neighbours_within
@@ -34,6 +35,15 @@ def test_tensors_are_taken_as_they_are(kind: Any) -> None:
     lists = to_torch(neighbours_within.jit(pos.T.contiguous().T, 0.2))
     near = torch.cdist(pos.double(), pos.double()) <= 0.2
     assert torch.equal(torch.diff(lists.splits).long(), near.sum(dim=1))
+
+
+@pytest.mark.parametrize("find", [knn, knn.jit])
+def test_numbers_that_numpy_does_not_know(find: Any) -> None:
+    pos, mass = tensor(60, torch.float32), torch.arange(60).bfloat16()
+    idx, found = find(PosMass(pos=pos, mass=mass), K, result="globalidx_mass")
+    assert torch.equal(to_torch(found), mass[to_torch(idx).long()])
+    with pytest.raises(TypeError, match="positions must be float32 or float64, not bfloat16"):
+        find(pos.bfloat16(), K)
 
 
 def test_results_are_not_copied() -> None:
@@ -121,8 +131,11 @@ def test_densities_through_the_bridge() -> None:
 
 def test_what_cannot_be_is_said() -> None:
     pos = tensor(60, torch.float32).requires_grad_()
-    with pytest.raises(TypeError, match=r"torch_bridge, which has derivatives"):
-        knn.jit(pos, K)
+    for find in (knn, knn.jit):
+        with pytest.raises(TypeError, match=r"^an argument is an array of torch.*torch_bridge, which has derivatives"):
+            find(pos, K)
+        with pytest.raises(TypeError, match=r"^mass is an array of torch"):
+            find(PosMass(pos=pos.detach(), mass=pos[:, 0]), K)
     with pytest.raises(TypeError, match="argument 0 must be a tensor of PyTorch, not ndarray"):
         differentiable(lambda x: knn.jit(x, K))(np.zeros((9, 3)))
     with pytest.raises(TypeError, match="argument 0 is complex"):
