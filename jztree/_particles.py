@@ -255,7 +255,7 @@ def adopted(tree: _Tree) -> _Tree:
         return tree
     if isinstance(tree, dict):  # arguments, whose order counts
         return {name: adopted(value) for name, value in tree.items()}  # type: ignore[return-value]
-    if type(tree) is tuple:  # arguments too
+    if isinstance(tree, tuple) and not hasattr(tree, "_fields"):  # arguments too, and no named tuple
         return tuple(adopted(value) for value in tree)  # type: ignore[return-value]
     made = [_shared(leaf, tree) if other else leaf for leaf, other in zip(leaves, foreign, strict=True)]
     adopted_tree: _Tree = jax.tree.unflatten(structure, made)
