@@ -70,6 +70,14 @@ def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     return replaced | {"radius": as_radii(arguments["radius"], *_asked_outside(asked))}
 
 
+def exact_arguments_of_one(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The same where ``radius`` is a number, or one a query."""
+    query = arguments["part_query"]
+    asked = arguments["part"] if query is None else query
+    radius = as_one_radius(arguments["radius"], *_asked_outside(asked))
+    return exact_box_argument(arguments) | {"radius": radius}
+
+
 def exact_limit(arguments: dict[str, Any]) -> dict[str, Any]:
     """The same for one with ``max_radius``, which may be None."""
     query = arguments["part_query"]

@@ -175,6 +175,7 @@ def test_digits_of_numbers_beyond_int32(number: int, digits: list[int]) -> None:
     ("options", "words"),
     [
         ({"radius": [0.1, 0.2]}, "one a query"),
+        ({"radius": [0.2, 0.1]}, "radius must be a number, or one a query"),
         ({"radius": -1.0}, "at least 0"),
         ({"radius": 0.1, "capacity": -1}, "capacity is -1"),
         ({"radius": 0.1, "capacity": 2.5}, "capacity must be an integer"),

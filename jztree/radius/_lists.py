@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
 from .._checks import check_box
-from .._radii import SPEC, as_one_radius, exact_arguments
+from .._radii import SPEC, as_one_radius, exact_arguments_of_one
 from .._transform.capacity import room
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import get_num, with_computed
@@ -54,7 +54,7 @@ class NeighbourLists:
 @with_twins(
     {"part": P(-1), "radius": SPEC, "boxsize": P(), "th": P(-1), "part_query": P(-1)},
     P(-1),
-    prepare=exact_arguments,
+    prepare=exact_arguments_of_one,
     enlarges=True,
 )
 @with_computed

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from .._radii import SPEC, as_one_radius, exact_arguments
+from .._radii import SPEC, as_one_radius, exact_arguments_of_one
 from ..config import KNNConfig, RadiusConfig, checked_config
 from ..data import get_num, with_computed
 from ..jax_ext import with_twins
@@ -41,7 +41,7 @@ class NearestWithin:
 @with_twins(
     {"part": P(-1), "radius": SPEC, "boxsize": P(), "th": P(-1), "part_query": P(-1)},
     P(-1),
-    prepare=exact_arguments,
+    prepare=exact_arguments_of_one,
 )
 @with_computed
 def nearest_within(

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from .. import comm, kernels
 from .._checks import check_box, first_row
 from .._images import unit
-from .._radii import SPEC, Radii, as_one_radius, exact_arguments
+from .._radii import SPEC, Radii, as_one_radius, exact_arguments_of_one
 from .._transform.capacity import room
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import get_num, with_computed
@@ -58,7 +58,7 @@ class PairLists:
 @with_twins(
     {"part": P(-1), "radius": SPEC, "boxsize": P(), "th": P(-1), "part_query": P(-1)},
     P(-1),
-    prepare=exact_arguments,
+    prepare=exact_arguments_of_one,
     enlarges=True,
 )
 @with_computed

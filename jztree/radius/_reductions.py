@@ -13,7 +13,7 @@ from .. import comm, kernels
 from .._checks import check_box
 from .._images import nearest_difference, norm
 from .._particles import check_movable
-from .._radii import SPEC, as_one_radius, exact_arguments
+from .._radii import SPEC, as_one_radius, exact_arguments_of_one
 from .._transform.capacity import Room, retrying, room
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import get_num, replace_num, split_rows, with_computed
@@ -42,7 +42,7 @@ _REDUCE: dict[str, tuple[Callable[..., jax.Array], Callable[..., jax.Array]]] = 
 @with_twins(
     {"part": P(-1), "radius": SPEC, "boxsize": P(), "th": P(-1), "part_query": P(-1)},
     P(-1),
-    prepare=exact_arguments,
+    prepare=exact_arguments_of_one,
     enlarges=True,
 )
 @with_computed
