@@ -24,7 +24,8 @@ from ..config import FofConfig
 from ..data import Label, get_num, get_pos
 from ..jax_ext import Exact, exact_to_float
 from ..tree import build_checked, build_in_domain, kernel_tree
-from ..tree._zorder import Domain, Movers, domain_of, rows_of_rank, sort_equally
+from ..tree._over_ranks import Movers, rows_of_rank, sort_equally
+from ..tree._zorder import Domain, domain_of
 from ..tree.ghosts import Surroundings, boxes_of, ghost_room, no_leaves, surroundings, tell_all
 
 _MIN_EDGES = 1024
@@ -121,24 +122,28 @@ def _union(
     buffer_rows = edges.shape[0]
 
     def jump(state: Any) -> Any:
-        parent, edges, _, steps = state
-        ranks, rows, asked = kernels.ask_parents(parent, edges, num, rank)
-        answers = comm.fetch(parent, ranks, rows, asked, buffer_rows)
-        parent, edges, moved = kernels.move_up(answers, num, rank, parent, edges)
-        return parent, edges, comm.all_max(moved), steps + 1
+        forest, edges, _, steps = state
+        ranks, rows, asked = kernels.ask_parents(forest, edges, num)
+        answers = comm.fetch(forest[0], ranks, rows, asked, buffer_rows)
+        forest, edges, moved = kernels.move_up(answers, num, forest, edges)
+        return forest, edges, comm.all_max(moved), steps + 1
+
+    def take_hooks(messages: jax.Array, counts: jax.Array, forest: kernels.Forest) -> kernels.Forest:
+        return kernels.take_hooks(messages, counts, rank, forest)
 
     def one_round(state: Any) -> Any:
-        parent, edges, _, rounds, steps = state
+        forest, edges, _, rounds, steps = state
         dest, message = kernels.propose_hooks(edges, num)
-        parent = comm.deliver([message], dest, num, kernels.take_hooks, parent, buffer_rows)
+        forest = comm.deliver([message], dest, num, take_hooks, forest, buffer_rows)
         going = jnp.ones(2, jnp.int32)
-        parent, edges, going, steps = jax.lax.while_loop(
-            lambda state: state[2][0] > 0, jump, (parent, edges, going, steps)
+        forest, edges, going, steps = jax.lax.while_loop(
+            lambda state: state[2][0] > 0, jump, (forest, edges, going, steps)
         )
-        return parent, edges, comm.vary(going[1] > 0), rounds + 1, steps
+        return forest, edges, comm.vary(going[1] > 0), rounds + 1, steps
 
     zero = jnp.int32(0)
-    parent, edges, _, rounds, steps = jax.lax.while_loop(
-        lambda state: state[2], one_round, (parent, edges, comm.vary(unsolved), zero, zero)
+    forest = parent, comm.vary(jnp.zeros(parent.shape[0], jnp.int32)), comm.vary(zero)
+    (parent, _, _), edges, _, rounds, steps = jax.lax.while_loop(
+        lambda state: state[2], one_round, (forest, edges, comm.vary(unsolved), zero, zero)
     )
     return parent, edges, rounds, steps

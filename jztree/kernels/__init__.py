@@ -12,6 +12,7 @@ nobody does, differentiating by what a kernel makes floats of is an error.
 from ._call import Tree, as_num
 from ._checks import check, check_lengths, checked_lengths, tree_fits
 from ._ghosts import (
+    Forest,
     ask_parents,
     group_edges,
     move_up,
@@ -54,6 +55,7 @@ from ._radius import KernelTerm, count_within, kernel_sums, least_within, neighb
 from ._rows import gather_rows, group_by_rank, pack_segments, place_rows, row_words, scatter_rows, unpack_segments
 
 __all__ = [
+    "Forest",
     "KernelTerm",
     "PairBins",
     "PairSet",

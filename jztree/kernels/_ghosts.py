@@ -105,27 +105,33 @@ def propose_hooks(edges: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
     return call("propose_hooks", (i32(edges.shape[0]), i32(edges.shape[0], 3)), edges, as_num(num))
 
 
-def take_hooks(messages: jax.Array, counts: jax.Array, parent: jax.Array) -> jax.Array:
-    """``parent``, ``(n, 2)`` int32 rank and row, with the smallest of its own and what messages propose.
+Forest = tuple[jax.Array, jax.Array, jax.Array]
 
+
+def take_hooks(messages: jax.Array, counts: jax.Array, rank: Any, forest: Forest) -> Forest:
+    """The ``forest`` with the smallest of its own parents and what messages propose.
+
+    forest: ``parent`` ``(n, 2)`` int32, rank and row of each vertex's parent, at first itself; ``hooked`` ``(n,)``
+        int32, the rows of vertices that have another one, and how many these are.
     messages: ``(r, chunk, 3)`` uint32, as `propose_hooks` makes them; ``counts`` ``(r,)`` int32 of each rank's count.
     """
-    return call("take_hooks", Continued(parent), messages, counts)
+    return call("take_hooks", tuple(map(Continued, forest)), messages, counts, as_num(rank))
 
 
-def ask_parents(parent: jax.Array, edges: jax.Array, num: Any, rank: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+def ask_parents(forest: Forest, edges: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Whose parents to ask for: ranks and rows, ``(n + 2 e,)`` int32, and how many.
 
-    First the ends of the edges, then the parents of the hooked vertices of ``parent``.
+    First the ends of the edges, then the parents of the hooked vertices.
     """
-    most = i32(parent.shape[0] + 2 * edges.shape[0])
-    return call("ask_parents", (most, most, i32()), parent, edges, as_num(num), as_num(rank))
+    most = i32(forest[0].shape[0] + 2 * edges.shape[0])
+    return call("ask_parents", (most, most, i32()), *forest, edges, as_num(num))
 
 
-def move_up(
-    answers: jax.Array, num: Any, rank: Any, parent: jax.Array, edges: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """``parent`` and ``edges`` moved to the answers, ``(n + 2 e, 2)``, to `ask_parents`; and ``(2,)`` int32 whether any
+def move_up(answers: jax.Array, num: Any, forest: Forest, edges: jax.Array) -> tuple[Forest, jax.Array, jax.Array]:
+    """The forest and ``edges`` moved to the answers, ``(n + 2 e, 2)``, to `ask_parents`; and ``(2,)`` int32 whether any
     moved and whether there are edges whose ends differ.
     """
-    return call("move_up", (Continued(parent), Continued(edges), i32(2)), answers, as_num(num), as_num(rank))
+    parent, hooked, number = forest
+    out = Continued(parent), Continued(edges), i32(2)
+    parent, edges, state = call("move_up", out, answers, hooked, number, as_num(num))
+    return (parent, hooked, number), edges, state

@@ -12,7 +12,8 @@ from ..config import TreeConfig
 from ..data import RankIdx, get_num, get_pos
 from ..jax_ext import Exact, is_concrete
 from ..tree import TreeHierarchy, build_in_domain, check_belongs, kernel_tree, sort_in_domain
-from ..tree._zorder import Domain, corners_of, domain_of, permute_particles, rows_of_rank
+from ..tree._over_ranks import rows_of_rank
+from ..tree._zorder import Domain, corners_of, domain_of, permute_particles
 from ._batches import ordering, without_layers
 from ._question import Question, as_marks, count_marked, marked_rows, without_own
 from ._result import radii, whose_rows

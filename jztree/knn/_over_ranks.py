@@ -27,17 +27,8 @@ from .._transform.capacity import Room
 from ..data import RankIdx, get_num, get_pos, replace_num, split_rows
 from ..jax_ext import Exact
 from ..tree import TreeHierarchy, build_checked, build_in_domain, kernel_tree
-from ..tree._zorder import (
-    Domain,
-    Moved,
-    Movers,
-    domain_of,
-    permute_particles,
-    rows_in_equal_shares,
-    rows_of_rank,
-    sort_equally,
-    sort_over_ranks,
-)
+from ..tree._over_ranks import Moved, Movers, rows_in_equal_shares, rows_of_rank, sort_equally, sort_over_ranks
+from ..tree._zorder import Domain, domain_of, permute_particles
 from ..tree.ghosts import Blocks, Surroundings, boxes_of, close_boxes, ghost_room, leaves_of, surroundings, tell_all
 from ._batches import without_layers
 from ._question import Question, as_marks, count_marked, marked_rows, without_own

@@ -21,7 +21,8 @@ from ..config import OverdensityConfig
 from ..data import PosMass, get_num, get_pos, replace_num, split_rows
 from ..jax_ext import Exact
 from ..tree import build_in_domain, kernel_tree
-from ..tree._zorder import Domain, Moved, Movers, domain_of, sort_over_ranks
+from ..tree._over_ranks import Moved, Movers, sort_over_ranks
+from ..tree._zorder import Domain, domain_of
 from ..tree.ghosts import Blocks, Surroundings, boxes_of, close_boxes, ghost_room, leaves_of, surroundings, tell_all
 
 __all__ = ["Spheres", "nearest_few", "spheres_over_ranks"]

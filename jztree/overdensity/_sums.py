@@ -23,7 +23,8 @@ from ..config import OverdensityConfig, checked_config, without_masses
 from ..data import ParticleData, get_num, get_pos, replace_num, split_rows, with_computed
 from ..jax_ext import Exact, exact_to_float, with_twins
 from ..tree import TreeHierarchy, build_in_domain, check_belongs, check_hierarchy, kernel_tree, sort_and_build
-from ..tree._zorder import Domain, Moved, Movers, domain_of, sort_over_ranks
+from ..tree._over_ranks import Moved, Movers, sort_over_ranks
+from ..tree._zorder import Domain, domain_of
 from ..tree.ghosts import boxes_of, ghost_room, leaves_of, surroundings, tell_all
 from ._arguments import check_both, with_mass
 

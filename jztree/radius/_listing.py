@@ -12,7 +12,7 @@ from .. import comm, kernels
 from .._radii import Radii
 from .._transform.capacity import Room, retrying
 from ..jax_ext import Exact, is_concrete
-from ..tree._zorder import rows_of_rank
+from ..tree._over_ranks import rows_of_rank
 from ._search import Ready
 
 # Arrays of so many bytes have pages of their own, which take memory when they are first written to (mallopt(3)).

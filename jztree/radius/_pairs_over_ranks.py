@@ -21,7 +21,8 @@ from ..config import RadiusConfig
 from ..jax_ext import Exact
 from ..kernels import PairBins, PairSet
 from ..tree import build_in_domain, kernel_tree
-from ..tree._zorder import Domain, Moved, Movers, domain_of, sort_equally, sort_over_ranks
+from ..tree._over_ranks import Moved, Movers, sort_equally, sort_over_ranks
+from ..tree._zorder import Domain, domain_of
 from ..tree.ghosts import Surroundings, boxes_of, ghost_room, leaves_of, surroundings, tell_all
 from ._pair_bins import reach_of
 from ._wide import add_counts, add_sums, counts_of_all_ranks, sums_of_all_ranks

@@ -30,16 +30,8 @@ from ..tree import (
     kernel_tree,
     sort_in_domain,
 )
-from ..tree._zorder import (
-    Domain,
-    Moved,
-    Movers,
-    corners_of,
-    domain_of,
-    rows_of_rank,
-    sort_equally,
-    sort_over_ranks,
-)
+from ..tree._over_ranks import Moved, Movers, rows_of_rank, sort_equally, sort_over_ranks
+from ..tree._zorder import Domain, corners_of, domain_of
 from ..tree.ghosts import Surroundings, boxes_of, ghost_room, leaves_of, surroundings, tell_all
 
 _TOO_MANY = "there are 2**31 particles or more on all devices, too many for rows of all of them in 32 bits."

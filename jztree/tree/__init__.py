@@ -34,21 +34,9 @@ from ..config import TreeConfig, checked_config
 from ..data import TreeHierarchy, get_pos, with_computed
 from ..jax_ext import Exact, with_twins
 from ._derivatives import of_boxes, of_moments
+from ._over_ranks import Moved, Movers, check_data, distr_zsort, sort_equally, sort_over_ranks
 from ._runs import center_of_mass
-from ._zorder import (
-    Domain,
-    Moved,
-    Movers,
-    check_data,
-    distr_zsort,
-    domain_of,
-    num_fault,
-    permute_particles,
-    search_sorted_z,
-    sort_equally,
-    sort_over_ranks,
-    zsort,
-)
+from ._zorder import Domain, domain_of, num_fault, permute_particles, search_sorted_z, zsort
 
 __all__ = [
     "TreeHierarchy",

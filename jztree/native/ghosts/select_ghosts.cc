@@ -7,6 +7,8 @@
 
 #include "bounding_box.h"
 #include "common/cpu/context.h"
+#include "common/cpu/lanes.h"
+#include "common/geometry.h"
 #include "common/morton.h"
 #include "common/space.h"
 #include "row_runs.h"
@@ -33,22 +35,28 @@ struct GhostSelection {
         out.push_back(i);
   }
 
-  // first: which of the boxes is asked first. It is set to the one that wants the row, as that often wants the next,
-  // too.
-  bool is_wanted(int64_t row, const std::vector<int64_t>& boxes, size_t& first) const {
-    T x[D];
-    for (int d = 0; d < D; ++d) x[d] = wrap(pos[row * D + d], box[d]);
-    auto wants = [&](size_t n) {
-      int64_t i = boxes[n];
-      return within(space.gap2(x, x, wanted.lower + i * D, wanted.upper + i * D), space.enlarged(radius[i]));
-    };
-    if (wants(first)) return true;
-    for (size_t n = 0; n < boxes.size(); ++n)
-      if (n != first && wants(n)) {
-        first = n;
-        return true;
+  // Which of up to `lanes` rows the boxes want something of, a bit a row.
+  uint32_t wanted_of(int64_t first, int64_t count, const std::vector<int64_t>& boxes) const {
+    using V = Lanes<double>;
+    V x[D];
+    for (int d = 0; d < D; ++d) {
+      double wrapped[lanes] = {};
+      for (int64_t i = 0; i < count; ++i) wrapped[i] = wrap(pos[(first + i) * D + d], box[d]);
+      load(wrapped, x[d]);
+    }
+    const uint32_t all = (1u << count) - 1;
+    uint32_t found = 0;
+    for (size_t n = 0; n < boxes.size() && found != all; ++n) {
+      const T *low = wanted.low(boxes[n]), *high = wanted.high(boxes[n]);
+      V gap2{};
+      for (int d = 0; d < D; ++d) {
+        V gap = interval_gap<V>(x[d], x[d], V(low[d]), V(high[d]), V(space.period[d]));
+        gap2 = gap2 + gap * gap;
       }
-    return false;
+      const double far = space.enlarged(radius[boxes[n]]);
+      found |= lanes_at_most(gap2, V(far * far)) & all;
+    }
+    return found;
   }
 
   // Boxes that want something of a run of blocks are looked for among those that want something of a longer run.
@@ -70,9 +78,10 @@ struct GhostSelection {
         add_rows(block, level + 1, boxes[level], boxes, rows);
       return;
     }
-    size_t box_asked = 0;
-    for (int32_t row = splits[first]; row < splits[last]; ++row)
-      if (is_wanted(row, boxes[level], box_asked)) rows.push_back(row);
+    for (int64_t row = splits[first]; row < splits[last]; row += lanes) {
+      uint32_t found = wanted_of(row, std::min<int64_t>(lanes, splits[last] - row), boxes[level]);
+      for (; found != 0; found &= found - 1) rows.push_back(static_cast<int32_t>(row + __builtin_ctz(found)));
+    }
   }
 
   // The rows that rank r wants, in their order. low, high: the bounding box of all rows.

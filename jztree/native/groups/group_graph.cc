@@ -51,48 +51,33 @@ void take_hooks(const Parallel&, const TakeHooks& in) {
       if (message[0] >= static_cast<uint64_t>(in.parent.rows()))
         throw Refusal("a vertex was to be hooked that there is not.");
       Vertex proposed{static_cast<int32_t>(message[1]), static_cast<int32_t>(message[2])};
-      parent[message[0]] = std::min(parent[message[0]], proposed);
+      Vertex& known = parent[message[0]];
+      if (!(proposed < known)) continue;
+      if (known == Vertex{*in.rank, static_cast<int32_t>(message[0])})
+        in.hooked[(*in.number)++] = static_cast<int32_t>(message[0]);
+      known = proposed;
     }
 }
 
-// The own vertices that are hooked, in their order.
-std::vector<int32_t> hooked_rows(const Parallel& parallel, const Vertex* parent, int64_t rows, int32_t me) {
-  constexpr int64_t grain = 1 << 15;
-  std::vector<std::vector<int32_t>> parts(static_cast<size_t>((rows + grain - 1) / grain));
-  parallel.blocks(static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t part = begin; part < end; ++part)
-      for (int64_t row = part * grain; row < std::min(rows, (part + 1) * grain); ++row)
-        if (!(parent[row] == Vertex{me, static_cast<int32_t>(row)}))
-          parts[static_cast<size_t>(part)].push_back(static_cast<int32_t>(row));
-  });
-  std::vector<int32_t> hooked;
-  for (const auto& part : parts) hooked.insert(hooked.end(), part.begin(), part.end());
-  return hooked;
-}
-
-void ask_parents(const Parallel& parallel, const AskParents& in) {
-  int64_t own = in.parent.rows(), count = in.num();
+void ask_parents(const Parallel&, const AskParents& in) {
+  int64_t count = in.num(), hooked = in.num_hooked(), place = 0, asked = 2 * count + hooked;
   const Vertex *parent = rows_as<Vertex>(in.parent), *end = rows_as<Vertex>(in.edges);
-  std::vector<int32_t> hooked = hooked_rows(parallel, parent, own, *in.rank);
-  int64_t place = 0, asked = 2 * count + static_cast<int64_t>(hooked.size());
   if (asked > in.ranks.rows()) throw Refusal("there is no room to ask for the parents of all vertices.");
   auto ask = [&](const Vertex& vertex) {
     in.ranks[place] = vertex.rank;
     in.rows[place++] = vertex.row;
   };
   for (int64_t i = 0; i < 2 * count; ++i) ask(end[i]);
-  for (int32_t row : hooked) ask(parent[row]);
+  for (int64_t i = 0; i < hooked; ++i) ask(parent[in.hooked[i]]);
   *in.number = static_cast<int32_t>(asked);
 }
 
-void move_up(const Parallel& parallel, const MoveUp& in) {
-  int64_t own = in.parent.rows(), count = in.num()();
+void move_up(const Parallel&, const MoveUp& in) {
+  int64_t count = in.num()(), hooked = in.num_hooked();
   Vertex* parent = rows_as<Vertex>(in.parent);
   Edge* edge = rows_as<Edge>(in.edges);
   const Vertex* answer = rows_as<Vertex>(in.answers);
-  std::vector<int32_t> hooked = hooked_rows(parallel, parent, own, *in.rank);
-  if (2 * count + static_cast<int64_t>(hooked.size()) > in.answers.rows())
-    throw Refusal("there are fewer answers than vertices that have asked.");
+  if (2 * count + hooked > in.answers.rows()) throw Refusal("there are fewer answers than vertices that have asked.");
   bool moved = false, unsolved = false;
   auto take = [&](Vertex& vertex) {
     moved |= !(vertex == *answer);
@@ -103,7 +88,7 @@ void move_up(const Parallel& parallel, const MoveUp& in) {
     take(edge[i].b);
     unsolved |= !(edge[i].a == edge[i].b);
   }
-  for (int32_t row : hooked) take(parent[row]);
+  for (int64_t i = 0; i < hooked; ++i) take(parent[in.hooked[i]]);
   in.state[0] = moved;
   in.state[1] = unsolved;
 }

@@ -1,10 +1,9 @@
 // Every step is one thread an edge, a message or a vertex, bound by memory. Edges are made unique by a radix sort of
-// all ghosts, once; hooked vertices, which are few, are listed by a compaction that reads each parent twice.
+// all ghosts, once.
 
 #include <algorithm>
 #include <cstdint>
 
-#include "common/cuda/compact.cuh"
 #include "common/cuda/context.cuh"
 #include "common/cuda/loads.cuh"
 #include "common/cuda/primitives.cuh"
@@ -104,96 +103,62 @@ __device__ Vertex vertex_of(unsigned long long bits) {
   return {static_cast<int32_t>(bits & 0xffffffffu), static_cast<int32_t>(bits >> 32)};
 }
 
-// *at = min(*at, proposed). A vertex lies in memory as one word of 64 bits, which is swapped as a whole, so that others
-// see the old vertex or the new one. Whoever loses a swap compares with what has won it, so that the smallest of all
-// proposals remains whatever their order, and each failure is another thread's progress.
-__device__ void take_smaller(unsigned long long* at, const Vertex& proposed) {
+// *at = min(*at, proposed), and whether it was `first` before. A vertex lies in memory as one word of 64 bits, which is
+// swapped as a whole, so that others see the old vertex or the new one. Whoever loses a swap compares with what has won
+// it, so that the smallest of all proposals remains whatever their order, and each failure is another thread's
+// progress.
+__device__ bool take_smaller(unsigned long long* at, const Vertex& proposed, const Vertex& first) {
   unsigned long long wanted =
       static_cast<unsigned long long>(static_cast<uint32_t>(proposed.row)) << 32 | static_cast<uint32_t>(proposed.rank);
   unsigned long long known = *static_cast<const volatile unsigned long long*>(at);
   while (proposed < vertex_of(known)) {
     unsigned long long found = atomicCAS(at, known, wanted);
-    if (found == known) return;
+    if (found == known) return vertex_of(known) == first;
     known = found;
   }
+  return false;
 }
 
+// A vertex is listed by the one thread that hooks it first; in which order does not matter.
 __global__ void hook_vertices(const uint32_t* messages, const int32_t* counts, int64_t ranks, int64_t chunk,
-                              int64_t rows, unsigned long long* parent) {
+                              const int32_t* me, int64_t rows, unsigned long long* parent, int32_t* hooked,
+                              int32_t* number) {
   int64_t i = thread_index();
   if (i >= ranks * chunk || i % chunk >= counts[i / chunk]) return;
   const uint32_t* message = messages + 3 * i;
-  if (message[0] < rows)
-    take_smaller(parent + message[0], {static_cast<int32_t>(message[1]), static_cast<int32_t>(message[2])});
+  if (message[0] >= rows) return;
+  Vertex proposed{static_cast<int32_t>(message[1]), static_cast<int32_t>(message[2])};
+  auto row = static_cast<int32_t>(message[0]);
+  if (take_smaller(parent + row, proposed, {me[0], row})) hooked[atomicAdd(number, 1)] = row;
 }
 
 void take_hooks(Queue& queue, const TakeHooks& in) {
-  queue.launch_over(in.ranks() * in.chunk(), hook_vertices, in.messages, in.counts, in.ranks(), in.chunk(),
-                    in.parent.rows(), rows_as<unsigned long long>(in.parent));
+  queue.launch_over(in.ranks() * in.chunk(), hook_vertices, in.messages, in.counts, in.ranks(), in.chunk(), in.rank,
+                    in.parent.rows(), rows_as<unsigned long long>(in.parent), in.hooked, in.number);
 }
 
-// The own vertices that are hooked, in their order.
-struct Hooked {
-  const Vertex* parents;
-  int64_t rows;
-  const int32_t* me;
-  int32_t* before;  // how many are in the tiles before each one, and in all
+// Of vertices: both ends of every edge, then the parents of those that are hooked.
+struct Asked {
+  const Vertex *ends, *parents;
+  const int32_t* hooked;
+  Count edges, num_hooked;
+  int64_t room;
 
-  // Which of this thread's rows of the block's tile are hooked, a bit an item.
-  __device__ unsigned in_tile() const {
-    unsigned hooked = 0;
-    for (int item = 0; item < compact_items; ++item) {
-      int64_t row = compact_row(blockIdx.x, item);
-      if (row < rows && !(parents[row] == Vertex{me[0], static_cast<int32_t>(row)})) hooked |= 1u << item;
-    }
-    return hooked;
-  }
+  __device__ int64_t number() const { return 2 * edges() + num_hooked(); }
 };
 
-// There is one more tile than needed, which holds nothing.
-__global__ void count_hooked(Hooked hooked) {
-  int places[compact_items];
-  int total = compact_places(hooked.in_tile(), places);
-  if (threadIdx.x == 0) hooked.before[blockIdx.x] = total;
-}
-
-Hooked find_hooked(Queue& queue, const Vertex* parents, int64_t rows, const int32_t* rank) {
-  int64_t tiles = compact_tiles(rows);
-  Hooked hooked{parents, rows, rank, queue.scratch<int32_t>(tiles + 1)};
-  queue.launch(tiles + 1, compact_threads, 0, count_hooked, hooked);
-  exclusive_sum(queue, hooked.before, hooked.before, tiles + 1);
-  return hooked;
-}
-
-// Those asked for hooked vertices come after the two ends of every edge.
-__global__ void ask_hooked(Hooked hooked, Count num, int64_t room, int32_t* ranks, int32_t* rows) {
-  int places[compact_items];
-  unsigned mine = hooked.in_tile();
-  compact_places(mine, places);
-  for (int item = 0; item < compact_items; ++item) {
-    int64_t place = 2 * num() + hooked.before[blockIdx.x] + places[item];
-    if (!(mine >> item & 1) || place >= room) continue;
-    Vertex parent = hooked.parents[compact_row(blockIdx.x, item)];
-    ranks[place] = parent.rank;
-    rows[place] = parent.row;
-  }
-}
-
-__global__ void ask_ends(const Vertex* ends, Count num, const int32_t* hooked, int64_t room, int32_t* ranks,
-                         int32_t* rows, int32_t* number) {
-  int64_t i = thread_index();
-  if (i == 0) *number = static_cast<int32_t>(2 * num() + *hooked);
-  if (i >= 2 * num() || i >= room) return;
-  ranks[i] = ends[i].rank;
-  rows[i] = ends[i].row;
+__global__ void ask(Asked asked, int32_t* ranks, int32_t* rows, int32_t* number) {
+  int64_t i = thread_index(), ends = 2 * asked.edges();
+  if (i == 0) *number = static_cast<int32_t>(asked.number());
+  if (i >= asked.number() || i >= asked.room) return;
+  Vertex vertex = i < ends ? asked.ends[i] : asked.parents[asked.hooked[i - ends]];
+  ranks[i] = vertex.rank;
+  rows[i] = vertex.row;
 }
 
 void ask_parents(Queue& queue, const AskParents& in) {
-  int64_t own = in.parent.rows(), room = in.ranks.rows(), most = in.edges.rows(), tiles = compact_tiles(own);
-  Hooked hooked = find_hooked(queue, rows_as<Vertex>(in.parent), own, in.rank);
-  queue.launch(tiles, compact_threads, 0, ask_hooked, hooked, in.num, room, in.ranks, in.rows);
-  queue.launch_over(std::max<int64_t>(1, 2 * most), ask_ends, rows_as<Vertex>(in.edges), in.num, hooked.before + tiles,
-                    room, in.ranks, in.rows, in.number);
+  Asked asked{rows_as<Vertex>(in.edges), rows_as<Vertex>(in.parent), in.hooked, in.num, in.num_hooked, in.ranks.rows()};
+  queue.launch_over(std::max<int64_t>(1, asked.room), ask, asked, in.ranks, in.rows, in.number);
 }
 
 // Answers to `ask_parents`, in that order. state: whether any vertex moved, and whether there is an edge whose ends
@@ -211,13 +176,9 @@ struct Answers {
   }
 };
 
-__global__ void move_hooked(Hooked hooked, Answers answers, Count num, Vertex* parents) {
-  int places[compact_items];
-  unsigned mine = hooked.in_tile();
-  compact_places(mine, places);
-  for (int item = 0; item < compact_items; ++item)
-    if (mine >> item & 1)
-      answers.take(parents + compact_row(blockIdx.x, item), 2 * num() + hooked.before[blockIdx.x] + places[item]);
+__global__ void move_hooked(Answers answers, const int32_t* hooked, Count num_hooked, Count edges, Vertex* parents) {
+  int64_t i = thread_index();
+  if (i < num_hooked()) answers.take(parents + hooked[i], 2 * edges() + i);
 }
 
 __global__ void move_ends(Answers answers, Count num, Edge* edges) {
@@ -231,12 +192,10 @@ __global__ void move_ends(Answers answers, Count num, Edge* edges) {
 }
 
 void move_up(Queue& queue, const MoveUp& in) {
-  int64_t own = in.parent.rows();
-  Vertex* parent = rows_as<Vertex>(in.parent);
   Answers given{rows_as<Vertex>(in.answers), in.answers.rows(), in.state};
   queue.fill_bytes(in.state, 0, 2);
-  Hooked hooked = find_hooked(queue, parent, own, in.rank);
-  queue.launch(compact_tiles(own), compact_threads, 0, move_hooked, hooked, given, in.num(), parent);
+  queue.launch_over(in.hooked.rows(), move_hooked, given, in.hooked, in.num_hooked, in.num(),
+                    rows_as<Vertex>(in.parent));
   queue.launch_over(in.edges.rows(), move_ends, given, in.num(), rows_as<Edge>(in.edges));
 }
 

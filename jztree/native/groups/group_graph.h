@@ -6,7 +6,7 @@
 // 1. Every edge whose ends differ proposes to hook the larger end below the smaller one. The owner takes the smallest
 //    proposal, so that links always lead to smaller vertices and never close a ring.
 // 2. All hooked vertices and all ends of edges move to their parents' parents, until nothing moves. That takes a
-//    number of steps that is logarithmic in the depth of the trees.
+//    number of steps that is logarithmic in the depth of the trees. Hooked vertices are few, and in a list.
 // Afterwards the ends of edges are roots. Every root that has a smaller neighbour was hooked, so the rounds are few.
 //
 // Y. Shiloach & U. Vishkin (1982), "An O(log n) parallel connectivity algorithm".
@@ -78,16 +78,20 @@ struct ProposeHooks {
         message(in.result<int32_t>("message", {edges.rows(), 3})) {}
 };
 
-// Takes the proposals that came, counts[r] of them from rank r.
+// Takes the proposals that came, counts[r] of them from rank r, and lists the vertices that had no parent before.
 struct TakeHooks {
   Array<const uint32_t> messages;  // (ranks, chunk, 3)
-  const int32_t* counts;           // (ranks,)
+  const int32_t *counts, *rank;    // (ranks,); of this rank
   Array<int32_t> parent;           // (n, 2), continued
+  int32_t *hooked, *number;        // (n,), rows, and how many they are; continued
 
   explicit TakeHooks(Arguments& in)
       : messages(in.argument<uint32_t>("messages", {any, any, 3})),
         counts(in.argument<int32_t>("counts", {ranks()})),
-        parent(in.continued<int32_t>("parent", {any, 2})) {}
+        rank(in.number("rank")),
+        parent(in.continued<int32_t>("parent", {any, 2})),
+        hooked(in.continued<int32_t>("hooked", {parent.rows()})),
+        number(in.continued<int32_t>("number", {})) {}
 
   int64_t ranks() const { return messages.dims[0]; }
   int64_t chunk() const { return messages.dims[1]; }
@@ -96,17 +100,19 @@ struct TakeHooks {
 // The vertices whose parents are asked for: both ends of every edge, then the parents of hooked vertices.
 struct AskParents {
   Array<const int32_t> parent;  // (n, 2)
-  Array<const int32_t> edges;   // (e, 4)
-  Count num;                    // of edges
-  const int32_t* rank;
-  Array<int32_t> ranks;  // (room,)
+  const int32_t* hooked;        // (n,), rows
+  Count num_hooked;
+  Array<const int32_t> edges;  // (e, 4)
+  Count num;                   // of edges
+  Array<int32_t> ranks;        // (room,)
   int32_t *rows, *number;
 
   explicit AskParents(Arguments& in)
       : parent(in.argument<int32_t>("parent", {any, 2})),
+        hooked(in.argument<int32_t>("hooked", {parent.rows()})),
+        num_hooked(in.count("num_hooked", parent.rows())),
         edges(in.argument<int32_t>("edges", {any, 4})),
         num(in.count("num", edges.rows())),
-        rank(in.number("rank")),
         ranks(in.result<int32_t>("ranks", {any})),
         rows(in.result<int32_t>("rows", {ranks.rows()})),
         number(in.result<int32_t>("number", {})) {}
@@ -115,16 +121,19 @@ struct AskParents {
 // Moves ends of edges and hooked vertices to the answers of ask_parents.
 struct MoveUp {
   Array<const int32_t> answers;  // (room, 2)
-  const int32_t *number, *rank;  // of edges; of this rank
-  Array<int32_t> parent;         // (n, 2), continued
-  Array<int32_t> edges;          // (e, 4), continued
-  int32_t* state;                // (2,): whether any moved, and whether there is an edge whose ends differ
+  Array<const int32_t> hooked;   // (n,), rows
+  Count num_hooked;
+  const int32_t* number;  // of edges
+  Array<int32_t> parent;  // (n, 2), continued
+  Array<int32_t> edges;   // (e, 4), continued
+  int32_t* state;         // (2,): whether any moved, and whether there is an edge whose ends differ
 
   explicit MoveUp(Arguments& in)
       : answers(in.argument<int32_t>("answers", {any, 2})),
+        hooked(in.argument<int32_t>("hooked", {any})),
+        num_hooked(in.count("num_hooked", hooked.rows())),
         number(in.number("num")),
-        rank(in.number("rank")),
-        parent(in.continued<int32_t>("parent", {any, 2})),
+        parent(in.continued<int32_t>("parent", {hooked.rows(), 2})),
         edges(in.continued<int32_t>("edges", {any, 4})),
         state(in.result<int32_t>("state", {2})) {}
 

@@ -120,6 +120,17 @@ bool find_rows(const RowOrder& order, const Columns& columns, int64_t first, int
   return inside;
 }
 
+// Whether rows of an order from `first` on follow each other, as where none was moved.
+bool follow_each_other(const RowOrder& order, int64_t first, int64_t count) {
+  if (order.count == 0) return true;
+  if (first < 0 || first + count > order.count) return false;
+  const auto* rows = reinterpret_cast<const uint32_t*>(order.rows + first);
+  if (rows[count - 1] - rows[0] != static_cast<uint32_t>(count - 1)) return false;
+  uint32_t apart = 0;
+  for (int64_t i = 0; i < count; ++i) apart |= rows[i] ^ (rows[0] + static_cast<uint32_t>(i));
+  return apart == 0;
+}
+
 // Calls move(rows, place) for rows of the segments, some at a time, and the place of the first in their buffer.
 template <typename Move>
 void each_row(const Parallel& parallel, const SegmentsOfRows& segments, const Columns& columns, int64_t chunk,
@@ -156,27 +167,32 @@ void unpack_segments(const Parallel& parallel, const UnpackSegments& in) {
            [&](const Rows& rows, size_t place) { columns.unpack(packed + place * stride, stride, rows); });
 }
 
+// Rows `begin` to `end` of those to be placed. Returns false if any is outside.
+bool place_block(const PlaceRows& in, const Columns& from, const Columns& to, int64_t start, int64_t target,
+                 int64_t begin, int64_t end) {
+  if (follow_each_other(in.from_order, start + begin, end - begin) &&
+      follow_each_other(in.to_order, target + begin, end - begin)) {
+    const int64_t first = in.from_order(start + begin), place = in.to_order(target + begin), last = end - begin - 1;
+    if (!from.has(first) || !from.has(first + last) || !to.has(place) || !to.has(place + last)) return false;
+    to.copy_together(from, first, place, end - begin);
+    return true;
+  }
+  Rows sources, rows;
+  for (int64_t j = begin; j < end; j += Rows::most) {
+    bool found = find_rows(in.from_order, from, start + j, start + end, sources);
+    if (!find_rows(in.to_order, to, target + j, target + end, rows) || !found) return false;
+    to.copy(from, sources, rows);
+  }
+  return true;
+}
+
 void place_rows(const Parallel& parallel, const PlaceRows& in) {
   Columns from(in.from), to(in.to);
   int64_t start = in.place[0], target = in.place[1], count = in.place[2];
   if (count <= 0) return;
-  if (in.from_order.count == 0 && in.to_order.count == 0) {
-    if (!from.has(start) || !from.has(start + count - 1) || !to.has(target) || !to.has(target + count - 1))
-      refuse_rows();
-    parallel.blocks(count, move_grain, [&](int64_t begin, int64_t end) {
-      to.copy_together(from, start + begin, target + begin, end - begin);
-    });
-    return;
-  }
   std::atomic<bool> inside{true};
   parallel.blocks(count, move_grain, [&](int64_t begin, int64_t end) {
-    Rows sources, rows;
-    for (int64_t j = begin; j < end; j += Rows::most) {
-      bool found = find_rows(in.from_order, from, start + j, start + end, sources);
-      if (!find_rows(in.to_order, to, target + j, target + end, rows) || !found)
-        return inside.store(false, std::memory_order_relaxed);
-      to.copy(from, sources, rows);
-    }
+    if (!place_block(in, from, to, start, target, begin, end)) inside.store(false, std::memory_order_relaxed);
   });
   if (!inside.load()) refuse_rows();
 }
