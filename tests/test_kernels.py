@@ -341,10 +341,11 @@ def test_what_an_output_continues_is_as_large() -> None:
     edges = jnp.zeros((4, 4), jnp.int32)
     message = call_wrongly(
         "take_hooks",
-        _call.i32(5, 2),
+        (_call.i32(5, 2), _call.i32(5), _call.i32()),
         jnp.zeros((1, 2, 3), jnp.uint32),
         jnp.zeros(1, jnp.int32),
-        edges,
+        jnp.int32(0),
+        *(edges, jnp.zeros(5, jnp.int32), jnp.int32(0)),
         gradients="stopped",
     )
     assert "the kernel take_hooks was called with parent of int32 (4, 4); it must be int32 (5, 2)." in message

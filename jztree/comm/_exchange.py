@@ -145,15 +145,8 @@ def _carried(
     rank, ndev, _ = get_rank_info()
     leaves = [vary(leaf) for leaf in leaves]
     route = Route(order, traffic, leaves[0].shape[0])
-    arrays = [
-        vary(jnp.full((way.room, *leaf.shape[1:]), value, leaf.dtype))
-        for leaf, value in zip(leaves, fills, strict=True)
-    ]
-    arrays = list(
-        kernels.place_rows(
-            leaves, order, starts_of(route.sent)[rank], arrays, place, route.starts()[rank], route.sent[rank]
-        )
-    )
+    start, target, own = starts_of(route.sent)[rank], route.starts()[rank], route.sent[rank]
+    arrays = list(kernels.place_rows(leaves, order, start, fills, place, target, own, way.room))
     if ndev > 1:
         dense = _Dense(way.chunk_rows, route, place)
         ragged = _Ragged(route, place)

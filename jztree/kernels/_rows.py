@@ -91,17 +91,22 @@ def place_rows(
     source: Sequence[jax.Array],
     from_order: jax.Array | None,
     start: Any,
-    arrays: Sequence[jax.Array],
+    fills: Sequence[Any],
     to_order: jax.Array | None,
     target: Any,
     count: Any,
+    room: int,
 ) -> tuple[jax.Array, ...]:
-    """``arrays`` with row ``from_order[start + j]`` of ``source`` as row ``to_order[target + j]``, j below ``count``.
+    """Arrays of ``room`` rows with row ``from_order[start + j]`` of ``source`` as row ``to_order[target + j]``, j below
+    ``count``, and the number in ``fills`` everywhere else.
 
     An order is a list of rows, int32; None is all rows in their order.
     """
     place = jnp.stack([as_num(start), as_num(target), as_num(count)])
-    return call("place_rows", tuple(map(Continued, arrays)), listed(from_order), listed(to_order), place, *source)
+    row = [jnp.full((1, *array.shape[1:]), value, array.dtype) for array, value in zip(source, fills, strict=True)]
+    out = tuple(jax.ShapeDtypeStruct((room, *array.shape[1:]), array.dtype) for array in source)
+    orders = listed(from_order), listed(to_order)
+    return call("place_rows", out, *orders, place, *row, *source)
 
 
 def group_by_rank(rank: jax.Array, num: Any, ndev: int) -> tuple[jax.Array, jax.Array]:

@@ -91,6 +91,17 @@ struct Columns {
     }
   }
 
+  // Rows from `begin` to `end` become like the only row of `one`.
+  void fill(const Parallel& parallel, const Columns& one, int64_t begin, int64_t end) const {
+    for (size_t c = 0; c < list.size(); ++c)
+      with_width(list[c].bytes, [&](auto width) {
+        parallel.blocks(end - begin, move_grain, [&](int64_t from, int64_t to) {
+          for (int64_t i = begin + from; i < begin + to; ++i)
+            std::memcpy(list[c].row(i, width), one.list[c].data, width);
+        });
+      });
+  }
+
   // Copies rows of `from`, whose columns are as wide, here.
   void copy(const Columns& from, const Rows& sources, const Rows& rows) const {
     if (sources.consecutive() && rows.consecutive()) return copy_together(from, sources.at[0], rows.at[0], rows.count);
@@ -187,9 +198,14 @@ bool place_block(const PlaceRows& in, const Columns& from, const Columns& to, in
 }
 
 void place_rows(const Parallel& parallel, const PlaceRows& in) {
-  Columns from(in.from), to(in.to);
-  int64_t start = in.place[0], target = in.place[1], count = in.place[2];
-  if (count <= 0) return;
+  Columns from(in.from), to(in.to), fill(in.fill);
+  int64_t start = in.place[0], target = in.place[1], count = std::max(0, in.place[2]);
+  // Where the rows go to one range, what is outside of it is filled, and else all.
+  bool together = target >= 0 && count <= to.rows - target && follow_each_other(in.to_order, target, count);
+  int64_t first = together && count > 0 ? in.to_order(target) : 0, last = together ? first + count : 0;
+  if (!to.has(first) || last > to.rows) first = last = 0;
+  to.fill(parallel, fill, 0, first);
+  to.fill(parallel, fill, last, to.rows);
   std::atomic<bool> inside{true};
   parallel.blocks(count, move_grain, [&](int64_t begin, int64_t end) {
     if (!place_block(in, from, to, start, target, begin, end)) inside.store(false, std::memory_order_relaxed);

@@ -170,18 +170,27 @@ __global__ void unpack_words(Batch batch, Tiles tiles, Segments segments, int64_
 }
 
 // Columns of both begin with whole words, at the same places.
+__device__ void copy_word(const Batch& from, int64_t row, const Batch& to, int64_t out, int64_t word) {
+  int64_t byte = 4 * word;
+  int c = to.find(byte);
+  if (to.list[c].whole_words()) {
+    *to.list[c].word_at(out, byte) = *from.list[c].word_at(row, byte);
+    return;
+  }
+  int64_t end = smaller(byte + 4, to.list[c].offset + to.list[c].bytes);
+  for (int64_t b = byte; b < end; ++b) *to.list[c].at(out, b) = *from.list[c].at(row, b);
+}
+
+__global__ void fill_words(Batch fill, Batch to, Tiles tiles) {
+  tiles.each_word(to.rows, [&](int64_t row, int64_t word) { copy_word(fill, 0, to, row, word); });
+}
+
 __global__ void place_words(Batch from, Batch to, Tiles tiles, Segments source, Segments goal, const uint32_t* last) {
   int64_t start = source.starts[0], target = goal.starts[0];
   tiles.each_word(goal.counts[0], [&](int64_t j, int64_t word) {
-    int64_t row = source.order(start + j), out = goal.order(target + j), byte = 4 * word;
+    int64_t row = source.order(start + j), out = goal.order(target + j);
     if (row < 0 || row >= from.rows || out < 0 || out >= to.rows || (last && last[out] != j + 1)) return;
-    int c = to.find(byte);
-    if (to.list[c].whole_words()) {
-      *to.list[c].word_at(out, byte) = *from.list[c].word_at(row, byte);
-      return;
-    }
-    int64_t end = smaller(byte + 4, to.list[c].offset + to.list[c].bytes);
-    for (int64_t b = byte; b < end; ++b) *to.list[c].at(out, b) = *from.list[c].at(row, b);
+    copy_word(from, row, to, out, word);
   });
 }
 
@@ -214,8 +223,12 @@ void unpack_segments(Queue& queue, const UnpackSegments& in) {
 }
 
 void place_rows(Queue& queue, const PlaceRows& in) {
-  if (in.from.rows == 0 || in.to.rows == 0) return;
-  Columns from(in.from, true), to(in.to, true);
+  if (in.to.rows == 0) return;
+  Columns from(in.from, true), to(in.to, true), fill(in.fill, true);
+  each_batch(to, to.rows(), to.rows(), [&](size_t first, const Batch& batch, const Tiles& tiles) {
+    queue.launch(tiles.a_segment, tile_threads, 0, fill_words, fill.batch(first), batch, tiles);
+  });
+  if (in.from.rows == 0) return;
   Segments source{in.from_order, in.place, in.place + 2}, goal{in.to_order, in.place + 1, in.place + 2};
   // No more rows can be placed than either side has.
   int64_t most = std::min(source.order.length(from.rows()), goal.order.length(to.rows()));

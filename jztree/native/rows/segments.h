@@ -100,20 +100,27 @@ struct UnpackSegments {
   int64_t words() const { return buffer.dims[2]; }
 };
 
-// Row to_order[target + j] of one table = row from_order[start + j] of another, for j below count; all other rows stay.
+// Row to_order[target + j] of one table = row from_order[start + j] of another, for j below count; all others are like
+// the only row of a third.
 struct PlaceRows {
   RowOrder from_order, to_order;
   const int32_t* place;  // start, target and count
-  RowTable from, to;     // to: continued
+  RowTable from, to, fill;
 
   explicit PlaceRows(Arguments& in)
       : from_order(in, "from_order"), to_order(in, "to_order"), place(in.argument<int32_t>("place", {3})) {
-    for (size_t i = in.results_left(); i > 0; --i) from.add(in, in.any_argument("source"));
-    while (in.results_left() > 0) to.add(in, in.any_continued("arrays"));
-    if (from.rows == 0 || to.rows == 0) return;
-    for (size_t i = 0; i < to.arrays.size(); ++i)
-      in.expect(from.row_bytes(i) == to.row_bytes(i), from.arrays[i], "source " + std::to_string(i),
-                "of rows with " + std::to_string(to.row_bytes(i)) + " bytes");
+    const size_t arrays = in.results_left();
+    for (size_t i = 0; i < arrays; ++i) fill.add(in, in.any_argument("fill"));
+    for (size_t i = 0; i < arrays; ++i) from.add(in, in.any_argument("source"));
+    for (size_t i = 0; i < arrays; ++i) to.add(in, in.any_result("arrays"));
+    if (to.rows == 0) return;
+    for (size_t i = 0; i < arrays; ++i) {
+      const std::string wanted = "of rows with " + std::to_string(to.row_bytes(i)) + " bytes";
+      in.expect(fill.rows == 1 && fill.row_bytes(i) == to.row_bytes(i), fill.arrays[i], "fill " + std::to_string(i),
+                "one row, " + wanted);
+      in.expect(from.rows == 0 || from.row_bytes(i) == to.row_bytes(i), from.arrays[i], "source " + std::to_string(i),
+                wanted);
+    }
   }
 };
 
