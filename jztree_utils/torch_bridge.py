@@ -37,7 +37,8 @@ def differentiable(func: Callable[..., Any]) -> Callable[..., Any]:
     Returns a pytree of tensors: those of integers, such as the rows of neighbours, have no derivatives. If a tensor is
     float64, all is computed in the 64-bit mode of JAX. Derivatives are of as high an order as those of ``func``.
 
-    Raises TypeError if an argument is no tensor, or a complex one that requires derivatives.
+    Raises TypeError if an argument is no tensor, or a complex one that requires derivatives, and ValueError for
+    integers that JAX would cut.
     """
     passes = _Passes(func)
 
@@ -86,6 +87,8 @@ class _Bridge(torch.autograd.Function):
         """structures: gets that of the result, which PyTorch does not hand on."""
         ctx.by = tuple(one.requires_grad and one.is_floating_point() for one in tensors)
         ctx.wide = jnp.result_type(float) == jnp.float64 or any(one.dtype == torch.float64 for one in tensors)
+        if not ctx.wide:
+            _check_integers(tensors)
         with jax.enable_x64(ctx.wide):
             ctx.real, ctx.pull, others = passes.forward(*_parted([_array(one) for one in tensors], ctx.by))
         ctx.passes = passes
@@ -111,6 +114,19 @@ def _pulled(ctx: Any, gradients: list[Any]) -> list[Any]:
     with jax.enable_x64(ctx.wide):
         cotangents = jax.tree.unflatten(jax.tree.structure(ctx.real), [_array(one) for one in gradients])
         return [torch.from_dlpack(one) for one in ctx.passes.backward(ctx.pull, cotangents)]
+
+
+def _check_integers(tensors: Sequence[torch.Tensor]) -> None:
+    """ValueError in words if an integer does not fit the 32 bits that JAX would cut it to."""
+    for place, one in enumerate(tensors):
+        if one.dtype != torch.int64 or not one.numel():
+            continue
+        for value in (int(one.min()), int(one.max())):
+            if not -(2**31) <= value < 2**31:
+                raise ValueError(
+                    f"argument {place} holds {value}, of which JAX keeps 32 bits only; switch on 64 with "
+                    "jax.config.update('jax_enable_x64', True), or give smaller numbers."
+                )
 
 
 def _array(tensor: torch.Tensor) -> jax.Array:

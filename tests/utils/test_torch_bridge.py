@@ -138,5 +138,7 @@ def test_what_cannot_be_is_said() -> None:
             find(PosMass(pos=pos.detach(), mass=pos[:, 0]), K)
     with pytest.raises(TypeError, match="argument 0 must be a tensor of PyTorch, not ndarray"):
         differentiable(lambda x: knn.jit(x, K))(np.zeros((9, 3)))
+    with pytest.raises(ValueError, match="argument 1 holds 1099511627776, of which JAX keeps 32 bits"):
+        differentiable(lambda x, ids: (x, ids))(pos, torch.tensor([2**40, 5]))
     with pytest.raises(TypeError, match="argument 0 is complex"):
         differentiable(lambda x: abs(x).sum())(torch.ones(3, dtype=torch.complex64).requires_grad_())
