@@ -24,7 +24,6 @@ _Part = TypeVar("_Part")
 _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 _NUMBERS = (int, float, complex, np.generic)
 _NO_UNITS = ("", "1", "dimensionless", "NoUnit()")
-_HOST = 1  # the memory of the host, in words of DLPack
 _MODEST = 2**31  # numbers of Python below this are of no concern
 _SWITCH_ON = "switch on 64 with jax.config.update('jax_enable_x64', True)"
 
@@ -240,53 +239,6 @@ def _replaced(part: Any, name: str, value: Any) -> Any:
 # Numbers on their way into JAX, and into kernels
 
 
-_Tree = TypeVar("_Tree")
-
-
-def adopted(tree: _Tree) -> _Tree:
-    """A pytree whose arrays of other libraries, such as PyTorch and CuPy, are ones of NumPy or JAX that share their
-    memory (by DLPack): those of the host of NumPy, as views, those of devices of JAX.
-
-    TypeError in words if that is not to be shared.
-    """
-    leaves, structure = jax.tree.flatten(tree)
-    foreign = list(map(_is_foreign, map(type, leaves)))
-    if not any(foreign):
-        return tree
-    if isinstance(tree, dict):  # arguments, whose order counts
-        return {name: adopted(value) for name, value in tree.items()}  # type: ignore[return-value]
-    if isinstance(tree, tuple) and not hasattr(tree, "_fields"):  # arguments too, and no named tuple
-        return tuple(adopted(value) for value in tree)  # type: ignore[return-value]
-    made = [_shared(leaf, tree) if other else leaf for leaf, other in zip(leaves, foreign, strict=True)]
-    adopted_tree: _Tree = jax.tree.unflatten(structure, made)
-    return adopted_tree
-
-
-@functools.cache
-def _is_foreign(cls: type) -> bool:
-    """Whether objects of a class are arrays of another library; most calls have none, and this is asked at each."""
-    return hasattr(cls, "__dlpack__") and not issubclass(cls, (*_ARRAYS, jax.core.Tracer))
-
-
-def _shared(leaf: Any, tree: Any) -> Any:
-    try:
-        return _on_host(leaf) if leaf.__dlpack_device__()[0] == _HOST else jnp.from_dlpack(leaf)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        library = type(leaf).__module__.partition(".")[0]
-        raise TypeError(
-            f"{_name_of(leaf, tree)} is an array of {library} whose memory is not to be shared "
-            f"({one_line(error).rstrip('.')}); give one that is, such as .detach() of a tensor, or use "
-            "jztree_utils.torch_bridge, which has derivatives."
-        ) from error
-
-
-def _on_host(leaf: Any) -> np.ndarray:
-    try:
-        return np.from_dlpack(leaf)
-    except (BufferError, RuntimeError):  # NumPy alone does not know bfloat16
-        return np.asarray(jnp.from_dlpack(leaf))
-
-
 def check_no_unit(value: Any, name: str) -> None:
     """TypeError in words if a number or an array has a unit, which nothing here would look at."""
     for attribute in ("unit", "units"):  # of astropy; of unyt, pint and pynbody
@@ -309,8 +261,8 @@ def check_known(tree: Any) -> None:
     """TypeError in words if a leaf is neither an array nor a number, but an object that JAX does not know."""
     for leaf in jax.tree.leaves(tree):
         if not isinstance(leaf, (*_ARRAYS, *_NUMBERS)) and not hasattr(leaf, "__jax_array__"):
-            check_no_unit(leaf, _name_of(leaf, tree))
-            raise TypeError(_unknown(_name_of(leaf, tree), leaf))
+            check_no_unit(leaf, name_of(leaf, tree))
+            raise TypeError(_unknown(name_of(leaf, tree), leaf))
 
 
 def _unknown(name: str, leaf: Any) -> str:
@@ -355,15 +307,15 @@ def _is_modest(number: float) -> bool:
 def _check_numpy(leaf: Any, tree: Any) -> None:
     dtype = leaf.dtype
     if type(leaf) is not np.ndarray:
-        check_no_unit(leaf, _name_of(leaf, tree))
+        check_no_unit(leaf, name_of(leaf, tree))
     if not _is_numeric(dtype) or isinstance(leaf, np.ma.MaskedArray):
         what = "a masked array" if _is_numeric(dtype) else f"an array of {_dtype_in_words(dtype)}"
         raise TypeError(
-            f"{_name_of(leaf, tree)} is {what}, which JAX cannot hold; leave it out, or make it an array of numbers."
+            f"{name_of(leaf, tree)} is {what}, which JAX cannot hold; leave it out, or make it an array of numbers."
         )
     if not dtype.isnative:
         raise TypeError(
-            f"{_name_of(leaf, tree)} has the byte order of another kind of machine ({dtype}), which JAX cannot take; "
+            f"{name_of(leaf, tree)} has the byte order of another kind of machine ({dtype}), which JAX cannot take; "
             f"convert it with .astype('{dtype.newbyteorder('=').name}')."
         )
     if dtype.itemsize < 8 or not leaf.size or jax.dtypes.canonicalize_dtype(dtype) == dtype:
@@ -379,7 +331,7 @@ def _check_integers(values: Iterable[int], dtype: np.dtype, leaf: Any, tree: Any
     kept = np.iinfo(jax.dtypes.canonicalize_dtype(dtype))
     for value in values:
         if not kept.min <= value <= kept.max:
-            name = _name_of(leaf, tree)
+            name = name_of(leaf, tree)
             if name.rpartition(".")[2] == "num":
                 raise ValueError(
                     f"{name} is {value}; it counts the rows that hold particles, and no array has so many."
@@ -408,7 +360,7 @@ def _check_floats(values: Any, leaf: Any, tree: Any) -> None:
     extreme = low if -low > high else high
     if not fits_float32(extreme):
         raise ValueError(
-            f"{_name_of(leaf, tree)} holds {extreme:g}, beyond the range of float32 (1.2e-38 to 3.4e38), in which JAX "
+            f"{name_of(leaf, tree)} holds {extreme:g}, beyond the range of float32 (1.2e-38 to 3.4e38), in which JAX "
             f"works; choose another unit, or {_SWITCH_ON}."
         )
 
@@ -419,10 +371,10 @@ def check_movable(tree: Any) -> None:
         if not isinstance(leaf, _ARRAYS) or leaf.ndim == 0:
             continue
         if isinstance(leaf, np.ma.MaskedArray):
-            raise TypeError(f"{_name_of(leaf, tree)} is a masked array, whose mask would be lost; select rows instead.")
+            raise TypeError(f"{name_of(leaf, tree)} is a masked array, whose mask would be lost; select rows instead.")
         if not is_movable(leaf.dtype):
             raise TypeError(
-                f"{_name_of(leaf, tree)} is an array of {_dtype_in_words(leaf.dtype)}, whose rows cannot be moved; "
+                f"{name_of(leaf, tree)} is an array of {_dtype_in_words(leaf.dtype)}, whose rows cannot be moved; "
                 "convert it to numbers of 8 bits or more, or leave it out."
             )
 
@@ -449,7 +401,7 @@ def _dtype_in_words(dtype: Any) -> str:
     return words.get(getattr(dtype, "kind", ""), str(dtype))
 
 
-def _name_of(leaf: Any, tree: Any) -> str:
+def name_of(leaf: Any, tree: Any) -> str:
     """What a leaf of a pytree is called: ``part.mass`` of arguments by name, ``mass`` of a particle class."""
     for path, other in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if other is leaf:

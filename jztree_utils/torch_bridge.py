@@ -22,7 +22,8 @@ __all__ = ["differentiable", "to_torch"]
 def to_torch(tree: Any) -> Any:
     """A pytree whose arrays of JAX are tensors in the same memory, on the same device.
 
-    They must not be written to: JAX takes its arrays for constants.
+    They must not be written to: JAX takes its arrays for constants. Methods of a result, such as
+    `jztree.radius.PairLists.edge_index`, are for arrays of JAX: ``to_torch(pairs.edge_index())``.
     """
     return jax.tree.map(lambda leaf: torch.from_dlpack(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
 

@@ -7,7 +7,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import jax
 
-from .._particles import adopted, check_carried
+from .._foreign import adopted
+from .._particles import check_carried
 from . import capacity
 from .mappers import Mapper, name_twin, shard_map_constructor
 from .plain_calls import remembered

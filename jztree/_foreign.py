@@ -1,0 +1,61 @@
+"""Arrays of other libraries, such as PyTorch and CuPy, on their way into JAX: by DLPack, in the same memory."""
+
+import functools
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ._particles import name_of, one_line
+
+__all__ = ["adopted"]
+
+_HOST = 1  # the memory of the host, in words of DLPack
+_Tree = TypeVar("_Tree")
+
+
+def adopted(tree: _Tree) -> _Tree:
+    """A pytree whose arrays of other libraries, such as PyTorch and CuPy, are ones of NumPy or JAX that share their
+    memory (by DLPack): those of the host of NumPy, as views, those of devices of JAX.
+
+    TypeError in words if that is not to be shared.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    foreign = list(map(_is_foreign, map(type, leaves)))
+    if not any(foreign):
+        return tree
+    if isinstance(tree, dict):  # arguments, whose order counts
+        return {name: adopted(value) for name, value in tree.items()}  # type: ignore[return-value]
+    if isinstance(tree, tuple) and not hasattr(tree, "_fields"):  # arguments too, and no named tuple
+        return tuple(adopted(value) for value in tree)  # type: ignore[return-value]
+    made = [_shared(leaf, tree) if other else leaf for leaf, other in zip(leaves, foreign, strict=True)]
+    adopted_tree: _Tree = jax.tree.unflatten(structure, made)
+    return adopted_tree
+
+
+@functools.cache
+def _is_foreign(cls: type) -> bool:
+    """Whether objects of a class are arrays of another library; most calls have none, and this is asked at each."""
+    return hasattr(cls, "__dlpack__") and not issubclass(
+        cls, (jax.Array, np.ndarray, jax.ShapeDtypeStruct, jax.core.Tracer)
+    )
+
+
+def _shared(leaf: Any, tree: Any) -> Any:
+    try:
+        return _on_host(leaf) if leaf.__dlpack_device__()[0] == _HOST else jnp.from_dlpack(leaf)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        library = type(leaf).__module__.partition(".")[0]
+        raise TypeError(
+            f"{name_of(leaf, tree)} is an array of {library} whose memory is not to be shared "
+            f"({one_line(error).rstrip('.')}); give one that is, such as .detach() of a tensor, or use "
+            "jztree_utils.torch_bridge, which has derivatives."
+        ) from error
+
+
+def _on_host(leaf: Any) -> np.ndarray:
+    try:
+        return np.from_dlpack(leaf)
+    except (BufferError, RuntimeError):  # NumPy alone does not know bfloat16
+        return np.asarray(jnp.from_dlpack(leaf))
