@@ -67,6 +67,21 @@ def test_against_brute_force_in_float64(x64: None) -> None:
     np.testing.assert_allclose(joined(rad, counts), np.sort(distance, axis=1)[:, :6], rtol=1e-12)
 
 
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_the_smallest_lengths_that_there_are(k: int) -> None:
+    """Coordinates are a few steps of the smallest number, so stored radii are rounded to whole steps."""
+    step, search = np.finfo(np.float32).smallest_subnormal, jz.knn.knn.smap(mesh_of(4), jit=True)
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        pos, query = (np.multiply(rng.integers(0, 16, (n, 3)), step, dtype=np.float32) for n in (300, 200))
+        counts, query_counts = even(300, 4), uneven(200, 4)
+        for others in ({}, {"part_query": query}):
+            given = {"part_query": deal(query, query_counts, rows=200)} if others else {}
+            found = search(deal(pos, counts, rows=100), k=k, **given)
+            for one, many in zip(on_one(pos, k, None, **others), found, strict=True):
+                np.testing.assert_array_equal(joined(many, query_counts if others else counts), one)
+
+
 @pytest.mark.parametrize("axes", ["one axis", "two axes"])
 def test_separate_queries(axes: str) -> None:
     mesh = mesh_of(4) if axes == "one axis" else square_mesh()

@@ -12,10 +12,10 @@ namespace jztree {
 template <int D>
 struct Space {
   double period[D];  // infinite where open
-  double rounding;   // of wrapped coordinates of type T
+  double rounding;   // of wrapped coordinates, and of the smallest radii, of type T
 
   template <typename T>
-  JZTREE_BOTH Space(const double* box, T) : rounding(0) {
+  JZTREE_BOTH Space(const double* box, T) : rounding(static_cast<double>(std::numeric_limits<T>::denorm_min())) {
     for (int d = 0; d < D; ++d) {
       period[d] = box[d] > 0 ? box[d] : std::numeric_limits<double>::infinity();
       rounding += 4 * static_cast<double>(std::numeric_limits<T>::epsilon()) * box[d];

@@ -202,7 +202,9 @@ class Walk {
   void bound_by_found() {
     bounds_.resize(static_cast<size_t>(count_), no_candidate<T>());
     for (int64_t q = 0; q < count_; ++q) {
-      T known = out_.radius[out_.row(begin_ + q) * out_.k + out_.k - 1] / out_.unit;
+      // Stored radii are rounded; the smallest have hardly a digit left.
+      T stored = out_.radius[out_.row(begin_ + q) * out_.k + out_.k - 1];
+      T known = std::nextafter(stored, std::numeric_limits<T>::infinity()) / out_.unit;
       T bound2 = known * known * above_one<T> + std::numeric_limits<T>::min();
       Key& bound = bounds_[static_cast<size_t>(q)];
       if (bound2 < std::numeric_limits<T>::infinity()) bound = std::min(bound, make_candidate<T>(bound2, no_row));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "common/cpu/context.h"
@@ -14,12 +15,17 @@ void group_by_rank(const Parallel& parallel, const GroupByRank& in) {
   int64_t blocks = (count + grain - 1) / grain;
   // next[b * ranks + r]: where block b puts its next row for rank r.
   std::vector<int64_t> next(static_cast<size_t>(blocks * ranks), 0);
+  // Rows next to each other mostly go to the same rank, so runs of such rows are looked at as one.
   auto each = [&](int64_t block, auto&& work) {
-    for (int64_t i = block * grain; i < std::min(count, (block + 1) * grain); ++i)
-      if (in.rank[i] >= 0 && in.rank[i] < ranks) work(i, next[static_cast<size_t>(block * ranks + in.rank[i])]);
+    const int64_t last = std::min(count, (block + 1) * grain);
+    for (int64_t i = block * grain, end; i < last; i = end) {
+      const int32_t rank = in.rank[i];
+      for (end = i + 1; end < last && in.rank[end] == rank; ++end) continue;
+      if (rank >= 0 && rank < ranks) work(i, end, next[static_cast<size_t>(block * ranks + rank)]);
+    }
   };
   parallel.blocks(blocks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) each(b, [](int64_t, int64_t& place) { ++place; });
+    for (int64_t b = begin; b < end; ++b) each(b, [](int64_t i, int64_t end, int64_t& place) { place += end - i; });
   });
   int64_t place = 0;
   for (int64_t r = 0; r < ranks; ++r) {
@@ -33,7 +39,10 @@ void group_by_rank(const Parallel& parallel, const GroupByRank& in) {
   }
   parallel.blocks(blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b)
-      each(b, [&](int64_t i, int64_t& to) { in.order[to++] = static_cast<int32_t>(i); });
+      each(b, [&](int64_t i, int64_t end, int64_t& to) {
+        std::iota(in.order + to, in.order + to + (end - i), static_cast<int32_t>(i));
+        to += end - i;
+      });
   });
   std::fill(in.order + place, in.order + in.rows(), -1);
 }
