@@ -209,13 +209,27 @@ def common_dtype(*values: Any) -> Any:
         return jnp.result_type(*values)
 
 
+def shape_of(value: Any, what: str) -> tuple[int, ...]:
+    """The shape of an array or of lists; ValueError in words for lists of different lengths in one list."""
+    try:
+        return np.shape(value)
+    except ValueError:
+        raise ValueError(f"{what} is {shown(value)}; lists in one list must all have the same length.") from None
+
+
+def shown(value: Any) -> str:
+    """The text of what was given, for an error: as much as fits a line."""
+    text = one_line(value)
+    return text if len(text) <= 120 else f"{text[:110]} ..."
+
+
 def check_real(value: Any, what: str) -> np.ndarray:
     """``value`` as float64 NumPy numbers; TypeError in words if it is not made of real numbers, or has a unit."""
     check_no_unit(value, what)
     array = np.asarray(value)
     # JAX's question, because NumPy does not know that bfloat16 is real.
     if not (jnp.issubdtype(array.dtype, np.floating) or jnp.issubdtype(array.dtype, np.integer)):
-        raise TypeError(f"{what} is {one_line(repr(value))}; it must be a real number or an array of such.")
+        raise TypeError(f"{what} is {shown(repr(value))}; it must be a real number or an array of such.")
     return array.astype(np.float64)
 
 
@@ -228,7 +242,7 @@ def check_range(value: np.ndarray, what: str, may_be_small: bool = False) -> Non
     if np.any((value > widest.max) | ((value > 0) & (value < widest.tiny) & (not may_be_small))):
         switch = ", or switch on jax_enable_x64" if widest.bits < 64 else ""
         raise ValueError(
-            f"{what} is {one_line(value)}, beyond the range of {widest.dtype}; choose another unit of length{switch}."
+            f"{what} is {shown(value)}, beyond the range of {widest.dtype}; choose another unit of length{switch}."
         )
 
 
@@ -238,10 +252,9 @@ def check_box(boxsize: Any, dims: int) -> Exact:
         return boxsize
     if boxsize is None:
         boxsize = 0.0
-    if np.shape(boxsize) not in ((), (dims,)):
-        raise ValueError(
-            f"boxsize must be one length or {dims}, one a dimension (0 where open); its shape is {np.shape(boxsize)}."
-        )
+    shape = shape_of(boxsize, "boxsize")
+    if shape not in ((), (dims,)):
+        raise ValueError(f"boxsize must be one length or {dims}, one a dimension (0 where open); its shape is {shape}.")
     if type(boxsize) is float:
         return _number_box(boxsize, dims, jax.dtypes.canonicalize_dtype(np.float64))
     if is_concrete(boxsize):
@@ -252,7 +265,7 @@ def check_box(boxsize: Any, dims: int) -> Exact:
 def _known_box(boxsize: Any, dims: int) -> Exact:
     lengths = check_real(boxsize, "boxsize")
     if not (np.all(np.isfinite(lengths)) and np.all(lengths >= 0)):
-        raise ValueError(f"boxsize is {one_line(boxsize)}; lengths must be finite and positive, or 0 where open.")
+        raise ValueError(f"boxsize is {shown(boxsize)}; lengths must be finite and positive, or 0 where open.")
     check_range(lengths, "boxsize")
     return exact(boxsize, (dims,))
 

@@ -8,8 +8,8 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from . import comm
-from ._checks import check_real, exact_box_argument, in_order, is_length
-from ._particles import check_no_unit, one_line, shape_of_pos
+from ._checks import check_real, exact_box_argument, in_order, is_length, shape_of, shown
+from ._particles import check_no_unit, shape_of_pos
 from .data import get_num
 from .jax_ext import Exact, exact, exact_to_float, is_concrete
 
@@ -101,7 +101,7 @@ def as_limit(max_radius: Any, queries: tuple[int, ...], num: Any = None) -> Radi
 
 def as_one_radius(radius: Any, queries: tuple[int, ...], num: Any = None, name: str = "radius") -> Radii:
     """`as_radii` of a number, or one a query; ValueError in words for ascending radii."""
-    shape = radius.words().words.shape[:-1] if isinstance(radius, Radii) else np.shape(radius)
+    shape = radius.words().words.shape[:-1] if isinstance(radius, Radii) else shape_of(radius, name)
     if shape not in ((), queries):
         raise ValueError(f"{name} must be a number, or one a query, {_words(queries)}; its shape is {shape}.")
     return as_radii(radius, queries, num, name)
@@ -117,7 +117,7 @@ def as_radii(radius: Any, queries: tuple[int, ...], num: Any = None, name: str =
     if isinstance(radius, Radii):
         return radius
     check_no_unit(radius, name)
-    shape = np.shape(radius)
+    shape = shape_of(radius, name)
     each = shape in (queries, (*queries, *shape[-1:]))
     if not each and (len(shape) > 2 or (len(shape) == 2 and shape[0] != 1) or 0 in shape):
         raise ValueError(
@@ -155,9 +155,9 @@ def _without_padding(radius: Any, queries: tuple[int, ...], num: Any) -> Any:
 def _known(radius: Any, lists: bool, name: str) -> Exact:
     values = check_real(radius, name)
     if not np.all(values >= 0):
-        raise ValueError(f"{name} is {one_line(radius)}; radii must be at least 0, and not NaN.")
+        raise ValueError(f"{name} is {shown(radius)}; radii must be at least 0, and not NaN.")
     if lists and np.any(values[..., 1:] < values[..., :-1]):
-        raise ValueError(f"{name} is {one_line(radius)}; the radii of a query must ascend.")
+        raise ValueError(f"{name} is {shown(radius)}; the radii of a query must ascend.")
     # What is beyond the range of the positions has everything in it.
     widest = np.finfo(jax.dtypes.canonicalize_dtype(np.float64))
     return exact(np.where(values > widest.max, np.inf, values), values.shape)

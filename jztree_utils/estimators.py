@@ -285,7 +285,7 @@ class DBSCAN(ClusterMixin, BaseEstimator):
             labels, core = _clusters_of_lists(PointSearch(samples, box), eps, fewest, weight)
         self.labels_: np.ndarray = labels.astype(np.intp)
         self.core_sample_indices_ = np.flatnonzero(core)
-        self.components_ = samples[core]
+        self.components_ = check_array(X)[core]
         return self
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:

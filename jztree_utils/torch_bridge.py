@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 try:
     import torch
@@ -20,12 +21,21 @@ __all__ = ["differentiable", "to_torch"]
 
 
 def to_torch(tree: Any) -> Any:
-    """A pytree whose arrays of JAX are tensors in the same memory, on the same device.
+    """A pytree whose arrays, of JAX or of NumPy, are tensors in the same memory, on the same device.
 
-    They must not be written to: JAX takes its arrays for constants. Methods of a result, such as
+    They must not be written to: JAX takes its arrays for constants. (Of arrays of NumPy that cannot be written to, they
+    are copies.) Methods of a result, such as
     `jztree.radius.PairLists.edge_index`, are for arrays of JAX: ``to_torch(pairs.edge_index())``.
     """
-    return jax.tree.map(lambda leaf: torch.from_dlpack(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+    return jax.tree.map(_tensor, tree)
+
+
+def _tensor(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array):
+        return torch.from_dlpack(leaf)
+    if isinstance(leaf, np.ndarray):
+        return torch.from_numpy(leaf if leaf.flags.writeable else leaf.copy())
+    return leaf
 
 
 def differentiable(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,8 @@ from jztree.data import Pos, PosMass
 from jztree.density import knn_density
 from jztree.fof import dbscan, fof_labels
 from jztree.knn import knn
-from jztree.radius import count_within, neighbours_within
+from jztree.overdensity import spherical_overdensity
+from jztree.radius import count_within, kernel_sums, neighbours_within, pair_counts
 from jztree.tree import zsort_and_tree
 
 CALLS: dict[str, Callable[..., Any]] = {
@@ -52,3 +53,33 @@ def test_what_is_wrong_with_numbers_of_particles_and_queries() -> None:
     bad[4] = np.inf
     with pytest.raises(ValueError, match="row 4 of the query positions"):
         knn(pos, 3, part_query=Pos(pos=bad, num=10))
+
+
+RAGGED = [0.1, [0.2, 0.3]]
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda pos: knn(pos, 3, RAGGED), "boxsize"),
+        (lambda pos: knn.jit(pos, 3, RAGGED), "boxsize"),
+        (lambda pos: knn(pos, 3, max_radius=RAGGED), "max_radius"),
+        (lambda pos: fof_labels(pos, RAGGED), "rlink"),
+        (lambda pos: dbscan(pos, RAGGED), "eps"),
+        (lambda pos: count_within(pos, RAGGED), "radius"),
+        (lambda pos: neighbours_within.jit(pos, RAGGED), "radius"),
+        (lambda pos: kernel_sums(pos, RAGGED), "h"),
+        (lambda pos: pair_counts(pos, RAGGED), "edges"),
+        (lambda pos: spherical_overdensity(PosMass(pos=pos, mass=1.0), pos[:2], RAGGED), "density"),
+    ],
+)
+def test_lists_of_different_lengths_in_one_list(call: Callable[..., Any], name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} is \[0\.1, \[0\.2, 0\.3\]\]; lists in one list must") as error:
+        call(oracles.uniform(30, 3))
+    assert oracles.one_sentence(error)
+
+
+def test_long_lists_are_not_shown_as_a_whole() -> None:
+    with pytest.raises(ValueError, match=r"^radius is .* \.\.\.; radii must be at least 0") as error:
+        count_within(oracles.uniform(30, 3), [-0.5] * 1000)
+    assert len(str(error.value)) < 300

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
-from .._checks import check_range, check_real
+from .._checks import check_range, check_real, shape_of
 from ..jax_ext import Exact, exact, is_concrete
 
 
@@ -17,8 +17,9 @@ def check_length(length: Any, box: Exact, name: str) -> Exact:
     if isinstance(length, Exact):
         return length
     what = f"the linking length {name}" if name == "rlink" else name
-    if np.shape(length) != ():
-        raise ValueError(f"{name} is one length for all particles; its shape is {np.shape(length)}.")
+    shape = shape_of(length, name)
+    if shape != ():
+        raise ValueError(f"{name} is one length for all particles; its shape is {shape}.")
     if is_concrete(length):
         value = float(check_real(length, name))
         if not (np.isfinite(value) and value >= 0):

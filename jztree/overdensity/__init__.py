@@ -18,8 +18,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, check_range, check_real, exact_box_argument, first_row
-from .._particles import one_line
+from .._checks import check_box, check_range, check_real, exact_box_argument, first_row, shape_of, shown
 from ..config import OverdensityConfig, checked_config, without_masses
 from ..data import PosMass, get_num, with_computed
 from ..jax_ext import Exact, exact, is_concrete, with_twins
@@ -178,13 +177,13 @@ def check_density(density: Any) -> Exact:
     """``density`` as exact numbers, ``(m,)`` or one; ValueError in words if they cannot be mean densities."""
     if isinstance(density, Exact):
         return density
-    shape = np.shape(density)
+    shape = shape_of(density, "density")
     if len(shape) > 1 or shape == (0,):
         raise ValueError(f"density must be one number or m numbers, m at least 1; its shape is {shape}.")
     if is_concrete(density):
         values = check_real(density, "density")
         if not np.all(np.isfinite(values) & (values > 0)):
-            raise ValueError(f"density is {one_line(density)}; mean densities must be positive and finite.")
+            raise ValueError(f"density is {shown(density)}; mean densities must be positive and finite.")
         check_range(values, "density")
         return exact(density, shape)
     bad = jnp.any(~((density > 0) & jnp.isfinite(density)))

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm
-from .._checks import check_range, check_real, check_real_dtype, first_row, is_subnormal
-from .._particles import check_no_unit, one_line
+from .._checks import check_range, check_real, check_real_dtype, first_row, is_subnormal, shape_of, shown
+from .._particles import check_no_unit
 from .._radii import Radii
 from ..jax_ext import exact, exact_to_float, is_concrete
 
@@ -28,7 +28,7 @@ def as_lengths(lengths: Any, rows: tuple[int, ...], name: str) -> Radii:
     if isinstance(lengths, Radii):
         return lengths
     check_no_unit(lengths, name)
-    shape = np.shape(lengths)
+    shape = shape_of(lengths, name)
     if shape not in ((), rows):
         raise ValueError(f"{name} must be a smoothing length for all, or one each, {rows}; its shape is {shape}.")
     if not is_concrete(lengths):
@@ -38,7 +38,7 @@ def as_lengths(lengths: Any, rows: tuple[int, ...], name: str) -> Radii:
         values = check_real(lengths, name)
         if shape == ():
             if not (values > 0 and np.isfinite(values)):
-                raise ValueError(f"{name} is {one_line(values)}; a smoothing length must be positive and finite.")
+                raise ValueError(f"{name} is {shown(values)}; a smoothing length must be positive and finite.")
             check_range(values, name)
         else:
             widest = np.finfo(jax.dtypes.canonicalize_dtype(np.float64))

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm
-from .._checks import check_range, check_real, exact_box_argument, in_order, is_length
-from .._particles import check_no_unit, one_line, shape_of_pos
+from .._checks import check_range, check_real, exact_box_argument, in_order, is_length, shape_of, shown
+from .._particles import check_no_unit, shape_of_pos
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete
 from ..kernels import PairBins
 
@@ -76,7 +76,7 @@ def _edges(edges: Any, name: str, most: float = np.inf) -> Exact:
     if isinstance(edges, Exact):
         return edges
     check_no_unit(edges, name)
-    shape = np.shape(edges)
+    shape = shape_of(edges, name)
     if len(shape) != 1 or shape[0] < 2:
         raise ValueError(f"{name} must be two ascending numbers or more, (b + 1,) for b bins; their shape is {shape}.")
     if is_concrete(edges):
@@ -92,9 +92,9 @@ def _edges(edges: Any, name: str, most: float = np.inf) -> Exact:
 def _known(edges: Any, name: str, most: float) -> Exact:
     values = check_real(edges, name)
     if not (np.all(values[1:] > values[:-1]) and values[0] >= 0):
-        raise ValueError(f"{name} are {one_line(values)}; they must be ascending numbers from 0 on.")
+        raise ValueError(f"{name} are {shown(values)}; they must be ascending numbers from 0 on.")
     if values[-1] > most:
-        raise ValueError(f"{name} are {one_line(values)}; they are cosines, which are at most 1.")
+        raise ValueError(f"{name} are {shown(values)}; they are cosines, which are at most 1.")
     check_range(values[np.isfinite(values)], name, may_be_small=True)
     return exact(edges, values.shape)
 

@@ -139,6 +139,8 @@ def test_dbscan(dims: int, weighted: bool) -> None:
         )
         np.testing.assert_array_equal(mine.core_sample_indices_, theirs.core_sample_indices_)
         np.testing.assert_array_equal(mine.components_, theirs.components_)
+    for kind in (np.float32, np.int64):
+        assert DBSCAN().fit(points.astype(kind)).components_.dtype == kind
 
 
 def test_pipelines_of_scikit_learn() -> None:

@@ -13,6 +13,7 @@ import torch
 
 from jztree.data import PosMass
 from jztree.density import knn_density
+from jztree.fof import fof_labels
 from jztree.knn import knn
 from jztree.radius import neighbours_within
 from jztree_utils.torch_bridge import differentiable, to_torch
@@ -52,6 +53,17 @@ def test_results_are_not_copied() -> None:
     given = torch.rand(4096, 3)
     found = np.from_dlpack(given)
     assert found.ctypes.data == given.data_ptr()
+
+
+def test_what_a_plain_call_hands_back_is_a_tensor_too() -> None:
+    given = torch.rand(300, 3)
+    partz, labels = to_torch(fof_labels(given, 0.1, output_order="input"))
+    assert isinstance(partz, torch.Tensor)
+    assert isinstance(labels, torch.Tensor)
+    torch.testing.assert_close(partz, given)
+    fixed = np.arange(3.0)
+    fixed.flags.writeable = False
+    assert to_torch(fixed).tolist() == [0, 1, 2]
 
 
 def own_distances(pos: Any, query: Any, idx: Any, box: float | None) -> Any:
