@@ -90,3 +90,27 @@ def test_pairs_whose_squares_vanish_beside_the_set(apart: float, box: float, x64
         if radius > 0:
             counts = pair_counts(pos, [0.0, radius], boxsize=box)
             np.testing.assert_array_equal(np.asarray(counts.count), [sum(near) - 4])
+
+
+@pytest.mark.parametrize("unit", [2.0**-1000, 2.0**-800, 1.0])
+@pytest.mark.parametrize(
+    ("los", "first", "across", "along"),
+    [
+        (1, [0, 0, 0], 3, 4),
+        # To the middle, at (3, 2), of two that are (0, 4) apart.
+        ("midpoint", [3, 0, 0], 12 / np.sqrt(13), 8 / np.sqrt(13)),
+    ],
+)
+def test_lines_of_sight_of_pairs_whose_squares_vanish_beside_the_set(
+    unit: float, los: Any, first: list[int], across: float, along: float, x64: None
+) -> None:
+    pos = np.array([first, [3, 4, 0], [0, 0, 0]]) * unit
+    pos[2, 0] = 2.0**123
+    distance = np.hypot(across, along)
+    edges = ((0.9, 1.1, 2), (1.1, 1.2, 0), (0.8, 0.9, 0))  # and how many are between them, in both orders
+    for mode, one, other in (("rp_pi", across, along * unit), ("s_mu", distance, along / distance)):
+        for low, high, number in edges:
+            for low_b, high_b, number_b in edges:
+                ends, ends_b = np.multiply((low, high), one * unit), np.multiply((low_b, high_b), other)
+                found = pair_counts(pos, ends, mode=mode, edges_b=ends_b, los=los)
+                assert np.sum(found.count) == min(number, number_b), (mode, low, low_b)

@@ -19,10 +19,10 @@ namespace jztree {
 
 enum class PairMode : int { distance = 0, across_along = 1, distance_cosine = 2 };
 
-// How far a pair is apart across and along its own line of sight, in float64 from the positions as given, times the
-// factor of the rule.
+// How far a pair is apart across and along its own line of sight, in float64 from the positions as given, times a
+// factor.
 struct Sighted {
-  double distance2, across2, along;
+  double distance2, across2, along, factor;
 };
 
 // An edge as it is compared with. Quantities are squares of scaled lengths, and scaled lengths along the line of sight
@@ -30,7 +30,7 @@ struct Sighted {
 template <typename T>
 struct PairEdge {
   T surely, possibly;  // at most the one: within; above the other: not
-  double exact;        // what it is, or what to compare with in float64: of the first quantity, and of the second
+  double exact;        // to compare with in float64: what it is, or the square of a cosine
 
   // What nothing is within.
   JZTREE_BOTH static PairEdge none() { return {T{-1}, T{-1}, -1.}; }
@@ -72,7 +72,7 @@ struct PairRule {
       double length = smaller<double>(edge * distances.scale, most);
       double surely = length * (1 - 16 * epsilon) - distances.rounding;
       double possibly = length * (1 + 16 * epsilon) + distances.rounding + std::numeric_limits<T>::min();
-      return {static_cast<T>(surely), static_cast<T>(smaller<double>(possibly, most)), edge * distances.factor};
+      return {static_cast<T>(surely), static_cast<T>(smaller<double>(possibly, most)), edge};
     }
     if (edge >= 1) return {most, most, std::numeric_limits<double>::infinity()};
     return {static_cast<T>(edge * (1 - 64 * epsilon)), static_cast<T>(edge * (1 + 64 * epsilon)), edge * edge};
@@ -87,14 +87,13 @@ struct PairRule {
   // With the line of sight to their middle. A power of two keeps products in range; so of float32 positions the
   // products are exact, and what is on one line of sight is at distance 0 across it.
   JZTREE_BOTH Sighted sighted(const T* a, const T* b) const {
-    double apart[D], middle[D], longest = 0, distance2 = 0;
+    double apart[D], middle[D], longest = 0;
+    const Squared pair = squared(a, b, apart);
     for (int d = 0; d < D; ++d) {
-      apart[d] = distances.apart(a[d], b[d], d) * distances.factor;
       middle[d] = static_cast<double>(a[d]) / 2 + static_cast<double>(b[d]) / 2;
       longest = larger<double>(longest, std::fabs(middle[d]));
-      distance2 += apart[d] * apart[d];
     }
-    if (longest == 0) return {distance2, distance2, 0};
+    if (longest == 0) return {pair.distance2, pair.distance2, 0, pair.factor};
     int exponent;
     std::frexp(longest, &exponent);
     double square = 0, along = 0, across2 = 0;
@@ -108,12 +107,12 @@ struct PairRule {
         double part = apart[d] * middle[e] - apart[e] * middle[d];
         across2 += part * part;
       }
-    return {distance2, across2 / square, std::fabs(along) / std::sqrt(square)};
+    return {pair.distance2, across2 / square, std::fabs(along) / std::sqrt(square), pair.factor};
   }
 
   // Both quantities of such a pair, as edges are compared with.
   JZTREE_BOTH void quantities(const Sighted& pair, T* first, T* second) const {
-    const double scaled = distances.scale / distances.factor, square = first2(pair) * scaled * scaled;
+    const double scaled = distances.scale / pair.factor, square = first2(pair) * scaled * scaled;
     const bool across = mode == PairMode::across_along;
     constexpr double most = std::numeric_limits<T>::max();
     *first = static_cast<T>(smaller<double>(square, most));
@@ -123,11 +122,12 @@ struct PairRule {
 
   // Whether such a pair is within the edges.
   JZTREE_BOTH bool within_first(const Sighted& pair, double exact) const {
-    const double length = exact * distances.factor;
+    const double length = exact * pair.factor;
     return first2(pair) <= length * length;
   }
   JZTREE_BOTH bool within_second(const Sighted& pair, double exact) const {
-    return mode == PairMode::across_along ? pair.along <= exact : pair.along * pair.along <= exact * pair.distance2;
+    if (mode == PairMode::across_along) return pair.along <= exact * pair.factor;
+    return pair.along * pair.along <= exact * pair.distance2;
   }
 
   // Whether the particles at a and b, as given, are within the edge; the line of sight is an axis.
@@ -136,11 +136,34 @@ struct PairRule {
         D, [&](int d) { return mode == PairMode::across_along && d == axis ? 0 : distances.apart(a[d], b[d], d); });
   }
   JZTREE_BOTH bool within_second(const T* a, const T* b, double exact) const {
-    double along = std::fabs(distances.apart(a[axis], b[axis], axis)) * distances.factor;
-    return mode == PairMode::across_along ? along <= exact : along * along <= exact * distances.distance2(a, b);
+    if (mode == PairMode::across_along) return std::fabs(distances.apart(a[axis], b[axis], axis)) <= exact;
+    double apart[D];
+    const Squared pair = squared(a, b, apart);
+    return apart[axis] * apart[axis] <= exact * pair.distance2;
   }
 
  private:
+  struct Squared {
+    double distance2, factor;
+  };
+
+  // How far a pair is apart along each dimension, as given, and the square of its distance; all times a factor. That of
+  // the rule, or where squares would be so small that they lose digits, one of the pair's own.
+  JZTREE_BOTH Squared squared(const T* a, const T* b, double* apart) const {
+    double farthest = 0;
+    for (int d = 0; d < D; ++d) {
+      apart[d] = distances.apart(a[d], b[d], d);
+      farthest = larger<double>(farthest, std::fabs(apart[d]));
+    }
+    const double factor = farthest * distances.factor < 0x1p-300 ? ExactRadius(farthest).factor : distances.factor;
+    double distance2 = 0;
+    for (int d = 0; d < D; ++d) {
+      apart[d] *= factor;
+      distance2 += apart[d] * apart[d];
+    }
+    return {distance2, factor};
+  }
+
   JZTREE_BOTH double first2(const Sighted& pair) const {
     return mode == PairMode::across_along ? pair.across2 : pair.distance2;
   }
