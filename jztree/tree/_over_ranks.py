@@ -136,7 +136,7 @@ def sort_over_ranks(
     rooms: how many rows of each type a rank may get. nsamp: cut by samples instead, None: exactly. on_ranks: in what
     domain the rows of each type are ordered on the rank that gets them, if not in that of all.
     """
-    if len(movers) == 1 and nsamp is None and on_ranks is None:
+    if len(movers) == 1 and nsamp is None and on_ranks is None and get_pos(movers[0].part).shape[0] > 0:
         return [_sort_one_type(movers[0], domain, rooms[0])]
     orders, sorted_pos = zip(*(domain.zsort(jnp.asarray(get_pos(m.part)), m.num) for m in movers), strict=True)
     nums = [mover.num for mover in movers]
