@@ -205,6 +205,20 @@ def test_room_grows_until_it_is_enough_and_is_remembered(caplog: pytest.LogCaptu
     assert mapped(np.array([1, 2, 3, 1000])).shape == (4, 1000)
 
 
+def test_room_that_fails_for_another_reason_is_forgotten() -> None:
+    def fill(rows: Any) -> Any:
+        place = room("boxes", None, 4, 10**6)
+        if place.rows > 100_000:
+            raise MemoryError("so much memory is not there.")
+        return jnp.zeros(place.rows) + comm.check_room(rows, comm.all_gather(rows), place, "boxes", "set boxes.")
+
+    mapped = shard_map_constructor(fill, in_specs=P(-1), out_specs=P(-1))(mesh_of(2), jit=True)
+    assert mapped(np.array([1, 80])).shape == (2, 90)
+    with pytest.raises(MemoryError, match="so much memory"):
+        mapped(np.array([1, 100_000]))
+    assert mapped(np.array([1, 85])).shape == (2, 90)
+
+
 def test_room_that_was_given_is_kept() -> None:
     with pytest.raises(
         CapacityError, match=r"rank 1 needs room for 80 rows of boxes, and has room for 7; set boxes\.$"

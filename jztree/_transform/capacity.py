@@ -90,14 +90,18 @@ def retrying(run: Callable[[], Any], rooms: dict[str, int], name: str) -> Any:
     """``run()``, again and again with larger ``rooms`` as long as it fails for want of room in a buffer that can grow.
 
     Ends because a buffer only grows, up to a size that is always enough. Raises CapacityError if the size was given, or
-    if the buffer stays as it is although it was to grow.
+    if the buffer stays as it is although it was to grow. If it fails with more room for another reason, for want of
+    memory say, that room is forgotten: later calls may need less.
     """
+    before = dict(rooms)
     while True:
         try:
             return run()
         except Exception as error:
             found = _MARK.search(str(error))
             if found is None:
+                rooms.clear()
+                rooms.update(before)
                 raise
             key, need, have = found[1], int(found[2]), int(found[3])
             if _is_given(key):

@@ -86,6 +86,8 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
         points = inputs.points(random, sum(counts), dims, dtype)
         pos = np.where(np.isfinite(points.pos), points.pos, 0).astype(dtype)
         radius = linking_length(random, pos, points.sides, points.length)
+        if kind == "pairs":  # of all images, of which there may be more than anybody has room for
+            radius = min(radius, 3 * float(np.min(points.sides[points.sides > 0], initial=np.inf)))
         values = {"pos": pos, "boxsize": points.arguments(random)["boxsize"], "counts": counts, "radius": radius}
         rows: tuple[str, ...] = ("pos",)
         if "reach" in lines:
