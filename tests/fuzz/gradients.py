@@ -8,7 +8,7 @@ from cases import CATALOGUE_COLUMNS
 
 from . import inputs
 from .case import Case, Outcome, WrongError, expect_error
-from .distances import distances, outside
+from .distances import distances, outside, vanishing
 from .inputs import pick
 
 _CASES = 8  # of one shape
@@ -93,8 +93,11 @@ def _judge_radii(values: dict[str, Any], outcome: Outcome) -> None:
         return  # two images are as near
     images = np.where(sides > 0, np.rint(difference / safe), 0)
     rad = np.take_along_axis(distances(query, pos, sides), idx, axis=1).astype(np.float64)[..., None]
-    if ((rad > 0) & (rad < 4 * float(np.finfo(pos.dtype).tiny))).any():
-        return  # JAX's own arithmetic takes these for 0
+    least = 4 * float(np.finfo(pos.dtype).tiny)  # JAX's own arithmetic takes less for 0
+    if pos.dtype == np.float64:
+        least = max(least, vanishing(np.concatenate([pos, query]), sides))
+    if ((rad > 0) & (rad < least)).any():
+        return
     apart = rad > 0
     weight = (np.arange(1, rad.size + 1).reshape(rad.shape) % 5 + 1) * apart
     direction = weight * (difference - images * sides) / np.where(apart, rad, 1)
