@@ -36,6 +36,11 @@ def zsort(
     return order, as_gathered(posz, pos, order)
 
 
+def is_sorted(pos: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact) -> jax.Array:
+    """Whether `zsort` would leave all rows where they are, int32 scalar: not 0 if so. pos and so on: as there."""
+    return call("is_sorted", i32(), pos, as_num(num), lower, upper, box.words, gradients="stopped")
+
+
 def search(
     posz: jax.Array, num: Any, query: jax.Array, lower: jax.Array, upper: jax.Array, box: Exact, right: bool
 ) -> jax.Array:

@@ -108,6 +108,7 @@ class Moved:
 
     part, data, num: the particles in z-order. names: where each row came from, None if that is not known.
     merge: ``(rows,)`` int32, which of the rows as they arrived each is. route: how they travelled.
+    stayed: whether no row of any rank moved; None: nobody has looked.
     """
 
     part: Any
@@ -116,6 +117,7 @@ class Moved:
     names: RankIdx | None
     merge: jax.Array
     route: comm.Route
+    stayed: jax.Array | None = None
 
     @property
     def origin(self) -> RankIdx:
@@ -155,22 +157,20 @@ def sort_over_ranks(
 def _sort_one_type(mover: Movers, domain: Domain, place: Room) -> Moved:
     """`sort_over_ranks` of one type in equal shares, which leaves rows where they are if all are in their places."""
     pos, n = jnp.asarray(get_pos(mover.part)), get_pos(mover.part).shape[0]
-    order, posz = domain.zsort(pos, mover.num)
-    in_place, nums = _are_in_place(order, pos, mover.num, domain)
+    in_place, nums = _are_in_place(pos, mover.num, domain)
     columns, rebuild = split_rows(mover.part)
-    # The copy that is there may become the result.
-    columns = jax.tree.map(lambda leaf: posz if leaf is get_pos(mover.part) else leaf, columns)
 
     def stay() -> tuple[Any, ...]:
         stats.record("rows.sort", jnp.int32(0))
         names = rows_of_rank(n) if mover.named else None
-        here = comm.get_rank_info()[0] == jnp.arange(nums.shape[0])
+        order, here = jnp.arange(n, dtype=jnp.int32), comm.get_rank_info()[0] == jnp.arange(nums.shape[0])
         sent = jnp.where(here, nums, 0)
         traffic = comm.Traffic(sent, sent, nums, nums, jnp.int32(0))
         return columns, mover.data, kernels.as_num(mover.num), names, order, order, traffic
 
     def travel() -> tuple[Any, ...]:
         num = comm.after(kernels.as_num(mover.num), nums)
+        order, posz = domain.zsort(pos, num)
         (traffic,) = traffics_of([posz], [num], domain.keys(), None)
         moved = _move(mover, (order, posz), traffic, place, domain, True)
         columns, _ = split_rows(moved.part)
@@ -181,26 +181,21 @@ def _sort_one_type(mover: Movers, domain: Domain, place: Room) -> Moved:
 
     columns, data, num, names, merge, order, traffic = jax.lax.cond(in_place, typed(stay), typed(travel))
     route = comm.Route(order, traffic, n)
-    return Moved(replace_num(rebuild(columns), num), data, num, names, merge, route)
+    return Moved(replace_num(rebuild(columns), num), data, num, names, merge, route, in_place)
 
 
-def _are_in_place(order: jax.Array, pos: jax.Array, num: Any, domain: Domain) -> tuple[jax.Array, jax.Array]:
+def _are_in_place(pos: jax.Array, num: Any, domain: Domain) -> tuple[jax.Array, jax.Array]:
     """Whether all rows of all ranks are where the sort would bring them, and how many each rank has, ``(r,)`` int32.
 
-    order: that of this rank's rows. The ranges follow each other if their first and last rows do.
+    The ranges follow each other if their first and last rows do.
     """
-    num = kernels.as_num(num)
+    num, keys = kernels.as_num(num), domain.keys()
     ends = kernels.gather_rows(pos, jnp.stack([jnp.int32(0), jnp.maximum(num - 1, 0)]))
-    ends, told = comm.all_gather_rows((jax.lax.stop_gradient(ends), jnp.stack([num, _ascends(order)])))
-    nums, in_order = told[:, 0], told[:, 1]
-    of_ranks, _ = domain.zsort(ends.reshape(-1, pos.shape[1]), 2 * nums.shape[0])
-    return _are_equal_shares(nums) & (in_order.min() > 0) & (_ascends(of_ranks) > 0), nums
-
-
-@functools.partial(jax.jit, inline=True)
-def _ascends(order: jax.Array) -> jax.Array:
-    """Whether rows in that order stay where they are, int32."""
-    return jnp.all(order == jnp.arange(order.shape[0], dtype=jnp.int32)).astype(jnp.int32)
+    told = jnp.stack([num, kernels.is_sorted(pos, num, *keys)])
+    ends, told = comm.all_gather_rows((jax.lax.stop_gradient(ends), told))
+    nums, are_sorted = told[:, 0], told[:, 1]
+    follow = kernels.is_sorted(ends.reshape(-1, pos.shape[1]), 2 * nums.shape[0], *keys)
+    return _are_equal_shares(nums) & (are_sorted != 0).all() & (follow != 0), nums
 
 
 @functools.partial(jax.jit, inline=True)

@@ -44,6 +44,12 @@ JZTREE_APART bool is_before(const KeyGrid<D>& grid, const T* x, const T* other) 
   return OrderWords<D>::before(grid, x, words);
 }
 
+// Whether a row comes before the one in front of it. key, previous: the first halves of their keys.
+template <int D, typename T>
+bool falls(const KeyGrid<D>& grid, const T* x, uint64_t previous, uint64_t key) {
+  return previous >= key && (previous > key || is_before<D>(grid, x, x - D));
+}
+
 // Where runs of rows begin, if there are few. Finding that takes a quarter of the time of a sort.
 template <int D, typename T>
 class FewRuns {
@@ -81,8 +87,7 @@ class FewRuns {
       KeyLevels<D, T>(grid).each(pos + begin * D, end - begin, 0, [&](int64_t i, uint64_t key, bool finite) {
         const T* x = pos + (begin + i) * D;
         finite_rows &= finite || is_finite_row<D>(x);
-        if (previous >= key && begin + i > 0 && (previous > key || is_before<D>(grid, x, x - D)) && here.size() < most)
-          here.push_back(begin + i);
+        if (begin + i > 0 && here.size() < most && falls<D>(grid, x, previous, key)) here.push_back(begin + i);
         previous = key;
       });
       if (here.empty() && finite_rows) return;

@@ -1,0 +1,40 @@
+#include <cstdint>
+
+#include "common/cuda/context.cuh"
+#include "common/cuda/keys.cuh"
+#include "common/cuda/loads.cuh"
+#include "common/scale.h"
+#include "is_sorted.h"
+
+namespace jztree {
+namespace {
+
+// Whether a row comes before the one in front of it.
+template <int D, typename T>
+__device__ bool falls(const KeyGrid<D>& grid, const T* x) {
+  MortonKey before = Morton<D>::key(grid, x - D), here = Morton<D>::key(grid, x);
+  return before == here ? BitOrder<D>(grid, x) < BitOrder<D>(grid, x - D) : here < before;
+}
+
+template <int D, typename T>
+__global__ void look_at_rows(const T* pos, Count num, const KeyGrid<D>* grid, int32_t* sorted) {
+  int64_t i = thread_index();
+  // Threads that see what another one has just found may end, too.
+  if (i >= num() || load_outdated(sorted) == 0) return;
+  const T* x = pos + i * D;
+  if (!is_finite_row<D>(x) || (i > 0 && falls<D>(*grid, x))) store_relaxed(sorted, 0);
+}
+
+template <int D, typename T>
+void is_sorted(Queue& queue, const IsSorted<D, T>& in) {
+  const KeyGrid<D>* grid = device_grid(queue, in.keys);
+  // Every byte 1 is a number that is not 0.
+  queue.fill_bytes(in.sorted, 1, 1);
+  queue.launch_over(in.pos.rows(), look_at_rows<D, T>, in.pos, in.num, grid, in.sorted);
+}
+
+}  // namespace
+
+JZTREE_KERNEL(is_sorted, IsSorted);
+
+}  // namespace jztree

@@ -1,0 +1,24 @@
+// Whether rows are in z-order, finite and in their places already, so that a sort would leave them where they are.
+#pragma once
+
+#include "common/key_arguments.h"
+
+namespace jztree {
+
+template <int D, typename T>
+struct IsSorted {
+  static constexpr int most_dims = max_dims;
+
+  Array<const T> pos;  // (n, D)
+  Count num;
+  KeyDomain<D, T> keys;
+  int32_t* sorted;  // not 0 if they are
+
+  explicit IsSorted(Arguments& in)
+      : pos(in.argument<T>("pos", {any, D})),
+        num(in.count("num", pos.rows())),
+        keys(in),
+        sorted(in.result<int32_t>("sorted", {})) {}
+};
+
+}  // namespace jztree
