@@ -69,6 +69,7 @@ def exchange(
     advice: str = "",
     name: str = "rows",
     fill: Any = None,
+    filled: bool = True,
     method: str | None = None,
     chunk_rows: int | None = None,
 ) -> tuple[Any, jax.Array, Route]:
@@ -84,6 +85,7 @@ def exchange(
     what, advice: what the rows are, and what to do if there is no room for them, for the error.
     name: under which `jztree.stats` counts the rows that leave this rank.
     fill: a pytree like ``rows`` of what stands where no row arrives; None is 0.
+    filled: whether that has to stand there; if not, it may be anything, which must never be looked at.
     method: ``"dense"`` (rounds of all_to_all over a bounded buffer), ``"ragged"`` (not on CPUs), or None for the one
         that the environment variable JZTREE_EXCHANGE names, or else ragged in mapped functions whose devices are GPUs
         of one computer on which a test of it comes out right, and dense elsewhere.
@@ -104,7 +106,7 @@ def exchange(
     route = Route(order, traffic, given[0].shape[0])
     stats.record(f"rows.{name}", jnp.sum(route.sent, dtype=jnp.int32) - route.sent[rank])
     fills = [0] * len(given) if fill is None else jax.tree.leaves(fill)
-    way = _Way(room.rows, method, chunk_rows or _chunk_rows(room.rows, kernels.row_words(given)))
+    way = _Way(room.rows, method, chunk_rows or _chunk_rows(room.rows, kernels.row_words(given)), filled)
     arrays = _carried(way, jax.lax.stop_gradient(given), fills, traffic, order, place)
     moved = with_real(lambda *pair: _as_carried(way, *pair, traffic, order, place), arrays, given)
     return jax.tree.unflatten(structure, moved), num, route
@@ -126,11 +128,14 @@ def _find_sender(starts: jax.Array, row: jax.Array) -> jax.Array:
 
 
 class _Way(NamedTuple):
-    """How rows travel: how many may arrive, by which method, and how many a round of a dense one takes."""
+    """How rows travel: how many may arrive, by which method, how many a round of a dense one takes, and whether places
+    where none arrives are filled.
+    """
 
     room: int
     method: str | None
     chunk_rows: int
+    filled: bool
 
 
 def _carried(
@@ -146,7 +151,9 @@ def _carried(
     leaves = [vary(leaf) for leaf in leaves]
     route = Route(order, traffic, leaves[0].shape[0])
     start, target, own = starts_of(route.sent)[rank], route.starts()[rank], route.sent[rank]
-    arrays = list(kernels.place_rows(leaves, order, start, fills, place, target, own, way.room))
+    # Without places, rows that arrive are the first ones, and each of them is written.
+    first = 0 if place is not None else jnp.sum(route.received, dtype=jnp.int32) if way.filled else way.room
+    arrays = list(kernels.place_rows(leaves, order, start, fills, place, target, own, way.room, first))
     if ndev > 1:
         dense = _Dense(way.chunk_rows, route, place)
         ragged = _Ragged(route, place)
@@ -175,7 +182,7 @@ def _as_carried_jvp(way: _Way, primals: tuple[Any, ...], tangents: tuple[Any, ..
     if ndev * n >= 2**31:
         raise ValueError(f"derivatives over all devices are for less than 2**31 rows; there are {ndev * n}.")
     # Numbers of rows travel the same way; what is linear in the changes can then be transposed for reverse mode.
-    (number,) = _carried(way, [rank * n + jnp.arange(n, dtype=jnp.int32)], [-1], *how)
+    (number,) = _carried(way._replace(filled=True), [rank * n + jnp.arange(n, dtype=jnp.int32)], [-1], *how)
     everyone = [all_gather(change).reshape(ndev * n, *change.shape[1:]) for change in tangents[1]]
     came = jnp.where(number < 0, ndev * n, number)
     changes = [change.at[came].get(mode="fill", fill_value=0) for change in everyone]

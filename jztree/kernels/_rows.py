@@ -96,13 +96,15 @@ def place_rows(
     target: Any,
     count: Any,
     room: int,
+    first_filled: Any = 0,
 ) -> tuple[jax.Array, ...]:
     """Arrays of ``room`` rows with row ``from_order[start + j]`` of ``source`` as row ``to_order[target + j]``, j below
-    ``count``, and the number in ``fills`` everywhere else.
+    ``count``, and the number in ``fills`` everywhere else from row ``first_filled`` on. What is before that and not
+    placed here is left as it is, for others to write.
 
     An order is a list of rows, int32; None is all rows in their order.
     """
-    place = jnp.stack([as_num(start), as_num(target), as_num(count)])
+    place = jnp.stack([as_num(start), as_num(target), as_num(count), as_num(first_filled)])
     row = [jnp.full((1, *array.shape[1:]), value, array.dtype) for array, value in zip(source, fills, strict=True)]
     out = tuple(jax.ShapeDtypeStruct((room, *array.shape[1:]), array.dtype) for array in source)
     orders = listed(from_order), listed(to_order)

@@ -116,9 +116,11 @@ class Surroundings:
     traffic: comm.Traffic
     room: Room
 
-    def more(self, rows: Any) -> Any:
-        """Other properties of the same particles. rows: a pytree of arrays ``(n, ...)`` of the rank's own."""
-        return comm.exchange(rows, self.traffic, self.room, order=self.order, name="properties")[0]
+    def more(self, rows: Any, filled: bool = True) -> Any:
+        """Other properties of the same particles. rows: a pytree of arrays ``(n, ...)`` of the rank's own, or longer
+        ones. filled: see `comm.exchange`.
+        """
+        return comm.exchange(rows, self.traffic, self.room, order=self.order, filled=filled, name="properties")[0]
 
 
 def ghost_room(option: str, given: int | None, n: int) -> Room:
@@ -198,6 +200,7 @@ def surroundings(
     box: Exact,
     place: Room,
     lower_only: bool = False,
+    filled: bool = True,
 ) -> Surroundings:
     """Bring every rank's ghosts, which lie in or near boxes of its own choice.
 
@@ -205,7 +208,8 @@ def surroundings(
     blocks: runs of rows that are near each other, ``(particle_splits, lower, upper)``. known: gives where the particles
         of all ranks are, see `tell_all`; few ranks need not know. wanted: ``(lower, upper, radius)``, the rank's boxes
         ``(b, d)`` and how far each wants to look, ``(b,)``; negative: it needs nothing.
-    place: room for own rows and ghosts. lower_only: ghosts go to lower ranks only.
+    place: room for own rows and ghosts. lower_only: ghosts go to lower ranks only. filled: whether rows behind the last
+        ghost are 0; see `comm.exchange`.
 
     Raises `jztree.CapacityError` (see `jztree._transform.capacity`) on every rank if ghosts do not fit on some rank.
     """
@@ -214,7 +218,7 @@ def surroundings(
     order, counts = kernels.select_ghosts(posz, num, blocks, near, rank, box, place.rows)
     what, advice = "its own particles and ghosts", f"set ghost_rows in the configuration to that minus {n}, or more."
     selection = _Selection(order, counts, place, what, advice)
-    brought, total, traffic = selection.exchange(rows, num, "ghosts", max(place.rows // 4, 1))
+    brought, total, traffic = selection.exchange(rows, num, "ghosts", max(place.rows // 4, 1), filled)
     start = comm.starts_of(traffic.received)[rank]
     return Surroundings(brought, total, start, order, traffic, place)
 
@@ -256,7 +260,9 @@ class _Selection:
     what: str
     advice: str
 
-    def exchange(self, rows: Any, num: jax.Array, name: str, chunk_rows: int) -> tuple[Any, jax.Array, comm.Traffic]:
+    def exchange(
+        self, rows: Any, num: jax.Array, name: str, chunk_rows: int, filled: bool = True
+    ) -> tuple[Any, jax.Array, comm.Traffic]:
         """The rows that come, how many, and the traffic. num: a count of rows before."""
         traffic = comm.traffic_of(self.counts)
         # What a rank sends must fit its list of rows to send.
@@ -271,6 +277,7 @@ class _Selection:
             what=self.what,
             advice=self.advice,
             name=name,
+            filled=filled,
             chunk_rows=chunk_rows,
         )
         return brought, total, traffic

@@ -200,12 +200,13 @@ bool place_block(const PlaceRows& in, const Columns& from, const Columns& to, in
 void place_rows(const Parallel& parallel, const PlaceRows& in) {
   Columns from(in.from), to(in.to), fill(in.fill);
   int64_t start = in.place[0], target = in.place[1], count = std::max(0, in.place[2]);
+  int64_t first_filled = std::max(0, in.place[3]);
   // Where the rows go to one range, what is outside of it is filled, and else all.
   bool together = target >= 0 && count <= to.rows - target && follow_each_other(in.to_order, target, count);
   int64_t first = together && count > 0 ? in.to_order(target) : 0, last = together ? first + count : 0;
   if (!to.has(first) || last > to.rows) first = last = 0;
-  to.fill(parallel, fill, 0, first);
-  to.fill(parallel, fill, last, to.rows);
+  to.fill(parallel, fill, first_filled, first);
+  to.fill(parallel, fill, std::max(first_filled, last), to.rows);
   std::atomic<bool> inside{true};
   parallel.blocks(count, move_grain, [&](int64_t begin, int64_t end) {
     if (!place_block(in, from, to, start, target, begin, end)) inside.store(false, std::memory_order_relaxed);

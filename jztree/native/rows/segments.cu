@@ -181,8 +181,10 @@ __device__ void copy_word(const Batch& from, int64_t row, const Batch& to, int64
   for (int64_t b = byte; b < end; ++b) *to.list[c].at(out, b) = *from.list[c].at(row, b);
 }
 
-__global__ void fill_words(Batch fill, Batch to, Tiles tiles) {
-  tiles.each_word(to.rows, [&](int64_t row, int64_t word) { copy_word(fill, 0, to, row, word); });
+__global__ void fill_words(Batch fill, Batch to, Tiles tiles, const int32_t* first_filled) {
+  tiles.each_word(to.rows, [&](int64_t row, int64_t word) {
+    if (row >= *first_filled) copy_word(fill, 0, to, row, word);
+  });
 }
 
 __global__ void place_words(Batch from, Batch to, Tiles tiles, Segments source, Segments goal, const uint32_t* last) {
@@ -226,7 +228,7 @@ void place_rows(Queue& queue, const PlaceRows& in) {
   if (in.to.rows == 0) return;
   Columns from(in.from, true), to(in.to, true), fill(in.fill, true);
   each_batch(to, to.rows(), to.rows(), [&](size_t first, const Batch& batch, const Tiles& tiles) {
-    queue.launch(tiles.a_segment, tile_threads, 0, fill_words, fill.batch(first), batch, tiles);
+    queue.launch(tiles.a_segment, tile_threads, 0, fill_words, fill.batch(first), batch, tiles, in.place + 3);
   });
   if (in.from.rows == 0) return;
   Segments source{in.from_order, in.place, in.place + 2}, goal{in.to_order, in.place + 1, in.place + 2};

@@ -100,15 +100,15 @@ struct UnpackSegments {
   int64_t words() const { return buffer.dims[2]; }
 };
 
-// Row to_order[target + j] of one table = row from_order[start + j] of another, for j below count; all others are like
-// the only row of a third.
+// Row to_order[target + j] of one table = row from_order[start + j] of another, for j below count; all others from row
+// `first_filled` on are like the only row of a third. Those before it are for others to write.
 struct PlaceRows {
   RowOrder from_order, to_order;
-  const int32_t* place;  // start, target and count
+  const int32_t* place;  // start, target, count and first_filled
   RowTable from, to, fill;
 
   explicit PlaceRows(Arguments& in)
-      : from_order(in, "from_order"), to_order(in, "to_order"), place(in.argument<int32_t>("place", {3})) {
+      : from_order(in, "from_order"), to_order(in, "to_order"), place(in.argument<int32_t>("place", {4})) {
     const size_t arrays = in.results_left();
     for (size_t i = 0; i < arrays; ++i) fill.add(in, in.any_argument("fill"));
     for (size_t i = 0; i < arrays; ++i) from.add(in, in.any_argument("source"));
