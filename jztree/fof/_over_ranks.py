@@ -55,9 +55,7 @@ def labels_in_domain(
     local = kernels.fof(kernel_tree(around.rows, around.num, th), None, rlink, domain.box)
     n = get_pos(partz).shape[0]
     parent, num = _solve(local, num, around, n, cfg)
-    rows = jnp.arange(n, dtype=jnp.int32)
-    root = kernels.gather_rows(parent, jnp.where(rows < num, local[:n], rows))
-    return num, Label(root[:, 0], root[:, 1])
+    return num, Label(*kernels.own_labels(local, parent, num))
 
 
 def linear(label: Label, num: jax.Array) -> jax.Array:
@@ -90,7 +88,7 @@ def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: 
     place = ghost_room("fof_ghosts", cfg.ghost_rows, n)
     known = functools.partial(tell_all, pos, num, domain, leaves, boxes)
     wanted = (lower, upper, radius)
-    return surroundings(pos, pos, num, leaves, known, wanted, domain.box, place, lower_only=True)
+    return surroundings(pos, pos, num, leaves, known, wanted, domain.box, place, lower_only=True, filled=False)
 
 
 def _solve(
@@ -103,7 +101,7 @@ def _solve(
     rank, _, _ = comm.get_rank_info()
     place = room("fof_edges", cfg.edge_rows, n // 16 + _MIN_EDGES, around.room.rows)
     # Ghosts come last on every rank, so the labels of own particles are own rows everywhere.
-    edges, found = kernels.group_edges(local, around.more(local[:n]), around.traffic.received, rank, place.rows)
+    edges, found = kernels.group_edges(local, around.more(local, filled=False), around.traffic.received, rank, place.rows)
     needs = comm.all_gather(found)
     what, advice = "links between its groups and others'", "set edge_rows in the configuration to that or more."
     checked = comm.check_room(found, needs, place, what, advice)

@@ -96,6 +96,17 @@ def group_edges(
     return call("group_edges", (i32(room, 4), i32()), label, owner_label, received, as_num(rank))
 
 
+def own_labels(label: jax.Array, parent: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
+    """The rank and the row that a row's group begins with over all ranks, ``(n,)`` int32 each.
+
+    label: ``(m,)`` int32, the first row of each row's local group, own rows before all others. parent: ``(n, 2)``
+        int32, rank and row of the parent of each own vertex when all have moved up; see `take_hooks`. Rows from ``num``
+        on are groups of their own.
+    """
+    n = parent.shape[0]
+    return call("own_labels", (i32(n), i32(n)), label, parent, as_num(num))
+
+
 def propose_hooks(edges: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
     """For every edge ``(e, 4)`` whose ends differ, the rank of the larger end ``(e,)``, and what to tell it, ``(e,
     3)``.

@@ -1,6 +1,7 @@
 #include "group_graph.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -8,6 +9,8 @@
 
 namespace jztree {
 namespace {
+
+constexpr int64_t label_grain = 1 << 14;
 
 void group_edges(const Parallel&, const GroupEdges& in) {
   int64_t ranks = in.received.rows(), rows = in.label.rows();
@@ -93,6 +96,24 @@ void move_up(const Parallel&, const MoveUp& in) {
   in.state[1] = unsolved;
 }
 
+void own_labels(const Parallel& parallel, const OwnLabels& in) {
+  const Vertex* parent = rows_as<Vertex>(in.parent);
+  const int64_t num = in.num(), n = in.parent.rows();
+  std::atomic<bool> inside{true};
+  parallel.blocks(n, label_grain, [&](int64_t begin, int64_t end) {
+    bool good = true;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = i < num ? in.label[i] : i;
+      good &= first >= 0 && first < n;
+      const Vertex group = parent[first >= 0 && first < n ? first : 0];
+      in.ranks[i] = group.rank;
+      in.rows[i] = group.row;
+    }
+    if (!good) inside.store(false, std::memory_order_relaxed);
+  });
+  if (!inside.load()) throw Refusal("a row was to be in the group of a row that there is not.");
+}
+
 }  // namespace
 
 JZTREE_PLAIN_KERNEL(group_edges, GroupEdges);
@@ -100,5 +121,6 @@ JZTREE_PLAIN_KERNEL(propose_hooks, ProposeHooks);
 JZTREE_PLAIN_KERNEL(take_hooks, TakeHooks);
 JZTREE_PLAIN_KERNEL(ask_parents, AskParents);
 JZTREE_PLAIN_KERNEL(move_up, MoveUp);
+JZTREE_PLAIN_KERNEL(own_labels, OwnLabels);
 
 }  // namespace jztree

@@ -199,6 +199,22 @@ void move_up(Queue& queue, const MoveUp& in) {
   queue.launch_over(in.edges.rows(), move_ends, given, in.num(), rows_as<Edge>(in.edges));
 }
 
+__global__ void find_labels(const int32_t* label, const Vertex* parent, Count num, int64_t n, int32_t* ranks,
+                            int32_t* rows) {
+  int64_t i = thread_index();
+  if (i >= n) return;
+  int64_t first = i < num() ? label[i] : i;
+  // The CPU's kernel refuses others.
+  Vertex group = parent[first >= 0 && first < n ? first : i];
+  ranks[i] = group.rank;
+  rows[i] = group.row;
+}
+
+void own_labels(Queue& queue, const OwnLabels& in) {
+  queue.launch_over(in.parent.rows(), find_labels, in.label, rows_as<Vertex>(in.parent), in.num, in.parent.rows(),
+                    in.ranks, in.rows);
+}
+
 }  // namespace
 
 JZTREE_PLAIN_KERNEL(group_edges, GroupEdges);
@@ -206,5 +222,6 @@ JZTREE_PLAIN_KERNEL(propose_hooks, ProposeHooks);
 JZTREE_PLAIN_KERNEL(take_hooks, TakeHooks);
 JZTREE_PLAIN_KERNEL(ask_parents, AskParents);
 JZTREE_PLAIN_KERNEL(move_up, MoveUp);
+JZTREE_PLAIN_KERNEL(own_labels, OwnLabels);
 
 }  // namespace jztree

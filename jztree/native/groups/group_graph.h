@@ -140,4 +140,21 @@ struct MoveUp {
   Count num() const { return {number, edges.rows()}; }
 };
 
+// The group over all ranks of each own row: the parent of the first row of its local group, when all have moved up.
+struct OwnLabels {
+  Array<const int32_t> label;   // (m,), the first row of each row's local group, own rows before all others
+  Array<const int32_t> parent;  // (n, 2)
+  Count num;                    // rows from it on are groups of their own
+  int32_t *ranks, *rows;        // (n,)
+
+  explicit OwnLabels(Arguments& in)
+      : label(in.argument<int32_t>("label", {any})),
+        parent(in.argument<int32_t>("parent", {any, 2})),
+        num(in.count("num", parent.rows())),
+        ranks(in.result<int32_t>("ranks", {parent.rows()})),
+        rows(in.result<int32_t>("rows", {parent.rows()})) {
+    in.expect(label.rows() >= parent.rows(), label, 1, "label", "as long as there are parents");
+  }
+};
+
 }  // namespace jztree
