@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import comm, kernels
+from .. import comm, kernels, stats
 from .._particles import get_num_total
 from .._radii import Radii
 from .._transform.capacity import Room
@@ -206,15 +206,30 @@ class _Search:
         number = self.offsets[self.numbers.rank] + self.numbers.idx
         rows = None if self.home is None else self.home.merge
         rad, idx = self._search_own(number, rows)
-        around, open_leaves = self._look_around((get_pos(self.sources.part), number), rad, rows)
+        around, open_leaves = self._look_around((get_pos(self.sources.part), number), rad, rows, filled=False)
         rad, idx = self._search_around(around, around.rows[0], around.rows[1], rows, open_leaves, rad, idx)
         if self.home is not None:
-            rad, idx = comm.send_back((rad, idx), self.home.route, fill=(jnp.inf, -1), name="results")
+            rad, idx = self._numbers_home((rad, idx))
         if self.one_more:
             own = self.offsets[self.rank] + jnp.arange(idx.shape[0], dtype=jnp.int32)
             rad, idx = without_own(idx == own[:, None], (rad, idx))
         known = self._differentiable(rad, idx, self.offsets)
         return {"rad": known, "drad": known, "globalidx": idx}
+
+    def _numbers_home(self, found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        """Radii and numbers, sent back to where the queries came from; where none has moved they are there."""
+        assert self.home is not None
+        route, stayed = self.home.route, self.home.stayed
+
+        def back(found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            return comm.send_back(found, route, fill=(jnp.inf, -1), name="results")
+
+        if stayed is None:
+            return back(found)
+        stats.record("rows.results", jnp.int32(0))
+        # A loop of one step or none, whose state stays in its memory: what a conditional returns would be a copy.
+        state = jax.tree.map(comm.vary, (stayed, found))
+        return jax.lax.while_loop(lambda state: ~state[0], lambda state: (~state[0], back(state[1])), state)[1]
 
     def _with_particles(self, words: list[str]) -> dict[str, Any]:
         """Answers that need the neighbours themselves, taken while they are present, in z-order."""
@@ -270,8 +285,10 @@ class _Search:
         last = jnp.maximum(last, jnp.finfo(rad.dtype).tiny)
         return jnp.minimum(last, limit.outermost(rad.shape[0], rad.dtype)[:, None])
 
-    def _look_around(self, properties: Any, rad: jax.Array, rows: jax.Array | None) -> tuple[Surroundings, jax.Array]:
-        """The rank's sources with its ghosts, and which leaves of queries need them."""
+    def _look_around(
+        self, properties: Any, rad: jax.Array, rows: jax.Array | None, filled: bool = True
+    ) -> tuple[Surroundings, jax.Array]:
+        """The rank's sources with its ghosts, and which leaves of queries need them. filled: see `comm.exchange`."""
         boxes = self.sources.boxes()
         known = self.sources.tell_all(boxes, self.everyone)
         close = close_boxes(boxes, known)
@@ -297,6 +314,7 @@ class _Search:
             (own[1], own[2], wanted),
             self.ask.box,
             ghost_room("knn_ghosts", self.ask.cfg.ghost_rows, n),
+            filled=filled,
         )
         return around, open_leaves
 

@@ -201,10 +201,11 @@ class Walk {
   // The k-th source is not farther than the k-th of some of the sources, which rounding has moved by less than this.
   void bound_by_found() {
     bounds_.resize(static_cast<size_t>(count_), no_candidate<T>());
+    const T per_unit = 1 / out_.unit;
     for (int64_t q = 0; q < count_; ++q) {
       // Stored radii are rounded; the smallest have hardly a digit left.
       T stored = out_.radius[out_.row(begin_ + q) * out_.k + out_.k - 1];
-      T known = std::nextafter(stored, std::numeric_limits<T>::infinity()) / out_.unit;
+      T known = (stored * above_one<T> + std::numeric_limits<T>::denorm_min()) * per_unit;
       T bound2 = known * known * above_one<T> + std::numeric_limits<T>::min();
       Key& bound = bounds_[static_cast<size_t>(q)];
       if (bound2 < std::numeric_limits<T>::infinity()) bound = std::min(bound, make_candidate<T>(bound2, no_row));
