@@ -101,7 +101,9 @@ def _solve(
     rank, _, _ = comm.get_rank_info()
     place = room("fof_edges", cfg.edge_rows, n // 16 + _MIN_EDGES, around.room.rows)
     # Ghosts come last on every rank, so the labels of own particles are own rows everywhere.
-    edges, found = kernels.group_edges(local, around.more(local, filled=False), around.traffic.received, rank, place.rows)
+    edges, found = kernels.group_edges(
+        local, around.more(local, filled=False), around.traffic.received, rank, place.rows
+    )
     needs = comm.all_gather(found)
     what, advice = "links between its groups and others'", "set edge_rows in the configuration to that or more."
     checked = comm.check_room(found, needs, place, what, advice)

@@ -19,18 +19,19 @@ struct Run {
   bool operator<(const Run& other) const { return key != other.key ? key < other.key : first < other.first; }
 };
 
-// The first row whose group cannot be, or -1.
-int64_t first_bad_row(const Roots& roots, int64_t me, int64_t num, int64_t n) {
-  for (int64_t row = 0; row < num; ++row)
-    if (roots.bad(row, me, n)) return row;
-  return -1;
-}
-
 // label[row] = the first row here of the group of row, count[first row] = rows here. Returns the parts that other ranks
-// own, by their first rows, in the order of their roots.
-std::vector<int32_t> find_parts(const Roots& roots, int64_t me, int64_t num, int32_t* label, int32_t* count) {
+// own, by their first rows, in the order of their roots. Ends at the first row whose group cannot be, `bad_row`.
+std::vector<int32_t> find_parts(const GroupParts& in, int64_t num, int64_t& bad_row) {
+  const Roots roots = in.roots();
+  const int64_t me = *in.rank, n = in.rows();
+  int32_t *label = in.label, *count = in.count;
   std::vector<Run> runs;
   for (int64_t row = 0; row < num; ++row) {
+    if (roots.bad(row, me, n)) {
+      bad_row = row;
+      return {};
+    }
+    count[row] = 0;  // before any row of a part that begins here
     if (roots.rank[row] == me) {
       label[row] = roots.row[row];
       ++count[label[row]];
@@ -67,19 +68,17 @@ bool windows_fit(const Windows& windows, const Roots& roots, const std::vector<i
 }
 
 void group_parts(const Parallel&, const GroupParts& in) {
-  int64_t n = in.rows(), num = in.num(), me = *in.rank;
-  Roots roots = in.roots();
-  int64_t bad = first_bad_row(roots, me, num, n);
+  int64_t n = in.rows(), num = in.num(), bad = -1;
+  std::vector<int32_t> found = find_parts(in, num, bad);
   *in.bad_row = static_cast<int32_t>(bad);
   if (bad >= 0) num = 0;
-  std::fill_n(in.count, n, 0);
-  std::vector<int32_t> found = find_parts(roots, me, num, in.label, in.count);
+  std::fill(in.count + num, in.count + n, 0);
   std::iota(in.label + num, in.label + n, static_cast<int32_t>(num));
   std::fill(std::copy(found.begin(), found.end(), in.parts), in.parts + n, -1);
   *in.num_parts = static_cast<int32_t>(found.size());
   // Windows of `chunk` rows always fit, because a rank has one part of a group.
   Windows cut{n, 1};
-  while (!windows_fit(cut, roots, found, in.chunk)) cut.count *= 2;
+  while (!windows_fit(cut, in.roots(), found, in.chunk)) cut.count *= 2;
   *in.windows = static_cast<int32_t>(cut.count);
 }
 

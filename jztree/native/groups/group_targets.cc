@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/cpu/context.h"
+#include "common/cpu/memory.h"
 
 namespace jztree {
 namespace {
@@ -25,6 +26,27 @@ int64_t checked_rank(const int32_t* rank, int64_t ranks) {
   return *rank;
 }
 
+// In whose share places are that mostly follow each other, without a division for each.
+class ShareOf {
+ public:
+  explicit ShareOf(const Shares& shares) : shares_(shares) {}
+
+  uint64_t rank(uint64_t place) {
+    if (place < start_ || place >= end_) {
+      rank_ = shares_.rank_of(place);
+      start_ = shares_.start(rank_);
+      end_ = shares_.start(rank_ + 1);
+    }
+    return rank_;
+  }
+  // Of the rank that was asked for.
+  uint64_t start() const { return start_; }
+
+ private:
+  const Shares shares_;
+  uint64_t rank_ = 0, start_ = 0, end_ = 0;
+};
+
 void group_targets(const Parallel&, const GroupTargets& in) {
   int64_t n = in.rows(), num = in.num(), ranks = in.ranks(), me = checked_rank(in.rank, ranks);
   auto misfit = [](int64_t row) {
@@ -32,12 +54,13 @@ void group_targets(const Parallel&, const GroupTargets& in) {
   };
   std::vector<uint64_t> starts = starts_of(in.tallies);
   GlobalOrder order{in.tallies, starts.data(), ranks};
-  Shares shares(order.total(), static_cast<uint64_t>(ranks));
-  std::vector<int32_t> before(static_cast<size_t>(n), 0);  // rows of a part that have been placed
+  ShareOf share(Shares(order.total(), static_cast<uint64_t>(ranks)));
+  Scratch<int32_t> before(n);  // rows of a part that have been placed, at its first row
   uint64_t next_unlisted = order.unlisted(me);
   for (int64_t row = 0; row < num; ++row) {
     int64_t first = in.label[row], owner = in.root_rank[row];
-    if (first < 0 || first > row || owner < 0 || owner >= ranks) misfit(row);
+    if (first < 0 || first > row || in.label[first] != first || owner < 0 || owner >= ranks) misfit(row);
+    if (first == row) before[first] = 0;
     uint64_t place = read_wide(in.places + 2 * first), end;
     bool root = owner == me && in.root_row[row] == row && place != not_listed;
     if (place == not_listed) {
@@ -45,13 +68,12 @@ void group_targets(const Parallel&, const GroupTargets& in) {
       end = order.end(me);
     } else {
       place += order.groups(owner);
-      place += static_cast<uint64_t>(before[static_cast<size_t>(first)]++);
+      place += static_cast<uint64_t>(before[first]++);
       end = order.unlisted(owner);
     }
     if (place >= end) misfit(row);
-    uint64_t to = shares.rank_of(place);
-    int32_t there = static_cast<int32_t>(place - shares.start(to));
-    in.to_rank[row] = static_cast<int32_t>(to);
+    in.to_rank[row] = static_cast<int32_t>(share.rank(place));
+    int32_t there = static_cast<int32_t>(place - share.start());
     in.target[row] = root ? ~there : there;
   }
   std::fill(in.to_rank + num, in.to_rank + n, -1);

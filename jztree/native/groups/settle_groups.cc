@@ -9,50 +9,69 @@
 namespace jztree {
 namespace {
 
-// The groups of one window of this rank's rows.
-class WindowOfGroups {
+// The groups of this rank of which other ranks have parts. They are few, so each is found where it is asked for.
+class SharedGroups {
  public:
-  WindowOfGroups(int64_t begin, int64_t end) : begin_(begin), size_(static_cast<size_t>(end - begin), 0) {}
+  void add(int32_t root_row) { groups_.push_back({root_row, 0}); }
+  void all_are_added() {
+    std::sort(groups_.begin(), groups_.end(), [](const Group& a, const Group& b) { return a.root_row < b.root_row; });
+    auto same = [](const Group& a, const Group& b) { return a.root_row == b.root_row; };
+    groups_.erase(std::unique(groups_.begin(), groups_.end(), same), groups_.end());
+  }
 
-  // The particles of the group whose root is in this row.
-  uint64_t& operator[](int64_t row) { return size_[static_cast<size_t>(row - begin_)]; }
-  bool holds(int64_t row) const { return row >= begin_ && row - begin_ < static_cast<int64_t>(size_.size()); }
+  // The particles that other ranks have of a group that was added.
+  uint64_t& operator[](int32_t root_row) {
+    return std::lower_bound(groups_.begin(), groups_.end(), root_row,
+                            [](const Group& group, int32_t row) { return group.root_row < row; })
+        ->number;
+  }
 
-  // Gives each group of this rank its place; places[row] is that of the particles here, which come first. From here on
-  // a group's entry is the place of its next part.
-  void settle(const int32_t* count, const int32_t* root_rank, int64_t me, uint64_t npart_min, uint32_t* places,
-              Tally& tally) {
-    for (size_t i = 0; i < size_.size(); ++i) {
-      int64_t row = begin_ + static_cast<int64_t>(i);
-      if (count[row] == 0 || root_rank[row] != me) continue;
-      uint64_t particles = size_[i] + static_cast<uint64_t>(count[row]);
+  // Gives each group of a window of this rank's rows its place; places[row] is that of the particles here, which come
+  // first. From here on the number of a shared group is the place of its next part.
+  void settle(int64_t begin, int64_t end, const int32_t* count, const int32_t* root_rank, int64_t me,
+              uint64_t npart_min, uint32_t* places, Tally& tally) {
+    Group nobody{-1, 0};
+    for (auto next = groups_.begin(); begin < end; ++begin) {
+      if (count[begin] == 0 || root_rank[begin] != me) continue;
+      bool shared = next != groups_.end() && next->root_row == begin;
+      uint64_t& number = shared ? next++->number : nobody.number;
+      uint64_t particles = (shared ? number : 0) + static_cast<uint64_t>(count[begin]);
       bool listed = particles >= npart_min;
-      write_wide(places + 2 * row, listed ? tally.listed : not_listed);
-      size_[i] = listed ? tally.listed + static_cast<uint64_t>(count[row]) : not_listed;
+      write_wide(places + 2 * begin, listed ? tally.listed : not_listed);
+      number = listed ? tally.listed + static_cast<uint64_t>(count[begin]) : not_listed;
       tally.listed += listed ? particles : 0;
       tally.largest = std::max(tally.largest, particles);
     }
   }
 
  private:
-  int64_t begin_;
-  std::vector<uint64_t> size_;
+  struct Group {
+    int64_t root_row;
+    uint64_t number;
+  };
+
+  std::vector<Group> groups_;
 };
 
 void settle_groups(const Parallel&, const SettleGroups& in) {
   int64_t w = *in.window, entries = in.ranks() * in.chunk();
   Windows cut{in.rows(), *in.windows};
   if (w < 0 || w >= cut.count) throw Refusal("groups were to be settled in a window that there is not.");
-  WindowOfGroups groups(cut.begin(w), cut.begin(w + 1));
+  const int64_t begin = cut.begin(w), end = cut.begin(w + 1);
+  SharedGroups groups;
   const int32_t* part = in.told;
   for (int64_t i = 0; i < entries; ++i) {
-    if (part[2 * i] < 0) continue;
-    if (!groups.holds(part[2 * i]) || in.count[part[2 * i]] == 0)
+    const int32_t row = part[2 * i];
+    if (row < 0) continue;
+    if (row < begin || row >= end || in.count[row] == 0 || in.root_rank[row] != *in.rank)
       throw Refusal("a rank was told of a part of a group that it does not own.");
-    groups[part[2 * i]] += static_cast<uint64_t>(part[2 * i + 1]);
+    groups.add(row);
   }
+  groups.all_are_added();
+  for (int64_t i = 0; i < entries; ++i)
+    if (part[2 * i] >= 0) groups[part[2 * i]] += static_cast<uint64_t>(part[2 * i + 1]);
   Tally sums{read_wide(in.old_tally), read_wide(in.old_tally + 2)};
-  groups.settle(in.count, in.root_rank, *in.rank, static_cast<uint64_t>(in.npart_min), in.places, sums);
+  groups.settle(begin, end, in.count, in.root_rank, *in.rank, static_cast<uint64_t>(in.npart_min), in.places, sums);
   for (int64_t i = 0; i < entries; ++i) {
     uint64_t place = 0;
     if (part[2 * i] >= 0) {
