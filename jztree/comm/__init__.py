@@ -12,6 +12,7 @@ Memory: an exchange in dense rounds needs two buffers of the size of its chunks,
 
 from ..launch import initialize, should_init_jax_distributed
 from ._agree import Fault, after, check, check_all
+from ._agree import check_and_tell as check_and_tell
 from ._agree import check_room as check_room
 from ._counts import Wide as Wide
 from ._counts import share as share

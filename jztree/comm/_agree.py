@@ -39,9 +39,17 @@ def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.A
 
 def check_all(num: Any, faults: Sequence[Fault]) -> jax.Array:
     """`check` for several things that may be wrong, with one collective."""
-    _, ndev, _ = get_rank_info()
     if not faults:
         return kernels.as_num(num)
+    return check_and_tell(num, faults, jnp.zeros(0, jnp.int32))[0]
+
+
+def check_and_tell(num: Any, faults: Sequence[Fault], value: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """What `check_all` returns, and the integers ``value`` ``(...)`` of all ranks ``(r, ...)``, in one collective.
+
+    These are there before the check is over; whoever goes on with them alone puts them behind it, see `after`.
+    """
+    _, ndev, _ = get_rank_info()
     lines: list[str] = []
     numbers: list[Any] = []
     before: list[int] = []  # how many sentences are before those of each
@@ -50,12 +58,15 @@ def check_all(num: Any, faults: Sequence[Fault]) -> jax.Array:
         lines += [_renumbered(line, len(numbers)) for line in fault.sentence.split("\n")]
         numbers += fault.numbers
     told = _first_failure([fault.failed for fault in faults], numbers, tuple(before))
+    values = value[None]
     if ndev > 1:
-        everyone = all_gather(jnp.stack([vary(number) for number in told]))
+        words = jax.lax.bitcast_convert_type(value, jnp.int32)
+        everyone = all_gather(jnp.concatenate([vary(jnp.stack(told)), vary(words).reshape(-1)]))
+        values = jax.lax.bitcast_convert_type(everyone[:, len(told) :].reshape(ndev, *words.shape), value.dtype)
         first = jnp.argmax(everyone[:, 0] != 0)
-        told = [*everyone[first], first]
+        told = [*everyone[first, : len(told)], first]
         lines = [f"on rank {{{len(numbers)}}}: {line}" for line in lines]
-    return kernels.check(num, told[0], told[1:], "\n".join(lines))
+    return kernels.check(num, told[0], told[1:], "\n".join(lines)), values
 
 
 @functools.partial(jax.jit, static_argnames="before", inline=True)

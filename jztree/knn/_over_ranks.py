@@ -277,12 +277,12 @@ class _Search:
         return Radii(None, Exact(words if rows is None else kernels.scatter_rows(words, rows)))
 
     def _farthest(self, rad: jax.Array, rows: jax.Array | None) -> jax.Array:
-        """``(q, 1)``, how far each query has to look that found neighbours up to ``rad``."""
-        last, limit = rad[:, -1:], self._limit(rows)
+        """``(q, k)``, whose last column is how far each query has to look that found neighbours up to ``rad``."""
+        limit = self._limit(rows)
         if not limit.given():
-            return last
+            return rad  # a slice would be a copy
         # XLA takes lengths below the smallest normal number for 0; farther is as right.
-        last = jnp.maximum(last, jnp.finfo(rad.dtype).tiny)
+        last = jnp.maximum(rad[:, -1:], jnp.finfo(rad.dtype).tiny)
         return jnp.minimum(last, limit.outermost(rad.shape[0], rad.dtype)[:, None])
 
     def _look_around(

@@ -72,12 +72,11 @@ def domain_of(
     """
     nums = [kernels.as_num(num) for num in nums]
     corners, of_positions = zip(*map(corners_of, positions, nums, names), strict=True)
-    # One check: a GPU is waited for once.
-    first = comm.check_all(nums[0], [*itertools.chain.from_iterable(of_positions), *faults])
+    # One check: a GPU is waited for once. One collective for that and all corners.
+    everything = [*itertools.chain.from_iterable(of_positions), *faults]
+    first, everyone = comm.check_and_tell(nums[0], everything, _as_integers(corners))
     checked = [first, *(comm.after(num, first) for num in nums[1:])]
-    # One collective for both corners; it waits for the check, see jztree.comm.
-    joined = comm.all_max(comm.after(_as_integers(corners), first))
-    first_type, whole = _as_floats(joined, corners[0][0].dtype)
+    first_type, whole = _as_floats(comm.after(everyone, first), corners[0][0].dtype)
     lower, upper = first_type if of_first else whole
     return Domain(lower, upper, box, whole), checked
 
@@ -105,13 +104,14 @@ def _as_integers(corners: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames="dtype", inline=True)
-def _as_floats(joined: jax.Array, dtype: Any) -> list[tuple[jax.Array, jax.Array]]:
-    """Lower and upper corner of the first type and of all, from what `_as_integers` gave."""
+def _as_floats(everyone: jax.Array, dtype: Any) -> list[tuple[jax.Array, jax.Array]]:
+    """Lower and upper corner of the first type and of all, from what `_as_integers` gave on each rank."""
 
     def number(ordered: jax.Array) -> jax.Array:
         bits = jnp.where(ordered < 0, ordered ^ jnp.iinfo(ordered.dtype).max, ordered)
         return jax.lax.bitcast_convert_type(bits, dtype)
 
+    joined = everyone.max(axis=0)
     return [(number(~not_lower), number(upper)) for upper, not_lower in (joined[:, 0], joined.max(axis=1))]
 
 

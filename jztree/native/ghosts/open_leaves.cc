@@ -29,6 +29,31 @@ struct OpenSearch {
     return most;
   }
 
+  // The same of the queries of each leaf. Radii lie far apart in memory, so each is read once.
+  std::vector<T> largest_of_leaves(const Parallel& parallel) const {
+    std::vector<T> largest(static_cast<size_t>(leaves.count));
+    parallel.blocks(leaves.count, 64, [&](int64_t begin, int64_t end) {
+      for (int64_t leaf = begin; leaf < end; ++leaf)
+        largest[static_cast<size_t>(leaf)] = largest_radius(leaves.splits[leaf], leaves.splits[leaf + 1]);
+    });
+    return largest;
+  }
+
+  // The same of the queries of box i, which may hold parts of leaves.
+  T largest_of_box(int64_t i, const std::vector<T>& largest) const {
+    const int64_t begin = own.splits[i], end = own.splits[i + 1];
+    T most = T{-1};
+    if (begin == end) return most;
+    for (int64_t leaf = item_over(leaves.splits, leaves.count, begin); leaf < leaves.count; ++leaf) {
+      const int64_t first = leaves.splits[leaf], last = leaves.splits[leaf + 1];
+      if (first >= end) break;
+      const bool whole = begin <= first && last <= end;
+      most = std::max(most, whole ? largest[static_cast<size_t>(leaf)]
+                                  : largest_radius(std::max(begin, first), std::min(end, last)));
+    }
+    return most;
+  }
+
   // A radius within which every query of box i surely finds enough sources: that in which boxes hold so many.
   double bound(int64_t i, double known, const RankTree<D, T>& ranks) const {
     const T *low = own.low(i), *high = own.high(i);
@@ -40,11 +65,11 @@ struct OpenSearch {
 
   void run(const Parallel& parallel) const {
     const RankTree<D, T> ranks(parallel, in.sources, in.source_counts), close(parallel, in.close, in.close_counts);
+    const std::vector<T> largest = largest_of_leaves(parallel);
     std::vector<double> bounds(static_cast<size_t>(own.count)), needed(static_cast<size_t>(leaves.count));
     parallel.blocks(own.count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
-        bounds[static_cast<size_t>(i)] =
-            bound(i, bound(i, space.enlarged(largest_radius(own.splits[i], own.splits[i + 1])), close), ranks);
+        bounds[static_cast<size_t>(i)] = bound(i, bound(i, space.enlarged(largest_of_box(i, largest)), close), ranks);
     });
     parallel.blocks(leaves.count, 64, [&](int64_t begin, int64_t end) {
       for (int64_t leaf = begin; leaf < end; ++leaf) {
@@ -56,7 +81,7 @@ struct OpenSearch {
           if (own.splits[i] >= leaves.splits[leaf + 1]) break;
           if (own.splits[i] < own.splits[i + 1]) most = std::max(most, bounds[static_cast<size_t>(i)]);
         }
-        most = std::min(most, space.enlarged(largest_radius(leaves.splits[leaf], leaves.splits[leaf + 1])));
+        most = std::min(most, space.enlarged(largest[static_cast<size_t>(leaf)]));
         in.open[leaf] = ranks.any_within(space, leaves.low(leaf), leaves.high(leaf), most, *in.rank);
       }
     });
