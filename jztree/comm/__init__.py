@@ -32,6 +32,7 @@ from ._ranks import (
     swap,
     vary,
 )
+from ._ranks import of_rank as of_rank
 from ._ranks import rows_of_adjacent as rows_of_adjacent
 from ._rounds import chunk_of as chunk_of
 from ._tables import deliver, fetch

@@ -63,7 +63,7 @@ def linear(label: Label, num: jax.Array) -> jax.Array:
     total = comm.wide_sum(num)
     checked = kernels.check(num, total.exceeds_int32(), [], _TOO_MANY)
     offsets = comm.starts_of(comm.all_gather(checked))
-    return offsets[label.irank] + label.igroup
+    return comm.of_rank(offsets, label.irank) + label.igroup
 
 
 def _range(

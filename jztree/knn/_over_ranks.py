@@ -203,7 +203,7 @@ class _Search:
 
     def _numbers_only(self) -> dict[str, Any]:
         """Radii and numbers, written by the kernel where they are sent from."""
-        number = self.offsets[self.numbers.rank] + self.numbers.idx
+        number = comm.of_rank(self.offsets, self.numbers.rank) + self.numbers.idx
         rows = None if self.home is None else self.home.merge
         rad, idx = self._search_own(number, rows)
         around, open_leaves = self._look_around((get_pos(self.sources.part), number), rad, rows, filled=False)
