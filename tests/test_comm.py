@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
 from devices import mesh_of, square_mesh
 from jax.sharding import PartitionSpec as P
@@ -283,3 +284,59 @@ def test_statistics_count_what_leaves_a_rank() -> None:
     assert "rows.parcels" in str(s)
     send(rows, dest, num)
     assert s["rows.parcels"] == 2 * leaving
+
+
+@pytest.mark.parametrize("ndev", [2, 4])
+def test_places_where_nothing_arrives_may_be_left_alone(ndev: int) -> None:
+    """What arrives is the same, and it has the same derivative."""
+    rows, dest, num = rows_to_send(ndev)
+    place = Room(ndev * N, "test")
+
+    def moved(filled: bool) -> Callable[..., Any]:
+        def f(rows: Any, dest: jax.Array, num: jax.Array) -> Any:
+            arrived, count, _ = comm.exchange_by_rank(rows, dest, num, place, filled=filled)
+            used = jnp.arange(place.rows) < count
+            return jax.tree.map(lambda leaf: jnp.where(used.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0), arrived)
+
+        return f
+
+    given = jax.tree.map(jnp.asarray, (rows, dest, num))
+    for leaf, expected in zip(
+        *(jax.tree.leaves(mapped(moved(filled), mesh_of(ndev))(*given)) for filled in (False, True)), strict=True
+    ):
+        np.testing.assert_array_equal(leaf, expected)
+
+    def total(vector: jax.Array, filled: bool) -> jax.Array:
+        return jnp.sum(mapped(moved(filled), mesh_of(ndev))(vector, *given[1:]) ** 2)
+
+    gradients = [jax.grad(total)(given[0]["vector"], filled) for filled in (False, True)]
+    np.testing.assert_array_equal(*gradients)
+    assert np.any(gradients[0])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5, 32, 33])
+def test_entries_of_ranks(ranks: int) -> None:
+    table = np.random.default_rng(ranks).integers(0, 1000, ranks).astype(np.int32)
+    rank = np.random.default_rng(1).integers(0, ranks, 200).astype(np.int32)
+    np.testing.assert_array_equal(comm.of_rank(jnp.asarray(table), jnp.asarray(rank)), table[rank])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_values_are_told_along_with_what_may_be_wrong(dtype: Any) -> None:
+    with jax.enable_x64(dtype is np.int64):
+        value = np.array([[1, -(2**31)], [2**31 - 1, 7], [0, -1]], dtype) * dtype(1 if dtype is np.int32 else 2**20)
+
+        def f(value: jax.Array, bad: jax.Array) -> Any:
+            fault = comm.Fault(bad[0] > 0, [bad[0]], "number {0} is bad.")
+            return comm.check_and_tell(jnp.int32(5), [fault], value)
+
+        check = mapped(f, mesh_of(3), (P(-1), P(-1)))
+        bad = np.zeros((3, 1), np.int32)
+        num, told = check(jnp.asarray(value), jnp.asarray(bad))
+        assert told.dtype == dtype
+        np.testing.assert_array_equal(num, 5)
+        for rank in range(3):
+            np.testing.assert_array_equal(told[rank], value)
+        bad[1] = 3
+        with pytest.raises(oracles.RUN_TIME_ERROR, match="on rank 1: number 3 is bad"):
+            jax.block_until_ready(check(jnp.asarray(value), jnp.asarray(bad)))

@@ -351,6 +351,18 @@ def test_what_an_output_continues_is_as_large() -> None:
     assert "the kernel take_hooks was called with parent of int32 (4, 4); it must be int32 (5, 2)." in message
 
 
+def test_labels_over_devices_are_those_of_the_first_rows() -> None:
+    label = jnp.asarray([0, 0, 2, 2, 4, 0, 9], jnp.int32)  # five own rows, of which the last does not count, and ghosts
+    parent = jnp.asarray([[0, 3], [1, 1], [1, 2], [1, 3], [1, 4]], jnp.int32)
+    ranks, rows = kernels.own_labels(label, parent, 4)
+    np.testing.assert_array_equal(ranks, [0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(rows, [3, 3, 2, 2, 4])
+    assert kernels.own_labels(label[:0], parent[:0], 0)[0].shape == (0,)
+    oracles.skip_where_kernels_cannot_raise()
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="group of a row that there is not"):
+        jax.block_until_ready(kernels.own_labels(label.at[1].set(5), parent, 4))
+
+
 def test_attributes_are_asked_for_by_name() -> None:
     pos, corner = jnp.zeros((7, 3)), jnp.zeros(3)
     arguments = (pos, kernels.as_num(7), pos, corner, corner, exact(0, (3,)).words)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from test_tree import BOXES, SAMPLES, N
 
-from jztree import data, tree
+from jztree import data, kernels, tree
+from jztree._checks import check_box
 
 pytestmark = pytest.mark.emulated
 
@@ -77,6 +78,61 @@ def test_rows_in_order_but_for_two(n: int, far: float, dtype: Any) -> None:
         swapped = pos.copy()
         swapped[[row - 1, row]] = swapped[[row, row - 1]]
         np.testing.assert_array_equal(tree.zsort(jnp.asarray(swapped))[1], oracles.z_order(swapped))
+
+
+def is_sorted(pos: Any, num: Any = None, box: Any = None) -> bool:
+    """What the kernel says of rows in a domain that is their bounding box."""
+    pos, length = jnp.asarray(pos), check_box(box, pos.shape[1])
+    num = pos.shape[0] if num is None else num
+    lower, upper, _ = kernels.bounds(pos, num)
+    return bool(kernels.is_sorted(pos, num, lower, upper, length))
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize("box", BOXES)
+@pytest.mark.parametrize("dims", range(1, 9))
+def test_rows_are_sorted_if_their_order_is_that_of_morton_keys(dims: int, box: str, sample: str, dtype: Any) -> None:
+    pos, length = SAMPLES[sample](N, dims, dtype), oracles.box_lengths(box, dims)
+    order = oracles.z_order(pos, length)
+    assert is_sorted(pos, box=length) == (order == np.arange(N)).all()
+    assert is_sorted(pos[order], box=length)
+    random = np.random.default_rng(dims)
+    for _ in range(4):
+        first, second = random.choice(N, 2, replace=False)
+        swapped = pos[order]
+        swapped[[first, second]] = swapped[[second, first]]
+        expected = (oracles.z_order(swapped, length) == np.arange(N)).all()
+        assert is_sorted(swapped, box=length) == expected
+
+
+@pytest.mark.parametrize("far", [1.0, 1e20])
+@pytest.mark.parametrize("n", [2, 257, 16_385, 40_000])
+def test_rows_are_not_sorted_where_two_are_exchanged(n: int, far: float, dtype: Any) -> None:
+    """Between blocks of rows as within them; far: many share their keys."""
+    pos = oracles.uniform(n, 3, dtype)
+    pos[0] = far
+    pos = pos[oracles.z_order(pos)]
+    assert is_sorted(pos)
+    for row in {0, n // 3, min(16_383, n - 2), n - 2}:
+        exchanged = pos.copy()
+        exchanged[[row, row + 1]] = pos[[row + 1, row]]
+        assert not is_sorted(exchanged)
+
+
+def test_only_rows_that_count_have_to_be_sorted_and_finite() -> None:
+    pos = oracles.uniform(300, 3)
+    pos = pos[oracles.z_order(pos, 1.0)]
+    pos[200:] = pos[299:199:-1]
+    pos[250] = np.nan
+    assert is_sorted(pos, 200, 1.0)
+    assert is_sorted(pos, 1, 1.0)
+    assert is_sorted(pos, 0, 1.0)
+    assert not is_sorted(pos, 240, 1.0)
+    pos[120, 1] = np.inf
+    assert is_sorted(pos, 120, 1.0)
+    assert not is_sorted(pos, 200, 1.0)
+    assert is_sorted(np.zeros((0, 3), np.float32))
+    assert is_sorted(np.full((500, 3), 0.3, np.float32))
 
 
 @pytest.mark.parametrize("kind", ["uniform", "few points", "one key", "one in a box"])
