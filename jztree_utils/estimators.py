@@ -50,6 +50,7 @@ class _Fitted(BaseEstimator):
     def _fit(self, X: Any) -> None:
         given: Any = self
         _check_euclidean(given.metric, given.p)
+        _check_method(given.algorithm, given.leaf_size)
         for name, check in (("n_neighbors", _number), ("radius", _radii)):
             if getattr(given, name, None) is not None:
                 check(getattr(given, name))
@@ -271,6 +272,7 @@ class DBSCAN(ClusterMixin, BaseEstimator):
         """
         del y
         _check_euclidean(self.metric, 2 if self.p is None else self.p)
+        _check_method(self.algorithm, self.leaf_size)
         samples = _samples(self, X, reset=True)
         box = _box(self.boxsize, samples.shape[1])
         if not isinstance(self.eps, numbers.Real) or not self.eps > 0:
@@ -360,6 +362,15 @@ def _check_euclidean(metric: Any, p: Any) -> None:
             "distances are Euclidean here: metric='euclidean', or 'minkowski' with p=2; "
             f"metric={metric!r} with p={p!r} was given. The classes of sklearn have other metrics."
         )
+
+
+def _check_method(algorithm: Any, leaf_size: Any) -> None:
+    """Of the classes of sklearn, where they choose how to search; here they change nothing, but a slip shows."""
+    methods = ("auto", "ball_tree", "kd_tree", "brute")
+    if not isinstance(algorithm, str) or algorithm not in methods:
+        raise ValueError(f"algorithm must be one of {', '.join(map(repr, methods))}, not {algorithm!r}.")
+    if not isinstance(leaf_size, numbers.Integral) or isinstance(leaf_size, bool) or leaf_size < 1:
+        raise ValueError(f"leaf_size must be an integer from 1 on, not {leaf_size!r}.")
 
 
 def _check_mode(mode: Any) -> None:
