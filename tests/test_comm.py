@@ -314,7 +314,7 @@ def test_places_where_nothing_arrives_may_be_left_alone(ndev: int) -> None:
     assert np.any(gradients[0])
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 5, 32, 33])
+@pytest.mark.parametrize("ranks", [1, 2, 5, 16, 17])
 def test_entries_of_ranks(ranks: int) -> None:
     table = np.random.default_rng(ranks).integers(0, 1000, ranks).astype(np.int32)
     rank = np.random.default_rng(1).integers(0, ranks, 200).astype(np.int32)

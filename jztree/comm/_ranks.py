@@ -14,6 +14,8 @@ from ..jax_ext import vary_along
 
 # More than these are a grid of two dimensions, and of three; see `swap`.
 _FEW_RANKS, _MANY_RANKS = 32, 256
+# Of a table in which ranks are looked up by comparing; with 32, comparing takes longer. See `of_rank`.
+_FEW_ENTRIES = 16
 
 
 def in_shard_map_context() -> bool:
@@ -117,9 +119,10 @@ def _as_told_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[A
 def of_rank(table: jax.Array, rank: jax.Array) -> jax.Array:
     """``table[rank]``, what is said of a rank, ``(r,)``, for many ranks in a row, ``(n,)``.
 
-    Looking at a few entries one after the other is a vector loop, a fifth of the time that XLA's gather takes on CPUs.
+    Comparing with a few ranks one after the other is a vector loop: 0.26 ms of CPU time for 1e6 rows and 4 ranks, where
+    XLA's gather takes 0.83 (AVX2).
     """
-    if are_many(table.shape[0]):
+    if table.shape[0] > _FEW_ENTRIES:
         return table[rank]
     first = jnp.broadcast_to(table[0], rank.shape)
     return functools.reduce(lambda found, r: jnp.where(rank == r, table[r], found), range(1, table.shape[0]), first)
