@@ -268,3 +268,24 @@ def test_library_functions_inside_a_function_of_the_user_with_checks_of_varying_
     flat = pos.reshape(-1, 3)
     np.testing.assert_allclose(total, jz.knn.knn(flat, 5, boxsize=1.0, result="rad")[:, -1].sum(), rtol=1e-4)
     assert groups == jz.fof.fof_and_catalogue(flat, 0.08, 1.0)[1].ngroups
+
+
+OVER_DEVICES = {
+    "sort": lambda mesh, pos: jz.tree.distr_zsort.smap(mesh, jit=True)(pos),
+    "neighbours": lambda mesh, pos: jz.knn.knn.smap(mesh, jit=True)(pos, k=3, boxsize=1.0),
+    "neighbours in z-order": lambda mesh, pos: jz.knn.knn.smap(mesh, jit=True)(pos, k=3, output_order="z"),
+    "labels": lambda mesh, pos: jz.fof.distr_fof_labels.smap(mesh, jit=True)(pos, 0.2),
+    "counts": lambda mesh, pos: jz.radius.count_within.smap(mesh, jit=True)(pos, 0.2),
+}
+
+
+@pytest.mark.parametrize("name", OVER_DEVICES)
+def test_many_sets_at_once(name: str) -> None:
+    """One of the sets is in its place already, and so takes another way than the others do."""
+    devices, function = mesh_of(3), OVER_DEVICES[name]
+    sets = jax.random.uniform(jax.random.key(0), (4, 3, 10, 3))
+    sets = sets.at[1].set(jz.tree.distr_zsort.smap(devices, jit=True)(sets[1])[0])
+    together = jax.vmap(lambda pos: function(devices, pos))(sets)
+    one_by_one = [function(devices, pos) for pos in sets]
+    for at_once, *alone in zip(*map(jax.tree.leaves, (together, *one_by_one)), strict=True):
+        np.testing.assert_array_equal(at_once, np.stack(alone))

@@ -24,7 +24,7 @@ from .._checks import check_box, check_particles, exact_box_argument
 from .._particles import check_carried, check_countable, check_movable, check_num
 from .._transform.capacity import Room, room
 from ..data import RankIdx, get_pos, replace_num, split_rows, with_computed
-from ..jax_ext import with_smap
+from ..jax_ext import Exact, with_smap
 from ._splitters import traffics_of
 from ._zorder import Domain, domain_of, to_order
 
@@ -156,9 +156,14 @@ def sort_over_ranks(
 
 def _sort_one_type(mover: Movers, domain: Domain, place: Room) -> Moved:
     """`sort_over_ranks` of one type in equal shares, which leaves rows where they are if all are in their places."""
-    pos, n = jnp.asarray(get_pos(mover.part)), get_pos(mover.part).shape[0]
-    in_place, nums = _are_in_place(pos, mover.num, domain)
+    # By its type, what the branches look at differs between ranks before they are made: under vmap, JAX makes that so,
+    # and fails where a branch does it, too.
     columns, rebuild = split_rows(mover.part)
+    columns, data, num = jax.tree.map(comm.vary, (columns, mover.data, kernels.as_num(mover.num)))
+    mover = dataclasses.replace(mover, part=rebuild(columns), data=data, num=num)
+    domain = dataclasses.replace(domain, box=Exact(comm.vary(domain.box.words)))
+    pos, n = get_pos(mover.part), get_pos(mover.part).shape[0]
+    in_place, nums = _are_in_place(pos, num, domain)
 
     def stay() -> tuple[Any, ...]:
         stats.record("rows.sort", jnp.int32(0))
@@ -166,12 +171,12 @@ def _sort_one_type(mover: Movers, domain: Domain, place: Room) -> Moved:
         order, here = jnp.arange(n, dtype=jnp.int32), comm.get_rank_info()[0] == jnp.arange(nums.shape[0])
         sent = jnp.where(here, nums, 0)
         traffic = comm.Traffic(sent, sent, nums, nums, jnp.int32(0))
-        return columns, mover.data, kernels.as_num(mover.num), names, order, order, traffic
+        return columns, data, num, names, order, order, traffic
 
     def travel() -> tuple[Any, ...]:
-        num = comm.after(kernels.as_num(mover.num), nums)
-        order, posz = domain.zsort(pos, num)
-        (traffic,) = traffics_of([posz], [num], domain.keys(), None)
+        agreed = comm.after(num, nums)
+        order, posz = domain.zsort(pos, agreed)
+        (traffic,) = traffics_of([posz], [agreed], domain.keys(), None)
         moved = _move(mover, (order, posz), traffic, place, domain, True)
         columns, _ = split_rows(moved.part)
         return columns, moved.data, moved.num, moved.names, moved.merge, moved.route.order, moved.route.traffic
