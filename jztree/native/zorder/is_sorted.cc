@@ -6,8 +6,8 @@
 
 #include "common/cpu/context.h"
 #include "common/scale.h"
+#include "is_before.h"
 #include "key_levels.h"
-#include "runs.h"
 
 namespace jztree {
 namespace {

@@ -4,17 +4,11 @@
 #include "common/cuda/keys.cuh"
 #include "common/cuda/loads.cuh"
 #include "common/scale.h"
+#include "is_before.h"
 #include "is_sorted.h"
 
 namespace jztree {
 namespace {
-
-// Whether a row comes before the one in front of it.
-template <int D, typename T>
-__device__ bool falls(const KeyGrid<D>& grid, const T* x) {
-  MortonKey before = Morton<D>::key(grid, x - D), here = Morton<D>::key(grid, x);
-  return before == here ? BitOrder<D>(grid, x) < BitOrder<D>(grid, x - D) : here < before;
-}
 
 template <int D, typename T>
 __global__ void look_at_rows(const T* pos, Count num, const KeyGrid<D>* grid, int32_t* sorted) {
@@ -22,7 +16,8 @@ __global__ void look_at_rows(const T* pos, Count num, const KeyGrid<D>* grid, in
   // Threads that see what another one has just found may end, too.
   if (i >= num() || load_outdated(sorted) == 0) return;
   const T* x = pos + i * D;
-  if (!is_finite_row<D>(x) || (i > 0 && falls<D>(*grid, x))) store_relaxed(sorted, 0);
+  auto key = [&](const T* row) { return Morton<D>::high(*grid, row); };
+  if (!is_finite_row<D>(x) || (i > 0 && falls<D>(*grid, x, key(x - D), key(x)))) store_relaxed(sorted, 0);
 }
 
 template <int D, typename T>

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/cpu/parallel.h"
+#include "is_before.h"
 #include "key_levels.h"
 
 namespace jztree {
@@ -34,21 +35,6 @@ struct RowArrays {
     std::copy(positions + begin * D, positions + end * D, x + begin * D);
   }
 };
-
-// Whether a row is before another. Apart, as it is rarely asked and long.
-template <int D, typename T>
-JZTREE_APART bool is_before(const KeyGrid<D>& grid, const T* x, const T* other) {
-  if (std::memcmp(x, other, D * sizeof(T)) == 0) return false;
-  uint64_t words[OrderWords<D>::count];
-  for (int word = 0; word < OrderWords<D>::count; ++word) words[word] = OrderWords<D>::at(grid, other, word);
-  return OrderWords<D>::before(grid, x, words);
-}
-
-// Whether a row comes before the one in front of it. key, previous: the first halves of their keys.
-template <int D, typename T>
-bool falls(const KeyGrid<D>& grid, const T* x, uint64_t previous, uint64_t key) {
-  return previous >= key && (previous > key || is_before<D>(grid, x, x - D));
-}
 
 // Where runs of rows begin, if there are few. Finding that takes a quarter of the time of a sort.
 template <int D, typename T>

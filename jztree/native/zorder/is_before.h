@@ -1,0 +1,27 @@
+// Which of two rows comes first in the z-order, on CPUs and GPUs.
+#pragma once
+
+#include <cstdint>
+
+#include "common/morton.h"
+
+namespace jztree {
+
+// Whether a row is before another. Apart, as it is rarely asked and long.
+template <int D, typename T>
+JZTREE_APART bool is_before(const KeyGrid<D>& grid, const T* x, const T* other) {
+  bool equal = true;
+  for (int d = 0; d < D; ++d) equal &= x[d] == other[d];
+  if (equal) return false;
+  uint64_t words[OrderWords<D>::count];
+  for (int word = 0; word < OrderWords<D>::count; ++word) words[word] = OrderWords<D>::at(grid, other, word);
+  return OrderWords<D>::before(grid, x, words);
+}
+
+// Whether a row comes before the one in front of it. key, previous: the first halves of their keys.
+template <int D, typename T>
+JZTREE_BOTH bool falls(const KeyGrid<D>& grid, const T* x, uint64_t previous, uint64_t key) {
+  return previous >= key && (previous > key || is_before<D>(grid, x, x - D));
+}
+
+}  // namespace jztree
