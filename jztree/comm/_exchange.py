@@ -151,9 +151,11 @@ def _carried(
     leaves = [vary(leaf) for leaf in leaves]
     route = Route(order, traffic, leaves[0].shape[0])
     start, target, own = starts_of(route.sent)[rank], route.starts()[rank], route.sent[rank]
-    # Without places, rows that arrive are the first ones, and each of them is written.
-    first = 0 if place is not None else jnp.sum(route.received, dtype=jnp.int32) if way.filled else way.room
-    arrays = list(kernels.place_rows(leaves, order, start, fills, place, target, own, way.room, first))
+    first_filled: Any = 0 if way.filled else way.room
+    if way.filled and place is None:
+        # Rows that arrive are the first ones, and each of them is written.
+        first_filled = jnp.sum(route.received, dtype=jnp.int32)
+    arrays = list(kernels.place_rows(leaves, order, start, fills, place, target, own, way.room, first_filled))
     if ndev > 1:
         dense = _Dense(way.chunk_rows, route, place)
         ragged = _Ragged(route, place)
