@@ -184,17 +184,18 @@ def _sort_one_type(mover: Movers, domain: Domain, place: Room) -> Moved:
     def typed(branch: Callable[[], tuple[Any, ...]]) -> Callable[[], tuple[Any, ...]]:
         return lambda: jax.tree.map(comm.vary, branch())
 
-    columns, data, num, names, merge, order, traffic = jax.lax.cond(in_place, typed(stay), typed(travel))
-    route = comm.Route(order, traffic, n)
-    return Moved(replace_num(rebuild(columns), num), data, num, names, merge, route, in_place)
+    found = jax.lax.cond(in_place, typed(stay), typed(travel))
+    columns_there, data_there, num_there, names, merge, order, traffic = found
+    part = replace_num(rebuild(columns_there), num_there)
+    return Moved(part, data_there, num_there, names, merge, comm.Route(order, traffic, n), in_place)
 
 
-def _are_in_place(pos: jax.Array, num: Any, domain: Domain) -> tuple[jax.Array, jax.Array]:
+def _are_in_place(pos: jax.Array, num: jax.Array, domain: Domain) -> tuple[jax.Array, jax.Array]:
     """Whether all rows of all ranks are where the sort would bring them, and how many each rank has, ``(r,)`` int32.
 
     The ranges follow each other if their first and last rows do.
     """
-    num, keys = kernels.as_num(num), domain.keys()
+    keys = domain.keys()
     ends = kernels.gather_rows(pos, jnp.stack([jnp.int32(0), jnp.maximum(num - 1, 0)]))
     told = jnp.stack([num, kernels.is_sorted(pos, num, *keys)])
     ends, told = comm.all_gather_rows((jax.lax.stop_gradient(ends), told))
