@@ -62,7 +62,7 @@ class _Search:
         used = jnp.arange(self.n, dtype=jnp.int32) < num
         starts, origin = self.ready.starts, self._own_origin()
         assert starts is not None
-        number = starts[origin[0][order]] + origin[1][order]
+        number = comm.of_rank(starts, origin[0][order]) + origin[1][order]
         nobody = comm.num_ranks()
         ranks = jnp.where(used, root.irank, nobody)
         first = comm.vary(jnp.full(self.n, _NONE, jnp.int32))

@@ -124,7 +124,7 @@ class Listing:
         rows = None if home is None else home.merge
         whose = rows_of_rank(ready.queries.posz.shape[0]) if home is None else home.origin
         splits, total, *columns = self._found(
-            ready.starts[ready.origin.rank] + ready.origin.idx,
+            comm.of_rank(ready.starts, ready.origin.rank) + ready.origin.idx,
             None if self.query_starts is None else self.query_starts[whose.rank] + whose.idx,
             rows,
             Space(self.place.rows, padded=True),
