@@ -90,6 +90,11 @@ def farthest(dtype: Any) -> str:
     return "4.2e37" if dtype == jnp.float32 else "3.1e144"
 
 
+def farthest_number(dtype: Any) -> float:
+    """`farthest` to the bit."""
+    return 2.0**125 if dtype == jnp.float32 else 2.0**480
+
+
 def is_subnormal(value: jax.Array) -> jax.Array:
     """Which numbers are below the smallest normal one of their type. XLA takes them for 0, so it is bits that tell."""
     kind = jnp.finfo(value.dtype)

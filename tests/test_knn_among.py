@@ -291,6 +291,23 @@ def test_limits_beyond_all_in_any_unit_do_not_reach_other_batches(unit: float, e
     assert (np.asarray(found[1])[:, 10:] == -1).all()
 
 
+@pytest.mark.parametrize("unit", [1e30, 3.4e36, 8.4e37])
+def test_batches_as_wide_as_numbers_reach(unit: float) -> None:
+    """As many as have room beside each other are searched; of one more, it is said how many have."""
+    pos = ((oracles.uniform(60, 3, np.float64) - 0.5) * unit).astype(np.float32)
+    fit = 2 if unit == 3.4e36 else 1 if unit > 3.4e36 else 60
+    batch = np.arange(60) % fit
+    rad, idx = (np.asarray(one) for one in knn(pos, 60 // fit, batch=batch))
+    distance2 = np.where(batch[:, None] == batch, oracles.squared_distances(pos.astype(np.float64), pos), np.inf)
+    np.testing.assert_allclose(rad, np.sqrt(np.sort(distance2, axis=1)[:, : 60 // fit]), rtol=1e-6)
+    assert np.all(np.sort(idx, axis=1) == np.arange(60).reshape(-1, fit).T[batch])
+    if fit < 60:
+        with pytest.raises(
+            oracles.RUN_TIME_ERROR, match=rf"row {fit} of batch is {fit}.*float32 only up to number {fit - 1};"
+        ):
+            knn(pos, 3, batch=np.arange(60) % (fit + 1))
+
+
 def test_batches_with_all_else() -> None:
     part, batch, mask = particles(), batches_of(300, 4).astype(np.int32), mask_of(300)
     same = batch[:, None] == batch

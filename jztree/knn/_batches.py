@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels
-from .._checks import MAX_DIMS, first_row
+from .._checks import MAX_DIMS, farthest_number, first_row
 from .._particles import check_carried, get_pos
 from .._radii import Radii
 from ..data import get_num, replace_num
@@ -24,6 +24,10 @@ from ..jax_ext import Exact, exact_to_float
 from ..tree._zorder import Domain
 
 _BAD_BATCH = "row {0} of %s is no number of a batch; these are from 0 to %d."
+_TOO_WIDE = (
+    "row {0} of %s is {1}, but sets as wide as these have room beside each other in %s only up to number {2}; choose "
+    "another unit of length, or search them one by one."
+)
 
 
 @jax.tree_util.register_dataclass
@@ -97,7 +101,12 @@ def in_layers(
     known = jax.lax.bitcast_convert_type(spacing.astype(jnp.float32), jnp.int32)
     nums = comm.after([kernels.as_num(get_num(part)) for part in parts], known)
     most = 2**24 if spacing.dtype == jnp.float32 else 2**31 - 1
-    faults = [_fault(*one, most) for one in zip(batches, nums, ("batch", "batch_query"), strict=False)]
+    room = _room_for(spacing)
+    faults = [
+        fault
+        for one in zip(batches, nums, ("batch", "batch_query"), strict=False)
+        for fault in _faults(*one, most, room, spacing.dtype)
+    ]
     checked = comm.check_all(nums[0], faults)
     layered = [_layered(*one, comm.after(spacing, checked)) for one in zip(parts, batches, strict=True)]
     words = jnp.asarray(box.words)
@@ -107,7 +116,8 @@ def in_layers(
 
 def _layered(part: Any, batch: Any, spacing: jax.Array) -> Layered:
     pos = jnp.asarray(get_pos(part))
-    layer = jnp.asarray(batch).astype(pos.dtype) * spacing
+    # Where not even two are beside each other, how far these would be is more than there are numbers for.
+    layer = jnp.where(jnp.asarray(batch) == 0, 0, jnp.asarray(batch).astype(pos.dtype) * spacing)
     return Layered(jnp.concatenate([pos, layer[:, None]], axis=1), part, getattr(part, "num", None))
 
 
@@ -121,12 +131,24 @@ def _spacing(parts: Sequence[Any], box: Exact) -> jax.Array:
     return 2 * _power_above(jax.lax.stop_gradient(farthest))
 
 
-def _fault(batch: Any, num: jax.Array, name: str, most: int) -> comm.Fault:
-    """That the number of a batch may be none."""
+def _room_for(spacing: jax.Array) -> jax.Array:
+    """The last batch whose layer is not farther than coordinates may be, int32; the first one's is no way off."""
+    last = jnp.floor(farthest_number(spacing.dtype) / spacing)
+    return jnp.clip(last, 0, 2**30).astype(jnp.int32)
+
+
+def _faults(batch: Any, num: jax.Array, name: str, most: int, room: jax.Array, dtype: Any) -> list[comm.Fault]:
+    """That the number of a batch may be none, or one of a layer that is too far."""
     batch = jnp.asarray(batch)
     last = min(most, jnp.iinfo(batch.dtype).max)  # JAX would cut ``most`` to the dtype of a narrow batch
-    row = first_row((jnp.arange(batch.shape[0]) < num) & ((batch < 0) | (batch > last)))
-    return comm.Fault(row >= 0, [row], _BAD_BATCH % (name, most))
+    used = jnp.arange(batch.shape[0]) < num
+    bad = first_row(used & ((batch < 0) | (batch > last)))
+    far = first_row(used & (batch > jnp.minimum(room, last).astype(batch.dtype)))
+    number = batch[jnp.maximum(far, 0)] if batch.shape[0] else far
+    return [
+        comm.Fault(bad >= 0, [bad], _BAD_BATCH % (name, most)),
+        comm.Fault(far >= 0, [far, number, room], _TOO_WIDE % (name, dtype.name)),
+    ]
 
 
 def _nearer(limit: Radii, half: jax.Array, box: jax.Array) -> Radii:
