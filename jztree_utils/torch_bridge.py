@@ -47,23 +47,50 @@ def differentiable(func: Callable[..., Any]) -> Callable[..., Any]:
 
     Returns a pytree of tensors: those of integers, such as the rows of neighbours, have no derivatives. If a tensor is
     float64, all is computed in the 64-bit mode of JAX. Derivatives are of as high an order as those of ``func``.
+    ``torch.compile`` leaves the call as it is, between what it compiles.
 
-    Raises TypeError if an argument is no tensor, or a complex one that requires derivatives, and ValueError for
-    integers that JAX would cut.
+    Raises TypeError if an argument is no tensor that holds its numbers one beside the other, or a complex one that
+    requires derivatives, ValueError for integers that JAX would cut, and NotImplementedError within transformations of
+    `torch.func` and where derivatives go forward: PyTorch has derivatives of the call backward only.
     """
     passes = _Passes(func)
 
     def call(*tensors: Any) -> Any:
         for place, one in enumerate(tensors):
-            if not isinstance(one, torch.Tensor):
-                raise TypeError(f"argument {place} must be a tensor of PyTorch, not {type(one).__name__}.")
-            if one.requires_grad and one.is_complex():
-                raise TypeError(f"argument {place} is complex, and only real tensors have derivatives; .detach() it.")
+            _check_tensor(place, one)
         structure: list[Any] = []
-        leaves = _Bridge.apply(passes, structure, *tensors)
+        try:
+            leaves = _Bridge.apply(passes, structure, *tensors)
+        except RuntimeError as error:
+            if "functorch" in str(error):
+                raise NotImplementedError(_ONLY_BACKWARD) from error
+            raise
         return jax.tree.unflatten(structure[0], leaves)
 
-    return call
+    return torch.compiler.disable(call)
+
+
+_ONLY_BACKWARD = (
+    "a function of torch_bridge.differentiable has derivatives backward, one gradient at a time, by "
+    "torch.autograd.grad or .backward(); it does not go through torch.func, vectorize=True or forward-mode "
+    "derivatives. Transform the function of JAX, by jax.vmap or jax.jvp, before it is made differentiable."
+)
+
+
+def _check_tensor(place: int, one: Any) -> None:
+    if not isinstance(one, torch.Tensor):
+        raise TypeError(f"argument {place} must be a tensor of PyTorch, not {type(one).__name__}.")
+    kinds = {
+        "nested": one.is_nested,
+        "sparse": one.layout is not torch.strided,
+        "quantized": one.is_quantized,
+        "meta": one.is_meta,
+    }
+    for kind, is_that in kinds.items():
+        if is_that:
+            raise TypeError(f"argument {place} is a {kind} tensor; give a dense one, which holds all its numbers.")
+    if one.requires_grad and one.is_complex():
+        raise TypeError(f"argument {place} is complex, and only real tensors have derivatives; .detach() it.")
 
 
 class _Passes:
@@ -120,6 +147,10 @@ class _Bridge(torch.autograd.Function):
         made = iter(ctx.passes.backward_of(ctx.by)(*ctx.saved_tensors, *given) if again else _pulled(ctx, given))
         return None, None, *(next(made) if by else None for by in ctx.by)
 
+    @staticmethod
+    def jvp(*_: Any) -> Any:
+        raise NotImplementedError(_ONLY_BACKWARD)
+
 
 def _pulled(ctx: Any, gradients: list[Any]) -> list[Any]:
     with jax.enable_x64(ctx.wide):
@@ -141,7 +172,12 @@ def _check_integers(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def _array(tensor: torch.Tensor) -> jax.Array:
-    return jnp.from_dlpack(tensor.detach().contiguous())
+    try:
+        return jnp.from_dlpack(tensor.detach().resolve_conj().contiguous())
+    except RuntimeError as error:
+        if "Batching rule" in str(error):  # many gradients at once
+            raise NotImplementedError(_ONLY_BACKWARD) from error
+        raise
 
 
 def _parted(given: Sequence[Any], by: Sequence[bool]) -> tuple[list[Any], list[Any]]:

@@ -154,3 +154,49 @@ def test_what_cannot_be_is_said() -> None:
         differentiable(lambda x, ids: (x, ids))(pos, torch.tensor([2**40, 5]))
     with pytest.raises(TypeError, match="argument 0 is complex"):
         differentiable(lambda x: abs(x).sum())(torch.ones(3, dtype=torch.complex64).requires_grad_())
+
+
+@pytest.mark.parametrize("kind", ["meta", "sparse", "nested", "quantized"])
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_tensors_that_do_not_hold_their_numbers(kind: str) -> None:
+    make: dict[str, Any] = {
+        "meta": lambda: torch.rand(9, 3, device="meta"),
+        "sparse": lambda: torch.eye(3).to_sparse(),
+        "nested": lambda: torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(4, 3)]),
+        "quantized": lambda: torch.quantize_per_tensor(torch.rand(9, 3), 0.1, 0, torch.qint8),
+    }
+    with pytest.raises(TypeError, match=f"argument 1 is a {kind} tensor; give a dense one"):
+        differentiable(lambda x, y: (x, y))(torch.rand(2), make[kind]())
+
+
+def test_views_of_complex_numbers() -> None:
+    given = torch.complex(torch.rand(9), torch.rand(9))
+    for view in (given.conj(), given.conj().imag):
+        torch.testing.assert_close(differentiable(lambda x: 2 * x)(view), 2 * view)
+
+
+def test_transformations_that_do_not_go_through_are_refused() -> None:
+    double, given = differentiable(lambda x: 2 * x), torch.rand(3)
+    jacobian = functools.partial(torch.autograd.functional.jacobian, double, given, vectorize=True)
+    refused: list[Any] = [
+        lambda: torch.func.grad(lambda x: double(x).sum())(given),
+        lambda: torch.func.vmap(double)(given),
+        lambda: torch.func.jvp(double, (given,), (given,)),
+        jacobian,
+        lambda: jacobian(strategy="forward-mode"),
+    ]
+    for call in refused:
+        with pytest.raises(NotImplementedError, match="derivatives backward, one gradient at a time"):
+            call()
+    whole = torch.autograd.functional.jacobian(double, given)
+    torch.testing.assert_close(whole, 2 * torch.eye(3))
+
+
+def test_compiled_functions_may_call_it() -> None:
+    double = differentiable(lambda x: 2 * x)
+    compiled = torch.compile(lambda x: (double(x + 1) ** 2).sum(), backend="eager")
+    given = torch.rand(3, requires_grad=True)
+    found = compiled(given)
+    torch.testing.assert_close(found, 4 * ((given + 1) ** 2).sum())
+    found.backward()
+    torch.testing.assert_close(given.grad, 8 * (given.detach() + 1))
