@@ -32,7 +32,7 @@ inline int64_t keep_lanes(const Lanes<T>& values, uint32_t chosen, T* to) {
     int64_t count = 0;
     for (int i = 0; i < Lanes<T>::registers; ++i) {
       uint32_t here = chosen >> i * Lanes<T>::width & 0xff;
-      __m256i order = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(chosen_lanes.of[here])));
+      __m256i order = chosen_lanes.in_order(here);
       _mm256_storeu_ps(to + count, _mm256_permutevar8x32_ps((__m256)values.part[i], order));
       count += __builtin_popcount(here);
     }

@@ -66,21 +66,10 @@ inline Candidate<T> own_candidate() {
 }
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-// For each choice of eight lanes: the chosen ones in order, a byte each.
-struct ChosenLanes {
-  uint64_t of[256];
-  constexpr ChosenLanes() : of() {
-    for (uint64_t chosen = 0; chosen < 256; ++chosen)
-      for (uint64_t lane = 0, place = 0; lane < 8; ++lane)
-        if (chosen >> lane & 1) of[chosen] |= lane << 8 * place++;
-  }
-};
-inline constexpr ChosenLanes chosen_lanes;
-
 // Packs the chosen ones of the eight lanes of a register.
 inline int64_t pack_register(const Lanes<float>::Register& distance2, uint32_t chosen, uint32_t row_plus_one,
                              int64_t* to) {
-  __m256i order = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(chosen_lanes.of[chosen])));
+  __m256i order = chosen_lanes.in_order(chosen);
   __m256i bits = _mm256_permutevar8x32_epi32((__m256i)distance2, order);
   __m256i rows = _mm256_add_epi32(order, _mm256_set1_epi32(static_cast<int>(row_plus_one)));
   // Of each half of the register, the first two and the last two.

@@ -197,6 +197,23 @@ inline Lanes<double> square_root(const Lanes<double>& squares) {
   return out;
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// For each choice of eight lanes: the chosen ones in order, a byte each.
+struct ChosenLanes {
+  uint64_t of[256];
+  constexpr ChosenLanes() : of() {
+    for (uint64_t chosen = 0; chosen < 256; ++chosen)
+      for (uint64_t lane = 0, place = 0; lane < 8; ++lane)
+        if (chosen >> lane & 1) of[chosen] |= lane << 8 * place++;
+  }
+  // The same in a register.
+  __m256i in_order(uint32_t chosen) const {
+    return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(of[chosen])));
+  }
+};
+inline constexpr ChosenLanes chosen_lanes;
+#endif
+
 // Writes `first` plus the place of each bit of `chosen`, one of `lanes` each, behind each other, and returns how many.
 inline int write_chosen(uint32_t chosen, int32_t first, int32_t* to) {
   int count = __builtin_popcount(chosen);
@@ -219,6 +236,16 @@ inline int pack_chosen(uint32_t chosen, int32_t first, int32_t* to) {
   __m512i row = _mm512_add_epi32(place, _mm512_set1_epi32(first));
   _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(static_cast<__mmask16>(chosen), row));
   return __builtin_popcount(chosen);
+#elif defined(__AVX2__)
+  uint32_t low = chosen & 0xff, high = chosen >> 8;
+  int count = __builtin_popcount(low);
+  auto pack = [](uint32_t some, int32_t row, int32_t* where) {
+    __m256i rows = _mm256_add_epi32(chosen_lanes.in_order(some), _mm256_set1_epi32(row));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(where), rows);
+  };
+  pack(low, first, to);
+  pack(high, first + 8, to + count);
+  return count + __builtin_popcount(high);
 #else
   return write_chosen(chosen, first, to);
 #endif
