@@ -1,4 +1,4 @@
-"""Some cases of tests that have many, as a plugin of pytest: ``--cases-of-each 5`` keeps five of each test.
+"""Some cases of tests that have many, as a plugin of pytest: ``--cases-of-each 3`` keeps three of each test.
 
 Sweeps over kinds of input have up to a hundred cases of one test, alike in what they compile and check. Each day's run
 takes others of them, so that all are run in some days; ``make test-all`` runs them all.

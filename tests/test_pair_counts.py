@@ -281,9 +281,11 @@ def test_sums_do_not_depend_on_threads() -> None:
 def test_more_pairs_than_32_bits_count() -> None:
     """Two heaps: all pairs of one are at distance 0, in no bin, and those of both at one distance."""
     pos = np.repeat(np.array([[0.0, 0, 0], [3, 4, 0]], np.float32), 70_000, axis=0)
-    found = pair_counts(pos, [0.0, 4.9999, 5.0, np.inf])
+    found = pair_counts(pos, [0.0, 4.9, 5.1, np.inf])
     np.testing.assert_array_equal(np.asarray(found.count), [0, 2 * 70_000**2, 0])
     assert np.asarray(found.count).dtype == np.int64
+    found = pair_counts(pos[69_000:71_000], [0.0, 4.9999, 5.0, np.inf])
+    np.testing.assert_array_equal(np.asarray(found.count), [0, 2 * 1000**2, 0])
     # And apart by little more than nothing, within nodes and between them.
     pos[:, 2] = np.tile(np.arange(70_000, dtype=np.float32) * 1e-9, 2)
     found = pair_counts(pos, [0.0, 1.0, 4.5, 6.0])

@@ -239,6 +239,7 @@ def test_a_killed_process_ends_the_others() -> None:
     assert re.search(r"process 0 of 2 .* ends because process 1 of 2 on host \S+ is gone: it was", ended[0].output)
 
 
+@pytest.mark.slow
 def test_a_suspended_process_ends_the_others_when_its_heartbeats_stop() -> None:
     stop = """
 if rank == 1:
