@@ -167,13 +167,23 @@ def _one_number(num: Any) -> Any:
     return num.reshape(()) if isinstance(num, (jax.Array, np.ndarray)) and num.shape == (1,) else num
 
 
+def _is_integer(number: Any) -> bool:
+    dtype = number.dtype if hasattr(number, "dtype") else np.asarray(number).dtype
+    return bool(np.issubdtype(dtype, np.integer))
+
+
+def _shown(number: Any) -> str:
+    """What was given for a number, in words; what is traced has no text."""
+    if isinstance(number, jax.core.Tracer):
+        return f"{number.dtype} of shape {number.shape}"
+    return f"a {type(number).__name__}" if isinstance(number, (list, tuple)) else one_line(number)
+
+
 def check_num(part: Any, what: str = "num") -> Any:
     """``num`` of ``part``; ValueError in words if it is known and not between 0 and the number of rows."""
     num, n = get_num(part), get_pos(part).shape[0]
-    if np.ndim(num) != 0 or not np.issubdtype(jnp.result_type(num), np.integer):
-        raise TypeError(
-            f"{what} is {one_line(num)}; it counts the rows that hold particles, so it must be one integer."
-        )
+    if isinstance(num, (list, tuple)) or np.ndim(num) != 0 or not _is_integer(num):
+        raise TypeError(f"{what} is {_shown(num)}; it counts the rows that hold particles, so it must be one integer.")
     if not isinstance(num, jax.core.Tracer) and not 0 <= int(num) <= n:
         raise ValueError(f"{what} is {num}; it counts the rows that hold particles, so it must be from 0 to {n}.")
     return num

@@ -40,13 +40,19 @@ def _options(cls: type[_T]) -> type[_T]:
     made = dataclass(kw_only=True, unsafe_hash=True)(cls)
     fields = [option.name for option in dataclasses.fields(made)]  # type: ignore[arg-type]
     others = [name for name, value in vars(cls).items() if isinstance(value, property)]
+    aliases = getattr(cls, "_aliases", ())
     names = fields + others
     init = made.__init__
 
     @functools.wraps(init)
     def filtered_init(self: Any, **options: Any) -> None:
         for name in options:
-            _check_name(made, names, name)
+            _check_name(made, names, name, TypeError)
+        for alias, name in aliases:
+            if alias in options and name in options:
+                raise ValueError(
+                    f"{made.__name__} takes {alias} or {name}, of which one follows from the other; give one."
+                )
         init(self, **{name: value for name, value in options.items() if name in fields})
         for name in others:
             if name in options:
@@ -82,11 +88,12 @@ def checked_config(cfg: Any, kind: type[_T], what: str = "cfg", *, optional: boo
     return cfg
 
 
-def _check_name(cls: type, names: list[str], name: str) -> None:
+def _check_name(cls: type, names: list[str], name: str, error: type[Exception] = AttributeError) -> None:
     if name not in names and not name.startswith(_IGNORED):
         fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
         own = [one for one in names if not (one in fields and fields[one].metadata.get("published"))]
-        raise AttributeError(f"{cls.__name__} has no option {name!r}; it has {', '.join(own)}.")
+        rest = "" if len(own) == len(names) else "; those of the published interface are taken, too"
+        raise error(f"{cls.__name__} has no option {name!r}; it has {', '.join(own)}{rest}.")
 
 
 def _published(default: Any) -> Any:
@@ -151,6 +158,8 @@ class TreeConfig:
     regularization: Any = _published(None)
     alloc_fac_nodes: float = _published(1.0)
     nsamp: int = _published(1024)
+
+    _aliases = (("max_leaf_size", "leaf_size"), ("mass_centered", "masses"))
 
     @property
     def max_leaf_size(self) -> int:

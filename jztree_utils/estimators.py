@@ -87,9 +87,11 @@ class _ByNumber(_Fitted):
         most = self.n_samples_fit_ - (places is None)
         if k > most:
             others = " others, each sample being none of its own" if places is None else ""
+            order = "<=" if places is not None else "<"
             raise ValueError(
-                f"Expected n_neighbors <= n_samples_fit, but n_neighbors = {k}, n_samples_fit = {self.n_samples_fit_}, "
-                f"n_samples = {self.n_samples_fit_ if places is None else len(places)}: there are {most}{others}."
+                f"Expected n_neighbors {order} n_samples_fit, but n_neighbors = {k}, n_samples_fit = "
+                f"{self.n_samples_fit_}, n_samples = {self.n_samples_fit_ if places is None else len(places)}: there "
+                f"are {most}{others}."
             )
         distance, index = self._search.nearest_others(k) if places is None else self._search.nearest(places, k)
         index = _in_order_of_rows(distance, index).astype(np.intp)

@@ -6,6 +6,7 @@ small questions of many sizes are better off with SciPy.
 """
 
 import itertools
+import numbers
 import operator
 from typing import Any
 
@@ -75,6 +76,8 @@ class KDTree:
         del eps
         _check_workers(workers)
         _check_metric(p)
+        if not isinstance(distance_upper_bound, numbers.Real):
+            raise TypeError(f"distance_upper_bound must be one number, not {distance_upper_bound!r}.")
         wanted, single = _which(k)
         points = self._queries(x)
         most = min(int(wanted.max(initial=0)), self.n)

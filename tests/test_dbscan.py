@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
@@ -99,6 +100,17 @@ def test_equals_scikit_learn() -> None:
 def test_arguments_that_cannot_be(options: Any, words: str, call: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         call(oracles.uniform(50, 3), **options)
+
+
+@pytest.mark.parametrize("least", [jnp.int32(4), np.int16(4), np.array(4)], ids=["jax", "numpy", "array"])
+def test_samples_that_are_a_known_integer(least: Any) -> None:
+    pos = oracles.clustered(200, 3)
+    expected = dbscan(pos, 0.05, 4)
+    part = deal(pos, even(200, 2))
+    for found in (dbscan(pos, 0.05, least), dbscan.jit(pos, 0.05, min_samples=least)):
+        np.testing.assert_array_equal(found[0], expected[0])
+    over = dbscan.smap(mesh_of(2), jit=True)(part, 0.05, least)
+    np.testing.assert_array_equal(joined(over[0], even(200, 2)), expected[0])
 
 
 @pytest.mark.parametrize("call", [dbscan, dbscan.jit])

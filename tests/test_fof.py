@@ -255,7 +255,21 @@ def test_larger_linking_length_is_a_superset() -> None:
     assert bool(jax.jit(fof_is_superset)(large, small))
 
 
+def test_superset_of_any_labels() -> None:
+    random = np.random.default_rng(4)
+    for n in (0, 1, 2, 30):
+        for _ in range(40):
+            sup, sub = random.integers(-3, 3, n) * 10**6, random.integers(-5, 5, n)
+            mask = random.random(n) < 0.5
+            for looked in (None, mask):
+                some = np.ones(n, bool) if looked is None else looked
+                expected = all(len(set(sup[some & (sub == label)])) == 1 for label in set(sub[some]))
+                assert bool(fof_is_superset(sup, sub, looked)) == expected
+
+
 def test_superset_of_labels_that_do_not_fit() -> None:
+    with pytest.raises(TypeError, match="labels must be integers, not float32"):
+        fof_is_superset(jnp.arange(3), jnp.arange(3.0))
     with pytest.raises(ValueError, match=r"\(3,\).*\(4,\)"):
         fof_is_superset(jnp.arange(3), jnp.arange(4))
     with pytest.raises(ValueError, match=r"\(2,\)"):

@@ -157,6 +157,11 @@ def test_unknown_words_of_result(result: Any) -> None:
     assert oracles.one_sentence(error)
 
 
+def test_an_array_is_no_result() -> None:
+    with pytest.raises(ValueError, match="result is an array; it must be words"):
+        knn(particles(), 3, result=np.zeros(300))
+
+
 def test_word_for_a_field_that_is_none() -> None:
     with pytest.raises(ValueError, match="'mass'"):
         knn(data.PosMass(pos=jnp.zeros((5, 3))), 1, result="rad_mass")

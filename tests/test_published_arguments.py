@@ -96,8 +96,19 @@ def test_places_in_a_domain_of_ones_own(jit: bool) -> None:
         find(posz, posz, leaf_search=True)
 
 
+@pytest.mark.parametrize(
+    "corners", [([0, 0, 0], [1, 1, 1]), [(0, 0, 0.0), (1, 1, 1)], np.array([[0, 0, 0], [1, 1, 1]])], ids=str
+)
+def test_domains_of_any_numbers(corners: Any) -> None:
+    expected = jz.tree.zsort(POS, domain=(np.zeros(3), np.ones(3)))[1]
+    for call in (jz.tree.zsort, jz.tree.zsort.jit):
+        np.testing.assert_array_equal(call(POS, domain=corners)[1], expected)
+    posz = POS[np.asarray(expected)]
+    np.testing.assert_array_equal(jz.tree.search_sorted_z.jit(posz, posz, domain=corners), np.arange(len(POS)))
+
+
 def test_what_is_no_domain() -> None:
-    for domain in ((0.0, 1.0), np.zeros((2, 3)), (np.zeros(2), np.ones(2)), (np.zeros(3),)):
+    for domain in ((0.0, 1.0), np.zeros((3, 2)), 3, "ab", (np.zeros(2), np.ones(2)), (np.zeros(3),)):
         with pytest.raises(ValueError, match="two corners of 3 coordinates"):
             jz.tree.zsort(POS, domain=domain)
     for domain in ((np.ones(3), np.zeros(3)), (np.zeros(3), np.full(3, np.inf)), (np.zeros(3), np.full(3, np.nan))):

@@ -348,6 +348,9 @@ def test_one_hierarchy_of_several_types(jit: bool) -> None:
             np.testing.assert_array_equal(np.unique(np.concatenate(of_types), axis=0), np.unique(rows, axis=0))
     with pytest.raises(ValueError, match="one_hierarchy=True"):
         ths[0].particle_splits_of(0, 0)
+    for kind in (2, -1, "0", True):
+        with pytest.raises(ValueError, match="this hierarchy has 2 types, from 0 to 1"):
+            th.particle_splits_of(kind, 0)
 
 
 def test_multi_type_of_bad_arguments(x64: None) -> None:

@@ -58,6 +58,16 @@ def copy_configs(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: copy_config(value) if is_config(value) else value for name, value in arguments.items()}
 
 
+def known_integers(static: dict[str, Any]) -> dict[str, Any]:
+    """Static arguments by name, with integers of JAX and arrays of one integer, which nobody can hash, as Python's."""
+    return {name: _known_integer(value) for name, value in static.items()}
+
+
+def _known_integer(value: Any) -> Any:
+    is_one = isinstance(value, (jax.Array, np.ndarray)) and value.ndim == 0 and is_concrete(value)
+    return int(value) if is_one and jnp.issubdtype(value.dtype, jnp.integer) else value
+
+
 def check_hashable(function: str, static: dict[str, Any], advice: str = "") -> None:
     """TypeError in words if a static argument cannot be part of what is compiled. advice: what may be done."""
     for name, value in static.items():
@@ -127,7 +137,8 @@ class Mapped:
         self.compiled = jax.jit(run, static_argnums=0, **options.jit_options)
 
     def __call__(self, arguments: dict[str, Any], jit: bool) -> Any:
-        static = copy_configs({name: value for name, value in arguments.items() if self.in_specs.get(name) is None})
+        static = {name: value for name, value in arguments.items() if self.in_specs.get(name) is None}
+        static = known_integers(copy_configs(static))
         dynamic = {name: value for name, value in arguments.items() if name not in static}
         if not self.options.input_tiled:
             self._check_leading_axes(dynamic)

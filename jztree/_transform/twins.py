@@ -12,7 +12,7 @@ from .._particles import check_carried
 from . import capacity
 from .mappers import Mapper, name_twin, shard_map_constructor
 from .plain_calls import remembered
-from .shard_map import check_hashable, copy_configs, is_concrete, trace_key
+from .shard_map import check_hashable, copy_configs, is_concrete, known_integers, trace_key
 from .specs import argument_reader, static_names
 
 _Args = ParamSpec("_Args")
@@ -77,6 +77,7 @@ def jit_constructor(
 
     def read(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         arguments = adopted(copy_configs(by_name(args, kwargs)[0]))
+        arguments |= known_integers({name: arguments[name] for name in static_argnames})
         if prepare is not None:
             arguments |= prepare(arguments)
         check_carried({name: value for name, value in arguments.items() if name not in static_argnames})
@@ -129,19 +130,27 @@ def with_twins(
     """
 
     def add(func: Callable[_Args, _Result]) -> WithTwins[_Args, _Result]:
-        carrier: Any = with_smap(in_specs, out_specs, prepare=prepare)(_adopting(func))
-        carrier.jit = jit_constructor(func, static_names(func, in_specs), prepare, enlarges)
+        static = static_names(func, in_specs)
+        carrier: Any = with_smap(in_specs, out_specs, prepare=prepare)(_adopting(func, static))
+        carrier.jit = jit_constructor(func, static, prepare, enlarges)
         return carrier
 
     return add
 
 
-def _adopting(func: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
-    """``func``, which also takes arrays of other libraries."""
+def _adopting(func: Callable[_Args, _Result], static: Sequence[str]) -> Callable[_Args, _Result]:
+    """``func``, which also takes arrays of other libraries, and known integers of JAX as what is compiled in."""
+    names = tuple(inspect.signature(func).parameters)
+    whole: Any = func
 
     @functools.wraps(func)
     def call(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
-        return func(*adopted(args), **adopted(kwargs))
+        by_place = dict(zip(names, adopted(args), strict=False))
+        by_name: dict[str, Any] = dict(adopted(kwargs))
+        by_place |= known_integers({name: by_place[name] for name in static if name in by_place})
+        by_name |= known_integers({name: by_name[name] for name in static if name in by_name})
+        found: _Result = whole(*by_place.values(), *args[len(names) :], **by_name)
+        return found
 
     return call
 

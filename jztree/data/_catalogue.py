@@ -17,7 +17,7 @@ from .._transform.twins import with_twins
 from . import _tables as tables
 from ._classes import Array
 from ._describe import describe_catalogue
-from ._rows import differ, on_auto_axes
+from ._rows import on_auto_axes, rows_differ
 
 if TYPE_CHECKING:
     import astropy.table
@@ -40,6 +40,8 @@ _COLUMNS = (
     "offset_rank",
     "means",
 )
+# How many axes those have that have more than one, in the catalogue of one rank.
+_AXES = {"com_pos": 2, "com_vel": 2, "shape_tensor": 3, "angular_momentum": 2}
 
 
 class _FurtherColumns:
@@ -153,13 +155,14 @@ class FofCatalogue(_FurtherColumns):
     def flatten(self) -> "FofCatalogue":
         """The catalogue of all ranks, rows ``(r, g, ...)``, as one of ``r * g`` rows: those that hold groups first.
 
-        Groups come in the order of the ranks; ``offset`` stays a row of the rank that ``offset_rank`` names. One that
-        is that of one rank already stays as it is. May be used in compiled functions; `squeeze_catalogue` drops the
-        rows that hold nothing, too.
+        Rows may be ``(r * g, ...)`` too, as they come out of a `jax.shard_map` of one's own. Groups come in the order
+        of the ranks; ``offset`` stays a row of the rank that ``offset_rank`` names. One that is that of one rank
+        already stays as it is. May be used in compiled functions; `squeeze_catalogue` drops the rows that hold nothing,
+        too.
         """
         if np.ndim(self.ngroups) == 0:
             return self
-        cata = on_auto_axes(self)
+        cata = on_auto_axes(_by_rank(self))
         numpy: Any = np if is_concrete(cata) else jnp
         ngroups = numpy.asarray(cata.ngroups)
         order = numpy.argsort(~(numpy.arange(_rows(cata)) < ngroups[:, None]).reshape(-1), stable=True)
@@ -206,7 +209,8 @@ def squeeze_catalogue(
     """``cata`` without its unused rows, or with a number of rows of one's choice.
 
     cata: the catalogue of one rank, rows ``(g, ...)``, or that of all ranks, rows ``(r, g, ...)`` and ``ngroups``
-        ``(r,)``, which is then joined in the order of the ranks.
+        ``(r,)``, which is then joined in the order of the ranks. Rows may be ``(r * g, ...)`` too, as they come out of
+        a `jax.shard_map` of one's own.
     size_out: how many rows to return, zeros behind the groups; needed under a JAX transformation. None: as many as
         there are groups.
     offset_mode: ``"rank"``: ``offset`` is a row of the rank that holds the first particle of the group, as it is in
@@ -218,9 +222,11 @@ def squeeze_catalogue(
     int64. Nothing in here runs on a device then, so it can be used in a host callback. With it, returns arrays of JAX,
     and offsets are int32.
 
-    Raises ValueError if ``nparts`` is missing or does not belong to this catalogue, for another ``offset_mode``, or if
-    there are more groups than ``size_out`` (at run time, where they are traced) or global offsets beyond int32.
+    Raises TypeError for what is no `FofCatalogue`, ValueError if ``nparts`` is missing or does not belong to this
+    catalogue, for another ``offset_mode``, or if there are more groups than ``size_out`` (at run time, where they are
+    traced) or global offsets beyond int32.
     """
+    cata = _by_rank(cata)
     check_no_units(catalogue=cata)
     rows_wanted = None if size_out is None else _row_number(size_out)
     if offset_mode not in ("rank", "global"):
@@ -236,6 +242,52 @@ def squeeze_catalogue(
     ngroups = np.asarray(cata.ngroups)
     used = np.arange(_rows(cata)) < ngroups[..., None]
     return FofCatalogue(ngroups=int(ngroups.sum()), **jax.tree.map(lambda leaf: np.asarray(leaf)[used], rows))
+
+
+def _by_rank(cata: Any) -> FofCatalogue:
+    """``cata`` with arrays in place of lists, and with rows ``(r, g, ...)`` if it is that of ``r`` ranks.
+
+    TypeError or ValueError in words if it is no catalogue, or has rows of another kind.
+    """
+    if not isinstance(cata, FofCatalogue):
+        raise TypeError(
+            f"a jztree.data.FofCatalogue is needed, not {type(cata).__name__}; make one of the same columns, such as "
+            "FofCatalogue(ngroups, count=count, com_pos=com_pos)."
+        )
+    columns: dict[str, Any] = {name: _as_array(rows) for name, rows in cata.columns().items()}
+    ngroups = _as_array(cata.ngroups)
+    if np.ndim(ngroups) > 1 or np.size(ngroups) == 0:
+        raise ValueError(f"ngroups is one number, or one a rank; its shape is {np.shape(ngroups)}.")
+    if np.ndim(ngroups) == 1 and not _is_stacked(columns):
+        columns = {name: _stacked(name, rows, np.size(ngroups)) for name, rows in columns.items()}
+    return FofCatalogue(ngroups=ngroups, **columns)
+
+
+def _as_array(rows: Any) -> Any:
+    return np.asarray(rows) if isinstance(rows, (list, tuple)) else rows
+
+
+def _stacked(name: str, rows: Any, ranks: int) -> Any:
+    """Rows ``(r * g, ...)`` of a column as ``(r, g, ...)``."""
+
+    def stack(leaf: Any) -> Any:
+        number = np.shape(leaf)[0]
+        if number % ranks:
+            raise ValueError(
+                f"{name} has {number} rows, which {ranks} ranks cannot have the same number of; a catalogue of several "
+                "ranks has rows (r, g, ...), or (r * g, ...)."
+            )
+        return leaf.reshape(ranks, number // ranks, *leaf.shape[1:])
+
+    return jax.tree.map(stack, on_auto_axes(rows))
+
+
+def _is_stacked(columns: Mapping[str, Any]) -> bool:
+    """Whether columns have an axis over ranks before that of the rows."""
+    known = (
+        np.ndim(rows) > _AXES.get(name, 1) for name, rows in columns.items() if name != "means" and rows is not None
+    )
+    return next(known, True)
 
 
 def _row_number(size_out: Any) -> int:
@@ -298,6 +350,7 @@ def _rows_by_name(cata: FofCatalogue, nparts: Any) -> dict[str, np.ndarray]:
             "this catalogue is spread over several processes, and a table is made by one; bring its rows together with "
             "jztree_utils.io.rows_on_first_process, or write it to a file with jztree_utils.io and read that."
         )
+    cata = _by_rank(cata)
     whole = squeeze_catalogue(cata, offset_mode="rank" if nparts is None else "global", nparts=nparts)
     columns = whole.columns()
     columns |= columns.pop("means") or {}
@@ -333,19 +386,23 @@ def _checked_nparts(cata: FofCatalogue, nparts: Any) -> Any:
 def sort_catalogue(cata: FofCatalogue, by: str = "count", descending: bool = True) -> FofCatalogue:
     """``cata`` with the largest groups first; equal groups stay in their order, unused rows stay last.
 
-    cata: the catalogue of one rank; `FofCatalogue.flatten` makes one of those of all ranks.
+    cata: the catalogue of one rank, or of a mesh of one; `FofCatalogue.flatten` makes one of those of all ranks.
     by: the column to sort by, one that has a number a group.
     descending: the largest number first, else the smallest. Groups whose number is NaN come last.
 
     ``offset`` still points to the group's particles, which are not moved. Raises ValueError for a column that the
     catalogue does not have, or that has more than a number a group, and for a catalogue of several ranks.
     """
-    if np.ndim(cata.ngroups) != 0:
+    cata = _by_rank(cata)
+    if np.size(cata.ngroups) != 1:
         raise ValueError("this is the catalogue of several ranks; join it with .flatten() or squeeze_catalogue first.")
+    cata = cata.flatten()
     key = {**cata.columns(), **(cata.means or {})}.get(by)
     if key is None or not hasattr(key, "ndim") or key.ndim != 1:
         held = [name for name, rows in {**cata.columns(), **(cata.means or {})}.items() if np.ndim(rows) == 1]
-        raise ValueError(f"by={by!r} is no column with a number a group; this catalogue has {', '.join(held)}.")
+        raise ValueError(
+            f"by={by!r} is no column with a number a group; this catalogue has {', '.join(held) or 'none'}."
+        )
     cata = on_auto_axes(cata)
     key = jnp.asarray(on_auto_axes(key))
     used = jnp.arange(key.shape[0], dtype=jnp.int32) < jnp.asarray(cata.ngroups, jnp.int32)
@@ -360,15 +417,23 @@ def sort_catalogue(cata: FofCatalogue, by: str = "count", descending: bool = Tru
 def catalogues_equal(c1: FofCatalogue, c2: FofCatalogue) -> jax.Array:
     """Whether two catalogues hold the same numbers in the same rows; rows that hold no groups are not looked at.
 
-    c1, c2: catalogues of one rank each. NaN is equal to NaN. Returns a bool scalar. Raises ValueError if they have
-    different columns.
+    c1, c2: catalogues of one rank each, or of the same number of ranks. NaN is equal to NaN. Returns a bool scalar.
+    Raises TypeError for what is no `FofCatalogue`, and ValueError if they have different columns, or different numbers
+    of ranks.
     """
+    c1, c2 = _by_rank(c1), _by_rank(c2)
     structures: list[Any] = [jax.tree.structure(one) for one in (c1, c2)]
     if structures[0] != structures[1]:
         raise ValueError("only catalogues with the same columns can be equal; these have different ones.")
+    ngroups = [jnp.atleast_1d(jnp.asarray(on_auto_axes(one.ngroups))) for one in (c1, c2)]
+    if ngroups[0].shape != ngroups[1].shape:
+        raise ValueError(
+            f"these are catalogues of {ngroups[0].size} and {ngroups[1].size} ranks; join both with .flatten()."
+        )
+    c1, c2 = c1.flatten(), c2.flatten()
     rows = min(_rows(c1), _rows(c2))
     used = jnp.arange(rows) < jnp.asarray(c1.ngroups)
-    equal = [jnp.asarray(c1.ngroups == c2.ngroups)]
+    equal = [(ngroups[0] == ngroups[1]).all()]
     for one, other in zip(jax.tree.leaves(c1.columns()), jax.tree.leaves(c2.columns()), strict=True):
-        equal.append(~(differ(one[:rows], other[:rows]).reshape(rows, -1).any(axis=-1) & used).any())
+        equal.append(~(rows_differ(one[:rows], other[:rows]) & used).any())
     return jnp.stack(equal).all()

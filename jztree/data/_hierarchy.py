@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ._classes import static_field
 from ._describe import describe_hierarchy
@@ -73,13 +74,16 @@ class TreeHierarchy:
     def particle_splits_of(self, kind: int, plane: int) -> jax.Array:
         """``(nodes + 1,)`` int32: where each node starts among the particles of type ``kind``, from 0 on, and the end.
 
-        Raises ValueError if the hierarchy is not one for several types.
+        Raises ValueError if the hierarchy is not one for several types, or has no type of this number.
         """
         if self.flat_particle_splits_per_type is None:
             raise ValueError(
                 "this hierarchy knows no types; build it with "
                 "jztree.tree.zsort_and_tree_multi_type(..., one_hierarchy=True)."
             )
+        kinds = self.flat_particle_splits_per_type.shape[0]
+        if isinstance(kind, bool) or not isinstance(kind, (int, np.integer)) or not 0 <= kind < kinds:
+            raise ValueError(f"kind is {kind!r}; this hierarchy has {kinds} types, from 0 to {kinds - 1}.")
         return self.flat_particle_splits_per_type[kind, self._split_slice(plane)]
 
     def count(self, plane: int) -> jax.Array:

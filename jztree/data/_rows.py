@@ -76,15 +76,17 @@ def get_num(part: Any, default_to_length: bool = True, default_to_nancount: bool
     """How many rows of ``part`` hold particles: its ``num``, a number, also where that has the shape ``(1,)``.
 
     part: a particle class, or an array of positions.
-    default_to_nancount: if there is no ``num``, rows of NaN at the end hold no particles. Nothing else here reads NaN
-        so: give the number that this returns as ``num``.
+    default_to_nancount: if there is no ``num``, rows of NaN at the end hold no particles; one of which only some
+        coordinates are NaN is a particle that is broken, as searches will say. Nothing else here reads NaN so: give the
+        number that this returns as ``num``.
     default_to_length: if there is no ``num``, all rows hold particles.
 
-    Raises ValueError if there is no ``num`` and neither is to be done; and, at run time if positions are traced, if
-    rows of NaN are counted and stand before others.
+    Raises TypeError or ValueError for a ``num`` that is no number of rows, ValueError if there is none and neither is
+    to be done; and, at run time if positions are traced, if rows of NaN are counted and stand before others.
     """
     if getattr(part, "num", None) is not None:
-        return _particles.get_num(part)
+        of_all_devices = len(shape_of_pos(part)) == 3
+        return _particles.get_num(part) if of_all_devices else check_num(part)
     if default_to_nancount:
         return _rows_before_nan(get_pos(part))
     if not default_to_length:
@@ -96,7 +98,7 @@ def get_num(part: Any, default_to_length: bool = True, default_to_nancount: bool
 
 
 def _rows_before_nan(pos: Any) -> Any:
-    empty = jnp.isnan(pos).any(axis=-1)
+    empty = jnp.isnan(pos).all(axis=-1)
     num = jnp.sum(~empty, dtype=jnp.int32)
     mixed = (empty[:-1] & ~empty[1:]).any()
     sentence = (
@@ -139,7 +141,7 @@ def all_particles_equal(p1: Any, p2: Any) -> jax.Array:
     def same(one: Any, other: Any) -> Any:
         if _is_of_rows(one, get_pos(p1).shape[0], getattr(p1, "num", None)):
             one, other = one[:n], other[:n]
-            return ~(differ(one, other).reshape(n, -1).any(axis=-1) & used).any()
+            return ~(rows_differ(one, other) & used).any()
         return ~differ(one, other).any() if jnp.shape(one) == jnp.shape(other) else False
 
     leaves = jax.tree.map(same, replace_field(p1, "num", None), replace_field(p2, "num", None))
@@ -152,6 +154,11 @@ def differ(one: Any, other: Any) -> jax.Array:
     if not jnp.issubdtype(one.dtype, jnp.inexact):
         return one != other
     return (one != other) & ~(jnp.isnan(one) & jnp.isnan(other))
+
+
+def rows_differ(one: Any, other: Any) -> jax.Array:
+    """In which rows two arrays of one shape `differ`, ``(n,)``."""
+    return differ(one, other).any(axis=tuple(range(1, np.ndim(one))))
 
 
 def on_auto_axes(tree: _Part) -> _Part:
@@ -181,9 +188,11 @@ def pad_particles(part: _Part, num: int, float_val: float = jnp.nan, int_val: in
 
     Particles without a field ``num`` get rows of NaN, which are an error in every search.
 
-    Raises ValueError if ``num`` is negative, or that of ``part`` is not from 0 to ``n`` (if it is traced, an error at
-    run time).
+    Raises TypeError or ValueError if ``num`` is no integer or negative, a filling is no number of the kind, or the
+    ``num`` of ``part`` is not from 0 to ``n`` (if it is traced, an error at run time).
     """
+    if isinstance(num, bool) or not isinstance(num, (int, np.integer)):
+        raise TypeError(f"num is how many rows to append, an integer, not {num!r}.")
     if num < 0:
         raise ValueError(f"num is how many rows to append, so it cannot be negative; {num} was given.")
     part, held = on_auto_axes(part), check_num(part)
@@ -203,6 +212,11 @@ def _padded(leaf: Any, num: int, float_val: float, int_val: int) -> Any:
     inexact = jnp.issubdtype(leaf.dtype, jnp.inexact)
     pad = np.pad if isinstance(leaf, np.ndarray) else jnp.pad
     widths = [(0, num)] + [(0, 0)] * (np.ndim(leaf) - 1)
+    if (
+        jnp.issubdtype(leaf.dtype, jnp.integer)
+        and not jnp.iinfo(leaf.dtype).min <= int_val <= jnp.iinfo(leaf.dtype).max
+    ):
+        raise ValueError(f"int_val is {int_val}, which {leaf.dtype} does not hold; give a smaller number.")
     return pad(leaf, widths, constant_values=float_val if inexact else int_val)
 
 
@@ -212,23 +226,28 @@ def squeeze_any(data: Any, size: int | None = None, num: Any = None, ntot: int |
     data: results such as radii ``(q, k)``, or those of all devices, ``(r, q, k)``, which are then joined in the order
         of the devices.
     size: the number of rows with padding; arrays with another number of rows stay as they are. None: all are cut.
-    num: how many leading rows to keep, a number; or ``(r,)``, one for each device.
+    num: how many leading rows to keep, a number; or ``(r,)``, one for each device. One of ``(1,)`` is that of a mesh
+        of one, where arrays may have the axis over devices or not.
     ntot: how many rows are kept in all, to be compared.
 
-    Raises ValueError if ``num`` is missing, is more than there are rows, or does not add up to ``ntot``.
+    Raises TypeError or ValueError if ``num`` is missing, is no integers, is more than there are rows, is for another
+    number of devices than an array, or does not add up to ``ntot``.
     """
     check_known(data)
     if num is None:
         raise ValueError("squeeze_any needs num, how many rows to keep: squeeze_any(data, num=part.num).")
     counts = np.asarray(num)
+    if counts.ndim > 1 or not np.issubdtype(counts.dtype, np.integer):
+        raise TypeError(f"num is {_particles.one_line(num)}; it counts rows to keep, one integer or one a device.")
     if ntot is not None and counts.sum() != ntot:
         raise ValueError(f"num is {counts.tolist()}, {counts.sum()} in all, but ntot is {ntot}.")
     return jax.tree.map(lambda leaf: _squeezed(leaf, size, counts), on_auto_axes(data))
 
 
 def _squeezed(leaf: Any, size: int | None, counts: np.ndarray) -> Any:
-    lead = (*counts.shape, *([] if size is None else [size]))
-    if np.ndim(leaf) <= counts.ndim or (size is not None and leaf.shape[: len(lead)] != lead):
+    if counts.shape == (1,) and not (np.ndim(leaf) > 1 and leaf.shape[0] == 1 and size in (None, leaf.shape[1])):
+        counts = counts.reshape(())  # without an axis over the one device
+    if np.ndim(leaf) <= counts.ndim or (size is not None and leaf.shape[counts.ndim] != size):
         return leaf
     rows = leaf.shape[counts.ndim]
     if leaf.shape[: counts.ndim] != counts.shape or np.any((counts < 0) | (counts > rows)):

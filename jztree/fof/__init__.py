@@ -235,19 +235,22 @@ def _labels(
 def fof_is_superset(igroup_sup: Any, igroup: Any, mask: Any = None) -> jax.Array:
     """Whether every group of ``igroup`` lies inside one group of ``igroup_sup``.
 
-    igroup_sup, igroup: ``(n,)`` integer labels of the same particles in the same order, from 0 to n - 1.
+    igroup_sup, igroup: ``(n,)`` integer labels of the same particles in the same order, any integers.
     mask: ``(n,)`` bool, the particles to look at; None means all.
 
-    Returns a bool scalar. The partitions are equal if each is a superset of the other. Raises ValueError if shapes
-    differ.
+    Returns a bool scalar. The partitions are equal if each is a superset of the other. Raises TypeError for labels that
+    are no integers, and ValueError if shapes differ.
     """
     a, b = jnp.asarray(igroup_sup), jnp.asarray(igroup)
     if a.ndim != 1 or a.shape != b.shape or (mask is not None and np.shape(mask) != a.shape):
         raise ValueError(
             f"labels and mask must have one shape (n,); theirs are {a.shape}, {b.shape}, {np.shape(mask)}."
         )
-    n = a.shape[0]
-    looked = jnp.ones(n, bool) if mask is None else jnp.asarray(mask, bool)
-    least = jax.ops.segment_min(jnp.where(looked, a, jnp.iinfo(a.dtype).max), b, n)
-    most = jax.ops.segment_max(jnp.where(looked, a, jnp.iinfo(a.dtype).min), b, n)
-    return jnp.all(~looked | (least[b] == most[b]))
+    for labels in (a, b):
+        if not jnp.issubdtype(labels.dtype, jnp.integer):
+            raise TypeError(f"labels must be integers, not {labels.dtype}.")
+    looked = jnp.ones(a.shape, bool) if mask is None else jnp.asarray(mask, bool)
+    # Particles of a group follow each other, those that are not looked at last.
+    order = jnp.lexsort((a, b, ~looked))
+    a, b, looked = a[order], b[order], looked[order]
+    return jnp.all((a[1:] == a[:-1]) | (b[1:] != b[:-1]) | ~looked[1:])

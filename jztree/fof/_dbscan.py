@@ -14,11 +14,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, check_particles, exact_box_argument
+from .._checks import check_box, check_particles, exact_box_argument, known_integer
 from .._particles import check_num
 from ..config import FofConfig, checked_config, without_masses
 from ..data import get_num, with_computed
@@ -63,8 +62,7 @@ def dbscan(
     """
     cfg = without_masses(checked_config(cfg, FofConfig))
     pos = check_particles(part, max_dims=_MAX_DIMS)
-    _check_samples(min_samples)
-    least = min(int(min_samples), 2**31 - 1)  # which no particle has near it
+    least = min(_checked_samples(min_samples), 2**31 - 1)  # which no particle has near it
     box = check_box(boxsize, pos.shape[1])
     length = check_length(eps, box, "eps")
     check_num(part)
@@ -98,13 +96,11 @@ def _clusters(
     return _with_border(cluster, core, near), core
 
 
-def _check_samples(min_samples: Any) -> None:
-    if isinstance(min_samples, bool) or not isinstance(min_samples, (int, np.integer)):
-        raise TypeError(
-            f"min_samples must be an integer that is known when the function is traced, not {min_samples!r}."
-        )
-    if min_samples < 1:
-        raise ValueError(f"min_samples is {min_samples}; a core has at least 1 particle near it, itself.")
+def _checked_samples(min_samples: Any) -> int:
+    number = known_integer(min_samples, "min_samples")
+    if number < 1:
+        raise ValueError(f"min_samples is {number}; a core has at least 1 particle near it, itself.")
+    return number
 
 
 @functools.partial(jax.jit, inline=True)

@@ -36,7 +36,8 @@ def parse_result(result: str, part: Any, reduce_func: Any) -> list[str]:
         words.append(word)
         rest = rest[len(word) + 1 :]
     if rest:
-        raise ValueError(f"result is {result!r}; it must be words joined by '_' out of {', '.join([*WORDS, *fields])}.")
+        given = "an array" if isinstance(result, (jax.Array, np.ndarray)) else repr(result)
+        raise ValueError(f"result is {given}; it must be words joined by '_' out of {', '.join([*WORDS, *fields])}.")
     for word in words:
         if word in fields and getattr(part, word) is None:
             raise ValueError(f"result asks for {word!r}, but the particles have none.")

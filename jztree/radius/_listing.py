@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels
+from .._checks import known_integer
 from .._radii import Radii
 from .._transform.capacity import Room, retrying
 from ..jax_ext import Exact, is_concrete
@@ -24,9 +25,7 @@ def check_capacity(capacity: Any) -> None:
     """TypeError or ValueError in words if there cannot be room for so many."""
     if capacity is None:
         return
-    if isinstance(capacity, bool) or not isinstance(capacity, (int, np.integer)):
-        raise TypeError(f"capacity must be an integer that is known when the function is traced, not {capacity!r}.")
-    if not 0 <= capacity < 2**31:
+    if not 0 <= known_integer(capacity, "capacity") < 2**31:
         raise ValueError(f"capacity is {capacity}; there can be room for 0 to 2**31 - 1 neighbours.")
 
 

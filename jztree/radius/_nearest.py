@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import PartitionSpec as P
 
+from .._checks import known_integer
 from .._radii import SPEC, as_one_radius, exact_arguments_of_one
 from ..config import KNNConfig, RadiusConfig, checked_config
 from ..data import get_num, with_computed
@@ -69,10 +69,7 @@ def nearest_within(
     cfg = checked_config(cfg, RadiusConfig)
     _, query = check_both(part, part_query)
     radii = as_one_radius(radius, query.shape[:1], get_num(part if part_query is None else part_query))
-    if isinstance(max_neighbours, bool) or not isinstance(max_neighbours, (int, np.integer)):
-        raise TypeError(
-            f"max_neighbours must be an integer that is known when the function is traced, not {max_neighbours!r}."
-        )
+    max_neighbours = known_integer(max_neighbours, "max_neighbours")
     if max_neighbours < 1:
         raise ValueError(f"max_neighbours is {max_neighbours}; it must be at least 1 (count_within counts alone).")
     if max_neighbours >= 2**31:

@@ -152,10 +152,12 @@ def _check_both(part: Any, part_b: Any) -> tuple[jax.Array, jax.Array | None]:
         return pos, None
     other = check_particles(part_b, "positions of part_b")
     check_num(part_b, "num of part_b")
-    if other.shape[1] != pos.shape[1] or other.dtype != pos.dtype:
+    if other.shape[1] != pos.shape[1]:
+        raise ValueError(f"part_b has {other.shape[1]} dimensions, but part has {pos.shape[1]}; they must agree.")
+    if other.dtype != pos.dtype:
         raise ValueError(
-            f"part_b is {other.dtype} with {other.shape[1]} dimensions, but part is {pos.dtype} with {pos.shape[1]}; "
-            "they must agree."
+            f"part_b is {other.dtype}, but part is {pos.dtype}; they must agree: give the positions of part_b as "
+            f".astype('{pos.dtype}'), or those of part as .astype('{other.dtype}')."
         )
     return pos, other
 

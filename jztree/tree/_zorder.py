@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
@@ -186,9 +185,13 @@ def _region(domain: Any, pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array
     if domain is None:
         return kernels.bounds(pos, num)[:2]
     dims = pos.shape[1]
-    if not isinstance(domain, (tuple, list)) or [np.shape(corner) for corner in domain] != [(dims,)] * 2:
+    try:
+        corners = [jnp.asarray(corner, pos.dtype) for corner in domain]
+    except (TypeError, ValueError):
+        corners = []
+    if [corner.shape for corner in corners] != [(dims,)] * 2:
         raise ValueError(f"domain must be two corners of {dims} coordinates each, the lower and the upper one.")
-    lower, upper = (jnp.asarray(corner, pos.dtype) for corner in domain)
+    lower, upper = corners
     wrong = ~(jnp.isfinite(lower) & jnp.isfinite(upper) & (lower <= upper)).all()
     sentence = "domain must have finite corners, the lower one nowhere above the upper one."
     if not is_concrete(wrong):
