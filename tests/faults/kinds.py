@@ -136,7 +136,7 @@ _DIFFERING = tuple(
 # Gloo sees some of these itself: two that are not of the same size, and one that comes alone when it is the first. Or
 # the process takes what it gets for its own numbers, and its program notices.
 _TOGETHER = "all other processes wait, too, .* have called different things"
-_TOGETHER += rf"|collective mismatch|Gloo context initialization failed|AssertionError|{_GONE}"
+_TOGETHER += rf"|collective mismatch|Gloo context initialization failed|AssertionError|{_GONE}|{_LEADER}"
 _ALONE = (
     Kind(
         name="computes something of its own",
