@@ -243,3 +243,9 @@ def test_scipys_own_tests(tmp_path: Path) -> None:
     )
     assert int(re.search(r"(\d+) passed", out.stdout)[1]) > 90, out.stdout[-2000:]
     assert set(re.findall(r"^FAILED test_theirs\.py::(\S+)", out.stdout, re.M)) == FAILING.keys()
+
+
+@pytest.mark.parametrize("bound", [None, "1", [1.0, 2.0]])
+def test_a_bound_that_is_no_number(bound: Any) -> None:
+    with pytest.raises(TypeError, match="distance_upper_bound must be one number, not"):
+        KDTree(np.zeros((3, 2))).query([0, 0], distance_upper_bound=bound)
