@@ -19,6 +19,7 @@ import processes
 from .case import LIMIT, Case, Ended
 
 _MOST_LINES = 25  # of what a process wrote, in a report
+_PROGRESS = 50  # cases, of which each takes seconds
 
 
 @dataclass
@@ -87,7 +88,8 @@ def run(
     report: Callable[[str], None] = print,
     limit: float = LIMIT,
 ) -> Tally:
-    """Run the cases, each with a name, until all ran or the time is up; ``report`` gets each fault in words.
+    """Run the cases, each with a name, until all ran or the time is up; ``report`` gets each fault in words, and
+    how far this is now and then.
 
     limit: seconds after which a process hangs.
     """
@@ -108,6 +110,8 @@ def run(
                     if wrong:
                         tally.wrong[f"{case.kind.name}: {wrong}"] += 1
                         report(in_words(name, case, wrong, ended))
+                    if tally.cases % _PROGRESS == 0:
+                        report(f"faults: {tally.cases} cases so far, {tally.wrong.total()} wrong")
 
     threads = [threading.Thread(target=work) for _ in range(workers)]
     for thread in threads:
