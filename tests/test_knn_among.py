@@ -308,6 +308,13 @@ def test_batches_as_wide_as_numbers_reach(unit: float) -> None:
             knn(pos, 3, batch=np.arange(60) % (fit + 1))
 
 
+def test_numbers_of_batches_up_to_the_last(x64: None) -> None:
+    for dtype, last in ((np.float32, 2**24), (np.float64, 2**31 - 1)):
+        pos, batch = oracles.uniform(60, 3, dtype), np.arange(60) % 2 * last
+        found = knn(pos, 5, batch=batch)
+        assert_nearest(found, pos, pos, batch[:, None] == batch)
+
+
 def test_batches_with_all_else() -> None:
     part, batch, mask = particles(), batches_of(300, 4).astype(np.int32), mask_of(300)
     same = batch[:, None] == batch

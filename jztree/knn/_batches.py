@@ -101,7 +101,7 @@ def in_layers(
     known = jax.lax.bitcast_convert_type(spacing.astype(jnp.float32), jnp.int32)
     nums = comm.after([kernels.as_num(get_num(part)) for part in parts], known)
     most = 2**24 if spacing.dtype == jnp.float32 else 2**31 - 1
-    room = _room_for(spacing)
+    room = jnp.clip(jnp.floor(farthest_number(spacing.dtype) / spacing), 0, most).astype(jnp.int32)
     faults = [
         fault
         for one in zip(batches, nums, ("batch", "batch_query"), strict=False)
@@ -131,14 +131,8 @@ def _spacing(parts: Sequence[Any], box: Exact) -> jax.Array:
     return 2 * _power_above(jax.lax.stop_gradient(farthest))
 
 
-def _room_for(spacing: jax.Array) -> jax.Array:
-    """The last batch whose layer is not farther than coordinates may be, int32; the first one's is no way off."""
-    last = jnp.floor(farthest_number(spacing.dtype) / spacing)
-    return jnp.clip(last, 0, 2**30).astype(jnp.int32)
-
-
 def _faults(batch: Any, num: jax.Array, name: str, most: int, room: jax.Array, dtype: Any) -> list[comm.Fault]:
-    """That the number of a batch may be none, or one of a layer that is too far."""
+    """That the number of a batch may be none, or behind ``room``, the last whose layer is where coordinates may be."""
     batch = jnp.asarray(batch)
     last = min(most, jnp.iinfo(batch.dtype).max)  # JAX would cut ``most`` to the dtype of a narrow batch
     used = jnp.arange(batch.shape[0]) < num
