@@ -68,6 +68,7 @@ WATCHED_TESTS = $(EMULATED_CORE) $(addprefix tests/test_,races.py memory_sectors
   sphere_properties.py::test_against_plain_sums[3-mixed] sphere_properties.py::test_a_sphere_that_turns \
   lowest_potential.py::test_groups_against_all_pairs count_within.py::test_weights pair_counts.py::test_regions_without_weights \
   knn_max_radius.py::test_limits_of_each_query_in_all_orders knn_max_radius.py::test_any_k_and_radius[float32-0.2-8] \
+  knn_again.py::test_queries_that_are_no_sources \
   knn_max_radius.py::test_any_k_and_radius[float32-0.2-33] knn_max_radius.py::test_any_k_and_radius[float64-0.2-300] \
   pairs_within.py::test_all_images_of_radii_above_half_the_box[float32-1.7-2] nearest_within.py::test_nearest_and_their_number \
   kernel_sums.py::test_a_top_hat_counts kernel_sums.py::test_any_unit_of_length kernel_sums.py::test_hierarchies \

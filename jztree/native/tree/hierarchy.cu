@@ -8,6 +8,7 @@
 
 #include "common/cuda/context.cuh"
 #include "common/cuda/keys.cuh"
+#include "common/cuda/loads.cuh"
 #include "common/cuda/warp.cuh"
 #include "hierarchy.h"
 
@@ -39,8 +40,7 @@ __global__ void find_levels(const T* pos, Count num, const KeyGrid<D>* grid, uin
   if (row >= count) return;
   if (lane_index() == 0 && row > 0) before = Morton<D>::key(*grid, pos + (row - 1) * D);
   level[row] = row == 0 ? first_level : static_cast<uint8_t>(highest_difference(before, key));
-  // All threads that get here write the same.
-  if (row > 0 && key < before) *unordered = 1;
+  if (row > 0 && key < before) store_relaxed(unordered, 1);
 }
 
 __global__ void leaf_boundaries(const uint8_t* row_level, Count num, int64_t leaf_size, int64_t leaves, int32_t* splits,
