@@ -179,11 +179,16 @@ def _shown(number: Any) -> str:
     return f"a {type(number).__name__}" if isinstance(number, (list, tuple)) else one_line(number)
 
 
-def check_num(part: Any, what: str = "num") -> Any:
-    """``num`` of ``part``; ValueError in words if it is known and not between 0 and the number of rows."""
-    num, n = get_num(part), get_pos(part).shape[0]
+def one_integer(num: Any, what: str = "num") -> Any:
+    """``num``; TypeError in words if it is something else than one integer."""
     if isinstance(num, (list, tuple)) or np.ndim(num) != 0 or not _is_integer(num):
         raise TypeError(f"{what} is {_shown(num)}; it counts the rows that hold particles, so it must be one integer.")
+    return num
+
+
+def check_num(part: Any, what: str = "num") -> Any:
+    """``num`` of ``part``; ValueError in words if it is known and not between 0 and the number of rows."""
+    num, n = one_integer(get_num(part), what), get_pos(part).shape[0]
     if not isinstance(num, jax.core.Tracer) and not 0 <= int(num) <= n:
         raise ValueError(f"{what} is {num}; it counts the rows that hold particles, so it must be from 0 to {n}.")
     return num

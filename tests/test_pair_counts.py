@@ -143,12 +143,6 @@ def test_edges_of_the_second_quantity(mode: str, seconds: str) -> None:
             assert_counts(pair_counts(pos, edges, boxsize=box, **options), brute(pos, pos, edges, box, **options))
 
 
-def test_sets_of_two_precisions_name_the_cast(x64: None) -> None:
-    pos = oracles.uniform(20, 3)
-    with pytest.raises(ValueError, match=r"part_b is float64, but part is float32.*part_b as \.astype\('float32'\)"):
-        pair_counts(pos, FEW, part_b=pos.astype(np.float64))
-
-
 def test_float64(x64: None) -> None:
     for dims in (2, 3):
         pos, other = sets(dims, np.float64)

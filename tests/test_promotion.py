@@ -174,3 +174,9 @@ def test_densities_of_masses_of_another_precision_than_positions(x64: None) -> N
         found = [density(part, 6) for density in (jz.density.knn_density, jz.density.sph_density)]
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_sets_of_two_precisions_name_the_cast(x64: None) -> None:
+    pos = oracles.uniform(20, 3)
+    with pytest.raises(ValueError, match=r"part_b is float64, but part is float32.*part_b as \.astype\('float32'\)"):
+        jz.radius.pair_counts(pos, [0.0, 0.1], part_b=pos.astype(np.float64))

@@ -81,12 +81,13 @@ def get_num(part: Any, default_to_length: bool = True, default_to_nancount: bool
         number that this returns as ``num``.
     default_to_length: if there is no ``num``, all rows hold particles.
 
-    Raises TypeError or ValueError for a ``num`` that is no number of rows, ValueError if there is none and neither is
-    to be done; and, at run time if positions are traced, if rows of NaN are counted and stand before others.
+    Raises TypeError for a ``num`` that is no integer, ValueError if there is none and neither is to be done; and, at
+    run time if positions are traced, if rows of NaN are counted and stand before others.
     """
     if getattr(part, "num", None) is not None:
         of_all_devices = len(shape_of_pos(part)) == 3
-        return _particles.get_num(part) if of_all_devices else check_num(part)
+        num = _particles.get_num(part)
+        return num if of_all_devices else _particles.one_integer(num)
     if default_to_nancount:
         return _rows_before_nan(get_pos(part))
     if not default_to_length:
