@@ -147,7 +147,11 @@ def _without_padding(radius: Any, queries: tuple[int, ...], num: Any) -> Any:
     if not right or (known and not is_concrete(num)) or (isinstance(num, int) and num == queries[-1]):
         return radius
     library: Any = np if known else jnp
-    used = np.arange(queries[-1]) < library.asarray(num)[..., None]
+    # As users may forbid JAX to choose dtypes and axes; a number beyond int32 is an error elsewhere.
+    counts = np.asarray(num) if known else jnp.asarray(num).astype(jnp.int32)
+    counts = counts.reshape(counts.shape or (1,) * (len(queries) - 1))[..., None]
+    rows = library.arange(queries[-1], dtype=np.int32).reshape((1,) * (len(queries) - 1) + (-1,))
+    used = rows < counts
     used = used.reshape(used.shape + (1,) * (np.ndim(radius) - len(queries)))
     return library.where(used, radius, library.zeros_like(radius))
 

@@ -432,7 +432,7 @@ def catalogues_equal(c1: FofCatalogue, c2: FofCatalogue) -> jax.Array:
         )
     c1, c2 = c1.flatten(), c2.flatten()
     rows = min(_rows(c1), _rows(c2))
-    used = jnp.arange(rows) < jnp.asarray(c1.ngroups)
+    used = jnp.arange(rows, dtype=jnp.int32) < jnp.asarray(c1.ngroups, jnp.int32)
     equal = [(ngroups[0] == ngroups[1]).all()]
     for one, other in zip(jax.tree.leaves(c1.columns()), jax.tree.leaves(c2.columns()), strict=True):
         equal.append(~(rows_differ(one[:rows], other[:rows]) & used).any())

@@ -150,8 +150,8 @@ def _used_rows(one: Carried, shape: tuple[int, ...]) -> Any:
     if num is None:
         return np.ones(shape[:1], bool)
     if np.ndim(num) == 1 and np.shape(num) != (1,):
-        return jnp.arange(shape[1]) < jnp.asarray(num)[:, None]
-    return jnp.arange(shape[0]) < get_num(one)
+        return jnp.arange(shape[1], dtype=jnp.int32) < jnp.asarray(num, jnp.int32)[:, None]
+    return jnp.arange(shape[0], dtype=jnp.int32) < jnp.asarray(get_num(one), jnp.int32)
 
 
 @functools.partial(jax.jit, static_argnames="may_wrap", inline=True)

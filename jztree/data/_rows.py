@@ -137,7 +137,7 @@ def all_particles_equal(p1: Any, p2: Any) -> jax.Array:
     if structures[0] != structures[1]:
         raise ValueError("only particles of one class with the same properties can be equal; these are of two kinds.")
     nums, n = (get_num(p1), get_num(p2)), min(get_pos(part).shape[0] for part in (p1, p2))
-    used = jnp.arange(n) < nums[0]
+    used = jnp.arange(n, dtype=jnp.int32) < jnp.asarray(nums[0], jnp.int32)
 
     def same(one: Any, other: Any) -> Any:
         if _is_of_rows(one, get_pos(p1).shape[0], getattr(p1, "num", None)):

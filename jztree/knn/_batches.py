@@ -135,7 +135,7 @@ def _faults(batch: Any, num: jax.Array, name: str, most: int, room: jax.Array, d
     """That the number of a batch may be none, or behind ``room``, the last whose layer is where coordinates may be."""
     batch = jnp.asarray(batch)
     last = min(most, jnp.iinfo(batch.dtype).max)  # JAX would cut ``most`` to the dtype of a narrow batch
-    used = jnp.arange(batch.shape[0]) < num
+    used = jnp.arange(batch.shape[0], dtype=jnp.int32) < num
     bad = first_row(used & ((batch < 0) | (batch > last)))
     far = first_row(used & (batch > jnp.minimum(room, last).astype(batch.dtype)))
     number = batch[jnp.maximum(far, 0)] if batch.shape[0] else far

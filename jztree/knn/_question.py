@@ -61,7 +61,7 @@ def as_marks(mask: Any) -> jax.Array:
 
 def count_marked(mask: Any, num: Any) -> jax.Array:
     """How many of the first ``num`` particles are marked, int32."""
-    return jnp.sum((as_marks(mask) != 0) & (jnp.arange(mask.shape[0]) < num), dtype=jnp.int32)
+    return jnp.sum((as_marks(mask) != 0) & (jnp.arange(mask.shape[0], dtype=jnp.int32) < num), dtype=jnp.int32)
 
 
 def marked_rows(mask: Any, num: Any) -> tuple[jax.Array, jax.Array]:

@@ -138,7 +138,8 @@ def _faults(radii: Radii, box: Exact, pos: jax.Array, num: Any, whose: str) -> l
     boxes = jnp.max(jnp.asarray(exact_to_float(radii.words())), initial=0) / jnp.where(length > 0, length, jnp.inf)
     images = jnp.prod(2 * jnp.where(length > 0, boxes, 0) + 1)
     there = jnp.arange(pos.shape[0], dtype=jnp.int32) < kernels.as_num(num)
-    row = first_row(there & jnp.any((length > 0) & (jnp.abs(pos) >= 2.0**29 * length), axis=1))
+    far = (2.0**29 * length).astype(pos.dtype)[None]
+    row = first_row(there & jnp.any((length > 0)[None] & (jnp.abs(pos) >= far), axis=1))
     return [
         comm.Fault(~(images < 2.0**31), [], _TOO_FAR),
         comm.Fault(row >= 0, [row], _FAR_OUT % whose),
