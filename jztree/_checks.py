@@ -18,6 +18,7 @@ from ._particles import (
     one_line,
     shape_of_pos,
 )
+from ._transform.shard_map import plain_integer
 from .config import is_config
 from .jax_ext import Exact, exact, is_concrete
 
@@ -63,23 +64,30 @@ def check_queries(part_query: Any, pos: jax.Array) -> jax.Array:
     """
     query = check_particles(part_query, "query positions")
     check_num(part_query, "num of part_query")
-    if query.shape[1] != pos.shape[1]:
-        raise ValueError(
-            f"queries are {query.dtype} with {query.shape[1]} dimensions, but the particles are {pos.dtype} with "
-            f"{pos.shape[1]}; they must agree."
-        )
-    if query.dtype != pos.dtype:
-        raise ValueError(
-            f"queries are {query.dtype}, but the particles are {pos.dtype}; they must agree: give the positions of the "
-            f"queries as .astype('{pos.dtype}'), or those of the particles as .astype('{query.dtype}')."
-        )
+    check_alike(query, pos, "queries are", "the particles are")
     return query
+
+
+def check_alike(other: jax.Array, pos: jax.Array, that: str, this: str) -> None:
+    """ValueError in words if positions are of other dimensions or another precision than ``pos``. that, this: what they
+    and ``pos`` are the positions of, with a verb.
+    """
+    if other.shape[1] != pos.shape[1]:
+        raise ValueError(
+            f"{that} {other.dtype} with {other.shape[1]} dimensions, but {this} {pos.dtype} with {pos.shape[1]}; they "
+            "must agree."
+        )
+    if other.dtype != pos.dtype:
+        whose, of = (words.rpartition(" ")[0] for words in (that, this))
+        raise ValueError(
+            f"{that} {other.dtype}, but {this} {pos.dtype}; they must agree: give the positions of {whose} as "
+            f".astype('{pos.dtype}'), or those of {of} as .astype('{other.dtype}')."
+        )
 
 
 def known_integer(value: Any, what: str) -> int:
     """An integer of Python, of NumPy, or a known one of JAX, as one of Python; TypeError in words if it is none."""
-    if isinstance(value, (jax.Array, np.ndarray)) and value.ndim == 0 and is_concrete(value):
-        value = value[()] if isinstance(value, np.ndarray) else np.asarray(value)[()]
+    value = plain_integer(value)
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{what} must be an integer that is known when the function is traced, not {value!r}.")
     return int(value)

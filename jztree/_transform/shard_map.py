@@ -60,10 +60,11 @@ def copy_configs(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def known_integers(static: dict[str, Any]) -> dict[str, Any]:
     """Static arguments by name, with integers of JAX and arrays of one integer, which nobody can hash, as Python's."""
-    return {name: _known_integer(value) for name, value in static.items()}
+    return {name: plain_integer(value) for name, value in static.items()}
 
 
-def _known_integer(value: Any) -> Any:
+def plain_integer(value: Any) -> Any:
+    """A known integer of JAX, or an array of one, as one of Python; all else as it is."""
     is_one = isinstance(value, (jax.Array, np.ndarray)) and value.ndim == 0 and is_concrete(value)
     return int(value) if is_one and jnp.issubdtype(value.dtype, jnp.integer) else value
 

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from .. import _particles, comm
 from .._carried import carry
 from .._particles import check_carried, check_known, check_movable, check_num, get_pos, replace_field, shape_of_pos
-from .._transform.shard_map import is_concrete, known_integers
+from .._transform.shard_map import is_concrete, plain_integer
 from ._classes import PosMass
 from ._computed import carry_stacked, release
 
@@ -192,7 +192,7 @@ def pad_particles(part: _Part, num: int, float_val: float = jnp.nan, int_val: in
     Raises TypeError or ValueError if ``num`` is no integer or negative, a filling is no number of the kind, or the
     ``num`` of ``part`` is not from 0 to ``n`` (if it is traced, an error at run time).
     """
-    num = known_integers({"num": num})["num"]
+    num = plain_integer(num)
     if isinstance(num, bool) or not isinstance(num, (int, np.integer)):
         raise TypeError(f"num is how many rows to append, an integer, not {num!r}.")
     if num < 0:

@@ -115,9 +115,9 @@ def in_layers(
 
 
 def _layered(part: Any, batch: Any, spacing: jax.Array) -> Layered:
-    pos = jnp.asarray(get_pos(part))
+    pos, batch = jnp.asarray(get_pos(part)), jnp.asarray(batch)
     # Where not even two are beside each other, how far these would be is more than there are numbers for.
-    layer = jnp.where(jnp.asarray(batch) == 0, 0, jnp.asarray(batch).astype(pos.dtype) * spacing)
+    layer = jnp.where(batch == 0, 0, batch.astype(pos.dtype) * spacing)
     return Layered(jnp.concatenate([pos, layer[:, None]], axis=1), part, getattr(part, "num", None))
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
-from .._checks import check_particles, mass_faults, mass_rows
+from .._checks import check_alike, check_particles, mass_faults, mass_rows
 from .._particles import check_num
 from ..data import PosMass, get_num
 
@@ -21,11 +21,7 @@ def check_both(part: Any, centre: Any) -> tuple[jax.Array, jax.Array]:
     centres = check_particles(centre, "centres", max_dims=_MAX_DIMS)
     check_num(part)
     check_num(centre, "num of the centres")
-    if centres.shape[1] != pos.shape[1] or centres.dtype != pos.dtype:
-        raise ValueError(
-            f"centres are {centres.dtype} with {centres.shape[1]} dimensions, but the particles are {pos.dtype} with "
-            f"{pos.shape[1]}; they must agree."
-        )
+    check_alike(centres, pos, "centres are", "the particles are")
     return pos, centres
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, check_one_a_particle, check_particles, first_row
+from .._checks import check_alike, check_box, check_one_a_particle, check_particles, first_row
 from .._particles import check_num
 from ..config import RadiusConfig, TreeConfig, checked_config, without_masses
 from ..data import get_num, with_computed
@@ -152,13 +152,7 @@ def _check_both(part: Any, part_b: Any) -> tuple[jax.Array, jax.Array | None]:
         return pos, None
     other = check_particles(part_b, "positions of part_b")
     check_num(part_b, "num of part_b")
-    if other.shape[1] != pos.shape[1]:
-        raise ValueError(f"part_b has {other.shape[1]} dimensions, but part has {pos.shape[1]}; they must agree.")
-    if other.dtype != pos.dtype:
-        raise ValueError(
-            f"part_b is {other.dtype}, but part is {pos.dtype}; they must agree: give the positions of part_b as "
-            f".astype('{pos.dtype}'), or those of part as .astype('{other.dtype}')."
-        )
+    check_alike(other, pos, "part_b is", "part is")
     return pos, other
 
 

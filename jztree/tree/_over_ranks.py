@@ -168,10 +168,8 @@ def _sort_one_type(mover: Movers, domain: Domain, place: Room) -> Moved:
     def stay() -> tuple[Any, ...]:
         stats.record("rows.sort", jnp.int32(0))
         names = rows_of_rank(n) if mover.named else None
-        order, here = (
-            jnp.arange(n, dtype=jnp.int32),
-            comm.get_rank_info()[0] == jnp.arange(nums.shape[0], dtype=jnp.int32),
-        )
+        order = jnp.arange(n, dtype=jnp.int32)
+        here = comm.get_rank_info()[0] == jnp.arange(nums.shape[0], dtype=jnp.int32)
         sent = jnp.where(here, nums, 0)
         traffic = comm.Traffic(sent, sent, nums, nums, jnp.int32(0))
         return columns, data, num, names, order, order, traffic
