@@ -106,7 +106,8 @@ def pairs_within(
     if not same:
         faults += _faults(radii, box, query, get_num(part_query), " of the queries")
     ready = make_ready(Asked(part, part_query, None, radii, box, th, cfg, faults, numbered=True))
-    place = room("pairs", capacity, _USUAL * query.shape[0], 2**31 - 1)
+    usual = _USUAL if full or not same else _USUAL // 2
+    place = room("pairs", capacity, usual * query.shape[0], 2**31 - 1)
 
     def search(
         names: jax.Array, whose: Any, rows: jax.Array | None, radius: Exact, space: Space

@@ -47,6 +47,9 @@ struct StagedPairs {
 
   const StagedTree<D, T>& queries() const { return others ? *others : sources; }
 
+  // Whether any position was staged in another box than it is in.
+  bool moved() const { return sources.wrapped() || queries().wrapped(); }
+
   // To be compared by "at most".
   Within<T> within(double radius) const {
     if (!(radius >= 0)) return {};
@@ -72,7 +75,11 @@ class ImageWalk {
   using Image = BoxImage<D>;
 
   ImageWalk(const PairsWithin<D, T>& in, const StagedPairs<D, T>& staged)
-      : in_(in), staged_(staged), sources_(staged.sources), queries_(staged.queries()) {
+      : in_(in),
+        staged_(staged),
+        sources_(staged.sources),
+        queries_(staged.queries()),
+        leaf_distances_(staged.scale, std::max(largest_leaf(staged.sources), largest_leaf(staged.queries()))) {
     std::fill_n(open_, D, std::numeric_limits<T>::infinity());
   }
 
@@ -85,12 +92,15 @@ class ImageWalk {
     begin_ = queries_.leaf_row(leaf);
     count_ = queries_.leaf_row(leaf + 1) - begin_;
     within_.clear();
+    possibly2_.assign(static_cast<size_t>(count_ + lanes), T{-1});
     double farthest = -1;
     for (int64_t i = 0; i < count_; ++i) {
       double radius = in_.radius[in_.radius.count > 1 ? in_.output_row(begin_ + i) : 0];
       within_.push_back(staged_.within(radius));
+      possibly2_[static_cast<size_t>(i)] = within_.back().possibly2;
       farthest = std::max(farthest, radius);
     }
+    most_possibly2_ = *std::max_element(possibly2_.begin(), possibly2_.end());
     any_ = farthest >= 0 && images(leaf, farthest * static_cast<double>(staged_.scale.factor));
   }
   // Whether there is more than one image to look at.
@@ -134,17 +144,16 @@ class ImageWalk {
 
   // From now on, the group is shifted by the image at work.
   void look_from() {
-    at_.resize(static_cast<size_t>(count_ * D));
+    shifted_ = false;
     for (int d = 0; d < D; ++d) {
-      T boxes = static_cast<T>(image_[static_cast<size_t>(d)]);
-      T by = image_[static_cast<size_t>(d)] == 0 ? T{0} : boxes * staged_.scale.period[d];
-      T rest = image_[static_cast<size_t>(d)] == 0 ? T{0} : boxes * staged_.scale.period_rest[d];
-      low_[d] = queries_.low[d][leaf_] - by - rest;
-      high_[d] = queries_.high[d][leaf_] - by - rest;
-      for (int64_t i = 0; i < count_; ++i) at_[static_cast<size_t>(i * D + d)] = queries_.x[d][begin_ + i] - by - rest;
+      const int64_t boxes = image_[static_cast<size_t>(d)];
+      shift_[d] = boxes == 0 ? T{0} : static_cast<T>(boxes) * staged_.scale.period[d];
+      shift_rest_[d] = boxes == 0 ? T{0} : static_cast<T>(boxes) * staged_.scale.period_rest[d];
+      shifted_ |= boxes != 0;
+      low_[d] = shifted_down(queries_.low[d][leaf_], shift_[d], shift_rest_[d]);
+      high_[d] = shifted_down(queries_.high[d][leaf_], shift_[d], shift_rest_[d]);
     }
-    possibly2_ = -1;
-    for (const Within<T>& within : within_) possibly2_ = std::max(possibly2_, within.possibly2);
+    wants_itself_ = in_.same && is_mirror_wanted();
   }
 
   template <typename Visit>
@@ -157,72 +166,87 @@ class ImageWalk {
       node_distances(sources_, low_, high_, open_, start + first, number, gap2);
       for (int64_t i = 0; i < number; ++i) {
         int64_t node = first + i, row = sources_.first_row(plane, node), behind = sources_.first_row(plane, node + 1);
-        if (row == behind || gap2[i] > possibly2_) continue;
+        if (row == behind || gap2[i] > most_possibly2_) continue;
         if (plane > 0) {
           open(plane - 1, sources_.first_child(plane, node), sources_.first_child(plane, node + 1), visit);
         } else {
-          open_leaf(node, row, behind, visit);
+          open_leaf(node, row, visit);
         }
       }
     }
   }
 
   template <typename Visit>
-  void open_leaf(int64_t leaf, int64_t first, int64_t end, const Visit& visit) {
-    for (int64_t i = 0; i < count_; ++i) {
-      const Within<T>& within = within_[static_cast<size_t>(i)];
-      if (leaf_gap2(leaf, i) > within.possibly2) continue;
-      for (int64_t row = first; row < end; row += lanes) {
-        uint32_t used = end - row >= lanes ? 0xffffu : (1u << (end - row)) - 1;
-        uint32_t chosen = near(i, row, used, within);
-        if (in_.same) chosen = partners(i, row, chosen);
-        if (chosen != 0) visit(i, row, chosen, image_);
-      }
+  void open_leaf(int64_t leaf, int64_t rows, const Visit& visit) {
+    leaf_distances_.set_leaf_of_image(sources_, leaf, shifted_, shift_, shift_rest_);
+    for (int64_t block = 0; block < count_; block += lanes) {
+      Lanes<T> possibly2;
+      load(possibly2_.data() + block, possibly2);
+      uint32_t open = leaf_distances_.within(queries_, begin_ + block, count_ - block, possibly2);
+      leaf_distances_.each(queries_, begin_ + block, open, [&](int64_t i) {
+        return Look<Visit>{*this, block + i,
+                           rows,  static_cast<int32_t>(name(block + i)),
+                           visit, within_[static_cast<size_t>(block + i)]};
+      });
     }
   }
 
-  // A lower bound of the squared distance of a query and a leaf.
-  T leaf_gap2(int64_t leaf, int64_t i) const {
-    T sum = 0;
-    for (int d = 0; d < D; ++d) {
-      T x = at_[static_cast<size_t>(i * D + d)];
-      T gap = std::max(std::max(sources_.low[d][leaf] - x, x - sources_.high[d][leaf]), T{0});
-      sum += gap * gap;
-    }
-    return sum * below_one<T>;
-  }
+  // A query's look at a leaf. There is no branch on what is found: nobody could foretell it.
+  template <typename Visit>
+  struct Look {
+    const ImageWalk& walk;
+    const int64_t i, rows;
+    const int32_t name;
+    const Visit& visit;
+    const Within<T> within;
 
-  // Which of the rows from `row` on that have a bit in `used` are within.
-  __attribute__((flatten)) uint32_t near(int64_t i, int64_t row, uint32_t used, const Within<T>& within) const {
-    Lanes<T> sum{};
-    for (int d = 0; d < D; ++d) {
-      Lanes<T> x;
-      load(sources_.x[d] + row, x);
-      Lanes<T> difference = Lanes<T>(at_[static_cast<size_t>(i * D + d)]) - x;
-      sum = sum + difference * difference;
+    void operator()(int64_t first, uint32_t used, const Lanes<T>& distance2) const {
+      const int64_t row = rows + first;
+      uint32_t possibly = used & lanes_at_most(distance2, Lanes<T>(within.possibly2));
+      uint32_t chosen = used & lanes_at_most(distance2, Lanes<T>(within.surely2));
+      if (possibly != chosen) chosen |= walk.decide(i, row, possibly & ~chosen, within.exact);
+      if (walk.in_.same) chosen &= walk.partners(name, row);
+      visit(i, row, chosen, walk.image_);
     }
-    uint32_t possibly = used & lanes_at_most(sum, Lanes<T>(within.possibly2));
-    uint32_t unsure = possibly & ~lanes_at_most(sum, Lanes<T>(within.surely2));
+    void done() const {}
+  };
+
+  JZTREE_APART uint32_t decide(int64_t i, int64_t row, uint32_t unsure, const ExactRadius& radius) const {
+    uint32_t within = 0;
     for (; unsure != 0; unsure &= unsure - 1) {
       int lane = __builtin_ctz(unsure);
-      if (!is_within(i, row + lane, within.exact)) possibly &= ~(1u << lane);
+      if (is_within(i, row + lane, radius)) within |= 1u << lane;
     }
-    return possibly;
+    return within;
   }
 
-  JZTREE_APART bool is_within(int64_t i, int64_t row, const ExactRadius& radius) const {
+  bool is_within(int64_t i, int64_t row, const ExactRadius& radius) const {
     double difference[D];
     staged_.apart(in_, begin_ + i, row, image_, difference);
     return radius.reaches(D, [&](int d) { return difference[d]; });
   }
 
-  // Those of the chosen rows that are partners, of one set, of the i-th query.
-  uint32_t partners(int64_t i, int64_t row, uint32_t chosen) const {
-    const int64_t mine = in_.query_name(begin_ + i);
-    uint32_t out = chosen;
-    for (uint32_t left = chosen; left != 0; left &= left - 1) {
-      int64_t other = in_.source_name(row + __builtin_ctz(left));
-      if (other == mine ? !is_mirror_wanted() : in_.half && mine > other) out &= ~(left & -left);
+  int64_t name(int64_t i) const { return in_.same ? in_.query_name(begin_ + i) : 0; }
+
+  // Which of the rows from `row` on are partners, of one set, of one with this name.
+  uint32_t partners(int32_t name, int64_t row) const {
+    const Lanes<int32_t> mine(name), others = names(row);
+    uint32_t before = lanes_below(others, mine), behind = lanes_below(mine, others);
+    if (wants_itself_) return in_.half ? ~before : ~0u;
+    return in_.half ? behind : before | behind;
+  }
+
+  // What the rows from `row` on are called; anything behind the last.
+  Lanes<int32_t> names(int64_t row) const {
+    if (!in_.source_names) return Lanes<int32_t>(static_cast<int32_t>(row)) + places<int32_t>();
+    Lanes<int32_t> out;
+    const int64_t rest = in_.sources.pos.rows() - row;
+    if (rest >= lanes) {
+      load(in_.source_names + row, out);
+    } else {
+      int32_t last[lanes] = {};
+      std::copy_n(in_.source_names + row, rest, last);
+      load(last, out);
     }
     return out;
   }
@@ -237,14 +261,18 @@ class ImageWalk {
   const PairsWithin<D, T>& in_;
   const StagedPairs<D, T>& staged_;
   const StagedTree<D, T>&sources_, &queries_;
+  LeafDistances<D, T> leaf_distances_;
   T open_[D];
   // The group at work.
   int64_t leaf_ = 0, begin_ = 0, count_ = 0;
   std::vector<Within<T>> within_;
+  std::vector<T> possibly2_;  // of each, and none of `lanes` more
+  T most_possibly2_ = -1;
   bool any_ = false;
+  // The image at work.
   Image first_{}, last_{}, image_{};
-  std::vector<T> at_;
-  T low_[D], high_[D], possibly2_ = -1;
+  T low_[D], high_[D], shift_[D], shift_rest_[D];
+  bool shifted_ = false, wants_itself_ = false;
 };
 
 }  // namespace jztree

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "common/cpu/memory.h"
+
 namespace jztree {
 
 // How long a list is, or where it begins; right if that is below 2^31.
@@ -28,6 +30,27 @@ int64_t make_lists(const In& in, const Count& count, const Write& write) {
   if (total > in.room()) return 0;
   write();
   return total;
+}
+
+// As much of a list as the processor is not likely to ask for by itself.
+template <typename T>
+void prefetch(const T* begin, int64_t number) {
+  constexpr int64_t line = 64 / sizeof(T), some = 4;
+  for (int64_t i = 0; i < std::min(number, some * line); i += line) __builtin_prefetch(begin + i, 1);
+}
+
+// work(query, begin, end): for each query of a leaf its list. Lists are anywhere, so those of later queries are asked
+// for, by ask(begin, number), and before that where these are.
+template <typename In, typename Queries, typename Ask, typename Work>
+void each_list(const In& in, const Queries& queries, int64_t leaf, const Ask& ask, const Work& work) {
+  const int64_t last = queries.leaf_row(queries.leaves()) - 1;
+  auto split = [&](int64_t query) { return in.splits + in.output_row(std::min(query, last)); };
+  for (int64_t query = queries.leaf_row(leaf); query < queries.leaf_row(leaf + 1); ++query) {
+    __builtin_prefetch(split(query + 2 * prefetch_distance));
+    const int32_t *later = split(query + prefetch_distance), *now = split(query);
+    ask(later[0], later[1] - later[0]);
+    work(query, now[0], now[1]);
+  }
 }
 
 }  // namespace jztree

@@ -105,8 +105,6 @@ class Lists {
     }
   };
 
-  int64_t place(int64_t query) const { return in_.query_rows ? in_.query_rows[query] : query; }
-
   // work(begin, end): for some groups.
   template <typename Work>
   void groups(const Work& work) const {
@@ -120,8 +118,8 @@ class Lists {
       bool all_short = true;
       for (int64_t leaf = begin; leaf < end; ++leaf) {
         int64_t first = staged_.queries->leaf_row(leaf);
-        walk.set_group(leaf,
-                       [&](int64_t i, int64_t) { return in_.radius[in_.radius.count > 1 ? place(first + i) : 0]; });
+        walk.set_group(
+            leaf, [&](int64_t i, int64_t) { return in_.radius[in_.radius.count > 1 ? in_.output_row(first + i) : 0]; });
         if (walk.count() > 0) all_short = find(walk, leaf, all_short, lists);
       }
     });
@@ -141,7 +139,7 @@ class Lists {
     int64_t all = 0;
     for (int64_t i = 0; i < walk.count(); ++i) {
       int64_t number = lists.numbers[static_cast<size_t>(i)];
-      in_.splits[place(walk.begin() + i) + 1] = narrowed(number);
+      in_.splits[in_.output_row(walk.begin() + i) + 1] = narrowed(number);
       all += number;
     }
     int64_t begin = found_.fetch_add(all, std::memory_order_relaxed);
@@ -158,34 +156,13 @@ class Lists {
     return there;
   }
 
-  // work(query, begin, end): for each query its list. Lists are anywhere, so those of later queries are asked for, and
-  // before that where these are: rows and, if `whole`, distances.
-  template <typename Work>
-  void each_list(int64_t leaf, bool whole, const Work& work) const {
-    const int64_t last = staged_.queries->leaf_row(staged_.queries->leaves()) - 1;
-    auto split = [&](int64_t query) { return in_.splits + place(std::min(query, last)); };
-    for (int64_t query = staged_.queries->leaf_row(leaf); query < staged_.queries->leaf_row(leaf + 1); ++query) {
-      __builtin_prefetch(split(query + 2 * prefetch_distance));
-      const int32_t *later = split(query + prefetch_distance), *now = split(query);
-      prefetch(in_.index + later[0], later[1] - later[0]);
-      if (whole) prefetch(in_.distance + later[0], later[1] - later[0]);
-      work(query, now[0], now[1]);
-    }
-  }
-
-  // As much of a list as the processor is not likely to ask for by itself.
-  template <typename U>
-  static void prefetch(const U* begin, int64_t number) {
-    constexpr int64_t line = 64 / sizeof(U), some = 4;
-    for (int64_t i = 0; i < std::min(number, some * line); i += line) __builtin_prefetch(begin + i, 1);
-  }
-
   // The rows that were found, to where their lists are.
   void move() const {
     groups([&](int64_t first, int64_t last) {
+      auto ask = [&](int64_t begin, int64_t number) { prefetch(in_.index + begin, number); };
       for (int64_t leaf = first; leaf < last; ++leaf) {
         const int32_t* rows = rows_found_ + begins_[static_cast<size_t>(leaf)];
-        each_list(leaf, false, [&](int64_t, int64_t begin, int64_t end) {
+        each_list(in_, *staged_.queries, leaf, ask, [&](int64_t, int64_t begin, int64_t end) {
           std::copy_n(rows, end - begin, in_.index + begin);
           rows += end - begin;
         });
@@ -197,8 +174,12 @@ class Lists {
   void finish() const {
     groups([&](int64_t first, int64_t last) {
       std::vector<Entry> list;
+      auto ask = [&](int64_t begin, int64_t number) {
+        prefetch(in_.index + begin, number);
+        prefetch(in_.distance + begin, number);
+      };
       for (int64_t leaf = first; leaf < last; ++leaf)
-        each_list(leaf, true, [&](int64_t query, int64_t begin, int64_t end) {
+        each_list(in_, *staged_.queries, leaf, ask, [&](int64_t query, int64_t begin, int64_t end) {
           distances_.find(staged_.query_pos + query * D, in_.index + begin, end - begin, in_.distance + begin);
           if (in_.sorted) sort(begin, end, list);
           for (int64_t entry = begin; in_.source_rows && entry < end; ++entry)

@@ -43,6 +43,7 @@ struct NeighboursWithin {
 
   int64_t q() const { return queries.pos.rows(); }
   int64_t room() const { return index.dims[0]; }
+  int64_t output_row(int64_t query) const { return query_rows ? query_rows[query] : query; }
 };
 
 }  // namespace jztree

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/cpu/context.h"
+#include "image_pairs.h"
 #include "image_walk.h"
 #include "list_splits.h"
 
@@ -79,8 +80,13 @@ class Pairs {
         in_, [&] { find(); },
         [&] {
           // One after the other: lists are finished where other groups' pairs waited.
-          each_group([&](int64_t leaf) { move(leaf); });
-          each_group([&](int64_t leaf) { finish(leaf); });
+          groups([&](int64_t begin, int64_t end) {
+            for (int64_t leaf = begin; leaf < end; ++leaf) move(leaf);
+          });
+          groups([&](int64_t begin, int64_t end) {
+            ImagePairs<D, T> pairs(in_, staged_);
+            for (int64_t leaf = begin; leaf < end; ++leaf) finish(leaf, pairs);
+          });
         });
     if (!in_.padded) return;
     parallel_.blocks(in_.room() - written, 1 << 14, [&](int64_t begin, int64_t end) {
@@ -106,14 +112,6 @@ class Pairs {
   template <typename Work>
   void groups(const Work& work) const {
     parallel_.blocks(staged_.queries().leaves(), 32, work);
-  }
-
-  // work(leaf): for one group.
-  template <typename Work>
-  void each_group(const Work& work) const {
-    groups([&](int64_t begin, int64_t end) {
-      for (int64_t leaf = begin; leaf < end; ++leaf) work(leaf);
-    });
   }
 
   void find() {
@@ -178,43 +176,33 @@ class Pairs {
   void move(int64_t leaf) const {
     const Group& group = groups_[static_cast<size_t>(leaf)];
     int64_t from = group.begin;
-    for (int64_t query = staged_.queries().leaf_row(leaf); query < staged_.queries().leaf_row(leaf + 1); ++query) {
-      const int32_t* split = in_.splits + in_.output_row(query);
-      const int64_t begin = split[0], number = split[1] - begin;
-      std::copy_n(rows_found_ + from, number, in_.index + begin);
-      if (group.has_images) std::copy_n(images_found_ + from * D, number * D, in_.shift + begin * D);
-      from += number;
-    }
+    auto ask = [&](int64_t begin, int64_t number) {
+      prefetch(in_.index + begin, number);
+      if (group.has_images) prefetch(in_.shift + begin * D, number * D);
+    };
+    each_list(in_, staged_.queries(), leaf, ask, [&](int64_t, int64_t begin, int64_t end) {
+      std::copy_n(rows_found_ + from, end - begin, in_.index + begin);
+      if (group.has_images) std::copy_n(images_found_ + from * D, (end - begin) * D, in_.shift + begin * D);
+      from += end - begin;
+    });
   }
 
   // All else of lists of which the rows and images are there.
-  void finish(int64_t leaf) const {
+  void finish(int64_t leaf, ImagePairs<D, T>& pairs) const {
     const Group& group = groups_[static_cast<size_t>(leaf)];
-    BoxImage<D> image = group.image;
-    for (int64_t query = staged_.queries().leaf_row(leaf); query < staged_.queries().leaf_row(leaf + 1); ++query) {
-      const int32_t* split = in_.splits + in_.output_row(query);
-      const int32_t name = static_cast<int32_t>(in_.query_name(query));
-      for (int64_t place = split[0]; place < split[1]; ++place) {
-        if (group.has_images) std::copy_n(in_.shift + place * D, D, image.begin());
-        in_.query[place] = name;
-        finish_pair(query, image, place);
-      }
-    }
-  }
-
-  void finish_pair(int64_t query, const BoxImage<D>& image, int64_t place) const {
-    const int64_t row = in_.index[place];
-    const T *a = in_.queries.pos + query * D, *b = in_.sources.pos + row * D;
-    double difference[D], sum = 0;
-    staged_.apart(in_, query, row, image, difference);
-    for (int d = 0; d < D; ++d) {
-      double scaled = difference[d] * staged_.rule.factor;
-      sum += scaled * scaled;
-      in_.vector[place * D + d] = static_cast<T>(-difference[d]);
-      in_.shift[place * D + d] = image_shift(a[d], b[d], difference[d], staged_.rule.period[d]);
-    }
-    in_.index[place] = static_cast<int32_t>(in_.source_name(row));
-    in_.distance[place] = staged_.rule.length(sum);
+    auto ask = [&](int64_t begin, int64_t number) {
+      prefetch(in_.query + begin, number);
+      prefetch(in_.index + begin, number);
+      prefetch(in_.shift + begin * D, number * D);
+      prefetch(in_.vector + begin * D, number * D);
+      prefetch(in_.distance + begin, number);
+    };
+    each_list(in_, staged_.queries(), leaf, ask, [&](int64_t query, int64_t begin, int64_t end) {
+      pairs.write(query, group.has_images ? nullptr : &group.image, begin, end);
+      std::fill(in_.query + begin, in_.query + end, static_cast<int32_t>(in_.query_name(query)));
+      for (int64_t place = begin; in_.source_names && place < end; ++place)
+        in_.index[place] = in_.source_names[in_.index[place]];
+    });
   }
 
   const Parallel& parallel_;

@@ -180,6 +180,26 @@ inline uint32_t lanes_at_most(const Lanes<T>& a, const Lanes<T>& b) {
   return bits;
 }
 
+// Which lanes of whole numbers are below those of others.
+inline uint32_t lanes_below(const Lanes<int32_t>& a, const Lanes<int32_t>& b) {
+  uint32_t bits = 0;
+  for (int i = 0; i < Lanes<int32_t>::registers; ++i) {
+#if defined(__AVX512F__)
+    uint32_t below = _mm512_cmplt_epi32_mask((__m512i)a.part[i], (__m512i)b.part[i]);
+#elif defined(__AVX2__)
+    auto below = static_cast<uint32_t>(_mm256_movemask_ps((__m256)(a.part[i] < b.part[i])));
+#elif defined(__SSE2__)
+    auto below = static_cast<uint32_t>(_mm_movemask_ps((__m128)(a.part[i] < b.part[i])));
+#else
+    uint32_t below = 0;
+    for (int lane = 0; lane < Lanes<int32_t>::width; ++lane)
+      below |= static_cast<uint32_t>(a.part[i][lane] < b.part[i][lane]) << lane;
+#endif
+    bits |= below << i * Lanes<int32_t>::width;
+  }
+  return bits;
+}
+
 // The square root of each lane, as IEEE 754 has it.
 inline Lanes<double> square_root(const Lanes<double>& squares) {
   Lanes<double> out;

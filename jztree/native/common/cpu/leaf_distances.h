@@ -119,19 +119,18 @@ class LeafDistances {
   // Periods for lower bounds of distances around the boundary.
   const T* gap_period() const { return gap_period_; }
 
-  // From now on, distances are to this leaf. low, high: the box of all the query rows.
+  // From now on, distances are to this leaf, of nearest images. low, high: the box of all the query rows.
   void set_leaf(const StagedTree<D, T>& sources, int64_t leaf, const T* low, const T* high) {
-    first_ = sources.leaf_row(leaf);
-    count_ = sources.leaf_row(leaf + 1) - first_;
-    words_ = words(count_);
-    pairwise_ = queries_shifted_ = false;
-    for (int d = 0; d < D; ++d) {
-      x_[d] = sources.x[d] + first_;
-      low_[d] = sources.low[d][leaf];
-      high_[d] = sources.high[d][leaf];
-      query_shift_[d] = query_shift_rest_[d] = 0;
-    }
+    look_at(sources, leaf);
     if (scale_.periodic) choose_images(low, high);
+  }
+
+  // The same of one image: the queries are shifted down, if at all, by `shift` and then by `rest`.
+  void set_leaf_of_image(const StagedTree<D, T>& sources, int64_t leaf, bool shifted, const T* shift, const T* rest) {
+    look_at(sources, leaf);
+    queries_shifted_ = shifted;
+    std::copy_n(shift, D, query_shift_);
+    std::copy_n(rest, D, query_shift_rest_);
   }
 
   // Which of up to `lanes` query rows from `begin` on may have a square of their distance to the leaf of at most
@@ -172,6 +171,19 @@ class LeafDistances {
 
  private:
   static int64_t words(int64_t count) { return (count + Near<T>::word - 1) / Near<T>::word; }
+
+  void look_at(const StagedTree<D, T>& sources, int64_t leaf) {
+    first_ = sources.leaf_row(leaf);
+    count_ = sources.leaf_row(leaf + 1) - first_;
+    words_ = words(count_);
+    pairwise_ = queries_shifted_ = false;
+    for (int d = 0; d < D; ++d) {
+      x_[d] = sources.x[d] + first_;
+      low_[d] = sources.low[d][leaf];
+      high_[d] = sources.high[d][leaf];
+      query_shift_[d] = query_shift_rest_[d] = 0;
+    }
+  }
 
   // Shifts queries or sources so that plain differences are those of the nearest images, where one shift does for all
   // pairs.
