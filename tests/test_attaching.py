@@ -124,6 +124,7 @@ def twins(attached: Any, within: float | None) -> Any:
     yield lambda part: traced(part, given)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("within", [0.0, 0.3, 1.0])
 def test_those_that_are_too_far_join_nothing(random, within: float) -> None:
     primary, other = two_kinds(random)
@@ -144,6 +145,7 @@ def test_those_that_are_too_far_join_nothing(random, within: float) -> None:
     assert groups_of(joined(grouped.id, grouped.num), cata) == want
 
 
+@pytest.mark.long
 def test_at_the_limit_and_without_one() -> None:
     """Distances that float32 holds: 0.5 is 4 linking lengths, and 0.5 + 2^-24 is more."""
     primary = np.zeros((3, 3), np.float32)
@@ -196,6 +198,7 @@ def test_what_does_not_fit_is_told() -> None:
         jz.fof.fof_and_catalogue(part, 0.1, attached=ParticleData(pos=jnp.zeros((4, 3), jnp.int32), mass=1.0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 3])
 def test_wrong_positions_are_those_of_attached_particles(random, ndev: int) -> None:
     oracles.skip_where_kernels_cannot_raise()
@@ -210,6 +213,7 @@ def test_wrong_positions_are_those_of_attached_particles(random, ndev: int) -> N
         jax.block_until_ready(find(part, _RLINK, _BOX, _CFG, attached=[part, attached]))
 
 
+@pytest.mark.long
 def test_room_that_was_given_and_is_too_small_is_told(random) -> None:
     primary, other = two_kinds(random)
     part, attached = (deal(pos, uneven(len(pos), 4), rows=600) for pos in (primary, other))
@@ -218,6 +222,7 @@ def test_room_that_was_given_and_is_too_small_is_told(random) -> None:
         find(part, _RLINK, _BOX, FofConfig(attached_rows=3), attached=attached)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 2])
 def test_distances_are_not_rounded_before_they_are_compared(ndev: int) -> None:
     """In float32 the distance of the second is 1 too, but it is 2**-31 more."""

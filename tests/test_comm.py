@@ -286,6 +286,7 @@ def test_statistics_count_what_leaves_a_rank() -> None:
     assert s["rows.parcels"] == 2 * leaving
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", [2, 4])
 def test_places_where_nothing_arrives_may_be_left_alone(ndev: int) -> None:
     """What arrives is the same, and it has the same derivative."""

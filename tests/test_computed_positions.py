@@ -113,6 +113,7 @@ def assert_same_places(moved: Any, given: Any) -> None:
         np.testing.assert_allclose(pos, expected[one], rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 4])
 @pytest.mark.parametrize("cls", [Displaced, LightCone])
 def test_catalogue_in_a_map_of_the_user(cls: Any, ndev: int) -> None:
@@ -194,6 +195,7 @@ def test_neighbours_in_a_map_of_the_user(ndev: int) -> None:
     oracles.assert_neighbours(np.asarray(rad)[real], row[np.asarray(ids)[real]], pos, pos, BOX, rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("twin", ["", "jit", "smap"], ids=["plain", "jit", "smap"])
 def test_every_entry_answers_as_for_the_positions(twin: str) -> None:
     given = columns()
@@ -240,6 +242,7 @@ def test_sorting_and_trees_in_a_map_of_the_user(ndev: int) -> None:
     np.testing.assert_array_equal(moved.id, part.id[order])
 
 
+@pytest.mark.long
 def test_derivatives_reach_displacements() -> None:
     part = displaced()
 
@@ -270,6 +273,7 @@ def on_grid(n: int = N) -> OnGrid:
 MOVES = ("zsort", "zsort_and_tree", "multi type", "knn part", "fof_labels", "distr_fof_labels", "fof_and_catalogue")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("twin", ["", "jit", "smap"], ids=["plain", "jit", "smap"])
 def test_places_that_depend_on_the_row_are_refused_where_rows_move(twin: str) -> None:
     # Descending, so that no order of places is that of rows.

@@ -50,6 +50,7 @@ def at_a_million(fraction: float, rows: int) -> float:
     return fraction * (4 * rows / 1e6) ** (1 / 3)
 
 
+@pytest.mark.long
 @BOXES
 @pytest.mark.parametrize("rows", ROWS)
 def test_rows_sent_by_knn(rows: int, box: float) -> None:
@@ -61,6 +62,7 @@ def test_rows_sent_by_knn(rows: int, box: float) -> None:
     assert sent["sort"] == sent["results"] == pytest.approx(0.75, abs=0.01)
 
 
+@pytest.mark.long
 @BOXES
 @pytest.mark.parametrize("rows", ROWS)
 def test_rows_sent_by_friends_of_friends(rows: int, box: float) -> None:
@@ -75,6 +77,7 @@ def test_rows_sent_by_friends_of_friends(rows: int, box: float) -> None:
     assert 1 <= counts["rounds.union_find"] <= 3
 
 
+@pytest.mark.long
 def test_sorting_what_is_sorted_sends_nothing() -> None:
     mesh = mesh_of()
     sort = jz.tree.distr_zsort.smap(mesh, jit=True)
@@ -82,6 +85,7 @@ def test_sorting_what_is_sorted_sends_nothing() -> None:
     assert SCRIPT.counted(lambda: sort(partz))["rows.sort"] == 0
 
 
+@pytest.mark.long
 def test_with_a_tree_given_only_ghosts_travel() -> None:
     mesh = mesh_of()
     partz, th = jz.tree.zsort_and_tree.smap(mesh, jit=True)(uniform(mesh, 5000))

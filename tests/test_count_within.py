@@ -44,6 +44,7 @@ def test_equals_brute_force(dims: int, kind: str) -> None:
     np.testing.assert_array_equal(found, brute(pos, query, radii, box))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("x64", [False, True])
 def test_many_particles_equal_scipy(x64: bool) -> None:
     with jax.enable_x64(x64):
@@ -106,6 +107,7 @@ def test_radii_of_each_query() -> None:
     np.testing.assert_array_equal(one, brute(pos, query[:2], [0.1, 0.2]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", [(), (2,)])
 def test_radii_of_rows_without_a_query_may_be_anything(shape: tuple[int, ...]) -> None:
     pos, radius = oracles.uniform(40, 3), np.full((40, *shape), 0.1)
@@ -170,6 +172,7 @@ def test_counts_are_those_of_one_device(name: str, ndev: int) -> None:
         np.testing.assert_array_equal(found, brute(pos, pos, radii, box))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_queries_and_weights_over_devices(ndev: int) -> None:
     rng = np.random.default_rng(2)
@@ -192,6 +195,7 @@ def test_queries_and_weights_over_devices(ndev: int) -> None:
     np.testing.assert_array_equal(everything, 1_000)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 2])
 def test_a_radius_each_over_devices_of_particles_that_have_no_num(ndev: int) -> None:
     """There the first axis of positions, which is that over devices, is no number of particles."""

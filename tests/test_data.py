@@ -112,6 +112,7 @@ MESHES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", MESHES)
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("spread", [True, False], ids=["spread", "replicated"])
@@ -143,6 +144,7 @@ def test_arrays_on_any_mesh(shape: tuple[int, ...], axis_type: AxisType, spread:
     assert_same(data.squeeze_catalogue(put(of_ranks)), data.squeeze_catalogue(of_ranks))
 
 
+@pytest.mark.long
 def test_mapped_results_on_a_mesh_as_jax_makes_it() -> None:
     mesh = jax.make_mesh((3,), ("x",), devices=first_devices(3))
     part = particles()

@@ -75,6 +75,7 @@ def test_few_particles_and_padding(n: int) -> None:
     assert not np.asarray(core)[300:].any()
 
 
+@pytest.mark.long
 def test_equals_scikit_learn() -> None:
     cluster = pytest.importorskip("sklearn.cluster")
     pos = np.concatenate([oracles.clustered(5_000, 3), oracles.uniform(2_000, 3)])
@@ -133,6 +134,7 @@ def test_a_traced_eps_that_cannot_be_is_called_so(eps: float) -> None:
         jax.jit(dbscan)(pos, 0.1, 5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 @pytest.mark.parametrize("name", SETS)
 def test_clusters_are_those_of_one_device(name: str, ndev: int) -> None:
@@ -145,6 +147,7 @@ def test_clusters_are_those_of_one_device(name: str, ndev: int) -> None:
             assert (np.asarray(label)[rank, count:] == -1).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_over_devices_in_64_bit_mode(x64: None, dtype: Any) -> None:
     pos = oracles.clustered(600, 3).astype(dtype)
@@ -152,6 +155,7 @@ def test_over_devices_in_64_bit_mode(x64: None, dtype: Any) -> None:
     assert_clusters([joined(column, uneven(600, 3)) for column in found], dbscan(pos, 0.03, 4))
 
 
+@pytest.mark.long
 def test_a_wall_of_borders_over_devices() -> None:
     """Chains that pass through all ranks, with borders between them."""
     pos = np.random.default_rng(4).random((1_000, 2)).astype(np.float32)

@@ -124,6 +124,7 @@ def test_several_devices_give_the_bits_of_one(func: Any, options: dict[str, Any]
         np.testing.assert_array_equal(got[rank, count:], 0)
 
 
+@pytest.mark.long
 def test_duplicates_and_padding_make_no_nan() -> None:
     pos = np.r_[np.zeros((K + 3, 3)), oracles.uniform(40, 3), np.full((5, 3), np.nan)].astype(np.float32)
     mass = np.r_[np.zeros(K + 3), np.ones(40), np.full(5, np.nan)].astype(np.float32)
@@ -156,6 +157,7 @@ def test_float32_neither_overflows_nor_loses_small_terms() -> None:
     np.testing.assert_allclose(density.knn_density.jit(heavy, n), np.asarray(want) * 1e-25, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_derivatives_are_differences(x64: None) -> None:
     mass = np.random.default_rng(1).random(60) + 0.5
     pos = oracles.uniform(60, 3, np.float64)
@@ -170,6 +172,7 @@ def test_derivatives_are_differences(x64: None) -> None:
         np.testing.assert_allclose(jax.jit(jax.grad(total))(0.0), difference, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_a_glass_without_its_bias_has_its_density() -> None:
     """A cubic lattice is as regular as a glass; 123 neighbours end half-way between two shells of it."""
     pos = oracles.lattice(12, 3)
@@ -212,6 +215,7 @@ def test_bad_arguments_are_refused_in_a_sentence(func: Any, part: Any, options: 
     assert oracles.one_sentence(error)
 
 
+@pytest.mark.long
 def test_queries_need_one_neighbour_less() -> None:
     pos = oracles.uniform(20, 2)
     query = Pos(pos=oracles.uniform(4, 2, seed=3), num=3)
@@ -220,6 +224,7 @@ def test_queries_need_one_neighbour_less() -> None:
     np.testing.assert_allclose(got, np.where(np.arange(4) < 3, 1 / (np.pi * rad**2), 0), rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unit", [1e-25, 1e25], ids=str)
 def test_derivatives_in_extreme_units(unit: float) -> None:
     """Masses per length, of order 1 whatever the unit: their derivatives are in its inverse, not in its square."""

@@ -134,6 +134,7 @@ def test_catalogue(dims: int, box: str, kind: str, x64: None) -> None:
     check(found, plain, args, second=dims == 3)
 
 
+@pytest.mark.long
 def test_catalogue_of_a_group_wider_than_half_the_box(x64: None) -> None:
     """Sums are over images nearest to the centre; those nearest to the first particle, which make it, are others."""
     random = np.random.default_rng(3)
@@ -195,6 +196,7 @@ def test_catalogue_in_extreme_units(unit: float) -> None:
         np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
 
 
+@pytest.mark.long
 def test_rows_that_hold_nothing_have_no_derivatives() -> None:
     pos, mass, vel = (array.astype(np.float32) for array in clumps(3))
 

@@ -90,6 +90,7 @@ def test_halo_properties(x64: None) -> None:
     check(found, plain, (pos, mass, vel, np.array(43.0)), atol=1e-6, second=False)
 
 
+@pytest.mark.long
 def test_unused_and_degenerate_rows_of_halos_have_finite_derivatives() -> None:
     """One group of all rows, of particles in a plane and at rest; the other rows of the catalogue hold nothing."""
     pos = np.random.default_rng(8).random((50, 3)).astype(np.float32) * np.float32([1, 1, 0])

@@ -121,6 +121,7 @@ def test_catalogues_of_devices() -> None:
     assert traced_repr(dealt) == "FofCatalogue(up to 15 groups; traced)"
 
 
+@pytest.mark.long
 def test_what_the_library_returns_says_what_it_is() -> None:
     part = PosMass(pos=jnp.asarray(oracles.uniform(3000, 3)), mass=jnp.ones(3000))
     grouped, cata = fof_and_catalogue.jit(part, rlink=0.2)

@@ -63,6 +63,7 @@ def test_catalogue_and_particles_in_group_order(attached: bool) -> None:
     )
 
 
+@pytest.mark.long
 def test_catalogue_in_one_dimension() -> None:
     """Nothing rotates there: the column of angular momenta has no numbers, and varies over devices all the same."""
 
@@ -97,6 +98,7 @@ def test_spheres() -> None:
     )
 
 
+@pytest.mark.long
 def test_sorted_particles_and_nodes() -> None:
     """Rows that travel take their derivatives with them; those of the boxes follow."""
     pos, mass, _ = particles()

@@ -22,6 +22,7 @@ def on_one(pos: np.ndarray, rlink: float, box: Any) -> tuple[np.ndarray, np.ndar
     return np.asarray(partz), np.asarray(label)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_labels_are_those_of_one_device(ndev: int) -> None:
     find = jz.fof.distr_fof_labels.smap(mesh_of(ndev), jit=True)
@@ -37,6 +38,7 @@ def test_labels_are_those_of_one_device(ndev: int) -> None:
             np.testing.assert_array_equal(joined(label, counts), want, f"{name}, box {box}")
 
 
+@pytest.mark.long
 def test_against_connected_components() -> None:
     _, _, part = make("clustered", 4)
     partz, label = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)(part, 0.012, boxsize=1.0, linearize_labels=True)
@@ -46,6 +48,7 @@ def test_against_connected_components() -> None:
     np.testing.assert_array_equal(oracles.smallest_members(got), oracles.smallest_members(want))
 
 
+@pytest.mark.long
 def test_labels_are_rank_and_row_of_the_first_particle() -> None:
     _, _, part = make("percolating", 4)
     partz, label = jz.fof.distr_fof_labels.smap(square_mesh(), jit=True)(part, 0.14)
@@ -75,6 +78,7 @@ def test_other_dimensions_with_a_box_of_mixed_sides(dims: int) -> None:
     assert 1 < len(np.unique(want)) < 500
 
 
+@pytest.mark.long
 def test_float64(x64: None) -> None:
     # In the smaller unit squares of lengths are subnormal, with a few bits only.
     for unit in (1.0, 2.0**-532):
@@ -85,6 +89,7 @@ def test_float64(x64: None) -> None:
         np.testing.assert_array_equal(joined(label, np.asarray(partz.num)), groups, f"in units of {unit}")
 
 
+@pytest.mark.long
 def test_a_tree_that_is_there_already() -> None:
     pos, _, part = make("clustered", 4)
     mesh = mesh_of(4)
@@ -94,6 +99,7 @@ def test_a_tree_that_is_there_already() -> None:
     np.testing.assert_array_equal(joined(label, np.asarray(partz.num)), on_one(pos, 0.012, 1.0)[1])
 
 
+@pytest.mark.long
 def test_labels_of_the_one_device_function_are_linear() -> None:
     pos, _, part = make("uniform", 4)
     partz, label = jz.fof.fof_labels.smap(mesh_of(4), jit=True)(part, 0.06)
@@ -102,6 +108,7 @@ def test_labels_of_the_one_device_function_are_linear() -> None:
         jz.fof.fof_labels.smap(mesh_of(4), jit=True)(part, 0.06, output_order="input")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 2, 4, 7])
 def test_catalogue_is_that_of_one_device(ndev: int) -> None:
     cfg = FofConfig(catalogue=CatalogueConfig(npart_min=3))
@@ -141,6 +148,7 @@ def test_groups_are_spread_and_hardly_anything_moves(box: float) -> None:
     assert 0 < counted["rows.groups"] < 0.1 * n
 
 
+@pytest.mark.long
 def test_snapshot_has_the_groups_of_the_reference(shared_data: Any) -> None:
     pos = np.load(next(iter(sorted(shared_data.rglob("pos2d*.npy"))))).astype(np.float32)[:16000]
     part = deal(pos, uneven(len(pos), 4), rows=len(pos))
@@ -148,6 +156,7 @@ def test_snapshot_has_the_groups_of_the_reference(shared_data: Any) -> None:
     np.testing.assert_array_equal(joined(label, np.asarray(partz.num)), on_one(pos, 0.2, 0.0)[1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("option", "words"), [("ghost_rows", "ghosts"), ("edge_rows", "links")])
 def test_what_does_not_fit_names_rank_need_have_and_option(option: str, words: str) -> None:
     pos = make("percolating", 4)[0]
@@ -160,6 +169,7 @@ def test_what_does_not_fit_names_rank_need_have_and_option(option: str, words: s
     np.testing.assert_array_equal(joined(label, np.asarray(partz.num)), on_one(pos, 0.14, 0.0)[1])
 
 
+@pytest.mark.long
 def test_ghosts_and_links_that_do_not_fit_at_first_get_more_room() -> None:
     """All particles of a plane sheet are within the linking length of other ranks."""
     rng = np.random.default_rng(4)
@@ -171,6 +181,7 @@ def test_ghosts_and_links_that_do_not_fit_at_first_get_more_room() -> None:
     np.testing.assert_array_equal(joined(label, np.asarray(partz.num)), on_one(pos, 2e-6, 0.0)[1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rlink", [0.6, 2.5])
 def test_linking_length_above_half_the_box(rlink: float) -> None:
     box = np.array([1.0, 4.0, 0.0])
@@ -182,6 +193,7 @@ def test_linking_length_above_half_the_box(rlink: float) -> None:
     np.testing.assert_array_equal(oracles.smallest_members(joined(found, num)), oracles.smallest_members(expected))
 
 
+@pytest.mark.long
 def test_nan_on_one_rank_and_bad_arguments() -> None:
     _, _, part = make("uniform", 4)
     bad = np.array(part.pos)
@@ -193,6 +205,7 @@ def test_nan_on_one_rank_and_bad_arguments() -> None:
         find(part, -1.0)
 
 
+@pytest.mark.long
 def test_one_compilation_for_any_linking_length(count_compilations: Any) -> None:
     _, _, part = make("uniform", 2)
     find = jz.fof.distr_fof_labels.smap(mesh_of(2), jit=True)

@@ -22,6 +22,7 @@ def on_one(pos: np.ndarray, k: int, box: Any, **options: Any) -> tuple[np.ndarra
     return np.asarray(rad), np.asarray(idx)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_radii_and_indices_are_those_of_one_device(ndev: int) -> None:
     search = jz.knn.knn.smap(mesh_of(ndev), jit=True)
@@ -38,6 +39,7 @@ def test_radii_and_indices_are_those_of_one_device(ndev: int) -> None:
                 assert np.all(np.asarray(idx)[rank, count:] == -1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("k", [1, 40, 1199, 1200])
 def test_any_k_up_to_the_number_of_particles(k: int) -> None:
     pos, counts, part = make("uniform", 4)
@@ -47,6 +49,7 @@ def test_any_k_up_to_the_number_of_particles(k: int) -> None:
     np.testing.assert_array_equal(joined(idx, counts), want_idx)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dims", [1, 2, 6])
 def test_other_dimensions(dims: int) -> None:
     pos = np.random.default_rng(dims).random((600, dims)).astype(np.float32)
@@ -57,6 +60,7 @@ def test_other_dimensions(dims: int) -> None:
     np.testing.assert_array_equal(joined(idx, counts), want_idx)
 
 
+@pytest.mark.long
 def test_against_brute_force_in_float64(x64: None) -> None:
     pos = np.random.default_rng(8).random((400, 3))
     counts = even(400, 3)
@@ -67,6 +71,7 @@ def test_against_brute_force_in_float64(x64: None) -> None:
     np.testing.assert_allclose(joined(rad, counts), np.sort(distance, axis=1)[:, :6], rtol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_the_smallest_lengths_that_there_are(k: int) -> None:
     """Coordinates are a few steps of the smallest number, so stored radii are rounded to whole steps."""
@@ -82,6 +87,7 @@ def test_the_smallest_lengths_that_there_are(k: int) -> None:
                 np.testing.assert_array_equal(joined(many, query_counts if others else counts), one)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("axes", ["one axis", "two axes"])
 def test_separate_queries(axes: str) -> None:
     mesh = mesh_of(4) if axes == "one axis" else square_mesh()
@@ -103,6 +109,7 @@ def test_separate_queries(axes: str) -> None:
         np.testing.assert_array_equal(joined(idx, counts), want_idx, name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_ties_go_to_the_first_source_in_z_order_wherever_queries_are(ndev: int) -> None:
     """Lattices with duplicates, whose distances have no rounding; ranks with few particles or none."""
@@ -124,6 +131,7 @@ def test_ties_go_to_the_first_source_in_z_order_wherever_queries_are(ndev: int) 
         np.testing.assert_array_equal(joined(idx, counts), oracles.brute_knn(pos, 7, box), f"seed {seed}, box {box}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_answers_in_z_order_say_whose_they_are(ndev: int) -> None:
     rng = np.random.default_rng(ndev)
@@ -189,6 +197,7 @@ def test_rows_of_sorted_sources_are_those_that_were_given() -> None:
         np.testing.assert_array_equal(np.asarray(partz.id)[rank[real], row[real]], np.asarray(ids)[real])
 
 
+@pytest.mark.long
 def test_reduce_func_is_told_whose_rows_they_are() -> None:
     _, _, part = make("clustered", 4)
     query = np.random.default_rng(1).random((4, 30, 3)).astype(np.float32)
@@ -208,6 +217,7 @@ def test_reduce_func_is_told_whose_rows_they_are() -> None:
             np.testing.assert_array_equal(row, np.broadcast_to(np.arange(30), (4, 30)))
 
 
+@pytest.mark.long
 def test_few_sources_for_queries_that_crowd_elsewhere() -> None:
     """Ranks whose range holds fewer sources than k have no radius of their own to begin with."""
     rng = np.random.default_rng(2)
@@ -221,6 +231,7 @@ def test_few_sources_for_queries_that_crowd_elsewhere() -> None:
     np.testing.assert_array_equal(joined(idx, counts), want_idx)
 
 
+@pytest.mark.long
 def test_every_word_of_result() -> None:
     pos, counts, part = make("clustered", 4)
     words = "rad_rankidx_globalidx_part_id_drad"
@@ -254,6 +265,7 @@ def test_reduce_sees_sources_where_they_are() -> None:
     np.testing.assert_array_equal(joined(reduced["from"], counts), want_idx - starts[rank_of[want_idx]])
 
 
+@pytest.mark.long
 def test_z_order_and_a_tree_that_is_there_already() -> None:
     pos, _, part = make("uniform, ranks without particles", 4)
     posz, index = jz.tree.zsort(pos)
@@ -331,6 +343,7 @@ def uniform_without_padding() -> tuple[np.ndarray, np.ndarray]:
     return make("uniform", 4)[0], even(1200, 4)
 
 
+@pytest.mark.long
 def test_ghosts_that_do_not_fit_name_rank_need_have_and_option() -> None:
     pos, counts = uniform_without_padding()
     part = deal(pos, counts, rows=300)
@@ -365,6 +378,7 @@ def test_inside_a_function_that_the_user_compiles_the_error_says_what_to_do() ->
         jax.block_until_ready(compiled(part))
 
 
+@pytest.mark.long
 def test_one_compilation_for_any_box(count_compilations: Any) -> None:
     _, _, part = make("uniform", 2)
     search = jz.knn.knn.smap(mesh_of(2), jit=True)

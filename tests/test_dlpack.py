@@ -69,6 +69,7 @@ def test_integers_that_would_be_cut_are_an_error() -> None:
         knn.jit(PosMass(**part), 4, result="mass")
 
 
+@pytest.mark.long
 def test_over_devices() -> None:
     pos = POS.reshape(3, 100, 3)
     mapped = knn.smap(mesh_of(3), jit=True)

@@ -86,6 +86,7 @@ def test_python_blocks_run(
     assert_printed(page, capsys.readouterr().out)
 
 
+@pytest.mark.long
 def test_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Its cells are plain Python, so no Jupyter is needed."""
     monkeypatch.chdir(tmp_path)
@@ -109,6 +110,7 @@ def test_a_notebook_that_is_downloaded_asks_for_no_files_of_the_page() -> None:
     assert not [cell for cell in cells if "![" in "".join(cell["source"])]
 
 
+@pytest.mark.long
 def test_guide_prints_what_it_says_on_four_devices(tmp_path: Path) -> None:
     script = "\n".join(block for _, block in blocks(GUIDE, "python"))
     four = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"  # the last one counts

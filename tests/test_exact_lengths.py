@@ -148,6 +148,7 @@ def test_one_bit_of_a_length_decides_with_64_bit_types(x64: None, spacing: float
         assert call(pos, spacing) == PAIRS, call
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spacing", [2.0**-100, 2.0**-140], ids=str)
 def test_one_bit_of_a_length_decides_over_devices(spacing: float) -> None:
     skip_where_subnormal_numbers_vanish(spacing)
@@ -243,6 +244,7 @@ def test_traced_edges_below_the_normal_numbers_ascend() -> None:
     assert np.asarray(counted.count).tolist() == [0, 0, PAIRS]
 
 
+@pytest.mark.long
 def test_sums_of_weights_keep_their_digits_in_every_unit() -> None:
     random = np.random.default_rng(4)
     pos, weight = random.random((60, 2)).astype(np.float32), random.random(60)

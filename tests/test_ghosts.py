@@ -57,6 +57,7 @@ def test_all_within_the_radius_come_in_order_and_once(boxsize: float, spread: An
     assert totals[1] < len(pos) / 2
 
 
+@pytest.mark.long
 def test_one_rank_has_no_ghosts() -> None:
     pos = np.random.default_rng(5).random((200, 2)).astype(np.float32)
     partz, th = jz.tree.zsort_and_tree(pos)
@@ -66,6 +67,7 @@ def test_one_rank_has_no_ghosts() -> None:
     np.testing.assert_array_equal(np.asarray(around.rows)[:200], np.asarray(partz))
 
 
+@pytest.mark.long
 def test_room_grows_by_itself_and_can_be_given() -> None:
     pos = np.random.default_rng(6).random((1200, 3)).astype(np.float32)
     counts = even(len(pos), NDEV)

@@ -198,6 +198,7 @@ def friends(
     return partz, label, fof_and_catalogue.jit(part, rlink, box, cfg)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("npart_min", [1, 2, 20])
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_clumps_across_a_periodic_box(ndev: int, npart_min: int) -> None:
@@ -206,6 +207,7 @@ def test_clumps_across_a_periodic_box(ndev: int, npart_min: int) -> None:
     assert joined.ngroups >= 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("box", ["open", "periodic", "mixed"])
 @pytest.mark.parametrize("dims", [1, 2, 4])
 def test_other_dimensions_and_double_precision(dims: int, box: str, dtype: Any) -> None:
@@ -258,6 +260,7 @@ def test_groups_that_end_where_shares_end(size: int) -> None:
     assert joined.ngroups == 320 // size + (320 % size >= 20)
 
 
+@pytest.mark.long
 def test_shares_with_groups_and_particles_of_none_in_turns() -> None:
     """Shares of 20: 20 of the first group; its other 10, 5 of none, a group of 2, 3 of none; groups of 4."""
     label = np.concatenate([np.zeros(30, int), np.arange(30, 35), [35, 35], np.arange(37, 40), np.arange(40, 80)])
@@ -296,6 +299,7 @@ def test_hardly_more_particles_than_ranks(n: int, npart_min: int) -> None:
     assert_as_on_one_device(some_particles(n), np.arange(n) % 2, nums, npart_min, room=12)
 
 
+@pytest.mark.long
 def test_no_spare_rows() -> None:
     """Ranks that are full before and after."""
     label = np.arange(200) // 7 * 7
@@ -324,6 +328,7 @@ def test_massless_groups_have_a_centre() -> None:
     assert_as_on_one_device(part, label, [20, 20, 50], 2, box=None)
 
 
+@pytest.mark.long
 @settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_any_partition_of_any_numbers(draw: st.DataObject) -> None:
@@ -367,6 +372,7 @@ def test_same_bits_again(threads: int | None) -> None:
         assert a.tobytes() == b.tobytes()
 
 
+@pytest.mark.long
 def test_a_mesh_with_two_axes() -> None:
     part, label, nums = some_particles(200), np.arange(200) // 30 * 30, [20, 80, 0, 100]
     plain = run(part, label, nums, 5, 1.0, 100)
@@ -404,6 +410,7 @@ def test_all_properties_travel_and_all_else_stays() -> None:
         np.testing.assert_array_equal(np.concatenate(rows), getattr(order, name))
 
 
+@pytest.mark.long
 def test_outside_of_any_mesh() -> None:
     part, label = some_particles(100), np.arange(100) // 9 * 9
     part = dataclasses.replace(part, num=100)

@@ -48,6 +48,7 @@ def solid_body(n: int = 500) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 # Sums
 
 
+@pytest.mark.long
 def test_snapshot_against_slow_sums(shared_data: Any) -> None:
     with h5py.File(shared_data / "sample_48" / "snapshot_048.hdf5") as file:
         box = float(file["Header"].attrs["BoxSize"])
@@ -92,6 +93,7 @@ def test_axes_of_a_turned_ellipsoid(dims: int, dtype: Any) -> None:
     assert (directions[np.arange(dims), np.abs(directions).argmax(axis=1)] > 0).all()
 
 
+@pytest.mark.long
 def test_groups_of_few_particles_are_flat() -> None:
     pos = oracles.uniform(3, 3)
     lengths, ratios, _ = halos.principal_axes(one_group(pos))
@@ -102,6 +104,7 @@ def test_groups_of_few_particles_are_flat() -> None:
     assert np.isnan(ratios[0]).all()
 
 
+@pytest.mark.long
 def test_shapes_and_dispersions_on_every_device_are_those_outside() -> None:
     mesh, (_, cata) = mesh_of(3), groups_over_devices(3, 0.008)
 
@@ -223,6 +226,7 @@ def test_no_groups(n: int) -> None:
     assert found.part.pos.shape == (0, 3)
 
 
+@pytest.mark.long
 def test_densities_that_say_nothing_are_refused() -> None:
     part = moving_particles(600, 3, np.float32)
     grouped, cata = fof_and_catalogue(part, 0.008, 1.0, PAIRS)

@@ -23,6 +23,7 @@ def differences(func: Any, args: tuple[Any, ...], dots: tuple[Any, ...], step: f
     return (np.asarray(up) - np.asarray(down)) / (2 * step)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("kernel", "dims"), [("wendland_c4", 3), ("cubic_spline", 2), ("gaussian", 4), ("wendland_c6", 1)]
@@ -61,6 +62,7 @@ def test_derivatives(kernel: str, dims: int, form: str) -> None:
             assert_near(got, (np.asarray(up) - np.asarray(down)) / 2e-6, 2e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["gradient", "divergence", "curl"])
 @pytest.mark.parametrize("form", FORMS)
 def test_derivatives_at_the_places(kind: str, form: str) -> None:
@@ -102,6 +104,7 @@ def test_derivatives_at_the_places(kind: str, form: str) -> None:
         np.testing.assert_allclose(along, np.sum(u * found), rtol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("box", [None, 1.0])
 def test_derivatives_of_fields(box: Any) -> None:
     """By the formulas of SPH, written out; a constant field has none."""
@@ -128,6 +131,7 @@ def test_derivatives_of_fields(box: Any) -> None:
     assert np.all(flat[30:] == 0)
 
 
+@pytest.mark.long
 def test_derivatives_that_there_are_not() -> None:
     """Errors, not 0."""
     pos = oracles.uniform(50, 3)
@@ -145,6 +149,7 @@ def test_derivatives_that_there_are_not() -> None:
         jax.grad(jax.grad(lambda box: kernel_sums(pos, 0.2, box).sum()))(1.0)
 
 
+@pytest.mark.long
 def test_mapped_one_after_the_other() -> None:
     pos = oracles.uniform(100, 3)
     h = np.array([0.1, 0.2, 0.3], np.float32)

@@ -56,6 +56,7 @@ def test_a_top_hat_counts(box: Any) -> None:
             np.testing.assert_allclose(again * (4 / 3 * np.pi * radius**3), found, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_the_density_of_sph() -> None:
     """What `sph_density` finds of k neighbours, within the distance to the last."""
     pos, mass = oracles.clustered(3_000, 3), oracles.uniform(3_000, 1)[:, 0]
@@ -66,6 +67,7 @@ def test_the_density_of_sph() -> None:
         np.testing.assert_allclose(kernel_sums.jit(part, h, kernel=kernel), expected, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_values_of_any_shape() -> None:
     pos, v = oracles.uniform(300, 3), oracles.uniform(300, 12).reshape(300, 3, 2, 2)
     found = kernel_sums(pos, 0.3, values=v)
@@ -90,6 +92,7 @@ def test_values_of_any_shape() -> None:
     assert_near(kernel_sums(flat, 0.3, values=flat, derivative="curl"), by[:, 1, 0] - by[:, 0, 1], 1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [0, 1, 2, 33])
 def test_any_number_of_particles_and_queries(n: int) -> None:
     pos = oracles.uniform(n, 3)
@@ -190,6 +193,7 @@ def _counts_two(pair: np.ndarray, box: float, lengths: tuple[float, ...], form: 
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_coincident_points_and_lengths_above_the_box() -> None:
     pos = np.repeat(oracles.uniform(40, 3), 20, axis=0)
     for box in (None, 1.0):
@@ -204,6 +208,7 @@ def test_coincident_points_and_lengths_above_the_box() -> None:
                 )
 
 
+@pytest.mark.long
 def test_hierarchies() -> None:
     pos, h = oracles.clustered(2_000, 3), oracles.uniform(2_000, 1)[:, 0] * 0.1 + 0.01
     expected = KernelSum(SPH[0], "mean_h", None)(pos, pos, h, h, np.ones(2_000))
@@ -220,6 +225,7 @@ def test_hierarchies() -> None:
 # Over devices
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 @pytest.mark.parametrize("form", ["gather", "mean_h"])
 def test_sums_over_devices(ndev: int, form: str) -> None:
@@ -234,6 +240,7 @@ def test_sums_over_devices(ndev: int, form: str) -> None:
             assert_near(found, KernelSum(SPH[0], form, box)(pos, pos, h, h, np.ones(len(pos))), 1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 @pytest.mark.parametrize("form", FORMS)
 def test_queries_over_devices(ndev: int, form: str) -> None:
@@ -250,6 +257,7 @@ def test_queries_over_devices(ndev: int, form: str) -> None:
     assert_near(joined(found, of_queries), KernelSum(SPH[0], form, 1.0)(query, pos, h, h_query, v), 1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_derivatives_over_devices(ndev: int) -> None:
     """Those of one device."""

@@ -55,6 +55,7 @@ PLAIN = [(2.0**-34, 2.0**-100, 1.0), (2.0**-36, 2.0**-40, 2.0**-70), (2.0**34, 2
 GRADIENT = [(2.0**-28, 2.0**-100, 1.0), (2.0**-36, 2.0**-60, 2.0**-100), (2.0**28, 2.0**100, 1.0)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize(
     ("derivative", "units"), [*((None, units) for units in PLAIN), *(("gradient", units) for units in GRADIENT)]
@@ -71,6 +72,7 @@ def test_derivatives_in_any_unit(form: str, derivative: str | None, units: Any, 
         np.testing.assert_array_equal(one, expected.astype(np.float32))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("units", [(2.0**-30, 2.0**-100, 1.0), (2.0**28, 2.0**100, 1.0)])
 @pytest.mark.parametrize("form", FORMS)
 def test_second_derivatives_in_any_unit(form: str, units: Any) -> None:

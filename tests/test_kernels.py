@@ -159,6 +159,7 @@ def test_rows_outside_the_array_are_an_error_and_not_a_crash(index: int) -> None
             jax.block_until_ready(kernels.scatter_rows(jnp.zeros((2, 3), dtype), rows))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("move", [kernels.gather_rows, kernels.scatter_rows])
 def test_derivatives_of_moves(move: Any, x64: None) -> None:
     array = jnp.asarray(oracles.uniform(9, 2, np.float64))

@@ -35,6 +35,7 @@ def tree_of(posz: jax.Array, domain: Domain) -> kernels.Tree:
     return kernel_tree(posz, num, build_in_domain(posz, num, domain, TreeConfig(leaf_size=16)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("box", BOXES)
 @pytest.mark.parametrize("name", ["uniform", "lattice", "one point", "close pairs"])

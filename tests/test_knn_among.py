@@ -102,6 +102,7 @@ def test_without_self_within_a_radius() -> None:
     assert_nearest(knn(pos, 400, max_radius=0.05, exclude_self=True), pos, pos, near & all_but_self(300))
 
 
+@pytest.mark.long
 def test_gradients_without_self(x64: None) -> None:
     pos = jnp.asarray(oracles.uniform(20, 2, np.float64))
     mine = jax.grad(lambda x: (knn(x, 3, result="drad", exclude_self=True) ** 2).sum())(pos)
@@ -115,6 +116,7 @@ def dealt(n: int, ndev: int, counts: Any = even) -> tuple[np.ndarray, np.ndarray
     return pos, shares, deal(pos, shares)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("counts", [even, uneven])
 @pytest.mark.parametrize("result", ["rad_globalidx", "rad_globalidx_id"])
 def test_without_self_on_several_devices(counts: Any, result: str) -> None:
@@ -125,6 +127,7 @@ def test_without_self_on_several_devices(counts: Any, result: str) -> None:
         np.testing.assert_array_equal(joined(one, shares), other)
 
 
+@pytest.mark.long
 def test_without_self_where_a_device_has_only_the_particle_itself() -> None:
     """Fewer sources than neighbours on each device: boxes that hold k of them may hold the query itself."""
     pos = oracles.uniform(9, 3)
@@ -195,6 +198,7 @@ def test_some_sources_in_all_results(order: str, with_th: bool, others: bool) ->
     assert_nearest((rad, idx), where, where, allowed & (all_but_self(300) if others else True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("others", [False, True])
 @pytest.mark.parametrize("result", ["rad_globalidx", "rad_globalidx_id"])
 def test_some_sources_on_several_devices(result: str, others: bool) -> None:
@@ -217,6 +221,7 @@ def test_some_sources_on_several_devices(result: str, others: bool) -> None:
             np.testing.assert_array_equal(joined(one, even(300, 3)), other)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("result", ["rad_globalidx", "rad_globalidx_id"])
 @pytest.mark.parametrize("order", ["input", "z"])
 def test_some_sources_with_a_hierarchy_on_several_devices(result: str, order: str) -> None:
@@ -242,6 +247,7 @@ def batches_of(n: int, sets: int, seed: int = 8) -> np.ndarray:
     return np.sort(rng.random(n))[rng.permutation(n)] ** 2 * sets // 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
 @pytest.mark.parametrize("dims", [1, 2, 3, 7])
 def test_batches_are_searched_as_if_alone(dims: int, kind: str, dtype: Any) -> None:
@@ -315,6 +321,7 @@ def test_numbers_of_batches_up_to_the_last(x64: None) -> None:
         assert_nearest(found, pos, pos, batch[:, None] == batch)
 
 
+@pytest.mark.long
 def test_batches_with_all_else() -> None:
     part, batch, mask = particles(), batches_of(300, 4).astype(np.int32), mask_of(300)
     same = batch[:, None] == batch
@@ -343,6 +350,7 @@ def test_batches_with_all_else() -> None:
     np.testing.assert_array_equal(whose.idx, np.arange(300))
 
 
+@pytest.mark.long
 def test_gradients_within_batches(x64: None) -> None:
     pos, batch = jnp.asarray(oracles.uniform(30, 2, np.float64)), np.arange(30) % 3
 
@@ -360,6 +368,7 @@ def test_gradients_within_batches(x64: None) -> None:
         np.testing.assert_allclose(mine, other, rtol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("result", ["rad_globalidx", "rad_globalidx_id"])
 def test_batches_on_several_devices(result: str) -> None:
     pos, shares, part = dealt(900, 3, uneven)

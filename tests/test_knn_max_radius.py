@@ -235,6 +235,7 @@ def test_answers_are_those_of_one_device(name: str, ndev: int) -> None:
             np.testing.assert_array_equal(joined(one, counts), other)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("result", ["rad_globalidx", "rad_id"])
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_queries_over_devices(ndev: int, result: str) -> None:

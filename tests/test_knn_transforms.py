@@ -191,6 +191,7 @@ def test_second_derivatives_of_radii(x64: None) -> None:
     np.testing.assert_allclose(jax.jacfwd(jax.jacfwd(distance))(pos), expected, atol=1e-12)
 
 
+@pytest.mark.long
 def test_gradient_of_fields_of_neighbours() -> None:
     part = particles(30)
     idx = knn(part, 3, result="globalidx")

@@ -39,6 +39,7 @@ def test_work_is_what_was_counted(k: int) -> None:
     assert {part: counts[part] for part in COUNTED[k]} == COUNTED[k]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no CUDA compiler")
 @pytest.mark.parametrize("k", [8, 16, 32])
 def test_lists_are_in_registers(k: int, tmp_path: Path) -> None:

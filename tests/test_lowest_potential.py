@@ -149,6 +149,7 @@ def test_no_groups(n: int) -> None:
     assert found.part.pos.shape == (0, 3)
 
 
+@pytest.mark.long
 def test_wrong_arguments() -> None:
     part = moving_particles(600, 3, np.float32)
     grouped, cata = fof_and_catalogue(part, 0.008, 1.0, PAIRS)

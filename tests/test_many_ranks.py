@@ -288,6 +288,7 @@ def few_boxes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return 1200 + request.param // 2
 
 
+@pytest.mark.long
 def test_neighbours_are_the_same_if_ranks_know_little_of_each_other(few_boxes: int) -> None:
     search, box = jz.knn.knn.smap(mesh_of(4), jit=True), 1.0 if few_boxes % 2 else None
     query = np.random.default_rng(3).normal(0.5, 0.6, (500, 3)).astype(np.float32) % (1 if box else 9)
@@ -302,6 +303,7 @@ def test_neighbours_are_the_same_if_ranks_know_little_of_each_other(few_boxes: i
         np.testing.assert_equal(found, [np.asarray(column) for column in want], f"{name}, other queries")
 
 
+@pytest.mark.long
 def test_groups_are_the_same_if_ranks_know_little_of_each_other(few_boxes: int) -> None:
     find = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)
     for name in FEW_SETS:
@@ -349,6 +351,7 @@ def test_sixty_four_devices() -> None:
     assert close <= wide < 1.4 * close
 
 
+@pytest.mark.long
 def test_what_ranks_say_to_each_other_grows_little_with_their_number() -> None:
     script = scripts.profiling("collectives")
     few, many = (script.collectives_of(script.FUNCTIONS["kNN, k = 8"], ranks, 1000) for ranks in (16, 16384))

@@ -250,6 +250,7 @@ def test_a_function_without_outputs_raises_too() -> None:
         shard_map_constructor(nothing, None, P(-1))(mesh_of(2), jit=True)(np.array([1, 6]))
 
 
+@pytest.mark.long
 def test_library_functions_inside_a_function_of_the_user_with_checks_of_varying_axes() -> None:
     pos = np.random.default_rng(0).random((4, 200, 3)).astype(np.float32)
 
@@ -279,6 +280,7 @@ OVER_DEVICES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OVER_DEVICES)
 def test_many_sets_at_once(name: str) -> None:
     """One of the sets is in its place already, and so takes another way than the others do."""

@@ -33,6 +33,7 @@ def test_nearest_and_their_number(most: int, box: Any, dtype: Any) -> None:
         assert within[row, np.asarray(found.index)[row, column]].all()
 
 
+@pytest.mark.long
 def test_over_devices() -> None:
     pos, counts = oracles.clustered(500, 3), uneven(500, 3)
     found = nearest_within.smap(mesh_of(3), jit=True)(deal(pos, counts, 500), 0.05, 7)

@@ -36,6 +36,7 @@ def assert_lists(found: Any, pos: np.ndarray, query: np.ndarray, radius: Any, bo
     assert (np.asarray(row)[total:] == -1).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dims", range(1, 9))
 @pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
 def test_equals_brute_force(dims: int, kind: str) -> None:
@@ -62,6 +63,7 @@ def test_order_of_lists(x64: bool) -> None:
         np.testing.assert_array_equal(order, np.arange(total), err_msg=str(found))
 
 
+@pytest.mark.long
 def test_long_lists_among_short_ones() -> None:
     """What a group of queries finds is kept aside only as long as its lists are short."""
     crowd, few = oracles.uniform(800, 3) * 0.01 + 0.5, oracles.uniform(300, 3, seed=7)
@@ -85,6 +87,7 @@ def test_distances_across_many_boxes() -> None:
             np.testing.assert_array_equal(found.distance, here.distance)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [0, 1, 2, 33])
 def test_any_number_of_particles_and_queries(n: int) -> None:
     pos = oracles.uniform(n, 3)
@@ -95,6 +98,7 @@ def test_any_number_of_particles_and_queries(n: int) -> None:
             assert_lists(call(pos, 0.4, part_query=query), pos, query, 0.4)
 
 
+@pytest.mark.long
 def test_padding_has_no_neighbours() -> None:
     pos = oracles.uniform(300, 3)
     found = neighbours_within(Pos(pos=pos, num=200), 0.3)
@@ -104,12 +108,14 @@ def test_padding_has_no_neighbours() -> None:
     assert (np.asarray(found.count())[200:] == 0).all()
 
 
+@pytest.mark.long
 def test_zero_and_infinite_radii() -> None:
     pos = np.repeat(oracles.uniform(30, 3), 3, axis=0)
     for radius in (0.0, np.inf):
         assert_lists(neighbours_within(pos, radius, 1.0), pos, pos, radius, 1.0)
 
 
+@pytest.mark.long
 def test_a_hierarchy_that_is_there_already() -> None:
     partz, th = zsort_and_tree.jit(Pos(pos=oracles.clustered(700, 3)), TreeConfig(leaf_size=5))
     posz = np.asarray(partz.pos)
@@ -117,6 +123,7 @@ def test_a_hierarchy_that_is_there_already() -> None:
     assert_lists(neighbours_within(partz, 0.05, cfg=RadiusConfig(tree=TreeConfig(leaf_size=90))), posz, posz, 0.05)
 
 
+@pytest.mark.long
 def test_room_grows_where_nobody_gave_it() -> None:
     """Radii far above what the room to begin with is for; and one compiled function for several radii."""
     pos = oracles.uniform(500, 3)
@@ -127,6 +134,7 @@ def test_room_grows_where_nobody_gave_it() -> None:
     assert neighbours_within(pos, 0.9).index.shape[0] == int(neighbours_within(pos, 0.9).splits[-1])
 
 
+@pytest.mark.long
 def test_room_that_was_given_is_kept() -> None:
     pos = oracles.uniform(200, 3)
     need = int(neighbours_within(pos, 0.5).splits[-1])
@@ -188,6 +196,7 @@ def test_arguments_that_cannot_be(options: Any, words: str, call: Any) -> None:
         call(oracles.uniform(50, 3), **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("box", [None, 1.0])
 def test_derivatives_of_distances(box: Any) -> None:
     """Against finite differences, in float64, at fixed membership; and by the box."""
@@ -228,6 +237,7 @@ def assert_same(found: Any, here: Any, counts: np.ndarray) -> None:
     np.testing.assert_array_equal(joined(found.distance, lengths), here.distance)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_queries_over_devices(ndev: int) -> None:
     pos, query = oracles.clustered(1_000, 3), oracles.uniform(300, 3, seed=9)
@@ -241,6 +251,7 @@ def test_queries_over_devices(ndev: int) -> None:
     assert_same(found, neighbours_within(pos, own, 1.0, part_query=query), of_queries)
 
 
+@pytest.mark.long
 def test_a_hierarchy_over_devices() -> None:
     pos, mesh = oracles.clustered(900, 3), mesh_of(3)
     partz, th = zsort_and_tree.smap(mesh, jit=True)(deal(pos, even(900, 3)))

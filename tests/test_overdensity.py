@@ -81,6 +81,7 @@ def test_against_sorted_distances(dims: int, kind: str) -> None:
     assert (expected["count"] == 0).any()
 
 
+@pytest.mark.long
 def test_float64_and_masses(x64: None) -> None:
     pos = oracles.clustered(2000, 3, np.float64)
     density = np.array([50.0, 1e4]) * len(pos)
@@ -91,6 +92,7 @@ def test_float64_and_masses(x64: None) -> None:
         assert_spheres(found, expected, rtol=1e-13)
 
 
+@pytest.mark.long
 def test_groups_of_the_sample() -> None:
     part, box = ics.cosmo_3d_sample()
     _, cata = jz.fof.fof_and_catalogue(Pos(pos=part.pos), 0.2 * box / len(part.pos) ** (1 / 3), boxsize=box)

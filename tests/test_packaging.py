@@ -97,6 +97,7 @@ def configured(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, env=others | environ, capture_output=True, text=True, check=False, timeout=300)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no CUDA compiler")
 def test_cuda_kernels_are_for_all_architectures_unless_some_are_named(tmp_path: Path) -> None:
     done = configured(tmp_path, JZTREE_CUDA="ON")
@@ -104,6 +105,7 @@ def test_cuda_kernels_are_for_all_architectures_unless_some_are_named(tmp_path: 
     assert re.search(r"architectures [0-9a-z;-]*90-real;[0-9a-z;-]*-virtual", done.stdout), done.stdout
 
 
+@pytest.mark.long
 def test_cuda_kernels_without_a_compiler_for_them(tmp_path: Path) -> None:
     for choice, code in (("ON", 1), ("AUTO", 0)):
         done = configured(tmp_path / choice, JZTREE_CUDA=choice, CUDACXX="no-such-compiler")

@@ -129,6 +129,7 @@ SECONDS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["rp_pi", "s_mu"])
 @pytest.mark.parametrize("seconds", SECONDS)
 def test_edges_of_the_second_quantity(mode: str, seconds: str) -> None:
@@ -143,6 +144,7 @@ def test_edges_of_the_second_quantity(mode: str, seconds: str) -> None:
             assert_counts(pair_counts(pos, edges, boxsize=box, **options), brute(pos, pos, edges, box, **options))
 
 
+@pytest.mark.long
 def test_float64(x64: None) -> None:
     for dims in (2, 3):
         pos, other = sets(dims, np.float64)
@@ -155,6 +157,7 @@ def test_float64(x64: None) -> None:
             assert found.weight.words.dtype == np.float64
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("box", [None, 1.0])
 def test_many_particles_equal_scipy(box: Any) -> None:
     pos = np.concatenate(
@@ -255,6 +258,7 @@ def test_a_mesh_of_one_device() -> None:
     assert_counts(mapped(part, FEW, boxsize=1.0, **extra), expected)
 
 
+@pytest.mark.long
 def test_regions_without_weights() -> None:
     pos = oracles.uniform(3000, 3)
     region = (4 * pos[:, 0]).astype(int)
@@ -278,6 +282,7 @@ def test_sums_do_not_depend_on_threads() -> None:
     np.testing.assert_array_equal(words[0], words[2])
 
 
+@pytest.mark.long
 def test_more_pairs_than_32_bits_count() -> None:
     """Two heaps: all pairs of one are at distance 0, in no bin, and those of both at one distance."""
     pos = np.repeat(np.array([[0.0, 0, 0], [3, 4, 0]], np.float32), 70_000, axis=0)
@@ -419,6 +424,7 @@ def test_the_same_integers_on_several_devices(mode: str) -> None:
         assert_counts(found, brute(pos, other, FEW, 1.0, weights=(weight, None), **options))
 
 
+@pytest.mark.long
 def test_edges_beyond_all_on_several_devices() -> None:
     """Every rank wants all particles of the others."""
     pos, counts = oracles.uniform(900, 3), even(900, 3)

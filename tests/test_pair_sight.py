@@ -107,6 +107,7 @@ def test_weights_and_regions(mode: str) -> None:
         np.testing.assert_array_equal(without, expected_of(other, other, mode))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", SECOND)
 def test_the_same_integers_on_several_devices(mode: str) -> None:
     pos = oracles.clustered(900, 3) - np.float32(0.3)
@@ -116,6 +117,7 @@ def test_the_same_integers_on_several_devices(mode: str) -> None:
     np.testing.assert_array_equal(counted(found), expected_of(pos, pos, mode))
 
 
+@pytest.mark.long
 def test_far_away_the_line_of_sight_is_an_axis() -> None:
     """And all that a survey asks for works with it."""
     rng = np.random.default_rng(2)

@@ -73,6 +73,7 @@ def assert_pairs(found: Any, expected: Edges) -> None:
         np.testing.assert_allclose(list(edges.values()), known, rtol=rtol, atol=1e-300)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dims", range(1, 9))
 @pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
 def test_equals_brute_force(dims: int, kind: str, dtype: Any) -> None:
@@ -128,6 +129,7 @@ def test_padding_and_a_hierarchy() -> None:
     assert_pairs(pairs_within.jit(partz, 0.2, 1.0, th=th), brute(posz, posz, 0.2, 1.0))
 
 
+@pytest.mark.long
 def test_full_lists_are_those_of_neighbours() -> None:
     pos = oracles.clustered(3000, 3)
     pairs, lists = pairs_within(pos, 0.02, 1.0, full=True), neighbours_within(pos, 0.02, 1.0)
@@ -139,6 +141,7 @@ def test_full_lists_are_those_of_neighbours() -> None:
     assert int(pairs_within(pos, 0.02, 1.0).num) * 2 == int(pairs.num)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("box", [None, 1.0, [0.6, 0, 1.0]])
 def test_long_lists_among_short_ones(box: Any, full: bool) -> None:
@@ -183,6 +186,7 @@ def test_large_lists_of_plain_calls_stay_in_their_memory(find: Any, monkeypatch:
         np.testing.assert_array_equal(ours, theirs[: len(ours)] if theirs.ndim else theirs)
 
 
+@pytest.mark.long
 def test_room() -> None:
     pos = oracles.uniform(200, 3)
     need = int(pairs_within(pos, 0.5).num)
@@ -240,6 +244,7 @@ def test_positions_far_out() -> None:
         jax.block_until_ready(pairs_within(pos, 0.3, 1.0))
 
 
+@pytest.mark.long
 def test_derivatives() -> None:
     """Against finite differences, in float64, by positions of both and by box lengths."""
     with jax.enable_x64(True):
@@ -268,6 +273,7 @@ def same_as_here(found: Any, here: Any, ndev: int) -> None:
         np.testing.assert_array_equal(joined(getattr(found, name), counts), np.asarray(getattr(here, name)), name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 @pytest.mark.parametrize("full", [False, True])
 def test_pairs_over_devices(ndev: int, full: bool) -> None:
@@ -282,6 +288,7 @@ def test_pairs_over_devices(ndev: int, full: bool) -> None:
         assert all((edges[key] == here[key]).all() for key in edges)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_queries_over_devices(ndev: int) -> None:
     pos, query = oracles.clustered(300, 3), oracles.uniform(90, 3, seed=9)
@@ -305,6 +312,7 @@ def vesin_edges(pos: np.ndarray, box: np.ndarray, radius: float) -> tuple[np.nda
     return search.compute(points=pos, box=np.diag(box), periodic=True, quantities="ijSD")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("theirs", [ase_edges, vesin_edges])
 @pytest.mark.parametrize("radius", [0.4, 1.9])
 def test_equals_other_libraries(radius: float, theirs: Callable[..., Any]) -> None:

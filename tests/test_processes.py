@@ -38,6 +38,7 @@ SECONDS = 45
 PATIENT = INITIALIZE.format(100)
 
 
+@pytest.mark.long
 def test_processes_share_their_devices() -> None:
     script = START + PATIENT + WORK + "assert launch.initialize()  # again\ntime.sleep(1.5 * rank)"
     for returncode, output in run_processes(script, count=2, devices=2, timeout=SECONDS):
@@ -45,6 +46,7 @@ def test_processes_share_their_devices() -> None:
         assert output.endswith("devices 4 sum 6\n")  # gloo writes to stdout before it
 
 
+@pytest.mark.long
 def test_after_the_users_own_initialization() -> None:
     own = """
 jax.distributed.initialize(
@@ -58,6 +60,7 @@ assert launch.initialize()
     assert "process 1 of 2" in first.output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 1])
 def test_an_exception_ends_all(rank: int) -> None:
     script = START + PATIENT + WORK + f"if rank == {rank}: raise ValueError('bad data')\nwork_on()"
@@ -72,6 +75,7 @@ def test_an_exception_ends_all(rank: int) -> None:
     assert "Traceback" not in other
 
 
+@pytest.mark.long
 def test_an_exception_ends_those_that_wait_at_their_end() -> None:
     script = START + PATIENT + WORK + "if rank == 1:\n    time.sleep(2)\n    raise ValueError('too late')"
     ended = run_processes(script, timeout=SECONDS)
@@ -79,6 +83,7 @@ def test_an_exception_ends_those_that_wait_at_their_end() -> None:
     assert "ends because process 1 of 2" in ended[0].output
 
 
+@pytest.mark.long
 def test_all_report_an_error_that_they_share() -> None:
     script = START + PATIENT + WORK + "raise ValueError(f'bad data on {rank}')"
     for rank, (returncode, output) in enumerate(run_processes(script, timeout=SECONDS)):
@@ -106,6 +111,7 @@ def test_leaving_early_ends_those_that_wait(leave: str, code: int) -> None:
         assert ended[1].output.count("no file\n") == 1
 
 
+@pytest.mark.long
 def test_abort_ends_all_at_once() -> None:
     script = START + PATIENT + WORK + "if rank == 1: launch.abort('no file', 2)\nwork_on()"
     ended = run_processes(script, timeout=SECONDS)
@@ -122,6 +128,7 @@ def test_leaving_early_leaves_those_alone_that_do_not_wait() -> None:
     assert first.output.endswith("done 3.0\n")
 
 
+@pytest.mark.long
 def test_an_exit_that_is_caught_is_none() -> None:
     """As argparse's, or that of a thread."""
     caught = """
@@ -138,6 +145,7 @@ print(total())
         assert returncode == 0, output
 
 
+@pytest.mark.long
 def test_a_failing_process_loses_nothing(tmp_path: Path) -> None:
     """Handlers and hooks from before and after initialize, files and threads."""
     early = """
@@ -181,6 +189,7 @@ def test_handlers_that_do_not_end_are_given_up() -> None:
     assert [process.returncode for process in ended] == [1, 1]
 
 
+@pytest.mark.long
 def test_an_exception_that_another_hook_reports() -> None:
     fail = """
 sys.excepthook = lambda kind, error, trace: print("mine:", error, flush=True)
@@ -210,6 +219,7 @@ if os.environ["JAX_PROCESS_ID"] == "1": time.sleep(7)
         assert output.endswith("started False\n")
 
 
+@pytest.mark.long
 def test_processes_that_need_not_end_together() -> None:
     script = (
         START + "assert launch.initialize(end_together=False)\nassert sys.excepthook is sys.__excepthook__\n" + WORK
@@ -232,6 +242,7 @@ launch.initialize(initialization_timeout_seconds=5)
     assert re.search(r"task names:\s+1\b", first.output)
 
 
+@pytest.mark.long
 def test_a_killed_process_ends_the_others() -> None:
     script = START + PATIENT + WORK + "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\nwork_on()"
     ended = run_processes(script, timeout=SECONDS)
@@ -257,6 +268,7 @@ work_on()
     )
 
 
+@pytest.mark.long
 def test_the_end_of_process_0_is_seen_at_once() -> None:
     # SIGTERM, which JAX's preemption service would swallow.
     script = START + PATIENT + WORK + "if rank == 0: os.kill(os.getpid(), signal.SIGTERM)\nwork_on()"
@@ -270,6 +282,7 @@ def test_the_end_of_process_0_is_seen_at_once() -> None:
     )
 
 
+@pytest.mark.long
 def test_a_proxy_is_not_in_the_way() -> None:
     env = {"http_proxy": "http://127.0.0.1:9", "no_proxy": "127.0.0.*"}
     for returncode, output in run_processes(START + PATIENT + WORK, timeout=SECONDS, env=env):

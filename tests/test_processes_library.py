@@ -37,6 +37,7 @@ print("ready", flush=True)
 # Answers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", [pytest.param((4,), marks=SLOW), (2, 2)])
 def test_the_same_answers_as_one_device(shape: tuple[int, ...]) -> None:
     script = f"""
@@ -107,6 +108,7 @@ print("all equal")
         assert output.endswith("all equal\n")
 
 
+@pytest.mark.long
 def test_inside_the_users_own_jit_the_error_says_what_to_change() -> None:
     script = """
 cfg = jz.config.KNNConfig(ghost_rows=1)
@@ -127,6 +129,7 @@ jax.block_until_ready(mine(part))
 # Faults on one rank
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("call", "difference"),
     [
@@ -162,6 +165,7 @@ print("went on")
         assert output.count("error ") == 1
 
 
+@pytest.mark.long
 def test_a_nan_on_one_rank_ends_all_with_its_row_and_rank() -> None:
     script = """
 part = work.near()
@@ -173,6 +177,7 @@ jax.block_until_ready(jz.knn.knn.smap(mesh, jit=True)(part, k=6))
         assert "jztree: on rank 3: row 17 of the positions is NaN or infinite" in output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failing", [pytest.param(0, marks=SLOW), 1])
 def test_an_exception_while_the_other_process_is_inside_the_library(failing: int) -> None:
     script = f"""
@@ -192,6 +197,7 @@ CALLBACKS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("count", "kind"), [pytest.param(1, "debug", marks=SLOW), (2, "debug"), pytest.param(2, "pure", marks=SLOW)]
 )
@@ -221,6 +227,7 @@ jax.block_until_ready(searched.smap(mesh, jit=True)(work.near()))
         assert re.search("ends because process 1 of 2 .* ValueError: the disk is full\n", ended[0].output)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=SLOW)])
 def test_an_error_of_callbacks_that_is_caught_is_over(count: int) -> None:
     """Also for what comes next and takes long."""

@@ -78,6 +78,7 @@ def test_centre_of_mass_on_each_device() -> None:
         np.testing.assert_array_equal(found.pos[rank], one.pos)
 
 
+@pytest.mark.long
 def test_derivatives_of_runs() -> None:
     part = massive()
 
@@ -165,6 +166,7 @@ def test_counts_of_one_process_are_its_own() -> None:
     assert Statistics().reduce_multi_host() == Statistics()
 
 
+@pytest.mark.long
 def test_counts_of_processes_are_added() -> None:
     script = """
 import jztree as jz

@@ -132,6 +132,7 @@ def test_further_columns_travel_and_can_be_left_out() -> None:
     np.testing.assert_array_equal(plain.com_pos, cata.com_pos)
 
 
+@pytest.mark.long
 def test_catalogues_of_ranks_are_joined_by_flatten_and_by_squeeze() -> None:
     part = particles()
     one = data.squeeze_catalogue(jz.fof.fof_and_catalogue.jit(part, 0.02, 1.0)[1])
@@ -199,6 +200,7 @@ def light_cone() -> LightCone:
     return LightCone(part.pos, part.mass, v_rad.astype(np.float32), zplus1.astype(np.float32), colours)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 3])
 def test_means_over_groups(ndev: int) -> None:
     part, cfg = light_cone(), FofConfig(catalogue=FofCatalogueConfig(means=("colours", "v_rad")))
@@ -265,6 +267,7 @@ def test_new_rows_are_filled_as_asked() -> None:
     assert np.isnan(ics.uniform_particles(4, npad=3).pos[4:]).all()
 
 
+@pytest.mark.long
 def test_padding_of_nan_is_in_no_answer_and_in_no_derivative() -> None:
     part = particles(num=N)
 
@@ -383,6 +386,7 @@ def test_arguments_by_their_published_names() -> None:
     assert list(inspect.signature(jz.fof.fof_labels).parameters) == names
 
 
+@pytest.mark.long
 def test_statistics_have_nothing_to_suggest(capsys: Any) -> None:
     with stats.statistics() as s:
         jz.knn.knn.smap(mesh_of(2), jit=True)(data.expand_particles(particles(), 2), 4, 1.0)
@@ -398,6 +402,7 @@ def test_statistics_have_nothing_to_suggest(capsys: Any) -> None:
     assert s["rows.ghosts"] == counted
 
 
+@pytest.mark.long
 def test_samples() -> None:
     assert ics.cosmo_2d_sample().shape == (16384, 2)
     assert ics.uniform_particles(10, dim=2).pos.shape == (10, 2)
@@ -415,6 +420,7 @@ def test_samples() -> None:
 # A simulation code that brings its own shard_map
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 4])
 def test_inside_of_a_shard_map_of_ones_own(ndev: int) -> None:
     part, mesh = particles(), mesh_of(ndev)

@@ -29,6 +29,7 @@ def test_arguments_come_in_the_published_order() -> None:
     np.testing.assert_array_equal(jax.jit(swapped)(np.float32(5))[0], x)
 
 
+@pytest.mark.long
 def test_without_a_mesh_it_is_that_of_the_context_or_all_devices() -> None:
     smap = shard_map_constructor(with_rank, (P(-1), P()), P())
     mapped = expanding_shard_map(with_rank, out_specs=(P(-1), P()), in_specs=P())
@@ -48,6 +49,7 @@ def test_a_function_that_returns_nothing_and_takes_what_is_compiled_in() -> None
     assert seen == [(3, "a")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("jit", [False, True])
 def test_functions_of_any_arguments(jit: bool) -> None:
     def total(first: Any, /, *others: Any, scale: Any = 1.0, **more: Any) -> Any:

@@ -49,6 +49,7 @@ def assert_same(found: Any, expected: dict[str, np.ndarray], rtol: float = 1e-5)
         oracles.assert_near(found[name], one, rtol)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dims", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
 def test_equals_all_pairs(dims: int, kind: str, dtype: Any) -> None:
@@ -60,6 +61,7 @@ def test_equals_all_pairs(dims: int, kind: str, dtype: Any) -> None:
     assert_same(reduce_within(part, each, bell, box, None, query), bell_of_all(query, part, each, box))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n", "q"), [(0, 0), (0, 5), (5, 0), (1, 1), (3, 9_000), (9_000, 3)])
 def test_any_number_of_particles_and_queries(n: int, q: int) -> None:
     part, query = (PosMass(pos=oracles.uniform(m, 3, seed=m), mass=masses(m, 3)) for m in (n, q))
@@ -69,6 +71,7 @@ def test_any_number_of_particles_and_queries(n: int, q: int) -> None:
         assert_same(found, bell_of_all(query, part, 0.2, 1.0))
 
 
+@pytest.mark.long
 def test_blocks_of_queries_of_very_different_numbers_of_pairs() -> None:
     clump = np.random.default_rng(3).normal(0.5, 1e-3, (700, 3))
     pos = np.r_[oracles.uniform(80_000, 3), clump].astype(np.float32)
@@ -144,6 +147,7 @@ def test_padding_and_properties_of_all_kinds() -> None:
     np.testing.assert_array_equal(found[n:], 0)
 
 
+@pytest.mark.long
 def test_a_hierarchy_that_is_there() -> None:
     part = PosMass(pos=oracles.clustered(2_000, 3), mass=masses(2_000, 6))
     partz, th = zsort_and_tree.jit(part, boxsize=1.0)
@@ -167,6 +171,7 @@ def _sharp(part: Any, radius: Any, query: Any, box: Any, scale: Any) -> jax.Arra
     return jnp.sum(found * jnp.arange(1.0, 4.0, dtype=found.dtype))
 
 
+@pytest.mark.long
 def test_derivatives_against_differences() -> None:
     with jax.enable_x64(True):
         pos, query = oracles.uniform(60, 3, np.float64), oracles.uniform(7, 3, np.float64, seed=2)
@@ -195,6 +200,7 @@ def _moved(loss: Callable[..., Any], arguments: Any, ways: Any, which: int) -> l
     return found
 
 
+@pytest.mark.long
 def test_what_is_left_out_has_no_derivative() -> None:
     """Nothing is NaN where there is no pair at all, or fewer than there is room for."""
     for n in (0, 4):
@@ -215,6 +221,7 @@ def test_what_is_left_out_has_no_derivative() -> None:
 # Over devices
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_over_devices(ndev: int) -> None:
     part = PosMass(pos=oracles.clustered(1_000, 3), mass=masses(1_000, 1))

@@ -101,6 +101,7 @@ def test_float64_and_what_is_missing(x64: None) -> None:
     assert shared.angular_momentum is None
 
 
+@pytest.mark.long
 def test_no_sphere_is_zero_and_an_unknown_one_nan() -> None:
     pos, vel, mass = particles(3)
     radius = np.array([0, -1, np.nan, 0.1, 0.1], np.float32)

@@ -73,6 +73,7 @@ def ranks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     return request.param
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sums", ["short", "wide"])
 def test_cuts_are_those_of_all_rows_in_their_order(
     ranks: int, sums: str, x64: None, monkeypatch: pytest.MonkeyPatch
@@ -97,6 +98,7 @@ def test_cuts_are_those_of_all_rows_in_their_order(
             np.testing.assert_array_equal(cuts, expected, f"{name}, {n} {how}")
 
 
+@pytest.mark.long
 def test_without_rows_all_cuts_are_at_0(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comm, "num_ranks", lambda: 3)
     cuts, _ = find(jnp.ones((3, 5, 3)), jnp.zeros(3, jnp.int32), keys_of(np.ones((1, 3), np.float32)))
@@ -110,6 +112,7 @@ def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], stat
     return state
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ranks", "name", "most"), [(2048, "uniform", 5), (2048, "haloes", 8), (64, "clumps", 12)], indirect=["ranks"]
 )

@@ -316,6 +316,7 @@ def test_multi_type(box: Any, nums: tuple[Any, Any]) -> None:
                 np.testing.assert_array_equal(upper[node], both.max(axis=0))
 
 
+@pytest.mark.long
 def test_multi_type_keeps_properties_and_jits() -> None:
     first = data.PosMass(pos=jnp.asarray(oracles.uniform(60, 2)), mass=jnp.arange(60.0), num=50)
     second = jnp.asarray(oracles.uniform(30, 2, seed=3))

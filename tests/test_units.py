@@ -310,6 +310,7 @@ def test_lengths_that_are_too_far_apart_are_no_zeros() -> None:
             jax.block_until_ready(function(far, 2 if function is smoothing_length else 3 - 1, part_query=far))
 
 
+@pytest.mark.long
 def test_radii_that_xla_takes_for_zero_give_no_infinite_densities() -> None:
     pos = (np.arange(40, dtype=np.float32) * np.float32(1e-44))[:, None] * np.ones((1, 3), np.float32)
     for density in (knn_density, sph_density):
@@ -378,6 +379,7 @@ def test_spheres_in_any_unit(length: float, mass: float, dtype: Any) -> None:
         assert 0 < found.vmax[row] < np.inf
 
 
+@pytest.mark.long
 def test_inertia_tensor_and_spin_in_centimetres() -> None:
     unit, cgs = (
         data.squeeze_catalogue(

@@ -21,6 +21,7 @@ def sorted_on_one(pos: np.ndarray, box: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(partz), np.asarray(index)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_exact_shares_in_the_order_of_one_device(ndev: int) -> None:
     sort = jz.tree.distr_zsort.smap(mesh_of(ndev), jit=True)
@@ -52,12 +53,14 @@ def test_shares_by_samples_keep_the_order(ndev: int) -> None:
             assert np.ptp(np.asarray(partz.num)) < 1200 / 4
 
 
+@pytest.mark.long
 def test_shares_on_a_mesh_of_two_axes() -> None:
     pos, _, part = make("clustered", 4)
     partz, _ = jz.tree.distr_zsort.smap(square_mesh(), jit=True)(part)
     np.testing.assert_array_equal(joined(partz.id, np.asarray(partz.num)), sorted_on_one(pos, None)[1])
 
 
+@pytest.mark.long
 def test_unequal_shares_that_do_not_fit_name_the_option() -> None:
     _, _, part = make("all particles equal", 4)
     sort = jz.tree.distr_zsort.smap(mesh_of(4), jit=True)
@@ -68,6 +71,7 @@ def test_unequal_shares_that_do_not_fit_name_the_option() -> None:
     assert np.asarray(sort(part, equalize=False)[0].num).sum() == 900
 
 
+@pytest.mark.long
 def test_room_that_is_too_small_grows_by_itself() -> None:
     pos = np.full((800, 3), 0.25, np.float32)
     part = deal(pos, np.full(4, 200), rows=210)
@@ -108,6 +112,7 @@ def test_wrong_arguments_are_errors_at_the_call() -> None:
         sort(part, np.zeros((4, 7), np.float32))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", [2, 4])
 def test_tree_over_each_range(ndev: int) -> None:
     pos, _, part = make("clustered", ndev)
@@ -124,6 +129,7 @@ def test_tree_over_each_range(ndev: int) -> None:
     np.testing.assert_array_equal(joined(partz.pos, np.asarray(partz.num)), sorted_on_one(pos, None)[0])
 
 
+@pytest.mark.long
 def test_several_types_are_cut_together() -> None:
     rng = np.random.default_rng(3)
     ndev, counts = 4, np.array([300, 0, 500, 100])
@@ -149,6 +155,7 @@ def test_several_types_are_cut_together() -> None:
     np.testing.assert_array_equal(th.flat_particle_splits, th.flat_particle_splits_per_type.sum(axis=1))
 
 
+@pytest.mark.long
 def test_float64(x64: None) -> None:
     pos = np.random.default_rng(1).random((500, 2))
     part = deal(pos, all_on_last(500, 3), rows=510)

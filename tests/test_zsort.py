@@ -65,6 +65,7 @@ def test_sort_is_stable(n: int) -> None:
     np.testing.assert_array_equal(tree.zsort(jnp.asarray(pos), boxsize=1.0)[1], expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("far", [1.0, 1e20])
 @pytest.mark.parametrize("n", [2, 513, 40_000])
 def test_rows_in_order_but_for_two(n: int, far: float, dtype: Any) -> None:
@@ -108,6 +109,7 @@ def test_rows_are_sorted_if_their_order_is_that_of_morton_keys(dims: int, box: s
         assert is_sorted(swapped, box=length) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("far", [1.0, 1e20])
 @pytest.mark.parametrize("n", [2, 257, 16_385, 40_000])
 def test_rows_are_not_sorted_where_two_are_exchanged(n: int, far: float, dtype: Any) -> None:
@@ -138,6 +140,7 @@ def test_only_rows_that_count_have_to_be_sorted_and_finite() -> None:
     assert is_sorted(np.full((500, 3), 0.3, np.float32))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["uniform", "few points", "one key", "one in a box"])
 @pytest.mark.parametrize("runs", [2, 3, 16, 17])
 @pytest.mark.parametrize("n", [40, 20_000])

@@ -29,6 +29,7 @@ def test_the_keys_that_numpy_sorts_are_ours() -> None:
     np.testing.assert_array_equal(peers.lexsort(pos)(), order)
 
 
+@pytest.mark.long
 def test_sweeps_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     import draw  # noqa: PLC0415
@@ -50,6 +51,7 @@ def test_sweeps_are_drawn(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {f"against_{axis}.png" for axis in ("n", "k", "threads")}
 
 
+@pytest.mark.long
 def test_what_is_recorded_of_fixed_radii(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -118,6 +118,7 @@ def test_floor_is_the_larger_of_bytes_and_arithmetic() -> None:
 # Comparing
 
 
+@pytest.mark.long
 def test_answers_of_one_device_agree_with_themselves() -> None:
     import jax  # noqa: PLC0415
 
@@ -145,6 +146,7 @@ def test_differences_in_words(name: str, a: Any, b: Any, says: str | None) -> No
     assert found is None if says is None else says in (found or "")
 
 
+@pytest.mark.long
 def test_kernels_are_exercised(monkeypatch: pytest.MonkeyPatch) -> None:
     given = next(one for one in answers.inputs_to_watch(True) if one["n"] == 31)
     asked = []

@@ -42,6 +42,7 @@ def test_a_sound_library_passes(name: str) -> None:
 _SLOW = pytest.mark.slow
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "planted", "found"),
     [
@@ -121,6 +122,7 @@ def test_a_planted_error_is_found(name: str, planted: str, found: str) -> None:
     assert re.search(found, next(iter(tally.wrong), "")), report
 
 
+@pytest.mark.long
 def test_a_report_shows_how_it_was_run() -> None:
     case = case_of("raises", "_peers.summary_of = lambda error: 'an error'", moment="started")
     _, report = reports_of(case)

@@ -69,6 +69,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, change: Cal
     monkeypatch.setattr(module, name, lambda *args, **kwargs: change(real(*args, **kwargs)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "batch"),
     [(knn, 2), (nearest, 1), (fof, 1), (radius, 1), (pairs, 1), (sums, 1), (spheres, 1)],
@@ -89,11 +90,13 @@ def test_a_wrong_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_found(findings(knn), "neighbour")
 
 
+@pytest.mark.long
 def test_a_radius_that_is_a_little_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "knn", lambda found: (found[0] * (1 + 3e-6), found[1]))
     assert_found(findings(knn), "a radius is not that of")
 
 
+@pytest.mark.long
 def test_an_error_that_is_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "check", lambda num, failed, numbers, sentence: kernels.as_num(num))
     assert_found(findings(knn, 100), "no error although")
@@ -115,11 +118,13 @@ def test_a_count_that_is_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_found(findings(radius), "a count is not that of the pairs")
 
 
+@pytest.mark.long
 def test_a_neighbour_that_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "neighbours_within", lambda found: (*found[:2], jnp.minimum(found[2], 0), found[3]))
     assert_found(findings(radius, 100), "lists are not those of the pairs")
 
 
+@pytest.mark.long
 def test_a_border_that_joins_the_last_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = 2**31 - 1
     planted(monkeypatch, kernels, "least_within", lambda least: jnp.where(least < nowhere, least + 1, least))
@@ -127,6 +132,7 @@ def test_a_border_that_joins_the_last_cluster(monkeypatch: pytest.MonkeyPatch) -
     assert_found(findings(radius, 100, only) | findings(radius, 200), "clusters are not those of the pairs")
 
 
+@pytest.mark.long
 def test_a_limit_that_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     real = kernels.knn
     monkeypatch.setattr(kernels, "knn", lambda *args, **kwargs: real(*args, **(kwargs | {"limit": None})))
@@ -147,6 +153,7 @@ def test_a_limit_that_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_found(findings(nearest, 600), "there are not as many neighbours as are counted")
 
 
+@pytest.mark.long
 def test_nearest_ones_that_are_not_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     def others(found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         return jnp.where(jnp.isfinite(found[0]), found[0] * (1 + 3e-6), jnp.inf), found[1]
@@ -155,6 +162,7 @@ def test_nearest_ones_that_are_not_the_nearest(monkeypatch: pytest.MonkeyPatch) 
     assert_found(findings(nearest, 60), "a radius is not that of its neighbour")
 
 
+@pytest.mark.long
 def test_a_pair_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     real = kernels.pairs_within
 
@@ -166,22 +174,26 @@ def test_a_pair_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_found(findings(pairs, 60), "a pair is missing")
 
 
+@pytest.mark.long
 def test_a_pair_with_a_wrong_shift(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "pairs_within", lambda found: (*found[:4], jnp.minimum(found[4], 0), *found[5:]))
     assert_found(findings(pairs, 120), "a pair that is none")
 
 
+@pytest.mark.long
 def test_a_vector_the_wrong_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "pairs_within", lambda found: (*found[:5], -found[5], found[6]))
     assert_found(findings(pairs, 60), "a vector is not that between the pair")
 
 
+@pytest.mark.long
 def test_a_gradient_the_wrong_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "kernel_sums", lambda found: -found)
     only = batch_with(sums, "gradient")
     assert_found(findings(sums, 60, only), "a gradient of a sum is not that of the pairs")
 
 
+@pytest.mark.long
 def test_a_sum_that_lacks_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "kernel_sums", lambda found: found.at[:1].multiply(0.9))
     assert_found(findings(sums), "a sum over a kernel is not that of the pairs")
@@ -190,11 +202,13 @@ def test_a_sum_that_lacks_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
 # Groups
 
 
+@pytest.mark.long
 def test_a_group_cut_in_two(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "fof", lambda label: label.at[-1:].set(label.shape[0] - 1))
     assert_found(findings(fof, 60), "particles that are linked are in different groups")
 
 
+@pytest.mark.long
 def test_two_groups_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "fof", lambda label: label.at[1:2].set(0))
     assert_found(findings(fof, 60), "particles that are not linked are in one group")
@@ -221,12 +235,14 @@ def test_a_sphere_with_a_particle_too_many(monkeypatch: pytest.MonkeyPatch) -> N
     assert_found(findings(spheres), "the count of a sphere")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("search", ["knn.knn(jz.data.Pos", "smoothing_length"])
 def test_a_derivative_that_is_zero(monkeypatch: pytest.MonkeyPatch, search: str) -> None:
     monkeypatch.setattr(sys.modules["jztree.knn._one_device"], "radii", lambda query, pos, box, rad, idx: rad)
     assert_found(findings(gradients, 4, batch_with(gradients, search)), "derivative")
 
 
+@pytest.mark.long
 def test_a_damaged_file_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read = io.read_snapshot
 
@@ -262,6 +278,7 @@ def test_lists_without_what_other_devices_hold(monkeypatch: pytest.MonkeyPatch) 
 # Reports
 
 
+@pytest.mark.long
 def test_a_report_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "fof", lambda label: label.at[1:2].set(0))
     finding = findings(fof, 60)["particles that are not linked are in one group"]
@@ -326,6 +343,7 @@ def test_what_hangs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     process.wait()
 
 
+@pytest.mark.long
 def test_what_does_not_get_to_compute_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "_PATIENCE", 0.5)
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(4)"])

@@ -120,6 +120,7 @@ def test_wrong_results_are_seen(name, monkeypatch, capsys) -> None:
 # The command
 
 
+@pytest.mark.long
 def test_alone(capsys) -> None:
     num_threads = threading.active_count()
     assert check_cluster.main(["--megabytes", "0.001", "0.1"]) == 0
@@ -143,6 +144,7 @@ sys.exit(check_cluster.main(["--megabytes", "0.01"]))
 """
 
 
+@pytest.mark.long
 def test_two_processes() -> None:
     first, second = run_processes(RUN, timeout=60)
     assert (first.returncode, second.returncode) == (0, 0), first.output
@@ -152,6 +154,7 @@ def test_two_processes() -> None:
         assert text not in second.output
 
 
+@pytest.mark.long
 def test_wrong_in_one_of_two_processes() -> None:
     spoil = """
 import dataclasses, jax

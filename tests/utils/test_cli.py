@@ -99,6 +99,7 @@ def test_shared_multi_file_snapshot(tmp_path, shared_data) -> None:
     assert hashlib.sha256(sizes.tobytes()).hexdigest() == expected["sizes_sha256"]
 
 
+@pytest.mark.long
 def test_fof_in_two_dimensions(tmp_path) -> None:
     expected = json.loads((ics.SAMPLE_DATA / "pos2d_cosmo_128_100.fof_b0.2.json").read_text())
     pos, boxsize = ics.cosmo_2d_sample(), ics.SAMPLE_2D_BOXSIZE

@@ -213,6 +213,7 @@ def test_what_the_system_refuses(snapshot, tmp_path, monkeypatch, capsys) -> Non
         check_refused(["fof", str(snapshot), *output], tmp_path, capsys, "cannot be read (Permission denied)")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
 def test_no_space_for_what_is_printed(snapshot) -> None:
     with open("/dev/full", "w") as full, open(os.devnull) as nothing:
@@ -328,6 +329,7 @@ def test_process_with_a_bad_environment(name, value, told) -> None:
     assert re.fullmatch(f"jztree: error: {told}[^\n]*\\.?\n", done.stderr)
 
 
+@pytest.mark.long
 def test_process_with_bad_input(tmp_path) -> None:
     command = [sys.executable, "-P", "-m", "jztree_utils.cli", "fof", str(tmp_path / "none.hdf5")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

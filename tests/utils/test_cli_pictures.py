@@ -13,6 +13,7 @@ from jztree_utils import ics, plot
 pytestmark = pytest.mark.usefixtures("one_device")
 
 
+@pytest.mark.long
 def test_pictures(tmp_path, capsys) -> None:
     catalogue, neighbours = str(tmp_path / "c.hdf5"), str(tmp_path / "n.hdf5")
     assert run("fof", "sample", "-o", catalogue, capsys=capsys)[0] == 0
@@ -75,6 +76,7 @@ def test_bad_pictures(arguments, told, tmp_path, monkeypatch, capsys) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_halo_of_a_catalogue_with_spheres(tmp_path, monkeypatch, capsys) -> None:
     """Its spheres are drawn around its centre; rows that there are not are refused."""
     catalogue = str(tmp_path / "c.hdf5")

@@ -110,6 +110,7 @@ def test_outputs_of_other_snapshots_are_not_taken_for_finished(snapshots, tmp_pa
     assert "is skipped" in run(*arguments, snapshots[0], capsys=capsys)[1]
 
 
+@pytest.mark.long
 def test_pictures_are_finished_with_their_catalogue(snapshots, tmp_path, capsys) -> None:
     catalogue, picture = tmp_path / "c_007.hdf5", tmp_path / "p_007.png"
     arguments = ["fof", snapshots[0], "-o", str(tmp_path / "c_{n}.hdf5"), "--plot", str(tmp_path / "p_{n}.png")]
@@ -376,6 +377,7 @@ def test_snapshots_of_gadget_are_per_h(tmp_path, random, capsys) -> None:
     np.testing.assert_array_equal(again.vel, part.vel)
 
 
+@pytest.mark.long
 def test_attached_types_and_properties(tmp_path, random, capsys) -> None:
     path, output = tmp_path / "snap_001.hdf5", tmp_path / "c.hdf5"
     sizes, masses = {0: 3000, 1: 4000, 4: 500}, {0: 0.3, 1: 1.5, 4: 0.1}

@@ -84,6 +84,7 @@ def test_bad_rows_are_those_of_the_snapshot(
     assert words.format(path=paths[2]) in err
 
 
+@pytest.mark.long
 def test_bad_rows_of_attached_types(tmp_path, capsys, random) -> None:
     path = tmp_path / "a.hdf5"
     pos = clumps(random, 1.0).astype(np.float32)

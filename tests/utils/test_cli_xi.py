@@ -36,6 +36,7 @@ def points(tmp_path: Path) -> tuple[Path, np.ndarray, np.ndarray]:
     return path, pos, box
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 4])
 def test_of_the_sample(ndev: int, use_devices: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     use_devices(ndev)
@@ -70,6 +71,7 @@ def test_summary_for_scripts(points: Any, use_devices: Any, capsys: pytest.Captu
     assert (told["statistic"], told["particles"], told["pi_max"]) == ("xi", 3_000, None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 3])
 def test_projected(ndev: int, use_devices: Any, points: Any, tmp_path: Path) -> None:
     use_devices(ndev)
@@ -104,6 +106,7 @@ def test_bins_that_nobody_gave(tmp_path: Path, use_devices: Any, capsys: pytest.
     assert (edges[0], edges[-1]) == (pytest.approx(0.01), 0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [1, 2])
 def test_hardly_any_particles(n: int, use_devices: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     use_devices(1 + n)

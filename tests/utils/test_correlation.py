@@ -86,6 +86,7 @@ def test_projection_and_multipoles_by_sums_over_bins() -> None:
     np.testing.assert_array_equal(projected.pairs, wp(pos, [0.0, 0.05, 0.1], 0.25, 1.0, num_pi=1).pairs)
 
 
+@pytest.mark.long
 def test_jackknife_leaves_out_what_it_says() -> None:
     data, randoms = np.concatenate([uniform(300, 1), uniform(100, 2) / 8]), uniform(700, 3)
     regions = [cube_regions(x, 0, 1, 2) for x in (data, randoms)]

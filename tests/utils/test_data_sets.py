@@ -50,6 +50,7 @@ def test_particles_and_catalogue_come_back(tmp_path: Path) -> None:
     assert_equal(io.read_h5file(file, part=ParticleData)["part"], particles())
 
 
+@pytest.mark.long
 def test_those_of_all_devices_are_joined(tmp_path: Path) -> None:
     dealt = data.expand_particles(data.Pos(pos=particles().pos), 2, npad=3)
     grouped, cata = jz.fof.fof_and_catalogue.smap(mesh_of(2), jit=True)(dealt, 0.13, 1.0)

@@ -270,6 +270,7 @@ print("done", me)
 """
 
 
+@pytest.mark.long
 def test_two_processes(write_parts, tmp_path, random) -> None:
     pos = random.random((100, 3), np.float32)
     write_parts(pos, (30,), ParticleIDs=random.integers(0, 2**64, 100, np.uint64))

@@ -143,6 +143,7 @@ def test_dbscan(dims: int, weighted: bool) -> None:
         assert DBSCAN().fit(points.astype(kind)).components_.dtype == kind
 
 
+@pytest.mark.long
 def test_pipelines_of_scikit_learn() -> None:
     """What stands behind a transformer does as it does behind theirs."""
     target, kind = DATA @ [1.0, 2.0, 3.0], (DATA[:, 0] > 0.5).astype(int)

@@ -199,6 +199,7 @@ def test_rows_of_groups_are_their_members(parts, held, tmp_path, use_devices, sm
     check_group_order(tmp_path / "ordered.hdf5", tmp_path / "fof.hdf5", parts, held)
 
 
+@pytest.mark.long
 def test_what_is_beside_the_rows_is_kept(parts, tmp_path, one_device, small_blocks) -> None:
     run(parts[0], *FOF, "--snapshot-output", tmp_path / "ordered.hdf5")
     with h5py.File(tmp_path / "ordered.hdf5") as file:
@@ -219,6 +220,7 @@ def test_what_is_beside_the_rows_is_kept(parts, tmp_path, one_device, small_bloc
     assert part.num == NUMS[4]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ids", [True, False])
 def test_any_number_of_devices_writes_the_same(held, tmp_path, use_devices, ids) -> None:
     names = {name: held[1][name] for name in ("Coordinates", "ParticleIDs")}
@@ -238,6 +240,7 @@ def test_any_number_of_devices_writes_the_same(held, tmp_path, use_devices, ids)
         assert sorted(found.tolist()) == sorted((expected if ids else held[1]["ParticleIDs"][expected]).tolist())
 
 
+@pytest.mark.long
 def test_numbers_of_groups(parts, held, tmp_path, one_device) -> None:
     run(parts[0], *FOF[:-2], "--group-ids-output", tmp_path / "numbered.hdf5")
     members = find_members(held)
@@ -256,6 +259,7 @@ def test_numbers_of_groups(parts, held, tmp_path, one_device) -> None:
         np.testing.assert_array_equal(after[name], rows, name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num", [2, 3, 9])
 def test_several_files_are_the_one_cut_in_pieces(num, parts, held, tmp_path, one_device, small_blocks) -> None:
     """Nine have types of which a file holds none: of 7 black holes, some have no group PartType5."""
@@ -289,6 +293,7 @@ def test_several_files_are_the_one_cut_in_pieces(num, parts, held, tmp_path, one
     assert {name for name in again if name.endswith("FOFGroupIDs")} == {f"PartType{t}/FOFGroupIDs" for t in NUMS}
 
 
+@pytest.mark.long
 def test_files_of_a_copy_are_known_again(parts, tmp_path, one_device, capsys) -> None:
     call = (parts[0], *FOF, "--snapshot-output", tmp_path / "{name}_ordered.hdf5", "--snapshot-files", 2)
     run(*call)

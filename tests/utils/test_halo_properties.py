@@ -108,6 +108,7 @@ def write(path: Path, header: dict[str, Any], types: dict[int, dict[str, np.ndar
 # Real haloes
 
 
+@pytest.mark.long
 def test_haloes_of_a_simulation_are_those_of_brute_force(use_devices, shared_data, tmp_path) -> None:
     use_devices(1)
     snapshot = shared_data / "sample_48" / "snapshot_048.hdf5"
@@ -159,6 +160,7 @@ def test_every_layout_has_the_same_numbers(use_devices, tmp_path) -> None:
 # Centres
 
 
+@pytest.mark.long
 def test_centres_are_what_was_asked_for(use_devices, tmp_path, capsys) -> None:
     """The lowest potential of the largest group is that of all pairs; and every centre says what it is."""
     use_devices(1)
@@ -192,6 +194,7 @@ def halo(random: np.random.Generator, radii: np.ndarray, centre: np.ndarray) -> 
     return centre + radii[:, None] * way / np.linalg.norm(way, axis=1, keepdims=True)
 
 
+@pytest.mark.long
 def test_isothermal_and_nfw_spheres(use_devices, tmp_path, random) -> None:
     """M(<r) of both is known; particles are at its equal steps, so it is met to one particle."""
     use_devices(1)
@@ -260,6 +263,7 @@ def test_a_zoom_with_three_masses_and_gas(count, use_devices, tmp_path, random, 
         assert (file["Groups/m200c"][:] < found["m200c"]).any()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("header", "without", "told"),
     [

@@ -82,6 +82,7 @@ def clumps(random: np.random.Generator) -> ParticleData:
     return ParticleData(pos=pos.astype(np.float32), mass=mass, vel=vel, id=np.arange(len(pos)), num=len(pos))
 
 
+@pytest.mark.long
 def test_options_do_what_a_header_does(tmp_path, random, capsys) -> None:
     part = clumps(random)
     told = io.SnapshotHeader(
@@ -146,6 +147,7 @@ def test_options_that_make_no_sense(arguments, words, snapshot, told) -> None:
     assert words in told("fof", snapshot, *joined)
 
 
+@pytest.mark.long
 def test_units_follow_from_masses(tmp_path, capsys) -> None:
     """The sample's own file tells no units; a copy of it is not known by its name."""
     copy, output = tmp_path / "copy.hdf5", tmp_path / "c.hdf5"

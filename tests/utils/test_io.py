@@ -217,6 +217,7 @@ def test_truncated_at_any_length(snapshot, tmp_path) -> None:
         assert "cut.hdf5" in one_sentence(error)
 
 
+@pytest.mark.long
 def test_flipped_bytes_raise_no_other_error(snapshot, tmp_path, random) -> None:
     whole = snapshot.read_bytes()
     refused = 0

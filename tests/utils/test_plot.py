@@ -106,6 +106,7 @@ def test_sizes_are_cumulative(with_mass, label) -> None:
     assert figure.axes[1].get_title() == "3 groups"
 
 
+@pytest.mark.long
 def test_what_fof_returns_can_be_drawn(tmp_path) -> None:
     pos, boxsize = ics.cosmo_2d_sample(), ics.SAMPLE_2D_BOXSIZE
     grouped, cata = fof_and_catalogue(pos, rlink=0.15625, boxsize=boxsize)
@@ -137,6 +138,7 @@ def test_outputs_that_cannot_be_written(tmp_path, name) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_matplotlib_is_imported_late_and_missed_in_words(monkeypatch) -> None:
     code = "import sys, jztree_utils.plot; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
@@ -146,6 +148,7 @@ def test_matplotlib_is_imported_late_and_missed_in_words(monkeypatch) -> None:
         plot.plot_halos(np.zeros((5, 3)), catalogue(np.zeros((1, 3)), [5], 1.0))
 
 
+@pytest.mark.long
 def test_no_state_of_pyplot(tmp_path) -> None:
     code = f"""
 import sys

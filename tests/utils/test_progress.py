@@ -237,6 +237,7 @@ def test_work_of_unknown_share_is_silent_elsewhere(case: str, monkeypatch: pytes
     assert stream.getvalue() == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("devices", [1, 4])
 def test_searches_of_the_command_line_tell_their_time(
     devices: int, snapshot: Any, use_devices: Any, monkeypatch: pytest.MonkeyPatch

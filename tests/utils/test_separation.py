@@ -94,6 +94,7 @@ def write_zoom(path: Path, rng: np.random.Generator) -> float:
     return float(own.astype(np.float64).mean())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("devices", [1, 4])
 def test_the_command_line_says_which_and_warns(devices, tmp_path, random, use_devices, capsys) -> None:
     use_devices(devices)
