@@ -12,8 +12,7 @@ from scipy.spatial import cKDTree
 import jztree as jz
 from jztree.config import RadiusConfig, TreeConfig
 from jztree.data import Pos
-from jztree.jax_ext import exact
-from jztree.radius import PairCounts, WideCounts, WideSums, pair_counts
+from jztree.radius import PairCounts, pair_counts
 
 pytestmark = pytest.mark.emulated
 
@@ -431,22 +430,6 @@ def test_edges_beyond_all_on_several_devices() -> None:
     edges = np.array([0.3, 0.8, np.inf])
     found = pair_counts.smap(mesh_of(3), jit=True)(deal(pos, counts), edges, boxsize=1.0)
     assert_counts(found, brute(pos, pos, edges, 1.0))
-
-
-def test_words_of_64_bits_are_added_with_carries() -> None:
-    random = np.random.default_rng(9)
-    counts = random.integers(0, 2**62, (2, 1000), dtype=np.uint64)
-    words = counts.view(np.uint32).reshape(2, 1000, 2)
-    added = jz.radius._wide.add_counts(*map(jax.numpy.asarray, words))
-    np.testing.assert_array_equal(np.asarray(WideCounts(added)), counts.sum(axis=0).astype(np.int64))
-    sums = random.normal(size=(2, 1000)) * 10 ** random.uniform(-9, 9, (2, 1000))
-    # Words of numbers near the ends of the range are scaled, and 0 may be added to any.
-    for scale in (1.0, 1e-28, 1e28, [[1e-28], [0.0]], [[0.0], [1e-28]], [[1e-28], [1.0]], [[1.0], [1e28]], 0.0):
-        given = sums * scale
-        words = exact(given, given.shape).words
-        total = jax.jit(jz.radius._wide.add_sums)(*map(jax.numpy.asarray, words))
-        error = np.abs(np.asarray(WideSums(total)) - given.sum(axis=0))
-        assert (error <= 2.0**-46 * np.abs(given).max(axis=0)).all(), scale
 
 
 def test_sums_have_no_derivative() -> None:
