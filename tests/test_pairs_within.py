@@ -186,6 +186,53 @@ def test_large_lists_of_plain_calls_stay_in_their_memory(find: Any, monkeypatch:
         np.testing.assert_array_equal(ours, theirs[: len(ours)] if theirs.ndim else theirs)
 
 
+@pytest.mark.parametrize("quantities", ["ij", "ijS", "d", "D", "jSdi", "", "dDSji"])
+def test_what_is_asked_for_is_what_the_whole_list_has(quantities: str) -> None:
+    """Near the boundary, where groups look at several images, and with positions outside the box."""
+    pos, query = oracles.uniform(300, 3), oracles.uniform(90, 3, seed=5) * 3 - 1
+    for options in ({}, {"full": True}, {"part_query": query}, {"full": True, "capacity": 20000}):
+        whole = pairs_within(pos, 0.3, 1.0, **options)
+        found = pairs_within.jit(pos, 0.3, 1.0, **options, quantities=quantities)
+        num = int(whole.num)
+        assert int(found.num) == num > 1000
+        for name, letter in (("i", "i"), ("j", "j"), ("shift", "S"), ("vector", "D"), ("distance", "d")):
+            column = getattr(found, name)
+            if letter in quantities or letter in "ij":
+                np.testing.assert_array_equal(column[:num], getattr(whole, name)[:num])
+            else:
+                assert column is None
+        assert (np.asarray(found.edge_index())[:, num:] == -1).all()
+
+
+@pytest.mark.parametrize("quantities", ["ij", "S", "d"])
+def test_what_is_asked_for_over_devices(quantities: str) -> None:
+    pos, counts = oracles.uniform(500, 3), uneven(500, 3)
+    whole = pairs_within(pos, 0.2, 1.0)
+    found = pairs_within.smap(mesh_of(3), jit=True)(deal(pos, counts, 500), 0.2, 1.0, quantities=quantities)
+    edges = joined(np.stack([found.i, found.j], axis=-1), found.num)
+    np.testing.assert_array_equal(np.unique(edges, axis=0), np.unique(whole.edge_index().T, axis=0))
+    assert len(edges) == whole.num
+    assert (found.shift is None, found.distance is None) == (quantities != "S", quantities != "d")
+    if found.distance is not None:
+        np.testing.assert_array_equal(np.sort(joined(found.distance, found.num)), np.sort(whole.distance))
+
+
+def test_distances_alone_have_their_derivatives() -> None:
+    pos = oracles.uniform(60, 3)
+
+    def energy(pos: Any, box: Any, quantities: str) -> Any:
+        return jnp.sum(
+            jnp.where((found := pairs_within(pos, 0.3, box, quantities=quantities)).i >= 0, found.distance, 0)
+        )
+
+    for which in (0, 1):
+        some, whole = (
+            jax.grad(energy, which)(jnp.asarray(pos), jnp.float32(1.0), letters) for letters in ("d", "ijSdD")
+        )
+        assert np.abs(whole).max() > 0.1
+        np.testing.assert_array_equal(some, whole)
+
+
 @pytest.mark.long
 def test_room() -> None:
     pos = oracles.uniform(200, 3)
@@ -226,6 +273,8 @@ def test_radii_that_reach_too_many_images(radius: float) -> None:
         ({"radius": np.nan}, "at least 0"),
         ({"radius": 0.1, "capacity": -1}, "capacity is -1"),
         ({"radius": 0.1, "full": "a"}, "full must be True or False, .* not 'a'"),
+        ({"radius": 0.1, "quantities": "ijk"}, "quantities is 'ijk'; it must be a string"),
+        ({"radius": 0.1, "quantities": 3}, "quantities is 3; it must be a string"),
         # Of pairs that only the higher row reaches, a list with i < j would say nothing.
         ({"radius": np.linspace(0.0, 0.3, 50)}, "give full=True"),
     ],

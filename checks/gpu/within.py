@@ -32,6 +32,8 @@ def _of_all_pairs(dims: int, box: Any, radii: np.ndarray) -> Iterator[Question]:
     yield "lists", lambda part: lists(part, radii[1], boxsize=box)
     yield "lists, nearest first", lambda part: lists(part, radii[1], boxsize=box, nearest_first=True)
     yield "pairs and images", lambda part: within.pairs_within.jit(part, radii[1], boxsize=box)
+    rows_alone = {"boxsize": box, "quantities": "ij"}
+    yield "rows of pairs", lambda part: within.pairs_within.jit(part, radii[1], **rows_alone)
     if dims > 1:
         yield "pairs by separation and depth", lambda part: _pairs(part, box, "rp_pi", radii, radii)
         yield "pairs by cosine", lambda part: _pairs(part, box, "s_mu", radii, np.linspace(0, 1, 5))

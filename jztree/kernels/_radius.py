@@ -185,11 +185,14 @@ def pairs_within(
     *,
     same: bool,
     half: bool,
+    shifts: bool = True,
+    vectors: bool = True,
     padded: bool = True,
 ) -> tuple[jax.Array, ...]:
     """The pairs of a query and an image of a source within a radius: splits and total as of `neighbours_within`, and
-    for ``room`` pairs the query and the source ``(room,)`` int32 each, how many box lengths the source is shifted by
-    ``(room, d)`` int32, and the vector ``(room, d)`` and distance ``(room,)`` from the query to it.
+    for ``room`` pairs the query and the source ``(room,)`` int32 each; with ``shifts``, how many box lengths the source
+    is shifted by, ``(room, d)`` int32; with ``vectors``, the vector ``(room, d)`` and distance ``(room,)`` from the
+    query to it.
 
     sources, queries, query_rows, radius: as in `neighbours_within`, but a radius has to be finite in a periodic box.
     source_names, query_names: ``(n,)`` and ``(q,)`` int32, what each z-ordered particle is called; None: by its place,
@@ -204,10 +207,11 @@ def pairs_within(
     """
     asked = sources if queries is None else queries
     (q, d), dtype = asked.posz.shape, sources.posz.dtype
-    vector, distance = jax.ShapeDtypeStruct((room, d), dtype), jax.ShapeDtypeStruct((room,), dtype)
-    return call(
+    rows = room if vectors else 0
+    vector, distance = jax.ShapeDtypeStruct((rows, d), dtype), jax.ShapeDtypeStruct((rows,), dtype)
+    *found, shift, vector, distance = call(
         "pairs_within",
-        (i32(q + 1), i32(2), i32(room), i32(room), i32(room, d), vector, distance),
+        (i32(q + 1), i32(2), i32(room), i32(room), i32(room if shifts else 0, d), vector, distance),
         *(*sources.arrays, listed(source_names)),
         *(*asked.arrays, listed(query_rows), listed(query_names)),
         radius.words,
@@ -218,5 +222,8 @@ def pairs_within(
         self=queries is None,
         same=same,
         half=half,
+        shifts=shifts,
+        vectors=vectors,
         padded=padded,
     )
+    return (*found, *(shift,) * shifts, *(vector, distance) * vectors)

@@ -196,6 +196,14 @@ class Arguments {
     return as<T>(checked(any_result(name), name, data_type<T>(), shape));
   }
 
+  // The same for one that may not be asked for: then it has no rows, and is null. It has one dimension if that is all.
+  template <typename T>
+  Array<T> result_if(bool asked, std::string_view name, int64_t rows, int64_t columns = 0) {
+    Array<T> array = columns > 0 ? result<T>(name, {asked ? rows : 0, columns}) : result<T>(name, {asked ? rows : 0});
+    if (!asked) array.data = nullptr;
+    return array;
+  }
+
   const Buffer& any_result(std::string_view name);
 
   // A result that goes on with what an argument holds, if there is one: these come behind all other arguments.

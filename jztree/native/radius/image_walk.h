@@ -103,27 +103,32 @@ class ImageWalk {
     most_possibly2_ = *std::max_element(possibly2_.begin(), possibly2_.end());
     any_ = farthest >= 0 && images(leaf, farthest * static_cast<double>(staged_.scale.factor));
   }
-  // Whether there is more than one image to look at.
+  // The images that it looks at, from the first to the last, as `next_image` has them.
   bool has_images() const { return any_ && first_ != last_; }
-  // If not, the one.
-  const Image& image() const { return first_; }
+  const Image& first_image() const { return first_; }
+  const Image& last_image() const { return last_; }
 
-  // visit(i, first, chosen, image): the group's i-th query and this image of the sources in rows from `first` on that
-  // have a bit in `chosen` are pairs. In the order of the images, then of the rows.
-  template <typename Visit>
-  void walk(const Visit& visit) {
+  // Makes an image the next one, the last dimension fastest; false if it was the last.
+  static bool next_image(Image& image, const Image& first, const Image& last) {
+    size_t d = D;
+    while (d > 0 && image[d - 1] == last[d - 1]) --d, image[d] = first[d];
+    if (d == 0) return false;
+    ++image[d - 1];
+    return true;
+  }
+
+  // visit(i, first, chosen): the group's i-th query and the image at work of the sources in rows from `first` on that
+  // have a bit in `chosen` are pairs. In the order of the images, behind each of which is seen(), then of the rows.
+  template <typename Visit, typename Seen>
+  void walk(const Visit& visit, const Seen& seen) {
     if (!any_) return;
-    for (image_ = first_;;) {
+    image_ = first_;
+    do {
       look_from();
       int top = sources_.layout().planes() - 1;
       open(top, 0, sources_.layout().sizes[static_cast<size_t>(top)], visit);
-      // The next image, the last dimension fastest.
-      int d = D - 1;
-      for (; d >= 0 && image_[static_cast<size_t>(d)] == last_[static_cast<size_t>(d)]; --d)
-        image_[static_cast<size_t>(d)] = first_[static_cast<size_t>(d)];
-      if (d < 0) return;
-      ++image_[static_cast<size_t>(d)];
-    }
+      seen();
+    } while (next_image(image_, first_, last_));
   }
 
  private:
@@ -206,7 +211,7 @@ class ImageWalk {
       uint32_t chosen = used & lanes_at_most(distance2, Lanes<T>(within.surely2));
       if (possibly != chosen) chosen |= walk.decide(i, row, possibly & ~chosen, within.exact);
       if (walk.in_.same) chosen &= walk.partners(name, row);
-      visit(i, row, chosen, walk.image_);
+      visit(i, row, chosen);
     }
     void done() const {}
   };

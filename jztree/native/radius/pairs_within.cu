@@ -15,7 +15,7 @@ namespace {
 
 template <typename T>
 struct PairArrays : ListStarts {
-  int32_t *query, *index, *shift;
+  int32_t *query, *index, *shift;  // shifts, vectors and distances are null if nobody asks
   T *vector, *distance;
 };
 
@@ -34,18 +34,19 @@ __global__ void count_pairs(const __grid_constant__ ImageProblem<D, T> in, ListS
 template <int D, typename T>
 __device__ void write_pair(const ImageProblem<D, T>& in, const ImageSetup<D, T>& setup, const ImageWalk<D, T>& walk,
                            int64_t query, uint32_t row, const PairArrays<T>& out, int64_t place) {
+  out.query[place] = static_cast<int32_t>(in.query_name(query));
+  out.index[place] = static_cast<int32_t>(in.source_name(row));
+  if (!out.shift && !out.vector) return;
   const T *a = in.queries.pos + query * D, *b = in.sources.pos + static_cast<int64_t>(row) * D;
   double difference[D], sum = 0;
   walk.apart(row, difference);
   for (int d = 0; d < D; ++d) {
     double scaled = difference[d] * setup.rule.factor;
     sum += scaled * scaled;
-    out.vector[place * D + d] = static_cast<T>(-difference[d]);
-    out.shift[place * D + d] = image_shift(a[d], b[d], difference[d], setup.rule.period[d]);
+    if (out.vector) out.vector[place * D + d] = static_cast<T>(-difference[d]);
+    if (out.shift) out.shift[place * D + d] = image_shift(a[d], b[d], difference[d], setup.rule.period[d]);
   }
-  out.query[place] = static_cast<int32_t>(in.query_name(query));
-  out.index[place] = static_cast<int32_t>(in.source_name(row));
-  out.distance[place] = setup.rule.length(sum);
+  if (out.vector) out.distance[place] = setup.rule.length(sum);
 }
 
 template <int D, typename T>
@@ -67,10 +68,10 @@ __global__ void fill_pairs(PairArrays<T> out) {
   if (place >= out.room || (out.fit() && place < out.total())) return;
   out.query[place] = -1;
   out.index[place] = -1;
-  out.distance[place] = std::numeric_limits<T>::infinity();
+  if (out.vector) out.distance[place] = std::numeric_limits<T>::infinity();
   for (int d = 0; d < D; ++d) {
-    out.shift[place * D + d] = 0;
-    out.vector[place * D + d] = 0;
+    if (out.shift) out.shift[place * D + d] = 0;
+    if (out.vector) out.vector[place * D + d] = 0;
   }
 }
 

@@ -21,13 +21,14 @@ struct PairsWithin {
   int32_t* total;        // (2,), the number of pairs: upper and lower 31 bits
   Array<int32_t> query;  // (room,), names of queries; -1 behind the last
   int32_t* index;        // (room,), names of sources; -1 behind the last
-  int32_t* shift;        // (room, D), box lengths that are added to the source; 0 behind the last
-  T* vector;             // (room, D), from the query to the source, so shifted; 0 behind the last
-  T* distance;           // (room,); infinite behind the last
-  bool self;             // the sources are the queries, row by row
-  bool same;             // names are of one set, in which nobody is a partner of itself, but its images are
-  bool half;             // of each pair of such a set and its mirror image, only one
-  bool padded;           // whether anybody looks at what is behind the last; else nothing is written there
+  // Null if nobody asks for them.
+  int32_t* shift;  // (room, D), box lengths that are added to the source; 0 behind the last
+  T* vector;       // (room, D), from the query to the source, so shifted; 0 behind the last
+  T* distance;     // (room,), if there are vectors; infinite behind the last
+  bool self;       // the sources are the queries, row by row
+  bool same;       // names are of one set, in which nobody is a partner of itself, but its images are
+  bool half;       // of each pair of such a set and its mirror image, only one
+  bool padded;     // whether anybody looks at what is behind the last; else nothing is written there
 
   explicit PairsWithin(Arguments& in)
       : sources(in),
@@ -41,9 +42,9 @@ struct PairsWithin {
         total(in.result<int32_t>("total", {2})),
         query(in.result<int32_t>("query", {any})),
         index(in.result<int32_t>("index", {room()})),
-        shift(in.result<int32_t>("shift", {room(), D})),
-        vector(in.result<T>("vector", {room(), D})),
-        distance(in.result<T>("distance", {room()})),
+        shift(in.result_if<int32_t>(in.attributes().flag("shifts"), "shift", room(), D)),
+        vector(in.result_if<T>(in.attributes().flag("vectors"), "vector", room(), D)),
+        distance(in.result_if<T>(in.attributes().flag("vectors"), "distance", room())),
         self(in.attributes().flag("self")),
         same(in.attributes().flag("same")),
         half(in.attributes().flag("half")),
