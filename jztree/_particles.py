@@ -188,7 +188,8 @@ def one_integer(num: Any, what: str = "num") -> Any:
 
 def check_num(part: Any, what: str = "num") -> Any:
     """``num`` of ``part``; ValueError in words if it is known and not between 0 and the number of rows."""
-    num, n = one_integer(get_num(part), what), get_pos(part).shape[0]
+    n = get_pos(part).shape[0]  # first, which says what is no particles at all
+    num = one_integer(get_num(part), what)
     if not isinstance(num, jax.core.Tracer) and not 0 <= int(num) <= n:
         raise ValueError(f"{what} is {num}; it counts the rows that hold particles, so it must be from 0 to {n}.")
     return num

@@ -21,7 +21,7 @@ struct PairsWithin {
   int32_t* total;        // (2,), the number of pairs: upper and lower 31 bits
   Array<int32_t> query;  // (room,), names of queries; -1 behind the last
   int32_t* index;        // (room,), names of sources; -1 behind the last
-  // Null if nobody asks for them.
+  // These three are null if nobody asks for them.
   int32_t* shift;  // (room, D), box lengths that are added to the source; 0 behind the last
   T* vector;       // (room, D), from the query to the source, so shifted; 0 behind the last
   T* distance;     // (room,), if there are vectors; infinite behind the last
