@@ -1,6 +1,6 @@
 """Lists of pairs within a radius, with the images of a periodic box."""
 
-import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..data import get_num, with_computed
 from ..jax_ext import Exact, exact_to_float, with_twins
 from ..tree import TreeHierarchy, check_hierarchy
 from ._listing import Listing, Space, check_capacity
-from ._search import Asked, check_both, make_ready, starts_of_ranks
+from ._search import Asked, Ready, check_both, make_ready, starts_of_ranks
 
 __all__ = ["PairLists", "pairs_within"]
 
@@ -86,7 +86,6 @@ def pairs_within(
     full: list every pair of the particles twice, as ``(i, j, shift)`` and ``(j, i, -shift)``; with one radius a query,
         those of the two that are within that of their ``i``. Else once: with ``i < j`` or, between a particle and its
         own images, with a shift whose first number that is not 0 is positive. Separate queries have all of their pairs.
-
     quantities: what the list is to have, by the letters of ASE: shifts ``S``, vectors ``D`` and distances ``d``; the
         rows ``i`` and ``j`` are always there. ``"ij"`` takes a fifth of the memory in three dimensions, and half of the
         time. (Vectors and distances are made together and with shifts, which their derivatives need.)
@@ -118,14 +117,7 @@ def pairs_within(
     vectors = bool(asked & set("Dd"))
     shifts = vectors or "S" in asked
 
-    def search(
-        names: jax.Array, whose: Any, rows: jax.Array | None, radius: Exact, space: Space
-    ) -> tuple[jax.Array, ...]:
-        own = ready.sources, names, ready.queries, rows, whose
-        size, half = space.size, same and not full
-        columns = functools.partial(kernels.pairs_within, shifts=shifts, vectors=vectors)
-        return columns(*own, radius, box, size, same=same, half=half, padded=space.padded)
-
+    search = _search_of(ready, box, same=same, half=same and not full, shifts=shifts, vectors=vectors)
     starts = ready.starts if same or ready.starts is None else starts_of_ranks(get_num(part_query))
     fill = (-1, -1, *(0,) * shifts, *(0, jnp.inf) * vectors)
     splits, columns = Listing(ready, place, "pairs", fill, search, box, starts).lists()
@@ -136,6 +128,18 @@ def pairs_within(
         found["D"], found["d"] = _differentiable(query, pos, box, found["D"], found["d"], which)
     shift, vector, distance = (found[letter] if letter in asked else None for letter in "SDd")
     return PairLists(i=found["i"], j=found["j"], shift=shift, vector=vector, distance=distance, num=splits[-1])
+
+
+def _search_of(ready: Ready, box: Exact, **options: Any) -> Callable[..., tuple[jax.Array, ...]]:
+    """What makes lists, for `Listing`."""
+
+    def search(
+        names: jax.Array, whose: Any, rows: jax.Array | None, radius: Exact, space: Space
+    ) -> tuple[jax.Array, ...]:
+        own = ready.sources, names, ready.queries, rows, whose
+        return kernels.pairs_within(*own, radius, box, space.size, padded=space.padded, **options)
+
+    return search
 
 
 def _asked_quantities(quantities: Any) -> set[str]:

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/cpu/lanes.h"
+#include "common/cpu/exact_distances.h"
 #include "image_walk.h"
 
 namespace jztree {
@@ -105,11 +105,9 @@ class ImagePairs {
     return out;
   }
 
-  // As `whole_boxes`, of quotients below 2^51: the sum has no digits behind the point.
+  // As `whole_boxes`.
   static Lanes<double> boxes(const Lanes<double>& length, double period) {
-    const Lanes<double> no_digits(0x1.8p52), half(period / 2);
-    const Lanes<double> size = choose(length < Lanes<double>(), -length, length);
-    return choose(size < half, Lanes<double>(), (length / Lanes<double>(period) + no_digits) - no_digits);
+    return choose(size_of(length) < Lanes<double>(period / 2), Lanes<double>(), nearest_whole(length, period));
   }
 
   void put() const {

@@ -190,7 +190,7 @@ class ImageWalk {
       uint32_t open = leaf_distances_.within(queries_, begin_ + block, count_ - block, possibly2);
       leaf_distances_.each(queries_, begin_ + block, open, [&](int64_t i) {
         return Look<Visit>{*this, block + i,
-                           rows,  static_cast<int32_t>(name(block + i)),
+                           rows,  static_cast<int32_t>(in_.query_name(begin_ + block + i)),
                            visit, within_[static_cast<size_t>(block + i)]};
       });
     }
@@ -230,8 +230,6 @@ class ImageWalk {
     staged_.apart(in_, begin_ + i, row, image_, difference);
     return radius.reaches(D, [&](int d) { return difference[d]; });
   }
-
-  int64_t name(int64_t i) const { return in_.same ? in_.query_name(begin_ + i) : 0; }
 
   // Which of the rows from `row` on are partners, of one set, of one with this name.
   uint32_t partners(int32_t name, int64_t row) const {

@@ -15,6 +15,7 @@
 #include "common/cpu/context.h"
 #include "common/cpu/exact_distances.h"
 #include "list_splits.h"
+#include "short_lists.h"
 
 namespace jztree {
 namespace {
@@ -44,35 +45,11 @@ struct Lister {
 };
 
 // Both, where lists are short.
-class ShortLists {
- public:
+struct ShortLister {
   static constexpr bool of_numbers = false, together = false;
+  ShortLists& lists;
 
-  std::vector<int64_t> numbers;
-
-  void reset(int64_t count) {
-    numbers.assign(static_cast<size_t>(count), 0);
-    rows_.resize(static_cast<size_t>(count * stride));
-  }
-  void rows(int64_t i, int64_t first, uint32_t chosen, int64_t) {
-    int64_t& number = numbers[static_cast<size_t>(i)];
-    number += pack_chosen(chosen, static_cast<int32_t>(first), rows_.data() + i * stride + std::min(number, longest));
-  }
-  // Whether nothing is missing but rows of lists that are too long.
-  bool all_there() const { return *std::max_element(numbers.begin(), numbers.end()) <= longest; }
-  void write(int32_t* to) const {
-    const int32_t* rows = rows_.data();
-    for (int64_t number : numbers) {
-      to = std::copy_n(rows, number, to);
-      rows += stride;
-    }
-  }
-
- private:
-  // Lists of all queries of a group are to fit a cache of a core, and not all begin in the same part of it.
-  static constexpr int64_t longest = 512, stride = longest + lanes;
-
-  std::vector<int32_t> rows_;
+  void rows(int64_t i, int64_t first, uint32_t chosen, int64_t) { lists.add(i, first, chosen); }
 };
 
 template <int D, typename T>
@@ -131,7 +108,8 @@ class Lists {
     lists.reset(walk.count());
     const bool tried = likely_short && found_.load(std::memory_order_relaxed) <= in_.room();
     if (tried) {
-      walk.walk(lists);
+      ShortLister lister{lists};
+      walk.walk(lister);
     } else {
       Counter counter{lists.numbers};
       walk.walk(counter);

@@ -16,39 +16,10 @@
 #include "image_pairs.h"
 #include "image_walk.h"
 #include "list_splits.h"
+#include "short_lists.h"
 
 namespace jztree {
 namespace {
-
-// The sources of a group's pairs, where lists are short.
-class ShortPairs {
- public:
-  std::vector<int64_t> numbers;
-
-  void reset(int64_t count) {
-    numbers.assign(static_cast<size_t>(count), 0);
-    rows_.resize(static_cast<size_t>(count * stride));
-  }
-  void add(int64_t i, int64_t first, uint32_t chosen) {
-    int64_t& number = numbers[static_cast<size_t>(i)];
-    number += pack_chosen(chosen, static_cast<int32_t>(first), rows_.data() + i * stride + std::min(number, longest));
-  }
-  // Whether nothing is missing but pairs of lists that are too long.
-  bool all_there() const { return *std::max_element(numbers.begin(), numbers.end()) <= longest; }
-  void write(int32_t* to) const {
-    const int32_t* rows = rows_.data();
-    for (int64_t number : numbers) {
-      to = std::copy_n(rows, number, to);
-      rows += stride;
-    }
-  }
-
- private:
-  // Lists of all queries of a group are to fit a cache of a core, and not all begin in the same part of it.
-  static constexpr int64_t longest = 512, stride = longest + lanes;
-
-  std::vector<int32_t> rows_;
-};
 
 template <int D, typename T>
 class Pairs {
@@ -100,7 +71,7 @@ class Pairs {
   void find() {
     groups([&](int64_t begin, int64_t end) {
       Walk walk(in_, staged_);
-      ShortPairs pairs;
+      ShortLists pairs;
       bool all_short = true;
       for (int64_t leaf = begin; leaf < end; ++leaf) {
         walk.set_group(leaf);
@@ -113,7 +84,7 @@ class Pairs {
 
   // How many pairs each query of a group has, and, as long as there is room for all, what they are, one list behind the
   // other. likely_short: whether it is to be tried with lists that are short. Returns whether they are.
-  bool find(Walk& walk, Group& group, bool likely_short, ShortPairs& pairs) {
+  bool find(Walk& walk, Group& group, bool likely_short, ShortLists& pairs) {
     pairs.reset(walk.count());
     const bool fits = found_.load(std::memory_order_relaxed) <= in_.room(), tried = likely_short && fits;
     auto seen = [&] {

@@ -11,6 +11,14 @@
 
 namespace jztree {
 
+inline Lanes<double> size_of(const Lanes<double>& x) { return larger<Lanes<double>>(x, -x); }
+
+// Of quotients below 2^51, the whole numbers next to them, the even one of two: the sum has no digits behind the point.
+inline Lanes<double> nearest_whole(const Lanes<double>& x, double period) {
+  const Lanes<double> no_digits(0x1.8p52), length(period);
+  return (x / length + no_digits) - no_digits;
+}
+
 template <int D, typename T>
 class ExactDistances {
  public:
@@ -64,15 +72,6 @@ class ExactDistances {
     if (lanes_at_most(size, half) != 0xffff)
       apart = choose(size > half, apart - nearest_whole(apart, period) * period, apart);
     return apart * rule_.factor;
-  }
-
-  static Lanes<double> size_of(const Lanes<double>& x) { return larger<Lanes<double>>(x, -x); }
-
-  // Of quotients below 2^51, the whole numbers next to them, the even one of two: the sum has no digits behind the
-  // point.
-  static Lanes<double> nearest_whole(const Lanes<double>& x, double period) {
-    const Lanes<double> no_digits(0x1.8p52), length(period);
-    return (x / length + no_digits) - no_digits;
   }
 
   const DistanceRule<D, T>& rule_;
