@@ -13,7 +13,7 @@ import test_kernels
 
 import jztree as jz
 from jztree import kernels
-from jztree.config import RadiusConfig, TreeConfig
+from jztree.config import KNNConfig, RadiusConfig, TreeConfig
 
 pytestmark = pytest.mark.skipif(
     kernels.native_info()["instruction_set"] != "cuda-watched", reason="the CUDA kernels are not watched here"
@@ -36,6 +36,8 @@ BARRIERS = {
     "each_tile": ("count_within", "neighbours_within", "pair_counts", "pairs_within"),
     "take": ("kernel_sums",),
     "sort_lists": ("neighbours_within",),
+    "look_below": ("knn",),
+    "push": ("knn",),
 }
 
 
@@ -77,11 +79,16 @@ def test_what_is_ordered_has_the_right_result(what: str) -> None:
 
 
 def search(kernel: str) -> None:
-    """Has a kernel of the library search for what is around 200 particles, several leaves of more than a warp each."""
+    """Has a kernel of the library search for what is around 200 particles, several leaves of more than a warp each; or
+    for the nearest of many, where a node has more leaves than a warp looks at.
+    """
     pos, radius = oracles.uniform(200, 3), 0.3
     cfg = RadiusConfig(tree=TreeConfig(leaf_size=40, fan_out=2))
     {
         "count_within": lambda: jz.radius.count_within(pos, [0.1, radius], 1.0, cfg=cfg),
+        "knn": lambda: jz.knn.knn(
+            oracles.uniform(2000, 3), 6, 1.0, cfg=KNNConfig(tree=TreeConfig(leaf_size=12, fan_out=40))
+        ),
         "kernel_sums": lambda: jz.radius.kernel_sums(pos, radius, 1.0, cfg=cfg),
         "neighbours_within": lambda: jz.radius.neighbours_within(pos, radius, 1.0, nearest_first=True, cfg=cfg),
         "pair_counts": lambda: jz.radius.pair_counts(pos, [0.1, 0.2, radius], boxsize=1.0, cfg=cfg),

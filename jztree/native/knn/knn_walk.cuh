@@ -230,6 +230,7 @@ class WarpWalk {
       JZTREE_COUNT("rest of nodes");
       if (lane_index() == 0) stack_[size_] = {entry.nearest, first + warp_size, static_cast<uint32_t>(plane), last};
       ++size_;
+      __syncwarp();  // leaves are not pushed, so the entry may be the next that all lanes read
     }
     uint32_t node = first + static_cast<uint32_t>(lane_index());
     look_at(plane, node, node < last, wanted);
