@@ -354,14 +354,42 @@ def test_what_an_output_continues_is_as_large() -> None:
 
 def test_labels_over_devices_are_those_of_the_first_rows() -> None:
     label = jnp.asarray([0, 0, 2, 2, 4, 0, 9], jnp.int32)  # five own rows, of which the last does not count, and ghosts
-    parent = jnp.asarray([[0, 3], [1, 1], [1, 2], [1, 3], [1, 4]], jnp.int32)
-    ranks, rows = kernels.own_labels(label, parent, 4)
+    nothing = [7, 7]  # of a vertex that is not hooked, nobody has written the parent
+    parent = jnp.asarray([[0, 3], nothing, nothing, nothing, [0, 0]], jnp.int32)
+    forest = parent, jnp.asarray([0, 9, 9, 9, 9], jnp.int32), jnp.int32(1)
+    ranks, rows = kernels.own_labels(label, forest, 4, 1)
     np.testing.assert_array_equal(ranks, [0, 0, 1, 1, 1])
     np.testing.assert_array_equal(rows, [3, 3, 2, 2, 4])
-    assert kernels.own_labels(label[:0], parent[:0], 0)[0].shape == (0,)
+    joined = kernels.own_joined_labels(label, forest, 4, 1, jnp.asarray([0, 100], jnp.int32))
+    np.testing.assert_array_equal(joined, [3, 3, 102, 102, 104])
+    empty = tuple(part[:0] for part in forest[:2])
+    assert kernels.own_labels(label[:0], (*empty, jnp.int32(0)), 0, 0)[1].shape == (0,)
     oracles.skip_where_kernels_cannot_raise()
     with pytest.raises(oracles.RUN_TIME_ERROR, match="group of a row that there is not"):
-        jax.block_until_ready(kernels.own_labels(label.at[1].set(5), parent, 4))
+        jax.block_until_ready(kernels.own_labels(label.at[1].set(5), forest, 4, 1))
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="hooked that there is not"):
+        jax.block_until_ready(kernels.own_labels(label, (parent, forest[1], jnp.int32(2)), 4, 1))
+
+
+def test_a_forest_has_the_vertices_that_others_ask_for() -> None:
+    label = jnp.asarray([0, 0, 2, 2, 4, 5, 6, 1], jnp.int32)  # seven own rows, and a ghost
+    order = jnp.asarray(
+        [1, 3, 0, 1, 2, 3, 4, 5, 6, 5, 8], jnp.int32
+    )  # to rank 0, to itself, and to rank 2; then nothing
+    edges = jnp.asarray([[1, 4, 2, 0], [9, 9, 9, 9]], jnp.int32)
+    begin = lambda sent, label=label: kernels.begin_forest(label, order, jnp.asarray(sent, jnp.int32), 1, edges, 1, 7)  # noqa: E731
+    parent, hooked, number = begin([2, 7, 1])
+    assert (parent.shape, hooked.shape, int(number)) == ((7, 2), (7,), 0)
+    for row in (0, 2, 4, 5):
+        np.testing.assert_array_equal(parent[row], [1, row])
+    oracles.skip_where_kernels_cannot_raise()
+    for wrong, message in (
+        (lambda: begin([2, 7, 3]), "more rows were sent than are listed"),
+        (lambda: begin([2, 7, 2]), "a row was sent that there is not"),
+        (lambda: begin([2, 7, 1], label.at[1].set(7)), "a vertex was to be planted that there is not"),
+    ):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match=message):
+            jax.block_until_ready(wrong())
 
 
 def test_attributes_are_asked_for_by_name() -> None:

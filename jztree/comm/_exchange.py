@@ -70,6 +70,7 @@ def exchange(
     name: str = "rows",
     fill: Any = None,
     filled: bool = True,
+    own: bool = True,
     method: str | None = None,
     chunk_rows: int | None = None,
 ) -> tuple[Any, jax.Array, Route]:
@@ -86,6 +87,7 @@ def exchange(
     name: under which `jztree.stats` counts the rows that leave this rank.
     fill: a pytree like ``rows`` of what stands where no row arrives; None is 0.
     filled: whether that has to stand there; if not, it may be anything, which must never be looked at.
+    own: whether the rank's own rows are to be there, too; their places are left for them in any case.
     method: ``"dense"`` (rounds of all_to_all over a bounded buffer), ``"ragged"`` (not on CPUs), or None for the one
         that the environment variable JZTREE_EXCHANGE names, or else ragged in mapped functions whose devices are GPUs
         of one computer on which a test of it comes out right, and dense elsewhere.
@@ -106,7 +108,7 @@ def exchange(
     route = Route(order, traffic, given[0].shape[0])
     stats.record(f"rows.{name}", jnp.sum(route.sent, dtype=jnp.int32) - route.sent[rank])
     fills = [0] * len(given) if fill is None else jax.tree.leaves(fill)
-    way = _Way(room.rows, method, chunk_rows or _chunk_rows(room.rows, kernels.row_words(given)), filled)
+    way = _Way(room.rows, method, chunk_rows or _chunk_rows(room.rows, kernels.row_words(given)), filled, own)
     arrays = _carried(way, jax.lax.stop_gradient(given), fills, traffic, order, place)
     moved = with_real(lambda *pair: _as_carried(way, *pair, traffic, order, place), arrays, given)
     return jax.tree.unflatten(structure, moved), num, route
@@ -128,14 +130,15 @@ def _find_sender(starts: jax.Array, row: jax.Array) -> jax.Array:
 
 
 class _Way(NamedTuple):
-    """How rows travel: how many may arrive, by which method, how many a round of a dense one takes, and whether places
-    where none arrives are filled.
+    """How rows travel: how many may arrive, by which method, how many a round of a dense one takes, whether places
+    where none arrives are filled, and whether the rank's own rows come, too.
     """
 
     room: int
     method: str | None
     chunk_rows: int
     filled: bool
+    own: bool
 
 
 def _carried(
@@ -155,7 +158,8 @@ def _carried(
     if way.filled and place is None:
         # Rows that arrive are the first ones, and each of them is written.
         first_filled = jnp.sum(route.received, dtype=jnp.int32)
-    arrays = list(kernels.place_rows(leaves, order, start, fills, place, target, own, way.room, first_filled))
+    placed = own if way.own else 0
+    arrays = list(kernels.place_rows(leaves, order, start, fills, place, target, placed, way.room, first_filled))
     if ndev > 1:
         dense = _Dense(way.chunk_rows, route, place)
         ragged = _Ragged(route, place)

@@ -48,20 +48,26 @@ def deliver(
     return in_rounds(all_max(jnp.max(received)), chunk, one, state)
 
 
-def fetch(table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int) -> jax.Array:
+def fetch(
+    table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int, filled: bool = True
+) -> jax.Array:
     """Rows of a table that is spread over the ranks.
 
     table: ``(n, ...)``, this rank's part. rank, row: ``(m,)`` int32, which row of which rank to get; those of no rank
-    and from ``num`` on get 0. Returns ``(m, ...)``. Questions and answers travel in rounds over a bounded buffer, so
-    no number of questions to one rank can be too large.
+    and from ``num`` on get 0, or anything if not ``filled``. Returns ``(m, ...)``. Questions and answers travel in
+    rounds over a bounded buffer, so no number of questions to one rank can be too large.
     """
     ask_others = are_many(num_ranks()) and rank.shape[0] > 0
     fetched = _fetch_through_others if ask_others else _fetch
-    return fetched(table, rank, row, num, buffer_rows)
+    shape = row.shape[0], *table.shape[1:]
+    answered = vary(jnp.zeros(shape, table.dtype)) if filled else kernels.unwritten(table, row.shape[0])
+    return fetched(table, rank, row, num, buffer_rows, answered)
 
 
-def _fetch(table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int) -> jax.Array:
-    """`fetch`, by asking the ranks themselves."""
+def _fetch(
+    table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int, answered: jax.Array
+) -> jax.Array:
+    """`fetch`, by asking the ranks themselves. answered: what the answers are written to."""
     ndev = num_ranks()
     order, counts = kernels.group_by_rank(rank, num, ndev)
     chunk, starts = chunk_of(buffer_rows, ndev), starts_of(counts)
@@ -76,11 +82,12 @@ def _fetch(table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_r
         )
         return kernels.unpack_segments(answers, order, starts + done, counts - done, [answered])[0]
 
-    none = vary(jnp.zeros((row.shape[0], *table.shape[1:]), table.dtype))
-    return in_rounds(all_max(jnp.max(counts)), chunk, one, none)
+    return in_rounds(all_max(jnp.max(counts)), chunk, one, answered)
 
 
-def _fetch_through_others(table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int) -> jax.Array:
+def _fetch_through_others(
+    table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int, answered: jax.Array
+) -> jax.Array:
     """`fetch`, by questions that are dealt out to all ranks, which ask for others; see `relay`."""
     ndev = num_ranks()
     chunk, num = chunk_of(buffer_rows, ndev), kernels.as_num(num)
@@ -90,9 +97,9 @@ def _fetch_through_others(table: jax.Array, rank: jax.Array, row: jax.Array, num
         used = number < num
         asked = [jnp.where(used, part.at[number].get(mode="clip"), -1) for part in (rank, row)]
         others = swap(jnp.stack(asked, axis=-1)).reshape(-1, 2)
-        answers = _fetch(table, others[:, 0], others[:, 1], ndev * chunk, buffer_rows)
+        none = vary(jnp.zeros((ndev * chunk, *table.shape[1:]), table.dtype))
+        answers = _fetch(table, others[:, 0], others[:, 1], ndev * chunk, buffer_rows, none)
         answers = swap(answers.reshape(ndev, chunk, *answers.shape[1:]))
         return answered.at[jnp.where(used, number, row.shape[0])].set(answers, mode="drop")
 
-    none = vary(jnp.zeros((row.shape[0], *table.shape[1:]), table.dtype))
-    return in_rounds(all_max(num), ndev * chunk, one, none)
+    return in_rounds(all_max(num), ndev * chunk, one, answered)

@@ -28,7 +28,7 @@ from ._derivatives import of_groups
 from ._group_order import group_and_catalogue, make_catalogue, particle_faults
 from ._lengths import check_length
 from ._means import Columns
-from ._over_ranks import labels_over_ranks, linear
+from ._over_ranks import labels_over_ranks
 
 __all__ = ["dbscan", "distr_fof_labels", "fof_and_catalogue", "fof_is_superset", "fof_labels"]
 
@@ -115,8 +115,8 @@ def distr_fof_labels(
     if comm.num_ranks() == 1:
         partz, _, rows = _labels(part, length, box, cfg, th, False)
         return partz, rows if linearize_labels else Label(jnp.zeros_like(rows), rows)
-    partz, num, label = labels_over_ranks(part, length, box, cfg, th is not None)
-    return partz, linear(label, num) if linearize_labels else label
+    partz, _, label = labels_over_ranks(part, length, box, cfg, th is not None, joined=linearize_labels)
+    return partz, label
 
 
 @with_twins(_SPECS | {"attached": P(-1), "attach_within": P()}, P(-1), prepare=_exact_arguments)

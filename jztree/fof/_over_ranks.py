@@ -24,7 +24,7 @@ from ..config import FofConfig
 from ..data import Label, get_num, get_pos
 from ..jax_ext import Exact, exact_to_float
 from ..tree import build_checked, build_in_domain, kernel_tree
-from ..tree._over_ranks import Movers, rows_of_rank, sort_equally
+from ..tree._over_ranks import Movers, sort_equally
 from ..tree._zorder import Domain, domain_of
 from ..tree.ghosts import Surroundings, boxes_of, ghost_room, no_leaves, surroundings, tell_all
 
@@ -36,34 +36,45 @@ _TOO_MANY = (
 
 
 def labels_over_ranks(
-    part: Any, rlink: Exact, box: Exact, cfg: FofConfig, sorted_already: bool, faults: Sequence[comm.Fault] = ()
-) -> tuple[Any, jax.Array, Label]:
+    part: Any,
+    rlink: Exact,
+    box: Exact,
+    cfg: FofConfig,
+    sorted_already: bool,
+    faults: Sequence[comm.Fault] = (),
+    joined: bool = False,
+) -> tuple[Any, jax.Array, Any]:
     """This rank's range of the particles in z-order, how many these are, and the group of each.
 
-    faults: what may be wrong besides positions.
+    faults: what may be wrong besides positions. joined: see `labels_in_domain`.
     """
     partz, num, domain = _range(part, box, cfg, sorted_already, faults)
-    return partz, *labels_in_domain(partz, num, domain, rlink, cfg)
+    return partz, *labels_in_domain(partz, num, domain, rlink, cfg, joined)
 
 
 def labels_in_domain(
-    partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: FofConfig
-) -> tuple[jax.Array, Label]:
-    """How many particles the rank has, and the group of each, where they are in z-order in a domain."""
+    partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: FofConfig, joined: bool = False
+) -> tuple[jax.Array, Any]:
+    """How many particles the rank has, and the group of each, where they are in z-order in a domain.
+
+    joined: labels are rows of the joined particles of all ranks, ``(n,)`` int32, instead of a `Label`; raises on all
+    ranks if there are too many particles for that.
+    """
     around = _with_ghosts(partz, num, domain, rlink, cfg)
     th = build_in_domain(around.rows, around.num, domain, cfg.tree)
     local = kernels.fof(kernel_tree(around.rows, around.num, th), None, rlink, domain.box)
-    n = get_pos(partz).shape[0]
-    parent, num = _solve(local, num, around, n, cfg)
-    return num, Label(*kernels.own_labels(local, parent, num))
+    forest, num = _solve(local, num, around, get_pos(partz).shape[0], cfg)
+    rank = comm.get_rank_info()[0]
+    if joined:
+        return num, kernels.own_joined_labels(local, forest, num, rank, _starts(num))
+    return num, Label(*kernels.own_labels(local, forest, num, rank))
 
 
-def linear(label: Label, num: jax.Array) -> jax.Array:
-    """Labels that are rows of the joined particles of all ranks. Raises on all ranks if there are too many."""
+def _starts(num: jax.Array) -> jax.Array:
+    """The number of each rank's first row among the particles of all ranks, ``(r,)`` int32."""
     total = comm.wide_sum(num)
     checked = kernels.check(num, total.exceeds_int32(), [], _TOO_MANY)
-    offsets = comm.starts_of(comm.all_gather(checked))
-    return comm.of_rank(offsets, label.irank) + label.igroup
+    return comm.starts_of(comm.all_gather(checked))
 
 
 def _range(
@@ -93,38 +104,37 @@ def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: 
 
 def _solve(
     local: jax.Array, num: jax.Array, around: Surroundings, n: int, cfg: FofConfig
-) -> tuple[jax.Array, jax.Array]:
-    """The first particle of the whole group of every local group, ``(n, 2)`` int32 rank and row, at its row.
+) -> tuple[kernels.Forest, jax.Array]:
+    """The forest of local groups whose roots are the first particles of the groups of all ranks.
 
     Also ``num``, which is known once all checks are over.
     """
     rank, _, _ = comm.get_rank_info()
     place = room("fof_edges", cfg.edge_rows, n // 16 + _MIN_EDGES, around.room.rows)
     # Ghosts come last on every rank, so the labels of own particles are own rows everywhere.
-    edges, found = kernels.group_edges(
-        local, around.more(local, filled=False), around.traffic.received, rank, place.rows
-    )
+    owner_label = around.more(local, filled=False, own=False)
+    edges, found = kernels.group_edges(local, owner_label, around.traffic.received, rank, place.rows)
     needs = comm.all_gather(found)
     what, advice = "links between its groups and others'", "set edge_rows in the configuration to that or more."
     checked = comm.check_room(found, needs, place, what, advice)
     num = comm.after(num, checked)
-    own = jnp.stack(rows_of_rank(n), axis=-1)
-    parent, edges, rounds, steps = _union(own, edges, checked, jnp.max(needs) > 0, rank)
+    forest = kernels.begin_forest(local, around.order, around.traffic.sent, rank, edges, checked, n)
+    forest, rounds, steps = _union(forest, edges, checked, jnp.max(needs) > 0, rank)
     stats.record("rounds.union_find", jnp.where(rank == 0, rounds, 0))
     stats.record("rounds.pointer_jumping", jnp.where(rank == 0, steps, 0))
-    return parent, num
+    return forest, num
 
 
 def _union(
-    parent: jax.Array, edges: jax.Array, num: jax.Array, unsolved: jax.Array, rank: Any
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Hook and jump until the ends of all edges agree: parents, edges, and how many rounds and jumps it took."""
+    forest: kernels.Forest, edges: jax.Array, num: jax.Array, unsolved: jax.Array, rank: Any
+) -> tuple[kernels.Forest, jax.Array, jax.Array]:
+    """Hook and jump until the ends of all edges agree: the forest, and how many rounds and jumps it took."""
     buffer_rows = edges.shape[0]
 
     def jump(state: Any) -> Any:
         forest, edges, _, steps = state
         ranks, rows, asked = kernels.ask_parents(forest, edges, num)
-        answers = comm.fetch(forest[0], ranks, rows, asked, buffer_rows)
+        answers = comm.fetch(forest[0], ranks, rows, asked, buffer_rows, filled=False)
         forest, edges, moved = kernels.move_up(answers, num, forest, edges)
         return forest, edges, comm.all_max(moved), steps + 1
 
@@ -142,8 +152,7 @@ def _union(
         return forest, edges, comm.vary(going[1] > 0), rounds + 1, steps
 
     zero = jnp.int32(0)
-    forest = parent, comm.vary(jnp.zeros(parent.shape[0], jnp.int32)), comm.vary(zero)
-    (parent, _, _), edges, _, rounds, steps = jax.lax.while_loop(
+    forest, _, _, rounds, steps = jax.lax.while_loop(
         lambda state: state[2], one_round, (forest, edges, comm.vary(unsolved), zero, zero)
     )
-    return parent, edges, rounds, steps
+    return forest, rounds, steps

@@ -14,9 +14,11 @@ from ._checks import check, check_lengths, checked_lengths, tree_fits
 from ._ghosts import (
     Forest,
     ask_parents,
+    begin_forest,
     group_edges,
     move_up,
     open_leaves,
+    own_joined_labels,
     own_labels,
     propose_hooks,
     select_boxes,
@@ -54,7 +56,16 @@ from ._order import (
 from ._overdensity import overdensity, sphere_sums
 from ._pairs import PairBins, PairSet, pair_counts
 from ._radius import KernelTerm, count_within, kernel_sums, least_within, neighbours_within, pairs_within
-from ._rows import gather_rows, group_by_rank, pack_segments, place_rows, row_words, scatter_rows, unpack_segments
+from ._rows import (
+    gather_rows,
+    group_by_rank,
+    pack_segments,
+    place_rows,
+    row_words,
+    scatter_rows,
+    unpack_segments,
+    unwritten,
+)
 
 __all__ = [
     "Forest",
@@ -64,6 +75,7 @@ __all__ = [
     "Tree",
     "as_num",
     "ask_parents",
+    "begin_forest",
     "bounds",
     "catalogue",
     "catalogue_of_rank",
@@ -95,6 +107,7 @@ __all__ = [
     "node_masses",
     "open_leaves",
     "overdensity",
+    "own_joined_labels",
     "own_labels",
     "pack_parts",
     "pack_segments",
@@ -116,5 +129,6 @@ __all__ = [
     "take_hooks",
     "tree_fits",
     "unpack_segments",
+    "unwritten",
     "zsort",
 ]

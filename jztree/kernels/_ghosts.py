@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..jax_ext import Exact
@@ -76,7 +77,7 @@ def select_ghosts(
         nothing). The rank itself has
         all its rows.
 
-    Counts are right even if ``room`` is too small for the rows.
+    Counts are right even if ``room`` is too small for the rows. What is behind the last row is of no meaning.
     """
     args = (posz, as_num(num), *blocks, *wanted, as_num(rank), box.words)
     return call("select_ghosts", (i32(room), i32(wanted[0].shape[0] - 1)), *args)
@@ -96,17 +97,6 @@ def group_edges(
     return call("group_edges", (i32(room, 4), i32()), label, owner_label, received, as_num(rank))
 
 
-def own_labels(label: jax.Array, parent: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
-    """The rank and the row that a row's group begins with over all ranks, ``(n,)`` int32 each.
-
-    label: ``(m,)`` int32, the first row of each row's local group, own rows before all others. parent: ``(n, 2)``
-        int32, rank and row of the parent of each own vertex when all have moved up; see `take_hooks`. Rows from ``num``
-        on are groups of their own.
-    """
-    n = parent.shape[0]
-    return call("own_labels", (i32(n), i32(n)), label, parent, as_num(num))
-
-
 def propose_hooks(edges: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
     """For every edge ``(e, 4)`` whose ends differ, the rank of the larger end ``(e,)``, and what to tell it, ``(e,
     3)``.
@@ -119,11 +109,23 @@ def propose_hooks(edges: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
 Forest = tuple[jax.Array, jax.Array, jax.Array]
 
 
+def begin_forest(
+    label: jax.Array, order: jax.Array, sent: jax.Array, rank: Any, edges: jax.Array, num: Any, n: int
+) -> Forest:
+    """The forest of ``n`` own vertices, none of which is hooked. Only those that edges of any rank end at have parents.
+
+    label: ``(m,)`` int32, the first row of each row's local group, own rows before all others. order, sent: the rows
+        that other ranks have as ghosts, as `select_ghosts` gives them. edges: ``(e, 4)`` int32, of which ``num``
+        count; see `group_edges`.
+    """
+    return call("begin_forest", (i32(n, 2), i32(n), i32()), label, order, sent, as_num(rank), edges, as_num(num))
+
+
 def take_hooks(messages: jax.Array, counts: jax.Array, rank: Any, forest: Forest) -> Forest:
     """The ``forest`` with the smallest of its own parents and what messages propose.
 
-    forest: ``parent`` ``(n, 2)`` int32, rank and row of each vertex's parent, at first itself; ``hooked`` ``(n,)``
-        int32, the rows of vertices that have another one, and how many these are.
+    forest: ``parent`` ``(n, 2)`` int32, rank and row of the parents of vertices, at first themselves; ``hooked``
+        ``(n,)`` int32, the rows of vertices that have another one, and how many these are. See `begin_forest`.
     messages: ``(r, chunk, 3)`` uint32, as `propose_hooks` makes them; ``counts`` ``(r,)`` int32 of each rank's count.
     """
     return call("take_hooks", tuple(map(Continued, forest)), messages, counts, as_num(rank))
@@ -146,3 +148,27 @@ def move_up(answers: jax.Array, num: Any, forest: Forest, edges: jax.Array) -> t
     out = Continued(parent), Continued(edges), i32(2)
     parent, edges, state = call("move_up", out, answers, hooked, number, as_num(num))
     return (parent, hooked, number), edges, state
+
+
+def own_labels(label: jax.Array, forest: Forest, num: Any, rank: Any) -> tuple[jax.Array, jax.Array]:
+    """The rank and the row that a row's group begins with over all ranks, ``(n,)`` int32 each.
+
+    label: ``(m,)`` int32, the first row of each row's local group, own rows before all others. forest: when all have
+        moved up; see `take_hooks`. Rows from ``num`` on are groups of their own.
+    """
+    return _own_labels(label, forest, num, rank, jnp.zeros(0, jnp.int32))
+
+
+def own_joined_labels(label: jax.Array, forest: Forest, num: Any, rank: Any, starts: jax.Array) -> jax.Array:
+    """The same as one number, ``(n,)`` int32: a row of the joined set, in which each rank's rows begin at ``starts``
+    ``(r,)`` int32.
+    """
+    return _own_labels(label, forest, num, rank, starts)[1]
+
+
+def _own_labels(
+    label: jax.Array, forest: Forest, num: Any, rank: Any, starts: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    n = forest[0].shape[0]
+    out = i32(0 if starts.shape[0] > 0 else n), i32(n)
+    return call("own_labels", out, label, *forest, as_num(num), as_num(rank), starts)

@@ -111,9 +111,15 @@ def place_rows(
     return call("place_rows", out, *orders, place, *row, *source)
 
 
+def unwritten(like: jax.Array, rows: int) -> jax.Array:
+    """So many rows like those of an array, in memory that nobody has written to: for others to write."""
+    return place_rows([like], None, 0, [0], None, 0, 0, rows, rows)[0]
+
+
 def group_by_rank(rank: jax.Array, num: Any, ndev: int) -> tuple[jax.Array, jax.Array]:
     """Rows in the order of their ranks, ``(m,)`` int32, stable, and how many each rank has, ``(ndev,)``.
 
-    rank: ``(m,)`` int32. Rows from ``num`` on and those whose rank is not from 0 to ndev - 1 are left out.
+    rank: ``(m,)`` int32. Rows from ``num`` on and those whose rank is not from 0 to ndev - 1 are left out; what is
+        behind the last row is of no meaning.
     """
     return call("group_by_rank", (i32(rank.shape[0]), i32(ndev)), rank, as_num(num))

@@ -116,11 +116,14 @@ class Surroundings:
     traffic: comm.Traffic
     room: Room
 
-    def more(self, rows: Any, filled: bool = True) -> Any:
+    def more(self, rows: Any, filled: bool = True, own: bool = True) -> Any:
         """Other properties of the same particles. rows: a pytree of arrays ``(n, ...)`` of the rank's own, or longer
-        ones. filled: see `comm.exchange`.
+        ones. filled, own: see `comm.exchange`.
         """
-        return comm.exchange(rows, self.traffic, self.room, order=self.order, filled=filled, name="properties")[0]
+        came, _, _ = comm.exchange(
+            rows, self.traffic, self.room, order=self.order, filled=filled, own=own, name="properties"
+        )
+        return came
 
 
 def ghost_room(option: str, given: int | None, n: int) -> Room:

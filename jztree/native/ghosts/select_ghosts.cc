@@ -120,19 +120,21 @@ void select_ghosts(const Parallel& parallel, const SelectGhosts<D, T>& in) {
   T low[D], high[D];
   bounding_box(blocks, 0, blocks.count, low, high);
   for (int64_t r = 0; r < in.wanted.ranks(); ++r) {
-    std::vector<int32_t> chosen;
+    int32_t* out = in.order + std::min(place, room);
+    const int64_t left = std::max<int64_t>(0, room - place);
+    int64_t number = rows;
     if (r == me) {
-      chosen.resize(static_cast<size_t>(rows));
-      std::iota(chosen.begin(), chosen.end(), 0);
+      parallel.blocks(std::min(left, rows), 1 << 14, [&](int64_t begin, int64_t end) {
+        std::iota(out + begin, out + end, static_cast<int32_t>(begin));
+      });
     } else {
-      chosen = selection.rows_for(parallel, r, low, high);
+      std::vector<int32_t> chosen = selection.rows_for(parallel, r, low, high);
+      number = static_cast<int64_t>(chosen.size());
+      std::copy_n(chosen.begin(), std::min(left, number), out);
     }
-    int64_t number = static_cast<int64_t>(chosen.size());
-    std::copy_n(chosen.begin(), std::max<int64_t>(0, std::min(room - place, number)), in.order + std::min(place, room));
     in.counts[r] = static_cast<int32_t>(number);
     place += number;
   }
-  std::fill(in.order + std::min(place, room), in.order + room, -1);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ struct SelectGhosts {
   const T* radius;  // of each wanted box; negative: it wants nothing
   const int32_t* rank;
   Lengths box;
-  Array<int32_t> order;  // (room,), grouped by rank
+  Array<int32_t> order;  // (room,), grouped by rank; what is behind is of no meaning
   int32_t* counts;       // (ranks,)
 
   explicit SelectGhosts(Arguments& in)

@@ -34,6 +34,27 @@ void group_edges(const Parallel&, const GroupEdges& in) {
   *in.number = static_cast<int32_t>(count);
 }
 
+void begin_forest(const Parallel&, const BeginForest& in) {
+  Vertex* parent = rows_as<Vertex>(in.parent);
+  int64_t n = in.parent.rows(), first = 0;
+  const int32_t me = *in.rank;
+  auto plant = [&](int64_t row) {
+    if (row < 0 || row >= n) throw Refusal("a vertex was to be planted that there is not.");
+    parent[row] = {me, static_cast<int32_t>(row)};
+  };
+  for (int32_t r = 0; r < in.sent.rows(); first += in.sent[r++]) {
+    if (in.sent[r] < 0 || first + in.sent[r] > in.order.rows()) throw Refusal("more rows were sent than are listed.");
+    if (r == me) continue;
+    for (int64_t i = first; i < first + in.sent[r]; ++i) {
+      if (in.order[i] < 0 || in.order[i] >= in.label.rows()) throw Refusal("a row was sent that there is not.");
+      plant(in.label[in.order[i]]);
+    }
+  }
+  const Edge* edge = rows_as<Edge>(in.edges);
+  for (int64_t i = 0; i < in.num(); ++i) plant(edge[i].a.row);
+  *in.number = 0;
+}
+
 void propose_hooks(const Parallel&, const ProposeHooks& in) {
   const Edge* edge = rows_as<Edge>(in.edges);
   for (int64_t i = 0; i < in.num(); ++i) {
@@ -96,27 +117,56 @@ void move_up(const Parallel&, const MoveUp& in) {
   in.state[1] = unsolved;
 }
 
-void own_labels(const Parallel& parallel, const OwnLabels& in) {
+// Which of the own vertices are hooked, a bit each.
+std::vector<uint64_t> hooked_bits(const OwnLabels& in) {
+  std::vector<uint64_t> bits(static_cast<size_t>(in.parent.rows() / 64 + 1));
+  for (int64_t i = 0; i < in.num_hooked(); ++i) {
+    const int64_t row = in.hooked[i];
+    if (row < 0 || row >= in.parent.rows()) throw Refusal("a vertex is said to be hooked that there is not.");
+    bits[static_cast<size_t>(row / 64)] |= uint64_t{1} << (row % 64);
+  }
+  return bits;
+}
+
+// Calls write(row, group) for all own rows. Returns false if a group begins where there is no row.
+template <typename Write>
+bool each_group(const Parallel& parallel, const OwnLabels& in, const Write& write) {
   const Vertex* parent = rows_as<Vertex>(in.parent);
+  const std::vector<uint64_t> bits = hooked_bits(in);
   const int64_t num = in.num(), n = in.parent.rows();
+  const int32_t me = *in.rank;
   std::atomic<bool> inside{true};
   parallel.blocks(n, label_grain, [&](int64_t begin, int64_t end) {
     bool good = true;
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = i < num ? in.label[i] : i;
+      int64_t first = i < num ? in.label[i] : i;
       good &= first >= 0 && first < n;
-      const Vertex group = parent[first >= 0 && first < n ? first : 0];
-      in.ranks[i] = group.rank;
-      in.rows[i] = group.row;
+      first = first >= 0 && first < n ? first : 0;
+      const bool is_hooked = bits[static_cast<size_t>(first / 64)] >> (first % 64) & 1;
+      write(i, is_hooked ? parent[first] : Vertex{me, static_cast<int32_t>(first)});
     }
     if (!good) inside.store(false, std::memory_order_relaxed);
   });
-  if (!inside.load()) throw Refusal("a row was to be in the group of a row that there is not.");
+  return inside.load();
+}
+
+void own_labels(const Parallel& parallel, const OwnLabels& in) {
+  const int64_t ranks = in.starts.rows();
+  const auto joined = [&](int64_t row, const Vertex& group) {
+    in.rows[row] = group.rank >= 0 && group.rank < ranks ? in.starts[group.rank] + group.row : group.row;
+  };
+  const auto apart = [&](int64_t row, const Vertex& group) {
+    in.ranks[row] = group.rank;
+    in.rows[row] = group.row;
+  };
+  const bool inside = ranks > 0 ? each_group(parallel, in, joined) : each_group(parallel, in, apart);
+  if (!inside) throw Refusal("a row was to be in the group of a row that there is not.");
 }
 
 }  // namespace
 
 JZTREE_PLAIN_KERNEL(group_edges, GroupEdges);
+JZTREE_PLAIN_KERNEL(begin_forest, BeginForest);
 JZTREE_PLAIN_KERNEL(propose_hooks, ProposeHooks);
 JZTREE_PLAIN_KERNEL(take_hooks, TakeHooks);
 JZTREE_PLAIN_KERNEL(ask_parents, AskParents);

@@ -84,6 +84,49 @@ void group_edges(Queue& queue, const GroupEdges& in) {
                     rows_as<Edge>(in.edges), in.number);
 }
 
+// A vertex lies in memory as one word of 64 bits.
+__device__ unsigned long long bits_of_vertex(const Vertex& vertex) {
+  return static_cast<unsigned long long>(static_cast<uint32_t>(vertex.row)) << 32 | static_cast<uint32_t>(vertex.rank);
+}
+
+// Vertices of a forest that others or own edges may ask for. Many threads may plant the same one, all as the same word.
+struct Planting {
+  const int32_t *label, *order, *sent, *rank;
+  const int64_t* before;  // how many rows were sent to the ranks before each one
+  int64_t ranks, entries, labels, n;
+  unsigned long long* parent;
+
+  __device__ void plant(int64_t row) const {
+    if (row >= 0 && row < n) atomicExch(parent + row, bits_of_vertex({rank[0], static_cast<int32_t>(row)}));
+  }
+
+  // Of an entry of `order` that has gone to another rank.
+  __device__ void plant_entry(int64_t i) const {
+    int64_t me = rank[0], last = ranks - 1;
+    if (i >= entries || i >= before[last] + sent[last]) return;
+    if (me >= 0 && me < ranks && i >= before[me] && i < before[me] + sent[me]) return;
+    int64_t row = order[i];
+    if (row >= 0 && row < labels) plant(label[row]);
+  }
+};
+
+__global__ void plant_vertices(Planting planting, const Edge* edges, Count num, int32_t* number) {
+  int64_t i = thread_index();
+  if (i == 0) *number = 0;
+  planting.plant_entry(i);
+  if (i < num()) planting.plant(edges[i].a.row);
+}
+
+void begin_forest(Queue& queue, const BeginForest& in) {
+  int64_t ranks = in.sent.rows(), entries = in.order.rows();
+  int64_t* before = queue.scratch<int64_t>(ranks);
+  exclusive_sum(queue, in.sent.data, before, ranks);
+  Planting planting{in.label, in.order, in.sent,         in.rank,          before,
+                    ranks,    entries,  in.label.rows(), in.parent.rows(), rows_as<unsigned long long>(in.parent)};
+  queue.launch_over(std::max<int64_t>({1, entries, in.edges.rows()}), plant_vertices, planting, rows_as<Edge>(in.edges),
+                    in.num, in.number);
+}
+
 __global__ void propose(const Edge* edges, Count num, int32_t* dest, int32_t* message) {
   int64_t i = thread_index();
   if (i >= num()) return;
@@ -103,13 +146,11 @@ __device__ Vertex vertex_of(unsigned long long bits) {
   return {static_cast<int32_t>(bits & 0xffffffffu), static_cast<int32_t>(bits >> 32)};
 }
 
-// *at = min(*at, proposed), and whether it was `first` before. A vertex lies in memory as one word of 64 bits, which is
-// swapped as a whole, so that others see the old vertex or the new one. Whoever loses a swap compares with what has won
-// it, so that the smallest of all proposals remains whatever their order, and each failure is another thread's
-// progress.
+// *at = min(*at, proposed), and whether it was `first` before. The word is swapped as a whole, so that others see the
+// old vertex or the new one. Whoever loses a swap compares with what has won it, so that the smallest of all proposals
+// remains whatever their order, and each failure is another thread's progress.
 __device__ bool take_smaller(unsigned long long* at, const Vertex& proposed, const Vertex& first) {
-  unsigned long long wanted =
-      static_cast<unsigned long long>(static_cast<uint32_t>(proposed.row)) << 32 | static_cast<uint32_t>(proposed.rank);
+  unsigned long long wanted = bits_of_vertex(proposed);
   unsigned long long known = *static_cast<const volatile unsigned long long*>(at);
   while (proposed < vertex_of(known)) {
     unsigned long long found = atomicCAS(at, known, wanted);
@@ -199,25 +240,53 @@ void move_up(Queue& queue, const MoveUp& in) {
   queue.launch_over(in.edges.rows(), move_ends, given, in.num(), rows_as<Edge>(in.edges));
 }
 
-__global__ void find_labels(const int32_t* label, const Vertex* parent, Count num, int64_t n, int32_t* ranks,
-                            int32_t* rows) {
+// bits: a bit for each own vertex, whether it is hooked.
+__global__ void mark_hooked(const int32_t* hooked, Count num_hooked, int64_t n, uint32_t* bits) {
   int64_t i = thread_index();
-  if (i >= n) return;
-  int64_t first = i < num() ? label[i] : i;
-  // The CPU's kernel refuses others.
-  Vertex group = parent[first >= 0 && first < n ? first : i];
-  ranks[i] = group.rank;
-  rows[i] = group.row;
+  if (i >= num_hooked()) return;
+  int64_t row = hooked[i];
+  if (row >= 0 && row < n) atomicOr(bits + row / 32, 1u << (row % 32));
+}
+
+// What own labels are made of.
+struct OwnGroups {
+  const int32_t *label, *rank, *starts;
+  const Vertex* parent;
+  const uint32_t* bits;
+  Count num;
+  int64_t n, ranks;
+
+  __device__ Vertex group(int64_t i) const {
+    int64_t first = i < num() ? label[i] : i;
+    // The CPU's kernel refuses others.
+    first = first >= 0 && first < n ? first : i;
+    bool is_hooked = bits[first / 32] >> (first % 32) & 1;
+    return is_hooked ? parent[first] : Vertex{rank[0], static_cast<int32_t>(first)};
+  }
+};
+
+__global__ void find_labels(OwnGroups groups, int32_t* ranks, int32_t* rows) {
+  int64_t i = thread_index();
+  if (i >= groups.n) return;
+  Vertex group = groups.group(i);
+  if (groups.ranks == 0) ranks[i] = group.rank;
+  bool joined = group.rank >= 0 && group.rank < groups.ranks;
+  rows[i] = joined ? groups.starts[group.rank] + group.row : group.row;
 }
 
 void own_labels(Queue& queue, const OwnLabels& in) {
-  queue.launch_over(in.parent.rows(), find_labels, in.label, rows_as<Vertex>(in.parent), in.num, in.parent.rows(),
-                    in.ranks, in.rows);
+  int64_t n = in.parent.rows(), words = n / 32 + 1;
+  uint32_t* bits = queue.scratch<uint32_t>(words);
+  queue.fill_bytes(bits, 0, words);
+  queue.launch_over(n, mark_hooked, in.hooked.data, in.num_hooked, n, bits);
+  OwnGroups groups{in.label, in.rank, in.starts, rows_as<Vertex>(in.parent), bits, in.num, n, in.starts.rows()};
+  queue.launch_over(n, find_labels, groups, in.ranks.data, in.rows);
 }
 
 }  // namespace
 
 JZTREE_PLAIN_KERNEL(group_edges, GroupEdges);
+JZTREE_PLAIN_KERNEL(begin_forest, BeginForest);
 JZTREE_PLAIN_KERNEL(propose_hooks, ProposeHooks);
 JZTREE_PLAIN_KERNEL(take_hooks, TakeHooks);
 JZTREE_PLAIN_KERNEL(ask_parents, AskParents);

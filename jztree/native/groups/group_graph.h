@@ -64,6 +64,34 @@ struct GroupEdges {
   }
 };
 
+// A forest in which no vertex is hooked yet. Of parents, there are only those that are ever asked for: of the own ends
+// of edges, and of the groups of rows that other ranks have as ghosts, which are their ends. All other memory stays as
+// it is.
+struct BeginForest {
+  Array<const int32_t> label;  // (m,), the first row of each row's group, own rows before ghosts
+  Array<const int32_t> order;  // (s,), the rows that were sent, rank after rank, the rank's own among them
+  Array<const int32_t> sent;   // (ranks,), how many rows went to each rank
+  const int32_t* rank;
+  Array<const int32_t> edges;  // (e, 4), whose first ends are of this rank
+  Count num;                   // of edges
+  Array<int32_t> parent;       // (n, 2)
+  int32_t *hooked, *number;    // (n,), and none
+
+  explicit BeginForest(Arguments& in)
+      : label(in.argument<int32_t>("label", {any})),
+        order(in.argument<int32_t>("order", {any})),
+        sent(in.argument<int32_t>("sent", {any})),
+        rank(in.number("rank")),
+        edges(in.argument<int32_t>("edges", {any, 4})),
+        num(in.count("num", edges.rows())),
+        parent(in.result<int32_t>("parent", {any, 2})),
+        hooked(in.result<int32_t>("hooked", {parent.rows()})),
+        number(in.result<int32_t>("number", {})) {
+    in.expect(label.rows() >= parent.rows(), label, 1, "label", "as long as there are parents");
+    in.expect(sent.rows() > 0, sent, 1, "sent", "of at least one rank");
+  }
+};
+
 // For every edge whose ends differ: the rank that owns the larger end, and the message that hooks it.
 struct ProposeHooks {
   Array<const int32_t> edges;  // (e, 4)
@@ -140,18 +168,28 @@ struct MoveUp {
   Count num() const { return {number, edges.rows()}; }
 };
 
-// The group over all ranks of each own row: the parent of the first row of its local group, when all have moved up.
+// The group over all ranks of each own row, when all have moved up: the parent of the first row of its local group
+// where that is hooked, or else that row itself.
 struct OwnLabels {
   Array<const int32_t> label;   // (m,), the first row of each row's local group, own rows before all others
   Array<const int32_t> parent;  // (n, 2)
-  Count num;                    // rows from it on are groups of their own
-  int32_t *ranks, *rows;        // (n,)
+  Array<const int32_t> hooked;  // (n,), rows
+  Count num_hooked;
+  Count num;  // rows from it on are groups of their own
+  const int32_t* rank;
+  Array<const int32_t> starts;  // (ranks,), the number of each rank's first row in the joined set, or none
+  Array<int32_t> ranks;         // (n,), or none if rows are of the joined set
+  int32_t* rows;                // (n,)
 
   explicit OwnLabels(Arguments& in)
       : label(in.argument<int32_t>("label", {any})),
         parent(in.argument<int32_t>("parent", {any, 2})),
+        hooked(in.argument<int32_t>("hooked", {parent.rows()})),
+        num_hooked(in.count("num_hooked", parent.rows())),
         num(in.count("num", parent.rows())),
-        ranks(in.result<int32_t>("ranks", {parent.rows()})),
+        rank(in.number("rank")),
+        starts(in.argument<int32_t>("starts", {any})),
+        ranks(in.result<int32_t>("ranks", {starts.rows() > 0 ? 0 : parent.rows()})),
         rows(in.result<int32_t>("rows", {parent.rows()})) {
     in.expect(label.rows() >= parent.rows(), label, 1, "label", "as long as there are parents");
   }

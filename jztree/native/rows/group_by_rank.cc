@@ -44,7 +44,6 @@ void group_by_rank(const Parallel& parallel, const GroupByRank& in) {
         to += end - i;
       });
   });
-  std::fill(in.order + place, in.order + in.rows(), -1);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The rows below num in the order of their ranks, stable; those whose rank is no rank are left out.
+// The rows below num in the order of their ranks, stable; those whose rank is no rank are left out. What is behind the
+// last one is of no meaning.
 #pragma once
 
 #include "common/arguments.h"
