@@ -130,22 +130,33 @@ def _settle(irank: jax.Array, igroup: jax.Array, num: Any, npart_min: int) -> tu
     windows, bad_row = comm.all_max(jnp.stack([parts.windows, parts.bad_row]))
     windows = kernels.check(windows, bad_row >= 0, [bad_row], _BAD_GROUP)
 
-    def one(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        window, places, tally = carry
+    def one(carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        window, places, tally, more = carry
         buffer, starts, counts = kernels.pack_parts(
             (irank, igroup, parts.sizes), (parts.elsewhere, parts.num_elsewhere), window, windows, (ndev, chunk)
         )
+        told = comm.swap(buffer)
         answers, places, tally = kernels.settle_groups(
-            *(rank, irank, parts.sizes, comm.swap(buffer), window, windows, places, tally), npart_min
+            *(rank, irank, parts.sizes, told, window, windows, places, tally), npart_min
         )
-        (places,) = kernels.unpack_segments(comm.swap(answers), parts.elsewhere, starts, counts, [places])
-        return window + 1, places, tally
+        answered = comm.swap(answers)
+        (places,) = kernels.unpack_segments(answered, parts.elsewhere, starts, counts, [places])
+        return window + 1, places, tally, more + _listed(buffer, answered) - _listed(told, answers)
 
-    nowhere = vary_along(jnp.full((n, 2), _NOT_LISTED, jnp.uint32), frozenset(axes))
-    nothing = vary_along(jnp.zeros(4, jnp.uint32), frozenset(axes))
-    _, places, tally = jax.lax.while_loop(lambda carry: carry[0] < windows, one, (jnp.int32(0), nowhere, nothing))
-    unlisted = jnp.sum(jnp.where(places[:, 1] == _NOT_LISTED, parts.sizes, 0), dtype=jnp.int32)
-    return parts.label, places, jnp.append(tally, unlisted.astype(jnp.uint32))
+    # The first row of each part gets its place; nobody looks at those of others.
+    nowhere = kernels.unwritten(jnp.zeros((1, 2), jnp.uint32), n)
+    start = [vary_along(array, frozenset(axes)) for array in (nowhere, jnp.zeros(4, jnp.uint32), jnp.uint32(0))]
+    _, places, tally, more = jax.lax.while_loop(lambda carry: carry[0] < windows, one, (jnp.int32(0), *start))
+    unlisted = kernels.as_num(num).astype(jnp.uint32) - (tally[0] + more)
+    return parts.label, places, jnp.append(tally, unlisted)
+
+
+def _listed(parts: jax.Array, places: jax.Array) -> jax.Array:
+    """How many particles are in parts of listed groups, uint32.
+
+    parts, places: ``(r, chunk, 2)`` as `kernels.pack_parts` and `kernels.settle_groups` return them.
+    """
+    return jnp.sum(jnp.where(places[..., 1] != _NOT_LISTED, parts[..., 1], 0), dtype=jnp.uint32)
 
 
 def _too_large(tallies: jax.Array) -> jax.Array:
