@@ -373,11 +373,12 @@ def test_labels_over_devices_are_those_of_the_first_rows() -> None:
 
 def test_a_forest_has_the_vertices_that_others_ask_for() -> None:
     label = jnp.asarray([0, 0, 2, 2, 4, 5, 6, 1], jnp.int32)  # seven own rows, and a ghost
-    order = jnp.asarray(
-        [1, 3, 0, 1, 2, 3, 4, 5, 6, 5, 8], jnp.int32
-    )  # to rank 0, to itself, and to rank 2; then nothing
+    order = jnp.asarray([1, 3, *range(7), 5, 8], jnp.int32)  # to rank 0, to itself, and to rank 2; then nothing
     edges = jnp.asarray([[1, 4, 2, 0], [9, 9, 9, 9]], jnp.int32)
-    begin = lambda sent, label=label: kernels.begin_forest(label, order, jnp.asarray(sent, jnp.int32), 1, edges, 1, 7)  # noqa: E731
+
+    def begin(sent: list[int], label: jax.Array = label) -> kernels.Forest:
+        return kernels.begin_forest(label, order, jnp.asarray(sent, jnp.int32), 1, edges, 1, 7)
+
     parent, hooked, number = begin([2, 7, 1])
     assert (parent.shape, hooked.shape, int(number)) == ((7, 2), (7,), 0)
     for row in (0, 2, 4, 5):

@@ -97,7 +97,7 @@ def between(found: np.ndarray, nearest: np.ndarray, limit: np.ndarray) -> None:
 
 
 def grouped(order: Any, counts: Any) -> list[list[int]]:
-    """The entries of an order, rank by rank; what is behind them is of no meaning."""
+    """The entries of an order, rank by rank."""
     order, counts = np.asarray(order), np.asarray(counts)
     return [part.tolist() for part in np.split(order, np.cumsum(counts))[:-1]]
 
@@ -120,6 +120,7 @@ def test_boxes_go_to_the_ranks_that_may_have_what_they_want(
         wanted, others.of_ranks(), ME, exact(period, (dims,)), room, higher_only
     )
     order, counts = call(RANKS * RANKS * BOXES)
+    assert np.all(np.asarray(order)[np.sum(counts) :] == -1)
     found = np.zeros((RANKS, len(own.radius)), bool)
     for rank, boxes in enumerate(grouped(order, counts)):
         assert boxes == sorted(set(boxes))

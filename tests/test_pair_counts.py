@@ -192,7 +192,9 @@ def test_equals_corrfunc(mode: str) -> None:
         expected = theory.DDsmu(1, 1, edges, 1.0, 40, *places, boxsize=box)
         found = pair_counts(pos, edges, boxsize=box, mode=mode, edges_b=np.arange(41) / 40)
     np.testing.assert_array_equal(np.asarray(found.count).ravel(), expected["npairs"])
-    assert (expected["npairs"] > 0).mean() > 0.8
+    # Among the fewer points that an emulator gets, some bins are empty.
+    bins = len(expected)
+    assert (expected["npairs"] > 0).sum() >= where_emulated(bins, bins * 8 // 10)
 
 
 @pytest.mark.parametrize("mode", ["r", "rp_pi", "s_mu"])

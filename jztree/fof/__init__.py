@@ -28,7 +28,7 @@ from ._derivatives import of_groups
 from ._group_order import group_and_catalogue, make_catalogue, particle_faults
 from ._lengths import check_length
 from ._means import Columns
-from ._over_ranks import labels_over_ranks
+from ._over_ranks import groups_over_ranks
 
 __all__ = ["dbscan", "distr_fof_labels", "fof_and_catalogue", "fof_is_superset", "fof_labels"]
 
@@ -115,8 +115,8 @@ def distr_fof_labels(
     if comm.num_ranks() == 1:
         partz, _, rows = _labels(part, length, box, cfg, th, False)
         return partz, rows if linearize_labels else Label(jnp.zeros_like(rows), rows)
-    partz, _, label = labels_over_ranks(part, length, box, cfg, th is not None, joined=linearize_labels)
-    return partz, label
+    partz, groups = groups_over_ranks(part, length, box, cfg, th is not None)
+    return partz, groups.joined_labels() if linearize_labels else groups.labels()
 
 
 @with_twins(_SPECS | {"attached": P(-1), "attach_within": P()}, P(-1), prepare=_exact_arguments)
@@ -174,7 +174,8 @@ def fof_and_catalogue(
     if comm.num_ranks() > 1:
         if others:
             check_countable(part, "devices have room for more attached particles than come")
-        partz, num, where = labels_over_ranks(part, length, box, cfg, th is not None, faults)
+        partz, groups = groups_over_ranks(part, length, box, cfg, th is not None, faults)
+        num, where = groups.num, groups.labels()
         if others:
             partz, num, where = attach_over_ranks(partz, num, where, others, box, limit, cfg)
         return group_and_catalogue(partz, num, where.irank, where.igroup, cfg.catalogue, box)

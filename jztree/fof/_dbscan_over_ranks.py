@@ -21,7 +21,7 @@ from ..jax_ext import Exact
 from ..radius._search import Asked, Ready, make_ready
 from ..tree import build_in_domain, kernel_tree
 from ._dbscan_rows import CORE, OTHER, kinds, rows_by_kind
-from ._over_ranks import labels_in_domain
+from ._over_ranks import groups_in_domain
 
 _NONE = 2**31 - 1
 
@@ -51,8 +51,9 @@ class _Search:
         order, numbers = rows_by_kind(self.kind, CORE)
         posz = kernels.gather_rows(self.own.posz, order)
         assert self.ready.domain is not None
-        num, root = labels_in_domain(posz, numbers[0], self.ready.domain, self.length, self.cfg)
-        cluster = jnp.where(jnp.arange(self.n, dtype=jnp.int32) < num, self._numbered(root, num, order), -1)
+        groups = groups_in_domain(posz, numbers[0], self.ready.domain, self.length, self.cfg)
+        numbered = self._numbered(groups.labels(), groups.num, order)
+        cluster = jnp.where(jnp.arange(self.n, dtype=jnp.int32) < groups.num, numbered, -1)
         cluster = kernels.scatter_rows(cluster, order)
         near = self._near(cluster)
         return jnp.where(self.kind == CORE, cluster, jnp.where(near < _NONE, near, -1))

@@ -13,6 +13,7 @@ one of its boxes. So every link is found once.
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -35,46 +36,47 @@ _TOO_MANY = (
 )
 
 
-def labels_over_ranks(
-    part: Any,
-    rlink: Exact,
-    box: Exact,
-    cfg: FofConfig,
-    sorted_already: bool,
-    faults: Sequence[comm.Fault] = (),
-    joined: bool = False,
-) -> tuple[Any, jax.Array, Any]:
-    """This rank's range of the particles in z-order, how many these are, and the group of each.
+@dataclass
+class Groups:
+    """The groups of a rank's particles, however they are to be named.
 
-    faults: what may be wrong besides positions. joined: see `labels_in_domain`.
+    num: how many particles the rank has. local: ``(m,)`` int32, the first row of each row's group on this rank. forest:
+        what joins these over the ranks; see `kernels.take_hooks`.
+    """
+
+    num: jax.Array
+    local: jax.Array
+    forest: kernels.Forest
+
+    def labels(self) -> Label:
+        return Label(*kernels.own_labels(self.local, self.forest, self.num, comm.get_rank_info()[0]))
+
+    def joined_labels(self) -> jax.Array:
+        """Rows of the joined particles of all ranks, ``(n,)`` int32. Raises on all ranks if there are too many."""
+        total = comm.wide_sum(self.num)
+        checked = kernels.check(self.num, total.exceeds_int32(), [], _TOO_MANY)
+        starts = comm.starts_of(comm.all_gather(checked))
+        return kernels.own_joined_labels(self.local, self.forest, self.num, comm.get_rank_info()[0], starts)
+
+
+def groups_over_ranks(
+    part: Any, rlink: Exact, box: Exact, cfg: FofConfig, sorted_already: bool, faults: Sequence[comm.Fault] = ()
+) -> tuple[Any, Groups]:
+    """This rank's range of the particles in z-order, and their groups.
+
+    faults: what may be wrong besides positions.
     """
     partz, num, domain = _range(part, box, cfg, sorted_already, faults)
-    return partz, *labels_in_domain(partz, num, domain, rlink, cfg, joined)
+    return partz, groups_in_domain(partz, num, domain, rlink, cfg)
 
 
-def labels_in_domain(
-    partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: FofConfig, joined: bool = False
-) -> tuple[jax.Array, Any]:
-    """How many particles the rank has, and the group of each, where they are in z-order in a domain.
-
-    joined: labels are rows of the joined particles of all ranks, ``(n,)`` int32, instead of a `Label`; raises on all
-    ranks if there are too many particles for that.
-    """
+def groups_in_domain(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: FofConfig) -> Groups:
+    """The groups of particles that are in z-order in a domain."""
     around = _with_ghosts(partz, num, domain, rlink, cfg)
     th = build_in_domain(around.rows, around.num, domain, cfg.tree)
     local = kernels.fof(kernel_tree(around.rows, around.num, th), None, rlink, domain.box)
     forest, num = _solve(local, num, around, get_pos(partz).shape[0], cfg)
-    rank = comm.get_rank_info()[0]
-    if joined:
-        return num, kernels.own_joined_labels(local, forest, num, rank, _starts(num))
-    return num, Label(*kernels.own_labels(local, forest, num, rank))
-
-
-def _starts(num: jax.Array) -> jax.Array:
-    """The number of each rank's first row among the particles of all ranks, ``(r,)`` int32."""
-    total = comm.wide_sum(num)
-    checked = kernels.check(num, total.exceeds_int32(), [], _TOO_MANY)
-    return comm.starts_of(comm.all_gather(checked))
+    return Groups(num, local, forest)
 
 
 def _range(

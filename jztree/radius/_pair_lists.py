@@ -112,12 +112,11 @@ def pairs_within(
     if not same:
         faults += _faults(radii, box, query, get_num(part_query), " of the queries")
     ready = make_ready(Asked(part, part_query, None, radii, box, th, cfg, faults, numbered=True))
-    usual = _USUAL if full or not same else _USUAL // 2
-    place = room("pairs", capacity, usual * query.shape[0], 2**31 - 1)
+    half = same and not full
+    place = room("pairs", capacity, (_USUAL // 2 if half else _USUAL) * query.shape[0], 2**31 - 1)
     vectors = bool(asked & set("Dd"))
     shifts = vectors or "S" in asked
-
-    search = _search_of(ready, box, same=same, half=same and not full, shifts=shifts, vectors=vectors)
+    search = _search_of(ready, box, same=same, half=half, shifts=shifts, vectors=vectors)
     starts = ready.starts if same or ready.starts is None else starts_of_ranks(get_num(part_query))
     fill = (-1, -1, *(0,) * shifts, *(0, jnp.inf) * vectors)
     splits, columns = Listing(ready, place, "pairs", fill, search, box, starts).lists()

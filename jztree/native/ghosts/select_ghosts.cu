@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstdint>
 
 #include "block_boxes.cuh"
@@ -198,10 +197,8 @@ __global__ void list_ghosts(GhostSelection<D, T> selection, int64_t room, int32_
 }
 
 // starts: of all ranks and tiles, and the end.
-__global__ void finish_ghosts(const int64_t* starts, int64_t ranks, int64_t tiles, int64_t room, int32_t* order,
-                              int32_t* counts) {
+__global__ void total_ghosts(const int64_t* starts, int64_t ranks, int64_t tiles, int32_t* counts) {
   int64_t i = thread_index();
-  if (i < room && i >= starts[ranks * tiles]) order[i] = -1;
   if (i < ranks) counts[i] = static_cast<int32_t>(starts[(i + 1) * tiles] - starts[i * tiles]);
 }
 
@@ -226,7 +223,7 @@ void select_ghosts(Queue& queue, const SelectGhosts<D, T>& in) {
   queue.launch(tiles, compact_threads, 0, count_ghosts<D, T>, selection);
   exclusive_sum(queue, selection.places, selection.places, ranks * tiles + 1);
   queue.launch(tiles, compact_threads, 0, list_ghosts<D, T>, selection, room, in.order);
-  queue.launch_over(std::max(room, ranks), finish_ghosts, selection.places, ranks, tiles, room, in.order, in.counts);
+  queue.launch_over(ranks, total_ghosts, selection.places, ranks, tiles, in.counts);
 }
 
 }  // namespace

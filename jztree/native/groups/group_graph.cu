@@ -89,6 +89,10 @@ __device__ unsigned long long bits_of_vertex(const Vertex& vertex) {
   return static_cast<unsigned long long>(static_cast<uint32_t>(vertex.row)) << 32 | static_cast<uint32_t>(vertex.rank);
 }
 
+__device__ Vertex vertex_of(unsigned long long bits) {
+  return {static_cast<int32_t>(bits & 0xffffffffu), static_cast<int32_t>(bits >> 32)};
+}
+
 // Vertices of a forest that others or own edges may ask for. Many threads may plant the same one, all as the same word.
 struct Planting {
   const int32_t *label, *order, *sent, *rank;
@@ -140,10 +144,6 @@ __global__ void propose(const Edge* edges, Count num, int32_t* dest, int32_t* me
 
 void propose_hooks(Queue& queue, const ProposeHooks& in) {
   queue.launch_over(in.edges.rows(), propose, rows_as<Edge>(in.edges), in.num, in.dest, in.message);
-}
-
-__device__ Vertex vertex_of(unsigned long long bits) {
-  return {static_cast<int32_t>(bits & 0xffffffffu), static_cast<int32_t>(bits >> 32)};
 }
 
 // *at = min(*at, proposed), and whether it was `first` before. The word is swapped as a whole, so that others see the

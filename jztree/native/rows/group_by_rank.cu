@@ -33,7 +33,7 @@ __global__ void finish_groups(const uint32_t* key, const int32_t* row, int64_t r
                               int32_t* counts) {
   int64_t i = thread_index();
   // The rows may be sorted in place.
-  if (i < rows) order[i] = key[i] < ranks ? row[i] : -1;
+  if (i < rows) order[i] = row[i];
   if (i < ranks) counts[i] = static_cast<int32_t>(first_of(key, rows, i + 1) - first_of(key, rows, i));
 }
 
