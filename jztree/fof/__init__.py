@@ -64,7 +64,8 @@ def fof_labels(
     boxsize: periodic length, or one a dimension; 0 or None is open. Positions outside the box are wrapped.
     th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` is then the
         particles in z-order that it returned.
-    output_order: the order of the rows that are returned: ``"z"``, or ``"input"`` for that of ``part``.
+    output_order: the order of the rows that are returned: ``"z"``, or ``"input"`` for that of ``part``, which only one
+        device has.
 
     Returns the particles in that order, and ``(n,)`` int32 labels: the smallest row of the group, so
     ``igroup[igroup] == igroup``. Rows from ``num`` on are groups of their own.
