@@ -10,15 +10,35 @@
 
 namespace jztree {
 
+namespace {
+
+// Threads of this process that are in a kernel, or about to be. Those of all host devices: these share the cores.
+std::atomic<int> at_work{0};
+
+// Adds one, if fewer than `most` are at work.
+bool begin_if_below(int most) {
+  int now = at_work.load(std::memory_order_relaxed);
+  while (now < most)
+    if (at_work.compare_exchange_weak(now, now + 1, std::memory_order_relaxed)) return true;
+  return false;
+}
+
+void end_work() { at_work.fetch_sub(1, std::memory_order_relaxed); }
+
+}  // namespace
+
 // Lives until the last scheduled task has looked at it, which may be after the loop is over; `work` is touched only by
 // threads that hold a block, and the caller waits for those.
 struct Parallel::Shared {
   Shared(AnyWork w, int64_t n, int64_t g, int64_t c) : work(w), items(n), grain(g), count(c) {}
 
-  void run() {
+  // before_each(left): called before each block, with how many nobody has begun.
+  template <typename BeforeEach>
+  void run(const BeforeEach& before_each) {
     for (;;) {
       int64_t block = next.fetch_add(1, std::memory_order_relaxed);
       if (block >= count) return;
+      before_each(count - block - 1);
       try {
         work.call(work.object, block * grain, std::min(items, (block + 1) * grain));
       } catch (...) {
@@ -59,24 +79,30 @@ struct Parallel::Shared {
   std::exception_ptr error;
 };
 
-Parallel::Parallel(xla::ffi::ThreadPool& pool) : pool_(pool) {
-  int64_t threads = std::max<int64_t>(1, pool.num_threads());
-  int64_t limit = thread_limit().load(std::memory_order_relaxed);
-  threads_ = static_cast<int>(limit > 0 ? std::min(limit, threads) : threads);
+Parallel::Parallel(xla::ffi::ThreadPool& pool)
+    : pool_(pool), pool_threads_(static_cast<int>(std::max<int64_t>(1, pool.num_threads()))) {
+  int limit = thread_limit().load(std::memory_order_relaxed);
+  threads_ = limit > 0 ? std::min(limit, pool_threads_) : pool_threads_;
+  at_work.fetch_add(1, std::memory_order_relaxed);
 }
+
+Parallel::~Parallel() { end_work(); }
 
 void Parallel::run(AnyWork work, int64_t items, int64_t grain) const {
   if (items <= 0) return;
   int64_t count = (items + grain - 1) / grain;
-  int helpers = static_cast<int>(std::min<int64_t>(threads_, count)) - 1;
-  if (helpers <= 0) return work.call(work.object, 0, items);
+  if (threads_ == 1 || count == 1) return work.call(work.object, 0, items);
   auto shared = std::make_shared<Shared>(work, items, grain, count);
-  for (int i = 0; i < helpers; ++i)
-    pool_.Schedule([shared] {
-      KeepSubnormals kept;
-      shared->run();
-    });
-  shared->run();
+  int helpers = 0;
+  // More threads than the pool has would take cores from each other, and those of other devices are busy as well.
+  shared->run([&](int64_t left) {
+    for (; helpers < threads_ - 1 && helpers < left && begin_if_below(pool_threads_); ++helpers)
+      pool_.Schedule([shared] {
+        KeepSubnormals kept;
+        shared->run([](int64_t) {});
+        end_work();
+      });
+  });
   shared->wait();
 }
 

@@ -1,7 +1,8 @@
 // Loops on XLA's own thread pool.
 //
-// The calling thread works too, and waits only for blocks that another thread has already begun: several host devices
-// share one pool, and a caller that waited for a task still in the queue could wait for itself.
+// The calling thread works too, asks for others while some are idle, and waits only for blocks that another thread has
+// already begun: several host devices share one pool, and a caller that waited for a task still in the queue could wait
+// for itself.
 #pragma once
 
 #include <algorithm>
@@ -23,6 +24,9 @@ inline std::atomic<int>& thread_limit() {
 class Parallel {
  public:
   explicit Parallel(xla::ffi::ThreadPool& pool);
+  ~Parallel();
+  Parallel(const Parallel&) = delete;
+  Parallel& operator=(const Parallel&) = delete;
 
   int threads() const { return threads_; }
 
@@ -46,6 +50,7 @@ class Parallel {
   void run(AnyWork work, int64_t items, int64_t grain) const;
 
   xla::ffi::ThreadPool& pool_;
+  const int pool_threads_;
   int threads_;
 };
 
