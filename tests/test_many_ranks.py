@@ -152,15 +152,18 @@ def test_rows_go_to_the_ranks_whose_boxes_are_near(kind: str, period: float, dim
     n, num = 250, 230
     pos = rng.random((n, dims)).astype(np.float32)
     pos = pos[np.argsort(pos[:, 0])] if kind != "one place" else np.full((n, dims), 0.31, np.float32)
-    blocks = runs(pos, np.linspace(0, num, 12).astype(np.int32))
     room = 60_000
-    order, counts = kernels.select_ghosts(pos, num, blocks, (splits, *arrays, radius), ME, exact(period, (dims,)), room)
-    without = kernels.select_ghosts(
-        pos, num, ghosts.no_leaves(pos, num), (splits, *arrays, radius), ME, exact(period, (dims,)), room
-    )
-    np.testing.assert_array_equal(without[1], counts)
+
+    def select(blocks: int) -> Any:
+        few = runs(pos, np.linspace(0, num, blocks + 1).astype(np.int32))
+        return kernels.select_ghosts(pos, num, few, (splits, *arrays, radius), ME, exact(period, (dims,)), room)
+
+    order, counts = select(11)
     listed = int(np.sum(counts))
-    np.testing.assert_array_equal(without[0][:listed], order[:listed])
+    for blocks in (1, 2, 200):  # longer and shorter ones
+        again = select(blocks)
+        np.testing.assert_array_equal(again[1], counts)
+        np.testing.assert_array_equal(again[0][:listed], order[:listed])
     found = np.zeros((RANKS, num), bool)
     for rank, rows in enumerate(grouped(order, counts)):
         assert rows == sorted(set(rows))

@@ -101,7 +101,7 @@ def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: 
     place = ghost_room("fof_ghosts", cfg.ghost_rows, n)
     known = functools.partial(tell_all, pos, num, domain, leaves, boxes)
     wanted = (lower, upper, radius)
-    return surroundings(pos, pos, num, leaves, known, wanted, domain.box, place, lower_only=True, filled=False)
+    return surroundings(pos, pos, num, boxes, known, wanted, domain.box, place, lower_only=True, filled=False)
 
 
 def _solve(

@@ -71,11 +71,10 @@ def select_ghosts(
 ) -> tuple[jax.Array, jax.Array]:
     """The rows that each rank is to have: ``(room,)`` int32 grouped by rank, and how many for each, ``(r,)``.
 
-    posz: ``(n, d)``. blocks: ``(particle_splits, lower, upper)`` of runs of rows that are near each other, or of all
-        as in `covering_boxes`. wanted: ``(splits, lower, upper, radius)`` of the boxes that came from other ranks, ``(r
-        + 1,)`` int32, ``(m, d)`` and ``(m,)``: a rank wants what is within the radius of one of its boxes (negative:
-        nothing). The rank itself has
-        all its rows.
+    posz: ``(n, d)``. blocks: ``(particle_splits, lower, upper)`` of runs of rows that are near each other, with their
+        boxes: leaves, or what `covering_boxes` gives. wanted: ``(splits, lower, upper, radius)`` of the boxes that came
+        from other ranks, ``(r + 1,)`` int32, ``(m, d)`` and ``(m,)``: a rank wants what is within the radius of one of
+        its boxes (negative: nothing). The rank itself has all its rows.
 
     Counts are right even if ``room`` is too small for the rows. What is behind the last row is of no meaning.
     """

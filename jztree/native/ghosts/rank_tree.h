@@ -66,6 +66,8 @@ class RankTree {
   double reach_of_enough(const Space<D>& space, const T* low, const T* high, int64_t enough, double known,
                          const Reach& reach) const {
     if (planes_.back()[0].count < enough) return known;
+    // Wherever a source is, a corner of [low, high] is half of its diagonal away or farther.
+    if (known <= reach(low, high) / 2) return known;
     known = reach_of_a_node(enough, known, reach);
     std::vector<std::pair<double, int64_t>> near;
     any_rank(top(), 0, -1, space, low, high, known, [&](int64_t rank) {

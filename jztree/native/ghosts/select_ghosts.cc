@@ -8,13 +8,55 @@
 #include "bounding_box.h"
 #include "common/cpu/context.h"
 #include "common/cpu/lanes.h"
+#include "common/cpu/row_box.h"
 #include "common/geometry.h"
 #include "common/morton.h"
 #include "common/space.h"
-#include "row_runs.h"
 
 namespace jztree {
 namespace {
+
+// The blocks, and above them boxes around runs of 8, 64 and 512 of them.
+template <int D, typename T>
+class BlockPlanes {
+ public:
+  static constexpr int64_t fan_out = 8;
+  static constexpr int planes = 4;
+
+  BlockPlanes(const Parallel& parallel, const Boxes<D, T>& blocks) : boxes_{blocks} {
+    for (int plane = 1; plane < planes; ++plane) {
+      const Boxes<D, T>& below = boxes_[plane - 1];
+      int64_t runs = (below.count + fan_out - 1) / fan_out;
+      T* low = make_room(lower_[plane - 1], runs);
+      T* high = make_room(upper_[plane - 1], runs);
+      parallel.blocks(runs, 512, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+          bounding_box(below, i * fan_out, std::min(below.count, (i + 1) * fan_out), low + i * D, high + i * D);
+      });
+      boxes_[plane] = {low, high, runs};
+    }
+  }
+  BlockPlanes(const BlockPlanes&) = delete;
+  BlockPlanes& operator=(const BlockPlanes&) = delete;
+
+  const Boxes<D, T>& operator[](int plane) const { return boxes_[plane]; }
+
+  // The highest plane with enough boxes for all threads to have some.
+  int first_plane() const {
+    int plane = planes - 1;
+    while (plane > 0 && boxes_[plane].count < 16) --plane;
+    return plane;
+  }
+
+ private:
+  static T* make_room(std::vector<T>& corners, int64_t boxes) {
+    corners.resize(static_cast<size_t>(boxes * D));
+    return corners.data();
+  }
+
+  Boxes<D, T> boxes_[planes];
+  std::vector<T> lower_[planes - 1], upper_[planes - 1];
+};
 
 // The rows of one rank that others need, found block by block: runs of rows that are near each other.
 template <int D, typename T>
@@ -23,7 +65,8 @@ struct GhostSelection {
   const T* pos;
   const double* box;
   const int32_t* splits;
-  Boxes<D, T> blocks, wanted;
+  const BlockPlanes<D, T>& blocks;
+  Boxes<D, T> wanted;
   const int32_t* wanted_splits;
   const T* radius;  // of each wanted box; negative: it wants nothing
 
@@ -59,27 +102,45 @@ struct GhostSelection {
     return found;
   }
 
-  // Boxes that want something of a run of blocks are looked for among those that want something of a longer run.
-  static constexpr int levels = 3;
-  static constexpr int64_t grains[levels] = {64, 8, 1};
+  // What a thread works with: the boxes that want something of what is looked at on each plane, and of some rows.
+  struct Near {
+    std::vector<int64_t> of_plane[BlockPlanes<D, T>::planes], of_rows;
+  };
 
-  // Adds the rows of the blocks from `first` on, as many as the level's grain, that are wanted. boxes: room for those
-  // of each level.
-  void add_rows(int64_t first, int level, const std::vector<int64_t>& candidates, std::vector<int64_t>* boxes,
+  // Adds the rows of what is in box i of a plane that are wanted. Boxes that want something of it are looked for among
+  // those that want something of the one above.
+  void add_rows(int plane, int64_t i, const std::vector<int64_t>& candidates, Near& known,
                 std::vector<int32_t>& rows) const {
-    const int64_t last = std::min(blocks.count, first + grains[level]);
-    T low[D], high[D];
-    bounding_box(blocks, first, last, low, high);
-    if (!(low[0] <= high[0])) return;
-    near(low, high, candidates, boxes[level]);
-    if (boxes[level].empty()) return;
-    if (level + 1 < levels) {
-      for (int64_t block = first; block < last; block += grains[level + 1])
-        add_rows(block, level + 1, boxes[level], boxes, rows);
-      return;
+    const Boxes<D, T>& boxes = blocks[plane];
+    std::vector<int64_t>& here = known.of_plane[plane];
+    if (boxes.empty(i)) return;
+    near(boxes.low(i), boxes.high(i), candidates, here);
+    if (here.empty()) return;
+    if (plane == 0) return add_rows_of_block(splits[i], splits[i + 1], here, known.of_rows, rows);
+    constexpr int64_t fan_out = BlockPlanes<D, T>::fan_out;
+    const int64_t end = std::min(blocks[plane - 1].count, (i + 1) * fan_out);
+    for (int64_t child = i * fan_out; child < end; ++child) add_rows(plane - 1, child, here, known, rows);
+  }
+
+  // Blocks may be leaves, or of a thousand rows: then a few rows at a time have a box of their own.
+  static constexpr int64_t few_rows = 32, rows_of_leaf = 64;
+
+  void add_rows_of_block(int64_t begin, int64_t end, const std::vector<int64_t>& candidates,
+                         std::vector<int64_t>& of_rows, std::vector<int32_t>& rows) const {
+    if (end - begin <= rows_of_leaf) return add_wanted(begin, end, candidates, rows);
+    for (int64_t first = begin; first < end; first += few_rows) {
+      const int64_t last = std::min(end, first + few_rows);
+      T low[D], high[D];
+      no_box<D>(low, high);
+      include_rows<D>(pos, first, last, box, low, high);
+      near(low, high, candidates, of_rows);
+      if (!of_rows.empty()) add_wanted(first, last, of_rows, rows);
     }
-    for (int64_t row = splits[first]; row < splits[last]; row += lanes) {
-      uint32_t found = wanted_of(row, std::min<int64_t>(lanes, splits[last] - row), boxes[level]);
+  }
+
+  void add_wanted(int64_t begin, int64_t end, const std::vector<int64_t>& boxes, std::vector<int32_t>& rows) const {
+    for (int64_t row = begin; row < end; row += lanes) {
+      uint32_t found = wanted_of(row, std::min<int64_t>(lanes, end - row), boxes);
       for (; found != 0; found &= found - 1) rows.push_back(static_cast<int32_t>(row + __builtin_ctz(found)));
     }
   }
@@ -92,11 +153,12 @@ struct GhostSelection {
     if (!(low[0] <= high[0])) return {};
     near(low, high, candidates, of_rank);
     if (of_rank.empty()) return {};
-    std::vector<std::vector<int32_t>> parts(static_cast<size_t>((blocks.count + grains[0] - 1) / grains[0]));
-    parallel.blocks(static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
-      std::vector<int64_t> boxes[levels];
+    const int plane = blocks.first_plane();
+    std::vector<std::vector<int32_t>> parts(static_cast<size_t>(blocks[plane].count));
+    parallel.blocks(blocks[plane].count, 1, [&](int64_t begin, int64_t end) {
+      Near known;
       for (int64_t part = begin; part < end; ++part)
-        add_rows(part * grains[0], 0, of_rank, boxes, parts[static_cast<size_t>(part)]);
+        add_rows(plane, part, of_rank, known, parts[static_cast<size_t>(part)]);
     });
     std::vector<int32_t> rows;
     for (const auto& part : parts) rows.insert(rows.end(), part.begin(), part.end());
@@ -113,12 +175,12 @@ void select_ghosts(const Parallel& parallel, const SelectGhosts<D, T>& in) {
     throw Refusal("ghosts were to be selected from rows that there are not.");
   if (in.wanted.splits[in.wanted.ranks()] > in.wanted.count)
     throw Refusal("ghosts were to be selected by boxes that there are not.");
-  RowRuns<D, T> runs(parallel, in.blocks, in.pos, rows, period);
-  const Boxes<D, T>& blocks = runs.boxes();
-  GhostSelection<D, T> selection{Space<D>(period, T{}), in.pos,   period, runs.splits(), blocks, in.wanted,
+  const BlockPlanes<D, T> blocks(parallel, in.blocks);
+  GhostSelection<D, T> selection{Space<D>(period, T{}), in.pos,   period, in.blocks.splits, blocks, in.wanted,
                                  in.wanted.splits,      in.radius};
+  const Boxes<D, T>& top = blocks[BlockPlanes<D, T>::planes - 1];
   T low[D], high[D];
-  bounding_box(blocks, 0, blocks.count, low, high);
+  bounding_box(top, 0, top.count, low, high);
   for (int64_t r = 0; r < in.wanted.ranks(); ++r) {
     int32_t* out = in.order + std::min(place, room);
     const int64_t left = std::max<int64_t>(0, room - place);
