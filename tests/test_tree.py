@@ -83,6 +83,7 @@ CONFIGS = {
     "usual": TreeConfig(),
     "small": TreeConfig(leaf_size=2, fan_out=2),
     "odd": TreeConfig(leaf_size=5, fan_out=3),
+    "long": TreeConfig(leaf_size=150, fan_out=2),
 }
 
 
@@ -202,6 +203,17 @@ def test_build_refuses_particles_that_are_not_in_z_order() -> None:
     with pytest.raises(oracles.RUN_TIME_ERROR, match="zsort") as error:
         jax.block_until_ready(tree.build_tree_hierarchy(jnp.asarray(oracles.uniform(N, 3))))
     assert oracles.one_sentence(error)
+
+
+@pytest.mark.parametrize("cfg", CONFIGS)
+@pytest.mark.parametrize("row", [0, 1, LEAF - 2, LEAF - 1, LEAF, 62, 63, 64, 65, N - 2])
+def test_build_refuses_two_rows_that_are_exchanged(row: int, cfg: str) -> None:
+    pos = oracles.uniform(N, 3)
+    pos = pos[oracles.z_order(pos)]
+    jax.block_until_ready(tree.build_tree_hierarchy(jnp.asarray(pos), CONFIGS[cfg]))
+    pos[[row, row + 1]] = pos[[row + 1, row]]
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="zsort"):
+        jax.block_until_ready(tree.build_tree_hierarchy(jnp.asarray(pos), CONFIGS[cfg]))
 
 
 @pytest.mark.parametrize(

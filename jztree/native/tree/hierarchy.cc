@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/cpu/context.h"
-#include "common/cpu/key_block.h"
+#include "common/cpu/key_rises.h"
 #include "common/cpu/row_box.h"
 
 namespace jztree {
@@ -17,6 +17,72 @@ namespace {
 
 // Above any difference of two keys: the first row has no predecessor.
 constexpr uint8_t first_level = 255;
+
+// The level of a row: the place of the highest bit in which its key differs from that of the row before. Found for a
+// few rows in a row.
+template <int D, typename T>
+class RowLevels {
+ public:
+  struct Level {
+    int64_t row;
+    int level;
+  };
+
+  // Of rows before `last`, which are asked for in their order.
+  RowLevels(const KeyGrid<D>& grid, const T* pos, int64_t last) : grid_(grid), pos_(pos), last_(last), rises_(grid) {}
+
+  // The first one of the rows [row, stop) with the highest level; `row` and 0 if there are none. There is a row before.
+  Level highest(int64_t row, int64_t stop) {
+    Level found{row, 0};
+    while (row < stop) {
+      if (row >= end_) look_up(row);
+      const int64_t first = row - begin_, until = std::min(stop, end_) - begin_;
+      int32_t code = 0;
+      for (int64_t i = first; i < until; ++i) code = std::max(code, codes_[i]);
+      if (code / most > found.level) found = {begin_ + most - 1 - code % most, code / most};
+      row = begin_ + until;
+    }
+    return found;
+  }
+
+  // Whether the rows so far are in z-order.
+  bool ordered() const { return ordered_; }
+
+ private:
+  static constexpr int32_t most = KeyRises<D, T>::most;
+
+  void look_up(int64_t row) {
+    begin_ = row;
+    end_ = std::min(last_, row + most);
+    const int64_t rows = end_ - begin_;
+    rises_.find(pos_ + row * D, rows, codes_);
+    int32_t least = 1;
+    for (int64_t i = 0; i < rows; ++i) least = std::min(least, codes_[i]);
+    if (least <= 0) settle(rows);
+    // The first of those with the highest level has the highest code.
+    for (int32_t i = 0; i < rows; ++i) codes_[i] = codes_[i] * most + (most - 1 - i);
+  }
+
+  // Where first halves of keys do not rise.
+  JZTREE_APART void settle(int64_t rows) {
+    for (int64_t i = 0; i < rows; ++i) {
+      if (codes_[i] > 0) continue;
+      const T* x = pos_ + (begin_ + i) * D;
+      const MortonKey previous = Morton<D>::key(grid_, x - D), key = Morton<D>::key(grid_, x);
+      ordered_ &= !(key < previous);
+      codes_[i] = highest_difference(previous, key);
+    }
+  }
+
+  const KeyGrid<D>& grid_;
+  const T* pos_;
+  const int64_t last_;
+  KeyRises<D, T> rises_;
+  bool ordered_ = true;
+  // Known rows. Each has a code: its level, and below it how many of them may follow.
+  int64_t begin_ = 0, end_ = 0;
+  int32_t codes_[most];
+};
 
 template <int D, typename T>
 struct Builder {
@@ -32,42 +98,18 @@ struct Builder {
   bool leaf_boundaries(int64_t leaf_size, uint8_t* level) {
     std::atomic<bool> in_order{true};
     parallel.blocks(layout.sizes[0], 64, [&](int64_t begin, int64_t end) {
-      bool ordered = true;
-      KeyBlock<D, T> block(grid);
-      uint64_t keys[KeyBlock<D, T>::most];
-      int64_t row = begin * leaf_size;
-      uint64_t previous = row > 0 && row < num ? Morton<D>::high(grid, pos + (row - 1) * D) : 0;
+      RowLevels<D, T> levels(grid, pos, std::min(num, end * leaf_size));
       for (int64_t leaf = begin; leaf < end; ++leaf) {
-        int64_t best = std::min(row, num);
-        int best_level = -1;
-        for (int64_t stop = std::min(num, row + leaf_size); row < stop;) {
-          int64_t count = std::min(stop - row, KeyBlock<D, T>::most);
-          block.high(pos + row * D, count, keys);
-          for (int64_t i = 0; i < count; ++i, ++row) {
-            int rows_level = row == 0 ? first_level : rise(previous, keys[i], row);
-            ordered &= rows_level >= 0;
-            if (rows_level > best_level) best = row, best_level = rows_level;
-            previous = keys[i];
-          }
-        }
-        splits[leaf] = particle_splits[leaf] = static_cast<int32_t>(best);
-        level[leaf] = static_cast<uint8_t>(std::max(best_level, 0));
+        const int64_t row = std::min(num, leaf * leaf_size), stop = std::min(num, row + leaf_size);
+        typename RowLevels<D, T>::Level best = levels.highest(std::max<int64_t>(row, 1), stop);
+        if (row == 0) best = {0, num > 0 ? first_level : 0};
+        splits[leaf] = particle_splits[leaf] = static_cast<int32_t>(best.row);
+        level[leaf] = static_cast<uint8_t>(best.level);
       }
-      if (!ordered) in_order.store(false, std::memory_order_relaxed);
+      if (!levels.ordered()) in_order.store(false, std::memory_order_relaxed);
     });
     splits[layout.sizes[0]] = particle_splits[layout.sizes[0]] = static_cast<int32_t>(num);
     return in_order.load();
-  }
-
-  // The place of the highest bit in which the keys of a row and the one before differ; -1 if they are out of order.
-  // high: first halves of both, which nearly always decide.
-  int rise(uint64_t previous_high, uint64_t high, int64_t row) const {
-    MortonKey previous{previous_high, 0}, key{high, 0};
-    if (previous_high == high) {
-      previous = Morton<D>::key(grid, pos + (row - 1) * D);
-      key = Morton<D>::key(grid, pos + row * D);
-    }
-    return key < previous ? -1 : highest_difference(previous, key);
   }
 
   // The window rule over the nodes of plane - 1. level is read for those and overwritten with the new plane's.

@@ -15,9 +15,67 @@ namespace {
 // Hardly worth a second thread, but the sort that follows finds it awake.
 constexpr int64_t row_grain = 1 << 12;
 
+// The box around rows, a few of them at a time in vector loops, and the first row that is out of range.
+template <int D, typename T>
+class RowBounds {
+ public:
+  explicit RowBounds(const T* pos) : pos_(pos) {
+    std::fill(low_, low_ + few * D, std::numeric_limits<T>::infinity());
+    std::fill(high_, high_ + few * D, -std::numeric_limits<T>::infinity());
+  }
+
+  void include(int64_t begin, int64_t end) {
+    for (; begin + few <= end; begin += few)
+      if (!include_few(pos_ + begin * D)) include_each(begin, begin + few);
+    include_each(begin, end);
+  }
+
+  // The first row that is not within range, -1 if all are.
+  int64_t first_bad() const { return first_bad_; }
+
+  void widen(T* lower, T* upper) const {
+    for (int64_t i = 0; i < few * D; ++i) {
+      lower[i % D] = std::min(lower[i % D], low_[i]);
+      upper[i % D] = std::max(upper[i % D], high_[i]);
+    }
+  }
+
+ private:
+  static constexpr int64_t few = 32;
+
+  // Returns false, and has not done anything, if one is out of range.
+  bool include_few(const T* x) {
+    int outside = 0;
+    for (int64_t i = 0; i < few * D; ++i) outside |= !(std::fabs(x[i]) <= farthest<T>);
+    if (outside) return false;
+    for (int64_t i = 0; i < few * D; ++i) {
+      low_[i] = x[i] < low_[i] ? x[i] : low_[i];
+      high_[i] = x[i] > high_[i] ? x[i] : high_[i];
+    }
+    return true;
+  }
+
+  void include_each(int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const T* x = pos_ + i * D;
+      if (!is_within_range<D>(x)) {
+        if (first_bad_ < 0) first_bad_ = i;
+        if (!is_finite_row<D>(x)) continue;
+      }
+      for (int d = 0; d < D; ++d) {
+        low_[d] = std::min(low_[d], x[d]);
+        high_[d] = std::max(high_[d], x[d]);
+      }
+    }
+  }
+
+  const T* pos_;
+  int64_t first_bad_ = -1;
+  T low_[few * D], high_[few * D];
+};
+
 template <int D, typename T>
 void bounds(const Parallel& parallel, const BoundsOf<D, T>& in) {
-  const T* pos = in.pos;
   T *lower = in.lower, *upper = in.upper;
   int64_t num = in.num();
   std::mutex mutex;
@@ -25,27 +83,11 @@ void bounds(const Parallel& parallel, const BoundsOf<D, T>& in) {
   std::fill(lower, lower + D, std::numeric_limits<T>::infinity());
   std::fill(upper, upper + D, -std::numeric_limits<T>::infinity());
   parallel.blocks(num, row_grain, [&](int64_t begin, int64_t end) {
-    T low[D], high[D];
-    std::fill(low, low + D, std::numeric_limits<T>::infinity());
-    std::fill(high, high + D, -std::numeric_limits<T>::infinity());
-    int64_t block_bad = num;
-    for (int64_t i = begin; i < end; ++i) {
-      const T* x = pos + i * D;
-      if (!is_within_range<D>(x)) {
-        block_bad = std::min(block_bad, i);
-        if (!is_finite_row<D>(x)) continue;
-      }
-      for (int d = 0; d < D; ++d) {
-        low[d] = std::min(low[d], x[d]);
-        high[d] = std::max(high[d], x[d]);
-      }
-    }
+    RowBounds<D, T> block(in.pos);
+    block.include(begin, end);
     std::lock_guard<std::mutex> lock(mutex);
-    for (int d = 0; d < D; ++d) {
-      lower[d] = std::min(lower[d], low[d]);
-      upper[d] = std::max(upper[d], high[d]);
-    }
-    bad = std::min(bad, block_bad);
+    block.widen(lower, upper);
+    if (block.first_bad() >= 0) bad = std::min(bad, block.first_bad());
   });
   *in.first_bad = bad < num ? static_cast<int32_t>(bad) : -1;
 }

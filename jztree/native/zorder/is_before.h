@@ -18,10 +18,4 @@ JZTREE_APART bool is_before(const KeyGrid<D>& grid, const T* x, const T* other) 
   return OrderWords<D>::before(grid, x, words);
 }
 
-// Whether a row comes before the one in front of it. key, previous: the first halves of their keys.
-template <int D, typename T>
-JZTREE_BOTH bool falls(const KeyGrid<D>& grid, const T* x, uint64_t previous, uint64_t key) {
-  return previous >= key && (previous > key || is_before<D>(grid, x, x - D));
-}
-
 }  // namespace jztree

@@ -5,9 +5,7 @@
 #include <cstdint>
 
 #include "common/cpu/context.h"
-#include "common/scale.h"
-#include "is_before.h"
-#include "key_levels.h"
+#include "falling_rows.h"
 
 namespace jztree {
 namespace {
@@ -19,21 +17,14 @@ constexpr int64_t some_rows = 1 << 8;
 template <int D, typename T>
 void is_sorted(const Parallel& parallel, const IsSorted<D, T>& in) {
   const KeyGrid<D> grid = in.keys.grid();
-  const T* pos = in.pos;
   std::atomic<bool> sorted{true};
   parallel.blocks(in.num(), block_rows, [&](int64_t begin, int64_t end) {
-    KeyLevels<D, T> levels(grid);
-    uint64_t previous = begin > 0 ? OrderWords<D>::at(grid, pos + (begin - 1) * D, 0) : 0;
+    FallingRows<D, T> rows(grid, in.pos);
     for (int64_t first = begin; first < end; first += some_rows) {
       if (!sorted.load(std::memory_order_relaxed)) return;
       bool rise = true;
-      levels.each(pos + first * D, std::min(some_rows, end - first), 0, [&](int64_t i, uint64_t key, bool finite) {
-        const T* x = pos + (first + i) * D;
-        rise &= finite || is_finite_row<D>(x);
-        if (first + i > 0) rise &= !falls<D>(grid, x, previous, key);
-        previous = key;
-      });
-      if (!rise) return sorted.store(false, std::memory_order_relaxed);
+      bool finite = rows.each(first, std::min(end, first + some_rows), [&](int64_t) { rise = false; });
+      if (!rise || !finite) return sorted.store(false, std::memory_order_relaxed);
     }
   });
   *in.sorted = sorted.load();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/cpu/parallel.h"
+#include "falling_rows.h"
 #include "is_before.h"
 #include "key_levels.h"
 
@@ -68,13 +69,8 @@ class FewRuns {
     parallel.blocks(n, 1 << 14, [&](int64_t begin, int64_t end) {
       if (!few.load(std::memory_order_relaxed)) return;
       std::vector<int64_t> here;
-      bool finite_rows = true;
-      uint64_t previous = begin > 0 ? OrderWords<D>::at(grid, pos + (begin - 1) * D, 0) : 0;
-      KeyLevels<D, T>(grid).each(pos + begin * D, end - begin, 0, [&](int64_t i, uint64_t key, bool finite) {
-        const T* x = pos + (begin + i) * D;
-        finite_rows &= finite || is_finite_row<D>(x);
-        if (begin + i > 0 && here.size() < most && falls<D>(grid, x, previous, key)) here.push_back(begin + i);
-        previous = key;
+      bool finite_rows = FallingRows<D, T>(grid, pos).each(begin, end, [&](int64_t row) {
+        if (here.size() < most) here.push_back(row);
       });
       if (here.empty() && finite_rows) return;
       std::lock_guard<std::mutex> lock(mutex);

@@ -1,0 +1,71 @@
+// How keys of rows that follow each other differ, for many rows in a row, without making any key.
+//
+// The dimension in which cells differ in the highest bit decides which of two keys is larger: T. M. Chan (2002),
+// "Closest-point problems simplified on the RAM". The highest bit of a cell is the exponent of it as a number.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "cell_block.h"
+#include "common/morton.h"
+
+namespace jztree {
+
+template <int D, typename T>
+class KeyRises {
+ public:
+  static constexpr int64_t most = 64;  // rows at a time
+
+  explicit KeyRises(const KeyGrid<D>& grid) : grid_(grid), block_(grid) {
+    for (int i = 0; i < most * D; ++i) lowest_[i] = 2 * (64 + D - i % D - exponent_of_one * D);
+  }
+
+  // For at most `most` rows from x on, before which there is another: the place of the highest bit in which the key of
+  // each differs from that of the row before, as highest_difference counts it; negative if the key is the lower one. 0
+  // if first halves of keys are equal. Returns whether all rows are sure to be finite.
+  bool find(const T* x, int64_t rows, int32_t* rises) {
+    if constexpr (vector_loop) {
+      if (block_.find(x - D, rows + 1)) {
+        of_cells(rows, rises);
+        return true;
+      }
+    }
+    uint64_t previous = Morton<D>::high(grid_, x - D);
+    for (int64_t i = 0; i < rows; ++i) {
+      const uint64_t key = Morton<D>::high(grid_, x + i * D);
+      const int32_t place = highest_difference({previous, 0}, {key, 0});
+      rises[i] = key < previous ? -place : place;
+      previous = key;
+    }
+    return false;
+  }
+
+ private:
+  static constexpr int exponent_of_one = 127;
+  // Floats have 24 bits, so that none of these is rounded up to the next power of two.
+  static constexpr bool vector_loop = CellBlock<D, T>::fits && Morton<D>::bits <= 24;
+
+  void of_cells(int64_t rows, int32_t* rises) {
+    const int32_t *before = block_.cells(), *cells = before + D;
+    for (int64_t i = 0; i < rows * D; ++i) {
+      float difference = static_cast<float>(cells[i] ^ before[i]);
+      int32_t bits;
+      std::memcpy(&bits, &difference, sizeof(bits));
+      code_[i] = (bits >> 23) * (2 * D) + lowest_[i] + (cells[i] < before[i]);
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      int32_t highest = 0;
+      for (int d = 0; d < D; ++d) highest = std::max(highest, code_[i * D + d]);
+      rises[i] = highest & 1 ? -(highest >> 1) : highest >> 1;
+    }
+  }
+
+  const KeyGrid<D>& grid_;
+  CellBlock<D, T> block_;
+  // Twice the place of the highest bit in which cells differ, and 1 more if the key falls by that.
+  int32_t lowest_[most * D], code_[most * D];
+};
+
+}  // namespace jztree
