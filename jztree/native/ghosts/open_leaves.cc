@@ -67,17 +67,23 @@ struct OpenSearch {
     const RankTree<D, T> ranks(parallel, in.sources, in.source_counts), close(parallel, in.close, in.close_counts);
     const std::vector<T> largest = largest_of_leaves(parallel);
     std::vector<double> bounds(static_cast<size_t>(own.count)), needed(static_cast<size_t>(leaves.count));
+    std::vector<uint8_t> inside(static_cast<size_t>(own.count));  // boxes that are near no other rank
     parallel.blocks(own.count, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        bounds[static_cast<size_t>(i)] = bound(i, bound(i, space.enlarged(largest_of_box(i, largest)), close), ranks);
+      for (int64_t i = begin; i < end; ++i) {
+        double& most = bounds[static_cast<size_t>(i)];
+        most = bound(i, bound(i, space.enlarged(largest_of_box(i, largest)), close), ranks);
+        inside[static_cast<size_t>(i)] = !ranks.any_within(space, own.low(i), own.high(i), most, *in.rank);
+      }
     });
     parallel.blocks(leaves.count, 64, [&](int64_t begin, int64_t end) {
       for (int64_t leaf = begin; leaf < end; ++leaf) {
         in.open[leaf] = 0;
         if (leaves.splits[leaf] == leaves.splits[leaf + 1]) continue;
         double& most = needed[static_cast<size_t>(leaf)];
+        int64_t i = item_over(own.splits, own.count, leaves.splits[leaf]);
+        if (inside[static_cast<size_t>(i)] && leaves.splits[leaf + 1] <= own.splits[i + 1]) continue;
         // A leaf may reach into several of the rank's boxes.
-        for (int64_t i = item_over(own.splits, own.count, leaves.splits[leaf]); i < own.count; ++i) {
+        for (; i < own.count; ++i) {
           if (own.splits[i] >= leaves.splits[leaf + 1]) break;
           if (own.splits[i] < own.splits[i + 1]) most = std::max(most, bounds[static_cast<size_t>(i)]);
         }

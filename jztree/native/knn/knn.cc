@@ -46,9 +46,16 @@ struct Stage {
   Stage(const Parallel& parallel, const Neighbours<D, From>& in, const double* box, const OpenSpan& whole)
       : scale(box, std::max(whole.for_scale<T>(), open_span(box, in.sources, in.queries).template for_scale<T>())),
         sources(parallel, in.sources, scale),
-        others(in.self ? nullptr : std::make_unique<StagedTree<D, T>>(parallel, in.queries, scale)),
+        others(in.self ? nullptr : queries_of(parallel, in)),
         limits(in, {sources.wrapped() || queries().wrapped(), sources.kept() && queries().kept(), scale}),
         most(std::max(largest_leaf(sources), largest_leaf(queries()))) {}
+
+  // Rows that are sources are staged already.
+  std::unique_ptr<StagedTree<D, T>> queries_of(const Parallel& parallel, const Neighbours<D, From>& in) const {
+    const int64_t own = *in.own_offset;
+    return own < 0 ? std::make_unique<StagedTree<D, T>>(parallel, in.queries, scale)
+                   : std::make_unique<StagedTree<D, T>>(parallel, in.queries, sources, own);
+  }
 
   const StagedTree<D, T>& queries() const { return others ? *others : sources; }
   Walk<D, T, From> walk(const Output<T>& out) const {

@@ -44,21 +44,25 @@ class StagedTree {
 
   // From: the dtype of the positions, which T may be wider than.
   template <typename From>
-  StagedTree(const Parallel& parallel, const Tree<D, From>& tree, const Scale<D, T>& scale)
-      : layout_(tree.layout), splits_(tree.splits), particle_splits_(tree.particle_splits), scale_(scale) {
-    if constexpr (std::is_same<From, T>::value) given_ = tree.pos;
-    int64_t rows = tree.num() + lanes, nodes = layout_.nodes() + lanes;
-    storage_ = Scratch<T>(D * (rows + 2 * nodes));
+  StagedTree(const Parallel& parallel, const Tree<D, From>& tree, const Scale<D, T>& scale) : StagedTree(tree, scale) {
+    const int64_t rows = tree.num() + lanes;
+    rows_ = Scratch<T>(D * rows);
     for (int d = 0; d < D; ++d) {
-      x[d] = storage_.get() + d * rows;
-      low[d] = storage_.get() + D * rows + 2 * d * nodes;
-      high[d] = low[d] + nodes;
+      x[d] = rows_.get() + d * rows;
       std::fill(x[d] + tree.num(), x[d] + rows, std::numeric_limits<T>::infinity());
-      std::fill(low[d] + layout_.nodes(), low[d] + nodes, std::numeric_limits<T>::infinity());
-      std::fill(high[d] + layout_.nodes(), high[d] + nodes, std::numeric_limits<T>::infinity());
     }
-    stage_nodes(parallel, tree, scale);
-    stage_rows(parallel, tree, scale);
+    stage_nodes(parallel, tree);
+    stage_rows(parallel, tree);
+  }
+
+  // A hierarchy whose rows are those from `first` on of one that is staged, which has to stay.
+  template <typename From>
+  StagedTree(const Parallel& parallel, const Tree<D, From>& tree, const StagedTree& whole, int64_t first)
+      : StagedTree(tree, whole.scale_) {
+    for (int d = 0; d < D; ++d) x[d] = whole.x[d] + first;
+    stage_nodes(parallel, tree);
+    wrapped_ = whole.wrapped();
+    faded_ = !whole.kept();
   }
 
   // Whether any particle was outside its periodic box, so that its staged position is rounded to the box's precision.
@@ -85,26 +89,44 @@ class StagedTree {
   int64_t first_row(int plane, int64_t i) const { return particle_splits_[layout_.split_start(plane) + i]; }
 
  private:
+  // With room for the nodes.
   template <typename From>
-  void stage_nodes(const Parallel& parallel, const Tree<D, From>& tree, const Scale<D, T>& scale) {
+  StagedTree(const Tree<D, From>& tree, const Scale<D, T>& scale)
+      : layout_(tree.layout),
+        splits_(tree.splits),
+        particle_splits_(tree.particle_splits),
+        scale_(scale),
+        nodes_(2 * D * (layout_.nodes() + lanes)) {
+    if constexpr (std::is_same<From, T>::value) given_ = tree.pos;
+    const int64_t nodes = layout_.nodes() + lanes;
+    for (int d = 0; d < D; ++d) {
+      low[d] = nodes_.get() + 2 * d * nodes;
+      high[d] = low[d] + nodes;
+      std::fill(low[d] + layout_.nodes(), low[d] + nodes, std::numeric_limits<T>::infinity());
+      std::fill(high[d] + layout_.nodes(), high[d] + nodes, std::numeric_limits<T>::infinity());
+    }
+  }
+
+  template <typename From>
+  void stage_nodes(const Parallel& parallel, const Tree<D, From>& tree) {
     parallel.blocks(layout_.nodes(), 1 << 13, [&](int64_t begin, int64_t end) {
       for (int64_t node = begin; node < end; ++node)
         for (int d = 0; d < D; ++d) {
-          low[d][node] = static_cast<T>(tree.lower[node * D + d]) * scale.factor;
-          high[d][node] = static_cast<T>(tree.upper[node * D + d]) * scale.factor;
+          low[d][node] = static_cast<T>(tree.lower[node * D + d]) * scale_.factor;
+          high[d][node] = static_cast<T>(tree.upper[node * D + d]) * scale_.factor;
         }
     });
   }
 
   template <typename From>
-  void stage_rows(const Parallel& parallel, const Tree<D, From>& tree, const Scale<D, T>& scale) {
+  void stage_rows(const Parallel& parallel, const Tree<D, From>& tree) {
     const From* pos = tree.pos;
     parallel.blocks(tree.num(), 1 << 12, [&](int64_t begin, int64_t end) {
       Found found;
       for (int64_t row = begin; row < end; row += chunk) {
         int64_t stop = std::min(end, row + chunk);
         for (int d = 0; d < D; ++d)
-          if (!stage_inside(pos, row, stop, d, scale, found)) stage_any(pos, row, stop, d, scale, found);
+          if (!stage_inside(pos, row, stop, d, found)) stage_any(pos, row, stop, d, found);
       }
       if (found.faded) faded_.store(true, std::memory_order_relaxed);
       if (found.moved) wrapped_.store(true, std::memory_order_relaxed);
@@ -121,10 +143,10 @@ class StagedTree {
 
   // One coordinate of some rows, in a vector loop. Returns false, and nothing of use, if any is to be wrapped.
   template <typename From>
-  bool stage_inside(const From* pos, int64_t begin, int64_t end, int d, const Scale<D, T>& scale, Found& found) {
-    const double period = scale.raw_period[d];
+  bool stage_inside(const From* pos, int64_t begin, int64_t end, int d, Found& found) {
+    const double period = scale_.raw_period[d];
     const bool open = !(period > 0);
-    const T factor = scale.factor;
+    const T factor = scale_.factor;
     T* staged = x[d];
     int outside = 0, faded = 0;
     for (int64_t row = begin; row < end; ++row) {
@@ -140,11 +162,11 @@ class StagedTree {
   }
 
   template <typename From>
-  void stage_any(const From* pos, int64_t begin, int64_t end, int d, const Scale<D, T>& scale, Found& found) {
+  void stage_any(const From* pos, int64_t begin, int64_t end, int d, Found& found) {
     for (int64_t row = begin; row < end; ++row) {
-      From given = pos[row * D + d], wrapped = wrap(given, scale.raw_period[d]);
+      From given = pos[row * D + d], wrapped = wrap(given, scale_.raw_period[d]);
       found.moved |= wrapped != given;
-      x[d][row] = static_cast<T>(wrapped) * scale.factor;
+      x[d][row] = static_cast<T>(wrapped) * scale_.factor;
       found.faded |= fades(x[d][row], wrapped == 0);
     }
   }
@@ -153,7 +175,7 @@ class StagedTree {
   const int32_t *splits_, *particle_splits_;
   const Scale<D, T>& scale_;
   const T* given_ = nullptr;  // (n, D)
-  Scratch<T> storage_;
+  Scratch<T> nodes_, rows_;
   std::atomic<bool> wrapped_{false}, faded_{false};
 };
 
