@@ -144,12 +144,6 @@ class Linker {
       return rule_.linked(distance2, linker_.pos_ + a * D, linker_.pos_ + b * D);
     }
 
-    // Of a row to those of the leaf that distances are to.
-    Near<T> near(int64_t row, int64_t own) {
-      distances_.find_near(tree_, row, 1, &rule_.possibly2, own);
-      return distances_.near(0);
-    }
-
     // Links a leaf within and returns its number of sets.
     int64_t link_leaf(int64_t leaf, int64_t first, int64_t count) {
       T low[D], high[D];
@@ -157,12 +151,10 @@ class Linker {
       distances_.set_leaf(tree_, leaf, low, high);
       for (int64_t i = 0; i < count; ++i) local_[static_cast<size_t>(i)] = i;
       int64_t sets = count;
-      for (int64_t i = 0; i + 1 < count && sets > 1; ++i) {
-        near(first + i, first + i).each([&](int64_t row, T distance2) {
-          if (row > first + i && linked(distance2, first + i, row)) sets -= unite_local(i, row - first);
-          return true;
-        });
-      }
+      distances_.each_near_pair(rule_.possibly2, [&](int64_t i, int64_t j, T distance2) {
+        if (linked(distance2, first + i, first + j)) sets -= unite_local(i, j);
+        return sets > 1;
+      });
       for (int64_t i = 0; i < count; ++i) sets_.set(first + i, first + find_local(i));
       return sets;
     }
@@ -251,7 +243,7 @@ class Linker {
     bool link_row(int64_t row, bool from_one, int64_t to_root) {
       if (to_root >= 0 && sets_.find(row) == sets_.find(to_root)) return false;
       bool enough = false;
-      near(row, no_own).each([&](int64_t other, T distance2) {
+      distances_.each_near(tree_, row, rule_.possibly2, [&](int64_t other, T distance2) {
         if (!linked(distance2, row, other)) return true;
         sets_.unite(row, other);
         enough = to_root >= 0;

@@ -165,6 +165,28 @@ class LeafDistances {
     }
   }
 
+  // Calls visit(row, distance2) for the leaf's particles within the square radius2 of a query row, in the order of
+  // their rows, until it returns false.
+  template <typename Visit>
+  void each_near(const StagedTree<D, T>& queries, int64_t row, T radius2, const Visit& visit) const {
+    if (pairwise_) {
+      near_row<true>(queries, row, radius2, visit);
+    } else {
+      near_row<false>(queries, row, radius2, visit);
+    }
+  }
+
+  // Calls visit(i, j, distance2) for the pairs of the leaf's own particles, i before j, within the square radius2 of
+  // each other, until it returns false. The query rows are the leaf's.
+  template <typename Visit>
+  void each_near_pair(T radius2, const Visit& visit) const {
+    if (pairwise_) {
+      near_pairs<true>(radius2, visit);
+    } else {
+      near_pairs<false>(radius2, visit);
+    }
+  }
+
   Near<T> near(int64_t n) const {
     return {distance2_.data() + n * words_ * Near<T>::word, chosen_.data() + n * words_, words_, first_};
   }
@@ -260,6 +282,45 @@ class LeafDistances {
       }
       see.done();
     }
+  }
+
+  template <bool Pairwise, typename Visit>
+  __attribute__((flatten)) void near_row(const StagedTree<D, T>& queries, int64_t row, T radius2,
+                                         const Visit& visit) const {
+    T at[D];
+    place_of(queries, row, at);
+    each_near_place<Pairwise>(at, 0, Lanes<T>(radius2),
+                              [&](int64_t i, T distance2) { return visit(first_ + i, distance2); });
+  }
+
+  template <bool Pairwise, typename Visit>
+  __attribute__((flatten)) void near_pairs(T radius2, const Visit& visit) const {
+    const Lanes<T> most(radius2);
+    for (int64_t i = 0; i + 1 < count_; ++i) {
+      T at[D];
+      for (int d = 0; d < D; ++d) at[d] = x_[d][i];
+      auto visit_pair = [&](int64_t j, T distance2) { return visit(i, j, distance2); };
+      if (!each_near_place<Pairwise>(at, i + 1, most, visit_pair)) return;
+    }
+  }
+
+  // For the leaf's particles from the first-th on. Returns whether all visits did. Nothing is stored where none is
+  // near.
+  template <bool Pairwise, typename Visit>
+  bool each_near_place(const T* at, int64_t first, const Lanes<T>& most, const Visit& visit) const {
+    for (int64_t block = first / lanes * lanes; block < count_; block += lanes) {
+      Lanes<T> sum;
+      block_distances<Pairwise>(at, block, sum);
+      uint32_t near = lanes_at_most(sum, most);
+      if (count_ - block < lanes) near &= (1u << (count_ - block)) - 1;
+      if (first > block) near &= ~0u << (first - block);
+      if (near == 0) continue;
+      T distance2[lanes];
+      store(sum, distance2);
+      for (; near != 0; near &= near - 1)
+        if (!visit(block + __builtin_ctz(near), distance2[__builtin_ctz(near)])) return false;
+    }
+    return true;
   }
 
   // A query row, where plain differences to the leaf's particles are those of the nearest images.
