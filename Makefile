@@ -12,9 +12,9 @@ else
 export JZTREE_CUDA ?= $(if $(shell command -v nvidia-smi),AUTO,OFF)
 export CUDAARCHS ?= native
 endif
-# Which instruction sets the CPU kernels are compiled for: NATIVE is that of this machine, TWO are that and the plainest,
-# ALL is what packages have.
-JZTREE_INSTRUCTION_SETS ?= NATIVE
+# Which instruction sets the CPU kernels are compiled for: TWO are that of this machine and, for three dimensions, the
+# plainest, to see that they give the same bits; NATIVE is the former alone; ALL is what packages have.
+JZTREE_INSTRUCTION_SETS ?= TWO
 # Tests at once. Many wait for processes, so one more than the cores; each takes a gigabyte or two of memory, so no more than nine.
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores + 1 : 9)))
 
@@ -23,22 +23,25 @@ install_needs = $(BIN)/python -c "import sys, tomllib; project = tomllib.load(op
   print(*project['dependencies'], *(need for name in sys.argv[1:] for need in project['optional-dependencies'][name]), sep='\n')" \
   $(1) | xargs -d '\n' $(BIN)/pip install --quiet
 
-# Makes build/$(1) ready to compile in.
-configure = $(BIN)/cmake -S . -B build/$(1) -G Ninja --log-level=WARNING -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
-  -DPython_EXECUTABLE=$(abspath $(BIN))/python -DJZTREE_WERROR=$(JZTREE_WERROR)
+# Makes build/develop ready to compile in.
+configure = $(BIN)/cmake -S . -B build/develop -G Ninja --log-level=WARNING -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+  -DPython_EXECUTABLE=$(abspath $(BIN))/python -DJZTREE_WERROR=$(JZTREE_WERROR) \
+  -DJZTREE_INSTRUCTION_SETS=$(JZTREE_INSTRUCTION_SETS) -DJZTREE_CUDA=$(JZTREE_CUDA) \
+  -DJZTREE_TEST_LIBRARIES=ON -DJZTREE_EMULATED_DIMS=$(JZTREE_EMULATED_DIMS) > build/configure.log
 
-# A library for three dimensions, which is all that a snapshot needs, in a third of the time.
+# The plainest library, for three dimensions, which is all that a snapshot needs; and what names it to who may have a better.
 define first_library
-@$(call configure,demo) -DJZTREE_INSTRUCTION_SETS=NATIVE -DJZTREE_CUDA=OFF \
-  -DCMAKE_CXX_FLAGS=-DJZTREE_DIMS=0b1010 > build/configure.log
-$(BIN)/cmake --build build/demo
-$(BIN)/cmake --install build/demo --prefix . > build/install.log
+@$(configure)
+$(BIN)/cmake --build build/develop --target jztree_cpu
+mkdir -p jztree/lib
+cp build/develop/jztree/native/common/cpu/libjztree_cpu.so jztree/lib
 endef
+first_set = $(if $(filter x86_64,$(HERE)),$(if $(filter-out NATIVE,$(JZTREE_INSTRUCTION_SETS)),JZTREE_INSTRUCTION_SET=x86-64-v2))
 
 # The most cases of one test that `make test` runs, and of how many long tests it runs one; 0 and 1 are all, as where
 # tests are picked.
-CASES ?= $(if $(ARGS),0,3)
-TURNS ?= $(if $(filter 0,$(CASES)),1,3)
+CASES ?= $(if $(ARGS),0,2)
+TURNS ?= $(if $(filter 0,$(CASES)),1,4)
 
 # The machine that a wheel is for: another one than this needs Debian's cross-compiler for it.
 HERE := $(shell uname -m)
@@ -86,11 +89,12 @@ emulate = $(BIN)/cmake --build build/develop --target jztree_cpu_$(1) && \
 
 .PHONY: demo develop docs oracles test test-all test-emulated test-emulated-core test-watched test-emulated-all fuzz fuzz-sanitized faults lint format bench profile gpu-check aarch64 wheel cross-compiler clean
 
-# The first time, kernels for 3 dimensions are compiled before all others, because they do for the result.
+# The first time, one library is compiled before all others, because it does for the result.
+is_compiled := $(wildcard jztree/lib/libjztree_cpu.so)
 demo: $(VENV)/ready ## Find the halos of a real N-body snapshot and draw them.
-	$(if $(wildcard jztree/lib/libjztree_cpu.so),@$(MAKE) develop,$(first_library))
+	$(if $(is_compiled),@$(MAKE) develop,$(first_library))
 	mkdir -p demo
-	$(BIN)/jztree fof sample --output demo/halos.hdf5 --plot demo/halos.png
+	$(if $(is_compiled),,$(first_set)) $(BIN)/jztree fof sample --output demo/halos.hdf5 --plot demo/halos.png
 	@$(MAKE) develop
 
 docs: develop ## The documentation as a site, build/docs/html/index.html; every warning is an error.
@@ -178,9 +182,8 @@ $(VENV)/bin/python:
 
 # The sources themselves are what is imported in .venv, and in this folder: an edit of Python needs nothing, one of C++
 # compiles what depends on it.
-develop: $(VENV)/ready ## Compile what has changed, for this machine's instruction set, and use it from this folder.
-	@$(call configure,develop) -DJZTREE_INSTRUCTION_SETS=$(JZTREE_INSTRUCTION_SETS) -DJZTREE_CUDA=$(JZTREE_CUDA) \
-	  -DJZTREE_TEST_LIBRARIES=ON -DJZTREE_EMULATED_DIMS=$(JZTREE_EMULATED_DIMS) > build/configure.log
+develop: $(VENV)/ready ## Compile what has changed, for this machine, and use it from this folder.
+	@$(configure)
 	@$(BIN)/cmake --build build/develop
 	@rm -f jztree/lib/libjztree_*.so # of other instruction sets, which nobody would build again
 	@$(BIN)/cmake --install build/develop --prefix . > build/install.log

@@ -98,7 +98,7 @@ def instruction_sets() -> list[str]:
         path.stem.removeprefix("libjztree_cpu_") for path in library.parent.glob("libjztree_cpu_x86-64-*.so")
     )
     best = kernels.native_info()["instruction_set"]
-    # The plainest has no name; a development install has no other.
+    # The plainest has no name; a development install may have no other.
     return ["x86-64-v2", *(name for name in named if name <= best)] if named and best.startswith("x86-64") else []
 
 
