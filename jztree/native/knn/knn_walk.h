@@ -128,6 +128,9 @@ class Walk {
     Key key;  // lower bound of the squared distance, then the first row
     int plane;
     int64_t node;
+
+    Entry() {}  // a vector of them that grows is not filled with zeros
+    Entry(Key bound, int of_plane, int64_t i) : key(bound), plane(of_plane), node(i) {}
   };
 
   // Finds the nearest of all queries of the group.
@@ -240,7 +243,7 @@ class Walk {
       for (int64_t i = 0; i < count; ++i) {
         int64_t node = first + i, row = sources_.first_row(plane, node), end_row = sources_.first_row(plane, node + 1);
         Key key = make_candidate<T>(distance2[i], static_cast<uint32_t>(row + 1));
-        near[found] = {key, plane, node};
+        near[found] = Entry(key, plane, node);
         found += (key < worst_) & (end_row != row) & !(Others && are_queries(row, end_row));
       }
       push_sorted(near, found);

@@ -18,6 +18,9 @@ class CacheSort {
   struct Item {
     uint64_t key;
     uint32_t index;
+
+    Item() {}  // a vector of them that grows is not filled with zeros
+    Item(uint64_t k, uint32_t i) : key(k), index(i) {}
   };
   struct Range {
     int64_t begin, end;

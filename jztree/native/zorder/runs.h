@@ -106,6 +106,9 @@ class RunMerge {
   struct Item {
     uint64_t key;
     uint32_t row;
+
+    Item() {}  // a vector of them that grows is not filled with zeros
+    Item(uint64_t k, uint32_t r) : key(k), row(r) {}
   };
   // What is merged by one thread. ends: of each run among the items.
   struct Part {
@@ -156,7 +159,7 @@ class RunMerge {
     part.items.resize(begin + static_cast<size_t>(last - first));
     Item* items = part.items.data() + begin;
     KeyLevels<D, T>(grid_).each(pos_ + first * D, last - first, 0, [&](int64_t i, uint64_t key, bool) {
-      items[i] = {key, static_cast<uint32_t>(first + i)};
+      items[i] = Item(key, static_cast<uint32_t>(first + i));
     });
     part.ends.push_back(part.items.size());
   }
@@ -177,17 +180,53 @@ class RunMerge {
     part.items.swap(part.others);
   }
 
-  // Without a branch on which comes first, which could not be foretold; so the choice is arithmetic.
-  void merge_two(const Item* a, const Item* b, const Item* end, Item* to) const {
-    const Item* middle = b;
-    while (a < middle && b < end) {
-      ptrdiff_t second = b->key < a->key;
-      if (b->key == a->key) second = is_before<D>(grid_, pos_ + int64_t{b->row} * D, pos_ + int64_t{a->row} * D);
+  // Whether an item of the second of two runs goes before one of the first.
+  bool is_earlier(const Item& second, const Item& first) const {
+    if (second.key != first.key) return second.key < first.key;
+    return is_before<D>(grid_, pos_ + int64_t{second.row} * D, pos_ + int64_t{first.row} * D);
+  }
+
+  // Two runs on their way into one.
+  struct Merge {
+    const Item *a, *a_end, *b, *b_end;
+    Item* to;
+
+    bool both() const { return a < a_end && b < b_end; }
+    // Without a branch on which comes first, which could not be foretold; so the choice is arithmetic.
+    void step(const RunMerge& of) {
+      ptrdiff_t second = of.is_earlier(*b, *a);
       *to++ = a[-second & (b - a)];
       b += second;
       a += 1 - second;
     }
-    std::copy(b, end, std::copy(a, middle, to));
+    void finish(const RunMerge& of) {
+      while (both()) step(of);
+      std::copy(b, b_end, std::copy(a, a_end, to));
+    }
+  };
+
+  // Both halves of what comes out at the same time: each step waits for the one before it, but not for the other
+  // half's.
+  void merge_two(const Item* a, const Item* b, const Item* end, Item* to) const {
+    const ptrdiff_t half = (end - a) / 2, of_a = first_of(a, b - a, b, end - b, half), of_b = half - of_a;
+    Merge low{a, a + of_a, b, b + of_b, to}, high{a + of_a, b, b + of_b, end, to + half};
+    while (low.both() && high.both()) {
+      low.step(*this);
+      high.step(*this);
+    }
+    low.finish(*this);
+    high.finish(*this);
+  }
+
+  // How many of the first `number` items of two runs together are of the first one.
+  ptrdiff_t first_of(const Item* a, ptrdiff_t of_a, const Item* b, ptrdiff_t of_b, ptrdiff_t number) const {
+    ptrdiff_t least = std::max<ptrdiff_t>(0, number - of_b), most = std::min(number, of_a);
+    while (least < most) {
+      const ptrdiff_t i = (least + most) / 2, j = number - i;
+      const bool more = !is_earlier(b[j - 1], a[i]);
+      (more ? least : most) = more ? i + 1 : i;
+    }
+    return least;
   }
 
   const KeyGrid<D>& grid_;
