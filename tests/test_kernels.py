@@ -371,6 +371,24 @@ def test_labels_over_devices_are_those_of_the_first_rows() -> None:
         jax.block_until_ready(kernels.own_labels(label, (parent, forest[1], jnp.int32(2)), 4, 1))
 
 
+@pytest.mark.parametrize("hooked", [0, 3, 2000])
+def test_many_labels_are_those_of_the_first_rows(hooked: int) -> None:
+    n, num, rng = 50_000, 49_123, np.random.default_rng(hooked)
+    label = np.arange(n + 100, dtype=np.int32)
+    label[:num] = np.maximum(label[:num] - rng.integers(0, 40, num), 0)
+    rows = rng.permutation(num)[:hooked]
+    parent = np.full((n, 2), -(2**30), np.int32)
+    parent[rows] = np.stack([rng.integers(0, 3, hooked), rng.integers(0, n, hooked)], axis=-1)
+    expected = np.stack([np.full(n, 2), label[:n]], axis=-1)
+    expected[:num] = np.where(np.isin(label[:num, None], rows), parent[label[:num]], expected[:num])
+    forest = parent, np.resize(rows, n).astype(np.int32) if hooked else np.full(n, n, np.int32), hooked
+    forest = tuple(jnp.asarray(part, jnp.int32) for part in forest)
+    np.testing.assert_array_equal(np.stack(kernels.own_labels(label, forest, num, 2), axis=-1), expected)
+    starts = np.array([0, 60_000, 130_000], np.int32)
+    joined = kernels.own_joined_labels(label, forest, num, 2, starts)
+    np.testing.assert_array_equal(joined, starts[expected[:, 0]] + expected[:, 1])
+
+
 def test_a_forest_has_the_vertices_that_others_ask_for() -> None:
     label = jnp.asarray([0, 0, 2, 2, 4, 5, 6, 1], jnp.int32)  # seven own rows, and a ghost
     order = jnp.asarray([1, 3, *range(7), 5, 8], jnp.int32)  # to rank 0, to itself, and to rank 2; then nothing

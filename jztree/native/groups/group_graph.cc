@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "common/cpu/context.h"
@@ -118,49 +119,77 @@ void move_up(const Parallel&, const MoveUp& in) {
 }
 
 // Which of the own vertices are hooked, a bit each.
-std::vector<uint64_t> hooked_bits(const OwnLabels& in) {
-  std::vector<uint64_t> bits(static_cast<size_t>(in.parent.rows() / 64 + 1));
-  for (int64_t i = 0; i < in.num_hooked(); ++i) {
-    const int64_t row = in.hooked[i];
-    if (row < 0 || row >= in.parent.rows()) throw Refusal("a vertex is said to be hooked that there is not.");
-    bits[static_cast<size_t>(row / 64)] |= uint64_t{1} << (row % 64);
-  }
-  return bits;
-}
-
-// Calls write(row, group) for all own rows. Returns false if a group begins where there is no row.
-template <typename Write>
-bool each_group(const Parallel& parallel, const OwnLabels& in, const Write& write) {
-  const Vertex* parent = rows_as<Vertex>(in.parent);
-  const std::vector<uint64_t> bits = hooked_bits(in);
-  const int64_t num = in.num(), n = in.parent.rows();
-  const int32_t me = *in.rank;
-  std::atomic<bool> inside{true};
-  parallel.blocks(n, label_grain, [&](int64_t begin, int64_t end) {
-    bool good = true;
-    for (int64_t i = begin; i < end; ++i) {
-      int64_t first = i < num ? in.label[i] : i;
-      good &= first >= 0 && first < n;
-      first = first >= 0 && first < n ? first : 0;
-      const bool is_hooked = bits[static_cast<size_t>(first / 64)] >> (first % 64) & 1;
-      write(i, is_hooked ? parent[first] : Vertex{me, static_cast<int32_t>(first)});
+class HookedBits {
+ public:
+  explicit HookedBits(const OwnLabels& in) : words_(static_cast<size_t>(in.parent.rows() / 32 + 1)) {
+    for (int64_t i = 0; i < in.num_hooked(); ++i) {
+      const int64_t row = in.hooked[i];
+      if (row < 0 || row >= in.parent.rows()) throw Refusal("a vertex is said to be hooked that there is not.");
+      words_[static_cast<size_t>(row / 32)] |= uint32_t{1} << (row % 32);
     }
-    if (!good) inside.store(false, std::memory_order_relaxed);
-  });
-  return inside.load();
-}
+  }
+
+  // 1 or 0.
+  uint32_t of(int32_t row) const { return words_[static_cast<uint32_t>(row) / 32] >> (row % 32) & 1; }
+
+ private:
+  std::vector<uint32_t> words_;
+};
+
+// Labels of own rows, a few at a time: groups that are hooked are few, and their rows are near each other.
+class LabelWriter {
+ public:
+  explicit LabelWriter(const OwnLabels& in) : in_(in), hooked_(in) {}
+
+  // Returns false if a group begins where there is no row.
+  bool write(int64_t begin, int64_t end) const {
+    const int64_t num = std::clamp(in_.num(), begin, end);
+    bool inside = true;
+    for (int64_t row = begin; row < num; row += few) inside &= write_few(row, std::min(few, num - row));
+    std::iota(in_.rows + num, in_.rows + end, static_cast<int32_t>(num) + start_);
+    if (!joined()) std::fill(in_.ranks + num, in_.ranks + end, me_);
+    return inside;
+  }
+
+ private:
+  static constexpr int64_t few = 256;
+
+  bool joined() const { return in_.starts.rows() > 0; }
+
+  bool write_few(int64_t begin, int64_t count) const {
+    const int32_t* first = in_.label + begin;
+    const uint32_t n = static_cast<uint32_t>(in_.parent.rows());
+    uint32_t outside = 0, any_hooked = 0;
+    for (int64_t i = 0; i < count; ++i) outside |= static_cast<uint32_t>(first[i]) >= n;
+    if (outside) return false;
+    for (int64_t i = 0; i < count; ++i) any_hooked |= hooked_.of(first[i]);
+    std::transform(first, first + count, in_.rows + begin, [start = start_](int32_t row) { return start + row; });
+    if (!joined()) std::fill_n(in_.ranks + begin, count, me_);
+    for (int64_t i = 0; any_hooked && i < count; ++i)
+      if (hooked_.of(first[i])) write_hooked(begin + i, rows_as<Vertex>(in_.parent)[first[i]]);
+    return true;
+  }
+
+  void write_hooked(int64_t row, const Vertex& group) const {
+    const bool known = group.rank >= 0 && group.rank < in_.starts.rows();
+    in_.rows[row] = known ? in_.starts[group.rank] + group.row : group.row;
+    if (!joined()) in_.ranks[row] = group.rank;
+  }
+
+  const OwnLabels& in_;
+  const HookedBits hooked_;
+  const int32_t me_ = *in_.rank;
+  // How much larger the number of a row among all is than its number here.
+  const int32_t start_ = me_ >= 0 && me_ < in_.starts.rows() ? in_.starts[me_] : 0;
+};
 
 void own_labels(const Parallel& parallel, const OwnLabels& in) {
-  const int64_t ranks = in.starts.rows();
-  const auto joined = [&](int64_t row, const Vertex& group) {
-    in.rows[row] = group.rank >= 0 && group.rank < ranks ? in.starts[group.rank] + group.row : group.row;
-  };
-  const auto apart = [&](int64_t row, const Vertex& group) {
-    in.ranks[row] = group.rank;
-    in.rows[row] = group.row;
-  };
-  const bool inside = ranks > 0 ? each_group(parallel, in, joined) : each_group(parallel, in, apart);
-  if (!inside) throw Refusal("a row was to be in the group of a row that there is not.");
+  const LabelWriter writer(in);
+  std::atomic<bool> inside{true};
+  parallel.blocks(in.parent.rows(), label_grain, [&](int64_t begin, int64_t end) {
+    if (!writer.write(begin, end)) inside.store(false, std::memory_order_relaxed);
+  });
+  if (!inside.load()) throw Refusal("a row was to be in the group of a row that there is not.");
 }
 
 }  // namespace
