@@ -74,7 +74,7 @@ def groups_in_domain(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, c
     """The groups of particles that are in z-order in a domain."""
     around = _with_ghosts(partz, num, domain, rlink, cfg)
     th = build_in_domain(around.rows, around.num, domain, cfg.tree)
-    local = kernels.fof(kernel_tree(around.rows, around.num, th), None, rlink, domain.box)
+    local = kernels.fof(kernel_tree(around.rows, around.num, th), None, rlink, domain.box, filled=False)
     forest, num = _solve(local, num, around, get_pos(partz).shape[0], cfg)
     return Groups(num, local, forest)
 

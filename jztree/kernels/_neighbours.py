@@ -64,13 +64,14 @@ def knn(
     )
 
 
-def fof(tree: Tree, rows: jax.Array | None, rlink: Exact, box: Exact) -> jax.Array:
+def fof(tree: Tree, rows: jax.Array | None, rlink: Exact, box: Exact, filled: bool = True) -> jax.Array:
     """Friends-of-friends labels, ``(n,)`` int32.
 
     rows: ``(n,)`` int32, the output row of each z-ordered particle; None writes in z-order.
     rlink: scalar, the linking length.
+    filled: whether anybody looks at rows from ``num`` on, which are then groups of their own.
 
-    A label is the smallest output row of the group. Rows from ``num`` on are groups of their own.
+    A label is the smallest output row of the group.
     """
     args = (*tree.arrays, listed(rows), rlink.words, box.words)
-    return call("fof", i32(tree.posz.shape[0]), *args, plane_sizes=sizes(tree.plane_sizes))
+    return call("fof", i32(tree.posz.shape[0]), *args, plane_sizes=sizes(tree.plane_sizes), filled=filled)

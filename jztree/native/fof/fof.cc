@@ -317,7 +317,7 @@ void fof(const Parallel& parallel, const Friends<D, T>& in) {
   } else {
     write_labels(parallel, sets, num, in.label);
   }
-  for (int64_t row = num; row < tree.pos.rows(); ++row) {
+  for (int64_t row = num; in.filled && row < tree.pos.rows(); ++row) {
     int64_t place = in.rows ? in.rows[row] : row;
     in.label[place] = static_cast<int32_t>(place);
   }

@@ -17,14 +17,16 @@ struct Friends {
   Tree<D, T> tree;
   const int32_t* rows;  // (n,), the output row of each z-ordered particle; null: its place
   Lengths rlink, box;
-  int32_t* label;  // (n,), the smallest output row of the group; rows from num on are groups of their own
+  int32_t* label;  // (n,), the smallest output row of the group
+  bool filled;     // whether anybody looks at rows from num on, which are groups of their own
 
   explicit Friends(Arguments& in)
       : tree(in),
         rows(in.optional<int32_t>("rows", {tree.pos.rows()})),
         rlink(in.lengths("rlink", 1)),
         box(in.lengths("box", D)),
-        label(in.result<int32_t>("label", {tree.pos.rows()})) {}
+        label(in.result<int32_t>("label", {tree.pos.rows()})),
+        filled(in.attributes().flag("filled")) {}
 };
 
 }  // namespace jztree
