@@ -55,6 +55,9 @@ struct Space {
   }
 };
 
+// Whether a squared distance is that of a point within a radius.
+JZTREE_BOTH inline bool within(double gap2, double radius) { return gap2 <= radius * radius; }
+
 // The item of a partition of rows that holds a row. splits: `count` + 1 of them.
 JZTREE_BOTH inline int64_t item_over(const int32_t* splits, int64_t count, int32_t row) {
   int64_t first = 0, last = count + 1;

@@ -8,6 +8,7 @@
 #include <queue>
 #include <vector>
 
+#include "block_planes.h"
 #include "common/cpu/context.h"
 #include "cover_rule.h"
 #include "row_runs.h"
@@ -31,7 +32,7 @@ struct Cover {
   const T* pos;
   KeyGrid<D> grid;
   const int32_t* leaf_splits;
-  const Boxes<D, T> leaves;
+  const BlockPlanes<D, T>& leaves;
 
   void include(Range<D, T>& range, int64_t begin, int64_t end) const {
     include_rows<D>(pos, begin, end, grid.period, range.low, range.high);
@@ -40,7 +41,7 @@ struct Cover {
   Range<D, T> range(int64_t begin, int64_t end) const {
     Range<D, T> made{begin, end, {}, {}, 0};
     no_box<D>(made.low, made.high);
-    const int32_t* last = leaf_splits + leaves.count + 1;
+    const int32_t* last = leaf_splits + leaves[0].count + 1;
     int64_t first_leaf = std::lower_bound(leaf_splits, last, begin) - leaf_splits;
     int64_t last_leaf = std::upper_bound(leaf_splits, last, end) - leaf_splits - 1;
     if (first_leaf >= last_leaf) {
@@ -48,11 +49,7 @@ struct Cover {
     } else {
       include(made, begin, leaf_splits[first_leaf]);
       include(made, leaf_splits[last_leaf], end);
-      for (int64_t leaf = first_leaf; leaf < last_leaf; ++leaf)
-        for (int d = 0; d < D; ++d) {
-          made.low[d] = std::min(made.low[d], leaves.low(leaf)[d]);
-          made.high[d] = std::max(made.high[d], leaves.high(leaf)[d]);
-        }
+      leaves.include(first_leaf, last_leaf, made.low, made.high);
     }
     double longest = 0;
     for (int d = 0; d < D; ++d)
@@ -104,7 +101,8 @@ void covering_boxes(const Parallel& parallel, const CoveringBoxes<D, T>& in) {
   if (leaves.splits[leaves.count] != rows) throw Refusal("boxes were to cover rows with leaves that hold others.");
   KeyGrid<D> grid = in.keys.grid();
   RowRuns<D, T> runs(parallel, leaves, in.pos, rows, grid.period);
-  Cover<D, T> search{in.pos, grid, runs.splits(), runs.boxes()};
+  BlockPlanes<D, T> planes(parallel, runs.boxes());
+  Cover<D, T> search{in.pos, grid, runs.splits(), planes};
   auto ranges = search.run(rows, most);
   for (int64_t i = 0; i < most; ++i) {
     bool used = i < static_cast<int64_t>(ranges.size());

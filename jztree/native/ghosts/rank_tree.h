@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "bounding_box.h"
 #include "boxes.h"
 #include "common/cpu/parallel.h"
 #include "common/space.h"

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "bounding_box.h"
+#include "block_planes.h"
 #include "common/cpu/context.h"
 #include "common/cpu/lanes.h"
 #include "common/cpu/row_box.h"
@@ -15,48 +15,6 @@
 
 namespace jztree {
 namespace {
-
-// The blocks, and above them boxes around runs of 8, 64 and 512 of them.
-template <int D, typename T>
-class BlockPlanes {
- public:
-  static constexpr int64_t fan_out = 8;
-  static constexpr int planes = 4;
-
-  BlockPlanes(const Parallel& parallel, const Boxes<D, T>& blocks) : boxes_{blocks} {
-    for (int plane = 1; plane < planes; ++plane) {
-      const Boxes<D, T>& below = boxes_[plane - 1];
-      int64_t runs = (below.count + fan_out - 1) / fan_out;
-      T* low = make_room(lower_[plane - 1], runs);
-      T* high = make_room(upper_[plane - 1], runs);
-      parallel.blocks(runs, 512, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i)
-          bounding_box(below, i * fan_out, std::min(below.count, (i + 1) * fan_out), low + i * D, high + i * D);
-      });
-      boxes_[plane] = {low, high, runs};
-    }
-  }
-  BlockPlanes(const BlockPlanes&) = delete;
-  BlockPlanes& operator=(const BlockPlanes&) = delete;
-
-  const Boxes<D, T>& operator[](int plane) const { return boxes_[plane]; }
-
-  // The highest plane with enough boxes for all threads to have some.
-  int first_plane() const {
-    int plane = planes - 1;
-    while (plane > 0 && boxes_[plane].count < 16) --plane;
-    return plane;
-  }
-
- private:
-  static T* make_room(std::vector<T>& corners, int64_t boxes) {
-    corners.resize(static_cast<size_t>(boxes * D));
-    return corners.data();
-  }
-
-  Boxes<D, T> boxes_[planes];
-  std::vector<T> lower_[planes - 1], upper_[planes - 1];
-};
 
 // The rows of one rank that others need, found block by block: runs of rows that are near each other.
 template <int D, typename T>
@@ -178,9 +136,9 @@ void select_ghosts(const Parallel& parallel, const SelectGhosts<D, T>& in) {
   const BlockPlanes<D, T> blocks(parallel, in.blocks);
   GhostSelection<D, T> selection{Space<D>(period, T{}), in.pos,   period, in.blocks.splits, blocks, in.wanted,
                                  in.wanted.splits,      in.radius};
-  const Boxes<D, T>& top = blocks[BlockPlanes<D, T>::planes - 1];
   T low[D], high[D];
-  bounding_box(top, 0, top.count, low, high);
+  no_box<D>(low, high);
+  blocks.include(0, in.blocks.count, low, high);
   for (int64_t r = 0; r < in.wanted.ranks(); ++r) {
     int32_t* out = in.order + std::min(place, room);
     const int64_t left = std::max<int64_t>(0, room - place);
