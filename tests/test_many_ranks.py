@@ -188,9 +188,24 @@ def test_boxes_that_cover_rows_are_the_same_with_and_without_leaves(num: int, pe
     th = jz.tree.build_tree_hierarchy(jz.data.Pos(pos=pos, num=num), boxsize=period)
     box, corners = exact(period, (2,)), kernels.bounds(pos, num)[:2]
     cover = lambda leaves, most: kernels.covering_boxes(pos, num, *corners, box, leaves, most)  # noqa: E731
+    few = ghosts.runs_of(pos, jnp.int32(num), box)
     for most in (1, 40):
-        for one, other in zip(cover(ghosts.leaves_of(th), most), cover(ghosts.no_leaves(pos, num), most), strict=True):
+        for one, other in zip(cover(ghosts.leaves_of(th), most), cover(few, most), strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@SPACES
+@pytest.mark.parametrize(("n", "num"), [(0, 0), (1, 0), (1, 1), (32, 32), (33, 33), (1000, 0), (1000, 64), (1000, 999)])
+def test_a_few_rows_each_have_a_box(n: int, num: int, period: float, dtype: Any) -> None:
+    pos = np.random.default_rng(n + num).uniform(-2, 2, (n, 2)).astype(dtype)
+    splits, lower, upper = kernels.row_boxes(jnp.asarray(pos), num, exact(period, (2,)), 32)
+    assert splits.dtype == jnp.int32
+    assert lower.dtype == upper.dtype == dtype
+    np.testing.assert_array_equal(splits, np.minimum(32 * np.arange(max(1, -(-n // 32)) + 1), num))
+    wrapped = pos.astype(np.float64) % period if period else pos
+    expected = runs(wrapped[:num].astype(dtype), np.asarray(splits))
+    np.testing.assert_allclose(lower, expected[1], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(upper, expected[2], rtol=1e-6, atol=1e-6)
 
 
 def runs(pos: np.ndarray, splits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -27,7 +27,7 @@ from ..jax_ext import Exact, exact_to_float
 from ..tree import build_checked, build_in_domain, kernel_tree
 from ..tree._over_ranks import Movers, sort_equally
 from ..tree._zorder import Domain, domain_of
-from ..tree.ghosts import Surroundings, boxes_of, ghost_room, no_leaves, surroundings, tell_all
+from ..tree.ghosts import Surroundings, boxes_of, ghost_room, runs_of, surroundings, tell_all
 
 _MIN_EDGES = 1024
 _TOO_MANY = (
@@ -94,14 +94,14 @@ def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: 
     pos = get_pos(partz)
     n = pos.shape[0]
     # Before the ghosts are here there is no hierarchy.
-    leaves = no_leaves(pos, num)
+    leaves = runs_of(pos, num, domain.box)
     boxes = _, lower, upper = boxes_of(pos, num, domain, leaves)
     # XLA takes lengths below the smallest normal number for 0; farther is as right.
     radius = jnp.full(lower.shape[0], jnp.maximum(exact_to_float(rlink), float(jnp.finfo(pos.dtype).tiny)), pos.dtype)
     place = ghost_room("fof_ghosts", cfg.ghost_rows, n)
     known = functools.partial(tell_all, pos, num, domain, leaves, boxes)
     wanted = (lower, upper, radius)
-    return surroundings(pos, pos, num, boxes, known, wanted, domain.box, place, lower_only=True, filled=False)
+    return surroundings(pos, pos, num, leaves, known, wanted, domain.box, place, lower_only=True, filled=False)
 
 
 def _solve(

@@ -60,6 +60,17 @@ def select_boxes(
     return call("select_boxes", (i32(room), i32(known[2].shape[0])), *args, higher_only=higher_only)
 
 
+def row_boxes(posz: jax.Array, num: Any, box: Exact, run_rows: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """``(particle_splits, lower, upper)`` of runs of so many rows of ``posz`` ``(n, d)``, as of leaves: ``(s + 1,)``
+    int32 and ``(s, d)``.
+    """
+    n, dims = posz.shape
+    runs = max(1, -(-n // run_rows))
+    corners = jax.ShapeDtypeStruct((runs, dims), posz.dtype)
+    out = i32(runs + 1), corners, corners
+    return call("row_boxes", out, posz, as_num(num), box.words, gradients="stopped", run_rows=np.int64(run_rows))
+
+
 def select_ghosts(
     posz: jax.Array,
     num: Any,
@@ -72,7 +83,7 @@ def select_ghosts(
     """The rows that each rank is to have: ``(room,)`` int32 grouped by rank, and how many for each, ``(r,)``.
 
     posz: ``(n, d)``. blocks: ``(particle_splits, lower, upper)`` of runs of rows that are near each other, with their
-        boxes: leaves, or what `covering_boxes` gives. wanted: ``(splits, lower, upper, radius)`` of the boxes that came
+        boxes: leaves, or what `row_boxes` gives. wanted: ``(splits, lower, upper, radius)`` of the boxes that came
         from other ranks, ``(r + 1,)`` int32, ``(m, d)`` and ``(m,)``: a rank wants what is within the radius of one of
         its boxes (negative: nothing). The rank itself has all its rows.
 

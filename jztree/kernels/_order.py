@@ -108,8 +108,8 @@ def covering_boxes(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """At most ``most`` boxes that cover particles in z-order closely: ``(particle_splits, lower, upper)``.
 
-    posz, num, lower, upper, box: as in `hierarchy`. leaves: ``(particle_splits, lower, upper)`` of runs of the rows, or
-        of all of them as one whose box is empty, which takes a little longer.
+    posz, num, lower, upper, box: as in `hierarchy`. leaves: ``(particle_splits, lower, upper)`` of runs of the rows,
+        such as `row_boxes` gives.
     The boxes hold consecutive rows; there are ``(most + 1,)`` splits, and boxes that are not needed are empty and
     inverted.
     """

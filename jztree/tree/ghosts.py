@@ -51,6 +51,8 @@ _BOX_ROWS = 2**14
 _GHOST_FRACTION = 0.5
 _GHOST_ROWS = 4096
 
+_RUN_ROWS = 32
+
 Blocks = tuple[jax.Array, jax.Array, jax.Array]
 
 
@@ -59,10 +61,9 @@ def leaves_of(th: TreeHierarchy) -> Blocks:
     return th.particle_splits(0), th.lower(0), th.upper(0)
 
 
-def no_leaves(posz: jax.Array, num: jax.Array) -> Blocks:
-    """In place of leaves where there is no hierarchy: all rows, without a box. Kernels then make runs of their own."""
-    far = jnp.full((1, posz.shape[1]), jnp.inf, posz.dtype)
-    return jnp.stack([jnp.int32(0), kernels.as_num(num)]), far, -far
+def runs_of(posz: jax.Array, num: jax.Array, box: Exact) -> Blocks:
+    """``(particle_splits, lower, upper)`` of a few rows each, in place of leaves where there is no hierarchy."""
+    return kernels.row_boxes(posz, num, box, _RUN_ROWS)
 
 
 def boxes_of(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks, most: int = _MOST_BOXES) -> Blocks:

@@ -34,6 +34,15 @@ JZTREE_BOTH inline V interval_gap(const V& alow, const V& ahigh, const V& blow, 
   return smaller<V>(straight, around);
 }
 
+// At least the largest of the distances that points of [alow, ahigh] have to [blow, bhigh], each found as above;
+// rounding keeps the order.
+template <typename V>
+JZTREE_BOTH inline V widest_gap(const V& alow, const V& ahigh, const V& blow, const V& bhigh, const V& period) {
+  V straight = larger<V>(larger<V>(blow - alow, ahigh - bhigh), V{});
+  V around = larger<V>(period - (larger<V>(alow, bhigh) - smaller<V>(ahigh, blow)), V{});
+  return smaller<V>(straight, around);
+}
+
 // At least the largest distance between a point of the one and a point of the other interval.
 template <typename T>
 JZTREE_BOTH inline T interval_reach(T alow, T ahigh, T blow, T bhigh, T period) {

@@ -58,6 +58,13 @@ struct Surrounding {
 
   __device__ bool empty() const { return !(low[0] <= high[0]); }
 
+  __device__ void unite_warp() {
+    for (int d = 0; d < D; ++d) {
+      low[d] = warp_min(low[d]);
+      high[d] = warp_max(high[d]);
+    }
+  }
+
   template <int Threads>
   __device__ void unite_block() {
     for (int d = 0; d < D; ++d) {

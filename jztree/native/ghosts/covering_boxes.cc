@@ -11,7 +11,6 @@
 #include "block_planes.h"
 #include "common/cpu/context.h"
 #include "cover_rule.h"
-#include "row_runs.h"
 
 namespace jztree {
 namespace {
@@ -100,9 +99,8 @@ void covering_boxes(const Parallel& parallel, const CoveringBoxes<D, T>& in) {
   int64_t rows = in.num(), most = in.most();
   if (leaves.splits[leaves.count] != rows) throw Refusal("boxes were to cover rows with leaves that hold others.");
   KeyGrid<D> grid = in.keys.grid();
-  RowRuns<D, T> runs(parallel, leaves, in.pos, rows, grid.period);
-  BlockPlanes<D, T> planes(parallel, runs.boxes());
-  Cover<D, T> search{in.pos, grid, runs.splits(), planes};
+  BlockPlanes<D, T> planes(parallel, leaves);
+  Cover<D, T> search{in.pos, grid, leaves.splits, planes};
   auto ranges = search.run(rows, most);
   for (int64_t i = 0; i < most; ++i) {
     bool used = i < static_cast<int64_t>(ranges.size());

@@ -7,11 +7,10 @@
 
 #include "block_planes.h"
 #include "common/cpu/context.h"
-#include "common/cpu/lanes.h"
 #include "common/cpu/row_box.h"
-#include "common/geometry.h"
 #include "common/morton.h"
 #include "common/space.h"
+#include "wanting_boxes.h"
 
 namespace jztree {
 namespace {
@@ -19,104 +18,76 @@ namespace {
 // The rows of one rank that others need, found block by block: runs of rows that are near each other.
 template <int D, typename T>
 struct GhostSelection {
-  Space<D> space;
-  const T* pos;
+  const SelectGhosts<D, T>& in;
   const double* box;
-  const int32_t* splits;
+  const Space<D> space;
   const BlockPlanes<D, T>& blocks;
-  Boxes<D, T> wanted;
-  const int32_t* wanted_splits;
-  const T* radius;  // of each wanted box; negative: it wants nothing
 
-  // The boxes out of `candidates` that want something of [low, high].
-  void near(const T* low, const T* high, const std::vector<int64_t>& candidates, std::vector<int64_t>& out) const {
-    out.clear();
-    for (int64_t i : candidates)
-      if (within(space.gap2(low, high, wanted.lower + i * D, wanted.upper + i * D), space.enlarged(radius[i])))
-        out.push_back(i);
-  }
-
-  // Which of up to `lanes` rows the boxes want something of, a bit a row.
-  uint32_t wanted_of(int64_t first, int64_t count, const std::vector<int64_t>& boxes) const {
-    using V = Lanes<double>;
-    V x[D];
-    for (int d = 0; d < D; ++d) {
-      double wrapped[lanes] = {};
-      for (int64_t i = 0; i < count; ++i) wrapped[i] = wrap(pos[(first + i) * D + d], box[d]);
-      load(wrapped, x[d]);
-    }
-    const uint32_t all = (1u << count) - 1;
-    uint32_t found = 0;
-    for (size_t n = 0; n < boxes.size() && found != all; ++n) {
-      const T *low = wanted.low(boxes[n]), *high = wanted.high(boxes[n]);
-      V gap2{};
-      for (int d = 0; d < D; ++d) {
-        V gap = interval_gap<V>(x[d], x[d], V(low[d]), V(high[d]), V(space.period[d]));
-        gap2 = gap2 + gap * gap;
-      }
-      const double far = space.enlarged(radius[boxes[n]]);
-      found |= lanes_at_most(gap2, V(far * far)) & all;
-    }
-    return found;
-  }
-
-  // What a thread works with: the boxes that want something of what is looked at on each plane, and of some rows.
+  // What a thread works with: the boxes that want something of what is looked at on each plane.
   struct Near {
-    std::vector<int64_t> of_plane[BlockPlanes<D, T>::planes], of_rows;
+    std::vector<WantingBoxes<D>> of_plane;
+
+    Near(const double* period, int64_t most) {
+      for (int plane = 0; plane < BlockPlanes<D, T>::planes; ++plane) of_plane.emplace_back(period, most);
+    }
   };
+
+  // The block that box i of a plane begins with.
+  int64_t first_block(int plane, int64_t i) const {
+    for (; plane > 0; --plane) i *= BlockPlanes<D, T>::fan_out;
+    return std::min(i, blocks[0].count);
+  }
 
   // Adds the rows of what is in box i of a plane that are wanted. Boxes that want something of it are looked for among
   // those that want something of the one above.
-  void add_rows(int plane, int64_t i, const std::vector<int64_t>& candidates, Near& known,
-                std::vector<int32_t>& rows) const {
-    const Boxes<D, T>& boxes = blocks[plane];
-    std::vector<int64_t>& here = known.of_plane[plane];
-    if (boxes.empty(i)) return;
-    near(boxes.low(i), boxes.high(i), candidates, here);
+  void add_rows(int plane, int64_t i, const WantingBoxes<D>& candidates, Near& near, std::vector<int32_t>& rows) const {
+    if (blocks[plane].empty(i)) return;
+    WantingBoxes<D>& here = near.of_plane[static_cast<size_t>(plane)];
+    here.choose_near(blocks[plane].low(i), blocks[plane].high(i), candidates);
     if (here.empty()) return;
-    if (plane == 0) return add_rows_of_block(splits[i], splits[i + 1], here, known.of_rows, rows);
-    constexpr int64_t fan_out = BlockPlanes<D, T>::fan_out;
-    const int64_t end = std::min(blocks[plane - 1].count, (i + 1) * fan_out);
-    for (int64_t child = i * fan_out; child < end; ++child) add_rows(plane - 1, child, here, known, rows);
-  }
-
-  // Blocks may be leaves, or of a thousand rows: then a few rows at a time have a box of their own.
-  static constexpr int64_t few_rows = 32, rows_of_leaf = 64;
-
-  void add_rows_of_block(int64_t begin, int64_t end, const std::vector<int64_t>& candidates,
-                         std::vector<int64_t>& of_rows, std::vector<int32_t>& rows) const {
-    if (end - begin <= rows_of_leaf) return add_wanted(begin, end, candidates, rows);
-    for (int64_t first = begin; first < end; first += few_rows) {
-      const int64_t last = std::min(end, first + few_rows);
-      T low[D], high[D];
-      no_box<D>(low, high);
-      include_rows<D>(pos, first, last, box, low, high);
-      near(low, high, candidates, of_rows);
-      if (!of_rows.empty()) add_wanted(first, last, of_rows, rows);
+    const int64_t begin = in.blocks.splits[first_block(plane, i)], end = in.blocks.splits[first_block(plane, i + 1)];
+    if (here.one_wants_all()) {
+      rows.resize(rows.size() + static_cast<size_t>(end - begin));
+      std::iota(rows.end() - (end - begin), rows.end(), static_cast<int32_t>(begin));
+    } else if (plane == 0) {
+      add_wanted(begin, end, here, rows);
+    } else {
+      constexpr int64_t fan_out = BlockPlanes<D, T>::fan_out;
+      const int64_t last = std::min(blocks[plane - 1].count, (i + 1) * fan_out);
+      for (int64_t child = i * fan_out; child < last; ++child) add_rows(plane - 1, child, here, near, rows);
     }
   }
 
-  void add_wanted(int64_t begin, int64_t end, const std::vector<int64_t>& boxes, std::vector<int32_t>& rows) const {
+  void add_wanted(int64_t begin, int64_t end, const WantingBoxes<D>& boxes, std::vector<int32_t>& rows) const {
     for (int64_t row = begin; row < end; row += lanes) {
-      uint32_t found = wanted_of(row, std::min<int64_t>(lanes, end - row), boxes);
-      for (; found != 0; found &= found - 1) rows.push_back(static_cast<int32_t>(row + __builtin_ctz(found)));
+      const int64_t count = std::min<int64_t>(lanes, end - row);
+      Lanes<double> x[D];
+      for (int d = 0; d < D; ++d) {
+        double wrapped[lanes] = {};
+        for (int64_t i = 0; i < count; ++i) wrapped[i] = wrap(in.pos[(row + i) * D + d], box[d]);
+        load(wrapped, x[d]);
+      }
+      for (uint32_t found = boxes.wanted(x, (1u << count) - 1); found != 0; found &= found - 1)
+        rows.push_back(static_cast<int32_t>(row + __builtin_ctz(found)));
     }
   }
 
   // The rows that rank r wants, in their order. low, high: the bounding box of all rows.
   std::vector<int32_t> rows_for(const Parallel& parallel, int64_t r, const T* low, const T* high) const {
-    std::vector<int64_t> candidates, of_rank;
-    for (int64_t i = wanted_splits[r]; i < wanted_splits[r + 1]; ++i)
-      if (radius[i] >= 0 && !wanted.empty(i)) candidates.push_back(i);
+    const int64_t first = in.wanted.splits[r], most = std::max<int64_t>(0, in.wanted.splits[r + 1] - first);
+    WantingBoxes<D> of_rank(space.period, most), near_all(space.period, most);
+    for (int64_t i = first; i < first + most; ++i)
+      if (in.radius[i] >= 0 && !in.wanted.empty(i))
+        of_rank.add(in.wanted.low(i), in.wanted.high(i), space.enlarged(in.radius[i]));
     if (!(low[0] <= high[0])) return {};
-    near(low, high, candidates, of_rank);
-    if (of_rank.empty()) return {};
+    near_all.choose_near(low, high, of_rank);
+    if (near_all.empty()) return {};
     const int plane = blocks.first_plane();
     std::vector<std::vector<int32_t>> parts(static_cast<size_t>(blocks[plane].count));
     parallel.blocks(blocks[plane].count, 1, [&](int64_t begin, int64_t end) {
-      Near known;
+      Near near(space.period, most);
       for (int64_t part = begin; part < end; ++part)
-        add_rows(plane, part, of_rank, known, parts[static_cast<size_t>(part)]);
+        add_rows(plane, part, near_all, near, parts[static_cast<size_t>(part)]);
     });
     std::vector<int32_t> rows;
     for (const auto& part : parts) rows.insert(rows.end(), part.begin(), part.end());
@@ -134,8 +105,7 @@ void select_ghosts(const Parallel& parallel, const SelectGhosts<D, T>& in) {
   if (in.wanted.splits[in.wanted.ranks()] > in.wanted.count)
     throw Refusal("ghosts were to be selected by boxes that there are not.");
   const BlockPlanes<D, T> blocks(parallel, in.blocks);
-  GhostSelection<D, T> selection{Space<D>(period, T{}), in.pos,   period, in.blocks.splits, blocks, in.wanted,
-                                 in.wanted.splits,      in.radius};
+  const GhostSelection<D, T> selection{in, period, Space<D>(period, T{}), blocks};
   T low[D], high[D];
   no_box<D>(low, high);
   blocks.include(0, in.blocks.count, low, high);

@@ -65,10 +65,7 @@ __global__ void find_demands(GhostSelection<D, T> selection) {
       double limit2 = selection.limit2(space, i);
       demand.limit2 = limit2 > demand.limit2 ? limit2 : demand.limit2;
     }
-  for (int d = 0; d < D; ++d) {
-    demand.box.low[d] = warp_min(demand.box.low[d]);
-    demand.box.high[d] = warp_max(demand.box.high[d]);
-  }
+  demand.box.unite_warp();
   demand.limit2 = warp_max(demand.limit2);
   if (lane_index() == 0) selection.demands[rank] = demand;
 }

@@ -54,6 +54,7 @@ class Scratch {
   }
 
   T* get() { return data_; }
+  const T* get() const { return data_; }
   T& operator[](int64_t i) { return data_[i]; }
 
  private:

@@ -1,0 +1,40 @@
+// Runs of a few rows and the box of each, in place of leaves where there is no hierarchy.
+#pragma once
+
+#include "boxes.h"
+
+namespace jztree {
+
+struct RunsOfRows {
+  int64_t each;  // but for the last that has any
+
+  // Where a run begins, of so many rows in all.
+  JZTREE_BOTH int64_t begin(int64_t run, int64_t rows) const { return run * each < rows ? run * each : rows; }
+};
+
+template <int D, typename T>
+struct RowBoxes {
+  static constexpr int most_dims = max_dims;
+
+  Array<const T> pos;  // (n, D)
+  Count num;
+  Lengths box;
+  Array<int32_t> splits;  // (runs + 1,)
+  T *lower, *upper;       // (runs, D), in wrapped coordinates; empty where there is no row
+  RunsOfRows rows_of;
+
+  explicit RowBoxes(Arguments& in)
+      : pos(in.argument<T>("pos", {any, D})),
+        num(in.count("num", pos.rows())),
+        box(in.lengths("box", D)),
+        splits(in.result<int32_t>("splits", {any})),
+        lower(in.result<T>("lower", {runs(), D})),
+        upper(in.result<T>("upper", {runs(), D})),
+        rows_of{in.attributes().integer("run_rows")} {
+    in.expect(rows_of.each > 0 && runs() * rows_of.each >= pos.rows(), splits, 1, "splits", "of runs that hold all");
+  }
+
+  int64_t runs() const { return splits.rows() - 1; }
+};
+
+}  // namespace jztree
