@@ -1,6 +1,7 @@
 // Units are the highest nodes whose particles are all linked to each other because the whole node is smaller than the
 // linking length ("dense"), and the leaves outside of these. First every unit is linked within, each on one thread.
-// Then every unit walks the planes from the top to the units behind it in z-order that are within the linking length:
+// Then every unit is linked to the units behind it in z-order that are within the linking length, which one walk from
+// the top finds for all that are children of one node:
 // * If every pair of the two is within it, they are joined without a look at their particles.
 // * If both are one set each already, and the same, there is nothing to do; if they differ, one link is enough.
 // * Else particles are tested, those of the one unit that are near the other's box.
@@ -8,6 +9,7 @@
 
 #include "fof.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <vector>
@@ -15,15 +17,11 @@
 #include "common/cpu/context.h"
 #include "common/cpu/leaf_distances.h"
 #include "common/cpu/staged_tree.h"
+#include "near_units.h"
 #include "union_find.h"
 
 namespace jztree {
 namespace {
-
-struct Node {
-  int plane;
-  int64_t index;
-};
 
 template <int D, typename T>
 class Linker {
@@ -49,7 +47,11 @@ class Linker {
     });
     parallel_.blocks(count, 64, [&](int64_t begin, int64_t end) {
       Worker worker(*this);
-      for (int64_t i = begin; i < end; ++i) worker.link_to_later(units_[static_cast<size_t>(i)]);
+      for (int64_t i = begin; i < end;) {
+        const int64_t first = i;
+        i = end_of_siblings(i, end);
+        worker.link_to_later(first, i);
+      }
     });
   }
 
@@ -95,6 +97,14 @@ class Linker {
       add_units({node.plane - 1, i});
   }
 
+  // The end of the units from `unit` on, before `end`, that are children of one node.
+  int64_t end_of_siblings(int64_t unit, int64_t end) const {
+    const Node first = units_[static_cast<size_t>(unit)];
+    const int64_t behind = tree_.end_of_siblings(first.plane, first.index);
+    auto other = [&](const Node& node) { return node.plane != first.plane || node.index >= behind; };
+    return std::find_if(units_.begin() + unit, units_.begin() + end, other) - units_.begin();
+  }
+
   // One thread's work arrays.
   class Worker {
    public:
@@ -104,7 +114,8 @@ class Linker {
           rule_(linker.rule_),
           sets_(linker.sets_),
           distances_(linker.scale_, linker.most_),
-          local_(static_cast<size_t>(linker.most_)) {}
+          local_(static_cast<size_t>(linker.most_)),
+          near_(linker.tree_, linker.dense_, distances_.gap_period()) {}
 
     // Sets the parents of the unit's rows. No other thread looks at them yet.
     void link_within(Node unit) {
@@ -118,27 +129,27 @@ class Linker {
       }
     }
 
-    void link_to_later(Node unit) {
-      size_t flat = linker_.flat(unit);
-      int64_t behind = linker_.end(unit);
+    // Links each of some units, which are near each other, to those behind it.
+    void link_to_later(int64_t first, int64_t last) {
       T low[D], high[D];
-      linker_.box(flat, low, high);
-      int top = tree_.layout().planes() - 1;
-      stack_.clear();
-      push_near(top, 0, tree_.layout().sizes[static_cast<size_t>(top)], low, high, behind);
-      while (!stack_.empty()) {
-        Node node = stack_.back();
-        stack_.pop_back();
-        if (node.plane == 0 || linker_.dense_[linker_.flat(node)]) {
-          if (linker_.begin(node) >= behind) link_units(unit, node);
-        } else {
-          push_near(node.plane - 1, tree_.first_child(node.plane, node.index),
-                    tree_.first_child(node.plane, node.index + 1), low, high, behind);
+      linker_.box(linker_.flat(unit(first)), low, high);
+      for (int64_t i = first + 1; i < last; ++i) {
+        const size_t flat = linker_.flat(unit(i));
+        for (int d = 0; d < D; ++d) {
+          low[d] = std::min(low[d], tree_.low[d][flat]);
+          high[d] = std::max(high[d], tree_.high[d][flat]);
         }
+      }
+      near_.find(low, high, rule_.possibly2, linker_.end(unit(first)));
+      for (int64_t i = first; i < last; ++i) {
+        linker_.box(linker_.flat(unit(i)), low, high);
+        near_.each(low, high, rule_.possibly2, linker_.end(unit(i)), [&](Node later) { link_units(unit(i), later); });
       }
     }
 
    private:
+    Node unit(int64_t i) const { return linker_.units_[static_cast<size_t>(i)]; }
+
     // distance2: as computed, scaled, of two rows that find_near found near each other.
     bool linked(T distance2, int64_t a, int64_t b) const {
       return rule_.linked(distance2, linker_.pos_ + a * D, linker_.pos_ + b * D);
@@ -169,20 +180,6 @@ class Linker {
       if (a == b) return 0;
       local_[static_cast<size_t>(std::max(a, b))] = std::min(a, b);
       return 1;
-    }
-
-    // Pushes the nodes of a plane that are within the linking length of the box and end behind a row.
-    void push_near(int plane, int64_t begin, int64_t end, const T* low, const T* high, int64_t behind) {
-      int64_t start = tree_.layout().starts[static_cast<size_t>(plane)];
-      for (int64_t first = begin; first < end; first += 4 * lanes) {
-        T distance2[4 * lanes];
-        int64_t count = std::min<int64_t>(4 * lanes, end - first);
-        node_distances(tree_, low, high, distances_.gap_period(), start + first, count, distance2);
-        for (int64_t i = count - 1; i >= 0; --i)
-          if (distance2[i] <= rule_.possibly2 && tree_.first_row(plane, first + i + 1) > behind &&
-              tree_.first_row(plane, first + i) < tree_.first_row(plane, first + i + 1))
-            stack_.push_back({plane, first + i});
-      }
     }
 
     void link_units(Node a, Node b) {
@@ -258,7 +255,7 @@ class Linker {
     UnionFind& sets_;
     LeafDistances<D, T> distances_;
     std::vector<int64_t> local_;
-    std::vector<Node> stack_;
+    NearUnits<D, T> near_;
   };
 
   const Parallel& parallel_;

@@ -2,6 +2,7 @@
 // box, everything scaled by one power of two.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdint>
@@ -36,11 +37,19 @@ OpenSpan open_span(const double* box, const Tree<D, From>& a, const Tree<D, From
   return span;
 }
 
+// Boxes of nodes, with room for whole blocks of lanes.
 template <int D, typename T>
-class StagedTree {
+struct NodeBoxes {
+  T *low[D], *high[D];  // [node]
+};
+
+template <int D, typename T>
+class StagedTree : public NodeBoxes<D, T> {
  public:
-  T* x[D];              // [row]
-  T *low[D], *high[D];  // [node], all planes
+  T* x[D];  // [row]
+  // [node], all planes
+  using NodeBoxes<D, T>::low;
+  using NodeBoxes<D, T>::high;
 
   // From: the dtype of the positions, which T may be wider than.
   template <typename From>
@@ -86,6 +95,12 @@ class StagedTree {
   int64_t leaf_row(int64_t leaf) const { return particle_splits_[leaf]; }
   // First child of node i of a plane, i counted within the plane.
   int64_t first_child(int plane, int64_t i) const { return splits_[layout_.split_start(plane) + i]; }
+  // The end of the nodes of a plane that have the same parent as one.
+  int64_t end_of_siblings(int plane, int64_t i) const {
+    if (plane == layout_.planes() - 1) return layout_.sizes[static_cast<size_t>(plane)];
+    const int32_t* first = splits_ + layout_.split_start(plane + 1);
+    return *std::upper_bound(first, first + layout_.sizes[static_cast<size_t>(plane) + 1], i);
+  }
   int64_t first_row(int plane, int64_t i) const { return particle_splits_[layout_.split_start(plane) + i]; }
 
  private:

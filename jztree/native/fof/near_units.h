@@ -1,0 +1,102 @@
+// Units near a few that are near each other, found by one walk.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "common/cpu/leaf_distances.h"
+#include "common/cpu/staged_tree.h"
+
+namespace jztree {
+
+struct Node {
+  int plane;
+  int64_t index;
+};
+
+// Units are leaves, and nodes of higher planes that are marked; what is below these is in none.
+template <int D, typename T>
+class NearUnits {
+ public:
+  // marked: [node], of all planes. gap_period: see LeafDistances.
+  NearUnits(const StagedTree<D, T>& tree, const std::vector<uint8_t>& marked, const T* gap_period)
+      : tree_(tree), marked_(marked), gap_period_(gap_period) {}
+
+  // Finds those within a distance of a box whose rows begin at `first` or behind it.
+  void find(const T* low, const T* high, T distance2, int64_t first) {
+    const int top = tree_.layout().planes() - 1;
+    units_.clear();
+    for (std::vector<T>& corner : corners_) corner.clear();
+    look_through(top, 0, tree_.layout().sizes[static_cast<size_t>(top)], low, high, distance2, first);
+    while (!stack_.empty()) {
+      const Node node = stack_.back();
+      stack_.pop_back();
+      look_through(node.plane - 1, tree_.first_child(node.plane, node.index),
+                   tree_.first_child(node.plane, node.index + 1), low, high, distance2, first);
+    }
+    for (std::vector<T>& corner : corners_) corner.resize(units_.size() + lanes);
+  }
+
+  // Calls visit(node) for those that were found that are within the distance of a box inside of that one, and begin at
+  // `first` or behind it.
+  template <typename Visit>
+  void each(const T* low, const T* high, T distance2, int64_t first, const Visit& visit) {
+    NodeBoxes<D, T> boxes;
+    for (int d = 0; d < D; ++d) {
+      boxes.low[d] = corners_[2 * d].data();
+      boxes.high[d] = corners_[2 * d + 1].data();
+    }
+    const int64_t all = static_cast<int64_t>(units_.size());
+    for (int64_t begin = 0; begin < all; begin += lanes) {
+      uint32_t near = near_nodes(boxes, low, high, gap_period_, begin, std::min(lanes, all - begin), distance2);
+      for (; near != 0; near &= near - 1) {
+        const Unit& unit = units_[static_cast<size_t>(begin + __builtin_ctz(near))];
+        if (unit.first_row >= first) visit(unit.node);
+      }
+    }
+  }
+
+ private:
+  struct Unit {
+    Node node;
+    int64_t first_row;
+  };
+
+  // Takes the units among some nodes of a plane, and pushes the others that may hold some.
+  void look_through(int plane, int64_t begin, int64_t end, const T* low, const T* high, T distance2, int64_t first) {
+    const int64_t start = tree_.layout().starts[static_cast<size_t>(plane)];
+    for (int64_t some = begin; some < end; some += lanes) {
+      const int64_t count = std::min(lanes, end - some);
+      uint32_t near = near_nodes(tree_, low, high, gap_period_, start + some, count, distance2);
+      for (; near != 0; near &= near - 1) {
+        const int64_t i = some + __builtin_ctz(near);
+        const int64_t first_row = tree_.first_row(plane, i), end_row = tree_.first_row(plane, i + 1);
+        if (end_row <= first || first_row == end_row) continue;
+        if (plane > 0 && !marked_[static_cast<size_t>(start + i)]) {
+          stack_.push_back({plane, i});
+        } else if (first_row >= first) {
+          take({plane, i}, static_cast<size_t>(start + i), first_row);
+        }
+      }
+    }
+  }
+
+  void take(Node node, size_t flat, int64_t first_row) {
+    units_.push_back({node, first_row});
+    for (int d = 0; d < D; ++d) {
+      corners_[2 * d].push_back(tree_.low[d][flat]);
+      corners_[2 * d + 1].push_back(tree_.high[d][flat]);
+    }
+  }
+
+  const StagedTree<D, T>& tree_;
+  const std::vector<uint8_t>& marked_;
+  const T* gap_period_;
+  std::vector<Node> stack_;
+  std::vector<Unit> units_;
+  std::vector<T> corners_[2 * D];  // of their boxes, low and high of each dimension
+};
+
+}  // namespace jztree
