@@ -200,6 +200,23 @@ def test_devices_give_the_bits_of_one(ndev: int) -> None:
                 assert all(not np.asarray(got)[rank, n:].any() for rank, n in enumerate(dealt))
 
 
+@pytest.mark.parametrize("far", [1, 7, 40])
+def test_too_few_particles_in_half_a_box_are_no_sphere_on_devices_either(far: int) -> None:
+    """The nearest ten are farther away than half of the short side, so nobody ever has them all."""
+    rng = np.random.default_rng(far)
+    pos = rng.normal(0, 0.1, (5 + far, 3)).astype(np.float32)
+    pos[5:, 2] += 7
+    centre = pos[[0, 2, 5]]
+    for box in ((0, 8, 0), (30, 8, 30)):
+        one = spherical_overdensity.jit(pos, centre, 0.05, boxsize=box)
+        for ndev in (2, 4):
+            mesh, counts = mesh_of(ndev), uneven(3, ndev)
+            part = deal(pos, uneven(len(pos), ndev))
+            found = spherical_overdensity.smap(mesh, jit=True)(part, deal(centre, counts), 0.05, boxsize=box)
+            for field in FIELDS:
+                np.testing.assert_array_equal(joined(getattr(found, field), counts), getattr(one, field), field)
+
+
 @pytest.mark.slow
 def test_ghosts_that_do_not_fit() -> None:
     pos = make("uniform", 4)[0]

@@ -19,13 +19,13 @@ from .. import comm, kernels
 from .._transform.capacity import Room
 from ..config import OverdensityConfig
 from ..data import PosMass, get_num, get_pos, replace_num, split_rows
-from ..jax_ext import Exact
+from ..jax_ext import Exact, exact_to_float
 from ..tree import build_in_domain, kernel_tree
 from ..tree._over_ranks import Moved, Movers, sort_over_ranks
 from ..tree._zorder import Domain, domain_of
 from ..tree.ghosts import Blocks, Surroundings, boxes_of, close_boxes, ghost_room, leaves_of, surroundings, tell_all
 
-__all__ = ["Spheres", "nearest_few", "spheres_over_ranks"]
+__all__ = ["Spheres", "nearest_few", "spheres_over_ranks", "widest_sphere"]
 
 # How much farther than necessary to look, because spheres grow by the particles of others.
 _FURTHER = 1.2
@@ -62,11 +62,18 @@ def spheres_over_ranks(
     return search.sent_home(search.answer())
 
 
+def widest_sphere(box: Exact, dtype: Any) -> jax.Array:
+    """The largest radius that is looked at: half the smallest periodic length, rounded up; infinite in an open box."""
+    lengths = jnp.asarray(exact_to_float(box), dtype)
+    return jnp.min(jnp.where(lengths > 0, lengths / 2, jnp.inf)) * (1 + 4 * jnp.finfo(dtype).eps)
+
+
 class _Search:
     def __init__(self, sources: Moved, centres: Moved, density: Exact, domain: Domain, cfg: OverdensityConfig) -> None:
         self.sources, self.centres, self.density, self.domain, self.cfg = sources, centres, density, domain, cfg
         self.rank = comm.get_rank_info()[0]
         pos, num = sources.part.pos, sources.num
+        self.widest = widest_sphere(domain.box, pos.dtype)
         th = build_in_domain(pos, num, domain, cfg.tree)
         self.tree, self.leaves = kernel_tree(pos, num, th), leaves_of(th)
         whole = domain.whole()
@@ -110,7 +117,10 @@ class _Search:
         looked = jnp.where(jnp.isfinite(asked), asked, jnp.where(jnp.isfinite(found[4]), 0, jnp.inf))
         of_row = [pending.reshape(-1, *[1] * (column.ndim - 1)) for column in found]
         spheres = tuple(jnp.where(*columns) for columns in zip(of_row, found, spheres, strict=True))
-        return spheres, pending & (found[4] > looked)
+        # If too few for a sphere were brought, it asks for the nearest few, wherever they are. But if these were all
+        # that a sphere may have in the box, there is none.
+        needed = jnp.where(jnp.isfinite(asked), jnp.minimum(found[4], self.widest), found[4])
+        return spheres, pending & (needed > looked)
 
     def _bring(self, asked: jax.Array) -> tuple[Surroundings, jax.Array]:
         """Own particles with others' within the radius ``asked`` of centres, and which centres may have such."""

@@ -21,12 +21,13 @@ from .._particles import check_carried, check_num
 from .._transform.capacity import Room
 from ..config import OverdensityConfig, checked_config, without_masses
 from ..data import ParticleData, get_num, get_pos, replace_num, split_rows, with_computed
-from ..jax_ext import Exact, exact_to_float, with_twins
+from ..jax_ext import Exact, with_twins
 from ..tree import TreeHierarchy, build_in_domain, check_belongs, check_hierarchy, kernel_tree, sort_and_build
 from ..tree._over_ranks import Moved, Movers, sort_over_ranks
 from ..tree._zorder import Domain, domain_of
 from ..tree.ghosts import boxes_of, ghost_room, leaves_of, surroundings, tell_all
 from ._arguments import check_both, with_mass
+from ._over_ranks import widest_sphere
 
 __all__ = ["SphereProperties", "sphere_properties"]
 
@@ -125,9 +126,7 @@ def _check_radii(radius: Any, centres: jax.Array, num: jax.Array, box: Exact) ->
         raise ValueError(f"radius must have one number a centre, {centres.shape[:1]}; its shape is {np.shape(radius)}.")
     used = jnp.arange(centres.shape[0], dtype=jnp.int32) < num
     radii = jnp.where(used, jnp.asarray(radius, centres.dtype), 0)
-    lengths = jnp.asarray(exact_to_float(box), centres.dtype)
-    widest = jnp.min(jnp.where(lengths > 0, lengths / 2, jnp.inf)) * (1 + 4 * jnp.finfo(centres.dtype).eps)
-    row = first_row((radii > widest) | jnp.isinf(radii))
+    row = first_row((radii > widest_sphere(box, centres.dtype)) | jnp.isinf(radii))
     return comm.after(radii, comm.check(0, row >= 0, [row], _TOO_WIDE))
 
 
