@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/cpu/leaf_distances.h"
+#include "common/cpu/node_distances.h"
 #include "common/cpu/staged_tree.h"
 
 namespace jztree {

@@ -1,4 +1,4 @@
-// Distances between a group of particles and the nodes and leaves of a staged hierarchy, in vector loops.
+// Distances between a group of particles and the leaves of a staged hierarchy, in vector loops.
 #pragma once
 
 #include <algorithm>
@@ -8,71 +8,10 @@
 
 #include "common/cpu/candidate.h"
 #include "common/geometry.h"
+#include "node_distances.h"
 #include "staged_tree.h"
 
 namespace jztree {
-
-// Bounds of the squared distance between points of a box and of each of some nodes, a block of lanes of which lies in
-// the flat arrays from `first` on. bound(d, low, high): that of the distance in one dimension, from the nodes'
-// coordinates.
-template <int D, typename T, typename Bound>
-inline Lanes<T> node_bounds_of_lanes(const NodeBoxes<D, T>& nodes, int64_t first, T rounding, const Bound& bound) {
-  using V = Lanes<T>;
-  V sum{};
-  for (int d = 0; d < D; ++d) {
-    V low, high;
-    load(nodes.low[d] + first, low);
-    load(nodes.high[d] + first, high);
-    V along = bound(d, low, high);
-    sum = sum + along * along;
-  }
-  return sum * rounding;
-}
-
-// The same of `count` nodes. `out` has room for whole blocks of lanes.
-template <int D, typename T, typename Bound>
-inline void node_bounds(const NodeBoxes<D, T>& nodes, int64_t first, int64_t count, T rounding, const Bound& bound,
-                        T* out) {
-  for (int64_t block = 0; block < count; block += lanes)
-    store<T>(node_bounds_of_lanes(nodes, first + block, rounding, bound), out + block);
-}
-
-// What gives lower bounds of the distance to a box.
-template <int D, typename T>
-auto gap_to(const T* low, const T* high, const T* gap_period) {
-  using V = Lanes<T>;
-  return [=](int d, const V& node_low, const V& node_high) {
-    return interval_gap<V>(V(low[d]), V(high[d]), node_low, node_high, V(gap_period[d]));
-  };
-}
-
-// Lower bounds of the squared distance between a box and nodes.
-// Flattened: vectors that a function takes and returns pass through memory, a tenth of the time for small k.
-template <int D, typename T>
-__attribute__((flatten)) inline void node_distances(const NodeBoxes<D, T>& nodes, const T* low, const T* high,
-                                                    const T* gap_period, int64_t first, int64_t count, T* out) {
-  node_bounds(nodes, first, count, below_one<T>, gap_to<D>(low, high, gap_period), out);
-}
-
-// Which of at most a block of lanes of nodes may be within a distance of a box, a bit a node.
-template <int D, typename T>
-__attribute__((flatten)) inline uint32_t near_nodes(const NodeBoxes<D, T>& nodes, const T* low, const T* high,
-                                                    const T* gap_period, int64_t first, int64_t count, T distance2) {
-  const auto gap2 = node_bounds_of_lanes(nodes, first, below_one<T>, gap_to<D>(low, high, gap_period));
-  return lanes_at_most(gap2, Lanes<T>(distance2)) & ((1u << count) - 1);
-}
-
-// Upper bounds of the squared distance between a point of a box and one of each node.
-template <int D, typename T>
-__attribute__((flatten)) inline void node_reaches(const NodeBoxes<D, T>& nodes, const T* low, const T* high,
-                                                  const T* period, int64_t first, int64_t count, T* out) {
-  using V = Lanes<T>;
-  auto reach = [&](int d, const V& node_low, const V& node_high) {
-    V straight = larger<V>(node_high - V(low[d]), V(high[d]) - node_low);
-    return smaller<V>(straight, V(period[d] / 2));
-  };
-  node_bounds(nodes, first, count, above_one<T>, reach, out);
-}
 
 // Particles of a leaf that are near a query.
 template <typename T>
