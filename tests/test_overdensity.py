@@ -217,6 +217,17 @@ def test_too_few_particles_in_half_a_box_are_no_sphere_on_devices_either(far: in
                 np.testing.assert_array_equal(joined(getattr(found, field), counts), getattr(one, field), field)
 
 
+def test_lengths_that_xla_takes_for_0() -> None:
+    pos = np.random.default_rng(0).uniform(0, 6e-39, (10, 2)).astype(np.float32)
+    one = spherical_overdensity.jit(pos, pos, 1e25)
+    counts = uneven(10, 3)
+    part = deal(pos, counts)
+    found = spherical_overdensity.smap(mesh_of(3), jit=True)(part, part, 1e25)
+    assert (np.asarray(one.count) == 10).all()
+    for field in FIELDS:
+        np.testing.assert_array_equal(joined(getattr(found, field), counts), getattr(one, field), field)
+
+
 @pytest.mark.slow
 def test_ghosts_that_do_not_fit() -> None:
     pos = make("uniform", 4)[0]

@@ -1,4 +1,6 @@
-"""Searches within a radius over devices, some of them empty: the answers of one device, which other parts judge."""
+"""Searches within a radius over devices, and spheres, some of them empty: the answers of one device, which other parts
+judge.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -70,7 +72,14 @@ _KINDS = {
         "dbscan",
         "many = [join(x, counts) for x in search(part, radius, 3, boxsize)]\none = here(pos, radius, 3, boxsize)",
     ),
+    "spheres": (
+        "spherical_overdensity",
+        "many = [join(x, counts) for x in jax.tree.leaves(search(part, part, density, boxsize=boxsize))]\n"
+        "one = jax.tree.leaves(here(pos, pos, density, boxsize=boxsize))",
+    ),
 }
+# Where functions are that are not in jz.radius.
+_MODULES = {"clusters": "fof", "spheres": "overdensity"}
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
@@ -79,7 +88,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     kind = pick(random, *_KINDS)
     ndev, dims = int(pick(random, 2, 3, 4, 5, 8)), int(random.integers(1, 4))
     name, lines = _KINDS[kind]
-    function = f"jz.{'fof' if kind == 'clusters' else 'radius'}.{name}"
+    function = f"jz.{_MODULES.get(kind, 'radius')}.{name}"
     setup = DEAL.format(ndev=ndev, rows=ROWS) + f"search, here = {function}.smap(mesh, jit=True), {function}.jit\n"
     for _ in range(_CASES):
         counts = dealt_counts(random, ndev)
@@ -93,6 +102,9 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
         if "reach" in lines:
             values["reach"] = (points.length * 10 ** random.uniform(-3, 0, len(pos))).astype(dtype)
             rows = "pos", "reach"
+        if kind == "spheres":
+            decades = random.uniform(-2, 3) - dims * np.log10(max(radius, 1e-60))
+            values["density"] = float(10 ** np.clip(decades, -25, 25))
         yield Case(_PART + lines, values, _Judge(kind, x64), {"counts": rows}, setup, x64)
 
 
@@ -117,6 +129,8 @@ class _Judge:
         pos = values["pos"]
         if self.kind == "sums":
             return "a sum may be out of range"
+        if self.kind == "spheres":
+            return "a radius or a peak may be out of range"
         if self.kind == "pair counts" and not values["radius"] * 0.4 > 0:
             return "edges do not ascend"
         far = np.abs(pos.astype(np.float64)) / 2.0**29 >= np.where(sides > 0, sides, np.inf)
@@ -126,7 +140,7 @@ class _Judge:
 
     def _same(self, found: np.ndarray, expected: np.ndarray) -> bool:
         if self.kind != "sums":
-            return np.array_equal(found, expected)
+            return np.array_equal(found, expected, equal_nan=found.dtype.kind == "f")
         # In float64 inside, in another order.
         return bool((np.abs(found - expected) <= 4 * np.finfo(found.dtype).eps * np.abs(expected)).all())
 
