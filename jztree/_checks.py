@@ -111,6 +111,14 @@ def is_subnormal(value: jax.Array) -> jax.Array:
     return (size > 0) & (size < jnp.asarray(2**kind.nmant, bits.dtype))
 
 
+def at_least_normal(length: jax.Array) -> jax.Array:
+    """``length``, or the smallest normal number where it is shorter, which XLA takes for 0; farther is as right.
+
+    Negative numbers, which are marks, and NaN stay what they are.
+    """
+    return jnp.where(length >= 0, jnp.maximum(length, jnp.finfo(length.dtype).tiny), length)
+
+
 def in_order(value: jax.Array) -> jax.Array:
     """Integers in the order of numbers, with subnormal ones, which XLA takes for 0; NaN are beyond the infinities."""
     kind = jnp.dtype(f"int{jnp.finfo(value.dtype).bits}")

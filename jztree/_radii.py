@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from . import comm
-from ._checks import check_real, exact_box_argument, in_order, is_length, shape_of, shown
+from ._checks import at_least_normal, check_real, exact_box_argument, in_order, is_length, shape_of, shown
 from ._particles import check_no_unit, shape_of_pos
 from .data import get_num
 from .jax_ext import Exact, exact, exact_to_float, is_concrete
@@ -49,8 +49,7 @@ class Radii(NamedTuple):
         """``(q,)``, the largest radius of every query in the dtype of the positions, and not below what was given."""
         number = jax.lax.stop_gradient(jnp.asarray(exact_to_float(self.words()), dtype))
         last = number.reshape(-1)[-1:] if self.of_each is None else number.reshape(q, self.per_query())[:, -1]
-        # XLA takes lengths below the smallest normal number for 0; farther is as right.
-        farther = jnp.nextafter(jnp.maximum(last, jnp.finfo(dtype).tiny), jnp.asarray(jnp.inf, dtype))
+        farther = jnp.nextafter(at_least_normal(last), jnp.asarray(jnp.inf, dtype))
         return jnp.broadcast_to(farther, (q,))
 
     def _each(self) -> Exact:

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels, stats
+from .._checks import at_least_normal
 from .._transform.capacity import room
 from ..config import FofConfig
 from ..data import Label, get_num, get_pos
@@ -96,8 +97,7 @@ def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: 
     # Before the ghosts are here there is no hierarchy.
     leaves = runs_of(pos, num, domain.box)
     boxes = _, lower, upper = boxes_of(pos, num, domain, leaves)
-    # XLA takes lengths below the smallest normal number for 0; farther is as right.
-    radius = jnp.full(lower.shape[0], jnp.maximum(exact_to_float(rlink), float(jnp.finfo(pos.dtype).tiny)), pos.dtype)
+    radius = jnp.full(lower.shape[0], at_least_normal(jnp.asarray(exact_to_float(rlink), pos.dtype)))
     place = ghost_room("fof_ghosts", cfg.ghost_rows, n)
     known = functools.partial(tell_all, pos, num, domain, leaves, boxes)
     wanted = (lower, upper, radius)

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels, stats
+from .._checks import at_least_normal
 from .._particles import get_num_total
 from .._radii import Radii
 from .._transform.capacity import Room
@@ -281,9 +282,7 @@ class _Search:
         limit = self._limit(rows)
         if not limit.given():
             return rad  # a slice would be a copy
-        # XLA takes lengths below the smallest normal number for 0; farther is as right.
-        last = jnp.maximum(rad[:, -1:], jnp.finfo(rad.dtype).tiny)
-        return jnp.minimum(last, limit.outermost(rad.shape[0], rad.dtype)[:, None])
+        return jnp.minimum(at_least_normal(rad[:, -1:]), limit.outermost(rad.shape[0], rad.dtype)[:, None])
 
     def _look_around(
         self, properties: Any, rad: jax.Array, rows: jax.Array | None, filled: bool = True

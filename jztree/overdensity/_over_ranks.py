@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
+from .._checks import at_least_normal
 from .._transform.capacity import Room
 from ..config import OverdensityConfig
 from ..data import PosMass, get_num, get_pos, replace_num, split_rows
@@ -25,7 +26,7 @@ from ..tree._over_ranks import Moved, Movers, sort_over_ranks
 from ..tree._zorder import Domain, domain_of
 from ..tree.ghosts import Blocks, Surroundings, boxes_of, close_boxes, ghost_room, leaves_of, surroundings, tell_all
 
-__all__ = ["Spheres", "nearest_few", "normal_length", "spheres_over_ranks", "widest_sphere"]
+__all__ = ["Spheres", "nearest_few", "spheres_over_ranks", "widest_sphere"]
 
 # How much farther than necessary to look, because spheres grow by the particles of others.
 _FURTHER = 1.2
@@ -68,11 +69,6 @@ def widest_sphere(box: Exact, dtype: Any) -> jax.Array:
     return jnp.min(jnp.where(lengths > 0, lengths / 2, jnp.inf)) * (1 + 4 * jnp.finfo(dtype).eps)
 
 
-def normal_length(length: jax.Array) -> jax.Array:
-    """``length``, where it is one and not a mark, at least the smallest normal number: XLA takes smaller ones for 0."""
-    return jnp.where(length >= 0, jnp.maximum(length, jnp.finfo(length.dtype).tiny), length)
-
-
 class _Search:
     def __init__(self, sources: Moved, centres: Moved, density: Exact, domain: Domain, cfg: OverdensityConfig) -> None:
         self.sources, self.centres, self.density, self.domain, self.cfg = sources, centres, density, domain, cfg
@@ -111,7 +107,7 @@ class _Search:
 
     def _look_around(self, spheres: Spheres, pending: jax.Array) -> tuple[Spheres, jax.Array]:
         """Answers of pending centres with the particles of other ranks, and which centres need a further look."""
-        asked = jnp.where(pending, normal_length(spheres[4]) * _FURTHER, 0)
+        asked = jnp.where(pending, at_least_normal(spheres[4]) * _FURTHER, 0)
         around, is_open = self._bring(asked)
         _, rebuild = split_rows(self.sources.part)
         part = replace_num(rebuild(around.rows), around.num)
@@ -124,7 +120,7 @@ class _Search:
         spheres = tuple(jnp.where(*columns) for columns in zip(of_row, found, spheres, strict=True))
         # If too few for a sphere were brought, it asks for the nearest few, wherever they are. But if these were all
         # that a sphere may have in the box, there is none.
-        rests_on = normal_length(found[4])
+        rests_on = at_least_normal(found[4])
         needed = jnp.where(jnp.isfinite(asked), jnp.minimum(rests_on, self.widest), rests_on)
         return spheres, pending & (needed > looked)
 
@@ -133,7 +129,7 @@ class _Search:
         far = jnp.isinf(asked)
         open_wide, wide = self._open(jnp.where(far, 0, asked), None)
         open_few, few = self._open(jnp.where(far, asked, 0), self.cfg.npart_min)
-        is_open, radius = jnp.maximum(open_wide, open_few), jnp.maximum(normal_length(wide), normal_length(few))
+        is_open, radius = jnp.maximum(open_wide, open_few), jnp.maximum(at_least_normal(wide), at_least_normal(few))
         pos = self.sources.part.pos
         around = surroundings(
             split_rows(self.sources.part)[0],

@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
 from .._checks import (
+    at_least_normal,
     check_box,
     check_real_dtype,
     common_dtype,
@@ -27,7 +28,7 @@ from ..tree._over_ranks import Moved, Movers, sort_over_ranks
 from ..tree._zorder import Domain, domain_of
 from ..tree.ghosts import boxes_of, ghost_room, leaves_of, surroundings, tell_all
 from ._arguments import check_both, with_mass
-from ._over_ranks import normal_length, widest_sphere
+from ._over_ranks import widest_sphere
 
 __all__ = ["SphereProperties", "sphere_properties"]
 
@@ -201,7 +202,7 @@ def _with_ghosts(
     # The first collective after both exchanges.
     known = tell_all(pos, num, domain, leaves, boxes_of(pos, num, domain, leaves), centres.num)
     # A little farther, because distances are rounded differently there.
-    asked = normal_length(radius)[:, None] * (1 + 8 * jnp.finfo(radius.dtype).eps)
+    asked = at_least_normal(radius)[:, None] * (1 + 8 * jnp.finfo(radius.dtype).eps)
     _, reach = kernels.open_leaves(groups, boxes, asked, None, known, None, comm.get_rank_info()[0], domain.box, None)
     columns, rebuild = split_rows(sources.part)
     place = ghost_room("overdensity_ghosts", cfg.ghost_rows, pos.shape[0])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm
-from .._checks import check_range, check_real, exact_box_argument, in_order, is_length, shape_of, shown
+from .._checks import at_least_normal, check_range, check_real, exact_box_argument, in_order, is_length, shape_of, shown
 from .._particles import check_no_unit, shape_of_pos
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete
 from ..kernels import PairBins
@@ -104,6 +104,5 @@ def reach_of(bins: PairBins, dtype: Any) -> jax.Array:
     reach = jnp.asarray(exact_to_float(bins.edges)[-1])
     if bins.mode == "rp_pi" and bins.edges_b is not None:
         reach = reach + jnp.asarray(exact_to_float(bins.edges_b)[-1])
-    # XLA takes lengths below the smallest normal number for 0; farther is as right.
-    widest = jnp.maximum(reach.astype(dtype), jnp.finfo(dtype).tiny) * (1 + 4 * jnp.finfo(dtype).eps)
+    widest = at_least_normal(reach.astype(dtype)) * (1 + 4 * jnp.finfo(dtype).eps)
     return jnp.nextafter(widest, jnp.asarray(jnp.inf, dtype))

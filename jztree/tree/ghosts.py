@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
-from .._checks import check_box, check_particles, check_range, check_real, is_length
+from .._checks import at_least_normal, check_box, check_particles, check_range, check_real, is_length
 from .._particles import check_num
 from .._transform.capacity import Room, room
 from ..jax_ext import Exact, is_concrete
@@ -50,7 +50,7 @@ _BOX_ROWS = 2**14
 # need a tenth.
 _GHOST_FRACTION = 0.5
 _GHOST_ROWS = 4096
-
+# About as many as a leaf has: boxes of more rows bring more that are no ghosts, and fewer rows make more boxes.
 _RUN_ROWS = 32
 
 Blocks = tuple[jax.Array, jax.Array, jax.Array]
@@ -189,8 +189,7 @@ def _reach(radius: Any, dtype: Any) -> jax.Array:
         if known.ndim > 0 or not known >= 0:
             raise ValueError(f"radius is {known}; it must be a number of at least 0.")
     given = jnp.asarray(radius, dtype)
-    # XLA takes lengths below the smallest normal number for 0; farther is as right. NaN and negative ones are refused.
-    farther = jnp.nextafter(jnp.maximum(given, jnp.finfo(dtype).tiny), jnp.asarray(jnp.inf, dtype))
+    farther = jnp.nextafter(at_least_normal(given), jnp.asarray(jnp.inf, dtype))
     return jnp.where(is_length(given), farther, jnp.asarray(-1, dtype))
 
 
