@@ -16,6 +16,8 @@
 
 #include "common/cpu/context.h"
 #include "common/cpu/leaf_distances.h"
+#include "common/cpu/row_box.h"
+#include "common/cpu/spares.h"
 #include "common/cpu/staged_tree.h"
 #include "near_units.h"
 #include "union_find.h"
@@ -132,13 +134,11 @@ class Linker {
     // Links each of some units, which are near each other, to those behind it.
     void link_to_later(int64_t first, int64_t last) {
       T low[D], high[D];
-      linker_.box(linker_.flat(unit(first)), low, high);
-      for (int64_t i = first + 1; i < last; ++i) {
-        const size_t flat = linker_.flat(unit(i));
-        for (int d = 0; d < D; ++d) {
-          low[d] = std::min(low[d], tree_.low[d][flat]);
-          high[d] = std::max(high[d], tree_.high[d][flat]);
-        }
+      no_box<D>(low, high);
+      for (int64_t i = first; i < last; ++i) {
+        T unit_low[D], unit_high[D];
+        linker_.box(linker_.flat(unit(i)), unit_low, unit_high);
+        include_box<D>(unit_low, unit_high, low, high);
       }
       near_.find(low, high, rule_.possibly2, linker_.end(unit(first)));
       for (int64_t i = first; i < last; ++i) {
@@ -209,16 +209,17 @@ class Linker {
       Node whole = split_from ? from : to, other = split_from ? to : from;
       T low[D], high[D];
       linker_.box(linker_.flat(other), low, high);
-      int64_t start = tree_.layout().starts[static_cast<size_t>(whole.plane) - 1];
-      for (int64_t i = tree_.first_child(whole.plane, whole.index); i < tree_.first_child(whole.plane, whole.index + 1);
-           ++i) {
-        Node child{whole.plane - 1, i};
-        if (linker_.begin(child) == linker_.end(child)) continue;
-        T distance2[lanes];
-        node_distances(tree_, low, high, distances_.gap_period(), start + i, 1, distance2);
-        if (distance2[0] > rule_.possibly2) continue;
-        if (split_from ? link_nodes(child, to, from_one, to_root) : link_nodes(from, child, from_one, to_root))
-          return true;
+      const int64_t start = tree_.layout().starts[static_cast<size_t>(whole.plane) - 1];
+      const int64_t end = tree_.first_child(whole.plane, whole.index + 1);
+      for (int64_t i = tree_.first_child(whole.plane, whole.index); i < end; i += lanes) {
+        const int64_t count = std::min(lanes, end - i);
+        uint32_t near = near_nodes(tree_, low, high, distances_.gap_period(), start + i, count, rule_.possibly2);
+        for (; near != 0; near &= near - 1) {
+          const Node child{whole.plane - 1, i + __builtin_ctz(near)};
+          if (linker_.begin(child) == linker_.end(child)) continue;
+          if (split_from ? link_nodes(child, to, from_one, to_root) : link_nodes(from, child, from_one, to_root))
+            return true;
+        }
       }
       return false;
     }

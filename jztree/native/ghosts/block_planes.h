@@ -15,11 +15,7 @@ namespace jztree {
 // Widens [low, high] by the boxes [begin, end).
 template <int D, typename T>
 void include_boxes(const Boxes<D, T>& boxes, int64_t begin, int64_t end, T* low, T* high) {
-  for (int64_t i = begin; i < end; ++i)
-    for (int d = 0; d < D; ++d) {
-      low[d] = std::min(low[d], boxes.low(i)[d]);
-      high[d] = std::max(high[d], boxes.high(i)[d]);
-    }
+  for (int64_t i = begin; i < end; ++i) include_box<D>(boxes.low(i), boxes.high(i), low, high);
 }
 
 // The blocks, and above them boxes around runs of 8, 64 and 512 of them.

@@ -1,4 +1,4 @@
-// The box around rows in wrapped coordinates.
+// Boxes that grow: around rows in wrapped coordinates, and around other boxes.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +13,15 @@ template <int D, typename T>
 void no_box(T* low, T* high) {
   std::fill(low, low + D, std::numeric_limits<T>::infinity());
   std::fill(high, high + D, -std::numeric_limits<T>::infinity());
+}
+
+// Widens [low, high] by another box.
+template <int D, typename T>
+void include_box(const T* other_low, const T* other_high, T* low, T* high) {
+  for (int d = 0; d < D; ++d) {
+    low[d] = std::min(low[d], other_low[d]);
+    high[d] = std::max(high[d], other_high[d]);
+  }
 }
 
 // Widens [low, high] by the rows [begin, end). Rows outside of the box are rare, and looked for only where the box that
