@@ -26,20 +26,21 @@ std::vector<int32_t> find_parts(const GroupParts& in, int64_t num, int64_t& bad_
   const int64_t me = *in.rank, n = in.rows();
   int32_t *label = in.label, *count = in.count;
   std::vector<Run> runs;
+  std::vector<int32_t> elsewhere;  // rows of groups that others own; their labels are those of runs at first, negative
   for (int64_t row = 0; row < num; ++row) {
-    if (roots.bad(row, me, n)) {
-      bad_row = row;
-      return {};
-    }
     count[row] = 0;  // before any row of a part that begins here
     if (roots.rank[row] == me) {
-      label[row] = roots.row[row];
-      ++count[label[row]];
+      const int32_t root = roots.row[row];
+      label[row] = root;
+      if (root < 0 || root > row || label[root] != root) return bad_row = row, std::vector<int32_t>{};
+      ++count[root];
       continue;
     }
+    if (roots.bad(row, me, n)) return bad_row = row, std::vector<int32_t>{};
     if (runs.empty() || runs.back().key != roots.key(row))
       runs.push_back({roots.key(row), static_cast<int32_t>(row), static_cast<int32_t>(runs.size())});
-    label[row] = runs.back().index;
+    label[row] = ~runs.back().index;
+    elsewhere.push_back(static_cast<int32_t>(row));
   }
   std::vector<int32_t> first(runs.size()), parts;
   std::sort(runs.begin(), runs.end());
@@ -47,9 +48,8 @@ std::vector<int32_t> find_parts(const GroupParts& in, int64_t num, int64_t& bad_
     if (i == 0 || runs[i].key != runs[i - 1].key) parts.push_back(runs[i].first);
     first[static_cast<size_t>(runs[i].index)] = parts.back();
   }
-  for (int64_t row = 0; row < num; ++row) {
-    if (roots.rank[row] == me) continue;
-    label[row] = first[static_cast<size_t>(label[row])];
+  for (int32_t row : elsewhere) {
+    label[row] = first[static_cast<size_t>(~label[row])];
     ++count[label[row]];
   }
   return parts;

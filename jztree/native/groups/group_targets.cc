@@ -55,21 +55,21 @@ void group_targets(const Parallel&, const GroupTargets& in) {
   std::vector<uint64_t> starts = starts_of(in.tallies);
   GlobalOrder order{in.tallies, starts.data(), ranks};
   ShareOf share(Shares(order.total(), static_cast<uint64_t>(ranks)));
-  Scratch<int32_t> before(n);  // rows of a part that have been placed, at its first row
+  Scratch<int32_t> before(n);  // rows of a part of a listed group that have been placed, at its first row
   uint64_t next_unlisted = order.unlisted(me);
   for (int64_t row = 0; row < num; ++row) {
     int64_t first = in.label[row], owner = in.root_rank[row];
     if (first < 0 || first > row || in.label[first] != first || owner < 0 || owner >= ranks) misfit(row);
-    if (first == row) before[first] = 0;
     uint64_t place = read_wide(in.places + 2 * first), end;
-    bool root = owner == me && in.root_row[row] == row && place != not_listed;
+    bool root = false;
     if (place == not_listed) {
       place = next_unlisted++;
       end = order.end(me);
     } else {
-      place += order.groups(owner);
-      place += static_cast<uint64_t>(before[first]++);
+      if (first == row) before[first] = 0;
+      place += order.groups(owner) + static_cast<uint64_t>(before[first]++);
       end = order.unlisted(owner);
+      root = owner == me && in.root_row[row] == row;
     }
     if (place >= end) misfit(row);
     in.to_rank[row] = static_cast<int32_t>(share.rank(place));

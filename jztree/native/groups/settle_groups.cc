@@ -30,15 +30,17 @@ class SharedGroups {
   // first. From here on the number of a shared group is the place of its next part.
   void settle(int64_t begin, int64_t end, const int32_t* count, const int32_t* root_rank, int64_t me,
               uint64_t npart_min, uint32_t* places, Tally& tally) {
-    Group nobody{-1, 0};
-    for (auto next = groups_.begin(); begin < end; ++begin) {
-      if (count[begin] == 0 || root_rank[begin] != me) continue;
-      bool shared = next != groups_.end() && next->root_row == begin;
-      uint64_t& number = shared ? next++->number : nobody.number;
-      uint64_t particles = (shared ? number : 0) + static_cast<uint64_t>(count[begin]);
-      bool listed = particles >= npart_min;
-      write_wide(places + 2 * begin, listed ? tally.listed : not_listed);
-      number = listed ? tally.listed + static_cast<uint64_t>(count[begin]) : not_listed;
+    auto next = groups_.begin();
+    for (int64_t row = begin; row < end; ++row) {
+      if (root_rank[row] != me) continue;
+      // Whether a row is a root could not be foretold, so the others get a place, too, of a group of nobody.
+      const uint64_t here = static_cast<uint64_t>(count[row]);
+      uint64_t particles = here;
+      const bool shared = next != groups_.end() && next->root_row == row;
+      if (shared) particles += next->number;
+      const bool listed = particles >= npart_min;
+      write_wide(places + 2 * row, listed ? tally.listed : not_listed);
+      if (shared) next++->number = listed ? tally.listed + here : not_listed;
       tally.listed += listed ? particles : 0;
       tally.largest = std::max(tally.largest, particles);
     }
