@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/cpu/parallel.h"
+#include "common/cpu/spares.h"
 #include "falling_rows.h"
 #include "is_before.h"
 #include "key_levels.h"
@@ -95,9 +96,12 @@ class RunMerge {
            std::vector<uint64_t> sample, const RowArrays<D, T>& out)
       : grid_(grid), pos_(pos), out_(out), cuts_{Cut(begins.begin(), begins.end() - 1)} {
     cut(begins, std::move(sample));
+    Spares<Part> spares;
     parallel.blocks(static_cast<int64_t>(cuts_.size()) - 1, 1, [&](int64_t first, int64_t last) {
-      Part part;
-      for (int64_t i = first; i < last; ++i) merge(static_cast<size_t>(i), part);
+      spares.with([] { return Part(); },
+                  [&](Part& part) {
+                    for (int64_t i = first; i < last; ++i) merge(static_cast<size_t>(i), part);
+                  });
     });
   }
 
