@@ -1,5 +1,6 @@
 """Derivatives over several devices: those of one device."""
 
+import functools
 from typing import Any
 
 import jax
@@ -124,3 +125,28 @@ def test_densest_particles() -> None:
     many = jz.fof.fof_and_catalogue.smap(mesh_of(3)), jz.halos.densest_particle.smap(mesh_of(3))
     one = jz.fof.fof_and_catalogue, jz.halos.densest_particle
     agree(lambda *arrays: loss(*arrays, NUM, *many), lambda *arrays: loss(*arrays, 50, *one), (pos, mass))
+
+
+@pytest.mark.parametrize("form", ["gather", "mean_kernel", "mean_h"])
+def test_of_numbers_that_all_devices_share(form: str) -> None:
+    """Reverse mode adds up what each device has of them."""
+    pos, _, _ = particles()
+
+    def loss(h: Any, box: Any, kernel_sums: Any, sph_derivative: Any, part: Pos) -> Any:
+        return kernel_sums(part, h, box, form=form).sum() + sph_derivative(part, h, part.pos, "divergence", box).sum()
+
+    def gradients(sums: Any, derivative: Any, part: Pos) -> Any:
+        return jax.jit(jax.grad(loss, (0, 1)), static_argnums=(2, 3))(0.3, jnp.ones(3), sums, derivative, part)
+
+    one = gradients(jz.radius.kernel_sums, stopped_by_box(jz.radius.sph_derivative), Pos(pos=jnp.asarray(pos)))
+    mesh = mesh_of(3)
+    functions = jz.radius.kernel_sums.smap(mesh), stopped_by_box(jz.radius.sph_derivative.smap(mesh))
+    for got, want in zip(gradients(*functions, Pos(pos=dealt(pos)[0], num=NUM)), one, strict=True):
+        assert np.any(np.asarray(want) != 0)
+        np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+@functools.cache
+def stopped_by_box(derivative: Any) -> Any:
+    """`sph_derivative`, whose box counts as constant."""
+    return lambda part, h, field, kind, box: derivative(part, h, field, kind, jax.lax.stop_gradient(box))

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from .. import kernels
+from .. import comm, kernels
 from .._transform.exact import exact_change
 from ..jax_ext import Exact, exact_to_float
 from ..kernels import KernelTerm
@@ -85,8 +85,9 @@ class _Call(NamedTuple):
 def kernel_term(term: KernelTerm, value: jax.Array, sources: Rows, queries: Rows, box: Exact) -> jax.Array:
     """`kernels.kernel_sums`, differentiable by values, positions, smoothing lengths and box."""
     sizes = sources.tree.plane_sizes, queries.tree.plane_sizes
-    words = jnp.asarray(box.words)
-    return _sums.bind(value, words, *sources.arrays(), *queries.arrays(), call=_Call(term, *sizes))
+    # The derivative by what all ranks share is the sum of those on each.
+    arrays = map(comm.vary, (value, box.words, *sources.arrays(), *queries.arrays()))
+    return _sums.bind(*arrays, call=_Call(term, *sizes))
 
 
 # A side has a position, smoothing lengths, and five arrays of the hierarchy.
