@@ -6,6 +6,7 @@ across a periodic face has the same relative precision as any other. Lengths are
 component, so that no square leaves the range of the dtype whatever the unit.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,7 +22,7 @@ def nearest_difference(a: jax.Array, b: jax.Array, box: Exact) -> jax.Array:
     """``a - b`` to the nearest image, ``(..., d)``; differentiable by both and by the box."""
     length, rest = _beside(a, *exact_to_parts(box, a.dtype))
     straight = a - b
-    images = _stopped(jnp.where(length > 0, jnp.round(straight / jnp.where(length > 0, length, 1)), 0))
+    images = _whole(jnp.round, straight, length)
     upper_a = ((a - images * length) - images * rest) - b
     upper_b = a - ((b + images * length) + images * rest)
     around = jnp.where(jnp.abs(a) >= jnp.abs(b), upper_a, upper_b)
@@ -31,7 +32,7 @@ def nearest_difference(a: jax.Array, b: jax.Array, box: Exact) -> jax.Array:
 def wrapped(pos: jax.Array, box: Exact) -> jax.Array:
     """``pos``, ``(..., d)``, inside the box; differentiable by both."""
     length, rest = _beside(pos, *exact_to_parts(box, pos.dtype))
-    images = _stopped(jnp.where(length > 0, jnp.floor(pos / jnp.where(length > 0, length, 1)), 0))
+    images = _whole(jnp.floor, pos, length)
     # The quotient may have been rounded up onto an integer.
     above = _stopped((pos - images * length) - images * rest < 0) & (length > 0)
     images = images - above.astype(pos.dtype)
@@ -75,6 +76,15 @@ def _ratio_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[jax
 def _beside(array: jax.Array, *lengths: jax.Array) -> list[jax.Array]:
     """``lengths``, ``(d,)``, with as many axes as an array whose last axis is over dimensions."""
     return [jnp.reshape(length, (1,) * (array.ndim - 1) + (-1,)) for length in lengths]
+
+
+def _whole(rounded: Callable[[jax.Array], jax.Array], place: jax.Array, length: jax.Array) -> jax.Array:
+    """How many lengths there are in ``place``, rounded; none where it is open.
+
+    None of NaN, which padding may be: the derivative by the length, which is that number, is added up with others.
+    """
+    counted = (length > 0) & jnp.isfinite(place)
+    return _stopped(jnp.where(counted, rounded(place / jnp.where(length > 0, length, 1)), 0))
 
 
 def _stopped(value: jax.Array) -> jax.Array:

@@ -323,11 +323,24 @@ def test_spheres_that_do_not_exist_have_no_derivatives() -> None:
     pos[190:] = np.nan
     centre = jnp.asarray([[0.5, 0.5, 0.5], [0.1, 0.2, 0.3], [np.nan] * 3], jnp.float32)
 
-    def loss(pos: Any, mass: Any, centre: Any) -> Any:
+    def loss(pos: Any, mass: Any, centre: Any, box: Any) -> Any:
         part, places = PosMass(pos=pos, mass=mass, num=190), Pos(pos=centre, num=2)
-        found = jz.overdensity.spherical_overdensity(part, places, jnp.asarray([1e-3, 1e9]), 1.0)
+        found = jz.overdensity.spherical_overdensity(part, places, jnp.asarray([1e-3, 1e9]), box)
         kept = jnp.where(jnp.isnan(found.radius), 0, found.radius + found.mass)
         return kept.sum() + found.rmax.sum() + found.vmax.sum()
 
-    gradients = jax.jit(jax.grad(loss, (0, 1, 2)))(jnp.asarray(pos), jnp.ones(200), centre)
+    gradients = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(jnp.asarray(pos), jnp.ones(200), centre, jnp.ones(3))
     assert all(bool(jnp.isfinite(gradient).all()) for gradient in gradients)
+
+
+def test_padding_does_not_spoil_derivatives_of_nodes_by_the_box() -> None:
+    part = jz.data.pad_particles(PosMass(pos=oracles.uniform(40, 3) + 0.5, mass=np.ones(40, np.float32), num=40), 3)
+    cfg = jz.config.TreeConfig(masses=True)
+
+    def loss(box: Any, part: PosMass) -> Any:
+        th = jz.tree.zsort_and_tree(part, cfg, boxsize=box)[1]
+        return th.flat_lower.sum() + th.flat_center_of_mass.sum()
+
+    padded, plain = (jax.jit(jax.grad(loss))(jnp.ones(3), one) for one in (part, jz.data.squeeze_particles(part)))
+    assert np.all(np.asarray(plain) != 0)
+    np.testing.assert_allclose(padded, plain, rtol=1e-5)

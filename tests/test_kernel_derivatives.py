@@ -150,6 +150,23 @@ def test_derivatives_that_there_are_not() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("form", ["gather", "mean_kernel", "mean_h"])
+def test_rows_that_hold_nothing_have_no_derivatives(form: str) -> None:
+    pos, mass, h = oracles.uniform(43, 3), np.ones(43, np.float32), np.full(43, 0.3, np.float32)
+
+    def loss(pos: Any, mass: Any, h: Any, box: Any) -> Any:
+        return kernel_sums(PosMass(pos=pos, mass=mass, num=40), h, box, form=form).sum()
+
+    derive = jax.jit(jax.grad(loss, (0, 1, 2, 3)))
+    expected = derive(pos, mass, h, jnp.ones(3))
+    for array in (pos, mass, h):
+        array[40:] = np.nan
+    for got, want in zip(derive(pos, mass, h, jnp.ones(3)), expected, strict=True):
+        assert np.any(np.asarray(want) != 0)
+        np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(got[40:], 0)
+
+
 def test_mapped_one_after_the_other() -> None:
     pos = oracles.uniform(100, 3)
     h = np.array([0.1, 0.2, 0.3], np.float32)

@@ -277,6 +277,8 @@ def summed(asked: Sums, value: jax.Array, order: tuple[int, int], sum_powers: in
     faults = [comm.Fault(bad >= 0, [bad], _BAD_VALUE % value.dtype), *lengths_faults(of_sources, num, "h")]
     if asked.part_query is not None:
         faults += lengths_faults(of_queries, nums[1], "h_query")
+    # What padding holds is multiplied with changes of 0 in derivatives, and may be NaN.
+    value = jnp.where(jnp.arange(value.shape[0], dtype=jnp.int32)[:, None] < num, value, 0)
     powers = dims + sum(order) - sum_powers
     faults += range_faults(value, nums, asked.lengths, asked.kernel.form, profile.norm, powers)
     words = None if of_sources.of_each is None else jnp.asarray(of_sources.of_each.words)
