@@ -14,7 +14,7 @@ from scipy.integrate import quad
 from scipy.spatial import cKDTree
 
 from jztree import density
-from jztree.data import ParticleData, Pos, PosMass
+from jztree.data import ParticleData, Pos, PosMass, expand_particles
 from jztree.tree import zsort_and_tree
 
 K = 12
@@ -237,3 +237,13 @@ def test_derivatives_in_extreme_units(unit: float) -> None:
 
     derive = jax.jit(jax.grad(total), static_argnums=1)
     np.testing.assert_allclose(derive(pos, unit), derive(pos, 1.0), rtol=1e-3, atol=0.1)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
+def test_a_bad_mass_is_named_where_it_is(value: float) -> None:
+    """Not a density that it spoils on another device."""
+    part = PosMass(pos=oracles.uniform(40, 3), mass=np.ones(40, np.float32))
+    part.mass[23] = value
+    with pytest.raises(Exception, match="on rank 1: row 3 has a mass that is negative, NaN or") as error:
+        density.sph_density.smap(mesh_of(2), jit=True)(expand_particles(part, 2), 8, 1.0)
+    assert oracles.one_sentence(error)

@@ -31,7 +31,7 @@ def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.A
     Of several sentences, one a line, it is that of the number that ``failed`` is, from 1 on.
 
     The caller must go on with the returned ``num``, also in what it says to other ranks. ``{0}``, ``{1}`` in
-    ``sentence`` stand for ``numbers`` (int32 scalars) of the first rank that failed; on several ranks the sentence
+    ``sentence`` stand for ``numbers`` (int32 scalars) of the first rank that failed so; on several ranks the sentence
     begins with it.
     """
     return check_all(num, [Fault(failed, numbers, sentence)])
@@ -63,7 +63,8 @@ def check_and_tell(num: Any, faults: Sequence[Fault], value: jax.Array) -> tuple
         words = jax.lax.bitcast_convert_type(value, jnp.int32)
         everyone = all_gather(jnp.concatenate([vary(jnp.stack(told)), vary(words).reshape(-1)]))
         values = jax.lax.bitcast_convert_type(everyone[:, len(told) :].reshape(ndev, *words.shape), value.dtype)
-        first = jnp.argmax(everyone[:, 0] != 0)
+        # Of several failures it is the first sentence's, for later ones may follow from it on other ranks.
+        first = jnp.argmin(jnp.where(everyone[:, 0] != 0, everyone[:, 0], jnp.iinfo(jnp.int32).max))
         told = [*everyone[first, : len(told)], first]
         lines = [f"on rank {{{len(numbers)}}}: {line}" for line in lines]
     return kernels.check(num, told[0], told[1:], "\n".join(lines)), values
