@@ -9,8 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from . import comm
 from ._checks import at_least_normal, check_real, exact_box_argument, in_order, is_length, shape_of, shown
-from ._particles import check_no_unit, shape_of_pos
-from .data import get_num
+from ._particles import check_no_unit, get_num, shape_of_pos
 from .jax_ext import Exact, exact, exact_to_float, is_concrete
 
 _BAD = "%s is negative or NaN, or one of them is; all must be at least 0 (infinite counts everything)."
@@ -87,6 +86,7 @@ def exact_limit(arguments: dict[str, Any]) -> dict[str, Any]:
 def _asked_outside(asked: Any) -> tuple[tuple[int, ...], Any]:
     """Arguments ``queries`` and ``num`` of `as_radii` outside of a mapped function, where the first axis of positions
     may be that over devices: without ``num`` its length is not the number of queries, as which `get_num` takes it.
+    What is wrong with either is for the function itself to say.
     """
     return shape_of_pos(asked)[:-1], None if getattr(asked, "num", None) is None else get_num(asked)
 

@@ -1,5 +1,6 @@
 """Padding, squeezing and dealing particles, and the order of a catalogue."""
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,6 +143,11 @@ def test_arrays_on_any_mesh(shape: tuple[int, ...], axis_type: AxisType, spread:
     assert_same(data.sort_catalogue(put(cata)), data.sort_catalogue(cata))
     of_ranks = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * ndev), cata)
     assert_same(data.squeeze_catalogue(put(of_ranks)), data.squeeze_catalogue(of_ranks))
+    counts = jnp.full(ndev, 16, jnp.int32)
+    for mode in ("rank", "global"):
+        with_room = functools.partial(data.squeeze_catalogue, size_out=4 * ndev, offset_mode=mode)
+        found = jax.jit(lambda cata, nparts, call=with_room: call(cata, nparts=nparts))(put(of_ranks), put(counts))
+        assert_same(found, with_room(of_ranks, nparts=counts))
 
 
 @pytest.mark.long

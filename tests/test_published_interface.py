@@ -317,6 +317,8 @@ def test_sets_and_catalogues_are_compared_row_by_row() -> None:
     other = dataclasses.replace(part, id=np.r_[np.arange(7), 99, 8, 9])
     assert not bool(data.all_particles_equal(part, other))
     assert bool(data.all_particles_equal(dataclasses.replace(part, num=7), dataclasses.replace(other, num=7)))
+    with pytest.raises(TypeError, match=r"num is .* must be one integer"):
+        data.all_particles_equal(*[data.expand_particles(part, 2)] * 2)
     assert not bool(data.all_particles_equal(part, dataclasses.replace(part, num=7)))
     with pytest.raises(ValueError, match="two kinds"):
         data.all_particles_equal(part, dataclasses.replace(part, vel=None))

@@ -374,7 +374,7 @@ def _checked_nparts(cata: FofCatalogue, nparts: Any) -> Any:
             "global offsets need the number of particles on each rank in group order: give nparts=part.num of the "
             "particles that came with the catalogue, or use offset_mode='rank'."
         )
-    counts, ranks = (np if is_concrete(nparts) else jnp).atleast_1d(nparts), np.size(cata.ngroups)
+    counts, ranks = (np if is_concrete(nparts) else jnp).atleast_1d(on_auto_axes(nparts)), np.size(cata.ngroups)
     if counts.shape != (ranks,):
         raise ValueError(
             f"nparts has shape {np.shape(nparts)}, but the catalogue is that of {ranks} rank(s); global offsets need "

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from .. import _particles, comm
 from .._carried import carry
@@ -136,7 +137,7 @@ def all_particles_equal(p1: Any, p2: Any) -> jax.Array:
     structures: list[Any] = [jax.tree.structure(one) for one in (p1, p2)]
     if structures[0] != structures[1]:
         raise ValueError("only particles of one class with the same properties can be equal; these are of two kinds.")
-    nums, n = (get_num(p1), get_num(p2)), min(get_pos(part).shape[0] for part in (p1, p2))
+    nums, n = (check_num(p1), check_num(p2)), min(get_pos(part).shape[0] for part in (p1, p2))
     used = jnp.arange(n, dtype=jnp.int32) < jnp.asarray(nums[0], jnp.int32)
 
     def same(one: Any, other: Any) -> Any:
@@ -172,12 +173,22 @@ def on_auto_axes(tree: _Part) -> _Part:
 
 
 def _on_auto_mesh(leaf: Any) -> Any:
+    if isinstance(leaf, jax.core.Tracer):
+        return _on_all_devices(leaf)
     sharding = leaf.sharding if isinstance(leaf, jax.Array) and is_concrete(leaf) else None
     if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
         return leaf
     names = sharding.mesh.axis_names
     mesh = Mesh(sharding.mesh.devices, names, axis_types=(AxisType.Auto,) * len(names))
     return jax.device_put(leaf, NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind))
+
+
+def _on_all_devices(leaf: jax.core.Tracer) -> Any:
+    """``leaf`` as a whole on each device, if it is on a mesh with explicit axes, where a tracer has to stay."""
+    sharding = getattr(jax.typeof(leaf), "sharding", None)
+    if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
+        return leaf
+    return jax.reshard(leaf, NamedSharding(sharding.mesh, P()))
 
 
 def pad_particles(part: _Part, num: int, float_val: float = jnp.nan, int_val: int = 0) -> _Part:
