@@ -29,14 +29,18 @@ std::vector<int32_t> find_parts(const GroupParts& in, int64_t num, int64_t& bad_
   std::vector<int32_t> elsewhere;  // rows of groups that others own; their labels are those of runs at first, negative
   for (int64_t row = 0; row < num; ++row) {
     count[row] = 0;  // before any row of a part that begins here
-    if (roots.rank[row] == me) {
-      const int32_t root = roots.row[row];
-      label[row] = root;
-      if (root < 0 || root > row || label[root] != root) return bad_row = row, std::vector<int32_t>{};
+    const bool mine = roots.rank[row] == me;
+    const int32_t root = roots.row[row];
+    if (mine) label[row] = root;
+    // The labels that are there already say which rows are roots of this rank.
+    if (mine ? root < 0 || root > row || label[root] != root : roots.bad(row, me, n)) {
+      bad_row = row;
+      return {};
+    }
+    if (mine) {
       ++count[root];
       continue;
     }
-    if (roots.bad(row, me, n)) return bad_row = row, std::vector<int32_t>{};
     if (runs.empty() || runs.back().key != roots.key(row))
       runs.push_back({roots.key(row), static_cast<int32_t>(row), static_cast<int32_t>(runs.size())});
     label[row] = ~runs.back().index;
