@@ -23,7 +23,16 @@ from ._lengths import as_lengths, lengths_faults, range_faults
 from ._profiles import Profile, profile_of
 from ._search import Asked, Ready, check_both, make_ready
 
-__all__ = ["Derivative", "Kernel", "Sums", "checked_values", "exact_arguments", "kernel_sums", "summed"]
+__all__ = [
+    "Derivative",
+    "Kernel",
+    "Sums",
+    "checked_values",
+    "exact_arguments",
+    "kernel_sums",
+    "summed",
+    "without_padding",
+]
 
 _FORMS = ("gather", "scatter", "mean_kernel", "mean_h")
 _DERIVATIVES = (None, "gradient", "divergence", "curl")
@@ -277,8 +286,7 @@ def summed(asked: Sums, value: jax.Array, order: tuple[int, int], sum_powers: in
     faults = [comm.Fault(bad >= 0, [bad], _BAD_VALUE % value.dtype), *lengths_faults(of_sources, num, "h")]
     if asked.part_query is not None:
         faults += lengths_faults(of_queries, nums[1], "h_query")
-    # What padding holds is multiplied with changes of 0 in derivatives, and may be NaN.
-    value = jnp.where(jnp.arange(value.shape[0], dtype=jnp.int32)[:, None] < num, value, 0)
+    value = without_padding(value, num)
     powers = dims + sum(order) - sum_powers
     faults += range_faults(value, nums, asked.lengths, asked.kernel.form, profile.norm, powers)
     words = None if of_sources.of_each is None else jnp.asarray(of_sources.of_each.words)
@@ -296,9 +304,16 @@ def summed(asked: Sums, value: jax.Array, order: tuple[int, int], sum_powers: in
             least_reach=_largest(of_sources, num) if needs else None,
         )
     )
-    found = ready.sent_home(_terms(ready, profile, asked, (*order, sum_powers), box))
+    # Rows that hold nothing are 0, and so is what becomes of their changes, which may be NaN.
+    found = without_padding(ready.sent_home(_terms(ready, profile, asked, (*order, sum_powers), box)), nums[1])
     row = first_row(~jnp.isfinite(found).all(axis=1))
     return comm.after(found, comm.check(0, row >= 0, [row], _LOST % found.dtype))
+
+
+def without_padding(rows: jax.Array, num: Any) -> jax.Array:
+    """``rows``, and 0 from ``num`` on: what padding holds may be NaN, and derivatives multiply it with changes of 0."""
+    used = jnp.arange(rows.shape[0], dtype=jnp.int32) < num
+    return jnp.where(used.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
 
 
 def _largest(lengths: Radii, num: Any) -> jax.Array:
