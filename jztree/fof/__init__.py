@@ -159,6 +159,8 @@ def fof_and_catalogue(
 
     With ``attached`` there are as many rows as were given in all (over several devices, as many as are needed), and
     particles of ``part`` come before attached ones in each group (over several devices: in each device's share of it).
+    Attached ones that ``npart_min=1`` lists as groups of their own come behind all other groups, in the order in which
+    they were given (over several devices: those of each device behind the groups that it owns).
 
     Raises like `fof_labels`, and TypeError or ValueError if ``attached`` is of another kind than ``part``. Raises an
     error at run time, on every device, if a mass is negative, NaN or infinite, or a velocity NaN or infinite, with its
