@@ -149,7 +149,6 @@ def test_derivatives_that_there_are_not() -> None:
         jax.grad(jax.grad(lambda box: kernel_sums(pos, 0.2, box).sum()))(1.0)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("form", ["gather", "mean_kernel", "mean_h"])
 def test_rows_that_hold_nothing_have_no_derivatives(form: str) -> None:
     pos, mass, h = oracles.uniform(43, 3), np.ones(43, np.float32), np.full(43, 0.3, np.float32)
@@ -170,6 +169,7 @@ def test_rows_that_hold_nothing_have_no_derivatives(form: str) -> None:
         np.testing.assert_array_equal(got[40:], 0)
 
 
+@pytest.mark.long
 def test_mapped_one_after_the_other() -> None:
     pos = oracles.uniform(100, 3)
     h = np.array([0.1, 0.2, 0.3], np.float32)
