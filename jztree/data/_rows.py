@@ -173,22 +173,14 @@ def on_auto_axes(tree: _Part) -> _Part:
 
 
 def _on_auto_mesh(leaf: Any) -> Any:
-    if isinstance(leaf, jax.core.Tracer):
-        return _on_all_devices(leaf)
-    sharding = leaf.sharding if isinstance(leaf, jax.Array) and is_concrete(leaf) else None
+    sharding = jax.typeof(leaf).sharding if isinstance(leaf, jax.core.Tracer) else getattr(leaf, "sharding", None)
     if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
         return leaf
+    if isinstance(leaf, jax.core.Tracer):  # has to stay on its mesh, but may be there as a whole
+        return jax.reshard(leaf, NamedSharding(sharding.mesh, P()))
     names = sharding.mesh.axis_names
     mesh = Mesh(sharding.mesh.devices, names, axis_types=(AxisType.Auto,) * len(names))
     return jax.device_put(leaf, NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind))
-
-
-def _on_all_devices(leaf: jax.core.Tracer) -> Any:
-    """``leaf`` as a whole on each device, if it is on a mesh with explicit axes, where a tracer has to stay."""
-    sharding = getattr(jax.typeof(leaf), "sharding", None)
-    if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
-        return leaf
-    return jax.reshard(leaf, NamedSharding(sharding.mesh, P()))
 
 
 def pad_particles(part: _Part, num: int, float_val: float = jnp.nan, int_val: int = 0) -> _Part:

@@ -14,7 +14,7 @@ from ..config import RadiusConfig, checked_config
 from ..data import with_computed
 from ..jax_ext import with_twins
 from ..tree import TreeHierarchy, check_hierarchy
-from ._kernel_sums import Derivative, Kernel, Sums, checked_values, exact_arguments, summed, without_padding
+from ._kernel_sums import Derivative, Kernel, Sums, checked_values, exact_arguments, summed
 from ._lengths import as_lengths
 from ._scaled import exponent_of, scaled_product
 from ._search import check_both
@@ -65,13 +65,12 @@ def sph_derivative(
     pos, _ = check_both(part, None)
     if kind is None:
         raise ValueError("kind is None; it must be gradient, divergence or curl.")
-    values = checked_values(None, field, pos, "field")
+    values = checked_values(part, field, pos, "field")
     what = Derivative.of(kind, values.shape[1:], pos.shape[1])
-    num = get_num(part)
-    mass = _relative(without_padding(checked_values(part, None, pos).astype(values.dtype), num))
+    mass = _relative(checked_values(part, None, pos).astype(values.dtype))
     lengths = as_lengths(h, pos.shape[:1], "h")
     asked = Sums(part, None, (lengths, lengths), boxsize, th, Kernel(kernel, truncate, "gather"), cfg)
-    columns = without_padding(what.columns(values), num)
+    columns = what.columns(values)
     weighed = jnp.concatenate([mass[:, None], mass[:, None] * columns], axis=1)
     # Both sums are without the powers of h that their quotient has not.
     dims = pos.shape[1]
@@ -79,7 +78,7 @@ def sph_derivative(
     # What is lost in this difference is what rounding took off the field: the sum of slopes of masses is not above
     # that of their sizes.
     change = slopes[:, 1:] - columns[:, :, None] * slopes[:, :1]
-    used = jnp.arange(len(columns), dtype=jnp.int32) < num
+    used = jnp.arange(len(columns), dtype=jnp.int32) < get_num(part)
     density = jnp.where(used, summed(asked, mass[:, None], (0, 0), dims)[:, 0], 1)
     found = jnp.where(used[:, None, None], change / density[:, None, None], 0)
     row = first_row(~jnp.isfinite(found).all(axis=(1, 2)))

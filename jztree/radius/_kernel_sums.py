@@ -31,7 +31,6 @@ __all__ = [
     "exact_arguments",
     "kernel_sums",
     "summed",
-    "without_padding",
 ]
 
 _FORMS = ("gather", "scatter", "mean_kernel", "mean_h")
@@ -151,7 +150,11 @@ def kernel_sums(
 
 
 def checked_values(part: Any, values: Any, pos: jax.Array, name: str = "values") -> jax.Array:
-    """What is summed, ``(n, ...)``, in the dtype of the sums; TypeError or ValueError in words if it cannot be."""
+    """What is summed, ``(n, ...)``, in the dtype of the sums; TypeError or ValueError in words if it cannot be.
+
+    values: None is the masses of ``part``. Padding, which may hold NaN, is 0, for derivatives multiply it with changes
+    of 0.
+    """
     if values is None:
         mass = check_mass(part)
         values = jnp.ones((), pos.dtype) if mass is None else jnp.asarray(mass)
@@ -171,7 +174,7 @@ def checked_values(part: Any, values: Any, pos: jax.Array, name: str = "values")
         )
     # Of numbers for each, the dtype counts, also where they were made from a number of Python.
     values = jnp.asarray(values)  # first, for JAX warns of dtypes that it cuts to 32 bits, and not of arrays
-    return values.astype(common_dtype(pos, values.dtype))
+    return without_padding(values.astype(common_dtype(pos, values.dtype)), get_num(part))
 
 
 def _lengths_of_both(h: Any, h_query: Any, pos: jax.Array, query: jax.Array | None, form: str) -> tuple[Radii, Radii]:
@@ -265,7 +268,7 @@ class Sums:
 
 
 def summed(asked: Sums, value: jax.Array, order: tuple[int, int], sum_powers: int = 0) -> jax.Array:
-    """Sums of ``(n, c)`` values with so many derivatives inward and outward, in the rows of the queries.
+    """Sums of ``(n, c)`` values, 0 in padding, with so many derivatives inward and outward, in the rows of the queries.
 
     sum_powers: as in `kernels.KernelTerm`.
     """
@@ -278,17 +281,10 @@ def summed(asked: Sums, value: jax.Array, order: tuple[int, int], sum_powers: in
         raise ValueError("a top hat has no gradient, divergence or curl; choose another kernel.")
     if value.shape[1] == 0:
         return jnp.zeros((query.shape[0], 0), value.dtype)
-    cfg = without_masses(asked.cfg)
     of_sources, of_queries = asked.lengths
     num = get_num(asked.part)
     nums = num, num if asked.part_query is None else get_num(asked.part_query)
-    bad = first_row(~jnp.isfinite(value).all(axis=1), num)
-    faults = [comm.Fault(bad >= 0, [bad], _BAD_VALUE % value.dtype), *lengths_faults(of_sources, num, "h")]
-    if asked.part_query is not None:
-        faults += lengths_faults(of_queries, nums[1], "h_query")
-    value = without_padding(value, num)
-    powers = dims + sum(order) - sum_powers
-    faults += range_faults(value, nums, asked.lengths, asked.kernel.form, profile.norm, powers)
+    faults = _faults(asked, value, nums, profile.norm, dims + sum(order) - sum_powers)
     words = None if of_sources.of_each is None else jnp.asarray(of_sources.of_each.words)
     needs = asked.kernel.form != "gather" and words is not None
     ready = make_ready(
@@ -299,7 +295,7 @@ def summed(asked: Sums, value: jax.Array, order: tuple[int, int], sum_powers: in
             of_queries,
             box,
             asked.th,
-            cfg,
+            without_masses(asked.cfg),
             faults,
             least_reach=_largest(of_sources, num) if needs else None,
         )
@@ -310,8 +306,17 @@ def summed(asked: Sums, value: jax.Array, order: tuple[int, int], sum_powers: in
     return comm.after(found, comm.check(0, row >= 0, [row], _LOST % found.dtype))
 
 
+def _faults(asked: Sums, value: jax.Array, nums: tuple[Any, Any], norm: float, powers: int) -> list[comm.Fault]:
+    """What may be wrong with values and lengths. nums: how many sources and queries there are."""
+    bad = first_row(~jnp.isfinite(value).all(axis=1))
+    faults = [comm.Fault(bad >= 0, [bad], _BAD_VALUE % value.dtype), *lengths_faults(asked.lengths[0], nums[0], "h")]
+    if asked.part_query is not None:
+        faults += lengths_faults(asked.lengths[1], nums[1], "h_query")
+    return faults + range_faults(value, nums, asked.lengths, asked.kernel.form, norm, powers)
+
+
 def without_padding(rows: jax.Array, num: Any) -> jax.Array:
-    """``rows``, and 0 from ``num`` on: what padding holds may be NaN, and derivatives multiply it with changes of 0."""
+    """``rows``, and 0 from ``num`` on."""
     used = jnp.arange(rows.shape[0], dtype=jnp.int32) < num
     return jnp.where(used.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
 

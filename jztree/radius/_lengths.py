@@ -61,13 +61,13 @@ def range_faults(
 ) -> list[comm.Fault]:
     """That sums may vanish because all of their terms ``norm * value / h**powers`` may, and not because W ends.
 
-    value: ``(n, c)``. nums, lengths: how many rows count, and their lengths, of sources and of queries.
+    value: ``(n, c)``, 0 in padding. nums, lengths: how many rows count, and their lengths, of sources and of queries.
     """
     num, num_queries = nums
     kind = jnp.finfo(value.dtype)
     sources, queries = (_numbers(one) for one in lengths)
     used = jnp.arange(value.shape[0], dtype=jnp.int32) < num
-    most = jnp.max(jnp.where(used[:, None], jnp.abs(jax.lax.stop_gradient(value)), 0), initial=0)
+    most = jnp.max(jnp.abs(jax.lax.stop_gradient(value)), initial=0)
     if lengths[0].of_each is not None:
         sources = jnp.where(used, sources, jnp.inf)
     least = jnp.min(jnp.where(sources > 0, sources, jnp.inf), initial=jnp.inf)
