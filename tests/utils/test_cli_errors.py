@@ -289,7 +289,9 @@ def test_bugs_are_told_apart(snapshot, capsys, monkeypatch) -> None:
 def test_process_interrupted_by_the_user(tmp_path, moment, number, what) -> None:
     """Once is enough, also while compiled modules are imported and while compiled code runs."""
     python = [sys.executable, "-P", "-u", *(["-v"] if moment.startswith("import") else [])]  # -v tells of imports
-    command = [*python, "-m", "jztree_utils.cli", "knn", "sample", "-k", "512", "-o", str(tmp_path / "k.hdf5")]
+    # Pairs to the farthest, in many bins: half a minute, so that it is still at work when the signal comes.
+    work = ["xi", "sample", "--bins", "0.1,18.7,2000", "-o", str(tmp_path / "xi.hdf5")]
+    command = [*python, "-m", "jztree_utils.cli", *work]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     while not process.stdout.readline().startswith(moment):
