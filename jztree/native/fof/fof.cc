@@ -44,15 +44,11 @@ class Linker {
     find_units();
     int64_t count = static_cast<int64_t>(units_.size());
     Spares<Worker> workers;
-    auto blocks = [&](const auto& work) {
-      parallel_.blocks(count, 64, [&](int64_t begin, int64_t end) {
-        workers.with([&] { return Worker(*this); }, [&](Worker& worker) { work(worker, begin, end); });
-      });
-    };
-    blocks([&](Worker& worker, int64_t begin, int64_t end) {
+    auto make = [&] { return Worker(*this); };
+    workers.blocks(parallel_, count, 64, make, [&](Worker& worker, int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) worker.link_within(units_[static_cast<size_t>(i)]);
     });
-    blocks([&](Worker& worker, int64_t begin, int64_t end) {
+    workers.blocks(parallel_, count, 64, make, [&](Worker& worker, int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end;) {
         const int64_t first = i;
         i = end_of_siblings(i, end);

@@ -104,16 +104,13 @@ void search_all(const Parallel& parallel, const Neighbours<D, T>& in, const doub
   out.unit = stage.scale.inverse;
   WideSearch<D, T> wide(parallel, in, box, whole, out);
   int64_t leaves = stage.queries().leaves();
-  Spares<Walk<D, T, T>> walks;
-  parallel.blocks(leaves, std::clamp<int64_t>(leaves / (16 * parallel.threads()), 2, 32),
-                  [&](int64_t begin, int64_t end) {
-                    auto search = [&](Walk<D, T, T>& walk) {
-                      for (int64_t leaf = begin; leaf < end; ++leaf)
-                        if ((!in.open || in.open[leaf]) && !walk.group(leaf) && std::is_same<T, float>::value)
-                          wide.group(leaf, walk.lost());
-                    };
-                    walks.with([&] { return stage.walk(out); }, search);
-                  });
+  auto search = [&](Walk<D, T, T>& walk, int64_t begin, int64_t end) {
+    for (int64_t leaf = begin; leaf < end; ++leaf)
+      if ((!in.open || in.open[leaf]) && !walk.group(leaf) && std::is_same<T, float>::value)
+        wide.group(leaf, walk.lost());
+  };
+  const int64_t grain = std::clamp<int64_t>(leaves / (16 * parallel.threads()), 2, 32);
+  Spares<Walk<D, T, T>>().blocks(parallel, leaves, grain, [&] { return stage.walk(out); }, search);
   if (in.open) return;
   for (int64_t row = in.queries.num(); row < in.q(); ++row) out.write_none(row);
 }

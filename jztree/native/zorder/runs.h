@@ -96,13 +96,10 @@ class RunMerge {
            std::vector<uint64_t> sample, const RowArrays<D, T>& out)
       : grid_(grid), pos_(pos), out_(out), cuts_{Cut(begins.begin(), begins.end() - 1)} {
     cut(begins, std::move(sample));
-    Spares<Part> spares;
-    parallel.blocks(static_cast<int64_t>(cuts_.size()) - 1, 1, [&](int64_t first, int64_t last) {
-      spares.with([] { return Part(); },
-                  [&](Part& part) {
-                    for (int64_t i = first; i < last; ++i) merge(static_cast<size_t>(i), part);
-                  });
-    });
+    auto merge_some = [&](Part& part, int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) merge(static_cast<size_t>(i), part);
+    };
+    Spares<Part>().blocks(parallel, static_cast<int64_t>(cuts_.size()) - 1, 1, [] { return Part(); }, merge_some);
   }
 
  private:

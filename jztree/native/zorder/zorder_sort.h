@@ -277,22 +277,19 @@ class ZSort {
     std::vector<Range> large;
     int64_t parts = static_cast<int64_t>(ends.size());
     int64_t grain = std::clamp<int64_t>(parts / (16 * parallel_.threads()), 1, 64);
-    auto sort = [&](PartSort<D, T>& part_sort, int64_t i) {
-      int64_t start = i > 0 ? ends[static_cast<size_t>(i - 1)] : begin, end = ends[static_cast<size_t>(i)];
-      if (end - start <= largest_) {
-        part_sort.sort(from, out_, start, end - start, level);
-      } else {
-        std::lock_guard<std::mutex> lock(mutex);
-        large.push_back({start, end});
+    using Sort = PartSort<D, T>;
+    auto sort_some = [&](Sort& part_sort, int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        int64_t start = i > 0 ? ends[static_cast<size_t>(i - 1)] : begin, end = ends[static_cast<size_t>(i)];
+        if (end - start <= largest_) {
+          part_sort.sort(from, out_, start, end - start, level);
+        } else {
+          std::lock_guard<std::mutex> lock(mutex);
+          large.push_back({start, end});
+        }
       }
     };
-    Spares<PartSort<D, T>> spares;
-    parallel_.blocks(parts, grain, [&](int64_t first, int64_t last) {
-      spares.with([&] { return PartSort<D, T>(grid_); },
-                  [&](PartSort<D, T>& part_sort) {
-                    for (int64_t i = first; i < last; ++i) sort(part_sort, i);
-                  });
-    });
+    Spares<Sort>().blocks(parallel_, parts, grain, [&] { return Sort(grid_); }, sort_some);
     return large;
   }
 

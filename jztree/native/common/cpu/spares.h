@@ -1,10 +1,13 @@
 // What the threads of a loop work with.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
+
+#include "parallel.h"
 
 namespace jztree {
 
@@ -21,6 +24,13 @@ class Spares {
     use(*object);
     std::lock_guard<std::mutex> lock(mutex_);
     spare_.push_back(std::move(object));
+  }
+
+  // A loop as Parallel::blocks has it: calls work(object, begin, end).
+  template <typename Make, typename Work>
+  void blocks(const Parallel& parallel, int64_t items, int64_t grain, const Make& make, const Work& work) {
+    parallel.blocks(items, grain,
+                    [&](int64_t begin, int64_t end) { with(make, [&](Object& object) { work(object, begin, end); }); });
   }
 
  private:
