@@ -173,7 +173,9 @@ def on_auto_axes(tree: _Part) -> _Part:
 
 
 def _on_auto_mesh(leaf: Any) -> Any:
-    sharding = jax.typeof(leaf).sharding if isinstance(leaf, jax.core.Tracer) else getattr(leaf, "sharding", None)
+    if not isinstance(leaf, jax.Array):
+        return leaf
+    sharding = jax.typeof(leaf).sharding if isinstance(leaf, jax.core.Tracer) else leaf.sharding
     if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
         return leaf
     if isinstance(leaf, jax.core.Tracer):  # has to stay on its mesh, but may be there as a whole

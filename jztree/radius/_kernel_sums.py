@@ -174,7 +174,7 @@ def checked_values(part: Any, values: Any, pos: jax.Array, name: str = "values")
         )
     # Of numbers for each, the dtype counts, also where they were made from a number of Python.
     values = jnp.asarray(values)  # first, for JAX warns of dtypes that it cuts to 32 bits, and not of arrays
-    return without_padding(values.astype(common_dtype(pos, values.dtype)), get_num(part))
+    return _without_padding(values.astype(common_dtype(pos, values.dtype)), get_num(part))
 
 
 def _lengths_of_both(h: Any, h_query: Any, pos: jax.Array, query: jax.Array | None, form: str) -> tuple[Radii, Radii]:
@@ -301,7 +301,7 @@ def summed(asked: Sums, value: jax.Array, order: tuple[int, int], sum_powers: in
         )
     )
     # Rows that hold nothing are 0, and so is what becomes of their changes, which may be NaN.
-    found = without_padding(ready.sent_home(_terms(ready, profile, asked, (*order, sum_powers), box)), nums[1])
+    found = _without_padding(ready.sent_home(_terms(ready, profile, asked, (*order, sum_powers), box)), nums[1])
     row = first_row(~jnp.isfinite(found).all(axis=1))
     return comm.after(found, comm.check(0, row >= 0, [row], _LOST % found.dtype))
 
@@ -315,7 +315,7 @@ def _faults(asked: Sums, value: jax.Array, nums: tuple[Any, Any], norm: float, p
     return faults + range_faults(value, nums, asked.lengths, asked.kernel.form, norm, powers)
 
 
-def without_padding(rows: jax.Array, num: Any) -> jax.Array:
+def _without_padding(rows: jax.Array, num: Any) -> jax.Array:
     """``rows``, and 0 from ``num`` on."""
     used = jnp.arange(rows.shape[0], dtype=jnp.int32) < num
     return jnp.where(used.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
