@@ -133,7 +133,7 @@ bool find_rows(const RowOrder& order, const Columns& columns, int64_t first, int
 
 // Whether rows of an order from `first` on follow each other, as where none was moved.
 bool follow_each_other(const RowOrder& order, int64_t first, int64_t count) {
-  if (order.count == 0) return true;
+  if (order.count == 0 || count == 0) return true;
   if (first < 0 || first + count > order.count) return false;
   const auto* rows = reinterpret_cast<const uint32_t*>(order.rows + first);
   if (rows[count - 1] - rows[0] != static_cast<uint32_t>(count - 1)) return false;
