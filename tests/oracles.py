@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +99,18 @@ def squared_distances(a: np.ndarray, b: np.ndarray, box: Any = None, factor: Any
             difference -= length * np.rint(difference / length)
         total += (difference * factor) ** 2
     return total
+
+
+def bins_of(exceeds: Callable[[float], np.ndarray], edges: Any) -> np.ndarray:
+    """The bin of each quantity, or -1. A bin excludes its lower edge, unless that is 0, and includes its upper edge.
+
+    exceeds: for an edge, whether each quantity is above it.
+    """
+    place = np.full(exceeds(edges[0]).shape, -1)
+    for i, (low, high) in enumerate(itertools.pairwise(edges)):
+        above = True if low == 0 else exceeds(low)
+        place[above & ~exceeds(high)] = i
+    return place
 
 
 # z-order

@@ -25,11 +25,6 @@ def where_emulated(number: int, there: int) -> int:
     return there if jz.kernels.native_info()["instruction_set"] in ("cuda-emulated", "cuda-watched") else number
 
 
-def first_within(quantity: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """The number of edges that each quantity is beyond."""
-    return np.searchsorted(edges, quantity, side="left")
-
-
 def brute(
     a: np.ndarray,
     b: np.ndarray,
@@ -43,25 +38,22 @@ def brute(
     num_regions: int = 0,
 ) -> dict[str, np.ndarray]:
     """All pairs of a and b by the definition: numbers, and sums of products of weights, in all and in each region."""
-    squares = [
-        oracles.squared_distances(a[:, [d]], b[:, [d]], None if box is None else oracles.full_box(box, a.shape[1])[[d]])
-        for d in range(a.shape[1])
-    ]
-    along2 = squares[los]
-    across = [square for d, square in enumerate(squares) if mode != "rp_pi" or d != los % a.shape[1]]
-    distance2 = np.add.accumulate(across, axis=0)[-1]
-    place = first_within(distance2, np.asarray(edges, np.float64) ** 2)
-    bins = len(edges) - 1
-    shape = (bins,)
-    good, place = (place >= 1) & (place <= bins), place - 1
+    full = oracles.full_box(box, a.shape[1])
+    squares = [oracles.squared_distances(a[:, [d]], b[:, [d]], full[[d]]) for d in range(a.shape[1])]
+    distance2, along2 = sum(squares), squares[los]
+    across2 = sum(square for d, square in enumerate(squares) if d != los % a.shape[1])
+    first2 = across2 if mode == "rp_pi" else distance2
+    place, shape = oracles.bins_of(lambda edge: first2 > np.float64(edge) ** 2, edges), (len(edges) - 1,)
+    good = (place >= 0) & (distance2 > 0)  # particles at the same place are in no bin
     if mode != "r":
-        second = np.zeros(place.shape, int)
-        for edge in edges_b:
-            within = along2 <= edge**2 * distance2 if mode == "s_mu" else np.sqrt(along2) <= edge
-            second += ~(within & (edge > 0))
-        bins_b = len(edges_b) - 1
-        good &= (second >= 1) & (second <= bins_b)
-        place, shape = place * bins_b + second - 1, (bins, bins_b)
+        exceeds = {
+            "rp_pi": lambda edge: np.sqrt(along2) > edge,
+            # The cosine z / s exceeds an edge if z**2 exceeds edge**2 s**2.
+            "s_mu": lambda edge: along2 > np.float64(edge) ** 2 * distance2,
+        }
+        second = oracles.bins_of(exceeds[mode], edges_b)
+        good &= second >= 0
+        place, shape = place * (len(edges_b) - 1) + second, (*shape, len(edges_b) - 1)
     product = np.outer(
         *(np.ones(len(x)) if w is None else w.astype("f8") for x, w in zip((a, b), weights, strict=True))
     )
@@ -292,6 +284,9 @@ def test_more_pairs_than_32_bits_count() -> None:
     assert np.asarray(found.count).dtype == np.int64
     found = pair_counts(pos[69_000:71_000], [0.0, 4.9999, 5.0, np.inf])
     np.testing.assert_array_equal(np.asarray(found.count), [0, 2 * 1000**2, 0])
+    # Along the line of sight, they are at distance 0 across it.
+    found = pair_counts(pos[:, [2, 0, 1]] * np.float32([1, 0, 1]), [0.0, 1.0], mode="rp_pi", edges_b=[0.0, 3.0, 5.0])
+    np.testing.assert_array_equal(np.asarray(found.count), [[0, 2 * 70_000**2]])
     # And apart by little more than nothing, within nodes and between them.
     pos[:, 2] = np.tile(np.arange(70_000, dtype=np.float32) * 1e-9, 2)
     found = pair_counts(pos, [0.0, 1.0, 4.5, 6.0])

@@ -85,9 +85,8 @@ def pair_counts(
     """How many pairs of particles there are in bins of their distance, and the sums of the products of their weights.
 
     part: a particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
-    edges: ``(b + 1,)`` ascending numbers from 0 on, in the unit of the positions. Bin ``i`` holds pairs that are within
-        ``edges[i + 1]`` of each other and not within ``edges[i]``, so their distance ``r`` is ``edges[i] < r <=
-        edges[i + 1]``. The last one may be infinite.
+    edges: ``(b + 1,)`` ascending numbers from 0 on, in the unit of the positions. Bin ``i`` holds the pairs with
+        ``edges[i] < r <= edges[i + 1]``. The last edge may be infinite.
     boxsize: periodic length, or one a dimension; 0 or None is open. Of a pair, only the nearest images count, also
         beyond half the box.
     part_b: another set of particles; pairs are then of one in ``part`` and one in ``part_b``. None: pairs within
@@ -95,7 +94,7 @@ def pair_counts(
     mode: ``"r"`` for distances; ``"rp_pi"`` for distances across (``edges``) and along (``edges_b``) the line of sight;
         ``"s_mu"`` for distances and the cosines, from 0 to 1, of the angle to the line of sight (``edges_b``). The last
         two are for 2 and 3 dimensions.
-    edges_b: ``(b' + 1,)``, of pi or mu, in the same way; what is 0 is in the bin that begins with 0.
+    edges_b: ``(b' + 1,)``, of pi or mu, in the same way.
     los: the axis of the line of sight; or ``"midpoint"``: from the origin, where the observer is, to the middle between
         the two, so that ``pi = |s . m| / |m|`` and ``rp = |s x m| / |m|`` with ``s`` and ``m`` the difference and the
         mean of their positions (Fisher et al. 1994, MNRAS 267, 927). The box is open then. If ``m`` is 0, all of the
@@ -109,7 +108,8 @@ def pair_counts(
     cfg: None: leaves of 48 particles, which are the fastest here.
 
     Pairs within one set count in both orders, as `scipy.spatial.cKDTree.count_neighbors` of a tree with itself counts
-    them. No particle is a pair with itself: its distance 0 is in no bin, as is that of others at the same place.
+    them. A bin of rp, pi or mu that begins at 0 also holds the value 0. Pairs at distance 0 are in no bin of any mode,
+    neither a particle with itself nor different particles at the same place.
 
     Whether a pair is within an edge is decided in float64 from the positions as given: distances by their squares,
     ``|z| <= edge`` along the line of sight, and ``z**2 <= edge**2 * s**2`` for cosines. So counts are exact, with

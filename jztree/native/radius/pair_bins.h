@@ -54,6 +54,9 @@ class PairBins {
     first_.narrow(gap, reach, bins.lo, bins.hi);
     if (!sighted) return;
     T low = bounds.gap_along[i], high = bounds.reach_along[i];
+    // Only pairs at distance 0 are within edge 0.
+    if (Mode == PairMode::across_along && bins.lo == 0 && first_.exact[0] == 0 && low * low > first_.possibly[0])
+      bins.lo = 1;
     if (Mode == PairMode::distance_cosine) {
       // Rounded positions change small angles much; those of few particles are looked at one by one.
       if (rule_.cosine_slip > 0 || !(gap > vanishing)) return;

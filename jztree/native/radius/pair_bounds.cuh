@@ -29,21 +29,21 @@ struct PairBinFinder {
   __device__ int axis() const { return to_middle() ? D - 1 : setup.rule.axis; }
   __device__ bool is_across(int d) const { return Mode != PairMode::across_along || d != axis(); }
 
-  // Of what lies from `low` to `high` and what is in the box. same: whether all of it is at one place, or on one line
-  // of sight if that is what counts, so that its pairs are within every edge.
+  // The bins of pairs with one particle between `low` and `high` and the other in the box. same: whether they are all
+  // at one place, so that no bin holds them.
   __device__ PairBinRange between(const T* low, const T* high, const NodeBox<D, T>& box, bool* same) const {
     T gap_sum = 0, reach_sum = 0, along_gap = 0, along_reach = 0, reaches = 0;
     for (int d = 0; d < D; ++d) {
       T gap = interval_gap<T>(low[d], high[d], box.low[d], box.high[d], setup.gap_period[d]);
       T reach = interval_reach(low[d], high[d], box.low[d], box.high[d], setup.scale.period[d]);
+      reaches += reach;
       if (is_across(d)) {
         gap_sum += gap * gap;
         reach_sum += reach * reach;
-        reaches += reach;
       }
       if (sighted && d == axis()) along_gap = gap, along_reach = reach;
     }
-    *same = setup.rule.distances.exact_zero && reaches == 0 && (!to_middle() || along_reach == 0);
+    *same = setup.rule.distances.exact_zero && reaches == 0;
     PairBinRange bins;
     if (to_middle()) {
       narrow_to_middle(gap_sum, reach_sum, along_gap, along_reach, &bins);
@@ -51,7 +51,13 @@ struct PairBinFinder {
     }
     T gap = gap_sum * below_one<T>, reach = reach_sum * above_one<T>;
     in.first.narrow(gap, reach, &bins.lo, &bins.hi);
-    if (sighted) narrow_second(gap, reach, along_gap * below_one<T>, along_reach * above_one<T>, &bins);
+    if (!sighted) return bins;
+    along_gap *= below_one<T>;
+    // Only pairs at distance 0 are within edge 0.
+    if (Mode == PairMode::across_along && bins.lo == 0 && in.first.exact[0] == 0 &&
+        along_gap * along_gap > in.first.possibly[0])
+      bins.lo = 1;
+    narrow_second(gap, reach, along_gap, along_reach * above_one<T>, &bins);
     return bins;
   }
 

@@ -6,6 +6,9 @@
 // within edge i. All is decided as in float64 from the positions as given: rp and s by common/distance_rule.h; pi by
 // |z| <= edge; mu by z^2 <= edge^2 s^2. In the positions' own precision there are bounds on both sides of an edge, and
 // only pairs between these are looked at again.
+//
+// A bin of rp, pi or mu that begins at 0 also holds the value 0, but pairs at distance 0 are in no bin of any mode. So
+// no pair is within an edge 0 of pi or mu, and only pairs at distance 0 are within an edge 0 of r, s or rp.
 #pragma once
 
 #include <algorithm>
@@ -123,7 +126,7 @@ struct PairRule {
   // Whether such a pair is within the edges.
   JZTREE_BOTH bool within_first(const Sighted& pair, double exact) const {
     const double length = exact * pair.factor;
-    return first2(pair) <= length * length;
+    return (exact > 0 ? first2(pair) : pair.distance2) <= length * length;
   }
   JZTREE_BOTH bool within_second(const Sighted& pair, double exact) const {
     if (mode == PairMode::across_along) return pair.along <= exact * pair.factor;
@@ -132,8 +135,8 @@ struct PairRule {
 
   // Whether the particles at a and b, as given, are within the edge; the line of sight is an axis.
   JZTREE_BOTH bool within_first(const T* a, const T* b, double exact) const {
-    return ExactRadius(exact).reaches(
-        D, [&](int d) { return mode == PairMode::across_along && d == axis ? 0 : distances.apart(a[d], b[d], d); });
+    const int left_out = mode == PairMode::across_along && exact > 0 ? axis : D;
+    return ExactRadius(exact).reaches(D, [&](int d) { return d == left_out ? 0 : distances.apart(a[d], b[d], d); });
   }
   JZTREE_BOTH bool within_second(const T* a, const T* b, double exact) const {
     if (mode == PairMode::across_along) return std::fabs(distances.apart(a[axis], b[axis], axis)) <= exact;

@@ -95,11 +95,10 @@ class PairWalk {
     store_bounds<Mode, T>(sums, along, bounds);
   }
 
-  // Whether all that is in a node and a box is at one place, or on one line of sight if that is what counts. Such pairs
-  // are within every edge, so in no bin.
+  // Whether all particles of a node and a box are at one place, so that no bin holds their pairs.
   bool coincide(const Side& side, int64_t flat, const Box& box) const {
     bool same = rule_.distances.exact_zero;
-    for (int d = 0; d < D - (Mode == PairMode::across_along && !limits_.to_middle()); ++d)
+    for (int d = 0; d < D; ++d)
       same &= side.tree.low[d][flat] == side.tree.high[d][flat] && box.low[d] == box.high[d] &&
               box.low[d] == side.tree.low[d][flat];
     return same;
