@@ -11,6 +11,7 @@ Everything but the counts is NumPy in float64.
 """
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,13 +101,13 @@ class _Sample:
         volume: called without arguments, that of each bin, where there are no randoms.
         """
         options = {"boxsize": self.boxsize, "num_regions": self.num_regions} | bins
-        dd = pair_counts.jit(self.part, edges, weight=self.weight, region=self.region, **options)
+        dd = _counts(self.part, edges, weight=self.weight, region=self.region, **options)
         of_data = _Weights(self.part, self.weight, self.region, self.num_regions)
         if self.randoms is None:
             expected = of_data.pairs() * volume() / np.prod(self.box)
             return _ratio(_numbers(dd)[0], expected) - 1, None, np.asarray(dd.count)
-        rr = pair_counts.jit(self.randoms, edges, weight=self.randoms_weight, region=self.randoms_region, **options)
-        dr = pair_counts.jit(
+        # First those of both sets, because its errors tell randoms from data.
+        dr = _counts(
             self.part,
             edges,
             part_b=self.randoms,
@@ -116,6 +117,7 @@ class _Sample:
             region_b=self.randoms_region,
             **options,
         )
+        rr = _counts(self.randoms, edges, weight=self.randoms_weight, region=self.randoms_region, **options)
         of_randoms = _Weights(self.randoms, self.randoms_weight, self.randoms_region, self.num_regions)
         data, cross, random = (_numbers(counts) for counts in (dd, dr, rr))
         found = []
@@ -151,6 +153,21 @@ class _Weights:
         return float(kept.sum() ** 2 - (kept**2).sum())
 
 
+# What `pair_counts` calls the randoms, and what they are called here.
+_NAMES = {"part_b": "randoms", "weight_b": "randoms_weight", "region_b": "randoms_region"}
+
+
+def _counts(part: Any, edges: np.ndarray, **options: Any) -> PairCounts:
+    """`pair_counts`, whose errors name the arguments of this module.
+
+    The call is not compiled as a whole: JAX would turn the ValueError of a wrong number into a JaxRuntimeError.
+    """
+    try:
+        return pair_counts(part, edges, **options)
+    except (TypeError, ValueError) as error:
+        raise type(error)(re.sub("|".join(_NAMES), lambda found: _NAMES[found[0]], str(error))) from error
+
+
 def _numbers(counts: PairCounts) -> list[np.ndarray]:
     """The weight of pairs, float64: of all, then without each region."""
     total: Any = counts.count if counts.weight is None else counts.weight
@@ -164,6 +181,9 @@ def _numbers(counts: PairCounts) -> list[np.ndarray]:
 def _ratio(a: np.ndarray, b: Any) -> np.ndarray:
     """``a / b``, and NaN where b is 0."""
     return np.divide(a, b, out=np.full(np.shape(a), np.nan), where=np.not_equal(b, 0))
+
+
+_OTHERWISE = ", or give randoms"
 
 
 def _real(value: Any, name: str) -> np.ndarray:
@@ -183,16 +203,23 @@ def _whole(value: Any, name: str) -> int:
     return int(value)
 
 
-def _checked(edges: Any, name: str, sample: _Sample, longest: float) -> np.ndarray:
-    """Edges as float64; ValueError in words if spheres of them would meet their own images."""
+def _edges(edges: Any, name: str) -> np.ndarray:
+    """Edges of bins as float64; TypeError or ValueError if they do not ascend from 0 or more."""
     found = _real(edges, name)
-    if sample.randoms is None:
-        _check_reach(found, name, longest, ", or give randoms")
+    if found.ndim != 1 or len(found) < 2:
+        raise ValueError(
+            f"{name} must be two ascending numbers or more, (b + 1,) for b bins; their shape is {found.shape}."
+        )
+    if not (found[0] >= 0 and np.all(np.diff(found) > 0)):
+        text = " ".join(str(found).split())
+        text = text if len(text) <= 120 else f"{text[:110]} ..."
+        raise ValueError(f"{name} are {text}; they must be ascending numbers from 0 on.")
     return found
 
 
 def _check_reach(edges: np.ndarray, name: str, longest: float, otherwise: str = "") -> None:
-    if edges.size and edges.max() > longest:
+    """Raise ValueError if spheres that end at these edges would meet their own images."""
+    if edges.max() > longest:
         raise ValueError(
             f"{name} reaches {edges.max():g}, more than half the box, {longest:g}, where the number of random pairs is "
             f"not that of spheres; end before{otherwise}."
@@ -218,9 +245,9 @@ def xi(part: Any, edges: Any, boxsize: Any = None, randoms: Any = None, **option
 
     Raises TypeError or ValueError for wrong arguments.
     """
-    sample = _sample(part, boxsize, randoms, options)
-    longest = np.inf if randoms is not None else sample.box.min() / 2
-    found, dims = _checked(edges, "edges", sample, longest), get_pos(part).shape[1]
+    found, sample, dims = _edges(edges, "edges"), _sample(part, boxsize, randoms, options), get_pos(part).shape[1]
+    if randoms is None:
+        _check_reach(found, "edges", sample.box.min() / 2, _OTHERWISE)
     value, samples, pairs = sample.estimate(found, lambda: _shells(found, dims))
     return Correlation(edges=found, value=value, pairs=pairs, samples=samples)
 
@@ -233,7 +260,7 @@ def xi_from_counts(count: Any, num: int, edges: Any, boxsize: Any) -> Correlatio
 
     Raises ValueError for wrong arguments.
     """
-    pairs, found, box = _counted(count, (edges,), boxsize)
+    pairs, found, box = _counted(count, {"edges": edges}, boxsize)
     _check_number(num)
     _check_reach(found[0], "edges", box.min() / 2)
     value = _natural(pairs, num, _shells(found[0], len(box)), box)
@@ -246,7 +273,7 @@ def wp_from_counts(count: Any, num: int, edges: Any, along: Any, boxsize: Any, l
     count: ``(b, p)``, counted with ``mode="rp_pi"`` along the axis ``los``. along: ``(p + 1,)``, its ``edges_b``, from
     0 on. boxsize: ``(3,)``.
     """
-    pairs, (found, steps), box = _counted(count, (edges, along), boxsize)
+    pairs, (found, steps), box = _counted(count, {"edges": edges, "along": along}, boxsize)
     _check_number(num)
     if len(box) != 3 or los not in range(-3, 3):
         raise ValueError(f"boxsize {boxsize} and los {los!r} must be of 3 dimensions.")
@@ -256,11 +283,11 @@ def wp_from_counts(count: Any, num: int, edges: Any, along: Any, boxsize: Any, l
     return Correlation(edges=found, value=value @ (2 * np.diff(steps)), pairs=pairs.sum(axis=1))
 
 
-def _counted(count: Any, edges: tuple[Any, ...], boxsize: Any) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
+def _counted(count: Any, edges: dict[str, Any], boxsize: Any) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
     if isinstance(count, PairCounts):
         raise TypeError("count is a PairCounts; give its count.")
     pairs, box = np.asarray(count), _real(boxsize, "boxsize")
-    found = [_real(one, "edges") for one in edges]
+    found = [_edges(one, name) for name, one in edges.items()]
     if pairs.shape != tuple(len(one) - 1 for one in found) or box.ndim != 1 or not np.all(box > 0):
         shapes = " and ".join(str(one.shape) for one in found)
         raise ValueError(
@@ -317,13 +344,11 @@ def wp(
     if not 0 < pi_max < np.inf:
         raise ValueError(f"pi_max is {pi_max}; it must be positive and finite.")
     sample = _in_three(_sample(part, boxsize, randoms, options), "wp", los)
-    along = np.linspace(0, pi_max, num_pi + 1)
-    found = _real(edges, "edges")
+    found, along = _edges(edges, "edges"), np.linspace(0, pi_max, num_pi + 1)
     if randoms is None:
-        box = sample.box
-        axis = int(los)
-        found = _checked(edges, "edges", sample, float(np.delete(box, axis).min()) / 2)
-        _checked(along, "pi_max", sample, float(box[axis]) / 2)
+        box, axis = sample.box, int(los)
+        _check_reach(found, "edges", np.delete(box, axis).min() / 2, _OTHERWISE)
+        _check_reach(along, "pi_max", box[axis] / 2, _OTHERWISE)
 
     options = {"mode": "rp_pi", "edges_b": along, "los": los}
     value, samples, pairs = sample.estimate(found, lambda: _cylinders(found, along), **options)
@@ -353,8 +378,9 @@ def multipoles(
     if np.ndim(ells) != 1 or len(ells) == 0 or any(ell not in range(0, 1000, 2) for ell in ells):
         raise ValueError(f"ells are {ells}; they must be one or more even numbers from 0 on, such as (0, 2, 4).")
     sample = _in_three(_sample(part, boxsize, randoms, options), "multipoles", los)
-    longest = np.inf if randoms is not None else sample.box.min() / 2
-    found, cosines = _checked(edges, "edges", sample, longest), np.linspace(0, 1, num_mu + 1)
+    found, cosines = _edges(edges, "edges"), np.linspace(0, 1, num_mu + 1)
+    if randoms is None:
+        _check_reach(found, "edges", sample.box.min() / 2, _OTHERWISE)
 
     def volume() -> np.ndarray:
         return 4 / 3 * np.pi * np.diff(found**3)[:, None] * np.diff(cosines)

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
 from numpy.polynomial import legendre
 from scipy.spatial import cKDTree
@@ -11,7 +13,16 @@ from scipy.spatial import cKDTree
 from jztree.data import ParticleData, Pos
 from jztree.radius import pair_counts
 from jztree_utils import ics
-from jztree_utils.correlation import Correlation, cube_regions, multipoles, power_law, wp, xi, xi_from_counts
+from jztree_utils.correlation import (
+    Correlation,
+    cube_regions,
+    multipoles,
+    power_law,
+    wp,
+    wp_from_counts,
+    xi,
+    xi_from_counts,
+)
 
 EDGES = np.linspace(0.02, 0.2, 7)
 
@@ -165,6 +176,70 @@ def test_wrong_bins_and_dimensions() -> None:
             wp(pos, EDGES, 0.1, 1.0, los=los)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="3 dimensions"):
         multipoles(pos[:, :2], EDGES, 1.0)
+
+
+@pytest.mark.parametrize("edges", [[0.2, 0.1], [5.0, 0.1], [0.1, 0.1], [-0.1, 0.1], [0.1, np.nan]])
+def test_edges_that_do_not_ascend_raise(edges: list[float]) -> None:
+    """Whatever else may be wrong with them: half of this box is 0.5."""
+    pos, box = uniform(50, 1), [1.0] * 3
+    for call in (
+        lambda: xi(pos, edges, 1.0),
+        lambda: xi(pos, edges, randoms=pos),
+        lambda: wp(pos, edges, 0.1, 1.0),
+        lambda: wp(pos, edges, 0.1, randoms=pos),
+        lambda: multipoles(pos, edges, 1.0),
+        lambda: xi_from_counts([1], 50, edges, box),
+        lambda: wp_from_counts([[1]], 50, edges, [0.0, 0.1], box),
+    ):
+        with pytest.raises(ValueError, match=r"^edges are \[.*\]; they must be ascending numbers from 0 on\.$"):
+            call()
+    with pytest.raises(ValueError, match=r"^along are \[.*\]; they must be ascending numbers from 0 on\.$"):
+        wp_from_counts([[1]], 50, [0.1, 0.2], edges, box)
+    for wrong in (0.1, [0.1], [[0.1, 0.2]]):
+        with pytest.raises(ValueError, match="edges must be two ascending numbers or more"):
+            xi(pos, wrong, 1.0)
+
+
+def spoilt(values: np.ndarray, row: int, value: Any) -> np.ndarray:
+    changed = values.copy()
+    changed[row] = value
+    return changed
+
+
+@pytest.mark.parametrize("function", [xi, wp, multipoles])
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"region": np.full(200, 5)}, "row 0 has a region that is not from 0 to below num_regions, 3"),
+        (
+            {"randoms_region": np.full(90, 5)},
+            "row 0 has a region of randoms that is not from 0 to below num_regions, 3",
+        ),
+        ({"part": spoilt(uniform(200, 1), 7, np.nan)}, "row 7 of the positions is NaN or infinite"),
+        ({"randoms": spoilt(uniform(90, 2), 8, np.inf)}, "row 8 of the positions of randoms is NaN or infinite"),
+        ({"weight": spoilt(np.ones(200), 3, np.nan)}, "row 3 has a weight that is NaN"),
+        ({"randoms_weight": spoilt(np.ones(90), 4, np.inf)}, "row 4 has a weight of randoms that is NaN"),
+        ({"randoms_weight": np.ones(91)}, "randoms"),
+        ({"weight": np.full(200, 3e37)}, "beyond the range of float32"),
+    ],
+)
+def test_wrong_numbers_raise_value_errors(function: Any, wrong: dict[str, Any], text: str) -> None:
+    """In sentences of their own, without those of JAX."""
+    given = {"part": uniform(200, 1), "randoms": uniform(90, 2), "edges": EDGES}
+    given |= {"region": np.arange(200) % 3, "randoms_region": np.arange(90) % 3, "num_regions": 3}
+    given |= {"pi_max": 0.2} if function is wp else {}
+    with pytest.raises(ValueError, match=text) as caught:
+        function(**given | wrong)
+    assert not isinstance(caught.value, jax.errors.JaxRuntimeError)
+    assert "jztree: " not in str(caught.value)
+    assert "part_b" not in str(caught.value)
+    assert oracles.one_sentence(caught)
+
+
+def test_wrong_numbers_in_periodic_boxes_raise_value_errors() -> None:
+    with pytest.raises(ValueError, match=r"^row 7 of the positions is NaN or infinite") as caught:
+        xi(spoilt(uniform(200, 1), 7, np.nan), EDGES, 1.0)
+    assert oracles.one_sentence(caught)
 
 
 def test_regions_of_a_cube() -> None:
