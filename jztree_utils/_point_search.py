@@ -10,9 +10,10 @@ from jztree.knn import knn
 from jztree.radius import count_within, neighbours_within
 from jztree.tree import zsort_and_tree
 
-__all__ = ["MOST_DIMS", "PointSearch", "padded"]
+__all__ = ["MOST_DIMS", "PointSearch", "check_size", "padded"]
 
 MOST_DIMS = 8
+_LARGEST = 3e144  # a number whose square float64 holds, with some room
 _FEWEST_ROWS = 16
 
 
@@ -108,6 +109,14 @@ class PointSearch:
         corners = np.concatenate([places, self.points])
         everything = 2 * float(np.linalg.norm(corners.max(axis=0) - corners.min(axis=0))) + 1
         return np.clip(radii, 0, everything), radii < 0
+
+
+def check_size(values: np.ndarray, name: str) -> None:
+    """Raise ValueError if one of the numbers is so large that squares and products of such numbers overflow."""
+    if np.abs(values).max(initial=0) > _LARGEST:
+        raise ValueError(
+            f"{name} must be {_LARGEST:g} in size at most, because their squares must fit float64; choose another unit."
+        )
 
 
 def padded(points: np.ndarray) -> Pos:

@@ -31,7 +31,7 @@ except ImportError as error:
 
 from jztree.fof import dbscan
 
-from ._point_search import MOST_DIMS, PointSearch, padded
+from ._point_search import MOST_DIMS, PointSearch, check_size, padded
 
 __all__ = ["DBSCAN", "KNeighborsTransformer", "NearestNeighbors", "RadiusNeighborsTransformer"]
 
@@ -347,6 +347,7 @@ def _samples(estimator: Any, X: Any, reset: bool) -> np.ndarray:
             f"samples have from 1 to {MOST_DIMS} features here; these have {samples.shape[1]}. Reduce them first, with "
             f"sklearn.decomposition.PCA(n_components={MOST_DIMS}) say, or use the class of sklearn."
         )
+    check_size(samples, "samples")
     return samples
 
 

@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ._point_search import MOST_DIMS, PointSearch
+from ._point_search import MOST_DIMS, PointSearch, check_size
 
 __all__ = ["KDTree"]
-
-_FARTHEST = 3e144  # coordinates whose differences have squares that float64 holds
 
 
 class KDTree:
@@ -211,6 +209,7 @@ class KDTree:
                 raise ValueError(f"Number of weights differ from the number of data points: {values.shape}, {tree.n}.")
             if not np.isfinite(values).all():
                 raise ValueError("weights must be finite, check for nan or inf values")
+            check_size(values, "weights")
             made.append(values)
         return made[0], made[1]
 
@@ -222,11 +221,7 @@ def _points(values: Any, name: str) -> np.ndarray:
     array = np.ascontiguousarray(array, np.float64) if array.ndim else array.astype(np.float64)
     if not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite, check for nan or inf values")
-    if np.abs(array).max(initial=0) > _FARTHEST:
-        raise ValueError(
-            f"{name} must be {_FARTHEST:g} in size at most, because squares of distances must fit float64; choose "
-            "another unit of length."
-        )
+    check_size(array, name)
     return array
 
 

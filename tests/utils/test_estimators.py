@@ -233,6 +233,12 @@ MORE_FEATURES = {
 }
 
 
+@pytest.mark.parametrize("kind", [NearestNeighbors, KNeighborsTransformer, RadiusNeighborsTransformer, DBSCAN])
+def test_samples_whose_squares_overflow_raise(kind: Any) -> None:
+    with pytest.raises(ValueError, match=r"^samples must be 3e\+144 in size at most, because"):
+        kind().fit([[1e150, 0.0], [0.0, 1.0]])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [NearestNeighbors, KNeighborsTransformer, RadiusNeighborsTransformer, DBSCAN])
 def test_scikit_learns_checks_of_estimators(kind: Any) -> None:

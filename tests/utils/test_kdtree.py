@@ -179,6 +179,10 @@ def test_a_tree_travels() -> None:
             lambda: KDTree(DATA).count_neighbors(KDTree(DATA), 0.1, weights=(np.full(175, np.nan), None)),
             "must be finite",
         ),
+        (
+            lambda: KDTree(DATA).count_neighbors(KDTree(DATA), 0.1, weights=(np.full(175, 1e200), None)),
+            "weights must be 3e[+]144 in size at most",
+        ),
     ],
 )
 def test_what_cannot_be_is_said(call: Any, message: str) -> None:
