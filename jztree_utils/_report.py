@@ -8,6 +8,7 @@ import json
 import math
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -61,6 +62,16 @@ def warn(sentence: str) -> None:
     """Print what people should look at, where it is seen even if what is told goes into a file."""
     if _output.level >= NORMAL:
         print(f"jztree: warning: {sentence}", file=sys.stderr)
+
+
+@contextmanager
+def warnings_told() -> Iterator[None]:
+    """Print warnings of the block as `warn` does, without the line of code that Python names."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        yield
+    for one in caught:
+        warn(str(one.message))
 
 
 @dataclass

@@ -12,6 +12,7 @@ Everything but the counts is NumPy in float64.
 
 import math
 import re
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,8 @@ from numpy.polynomial import legendre
 from jztree.data import get_num, get_pos
 from jztree.radius import PairCounts, pair_counts
 
+from ._pair_estimators import Estimate, Weights, landy_szalay, natural, shortcomings
+
 __all__ = ["Correlation", "cube_regions", "multipoles", "power_law", "wp", "wp_from_counts", "xi", "xi_from_counts"]
 
 
@@ -28,15 +31,20 @@ __all__ = ["Correlation", "cube_regions", "multipoles", "power_law", "wp", "wp_f
 class Correlation:
     """A correlation function in bins.
 
-    edges: ``(b + 1,)`` of the distance: r, s, or rp. value: ``(b,)``, or ``(l, b)`` for multipoles; NaN where a bin has
-    no random pairs, or data or randoms have none at all. pairs: ``(b,)`` int64, data pairs in each bin, in both orders.
-    samples: ``(num_regions, *value.shape)``, the function with each region left out, or None.
+    edges: ``(b + 1,)`` of the distance: r, s, or rp. value: ``(b,)``, or ``(l, b)`` for multipoles. pairs: ``(b,)``
+    int64, data pairs in each bin, in both orders. samples: ``(num_regions, *value.shape)``, the function with each
+    region left out, or None. occupied: ``(num_regions,)``, which regions hold particles, or None.
+
+    A value is NaN if it is not known: in a bin without random pairs; in all bins if a set has fewer than two particles
+    or weights that sum to 0, or if no bin has a pair of data and randoms. The function then warns once, and names the
+    bins and the reason.
     """
 
     edges: np.ndarray
     value: np.ndarray
     pairs: np.ndarray
     samples: np.ndarray | None = None
+    occupied: np.ndarray | None = None
 
     @property
     def centre(self) -> np.ndarray:
@@ -46,10 +54,13 @@ class Correlation:
 
     @property
     def covariance(self) -> np.ndarray | None:
-        """Of ``value.ravel()`` by the jackknife, ``(n - 1) / n`` times the sum of squares about the mean; or None."""
+        """Of ``value.ravel()`` by the jackknife, ``(n - 1) / n`` times the sum of squares about the mean of the ``n``
+        samples without a region that holds particles; or None.
+        """
         if self.samples is None:
             return None
         flat = self.samples.reshape(len(self.samples), -1)
+        flat = flat if self.occupied is None else flat[self.occupied]
         apart = flat - flat.mean(axis=0)
         return (len(flat) - 1) / len(flat) * apart.T @ apart
 
@@ -95,18 +106,19 @@ class _Sample:
     def box(self) -> np.ndarray:
         return np.broadcast_to(np.asarray(self.boxsize, np.float64), (get_pos(self.part).shape[1],))
 
-    def estimate(self, edges: np.ndarray, volume: Any, **bins: Any) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-        """The correlation in all bins, without each region, and the numbers of data pairs.
+    def estimate(self, edges: np.ndarray, volume: Any, **bins: Any) -> tuple[Estimate, np.ndarray]:
+        """The correlation in all cells, and the numbers of data pairs.
 
-        volume: called without arguments, that of each bin, where there are no randoms.
+        volume: a function without arguments that returns the volume of each cell; called if randoms is None.
         """
         options = {"boxsize": self.boxsize, "num_regions": self.num_regions} | bins
+        data = Weights(self.part, self.weight, self.region, "data")
         dd = _counts(self.part, edges, weight=self.weight, region=self.region, **options)
-        of_data = _Weights(self.part, self.weight, self.region, self.num_regions)
+        number = np.asarray(dd.count)
         if self.randoms is None:
-            expected = of_data.pairs() * volume() / np.prod(self.box)
-            return _ratio(_numbers(dd)[0], expected) - 1, None, np.asarray(dd.count)
-        # First those of both sets, because its errors tell randoms from data.
+            pairs = number if dd.weight is None else np.asarray(dd.weight)
+            return natural(pairs, data.pairs(), volume() / np.prod(self.box), data.fault()), number
+        # This one first: its errors say whether the data or the randoms are wrong.
         dr = _counts(
             self.part,
             edges,
@@ -118,42 +130,19 @@ class _Sample:
             **options,
         )
         rr = _counts(self.randoms, edges, weight=self.randoms_weight, region=self.randoms_region, **options)
-        of_randoms = _Weights(self.randoms, self.randoms_weight, self.randoms_region, self.num_regions)
-        data, cross, random = (_numbers(counts) for counts in (dd, dr, rr))
-        found = []
-        for i in range(len(data)):
-            k = None if i == 0 else i - 1
-            one, two = of_data.pairs(k), of_randoms.pairs(k)
-            both = of_data.total(k) * of_randoms.total(k)
-            expected = _ratio(random[i], two)
-            found.append(_ratio(_ratio(data[i], one) - 2 * _ratio(cross[i], both) + expected, expected))
-        return found[0], np.stack(found[1:]) if self.num_regions else None, np.asarray(dd.count)
+        randoms = Weights(self.randoms, self.randoms_weight, self.randoms_region, "randoms")
+        return landy_szalay(dd, dr, rr, data, randoms, self.num_regions or 0), number
+
+    def occupied(self) -> np.ndarray | None:
+        """``(num_regions,)``, which regions hold particles; None without regions."""
+        if self.num_regions is None:
+            return None
+        both = ((self.part, self.region), (self.randoms, self.randoms_region))
+        regions = np.concatenate([np.asarray(region)[: int(get_num(part))] for part, region in both])
+        return np.bincount(regions, minlength=self.num_regions) > 0
 
 
-@dataclass(frozen=True)
-class _Weights:
-    """Sums of weights, of all or without a region."""
-
-    part: Any
-    weight: Any
-    region: Any
-    num_regions: int | None
-
-    def _kept(self, without: int | None) -> np.ndarray:
-        num = int(get_num(self.part))
-        weight = np.ones(num) if self.weight is None else np.asarray(self.weight, np.float64)[:num]
-        return weight if without is None else weight[np.asarray(self.region)[:num] != without]
-
-    def total(self, without: int | None = None) -> float:
-        return float(self._kept(without).sum())
-
-    def pairs(self, without: int | None = None) -> float:
-        """The weight of all pairs in both orders, none of them of a particle with itself."""
-        kept = self._kept(without)
-        return float(kept.sum() ** 2 - (kept**2).sum())
-
-
-# What `pair_counts` calls the randoms, and what they are called here.
+# The randoms in the arguments of `pair_counts`, and their names here.
 _NAMES = {"part_b": "randoms", "weight_b": "randoms_weight", "region_b": "randoms_region"}
 
 
@@ -166,21 +155,6 @@ def _counts(part: Any, edges: np.ndarray, **options: Any) -> PairCounts:
         return pair_counts(part, edges, **options)
     except (TypeError, ValueError) as error:
         raise type(error)(re.sub("|".join(_NAMES), lambda found: _NAMES[found[0]], str(error))) from error
-
-
-def _numbers(counts: PairCounts) -> list[np.ndarray]:
-    """The weight of pairs, float64: of all, then without each region."""
-    total: Any = counts.count if counts.weight is None else counts.weight
-    regions: Any = counts.region_count if counts.weight is None else counts.region_weight
-    every = np.asarray(total, np.float64)
-    if regions is None:
-        return [every]
-    return [every, *(every - one for one in np.asarray(regions, np.float64))]
-
-
-def _ratio(a: np.ndarray, b: Any) -> np.ndarray:
-    """``a / b``, and NaN where b is 0."""
-    return np.divide(a, b, out=np.full(np.shape(a), np.nan), where=np.not_equal(b, 0))
 
 
 _OTHERWISE = ", or give randoms"
@@ -243,13 +217,13 @@ def xi(part: Any, edges: Any, boxsize: Any = None, randoms: Any = None, **option
     options: ``weight`` and ``randoms_weight``, ``(n,)``; ``region``, ``randoms_region`` and ``num_regions`` for a
         jackknife; see `jztree.radius.pair_counts`.
 
-    Raises TypeError or ValueError for wrong arguments.
+    Raises TypeError or ValueError for wrong arguments. Warns if a value is NaN; see `Correlation`.
     """
     found, sample, dims = _edges(edges, "edges"), _sample(part, boxsize, randoms, options), get_pos(part).shape[1]
     if randoms is None:
         _check_reach(found, "edges", sample.box.min() / 2, _OTHERWISE)
-    value, samples, pairs = sample.estimate(found, lambda: _shells(found, dims))
-    return Correlation(edges=found, value=value, pairs=pairs, samples=samples)
+    value, pairs = sample.estimate(found, lambda: _shells(found, dims))
+    return _correlation("xi", value, found, pairs, occupied=sample.occupied())
 
 
 def xi_from_counts(count: Any, num: int, edges: Any, boxsize: Any) -> Correlation:
@@ -263,8 +237,7 @@ def xi_from_counts(count: Any, num: int, edges: Any, boxsize: Any) -> Correlatio
     pairs, found, box = _counted(count, {"edges": edges}, boxsize)
     _check_number(num)
     _check_reach(found[0], "edges", box.min() / 2)
-    value = _natural(pairs, num, _shells(found[0], len(box)), box)
-    return Correlation(edges=found[0], value=value, pairs=pairs)
+    return _correlation("xi", _from_counts(pairs, num, _shells(found[0], len(box)), box), found[0], pairs)
 
 
 def wp_from_counts(count: Any, num: int, edges: Any, along: Any, boxsize: Any, los: int = -1) -> Correlation:
@@ -279,8 +252,8 @@ def wp_from_counts(count: Any, num: int, edges: Any, along: Any, boxsize: Any, l
         raise ValueError(f"boxsize {boxsize} and los {los!r} must be of 3 dimensions.")
     _check_reach(found, "edges", np.delete(box, los).min() / 2)
     _check_reach(steps, "along", box[los] / 2)
-    value = _natural(pairs, num, _cylinders(found, steps), box)
-    return Correlation(edges=found, value=value @ (2 * np.diff(steps)), pairs=pairs.sum(axis=1))
+    value = _from_counts(pairs, num, _cylinders(found, steps), box)
+    return _correlation("wp", value, found, pairs, 2 * np.diff(steps))
 
 
 def _counted(count: Any, edges: dict[str, Any], boxsize: Any) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
@@ -304,10 +277,30 @@ def _check_number(num: Any) -> None:
         raise ValueError(f"num is {num}; it is the number of particles, at least 0.")
 
 
-def _natural(pairs: np.ndarray, num: int, volume: np.ndarray, box: np.ndarray) -> np.ndarray:
-    """``DD / RR - 1`` with the number of pairs at random that a volume around each of ``num`` particles holds."""
+def _from_counts(pairs: np.ndarray, num: int, volume: np.ndarray, box: np.ndarray) -> Estimate:
+    """The function in cells of the given volume, from pairs of ``num`` particles."""
     num = int(num)  # whose square 32 bits do not hold
-    return _ratio(pairs, num * (num - 1) * (volume / np.prod(box))) - 1
+    reason = f"there {'is 1 particle' if num == 1 else f'are {num} particles'}, and a pair needs 2"
+    return natural(pairs, num * (num - 1), volume / np.prod(box), reason)
+
+
+def _correlation(
+    name: str,
+    found: Estimate,
+    edges: np.ndarray,
+    pairs: np.ndarray,
+    over: Any = (1.0,),
+    option: str = "",
+    occupied: np.ndarray | None = None,
+) -> Correlation:
+    """The result, and one warning if values are NaN or cells were joined. over: see `Estimate.integrated`."""
+    text = shortcomings(name, found, edges, option, occupied)
+    if text:
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    values = found.integrated(np.asarray(over))
+    total = pairs.reshape(len(pairs), -1).sum(axis=1)
+    samples = None if occupied is None else values[1:]
+    return Correlation(edges=edges, value=values[0], pairs=total, samples=samples, occupied=occupied)
 
 
 def _shells(edges: np.ndarray, dims: int) -> np.ndarray:
@@ -333,10 +326,13 @@ def wp(
     """The projected correlation function, ``wp(rp) = 2 int_0^pi_max xi(rp, pi) dpi`` (Davis & Peebles 1983), a length.
 
     part, boxsize, randoms, options: as in `xi`, in 3 dimensions. edges: ``(b + 1,)`` of the distance across the line of
-    sight. num_pi: how many equal bins there are along it. los: its axis, or ``"midpoint"``, from an observer at the
-    origin, with randoms.
+    sight. num_pi: the number of equal cells along it. los: its axis, or ``"midpoint"``, from an observer at the origin,
+    with randoms.
 
-    Raises like `xi`.
+    With randoms, a cell without random pairs is joined to the next cell of its bin that has some, or else to the last
+    one: their counts are added, and ``xi`` is taken as constant over them. A warning names these bins.
+
+    Raises and warns like `xi`.
     """
     _whole(num_pi, "num_pi")
     if isinstance(pi_max, bool) or not isinstance(pi_max, (int, float, np.integer, np.floating)):
@@ -351,10 +347,8 @@ def wp(
         _check_reach(along, "pi_max", box[axis] / 2, _OTHERWISE)
 
     options = {"mode": "rp_pi", "edges_b": along, "los": los}
-    value, samples, pairs = sample.estimate(found, lambda: _cylinders(found, along), **options)
-    step = 2 * np.diff(along)
-    projected = None if samples is None else samples @ step
-    return Correlation(edges=found, value=value @ step, pairs=pairs.sum(axis=1), samples=projected)
+    value, pairs = sample.estimate(found, lambda: _cylinders(found, along), **options)
+    return _correlation("wp", value, found, pairs, 2 * np.diff(along), "num_pi", sample.occupied())
 
 
 def multipoles(
@@ -369,10 +363,11 @@ def multipoles(
 ) -> Correlation:
     """Multipoles of ``xi(s, mu)``: ``(2 l + 1) int_0^1 xi(s, mu) P_l(mu) dmu`` for each even ``l`` of ``ells``.
 
-    part, boxsize, randoms, options: as in `xi`, in 3 dimensions. edges: ``(b + 1,)`` of the distance s. num_mu: how
-    many equal bins of ``|mu|`` there are, in each of which xi is taken as constant. los: as in `wp`.
+    part, boxsize, randoms, options: as in `xi`, in 3 dimensions. edges: ``(b + 1,)`` of the distance s. num_mu: the
+    number of equal cells of ``|mu|``. xi is taken as constant in each cell; empty cells are joined as in `wp`. los: see
+    `wp`.
 
-    Returns values ``(len(ells), b)``. Raises like `xi`.
+    Returns values ``(len(ells), b)``. Raises and warns like `xi`.
     """
     _whole(num_mu, "num_mu")
     if np.ndim(ells) != 1 or len(ells) == 0 or any(ell not in range(0, 1000, 2) for ell in ells):
@@ -385,10 +380,9 @@ def multipoles(
     def volume() -> np.ndarray:
         return 4 / 3 * np.pi * np.diff(found**3)[:, None] * np.diff(cosines)
 
-    value, samples, pairs = sample.estimate(found, volume, mode="s_mu", edges_b=cosines, los=los)
+    value, pairs = sample.estimate(found, volume, mode="s_mu", edges_b=cosines, los=los)
     integral = [np.diff(legendre.legval(cosines, legendre.legint([0] * int(ell) + [2 * ell + 1]))) for ell in ells]
-    parts = None if samples is None else np.einsum("lm,ksm->kls", np.stack(integral), samples)
-    return Correlation(edges=found, value=np.stack(integral) @ value.T, pairs=pairs.sum(axis=1), samples=parts)
+    return _correlation("xi(s, mu)", value, found, pairs, np.stack(integral), "num_mu", sample.occupied())
 
 
 def _in_three(sample: _Sample, what: str, los: Any) -> _Sample:

@@ -11,7 +11,7 @@ from .. import io, plot
 from .._particles import many_devices
 from .._particles.particles import Particles
 from .._particles.reading import Source
-from .._report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
+from .._report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warnings_told
 from .._verbose import print_machine, print_memory_peak
 from ..correlation import Correlation, power_law, wp_from_counts, xi_from_counts
 from . import dry_run
@@ -142,7 +142,8 @@ def _run_one(args: Namespace, run: Run, source: Source, bins: _Bins, mesh: Mesh)
     count = part.count_pairs(bins.edges, bins.along, bins.los)
     with io.failing_together(mesh):
         if count is not None:
-            found = bins.correlation(count, part.num, _lengths_of(part.snapshot))
+            with warnings_told():
+                found = bins.correlation(count, part.num, _lengths_of(part.snapshot))
             _finish(args, run, part, bins, found, made_with(args, run.path, source.options))
 
 

@@ -117,6 +117,20 @@ def test_hardly_any_particles(n: int, use_devices: Any, tmp_path: Path, capsys: 
     assert told["value"][1] == (-1 if n == 2 else None)
 
 
+@pytest.mark.parametrize("projected", [[], ["--projected", "0.4"]])
+def test_one_particle_gives_nan_and_one_warning(
+    projected: list[str], use_devices: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_devices(1)
+    np.save(tmp_path / "one.npy", np.full((1, 3), 0.5))
+    run(tmp_path / "one.npy", "--boxsize", "1", "--bins", "0.01,0.2,2", *projected)
+    told = capsys.readouterr()
+    name = "wp" if projected else "xi"
+    words = f"{name} is NaN in bins 0 to 1 (0.01 to 0.2): there is 1 particle, and a pair needs 2."
+    assert told.err == f"jztree: warning: {words}\n"
+    assert "nan" in told.out
+
+
 def test_outputs_of_other_bins_are_not_taken_for_finished(
     points: Any, use_devices: Any, tmp_path: Path, capsys: Any
 ) -> None:

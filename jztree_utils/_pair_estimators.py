@@ -1,0 +1,209 @@
+"""Correlation functions from counts of pairs, in float64, and the reasons if one is NaN.
+
+A function of two quantities, such as ``xi(rp, pi)``, has a row of cells in each bin. The estimator of Landy & Szalay
+(1993, ApJ 412, 64) divides by the random pairs of a cell, and a narrow bin often has a cell without any. Such a cell is
+joined to the next cell of its bin that has random pairs, or else to the last one: their counts are added, and the
+function is taken as constant over them. So the integral over the cells counts all data pairs and covers the whole
+range. A sum without the empty cells would lose their part of the integral, which is the largest at small ``pi``.
+Corrfunc 2.5 gives NaN for a bin with an empty cell, and halotools 0.9 has a single cell in each bin of ``wp``. The
+values here are those of Corrfunc if no cell is empty, and those of halotools if only one cell has random pairs.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jztree.data import get_num
+from jztree.radius import PairCounts
+
+__all__ = ["Estimate", "Weights", "landy_szalay", "natural", "shortcomings"]
+
+_NO_RANDOM_PAIRS = "no pairs of randoms are there; give more randoms, or wider bins"
+_NO_CROSS_PAIRS = "no bin has a pair of data and randoms; the randoms must fill the volume of the data"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A function in bins, of all particles and then without each region.
+
+    cells: ``(1 + regions, b, c)``, its value in each cell of each bin. reason: why it is NaN, if it is NaN in a bin.
+    joined: ``(b,)``, whether cells of a bin were joined.
+    """
+
+    cells: np.ndarray
+    reason: str
+    joined: np.ndarray
+
+    def integrated(self, over: np.ndarray) -> np.ndarray:
+        """``(1 + regions, ..., b)``, the sums over cells times ``over``, ``(..., c)``."""
+        return np.einsum("...c,sbc->s...b", over, self.cells)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of a set of particles, of all or without a region. name: the set, in messages."""
+
+    part: Any
+    weight: Any
+    region: Any
+    name: str
+
+    @property
+    def num(self) -> int:
+        return int(get_num(self.part))
+
+    def regions(self) -> np.ndarray:
+        """``(n,)``, the region of each particle."""
+        return np.asarray(self.region)[: self.num]
+
+    def total(self, without: int | None = None) -> float:
+        """The sum; 0 if it is at most the rounding of the weights."""
+        kept = self._kept(without)
+        given = np.asarray(self.weight).dtype
+        rounding = np.finfo(given).eps if given.kind == "f" else 0.0
+        total = float(kept.sum())
+        return 0.0 if abs(total) <= rounding * float(np.abs(kept).sum()) else total
+
+    def pairs(self, without: int | None = None) -> float:
+        """The weight of all pairs in both orders, without those of a particle with itself; 0 if the sum is 0."""
+        kept = self._kept(without)
+        return float(kept.sum() ** 2 - (kept**2).sum()) if self.total(without) else 0.0
+
+    def fault(self) -> str:
+        """Why no function can be estimated from this set, or an empty text."""
+        if self.num < 2:
+            return f"the {self.name} hold {self.num} particle{'' if self.num == 1 else 's'}, and a pair needs 2"
+        if not self.total():
+            return f"the weights of the {self.name} sum to 0"
+        return "" if self.pairs() else f"the products of the weights of all pairs of the {self.name} sum to 0"
+
+    def _kept(self, without: int | None) -> np.ndarray:
+        weight = np.ones(self.num) if self.weight is None else np.asarray(self.weight, np.float64)[: self.num]
+        return weight if without is None else weight[self.regions() != without]
+
+
+def natural(pairs: np.ndarray, all_pairs: float, share: np.ndarray, reason: str) -> Estimate:
+    """``DD / RR - 1`` (Peebles & Hauser 1974, ApJS 28, 19).
+
+    pairs: ``(b,)`` or ``(b, c)``, their weight in each cell. all_pairs: the weight of all pairs. share: the part of the
+    box that each cell takes, around a particle. reason: why ``all_pairs`` is 0.
+    """
+    value = _ratio(pairs, all_pairs * share) - 1
+    return Estimate(value.reshape(1, len(pairs), -1), reason, np.zeros(len(pairs), bool))
+
+
+def landy_szalay(
+    dd: PairCounts, dr: PairCounts, rr: PairCounts, data: Weights, randoms: Weights, num_regions: int
+) -> Estimate:
+    """``(DD - 2 DR + RR) / RR``, each count divided by the weight of all such pairs."""
+    (_, data_pairs), (number, cross), (_, random) = map(_samples, (dd, dr, rr))
+    group, joined = _groups(random != 0)
+    without = [None, *range(num_regions)]
+    one, both, two = (
+        np.array(all_pairs).reshape(-1, 1, 1)
+        for all_pairs in (
+            [data.pairs(k) for k in without],
+            [data.total(k) * randoms.total(k) for k in without],
+            [randoms.pairs(k) for k in without],
+        )
+    )
+    data_pairs, cross, random = (_added(weight, group) for weight in (data_pairs, cross, random))
+    expected = _ratio(random, two)
+    value = _ratio(_ratio(data_pairs, one) - 2 * _ratio(cross, both) + expected, expected)
+    apart = number.sum(axis=(1, 2)) == 0
+    value[apart] = np.nan
+    no_pairs = _NO_CROSS_PAIRS if apart[0] and np.any(expected[0]) else _NO_RANDOM_PAIRS
+    reason = data.fault() or randoms.fault() or no_pairs
+    return Estimate(np.take_along_axis(value, group, axis=-1), reason, np.logical_or.reduce(joined))
+
+
+def _samples(counts: PairCounts) -> tuple[np.ndarray, np.ndarray]:
+    """The number of pairs and their weight, ``(1 + regions, b, c)``: of all pairs, then without each region."""
+    number = _each(counts.count, counts.region_count)
+    if counts.weight is None:
+        return number, number.astype(np.float64)
+    # Differences of rounded sums are not 0 if there are no pairs.
+    return number, np.where(number > 0, _each(counts.weight, counts.region_weight), 0.0)
+
+
+def _each(total: Any, regions: Any) -> np.ndarray:
+    every = np.asarray(total)[None]
+    found = every if regions is None else np.concatenate([every, every - np.asarray(regions)])
+    return found.reshape(*found.shape[:2], -1)
+
+
+def _groups(filled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The group of each cell ``(s, b, c)`` along the last axis, so that each has one filled cell if a bin has any; and
+    whether a group has more than one cell, in bins that have filled ones, ``(s, b)``.
+    """
+    before = np.cumsum(filled, axis=-1) - filled
+    most = filled.sum(axis=-1)
+    joined = (most > 0) & (most < filled.shape[-1])
+    return np.minimum(before, np.maximum(most - 1, 0)[..., None]), joined
+
+
+def _added(cells: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """The sums of the cells of each group, at the places of the groups' numbers."""
+    sums = np.zeros(cells.shape)
+    sample, row = np.arange(cells.shape[0])[:, None, None], np.arange(cells.shape[1])[:, None]
+    np.add.at(sums, (sample, row, group), cells)
+    return sums
+
+
+def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """``a / b``, and NaN if b is 0."""
+    a, b = np.broadcast_arrays(a, b)
+    return np.divide(a, b, out=np.full(a.shape, np.nan), where=b != 0)
+
+
+def shortcomings(name: str, found: Estimate, edges: np.ndarray, option: str, occupied: np.ndarray | None) -> str:
+    """The text of the warning about a function with the given edges, or an empty text.
+
+    option: the argument that sets the number of cells. occupied: which regions hold particles.
+    """
+    absent = np.isnan(found.cells).any(axis=-1)
+    sentences = []
+    if absent[0].any():
+        sentences.append(f"{name} is NaN in {_bins(absent[0], edges)}: {found.reason}.")
+    joined = found.joined & ~absent[0]
+    if joined.any():
+        sentences.append(
+            f"In {_bins(joined, edges)}, cells without pairs of randoms are joined to the next ones that have some; "
+            f"give more randoms, or a smaller {option}."
+        )
+    lost = absent[1:] & ~absent[0]
+    if lost.any():
+        sentences.append(
+            f"Without {_regions(lost.any(axis=1))}, {name} is NaN in {_bins(lost.any(axis=0), edges)}, and so is the "
+            "covariance."
+        )
+    if occupied is not None and not occupied.all():
+        sentences.append(
+            f"There are no particles in {_regions(~occupied)}; the covariance is that of the other regions."
+        )
+    return " ".join(sentences)
+
+
+def _bins(chosen: np.ndarray, edges: np.ndarray) -> str:
+    """The chosen bins with their edges, in words."""
+    runs = [f"{_run(first, last)} ({edges[first]:g} to {edges[last + 1]:g})" for first, last in _runs(chosen)]
+    return ("bins " if chosen.sum() > 1 else "bin ") + _listed(runs)
+
+
+def _regions(chosen: np.ndarray) -> str:
+    return ("regions " if chosen.sum() > 1 else "region ") + _listed([_run(*run) for run in _runs(chosen)])
+
+
+def _runs(chosen: np.ndarray) -> list[tuple[int, int]]:
+    """The first and the last place of each run of chosen ones."""
+    steps = np.diff(chosen.astype(int), prepend=0, append=0)
+    return list(zip(np.flatnonzero(steps == 1).tolist(), (np.flatnonzero(steps == -1) - 1).tolist(), strict=True))
+
+
+def _run(first: int, last: int) -> str:
+    return f"{first}" if first == last else f"{first} to {last}"
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
