@@ -105,10 +105,15 @@ struct DistanceRule {
 
   // How far two particles are apart along one dimension, as given, in float64.
   JZTREE_BOTH double apart(T a, T b, int d) const {
-    double length = nearer(a, d) - nearer(b, d);
+    const double x = nearer(a, d), y = nearer(b, d), length = x - y;
     // The quotient of a smaller one would be rounded to 0.
-    if (period[d] > 0 && std::fabs(length) > period[d] / 2) length -= period[d] * std::nearbyint(length / period[d]);
-    return length;
+    if (!(period[d] > 0 && std::fabs(length) > period[d] / 2)) return length;
+    const double periods = std::nearbyint(length / period[d]);
+    if (std::is_same<T, float>::value) return length - period[d] * periods;
+    // The difference is about as long as the period, so its rounding error counts next to the short rest.
+    const double straight =
+        std::fabs(periods) == 1 ? length - period[d] * periods : std::fma(-period[d], periods, length);
+    return straight + difference_error(x, y, length);
   }
 
   // Whether a and b, as given, are within the radius, if their scaled squared distance is from surely2 to possibly2; of

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "periodic.h"
 #include "portable.h"
 
 #if defined(__AVX512F__) && !defined(__CUDACC__)
@@ -26,26 +27,6 @@ struct MortonKey {
     return high != other.high ? high < other.high : low < other.low;
   }
 };
-
-// Whether x is so few periods away that multiples of the period are as exact as x. Beyond, only a remainder is.
-JZTREE_BOTH inline bool is_few_periods(double x, double period) { return std::fabs(x) < 0x1p25 * period; }
-
-// x moved into [0, period) by whole periods, however many. Apart, as on a GPU it takes many registers, and is rare.
-JZTREE_APART inline double wrap_far(double x, double period) {
-  double rest = std::fmod(x, period);
-  return rest < 0 ? rest + period : rest;
-}
-
-// x moved into [0, period] by whole periods. The upper end is reached only by rounding.
-JZTREE_BOTH inline double wrap_wide(double x, double period) {
-  if (!(period > 0) || (x >= 0 && x < period)) return x;
-  return is_few_periods(x, period) ? x - period * std::floor(x / period) : wrap_far(x, period);
-}
-
-template <typename T>
-JZTREE_BOTH inline T wrap(T x, double period) {
-  return static_cast<T>(wrap_wide(static_cast<double>(x), period));
-}
 
 // The grid that keys are taken on. period[d] is 0 where dimension d is open.
 template <int D>

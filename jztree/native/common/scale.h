@@ -54,6 +54,9 @@ struct Scale {
   T period_rest[D];  // what rounding to T took off the scaled period
   double raw_period[D];
   bool periodic;  // in any dimension
+  // Squared distances below this may have lost digits. 0 in float64, whose scaled squares cover every ratio of lengths
+  // that positions can have in practice.
+  T precise2;
 
   // box: lengths, 0 where open. open_extent: that of the set in its open dimensions (OpenSpan::for_scale). Where the
   // set is a part of a wider one, it is that one's, so that all parts decide alike where precision is lost.
@@ -74,9 +77,28 @@ struct Scale {
       period[d] = box[d] > 0 ? static_cast<T>(length) : std::numeric_limits<T>::infinity();
       period_rest[d] = box[d] > 0 ? static_cast<T>(length - static_cast<double>(period[d])) : T{0};
     }
+    precise2 = least_precise2();
+  }
+
+  // Infinite where open.
+  JZTREE_BOTH double scaled_period(int d) const {
+    return raw_period[d] > 0 ? raw_period[d] * static_cast<double>(factor) : std::numeric_limits<double>::infinity();
   }
 
  private:
+  JZTREE_BOTH T least_precise2() const {
+    if (!std::is_same<T, float>::value) return 0;
+    // Well above the smallest normal number, so that no square of a coordinate loses digits.
+    T least2 = std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon();
+    // If T cannot represent the period, it cannot represent the rounding errors of wrapped positions exactly either:
+    // these are rounded at 2^-49 periods. The bound depends on the box alone, so that all ranks decide alike.
+    for (int d = 0; d < D; ++d) {
+      T length = period_rest[d] != 0 ? period[d] * T(0x1p-26) : T{0};
+      least2 = length * length > least2 ? length * length : least2;
+    }
+    return least2;
+  }
+
   // Extents are scaled to 2^40 (float64: 2^400), which leaves room for the squares above and far more below, where
   // distances may be many orders of magnitude smaller than the extent.
   JZTREE_BOTH static int scale_exponent(double extent) {

@@ -45,7 +45,7 @@ struct Stage {
 
   Stage(const Parallel& parallel, const Neighbours<D, From>& in, const double* box, const OpenSpan& whole)
       : scale(box, std::max(whole.for_scale<T>(), open_span(box, in.sources, in.queries).template for_scale<T>())),
-        sources(parallel, in.sources, scale),
+        sources(parallel, in.sources, scale, true),
         others(in.self ? nullptr : queries_of(parallel, in)),
         limits(in, {sources.wrapped() || queries().wrapped(), sources.kept() && queries().kept(), scale}),
         most(std::max(largest_leaf(sources), largest_leaf(queries()))) {}
@@ -53,12 +53,12 @@ struct Stage {
   // Rows that are sources are staged already.
   std::unique_ptr<StagedTree<D, T>> queries_of(const Parallel& parallel, const Neighbours<D, From>& in) const {
     const int64_t own = *in.own_offset;
-    return own < 0 ? std::make_unique<StagedTree<D, T>>(parallel, in.queries, scale)
+    return own < 0 ? std::make_unique<StagedTree<D, T>>(parallel, in.queries, scale, true)
                    : std::make_unique<StagedTree<D, T>>(parallel, in.queries, sources, own);
   }
 
   const StagedTree<D, T>& queries() const { return others ? *others : sources; }
-  Walk<D, T, From> walk(const Output<T>& out) const {
+  Walk<D, T, From> walk(const Output<D, From>& out) const {
     return Walk<D, T, From>(sources, queries(), scale, most, limits, out);
   }
 };
@@ -68,21 +68,11 @@ template <int D, typename T>
 class WideSearch {
  public:
   WideSearch(const Parallel& parallel, const Neighbours<D, T>& in, const double* box, const OpenSpan& whole,
-             const Output<T>& out)
-      : parallel_(parallel),
-        in_(in),
-        box_(box),
-        whole_(whole),
-        out_{out.source_rows, out.query_rows, nullptr, nullptr, out.index, out.k, 1.,
-             out.own_offset,  out.others,     false} {
-    if constexpr (std::is_same<T, float>::value) out_.narrow_radius = out.radius;
-  }
+             const Output<D, T>& out)
+      : parallel_(parallel), in_(in), box_(box), whole_(whole), out_(out) {}
 
   void group(int64_t leaf, const std::vector<uint8_t>& asked) {
-    std::call_once(once_, [&] {
-      stage_ = std::make_unique<Stage<D, double, T>>(parallel_, in_, box_, whole_);
-      out_.unit = stage_->scale.inverse;
-    });
+    std::call_once(once_, [&] { stage_ = std::make_unique<Stage<D, double, T>>(parallel_, in_, box_, whole_); });
     walks_.with([&] { return stage_->walk(out_); }, [&](auto& walk) { walk.group(leaf, &asked); });
   }
 
@@ -91,17 +81,16 @@ class WideSearch {
   const Neighbours<D, T>& in_;
   const double* box_;
   const OpenSpan whole_;
-  Output<double> out_;
+  const Output<D, T>& out_;
   std::once_flag once_;
   std::unique_ptr<Stage<D, double, T>> stage_;
   Spares<Walk<D, double, T>> walks_;
 };
 
 template <int D, typename T>
-void search_all(const Parallel& parallel, const Neighbours<D, T>& in, const double* box, const OpenSpan& whole,
-                Output<T> out) {
+void search_all(const Parallel& parallel, const Neighbours<D, T>& in, const double* box, const OpenSpan& whole) {
   Stage<D, T, T> stage(parallel, in, box, whole);
-  out.unit = stage.scale.inverse;
+  const Output<D, T> out(in, stage.scale);
   WideSearch<D, T> wide(parallel, in, box, whole, out);
   int64_t leaves = stage.queries().leaves();
   auto search = [&](Walk<D, T, T>& walk, int64_t begin, int64_t end) {
@@ -112,7 +101,7 @@ void search_all(const Parallel& parallel, const Neighbours<D, T>& in, const doub
   const int64_t grain = std::clamp<int64_t>(leaves / (16 * parallel.threads()), 2, 32);
   Spares<Walk<D, T, T>>().blocks(parallel, leaves, grain, [&] { return stage.walk(out); }, search);
   if (in.open) return;
-  for (int64_t row = in.queries.num(); row < in.q(); ++row) out.write_none(row);
+  for (int64_t row = in.queries.num(); row < in.q(); ++row) out.write(row, nullptr, nullptr, 0);
 }
 
 // What the set that sources and queries are part of spans in open dimensions.
@@ -132,9 +121,7 @@ void knn(const Parallel& parallel, const Neighbours<D, T>& in) {
   if (own >= 0 && own + in.queries.num() > in.sources.num())
     throw Refusal("queries that are sources were to be found behind the last of these.");
   if (in.k() == 0 || in.q() == 0) return;
-  Output<T> out{in.source_rows, in.query_rows, in.radius, nullptr,   in.index,
-                in.k(),         T{1},          own,       in.others, in.open != nullptr};
-  search_all<D, T>(parallel, in, period, domain_span(in, period), out);
+  search_all<D, T>(parallel, in, period, domain_span(in, period));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "common/cuda/context.cuh"
 #include "common/cuda/primitives.cuh"
 #include "common/cuda/tree.cuh"
+#include "common/cuda/wrapped.cuh"
 #include "knn.h"
 #include "knn_search.cuh"
 
@@ -68,7 +69,9 @@ void knn(Queue& queue, const Neighbours<D, T>& in) {
                      in.radius,
                      in.index,
                      in.k(),
-                     in.limit};
+                     in.limit,
+                     in.self ? any_wrapped(queue, in.box, on_device(in.sources))
+                             : any_wrapped(queue, in.box, on_device(in.sources), on_device(in.queries))};
   if (in.open) choose_open(queue, in.open, &problem);
   search(queue, problem, Extent<T>{in.box, in.domain});
 }

@@ -34,6 +34,7 @@ class LongSearch {
         scale_(scale),
         limits_(limits),
         staging_(scale),
+        wrapped_(*problem.wrapped != 0),
         collected_(reinterpret_cast<Candidate<T>*>(memory)),
         batch_(collected_ + 2 * warp_size),
         stack_(reinterpret_cast<StackEntry<T>*>(batch_ + warp_size)),
@@ -54,7 +55,7 @@ class LongSearch {
       if (!precise()) return false;
     }
     for (int64_t i = lane_index(); i < problem_.k; i += warp_size)
-      problem_.write(problem_.out_row(query) * problem_.k + i, own_, list_[i], scale_.inverse);
+      problem_.write(problem_.out_row(query) * problem_.k + i, own_, list_[i]);
     __syncwarp();
     return true;
   }
@@ -65,6 +66,10 @@ class LongSearch {
     bound_ = bounded(list_[problem_.k - 1], limit_);
     Group<W, 1, T> group(scale_);
     group.cover(0, x_);
+    if (wrapped_) {
+      group.widen(staging_);
+      staging_.rests(problem_.queries, static_cast<uint32_t>(query_), rest_);
+    }
     WarpWalk<W, 1, From, T> walk(problem_.sources, staging_, group, stack_, ~0u);
     uint32_t row = 0, end = 0;
     while (walk.next_leaf({bound_, {bound_.distance2()}}, &row, &end))
@@ -78,7 +83,13 @@ class LongSearch {
     if (row < end) {
       T x[W];
       staging_.point(problem_.sources, row, x);
-      distance = scale_.periodic ? distance2<W, true>(scale_, x_, x) : distance2<W, false>(scale_, x_, x);
+      if (wrapped_) {
+        T rest[W];
+        staging_.rests(problem_.sources, row, rest);
+        distance = distance2<W, true>(scale_, x_, x, rest_, rest);
+      } else {
+        distance = scale_.periodic ? distance2<W, true>(scale_, x_, x) : distance2<W, false>(scale_, x_, x);
+      }
     }
     bool near = row < end && row != own_ && distance <= bound_.distance2();
     if (near && limit_) near = !is_beyond(problem_, limits_, *limit_, distance, query_, row);
@@ -146,7 +157,7 @@ class LongSearch {
   __device__ bool precise() const {
     bool good = true;
     for (int64_t i = lane_index(); i < problem_.k; i += warp_size)
-      good &= is_precise(problem_, staging_, list_[i], query_);
+      good &= is_precise(problem_, scale_, list_[i], query_);
     return __all_sync(all_lanes, good);
   }
 
@@ -154,12 +165,13 @@ class LongSearch {
   const Scale<W, T>& scale_;
   const Limits<W, T>& limits_;
   const Staging<W, From, T> staging_;
+  const bool wrapped_;
   Candidate<T>*collected_, *batch_;
   StackEntry<T>* stack_;
   Candidate<T>* list_;
   Candidate<T> bound_;
   const Within<T>* limit_;  // of the query; null: none
-  T x_[W];
+  T x_[W], rest_[W];
   int count_;
   int64_t query_, own_;
 };

@@ -29,11 +29,12 @@ struct Problem {
   const int32_t* query_rows;   // output row of each z-ordered query; null: its place
   const int32_t* chosen;       // the queries to be answered, null: all; of the others, nothing is written
   const int64_t* chosen_count;
-  int64_t most;  // of them
-  From* radius;  // (q, k)
-  int32_t* index;
+  int64_t most;    // of them
+  From* radius;    // (q, k), written at the end (knn_report.cuh)
+  int32_t* index;  // (q, k), until then the neighbours' places in z-order
   int64_t k;
-  Lengths limit;  // in the order of output rows, one for all, or none
+  Lengths limit;           // in the order of output rows, one for all, or none
+  const int32_t* wrapped;  // not 0: a position is outside of its periodic box
 
   __device__ int64_t count() const { return chosen ? *chosen_count : most; }
   __device__ int64_t query(int64_t place) const { return chosen ? chosen[place] : place; }
@@ -52,34 +53,29 @@ struct Problem {
 
   // own: the query's own row.
   template <typename T>
-  __device__ __forceinline__ void write(int64_t out, int64_t own, const Candidate<T>& found, T unit) const {
-    radius[out] = static_cast<From>(std::sqrt(found.distance2()) * unit);
+  __device__ __forceinline__ void write(int64_t out, int64_t own, const Candidate<T>& found) const {
     int64_t source = found.row_plus_one() == 0 ? own : static_cast<int64_t>(found.row_plus_one()) - 1;
-    index[out] = found.row_plus_one() == no_row ? -1 : source_rows ? source_rows[source] : static_cast<int32_t>(source);
+    index[out] = found.row_plus_one() == no_row ? -1 : static_cast<int32_t>(source);
   }
 };
 
-// Squared distances below this have lost digits in float32: well above the smallest normal number, so that the squares
-// of all dimensions have theirs. In float64 the scaled squares cover every ratio of lengths that positions can have in
-// practice.
-template <typename T>
-constexpr T smallest_precise =
-    sizeof(T) == sizeof(float) ? std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon() : T{0};
-
-// Whether a candidate's squared distance is that of coincident points or large enough to have all its digits. Small
-// coordinates of a wide set become 0 when they are scaled down, so those that were given say whether points coincide.
+// Whether two rows are at the same place. Small coordinates of a wide set become 0 when they are scaled down, so this
+// compares the given ones.
 template <int W, typename From, typename T>
-__device__ __forceinline__ bool is_precise(const Problem<From>& problem, const Staging<W, From, T>& staging,
-                                           const Candidate<T>& found, int64_t query) {
-  if (found.distance2() >= smallest_precise<T> || found.row_plus_one() == 0) return true;
-  if (found.distance2() > 0) return false;
-  From source[W], asked[W];
-  staging.wrapped(problem.sources, found.row_plus_one() - 1, source);
-  staging.wrapped(problem.queries, static_cast<uint32_t>(query), asked);
+JZTREE_APART bool same_place(const Problem<From>& problem, const Scale<W, T>& scale, int64_t source, int64_t query) {
+  const int dims = problem.sources.dims;
+  const From *a = problem.sources.pos + source * dims, *b = problem.queries.pos + query * dims;
   bool same = true;
-#pragma unroll
-  for (int d = 0; d < W; ++d) same &= source[d] == asked[d];
+  for (int d = 0; d < dims; ++d) same &= same_in_box(a[d], b[d], scale.raw_period[d]);
   return same;
+}
+
+// Whether a candidate's squared distance is that of coincident points or large enough to have all its digits.
+template <int W, typename From, typename T>
+__device__ __forceinline__ bool is_precise(const Problem<From>& problem, const Scale<W, T>& scale,
+                                           const Candidate<T>& found, int64_t query) {
+  if (found.distance2() >= scale.precise2 || found.row_plus_one() == 0) return true;
+  return !(found.distance2() > 0) && same_place(problem, scale, found.row_plus_one() - 1, query);
 }
 
 }  // namespace jztree

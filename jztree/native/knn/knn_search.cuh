@@ -6,6 +6,7 @@
 
 #include "knn_long.cuh"
 #include "knn_problem.cuh"
+#include "knn_report.cuh"
 #include "knn_short.cuh"
 
 namespace jztree {
@@ -118,9 +119,11 @@ Unanswered search_lists(Queue& queue, const Problem<T>& problem, const Scale<W, 
 
 template <int W, typename T>
 void search_padded(Queue& queue, const Problem<T>& problem, const Extent<T>& extent) {
-  Unanswered unanswered = search_lists<W, T>(queue, problem, device_scale<W, T>(queue, problem, extent));
+  const Scale<W, T>* scale = device_scale<W, T>(queue, problem, extent);
+  Unanswered unanswered = search_lists<W, T>(queue, problem, scale);
   if constexpr (std::is_same<T, float>::value)
     search_long_lists<W, double>(queue, problem, device_scale<W, double>(queue, problem, extent), unanswered);
+  queue.launch_over(problem.most, report<W, T>, problem, scale);
 }
 
 template <typename T>

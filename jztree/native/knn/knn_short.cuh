@@ -61,6 +61,7 @@ class ShortSearch {
         scale_(scale),
         limits_(limits),
         staging_(scale),
+        wrapped_(*problem.wrapped != 0),
         stops_(stops),
         tile_(reinterpret_cast<Tile*>(memory)),
         collected_(reinterpret_cast<Candidate<T>*>(memory + tile_points * sizeof(Tile))),
@@ -84,7 +85,7 @@ class ShortSearch {
 
  private:
   // Which images of a query the rows of a tile are next to: a bit for each dimension in which it is the one below the
-  // box, or this, if it depends on the query and the row.
+  // box, or this, if it depends on the query and the row, or if a wrapped position has a rounding error.
   static constexpr unsigned depends = 1u << W;
 
   __device__ __forceinline__ void start(bool searches) {
@@ -109,6 +110,9 @@ class ShortSearch {
     staging_.point(problem_.queries, static_cast<uint32_t>(query_), x_);
     Group<W, 2, T> group(scale_);
     cover(mine, &group);
+    T rest[W];
+    query_rests_ =
+        wrapped_ && __any_sync(all_lanes, staging_.rests(problem_.queries, static_cast<uint32_t>(query_), rest));
     set_bound(mine);
     copy(x_, at_);
     tile_begin_ = tile_count_ = 0;
@@ -152,6 +156,7 @@ class ShortSearch {
     second_ = static_cast<unsigned>(lane_index()) >= (longest & (warp_size - 1)) && longest != 0;
     group->cover(0, x_, mine && !second_);
     group->cover(1, x_, mine && second_);
+    if (wrapped_) group->widen(staging_);
     plain2_ = std::numeric_limits<T>::infinity();
     for (int box = 0; box < 2; ++box) {
 #pragma unroll
@@ -171,9 +176,13 @@ class ShortSearch {
   // needs images.
   __device__ __forceinline__ unsigned look_at_rows(const Group<W, 2, T>& group, uint32_t row, uint32_t end, Tile* point,
                                                    unsigned* images, bool* apart) {
-    bool near[2], around = false;
+    bool near[2], around = false, rests = query_rests_;
     staging_.point(problem_.sources, row < end ? row : end - 1, point->x);
     point->row_plus_one = row + 1;
+    if (wrapped_) {
+      T rest[W];
+      rests |= row < end && staging_.rests(problem_.sources, row, rest);
+    }
 #pragma unroll
     for (int box = 0; box < 2; ++box) {
       T least2 = 0;
@@ -186,10 +195,10 @@ class ShortSearch {
       near[box] = row < end && least2 * below_one<T> <= wanted_.worst2[box];
       around |= near[box] && box_around;
     }
-    *apart = __any_sync(all_lanes, around) || images_ != 0 || !(wanted_.worst.distance2() <= plain2_);
+    *apart = __any_sync(all_lanes, around || rests) || images_ != 0 || !(wanted_.worst.distance2() <= plain2_);
     if (*apart) {
       JZTREE_COUNT("images");
-      *images = nearest_images(group, near, point->x);
+      *images = rests ? depends : nearest_images(group, near, point->x);
     }
     return __ballot_sync(all_lanes, near[0] || near[1]);
   }
@@ -285,10 +294,21 @@ class ShortSearch {
   template <bool Pairwise>
   __device__ __forceinline__ void collect_block() {
     Candidate<T> found[List::batch];
+    T mine[W] = {}, point_rest[W] = {};
+    if (Pairwise && wrapped_) tile_rests(mine, point_rest);
 #pragma unroll
     for (int i = 0; i < List::batch; ++i) {
       const Tile point = tile_[tile_begin_ + i];
-      found[i] = Candidate<T>::make(distance2<W, Pairwise>(scale_, at_, point.x), point.row_plus_one);
+      T distance;
+      if (Pairwise && wrapped_) {
+        T rest[W];
+#pragma unroll
+        for (int d = 0; d < W; ++d) rest[d] = __shfl_sync(all_lanes, point_rest[d], i);
+        distance = distance2<W, Pairwise>(scale_, at_, point.x, mine, rest);
+      } else {
+        distance = distance2<W, Pairwise>(scale_, at_, point.x);
+      }
+      found[i] = Candidate<T>::make(distance, point.row_plus_one);
     }
 #pragma unroll
     for (int i = 0; i < List::batch; ++i)
@@ -296,6 +316,13 @@ class ShortSearch {
         *next_ = found[i];
         next_ += warp_size;
       }
+  }
+
+  // The rounding errors of the lane's query and of the lane's point of the next block.
+  __device__ __forceinline__ void tile_rests(T* mine, T* point) const {
+    staging_.rests(problem_.queries, static_cast<uint32_t>(query_), mine);
+    uint32_t row_plus_one = lane_index() < List::batch ? tile_[tile_begin_ + lane_index()].row_plus_one : 0;
+    if (row_plus_one != 0) staging_.rests(problem_.sources, row_plus_one - 1, point);
   }
 
   // Every lane takes up as many of its collected candidates as a batch holds, the last ones first. A query that is its
@@ -346,8 +373,8 @@ class ShortSearch {
     for (int i = K - static_cast<int>(problem_.k); i < K && good; ++i) {
       JZTREE_COUNT("precise");
       Candidate<T> found = collected_[spread_place(lane_index(), i)];
-      if (found.distance2() >= smallest_precise<T>) break;
-      good = is_precise(problem_, staging_, found, query_);
+      if (found.distance2() >= scale_.precise2) break;
+      good = is_precise(problem_, scale_, found, query_);
     }
     return good;
   }
@@ -361,8 +388,7 @@ class ShortSearch {
       JZTREE_COUNT("write");
       int lane = item * inverse >> 16, place = item - lane * k;  // item / k and what is left, for items below 2^11
       int64_t row = __shfl_sync(all_lanes, out_row, lane), own = __shfl_sync(all_lanes, own_, lane);
-      if (lanes >> lane & 1)
-        problem_.write(row * k + place, own, collected_[spread_place(lane, K - k + place)], scale_.inverse);
+      if (lanes >> lane & 1) problem_.write(row * k + place, own, collected_[spread_place(lane, K - k + place)]);
     }
     __syncwarp();
   }
@@ -371,6 +397,7 @@ class ShortSearch {
   const Scale<W, T>& scale_;
   const Limits<W, T>& limits_;
   const Staging<W, From, T> staging_;
+  const bool wrapped_;
   const uint32_t stops_;
   Tile* tile_;
   Candidate<T>* collected_;
@@ -382,6 +409,7 @@ class ShortSearch {
   T plain2_;
   Candidate<T>* next_;  // behind what the lane has collected
   bool second_;         // of the group's boxes
+  bool query_rests_;    // whether any query has a rounding error
   int own_, patience_, tile_begin_, tile_count_;
   unsigned images_;
   int64_t query_;

@@ -61,6 +61,25 @@ class Staging {
     }
   }
 
+  // The rounding errors of these. Returns whether any is not 0. Never inlined, because only rows outside of their
+  // periodic box have any.
+  JZTREE_APART bool rests(const TreeView<From>& tree, uint32_t row, T* rest) const {
+    const From* at = tree.pos + static_cast<int64_t>(row) * dims_of<W>(tree);
+    bool any = false;
+#pragma unroll
+    for (int d = 0; d < W; ++d) {
+      rest[d] = d < dims_of<W>(tree) ? rest_of_wrap(at[d], scale_.raw_period[d], factor_) : T{0};
+      any |= rest[d] != 0;
+    }
+    return any;
+  }
+
+  // The largest error of the distance between two boxes if rows were wrapped.
+  __device__ __forceinline__ T rounding(int d) const {
+    return scale_.raw_period[d] > 0 ? scale_.period[d] * static_cast<T>(2 * std::numeric_limits<From>::epsilon())
+                                    : T{0};
+  }
+
   __device__ __forceinline__ void box(const TreeView<From>& tree, uint32_t node, T* low, T* high) const {
     const From* lower = tree.lower + static_cast<int64_t>(node) * dims_of<W>(tree);
     const From* upper = tree.upper + static_cast<int64_t>(node) * dims_of<W>(tree);
@@ -106,6 +125,18 @@ struct Group {
       for (int flip = warp_size / 2; flip > 0; flip /= 2) {
         low[box][d] = std::fmin(low[box][d], __shfl_xor_sync(all_lanes, low[box][d], flip));
         high[box][d] = std::fmax(high[box][d], __shfl_xor_sync(all_lanes, high[box][d], flip));
+      }
+    }
+  }
+
+  // Allows for positions that were rounded when they were wrapped.
+  template <typename From>
+  __device__ __forceinline__ void widen(const Staging<W, From, T>& staging) {
+    for (int box = 0; box < Boxes; ++box) {
+#pragma unroll
+      for (int d = 0; d < W; ++d) {
+        low[box][d] -= staging.rounding(d);
+        high[box][d] += staging.rounding(d);
       }
     }
   }
@@ -319,12 +350,16 @@ class WarpWalk {
   uint32_t begin_, end_;
 };
 
+// q_rest, x_rest: the rounding errors of wrapped positions; null: none.
 template <int W, bool Pairwise, typename T>
-__device__ __forceinline__ T distance2(const Scale<W, T>& scale, const T* q, const T* x) {
+__device__ __forceinline__ T distance2(const Scale<W, T>& scale, const T* q, const T* x, const T* q_rest = nullptr,
+                                       const T* x_rest = nullptr) {
   T sum = 0;
 #pragma unroll
   for (int d = 0; d < W; ++d) {
     T difference = Pairwise ? wrapped_difference<T>(q[d], x[d], scale.period[d], scale.period_rest[d]) : q[d] - x[d];
+    // In this order: next to a face, the first sum is exact.
+    if (q_rest) difference = (difference + q_rest[d]) - x_rest[d];
     sum = d == 0 ? difference * difference : sum + difference * difference;
   }
   return sum;

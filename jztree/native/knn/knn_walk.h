@@ -1,4 +1,4 @@
-// One group of queries on its walk through the sources' hierarchy, and where its results go.
+// One group of queries on its walk through the sources' hierarchy.
 #pragma once
 
 #include <cmath>
@@ -11,64 +11,10 @@
 #include "common/cpu/leaf_distances.h"
 #include "common/cpu/staged_tree.h"
 #include "knn_limit.h"
+#include "knn_output.h"
 #include "make_kbest.h"
 
 namespace jztree {
-
-// Where results go. `narrow_radius` takes them in place of `radius` if distances are computed in float64 for float32.
-template <typename T>
-struct Output {
-  const int32_t* source_rows;  // reported row of each z-ordered source; null: its place
-  const int32_t* query_rows;   // output row of each z-ordered query; null: its place
-  T* radius;                   // (q, k)
-  float* narrow_radius;        // (q, k), or null
-  int32_t* index;              // (q, k)
-  int64_t k;
-  T unit;
-  int64_t own_offset;  // query i is source i + own_offset; negative: queries are no sources
-  bool others;         // queries that are sources are none of their own neighbours
-  bool found;          // `radius` has bounds; see Neighbours
-
-  int64_t row(int64_t query) const { return query_rows ? query_rows[query] : query; }
-
-  void write(int64_t query, const Candidate<T>* sorted) const {
-    int32_t* idx = index + row(query) * k;
-    if (narrow_radius) {
-      write_distances(sorted, narrow_radius + row(query) * k);
-    } else {
-      write_distances(sorted, radius + row(query) * k);
-    }
-    // Only the first can be the query itself.
-    bool own = candidate_row_plus_one<T>(*sorted) == 0;
-    if (own) *idx = reported(query + own_offset);
-    if (source_rows) {
-      write_rows(sorted, own, idx, [this](uint32_t source) { return source_rows[source]; });
-    } else {
-      write_rows(sorted, own, idx, [](uint32_t source) { return static_cast<int32_t>(source); });
-    }
-  }
-
-  void write_none(int64_t query) const {
-    std::fill_n(radius + row(query) * k, k, std::numeric_limits<T>::infinity());
-    std::fill_n(index + row(query) * k, k, -1);
-  }
-
- private:
-  int32_t reported(int64_t source) const { return source_rows ? source_rows[source] : static_cast<int32_t>(source); }
-
-  template <typename Report>
-  void write_rows(const Candidate<T>* sorted, int64_t first, int32_t* idx, const Report& report) const {
-    int64_t found = k;
-    for (; found > first && candidate_row_plus_one<T>(sorted[found - 1]) == no_row; --found) idx[found - 1] = -1;
-    for (int64_t i = first; i < found; ++i) idx[i] = report(candidate_row_plus_one<T>(sorted[i]) - 1);
-  }
-
-  // A loop of its own, which becomes a vector loop.
-  template <typename Written>
-  void write_distances(const Candidate<T>* sorted, Written* out) const {
-    for (int64_t i = 0; i < k; ++i) out[i] = static_cast<Written>(std::sqrt(candidate_distance2<T>(sorted[i])) * unit);
-  }
-};
 
 // One thread's walk: the lists and work arrays, used for one group after another. From: the dtype of the positions.
 template <int D, typename T, typename From>
@@ -77,16 +23,22 @@ class Walk {
 
  public:
   Walk(const StagedTree<D, T>& sources, const StagedTree<D, T>& queries, const Scale<D, T>& scale, int64_t most,
-       const Limits<D, T, From>& limits, const Output<T>& out)
+       const Limits<D, T, From>& limits, const Output<D, From>& out)
       : sources_(sources),
         queries_(queries),
+        scale_(scale),
         limits_(limits),
         self_(out.own_offset >= 0),
         own_first_(self_ && !out.others),
+        // The search in float64 after one in float32 starts without bounds.
+        bounded_by_found_(out.found && std::is_same<T, From>::value),
         out_(out),
+        answers_(sources, queries, out),
         lists_(out.k, most),
         leaf_distances_(scale, most),
-        sorted_(static_cast<size_t>(KBest<T>::room_for(out.k))) {}
+        sorted_(static_cast<size_t>(KBest<T>::room_for(out.k))) {
+    for (int d = 0; d < D; ++d) rounding_[d] = sources.rounding[d] + queries.rounding[d];
+  }
 
   // Answers the queries of a leaf of the queries' hierarchy, or of these `asked`. Returns false if squared distances of
   // some have lost digits because they are so small beside the extent of the set; nothing is written for `lost` ones.
@@ -98,11 +50,14 @@ class Walk {
     for (int d = 0; d < D; ++d) {
       low_[d] = queries_.low[d][leaf];
       high_[d] = queries_.high[d][leaf];
+      wide_low_[d] = low_[d] - rounding_[d];
+      wide_high_[d] = high_[d] + rounding_[d];
     }
+    has_rests_ = queries_.has_rests(leaf);
     bounds_.clear();
     reached_.assign(static_cast<size_t>(count_), 1);
     if (limits_.any()) limit();
-    if (out_.found) {
+    if (bounded_by_found_) {
       bound_by_found();
       if (self_ && !reach_others()) return true;
     }
@@ -119,11 +74,6 @@ class Walk {
   const std::vector<uint8_t>& lost() const { return lost_; }
 
  private:
-  // Well above the smallest normal float32, so that the squares of all dimensions have their digits. In float64 the
-  // scaled squares cover every ratio of lengths that positions can have in practice.
-  static constexpr T smallest_precise =
-      std::is_same<T, float>::value ? std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon() : T{0};
-
   struct Entry {
     Key key;  // lower bound of the squared distance, then the first row
     int plane;
@@ -142,7 +92,7 @@ class Walk {
     if (&sources_ == &queries_) {
       visit_leaf<false>(leaf);
       seed_ = leaf;
-    } else if (!out_.found) {
+    } else if (!bounded_by_found_) {
       seed();
     }
     walk<false>();
@@ -170,13 +120,15 @@ class Walk {
   // decide.
   bool write_found(const std::vector<uint8_t>* asked) {
     lost_.assign(static_cast<size_t>(count_), 0);
+    answers_.clear();
     for (int64_t q = 0; q < count_; ++q) {
       if (!reached_[static_cast<size_t>(q)]) continue;
       if (!best_->finish(q, sorted_.data())) return false;
       bool good = precise(q);
       lost_[static_cast<size_t>(q)] = !good;
-      if (good && (!asked || (*asked)[static_cast<size_t>(q)])) out_.write(begin_ + q, sorted_.data());
+      if (good && (!asked || (*asked)[static_cast<size_t>(q)])) answers_.add(begin_ + q, sorted_.data());
     }
+    answers_.flush();
     return true;
   }
 
@@ -184,7 +136,7 @@ class Walk {
   bool precise(int64_t q) const {
     for (const Key* key = sorted_.data(); key < sorted_.data() + out_.k; ++key) {
       T distance2 = candidate_distance2<T>(*key);
-      if (distance2 >= smallest_precise) return true;
+      if (distance2 >= scale_.precise2) return true;
       uint32_t found = candidate_row_plus_one<T>(*key);
       if (found == 0) continue;
       if (distance2 > 0 || !sources_.same_place(found - 1, queries_, begin_ + q)) return false;
@@ -204,11 +156,10 @@ class Walk {
   // The k-th source is not farther than the k-th of some of the sources, which rounding has moved by less than this.
   void bound_by_found() {
     bounds_.resize(static_cast<size_t>(count_), no_candidate<T>());
-    const T per_unit = 1 / out_.unit;
     for (int64_t q = 0; q < count_; ++q) {
       // Stored radii are rounded; the smallest have hardly a digit left.
-      T stored = out_.radius[out_.row(begin_ + q) * out_.k + out_.k - 1];
-      T known = (stored * above_one<T> + std::numeric_limits<T>::denorm_min()) * per_unit;
+      T stored = static_cast<T>(out_.radius[out_.row(begin_ + q) * out_.k + out_.k - 1]);
+      T known = (stored * above_one<T> + std::numeric_limits<T>::denorm_min()) * scale_.factor;
       T bound2 = known * known * above_one<T> + std::numeric_limits<T>::min();
       Key& bound = bounds_[static_cast<size_t>(q)];
       if (bound2 < std::numeric_limits<T>::infinity()) bound = std::min(bound, make_candidate<T>(bound2, no_row));
@@ -237,7 +188,7 @@ class Walk {
     for (int64_t first = begin; first < end; first += 4 * lanes) {
       T distance2[4 * lanes];
       int64_t count = std::min<int64_t>(4 * lanes, end - first);
-      node_distances(sources_, low_, high_, leaf_distances_.gap_period(), start + first, count, distance2);
+      node_distances(sources_, wide_low_, wide_high_, leaf_distances_.gap_period(), start + first, count, distance2);
       Entry near[4 * lanes];
       int64_t found = 0;
       for (int64_t i = 0; i < count; ++i) {
@@ -307,7 +258,7 @@ class Walk {
   // Others: only looks for sources that are none of the queries.
   template <bool Others>
   void visit_leaf(int64_t leaf) {
-    leaf_distances_.set_leaf(sources_, leaf, low_, high_);
+    leaf_distances_.set_leaf(sources_, leaf, low_, high_, rounding_, has_rests_);
     bool changed = false;
     for (int64_t begin = 0; begin < count_; begin += 4 * lanes) {
       uint64_t open = may_open(begin);
@@ -375,17 +326,22 @@ class Walk {
   }
 
   const StagedTree<D, T>&sources_, &queries_;
+  const Scale<D, T>& scale_;
   const Limits<D, T, From>& limits_;
-  const bool self_, own_first_;
-  const Output<T>& out_;
+  const bool self_, own_first_, bounded_by_found_;
+  const Output<D, From>& out_;
+  Answers<D, T, From> answers_;
   Lists<T> lists_;
-  LeafDistances<D, T> leaf_distances_;
+  LeafDistances<D, T, true> leaf_distances_;
+  T rounding_[D];  // the largest error of the distance between two boxes
   std::vector<Key> sorted_;
   std::vector<uint8_t> lost_;  // which queries of the group
   // The group at work.
   KBest<T>* best_ = nullptr;
   int64_t begin_ = 0, count_ = 0, seed_ = -1;
-  T low_[D], high_[D];
+  T low_[D], high_[D];            // its box
+  T wide_low_[D], wide_high_[D];  // the same, widened by that error
+  bool has_rests_ = false;
   std::vector<Key> bound_;        // upper bound of each query's k-th candidate
   std::vector<T> radius2_;        // its squared distance; and a block more
   Key worst_;                     // the largest bound

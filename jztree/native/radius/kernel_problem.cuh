@@ -75,7 +75,8 @@ template <typename Setup>
 __global__ void look_for_small(Lengths lengths, Count num, const Setup* setup, int32_t* narrow) {
   int64_t row = thread_index();
   if (row >= lengths.count || (lengths.count > 1 && row >= num())) return;
-  if (lengths[row] * static_cast<double>(setup->scale.factor) < least_narrow_length) store_relaxed(narrow, 0);
+  if (lengths[row] * static_cast<double>(setup->scale.factor) < least_narrow_length(setup->scale))
+    store_relaxed(narrow, 0);
 }
 
 // The values of a row, in float64; those of scatter divided by the powers of the source's smoothing length.

@@ -31,8 +31,13 @@ JZTREE_BOTH inline double over_powers(double x, double h, int powers, int shift)
   return shift == 0 ? x : std::ldexp(x, (exponent + rounded - 1) * shift - exponent * powers);
 }
 
-// Scaled lengths below this cannot be squared in float32 next to the extent of the set, which is scaled to 2^40.
-constexpr double least_narrow_length = 0x1p-40;
+// Scaled lengths below this need float64. Either their squares are too small next to the extent of the set, which is
+// scaled to 2^40, or distances within them lose digits (Scale::precise2).
+template <int D, typename T>
+JZTREE_BOTH inline double least_narrow_length(const Scale<D, T>& scale) {
+  const double precise = 16 * std::sqrt(static_cast<double>(scale.precise2));
+  return precise > 0x1p-40 ? precise : 0x1p-40;
+}
 
 // Smoothing lengths of queries and of sources, scaled, and the weights of both in the one that counts.
 template <int D, typename T>

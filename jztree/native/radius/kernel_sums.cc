@@ -24,7 +24,7 @@ bool needs_wide(const KernelSums<D, T>& in, const double* box) {
   if (in.form != static_cast<int64_t>(KernelForm::gather))
     for (int64_t row = 0; row < (in.source_h.count > 1 ? in.sources.num() : 1); ++row)
       least = std::min(least, in.source_h[row]);
-  return least * static_cast<double>(scale.factor) < least_narrow_length;
+  return least * static_cast<double>(scale.factor) < least_narrow_length(scale);
 }
 
 void put(const Buffer& to, int64_t place, double sum) {

@@ -153,10 +153,25 @@ class KernelWalk {
       }
       if (distance2 > kernel_reach2(length, setup_.rule)) continue;
       pair.row = sources_.row[i];
+      if (setup_.wrapped) distance2 = add_rests(pair);
       pair.inverse = 1 / length;
       pair.q2 = distance2 * pair.inverse * pair.inverse;
       if (is_within(pair)) add(pair);
     }
+  }
+
+  // Adds the rounding errors of wrapped positions. Returns the squared distance. In this order, the first sum is exact
+  // next to a face.
+  __device__ T add_rests(Pair& pair) const {
+    T distance2 = 0;
+    for (int d = 0; d < D; ++d) {
+      const double period = setup_.scale.raw_period[d];
+      T mine = rest_of_wrap(in_.queries.pos[query_ * D + d], period, setup_.scale.factor);
+      T other = rest_of_wrap(in_.sources.pos[static_cast<int64_t>(pair.row) * D + d], period, setup_.scale.factor);
+      pair.apart[d] = (pair.apart[d] + mine) - other;
+      distance2 += pair.apart[d] * pair.apart[d];
+    }
+    return distance2;
   }
 
   // Decided as for links where this precision does not say, and where it matters. q2 is at most 1 then.

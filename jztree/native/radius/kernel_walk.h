@@ -65,9 +65,9 @@ struct KernelProblem {
         images(in.images),
         profile(in.shape, in.profile),
         scale(box, open_span(box, in.sources, in.queries).template for_scale<T>()),
-        sources(parallel, in.sources, scale),
+        sources(parallel, in.sources, scale, true),
         queries(&sources),
-        others(in.self ? nullptr : std::make_unique<StagedTree<D, T>>(parallel, in.queries, scale)),
+        others(in.self ? nullptr : std::make_unique<StagedTree<D, T>>(parallel, in.queries, scale, true)),
         rule(rule_of_wrapped<From>(
             DistanceRule<D, T>(sources.wrapped() || (others && others->wrapped()), false, scale))),
         form(static_cast<KernelForm>(in.form)),
@@ -237,6 +237,7 @@ class KernelWalk {
     const T of_query = problem_.query_h[pairs.query];
     if (own) pairs.inverse = V(1 / of_query);
     double* sums = sums_.data() + i * width() * lanes;
+    const bool rests = sources_.has_rests(leaf) || queries_.rest[0];
     for (pairs.first = first; pairs.first < end; pairs.first += lanes) {
       V distance2{};
       for (int d = 0; d < D; ++d) {
@@ -245,6 +246,7 @@ class KernelWalk {
         pairs.apart[d] = at - x;
         if (around)
           pairs.apart[d] = wrapped_difference<V>(at, x, V(problem_.scale.period[d]), V(problem_.scale.period_rest[d]));
+        if (rests) add_rests(pairs, d);
         distance2 = distance2 + pairs.apart[d] * pairs.apart[d];
       }
       if (!own) {
@@ -258,6 +260,14 @@ class KernelWalk {
       if (problem_.profile.jumps()) within = decide(pairs, within, end - pairs.first);
       if (within != 0) add(pairs, of_query, sums);
     }
+  }
+
+  // In this order: next to a face, the first sum is exact.
+  void add_rests(Pairs& pairs, int d) const {
+    V x{};
+    if (sources_.rest[d]) load(sources_.rest[d] + pairs.first, x);
+    const T at = queries_.rest[d] ? queries_.rest[d][pairs.query] : T{0};
+    pairs.apart[d] = (pairs.apart[d] + V(at)) - x;
   }
 
   // Which are within, decided as for links where this precision does not say. Those have a q of at most 1 then.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "common/distance_rule.h"
 #include "common/geometry.h"
@@ -26,19 +27,27 @@ class ExactDistances {
   ExactDistances(const DistanceRule<D, T>& rule, const T* pos) : rule_(rule), pos_(pos) {}
 
   // out[i]: how far the source in row rows[i] is from a particle at `at`, with the bits of the rule.
-  void find(const T* at, const int32_t* rows, int64_t number, T* out) const {
-    double from[D];
-    for (int d = 0; d < D; ++d) from[d] = rule_.nearer(at[d], d);
-    for (int64_t first = 0; first < number; first += most)
-      find_some(from, rows + first, std::min(most, number - first), out + first);
+  void find(const T* at, const int32_t* rows, int64_t number, T* out) const { find_all<true>(at, rows, number, out); }
+
+  // out[i]: the square of that, times the square of the rule's factor.
+  void find_squares(const T* at, const int32_t* rows, int64_t number, double* out) const {
+    find_all<false>(at, rows, number, out);
   }
 
  private:
   // So many at a time: a vector is loaded long after its numbers were stored, or else it would have to wait for them.
   static constexpr int64_t most = 8 * lanes;
 
-  __attribute__((flatten)) void find_some(const double* from, const int32_t* rows, int64_t number, T* out) const {
-    T there[D][most], length[most];
+  template <bool Roots, typename Out>
+  void find_all(const T* at, const int32_t* rows, int64_t number, Out* out) const {
+    for (int64_t first = 0; first < number; first += most)
+      find_some<Roots>(at, rows + first, std::min(most, number - first), out + first);
+  }
+
+  template <bool Roots, typename Out>
+  __attribute__((flatten)) void find_some(const T* at, const int32_t* rows, int64_t number, Out* out) const {
+    T there[D][most];
+    Out found[most];
     for (int64_t i = 0; i < number; ++i) {
       const T* source = pos_ + int64_t{rows[i]} * D;
       for (int d = 0; d < D; ++d) there[d][i] = source[d];
@@ -48,17 +57,18 @@ class ExactDistances {
     for (int64_t first = 0; first < end; first += lanes) {
       Lanes<double> sum{};
       for (int d = 0; d < D; ++d) {
-        Lanes<double> apart = difference(from[d], there[d] + first, d);
+        Lanes<double> apart = difference(at[d], there[d] + first, d);
         sum = sum + apart * apart;
       }
-      store(square_root(sum) * (1 / rule_.factor), length + first);
+      if (Roots) sum = square_root(sum) * (1 / rule_.factor);
+      store(sum, found + first);
     }
-    std::memcpy(out, length, static_cast<size_t>(number) * sizeof(T));
+    std::memcpy(out, found, static_cast<size_t>(number) * sizeof(Out));
   }
 
-  // As DistanceRule::apart times the factor, whose `nearer` the particle at `from` has passed.
-  Lanes<double> difference(double from, const T* there, int d) const {
-    const double period = rule_.period[d];
+  // As DistanceRule::apart times the factor.
+  Lanes<double> difference(T at, const T* there, int d) const {
+    const double period = rule_.period[d], from = rule_.nearer(at, d);
     Lanes<double> to;
     load(there, to);
     if (!(period > 0)) return (Lanes<double>(from) - to) * rule_.factor;
@@ -69,8 +79,14 @@ class ExactDistances {
     }
     Lanes<double> apart = Lanes<double>(from) - to;
     const Lanes<double> half(period / 2), size = size_of(apart);
-    if (lanes_at_most(size, half) != 0xffff)
+    if (lanes_at_most(size, half) == 0xffff) return apart * rule_.factor;
+    if constexpr (std::is_same<T, double>::value) {
+      double one[lanes];
+      for (int64_t i = 0; i < lanes; ++i) one[i] = rule_.apart(at, there[i], d);
+      load(one, apart);
+    } else {
       apart = choose(size > half, apart - nearest_whole(apart, period) * period, apart);
+    }
     return apart * rule_.factor;
   }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "common/cpu/candidate.h"
@@ -57,15 +58,23 @@ struct Near {
 // The first of queries that are no sources.
 constexpr int64_t no_own = -lanes;
 
-// One leaf of sources, seen from a group of query rows.
-template <int D, typename T>
+// How the difference of a query and a source is computed.
+enum class Difference {
+  plain,       // of one image for all
+  with_rests,  // the same, plus the rounding errors of wrapped positions (StagedTree::rest)
+  pairwise     // to the nearest image of each pair, with rests if there are any
+};
+
+// Distances between one leaf of sources and a group of query rows. Rests: whether the trees may have rests.
+template <int D, typename T, bool Rests = false>
 class LeafDistances {
  public:
   // most: the largest number of particles in a group or a leaf.
   LeafDistances(const Scale<D, T>& scale, int64_t most)
       : scale_(scale),
         distance2_(static_cast<size_t>(lanes * words(most) * Near<T>::word)),
-        chosen_(static_cast<size_t>(lanes * words(most))) {
+        chosen_(static_cast<size_t>(lanes * words(most))),
+        no_rests_(Rests ? static_cast<size_t>(most + lanes) : 0) {
     for (int d = 0; d < D; ++d) {
       shifted_[d].resize(static_cast<size_t>(most + lanes));
       // "Around the boundary" is rounded in the last bit of the period, which a factor on the gap does not cover.
@@ -82,6 +91,20 @@ class LeafDistances {
     if (scale_.periodic) choose_images(low, high);
   }
 
+  // The same if the trees may have rests. rounding: the error of box edges. has_rests: whether any query row has a
+  // rest.
+  void set_leaf(const StagedTree<D, T>& sources, int64_t leaf, const T* low, const T* high, const T* rounding,
+                bool has_rests) {
+    set_leaf(sources, leaf, low, high);
+    const bool any = has_rests || sources.has_rests(leaf);
+    if (difference_ == Difference::plain && any) difference_ = Difference::with_rests;
+    for (int d = 0; d < D; ++d) {
+      rest_[d] = sources.rest[d] ? sources.rest[d] + first_ : no_rests_.data();
+      low_[d] -= rounding[d];
+      high_[d] += rounding[d];
+    }
+  }
+
   // The same of one image: the queries are shifted down, if at all, by `shift` and then by `rest`.
   void set_leaf_of_image(const StagedTree<D, T>& sources, int64_t leaf, bool shifted, const T* shift, const T* rest) {
     look_at(sources, leaf);
@@ -94,7 +117,8 @@ class LeafDistances {
   // radius2, by the leaf's box; the first in the lowest bit.
   uint32_t within(const StagedTree<D, T>& queries, int64_t begin, int64_t count, const Lanes<T>& radius2) const {
     uint32_t used = count >= lanes ? 0xffff : (1u << count) - 1;
-    return used & (pairwise_ ? box_within<true>(queries, begin, radius2) : box_within<false>(queries, begin, radius2));
+    return used & (difference_ == Difference::pairwise ? box_within<true>(queries, begin, radius2)
+                                                       : box_within<false>(queries, begin, radius2));
   }
 
   // Finds the leaf's particles near those of `lanes` query rows from `begin` on that have a bit in `asked`: within the
@@ -103,11 +127,7 @@ class LeafDistances {
   // infinite radius, some that are surely not among the nearest of so many are left out.
   void find_near(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked, const T* radius2, int64_t own,
                  int64_t enough = 0) {
-    if (pairwise_) {
-      find_all<true>(queries, begin, asked, radius2, own, enough);
-    } else {
-      find_all<false>(queries, begin, asked, radius2, own, enough);
-    }
+    by_difference([&](auto how) { find_all<decltype(how)::value>(queries, begin, asked, radius2, own, enough); });
   }
 
   // For query rows from `begin` on that have a bit in `asked`: see(first, used, distance2), where see = visit(i) is for
@@ -115,33 +135,21 @@ class LeafDistances {
   // a bit in `used` exist; then see.done().
   template <typename Visit>
   void each(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked, const Visit& visit) const {
-    if (pairwise_) {
-      each_pair<true>(queries, begin, asked, visit);
-    } else {
-      each_pair<false>(queries, begin, asked, visit);
-    }
+    by_difference([&](auto how) { each_pair<decltype(how)::value>(queries, begin, asked, visit); });
   }
 
   // Calls visit(row, distance2) for the leaf's particles within the square radius2 of a query row, in the order of
   // their rows, until it returns false.
   template <typename Visit>
   void each_near(const StagedTree<D, T>& queries, int64_t row, T radius2, const Visit& visit) const {
-    if (pairwise_) {
-      near_row<true>(queries, row, radius2, visit);
-    } else {
-      near_row<false>(queries, row, radius2, visit);
-    }
+    by_difference([&](auto how) { near_row<decltype(how)::value>(queries, row, radius2, visit); });
   }
 
   // Calls visit(i, j, distance2) for the pairs of the leaf's own particles, i before j, within the square radius2 of
   // each other, until it returns false. The query rows are the leaf's.
   template <typename Visit>
   void each_near_pair(T radius2, const Visit& visit) const {
-    if (pairwise_) {
-      near_pairs<true>(radius2, visit);
-    } else {
-      near_pairs<false>(radius2, visit);
-    }
+    by_difference([&](auto how) { near_pairs<decltype(how)::value>(radius2, visit); });
   }
 
   Near<T> near(int64_t n) const {
@@ -149,13 +157,30 @@ class LeafDistances {
   }
 
  private:
+  // A query row, where plain differences to the leaf's particles are those of the nearest images.
+  struct Place {
+    T at[D], rest[D];
+  };
+
   static int64_t words(int64_t count) { return (count + Near<T>::word - 1) / Near<T>::word; }
+
+  template <typename Work>
+  void by_difference(const Work& work) const {
+    if (difference_ == Difference::pairwise) {
+      work(std::integral_constant<Difference, Difference::pairwise>{});
+    } else if (difference_ == Difference::plain) {
+      work(std::integral_constant<Difference, Difference::plain>{});
+    } else if constexpr (Rests) {
+      work(std::integral_constant<Difference, Difference::with_rests>{});
+    }
+  }
 
   void look_at(const StagedTree<D, T>& sources, int64_t leaf) {
     first_ = sources.leaf_row(leaf);
     count_ = sources.leaf_row(leaf + 1) - first_;
     words_ = words(count_);
-    pairwise_ = queries_shifted_ = false;
+    difference_ = Difference::plain;
+    queries_shifted_ = false;
     for (int d = 0; d < D; ++d) {
       x_[d] = sources.x[d] + first_;
       low_[d] = sources.low[d][leaf];
@@ -168,8 +193,10 @@ class LeafDistances {
   // pairs.
   void choose_images(const T* low, const T* high) {
     Image image[D];
-    pairwise_ = !nearest_images<D>(low, high, low_, high_, scale_.period, image);
-    if (pairwise_) return;
+    if (!nearest_images<D>(low, high, low_, high_, scale_.period, image)) {
+      difference_ = Difference::pairwise;
+      return;
+    }
     for (int d = 0; d < D; ++d) {
       T period = scale_.period[d], rest = scale_.period_rest[d];
       if (image[d] == Image::shift_query) {
@@ -204,7 +231,7 @@ class LeafDistances {
     return lanes_at_most(sum * below_one<T>, radius2);
   }
 
-  template <bool Pairwise>
+  template <Difference How>
   __attribute__((flatten)) void find_all(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked,
                                          const T* radius2, int64_t own, int64_t enough) {
     const bool own_here = own + lanes > first_ && own < first_ + count_, some = enough > 0 && enough <= lanes;
@@ -213,61 +240,60 @@ class LeafDistances {
     for (; asked != 0; asked &= asked - 1, distance2 += words_ * Near<T>::word, chosen += words_) {
       int64_t i = __builtin_ctz(asked), place = own + i - first_;
       if (!own_here || place < 0 || place >= count_) place = -1;
-      T at[D];
-      place_of(queries, begin + i, at);
+      const Place from = place_of(queries, begin + i);
       if (some && radius2[i] == std::numeric_limits<T>::infinity()) {
-        choose_nearest<Pairwise>(at, place, enough, distance2, chosen);
+        choose_nearest<How>(from, place, enough, distance2, chosen);
       } else {
-        choose_within<Pairwise>(at, radius2[i], distance2, chosen);
+        choose_within<How>(from, radius2[i], distance2, chosen);
       }
       if (place >= 0) chosen[place / Near<T>::word] &= ~(uint64_t{1} << place % Near<T>::word);
     }
   }
 
-  template <bool Pairwise, typename Visit>
+  template <Difference How, typename Visit>
   __attribute__((flatten)) void each_pair(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked,
                                           const Visit& visit) const {
     for (; asked != 0; asked &= asked - 1) {
       int64_t i = __builtin_ctz(asked);
-      T at[D];
-      place_of(queries, begin + i, at);
+      const Place from = place_of(queries, begin + i);
       auto see = visit(i);
       for (int64_t block = 0; block < count_; block += lanes) {
         Lanes<T> sum;
-        block_distances<Pairwise>(at, block, sum);
+        block_distances<How>(from, block, sum);
         see(block, count_ - block >= lanes ? 0xffffu : (1u << (count_ - block)) - 1, sum);
       }
       see.done();
     }
   }
 
-  template <bool Pairwise, typename Visit>
+  template <Difference How, typename Visit>
   __attribute__((flatten)) void near_row(const StagedTree<D, T>& queries, int64_t row, T radius2,
                                          const Visit& visit) const {
-    T at[D];
-    place_of(queries, row, at);
-    each_near_place<Pairwise>(at, 0, Lanes<T>(radius2),
-                              [&](int64_t i, T distance2) { return visit(first_ + i, distance2); });
+    each_near_place<How>(place_of(queries, row), 0, Lanes<T>(radius2),
+                         [&](int64_t i, T distance2) { return visit(first_ + i, distance2); });
   }
 
-  template <bool Pairwise, typename Visit>
+  template <Difference How, typename Visit>
   __attribute__((flatten)) void near_pairs(T radius2, const Visit& visit) const {
     const Lanes<T> most(radius2);
     for (int64_t i = 0; i + 1 < count_; ++i) {
-      T at[D];
-      for (int d = 0; d < D; ++d) at[d] = x_[d][i];
+      Place from;
+      for (int d = 0; d < D; ++d) {
+        from.at[d] = x_[d][i];
+        if constexpr (Rests) from.rest[d] = rest_[d][i];
+      }
       auto visit_pair = [&](int64_t j, T distance2) { return visit(i, j, distance2); };
-      if (!each_near_place<Pairwise>(at, i + 1, most, visit_pair)) return;
+      if (!each_near_place<How>(from, i + 1, most, visit_pair)) return;
     }
   }
 
   // For the leaf's particles from the first-th on. Returns whether all visits did. Nothing is stored where none is
   // near.
-  template <bool Pairwise, typename Visit>
-  bool each_near_place(const T* at, int64_t first, const Lanes<T>& most, const Visit& visit) const {
+  template <Difference How, typename Visit>
+  bool each_near_place(const Place& from, int64_t first, const Lanes<T>& most, const Visit& visit) const {
     for (int64_t block = first / lanes * lanes; block < count_; block += lanes) {
       Lanes<T> sum;
-      block_distances<Pairwise>(at, block, sum);
+      block_distances<How>(from, block, sum);
       uint32_t near = lanes_at_most(sum, most);
       if (count_ - block < lanes) near &= (1u << (count_ - block)) - 1;
       if (first > block) near &= ~0u << (first - block);
@@ -280,32 +306,36 @@ class LeafDistances {
     return true;
   }
 
-  // A query row, where plain differences to the leaf's particles are those of the nearest images.
-  void place_of(const StagedTree<D, T>& queries, int64_t row, T* at) const {
-    for (int d = 0; d < D; ++d) at[d] = queries.x[d][row];
+  Place place_of(const StagedTree<D, T>& queries, int64_t row) const {
+    Place from;
+    for (int d = 0; d < D; ++d) {
+      from.at[d] = queries.x[d][row];
+      if constexpr (Rests) from.rest[d] = queries.rest[d] ? queries.rest[d][row] : T{0};
+    }
     if (queries_shifted_)
-      for (int d = 0; d < D; ++d) at[d] = shifted_down(at[d], query_shift_[d], query_shift_rest_[d]);
+      for (int d = 0; d < D; ++d) from.at[d] = shifted_down(from.at[d], query_shift_[d], query_shift_rest_[d]);
+    return from;
   }
 
-  template <bool Pairwise>
-  void choose_within(const T* at, T radius2, T* distance2, uint64_t* chosen) const {
+  template <Difference How>
+  void choose_within(const Place& from, T radius2, T* distance2, uint64_t* chosen) const {
     const Lanes<T> most(radius2);
     choose_blocks(chosen, [&](int64_t block) {
       Lanes<T> sum;
-      block_distances<Pairwise>(at, block, sum);
+      block_distances<How>(from, block, sum);
       store(sum, distance2 + block);
       return lanes_at_most(sum, most);
     });
   }
 
   // The nearest ones of `enough` or more parts of the leaf are all within a distance beyond which none is needed.
-  template <bool Pairwise>
-  void choose_nearest(const T* at, int64_t own, int64_t enough, T* distance2, uint64_t* chosen) const {
+  template <Difference How>
+  void choose_nearest(const Place& from, int64_t own, int64_t enough, T* distance2, uint64_t* chosen) const {
     const Lanes<T> nowhere(std::numeric_limits<T>::infinity()), place = places<T>();
     Lanes<T> least = nowhere;
     for (int64_t block = 0; block < count_; block += lanes) {
       Lanes<T> sum;
-      block_distances<Pairwise>(at, block, sum);
+      block_distances<How>(from, block, sum);
       sum = choose(place == Lanes<T>(static_cast<T>(own - block)), nowhere, sum);
       sum = choose(place < Lanes<T>(static_cast<T>(count_ - block)), sum, nowhere);
       store(sum, distance2 + block);
@@ -352,16 +382,23 @@ class LeafDistances {
     }
   }
 
-  template <bool Pairwise>
-  void block_distances(const T* at, int64_t block, Lanes<T>& sum) const {
+  template <Difference How>
+  void block_distances(const Place& from, int64_t block, Lanes<T>& sum) const {
     using V = Lanes<T>;
+    constexpr bool with_rests = Rests && How != Difference::plain;
     sum = V{};
     for (int d = 0; d < D; ++d) {
       V x;
       load(x_[d] + block, x);
-      V here = V(at[d]);
+      V here = V(from.at[d]);
       V difference = here - x;
-      if (Pairwise) difference = wrapped_difference<V>(here, x, V(scale_.period[d]), V(scale_.period_rest[d]));
+      if (How == Difference::pairwise)
+        difference = wrapped_difference<V>(here, x, V(scale_.period[d]), V(scale_.period_rest[d]));
+      if constexpr (with_rests) {
+        // In this order: next to a face, the first sum is exact.
+        load(rest_[d] + block, x);
+        difference = (difference + V(from.rest[d])) - x;
+      }
       sum = sum + difference * difference;
     }
   }
@@ -369,14 +406,16 @@ class LeafDistances {
   const Scale<D, T>& scale_;
   std::vector<T> distance2_;      // of one query after the other
   std::vector<uint64_t> chosen_;  // likewise
+  std::vector<T> no_rests_;       // zeros
   std::vector<T> shifted_[D];
   T gap_period_[D];
   // The leaf at work.
   int64_t first_ = 0, count_ = 0, words_ = 0;
-  const T* x_[D];
+  const T *x_[D], *rest_[D] = {};
   T low_[D], high_[D];
   T query_shift_[D], query_shift_rest_[D];
-  bool pairwise_ = false, queries_shifted_ = false;
+  Difference difference_ = Difference::plain;
+  bool queries_shifted_ = false;
 };
 
 // The largest number of particles in a leaf.

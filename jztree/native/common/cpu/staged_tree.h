@@ -1,5 +1,8 @@
-// A hierarchy and its particles laid out for vector loops: one array a dimension, periodic coordinates wrapped into the
-// box, everything scaled by one power of two.
+// A hierarchy and its particles laid out for vector loops: one array per dimension, periodic coordinates wrapped into
+// the box, everything scaled by one power of two.
+//
+// Wrapping rounds a coordinate to the precision of the box, which is coarse next to the distances within a clump at a
+// face. A search that needs these distances keeps the rounding errors as well: a coordinate is then x + rest.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +10,9 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <mutex>
 #include <type_traits>
+#include <vector>
 
 #include "common/geometry.h"
 #include "common/morton.h"
@@ -47,29 +52,41 @@ template <int D, typename T>
 class StagedTree : public NodeBoxes<D, T> {
  public:
   T* x[D];  // [row]
+  // [row]; null if no row has any
+  const T* rest[D] = {};
+  // The largest error of x and of box edges; 0 without rests.
+  T rounding[D] = {};
   // [node], all planes
   using NodeBoxes<D, T>::low;
   using NodeBoxes<D, T>::high;
 
-  // From: the dtype of the positions, which T may be wider than.
+  // From: the dtype of the positions, which T may be wider than. keep_rests: whether to fill `rest`.
   template <typename From>
-  StagedTree(const Parallel& parallel, const Tree<D, From>& tree, const Scale<D, T>& scale) : StagedTree(tree, scale) {
-    const int64_t rows = tree.num() + lanes;
-    rows_ = Scratch<T>(D * rows);
+  StagedTree(const Parallel& parallel, const Tree<D, From>& tree, const Scale<D, T>& scale, bool keep_rests = false)
+      : StagedTree(tree, scale) {
+    keep_rests_ = keep_rests;
+    stride_ = tree.num() + lanes;
+    rows_ = Scratch<T>(D * stride_);
     for (int d = 0; d < D; ++d) {
-      x[d] = rows_.get() + d * rows;
-      std::fill(x[d] + tree.num(), x[d] + rows, std::numeric_limits<T>::infinity());
+      x[d] = rows_.get() + d * stride_;
+      std::fill(x[d] + tree.num(), x[d] + stride_, std::numeric_limits<T>::infinity());
     }
     stage_nodes(parallel, tree);
     stage_rows(parallel, tree);
+    if (!rests_.empty()) note_rests<From>(parallel);
   }
 
   // A hierarchy whose rows are those from `first` on of one that is staged, which has to stay.
   template <typename From>
   StagedTree(const Parallel& parallel, const Tree<D, From>& tree, const StagedTree& whole, int64_t first)
       : StagedTree(tree, whole.scale_) {
-    for (int d = 0; d < D; ++d) x[d] = whole.x[d] + first;
+    for (int d = 0; d < D; ++d) {
+      x[d] = whole.x[d] + first;
+      rest[d] = whole.rest[d] ? whole.rest[d] + first : nullptr;
+      rounding[d] = whole.rounding[d];
+    }
     stage_nodes(parallel, tree);
+    if (rest[0]) note_leaves(parallel);
     wrapped_ = whole.wrapped();
     faded_ = !whole.kept();
   }
@@ -79,13 +96,20 @@ class StagedTree : public NodeBoxes<D, T> {
   // Whether no coordinate has lost digits when it was scaled, as small ones of a wide set do.
   bool kept() const { return !faded_.load(); }
 
+  // Whether any staged coordinate may differ from the given one times the factor.
+  bool moved_or_faded() const { return wrapped() || !kept(); }
+  const Scale<D, T>& scale() const { return scale_; }
+
+  // Whether any row of a leaf has a rest.
+  bool has_rests(int64_t leaf) const {
+    return !leaf_has_rests_.empty() && leaf_has_rests_[static_cast<size_t>(leaf)] != 0;
+  }
+
   // Whether two rows are at the same place. Staged coordinates do not say so, because small ones of a wide set become 0
   // when they are scaled down. For trees of the dtype that was given.
   bool same_place(int64_t row, const StagedTree& other, int64_t other_row) const {
-    for (int d = 0; d < D; ++d) {
-      T mine = given_[row * D + d], theirs = other.given_[other_row * D + d];
-      if (mine != theirs && wrap(mine, scale_.raw_period[d]) != wrap(theirs, scale_.raw_period[d])) return false;
-    }
+    for (int d = 0; d < D; ++d)
+      if (!same_in_box(given_[row * D + d], other.given_[other_row * D + d], scale_.raw_period[d])) return false;
     return true;
   }
 
@@ -183,7 +207,36 @@ class StagedTree : public NodeBoxes<D, T> {
       found.moved |= wrapped != given;
       x[d][row] = static_cast<T>(wrapped) * scale_.factor;
       found.faded |= fades(x[d][row], wrapped == 0);
+      if (keep_rests_ && wrapped != given) keep_rest(given, row, d);
     }
+  }
+
+  template <typename From>
+  void keep_rest(From given, int64_t row, int d) {
+    const T left = rest_of_wrap(given, scale_.raw_period[d], scale_.factor);
+    if (left == 0) return;
+    std::call_once(has_rests_, [&] { rests_.assign(static_cast<size_t>(D * stride_), T{0}); });
+    rests_[static_cast<size_t>(d * stride_ + row)] = left;
+  }
+
+  template <typename From>
+  void note_rests(const Parallel& parallel) {
+    for (int d = 0; d < D; ++d) {
+      rest[d] = rests_.data() + d * stride_;
+      if (scale_.raw_period[d] > 0)
+        rounding[d] = scale_.period[d] * static_cast<T>(std::numeric_limits<From>::epsilon());
+    }
+    note_leaves(parallel);
+  }
+
+  void note_leaves(const Parallel& parallel) {
+    leaf_has_rests_.resize(static_cast<size_t>(leaves()));
+    parallel.blocks(leaves(), 1 << 8, [&](int64_t begin, int64_t end) {
+      for (int64_t leaf = begin; leaf < end; ++leaf)
+        for (int d = 0; d < D; ++d)
+          leaf_has_rests_[static_cast<size_t>(leaf)] |=
+              std::any_of(rest[d] + leaf_row(leaf), rest[d] + leaf_row(leaf + 1), [](T one) { return one != 0; });
+    });
   }
 
   TreeLayout layout_;
@@ -191,6 +244,11 @@ class StagedTree : public NodeBoxes<D, T> {
   const Scale<D, T>& scale_;
   const T* given_ = nullptr;  // (n, D)
   Scratch<T> nodes_, rows_;
+  bool keep_rests_ = false;
+  int64_t stride_ = 0;  // from one dimension to the next in `rows_` and `rests_`
+  std::once_flag has_rests_;
+  std::vector<T> rests_;                 // empty if no row has any
+  std::vector<uint8_t> leaf_has_rests_;  // likewise
   std::atomic<bool> wrapped_{false}, faded_{false};
 };
 

@@ -1,0 +1,83 @@
+// Positions moved into a periodic box.
+#pragma once
+
+#include <cmath>
+
+#include "portable.h"
+
+namespace jztree {
+
+// Whether x is so few periods away that multiples of the period are as exact as x. Beyond, only a remainder is.
+JZTREE_BOTH inline bool is_few_periods(double x, double period) { return std::fabs(x) < 0x1p25 * period; }
+
+// x moved into [0, period) by whole periods, however many. Apart, as on a GPU it takes many registers, and is rare.
+JZTREE_APART inline double wrap_far(double x, double period) {
+  double rest = std::fmod(x, period);
+  return rest < 0 ? rest + period : rest;
+}
+
+// x moved into [0, period] by whole periods. The upper end is reached only by rounding.
+JZTREE_BOTH inline double wrap_wide(double x, double period) {
+  if (!(period > 0) || (x >= 0 && x < period)) return x;
+  return is_few_periods(x, period) ? x - period * std::floor(x / period) : wrap_far(x, period);
+}
+
+// x - y less what rounding has made of it (D. E. Knuth, 1969, The Art of Computer Programming, volume 2). V: double, or
+// vectors of it.
+template <typename V>
+JZTREE_BOTH inline V difference_error(const V& x, const V& y, const V& rounded) {
+  const V part = rounded - x;
+  return (x - (rounded - part)) - (y + part);
+}
+
+// A position moved into the box without rounding: the sum of `wide`, which is wrap_wide of it, and a much smaller
+// `rest`.
+struct ExactlyWrapped {
+  double wide, rest;
+
+  JZTREE_BOTH ExactlyWrapped(double x, double period) : wide(wrap_wide(x, period)), rest(0) {
+    if (!(period > 0) || (x >= 0 && x < period)) return;
+    double moved = x, by = 0, by_rest = 0;  // wide is moved - (by + by_rest), rounded
+    if (is_few_periods(x, period)) {
+      const double periods = std::floor(x / period);
+      by = period * periods;
+      by_rest = std::fma(period, periods, -by);
+    } else {
+      moved = std::fmod(x, period);
+      if (moved < 0) by = -period;
+    }
+    rest = difference_error(moved, by, wide) - by_rest;
+  }
+
+  JZTREE_BOTH bool operator==(const ExactlyWrapped& other) const {
+    return (wide - other.wide) + (rest - other.rest) == 0;
+  }
+
+  // What is left of it when it is rounded to T.
+  template <typename T>
+  JZTREE_BOTH double rest_of(T rounded) const {
+    return (wide - static_cast<double>(rounded)) + rest;
+  }
+};
+
+template <typename T>
+JZTREE_BOTH inline T wrap(T x, double period) {
+  return static_cast<T>(wrap_wide(static_cast<double>(x), period));
+}
+
+// What `wrap` rounds off a position, times a factor.
+template <typename T, typename From>
+JZTREE_BOTH inline T rest_of_wrap(From x, double period, T factor) {
+  const From wrapped = wrap(x, period);
+  if (wrapped == x) return 0;
+  const double rest = ExactlyWrapped(static_cast<double>(x), period).rest_of(wrapped);
+  return static_cast<T>(rest * static_cast<double>(factor));
+}
+
+// Whether two positions are at the same place of the box.
+template <typename T>
+JZTREE_BOTH inline bool same_in_box(T x, T y, double period) {
+  return x == y || ExactlyWrapped(static_cast<double>(x), period) == ExactlyWrapped(static_cast<double>(y), period);
+}
+
+}  // namespace jztree

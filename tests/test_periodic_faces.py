@@ -1,0 +1,165 @@
+"""Clumps at the faces of a periodic box: order and distances are those of the positions as given.
+
+Half of the coordinates of such a clump are negative or beyond the box. In the box they have hardly any digits left.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from devices import deal, even, joined, mesh_of
+
+import jztree as jz
+
+pytestmark = pytest.mark.emulated
+
+WIDTHS = [1e-7, 1e-6, 1e-4, 1e-2, 0.3]
+# 0.7 and 0.1 are not float32 numbers, so neither are the coordinates within such a box of those outside of it.
+BOXES: list[Any] = [1.0, 0.7, [0.1, 0.25, 0.0]]
+
+
+def clump(width: float, box: Any, dtype: Any, n: int = 250, boxes: Any = 0, seed: int = 0) -> np.ndarray:
+    """Points around the corner of a box that is so many box lengths from the origin, some of them exactly on a face."""
+    lengths = np.where(oracles.full_box(box, 3) > 0, oracles.full_box(box, 3), 1.0)
+    random = np.random.default_rng(seed)
+    pos = random.standard_normal((n, 3)) * width * lengths.max()
+    pos = np.where(random.random(pos.shape) < 0.05, 0.0, pos)
+    return (pos + boxes * lengths).astype(dtype)
+
+
+def exact_distances(query: np.ndarray, pos: np.ndarray, box: Any) -> np.ndarray:
+    """``(q, n)`` to the nearest images, in extended precision."""
+    x, y = query.astype(np.longdouble)[:, None], pos.astype(np.longdouble)
+    length = oracles.full_box(box, 3).astype(np.longdouble)
+    shift = length * np.rint((x - y) / np.where(length > 0, length, 1))
+    # A shift of the one that is farther out loses no digit.
+    difference = np.where(np.abs(x) > np.abs(y), (x - shift) - y, x - (y + shift))
+    return np.sqrt((difference**2).sum(axis=-1))
+
+
+def assert_rounded_once(found: np.ndarray, exact: np.ndarray) -> None:
+    """In float32 to half of the last digit; float64 distances are computed in float64."""
+    ulps = 0.5001 if found.dtype == np.float32 else 3
+    assert (np.abs(found - exact) <= ulps * np.spacing(found)).all()
+
+
+def assert_exact(found: Any, query: np.ndarray, pos: np.ndarray, box: Any) -> None:
+    rad, idx = map(np.asarray, found)
+    every = exact_distances(query, pos, box)
+    nearest = np.sort(every, axis=1)[:, : rad.shape[1]]
+    ordered = np.sort(idx, axis=1)
+    assert (ordered[:, 1:] != ordered[:, :-1]).all(), "a neighbour was found twice"
+    assert (np.diff(rad, axis=1) >= 0).all()
+    assert_rounded_once(rad, np.take_along_axis(every, idx, axis=1))
+    np.testing.assert_allclose(rad, nearest.astype(np.float64), rtol=4 * np.finfo(rad.dtype).eps)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("box", BOXES, ids=str)
+def test_clump_around_a_corner_has_exact_neighbours(width: float, box: Any, dtype: Any) -> None:
+    pos = clump(width, box, dtype)
+    for k in (1, 5, 40):
+        assert_exact(jz.knn.knn.jit(pos, k, box), pos, pos, box)
+    queries = clump(width, box, dtype, 60, seed=1)
+    assert_exact(jz.knn.knn.jit(pos, 6, box, part_query=queries), queries, pos, box)
+    rad, idx = jz.knn.knn.jit(pos, 5, box, exclude_self=True)
+    assert (np.asarray(idx) != np.arange(len(pos))[:, None]).all()
+    np.testing.assert_array_equal(rad, jz.knn.knn.jit(pos, 6, box)[0][:, 1:])
+
+
+@pytest.mark.parametrize("boxes", [1, -1, 3, [-2, 0, 5]], ids=str)
+@pytest.mark.parametrize("width", [1e-5, 1e-2, 0.3])
+def test_clump_several_boxes_away_has_exact_neighbours(boxes: Any, width: float, dtype: Any) -> None:
+    pos = clump(width, 1.0, dtype, boxes=boxes)
+    assert_exact(jz.knn.knn.jit(pos, 6, 1.0), pos, pos, 1.0)
+    queries = clump(width, 1.0, dtype, 60, seed=1)
+    assert_exact(jz.knn.knn.jit(pos, 6, 1.0, part_query=queries), queries, pos, 1.0)
+
+
+@pytest.mark.parametrize("half", [0.5, 0.35])
+def test_box_centred_on_the_origin_has_exact_neighbours(half: float, dtype: Any) -> None:
+    pos = (oracles.uniform(800, 3, np.float64) * 2 * half - half).astype(dtype)
+    assert_exact(jz.knn.knn.jit(pos, 8, 2 * half), pos, pos, 2 * half)
+    pos = (oracles.clustered(800, 3, np.float64) * 2 * half - half).astype(dtype)
+    assert_exact(jz.knn.knn.jit(pos, 40, 2 * half), pos, pos, 2 * half)
+
+
+@pytest.mark.parametrize("box", [1.0, 0.7])
+def test_twelve_decades_around_a_corner_have_exact_neighbours(box: float, dtype: Any) -> None:
+    random = np.random.default_rng(5)
+    pos = (random.standard_normal((300, 3)) * 10.0 ** random.uniform(-14, -1, (300, 1))).astype(dtype)
+    assert_exact(jz.knn.knn.jit(pos, 6, box), pos, pos, box)
+
+
+def test_images_of_one_place_are_at_distance_0(dtype: Any) -> None:
+    place = np.array([[-0.25, -(2.0**-20), 0.375]])
+    pos = np.concatenate([place + shift for shift in ([0, 0, 0], [1, 0, 0], [2, 1, -3])]).astype(dtype)
+    rad, idx = jz.knn.knn(pos, 3, 1.0)
+    apart = np.where(dtype == np.float32, 2.0**-23, 0.0)  # float32 has not all digits of the third
+    assert np.asarray(rad).max() <= apart
+    np.testing.assert_array_equal(np.sort(idx, axis=1), np.broadcast_to(np.arange(3), (3, 3)))
+
+
+@pytest.mark.parametrize("width", [1e-7, 1e-5, 1e-2])
+def test_limits_are_those_of_the_positions_as_given(width: float, dtype: Any) -> None:
+    pos = clump(width, 1.0, dtype)
+    every = exact_distances(pos, pos, 1.0)
+    radius = float(np.median(every)) / 3
+    rad, idx = map(np.asarray, jz.knn.knn.jit(pos, 12, 1.0, max_radius=radius))
+    count = np.asarray(jz.radius.count_within.jit(pos, radius, 1.0))
+    np.testing.assert_array_equal(count, (every <= radius).sum(axis=1))
+    np.testing.assert_array_equal((idx >= 0).sum(axis=1), np.minimum(count, 12))
+    assert_rounded_once(rad[idx >= 0], np.take_along_axis(every, idx, axis=1)[idx >= 0])
+    near = jz.radius.nearest_within.jit(pos, radius, 12, 1.0)
+    np.testing.assert_array_equal(near.distance, rad)
+
+
+@pytest.mark.parametrize("width", [1e-7, 1e-4, 1e-2])
+def test_densities_are_those_in_open_space(width: float, dtype: Any) -> None:
+    pos = clump(width, 1.0, dtype)
+    part = jz.data.PosMass(pos=jnp.asarray(pos), mass=jnp.ones(len(pos), dtype))
+    for density in (jz.density.knn_density, jz.density.sph_density):
+        np.testing.assert_allclose(density.jit(part, 8, 1.0), density.jit(part, 8), rtol=1e-5)
+    velocity = pos * dtype(1 / width)
+    sums = [jz.radius.kernel_sums.jit(pos, width, box) for box in (1.0, None)]
+    np.testing.assert_allclose(*sums, rtol=1e-5)
+    found, expected = (
+        np.asarray(jz.radius.sph_derivative.jit(part, 2 * width, velocity, "divergence", box)) for box in (1.0, None)
+    )
+    oracles.assert_near(found, expected, 1e-4 if dtype == np.float32 else 1e-8)
+
+
+@pytest.mark.parametrize("width", [1e-6, 1e-2])
+def test_devices_agree_on_a_clump_around_a_corner(width: float) -> None:
+    mesh, pos = mesh_of(3), clump(width, 1.0, np.float32, 600)
+    counts = even(len(pos), 3)
+    rad, idx = map(np.asarray, jz.knn.knn.jit(pos, 6, 1.0))
+    found, rows = jz.knn.knn.smap(mesh, jit=True)(deal(pos, counts), 6, 1.0, result="rad_globalidx")
+    np.testing.assert_array_equal(joined(found, counts), rad)
+    np.testing.assert_array_equal(joined(rows, counts), idx)
+
+
+@pytest.mark.parametrize("box", [None, 1.0])
+def test_distances_are_rounded_once(box: Any, dtype: Any) -> None:
+    pos = oracles.uniform(700, 3, dtype, seed=5)
+    assert_exact(jz.knn.knn.jit(pos, 8, box), pos, pos, box)
+    if dtype == np.float32:
+        # In units that float32 squares leave the range of.
+        for unit in (2.0**-100, 2.0**100):
+            small = pos * np.float32(unit)
+            lengths = None if box is None else unit
+            np.testing.assert_array_equal(
+                jz.knn.knn.jit(small, 8, lengths)[0], jz.knn.knn.jit(pos, 8, box)[0] * np.float32(unit)
+            )
+
+
+def test_gradient_of_neighbour_distances_near_a_corner() -> None:
+    pos = clump(1e-6, 1.0, np.float32, 50)
+
+    def total(x: jax.Array, box: Any) -> jax.Array:
+        return jz.knn.knn(x, 4, box, result="drad")[:, 1:].sum()
+
+    np.testing.assert_allclose(jax.grad(total)(pos, 1.0), jax.grad(total)(pos, None), rtol=1e-4, atol=1e-6)
