@@ -43,18 +43,18 @@ def view_in_3d(
 ) -> Any:
     """Write a page that shows particles and haloes.
 
-    Haloes are points, coloured by mass, or by number of particles if the catalogue has no masses; pointing at one tells
-    its row in the catalogue and what is known of it. Around each are three circles of its ``r200c``, and of its
-    ``max_radius`` too, which the legend switches on.
+    Haloes are points, coloured by mass, or by number of particles if the catalogue has no masses. Pointing at one shows
+    its row in the catalogue, its masses and its position. Around each are three circles of its ``r200c``. The legend
+    switches on circles of its ``max_radius``, around its centre of mass.
 
     pos: ``(n, 3)`` positions of the particles. They and the haloes are wrapped into the box.
     path: the HTML file to write.
-    boxsize: length of the periodic box, or a length a dimension; 0 or None is open.
+    boxsize: length of the periodic box, or one per dimension; 0 or None is open.
     catalogue: groups in three dimensions, None for particles alone.
-    columns: ``(g,)`` or ``(g, 3)`` further properties of them: of these, ``centre_pos`` is where haloes are in place of
-        their centre of mass, ``r200c`` and ``m200c`` are shown.
-    most_particles: if there are more, so many are shown, taken at random but always the same.
-    most_halos: so many of the largest are shown.
+    columns: ``(g,)`` or ``(g, 3)`` further properties of the groups. Haloes are drawn at ``centre_pos`` if it is there,
+        and otherwise at their centre of mass. ``r200c`` and ``m200c`` are shown.
+    most_particles: if there are more, a random sample of this size is shown, always the same.
+    most_halos: this number of haloes is shown, the largest first.
     length_unit, mass_unit: for the labels. title: above the view.
 
     Returns the figure of plotly.
@@ -136,12 +136,14 @@ def _halos(groups: FofCatalogue, columns: dict[str, Any], boxsize: Any, most: in
     """Points and circles of the largest groups."""
     from plotly.graph_objects import Scatter3d
 
-    centre = np.asarray(columns.get("centre_pos", groups.com_pos), np.float64)
-    if centre.shape[1:] != (3,):
-        raise ValueError(f"The groups have centres of shape {centre.shape}; a view in 3D needs (g, 3).")
+    com = np.asarray(groups.com_pos, np.float64)
+    centre = np.asarray(columns.get("centre_pos", com), np.float64)
+    for places in (com, centre):
+        if places.shape[1:] != (3,):
+            raise ValueError(f"The groups have centres of shape {places.shape}; a view in 3D needs (g, 3).")
     count = np.asarray(groups.count)
     rows = np.argsort(-count.astype(np.int64), kind="stable")[:most]
-    centres = _in_box(centre, boxsize)[0][rows]
+    coms, centres = (_in_box(places, boxsize)[0][rows] for places in (com, centre))
     weight = np.asarray(count if groups.mass is None else groups.mass, np.float64)[rows]
     what = "particles" if groups.mass is None else _with_unit("mass", mass_unit)
     shades = _shades(weight)
@@ -159,9 +161,10 @@ def _halos(groups: FofCatalogue, columns: dict[str, Any], boxsize: Any, most: in
         )
     ]
     shown: bool | str = True
-    for label, radius in (("r200c", columns.get("r200c")), ("farthest member", groups.max_radius)):
+    spheres = (("r200c", centres, columns.get("r200c")), ("farthest member", coms, groups.max_radius))
+    for label, around, radius in spheres:
         if radius is not None:
-            traces.append(_circles(centres, np.asarray(radius, np.float64)[rows], shades, label, shown))
+            traces.append(_circles(around, np.asarray(radius, np.float64)[rows], shades, label, shown))
             shown = "legendonly"
     return traces
 

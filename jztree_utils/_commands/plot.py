@@ -110,16 +110,17 @@ def _halo(args: Namespace) -> Any:
     if not 0 <= args.halo < len(groups.count):
         held = f"rows from 0 to {len(groups.count) - 1}" if len(groups.count) else "no halo"
         raise ValueError(f"--halo is {args.halo}, but {args.catalogue} has {held}.")
+    centres = columns.get("centre_pos", groups.com_pos)
     spheres = {name: column[args.halo] for name, column in columns.items() if is_sphere(name)}
     if not any(radius > 0 for radius in spheres.values()):
         if groups.max_radius is None:
             raise ValueError(
                 f"Halo {args.halo} of {args.catalogue} has no sphere; make them with jztree fof --properties."
             )
-        spheres = {"farthest member": np.asarray(groups.max_radius)[args.halo]}
+        centres, spheres = groups.com_pos, {"farthest member": np.asarray(groups.max_radius)[args.halo]}
     return plot.plot_halo(
         pos,
-        np.asarray(columns.get("centre_pos", groups.com_pos))[args.halo],
+        np.asarray(centres)[args.halo],
         spheres,
         header.boxsize,
         args.output,

@@ -26,6 +26,7 @@ from jztree.data import (
 
 from . import _gadget_catalogue, _native_catalogue, _soap_catalogue, _swift_catalogue, _tables
 from ._catalogue_content import (
+    CENTRE,
     NUM_TYPES,
     CatalogueContent,
     CatalogueInfo,
@@ -180,6 +181,18 @@ def _check_columns(content: CatalogueContent, layout: str) -> None:
         unit_powers(content.header, column.kind, content.ndim)
         if name in _LAYOUTS[layout].RESERVED:
             raise ValueError(f"An extra column is called {name}, as a dataset of the layout is; call it otherwise.")
+        if name == CENTRE and layout != "native":
+            _check_centres(column, np.shape(content.catalogue.com_pos))
+
+
+def _check_centres(column: Column, shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless a column holds centres of spheres. shape: that they must have."""
+    values = np.asarray(column.values)
+    if (values.dtype.kind, values.shape, column.kind) != ("f", shape, "length"):
+        raise ValueError(
+            f"The extra column {CENTRE} holds {values.dtype} of shape {values.shape} and kind {column.kind!r}; give "
+            f"the centres of the spheres, floats of shape {shape} and kind 'length', or choose another name."
+        )
 
 
 def _check_types(cata: FofCatalogue, by_type: TypeTable | None) -> None:

@@ -22,6 +22,7 @@ NUM_TYPES = 6
 _MOST_DIMENSIONS = 8
 NUMBERS = "iufb"  # the kinds of dtypes that columns may have
 MADE = "FriendsOfFriends"
+CENTRE = "centre_pos"  # the further column that holds the centre of the spheres of each group
 _LENGTHS = ("linking_length", "mean_separation")  # of how a catalogue was made
 # Files know of no ranks, and means are columns of their own names.
 _COLUMNS = tuple(name for name in FofCatalogue.column_names() if name not in ("offset_rank", "means"))

@@ -1,10 +1,16 @@
 """Catalogues in the layout of Gadget-4's group files, ``fof_tab_000.hdf5``.
 
 The format: https://wwwmpa.mpa-garching.mpg.de/gadget4/08_groupfiles (Springel et al. 2021, MNRAS 506, 2871).
-``Group`` has a row a group: how many particles of each type, where those of a type begin in a snapshot in group order,
-masses, centre of mass and velocity. Properties that Gadget-4 does not know keep their own names. Identifiers of members
-are in ``IDs/ID``, group after group. Values are in Gadget's units, per h in cosmological runs. Velocities of groups are
-peculiar ones times the scale factor, as in AREPO and its data releases (Nelson et al. 2019, ComAC 6, 2).
+``Group`` has a row per group: particles of each type, where those of a type begin in a snapshot in group order,
+masses, centre and velocity. Properties that Gadget-4 does not know keep their own names. Identifiers of members are in
+``IDs/ID``, group after group.
+
+``GroupPos`` is ``centre_pos``, the centre of the spheres ``Group_R_Crit200`` and others: SUBFIND writes it so.
+``GroupCM`` is the centre of mass, like that of AREPO. A catalogue without ``centre_pos`` has the centre of mass as
+``GroupPos``, and no ``GroupCM``.
+
+Values are in Gadget's units, per h in cosmological runs. Velocities of groups are peculiar ones times the scale factor,
+like those of AREPO and its data releases (Nelson et al. 2019, ComAC 6, 2).
 """
 
 from dataclasses import replace
@@ -15,6 +21,7 @@ import numpy as np
 
 from ._attributes import whole_number
 from ._catalogue_content import (
+    CENTRE,
     NUM_TYPES,
     CatalogueContent,
     CatalogueInfo,
@@ -37,21 +44,21 @@ from ._files_of_snapshot import all_parts
 from ._hdf5_snapshots import scale_exponent
 from ._header import SnapshotHeader, header_attributes, parse_header
 
+_POS, _COM = "GroupPos", "GroupCM"
 _SPHERES = {"200c": "Crit200", "200m": "Mean200", "500c": "Crit500", "vir": "TopHat200"}
 # The name in the file and the kind of each column that Gadget-4 knows.
 _KNOWN = {
     "count": ("GroupLen", "1"),
-    "com_pos": ("GroupPos", "length"),
+    "com_pos": (_POS, "length"),
     "mass": ("GroupMass", "mass"),
     "com_vel": ("GroupVel", "velocity*a"),
     **{f"m{name}": (f"Group_M_{sphere}", "mass") for name, sphere in _SPHERES.items()},
     **{f"r{name}": (f"Group_R_{sphere}", "length") for name, sphere in _SPHERES.items()},
 }
-_CENTRE = "GroupCM"  # where AREPO puts the centre of mass; its GroupPos is the particle of lowest potential
-_OTHERS = {_CENTRE: "length", "GroupLenType": "1", "GroupMassType": "mass"}
+_OTHERS = {_COM: "length", "GroupLenType": "1", "GroupMassType": "mass"}
 # What this library calls the columns; of two that are the same the last counts.
 _OWN = {stored: name for name, (stored, _) in _KNOWN.items()}
-_OWN |= {_CENTRE: "com_pos", "GroupLenType": "count_by_type", "GroupMassType": "mass_by_type"}
+_OWN |= {_COM: "com_pos", "GroupLenType": "count_by_type", "GroupMassType": "mass_by_type"}
 RESERVED = frozenset({name for name, _ in _KNOWN.values()} | {*_OTHERS, "GroupAscale", "GroupOffsetType"})
 _SCALING = -1.0  # a peculiar velocity is the stored one times this power of the scale factor
 _PARAMETERS = (
@@ -99,7 +106,9 @@ def _stored_columns(content: CatalogueContent, count: np.ndarray) -> dict[str, C
         columns["com_vel"] = Column((vel * a).astype(vel.dtype), "velocity*a", words)
     table = content.by_type or _one_type(content, count)
     starts = np.cumsum(table.count, axis=0) - table.count
+    centre, com = columns.pop(CENTRE, None), columns["com_pos"]
     stored = {_KNOWN[name][0] if name in _KNOWN else name: column for name, column in columns.items()}
+    stored |= {} if centre is None else {_POS: centre, _COM: com}
     stored["GroupAscale"] = Column(np.full(len(count), a), "1", "scale factor")
     stored["GroupLenType"] = Column(
         table.count.astype(fitting_integer(table.count)), "1", "particles of each type in the group"
@@ -155,8 +164,8 @@ def read(path: Path) -> CatalogueContent:
 
 
 def _no_groups() -> dict[str, Column]:
-    """The columns that every catalogue has. The codes leave them out where there are no groups."""
-    return {"GroupLen": Column(np.zeros(0, np.int32), "1", ""), "GroupPos": Column(np.zeros((0, 3)), "length", "")}
+    """The columns that every catalogue has. The codes leave them out if they found none."""
+    return {"GroupLen": Column(np.zeros(0, np.int32), "1", ""), _POS: Column(np.zeros((0, 3)), "length", "")}
 
 
 def _velocity_factor(paths: list[Path], header: SnapshotHeader) -> float:
@@ -171,10 +180,11 @@ def _velocity_factor(paths: list[Path], header: SnapshotHeader) -> float:
 
 def _own_columns(stored: dict[str, Column], to_peculiar: float) -> dict[str, Column]:
     """The columns under their own names, velocities as peculiar ones."""
-    if _CENTRE in stored:
-        stored = stored | {"GroupPos": stored[_CENTRE]}
+    centre = {CENTRE: stored[_POS]} if {_POS, _COM} <= stored.keys() else {}
+    if _COM in stored:
+        stored = stored | {_POS: stored[_COM]}
     held = {name: column for name, column in stored.items() if name not in (*_OTHERS, "GroupAscale", "GroupOffsetType")}
-    columns = {_OWN.get(name, name): column for name, column in held.items()}
+    columns = {_OWN.get(name, name): column for name, column in held.items()} | centre
     if "com_vel" in columns:
         vel = columns["com_vel"].values
         with np.errstate(over="ignore", invalid="ignore"):

@@ -1,21 +1,24 @@
 """Catalogues that the readers of SOAP's open: swiftsimio, swiftgalaxy and pynbody.
 
 SOAP (McGibbon et al. 2025, arXiv:2507.22669) computes properties of haloes in snapshots of SWIFT; swiftsimio reads all
-groups that ``SubhaloTypes`` of the header names. All columns stand in ``InputHalos/jztree`` under their own names, as
-SOAP keeps those of the halo finders that it reads, and with the attributes of SWIFT. What SOAP has a name for goes by
-that too: links, such as ``SO/200_crit/TotalMass``, and no copies. A group is a row, in ``BoundSubhalo`` with all its
-particles, bound or not. ``HaloCatalogueIndex`` counts from 0, and is the ``GroupNr_bound`` of its particles. There is
-one cell, the box, so groups stay in their order. Identifiers of members are in ``Members/id`` as in the native layout.
+groups that ``SubhaloTypes`` of the header names. All columns are in ``InputHalos/jztree`` under their own names, like
+those of the halo finders that SOAP reads, and with the attributes of SWIFT. The names of SOAP, such as
+``SO/200_crit/TotalMass``, link to them. ``HaloCentre`` is the centre of the spheres. ``EncloseRadius`` encloses all
+particles of a group, around that centre and around ``CentreOfMass``. A group is a row, in ``BoundSubhalo`` with all its
+particles, bound or not. ``HaloCatalogueIndex`` counts from 0, and is the ``GroupNr_bound`` of its particles. The whole
+box is one cell, so groups stay in their order. Identifiers of members are in ``Members/id``, like those
+of the native layout.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import h5py
 import numpy as np
 
 from ._catalogue_content import (
+    CENTRE,
     CatalogueContent,
     Column,
     build_content,
@@ -35,6 +38,7 @@ from ._swift_catalogue import read_info, write_dataset, write_frame
 __all__ = ["RESERVED", "check_header", "read", "recognises", "write"]
 
 _OWN = "InputHalos/jztree"
+_ENCLOSE = "BoundSubhalo/EncloseRadius"
 _ROWS = "Subhalos"  # whose rows are counted in cells
 # What SOAP calls our columns.
 _NAMES = {
@@ -45,7 +49,6 @@ _NAMES = {
     "BoundSubhalo/TotalMass": "mass",
     "BoundSubhalo/CentreOfMass": "com_pos",
     "BoundSubhalo/CentreOfMassVelocity": "com_vel",
-    "BoundSubhalo/EncloseRadius": "max_radius",
     "SO/200_crit/CentreOfMass": "com_pos_200c",
     "SO/200_crit/CentreOfMassVelocity": "com_vel_200c",
     "SO/200_crit/SpinParameter": "spin",
@@ -79,6 +82,7 @@ def write(file: h5py.File, content: CatalogueContent) -> None:
     write_dataset(file["InputHalos"], "IsCentral", central, header)
     for name, own in _links(columns).items():
         file[name] = file[f"{_OWN}/{own}"]
+    _write_enclosing(file, columns, header)
     write_frame(file, content, len(count), "SOAP")
     _write_counts(file, len(count))
     _write_cell(file, header, len(count))
@@ -89,12 +93,30 @@ def write(file: h5py.File, content: CatalogueContent) -> None:
 def _links(columns: Collection[str]) -> dict[str, str]:
     """Our columns by the names that SOAP has for them."""
     links = {name: own for name, own in _NAMES.items() if own in columns}
-    links["InputHalos/HaloCentre"] = "centre_pos" if "centre_pos" in columns else "com_pos"
+    links["InputHalos/HaloCentre"] = CENTRE if CENTRE in columns else "com_pos"
     for own in columns:
         if sphere := re.fullmatch(r"([mr])(\d+[cm]|vir)", own):
             what = "TotalMass" if sphere[1] == "m" else "SORadius"
             links[f"SO/{_sphere(sphere[2])}/{what}"] = own
     return links
+
+
+def _write_enclosing(file: h5py.File, columns: Mapping[str, Column], header: SnapshotHeader) -> None:
+    """Write a radius that encloses each group around ``HaloCentre``, as SOAP means it, and around ``CentreOfMass``.
+
+    swiftgalaxy reads the particles within it of the latter.
+    """
+    if "max_radius" not in columns:
+        return
+    if CENTRE not in columns:
+        file[_ENCLOSE] = file[f"{_OWN}/max_radius"]
+        return
+    radius, box = np.asarray(columns["max_radius"].values), np.asarray(header.boxsize, np.float64)
+    apart = np.asarray(columns[CENTRE].values, np.float64) - np.asarray(columns["com_pos"].values, np.float64)
+    shift = np.linalg.norm(apart - box * np.round(apart / box), axis=1)
+    words = f"max_radius and the distance from {CENTRE} to com_pos: all particles of the group are within it of both"
+    column = Column((radius + shift).astype(np.result_type(radius, np.float32)), "length", words)
+    write_dataset(file.require_group("BoundSubhalo"), _ENCLOSE.rpartition("/")[2], column, header)
 
 
 def _sphere(name: str) -> str:

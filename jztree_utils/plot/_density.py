@@ -128,10 +128,11 @@ def with_radii(
 ) -> tuple[FofCatalogue, str]:
     """A catalogue whose groups have a ``max_radius`` to draw, and what that is in words.
 
-    catalogue: groups in d dimensions. num: particles that they are of, members and others. boxsize: as in
-        `plot_density`. spheres: ``(g,)`` radii of spherical overdensities by name, 0 for a group that has none.
+    catalogue: groups in d dimensions. num: particles of the snapshot, members and others. boxsize: that of
+        `plot_density`. spheres: ``(g,)`` radii of spherical overdensities by name, 0 for a group that has none, and
+        ``(g, d)`` their centres ``centre_pos``, unless these are the centres of mass.
 
-    Catalogues of other codes do not tell how far the members of a group reach. Then it is the first of ``r200m``,
+    Catalogues of other codes have no distance of the farthest member. Then the radius is the first of ``r200m``,
     ``r200c`` and ``r500c`` in ``spheres``; of groups without it, the radius of a ball with the group's particles and
     200 times the mean density, ``(count V / (200 num V_d))**(1/d)`` with the volume V of the box and that of the unit
     ball V_d. Without a box it stays None: the places of groups are drawn.
@@ -150,8 +151,9 @@ def with_radii(
         radius = np.where(radius > 0, radius, volume ** (1 / ndim))
     elif name is None:
         return catalogue, "unknown, so that only places are shown"
+    centre = np.asarray((spheres or {}).get("centre_pos", groups.com_pos))
     words = name or f"that of a ball with the group's particles and {_OVERDENSITY} times the mean density"
-    return replace(groups, max_radius=radius), words
+    return replace(groups, max_radius=radius, com_pos=centre), words
 
 
 @dataclass

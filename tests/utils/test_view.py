@@ -83,10 +83,11 @@ def test_haloes_have_their_places_masses_and_circles(tmp_path, random) -> None:
     assert bar["title"]["text"] == "mass [1e10 Msun/h]"
     assert dict(zip(bar["ticktext"], bar["tickvals"], strict=True))["10<sup>4</sup>"] == 4
     assert (far["visible"], lines["visible"]) == ("legendonly", True)
-    for trace, radii in ((lines, r200c[:30]), (far, r200c[:35] + 1)):
+    around = np.mod(cata.com_pos[:35], BOX)  # how far members reach is measured from the centre of mass
+    for trace, places, radii in ((lines, wrapped, r200c[:30]), (far, around, r200c[:35] + 1)):
         circles = coordinates(trace).reshape(len(radii), 3, -1, 3)  # of each halo, and a gap after each circle
         assert np.isnan(circles[:, :, -1]).all()
-        apart = np.linalg.norm(circles[:, :, :-1] - wrapped[: len(radii), None, None], axis=-1)
+        apart = np.linalg.norm(circles[:, :, :-1] - places[: len(radii), None, None], axis=-1)
         np.testing.assert_allclose(apart, np.broadcast_to(radii[:, None, None], apart.shape), rtol=1e-4)
         assert np.isfinite(circles[:, :, :-1]).all()
     assert "<title>a &lt; b</title>" in (tmp_path / "a.html").read_text()
