@@ -23,6 +23,7 @@ __all__ = [
     "MODELS",
     "Cosmology",
     "Units",
+    "default_model",
     "growth_factor",
     "mass_function",
     "poisson_interval",
@@ -238,22 +239,25 @@ def _tinker(sigma: np.ndarray, redshift: float) -> np.ndarray:
 
 
 class Model(NamedTuple):
-    """A mass function. name: of its authors, year and halos. multiplicity: ``f(sigma, redshift)``. b: the linking
-    length of the groups that it describes, in mean separations; None if it was not made for any.
+    """A mass function. name: authors, year and halos. multiplicity: ``f(sigma, redshift)``. mass: the column of a
+    catalogue that it describes, ``"mass"`` for that of groups; None if it was made for no definition. b: the linking
+    length of the groups that it describes, in mean separations.
     """
 
     name: str
     multiplicity: Callable[[np.ndarray, float], np.ndarray]
+    mass: str | None = None
     b: float | None = None
 
 
 MODELS = {
     "press_schechter": Model("Press & Schechter 1974", _press_schechter),
     "sheth_tormen": Model("Sheth & Tormen 1999", _sheth_tormen),
-    "jenkins": Model("Jenkins et al. 2001 (b = 0.2)", _jenkins, 0.2),
-    "warren": Model("Warren et al. 2006 (b = 0.2)", _warren, 0.2),
-    "tinker": Model("Tinker et al. 2008 (200 × mean)", _tinker),
+    "jenkins": Model("Jenkins et al. 2001 (b = 0.2)", _jenkins, "mass", 0.2),
+    "warren": Model("Warren et al. 2006 (b = 0.2)", _warren, "mass", 0.2),
+    "tinker": Model("Tinker et al. 2008 (200 × mean)", _tinker, "m200m"),
 }
+_WARREN, _USUAL = "warren", {"m200m": "tinker"}  # usual models, by the column of masses
 
 
 def mass_function(cosmology: Cosmology, mass: Any, redshift: float = 0.0, model: str = "warren") -> np.ndarray:
@@ -275,18 +279,46 @@ def mass_function(cosmology: Cosmology, mass: Any, redshift: float = 0.0, model:
     return MODELS[model].multiplicity(sigma, redshift) * cosmology.mean_density / mass * np.abs(slope)
 
 
-def why_not_described(info: CatalogueInfo, all_matter: bool, model: str = "warren") -> str:
-    """Why a mass function does not describe the groups of a catalogue, in words; empty if it does, as far as is known.
+def default_model(mass: str = "mass") -> str:
+    """The usual mass function for masses. mass: their column in a catalogue."""
+    return _USUAL.get(mass, _WARREN)
 
-    It is one of all matter, and of groups of dark matter that is linked, with the linking length that it was made for.
 
-    info: how the catalogue was made. all_matter: whether particles of other types count in its groups.
+def why_not_described(info: CatalogueInfo, all_matter: bool, model: str = "warren", mass: str = "mass") -> str:
+    """Why a mass function does not describe the masses in a catalogue, in words; empty if no reason is known.
+
+    Mass functions count all matter, in groups of linked dark matter or in spheres around these. Each describes the
+    masses, and the linking length, that it was fitted to.
+
+    info: how the catalogue was made. all_matter: whether its groups hold particles of other types too. mass: the column
+    of masses, ``"mass"`` for those of groups, and others such as ``"m200m"`` for those of spheres.
     """
-    header, b = info.header or SnapshotHeader(), MODELS[model].b
+    header, name = info.header or SnapshotHeader(), MODELS[model].name
     if info.ptype not in (None, 1):
-        return f"the groups are of particles of type {info.ptype}, and {MODELS[model].name} has those of dark matter"
+        return f"the groups are of particles of type {info.ptype}, and {name} describes those of dark matter"
+    if MODELS[model].mass not in (None, mass):
+        return _other_mass(model, mass)
+    if mass != "mass":
+        partly = info.spheres_of and not info.spheres_of.startswith("all matter")
+        return f"its spheres hold {info.spheres_of}, and not all matter" if partly else ""
     if info.ptype == 1 and any(header.npart_total[:1]) and not all_matter:
         return "the groups hold dark matter alone, though there is gas; attach it with jztree fof --attach all"
+    return _other_length(info, header, MODELS[model].b)
+
+
+def _other_mass(model: str, mass: str) -> str:
+    """What to say of a mass function for another definition of mass than the column ``mass``."""
+    names = [name for name, other in MODELS.items() if other.mass in (None, mass)]
+    held = "masses of groups" if mass == "mass" else mass
+    wanted = "masses of groups" if MODELS[model].mass == "mass" else MODELS[model].mass
+    return (
+        f"{MODELS[model].name} describes {wanted}, not {held}; choose --mass {MODELS[model].mass} or --model "
+        f"{' or '.join(names)}"
+    )
+
+
+def _other_length(info: CatalogueInfo, header: SnapshotHeader, b: float | None) -> str:
+    """What to say of groups of another linking length than ``b`` mean separations; empty if it is that."""
     separation = info.mean_separation
     if separation is None and info.num_particles and np.size(header.boxsize) in (1, 3):
         separation = (_volume(header) / info.num_particles) ** (1 / 3)

@@ -299,7 +299,7 @@ def _add_plot(commands: "argparse._SubParsersAction[_Parser]") -> None:
     plot = commands.add_parser("plot", help=words, description=f"Draw {words}.", epilog=help_texts.PLOT_EPILOG)
     plot.add_argument("kind", metavar="KIND", choices=KINDS, nargs="?", help="what to draw")
     plot.add_argument("input", metavar="FILE", nargs="*", help="what to draw it of")
-    _add_snapshot_options(plot)
+    _add_snapshot_options(plot, "masses; of mass-function the column to draw, such as m200m")
     plot.add_argument("--catalogue", metavar="FILE", help="groups to mark in a picture of a snapshot")
     plot.add_argument("--title", default="", help="words above the picture")
     density = plot.add_argument_group("density and halo")
@@ -312,7 +312,9 @@ def _add_plot(commands: "argparse._SubParsersAction[_Parser]") -> None:
         "--halo", type=whole, default=0, metavar="ROW", help="row of a halo in --catalogue (default: 0)"
     )
     curve = plot.add_argument_group("the mass function that groups are compared with")
-    curve.add_argument("--model", choices=MODELS, default="warren", help="whose it is (default: warren)")
+    curve.add_argument(
+        "--model", choices=MODELS, help="whose it is (default: warren, and tinker for spheres, --mass m200m)"
+    )
     planck = "(default: that of Planck 2018, {})"
     curve.add_argument(
         "--sigma8", type=real, metavar="S", help=f"linear density contrast in 8 Mpc/h {planck.format(0.8111)}"
@@ -350,7 +352,8 @@ def _add_snapshots(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_snapshot_options(parser: argparse.ArgumentParser) -> None:
+def _add_snapshot_options(parser: argparse.ArgumentParser, masses: str = "masses") -> None:
+    """Add options for reading a snapshot. masses: their words in the help."""
     group = parser.add_argument_group("snapshot")
     group.add_argument(
         "--type",
@@ -362,7 +365,7 @@ def _add_snapshot_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--format", choices=("gadget", "swift", "hdf5", "numpy"), help="what the snapshot is, if it is not recognised"
     )
-    for name, what in (("pos", "positions"), ("vel", "velocities"), ("mass", "masses"), ("id", "identifiers")):
+    for name, what in (("pos", "positions"), ("vel", "velocities"), ("mass", masses), ("id", "identifiers")):
         group.add_argument(f"--{name}", metavar="DATASET", help=f"dataset or array that holds the {what}")
     group.add_argument("--boxsize", metavar="L", help="periodic length, or one a dimension as in 50,50,100; 0 is open")
     add_header_options(parser, real)

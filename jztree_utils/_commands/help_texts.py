@@ -92,6 +92,7 @@ examples:
   jztree plot density snapdir_099 --slab 10,15 --smooth 16 --surface-density -o slab.png
   jztree plot halo snapdir_099 --catalogue catalogue.hdf5 --halo 3 -o halo.png
   jztree plot mass-function catalogue.hdf5 -o mass_function.pdf
+  jztree plot mass-function catalogue.hdf5 --mass m200m -o mass_function_200m.pdf
 """
 VIEW_EPILOG = """\
 Haloes are points coloured by mass, each with three circles of its r200c, if the catalogue has that, and of its farthest

@@ -11,11 +11,14 @@ from jztree.data import FofCatalogue
 from .. import io, plot
 from .._particles.spheres import is_sphere
 from .._report import print_json, say, stage, take_seconds
-from ..mass_function import Cosmology, units_of, why_not_described
+from ..mass_function import Cosmology, default_model, units_of, why_not_described
+from ..plot._groups import particle_mass_of
 from .arguments import KINDS, real
 from .drawn import catalogue_of, columns_of, groups_of, mass_of, positions_of
 from .outputs import check_placeholders
 from .snapshots import snapshot_path
+
+_MASS = "mass"  # the column of the masses of groups
 
 
 def run_plot(args: Namespace) -> None:
@@ -132,25 +135,44 @@ def _halo(args: Namespace) -> Any:
 
 def _mass_function(args: Namespace) -> Any:
     content = catalogue_of(args, args.input[0])
-    header = content.header
+    header, column = content.header, args.mass or _MASS
+    model = args.model or default_model(column)
     return plot.plot_mass_function(
-        content.catalogue,
+        content.catalogue if column == _MASS else _masses(args.input[0], content, column),
         header.boxsize,
         args.output,
         units=units_of(header),
-        cosmology=_cosmology(args, content),
+        cosmology=_cosmology(args, content, model, column),
         redshift=header.redshift,
-        model=args.model,
+        model=model,
+        definition=column,
+        particle_mass=particle_mass_of(content.catalogue),
         title=args.title,
         length_unit=io.unit_name(header, "length"),
         mass_unit=io.unit_name(header, "mass"),
     )
 
 
-def _cosmology(args: Namespace, content: io.CatalogueContent) -> Cosmology | None:
-    """That of the curve that groups are compared with; None, and why is told, where there is none to compare with."""
+def _masses(path: str, content: io.CatalogueContent, name: str) -> np.ndarray:
+    """The masses in a column of a catalogue. Groups that have none are left out, and their number is printed.
+
+    path: of the catalogue. Raises ValueError if it has no such column.
+    """
+    held = {name: column for name, column in content.extra.items() if column.kind == "mass"}
+    if name not in held:
+        known = ", ".join([*([] if content.catalogue.mass is None else [_MASS]), *held]) or "no masses"
+        raise ValueError(f"--mass is {name}, but {path} has {known}; jztree fof --properties writes masses of spheres.")
+    mass = np.asarray(held[name].values, np.float64)
+    lacking = np.count_nonzero(~(mass > 0))
+    if lacking:
+        say(f"  {lacking:,} of {len(mass):,} groups have no {name}, and are left out")
+    return np.asarray(mass[mass > 0])
+
+
+def _cosmology(args: Namespace, content: io.CatalogueContent, model: str, mass: str) -> Cosmology | None:
+    """That of a model's curve. None, and the reason is printed, if it does not describe the column ``mass``."""
     header = content.header
-    reason = why_not_described(content.info, content.by_type is not None, args.model)
+    reason = why_not_described(content.info, content.by_type is not None, model, mass)
     if units_of(header) is None:
         reason = "its units or h are not known"
     elif not header.omega0 or header.omega_lambda is None or not header.hubble:

@@ -60,33 +60,35 @@ def plot_mass_function(
     cosmology: Cosmology | None = None,
     redshift: float = 0.0,
     model: str = "warren",
+    definition: str | None = None,
     particle_mass: float | None = None,
     length_unit: str = "",
     mass_unit: str = "",
     title: str = "",
 ) -> "Figure":
-    """The number of groups a volume and decade of mass, with Poisson errors, beside what is expected of halos.
+    """The number of groups per volume and decade of mass, with Poisson errors, and a reference for halos.
 
-    Errors are the interval in which the expected number lies with 68 % probability (Gehrels 1986). The panel below
-    shows groups over the reference, averaged over each bin of 0.2 decades.
+    Errors are intervals that hold the expected number with 68 % probability (Gehrels 1986). The panel below shows
+    groups over the reference, averaged over each bin of 0.2 decades.
 
-    groups: a `FofCatalogue` with masses, or an array of the masses of groups.
-    boxsize: length of the box in three dimensions, or a length a dimension; positive.
+    groups: a `FofCatalogue` with masses, or an array ``(g,)`` of masses.
+    boxsize: length of the box in three dimensions, or one per dimension; positive.
     path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
-    units: what masses and lengths are measured in; see `jztree_utils.mass_function.units_of`. None: they are shown as
-        they are, without a reference.
-    cosmology: of the reference, whose legend tells its sigma8 and n_s; None draws none, as is right where
+    units: of masses and lengths; see `jztree_utils.mass_function.units_of`. None: numbers are shown unchanged, without
+        a reference.
+    cosmology: of the reference, whose legend holds its sigma8 and n_s. None draws no reference: choose it if
         `jztree_utils.mass_function.why_not_described` has a reason. redshift: of the snapshot.
-    model: of the reference; see `jztree_utils.mass_function.mass_function`.
-    particle_mass: if all particles have the same, so that bins are cut between multiples of it. Found out from a
-        catalogue.
-    length_unit, mass_unit: for the labels where ``units`` are not given. title: above the picture.
+    model: of the reference; see `jztree_utils.mass_function.mass_function`. The legend marks one for other masses.
+    definition: of an array of masses, by the name of their column, such as ``"m200m"``; None if it is not known.
+    particle_mass: if all particles have the same. Bins are cut between its multiples. Catalogues need no such number.
+    length_unit, mass_unit: for the labels if ``units`` are not given. title: above the picture.
 
     Returns the `matplotlib.figure.Figure`.
-    Raises ImportError if matplotlib is missing, ValueError if there are no masses, no box or no such model, OutputError
+    Raises ImportError if matplotlib is missing, ValueError without masses or a box or for an unknown model, OutputError
     if ``path`` cannot be written.
     """
     check_no_units(groups=groups, boxsize=boxsize, particle_mass=particle_mass)
+    definition = "mass" if isinstance(groups, FofCatalogue) else definition
     with drawing(path, (6.4, 6.0)) as figure:
         mass, quantum = _masses(groups, particle_mass)
         volume = _volume(boxsize)
@@ -100,11 +102,12 @@ def plot_mass_function(
             upper = lower = figure.subplots()
         else:
             upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-            _draw_reference(upper, lower, bins, cosmology, redshift, model)
+            _draw_reference(upper, lower, bins, cosmology, redshift, model, definition)
         _draw_counts(upper, bins)
         upper.legend()
         upper.set(title=title, ylabel=with_unit("d$n$ / d$\\,$log$_{10}\\,M$", volume_unit))
-        lower.set(xlabel=with_unit("group mass $M$", mass_unit))
+        label = "group mass $M$" if definition in (None, "mass") else f"$M$ = {definition}"
+        lower.set(xlabel=with_unit(label, mass_unit))
         return figure
 
 
@@ -131,15 +134,24 @@ def _masses(groups: Any, particle_mass: float | None) -> tuple[np.ndarray, float
         mass = np.asarray(groups, np.float64)
         if mass.ndim != 1 or not np.all(mass > 0):
             raise ValueError("a mass function needs a catalogue, or an array (g,) of masses that are positive.")
-        return mass, particle_mass
+        return mass, particle_mass if particle_mass and _are_multiples(mass / particle_mass) else None
     if groups.mass is None:
         raise ValueError("these groups have no masses; give the mass of each, such as the count times a particle's.")
+    return np.asarray(squeeze_catalogue(groups).mass, np.float64), particle_mass or particle_mass_of(groups)
+
+
+def _are_multiples(numbers: np.ndarray) -> bool:
+    """Whether masses over that of a particle are whole, but for rounding to float32."""
+    return bool(np.all(np.abs(numbers - np.round(numbers)) < 0.01 + 1e-6 * numbers))
+
+
+def particle_mass_of(groups: FofCatalogue) -> float | None:
+    """The mass of a particle if all have the same, None if not or if the catalogue has no masses."""
+    if groups.mass is None:
+        return None
     rows = squeeze_catalogue(groups)
-    mass, count = np.asarray(rows.mass, np.float64), np.asarray(rows.count)
-    each = mass / np.maximum(count, 1)
-    if particle_mass is None and len(each) and np.ptp(each) < 1e-4 * each[0]:
-        particle_mass = float(each.mean())
-    return mass, particle_mass
+    each = np.asarray(rows.mass, np.float64) / np.maximum(np.asarray(rows.count), 1)
+    return float(each.mean()) if len(each) and np.ptp(each) < 1e-4 * each[0] else None
 
 
 def _volume(boxsize: Any) -> float:
@@ -181,13 +193,21 @@ def _draw_counts(ax: "Axes", bins: _Bins) -> None:
 
 
 def _draw_reference(
-    upper: "Axes", lower: "Axes", bins: _Bins, cosmology: Cosmology, redshift: float, model: str
+    upper: "Axes",
+    lower: "Axes",
+    bins: _Bins,
+    cosmology: Cosmology,
+    redshift: float,
+    model: str,
+    definition: str | None,
 ) -> None:
-    """The curve, and the ratio of the groups to it."""
+    """The curve, and the ratio of the groups to it. definition: of the masses of ``bins``, None if it is not known."""
     per_decade = lambda mass: mass_function(cosmology, mass, redshift, model) * np.log(10)  # noqa: E731
     fine = np.geomspace(bins.edges[0], bins.edges[-1], 200)
     assumed = f"$\\sigma_8$ = {cosmology.sigma8:g}, $n_s$ = {cosmology.n_s:g}"
-    upper.plot(fine, per_decade(fine), color=REFERENCE, zorder=1, label=f"{MODELS[model].name}\n{assumed}")
+    described = MODELS[model].mass
+    other = ", for other masses" if definition and described not in (None, definition) else ""
+    upper.plot(fine, per_decade(fine), color=REFERENCE, zorder=1, label=f"{MODELS[model].name}{other}\n{assumed}")
     inside = np.geomspace(bins.edges[:-1], bins.edges[1:], _IN_BIN)
     expected = np.trapezoid(per_decade(inside), dx=1 / (_IN_BIN - 1), axis=0)
     ratio = [bins.density(counts) / expected for counts in (bins.counts, *poisson_interval(bins.counts))]

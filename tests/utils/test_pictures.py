@@ -91,6 +91,20 @@ def test_groups_drawn_from_the_reference_have_ratio_one() -> None:
     assert "Tinker" in above.get_legend_handles_labels()[1][0]
 
 
+def test_a_reference_for_other_masses_is_labelled_so() -> None:
+    options = {"units": mf.Units(1.0, 1e10), "cosmology": mf.Cosmology()}
+    for groups, definition, model, marked in (
+        (catalogue(np.array([30, 20])), None, "tinker", True),
+        (catalogue(np.array([30, 20])), None, "warren", False),
+        (np.array([3e3, 2e3]), "m200c", "tinker", True),
+        (np.array([3e3, 2e3]), "m200m", "tinker", False),
+        (np.array([3e3, 2e3]), None, "tinker", False),
+    ):
+        figure = plot.plot_mass_function(groups, 50.0, definition=definition, model=model, **options)
+        label = figure.axes[0].get_legend_handles_labels()[1][0]
+        assert (", for other masses\n" in label) == marked, label
+
+
 def test_mass_functions_that_make_no_sense() -> None:
     groups = catalogue(np.array([30, 20]))
     with pytest.raises(ValueError, match="volume"):

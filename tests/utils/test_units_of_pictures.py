@@ -105,9 +105,91 @@ def test_groups_are_drawn_in_the_units_of_the_snapshot(kind, catalogue, tmp_path
     np.testing.assert_allclose(np.ptp(ends[near], axis=0) / 2, held.max_radius[0], rtol=1e-4)
 
 
-def test_the_curve_says_what_it_assumes(catalogue) -> None:
-    _, path, _ = catalogue
-    figure = draw("mass-function", path, "--sigma8", "0.9", "--n-s", "1", "--model", "tinker")
+def with_spheres(held: FofCatalogue) -> dict[str, io.Column]:
+    """Masses of spheres: a group in eight has none, and one is larger than half the box."""
+    particles = np.where(np.arange(len(held.count)) % 8 == 3, 0, held.count // 2)
+    mass = np.where(np.arange(len(held.count)) == 4, np.nan, 4.1 * particles)
+    return {name: io.Column(mass.astype(np.float32), "mass", "mass of a sphere") for name in ("m200m", "m200c")}
+
+
+@pytest.mark.parametrize("layout", _LAYOUTS)
+def test_masses_of_spheres_have_their_own_model(layout, tmp_path, random, capsys) -> None:
+    held = groups(random)
+    io.write_catalogue(tmp_path / "c.hdf5", held, info=_INFO, layout=layout, extra=with_spheres(held))
+    upper, lower = draw("mass-function", tmp_path / "c.hdf5", "--mass", "m200m").axes
+    assert lower.get_xlabel() == r"$M$ = m200m [$h^{-1}\,\mathrm{M}_\odot$]"
+    assert "51 of 400 groups have no m200m, and are left out" in capsys.readouterr().out
+    (drawn,) = upper.containers
+    mass, density = drawn.lines[0].get_data()
+    # By hand: bins of 0.2 decades in numbers of particles, with edges between whole numbers.
+    number = np.delete(held.count // 2, [4, *range(3, 400, 8)])
+    edges = np.unique(np.round(number.min() * 10 ** (0.2 * np.arange(20)))) - 0.5
+    counted, _ = np.histogram(number, edges)
+    kept = counted > 0
+    np.testing.assert_allclose(mass, (np.sqrt(edges[1:] * edges[:-1]) * 4.1e10)[kept], rtol=1e-5)
+    np.testing.assert_allclose(density, (counted / _BOX**3 / np.diff(np.log10(edges)))[kept], rtol=1e-6)
+    assert upper.get_legend_handles_labels()[1][0].startswith("Tinker et al. 2008 (200 × mean)\n")
+    x, curve = upper.lines[0].get_data()
+    assumed = mf.Cosmology(omega_matter=0.31, omega_lambda=0.69, hubble=_H, omega_baryon=0.048)
+    np.testing.assert_allclose(curve, mf.mass_function(assumed, x, 1.0, "tinker") * np.log(10), rtol=1e-9)
+
+
+_OF_GROUPS = "Warren et al. 2006 (b = 0.2) describes masses of groups, not"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (
+            ["--model", "tinker"],
+            "describes m200m, not masses of groups; choose --mass m200m or --model press_schechter",
+        ),
+        (["--mass", "m200m", "--model", "warren"], f"{_OF_GROUPS} m200m; choose --mass mass or --model"),
+        (["--mass", "m200c"], f"{_OF_GROUPS} m200c; choose --mass mass or --model press_schechter or sheth_tormen"),
+        (["--mass", "m200m"], "its spheres hold type 1; without type 0 (5 particles, mass 3), and not all matter"),
+    ],
+)
+def test_no_curve_of_a_model_for_other_masses(arguments, reason, tmp_path, random, capsys) -> None:
+    held, info = groups(random), _INFO
+    if reason.startswith("its spheres"):
+        info = replace(_INFO, spheres_of="type 1; without type 0 (5 particles, mass 3)")
+    io.write_catalogue(tmp_path / "c.hdf5", held, info=info, extra=with_spheres(held))
+    assert len(draw("mass-function", tmp_path / "c.hdf5", *arguments).axes) == 1
+    assert reason in capsys.readouterr().out
+
+
+def test_a_model_without_a_definition_of_mass_has_a_curve_for_every_mass(tmp_path, random) -> None:
+    held = groups(random)
+    io.write_catalogue(tmp_path / "c.hdf5", held, info=_INFO, extra=with_spheres(held))
+    for arguments in ([], ["--mass", "m200c"]):
+        figure = draw("mass-function", tmp_path / "c.hdf5", "--model", "sheth_tormen", *arguments)
+        assert figure.axes[0].get_legend_handles_labels()[1][0].startswith("Sheth & Tormen 1999\n")
+
+
+@pytest.mark.parametrize("mass", ["m500c", "Group_M_Mean200", "r200m", "MASS"])
+def test_a_mass_that_the_catalogue_lacks_raises(mass, tmp_path, random) -> None:
+    held = groups(random)
+    extra = with_spheres(held) | {"r200m": io.Column(held.max_radius, "length", "a radius")}
+    io.write_catalogue(tmp_path / "c.hdf5", held, info=_INFO, extra=extra)
+    with pytest.raises(ValueError, match=rf"--mass is {mass}, but .* has mass, m200c, m200m; jztree fof --properties"):
+        draw("mass-function", tmp_path / "c.hdf5", "--mass", mass)
+
+
+def test_spheres_of_many_particles_of_other_masses_are_counted_once(tmp_path, random) -> None:
+    """With gas, masses of spheres are not multiples of that of a particle of dark matter."""
+    held = groups(random)
+    mass = 0.7 * random.random(400) + 0.01  # less than a particle of dark matter
+    extra = {"m200m": io.Column(mass, "mass", "mass of a sphere")}
+    io.write_catalogue(tmp_path / "c.hdf5", held, info=_INFO, extra=extra)
+    upper = draw("mass-function", tmp_path / "c.hdf5", "--mass", "m200m").axes[0]
+    assert "400 groups" in upper.get_legend_handles_labels()[1]
+
+
+def test_the_legend_holds_the_cosmology(tmp_path, random) -> None:
+    held, path = groups(random), tmp_path / "c.hdf5"
+    io.write_catalogue(path, held, info=_INFO, extra=with_spheres(held))
+    options = ["--sigma8", "0.9", "--n-s", "1", "--model", "tinker", "--mass", "m200m"]
+    figure = draw("mass-function", path, *options)
     label = figure.axes[0].get_legend_handles_labels()[1][0]
     assert label == "Tinker et al. 2008 (200 × mean)\n$\\sigma_8$ = 0.9, $n_s$ = 1"
     x, curve = figure.axes[0].lines[0].get_data()
