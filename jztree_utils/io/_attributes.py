@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 
 from ._errors import SnapshotError
+from ._hdf5_types import is_widened, number_dtype
 
 _LONGEST = 60  # characters of a value in an error
 _MOST = 2**63 - 1  # of what is counted
@@ -20,7 +21,7 @@ def attribute(holder: Any, name: str) -> Any:
         return None
     if not holds_text_or_numbers(holder, name):
         raise wrong_attribute(holder, name, "something else", "text or numbers are needed")
-    value = holder.attrs[name]
+    value = read_attribute(holder, name)
     if isinstance(value, h5py.Empty):
         return None
     if isinstance(value, bytes):
@@ -33,8 +34,27 @@ def holds_text_or_numbers(holder: Any, name: str) -> bool:
 
     Lists of any length, records and references are none: HDF5 may crash where these are damaged.
     """
-    kind = holder.attrs.get_id(name).dtype.base
+    try:
+        kind = attribute_dtype(holder, name).base
+    except SnapshotError:
+        return False
     return kind.kind in "iufcbS" or h5py.check_string_dtype(kind) is not None
+
+
+def attribute_dtype(holder: Any, name: str) -> np.dtype:
+    """The dtype to read an attribute in. Raises SnapshotError if NumPy has none."""
+    where = f"{holder.file.filename} has the attribute {name} of {str(holder.name).lstrip('/') or 'the file'}"
+    return number_dtype(holder.attrs.get_id(name), where)
+
+
+def read_attribute(holder: Any, name: str) -> Any:
+    """The value of an attribute that `holds_text_or_numbers`, as h5py gives it."""
+    stored = holder.attrs.get_id(name)
+    if not is_widened(stored.get_type()):
+        return holder.attrs[name]
+    value = np.empty(stored.shape, attribute_dtype(holder, name))
+    stored.read(value)
+    return value
 
 
 def text_attribute(holder: Any, name: str) -> str:

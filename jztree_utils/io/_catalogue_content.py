@@ -16,6 +16,7 @@ from ._attributes import number, text_attribute, whole_number
 from ._errors import SnapshotError
 from ._files import get_dataset, get_group, open_hdf5
 from ._hdf5_columns import KINDS, check_form, read_all, wrong_form
+from ._hdf5_types import dtype_of
 from ._header import SnapshotHeader, unit_attributes, unit_powers
 
 NUM_TYPES = 6
@@ -363,7 +364,7 @@ def _read_column(file: h5py.File, name: str, kind: str | None, form: Form | None
         return None
     data = get_dataset(file, name)
     kind = kind or text_attribute(data, "kind")
-    if not kind or (form is None and (not data.shape or data.dtype.kind not in NUMBERS)):
+    if not kind or (form is None and (not data.shape or dtype_of(data).kind not in NUMBERS)):
         return None
     because = f"for the {sizes.groups} groups of {sizes.counts}"
     if form is None:
@@ -401,7 +402,7 @@ def read_ids(paths: Sequence[Path], name: str, count: np.ndarray) -> np.ndarray 
         with open_hdf5(path) as file:
             if name in file:
                 data = get_dataset(file, name)
-                if len(data.shape or ()) != 1 or data.dtype.kind not in "iu":
+                if len(data.shape or ()) != 1 or dtype_of(data).kind not in "iu":
                     raise wrong_form(data, "iu", "(m,), one a member")
                 held += data.shape[0]
                 if held <= members:

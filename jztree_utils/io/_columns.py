@@ -14,12 +14,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ._errors import SnapshotError
+from ._hdf5_types import WORDS
 from ._header import SnapshotHeader
 
 # Rows are read in slices of about this many bytes: large enough that the calls do not count, small beside any snapshot.
 _SLICE_BYTES = 1 << 24
-# An integer of 128 bits, for which NumPy has no number.
-WORDS = np.dtype([("low", "<u8"), ("high", "<u8")])
 
 
 class Field(NamedTuple):
@@ -42,13 +41,14 @@ FIELDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A property of the particles in one file: how it is stored, and what becomes of it when it is read.
+    """A property of the particles in one file: how it is stored, and how its values follow.
 
-    name: what the file calls it.
-    stored: its dtype in the file; `WORDS` for integers of 128 bits.
+    name: of the dataset or array in the file.
+    stored: its dtype in the file; `WORDS` for integers of 128 bits, and a wider one for integers that NumPy lacks.
     shape: its shape in the file, rows first.
-    factor: what is stored is multiplied by it.
+    factor: by which stored numbers are multiplied.
     box: the lengths, a scalar or ``(d,)``, that integer coordinates are fractions of; None for all other properties.
+    bits: of a number in the file, if ``stored`` is wider; 0 if not.
     chunk: rows that the file keeps together, which are best read together.
     """
 
@@ -57,6 +57,7 @@ class Column:
     shape: tuple[int, ...]
     factor: float = 1.0
     box: Any = None
+    bits: int = 0
     chunk: int = 1
 
     @property
@@ -181,7 +182,7 @@ def _read_slice(read: Reader, column: Column, rows: slice, out: np.ndarray) -> N
     if column.box is not None:
         integers = np.empty(out.shape, column.raw)
         read(column, rows, integers)
-        fractions_of_box(integers, column.box, out)
+        fractions_of_box(integers, column.box, out, column.bits)
         return
     read(column, rows, out)
     if column.factor != 1:
@@ -189,17 +190,18 @@ def _read_slice(read: Reader, column: Column, rows: slice, out: np.ndarray) -> N
             out *= out.dtype.type(column.factor)
 
 
-def fractions_of_box(integers: np.ndarray, box: Any, out: np.ndarray) -> None:
+def fractions_of_box(integers: np.ndarray, box: Any, out: np.ndarray, bits: int = 0) -> None:
     """Lengths that integer coordinates stand for: x of b bits is ``x / 2**b`` of the box, and always below the box.
 
     integers: ``(n, d)`` unsigned of 32 or 64 bits, or of dtype `WORDS`.
     box: a scalar or ``(d,)``.
     out: ``(n, d)`` float64, filled.
+    bits: of the numbers, if there are fewer than the dtype has.
     """
     if integers.dtype == WORDS:
         np.multiply(integers["high"], 2.0**-64, out=out)
         out += integers["low"] * 2.0**-128
     else:
-        np.multiply(integers, 2.0 ** (-8 * integers.dtype.itemsize), out=out)
+        np.multiply(integers, 2.0 ** -(bits or 8 * integers.dtype.itemsize), out=out)
     out *= box
     np.minimum(out, np.nextafter(box, 0), out=out)  # numbers of more than 53 bits may have been rounded up to the box

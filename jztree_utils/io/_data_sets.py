@@ -14,6 +14,7 @@ from jztree.data import FofCatalogue, check_no_units, squeeze_catalogue, squeeze
 
 from ._errors import SnapshotError
 from ._files import PathLike, create_hdf5, open_hdf5
+from ._hdf5_types import read_values
 
 __all__ = ["read_from_hdf5", "read_h5file", "squeeze_any", "write_h5file", "write_to_hdf5"]
 
@@ -91,7 +92,7 @@ def read_from_hdf5(group: h5py.Group, cls: type[_Class]) -> _Class:
 def _value(item: Any) -> Any:
     if isinstance(item, h5py.Group):
         return {name: _value(inner) for name, inner in item.items()}
-    value = item[()]
+    value = read_values(item)
     return value.item() if np.ndim(value) == 0 else value
 
 

@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 
 from ._errors import SnapshotError
+from ._hdf5_types import WORDS, dtype_of, is_widened, stored_bytes
 
 # Filters that leave the number of bytes as it is, but for a checksum.
 _SHUFFLE, _CHECKSUM = h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32
@@ -143,8 +144,14 @@ def _missing(data: h5py.Dataset, out: np.ndarray) -> np.ndarray | None:
         return None
     if defined == h5py.h5d.FILL_VALUE_DEFAULT:
         return np.zeros((), np.uint8)
-    stored = np.asarray(data.fillvalue, data.dtype)
-    return _bytes_of(stored if out.dtype.kind == "V" else stored.astype(out.dtype))
+    dtype, kind = dtype_of(data), data.id.get_type()
+    if dtype == WORDS:
+        return None  # HDF5 converts the value into no type that NumPy has
+    stored = np.zeros((), dtype)
+    plist.get_fill_value(stored)
+    if out.dtype.kind != "V":
+        return _bytes_of(stored.astype(out.dtype))
+    return stored_bytes(stored, kind) if is_widened(kind) else _bytes_of(stored)
 
 
 def _bytes_of(array: np.ndarray) -> np.ndarray:

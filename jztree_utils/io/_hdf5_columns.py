@@ -1,4 +1,4 @@
-"""Datasets of HDF5 files as columns of particles: types that h5py does not know, compression, virtual datasets."""
+"""Datasets of HDF5 files as columns of particles: integers of 128 bits, compression, virtual datasets."""
 
 import importlib
 import math
@@ -11,10 +11,11 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ._columns import FIELDS, WORDS, Column, Reader
+from ._columns import FIELDS, Column, Reader
 from ._errors import OPTION, SnapshotError
 from ._files import get_dataset, open_hdf5
 from ._hdf5_chunks import check_apart, has_all_chunks, made_up_rows_refused
+from ._hdf5_types import WORDS, dtype_of, is_widened, read_values
 
 KINDS = {"f": "floats", "iu": "integers", "iuf": "real numbers", "iufb": "numbers"}
 _FIRST_PLUGIN = 256  # filters of lower numbers are part of the HDF5 library
@@ -70,26 +71,26 @@ class Hdf5Part:
 def stored_as(file: h5py.File, name: str, factor: float = 1.0) -> Column:
     """How a dataset is stored, without reading its rows. Raises SnapshotError if there is none of that name."""
     data = get_dataset(file, name)
+    kind = data.id.get_type()
     return Column(
         name=str(data.name).lstrip("/"),
         stored=_stored_dtype(data),
         shape=data.shape or (),
         factor=factor,
+        bits=kind.get_precision() if is_widened(kind) else 0,
         chunk=data.chunks[0] if data.chunks else 1,
     )
 
 
 def _stored_dtype(data: h5py.Dataset) -> np.dtype:
-    """The dtype of a dataset; h5py has none for integers of 128 bits."""
+    """The dtype of a dataset. Raises SnapshotError for floats that HDF5 would misread."""
     kind = data.id.get_type()
-    if isinstance(kind, h5py.h5t.TypeIntegerID) and kind.get_size() == WORDS.itemsize:
-        return WORDS
     if isinstance(kind, h5py.h5t.TypeFloatID) and not _is_float(kind):
         raise SnapshotError(
             f"{data.file.filename} holds {str(data.name).lstrip('/')} as floats of no kind that codes write; write or "
             "copy it again."
         )
-    return data.dtype
+    return dtype_of(data)
 
 
 def _is_float(kind: h5py.h5t.TypeFloatID) -> bool:
@@ -209,9 +210,10 @@ def read_all(file: h5py.File, name: str) -> Any:
     check_readable(data)
     if data.is_virtual and data.ndim:
         reader.check_sources(data, slice(0, data.shape[0]))
-    if data.chunks is None or data.dtype.hasobject:
-        return data[()]
-    rows = np.empty(data.shape, data.dtype)
+    dtype = dtype_of(data)
+    if data.chunks is None or dtype.hasobject or dtype == WORDS:
+        return read_values(data)
+    rows = np.empty(data.shape, dtype)
     with made_up_rows_refused(data, slice(0, len(rows)), rows):
         data.read_direct(rows)
     return rows
@@ -222,13 +224,13 @@ def check_form(data: h5py.Dataset, kinds: str, shape: tuple[int, ...], because: 
 
     kinds: of `KINDS`, as in `numpy.dtype.kind`. because: why the shape must be that, such as "a row a group".
     """
-    if data.dtype.kind not in kinds or data.shape != shape:
+    if dtype_of(data).kind not in kinds or data.shape != shape:
         raise wrong_form(data, kinds, f"{shape}, {because}")
 
 
 def wrong_form(data: h5py.Dataset, kinds: str, needed: str) -> SnapshotError:
-    """What to raise for a dataset that is not of these kinds, or not of the shape that is ``needed``."""
-    held = "nothing" if data.shape is None else f"{data.dtype} of shape {data.shape}"
+    """The error for a dataset of other kinds of numbers, or of another shape than ``needed``."""
+    held = "nothing" if data.shape is None else f"{dtype_of(data)} of shape {data.shape}"
     return SnapshotError(
         f"{data.file.filename} holds {held} as {str(data.name).lstrip('/')}, but it must be {KINDS[kinds]} of shape "
         f"{needed}; write or copy it again."

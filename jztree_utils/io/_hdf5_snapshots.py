@@ -14,9 +14,10 @@ import h5py
 import numpy as np
 
 from ._attributes import number, numbers, text_attribute, whole_number
-from ._columns import WORDS, Column, Survey
+from ._columns import Column, Survey
 from ._errors import SnapshotError
 from ._hdf5_columns import Hdf5Part, stored_as
+from ._hdf5_types import WORDS
 from ._header import SnapshotHeader, box_in_header, checked_box, is_swift, parse_header
 from ._read_options import ReadOptions
 

@@ -17,7 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ._attributes import holds_text_or_numbers, whole_numbers
+from ._attributes import attribute_dtype, holds_text_or_numbers, read_attribute, whole_numbers
 from ._catalogue_content import MADE, CatalogueInfo, write_made
 from ._columns import Advance, row_slices
 from ._errors import SnapshotError
@@ -229,13 +229,13 @@ def copy_attributes(source: Any, target: Any) -> None:
     """Copy all attributes that are text or numbers; references, for instance, are places in another file."""
     for name in source.attrs:
         if holds_text_or_numbers(source, name):
-            target.attrs.create(name, source.attrs[name], dtype=source.attrs.get_id(name).dtype)
+            target.attrs.create(name, read_attribute(source, name), dtype=attribute_dtype(source, name))
 
 
 def _set_counts(header: h5py.Group, counts: list[int], number: int, num_files: int) -> None:
     """Let the header say what is in one of the files. counts: its particles of each type."""
     here = np.asarray(counts, np.uint64)
-    kind = np.asarray(header.attrs["NumPart_ThisFile"]).dtype
+    kind = np.asarray(read_attribute(header, "NumPart_ThisFile")).dtype
     header.attrs["NumPart_ThisFile"] = here.astype(kind) if (here.astype(kind) == here).all() else here
     if num_files > 1 and NUM_FILES not in header.attrs:
         header.attrs[NUM_FILES] = np.int32(num_files)
@@ -246,7 +246,7 @@ def _modify_attributes(group: h5py.Group, values: Mapping[str, int]) -> None:
     """Change the attributes that there are."""
     for name, value in values.items():
         if whole_numbers(group, name) is not None:
-            group.attrs.modify(name, np.full_like(group.attrs[name], value))
+            group.attrs.modify(name, np.full_like(read_attribute(group, name), value))
 
 
 class _Type:

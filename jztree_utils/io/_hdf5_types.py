@@ -1,0 +1,68 @@
+"""NumPy dtypes for numbers in HDF5 files, integers of 3 or 6 bytes among them, for which h5py has no dtype."""
+
+from typing import Any
+
+import h5py
+import numpy as np
+
+from ._errors import SnapshotError
+
+# An integer of 128 bits, for which NumPy has no number.
+WORDS = np.dtype([("low", "<u8"), ("high", "<u8")])
+_WIDER = {3: 4, 5: 8, 6: 8, 7: 8}  # bytes of an integer in a file, and of the next wider one in NumPy
+_BYTE = 8  # bits
+
+
+def dtype_of(data: h5py.Dataset) -> np.dtype:
+    """The dtype to read a dataset in: its own, `WORDS` for 128 bits, or the next wider one if NumPy has none.
+
+    Raises SnapshotError if there is no such dtype.
+    """
+    kind = data.id.get_type()
+    if isinstance(kind, h5py.h5t.TypeIntegerID) and kind.get_size() == WORDS.itemsize:
+        return WORDS
+    return number_dtype(data.id, f"{data.file.filename} holds {str(data.name).lstrip('/')}")
+
+
+def number_dtype(stored: h5py.h5d.DatasetID | h5py.h5a.AttrID, where: str) -> np.dtype:
+    """The dtype to read a dataset or an attribute in. where: the beginning of the sentence if there is none."""
+    kind = stored.get_type()
+    wider = is_widened(kind)
+    if wider and kind.get_precision() == _BYTE * kind.get_size():
+        signed = kind.get_sign() == h5py.h5t.SGN_2
+        return np.dtype(f"{'i' if signed else 'u'}{_WIDER[kind.get_size()]}")
+    try:
+        dtype: np.dtype = stored.dtype
+    except (TypeError, ValueError):
+        held = f"integers of {kind.get_size()} bytes" if isinstance(kind, h5py.h5t.TypeIntegerID) else "a type"
+        raise SnapshotError(
+            f"{where} as {held} that NumPy does not have; write it as numbers of 32 or 64 bits."
+        ) from None
+    return dtype
+
+
+def read_values(data: h5py.Dataset) -> Any:
+    """All values of a dataset, as h5py gives them; integers that NumPy lacks become wider ones.
+
+    Raises SnapshotError if NumPy has no dtype for them.
+    """
+    dtype = dtype_of(data)
+    if dtype == WORDS:
+        name = str(data.name).lstrip("/")
+        raise SnapshotError(f"{data.file.filename} holds {name} as integers of 128 bits; write integers of 64 bits.")
+    if not is_widened(data.id.get_type()):
+        return data[()]
+    values = np.empty(data.shape, dtype)
+    data.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    return values
+
+
+def is_widened(kind: h5py.h5t.TypeID) -> bool:
+    """Whether a type is one of integers that are read as wider ones."""
+    return isinstance(kind, h5py.h5t.TypeIntegerID) and kind.get_size() in _WIDER
+
+
+def stored_bytes(value: np.ndarray, kind: h5py.h5t.TypeIntegerID) -> np.ndarray:
+    """``(b,)`` bytes of an integer in a file, for a type that `is_widened`. value: the integer in the wider dtype."""
+    little = np.frombuffer(value.astype(value.dtype.newbyteorder("<")).tobytes(), np.uint8)[: kind.get_size()]
+    return little[::-1] if kind.get_order() == h5py.h5t.ORDER_BE else little
