@@ -277,8 +277,8 @@ class DBSCAN(ClusterMixin, BaseEstimator):
         _check_method(self.algorithm, self.leaf_size)
         samples = _samples(self, X, reset=True)
         box = _box(self.boxsize, samples.shape[1])
-        if not isinstance(self.eps, numbers.Real) or not self.eps > 0:
-            raise ValueError(f"eps is the distance of neighbours, so it must be a positive number, not {self.eps!r}.")
+        if not isinstance(self.eps, numbers.Real) or not 0 < self.eps < np.inf:
+            raise ValueError(f"eps is the distance of neighbours; it must be positive and finite, not {self.eps!r}.")
         if not isinstance(self.min_samples, numbers.Integral) or self.min_samples < 1:
             raise ValueError(f"min_samples must be an integer from 1 on, not {self.min_samples!r}.")
         eps, fewest = float(self.eps), int(self.min_samples)

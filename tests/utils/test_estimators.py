@@ -216,11 +216,30 @@ def test_an_estimator_travels() -> None:
         (lambda: DBSCAN().fit(DATA, sample_weight=np.zeros(200)), ValueError, "zero for all samples"),
         (lambda: DBSCAN(eps=0).fit(DATA), ValueError, "eps"),
         (lambda: DBSCAN(min_samples=0).fit(DATA), ValueError, "min_samples"),
+        (lambda: DBSCAN(eps=np.inf).fit(DATA), ValueError, "positive and finite, not inf"),
+        (lambda: DBSCAN(eps=np.inf).fit(DATA, sample_weight=1.0), ValueError, "positive and finite, not inf"),
         (lambda: NearestNeighbors().fit(np.full((9, 2), np.nan)), ValueError, "NaN"),
     ],
 )
 def test_what_cannot_be_is_said(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: NearestNeighbors(n_neighbors=2).fit(DATA * 1e200).kneighbors(),
+        lambda: NearestNeighbors(n_neighbors=2).fit(DATA).kneighbors(PLACES * 1e200),
+        lambda: NearestNeighbors(radius=2).fit(DATA).radius_neighbors(PLACES * 1e200),
+        lambda: KNeighborsTransformer().fit_transform(DATA * 1e200),
+        lambda: RadiusNeighborsTransformer().fit_transform(DATA * 1e200),
+        lambda: DBSCAN().fit(DATA * 1e200),
+        lambda: DBSCAN().fit(DATA * 1e200, sample_weight=1.0),
+    ],
+)
+def test_samples_too_large_for_float64_raise_in_words_of_scikit_learn(call: Any) -> None:
+    with pytest.raises(ValueError, match=r"^samples must be 3e\+144 in size at most, .* choose another unit"):
         call()
 
 
