@@ -59,8 +59,10 @@ def say(text: str = "", level: int = NORMAL) -> None:
 
 
 def warn(sentence: str) -> None:
-    """Print what people should look at, where it is seen even if what is told goes into a file."""
-    if _output.level >= NORMAL:
+    """Print a warning to standard error; of several processes the first one does."""
+    jax = sys.modules.get("jax")
+    first = jax is None or not jax.distributed.is_initialized() or jax.process_index() == 0
+    if _output.level >= NORMAL and first:
         print(f"jztree: warning: {sentence}", file=sys.stderr)
 
 

@@ -11,11 +11,13 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ._commands.arguments import build_parser, parse
 from ._interrupts import INTERRUPTED, INTERRUPTED_STATUS, ending_at_once
-from ._report import NORMAL, QUIET, VERBOSE, stage, telling
+from ._report import NORMAL, QUIET, VERBOSE, stage, telling, warn
 
 __all__ = ["main"]
 
@@ -69,6 +71,7 @@ def _run(argv: Sequence[str] | None) -> int:
     with contextlib.ExitStack() as until_end, contextlib.ExitStack() as alone:
         alone.enter_context(ending_at_once())
         until_end.enter_context(telling(_level(args)))
+        until_end.enter_context(_warnings_as_lines())
         with contextlib.nullcontext() if args.command == "info" else stage("load JAX"):
             from ._commands import dispatch
 
@@ -80,6 +83,22 @@ def _run(argv: Sequence[str] | None) -> int:
         dispatch.RUN[args.command](args)
         sys.stdout.flush()
     return 0
+
+
+@contextlib.contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Print warnings of Python like those of the command line, without the line of code that they are from."""
+    with warnings.catch_warnings():
+        before = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
+            if issubclass(category, UserWarning):
+                warn(" ".join(str(message).split()))
+            else:
+                before(message, category, *place, **options)
+
+        warnings.showwarning = show
+        yield
 
 
 def _level(args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from . import help_texts
 from .configuration_file import flags_of_config, options_of_commands
 from .header_arguments import add_header_options
+from .suggestions import suggest
 
 KINDS = ("halos", "density", "halo", "mass-function", "sizes", "distances", "scaling")
 MODELS = ("press_schechter", "sheth_tormen", "jenkins", "warren", "tinker")
@@ -93,7 +94,11 @@ def _parse_known(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argpar
         _check_text(name.replace("_", "-"), value)
     if unknown:
         command = " ".join(filter(None, ("jztree", args.command)))
-        raise ValueError(f"{command} does not know {' '.join(unknown)}; see {command} --help.")
+        options = options_of_commands(parser).get(args.command or "", {}).values()
+        advice = suggest(unknown[0], [flag for option in options for flag in option.option_strings])
+        raise ValueError(
+            f"{command} does not know {' '.join(unknown)}; {advice and f'{advice}, and '}see {command} --help."
+        )
     return args
 
 

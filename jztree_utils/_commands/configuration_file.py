@@ -6,6 +6,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from .suggestions import suggest
+
 _SEPARATE = {"b": "rlink", "rlink": "b"}  # options that cannot be given together
 
 
@@ -34,7 +36,11 @@ def flags_of_config(
             continue
         if option is None:
             known = ", ".join(sorted(name.replace("_", "-") for name in options))
-            raise ValueError(f"{path} has an option {name!r}, which {given.command} does not know; it knows {known}.")
+            advice = suggest(f"--{name}", [flag for other in options.values() for flag in other.option_strings])
+            raise ValueError(
+                f"{path} has an option {name!r}, which {given.command} does not know; {advice and f'{advice}. '}"
+                f"{'It' if advice else 'it'} knows {known}."
+            )
         stands_instead = getattr(given, _SEPARATE.get(name, ""), None) is not None
         if stands_instead or (not option.option_strings and getattr(given, name)):
             continue

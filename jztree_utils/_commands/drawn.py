@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from .. import io
-from .._particles.box import check_box, corners_of
+from .._particles.box import check_box, corners_of, count_outside, find_outside
+from .._report import warn
 from ..mass_function import with_units
 from .snapshots import SAMPLE, complete_header, read_options, snapshot_path
 
@@ -16,8 +17,12 @@ def positions_of(args: Namespace) -> tuple[np.ndarray, io.SnapshotHeader]:
     path = snapshot_path(args.input[0])
     snapshot = io.open_snapshot(path, args.type, read_options(args))
     pos = snapshot.read("pos", finite=True)
-    check_box(corners_of(pos), snapshot.header)
-    return pos, complete_header(path, snapshot.header)
+    corners, header = corners_of(pos), complete_header(path, snapshot.header)
+    check_box(corners, header)
+    outside = find_outside(corners, header, lambda low, high: count_outside(pos, low, high))
+    if outside is not None:
+        warn(outside.sentence)
+    return pos, header
 
 
 def mass_of(args: Namespace) -> float | np.ndarray | None:

@@ -27,9 +27,11 @@ from .earlier_outputs import made_with
 from .fof_snapshots import warn_of_order, write_copies
 from .header_arguments import what_to_give
 from .outputs import Run, announce, plan_runs
-from .snapshots import box_in_words, read_checked, source_of
+from .snapshots import box_in_words, outside_for_scripts, read_checked, source_of
 
 _LARGEST = 10  # groups that are printed
+_PERCOLATES = 1.0  # mean separations; particles at random are nearly all in one group from 0.9 on, in three dimensions
+_MISTAKEN = 10.0  # the same; surely a length in another unit, or a typing error
 # Properties of particles that a snapshot may lack, and what is done then.
 _MISSING = (
     ("mass", "masses", "the catalogue leaves out what needs them"),
@@ -49,6 +51,11 @@ def run_fof(args: Namespace) -> None:
             raise ValueError("--b and --rlink are two ways to give the linking length; give one of them.")
         check_not_negative("--b", args.b)
         check_not_negative("--rlink", args.rlink)
+        if args.b is not None and args.b >= _MISTAKEN:
+            raise ValueError(
+                f"--b is {args.b:g}, a linking length of {args.b:g} mean separations, which joins all particles; a "
+                f"usual value is {B}. Give lengths in the unit of the positions with --rlink."
+            )
         check_at_least("--npart-min", args.npart_min, 1)
         check_at_least("--snapshot-files", args.snapshot_files, 1)
         if args.attach_within != math.inf:
@@ -120,6 +127,7 @@ def _run_one(
             options = with_all_properties(options, part, spheres, args.centre, rlink)
             if left_out := missing_in_words(options, part, spheres):
                 left_out += what_to_give(part.header)
+        _warn_of_length(args, rlink, separation)
     found = part.find_groups(rlink, options, with_rows=bool(run.copies))
     pos = part.column("pos") if run.plot is not None else None
     with io.failing_together(mesh):
@@ -200,6 +208,16 @@ def _linking_length(args: Namespace, separation: MeanSeparation | None) -> float
     return rlink
 
 
+def _warn_of_length(args: Namespace, rlink: float, separation: MeanSeparation | None) -> None:
+    """Warn of a linking length at which groups grow together to one."""
+    if separation is not None and rlink > _PERCOLATES * separation.value:
+        flag = "--b" if args.rlink is None else "--rlink"
+        warn(
+            f"The linking length, {number(rlink)}, is {number(rlink / separation.value)} mean separations, which joins "
+            f"nearly all particles; a usual value is {B}. Check {flag}."
+        )
+
+
 def _draw(path: str, pos: Any, cata: FofCatalogue, header: io.SnapshotHeader) -> None:
     plot.plot_halos(
         pos,
@@ -236,6 +254,7 @@ def _summary(
         "linking_length": info.linking_length,
         "mean_separation": None if part.separation is None else asdict(part.separation),
         "boxsize": header.boxsize,
+        "outside_box": outside_for_scripts(part),
         "redshift": header.redshift,
         "units": {kind: io.unit_name(header, kind) for kind in ("length", "mass", "velocity")},
         "largest": {name: np.asarray(values)[rows] for name, values in largest.items() if values is not None},

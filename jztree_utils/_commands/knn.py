@@ -18,7 +18,7 @@ from . import dry_run
 from .arguments import check_at_least
 from .earlier_outputs import made_with
 from .outputs import Run, announce, plan_runs
-from .snapshots import box_in_words, read_checked, source_of
+from .snapshots import box_in_words, outside_for_scripts, read_checked, source_of
 
 
 def run_knn(args: Namespace) -> None:
@@ -107,6 +107,7 @@ def _summary(run: Run, part: Particles, found: io.Neighbours) -> dict[str, Any]:
         "particles": part.num,
         "k": found.num_neighbours,
         "boxsize": part.header.boxsize,
+        "outside_box": outside_for_scripts(part),
         "units": {kind: io.unit_name(part.header, kind) for kind in ("length", "mass")},
         **{
             name: dict(zip(("least", "median", "most"), _range(values), strict=True))

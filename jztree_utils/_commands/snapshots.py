@@ -2,16 +2,17 @@
 
 import dataclasses
 import math
+import warnings
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
 from jax.sharding import Mesh
 
 from .. import ics, io
-from .._particles.box import check_box
+from .._particles.box import check_box, find_outside
 from .._particles.particles import Particles
 from .._particles.reading import Source, open_matter, open_types, read_particles
-from .._report import VERBOSE, number, stage
+from .._report import VERBOSE, number, stage, warn
 from .._verbose import print_snapshot
 from ..mass_function import with_units
 from .arguments import check_at_least, real
@@ -88,14 +89,27 @@ def read_checked(
         snapshots = open_checked(source, layout)
         matter = open_matter(source, snapshots) if spheres else None
         print_snapshot(snapshots)
-    with stage("read the snapshot") as told:
+    with stage("read the snapshot") as told, warnings.catch_warnings():
+        # Each process would warn of the rows that it reads; the first process warns below.
+        warnings.filterwarnings("ignore", message=".* differ from the one in the MassTable")
         part = read_particles(snapshots, optional, mesh, matter)
         told.particles = part.num
         told.detail = part.snapshot.description
     corners = part.corners()
     with io.failing_together(mesh):
         check_box(corners, part.header)
+    part.outside = find_outside(corners, part.header, part.count_outside)
+    for sentence in part.differing_masses():
+        warn(sentence)
+    if part.outside is not None:
+        warn(part.outside.sentence)
     return part
+
+
+def outside_for_scripts(part: Particles) -> dict[str, float] | None:
+    """The particles outside the box, and how far at most; None if all are inside."""
+    outside = part.outside
+    return None if outside is None else {"particles": outside.particles, "excess": outside.excess}
 
 
 def box_in_words(header: io.SnapshotHeader) -> str:

@@ -18,7 +18,7 @@ from . import dry_run
 from .arguments import real, whole
 from .earlier_outputs import made_with
 from .outputs import Run, announce, plan_runs
-from .snapshots import box_in_words, open_checked, read_checked, source_of
+from .snapshots import box_in_words, open_checked, outside_for_scripts, read_checked, source_of
 
 _BINS, _MOST_BINS = 20, 10_000
 _LEAST, _MOST = 0.1, 0.1  # mean separations, and the shortest side of the box, where bins begin and end by default
@@ -173,6 +173,7 @@ def _summary(run: Run, part: Particles, bins: _Bins, found: Correlation) -> dict
         "plot": run.plot,
         "particles": part.num,
         "boxsize": part.header.boxsize,
+        "outside_box": outside_for_scripts(part),
         "units": {"length": io.unit_name(part.header, "length")},
         "statistic": bins.statistic,
         "pi_max": None if bins.along is None else float(bins.along[-1]),

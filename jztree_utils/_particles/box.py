@@ -1,16 +1,38 @@
 """The box of a snapshot and how far its particles reach."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
 from .. import io
+from .._report import number
 
 _WIDEST = 1.05  # of the periodic box: codes let particles leave it a little between two steps
+_ROUNDING = 1e-6  # of the periodic box: positions in float32 may be rounded to its far face, and a little farther
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Particles outside the periodic box. particles: their number. excess: the largest distance from the box along a
+    dimension. sentence: the same for people.
+    """
+
+    particles: int
+    excess: float
+    sentence: str
 
 
 def corners_of(pos: np.ndarray) -> np.ndarray:
     """``(2, d)``: the least and the largest coordinates of positions ``(n, d)``."""
     # Column by column: NumPy takes 20 times as long for the minimum along the rows of (n, 3).
     return np.asarray([[column.min() for column in pos.T], [column.max() for column in pos.T]])
+
+
+def count_outside(rows: np.ndarray, low: np.ndarray, high: np.ndarray) -> int:
+    """How many rows of ``(n, ...)`` have a number below ``low`` or above ``high``."""
+    outside = (rows < low) | (rows > high)
+    return int(np.count_nonzero(outside.reshape(len(rows), -1).any(axis=1)))
 
 
 def box_lengths(header: io.SnapshotHeader, ndim: int) -> np.ndarray:
@@ -31,3 +53,30 @@ def check_box(corners: np.ndarray, header: io.SnapshotHeader) -> None:
             f"The positions span {extent[axis]:g} along dimension {axis}, but the periodic box is {lengths[axis]:g} "
             "there; give the right one with --boxsize, in the unit of the positions, or 0 for none."
         )
+
+
+def find_outside(
+    corners: np.ndarray, header: io.SnapshotHeader, count: Callable[[np.ndarray, np.ndarray], int]
+) -> Outside | None:
+    """The particles outside the periodic box, which is from 0 or around 0, whichever fits better. None if all are in.
+
+    corners: ``(2, d)``, finite. count: gives how many particles have a coordinate below or above some bounds ``(d,)``.
+    """
+    lengths = box_lengths(header, corners.shape[1])
+    least, most = corners.astype(np.float64)
+    begins = np.stack([np.zeros(len(lengths)), -lengths / 2])
+    excess = np.maximum(begins - least, most - begins - lengths)
+    begin, excess = begins[excess.argmin(axis=0), range(len(lengths))], excess.min(axis=0)
+    excess = np.where((lengths > 0) & (excess > _ROUNDING * lengths), excess, 0.0)
+    if not excess.any():
+        return None
+    margin = np.where(lengths > 0, _ROUNDING * lengths, np.inf)
+    held, axis = count(begin - margin, begin + lengths + margin), int(excess.argmax())
+    unit = f" {io.unit_name(header, 'length')}".rstrip()
+    sentence = (
+        f"{held:,} particle{' is' if held == 1 else 's are'} outside the periodic box, by up to "
+        f"{excess[axis]:.3g}{unit} along dimension {axis} ({number(float(begin[axis]))} to "
+        f"{number(float(begin[axis] + lengths[axis]))}); their periodic images are inside. Give another box with "
+        "--boxsize if it is wrong."
+    )
+    return Outside(held, float(excess[axis]), sentence)

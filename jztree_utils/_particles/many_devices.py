@@ -39,10 +39,15 @@ class ManyDevices(Particles):
     mesh: Mesh
     id_dtype: np.dtype
 
-    def corners(self) -> np.ndarray:
+    def _corners(self, part: ParticleData) -> np.ndarray:
         with jax.enable_x64(self.wide):
             find = jax.jit(_corners_of_ranks, out_shardings=NamedSharding(self.mesh, P()))
-            return np.asarray(find(self.part.pos, self.part.num))
+            return np.asarray(find(part.pos, part.num))
+
+    def _count_outside(self, part: ParticleData, rows: Any, low: Any, high: Any) -> int:
+        with jax.enable_x64(self.wide):
+            count = jax.jit(_outside_of_ranks, out_shardings=NamedSharding(self.mesh, P()))
+            return int(np.asarray(count(rows, part.num, low, high), np.int64).sum())
 
     def _mean_of_masses(self) -> float | None:
         with jax.enable_x64(True):
@@ -175,6 +180,13 @@ def _corners_of_ranks(pos: jax.Array, num: jax.Array) -> jax.Array:
     held = (jnp.arange(pos.shape[1]) < num[:, None])[..., None]
     low, high = jnp.where(held, pos, jnp.inf), jnp.where(held, pos, -jnp.inf)
     return jnp.stack([low.min(axis=(0, 1)), high.max(axis=(0, 1))])
+
+
+def _outside_of_ranks(rows: jax.Array, num: jax.Array, low: Any, high: Any) -> jax.Array:
+    """``(r,)``: the number of rows ``(r, n, ...)`` out of bounds, among the first ``num`` ``(r,)`` of each rank."""
+    outside = (rows < low) | (rows > high)
+    held = jnp.arange(rows.shape[1]) < num[:, None]
+    return (outside.reshape(*rows.shape[:2], -1).any(axis=2) & held).sum(axis=1)
 
 
 def _index_dtype(num: int) -> type[np.signedinteger]:

@@ -14,7 +14,7 @@ from jztree.radius import pair_counts
 from .. import io
 from .._report import is_quiet, stage
 from ..progress import waiting
-from .box import corners_of
+from .box import corners_of, count_outside
 from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot
 from .mean_mass import mean_of
@@ -24,8 +24,11 @@ from .particles import MOST_ROWS, Groups, Member, Particles, bin_options, count_
 class OneDevice(Particles):
     """Particles on the host, as NumPy arrays, for one device."""
 
-    def corners(self) -> np.ndarray:
-        return corners_of(np.asarray(self.part.pos))
+    def _corners(self, part: ParticleData) -> np.ndarray:
+        return corners_of(np.asarray(part.pos))
+
+    def _count_outside(self, part: ParticleData, rows: Any, low: Any, high: Any) -> int:
+        return count_outside(np.asarray(rows), low, high)
 
     def _mean_of_masses(self) -> float | None:
         return mean_of(np.asarray(self.part.mass))

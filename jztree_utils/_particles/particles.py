@@ -17,7 +17,9 @@ import numpy as np
 from jztree.data import FofCatalogue, ParticleData
 
 from .. import io
+from ..io._mass_table import differing_masses, mass_in_table, same_masses
 from ..separation import MeanSeparation, mean_separation
+from .box import Outside
 from .group_properties import GroupOptions
 
 MOST_ROWS = 2**31 - 1  # that one device takes
@@ -59,13 +61,14 @@ class Member:
 
 @dataclass(kw_only=True)
 class Particles(ABC):
-    """What there is to know of the particles without looking at them.
+    """The particles of a snapshot, and facts about them that need no look at their rows.
 
-    snapshots: where they are from, as each type sees it, the one that is grouped first. ndim: dimensions.
-    properties: names of what the snapshot holds of them, as in `jztree.data.ParticleData`, of what was asked for.
+    snapshots: their snapshot, for each type; the one that is grouped comes first. ndim: dimensions.
+    properties: names of requested properties that the snapshot has, like those of `jztree.data.ParticleData`.
     wide: whether everything is computed in float64: because the snapshot has it, or its units need it.
     part: the particles themselves, on the host or on the devices. attached: those of attached types, by type. others:
     those of types that are in no group and count in spheres, by type. spheres_of: what matter that is, in words.
+    outside: the particles outside the periodic box, None if all are inside.
     """
 
     snapshots: list[io.Snapshot]
@@ -76,6 +79,7 @@ class Particles(ABC):
     attached: dict[int, ParticleData]
     others: dict[int, ParticleData] = field(default_factory=dict)
     spheres_of: str = ""
+    outside: Outside | None = None
 
     @property
     def snapshot(self) -> io.Snapshot:
@@ -92,9 +96,38 @@ class Particles(ABC):
         """Particles of the type that is grouped."""
         return self.snapshot.num
 
-    @abstractmethod
+    def _all(self) -> list[ParticleData]:
+        """The particles, type by type."""
+        return [self.part, *self.attached.values(), *self.others.values()]
+
     def corners(self) -> np.ndarray:
-        """``(2, d)``: the least and the largest coordinates of the particles that are grouped."""
+        """``(2, d)``: the least and the largest coordinates in all types."""
+        corners = np.stack([self._corners(one) for one in self._all()])
+        return np.stack([corners[:, 0].min(axis=0), corners[:, 1].max(axis=0)])
+
+    @abstractmethod
+    def _corners(self, part: ParticleData) -> np.ndarray:
+        """The same of one type."""
+
+    def count_outside(self, low: np.ndarray, high: np.ndarray) -> int:
+        """The number of particles, in all types, with a coordinate below or above bounds ``(d,)``."""
+        return sum(self._count_outside(one, one.pos, low, high) for one in self._all())
+
+    def differing_masses(self) -> list[str]:
+        """A sentence per type whose masses are not those of the mass table, although this has one for it."""
+        types = [*self.types(), *self.others]
+        sentences = []
+        for ptype, one in zip(types, self._all(), strict=True):
+            table = mass_in_table(self.header, ptype)
+            if table is None or one.mass is None or np.ndim(one.mass) < np.ndim(one.pos) - 1:
+                continue
+            if num := self._count_outside(one, one.mass, *same_masses(table)):
+                sentences.append(differing_masses(self.snapshot.paths[0], ptype, table, num))
+        return sentences
+
+    @abstractmethod
+    def _count_outside(self, part: ParticleData, rows: Any, low: Any, high: Any) -> int:
+        """How many rows of one type have a number below ``low`` or above ``high``. rows: a column of ``part``."""
 
     @cached_property
     def separation(self) -> MeanSeparation | None:

@@ -5,6 +5,7 @@ file holds (its `Survey`); how rows are read is the same for all.
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from ._gadget_binary import survey_binary
 from ._hdf5_columns import virtual_sources
 from ._hdf5_snapshots import is_simulation, survey_simulation
 from ._header import SnapshotHeader, fitting_box, unit_name
+from ._mass_table import differing_masses, mass_in_table, same_masses
 from ._named_datasets import survey_datasets
 from ._numpy_files import survey_npy, survey_npz
 from ._read_options import ReadOptions
@@ -77,26 +79,27 @@ def read_snapshot(
 ) -> tuple[ParticleData, SnapshotHeader]:
     """Particles of one type from a snapshot in one file or several.
 
-    path: as in `find_parts`; all files are read, one after the other, and their particles joined in that order.
-    ptype: the particle type; 1 is dark matter, and what files without types hold.
+    path: that of `find_parts`; all files are read, one after the other, and their particles joined in that order.
+    ptype: the particle type; 1 is dark matter, and the type in files without types.
     fields: properties to read; each must be there.
     optional: properties to read that may be missing and are None then.
-    options: how to read it, where that is not recognised.
+    options: how to read it, if that is not recognised.
 
     Returns the particles as NumPy arrays of ``n`` rows and ``d`` dimensions, and the header:
-    pos: ``(n, d)`` float32 or float64 as in the file, comoving, in the snapshot's unit of length. Integer coordinates
+    pos: ``(n, d)`` float32 or float64 like the file, comoving, in the snapshot's unit of length. Integer coordinates
         of Gadget-4 become float64, from 0 to below the length of the box.
-    mass: a float if the mass table has it and there are no masses of each particle, else ``(n,)`` float32 or float64.
+    mass: a float if it is in the mass table alone, and otherwise ``(n,)`` float32 or float64, one per particle.
+        A UserWarning counts masses of particles that differ from a mass in the table.
     vel: ``(n, d)`` float32 or float64, *peculiar* velocities. Gadget stores them divided by the root of the scale
-        factor and this is undone here, by the exponent in an attribute of the dataset if it has it, else 1/2. Those of
-        SWIFT are peculiar as they are. Half precision becomes float32.
-    id: ``(n,)`` integers of 32 or 64 bits, signed or not, as in the file. See the package on why they are not in JAX.
+        factor and this is undone here, by the exponent in an attribute of the dataset, or 1/2 without it. Those of
+        SWIFT are stored as peculiar ones. Half precision becomes float32.
+    id: ``(n,)`` integers of 32 or 64 bits, signed or not like the file's. See the package on why they are not in JAX.
     num, num_total: ``n``.
-    Arrays of NumPy files and datasets that were named (format "hdf5") are given as they are.
+    Arrays of NumPy files and datasets that were named (format "hdf5") are not converted.
 
     Raises SnapshotError if a file is missing, unreadable, truncated or not recognised, a dataset is missing or has a
     wrong shape or dtype, its compression needs a package that is missing, or the counts in the headers and the datasets
-    disagree; ValueError for an unknown property, TypeError for a ``ptype`` that is no whole number.
+    disagree; ValueError for an unknown property, TypeError for a ``ptype`` other than a whole number.
     """
     snapshot = open_snapshot(path, ptype, options)
     columns = {name: snapshot.read(name) for name in snapshot.present(fields, optional)}
@@ -139,10 +142,10 @@ class Snapshot:
 
     @property
     def shared_mass(self) -> float | None:
-        """The mass of every particle if the file tells one for all, else None.
+        """The mass of every particle if the file has one for all, and otherwise None.
 
-        Masses of each particle win over the mass table, which some codes fill with something else then.
-        Raises SnapshotError if it is no mass.
+        Masses of each particle win over the mass table, and `read` warns if these differ.
+        Raises SnapshotError if the table holds an impossible mass.
         """
         table = self.header.mass_table
         if "mass" in self._parts[0].columns or self.ptype >= len(table):
@@ -237,7 +240,18 @@ class Snapshot:
             first += part.num
         if name == "id":
             self._check_not_twice(column, start)
+        if name == "mass":
+            self._warn_of_table(column)
         return column
+
+    def _warn_of_table(self, masses: np.ndarray) -> None:
+        """Warn of masses of particles that are not the one in the mass table, if there are both."""
+        table = mass_in_table(self.header, self.ptype)
+        if table is not None:
+            low, high = same_masses(table)
+            if num := np.count_nonzero((masses < low) | (masses > high)):
+                sentence = differing_masses(self.paths[0], self.ptype, table, int(num))
+                warnings.warn(sentence, UserWarning, stacklevel=3)
 
     def _check_not_twice(self, ids: np.ndarray, start: int) -> None:
         """Raise SnapshotError if two files begin with the same identifiers, as one and the other that was made of it.

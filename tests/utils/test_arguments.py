@@ -39,7 +39,8 @@ def test_lists_of_a_configuration(config) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("linking = 2", r"has an option 'linking', which fof does not know; it knows .*npart-min"),
+        ("linking = 2", r"has an option 'linking', which fof does not know; use --b .* It knows .*npart-min"),
+        ("colour = 2", r"has an option 'colour', which fof does not know; it knows .*npart-min"),
         ("[fof]\nk = 3", r"has an option 'k', which fof does not know"),
         ("fof = 3", r"it is a command, so write \[fof\] above options"),
         ("b = true", r"has True as b; it must be a string, a number"),

@@ -158,6 +158,7 @@ def test_a_box_that_cannot_hold_the_positions(tmp_path, write_gadget, random, ca
     pos = random.random((50, 3)) * 1.02 + np.asarray([0, -0.3, 0])  # a little wider, and begins elsewhere
     path, output = write_gadget(tmp_path / "a.hdf5", pos), str(tmp_path / "out.hdf5")
     assert cli.main(["fof", str(path)]) == 0
+    assert "outside the periodic box, by up to 0.2" in capsys.readouterr().err
     wide = str(write_gadget(tmp_path / "b.hdf5", pos * [1, 1, 1.4]))
     told = "along dimension 2, but the periodic box is 1 there; give the right one with --boxsize"
     check_refused(["fof", wide, "-o", output], tmp_path, capsys, told)
