@@ -2,6 +2,7 @@
 
 import math
 from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -17,7 +18,7 @@ from .._particles.group_properties import CENTRES, GroupOptions, describe, shape
 from .._particles.known_properties import missing_in_words, types_in_words, with_all_properties
 from .._particles.particles import Groups, Member, Particles
 from .._particles.reading import Source
-from .._particles.spheres import sphere_names
+from .._particles.spheres import is_sphere, sphere_names
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
 from .._verbose import print_machine, print_memory_peak
 from ..separation import MeanSeparation
@@ -186,7 +187,7 @@ def _finish(
         centre = options.centre if options.neighbours else None
         print_json(_summary(run, cata, info, part, extra) | {"centre": centre, "left_out": left_out or None})
     elif not is_quiet():
-        _tell(cata, info, part, options)
+        _tell(cata, info, part, options, extra)
     warn_of_order(run, args.layout)
     if part.separation is not None and part.separation.doubt and args.rlink is None:
         warn(f"{part.separation.doubt} Give the linking length with --rlink if that is wrong.")
@@ -251,6 +252,8 @@ def _summary(
         "particles_in_groups": int(np.asarray(cata.count, np.int64).sum()),
         "npart_min": info.npart_min,
         "spheres_of": info.spheres_of,
+        "without_sphere": _lacking(extra, lambda mass: mass == 0),
+        "sphere_too_large": _lacking(extra, np.isnan),
         "linking_length": info.linking_length,
         "mean_separation": None if part.separation is None else asdict(part.separation),
         "boxsize": header.boxsize,
@@ -262,7 +265,30 @@ def _summary(
     }
 
 
-def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: Particles, options: GroupOptions) -> None:
+def _lacking(extra: dict[str, io.Column], which: Callable[[np.ndarray], np.ndarray]) -> dict[str, int]:
+    """For each sphere, the number of groups for whose mass in it ``which`` holds."""
+    spheres = {name[1:]: extra[f"m{name[1:]}"].values for name in extra if is_sphere(name)}
+    return {name: int(np.count_nonzero(which(np.asarray(mass)))) for name, mass in spheres.items()}
+
+
+def _lacking_in_words(extra: dict[str, io.Column], ngroups: int) -> list[tuple[str, str]]:
+    """Lines about groups that have no sphere, because they are too small, or one that is too large."""
+    kinds = (
+        ("no sphere", lambda mass: mass == 0, "mass and radius 0: the nearest ten particles are not dense enough"),
+        ("sphere too large", np.isnan, "mass and radius NaN: denser than the threshold at half the box"),
+    )
+    lines = []
+    for title, which, why in kinds:
+        held = {name: count for name, count in _lacking(extra, which).items() if count}
+        if held:
+            counts = ", ".join(f"{name} in {count:,} ({100 * count / ngroups:.0f} %)" for name, count in held.items())
+            lines.append((title, f"of {ngroups:,} groups, {counts}; {why}"))
+    return lines
+
+
+def _tell(
+    cata: FofCatalogue, info: io.CatalogueInfo, part: Particles, options: GroupOptions, extra: dict[str, io.Column]
+) -> None:
     header = part.header
     length, mass = (f" {io.unit_name(header, kind)}".rstrip() for kind in ("length", "mass"))
     n, count = part.num + sum(one.num_total or 0 for one in part.attached.values()), np.asarray(cata.count, np.int64)
@@ -280,6 +306,7 @@ def _tell(cata: FofCatalogue, info: io.CatalogueInfo, part: Particles, options: 
         if cata.mass is not None:
             masses = np.asarray(cata.mass, np.float64)
             pairs.append(("group masses", f"{number(masses.min())} to {number(masses.max())}{mass}"))
+        pairs += _lacking_in_words(extra, len(count))
     for name, words, instead in _MISSING:
         if name not in part.properties:
             types = part.types_without(name)
