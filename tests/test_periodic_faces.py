@@ -156,6 +156,34 @@ def test_distances_are_rounded_once(box: Any, dtype: Any) -> None:
             )
 
 
+@pytest.mark.parametrize("box", [None, 1.0, 0.7])
+def test_radius_including_a_distance_includes_the_neighbour(box: Any, dtype: Any) -> None:
+    pos = oracles.uniform(900, 3, dtype, seed=5) - dtype(0.4)
+    distance = jz.knn.knn.jit(pos, 8, box)[0][:, -1]
+    radius = jz.radius.radius_including(distance)
+    assert radius.dtype == distance.dtype
+    assert (np.asarray(jz.radius.count_within.jit(pos, distance, box)) < 8).any(), "no distance was rounded down"
+    assert (np.asarray(jz.radius.count_within.jit(pos, radius, box)) == 8).all()
+    assert (np.asarray(jz.knn.knn.jit(pos, 8, box, max_radius=radius)[1]) >= 0).all()
+    lists = jz.radius.neighbours_within.jit(pos, radius, box)
+    np.testing.assert_array_equal(np.diff(lists.splits), 8)
+
+
+def test_friends_at_the_radius_including_their_distance_are_linked() -> None:
+    for pair in np.random.RandomState(0).rand(20, 2, 3).astype(np.float32):
+        rlink = float(jz.radius.radius_including(jz.knn.knn.jit(pair, 2)[0][0, 1]))
+        assert len(set(np.asarray(jz.fof.fof_labels.jit(pair, rlink)[1]).tolist())) == 1
+
+
+def test_radius_including_keeps_kind_and_shape(x64: None) -> None:
+    assert type(jz.radius.radius_including(np.float32(1))) is np.float32
+    assert jz.radius.radius_including(np.ones((2, 3))).shape == (2, 3)
+    found = jax.jit(jz.radius.radius_including)(jnp.array([0.0, 1.0, np.inf], np.float32))
+    np.testing.assert_array_equal(found, np.nextafter(np.array([0, 1, np.inf], np.float32), np.float32(np.inf)))
+    with pytest.raises(TypeError, match="float32 or float64, not int"):
+        jz.radius.radius_including(np.arange(3))
+
+
 def test_gradient_of_neighbour_distances_near_a_corner() -> None:
     pos = clump(1e-6, 1.0, np.float32, 50)
 

@@ -11,6 +11,7 @@ keep no lists.
 
 from ._counts import count_within
 from ._fields import sph_derivative
+from ._including import radius_including
 from ._kernel_sums import kernel_sums
 from ._lists import NeighbourLists, neighbours_within
 from ._nearest import NearestWithin, nearest_within
@@ -32,6 +33,7 @@ __all__ = [
     "neighbours_within",
     "pair_counts",
     "pairs_within",
+    "radius_including",
     "reduce_within",
     "sph_derivative",
 ]

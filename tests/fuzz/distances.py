@@ -11,10 +11,9 @@ def distances(a: np.ndarray, b: np.ndarray, sides: np.ndarray) -> np.ndarray:
         x, y = a[:, None, d].astype(np.longdouble), b[None, :, d].astype(np.longdouble)
         difference = x - y
         if side > 0:
-            images = np.rint(difference / side)
-            # A shift of the upper one loses no digit.
-            near = np.where(images > 0, (x - side) - y, x - (y - side))
-            difference = np.where(np.abs(images) == 1, near, difference - images * side)
+            shift = np.rint(difference / side) * side
+            # A shift of the one that is farther out loses no digit.
+            difference = np.where(np.abs(x) > np.abs(y), (x - shift) - y, x - (y + shift))
         total += difference**2
     return np.sqrt(total)
 
@@ -25,15 +24,20 @@ def outside(pos: np.ndarray, sides: np.ndarray) -> bool:
 
 
 def rounding(pos: np.ndarray, sides: np.ndarray) -> float:
-    """The absolute error that distances may have: positions outside the box are moved into it, and rounded there."""
+    """The absolute error that distances may have.
+
+    Distances are those of the positions as given, whether these are inside the box or not. Where float32 positions are
+    outside, the library computes in float64. Positions many periods away are moved into the box by a remainder.
+    """
     least = 2 * float(np.finfo(pos.dtype).smallest_subnormal)
     if pos.dtype == np.float64:
         least += vanishing(pos, sides)
     if not outside(pos, sides):
         return least
-    periodic = pos[:, sides > 0].astype(np.float64)
-    moved = 4 * float(np.finfo(pos.dtype).eps) * float(sides.max())
-    return least + np.sqrt(len(sides)) * (moved + 8 * np.finfo(np.float64).eps * float(np.abs(periodic).max()))
+    periodic, side = np.abs(pos[:, sides > 0]).astype(np.float64), sides[sides > 0]
+    exact = pos.dtype == np.float64 and bool((periodic < 2.0**25 * side).all())
+    epsilon = np.finfo(np.longdouble if exact else np.float64).eps
+    return least + float(8 * np.sqrt(len(sides)) * epsilon * max(float(periodic.max()), float(side.max())))
 
 
 def vanishing(pos: np.ndarray, sides: np.ndarray) -> float:

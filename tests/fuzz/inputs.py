@@ -93,7 +93,7 @@ def positions(random: np.random.Generator, rows: int, dtype: Any, boxsize: np.nd
     x = _pattern(random, rows, len(side))
     with np.errstate(over="ignore", under="ignore"):
         x = x * side
-        for twist in (_duplicates, _at_faces, _around_zero, _outside, _far):
+        for twist in (_clumps_at_faces, _duplicates, _at_faces, _around_zero, _outside, _far):
             if random.random() < 0.2:
                 x = twist(random, x, side, boxsize, dtype)
         widest = float(np.finfo(dtype).max)
@@ -154,6 +154,18 @@ def _some(random: np.random.Generator, x: np.ndarray, share: float) -> np.ndarra
 
 def _duplicates(random: np.random.Generator, x: np.ndarray, *_: Any) -> np.ndarray:
     return x[random.integers(0, len(x), len(x))] if len(x) else x
+
+
+def _clumps_at_faces(
+    random: np.random.Generator, x: np.ndarray, side: np.ndarray, boxsize: np.ndarray, dtype: Any
+) -> np.ndarray:
+    """Clumps on both sides of faces, edges and corners of the box, or of one several boxes away."""
+    clumps, dims = 3, x.shape[1]
+    face = random.integers(-3, 4, (clumps, dims)) * float(random.random() < 0.4)
+    face += np.where(random.random((clumps, dims)) < 0.2, random.random((clumps, dims)), random.integers(0, 2, dims))
+    width = 10 ** random.uniform(-7, 0, (clumps, 1))
+    which = random.integers(0, clumps, len(x))
+    return (face[which] + width[which] * random.uniform(-0.5, 0.5, x.shape)) * side
 
 
 def _at_faces(

@@ -66,7 +66,6 @@ class Staging {
   JZTREE_APART bool rests(const TreeView<From>& tree, uint32_t row, T* rest) const {
     const From* at = tree.pos + static_cast<int64_t>(row) * dims_of<W>(tree);
     bool any = false;
-#pragma unroll
     for (int d = 0; d < W; ++d) {
       rest[d] = d < dims_of<W>(tree) ? rest_of_wrap(at[d], scale_.raw_period[d], factor_) : T{0};
       any |= rest[d] != 0;

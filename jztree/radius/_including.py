@@ -1,0 +1,40 @@
+"""Radii from distances that a search has returned."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+__all__ = ["radius_including"]
+
+
+def radius_including(distance: ArrayLike) -> Any:
+    """Return radii that include the neighbours at these distances.
+
+    A ball is closed: a particle is within a radius if its distance, computed in float64 from the given positions, is at
+    most the radius. The distances that searches return are rounded to the dtype of the positions, up or down. As a
+    radius, a distance that was rounded down misses the neighbour that it belongs to. The next larger number does not::
+
+        distance, _ = jz.knn.knn(part, k=8)
+        count = jz.radius.count_within(part, jz.radius.radius_including(distance[:, -1]))  # at least 8
+
+    Args:
+        distance: Distances of any shape, float32 or float64, in the dtype in which a search returned them. A Python
+            number counts as float64, so do not convert float32 distances before.
+
+    Returns:
+        The next larger numbers, of the same shape and dtype: a NumPy array or number if ``distance`` is not a JAX array.
+        Infinity and NaN stay.
+
+    Raises:
+        TypeError: If ``distance`` is not of real floating-point numbers.
+    """
+    module: Any = jnp if isinstance(distance, jax.Array) else np
+    value = module.asarray(distance)
+    if value.dtype not in (np.float32, np.float64):
+        raise TypeError(
+            f"distances must be float32 or float64, not {value.dtype}; give them as a search returned them."
+        )
+    return module.nextafter(value, value.dtype.type(np.inf))
