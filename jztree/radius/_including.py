@@ -25,8 +25,8 @@ def radius_including(distance: ArrayLike) -> Any:
             number counts as float64, so do not convert float32 distances before.
 
     Returns:
-        The next larger numbers, of the same shape and dtype: a NumPy array or number if ``distance`` is not a JAX array.
-        Infinity and NaN stay.
+        The next larger numbers, with the same shape and dtype. They are NumPy arrays or scalars unless ``distance`` is a
+        JAX array. Infinity and NaN stay.
 
     Raises:
         TypeError: If ``distance`` is not of real floating-point numbers.
