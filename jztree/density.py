@@ -237,7 +237,7 @@ def _smoothed(mass: jax.Array, distance: jax.Array, chosen: SphKernel, excess: f
     """The density of neighbours by a kernel that ends at the last, less ``excess`` of the first. All ``(q, k)``."""
     h = distance[:, -1:]
     sound = (h > 0) & (h < jnp.inf)  # what it is elsewhere is for `_per_volume` to say, but must not become NaN
-    weight = chosen.shape(jnp.where(sound, ratio(distance, jnp.where(sound, h, 1)), 0))
+    weight = chosen.shape(ratio(jnp.where(sound, distance, 0), jnp.where(sound, h, 1)))
     weighed = _sum(mass * weight.astype(mass.dtype)) - excess * mass[:, 0]
     return _per_volume(chosen.norm * weighed, h[:, 0], dims)
 

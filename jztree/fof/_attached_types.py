@@ -109,7 +109,7 @@ def attach(
     n, num = get_pos(partz).shape[0], _count(partz)
     joined = _Joined(partz, num, label)
     if is_concrete(get_num(partz)):
-        if get_num(partz) < 1:
+        if int(get_num(partz)) < 1:  # under a trace, JAX traces comparisons of known arrays too
             raise ValueError(_NO_PRIMARIES)
     else:
         partz = replace_num(partz, kernels.check(num, num < 1, [], _NO_PRIMARIES))

@@ -124,8 +124,8 @@ def groups_of_rows(cata: FofCatalogue, num: jax.Array, ends: Ends, n: int) -> ja
 
 
 def _densest_rows(group: jax.Array, density: jax.Array, groups: int) -> jax.Array:
-    """``(groups,)`` int32, the first row of the largest density in each group; ``n`` if there is none."""
-    n = group.shape[0]
+    """``(groups,)`` int32, the first row of the largest density in each group; ``n`` for an empty group."""
+    n, density = group.shape[0], jax.lax.stop_gradient(density)  # a row has no derivative
     largest = jax.ops.segment_max(density, group, groups)
     candidate = jnp.where(density == largest.at[group].get(mode="clip"), jnp.arange(n, dtype=jnp.int32), n)
     return jnp.minimum(jax.ops.segment_min(candidate, group, groups), n)

@@ -73,8 +73,13 @@ def _results(*arrays: Any, kernel: Kernel) -> Any:
 
 
 @functools.partial(jax.jit, static_argnames="kernel")
-def _at_once(*arrays: jax.Array, kernel: Kernel) -> Any:
+def _compiled(*arrays: jax.Array, kernel: Kernel) -> Any:
     return _run.bind(*arrays, kernel=kernel)
+
+
+def _at_once(*arrays: jax.Array, kernel: Kernel) -> Any:
+    with jax.disable_jit(False):  # as JAX compiles each single operation under jax_disable_jit
+        return _compiled(*arrays, kernel=kernel)
 
 
 _run.def_impl(_at_once)

@@ -115,7 +115,7 @@ def sphere_properties(
         sums = _over_ranks(source, centres, num, wanted, box, cfg)
     else:
         sums = _here(source, centres, num, wanted, box, th, cfg)
-    marked = [_marked(column, jnp.isnan(radii)) for column in sums]
+    marked = [_marked(column, radii) for column in sums]
     return _named(num, marked, pos.shape[1], getattr(part, "vel", None) is not None)
 
 
@@ -210,10 +210,14 @@ def _with_ghosts(
     return replace_num(rebuild(around.rows), around.num)
 
 
-def _marked(column: jax.Array, unknown: jax.Array) -> jax.Array:
-    """``column``, and NaN, or -1 for counts, where the radius was not known."""
-    missing = jnp.asarray(-1 if jnp.issubdtype(column.dtype, jnp.integer) else jnp.nan, column.dtype)
-    return jnp.where(unknown.reshape(-1, *[1] * (column.ndim - 1)), missing, column) if column.shape[0] else column
+def _marked(column: jax.Array, radii: jax.Array) -> jax.Array:
+    """``column``, and NaN, or -1 for counts, if the radius is NaN."""
+    if not column.shape[0]:
+        return column
+    radius = radii.reshape(-1, *[1] * (column.ndim - 1))
+    # The radius is the NaN: jax_debug_nans takes a constant for a mistake.
+    missing = jnp.int32(-1) if jnp.issubdtype(column.dtype, jnp.integer) else radius
+    return jnp.where(jnp.isnan(radius), missing, column)
 
 
 def _named(num: jax.Array, sums: list[jax.Array], dims: int, moving: bool) -> SphereProperties:

@@ -121,12 +121,7 @@ def _result(*arrays: Any, call: _Call) -> Any:
     return known.out_avals[0], known.effects
 
 
-@functools.partial(jax.jit, static_argnames="call")
-def _at_once(*arrays: jax.Array, call: _Call) -> jax.Array:
-    return _sums.bind(*arrays, call=call)
-
-
-_sums.def_impl(_at_once)
+_sums.def_impl(jax.jit(_run, static_argnames="call"))
 mlir.register_lowering(_sums, mlir.lower_fun(_run, multiple_results=False))
 
 

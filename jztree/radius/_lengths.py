@@ -65,9 +65,10 @@ def range_faults(
     """
     num, num_queries = nums
     kind = jnp.finfo(value.dtype)
-    sources, queries = (_numbers(one) for one in lengths)
+    widest = jax.dtypes.canonicalize_dtype(np.float64)  # one dtype for the three: users may forbid promotion
+    sources, queries = (_numbers(one).astype(widest) for one in lengths)
     used = jnp.arange(value.shape[0], dtype=jnp.int32) < num
-    most = jnp.max(jnp.abs(jax.lax.stop_gradient(value)), initial=0)
+    most = jnp.max(jnp.abs(jax.lax.stop_gradient(value)), initial=0).astype(widest)
     if lengths[0].of_each is not None:
         sources = jnp.where(used, sources, jnp.inf)
     least = jnp.min(jnp.where(sources > 0, sources, jnp.inf), initial=jnp.inf)

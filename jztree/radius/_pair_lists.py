@@ -198,7 +198,7 @@ def _differentiable_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> 
         near = rank * pos.shape[0] + near - starts[rank]
     length = jax.jvp(lambda box: jnp.asarray(exact_to_float(box), vector.dtype), (box,), (tangents[2],))[1]
     there = (j >= 0)[:, None]
-    change = jnp.where(there, changes[near] - tangents[0][own] + shift.astype(vector.dtype) * length, 0)
+    change = jnp.where(there, changes[near] - tangents[0][own] + shift.astype(vector.dtype) * length[None], 0)
     # `_differentiable` again, because the derivative of the derivative needs it too.
     known = _differentiable(query, pos, box, vector, distance, (i, j, shift, first, starts))
     along = jnp.sum(unit(known[0]) * change, axis=-1)

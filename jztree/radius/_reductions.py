@@ -225,7 +225,9 @@ class _Blocks:
             add = lambda total: jax.tree.map(_REDUCE[self.pairs.how][1], total, some(start))  # noqa: E731
             return jax.lax.cond(start < splits[-1], add, lambda total: total, total), None
 
-        return jax.lax.scan(more, some(starts[0]), starts[1:])[0]
+        total = some(starts[0])
+        # JAX refuses an empty scan under jax_disable_jit.
+        return jax.lax.scan(more, total, starts[1:])[0] if starts.shape[0] > 1 else total
 
     def _of_pairs(self, index: jax.Array, query: jax.Array, first: jax.Array) -> Any:
         """What pairs make of the queries of a block, which begins with the ``first``. index: z-ordered sources."""

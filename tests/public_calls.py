@@ -1,0 +1,230 @@
+"""Calls of all public functions that compute something, for tests of what holds for each of them. Not a test.
+
+`CALLS` holds at least one call per function; `missing` names the public functions without one.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+import jztree as jz
+from jztree import data, halos
+from jztree.config import CatalogueConfig, FofConfig, TreeConfig
+from jztree.data import FofCatalogue, ParticleData
+
+ROWS, NUM = 60, 57  # of arrays, and how many of these hold particles
+# Modules without searches: ranks, options, processes and the machinery of JAX.
+_NO_SEARCHES = {"comm", "config", "jax_ext", "launch", "stats"}
+# It marks fields of dataclasses.
+_NO_CALL = {"data.static_field"}
+_SMALL = FofConfig(catalogue=CatalogueConfig(npart_min=2))
+
+
+class Call(NamedTuple):
+    """A public function and the arguments of one call of it."""
+
+    function: Any
+    arguments: dict[str, Any]
+
+    def __call__(self) -> Any:
+        return self.function(**self.arguments)
+
+
+def particles(dtype: Any = np.float32) -> ParticleData:
+    """Particles in the unit box with all properties, three of them at the places of others, and padding."""
+    random = np.random.default_rng(7)
+    pos, vel = random.random((ROWS, 3)), random.random((ROWS, 3))
+    pos[NUM - 3 : NUM] = pos[:3]
+    pos[NUM:] = 0
+    return ParticleData(
+        pos=jnp.asarray(pos, dtype),
+        mass=jnp.asarray(random.uniform(0.1, 0.2, ROWS), dtype),
+        vel=jnp.asarray(vel, dtype),
+        id=jnp.arange(ROWS, dtype=jnp.int32),
+        num=jnp.asarray(NUM, jnp.int32),
+    )
+
+
+def missing() -> set[str]:
+    """The public functions, such as ``knn.knn``, that `CALLS` does not hold."""
+    public = {
+        f"{module}.{name}"
+        for module in set(jz.__all__) - _NO_SEARCHES
+        if inspect.ismodule(getattr(jz, module))
+        for name in getattr(jz, module).__all__
+        if callable(getattr(getattr(jz, module), name)) and not inspect.isclass(getattr(getattr(jz, module), name))
+    }
+    return public - _NO_CALL - {name.partition(",")[0] for name in CALLS}
+
+
+def _of(function: Any, /, **options: Any) -> Callable[[ParticleData], Call]:
+    """Calls of a function whose first argument is the particles."""
+    first = next(iter(inspect.signature(function).parameters))
+    return lambda part: Call(function, {first: part, **options})
+
+
+def _groups(part: ParticleData) -> tuple[Any, FofCatalogue]:
+    found: tuple[Any, FofCatalogue] = jz.fof.fof_and_catalogue(part, 0.2, 1.0, cfg=_SMALL)
+    return found
+
+
+def _of_catalogue(function: Any, /, **options: Any) -> Callable[[ParticleData], Call]:
+    """Calls of a function whose first argument is a catalogue."""
+    return lambda part: _of(function, **options)(_groups(part)[1])
+
+
+def _of_groups(function: Any, /, **options: Any) -> Callable[[ParticleData], Call]:
+    """Calls of a function of particles in group order and their catalogue; ``options`` may name a column of them."""
+
+    def call(part: ParticleData) -> Call:
+        grouped, cata = _groups(part)
+        given = {name: getattr(grouped, value) if isinstance(value, str) else value for name, value in options.items()}
+        return Call(function, {"grouped": grouped, "cata": cata, **given})
+
+    return call
+
+
+def _spin(part: ParticleData) -> Call:
+    cata = _groups(part)[1]
+    column = {"mass": cata.mass, "radius": cata.max_radius}
+    return Call(halos.spin, {"cata": cata, **column, "gravity": 43.0, "scale_factor": 0.5})
+
+
+def _labels_with_hierarchy(part: ParticleData) -> Call:
+    partz, th = jz.tree.zsort_and_tree(part)
+    return Call(jz.fof.fof_labels, {"part": partz, "rlink": 0.2, "th": th})
+
+
+def _runs(part: ParticleData) -> Call:
+    splits = jnp.asarray([0, 20, 45], jnp.int32)
+    return Call(jz.tree.center_of_mass, {"ispl": splits, "part": part, "boxsize": 1.0})
+
+
+def _pair_func(_query: Any, source: Any, _vector: Any, distance: Any) -> Any:
+    return source.mass * distance * distance
+
+
+def _sum_of_distances(rnn: Any, **_: Any) -> Any:
+    return rnn.sum(axis=1)
+
+
+def _columns(part: Any) -> list[Any]:
+    """What `split_rows` returns beside a function."""
+    return data.split_rows(part)[0]
+
+
+def _places(part: ParticleData) -> ParticleData:
+    """Particles that ask, at other places."""
+    return ParticleData(pos=part.pos[:5] + jnp.asarray(0.01, part.pos.dtype), num=jnp.asarray(5, jnp.int32))
+
+
+# Those that need numbers that are not traced, such as how many particles there are.
+ON_HOST = {"data.expand_particles", "data.flatten_particles", "data.squeeze_particles"}
+# Those whose real numbers cannot be differentiated.
+NOT_DIFFERENTIABLE = {
+    "halos.lowest_potential_particle",
+    "overdensity.sphere_properties",
+    "radius.count_within, weight",
+    "radius.pair_counts",
+}
+CALLS: dict[str, Callable[[ParticleData], Call]] = {
+    "data.all_particles_equal": lambda part: Call(data.all_particles_equal, {"p1": part, "p2": part}),
+    "data.catalogues_equal": lambda part: Call(data.catalogues_equal, dict.fromkeys(("c1", "c2"), _groups(part)[1])),
+    "data.expand_particles": _of(data.expand_particles, ndev=4, npad=2),
+    "data.flatten_particles": lambda part: _of(data.flatten_particles)(data.expand_particles(part, 2)),
+    "data.get_num": _of(data.get_num),
+    "data.get_num, rows of NaN": lambda part: _of(data.get_num, default_to_nancount=True)(part.pos),
+    "data.get_num_total": _of(data.get_num_total, default_to_length=True),
+    "data.get_pos": _of(data.get_pos),
+    "data.get_pos_mass": _of(data.get_pos_mass),
+    "data.map_rows": lambda part: Call(data.map_rows, {"func": lambda leaf: leaf[:7], "part": part}),
+    "data.pad_particles": _of(data.pad_particles, num=3, float_val=0.0),
+    "data.replace_num": _of(data.replace_num, num=7),
+    "data.sort_catalogue": _of_catalogue(data.sort_catalogue),
+    "data.split_rows": _of(_columns),
+    "data.squeeze_any": _of(data.squeeze_any, num=7),
+    "data.squeeze_catalogue": _of_catalogue(data.squeeze_catalogue, size_out=9),
+    "data.squeeze_particles": _of(data.squeeze_particles),
+    "density.knn_density": _of(jz.density.knn_density, k=5, boxsize=1.0),
+    "density.knn_density, places": lambda part: _of(jz.density.knn_density, k=5, part_query=_places(part))(part),
+    "density.smoothing_length": _of(jz.density.smoothing_length, k=5),
+    "density.sph_density": _of(jz.density.sph_density, k=5, kernel="wendland_c4", bias_correction=True),
+    "density.sph_kernel": lambda part: Call(
+        jz.density.sph_kernel, {"q": part.mass, "kernel": "wendland_c2", "dims": 3}
+    ),
+    "fof.dbscan": _of(jz.fof.dbscan, eps=0.1, min_samples=3, boxsize=1.0),
+    "fof.distr_fof_labels": _of(jz.fof.distr_fof_labels, rlink=0.2, linearize_labels=True),
+    "fof.fof_and_catalogue": _of(jz.fof.fof_and_catalogue, rlink=0.2, boxsize=1.0, cfg=_SMALL),
+    "fof.fof_and_catalogue, attached": lambda part: _of(
+        jz.fof.fof_and_catalogue, rlink=0.2, boxsize=1.0, attached=[part, part]
+    )(part),
+    "fof.fof_is_superset": lambda part: Call(
+        jz.fof.fof_is_superset, {"igroup_sup": part.id, "igroup": part.id, "mask": part.id > 3}
+    ),
+    "fof.fof_labels": _of(jz.fof.fof_labels, rlink=0.2),
+    "fof.fof_labels, th": _labels_with_hierarchy,
+    "halos.concentration": lambda part: Call(
+        halos.concentration, {"mass": part.mass, "radius": part.mass, "vmax": part.mass, "gravity": 43.0}
+    ),
+    "halos.densest_particle": _of_groups(halos.densest_particle, density="mass"),
+    "halos.inertia_tensor": _of_catalogue(halos.inertia_tensor),
+    "halos.lowest_potential_particle": _of_groups(halos.lowest_potential_particle, softening=0.5, boxsize=1.0),
+    "halos.principal_axes": _of_catalogue(halos.principal_axes),
+    "halos.spin": _spin,
+    "halos.total_vel_dispersion": _of_catalogue(halos.total_vel_dispersion),
+    "knn.knn": _of(jz.knn.knn, k=4, boxsize=1.0, result="rad_globalidx_rankidx_part_vel"),
+    "knn.knn, z": _of(jz.knn.knn, k=4, result="rad_globalidx_rankidx_part_vel", output_order="z"),
+    "knn.knn, places": lambda part: _of(jz.knn.knn, k=4, part_query=_places(part), result="rad_rankidx_mass")(part),
+    "knn.knn, reduce": _of(jz.knn.knn, k=4, result="rad_reduce", reduce_func=_sum_of_distances),
+    "knn.knn, batch": lambda part: _of(jz.knn.knn, k=4, batch=part.id // 7, exclude_self=True)(part),
+    "knn.knn, batch of places": lambda part: _of(
+        jz.knn.knn, k=4, batch=part.id // 7, part_query=_places(part), batch_query=part.id[:5]
+    )(part),
+    "knn.knn, max_radius": lambda part: _of(
+        jz.knn.knn, k=4, boxsize=1.0, max_radius=part.mass, source_mask=part.id > 3
+    )(part),
+    "overdensity.sphere_properties": lambda part: _of(
+        jz.overdensity.sphere_properties, centre=_places(part), radius=part.mass[:5], boxsize=1.0
+    )(part),
+    "overdensity.spherical_overdensity": lambda part: _of(
+        jz.overdensity.spherical_overdensity, centre=_places(part), density=[30.0, 60.0], boxsize=1.0
+    )(part),
+    "overdensity.spherical_overdensity, G": lambda part: Call(
+        jz.overdensity.spherical_overdensity, {"part": part.pos, "centre": part.pos[:5], "density": 30.0, "G": 43.0}
+    ),
+    "radius.count_within": lambda part: _of(
+        jz.radius.count_within, radius=[0.1, 0.2], boxsize=1.0, part_query=_places(part)
+    )(part),
+    "radius.count_within, weight": lambda part: _of(jz.radius.count_within, radius=0.1, weight=part.mass)(part),
+    "radius.kernel_sums": lambda part: _of(jz.radius.kernel_sums, h=part.mass, boxsize=1.0, values=part.vel)(part),
+    "radius.kernel_sums, one h": _of(jz.radius.kernel_sums, h=0.2, boxsize=1.0, derivative="gradient"),
+    "radius.kernel_sums, places": lambda part: _of(
+        jz.radius.kernel_sums, h=0.2, part_query=_places(part), h_query=part.mass[:5], form="mean_h"
+    )(part),
+    "radius.nearest_within": _of(jz.radius.nearest_within, radius=0.1, max_neighbours=5, boxsize=1.0),
+    "radius.neighbours_within": _of(
+        jz.radius.neighbours_within, radius=0.1, boxsize=1.0, nearest_first=True, capacity=500
+    ),
+    "radius.pair_counts": lambda part: _of(
+        jz.radius.pair_counts, edges=[0.1, 0.2], boxsize=1.0, part_b=_places(part), weight=part.mass
+    )(part),
+    "radius.pair_counts, regions": lambda part: _of(
+        jz.radius.pair_counts, edges=[0.1, 0.2], mode="s_mu", edges_b=[0, 1], region=part.id // 9, num_regions=7
+    )(part),
+    "radius.pairs_within": _of(jz.radius.pairs_within, radius=0.1, boxsize=1.0, capacity=900, full=True),
+    "radius.reduce_within": _of(jz.radius.reduce_within, radius=0.1, pair_func=_pair_func, boxsize=1.0, capacity=9000),
+    "radius.sph_derivative": lambda part: _of(jz.radius.sph_derivative, h=0.3, field=part.vel, kind="curl")(part),
+    "tree.build_tree_hierarchy": lambda part: _of(jz.tree.build_tree_hierarchy)(jz.tree.zsort(part)[0]),
+    "tree.center_of_mass": _runs,
+    "tree.distr_zsort": _of(jz.tree.distr_zsort),
+    "tree.distr_zsort, sampled": lambda part: _of(jz.tree.distr_zsort, data=part.id, equalize=False)(part),
+    "tree.search_sorted_z": lambda part: _of(jz.tree.search_sorted_z, posz_query=part.pos)(jz.tree.zsort(part)[0]),
+    "tree.zsort": _of(jz.tree.zsort, boxsize=1.0),
+    "tree.zsort_and_tree": lambda part: _of(jz.tree.zsort_and_tree, cfg_tree=TreeConfig(masses=True), data=part.id)(
+        part
+    ),
+    "tree.zsort_and_tree_multi_type": lambda part: Call(jz.tree.zsort_and_tree_multi_type, {"part": [part, part]}),
+}
