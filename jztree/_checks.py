@@ -53,7 +53,7 @@ def check_particles(part: Any, what: str = "positions", max_dims: int = MAX_DIMS
     nothing that can be particles, or JAX and the kernels cannot take over all of it as it is.
     """
     pos = get_pos(part)
-    check_carried(part)
+    check_carried({f"the array of {what}": part} if pos is part else part)
     check_movable(part)
     return check_positions(pos, what, max_dims)
 

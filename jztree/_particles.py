@@ -21,9 +21,11 @@ import numpy as np
 from ._carried import Carried, is_computed, over_devices
 
 _Part = TypeVar("_Part")
-_ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
+_OF_JAX = (jax.Array, jax.ShapeDtypeStruct)
+_ARRAYS = (*_OF_JAX, np.ndarray)
 _NUMBERS = (int, float, complex, np.generic)
 _NO_UNITS = ("", "1", "dimensionless", "NoUnit()")
+_WIDE = frozenset(map(np.dtype, ("complex128", "float64", "int64", "uint64")))
 _MODEST = 2**31  # numbers of Python below this are of no concern
 _SWITCH_ON = "switch on 64 with jax.config.update('jax_enable_x64', True)"
 
@@ -295,14 +297,31 @@ def _unknown(name: str, leaf: Any) -> str:
     )
 
 
-def check_carried(tree: Any) -> None:
-    """TypeError or ValueError in words for what JAX cannot hold, or would change in a way that is no rounding.
+def check_width(tree: Any, kinds: Any = _OF_JAX) -> None:
+    """TypeError in words for JAX arrays of 64 bits, traced ones too, in 32-bit mode.
 
-    That is what is no number at all, integers of 64 bits that it would cut to 32, and floats beyond float32. Arrays of
-    JAX, traced ones too, are what they are.
+    They were made with `jax_enable_x64`. In 32-bit mode some operations keep their dtype and others round to 32 bits.
+    kinds: the classes of arrays to look at.
     """
     for leaf in jax.tree.leaves(tree):
-        if isinstance(leaf, jax.Array) or (isinstance(leaf, (int, float)) and _is_modest(leaf)):
+        if isinstance(leaf, kinds) and leaf.dtype in _WIDE:
+            kept = jax.dtypes.canonicalize_dtype(leaf.dtype)
+            if kept != leaf.dtype:
+                raise TypeError(
+                    f"{name_of(leaf, tree)} is a JAX array of {leaf.dtype}, but JAX is in 32-bit mode; {_SWITCH_ON}, "
+                    f"or convert the array with .astype('{kept}')."
+                )
+
+
+def check_carried(tree: Any) -> None:
+    """TypeError or ValueError in words for leaves that JAX cannot hold, or would change by more than rounding.
+
+    Those are objects other than numbers, integers of 64 bits that JAX would cut to 32, and floats outside the range of
+    float32. For JAX arrays, see `check_width`.
+    """
+    check_width(tree)
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, _OF_JAX) or (isinstance(leaf, (int, float)) and _is_modest(leaf)):
             continue
         if isinstance(leaf, (np.ndarray, np.generic)):
             _check_numpy(leaf, tree)

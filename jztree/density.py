@@ -31,7 +31,7 @@ from ._checks import (
     mass_rows,
 )
 from ._images import ratio
-from ._particles import get_num_total
+from ._particles import check_width, get_num_total
 from .config import KNNConfig
 from .data import Pos, PosMass, get_num, get_pos, with_computed
 from .jax_ext import with_twins
@@ -170,6 +170,7 @@ def sph_kernel(q: Any, kernel: str, dims: int) -> jax.Array:
     Its integral over space is 1. Raises ValueError for an unknown kernel, or dimensions it is not made for.
     """
     chosen = sph_kernel_of(kernel, dims)
+    check_width({"q": q})
     q = jnp.asarray(q)
     if not jnp.issubdtype(q.dtype, jnp.floating):
         q = q.astype(float)

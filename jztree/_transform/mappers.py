@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from .._foreign import adopted
-from .._particles import check_carried
+from .._particles import check_carried, check_width
 from .shard_map import Mapped, Options
 from .specs import argument_reader, names_of, specs_by_name, takes_any
 
@@ -208,6 +208,7 @@ def _by_name(
     def call(*args: Any, **kwargs: Any) -> Any:
         arguments, given = read(args, kwargs)
         arguments = adopted(arguments)
+        check_width(arguments, jax.core.Tracer)
         mapped = mappings.over(mesh or _mesh_of_context(), tuple(arguments))
         for name in given:
             if name not in mapped.in_specs:

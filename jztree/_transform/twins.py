@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 import jax
 
 from .._foreign import adopted
-from .._particles import check_carried
+from .._particles import check_carried, check_width
 from . import capacity
 from .mappers import Mapper, name_twin, shard_map_constructor
 from .plain_calls import remembered
@@ -77,6 +77,7 @@ def jit_constructor(
 
     def read(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         arguments = adopted(copy_configs(by_name(args, kwargs)[0]))
+        check_width(arguments, jax.core.Tracer)
         arguments |= known_integers({name: arguments[name] for name in static_argnames})
         if prepare is not None:
             arguments |= prepare(arguments)
@@ -147,6 +148,7 @@ def _adopting(func: Callable[_Args, _Result], static: Sequence[str]) -> Callable
     def call(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
         by_place = dict(zip(names, adopted(args), strict=False))
         by_name: dict[str, Any] = dict(adopted(kwargs))
+        check_width(by_place | by_name, jax.core.Tracer)
         by_place |= known_integers({name: by_place[name] for name in static if name in by_place})
         by_name |= known_integers({name: by_name[name] for name in static if name in by_name})
         found: _Result = whole(*by_place.values(), *args[len(names) :], **by_name)

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm
-from .._particles import check_no_units
+from .._particles import check_no_units, check_width
 from .._transform.shard_map import is_concrete
 from .._transform.twins import with_twins
 from . import _tables as tables
@@ -393,6 +393,7 @@ def sort_catalogue(cata: FofCatalogue, by: str = "count", descending: bool = Tru
     ``offset`` still points to the group's particles, which are not moved. Raises ValueError for a column that the
     catalogue does not have, or that has more than a number a group, and for a catalogue of several ranks.
     """
+    check_width({"cata": cata})
     cata = _by_rank(cata)
     if np.size(cata.ngroups) != 1:
         raise ValueError("this is the catalogue of several ranks; join it with .flatten() or squeeze_catalogue first.")
@@ -421,6 +422,7 @@ def catalogues_equal(c1: FofCatalogue, c2: FofCatalogue) -> jax.Array:
     Raises TypeError for what is no `FofCatalogue`, and ValueError if they have different columns, or different numbers
     of ranks.
     """
+    check_width({"c1": c1, "c2": c2})
     c1, c2 = _by_rank(c1), _by_rank(c2)
     structures: list[Any] = [jax.tree.structure(one) for one in (c1, c2)]
     if structures[0] != structures[1]:

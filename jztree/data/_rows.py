@@ -12,7 +12,16 @@ from jax.sharding import PartitionSpec as P
 
 from .. import _particles, comm
 from .._carried import carry
-from .._particles import check_carried, check_known, check_movable, check_num, get_pos, replace_field, shape_of_pos
+from .._particles import (
+    check_carried,
+    check_known,
+    check_movable,
+    check_num,
+    check_width,
+    get_pos,
+    replace_field,
+    shape_of_pos,
+)
 from .._transform.shard_map import is_concrete, plain_integer
 from ._classes import PosMass
 from ._computed import carry_stacked, release
@@ -134,6 +143,7 @@ def all_particles_equal(p1: Any, p2: Any) -> jax.Array:
     p1, p2: particle classes, or arrays of positions. NaN is equal to NaN. Returns a bool scalar. Raises ValueError if
     they are of different classes, or have different properties.
     """
+    check_width({"p1": p1, "p2": p2})
     structures: list[Any] = [jax.tree.structure(one) for one in (p1, p2)]
     if structures[0] != structures[1]:
         raise ValueError("only particles of one class with the same properties can be equal; these are of two kinds.")

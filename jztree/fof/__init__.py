@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
 from .._checks import check_box, check_particles, exact_box_argument, sequence_of
-from .._particles import check_countable, check_num
+from .._particles import check_carried, check_countable, check_num
 from ..config import FofConfig, checked_config
 from ..data import FofCatalogue, Label, get_num, get_pos, with_computed
 from ..jax_ext import is_concrete, with_twins
@@ -245,6 +245,7 @@ def fof_is_superset(igroup_sup: Any, igroup: Any, mask: Any = None) -> jax.Array
     Returns a bool scalar. The partitions are equal if each is a superset of the other. Raises TypeError for labels that
     are no integers, and ValueError if shapes differ.
     """
+    check_carried({"igroup_sup": igroup_sup, "igroup": igroup})
     a, b = jnp.asarray(igroup_sup), jnp.asarray(igroup)
     if a.ndim != 1 or a.shape != b.shape or (mask is not None and np.shape(mask) != a.shape):
         raise ValueError(

@@ -65,7 +65,7 @@ def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestP
     Raises ValueError if there is not one density a particle; and an error at run time, on every device, if the density
     of a member is NaN, or if the catalogue is not that of these particles.
     """
-    check_carried({"grouped": grouped, "density": density})
+    check_carried({"grouped": grouped, "cata": cata, "density": density})
     n, density = get_pos(grouped).shape[0], jnp.asarray(density)
     if density.shape != (n,) or not jnp.issubdtype(density.dtype, jnp.floating):
         raise ValueError(

@@ -86,7 +86,7 @@ def lowest_potential_particle(
     not that of these particles or a potential beyond the range of its dtype.
     """
     pos = check_particles(grouped, max_dims=_MAX_DIMS)
-    check_carried({"grouped": grouped})
+    check_carried({"grouped": grouped, "cata": cata})
     box, length = check_box(boxsize, pos.shape[1]), _check_softening(softening)
     given = mass_rows(grouped, pos.dtype)
     weights = jnp.ones(pos.shape[:1], pos.dtype) if given is None else jnp.broadcast_to(given, pos.shape[:1])

@@ -217,6 +217,7 @@ def total_vel_dispersion(cata: Rows) -> jax.Array:
     """
     if cata.vel_dispersion is None:
         raise ValueError("the catalogue has no vel_dispersion, because its particles have no velocities.")
+    check_carried(cata)
     return jnp.asarray(cata.vel_dispersion) * math.sqrt(np.shape(cata.com_pos)[-1])
 
 

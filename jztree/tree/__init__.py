@@ -28,7 +28,7 @@ from .._checks import (
     mass_faults,
     mass_rows,
 )
-from .._particles import check_num, check_rows
+from .._particles import check_num, check_rows, check_width
 from .._transform.capacity import Room
 from ..config import TreeConfig, checked_config
 from ..data import TreeHierarchy, get_pos, with_computed
@@ -249,6 +249,7 @@ def check_hierarchy(th: Any) -> None:
             "th must be the hierarchy (TreeHierarchy) that jztree.tree.zsort_and_tree returns behind the particles, or "
             f"None; it is {what}."
         )
+    check_width({"th": th})
 
 
 def check_belongs(partz: Any, num: Any, th: TreeHierarchy, box: Exact, faults: Sequence[comm.Fault] = ()) -> jax.Array:
