@@ -10,11 +10,17 @@ from jztree.knn import knn
 from jztree.radius import count_within, neighbours_within
 from jztree.tree import zsort_and_tree
 
+from ._memory import bytes_in_words, host_memory
+
 __all__ = ["MOST_DIMS", "PointSearch", "check_size", "padded"]
 
 MOST_DIMS = 8
 _LARGEST = 3e144  # a number whose square float64 holds, with some room
 _FEWEST_ROWS = 16
+_MOST_LISTED = 2**31 - 1  # neighbours in the lists of `jztree.radius.neighbours_within`
+# Bytes per neighbour during a search: rows and distances, in lists with spare capacity, and a copy of both.
+_BYTES_LISTED, _BYTES_NEAREST = 30, 28
+_FEWER = "Use fewer neighbours, or fewer points at once"
 
 
 class PointSearch:
@@ -32,7 +38,11 @@ class PointSearch:
         return self.__dict__ | {"_built": None}
 
     def nearest(self, places: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Distances and rows ``(q, k)`` of the nearest points of places ``(q, d)``, nearest first; k up to ``n``."""
+        """Distances and rows ``(q, k)`` of the nearest points of places ``(q, d)``, nearest first; k up to ``n``.
+
+        Raises MemoryError if they do not fit into memory, before they are made.
+        """
+        _check_memory(len(places) * k, _BYTES_NEAREST, _FEWER)
         with jax.enable_x64(True):
             posz, rows, th = self._tree()
             distance, index = knn.jit(posz, k, self.boxsize, th=th, part_query=padded(places))
@@ -41,6 +51,7 @@ class PointSearch:
     def nearest_others(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The same of each point among the others, ``(n, k)``; k below ``n``."""
         n = len(self.points)
+        _check_memory(n * k, _BYTES_NEAREST, _FEWER)
         with jax.enable_x64(True):
             posz, rows, th = self._tree()
             found = [np.asarray(one)[:n] for one in knn.jit(posz, k, self.boxsize, th=th, exclude_self=True)]
@@ -48,18 +59,22 @@ class PointSearch:
         distance[rows[:n]], index[rows[:n]] = found[0], rows[found[1]]
         return distance, index
 
-    def within(self, places: np.ndarray, radii: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The points within a radius ``(q,)`` of each place: where its list begins, ``(q + 1,)``, and the rows and
-        distances of all lists, in no order. Nothing is within a negative radius. ValueError if one is NaN.
+    def within(
+        self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The points within a radius ``(q,)`` of each place: the beginning of its list, ``(q + 1,)``, and rows and
+        distances, list after list, in no order. Nothing is within a negative radius. ValueError if one is NaN.
+
+        bytes_used: that the caller needs per neighbour besides. advice: what to do if the lists do not fit into memory.
+        Raises MemoryError then, before they are made.
         """
         if not len(self.points) or not len(places):
             return np.zeros(len(places) + 1, np.int64), np.zeros(0, np.int64), np.zeros(0)
         reach, none = self._reach(places, radii)
+        self._check_lists(places, radii, bytes_used, advice)
         with jax.enable_x64(True):
             posz, rows, th = self._tree()
-            query = padded(places)
-            wide = np.zeros(query.pos.shape[0])
-            wide[: len(places)] = reach
+            query, wide = _padded_queries(places, reach)
             lists = neighbours_within.jit(posz, wide, self.boxsize, th=th, part_query=query)
             splits = np.asarray(lists.splits)[: len(places) + 1].astype(np.int64)
             index, distance = (np.asarray(of)[: splits[-1]] for of in (lists.index, lists.distance))
@@ -68,6 +83,27 @@ class PointSearch:
         counts = np.diff(splits)
         kept = ~np.repeat(none, counts)
         return np.r_[0, np.cumsum(np.where(none, 0, counts))], rows[index[kept]], distance[kept]
+
+    def count_each(self, places: np.ndarray, radii: np.ndarray) -> np.ndarray:
+        """``(q,)`` int64, how many points are within a radius ``(q,)`` of each place. ValueError if one is NaN."""
+        if not len(self.points) or not len(places):
+            return np.zeros(len(places), np.int64)
+        reach, none = self._reach(places, radii)
+        with jax.enable_x64(True):
+            posz, _, th = self._tree()
+            query, wide = _padded_queries(places, reach)
+            counts = np.asarray(count_within.jit(posz, wide, self.boxsize, th=th, part_query=query), np.int64)
+        return np.where(none, 0, counts[: len(places)])
+
+    def _check_lists(self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str) -> None:
+        """Raise MemoryError if lists of neighbours do not fit. Neighbours are counted only if they may be too many."""
+        each, most = _BYTES_LISTED + bytes_used, len(places) * len(self.points)
+        if most <= _MOST_LISTED and _fits(most * each):
+            return
+        total = int(self.count_each(places, radii).sum())
+        _check_memory(total, each, advice)
+        if total > _MOST_LISTED:
+            raise MemoryError(f"there are {total:,} neighbours, and lists hold at most {_MOST_LISTED:,}. {advice}.")
 
     def count(
         self,
@@ -109,6 +145,27 @@ class PointSearch:
         corners = np.concatenate([places, self.points])
         everything = 2 * float(np.linalg.norm(corners.max(axis=0) - corners.min(axis=0))) + 1
         return np.clip(radii, 0, everything), radii < 0
+
+
+def _fits(needed: int) -> bool:
+    """Whether a number of bytes is free, or it is not known how many are."""
+    free = host_memory()
+    return free is None or needed <= free
+
+
+def _check_memory(number: int, each: int, advice: str) -> None:
+    """Raise MemoryError if a number of neighbours does not fit into memory. each: bytes per neighbour."""
+    if not _fits(number * each):
+        needed, free = f"{number * each:,} bytes ({bytes_in_words(number * each)})", bytes_in_words(host_memory() or 0)
+        raise MemoryError(f"there are {number:,} neighbours, which need {needed} of memory; {free} are free. {advice}.")
+
+
+def _padded_queries(places: np.ndarray, radii: np.ndarray) -> tuple[Pos, np.ndarray]:
+    """`padded` places, and a radius for each row."""
+    query = padded(places)
+    wide = np.zeros(query.pos.shape[0])
+    wide[: len(places)] = radii
+    return query, wide
 
 
 def check_size(values: np.ndarray, name: str) -> None:

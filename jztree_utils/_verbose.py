@@ -16,6 +16,7 @@ from jztree import __version__, stats
 from jztree.kernels import native_info
 
 from . import io
+from ._memory import bytes_in_words
 from ._report import VERBOSE, Stage, is_verbose, number, print_pairs, say
 
 _COMPILING = "/jax/core/compile/"  # what JAX's events of tracing, lowering and compiling begin with
@@ -157,11 +158,3 @@ def _peak_of_process() -> int:
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def bytes_in_words(count: float) -> str:
-    """Such as ``1.5 GiB``."""
-    for size, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB")):
-        if count >= size:
-            return f"{count / size:.3g} {name}"
-    return f"{count / 2**10:.3g} kiB"

@@ -36,6 +36,7 @@ from ._point_search import MOST_DIMS, PointSearch, check_size, padded
 __all__ = ["DBSCAN", "KNeighborsTransformer", "NearestNeighbors", "RadiusNeighborsTransformer"]
 
 _MOST_DIMS_OF_CLUSTERS = 4
+_BYTES_LISTED = 60  # per neighbour: its query, its row and its distance, to be sorted, and the result
 
 
 class _Fitted(BaseEstimator):
@@ -142,7 +143,12 @@ class _ByRadius(_Fitted):
         reach = _radii(self.radius if radius is None else radius)
         if reach.shape not in ((), (len(asking),)):
             raise ValueError(f"radius must be a number or one a query, {(len(asking),)}; its shape is {reach.shape}.")
-        splits, index, distance = self._search.within(asking, np.broadcast_to(reach, len(asking)))
+        splits, index, distance = self._search.within(
+            asking,
+            np.broadcast_to(reach, len(asking)),
+            _BYTES_LISTED,
+            "Use a smaller radius, fewer samples at once, or kneighbors, whose number of neighbours is fixed",
+        )
         query = np.repeat(np.arange(len(asking)), np.diff(splits))
         if places is None:
             others = query != index
@@ -310,7 +316,8 @@ def _clusters_of_lists(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The same, from the lists of all neighbours."""
     n = len(search.points)
-    splits, index, _ = search.within(search.points, np.full(n, eps))
+    advice = "Use a smaller eps, or samples of up to 4 features without sample_weight, which need no lists"
+    splits, index, _ = search.within(search.points, np.full(n, eps), _BYTES_LISTED, advice)
     # Every sample is in its own list, so no list is empty.
     core = np.add.reduceat(weight[index], splits[:-1]) >= fewest
     query = np.repeat(np.arange(n), np.diff(splits))

@@ -16,6 +16,10 @@ from ._point_search import MOST_DIMS, PointSearch, check_size
 
 __all__ = ["KDTree"]
 
+# Bytes per neighbour of results: an integer in a list, a pair in an array, and one as tuple in a set or a dict.
+_LIST, _PAIR, _TUPLE = 40, 40, 200
+_COUNT_INSTEAD = "Use a smaller distance, fewer points, or count_neighbors, which needs no lists"
+
 
 class KDTree:
     """Neighbours of points, as `scipy.spatial.KDTree` finds them.
@@ -104,16 +108,19 @@ class KDTree:
 
         x: ``(..., m)``. r: distances that broadcast to ``(...)``.
 
-        Returns a list for one point, else an array ``(...)`` of lists, sorted; or their lengths.
+        Returns a list for one point, otherwise an array ``(...)`` of lists, sorted; or their lengths, which need no
+        lists. Raises MemoryError if the lists do not fit into memory, before they are made.
         """
         del eps, return_sorted
         _check_workers(workers)
         _check_metric(p)
         points, shape = self._queries(x), np.shape(x)[:-1]
         radii = np.broadcast_to(np.asarray(r, np.float64), shape).reshape(-1)
-        splits, index, _ = self._search.within(points, radii)
         if return_length:
-            return np.diff(splits).reshape(shape)[()]
+            return self._search.count_each(points, radii).reshape(shape)[()]
+        splits, index, _ = self._search.within(
+            points, radii, _LIST, "Use a smaller r, fewer points at once, or return_length=True, which needs no lists"
+        )
         lists = np.empty(len(points), object)
         for row in range(len(points)):
             lists[row] = sorted(index[splits[row] : splits[row + 1]].tolist())
@@ -123,7 +130,7 @@ class KDTree:
         """For each point of this tree the rows of ``other`` within ``r``, sorted."""
         del eps
         _check_metric(p)
-        splits, index, _ = self._points_of(other).within(self.data, np.full(self.n, float(r)))
+        splits, index, _ = self._points_of(other).within(self.data, np.full(self.n, float(r)), _LIST, _COUNT_INSTEAD)
         return [sorted(index[begin:end].tolist()) for begin, end in itertools.pairwise(splits)]
 
     def query_pairs(self, r: float, p: float = 2.0, eps: float = 0, output_type: str = "set") -> Any:
@@ -132,7 +139,8 @@ class KDTree:
         _check_metric(p)
         if output_type not in ("set", "ndarray"):
             raise ValueError(f"output_type must be 'set' or 'ndarray', not {output_type!r}.")
-        splits, index, _ = self._search.within(self.data, np.full(self.n, float(r)))
+        each = _TUPLE if output_type == "set" else _PAIR
+        splits, index, _ = self._search.within(self.data, np.full(self.n, float(r)), each, _COUNT_INSTEAD)
         first = np.repeat(np.arange(self.n), np.diff(splits))
         pairs = np.stack([first, index], axis=1)[first < index]
         return set(map(tuple, pairs.tolist())) if output_type == "set" else pairs.astype(np.intp)
@@ -169,7 +177,10 @@ class KDTree:
         _check_metric(p)
         if output_type not in ("dok_matrix", "coo_matrix", "dict", "ndarray"):
             raise ValueError(f"output_type is 'dok_matrix', 'coo_matrix', 'dict' or 'ndarray', not {output_type!r}.")
-        splits, index, distance = self._points_of(other).within(self.data, np.full(self.n, float(max_distance)))
+        each = _TUPLE if output_type in ("dict", "dok_matrix") else _PAIR
+        splits, index, distance = self._points_of(other).within(
+            self.data, np.full(self.n, float(max_distance)), each, _COUNT_INSTEAD
+        )
         first = np.repeat(np.arange(self.n), np.diff(splits))
         if output_type == "dict":
             return dict(zip(zip(first.tolist(), index.tolist(), strict=True), distance.tolist(), strict=True))

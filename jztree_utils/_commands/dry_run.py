@@ -5,11 +5,9 @@ most by design: their input, their output and six times the positions.
 """
 
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,9 +20,9 @@ from jztree.knn import knn
 from jztree.radius import pair_counts
 
 from .. import io
+from .._memory import available_memory, bytes_in_words
 from .._particles.reading import Source, check_fits, open_matter
 from .._report import number, print_json, print_pairs, say
-from .._verbose import bytes_in_words
 from .outputs import Run
 from .snapshots import open_checked
 
@@ -120,24 +118,6 @@ def _memory(snapshots: list[io.Snapshot], work: Work, mesh: Mesh, size: int, ndi
         twice = 2 if work.returned else 1
         total += one.num * (twice * row + _WORDS_OF_DESIGN * size * ndim + work.output_bytes(size))
     return -(-total // mesh.size)
-
-
-def available_memory(device: Any) -> int | None:
-    """Bytes that a device has for JAX; of a CPU, what each of its devices has at this moment. None if unknown."""
-    stats = device.memory_stats() if device.platform != "cpu" else None
-    if stats:
-        return int(stats.get("bytes_limit", 0)) or None
-    if device.platform != "cpu":
-        return None
-    sharing = len([other for other in jax.local_devices() if other.platform == "cpu"]) or 1
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        (free,) = (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError):
-        if not hasattr(os, "sysconf"):
-            return None
-        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return free // sharing
 
 
 def _seconds(work: Work, num: int, ndim: int, dtype: np.dtype, mesh: Mesh) -> float:
