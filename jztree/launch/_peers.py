@@ -36,6 +36,9 @@ _IDLE_SECONDS = 10.0
 # So many times process 0 is asked for a sign of life in the time after which JAX takes it for gone, and for so much of
 # this time it may be silent.
 _QUESTIONS, _SILENCE = 8, 0.7
+# After a lost connection, the time within which the connections of `Lines` name a peer that was killed: three looks for
+# it, and the time to report.
+_NAMED_SECONDS = 2.5
 # For how long a process may be at work after a peer has finished.
 _FINISH_SECONDS = 14 * 86400
 # After a lost connection, for the word of who was lost: heartbeats may take longer, and people wait.
@@ -111,8 +114,8 @@ class Peers:
         """Let this process be ended by what ended a peer: by the peer's own message, which a listener gets, or by JAX,
         which names the peer when its heartbeats stop. Returns if neither comes.
         """
-        # A peer that could say what it was has said so before it left.
-        if not self.ending.wait(2 * _GRACE_SECONDS):
+        # A peer that failed has reported its error before it left. One that was killed is named by the others.
+        if not self.ending.wait(_NAMED_SECONDS):
             print_at_once(
                 f"jztree: {self.name} has lost the connection to another process; which one will be known when that "
                 f"process has missed its heartbeats for {self.heartbeat} s. What was seen here: {summary}"
