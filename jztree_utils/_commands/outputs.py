@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .. import io
 from .._report import say
+from ..io._files import output_path
 from .earlier_outputs import OUTPUTS, are_there
 from .snapshots import read_options, snapshot_path
 
@@ -137,7 +138,7 @@ def _number(path: Path, template: str) -> str:
 
 
 def _check_different(outputs: list[str]) -> None:
-    places = [Path(output).resolve() for output in outputs]
+    places = [output_path(output) for output in outputs]
     for place, output in zip(places, outputs, strict=True):
         if places.count(place) > 1:
             raise io.OutputError(f"Two outputs have the same name, {output}; give them different names.")

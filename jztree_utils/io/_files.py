@@ -147,15 +147,10 @@ def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> No
     target = output_path(path)
     if not os.path.basename(os.fspath(path)):
         raise OutputError(f"The output {os.fspath(path)!r} is no name of a file; give one.", errno.EINVAL)
-    if not os.path.isdir(target.parent):
+    folder = _mode(target.parent, path)
+    if folder is None or not stat.S_ISDIR(folder):
         raise OutputError(f"The folder of the output {path} is missing; create the folder first.", errno.ENOENT)
-    try:
-        mode = os.stat(target).st_mode
-    except FileNotFoundError:
-        mode = None
-    except OSError as error:
-        sentence = f"The output {path} cannot be written ({error.strerror}); choose another name."
-        raise OutputError(sentence, error.errno) from None
+    mode = _mode(target, path)
     if mode is not None and not stat.S_ISREG(mode):
         raise OutputError(f"The output {path} exists and is not a regular file; choose another name.")
     if mode is not None and not os.access(target, os.W_OK):
@@ -164,6 +159,20 @@ def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> No
         raise OutputError(f"The output {path} would overwrite a file of the input; choose another name.")
     with _file_beside(target):
         pass
+
+
+def _mode(place: Path, path: PathLike) -> int | None:
+    """The kind and the permissions of a file or folder, None if it is missing.
+
+    Raises OutputError about the output ``path`` if the system refuses, as for a symbolic link to itself.
+    """
+    try:
+        return os.stat(place).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        sentence = f"The output {path} cannot be written ({error.strerror}); choose another name."
+        raise OutputError(sentence, error.errno) from None
 
 
 @contextmanager

@@ -28,6 +28,9 @@ _SYNONYMS = {
 }
 
 
+_LONGEST_HEAD = 10_000  # bytes; the most that NumPy parses of a file that it does not trust
+
+
 class _Array(NamedTuple):
     """An array in a file: its column, where its numbers are, and the bytes that they take."""
 
@@ -46,7 +49,7 @@ def survey_npy(path: Path, options: ReadOptions) -> Survey:
     with open_raw(path) as streams:
         size = streams.file.seek(0, 2)
         streams.file.seek(0)
-        pos = _parse(streams.file, "the array", None)
+        pos = _parse(path, streams.file, "the array", None)
     _check_size(path, "the array", pos, size)
     return _survey(path, "NumPy array", {"pos": pos}, 0.0, None, options)
 
@@ -108,7 +111,7 @@ def _key(path: Path, keys: Sequence[str], name: str, given: dict[str, str]) -> s
 def _member(streams: Streams, path: Path, key: str) -> _Array:
     """An array in an archive. Raises SnapshotError if it is not as long as its head says."""
     member = f"{key}.npy"
-    array = _parse(streams.get(member), key, member)
+    array = _parse(path, streams.get(member), key, member)
     _check_size(path, key, array, streams.archive.getinfo(member).file_size)
     return array
 
@@ -121,11 +124,12 @@ def _check_size(path: Path, name: str, array: _Array, size: int) -> None:
         raise damaged(path, kind(f"{name} has {size} bytes, and by its head {needed}"))
 
 
-def _parse(stream: IO[bytes], name: str, member: str | None) -> _Array:
-    """What the head of an array says. Raises ValueError if it cannot be understood."""
+def _parse(path: Path, stream: IO[bytes], name: str, member: str | None) -> _Array:
+    """What the head of an array says. Raises ValueError if it cannot be understood, SnapshotError if it is too long."""
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"version {version} of the format, which plain numbers never have")
+    _check_head(path, stream, name, 2 if version[0] == 1 else 4)
     read_header = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
     try:
         shape, by_columns, dtype = read_header(stream)
@@ -137,6 +141,18 @@ def _parse(stream: IO[bytes], name: str, member: str | None) -> _Array:
         raise ValueError(f"an array of shape {shape}")
     column = Column(name=name, stored=dtype, shape=shape)
     return _Array(column, Place(stream.tell(), member, by_columns), math.prod(shape) * dtype.itemsize)
+
+
+def _check_head(path: Path, stream: IO[bytes], name: str, words: int) -> None:
+    """Raise SnapshotError for a head that NumPy does not parse because of its length. words: bytes of that length."""
+    start = stream.tell()
+    length = int.from_bytes(stream.read(words), "little")
+    stream.seek(start)
+    if length > _LONGEST_HEAD:
+        raise SnapshotError(
+            f"{path} describes {name} in {length:,} bytes, but arrays of numbers need at most {_LONGEST_HEAD:,}; write "
+            "the numbers alone, with numpy.save or numpy.savez."
+        )
 
 
 def _few_numbers(streams: Streams, path: Path, array: _Array) -> np.ndarray:
