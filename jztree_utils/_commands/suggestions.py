@@ -21,9 +21,9 @@ _MEANT: dict[str, tuple[str, ...]] = {
 
 
 def suggest(option: str, known: Collection[str]) -> str:
-    """Advice on an option that is not known, such as "use --npart-min"; empty if nothing is like it.
+    """Advice on an option that is not known, such as "use --npart-min"; empty without a similar option.
 
-    option: as it was given, with a value or without. known: the options of the command.
+    option: the given text, with a value or without. known: the options of the command.
     """
     name = option.partition("=")[0].lower().replace("_", "-")
     meant = _MEANT.get(name.lstrip("-"))

@@ -16,7 +16,7 @@ _BYTE = 8  # bits
 def dtype_of(data: h5py.Dataset) -> np.dtype:
     """The dtype to read a dataset in: its own, `WORDS` for 128 bits, or the next wider one if NumPy has none.
 
-    Raises SnapshotError if there is no such dtype.
+    Raises SnapshotError if NumPy cannot hold its numbers.
     """
     kind = data.id.get_type()
     if isinstance(kind, h5py.h5t.TypeIntegerID) and kind.get_size() == WORDS.itemsize:
@@ -25,7 +25,7 @@ def dtype_of(data: h5py.Dataset) -> np.dtype:
 
 
 def number_dtype(stored: h5py.h5d.DatasetID | h5py.h5a.AttrID, where: str) -> np.dtype:
-    """The dtype to read a dataset or an attribute in. where: the beginning of the sentence if there is none."""
+    """The dtype to read a dataset or an attribute in. where: the beginning of the error message."""
     kind = stored.get_type()
     wider = is_widened(kind)
     if wider and kind.get_precision() == _BYTE * kind.get_size():

@@ -9,7 +9,7 @@ _SAME = 1e-6  # relative; a mass in float32 is that of the table in float64, rou
 
 
 def mass_in_table(header: SnapshotHeader, ptype: int) -> float | None:
-    """The mass of all particles of a type by the mass table, None if that is zero, missing or no mass."""
+    """The mass of a particle type in the mass table, None if it is zero, missing or not a mass."""
     mass = header.mass_table[ptype] if ptype < len(header.mass_table) else 0.0
     return mass if 0 < mass < math.inf else None
 

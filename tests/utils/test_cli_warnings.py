@@ -1,4 +1,4 @@
-"""The command line: input that is used, and that is probably not what was meant."""
+"""The command line: warnings about input that is used, but is probably a mistake."""
 
 import json
 import warnings
@@ -53,7 +53,7 @@ def test_particles_outside_the_box_are_counted(write, use_devices, tmp_path, cap
 
 
 @pytest.mark.parametrize(("excess", "begin"), [(0.0, 0.0), (0.0, -1.0), (2e-7, 0.0)])
-def test_particles_in_the_box_or_on_its_face_are_no_matter(write, one_device, capsys, excess, begin) -> None:
+def test_particles_in_the_box_or_on_its_face_pass_silently(write, one_device, capsys, excess, begin) -> None:
     path = str(write(excess, begin))
     status, out, err = run("fof", path, "--json", capsys=capsys)
     assert (status, err, json.loads(out)["outside_box"]) == (0, "", None)
@@ -108,7 +108,7 @@ def test_masses_that_differ_from_the_table_are_counted(write, use_devices, tmp_p
 
 
 @pytest.mark.parametrize("arguments", [["--b", "1.5"], ["--rlink", "0.378"]])
-def test_a_linking_length_beyond_the_mean_separation_is_said(write, one_device, capsys, arguments) -> None:
+def test_a_linking_length_above_the_mean_separation_warns(write, one_device, capsys, arguments) -> None:
     status, _, err = run("fof", str(write(0.0)), *arguments, capsys=capsys)
     assert (status, err.startswith("jztree: warning: The linking length, 0.37")) == (0, True), err
     assert "mean separations, which joins nearly all particles; a usual value is 0.2. Check " in err

@@ -21,7 +21,7 @@ def small_slices(monkeypatch) -> None:
 
 
 def integer_type(size: int, *, signed: bool = False, big: bool = False, bits: int = 0) -> Any:
-    """The HDF5 type of integers of so many bytes."""
+    """The HDF5 type of integers with ``size`` bytes."""
     kind = (h5py.h5t.STD_I64LE if signed else h5py.h5t.STD_U64LE).copy()
     kind.set_size(size)
     kind.set_precision(bits or 8 * size)
@@ -86,7 +86,7 @@ def test_a_copy_of_a_snapshot_has_the_same_bytes(snapshot, tmp_path, random, lay
 
 
 @pytest.mark.parametrize("bits", [24, 48])
-def test_integer_coordinates_are_fractions_of_their_own_range(snapshot, tmp_path, random, bits) -> None:
+def test_integer_coordinates_are_fractions_of_their_range(snapshot, tmp_path, random, bits) -> None:
     pos = random.integers(0, 2**bits, (500, 3))
     pos[0] = 2**bits - 1
     with h5py.File(snapshot, "r+") as file:

@@ -1,4 +1,4 @@
-"""Groups without a sphere are counted where the command prints what it found."""
+"""The summary of the command counts groups without a sphere."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def test_groups_without_a_sphere_are_counted(one_device, clumps, tmp_path, capsy
 
 
 @pytest.mark.long
-def test_spheres_beyond_half_the_box_are_counted(one_device, clumps, capsys) -> None:
+def test_spheres_larger_than_half_the_box_are_counted(one_device, clumps, capsys) -> None:
     with h5py.File(clumps, "r+") as file:
         file["PartType1/Masses"][:] = 1e7
     out = printed(capsys, clumps, "--properties")

@@ -53,7 +53,7 @@ def test_lengths_are_those_of_scipy_and_need_no_lists(no_lists, box, places, r) 
     np.testing.assert_array_equal(found, np.where(np.broadcast_to(r, np.shape(expected)) < 0, 0, expected))
 
 
-def test_lengths_of_lists_beyond_any_memory(no_lists) -> None:
+def test_lengths_of_lists_too_large_for_any_memory(no_lists) -> None:
     """Ten thousand millions of neighbours."""
     x = np.repeat([1.0, 2.0], 70_000)[:, None]
     assert set(KDTree(x).query_ball_point(x, 0.5, return_length=True).tolist()) == {70_000}
@@ -80,7 +80,7 @@ def tree() -> KDTree:
         (lambda: tree().query(DATA, 200), 28, "Use fewer neighbours, or fewer points at once"),
     ],
 )
-def test_lists_beyond_memory_raise_before_they_are_made(no_lists, little_memory, call, each, advice) -> None:
+def test_lists_larger_than_memory_raise_before_they_are_made(no_lists, little_memory, call, each, advice) -> None:
     number = 200 * 200
     words = (
         rf"there are 40,000 neighbours, which need {number * each:,} bytes \([0-9.]+ MiB\) of memory; 97.7 kiB are free"

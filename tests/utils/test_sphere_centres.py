@@ -1,4 +1,4 @@
-"""Where the spheres of haloes are, in every layout: beside radii stands the centre that they are measured from."""
+"""Every layout pairs the radii of spheres with the centre that these are measured from."""
 
 from dataclasses import replace
 from pathlib import Path
