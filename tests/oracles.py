@@ -94,8 +94,8 @@ def squared_distances(a: np.ndarray, b: np.ndarray, box: Any = None, factor: Any
     """
     total = np.zeros((len(a), len(b)))
     for d, length in enumerate(full_box(box, a.shape[1])):
-        # In float64 the difference of two float64 numbers would be rounded before the box length is subtracted.
-        wide = np.longdouble if length > 0 and np.float64 in (a.dtype, b.dtype) else np.float64
+        # In float64 the difference would be rounded before the box length is subtracted.
+        wide = np.longdouble if length > 0 else np.float64
         difference = a[:, None, d].astype(wide) - b[None, :, d].astype(wide)
         if length > 0:
             difference -= length * np.rint(difference / length)

@@ -109,11 +109,12 @@ struct DistanceRule {
     // The quotient of a smaller one would be rounded to 0.
     if (!(period[d] > 0 && std::fabs(length) > period[d] / 2)) return length;
     const double periods = std::nearbyint(length / period[d]);
-    if (std::is_same<T, float>::value) return length - period[d] * periods;
     // The difference is about as long as the period, so its rounding error counts next to the short rest.
-    const double straight =
-        std::fabs(periods) == 1 ? length - period[d] * periods : std::fma(-period[d], periods, length);
-    return straight + difference_error(x, y, length);
+    const double error = difference_error(x, y, length);
+    if (std::fabs(periods) == 1) return (length - period[d] * periods) + error;
+    const double rest = std::fma(-period[d], periods, length) + error;
+    // The quotient may have been rounded to the other side of a half.
+    return std::fabs(rest) > period[d] / 2 ? rest - std::copysign(period[d], rest) : rest;
   }
 
   // Whether a and b, as given, are within the radius, if their scaled squared distance is from surely2 to possibly2; of

@@ -156,22 +156,11 @@ class Answers {
         Wide from, to;
         load(from_[d].data() + first, from);
         load(to_[d].data() + first, to);
-        const Wide apart = nearest(from, to, sources_.scale().scaled_period(d));
+        const Wide apart = shortest(from, to, sources_.scale().scaled_period(d));
         sum = sum + apart * apart;
       }
       store(sum, squares_.data() + first);
     }
-  }
-
-  // As DistanceRule::apart, but for the sign.
-  static Wide nearest(const Wide& from, const Wide& to, double period) {
-    const Wide straight = from - to, size = size_of(straight);
-    Wide around = Wide(period) - size;
-    if constexpr (std::is_same<T, double>::value) {
-      const Wide error = difference_error(from, to, straight);
-      around = around - choose(straight < Wide{}, -error, error);
-    }
-    return choose(size > Wide(period / 2), around, size);
   }
 
   __attribute__((flatten)) void find_lengths() {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 
 #include "common/distance_rule.h"
 #include "common/geometry.h"
@@ -18,6 +17,15 @@ inline Lanes<double> size_of(const Lanes<double>& x) { return larger<Lanes<doubl
 inline Lanes<double> nearest_whole(const Lanes<double>& x, double period) {
   const Lanes<double> no_digits(0x1.8p52), length(period);
   return (x / length + no_digits) - no_digits;
+}
+
+// DistanceRule::apart of coordinates that are at most a period apart, without its sign.
+inline Lanes<double> shortest(const Lanes<double>& x, const Lanes<double>& y, double period) {
+  const Lanes<double> difference = x - y, size = size_of(difference), half(period / 2);
+  if (lanes_at_most(size, half) == 0xffff) return size;
+  const Lanes<double> error = difference_error(x, y, difference);
+  const Lanes<double> around = (Lanes<double>(period) - size) - choose(difference < Lanes<double>{}, -error, error);
+  return choose(size > half, around, size);
 }
 
 template <int D, typename T>
@@ -77,16 +85,12 @@ class ExactDistances {
       for (int64_t i = 0; i < lanes; ++i) moved[i] = rule_.nearer(there[i], d);
       load(moved, to);
     }
-    Lanes<double> apart = Lanes<double>(from) - to;
-    const Lanes<double> half(period / 2), size = size_of(apart);
-    if (lanes_at_most(size, half) == 0xffff) return apart * rule_.factor;
-    if constexpr (std::is_same<T, double>::value) {
-      double one[lanes];
-      for (int64_t i = 0; i < lanes; ++i) one[i] = rule_.apart(at, there[i], d);
-      load(one, apart);
-    } else {
-      apart = choose(size > half, apart - nearest_whole(apart, period) * period, apart);
-    }
+    if (lanes_at_most(size_of(Lanes<double>(from) - to), Lanes<double>(period)) == 0xffff)
+      return shortest(Lanes<double>(from), to, period) * rule_.factor;
+    double one[lanes];
+    for (int64_t i = 0; i < lanes; ++i) one[i] = rule_.apart(at, there[i], d);
+    Lanes<double> apart;
+    load(one, apart);
     return apart * rule_.factor;
   }
 
