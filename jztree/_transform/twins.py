@@ -14,6 +14,7 @@ from .mappers import Mapper, name_twin, shard_map_constructor
 from .plain_calls import remembered
 from .shard_map import check_hashable, copy_configs, is_concrete, known_integers, trace_key
 from .specs import argument_reader, static_names
+from .spread import warn_if_spread
 
 _Args = ParamSpec("_Args")
 
@@ -63,7 +64,8 @@ def jit_constructor(
     func: a function without ``*args`` and ``**kwargs``.
     static_argnames: arguments that are compiled in. Configurations among them are copied at each call.
     prepare: takes the arguments of ``func`` by name and returns those to be replaced: float64 numbers made `Exact`, so
-        that none is rounded at the boundary of the compiled function. It may raise for bad ones.
+        that none is rounded at the boundary of the compiled function. It may raise for bad ones. Functions with it are
+        searches, and warn if an argument is spread over devices.
     enlarges: buffers of ``func`` may be too small; wait for the results, and compile again with larger ones.
     """
     by_name = argument_reader(inspect.signature(func))
@@ -89,6 +91,8 @@ def jit_constructor(
     @functools.wraps(func)
     def call(*args: Any, **kwargs: Any) -> Any:
         arguments = arguments_of(args, kwargs)
+        if prepare is not None:
+            warn_if_spread(func.__name__, arguments)
         try:
             if enlarges:
                 return capacity.retrying(lambda: with_room(arguments), rooms, func.__name__)
@@ -132,15 +136,18 @@ def with_twins(
 
     def add(func: Callable[_Args, _Result]) -> WithTwins[_Args, _Result]:
         static = static_names(func, in_specs)
-        carrier: Any = with_smap(in_specs, out_specs, prepare=prepare)(_adopting(func, static))
+        carrier: Any = with_smap(in_specs, out_specs, prepare=prepare)(_adopting(func, static, prepare is not None))
         carrier.jit = jit_constructor(func, static, prepare, enlarges)
         return carrier
 
     return add
 
 
-def _adopting(func: Callable[_Args, _Result], static: Sequence[str]) -> Callable[_Args, _Result]:
-    """``func``, which also takes arrays of other libraries, and known integers of JAX as what is compiled in."""
+def _adopting(func: Callable[_Args, _Result], static: Sequence[str], warns: bool) -> Callable[_Args, _Result]:
+    """``func``, which also takes arrays of other libraries, and known integers of JAX for static arguments.
+
+    warns: warn if an argument is spread over devices.
+    """
     names = tuple(inspect.signature(func).parameters)
     whole: Any = func
 
@@ -149,6 +156,8 @@ def _adopting(func: Callable[_Args, _Result], static: Sequence[str]) -> Callable
         by_place = dict(zip(names, adopted(args), strict=False))
         by_name: dict[str, Any] = dict(adopted(kwargs))
         check_width(by_place | by_name, jax.core.Tracer)
+        if warns:
+            warn_if_spread(func.__name__, by_place | by_name)
         by_place |= known_integers({name: by_place[name] for name in static if name in by_place})
         by_name |= known_integers({name: by_name[name] for name in static if name in by_name})
         found: _Result = whole(*by_place.values(), *args[len(names) :], **by_name)

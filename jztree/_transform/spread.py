@@ -1,0 +1,38 @@
+"""A warning for arrays that are spread over devices, where the native kernels do not share the work."""
+
+import sys
+import warnings
+from typing import Any
+
+import jax
+from jax.sharding import SingleDeviceSharding
+
+
+def warn_if_spread(function: str, arguments: dict[str, Any]) -> None:
+    """RuntimeWarning if an array among the arguments is spread over devices, at the line that calls the caller.
+
+    XLA cannot split a native kernel, so outside of mapped functions it gives all rows to each device. Arrays that are
+    replicated already, and calls from within the library, do not warn.
+    """
+    for name, value in arguments.items():
+        for leaf in jax.tree.leaves(value):
+            if _is_spread(leaf) and _caller_of_caller().partition(".")[0] != "jztree":
+                warnings.warn(
+                    f"{function}: {name} is spread over {len(leaf.sharding.device_set)} devices, and each of them does "
+                    "all of the work; to share it, give each device its rows, by pos.reshape(devices, -1, d) or "
+                    f"jztree.data.expand_particles, and call {function}.smap(mesh, jit=True).",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+                return
+
+
+def _is_spread(leaf: Any) -> bool:
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+        return False
+    return type(leaf.sharding) is not SingleDeviceSharding and not leaf.is_fully_replicated
+
+
+def _caller_of_caller() -> str:
+    """The module that calls the function that calls `warn_if_spread`."""
+    return str(sys._getframe(3).f_globals.get("__name__", ""))
