@@ -187,8 +187,8 @@ def mass_faults(mass: jax.Array | None, num: Any, n: int, of: str = "") -> list[
     if mass is None:
         return []
     shared = mass.shape[0] != n
-    bad = first_row(_is_no_mass(mass), jnp.minimum(kernels.as_num(num), 1) if shared else num)
-    return [comm.Fault(bad >= 0, [bad], (_BAD_SHARED_MASS if shared else _BAD_MASS).format("{0}", of, mass.dtype))]
+    sentence = (_BAD_SHARED_MASS if shared else _BAD_MASS).format("{0}", of, mass.dtype)
+    return [row_fault(_is_no_mass(mass), jnp.minimum(kernels.as_num(num), 1) if shared else num, sentence)]
 
 
 @functools.partial(jax.jit, inline=True)
@@ -209,6 +209,27 @@ def first_row(marked: jax.Array, num: Any = None) -> jax.Array:
     return kernels.bounds(_column(marked), marked.shape[0] if num is None else num)[2]
 
 
+def row_fault(marked: jax.Array, num: Any, sentence: str) -> comm.Fault:
+    """That one of the first ``num`` rows (None: all) may be marked. sentence: with ``{0}`` for the first such row."""
+    row = first_row(marked, num)
+    return comm.Fault(row >= 0, [row], sentence, functools.partial(_number_of, marked, num))
+
+
+def far_row_fault(rows: jax.Array, num: Any, bad: jax.Array, sentence: str) -> comm.Fault:
+    """The same for numbers ``(n, d)``, where `kernels.bounds` has found the first row ``bad`` out of range."""
+
+    def count() -> jax.Array:
+        return _number_of(~(jnp.abs(rows) <= farthest_number(rows.dtype)).all(axis=1), num)
+
+    return comm.Fault(bad >= 0, [bad], sentence, count)
+
+
+def _number_of(marked: jax.Array, num: Any) -> jax.Array:
+    """How many of the first ``num`` rows are marked."""
+    rows = jnp.arange(marked.shape[0], dtype=jnp.int32)
+    return jnp.sum(marked.astype(bool) & (rows < (marked.shape[0] if num is None else num)), dtype=jnp.int32)
+
+
 @functools.partial(jax.jit, inline=True)
 def _column(marked: jax.Array) -> jax.Array:
     """Positions of which those that are ``marked`` are out of range."""
@@ -220,8 +241,7 @@ def velocity_faults(vel: jax.Array | None, num: Any, of: str = "") -> list[comm.
     """What may be wrong with velocities ``(n, d)``, of which the first ``num`` count. of: as in `mass_faults`."""
     if vel is None:
         return []
-    bad = kernels.bounds(vel, num)[2]
-    return [comm.Fault(bad >= 0, [bad], _BAD_VELOCITY.format("{0}", of, farthest(vel.dtype)))]
+    return [far_row_fault(vel, num, kernels.bounds(vel, num)[2], _BAD_VELOCITY.format("{0}", of, farthest(vel.dtype)))]
 
 
 def common_dtype(*values: Any) -> Any:

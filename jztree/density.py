@@ -25,10 +25,10 @@ from ._checks import (
     check_particles,
     common_dtype,
     exact_box_argument,
-    first_row,
     is_subnormal,
     mass_faults,
     mass_rows,
+    row_fault,
 )
 from ._images import ratio
 from ._particles import check_width, get_num_total
@@ -220,8 +220,7 @@ def _reduced(
     faults = mass_faults(
         mass_rows(sources, common_dtype(pos, *(() if mass is None else (mass,)))), get_num(sources), pos.shape[0]
     )
-    lost = first_row(jnp.isnan(found))
-    faults.append(comm.Fault(lost >= 0, [lost], _LOST % found.dtype))
+    faults.append(row_fault(jnp.isnan(found), None, _LOST % found.dtype))
     return jnp.where(comm.check_all(0, faults) == 0, found, jnp.nan)
 
 

@@ -7,10 +7,11 @@ import jax
 import numpy as np
 import oracles
 import pytest
+from devices import mesh_of
 
-from jztree.data import Pos, PosMass
+from jztree.data import ParticleData, Pos, PosMass
 from jztree.density import knn_density
-from jztree.fof import dbscan, fof_labels
+from jztree.fof import dbscan, fof_and_catalogue, fof_labels
 from jztree.knn import knn
 from jztree.overdensity import spherical_overdensity
 from jztree.radius import count_within, kernel_sums, neighbours_within, pair_counts
@@ -42,6 +43,86 @@ def test_nan_in_a_position(find: Any, kind: Any) -> None:
     assert not isinstance(error.value, jax.errors.JaxRuntimeError)
     with pytest.raises(oracles.RUN_TIME_ERROR, match="jztree: row 7 of the positions is NaN or infinite"):
         jax.block_until_ready(call(find.jit, part))
+
+
+def with_bad_rows(column: np.ndarray) -> np.ndarray:
+    """Three bad rows before ``num``, 18, and one in the padding."""
+    column = column.astype(np.float32)
+    column[[7, 9, 11, 19]] = np.nan
+    return column
+
+
+GOOD, BAD = oracles.uniform(20, 3), with_bad_rows(oracles.uniform(20, 3))
+ONES, BAD_ONES = np.ones(20, np.float32), with_bad_rows(np.ones(20))
+
+
+def of(**columns: Any) -> ParticleData:
+    return ParticleData(**({"pos": GOOD} | columns), num=18)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: knn(of(pos=BAD), 3),
+        lambda: knn(GOOD, 3, part_query=of(pos=BAD)),
+        lambda: knn_density(of(mass=BAD_ONES), 8),
+        lambda: fof_and_catalogue(of(mass=BAD_ONES), 0.1),
+        lambda: fof_and_catalogue(of(vel=BAD), 0.1),
+        lambda: count_within(of(), 0.1, weight=BAD_ONES),
+        lambda: kernel_sums(of(), 0.1, values=BAD_ONES),
+        lambda: kernel_sums(of(), 0.1 * BAD_ONES),
+    ],
+)
+def test_plain_calls_count_bad_rows(call: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match=r"^row 7 .* \(3 such rows\)\.$") as error:
+        call()
+    assert oracles.one_sentence(error)
+
+
+@pytest.mark.parametrize("transform", [jax.vmap, lambda call: jax.jit(jax.vmap(call))], ids=["vmap", "jit"])
+def test_errors_name_the_member_of_a_vmap(transform: Any) -> None:
+    pos = np.stack([GOOD, GOOD, BAD, BAD])
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="in member 2 of a vmap: row 7 of the positions"):
+        jax.block_until_ready(transform(lambda one: knn(one, 3))(pos))
+    nested = transform(jax.vmap(lambda one: knn(one, 3)))
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="in member 1 of a vmap: in member 0 of a vmap: row 7 of the"):
+        jax.block_until_ready(nested(np.stack([pos[:2], pos[2:]])))
+    jax.tree.map(np.testing.assert_array_equal, transform(lambda one: knn(one, 3))(pos[:2])[0][1], knn(GOOD, 3)[0])
+
+
+NEITHER = r"k is 1, but there are only 0 particles to choose from; give jztree\.knn\.knn max_radius=jnp\.inf"
+
+
+def test_no_particles_name_what_helps() -> None:
+    none = np.zeros((0, 3), np.float32)
+    with pytest.raises(ValueError, match=NEITHER):
+        knn(none, 1, part_query=GOOD)
+    with pytest.raises(ValueError, match="k is 2, but there are only 0 others to choose from; give"):
+        knn(GOOD[:1], 2, exclude_self=True)
+    with pytest.raises(
+        ValueError, match="k is 9, but there are only 5 particles to choose from; use a smaller k, or give"
+    ):
+        knn(GOOD[:5], 9)
+    search = jax.jit(lambda num: knn(Pos(pos=GOOD, num=num), 2))
+    for num, words in (
+        (0, "k is 2, but there are 0 particles .*; give"),
+        (1, "k is 2, .* only 1 .*; use a smaller k, or"),
+    ):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match=f"{words} .*max_radius=jnp.inf"):
+            jax.block_until_ready(search(num))
+    empty = Pos(pos=np.zeros((2, 5, 3), np.float32), num=np.zeros(2, np.int32))
+    with pytest.raises(
+        oracles.RUN_TIME_ERROR, match=r"there are 0 particles .* on all devices, .* give .*max_radius=jnp\.inf"
+    ):
+        jax.block_until_ready(knn.smap(mesh_of(2), jit=True)(empty, 1))
+    radius, row = knn(none, 1, part_query=GOOD, max_radius=np.inf)  # as the errors say
+    assert np.isinf(radius).all()
+    assert (np.asarray(row) == -1).all()
+
+
+def test_k_of_0_raises() -> None:
+    with pytest.raises(ValueError, match=r"^k must be at least 1, not 0"):
+        knn(GOOD, 0)
 
 
 def test_what_is_wrong_with_numbers_of_particles_and_queries() -> None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm
-from .._checks import check_real_dtype, common_dtype, first_row
+from .._checks import check_real_dtype, common_dtype, row_fault
 from .._particles import check_carried
 from ..config import CatalogueConfig
 from ..data import get_num
@@ -30,12 +30,11 @@ def mean_faults(part: Any, cfg: CatalogueConfig, of: str) -> list[comm.Fault]:
     """What may be wrong with properties that means are taken of. of: whose rows they are."""
     num, faults = get_num(part), []
     for name, rows in _averaged(part, cfg).items():
-        bad = first_row(~jnp.isfinite(rows).all(axis=tuple(range(1, rows.ndim))), num)
-        faults.append(comm.Fault(bad >= 0, [bad], _NOT_FINITE % (of, name)))
+        bad = ~jnp.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))
+        faults.append(row_fault(bad, num, _NOT_FINITE % (of, name)))
     redshift = _rows_of(part, "zplus1")
     if redshift is not None:
-        bad = first_row(~((redshift > 0) & jnp.isfinite(redshift)), num)
-        faults.append(comm.Fault(bad >= 0, [bad], _NO_REDSHIFT % of))
+        faults.append(row_fault(~((redshift > 0) & jnp.isfinite(redshift)), num, _NO_REDSHIFT % of))
     return faults
 
 

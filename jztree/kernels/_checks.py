@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 
 from ..jax_ext import Exact, is_concrete
 from ._call import Tree, as_num, call, i32, sizes, words_of
@@ -32,7 +34,43 @@ def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.A
 @functools.partial(jax.jit, static_argnames="sentence", inline=True)
 def _checked_at_run_time(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
     values = jnp.stack([as_num(number) for number in numbers]) if numbers else jnp.zeros((0,), jnp.int32)
-    return call("check", i32(), as_num(num), jnp.asarray(failed, jnp.int32), values, sentence=sentence)
+    return _check.bind(as_num(num), jnp.asarray(failed, jnp.int32), values, sentence=sentence)
+
+
+# A primitive, because its batching rule names the member of a `jax.vmap` that failed.
+_check = Primitive("jztree_check")
+
+
+def _run(num: jax.Array, failed: jax.Array, values: jax.Array, *, sentence: str) -> jax.Array:
+    return call("check", i32(), num, failed, values, sentence=sentence)
+
+
+@_check.def_effectful_abstract_eval
+def _result(*arrays: Any, sentence: str) -> Any:
+    known = jax.make_jaxpr(functools.partial(_run, sentence=sentence))(*arrays)
+    return known.out_avals[0], known.effects
+
+
+_check.def_impl(jax.jit(_run, static_argnames="sentence"))
+mlir.register_lowering(_check, mlir.lower_fun(_run, multiple_results=False))
+
+
+def _mapped(arrays: Sequence[jax.Array], dims: Sequence[int | None], *, sentence: str) -> tuple[jax.Array, int]:
+    """One check of all members; its sentence names the first member that failed."""
+    members = next(array.shape[dim] for array, dim in zip(arrays, dims, strict=True) if dim is not None)
+    num, failed, values = (
+        jnp.broadcast_to(array, (members, *array.shape)) if dim is None else jnp.moveaxis(array, dim, 0)
+        for array, dim in zip(arrays, dims, strict=True)
+    )
+    if members == 0:
+        return num, 0
+    first = jnp.argmax(failed != 0).astype(jnp.int32)
+    lines = [f"in member {{{values.shape[1]}}} of a vmap: {line}" for line in sentence.split("\n")]
+    told = jnp.append(values[first], first)
+    return num + _check.bind(jnp.zeros((), jnp.int32), failed[first], told, sentence="\n".join(lines)), 0
+
+
+batching.primitive_batchers[_check] = _mapped
 
 
 def checked_lengths(box: Exact, length: Exact | None = None, name: str = "") -> tuple[Exact, Exact]:

@@ -23,7 +23,7 @@ from ..tree import TreeHierarchy, check_hierarchy
 from ._batches import check_batches, in_layers
 from ._one_device import Search, sort
 from ._over_ranks import knn_over_ranks
-from ._question import Question, check_mask
+from ._question import Question, check_mask, check_number
 from ._words import as_result, parse_result
 
 __all__ = ["knn"]
@@ -150,16 +150,13 @@ def _check_arguments(part: Any, k: int, part_query: Any, output_order: str, limi
         raise ValueError(f"output_order must be 'input' or 'z', not {output_order!r}.")
     k = known_integer(k, "k")
     if k < 1:
-        raise ValueError(f"k is the number of neighbours, so it must be at least 1; {k} was given.")
+        raise ValueError(f"k must be at least 1, not {k}; it is the number of neighbours.")
     # Over several ranks, how many particles there are is known at run time.
     ndev = comm.num_ranks()
     most = int(num) if is_concrete(num) and ndev == 1 else ndev * pos.shape[0]
     _check_others(others, part_query)
-    if k > most - others and not limited:
-        which = "others" if others else "particles"
-        raise ValueError(
-            f"k is {k}, but there are only {max(most - others, 0)} {which} to choose from; use a smaller k."
-        )
+    if not limited:
+        check_number(k, most, others)
     if k >= 2**31:
         raise ValueError(f"k is {k}; no row has room for 2**31 neighbours or more. Give a smaller k.")
     if part_query is not None:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels
-from .._checks import MAX_DIMS, farthest_number, first_row
+from .._checks import MAX_DIMS, farthest_number, first_row, row_fault
 from .._particles import check_carried, get_pos
 from .._radii import Radii
 from ..data import get_num, replace_num
@@ -136,11 +136,10 @@ def _faults(batch: Any, num: jax.Array, name: str, most: int, room: jax.Array, d
     batch = jnp.asarray(batch)
     last = min(most, jnp.iinfo(batch.dtype).max)  # JAX would cut ``most`` to the dtype of a narrow batch
     used = jnp.arange(batch.shape[0], dtype=jnp.int32) < num
-    bad = first_row(used & ((batch < 0) | (batch > last)))
     far = first_row(used & (batch > jnp.minimum(room, last).astype(batch.dtype)))
     number = batch[jnp.maximum(far, 0)] if batch.shape[0] else far
     return [
-        comm.Fault(bad >= 0, [bad], _BAD_BATCH % (name, most)),
+        row_fault(used & ((batch < 0) | (batch > last)), None, _BAD_BATCH % (name, most)),
         comm.Fault(far >= 0, [far, number, room], _TOO_WIDE % (name, dtype.name)),
     ]
 

@@ -198,4 +198,4 @@ def _few_faults(part: Any, mask: Any, ask: Question) -> list[comm.Fault]:
     num = get_num(part) if mask is None else count_marked(mask, get_num(part))
     if ask.limit.given() or (is_concrete(num) and mask is None):
         return []
-    return [comm.Fault(num < ask.k + ask.others, [num, ask.k], ask.too_few(""))]
+    return [ask.too_few(kernels.as_num(num), "")]

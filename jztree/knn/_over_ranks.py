@@ -101,8 +101,8 @@ def _check_number(part: Any, mask: Any, ask: Question) -> jax.Array:
             num = comm.after(num, total.low)
             sources = comm.wide_sum(count_marked(mask, num))
         count = jnp.where(sources.exceeds_int32(), 2**31 - 1, sources.high * 65536 + sources.low)
-        failed = count < ask.k + ask.others
-        num = kernels.check(num, failed, [count, ask.k], ask.too_few(" on all devices"))
+        fault = ask.too_few(count, " on all devices")
+        num = kernels.check(num, fault.failed, fault.numbers, fault.sentence)
     if "globalidx" not in ask.words:
         return num
     if (get_num_total(part) or 0) >= 2**31:

@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import kernels
+from .. import comm, kernels
 from .._radii import NO_LIMIT, Radii
 from ..config import KNNConfig
 from ..jax_ext import Exact
 
-_TOO_FEW = (
-    "{1} neighbours were asked for (k), but there are only {0} particles (num, or source_mask)%s%s; use a smaller k."
-)
-_OTHERS = ", each of which is none of its own (exclude_self)"
+_FILL = "give jztree.knn.knn max_radius=jnp.inf, which fills rows up with distance inf and row -1."
+_TOO_FEW = f"k is {{1}}, but there are only {{0}} particles (num, or source_mask)%s%s; use a smaller k, or {_FILL}"
+_NOTHING = f"k is {{1}}, but there are {{0}} particles (num, or source_mask)%s%s, so that nothing is near; {_FILL}"
+_OTHERS = ", and none is its own neighbour (exclude_self)"
 
 
 @dataclass
@@ -38,9 +38,22 @@ class Question:
     limit: Radii = NO_LIMIT
     others: bool = False
 
-    def too_few(self, where: str) -> str:
-        """What to say if there are fewer than ``k`` sources: {0} of {1}."""
-        return self.none_found or _TOO_FEW % (where, _OTHERS if self.others else "")
+    def too_few(self, count: jax.Array, where: str) -> comm.Fault:
+        """That ``count`` sources may be fewer than ``k``. where: they are."""
+        failed = count < self.k + self.others
+        if self.none_found:
+            return comm.Fault(failed, [], self.none_found)
+        words = where, _OTHERS if self.others else ""
+        code = jnp.where(failed, jnp.where(count > int(self.others), 1, 2), 0)
+        return comm.Fault(code, [count, self.k], f"{_TOO_FEW % words}\n{_NOTHING % words}")
+
+
+def check_number(k: int, sources: int, others: bool) -> None:
+    """ValueError in words if there are fewer than ``k`` sources. others: no source is its own neighbour."""
+    most, which = max(sources - others, 0), "others" if others else "particles"
+    if k > most:
+        less = "use a smaller k, or " if most else ""
+        raise ValueError(f"k is {k}, but there are only {most} {which} to choose from; {less}{_FILL}")
 
 
 def check_mask(mask: Any, n: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, check_mass, check_real_dtype, common_dtype, exact_box_argument, first_row
+from .._checks import check_box, check_mass, check_real_dtype, common_dtype, exact_box_argument, first_row, row_fault
 from .._particles import check_carried, get_num, get_pos
 from .._radii import NO_LIMIT, SPEC, Radii
 from ..config import RadiusConfig, checked_config, without_masses
@@ -308,8 +308,8 @@ def summed(asked: Sums, value: jax.Array, order: tuple[int, int], sum_powers: in
 
 def _faults(asked: Sums, value: jax.Array, nums: tuple[Any, Any], norm: float, powers: int) -> list[comm.Fault]:
     """What may be wrong with values and lengths. nums: how many sources and queries there are."""
-    bad = first_row(~jnp.isfinite(value).all(axis=1))
-    faults = [comm.Fault(bad >= 0, [bad], _BAD_VALUE % value.dtype), *lengths_faults(asked.lengths[0], nums[0], "h")]
+    bad = row_fault(~jnp.isfinite(value).all(axis=1), None, _BAD_VALUE % value.dtype)
+    faults = [bad, *lengths_faults(asked.lengths[0], nums[0], "h")]
     if asked.part_query is not None:
         faults += lengths_faults(asked.lengths[1], nums[1], "h_query")
     return faults + range_faults(value, nums, asked.lengths, asked.kernel.form, norm, powers)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm
-from .._checks import check_range, check_real, check_real_dtype, first_row, is_subnormal, shape_of, shown
+from .._checks import check_range, check_real, check_real_dtype, is_subnormal, row_fault, shape_of, shown
 from .._particles import check_no_unit
 from .._radii import Radii
 from ..jax_ext import exact, exact_to_float, is_concrete
@@ -52,8 +52,7 @@ def lengths_faults(lengths: Radii, num: Any, name: str) -> list[comm.Fault]:
     """What may be wrong with lengths, of which those of the first ``num`` rows count."""
     value = _numbers(lengths)
     good = (value > 0) & (value < jnp.inf) & ~is_subnormal(value)
-    bad = first_row(~good, None if lengths.of_each is None else num)
-    return [comm.Fault(bad >= 0, [bad], _BAD % (name, value.dtype))]
+    return [row_fault(~good, None if lengths.of_each is None else num, _BAD % (name, value.dtype))]
 
 
 def range_faults(
@@ -81,8 +80,8 @@ def range_faults(
     )
     # Digits of terms that are below the range are lost long before the largest term vanishes.
     lost = (most + float(np.log2(norm)) - powers * volume < kind.minexp + kind.nmant) & (most > -jnp.inf)
-    row = first_row(lost & (queries > 0), None if lengths[1].of_each is None else num_queries)
-    return [comm.Fault(row >= 0, [row], _TOO_SMALL % value.dtype)]
+    rows = None if lengths[1].of_each is None else num_queries
+    return [row_fault(lost & (queries > 0), rows, _TOO_SMALL % value.dtype)]
 
 
 def _numbers(lengths: Radii) -> jax.Array:

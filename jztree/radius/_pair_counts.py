@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_alike, check_box, check_one_a_particle, check_particles, first_row
+from .._checks import check_alike, check_box, check_one_a_particle, check_particles, row_fault
 from .._particles import check_num
 from ..config import RadiusConfig, TreeConfig, checked_config, without_masses
 from ..data import get_num, with_computed
@@ -182,8 +182,7 @@ def _columns(
         given = jnp.asarray(region)
         # In a dtype that holds num_regions too: 300 is 44 in 8 bits.
         wide = given if given.dtype.itemsize >= 4 else given.astype(jnp.int32)
-        bad = first_row((wide < 0) | (wide >= regions), num)
-        faults.append(comm.Fault(bad >= 0, [bad], _BAD_REGION % (of, regions)))
+        faults.append(row_fault((wide < 0) | (wide >= regions), num, _BAD_REGION % (of, regions)))
         region = given.astype(jnp.int32)
     return Columns(pos, num, weight, region), faults
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, first_row
+from .._checks import check_box, row_fault
 from .._images import unit
 from .._radii import SPEC, Radii, as_one_radius, exact_arguments_of_one
 from .._transform.capacity import room
@@ -166,11 +166,8 @@ def _faults(radii: Radii, box: Exact, pos: jax.Array, num: Any, whose: str) -> l
     images = jnp.prod(2 * jnp.where(length > 0, boxes, 0) + 1)
     there = jnp.arange(pos.shape[0], dtype=jnp.int32) < kernels.as_num(num)
     far = (2.0**29 * length).astype(pos.dtype)[None]
-    row = first_row(there & jnp.any((length > 0)[None] & (jnp.abs(pos) >= far), axis=1))
-    return [
-        comm.Fault(~(images < 2.0**31), [], _TOO_FAR),
-        comm.Fault(row >= 0, [row], _FAR_OUT % whose),
-    ]
+    outside = there & jnp.any((length > 0)[None] & (jnp.abs(pos) >= far), axis=1)
+    return [comm.Fault(~(images < 2.0**31), [], _TOO_FAR), row_fault(outside, None, _FAR_OUT % whose)]
 
 
 @jax.custom_jvp
