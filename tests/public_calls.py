@@ -215,6 +215,7 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
         jz.radius.pair_counts, edges=[0.1, 0.2], mode="s_mu", edges_b=[0, 1], region=part.id // 9, num_regions=7
     )(part),
     "radius.pairs_within": _of(jz.radius.pairs_within, radius=0.1, boxsize=1.0, capacity=900, full=True),
+    "radius.radius_including": lambda part: Call(jz.radius.radius_including, {"distance": part.mass}),
     "radius.reduce_within": _of(jz.radius.reduce_within, radius=0.1, pair_func=_pair_func, boxsize=1.0, capacity=9000),
     "radius.sph_derivative": lambda part: _of(jz.radius.sph_derivative, h=0.3, field=part.vel, kind="curl")(part),
     "tree.build_tree_hierarchy": lambda part: _of(jz.tree.build_tree_hierarchy)(jz.tree.zsort(part)[0]),

@@ -96,13 +96,13 @@ def in_a_bin(pos: Any, radius: Any) -> int:
 
 
 def in_a_bin_along(pos: Any, radius: Any) -> int:
-    """As pairs, if the bin has those at right angles to the line of sight and those at 45 degrees, or none."""
+    """As pairs, if the bin has those along the line of sight, at right angles and at 45 degrees, or none."""
     both = [
         int(np.asarray(pair_counts(pos, [0, radius], mode="rp_pi", edges_b=[0, radius], los=los).count)[0, 0])
         for los in (0, 1)
     ]
     assert both[0] == both[1]
-    return {0: 0, PAIRS // 2 + 16: PAIRS}[both[0]]
+    return {0: 0, PAIRS + 16: PAIRS}[both[0]]
 
 
 def linked(pos: Any, radius: Any) -> int:

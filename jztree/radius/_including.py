@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from .._particles import check_width
+
 __all__ = ["radius_including"]
 
 
@@ -25,16 +27,24 @@ def radius_including(distance: ArrayLike) -> Any:
             number counts as float64, so do not convert float32 distances before.
 
     Returns:
-        The next larger numbers, with the same shape and dtype. They are NumPy arrays or scalars unless ``distance`` is a
-        JAX array. Infinity and NaN stay.
+        The next larger numbers, with the same shape and dtype. They are NumPy arrays or scalars unless ``distance`` is
+        a JAX array. Infinity and NaN stay. Derivatives are those of ``distance``.
 
     Raises:
         TypeError: If ``distance`` is not of real floating-point numbers.
     """
-    module: Any = jnp if isinstance(distance, jax.Array) else np
-    value = module.asarray(distance)
+    check_width({"distance": distance})
+    value = distance if isinstance(distance, jax.Array) else np.asarray(distance)
     if value.dtype not in (np.float32, np.float64):
-        raise TypeError(
-            f"distances must be float32 or float64, not {value.dtype}; give them as a search returned them."
-        )
-    return module.nextafter(value, value.dtype.type(np.inf))
+        raise TypeError(f"distances must be float32 or float64, not {value.dtype}; pass them unchanged.")
+    return _next(value) if isinstance(value, jax.Array) else np.nextafter(value, value.dtype.type(np.inf))
+
+
+@jax.custom_jvp
+def _next(value: jax.Array) -> jax.Array:
+    return jnp.nextafter(value, jnp.full_like(value, jnp.inf))
+
+
+@_next.defjvp
+def _next_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    return _next(*primals), tangents[0]
