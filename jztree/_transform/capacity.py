@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from .innermost import Innermost
+from .memory import explain
 
 _MARK = re.compile(r"\[capacity (\S+) needs (\d+) has (\d+)\]")
 # An eighth more room than the last run needed, so that a run that needs slightly more does not compile again.
@@ -102,6 +103,7 @@ def retrying(run: Callable[[], Any], rooms: dict[str, int], name: str) -> Any:
             if found is None:
                 rooms.clear()
                 rooms.update(before)
+                explain(error, name)
                 raise
             key, need, have = found[1], int(found[2]), int(found[3])
             if _is_given(key):

@@ -11,6 +11,7 @@ from .._foreign import adopted
 from .._particles import check_carried, check_width
 from . import capacity
 from .mappers import Mapper, name_twin, shard_map_constructor
+from .memory import explain
 from .plain_calls import remembered
 from .shard_map import check_hashable, copy_configs, is_concrete, known_integers, trace_key
 from .specs import argument_reader, static_names
@@ -100,6 +101,9 @@ def jit_constructor(
         except (TypeError, ValueError):  # of JAX, in words of its own, if an argument cannot be hashed
             check_hashable(func.__name__, {name: arguments[name] for name in static_argnames})
             raise
+        except jax.errors.JaxRuntimeError as error:
+            explain(error, func.__name__)
+            raise
 
     twin = cast(CompiledTwin[_Args, _Result], name_twin(call, func, "jit"))
     twin.lower = compiled_for(trace_key()).lower
@@ -160,7 +164,11 @@ def _adopting(func: Callable[_Args, _Result], static: Sequence[str], warns: bool
             warn_if_spread(func.__name__, by_place | by_name)
         by_place |= known_integers({name: by_place[name] for name in static if name in by_place})
         by_name |= known_integers({name: by_name[name] for name in static if name in by_name})
-        found: _Result = whole(*by_place.values(), *args[len(names) :], **by_name)
+        try:
+            found: _Result = whole(*by_place.values(), *args[len(names) :], **by_name)
+        except jax.errors.JaxRuntimeError as error:
+            explain(error, func.__name__)
+            raise
         return found
 
     return call

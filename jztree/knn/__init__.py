@@ -23,7 +23,7 @@ from ..tree import TreeHierarchy, check_hierarchy
 from ._batches import check_batches, in_layers
 from ._one_device import Search, sort
 from ._over_ranks import knn_over_ranks
-from ._question import Question, check_mask, check_number
+from ._question import Question, check_lists, check_mask, check_number
 from ._words import as_result, parse_result
 
 __all__ = ["knn"]
@@ -33,7 +33,10 @@ _ORDERS = ("input", "z")
 
 def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
     """What compiled and mapped twins replace in the arguments."""
-    return exact_limit(arguments) | {"k": known_integer(arguments["k"], "k")}
+    k, query = known_integer(arguments["k"], "k"), arguments["part_query"]
+    replaced = exact_limit(arguments) | {"k": k}
+    check_lists(k, arguments["part"] if query is None else query)
+    return replaced
 
 
 @with_twins(
@@ -118,7 +121,8 @@ def knn(
 
     Raises TypeError or ValueError for wrong arguments, and an error at run time if a position is NaN or infinite, ``k``
     is above a traced ``num`` or the number of sources that are marked, a traced ``max_radius`` is negative or NaN, a
-    batch has no such number, or ``th`` belongs to other particles.
+    batch has no such number, or ``th`` belongs to other particles. Raises MemoryError, before anything is allocated, if
+    no memory can hold the distances and rows of all neighbours.
     """
     cfg = without_masses(checked_config(cfg, KNNConfig))
     check_hierarchy(th)
@@ -126,6 +130,7 @@ def knn(
     k = _check_arguments(part, k, part_query, output_order, limited, exclude_self)
     check_mask(source_mask, get_pos(part).shape[0])
     check_batches(batch, batch_query, part, part_query, th, output_order)
+    check_lists(k, part if part_query is None else part_query)
     words = parse_result(result, part, reduce_func)
     box = check_box(boxsize, get_pos(part).shape[1])
     asked = part if part_query is None else part_query

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels
+from .._particles import shape_of_pos
 from .._radii import NO_LIMIT, Radii
+from .._transform.memory import check_memory
 from ..config import KNNConfig
-from ..jax_ext import Exact
+from ..jax_ext import Exact, is_concrete
 
 _FILL = "give jztree.knn.knn max_radius=jnp.inf, which fills rows up with distance inf and row -1."
 _TOO_FEW = f"k is {{1}}, but there are only {{0}} particles (num, or source_mask)%s%s; use a smaller k, or {_FILL}"
@@ -54,6 +56,17 @@ def check_number(k: int, sources: int, others: bool) -> None:
     if k > most:
         less = "use a smaller k, or " if most else ""
         raise ValueError(f"k is {k}, but there are only {most} {which} to choose from; {less}{_FILL}")
+
+
+def check_lists(k: int, query: Any) -> None:
+    """MemoryError in words if no memory holds the distances and rows of all neighbours on a device.
+
+    Traced queries do not raise: they may be a plan for a larger computer.
+    """
+    shape = shape_of_pos(query)
+    if is_concrete(query) and len(shape) > 1 and k < 2**31:
+        what = f"distances and rows of {k:,} neighbours (k) for {shape[-2]:,} queries"
+        check_memory(8 * k * shape[-2], what, "use a smaller k, or search for fewer queries at a time.")
 
 
 def check_mask(mask: Any, n: int) -> None:

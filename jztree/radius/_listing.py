@@ -12,6 +12,7 @@ from .. import comm, kernels
 from .._checks import known_integer
 from .._radii import Radii
 from .._transform.capacity import Room, retrying
+from .._transform.memory import check_memory
 from ..jax_ext import Exact, is_concrete
 from ..tree._over_ranks import rows_of_rank
 from ._search import Ready
@@ -49,7 +50,7 @@ class Space(NamedTuple):
 class Listing:
     """Lists for queries, in the rows in which these were given.
 
-    what: is listed, in words. fill: what stands behind the last of each column of it.
+    what: is listed, in words. fill: what stands behind the last of each column of it. entry_bytes: of an entry.
     search: ``search(names, query_names, rows, radius, space)`` makes lists: where each begins, how many entries there
         are, and their columns; see `jztree.kernels.neighbours_within`. Sources are called by ``names``, z-ordered
         queries by ``query_names`` (None: by their output ``rows``).
@@ -61,6 +62,7 @@ class Listing:
     place: Room
     what: str
     fill: tuple[Any, ...]
+    entry_bytes: int
     search: Callable[..., tuple[jax.Array, ...]]
     box: Exact
     query_starts: jax.Array | None = None
@@ -81,6 +83,8 @@ class Listing:
         return comm.after(splits, self._checked(total, jnp.zeros((), jnp.int32))), tuple(columns)
 
     def _here(self, size: int, *, padded: bool) -> tuple[jax.Array, ...]:
+        if padded:
+            self._check_memory(size)
         return self._found(self.ready.origin.idx, None, self.ready.rows, Space(size, padded))
 
     def _found(
@@ -100,9 +104,16 @@ class Listing:
         if high > 0:
             raise ValueError(self._too_many(f"{(int(high) << 31) + int(low):,}"))
         if low > self.place.rows:
+            self._check_memory(int(low))
             columns.clear()
             splits, _, *columns = self._here(int(low), padded=False)
         return splits, tuple(_beginnings(columns, int(low)))
+
+    def _check_memory(self, size: int) -> None:
+        """MemoryError if no memory holds lists of ``size`` entries."""
+        what = f"lists with room for {size:,} {self.what}"
+        less = "use a smaller radius or capacity" if self.place.given else "use a smaller radius"
+        check_memory(size * self.entry_bytes, what, f"{less}, or count_within, reduce_within, nearest_within or knn.")
 
     def _too_many(self, number: str) -> str:
         return f"there are {number} {self.what}, and a list has fewer than 2**31; {_LESS}"
@@ -122,6 +133,7 @@ class Listing:
         assert ready.queries is not None
         rows = None if home is None else home.merge
         whose = rows_of_rank(ready.queries.posz.shape[0]) if home is None else home.origin
+        self._check_memory(self.place.rows)
         splits, total, *columns = self._found(
             comm.of_rank(ready.starts, ready.origin.rank) + ready.origin.idx,
             None if self.query_starts is None else self.query_starts[whose.rank] + whose.idx,

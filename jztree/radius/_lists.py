@@ -84,7 +84,8 @@ def neighbours_within(
 
     Raises TypeError or ValueError for wrong arguments, and an error at run time, on every device, if a position is NaN
     or infinite, a traced ``radius`` or ``boxsize`` is wrong, ``th`` belongs to other particles, or the neighbours do
-    not fit ``capacity`` (`jztree.CapacityError`, which says how many there are).
+    not fit ``capacity`` (`jztree.CapacityError`, which says how many there are). Raises MemoryError, before anything is
+    allocated, for lists that no memory can hold.
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)
@@ -101,7 +102,8 @@ def neighbours_within(
         size, padded = space
         return kernels.neighbours_within(*own, radius, box, size, nearest_first=nearest_first, padded=padded)
 
-    splits, (index, distance) = Listing(ready, place, "neighbours", (-1, jnp.inf), search, box).lists()
+    entry = 4 + pos.dtype.itemsize
+    splits, (index, distance) = Listing(ready, place, "neighbours", (-1, jnp.inf), entry, search, box).lists()
     lists = NeighbourLists(splits=splits, index=index, distance=distance)
     lists.distance = _differentiable(query, pos, box, lists, ready.starts)
     return lists

@@ -8,6 +8,7 @@ from jax.sharding import PartitionSpec as P
 
 from .._checks import known_integer
 from .._radii import SPEC, as_one_radius, exact_arguments_of_one
+from .._transform.memory import check_memory
 from ..config import KNNConfig, RadiusConfig, checked_config
 from ..data import get_num, with_computed
 from ..jax_ext import with_twins
@@ -77,6 +78,9 @@ def nearest_within(
             f"max_neighbours is {max_neighbours}; no row has room for 2**31 or more. Give a smaller number, or use "
             "neighbours_within, whose lists take the room that they need."
         )
+    needed = query.shape[0] * max_neighbours * (4 + query.dtype.itemsize)
+    what = f"lists of {max_neighbours:,} neighbours (max_neighbours) for {query.shape[0]:,} queries"
+    check_memory(needed, what, "use a smaller number, or neighbours_within, whose lists have just enough entries.")
     count = count_within(part, radii, boxsize, th, part_query, cfg=cfg)
     search = KNNConfig(tree=cfg.tree, ghost_rows=cfg.ghost_rows)
     distance, index = knn(part, max_neighbours, boxsize, th, part_query, cfg=search, max_radius=radii)

@@ -119,7 +119,9 @@ def pairs_within(
     search = _search_of(ready, box, same=same, half=half, shifts=shifts, vectors=vectors)
     starts = ready.starts if same or ready.starts is None else starts_of_ranks(get_num(part_query))
     fill = (-1, -1, *(0,) * shifts, *(0, jnp.inf) * vectors)
-    splits, columns = Listing(ready, place, "pairs", fill, search, box, starts).lists()
+    dims = pos.shape[1]
+    entry = 8 + 4 * dims * shifts + pos.dtype.itemsize * (dims + 1) * vectors
+    splits, columns = Listing(ready, place, "pairs", fill, entry, search, box, starts).lists()
     found = dict(zip("ijSDd", columns, strict=False))
     if vectors:
         first = None if starts is None else starts[comm.get_rank_info()[0]]

@@ -15,6 +15,7 @@ from .._images import nearest_difference, norm
 from .._particles import check_movable
 from .._radii import SPEC, as_one_radius, exact_arguments_of_one
 from .._transform.capacity import Room, retrying, room
+from .._transform.memory import check_memory
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import get_num, replace_num, split_rows, with_computed
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
@@ -178,6 +179,8 @@ class _Blocks:
     def reduced(self) -> Any:
         """What the pairs of each query in z-order make together, ``(q, ...)``."""
         place, checked = self._room()
+        needed = place.rows * (4 + self.asked.posz.dtype.itemsize)
+        check_memory(needed, f"{place.rows:,} pairs of a block", "use a smaller radius or capacity, or more devices.")
         words = comm.after(self.words, checked)
 
         @jax.checkpoint

@@ -1,0 +1,44 @@
+"""Errors that name what to change if memory is too small: before arrays are allocated, and after XLA failed.
+
+XLA gives the bytes only. On a CPU it may not fail at all: the system promises memory that it does not have, and kills
+the process later.
+"""
+
+import functools
+import os
+from pathlib import Path
+
+import jax
+
+_CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")
+_NOTE = (
+    "jztree: {0} ran out of memory. Use fewer particles or queries per device, or a smaller radius, k or capacity; "
+    "count_within, reduce_within and kernel_sums keep no lists."
+)
+
+
+def check_memory(needed: int, what: str, advice: str) -> None:
+    """MemoryError if ``needed`` bytes are more than the largest memory of this process. what, advice: in words."""
+    largest = largest_memory()
+    if needed > largest:
+        raise MemoryError(f"{what} take {needed:,} bytes, and the largest memory here has {largest:,}; {advice}")
+
+
+@functools.cache
+def largest_memory() -> int:
+    """The bytes of the largest memory: of the host, as far as this process may use it, or of a device."""
+    devices = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices()]
+    return max(_host_memory(), *devices)
+
+
+def _host_memory() -> int:
+    limit = _CONTROL_GROUP.read_text().strip() if _CONTROL_GROUP.exists() else "max"
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(whole, int(limit)) if limit.isdigit() else whole
+
+
+def explain(error: Exception, function: str) -> None:
+    """Add a note to an error of XLA that memory is exhausted; see `BaseException.add_note`."""
+    notes = getattr(error, "__notes__", [])  # one function of the library may call another
+    if "RESOURCE_EXHAUSTED" in str(error) and not any(note.startswith("jztree:") for note in notes):
+        error.add_note(_NOTE.format(function))
