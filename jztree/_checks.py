@@ -264,13 +264,13 @@ def shown(value: Any) -> str:
     return text if len(text) <= 120 else f"{text[:110]} ..."
 
 
-def check_real(value: Any, what: str) -> np.ndarray:
+def check_real(value: Any, what: str, advice: str = "it must be a real number or an array of such") -> np.ndarray:
     """``value`` as float64 NumPy numbers; TypeError in words if it is not made of real numbers, or has a unit."""
     check_no_unit(value, what)
     array = np.asarray(value)
     # JAX's question, because NumPy does not know that bfloat16 is real.
     if not (jnp.issubdtype(array.dtype, np.floating) or jnp.issubdtype(array.dtype, np.integer)):
-        raise TypeError(f"{what} is {shown(repr(value))}; it must be a real number or an array of such.")
+        raise TypeError(f"{what} is {shown(repr(value))}; {advice}.")
     return array.astype(np.float64)
 
 
@@ -304,9 +304,10 @@ def check_box(boxsize: Any, dims: int) -> Exact:
 
 
 def _known_box(boxsize: Any, dims: int) -> Exact:
-    lengths = check_real(boxsize, "boxsize")
+    advice = "lengths must be finite and positive, or 0 where open"
+    lengths = check_real(boxsize, "boxsize", advice)
     if not (np.all(np.isfinite(lengths)) and np.all(lengths >= 0)):
-        raise ValueError(f"boxsize is {shown(boxsize)}; lengths must be finite and positive, or 0 where open.")
+        raise ValueError(f"boxsize is {shown(boxsize)}; {advice}.")
     check_range(lengths, "boxsize")
     return exact(boxsize, (dims,))
 

@@ -122,6 +122,15 @@ def test_bad_box(search: Any, box: Any) -> None:
     assert oracles.one_sentence(error)
 
 
+@pytest.mark.parametrize(
+    "box", [[1.0, None, np.inf], [1.0, None, 1.0], np.array([1.0, None, 0.0], object), "1"], ids=str
+)
+@pytest.mark.parametrize("search", [knn, knn.jit], ids=["plain", "jit"])
+def test_lengths_that_are_no_numbers_name_the_open_box(search: Any, box: Any) -> None:
+    with pytest.raises(TypeError, match=r"^boxsize is .*; lengths must be finite and positive, or 0 where open\.$"):
+        search(jnp.asarray(oracles.uniform(40, 3)), 3, boxsize=box)
+
+
 @pytest.mark.parametrize("box", [np.full(8, -1.2345678901), np.full(8, 1.2345678901e-41), np.full(8, 1j / 3)], ids=str)
 def test_a_bad_box_of_many_lengths_is_one_sentence(box: np.ndarray) -> None:
     with pytest.raises((ValueError, TypeError), match="boxsize") as error:
