@@ -1,16 +1,12 @@
 """`jztree_utils.estimators` against scikit-learn's classes, under its checks of estimators and under its own tests."""
 
-import os
 import pickle
-import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import their_tests
 from scipy.spatial import cKDTree
 
 pytest.importorskip("sklearn", minversion="1.6")
@@ -28,7 +24,6 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from jztree_utils.estimators import DBSCAN, KNeighborsTransformer, NearestNeighbors, RadiusNeighborsTransformer
 
-ROOT = Path(__file__).parents[2]
 RNG = np.random.default_rng(12)
 DATA = np.r_[RNG.random((180, 3)), RNG.random((20, 3)) * 0.01]
 PLACES = RNG.random((31, 3)) * 1.2 - 0.1
@@ -277,7 +272,7 @@ FAILING = {
     "test_k_and_radius_neighbors_duplicates": "asks for another one of neighbours at distance 0",
     "test_auto_algorithm": "looks at the algorithm that was chosen",
 }
-THEIRS = """
+REPLACE = """
 import sklearn.cluster
 import sklearn.neighbors
 from jztree_utils import estimators
@@ -285,7 +280,9 @@ from jztree_utils import estimators
 sklearn.cluster.DBSCAN = estimators.DBSCAN
 for name in ("NearestNeighbors", "KNeighborsTransformer", "RadiusNeighborsTransformer"):
     setattr(sklearn.neighbors, name, getattr(estimators, name))
-
+OURS, USE = [getattr(estimators, name) for name in estimators.__all__], "fit"
+"""
+THEIRS = """
 from sklearn.cluster.tests.test_dbscan import *
 from sklearn.neighbors.tests.test_graph import *
 from sklearn.neighbors.tests.test_neighbors import *
@@ -296,19 +293,9 @@ from sklearn.neighbors.tests.test_neighbors_pipeline import *
 @pytest.mark.slow
 def test_scikit_learns_own_tests(tmp_path: Path) -> None:
     pytest.importorskip("sklearn.neighbors.tests.test_neighbors")
-    (tmp_path / "test_theirs.py").write_text(THEIRS)
-    call = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "sklearn.conftest"]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    out = subprocess.run(
-        [*call, "--junitxml=found.xml", "test_theirs.py"],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert int(re.search(r"(\d+) passed", out.stdout)[1]) > 400, out.stdout[-2000:]
-    for case in ElementTree.parse(tmp_path / "found.xml").iter("testcase"):
-        for failure in case.findall("failure"):
-            name, message = case.get("name").partition("[")[0], failure.get("message")
-            assert name in FAILING or any(reason in message for reason in DIFFERENT), f"{case.get('name')}: {message}"
+    cases = their_tests.run(tmp_path, REPLACE, THEIRS, "-p", "sklearn.conftest")
+    # As docs/coming_from.md says.
+    assert sum(case.uses and not case.message for case in cases) >= 36
+    for case in cases:
+        known = case.function in FAILING or any(reason in case.message for reason in DIFFERENT)
+        assert known or not case.message, f"{case.name}: {case.message}"

@@ -1,0 +1,70 @@
+"""Tests of other libraries, run with classes of this one in place of theirs. Not a test."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+_ROOT = Path(__file__).parents[1]
+# Many tests of a module do not use the classes, and would pass with any.
+_COUNTING = """
+import functools
+import pytest
+
+_used = []
+
+
+def _counted(method):
+    @functools.wraps(method)
+    def call(self, *args, **kwargs):
+        _used.append(self)
+        return method(self, *args, **kwargs)
+
+    return call
+
+
+for _class in OURS:
+    setattr(_class, USE, _counted(getattr(_class, USE)))
+
+
+@pytest.fixture(autouse=True)
+def _count(record_property):
+    _used.clear()
+    yield
+    record_property("uses", len(_used))
+"""
+
+
+class Case(NamedTuple):
+    """A test that ran. message: of its failure, empty if it passed. uses: whether it used our classes."""
+
+    name: str
+    message: str
+    uses: bool
+
+    @property
+    def function(self) -> str:
+        return self.name.partition("[")[0]
+
+
+def run(folder: Path, replace: str, tests: str, *options: str) -> list[Case]:
+    """Run tests in a process of their own, and return those that were not skipped.
+
+    replace: code that puts classes of ours in place of theirs, lists them as ``OURS``, and names as ``USE`` the method
+    that each use of them calls. tests: code that imports the tests. options: of pytest.
+    """
+    (folder / "test_theirs.py").write_text(replace + _COUNTING + tests)
+    call = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=found.xml", *options]
+    environ = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    subprocess.run([*call, "test_theirs.py"], cwd=folder, env=environ, capture_output=True, check=False)
+    cases = ElementTree.parse(folder / "found.xml").iter("testcase")
+    return [_case(case) for case in cases if case.find("skipped") is None]
+
+
+def _case(case: ElementTree.Element) -> Case:
+    name = "::".join(filter(None, (case.get("classname", "").partition(".")[2], case.get("name", ""))))
+    failure = next((case.find(kind) for kind in ("failure", "error") if case.find(kind) is not None), None)
+    uses = [int(one.get("value", 0)) for one in case.iter("property") if one.get("name") == "uses"]
+    return Case(name, "" if failure is None else failure.get("message", "") or "failed", any(uses))
