@@ -7,6 +7,8 @@ from typing import Any
 import jax
 from jax.sharding import SingleDeviceSharding
 
+from .._particles import name_of
+
 
 def warn_if_spread(function: str, arguments: dict[str, Any]) -> None:
     """RuntimeWarning if an array among the arguments is spread over devices, at the line that calls the caller.
@@ -14,17 +16,17 @@ def warn_if_spread(function: str, arguments: dict[str, Any]) -> None:
     XLA cannot split a native kernel, so outside of mapped functions it gives all rows to each device. Arrays that are
     replicated already, and calls from within the library, do not warn.
     """
-    for name, value in arguments.items():
-        for leaf in jax.tree.leaves(value):
-            if _is_spread(leaf) and _caller_of_caller().partition(".")[0] != "jztree":
-                warnings.warn(
-                    f"{function}: {name} is spread over {len(leaf.sharding.device_set)} devices, and each of them does "
-                    "all of the work; to share it, give each device its rows, by pos.reshape(devices, -1, d) or "
-                    f"jztree.data.expand_particles, and call {function}.smap(mesh, jit=True).",
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
-                return
+    leaf = next(filter(_is_spread, jax.tree.leaves(arguments)), None)
+    if leaf is None or _caller_of_caller().partition(".")[0] == "jztree":
+        return
+    devices = len(leaf.sharding.device_set)
+    warnings.warn(
+        f"{function}: {name_of(leaf, arguments)} is spread over {devices} devices, and each of them does all of the "
+        "work; to share it, give each device its rows, by pos.reshape(devices, -1, d) or "
+        f"jztree.data.expand_particles, and call {function}.smap(mesh, jit=True).",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def _is_spread(leaf: Any) -> bool:
