@@ -4,8 +4,10 @@ XLA gives the bytes only. On a CPU it may not fail at all: the system promises m
 the process later.
 """
 
+import contextlib
 import functools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -35,6 +37,16 @@ def _host_memory() -> int:
     limit = _CONTROL_GROUP.read_text().strip() if _CONTROL_GROUP.exists() else "max"
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(whole, int(limit)) if limit.isdigit() else whole
+
+
+@contextlib.contextmanager
+def explained(function: str) -> Iterator[None]:
+    """`explain` errors of XLA that leave the block."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        explain(error, function)
+        raise
 
 
 def explain(error: Exception, function: str) -> None:

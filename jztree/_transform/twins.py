@@ -11,10 +11,10 @@ from .._foreign import adopted
 from .._particles import check_carried, check_width
 from . import capacity
 from .mappers import Mapper, name_twin, shard_map_constructor
-from .memory import explain
+from .memory import explained
 from .plain_calls import remembered
 from .shard_map import check_hashable, copy_configs, is_concrete, known_integers, trace_key
-from .specs import argument_reader, static_names
+from .specs import ArgumentReader, argument_reader, static_names
 from .spread import warn_if_spread
 
 _Args = ParamSpec("_Args")
@@ -69,7 +69,6 @@ def jit_constructor(
         searches, and warn if an argument is spread over devices.
     enlarges: buffers of ``func`` may be too small; wait for the results, and compile again with larger ones.
     """
-    by_name = argument_reader(inspect.signature(func))
     rooms: dict[str, int] = {}
     compiled_for = _compiled_by_key(func, static_argnames)
 
@@ -78,16 +77,9 @@ def jit_constructor(
             found = compiled_for(trace_key())(**arguments)
         return jax.block_until_ready(found) if is_concrete(found) else found
 
-    def read(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-        arguments = adopted(copy_configs(by_name(args, kwargs)[0]))
-        check_width(arguments, jax.core.Tracer)
-        arguments |= known_integers({name: arguments[name] for name in static_argnames})
-        if prepare is not None:
-            arguments |= prepare(arguments)
-        check_carried({name: value for name, value in arguments.items() if name not in static_argnames})
-        return arguments
-
-    arguments_of = remembered(read)
+    arguments_of = remembered(
+        functools.partial(_read, argument_reader(inspect.signature(func)), static_argnames, prepare)
+    )
 
     @functools.wraps(func)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -97,17 +89,32 @@ def jit_constructor(
         try:
             if enlarges:
                 return capacity.retrying(lambda: with_room(arguments), rooms, func.__name__)
-            return compiled_for(trace_key())(**arguments)
+            with explained(func.__name__):
+                return compiled_for(trace_key())(**arguments)
         except (TypeError, ValueError):  # of JAX, in words of its own, if an argument cannot be hashed
             check_hashable(func.__name__, {name: arguments[name] for name in static_argnames})
-            raise
-        except jax.errors.JaxRuntimeError as error:
-            explain(error, func.__name__)
             raise
 
     twin = cast(CompiledTwin[_Args, _Result], name_twin(call, func, "jit"))
     twin.lower = compiled_for(trace_key()).lower
     return twin
+
+
+def _read(
+    by_name: ArgumentReader,
+    static_argnames: Sequence[str],
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> dict[str, Any]:
+    """The arguments of a compiled function, checked and prepared, by name."""
+    arguments = adopted(copy_configs(by_name(args, kwargs)[0]))
+    check_width(arguments, jax.core.Tracer)
+    arguments |= known_integers({name: arguments[name] for name in static_argnames})
+    if prepare is not None:
+        arguments |= prepare(arguments)
+    check_carried({name: value for name, value in arguments.items() if name not in static_argnames})
+    return arguments
 
 
 def _compiled_by_key(func: Callable[..., Any], static_argnames: Sequence[str]) -> Callable[[Any], Any]:
@@ -164,11 +171,8 @@ def _adopting(func: Callable[_Args, _Result], static: Sequence[str], warns: bool
             warn_if_spread(func.__name__, by_place | by_name)
         by_place |= known_integers({name: by_place[name] for name in static if name in by_place})
         by_name |= known_integers({name: by_name[name] for name in static if name in by_name})
-        try:
+        with explained(func.__name__):
             found: _Result = whole(*by_place.values(), *args[len(names) :], **by_name)
-        except jax.errors.JaxRuntimeError as error:
-            explain(error, func.__name__)
-            raise
         return found
 
     return call

@@ -114,13 +114,11 @@ def pairs_within(
     ready = make_ready(Asked(part, part_query, None, radii, box, th, cfg, faults, numbered=True))
     half = same and not full
     place = room("pairs", capacity, (_USUAL // 2 if half else _USUAL) * query.shape[0], 2**31 - 1)
-    vectors = bool(asked & set("Dd"))
-    shifts = vectors or "S" in asked
+    vectors, shifts = bool(asked & set("Dd")), bool(asked & set("SDd"))
     search = _search_of(ready, box, same=same, half=half, shifts=shifts, vectors=vectors)
     starts = ready.starts if same or ready.starts is None else starts_of_ranks(get_num(part_query))
     fill = (-1, -1, *(0,) * shifts, *(0, jnp.inf) * vectors)
-    dims = pos.shape[1]
-    entry = 8 + 4 * dims * shifts + pos.dtype.itemsize * (dims + 1) * vectors
+    entry = _entry_bytes(pos, shifts, vectors)
     splits, columns = Listing(ready, place, "pairs", fill, entry, search, box, starts).lists()
     found = dict(zip("ijSDd", columns, strict=False))
     if vectors:
@@ -129,6 +127,11 @@ def pairs_within(
         found["D"], found["d"] = _differentiable(query, pos, box, found["D"], found["d"], which)
     shift, vector, distance = (found[letter] if letter in asked else None for letter in "SDd")
     return PairLists(i=found["i"], j=found["j"], shift=shift, vector=vector, distance=distance, num=splits[-1])
+
+
+def _entry_bytes(pos: jax.Array, shifts: bool, vectors: bool) -> int:
+    dims = pos.shape[1]
+    return 8 + 4 * dims * shifts + pos.dtype.itemsize * (dims + 1) * vectors
 
 
 def _search_of(ready: Ready, box: Exact, **options: Any) -> Callable[..., tuple[jax.Array, ...]]:
