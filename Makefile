@@ -38,10 +38,8 @@ cp build/develop/jztree/native/common/cpu/libjztree_cpu.so jztree/lib
 endef
 first_set = $(if $(filter x86_64,$(HERE)),$(if $(filter-out NATIVE,$(JZTREE_INSTRUCTION_SETS)),JZTREE_INSTRUCTION_SET=x86-64-v2))
 
-# The most cases of one test that `make test` runs, and of how many long tests it runs one; 0 and 1 are all, as where
-# tests are picked.
+# The most cases of one test that `make test` runs; 0: all, as when ARGS picks tests.
 CASES ?= $(if $(ARGS),0,2)
-TURNS ?= $(if $(filter 0,$(CASES)),1,4)
 
 # The machine that a wheel is for: another one than this needs Debian's cross-compiler for it.
 HERE := $(shell uname -m)
@@ -101,8 +99,8 @@ docs: develop ## The documentation as a site, build/docs/html/index.html; every 
 	$(call install_needs,docs)
 	$(BIN)/sphinx-build -W -q -b html docs build/docs/html
 
-test: develop ## The tests that take seconds, others of the long ones for each commit; ARGS="tests/test_knn.py -k ties" picks some.
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --cases-of-each $(CASES) --turns $(TURNS) $(ARGS)
+test: develop ## The tests that take seconds, the same cases on every commit; ARGS="tests/test_knn.py -k ties" picks some.
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --cases-of-each $(CASES) $(ARGS)
 
 oracles: $(VENV)/ready ## Corrfunc, whose pair counts tests compare with; it compiles, and needs GSL (gsl-config) for that.
 	$(call install_needs,oracles)
@@ -114,7 +112,7 @@ test-all: develop ## Also those that take minutes.
 test-emulated: develop ## The library's tests with the CUDA kernels, run by an emulator; no GPU is needed.
 	$(call emulate,cuda-emulated,$(EMULATED_TESTS))
 
-test-emulated-core: develop ## Some of them, other cases for each commit.
+test-emulated-core: develop ## Some of them.
 	$(call emulate,cuda-emulated,--cases-of-each $(CASES) $(EMULATED_CORE))
 
 test-watched: develop ## Some of them with an emulator that finds races between threads of CUDA, and counts sectors of memory.

@@ -1,29 +1,14 @@
-"""The choice of cases that `make test` runs."""
+"""The fixed set of cases that ``make test`` runs."""
 
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from case_choice import pytest_collection_modifyitems
 
-_ALL = [f"test_a.py::test_many[{i}]" for i in range(40)] + [
-    "test_a.py::test_two[x]",
-    "test_a.py::test_two[y]",
-    "test_b.py::test_one",
-]
-
-
-def chosen(most: int, seed: str, names: list[str] = _ALL, turns: int = 1) -> list[str]:
-    items: list[Any] = [_Item(name) for name in names]
-    left_out: list[Any] = []
-
-    def leave_out(items: list[Any]) -> None:
-        left_out.extend(items)
-
-    hook = SimpleNamespace(pytest_deselected=leave_out)
-    config: Any = SimpleNamespace(option=SimpleNamespace(cases_of_each=most, cases_seed=seed, turns=turns), hook=hook)
-    pytest_collection_modifyitems(config, items)
-    assert len(items) + len(left_out) == len(names)
-    return [item.nodeid for item in items]
+_MANY = [f"test_a.py::test_many[{i}]" for i in range(40)]
+_LONG = [f"test_b.py::test_long[{i}]" for i in range(3)]
+_ALL = [*_MANY, "test_a.py::test_two[x]", "test_a.py::test_two[y]", *_LONG, "test_c.py::test_one"]
 
 
 class _Item:
@@ -32,32 +17,42 @@ class _Item:
 
     def get_closest_marker(self, name: str) -> bool:
         assert name == "long"
-        return "test_a.py" in self.nodeid
+        return "test_long" in self.nodeid
 
 
-def test_some_of_each_and_all_of_few_in_their_order() -> None:
-    kept = chosen(5, "20261123")
-    assert kept[-3:] == _ALL[-3:]
-    assert len(kept) == 5 + 3
-    assert kept == sorted(kept, key=_ALL.index)
-    assert chosen(0, "20261123") == _ALL
+def chosen(most: int, names: list[str]) -> list[str]:
+    items: list[Any] = [_Item(name) for name in names]
+    left_out: list[Any] = []
+
+    def leave_out(items: list[Any]) -> None:
+        left_out.extend(items)
+
+    hook = SimpleNamespace(pytest_deselected=leave_out)
+    config: Any = SimpleNamespace(option=SimpleNamespace(cases_of_each=most), hook=hook)
+    pytest_collection_modifyitems(config, items)
+    assert len(items) + len(left_out) == len(names) or most == 0
+    return [item.nodeid for item in items]
 
 
-def test_the_seed_chooses_and_not_what_else_is_there() -> None:
-    kept = chosen(5, "20261123")
-    assert chosen(5, "20261123", _ALL[:40]) == kept[:5]
-    assert chosen(5, "20261124") != kept
+@pytest.mark.parametrize(
+    ("most", "places"), [(1, [0]), (2, [0, 39]), (3, [0, 19, 39]), (5, [0, 9, 19, 29, 39]), (40, list(range(40)))]
+)
+def test_cases_are_evenly_spaced_from_first_to_last(most: int, places: list[int]) -> None:
+    assert chosen(most, _MANY) == [_MANY[place] for place in places]
 
 
-def test_in_some_weeks_all_are_run() -> None:
-    assert set().union(*(chosen(5, str(day)) for day in range(80))) == set(_ALL)
+def test_every_test_keeps_a_case_and_the_order() -> None:
+    kept = chosen(2, _ALL)
+    assert kept == [_MANY[0], _MANY[39], "test_a.py::test_two[x]", "test_a.py::test_two[y]", _LONG[0], _ALL[-1]]
 
 
-def test_long_tests_take_turns_with_one_case() -> None:
-    runs = [chosen(3, str(day), turns=3) for day in range(300)]
-    assert all(run[-1] == "test_b.py::test_one" for run in runs)
-    assert {len(run) for run in runs} == {1, 2, 3}
-    for name in ("many", "two"):
-        of_it = [case for run in runs for case in run if name in case]
-        assert 70 < len(of_it) < 130
-        assert set(of_it) == {case for case in _ALL if name in case} or name == "many"
+def test_no_limit_keeps_all_cases() -> None:
+    assert chosen(0, _ALL) == _ALL
+
+
+def test_choice_does_not_depend_on_other_tests() -> None:
+    assert chosen(5, _ALL)[:5] == chosen(5, _MANY)
+
+
+def test_long_test_keeps_its_first_case() -> None:
+    assert chosen(5, _LONG) == _LONG[:1]
