@@ -15,9 +15,6 @@ endif
 # Which instruction sets the CPU kernels are compiled for: TWO are that of this machine and, for three dimensions, the
 # plainest, to see that they give the same bits; NATIVE is the former alone; ALL is what packages have.
 JZTREE_INSTRUCTION_SETS ?= TWO
-# Tests at once. Many wait for processes, so one more than the cores; each takes a gigabyte or two of memory, so no more than nine.
-WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores + 1 : 9)))
-
 # Installs what the package needs, and what the extras $(1) of it need, but not the package.
 install_needs = $(BIN)/python -c "import sys, tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
   print(*project['dependencies'], *(need for name in sys.argv[1:] for need in project['optional-dependencies'][name]), sep='\n')" \
@@ -52,38 +49,15 @@ cuda_tag = $(if $(filter ON,$(JZTREE_CUDA)),SKBUILD_WHEEL_BUILD_TAG=1cuda$$("$${
 # Where the compiler has a library of its runtime.
 runtime = $$($(CXX) -print-file-name=$(1))
 
-# What the CUDA kernels take part in, as it says itself; and some of each of it.
-EMULATED_TESTS ?= $(shell grep -l pytest.mark.emulated tests/test_*.py)
-EMULATED_CORE = $(addprefix tests/test_,emulator.py catalogue.py::test_smallest_group_of_the_catalogue \
-  catalogue.py::test_catalogue_of_padded_particles comm.py::test_exchange_and_the_way_back knn.py::test_equals_scipy_for_any_k \
-  knn.py::test_many_particles_equal_scipy fof.py::test_any_number_of_particles fof.py::test_many_particles_equal_scipy \
-  distr_knn.py::test_radii_and_indices_are_those_of_one_device distr_fof.py::test_catalogue_is_that_of_one_device \
-  zsort.py::test_sort_is_stable count_within.py::test_radii_of_each_query neighbours_within.py::test_order_of_lists reduce_within_blocks.py \
-  kernel_sums.py::test_values_of_any_shape pairs_within.py::test_full_lists_are_those_of_neighbours \
-  dbscan.py::test_borders_go_to_the_first_cluster pair_counts.py::test_a_hierarchy_that_is_there)
-# With every access to memory watched.
-WATCHED_TESTS = $(EMULATED_CORE) $(addprefix tests/test_,races.py memory_sectors.py zorder.py fof.py overdensity.py \
-  splitters.py::test_without_rows_all_cuts_are_at_0 splitters.py::test_totals_beyond_32_bits \
-  many_ranks.py::test_boxes_go_to_the_ranks_that_may_have_what_they_want[True-3-periodic-clustered] \
-  many_ranks.py::test_rows_go_to_the_ranks_whose_boxes_are_near[3-periodic-clustered] \
-  many_ranks.py::test_leaves_are_open_that_others_may_have_something_for[True-40-3-periodic-clustered] \
-  many_ranks.py::test_leaves_are_open_that_others_may_have_something_for[False-None-3-open-spread] \
-  sphere_properties.py::test_against_plain_sums[3-mixed] sphere_properties.py::test_a_sphere_that_turns \
-  lowest_potential.py::test_groups_against_all_pairs count_within.py::test_weights pair_counts.py::test_regions_without_weights \
-  knn_max_radius.py::test_limits_of_each_query_in_all_orders knn_max_radius.py::test_any_k_and_radius[float32-0.2-8] \
-  knn_again.py::test_queries_that_are_no_sources \
-  knn_max_radius.py::test_any_k_and_radius[float32-0.2-33] knn_max_radius.py::test_any_k_and_radius[float64-0.2-300] \
-  pairs_within.py::test_all_images_of_radii_above_half_the_box[float32-1.7-2] nearest_within.py::test_nearest_and_their_number \
-  kernel_sums.py::test_a_top_hat_counts kernel_sums.py::test_any_unit_of_length kernel_sums.py::test_hierarchies \
-  kernel_derivatives.py::test_derivatives[wendland_c4-3-mean_h] kernel_derivatives.py::test_derivatives_of_fields)
 EMULATOR_SEEDS ?= 0 1 2 3 4
 # The most dimensions that the emulator's kernels are compiled for.
 JZTREE_EMULATED_DIMS ?= 8
 
-# Compiles the emulator's library $(1); runs the tests $(2) with it.
+# Compiles the emulator's library $(1); runs the tests with one of the markers $(2) (separated by |), with pytest's arguments $(3).
 emulate = $(BIN)/cmake --build build/develop --target jztree_cpu_$(1) && \
   cp build/develop/tests/native/cuda_emulator/libjztree_cpu_$(1).so jztree/lib && \
-  JZTREE_INSTRUCTION_SET=$(1) $(BIN)/pytest -n $(WORKERS) --dist worksteal $(2)
+  JZTREE_INSTRUCTION_SET=$(1) $(BIN)/pytest -n auto --dist worksteal $(3) -m "($(subst |, or ,$(2))) and not slow" \
+  $$(grep -lE "mark\.($(2))\b" tests/test_*.py)
 
 .PHONY: demo develop docs oracles test test-all test-emulated test-emulated-core test-watched test-emulated-all fuzz fuzz-sanitized faults lint format bench profile gpu-check aarch64 wheel cross-compiler clean
 
@@ -100,23 +74,23 @@ docs: develop ## The documentation as a site, build/docs/html/index.html; every 
 	$(BIN)/sphinx-build -W -q -b html docs build/docs/html
 
 test: develop ## The tests that take seconds, the same cases on every commit; ARGS="tests/test_knn.py -k ties" picks some.
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal --cases-of-each $(CASES) $(ARGS)
+	$(BIN)/pytest -n auto --dist worksteal --cases-of-each $(CASES) $(ARGS)
 
 oracles: $(VENV)/ready ## Corrfunc, whose pair counts tests compare with; it compiles, and needs GSL (gsl-config) for that.
 	$(call install_needs,oracles)
 
 test-all: develop ## Also those that take minutes.
 	$(call install_needs,tables readers)
-	JZTREE_TESTS_OPTIMIZED=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "slow or not slow"
+	JZTREE_TESTS_OPTIMIZED=1 $(BIN)/pytest -n auto --dist worksteal -m "slow or not slow"
 
 test-emulated: develop ## The library's tests with the CUDA kernels, run by an emulator; no GPU is needed.
-	$(call emulate,cuda-emulated,$(EMULATED_TESTS))
+	$(call emulate,cuda-emulated,emulated)
 
 test-emulated-core: develop ## Some of them.
-	$(call emulate,cuda-emulated,--cases-of-each $(CASES) $(EMULATED_CORE))
+	$(call emulate,cuda-emulated,core,--cases-of-each $(CASES))
 
 test-watched: develop ## Some of them with an emulator that finds races between threads of CUDA, and counts sectors of memory.
-	$(call emulate,cuda-watched,$(WATCHED_TESTS))
+	$(call emulate,cuda-watched,core|watched)
 
 test-emulated-all: develop ## All of them with five orders of threads and blocks, and the watched ones with two.
 	set -e; for seed in $(EMULATOR_SEEDS); do JZTREE_EMULATOR_SEED=$$seed $(MAKE) test-emulated; done

@@ -2,6 +2,8 @@
 
 The choice follows from the list of cases alone: the first case, the last one, and others at equal steps between them.
 So every commit runs the same cases, and ``git bisect`` finds the one that broke a case.
+
+A marker may name some cases of its test: ``@pytest.mark.watched("float32-8", "float64-300")`` marks only these two.
 """
 
 from collections import defaultdict
@@ -20,6 +22,22 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     """Name the limit, so that nobody takes a run for one of all cases."""
     most = config.option.cases_of_each
     return f"at most {most} cases of each test, one of each long test; make test-all runs all cases" if most else None
+
+
+@pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")  # before -m
+def pytest_leave_markers_to_named_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take ``watched`` from cases that it does not name; raise UsageError if it names a case that does not exist."""
+    named: set[str] = set()
+    for item in items:
+        marker = item.get_closest_marker("watched")
+        if marker and marker.args:
+            cases = {f"{_test(item)}[{case}]" for case in marker.args}
+            named |= cases
+            if item.nodeid not in cases:
+                item.own_markers = [mark for mark in item.own_markers if mark.name != "watched"]
+    lacking = sorted(named.difference(item.nodeid for item in items))
+    if lacking and not any("[" in str(argument) for argument in config.args):
+        raise pytest.UsageError(f"a marker names cases that do not exist: {', '.join(lacking)}")
 
 
 @pytest.hookimpl(trylast=True)  # after -m and -k

@@ -37,6 +37,15 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["XLA_FLAGS"] += f" {_QUICK_COMPILATION}"
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """How many tests ``-n auto`` runs at once.
+
+    Many tests wait for processes, so there is one more than cores. Each takes a gigabyte or two: there are 9 at most.
+    """
+    del config
+    return min((os.cpu_count() or 1) + 1, 9)
+
+
 def _knows_flags(config: pytest.Config, flags: str) -> bool:
     """Whether this version of XLA knows the flags; it ends the process if not."""
     cache, key, known = getattr(config, "cache", None), f"xla/{jaxlib.__version__} {flags}", None

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from case_choice import pytest_collection_modifyitems
+from case_choice import pytest_collection_modifyitems, pytest_leave_markers_to_named_cases
 
 _MANY = [f"test_a.py::test_many[{i}]" for i in range(40)]
 _LONG = [f"test_b.py::test_long[{i}]" for i in range(3)]
@@ -56,3 +56,25 @@ def test_choice_does_not_depend_on_other_tests() -> None:
 
 def test_long_test_keeps_its_first_case() -> None:
     assert chosen(5, _LONG) == _LONG[:1]
+
+
+def marked(names: list[str], *cases: str, args: tuple[str, ...] = ("tests",)) -> list[str]:
+    """The cases that keep the marker ``watched`` if it names some."""
+    items: list[Any] = []
+    for name in names:
+        mark = pytest.mark.watched(*cases).mark
+        items.append(SimpleNamespace(nodeid=name, own_markers=[mark], get_closest_marker=lambda _, mark=mark: mark))
+    config: Any = SimpleNamespace(args=list(args))
+    pytest_leave_markers_to_named_cases(config, items)
+    return [item.nodeid for item in items if item.own_markers]
+
+
+def test_marker_applies_to_the_cases_that_it_names() -> None:
+    assert marked(_MANY, "3", "17") == [_MANY[3], _MANY[17]]
+    assert marked(_MANY) == _MANY
+
+
+def test_marker_that_names_a_missing_case_is_an_error() -> None:
+    with pytest.raises(pytest.UsageError, match=r"do not exist: test_a\.py::test_many\[40\]$"):
+        marked(_MANY, "3", "40")
+    assert marked(_MANY[:1], "3", args=(_MANY[0],)) == []

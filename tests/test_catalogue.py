@@ -78,6 +78,7 @@ def test_catalogue_equals_slow_sums(dims: int, box: str, dtype: Any) -> None:
     assert groups >= 5
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("npart_min", [1, 2, 20, 150, 1200, 1201])
 def test_smallest_group_of_the_catalogue(npart_min: int) -> None:
     assert_catalogue(moving_particles(1200, 3, np.float32), 0.008, 1.0, npart_min, 1200)
@@ -99,6 +100,7 @@ def test_mass_as_a_python_number_keeps_the_dtype_of_the_particles(x64: None) -> 
     assert cata.com_pos.dtype == cata.mass.dtype == np.float32
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("num", [0, 3, 500])
 def test_catalogue_of_padded_particles(num: int) -> None:
     part = moving_particles(800, 3, np.float32)

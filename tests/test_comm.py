@@ -94,6 +94,7 @@ def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return request.param.split(",")[0]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("ndev", [1, 3, 4])
 def test_exchange_and_the_way_back(ndev: int, method: str) -> None:
     rows, dest, num = rows_to_send(ndev)

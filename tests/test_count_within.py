@@ -96,6 +96,8 @@ def test_any_number_of_particles_and_queries(n: int) -> None:
     assert count_within(Pos(pos=pos, num=0), 0.4).shape == (n,)
 
 
+@pytest.mark.aarch64
+@pytest.mark.core
 def test_radii_of_each_query() -> None:
     pos, query = oracles.clustered(3_000, 3), oracles.uniform(200, 3, seed=3)
     own = np.random.default_rng(0).random(200) * 0.3
@@ -124,6 +126,7 @@ def test_radii_of_rows_without_a_query_may_be_anything(shape: tuple[int, ...]) -
     assert not np.any(found[1])
 
 
+@pytest.mark.watched
 @pytest.mark.parametrize("box", [None, 1.0])
 def test_weights(box: Any) -> None:
     pos, rng = oracles.clustered(2_000, 3), np.random.default_rng(0)

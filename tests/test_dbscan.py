@@ -46,6 +46,8 @@ def test_hard_sets(name: str) -> None:
             assert_clusters(dbscan(pos, SETS[name][2], least, box), slow(pos, SETS[name][2], least, box))
 
 
+@pytest.mark.aarch64
+@pytest.mark.core
 def test_borders_go_to_the_first_cluster() -> None:
     """A point between two clusters, nearer to the second, and in every order of rows."""
     line = np.r_[np.arange(5) * 0.1, 0.95, 1.45 + np.arange(5) * 0.1][:, None].astype(np.float32)

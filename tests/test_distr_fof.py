@@ -108,6 +108,7 @@ def test_labels_of_the_one_device_function_are_linear() -> None:
         jz.fof.fof_labels.smap(mesh_of(4), jit=True)(part, 0.06, output_order="input")
 
 
+@pytest.mark.core
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 2, 4, 7])
 def test_catalogue_is_that_of_one_device(ndev: int) -> None:

@@ -22,6 +22,7 @@ def on_one(pos: np.ndarray, k: int, box: Any, **options: Any) -> tuple[np.ndarra
     return np.asarray(rad), np.asarray(idx)
 
 
+@pytest.mark.core
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_radii_and_indices_are_those_of_one_device(ndev: int) -> None:

@@ -17,6 +17,7 @@ import test_kernels
 from jztree import kernels
 
 pytestmark = [
+    pytest.mark.core,
     pytest.mark.emulated,
     pytest.mark.skipif(
         kernels.native_info()["instruction_set"] != "cuda-emulated", reason="the CUDA kernels are not emulated here"

@@ -15,7 +15,7 @@ from jztree import data, tree
 from jztree.config import FofConfig, TreeConfig
 from jztree.fof import fof_and_catalogue, fof_is_superset, fof_labels
 
-pytestmark = pytest.mark.emulated
+pytestmark = [pytest.mark.emulated, pytest.mark.watched]
 
 N = 900
 SAMPLES = {"uniform": oracles.uniform, "clustered": oracles.clustered}
@@ -52,6 +52,8 @@ def test_equals_connected_components(dims: int, box: str, sample: str, dtype: An
         assert_groups(pos, factor * separation, oracles.box_lengths(box, dims))
 
 
+@pytest.mark.aarch64
+@pytest.mark.core
 @pytest.mark.parametrize("n", [1, 2, 3, 23, 24, 25, 48, 49, 200])
 @pytest.mark.parametrize("box", ["open", "periodic"])
 def test_any_number_of_particles(n: int, box: str, dtype: Any) -> None:
@@ -65,6 +67,7 @@ def test_no_particles() -> None:
     assert int(cata.ngroups) == 0
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("factor", [0.2, 0.5, 0.9])
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_many_particles_equal_scipy(sample: str, factor: float) -> None:

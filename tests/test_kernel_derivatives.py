@@ -23,6 +23,7 @@ def differences(func: Any, args: tuple[Any, ...], dots: tuple[Any, ...], step: f
     return (np.asarray(up) - np.asarray(down)) / (2 * step)
 
 
+@pytest.mark.watched("wendland_c4-3-mean_h")
 @pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
@@ -104,6 +105,7 @@ def test_derivatives_at_the_places(kind: str, form: str) -> None:
         np.testing.assert_allclose(along, np.sum(u * found), rtol=1e-9)
 
 
+@pytest.mark.watched
 @pytest.mark.long
 @pytest.mark.parametrize("box", [None, 1.0])
 def test_derivatives_of_fields(box: Any) -> None:

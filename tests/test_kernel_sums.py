@@ -43,6 +43,7 @@ def test_equals_brute_force(dims: int, kind: str) -> None:
             assert_near(found, KernelSum(kernel, "gather", box)(wide, wide, h, h, v), 1e-13)
 
 
+@pytest.mark.watched
 @pytest.mark.parametrize("box", [None, 1.0])
 def test_a_top_hat_counts(box: Any) -> None:
     """Over the ball's volume, the same integers, at ties too."""
@@ -67,6 +68,8 @@ def test_the_density_of_sph() -> None:
         np.testing.assert_allclose(kernel_sums.jit(part, h, kernel=kernel), expected, rtol=1e-5)
 
 
+@pytest.mark.aarch64
+@pytest.mark.core
 @pytest.mark.long
 def test_values_of_any_shape() -> None:
     pos, v = oracles.uniform(300, 3), oracles.uniform(300, 12).reshape(300, 3, 2, 2)
@@ -115,6 +118,7 @@ def test_any_number_of_particles_and_queries(n: int) -> None:
     np.testing.assert_array_equal(found[n:], 0)
 
 
+@pytest.mark.watched
 @pytest.mark.parametrize("scale", [1e-30, 1e-8, 1e8, 1e30])
 def test_any_unit_of_length(scale: float) -> None:
     pos = (oracles.uniform(600, 3) * np.float32(scale)).astype(np.float32)
@@ -208,6 +212,7 @@ def test_coincident_points_and_lengths_above_the_box() -> None:
                 )
 
 
+@pytest.mark.watched
 @pytest.mark.long
 def test_hierarchies() -> None:
     pos, h = oracles.clustered(2_000, 3), oracles.uniform(2_000, 1)[:, 0] * 0.1 + 0.01

@@ -44,6 +44,8 @@ def test_equals_scipy(dims: int, box: str, sample: str, dtype: Any) -> None:
     assert_nearest(pos, query, 8, oracles.box_lengths(box, dims))
 
 
+@pytest.mark.aarch64
+@pytest.mark.core
 @pytest.mark.parametrize("k", [1, 2, 7, 8, 9, 16, 17, 24, 25, 32, 33, 64, 65, 100, 500, 1024])
 def test_equals_scipy_for_any_k(k: int, dtype: Any) -> None:
     pos = oracles.clustered(1100, 3, dtype)
@@ -77,6 +79,7 @@ def test_answer_does_not_depend_on_the_shape_of_the_tree(leaf_size: int, fan_out
     np.testing.assert_array_equal(idx, usual[1])
 
 
+@pytest.mark.core
 def test_many_particles_equal_scipy() -> None:
     pos = oracles.clustered(60_000, 3)
     rad, idx = knn(jnp.asarray(pos), 12, boxsize=1.0)

@@ -87,6 +87,7 @@ def test_what_it_finds_is_nearest() -> None:
     np.testing.assert_array_equal(idx, expected)
 
 
+@pytest.mark.watched
 def test_queries_that_are_no_sources() -> None:
     posz = jnp.asarray(tree.zsort(positions("uniform", np.float32))[0])
     length, some = exact(0.0, (3,)), tree.zsort(oracles.uniform(90, 3, seed=8))[0]

@@ -48,6 +48,7 @@ def test_equals_brute_force(dims: int, kind: str, dtype: Any) -> None:
     assert_limited(knn.jit(pos, 6, box, part_query=query, max_radius=own), pos, query, own, box)
 
 
+@pytest.mark.watched("float32-0.2-8", "float32-0.2-33", "float64-0.2-300")
 @pytest.mark.parametrize("k", [1, 2, 8, 9, 17, 33, 65, 300, 1000])
 @pytest.mark.parametrize("radius", [0.0, 0.01, 0.2, 5.0, np.inf])
 def test_any_k_and_radius(k: int, radius: float, dtype: Any) -> None:
@@ -120,6 +121,7 @@ def test_few_particles_and_queries(n: int) -> None:
     assert_limited(empty, np.zeros((0, 3)), pos, 1.0)
 
 
+@pytest.mark.watched
 @pytest.mark.parametrize("order", ["input", "z"])
 @pytest.mark.parametrize("separate", [False, True])
 def test_limits_of_each_query_in_all_orders(order: str, separate: bool) -> None:

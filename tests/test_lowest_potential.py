@@ -59,6 +59,7 @@ def assert_lowest(found: halos.LowestParticle, grouped: Any, cata: data.FofCatal
             np.testing.assert_array_equal(np.asarray(getattr(found.part, name))[:groups], rows)
 
 
+@pytest.mark.watched
 @pytest.mark.parametrize("softening", [0.0, 1e-3])
 @pytest.mark.parametrize("rlink", [0.008, 0.03])
 def test_groups_against_all_pairs(rlink: float, softening: float) -> None:

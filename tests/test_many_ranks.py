@@ -102,6 +102,7 @@ def grouped(order: Any, counts: Any) -> list[list[int]]:
     return [part.tolist() for part in np.split(order, np.cumsum(counts))[:-1]]
 
 
+@pytest.mark.watched("True-3-periodic-clustered")
 @KINDS
 @SPACES
 @pytest.mark.parametrize("dims", [1, 2, 3])
@@ -138,6 +139,7 @@ def test_boxes_go_to_the_ranks_that_may_have_what_they_want(
     np.testing.assert_array_equal(few, np.asarray(order)[:50])
 
 
+@pytest.mark.watched("3-periodic-clustered")
 @KINDS
 @SPACES
 @pytest.mark.parametrize("dims", [1, 2, 3])
@@ -218,6 +220,7 @@ def runs(pos: np.ndarray, splits: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
     return splits, lower, upper
 
 
+@pytest.mark.watched("True-40-3-periodic-clustered", "False-None-3-open-spread")
 @KINDS
 @SPACES
 @pytest.mark.parametrize("dims", [1, 3])

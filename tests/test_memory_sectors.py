@@ -8,9 +8,12 @@ from scripts import profiling
 
 from jztree import kernels
 
-pytestmark = pytest.mark.skipif(
-    kernels.native_info()["instruction_set"] != "cuda-watched", reason="the CUDA kernels are not watched here"
-)
+pytestmark = [
+    pytest.mark.watched,
+    pytest.mark.skipif(
+        kernels.native_info()["instruction_set"] != "cuda-watched", reason="the CUDA kernels are not watched here"
+    ),
+]
 
 SCRIPT = profiling("memory_sectors")
 

@@ -13,6 +13,7 @@ from jztree.radius import count_within, nearest_within
 pytestmark = pytest.mark.emulated
 
 
+@pytest.mark.watched
 @pytest.mark.parametrize("most", [1, 5, 300])
 @pytest.mark.parametrize("box", [None, 1.0])
 def test_nearest_and_their_number(most: int, box: Any, dtype: Any) -> None:

@@ -47,6 +47,8 @@ def test_equals_brute_force(dims: int, kind: str) -> None:
     assert_lists(neighbours_within.jit(pos, own, box, part_query=query), pos, query, own, box)
 
 
+@pytest.mark.aarch64
+@pytest.mark.core
 @pytest.mark.parametrize("x64", [False, True])
 def test_order_of_lists(x64: bool) -> None:
     """By distance, and else by the z-order of the sources, which also orders what is at the same distance."""

@@ -16,7 +16,7 @@ from jztree.data import Pos, PosMass
 from jztree.overdensity import SphericalOverdensity, spherical_overdensity
 from jztree_utils import ics
 
-pytestmark = pytest.mark.emulated
+pytestmark = [pytest.mark.emulated, pytest.mark.watched]
 
 FIELDS = ("radius", "mass", "count", "vmax", "rmax")
 BALL = {1: 2.0, 2: np.pi, 3: 4 * np.pi / 3, 4: np.pi**2 / 2}

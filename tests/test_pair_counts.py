@@ -251,6 +251,7 @@ def test_a_mesh_of_one_device() -> None:
     assert_counts(mapped(part, FEW, boxsize=1.0, **extra), expected)
 
 
+@pytest.mark.watched
 @pytest.mark.long
 def test_regions_without_weights() -> None:
     pos = oracles.uniform(3000, 3)
@@ -326,6 +327,8 @@ def test_distances_of_a_wide_range() -> None:
         assert_counts(pair_counts(pos, edges, **options), brute(pos, pos, edges, **options))
 
 
+@pytest.mark.aarch64
+@pytest.mark.core
 def test_a_hierarchy_that_is_there() -> None:
     pos = oracles.clustered(2000, 3)
     weight = np.random.default_rng(7).random(len(pos)).astype(np.float32)

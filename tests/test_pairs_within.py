@@ -87,6 +87,7 @@ def test_equals_brute_force(dims: int, kind: str, dtype: Any) -> None:
     assert_pairs(found, brute(pos, query, own, box, "separate"))
 
 
+@pytest.mark.watched("float32-1.7-2")
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("radius", [0.5, 0.51, 1.0, 1.7])
 def test_all_images_of_radii_above_half_the_box(dims: int, radius: float, dtype: Any) -> None:
@@ -129,6 +130,8 @@ def test_padding_and_a_hierarchy() -> None:
     assert_pairs(pairs_within.jit(partz, 0.2, 1.0, th=th), brute(posz, posz, 0.2, 1.0))
 
 
+@pytest.mark.aarch64
+@pytest.mark.core
 @pytest.mark.long
 def test_full_lists_are_those_of_neighbours() -> None:
     pos = oracles.clustered(3000, 3)

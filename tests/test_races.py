@@ -15,9 +15,12 @@ import jztree as jz
 from jztree import kernels
 from jztree.config import KNNConfig, RadiusConfig, TreeConfig
 
-pytestmark = pytest.mark.skipif(
-    kernels.native_info()["instruction_set"] != "cuda-watched", reason="the CUDA kernels are not watched here"
-)
+pytestmark = [
+    pytest.mark.watched,
+    pytest.mark.skipif(
+        kernels.native_info()["instruction_set"] != "cuda-watched", reason="the CUDA kernels are not watched here"
+    ),
+]
 
 _RACE = "two threads come to the same memory, one of them writes, and nothing orders them."
 # What each is about, and the line in the source that is to be named.

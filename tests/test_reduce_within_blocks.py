@@ -9,7 +9,7 @@ from jztree._radii import Radii
 from jztree.jax_ext import exact
 from jztree.radius import count_within, reduce_within
 
-pytestmark = pytest.mark.emulated
+pytestmark = [pytest.mark.emulated, pytest.mark.core]
 
 
 def test_a_block_that_ends_among_equal_points() -> None:

@@ -74,6 +74,7 @@ def particles(dims: int, n: int = 1500) -> tuple[np.ndarray, np.ndarray, np.ndar
     return pos, (300 + 100 * rng.standard_normal((n, dims))).astype(np.float32), rng.random(n).astype(np.float32)
 
 
+@pytest.mark.watched("3-mixed")
 @pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
 @pytest.mark.parametrize("dims", [1, 2, 3, 4])
 def test_against_plain_sums(dims: int, kind: str) -> None:
@@ -134,6 +135,7 @@ def test_no_spheres() -> None:
     )
 
 
+@pytest.mark.watched
 def test_a_sphere_that_turns() -> None:
     """Solid rotation of a homogeneous ball of radius 1: J/M = 2/5 omega, and a bulk motion that is in nothing."""
     rng = np.random.default_rng(3)

@@ -98,6 +98,7 @@ def test_cuts_are_those_of_all_rows_in_their_order(
             np.testing.assert_array_equal(cuts, expected, f"{name}, {n} {how}")
 
 
+@pytest.mark.watched
 @pytest.mark.long
 def test_without_rows_all_cuts_are_at_0(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comm, "num_ranks", lambda: 3)
@@ -143,6 +144,7 @@ def test_one_sum_in_the_compiled_search() -> None:
     assert sums == [("1", str(_splitters._FEWEST_PARTS))]
 
 
+@pytest.mark.watched
 def test_totals_beyond_32_bits() -> None:
     """1e10 rows for 3 ranks, about a third of them in each of three parts."""
     total = 10**10

@@ -13,7 +13,7 @@ import jztree as jz
 from jztree import CapacityError
 from jztree.data import ParticleData, Pos
 
-pytestmark = pytest.mark.emulated
+pytestmark = [pytest.mark.emulated, pytest.mark.watched]
 
 
 def sorted_on_one(pos: np.ndarray, box: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -55,6 +55,7 @@ def test_order_of_dynamic_range_1e12(dtype: Any) -> None:
     np.testing.assert_array_equal(tree.zsort(jnp.asarray(pos))[1], oracles.z_order(pos))
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 1000, 70_000])
 def test_sort_is_stable(n: int) -> None:
     np.testing.assert_array_equal(tree.zsort(jnp.full((n, 3), 0.3))[1], np.arange(n))
