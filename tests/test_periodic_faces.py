@@ -1,6 +1,6 @@
-"""Clumps at the faces of a periodic box: order and distances are those of the positions as given.
+"""Clumps at the faces of a periodic box: order and distances follow from the given positions without wrapping.
 
-Half of the coordinates of such a clump are negative or beyond the box. In the box they have hardly any digits left.
+Half of the coordinates of such a clump are outside the box. Wrapped into it, they would lose most of their digits.
 """
 
 from typing import Any
@@ -17,12 +17,12 @@ import jztree as jz
 pytestmark = pytest.mark.emulated
 
 WIDTHS = [1e-7, 1e-6, 1e-4, 1e-2, 0.3]
-# 0.7 and 0.1 are not float32 numbers, so neither are the coordinates within such a box of those outside of it.
+# float32 cannot represent 0.7 and 0.1, nor positions that were wrapped into such a box.
 BOXES: list[Any] = [1.0, 0.7, [0.1, 0.25, 0.0]]
 
 
 def clump(width: float, box: Any, dtype: Any, n: int = 250, boxes: Any = 0, seed: int = 0) -> np.ndarray:
-    """Points around the corner of a box that is so many box lengths from the origin, some of them exactly on a face."""
+    """Points around a corner, some of them exactly on a face. boxes: box lengths from the origin to the corner."""
     lengths = np.where(oracles.full_box(box, 3) > 0, oracles.full_box(box, 3), 1.0)
     random = np.random.default_rng(seed)
     pos = random.standard_normal((n, 3)) * width * lengths.max()
@@ -104,7 +104,7 @@ def test_images_of_one_place_are_at_distance_0(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("width", [1e-7, 1e-5, 1e-2])
-def test_limits_are_those_of_the_positions_as_given(width: float, dtype: Any) -> None:
+def test_max_radius_near_a_corner_agrees_with_counts(width: float, dtype: Any) -> None:
     pos = clump(width, 1.0, dtype)
     every = exact_distances(pos, pos, 1.0)
     radius = float(np.median(every)) / 3

@@ -36,8 +36,7 @@ _IDLE_SECONDS = 10.0
 # So many times process 0 is asked for a sign of life in the time after which JAX takes it for gone, and for so much of
 # this time it may be silent.
 _QUESTIONS, _SILENCE = 8, 0.7
-# After a lost connection, the time within which the connections of `Lines` name a peer that was killed: three looks for
-# it, and the time to report.
+# `Lines` names a killed peer within this time after a connection is lost: three attempts to reach it, and the report.
 _NAMED_SECONDS = 2.5
 # For how long a process may be at work after a peer has finished.
 _FINISH_SECONDS = 14 * 86400

@@ -23,7 +23,7 @@ def radius_including(distance: ArrayLike) -> Any:
         count = jz.radius.count_within(part, jz.radius.radius_including(distance[:, -1]))  # at least 8
 
     Args:
-        distance: Distances of any shape, float32 or float64, in the dtype in which a search returned them. A Python
+        distance: Distances of any shape, float32 or float64, in the dtype that the search returned. A Python
             number counts as float64, so do not convert float32 distances before.
 
     Returns:

@@ -22,15 +22,15 @@ JZTREE_BOTH inline double wrap_wide(double x, double period) {
   return is_few_periods(x, period) ? x - period * std::floor(x / period) : wrap_far(x, period);
 }
 
-// x - y less what rounding has made of it (D. E. Knuth, 1969, The Art of Computer Programming, volume 2). V: double, or
-// vectors of it.
+// The rounding error of x - y: exactly x - y less `rounded` (D. E. Knuth, 1969, The Art of Computer Programming,
+// volume 2). V: double or a vector of doubles.
 template <typename V>
 JZTREE_BOTH inline V difference_error(const V& x, const V& y, const V& rounded) {
   const V part = rounded - x;
   return (x - (rounded - part)) - (y + part);
 }
 
-// A position moved into the box without rounding: the sum of `wide`, which is wrap_wide of it, and a much smaller
+// A position moved into the box without rounding: the sum of `wide`, the result of wrap_wide, and a much smaller
 // `rest`.
 struct ExactlyWrapped {
   double wide, rest;
@@ -53,7 +53,7 @@ struct ExactlyWrapped {
     return (wide - other.wide) + (rest - other.rest) == 0;
   }
 
-  // What is left of it when it is rounded to T.
+  // The rounding error of this position in T.
   template <typename T>
   JZTREE_BOTH double rest_of(T rounded) const {
     return (wide - static_cast<double>(rounded)) + rest;
@@ -65,7 +65,7 @@ JZTREE_BOTH inline T wrap(T x, double period) {
   return static_cast<T>(wrap_wide(static_cast<double>(x), period));
 }
 
-// What `wrap` rounds off a position, times a factor.
+// The rounding error of `wrap`, times a factor.
 template <typename T, typename From>
 JZTREE_BOTH inline T rest_of_wrap(From x, double period, T factor) {
   const From wrapped = wrap(x, period);

@@ -1,8 +1,8 @@
-// Where neighbours go, and the order and the distances that are reported.
+// Writes neighbours and their distances.
 //
-// A search compares distances in its own precision. What is reported are the distances of the positions as given,
-// computed in float64 by the rule of all searches (common/distance_rule.h) and rounded once, and the neighbours in
-// their order: those whose distances differ by a rounding error may change places.
+// A search compares distances in the precision of the positions. The output holds distances computed in float64 from
+// the given positions (common/distance_rule.h) and rounded once. Neighbours are sorted by them, so two whose distances
+// differ by a rounding error may change places.
 #pragma once
 
 #include <algorithm>
@@ -24,8 +24,8 @@ class Output {
  public:
   T* radius;  // (q, k)
   int64_t k;
-  int64_t own_offset;  // query i is source i + own_offset; negative: queries are no sources
-  bool others;         // queries that are sources are none of their own neighbours
+  int64_t own_offset;  // query i is source i + own_offset; negative: queries are not sources
+  bool others;         // a query that is a source is not its own neighbour
   bool found;          // `radius` has bounds; see Neighbours
   const DistanceRule<D, T> rule;
 
@@ -41,7 +41,7 @@ class Output {
 
   int64_t row(int64_t query) const { return in_.output_row(query); }
 
-  // Distances by the rule, from the positions as given; as ExactDistances::find_squares.
+  // See ExactDistances::find_squares.
   void find_squares(int64_t query, const int32_t* sources, int64_t number, double* out) const {
     distances_.find_squares(in_.queries.pos + query * D, sources, number, out);
   }
@@ -86,7 +86,7 @@ class Answers {
     }
   }
 
-  // Forgets what was not flushed.
+  // Drops all answers since the last flush.
   void clear() { count_ = 0; }
 
   // sorted: the candidates of a query, and a block more that is not used. Only the first can be the query itself.

@@ -1,6 +1,6 @@
-// The order and the distances that are reported: those of the positions as given, computed in float64 by the rule of
-// all searches (common/distance_rule.h) and rounded once. Searches compare in their own precision, so that neighbours
-// whose distances differ by a rounding error may have to change places.
+// Writes neighbours and their distances, which are computed in float64 from the given positions
+// (common/distance_rule.h) and rounded once. Searches compare in the precision of the positions, so neighbours whose
+// distances differ by a rounding error may have to change places.
 #pragma once
 
 #include <cstdint>

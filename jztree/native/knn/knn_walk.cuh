@@ -61,8 +61,8 @@ class Staging {
     }
   }
 
-  // The rounding errors of these. Returns whether any is not 0. Never inlined, because only rows outside of their
-  // periodic box have any.
+  // The rounding errors of wrapped coordinates. Returns whether any is not 0. Never inlined, because only rows outside
+  // of their periodic box have any.
   JZTREE_APART bool rests(const TreeView<From>& tree, uint32_t row, T* rest) const {
     const From* at = tree.pos + static_cast<int64_t>(row) * dims_of<W>(tree);
     bool any = false;
