@@ -211,7 +211,7 @@ def test_a_group_cut_in_two(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.long
 def test_two_groups_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "fof", lambda label: label.at[1:2].set(0))
-    assert_found(findings(fof, 60), "particles that are not linked are in one group")
+    assert_found(findings(fof, 160), "particles that are not linked are in one group")
 
 
 @pytest.mark.slow
@@ -281,7 +281,7 @@ def test_lists_without_what_other_devices_hold(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.long
 def test_a_report_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "fof", lambda label: label.at[1:2].set(0))
-    finding = findings(fof, 60)["particles that are not linked are in one group"]
+    finding = findings(fof, 160)["particles that are not linked are in one group"]
     script = finding.case.script()
     assert script in finding.text().replace("\n    ", "\n")
     names: dict[str, Any] = {}
