@@ -46,12 +46,8 @@ fuzz-sanitized: develop
 	$(build) sanitized && checks/sanitized.sh $(BIN)/python tests/fuzz --seconds 600 $(ARGS)
 faults: develop
 	$(BIN)/python -P tests/faults $(ARGS)
-lint: $(VENV)/group-lint
-	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/mypy tests/typed_script.py
-	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*native/*.h' '*native/*.cc' '*native/*.cu' '*native/*.cuh')
-format: $(VENV)/group-lint
-	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
-	$(BIN)/clang-format -i $$(git ls-files '*native/*.h' '*native/*.cc' '*native/*.cu' '*native/*.cuh')
+lint format: $(VENV)/group-lint
+	$(active) pre-commit run --all-files --show-diff-on-failure
 bench: develop $(VENV)/group-benchmark
 	$(active) checks/benchmarks/all.sh $(ARGS)
 profile: develop
