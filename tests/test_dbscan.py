@@ -38,6 +38,32 @@ def test_equals_the_paper(dims: int, kind: str) -> None:
     assert len(np.unique(slow(pos, eps, 5, box)[0])) > 2
 
 
+@pytest.mark.parametrize("least", [1, 2, 3, 20, 150, 400])
+@pytest.mark.parametrize("kind", ["open", "periodic"])
+def test_lengths_from_none_to_the_whole_set(kind: str, least: int) -> None:
+    """Most counts end early: nodes or near leaves are enough, or the remaining nodes cannot be."""
+    box = oracles.box_lengths(kind, 3)
+    pos = np.concatenate([oracles.clustered(400, 3), oracles.uniform(400, 3)])
+    kinds = set()
+    for eps in (0.0, 0.003, 0.02, 0.07, 0.15, 0.25, 0.4, 0.6, 0.9, 2.0):
+        label, core = slow(pos, eps, least, box)
+        assert_clusters(dbscan(pos, eps, least, box), (label, core))
+        kinds |= set(np.where(core, "core", np.where(label < 0, "noise", "border")))
+    if 2 < least < 400:
+        assert kinds == {"core", "border", "noise"}
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.0], ids=["uniform", "one place"])
+def test_a_length_wider_than_the_set(spread: float) -> None:
+    """The work is that of the nodes: pairs would be 10^10."""
+    pos = oracles.uniform(100_000, 3) * np.float32(spread)
+    for least in (2, 5, 100_000):
+        label, core = dbscan(pos, 2.0, least)
+        assert np.all(core)
+        assert not np.any(label)
+    assert not np.any(dbscan(pos, 2.0, 100_001)[1])
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_hard_sets(name: str) -> None:
     pos = make(name, 3)[0]

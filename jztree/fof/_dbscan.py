@@ -4,9 +4,10 @@ M. Ester, H.-P. Kriegel, J. Sander, X. Xu (1996), "A density-based algorithm for
 databases with noise", KDD-96. Particles with enough others within a length are cores; clusters are the
 friends-of-friends groups of the cores, and particles within that length of a core are on the border of its cluster.
 
-Whether a particle is a core is a count that opens no node that is wholly near. Cores get a hierarchy of their own,
-over which the groups are found. A particle that is none has few cores near, so a look at all of these is cheap. The
-cost is O(n log n), and memory O(n), whatever the length.
+A count that ends at ``min_samples`` decides whether a particle is a core. It counts nodes that are wholly near without
+opening them. A second hierarchy holds the cores alone, and their groups are found in it. Other particles search it for
+the smallest cluster near them. A search opens no node whose clusters are all larger than the smallest so far. Memory
+is O(n) for any length. Time is O(n log n) if ``min_samples`` is small.
 """
 
 import functools
@@ -25,7 +26,7 @@ from ..jax_ext import Exact, with_twins
 from ..tree import build_in_domain, kernel_tree, sort_in_domain
 from ..tree._zorder import domain_of
 from ._dbscan_over_ranks import clusters_over_ranks
-from ._dbscan_rows import CORE, OTHER, kinds, rows_by_kind
+from ._dbscan_rows import CORE, OTHER, has_borders, kinds, rows_by_kind
 from ._lengths import check_length
 
 _MAX_DIMS = 4
@@ -78,7 +79,7 @@ def _clusters(
     domain, (num,) = domain_of([pos], [get_num(part)], ["the positions"], box)
     built = sort_in_domain(pos, num, domain, cfg.tree)
     tree = kernel_tree(built.part, num, built.th)
-    kind = kinds(kernels.count_within(tree, None, None, None, length, 1, box)[0][:, 0], min_samples, num)
+    kind = kinds(kernels.enough_within(tree, None, length, min_samples, box), num)
 
     def first(which: int) -> tuple[kernels.Tree, jax.Array]:
         """The hierarchy over particles of a kind, and the rows of ``part`` of these and then of all others."""
@@ -88,10 +89,12 @@ def _clusters(
         return kernel_tree(posz, numbers[0], th), built.rows[order]
 
     cores, core_rows = first(CORE)
-    others, other_rows = first(OTHER)
     group = kernels.fof(cores, core_rows, length, box)
     core = kernels.scatter_rows(kind, built.rows) == CORE
     cluster = _numbered(group, core)
+    if not has_borders(min_samples):
+        return cluster, core
+    others, other_rows = first(OTHER)
     near = kernels.least_within(cores, cluster[core_rows], others, other_rows, length, box)
     return _with_border(cluster, core, near), core
 

@@ -20,7 +20,7 @@ from ..data import Label
 from ..jax_ext import Exact
 from ..radius._search import Asked, Ready, make_ready
 from ..tree import build_in_domain, kernel_tree
-from ._dbscan_rows import CORE, OTHER, kinds, rows_by_kind
+from ._dbscan_rows import CORE, OTHER, has_borders, kinds, rows_by_kind
 from ._over_ranks import groups_in_domain
 
 _NONE = 2**31 - 1
@@ -40,11 +40,11 @@ class _Search:
     def __init__(self, ready: Ready, length: Exact, min_samples: int, box: Exact, cfg: FofConfig) -> None:
         assert ready.queries is not None
         assert ready.around is not None
-        self.ready, self.length, self.box, self.cfg = ready, length, box, cfg
+        self.ready, self.length, self.min_samples, self.box, self.cfg = ready, length, min_samples, box, cfg
         self.own, self.around = ready.queries, ready.around
         self.n = self.own.posz.shape[0]
-        count = kernels.count_within(ready.sources, None, self.own, None, length, 1, box)[0][:, 0]
-        self.kind = kinds(count, min_samples, self.own.num)
+        enough = kernels.enough_within(ready.sources, self.own, length, min_samples, box)
+        self.kind = kinds(enough, self.own.num)
 
     def clusters(self) -> jax.Array:
         """In z-order."""
@@ -55,6 +55,8 @@ class _Search:
         numbered = self._numbered(groups.labels(), groups.num, order)
         cluster = jnp.where(jnp.arange(self.n, dtype=jnp.int32) < groups.num, numbered, -1)
         cluster = kernels.scatter_rows(cluster, order)
+        if not has_borders(self.min_samples):
+            return cluster
         near = self._near(cluster)
         return jnp.where(self.kind == CORE, cluster, jnp.where(near < _NONE, near, -1))
 

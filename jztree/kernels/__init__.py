@@ -56,7 +56,15 @@ from ._order import (
 )
 from ._overdensity import overdensity, sphere_sums
 from ._pairs import PairBins, PairSet, pair_counts
-from ._radius import KernelTerm, count_within, kernel_sums, least_within, neighbours_within, pairs_within
+from ._radius import (
+    KernelTerm,
+    count_within,
+    enough_within,
+    kernel_sums,
+    least_within,
+    neighbours_within,
+    pairs_within,
+)
 from ._rows import (
     gather_rows,
     group_by_rank,
@@ -87,6 +95,7 @@ __all__ = [
     "count_parts",
     "count_within",
     "covering_boxes",
+    "enough_within",
     "fof",
     "gather_rows",
     "group_by_rank",

@@ -93,6 +93,29 @@ def neighbours_within(
     )
 
 
+def enough_within(sources: Tree, queries: Tree | None, radius: Exact, least: int, box: Exact) -> jax.Array:
+    """Whether at least ``least`` sources are within a radius of each z-ordered query: ``(q,)`` int32, 1 or 0, and 0
+    from ``num`` on.
+
+    Up to 4 dimensions. queries: None for the sources themselves. radius: one number. The cost of a query grows with
+    ``least``, not with the number of sources within.
+    """
+    asked = sources if queries is None else queries
+    return call(
+        "enough_within",
+        i32(asked.posz.shape[0]),
+        *sources.arrays,
+        *asked.arrays,
+        radius.words,
+        box.words,
+        gradients="stopped",
+        plane_sizes=sizes(sources.plane_sizes),
+        query_plane_sizes=sizes(asked.plane_sizes),
+        least=least,
+        self=queries is None,
+    )
+
+
 def least_within(
     sources: Tree, value: jax.Array, queries: Tree, query_rows: jax.Array | None, radius: Exact, box: Exact
 ) -> jax.Array:
@@ -100,7 +123,7 @@ def least_within(
     in query rows from ``num`` on.
 
     Up to 4 dimensions. value: ``(n,)`` int32 of the z-ordered sources. queries, query_rows: as in `count_within`.
-    radius: one number. The work is that of all pairs within it.
+    radius: one number.
     """
     return call(
         "least_within",

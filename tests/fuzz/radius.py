@@ -1,5 +1,6 @@
 """Counts and lists within a radius, and DBSCAN, of hostile sets, judged by all pairs."""
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,6 @@ from .fof import linking_length
 from .inputs import pick
 
 _CASES = 24  # of one shape
-_LEAST = 3  # particles near a core
 _CALLS = {
     "eager": "count = jz.radius.count_within(part, radius, boxsize)\n"
     "lists = jz.radius.neighbours_within(part, radius, boxsize, nearest_first={nearest})",
@@ -22,7 +22,7 @@ _CALLS = {
     "sorted": "part, th = jz.tree.zsort_and_tree.jit(part, boxsize=boxsize)\n"
     "count = jz.radius.count_within.jit(part, radius, boxsize, th=th)\n"
     "lists = jz.radius.neighbours_within.jit(part, radius, boxsize, th=th, nearest_first={nearest})",
-    "dbscan": "cluster, core = jz.fof.dbscan.jit(part, radius, 3, boxsize)",
+    "dbscan": "cluster, core = jz.fof.dbscan.jit(part, radius, {least}, boxsize)",
 }
 
 
@@ -32,15 +32,15 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     way = pick(random, "eager", "jit", "jit", "sorted", "dbscan", "dbscan")
     most = 4 if way == "dbscan" else 8
     rows, dims = int(pick(random, 0, 1, 2, 25, 64, 64, 130)), int(random.integers(1, most + 1))
-    nearest = bool(random.random() < 0.5)
-    lines = "part = jz.data.Pos(pos=pos, num=num)\n" + _CALLS[way].format(nearest=nearest)
+    nearest, least = bool(random.random() < 0.5), int(pick(random, 1, 2, 3, 3, 3, 8, 40))
+    lines = "part = jz.data.Pos(pos=pos, num=num)\n" + _CALLS[way].format(nearest=nearest, least=least)
     for _ in range(_CASES if way != "eager" else _CASES // 4):
         points = inputs.points(random, rows, dims, dtype)
         radius = linking_length(random, points.pos[: points.num], points.sides, points.length)
         values = points.arguments(random) | {"radius": radius}
         if random.random() < 0.08:
             _spoil(random, values)
-        judge = _judge_clusters if way == "dbscan" else _judge_lists
+        judge = functools.partial(_judge_clusters, least) if way == "dbscan" else _judge_lists
         yield Case(lines, values, _Judge(judge, x64, way == "dbscan"), {"num": ("pos",)}, "", x64)
 
 
@@ -85,13 +85,13 @@ def _judge_lists(num: int, fewest: np.ndarray, most: np.ndarray, outcome: Outcom
         raise WrongError("lists are not those of the pairs", most, listed)
 
 
-def _judge_clusters(num: int, fewest: np.ndarray, most: np.ndarray, outcome: Outcome) -> None:
+def _judge_clusters(least: int, num: int, fewest: np.ndarray, most: np.ndarray, outcome: Outcome) -> None:
     cluster, core = np.asarray(outcome["cluster"]), np.asarray(outcome["core"])
     if core[num:].any() or (cluster[num:] != -1).any():
         raise WrongError("rows beyond num are in clusters", -1, cluster[num:])
     if not np.array_equal(fewest, most):
         return  # either is right for some pairs
-    expected, cores = oracles.clusters_of(most, _LEAST)
+    expected, cores = oracles.clusters_of(most, least)
     if not np.array_equal(core[:num], cores):
         raise WrongError("a core is none, or the other way around", cores, core[:num])
     if not np.array_equal(cluster[:num], expected):

@@ -128,7 +128,7 @@ def test_a_neighbour_that_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_border_that_joins_the_last_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = 2**31 - 1
     planted(monkeypatch, kernels, "least_within", lambda least: jnp.where(least < nowhere, least + 1, least))
-    only = batch_with(radius, "dbscan")
+    only = batch_with(radius, "dbscan.jit(part, radius, 3")
     assert_found(findings(radius, 100, only) | findings(radius, 200), "clusters are not those of the pairs")
 
 

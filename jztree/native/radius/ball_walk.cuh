@@ -69,18 +69,38 @@ class BallWalk {
   // in this ball of all queries, of those at work; by all lanes together. visit.row(row, ball): a row is in the lane's.
   // Rows come in their order.
   __device__ void run(int64_t tile, int64_t end, Visit& visit) {
+    set_group(tile, end);
+    NodeRange range;
+    for (stack_.begin(in_.sources); stack_.next(&range);) step(range, visit);
+  }
+
+  // The same outwards: for an answer that does not need all sources. There is one ball, and rows come in no order. All
+  // lanes call together:
+  //   visit.needs(node): whether a node may change any answer;
+  //   visit.nodes(node, whole, out): `whole` rows of the lane's node are in the ball of all queries, `out` rows are
+  //   left
+  //     out;
+  //   visit.asks(leaf): whether a leaf may change the lane's answer;
+  //   visit.leaf_done(rows): the rows of a leaf were visited;
+  //   visit.done(): no node can change any answer.
+  __device__ void run_outwards(int64_t tile, int64_t end, Visit& visit) {
+    set_group(tile, end);
+    NodeRange range;
+    for (stack_.begin(in_.sources); !visit.done() && stack_.next(&range);) step_outwards(range, visit);
+    __syncwarp();  // the stack may hold nodes, and the next group writes to their place
+  }
+
+ private:
+  static constexpr int point_bytes = warp_size * static_cast<int>(sizeof(RowPoint<D, T>));
+
+  __device__ void set_group(int64_t tile, int64_t end) {
     query_ = tile + lane_index();
     used_ = query_ < end;
     balls_ = used_ ? in_.balls_of(in_.output_row(query_)) : nullptr;
     if (used_) point_ = load_point(in_.queries.pos, query_, setup_.scale);
     box_ = box_of_lanes(point_, used_);
     bound();
-    NodeRange range;
-    for (stack_.begin(in_.sources); stack_.next(&range);) step(range, visit);
   }
-
- private:
-  static constexpr int point_bytes = warp_size * static_cast<int>(sizeof(RowPoint<D, T>));
 
   // In lane j: the most that the j-th ball of any query may reach, and the least that that of all surely does. A
   // negative radius reaches not even what is at the same place.
@@ -121,7 +141,32 @@ class BallWalk {
       }
     }
     stack_.open(in_.sources, range, mine, __ballot_sync(all_lanes, here && !whole),
-                [&](uint32_t leaf, uint32_t first, uint32_t end) { open_leaf(leaf, first, end, visit); });
+                [&](uint32_t leaf, uint32_t first, uint32_t end) { open_leaf(leaf, first, end, used_, visit); });
+  }
+
+  // The same outwards. The nearest node is opened first.
+  __device__ void step_outwards(const NodeRange& range, Visit& visit) {
+    const LaneNode mine(in_.sources, range);
+    const T possibly = __shfl_sync(all_lanes, possibly2_, 0), surely = __shfl_sync(all_lanes, surely2_, 0);
+    const uint32_t rows = mine.end - mine.first;
+    T gap2 = std::numeric_limits<T>::infinity(), reach2 = gap2;
+    bool together = false;
+    if (rows > 0) measure(load_box(in_.sources, mine.node, setup_.scale.factor), &gap2, &reach2, &together);
+    const bool here = rows > 0 && gap2 <= possibly && visit.needs(mine.node);
+    const bool whole = here && (reach2 < surely || (together && (each_reaches_ & 1)));
+    visit.nodes(mine.node, whole ? rows : 0, here ? 0 : rows);
+    if (visit.done()) return;
+    const bool opened = here && !whole;
+    const T nearest = warp_min(opened ? gap2 : std::numeric_limits<T>::infinity());
+    const unsigned all = __ballot_sync(all_lanes, opened), ties = __ballot_sync(all_lanes, opened && gap2 == nearest);
+    const unsigned first = ties & ~(ties - 1);
+    // The stack returns the last nodes first.
+    for (unsigned some : {range.plane > 0 ? all & ~first : first, range.plane > 0 ? first : all & ~first})
+      stack_.open(in_.sources, range, mine, some, [&](uint32_t leaf, uint32_t begin, uint32_t end) {
+        const bool asks = used_ && visit.asks(leaf);
+        if (__any_sync(all_lanes, asks)) open_leaf(leaf, begin, end, asks, visit);
+        visit.leaf_done(end - begin);
+      });
   }
 
   __device__ void measure(const NodeBox<D, T>& node, T* gap2, T* reach2, bool* together) const {
@@ -136,10 +181,11 @@ class BallWalk {
     *together = setup_.rule.exact_zero && reach_sum == 0;
   }
 
-  __device__ void open_leaf(uint32_t leaf, uint32_t first, uint32_t end, Visit& visit) {
+  // compares: whether the lane does.
+  __device__ void open_leaf(uint32_t leaf, uint32_t first, uint32_t end, bool compares, Visit& visit) {
     bool around = wraps_around(box_, load_box(in_.sources, leaf, setup_.scale.factor), setup_.scale);
     each_tile(in_.sources.pos, first, end, setup_.scale, points_, [&](uint32_t tile, uint32_t count) {
-      if (!used_) return;
+      if (!compares) return;
       if (around) {
         compare<true>(tile, count, visit);
       } else {

@@ -4,6 +4,9 @@
 // A pair of a query and a source belongs to the first ball that it is in; m: to none. A node whose particles are all in
 // the same one for all queries of the group is not opened. What it is not sure of in the positions' own precision, the
 // rule decides in float64 (common/distance_rule.h).
+//
+// A walk outwards is for an answer that does not need all sources. It looks at one plane after the other, each time at
+// the nearest node first, and ends as soon as the answers of all queries are known.
 #pragma once
 
 #include <algorithm>
@@ -61,12 +64,17 @@ class Balls {
     std::fill(surely2_.begin(), surely2_.end(), std::numeric_limits<T>::infinity());
     std::fill(missing_.begin(), missing_.end(), false);
     stride_ = count + lanes;
+    double last = std::numeric_limits<double>::quiet_NaN();  // often one radius is for all
+    Within<T> ball;
     for (int64_t i = 0; i < count; ++i)
       for (int64_t j = 0; j < m; ++j) {
-        double given = radius(i, j);
-        Within<T> ball = given >= 0 ? rule.within(given) : Within<T>{};
-        // To be compared by "at most".
-        ball.surely2 = std::nextafter(ball.surely2, -std::numeric_limits<T>::infinity());
+        const double given = radius(i, j);
+        if (given != last) {
+          ball = given >= 0 ? rule.within(given) : Within<T>{};
+          // To be compared by "at most".
+          ball.surely2 = std::nextafter(ball.surely2, -std::numeric_limits<T>::infinity());
+          last = given;
+        }
         all_[static_cast<size_t>(i * m + j)] = ball;
         outer_[static_cast<size_t>(j * stride_ + i)] = ball.possibly2;
         possibly2_[static_cast<size_t>(j)] = std::max(possibly2_[static_cast<size_t>(j)], ball.possibly2);
@@ -133,6 +141,24 @@ class BallWalk {
     open(top, 0, sources_.layout().sizes[static_cast<size_t>(top)], 0, balls.m, visit);
   }
 
+  // The same outwards, for one ball and a visit that also has
+  //   needs(node): whether a node may change any answer;
+  //   asking(block, leaf): a bit for each query from `block` on, set if the leaf may change its answer;
+  //   most_left(rows): an upper limit of the rows within that have not been visited;
+  //   done(): no node can change any answer.
+  template <typename Visit>
+  void walk_outwards(Visit& visit) {
+    if (count_ == 0) return;
+    int plane = sources_.layout().planes() - 1;
+    below_.clear();
+    look_at(plane, 0, sources_.layout().sizes[static_cast<size_t>(plane)], visit);
+    for (; !below_.empty() && !visit.done(); --plane) {
+      near_.swap(below_);
+      below_.clear();
+      open_near(plane, visit);
+    }
+  }
+
  private:
   // Looks at nodes [begin, end) of a plane, none of which may be in a ball before `from`, nor out of that at `to`.
   template <typename Visit>
@@ -161,6 +187,72 @@ class BallWalk {
           open_leaf(node, least, most, visit);
         }
       }
+    }
+  }
+
+  // A node that is to be opened.
+  struct NearNode {
+    T gap2;
+    int64_t node;
+
+    bool operator<(const NearNode& other) const { return gap2 != other.gap2 ? gap2 < other.gap2 : node < other.node; }
+  };
+
+  // Looks at nodes [begin, end) of a plane: visits those that are wholly within, and keeps others that may be in part.
+  template <typename Visit>
+  void look_at(int plane, int64_t begin, int64_t end, Visit& visit) {
+    constexpr int64_t block = 2 * lanes;
+    const int64_t start = sources_.layout().starts[static_cast<size_t>(plane)];
+    for (int64_t first = begin; first < end; first += block) {
+      T gap2[block], reach2[block];
+      const int64_t number = std::min(block, end - first);
+      node_distances(sources_, low_, high_, leaf_distances_.gap_period(), start + first, number, gap2);
+      if (whole_nodes_) node_reaches(sources_, low_, high_, staged_.scale.period, start + first, number, reach2);
+      for (int64_t i = 0; i < number; ++i) {
+        const int64_t node = first + i, row = sources_.first_row(plane, node);
+        const int64_t behind = sources_.first_row(plane, node + 1);
+        if (row == behind || gap2[i] > balls.possibly2(0) || !visit.needs(start + node)) continue;
+        if (whole_nodes_ && all_within(start + node, reach2[i], 0)) {
+          visit.node(start + node, row, behind, 0);
+        } else {
+          below_.push_back({gap2[i], node});
+        }
+      }
+    }
+  }
+
+  template <typename Visit>
+  void open_near(int plane, Visit& visit) {
+    auto rows = [&](int64_t node) { return sources_.first_row(plane, node + 1) - sources_.first_row(plane, node); };
+    int64_t left = 0;
+    for (const NearNode& one : near_) left += rows(one.node);
+    visit.most_left(left);
+    std::iter_swap(near_.begin(), std::min_element(near_.begin(), near_.end()));
+    for (const NearNode& one : near_) {
+      if (visit.done()) break;
+      const int64_t node = one.node;
+      if (!visit.needs(sources_.layout().starts[static_cast<size_t>(plane)] + node)) continue;
+      if (plane > 0) {
+        look_at(plane - 1, sources_.first_child(plane, node), sources_.first_child(plane, node + 1), visit);
+      } else {
+        open_leaf_outwards(node, visit);
+        visit.most_left(left -= rows(node));
+      }
+    }
+  }
+
+  template <typename Visit>
+  void open_leaf_outwards(int64_t leaf, Visit& visit) {
+    leaf_distances_.set_leaf(sources_, leaf, low_, high_);
+    const int64_t rows = sources_.leaf_row(leaf);
+    for (int64_t block = 0; block < count_; block += lanes) {
+      uint32_t asking = visit.asking(block, leaf);
+      if (asking == 0) continue;
+      Lanes<T> radius2;
+      load(balls.outer(block, 0), radius2);
+      asking &= leaf_distances_.within(queries_, begin_ + block, count_ - block, radius2);
+      leaf_distances_.each(queries_, begin_ + block, asking,
+                           [&](int64_t i) { return Last<Visit>(*this, block + i, rows, 0, visit); });
     }
   }
 
@@ -275,6 +367,8 @@ class BallWalk {
   int64_t begin_ = 0, count_ = 0;
   T low_[D], high_[D];
   bool whole_nodes_ = false;
+  // Of a walk outwards: nodes of the plane at work, and of the plane below.
+  std::vector<NearNode> near_, below_;
 };
 
 }  // namespace jztree

@@ -32,10 +32,10 @@ struct LaneNode {
 
 class NodeStack {
  public:
-  // Shared memory of a warp. A step pushes at most 16 ranges, all of one plane, and only when the stack holds none of
-  // that plane or below; the rest of a longer range takes its place.
+  // Shared memory of a warp. A step pushes at most 16 ranges, or 17 in two pushes, all of one plane, and only when the
+  // stack holds none of that plane or below; the rest of a longer range takes its place.
   JZTREE_BOTH static constexpr int bytes(int planes) {
-    return (((planes - 1) * (warp_size / 2) + 1) * static_cast<int>(sizeof(NodeRange)) + 15) / 16 * 16;
+    return (((planes - 1) * (warp_size / 2 + 1) + 1) * static_cast<int>(sizeof(NodeRange)) + 15) / 16 * 16;
   }
 
   __device__ explicit NodeStack(unsigned char* shared) : ranges_(reinterpret_cast<NodeRange*>(shared)) {}

@@ -1,0 +1,90 @@
+// A walk outwards (ball_walk.h) for each group of queries. It counts whole nodes without opening them, so a large
+// radius costs a few nodes. A small one ends once there are enough sources.
+
+#include "enough_within.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "ball_walk.h"
+#include "common/cpu/context.h"
+
+namespace jztree {
+namespace {
+
+// How many sources each query of a group has, until that is enough.
+class TallyUpTo {
+ public:
+  static constexpr bool of_numbers = true;
+
+  explicit TallyUpTo(int64_t least) : least_(least) {}
+
+  void reset(int64_t count) {
+    // Lanes past the last query ask for nothing.
+    own_.assign(static_cast<size_t>(count + lanes), std::numeric_limits<int32_t>::max());
+    std::fill_n(own_.begin(), count, 0);
+    wanted_ = least_;
+    left_ = std::numeric_limits<int64_t>::max();
+    done_ = false;
+  }
+
+  // Nodes come before the sources of leaves do.
+  void node(int64_t, int64_t first, int64_t end, int64_t) {
+    wanted_ -= std::min(end - first, wanted_);
+    done_ |= wanted_ == 0;
+  }
+  void number(int64_t i, int32_t number, int64_t) { own_[static_cast<size_t>(i)] += number; }
+
+  void most_left(int64_t rows) {
+    left_ = rows;
+    uint32_t any = 0;
+    for (size_t block = 0; block + lanes <= own_.size(); block += lanes) any |= asking(static_cast<int64_t>(block), 0);
+    done_ = any == 0;
+  }
+  bool needs(int64_t) const { return !done_; }
+  bool done() const { return done_; }
+  // Those that have not enough, and may still get it.
+  uint32_t asking(int64_t block, int64_t) const {
+    Lanes<int32_t> own;
+    load(own_.data() + block, own);
+    const int64_t hopeless = std::max<int64_t>(wanted_ - left_, 0);
+    return lanes_below(own, narrowed(wanted_)) & ~lanes_below(own, narrowed(hopeless));
+  }
+  bool enough(int64_t i) const { return own_[static_cast<size_t>(i)] >= wanted_; }
+
+ private:
+  static Lanes<int32_t> narrowed(int64_t number) { return Lanes<int32_t>(static_cast<int32_t>(number)); }
+
+  const int64_t least_;
+  int64_t wanted_ = 0;        // sources that each query needs besides the common ones
+  std::vector<int32_t> own_;  // found of them
+  int64_t left_ = 0;          // an upper limit of those still to be found
+  bool done_ = false;
+};
+
+template <int D, typename T>
+void enough_within(const Parallel& parallel, const EnoughWithin<D, T>& in) {
+  double box[D];
+  in.box.read(box);
+  const double radius = in.radius[0];
+  const Staged<D, T> staged(parallel, in.sources, in.queries, in.self, box);
+  parallel.blocks(staged.queries->leaves(), 32, [&](int64_t begin, int64_t end) {
+    BallWalk<D, T> walk(staged, 1);
+    TallyUpTo tally(in.least);
+    for (int64_t leaf = begin; leaf < end; ++leaf) {
+      walk.set_group(leaf, [&](int64_t, int64_t) { return radius; });
+      tally.reset(walk.count());
+      walk.walk_outwards(tally);
+      for (int64_t i = 0; i < walk.count(); ++i) in.enough[walk.begin() + i] = tally.enough(i);
+    }
+  });
+  std::fill(in.enough + in.queries.num(), in.enough + in.q(), 0);
+}
+
+}  // namespace
+
+JZTREE_KERNEL(enough_within, EnoughWithin);
+
+}  // namespace jztree

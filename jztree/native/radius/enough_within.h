@@ -1,0 +1,36 @@
+// Whether enough sources are within a radius of every query.
+#pragma once
+
+#include <limits>
+
+#include "common/tree_arguments.h"
+
+namespace jztree {
+
+template <int D, typename T>
+struct EnoughWithin {
+  static constexpr int most_dims = 4;  // as friends-of-friends have, for DBSCAN
+
+  Tree<D, T> sources, queries;
+  Lengths radius;  // one for all
+  Lengths box;
+  int32_t* enough;  // (q,), of z-ordered queries: 1 or 0; 0 for those from num on
+  int64_t least;    // the number of sources that is enough
+  bool self;        // the sources are the queries, row by row
+
+  explicit EnoughWithin(Arguments& in)
+      : sources(in),
+        queries(in, "query_"),
+        radius(in.lengths("radius", 1)),
+        box(in.lengths("box", D)),
+        enough(in.result<int32_t>("enough", {q()})),
+        least(in.attributes().integer("least")),
+        self(in.attributes().flag("self")) {
+    if (least < 1 || least > std::numeric_limits<int32_t>::max())
+      throw Refusal("enough sources are at least 1 and fewer than 2**31.");
+  }
+
+  int64_t q() const { return queries.pos.rows(); }
+};
+
+}  // namespace jztree
