@@ -50,11 +50,12 @@ def findings(part: ModuleType, cases: int = 30, only: int | None = None) -> dict
     return run.run()["part"].findings
 
 
-def batch_with(part: ModuleType, *texts: str) -> int:
-    """The first batch whose cases have these words in them."""
+def batch_with(part: ModuleType, *texts: str, rows: int = 0) -> int:
+    """The first batch whose cases have these words in them, and at least ``rows`` positions unless that is 0."""
     for number in range(1000):
-        script = next(runner.cases_of("part", part, 3, number)).script()
-        if all(text in script for text in texts):
+        first = next(runner.cases_of("part", part, 3, number))
+        script = first.script()
+        if all(text in script for text in texts) and (rows == 0 or len(first.values["pos"]) >= rows):
             return number
     raise AssertionError(f"no batch of {part.__name__} has {texts}")
 
@@ -128,7 +129,7 @@ def test_a_neighbour_that_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_border_that_joins_the_last_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = 2**31 - 1
     planted(monkeypatch, kernels, "least_within", lambda least: jnp.where(least < nowhere, least + 1, least))
-    only = batch_with(radius, "dbscan.jit(part, radius, 3")
+    only = batch_with(radius, "dbscan.jit(part, radius, 3", rows=64)
     assert_found(findings(radius, 100, only) | findings(radius, 200), "clusters are not those of the pairs")
 
 
