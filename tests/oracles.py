@@ -94,11 +94,13 @@ def squared_distances(a: np.ndarray, b: np.ndarray, box: Any = None, factor: Any
     """
     total = np.zeros((len(a), len(b)))
     for d, length in enumerate(full_box(box, a.shape[1])):
-        # In float64 the difference would be rounded before the box length is subtracted.
-        wide = np.longdouble if length > 0 else np.float64
-        difference = a[:, None, d].astype(wide) - b[None, :, d].astype(wide)
+        x, y = a[:, None, d].astype(np.float64), b[None, :, d].astype(np.float64)
+        difference = x - y
         if length > 0:
-            difference -= length * np.rint(difference / length)
+            x, y = x.astype(np.longdouble), y.astype(np.longdouble)
+            shift = np.rint((x - y) / length) * np.longdouble(length)
+            # A shift of the one that is farther out loses no digit, so the difference is rounded once.
+            difference = np.where(np.abs(x) > np.abs(y), (x - shift) - y, x - (y + shift))
         total += (difference.astype(np.float64) * factor) ** 2
     return total
 
