@@ -81,6 +81,18 @@ def test_against_sorted_distances(dims: int, kind: str) -> None:
     assert (expected["count"] == 0).any()
 
 
+@pytest.mark.parametrize("width", [1e-8, 1e-4])
+def test_spheres_around_a_corner_have_exact_radii(x64: None, width: float) -> None:
+    """Rounding to the precision of the box would change distances by up to 1e-8 of their length."""
+    outside = np.random.default_rng(3).standard_normal((200, 3)) * width
+    density = np.array([10.0, 300.0]) / width**3
+    for pos in (outside, np.where(outside < 0, 1 + outside, outside)):
+        found = spherical_overdensity(PosMass(pos=pos), pos[:20], density, boxsize=1.0)
+        expected = brute(pos, None, pos[:20], density, 1.0)
+        assert (expected["count"] > 0).any()
+        assert_spheres(found, expected, rtol=1e-13)
+
+
 @pytest.mark.long
 def test_float64_and_masses(x64: None) -> None:
     pos = oracles.clustered(2000, 3, np.float64)

@@ -27,7 +27,8 @@ def brute(pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None, kind
     """The vectors of all pairs by (i, j, *shift). kind: "half", "full", or "separate" queries."""
     length = oracles.full_box(box, pos.shape[1])
     period = np.where(length > 0, length, np.inf)
-    apart = query.astype(np.float64)[:, None] - pos.astype(np.float64)
+    x, y = query.astype(np.longdouble)[:, None], pos.astype(np.longdouble)
+    apart = (x - y).astype(np.float64)
     nearest = np.where(length > 0, np.round(apart / period), 0)
     # The nearest image is within half a period, so the n-th from there is more than |n| - 1/2 periods away.
     farthest = np.floor(np.max(radius, initial=0) / period + 0.5 + 1e-6)
@@ -35,8 +36,10 @@ def brute(pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None, kind
     limit = np.broadcast_to(np.asarray(radius, np.float64), len(query))[:, None] ** 2
     found: Edges = {}
     for image in itertools.product(*reach):
-        shift = nearest + image
-        vector = -(apart - shift * length)
+        shift = (nearest + image).astype(np.longdouble)
+        # A shift of the one that is farther out loses no digit.
+        far = np.abs(x) > np.abs(y)
+        vector = -np.where(far, (x - shift * length) - y, x - (y + shift * length)).astype(np.float64)
         for i, j in np.argwhere(np.sum(vector**2, axis=-1) <= limit):
             moved = tuple(int(n) for n in shift[i, j])
             if kind != "separate" and i == j and not any(moved):
@@ -95,6 +98,16 @@ def test_all_images_of_radii_above_half_the_box(dims: int, radius: float, dtype:
     pos = (oracles.uniform(12, dims, dtype) * 4 - 2).astype(dtype)
     assert_pairs(pairs_within(pos, radius, box), brute(pos, pos, radius, box))
     assert_pairs(pairs_within.jit(pos, radius, box, full=True), brute(pos, pos, radius, box, "full"))
+
+
+@pytest.mark.parametrize("width", [1e-7, 1e-2])
+@pytest.mark.parametrize("radius", [1e-7, 0.1, 1.2])
+def test_pairs_of_a_clump_around_a_corner_have_exact_vectors(radius: float, width: float, dtype: Any) -> None:
+    """Whether the positions are inside the box or on both sides of its faces."""
+    outside = (np.random.default_rng(1).standard_normal((12, 3)) * width).astype(dtype)
+    inside = np.where(outside < 0, 1 + outside, outside).astype(dtype)
+    for pos in (outside, np.where(inside < 1, inside, 0)):
+        assert_pairs(pairs_within.jit(pos, radius, 1.0), brute(pos, pos, radius, 1.0))
 
 
 @pytest.mark.parametrize("box", [None, 4.0, 0.1 * 40])

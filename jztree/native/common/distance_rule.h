@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "common/geometry.h"
-#include "common/morton.h"
+#include "common/periodic.h"
 #include "common/portable.h"
 #include "common/scale.h"
 
@@ -105,27 +105,13 @@ struct DistanceRule {
 
   // How far two particles are apart along one dimension, as given, in float64.
   JZTREE_BOTH double apart(T a, T b, int d) const {
-    const double x = nearer(a, d), y = nearer(b, d), length = x - y;
-    // The quotient of a smaller one would be rounded to 0.
-    if (!(period[d] > 0 && std::fabs(length) > period[d] / 2)) return length;
-    const double periods = std::nearbyint(length / period[d]);
-    // The difference is about as long as the period, so its rounding error counts next to the short rest.
-    const double error = difference_error(x, y, length);
-    if (std::fabs(periods) == 1) return (length - period[d] * periods) + error;
-    const double rest = std::fma(-period[d], periods, length) + error;
-    // The quotient may have been rounded to the other side of a half.
-    return std::fabs(rest) > period[d] / 2 ? rest - std::copysign(period[d], rest) : rest;
+    return nearest_difference(static_cast<double>(a), static_cast<double>(b), period[d]);
   }
 
   // Whether a and b, as given, are within the radius, if their scaled squared distance is from surely2 to possibly2; of
   // others it knows nothing, as positions far outside of a periodic box have lost where in it they are.
   JZTREE_BOTH bool is_within_exactly(const T* a, const T* b, const ExactRadius& radius) const {
     return radius.reaches(D, [&](int d) { return apart(a[d], b[d], d); });
-  }
-
-  // A coordinate, moved into the box if it is many periods away, where a difference would lose what it is there.
-  JZTREE_BOTH double nearer(double x, int d) const {
-    return period[d] > 0 && !is_few_periods(x, period[d]) ? wrap_wide(x, period[d]) : x;
   }
 
   // Whether all pairs of particles of two boxes are surely within the radius. True of boxes that lie in such ones:

@@ -30,6 +30,32 @@ JZTREE_BOTH inline V difference_error(const V& x, const V& y, const V& rounded) 
   return (x - (rounded - part)) - (y + part);
 }
 
+// A difference plus its rounding error, less a number of periods, rounded as if once.
+JZTREE_BOTH inline double less_periods(double difference, double error, double periods, double period) {
+  return std::fma(-period, periods, difference) + error;
+}
+
+// A coordinate. It is moved into the box if it is so many periods away that a difference would lose its digits.
+JZTREE_BOTH inline double nearer(double x, double period) {
+  return period > 0 && !is_few_periods(x, period) ? wrap_wide(x, period) : x;
+}
+
+// The distance from y to the nearest image of x along one dimension, rounded once, with its sign.
+JZTREE_BOTH inline double nearest_difference(double x, double y, double period) {
+  x = nearer(x, period);
+  y = nearer(y, period);
+  const double length = x - y;
+  // The quotient of a smaller one would be rounded to 0.
+  if (!(period > 0 && std::fabs(length) > period / 2)) return length;
+  const double periods = std::nearbyint(length / period);
+  // The difference is about as long as the period, so its rounding error counts next to the short rest.
+  const double error = difference_error(x, y, length);
+  if (std::fabs(periods) == 1) return (length - period * periods) + error;  // std::fma is slow on some CPUs
+  const double rest = less_periods(length, error, periods, period);
+  // The quotient may have been rounded to the other side of a half.
+  return std::fabs(rest) > period / 2 ? rest - std::copysign(period, rest) : rest;
+}
+
 // A position moved into the box without rounding: the sum of `wide`, the result of wrap_wide, and a much smaller
 // `rest`.
 struct ExactlyWrapped {

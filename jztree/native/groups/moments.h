@@ -10,7 +10,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "common/morton.h"
+#include "common/periodic.h"
 #include "common/portable.h"
 
 namespace jztree {
@@ -134,10 +134,7 @@ struct GroupParticles {
 
   // From a place to the nearest image of a particle.
   JZTREE_BOTH void offset(int64_t row, const double* from, double* out) const {
-    for (int d = 0; d < D; ++d) {
-      out[d] = static_cast<double>(pos[row * D + d]) - from[d];
-      if (period[d] > 0) out[d] -= period[d] * std::nearbyint(out[d] / period[d]);
-    }
+    for (int d = 0; d < D; ++d) out[d] = nearest_difference(static_cast<double>(pos[row * D + d]), from[d], period[d]);
   }
 
   JZTREE_BOTH void place_of(int64_t row, double* place) const {

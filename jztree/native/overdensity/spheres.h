@@ -19,7 +19,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "common/morton.h"
+#include "common/periodic.h"
 #include "common/portable.h"
 #include "common/space.h"
 
@@ -100,9 +100,9 @@ class Centre {
   JZTREE_BOTH Centre(const T* pos, const double* box)
       : space_(box, T{}), half_box_(std::numeric_limits<double>::infinity()) {
     for (int d = 0; d < D; ++d) {
-      place_[d] = wrap_wide(static_cast<double>(pos[d]), box[d]);
+      given_[d] = static_cast<double>(pos[d]);
+      place_[d] = wrap_wide(given_[d], box[d]);
       period_[d] = box[d];
-      inverse_period_[d] = box[d] > 0 ? 1 / box[d] : 0;
       if (box[d] > 0 && box[d] / 2 < half_box_) half_box_ = box[d] / 2;
     }
   }
@@ -110,12 +110,11 @@ class Centre {
   // Half the smallest period, beyond which a ball would meet its own images; infinite if there is none.
   JZTREE_BOTH double half_box() const { return half_box_; }
 
-  // To the nearest image of a particle, right up to half a period.
+  // To the nearest image of a particle, from the unwrapped positions, exact up to half a period.
   JZTREE_BOTH double distance2(const T* x) const {
     double sum = 0;
     for (int d = 0; d < D; ++d) {
-      double difference = wrap_wide(static_cast<double>(x[d]), period_[d]) - place_[d];
-      difference -= period_[d] * std::nearbyint(difference * inverse_period_[d]);
+      const double difference = nearest_difference(static_cast<double>(x[d]), given_[d], period_[d]);
       sum += difference * difference;
     }
     return sum;
@@ -156,7 +155,7 @@ class Centre {
   }
 
   Space<D> space_;
-  double place_[D], period_[D], inverse_period_[D], half_box_;
+  double given_[D], place_[D], period_[D], half_box_;
 };
 
 // Results, a row a centre.

@@ -20,7 +20,7 @@ class ImagePairs {
   void start(int64_t query, int64_t place) {
     query_ = query;
     place_ = place;
-    for (int d = 0; d < D; ++d) from_[d] = rule_.nearer(in_.queries.pos[query * D + d], d);
+    for (int d = 0; d < D; ++d) from_[d] = nearer(in_.queries.pos[query * D + d], rule_.period[d]);
   }
 
   // Adds those with an image of the sources in some rows.
@@ -90,18 +90,32 @@ class ImagePairs {
     load(to_[d] + first, to);
     if (!(period > 0)) return Lanes<double>(from_[d]) - to;
     load(image_[d] + first, image);
-    if (!Moved) return Lanes<double>(from_[d]) - to - image * period;
+    if (!Moved) return difference_less(to, image, d);
     const Lanes<double> given = Lanes<double>(static_cast<double>(in_.queries.pos[query_ * D + d])) - to;
     double near[lanes];
-    for (int64_t i = 0; i < lanes; ++i) near[i] = rule_.nearer(to_[d][first + i], d);
+    for (int64_t i = 0; i < lanes; ++i) near[i] = nearer(to_[d][first + i], rule_.period[d]);
     load(near, to);
     const Lanes<double> apart = Lanes<double>(from_[d]) - to;
     Lanes<double> inside;
     load(inside_[d] + first, inside);
     inside = (Lanes<double>(static_cast<double>(staged_.queries().x[d][query_])) - inside) *
              static_cast<double>(staged_.scale.inverse);
-    const Lanes<double> out = apart - (image + boxes(apart - inside, period)) * period;
+    const Lanes<double> out = difference_less(to, image + boxes(apart - inside, period), d);
     store(boxes(given - out, period), image_[d] + first);
+    return out;
+  }
+
+  // As `less_periods` of the difference from the query.
+  Lanes<double> difference_less(const Lanes<double>& to, const Lanes<double>& periods, int d) const {
+    const Lanes<double> from(from_[d]), apart = from - to, error = difference_error(from, to, apart);
+    if (lanes_at_most(size_of(periods), Lanes<double>(1)) == 0xffff) return (apart - periods * rule_.period[d]) + error;
+    double length[lanes], rest[lanes], by[lanes];
+    store(apart, length);
+    store(error, rest);
+    store(periods, by);
+    for (int64_t i = 0; i < lanes; ++i) length[i] = less_periods(length[i], rest[i], by[i], rule_.period[d]);
+    Lanes<double> out;
+    load(length, out);
     return out;
   }
 

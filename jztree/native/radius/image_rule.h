@@ -51,9 +51,10 @@ JZTREE_BOTH inline double whole_boxes(double length, double period) {
 // ones, unscaled; image: by how many boxes these are shifted.
 template <int D, typename T>
 JZTREE_BOTH double image_difference(const DistanceRule<D, T>& rule, T a, T b, int d, double inside, int64_t image) {
-  double period = rule.period[d], difference = rule.nearer(a, d) - rule.nearer(b, d);
+  const double period = rule.period[d], x = nearer(a, period), y = nearer(b, period), difference = x - y;
   if (!(period > 0)) return difference;
-  return difference - period * (static_cast<double>(image) + whole_boxes(difference - inside, period));
+  const double periods = static_cast<double>(image) + whole_boxes(difference - inside, period);
+  return less_periods(difference, difference_error(x, y, difference), periods, period);
 }
 
 // How many box lengths that is off the difference of the positions as given; 0 where open.

@@ -76,13 +76,13 @@ class ExactDistances {
 
   // As DistanceRule::apart times the factor.
   Lanes<double> difference(T at, const T* there, int d) const {
-    const double period = rule_.period[d], from = rule_.nearer(at, d);
+    const double period = rule_.period[d], from = nearer(at, period);
     Lanes<double> to;
     load(there, to);
     if (!(period > 0)) return (Lanes<double>(from) - to) * rule_.factor;
     if (lanes_at_most(size_of(to), Lanes<double>(period)) != 0xffff) {
       double moved[lanes];
-      for (int64_t i = 0; i < lanes; ++i) moved[i] = rule_.nearer(there[i], d);
+      for (int64_t i = 0; i < lanes; ++i) moved[i] = nearer(there[i], period);
       load(moved, to);
     }
     if (lanes_at_most(size_of(Lanes<double>(from) - to), Lanes<double>(period)) == 0xffff)
