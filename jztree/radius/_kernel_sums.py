@@ -130,6 +130,9 @@ def kernel_sums(
     Kernels are computed in the precision of the positions and added up in float64. Sums have the same bits with any
     number of threads, and over devices they agree to that rounding.
 
+    The time grows with the number of pairs within ``h``, with two exceptions. A top hat adds whole nodes of the
+    hierarchy, unless lengths differ with ``"mean_h"``. Particles at one place with one length count as one.
+
     Derivatives by positions, values, ``h`` and box, forward and reverse, are sums of the same kind at a fixed
     set of neighbours. There are second ones of sums and first ones of those with ``derivative``; by the box, first
     ones of sums. What is beyond that raises, and so does differentiating a top hat by anything but values.

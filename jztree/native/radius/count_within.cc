@@ -9,30 +9,10 @@
 
 #include "ball_walk.h"
 #include "common/cpu/context.h"
+#include "common/cpu/node_values.h"
 
 namespace jztree {
 namespace {
-
-// The weight of every node.
-template <int D, typename T>
-std::vector<double> node_weights(const Parallel& parallel, const Tree<D, T>& tree, const T* weight) {
-  const TreeLayout& layout = tree.layout;
-  std::vector<double> sums(static_cast<size_t>(layout.nodes()));
-  for (int plane = 0; plane < layout.planes(); ++plane) {
-    int64_t here = layout.starts[static_cast<size_t>(plane)];
-    const int32_t* split = tree.splits + layout.split_start(plane);
-    const double* below = plane > 0 ? sums.data() + layout.starts[static_cast<size_t>(plane) - 1] : nullptr;
-    parallel.blocks(layout.sizes[static_cast<size_t>(plane)], 512, [&](int64_t begin, int64_t end) {
-      for (int64_t node = begin; node < end; ++node) {
-        double sum = 0;
-        for (int64_t i = split[node]; i < split[node + 1]; ++i)
-          sum += below ? below[i] : static_cast<double>(weight[i]);
-        sums[static_cast<size_t>(here + node)] = sum;
-      }
-    });
-  }
-  return sums;
-}
 
 // What is in each ball of each query of a group, and of all of them together.
 template <typename T, bool Weighted>
@@ -86,8 +66,8 @@ void count_all(const Parallel& parallel, const CountWithin<D, T>& in) {
   in.box.read(box);
   Staged<D, T> staged(parallel, in.sources, in.queries, in.self, box);
   int64_t m = in.m();
-  std::vector<double> node_weight;
-  if (Weighted) node_weight = node_weights(parallel, in.sources, in.weight.data);
+  std::vector<double> node_weight(static_cast<size_t>(Weighted ? in.sources.layout.nodes() : 0));
+  if (Weighted) join_nodes(parallel, in.sources, in.weight.data, node_weight.data(), AddedInOrder{});
   using Tallied = Tally<T, Weighted>;
   auto place = [&](int64_t query) { return in.query_rows ? in.query_rows[query] : query; };
   auto write = [&](const Tallied& tally, int64_t i, int64_t query) {

@@ -1,7 +1,9 @@
 // What all warps that sum over kernels look at: both sets of particles, their smoothing lengths, and values.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "common/cuda/boxes.cuh"
@@ -35,8 +37,11 @@ template <int D, typename From>
 struct KernelSets {
   DeviceTree<D, From> sources, queries;
   KernelForm form;
-  const double* node_h;  // the largest of the lengths of the sources in each node; null: they do not count
-  const double* value;   // (n, columns * inner), of sources
+  const double *node_h, *node_least_h;  // the largest and smallest of a node's sources; null: they do not count
+  const int32_t* node_kind;             // NodeKind of each node
+  const double* node_sum;               // sums of the values of each node
+  bool adds_nodes;                      // whether the kernel has one value for all sources within
+  const double* value;                  // (n, columns * inner), of sources
   int64_t columns;
   int inner, outer;       // components of a column of values, and of sums
   int inward, powers;     // as in kernel_sums.h
@@ -70,6 +75,21 @@ struct LargestLength {
   }
 };
 
+struct SmallestLength {
+  using Joined = double;
+
+  template <typename Parts>
+  __device__ double operator()(const Parts& parts, int64_t begin, int64_t end) const {
+    double least = std::numeric_limits<double>::infinity();
+    for (int64_t i = begin; i < end; ++i) least = smaller<double>(least, parts[i]);
+    return least;
+  }
+};
+
+// How a node may be added: `summed` as a whole, because its sums are finite (see kernel_problem.h); `place` as one
+// particle, because its sources are also at one place and have one smoothing length; `unknown` pair by pair.
+enum NodeKind : int32_t { unknown = 0, summed = 1, place = 2 };
+
 // narrow: becomes 0 if a length that counts is too small for T. Threads that find one all write the same.
 template <typename Setup>
 __global__ void look_for_small(Lengths lengths, Count num, const Setup* setup, int32_t* narrow) {
@@ -86,6 +106,72 @@ __global__ void stage_values(const Value* given, Count num, int64_t each, RowLen
   int64_t place = thread_index(), row = place / each;
   if (row >= num()) return;
   value[place] = over_powers(static_cast<double>(given[place]), h[row], powers, shift);
+}
+
+// Sums the nodes of a plane. parts: values of rows, or sums of the plane below.
+template <typename Value>
+__global__ void add_values(const int32_t* splits, const Value* parts, int64_t nodes, int64_t each, double* sums) {
+  int64_t at = thread_index(), node = at / each;
+  if (node >= nodes) return;
+  double sum = 0;
+  for (int64_t i = splits[node]; i < splits[node + 1]; ++i) sum += parts[i * each + at % each];
+  sums[at] = sum;
+}
+
+// The sums of all nodes, in the layout of the values.
+template <int D, typename T>
+const double* sum_nodes(Queue& queue, const Tree<D, T>& tree, const double* value, int64_t each) {
+  const TreeLayout& layout = tree.layout;
+  auto* sums = queue.scratch<double>(layout.nodes() * each);
+  for (int plane = 0; plane < layout.planes(); ++plane) {
+    const size_t here = static_cast<size_t>(plane);
+    const double* parts = plane > 0 ? sums + layout.starts[here - 1] * each : value;
+    queue.launch_over(layout.sizes[here] * each, add_values<double>, tree.splits + layout.split_start(plane), parts,
+                      layout.sizes[here], each, sums + layout.starts[here] * each);
+  }
+  return sums;
+}
+
+// Whether two sources have the same kernel.
+template <int D, typename From>
+__device__ bool are_alike(const From* pos, const RowLengths& h, bool lengths_count, int64_t row, int64_t other) {
+  for (int d = 0; d < D; ++d)
+    if (pos[row * D + d] != pos[other * D + d]) return false;
+  return !lengths_count || h[row] == h[other];
+}
+
+// Finds the kind of each node of a plane, after the planes below.
+template <int D, typename From>
+__global__ void find_kinds(DeviceTree<D, From> tree, int plane, RowLengths h, bool lengths_count, const double* sums,
+                           int64_t each, int32_t* kind) {
+  const int64_t node = tree.starts[plane] + thread_index();
+  if (node >= tree.starts[plane + 1]) return;
+  const int64_t first = tree.first_row(plane, node), end = tree.first_row(plane, node + 1);
+  bool finite = first < end;
+  for (int64_t c = 0; c < each; ++c) finite &= std::isfinite(sums[node * each + c]);
+  bool one = finite;
+  if (plane == 0) {
+    for (int64_t row = first + 1; one && row < end; ++row) one = are_alike<D>(tree.pos, h, lengths_count, first, row);
+  } else {
+    for (int64_t child = tree.first_child(plane, node); one && child < tree.first_child(plane, node + 1); ++child) {
+      const int64_t row = tree.first_row(plane - 1, child);
+      if (row == tree.first_row(plane - 1, child + 1)) continue;
+      one = kind[child] == NodeKind::place && are_alike<D>(tree.pos, h, lengths_count, first, row);
+    }
+  }
+  kind[node] = one ? NodeKind::place : finite ? NodeKind::summed : NodeKind::unknown;
+}
+
+template <int D, typename From>
+const int32_t* kinds_of_nodes(Queue& queue, const KernelSums<D, From>& in, const DeviceTree<D, From>& sources,
+                              const double* sums) {
+  const TreeLayout& layout = in.sources.layout;
+  const bool lengths_count = in.form != static_cast<int64_t>(KernelForm::gather);
+  auto* kind = queue.scratch<int32_t>(layout.nodes());
+  for (int plane = 0; plane < layout.planes(); ++plane)
+    queue.launch_over(layout.sizes[static_cast<size_t>(plane)], find_kinds<D, From>, sources, plane,
+                      RowLengths{in.source_h}, lengths_count, sums, in.value.dims[1], kind);
+  return kind;
 }
 
 template <int D, typename T>
@@ -121,9 +207,14 @@ KernelSets<D, From> sets_of(Queue& queue, const KernelSums<D, From>& in) {
   sets.sources = on_device(in.sources);
   sets.queries = on_device(in.queries);
   sets.form = static_cast<KernelForm>(in.form);
-  if (sets.form != KernelForm::gather)
+  if (sets.form != KernelForm::gather) {
     sets.node_h = join_nodes<LargestLength>(queue, in.sources, RowLengths{in.source_h});
+    sets.node_least_h = join_nodes<SmallestLength>(queue, in.sources, RowLengths{in.source_h});
+  }
   sets.value = staged_values(queue, in);
+  sets.node_sum = sum_nodes(queue, in.sources, sets.value, in.value.dims[1]);
+  sets.node_kind = kinds_of_nodes(queue, in, sets.sources, sets.node_sum);
+  sets.adds_nodes = in.order() == 0 && in.shape == static_cast<int64_t>(KernelShape::top_hat);
   sets.columns = in.columns();
   sets.inner = static_cast<int>(in.inner());
   sets.outer = static_cast<int>(in.outer());

@@ -85,6 +85,13 @@ JZTREE_BOTH inline V kernel_reach2(const V& length, const DistanceRule<D, T>& ru
   return reach * reach + V(D * std::numeric_limits<T>::min());
 }
 
+// At most the squared distance up to which sources are surely within such a length; negative: no distance is.
+template <int D, typename T>
+JZTREE_BOTH inline T kernel_surely2(T length, const DistanceRule<D, T>& rule) {
+  T surely = length * (1 - 64 * std::numeric_limits<T>::epsilon()) - static_cast<T>(rule.rounding);
+  return larger<T>(surely, 0) * surely - D * std::numeric_limits<T>::min();
+}
+
 // Bounds of (r / h)^2 as computed: up to `surely` a source is within h, above `possibly` it is not.
 template <typename V>
 struct UnitBounds {

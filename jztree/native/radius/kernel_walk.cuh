@@ -9,6 +9,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "common/cuda/node_stack.cuh"
 #include "common/cuda/warp.cuh"
@@ -56,6 +57,7 @@ class KernelWalk {
     }
     box_ = box_of_lanes(point_, used_);
     largest_ = warp_max(length_);
+    least_ = warp_min(used_ ? length_ : std::numeric_limits<T>::infinity());
     NodeRange range;
     for (stack_.begin(in_.sources); stack_.next(&range);) step(range);
   }
@@ -77,10 +79,11 @@ class KernelWalk {
   static constexpr int sum_bytes = warp_size * static_cast<int>(sizeof(double));
   static constexpr int source_bytes = (static_cast<int>(sizeof(Sources)) + 15) / 16 * 16;
 
-  // Of the sources of a node; 0 if they do not count.
-  __device__ T node_length(uint32_t node) const {
-    if (!in_.node_h) return 0;
-    return in_.lengths.staged(in_.node_h[node], in_.lengths.of_source, setup_.scale);
+  // The largest, or smallest, of the sources of a node; 0 if they do not count.
+  __device__ T node_length(uint32_t node) const { return node_length(in_.node_h, node); }
+  __device__ T node_length(const double* of_nodes, uint32_t node) const {
+    if (!of_nodes) return 0;
+    return in_.lengths.staged(of_nodes[node], in_.lengths.of_source, setup_.scale);
   }
 
   // Whether kernels of such a length may reach from one box to the other.
@@ -91,20 +94,60 @@ class KernelWalk {
   // Looks at up to 32 nodes.
   __device__ void step(const NodeRange& range) {
     const LaneNode mine(in_.sources, range);
-    bool here = mine.has_rows();
-    if (here)
-      here = reaches(box_.low, box_.high, load_box(in_.sources, mine.node, setup_.scale.factor),
-                     largest_ + node_length(mine.node));
-    stack_.open(in_.sources, range, mine, __ballot_sync(all_lanes, here),
-                [&](uint32_t leaf, uint32_t first, uint32_t end) { open_leaf(leaf, first, end); });
+    bool here = mine.has_rows(), whole = false, place = false;
+    if (here) {
+      const NodeBox<D, T> box = load_box(in_.sources, mine.node, setup_.scale.factor);
+      here = reaches(box_.low, box_.high, box, largest_ + node_length(mine.node));
+      const int32_t kind = here ? in_.node_kind[mine.node] : NodeKind::unknown;
+      whole = Order == 0 && in_.adds_nodes && kind != NodeKind::unknown && is_whole(mine.node, box);
+      place = kind == NodeKind::place && !whole;
+    }
+    if constexpr (Order == 0)
+      for (unsigned left = __ballot_sync(all_lanes, whole); left; left &= left - 1)
+        add_node(__shfl_sync(all_lanes, mine.node, __ffs(static_cast<int>(left)) - 1));
+    here &= !whole;
+    const unsigned places = __ballot_sync(all_lanes, place), leaves = range.plane == 0 ? ~0u : 0;
+    for (unsigned left = (places | leaves) & __ballot_sync(all_lanes, here); left; left &= left - 1) {
+      const int lane = __ffs(static_cast<int>(left)) - 1;
+      open_rows(__shfl_sync(all_lanes, mine.node, lane), __shfl_sync(all_lanes, mine.first, lane),
+                __shfl_sync(all_lanes, mine.end, lane), places >> lane & 1);
+    }
+    if (range.plane > 0)
+      stack_.push_children<true>(in_.sources, range.plane, mine.node, __ballot_sync(all_lanes, here && !place));
   }
 
-  __device__ void open_leaf(uint32_t leaf, uint32_t first, uint32_t end) {
-    NodeBox<D, T> box = load_box(in_.sources, leaf, setup_.scale.factor);
+  // Whether the sources of a node are surely within the lengths of all queries, so that a top hat has one value.
+  __device__ bool is_whole(uint32_t node, const NodeBox<D, T>& box) const {
+    const T least = node_length(in_.node_least_h, node);
+    if (in_.form == KernelForm::mean && least != node_length(node)) return false;
+    T reach2 = 0;
+    for (int d = 0; d < D; ++d) {
+      T reach = interval_reach(box_.low[d], box_.high[d], box.low[d], box.high[d], setup_.scale.period[d]);
+      reach2 += reach * reach;
+    }
+    return reach2 * above_one<T> <= kernel_surely2(least_ + least, setup_.rule);
+  }
+
+  // Adds the sums of such a node.
+  __device__ void add_node(uint32_t node) {
+    double value = static_cast<double>(setup_.radial.c0);
+    if (in_.form == KernelForm::mean) value *= ratio_of_powers(1 / (length_ + node_length(node)));
+    const double* sums = in_.node_sum + static_cast<int64_t>(node) * in_.columns + in_.first_column;
+    for (int column = 0; column < in_.at_work; ++column) sums_[column * warp_size] += sums[column] * value;
+  }
+
+  // as_one: the node is at one place; its first row counts for all, with the sums of the node for values.
+  __device__ void open_rows(uint32_t node, uint32_t first, uint32_t end, bool as_one) {
+    NodeBox<D, T> box = load_box(in_.sources, node, setup_.scale.factor);
     bool around = wraps_around(box_, box, setup_.scale);
     if (in_.images && !around && !setup_.wrapped) return;
-    bool near = used_ && reaches(point_.x, point_.x, box, length_ + node_length(leaf));
+    bool near = used_ && reaches(point_.x, point_.x, box, length_ + node_length(node));
     if (!__any_sync(all_lanes, near)) return;
+    if (as_one) end = first + 1;
+    first_ = first;
+    values_ = (as_one ? in_.node_sum + static_cast<int64_t>(node) * in_.columns * in_.inner
+                      : in_.value + static_cast<int64_t>(first) * in_.columns * in_.inner) +
+              in_.first_column * in_.inner;
     for (uint32_t tile = first; tile < end; tile += warp_size) {
       int count = take(tile + static_cast<uint32_t>(lane_index()), end);
       if (!near) continue;
@@ -190,7 +233,7 @@ class KernelWalk {
   __device__ void add(const Pair& pair) {
     const T q2 = pair.q2, q = std::sqrt(q2);
     const double over = in_.form == KernelForm::mean ? ratio_of_powers(pair.inverse) : 1;
-    const double* values = in_.value + (static_cast<int64_t>(pair.row) * in_.columns + in_.first_column) * in_.inner;
+    const double* values = values_ + static_cast<int64_t>(pair.row - first_) * in_.columns * in_.inner;
     if constexpr (Order == 0) {
       add_component(setup_.radial.template operator()<0>(setup_.profile, q, q2) * over, values, 0, 0);
     } else {
@@ -258,8 +301,11 @@ class KernelWalk {
   int64_t query_ = 0;
   bool used_ = false;
   RowPoint<D, T> point_{};
-  T length_ = 0, largest_ = 0;
+  T length_ = 0, largest_ = 0, least_ = 0;
   NodeBox<D, T> box_;
+  // The sources at work.
+  uint32_t first_ = 0;              // row
+  const double* values_ = nullptr;  // of that row, from the first column at work on
 };
 
 }  // namespace jztree

@@ -2,140 +2,23 @@
 // one thread, in the order of rows.
 //
 // A node is opened if it may be within a smoothing length of any query: the largest of the group's, of the node's
-// particles, or the mean of both. Distances, kernels and their derivatives are computed in vectors of the positions'
-// own precision; products with values are added up in float64, in each lane by itself, so that the order in which they
-// are does not depend on threads or on the instruction set.
+// particles, or the mean of both. Two kinds of nodes are added as a whole, by the sums of their values: those surely
+// within the top hats of all queries, and nodes with all particles at one place and one smoothing length.
+// Distances, kernels and their derivatives are computed in vectors of the positions' own precision; products with
+// values are added up in float64, in each lane by itself, so that the order in which they are does not depend on
+// threads or on the instruction set.
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
-#include "common/cpu/leaf_distances.h"
-#include "common/cpu/staged_tree.h"
-#include "common/distance_rule.h"
+#include "common/cpu/node_distances.h"
 #include "kernel_lanes.h"
-#include "kernel_rule.h"
+#include "kernel_problem.h"
 
 namespace jztree {
-
-// Positions as they were given.
-template <int D>
-struct GivenPositions {
-  const void* data;
-  bool narrow;
-
-  double at(int64_t row, int d) const {
-    return narrow ? static_cast<double>(static_cast<const float*>(data)[row * D + d])
-                  : static_cast<const double*>(data)[row * D + d];
-  }
-};
-
-// Particles in the positions' own precision, or a wider one T, with what they have of smoothing lengths and values.
-template <int D, typename T>
-struct KernelProblem {
-  GivenPositions<D> source_pos, query_pos;
-  int64_t columns, inner, outer;
-  int powers;
-  bool images;
-  KernelProfile<T> profile;
-  Scale<D, T> scale;
-  StagedTree<D, T> sources, *queries;
-  std::unique_ptr<StagedTree<D, T>> others;  // null if the sources are the queries, row by row
-  DistanceRule<D, T> rule;
-  KernelForm form;
-  KernelLengths<D, T> lengths;
-  Scratch<T> query_h, source_h;     // scaled and weighted
-  Scratch<T> node_h;                // the largest of a node's
-  int64_t rows_;                    // of a column of values, with room to read whole blocks
-  Scratch<double> value;            // a column after the other
-  std::atomic<bool> beyond{false};  // whether any of them is beyond the range of float64
-
-  template <typename From>
-  KernelProblem(const Parallel& parallel, const KernelSums<D, From>& in, const double* box)
-      : source_pos{in.sources.pos.data, std::is_same<From, float>::value},
-        query_pos{in.queries.pos.data, std::is_same<From, float>::value},
-        columns(in.columns()),
-        inner(in.inner()),
-        outer(in.outer()),
-        powers(in.powers()),
-        images(in.images),
-        profile(in.shape, in.profile),
-        scale(box, open_span(box, in.sources, in.queries).template for_scale<T>()),
-        sources(parallel, in.sources, scale, true),
-        queries(&sources),
-        others(in.self ? nullptr : std::make_unique<StagedTree<D, T>>(parallel, in.queries, scale, true)),
-        rule(rule_of_wrapped<From>(
-            DistanceRule<D, T>(sources.wrapped() || (others && others->wrapped()), false, scale))),
-        form(static_cast<KernelForm>(in.form)),
-        lengths(in),
-        query_h(in.queries.num() + lanes),
-        source_h(in.sources.num() + lanes),
-        node_h(in.sources.layout.nodes()),
-        rows_(in.sources.num() + lanes),
-        value(rows_ * in.value.dims[1]) {
-    if (others) queries = others.get();
-    stage_lengths(parallel, in.queries.num(), [&](int64_t row) { return lengths.staged_query(row, scale); }, query_h);
-    if (lengths.of_source > 0) {
-      auto staged = [&](int64_t row) { return lengths.staged_source(row, scale); };
-      stage_lengths(parallel, in.sources.num(), staged, source_h);
-      cover_nodes(parallel, in.sources.splits);
-    }
-    if (in.value.type == XLA_FFI_DataType_F32) {
-      stage_values(parallel, static_cast<const float*>(in.value.data), in.sources.num(), in.value_powers);
-    } else {
-      stage_values(parallel, static_cast<const double*>(in.value.data), in.sources.num(), in.value_powers);
-    }
-  }
-
-  const double* column(int64_t c) { return value.get() + c * rows_; }
-  bool wrapped() const { return sources.wrapped() || queries->wrapped(); }
-
- private:
-  template <typename Length>
-  static void stage_lengths(const Parallel& parallel, int64_t num, const Length& length, Scratch<T>& out) {
-    parallel.blocks(num, 1 << 14, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) out[row] = length(row);
-    });
-    for (int64_t row = num; row < num + lanes; ++row) out[row] = 1;
-  }
-
-  void cover_nodes(const Parallel& parallel, const int32_t* splits) {
-    const TreeLayout& layout = sources.layout();
-    for (int plane = 0; plane < layout.planes(); ++plane) {
-      int64_t here = layout.starts[static_cast<size_t>(plane)];
-      const int32_t* split = splits + layout.split_start(plane);
-      const T* below = plane > 0 ? node_h.get() + layout.starts[static_cast<size_t>(plane) - 1] : source_h.get();
-      parallel.blocks(layout.sizes[static_cast<size_t>(plane)], 512, [&](int64_t begin, int64_t end) {
-        for (int64_t node = begin; node < end; ++node) {
-          T most = 0;
-          for (int64_t i = split[node]; i < split[node + 1]; ++i) most = std::max(most, below[i]);
-          node_h[here + node] = most;
-        }
-      });
-    }
-  }
-
-  template <typename Value>
-  void stage_values(const Parallel& parallel, const Value* given, int64_t num, int64_t shift) {
-    const int64_t all = columns * inner;
-    const int over = form == KernelForm::scatter ? powers : 0;
-    parallel.blocks(rows_, 1 << 12, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row)
-        for (int64_t c = 0; c < all; ++c) {
-          double one = row < num ? static_cast<double>(given[row * all + c]) : 0;
-          if ((over != 0 || shift != 0) && row < num) {
-            one = over_powers(one, lengths.source[row], over, static_cast<int>(shift));
-            if (!std::isfinite(one)) beyond.store(true, std::memory_order_relaxed);
-          }
-          value[c * rows_ + row] = one;
-        }
-    });
-  }
-};
 
 template <int D, typename T, int Order>
 class KernelWalk {
@@ -147,18 +30,25 @@ class KernelWalk {
         radial_(radial),
         columns_(problem.columns),
         inner_(problem.inner),
-        outer_(problem.outer) {
+        outer_(problem.outer),
+        place_(static_cast<size_t>(columns_ * inner_ * lanes)) {
     for (int d = 0; d < D; ++d) gap_period_[d] = problem.scale.period[d] * below_one<T>;
   }
 
   // Adds up for all queries of a leaf.
   void run(int64_t leaf) {
+    const int64_t last = begin_, end = queries_.leaf_row(leaf + 1);
+    const bool were_alike = alike_;
     begin_ = queries_.leaf_row(leaf);
-    count_ = queries_.leaf_row(leaf + 1) - begin_;
-    if (count_ == 0) return;
+    all_ = end - begin_;
+    alike_ = all_ > 0 && problem_.queries_are_alike(begin_, end);
+    if (all_ == 0 || (alike_ && were_alike && problem_.queries_are_alike(last, end))) return;
+    count_ = alike_ ? 1 : all_;
     sums_.assign(static_cast<size_t>(count_ * width() * lanes), 0.);
-    largest_ = 0;
-    for (int64_t i = 0; i < count_; ++i) largest_ = std::max(largest_, problem_.query_h[begin_ + i]);
+    common_.assign(static_cast<size_t>(columns_), 0.);
+    const T* h = problem_.query_h.get() + begin_;
+    largest_ = *std::max_element(h, h + count_);
+    least_ = *std::min_element(h, h + count_);
     for (int d = 0; d < D; ++d) {
       low_[d] = queries_.low[d][leaf];
       high_[d] = queries_.high[d][leaf];
@@ -167,58 +57,92 @@ class KernelWalk {
     open(top, 0, sources_.layout().sizes[static_cast<size_t>(top)]);
   }
   int64_t begin() const { return begin_; }
-  int64_t count() const { return count_; }
+  int64_t count() const { return all_; }
   int64_t width() const { return columns_ * outer_; }
   // Of the i-th query.
-  double sum(int64_t i, int64_t column) const { return sum_of_lanes(sums_.data() + (i * width() + column) * lanes); }
+  double sum(int64_t i, int64_t column) const {
+    if (alike_) i = 0;
+    const double own = sum_of_lanes(sums_.data() + (i * width() + column) * lanes);
+    return problem_.adds_nodes ? own + common_[static_cast<size_t>(column)] * common_value(i) : own;
+  }
 
  private:
   using V = Lanes<T>;
   using Wide = Lanes<double>;
 
   T node_h(int64_t node) { return problem_.lengths.of_source > 0 ? problem_.node_h[node] : T{0}; }
+  T node_least_h(int64_t node) { return problem_.lengths.of_source > 0 ? problem_.node_least_h[node] : T{0}; }
+
+  // The value of the kernel for sources of whole nodes, at the i-th query.
+  double common_value(int64_t i) const {
+    double value = static_cast<double>(radial_.c0);
+    if (problem_.form != KernelForm::mean) return value;
+    const T of_query = problem_.query_h[begin_ + i], ratio = of_query * 2 / (of_query + problem_.source_h[0]);
+    for (int power = 0; power < problem_.powers; ++power) value *= static_cast<double>(ratio);
+    return value;
+  }
 
   void open(int plane, int64_t begin, int64_t end) {
     constexpr int64_t block = 2 * lanes;
     int64_t start = sources_.layout().starts[static_cast<size_t>(plane)];
     for (int64_t first = begin; first < end; first += block) {
-      T gap2[block];
+      T gap2[block], reach2[block];
       int64_t number = std::min(block, end - first);
       node_distances(sources_, low_, high_, gap_period_, start + first, number, gap2);
+      if (problem_.adds_nodes)
+        node_reaches(sources_, low_, high_, problem_.scale.period, start + first, number, reach2);
       for (int64_t i = 0; i < number; ++i) {
-        int64_t node = first + i;
-        if (sources_.first_row(plane, node) == sources_.first_row(plane, node + 1)) continue;
-        if (gap2[i] > kernel_reach2(largest_ + node_h(start + node), problem_.rule)) continue;
-        if (plane > 0) {
+        int64_t node = first + i, flat = start + node;
+        int64_t row = sources_.first_row(plane, node), behind = sources_.first_row(plane, node + 1);
+        if (row == behind || gap2[i] > kernel_reach2(largest_ + node_h(flat), problem_.rule)) continue;
+        if (problem_.adds_nodes && problem_.is_summed(flat) &&
+            reach2[i] <= kernel_surely2(least_ + node_least_h(flat), problem_.rule)) {
+          for (int64_t c = 0; c < columns_; ++c) common_[static_cast<size_t>(c)] += problem_.node_sum(flat, c);
+        } else if (problem_.is_one_place(flat)) {
+          open_place(flat, row);
+        } else if (plane > 0) {
           open(plane - 1, sources_.first_child(plane, node), sources_.first_child(plane, node + 1));
         } else {
-          open_leaf(node);
+          values_ = problem_.column(0) + row;
+          stride_ = problem_.column_stride();
+          rests_ = sources_.has_rests(node) || queries_.rest[0];
+          open_rows(flat, row, behind);
         }
       }
     }
   }
 
-  void open_leaf(int64_t leaf) {
-    T low[D], high[D];
-    for (int d = 0; d < D; ++d) low[d] = sources_.low[d][leaf], high[d] = sources_.high[d][leaf];
-    bool around = problem_.scale.periodic && wraps_around<D>(low_, high_, low, high, problem_.scale.period);
-    if (around || !problem_.images || problem_.wrapped()) look(leaf, around);
+  // The first row of a node at one place counts for all of its rows.
+  void open_place(int64_t node, int64_t row) {
+    for (int64_t c = 0; c < columns_ * inner_; ++c) place_[static_cast<size_t>(c * lanes)] = problem_.node_sum(node, c);
+    values_ = place_.data();
+    stride_ = lanes;
+    rests_ = sources_.rest[0] || queries_.rest[0];
+    open_rows(node, row, row + 1);
   }
 
-  __attribute__((flatten)) void look(int64_t leaf, bool around) {
+  void open_rows(int64_t node, int64_t first, int64_t end) {
+    first_ = first;
+    T low[D], high[D];
+    for (int d = 0; d < D; ++d) low[d] = sources_.low[d][node], high[d] = sources_.high[d][node];
+    bool around = problem_.scale.periodic && wraps_around<D>(low_, high_, low, high, problem_.scale.period);
+    if (around || !problem_.images || problem_.wrapped()) look(node, first, end, around);
+  }
+
+  __attribute__((flatten)) void look(int64_t node, int64_t first, int64_t end, bool around) {
     for (int64_t block = 0; block < count_; block += lanes) {
       V gaps2{}, of_query;
       for (int d = 0; d < D; ++d) {
-        V x, low(sources_.low[d][leaf]), high(sources_.high[d][leaf]);
+        V x, low(sources_.low[d][node]), high(sources_.high[d][node]);
         load(queries_.x[d] + begin_ + block, x);
         V gap =
             around ? interval_gap<V>(x, x, low, high, V(gap_period_[d])) : larger<V>(larger<V>(low - x, x - high), V{});
         gaps2 = gaps2 + gap * gap;
       }
       load(problem_.query_h.get() + begin_ + block, of_query);
-      uint32_t open = lanes_at_most(gaps2 * below_one<T>, kernel_reach2(of_query + V(node_h(leaf)), problem_.rule));
+      uint32_t open = lanes_at_most(gaps2 * below_one<T>, kernel_reach2(of_query + V(node_h(node)), problem_.rule));
       if (count_ - block < lanes) open &= (1u << (count_ - block)) - 1;
-      for (; open != 0; open &= open - 1) look_from(block + __builtin_ctz(open), leaf, around);
+      for (; open != 0; open &= open - 1) look_from(block + __builtin_ctz(open), first, end, around);
     }
   }
 
@@ -229,15 +153,14 @@ class KernelWalk {
   };
 
   // Apart, or it is compiled into its callers as a whole.
-  __attribute__((noinline, flatten)) void look_from(int64_t i, int64_t leaf, bool around) {
+  __attribute__((noinline, flatten)) void look_from(int64_t i, int64_t first, int64_t end, bool around) {
     Pairs pairs;
     pairs.query = begin_ + i;
-    const int64_t first = sources_.leaf_row(leaf), end = sources_.leaf_row(leaf + 1);
+    const bool rests = rests_;
     const bool own = problem_.form == KernelForm::gather;
     const T of_query = problem_.query_h[pairs.query];
     if (own) pairs.inverse = V(1 / of_query);
     double* sums = sums_.data() + i * width() * lanes;
-    const bool rests = sources_.has_rests(leaf) || queries_.rest[0];
     for (pairs.first = first; pairs.first < end; pairs.first += lanes) {
       V distance2{};
       for (int d = 0; d < D; ++d) {
@@ -367,7 +290,7 @@ class KernelWalk {
         Wide sum, value;
         load(sums, sum);
         for (int64_t in = 0; in < inner_; ++in) {
-          load(problem_.column(c * inner_ + in) + first, value);
+          load(values_ + (c * inner_ + in) * stride_ + (first - first_), value);
           // What is out of reach, in a block with others that are not, has no part in them, however large it is.
           if (beyond) value = choose(tensor[in * outer_ + out] == Wide{}, Wide{}, value);
           sum = sum + value * tensor[in * outer_ + out];
@@ -381,10 +304,19 @@ class KernelWalk {
   const RadialSum<T> radial_;
   const int64_t columns_, inner_, outer_;
   T gap_period_[D];
-  std::vector<double> sums_;  // of each query, each column, each lane
+  std::vector<double> sums_;   // of each query, each column, each lane
+  std::vector<double> place_;  // sums of a node at one place, of each column, in the first lane
   // The group at work.
-  int64_t begin_ = 0, count_ = 0;
-  T low_[D], high_[D], largest_ = 0;
+  int64_t begin_ = 0, all_ = 0, count_ = 0;  // queries: all of the leaf, and those that sums are for
+  bool alike_ = false;                       // all have the sums of the first one
+  T low_[D], high_[D];
+  T largest_ = 0, least_ = 0;   // smoothing lengths
+  std::vector<double> common_;  // sums of whole nodes, of each column
+  // The sources at work.
+  int64_t first_ = 0;               // row
+  const double* values_ = nullptr;  // of that row
+  int64_t stride_ = 0;              // from one column of values to the next
+  bool rests_ = false;              // whether any pair has rests
 };
 
 }  // namespace jztree

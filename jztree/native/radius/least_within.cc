@@ -9,28 +9,19 @@
 
 #include "ball_walk.h"
 #include "common/cpu/context.h"
+#include "common/cpu/node_values.h"
 
 namespace jztree {
 namespace {
 
-// The smallest value of every node.
-template <int D, typename T>
-std::vector<int32_t> least_of_nodes(const Parallel& parallel, const Tree<D, T>& tree, const int32_t* value) {
-  const TreeLayout& layout = tree.layout;
-  std::vector<int32_t> least(static_cast<size_t>(layout.nodes()));
-  for (int plane = 0; plane < layout.planes(); ++plane) {
-    int32_t* here = least.data() + layout.starts[static_cast<size_t>(plane)];
-    const int32_t* below = plane > 0 ? least.data() + layout.starts[static_cast<size_t>(plane) - 1] : value;
-    const int32_t* split = tree.splits + layout.split_start(plane);
-    parallel.blocks(layout.sizes[static_cast<size_t>(plane)], 512, [&](int64_t begin, int64_t end) {
-      for (int64_t node = begin; node < end; ++node) {
-        here[node] = LeastWithin<D, T>::none;
-        for (int64_t i = split[node]; i < split[node + 1]; ++i) here[node] = std::min(here[node], below[i]);
-      }
-    });
+struct SmallestValue {
+  template <typename Parts>
+  int32_t operator()(const Parts& parts, int64_t begin, int64_t end) const {
+    int32_t least = std::numeric_limits<int32_t>::max();
+    for (int64_t i = begin; i < end; ++i) least = std::min(least, parts[i]);
+    return least;
   }
-  return least;
-}
+};
 
 class LeastOf {
  public:
@@ -79,7 +70,8 @@ void least_within(const Parallel& parallel, const LeastWithin<D, T>& in) {
   in.box.read(box);
   double radius = in.radius[0];
   const Staged<D, T> staged(parallel, in.sources, in.queries, false, box);
-  const std::vector<int32_t> of_nodes = least_of_nodes(parallel, in.sources, in.value);
+  std::vector<int32_t> of_nodes(static_cast<size_t>(in.sources.layout.nodes()));
+  join_nodes(parallel, in.sources, in.value, of_nodes.data(), SmallestValue{});
   auto place = [&](int64_t query) { return in.query_rows ? in.query_rows[query] : query; };
   parallel.blocks(staged.queries->leaves(), 32, [&](int64_t begin, int64_t end) {
     BallWalk<D, T> walk(staged, 1);
