@@ -202,32 +202,32 @@ def _is_no_mass(mass: jax.Array) -> jax.Array:
 
 
 def first_row(marked: jax.Array, num: Any = None) -> jax.Array:
-    """The first of ``num`` rows (None: all) that is marked, int32, and -1 if none is. marked: ``(n,)``, 0 if not.
-
-    By the kernel that looks through positions: in parallel, and compiled already, as nothing of that kind is in XLA.
-    """
-    return kernels.bounds(_column(marked), marked.shape[0] if num is None else num)[2]
+    """The first of ``num`` rows (None: all) that is marked, int32, and -1 if none is. marked: ``(n,)``, 0 if not."""
+    return _marked_rows(marked, num)[0]
 
 
 def row_fault(marked: jax.Array, num: Any, sentence: str) -> comm.Fault:
-    """That one of the first ``num`` rows (None: all) may be marked. sentence: with ``{0}`` for the first such row."""
-    row = first_row(marked, num)
-    return comm.Fault(row >= 0, [row], sentence, functools.partial(_number_of, marked, num))
+    """That any of the first ``num`` rows (None: all) may be marked. sentence: see `rows_fault`."""
+    first, number = _marked_rows(marked, num)
+    return rows_fault(first, number, sentence)
 
 
-def far_row_fault(rows: jax.Array, num: Any, bad: jax.Array, sentence: str) -> comm.Fault:
-    """The same for numbers ``(n, d)``, where `kernels.bounds` has found the first row ``bad`` out of range."""
+def rows_fault(first: jax.Array, number: jax.Array, sentence: str) -> comm.Fault:
+    """That any row may be bad. first, number: of the bad rows, as `kernels.bounds` gives them.
 
-    def count() -> jax.Array:
-        return _number_of(~(jnp.abs(rows) <= farthest_number(rows.dtype)).all(axis=1), num)
+    sentence: with ``{0}`` for the first row. It ends with the number of rows if there are several.
+    """
+    several = sentence.removesuffix(".") + " ({1} such rows)."
+    return comm.Fault(jnp.minimum(number, 2), [first, number], f"{sentence}\n{several}")
 
-    return comm.Fault(bad >= 0, [bad], sentence, count)
 
+def _marked_rows(marked: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
+    """The first marked row and the number of marked rows, int32.
 
-def _number_of(marked: jax.Array, num: Any) -> jax.Array:
-    """How many of the first ``num`` rows are marked."""
-    rows = jnp.arange(marked.shape[0], dtype=jnp.int32)
-    return jnp.sum(marked.astype(bool) & (rows < (marked.shape[0] if num is None else num)), dtype=jnp.int32)
+    By the kernel that looks through positions: in parallel, and compiled already, unlike anything of XLA.
+    """
+    _, _, first, number = kernels.bounds(_column(marked), marked.shape[0] if num is None else num)
+    return first, number
 
 
 @functools.partial(jax.jit, inline=True)
@@ -241,7 +241,8 @@ def velocity_faults(vel: jax.Array | None, num: Any, of: str = "") -> list[comm.
     """What may be wrong with velocities ``(n, d)``, of which the first ``num`` count. of: as in `mass_faults`."""
     if vel is None:
         return []
-    return [far_row_fault(vel, num, kernels.bounds(vel, num)[2], _BAD_VELOCITY.format("{0}", of, farthest(vel.dtype)))]
+    _, _, first, number = kernels.bounds(vel, num)
+    return [rows_fault(first, number, _BAD_VELOCITY.format("{0}", of, farthest(vel.dtype)))]
 
 
 def common_dtype(*values: Any) -> Any:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import oracles
 import pytest
-from devices import mesh_of
+from devices import deal, even, mesh_of
 
 from jztree.data import ParticleData, Pos, PosMass
 from jztree.density import knn_density
@@ -79,10 +79,24 @@ def test_plain_calls_count_bad_rows(call: Callable[[], Any]) -> None:
     assert oracles.one_sentence(error)
 
 
+def test_compiled_and_mapped_calls_count_bad_rows() -> None:
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"row 7 of the positions .* \(3 such rows\)\."):
+        jax.block_until_ready(knn.jit(of(pos=BAD), 3))
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"row 7 .* \(3 such rows\)\."):
+        jax.block_until_ready(count_within.jit(of(), 0.1, weight=BAD_ONES))
+    one_bad = np.where(np.arange(20)[:, None] == 7, np.nan, GOOD).astype(np.float32)
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"choose another unit of length\.\n"):
+        jax.block_until_ready(knn.jit(one_bad, 3))
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"on rank 1: row 7 of the positions .* \(4 such rows\)\."):
+        jax.block_until_ready(knn.smap(mesh_of(2), jit=True)(deal(np.concatenate([GOOD, BAD]), even(40, 2)), 3))
+
+
 @pytest.mark.parametrize("transform", [jax.vmap, lambda call: jax.jit(jax.vmap(call))], ids=["vmap", "jit"])
 def test_errors_name_the_member_of_a_vmap(transform: Any) -> None:
     pos = np.stack([GOOD, GOOD, BAD, BAD])
-    with pytest.raises(oracles.RUN_TIME_ERROR, match="in member 2 of a vmap: row 7 of the positions"):
+    with pytest.raises(
+        oracles.RUN_TIME_ERROR, match=r"in member 2 of a vmap: row 7 of the positions .* \(4 such rows\)\."
+    ):
         jax.block_until_ready(transform(lambda one: knn(one, 3))(pos))
     nested = transform(jax.vmap(lambda one: knn(one, 3)))
     with pytest.raises(oracles.RUN_TIME_ERROR, match="in member 1 of a vmap: in member 0 of a vmap: row 7 of the"):

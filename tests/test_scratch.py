@@ -65,11 +65,11 @@ def test_programs_for_cpus_do_not() -> None:
 @pytest.mark.usefixtures("cuda_too")
 def test_kernels_run_at_once_and_mapped() -> None:
     pos = jnp.ones((2, 7, 3))
-    lower, _, _ = bounds(pos[0])
+    lower, *_ = bounds(pos[0])
     assert lower.tolist() == [1, 1, 1]
-    lower, _, _ = jax.vmap(bounds)(pos)
+    lower, *_ = jax.vmap(bounds)(pos)
     assert lower.tolist() == [[1, 1, 1]] * 2
-    lower, _, _ = jax.vmap(kernels.bounds, in_axes=(2, None), out_axes=(1, 1, 0))(jnp.ones((7, 3, 2)), 7)
+    lower, *_ = jax.vmap(kernels.bounds, in_axes=(2, None), out_axes=(1, 1, 0, 0))(jnp.ones((7, 3, 2)), 7)
     assert lower.tolist() == [[1, 1]] * 3
 
 

@@ -89,7 +89,7 @@ def is_sorted(pos: Any, num: Any = None, box: Any = None) -> bool:
     """What the kernel says of rows in a domain that is their bounding box."""
     pos, length = jnp.asarray(pos), check_box(box, pos.shape[1])
     num = pos.shape[0] if num is None else num
-    lower, upper, _ = kernels.bounds(pos, num)
+    lower, upper, *_ = kernels.bounds(pos, num)
     return bool(kernels.is_sorted(pos, num, lower, upper, length))
 
 

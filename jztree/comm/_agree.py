@@ -3,7 +3,7 @@
 import functools
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -12,22 +12,17 @@ import jax.numpy as jnp
 from .. import kernels
 from .._particles import check_rows
 from .._transform.capacity import Room
-from ..jax_ext import is_concrete
 from ._ranks import all_gather, get_rank_info, vary
 
 _Tree = TypeVar("_Tree")
 
 
 class Fault(NamedTuple):
-    """A possible error: whether it occurred, and its sentence; see `check`.
-
-    bad_rows: gives how many rows are wrong, which plain calls add to the sentence.
-    """
+    """A possible error: whether it occurred, and its sentence; see `check`."""
 
     failed: Any
     numbers: Sequence[Any]
     sentence: str
-    bad_rows: Callable[[], Any] | None = None
 
 
 def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
@@ -72,16 +67,7 @@ def check_and_tell(num: Any, faults: Sequence[Fault], value: jax.Array) -> tuple
         first = jnp.argmin(jnp.where(everyone[:, 0] != 0, everyone[:, 0], jnp.iinfo(jnp.int32).max))
         told = [*everyone[first, : len(told)], first]
         lines = [f"on rank {{{len(numbers)}}}: {line}" for line in lines]
-    elif is_concrete(told[0]) and (which := int(told[0])):
-        fault = faults[max(i for i, first in enumerate(before) if first < which)]
-        lines[which - 1] = _counted(lines[which - 1], fault)
     return kernels.check(num, told[0], told[1:], "\n".join(lines)), values
-
-
-def _counted(line: str, fault: Fault) -> str:
-    """A sentence with the number of rows that are wrong, if there are several."""
-    rows = 1 if fault.bad_rows is None else int(fault.bad_rows())
-    return line if rows < 2 else f"{line.removesuffix('.')} ({rows} such rows)."
 
 
 @functools.partial(jax.jit, static_argnames="before", inline=True)

@@ -11,14 +11,14 @@ from ._call import as_num, call, i32, sizes
 from ._rows import as_gathered
 
 
-def bounds(pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Bounding box of the finite rows: ``lower`` and ``upper``, each ``(d,)``, and the first row that is not finite.
+def bounds(pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Bounding box of the finite rows, ``lower`` and ``upper``, each ``(d,)``, and which rows are out of range.
 
-    pos: ``(n, d)``. The third output is an int32 scalar, -1 if all rows are finite. The box is for Morton keys, and
-    counts as constant where somebody differentiates.
+    pos: ``(n, d)``. The last two outputs are int32 scalars: the first row that is out of range (not finite, or too
+    far), or -1, and the number of such rows. The box is for Morton keys, and derivatives take it for a constant.
     """
     box = jax.ShapeDtypeStruct((pos.shape[1],), pos.dtype)
-    return call("bounds", (box, box, i32()), pos, as_num(num), gradients="stopped")
+    return call("bounds", (box, box, i32(), i32()), pos, as_num(num), gradients="stopped")
 
 
 def zsort(

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
-from .._checks import check_one_a_particle, check_real_dtype, common_dtype, far_row_fault, farthest
+from .._checks import check_one_a_particle, check_real_dtype, common_dtype, farthest, rows_fault
 
 _BAD = (
     "row {0} has a weight%s that is NaN, infinite or beyond %s in size; remove such particles, or choose other units."
@@ -24,4 +24,5 @@ def checked_weights(weight: Any, pos: jax.Array, num: Any, of: str = "") -> tupl
     check_real_dtype(weight, f"weight{of}")
     rows = jnp.asarray(weight, common_dtype(pos, weight)).astype(pos.dtype)
     column = rows[:, None]
-    return rows, [far_row_fault(column, num, kernels.bounds(column, num)[2], _BAD % (of, farthest(pos.dtype)))]
+    _, _, first, number = kernels.bounds(column, num)
+    return rows, [rows_fault(first, number, _BAD % (of, farthest(pos.dtype)))]

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, check_particles, exact_box_argument, far_row_fault, farthest
+from .._checks import check_box, check_particles, exact_box_argument, farthest, rows_fault
 from .._particles import check_num
 from ..data import get_pos, map_rows, replace_num, with_computed
 from ..jax_ext import Exact, is_concrete, with_twins
@@ -81,9 +81,9 @@ def domain_of(
 
 
 def corners_of(pos: jax.Array, num: Any, name: str) -> tuple[tuple[jax.Array, jax.Array], list[comm.Fault]]:
-    """The corners of the bounding box of positions on this rank, and what may be wrong with them."""
-    lower, upper, bad = kernels.bounds(pos, num)
-    of_rows = far_row_fault(pos, num, bad, _NOT_FINITE % (name, farthest(pos.dtype)))
+    """The corners of the bounding box of positions on this rank, and the possible errors."""
+    lower, upper, first, number = kernels.bounds(pos, num)
+    of_rows = rows_fault(first, number, _NOT_FINITE % (name, farthest(pos.dtype)))
     return (lower, upper), [num_fault(pos, num, name), of_rows]
 
 

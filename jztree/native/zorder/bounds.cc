@@ -15,7 +15,7 @@ namespace {
 // Hardly worth a second thread, but the sort that follows finds it awake.
 constexpr int64_t row_grain = 1 << 12;
 
-// The box around rows, a few of them at a time in vector loops, and the first row that is out of range.
+// The bounding box of rows, found in vector loops over a few rows at a time, and the rows that are out of range.
 template <int D, typename T>
 class RowBounds {
  public:
@@ -32,6 +32,7 @@ class RowBounds {
 
   // The first row that is not within range, -1 if all are.
   int64_t first_bad() const { return first_bad_; }
+  int64_t number_bad() const { return number_bad_; }
 
   void widen(T* lower, T* upper) const {
     for (int64_t i = 0; i < few * D; ++i) {
@@ -59,7 +60,7 @@ class RowBounds {
     for (int64_t i = begin; i < end; ++i) {
       const T* x = pos_ + i * D;
       if (!is_within_range<D>(x)) {
-        if (first_bad_ < 0) first_bad_ = i;
+        if (number_bad_++ == 0) first_bad_ = i;
         if (!is_finite_row<D>(x)) continue;
       }
       for (int d = 0; d < D; ++d) {
@@ -70,7 +71,7 @@ class RowBounds {
   }
 
   const T* pos_;
-  int64_t first_bad_ = -1;
+  int64_t first_bad_ = -1, number_bad_ = 0;
   T low_[few * D], high_[few * D];
 };
 
@@ -79,7 +80,7 @@ void bounds(const Parallel& parallel, const BoundsOf<D, T>& in) {
   T *lower = in.lower, *upper = in.upper;
   int64_t num = in.num();
   std::mutex mutex;
-  int64_t bad = num;
+  int64_t first = num, number = 0;
   std::fill(lower, lower + D, std::numeric_limits<T>::infinity());
   std::fill(upper, upper + D, -std::numeric_limits<T>::infinity());
   parallel.blocks(num, row_grain, [&](int64_t begin, int64_t end) {
@@ -87,9 +88,11 @@ void bounds(const Parallel& parallel, const BoundsOf<D, T>& in) {
     block.include(begin, end);
     std::lock_guard<std::mutex> lock(mutex);
     block.widen(lower, upper);
-    if (block.first_bad() >= 0) bad = std::min(bad, block.first_bad());
+    if (block.number_bad() > 0) first = std::min(first, block.first_bad());
+    number += block.number_bad();
   });
-  *in.first_bad = bad < num ? static_cast<int32_t>(bad) : -1;
+  *in.first_bad = number > 0 ? static_cast<int32_t>(first) : -1;
+  *in.bad = static_cast<int32_t>(number);
 }
 
 }  // namespace

@@ -19,14 +19,15 @@ constexpr int block_threads = 256, most_blocks = 1024;
 template <int D, typename T>
 struct Found {
   T low[D], high[D];
-  int64_t bad;  // the first row that is not within range
+  int64_t first_bad, bad;  // the first row that is not within range, and how many are not
 
   __device__ void reset() {
     for (int d = 0; d < D; ++d) {
       low[d] = std::numeric_limits<T>::infinity();
       high[d] = -low[d];
     }
-    bad = std::numeric_limits<int64_t>::max();
+    first_bad = std::numeric_limits<int64_t>::max();
+    bad = 0;
   }
 
   __device__ void include(const Found& other) {
@@ -34,7 +35,8 @@ struct Found {
       low[d] = other.low[d] < low[d] ? other.low[d] : low[d];
       high[d] = other.high[d] > high[d] ? other.high[d] : high[d];
     }
-    bad = other.bad < bad ? other.bad : bad;
+    first_bad = other.first_bad < first_bad ? other.first_bad : first_bad;
+    bad += other.bad;
   }
 
   // The union of what the block's threads found, for its first thread.
@@ -43,7 +45,8 @@ struct Found {
       low[d] = warp_min(low[d]);
       high[d] = warp_max(high[d]);
     }
-    bad = warp_min(bad);
+    first_bad = warp_min(first_bad);
+    bad = warp_sum(bad);
     alignas(16) __shared__ unsigned char memory[sizeof(Found) * (block_threads / warp_size)];
     Found* warps = reinterpret_cast<Found*>(memory);
     if (lane_index() == 0) warps[threadIdx.x / warp_size] = *this;
@@ -61,7 +64,7 @@ __global__ void bounds_of_rows(const T* pos, Count num, Found<D, T>* found) {
   for (int64_t row = thread_index(); row < count; row += step) {
     const T* x = pos + row * D;
     if (!is_within_range<D>(x)) {
-      mine.bad = row < mine.bad ? row : mine.bad;
+      if (mine.bad++ == 0) mine.first_bad = row;
       if (!is_finite_row<D>(x)) continue;
     }
     for (int d = 0; d < D; ++d) {
@@ -74,7 +77,8 @@ __global__ void bounds_of_rows(const T* pos, Count num, Found<D, T>* found) {
 }
 
 template <int D, typename T>
-__global__ void bounds_of_blocks(const Found<D, T>* found, int blocks, T* lower, T* upper, int32_t* first_bad) {
+__global__ void bounds_of_blocks(const Found<D, T>* found, int blocks, T* lower, T* upper, int32_t* first_bad,
+                                 int32_t* bad) {
   Found<D, T> mine;
   mine.reset();
   for (int block = static_cast<int>(threadIdx.x); block < blocks; block += block_threads) mine.include(found[block]);
@@ -84,7 +88,8 @@ __global__ void bounds_of_blocks(const Found<D, T>* found, int blocks, T* lower,
     lower[d] = mine.low[d];
     upper[d] = mine.high[d];
   }
-  *first_bad = mine.bad < std::numeric_limits<int64_t>::max() ? static_cast<int32_t>(mine.bad) : -1;
+  *first_bad = mine.bad > 0 ? static_cast<int32_t>(mine.first_bad) : -1;
+  *bad = static_cast<int32_t>(mine.bad);
 }
 
 template <int D, typename T>
@@ -94,7 +99,7 @@ void bounds(Queue& queue, const BoundsOf<D, T>& in) {
       std::max<int64_t>(1, std::min<int64_t>(most_blocks, (in.pos.rows() + rows_a_block - 1) / rows_a_block)));
   auto* found = queue.scratch<Found<D, T>>(blocks);
   queue.launch(blocks, block_threads, 0, bounds_of_rows<D, T>, in.pos, in.num, found);
-  queue.launch(1, block_threads, 0, bounds_of_blocks<D, T>, found, blocks, in.lower, in.upper, in.first_bad);
+  queue.launch(1, block_threads, 0, bounds_of_blocks<D, T>, found, blocks, in.lower, in.upper, in.first_bad, in.bad);
 }
 
 }  // namespace

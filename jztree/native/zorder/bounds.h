@@ -13,13 +13,15 @@ struct BoundsOf {
   Count num;
   T *lower, *upper;    // (D,), of the finite rows
   int32_t* first_bad;  // the first row that is not within range (common/scale.h), -1 if there is none
+  int32_t* bad;        // the number of such rows
 
   explicit BoundsOf(Arguments& in)
       : pos(in.argument<T>("pos", {any, D})),
         num(in.count("num", pos.rows())),
         lower(in.result<T>("lower", {D})),
         upper(in.result<T>("upper", {D})),
-        first_bad(in.result<int32_t>("first_bad", {})) {}
+        first_bad(in.result<int32_t>("first_bad", {})),
+        bad(in.result<int32_t>("bad", {})) {}
 };
 
 }  // namespace jztree
