@@ -79,6 +79,18 @@ def test_clump_several_boxes_away_has_exact_neighbours(boxes: Any, width: float,
     assert_exact(jz.knn.knn.jit(pos, 6, 1.0, part_query=queries), queries, pos, 1.0)
 
 
+@pytest.mark.parametrize("boxes", [500, [-3000, 0, 70]], ids=str)
+def test_distances_are_exact_below_the_rounding_of_many_box_lengths(x64: None, boxes: Any) -> None:
+    """Multiples of 0.7 are rounded by up to 1e-13, as much as the clump is wide."""
+    pos = clump(1e-12, 0.7, np.float64, boxes=boxes)
+    for k in (1, 5, 40):
+        assert_exact(jz.knn.knn.jit(pos, k, 0.7), pos, pos, 0.7)
+    inside = clump(1e-12, 0.7, np.float64, 60, seed=1)
+    assert_exact(jz.knn.knn.jit(pos, 6, 0.7, part_query=inside), inside, pos, 0.7)
+    far = jz.radius.count_within.jit(pos, 1.5e-12, 0.7, part_query=inside)
+    np.testing.assert_array_equal(far, (exact_distances(inside, pos, 0.7) <= 1.5e-12).sum(axis=1))
+
+
 @pytest.mark.parametrize("half", [0.5, 0.35])
 def test_box_centred_on_the_origin_has_exact_neighbours(half: float, dtype: Any) -> None:
     pos = (oracles.uniform(800, 3, np.float64) * 2 * half - half).astype(dtype)

@@ -16,10 +16,23 @@ JZTREE_APART inline double wrap_far(double x, double period) {
   return rest < 0 ? rest + period : rest;
 }
 
-// x moved into [0, period] by whole periods. The upper end is reached only by rounding.
+// A difference plus its rounding error, less a number of periods, rounded as if once.
+JZTREE_BOTH inline double less_periods(double difference, double error, double periods, double period) {
+  if (std::fabs(periods) <= 1) return (difference - period * periods) + error;  // std::fma is slow on some CPUs
+  return std::fma(-period, periods, difference) + error;
+}
+
+// The number of whole periods below x, which must be few.
+JZTREE_BOTH inline double periods_below(double x, double period) {
+  const double periods = std::floor(x / period);
+  // The quotient may have been rounded up to a whole number.
+  return less_periods(x, 0, periods, period) < 0 ? periods - 1 : periods;
+}
+
+// x moved into [0, period] by whole periods, rounded once. The upper end is reached only by rounding.
 JZTREE_BOTH inline double wrap_wide(double x, double period) {
   if (!(period > 0) || (x >= 0 && x < period)) return x;
-  return is_few_periods(x, period) ? x - period * std::floor(x / period) : wrap_far(x, period);
+  return is_few_periods(x, period) ? less_periods(x, 0, periods_below(x, period), period) : wrap_far(x, period);
 }
 
 // The rounding error of x - y: exactly x - y less `rounded` (D. E. Knuth, 1969, The Art of Computer Programming,
@@ -28,11 +41,6 @@ template <typename V>
 JZTREE_BOTH inline V difference_error(const V& x, const V& y, const V& rounded) {
   const V part = rounded - x;
   return (x - (rounded - part)) - (y + part);
-}
-
-// A difference plus its rounding error, less a number of periods, rounded as if once.
-JZTREE_BOTH inline double less_periods(double difference, double error, double periods, double period) {
-  return std::fma(-period, periods, difference) + error;
 }
 
 // A coordinate. It is moved into the box if it is so many periods away that a difference would lose its digits.
@@ -50,7 +58,6 @@ JZTREE_BOTH inline double nearest_difference(double x, double y, double period) 
   const double periods = std::nearbyint(length / period);
   // The difference is about as long as the period, so its rounding error counts next to the short rest.
   const double error = difference_error(x, y, length);
-  if (std::fabs(periods) == 1) return (length - period * periods) + error;  // std::fma is slow on some CPUs
   const double rest = less_periods(length, error, periods, period);
   // The quotient may have been rounded to the other side of a half.
   return std::fabs(rest) > period / 2 ? rest - std::copysign(period, rest) : rest;
@@ -65,14 +72,15 @@ struct ExactlyWrapped {
     if (!(period > 0) || (x >= 0 && x < period)) return;
     double moved = x, by = 0, by_rest = 0;  // wide is moved - (by + by_rest), rounded
     if (is_few_periods(x, period)) {
-      const double periods = std::floor(x / period);
+      const double periods = periods_below(x, period);
       by = period * periods;
       by_rest = std::fma(period, periods, -by);
     } else {
       moved = std::fmod(x, period);
       if (moved < 0) by = -period;
     }
-    rest = difference_error(moved, by, wide) - by_rest;
+    const double difference = moved - by;
+    rest = (difference - wide) + (difference_error(moved, by, difference) - by_rest);
   }
 
   JZTREE_BOTH bool operator==(const ExactlyWrapped& other) const {
