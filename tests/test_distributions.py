@@ -13,10 +13,14 @@ ADVICE = "uninstall jztree and jztree-cu12 and jztree-cu13, and install the one 
 
 
 def said(folder: Path, first: bool) -> str:
-    """The last line of an import that looks into a folder, before or after all others."""
-    place = "insert(0, " if first else "append("
-    code = f"import sys; sys.path.{place}{str(folder)!r}); import jztree"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    """The last line of an import that looks into a folder, before or after all others.
+
+    Without site-packages (-S), because an editable install takes the import before it looks into any folder.
+    """
+    sources = str(Path(jztree.__file__).parents[1])
+    folders = [str(folder), sources] if first else [sources, str(folder)]
+    code = f"import sys; sys.path[:0] = {folders}; import jztree"
+    ended = subprocess.run([sys.executable, "-S", "-P", "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     return ended.stderr.splitlines()[-1]
 

@@ -1,5 +1,6 @@
 """What the package says of itself agrees in all the places where it does."""
 
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ import jztree
 
 ROOT = Path(__file__).parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+GROUPS: dict[str, Any] = PROJECT["dependency-groups"]
 
 
 def test_one_version_everywhere() -> None:
@@ -53,7 +55,7 @@ def test_the_recipe_for_conda_needs_what_the_package_needs() -> None:
     built_with = {need.replace(" ", "") for need in needs["host"]}
     assert built_with == {"python", "pip", *PROJECT["build-system"]["requires"]}
     assert {need for need in needs["build"] if need.startswith("cmake")} == {
-        f"cmake {need.removeprefix('cmake')}" for need in project["optional-dependencies"]["develop"] if "cmake" in need
+        f"cmake {need.removeprefix('cmake')}" for need in GROUPS["build"] if "cmake" in need
     }
     scripts = [f"{name} = {target}" for name, target in project["scripts"].items()]
     assert recipe["build"]["python"]["entry_points"] == scripts
@@ -64,7 +66,8 @@ def test_the_recipe_for_conda_needs_what_the_package_needs() -> None:
 
 def test_workflows_run_what_there_is() -> None:
     """Commands of make are its targets, and scripts are there."""
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    lines = re.findall(r"^([a-z][a-z -]*):", (ROOT / "Makefile").read_text(), re.M)
+    targets = {target for line in lines for target in line.split()}
     for path in (ROOT / ".github/workflows").glob("*.yml"):
         jobs = yaml.safe_load(path.read_text())["jobs"].values()
         commands = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
@@ -72,17 +75,35 @@ def test_workflows_run_what_there_is() -> None:
         assert all((ROOT / name).exists() for name in re.findall(r"^\.ci/\w+", "\n".join(commands), re.M)), path.name
 
 
+def test_makefile_uses_presets_and_groups_that_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    presets = json.loads((ROOT / "CMakePresets.json").read_text())
+    builds = {preset["name"] for preset in presets["buildPresets"]}
+    used = set(re.findall(r"\$\(build\) (\w+)", makefile)) | set(re.findall(r"\(call emulate,(\w+)", makefile))
+    assert {"dev", "emulated", "watched", "sanitized"} <= used <= builds
+    groups = set(re.findall(r"\$\(VENV\)/group-(\w+)", makefile)) | set(re.findall(r"--group (\w+)", makefile))
+    assert {"build", "test", "lint", "docs"} <= groups <= GROUPS.keys()
+    (editable,) = PROJECT["tool"]["scikit-build"]["overrides"]
+    (folder,) = (preset["binaryDir"] for preset in presets["configurePresets"] if preset["name"] == "dev")
+    assert folder == f"${{sourceDir}}/{editable['build-dir']}"
+
+
 @pytest.mark.parametrize("generation", ["12", "13"])
 def test_wheels_with_gpu_kernels_are_told_apart(generation: str, tmp_path: Path) -> None:
     """By the compiler that CUDACXX names."""
-    compiler = tmp_path / "nvcc"
-    compiler.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {generation}.4, V{generation}.4.131'\n")
-    compiler.chmod(0o755)
-    make = ["make", "--dry-run", "wheel", "JZTREE_CUDA=ON", "VENV=/nowhere", "PYTHON=true"]
-    said = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    (tag,) = re.findall(r"SKBUILD_WHEEL_BUILD_TAG=(.*?) +/nowhere/bin/pip", said)
-    environ = {**os.environ, "CUDACXX": str(compiler)}
-    found = subprocess.run(["sh", "-c", f"echo {tag}"], env=environ, capture_output=True, text=True, check=True).stdout
+    programs = {
+        "nvcc-x": f"echo 'Cuda compilation tools, release {generation}.4, V{generation}.4.131'",
+        "pip": 'echo "$SKBUILD_WHEEL_BUILD_TAG"',
+        "auditwheel": ":",
+    }
+    for name, line in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "checks").mkdir()
+    script = shutil.copy(ROOT / "checks/wheel.sh", tmp_path / "checks")
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    environ = {**os.environ, "PATH": path, "CUDACXX": "nvcc-x", "JZTREE_CUDA": "ON"}
+    found = subprocess.run([script], env=environ, capture_output=True, text=True, check=True).stdout
     assert found == f"1cuda{generation}\n"
 
 

@@ -4,7 +4,7 @@
 
 All is float32, in random order, with results in input order, tree included. Each case runs in turn with its peers in
 one process, after compilation, because shared machines drift; a ratio is that of medians. The machine should do nothing
-else. Peers that are not installed are left out (``pip install '.[benchmark]'`` brings them).
+else. Peers that are not installed are left out (``pip install --group benchmark`` brings them).
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Other people's readers open the catalogues that are written here, and find the same values in them.
 
-They come with ``pip install '.[readers]'``. Values are compared at redshift 1 with h = 0.5, where units matter.
+They come with ``pip install --group readers``. Values are compared at redshift 1 with h = 0.5, where units matter.
 """
 
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """Other people's readers take the right particles of groups, of snapshots and catalogues that are written here.
 
-They come with ``pip install '.[readers]'``. Members are found again with SciPy.
+They come with ``pip install --group readers``. Members are found again with SciPy.
 """
 
 from pathlib import Path
