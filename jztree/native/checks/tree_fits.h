@@ -8,7 +8,7 @@ namespace jztree {
 
 template <int D, typename T>
 struct TreeFits {
-  static constexpr int most_dims = max_dims;
+  static constexpr unsigned compiled_dims = padded_dims;
 
   Tree<D, T> tree;
   Lengths box;

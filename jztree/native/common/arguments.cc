@@ -50,15 +50,45 @@ Arguments::Arguments(const char* kernel, std::vector<Buffer> arguments, std::vec
                      const Attributes& attributes)
     : kernel_(kernel), arguments_(std::move(arguments)), results_(std::move(results)), attributes_(attributes) {}
 
-void refuse_dims(int64_t dims, int most, unsigned possible) {
+void refuse_dims(int64_t dims, unsigned possible) {
   std::string numbers;
-  for (int d = 1; d <= most; ++d) {
-    bool runs_on = d < most && (possible >> (d - 1) & possible >> (d + 1) & 1);
+  for (int d = 1; d <= max_dims; ++d) {
+    bool runs_on = possible >> (d - 1) & possible >> (d + 1) & 1;
     if (!(possible >> d & 1) || runs_on) continue;
     numbers += numbers.empty() ? "" : possible >> (d - 1) & 1 ? " to " : " and ";
     numbers += std::to_string(d);
   }
   throw Refusal("positions have " + std::to_string(dims) + " dimensions; " + numbers + " are possible here.");
+}
+
+void Arguments::pad_rows(int64_t from, int64_t to, RowPadder& padder) {
+  padder_ = &padder;
+  given_width_ = from;
+  padded_width_ = to;
+}
+
+const Buffer& Arguments::padded(const Buffer& buffer, Shape shape, bool is_result) {
+  const int rank = buffer.rank;
+  if (!padder_ || rank == 0 || rank != static_cast<int>(shape.size()) || shape.end()[-1] != padded_width_ ||
+      buffer.dims[rank - 1] != given_width_)
+    return buffer;
+  std::deque<Padded>& list = is_result ? padded_results_ : padded_arguments_;
+  list.push_back({buffer, buffer, {buffer.dims, buffer.dims + rank}});
+  Padded& made = list.back();
+  made.dims.back() = padded_width_;
+  made.seen.dims = made.dims.data();
+  made.seen.data = padder_->memory(made.seen.bytes());
+  if (!is_result) copy_rows(made.given, made.seen);
+  return made.seen;
+}
+
+void Arguments::unpad_results() {
+  for (const Padded& result : padded_results_) copy_rows(result.seen, result.given);
+}
+
+void Arguments::copy_rows(const Buffer& source, const Buffer& target) const {
+  const int64_t rows = source.elements() / source.dims[source.rank - 1];
+  if (rows > 0) padder_->copy_rows(source.data, source.bytes() / rows, target.data, target.bytes() / rows, rows);
 }
 
 const Buffer& Arguments::any_argument(std::string_view name) { return next(arguments_, argument_, name); }
@@ -75,13 +105,22 @@ const Buffer& Arguments::any_continued(std::string_view name) {
   return result;
 }
 
-Lengths Arguments::as_lengths(const Buffer& given, std::string_view name, int64_t count) const {
+Lengths Arguments::as_lengths(const Buffer& given, std::string_view name, int64_t count) {
   bool wide = given.type == XLA_FFI_DataType_F64;
-  int64_t words = wide ? 1 : Words::count, found = given.elements() / words;
+  const int64_t words = wide ? 1 : Words::count;
+  int64_t found = given.elements() / words;
+  const void* data = given.data;
+  if (padder_ && count == padded_width_ && found == given_width_) {
+    const int64_t each = given.bytes() / found;
+    void* made = padder_->memory(count * each);
+    padder_->copy_rows(data, found * each, made, count * each, 1);
+    data = made;
+    found = count;
+  }
   if ((!wide && given.type != XLA_FFI_DataType_F32) || given.rank == 0 || given.dims[given.rank - 1] != words ||
       (count != any && count != found))
     refuse(given, name, "float words of " + (count == any ? std::string("any") : std::to_string(count)) + " numbers");
-  return {given.data, found, wide};
+  return {data, found, wide};
 }
 
 const Buffer& Arguments::positions() const {

@@ -7,7 +7,7 @@
 //
 //   template <int D, typename T>
 //   struct Example {                                   // example.h
-//     static constexpr int most_dims = max_dims;
+//     static constexpr unsigned compiled_dims = padded_dims;
 //     Array<const T> pos;                              // (n, D)
 //     Count num;
 //     int32_t* found;                                  // (n,)
@@ -27,6 +27,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <initializer_list>
 #include <limits>
 #include <stdexcept>
@@ -41,6 +42,11 @@
 namespace jztree {
 
 constexpr int max_dims = 8;
+
+// The numbers of dimensions that a kernel is compiled for, a bit for each.
+constexpr unsigned dims_up_to(int most) { return (2u << most) - 2; }
+// Rows of 4 to 7 dimensions are padded with zeros to 8, which changes no distance and saves half of the compile time.
+constexpr unsigned padded_dims = dims_up_to(3) | 1u << max_dims;
 
 // A sentence for the user, without the mark that it is ours.
 class Refusal : public std::runtime_error {
@@ -156,6 +162,16 @@ class Attributes {
   [[noreturn]] static void refuse(const char* name);
 };
 
+// Memory for padded rows, on a backend.
+class RowPadder {
+ public:
+  virtual ~RowPadder() = default;
+  // Until the work of the call is done.
+  virtual void* memory(int64_t bytes) = 0;
+  // Copies rows of `from` bytes to rows of `to` bytes. Longer rows end with zeros, and shorter ones earlier.
+  virtual void copy_rows(const void* source, int64_t from, void* target, int64_t to, int64_t rows) = 0;
+};
+
 class Arguments {
  public:
   // What a result holds at first: that of an argument, from which XLA may have taken the memory.
@@ -167,10 +183,17 @@ class Arguments {
   Arguments(const char* kernel, std::vector<Buffer> arguments, std::vector<Buffer> results,
             const Attributes& attributes);
 
+  // From now on, arrays whose last axis should be `to` long may have a last axis of length `from`: the kernel gets them
+  // with padded rows. Then unpad_results must follow the work of the kernel.
+  void pad_rows(int64_t from, int64_t to, RowPadder& padder);
+  void unpad_results();
+  // The given length of an axis that the kernel sees as `width` long.
+  int64_t given_width(int64_t width) const { return padder_ ? given_width_ : width; }
+
   // The next argument, of this shape.
   template <typename T>
   Array<const T> argument(std::string_view name, Shape shape) {
-    return as<const T>(checked(any_argument(name), name, data_type<T>(), shape));
+    return as<const T>(checked(padded(any_argument(name), shape, false), name, data_type<T>(), shape));
   }
 
   // The same for one that may be left out, that is, have no elements.
@@ -178,7 +201,7 @@ class Arguments {
   Array<const T> optional(std::string_view name, Shape shape) {
     const Buffer& buffer = any_argument(name);
     if (buffer.elements() == 0 && buffer.type == data_type<T>()) return {nullptr, buffer.dims};
-    return as<const T>(checked(buffer, name, data_type<T>(), shape));
+    return as<const T>(checked(padded(buffer, shape, false), name, data_type<T>(), shape));
   }
 
   const Buffer& any_argument(std::string_view name);
@@ -188,12 +211,12 @@ class Arguments {
   const int32_t* number(std::string_view name) { return argument<int32_t>(name, {}); }
 
   Lengths lengths(std::string_view name, int64_t count) { return as_lengths(any_argument(name), name, count); }
-  Lengths as_lengths(const Buffer& words, std::string_view name, int64_t count) const;
+  Lengths as_lengths(const Buffer& words, std::string_view name, int64_t count);
 
   // The next result, of this shape.
   template <typename T>
   Array<T> result(std::string_view name, Shape shape) {
-    return as<T>(checked(any_result(name), name, data_type<T>(), shape));
+    return as<T>(checked(padded(any_result(name), shape, true), name, data_type<T>(), shape));
   }
 
   // The same for one that may not be asked for: then it has no rows, and is null. It has one dimension if that is all.
@@ -240,6 +263,16 @@ class Arguments {
   [[noreturn]] void refuse(const Buffer& buffer, std::string_view name, std::string_view wanted) const;
 
  private:
+  // An array whose rows were padded.
+  struct Padded {
+    Buffer given, seen;
+    std::vector<int64_t> dims;  // of `seen`
+  };
+
+  // The array that the kernel gets for one that should have this shape.
+  const Buffer& padded(const Buffer& buffer, Shape shape, bool is_result);
+  void copy_rows(const Buffer& source, const Buffer& target) const;
+
   const Buffer& next(const std::vector<Buffer>& buffers, size_t& at, std::string_view name) const;
   const Buffer& checked(const Buffer& buffer, std::string_view name, XLA_FFI_DataType type, Shape shape) const;
 
@@ -253,9 +286,12 @@ class Arguments {
   const Attributes& attributes_;
   std::vector<Continued> continued_;
   size_t argument_ = 0, result_ = 0;
+  RowPadder* padder_ = nullptr;
+  int64_t given_width_ = 0, padded_width_ = 0;
+  std::deque<Padded> padded_arguments_, padded_results_;
 };
 
-// possible: a bit for each number of dimensions, of which those up to `most` count.
-[[noreturn]] void refuse_dims(int64_t dims, int most, unsigned possible);
+// possible: a bit for each number of dimensions.
+[[noreturn]] void refuse_dims(int64_t dims, unsigned possible);
 
 }  // namespace jztree

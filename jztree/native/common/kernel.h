@@ -22,35 +22,43 @@ namespace jztree {
 template <typename Interface>
 struct Plainly {
   template <typename Work>
-  static void run(Arguments& arguments, const Work& work) {
+  static void run(Arguments& arguments, RowPadder&, const Work& work) {
     Interface in(arguments);
     arguments.expect_end();
     work(in);
   }
 };
 
-// Arguments whose dtype and dimensions are those of the first array of float rows among them. What is compiled goes up
-// to most_dims of the interface.
+// Arguments whose dtype and dimensions are those of the first array of float rows among them.
 template <template <int, typename> class Interface>
 struct ByPositions {
   template <typename Work>
-  static void run(Arguments& arguments, const Work& work) {
+  static void run(Arguments& arguments, RowPadder& padder, const Work& work) {
     const Buffer& positions = arguments.positions();
-    return positions.type == XLA_FFI_DataType_F32 ? run_dims<1, float>(positions.dims[1], arguments, work)
-                                                  : run_dims<1, double>(positions.dims[1], arguments, work);
+    return positions.type == XLA_FFI_DataType_F32 ? run_dims<float>(positions.dims[1], arguments, padder, work)
+                                                  : run_dims<double>(positions.dims[1], arguments, padder, work);
   }
 
  private:
+  static constexpr unsigned compiled = Interface<1, float>::compiled_dims & (JZTREE_DIMS);
+  // Whether rows of 4 dimensions or more are padded to the largest number.
+  static constexpr bool pads = Interface<1, float>::compiled_dims == padded_dims && (compiled >> max_dims & 1);
+  static constexpr unsigned possible = pads ? compiled | (dims_up_to(max_dims) & ~dims_up_to(3)) : compiled;
+
+  template <typename T, typename Work>
+  static void run_dims(int64_t dims, Arguments& arguments, RowPadder& padder, const Work& work) {
+    if (dims < 1 || dims > max_dims || !(possible >> dims & 1)) refuse_dims(dims, possible);
+    if (compiled >> dims & 1) return run_compiled<1, T>(dims, arguments, padder, work);
+    arguments.pad_rows(dims, max_dims, padder);
+    run_compiled<1, T>(max_dims, arguments, padder, work);
+    arguments.unpad_results();
+  }
+
   template <int D, typename T, typename Work>
-  static void run_dims(int64_t dims, Arguments& arguments, const Work& work) {
-    constexpr int most = Interface<1, T>::most_dims;
-    if constexpr (D > most) {
-      refuse_dims(dims, most, JZTREE_DIMS);
-    } else {
-      if constexpr (JZTREE_DIMS >> D & 1)
-        if (dims == D) return Plainly<Interface<D, T>>::run(arguments, work);
-      run_dims<D + 1, T>(dims, arguments, work);
-    }
+  static void run_compiled(int64_t dims, Arguments& arguments, RowPadder& padder, const Work& work) {
+    if constexpr (compiled >> D & 1)
+      if (dims == D) return Plainly<Interface<D, T>>::run(arguments, padder, work);
+    if constexpr (D < max_dims) run_compiled<D + 1, T>(dims, arguments, padder, work);
   }
 };
 

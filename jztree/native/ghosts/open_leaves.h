@@ -11,7 +11,7 @@ namespace jztree {
 
 template <int D, typename T>
 struct OpenLeaves {
-  static constexpr int most_dims = max_dims;
+  static constexpr unsigned compiled_dims = padded_dims;
 
   BoxedRuns<D, T> leaves, own;  // of the queries, and those that want ghosts
   Array<const T> radius;        // (q, k), whose last column is how far each query has to look

@@ -14,7 +14,7 @@ struct RunsOfRows {
 
 template <int D, typename T>
 struct RowBoxes {
-  static constexpr int most_dims = max_dims;
+  static constexpr unsigned compiled_dims = padded_dims;
 
   Array<const T> pos;  // (n, D)
   Count num;

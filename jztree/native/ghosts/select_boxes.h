@@ -11,7 +11,7 @@ namespace jztree {
 
 template <int D, typename T>
 struct SelectBoxes {
-  static constexpr int most_dims = max_dims;
+  static constexpr unsigned compiled_dims = padded_dims;
 
   Boxes<D, T> own;
   const T* radius;  // of each own box; negative: it wants nothing

@@ -11,7 +11,7 @@ namespace jztree {
 
 template <int D, typename T>
 struct SelectGhosts {
-  static constexpr int most_dims = max_dims;
+  static constexpr unsigned compiled_dims = padded_dims;
 
   Array<const T> pos;  // (n, D)
   Count num;

@@ -9,7 +9,7 @@ namespace jztree {
 // Particles in group order, and which of their rows are in which group.
 template <int D, typename T>
 struct GroupedParticles {
-  static constexpr int most_dims = catalogue_dims;
+  static constexpr unsigned compiled_dims = dims_up_to(catalogue_dims);
 
   Array<const T> pos;   // (n, D)
   Array<const T> mass;  // (n,); one element if all share it, none if every particle counts 1
@@ -57,7 +57,7 @@ struct KnownEnds {
 
 template <int D, typename T>
 struct Catalogue {
-  static constexpr int most_dims = catalogue_dims;
+  static constexpr unsigned compiled_dims = dims_up_to(catalogue_dims);
 
   GroupedParticles<D, T> grouped;
   KnownEnds<D> ends;  // of no rank, or after all three passes: the last group is then the sum over its parts
@@ -93,7 +93,7 @@ struct Catalogue {
 // One of three passes over the rows of groups that straddle ranks.
 template <int D, typename T>
 struct StraddlingSums {
-  static constexpr int most_dims = catalogue_dims;
+  static constexpr unsigned compiled_dims = dims_up_to(catalogue_dims);
 
   GroupedParticles<D, T> grouped;
   KnownEnds<D> ends;    // what all ranks have found in the passes before

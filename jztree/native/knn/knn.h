@@ -9,7 +9,7 @@ namespace jztree {
 
 template <int D, typename T>
 struct Neighbours {
-  static constexpr int most_dims = max_dims;
+  static constexpr unsigned compiled_dims = padded_dims;
 
   Tree<D, T> sources;
   const int32_t* source_rows;  // (n,), the row to report for each z-ordered source; null: its place

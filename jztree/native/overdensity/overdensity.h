@@ -8,7 +8,7 @@ namespace jztree {
 
 template <int D, typename T>
 struct Overdensity {
-  static constexpr int most_dims = overdensity_dims;
+  static constexpr unsigned compiled_dims = dims_up_to(overdensity_dims);
 
   Tree<D, T> tree;
   Array<const T> mass;    // (n,); one element if all share it, none if every particle counts 1

@@ -8,7 +8,7 @@ namespace jztree {
 
 template <int D, typename T>
 struct LowestPotential {
-  static constexpr int most_dims = catalogue_dims;
+  static constexpr unsigned compiled_dims = dims_up_to(catalogue_dims);
 
   GroupedParticles<D, T> grouped;  // whose velocities do not matter
   Lengths softening;               // one

@@ -7,7 +7,7 @@ namespace jztree {
 
 template <int D, typename T>
 struct CountWithin {
-  static constexpr int most_dims = max_dims;
+  static constexpr unsigned compiled_dims = padded_dims;
 
   Tree<D, T> sources;
   Array<const T> weight;  // (n,), of z-ordered sources; no rows: only counts are wanted

@@ -9,7 +9,7 @@ namespace jztree {
 
 template <int D, typename T>
 struct EnoughWithin {
-  static constexpr int most_dims = 4;  // as friends-of-friends have, for DBSCAN
+  static constexpr unsigned compiled_dims = dims_up_to(4);  // as friends-of-friends have, for DBSCAN
 
   Tree<D, T> sources, queries;
   Lengths radius;  // one for all

@@ -25,11 +25,12 @@ struct KernelSetup : BoxSetup<D, T> {
 
   template <typename From>
   __device__ KernelSetup(const Lengths& box, const DeviceTree<D, From>& sources, const DeviceTree<D, From>& queries,
-                         const int32_t* any_wrapped, int64_t shape, const Lengths& numbers, int order, int by_h)
+                         const int32_t* any_wrapped, int64_t shape, const Lengths& numbers, int dims, int order,
+                         int by_h)
       : BoxSetup<D, T>(box, sources, queries, any_wrapped),
         rule(rule_of_wrapped<From>(DistanceRule<D, T>(this->wrapped, false, this->scale))),
         profile(shape, numbers),
-        radial(D, order, by_h) {}
+        radial(dims, order, by_h) {}
 };
 
 // The parts that do not depend on what distances are computed in.
@@ -43,6 +44,7 @@ struct KernelSets {
   bool adds_nodes;                      // whether the kernel has one value for all sources within
   const double* value;                  // (n, columns * inner), of sources
   int64_t columns;
+  int dims;               // of the given positions
   int inner, outer;       // components of a column of values, and of sums
   int inward, powers;     // as in kernel_sums.h
   int sum_powers;         // likewise
@@ -196,7 +198,7 @@ template <typename T, int D, typename From>
 KernelProblem<D, T, From> in_precision(Queue& queue, const KernelSums<D, From>& in, const KernelSets<D, From>& sets,
                                        const int32_t* wrapped) {
   auto* setup = make_setup<KernelSetup<D, T>>(queue, in.box, sets.sources, sets.queries, wrapped, in.shape, in.profile,
-                                              static_cast<int>(in.order()), static_cast<int>(in.by_h));
+                                              in.dims, static_cast<int>(in.order()), static_cast<int>(in.by_h));
   return {sets, KernelLengths<D, T>(in), setup};
 }
 
@@ -216,6 +218,7 @@ KernelSets<D, From> sets_of(Queue& queue, const KernelSums<D, From>& in) {
   sets.node_kind = kinds_of_nodes(queue, in, sets.sources, sets.node_sum);
   sets.adds_nodes = in.order() == 0 && in.shape == static_cast<int64_t>(KernelShape::top_hat);
   sets.columns = in.columns();
+  sets.dims = in.dims;
   sets.inner = static_cast<int>(in.inner());
   sets.outer = static_cast<int>(in.outer());
   sets.inward = static_cast<int>(in.inward);

@@ -36,7 +36,7 @@ template <int D, typename T>
 struct KernelProblem {
   GivenPositions<D> source_pos, query_pos;
   int64_t columns, inner, outer;
-  int powers;
+  int dims, powers;  // dims: of the given positions
   bool images;
   KernelProfile<T> profile;
   Scale<D, T> scale;
@@ -59,6 +59,7 @@ struct KernelProblem {
         columns(in.columns()),
         inner(in.inner()),
         outer(in.outer()),
+        dims(in.dims),
         powers(in.powers()),
         images(in.images),
         profile(in.shape, in.profile),
@@ -106,8 +107,8 @@ struct KernelProblem {
 
   // Whether the sources of a node are at one place and have one length, so that they share the value of the kernel.
   bool is_one_place(int64_t node) const { return one_place_[static_cast<size_t>(node)] != 0; }
-  // Whether the sums of a node are finite. If they overflow, pairs have to be added one by one: the kernel may make each
-  // value small.
+  // Whether the sums of a node are finite. If they overflow, pairs have to be added one by one: the kernel may make
+  // each value small.
   bool is_summed(int64_t node) const { return summed_[static_cast<size_t>(node)] != 0; }
   // Whether queries in rows [first, end) are at one place and have one length, if the query's length counts. Then they
   // share their sums.

@@ -37,7 +37,7 @@ void put(const Buffer& to, int64_t place, double sum) {
 
 template <int D, typename T, int Order>
 void sum_all(const Parallel& parallel, KernelProblem<D, T>& problem, int by_h, int shift, const Buffer& to) {
-  const RadialSum<T> radial(D, Order, by_h);
+  const RadialSum<T> radial(problem.dims, Order, by_h);
   const int64_t width = to.dims[1];
   const int powers = problem.form == KernelForm::scatter ? 0 : problem.powers;
   parallel.blocks(problem.queries->leaves(), 32, [&](int64_t begin, int64_t end) {

@@ -22,22 +22,24 @@ enum class KernelForm : int { gather, scatter, mean };
 
 template <int D, typename T>
 struct KernelSums {
-  static constexpr int most_dims = max_dims;
+  static constexpr unsigned compiled_dims = padded_dims;
 
+  int dims;  // of the given positions, which may have been padded to D
   Tree<D, T> sources;
-  Buffer value;      // (n, columns D^inward), of z-ordered sources, float32 or float64
+  Buffer value;      // (n, columns dims^inward), of z-ordered sources, float32 or float64
   Lengths source_h;  // of each z-ordered source, or one for all
   Tree<D, T> queries;
   Lengths query_h;  // of each z-ordered query, or one for all
   Lengths profile;  // KernelProfile
   Lengths box;
-  Buffer sum;  // (q, columns D^outward), in the dtype of the values; 0 for queries from num on
+  Buffer sum;  // (q, columns dims^outward), in the dtype of the values; 0 for queries from num on
   int64_t form, shape, inward, outward, by_h, value_powers, sum_powers;
   bool images;
   bool self;  // the sources are the queries, row by row
 
   explicit KernelSums(Arguments& in)
-      : sources(in),
+      : dims(static_cast<int>(in.given_width(D))),
+        sources(in),
         value(in.any_argument("value")),
         source_h(in.lengths("source_h", any)),
         queries(in, "query_"),
@@ -73,8 +75,8 @@ struct KernelSums {
   int64_t outer() const { return power_of_dims(outward); }
   int64_t columns() const { return value.dims[1] / inner(); }
   // How many powers of 1 / h there are in what is summed.
-  int powers() const { return D + static_cast<int>(order() + by_h); }
-  static int64_t power_of_dims(int64_t order) { return order == 0 ? 1 : order == 1 ? D : D * D; }
+  int powers() const { return dims + static_cast<int>(order() + by_h); }
+  int64_t power_of_dims(int64_t order) const { return order == 0 ? 1 : order == 1 ? dims : dims * dims; }
 };
 
 }  // namespace jztree

@@ -243,16 +243,19 @@ class KernelWalk {
         T radial = setup_.radial.template operator()<1>(setup_.profile, q, q2);
 #pragma unroll
         for (int d = 0; d < D; ++d)
-          add_component(static_cast<double>(radial * u[d]) * over * image_weight(pair, d), values, 0, d);
+          if (d < in_.dims)
+            add_component(static_cast<double>(radial * u[d]) * over * image_weight(pair, d), values, 0, d);
       } else {
         T first = setup_.profile.template part<1>(q, q2), second = setup_.profile.template part<2>(q, q2);
         // At no distance the second is 0 times what has no direction.
         second = q2 > 0 ? second / q2 : T{0};
 #pragma unroll
         for (int e = 0; e < D; ++e) {
+          if (e >= in_.dims) continue;
           const double weight = over * image_weight(pair, e);
 #pragma unroll
           for (int d = 0; d < D; ++d) {
+            if (d >= in_.dims) continue;
             T component = second * u[d] * u[e];
             add_component(static_cast<double>(d == e ? component + first : component) * weight, values, d, e);
           }
@@ -284,9 +287,9 @@ class KernelWalk {
     if (derivative == 0) return;  // whatever the values, which may be beyond all numbers
     int in = 0, out = e;
     if (Order == 1 && in_.inward == 1) in = e, out = 0;
-    if (Order == 2 && in_.inward == 0) out = d * D + e;
+    if (Order == 2 && in_.inward == 0) out = d * in_.dims + e;
     if (Order == 2 && in_.inward == 1) in = d;
-    if (Order == 2 && in_.inward == 2) in = d * D + e, out = 0;
+    if (Order == 2 && in_.inward == 2) in = d * in_.dims + e, out = 0;
     double* sums = sums_ + out * warp_size;
     for (int column = 0; column < in_.at_work; ++column)
       sums[column * in_.outer * warp_size] += values[column * in_.inner + in] * derivative;

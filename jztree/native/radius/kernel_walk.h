@@ -283,6 +283,12 @@ class KernelWalk {
     }
   }
 
+  // Where in the tensor a component of values or sums is. Positions may have been padded to D dimensions.
+  int64_t place_of(int64_t component) const {
+    if (Order < 2 || D < max_dims) return component;
+    return component / problem_.dims * D + component % problem_.dims;
+  }
+
   void multiply(int64_t first, const Wide* tensor, double* sums) {
     const bool beyond = problem_.beyond.load(std::memory_order_relaxed);
     for (int64_t c = 0; c < columns_; ++c)
@@ -292,8 +298,9 @@ class KernelWalk {
         for (int64_t in = 0; in < inner_; ++in) {
           load(values_ + (c * inner_ + in) * stride_ + (first - first_), value);
           // What is out of reach, in a block with others that are not, has no part in them, however large it is.
-          if (beyond) value = choose(tensor[in * outer_ + out] == Wide{}, Wide{}, value);
-          sum = sum + value * tensor[in * outer_ + out];
+          const Wide& factor = tensor[place_of(in * outer_ + out)];
+          if (beyond) value = choose(factor == Wide{}, Wide{}, value);
+          sum = sum + value * factor;
         }
         store(sum, sums);
       }

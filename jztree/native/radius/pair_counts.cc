@@ -32,7 +32,7 @@ EdgeTable<T, Cells> edge_table(const Lengths& edges, const Edge& edge) {
 template <PairMode Mode, int D, typename T>
 class Counter {
  public:
-  Counter(const Parallel& parallel, const PairProblem<D, T>& problem, const PairCounts<D, T>& in)
+  Counter(const Parallel& parallel, const PairCounts<D, T>& in, const PairProblem<D, T>& problem)
       : parallel_(parallel), problem_(problem), in_(in), total_(table()) {
     const TreeLayout& layout = problem.one.tree.layout();
     plane_ = layout.planes() - 1;
@@ -102,10 +102,20 @@ void write_results(const PairTable& table, const PairCounts<D, T>& in) {
 }
 
 template <PairMode Mode, int D, typename T>
-void count_pairs(const Parallel& parallel, const PairCounts<D, T>& in) {
+void count_pairs(const Parallel& parallel, const PairCounts<D, T>& in, const PairProblem<D, T>& problem) {
+  if constexpr (Mode == PairMode::distance || D == 2 || D == 3) {
+    Counter<Mode, D, T> counter(parallel, in, problem);
+    write_results(counter.run(), in);
+  } else {
+    throw Refusal("pairs along a line of sight are counted in 2 and 3 dimensions.");
+  }
+}
+
+template <int D, typename T>
+void pair_counts(const Parallel& parallel, const PairCounts<D, T>& in) {
   double period[D];
   in.box.read(period);
-  const int axis = Mode == PairMode::distance ? D - 1 : std::min(in.axis, D - 1);
+  const int axis = in.mode == PairMode::distance ? D - 1 : std::min(in.axis, D - 1);
   const Scale<D, T> scale(period, open_span(period, in.one.tree, in.other.tree).template for_scale<T>());
   const Scale<D, T> turned_scale = turned(scale, axis);
   const PairSide<D, T> one(parallel, in.one, scale, axis);
@@ -114,23 +124,16 @@ void count_pairs(const Parallel& parallel, const PairCounts<D, T>& in) {
   const PairSide<D, T>& other = in.self ? one : *apart;
   const DistanceRule<D, T> distances(one.tree.wrapped() || other.tree.wrapped(), one.tree.kept() && other.tree.kept(),
                                      scale);
-  const PairRule<D, T> rule(distances, Mode, in.axis);
+  const PairRule<D, T> rule(distances, in.mode, in.axis);
   const auto first = edge_table<T, OctaveCells>(in.edges, [&](double edge) { return rule.first_edge(edge); });
   const auto second = edge_table<T, EqualCells>(in.edges_b, [&](double edge) { return rule.second_edge(edge); });
   const int64_t most = std::max(largest_leaf(one.tree), largest_leaf(other.tree));
   const PairProblem<D, T> problem{one, other, turned_scale, rule, first, second, most};
-  Counter<Mode, D, T> counter(parallel, problem, in);
-  write_results(counter.run(), in);
-}
-
-template <int D, typename T>
-void pair_counts(const Parallel& parallel, const PairCounts<D, T>& in) {
-  if (in.mode == PairMode::distance) return count_pairs<PairMode::distance>(parallel, in);
-  if constexpr (D == 2 || D == 3) {
-    if (in.mode == PairMode::across_along) return count_pairs<PairMode::across_along>(parallel, in);
-    return count_pairs<PairMode::distance_cosine>(parallel, in);
+  switch (in.mode) {
+    case PairMode::distance: return count_pairs<PairMode::distance>(parallel, in, problem);
+    case PairMode::across_along: return count_pairs<PairMode::across_along>(parallel, in, problem);
+    case PairMode::distance_cosine: return count_pairs<PairMode::distance_cosine>(parallel, in, problem);
   }
-  throw Refusal("pairs along a line of sight are counted in 2 and 3 dimensions.");
 }
 
 }  // namespace

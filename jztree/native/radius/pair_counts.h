@@ -45,7 +45,7 @@ struct SumWords {
 
 template <int D, typename T>
 struct PairCounts {
-  static constexpr int most_dims = max_dims;
+  static constexpr unsigned compiled_dims = padded_dims;
 
   PairSet<D, T> one, other;
   Lengths edges, edges_b;  // ascending; edges_b: of pi or mu, none if only distances are wanted

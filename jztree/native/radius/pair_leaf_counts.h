@@ -50,10 +50,12 @@ class LeafPairs {
     row_a_ = one_.tree.leaf_row(a), row_b_ = other_.tree.leaf_row(b);
     itself_ = itself, apart_ = apart;
     const bool alike = !apart_ && !table_.weighted();
-    if (!sighted && possible.hi - possible.lo <= few_edges && alike)
-      return leaves_.pairwise() ? compare_leaves<true>(possible) : compare_leaves<false>(possible);
+    if constexpr (!sighted)
+      if (possible.hi - possible.lo <= few_edges && alike)
+        return leaves_.pairwise() ? compare_leaves<true>(possible) : compare_leaves<false>(possible);
     find_rows(possible, table_.weighted() ? other_.node_weight(0, b) : 0);
-    if (!limits_.to_middle() && places_.worth(possible)) return place_leaves(possible);
+    if (!limits_.to_middle() && places_.worth(possible))
+      return leaves_.pairwise() ? place_leaves<true>(possible) : place_leaves<false>(possible);
     for (int64_t k = 0; k < rows_; ++k) {
       int64_t i = row_[static_cast<size_t>(k)];
       leaves_.pairwise() ? look_up_row<true>(i) : look_up_row<false>(i);
@@ -94,14 +96,10 @@ class LeafPairs {
     return near;
   }
 
-  void place_leaves(const Bins& bins) {
-    if (leaves_.pairwise()) return itself_ ? place_leaves<true, true>(bins) : place_leaves<true, false>(bins);
-    return itself_ ? place_leaves<false, true>(bins) : place_leaves<false, false>(bins);
-  }
-
   // Finds where pairs are counted, with some particles of the second leaf after the others.
-  template <bool Pairwise, bool Itself>
+  template <bool Pairwise>
   __attribute__((flatten)) void place_leaves(const Bins& bins) {
+    const bool itself = itself_;
     const V outermost(first_.outermost()), farthest(limits_.farthest_along());
     const int32_t* const rows = row_.data();
     const int64_t count = rows_;
@@ -115,7 +113,7 @@ class LeafPairs {
         block.template quantities<Pairwise>(rows[k], first, along);
         uint32_t near = lanes_at_most(first, outermost);
         if (sighted) near &= lanes_at_most(along, farthest);
-        if (Itself) near &= behind(rows[k], begin);
+        if (itself) near &= behind(rows[k], begin);
         chosen[k] = near;
         buffer.put(first, along, near);
       }
@@ -178,33 +176,35 @@ class LeafPairs {
     // At least those that are compared, and all of them if there is an edge that all are within.
     int64_t pairs = itself_ ? end * (end - 1) / 2 : rows_ * leaves_.count_b();
     T* squares = squares_.begin(bins.lo, bins.hi);
-    switch (itself_ ? 0 : bins.hi - bins.lo) {
-      case 1: compare_few<Pairwise, 1>(bins); break;
-      case 2: compare_few<Pairwise, 2>(bins); break;
-      case 3: compare_few<Pairwise, 3>(bins); break;
-      case 4: compare_few<Pairwise, 4>(bins); break;
-      default: itself_ ? compare_many<Pairwise, true>(bins, squares) : compare_many<Pairwise, false>(bins, squares);
+    // Pairs with images of their own are rare, so they are not worth code for few edges.
+    switch (itself_ || Pairwise ? 0 : bins.hi - bins.lo) {
+      case 1: compare_few<1>(bins); break;
+      case 2: compare_few<2>(bins); break;
+      case 3: compare_few<3>(bins); break;
+      case 4: compare_few<4>(bins); break;
+      default: compare_many<Pairwise>(bins, squares);
     }
     add_compared<Pairwise>(bins, pairs);
   }
 
-  template <bool Pairwise, int Edges>
+  template <int Edges>
   __attribute__((flatten)) void compare_few(const Bins& bins) {
     const int32_t *const rows = row_.data(), *const end = rows + rows_;
     FewEdges<T, Edges> edges(first_.surely.data() + bins.lo, first_.possibly.data() + bins.lo);
     for (int64_t begin = 0; begin < leaves_.count_b(); begin += lanes) {
-      const auto block = leaves_.template block<Pairwise>(begin);
+      const auto block = leaves_.template block<false>(begin);
       for (const int32_t* row = rows; row < end; ++row) {
         V distance2, along;
-        block.template quantities<Pairwise>(*row, distance2, along);
+        block.template quantities<false>(*row, distance2, along);
         edges.add(distance2);
       }
     }
     squares_.add(edges);
   }
 
-  template <bool Pairwise, bool Itself>
+  template <bool Pairwise>
   __attribute__((flatten)) void compare_many(const Bins& bins, T* to) {
+    const bool itself = itself_;
     // Nothing is farther than the outermost number but what is no particle.
     const V outermost(bins.hi == first_.count ? first_.outermost() : std::numeric_limits<T>::max());
     const int32_t *const rows = row_.data(), *const end = rows + rows_;
@@ -214,7 +214,7 @@ class LeafPairs {
         V distance2, along;
         block.template quantities<Pairwise>(*row, distance2, along);
         uint32_t near = lanes_at_most(distance2, outermost);
-        if (Itself) near &= behind(*row, begin);
+        if (itself) near &= behind(*row, begin);
         to = squares_.put(distance2, near, to);
         if (squares_.full(to)) to = squares_.sift(first_.surely.data(), first_.possibly.data(), to);
       }
@@ -294,19 +294,24 @@ class LeafPairs {
       }
       uint32_t near = lanes_at_most(first, outermost) & behind(i, begin);
       if (sighted) near &= lanes_at_most(along, farthest);
-      if (near == 0) continue;
-      T firsts[lanes], alongs[lanes];
-      store(first, firsts);
-      if (sighted) store(along, alongs);
-      for (; near != 0; near &= near - 1) {
-        int lane = __builtin_ctz(near);
-        look_up(row_a_ + i, row_b_ + begin + lane, firsts[lane], sighted ? alongs[lane] : T{0});
-      }
+      if (near != 0) look_up_lanes(row_a_ + i, row_b_ + begin, near, first, along);
     }
   }
 
-  // What of these is near enough is looked at in float64.
-  void look_up_near(int64_t i, int64_t begin, const V& first, const V& along) {
+  // These two are not inlined, because the code would be repeated in each kind of row.
+  __attribute__((noinline, flatten)) void look_up_lanes(int64_t row_a, int64_t row_b, uint32_t near, const V& first,
+                                                        const V& along) {
+    T firsts[lanes], alongs[lanes];
+    store(first, firsts);
+    if (sighted) store(along, alongs);
+    for (; near != 0; near &= near - 1) {
+      const int lane = __builtin_ctz(near);
+      look_up(row_a, row_b + lane, firsts[lane], sighted ? alongs[lane] : T{0});
+    }
+  }
+
+  // Decides in float64 about pairs that are near enough.
+  __attribute__((noinline, flatten)) void look_up_near(int64_t i, int64_t begin, const V& first, const V& along) {
     const V distance2 = Mode == PairMode::across_along ? (first + along * along) * V(below_one<T>) : first;
     uint32_t near = lanes_at_most(distance2, V(limits_.farthest2())) & behind(i, begin);
     for (; near != 0; near &= near - 1) look_up_to_middle(row_a_ + i, row_b_ + begin + __builtin_ctz(near));

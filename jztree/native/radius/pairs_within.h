@@ -8,7 +8,7 @@ namespace jztree {
 
 template <int D, typename T>
 struct PairsWithin {
-  static constexpr int most_dims = max_dims;
+  static constexpr unsigned compiled_dims = padded_dims;
 
   Tree<D, T> sources;
   const int32_t* source_names;  // (n,), what each z-ordered source is called; null: by its place

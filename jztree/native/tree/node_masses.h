@@ -9,7 +9,7 @@ namespace jztree {
 
 template <int D, typename T>
 struct NodeMasses {
-  static constexpr int most_dims = max_dims;
+  static constexpr unsigned compiled_dims = padded_dims;
 
   Array<const T> pos;   // (n, D), z-ordered
   Array<const T> mass;  // (n,); one element if all particles share it

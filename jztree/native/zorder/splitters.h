@@ -51,7 +51,7 @@ JZTREE_BOTH inline int64_t first_of_group(const int32_t* groups, int64_t number,
 // counts[(g - 1) * parts + p]: rows of group g's cell up to the end of its part p. 0 behind the last group.
 template <int D, typename T>
 struct CountParts {
-  static constexpr int most_dims = max_dims;
+  static constexpr unsigned compiled_dims = dims_up_to(max_dims);
 
   const T* pos;  // (n, D)
   KeyDomain<D, T> keys;
@@ -186,7 +186,7 @@ struct ChooseParts {
 // below[s]: rows before splitter s.
 template <int D, typename T>
 struct KeyPositions {
-  static constexpr int most_dims = max_dims;
+  static constexpr unsigned compiled_dims = dims_up_to(max_dims);
 
   Array<const T> pos;  // (n, D)
   Count num;

@@ -1,6 +1,8 @@
 // Kernels on the CPU. What they work with is `Parallel`, loops on XLA's threads.
 #pragma once
 
+#include <deque>
+
 #include "common/kernel.h"
 #include "memory.h"
 #include "parallel.h"
@@ -20,6 +22,17 @@ class CpuKernel : public Kernel {
   }
 };
 
+class CpuRowPadder : public RowPadder {
+ public:
+  explicit CpuRowPadder(const Parallel& parallel) : parallel_(parallel) {}
+  void* memory(int64_t bytes) override;
+  void copy_rows(const void* source, int64_t from, void* target, int64_t to, int64_t rows) override;
+
+ private:
+  const Parallel& parallel_;
+  std::deque<Scratch<char>> memory_;
+};
+
 // Where the results that go on with what an argument holds hold something else.
 void continue_results(const Arguments& arguments);
 
@@ -27,7 +40,8 @@ void continue_results(const Arguments& arguments);
 
 #define JZTREE_BACKEND_KERNEL(name, Runner, capturable)                                        \
   static void work_of_##name(const jztree::Parallel& parallel, jztree::Arguments& arguments) { \
-    Runner::run(arguments, [&](const auto& in) {                                               \
+    jztree::CpuRowPadder padder(parallel);                                                     \
+    Runner::run(arguments, padder, [&](const auto& in) {                                       \
       jztree::continue_results(arguments);                                                     \
       name(parallel, in);                                                                      \
     });                                                                                        \

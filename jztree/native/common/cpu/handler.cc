@@ -1,5 +1,6 @@
 #include "common/handler.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "context.h"
@@ -26,6 +27,22 @@ xla::ffi::Ffi* handler_of(const char* kernel, WorkOnCpu work) {
       .Attrs<ffi::Dictionary>()
       .To(call)
       .release();
+}
+
+void* CpuRowPadder::memory(int64_t bytes) {
+  memory_.emplace_back(bytes);
+  return memory_.back().get();
+}
+
+void CpuRowPadder::copy_rows(const void* source, int64_t from, void* target, int64_t to, int64_t rows) {
+  const auto common = static_cast<size_t>(std::min(from, to)), more = static_cast<size_t>(to) - common;
+  parallel_.blocks(rows, 1 << 12, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      char* at = static_cast<char*>(target) + row * to;
+      std::memcpy(at, static_cast<const char*>(source) + row * from, common);
+      std::memset(at + common, 0, more);
+    }
+  });
 }
 
 void continue_results(const Arguments& arguments) {

@@ -28,6 +28,16 @@ class GpuKernel : public Kernel {
   WorkOnGpu work_;
 };
 
+class GpuRowPadder : public RowPadder {
+ public:
+  explicit GpuRowPadder(Queue& queue) : queue_(queue) {}
+  void* memory(int64_t bytes) override { return queue_.scratch<char>(bytes); }
+  void copy_rows(const void* source, int64_t from, void* target, int64_t to, int64_t rows) override;
+
+ private:
+  Queue& queue_;
+};
+
 // Where the results that go on with what an argument holds hold something else.
 void continue_results(Queue& queue, const Arguments& arguments);
 
@@ -35,7 +45,8 @@ void continue_results(Queue& queue, const Arguments& arguments);
 
 #define JZTREE_BACKEND_KERNEL(name, Runner, capturable)                            \
   static void work_of_##name(jztree::Queue& queue, jztree::Arguments& arguments) { \
-    Runner::run(arguments, [&](const auto& in) {                                   \
+    jztree::GpuRowPadder padder(queue);                                            \
+    Runner::run(arguments, padder, [&](const auto& in) {                           \
       jztree::continue_results(queue, arguments);                                  \
       name(queue, in);                                                             \
     });                                                                            \

@@ -22,6 +22,24 @@ xla::ffi::Ffi* handler_of(const char* kernel, WorkOnGpu work, bool capturable) {
   return binding.To(call).release();
 }
 
+namespace {
+
+// A thread copies a word of a target row. from, to: words of a row.
+__global__ void copy_words(const uint32_t* source, int64_t from, uint32_t* target, int64_t to, int64_t words) {
+  const int64_t place = thread_index();
+  if (place >= words) return;
+  const int64_t row = place / to, word = place % to;
+  target[place] = word < from ? source[row * from + word] : 0;
+}
+
+}  // namespace
+
+void GpuRowPadder::copy_rows(const void* source, int64_t from, void* target, int64_t to, int64_t rows) {
+  constexpr int64_t word = sizeof(uint32_t);
+  queue_.launch_over(rows * to / word, copy_words, static_cast<const uint32_t*>(source), from / word,
+                     static_cast<uint32_t*>(target), to / word, rows * to / word);
+}
+
 void continue_results(Queue& queue, const Arguments& arguments) {
   for (const auto& [old, result] : arguments.continued())
     if (old->data != result->data)
