@@ -2,7 +2,6 @@
 # `make test PYTHON=python3.13 VENV=.venv-3.13` uses another Python. ARGS are for the program that a target runs.
 PYTHON ?= python3
 VENV ?= .venv
-BASELINE := $(if $(filter x86_64,$(shell uname -m)),x86-64-v2)# the library that is compiled first
 CASES ?= $(if $(ARGS),0,2)# of each test; 0: all
 BIN := $(abspath $(VENV))/bin
 active := VIRTUAL_ENV="$(abspath $(VENV))" PATH="$(BIN):$$PATH"# runs a command as in the active environment
@@ -11,16 +10,17 @@ pytest := $(active) pytest -n auto --dist worksteal
 build := $(active) cmake --build --preset
 configure = @mkdir -p build demo && $(active) CUDAARCHS="$${CUDAARCHS:-native}" cmake --preset dev \
   --log-level=WARNING -DJZTREE_CUDA=$(or $(JZTREE_CUDA),$(if $(shell command -v nvidia-smi),AUTO,OFF)) \
-  -DJZTREE_WERROR=$(or $(JZTREE_WERROR),OFF) -DJZTREE_EMULATED_DIMS=$(or $(JZTREE_EMULATED_DIMS),8) >build/configure.log
+  -DJZTREE_INSTRUCTION_SETS=$(or $(JZTREE_INSTRUCTION_SETS),NATIVE) -DJZTREE_WERROR=$(or $(JZTREE_WERROR),OFF) \
+  -DJZTREE_EMULATED_DIMS=$(or $(JZTREE_EMULATED_DIMS),8) >build/configure.log
 # Run tests with the emulator's library $(1): those with one of the markers $(2), with the pytest arguments $(3).
 emulate = $(build) $(1) && JZTREE_INSTRUCTION_SET=cuda-$(1) $(pytest) $(3) -m "($(subst |, or ,$(2))) and not slow" \
   $$(grep -lE "mark\.($(2))\b" tests/test_*.py)
 .PHONY: $(shell sed -n 's/^\([a-z][a-z -]*\):.*/\1/p' Makefile)
 
-demo: $(VENV)/ready # The baseline library is compiled first, because the result needs no other.
+demo: $(VENV)/ready # The result needs only some kernels, which are compiled first.
 	$(configure)
-	$(build) dev --target jztree_cpu
-	JZTREE_INSTRUCTION_SET=$(BASELINE) $(BIN)/jztree fof sample --output demo/halos.hdf5 --plot demo/halos.png
+	test -e jztree/lib/libjztree_cpu.so || { $(build) dev --target first && cp build/dev/first/*.so jztree/lib; }
+	$(BIN)/jztree fof sample --output demo/halos.hdf5 --plot demo/halos.png
 	$(build) dev
 develop: $(VENV)/ready $(VENV)/group-test
 	$(configure)
