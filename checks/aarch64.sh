@@ -18,7 +18,7 @@ for need in qemu-aarch64:qemu-user apt-get:apt dpkg-deb:dpkg; do
     exit 1
   fi
 done
-wheel=$(ls -t dist/jztree-*_aarch64.whl 2>/dev/null | head -1 || true)
+wheel=$(ls -t dist/jztree_native-*_aarch64.whl 2>/dev/null | head -1 || true)
 if [ -z "$wheel" ]; then
   echo "checks/aarch64.sh finds no wheel for aarch64 in dist/; make wheel MACHINE=aarch64 makes one" >&2
   exit 1

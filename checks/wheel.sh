@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# checks/wheel.sh: builds a wheel in dist/ that installs without a compiler, in an environment with the group "wheel".
+# checks/wheel.sh: builds wheels in dist/ that install without a compiler, in an environment with the group "wheel".
 #
-# JZTREE_CUDA=ON includes the GPU kernels, for all architectures unless CUDAARCHS names some. The build tag of such a wheel
-# names the generation of CUDA, and makes pip prefer it to the plain wheel, whose content it includes. MACHINE=aarch64 builds
-# for aarch64 on x86-64 with Debian's cross-compiler. auditwheel checks the libraries that the wheel needs from the
-# system, names the wheel accordingly, and fails if the wheel cannot stand alone.
+# The wheel jztree-native has the CPU kernels. With JZTREE_CUDA=ON, each compiler in CUDACXX (nvcc if it is not set) adds a
+# wheel with the GPU kernels, jztree-native-cuda12 or jztree-native-cuda13 by the generation of the compiler, for all
+# architectures unless CUDAARCHS names some. MACHINE=aarch64 builds for aarch64 on x86-64 with Debian's cross-compiler.
+# auditwheel checks the libraries that a wheel needs from the system, names the wheel accordingly, and fails if the wheel
+# cannot stand alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export JZTREE_CUDA=${JZTREE_CUDA:-OFF}
+cuda=${JZTREE_CUDA:-OFF}
+export JZTREE_CUDA=OFF
 here=$(uname -m) machine=${MACHINE:-$(uname -m)}
 if [ "$machine" != "$here" ]; then
-  if [ "$JZTREE_CUDA" = ON ]; then
+  if [ "$cuda" = ON ]; then
     echo "GPU kernels for $machine are compiled there: JZTREE_CUDA=ON make wheel" >&2
     exit 1
   fi
@@ -22,12 +24,14 @@ if [ "$machine" != "$here" ]; then
   export CMAKE_ARGS="-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=$machine
     -DCMAKE_CXX_COMPILER=$machine-linux-gnu-g++ -DJZTREE_WERROR=${JZTREE_WERROR:-OFF}"
 fi
-if [ "$JZTREE_CUDA" = ON ]; then
-  generation=$("${CUDACXX:-nvcc}" --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
-  export SKBUILD_WHEEL_BUILD_TAG=1cuda$generation
-fi
 rm -rf build/wheel
 pip wheel --quiet --no-deps --wheel-dir build/wheel .
+if [ "$cuda" = ON ]; then
+  for compiler in ${CUDACXX:-nvcc}; do
+    generation=$("$compiler" --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
+    CUDACXX=$compiler pip wheel --quiet --no-deps --wheel-dir build/wheel "./packaging/cuda$generation"
+  done
+fi
 if [ "$machine" != "$here" ]; then
   wheel tags --remove --platform-tag "linux_$machine" build/wheel/*.whl
 fi

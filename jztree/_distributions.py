@@ -1,13 +1,13 @@
-"""Other distributions of a package of this name, which cannot be installed beside this one.
+"""Detect the published package jz-tree, which cannot be installed next to this one.
 
-Importing this is what looks for them.
+Importing this module runs the check.
 """
 
 import importlib.metadata
 from pathlib import Path
 
-# Of the published package jz-tree: what brings its kernels, and files of its package that are none of this one.
-_OTHERS = ("jztree-cu12", "jztree-cu13")
+# The distributions of jz-tree, and files of its package that this one does not have.
+_OTHERS = ("jztree", "jztree-cu12", "jztree-cu13")
 _FILES = ("_backend.py", "tools.py")
 
 
@@ -17,9 +17,9 @@ def _check_alone() -> None:
     found += [f"its file {name}" for name in _FILES if (Path(__file__).parent / name).exists()]
     if found:
         raise ImportError(
-            f"the published package jz-tree is installed in this environment ({', '.join(found)}), and its package is "
-            "called jztree like this one, so an environment can hold one of the two only; uninstall jztree and "
-            f"{' and '.join(_OTHERS)}, and install the one that is wanted."
+            f"the published package jz-tree is installed in this environment ({', '.join(found)}). Its import name is "
+            "jztree too, so an environment can hold only one of the two packages; uninstall jztree-native, "
+            f"{', '.join(_OTHERS)}, and install the package that you want."
         )
 
 

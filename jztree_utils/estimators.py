@@ -26,7 +26,8 @@ try:
     from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, validate_data
 except ImportError as error:
     raise ImportError(
-        "jztree_utils.estimators needs scikit-learn 1.6 or later; install it with: pip install 'jztree[sklearn]'."
+        "jztree_utils.estimators needs scikit-learn 1.6 or later; install it with: "
+        "pip install 'jztree-native[sklearn]'."
     ) from error
 
 from jztree.fof import dbscan

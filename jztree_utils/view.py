@@ -1,7 +1,7 @@
 """Haloes and particles in three dimensions, to be turned and zoomed in a browser: one HTML file that needs no server.
 
-It needs plotly (``pip install 'jztree[view]'``), which is imported when a view is made and whose program is written
-into the file, so that it can be looked at without a network and sent to others.
+It needs plotly (``pip install 'jztree-native[view]'``), which is imported when a view is made. The file contains the
+program of plotly, so it can be opened without a network and sent to others.
 """
 
 # ruff: noqa: PLC0415 - plotly is optional
@@ -87,7 +87,7 @@ def check_view(path: str | os.PathLike[str]) -> None:
     try:
         import plotly.graph_objects  # noqa: F401
     except ImportError as error:
-        raise ImportError("Views in 3D need plotly; install it with: pip install 'jztree[view]'.") from error
+        raise ImportError("Views in 3D need plotly; install it with: pip install 'jztree-native[view]'.") from error
     if os.path.splitext(path)[1].lower() not in (".html", ".htm"):
         raise OutputError(f"The view {path} would be an HTML file; give it a name in .html.")
 

@@ -1,4 +1,4 @@
-"""What is said where the published package, which has the same name, is installed too."""
+"""The error if the published package jz-tree, which has the same import name, is installed too."""
 
 import shutil
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 import jztree
 
-ADVICE = "uninstall jztree and jztree-cu12 and jztree-cu13, and install the one that is wanted."
+ADVICE = "uninstall jztree-native, jztree, jztree-cu12, jztree-cu13, and install the package that you want."
 
 
 def said(folder: Path, first: bool) -> str:
@@ -25,7 +25,7 @@ def said(folder: Path, first: bool) -> str:
     return ended.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("name", ["jztree-cu12", "jztree-cu13"])
+@pytest.mark.parametrize("name", ["jztree", "jztree-cu12", "jztree-cu13"])
 def test_another_distribution_of_this_name_is_an_error(name: str, tmp_path: Path) -> None:
     told = tmp_path / f"{name.replace('-', '_')}-1.2.3.dist-info"
     told.mkdir()

@@ -282,6 +282,32 @@ def test_drivers_older_than_the_cuda_library(
         assert _library._cuda_library.__wrapped__() is (library if used else None)
 
 
+def test_cuda_library_of_the_newest_generation_that_the_driver_supports(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """From the distributions for each generation, if none was compiled with this package."""
+    for generation in (12, 13):
+        folder = tmp_path / f"jztree_native_cuda{generation}"
+        folder.mkdir()
+        (folder / "libjztree_cuda.so").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(_library, "_LIBRARIES", tmp_path)
+
+    def opened(path: str) -> SimpleNamespace:
+        library = SimpleNamespace(**{f"jztree_{name}": None for name in _library._kernel_names()}, path=path)
+        library.jztree_cuda_architectures = SimpleNamespace()
+        library.jztree_cuda_version = lambda: 12040 if "cuda12" in path else 13000
+        library.jztree_cuda_driver_version = lambda: drivers[-1]
+        return library
+
+    monkeypatch.setattr(ctypes, "CDLL", opened)
+    drivers: list[int] = []
+    for driver, generation in ((13000, 13), (12080, 12), (0, 13)):
+        drivers.append(driver)
+        library: Any = _library._cuda_library.__wrapped__()
+        assert f"jztree_native_cuda{generation}" in library.path
+
+
 def call_wrongly(target: str, out: Any, *args: Any, **attributes: Any) -> str:
     """The message of the error that a kernel called like this ends with."""
     with pytest.raises(oracles.RUN_TIME_ERROR, match="jztree: ") as error:

@@ -88,23 +88,40 @@ def test_makefile_uses_presets_and_groups_that_exist() -> None:
     assert folder == f"${{sourceDir}}/{editable['build-dir']}"
 
 
-@pytest.mark.parametrize("generation", ["12", "13"])
-def test_wheels_with_gpu_kernels_are_told_apart(generation: str, tmp_path: Path) -> None:
-    """By the compiler that CUDACXX names."""
-    programs = {
-        "nvcc-x": f"echo 'Cuda compilation tools, release {generation}.4, V{generation}.4.131'",
-        "pip": 'echo "$SKBUILD_WHEEL_BUILD_TAG"',
-        "auditwheel": ":",
-    }
+CUDA_PACKAGES = {
+    generation: tomllib.loads((ROOT / f"packaging/cuda{generation}/pyproject.toml").read_text())
+    for generation in ("12", "13")
+}
+
+
+@pytest.mark.parametrize("generation", CUDA_PACKAGES)
+def test_cuda_packages_agree_with_the_package_that_requires_them(generation: str) -> None:
+    package, name = CUDA_PACKAGES[generation], f"jztree-native-cuda{generation}"
+    project, settings = package["project"], package["tool"]["scikit-build"]
+    assert project["name"] == name
+    assert f"{name}=={project['version']}" in PROJECT["project"]["optional-dependencies"][f"cuda{generation}"]
+    assert settings["cmake"]["define"]["JZTREE_CUDA_PACKAGE"] == name.replace("-", "_")
+    assert package["build-system"] == PROJECT["build-system"]
+    for key in ("version", "requires-python", "license", "authors"):
+        assert project[key] == PROJECT["project"][key], key
+
+
+def test_wheels_are_built_for_the_generation_of_each_compiler(tmp_path: Path) -> None:
+    programs = {f"nvcc-{one}": f"echo 'Cuda compilation tools, release {one}.4, V{one}.4.131'" for one in CUDA_PACKAGES}
+    programs |= {"pip": 'echo "pip $CUDACXX ${*: -1}"', "auditwheel": ":"}
     for name, line in programs.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{line}\n")
         (tmp_path / name).chmod(0o755)
     (tmp_path / "checks").mkdir()
     script = shutil.copy(ROOT / "checks/wheel.sh", tmp_path / "checks")
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    environ = {**os.environ, "PATH": path, "CUDACXX": "nvcc-x", "JZTREE_CUDA": "ON"}
+    environ = {**os.environ, "PATH": path, "CUDACXX": "nvcc-13 nvcc-12", "JZTREE_CUDA": "ON"}
     found = subprocess.run([script], env=environ, capture_output=True, text=True, check=True).stdout
-    assert found == f"1cuda{generation}\n"
+    assert found.splitlines() == [
+        "pip nvcc-13 nvcc-12 .",
+        "pip nvcc-13 ./packaging/cuda13",
+        "pip nvcc-12 ./packaging/cuda12",
+    ]
 
 
 def configured(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -137,6 +154,6 @@ def test_cuda_kernels_without_a_compiler_for_them(tmp_path: Path) -> None:
 def test_every_extra_that_a_message_names_exists() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     sources = [path for folder in ("jztree", "jztree_utils") for path in (ROOT / folder).rglob("*.py")]
-    named = {name for path in sources for name in re.findall(r"jztree\[(\w+)\]", path.read_text())}
+    named = {name for path in sources for name in re.findall(r"jztree-native\[(\w+)\]", path.read_text())}
     assert named
     assert named <= extras.keys()

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import importlib.util
 import os
 import warnings
 from pathlib import Path
@@ -72,38 +73,49 @@ def _kernel_names() -> list[str]:
 
 @functools.cache
 def _cuda_library() -> ctypes.CDLL | None:
-    """The library of the CUDA kernels; None if this installation has none."""
-    path = _LIBRARIES / "libjztree_cuda.so"
-    if not path.exists():
-        return None
+    """The library of the CUDA kernels. None if this installation has none that works, with a warning if it has one."""
+    fault = None
+    for path in _cuda_paths():
+        library, fault = _load_cuda(path)
+        if library is not None:
+            return library
+    if fault is not None:
+        warnings.warn(fault, stacklevel=2)
+    return None
+
+
+def _cuda_paths() -> list[Path]:
+    """The CUDA library that was compiled with this package, else those of the distributions for generations of CUDA."""
+    name = "libjztree_cuda.so"
+    if (own := _LIBRARIES / name).exists():
+        return [own]
+    specs = [importlib.util.find_spec(f"jztree_native_cuda{generation}") for generation in (13, 12)]
+    folders = [folder for spec in specs if spec for folder in spec.submodule_search_locations or ()]
+    return [path for folder in folders if (path := Path(folder) / name).exists()]
+
+
+def _load_cuda(path: Path) -> tuple[ctypes.CDLL | None, str | None]:
+    """A CUDA library, or None and the reason why it cannot be used. The CPU works without it."""
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        # The CPU works without it, so this is said and no more.
-        warnings.warn(
-            f"jztree's CUDA library {path} cannot be loaded ({error}); kernels run on CPUs only.", stacklevel=2
-        )
-        return None
+        return None, f"jztree's CUDA library {path} cannot be loaded ({error}); kernels run on CPUs only."
     functions = (*_kernel_names(), "cuda_architectures", "cuda_driver_version")
     lacking = [name for name in functions if not hasattr(library, f"jztree_{name}")]
     if lacking:
-        warnings.warn(
+        return None, (
             f"jztree's CUDA library {path} is of another version than jztree itself ({lacking[0]} is not in it), so "
-            "kernels run on CPUs only; install jztree again with 'pip install .' in its source folder.",
-            stacklevel=2,
+            "kernels run on CPUs only; install jztree again with 'pip install .' in its source folder."
         )
-        return None
     compiled, driver = library.jztree_cuda_version(), library.jztree_cuda_driver_version()
     if 0 < driver // 1000 < compiled // 1000:  # any driver of the same generation will do, and any newer one
-        warnings.warn(
+        return None, (
             f"jztree's CUDA library {path} is compiled with CUDA {_cuda_version(compiled)}, and the driver of this "
             f"machine runs CUDA {_cuda_version(driver)} at most, so kernels run on CPUs only; install a jztree "
-            f"compiled with CUDA {driver // 1000}, or a newer driver.",
-            stacklevel=2,
+            f"compiled with CUDA {driver // 1000}, or a newer driver."
         )
-        return None
     library.jztree_cuda_architectures.restype = ctypes.c_char_p
-    return library
+    return library, None
 
 
 def _cuda_version(number: int) -> str:

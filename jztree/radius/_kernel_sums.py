@@ -97,49 +97,51 @@ def kernel_sums(
     truncate: float = 4.0,
     cfg: RadiusConfig | None = None,
 ) -> jax.Array:
-    """Sums of values over all neighbours, weighted by a kernel of their distance: ``sum_j v_j W(|x_i - x_j|, h)``.
+    """Sum values over all neighbours, weighted by a kernel of the distance: ``sum_j v_j W(|x_i - x_j|, h)``.
 
-    With masses for values this is the density of smoothed particle hydrodynamics (SPH); with ones, ``h`` for all and a
-    Gaussian, ``n`` times a kernel density estimate. Memory is that of particles and sums, whatever the number of pairs.
+    With masses as values this is the density of smoothed particle hydrodynamics (SPH). With ones, one ``h`` and a
+    Gaussian, it is ``n`` times a kernel density estimate. The memory does not depend on the number of pairs.
 
     part: particles with ``pos`` ``(n, d)``, float32 or float64, or an array of positions.
-    h: the smoothing lengths of the particles, in the unit of the positions: a number, or ``(n,)``, one a particle.
-        Positive. Here it is the radius of the kernel's support; codes that call half of this so need twice theirs.
-    boxsize, th: as in `count_within`. Each particle counts once, by its nearest image, also where ``h`` is above half
+    h: positive smoothing lengths of the particles, in the unit of the positions: a number, or ``(n,)``. ``h`` is the
+        radius of the kernel's support. If your code calls half of this radius ``h``, pass twice its value.
+    boxsize, th: see `count_within`. Each particle contributes by its nearest image only, even if ``h`` exceeds half
         the box.
-    part_query: ``q`` positions to sum at; None: the particles themselves, each of which counts with ``W(0, h)``.
-    h_query: the smoothing lengths of the queries: a number, or ``(q,)``; only with ``part_query``, and not needed where
-        ``h`` is a number or ``form`` is ``"scatter"``. With ``"gather"``, ``h`` may be None then.
-    values: ``(n, ...)`` real numbers, what is summed; None: the masses of ``part``, or ones if it has none.
-    kernel: ``"cubic_spline"``, ``"wendland_c2"``, ``"wendland_c4"`` or ``"wendland_c6"``, as in
-        `jztree.density.sph_density`, in 1 to 3 dimensions; ``"gaussian"``, a normal distribution with the standard
-        deviation ``h / truncate``, cut at ``h``; or ``"top_hat"``. Each is 0 beyond ``h``, and its integral over space
-        is 1.
-    form: whose smoothing length counts: ``"gather"``, that of the query; ``"scatter"``, that of the neighbour;
-        ``"mean_kernel"``, both, ``(W(r, h_i) + W(r, h_j)) / 2`` (Hernquist & Katz 1989, ApJS 70, 419); or ``"mean_h"``,
+    part_query: ``q`` positions at which to sum. None: the particles themselves; each then contributes ``W(0, h)`` to
+        its sum.
+    h_query: the smoothing lengths of the queries: a number, or ``(q,)``. Only with ``part_query``. It may be left out
+        if ``h`` is a number or ``form`` is ``"scatter"``. With ``"gather"``, ``h`` may be None instead.
+    values: ``(n, ...)`` real numbers to sum. None: the masses of ``part``, or ones if ``part`` has no masses.
+    kernel: ``"cubic_spline"``, ``"wendland_c2"``, ``"wendland_c4"`` or ``"wendland_c6"``, the kernels of
+        `jztree.density.sph_density`, in 1 to 3 dimensions; ``"gaussian"``, a normal distribution with standard
+        deviation ``h / truncate``, cut at ``h``; or ``"top_hat"``. Each is 0 outside ``h``, and its integral over
+        space is 1.
+    form: which smoothing length to use: ``"gather"``, that of the query; ``"scatter"``, that of the neighbour;
+        ``"mean_kernel"``, ``(W(r, h_i) + W(r, h_j)) / 2`` (Hernquist & Katz 1989, ApJS 70, 419); or ``"mean_h"``,
         ``W(r, (h_i + h_j) / 2)`` (Evrard 1988, MNRAS 235, 911).
-    derivative: by the position of the query: ``"gradient"``, ``sum_j v_j dW/dx_i``; ``"divergence"`` and ``"curl"`` of
-        vectors ``(n, ..., d)``, ``sum_j v_j . dW/dx_i`` and ``sum_j dW/dx_i x v_j``; None: of none.
-    truncate: static, from 1 to 12; only for ``"gaussian"``.
+    derivative: by the position of the query: ``"gradient"``, ``sum_j v_j dW/dx_i``; ``"divergence"``,
+        ``sum_j v_j . dW/dx_i``, or ``"curl"``, ``sum_j dW/dx_i x v_j``, of vectors ``(n, ..., d)``. None: no
+        derivative.
+    truncate: static, from 1 to 12. Only for ``"gaussian"``.
 
-    Returns ``(q, ...)`` sums in the order of the queries and the dtype that JAX gives a position times a value;
-    a gradient has one axis of length ``d`` more, a divergence one less, a curl has three components, or in 2 dimensions
-    none. Rows from ``num`` on are 0.
+    Returns ``(q, ...)`` sums in the order of the queries, in the dtype that JAX gives a position times a value. A
+    gradient adds an axis of length ``d``, a divergence removes one, and a curl has three components, or one without an
+    axis in 2 dimensions. Rows from ``num`` on are 0.
 
-    Whether a top hat or a Gaussian, which do not end at 0, reach a neighbour is decided by its distance in float64.
-    Kernels are computed in the precision of the positions and added up in float64. Sums have the same bits with any
-    number of threads, and over devices they agree to that rounding.
+    Float64 distances decide whether a top hat or a Gaussian, which are not 0 at ``h``, reach a neighbour. Kernels are
+    computed in the precision of the positions, and sums in float64. Sums have the same bits for any number of threads.
+    On several devices they agree to the rounding of float64.
 
     The time grows with the number of pairs within ``h``, with two exceptions. A top hat adds whole nodes of the
     hierarchy, unless lengths differ with ``"mean_h"``. Particles at one place with one length count as one.
 
-    Derivatives by positions, values, ``h`` and box, forward and reverse, are sums of the same kind at a fixed
-    set of neighbours. There are second ones of sums and first ones of those with ``derivative``; by the box, first
-    ones of sums. What is beyond that raises, and so does differentiating a top hat by anything but values.
+    Sums have first and second derivatives, forward and reverse, by positions, values and ``h``, and first derivatives
+    by the box. Sums with ``derivative`` have first derivatives. The set of neighbours is kept fixed. All other
+    derivatives raise, and so does the derivative of a top hat by anything but values.
 
-    Raises TypeError or ValueError for wrong arguments, and an error at run time, on every device, if a position or
-    value is NaN or infinite, a traced ``h`` is not positive and finite or ``boxsize`` is wrong, ``th`` belongs to other
-    particles, or a sum is beyond the range of its dtype.
+    Raises TypeError or ValueError if an argument is wrong. Raises at run time, on every device, if a position or value
+    is NaN or infinite, if a traced ``h`` is not positive and finite, if a traced ``boxsize`` is wrong, if ``th``
+    belongs to other particles, or if a sum exceeds the range of its dtype.
     """
     cfg = checked_config(cfg, RadiusConfig)
     check_hierarchy(th)

@@ -98,7 +98,7 @@ VIEW_EPILOG = """\
 Haloes are points coloured by mass, each with three circles of its r200c, if the catalogue has that, and of its farthest
 member. Turn with the left mouse button, move with the right one, zoom with the wheel; point at a halo to see what is
 known of it; click at a name in the legend to hide or to show it. The file holds the program that shows it, so it needs
-no server and no network. Making it needs plotly: pip install 'jztree[view]'.
+no server and no network. Making it needs plotly: pip install 'jztree-native[view]'.
 
 examples:
   jztree view snapdir_099 --catalogue halos.hdf5 -o halos.html

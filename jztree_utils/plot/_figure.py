@@ -104,7 +104,7 @@ def _import_matplotlib() -> Any:
     except ValueError as error:  # what MPLBACKEND names
         raise ImportError(f"Matplotlib cannot be loaded ({' '.join(str(error).split())[:200]}).") from error
     except ImportError as error:
-        raise ImportError("Pictures need matplotlib; install it with: pip install 'jztree[plot]'.") from error
+        raise ImportError("Pictures need matplotlib; install it with: pip install 'jztree-native[plot]'.") from error
     return Picture
 
 

@@ -99,7 +99,7 @@ def test_bad_pictures(arguments, told, snapshot, tmp_path, capsys, monkeypatch) 
 def test_picture_without_matplotlib(snapshot, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.delitem(sys.modules, "jztree_utils.plot._notebook_figure", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    check_refused(["fof", str(snapshot), "--plot", str(tmp_path / "a.png")], tmp_path, capsys, "jztree[plot]")
+    check_refused(["fof", str(snapshot), "--plot", str(tmp_path / "a.png")], tmp_path, capsys, "jztree-native[plot]")
 
 
 @pytest.mark.parametrize("command", ["fof", "knn"])

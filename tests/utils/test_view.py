@@ -133,7 +133,7 @@ def test_what_cannot_be_viewed(arguments, words, told, tmp_path, monkeypatch) ->
 def test_a_missing_package_is_told(told, tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly", None)
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    words = "Views in 3D need plotly; install it with: pip install 'jztree[view]'."
+    words = "Views in 3D need plotly; install it with: pip install 'jztree-native[view]'."
     assert words in told("view", "sample", "-o", tmp_path / "a.html")
 
 
