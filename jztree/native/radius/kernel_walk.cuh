@@ -76,6 +76,8 @@ class KernelWalk {
     T length[warp_size];
     uint32_t row[warp_size];
   };
+  // Loops over padded dimensions stay loops: 64 components take long to compile.
+  static constexpr int unrolled = D < max_dims ? D : 1;
   static constexpr int sum_bytes = warp_size * static_cast<int>(sizeof(double));
   static constexpr int source_bytes = (static_cast<int>(sizeof(Sources)) + 15) / 16 * 16;
 
@@ -241,7 +243,7 @@ class KernelWalk {
       for (int d = 0; d < D; ++d) u[d] = pair.apart[d] * pair.inverse;
       if constexpr (Order == 1) {
         T radial = setup_.radial.template operator()<1>(setup_.profile, q, q2);
-#pragma unroll
+#pragma unroll unrolled
         for (int d = 0; d < D; ++d)
           if (d < in_.dims)
             add_component(static_cast<double>(radial * u[d]) * over * image_weight(pair, d), values, 0, d);
@@ -249,11 +251,11 @@ class KernelWalk {
         T first = setup_.profile.template part<1>(q, q2), second = setup_.profile.template part<2>(q, q2);
         // At no distance the second is 0 times what has no direction.
         second = q2 > 0 ? second / q2 : T{0};
-#pragma unroll
+#pragma unroll unrolled
         for (int e = 0; e < D; ++e) {
           if (e >= in_.dims) continue;
           const double weight = over * image_weight(pair, e);
-#pragma unroll
+#pragma unroll unrolled
           for (int d = 0; d < D; ++d) {
             if (d >= in_.dims) continue;
             T component = second * u[d] * u[e];
