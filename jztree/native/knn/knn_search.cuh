@@ -132,7 +132,6 @@ void search(Queue& queue, const Problem<T>& problem, const Extent<T>& extent) {
     case 1:
     case 2: return search_padded<2>(queue, problem, extent);
     case 3: return search_padded<3>(queue, problem, extent);
-    case 4: return search_padded<4>(queue, problem, extent);
     default: return search_padded<max_dims>(queue, problem, extent);
   }
 }
