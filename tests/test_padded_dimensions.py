@@ -1,0 +1,106 @@
+"""Kernels pad rows of 4 to 7 dimensions to 8: answers equal those for rows that the caller pads with zeros."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from devices import deal, even, joined, mesh_of
+from oracles import KernelSum, assert_near
+
+import jztree as jz
+from jztree.radius import count_within, kernel_sums, neighbours_within, pair_counts, pairs_within
+
+pytestmark = pytest.mark.emulated
+
+PADDED = range(4, 8)
+BOXES = (None, [1.0, 0.0, 1.3, 0.9, 0.0, 1.1, 1.2])
+
+
+def padded(rows: np.ndarray) -> np.ndarray:
+    return np.pad(rows, [(0, 0), (0, 8 - rows.shape[1])])
+
+
+def box_of(box: Any, dims: int) -> tuple[Any, Any]:
+    """The box for rows of ``dims`` dimensions, and for padded rows."""
+    return (None, None) if box is None else (box[:dims], box[:dims] + [0.0] * (8 - dims))
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("box", BOXES, ids=["open", "mixed"])
+def test_searches_find_the_same_bits(box: Any, dtype: Any) -> None:
+    for dims in PADDED:
+        pos, query = oracles.uniform(160, dims, dtype) * 2 - dtype(0.5), oracles.uniform(30, dims, dtype, seed=2)
+        (own, whole), radius = box_of(box, dims), 0.3 * dims**0.5
+        assert_same(jz.knn.knn.jit(pos, 5, own), jz.knn.knn.jit(padded(pos), 5, whole))
+        found = jz.knn.knn.jit(pos, 40, own, part_query=query, max_radius=radius)
+        assert_same(found, jz.knn.knn.jit(padded(pos), 40, whole, part_query=padded(query), max_radius=radius))
+        assert_same(count_within.jit(pos, radius, own), count_within.jit(padded(pos), radius, whole))
+        found, expected = (neighbours_within.jit(*one) for one in ((pos, radius, own), (padded(pos), radius, whole)))
+        assert_same(found.splits, expected.splits)
+        np.testing.assert_array_equal(np.sort(found.distance), np.sort(expected.distance))
+        edges = np.linspace(0, radius, 5)
+        assert_same(pair_counts.jit(pos, edges, own), pair_counts.jit(padded(pos), edges, whole))
+
+
+@pytest.mark.parametrize("box", BOXES, ids=["open", "mixed"])
+def test_vectors_and_shifts_of_pairs_lose_the_zeros(box: Any, dtype: Any) -> None:
+    for dims in PADDED:
+        pos = oracles.uniform(40, dims, dtype) * 2 - dtype(0.5)
+        own, whole = box_of(box, dims)
+        found, expected = (pairs_within.jit(*one) for one in ((pos, 0.9, own), (padded(pos), 0.9, whole)))
+        count = int(found.num)
+        assert count == int(expected.num) > 0
+        rows, places = (
+            {(int(i), int(j), *map(int, shift[:dims])): place for place, (i, j, shift) in enumerate(edges)}
+            for edges in (
+                zip(*(np.asarray(x)[:count] for x in (one.i, one.j, one.shift)), strict=True)
+                for one in (found, expected)
+            )
+        )
+        assert rows.keys() == places.keys()
+        order = [places[key] for key in rows]
+        assert found.vector.shape[1] == dims
+        np.testing.assert_array_equal(np.asarray(found.vector)[:count], np.asarray(expected.vector)[order, :dims])
+        np.testing.assert_array_equal(np.asarray(found.distance)[:count], np.asarray(expected.distance)[order])
+
+
+@pytest.mark.parametrize("box", BOXES, ids=["open", "mixed"])
+def test_kernel_sums_and_their_derivatives(x64: None, box: Any) -> None:
+    """Norms and components of tensors are those of the given dimensions."""
+    for dims in PADDED:
+        random = np.random.default_rng(dims)
+        pos, own = random.random((60, dims)), box_of(box, dims)[0]
+        value, vector = random.normal(size=60), random.normal(size=(60, dims))
+        h = 0.35 * dims**0.5
+        sums = KernelSum("gaussian", box=own)
+        assert_near(kernel_sums(pos, h, own, values=value, kernel="gaussian"), sums(pos, pos, h, h, value), 1e-10)
+
+        weight = random.normal(size=(60, dims))
+        for values, derivative, by in (
+            (value, None, weight[:, 0]),
+            (value, "gradient", weight),
+            (vector, "divergence", weight[:, 0]),
+        ):
+            known = {"h": h, "boxsize": own, "values": values, "kernel": "gaussian", "derivative": derivative}
+            assert_slope(lambda pos, by=by, known=known: (by * kernel_sums(pos, **known)).sum(), pos, random)
+
+
+def assert_slope(loss: Any, pos: np.ndarray, random: np.random.Generator) -> None:
+    """That the gradient is the slope along some direction."""
+    step = 1e-6 * random.normal(size=pos.shape)
+    slope = (loss(pos + step) - loss(pos - step)) / 2
+    np.testing.assert_allclose((jax.grad(loss)(jnp.asarray(pos)) * step).sum(), slope, rtol=1e-4)
+
+
+@pytest.mark.long
+def test_devices_find_the_same_neighbours() -> None:
+    pos = oracles.uniform(240, 6)
+    found = jz.knn.knn.smap(mesh_of(3), jit=True)(deal(pos, even(240, 3)), 5)[0]
+    np.testing.assert_array_equal(joined(np.asarray(found), even(240, 3)), jz.knn.knn.jit(pos, 5)[0])
