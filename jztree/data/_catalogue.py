@@ -1,4 +1,4 @@
-"""The friends-of-friends catalogue, and what makes others of it."""
+"""The friends-of-friends catalogue, and functions that squeeze, sort and compare catalogues."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -40,12 +40,12 @@ _COLUMNS = (
     "offset_rank",
     "means",
 )
-# How many axes those have that have more than one, in the catalogue of one rank.
+# Number of axes of each column that has more than one, in the catalogue of one rank.
 _AXES = {"com_pos": 2, "com_vel": 2, "shape_tensor": 3, "angular_momentum": 2}
 
 
 class _FurtherColumns:
-    """What a catalogue has besides the fields of its dataclass, for type checkers."""
+    """Declare, for type checkers, the columns of a catalogue that are not fields of its dataclass."""
 
     max_radius: Array
     vel_dispersion: Array | None
@@ -57,49 +57,50 @@ class _FurtherColumns:
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(repr=False)
 class FofCatalogue(_FurtherColumns):
-    """Friends-of-friends groups, a row a group, in the order of the groups' first particles in z-order.
+    """Friends-of-friends groups, one row per group, in the order of the groups' first particles in z-order.
 
-    Only the first ``ngroups`` rows hold groups; the rest is zero. Lengths, velocities and masses have the units of the
-    particles. Sums are taken in float64. ``d`` is the number of dimensions, ``g`` the number of rows. What the
-    particles do not have, or a catalogue was made without, is None.
+    Only the first ``ngroups`` rows hold groups; the other rows are zero. Lengths, velocities and masses have the units
+    of the particles. Sums are accumulated in float64. ``d`` is the number of dimensions, ``g`` the number of rows. A
+    column is None if the particles lack the property or the column was not requested.
 
-    The first ten are the fields of the dataclass, so that `dataclasses.fields` and `dataclasses.asdict` name these
-    alone. The others are given by name, travel with them as leaves of the pytree and stay in `dataclasses.replace`;
-    ``CatalogueConfig(extended=False)`` leaves them out.
+    The first ten columns are the fields of the dataclass, so `dataclasses.fields` and `dataclasses.asdict` list only
+    these. The other columns are keyword arguments of the constructor and leaves of the pytree, and
+    `dataclasses.replace` keeps them; ``CatalogueConfig(extended=False)`` leaves them out.
 
-    Columns of real numbers have derivatives by positions, masses, velocities and box lengths, at fixed membership: the
-    particles of each group are held constant (frozen assignment of Horowitz & Bayer 2025, arXiv:2510.26851).
+    Floating-point columns have derivatives with respect to positions, masses, velocities and box lengths, at fixed
+    membership: the particles of each group are held constant (frozen assignment of Horowitz & Bayer 2025,
+    arXiv:2510.26851).
 
     ngroups: scalar int32, the number of groups.
     mass: ``(g,)`` total mass.
-    count: ``(g,)`` int32, particles of the group.
-    offset: ``(g,)`` int32, row of the group's first particle among the particles in group order. On several ranks each
-        has the groups whose first particle it holds, and the row is one of that rank; the group may go on on the next.
-        See `jztree.fof.fof_and_catalogue` for the order.
-    com_pos: ``(g, d)`` centre of mass, right across the periodic boundary and inside the box (unweighted if the
+    count: ``(g,)`` int32, number of particles in the group.
+    offset: ``(g,)`` int32, row of the group's first particle among the particles in group order. On several ranks, each
+        rank holds the groups whose first particle it holds, and ``offset`` is a row of that rank; the group may
+        continue on the next rank. See `jztree.fof.fof_and_catalogue` for the order.
+    com_pos: ``(g, d)`` centre of mass, correct across the periodic boundary and inside the box (unweighted if the
         particles have no mass).
     com_vel: ``(g, d)`` mass-weighted mean velocity.
     com_inertia_radius: ``(g,)`` root of the mass-weighted mean squared distance from ``com_pos``.
     scale_factor: ``(g,)`` mass-weighted mean of ``1 / zplus1``, the scale factors at which particles of a light cone
         cross it.
     v_rad: ``(g,)`` mass-weighted mean of ``v_rad`` of the particles.
-    offset_rank: ``(g,)`` int32, the rank that ``offset`` is a row of.
+    offset_rank: ``(g,)`` int32, the rank to which ``offset`` refers.
     max_radius: ``(g,)`` largest distance of a particle from ``com_pos``.
     vel_dispersion: ``(g,)`` one-dimensional velocity dispersion: root of the mass-weighted mean squared velocity
         relative to ``com_vel``, divided by ``d``; or None if the particles have no velocity.
     shape_tensor: ``(g, d, d)`` mass-weighted mean of ``x_i x_j``, with ``x`` from ``com_pos`` to the nearest image of
-        the particle, divided by its trace, which is ``com_inertia_radius`` squared; 0 for groups without extent. A pure
-        number, right in any unit of length. `jztree.halos.inertia_tensor` is the mean itself, and
-        `jztree.halos.principal_axes` makes axis lengths of it.
+        the particle, divided by its trace, which is ``com_inertia_radius`` squared; 0 for groups without extent. It is
+        dimensionless, so it does not depend on the unit of length. `jztree.halos.inertia_tensor` returns the mean
+        itself, and `jztree.halos.principal_axes` computes axis lengths from it.
     angular_momentum: ``(g, d * (d - 1) / 2)`` angular momentum about ``com_pos`` and relative to ``com_vel``, divided
         by the mass: the mass-weighted mean of ``x`` cross ``v``, in the unit of length times that of velocity. In 3D it
-        is a vector; in 2D the component out of the plane; in 4D the means of ``x_i v_j - x_j v_i`` for i < j, pairs
-        01, 02, 03, 12, 13, 23. None in 1D, or if the particles have no velocity. An expansion of space does not
-        contribute, because it moves particles along ``x``.
-    means: mass-weighted means of the properties that ``CatalogueConfig(means=...)`` names, ``(g, ...)`` by name.
+        is a vector; in 2D the component out of the plane; in 4D the means of ``x_i v_j - x_j v_i`` for i < j, pairs 01,
+        02, 03, 12, 13, 23. None in 1D, or if the particles have no velocity. An expansion of space does not contribute,
+        because it moves particles along ``x``.
+    means: mass-weighted means of the properties listed in ``CatalogueConfig(means=...)``, ``(g, ...)`` by name.
     """
 
-    # Columns that every catalogue has that is found have no None in their type, so that scripts need not ask for it.
+    # Columns that are always computed have no None in their type, so that scripts need not check for it.
     ngroups: int | Array
     mass: Array | None = None
     count: Array = None  # type: ignore[assignment]
@@ -133,32 +134,31 @@ class FofCatalogue(_FurtherColumns):
 
     @classmethod
     def column_names(cls) -> tuple[str, ...]:
-        """The names of everything that has a row a group, in the order of the columns of tables."""
+        """Return the names of all columns with one row per group, in the column order of tables."""
         return _COLUMNS
 
     def columns(self) -> dict[str, Any]:
-        """Everything that has a row a group, by name; None for what this catalogue was made without."""
+        """Return all columns with one row per group, by name; None for columns that this catalogue lacks."""
         return {name: getattr(self, name) for name in _COLUMNS}
 
     def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], None]:
-        """The leaves, for JAX."""
+        """Return the leaves with their keys, for JAX."""
         names = ("ngroups", *_COLUMNS)
         return [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in names], None
 
     @classmethod
     def tree_unflatten(cls, _: None, children: Any) -> "FofCatalogue":
-        """A catalogue of leaves, which may be anything, for JAX."""
+        """Build a catalogue from leaves, for JAX; the leaves may be any objects."""
         made = object.__new__(cls)
         made.__dict__.update(zip(("ngroups", *_COLUMNS), children, strict=True))
         return made
 
     def flatten(self) -> "FofCatalogue":
-        """The catalogue of all ranks, rows ``(r, g, ...)``, as one of ``r * g`` rows: those that hold groups first.
+        """Join the catalogue of all ranks, rows ``(r, g, ...)``, into one of ``r * g`` rows, with the groups first.
 
-        Rows may be ``(r * g, ...)`` too, as they come out of a `jax.shard_map` of one's own. Groups come in the order
-        of the ranks; ``offset`` stays a row of the rank that ``offset_rank`` names. One that is that of one rank
-        already stays as it is. May be used in compiled functions; `squeeze_catalogue` drops the rows that hold nothing,
-        too.
+        Rows may also be ``(r * g, ...)``, as returned by your own `jax.shard_map`. Groups are in the order of the
+        ranks; ``offset`` remains a row of the rank given in ``offset_rank``. The catalogue of a single rank is returned
+        unchanged. Compiled functions may call this method; `squeeze_catalogue` also drops the unused rows.
         """
         if np.ndim(self.ngroups) == 0:
             return self
@@ -173,31 +173,33 @@ class FofCatalogue(_FurtherColumns):
         return describe_catalogue(self)
 
     def to_pandas(self, *, nparts: Any = None, units: Mapping[str, Any] | None = None) -> "pandas.DataFrame":
-        """The groups as a `pandas.DataFrame`, a row a group; vectors become columns ``com_pos_x``, ``com_pos_y``, ...
+        """Return the groups as a `pandas.DataFrame`, one row per group.
 
-        The catalogue may be that of one rank or of all (rows ``(r, g, ...)``), padded or not. Columns that it does not
-        have are left out. Not for use under a JAX transformation.
+        Vectors become columns ``com_pos_x``, ``com_pos_y``, ... The catalogue may hold one rank or all ranks (rows
+        ``(r, g, ...)``), padded or not. The table omits columns that the catalogue lacks. Do not call this under a JAX
+        transformation.
 
-        nparts: how many particles in group order each rank has, as for `squeeze_catalogue`; ``offset`` is then a row
-            among the particles of all ranks. Without it, a catalogue of several ranks gets a column ``rank``, on which
-            ``offset`` is a row.
-        units: names of the units of "length", "mass" and "velocity", as many as are known (`jztree_utils.io.unit_name`
-            finds those of a snapshot). ``attrs["units"]`` of the table holds the unit of each column that has one.
+        nparts: number of particles in group order on each rank, as for `squeeze_catalogue`; ``offset`` is then a row
+            among the particles of all ranks. Without it, a catalogue of several ranks gets a column ``rank``, to which
+            ``offset`` refers.
+        units: names of the known units of "length", "mass" and "velocity" (`jztree_utils.io.unit_name` finds those of a
+            snapshot). ``attrs["units"]`` of the table holds the unit of each column that has one.
 
         Raises ImportError if pandas is not installed, and ValueError for an unknown kind of unit, an ``nparts`` that
-        does not belong to the catalogue, or one that is spread over several processes.
+        does not match the catalogue, or a catalogue that is spread over several processes.
         """
         return tables.to_pandas(_rows_by_name(self, nparts), units)
 
     def to_astropy(self, *, nparts: Any = None, units: Mapping[str, Any] | None = None) -> "astropy.table.QTable":
-        """The groups as an `astropy.table.QTable`, a row a group; vectors stay columns ``(g, d)``.
+        """Return the groups as an `astropy.table.QTable`, one row per group; vectors stay columns ``(g, d)``.
 
-        nparts: as in `to_pandas`. units: of "length", "mass" and "velocity", as many as are known: units of astropy, or
-            their names. An ``h`` in a name, as in ``Mpc/h``, is the Hubble constant in 100 km/s/Mpc (``littleh`` of
-            astropy), not an hour. Columns whose unit follows are quantities.
+        nparts: see `to_pandas`.
+        units: astropy units, or their names, for any of "length", "mass" and "velocity". An ``h`` in a name such as
+            ``Mpc/h`` is the Hubble constant in 100 km/s/Mpc (``littleh`` of astropy), not an hour. Columns with a known
+            unit become quantities.
 
-        Raises ImportError if astropy is not installed, ValueError for a unit that it does not know, and like
-        `to_pandas`.
+        Raises ImportError if astropy is not installed, ValueError for a unit that astropy does not know, and the errors
+        of `to_pandas`.
         """
         return tables.to_astropy(_rows_by_name(self, nparts), units)
 
@@ -206,25 +208,25 @@ class FofCatalogue(_FurtherColumns):
 def squeeze_catalogue(
     cata: FofCatalogue, size_out: int | None = None, offset_mode: str = "rank", nparts: Any = None
 ) -> FofCatalogue:
-    """``cata`` without its unused rows, or with a number of rows of one's choice.
+    """Drop the unused rows of ``cata``, or set its number of rows.
 
     cata: the catalogue of one rank, rows ``(g, ...)``, or that of all ranks, rows ``(r, g, ...)`` and ``ngroups``
-        ``(r,)``, which is then joined in the order of the ranks. Rows may be ``(r * g, ...)`` too, as they come out of
-        a `jax.shard_map` of one's own.
-    size_out: how many rows to return, zeros behind the groups; needed under a JAX transformation. None: as many as
-        there are groups.
-    offset_mode: ``"rank"``: ``offset`` is a row of the rank that holds the first particle of the group, as it is in
-        ``cata``. ``"global"``: it is a row among the particles of all ranks, joined by `flatten_particles`.
-    nparts: how many particles in group order each rank has, ``(r,)`` (``num`` of the particles that came with the
-        catalogue); needed for ``"global"``.
+        ``(r,)``, which is then joined in the order of the ranks. Rows may also be ``(r * g, ...)``, as returned by your
+        own `jax.shard_map`.
+    size_out: number of rows to return, with zeros after the groups; required under a JAX transformation. None: the
+        number of groups.
+    offset_mode: ``"rank"``: ``offset`` remains a row of the rank that holds the first particle of the group.
+        ``"global"``: it becomes a row among the particles of all ranks, joined by `flatten_particles`.
+    nparts: number of particles in group order on each rank, ``(r,)`` (``num`` of the particles returned with the
+        catalogue); required for ``"global"``.
 
-    Without ``size_out``, returns a catalogue of NumPy arrays with ``ngroups`` the total, an int; global offsets are
-    int64. Nothing in here runs on a device then, so it can be used in a host callback. With it, returns arrays of JAX,
-    and offsets are int32.
+    Without ``size_out``, returns a catalogue of NumPy arrays, with the total ``ngroups`` as an int; global offsets are
+    int64. This mode uses no device, so a host callback may call it. With ``size_out``, returns JAX arrays, and offsets
+    are int32.
 
-    Raises TypeError for what is no `FofCatalogue`, ValueError if ``nparts`` is missing or does not belong to this
-    catalogue, for another ``offset_mode``, or if there are more groups than ``size_out`` (at run time, where they are
-    traced) or global offsets beyond int32.
+    Raises TypeError if ``cata`` is not a `FofCatalogue`, and ValueError if ``nparts`` is missing or does not match the
+    catalogue, if ``offset_mode`` is invalid, or if there are more groups than ``size_out`` or global offsets above the
+    int32 range (at run time if they are traced).
     """
     cata = _by_rank(cata)
     check_no_units(catalogue=cata)
@@ -245,9 +247,9 @@ def squeeze_catalogue(
 
 
 def _by_rank(cata: Any) -> FofCatalogue:
-    """``cata`` with arrays in place of lists, and with rows ``(r, g, ...)`` if it is that of ``r`` ranks.
+    """Return ``cata`` with arrays instead of lists, and with rows ``(r, g, ...)`` if it covers ``r`` ranks.
 
-    TypeError or ValueError in words if it is no catalogue, or has rows of another kind.
+    Raises TypeError if it is not a catalogue, and ValueError if its rows have an invalid shape.
     """
     if not isinstance(cata, FofCatalogue):
         raise TypeError(
@@ -268,7 +270,7 @@ def _as_array(rows: Any) -> Any:
 
 
 def _stacked(name: str, rows: Any, ranks: int) -> Any:
-    """Rows ``(r * g, ...)`` of a column as ``(r, g, ...)``."""
+    """Reshape rows ``(r * g, ...)`` of a column to ``(r, g, ...)``."""
 
     def stack(leaf: Any) -> Any:
         number = np.shape(leaf)[0]
@@ -283,7 +285,7 @@ def _stacked(name: str, rows: Any, ranks: int) -> Any:
 
 
 def _is_stacked(columns: Mapping[str, Any]) -> bool:
-    """Whether columns have an axis over ranks before that of the rows."""
+    """Return whether columns have an axis over ranks before the row axis."""
     known = (
         np.ndim(rows) > _AXES.get(name, 1) for name, rows in columns.items() if name != "means" and rows is not None
     )
@@ -300,7 +302,7 @@ def _row_number(size_out: Any) -> int:
 
 
 def _with_rows(cata: FofCatalogue, size_out: int, offset_mode: str, nparts: Any) -> FofCatalogue:
-    """``cata``, joined, with ``size_out`` rows of JAX arrays."""
+    """Join ``cata`` and return it with ``size_out`` rows of JAX arrays."""
     if offset_mode == "global":
         cata = dataclasses.replace(cata, offset=_global_offsets_32(cata, nparts))
         if cata.offset_rank is not None:
@@ -322,7 +324,7 @@ def _with_rows(cata: FofCatalogue, size_out: int, offset_mode: str, nparts: Any)
 
 
 def _global_offsets_32(cata: FofCatalogue, nparts: Any) -> Any:
-    """`_global_offsets` as int32, also of traced catalogues."""
+    """Return `_global_offsets` as int32; accepts traced catalogues."""
     if is_concrete((cata, nparts)):
         offset = _global_offsets(cata, nparts)
         if offset.max(initial=0) > np.iinfo(np.int32).max:
@@ -331,20 +333,20 @@ def _global_offsets_32(cata: FofCatalogue, nparts: Any) -> Any:
     counts = jnp.asarray(_checked_nparts(cata, nparts))
     ends = jnp.cumsum(counts, dtype=jnp.int32)
     starts = ends - counts
-    wide = (ends < starts).any()  # the first sum that is too large is negative
+    wide = (ends < starts).any()  # the first sum that overflows is negative
     sentence = "offsets among the particles of all ranks are beyond int32; squeeze the catalogue on the host."
     checked = comm.check(0, wide, [], sentence)
     return jnp.asarray(cata.offset) + comm.after(starts, checked)[:, None] if np.ndim(cata.ngroups) else cata.offset
 
 
 def _rows(cata: FofCatalogue) -> int:
-    """How many rows a rank has room for."""
+    """Return the row capacity of each rank."""
     axis = np.ndim(cata.ngroups)
     return next((np.shape(leaf)[axis] for leaf in jax.tree.leaves(cata.columns())), 0)
 
 
 def _rows_by_name(cata: FofCatalogue, nparts: Any) -> dict[str, np.ndarray]:
-    """The rows of all groups by the name of the column, with the rank of each where ``offset`` needs it."""
+    """Return the rows of all groups by column name, with each group's rank if ``offset`` refers to it."""
     if any(isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in jax.tree.leaves(cata)):
         raise ValueError(
             "this catalogue is spread over several processes, and a table is made by one; bring its rows together with "
@@ -354,21 +356,24 @@ def _rows_by_name(cata: FofCatalogue, nparts: Any) -> dict[str, np.ndarray]:
     whole = squeeze_catalogue(cata, offset_mode="rank" if nparts is None else "global", nparts=nparts)
     columns = whole.columns()
     columns |= columns.pop("means") or {}
-    del columns["offset_rank"]  # of which there are several only where the column rank says so
+    del columns["offset_rank"]  # the column rank replaces it if there are several ranks
     if np.ndim(cata.ngroups) and nparts is None:
         columns["rank"] = np.repeat(np.arange(np.size(cata.ngroups), dtype=np.int32), np.asarray(cata.ngroups))
     return {name: rows for name, rows in columns.items() if rows is not None}
 
 
 def _global_offsets(cata: FofCatalogue, nparts: Any) -> np.ndarray:
-    """The offsets of one or all ranks, in the shape they have, as int64 rows among the particles of all ranks."""
+    """Return the offsets as int64 rows among the particles of all ranks, in their original shape.
+
+    cata: the catalogue of one rank or of all ranks.
+    """
     counts = np.asarray(_checked_nparts(cata, nparts)).astype(np.int64)
     offset = np.asarray(cata.offset, np.int64)
     return offset if np.ndim(cata.ngroups) == 0 else offset + (np.cumsum(counts) - counts)[:, None]
 
 
 def _checked_nparts(cata: FofCatalogue, nparts: Any) -> Any:
-    """``nparts`` as ``(r,)``; ValueError in words if it is none for this catalogue."""
+    """Return ``nparts`` as ``(r,)``; raises ValueError if it does not match this catalogue."""
     if nparts is None:
         raise ValueError(
             "global offsets need the number of particles on each rank in group order: give nparts=part.num of the "
@@ -384,14 +389,15 @@ def _checked_nparts(cata: FofCatalogue, nparts: Any) -> Any:
 
 
 def sort_catalogue(cata: FofCatalogue, by: str = "count", descending: bool = True) -> FofCatalogue:
-    """``cata`` with the largest groups first; equal groups stay in their order, unused rows stay last.
+    """Sort ``cata`` by a column, largest groups first; the sort is stable and unused rows stay last.
 
-    cata: the catalogue of one rank, or of a mesh of one; `FofCatalogue.flatten` makes one of those of all ranks.
-    by: the column to sort by, one that has a number a group.
-    descending: the largest number first, else the smallest. Groups whose number is NaN come last.
+    cata: the catalogue of one rank, or of a mesh of one rank; `FofCatalogue.flatten` joins the catalogue of several
+        ranks.
+    by: the column to sort by; it must hold one number per group.
+    descending: whether the largest number comes first. Groups whose number is NaN come last in either case.
 
-    ``offset`` still points to the group's particles, which are not moved. Raises ValueError for a column that the
-    catalogue does not have, or that has more than a number a group, and for a catalogue of several ranks.
+    ``offset`` still points to the group's particles, which do not move. Raises ValueError for a column that the
+    catalogue lacks or that has more than one number per group, and for a catalogue of several ranks.
     """
     check_width({"cata": cata})
     cata = _by_rank(cata)
@@ -410,17 +416,18 @@ def sort_catalogue(cata: FofCatalogue, by: str = "count", descending: bool = Tru
     order = jnp.argsort(key, stable=True, descending=descending)
     order = order[jnp.argsort(jnp.isnan(key[order]), stable=True)]
     order = order[jnp.argsort(~used[order], stable=True)]
-    # NumPy arrays stay what they are: JAX would cut 64-bit offsets.
+    # Keep NumPy arrays as NumPy: JAX would truncate 64-bit offsets.
     sort = lambda leaf: leaf[np.asarray(order)] if isinstance(leaf, np.ndarray) else jnp.asarray(leaf)[order]  # noqa: E731
     return FofCatalogue(ngroups=cata.ngroups, **jax.tree.map(sort, cata.columns()))
 
 
 def catalogues_equal(c1: FofCatalogue, c2: FofCatalogue) -> jax.Array:
-    """Whether two catalogues hold the same numbers in the same rows; rows that hold no groups are not looked at.
+    """Return whether two catalogues hold the same numbers in the same rows, ignoring unused rows.
 
-    c1, c2: catalogues of one rank each, or of the same number of ranks. NaN is equal to NaN. Returns a bool scalar.
-    Raises TypeError for what is no `FofCatalogue`, and ValueError if they have different columns, or different numbers
-    of ranks.
+    c1, c2: catalogues of one rank each, or of the same number of ranks. NaN is equal to NaN.
+
+    Returns a bool scalar. Raises TypeError if an argument is not a `FofCatalogue`, and ValueError if the catalogues
+    have different columns or numbers of ranks.
     """
     check_width({"c1": c1, "c2": c2})
     c1, c2 = _by_rank(c1), _by_rank(c2)
