@@ -1,4 +1,4 @@
-"""Checks of the arguments that public functions share. What is wrong is said in a sentence, at the call."""
+"""Argument checks shared by the public functions. They raise at the call, with a full sentence."""
 
 import functools
 from typing import Any
@@ -23,7 +23,7 @@ from .config import is_config
 from .jax_ext import Exact, exact, is_concrete
 
 MAX_DIMS = 8
-SUMS_ROUNDED = 1e-10  # above the rounding of sums in float64, relative to what is summed
+SUMS_ROUNDED = 1e-10  # above the rounding error of sums in float64, relative to the summed values
 _BAD_MASS = (
     "row {0}{1} has a mass that is negative, NaN or beyond the range of {2}; remove such particles, choose another "
     "unit of mass, or switch on jax_enable_x64 and give positions and masses in float64."
@@ -39,7 +39,7 @@ _BAD_VELOCITY = (
 
 
 def check_positions(pos: Any, what: str = "positions", max_dims: int = MAX_DIMS) -> jax.Array:
-    """``pos`` as a JAX array; TypeError or ValueError in words if it is not ``(n, d)`` float32 or float64."""
+    """Return ``pos`` as a JAX array; raises TypeError or ValueError if it is not ``(n, d)`` float32 or float64."""
     if pos.dtype not in (jnp.float32, jnp.float64):
         raise TypeError(f"{what} must be float32 or float64, not {pos.dtype}; convert them with .astype('float32').")
     if np.ndim(pos) != 2 or not 1 <= pos.shape[1] <= max_dims:
@@ -49,8 +49,10 @@ def check_positions(pos: Any, what: str = "positions", max_dims: int = MAX_DIMS)
 
 
 def check_particles(part: Any, what: str = "positions", max_dims: int = MAX_DIMS) -> jax.Array:
-    """The positions of ``part``, which is what a public function was given; TypeError or ValueError in words if it is
-    nothing that can be particles, or JAX and the kernels cannot take over all of it as it is.
+    """Return the positions of ``part``, the argument of a public function.
+
+    Raises TypeError or ValueError if it is not a particle class, or if JAX and the kernels cannot hold all of it
+    unchanged.
     """
     pos = get_pos(part)
     check_carried({f"the array of {what}": part} if pos is part else part)
@@ -59,8 +61,10 @@ def check_particles(part: Any, what: str = "positions", max_dims: int = MAX_DIMS
 
 
 def check_queries(part_query: Any, pos: jax.Array) -> jax.Array:
-    """The positions of ``part_query``; TypeError or ValueError in words if they are none, or not of the kind of
-    ``pos``, those of the particles.
+    """Return the positions of ``part_query``.
+
+    Raises TypeError or ValueError if it has no valid positions, or if they do not match ``pos``, those of the
+    particles.
     """
     query = check_particles(part_query, "query positions")
     check_num(part_query, "num of part_query")
@@ -69,8 +73,9 @@ def check_queries(part_query: Any, pos: jax.Array) -> jax.Array:
 
 
 def check_alike(other: jax.Array, pos: jax.Array, that: str, this: str) -> None:
-    """ValueError in words if positions are of other dimensions or another precision than ``pos``. that, this: what they
-    and ``pos`` are the positions of, with a verb.
+    """Raise ValueError if positions differ from ``pos`` in dimensions or precision.
+
+    that, this: the owners of ``other`` and ``pos``, each with a verb, for the message.
     """
     if other.shape[1] != pos.shape[1]:
         raise ValueError(
@@ -86,7 +91,7 @@ def check_alike(other: jax.Array, pos: jax.Array, that: str, this: str) -> None:
 
 
 def known_integer(value: Any, what: str) -> int:
-    """An integer of Python, of NumPy, or a known one of JAX, as one of Python; TypeError in words if it is none."""
+    """Return an integer of Python, NumPy or JAX (not traced) as a Python int; raises TypeError for other values."""
     value = plain_integer(value)
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{what} must be an integer that is known when the function is traced, not {value!r}.")
@@ -94,17 +99,17 @@ def known_integer(value: Any, what: str) -> int:
 
 
 def farthest(dtype: Any) -> str:
-    """The largest coordinate or velocity that kernels take, in words; see native/common/scale.h."""
+    """Return the largest coordinate or velocity that kernels accept, as text; see native/common/scale.h."""
     return "4.2e37" if dtype == jnp.float32 else "3.1e144"
 
 
 def farthest_number(dtype: Any) -> float:
-    """`farthest` to the bit."""
+    """Return the exact value of `farthest`."""
     return 2.0**125 if dtype == jnp.float32 else 2.0**480
 
 
 def is_subnormal(value: jax.Array) -> jax.Array:
-    """Which numbers are below the smallest normal one of their type. XLA takes them for 0, so it is bits that tell."""
+    """Return a mask of subnormal numbers. XLA treats them as 0, so the test inspects their bits."""
     kind = jnp.finfo(value.dtype)
     bits = jax.lax.bitcast_convert_type(value, jnp.dtype(f"uint{kind.bits}"))
     size = bits & jnp.asarray(2 ** (kind.bits - 1) - 1, bits.dtype)
@@ -112,35 +117,38 @@ def is_subnormal(value: jax.Array) -> jax.Array:
 
 
 def at_least_normal(length: jax.Array) -> jax.Array:
-    """``length``, or the smallest normal number where it is shorter, which XLA takes for 0; farther is as right.
+    """Return ``length``, raised to the smallest normal number; XLA treats shorter lengths as 0, and longer is safe.
 
-    Negative numbers, which are marks, and NaN stay what they are.
+    Negative numbers, which are markers, and NaN are unchanged.
     """
     return jnp.where(length >= 0, jnp.maximum(length, jnp.finfo(length.dtype).tiny), length)
 
 
 def in_order(value: jax.Array) -> jax.Array:
-    """Integers in the order of numbers, with subnormal ones, which XLA takes for 0; NaN are beyond the infinities."""
+    """Map floats to integers of the same order, including subnormal numbers, which XLA treats as 0.
+
+    NaN are outside the infinities.
+    """
     kind = jnp.dtype(f"int{jnp.finfo(value.dtype).bits}")
     bits = jax.lax.bitcast_convert_type(value, kind)
     return jnp.where(bits < 0, jnp.iinfo(kind).min - bits, bits)
 
 
 def is_length(value: jax.Array) -> jax.Array:
-    """Which numbers are from 0 to infinity."""
+    """Return a mask of the numbers from 0 to infinity."""
     order = in_order(value)
     return (order >= 0) & (order <= in_order(jnp.asarray(jnp.inf, value.dtype)))
 
 
 def check_real_dtype(value: Any, what: str) -> None:
-    """TypeError in words if ``value``, an array or a number, is not made of real numbers."""
+    """Raise TypeError if ``value``, an array or a number, does not hold real numbers."""
     dtype = jnp.result_type(value)
     if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
         raise TypeError(f"{what} must be real numbers, not {dtype}.")
 
 
 def check_one_a_particle(value: Any, pos: jax.Array, what: str) -> None:
-    """TypeError or ValueError in words if ``value`` is not an array ``(n,)`` that JAX can hold as it is."""
+    """Raise TypeError or ValueError if ``value`` is not an array ``(n,)`` that JAX can hold unchanged."""
     if isinstance(value, (list, tuple)):
         raise TypeError(f"{what} is a {type(value).__name__}; make it an array with numpy.asarray.")
     check_carried({what: value})
@@ -150,7 +158,9 @@ def check_one_a_particle(value: Any, pos: jax.Array, what: str) -> None:
 
 
 def check_mass(part: Any) -> Any:
-    """``mass`` of ``part`` as it is, or None; TypeError or ValueError in words if it is not one number or one a row."""
+    """Return ``mass`` of ``part`` unchanged, or None; raises TypeError or ValueError unless it is one number or one per
+    row.
+    """
     mass, n = getattr(part, "mass", None), get_pos(part).shape[0]
     if mass is None:
         return None
@@ -161,7 +171,7 @@ def check_mass(part: Any) -> Any:
 
 
 def mass_rows(part: Any, dtype: Any) -> jax.Array | None:
-    """The masses of particles, ``(n,)``, or ``(1,)`` if all share one; None if there are none.
+    """Return the masses of particles, ``(n,)``, or ``(1,)`` if all share one; None if there are none.
 
     Raises like `check_mass`.
     """
@@ -174,15 +184,15 @@ def mass_rows(part: Any, dtype: Any) -> jax.Array | None:
 
 @functools.partial(jax.jit, static_argnames="dtype", inline=True)
 def _narrowed(mass: jax.Array, dtype: Any) -> jax.Array:
-    """Masses in another dtype. What becomes 0 by that is as far out of range as what becomes infinite, and NaN here."""
+    """Convert masses to another dtype. A mass that underflows to 0 becomes NaN, as out of range as one that overflows."""
     made = mass.astype(dtype)
     return made if mass.dtype == dtype else jnp.where((mass > 0) & (made == 0), jnp.asarray(jnp.nan, dtype), made)
 
 
 def mass_faults(mass: jax.Array | None, num: Any, n: int, of: str = "") -> list[comm.Fault]:
-    """What may be wrong with masses as `mass_rows` gives them, of which those of the first ``num`` of ``n`` count.
+    """Return the possible faults of masses from `mass_rows`; only the first ``num`` of ``n`` rows count.
 
-    of: whose rows they are, such as " of attached[0]".
+    of: the owner of the rows, such as " of attached[0]".
     """
     if mass is None:
         return []
@@ -193,8 +203,8 @@ def mass_faults(mass: jax.Array | None, num: Any, n: int, of: str = "") -> list[
 
 @functools.partial(jax.jit, inline=True)
 def _is_no_mass(mass: jax.Array) -> jax.Array:
-    """Which numbers are none that masses can be."""
-    # By bits, in which subnormal numbers lie between 0 and the normal ones, and infinity and what is negative above.
+    """Return a mask of the numbers that are not valid masses."""
+    # Compare bits: subnormal numbers lie between 0 and the normal numbers; infinity and negative numbers lie above.
     kind = jnp.finfo(mass.dtype)
     bits = jax.lax.bitcast_convert_type(mass, jnp.dtype(f"uint{kind.bits}"))
     least, most = (jnp.asarray(np.asarray(x, mass.dtype).view(bits.dtype)) for x in (kind.tiny, kind.max))
@@ -202,29 +212,29 @@ def _is_no_mass(mass: jax.Array) -> jax.Array:
 
 
 def first_row(marked: jax.Array, num: Any = None) -> jax.Array:
-    """The first of ``num`` rows (None: all) that is marked, int32, and -1 if none is. marked: ``(n,)``, 0 if not."""
+    """Return the first marked row among the first ``num`` (None: all), int32, or -1. marked: ``(n,)``, 0 if not marked."""
     return _marked_rows(marked, num)[0]
 
 
 def row_fault(marked: jax.Array, num: Any, sentence: str) -> comm.Fault:
-    """That any of the first ``num`` rows (None: all) may be marked. sentence: see `rows_fault`."""
+    """Return the fault that any of the first ``num`` rows (None: all) is marked. sentence: see `rows_fault`."""
     first, number = _marked_rows(marked, num)
     return rows_fault(first, number, sentence)
 
 
 def rows_fault(first: jax.Array, number: jax.Array, sentence: str) -> comm.Fault:
-    """That any row may be bad. first, number: of the bad rows, as `kernels.bounds` gives them.
+    """Return the fault that any row is bad. first, number: of the bad rows, as returned by `kernels.bounds`.
 
-    sentence: with ``{0}`` for the first row. It ends with the number of rows if there are several.
+    sentence: contains ``{0}`` for the first row. The message ends with the number of bad rows if there are several.
     """
     several = sentence.removesuffix(".") + " ({1} such rows)."
     return comm.Fault(jnp.minimum(number, 2), [first, number], f"{sentence}\n{several}")
 
 
 def _marked_rows(marked: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
-    """The first marked row and the number of marked rows, int32.
+    """Return the first marked row and the number of marked rows, int32.
 
-    By the kernel that looks through positions: in parallel, and compiled already, unlike anything of XLA.
+    This uses the kernel that scans positions: it runs in parallel and, unlike XLA code, is already compiled.
     """
     _, _, first, number = kernels.bounds(_column(marked), marked.shape[0] if num is None else num)
     return first, number
@@ -232,13 +242,13 @@ def _marked_rows(marked: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
 
 @functools.partial(jax.jit, inline=True)
 def _column(marked: jax.Array) -> jax.Array:
-    """Positions of which those that are ``marked`` are out of range."""
-    # And no NaN, which jax_debug_nans would take for a mistake.
+    """Return positions that are out of range in the rows that are ``marked``."""
+    # Not NaN, which jax_debug_nans would report.
     return jnp.where(marked.astype(bool), jnp.finfo(jnp.float32).max, jnp.float32(0))[:, None]
 
 
 def velocity_faults(vel: jax.Array | None, num: Any, of: str = "") -> list[comm.Fault]:
-    """What may be wrong with velocities ``(n, d)``, of which the first ``num`` count. of: as in `mass_faults`."""
+    """Return the possible faults of velocities ``(n, d)``; only the first ``num`` rows count. of: as in `mass_faults`."""
     if vel is None:
         return []
     _, _, first, number = kernels.bounds(vel, num)
@@ -246,13 +256,13 @@ def velocity_faults(vel: jax.Array | None, num: Any, of: str = "") -> list[comm.
 
 
 def common_dtype(*values: Any) -> Any:
-    """The dtype that holds all of these, also where the user has forbidden JAX to choose one."""
+    """Return the common dtype of the values, even if the user has disabled implicit dtype promotion in JAX."""
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(*values)
 
 
 def shape_of(value: Any, what: str) -> tuple[int, ...]:
-    """The shape of an array or of lists; ValueError in words for lists of different lengths in one list."""
+    """Return the shape of an array or of nested lists; raises ValueError for ragged lists."""
     try:
         return np.shape(value)
     except ValueError:
@@ -260,25 +270,25 @@ def shape_of(value: Any, what: str) -> tuple[int, ...]:
 
 
 def shown(value: Any) -> str:
-    """The text of what was given, for an error: as much as fits a line."""
+    """Return the text of a value for an error message, cut to fit a line."""
     text = one_line(value)
     return text if len(text) <= 120 else f"{text[:110]} ..."
 
 
 def check_real(value: Any, what: str, advice: str = "it must be a real number or an array of such") -> np.ndarray:
-    """``value`` as float64 NumPy numbers; TypeError in words if it is not made of real numbers, or has a unit."""
+    """Return ``value`` as a float64 NumPy array; raises TypeError if it does not hold real numbers or has a unit."""
     check_no_unit(value, what)
     array = np.asarray(value)
-    # JAX's question, because NumPy does not know that bfloat16 is real.
+    # Ask JAX, because NumPy does not know that bfloat16 is real.
     if not (jnp.issubdtype(array.dtype, np.floating) or jnp.issubdtype(array.dtype, np.integer)):
         raise TypeError(f"{what} is {shown(repr(value))}; {advice}.")
     return array.astype(np.float64)
 
 
 def check_range(value: np.ndarray, what: str, may_be_small: bool = False) -> None:
-    """ValueError in words if a length is beyond what JAX can carry in the mode it is in.
+    """Raise ValueError if a length is outside the range that JAX can hold in its current mode.
 
-    may_be_small: one below the normal numbers is as good as any.
+    may_be_small: accept lengths below the normal numbers.
     """
     widest = np.finfo(jax.dtypes.canonicalize_dtype(np.float64))
     if np.any((value > widest.max) | ((value > 0) & (value < widest.tiny) & (not may_be_small))):
@@ -289,7 +299,7 @@ def check_range(value: np.ndarray, what: str, may_be_small: bool = False) -> Non
 
 
 def check_box(boxsize: Any, dims: int) -> Exact:
-    """``boxsize`` as one exact length a dimension, 0 where open; ValueError in words if it cannot be one."""
+    """Return ``boxsize`` as one exact length per dimension, 0 if open; raises ValueError if it is invalid."""
     if isinstance(boxsize, Exact):
         return boxsize
     if boxsize is None:
@@ -315,20 +325,23 @@ def _known_box(boxsize: Any, dims: int) -> Exact:
 
 @functools.lru_cache
 def _number_box(boxsize: float, dims: int, _widest: Any) -> Exact:
-    """`_known_box` of a Python number, of which there is often one for many calls. _widest: what it depends on too."""
+    """Return `_known_box` of a Python number, cached because many calls use the same one. _widest: part of the cache
+    key.
+    """
     return _known_box(boxsize, dims)
 
 
 def sequence_of(parts: Any) -> list[Any]:
-    """Particle classes that were given as None, as one, or as a sequence; named tuples with ``pos`` are one."""
+    """Return a list of particle classes from None, one class, or a sequence; a named tuple with ``pos`` is one class."""
     if parts is None:
         return []
     return list(parts) if isinstance(parts, (list, tuple)) and not hasattr(parts, "pos") else [parts]
 
 
 def check_classes(arguments: dict[str, Any]) -> dict[str, Any]:
-    """For compiled and mapped twins: TypeError in words if a particle class among the arguments, or in a sequence of
-    these, is none that works, or a configuration is none, before JAX says so in its own words. Replaces nothing.
+    """Check the particle classes and configurations among the arguments of compiled and mapped twins.
+
+    Raises TypeError for an invalid one, also in a sequence, before JAX raises its own error. Replaces no argument.
     """
     for name in ("cfg", "cfg_tree"):
         if arguments.get(name) is not None and not is_config(arguments[name]):
@@ -341,10 +354,10 @@ def check_classes(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def exact_box_argument(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What compiled and mapped twins are to replace in the arguments of a function: ``boxsize``, checked and exact.
+    """Return the arguments that compiled and mapped twins replace: ``boxsize``, checked and exact.
 
     The first argument is a particle class, an array of positions, or a sequence of these. Positions may have a leading
-    axis over devices; what else there is to check about them is checked by the function itself.
+    axis over devices; the function itself makes all other checks.
     """
     check_classes(arguments)
     part = next(iter(arguments.values()))

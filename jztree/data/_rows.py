@@ -1,4 +1,4 @@
-"""Rows of particle classes: counted, mapped, padded, dealt out to devices and joined again."""
+"""Count, map, pad, distribute and join the rows of particle classes."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ _Part = TypeVar("_Part")
 
 
 def map_rows(func: Callable[[Any], Any], part: _Part) -> _Part:
-    """``part`` with ``func`` applied to every leaf that has one row a particle.
+    """Apply ``func`` to every leaf of ``part`` that has one row per particle.
 
     part: a particle class, or an array of positions.
     func: takes and returns an array whose leading axis runs over particles.
@@ -41,14 +41,14 @@ def map_rows(func: Callable[[Any], Any], part: _Part) -> _Part:
 
 
 def _is_of_rows(leaf: Any, n: int, num: Any) -> bool:
-    """Whether a leaf has a row for each of ``n`` particles; ``num``, which may be ``(1,)``, is a number for all."""
+    """Return whether a leaf has one row for each of ``n`` particles; ``num``, which may be ``(1,)``, does not."""
     return np.ndim(leaf) > 0 and leaf.shape[0] == n and leaf is not num
 
 
 def split_rows(part: _Part) -> tuple[list[Any], Callable[[Sequence[Any]], _Part]]:
-    """The leaves of ``part`` that have one row a particle, and a function that puts others, of any length, in place.
+    """Return the leaves of ``part`` with one row per particle, and a function that replaces them.
 
-    part: a particle class, or an array of positions.
+    The replacements may have any number of rows. part: a particle class, or an array of positions.
     """
     n, num = get_pos(part).shape[0], getattr(part, "num", None)
     check_carried(part)
@@ -64,7 +64,7 @@ def split_rows(part: _Part) -> tuple[list[Any], Callable[[Sequence[Any]], _Part]
 
 
 def replace_num(part: _Part, num: Any) -> _Part:
-    """``part`` with another ``num``, if it has that field; ``(1,)`` if that is the shape of the one that it has."""
+    """Return ``part`` with another ``num``, if it has that field; a ``num`` of shape ``(1,)`` keeps its shape."""
     held: Any = getattr(part, "num", None)
     if num is not None and np.shape(held) == (1,) and np.ndim(num) == 0:
         num = jnp.reshape(jnp.asarray(num, jnp.int32), (1,))
@@ -72,7 +72,7 @@ def replace_num(part: _Part, num: Any) -> _Part:
 
 
 def get_pos_mass(part: Any) -> PosMass:
-    """The positions and masses of a particle class and nothing else of it, with ``num`` and ``num_total``.
+    """Return only the positions and masses of a particle class, with ``num`` and ``num_total``.
 
     Raises ValueError if it has no mass.
     """
@@ -83,16 +83,16 @@ def get_pos_mass(part: Any) -> PosMass:
 
 
 def get_num(part: Any, default_to_length: bool = True, default_to_nancount: bool = False) -> Any:
-    """How many rows of ``part`` hold particles: its ``num``, a number, also where that has the shape ``(1,)``.
+    """Return the number of rows of ``part`` that hold particles: its ``num``, a scalar even if its shape is ``(1,)``.
 
     part: a particle class, or an array of positions.
-    default_to_nancount: if there is no ``num``, rows of NaN at the end hold no particles; one of which only some
-        coordinates are NaN is a particle that is broken, as searches will say. Nothing else here reads NaN so: give the
-        number that this returns as ``num``.
+    default_to_nancount: if there is no ``num``, NaN rows at the end hold no particles. A row with only some NaN
+        coordinates is an invalid particle, and searches report it. No other function treats NaN this way, so pass the
+        returned number as ``num``.
     default_to_length: if there is no ``num``, all rows hold particles.
 
-    Raises TypeError for a ``num`` that is no integer, ValueError if there is none and neither is to be done; and, at
-    run time if positions are traced, if rows of NaN are counted and stand before others.
+    Raises TypeError if ``num`` is not an integer, and ValueError if there is no ``num`` and neither default is set, or
+    if NaN rows are counted and one precedes other rows (an error at run time if positions are traced).
     """
     if getattr(part, "num", None) is not None:
         of_all_devices = len(shape_of_pos(part)) == 3
@@ -124,10 +124,10 @@ def _rows_before_nan(pos: Any) -> Any:
 
 
 def get_num_total(part: Any, default_to_length: bool = False) -> int:
-    """The number of particles on all devices, ``num_total`` of ``part``, which is known when a function is traced.
+    """Return the number of particles on all devices: ``num_total`` of ``part``, which is static under tracing.
 
-    default_to_length: if it is not known, take all rows of all devices for particles. Raises ValueError if it is not
-    known and this is not asked for.
+    default_to_length: if ``num_total`` is not set, count all rows of all devices. Raises ValueError if it is not set
+        and this option is False.
     """
     total = _particles.get_num_total(part)
     if total is not None:
@@ -138,10 +138,10 @@ def get_num_total(part: Any, default_to_length: bool = False) -> int:
 
 
 def all_particles_equal(p1: Any, p2: Any) -> jax.Array:
-    """Whether two sets of particles of one class are the same, row by row; what is behind ``num`` is not looked at.
+    """Return whether two sets of particles of one class are equal row by row, ignoring rows from ``num`` on.
 
     p1, p2: particle classes, or arrays of positions. NaN is equal to NaN. Returns a bool scalar. Raises ValueError if
-    they are of different classes, or have different properties.
+        the classes or their properties differ.
     """
     check_width({"p1": p1, "p2": p2})
     structures: list[Any] = [jax.tree.structure(one) for one in (p1, p2)]
@@ -161,7 +161,7 @@ def all_particles_equal(p1: Any, p2: Any) -> jax.Array:
 
 
 def differ(one: Any, other: Any) -> jax.Array:
-    """Where two arrays of one shape differ; NaN is equal to NaN."""
+    """Return a mask of the elements in which two arrays of one shape differ; NaN is equal to NaN."""
     one, other = jnp.asarray(one), jnp.asarray(other)
     if not jnp.issubdtype(one.dtype, jnp.inexact):
         return one != other
@@ -169,15 +169,15 @@ def differ(one: Any, other: Any) -> jax.Array:
 
 
 def rows_differ(one: Any, other: Any) -> jax.Array:
-    """In which rows two arrays of one shape `differ`, ``(n,)``."""
+    """Return a mask of the rows in which two arrays of one shape `differ`, ``(n,)``."""
     return differ(one, other).any(axis=tuple(range(1, np.ndim(one))))
 
 
 def on_auto_axes(tree: _Part) -> _Part:
-    """``tree`` with its arrays on the same devices, but on meshes whose axes JAX sees to by itself.
+    """Return ``tree`` with its arrays on the same devices, but on meshes with automatic axes.
 
-    Mapped functions return arrays on the mesh of the user, whose axes may be explicit (those of `jax.make_mesh` are,
-    unless it is told otherwise). JAX does not pick rows of such an array, because it is not said how these lie.
+    Mapped functions return arrays on the mesh of the user, whose axes may be explicit (the default of `jax.make_mesh`).
+    JAX does not select rows of such an array, because the sharding of the result is unspecified.
     """
     return jax.tree.map(_on_auto_mesh, tree)
 
@@ -188,7 +188,7 @@ def _on_auto_mesh(leaf: Any) -> Any:
     sharding = jax.typeof(leaf).sharding if isinstance(leaf, jax.core.Tracer) else leaf.sharding
     if not isinstance(sharding, NamedSharding) or AxisType.Explicit not in sharding.mesh.axis_types:
         return leaf
-    if isinstance(leaf, jax.core.Tracer):  # has to stay on its mesh, but may be there as a whole
+    if isinstance(leaf, jax.core.Tracer):  # must stay on its mesh, but may be replicated there
         return jax.reshard(leaf, NamedSharding(sharding.mesh, P()))
     names = sharding.mesh.axis_names
     mesh = Mesh(sharding.mesh.devices, names, axis_types=(AxisType.Auto,) * len(names))
@@ -198,14 +198,14 @@ def _on_auto_mesh(leaf: Any) -> Any:
 def pad_particles(part: _Part, num: int, float_val: float = jnp.nan, int_val: int = 0) -> _Part:
     """Append ``num`` rows that hold no particles, to every property.
 
-    part: a particle class of ``n`` rows. Returns one of ``n + num`` rows, whose own ``num`` is what it was.
-    float_val, int_val: what the new rows are filled with, for real and for whole numbers; nothing here reads it. Give 0
-        where ``jax_debug_nans`` is on, which takes NaN for a mistake wherever it is.
+    part: a particle class of ``n`` rows. The result has ``n + num`` rows; its own ``num`` is unchanged.
+    float_val, int_val: values of the new rows, for real numbers and integers; no function here reads them. Pass 0 if
+        ``jax_debug_nans`` is on, which reports every NaN.
 
-    Particles without a field ``num`` get rows of NaN, which are an error in every search.
+    If the particles have no field ``num``, the new rows are NaN, and every search raises an error for them.
 
-    Raises TypeError or ValueError if ``num`` is no integer or negative, a filling is no number of the kind, or the
-    ``num`` of ``part`` is not from 0 to ``n`` (if it is traced, an error at run time).
+    Raises TypeError or ValueError if ``num`` is not an integer or is negative, if a fill value does not match the
+    dtype, or if the ``num`` of ``part`` is not from 0 to ``n`` (an error at run time if it is traced).
     """
     num = plain_integer(num)
     if isinstance(num, bool) or not isinstance(num, (int, np.integer)):
@@ -225,7 +225,7 @@ def pad_particles(part: _Part, num: int, float_val: float = jnp.nan, int_val: in
 
 
 def _padded(leaf: Any, num: int, float_val: float, int_val: int) -> Any:
-    """``leaf`` with more rows. NumPy arrays stay what they are: JAX would cut 64-bit identifiers."""
+    """Return ``leaf`` with more rows. NumPy arrays stay NumPy, because JAX would truncate 64-bit identifiers."""
     inexact = jnp.issubdtype(leaf.dtype, jnp.inexact)
     pad = np.pad if isinstance(leaf, np.ndarray) else jnp.pad
     widths = [(0, num)] + [(0, 0)] * (np.ndim(leaf) - 1)
@@ -242,13 +242,13 @@ def squeeze_any(data: Any, size: int | None = None, num: Any = None, ntot: int |
 
     data: results such as radii ``(q, k)``, or those of all devices, ``(r, q, k)``, which are then joined in the order
         of the devices.
-    size: the number of rows with padding; arrays with another number of rows stay as they are. None: all are cut.
-    num: how many leading rows to keep, a number; or ``(r,)``, one for each device. One of ``(1,)`` is that of a mesh
-        of one, where arrays may have the axis over devices or not.
-    ntot: how many rows are kept in all, to be compared.
+    size: the number of rows including padding; arrays with another number of rows are unchanged. None: all are cut.
+    num: number of leading rows to keep, a scalar; or ``(r,)``, one per device. A ``num`` of shape ``(1,)`` is that of a
+        mesh of one device; arrays may then have the axis over devices or not.
+    ntot: the expected total number of rows kept.
 
-    Raises TypeError or ValueError if ``num`` is missing, is no integers, is more than there are rows, is for another
-    number of devices than an array, or does not add up to ``ntot``.
+    Raises TypeError or ValueError if ``num`` is missing, does not hold integers, exceeds the number of rows, is for
+    another number of devices than an array, or does not add up to ``ntot``.
     """
     check_known(data)
     if num is None:
@@ -263,7 +263,7 @@ def squeeze_any(data: Any, size: int | None = None, num: Any = None, ntot: int |
 
 def _squeezed(leaf: Any, size: int | None, counts: np.ndarray) -> Any:
     if counts.shape == (1,) and not (np.ndim(leaf) > 1 and leaf.shape[0] == 1 and size in (None, leaf.shape[1])):
-        counts = counts.reshape(())  # without an axis over the one device
+        counts = counts.reshape(())  # no axis over the one device
     if np.ndim(leaf) <= counts.ndim or (size is not None and leaf.shape[counts.ndim] != size):
         return leaf
     rows = leaf.shape[counts.ndim]
@@ -276,9 +276,9 @@ def _squeezed(leaf: Any, size: int | None, counts: np.ndarray) -> Any:
 
 
 def squeeze_particles(part: _Part) -> _Part:
-    """``part`` without its padding. Not for use under a JAX transformation.
+    """Drop the padding of ``part``. Not for use under a JAX transformation.
 
-    Takes one device's particles, ``pos`` of shape ``(n, d)`` and ``num`` a scalar, or all devices', ``(r, n, d)`` and
+    Accepts one device's particles, ``pos`` of shape ``(n, d)`` and ``num`` a scalar, or all devices', ``(r, n, d)`` and
     ``(r,)``, which are then joined in the order of the ranks.
     """
     if len(shape_of_pos(part)) == 3:
@@ -288,13 +288,14 @@ def squeeze_particles(part: _Part) -> _Part:
 
 
 def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
-    """Deal particles out to ``ndev`` devices in equal consecutive blocks, off by one at most.
+    """Distribute particles to ``ndev`` devices in consecutive blocks whose sizes differ by at most one.
 
-    part: a particle class of ``n`` rows, all of which hold particles. Returns one whose properties have shape
-    ``(ndev, m, ...)`` with ``m = ceil(n / ndev) + npad``, and whose ``num`` is ``(ndev,)``. Properties that all
-    particles share are repeated ``ndev`` times. Not for use under a JAX transformation. Raises ValueError for integers
-    that JAX would cut to 32 bits, for numbers beyond the range of float32 if JAX is to make that of them, and if there
-    are rows that hold no particles but no field ``num`` to say so.
+    part: a particle class of ``n`` rows, all of which hold particles. Returns a class whose properties have shape
+        ``(ndev, m, ...)`` with ``m = ceil(n / ndev) + npad``, and whose ``num`` is ``(ndev,)``. Properties that all
+        particles share are repeated ``ndev`` times. Not for use under a JAX transformation.
+
+    Raises ValueError for integers that JAX would truncate to 32 bits, for numbers outside the range of float32 if JAX
+    would convert them to it, and if some rows would hold no particles but the class has no field ``num``.
     """
     check_carried(part)
     if ndev < 1:
@@ -324,7 +325,7 @@ def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
 def flatten_particles(part: _Part) -> _Part:
     """Join the particles of all devices, ``(r, n, ...)`` with ``num`` of shape ``(r,)``, into one set without padding.
 
-    The inverse of `expand_particles`. Not for use under a JAX transformation.
+    This is the inverse of `expand_particles`. Not for use under a JAX transformation.
     """
     part = carry_stacked(part)
     pos = get_pos(part)
@@ -339,7 +340,7 @@ def flatten_particles(part: _Part) -> _Part:
 
     def join(leaf: Any) -> Any:
         if np.ndim(leaf) >= 2 and leaf.shape[:2] == (ndev, n):
-            # NumPy arrays stay what they are: JAX would cut 64-bit identifiers.
+            # Keep NumPy arrays as NumPy: JAX would truncate 64-bit identifiers.
             concatenate = np.concatenate if isinstance(leaf, np.ndarray) else jnp.concatenate
             return concatenate([leaf[rank, : counts[rank]] for rank in range(ndev)])
         return leaf[0] if np.ndim(leaf) > 0 and leaf.shape[0] == ndev else leaf

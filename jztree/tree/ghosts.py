@@ -1,20 +1,19 @@
-"""Ghosts: the particles of other ranks that a rank needs, brought in z-order.
+"""Ghosts: copies of the particles of other ranks that a rank needs, in z-order.
 
-1. Every rank tells all others of boxes that cover its particles. These are fewer the more ranks there are, so that all
-   together stay a few megabytes.
-2. At most 256 boxes cover what a rank looks around closely, each with the radius that it wants to look into. A rank
-   sends each to those ranks that have told of particles within its radius, and to nobody else; up to 64 ranks tell
-   all others of theirs.
-3. Every rank then knows which of its own particles others want, and sends them; nobody asks. Ranks own consecutive
-   ranges of the z-order, and what they send is in z-order, so that [ghosts of lower ranks | own | ghosts of higher
-   ranks] is in z-order already, and a hierarchy can be built over it without a sort.
+1. Every rank sends to all others boxes that cover its particles. The number of boxes per rank falls with the number of
+   ranks, so that all boxes together take a few megabytes.
+2. Each rank covers the regions it searches closely with at most 256 boxes, each with its search radius. It sends each
+   box only to the ranks whose known boxes lie within that radius; up to 64 ranks send all their boxes to all others.
+3. Every rank then knows which of its particles others need, and sends them without a further request. Ranks own
+   consecutive ranges of the z-order and send rows in z-order, so [ghosts of lower ranks | own | ghosts of higher ranks]
+   is already in z-order, and a hierarchy can be built over it without a sort.
 
-Which particles travel is decided by the close boxes alone. The wider ones only decide who hears of these: a rank that
-is not sent a box has nothing within its radius, because a distance never grows with a box, rounding included. Whoever
-asks the wider boxes what to look for (`kernels.open_leaves`) may look for too much where they are wide, never for too
-little.
+The close boxes alone decide which particles travel. The wider boxes only decide which ranks receive a close box: a rank
+that receives none has no particles within the radius, because the distance to a larger box is never greater, including
+rounding. If wide boxes guide a search (`kernels.open_leaves`), it may request too much, never too little.
 
-Cost: one all_gather of boxes, an exchange of boxes with ranks nearby, and one of rows; each exchange with its counts.
+Cost: one all_gather of boxes, an exchange of boxes with nearby ranks, and one of rows; each exchange also sends its
+counts.
 """
 
 import functools
@@ -38,44 +37,44 @@ __all__ = ["Surroundings", "bring"]
 _BAD_RADIUS = "radius is negative or NaN; ghosts lie within a radius of at least 0."
 
 _MOST_BOXES = 256
-# That all ranks know of all: so many in all, but of each rank at least a few.
+# Total number of boxes known to all ranks, and the smallest number per rank.
 _KNOWN_BOXES, _LEAST_KNOWN = 2**17, 32
-# Up to so many boxes that want ghosts, of all ranks, are told to all: one collective, and less to compile than an
-# exchange, which would make the first call of kNN over 4 devices take a third longer.
+# Up to this many request boxes of all ranks are sent to all ranks: one collective, which compiles faster than an
+# exchange (an exchange would make the first call of kNN over 4 devices take a third longer).
 _FEW_WANTED = 2**14
-# Room for boxes that others want ghosts around, to begin with. Of 2,048 ranks of 100,000 uniform particles, k=8, a rank
-# gets some hundred.
+# Initial capacity for request boxes of other ranks. With 2,048 ranks of 100,000 uniform particles and k=8, a rank
+# receives a few hundred.
 _BOX_ROWS = 2**14
-# Room for ghosts to begin with, as a fraction of the particles and a number. Uniform particles, k=8, 250,000 a rank
-# need a tenth.
+# Initial capacity for ghosts: a fraction of the particles plus a constant. Uniform particles with k=8 and 250,000 per
+# rank need a tenth.
 _GHOST_FRACTION = 0.5
 _GHOST_ROWS = 4096
-# About as many as a leaf has: boxes of more rows bring more that are no ghosts, and fewer rows make more boxes.
+# About the size of a leaf: boxes of more rows bring more unneeded particles, and fewer rows make more boxes.
 _RUN_ROWS = 32
 
 Blocks = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def leaves_of(th: TreeHierarchy) -> Blocks:
-    """``(particle_splits, lower, upper)`` of the leaves."""
+    """Return ``(particle_splits, lower, upper)`` of the leaves."""
     return th.particle_splits(0), th.lower(0), th.upper(0)
 
 
 def runs_of(posz: jax.Array, num: jax.Array, box: Exact) -> Blocks:
-    """``(particle_splits, lower, upper)`` of a few rows each, in place of leaves where there is no hierarchy."""
+    """Return ``(particle_splits, lower, upper)`` of short runs of rows, which replace leaves if there is no hierarchy."""
     return kernels.row_boxes(posz, num, box, _RUN_ROWS)
 
 
 def boxes_of(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks, most: int = _MOST_BOXES) -> Blocks:
-    """``(particle_splits, lower, upper)`` of at most so many boxes that cover a rank's particles closely."""
+    """Return ``(particle_splits, lower, upper)`` of at most ``most`` boxes that closely cover a rank's particles."""
     return kernels.covering_boxes(posz, num, *domain.keys(), leaves, max(1, min(most, posz.shape[0])))
 
 
 def tell_all(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks, boxes: Blocks, *behind: Any) -> Blocks:
-    """``(lower, upper, count)`` of boxes that cover the particles of each rank, ``(r, b, d)`` and ``(r, b)``.
+    """Return ``(lower, upper, count)`` of boxes that cover the particles of each rank, ``(r, b, d)`` and ``(r, b)``.
 
-    boxes: of this rank's particles, which it tells if there are few enough. behind: counts that must be known before;
-    see `comm.after`.
+    boxes: boxes of this rank's particles, which it sends if they are few enough. behind: counts that must be computed
+        before this collective; see `comm.after`.
     """
     most = max(_LEAST_KNOWN, _KNOWN_BOXES // comm.num_ranks())
     told = boxes if boxes[1].shape[0] <= most else boxes_of(posz, num, domain, leaves, most)
@@ -84,12 +83,15 @@ def tell_all(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks, bo
 
 
 def close_boxes(boxes: Blocks, known: Blocks) -> Blocks | None:
-    """``(lower, upper, count)`` of the close boxes of this rank and the two that own what is next in the z-order, for
-    `kernels.open_leaves`: ``(3, b, d)`` and ``(3, b)``. None if all close boxes are known.
+    """Return the close boxes of this rank and of its two neighbours in the z-order, for `kernels.open_leaves`.
 
-    A range often begins or ends with a few particles beyond a jump of the z-order. What is near these, the rank before
-    or after has, and wide boxes of that would have them look very far: for 20,000 uniform particles a rank in an open
-    box, k=8 and 16 boxes, ghosts were half as many again. boxes: the rank's own. known: see `tell_all`.
+    They are ``(lower, upper, count)`` with shapes ``(3, b, d)`` and ``(3, b)``. Returns None if all close boxes are
+    known.
+
+    A range often begins or ends with a few particles across a jump of the z-order. Their neighbours are on the previous
+    or next rank; with only wide boxes of that rank, their search would reach very far. For 20,000 uniform particles per
+    rank in an open box, k=8 and 16 boxes, this made half as many ghosts again. boxes: the rank's own. known: see
+    `tell_all`.
     """
     (rank, ndev, _), (splits, lower, upper) = comm.get_rank_info(), boxes
     if known[2].shape[1] == lower.shape[0]:
@@ -104,10 +106,10 @@ def close_boxes(boxes: Blocks, known: Blocks) -> Blocks | None:
 class Surroundings:
     """A rank's particles with its ghosts, in z-order.
 
-    rows: the pytree that was asked for, arrays ``(m, ...)``.
-    num: how many of the rows hold particles, int32.
-    start: the row of the rank's first own particle, int32; the others follow it.
-    order, traffic, room: how the rows travelled, and how many there is room for.
+    rows: the requested pytree, arrays ``(m, ...)``.
+    num: number of rows that hold particles, int32.
+    start: the row of the rank's first own particle, int32; its other particles follow.
+    order, traffic, room: the route of the rows, and the row capacity.
     """
 
     rows: Any
@@ -118,8 +120,10 @@ class Surroundings:
     room: Room
 
     def more(self, rows: Any, filled: bool = True, own: bool = True) -> Any:
-        """Other properties of the same particles. rows: a pytree of arrays ``(n, ...)`` of the rank's own, or longer
-        ones. filled, own: see `comm.exchange`.
+        """Bring other properties of the same particles.
+
+        rows: a pytree of arrays ``(n, ...)`` of the rank's own particles, or longer arrays. filled, own: see
+            `comm.exchange`.
         """
         came, _, _ = comm.exchange(
             rows, self.traffic, self.room, order=self.order, filled=filled, own=own, name="properties"
@@ -128,7 +132,7 @@ class Surroundings:
 
 
 def ghost_room(option: str, given: int | None, n: int) -> Room:
-    """Room for a rank's ``n`` rows and its ghosts."""
+    """Return the capacity for a rank's ``n`` rows and its ghosts."""
     ndev = comm.num_ranks()
     return room(
         option,
@@ -146,20 +150,20 @@ def bring(
     boxsize: Any = None,
     ghost_rows: int | None = None,
 ) -> Surroundings:
-    """A rank's particles, and all of other ranks that are within ``radius`` of any of them, in z-order.
+    """Bring a rank's particles, and all particles of other ranks within ``radius`` of any of them, in z-order.
 
-    For use in a function that is mapped over devices; all ranks call it together. Particles that are a little farther
-    away may come too. Outside of any mesh there are no ghosts.
+    Call this on all ranks together, in a function that is mapped over devices. The result may include particles
+    slightly outside the radius. Without a mesh there are no ghosts.
 
     rows: a pytree of arrays ``(n, ...)`` to bring, such as the positions, or positions and masses.
     partz, th: this rank's range of the z-order and its hierarchy, as `jztree.tree.zsort_and_tree` returns them.
-    radius: in the unit of the positions, the same on all ranks or one a rank.
-    boxsize: as for ``th``; across its faces, ghosts are at the places they have, not moved by a period.
-    ghost_rows: room for ghosts. None means some, and more where a mapped function finds that it needs more.
+    radius: in the unit of the positions, the same on all ranks or one per rank.
+    boxsize: as for ``th``; ghosts across its faces keep their coordinates and are not shifted by a period.
+    ghost_rows: capacity for ghosts. None: a default, which a mapped function enlarges if it is too small.
 
-    Returns `Surroundings` with room for ``n`` rows and the ghosts; `jztree.tree.build_tree_hierarchy` takes their
-    positions as they are. Raises TypeError or ValueError for arguments of the wrong kind, and an error at run time, on
-    all ranks, if ``radius`` is negative or NaN on any, if ``th`` belongs to other particles, or if the ghosts do not
+    Returns `Surroundings` with space for ``n`` rows and the ghosts; `jztree.tree.build_tree_hierarchy` accepts their
+    positions without a sort. Raises TypeError or ValueError for invalid arguments, and an error at run time, on all
+    ranks, if ``radius`` is negative or NaN on any rank, if ``th`` belongs to other particles, or if the ghosts do not
     fit (`jztree.CapacityError`).
     """
     check_hierarchy(th)
@@ -182,7 +186,7 @@ def bring(
 
 
 def _reach(radius: Any, dtype: Any) -> jax.Array:
-    """``radius`` in the dtype of the positions, and not below what was given."""
+    """Return ``radius`` in the dtype of the positions, rounded so that it is not below the given value."""
     if is_concrete(radius):
         known = check_real(radius, "radius")
         check_range(known, "radius", may_be_small=True)
@@ -205,14 +209,14 @@ def surroundings(
     lower_only: bool = False,
     filled: bool = True,
 ) -> Surroundings:
-    """Bring every rank's ghosts, which lie in or near boxes of its own choice.
+    """Bring every rank's ghosts: the particles in or near the boxes that it requests.
 
     rows: the pytree of arrays ``(n, ...)`` to bring, of the rank's own particles. posz: ``(n, d)``, their positions.
-    blocks: runs of rows that are near each other, ``(particle_splits, lower, upper)``. known: gives where the particles
-        of all ranks are, see `tell_all`; few ranks need not know. wanted: ``(lower, upper, radius)``, the rank's boxes
-        ``(b, d)`` and how far each wants to look, ``(b,)``; negative: it needs nothing.
-    place: room for own rows and ghosts. lower_only: ghosts go to lower ranks only. filled: whether rows behind the last
-        ghost are 0; see `comm.exchange`.
+        blocks: runs of neighbouring rows, ``(particle_splits, lower, upper)``. known: function that returns the boxes
+        of the particles of all ranks, see `tell_all`; not called for few ranks. wanted: ``(lower, upper, radius)``, the
+        rank's request boxes ``(b, d)`` and their search radii ``(b,)``; a negative radius means no request.
+    place: capacity for own rows and ghosts. lower_only: send ghosts to lower ranks only. filled: whether rows after the
+        last ghost are 0; see `comm.exchange`.
 
     Raises `jztree.CapacityError` (see `jztree._transform.capacity`) on every rank if ghosts do not fit on some rank.
     """
@@ -229,8 +233,9 @@ def surroundings(
 def _wanted_of_others(
     known: Callable[[], Blocks], wanted: Blocks, box: Exact, ghosts: Room, higher_only: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """The boxes ``wanted`` of other ranks within whose radius this rank may have particles: where those of each rank
-    begin, ``(r + 1,)``, their lower and upper corners, and the radius.
+    """Return the boxes ``wanted`` of other ranks within whose radius this rank may have particles.
+
+    They are the start of each rank's boxes, ``(r + 1,)``, the lower and upper corners, and the radius.
     """
     (rank, ndev, _), boxes = comm.get_rank_info(), wanted[0].shape[0]
     if ndev * boxes <= _FEW_WANTED:
@@ -239,7 +244,7 @@ def _wanted_of_others(
         radius = jnp.where(asks[:, None], radius, -1).reshape(-1)
         lower, upper = (corner.reshape(ndev * boxes, -1) for corner in (lower, upper))
         return comm.vary(jnp.arange(ndev + 1, dtype=jnp.int32) * boxes), lower, upper, radius
-    # Whoever gives room for ghosts need not think of boxes: it is enough for both.
+    # A given ghost capacity also sets the capacity for boxes, so the caller need not set both.
     place = room("ghost_boxes", None, max(_BOX_ROWS, ghosts.rows if ghosts.given else 0), ndev * boxes)
     wanted = jax.lax.stop_gradient(wanted)
     order, counts = kernels.select_boxes(wanted, known(), rank, box, place.rows, higher_only)
@@ -252,9 +257,10 @@ def _wanted_of_others(
 
 @dataclass
 class _Selection:
-    """Rows for other ranks, ``order`` and ``counts`` as kernels select them, and room for what comes of theirs.
+    """Rows selected for other ranks, ``order`` and ``counts`` as returned by kernels, and the capacity for received
+    rows.
 
-    what, advice: for the error if there is too little; see `comm.exchange`.
+    what, advice: for the error if the capacity is too small; see `comm.exchange`.
     """
 
     order: jax.Array
@@ -266,11 +272,11 @@ class _Selection:
     def exchange(
         self, rows: Any, num: jax.Array, name: str, chunk_rows: int, filled: bool = True
     ) -> tuple[Any, jax.Array, comm.Traffic]:
-        """The rows that come, how many, and the traffic. num: a count of rows before."""
+        """Return the received rows, their number, and the traffic. num: a count of rows to compute first."""
         traffic = comm.traffic_of(self.counts)
-        # What a rank sends must fit its list of rows to send.
+        # The rows that a rank sends must fit its list of rows to send.
         needs = jnp.maximum(traffic.arriving, traffic.leaving)
-        # From here on all depends on the check.
+        # Everything below depends on the check.
         traffic = comm.after(traffic, comm.check_room(num, needs, self.place, self.what, self.advice))
         brought, total, _ = comm.exchange(
             rows,
