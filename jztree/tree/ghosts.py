@@ -61,7 +61,7 @@ def leaves_of(th: TreeHierarchy) -> Blocks:
 
 
 def runs_of(posz: jax.Array, num: jax.Array, box: Exact) -> Blocks:
-    """Return ``(particle_splits, lower, upper)`` of short runs of rows, which replace leaves if there is no hierarchy."""
+    """Return ``(particle_splits, lower, upper)`` of short runs of rows, used instead of leaves without a hierarchy."""
     return kernels.row_boxes(posz, num, box, _RUN_ROWS)
 
 
@@ -257,10 +257,10 @@ def _wanted_of_others(
 
 @dataclass
 class _Selection:
-    """Rows selected for other ranks, ``order`` and ``counts`` as returned by kernels, and the capacity for received
-    rows.
+    """Rows selected for other ranks, and the capacity for received rows.
 
-    what, advice: for the error if the capacity is too small; see `comm.exchange`.
+    order, counts: as returned by kernels. what, advice: for the error if the capacity is too small; see
+        `comm.exchange`.
     """
 
     order: jax.Array
