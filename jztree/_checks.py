@@ -158,8 +158,9 @@ def check_one_a_particle(value: Any, pos: jax.Array, what: str) -> None:
 
 
 def check_mass(part: Any) -> Any:
-    """Return ``mass`` of ``part`` unchanged, or None; raises TypeError or ValueError unless it is one number or one per
-    row.
+    """Return ``mass`` of ``part`` unchanged, or None.
+
+    Raises TypeError or ValueError unless it is one number or one per row.
     """
     mass, n = getattr(part, "mass", None), get_pos(part).shape[0]
     if mass is None:
@@ -184,7 +185,7 @@ def mass_rows(part: Any, dtype: Any) -> jax.Array | None:
 
 @functools.partial(jax.jit, static_argnames="dtype", inline=True)
 def _narrowed(mass: jax.Array, dtype: Any) -> jax.Array:
-    """Convert masses to another dtype. A mass that underflows to 0 becomes NaN, as out of range as one that overflows."""
+    """Convert masses to another dtype. Masses that underflow to 0 become NaN: they are as invalid as infinite ones."""
     made = mass.astype(dtype)
     return made if mass.dtype == dtype else jnp.where((mass > 0) & (made == 0), jnp.asarray(jnp.nan, dtype), made)
 
@@ -212,7 +213,10 @@ def _is_no_mass(mass: jax.Array) -> jax.Array:
 
 
 def first_row(marked: jax.Array, num: Any = None) -> jax.Array:
-    """Return the first marked row among the first ``num`` (None: all), int32, or -1. marked: ``(n,)``, 0 if not marked."""
+    """Return the first marked row of the first ``num`` (None: all), int32, or -1.
+
+    marked: ``(n,)``, 0 if not marked.
+    """
     return _marked_rows(marked, num)[0]
 
 
@@ -248,7 +252,10 @@ def _column(marked: jax.Array) -> jax.Array:
 
 
 def velocity_faults(vel: jax.Array | None, num: Any, of: str = "") -> list[comm.Fault]:
-    """Return the possible faults of velocities ``(n, d)``; only the first ``num`` rows count. of: as in `mass_faults`."""
+    """Return the possible faults of velocities ``(n, d)``; only the first ``num`` rows count.
+
+    of: as in `mass_faults`.
+    """
     if vel is None:
         return []
     _, _, first, number = kernels.bounds(vel, num)
@@ -325,14 +332,18 @@ def _known_box(boxsize: Any, dims: int) -> Exact:
 
 @functools.lru_cache
 def _number_box(boxsize: float, dims: int, _widest: Any) -> Exact:
-    """Return `_known_box` of a Python number, cached because many calls use the same one. _widest: part of the cache
-    key.
+    """Return `_known_box` of a Python number, cached because many calls use the same one.
+
+    _widest: part of the cache key, because the result depends on it.
     """
     return _known_box(boxsize, dims)
 
 
 def sequence_of(parts: Any) -> list[Any]:
-    """Return a list of particle classes from None, one class, or a sequence; a named tuple with ``pos`` is one class."""
+    """Return a list of particle classes from None, one class, or a sequence.
+
+    A named tuple with ``pos`` is one class.
+    """
     if parts is None:
         return []
     return list(parts) if isinstance(parts, (list, tuple)) and not hasattr(parts, "pos") else [parts]
