@@ -1,11 +1,14 @@
-"""The distributed sort: particles of all ranks in z-order, a range of it for each rank.
+"""The distributed sort: particles of all ranks in z-order, with one range of it per rank.
 
-Every rank sorts its own rows by keys over the domain of all ranks; splitters cut the z-order into one range a rank
-(`_splitters`); one exchange brings the rows there; each rank merges what it got. Splitters are exact, and equal points
-are dealt out in the order of the ranks, which keeps the sort stable. So every rank ends with the same number of rows,
-off by one, and never holds more; and the order is the one in which one device sorts the rows of all ranks. Cost: a
-local sort, some small sums over the ranks, one exchange, and a merge; of rows that are all in their places already,
-as where a simulation asks twice, a look at these and one small gather.
+1. Every rank sorts its rows by keys over the domain of all ranks.
+2. Splitters cut the z-order into one range per rank (`_splitters`).
+3. One exchange moves the rows to their ranks.
+4. Each rank merges the rows it receives.
+
+Splitters are exact, and equal points are distributed in the order of the ranks, which keeps the sort stable. So all
+ranks end with the same number of rows, up to one, and never hold more; and the order equals that of a sort of all rows
+on one device. Cost: a local sort, some small sums over the ranks, one exchange, and a merge. If all rows are already in
+place, as when a simulation searches twice, the cost is a scan of the rows and one small gather.
 """
 
 import dataclasses
@@ -44,21 +47,21 @@ def distr_zsort(
     """Sort the particles of all ranks in z-order: each rank gets a range of it, in the order of the ranks.
 
     part: this rank's particles, a particle class with ``pos`` ``(n, d)``, or an array of positions.
-    data: a pytree whose leaves all have ``n`` rows, to go along.
-    nsamp: with ``equalize=False``, how many keys a rank looks at to find the ranges.
-    equalize: all ranks end with the same number of particles, the first ones with one more if it does not divide. Else
-        ranges come from a sample, which is a little faster.
-    boxsize: periodic length, or one a dimension; 0 or None is open.
-    capacity: with ``equalize=False``, how many rows a rank may get; None means ``n``, and more where a mapped function
-        finds that it needs more. With ``equalize=True``, ``n`` is always enough.
+    data: a pytree to sort along; all its leaves have ``n`` rows.
+    nsamp: with ``equalize=False``, number of keys that each rank samples to find the ranges.
+    equalize: give all ranks the same number of particles, with one more on the first ranks if it does not divide. If
+        False, ranges come from a sample, which is slightly faster.
+    boxsize: periodic length, or one per dimension; 0 or None means open.
+    capacity: with ``equalize=False``, the number of rows that a rank may receive. None: ``n``, which a mapped function
+        enlarges if it is too small. With ``equalize=True``, ``n`` is always enough.
 
     Returns ``(partz, origin)``, or ``(partz, dataz, origin)`` if ``data`` is given: the rank's particles with ``num``
-    of the rank, and the `jztree.data.RankIdx` that each row came from, ``(n,)`` each. The order is that of `zsort` for
-    the particles of all ranks, one rank after the other: coincident particles stay in the order of ranks and rows. Rows
-    from ``num`` on hold nothing.
+    of the rank, and the `jztree.data.RankIdx` of each row's origin, ``(n,)`` each. The order is that of `zsort` for the
+    particles of all ranks, one rank after the other: coincident particles stay in the order of ranks and rows. Rows
+    from ``num`` on are unused.
 
-    Raises TypeError or ValueError for arguments of the wrong kind, such as a class without ``num`` for shares that are
-    not equal, and on every rank at run time if a position is NaN or infinite on any, or if the particles do not fit
+    Raises TypeError or ValueError for invalid arguments, such as a class without ``num`` for unequal shares, and an
+    error on every rank at run time if a position is NaN or infinite on any rank, or if the particles do not fit
     (`jztree.CapacityError`).
     """
     if not equalize and nsamp < 1:
@@ -77,7 +80,7 @@ def distr_zsort(
 
 
 def check_data(data: Any, n: int) -> None:
-    """TypeError or ValueError in words if ``data`` does not have ``n`` rows of numbers everywhere."""
+    """Raise TypeError or ValueError unless every leaf of ``data`` has ``n`` rows of numbers."""
     check_carried({"data": data})
     check_movable({"data": data})
     for leaf in jax.tree.leaves(data):
@@ -91,9 +94,9 @@ def _unequal_room(n: int, capacity: int | None) -> Room:
 
 @dataclass
 class Movers:
-    """Particles of one type on their way into z-order.
+    """Particles of one type to be sorted in z-order.
 
-    data: what goes along, or None. named: whether it is to be known where each came from.
+    data: a pytree to sort along, or None. named: whether to return the origin of each row.
     """
 
     part: Any
@@ -106,9 +109,9 @@ class Movers:
 class Moved:
     """A rank's range of the z-order.
 
-    part, data, num: the particles in z-order. names: where each row came from, None if that is not known.
-    merge: ``(rows,)`` int32, which of the rows as they arrived each is. route: how they travelled.
-    stayed: whether no row of any rank moved; None: nobody has looked.
+    part, data, num: the particles in z-order. names: the origin of each row, None if it was not requested.
+    merge: ``(rows,)`` int32, the index of each row among the rows as they arrived. route: their route.
+    stayed: whether no row of any rank moved; None: not checked.
     """
 
     part: Any
@@ -121,7 +124,7 @@ class Moved:
 
     @property
     def origin(self) -> RankIdx:
-        """``names`` of movers that were to be `named`."""
+        """``names`` of movers with `named` set."""
         assert self.names is not None
         return self.names
 
@@ -133,10 +136,10 @@ def sort_over_ranks(
     nsamp: int | None = None,
     on_ranks: Sequence[Domain] | None = None,
 ) -> list[Moved]:
-    """Bring particles of several types into z-order, cut into ranges that have the same number of rows of all types.
+    """Sort particles of several types in z-order, cut into ranges with equal numbers of rows of all types together.
 
-    rooms: how many rows of each type a rank may get. nsamp: cut by samples instead, None: exactly. on_ranks: in what
-    domain the rows of each type are ordered on the rank that gets them, if not in that of all.
+    rooms: the row capacity of each type on a rank. nsamp: cut by samples of this size; None: cut exactly. on_ranks: the
+        domain in which the receiving rank orders each type, if it differs from the domain of all.
     """
     if len(movers) == 1 and nsamp is None and on_ranks is None and get_pos(movers[0].part).shape[0] > 0:
         return [_sort_one_type(movers[0], domain, rooms[0])]
@@ -147,17 +150,17 @@ def sort_over_ranks(
     on_ranks = on_ranks or [domain] * len(movers)
     everything = zip(movers, orders, sorted_pos, traffics, rooms, on_ranks, strict=True)
     for mover, order, posz, traffic, place, on_rank in everything:
-        # Exchanges follow each other, and all that was agreed upon: the number that arrived is known when the check of
-        # one is over.
+        # Each exchange waits for all agreed counts and for the previous exchange: the number of arrived rows is known
+        # once its check has finished.
         ready = comm.after(traffic, moved[-1].num if moved else traffics[-1].most)
         moved.append(_move(mover, (order, posz), ready, place, on_rank, on_rank is domain))
     return moved
 
 
 def _sort_one_type(mover: Movers, domain: Domain, place: Room) -> Moved:
-    """`sort_over_ranks` of one type in equal shares, which leaves rows where they are if all are in their places."""
-    # By its type, what the branches look at differs between ranks before they are made: under vmap, JAX makes that so,
-    # and fails where a branch does it, too.
+    """Run `sort_over_ranks` for one type in equal shares, without moving any rows if all are in place."""
+    # Mark the inputs of the branches as varying over ranks before `lax.cond`. Under vmap, JAX does so itself, and fails
+    # if a branch does so, too.
     columns, rebuild = split_rows(mover.part)
     columns, data, num = jax.tree.map(comm.vary, (columns, mover.data, kernels.as_num(mover.num)))
     mover = dataclasses.replace(mover, part=rebuild(columns), data=data, num=num)
@@ -192,9 +195,9 @@ def _sort_one_type(mover: Movers, domain: Domain, place: Room) -> Moved:
 
 
 def _are_in_place(pos: jax.Array, num: jax.Array, domain: Domain) -> tuple[jax.Array, jax.Array]:
-    """Whether all rows of all ranks are where the sort would bring them, and how many each rank has, ``(r,)`` int32.
+    """Return whether all rows of all ranks are already in place, and the number of rows on each rank, ``(r,)`` int32.
 
-    The ranges follow each other if their first and last rows do.
+    Consecutive ranges are in order if their first and last rows are.
     """
     keys = domain.keys()
     ends = kernels.gather_rows(pos, jnp.stack([jnp.int32(0), jnp.maximum(num - 1, 0)]))
@@ -207,31 +210,30 @@ def _are_in_place(pos: jax.Array, num: jax.Array, domain: Domain) -> tuple[jax.A
 
 @functools.partial(jax.jit, inline=True)
 def _are_equal_shares(nums: jax.Array) -> jax.Array:
-    """Whether no rank is empty, and the first ones have at most one row more than the others."""
+    """Return whether no rank is empty, and the first ranks have at most one row more than the others."""
     return (nums[-1] > 0) & (nums[0] - nums[-1] <= 1) & jnp.all(nums[1:] <= nums[:-1])
 
 
 def sort_equally(mover: Movers, domain: Domain) -> Moved:
-    """Bring particles of one type into z-order, the same number to every rank, which never needs more rows."""
+    """Sort particles of one type in z-order, with equal numbers of rows per rank, so that no rank needs more rows."""
     return sort_over_ranks([mover], domain, [Room(get_pos(mover.part).shape[0], "sort")])[0]
 
 
 def rows_of_rank(n: int) -> RankIdx:
-    """The names of this rank's ``n`` rows."""
+    """Return the names (rank and row) of this rank's ``n`` rows."""
     return RankIdx(jnp.full(n, comm.get_rank_info()[0], jnp.int32), jnp.arange(n, dtype=jnp.int32))
 
 
 def rows_in_equal_shares(nums: jax.Array, n: int) -> tuple[RankIdx, jax.Array]:
-    """What this rank's ``n`` rows would be called if those of all ranks were dealt out equally, as `distr_zsort` does,
-    and the first number of each rank's share.
+    """Return the names of this rank's ``n`` rows in equal shares, as in `distr_zsort`, and the start of each share.
 
-    nums: ``(r,)`` int32, how many rows each rank has.
+    nums: ``(r,)`` int32, the number of rows on each rank.
     """
     rank, ndev, _ = comm.get_rank_info()
     everyone = jnp.arange(ndev, dtype=jnp.int32)
     own = comm.wide_total(jnp.where(everyone < rank, nums, 0))
     starts = comm.share(comm.wide_total(nums), everyone, ndev)[1]
-    # Nobody has 2**31 rows, so starts that are farther away than that are of no matter.
+    # No rank has 2**31 rows, so starts farther away than that may be clipped.
     away = jnp.clip(starts.high - own.high, 1 - 2**15, 2**15 - 1) * 65536 + (starts.low - own.low)
     rows = jnp.arange(n, dtype=jnp.int32)
     share = jnp.searchsorted(away, rows, side="right").astype(jnp.int32) - 1
@@ -246,12 +248,13 @@ def _move(
     domain: Domain,
     sorted_there: bool,
 ) -> Moved:
-    """Exchange the rows of one type, and merge what arrives.
+    """Exchange the rows of one type, and merge the received rows.
 
-    in_order: the order of the rows, and positions in it. sorted_there: it is that of ``domain``.
+    in_order: the z-order of the rows, and the positions in that order. sorted_there: whether this is the order of
+        ``domain``.
     """
     (order, posz), (columns, rebuild) = in_order, split_rows(mover.part)
-    # They leave in their order, so that all that is read and written from here on lies together.
+    # Send the rows in z-order, so that all later reads and writes are contiguous.
     columns, data = jax.tree.map(to_order(order, get_pos(mover.part), posz), (columns, mover.data))
     arrived, num, route = comm.exchange(
         (columns, data, order if mover.named else None),
@@ -261,7 +264,7 @@ def _move(
         advice="pad the particles (npad), give a larger capacity, or use equalize=True.",
         name="sort",
     )
-    # A stable sort of the runs that came, in the order of the ranks, merges them.
+    # A stable sort of the received runs, in the order of the ranks, merges them.
     pos = get_pos(rebuild(arrived[0]))
     received, rank = route.received, comm.get_rank_info()[0]
     merge, posz = domain.zsort(pos, num, sorted_there & (received[rank] == num))
