@@ -1,11 +1,11 @@
-"""z-order and the plane hierarchy: what every algorithm here, and any that users write, stands on.
+"""The z-order and the plane hierarchy, on which all algorithms of this library are built.
 
-Positions are sorted by Morton keys of 128 bits over the periodic box, or over their bounding box in open dimensions.
-Over the sorted particles lie planes of nodes: plane 0 holds the leaves, each plane above groups runs of nodes of the
+Particles are sorted by Morton keys of 128 bits over the periodic box, or over their bounding box in open dimensions.
+Planes of nodes cover the sorted particles: plane 0 holds the leaves, each higher plane groups runs of nodes of the
 plane below, and the top plane has at most 64 nodes. Boundaries follow the **window rule**: each window of ``leaf_size``
-rows (of ``fan_out`` nodes, further up) contributes the one boundary where Morton keys differ in the highest bit. So
-nodes follow the cells of the z-order, and their number depends on nothing but the number of rows: it is known when a
-function is traced. The cost is that of sorting, O(n), plus one pass.
+rows (of ``fan_out`` nodes on higher planes) contributes one boundary, where adjacent Morton keys differ in the highest
+bit. So nodes follow the cells of the z-order, and their number depends only on the number of rows: it is static under
+tracing. The cost is that of sorting, O(n), plus one pass.
 """
 
 import dataclasses
@@ -65,7 +65,7 @@ FOREIGN = (
 
 
 def plane_sizes(n: int, cfg: TreeConfig) -> tuple[int, ...]:
-    """Number of nodes of each plane over ``n`` rows, by the window rule."""
+    """Return the number of nodes of each plane over ``n`` rows, by the window rule."""
     sizes = [max(1, -(-n // cfg.leaf_size))]
     while sizes[-1] > _TOP_PLANE_NODES:
         sizes.append(-(-sizes[-1] // cfg.fan_out))
@@ -75,12 +75,12 @@ def plane_sizes(n: int, cfg: TreeConfig) -> tuple[int, ...]:
 @with_twins({"partz": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 @with_computed
 def build_tree_hierarchy(partz: Any, cfg_tree: TreeConfig | None = None, *, boxsize: Any = None) -> TreeHierarchy:
-    """The plane hierarchy over particles that are in z-order already.
+    """Build the plane hierarchy over particles that are already in z-order.
 
     partz: as returned by `zsort` with the same ``boxsize``; its ``mass`` is used if ``cfg_tree.masses``.
 
-    Raises TypeError or ValueError for arguments of the wrong kind, and an error at run time if a position is NaN or
-    infinite, the particles are not in z-order, or masses that are used are negative, NaN, infinite or too large a sum.
+    Raises TypeError or ValueError for invalid arguments, and an error at run time if a position is NaN or infinite, if
+    the particles are not in z-order, or if masses are used and are negative, NaN, infinite or overflow when summed.
     """
     cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
     pos = check_particles(partz)
@@ -90,20 +90,20 @@ def build_tree_hierarchy(partz: Any, cfg_tree: TreeConfig | None = None, *, boxs
 
 
 def build_in_domain(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> TreeHierarchy:
-    """The hierarchy over the first ``num`` rows, whose keys are in order in ``domain``."""
+    """Build the hierarchy over the first ``num`` rows, whose keys are in order in ``domain``."""
     return _build(partz, num, domain, cfg)[0]
 
 
 def build_checked(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeHierarchy, jax.Array]:
-    """`build_in_domain`, and ``num``; at run time an error, on all ranks, if the keys of any are not in order."""
+    """Return `build_in_domain` and ``num``; raises at run time, on all ranks, if the keys of any are not in order."""
     th, unordered = _build(partz, num, domain, cfg)
     checked = comm.check(num, unordered, [], _NOT_IN_ORDER)
-    # Every array waits for the check: a caller may use any one of them alone, and the compiler drops the others.
+    # Every array waits for the check: the caller may use only one of them, and the compiler drops the others.
     return comm.after(th, checked), checked
 
 
 def _build(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeHierarchy, jax.Array]:
-    """The hierarchy, and whether the keys are not in order."""
+    """Return the hierarchy, and whether the keys are out of order."""
     pos = get_pos(partz)
     sizes = plane_sizes(pos.shape[0], cfg)
     splits, particle_splits, node_lower, node_upper, unordered = kernels.hierarchy(
@@ -124,7 +124,7 @@ def _build(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeH
 
 
 def _differentiable(th: TreeHierarchy, partz: Any, box: Exact) -> TreeHierarchy:
-    """``th`` with the derivatives of its boxes and masses by the particles."""
+    """Return ``th`` with derivatives of its boxes and masses with respect to the particles."""
     pos, splits = get_pos(partz), th.flat_particle_splits
     lower, upper = of_boxes(th.plane_sizes, (th.flat_lower, th.flat_upper), pos, box, splits)
     th = dataclasses.replace(th, flat_lower=lower, flat_upper=upper)
@@ -136,7 +136,7 @@ def _differentiable(th: TreeHierarchy, partz: Any, box: Exact) -> TreeHierarchy:
 
 
 def _mass_rows(part: Any) -> jax.Array:
-    """Masses ``(n,)`` or ``(1,)`` in the dtype that nodes have them in: that of the positions, or a wider one."""
+    """Return masses ``(n,)`` or ``(1,)`` in the dtype of the nodes: that of the positions, or a wider one."""
     pos, mass = get_pos(part), getattr(part, "mass", None)
     if mass is None:
         raise ValueError("TreeConfig(masses=True) needs particles with a mass, and these have none.")
@@ -146,12 +146,12 @@ def _mass_rows(part: Any) -> jax.Array:
 
 
 def _mass_faults(part: Any, cfg: TreeConfig) -> list[comm.Fault]:
-    """What may be wrong with masses that nodes are to have, by rows of ``part``."""
+    """Return the possible faults of the masses of ``part`` if the nodes are to have masses."""
     return mass_faults(_mass_rows(part), check_num(part), get_pos(part).shape[0]) if cfg.masses else []
 
 
 def _in_range(th: TreeHierarchy) -> TreeHierarchy:
-    """``th``; an error at run time, on all ranks, if masses of nodes are beyond the range of their dtype."""
+    """Return ``th``; raises at run time, on all ranks, if node masses are out of the range of their dtype."""
     mass, center = th.flat_mass, th.flat_center_of_mass
     if mass is None or center is None:
         return th
@@ -161,7 +161,7 @@ def _in_range(th: TreeHierarchy) -> TreeHierarchy:
 
 @functools.partial(jax.jit, inline=True)
 def _is_infinite(mass: jax.Array, center: jax.Array) -> jax.Array:
-    """Whether any mass or place is infinite or NaN."""
+    """Return whether any mass or centre is infinite or NaN."""
     return ~(jnp.isfinite(mass).all() & jnp.isfinite(center).all())
 
 
@@ -171,13 +171,14 @@ def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = No
     """Sort particles in z-order and build the hierarchy over them.
 
     part: a particle class with ``pos`` ``(n, d)``, or an array of positions.
-    data: a pytree whose leaves all have ``n`` rows, to be sorted along.
-    boxsize: periodic length, or one a dimension; 0 or None is open.
+    data: a pytree to sort along; all its leaves have ``n`` rows.
+    boxsize: periodic length, or one per dimension; 0 or None means open.
 
-    Returns ``(partz, th)``, or ``(partz, dataz, th)`` if ``data`` is given. Over several ranks, each gets a range of
+    Returns ``(partz, th)``, or ``(partz, dataz, th)`` if ``data`` is given. On several ranks, each rank gets a range of
     the z-order, with as many particles as the others, and the hierarchy over it (see `jztree.tree.distr_zsort`).
-    Raises TypeError or ValueError for arguments of the wrong kind, and an error at run time if a position is NaN or
-    infinite, or with ``cfg_tree.masses`` if a mass is negative, NaN or infinite, or their sum beyond the range of their
+
+    Raises TypeError or ValueError for invalid arguments, and an error at run time if a position is NaN or infinite, or,
+    with ``cfg_tree.masses``, if a mass is negative, NaN or infinite, or if the sum of masses is out of the range of its
     dtype.
     """
     cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
@@ -195,8 +196,10 @@ def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = No
 
 
 class Built(NamedTuple):
-    """Particles in z-order, the ``(n,)`` int32 rows they came from, how many they are, and the hierarchy over them,
-    whose keys are in order in the domain.
+    """Particles in z-order, with the hierarchy over them.
+
+    ``rows`` are the ``(n,)`` int32 rows of origin and ``num`` is the number of particles; their keys are in order in
+    ``domain``.
     """
 
     part: Any
@@ -207,9 +210,9 @@ class Built(NamedTuple):
 
 
 def sort_and_build(part: Any, cfg: TreeConfig, boxsize: Any, faults: Sequence[comm.Fault] = ()) -> Built:
-    """`zsort_and_tree` on one device, for who needs more of it; rows that are not finite are an error.
+    """Run `zsort_and_tree` on one device, with more results; rows that are not finite are an error.
 
-    faults: what else may be wrong, to be found out in the same check.
+    faults: further possible faults, to be reported by the same check.
     """
     pos, box = check_positions(get_pos(part)), check_box(boxsize, get_pos(part).shape[1])
     faults = [*_mass_faults(part, cfg), *faults]
@@ -218,7 +221,7 @@ def sort_and_build(part: Any, cfg: TreeConfig, boxsize: Any, faults: Sequence[co
 
 
 def sort_in_domain(part: Any, num: Any, domain: Domain, cfg: TreeConfig) -> Built:
-    """`sort_and_build` where the domain is known and all is checked."""
+    """Run `sort_and_build` in a known domain, on checked arguments."""
     index, posz = domain.zsort(check_positions(get_pos(part)), num)
     partz = permute_particles(part, index, posz)
     return Built(partz, index, num, _in_range(build_in_domain(partz, num, domain, cfg)), domain)
@@ -227,7 +230,7 @@ def sort_in_domain(part: Any, num: Any, domain: Domain, cfg: TreeConfig) -> Buil
 def sort_and_build_over_ranks(
     part: Any, data: Any, cfg: TreeConfig, boxsize: Any
 ) -> tuple[Moved, Domain, TreeHierarchy]:
-    """The rank's range of the z-order of all ranks' particles, and the hierarchy over it."""
+    """Return the rank's range of the z-order of all ranks' particles, and the hierarchy over it."""
     pos = check_positions(get_pos(part))
     box, faults = check_box(boxsize, pos.shape[1]), _mass_faults(part, cfg)
     domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box, faults)
@@ -236,13 +239,13 @@ def sort_and_build_over_ranks(
 
 
 def kernel_tree(partz: Any, num: Any, th: TreeHierarchy) -> kernels.Tree:
-    """The hierarchy ``th`` over ``partz``, of which the first ``num`` rows hold particles, as kernels take it."""
+    """Return the hierarchy ``th`` over ``partz``, whose first ``num`` rows hold particles, as a kernel argument."""
     arrays = (th.flat_splits, th.flat_particle_splits, th.flat_lower, th.flat_upper)
     return kernels.Tree(get_pos(partz), kernels.as_num(num), *arrays, th.plane_sizes)
 
 
 def check_hierarchy(th: Any) -> None:
-    """TypeError in words if ``th`` is neither a hierarchy nor None."""
+    """Raise TypeError if ``th`` is neither a hierarchy nor None."""
     if th is not None and not isinstance(th, TreeHierarchy):
         what = "a number or an array" if isinstance(th, jax.Array) else f"of the class {type(th).__name__}"
         raise TypeError(
@@ -253,9 +256,9 @@ def check_hierarchy(th: Any) -> None:
 
 
 def check_belongs(partz: Any, num: Any, th: TreeHierarchy, box: Exact, faults: Sequence[comm.Fault] = ()) -> jax.Array:
-    """``num``; at run time an error if a hierarchy that the user gave does not belong to the particles.
+    """Return ``num``; raises at run time if a hierarchy passed by the user does not belong to the particles.
 
-    faults: what else may be wrong, to be found out in the same check.
+    faults: further possible faults, to be reported by the same check.
     """
     pos, fits = get_pos(partz), kernels.tree_fits(kernel_tree(partz, num, th), box)
     foreign = comm.Fault(fits == 0, [], FOREIGN)
@@ -275,19 +278,20 @@ def zsort_and_tree_multi_type(
     """Sort several particle types in z-order and build one hierarchy over all of them.
 
     part: a sequence of particle classes (or arrays of positions) of one dtype and number of dimensions.
-    data: None, or one pytree a type whose leaves all have as many rows as that type, or None, to be sorted along.
-    one_hierarchy: return it as it is, and not as each type sees it.
+    data: None, or a sequence with one entry per type: None, or a pytree to sort along, whose leaves have as many rows
+        as that type.
+    one_hierarchy: return the hierarchy over all types instead of one per type.
 
     Returns ``(parts_z, ths)``, or ``(parts_z, data_z, ths)`` if ``data`` is given: each type sorted, and for each type
     the hierarchy with its own particle splits. All hierarchies have the same planes and nodes, so node ``i`` is the
-    same region for every type; boxes hold the particles of all types, and a node may be empty of one type. Over several
-    ranks, each gets the same range of the z-order of all types, with as many particles of all types together as the
-    others; arrays have room for these. With ``one_hierarchy``, ``th`` in the place of ``ths``: the hierarchy over the
-    particles of all types together, of which `TreeHierarchy.particle_splits_of` says where those of each type are. It
-    is none of the ``th`` of other functions.
+    same region for every type; boxes hold the particles of all types, and a node may be empty of one type.
 
-    Raises TypeError or ValueError for arguments of the wrong kind, and an error at run time if a position is NaN or
-    infinite.
+    On several ranks, each rank gets the same range of the z-order of all types, with as many particles of all types
+    together as the others; arrays have the capacity for these. With ``one_hierarchy``, ``th`` replaces ``ths``: the
+    hierarchy over the particles of all types together, where `TreeHierarchy.particle_splits_of` locates those of each
+    type. Other functions do not accept it as their ``th``.
+
+    Raises TypeError or ValueError for invalid arguments, and an error at run time if a position is NaN or infinite.
     """
     cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
     if not isinstance(data, (list, tuple, type(None))):
@@ -308,7 +312,7 @@ def zsort_and_tree_multi_type(
     names = [f"the positions of type {i}" for i in range(len(parts))]
     domain, nums = domain_of(positions, [check_num(one) for one in parts], names, box)
     if comm.num_ranks() > 1:
-        # A rank's range may hold particles of one type only.
+        # A rank's range may hold particles of a single type.
         rooms = [Room(sum(pos.shape[0] for pos in positions), "sort")] * len(parts)
         movers = [Movers(*one, named=False) for one in zip(parts, along, nums, strict=True)]
         moved = sort_over_ranks(movers, domain, rooms)
@@ -328,7 +332,7 @@ def _build_multi_type(
     one_hierarchy: bool,
 ) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
     num = sum(kernels.as_num(count) for count in nums)
-    # Rows without particles may stand between the types; they are moved behind all particles first.
+    # There may be unused rows between the types; move them after all particles first.
     valid = [jnp.arange(pos.shape[0], dtype=jnp.int32) < count for pos, count in zip(positions, nums, strict=True)]
     first = jnp.argsort(~jnp.concatenate(valid), stable=True).astype(jnp.int32)
     pos = kernels.gather_rows(jnp.concatenate(positions), first)
@@ -349,7 +353,7 @@ def _build_multi_type(
 def _one_type(
     part: Any, data: Any, th: TreeHierarchy, order: jax.Array, mine: jax.Array, start: int
 ) -> tuple[Any, Any, TreeHierarchy]:
-    """The rows of one type out of an order over all types (``mine`` marks them), and the hierarchy as it sees it."""
+    """Select the rows of one type (marked by ``mine``) from an order over all types, and the hierarchy of that type."""
     (rows,) = jnp.nonzero(mine, size=get_pos(part).shape[0])
     before = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(mine, dtype=jnp.int32)])
     splits = before[th.flat_particle_splits]
