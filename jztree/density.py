@@ -1,13 +1,13 @@
 """Densities and smoothing lengths from the k nearest neighbours.
 
-All of them search with `jztree.knn.knn` and reduce the neighbours of each query while they are at hand
-(``reduce_func``), so no list of neighbours is returned. On several devices only the positions and masses of ghosts
-travel, and one number a query comes back. On top of the search they cost a few operations a neighbour.
+All functions search with `jztree.knn.knn` and reduce the neighbours of each query during the search (``reduce_func``),
+so no neighbour list is returned. On several devices, only the positions and masses of ghosts are sent, and one number
+per query is returned. Besides the search, they cost a few operations per neighbour.
 
 * `smoothing_length` is the distance to the k-th neighbour.
-* `knn_density` is the mass in the ball that reaches to it, over its volume (Casertano & Hut 1985). It has no bias in a
-  uniform distribution and no choice but ``k``, and jumps where neighbours change.
-* `sph_density` weighs neighbours by a smooth kernel, as smoothed particle hydrodynamics (SPH) does.
+* `knn_density` is the mass in the ball of that radius, divided by its volume (Casertano & Hut 1985). It is unbiased in
+a uniform distribution and its only parameter is ``k``, but it jumps when neighbours change.
+* `sph_density` weighs neighbours by a smoothing kernel, as in smoothed particle hydrodynamics (SPH).
 """
 
 import functools
@@ -60,15 +60,15 @@ def smoothing_length(
     output_order: str = "input",
     cfg: KNNConfig | None = None,
 ) -> jax.Array:
-    """The distance from every query to its ``k``-th neighbour: the radius of the support of the kernels here.
+    """Return the distance from every query to its ``k``-th neighbour: the radius of support of the smoothing kernels.
 
-    SPH codes differ in what they call the smoothing length; some call half of this so.
+    SPH codes define the smoothing length differently; some use half of this distance.
 
     part, k, boxsize, th, part_query, output_order, cfg: as in `jztree.knn.knn`. A particle is its own first neighbour.
 
-    Returns ``(q,)`` lengths in the unit and dtype of the positions; rows that hold no particle (from ``num`` on) are 0.
-    On one device it can be differentiated by positions and box; on several, ``drad`` of `jztree.knn.knn` can.
-    Raises what `jztree.knn.knn` raises.
+    Returns ``(q,)`` lengths in the unit and dtype of the positions; rows without a particle (from ``num`` on) are 0. On
+    one device it is differentiable with respect to positions and box; on several devices, use ``drad`` of
+    `jztree.knn.knn`. Raises the errors of `jztree.knn.knn`.
     """
 
     def last(rnn: jax.Array, **_: Any) -> jax.Array:
@@ -88,23 +88,23 @@ def knn_density(
     output_order: str = "input",
     cfg: KNNConfig | None = None,
 ) -> jax.Array:
-    """The density around every query, from the mass within the distance to its ``k``-th neighbour.
+    """Return the density at every query, from the mass within the distance to its ``k``-th neighbour.
 
-    ``(m_2 + ... + m_(k-1)) / V(r_k)``, with the volume ``V`` of a ball in the dimensions of the positions: neither the
-    particle itself nor the last neighbour, which sets the radius, counts. That makes the estimate of a uniform density
-    unbiased, with a relative scatter of ``1 / sqrt(k - 3)`` (Casertano & Hut 1985, ApJ 298, 80). At places of their own
-    (``part_query``) nobody is their own neighbour, and the sum begins with ``m_1``.
+    The estimate is ``(m_2 + ... + m_(k-1)) / V(r_k)``, with the volume ``V`` of a ball in the dimensions of the
+    positions. It excludes the particle itself and the last neighbour, which sets the radius, so the estimate of a
+    uniform density is unbiased, with a relative scatter of ``1 / sqrt(k - 3)`` (Casertano & Hut 1985, ApJ 298, 80). At
+    other places (``part_query``), a query is not its own neighbour, and the sum begins with ``m_1``.
 
-    part: particles with ``pos`` ``(n, d)`` and ``mass`` ``(n,)``, or one mass for all; without masses, particles are
-        counted. An array of positions counts particles too.
-    k: number of neighbours, the particle itself included: at least 3, or 2 with ``part_query``.
+    part: particles with ``pos`` ``(n, d)`` and ``mass`` ``(n,)``, or one mass for all. Without masses, or for an array
+        of positions, the result is a number density.
+    k: number of neighbours, including the particle itself: at least 3, or 2 with ``part_query``.
     boxsize, th, part_query, output_order, cfg: as in `jztree.knn.knn`.
 
-    Returns ``(q,)`` masses (or numbers) per volume, in the units of the particles and the dtype that JAX gives a mass
-    times a length. It is inf where all ``k`` neighbours are at the place of the query, and 0 in rows that hold no
-    particle (from ``num`` on). On one device it can be differentiated by positions, masses and box.
-    Raises ValueError for too small a ``k`` or for masses of another shape, an error at run time if a mass is negative,
-    NaN or infinite or a density beyond the range of its dtype, and what `jztree.knn.knn` raises.
+    Returns ``(q,)`` masses (or numbers) per volume, in the units of the particles and the dtype of a mass times a
+    length in JAX. It is inf if all ``k`` neighbours coincide with the query, and 0 in rows without a particle (from
+    ``num`` on). On one device it is differentiable with respect to positions, masses and box.
+    Raises ValueError if ``k`` is too small or masses have the wrong shape, an error at run time if a mass is negative,
+    NaN or infinite or a density is out of the range of its dtype, and the errors of `jztree.knn.knn`.
     """
     dims = _dims(part)
     first = 1 if part_query is None else 0
@@ -130,26 +130,27 @@ def sph_density(
     output_order: str = "input",
     cfg: KNNConfig | None = None,
 ) -> jax.Array:
-    """The density at every query, from its neighbours weighed by a smooth kernel.
+    """Return the density at every query, from its neighbours weighed by a smoothing kernel.
 
-    ``m_1 W(r_1, h) + ... + m_k W(r_k, h)``, where ``h``, the radius of the support of ``W``, is the distance to the
-    ``k``-th neighbour (`smoothing_length`), whose own weight is therefore 0. A particle counts as its own first
-    neighbour, with the full ``W(0, h)``: right where particles keep their distance, as in SPH, and too much by this
-    term where they are placed at random.
+    The estimate is ``m_1 W(r_1, h) + ... + m_k W(r_k, h)``, where ``h``, the radius of support of ``W``, is the
+    distance to the ``k``-th neighbour (`smoothing_length`); the weight of this neighbour is therefore 0. A particle
+    counts as its own first neighbour, with the full ``W(0, h)``. This is correct if particles keep their distance, as
+    in SPH, and overestimates the density by this term for random positions.
 
     part: as in `knn_density`, with positions in 1 to 3 dimensions.
-    k: number of neighbours, the particle itself included; at least 2.
+    k: number of neighbours, including the particle itself; at least 2.
     boxsize, th, part_query, output_order, cfg: as in `jztree.knn.knn`.
     kernel: ``"cubic_spline"`` (Monaghan & Lattanzio 1985, A&A 149, 135), or ``"wendland_c2"``, ``"wendland_c4"`` or
-        ``"wendland_c6"`` (Wendland 1995; normalised as in Dehnen & Aly 2012, MNRAS 425, 1068), which can do with more
-        neighbours. 30 to 60 neighbours in 3 dimensions suit the spline, 60 to 400 the others.
-    bias_correction: take ``epsilon m_1 W(0, h)`` off, with the ``epsilon(k)`` that Dehnen & Aly (2012, eqs 18 and 19)
-        found to make a glass uniform. Only for the particles themselves, in 3 dimensions, with Wendland's kernels.
+        ``"wendland_c6"`` (Wendland 1995; normalised as in Dehnen & Aly 2012, MNRAS 425, 1068), which allow more
+        neighbours. In 3 dimensions, use 30 to 60 neighbours for the spline, 60 to 400 for the others.
+    bias_correction: subtract ``epsilon m_1 W(0, h)``, with the ``epsilon(k)`` that Dehnen & Aly (2012, eqs 18 and 19)
+        chose so that a glass has a uniform density. Only at the particles themselves, in 3 dimensions, with Wendland
+        kernels.
 
-    Returns ``(q,)`` masses (or numbers) per volume, as `knn_density` does; inf where all ``k`` neighbours are at the
-    place of the query.
-    Raises ValueError for too small a ``k``, an unknown kernel, dimensions it is not made for or a correction that does
-    not exist, and what `knn_density` raises.
+    Returns ``(q,)`` masses (or numbers) per volume, like `knn_density`; inf if all ``k`` neighbours coincide with the
+    query.
+    Raises ValueError if ``k`` is too small, the kernel is unknown or not available in these dimensions, or the
+    correction does not exist, and the errors of `knn_density`.
     """
     dims = _dims(part)
     chosen = sph_kernel_of(kernel, dims)
@@ -163,11 +164,11 @@ def sph_density(
 
 
 def sph_kernel(q: Any, kernel: str, dims: int) -> jax.Array:
-    """A kernel of `sph_density`, ``W(r, h) h^d``, at distances ``q = r / h`` in units of the radius of its support.
+    """Evaluate a kernel of `sph_density`, ``W(r, h) h^d``, at ``q = r / h``, with ``h`` the radius of its support.
 
     q: of any shape, not negative; the kernel is 0 from 1 on. dims: 1, 2 or 3.
 
-    Its integral over space is 1. Raises ValueError for an unknown kernel, or dimensions it is not made for.
+    Its integral over space is 1. Raises ValueError if the kernel is unknown or not available in these dimensions.
     """
     chosen = sph_kernel_of(kernel, dims)
     check_width({"q": q})
@@ -182,7 +183,7 @@ _BIAS = {"wendland_c2": (0.0294, 0.977), "wendland_c4": (0.01342, 1.579), "wendl
 
 
 def _excess(kernel: str, k: int, dims: int, part_query: Any) -> float:
-    """What a glass has too much of the self-contribution, as a fraction of it."""
+    """Return the excess of the self-contribution in a glass, as a fraction of it."""
     if kernel not in _BIAS or dims != 3 or part_query is not None:
         raise ValueError(
             f"bias_correction is known for {', '.join(_BIAS)} in 3 dimensions, at the particles themselves; not for "
@@ -197,7 +198,7 @@ def _dims(part: Any) -> int:
 
 
 def _check_at_least(k: int, least: int) -> None:
-    """Leaves what is no number at all to `knn`."""
+    """Raise ValueError if ``k`` is below ``least``; `knn` reports values that are not integers."""
     if isinstance(k, (int, np.integer)) and k < least:
         raise ValueError(f"k is {k}, but this density needs at least {least} neighbours; use a larger k.")
 
@@ -205,7 +206,7 @@ def _check_at_least(k: int, least: int) -> None:
 def _reduced(
     func: Any, part: Any, k: int, boxsize: Any, th: Any, part_query: Any, output_order: str, cfg: KNNConfig | None
 ) -> jax.Array:
-    """What ``func`` makes of the neighbours. Nothing but positions and masses is sorted and sent."""
+    """Apply ``func`` to the neighbours of each query. Only positions and masses are sorted and sent."""
     check_particles(part)
     mass, pos = check_mass(part), get_pos(part)
     if mass is not None and np.shape(mass) not in ((), pos.shape[:1]):
@@ -225,7 +226,7 @@ def _reduced(
 
 
 def _masses(part: PosMass, idx: jax.Array, dtype: Any) -> jax.Array:
-    """The masses of neighbours, ``(q, m)``; 1 where particles are counted."""
+    """Return the masses of neighbours, ``(q, m)``; 1 if particles have no mass."""
     if part.mass is None:
         return jnp.ones(idx.shape, dtype)
     mass = field_of(part, "mass", idx)
@@ -234,9 +235,11 @@ def _masses(part: PosMass, idx: jax.Array, dtype: Any) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames=("chosen", "excess", "dims"), inline=True)
 def _smoothed(mass: jax.Array, distance: jax.Array, chosen: SphKernel, excess: float, dims: int) -> jax.Array:
-    """The density of neighbours by a kernel that ends at the last, less ``excess`` of the first. All ``(q, k)``."""
+    """Return the density of neighbours for a kernel that ends at the last, minus ``excess`` of the first. All ``(q,
+    k)``.
+    """
     h = distance[:, -1:]
-    sound = (h > 0) & (h < jnp.inf)  # what it is elsewhere is for `_per_volume` to say, but must not become NaN
+    sound = (h > 0) & (h < jnp.inf)  # `_per_volume` handles the other rows, but they must not become NaN
     weight = chosen.shape(ratio(jnp.where(sound, distance, 0), jnp.where(sound, h, 1)))
     weighed = _sum(mass * weight.astype(mass.dtype)) - excess * mass[:, 0]
     return _per_volume(chosen.norm * weighed, h[:, 0], dims)
@@ -244,12 +247,12 @@ def _smoothed(mass: jax.Array, distance: jax.Array, chosen: SphKernel, excess: f
 
 @functools.partial(jax.jit, static_argnames=("unit_ball", "dims"), inline=True)
 def _mean(mass: jax.Array, distance: jax.Array, unit_ball: float, dims: int) -> jax.Array:
-    """The mean density of neighbours in the ball that ends at the last. unit_ball: the volume of one of radius 1."""
+    """Return the mean density of neighbours in the ball that ends at the last. unit_ball: its volume at radius 1."""
     return _per_volume(_sum(mass) / unit_ball, distance[:, -1], dims)
 
 
 def _sum(terms: jax.Array) -> jax.Array:
-    """The sum over the last axis by halves, whose rounding error grows with the logarithm of the number of terms."""
+    """Sum over the last axis by halves; the rounding error grows with the logarithm of the number of terms."""
     while terms.shape[-1] > 1:
         half = terms.shape[-1] // 2
         rest = terms[..., 2 * half :]
@@ -258,25 +261,25 @@ def _sum(terms: jax.Array) -> jax.Array:
 
 
 def _per_volume(mass: jax.Array, radius: jax.Array, dims: int) -> jax.Array:
-    """``mass / radius^dims``: inf at radius 0, and 0 where there is no particle. NaN: out of the range of the dtype."""
+    """Return ``mass / radius^dims``: inf at radius 0, 0 without a particle, NaN if out of the range of the dtype."""
     sound = (radius > 0) & (radius < jnp.inf)
     density = _over_power(mass, jnp.where(sound, radius, 1).astype(mass.dtype), dims)
     lost = (density == jnp.inf) | ((jnp.abs(density) < jnp.finfo(density.dtype).tiny) & (mass != 0))
-    at_zero = jnp.where(is_subnormal(radius), jnp.nan, jnp.inf)  # XLA takes such a radius for 0, and it is none
+    at_zero = jnp.where(is_subnormal(radius), jnp.nan, jnp.inf)  # XLA treats such a radius as 0, but it is not 0
     return jnp.where(sound, jnp.where(lost, jnp.nan, density), jnp.where(radius > 0, 0, at_zero))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _over_power(mass: jax.Array, radius: jax.Array, dims: int) -> jax.Array:
-    """``mass / radius^dims``. Step by step, the numbers stay within the range of float32 wherever the result does."""
+    """Return ``mass / radius^dims``, step by step so that float32 overflows only if the result does."""
     density, inverse = mass, 1 / radius
     for _ in range(dims):
-        density = density * inverse  # not a division: XLA would turn several into one by the product
+        density = density * inverse  # not a division: XLA would merge several into one by the product
     return density
 
 
 @_over_power.defjvp
 def _over_power_jvp(dims: int, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
-    """Not by the inverse radius, whose derivative may be out of the range that this one is in."""
+    """Avoid the inverse radius, whose derivative may overflow although this derivative does not."""
     density, radius = _over_power(*primals, dims), primals[1]
     return density, _over_power(tangents[0], radius, dims) - dims * ratio(density, radius) * tangents[1]
