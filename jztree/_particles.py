@@ -1,11 +1,10 @@
-"""What may come as particles, and the one check of it.
+"""Accepted particle inputs and their validation.
 
-Particles are an array of positions, or a pytree with an array ``pos`` among its leaves: rows are moved by moving
-leaves. ``pos`` may also be computed from the leaves (`jztree._carried`). What holds its rows elsewhere, such as an
-object that JAX does not know or a static field, would stay in its order while positions are sorted, which is a wrong
-answer that nobody sees. So `get_pos`, which everything here calls before it touches particles, raises for it.
-`check_carried` does so for numbers that would change on their way into JAX,
-and `check_movable` for those that kernels cannot move.
+Particles are an array of positions, or a pytree with an array ``pos`` among its leaves: rows move with the leaves.
+``pos`` may also be computed from the leaves (`jztree._carried`). Rows stored elsewhere, such as in an unregistered
+object or a static field, would keep their order while positions are sorted, which would silently give wrong results.
+`get_pos` raises an error for such rows, and every function calls it before it uses particles. Likewise, `check_carried`
+rejects numbers that would change on conversion to JAX, and `check_movable` those that kernels cannot move.
 """
 
 import copy
@@ -26,14 +25,14 @@ _ARRAYS = (*_OF_JAX, np.ndarray)
 _NUMBERS = (int, float, complex, np.generic)
 _NO_UNITS = ("", "1", "dimensionless", "NoUnit()")
 _WIDE = frozenset(map(np.dtype, ("complex128", "float64", "int64", "uint64")))
-_MODEST = 2**31  # numbers of Python below this are of no concern
+_MODEST = 2**31  # Python numbers below this need no check
 _SWITCH_ON = "switch on 64 with jax.config.update('jax_enable_x64', True)"
 
 
 def get_pos(part: Any) -> Any:
-    """The positions of a particle class, or ``part`` itself if it is an array.
+    """Return the positions of a particle class, or ``part`` itself if it is an array.
 
-    Raises TypeError if it is neither, or if it holds rows where they would not be moved with the positions.
+    Raises TypeError if it is neither, or if it holds rows that would not move with the positions.
     """
     if isinstance(part, _ARRAYS):
         if getattr(part.dtype, "names", None):
@@ -57,7 +56,7 @@ def get_pos(part: Any) -> Any:
 
 
 def _is_of_leaves(part: Any, pos: Any, leaves: list[Any]) -> bool:
-    """Whether positions move with the leaves: they are one, or are computed from some that have as many rows."""
+    """Return whether positions move with the leaves: they are a leaf, or are computed from leaves with as many rows."""
     if any(leaf is pos for leaf in leaves):
         return True
     num = getattr(part, "num", None)
@@ -67,9 +66,9 @@ def _is_of_leaves(part: Any, pos: Any, leaves: list[Any]) -> bool:
 
 
 def shape_of_pos(part: Any) -> tuple[int, ...]:
-    """The shape of the positions; those that are computed are not, for that.
+    """Return the shape of the positions without evaluating positions that are computed.
 
-    They may be those of all devices, with a leading axis over these that the class itself may not know to handle.
+    They may be those of all devices, with a leading device axis that the class itself may not handle.
     """
     cls: Any = type(part)
     if isinstance(part, (*_ARRAYS, Carried, type)) or not is_computed(cls, "pos"):
@@ -77,11 +76,11 @@ def shape_of_pos(part: Any) -> tuple[int, ...]:
     for way in (get_pos, functools.partial(over_devices, get_pos)):
         try:
             shape = tuple(jax.eval_shape(way, part).shape)
-        except Exception:  # of the class, which may be for one device
+        except Exception:  # the class may raise any error, for instance if it handles one device only
             continue
         if len(shape) == 2 or way is not get_pos:
             return shape
-    return tuple(np.shape(get_pos(part)))  # raises, or needs numbers
+    return tuple(np.shape(get_pos(part)))  # raises, or needs concrete values
 
 
 def _what_is_wrong(part: Any, pos: Any) -> str:
@@ -116,7 +115,7 @@ def _what_is_wrong(part: Any, pos: Any) -> str:
 
 
 def field_names(part: Any) -> list[str]:
-    """The names of the fields of a particle class; none of an array."""
+    """Return the names of the fields of a particle class; an array has none."""
     if isinstance(part, _ARRAYS):
         return []
     if isinstance(part, Carried):
@@ -131,7 +130,7 @@ def field_names(part: Any) -> list[str]:
 
 
 def _check_field(part: Any, name: str, value: Any, rows: tuple[int, ...], known: set[int]) -> None:
-    """TypeError if a field that is not a leaf itself holds rows that would not be moved."""
+    """Raise TypeError if a field that is not itself a leaf holds rows that would not be moved."""
     kind = type(part).__name__
     if name == "mass" and isinstance(value, (list, tuple)):
         raise TypeError(f"mass of {kind} is a {type(value).__name__}; make it an array with numpy.asarray.")
@@ -149,23 +148,23 @@ def _check_field(part: Any, name: str, value: Any, rows: tuple[int, ...], known:
 
 
 def _is_list(value: Any) -> bool:
-    """Whether this is a list of numbers, or of lists of these."""
+    """Return whether this is a list of numbers, or a list of such lists."""
     return isinstance(value, (list, tuple)) and all(isinstance(one, _NUMBERS) or _is_list(one) for one in value)
 
 
 def one_line(value: Any) -> str:
-    """The text of ``value`` without the line breaks that NumPy puts into long arrays."""
+    """Return the text of ``value`` without the line breaks that NumPy inserts into long arrays."""
     return " ".join(str(value).split())
 
 
 def get_num(part: Any) -> Any:
-    """How many rows of ``part`` hold particles: its ``num`` if it has one, else the length of its positions."""
+    """Return the number of rows of ``part`` that hold particles: its ``num``, or else the length of its positions."""
     num = getattr(part, "num", None)
     return get_pos(part).shape[0] if num is None else _one_number(num)
 
 
 def _one_number(num: Any) -> Any:
-    """``num`` without the axis that it has if `jax.shard_map` made ``(1,)`` of ``(r,)``, one number a device."""
+    """Return ``num`` as a scalar if `jax.shard_map` split ``(r,)``, one number per device, into ``(1,)``."""
     return num.reshape(()) if isinstance(num, (jax.Array, np.ndarray)) and num.shape == (1,) else num
 
 
@@ -175,22 +174,22 @@ def _is_integer(number: Any) -> bool:
 
 
 def _shown(number: Any) -> str:
-    """What was given for a number, in words; what is traced has no text."""
+    """Return the text of a value passed as a number; traced values show dtype and shape."""
     if isinstance(number, jax.core.Tracer):
         return f"{number.dtype} of shape {number.shape}"
     return f"a {type(number).__name__}" if isinstance(number, (list, tuple)) else one_line(number)
 
 
 def one_integer(num: Any, what: str = "num") -> Any:
-    """``num``; TypeError in words if it is something else than one integer."""
+    """Return ``num``; raises TypeError if it is not one integer."""
     if isinstance(num, (list, tuple)) or np.ndim(num) != 0 or not _is_integer(num):
         raise TypeError(f"{what} is {_shown(num)}; it counts the rows that hold particles, so it must be one integer.")
     return num
 
 
 def check_num(part: Any, what: str = "num") -> Any:
-    """``num`` of ``part``; ValueError in words if it is known and not between 0 and the number of rows."""
-    n = get_pos(part).shape[0]  # first, which says what is no particles at all
+    """Return ``num`` of ``part``; raises ValueError if it is known and not between 0 and the number of rows."""
+    n = get_pos(part).shape[0]  # first, because it reports invalid particles
     num = one_integer(get_num(part), what)
     if not isinstance(num, jax.core.Tracer) and not 0 <= int(num) <= n:
         raise ValueError(f"{what} is {num}; it counts the rows that hold particles, so it must be from 0 to {n}.")
@@ -198,7 +197,9 @@ def check_num(part: Any, what: str = "num") -> Any:
 
 
 def check_countable(part: Any, what: str) -> None:
-    """TypeError in words if ``part`` has no ``num`` to say how many rows hold particles. what: why not all do."""
+    """Raise TypeError if ``part`` has no ``num`` to hold the number of particles. what: why not all rows hold
+    particles.
+    """
     if isinstance(part, _ARRAYS) or not hasattr(part, "num"):
         held = part.part if isinstance(part, Carried) else part
         kind = "an array" if isinstance(part, _ARRAYS) else type(held).__name__
@@ -209,21 +210,21 @@ def check_countable(part: Any, what: str) -> None:
 
 
 def check_rows(rows: int, what: str) -> None:
-    """ValueError in words if there are more rows than int32 can count."""
+    """Raise ValueError if there are more rows than int32 can count."""
     if rows >= 2**31:
         raise ValueError(f"there are {rows} {what}; one device can index at most 2**31 - 1 rows, so use more devices.")
 
 
 def get_num_total(part: Any) -> int | None:
-    """The number of particles on all devices; None where it is not known when the function is traced."""
+    """Return the number of particles on all devices; None if it is not known under tracing."""
     total = getattr(part, "num_total", None)
     return None if total is None or isinstance(total, jax.core.Tracer) else int(total)
 
 
 def replace_field(part: _Part, name: str, value: Any) -> _Part:
-    """``part`` with another value of a field, if it has that field.
+    """Return ``part`` with another value of a field, if it has that field.
 
-    Raises TypeError if the field cannot be set, or would be part of what is compiled in.
+    Raises TypeError if the field cannot be set, or if it is static and the value is an array.
     """
     if isinstance(part, _ARRAYS) or not hasattr(part, name) or getattr(part, name) is value:
         return part
@@ -258,7 +259,7 @@ def _replaced(part: Any, name: str, value: Any) -> Any:
 
 
 def check_no_unit(value: Any, name: str) -> None:
-    """TypeError in words if a number or an array has a unit, which nothing here would look at."""
+    """Raise TypeError if a number or an array has a unit, which the library would ignore."""
     for attribute in ("unit", "units"):  # of astropy; of unyt, pint and pynbody
         unit = getattr(value, attribute, None)
         if unit is not None and one_line(unit) not in _NO_UNITS:
@@ -269,14 +270,14 @@ def check_no_unit(value: Any, name: str) -> None:
 
 
 def check_no_units(**given: Any) -> None:
-    """The same of all leaves of pytrees by name, for functions that make plain arrays of them."""
+    """Run `check_no_unit` on all leaves of the named pytrees, for functions that convert them to plain arrays."""
     for name, tree in given.items():
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
             check_no_unit(leaf, f"{name}{jax.tree_util.keystr(path)}")
 
 
 def check_known(tree: Any) -> None:
-    """TypeError in words if a leaf is neither an array nor a number, but an object that JAX does not know."""
+    """Raise TypeError if a leaf is neither an array nor a number, but an object unknown to JAX."""
     for leaf in jax.tree.leaves(tree):
         if not isinstance(leaf, (*_ARRAYS, *_NUMBERS)) and not hasattr(leaf, "__jax_array__"):
             check_no_unit(leaf, name_of(leaf, tree))
@@ -298,10 +299,10 @@ def _unknown(name: str, leaf: Any) -> str:
 
 
 def check_width(tree: Any, kinds: Any = _OF_JAX) -> None:
-    """TypeError in words for JAX arrays of 64 bits, traced ones too, in 32-bit mode.
+    """Raise TypeError for 64-bit JAX arrays, also traced ones, in 32-bit mode.
 
     They were made with `jax_enable_x64`. In 32-bit mode some operations keep their dtype and others round to 32 bits.
-    kinds: the classes of arrays to look at.
+    kinds: the array classes to check.
     """
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, kinds) and leaf.dtype in _WIDE:
@@ -314,10 +315,10 @@ def check_width(tree: Any, kinds: Any = _OF_JAX) -> None:
 
 
 def check_carried(tree: Any) -> None:
-    """TypeError or ValueError in words for leaves that JAX cannot hold, or would change by more than rounding.
+    """Raise TypeError or ValueError for leaves that JAX cannot hold, or would change by more than rounding.
 
-    Those are objects other than numbers, integers of 64 bits that JAX would cut to 32, and floats outside the range of
-    float32. For JAX arrays, see `check_width`.
+    These are objects other than numbers, 64-bit integers that JAX would truncate to 32 bits, and floats outside the
+    range of float32. For JAX arrays, see `check_width`.
     """
     check_width(tree)
     for leaf in jax.tree.leaves(tree):
@@ -335,7 +336,7 @@ def check_carried(tree: Any) -> None:
 
 
 def _is_modest(number: float) -> bool:
-    """Whether any dtype has a number like this."""
+    """Return whether any dtype can hold a number of this size."""
     return number == 0 or 1 / _MODEST < abs(number) < _MODEST
 
 
@@ -379,7 +380,7 @@ def _check_integers(values: Iterable[int], dtype: np.dtype, leaf: Any, tree: Any
 
 
 def fits_float32(number: float) -> bool:
-    """Whether float32 has a finite number like this, and does not take it for 0."""
+    """Return whether float32 can hold this number as a finite value and, unless it is 0, as a normal one."""
     kept = np.finfo(np.float32)
     return number == 0 or float(kept.tiny) <= abs(number) <= float(kept.max)
 
@@ -387,9 +388,9 @@ def fits_float32(number: float) -> bool:
 def _check_floats(values: Any, leaf: Any, tree: Any) -> None:
     if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
         return
-    # Two reductions without a copy decide it, unless a row, which may hold no particle, is NaN or infinite.
+    # Two reductions without a copy suffice, unless a row, which may hold no particle, is NaN or infinite.
     low, high = float(np.min(values)), float(np.max(values))
-    if not np.isfinite([low, high]).all():  # what is not finite is for others to say
+    if not np.isfinite([low, high]).all():  # other checks report NaN and infinity
         finite = values[np.isfinite(values)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     extreme = low if -low > high else high
@@ -401,7 +402,7 @@ def _check_floats(values: Any, leaf: Any, tree: Any) -> None:
 
 
 def check_movable(tree: Any) -> None:
-    """TypeError in words for arrays whose rows kernels cannot move: they move whole bytes, and no masks."""
+    """Raise TypeError for arrays whose rows kernels cannot move: they move whole bytes, and no masks."""
     for leaf in jax.tree.leaves(tree):
         if not isinstance(leaf, _ARRAYS) or leaf.ndim == 0:
             continue
@@ -416,14 +417,16 @@ def check_movable(tree: Any) -> None:
 
 @functools.lru_cache
 def is_movable(dtype: Any) -> bool:
-    """Whether numbers of this dtype are whole bytes each."""
+    """Return whether each number of this dtype occupies whole bytes."""
     if not _is_numeric(dtype):
         return False
     return dtype.kind != "V" or (jnp.iinfo if jnp.issubdtype(dtype, jnp.integer) else jnp.finfo)(dtype).bits >= 8
 
 
 def _is_numeric(dtype: Any) -> bool:
-    """Whether JAX has such numbers: not text, times, objects, fields, extended precision or keys of its own."""
+    """Return whether JAX supports this dtype as numbers: no text, times, objects, records, extended precision or JAX
+    keys.
+    """
     if jnp.issubdtype(dtype, jax.dtypes.extended) or dtype.kind in "gG" or dtype in (np.longdouble, np.clongdouble):
         return False
     return dtype.kind == "b" or (dtype.names is None and jnp.issubdtype(dtype, np.number))
@@ -437,7 +440,7 @@ def _dtype_in_words(dtype: Any) -> str:
 
 
 def name_of(leaf: Any, tree: Any) -> str:
-    """What a leaf of a pytree is called: ``part.mass`` of arguments by name, ``mass`` of a particle class."""
+    """Return the name of a pytree leaf: ``part.mass`` for named arguments, ``mass`` for a particle class."""
     for path, other in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if other is leaf:
             name = jax.tree_util.keystr(path[:1], simple=True) + jax.tree_util.keystr(path[1:])

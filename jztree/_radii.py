@@ -1,4 +1,4 @@
-"""Radii as users give them, and as kernels take them."""
+"""Parse radii from users into the form that kernels accept."""
 
 from typing import Any, NamedTuple
 
@@ -17,9 +17,9 @@ _NOT_ASCENDING = "the radii of a query do not ascend; sort them."
 
 
 class Radii(NamedTuple):
-    """``m`` ascending radii: the same for all queries, a number or ``(m,)``, or those of each, ``(q,)`` or ``(q, m)``.
+    """``m`` ascending radii: for all queries, a number or ``(m,)``, or for each query, ``(q,)`` or ``(q, m)``.
 
-    One of the two is None; both, if there are none (`NO_LIMIT`).
+    One of the two fields is None; both are None if there are no radii (`NO_LIMIT`).
     """
 
     for_all: Exact | None
@@ -29,23 +29,23 @@ class Radii(NamedTuple):
         return self.for_all is not None or self.of_each is not None
 
     def shape(self) -> tuple[int, ...]:
-        """Of the answer to one query."""
+        """Return the shape of the result for one query."""
         given = self.for_all.words.shape if self.for_all is not None else self._each().words.shape[1:]
         return tuple(given[:-1])
 
     def per_query(self) -> int:
-        """``m``."""
+        """Return ``m``."""
         return int(np.prod(self.shape()))
 
     def words(self) -> Exact:
-        """As kernels take them."""
+        """Return the radii in the form that kernels accept."""
         return self.for_all if self.for_all is not None else self._each()
 
     def words_or_none(self) -> Exact | None:
         return self.words() if self.given() else None
 
     def outermost(self, q: int, dtype: Any) -> jax.Array:
-        """``(q,)``, the largest radius of every query in the dtype of the positions, and not below what was given."""
+        """Return ``(q,)``, the largest radius of each query in the dtype of the positions, rounded up."""
         number = jax.lax.stop_gradient(jnp.asarray(exact_to_float(self.words()), dtype))
         last = number.reshape(-1)[-1:] if self.of_each is None else number.reshape(q, self.per_query())[:, -1]
         farther = jnp.nextafter(at_least_normal(last), jnp.asarray(jnp.inf, dtype))
@@ -61,7 +61,7 @@ NO_LIMIT = Radii(None, None)
 
 
 def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What twins replace in the arguments of a function with ``part``, ``radius`` and maybe ``part_query``."""
+    """Return the arguments that twins replace, for a function with ``part``, ``radius`` and optionally ``part_query``."""
     replaced = exact_box_argument(arguments)
     query = arguments.get("part_query")
     asked = next(iter(arguments.values())) if query is None else query
@@ -69,7 +69,7 @@ def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def exact_arguments_of_one(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The same where ``radius`` is a number, or one a query."""
+    """Return the same for a function whose ``radius`` is a number, or one per query."""
     query = arguments["part_query"]
     asked = arguments["part"] if query is None else query
     radius = as_one_radius(arguments["radius"], *_asked_outside(asked))
@@ -77,29 +77,33 @@ def exact_arguments_of_one(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def exact_limit(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The same for one with ``max_radius``, which may be None."""
+    """Return the same for a function with ``max_radius``, which may be None."""
     query = arguments["part_query"]
     asked = arguments["part"] if query is None else query
     return exact_box_argument(arguments) | {"max_radius": as_limit(arguments["max_radius"], *_asked_outside(asked))}
 
 
 def _asked_outside(asked: Any) -> tuple[tuple[int, ...], Any]:
-    """Arguments ``queries`` and ``num`` of `as_radii` outside of a mapped function, where the first axis of positions
-    may be that over devices: without ``num`` its length is not the number of queries, as which `get_num` takes it.
-    What is wrong with either is for the function itself to say.
+    """Return the arguments ``queries`` and ``num`` of `as_radii` outside of a mapped function.
+
+    There, the first axis of positions may run over devices; without ``num``, `get_num` would take its length as the
+    number of queries. The function itself reports errors in either.
     """
     return shape_of_pos(asked)[:-1], None if getattr(asked, "num", None) is None else get_num(asked)
 
 
 def as_limit(max_radius: Any, queries: tuple[int, ...], num: Any = None) -> Radii:
-    """``max_radius``, a number or one a query, as exact numbers; None is `NO_LIMIT`. queries: as in `as_radii`."""
+    """Return ``max_radius``, a number or one per query, as exact numbers; None is `NO_LIMIT`.
+
+    queries: as in `as_radii`.
+    """
     if max_radius is None or (isinstance(max_radius, Radii) and not max_radius.given()):
         return NO_LIMIT
     return as_one_radius(max_radius, queries, num, "max_radius")
 
 
 def as_one_radius(radius: Any, queries: tuple[int, ...], num: Any = None, name: str = "radius") -> Radii:
-    """`as_radii` of a number, or one a query; ValueError in words for ascending radii."""
+    """Return `as_radii` of a number, or one per query; raises ValueError for ascending radii."""
     shape = radius.words().words.shape[:-1] if isinstance(radius, Radii) else shape_of(radius, name)
     if shape not in ((), queries):
         raise ValueError(f"{name} must be a number, or one a query, {_words(queries)}; its shape is {shape}.")
@@ -107,11 +111,11 @@ def as_one_radius(radius: Any, queries: tuple[int, ...], num: Any = None, name: 
 
 
 def as_radii(radius: Any, queries: tuple[int, ...], num: Any = None, name: str = "radius") -> Radii:
-    """``radius`` as exact numbers; TypeError or ValueError in words if these cannot be radii.
+    """Return ``radius`` as exact numbers; raises TypeError or ValueError if these are not valid radii.
 
-    queries: ``(q,)``, or ``(r, q)`` where they have an axis over devices. Radii are a number, ``(m,)`` or ``(1, m)``
-    for all queries, or ``(q,)`` or ``(q, m)`` for each, after that axis. num: how many queries there are (None:
-    all); the radii of rows behind them may be anything.
+    queries: ``(q,)``, or ``(r, q)`` with an axis over devices. Radii are a number, ``(m,)`` or ``(1, m)`` for all
+        queries, or ``(q,)`` or ``(q, m)`` for each, after that axis. num: number of queries (None: all); the radii of
+        later rows are ignored.
     """
     if isinstance(radius, Radii):
         return radius
@@ -137,8 +141,10 @@ def _words(shape: tuple[Any, ...]) -> str:
 
 
 def _without_padding(radius: Any, queries: tuple[int, ...], num: Any) -> Any:
-    """Radii of each query, 0 in rows from ``num`` on; as they are if ``num`` is none (which is an error elsewhere), or
-    if it is traced and they are not, because traced numbers lose bits.
+    """Return the radii of each query, set to 0 in rows from ``num`` on.
+
+    They are unchanged if ``num`` is invalid (another check reports that), or if it is traced and they are not, because
+    traced numbers lose bits.
     """
     known = is_concrete(radius)
     right = isinstance(num, (int, np.integer, np.ndarray, jax.Array)) and np.shape(num) in ((), queries[:-1])
@@ -146,7 +152,7 @@ def _without_padding(radius: Any, queries: tuple[int, ...], num: Any) -> Any:
     if not right or (known and not is_concrete(num)) or (isinstance(num, int) and num == queries[-1]):
         return radius
     library: Any = np if known else jnp
-    # As users may forbid JAX to choose dtypes and axes; a number beyond int32 is an error elsewhere.
+    # Users may disable implicit promotion of dtypes and ranks; another check reports numbers above int32.
     counts = np.asarray(num) if known else jnp.asarray(num).astype(jnp.int32)
     counts = counts.reshape(counts.shape or (1,) * (len(queries) - 1))[..., None]
     rows = library.arange(queries[-1], dtype=np.int32).reshape((1,) * (len(queries) - 1) + (-1,))
@@ -161,14 +167,14 @@ def _known(radius: Any, lists: bool, name: str) -> Exact:
         raise ValueError(f"{name} is {shown(radius)}; radii must be at least 0, and not NaN.")
     if lists and np.any(values[..., 1:] < values[..., :-1]):
         raise ValueError(f"{name} is {shown(radius)}; the radii of a query must ascend.")
-    # What is beyond the range of the positions has everything in it.
+    # A radius above the range of the positions includes all particles.
     widest = np.finfo(jax.dtypes.canonicalize_dtype(np.float64))
     return exact(np.where(values > widest.max, np.inf, values), values.shape)
 
 
 def _traced(radius: Any, shape: tuple[int, ...], lists: bool, name: str) -> Exact:
     numbers = exact(radius, shape)
-    number = jnp.asarray(numbers.words)[..., 0]  # the others of a traced number are 0
+    number = jnp.asarray(numbers.words)[..., 0]  # the other words of a traced number are 0
     faults = [comm.Fault(jnp.any(~is_length(number)), [], _BAD % name)]
     if lists:
         order = in_order(number)
