@@ -1,4 +1,4 @@
-"""z-order: where Morton keys are taken, and sorting particles by them on one device; over ranks, see `_over_ranks`.
+"""The z-order: the domain of Morton keys, and the sort on one device; for several ranks, see `_over_ranks`.
 
 G. M. Morton (1966), "A computer oriented geodetic data base".
 """
@@ -30,10 +30,10 @@ _BAD_NUM = "num of %s is {0}; it counts the rows that hold particles, so it must
 
 @dataclass
 class Domain:
-    """Where Morton keys are taken: the bounding box of particles on all ranks, and the periodic box.
+    """The domain of Morton keys: the bounding box of particles on all ranks, and the periodic box.
 
-    lower, upper: the corners of the bounding box; what lies outside has the keys of its edge. corners: those of the
-    bounding box of everything, whether it is within or not.
+    lower, upper: the corners of the bounding box; outside positions have the keys of its edge. corners: the corners of
+        the bounding box of all particles, inside the domain or not.
     """
 
     lower: jax.Array
@@ -42,15 +42,15 @@ class Domain:
     corners: tuple[jax.Array, jax.Array]
 
     def whole(self) -> "Domain":
-        """The domain of everything: its keys tell places outside of this one apart, too."""
+        """Return the domain of all particles, whose keys also distinguish positions outside of this domain."""
         return Domain(*self.corners, self.box, self.corners)
 
     def keys(self) -> tuple[jax.Array, jax.Array, Exact]:
-        """What a kernel needs to know to make Morton keys."""
+        """Return the arguments that kernels need to compute Morton keys."""
         return self.lower, self.upper, self.box
 
     def zsort(self, pos: jax.Array, num: Any, in_order: Any = 0) -> tuple[jax.Array, jax.Array]:
-        """The rows of ``pos`` in z-order, ``(n,)`` int32, and ``pos`` in that order; see `kernels.zsort`."""
+        """Return the rows of ``pos`` in z-order, ``(n,)`` int32, and ``pos`` in that order; see `kernels.zsort`."""
         return kernels.zsort(pos, num, *self.keys(), in_order)
 
 
@@ -62,16 +62,17 @@ def domain_of(
     faults: Sequence[comm.Fault] = (),
     of_first: bool = False,
 ) -> tuple[Domain, list[jax.Array]]:
-    """The domain of the particles of all types on all ranks, and ``nums``, which raise if a row is out of range or
-    there are not so many rows.
+    """Return the domain of the particles of all types on all ranks, and the checked ``nums``.
 
-    faults: what else may be wrong, to be told in the same collective. of_first: keys are taken where the first type is.
-    The order of its particles, and with it what comes first of what is equally far, then does not depend on where those
-    of other types are.
+    ``nums`` raise at run time if a row is out of range or if they exceed the number of rows.
+
+    faults: further possible faults, to be reported in the same collective. of_first: use the bounding box of the first
+        type as domain. The order of its particles, and so the choice among equally distant particles, then does not
+        depend on the positions of other types.
     """
     nums = [kernels.as_num(num) for num in nums]
     corners, of_positions = zip(*map(corners_of, positions, nums, names), strict=True)
-    # One check: a GPU is waited for once. One collective for that and all corners.
+    # One check, so that the host waits for a GPU once. One collective for the check and all corners.
     everything = [*itertools.chain.from_iterable(of_positions), *faults]
     first, everyone = comm.check_and_tell(nums[0], everything, _as_integers(corners))
     checked = [first, *(comm.after(num, first) for num in nums[1:])]
@@ -81,7 +82,7 @@ def domain_of(
 
 
 def corners_of(pos: jax.Array, num: Any, name: str) -> tuple[tuple[jax.Array, jax.Array], list[comm.Fault]]:
-    """The corners of the bounding box of positions on this rank, and the possible errors."""
+    """Return the corners of the bounding box of positions on this rank, and the possible faults."""
     lower, upper, first, number = kernels.bounds(pos, num)
     of_rows = rows_fault(first, number, _NOT_FINITE % (name, farthest(pos.dtype)))
     return (lower, upper), [num_fault(pos, num, name), of_rows]
@@ -89,9 +90,9 @@ def corners_of(pos: jax.Array, num: Any, name: str) -> tuple[tuple[jax.Array, ja
 
 @functools.partial(jax.jit, inline=True)
 def _as_integers(corners: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
-    """``(2, types, d)`` integers of upper and lower corners, of which the largest is that of all.
+    """Return ``(2, types, d)`` integers of upper and lower corners; their maximum over ranks belongs to the joint box.
 
-    XLA takes subnormal numbers for 0, but no integers. The complement turns their order around.
+    XLA treats subnormal numbers as 0, but not their integers. The complement reverses the order of the lower corners.
     """
 
     def ordered(values: jax.Array) -> jax.Array:
@@ -104,7 +105,7 @@ def _as_integers(corners: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames="dtype", inline=True)
 def _as_floats(everyone: jax.Array, dtype: Any) -> list[tuple[jax.Array, jax.Array]]:
-    """Lower and upper corner of the first type and of all, from what `_as_integers` gave on each rank."""
+    """Return lower and upper corners of the first type and of all types, from the `_as_integers` of each rank."""
 
     def number(ordered: jax.Array) -> jax.Array:
         bits = jnp.where(ordered < 0, ordered ^ jnp.iinfo(ordered.dtype).max, ordered)
@@ -115,7 +116,7 @@ def _as_floats(everyone: jax.Array, dtype: Any) -> list[tuple[jax.Array, jax.Arr
 
 
 def is_bad_num(pos: Any, num: Any) -> jax.Array:
-    """Whether ``num`` cannot be how many rows of ``pos`` hold particles."""
+    """Return whether ``num`` is not a valid number of particles in the rows of ``pos``."""
     return _is_outside(num, pos.shape[0])
 
 
@@ -125,12 +126,12 @@ def _is_outside(num: Any, rows: int) -> jax.Array:
 
 
 def num_fault(pos: Any, num: Any, name: str) -> comm.Fault:
-    """That ``num`` may be none that `is_bad_num` accepts. name: what the rows are."""
+    """Return the fault that `is_bad_num` rejects ``num``. name: the name of the rows."""
     return comm.Fault(is_bad_num(pos, num), [num], _BAD_NUM % (name, pos.shape[0]))
 
 
 def checked_num(part: Any, what: str) -> Any:
-    """`check_num` where nothing else is checked: at run time an error, on all ranks, if a traced one is wrong."""
+    """Run `check_num` where no other check follows; raises at run time, on all ranks, if a traced number is wrong."""
     pos, num = get_pos(part), check_num(part, f"num of {what}")
     if is_concrete(num):
         return num
@@ -138,16 +139,16 @@ def checked_num(part: Any, what: str) -> Any:
 
 
 def permute_particles(part: Any, index: jax.Array, posz: jax.Array | None = None) -> Any:
-    """``part`` with every property in the order ``index``, ``(n,)`` int32.
+    """Return ``part`` with every property in the order ``index``, ``(n,)`` int32.
 
-    posz: the positions in that order, where they have been moved already.
+    posz: the positions in that order, if they are already moved.
     """
     pos = None if posz is None else get_pos(part)
     return map_rows(to_order(index, pos, posz), part)
 
 
 def to_order(index: jax.Array, pos: Any, posz: jax.Array | None) -> Callable[[Any], Any]:
-    """What brings an array of rows in the order ``index``; ``posz`` is ``pos`` in that order already."""
+    """Return a function that brings an array of rows into the order ``index``; ``posz`` is ``pos`` in that order."""
     return lambda leaf: posz if leaf is pos else kernels.gather_rows(jnp.asarray(leaf), index)
 
 
@@ -157,15 +158,15 @@ def zsort(pos: Any, boxsize: Any = None, domain: Any = None) -> tuple[Any, jax.A
     """Sort particles in z-order.
 
     pos: an array of positions ``(n, d)``, or a particle class with such an array as ``pos``.
-    boxsize: periodic length, or one a dimension; 0 or None is open.
-    domain: lower and upper corner, ``(d,)`` each, of the region that keys are taken in along open dimensions; what lies
-        outside has the keys of its edge. None is the bounding box of the particles, so that one far particle is enough
-        to put all others into another order.
+    boxsize: periodic length, or one per dimension; 0 or None means open.
+    domain: lower and upper corner, ``(d,)`` each, of the region of the keys along open dimensions; outside positions
+        have the keys of its edge. None: the bounding box of the particles, so a single distant particle can change the
+        order of all others.
 
-    Returns ``pos`` sorted and the ``(n,)`` int32 rows it was taken from. The sort is stable: coincident particles keep
-    their order. (Particles that are apart but share all 128 bits of their key are in the z-order of the bits of their
-    coordinates.) Rows that are NaN or infinite come after all others, and rows from ``num`` on last.
-    Positions are wrapped for the order only.
+    Returns ``pos`` sorted and the ``(n,)`` int32 row of origin of each row. The sort is stable: coincident particles
+    keep their order. (Distinct particles that share all 128 bits of their key are in the z-order of the bits of their
+    coordinates.) NaN and infinite rows come after all others, and rows from ``num`` on come last. Positions are wrapped
+    for the order only.
 
     Raises TypeError or ValueError for positions or a box of the wrong kind.
     """
@@ -178,9 +179,9 @@ def zsort(pos: Any, boxsize: Any = None, domain: Any = None) -> tuple[Any, jax.A
 
 
 def _region(domain: Any, pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
-    """The corners of ``domain``, or of the bounding box of positions; ValueError in words if they are none.
+    """Return the corners of ``domain``, or of the bounding box of positions; raises ValueError if they are invalid.
 
-    Where they are traced, a lower corner above the upper one is an error at run time.
+    If the corners are traced, a lower corner above the upper one is an error at run time.
     """
     if domain is None:
         return kernels.bounds(pos, num)[:2]
@@ -217,19 +218,19 @@ def search_sorted_z(
     side: str = "left",
     domain: Any = None,
 ) -> jax.Array:
-    """Where positions belong among z-ordered ones, as `numpy.searchsorted` finds it for numbers.
+    """Find the rows at which positions would be inserted among z-ordered positions, like `numpy.searchsorted`.
 
     posz: ``(n, d)`` positions or a particle class, sorted by `zsort` with the same ``boxsize`` and ``domain``.
     posz_query: ``(q, d)`` positions, in any order.
-    block_size: of the published interface; does nothing.
-    leaf_search: the same, where only False has a meaning here: True raises ValueError.
+    block_size: accepted for the published interface; has no effect.
+    leaf_search: accepted for the published interface; True raises ValueError.
     side: ``"left"`` for the first row whose Morton key is not below the query's, ``"right"`` for the first above it.
 
-    domain: the region that keys are taken in along open dimensions, as in `zsort`; None is the bounding box of
-        ``posz``. Give one for sets that are to be searched and compared although their bounding boxes differ.
+    domain: the region of the keys along open dimensions, as in `zsort`; None: the bounding box of ``posz``. Pass one to
+        search and compare sets with different bounding boxes.
 
     Returns ``(q,)`` int32 rows, from 0 to the number of particles. Queries outside the domain count as on its edge.
-    Raises TypeError or ValueError for arguments of the wrong kind.
+    Raises TypeError or ValueError for invalid arguments.
     """
     if side not in ("left", "right"):
         raise ValueError(f"side must be 'left' or 'right', not {side!r}.")
