@@ -1,10 +1,9 @@
-"""Positions, and other properties, that a particle class computes: carried into a search, and checked behind it.
+"""Positions and other properties that a particle class computes: carried through a search, and checked after it.
 
-What comes back is the class of the user with its rows moved, which computes its positions anew. That they are those of
-the same particles is so if they follow from the particle's own row alone, and not if they depend on which row it is, as
-a place on a grid does that is counted off from the first row. So both are compared, up to rounding, and where they
-differ there is an error. It waits only for the particles that are returned: a catalogue is of the positions that were
-carried, and right in any case.
+The result is the user's class with its rows moved, and it recomputes its positions. They belong to the same particles
+if each follows from the particle's own row alone. They do not if they depend on the row index, as for grid points
+counted from the first row. So both are compared, up to rounding, and a difference is an error. Only returned particles
+wait for this check: a catalogue uses the carried positions and is correct in any case.
 """
 
 import functools
@@ -32,12 +31,12 @@ _DEPENDS = (
     "%s of %s depends on the row that a particle is in, so that particles which were moved would have another one; "
     + _ADVICE
 )
-_ROUNDED = 64  # in units of the last place of the largest number, what rounding makes of a sum of a few terms
-_FEW = 4  # less than one in so many
+_ROUNDED = 64  # rounding error of a sum of a few terms, in units of the last place of the largest number
+_FEW = 4  # fewer than one in this many
 
 
 def with_computed(func: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
-    """``func``, which also takes particle classes that compute their positions."""
+    """Decorate ``func`` to accept particle classes that compute their positions."""
 
     @functools.wraps(func)
     def call(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
@@ -58,17 +57,17 @@ def _is_carried(one: Any) -> bool:
 
 
 def _carried(given: Any, means: list[str]) -> Any:
-    """``given``, or what it is with classes carried: it may be a class or a sequence of them."""
+    """Return ``given`` with its classes carried; it may be a class or a sequence of classes."""
     if type(given) in (list, tuple):
         each = [_carried(one, means) for one in given]
         return type(given)(each) if any(map(_is_carried, each)) else given
     if "pos" in computed_by(given):
-        return carry(given, means, get_pos(given))  # which raises for a class that cannot be moved
+        return carry(given, means, get_pos(given))  # raises for a class that cannot be moved
     return carry(given, means)
 
 
 def carry_stacked(part: Any) -> Any:
-    """`carry` for particles of all devices, ``(r, n, ...)``, whose positions each device computes of its own."""
+    """Run `carry` for particles of all devices, ``(r, n, ...)``, whose positions are computed per device."""
     if not computed_by(part):
         return part
 
@@ -81,12 +80,14 @@ def carry_stacked(part: Any) -> Any:
 
 
 def release(one: Any, used: Any = None, mapped: Any = None) -> Any:
-    """The class of the user, which computes what it computed before; a run-time error, on all ranks, if it does not.
+    """Return the user's class; raises at run time, on all ranks, if its computed properties differ from the carried
+    ones.
 
-    one: `Carried`, or what needs no release. used: which rows hold particles; None: those before ``num``.
-    mapped: ``one`` with True at the leaves whose first axis is one over many classes; None if it is one class.
+    one: `Carried`, or an object that needs no release. used: mask of the rows that hold particles; None: those before
+        ``num``.
+    mapped: ``one`` with True at the leaves whose first axis runs over many classes; None if it is one class.
 
-    Raises TypeError in words if the class cannot compute it of another number of rows.
+    Raises TypeError if the class cannot compute a property for another number of rows.
     """
     if not isinstance(one, Carried):
         return one
@@ -118,8 +119,10 @@ def release(one: Any, used: Any = None, mapped: Any = None) -> Any:
 
 
 def _behind(one: Carried, checked: jax.Array) -> Any:
-    """The class of the user behind a check. What all devices share, such as one mass for all particles, stays as it is,
-    so that a `jax.shard_map` of the user knows that it is the same on each.
+    """Return the user's class ordered after a check.
+
+    Leaves that all devices share, such as one mass for all particles, are unchanged, so that a `jax.shard_map` of the
+    user knows that they are equal on all devices.
     """
     rows = {np.shape(column)[:1] for column in one.columns.values()}
     differing = varying_axes(checked)
@@ -131,7 +134,7 @@ def _behind(one: Carried, checked: jax.Array) -> Any:
 
 
 def _computed_again(one: Carried, mapped: Any) -> dict[str, Any]:
-    """The columns as the class computes them now."""
+    """Return the columns as the class computes them now."""
 
     def read(part: Any) -> dict[str, Any]:
         return {name: getattr(part, name) for name in one.columns}
@@ -145,7 +148,7 @@ def _computed_again(one: Carried, mapped: Any) -> dict[str, Any]:
 
 
 def _used_rows(one: Carried, shape: tuple[int, ...]) -> Any:
-    """Which rows of one device ``(n, ...)``, or of all ``(r, n, ...)``, hold particles."""
+    """Return a mask of the rows of one device ``(n, ...)``, or of all ``(r, n, ...)``, that hold particles."""
     num = getattr(one, "num", None)
     if num is None:
         return np.ones(shape[:1], bool)
@@ -156,9 +159,10 @@ def _used_rows(one: Carried, shape: tuple[int, ...]) -> Any:
 
 @functools.partial(jax.jit, static_argnames="may_wrap", inline=True)
 def _differ(carried: jax.Array, again: jax.Array, used: jax.Array, may_wrap: bool) -> jax.Array:
-    """Whether numbers of any row that is used are others by more than rounding.
+    """Return whether any used row differs by more than rounding.
 
-    may_wrap: they may lie in a periodic box, on whose faces rounding decides between 0 and its length.
+    may_wrap: the numbers may lie in a periodic box, where rounding at a face decides between 0 and the length of the
+        box.
     """
     used = jnp.broadcast_to(used, carried.shape)
     if not jnp.issubdtype(carried.dtype, jnp.floating):
