@@ -1,13 +1,13 @@
-"""Which particles are in a group, a node or a sphere, for derivatives at fixed membership.
+"""Membership of particles in groups, nodes or spheres, for derivatives at fixed membership.
 
-Kernels have no derivatives. Which particles are in a group, a node or a sphere does not change under a small shift, and
-where it does, sums jump. So the derivative of a sum is that of the sum over the particles that are in it now; Horowitz
-& Bayer (2025, arXiv:2510.26851) call it frozen assignment, and say what it leaves out.
+Kernels have no derivatives. The membership of particles in a group, a node or a sphere does not change under a small
+shift; if it does change, sums jump. So the derivative of a sum is that of the sum over its present members. Horowitz &
+Bayer (2025, arXiv:2510.26851) call this frozen assignment, and describe what it leaves out.
 
-The ``_derivatives`` of each subject take what a kernel found and give it back with derivatives: those of the same
-definition written down in JAX. That is traced only where somebody differentiates, so it costs nothing elsewhere, and it
-can be differentiated again. Differences are taken to a particle of the group and in the group's own unit of length, so
-that no digits are lost far from the origin and no square leaves the range of float32.
+The ``_derivatives`` module of each subject takes the result of a kernel and attaches derivatives: those of the same
+definition written in JAX. That code is traced only if you differentiate, so otherwise it has no cost, and it can be
+differentiated again. Differences are taken relative to a particle of the group and in the group's own unit of length,
+so that no digits are lost far from the origin and no square leaves the range of float32.
 """
 
 from typing import Any, NamedTuple
@@ -17,30 +17,31 @@ import jax.numpy as jnp
 
 from . import comm
 
-# So many terms are added up one after the other; a longer sum in float32 loses digits with every term.
+# Number of terms added sequentially; a longer sum in float32 loses digits with every term.
 _BLOCK = 1024
 
 
 class Members(NamedTuple):
-    """Which rows of particles are in which group.
+    """The group of each row of particles.
 
-    group: ``(n,)`` int32, the group of each row; ``g`` for those in none. The rows of a group follow each other, but
-        for rows in none. first: ``(g,)`` int32, the first row of each; ``n`` for groups that do not exist.
+    group: ``(n,)`` int32, the group of each row; ``g`` for rows in no group. The rows of a group are consecutive,
+        except for rows in no group. first: ``(g,)`` int32, the first row of each group; ``n`` for groups that do not
+        exist.
     """
 
     group: jax.Array
     first: jax.Array
 
     def of_rows(self, values: jax.Array, others: Any = 0) -> jax.Array:
-        """What each row's group has, and ``others`` for rows in none."""
+        """Return the value of each row's group, and ``others`` for rows in no group."""
         return values.at[self.group].get(mode="fill", fill_value=others)
 
     def from_first(self, values: jax.Array) -> jax.Array:
-        """What the first row of each group has; 0 for groups that do not exist."""
+        """Return the value of the first row of each group; 0 for groups that do not exist."""
         return from_rows(values, self.first)
 
     def sum(self, values: jax.Array) -> jax.Array:
-        """The sum over each group, ``(g, ...)``: first over runs of few rows, then over these."""
+        """Return the sum over each group, ``(g, ...)``, by summing short runs of rows first."""
         groups, rows = self.first.shape[0], jnp.arange(self.group.shape[0], dtype=jnp.int32)
         before = jnp.concatenate([self.group[:1], self.group[:-1]])
         run = jnp.cumsum((self.group != before) | (rows % _BLOCK == 0), dtype=jnp.int32) - 1
@@ -49,7 +50,7 @@ class Members(NamedTuple):
         return jax.ops.segment_sum(jax.ops.segment_sum(values, run, total), owner, groups + 1)[:groups]
 
     def farthest(self, distance: jax.Array) -> jax.Array:
-        """The row with the largest ``distance``, ``(n,)``, of each group; ``n`` for groups that do not exist."""
+        """Return the row with the largest ``distance``, ``(n,)``, of each group; ``n`` for groups that do not exist."""
         groups, n = self.first.shape[0], distance.shape[0]
         most = jax.ops.segment_max(distance, self.group, groups + 1)
         rows = jnp.where(distance >= most[self.group], jnp.arange(n, dtype=jnp.int32), n)
@@ -57,15 +58,18 @@ class Members(NamedTuple):
 
 
 def from_rows(values: jax.Array, rows: jax.Array) -> jax.Array:
-    """``values[rows]``, and 0 for rows beyond the last."""
+    """Return ``values[rows]``, and 0 for rows past the end."""
     return values.at[rows].get(mode="fill", fill_value=0)
 
 
 def members_of(rows: jax.Array, start: jax.Array, count: jax.Array, used: jax.Array) -> Members:
-    """rows: ``(n,)`` int32, where each particle is in group order, -1 for padding. start, count: ``(g,)`` int32, where
-    each group begins there, ascending, and its particles. used: ``(g,)`` which groups exist.
+    """Return the `Members` of groups that are runs in group order.
 
-    ``first`` is as if rows were in place.
+    rows: ``(n,)`` int32, the position of each particle in group order, -1 for padding. start, count: ``(g,)`` int32,
+        the ascending start and the number of particles of each group there. used: ``(g,)``, mask of the groups that
+        exist.
+
+    ``first`` assumes that rows are in group order.
     """
     groups = start.shape[0]
     begins = jnp.where(used, start, jnp.iinfo(jnp.int32).max)
@@ -75,9 +79,10 @@ def members_of(rows: jax.Array, start: jax.Array, count: jax.Array, used: jax.Ar
 
 
 def joined_members(num: Any, n: int, segments: tuple[jax.Array, jax.Array, jax.Array]) -> Members:
-    """The groups that begin on this rank, as rows of the particles of all ranks, ``(r * n,)`` with their padding.
+    """Return the groups that begin on this rank, as rows of the particles of all ranks, ``(r * n,)`` with padding.
 
-    num: how many of this rank's ``n`` rows hold particles. segments: number, counts over all ranks, and offsets.
+    num: number of this rank's ``n`` rows that hold particles. segments: number of groups, their counts over all ranks,
+        and their offsets.
     """
     rank, ndev, _ = comm.get_rank_info()
     if ndev * n >= 2**31:
@@ -92,10 +97,10 @@ def joined_members(num: Any, n: int, segments: tuple[jax.Array, jax.Array, jax.A
 
 
 def everyone(array: jax.Array) -> jax.Array:
-    """Rows ``(n, ...)`` of all ranks, ``(r * n, ...)``; what is shared by all particles stays as it is."""
+    """Return rows ``(n, ...)`` of all ranks, ``(r * n, ...)``; values shared by all particles are unchanged."""
     return array if array.shape[0] == 1 else comm.all_gather(array).reshape(-1, *array.shape[1:])
 
 
 def or_one(unit_of: jax.Array) -> jax.Array:
-    """A unit to divide by: 1 where there is none."""
+    """Return a unit to divide by: 1 if it is not positive."""
     return jnp.where(unit_of > 0, unit_of, 1)
