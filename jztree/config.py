@@ -1,12 +1,12 @@
-"""Static options: hashable dataclasses, one field a choice, each saying what it costs.
+"""Static options: hashable dataclasses with one field per choice; each field documents its cost.
 
-Options are arguments, never globals. A public function copies the configuration it is given, so editing an object
-afterwards cannot reach code that is already compiled.
+Options are arguments, never globals. A public function copies the configuration that it receives, so later edits of the
+object do not affect compiled code.
 
 The published interface has options that only size its allocations (``alloc_fac_nodes``, ``alloc_fac_ilist``, ...) or
-shape its hierarchy. Nothing has to be sized here, and the hierarchy is another one, so these can be given, read and
-changed as there, and do nothing: `_published` makes them, and they are no part of what is compiled. Any further option
-whose name starts with ``alloc_fac_`` is accepted too, and forgotten.
+shape its hierarchy. This library sizes its buffers itself and uses another hierarchy, so you can set, read and change
+these options, but they have no effect: `_published` makes them, and they are not part of the compiled code. Any further
+option whose name starts with ``alloc_fac_`` is also accepted and discarded.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ _kinds: list[type] = []
 
 @dataclass_transform(kw_only_default=True)
 def _options(cls: type[_T]) -> type[_T]:
-    """Make ``cls`` a hashable dataclass that refuses unknown options and ignores those that size allocations."""
+    """Make ``cls`` a hashable dataclass that rejects unknown options and ignores those that size allocations."""
     made = dataclass(kw_only=True, unsafe_hash=True)(cls)
     fields = [option.name for option in dataclasses.fields(made)]  # type: ignore[arg-type]
     others = [name for name, value in vars(cls).items() if isinstance(value, property)]
@@ -71,14 +71,14 @@ def _options(cls: type[_T]) -> type[_T]:
 
 
 def is_config(value: Any) -> bool:
-    """Whether ``value`` is one of the configurations of this module."""
+    """Return whether ``value`` is one of the configurations of this module."""
     return isinstance(value, tuple(_kinds))
 
 
 def checked_config(cfg: Any, kind: type[_T], what: str = "cfg", *, optional: bool = True) -> _T:
-    """The configuration that a function was given as ``what``, or that of all defaults if it is None.
+    """Return the configuration passed as ``what``, or one with all defaults if it is None.
 
-    Raises TypeError in words if it is of another kind.
+    Raises TypeError if it is of another kind.
     """
     if cfg is None and optional:
         return kind()
@@ -97,18 +97,19 @@ def _check_name(cls: type, names: list[str], name: str, error: type[Exception] =
 
 
 def _published(default: Any) -> Any:
-    """A dataclass field of the published interface that does nothing here."""
+    """Make a dataclass field of the published interface that has no effect here."""
     return field(default=default, compare=False, repr=False, metadata={"published": True})
 
 
 def _at_least(least: int, default: int | None) -> Any:
-    """A dataclass field for an integer of at least ``least``, or None if that is the default."""
+    """Make a dataclass field for an integer of at least ``least``, or None if that is the default."""
     return field(default=default, metadata={"least": least})
 
 
 def _check_value(cls: Any, name: str, value: Any) -> None:
-    """ValueError unless ``value`` is what `_at_least` asks for, if the option was made with it; TypeError for another
-    kind of configuration than the default.
+    """Raise ValueError if ``value`` violates the bound that `_at_least` set for the option.
+
+    Raise TypeError if it is a configuration of another kind than the default.
     """
     option = cls.__dataclass_fields__.get(name)
     kind = None if option is None else option.metadata.get("kind", option.default_factory)
@@ -130,7 +131,7 @@ def _check_names(what: str, value: Any) -> None:
 
 @_options
 class RegularizationConfig:
-    """Options of the published interface for the hierarchy of kNN, which do nothing here."""
+    """Options of the published interface for the hierarchy of kNN, which have no effect here."""
 
     regularize_percentile: float = _published(90.0)
     max_volume_fac: float = _published(20.0)
@@ -140,14 +141,15 @@ class RegularizationConfig:
 class TreeConfig:
     """The shape of the plane hierarchy.
 
-    leaf_size: particles a leaf on average (at most twice that). Larger leaves mean a smaller tree and more distances
-        to test. With 40 most searches are the fastest on an AMD EPYC 9004 (Zen 4); docs/performance.md has others.
+    leaf_size: particles per leaf on average (at most twice that). Larger leaves make a smaller tree and require more
+        distance tests. With 40, most searches are fastest on an AMD EPYC 9004 (Zen 4); see docs/performance.md for
+        others.
     fan_out: nodes of a plane grouped into one node of the plane above, on average.
     masses: also compute the mass and the centre of mass of every node, which costs one more pass over the particles.
 
-    Of the published interface, ``max_leaf_size`` is the most particles that a leaf may have, twice ``leaf_size``;
+    Of the published interface, ``max_leaf_size`` is the maximum number of particles in a leaf, twice ``leaf_size``;
     ``mass_centered`` is ``masses``; ``coarse_fac``, ``stop_coarsen``, ``regularization``, ``alloc_fac_nodes`` and
-    ``nsamp`` do nothing.
+    ``nsamp`` have no effect.
     """
 
     leaf_size: int = _at_least(2, 40)
@@ -163,7 +165,7 @@ class TreeConfig:
 
     @property
     def max_leaf_size(self) -> int:
-        """The most particles that a leaf may have."""
+        """The maximum number of particles in a leaf."""
         return 2 * self.leaf_size
 
     @max_leaf_size.setter
@@ -183,7 +185,7 @@ class TreeConfig:
 
 
 def _tree_of_knn() -> TreeConfig:
-    """The published package has other defaults for the trees of its searches; scripts read and scale them."""
+    """Return the defaults of the published package for the trees of its searches; scripts read and scale them."""
     return TreeConfig(coarse_fac=8.0, stop_coarsen=2048, regularization=RegularizationConfig())
 
 
@@ -196,11 +198,11 @@ class KNNConfig:
     """Options of `jztree.knn.knn`.
 
     tree: the hierarchy over the sources, and the groups of queries.
-    ghost_rows: on several devices, room for particles of other devices that a device needs; each costs a row of memory.
-        None: room that is enough for nearly all sets, and more where a mapped function finds that it needs more, which
-        costs a second compilation. A number is kept: what does not fit raises `jztree.CapacityError`.
+    ghost_rows: on several devices, the capacity for the particles of other devices that a device needs; each costs a
+        row of memory. None: enough for nearly all sets; a mapped function enlarges it if it is too small, which costs a
+        second compilation. A number is fixed: particles that do not fit raise `jztree.CapacityError`.
 
-    ``alloc_fac_ilist`` of the published interface does nothing.
+    ``alloc_fac_ilist`` of the published interface has no effect.
     """
 
     tree: TreeConfig = field(default_factory=_tree_of_knn, metadata={"kind": TreeConfig})
@@ -212,9 +214,10 @@ class KNNConfig:
 class CatalogueConfig:
     """Options of the friends-of-friends catalogue.
 
-    npart_min: groups with fewer particles get no catalogue row. The catalogue has room for ``n / npart_min`` groups.
+    npart_min: groups with fewer particles get no catalogue row. The catalogue has a capacity of ``n / npart_min``
+        groups.
     extended: whether the catalogue has more columns than the fields of its dataclass, see `jztree.data.FofCatalogue`.
-    means: names of properties of the particles, whose mass-weighted mean each group is to have in ``means``.
+    means: names of particle properties whose mass-weighted mean is computed for each group and stored in ``means``.
     """
 
     npart_min: int = _at_least(1, 20)
@@ -230,12 +233,12 @@ class FofConfig:
     """Options of `jztree.fof`.
 
     tree: the hierarchy that is walked to link particles.
-    catalogue: what the catalogue holds.
+    catalogue: the contents of the catalogue.
     ghost_rows: as in `KNNConfig`.
     edge_rows: the same for links between groups of different devices.
     attached_rows: the same for particles of other types that are attached to groups.
 
-    ``alloc_fac_ilist`` and ``alloc_fac_distr_links`` of the published interface do nothing.
+    ``alloc_fac_ilist`` and ``alloc_fac_distr_links`` of the published interface have no effect.
     """
 
     tree: TreeConfig = field(default_factory=_tree_of_fof, metadata={"kind": TreeConfig})
@@ -252,8 +255,8 @@ class OverdensityConfig:
     """Options of `jztree.overdensity.spherical_overdensity`.
 
     tree: the hierarchy over the particles.
-    npart_min: the smallest sphere that is looked at is that of so many nearest particles, so that the first few, which
-        are near a centre by chance or because it is one of them, decide neither radii nor circular velocities.
+    npart_min: number of nearest particles in the smallest sphere considered. The first few particles, which are near a
+        centre by chance or because it is one of them, then determine neither radii nor circular velocities.
     ghost_rows: as in `KNNConfig`.
     """
 
@@ -275,11 +278,11 @@ class RadiusConfig:
 
 
 def without_masses(cfg: _T) -> _T:
-    """A configuration whose hierarchy has no masses, because nothing here would look at them."""
+    """Return a configuration whose hierarchy has no masses, because no search uses them."""
     return dataclasses.replace(cfg, tree=dataclasses.replace(cfg.tree, masses=False))  # type: ignore
 
 
 def copy_config(cfg: _T) -> _T:
-    """A deep copy of a configuration, so that later edits of the original cannot reach compiled code."""
+    """Return a deep copy of a configuration, so that later edits of the original do not affect compiled code."""
     values = {option.name: getattr(cfg, option.name) for option in dataclasses.fields(cfg)}  # type: ignore[arg-type]
     return type(cfg)(**{k: copy_config(v) if is_config(v) else v for k, v in values.items()})
