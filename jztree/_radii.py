@@ -61,7 +61,7 @@ NO_LIMIT = Radii(None, None)
 
 
 def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that twins replace, for a function with ``part``, ``radius`` and optionally ``part_query``."""
+    """Return the arguments that twins replace, for a function with ``part``, ``radius`` and maybe ``part_query``."""
     replaced = exact_box_argument(arguments)
     query = arguments.get("part_query")
     asked = next(iter(arguments.values())) if query is None else query
