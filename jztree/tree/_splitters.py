@@ -115,7 +115,7 @@ def find(positions: Sequence[jax.Array], nums: Sequence[Any], keys: _Keys) -> Se
 
 
 def _groups(search: Search) -> jax.Array:
-    """Return ``(s,)`` int32, cell numbers from 1 for unfinished splitters; the numbers of finished ones are arbitrary."""
+    """Return ``(s,)`` int32, cell numbers from 1 on for unfinished splitters; those of finished ones are arbitrary."""
     is_open = jnp.any(search.left != 0, axis=1)
     # In one cell, the splitters at its beginning are found first.
     like_last = is_open[:-1] & jnp.all(search.places[1:] == search.places[:-1], axis=1)
