@@ -197,8 +197,9 @@ def check_num(part: Any, what: str = "num") -> Any:
 
 
 def check_countable(part: Any, what: str) -> None:
-    """Raise TypeError if ``part`` has no ``num`` to hold the number of particles. what: why not all rows hold
-    particles.
+    """Raise TypeError if ``part`` has no ``num`` to hold the number of particles.
+
+    what: the reason why not all rows hold particles, for the message.
     """
     if isinstance(part, _ARRAYS) or not hasattr(part, "num"):
         held = part.part if isinstance(part, Carried) else part
@@ -424,8 +425,9 @@ def is_movable(dtype: Any) -> bool:
 
 
 def _is_numeric(dtype: Any) -> bool:
-    """Return whether JAX supports this dtype as numbers: no text, times, objects, records, extended precision or JAX
-    keys.
+    """Return whether JAX supports this dtype as numbers.
+
+    It does not support text, times, objects, records or extended precision; its own keys are not numbers.
     """
     if jnp.issubdtype(dtype, jax.dtypes.extended) or dtype.kind in "gG" or dtype in (np.longdouble, np.clongdouble):
         return False

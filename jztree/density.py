@@ -235,8 +235,9 @@ def _masses(part: PosMass, idx: jax.Array, dtype: Any) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnames=("chosen", "excess", "dims"), inline=True)
 def _smoothed(mass: jax.Array, distance: jax.Array, chosen: SphKernel, excess: float, dims: int) -> jax.Array:
-    """Return the density of neighbours for a kernel that ends at the last, minus ``excess`` of the first. All ``(q,
-    k)``.
+    """Return the density of neighbours for a kernel that ends at the last, minus ``excess`` of the first.
+
+    mass, distance: ``(q, k)``.
     """
     h = distance[:, -1:]
     sound = (h > 0) & (h < jnp.inf)  # `_per_volume` handles the other rows, but they must not become NaN

@@ -80,8 +80,9 @@ def carry_stacked(part: Any) -> Any:
 
 
 def release(one: Any, used: Any = None, mapped: Any = None) -> Any:
-    """Return the user's class; raises at run time, on all ranks, if its computed properties differ from the carried
-    ones.
+    """Return the user's class, after a check that its computed properties equal the carried ones.
+
+    The check raises at run time, on all ranks.
 
     one: `Carried`, or an object that needs no release. used: mask of the rows that hold particles; None: those before
         ``num``.
