@@ -1,9 +1,9 @@
-"""Particles whose positions are computed, on their way through a search.
+"""Particle classes that compute their positions, and their way through a search.
 
-A class may compute ``pos`` from its leaves, such as from displacements, and so its masses or velocities. A search
-computes them once, of the particles that it was given, and carries them as columns that are moved with the rows of the
-class. What is found is then about the particles that were given, whatever the class would compute after the move;
-`jztree.data._computed` takes the class out again.
+A class may compute ``pos`` from its leaves, for example from displacements, and likewise its masses or velocities. A
+search computes them once, for the given particles, and carries them as columns that move with the rows of the class.
+The results then refer to the given particles, regardless of the values that the class would compute after the move;
+`jztree.data._computed` unwraps the class again.
 """
 
 import functools
@@ -23,15 +23,16 @@ _BUILT_IN = (list, dict, str, bytes, int, float, complex, type(None), np.ndarray
 
 @functools.lru_cache
 def is_computed(cls: Any, name: str) -> bool:
-    """Whether objects compute this from what they hold."""
+    """Return whether objects of this class compute the attribute instead of storing it."""
     return isinstance(inspect.getattr_static(cls, name, None), (property, functools.cached_property))
 
 
 @jax.tree_util.register_pytree_with_keys_class
 class Carried:
-    """A particle class with what it computes, as columns: its leaves are these and those of the class.
+    """A particle class together with its computed properties as columns; its leaves are the columns and those of the
+    class.
 
-    part: the class as it is. columns: arrays by name, with a row a particle.
+    part: the unchanged class. columns: arrays by name, with one row per particle.
     """
 
     __slots__ = ("columns", "part")
@@ -45,20 +46,20 @@ class Carried:
         return self.columns[name] if name in self.columns else getattr(self.part, name)
 
     def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], Any]:
-        """Columns, then the leaves of the class, under the names that these have there."""
+        """Return the columns, then the leaves of the class under the names that they have there."""
         paths, structure = jax.tree_util.tree_flatten_with_path(self.part)
         named = [(jax.tree_util.keystr(path).removeprefix("."), leaf) for path, leaf in paths]
         keyed = [(jax.tree_util.GetAttrKey(name), leaf) for name, leaf in [*self.columns.items(), *named]]
         return keyed, (tuple(self.columns), structure)
 
     def tree_flatten(self) -> tuple[list[Any], Any]:
-        """The same without names."""
+        """Return the same without names."""
         leaves, structure = jax.tree.flatten(self.part)
         return [*self.columns.values(), *leaves], (tuple(self.columns), structure)
 
     @classmethod
     def tree_unflatten(cls, known: Any, leaves: Sequence[Any]) -> "Carried":
-        """The inverse of `tree_flatten`."""
+        """Invert `tree_flatten`."""
         names, structure = known
         leaves = list(leaves)
         columns = dict(zip(names, leaves[: len(names)], strict=True))
@@ -66,7 +67,10 @@ class Carried:
 
 
 def computed_by(part: Any, names: Sequence[str] = ()) -> list[str]:
-    """What a particle class computes of what is read of it, or may return as it is held. names: as in `carry`."""
+    """Return the names of the properties that a particle class may compute instead of storing them.
+
+    names: as in `carry`.
+    """
     cls: Any = type(part)
     if isinstance(part, (*_BUILT_IN, Carried, type)):
         return []
@@ -74,7 +78,10 @@ def computed_by(part: Any, names: Sequence[str] = ()) -> list[str]:
 
 
 def over_devices(func: Callable[[Any], Any], part: Any) -> Any:
-    """``func`` of the particles of each device, which have a leading axis over these, and what they share need not."""
+    """Apply ``func`` to the particles of each device.
+
+    Particles have a leading axis over devices; leaves that all devices share need not have it.
+    """
     leaves, structure = jax.tree.flatten(part)
     ndev = next((leaf.shape[0] for leaf in leaves if np.ndim(leaf) > 1), 0)
     axes = [0 if np.shape(leaf)[:1] == (ndev,) else None for leaf in leaves]
@@ -84,10 +91,11 @@ def over_devices(func: Callable[[Any], Any], part: Any) -> Any:
 
 
 def carry(part: Any, names: Sequence[str] = (), pos: Any = None) -> Any:
-    """``part``, or a `Carried` one if it is a particle class that computes something with a row a particle.
+    """Return ``part``, wrapped in `Carried` if it is a particle class that computes a property with one row per
+    particle.
 
-    names: what may be read besides positions, masses, velocities, identifiers, and what light cones have.
-    pos: its positions, where they have been computed already.
+    names: properties to read besides positions, masses, velocities, identifiers, and those of light cones.
+    pos: its positions, if they are already computed.
     """
     computed = computed_by(part, names)
     if not computed or not hasattr(part, "pos") or jax.tree_util.all_leaves([part]):

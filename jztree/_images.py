@@ -1,9 +1,9 @@
-"""Differences to nearest periodic images, and lengths of vectors, as the kernels take them, with derivatives.
+"""Differences to nearest periodic images, and lengths of vectors, computed as in the kernels, with derivatives.
 
-A period is a float64 number that positions need not be able to hold. So it comes in two parts, as in
-native/common/geometry.h, and is taken off the coordinate that is farther from 0, where it costs no digit: a difference
-across a periodic face has the same relative precision as any other. Lengths are computed in units of their largest
-component, so that no square leaves the range of the dtype whatever the unit.
+A period is a float64 number that the dtype of the positions may not represent. So it is split into two parts, as in
+native/common/geometry.h, and subtracted from the coordinate that is farther from 0, where no digits are lost: a
+difference across a periodic face has the same relative precision as any other. Lengths are computed in units of their
+largest component, so that no square leaves the range of the dtype in any unit.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ __all__ = ["nearest_difference", "norm", "ratio", "unit", "wrapped"]
 
 
 def nearest_difference(a: jax.Array, b: jax.Array, box: Exact) -> jax.Array:
-    """``a - b`` to the nearest image, ``(..., d)``; differentiable by both and by the box."""
+    """Return ``a - b`` to the nearest image, ``(..., d)``; differentiable with respect to both and the box."""
     length, rest = _beside(a, *exact_to_parts(box, a.dtype))
     straight = a - b
     images = _whole(jnp.round, straight, length)
@@ -30,7 +30,7 @@ def nearest_difference(a: jax.Array, b: jax.Array, box: Exact) -> jax.Array:
 
 
 def wrapped(pos: jax.Array, box: Exact) -> jax.Array:
-    """``pos``, ``(..., d)``, inside the box; differentiable by both."""
+    """Wrap ``pos``, ``(..., d)``, into the box; differentiable with respect to both."""
     length, rest = _beside(pos, *exact_to_parts(box, pos.dtype))
     images = _whole(jnp.floor, pos, length)
     # The quotient may have been rounded up onto an integer.
@@ -41,7 +41,7 @@ def wrapped(pos: jax.Array, box: Exact) -> jax.Array:
 
 @jax.custom_jvp
 def norm(vector: jax.Array) -> jax.Array:
-    """The length of vectors ``(..., d)``. Its derivative at 0 is 0."""
+    """Return the length of vectors ``(..., d)``. Its derivative at 0 is 0."""
     scale = jnp.max(jnp.abs(vector), axis=-1, keepdims=True)
     inside = vector / jnp.where(scale > 0, scale, 1)
     return scale[..., 0] * jnp.sqrt(jnp.sum(inside * inside, axis=-1))
@@ -53,7 +53,7 @@ def _norm_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[ja
 
 
 def unit(vector: jax.Array) -> jax.Array:
-    """Vectors ``(..., d)`` divided by their length; 0 stays 0."""
+    """Divide vectors ``(..., d)`` by their length; 0 stays 0."""
     scale = _stopped(jnp.max(jnp.abs(vector), axis=-1, keepdims=True))
     apart = scale > 0
     inside = jnp.where(apart, vector / jnp.where(apart, scale, 1), 0)
@@ -63,7 +63,7 @@ def unit(vector: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def ratio(a: jax.Array, b: jax.Array) -> jax.Array:
-    """``a / b``, whose derivative does not square ``b``, which may leave the range of float32. b: not 0."""
+    """Return ``a / b``; its derivative does not square ``b``, which might leave the range of float32. b: not 0."""
     return a / b
 
 
@@ -74,14 +74,15 @@ def _ratio_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[jax
 
 
 def _beside(array: jax.Array, *lengths: jax.Array) -> list[jax.Array]:
-    """``lengths``, ``(d,)``, with as many axes as an array whose last axis is over dimensions."""
+    """Reshape ``lengths``, ``(d,)``, to broadcast against an array whose last axis runs over dimensions."""
     return [jnp.reshape(length, (1,) * (array.ndim - 1) + (-1,)) for length in lengths]
 
 
 def _whole(rounded: Callable[[jax.Array], jax.Array], place: jax.Array, length: jax.Array) -> jax.Array:
-    """How many lengths there are in ``place``, rounded; none where it is open.
+    """Return the rounded number of lengths in ``place``; 0 in open dimensions.
 
-    None of NaN, which padding may be: the derivative by the length, which is that number, is added up with others.
+    It is also 0 for NaN, which padding may hold: this number is the derivative with respect to the length, and is
+        summed with others.
     """
     counted = (length > 0) & jnp.isfinite(place)
     return _stopped(jnp.where(counted, rounded(place / jnp.where(length > 0, length, 1)), 0))
