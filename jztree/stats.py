@@ -1,7 +1,7 @@
-"""What the library did: how many rows it sent, in how many rounds.
+"""Statistics of the library: numbers of rows sent and of communication rounds.
 
-``with jztree.stats.statistics() as s:`` counts while the block runs. Mapped functions compile anew inside it, because
-counting is compiled in; elsewhere nothing is counted and nothing is lost.
+``with jztree.stats.statistics() as s:`` counts while the block runs. Mapped functions are recompiled inside the block,
+because counting is compiled in; outside of it, nothing is counted and there is no cost.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ class Statistics:
 
     counts: name -> number. ``rows.sort``: rows that a distributed sort sent to another rank; ``rows.ghosts``: copies of
         particles sent to other ranks; ``rows.boxes``: boxes sent to ranks that may have ghosts for them;
-        ``rows.results``: rows of results sent back to where their queries came from;
-        ``rows.groups``: rows sent to bring particles into group order; ``rounds.union_find``: rounds of joining
-        groups across ranks, counted once a device.
+        ``rows.results``: rows of results sent back to the ranks of their queries; ``rows.groups``: rows sent to bring
+        particles into group order; ``rounds.union_find``: rounds of joining groups across ranks, counted once per
+        device.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -43,11 +43,11 @@ class Statistics:
         return "\n".join(f"{name}: {count}" for name, count in sorted(self.counts.items()))
 
     def print_info(self) -> None:
-        """Print the counts, a line each."""
+        """Print the counts, one per line."""
         print(self)
 
     def reduce_multi_host(self) -> "Statistics":
-        """Counts of all processes together, in each of them; to be called by all. These here stay what they are."""
+        """Return the counts summed over all processes. All processes must call this; their own counts are unchanged."""
         text = np.frombuffer(json.dumps(self.counts).encode(), np.uint8)
         lengths = multihost_utils.process_allgather(np.asarray([text.size], np.int32)).reshape(-1)
         padded = np.zeros(int(lengths.max()), np.uint8)
@@ -59,7 +59,7 @@ class Statistics:
         return Statistics(dict(total))
 
     def print_suggestions(self, cfg: Any = None) -> None:
-        """Print what to change in a configuration so that buffers fit: nothing, because none has to be sized.
+        """Print suggestions for buffer sizes in a configuration: there are none, because buffers size themselves.
 
         cfg: a configuration of `jztree.config`, or None.
         """
@@ -70,15 +70,15 @@ class Statistics:
 
 
 def recording() -> bool:
-    """Whether counting is to be compiled in."""
+    """Return whether counting is to be compiled in."""
     return bool(_active)
 
 
 @contextlib.contextmanager
 def statistics(ctx: Statistics | None = None) -> Iterator[Statistics]:
-    """Count what happens inside the block, on all devices of this process.
+    """Count events inside the block, on all devices of this process.
 
-    ctx: counts to go on with; None begins with none.
+    ctx: counts to continue; None starts new ones.
     """
     s = Statistics() if ctx is None else ctx
     if any(one is s for one in _active):
@@ -88,18 +88,18 @@ def statistics(ctx: Statistics | None = None) -> Iterator[Statistics]:
         yield s
         jax.effects_barrier()
     finally:
-        # By identity: counts that are equal are not the same.
+        # Compare by identity: equal counts may belong to different objects.
         del _active[next(i for i, one in enumerate(_active) if one is s)]
 
 
 def record(name: str, amount: Any) -> None:
-    """Add ``amount`` (int32 scalar, this device's) to the count ``name``, if anyone is counting."""
+    """Add ``amount`` (int32 scalar of this device) to the count ``name`` if statistics are active."""
     if recording():
         jax.debug.callback(functools.partial(_add, name), amount)
 
 
 def _add(name: str, amount: Any) -> None:
-    # Devices call this from threads of their own.
+    # Devices call this from their own threads.
     with _lock:
         for s in _active:
             s.counts[name] = s.counts.get(name, 0) + int(amount)
