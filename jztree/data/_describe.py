@@ -1,8 +1,8 @@
-"""What particles, catalogues and hierarchies say of themselves in one line, wherever they are.
+"""One-line descriptions of particles, catalogues and hierarchies, in any state.
 
-A line must never fail, and must not wait: it is printed by debuggers, in error messages and under transformations. So
-arrays tell their shapes and types, and their numbers only if these can be had at once. Those of arrays that are traced,
-still being computed, deleted or on other processes cannot.
+A description must never fail or wait: debuggers, error messages and JAX transformations print it. So arrays show their
+    shapes and dtypes, and their values only if these are available at once. The values of arrays that are traced, still
+    being computed, deleted or on other processes are not.
 """
 
 import dataclasses
@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
-_MOST_BYTES = 2**26  # of an array that is fetched from a device for the sake of a line
+_MOST_BYTES = 2**26  # largest array that is fetched from a device for a description
 
 
 def describe_particles(part: Any) -> str:
-    """Such as ``ParticleData(110,592 particles in 3D, float32: pos, mass, vel, id)``.
+    """Describe particles, such as ``ParticleData(110,592 particles in 3D, float32: pos, mass, vel, id)``.
 
     part: a dataclass with the field ``pos``, ``(n, d)``, or ``(r, n, d)`` if ``num`` is ``(r,)``.
     """
@@ -40,7 +40,7 @@ def describe_particles(part: Any) -> str:
 
 
 def describe_catalogue(cata: Any) -> str:
-    """Such as ``FofCatalogue(1,234 groups, 20..8,432 particles)``: of so many, from the smallest to the largest."""
+    """Describe a catalogue, such as ``FofCatalogue(1,234 groups, 20..8,432 particles)``, with the range of group sizes."""
     count, name = cata.count, type(cata).__name__
     if not _is_array(count) or len(count.shape) not in (1, 2):
         return _plainly(cata)
@@ -59,7 +59,7 @@ def describe_catalogue(cata: Any) -> str:
 
 
 def describe_hierarchy(th: Any) -> str:
-    """Such as ``TreeHierarchy(planes of 4,608, 288 and 36 nodes in 3D, float32)``."""
+    """Describe a hierarchy, such as ``TreeHierarchy(planes of 4,608, 288 and 36 nodes in 3D, float32)``."""
     lower = th.flat_lower
     if not _is_array(lower) or len(lower.shape) < 2:
         return _plainly(th)
@@ -74,7 +74,7 @@ def describe_hierarchy(th: Any) -> str:
 
 
 def describe_arrays(arrays: Any) -> str:
-    """Such as ``Label(irank: int32[1000], igroup: int32[1000])``, of a named tuple of arrays."""
+    """Describe a named tuple of arrays, such as ``Label(irank: int32[1000], igroup: int32[1000])``."""
     values = dict(zip(arrays._fields, arrays, strict=True))
     if not all(map(_is_array, values.values())):
         return f"{type(arrays).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
@@ -83,7 +83,7 @@ def describe_arrays(arrays: Any) -> str:
 
 
 def _plainly(value: Any) -> str:
-    """As dataclasses do it; for the trees of axes, specs and the like that JAX makes of them."""
+    """Return the default text of a dataclass, for the pytrees of axes, specs and similar objects that JAX creates."""
     fields = ", ".join(f"{f.name}={getattr(value, f.name)!r}" for f in dataclasses.fields(value))
     return f"{type(value).__name__}({fields})"
 
@@ -93,19 +93,19 @@ def _is_array(value: Any) -> bool:
 
 
 def _known(value: Any) -> np.ndarray | None:
-    """The numbers in ``value``, None if they cannot be had at once."""
+    """Return the values of ``value``, or None if they are not available at once."""
     if _obstacle(value) or not isinstance(value, (jax.Array, np.ndarray, np.generic, int)):
         return None
     if isinstance(value, jax.Array) and value.nbytes > _MOST_BYTES:
         return None
     try:
         return np.asarray(value)
-    except (RuntimeError, ValueError):  # the computation of it has failed
+    except (RuntimeError, ValueError):  # the computation has failed
         return None
 
 
 def _obstacle(value: Any) -> str:
-    """Why the numbers of an array are not at hand; empty if they are."""
+    """Return the reason why the values of an array are not available; empty if they are."""
     if isinstance(value, jax.core.Tracer):
         return "traced"
     if isinstance(value, jax.ShapeDtypeStruct):
@@ -121,7 +121,7 @@ def _obstacle(value: Any) -> str:
 
 
 def _state(*values: Any) -> str:
-    """The obstacles of all arrays, at the end of a line."""
+    """Return the obstacles of all arrays, as the end of a description."""
     obstacles = dict.fromkeys(filter(None, map(_obstacle, values)))
     return f"; {', '.join(obstacles)}" if obstacles else ""
 

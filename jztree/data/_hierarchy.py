@@ -1,4 +1,4 @@
-"""The plane hierarchy, as a pytree; `jztree.tree` makes it."""
+"""The plane hierarchy, as a pytree; `jztree.tree` builds it."""
 
 from dataclasses import dataclass
 
@@ -15,19 +15,19 @@ from ._describe import describe_hierarchy
 class TreeHierarchy:
     """Planes of nodes over z-ordered particles.
 
-    The flat arrays hold all planes, plane 0 (the leaves) first; the methods give one plane. Node ``i`` of plane ``p``
-    covers the nodes ``splits(p)[i]`` to ``splits(p)[i + 1]`` of plane ``p - 1`` (of the particles, for plane 0) and the
-    particles ``particle_splits(p)[i]`` to ``particle_splits(p)[i + 1]``. If fewer rows than the arrays have hold
-    particles, nodes at the end of a plane are empty; their boxes are inverted (lower = inf, upper = -inf).
+    The flat arrays hold all planes, plane 0 (the leaves) first; the methods return one plane. Node ``i`` of plane ``p``
+    covers the nodes ``splits(p)[i]`` to ``splits(p)[i + 1]`` of plane ``p - 1`` (the particles, for plane 0) and the
+    particles ``particle_splits(p)[i]`` to ``particle_splits(p)[i + 1]``. If some rows hold no particles, nodes at the
+    end of a plane are empty; their boxes are inverted (lower = inf, upper = -inf).
 
-    Boxes are tight and hold the positions wrapped into the periodic box.
+    Boxes are tight around the positions wrapped into the periodic box.
 
     plane_sizes: number of nodes of each plane; static.
     flat_splits, flat_particle_splits: ``(m + planes,)`` int32.
     flat_lower, flat_upper: ``(m, d)``, the corners of the boxes, dtype of the positions.
-    flat_particle_splits_per_type: ``(types, m + planes)`` int32, where nodes start among the particles of each type,
-        which are arrays of their own; ``flat_splits`` and ``flat_particle_splits`` then count those of all types. None
-        unless one hierarchy was made for several types.
+    flat_particle_splits_per_type: ``(types, m + planes)`` int32, the start of each node among the particles of each
+        type, which are separate arrays; ``flat_splits`` and ``flat_particle_splits`` then count those of all types.
+        None unless one hierarchy was built for several types.
     flat_mass: ``(m,)``, flat_center_of_mass: ``(m, d)``; None unless ``cfg.masses``. They are float64 if masses are.
 
     Boxes and masses have derivatives: each face moves with the particle on it, sums with the particles of the node.
@@ -51,11 +51,11 @@ class TreeHierarchy:
         return len(self.plane_sizes)
 
     def num_nodes(self, plane: int) -> int:
-        """Number of nodes of a plane."""
+        """Return the number of nodes of a plane."""
         return self.plane_sizes[plane]
 
     def node_slice(self, plane: int) -> slice:
-        """The nodes of a plane in the flat arrays."""
+        """Return the slice of a plane's nodes in the flat arrays."""
         start = sum(self.plane_sizes[:plane])
         return slice(start, start + self.plane_sizes[plane])
 
@@ -64,17 +64,18 @@ class TreeHierarchy:
         return slice(nodes.start + plane, nodes.stop + plane + 1)
 
     def splits(self, plane: int) -> jax.Array:
-        """``(nodes + 1,)`` int32: where each node starts in the plane below, and the end."""
+        """Return ``(nodes + 1,)`` int32: the start of each node in the plane below, and the end."""
         return self.flat_splits[self._split_slice(plane)]
 
     def particle_splits(self, plane: int) -> jax.Array:
-        """``(nodes + 1,)`` int32: where each node starts among the particles, and the end."""
+        """Return ``(nodes + 1,)`` int32: the start of each node among the particles, and the end."""
         return self.flat_particle_splits[self._split_slice(plane)]
 
     def particle_splits_of(self, kind: int, plane: int) -> jax.Array:
-        """``(nodes + 1,)`` int32: where each node starts among the particles of type ``kind``, from 0 on, and the end.
+        """Return ``(nodes + 1,)`` int32: the start of each node among the particles of type ``kind``, and the end.
 
-        Raises ValueError if the hierarchy is not one for several types, or has no type of this number.
+        Types are numbered from 0. Raises ValueError if the hierarchy was not built for several types, or has no such
+        type.
         """
         if self.flat_particle_splits_per_type is None:
             raise ValueError(
@@ -87,27 +88,27 @@ class TreeHierarchy:
         return self.flat_particle_splits_per_type[kind, self._split_slice(plane)]
 
     def count(self, plane: int) -> jax.Array:
-        """``(nodes,)`` int32: particles of each node."""
+        """Return ``(nodes,)`` int32: the number of particles in each node."""
         return jnp.diff(self.particle_splits(plane))
 
     def lower(self, plane: int) -> jax.Array:
-        """``(nodes, d)``: lower corners of the boxes."""
+        """Return ``(nodes, d)``: the lower corners of the boxes."""
         return self.flat_lower[self.node_slice(plane)]
 
     def upper(self, plane: int) -> jax.Array:
-        """``(nodes, d)``: upper corners of the boxes."""
+        """Return ``(nodes, d)``: the upper corners of the boxes."""
         return self.flat_upper[self.node_slice(plane)]
 
     def center(self, plane: int) -> jax.Array:
-        """``(nodes, d)``: centres of the boxes; NaN for empty nodes."""
+        """Return ``(nodes, d)``: the centres of the boxes; NaN for empty nodes."""
         return 0.5 * self.lower(plane) + 0.5 * self.upper(plane)
 
     def mass(self, plane: int) -> jax.Array:
-        """``(nodes,)``: mass of each node. Raises ValueError if the hierarchy was built without masses."""
+        """Return ``(nodes,)``: the mass of each node. Raises ValueError if the hierarchy was built without masses."""
         return self._moments(self.flat_mass)[self.node_slice(plane)]
 
     def center_of_mass(self, plane: int) -> jax.Array:
-        """``(nodes, d)``: centre of mass of each node; 0 for massless nodes. Raises like `mass`."""
+        """Return ``(nodes, d)``: the centre of mass of each node; 0 for massless nodes. Raises like `mass`."""
         return self._moments(self.flat_center_of_mass)[self.node_slice(plane)]
 
     def _moments(self, values: jax.Array | None) -> jax.Array:
