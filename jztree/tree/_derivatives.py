@@ -1,7 +1,7 @@
-"""Derivatives of what nodes hold: their boxes, masses and centres.
+"""Derivatives of node boxes, masses and centres.
 
-What a kernel found is given back with derivatives: those of the same definition written down in JAX, at fixed
-membership (`jztree._membership`).
+The results of kernels get derivatives: those of the same definition written in JAX, at fixed membership
+    (`jztree._membership`).
 """
 
 import functools
@@ -19,10 +19,10 @@ from ..jax_ext import Exact
 def of_boxes(
     sizes: tuple[int, ...], corners: tuple[jax.Array, jax.Array], pos: jax.Array, box: Exact, splits: jax.Array
 ) -> Any:
-    """Lower and upper ``corners``, ``(m, d)``, of nodes, with the derivatives of the particles at the faces.
+    """Return lower and upper ``corners``, ``(m, d)``, of nodes, with the derivatives of the particles at the faces.
 
-    sizes: how many nodes each plane has. pos: ``(n, d)`` in z-order. splits: ``(m + planes,)`` int32, where the nodes
-    of each plane start among the particles, and the end.
+    sizes: number of nodes of each plane. pos: ``(n, d)`` in z-order. splits: ``(m + planes,)`` int32, the start of each
+        node of each plane among the particles, and the end.
     """
     del sizes, pos, box, splits
     return corners
@@ -42,11 +42,11 @@ def _of_boxes_jvp(sizes: tuple[int, ...], primals: tuple[Any, ...], tangents: tu
 
 
 def _planes(sizes: tuple[int, ...], splits: jax.Array, n: int) -> list[Members]:
-    """The nodes of each plane as groups of rows."""
+    """Return the nodes of each plane as groups of rows."""
     rows, planes, start = jnp.arange(n, dtype=jnp.int32), [], 0
     for size in sizes:
         begins, count = splits[start : start + size], jnp.diff(splits[start : start + size + 1])
-        # Empty ones may be anywhere; of those that begin at a row, the last is the one that has it.
+        # Empty nodes may be anywhere; of the nodes that begin at a row, the last one contains it.
         members = members_of(rows, begins, count, jnp.ones(size, bool))
         planes.append(members._replace(first=jnp.where(count > 0, begins, n)))
         start += size + 1
@@ -54,7 +54,7 @@ def _planes(sizes: tuple[int, ...], splits: jax.Array, n: int) -> list[Members]:
 
 
 def _extremes(pos: jax.Array, members: Members) -> tuple[jax.Array, jax.Array]:
-    """The smallest and the largest coordinates of each group; 0 where there is none."""
+    """Return the smallest and the largest coordinates of each group; 0 for empty groups."""
     still = jax.lax.stop_gradient(pos)
     columns = range(pos.shape[1])
     low = [from_rows(pos[:, i], members.farthest(-still[:, i])) for i in columns]
@@ -71,9 +71,10 @@ def of_moments(
     box: Exact,
     splits: jax.Array,
 ) -> Any:
-    """``moments``, masses ``(m,)`` and centres of mass ``(m, d)`` of nodes, with derivatives by all these.
+    """Return ``moments``, masses ``(m,)`` and centres of mass ``(m, d)`` of nodes, with derivatives.
 
-    mass: ``(n,)`` or ``(1,)``. sizes, pos, splits: as in `of_boxes`.
+    They are differentiable with respect to ``pos``, ``mass`` and ``box``. mass: ``(n,)`` or ``(1,)``. sizes, pos,
+    splits: as in `of_boxes`.
     """
     del sizes, pos, mass, box, splits
     return moments
