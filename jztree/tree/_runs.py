@@ -34,18 +34,18 @@ def _exact_box(arguments: dict[str, Any]) -> dict[str, Any]:
 def center_of_mass(
     ispl: Any, part: Any, kahan_summation: bool = True, block_size: int = 32, *, boxsize: Any = None
 ) -> PosMass:
-    """The mass and the centre of mass of runs of particles, such as groups or nodes.
+    """Compute the mass and the centre of mass of runs of particles, such as groups or nodes.
 
-    ispl: ``(m + 1,)`` integers, where each run starts among the rows, and the end: those of run ``i`` are ``ispl[i]``
-        to ``ispl[i + 1]``. `TreeHierarchy.particle_splits` are such numbers.
+    ispl: ``(m + 1,)`` integers, the start of each run among the rows, and the end: run ``i`` holds rows ``ispl[i]`` to
+        ``ispl[i + 1]``. `TreeHierarchy.particle_splits` returns such an array.
     part: particles with ``mass``, ``(n,)`` or a number that all share.
-    kahan_summation, block_size: of the published interface; do nothing, because sums are taken in float64.
-    boxsize: periodic length, or one a dimension, into which positions are wrapped; 0 or None is open. Runs are not to
-        go across its faces: the mean is of wrapped coordinates, as for the nodes of a hierarchy.
+    kahan_summation, block_size: accepted for the published interface; they have no effect, because sums use float64.
+    boxsize: periodic length, or one per dimension, into which positions are wrapped; 0 or None means open. Runs must
+        not cross its faces: the mean is of wrapped coordinates, as for the nodes of a hierarchy.
 
-    Returns `jztree.data.PosMass` of ``m`` rows, in the dtype of positions or masses, whichever is wider: centres, 0
-    where there is no mass, and masses. Both have derivatives. Raises TypeError or ValueError for arguments of the wrong
-    kind, and an error at run time if ``ispl`` does not ascend, or a position or a mass is none.
+    Returns `jztree.data.PosMass` of ``m`` rows, in the dtype of positions or masses, whichever is wider: centres, 0 if
+    the mass is 0, and masses. Both have derivatives. Raises TypeError or ValueError for invalid arguments, and an error
+    at run time if ``ispl`` does not ascend, or if a position or a mass is invalid.
     """
     del kahan_summation, block_size
     pos, num = check_particles(part), check_num(part)
@@ -69,7 +69,7 @@ def center_of_mass(
 
 
 def _splits(ispl: Any) -> jax.Array:
-    """Rows as int32; those that are none become -1 or more than there can be rows."""
+    """Return ``ispl`` as int32; invalid rows become -1 or exceed any number of rows."""
     check_carried({"ispl": ispl})
     dtype = getattr(ispl, "dtype", None)
     if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or np.ndim(ispl) != 1 or np.shape(ispl)[0] < 1:
