@@ -1,4 +1,4 @@
-"""Catalogues as tables of pandas and astropy, which are imported when a table is made."""
+"""Catalogues as tables of pandas and astropy, which are imported only when a table is made."""
 
 # ruff: noqa: PLC0415 - both are optional
 import itertools
@@ -35,9 +35,9 @@ POWERS: dict[str, Powers] = {
 def to_pandas(
     columns: Mapping[str, np.ndarray], units: Mapping[str, Any] | None, powers: Mapping[str, Powers] = POWERS
 ) -> "pandas.DataFrame":
-    """A table of the columns of a catalogue, see `jztree.data.FofCatalogue.to_pandas`.
+    """Make a table of the columns of a catalogue, see `jztree.data.FofCatalogue.to_pandas`.
 
-    powers: of the units of length, mass and velocity in that of each column; others have none.
+    powers: the powers of length, mass and velocity in the unit of each column; other columns have no unit.
     """
     given = _checked(units)
     try:
@@ -52,7 +52,7 @@ def to_pandas(
 
 
 def components(columns: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
-    """The components ``(g,)`` of each column by names such as ``com_pos_x``; numbers keep their name."""
+    """Return the components ``(g,)`` of each column by names such as ``com_pos_x``; scalar columns keep their name."""
     found = {}
     for name, rows in columns.items():
         endings = _endings(rows.shape[1:])
@@ -64,7 +64,10 @@ def components(columns: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndar
 def to_astropy(
     columns: Mapping[str, np.ndarray], units: Mapping[str, Any] | None, powers: Mapping[str, Powers] = POWERS
 ) -> "astropy.table.QTable":
-    """A table of the columns of a catalogue, see `jztree.data.FofCatalogue.to_astropy`. powers: as in `to_pandas`."""
+    """Make a table of the columns of a catalogue, see `jztree.data.FofCatalogue.to_astropy`.
+
+    powers: see `to_pandas`.
+    """
     given = _checked(units)
     try:
         import astropy.table
@@ -83,9 +86,9 @@ def to_astropy(
 
 
 def _endings(shape: tuple[int, ...]) -> list[str]:
-    """The endings of the names of all components of a vector or tensor, in their order; an empty one for numbers.
+    """Return the name endings of all components of a vector or tensor, in order; an empty one for scalars.
 
-    Letters if there are at most four along each axis, else numbers: of particle types there are six.
+    They are letters if each axis has at most four components, else digits: there are six particle types.
     """
     indices = itertools.product(*map(range, shape))
     letters = "xyzw" if max(shape, default=0) <= 4 else "0123456789"
@@ -93,7 +96,7 @@ def _endings(shape: tuple[int, ...]) -> list[str]:
 
 
 def _checked(units: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The units that are known."""
+    """Return the known units; raises ValueError for an unknown kind of unit."""
     for kind in units or {}:
         if kind not in _BASES:
             raise ValueError(f"units are those of {', '.join(_BASES)}; {kind!r} is none of these.")
@@ -101,13 +104,13 @@ def _checked(units: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _factors(powers: Powers, units: Mapping[str, Any]) -> list[tuple[Any, float]]:
-    """The units that make that of a column, and their powers; none if one of them is not known."""
+    """Return the units whose product is that of a column, with their powers; none if one of the units is unknown."""
     needed = {base: power for base, power in zip(_BASES, powers, strict=True) if power}
     return [(units[base], power) for base, power in needed.items()] if needed.keys() <= units.keys() else []
 
 
 def factors_in_words(powers: Powers, units: Mapping[str, Any]) -> str:
-    """The unit of a column in words, such as ``(Mpc/h) (km/s)``; empty if it has none, or that is not known."""
+    """Return the unit of a column as text, such as ``(Mpc/h) (km/s)``; empty if it has no unit or it is unknown."""
     factors = _factors(powers, units)
     if len(factors) == 1 and factors[0][1] == 1:
         return str(factors[0][0])
