@@ -14,7 +14,7 @@ Array = jax.Array | np.ndarray
 
 
 def static_field(**kwargs: Any) -> Any:
-    """A dataclass field that is part of the pytree structure: compiled in, not traced."""
+    """Declare a dataclass field that is part of the pytree structure: compiled in, not traced."""
     return field(metadata={"static": True}, **kwargs)
 
 
@@ -25,8 +25,8 @@ class Pos:
     """Positions.
 
     pos: ``(n, d)`` float32 or float64.
-    num: how many leading rows hold particles; None means all.
-    num_total: the number of particles on all devices together, known when the function is traced.
+    num: number of leading rows that hold particles; None means all.
+    num_total: the number of particles on all devices together, static under tracing.
     """
 
     pos: Array
@@ -61,7 +61,7 @@ class PosMass:
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True, slots=True)
 class ParticleData:
-    """What a snapshot holds of its particles.
+    """The particles of a snapshot.
 
     pos: ``(n, d)`` float32 or float64.
     mass: ``(n,)``, or a scalar that all particles share, or None.
@@ -82,7 +82,7 @@ class ParticleData:
 
 
 class RankIdx(NamedTuple):
-    """Where particles are: ``rank`` (int32) of the device and ``idx`` (int32), the row there."""
+    """The location of particles: ``rank`` (int32) of the device and ``idx`` (int32), the row there."""
 
     rank: jax.Array
     idx: jax.Array
@@ -92,15 +92,17 @@ class RankIdx(NamedTuple):
 
 
 class Label(NamedTuple):
-    """What group particles belong to: the group's first particle in z-order, as ``irank`` (int32), the rank that holds
-    it, and ``igroup`` (int32), the row there; or, if labels are linear, the row in the joined set of all ranks.
+    """The group of each particle, identified by the group's first particle in z-order.
+
+    ``irank`` (int32) is the rank that holds it, and ``igroup`` (int32) the row there or, if labels are linear, the row
+    in the joined set of all ranks.
     """
 
     irank: jax.Array
     igroup: jax.Array
 
     def stacked(self) -> jax.Array:
-        """``(n, 2)`` int32: rank and row."""
+        """Return ``(n, 2)`` int32: rank and row."""
         return jnp.stack([self.irank, self.igroup], axis=-1)
 
     def __repr__(self) -> str:

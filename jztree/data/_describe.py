@@ -40,7 +40,7 @@ def describe_particles(part: Any) -> str:
 
 
 def describe_catalogue(cata: Any) -> str:
-    """Describe a catalogue, such as ``FofCatalogue(1,234 groups, 20..8,432 particles)``, with the range of group sizes."""
+    """Describe a catalogue with its range of group sizes, as ``FofCatalogue(1,234 groups, 20..8,432 particles)``."""
     count, name = cata.count, type(cata).__name__
     if not _is_array(count) or len(count.shape) not in (1, 2):
         return _plainly(cata)
