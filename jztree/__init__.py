@@ -1,6 +1,6 @@
 """Exact k nearest neighbours and friends-of-friends groups of particles in JAX."""
 
-# The first looks whether the others may be files of another package.
+# Import _distributions first: it checks whether the other modules may be files of another package.
 from . import (
     _distributions,  # noqa: F401
     comm,

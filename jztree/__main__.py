@@ -1,4 +1,4 @@
-"""``python -m jztree`` is the command line, which stands beside the library and is no part of it."""
+"""Run the command line with ``python -m jztree``; it is a separate package, not part of the library."""
 
 import runpy
 

@@ -16,7 +16,7 @@ import numpy as np
 
 __all__ = ["Carried", "carry", "computed_by", "is_computed", "over_devices"]
 
-# What searches read of particles.
+# The particle properties that searches read.
 _READ = ("pos", "mass", "vel", "id", "v_rad", "zplus1")
 _BUILT_IN = (list, dict, str, bytes, int, float, complex, type(None), np.ndarray, np.generic, jax.Array)
 
@@ -29,10 +29,10 @@ def is_computed(cls: Any, name: str) -> bool:
 
 @jax.tree_util.register_pytree_with_keys_class
 class Carried:
-    """A particle class together with its computed properties as columns; its leaves are the columns and those of the
-    class.
+    """A particle class together with its computed properties as columns.
 
-    part: the unchanged class. columns: arrays by name, with one row per particle.
+    Its leaves are the columns and the leaves of the class. part: the unchanged class. columns: arrays by name, with one
+        row per particle.
     """
 
     __slots__ = ("columns", "part")
@@ -91,8 +91,7 @@ def over_devices(func: Callable[[Any], Any], part: Any) -> Any:
 
 
 def carry(part: Any, names: Sequence[str] = (), pos: Any = None) -> Any:
-    """Return ``part``, wrapped in `Carried` if it is a particle class that computes a property with one row per
-    particle.
+    """Return ``part``, wrapped in `Carried` if it computes a property with one row per particle.
 
     names: properties to read besides positions, masses, velocities, identifiers, and those of light cones.
     pos: its positions, if they are already computed.

@@ -6,13 +6,13 @@ Importing this module runs the check.
 import importlib.metadata
 from pathlib import Path
 
-# The distributions of jz-tree, and files of its package that this one does not have.
+# The distributions of jz-tree, and files that only its package has.
 _OTHERS = ("jztree", "jztree-cu12", "jztree-cu13")
 _FILES = ("_backend.py", "tools.py")
 
 
 def _check_alone() -> None:
-    """Raise ImportError if the other package is installed too, as its files may have taken the place of these."""
+    """Raise ImportError if the other package is also installed, because its files may have replaced some of these."""
     found = [f"{name} {version}" for name in _OTHERS if (version := _version(name))]
     found += [f"its file {name}" for name in _FILES if (Path(__file__).parent / name).exists()]
     if found:

@@ -1,4 +1,4 @@
-"""Arrays of other libraries, such as PyTorch and CuPy, on their way into JAX: by DLPack, in the same memory."""
+"""Convert arrays of other libraries, such as PyTorch and CuPy, to JAX by DLPack, without a copy."""
 
 import functools
 from typing import Any, TypeVar
@@ -11,23 +11,22 @@ from ._particles import name_of, one_line
 
 __all__ = ["adopted"]
 
-_HOST = 1  # the memory of the host, in words of DLPack
+_HOST = 1  # the code of host memory in DLPack
 _Tree = TypeVar("_Tree")
 
 
 def adopted(tree: _Tree) -> _Tree:
-    """A pytree whose arrays of other libraries, such as PyTorch and CuPy, are ones of NumPy or JAX that share their
-    memory (by DLPack): those of the host of NumPy, as views, those of devices of JAX.
+    """Replace the arrays of other libraries in a pytree by NumPy or JAX arrays that share their memory (by DLPack).
 
-    TypeError in words if that is not to be shared.
+    Host arrays become NumPy views, device arrays become JAX arrays. Raises TypeError if the memory cannot be shared.
     """
     leaves, structure = jax.tree.flatten(tree)
     foreign = list(map(_is_foreign, map(type, leaves)))
     if not any(foreign):
         return tree
-    if isinstance(tree, dict):  # arguments, whose order counts
+    if isinstance(tree, dict):  # arguments, whose order matters
         return {name: adopted(value) for name, value in tree.items()}  # type: ignore[return-value]
-    if isinstance(tree, tuple) and not hasattr(tree, "_fields"):  # arguments too, and no named tuple
+    if isinstance(tree, tuple) and not hasattr(tree, "_fields"):  # also arguments, not a named tuple
         return tuple(adopted(value) for value in tree)  # type: ignore[return-value]
     made = [_shared(leaf, tree) if other else leaf for leaf, other in zip(leaves, foreign, strict=True)]
     adopted_tree: _Tree = jax.tree.unflatten(structure, made)
@@ -36,7 +35,7 @@ def adopted(tree: _Tree) -> _Tree:
 
 @functools.cache
 def _is_foreign(cls: type) -> bool:
-    """Whether objects of a class are arrays of another library; most calls have none, and this is asked at each."""
+    """Return whether a class holds arrays of another library; cached, because every call asks and most have none."""
     return hasattr(cls, "__dlpack__") and not issubclass(
         cls, (jax.Array, np.ndarray, jax.ShapeDtypeStruct, jax.core.Tracer)
     )
@@ -57,5 +56,5 @@ def _shared(leaf: Any, tree: Any) -> Any:
 def _on_host(leaf: Any) -> np.ndarray:
     try:
         return np.from_dlpack(leaf)
-    except (BufferError, RuntimeError):  # NumPy alone does not know bfloat16
+    except (BufferError, RuntimeError):  # NumPy itself has no bfloat16
         return np.asarray(jnp.from_dlpack(leaf))

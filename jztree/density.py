@@ -6,7 +6,7 @@ per query is returned. Besides the search, they cost a few operations per neighb
 
 * `smoothing_length` is the distance to the k-th neighbour.
 * `knn_density` is the mass in the ball of that radius, divided by its volume (Casertano & Hut 1985). It is unbiased in
-a uniform distribution and its only parameter is ``k``, but it jumps when neighbours change.
+  a uniform distribution and its only parameter is ``k``, but it jumps when neighbours change.
 * `sph_density` weighs neighbours by a smoothing kernel, as in smoothed particle hydrodynamics (SPH).
 """
 

@@ -1,13 +1,13 @@
-"""JAX with a little more: maps over devices, exact float64 arguments, and compiled twins of public functions.
+"""Extensions of JAX: maps over devices, exact float64 arguments, and compiled twins of public functions.
 
 * `expanding_shard_map` and `shard_map_constructor` map functions over the devices of a mesh.
-* `varying_axes` and `vary_along` tell and set what differs between devices inside `jax.shard_map`.
-* `get_rank_info` tells the rank of the device, and `tree_map_by_len` maps over arrays of one length.
+* `varying_axes` and `vary_along` return and set the mesh axes along which values vary inside `jax.shard_map`.
+* `get_rank_info` returns the rank of the device, and `tree_map_by_len` maps over arrays of one length.
 * `Exact` carries a float64 number through JAX in its default 32-bit mode, so that a linking length of 0.1 is compared
-  as 0.1 and not as the float32 next to it.
+  as 0.1 and not as the nearest float32.
 * `jit_constructor` makes the function stored as ``f.jit``.
-* `with_twins` and `with_smap` are decorators that store ``.jit`` and ``.smap`` with a function, in a way that editors
-  and type checkers understand. Twins take the same arguments, and all take arrays of other libraries (DLPack).
+* `with_twins` and `with_smap` are decorators that store ``.jit`` and ``.smap`` with a function, in a form that editors
+  and type checkers understand. Twins take the same arguments, and all accept arrays of other libraries (DLPack).
 """
 
 from ._transform.exact import Exact, exact, exact_to_float
