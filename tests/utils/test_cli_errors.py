@@ -278,6 +278,10 @@ def test_bugs_are_told_apart(snapshot, capsys, monkeypatch) -> None:
     assert "Traceback" in capsys.readouterr().err
 
 
+# Starts a program that heeds interrupts, even if the tests run in the background of a shell, which ignores them.
+HEEDING = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+
+
 @pytest.mark.parametrize(
     ("moment", "number", "what"),
     [
@@ -293,6 +297,7 @@ def test_process_interrupted_by_the_user(tmp_path, moment, number, what) -> None
     # Pairs to the farthest, in many bins: half a minute, so that it is still at work when the signal comes.
     work = ["xi", "sample", "--bins", "0.1,18.7,2000", "-o", str(tmp_path / "xi.hdf5")]
     command = [*python, "-m", "jztree_utils.cli", *work]
+    command = [sys.executable, "-c", HEEDING, *command]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     while not process.stdout.readline().startswith(moment):
