@@ -1,9 +1,9 @@
-"""Friends-of-friends groups, and the catalogue of them.
+"""Find friends-of-friends groups and their catalogue.
 
-Particles at most one linking length apart are linked; a group is all that are linked to each other directly or through
-others (Davis et al. 1985). Particles are sorted in z-order, get a plane hierarchy (`jztree.tree`), and nodes within the
-linking length of each other are joined by a union-find, whole nodes at once where they are dense. The cost is O(n log
-n) for any linking length.
+Particles at most one linking length apart are linked. A group is a set of particles that are linked to each other
+directly or through others (Davis et al. 1985). The search sorts the particles in z-order, builds a plane hierarchy
+(`jztree.tree`) and joins nodes within the linking length of each other by a union-find. In dense regions, it joins
+whole nodes at once. The cost is O(n log n) for any linking length.
 """
 
 from collections.abc import Sequence
@@ -59,19 +59,18 @@ def fof_labels(
     """Label every particle with its friends-of-friends group.
 
     part: a particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of positions.
-    rlink: the linking length, in the unit of the positions. Particles are linked if their distance is at most that,
-        decided in float64 from the positions as given.
-    boxsize: periodic length, or one a dimension; 0 or None is open. Positions outside the box are wrapped.
-    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` is then the
+    rlink: the linking length, in the unit of the positions. Particles are linked if their distance is at most
+        ``rlink``. The comparison is made in float64 from the original positions.
+    boxsize: periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
+    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` must then be the
         particles in z-order that it returned.
-    output_order: the order of the rows that are returned: ``"z"``, or ``"input"`` for that of ``part``, which only one
-        device has.
+    output_order: the order of the returned rows: ``"z"``, or ``"input"`` for the order of ``part`` (one device only).
 
     Returns the particles in that order, and ``(n,)`` int32 labels: the smallest row of the group, so
-    ``igroup[igroup] == igroup``. Rows from ``num`` on are groups of their own.
+    ``igroup[igroup] == igroup``. Each row from ``num`` on is a separate group.
 
-    Raises TypeError or ValueError for wrong arguments, and an error at run time if a position is NaN or infinite, a
-    traced ``rlink`` or ``boxsize`` is wrong, or ``th`` belongs to other particles.
+    Raises TypeError or ValueError for invalid arguments. Raises an error at run time if a position is NaN or infinite,
+    if a traced ``rlink`` or ``boxsize`` is invalid, or if ``th`` belongs to other particles.
     """
     if output_order not in ("z", "input"):
         raise ValueError(f"output_order must be 'z' or 'input', not {output_order!r}.")
@@ -97,16 +96,18 @@ def distr_fof_labels(
 ) -> tuple[Any, Any]:
     """Label the particles of all devices with their friends-of-friends groups. For use inside `jax.shard_map`.
 
-    part: this device's particles, as in `fof_labels`.
-    rlink, boxsize: as in `fof_labels`.
-    th: a hierarchy from `jztree.tree.zsort_and_tree` over the devices; ``part`` is then the particles that it returned.
-    linearize_labels: number groups by the row of their first particle in the joined set of all devices.
+    part: this device's particles; see `fof_labels`.
+    rlink, boxsize: see `fof_labels`.
+    th: a hierarchy from `jztree.tree.zsort_and_tree` over the devices; ``part`` must then be the particles that it
+        returned.
+    linearize_labels: label groups by the row of their first particle in the concatenated particles of all devices.
 
-    Returns this device's range of the z-order of all particles, and their `jztree.data.Label`: the rank and row of the
-    group's first particle in z-order; with ``linearize_labels``, ``(n,)`` int32, its row in the joined set. Rows from
-    ``num`` on are groups of their own. Works on one device too.
+    Returns this device's range of the global z-order, and a `jztree.data.Label` for these particles: the rank and row
+    of the group's first particle in z-order. With ``linearize_labels``, the labels are ``(n,)`` int32 rows of the
+    concatenated particles instead. Each row from ``num`` on is a separate group. Works on one device too.
 
-    Raises like `fof_labels`, on every device; and if there are 2**31 particles or more to be numbered.
+    Raises the errors of `fof_labels` on every device. Also raises an error if 2**31 or more particles need a linear
+    label.
     """
     cfg = checked_config(cfg, FofConfig)
     check_hierarchy(th)
@@ -131,40 +132,43 @@ def fof_and_catalogue(
     attached: Any = None,
     attach_within: Any = ATTACH_WITHIN,
 ) -> tuple[Any, FofCatalogue]:
-    """Find friends-of-friends groups and what they are: mass, centre, velocity, sizes.
+    """Find friends-of-friends groups and their properties: mass, centre, velocity, sizes.
 
-    part: as in `fof_labels`; ``mass``, ``(n,)`` or a number that all share, and ``vel``, ``(n, d)``, are used if there;
-        so are ``v_rad`` and ``zplus1``, ``(n,)``, of a light cone: the velocity along the line of sight, and 1 + z.
-    rlink, boxsize, th: as in `fof_labels`.
-    cfg: ``cfg.catalogue.npart_min`` is the smallest number of particles that makes a catalogue row, and
-        ``cfg.catalogue.means`` names further properties, ``(n, ...)``, that groups are to have the mean of.
-    attached: particles of another type, or a sequence with one entry a type, of the same class as ``part`` and with the
-        same properties; or None. They link nothing; each joins the group of the nearest of ``part`` (Dolag et al. 2009,
-        MNRAS 399, 497), counts in it and is part of all its sums. A property of the user's own can tell types apart in
-        what is returned.
-    attach_within: how far from it that may be, in linking lengths; None is no limit. By default what Gadget-4 has for
-        particles without a smoothing length. The distance is the one that `jztree.knn.knn` gives, in the dtype of the
-        positions. One that is farther from all is in no group but one of its own, which ``npart_min=1`` lists.
+    part: see `fof_labels`. Optional properties are used if present: ``mass``, ``(n,)`` or a number shared by all
+        particles; ``vel``, ``(n, d)``; and for a light cone ``v_rad`` and ``zplus1``, ``(n,)``, the velocity along the
+        line of sight and 1 + z.
+    rlink, boxsize, th: see `fof_labels`.
+    cfg: ``cfg.catalogue.npart_min`` is the smallest number of particles of a listed group. ``cfg.catalogue.means``
+        names further properties, ``(n, ...)``, to average over each group.
+    attached: particles of another type, or a sequence with one entry per type, of the same class as ``part`` and with
+        the same properties; or None. They link nothing; each joins the group of the nearest particle of ``part`` (Dolag
+        et al. 2009, MNRAS 399, 497), and enters the count and all sums of that group. Add your own property to
+        distinguish types in the result.
+    attach_within: largest distance to that nearest particle, in linking lengths; None means no limit. The default is
+        the value of Gadget-4 for particles without a smoothing length. Distances are those of `jztree.knn.knn`, in the
+        dtype of the positions. An attached particle farther away forms a separate group, which ``npart_min=1`` lists.
 
-    Returns the particles in group order and the `FofCatalogue`. Groups come in the order of their first particles in
-    z-order; within a group, and behind the last one for those in no listed group, particles are in z-order. So the
-    particles of group ``i`` are the rows ``offset[i]`` to ``offset[i] + count[i]``.
+    Returns the particles in group order and the `FofCatalogue`. Groups are in the order of their first particles in
+    z-order; the particles in no listed group follow after the last group. Within a group, and after the last one,
+    particles are in z-order. So the particles of group ``i`` are the rows ``offset[i]`` to ``offset[i] + count[i]``.
 
-    Over several devices, each of which owns a range of the z-order, group order is device by device: first the groups
-    whose first particle in z-order the first device owns, wherever the others are, and behind them its particles in no
-    listed group; then those of the second device, and so on. Particles are dealt out in equal shares of that order. So
-    a device may begin with the end of a group, and groups and particles of none may take turns on it. A catalogue row
-    is on the device that then holds the group's first particle; rows are in the same order as on one device. A group
-    is one run of rows of all devices joined, and may go on on the devices after its first.
+    Over several devices, each device owns a range of the z-order, and group order is device by device. First come the
+    groups whose first particle in z-order the first device owns, including their particles from other devices, then
+    that device's particles in no listed group. The groups and particles of the second device follow, and so on. Each
+    device receives an equal share of this order. So a device may begin with the end of a group, and groups may
+    alternate on it with particles in no listed group. A catalogue row is on the device that then holds the group's
+    first particle; rows are in the same order as on one device. A group is one contiguous run of rows of all devices
+    joined, and may continue on the devices after its first.
 
-    With ``attached`` there are as many rows as were given in all (over several devices, as many as are needed), and
-    particles of ``part`` come before attached ones in each group (over several devices: in each device's share of it).
-    Attached ones that ``npart_min=1`` lists as groups of their own come behind all other groups, in the order in which
-    they were given (over several devices: those of each device behind the groups that it owns).
+    With ``attached``, the result has as many rows as all inputs together (over several devices, as many as needed).
+    Particles of ``part`` come before attached ones in each group (over several devices, in each device's share of the
+    group). Attached particles that ``npart_min=1`` lists as separate groups follow all other groups, in input order
+    (over several devices, those of each device follow the groups that it owns).
 
-    Raises like `fof_labels`, and TypeError or ValueError if ``attached`` is of another kind than ``part``. Raises an
-    error at run time, on every device, if a mass is negative, NaN or infinite, or a velocity NaN or infinite, with its
-    row; or if the mass or the angular momentum of a group is beyond the range of its dtype.
+    Raises the errors of `fof_labels`, and TypeError or ValueError if ``attached`` is of another kind than ``part``.
+    Raises an error at run time, on every device, if a mass is negative, NaN or infinite, or a velocity is NaN or
+    infinite, and names the row. Also raises one if the mass or the angular momentum of a group is out of range of its
+    dtype.
     """
     cfg = checked_config(cfg, FofConfig)
     check_hierarchy(th)
@@ -197,7 +201,7 @@ def fof_and_catalogue(
 
 
 def _attached_faults(part: Any, attached: Sequence[Any], cfg: FofConfig) -> list[comm.Fault]:
-    """What only a run can find wrong in particles of other types. Raises at once what is wrong with their kind."""
+    """Return the run-time checks for attached particles. Raise at once if their class, shapes or dtypes are invalid."""
     faults: list[comm.Fault] = []
     for i, one in enumerate(attached):
         check_particles(one, "attached positions")
@@ -217,9 +221,9 @@ def _labels(
     input_order: bool,
     faults: Sequence[comm.Fault] = (),
 ) -> tuple[Any, jax.Array | None, jax.Array]:
-    """Particles in z-order, the rows they came from (None if they came so), and labels in input order or z-order.
+    """Return particles in z-order, their source rows (None if already sorted), and labels in input order or z-order.
 
-    faults: what may be wrong besides what is found out here, to be found out in the same check.
+    faults: further conditions to test in the same run-time check.
     """
     pos = check_particles(part, max_dims=_MAX_DIMS)
     num = check_num(part)
@@ -237,13 +241,13 @@ def _labels(
 
 
 def fof_is_superset(igroup_sup: Any, igroup: Any, mask: Any = None) -> jax.Array:
-    """Whether every group of ``igroup`` lies inside one group of ``igroup_sup``.
+    """Return whether every group of ``igroup`` is a subset of one group of ``igroup_sup``.
 
     igroup_sup, igroup: ``(n,)`` integer labels of the same particles in the same order, any integers.
-    mask: ``(n,)`` bool, the particles to look at; None means all.
+    mask: ``(n,)`` bool, the particles to compare; None means all.
 
-    Returns a bool scalar. The partitions are equal if each is a superset of the other. Raises TypeError for labels that
-    are no integers, and ValueError if shapes differ.
+    Returns a bool scalar. The partitions are equal if each is a superset of the other. Raises TypeError if labels are
+    not integers, and ValueError if shapes differ.
     """
     check_carried({"igroup_sup": igroup_sup, "igroup": igroup})
     a, b = jnp.asarray(igroup_sup), jnp.asarray(igroup)
@@ -255,7 +259,7 @@ def fof_is_superset(igroup_sup: Any, igroup: Any, mask: Any = None) -> jax.Array
         if not jnp.issubdtype(labels.dtype, jnp.integer):
             raise TypeError(f"labels must be integers, not {labels.dtype}.")
     looked = jnp.ones(a.shape, bool) if mask is None else jnp.asarray(mask, bool)
-    # Particles of a group follow each other, those that are not looked at last.
+    # Sort each group into one run of rows; the masked-out particles come last.
     order = jnp.lexsort((a, b, ~looked))
     a, b, looked = a[order], b[order], looked[order]
     return jnp.all((a[1:] == a[:-1]) | (b[1:] != b[:-1]) | ~looked[1:])
