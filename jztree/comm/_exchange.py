@@ -1,4 +1,4 @@
-"""Moving rows of pytrees from rank to rank, in dense rounds or by one ragged collective."""
+"""Exchange rows of pytrees between ranks, in dense rounds or by one ragged collective."""
 
 import functools
 from collections.abc import Sequence
@@ -18,21 +18,21 @@ from ._relay import relay
 from ._rounds import chunk_of, in_rounds
 from ._traffic import Traffic, of_others, traffic_of
 
-# The buffer of a dense exchange has a part of what may arrive, but not less than so many bytes: one that is as large as
-# all would be fresh memory, of which the system has to clear every page, and it is there several times.
+# The buffer of a dense exchange holds this fraction of the rows that may arrive, but at least this many bytes. A buffer
+# for all rows would be freshly allocated memory, several times over, and the system has to clear each of its pages.
 _PARTS, _LEAST_BYTES = 8, 2**22
-# The small buffer is that many times smaller, and used where so many rounds of it suffice.
+# The small buffer is this many times smaller. It is used if at most this many rounds of it suffice.
 _SMALL_BUFFER, _SMALL_ROUNDS = 16, 4
-# Among many ranks, rows that would take more rounds of a large one pass through others instead.
+# With many ranks, rows that would take more rounds of a large buffer are relayed through other ranks instead.
 _LARGE_ROUNDS = 3
 
 
 @dataclass
 class Route:
-    """How rows went from rank to rank, which is all it takes to send answers back.
+    """The path of exchanged rows: all the data needed to send answers back.
 
-    order: ``(m,)`` int32, the rows that were sent, grouped by destination; None: they were in that order. rows: how
-    many there were to choose from.
+    order: ``(m,)`` int32, the sent rows, grouped by destination; None if they were already in that order. rows: the
+    number of input rows.
     """
 
     order: jax.Array | None
@@ -54,7 +54,7 @@ class Route:
         return starts_of(self.received)
 
     def sender(self, row: jax.Array) -> jax.Array:
-        """The rank that sent rows that were received, ``(m,)`` int32. Behind the last of these it is the last rank."""
+        """Return the rank that sent each received row, ``(m,)`` int32. For rows past the end, it is the last rank."""
         return _find_sender(self.starts()[1:], row)
 
 
@@ -77,33 +77,33 @@ def exchange(
     """Send rows of a pytree to other ranks.
 
     rows: a pytree of arrays, each ``(n, ...)``.
-    dest_counts: ``(r,)`` int32, how many rows go to each rank; or the traffic between all, where that is known.
-    room: how many rows may arrive.
-    order: ``(m,)`` int32, the rows to send: first those for rank 0, then those for rank 1, and so on. A row may be in
-        it several times. None: the rows are in that order themselves.
-    place: ``(room.rows,)`` int32, where to put the rows that arrive; None: in the order of the ranks they come from,
-        and within these in the order they were sent in.
-    what, advice: what the rows are, and what to do if there is no room for them, for the error.
-    name: under which `jztree.stats` counts the rows that leave this rank.
-    fill: a pytree like ``rows`` of what stands where no row arrives; None is 0.
-    filled: whether that has to stand there; if not, it may be anything, which must never be looked at.
-    own: whether the rank's own rows are to be there, too; their places are left for them in any case.
-    method: ``"dense"`` (rounds of all_to_all over a bounded buffer), ``"ragged"`` (not on CPUs), or None for the one
-        that the environment variable JZTREE_EXCHANGE names, or else ragged in mapped functions whose devices are GPUs
-        of one computer on which a test of it comes out right, and dense elsewhere.
-    chunk_rows: how many rows the buffer of a dense round has, for all ranks together; the default is a part of
-        ``room``, or among many ranks a little more than that.
+    dest_counts: ``(r,)`` int32, the number of rows for each rank; or the traffic between all ranks, if known.
+    room: capacity for received rows.
+    order: ``(m,)`` int32, the rows to send: first those for rank 0, then those for rank 1, and so on. It may contain a
+        row several times. None: ``rows`` are already in that order.
+    place: ``(room.rows,)`` int32, the destination of each received row. None: by sending rank, and within a rank in the
+        order of sending.
+    what, advice: name of the rows, and a remedy if they do not fit; both appear in the error message.
+    name: the name under which `jztree.stats` counts the rows that leave this rank.
+    fill: a pytree like ``rows`` with the value of places at which no row arrives; None means 0.
+    filled: whether to write these fill values. If False, such places are undefined and must never be read.
+    own: whether to copy the rank's own rows, too. Their places are reserved in any case.
+    method: ``"dense"`` (rounds of all_to_all over a bounded buffer), ``"ragged"`` (not on CPUs), or None. None selects
+        the method in the environment variable JZTREE_EXCHANGE. If that is not set, it selects ragged in mapped
+        functions over GPUs of one computer on which a test of ragged gives correct results, and dense elsewhere.
+    chunk_rows: rows in the buffer of a dense round, for all ranks together. The default is a fraction of ``room``, or
+        with many ranks slightly more than ``room``.
 
-    Returns the rows received, ``(room.rows, ...)``, how many there are, and the `Route`. Their derivative is that of
-    moving them, for which the changes of all ranks' rows are gathered on each.
+    Returns the received rows ``(room.rows, ...)``, their number, and the `Route`. The exchange is differentiable: its
+    derivative gathers the tangents of all ranks' rows on each rank.
 
-    Raises `jztree.CapacityError` (see there) on every rank if they do not fit on some rank.
+    Raises `jztree.CapacityError` (see there) on every rank if the rows do not fit on some rank.
     """
     rank = get_rank_info()[0]
     given, structure = jax.tree.flatten(rows)
     traffic = dest_counts if isinstance(dest_counts, Traffic) else traffic_of(dest_counts)
     num = check_room(traffic.arriving[rank], traffic.arriving, room, what, advice)
-    # All that follows depends on the check, so that no rank is in a collective when it fails.
+    # Everything below depends on the check, so that no rank is in a collective when it fails.
     traffic = after(traffic, num)
     route = Route(order, traffic, given[0].shape[0])
     stats.record(f"rows.{name}", jnp.sum(route.sent, dtype=jnp.int32) - route.sent[rank])
@@ -115,7 +115,7 @@ def exchange(
 
 
 def _chunk_rows(room: int, words: int) -> int:
-    """Rows of ``words`` in the buffer of a dense round, of ``room`` that may arrive."""
+    """Return the rows of ``words`` words in the buffer of a dense round, for at most ``room`` received rows."""
     whole = room + room // 8
     if are_many(num_ranks()):
         return whole
@@ -124,14 +124,16 @@ def _chunk_rows(room: int, words: int) -> int:
 
 @functools.partial(jax.jit, inline=True)
 def _find_sender(starts: jax.Array, row: jax.Array) -> jax.Array:
-    # Comparing with all is a vector loop, which takes less time than to look for a few ranks.
+    # Comparing with every start is a vector loop, faster than a binary search if there are few ranks.
     method = "scan" if are_many(starts.shape[0] + 1) else "compare_all"
     return jnp.searchsorted(starts, row, side="right", method=method).astype(jnp.int32)
 
 
 class _Way(NamedTuple):
-    """How rows travel: how many may arrive, by which method, how many a round of a dense one takes, whether places
-    where none arrives are filled, and whether the rank's own rows come, too.
+    """Exchange settings.
+
+    The capacity, the method, the rows per dense round, whether to fill places at which no row arrives, and whether to
+    copy the rank's own rows.
     """
 
     room: int
@@ -149,14 +151,14 @@ def _carried(
     order: jax.Array | None,
     place: jax.Array | None,
 ) -> list[jax.Array]:
-    """The rows that arrive; see `exchange`."""
+    """Return the received rows; see `exchange`."""
     rank, ndev, _ = get_rank_info()
     leaves = [vary(leaf) for leaf in leaves]
     route = Route(order, traffic, leaves[0].shape[0])
     start, target, own = starts_of(route.sent)[rank], route.starts()[rank], route.sent[rank]
     first_filled: Any = 0 if way.filled else way.room
     if way.filled and place is None:
-        # Rows that arrive are the first ones, and each of them is written.
+        # Received rows come first, and each of them is written.
         first_filled = jnp.sum(route.received, dtype=jnp.int32)
     placed = own if way.own else 0
     arrays = list(kernels.place_rows(leaves, order, start, fills, place, target, placed, way.room, first_filled))
@@ -176,7 +178,7 @@ def _as_carried(
     order: jax.Array | None,
     place: jax.Array | None,
 ) -> list[jax.Array]:
-    """``arrived``, which is what an exchange made of ``rows``, with the derivative of that."""
+    """Return ``arrived``, the result of an exchange of ``rows``, with the derivative of that exchange."""
     del way, rows, traffic, order, place
     return arrived
 
@@ -187,7 +189,8 @@ def _as_carried_jvp(way: _Way, primals: tuple[Any, ...], tangents: tuple[Any, ..
     (rank, ndev, _), n = get_rank_info(), rows[0].shape[0]
     if ndev * n >= 2**31:
         raise ValueError(f"derivatives over all devices are for less than 2**31 rows; there are {ndev * n}.")
-    # Numbers of rows travel the same way; what is linear in the changes can then be transposed for reverse mode.
+    # Exchange row numbers the same way. The derivative is then linear in the tangents, so JAX can transpose it for
+    # reverse mode.
     (number,) = _carried(way._replace(filled=True), [rank * n + jnp.arange(n, dtype=jnp.int32)], [-1], *how)
     everyone = [all_gather(change).reshape(ndev * n, *change.shape[1:]) for change in tangents[1]]
     came = jnp.where(number < 0, ndev * n, number)
@@ -196,17 +199,16 @@ def _as_carried_jvp(way: _Way, primals: tuple[Any, ...], tangents: tuple[Any, ..
 
 
 def exchange_by_rank(rows: Any, rank: jax.Array, num: Any, room: Room, **options: Any) -> tuple[Any, jax.Array, Route]:
-    """`exchange` by the destination of each row. rank: ``(n,)`` int32; rows from ``num`` on stay unsent."""
+    """Exchange rows by the rank of each. rank: ``(n,)`` int32; rows from ``num`` on stay unsent. See `exchange`."""
     order, counts = kernels.group_by_rank(rank, num, num_ranks())
     return exchange(rows, counts, room, order=order, **options)
 
 
 def send_back(rows: Any, route: Route, **options: Any) -> Any:
-    """Answers to what an `exchange` brought, back to where it came from.
+    """Send answers to received rows back to their senders.
 
-    rows: a pytree with one row for each that was received, in that order. Returns one with ``(n, ...)`` rows: the
-    answer at each row that was sent (if it was sent to several ranks, that of one of them), and 0 or ``fill`` at the
-    others.
+    rows: a pytree with one row for each received row, in that order. Returns a pytree with ``(n, ...)`` rows: the
+    answer at each sent row (if it went to several ranks, the answer of one of them), and 0 or ``fill`` at the others.
     """
     options.setdefault("what", "results")
     back, _, _ = exchange(rows, route.traffic.back(), Room(route.rows, "back"), place=route.order, **options)
@@ -216,7 +218,7 @@ def send_back(rows: Any, route: Route, **options: Any) -> Any:
 def _move(
     method: str | None, dense: "_Dense", ragged: "_Ragged", leaves: list[jax.Array], arrays: list[jax.Array]
 ) -> list[jax.Array]:
-    """Ragged where it was found to be right, because it moves nothing but the rows; see `jztree._transform.ragged`."""
+    """Move rows by the chosen method. See `jztree._transform.ragged` for the default."""
     if method not in (None, *METHODS):
         raise ValueError(f"method must be 'dense', 'ragged' or None, not {method!r}.")
     method = method or method_of_trace()
@@ -224,11 +226,12 @@ def _move(
 
 
 class _Dense:
-    """Rounds of all_to_all over a buffer of bounded size, until nothing is left.
+    """Rounds of all_to_all over a buffer of bounded size, until all rows are sent.
 
-    A round moves the whole buffer, however little is in it. So there is a small one for when few rows leave their rank,
-    as where particles are nearly in order already. Among many ranks it is used for rows that pass through others, and
-    these are also all rows that would take many rounds because few ranks have them for each other.
+    A round moves the whole buffer, however few rows are in it. So there is a small buffer for the case that few rows
+    leave their rank, for example because particles are almost in order. With many ranks, the small buffer serves rows
+    that are relayed through other ranks. Relaying also handles traffic concentrated between a few ranks, which would
+    take many direct rounds.
     """
 
     def __init__(self, buffer_rows: int, route: Route, place: jax.Array | None) -> None:
@@ -287,7 +290,7 @@ class _Dense:
 
 
 class _Ragged:
-    """One collective that moves exactly the rows that go to other ranks."""
+    """One collective that moves only the rows for other ranks."""
 
     def __init__(self, route: Route, place: jax.Array | None) -> None:
         self.rank, _, self.axes = get_rank_info()
@@ -317,7 +320,7 @@ class _Ragged:
 
 
 def _leaving_out(index: jax.Array | None, rows: int, start: jax.Array, count: jax.Array) -> jax.Array:
-    """``index`` (None: all of ``rows``) without ``count`` entries from ``start`` on; the last are of no meaning."""
+    """Remove ``count`` entries from ``start`` on of ``index`` (None: all of ``rows``). The last entries are undefined."""
     entry = jnp.arange(rows, dtype=jnp.int32)
     entry = jnp.minimum(jnp.where(entry < start, entry, entry + count), max(rows - 1, 0))
     return entry if index is None else index[entry]
