@@ -1,8 +1,8 @@
-"""Ending together: what ends one process ends those that wait for it, within seconds, with the reason.
+"""End all processes together: if one ends, those that wait for it end within seconds and print the reason.
 
-Left alone, a process that raises waits at exit for its peers, and these wait for it in a collective. So a process that
-fails tells its peers, which end; and one that comes to its end, however that is, tells them too, and those that are
-computing something with it, and hence wait for ever, end. Those that need it no more go on.
+Without this, a process that raises waits for its peers at exit, and they wait for it in a collective. So a process that
+fails notifies its peers, and they end. A process that exits normally notifies them too. Peers that compute something
+with it would wait for ever, so they end; all others continue.
 """
 
 import atexit
@@ -25,35 +25,35 @@ from ._ends import Ends
 from ._lines import Lines
 from ._waiting import Waits, is_idle
 
-# Time for a process to report the error that it shares with its peers by itself, before they end it.
+# Time for a process to report an error that it shares with its peers, before they end it.
 _GRACE_SECONDS = 0.5
-# What it may take to tell the peers; the coordinator may be gone.
+# Time limit for notifying the peers; the coordinator may be gone.
 _TELL_SECONDS = 3.0
-# What threads and functions that the user has registered for the end may take in a process that has failed.
+# Time limit for threads and `atexit` functions of the user in a process that has failed.
 _LAST_SECONDS = 10.0
-# How long a process that has ended waits for what it has begun, if nothing happens.
+# After its end, a process waits this long for its own calls if nothing happens.
 _IDLE_SECONDS = 10.0
-# So many times process 0 is asked for a sign of life in the time after which JAX takes it for gone, and for so much of
-# this time it may be silent.
+# Number of times to probe process 0 within JAX's heartbeat timeout, and the fraction of the timeout for which it may
+# stay silent.
 _QUESTIONS, _SILENCE = 8, 0.7
-# `Lines` names a killed peer within this time after a connection is lost: three attempts to reach it, and the report.
+# `Lines` names a killed peer within this time after a lost connection: three attempts to reach it, and the report.
 _NAMED_SECONDS = 2.5
-# For how long a process may be at work after a peer has finished.
+# Time for which a process may continue after a peer has finished.
 _FINISH_SECONDS = 14 * 86400
-# After a lost connection, for the word of who was lost: heartbeats may take longer, and people wait.
+# Time to wait for the name of the lost peer after a lost connection. Heartbeats may take longer, but users wait.
 _CAUSE_SECONDS = 45
 _POLL_SECONDS = 3600
 _WITHOUT_A_WORD = "it was killed, as for want of memory, crashed, or left by os._exit."
 _FAILURE_KEY, _FIRST_END_KEY = "jztree/launch/failure", "jztree/launch/first end"
-# What collectives say when a peer is gone; which one it was, they know only by the number of a port, or not at all.
+# Error messages of collectives whose peer is gone. They give the peer's port number at most, not its process.
 _LOST_PEER = re.compile(r"(gloo|nccl).*(closed|peer|pipe|remote|reset)", re.IGNORECASE | re.DOTALL)
 
 
 class Peers:
-    """Tells the peers when this process fails or ends, and ends it when one of them fails or is missed.
+    """Notify the peers when this process fails or ends, and end it when a peer fails or disappears.
 
-    Messages travel through the key-value store of JAX's coordinator, where threads of every process wait for keys. A
-    process that is killed writes nothing; its connections to two others break, and these say so (`Lines`).
+    Messages travel through the key-value store of JAX's coordinator, in which threads of every process wait for keys. A
+    killed process writes nothing, but its connections to two other processes break, and these report it (`Lines`).
     """
 
     def __init__(self, state: Any, heartbeat: int) -> None:
@@ -63,8 +63,8 @@ class Peers:
         self.num_processes = int(state.num_processes)
         self.pid = os.getpid()
         self.exit_code: object = None
-        self.ending = threading.Event()  # by itself, or because of another
-        self.finishing = threading.Event()  # as its author meant
+        self.ending = threading.Event()  # on its own account, or because of a peer
+        self.finishing = threading.Event()  # a normal exit
         self.others_end = threading.Event()
         self.lines, self.ends = Lines(state, self.lose), Ends(state, self.is_over)
         self.listeners = [
@@ -84,7 +84,7 @@ class Peers:
     def start(self) -> None:
         self.earlier_excepthook, self.plain_exit = sys.excepthook, sys.exit
         sys.excepthook, sys.exit = self.excepthook, self.exit
-        # Runs before JAX's own, which was registered when JAX was imported.
+        # Runs before JAX's handler, which was registered when JAX was imported.
         atexit.register(self.finish)
         for listener in self.listeners:
             listener.start()
@@ -93,27 +93,29 @@ class Peers:
     # How this process ends
 
     def excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if os.getpid() != self.pid or self.ending.is_set():  # a fork, or on its way out already
+        if os.getpid() != self.pid or self.ending.is_set():  # a fork, or already ending
             return self.earlier_excepthook(kind, error, trace)
         summary = summary_of(error)
         if _LOST_PEER.search(summary):
             self.wait_for_the_cause(summary)
-        # From now on this process ends by itself.
+        # From now on this process ends on its own account.
         self.ending.set()
         lines = traceback.format_exception(kind, error, trace) if self.earlier_excepthook is sys.__excepthook__ else []
         print_at_once(f"jztree: {self.name} ends with this error, and with it all others:\n{''.join(lines)}")
         if not lines:
             self.earlier_excepthook(kind, error, trace)
         code = 130 if issubclass(kind, KeyboardInterrupt) else 1
-        # Only then are the peers told: where process 0 is among them, JAX aborts this one when they leave.
+        # Notify the peers last: if process 0 is one of them, JAX aborts this process when process 0 leaves.
         self.leave_nothing_behind(summary, code)
         self.end("", summary, code)
 
     def wait_for_the_cause(self, summary: str) -> None:
-        """Let this process be ended by what ended a peer: by the peer's own message, which a listener gets, or by JAX,
-        which names the peer when its heartbeats stop. Returns if neither comes.
+        """Let the failure of a peer end this process.
+
+        Either the peer's own message ends it, through a listener, or JAX does, which names the peer when its heartbeats
+        stop. Returns if neither happens.
         """
-        # A peer that failed has reported its error before it left. One that was killed is named by the others.
+        # A peer that failed has reported its error before it left. Other processes name a peer that was killed.
         if not self.ending.wait(_NAMED_SECONDS):
             print_at_once(
                 f"jztree: {self.name} has lost the connection to another process; which one will be known when that "
@@ -123,8 +125,9 @@ class Peers:
             time.sleep(min(self.heartbeat + 10, _CAUSE_SECONDS))
 
     def leave_nothing_behind(self, summary: str, code: int) -> None:
-        """What the end of Python would do and JAX's exit, which waits for the peers, would not let it: wait for
-        threads, and call what was registered for the end.
+        """Join threads and run `atexit` functions, as Python does at exit.
+
+        JAX's exit, which waits for the peers, would prevent both.
         """
         limit = threading.Timer(_LAST_SECONDS, self.end, ("", summary, code))
         limit.daemon = True
@@ -138,16 +141,17 @@ class Peers:
             atexit._run_exitfuncs()
 
     def exit(self, code: Any = None, /) -> NoReturn:
-        """``sys.exit``, whose argument is told nowhere else. Nobody knows whether it is caught; it counts only where
-        this process has come to its end and a peer has failed.
+        """Replace ``sys.exit`` to record its argument, which is not available elsewhere.
+
+        A caller may catch the exception, so the argument counts only if this process has ended and a peer has failed.
         """
         self.exit_code = code
         self.plain_exit(code)
 
     def finish(self) -> None:
-        """At the end of Python: say so, and keep what the peers need of this process until they have ended too.
+        """At exit, announce the end and keep this process alive for its peers until they have ended too.
 
-        JAX would wait too, but for 300 s, and then end those that are still at work, say writing a file.
+        JAX would wait too, but only for 300 s, and then end peers that are still at work, for example writing a file.
         """
         if os.getpid() != self.pid or self.ending.is_set():
             return
@@ -155,13 +159,13 @@ class Peers:
             self.lines.say_goodbye()
             return
         error = getattr(sys, "last_value", None)
-        if error is not None:  # another excepthook than this one's has reported it
+        if error is not None:  # a different excepthook has reported it
             self.end("", summary_of(error), 1)
         self.finishing.set()
         try:
             jax.effects_barrier()
         except Exception:
-            # JAX's own exit would stumble over this, and leave a connection open that aborts the process.
+            # JAX's exit would fail on this error and leave a connection open that aborts the process.
             traceback.print_exc()
             forget_failed_callbacks()
         self.wait_for_own_work()
@@ -171,20 +175,20 @@ class Peers:
             self.client.wait_at_barrier("jztree/launch/finished", _FINISH_SECONDS * 1000)
         with contextlib.suppress(Exception):
             self.lines.say_goodbye()
-            # Threads that are still inside gRPC would crash when Python ends; this wakes them.
+            # Threads inside gRPC would crash when Python ends; this wakes them.
             self.client.key_value_set(_FAILURE_KEY, "")
         for listener in self.listeners[:2]:
             listener.join(_TELL_SECONDS)
 
     def wait_for_own_work(self) -> None:
-        """Until what this process has begun is done. If nothing happens for long, the peers may be what it lacks."""
+        """Wait until this process's own calls are done. Return early if nothing happens: they may need the peers."""
         waits = Waits()
         while waits.still() and not self.ending.is_set():
             if is_idle(_IDLE_SECONDS, lambda: self.ending.is_set() or not waits.still()):
                 return
 
     def end(self, report: str, summary: str, code: int) -> NoReturn:
-        """Print ``report``, tell the peers the ``summary``, and leave without waiting for anything."""
+        """Print ``report``, send the ``summary`` to the peers, and exit without waiting for anything."""
         self.ending.set()
         print_at_once(report)
         self.tell_in_time(summary)
@@ -192,27 +196,27 @@ class Peers:
         self.leave(code)
 
     def tell_in_time(self, summary: str) -> None:
-        # In a thread, because the coordinator may be out of reach.
+        # In a thread, because the coordinator may be unreachable.
         teller = threading.Thread(target=self.tell, args=(summary,), daemon=True)
         try:
             teller.start()
             teller.join(_TELL_SECONDS)
-        except RuntimeError:  # at exit Python starts no threads any more
+        except RuntimeError:  # Python starts no threads during exit
             self.tell(summary)
 
     def tell(self, summary: str) -> None:
-        # Another process may have failed before; its message is the one that counts.
+        # Another process may have failed earlier; the first message counts.
         with contextlib.suppress(Exception):
             self.client.key_value_set(_FAILURE_KEY, f"{self.name} has failed: {summary}")
 
     def leave(self, code: int) -> NoReturn:
         self.lines.say_goodbye()
         if self.process_id == 0:
-            # The coordinator ends with this process, and JAX aborts those that are still there.
+            # The coordinator ends with this process, and JAX then aborts the remaining ones.
             time.sleep(2 * _GRACE_SECONDS)
         os._exit(code)
 
-    # How its peers end it
+    # How the peers end this process
 
     def listen_for_failure(self) -> None:
         message = self.value_of(_FAILURE_KEY)
@@ -225,36 +229,36 @@ class Peers:
         self.leave(own if isinstance(own, int) and own != 0 else 1)
 
     def listen_for_ends(self) -> None:
-        """Notice the first process that ends."""
+        """Wait for the first process that ends."""
         if self.value_of(_FIRST_END_KEY) is not None:
             self.others_end.set()
 
     def look_for_what_waits(self) -> None:
-        """End, and with this process all others, if what it waits for cannot come."""
+        """End this process and all others if it waits for something that cannot happen."""
         while not self.is_over():
             summary = self.ends.look() if self.others_end.is_set() else self.ends.look_at_all()
             if summary and not self.is_over():
                 self.end(f"jztree: {self.name} ends because {summary}.", summary, 1)
 
     def is_over(self) -> bool:
-        """Whether this process has come to its end, whoever ends it."""
+        """Return whether this process is ending, for any reason."""
         return self.ending.is_set() or self.finishing.is_set()
 
     def lose(self, process: int, host: str) -> None:
-        """Another process is gone without a word: end, and with this one all others."""
+        """End this process and all others because a process disappeared without a message."""
         if self.ending.wait(_GRACE_SECONDS):
             return
         gone = f"process {process} of {self.num_processes} on host {host} is gone: {_WITHOUT_A_WORD}"
-        if process == 0:  # and with it the means to tell the others, who see it themselves
+        if process == 0:  # the coordinator is gone, but the other processes notice this themselves
             self.ending.set()
             print_at_once(f"jztree: {self.name} ends because {gone}")
             flush_files()
             self.leave(1)
         with contextlib.suppress(Exception):
-            self.client.key_value_set(_FAILURE_KEY, gone)  # which this process listens to, too
+            self.client.key_value_set(_FAILURE_KEY, gone)  # this process listens to this key, too
 
     def ask_process_0(self) -> None:
-        """Say so if process 0 gives no answer. JAX, which ends this process a little later, does not say who it was."""
+        """Report if process 0 does not answer. JAX, which ends this process a little later, does not name it."""
         while not self.is_over():
             text = f"has not answered process {self.process_id} for {_SILENCE * self.heartbeat:.0f} s"
             report = f"jztree: process 0, which coordinates the others, {text}. JAX ends this process after "
@@ -262,12 +266,12 @@ class Peers:
             late.daemon = True
             with contextlib.suppress(Exception):
                 late.start()
-                self.client.key_value_try_get("jztree/launch/nothing")  # which is an error, too
+                self.client.key_value_try_get("jztree/launch/nothing")  # a missing key raises, too
             late.cancel()
             self.ending.wait(self.heartbeat / _QUESTIONS)
 
     def value_of(self, key: str) -> str | None:
-        """What a peer says under ``key``, once it does; None once there is nothing to wait for any more."""
+        """Wait for a peer's value of ``key`` and return it; None if there is nothing left to wait for."""
         while True:
             try:
                 return str(self.client.blocking_key_value_get(key, _POLL_SECONDS * 1000))
@@ -275,7 +279,7 @@ class Peers:
                 if "DEADLINE_EXCEEDED" in str(error):
                     continue
                 if "UNAVAILABLE" in str(error) and self.process_id != 0 and not self.finishing.is_set():
-                    # JAX notices at the same time and aborts the process, without naming the other.
+                    # JAX notices at the same time and aborts the process without naming process 0.
                     where = f", which coordinates the others at {self.state.coordinator_address}"
                     print_at_once(f"jztree: {self.name} ends because process 0{where}, is gone.")
                     flush_files()
@@ -287,7 +291,7 @@ _peers: Peers | None = None
 
 
 def end_together(state: Any, heartbeat: int) -> None:
-    """Start to watch, once. Not in an interactive Python, which should outlive an error."""
+    """Start the listeners, once. Does nothing in an interactive Python, which should outlive an error."""
     global _peers  # noqa: PLW0603
     if _peers is None and not hasattr(sys, "ps1"):
         _peers = Peers(state, heartbeat)
@@ -295,12 +299,12 @@ def end_together(state: Any, heartbeat: int) -> None:
 
 
 def current() -> Peers | None:
-    """The peers of this process, if it is to end together with any."""
+    """Return the peers of this process, or None if it does not end together with others."""
     return _peers
 
 
 def keep_jax_from_waiting() -> None:
-    """Take back what JAX does at the end, which is to meet its peers. There is no public way to this."""
+    """Unregister JAX's exit handlers, which wait for the peers. There is no public API for this."""
     from jax._src import api, dispatch  # noqa: PLC0415
 
     atexit.unregister(api.clean_up)
@@ -308,10 +312,10 @@ def keep_jax_from_waiting() -> None:
 
 
 def forget_failed_callbacks() -> None:
-    """Let JAX forget the error of a run with host callbacks, once it has been reported.
+    """Make JAX forget the error of a run with host callbacks after it has been reported.
 
-    JAX keeps it, and raises it again whenever something waits for callbacks, `jax.effects_barrier` and the end of the
-    process among it. There is no public way to this.
+    JAX keeps this error and raises it again whenever something waits for callbacks, including `jax.effects_barrier` and
+    the exit of the process. There is no public API for this.
     """
     from jax._src import dispatch  # noqa: PLC0415
 
@@ -319,7 +323,7 @@ def forget_failed_callbacks() -> None:
 
 
 def flush_files() -> None:
-    """Write what open files have in their buffers, as the end of Python does."""
+    """Flush the buffers of open files, as Python does at exit."""
     for one in gc.get_objects():
         if isinstance(one, (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
             with contextlib.suppress(Exception):
@@ -327,12 +331,12 @@ def flush_files() -> None:
 
 
 def summary_of(error: BaseException) -> str:
-    """The last line of a traceback, without the notes that JAX adds to it."""
+    """Return the last line of the traceback, without the notes that JAX adds."""
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def print_at_once(text: str) -> None:
-    """One write, so that the messages of several processes do not mix; after what was printed before."""
+    """Print with a single write after earlier output, so that messages of several processes do not mix."""
     with contextlib.suppress(Exception):
         sys.stdout.flush()
     with contextlib.suppress(Exception):
