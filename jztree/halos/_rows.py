@@ -1,4 +1,4 @@
-"""What follows from the row of a group, or of a sphere, alone: shapes, spins, dispersions, concentrations."""
+"""Compute derived quantities per catalogue row (group or sphere): shapes, spins, dispersions, concentrations."""
 
 import math
 from typing import Any, NamedTuple
@@ -29,8 +29,8 @@ __all__ = [
 
 Rows = FofCatalogue | SphereProperties  # of groups, or of spheres
 
-# Where the circular velocity of the profile of Navarro, Frenk & White is largest, in scale radii; and as far as
-# concentrations are looked for.
+# Radius of the largest circular velocity of the profile of Navarro, Frenk & White, in scale radii; and the upper limit
+# of the search for concentrations.
 _PEAK = 2.162581587064612
 _MOST_PEAKED = 1e6
 _SQUARES = (
@@ -40,12 +40,12 @@ _SQUARES = (
 
 
 class Axes(NamedTuple):
-    """Principal axes of groups. ``a``, ``b`` and ``c`` of the literature are ``lengths[..., 0]`` and so on.
+    """Principal axes of groups. In the literature, ``lengths[..., 0]`` is ``a``, then ``b`` and ``c`` follow.
 
     lengths: ``(g, d)``, the longest first.
     ratios: ``(g, d - 1)``, all but the longest divided by the longest; NaN for groups without extent.
-    directions: ``(g, d, d)``, unit vectors: ``directions[..., i, :]`` belongs to ``lengths[..., i]``. Signs are such
-        that the component that is largest in size is positive.
+    directions: ``(g, d, d)``, unit vectors: ``directions[..., i, :]`` belongs to ``lengths[..., i]``. The sign makes
+        the component with the largest magnitude positive.
     """
 
     lengths: jax.Array
@@ -55,15 +55,15 @@ class Axes(NamedTuple):
 
 @with_twins(P(-1), P(-1))
 def principal_axes(cata: Rows) -> Axes:
-    """The axis lengths of groups, their ratios and directions, from ``cata.shape_tensor``.
+    """Compute the axis lengths, axis ratios and directions of groups from ``cata.shape_tensor``.
 
     An axis length is the root of an eigenvalue of the inertia tensor (Zemp et al. 2011, ApJS 197, 30, for all particles
     of the group, without weights): the root-mean-square extent along that axis. It is 1/sqrt(5) of the semi-axis of a
-    homogeneous ellipsoid. Negative eigenvalues, which rounding makes, count as 0. In float32, axis ratios below about
-    1e-3 are rounding.
+    homogeneous ellipsoid. Negative eigenvalues, caused by rounding, count as 0. In float32, axis ratios below about
+    1e-3 are rounding noise.
 
-    Fewer than d + 1 particles lie in a plane or on a line, so that the last axes of such a group have length 0 to
-    rounding. Few particles make groups look less round than they are: ratios mean little below some hundred particles.
+    Fewer than d + 1 particles are in a plane or on a line, so the last axes of such a group have length 0 to rounding.
+    Groups of few particles look less round than they are: ratios mean little below about a hundred particles.
 
     Raises ValueError if the catalogue has no shape tensor.
     """
@@ -71,7 +71,7 @@ def principal_axes(cata: Rows) -> Axes:
         raise ValueError("the catalogue has no shape_tensor, of which axes are made; make it with fof_and_catalogue.")
     check_carried(cata)
     tensor = jnp.asarray(cata.shape_tensor)
-    # Eigenvectors of a tensor without extent have no derivatives; in unused rows these must not become NaN.
+    # Eigenvectors of a zero tensor have no derivatives. This keeps unused rows from becoming NaN.
     distinct = jnp.diag(jnp.arange(1, tensor.shape[-1] + 1, dtype=tensor.dtype))
     tensor = jnp.where(
         used_rows(cata)[..., None, None], tensor, distinct.reshape((1,) * (tensor.ndim - 2) + distinct.shape)
@@ -89,18 +89,17 @@ def principal_axes(cata: Rows) -> Axes:
 
 @with_twins(P(-1), P(-1))
 def inertia_tensor(cata: Rows) -> jax.Array:
-    """``(g, d, d)`` mass-weighted mean of ``x_i x_j`` about ``com_pos``, from ``cata.shape_tensor``.
+    """Compute the ``(g, d, d)`` mass-weighted mean of ``x_i x_j`` about ``com_pos``, from ``cata.shape_tensor``.
 
-    Raises ValueError if the catalogue has no shape tensor; and an error at run time, on every device, if a square is
-    beyond the range of the dtype, as in float32 for groups larger than 1e19 or smaller than 1e-19 in the unit of
-    length.
+    Raises ValueError if the catalogue has no shape tensor. Raises an error at run time, on every device, if a square is
+    out of range of the dtype: in float32, for groups larger than 1e19 or smaller than 1e-19 in the unit of length.
     """
     if cata.shape_tensor is None:
         raise ValueError("the catalogue has no shape_tensor, of which this is made; make it with fof_and_catalogue.")
     check_carried(cata)
     shape, radius = jnp.asarray(cata.shape_tensor), jnp.asarray(cata.com_inertia_radius)
     kept = jnp.finfo(radius.dtype)
-    # By roots, because the squares are what leaves the range. Extents that are rounding may vanish.
+    # Compare with roots, because the squares would overflow or underflow. Extents that are only rounding may vanish.
     extended = radius > SUMS_ROUNDED * jnp.abs(jnp.asarray(cata.com_pos)).max(axis=-1)
     lost = (radius > float(kept.max) ** 0.5) | (extended & (radius < float(kept.tiny) ** 0.5))
     lost &= used_rows(cata)
@@ -112,21 +111,21 @@ def inertia_tensor(cata: Rows) -> jax.Array:
 
 @with_twins({"cata": P(-1), "mass": P(-1), "radius": P(-1), "gravity": P(), "scale_factor": P()}, P(-1))
 def spin(cata: Rows, mass: Any, radius: Any, gravity: Any, scale_factor: Any = 1.0) -> jax.Array:
-    """The spin parameter lambda' = J / (sqrt(2) M V R), V^2 = G M / R, of Bullock et al. 2001 (ApJ 555, 240).
+    """Compute the spin parameter lambda' = J / (sqrt(2) M V R), V^2 = G M / R, of Bullock et al. 2001 (ApJ 555, 240).
 
-    cata: whose angular momentum is J. Bullock et al. take the particles within R: those of
-        `jztree.overdensity.sphere_properties` with these radii. That of a catalogue of groups is of all particles of
-        the group, most of which are farther out: in the median of haloes of 300 particles and more that makes the spin
-        twice as large.
-    mass, radius: ``(g,)`` M and R of each row, such as those of a spherical overdensity.
+    cata: provides the angular momentum J. Bullock et al. use the particles within R: pass
+        `jztree.overdensity.sphere_properties` with these radii. The angular momentum of a group catalogue includes all
+        particles of the group, most of which are farther out. In the median over haloes of at least 300 particles, this
+        doubles the spin.
+    mass, radius: ``(g,)`` M and R of each row, for example those of a spherical overdensity.
     gravity: Newton's constant in the units of length * velocity**2 / mass of the catalogue, such as 43.0071 for Mpc/h,
         km/s and 1e10 Msun/h.
-    scale_factor: of the universe, if positions and ``radius`` are comoving and velocities peculiar; the lengths are
-        multiplied by it. 1 leaves them as they are.
+    scale_factor: scale factor of the universe, for comoving positions and ``radius`` and peculiar velocities. Lengths
+        are multiplied by it. The default 1 leaves them unchanged.
 
-    Returns ``(g,)``: 0 where M or R is 0, as they are where there is no sphere, and NaN where they are. Raises
-    ValueError if there is no angular momentum, if shapes do not agree, or if gravity or scale_factor is not positive
-    (NaN if these are traced).
+    Returns ``(g,)``: 0 if M or R is 0, which is the value for rows without a sphere, and NaN if one of them is NaN.
+    Raises ValueError if the catalogue has no angular momentum, if shapes do not agree, or if gravity or scale_factor is
+    not positive (the result is NaN if these are traced).
     """
     if cata.angular_momentum is None:
         raise ValueError("the catalogue has no angular_momentum; particles need velocities and two dimensions or more.")
@@ -143,7 +142,7 @@ def spin(cata: Rows, mass: Any, radius: Any, gravity: Any, scale_factor: Any = 1
     spins = norm(jnp.asarray(cata.angular_momentum, dtype))
     mass, radius = jnp.asarray(mass, dtype), jnp.asarray(radius, dtype)
     defined = (mass > 0) & (radius > 0)
-    # Step by step, because products may leave the range of float32 in units such as those of CGS.
+    # Divide step by step, because products may exceed the range of float32 in units such as CGS.
     for factor in (mass, radius):
         spins = ratio(spins, jnp.sqrt(jnp.where(defined, factor, 1)))
     spins = ratio(spins, _unit_root(gravity, dtype)) * (_unit_root(scale_factor, dtype) / math.sqrt(2.0))
@@ -152,19 +151,19 @@ def spin(cata: Rows, mass: Any, radius: Any, gravity: Any, scale_factor: Any = 1
 
 @with_twins({"mass": P(-1), "radius": P(-1), "vmax": P(-1), "gravity": P()}, P(-1))
 def concentration(mass: Any, radius: Any, vmax: Any, gravity: Any = 1.0) -> jax.Array:
-    """The concentration of haloes from their largest circular velocity (Prada et al. 2012, MNRAS 423, 3018, eqs 8-10).
+    """Compute halo concentrations from the largest circular velocity (Prada et al. 2012, MNRAS 423, 3018, eqs 8-10).
 
     mass, radius: ``(g,)`` of spheres, such as those of 200 times the critical density. vmax: ``(g,)``, the largest
-    circular velocity. All are those of `jztree.overdensity.spherical_overdensity`. gravity: the ``G`` that ``vmax`` was
-    found with.
+    circular velocity. All three come from `jztree.overdensity.spherical_overdensity`. gravity: the ``G`` used to
+    compute ``vmax``.
 
-    It is the c of the profile of Navarro, Frenk & White (1997, ApJ 490, 493) that has this ratio of ``vmax`` to the
-    circular velocity at the radius: ``(vmax / v)**2 = 0.216 c / (ln(1 + c) - c / (1 + c))``, found by bisection. No
-    profile is fitted, so it is defined for any halo; few particles scatter it, as they do ``vmax``.
+    The result is the c of the profile of Navarro, Frenk & White (1997, ApJ 490, 493) that has this ratio of ``vmax`` to
+    the circular velocity at the radius: ``(vmax / v)**2 = 0.216 c / (ln(1 + c) - c / (1 + c))``. The equation is solved
+    by bisection. No profile is fitted, so c is defined for any halo. Few particles make it noisy, as they do ``vmax``.
 
-    Returns ``(g,)``: 0 where there is no sphere or no ``vmax``, and NaN where mass or radius is. The least possible is
-    2.163, where the circular velocity is largest at the radius itself; velocities that are larger at no radius inside
-    give that too. The largest is 1e6. There is no derivative.
+    Returns ``(g,)``: 0 if there is no sphere or no ``vmax``, and NaN if mass or radius is NaN. The smallest value is
+    2.163, for which the circular velocity is largest at the radius itself; a ``vmax`` not larger than that velocity
+    gives this value too. The largest value is 1e6. There is no derivative.
     Raises ValueError if shapes do not agree or gravity is not positive.
     """
     shapes = {name: np.shape(column) for name, column in {"mass": mass, "radius": radius, "vmax": vmax}.items()}
@@ -175,7 +174,7 @@ def concentration(mass: Any, radius: Any, vmax: Any, gravity: Any = 1.0) -> jax.
     dtype = common_dtype(mass, radius, vmax)
     mass, radius, vmax = (jax.lax.stop_gradient(jnp.asarray(column, dtype)) for column in (mass, radius, vmax))
     defined = (mass > 0) & (radius > 0) & (vmax > 0)
-    # Roots one by one, because products may leave the range of float32.
+    # Take roots separately, because products may exceed the range of float32.
     speed = jnp.sqrt(jnp.where(defined, mass, 1)) * _unit_root(gravity, dtype)
     wanted = ratio(vmax, ratio(speed, jnp.sqrt(jnp.where(defined, radius, 1)))) ** 2
     low, high = jnp.full(mass.shape, math.log(_PEAK), dtype), jnp.full(mass.shape, math.log(_MOST_PEAKED), dtype)
@@ -187,13 +186,13 @@ def concentration(mass: Any, radius: Any, vmax: Any, gravity: Any = 1.0) -> jax.
 
 
 def _speed_ratio2(c: jax.Array) -> jax.Array:
-    """The square of the largest circular velocity of a NFW profile over that at its radius, of concentration ``c``."""
+    """Return the square of an NFW profile's largest circular velocity over that at its radius, for concentration c."""
     scaled = jnp.asarray(_PEAK, c.dtype)
     return (c / scaled) * (_nfw_mass(scaled) / _nfw_mass(c))
 
 
 def _nfw_mass(x: jax.Array) -> jax.Array:
-    """Mass within ``x`` scale radii, up to a factor."""
+    """Return the mass within ``x`` scale radii, up to a factor."""
     return jnp.log1p(x) - x / (1 + x)
 
 
@@ -204,17 +203,13 @@ def _check_positive(number: Any, name: str) -> None:
 
 
 def _unit_root(number: Any, dtype: Any) -> Any:
-    """The root, in a dtype, of a number that may be beyond the range of it although its root is not."""
+    """Return the root of a number in a dtype. The number may be out of range of the dtype although its root is not."""
     return jnp.asarray(np.sqrt(np.float64(number)) if is_concrete(number) else jnp.sqrt(number), dtype)
 
 
 @with_twins(P(-1), P(-1))
 def total_vel_dispersion(cata: Rows) -> jax.Array:
-    """``(g,)`` root of the mass-weighted mean squared velocity relative to ``com_vel``, in all dimensions together.
-
-    It is sqrt(d) times ``cata.vel_dispersion``, which is that of one dimension. Raises ValueError if the catalogue has
-    no dispersion.
-    """
+    """Return the ``(g,)`` mass-weighted root-mean-square velocity relative to ``com_vel``, over all dimensions."""
     if cata.vel_dispersion is None:
         raise ValueError("the catalogue has no vel_dispersion, because its particles have no velocities.")
     check_carried(cata)
@@ -222,19 +217,19 @@ def total_vel_dispersion(cata: Rows) -> jax.Array:
 
 
 def _positive_root(values: jax.Array) -> jax.Array:
-    """The root of what is positive, else 0, where its derivative is 0 too."""
+    """Return the root of positive values, and 0 with derivative 0 otherwise."""
     positive = values > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, values, 1)), 0)
 
 
 def used_rows(cata: Rows) -> jax.Array:
-    """Which rows of the catalogue hold groups."""
+    """Return a mask of the catalogue rows that hold groups."""
     ngroups = jnp.asarray(cata.ngroups, jnp.int32)
     rows = jnp.arange(np.shape(cata.count)[-1], dtype=jnp.int32)
     return rows.reshape((1,) * ngroups.ndim + rows.shape) < ngroups[..., None]
 
 
 def of_groups(cata: Rows, values: jax.Array) -> jax.Array:
-    """``values``, and zero in the rows that hold no group."""
+    """Return ``values`` with zeros in the rows that hold no group."""
     used = used_rows(cata)
     return jnp.where(used.reshape(used.shape + (1,) * (values.ndim - used.ndim)), values, jnp.zeros((), values.dtype))
