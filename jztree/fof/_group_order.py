@@ -1,21 +1,21 @@
-"""Groups of all ranks: their particles brought into group order, and the catalogue of them.
+"""Bring the particles of all ranks into group order, and compute the catalogue.
 
-Particles are in global z-order, and each knows its group by the group's first particle there: the root, a rank and a
-row. The rank of the root owns the group. Most groups are wholly on one rank; of the others, each rank tells the owner
-how many particles it has (its *part* of the group), and is told where these go.
+Particles are in global z-order. Each stores its group as the rank and row of the group's first particle, the root. The
+rank of the root owns the group. Most groups are wholly on one rank. For the others, each rank reports to the owner how
+many particles it has (its *part* of the group) and receives their destination.
 
 Group order is rank by rank: the listed groups that the rank owns, in the order of their first particles, then its
-particles in no listed group, in z-order. In that order all particles are dealt out to the ranks in equal shares, in one
-exchange. Because ranks held about equal shares before, hardly any particle moves but the parts of groups on other ranks
-than the owner's, and groups are spread over the ranks as the particles are. A rank's share may begin with the end of a
-group, and hold groups and particles of none in turns. Only the group that its leading rows continue, and the last that
-begins there, may be shared with other ranks: their sums are taken part by part and joined. Every rank knows how many
-particles the groups and the rest of each rank have, so it knows which of its rows are in listed groups. The cost is
-O(n) and one exchange of the particles.
+particles in no listed group, in z-order. One exchange distributes all particles to the ranks in equal shares of that
+order. Ranks held about equal shares before, so few particles move except the parts of groups on ranks other than the
+owner's, and groups spread over the ranks as the particles do. A rank's share may begin with the end of a group, and may
+alternate between groups and particles in no listed group. Only two groups of a rank can be shared with other ranks: the
+one that its leading rows continue and the last one that begins there. Their sums are computed part by part and joined.
+Every rank knows how many particles of each rank are in groups and in none, so it knows which of its rows are in listed
+groups. The cost is O(n) and one exchange of the particles.
 
-Collectives, each of which needs what the one before gave: the largest number of windows; questions and answers about
-parts, a pair of all_to_all for each window (one window, unless many groups straddle ranks); the places of all; the
-exchange; three gathers of a few numbers for masses, centres and spreads; and one for what was out of range.
+Each collective needs the result of the one before: the largest number of windows; questions and answers about parts, a
+pair of all_to_all for each window (one window, unless many groups straddle ranks); the places of all parts; the
+exchange; three gathers of a few numbers for masses, centres and spreads; and one for sums out of range.
 """
 
 import functools
@@ -47,14 +47,14 @@ from ._means import Columns, mean_columns, mean_faults
 
 __all__ = ["catalogue_columns", "group_and_catalogue", "make_catalogue", "particle_faults"]
 
-# Buffers for parts of groups are that many times smaller than the rows: parts are few, and more windows do where not.
+# Buffers for parts of groups are this many times smaller than the rows. Parts are few; if not, more windows are used.
 _PARTS = 8
 _NOT_LISTED = np.uint32(0xFFFFFFFF)  # in the high word of a place
 _BAD_GROUP = "row {0} of some rank is said to be in a group that does not begin with a particle before it."
 _TOO_LARGE = (
     "a group has more than 2**31 - 1 particles, which the catalogue cannot count; use a smaller linking length rlink."
 )
-_AXES_BELOW = 1024  # times the smallest normal number: sizes that leave no room for axes that are shorter
+_AXES_BELOW = 1024  # times the smallest normal number: a smaller size leaves no range for shorter axes
 _TOO_HEAVY = (
     "the mass of the group in row {0} of the catalogue is beyond the range of %s; choose another unit of mass, or "
     "switch on jax_enable_x64 and give masses in float64."
@@ -70,7 +70,7 @@ _TOO_FAST = (
 
 
 class _Segments(NamedTuple):
-    """Groups that begin on this rank: how many, and ``(g,)`` int32 rows on this rank of each, and the first row."""
+    """Groups that begin on this rank: their number, and ``(g,)`` int32 counts of rows on this rank and first rows."""
 
     ngroups: jax.Array
     counts: jax.Array
@@ -78,7 +78,7 @@ class _Segments(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """What this rank holds of each group; see `kernels.group_parts`."""
+    """This rank's parts of groups; see `kernels.group_parts`."""
 
     label: jax.Array
     sizes: jax.Array
@@ -91,22 +91,22 @@ class _Parts(NamedTuple):
 def group_and_catalogue(
     partz: Any, num: Any, irank: jax.Array, igroup: jax.Array, cfg: CatalogueConfig, box: Exact
 ) -> tuple[Any, FofCatalogue]:
-    """Bring the particles of all ranks into group order and deal them out in equal shares, off by one at most.
+    """Bring the particles of all ranks into group order and distribute them evenly, to within one particle.
 
-    partz: a particle class whose arrays have ``n`` rows on every rank, of which the first ``num`` (int32) hold
-        particles. Ranks hold consecutive ranges of the global z-order.
+    partz: a particle class whose arrays have ``n`` rows on every rank; the first ``num`` (int32) hold particles. Ranks
+        hold consecutive ranges of the global z-order.
     irank, igroup: ``(n,)`` int32, the group of each row: the rank and the row of its first particle in z-order.
-    cfg: which groups are listed, with what. box: ``(d,)`` periodic lengths, 0 where open.
+    cfg: selects the listed groups and their properties. box: ``(d,)`` periodic lengths, 0 where open.
 
     Returns this rank's particles, ``n`` rows with ``num`` set, and the `FofCatalogue` of the groups whose first
-    particle is among them, ``ceil(n / npart_min)`` rows, in the order of these particles in z-order. Over all ranks,
-    particles come in this order: for each rank the listed groups whose first particle it gave, one after the other,
-    then the particles it gave that are in no listed group; in both, they are in z-order. A group may go on on the next
-    ranks; ``offset`` is a row of this rank.
+    particle is among them. It has ``ceil(n / npart_min)`` rows, in the order of these particles in z-order. Over all
+    ranks, particles are in this order: for each rank, first the listed groups whose first particle came from it, one
+    after the other, then the other particles that came from it and are in no listed group. In both parts they are in
+    z-order. A group may continue on the next ranks; ``offset`` is a row of this rank.
 
-    Raises ValueError if masses or velocities have the wrong shape, and an error at run time, on every rank, if a group
-    has more than 2**31 - 1 particles, is said to begin with a particle that is behind one of its members, or has sums
-    beyond the range of their dtype.
+    Raises ValueError if masses or velocities have the wrong shape. Raises an error at run time, on every rank, if a
+    group has more than 2**31 - 1 particles, if its first particle comes after one of its members, or if its sums are
+    out of range of their dtype.
     """
     rank, _, _ = comm.get_rank_info()
     label, places, tally = _settle(irank, igroup, num, cfg.npart_min)
@@ -118,10 +118,10 @@ def group_and_catalogue(
 
 
 def _settle(irank: jax.Array, igroup: jax.Array, num: Any, npart_min: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Where this rank's part of each group goes among the particles of its owner's listed groups.
+    """Find where this rank's part of each group goes among the particles of its owner's listed groups.
 
     Returns ``label`` ``(n,)`` int32, the first row here of each row's group; ``places`` ``(n, 2)`` uint32 at these
-    first rows; and this rank's tally ``(5,)`` uint32; see `kernels.settle_groups` and `kernels.group_targets`.
+    first rows; and this rank's tally ``(5,)`` uint32. See `kernels.settle_groups` and `kernels.group_targets`.
     """
     rank, ndev, axes = comm.get_rank_info()
     n = irank.shape[0]
@@ -143,7 +143,7 @@ def _settle(irank: jax.Array, igroup: jax.Array, num: Any, npart_min: int) -> tu
         (places,) = kernels.unpack_segments(answered, parts.elsewhere, starts, counts, [places])
         return window + 1, places, tally, more + _listed(buffer, answered) - _listed(told, answers)
 
-    # The first row of each part gets its place; nobody looks at those of others.
+    # Only the first row of each part gets a place; the other rows are never read.
     nowhere = kernels.unwritten(jnp.zeros((1, 2), jnp.uint32), n)
     start = [vary_along(array, frozenset(axes)) for array in (nowhere, jnp.zeros(4, jnp.uint32), jnp.uint32(0))]
     _, places, tally, more = jax.lax.while_loop(lambda carry: carry[0] < windows, one, (jnp.int32(0), *start))
@@ -152,7 +152,7 @@ def _settle(irank: jax.Array, igroup: jax.Array, num: Any, npart_min: int) -> tu
 
 
 def _listed(parts: jax.Array, places: jax.Array) -> jax.Array:
-    """How many particles are in parts of listed groups, uint32.
+    """Return the number of particles in parts of listed groups, uint32.
 
     parts, places: ``(r, chunk, 2)`` as `kernels.pack_parts` and `kernels.settle_groups` return them.
     """
@@ -160,16 +160,16 @@ def _listed(parts: jax.Array, places: jax.Array) -> jax.Array:
 
 
 def _too_large(tallies: jax.Array) -> jax.Array:
-    """Whether a group of any rank has more particles than an int32 can count."""
+    """Return whether a group of any rank has more particles than an int32 can count."""
     return jnp.any((tallies[:, 3] > 0) | (tallies[:, 2] > jnp.iinfo(jnp.int32).max))
 
 
 def _deal(
     partz: Any, num: jax.Array, to_rank: jax.Array, target: jax.Array, tallies: jax.Array, npart_min: int
 ) -> tuple[Any, jax.Array, _Segments]:
-    """Send each particle to its rank and row. No equal share is above ``n``, because no rank holds more now.
+    """Send each particle to its rank and row. Equal shares fit ``n`` rows, because no rank holds more than that now.
 
-    Returns the particles, how many of the leading ones continue the last group of the ranks before, and the groups.
+    Returns the particles, the number of leading ones that continue the last group of the ranks before, and the groups.
     """
     rank, _, _ = comm.get_rank_info()
     n = get_pos(partz).shape[0]
@@ -183,7 +183,7 @@ def _deal(
 
 
 def _catalogue(grouped: Any, head: jax.Array, segments: _Segments, box: Exact, cfg: CatalogueConfig) -> FofCatalogue:
-    """The catalogue of the groups that begin on this rank; see `_deal`."""
+    """Compute the catalogue of the groups that begin on this rank; see `_deal`."""
 
     def sums_of(columns: Columns) -> tuple[Any, Any]:
         return _sums_of_rank(columns, head, segments, box, get_num(grouped))
@@ -192,7 +192,7 @@ def _catalogue(grouped: Any, head: jax.Array, segments: _Segments, box: Exact, c
 
 
 def _sums_of_rank(columns: Columns, head: jax.Array, segments: _Segments, box: Exact, num: Any) -> tuple[Any, Any]:
-    """The groups that begin on this rank, with the counts of all ranks, and sums over their particles."""
+    """Return the groups that begin on this rank, with counts over all ranks, and the sums over their particles."""
     rank, ndev, axes = comm.get_rank_info()
 
     def gather(number: jax.Array, known: jax.Array) -> jax.Array:
@@ -206,15 +206,15 @@ def _sums_of_rank(columns: Columns, head: jax.Array, segments: _Segments, box: E
 
 
 def catalogue_columns(part: Any) -> Columns:
-    """Positions, masses and velocities of particles as `kernels.catalogue` takes them, all of one dtype.
+    """Return positions, masses and velocities of particles as `kernels.catalogue` takes them, all of one dtype.
 
-    Masses are ``(n,)`` or ``(1,)``; what the particles do not have is None. Raises ValueError for wrong shapes.
+    Masses are ``(n,)`` or ``(1,)``; absent properties are None. Raises ValueError for wrong shapes.
     """
     mass, vel = getattr(part, "mass", None), getattr(part, "vel", None)
     pos = jnp.asarray(get_pos(part))
     if vel is not None:
         check_real_dtype(vel, "velocities")
-    # A plain number has no dtype of its own, so it does not widen that of the particles.
+    # A plain number has no dtype, so it does not widen that of the particles.
     dtype = common_dtype(pos, *(x for x in (mass, vel) if x is not None))
     if vel is not None:
         check_carried({"vel": vel})
@@ -225,9 +225,9 @@ def catalogue_columns(part: Any) -> Columns:
 
 
 def particle_faults(part: Any, cfg: CatalogueConfig, of: str = "") -> list[comm.Fault]:
-    """What may be wrong with what a catalogue is to be made of but positions; rows are those of ``part``.
+    """Return the checks of the catalogue input except positions; rows are those of ``part``.
 
-    of: what else to say of a row. Raises like `catalogue_columns`.
+    of: text to add to the row number in messages. Raises the errors of `catalogue_columns`.
     """
     pos, mass, vel = catalogue_columns(part)
     num = get_num(part)
@@ -236,7 +236,7 @@ def particle_faults(part: Any, cfg: CatalogueConfig, of: str = "") -> list[comm.
 
 
 def checked_groups(ngroups: jax.Array, sums: Any) -> jax.Array:
-    """``ngroups``; an error at run time, on every rank, if sums over groups are beyond the range of their dtype.
+    """Return ``ngroups``, or raise at run time on every rank if sums over groups are out of range of their dtype.
 
     sums: see `kernels.catalogue`.
     """
@@ -252,17 +252,17 @@ def checked_groups(ngroups: jax.Array, sums: Any) -> jax.Array:
 
 @functools.partial(jax.jit, inline=True)
 def _of_row(which: jax.Array, row: jax.Array) -> jax.Array:
-    """What ``which`` says of a row, 0 of none."""
+    """Return the entry of ``which`` for a row, or 0 if there is no row."""
     return jnp.where(row >= 0, which[jnp.maximum(row, 0)], 0)
 
 
 @functools.partial(jax.jit, inline=True)
 def _lost(sums: Any) -> jax.Array:
-    """Which of the sentences of `checked_groups` is for each group, from 1 on; 0 for none."""
+    """Return for each group the number of its error message in `checked_groups`, from 1 on; 0 if it is valid."""
     total, centre, size, _, _, velocity, dispersion, rotation = sums
     kept = jnp.finfo(total.dtype)
     heavy, least = ~jnp.isfinite(total), _AXES_BELOW * kept.tiny
-    # Extents and dispersions that are rounding say nothing of the unit.
+    # Extents and dispersions that are only rounding do not depend on the unit.
     small = (is_subnormal(size) | ((size > 0) & (size < least))) & (jnp.abs(centre).max(axis=-1) < least / SUMS_ROUNDED)
     which = jnp.where(heavy, 1, jnp.where(small, 2, 0))
     if rotation.size > 0:
@@ -276,10 +276,10 @@ def _lost(sums: Any) -> jax.Array:
 
 
 def make_catalogue(grouped: Any, sums_of: Callable[[Columns], tuple[Any, Any]], cfg: CatalogueConfig) -> FofCatalogue:
-    """A catalogue out of what kernels give.
+    """Build a catalogue from the results of kernels.
 
-    grouped: the particles in group order. sums_of: takes `catalogue_columns`, and returns numbers, counts and offsets
-    of the groups, and their sums; see `kernels.catalogue`.
+    grouped: the particles in group order. sums_of: takes `catalogue_columns`, and returns the number, counts and
+    offsets of the groups, and their sums; see `kernels.catalogue`.
     """
     columns = catalogue_columns(grouped)
     _, mass, vel = columns
