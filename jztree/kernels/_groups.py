@@ -1,4 +1,4 @@
-"""Kernels of group order and of the catalogue."""
+"""Kernels for group order and the catalogue."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from ._call import Continued, as_num, call, i32
 
 
 def group_order(label: jax.Array, num: Any, npart_min: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """The order of particles by group, and the groups of at least ``npart_min`` particles.
+    """Sort particles by group, and find the groups of at least ``npart_min`` particles.
 
     label: ``(n,)`` int32, the first row of each row's group. Returns ``order`` ``(n,)`` (rows of listed groups, group
     after group; then all others), the number of groups, and ``count`` and ``offset``, each ``(n // npart_min,)``.
@@ -30,12 +30,14 @@ def catalogue(
     offset: jax.Array,
     box: Exact,
 ) -> tuple[jax.Array, ...]:
-    """Sums over groups: mass, centre, root-mean-square radius, largest radius, inertia tensor ``(g, d, d)`` over its
-    trace, velocity, velocity dispersion and angular momentum ``(g, d * (d - 1) / 2)``, in that order; means, but for
-    the mass.
+    """Compute sums over groups.
 
-    pos ``(n, d)``, mass ``(n,)`` or ``(1,)``, vel ``(n, d)``: of particles in group order, one dtype. What is None is
-    left out of the sums; without ``vel`` the last three outputs are empty. Derivatives: see `jztree.fof`.
+    Returns, in this order: mass, centre, root-mean-square radius, largest radius, inertia tensor ``(g, d, d)`` over its
+    trace, velocity, velocity dispersion and angular momentum ``(g, d * (d - 1) / 2)``. All are means, except the mass.
+
+    pos ``(n, d)``, mass ``(n,)`` or ``(1,)``, vel ``(n, d)``: properties of particles in group order, of one dtype.
+    Sums leave out properties that are None; without ``vel`` the last three outputs are empty. Derivatives: see
+    `jztree.fof`.
     """
     none = jnp.zeros((0, straddling_words(pos.shape[1])), jnp.uint32)
     return catalogue_of_rank((pos, mass, vel), (ngroups, count, offset), box, none, 0)[1:]
@@ -46,7 +48,7 @@ def _grouped(
     segments: tuple[jax.Array, jax.Array, jax.Array],
     box: Exact,
 ) -> tuple[Any, ...]:
-    """Particles and the groups they are in, as kernels take them."""
+    """Return particles and their groups as kernel arguments."""
     pos, mass, vel = particles
     mass = jnp.zeros((0,), pos.dtype) if mass is None else mass
     vel = jnp.zeros((0, pos.shape[1]), pos.dtype) if vel is None else vel
@@ -56,17 +58,18 @@ def _grouped(
 def group_parts(
     rank: Any, root_rank: jax.Array, root_row: jax.Array, num: Any, chunk: int
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """What this rank holds of each group: its parts, each named by its first row here.
+    """Find this rank's parts of groups. The first row of a part on this rank identifies it.
 
     root_rank, root_row: ``(n,)`` int32, the group of each row: the rank and the row of its first particle, which comes
         no later than the row itself.
-    chunk: how many parts there is to be room for when each rank tells each other rank about one window of its rows.
+    chunk: capacity for parts in the message of one rank to another about one window of the receiver's rows.
 
-    Returns ``label`` ``(n,)`` int32, the first row here of the group of each row (rows from ``num`` on are alone);
-    ``count`` ``(n,)`` int32, particles of the part at its first row and 0 elsewhere; ``parts`` ``(n,)`` int32, those of
-    groups that begin on other ranks, in the order of their roots, then -1; how many these are; and into how many
-    windows, a power of two, the rows of each rank must be cut at least so that ``chunk`` suffices. The last output is
-    the first row whose root cannot be that, int32, -1 if there is none; all else is then meaningless.
+    Returns ``label`` ``(n,)`` int32, the first row here of the group of each row (each row from ``num`` on is a
+    separate group); ``count`` ``(n,)`` int32, the particles of a part at its first row and 0 elsewhere; ``parts``
+    ``(n,)`` int32, the parts of groups that begin on other ranks, in the order of their roots, then -1; the number of
+    these parts; and the smallest number of windows, a power of two, into which the rows of each rank must be divided so
+    that ``chunk`` suffices. The last output is the first row whose root is invalid, int32, or -1 if all are valid. If a
+    root is invalid, all other outputs are meaningless.
     """
     rows = i32(root_rank.shape[0])
     out = (rows, rows, rows, i32(), i32(), i32())
@@ -80,13 +83,13 @@ def pack_parts(
     windows: Any,
     shape: tuple[int, int],
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """What to tell the owners of the groups in one of ``windows`` windows of their rows.
+    """Pack the message to the owners of the groups in one of ``windows`` windows of their rows.
 
-    groups: ``root_rank``, ``root_row`` and ``count``; parts: ``parts`` and their number; see `group_parts`.
+    groups: ``root_rank``, ``root_row`` and ``count``. parts: ``parts`` and their number. See `group_parts`.
     shape: ranks and chunk.
 
-    Returns ``(ranks, chunk, 2)`` int32, for each part the row of its root and its particles, -1 and 0 where there is
-    none; and ``starts`` and ``counts``, ``(ranks,)`` int32: which of ``parts`` these are.
+    Returns ``(ranks, chunk, 2)`` int32 with the root's row and the number of particles of each part, and -1 and 0 in
+    unused entries; and ``starts`` and ``counts``, ``(ranks,)`` int32: the range of ``parts`` sent to each rank.
     """
     ranks, chunk = shape
     out = i32(ranks, chunk, 2), i32(ranks), i32(ranks)
@@ -106,13 +109,13 @@ def settle_groups(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Decide which groups of a window of this rank's rows are listed, and where their parts go. Windows come in order.
 
-    told: ``(r, chunk, 2)`` int32, what all ranks packed with `pack_parts` for this rank and window.
-    places: ``(n, 2)`` uint32, at the first row of each part, where it starts among the particles of all listed groups
-        of its owner: low and high word; all bits set if the group has fewer than ``npart_min`` particles.
+    told: ``(r, chunk, 2)`` int32, the messages that all ranks packed with `pack_parts` for this rank and window.
+    places: ``(n, 2)`` uint32. At the first row of each part: the part's start among the particles of all listed groups
+        of its owner, as low and high word; all bits are set if the group has fewer than ``npart_min`` particles.
     tally: ``(4,)`` uint32: the particles of the groups listed so far, and of the largest group, two words each.
 
-    Returns the places of what was told, ``(r, chunk, 2)`` uint32; ``places`` with those of this rank's own parts of
-    these groups; and ``tally``.
+    Returns the places of the parts in ``told``, ``(r, chunk, 2)`` uint32; ``places`` with those of this rank's own
+    parts of these groups; and ``tally``.
     """
     answers, new_tally = (jax.ShapeDtypeStruct(shape, jnp.uint32) for shape in (told.shape, tally.shape))
     arguments = (as_num(rank), root_rank, count, told, as_num(window), as_num(windows), tally)
@@ -128,15 +131,15 @@ def group_targets(
     places: jax.Array,
     tallies: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Where each particle goes if all are dealt out in equal shares in group order.
+    """Return the destination of each particle if all ranks get equal shares of the group order.
 
     That order is rank by rank: the listed groups that begin on the rank, then its particles in no listed group.
 
-    label, places: see `group_parts` and `settle_groups`. tallies: ``(r, 5)`` uint32, of all ranks: what `settle_groups`
-    returned, and the particles it holds of no listed group.
+    label, places: see `group_parts` and `settle_groups`. tallies: ``(r, 5)`` uint32, of all ranks: the tally that
+    `settle_groups` returned, and the number of the rank's particles in no listed group.
 
-    Returns ``to_rank``, ``(n,)`` int32 (-1 from ``num`` on), and ``target``, ``(n,)`` int32, the row there, or its
-    bitwise complement for the first particle of a listed group.
+    Returns ``to_rank``, ``(n,)`` int32 (-1 from ``num`` on), and ``target``, ``(n,)`` int32, the row on that rank, or
+    its bitwise complement for the first particle of a listed group.
     """
     rows = i32(root_rank.shape[0])
     arguments = (root_rank, root_row, as_num(num), label, places, tallies)
@@ -146,21 +149,21 @@ def group_targets(
 def group_segments(
     rank: Any, target: jax.Array, num: Any, tallies: jax.Array, room: int
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Groups that begin among particles that have come from other ranks.
+    """Find the groups that begin among particles received from other ranks.
 
-    target, tallies: see `group_targets`; ``target`` is ``(n,)`` int32, of the particles as they arrived. room: how many
-    groups there may be.
+    target, tallies: see `group_targets`; ``target`` is ``(n,)`` int32, of the particles in the order received. room:
+    capacity for groups.
 
-    Returns ``place``, ``(n,)`` int32, the row of each; how many leading rows continue the last group of the ranks
-    before; the number of groups; and ``count`` and ``offset``, ``(room,)`` int32: the rows of each group on this rank,
-    and the first.
+    Returns ``place``, ``(n,)`` int32, the row of each particle; the number of leading rows that continue the last group
+    of the ranks before; the number of groups; and ``count`` and ``offset``, ``(room,)`` int32: the number of rows of
+    each group on this rank, and the first row.
     """
     out = i32(target.shape[0]), i32(), i32(), i32(room), i32(room)
     return call("group_segments", out, as_num(rank), target, as_num(num), tallies)
 
 
 def straddling_words(dims: int) -> int:
-    """Words of 32 bits that hold a rank's sums over the groups that it shares with its neighbours."""
+    """Return the number of 32-bit words for a rank's sums over the groups that it shares with its neighbours."""
     spreads = dims * (dims + 1) // 2 + max(1, dims * (dims - 1) // 2) + 2
     return 4 * (2 + 3 * dims + 2 + spreads)
 
@@ -174,14 +177,14 @@ def straddling_sums(
     known: jax.Array,
     rank: Any,
 ) -> jax.Array:
-    """Sums over this rank's part of the group that the ranks before began, and of the last one that begins here.
+    """Sum over this rank's part of the group that the ranks before began, and of the last group that begins here.
 
     particles: ``pos``, ``mass`` and ``vel`` as in `catalogue`.
-    segments: ``ngroups``, ``count`` and ``offset``, and head, the leading rows: see `group_segments`.
+    segments: ``ngroups``, ``count`` and ``offset``; head: the number of leading rows. See `group_segments`.
     number: 0, 1, 2: masses, then centres, then spreads.
-    known: ``(r, straddling_words(d))`` uint32, what all ranks found so far; zeros at first.
+    known: ``(r, straddling_words(d))`` uint32, the results of all ranks so far; zeros at first.
 
-    Returns this rank's row of what is known next.
+    Returns this rank's row of the next ``known``.
     """
     out = jax.ShapeDtypeStruct(known.shape[1:], jnp.uint32)
     ends = (known, as_num(rank), as_num(head), as_num(number))
@@ -195,10 +198,10 @@ def catalogue_of_rank(
     known: jax.Array,
     rank: Any,
 ) -> tuple[jax.Array, ...]:
-    """`catalogue` of the groups that begin on this rank, all ranks' parts of them included.
+    """Compute the `catalogue` of the groups that begin on this rank, including their parts on other ranks.
 
-    Arguments as in `straddling_sums`, ``known`` after all three passes. Returns the count of each group, ``(g,)``
-    int32, then what `catalogue` returns.
+    For the arguments see `straddling_sums`; ``known`` is the result of all three passes. Returns the count of each
+    group, ``(g,)`` int32, then the outputs of `catalogue`.
     """
     pos, _, vel = particles
     (n_groups,), dims = segments[1].shape, pos.shape[1]
@@ -219,11 +222,13 @@ def lowest_potential(
     softening: Exact,
     box: Exact,
 ) -> tuple[jax.Array, jax.Array]:
-    """The row of the particle of lowest potential of each group, ``(g,)`` int32 (-1 where there is no group), and the
-    potential, a sum of mass over length; see `jztree.halos.lowest_potential_particle`.
+    """Find the particle of lowest potential of each group.
 
     pos ``(n, d)``, mass ``(n,)``: of particles in group order, one dtype. segments: ``ngroups``, ``count`` and
     ``offset``, as in `catalogue`.
+
+    Returns its row, ``(g,)`` int32 (-1 for rows without a group), and its potential, a sum of mass over length; see
+    `jztree.halos.lowest_potential_particle`.
     """
     rooms = segments[1].shape
     out = jax.ShapeDtypeStruct(rooms, jnp.int32), jax.ShapeDtypeStruct(rooms, pos.dtype)
