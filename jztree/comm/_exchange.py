@@ -320,7 +320,7 @@ class _Ragged:
 
 
 def _leaving_out(index: jax.Array | None, rows: int, start: jax.Array, count: jax.Array) -> jax.Array:
-    """Remove ``count`` entries from ``start`` on of ``index`` (None: all of ``rows``). The last entries are undefined."""
+    """Return ``index`` (None: all of ``rows``) without ``count`` entries from ``start`` on. The tail is undefined."""
     entry = jnp.arange(rows, dtype=jnp.int32)
     entry = jnp.minimum(jnp.where(entry < start, entry, entry + count), max(rows - 1, 0))
     return entry if index is None else index[entry]

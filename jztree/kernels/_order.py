@@ -1,4 +1,4 @@
-"""Kernels of the z-order and of the plane hierarchy over it."""
+"""Kernels for the z-order and its plane hierarchy."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +12,10 @@ from ._rows import as_gathered
 
 
 def bounds(pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Bounding box of the finite rows, ``lower`` and ``upper``, each ``(d,)``, and which rows are out of range.
+    """Return the bounding box of the finite rows, ``lower`` and ``upper``, each ``(d,)``, and the rows out of range.
 
     pos: ``(n, d)``. The last two outputs are int32 scalars: the first row that is out of range (not finite, or too
-    far), or -1, and the number of such rows. The box is for Morton keys, and derivatives take it for a constant.
+    far), or -1, and the number of such rows. The box is for Morton keys; derivatives treat it as a constant.
     """
     box = jax.ShapeDtypeStruct((pos.shape[1],), pos.dtype)
     return call("bounds", (box, box, i32(), i32()), pos, as_num(num), gradients="stopped")
@@ -24,12 +24,12 @@ def bounds(pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array, j
 def zsort(
     pos: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact, in_order: Any = 0
 ) -> tuple[jax.Array, jax.Array]:
-    """The rows of ``pos`` in z-order, ``(n,)`` int32, and ``pos`` in that order: a stable sort by Morton key.
+    """Sort rows stably by Morton key: return the row order, ``(n,)`` int32, and ``pos`` in that order.
 
-    pos: ``(n, d)``. lower, upper: ``(d,)``, the domain of the keys where the box is open. box: ``(d,)`` lengths, 0
-    where open. Rows that are not finite come after all others, and rows from ``num`` on last, both in their order.
-    in_order: int32 scalar, not 0 where it is known that the rows are in this order already.
-    Positions have the derivative of moving them.
+    pos: ``(n, d)``. lower, upper: ``(d,)``, the domain of the keys in open dimensions. box: ``(d,)`` lengths, 0 if
+    open. Rows that are not finite come after all others, and rows from ``num`` on come last; both keep their order.
+    in_order: int32 scalar, nonzero if the rows are known to be in this order already.
+    The derivative of the positions is that of the permutation.
     """
     out = i32(pos.shape[0]), jax.ShapeDtypeStruct(pos.shape, pos.dtype)
     order, posz = call("zsort", out, pos, as_num(num), lower, upper, box.words, as_num(in_order), gradients="stopped")
@@ -37,17 +37,17 @@ def zsort(
 
 
 def is_sorted(pos: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact) -> jax.Array:
-    """Whether `zsort` would leave all rows where they are, int32 scalar: not 0 if so. pos and so on: as there."""
+    """Return whether `zsort` would keep all rows in place: int32 scalar, nonzero if so. Arguments: see `zsort`."""
     return call("is_sorted", i32(), pos, as_num(num), lower, upper, box.words, gradients="stopped")
 
 
 def search(
     posz: jax.Array, num: Any, query: jax.Array, lower: jax.Array, upper: jax.Array, box: Exact, right: bool
 ) -> jax.Array:
-    """Where queries belong in the z-order of ``posz``, ``(q,)`` int32.
+    """Find the position of queries in the z-order of ``posz``, ``(q,)`` int32.
 
     posz: ``(n, d)``, sorted by `zsort` with the same ``lower``, ``upper`` and ``box``. query: ``(q, d)``. Returns the
-    first row whose key is not below the query's; with ``right``, the first whose key is above it.
+    first row whose key is not below the query's; with ``right``, the first row whose key is above it.
     """
     return call("search", i32(query.shape[0]), posz, as_num(num), query, lower, upper, box.words, right=right)
 
@@ -62,12 +62,11 @@ def hierarchy(
     leaf_size: int,
     fan_out: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """The plane hierarchy by the window rule.
+    """Build the plane hierarchy by the window rule.
 
     posz: ``(n, d)``, sorted by `zsort` with the same ``lower``, ``upper`` and ``box``. Returns ``splits`` and
     ``particle_splits``, ``(s,)`` int32, and the boxes' ``lower`` and ``upper``, ``(m, d)``; planes one after the other.
-    The last output, an int32 scalar, is not 0 if the rows are not in z-order. Derivatives:
-    see `jztree.tree`.
+    The last output, an int32 scalar, is nonzero if the rows are not in z-order. Derivatives: see `jztree.tree`.
     """
     nodes, dims = sum(plane_sizes), posz.shape[1]
     boxes = jax.ShapeDtypeStruct((nodes, dims), posz.dtype)
@@ -86,10 +85,10 @@ def hierarchy(
 def node_masses(
     posz: jax.Array, mass: jax.Array, splits: jax.Array, box: Exact, plane_sizes: Sequence[int]
 ) -> tuple[jax.Array, jax.Array]:
-    """Mass ``(m,)`` and centre of mass ``(m, d)`` of every node, summed in float64.
+    """Compute the mass ``(m,)`` and centre of mass ``(m, d)`` of every node, summed in float64.
 
-    posz: ``(n, d)``. mass: ``(n,)``, or ``(1,)`` if all particles share it; dtype of ``posz``. Derivatives:
-    see `jztree.tree`.
+    posz: ``(n, d)``. mass: ``(n,)``, or ``(1,)`` if all particles share it; dtype of ``posz``. Derivatives: see
+    `jztree.tree`.
     """
     nodes = sum(plane_sizes)
     out = jax.ShapeDtypeStruct((nodes,), posz.dtype), jax.ShapeDtypeStruct((nodes, posz.shape[1]), posz.dtype)
@@ -106,12 +105,11 @@ def covering_boxes(
     leaves: tuple[jax.Array, jax.Array, jax.Array],
     most: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """At most ``most`` boxes that cover particles in z-order closely: ``(particle_splits, lower, upper)``.
+    """Cover particles in z-order closely with at most ``most`` boxes: ``(particle_splits, lower, upper)``.
 
-    posz, num, lower, upper, box: as in `hierarchy`. leaves: ``(particle_splits, lower, upper)`` of runs of the rows,
-        such as `row_boxes` gives.
-    The boxes hold consecutive rows; there are ``(most + 1,)`` splits, and boxes that are not needed are empty and
-    inverted.
+    posz, num, lower, upper, box: see `hierarchy`. leaves: ``(particle_splits, lower, upper)`` of runs of the rows, such
+        as the results of `row_boxes`.
+    Each box holds consecutive rows. There are ``(most + 1,)`` splits; unused boxes are empty and inverted.
     """
     boxes = jax.ShapeDtypeStruct((most, posz.shape[1]), posz.dtype)
     args = (posz, as_num(num), lower, upper, box.words, *leaves)
@@ -119,7 +117,7 @@ def covering_boxes(
 
 
 def splitter_words(dims: int) -> int:
-    """How many uint32 a place in the z-order has: 4 of its Morton key, and those of the bits of its coordinates."""
+    """Return the number of uint32 of a z-order position: 4 of its Morton key, and those of its coordinate bits."""
     return 4 + 2 * -(-64 // (64 // dims))
 
 
@@ -134,14 +132,14 @@ def count_parts(
     step: jax.Array,
     room: int,
 ) -> jax.Array:
-    """How many rows of a cell there are up to the end of each of its parts, ``(room,)`` int32.
+    """Count the rows of a cell up to the end of each of its parts, ``(room,)`` int32.
 
-    posz: ``(n, d)``, in z-order. splitters: ``(s, w)`` uint32, w from `splitter_words`, places in the z-order, highest
-        word first, of which the highest bits are known, and the others 0; those with the same bits are in one cell.
-    rows: ``(s, 2)`` int32, the first row in the cell, and how many rows are in it. groups: ``(s,)`` int32, which rise
-        by 1 with every cell that is of interest, from 1 on. Counts of a group's parts are at ``(group - 1) * 2**bits``.
-    step: ``(3,)`` int32, which bits are next: the number of the word of 64 bits, what comes below them in it, and how
-        many they are.
+    posz: ``(n, d)``, in z-order. splitters: ``(s, w)`` uint32, w from `splitter_words`, z-order positions, highest word
+        first. Only the highest bits are known; the others are 0. Splitters with the same bits are in one cell.
+    rows: ``(s, 2)`` int32, the first row in the cell, and the number of its rows. groups: ``(s,)`` int32; they start at
+        1 and rise by 1 with every cell to be counted. Counts of a group's parts are at ``(group - 1) * 2**bits``.
+    step: ``(3,)`` int32, the next bits: the number of the 64-bit word, the position of the bits above its lowest, and
+        the number of bits.
     """
     given = posz, lower, upper, box.words, splitters, rows, groups, step
     return call("count_parts", i32(room), *given)
@@ -156,14 +154,14 @@ def choose_parts(
     groups: jax.Array,
     step: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The next bits of splitters: the new ``splitters``, ``left`` and ``rows``.
+    """Determine the next bits of splitters: return the new ``splitters``, ``left`` and ``rows``.
 
-    own: ``(t, room)`` int32, what `count_parts` returned for each type of rows. sums: ``(room, 2)`` int32, their sums
+    own: ``(t, room)`` int32, the results of `count_parts` for each type of rows. sums: ``(room, 2)`` int32, their sums
         over types and ranks, as ``high * 2**16 + low``. rows: ``(t, s, 2)`` int32, those of each type.
-    left: ``(s, 2)`` int32, how many rows of the cell come before the splitter, as high and low. Splitters with nothing
-        left stay as they are. Less than nothing is left before the first step, which finds out how many rows there are:
-        splitter i is then to be where the share of rank i + 1 begins if all ranks get the same number of rows, the
-        first ones one more.
+    left: ``(s, 2)`` int32, the number of rows of the cell that come before the splitter, as high and low. A splitter
+        with nothing left does not change. Before the first step, which determines the number of rows, ``left`` is
+        negative. Splitter i then marks the start of the share of rank i + 1. All ranks get the same number of rows,
+        except that the first ones get one more.
     """
     out = [jax.ShapeDtypeStruct(old.shape, old.dtype) for old in (splitters, left, rows)]
     return call("choose_parts", tuple(out), sums, own, splitters, left, rows, groups, step)
@@ -172,5 +170,5 @@ def choose_parts(
 def key_positions(
     posz: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact, splitters: jax.Array
 ) -> jax.Array:
-    """How many rows are before each splitter, ``(s,)`` int32. posz, splitters: as in `count_parts`, all bits known."""
+    """Count the rows before each splitter, ``(s,)`` int32. posz, splitters: as in `count_parts`, all bits known."""
     return call("key_positions", i32(splitters.shape[0]), posz, as_num(num), lower, upper, box.words, splitters)

@@ -1,4 +1,4 @@
-"""The kernels of fixed-radius searches."""
+"""Kernels for fixed-radius searches."""
 
 from typing import NamedTuple
 
@@ -19,20 +19,20 @@ def count_within(
     m: int,
     box: Exact,
 ) -> tuple[jax.Array, jax.Array]:
-    """How many sources are within ``m`` radii of every query, ``(q, m)`` int32, and the sums of their weights.
+    """Count the sources within ``m`` radii of every query, ``(q, m)`` int32, and sum their weights.
 
-    sources, queries: None for ``queries``: the sources themselves, of which each counts itself.
+    sources, queries: hierarchies. If ``queries`` is None, the queries are the sources, and each counts itself.
     weight: ``(n,)`` of the z-ordered sources, in the dtype of the positions; None: sums are ``(0, m)``.
     query_rows: ``(q,)`` int32, the output row of each z-ordered query; None writes in z-order.
-    radius: ``m`` numbers for all queries, or ``q * m`` in the order of output rows; ascending, of each query. Nothing
-        is within a negative one.
+    radius: ``m`` numbers for all queries, or ``q * m`` in the order of output rows; ascending for each query. No source
+        is within a negative radius.
 
-    Both are 0 in query rows from ``num`` on.
+    Both results are 0 in query rows from ``num`` on.
     """
     asked = sources if queries is None else queries
     q, dtype = asked.posz.shape[0], sources.posz.dtype
     if weight is not None and weight.shape[0] == 0:
-        # The kernel takes no rows for no weights.
+        # To the kernel, an empty array of weights means that there are no weights.
         found = count_within(sources, None, queries, query_rows, radius, m, box)
         return found[0], jnp.zeros((q, m), dtype)
     sums = jax.ShapeDtypeStruct((0 if weight is None else q, m), dtype)
@@ -62,18 +62,18 @@ def neighbours_within(
     nearest_first: bool,
     padded: bool = True,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """The sources within a radius of every query: ``(q + 1,)`` int32, where the list of each output row begins and the
-    last ends; ``(2,)`` int32, the length of all, upper and lower 31 bits; and rows ``(room,)`` int32 and distances.
+    """Find the sources within a radius of every query.
 
-    sources, queries, query_rows: as in `count_within`. source_rows: ``(n,)`` int32, the row to report for each
-        z-ordered source; None: its place.
-    radius: a number for all queries, or ``q`` in the order of output rows; nothing is within a negative one.
-    nearest_first: lists are in the order of distance, those at the same in that of the sources; else all are.
+    sources, queries, query_rows: see `count_within`. source_rows: ``(n,)`` int32, the row to report for each z-ordered
+        source; None reports z-ordered rows.
+    radius: a number for all queries, or ``q`` in the order of output rows; no source is within a negative radius.
+    nearest_first: sort each list by distance, and by source order for equal distances; otherwise by source order.
+    padded: fill entries after the last with -1 and infinity, and all entries if the lists do not fit ``room``. If
+        False, these entries are not written, and take no memory on a CPU.
 
-    padded: behind the last there are -1 and infinity, and everywhere if lists do not fit ``room``; else what is there
-        is not written, and takes no memory on a CPU.
-
-    Splits are right as long as they fit int32. Distances are float64, rounded. Derivatives: the caller's.
+    Returns ``(q + 1,)`` int32, the start of the list of each output row and the end of the last; ``(2,)`` int32, the
+    total length as upper and lower 31 bits; and rows ``(room,)`` int32 and distances. The starts are right as long as
+    they fit int32. Distances are computed in float64 and rounded. The caller provides derivatives.
     """
     asked = sources if queries is None else queries
     q, dtype = asked.posz.shape[0], sources.posz.dtype
@@ -94,11 +94,10 @@ def neighbours_within(
 
 
 def enough_within(sources: Tree, queries: Tree | None, radius: Exact, least: int, box: Exact) -> jax.Array:
-    """Whether at least ``least`` sources are within a radius of each z-ordered query: ``(q,)`` int32, 1 or 0, and 0
-    from ``num`` on.
+    """Return whether at least ``least`` sources are within a radius of each z-ordered query: ``(q,)`` int32, 1 or 0.
 
-    Up to 4 dimensions. queries: None for the sources themselves. radius: one number. The cost of a query grows with
-    ``least``, not with the number of sources within.
+    Up to 4 dimensions. queries: None means the sources themselves. radius: one number. Queries from ``num`` on give 0.
+    The cost of a query grows with ``least``, not with the number of sources within the radius.
     """
     asked = sources if queries is None else queries
     return call(
@@ -119,11 +118,10 @@ def enough_within(sources: Tree, queries: Tree | None, radius: Exact, least: int
 def least_within(
     sources: Tree, value: jax.Array, queries: Tree, query_rows: jax.Array | None, radius: Exact, box: Exact
 ) -> jax.Array:
-    """The smallest ``value`` of all sources within a radius of every query, ``(q,)`` int32; 2**31 - 1 if none is, and
-    in query rows from ``num`` on.
+    """Return the smallest ``value`` of all sources within a radius of every query, ``(q,)`` int32.
 
-    Up to 4 dimensions. value: ``(n,)`` int32 of the z-ordered sources. queries, query_rows: as in `count_within`.
-    radius: one number.
+    The result is 2**31 - 1 if there is no such source, and in query rows from ``num`` on. Up to 4 dimensions. value:
+    ``(n,)`` int32 of the z-ordered sources. queries, query_rows: see `count_within`. radius: one number.
     """
     return call(
         "least_within",
@@ -138,15 +136,16 @@ def least_within(
 
 
 class KernelTerm(NamedTuple):
-    """What `kernel_sums` sums, of a kernel that is ``shape`` and ``profile`` in native/radius/kernel_profile.h.
+    """The summand of `kernel_sums`. ``shape`` and ``profile`` define the kernel; see native/radius/kernel_profile.h.
 
     form: ``"gather"``, ``"scatter"`` or ``"mean_h"``: whose smoothing length counts.
-    inward, outward: how many derivatives by the query's position there are, whose indices are those of the values, and
-        of the sums. by_h: how many by the smoothing length; two derivatives are possible in all.
-    images: the last outward index is weighted by how many periods the source's image was moved by.
+    inward, outward: number of derivatives by the query's position; the values have the indices of the inward ones, the
+        sums those of the outward ones. by_h: number of derivatives by the smoothing length. At most two derivatives are
+        possible in all.
+    images: weight the last outward index with the number of periods that the source's image was moved by.
     together: the sources are the queries, row by row.
-    value_powers, sum_powers: values and sums are multiplied with 2 to so many times the exponent of the smoothing
-        length of their row, which may count or not.
+    value_powers, sum_powers: multiply values and sums by 2 to this multiple of the exponent of the smoothing length of
+        their row, whether or not that smoothing length counts in ``form``.
     """
 
     shape: int
@@ -164,13 +163,13 @@ class KernelTerm(NamedTuple):
 def kernel_sums(
     term: KernelTerm, value: jax.Array, sources: Tree, source_h: Exact, queries: Tree, query_h: Exact, box: Exact
 ) -> jax.Array:
-    """Sums of values times a kernel, or derivatives of it, over all sources whose distance is at most a smoothing
-    length, ``(q, c d**outward)`` for every z-ordered query, in the dtype of the values; 0 from ``num`` on.
+    """Sum values times a kernel, or its derivatives, over all sources at a distance of at most a smoothing length.
 
     value: ``(n, c d**inward)`` of the z-ordered sources, float32 or float64.
     source_h, query_h: one for all, or one for each z-ordered row, positive.
 
-    Sums are float64 inside, in an order that nothing but the hierarchies determines. Derivatives: the caller's.
+    Returns ``(q, c d**outward)`` for every z-ordered query, in the dtype of the values; 0 from ``num`` on. Sums are
+    accumulated in float64, in an order that only the hierarchies determine. The caller provides derivatives.
     """
     dims = sources.posz.shape[1]
     columns = value.shape[1] // dims**term.inward * dims**term.outward
@@ -212,21 +211,22 @@ def pairs_within(
     vectors: bool = True,
     padded: bool = True,
 ) -> tuple[jax.Array, ...]:
-    """The pairs of a query and an image of a source within a radius: splits and total as of `neighbours_within`, and
-    for ``room`` pairs the query and the source ``(room,)`` int32 each; with ``shifts``, how many box lengths the source
-    is shifted by, ``(room, d)`` int32; with ``vectors``, the vector ``(room, d)`` and distance ``(room,)`` from the
-    query to it.
+    """Find the pairs of a query and an image of a source within a radius.
 
-    sources, queries, query_rows, radius: as in `neighbours_within`, but a radius has to be finite in a periodic box.
-    source_names, query_names: ``(n,)`` and ``(q,)`` int32, what each z-ordered particle is called; None: by its place,
-        and its output row.
-    same: names are of one set; nobody is a partner of itself, though its images are. half: of each pair of such a set
-        and its mirror image there is the one in which the query has the lower name, or is shifted less.
-    padded: behind the last, or everywhere if lists do not fit ``room``, are -1, -1, 0, 0 and infinity; see
-        `neighbours_within`.
+    sources, queries, query_rows, radius: see `neighbours_within`, but a radius has to be finite in a periodic box.
+    source_names, query_names: ``(n,)`` and ``(q,)`` int32, the number to report for each z-ordered particle; None: the
+        z-ordered row of a source, and the output row of a query.
+    same: both kinds of names belong to one set; no particle is a partner of itself, but its images may be. half: of
+        each pair in such a set and its mirror image, keep the one in which the query has the lower name or, for equal
+        names, a smaller shift.
+    padded: fill entries after the last, or all entries if the lists do not fit ``room``, with -1, -1, 0, 0 and
+        infinity; see `neighbours_within`.
 
-    Lists are in the order of the images, then of the sources. Vectors and distances are float64, rounded. Derivatives:
-    the caller's.
+    Returns splits and total as in `neighbours_within`, and for ``room`` pairs the query and the source, ``(room,)``
+    int32 each; with ``shifts``, the number of box lengths by which the source is shifted, ``(room, d)`` int32; with
+    ``vectors``, the vector ``(room, d)`` and distance ``(room,)`` from the query to the image. Lists are in the order
+    of the images, then of the sources. Vectors and distances are computed in float64 and rounded. The caller provides
+    derivatives.
     """
     asked = sources if queries is None else queries
     (q, d), dtype = asked.posz.shape, sources.posz.dtype
