@@ -1,4 +1,4 @@
-"""What may fail on one rank fails on all: ranks agree on it before they go on."""
+"""Make an error on one rank an error on all: ranks agree on it before they continue."""
 
 import functools
 import operator
@@ -18,7 +18,7 @@ _Tree = TypeVar("_Tree")
 
 
 class Fault(NamedTuple):
-    """A possible error: whether it occurred, and its sentence; see `check`."""
+    """A possible error: whether it occurred, the numbers in its message, and the message; see `check`."""
 
     failed: Any
     numbers: Sequence[Any]
@@ -26,33 +26,34 @@ class Fault(NamedTuple):
 
 
 def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
-    """``num``, or an error with ``sentence`` on every rank at run time if it ``failed`` on any.
+    """Return ``num``, or raise an error with ``sentence`` on every rank at run time if ``failed`` is set on any.
 
-    Of several sentences, one a line, it is that of the number that ``failed`` is, from 1 on.
+    If ``sentence`` has several lines, ``failed`` is the number of the line to report, from 1 on.
 
-    The caller must go on with the returned ``num``, also in what it says to other ranks. ``{0}``, ``{1}`` in
-    ``sentence`` stand for ``numbers`` (int32 scalars) of the first rank that failed so; on several ranks the sentence
-    begins with it.
+    The caller must continue with the returned ``num``, also in messages to other ranks. ``{0}``, ``{1}`` in
+    ``sentence`` stand for ``numbers`` (int32 scalars) of the first rank that failed with it; on several ranks the
+    message begins with that rank.
     """
     return check_all(num, [Fault(failed, numbers, sentence)])
 
 
 def check_all(num: Any, faults: Sequence[Fault]) -> jax.Array:
-    """`check` for several things that may be wrong, with one collective."""
+    """Check several faults with one collective; see `check`."""
     if not faults:
         return kernels.as_num(num)
     return check_and_tell(num, faults, jnp.zeros(0, jnp.int32))[0]
 
 
 def check_and_tell(num: Any, faults: Sequence[Fault], value: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """What `check_all` returns, and the integers ``value`` ``(...)`` of all ranks ``(r, ...)``, in one collective.
+    """Check faults and gather integers in one collective: the result of `check_all`, and ``value`` ``(...)`` of all ranks.
 
-    These are there before the check is over; whoever goes on with them alone puts them behind it, see `after`.
+    The gathered values ``(r, ...)`` are available before the check is complete. If you use them without the checked
+    ``num``, order them after the check with `after`.
     """
     _, ndev, _ = get_rank_info()
     lines: list[str] = []
     numbers: list[Any] = []
-    before: list[int] = []  # how many sentences are before those of each
+    before: list[int] = []  # number of sentences before those of each fault
     for fault in faults:
         before.append(len(lines))
         lines += [_renumbered(line, len(numbers)) for line in fault.sentence.split("\n")]
@@ -63,7 +64,7 @@ def check_and_tell(num: Any, faults: Sequence[Fault], value: jax.Array) -> tuple
         words = jax.lax.bitcast_convert_type(value, jnp.int32)
         everyone = all_gather(jnp.concatenate([vary(jnp.stack(told)), vary(words).reshape(-1)]))
         values = jax.lax.bitcast_convert_type(everyone[:, len(told) :].reshape(ndev, *words.shape), value.dtype)
-        # Of several failures it is the first sentence's, for later ones may follow from it on other ranks.
+        # Report the failure with the first sentence: later ones may be its consequence on other ranks.
         first = jnp.argmin(jnp.where(everyone[:, 0] != 0, everyone[:, 0], jnp.iinfo(jnp.int32).max))
         told = [*everyone[first, : len(told)], first]
         lines = [f"on rank {{{len(numbers)}}}: {line}" for line in lines]
@@ -72,7 +73,7 @@ def check_and_tell(num: Any, faults: Sequence[Fault], value: jax.Array) -> tuple
 
 @functools.partial(jax.jit, static_argnames="before", inline=True)
 def _first_failure(failed: list[Any], numbers: list[Any], before: tuple[int, ...]) -> list[jax.Array]:
-    """The number of the sentence to be told, 0 if there is none, and ``numbers`` for it, int32."""
+    """Return the number of the sentence to report, 0 for none, and its ``numbers``, int32."""
     found = [kernels.as_num(one) for one in failed]
     codes = [jnp.where(one != 0, one + first, 0) for one, first in zip(found, before, strict=True)]
     which = functools.reduce(lambda first, code: jnp.where(first != 0, first, code), codes)
@@ -80,30 +81,31 @@ def _first_failure(failed: list[Any], numbers: list[Any], before: tuple[int, ...
 
 
 def _renumbered(sentence: str, by: int) -> str:
-    """A sentence whose ``{0}`` is ``{by}``, and so on."""
+    """Return a sentence with ``by`` added to its placeholders: ``{0}`` becomes ``{by}``, and so on."""
     return re.sub(r"\{(\d+)\}", lambda mark: f"{{{int(mark[1]) + by}}}", sentence)
 
 
 def after(value: _Tree, *known: Any) -> _Tree:
-    """``value``, a pytree of arrays, with the same bits; XLA knows it only once it knows all of ``known``.
+    """Return ``value``, a pytree of arrays, with the same bits, but available to XLA only after all of ``known``.
 
-    Puts what comes next, a collective of ``value`` say, behind a check or another collective where the data alone says
-    nothing of an order. known: int32 counts, at least one each. None of them is negative, which XLA cannot see.
+    This orders the next operation, such as a collective of ``value``, after a check or another collective if the data
+    alone implies no order. known: int32 counts, at least one in each array. None of them is negative, which XLA cannot
+    infer.
     """
     return _after(value, known)
 
 
 @functools.partial(jax.jit, inline=True)
 def _after(value: _Tree, known: Sequence[Any]) -> _Tree:
-    """`after`, which is public and so a plain function, as one operation of what is traced."""
+    """Implement `after`, a public plain function, as one operation of the trace."""
     passed = functools.reduce(operator.and_, [jnp.asarray(count).reshape(-1)[0] >= 0 for count in known])
     return jax.tree.map(lambda leaf: jnp.where(passed, leaf, jnp.zeros((), leaf.dtype)), value)
 
 
 def check_room(num: Any, needs: jax.Array, room: Room, what: str, advice: str) -> jax.Array:
-    """``num``, or a capacity error on every rank if what some rank needs does not fit ``room``.
+    """Return ``num``, or raise a capacity error on every rank if the rows of some rank do not fit ``room``.
 
-    needs: ``(r,)`` int32, the rows that each rank needs, known to all. what, advice: see `exchange`.
+    needs: ``(r,)`` int32, the rows that each rank needs, known to all ranks. what, advice: see `exchange`.
     """
     check_rows(room.rows, f"rows to be kept for {what}")
     worst = jnp.argmax(needs)
