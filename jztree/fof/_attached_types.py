@@ -1,10 +1,10 @@
-"""Particles of other types that join the group of their nearest primary particle, as gas and stars do in Gadget.
+"""Attach particles of other types to the group of their nearest primary particle, as Gadget does for gas and stars.
 
-Groups are found among the primary particles alone, so that what is denser by nature (gas that cools, stars) does not
-make groups of its own (Dolag et al. 2009, MNRAS 399, 497). One whose nearest primary is farther than a limit is a group
-of its own. Over ranks, an attached particle travels to the rank that holds its nearest primary, if that is within the
-limit, and comes behind the primaries there. The first particle of its group is then before it, on that rank or a lower
-one, or it is the first itself, which is all that `jztree.fof._group_order` asks of the order of particles.
+Only primary particles form groups, so that components that are naturally denser (gas that cools, stars) do not form
+separate groups (Dolag et al. 2009, MNRAS 399, 497). An attached particle whose nearest primary is farther than a limit
+forms its own group. Over ranks, an attached particle moves to the rank of its nearest primary, if that is within the
+limit, and is stored after the primaries there. The first particle of its group then comes before it, on that rank or a
+lower one, unless it is the first itself. `jztree.fof._group_order` requires nothing else of the order of particles.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ from ..knn._question import Question
 
 __all__ = ["ATTACH_WITHIN", "attach", "attach_limit", "attach_over_ranks", "check_attached"]
 
-# Linking lengths. Gadget-4 looks within 0.1 (of gas, within the smoothing length), and doubles that until it finds a
-# primary or has looked within 4 at least, which is within 6.4.
+# In linking lengths. Gadget-4 searches within 0.1 (for gas, within the smoothing length), and doubles that until it
+# finds a primary or has searched at least within 4, which is within 6.4.
 ATTACH_WITHIN = 6.4
 
 _NO_PRIMARIES = (
@@ -45,7 +45,7 @@ _BAD_LIMIT = (
 @jax.tree_util.register_dataclass
 @dataclass
 class _Labelled:
-    """Primary particles to be searched, with the group of each."""
+    """Primary particles to be searched, with their groups."""
 
     pos: Any
     num: Any
@@ -54,7 +54,7 @@ class _Labelled:
 
 
 class _Joined(NamedTuple):
-    """Particles of one kind or several, how many they are, and what group each is in."""
+    """Particles of one or several types, their number, and the group of each."""
 
     part: Any
     num: jax.Array
@@ -62,7 +62,7 @@ class _Joined(NamedTuple):
 
 
 def check_attached(part: Any, attached: Any) -> None:
-    """ValueError or TypeError in words if ``attached`` cannot be put together with ``part``."""
+    """Raise ValueError or TypeError if ``attached`` cannot be concatenated with ``part``."""
     structures = [jax.tree.structure(_uncounted(one)) for one in (part, attached)]
     if len(set(structures)) > 1:
         raise TypeError(
@@ -79,9 +79,9 @@ def check_attached(part: Any, attached: Any) -> None:
 
 
 def attach_limit(within: Any, length: Exact) -> Exact | None:
-    """The largest distance of attached particles, ``within`` times the linking length ``length``; None is no limit.
+    """Return the largest distance of attached particles: ``within`` times the linking length ``length``.
 
-    Raises TypeError or ValueError in words if ``within`` is no number of at least 0.
+    ``within`` None means no limit. Raises TypeError or ValueError if ``within`` is not a number of at least 0.
     """
     if within is None or isinstance(within, Exact):
         return within
@@ -101,20 +101,20 @@ def attach_limit(within: Any, length: Exact) -> Exact | None:
 def attach(
     partz: Any, label: jax.Array, attached: Sequence[Any], box: Exact, limit: Exact | None, cfg: FofConfig
 ) -> tuple[Any, jax.Array]:
-    """Put attached particles behind primary ones, with the label of the nearest, or their row if that is too far.
+    """Append attached particles to the primary ones, labelled like the nearest primary, or by row if it is too far.
 
-    partz: primary particles in the order that ``label``, ``(n,)`` int32 rows, is about. limit: of distances, None for
-    none. Returns all kinds as one class with a row for every row given and ``num`` set, and their labels.
+    partz: primary particles in the order to which ``label``, ``(n,)`` int32 rows, refers. limit: on the distance, None
+    for no limit. Returns all types as one class with a row for every input row and ``num`` set, and their labels.
     """
     n, num = get_pos(partz).shape[0], _count(partz)
     joined = _Joined(partz, num, label)
     if is_concrete(get_num(partz)):
-        if int(get_num(partz)) < 1:  # under a trace, JAX traces comparisons of known arrays too
+        if int(get_num(partz)) < 1:  # in a trace, JAX traces comparisons of known arrays too
             raise ValueError(_NO_PRIMARIES)
     else:
         partz = replace_num(partz, kernels.check(num, num < 1, [], _NO_PRIMARIES))
     for one in attached:
-        # Whose neighbour one is does not depend continuously on anything.
+        # The nearest neighbour is a discrete choice, without a derivative.
         still = jax.lax.stop_gradient((partz, one))
         search = KNNConfig(tree=cfg.tree)
         near = knn(still[0], 1, box, None, still[1], "globalidx", cfg=search, max_radius=_radius(limit)).reshape(-1)
@@ -126,7 +126,7 @@ def attach(
 
 
 def _count(part: Any) -> jax.Array:
-    """``num`` of ``part`` within its rows: what checks it at run time may come later than what uses it."""
+    """Return ``num`` of ``part``, limited to its rows: it may be used before its run-time check."""
     return jnp.clip(kernels.as_num(get_num(part)), 0, get_pos(part).shape[0])
 
 
@@ -139,10 +139,10 @@ def attach_over_ranks(
     limit: Exact | None,
     cfg: FofConfig,
 ) -> tuple[Any, jax.Array, Label]:
-    """`attach` for the particles of all ranks: also ``num`` of this rank's particles of all kinds.
+    """Attach particles on all ranks, see `attach`; also return this rank's ``num`` of particles of all types.
 
-    partz: this rank's range of the z-order of all primary particles. Raises, on every rank, if more attached particles
-    come to a rank than it has room for.
+    partz: this rank's range of the z-order of all primary particles. Raises, on every rank, if a rank receives more
+    attached particles than fit its buffer.
     """
     joined = _Joined(partz, num, jnp.stack(label, axis=-1))
     for one in attached:
@@ -163,20 +163,22 @@ def _radius(limit: Exact | None) -> Radii:
 
 
 def _bring(places: _Labelled, attached: Any, box: Exact, limit: Exact | None, cfg: FofConfig) -> _Joined:
-    """The attached particles whose nearest primary is on this rank, and their groups as ``(m, 2)`` rank and row; and
-    those of this rank whose nearest is too far, with -1.
+    """Bring attached particles to the rank of their nearest primary.
+
+    Returns the particles whose nearest primary is on this rank, with their groups as ``(m, 2)`` rank and row; and this
+    rank's particles whose nearest primary is too far, with -1.
     """
     search = KNNConfig(tree=cfg.tree, ghost_rows=cfg.ghost_rows)
-    # Whose neighbour one is does not depend continuously on anything.
+    # The nearest neighbour is a discrete choice, without a derivative.
     still = jax.lax.stop_gradient((places, attached))
     words = ["rankidx", "irank", "igroup"]
     ask = Question(1, box, words, None, False, False, search, _NO_PRIMARIES, _radius(limit))
     near, irank, igroup = knn_over_ranks(*still, ask)
     group = jnp.where(near.rank >= 0, jnp.concatenate([irank, igroup], axis=-1), -1)
-    # What joins nothing stays where it is.
+    # Particles that join no group stay on their rank.
     to = jnp.where(near.rank[:, 0] >= 0, near.rank[:, 0], comm.get_rank_info()[0])
     m = get_pos(attached).shape[0]
-    # Many may have their nearest primary on one rank, as where all gas is in one halo.
+    # The nearest primaries of many particles may be on one rank, for example if all gas is in one halo.
     place = room("attached_rows", cfg.attached_rows, m + m // 4, m * comm.num_ranks())
     (part, label), num, _ = comm.exchange_by_rank(
         (_in_rows(_uncounted(attached), m), group),
@@ -192,7 +194,7 @@ def _bring(places: _Labelled, attached: Any, box: Exact, limit: Exact | None, cf
 
 
 def _put_together(first: _Joined, second: _Joined) -> _Joined:
-    """Particles of two kinds as one, the padding of both last."""
+    """Concatenate particles of two types, with the padding of both last."""
     n, m = get_pos(first.part).shape[0], get_pos(second.part).shape[0]
     check_rows(n + m, "particles of all types together")
     num = first.num + second.num
@@ -210,22 +212,22 @@ def _put_together(first: _Joined, second: _Joined) -> _Joined:
 
 
 def _uncounted(part: Any) -> Any:
-    """``part`` without its counts, which may be given for one class and not for the other."""
+    """Return ``part`` without its counts, which may be set for one class and not for the other."""
     return replace_field(replace_num(part, None), "num_total", None)
 
 
 def _counted(part: Any, num: jax.Array, total: int | None) -> Any:
-    """``part`` with these counts, if it has such fields."""
+    """Return ``part`` with these counts, if it has such fields."""
     return replace_num(part if total is None else replace_field(part, "num_total", total), num)
 
 
 def _row_shape(leaf: Any, n: int) -> tuple[int, ...]:
-    """The shape of a property of one particle, whether each has its own or all share it."""
+    """Return the shape of a property of one particle, for properties per particle and shared ones."""
     return np.shape(leaf)[1:] if np.ndim(leaf) > 0 and np.shape(leaf)[0] == n else np.shape(leaf)
 
 
 def _in_rows(part: Any, n: int) -> Any:
-    """``part`` with a row a particle of every property, those that all share repeated."""
+    """Broadcast every property of ``part`` to one row per particle."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.asarray(leaf), (n, *_row_shape(leaf, n))), part)
 
 
