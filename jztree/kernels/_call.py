@@ -1,4 +1,4 @@
-"""Calling a kernel, and arguments as kernels take them."""
+"""Call kernels and convert their arguments."""
 
 import dataclasses
 import functools
@@ -16,13 +16,13 @@ from ._run import Kernel, run
 
 @dataclasses.dataclass(frozen=True)
 class Continued:
-    """An output of a kernel that begins as what an array holds, in whose memory it is if XLA can arrange that."""
+    """A kernel output that starts with the contents of an array, in the same memory if XLA can arrange that."""
 
     array: jax.Array
 
 
 class Tree(NamedTuple):
-    """A hierarchy and its particles as kernels take them.
+    """A hierarchy and its particles as kernel arguments.
 
     posz: ``(n, d)``, in z-order. num: int32 scalar. The other arrays are those of `hierarchy`, ``(s,)`` int32 and
     ``(m, d)``.
@@ -41,7 +41,7 @@ class Tree(NamedTuple):
         return self[:-1]
 
     def fits(self) -> bool:
-        """Whether these are the arrays of one hierarchy over such positions, as far as shapes and dtypes say."""
+        """Return whether shapes and dtypes match one hierarchy over such positions."""
         nodes, splits = sum(self.plane_sizes), (sum(self.plane_sizes) + len(self.plane_sizes),)
         boxes = (nodes, self.posz.shape[1]), self.posz.dtype
         return self.splits.shape == self.particle_splits.shape == splits and all(
@@ -59,14 +59,14 @@ def call(
 ) -> Any:
     """Call a kernel; ``out`` is a ShapeDtypeStruct, a `Continued` array, or a tuple of them.
 
-    args: of the kernel, in the order in which its header under ``native`` reads them. What outputs continue comes
-        behind them.
-    gradients: what happens where somebody differentiates by an argument. ``"refused"``: an error. ``"stopped"``: the
-        argument counts as constant; for kernels whose derivatives the caller gives, and for those whose floats only
-        steer a search, and are in no result. None refuses where an output is a float, because a derivative of 0 would
-        be a wrong answer, and stops where all are integers.
-    always: the kernel runs even if nobody uses what it returns.
-    Inside `jax.shard_map`, all outputs differ along the mesh axes along which any input does.
+    args: kernel arguments, in the order in which the kernel's header under ``native`` reads them. Arrays that outputs
+        continue follow after them.
+    gradients: the effect of differentiating by an argument. ``"refused"``: an error. ``"stopped"``: the argument counts
+        as constant. Use it for kernels whose derivatives the caller provides, and for those whose floats only steer a
+        search and do not enter a result. None refuses if an output is a float, because a derivative of 0 would be
+        wrong, and stops if all outputs are integers.
+    always: run the kernel even if its results are unused.
+    Inside `jax.shard_map`, all outputs differ along the mesh axes along which any input differs.
     """
     wanted = out if isinstance(out, tuple) else (out,)
     continued = [(place, one.array) for place, one in enumerate(wanted) if isinstance(one, Continued)]
@@ -94,7 +94,7 @@ def _shape(array: Any) -> jax.ShapeDtypeStruct:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _refusing(target: str, array: jax.Array) -> jax.Array:
-    """``array``, by which what the kernel returns cannot be differentiated."""
+    """Return ``array``, and raise if a result of the kernel is differentiated by it."""
     del target
     return array
 
@@ -108,25 +108,25 @@ def _refusing_jvp(target: str, _primals: Any, _tangents: Any) -> Any:
 
 
 def sizes(values: Sequence[int]) -> np.ndarray:
-    """Numbers as kernels take them in an attribute, such as the nodes of each plane."""
+    """Convert numbers, such as the nodes of each plane, to a kernel attribute."""
     return np.asarray(values, np.int64)
 
 
 def i32(*shape: int) -> jax.ShapeDtypeStruct:
-    """A result of int32 in this shape."""
+    """Return the type of an int32 result with this shape."""
     return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
 def as_num(num: Any) -> jax.Array:
-    """A count, or an array of counts, as the int32 that kernels take."""
+    """Convert a count, or an array of counts, to the int32 that kernels take."""
     return jnp.asarray(num, jnp.int32)
 
 
 def words_of(value: Exact | None) -> jax.Array:
-    """Numbers as kernels take them; None: there are none."""
+    """Convert numbers to kernel arguments; None means no numbers."""
     return jnp.zeros((0, WORDS), jnp.float32) if value is None else jnp.asarray(value.words)
 
 
 def listed(order: jax.Array | None) -> jax.Array:
-    """An order as kernels take it: empty for all rows in their order."""
+    """Convert an order to a kernel argument: an empty array means all rows in their order."""
     return jnp.zeros((0,), jnp.int32) if order is None else order

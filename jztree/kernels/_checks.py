@@ -1,4 +1,4 @@
-"""Kernels that find out, at run time, what is wrong."""
+"""Kernels for run-time checks."""
 
 import functools
 import re
@@ -15,12 +15,13 @@ from ._call import Tree, as_num, call, i32, sizes, words_of
 
 
 def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
-    """``num``, or an error with ``sentence`` if ``failed``: ValueError where that is known, else one at run time.
+    """Return ``num``, or raise an error with ``sentence`` if ``failed``.
 
-    Of several sentences, one a line, it is that of the number that ``failed`` is, from 1 on: one check for all of them.
+    The error is a ValueError if ``failed`` is known, and otherwise occurs at run time. If ``sentence`` has several
+    lines, ``failed`` is the number of the line to report, from 1 on: one check for all of them.
 
-    The caller must go on with the returned ``num``; an output that nobody uses is removed by the compiler. ``{0}``,
-    ``{1}`` in ``sentence`` stand for ``numbers`` (int32 scalars).
+    The caller must continue with the returned ``num``; the compiler removes an unused output. ``{0}``, ``{1}`` in
+    ``sentence`` stand for ``numbers`` (int32 scalars).
     """
     if not all(map(is_concrete, (failed, *numbers))):
         return _checked_at_run_time(num, failed, numbers, sentence)
@@ -37,7 +38,7 @@ def _checked_at_run_time(num: Any, failed: Any, numbers: Sequence[Any], sentence
     return _check.bind(as_num(num), jnp.asarray(failed, jnp.int32), values, sentence=sentence)
 
 
-# A primitive, because its batching rule names the member of a `jax.vmap` that failed.
+# A primitive, because its batching rule names the failed member of a `jax.vmap`.
 _check = Primitive("jztree_check")
 
 
@@ -56,7 +57,7 @@ mlir.register_lowering(_check, mlir.lower_fun(_run, multiple_results=False))
 
 
 def _mapped(arrays: Sequence[jax.Array], dims: Sequence[int | None], *, sentence: str) -> tuple[jax.Array, int]:
-    """One check of all members; its sentence names the first member that failed."""
+    """Check all members at once; the error message names the first member that failed."""
     members = next(array.shape[dim] for array, dim in zip(arrays, dims, strict=True) if dim is not None)
     num, failed, values = (
         jnp.broadcast_to(array, (members, *array.shape)) if dim is None else jnp.moveaxis(array, dim, 0)
@@ -74,10 +75,10 @@ batching.primitive_batchers[_check] = _mapped
 
 
 def checked_lengths(box: Exact, length: Exact | None = None, name: str = "") -> tuple[Exact, Exact]:
-    """``box`` and ``length``, or an error at run time if these cannot be box lengths and a linking length for them.
+    """Return ``box`` and ``length``, or raise at run time if they are invalid as box lengths and linking length.
 
-    The caller must go on with what it wanted checked of these, as with `check`. All other kernels rely on it.
-    Differentiable. name: what the user calls the length.
+    The caller must continue with the returned values, as with `check`. All other kernels rely on this check.
+    Differentiable. name: the user's name of the length.
     """
     checked = _checked_words(name, words_of(box), words_of(length))
     return Exact(checked[0]), Exact(checked[1])
@@ -95,14 +96,14 @@ def _checked_words_jvp(name: str, primals: tuple[Any, ...], tangents: tuple[Any,
 
 
 def check_lengths(box: Exact, length: Exact, name: str) -> None:
-    """`checked_lengths` for who has nothing to go on with: it is not removed, although nobody uses a result."""
+    """Run `checked_lengths` for callers without a use for its results; the compiler does not remove it."""
     words = [jax.lax.stop_gradient(words_of(one)) for one in (box, length)]
     out = tuple(jax.ShapeDtypeStruct(word.shape, word.dtype) for word in words)
     call("lengths", out, *words, gradients="stopped", always=True, name=name)
 
 
 def tree_fits(tree: Tree, box: Exact) -> jax.Array:
-    """Whether a hierarchy covers exactly these particles and every one lies in the box of its leaf, int32 scalar.
+    """Return whether a hierarchy covers exactly these particles, each inside the box of its leaf, int32 scalar.
 
     All other kernels that take a hierarchy rely on it.
     """

@@ -1,4 +1,4 @@
-"""Loading the native libraries and registering their kernels with JAX."""
+"""Load the native libraries and register their kernels with JAX."""
 
 import ctypes
 import functools
@@ -11,8 +11,8 @@ from typing import Any
 import jax
 
 _VARIABLE = "JZTREE_INSTRUCTION_SET"
-_COPY = "libjztree_cpu_"  # what the names of copies for better instruction sets than the plainest begin with
-_LEVELS = "x86-64-v"  # what sets are called of which each has all that is in those before it
+_COPY = "libjztree_cpu_"  # prefix of the libraries for instruction sets above the baseline
+_LEVELS = "x86-64-v"  # prefix of instruction sets that each include all lower levels
 _LIBRARIES = Path(__file__).parents[1] / "lib"
 
 
@@ -42,7 +42,7 @@ def _load(name: str) -> ctypes.CDLL:
 
 @functools.cache
 def _cpu_library() -> ctypes.CDLL:
-    """The library for the best instruction set of this machine, or for the one that JZTREE_INSTRUCTION_SET names."""
+    """Return the library for this machine's best instruction set, or for the one in JZTREE_INSTRUCTION_SET."""
     plain = _load("jztree_cpu")
     plainest, best = plain.jztree_instruction_set().decode(), plain.jztree_best_instruction_set().decode()
     wanted = os.environ.get(_VARIABLE)
@@ -53,7 +53,7 @@ def _cpu_library() -> ctypes.CDLL:
 
 
 def _check_wanted(wanted: str, plainest: str, best: str) -> None:
-    """Raise ImportError unless there is a library for the instruction set ``wanted``, and this machine has the set."""
+    """Raise ImportError unless this machine has the instruction set ``wanted`` and there is a library for it."""
     built = sorted({plainest, *(path.stem.removeprefix(_COPY) for path in _LIBRARIES.glob(f"{_COPY}*.so"))})
     if wanted not in built:
         raise ImportError(
@@ -73,7 +73,7 @@ def _kernel_names() -> list[str]:
 
 @functools.cache
 def _cuda_library() -> ctypes.CDLL | None:
-    """The library of the CUDA kernels. None if this installation has none that works, with a warning if it has one."""
+    """Load the CUDA kernels. None if no usable library is installed, with a warning if one is installed but unusable."""
     fault = None
     for path in _cuda_paths():
         library, fault = _load_cuda(path)
@@ -85,7 +85,7 @@ def _cuda_library() -> ctypes.CDLL | None:
 
 
 def _cuda_paths() -> list[Path]:
-    """The CUDA library that was compiled with this package, else those of the distributions for generations of CUDA."""
+    """Return the CUDA library compiled with this package, or else those of the packages per CUDA major version."""
     name = "libjztree_cuda.so"
     if (own := _LIBRARIES / name).exists():
         return [own]
@@ -95,7 +95,7 @@ def _cuda_paths() -> list[Path]:
 
 
 def _load_cuda(path: Path) -> tuple[ctypes.CDLL | None, str | None]:
-    """A CUDA library, or None and the reason why it cannot be used. The CPU works without it."""
+    """Return a CUDA library, or None and the reason why it cannot be used. The CPU works without it."""
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
@@ -108,7 +108,7 @@ def _load_cuda(path: Path) -> tuple[ctypes.CDLL | None, str | None]:
             "kernels run on CPUs only; install jztree again with 'pip install .' in its source folder."
         )
     compiled, driver = library.jztree_cuda_version(), library.jztree_cuda_driver_version()
-    if 0 < driver // 1000 < compiled // 1000:  # any driver of the same generation will do, and any newer one
+    if 0 < driver // 1000 < compiled // 1000:  # any driver of the same major version, or newer, works
         return None, (
             f"jztree's CUDA library {path} is compiled with CUDA {_cuda_version(compiled)}, and the driver of this "
             f"machine runs CUDA {_cuda_version(driver)} at most, so kernels run on CPUs only; install a jztree "
@@ -119,14 +119,15 @@ def _load_cuda(path: Path) -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _cuda_version(number: int) -> str:
-    """A version of CUDA as people write it; CUDA itself has 1000 times the major one plus 10 times the minor one."""
+    """Format a CUDA version. CUDA encodes it as 1000 times the major number plus 10 times the minor one."""
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
 @functools.cache
 def scratch_libraries() -> dict[str, ctypes.CDLL]:
-    """The libraries whose kernels take memory for work arrays as one more result, and that say how much it is, by the
-    platform as JAX names it: that for CUDA, and that in which its kernels are emulated on the CPU.
+    """Return the libraries whose kernels take work memory as an additional result, by JAX's platform name.
+
+    These libraries report the size of that memory: the CUDA library, and the one that emulates its kernels on the CPU.
     """
     every = {"cpu": _cpu_library(), "cuda": _cuda_library()}
     found = {name: lib for name, lib in every.items() if lib is not None and hasattr(lib, "jztree_scratch_bytes")}
@@ -136,7 +137,7 @@ def scratch_libraries() -> dict[str, ctypes.CDLL]:
 
 
 def _register() -> None:
-    """Register every kernel for the CPU and for CUDA, and where there are none, one that says so."""
+    """Register every kernel for the CPU and for CUDA. If there is no CUDA kernel, register one that reports this."""
     cpu, cuda = _cpu_library(), _cuda_library()
     for name in _kernel_names():
         symbol = f"jztree_{name}"
@@ -153,7 +154,7 @@ _register()
 
 
 def set_num_threads(num: int | None) -> None:
-    """Let CPU kernels use at most ``num`` threads each; None means all that XLA's pool has, which is the default.
+    """Limit CPU kernels to ``num`` threads each; None, the default, means all threads of XLA's pool.
 
     Results do not depend on it. Raises ValueError if ``num`` is below 1.
     """
@@ -163,10 +164,10 @@ def set_num_threads(num: int | None) -> None:
 
 
 def native_info() -> dict[str, Any]:
-    """Which native libraries are in use.
+    """Describe the native libraries in use.
 
-    ``cpu_library``, ``instruction_set``, ``num_threads``; ``cuda_library`` and the ``cuda_architectures`` that it holds
-    machine code for, as one string, and the ``cuda_version`` that it was compiled with: None if there is none.
+    ``cpu_library``, ``instruction_set``, ``num_threads``; ``cuda_library``, the ``cuda_architectures`` for which it
+    holds machine code, as one string, and its ``cuda_version`` at compile time: None if there is no CUDA library.
     """
     cpu, cuda = _cpu_library(), _cuda_library()
     return {

@@ -24,24 +24,26 @@ def knn(
     found: tuple[jax.Array, jax.Array] | None = None,
     others: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-    """The ``k`` nearest sources of every query: radii ``(q, k)`` and rows ``(q, k)`` int32, nearest first.
+    """Find the ``k`` nearest sources of every query: radii ``(q, k)`` and rows ``(q, k)`` int32, nearest first.
 
-    sources, queries: None for ``queries``: the sources themselves, each its own first neighbour.
+    sources, queries: hierarchies. If ``queries`` is None, the queries are the sources, and each is its own first
+        neighbour.
     source_rows: ``(n,)`` int32, the row to report for each z-ordered source; None reports z-ordered rows.
     query_rows: ``(q,)`` int32, the output row of each z-ordered query; None writes in z-order.
-    own_offset: int32 scalar: query i is source ``i + own_offset``, and its own first neighbour; negative: it is none.
-    open_leaves: int32, one a leaf of the queries: which are searched. The others keep their rows of ``found``, a pair
-        of what this function returned for the same queries among themselves, if they are sources, or else among some
-        of the sources. That also says how far those that are searched have to look, and which need not.
+    own_offset: int32 scalar. If it is not negative, query i is source ``i + own_offset``, and its own first neighbour.
+        If it is negative, queries are not sources.
+    open_leaves: int32, one per leaf of the queries: whether to search it. Other leaves keep their rows of ``found``.
+        This is an earlier result of this function for the same queries among themselves, if they are sources, or else
+        among some of the sources. It also limits the radius of the new search, and shows which queries need none.
 
-    domain: lower and upper corner, ``(d,)``, of the set that sources and queries are part of; None: there are no
-    others.
-    limit: how far queries look, a number for all or ``q`` in the order of output rows; nothing is within a negative
-    one. None: as far as they have to.
-    others: queries that are sources are none of their own neighbours.
+    domain: lower and upper corner, ``(d,)``, of the set that sources and queries are part of; None: they are the whole
+        set.
+    limit: largest distance of a neighbour, a number for all or ``q`` in the order of output rows; no source is within a
+        negative distance. None: no limit.
+    others: exclude each query that is a source from its own neighbours.
 
-    Ties go to the lower z-ordered row. Where there are fewer than ``k`` sources, and for query rows from ``num`` on,
-    the radius is infinite and the row -1. Derivatives: see `jztree.knn`.
+    Ties go to the lower z-ordered row. If there are fewer than ``k`` sources, and for query rows from ``num`` on, the
+    radius is infinite and the row is -1. Derivatives: see `jztree.knn`.
     """
     asked = sources if queries is None else queries
     shape, dtype = (asked.posz.shape[0], k), sources.posz.dtype
@@ -65,11 +67,11 @@ def knn(
 
 
 def fof(tree: Tree, rows: jax.Array | None, rlink: Exact, box: Exact, filled: bool = True) -> jax.Array:
-    """Friends-of-friends labels, ``(n,)`` int32.
+    """Return friends-of-friends labels, ``(n,)`` int32.
 
     rows: ``(n,)`` int32, the output row of each z-ordered particle; None writes in z-order.
     rlink: scalar, the linking length.
-    filled: whether anybody looks at rows from ``num`` on, which are then groups of their own.
+    filled: whether the caller reads rows from ``num`` on, each of which then gets its own group.
 
     A label is the smallest output row of the group.
     """

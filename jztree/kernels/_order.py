@@ -138,8 +138,8 @@ def count_parts(
         first. Only the highest bits are known; the others are 0. Splitters with the same bits are in one cell.
     rows: ``(s, 2)`` int32, the first row in the cell, and the number of its rows. groups: ``(s,)`` int32; they start at
         1 and rise by 1 with every cell to be counted. Counts of a group's parts are at ``(group - 1) * 2**bits``.
-    step: ``(3,)`` int32, the next bits: the number of the 64-bit word, the position of the bits above its lowest, and
-        the number of bits.
+    step: ``(3,)`` int32, the next bits: the number of the 64-bit word, the number of lower bits in that word, and the
+        number of these next bits.
     """
     given = posz, lower, upper, box.words, splitters, rows, groups, step
     return call("count_parts", i32(room), *given)

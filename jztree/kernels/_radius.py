@@ -218,7 +218,7 @@ def pairs_within(
         z-ordered row of a source, and the output row of a query.
     same: both kinds of names belong to one set; no particle is a partner of itself, but its images may be. half: of
         each pair in such a set and its mirror image, keep the one in which the query has the lower name or, for equal
-        names, a smaller shift.
+        names, is shifted less than the source.
     padded: fill entries after the last, or all entries if the lists do not fit ``room``, with -1, -1, 0, 0 and
         infinity; see `neighbours_within`.
 

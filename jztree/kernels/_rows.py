@@ -11,12 +11,12 @@ from ._call import Continued, as_num, call, i32, listed
 
 
 def gather_rows(array: jax.Array, index: jax.Array) -> jax.Array:
-    """``array[index]`` along the leading axis, ``index`` being ``(q,)`` int32 inside the array. Differentiable."""
+    """Return ``array[index]`` along the leading axis; ``index`` is ``(q,)`` int32 within bounds. Differentiable."""
     return _differentiable_gather(array, index) if jnp.issubdtype(array.dtype, jnp.inexact) else _gather(array, index)
 
 
 def scatter_rows(array: jax.Array, index: jax.Array) -> jax.Array:
-    """``out`` with ``out[index] = array``, where ``index``, ``(n,)`` int32, orders all ``n`` rows. Differentiable."""
+    """Return ``out`` with ``out[index] = array``; ``index``, ``(n,)`` int32, is a permutation. Differentiable."""
     return _differentiable_scatter(array, index) if jnp.issubdtype(array.dtype, jnp.inexact) else _scatter(array, index)
 
 
@@ -50,39 +50,39 @@ def _scatter_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[A
 
 @jax.custom_jvp
 def as_gathered(moved: jax.Array, array: jax.Array, index: jax.Array) -> jax.Array:
-    """``moved``, which is ``array[index]`` as a kernel made it, with the derivative of that."""
+    """Return ``moved``, which a kernel computed as ``array[index]``, with the derivative of that expression."""
     return moved
 
 
 @as_gathered.defjvp
 def _as_gathered_jvp(primals: tuple[Any, Any, Any], tangents: tuple[Any, Any, Any]) -> tuple[Any, Any]:
-    # Again, or a second derivative would not see that it depends on the array.
+    # Wrap the result again, or a second derivative would miss its dependence on the array.
     return as_gathered(*primals), jnp.asarray(tangents[1])[primals[2]]
 
 
 def pack_segments(
     arrays: Sequence[jax.Array], order: jax.Array | None, starts: jax.Array, counts: jax.Array, chunk: int
 ) -> jax.Array:
-    """Segments of rows packed into one buffer, ``(s, chunk, words)`` uint32, whatever arrays the rows are made of.
+    """Pack segments of rows into one buffer, ``(s, chunk, words)`` uint32, from arrays of any dtypes.
 
-    arrays: each ``(n, ...)``. order: ``(m,)`` int32 rows; None is all rows in their order. starts, counts: ``(s,)``
-        int32: segment i holds the rows ``order[starts[i] + j]`` for j below ``counts[i]`` and ``chunk``. What comes
-        after them in the buffer is undefined.
+    arrays: each ``(n, ...)``. order: ``(m,)`` int32 rows; None means all rows in their order. starts, counts: ``(s,)``
+        int32: segment i holds the rows ``order[starts[i] + j]`` for j below ``counts[i]`` and ``chunk``. The rest of
+        each segment of the buffer is undefined.
     """
     out = jax.ShapeDtypeStruct((starts.shape[0], chunk, row_words(arrays)), jnp.uint32)
-    # Words of 32 bits, but floats may be in them.
+    # The words are integers, but may hold floats.
     return call("pack_segments", out, listed(order), as_num(starts), as_num(counts), *arrays, gradients="refused")
 
 
 def row_words(arrays: Sequence[jax.Array]) -> int:
-    """Words of 32 bits that a row of all ``arrays`` together needs when it is packed."""
+    """Return the number of 32-bit words of a packed row of all ``arrays`` together."""
     return -(-sum(int(np.prod(array.shape[1:])) * array.dtype.itemsize for array in arrays) // 4)
 
 
 def unpack_segments(
     buffer: jax.Array, order: jax.Array | None, starts: jax.Array, counts: jax.Array, arrays: Sequence[jax.Array]
 ) -> tuple[jax.Array, ...]:
-    """``arrays`` with row j of segment i of a buffer of `pack_segments` as row ``order[starts[i] + j]``."""
+    """Return ``arrays`` with row j of segment i of a `pack_segments` buffer stored at row ``order[starts[i] + j]``."""
     args = buffer, listed(order), as_num(starts), as_num(counts)
     return call("unpack_segments", tuple(map(Continued, arrays)), *args)
 
@@ -98,11 +98,11 @@ def place_rows(
     room: int,
     first_filled: Any = 0,
 ) -> tuple[jax.Array, ...]:
-    """Arrays of ``room`` rows with row ``from_order[start + j]`` of ``source`` as row ``to_order[target + j]``, j below
-    ``count``, and the number in ``fills`` everywhere else from row ``first_filled`` on. What is before that and not
-    placed here is left as it is, for others to write.
+    """Copy row ``from_order[start + j]`` of ``source`` to row ``to_order[target + j]`` of arrays of ``room`` rows.
 
-    An order is a list of rows, int32; None is all rows in their order.
+    Here j is below ``count``. All other rows from ``first_filled`` on get the number in ``fills``. Other rows before
+    ``first_filled`` stay uninitialised, for the caller to write. An order is a list of rows, int32; None means all rows
+    in their order.
     """
     place = jnp.stack([as_num(start), as_num(target), as_num(count), as_num(first_filled)])
     row = [jnp.full((1, *array.shape[1:]), value, array.dtype) for array, value in zip(source, fills, strict=True)]
@@ -112,14 +112,14 @@ def place_rows(
 
 
 def unwritten(like: jax.Array, rows: int) -> jax.Array:
-    """So many rows like those of an array, in memory that nobody has written to: for others to write."""
+    """Return an uninitialised array with ``rows`` rows shaped like those of ``like``, for the caller to write."""
     return place_rows([like], None, 0, [0], None, 0, 0, rows, rows)[0]
 
 
 def group_by_rank(rank: jax.Array, num: Any, ndev: int) -> tuple[jax.Array, jax.Array]:
-    """Rows in the order of their ranks, ``(m,)`` int32, stable, and how many each rank has, ``(ndev,)``.
+    """Sort rows stably by rank: return the row order, ``(m,)`` int32, and the number of rows of each rank, ``(ndev,)``.
 
-    rank: ``(m,)`` int32. Rows from ``num`` on and those whose rank is not from 0 to ndev - 1 are left out; what is
-        behind the last row is of no meaning.
+    rank: ``(m,)`` int32. Rows from ``num`` on, and those whose rank is not from 0 to ndev - 1, are left out. Entries
+        after the last row are undefined.
     """
     return call("group_by_rank", (i32(rank.shape[0]), i32(ndev)), rank, as_num(num))
