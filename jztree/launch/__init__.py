@@ -1,17 +1,18 @@
-"""Starting several processes: under srun, under mpirun, by JAX's own variables, or not at all.
+"""Start several processes: with srun, with mpirun, with JAX's variables, or not at all.
 
-`initialize` finds out from the environment how many processes there are and which one this is, and starts JAX's
-distributed runtime with that. JAX detects some of it alone; what is different here, and why:
+`initialize` reads the number of processes and the number of this one from the environment, and starts JAX's distributed
+runtime with them. JAX detects some of this itself. The differences, with reasons:
 
-* One process with all GPUs of its host gets all of them, and one that Slurm has bound to its GPU gets that. JAX takes
-  the GPU whose number is the process's rank on the host, whatever the process can see.
-* Open MPI 5, MPICH, Intel MPI and PALS are found. On one host nothing but the environment is needed; over several
-  hosts the address of process 0 comes from Slurm, from mpi4py or from the user.
-* gRPC, which JAX uses to coordinate, is kept from sending what goes to process 0 through a web proxy.
-* An error on one process ends all within seconds, as does one that is killed, and one that leaves early ends those that
-  wait for it. Left alone, a process that raises waits at exit for its peers, and these wait for it in a collective.
-  SIGTERM ends a process, where JAX's preemption service would swallow it.
-* An error in a host callback on one device ends all too, if other devices wait for that one and cannot go on.
+* A single process on a host gets all GPUs of that host, and a process that Slurm has bound to its GPU gets that one.
+  JAX takes the GPU whose number is the process's rank on the host, whichever GPUs the process can see.
+* Open MPI 5, MPICH, Intel MPI and PALS are detected. On one host the environment is sufficient; over several hosts the
+  address of process 0 comes from Slurm, from mpi4py or from the user.
+* gRPC, which JAX uses for coordination, does not send messages to process 0 through a web proxy.
+* If one process raises or is killed, all processes end within seconds. If one exits early, those that wait for it end.
+  Without this, a process that raises waits for its peers at exit, and they wait for it in a collective. SIGTERM ends
+  a process, whereas JAX's preemption service would swallow it.
+* An error in a host callback on one device also ends all processes, if other devices wait for that one and cannot
+  continue.
 
 Importing this module starts nothing.
 """
@@ -36,18 +37,18 @@ from ._waiting import calling as calling
 
 __all__ = ["abort", "initialize", "should_init_jax_distributed"]
 
-# What JAX takes for the heartbeat timeout if nobody says. Debuggers and batch systems suspend processes for a while.
+# JAX's default heartbeat timeout. Debuggers and batch systems suspend processes for a while.
 _JAX_HEARTBEAT_SECONDS = 100
 
-# What gRPC reads; it does not know them in capitals.
+# Variables that gRPC reads; it ignores them in capitals.
 _PROXY_VARIABLES, _NO_PROXY = ("grpc_proxy", "https_proxy", "http_proxy"), "no_grpc_proxy"
 
 
 def should_init_jax_distributed() -> bool:
-    """Whether the environment says that this is one of several processes that were started together.
+    """Return whether the environment shows that this process was started as one of several.
 
     Knows Slurm (inside srun), Open MPI, PMI (MPICH, Intel MPI, PALS), and JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES
-    and JAX_PROCESS_ID. Raises ValueError if one of these variables is not a number where it must be one.
+    and JAX_PROCESS_ID. Raises ValueError if one of these variables should be a number but is not.
     """
     place = detect(os.environ)
     if place.num_processes is None:
@@ -65,29 +66,28 @@ def initialize(
     initialization_timeout_seconds: int = 60,
     end_together: bool = True,
 ) -> bool:
-    """Make the processes that were started together one JAX program, and let an error on one of them end all.
+    """Combine the processes that were started together into one JAX program, and end all if one of them fails.
 
-    To be called before anything that uses a device. Does nothing in a process that is alone, nor when it is called
-    again; after the user's own ``jax.distributed.initialize`` only the second half is done. Every process must call it.
+    Call it in every process before using a device. It does nothing in a single process, or if called again. After your
+    own ``jax.distributed.initialize``, it only arranges for all processes to end together.
 
-    coordinator_address: ``host:port`` of process 0; what is not given here and below comes from the environment.
-    num_processes, process_id: how many processes there are, and which this is, from 0.
+    coordinator_address: ``host:port`` of process 0. Arguments that you omit, here and below, come from the environment.
+    num_processes, process_id: the number of processes, and the number of this one, from 0.
     local_device_ids: the GPUs of this process among those it can see. By default the processes on a host share the
-        visible GPUs evenly: one each if there are as many, all if there is one process.
-    heartbeat_timeout_seconds: a process without a sign of life for this long is gone, and all others end; None is JAX's
-        own, 100 s. A process that a debugger or a batch system suspends gives none.
+        visible GPUs evenly: one each if the numbers are equal, all if there is one process.
+    heartbeat_timeout_seconds: if a process sends no heartbeat for this time, it counts as gone, and all others end.
+        None means JAX's default, 100 s. A process suspended by a debugger or a batch system sends none.
     initialization_timeout_seconds: how long to wait for all processes to start.
-    end_together: a process that raises or is killed ends all others, which say why. One that raises first reports the
-        error, calls what was registered with `atexit`, and writes what files have in their buffers, for at most 10 s.
-        One that comes to its end early, by ``sys.exit`` say, ends those that are computing something with it. False
-        leaves all this to JAX: its peers then wait for ever for a process that has raised. Interactive Python is left
-        alone in any case.
+    end_together: if a process raises or is killed, all others end and print the reason. A process that raises first
+        reports the error, calls `atexit` functions, and flushes open files, for at most 10 s. If a process ends early,
+        for example by ``sys.exit``, those that compute something with it end. False leaves all this to JAX: peers then
+        wait for ever for a process that has raised. Interactive Python never takes part.
 
     Returns whether there are several processes.
 
-    Raises ValueError if numbers are missing or contradict each other, or if the coordinator cannot be known;
-    RuntimeError if its port is taken, its name unknown to this host, or if JAX has started its devices already. If not
-    all processes start in time, JAX raises or ends the process, after a sentence.
+    Raises ValueError if numbers are missing or contradict each other, or if the coordinator is unknown. Raises
+    RuntimeError if its port is in use, if this host cannot resolve its name, or if JAX has already started its devices.
+    If not all processes start in time, an explanation is printed and JAX raises or ends the process.
     """
     heartbeat = _JAX_HEARTBEAT_SECONDS
     if not jax.distributed.is_initialized():
@@ -107,8 +107,8 @@ def initialize(
 def abort(message: str, code: int = 1) -> NoReturn:
     """Print ``message`` and end this process and all its peers at once, this one with exit code ``code``.
 
-    For errors that are reported without a traceback, where ``sys.exit`` on one process would leave the others waiting.
-    Alone, or before `initialize`, it is ``sys.exit`` with a message. Raises SystemExit in that case.
+    Use it for errors that are reported without a traceback; ``sys.exit`` on one process would leave the others waiting.
+    In a single process, or before `initialize`, it acts like ``sys.exit`` with a message and raises SystemExit.
     """
     peers = _peers.current()
     if peers is None:
@@ -118,10 +118,10 @@ def abort(message: str, code: int = 1) -> NoReturn:
 
 
 def gather_texts(name: str, text: str, timeout_seconds: int = 300) -> list[str]:
-    """What each process has given as ``text``, by process; to be called by all, every time with another ``name``.
+    """Return the ``text`` of each process, by process. All processes must call it, each time with another ``name``.
 
-    Goes through JAX's coordinator, so it works before devices are started and where collectives do not. Raises
-    jax.errors.JaxRuntimeError if not all processes have come within ``timeout_seconds``.
+    It uses JAX's coordinator, so it works before devices are started and where collectives do not. Raises
+    jax.errors.JaxRuntimeError if not all processes have called it within ``timeout_seconds``.
     """
     state = _jax_state()
     if state.client is None or state.num_processes == 1:
@@ -134,7 +134,7 @@ def gather_texts(name: str, text: str, timeout_seconds: int = 300) -> list[str]:
 
 
 def agree(call: str, processes: Iterable[int]) -> None:
-    """Raise ValueError on all of ``processes`` if they come to different calls; see `jztree.launch._agreement`."""
+    """Raise ValueError on all of ``processes`` if their calls differ; see `jztree.launch._agreement`."""
     _agreement.agree(call, processes, _jax_state())
 
 
@@ -146,10 +146,11 @@ def _start(place: Place, local_device_ids: int | Sequence[int] | None, heartbeat
     if jax.config.values.get("jax_cpu_collectives_implementation") is None:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     with contextlib.suppress(AttributeError):
-        # JAX would warn of all variables with "_proxy" in their names, one of them Intel MPI's HYDRA_BSTRAP_PROXY_ID.
+        # JAX would warn about all variables with "_proxy" in their names, including Intel MPI's HYDRA_BSTRAP_PROXY_ID.
         jax.config.update("jax_check_proxy_envs", False)
     if "JAX_ENABLE_PREEMPTION_SERVICE" not in os.environ:
-        # It would catch SIGTERM and wait for a call that jztree never makes: scancel and mpirun could not end us.
+        # It would catch SIGTERM and wait for a call that jztree never makes, so scancel and mpirun could not end the
+        # process.
         with contextlib.suppress(AttributeError):
             jax.config.update("jax_enable_preemption_service", False)
     if local_device_ids is None:
@@ -164,7 +165,7 @@ def _start(place: Place, local_device_ids: int | Sequence[int] | None, heartbeat
                 num_processes=place.num_processes,
                 process_id=place.process_id,
                 local_device_ids=local_device_ids,
-                # All is known by now; detection would put a GPU of its choice where there is None.
+                # All values are known by now; detection would replace None by a GPU of its choice.
                 cluster_detection_method="deactivate",
                 heartbeat_timeout_seconds=heartbeat,
                 initialization_timeout=initialization,
@@ -175,8 +176,10 @@ def _start(place: Place, local_device_ids: int | Sequence[int] | None, heartbeat
 
 @contextlib.contextmanager
 def _giving_up_after(seconds: int) -> Iterator[None]:
-    """Let JAX's service in process 0 give up so early, and say which processes have not come. It would wait an hour,
-    while its clients give up after their own limit and cannot know. There is no public way to this.
+    """Make JAX's service in process 0 give up after ``seconds`` and report the missing processes.
+
+    By default it waits an hour, while its clients give up after their own limit without this information. There is no
+    public API for this.
     """
     from jax._src import distributed  # noqa: PLC0415
 
@@ -190,7 +193,7 @@ def _giving_up_after(seconds: int) -> Iterator[None]:
 
 
 def _say_that_it_took_too_long(place: Place, seconds: int) -> None:
-    """Just before JAX does, which ends the process with a trace of its C++ code."""
+    """Report the timeout just before JAX, which ends the process with a C++ stack trace."""
     assert place.host is not None
     assert place.port is not None
     try:
@@ -207,7 +210,7 @@ def _say_that_it_took_too_long(place: Place, seconds: int) -> None:
 
 
 def _check_coordinator(place: Place) -> None:
-    """Raise RuntimeError for what would otherwise be a silent wait of minutes, or an abort in C++."""
+    """Raise RuntimeError for faults that would otherwise cause a silent wait of minutes, or an abort in C++."""
     assert place.host is not None
     assert place.port is not None
     try:
@@ -231,9 +234,9 @@ def _check_coordinator(place: Place) -> None:
 
 
 def _keep_off_proxies(host: str) -> None:
-    """Let gRPC, and nothing else in this process, reach ``host`` without the proxy that the environment names.
+    """Let gRPC, and nothing else in this process, reach ``host`` without the proxy set in the environment.
 
-    gRPC reads no wildcards in ``no_proxy``, so it must hold the host itself.
+    gRPC supports no wildcards in ``no_proxy``, so it must contain the host itself.
     """
     if any(os.environ.get(name) for name in _PROXY_VARIABLES):
         direct = os.environ.get(_NO_PROXY) or os.environ.get("no_proxy") or ""
@@ -241,9 +244,9 @@ def _keep_off_proxies(host: str) -> None:
 
 
 def _jax_state() -> Any:
-    """Rank, number of processes and the client of the coordinator.
+    """Return rank, number of processes and the client of the coordinator.
 
-    JAX has no public way to these that does not start the devices.
+    JAX has no public API for these that does not start the devices.
     """
     from jax._src import distributed  # noqa: PLC0415
 

@@ -1,10 +1,10 @@
-"""Processes that wait in vain: for one that has come to its end, or all of them for each other.
+"""Detect processes that wait in vain: for one that has ended, or all of them for each other.
 
-A process that has ended keeps alive what it has begun, so its peers may well wait for an array that it takes part in.
-They wait in vain if it has begun fewer calls than they, or has no devices where theirs are about to start. What else
-they compute nobody can look into. Then all who take part and have not ended must be seen to do nothing but wait, at
-the same time and for some seconds: one that is at work, asleep in Python, or suspended may be what they wait for. If
-none has ended, but all wait in JAX for each other for longer, they have called different things.
+A process that has ended keeps its pending calls alive, so its peers may rightly wait for an array that it takes part
+in. They wait in vain if it made fewer calls than they did, or if it has no devices while theirs are about to start.
+Nothing else can be read off the calls. Then all participants that have not ended must do nothing but wait, at the same
+time and for some seconds, because a process that is at work, asleep in Python, or suspended may still supply the
+result. If none has ended, but all wait in JAX for each other for longer, they have called different functions.
 """
 
 import contextlib
@@ -17,32 +17,32 @@ from typing import Any
 from ._waiting import Done, Waits, is_idle, lacks, on_cpus
 
 _ENDED, _IDLE = "jztree/launch/ended/", "jztree/launch/idle/"
-# How long a process may do nothing but wait; the same where nothing says who takes part; and where what devices do
-# cannot be seen.
+# Time for which a process may do nothing but wait; the same if the participants are unknown; and if device activity
+# cannot be observed.
 _SECONDS, _UNKNOWN_SECONDS, _UNSEEN_SECONDS = 3.0, 4.0, 60.0
-# The same of all processes, when none has ended; they are looked at twice in a row. A network that stands still looks
-# the same, so twice this is not much less than the 30 s after which gloo gives up.
+# The same for all processes when none has ended; they are checked twice in a row. A network that stands still looks the
+# same, so twice this is close to the 30 s after which gloo gives up.
 _TOGETHER_SECONDS = 9.0
 _LOOK_SECONDS, _REST_SECONDS = 0.5, 2.0
-# So many processes may ask the coordinator a second.
+# Largest number of requests to the coordinator per second.
 _ASKING = 200
 
 
 class Ends:
-    """What one process knows of the end of others. over: whether it has come to its own end."""
+    """What one process knows about the end of others. over: whether this process itself has ended."""
 
     def __init__(self, state: Any, over: Callable[[], bool]) -> None:
         self.client, self.me, self.count = state.client, int(state.process_id), int(state.num_processes)
         self.over = over
-        self.idle = 0  # periods in a row in which this process did nothing but wait
-        self.seen: dict[int, int] = {}  # the same of others, when this process looked before
+        self.idle = 0  # consecutive periods in which this process did nothing but wait
+        self.seen: dict[int, int] = {}  # the same for the others, at the previous check
 
     def report(self) -> None:
-        """Tell all that this process has come to its end, and how far."""
+        """Report to all processes that this process has ended, and the progress of its calls."""
         self.client.key_value_set(f"{_ENDED}{self.me}", json.dumps(dataclasses.asdict(Done.here())))
 
     def look(self) -> str:
-        """What this process waits for in vain, and for whom, in words; empty if for nothing. Takes some seconds."""
+        """Describe the call that waits in vain, and the ended processes; empty if there is none. Takes some seconds."""
         ended = {process: Done(**json.loads(text)) for process, text in self.values_of(_ENDED).items()}
         waiting = self.lacking(ended) or self.idling(ended)
         if not waiting:
@@ -53,7 +53,7 @@ class Ends:
         return f"it waits in {waiting} for {gone} come to an end"
 
     def look_at_all(self) -> str:
-        """The same while nobody has ended."""
+        """Describe a deadlock while no process has ended; empty if there is none."""
         waits = Waits()
         if on_cpus() and self.waits_long(waits.still_anything, _TOGETHER_SECONDS):
             if self.all_idle(frozenset(range(self.count))):
@@ -69,7 +69,7 @@ class Ends:
     def lacking(self, ended: dict[int, Done]) -> str:
         waiting = lacks(ended)
         if waiting:
-            time.sleep(_LOOK_SECONDS)  # what is just returning is over then
+            time.sleep(_LOOK_SECONDS)  # calls that are just returning are over then
         return waiting if lacks(ended) == waiting else ""
 
     def idling(self, ended: dict[int, Done]) -> str:
@@ -84,7 +84,7 @@ class Ends:
         return ""
 
     def waits_long(self, still: Callable[[], str], seconds: float) -> bool:
-        """Whether this process does nothing but wait for so long; the others learn of it."""
+        """Return whether this process does nothing but wait for ``seconds``, and publish it."""
         idle = bool(still()) and is_idle(seconds, lambda: self.over() or not still())
         if idle:
             self.tell_idle(self.idle + 1)
@@ -97,9 +97,9 @@ class Ends:
                 self.client.key_value_set(f"{_IDLE}{self.me}", str(periods), allow_overwrite=True)
 
     def all_idle(self, who: frozenset[int]) -> bool:
-        """Whether all these have been idle without a break since this process looked before, when they were, too.
+        """Return whether all these processes were idle at the previous check and have been idle since.
 
-        Only the first of them asks, and tells the others by its end.
+        Only the first of them asks; it informs the others by ending.
         """
         if who <= {self.me}:
             return True
@@ -110,7 +110,7 @@ class Ends:
         return all(0 < before.get(process, 0) < now.get(process, 0) for process in who - {self.me})
 
     def values_of(self, folder: str) -> dict[int, str]:
-        """What processes have said under their numbers."""
+        """Return the published values of a folder by process."""
         with contextlib.suppress(Exception):
             return {int(key.rpartition("/")[2]): value for key, value in self.client.key_value_dir_get(folder)}
         return {}

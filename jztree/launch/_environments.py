@@ -1,7 +1,7 @@
-"""What launchers write into the environment: how many processes there are, which one this is, and where the first is.
+"""Read launcher variables from the environment: number of processes, number of this one, address of process 0.
 
-Slurm (inside srun), Open MPI, PMI (MPICH, Intel MPI, PALS), and JAX's own variables, which go first. On one host
-nothing else is needed; over several hosts the address of process 0 comes from Slurm, from mpi4py or from the user.
+Slurm (inside srun), Open MPI, PMI (MPICH, Intel MPI, PALS), and JAX's own variables, which take precedence. On one host
+this is sufficient; over several hosts the address of process 0 comes from Slurm, from mpi4py or from the user.
 """
 
 import contextlib
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Ports above what Linux hands out to clients (net.ipv4.ip_local_port_range), as in JAX's own detection.
+# Ports above the range of Linux for clients (net.ipv4.ip_local_port_range), as in JAX's own detection.
 _FIRST_PORT, _NUM_PORTS = 61440, 4096
 
 
 @dataclass(frozen=True)
 class Place:
-    """What the environment says about the processes that were started together; None for what it does not say."""
+    """The environment's information on the processes that were started together; None for unknown values."""
 
     source: str
     num_processes: int | None = None
@@ -41,8 +41,8 @@ class Place:
         return self.num_processes is not None and self.local_size == self.num_processes
 
 
-# Names of the variables of each launcher, by field; the first that is set counts. MPICH, Intel MPI and Cray's PALS
-# share PMI.
+# Variable names of each launcher, by field; the first one that is set counts. MPICH, Intel MPI and Cray's PALS share
+# PMI.
 _MPI_VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "Open MPI": {
         "num_processes": ("OMPI_COMM_WORLD_SIZE",),
@@ -60,22 +60,22 @@ _MPI_VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 
-# By which a process talks to the launcher of PMI that has started it.
+# Variables for the connection of a process to the PMI launcher that started it.
 _PMI_CONNECTIONS = ("PMI_FD", "PMI_PORT", "PMI_CONTROL_FD", "PALS_APID")
 
 
 def detect(environ: Mapping[str, str]) -> Place:
-    """What launchers and the user have written into ``environ``; the user's JAX variables go first.
+    """Read the variables of launchers and of the user from ``environ``; the user's JAX variables take precedence.
 
-    Raises ValueError for what should be a number and is none.
+    Raises ValueError if a variable should be a number but is not.
     """
     slurm, mpi = _from_slurm(environ), _from_mpi(environ)
     place = Place("environment")
     if slurm is not None and mpi is not None:
-        # mpirun inside a Slurm job starts its daemons with srun, whose ranks the processes inherit. srun with PMI
-        # sets both, equal, and then Slurm knows more.
+        # mpirun inside a Slurm job starts its daemons with srun, and the processes inherit their ranks. srun with PMI
+        # sets both kinds of variables, with equal values, and then Slurm knows more.
         equal = (slurm.num_processes, slurm.process_id) == (mpi.num_processes, mpi.process_id)
-        # One process of PMI whose launcher cannot be reached is that of a shell or container around this task.
+        # A single PMI process whose launcher cannot be reached is that of a shell or container around this task.
         inherited = mpi.source == "PMI" and mpi.num_processes == 1 and not any(map(environ.get, _PMI_CONNECTIONS))
         place = slurm if equal or inherited else mpi
     elif slurm is not None or mpi is not None:
@@ -92,10 +92,10 @@ def detect(environ: Mapping[str, str]) -> Place:
 
 
 def _from_slurm(environ: Mapping[str, str]) -> Place | None:
-    """This task of a job step. A batch script, where Slurm sets most of this too, is not in one."""
+    """Return this task of a job step. A batch script is not in a step, although Slurm sets most variables there, too."""
     if "SLURM_JOB_ID" not in environ or "SLURM_PROCID" not in environ or "SLURM_STEP_NODELIST" not in environ:
         return None
-    # A shell that srun has started in an allocation of four tasks is a step of one task.
+    # A shell that srun starts in an allocation of four tasks is a step of one task.
     num_processes = _number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
     if num_processes is None:
         return None
@@ -109,9 +109,9 @@ def _from_slurm(environ: Mapping[str, str]) -> Place | None:
         _number(environ, "SLURM_PROCID"),
         _number(environ, "SLURM_LOCALID"),
         num_processes if on_one_host else local_size,
-        # The name of a host might not resolve, even on the host itself.
+        # A host name might not resolve, even on the host itself.
         host="127.0.0.1" if on_one_host else _first_host(environ["SLURM_STEP_NODELIST"]),
-        # Steps of one job may run side by side on one node.
+        # Several steps of one job may run at the same time on one node.
         job=f"{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '')}",
     )
 
@@ -134,7 +134,7 @@ def _from_mpi(environ: Mapping[str, str]) -> Place | None:
 
 
 def _number(environ: Mapping[str, str], *names: str) -> int | None:
-    """The first of these variables that is set and not empty."""
+    """Return the first of these variables that is set and not empty, as a number."""
     for name in names:
         text = environ.get(name, "")
         if text:
@@ -146,13 +146,13 @@ def _number(environ: Mapping[str, str], *names: str) -> int | None:
 
 
 def _first_host(nodes: str) -> str:
-    """The first name in Slurm's list: ``r1n005`` of ``r[1-2]n[005-007,009],login1``."""
+    """Return the first name in Slurm's list: ``r1n005`` of ``r[1-2]n[005-007,009],login1``."""
     first = re.split(r",(?![^\[]*\])", nodes)[0]
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first)
 
 
 def _tasks_of_nodes(counts: str) -> list[int]:
-    """``[4, 4, 3]`` of Slurm's ``4(x2),3``; empty if it is anything else."""
+    """Return ``[4, 4, 3]`` for Slurm's ``4(x2),3``; empty for any other format."""
     tasks: list[int] = []
     for part in counts.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
@@ -163,11 +163,14 @@ def _tasks_of_nodes(counts: str) -> list[int]:
 
 
 def split_address(address: str | None) -> dict[str, Any]:
-    """Host and port of ``host:port``, ``[::1]:port``, ``host`` or ``::1``. Raises ValueError if a port is no number."""
+    """Split ``host:port``, ``[::1]:port``, ``host`` or ``::1`` into host and port.
+
+    Raises ValueError if the port is not a number.
+    """
     if not address:
         return {}
     with contextlib.suppress(ValueError):
-        # Without brackets, an address of IPv6 has no port.
+        # An IPv6 address without brackets has no port.
         return {"host": f"[{ipaddress.IPv6Address(address)}]"}
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):
@@ -178,7 +181,7 @@ def split_address(address: str | None) -> dict[str, Any]:
 
 
 def merge(first: Place, second: Place) -> Place:
-    """``first``, with what it leaves open taken from ``second``."""
+    """Return ``first`` with its missing values taken from ``second``."""
     values = {
         field.name: getattr(second, field.name) if getattr(first, field.name) is None else getattr(first, field.name)
         for field in dataclasses.fields(Place)
@@ -188,7 +191,10 @@ def merge(first: Place, second: Place) -> Place:
 
 
 def complete(place: Place, environ: Mapping[str, str]) -> Place | None:
-    """``place`` with all that JAX needs, or None if there is one process. Raises ValueError if something is unknown."""
+    """Return ``place`` with all values that JAX needs, or None for a single process.
+
+    Raises ValueError if a value is unknown.
+    """
     if place.num_processes is None and place.process_id is None and place.host is None:
         return None
     if place.num_processes == 1:
@@ -216,16 +222,16 @@ def complete(place: Place, environ: Mapping[str, str]) -> Place | None:
 
 
 def _find_coordinator(place: Place, environ: Mapping[str, str]) -> Place:
-    """``place`` with the host of process 0, of processes on several hosts. Raises ValueError if it cannot be known."""
+    """Add the host of process 0 to a ``place`` on several hosts. Raise ValueError if it is unknown."""
     found = _ask_mpi4py(place)
     if found is not None:
         return dataclasses.replace(place, host=found[0], port=place.port or found[1])
     if "SLURM_JOB_NODELIST" in environ:
-        # mpirun fills the nodes of a job in their order.
+        # mpirun fills the nodes of a job in order.
         return dataclasses.replace(place, host=_first_host(environ["SLURM_JOB_NODELIST"]))
     launcher = re.search(r"tcp://([^,:]+)[,:]", environ.get("OMPI_MCA_orte_hnp_uri", ""))
     if launcher is not None:
-        # Up to Open MPI 4: where mpirun runs, which is the first host, unless a host file says otherwise.
+        # Up to Open MPI 4: the host of mpirun, which is the first host unless a host file differs.
         return dataclasses.replace(place, host=launcher[1])
     raise ValueError(
         f"process {place.process_id} of {place.num_processes} cannot know the host of process 0: the processes are on "
@@ -235,13 +241,14 @@ def _find_coordinator(place: Place, environ: Mapping[str, str]) -> Place:
 
 
 def _ask_mpi4py(place: Place) -> tuple[str, int] | None:
-    """Host and a free port of process 0, told to all by MPI; None without mpi4py.
+    """Return host and a free port of process 0, broadcast by MPI; None without mpi4py.
 
-    Raises RuntimeError if mpi4py belongs to another MPI than the launcher: every process is then alone in it.
+    Raises RuntimeError if mpi4py was built for another MPI than the launcher's: then it sees every process as a single
+    one.
     """
     try:
         world = importlib.import_module("mpi4py.MPI").COMM_WORLD  # starts MPI
-    except (ImportError, RuntimeError):  # the latter if mpi4py finds no MPI library
+    except (ImportError, RuntimeError):  # RuntimeError if mpi4py finds no MPI library
         return None
     if world.Get_size() != place.num_processes:
         raise RuntimeError(
@@ -262,15 +269,15 @@ def _free_port() -> int:
 
 
 def _port_of_job(place: Place, environ: Mapping[str, str]) -> int:
-    """A port that is the same for all processes of a job, and most likely another one for another job."""
+    """Return a port that is the same for all processes of a job, and most likely differs between jobs."""
     job = place.job or next((environ[name] for name in ("PBS_JOBID", "LSB_JOBID", "JOB_ID") if name in environ), None)
     if job is None and place.on_one_host:
-        job = str(_launcher_pid())  # MPICH names its jobs nowhere
+        job = str(_launcher_pid())  # MPICH provides no job name
     return _FIRST_PORT + zlib.crc32(f"jztree {job}".encode()) % _NUM_PORTS
 
 
 def _launcher_pid() -> int:
-    """The nearest MPI launcher that this process descends from, past shells between; else its parent."""
+    """Return the nearest MPI launcher among the ancestors of this process, or else its parent."""
     pid = os.getppid()
     while pid > 1:
         try:
@@ -284,16 +291,16 @@ def _launcher_pid() -> int:
 
 
 def local_gpus(place: Place, environ: Mapping[str, str], num_visible: int | None) -> list[int] | None:
-    """The GPUs of this process, as places among the ``num_visible`` that it can see; None leaves it all of these.
+    """Return the GPUs of this process, as positions among its ``num_visible`` visible ones; None means all of these.
 
-    num_visible: None if that is not known, or if there are none.
+    num_visible: None if unknown, or if there are no GPUs.
     """
     if "JAX_LOCAL_DEVICE_IDS" in environ or num_visible is None:
         return None
     if place.local_rank is None or place.local_size is None or place.local_size < 2:
         return None
     if num_visible == 1:
-        return None  # the launcher has given each process its own (--gpus-per-task)
+        return None  # the launcher has assigned one to each process (--gpus-per-task)
     if num_visible % place.local_size == 0:
         share = num_visible // place.local_size
         return list(range(place.local_rank * share, (place.local_rank + 1) * share))
@@ -301,11 +308,11 @@ def local_gpus(place: Place, environ: Mapping[str, str], num_visible: int | None
 
 
 def num_visible_gpus(environ: Mapping[str, str]) -> int | None:
-    """How many GPUs this process can see, without starting CUDA; None if there are none or nothing tells."""
+    """Return the number of visible GPUs, without starting CUDA; None if there are none or the number is unknown."""
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         if name in environ:
             entries = [entry.strip() for entry in environ[name].split(",")]
-            # Entries after one that is no device do not count (-1, or Slurm's NoDevFiles).
+            # Entries after an invalid device (-1, or Slurm's NoDevFiles) do not count.
             valid = [bool(re.match(r"\d+$|GPU-|MIG-", entry)) for entry in entries] + [False]
             return valid.index(False) or None
     return len([path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdecimal()]) or None

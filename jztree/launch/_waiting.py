@@ -1,4 +1,4 @@
-"""What this process waits for: mapped functions that have not returned, and arrays that devices have yet to fill."""
+"""Observe the pending work of this process: mapped functions that have not returned, and arrays not yet computed."""
 
 import ast
 import contextlib
@@ -20,18 +20,19 @@ _lock = threading.Lock()
 _calls: list["Call"] = []
 _begun: Counter[frozenset[int]] = Counter()
 
-_LOOK_SECONDS = 0.25  # between two looks at what the threads do
-# So many of the looks, at most, find a thread at work in a process that only waits: threads of gRPC, say, which want a
-# processor for an instant and on a busy machine wait for it. One that computes has a thread at work at all looks.
+_LOOK_SECONDS = 0.25  # between two samples of the thread states
+# Largest fraction of samples with a running thread in a process that only waits. Threads of gRPC, for example, want a
+# processor for an instant, and on a busy machine wait for it. A process that computes has a running thread in all
+# samples.
 _AT_WORK = 0.4
 _JAX = Path(jax.__file__).parent
-# Where JAX calls functions of the host, which may wait for a disk, say.
+# Files in which JAX calls host functions, which may wait for a disk, for example.
 _CALLBACKS = (str(Path("jax", "_src", "callback.py")), str(Path("jax", "_src", "debugging.py")))
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A mapped function that is running. processes: those that take part. number: how many before it had the same."""
+    """A running mapped function. processes: its participants. number: earlier calls with the same participants."""
 
     name: str
     processes: frozenset[int]
@@ -40,7 +41,7 @@ class Call:
 
 @contextlib.contextmanager
 def calling(name: str, processes: Iterable[int]) -> Iterator[None]:
-    """While the block runs, this process is in a call with ``processes``."""
+    """Mark this process as being in a call with ``processes`` while the block runs."""
     with _lock:
         everyone = frozenset(processes)
         call = Call(name, everyone, _begun[everyone])
@@ -55,26 +56,26 @@ def calling(name: str, processes: Iterable[int]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Done:
-    """How far a process that has ended had come. devices: whether it had started them. calls: begun, by processes."""
+    """Progress of an ended process. devices: whether it had started them. calls: number begun, by participants."""
 
     devices: bool
     calls: dict[str, int]
 
     @staticmethod
     def here() -> "Done":
-        """How far this process has come."""
+        """Return the progress of this process."""
         with _lock:
             return Done(_devices_are_started(), {_key(processes): count for processes, count in _begun.items()})
 
 
 class Waits:
-    """What this process waits for at one moment, which may be over at another."""
+    """The pending work of this process at one moment."""
 
     def __init__(self, processes: frozenset[int] | None = None) -> None:
-        """processes: only what one of these takes part in, as far as it can be seen.
+        """processes: include only work in which one of these takes part, as far as this can be observed.
 
-        A part of an array that several processes have filled is an array of this process alone; so what is pending
-        here is `unknown` if nothing says who takes part.
+        A part of an array that several processes have filled is an array of this process alone. So pending arrays of
+        this process are `unknown` if nothing names the participants.
         """
         with _lock:
             self.calls = [call for call in _calls if processes is None or call.processes & processes]
@@ -84,11 +85,11 @@ class Waits:
         self.called = _called_in_jax()
 
     def who(self) -> frozenset[int]:
-        """The processes that take part in it."""
+        """Return the processes that take part."""
         return frozenset().union(*(call.processes for call in self.calls), *map(_processes_of, self.arrays))
 
     def still(self) -> str:
-        """What of it has not ended yet, in words; empty if all has."""
+        """Describe the first item that is still pending; empty if there is none."""
         with _lock:
             call = next((call for call in self.calls if call in _calls), None)
         if call is not None:
@@ -97,7 +98,10 @@ class Waits:
         return "" if array is None else f"an array of shape {array.shape}"
 
     def still_unknown(self) -> str:
-        """The same of what is unknown; also what is called now, which gives an array only when it is done."""
+        """Describe a pending item with unknown participants, including the current JAX call.
+
+        The arrays of that call do not exist yet.
+        """
         array = next((array for array in self.unknown if _is_pending(array)), None)
         return self.still_called() if array is None else f"an array of shape {array.shape}"
 
@@ -109,7 +113,7 @@ class Waits:
 
 
 def lacks(ended: dict[int, Done]) -> str:
-    """What this process has begun and one of the ``ended`` ones never will, in words; empty if there is nothing."""
+    """Describe a call of this process that one of the ``ended`` processes will never make; empty if there is none."""
     if _devices_are_starting() and not all(done.devices for done in ended.values()):
         return "the start of its devices"
     with _lock:
@@ -121,9 +125,9 @@ def lacks(ended: dict[int, Done]) -> str:
 
 
 def is_idle(seconds: float, over: Callable[[], bool]) -> bool:
-    """Whether the threads of this process do nothing but wait for so long; False as soon as it is ``over()``.
+    """Return whether the threads of this process only wait for ``seconds``; False as soon as ``over()`` is true.
 
-    A process that was suspended meanwhile is not idle, nor is one that waits for a processor, or in a host callback.
+    A process is not idle if it was suspended meanwhile, waits for a processor, or is in a host callback.
     """
     looks, at_work = max(round(seconds / _LOOK_SECONDS), 1), 0
     for _ in range(looks):
@@ -138,12 +142,12 @@ def is_idle(seconds: float, over: Callable[[], bool]) -> bool:
 
 
 def on_cpus() -> bool:
-    """Whether what devices do can be seen in the threads of this process."""
+    """Return whether device activity shows in the threads of this process."""
     return not _devices_are_starting() and (not _devices_are_started() or jax.default_backend() == "cpu")
 
 
 def _has_thread_at_work(used: float) -> bool:
-    """Whether a thread but this one runs, or wants to. used: seconds of processors since the last look."""
+    """Return whether another thread runs or is runnable. used: processor seconds since the last sample."""
     own = threading.get_native_id()
     try:
         states = [
@@ -151,7 +155,7 @@ def _has_thread_at_work(used: float) -> bool:
             for stat in Path("/proc/self/task").glob("*/stat")
             if stat.parent.name != str(own)
         ]
-    except OSError:  # no Linux, or a thread has ended
+    except OSError:  # not Linux, or a thread has ended
         return used > _AT_WORK * _LOOK_SECONDS
     return any(state in "RD" for state in states)
 
@@ -167,10 +171,10 @@ def _in_callback() -> bool:
 
 
 def _called_in_jax() -> str:
-    """What the main thread has called of JAX and waits in, in words; empty if it does not.
+    """Describe the JAX call that the main thread waits in; empty if there is none.
 
-    XLA computes what is small in the thread that asks for it. A compiled function is called from C, so no line of JAX
-    is on the stack then, and the source says what is called there.
+    XLA runs small computations in the calling thread. A compiled function is called from C, so no line of JAX is on the
+    stack then, and the source line shows the called function.
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     if frame is None:
@@ -178,7 +182,7 @@ def _called_in_jax() -> str:
     line = f"line {frame.f_lineno} of {frame.f_code.co_filename}"
     path = Path(frame.f_code.co_filename)
     if path.is_relative_to(_JAX):
-        return "" if "cache" in path.name else line  # which may be on a slow disk
+        return "" if "cache" in path.name else line  # the cache may be on a slow disk
     with contextlib.suppress(Exception):
         first, last, start, end = list(frame.f_code.co_positions())[frame.f_lasti // 2]
         assert first is not None
@@ -191,9 +195,9 @@ def _called_in_jax() -> str:
 
 
 def _named(node: ast.expr, frame: FrameType) -> Any:
-    """What a name, with attributes, stands for in a frame."""
+    """Return the object that a name with attributes refers to in a frame."""
     if isinstance(node, ast.Attribute):
-        return inspect.getattr_static(_named(node.value, frame), node.attr)  # runs nothing of the user's
+        return inspect.getattr_static(_named(node.value, frame), node.attr)  # runs no user code
     assert isinstance(node, ast.Name)
     return frame.f_locals[node.id] if node.id in frame.f_locals else frame.f_globals[node.id]
 
@@ -209,7 +213,7 @@ def _devices_are_started() -> bool:
 
 
 def _devices_are_starting() -> bool:
-    """Whether a thread is about to start the devices, for which it needs all processes. It holds JAX's lock then."""
+    """Return whether a thread is starting the devices, which needs all processes. It then holds JAX's lock."""
     from jax._src import xla_bridge  # noqa: PLC0415 - there is no public way to know
 
     if not xla_bridge._backend_lock.acquire(blocking=False):
@@ -219,7 +223,7 @@ def _devices_are_starting() -> bool:
 
 
 def _live_arrays() -> list[jax.Array]:
-    """Those of all devices; none where no device is in use, because asking JAX for them would start all."""
+    """Return the arrays on all devices; none if no device is in use, because querying JAX would start all devices."""
     return jax.live_arrays() if _devices_are_started() else []
 
 
