@@ -1,11 +1,11 @@
-"""Buffers whose size depends on what other ranks hold, and what happens when one is too small.
+"""Buffers whose size depends on data of other ranks, and the retry if one is too small.
 
 Only such buffers can be too small: ghosts, and rows after an unequal distributed sort. Their size is fixed when a
-function is traced. `room` gives it: what the user asked for, or what an earlier run turned out to need, or a default.
-Whoever fills the buffer first reduces the need over all ranks and then raises on every rank alike
-(`jztree.comm.check_room`), so that no rank waits for one that has given up. `retrying` recognises that error by a mark
-in its text, because JAX keeps neither the type nor the attributes of errors that come out of compiled code, and runs
-the function again with more room.
+function is traced. `room` chooses it: the size that the user passed, the size that an earlier run needed, or a default.
+Before a buffer is filled, the required size is reduced over all ranks, and all ranks raise if it is too small
+(`jztree.comm.check_room`). So no rank waits for one that has failed. JAX keeps neither the type nor the attributes of
+errors from compiled code. Therefore `retrying` recognises that error by a mark in its text, and runs the function again
+with a larger buffer.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from .innermost import Innermost
 from .memory import explain
 
 _MARK = re.compile(r"\[capacity (\S+) needs (\d+) has (\d+)\]")
-# An eighth more room than the last run needed, so that a run that needs slightly more does not compile again.
+# One eighth more capacity than the last run needed, so that a slightly larger need does not compile again.
 _SPARE = 8
 _KEPT = (
     " It was to grow by itself, but a jax.jit of your own around the call keeps what was compiled; leave that out: "
@@ -29,9 +29,9 @@ _LOG = logging.getLogger("jztree")
 
 
 class CapacityError(RuntimeError):
-    """A buffer for what other ranks send was too small, and its size was given or cannot be enlarged.
+    """A receive buffer was too small, and its size was fixed by the user or could not grow.
 
-    option: which buffer. need, have: rows it should hold, and rows it had room for.
+    option: name of the buffer. need, have: number of rows required, and the capacity.
     """
 
     def __init__(self, sentence: str, option: str, need: int, have: int) -> None:
@@ -41,30 +41,30 @@ class CapacityError(RuntimeError):
 
 @dataclass(frozen=True)
 class Room:
-    """The size of a buffer, and the name by which an error asks for more of it."""
+    """The size of a buffer, and the name by which an error requests a larger one."""
 
     rows: int
     key: str
 
     @property
     def given(self) -> bool:
-        """Whether the user asked for this size."""
+        """Whether the user fixed this size."""
         return _is_given(self.key)
 
     def mark(self) -> str:
-        """What an error must say so that `retrying` enlarges this buffer; ``{0}`` and ``{1}`` are its need and size."""
+        """Return the mark by which `retrying` finds the buffer; ``{0}`` is the required size, ``{1}`` the current one."""
         return f"[capacity {self.key} needs {{0}} has {{1}}]"
 
 
-# What was learnt about buffers, by their keys: the rows that they needed.
+# The required sizes of buffers in rows, as known from earlier runs, by key.
 _learnt: Innermost[dict[str, int]] = Innermost()
 
 
 def room(option: str, given: int | None, default: int, most: int) -> Room:
-    """The room for a buffer.
+    """Choose the size of a buffer.
 
-    option: its name in errors. given: the size that the user asked for, which is then kept; or None. default: the size
-    to begin with. most: the size that is always enough; it also tells buffers of one name apart.
+    option: its name in errors. given: the size fixed by the user, or None. default: the initial size. most: a size that
+    is always enough; it also distinguishes buffers of the same name.
     """
     most = min(most, 2**31 - 1)
     key = f"{option}:{most if given is None else 'given'}"
@@ -78,21 +78,21 @@ def _is_given(key: str) -> bool:
 
 
 def learnt() -> tuple[tuple[str, int], ...]:
-    """What the function that is being traced knows about its buffers: part of the key of everything compiled in it."""
+    """Return the known buffer sizes of the traced function: part of the key of everything compiled in it."""
     return tuple(sorted(_learnt.get({}).items()))
 
 
 def learning(rooms: Mapping[str, int]) -> contextlib.AbstractContextManager[None]:
-    """Trace with what was learnt about ``rooms``."""
+    """Trace with the known buffer sizes ``rooms``."""
     return _learnt.set(dict(rooms))
 
 
 def retrying(run: Callable[[], Any], rooms: dict[str, int], name: str) -> Any:
-    """``run()``, again and again with larger ``rooms`` as long as it fails for want of room in a buffer that can grow.
+    """Call ``run``, and call it again with larger ``rooms`` while it fails because a buffer that can grow is too small.
 
-    Ends because a buffer only grows, up to a size that is always enough. Raises CapacityError if the size was given, or
-    if the buffer stays as it is although it was to grow. If it fails with more room for another reason, for want of
-    memory say, that room is forgotten: later calls may need less.
+    This ends because a buffer only grows, up to a size that is always enough. Raises CapacityError if the user fixed
+    the size, or if the buffer keeps its size although it should grow. If a call with larger buffers fails for another
+    reason, such as memory, the larger sizes are forgotten: later calls may need less.
     """
     before = dict(rooms)
     while True:

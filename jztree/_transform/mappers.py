@@ -1,8 +1,8 @@
-"""Maps over devices: run a function "MPI style", seen from one device of a mesh.
+"""Map functions over devices: run a function "MPI style", from the viewpoint of one device of a mesh.
 
-`expanding_shard_map` is `jax.shard_map` for functions whose devices hold separate arrays rather than pieces of one:
-what differs between devices has a leading axis over the devices outside, and none inside. `shard_map_constructor`
-makes the function that is stored as ``f.smap``.
+`expanding_shard_map` is `jax.shard_map` for functions whose devices hold separate arrays instead of pieces of one. An
+array that differs between devices has a leading device axis outside the function, and none inside.
+`shard_map_constructor` makes the function stored as ``f.smap``.
 """
 
 import functools
@@ -26,27 +26,27 @@ _Result_co = TypeVar("_Result_co", covariant=True)
 
 
 class Mapper(Protocol[_Args, _Result_co]):
-    """What ``f.smap`` is: it maps ``f`` over the devices of a mesh."""
+    """The type of ``f.smap``, which maps ``f`` over the devices of a mesh."""
 
     def __call__(self, mesh: Mesh | None = None, jit: bool = False) -> Callable[_Args, _Result_co]:
-        """The function mapped over ``mesh``: it runs once a device, on that device's arrays.
+        """Return the function mapped over ``mesh``: it runs once per device, on that device's arrays.
 
-        What differs between devices has a leading axis over the devices outside, and none inside.
+        Arrays that differ between devices have a leading device axis outside the function, and none inside.
 
-        mesh: the devices; None is a default, see `shard_map_constructor`. jit: compile, and wait for the results;
-            needed unless the mapped function is used inside a function that is compiled later.
+        mesh: the devices; for None, see `shard_map_constructor`. jit: compile, and wait for the results; needed unless
+            the mapped function is called inside a function that is compiled later.
         """
         ...
 
 
 def _mesh_of_context() -> Any:
-    """The mesh of the context (`jax.set_mesh`), or one of all devices if there is none."""
+    """Return the mesh of the context (`jax.set_mesh`), or one of all devices if there is none."""
     abstract = jax.sharding.get_abstract_mesh()
     if abstract.empty:
         return Mesh(np.asarray(jax.devices()), ("ranks",))
     try:
         return jax.sharding.get_mesh()
-    except ValueError:  # devices are not known to functions that are compiled
+    except ValueError:  # a function being compiled does not know the devices
         return abstract
 
 
@@ -62,25 +62,24 @@ def expanding_shard_map(
     output_tiled: bool = False,
     jit: bool = False,
 ) -> Callable[_Args, _Result]:
-    """`jax.shard_map` for functions whose devices hold separate arrays rather than pieces of one.
+    """Map a function over devices that hold separate arrays, unlike `jax.shard_map`, which divides one array.
 
-    f: sees the arrays of one device.
-    out_specs: a `PartitionSpec` for all outputs, or a pytree of them. Specs that name axes, and ``P(-1)``, which stands
-        for all axes of the mesh, mean that devices differ: outputs get a leading axis over the devices, scalars too.
-        ``P()`` leaves things as they are: all devices have the same. None is for a function that returns nothing.
-    in_specs: the same for all arguments, or a tuple with one an argument, or a dict by the names of arguments, where
-        those that are left out are static. Each may be a pytree of specs. Where devices differ, the argument's arrays
-        have a leading axis over the devices that ``f`` does not see; plain numbers in it are the same for all devices.
+    f: a function of the arrays of one device.
+    out_specs: a `PartitionSpec` for all outputs, or a pytree of specs. If a spec names axes, or is ``P(-1)`` (all axes
+        of the mesh), devices differ: outputs get a leading device axis, including scalars. ``P()`` leaves outputs
+        unchanged: all devices have the same. None is for a function that returns nothing.
+    in_specs: the same for all arguments, or a tuple with one entry per argument, or a dict by argument name, in which
+        omitted arguments are static. Each may be a pytree of specs. If devices differ, the argument's arrays have a
+        leading device axis, which ``f`` does not see; plain numbers in the argument are the same for all devices.
         ``None`` marks a static argument.
-    mesh: the devices; None is the mesh of the context at the call (`jax.set_mesh`), and all devices where there is
-        none.
-    axis_names: the axes of the mesh to map over, as in `jax.shard_map`; None is all of them. Only these may be named.
-    check_vma: as in `jax.shard_map`.
-    input_tiled, output_tiled: as `jax.shard_map` does it instead: leading axes are cut into pieces, or joined.
+    mesh: the devices; None means the mesh of the context at the call (`jax.set_mesh`), or all devices if there is none.
+    axis_names: the axes of the mesh to map over, as in `jax.shard_map`; None means all. Specs may name only these.
+    check_vma: see `jax.shard_map`.
+    input_tiled, output_tiled: behave as `jax.shard_map`: divide leading axes into pieces, or join them.
     jit: compile. Static arguments must then be hashable.
 
-    Returns a function that takes the arguments of ``f``. It raises ValueError if a leading axis does not run over the
-    devices, and TypeError if an argument has no spec or cannot be hashed although it is static.
+    Returns a function that takes the arguments of ``f``. It raises ValueError if the length of a leading axis is not
+    the number of devices, and TypeError if an argument has no spec or if a static argument cannot be hashed.
     """
     options = Options(
         in_specs=in_specs,
@@ -113,25 +112,26 @@ def shard_map_constructor(
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     **jit_kwargs: Any,
 ) -> Mapper[_Args, _Result]:
-    """What is stored as ``f.smap``: ``f.smap(mesh, jit=True)(*args, **kwargs)`` maps ``f`` over the devices of a mesh.
+    """Create the function stored as ``f.smap``: ``f.smap(mesh, jit=True)(*args, **kwargs)`` maps ``f`` over a mesh.
 
-    f: a function that sees the arrays of one device. What it takes as ``*args`` and ``**kwargs`` has the specs that
-        follow those of its other arguments in a tuple, or those of their names in a dict.
-    out_specs, in_specs, axis_names, check_vma, input_tiled, output_tiled: as in `expanding_shard_map`.
-    default_mesh: the mesh of ``f.smap()``; None is that of the context, and all devices where there is none.
-    prepare: takes the arguments by name and returns those to be replaced before anything else is done with them.
-    jit_kwargs: ``static_argnums``, ``static_argnames``: arguments that are compiled in, besides or instead of those
-        whose spec is None. If given, arguments with the spec None that they leave out are traced, the same for all
-        devices. Of the other options of `jax.jit`, ``compiler_options``, ``inline`` and ``keep_unused`` are handed on;
-        ``donate_argnums`` and ``donate_argnames`` do nothing, because a call may have to be run again.
+    f: a function of the arrays of one device. In a tuple of specs, those of ``*args`` and ``**kwargs`` follow those of
+        the other arguments; in a dict, they have the names of these arguments.
+    out_specs, in_specs, axis_names, check_vma, input_tiled, output_tiled: see `expanding_shard_map`.
+    default_mesh: the mesh of ``f.smap()``; None means the mesh of the context, or all devices if there is none.
+    prepare: a function of the arguments by name. It returns replacements, which are applied first.
+    jit_kwargs: ``static_argnums``, ``static_argnames``: static arguments, in addition to or instead of those whose spec
+        is None. If they are passed, an argument with spec None that they do not list is traced, with the same value on
+        all devices. Of the other options of `jax.jit`, ``compiler_options``, ``inline`` and ``keep_unused`` are passed
+        on. ``donate_argnums`` and ``donate_argnames`` do nothing, because a call may have to run again.
 
-    Mapped functions are kept for each mesh, devices and all. With ``jit=True`` they wait for their results; if a buffer
-    of the library turns out too small for what other ranks send, it is enlarged, and the function compiled and run
-    again, as a whole: what it prints or writes before that happens again. `jztree.CapacityError` is raised if the size
-    of the buffer was given. With ``jit=False`` the mapped function is for use inside a function that is compiled later.
+    The mapped functions of each mesh are cached, together with its devices. With ``jit=True`` they wait for their
+    results. If a receive buffer of the library turns out too small, it is enlarged, and the whole function is compiled
+    and run again. Anything that it printed or wrote before is then printed or written again. If the user fixed the size
+    of the buffer, `jztree.CapacityError` is raised. With ``jit=False`` the mapped function is for use inside a function
+    that is compiled later.
     """
     if not takes_any(f):
-        specs_by_name(in_specs, names_of(f))  # or an error, where the function is made
+        specs_by_name(in_specs, names_of(f))  # raises early, when the function is created
     options = Options(
         in_specs=in_specs,
         out_specs=out_specs,
@@ -155,7 +155,7 @@ def shard_map_constructor(
 
 
 def _jit_options(given: dict[str, Any]) -> dict[str, Any]:
-    """What `Options` makes of options of `jax.jit`; TypeError in words for those that it does not know."""
+    """Convert options of `jax.jit` to fields of `Options`. Raise TypeError for unknown options."""
     nums, names = given.get("static_argnums"), given.get("static_argnames")
     known = {"static_argnums", "static_argnames", "donate_argnums", "donate_argnames"}
     handed_on = {"compiler_options", "inline", "keep_unused"}
@@ -169,7 +169,7 @@ def _jit_options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Mappings:
-    """A function mapped over meshes, for each of them and, if it has ``*args`` or ``**kwargs``, each kind of call."""
+    """Cached mappings of a function, by mesh and, if it has ``*args`` or ``**kwargs``, by kind of call."""
 
     def __init__(self, f: Callable[..., Any], options: Options) -> None:
         self.f, self.options, self.any_names = f, options, takes_any(f)
@@ -182,7 +182,7 @@ class _Mappings:
         return self.made[key]
 
     def _specs(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """The spec of each argument; None is static."""
+        """Return the spec of each argument; None means static."""
         given = names if self.any_names else names_of(self.f)
         specs = specs_by_name(self.options.in_specs, given, self.any_names)
         static = (*self.options.static_argnames, *(given[i] for i in self.options.static_argnums if i < len(given)))
@@ -192,7 +192,7 @@ class _Mappings:
 
 
 def name_twin(twin: Callable[..., Any], f: Callable[..., Any], attribute: str) -> Callable[..., Any]:
-    """``twin``, with the qualified name ``f.<attribute>``, where it is stored; pickle finds it by that."""
+    """Set the qualified name of ``twin`` to ``f.<attribute>``, the place where it is stored; pickle uses it."""
     twin.__module__ = getattr(f, "__module__", twin.__module__)
     twin.__qualname__ = f"{getattr(f, '__qualname__', 'function')}.{attribute}"
     return twin
@@ -201,7 +201,7 @@ def name_twin(twin: Callable[..., Any], f: Callable[..., Any], attribute: str) -
 def _by_name(
     mappings: _Mappings, mesh: Mesh | None, jit: bool, prepare: Callable[[dict[str, Any]], dict[str, Any]] | None
 ) -> Callable[..., Any]:
-    """The function that users call: it finds out which argument is which. mesh: None is that of the context."""
+    """Return the function that users call; it names the arguments. mesh: None means the mesh of the context."""
     read = argument_reader(inspect.signature(mappings.f))
 
     @functools.wraps(mappings.f)

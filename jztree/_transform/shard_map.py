@@ -1,7 +1,7 @@
-"""One function mapped over one mesh: placed, compiled, run, and run again where a buffer was too small (`.capacity`).
+"""Map one function over one mesh: place, compile, run, and run again if a buffer was too small (`.capacity`).
 
 Specs are those of `jax.shard_map`, and two more: ``P(-1)`` means all axes of the mesh, whatever their names, and None
-marks an argument that is static, that is, compiled in. `.mappers` has the functions that make such maps.
+marks an argument that is static, that is, compiled in. `.mappers` has the functions that create such maps.
 """
 
 import contextlib
@@ -29,53 +29,53 @@ from .specs import (
     spec_of_each_leaf,
 )
 
-_FEW = 64  # numbers that all devices share and that are compared between processes
+_FEW = 64  # largest number of shared values that are compared between processes
 
 
 def varying_axes(*values: Any) -> frozenset[str]:
-    """The mesh axes along which any of the arrays differs from device to device; empty outside `jax.shard_map`."""
+    """Return the mesh axes along which any of the arrays differs between devices; empty outside `jax.shard_map`."""
     return frozenset().union(*(jax.typeof(leaf).manual_axis_type.varying for leaf in jax.tree.leaves(values)))
 
 
 def vary_along(value: jax.Array, axes: frozenset[str]) -> jax.Array:
-    """``value`` with a type that says that it differs along all of ``axes``."""
+    """Return ``value`` with the type of an array that differs along all of ``axes``."""
     missing = tuple(sorted(axes - varying_axes(value)))
     return jax.lax.pcast(value, missing, to="varying") if missing else value
 
 
 def is_concrete(value: Any) -> bool:
-    """Whether the numbers in ``value`` are known now, that is, not traced."""
+    """Return whether the numbers in ``value`` are known, that is, not traced."""
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
 
 
 def trace_key() -> tuple[Any, ...]:
-    """What a traced function depends on besides its arguments; part of the key of everything compiled."""
+    """Return the dependencies of a trace apart from arguments; part of the key of everything compiled."""
     return capacity.learnt(), stats.recording()
 
 
 def copy_configs(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by name with configurations copied, so that later edits cannot reach compiled code."""
+    """Copy configurations among arguments by name, so that later edits cannot reach compiled code."""
     return {name: copy_config(value) if is_config(value) else value for name, value in arguments.items()}
 
 
 def known_integers(static: dict[str, Any]) -> dict[str, Any]:
-    """Static arguments by name, with integers of JAX and arrays of one integer, which nobody can hash, as Python's."""
+    """Convert JAX integers and one-integer arrays among static arguments, which cannot be hashed, to Python integers."""
     return {name: plain_integer(value) for name, value in static.items()}
 
 
 def plain_integer(value: Any) -> Any:
-    """A known integer of JAX, or an array of one, as one of Python; all else as it is."""
+    """Convert a known JAX integer, or an array of one integer, to a Python integer; return anything else unchanged."""
     is_one = isinstance(value, (jax.Array, np.ndarray)) and value.ndim == 0 and is_concrete(value)
     return int(value) if is_one and jnp.issubdtype(value.dtype, jnp.integer) else value
 
 
 def _dtype_of(leaf: Any) -> Any:
-    """What says of which dtype a leaf is; of arrays at little cost."""
+    """Return the dtype of a leaf, quickly for arrays."""
     return leaf.dtype if isinstance(leaf, (jax.Array, np.ndarray)) else jnp.result_type(leaf)
 
 
 def check_hashable(function: str, static: dict[str, Any], advice: str = "") -> None:
-    """TypeError in words if a static argument cannot be part of what is compiled. advice: what may be done."""
+    """Raise TypeError if a static argument cannot be hashed for the compilation key. advice: a remedy for the message."""
     for name, value in static.items():
         try:
             hash(value)
@@ -88,7 +88,7 @@ def check_hashable(function: str, static: dict[str, Any], advice: str = "") -> N
 
 @dataclass(frozen=True)
 class _Static:
-    """The part of a call that is compiled in: arguments by name, and what else a trace depends on."""
+    """The compiled-in part of a call: arguments by name, and other dependencies of the trace."""
 
     values: tuple[tuple[str, Any], ...]
     trace: tuple[Any, ...]
@@ -96,7 +96,7 @@ class _Static:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a function is mapped, see `expanding_shard_map` and `shard_map_constructor`."""
+    """Mapping options; see `expanding_shard_map` and `shard_map_constructor`."""
 
     in_specs: Any
     out_specs: Any
@@ -110,9 +110,9 @@ class Options:
 
 
 def _of_one_kind(mesh: Mesh) -> Mesh:
-    """``mesh``, or one of the same devices whose axes are all Auto if they are of different kinds.
+    """Return ``mesh``, or one of the same devices with Auto axes only if its axes are of different kinds.
 
-    Arrays can be laid out by JAX or as they say, but not by both at once.
+    JAX can choose the layout of arrays or follow their types, but not both at once.
     """
     if len(set(mesh.axis_types)) == 1:
         return mesh
@@ -128,12 +128,12 @@ class Mapped:
         self.in_specs = {name: name_all_axes(spec, self.axes) for name, spec in in_specs.items()}
         self.out_specs = name_all_axes(options.out_specs, self.axes)
         self.name = getattr(f, "__name__", "a mapped function")
-        # Of an abstract mesh, that of a context in which something is compiled, nobody knows the devices.
+        # An abstract mesh, that of a context in which something is compiled, has no known devices.
         known = () if isinstance(mesh, AbstractMesh) else np.ravel(mesh.devices)
         self.processes = {device.process_index for device in known}
-        # Structures and shapes of arguments that are known to be right: the check takes a tenth of a millisecond.
+        # Structures and shapes of arguments that have passed the check, which takes a tenth of a millisecond.
         self.checked: set[Any] = set()
-        # What earlier runs taught about the sizes of buffers, for each kind of call.
+        # Buffer sizes learnt in earlier runs, for each kind of call.
         self.rooms: dict[Any, dict[str, int]] = {}
 
         def run(static: _Static, dynamic: dict[str, Any]) -> Any:
@@ -173,7 +173,7 @@ class Mapped:
             return capacity.retrying(run, rooms, self.name)
 
     def _in_words(self, static: dict[str, Any], dynamic: dict[str, Any]) -> str:
-        """The call, as all processes must make it: names, static arguments, shapes, and what all devices share."""
+        """Describe the call that all processes must make: names, static arguments, shapes, and shared values."""
 
         def leaf_in_words(leaf: Any, spec: P) -> str:
             form = f"{jnp.result_type(leaf)}{list(np.shape(leaf))}"
@@ -192,14 +192,14 @@ class Mapped:
         return f"{self.name}({', '.join(given)}) over the devices {mesh}{order}{recording}"
 
     def _finished(self, result: tuple[Any, jax.Array]) -> Any:
-        """Wait for the results, to learn whether all buffers were large enough."""
+        """Wait for the results, to detect buffers that were too small."""
         out, done = result
         try:
             jax.block_until_ready(done)
         except Exception:
-            forget_failed_callbacks()  # or calls after this one would fail for the same reason
+            forget_failed_callbacks()  # otherwise later calls would fail for the same reason
             raise
-        # This run went well; an error would be that of another function.
+        # This run succeeded; an error here would belong to another function.
         with contextlib.suppress(Exception):
             jax.effects_barrier()
         return out
@@ -213,7 +213,7 @@ class Mapped:
             own = [self._without_leading_axis(block, spec) for block, spec in zip(blocks, specs, strict=True)]
             with capacity.learning(dict(static.trace[0])), ragged.exchanging(method):
                 out = called_by_name(self.f, dict(static.values) | jax.tree.unflatten(structure, own))
-            # An output of our own: there may be no other to wait for, and errors come out with outputs.
+            # An extra output: there may be no other to wait for, and errors surface with outputs.
             done = vary_along(jnp.int32(0), frozenset(self.axes))
             return self._with_leading_axes(out), done[None]
 
@@ -227,7 +227,7 @@ class Mapped:
         return mapped(*placed)
 
     def _leaf_specs(self, dynamic: dict[str, Any]) -> list[P]:
-        """The spec of each leaf; a number among what differs between devices is the same for all of them."""
+        """Return the spec of each leaf; a number in an argument that differs between devices is the same for all."""
         specs = [spec for name in sorted(dynamic) for spec in spec_of_each_leaf(self.in_specs[name], dynamic[name])]
         if self.options.input_tiled:
             return specs
@@ -251,7 +251,7 @@ class Mapped:
         return varying if self.options.output_tiled else varying[None]
 
     def _placed(self, leaf: jax.Array, spec: P) -> jax.Array:
-        """``leaf`` laid out as ``spec`` says, which meshes with Explicit axes want spelt out."""
+        """Return ``leaf`` with the layout of ``spec``, which meshes with Explicit axes require."""
         if all(kind == AxisType.Auto for kind in self.mesh.axis_types):
             return leaf
         return jax.reshard(leaf, NamedSharding(self.mesh, spec))
