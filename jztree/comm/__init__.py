@@ -1,13 +1,14 @@
-"""Ranks, and moving rows between them. All that `jztree` says to other devices goes through here.
+"""Ranks, and exchange of rows between them. All communication of `jztree` between devices uses this package.
 
 A function inside `jax.shard_map` is one of ``r`` ranks, numbered over all axes of the mesh. Outside of any mesh there
-is one rank, and everything here is then a plain local operation. Rows are those of whole pytrees, packed into one
-buffer, because each collective costs compile time and latency.
+is one rank, and all functions here are plain local operations. Rows of whole pytrees are packed into one buffer,
+because each collective costs compile time and latency.
 
-Collectives follow each other by data: a rank that raises must not leave others in a collective that it never joins. So
-whatever may fail is reduced over all ranks first (`check`), and what comes next takes the count that the check returns.
+Collectives depend on each other by data, because a rank that raises must not leave others in a collective that it never
+joins. So possible errors are first reduced over all ranks (`check`), and the next operation takes the count that the
+check returns.
 
-Memory: an exchange in dense rounds needs two buffers of the size of its chunks, whatever the distribution.
+Memory: an exchange in dense rounds needs two buffers of the size of its chunks, for any distribution.
 """
 
 from ..launch import initialize, should_init_jax_distributed
@@ -39,7 +40,7 @@ from ._tables import deliver, fetch
 from ._traffic import Traffic as Traffic
 from ._traffic import traffic_of as traffic_of
 
-# What is imported "as" itself is for the other packages of the library, and not public.
+# Names imported "as" themselves are for other packages of the library, and not public.
 __all__ = [
     "Fault",
     "Route",
@@ -67,4 +68,4 @@ __all__ = [
 ]
 
 for _name in __all__:
-    globals()[_name].__module__ = __name__  # where users find it
+    globals()[_name].__module__ = __name__  # the public name

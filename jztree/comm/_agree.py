@@ -45,7 +45,7 @@ def check_all(num: Any, faults: Sequence[Fault]) -> jax.Array:
 
 
 def check_and_tell(num: Any, faults: Sequence[Fault], value: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Check faults and gather integers in one collective: the result of `check_all`, and ``value`` ``(...)`` of all ranks.
+    """Check faults and gather integers in one collective: see `check_all`, and ``value`` ``(...)`` of all ranks.
 
     The gathered values ``(r, ...)`` are available before the check is complete. If you use them without the checked
     ``num``, order them after the check with `after`.

@@ -1,4 +1,4 @@
-"""Numbers of rows on all ranks together, which may not fit 32 bits, and where segments begin."""
+"""Row counts over all ranks, which may not fit 32 bits, and the starts of segments."""
 
 from typing import Any, NamedTuple
 
@@ -15,14 +15,14 @@ class Wide(NamedTuple):
     low: jax.Array
 
     def exceeds_int32(self) -> jax.Array:
-        """Whether each count is 2**31 or more."""
+        """Return whether each count is 2**31 or more."""
         return self.high >= 2**15
 
 
 def wide_sum(count: Any, most: int = 2**31) -> Wide:
-    """The sum of int32 counts over all ranks, elementwise.
+    """Sum int32 counts over all ranks, elementwise.
 
-    most: what no sum exceeds. If that fits 32 bits, half as much travels.
+    most: an upper bound of all sums. If it fits 32 bits, the ranks send half as much data.
     """
     _, ndev, axes = get_rank_info()
     count, fits = jnp.asarray(count), most < 2**31
@@ -33,14 +33,15 @@ def wide_sum(count: Any, most: int = 2**31) -> Wide:
 
 
 def wide_total(counts: jax.Array) -> Wide:
-    """The sum of int32 counts ``(n,)``, at most 2**15 of them."""
+    """Sum int32 counts ``(n,)``, at most 2**15 of them."""
     low = jnp.sum(counts & 0xFFFF, dtype=jnp.int32)
     return Wide(jnp.sum(counts >> 16, dtype=jnp.int32) + (low >> 16), low & 0xFFFF)
 
 
 def share(total: Wide, rank: jax.Array, ndev: int) -> tuple[jax.Array, Wide]:
-    """How many of ``total`` rows each of ``rank`` gets if all get the same (the first ones one more), int32, and where
-    its share starts.
+    """Divide ``total`` rows equally among ranks (the first ones get one more).
+
+    Returns the number of rows of each of ``rank``, int32, and the start of its share.
     """
     high, rest = total.high // ndev, total.high % ndev
     # rest is below the number of ranks, at most 2**15, so this fits 31 bits.
@@ -52,5 +53,5 @@ def share(total: Wide, rank: jax.Array, ndev: int) -> tuple[jax.Array, Wide]:
 
 
 def starts_of(counts: jax.Array) -> jax.Array:
-    """Where segments of these lengths begin, one after the other."""
+    """Return the starts of consecutive segments with these lengths."""
     return jnp.cumsum(counts, dtype=jnp.int32) - counts

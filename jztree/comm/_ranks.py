@@ -1,4 +1,4 @@
-"""The ranks of a mesh, and what all of them know: gathers, largest and smallest values, swaps."""
+"""The ranks of a mesh, and their shared data: gathers, largest and smallest values, swaps."""
 
 import functools
 from collections.abc import Callable
@@ -12,52 +12,52 @@ from .. import kernels
 from .._transform.ranks import get_rank_info, manual_axes
 from ..jax_ext import vary_along
 
-# More than these are a grid of two dimensions, and of three; see `swap`.
+# More ranks than these form a grid of two dimensions, and of three; see `swap`.
 _FEW_RANKS, _MANY_RANKS = 32, 256
-# Of a table in which ranks are looked up by comparing; with 32, comparing takes longer. See `of_rank`.
+# Largest table for lookup of ranks by comparison; with 32 entries, comparing takes longer than a gather. See `of_rank`.
 _FEW_ENTRIES = 16
 
 
 def in_shard_map_context() -> bool:
-    """Whether the code that is being traced runs inside `jax.shard_map`."""
+    """Return whether the traced code runs inside `jax.shard_map`."""
     return bool(manual_axes())
 
 
 def num_ranks() -> int:
-    """The number of ranks; 1 outside of any mesh."""
+    """Return the number of ranks; 1 outside of any mesh."""
     return get_rank_info()[1]
 
 
 def are_many(ndev: int) -> bool:
-    """Whether so many ranks had better not send a message to each."""
+    """Return whether there are too many ranks for each to send a message to each."""
     return ndev > _FEW_RANKS
 
 
 def vary(value: Any) -> jax.Array:
-    """``value`` with a type that says that it differs between ranks."""
+    """Return ``value`` with a type that differs between ranks."""
     return vary_along(jnp.asarray(value), frozenset(manual_axes()))
 
 
 def all_max(value: Any) -> Any:
-    """The largest value over all ranks, elementwise."""
+    """Return the largest value over all ranks, elementwise."""
     _, _, axes = get_rank_info()
     return jax.lax.pmax(vary(value), axes) if axes else value
 
 
 def all_min(value: Any) -> Any:
-    """The smallest value over all ranks, elementwise."""
+    """Return the smallest value over all ranks, elementwise."""
     _, _, axes = get_rank_info()
     return jax.lax.pmin(vary(value), axes) if axes else value
 
 
 def all_gather(value: Any) -> jax.Array:
-    """The values of all ranks, ``(r, ...)``."""
+    """Gather the values of all ranks, ``(r, ...)``."""
     _, ndev, axes = get_rank_info()
     return jnp.asarray(value)[None] if ndev == 1 else jax.lax.all_gather(vary(value), axes)
 
 
 def all_gather_rows(rows: Any) -> Any:
-    """A pytree of arrays ``(b, ...)`` of one length, of all ranks in one collective: arrays ``(r, b, ...)``."""
+    """Gather a pytree of arrays ``(b, ...)`` of one length from all ranks in one collective: arrays ``(r, b, ...)``."""
     _, ndev, axes = get_rank_info()
     given, structure = jax.tree.flatten(rows)
     gather = functools.partial(jax.lax.all_gather, axis_name=axes, tiled=True)
@@ -66,15 +66,15 @@ def all_gather_rows(rows: Any) -> Any:
 
 
 def rows_of_adjacent(rows: Any) -> Any:
-    """A pytree of arrays ``(b, ...)`` of one length, of the rank before this one, the one after it, and itself: arrays
-    ``(3, b, ...)``, without derivatives.
+    """Gather a pytree of arrays ``(b, ...)`` from the rank before this one, the one after it, and itself.
 
-    Before the first rank is the last one, and behind the last the first.
+    All arrays have one length. Returns arrays ``(3, b, ...)``, without derivatives. The last rank comes before the
+    first, and the first after the last.
     """
 
     def move(packed: jax.Array) -> jax.Array:
         before = shift(packed)
-        # What came goes back to whose it is, so that one collective follows the other by data.
+        # The received rows travel back to their rank, so that the second collective depends on the first by data.
         return jnp.concatenate([before, shift(jnp.concatenate([packed, before]), -1)])
 
     given, structure = jax.tree.flatten(rows)
@@ -82,8 +82,9 @@ def rows_of_adjacent(rows: Any) -> Any:
 
 
 def _through_words(given: list[Any], parts: int, move: Callable[[jax.Array], jax.Array]) -> list[jax.Array]:
-    """Arrays ``(b, ...)`` packed into one of words ``(1, b, w)``, of which ``move`` makes ``(parts, b, w)``; what that
-    holds, ``(parts, b, ...)``.
+    """Apply ``move`` to arrays ``(b, ...)`` packed into one array of words.
+
+    ``move`` takes words ``(1, b, w)`` and returns ``(parts, b, w)``. Returns the unpacked arrays ``(parts, b, ...)``.
     """
     leaves = jax.lax.stop_gradient(given)
     length, first = leaves[0].shape[0], jnp.zeros(1, jnp.int32)
@@ -97,7 +98,7 @@ def _through_words(given: list[Any], parts: int, move: Callable[[jax.Array], jax
 def with_real(
     derive: Callable[[list[jax.Array], list[Any]], list[jax.Array]], arrays: list[jax.Array], given: list[Any]
 ) -> list[jax.Array]:
-    """``arrays``, those of real numbers, and what they were made from, having gone through ``derive``."""
+    """Return ``arrays`` after passing those of real numbers, with their inputs, through ``derive``."""
     real = [i for i, array in enumerate(arrays) if jnp.issubdtype(array.dtype, jnp.inexact)]
     derived = derive([arrays[i] for i in real], [given[i] for i in real]) if real else []
     places = dict(zip(real, derived, strict=True))
@@ -106,7 +107,7 @@ def with_real(
 
 @jax.custom_jvp
 def _as_told(told: list[jax.Array], values: list[jax.Array]) -> list[jax.Array]:
-    """``told``, which is what all ranks have as ``values``, with the derivative of that."""
+    """Return ``told``, the gathered ``values`` of all ranks, with the derivative of that gather."""
     del values
     return told
 
@@ -117,10 +118,10 @@ def _as_told_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[A
 
 
 def of_rank(table: jax.Array, rank: jax.Array) -> jax.Array:
-    """``table[rank]``, what is said of a rank, ``(r,)``, for many ranks in a row, ``(n,)``.
+    """Return ``table[rank]`` for a table with one entry per rank, ``(r,)``, and an array of ranks, ``(n,)``.
 
-    Comparing with a few ranks one after the other is a vector loop: 0.26 ms of CPU time for 1e6 rows and 4 ranks, where
-    XLA's gather takes 0.83 (AVX2).
+    Comparing with a few ranks one after the other is a vector loop: 0.26 ms of CPU time for 1e6 rows and 4 ranks,
+    compared with 0.83 ms for XLA's gather (AVX2).
     """
     if table.shape[0] > _FEW_ENTRIES:
         return table[rank]
@@ -129,12 +130,12 @@ def of_rank(table: jax.Array, rank: jax.Array) -> jax.Array:
 
 
 def swap(buffer: jax.Array) -> jax.Array:
-    """A buffer ``(r, ...)`` whose part i goes to rank i, for one whose part i came from rank i.
+    """Exchange a buffer ``(r, ...)`` whose part i goes to rank i for one whose part i came from rank i.
 
-    Many ranks are a grid of two or three dimensions, along which parts travel one after the other, so that a rank sends
-    a number of messages like the square root or the cube root of the number of ranks; but all travels two or three
-    times. It also takes a tenth of the time to compile for 512 host devices, because an all_to_all is an operand for
-    each rank to XLA.
+    Many ranks form a grid of two or three dimensions, and parts travel along one dimension after the other. The number
+    of messages per rank then grows like the square root or the cube root of the number of ranks, but all data travels
+    two or three times. Compilation for 512 host devices also takes a tenth of the time, because XLA gives an all_to_all
+    one operand per rank.
     """
     _, ndev, axes = get_rank_info()
     if ndev == 1:
@@ -142,8 +143,8 @@ def swap(buffer: jax.Array) -> jax.Array:
     ranks = np.arange(ndev).reshape(_grid(ndev))
     grid = vary(buffer).reshape(*ranks.shape, *buffer.shape[1:])
     for axis, length in reversed(list(enumerate(ranks.shape))):
-        # The last axis of the grid comes to the front, where its parts are each in one piece: XLA compiles them in less
-        # time. When all have been there they are in their order again.
+        # Move the last axis of the grid to the front, so that each of its parts is contiguous: XLA compiles that
+        # faster. After all axes have been moved, they are in their original order.
         grid = jnp.moveaxis(grid, ranks.ndim - 1, 0)
         groups = np.moveaxis(ranks, axis, -1).reshape(-1, length).tolist()
         parts = grid.reshape(length, -1)
@@ -153,7 +154,7 @@ def swap(buffer: jax.Array) -> jax.Array:
 
 
 def _grid(ndev: int) -> tuple[int, ...]:
-    """The lengths of the grid of ranks, which is as square as can be; few ranks are a line."""
+    """Return the lengths of the grid of ranks, as square as possible; a few ranks form a line."""
     lengths, rest = [], ndev
     for dims in (3, 2) if ndev > _MANY_RANKS else (2,) if are_many(ndev) else ():
         lengths.append(max(length for length in range(1, rest + 1) if rest % length == 0 and length**dims <= rest))
@@ -162,7 +163,7 @@ def _grid(ndev: int) -> tuple[int, ...]:
 
 
 def shift(value: Any, by: int = 1) -> Any:
-    """What rank ``rank - by`` holds; ranks follow each other in a ring. value: a pytree of arrays."""
+    """Return the value of rank ``rank - by``; ranks form a ring. value: a pytree of arrays."""
     _, ndev, axes = get_rank_info()
     pairs = [(i, (i + by) % ndev) for i in range(ndev)]
     return value if ndev == 1 else jax.tree.map(lambda leaf: jax.lax.ppermute(vary(leaf), axes, pairs), value)

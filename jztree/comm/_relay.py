@@ -1,9 +1,9 @@
-"""Rows that pass through other ranks on their way.
+"""Relay rows through other ranks.
 
-If few pairs of ranks have many rows for each other, as at the surfaces of their ranges, most of a buffer with a part
-for each rank is empty, and it takes as many rounds as there are ranks to move a whole range to one other. So rows are
-dealt out to all ranks like cards, whoever they are for, and these pass them on: then all parts of the buffers are as
-full as each other, and the number of rounds depends on the number of rows alone. Each row travels twice.
+If few pairs of ranks exchange many rows, for example at the surfaces of their ranges, most of a buffer with a part for
+each rank is empty. Moving a whole range to one other rank then takes as many rounds as there are ranks. So rows are
+dealt out to all ranks like cards, for any destination, and these ranks forward them. Then all parts of the buffers are
+equally full, and the number of rounds depends only on the number of rows. Each row travels twice.
 
 L. G. Valiant & G. J. Brebner (1981), "Universal schemes for parallel communication".
 """
@@ -33,12 +33,12 @@ def relay(
 ) -> Any:
     """Send rows by way of other ranks.
 
-    arrays: of rows. total: how many are sent. most: the most that any rank sends, which all know. chunk: how many rows
-        for each rank are in a buffer.
-    card_of: called with numbers of those that are sent, int32 of any shape; returns which rows they are, and for each
-        ``(..., h)`` int32, the rank that it goes to, and what else that is to know.
+    arrays: the rows. total: number of rows to send. most: the largest number that any rank sends, known to all ranks.
+        chunk: number of rows for each rank in a buffer.
+    card_of: called with int32 numbers of sent rows, of any shape. It returns their row indices, and for each a header
+        ``(..., h)`` int32: the destination rank, then further data for it.
     take: called as ``take(packed, headers, counts, state)`` for every round, with rows ``(r, chunk, words)`` and
-        headers ``(r, chunk, h)``, the first ``counts`` ``(r,)`` of each part. It returns the new state.
+        headers ``(r, chunk, h)``, the first ``counts`` ``(r,)`` of each part valid. It returns the new state.
     Returns the last state.
     """
     ndev, words = num_ranks(), kernels.row_words(arrays)
@@ -69,7 +69,10 @@ def relay(
 
 
 def dealt(ndev: int, chunk: int) -> jax.Array:
-    """``(r, chunk)`` int32: which of ``r * chunk`` rows a rank deals to each; every rank begins with another."""
+    """Return ``(r, chunk)`` int32: the numbers of the ``r * chunk`` rows that a rank deals to each rank.
+
+    Every rank begins with a different one.
+    """
     first = (jnp.arange(ndev, dtype=jnp.int32) - get_rank_info()[0]) % ndev
     return first[:, None] + ndev * jnp.arange(chunk, dtype=jnp.int32)[None]
 

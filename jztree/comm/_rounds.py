@@ -10,17 +10,20 @@ from ._ranks import are_many
 
 _State = TypeVar("_State")
 
-# Smaller chunks for many ranks: there, a part for each adds up.
+# Chunks are smaller for many ranks, because the buffer has a chunk for each.
 _MIN_CHUNK, _MIN_CHUNK_FOR_MANY = 64, 8
 
 
 def chunk_of(buffer_rows: int, ndev: int) -> int:
-    """Rows for each rank in the buffer of a round."""
+    """Return the number of rows for each rank in the buffer of a round."""
     return max(_MIN_CHUNK_FOR_MANY if are_many(ndev) else _MIN_CHUNK, -(-buffer_rows // ndev))
 
 
 def in_rounds(most: jax.Array, chunk: int, one: Callable[[jax.Array, _State], _State], state: _State) -> _State:
-    """``one(done, state)`` again and again, until ``done`` of ``chunk`` rows a round is ``most``; the last state."""
+    """Repeat ``state = one(done, state)``, with ``chunk`` rows per round, until ``done`` reaches ``most``.
+
+    Returns the last state.
+    """
     rounds = -(-most // chunk)
 
     def step(carry: tuple[jax.Array, _State]) -> tuple[jax.Array, _State]:

@@ -1,4 +1,4 @@
-"""Tables that are spread over the ranks: sending rows to their owners, and asking these for some."""
+"""Tables distributed over the ranks: send rows to their owners, and fetch rows from them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,12 +21,12 @@ def deliver(
     state: Any,
     buffer_rows: int,
 ) -> Any:
-    """Send rows to ranks that take them in at once, so that nothing is stored that could overflow.
+    """Send rows to ranks that process them at once, so that no buffer can overflow.
 
-    rows: a list of arrays ``(m, ...)``. rank: ``(m,)`` int32, where each goes; those of no rank and from ``num`` on go
-    nowhere. receive: called as ``receive(buffer, counts, state)`` for every round, with the packed rows ``(r, chunk,
-    words)`` of which ``counts`` ``(r,)`` are in each part, by whatever way they came; returns the new state. Returns
-    the last state.
+    rows: a list of arrays ``(m, ...)``. rank: ``(m,)`` int32, the destination of each row; rows with an invalid rank,
+    and from ``num`` on, are not sent. receive: called as ``receive(buffer, counts, state)`` for every round, with
+    packed rows ``(r, chunk, words)``, the first ``counts`` ``(r,)`` of each part valid, in no particular order of
+    senders; it returns the new state. Returns the last state.
     """
     if rank.shape[0] == 0:
         return state
@@ -44,18 +44,19 @@ def deliver(
         buffer = swap(kernels.pack_segments(rows, order, starts + done, sent - done, chunk))
         return receive(buffer, jnp.clip(received - done, 0, chunk), state)
 
-    # The most that any rank receives is also the most that any sends, and is known behind the swap.
+    # The largest number of rows between two ranks is the same at receivers and senders; receivers know it after the
+    # swap.
     return in_rounds(all_max(jnp.max(received)), chunk, one, state)
 
 
 def fetch(
     table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int, filled: bool = True
 ) -> jax.Array:
-    """Rows of a table that is spread over the ranks.
+    """Fetch rows of a table that is distributed over the ranks.
 
-    table: ``(n, ...)``, this rank's part. rank, row: ``(m,)`` int32, which row of which rank to get; those of no rank
-    and from ``num`` on get 0, or anything if not ``filled``. Returns ``(m, ...)``. Questions and answers travel in
-    rounds over a bounded buffer, so no number of questions to one rank can be too large.
+    table: ``(n, ...)``, this rank's part. rank, row: ``(m,)`` int32, the row to fetch and its rank. Requests with an
+    invalid rank, and from ``num`` on, return 0, or are undefined if not ``filled``. Returns ``(m, ...)``. Questions and
+    answers travel in rounds over a bounded buffer, so any number of questions to one rank is possible.
     """
     ask_others = are_many(num_ranks()) and rank.shape[0] > 0
     fetched = _fetch_through_others if ask_others else _fetch
@@ -67,7 +68,7 @@ def fetch(
 def _fetch(
     table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int, answered: jax.Array
 ) -> jax.Array:
-    """`fetch`, by asking the ranks themselves. answered: what the answers are written to."""
+    """Implement `fetch` by direct questions to the ranks. answered: the array for the answers."""
     ndev = num_ranks()
     order, counts = kernels.group_by_rank(rank, num, ndev)
     chunk, starts = chunk_of(buffer_rows, ndev), starts_of(counts)
@@ -75,7 +76,7 @@ def _fetch(
 
     def one(done: jax.Array, answered: jax.Array) -> jax.Array:
         asked = swap(kernels.pack_segments([row], order, starts + done, counts - done, chunk))
-        # Where nothing was asked there may be any number.
+        # Unused entries may hold any number.
         wanted = jnp.clip(jax.lax.bitcast_convert_type(asked.reshape(-1), jnp.int32), 0, table.shape[0] - 1)
         answers = swap(
             kernels.pack_segments([table], wanted, jnp.arange(ndev, dtype=jnp.int32) * chunk, everywhere, chunk)
@@ -88,7 +89,7 @@ def _fetch(
 def _fetch_through_others(
     table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int, answered: jax.Array
 ) -> jax.Array:
-    """`fetch`, by questions that are dealt out to all ranks, which ask for others; see `relay`."""
+    """Implement `fetch` by questions distributed over all ranks, which forward them; see `relay`."""
     ndev = num_ranks()
     chunk, num = chunk_of(buffer_rows, ndev), kernels.as_num(num)
 
