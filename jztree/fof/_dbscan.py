@@ -1,13 +1,13 @@
-"""Clusters of particles with many others nearby: DBSCAN.
+"""DBSCAN: clusters of particles with many others nearby.
 
 M. Ester, H.-P. Kriegel, J. Sander, X. Xu (1996), "A density-based algorithm for discovering clusters in large spatial
-databases with noise", KDD-96. Particles with enough others within a length are cores; clusters are the
-friends-of-friends groups of the cores, and particles within that length of a core are on the border of its cluster.
+databases with noise", KDD-96. Particles with enough others within a length are cores. Clusters are the
+friends-of-friends groups of the cores. Particles within that length of a core are on the border of its cluster.
 
-A count that ends at ``min_samples`` decides whether a particle is a core. It counts nodes that are wholly near without
-opening them. A second hierarchy holds the cores alone, and their groups are found in it. Other particles search it for
-the smallest cluster near them. A search opens no node whose clusters are all larger than the smallest so far. Memory
-is O(n) for any length. Time is O(n log n) if ``min_samples`` is small.
+A count that stops at ``min_samples`` decides whether a particle is a core. It counts nodes that are wholly within the
+length without opening them. A second hierarchy holds only the cores, and their groups are found in it. Other particles
+search it for the smallest cluster near them. A search skips nodes whose clusters are all larger than the smallest so
+far. Memory is O(n) for any length. Time is O(n log n) if ``min_samples`` is small.
 """
 
 import functools
@@ -45,25 +45,25 @@ def dbscan(
     """Cluster particles by density, as `sklearn.cluster.DBSCAN` does (Ester et al. 1996).
 
     part: a particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of positions.
-    eps: how far others may be to count as near, in the unit of the positions. Particles are near if their distance is
-        at most that, decided in float64 from the positions as given.
-    min_samples: how many particles, itself among them, must be near for a particle to be a core; any number
-        from 1 on, of which those above the number of particles leave no core.
-    boxsize: periodic length, or one a dimension; 0 or None is open. Positions outside the box are wrapped.
+    eps: the largest distance at which particles are near each other, in the unit of the positions. The comparison is
+        made in float64 from the original positions.
+    min_samples: the number of particles, including itself, that a core must have near it; any number from 1 on. If it
+        is above the number of particles, there are no cores.
+    boxsize: periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
 
     Returns ``(n,)`` int32 clusters and an ``(n,)`` bool mask of the cores, in the order of ``part``. Cores that are
-    near each other, directly or through other cores, are a cluster. Clusters are numbered from 0 on by their first
-    core; a particle that is no core but near some is in the first of their clusters; all others are -1, noise. These
-    are the labels of scikit-learn. With ``min_samples=1`` clusters are friends-of-friends groups, with 2 those of two
-    particles or more. Rows from ``num`` on are -1.
+    near each other, directly or through other cores, form a cluster. Clusters are numbered from 0 on by their first
+    core. A particle that is not a core but near some belongs to the first of their clusters. All others are noise, -1.
+    These are the labels of scikit-learn. With ``min_samples=1``, clusters are friends-of-friends groups; with 2, those
+    of two particles or more. Rows from ``num`` on are -1.
 
-    Clusters do not depend on the number of devices; over several, the first core is the one whose device, and row on
-    it, comes first. Raises TypeError or ValueError for wrong arguments, and an error at run time, on every device, if
-    a position is NaN or infinite, or a traced ``eps`` or ``boxsize`` is wrong.
+    Clusters do not depend on the number of devices. Over several devices, cores are ordered by device and by row on it.
+    Raises TypeError or ValueError for invalid arguments. Raises an error at run time, on every device, if a position is
+    NaN or infinite, or a traced ``eps`` or ``boxsize`` is invalid.
     """
     cfg = without_masses(checked_config(cfg, FofConfig))
     pos = check_particles(part, max_dims=_MAX_DIMS)
-    least = min(_checked_samples(min_samples), 2**31 - 1)  # which no particle has near it
+    least = min(_checked_samples(min_samples), 2**31 - 1)  # above any possible number of particles
     box = check_box(boxsize, pos.shape[1])
     length = check_length(eps, box, "eps")
     check_num(part)
@@ -75,14 +75,14 @@ def dbscan(
 def _clusters(
     part: Any, pos: jax.Array, length: Exact, min_samples: int, box: Exact, cfg: FofConfig
 ) -> tuple[jax.Array, jax.Array]:
-    """On one device."""
+    """Cluster the particles of one device."""
     domain, (num,) = domain_of([pos], [get_num(part)], ["the positions"], box)
     built = sort_in_domain(pos, num, domain, cfg.tree)
     tree = kernel_tree(built.part, num, built.th)
     kind = kinds(kernels.enough_within(tree, None, length, min_samples, box), num)
 
     def first(which: int) -> tuple[kernels.Tree, jax.Array]:
-        """The hierarchy over particles of a kind, and the rows of ``part`` of these and then of all others."""
+        """Return the hierarchy over particles of a kind, and the rows of ``part`` of these, followed by all others."""
         order, numbers = rows_by_kind(kind, which)
         posz = kernels.gather_rows(built.part, order)
         th = build_in_domain(posz, numbers[0], domain, cfg.tree)
@@ -108,7 +108,7 @@ def _checked_samples(min_samples: Any) -> int:
 
 @functools.partial(jax.jit, inline=True)
 def _numbered(group: jax.Array, core: jax.Array) -> jax.Array:
-    """The cluster of each core. group: the first row of each one's."""
+    """Return the cluster of each core. group: the first row of each particle's group."""
     first = core & (group == jnp.arange(group.shape[0], dtype=jnp.int32))
     number = jnp.cumsum(first, dtype=jnp.int32) - 1
     return jnp.where(core, number[group], -1)

@@ -1,11 +1,11 @@
 """DBSCAN over the ranks of a mesh.
 
-1. Particles of all ranks are sorted in z-order, and each rank counts who is near its own, as `jztree.radius` does.
-2. The groups of the cores are found as friends-of-friends are (`jztree.fof._over_ranks`). A group is known by the rank
-   and row of its first core in z-order, its root.
-3. Clusters are numbered by the row that their first core was given in. The root gets the smallest from all cores of the
-   group, the rank that this row was given to counts such rows, and answers travel back: to the root, then to all.
-4. Particles that are no cores look for the smallest number of the cores near them, on other ranks too.
+1. Sort the particles of all ranks in z-order. Each rank counts the neighbours of its own, as `jztree.radius` does.
+2. Find the groups of the cores with the friends-of-friends algorithm (`jztree.fof._over_ranks`). The rank and row of a
+   group's first core in z-order, its root, identify the group.
+3. Number clusters by the input row of their first core. The root receives the smallest such row from all cores of the
+   group. The rank that owns this row counts such rows, and answers travel back: to the root, then to all cores.
+4. Particles that are not cores search for the smallest cluster number of the cores near them, also on other ranks.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ _NONE = 2**31 - 1
 def clusters_over_ranks(
     part: Any, length: Exact, min_samples: int, box: Exact, cfg: FofConfig
 ) -> tuple[jax.Array, jax.Array]:
-    """The cluster of each particle that this rank was given, and whether it is a core."""
+    """Return the cluster of each particle in this rank's input, and whether it is a core."""
     around = RadiusConfig(tree=cfg.tree, ghost_rows=cfg.ghost_rows)
     ready = make_ready(Asked(part, None, None, Radii(length, None), box, None, around, numbered=True))
     search = _Search(ready, length, min_samples, box, cfg)
@@ -47,7 +47,7 @@ class _Search:
         self.kind = kinds(enough, self.own.num)
 
     def clusters(self) -> jax.Array:
-        """In z-order."""
+        """Return the clusters in z-order."""
         order, numbers = rows_by_kind(self.kind, CORE)
         posz = kernels.gather_rows(self.own.posz, order)
         assert self.ready.domain is not None
@@ -61,7 +61,7 @@ class _Search:
         return jnp.where(self.kind == CORE, cluster, jnp.where(near < _NONE, near, -1))
 
     def _numbered(self, root: Label, num: jax.Array, order: jax.Array) -> jax.Array:
-        """The number of the cluster of each core, ``(n,)``. order: the rows of the cores."""
+        """Return the cluster number of each core, ``(n,)``. order: the rows of the cores."""
         used = jnp.arange(self.n, dtype=jnp.int32) < num
         starts, origin = self.ready.starts, self._own_origin()
         assert starts is not None
@@ -70,7 +70,7 @@ class _Search:
         ranks = jnp.where(used, root.irank, nobody)
         first = comm.vary(jnp.full(self.n, _NONE, jnp.int32))
         first = comm.deliver([root.igroup, number], ranks, self.n, _keep_least, first, self._room())
-        # Where the first core of each cluster was given, rows of clusters are counted.
+        # The rank whose input holds the first core of a cluster counts the rows of clusters.
         home = jnp.searchsorted(starts, first, side="right").astype(jnp.int32) - 1
         row = first - starts[home]
         home = jnp.where(first < _NONE, home, nobody)
@@ -82,7 +82,7 @@ class _Search:
         return comm.fetch(at_root, ranks, root.igroup, self.n, self._room())[:, 0]
 
     def _near(self, cluster: jax.Array) -> jax.Array:
-        """The smallest cluster of the cores near each particle that is none, in z-order; _NONE if there are none."""
+        """Return the smallest cluster of the cores near each particle that is not a core, in z-order; _NONE if none."""
         assert self.ready.domain is not None
         present = self.around.more(cluster)
         rows = jnp.arange(present.shape[0], dtype=jnp.int32)
@@ -97,7 +97,7 @@ class _Search:
         return kernels.least_within(cores, present[order], queries, others, self.length, self.box)
 
     def _own_origin(self) -> tuple[jax.Array, jax.Array]:
-        """The rank and row that each of the rank's own particles was given in."""
+        """Return the input rank and row of each of the rank's own particles."""
         home = self.ready.home
         assert home is not None
         return home.origin.rank, home.origin.idx
@@ -112,7 +112,7 @@ class _Search:
 
 
 def _rows_of(buffer: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The words of rows that came, ``(m, words)`` int32, and which of the rows are any."""
+    """Return the words of received rows, ``(m, words)`` int32, and a mask of the valid rows."""
     words = jax.lax.bitcast_convert_type(buffer, jnp.int32)
     came = jnp.arange(buffer.shape[1], dtype=jnp.int32)[None] < counts[:, None]
     return words.reshape(-1, buffer.shape[-1]), came.reshape(-1)

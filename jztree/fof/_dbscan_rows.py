@@ -1,4 +1,4 @@
-"""Which particles are cores of clusters, for DBSCAN."""
+"""Classify particles for DBSCAN as cores or others."""
 
 import functools
 
@@ -12,16 +12,16 @@ CORE, OTHER, PADDING = range(3)
 
 @functools.partial(jax.jit, inline=True)
 def kinds(enough: jax.Array, num: jax.Array) -> jax.Array:
-    """``(n,)`` int32: CORE, OTHER, or PADDING for rows from ``num`` on. enough: 1 if enough are near, 0 if not."""
+    """Return ``(n,)`` int32: CORE, OTHER, or PADDING for rows from ``num`` on. enough: 1 if enough are near, else 0."""
     used = jnp.arange(enough.shape[0], dtype=jnp.int32) < num
     return jnp.where(used, jnp.where(enough == 1, CORE, OTHER), PADDING).astype(jnp.int32)
 
 
 def has_borders(min_samples: int) -> bool:
-    """Whether a particle that is not a core may be near one: with fewer than three samples, it is alone."""
+    """Return whether a particle that is not a core can be near one. With fewer than three samples, it cannot."""
     return min_samples > 2
 
 
 def rows_by_kind(kind: jax.Array, first: int) -> tuple[jax.Array, jax.Array]:
-    """Rows in the order of kinds, of which ``first`` comes first, ``(n,)`` int32, and how many there are of each."""
+    """Sort rows by kind, ``first`` first: return the row order, ``(n,)`` int32, and the number of each kind."""
     return kernels.group_by_rank((kind.astype(jnp.int32) - first) % 3, kind.shape[0], 3)

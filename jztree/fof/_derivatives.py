@@ -1,7 +1,7 @@
 """Derivatives of sums over groups.
 
-What a kernel found is given back with derivatives: those of the same definition written down in JAX, at fixed
-membership (`jztree._membership`).
+The results of a kernel get the derivatives of the same definition written in JAX, at fixed membership
+(`jztree._membership`).
 """
 
 import math
@@ -25,10 +25,10 @@ def of_groups(
     segments: tuple[jax.Array, jax.Array, jax.Array],
     num: Any,
 ) -> tuple[jax.Array, ...]:
-    """``sums`` of `jztree.kernels.catalogue` with derivatives by positions, masses, velocities and box lengths.
+    """Return ``sums`` of `jztree.kernels.catalogue` with derivatives by positions, masses, velocities and box lengths.
 
-    particles: positions, masses and velocities as that takes them, of which ``num`` rows hold particles. segments:
-    number, counts and offsets of the groups. Over several ranks, derivatives gather the particles of all on each.
+    particles: positions, masses and velocities in the form that kernel takes, with ``num`` valid rows. segments:
+    number, counts and offsets of the groups. Over several ranks, derivatives gather the particles of all ranks on each.
     """
     if sums[0].shape[0] == 0:
         return sums
@@ -56,12 +56,12 @@ def _of_groups_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple
 def _columns(
     particles: _Particles, box: Exact, members: Members, count: jax.Array, known: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, ...]:
-    """The columns of the catalogue. known: the same from the kernel, of which units and periods are taken."""
+    """Compute the columns of the catalogue. known: the kernel's columns, from which units and periods are taken."""
     pos, mass, vel = particles
     inside = (members.group < members.first.shape[0])[:, None]
     number = jnp.maximum(count, 1).astype(pos.dtype)
     total, share = _shares(mass, members, number, inside[:, 0], known[0])
-    # Rows in no group may hold anything.
+    # Rows in no group may hold arbitrary values.
     place = jnp.where(inside, pos, 0)
     offset = nearest_difference(place, members.of_rows(members.from_first(place)), box)
     offset = jnp.where(inside, offset, 0)
@@ -82,7 +82,7 @@ def _columns(
 def _shares(
     mass: jax.Array | None, members: Members, number: jax.Array, inside: jax.Array, known: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The mass of each group, and the weight of each row in the means over its group."""
+    """Return the mass of each group, and the weight of each row in the means over its group."""
     alike = jnp.where(inside, members.of_rows(1 / number), 0)
     if mass is None:
         return jnp.zeros_like(number), alike
@@ -99,14 +99,14 @@ def _shares(
 
 
 def _inside_box(place: jax.Array, known: jax.Array, box: Exact) -> jax.Array:
-    """``place`` moved by whole periods to where the kernel found it."""
+    """Move ``place`` by whole periods to the position found by the kernel."""
     length, rest = (one[None, :] for one in exact_to_parts(box, place.dtype))
     images = jnp.where(length > 0, jnp.round((place - known) / jnp.where(length > 0, length, 1)), 0)
     return place - jax.lax.stop_gradient(images) * (length + rest)
 
 
 def _root_mean_square(vector: jax.Array, share: jax.Array, members: Members, known: jax.Array) -> jax.Array:
-    """The root of the mean square of vectors; its derivative at 0 is 0. known: what it is."""
+    """Return the root mean square of vectors; its derivative at 0 is 0. known: its value."""
     unit = or_one(known)
     inner = vector / members.of_rows(unit, 1)[:, None]
     square = members.sum(share * jnp.sum(inner * inner, axis=-1))
@@ -115,7 +115,7 @@ def _root_mean_square(vector: jax.Array, share: jax.Array, members: Members, kno
 
 
 def _shape_tensor(from_centre: jax.Array, share: jax.Array, members: Members, size: jax.Array) -> jax.Array:
-    """The inertia tensor over its trace, the square of the ``size``; 0 for groups without extent."""
+    """Return the inertia tensor over its trace, the square of the ``size``; 0 for groups without extent."""
     inner = from_centre / members.of_rows(or_one(size), 1)[:, None]
     inertia = members.sum((share[:, None] * inner)[:, :, None] * inner[:, None, :])
     trace = jnp.trace(inertia, axis1=1, axis2=2)[:, None, None]
@@ -125,7 +125,7 @@ def _shape_tensor(from_centre: jax.Array, share: jax.Array, members: Members, si
 def _motion(
     vel: jax.Array, from_centre: jax.Array, share: jax.Array, members: Members, known: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Mean velocity, dispersion and specific angular momentum."""
+    """Compute mean velocity, dispersion and specific angular momentum."""
     dims = vel.shape[1]
     first = members.from_first(vel)
     beyond = vel - members.of_rows(first)
@@ -134,6 +134,7 @@ def _motion(
     across = _root_mean_square(relative, share, members, known[6] * math.sqrt(dims))
     pairs = [(1, 2), (2, 0), (0, 1)] if dims == 3 else [(i, j) for i in range(dims) for j in range(i + 1, dims)]
     turns = [from_centre[:, i] * relative[:, j] - from_centre[:, j] * relative[:, i] for i, j in pairs]
-    # In one dimension nothing rotates, and a sum of no columns would not vary over ranks as the kernel's column does.
+    # In one dimension there is no rotation, and a sum of no columns would not vary over ranks as the kernel's column
+    # does.
     turn = members.sum(share[:, None] * jnp.stack(turns, axis=-1)) if turns else known[7]
     return first + middle, across / math.sqrt(dims), turn

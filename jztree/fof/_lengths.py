@@ -1,4 +1,4 @@
-"""Lengths within which particles are linked."""
+"""Check linking lengths."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from ..jax_ext import Exact, exact, is_concrete
 
 
 def check_length(length: Any, box: Exact, name: str) -> Exact:
-    """``length`` as an exact number; ValueError in words if it cannot be one, or the box is none.
+    """Return ``length`` as an exact number. Raise ValueError if the length or the box is invalid.
 
-    name: of the argument.
+    name: the name of the argument.
     """
     if isinstance(length, Exact):
         return length

@@ -1,7 +1,7 @@
-"""Mass-weighted means of properties of particles over groups.
+"""Mass-weighted means of particle properties over groups.
 
-A mean velocity is one, and the kernel of the catalogue takes it exactly, over groups that straddle ranks too, with
-derivatives. So properties are given to it in the place of velocities, as many at a time as there are dimensions.
+The catalogue kernel computes mean velocities exactly, with derivatives, and over groups that straddle ranks. So this
+module passes properties to it in place of velocities, as many at a time as there are dimensions.
 """
 
 from collections.abc import Callable
@@ -19,15 +19,15 @@ from ..data import get_num
 
 __all__ = ["Columns", "mean_columns", "mean_faults"]
 
-# Positions, masses and velocities, see `._group_order.catalogue_columns`.
+# Positions, masses and velocities; see `._group_order.catalogue_columns`.
 Columns = tuple[jax.Array, jax.Array | None, jax.Array | None]
-_VELOCITY = 5  # of the sums that a kernel gives
+_VELOCITY = 5  # index among the sums of a kernel
 _NOT_FINITE = "row {0}%s has a %s that is NaN or infinite, of which a mean is to be taken; remove such particles."
 _NO_REDSHIFT = "row {0}%s has a zplus1 that is not positive and finite; it is 1 + z, the inverse of the scale factor."
 
 
 def mean_faults(part: Any, cfg: CatalogueConfig, of: str) -> list[comm.Fault]:
-    """What may be wrong with properties that means are taken of. of: whose rows they are."""
+    """Return the possible faults of properties to be averaged. of: text that identifies the particles."""
     num, faults = get_num(part), []
     for name, rows in _averaged(part, cfg).items():
         bad = ~jnp.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))
@@ -41,7 +41,7 @@ def mean_faults(part: Any, cfg: CatalogueConfig, of: str) -> list[comm.Fault]:
 def mean_columns(
     grouped: Any, columns: Columns, sums_of: Callable[[Columns], tuple[Any, Any]], cfg: CatalogueConfig
 ) -> dict[str, Any]:
-    """The columns ``v_rad``, ``scale_factor`` and ``means`` of a catalogue, as far as there are any, by name.
+    """Return the columns ``v_rad``, ``scale_factor`` and ``means`` of a catalogue by name, if present.
 
     grouped: particles in group order. columns, sums_of: see `._group_order.make_catalogue`.
     """
@@ -81,9 +81,9 @@ def _means(
 
 
 def _averaged(part: Any, cfg: CatalogueConfig) -> dict[str, jax.Array]:
-    """The properties that means are taken of as they are, ``(n, ...)`` real numbers by name.
+    """Return the properties to average without conversion, ``(n, ...)`` real numbers by name.
 
-    Raises ValueError or TypeError in words if one that is asked for is not there, or has no row a particle.
+    Raises ValueError or TypeError if a requested property is missing, or does not have one row per particle.
     """
     found = {}
     for name in dict.fromkeys(("v_rad", *cfg.means)):
@@ -96,7 +96,7 @@ def _averaged(part: Any, cfg: CatalogueConfig) -> dict[str, jax.Array]:
 
 
 def _rows_of(part: Any, name: str) -> jax.Array | None:
-    """A property as real numbers ``(n, ...)``, None if there is none. What all share is given to each."""
+    """Return a property as real numbers ``(n, ...)``, None if absent. A shared value is repeated for each particle."""
     rows = getattr(part, name, None)
     if rows is None:
         return None

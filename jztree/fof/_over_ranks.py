@@ -1,14 +1,14 @@
-"""Friends-of-friends groups over the ranks of a mesh.
+"""Find friends-of-friends groups over the ranks of a mesh.
 
-1. Particles of all ranks are sorted in z-order; each rank gets a range of it.
-2. Every rank gets, from higher ranks, the particles within the linking length of its boxes (`jztree.tree.ghosts`), and
+1. Sort the particles of all ranks in z-order; each rank gets a range of it.
+2. Send each rank the particles of higher ranks within the linking length of its boxes (`jztree.tree.ghosts`). The rank
    finds the groups of its own particles and these ghosts together.
 3. A ghost in one group with an own particle is an edge between a group of this rank and a group of the rank that owns
-   the ghost. The graph of these edges is solved by a distributed union-find (native/groups/group_graph.h): hooks to
-   the smaller label, then pointer jumping. Nobody ever holds the whole graph.
+   the ghost. A distributed union-find (native/groups/group_graph.h) solves the graph of these edges: hooks to the
+   smaller label, then pointer jumping. No rank ever holds the whole graph.
 
-A pair of particles on two ranks is seen by the lower one, because the other particle is within the linking length of
-one of its boxes. So every link is found once.
+The lower rank finds a pair of particles on two ranks, because the other particle is within the linking length of one of
+its boxes. So every link is found once.
 """
 
 import functools
@@ -39,10 +39,10 @@ _TOO_MANY = (
 
 @dataclass
 class Groups:
-    """The groups of a rank's particles, however they are to be named.
+    """The groups of a rank's particles, for any kind of label.
 
-    num: how many particles the rank has. local: ``(m,)`` int32, the first row of each row's group on this rank. forest:
-        what joins these over the ranks; see `kernels.take_hooks`.
+    num: number of particles of the rank. local: ``(m,)`` int32, the first row of each row's group on this rank. forest:
+    joins these groups over the ranks; see `kernels.take_hooks`.
     """
 
     num: jax.Array
@@ -53,7 +53,7 @@ class Groups:
         return Label(*kernels.own_labels(self.local, self.forest, self.num, comm.get_rank_info()[0]))
 
     def joined_labels(self) -> jax.Array:
-        """Rows of the joined particles of all ranks, ``(n,)`` int32. Raises on all ranks if there are too many."""
+        """Return rows of the joined particles of all ranks, ``(n,)`` int32. Raise on all ranks if they exceed int32."""
         total = comm.wide_sum(self.num)
         checked = kernels.check(self.num, total.exceeds_int32(), [], _TOO_MANY)
         starts = comm.starts_of(comm.all_gather(checked))
@@ -63,16 +63,16 @@ class Groups:
 def groups_over_ranks(
     part: Any, rlink: Exact, box: Exact, cfg: FofConfig, sorted_already: bool, faults: Sequence[comm.Fault] = ()
 ) -> tuple[Any, Groups]:
-    """This rank's range of the particles in z-order, and their groups.
+    """Return this rank's range of the particles in z-order, and their groups.
 
-    faults: what may be wrong besides positions.
+    faults: possible errors besides those of positions.
     """
     partz, num, domain = _range(part, box, cfg, sorted_already, faults)
     return partz, groups_in_domain(partz, num, domain, rlink, cfg)
 
 
 def groups_in_domain(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: FofConfig) -> Groups:
-    """The groups of particles that are in z-order in a domain."""
+    """Find the groups of particles that are in z-order in a domain."""
     around = _with_ghosts(partz, num, domain, rlink, cfg)
     th = build_in_domain(around.rows, around.num, domain, cfg.tree)
     local = kernels.fof(kernel_tree(around.rows, around.num, th), None, rlink, domain.box, filled=False)
@@ -91,10 +91,10 @@ def _range(
 
 
 def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: FofConfig) -> Surroundings:
-    """Positions of the rank's particles, and of those of higher ranks that may be linked to them."""
+    """Return the rank's positions, and those of particles on higher ranks that may be linked to them."""
     pos = get_pos(partz)
     n = pos.shape[0]
-    # Before the ghosts are here there is no hierarchy.
+    # Without the ghosts there is no hierarchy yet.
     leaves = runs_of(pos, num, domain.box)
     boxes = _, lower, upper = boxes_of(pos, num, domain, leaves)
     radius = jnp.full(lower.shape[0], at_least_normal(jnp.asarray(exact_to_float(rlink), pos.dtype)))
@@ -107,13 +107,13 @@ def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: 
 def _solve(
     local: jax.Array, num: jax.Array, around: Surroundings, n: int, cfg: FofConfig
 ) -> tuple[kernels.Forest, jax.Array]:
-    """The forest of local groups whose roots are the first particles of the groups of all ranks.
+    """Return the forest of local groups whose roots are the first particles of the groups of all ranks.
 
-    Also ``num``, which is known once all checks are over.
+    Also returns ``num``, which becomes available after all checks.
     """
     rank, _, _ = comm.get_rank_info()
     place = room("fof_edges", cfg.edge_rows, n // 16 + _MIN_EDGES, around.room.rows)
-    # Ghosts come last on every rank, so the labels of own particles are own rows everywhere.
+    # Ghosts come last on every rank, so labels of own particles are own rows everywhere.
     owner_label = around.more(local, filled=False, own=False)
     edges, found = kernels.group_edges(local, owner_label, around.traffic.received, rank, place.rows)
     needs = comm.all_gather(found)
@@ -130,7 +130,7 @@ def _solve(
 def _union(
     forest: kernels.Forest, edges: jax.Array, num: jax.Array, unsolved: jax.Array, rank: Any
 ) -> tuple[kernels.Forest, jax.Array, jax.Array]:
-    """Hook and jump until the ends of all edges agree: the forest, and how many rounds and jumps it took."""
+    """Hook and jump until the ends of all edges agree. Return the forest, and the numbers of rounds and jumps."""
     buffer_rows = edges.shape[0]
 
     def jump(state: Any) -> Any:
