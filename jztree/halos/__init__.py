@@ -1,13 +1,13 @@
-"""Properties of haloes that follow from a catalogue of groups: shapes, spins, dispersions and the densest particle.
+"""Compute halo properties from a catalogue of groups: shapes, spins, dispersions and the densest particle.
 
-`DEFINITIONS` says in words what each column of `jztree.data.FofCatalogue` and each property here is. In groups whose
-particles have no mass, or mass 0, mass-weighted means are plain ones.
+`DEFINITIONS` describes each column of `jztree.data.FofCatalogue` and each property here. In groups whose particles have
+no mass, or mass 0, mass-weighted means are plain means.
 
-All functions have twins ``.jit`` and ``.smap``. All but `densest_particle` work row by row, so they also take the
-catalogue of all of ``r`` devices, ``(r, g, ...)``, without being mapped; and in place of a catalogue of groups the
-`jztree.overdensity.SphereProperties` of spheres. Rows beyond ``ngroups`` are zero. What is not defined for a group,
-such as the axis ratios of one without extent, is NaN; what depends on a sphere that does not exist is 0, as the mass
-and the radius of that are.
+All functions have twins ``.jit`` and ``.smap``. All except `densest_particle` work row by row. So they also accept the
+catalogue of all ``r`` devices, ``(r, g, ...)``, without being mapped, and `jztree.overdensity.SphereProperties` of
+spheres instead of a catalogue. Rows from ``ngroups`` on are zero. A property that is not defined for a group, such as
+the axis ratios of one without extent, is NaN. A property of a sphere that does not exist is 0, as are its mass and
+radius.
 """
 
 from ._definitions import DEFINITIONS, Definition

@@ -1,4 +1,4 @@
-"""What each column of a catalogue of groups and each property of haloes is, in words."""
+"""Definitions of the columns of a group catalogue and of halo properties, in words."""
 
 from typing import NamedTuple
 
@@ -6,12 +6,12 @@ __all__ = ["DEFINITIONS", "Definition"]
 
 
 class Definition(NamedTuple):
-    """What a property of a group is.
+    """The definition of a property of a group.
 
-    kind: its unit: "1", "length", "length^2", "mass", "velocity", "length*velocity" or "density"; lengths are those of
-        the particles' positions, comoving if these are.
-    words: how it is defined.
-    source: the paper that the definition is from; empty where it is a plain count, sum or mean.
+    kind: its unit: "1", "length", "length^2", "mass", "velocity", "length*velocity" or "density"; lengths are in the
+        unit of the particles' positions, and comoving if these are.
+    words: the definition.
+    source: the paper that the definition comes from; empty for a plain count, sum or mean.
     """
 
     kind: str

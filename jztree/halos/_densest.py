@@ -1,4 +1,4 @@
-"""The densest particle of each group, which may go on from device to device."""
+"""Find the densest particle of each group, for groups on one or several devices."""
 
 from typing import Any, NamedTuple
 
@@ -27,9 +27,9 @@ _OTHER_PARTICLES = (
 class DensestParticle(NamedTuple):
     """The densest particle of each group.
 
-    part: a particle class of ``g`` rows, one a group, with all properties that the particles have.
+    part: a particle class of ``g`` rows, one per group, with all properties of the particles.
     density: ``(g,)``, its density.
-    where: `jztree.data.RankIdx`, the device that holds it and the row there, among the particles in group order.
+    where: `jztree.data.RankIdx`: the particle's device, and its row there among the particles in group order.
     """
 
     part: Any
@@ -38,10 +38,10 @@ class DensestParticle(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """Which groups go on from device to device; see `jztree.fof.fof_and_catalogue` for the order of the particles.
+    """The groups that continue on other devices; for the order of the particles see `jztree.fof.fof_and_catalogue`.
 
-    last: the row of the last group that begins on this device. heads: ``(r,)``, how many of the leading rows of each
-    device continue the last group of the devices before. begins: ``(r,)``, whether a group begins there.
+    last: the row of the last group that begins on this device. heads: ``(r,)``, the number of leading rows of each
+    device that continue the last group of the devices before. begins: ``(r,)``, whether a group begins there.
     """
 
     last: jax.Array
@@ -52,18 +52,19 @@ class Ends(NamedTuple):
 @with_twins(P(-1), P(-1), prepare=check_classes)
 @with_computed
 def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestParticle:
-    """The densest particle of each group: the centre of a halo that no substructure moves, where densities are smooth.
+    """Find the densest particle of each group: a halo centre that substructure does not move if densities are smooth.
 
-    grouped, cata: the particles in group order and the catalogue, as `jztree.fof.fof_and_catalogue` returns them. The
-        catalogue may have been sorted.
-    density: ``(n,)``, one number a particle in that order, such as from `jztree.density`. Equal ones: the first row.
+    grouped, cata: the particles in group order and the catalogue from `jztree.fof.fof_and_catalogue`. The catalogue may
+        have been sorted.
+    density: ``(n,)``, one number per particle in that order, for example from `jztree.density`. Of equal ones, the
+        first row counts.
 
-    Over several devices (``.smap``, or inside `jax.shard_map`) a group that goes on on other devices has one densest
-    particle of all its parts, told to the device that has the catalogue row. Costs three collectives, of a few numbers
-    and one particle a device.
+    Over several devices (``.smap``, or inside `jax.shard_map`), a group on several devices has one densest particle,
+    which is sent to the device that has the catalogue row. The cost is three collectives of a few numbers and one
+    particle per device.
 
-    Raises ValueError if there is not one density a particle; and an error at run time, on every device, if the density
-    of a member is NaN, or if the catalogue is not that of these particles.
+    Raises ValueError if there is not one density per particle. Raises an error at run time, on every device, if the
+    density of a member is NaN, or if the catalogue belongs to other particles.
     """
     check_carried({"grouped": grouped, "cata": cata, "density": density})
     n, density = get_pos(grouped).shape[0], jnp.asarray(density)
@@ -81,7 +82,7 @@ def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestP
 
 
 def _densest_of_each(columns: list[jax.Array], cata: FofCatalogue, num: jax.Array) -> list[jax.Array]:
-    """The row of ``columns`` that belongs to the densest particle of each group. The first column is the density."""
+    """Return the row of ``columns`` of the densest particle of each group. The first column is the density."""
     rooms, n = np.shape(cata.count)[0], columns[0].shape[0]
     if rooms == 0 or n == 0:
         return [jnp.zeros((rooms, *column.shape[1:]), column.dtype) for column in columns]
@@ -94,7 +95,7 @@ def _densest_of_each(columns: list[jax.Array], cata: FofCatalogue, num: jax.Arra
 
 
 def ends_of(cata: FofCatalogue, num: jax.Array) -> Ends:
-    """One gather: each device tells how many particles it has, and how many of its last group are on other devices."""
+    """Gather from each device its number of particles, and how many particles of its last group are elsewhere."""
     used = used_rows(cata)
     last = jnp.argmax(jnp.where(used, cata.offset, -1))
     beyond = jnp.where(used.any(), cata.count[last] - (num - cata.offset[last]), -1)
@@ -109,8 +110,9 @@ def ends_of(cata: FofCatalogue, num: jax.Array) -> Ends:
 
 
 def groups_of_rows(cata: FofCatalogue, num: jax.Array, ends: Ends, n: int) -> jax.Array:
-    """``(n,)`` int32: the catalogue row of each particle's group; ``g`` for the group that the devices before began,
-    and ``g + 1`` for particles in no group.
+    """Return ``(n,)`` int32: the catalogue row of each particle's group.
+
+    It is ``g`` for the group that the devices before began, and ``g + 1`` for particles in no group.
     """
     rooms, rows = np.shape(cata.count)[0], jnp.arange(n, dtype=jnp.int32)
     first = jnp.where(used_rows(cata), cata.offset, n)
@@ -124,7 +126,7 @@ def groups_of_rows(cata: FofCatalogue, num: jax.Array, ends: Ends, n: int) -> ja
 
 
 def _densest_rows(group: jax.Array, density: jax.Array, groups: int) -> jax.Array:
-    """``(groups,)`` int32, the first row of the largest density in each group; ``n`` for an empty group."""
+    """Return ``(groups,)`` int32, the first row of the largest density in each group; ``n`` for an empty group."""
     n, density = group.shape[0], jax.lax.stop_gradient(density)  # a row has no derivative
     largest = jax.ops.segment_max(density, group, groups)
     candidate = jnp.where(density == largest.at[group].get(mode="clip"), jnp.arange(n, dtype=jnp.int32), n)
@@ -132,7 +134,7 @@ def _densest_rows(group: jax.Array, density: jax.Array, groups: int) -> jax.Arra
 
 
 def check_groups(cata: FofCatalogue, num: jax.Array, ends: Ends, group: jax.Array, density: jax.Array) -> jax.Array:
-    """``num``, or an error on every device if a density is NaN or a group is not among the particles."""
+    """Return ``num``, or raise on every device if a density is NaN or a group is not among the particles."""
     rooms = np.shape(cata.count)[0]
     nan = jnp.isnan(density) & (group <= rooms)
     checked = comm.check(num, nan.any(), [jnp.argmax(nan)], _NAN_DENSITY)
@@ -143,10 +145,10 @@ def check_groups(cata: FofCatalogue, num: jax.Array, ends: Ends, group: jax.Arra
 
 
 def _joined(ends: Ends, found: list[jax.Array]) -> list[jax.Array]:
-    """What was found for each group that begins here, the parts on other devices included.
+    """Combine the results of each group that begins here with those of its parts on other devices.
 
-    found: arrays ``(g + 1, ...)``, the first of densities; their last row is that of the group begun by the devices
-        before.
+    found: arrays ``(g + 1, ...)``, the first of densities; their last row belongs to the group begun by the devices
+    before.
     """
     rank, ndev, _ = comm.get_rank_info()
     if ndev == 1:

@@ -1,4 +1,4 @@
-"""The particle of lowest potential of each group, which may go on from device to device."""
+"""Find the particle of lowest potential of each group, for groups on one or several devices."""
 
 from typing import Any, NamedTuple
 
@@ -37,9 +37,10 @@ _LOST = (
 class LowestParticle(NamedTuple):
     """The particle of lowest potential of each group.
 
-    part: a particle class of ``g`` rows, one a group, with all properties that the particles have.
-    potential: ``(g,)``, that of the group's other particles, negative; times Newton's constant it is one of gravity.
-    where: `jztree.data.RankIdx`, the device that holds it and the row there, among the particles in group order.
+    part: a particle class of ``g`` rows, one per group, with all properties of the particles.
+    potential: ``(g,)``, negative: the potential due to the group's other particles. Multiply it by Newton's constant
+        for gravity.
+    where: `jztree.data.RankIdx`: the particle's device, and its row there among the particles in group order.
     """
 
     part: Any
@@ -48,7 +49,7 @@ class LowestParticle(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """Of each group: where among the particles in group order its particle is, and the potential."""
+    """The particle found for each group: rank and row among the particles in group order, and potential."""
 
     rank: jax.Array
     row: jax.Array
@@ -64,26 +65,26 @@ def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 def lowest_potential_particle(
     grouped: Any, cata: FofCatalogue, softening: Any = 0.0, boxsize: Any = None, group_rows: int | None = None
 ) -> LowestParticle:
-    """The most bound particle of each group in the gravity of the group: the centre of a halo.
+    """Find the most bound particle of each group in the gravity of the group: the centre of a halo.
 
-    grouped, cata: the particles in group order and the catalogue, as `jztree.fof.fof_and_catalogue` returns them, in 1
-        to 4 dimensions; with ``mass``, or each counts 1. The catalogue may have been sorted.
-    softening: a length; pairs have the potential ``-m / sqrt(r**2 + softening**2)`` of Plummer. Where it is 0, pairs
-        at distance 0 are left out.
-    boxsize: as for the groups, which must be smaller than half of it; images are the nearest ones.
-    group_rows: on several devices, room for the particles of whole groups on the device that has their catalogue row.
-        None: room that is enough for nearly all sets, and more where a mapped function finds that it needs more.
+    grouped, cata: the particles in group order and the catalogue from `jztree.fof.fof_and_catalogue`, in 1 to 4
+        dimensions. Without ``mass``, each particle counts 1. The catalogue may have been sorted.
+    softening: a length; pairs have the Plummer potential ``-m / sqrt(r**2 + softening**2)``. If it is 0, pairs at
+        distance 0 are left out.
+    boxsize: the box of the groups. Groups must be smaller than half of it; distances are to the nearest images.
+    group_rows: on several devices, capacity for the particles of whole groups on the device that has their catalogue
+        row. None means a capacity sufficient for almost all data sets, which mapped functions enlarge if necessary.
 
-    The potential of a particle is the sum over all other particles of its group, in float64. Which one has the lowest
-    is found exactly, the first row of equal ones: a tree bounds all potentials, in steps down to three per cent, with
-    bounds that hold for sure, and those that may be the lowest are summed over all particles. Groups of up to 512
-    particles are summed at once.
+    The potential of a particle is the sum over all other particles of its group, in float64. The lowest one is found
+    exactly; of equal ones, the first row counts. A tree provides rigorous bounds on all potentials, in steps down to
+    three per cent. The candidates for the lowest are then summed over all particles. Groups of up to 512 particles are
+    summed directly.
 
-    Over several devices, the particles of a group that goes on on other devices come together on that of its catalogue
-    row, which must have room for the largest group. There are no derivatives: differentiating is an error.
+    Over several devices, the particles of a group on several devices are collected on the device of its catalogue row,
+    whose buffer must hold the largest group. There are no derivatives: differentiating is an error.
 
-    Raises ValueError or TypeError for wrong arguments, and an error at run time, on every device, if the catalogue is
-    not that of these particles or a potential beyond the range of its dtype.
+    Raises ValueError or TypeError for invalid arguments. Raises an error at run time, on every device, if the catalogue
+    belongs to other particles or a potential is out of range of its dtype.
     """
     pos = check_particles(grouped, max_dims=_MAX_DIMS)
     check_carried({"grouped": grouped, "cata": cata})
@@ -123,11 +124,11 @@ def _check_softening(softening: Any) -> Exact:
 def _find(
     part: PosMass, cata: FofCatalogue, ends: Ends, softening: Exact, box: Exact, group_rows: int | None
 ) -> _Found:
-    """The lowest potential of each group whose catalogue row is here."""
+    """Find the lowest potential of each group whose catalogue row is here."""
     n, rooms = part.pos.shape[0], np.shape(cata.count)[0]
     num = jnp.asarray(part.num, jnp.int32)
     group = groups_of_rows(cata, num, ends, n)
-    # As the densest particle is found later, which checks the same; but the kernel and exchanges come before that.
+    # Finding the densest particle later includes the same checks, but the kernel and exchanges come before that.
     num = check_groups(cata, num, ends, group, jnp.zeros((n,), part.pos.dtype))
     rank, ndev, _ = comm.get_rank_info()
     rows = jnp.arange(n, dtype=jnp.int32)
@@ -136,7 +137,7 @@ def _find(
     if ndev == 1:
         row, potential = kernels.lowest_potential(*columns, _segments(cata, offset), softening, box)
         return _Found(jnp.zeros_like(row), jnp.where(row >= 0, row, n), potential)
-    # Whoever goes on with a group of the devices before sends it to the last of these on which one begins.
+    # A device that continues a group of earlier devices sends its rows to the last of these on which a group begins.
     everyone = jnp.arange(ndev, dtype=jnp.int32)
     owner = jnp.max(jnp.where(ends.begins & (everyone < rank), everyone, -1))
     to_rank = jnp.where(group == rooms, owner, jnp.where(group < rooms, rank, -1))
@@ -159,19 +160,19 @@ def _find(
 
 
 def _segments(cata: FofCatalogue, offset: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Number, counts and first rows of the groups, as kernels take them."""
+    """Return number, counts and first rows of the groups as kernel arguments."""
     return jnp.asarray(cata.ngroups, jnp.int32), jnp.asarray(cata.count, jnp.int32), offset
 
 
 def _marks(found: _Found, cata: FofCatalogue, ends: Ends, n: int) -> jax.Array:
-    """``(n,)``: 1 at this device's rows that were found for groups of any device, else 0."""
+    """Return ``(n,)``: 1 at this device's rows that were found for groups of any device, else 0."""
     rank, ndev, _ = comm.get_rank_info()
     marks = jnp.zeros((n,), jnp.float32)
     mine = of_groups(cata, (found.rank == rank).astype(jnp.int32)) > 0
     marks = marks.at[jnp.where(mine, found.row, n)].set(1, mode="drop")
     if ndev == 1:
         return marks
-    # A group that goes on on other devices is the last of its device.
+    # A group that continues on other devices is the last of its device.
     pairs = comm.all_gather(jnp.stack([found.rank[ends.last], found.row[ends.last]]))
     used = comm.all_gather(jnp.asarray(cata.ngroups, jnp.int32) > 0)
     return marks.at[jnp.where(used & (pairs[:, 0] == rank), pairs[:, 1], n)].set(1, mode="drop")

@@ -27,7 +27,7 @@ __all__ = [
     "used_rows",
 ]
 
-Rows = FofCatalogue | SphereProperties  # of groups, or of spheres
+Rows = FofCatalogue | SphereProperties  # of groups or spheres
 
 # Radius of the largest circular velocity of the profile of Navarro, Frenk & White, in scale radii; and the upper limit
 # of the search for concentrations.
