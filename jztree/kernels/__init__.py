@@ -1,12 +1,12 @@
-"""The native kernels: one documented function a kernel. No other package calls `jax.ffi`.
+"""The native kernels: one documented function per kernel. No other package calls `jax.ffi`.
 
-A kernel sees one device and never communicates. It takes and returns arrays of static shape and a dynamic ``num``
-(int32 scalar, how many leading rows count), and gives the same bits whatever the number of threads. Shapes: ``n`` rows,
-``d`` dims, ``q`` query rows, ``k`` neighbours, ``m`` nodes of all planes together, ``s`` splits of all planes together
-(``m`` + number of planes), ``g`` catalogue rows.
+A kernel runs on one device and never communicates. It takes and returns arrays of static shape and a dynamic ``num``
+(int32 scalar, the number of valid leading rows). Results are bitwise identical for any number of threads. Shapes: ``n``
+rows, ``d`` dims, ``q`` query rows, ``k`` neighbours, ``m`` nodes of all planes together, ``s`` splits of all planes
+together (``m`` + number of planes), ``g`` catalogue rows.
 
-Kernels have no derivatives. Callers define them (the subjects that use them, and `jztree.comm`); where
-nobody does, differentiating by what a kernel makes floats of is an error.
+Kernels have no derivatives. Their callers define them (the packages that use them, and `jztree.comm`). Without such a
+definition, differentiating a float result of a kernel is an error.
 """
 
 from ._call import Tree, as_num

@@ -73,7 +73,7 @@ def _kernel_names() -> list[str]:
 
 @functools.cache
 def _cuda_library() -> ctypes.CDLL | None:
-    """Load the CUDA kernels. None if no usable library is installed, with a warning if one is installed but unusable."""
+    """Load the CUDA kernels. None if no usable library is installed; warn if the installed one is unusable."""
     fault = None
     for path in _cuda_paths():
         library, fault = _load_cuda(path)

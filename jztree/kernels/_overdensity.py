@@ -1,4 +1,4 @@
-"""The kernels of spherical overdensities, and of sums over spheres."""
+"""Kernels for spherical overdensities and sums over spheres."""
 
 import jax
 import jax.numpy as jnp
@@ -17,16 +17,16 @@ def overdensity(
     box: Exact,
     least: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Where the mean density around each centre falls to each of ``m`` densities; see `jztree.overdensity`.
+    """Find the radii at which the mean density around each centre falls to ``m`` densities; see `jztree.overdensity`.
 
     mass: ``(n,)`` or ``(1,)`` in the dtype of the positions, or ``(0,)``: every particle counts 1.
     centre: ``(q, d)``. nearest: ``(q,)``, an upper bound of the distance of the ``least``-th nearest particle, infinite
-        if there are not so many; negative: this centre is not looked at and gets zeros.
+        if there are fewer particles. If it is negative, the kernel skips this centre and returns zeros.
     density: ``(m,)`` positive. least: smallest number of particles of a sphere.
 
     Returns radii, masses and numbers of particles (int32) ``(q, m)``; ``(q, 2)``, the largest root of mass over radius,
-    and the radius; and ``(q,)``, the radius that the answer rests upon: particles beyond it do not matter. The latter
-    is infinite if there are fewer than ``least`` particles. Derivatives: see `jztree.overdensity`.
+    and its radius; and ``(q,)``, a radius outside which particles do not influence the result. The latter is infinite
+    if there are fewer than ``least`` particles. Derivatives: see `jztree.overdensity`.
     """
     words = jnp.asarray(density.words)
     (q, _), m, dtype = centre.shape, words.shape[0], tree.posz.dtype
@@ -44,10 +44,10 @@ def overdensity(
 def sphere_sums(
     tree: Tree, mass: jax.Array, vel: jax.Array, centre: jax.Array, radius: jax.Array, box: Exact
 ) -> tuple[jax.Array, ...]:
-    """Sums over the particles at most ``radius`` away from each centre; see `jztree.overdensity.sphere_properties`.
+    """Sum over the particles at most ``radius`` away from each centre; see `jztree.overdensity.sphere_properties`.
 
     mass: ``(n,)`` or ``(1,)`` in the dtype of the positions, or ``(0,)``: every particle counts 1. vel: ``(n, d)``, or
-    ``(0, d)`` for none. Both in z-order. centre: ``(q, d)``. radius: ``(q,)``; where it is not positive, the row is 0.
+    ``(0, d)`` for none. Both are in z-order. centre: ``(q, d)``. radius: ``(q,)``; if it is not positive, the row is 0.
 
     Returns the numbers of particles, ``(q,)`` int32; then, as `catalogue` does, mass, centre, root-mean-square radius,
     largest radius, inertia tensor over its trace, velocity, velocity dispersion and angular momentum. Without ``vel``

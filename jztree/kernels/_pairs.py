@@ -1,4 +1,4 @@
-"""The kernel that counts pairs."""
+"""The kernel for pair counts."""
 
 from typing import NamedTuple
 
@@ -12,8 +12,10 @@ from ._call import Tree, call, listed, sizes, words_of
 
 
 class PairSet(NamedTuple):
-    """One set of particles whose pairs are counted: z-ordered, with ``(n,)`` weights in the dtype of the positions and
-    ``(n,)`` int32 regions from 0 on; None: all weigh 1, and there are no regions.
+    """A set of particles whose pairs are counted: z-ordered, with weights and regions.
+
+    Weights are ``(n,)`` in the dtype of the positions, regions ``(n,)`` int32 from 0 on. None: all weigh 1, or there
+    are no regions.
     """
 
     tree: Tree
@@ -21,16 +23,17 @@ class PairSet(NamedTuple):
     region: jax.Array | None
 
     def arrays(self) -> tuple[jax.Array, ...]:
-        """As the kernel takes them."""
+        """Return the arrays as kernel arguments."""
         none = jnp.zeros((0,), self.tree.posz.dtype)
         return *self.tree.arrays, none if self.weight is None else self.weight, listed(self.region)
 
 
 class PairBins(NamedTuple):
-    """Bins of pairs: edges ``(b + 1,)`` of the distance, or of that across the line of sight, and of a second quantity.
+    """Bins of pairs in one or two quantities.
 
-    mode: ``"r"`` has no second one, ``"rp_pi"`` and ``"s_mu"`` have. axis: that of the line of sight; the number of
-        dimensions: from the origin to the middle of each pair.
+    These are edges ``(b + 1,)`` of the distance, or of the distance across the line of sight, and of a second quantity.
+    mode: ``"r"`` has no second quantity; ``"rp_pi"`` and ``"s_mu"`` have one. axis: the axis of the line of sight. If
+    it is the number of dimensions, the line of sight is from the origin to the middle of each pair.
     """
 
     mode: str
@@ -39,7 +42,7 @@ class PairBins(NamedTuple):
     axis: int
 
     def shape(self) -> tuple[int, ...]:
-        """Of the bins."""
+        """Return the shape of the bins."""
         both = [self.edges] if self.edges_b is None else [self.edges, self.edges_b]
         return tuple(edges.words.shape[0] - 1 for edges in both)
 
@@ -47,12 +50,12 @@ class PairBins(NamedTuple):
 def pair_counts(
     one: PairSet, other: PairSet | None, bins: PairBins, box: Exact, regions: int
 ) -> tuple[jax.Array, jax.Array]:
-    """The numbers of pairs in bins, and the sums of the products of their weights; see `jztree.radius.pair_counts`.
+    """Count pairs in bins, and sum the products of their weights; see `jztree.radius.pair_counts`.
 
-    other: None for pairs within ``one``, each in both orders. regions: how many there are.
+    other: None for pairs within ``one``, each in both orders. regions: their number.
 
-    Returns ``(1 + regions, b, 2)`` uint32, counts of 64 bits with the lower word first: of all pairs, and of those with
-    a member in each region; and ``(1 + regions, b, w)`` words of float64 sums, as in `jztree.jax_ext.Exact`, or
+    Returns ``(1 + regions, b, 2)`` uint32, 64-bit counts with the lower word first: of all pairs, and of those with a
+    member in each region; and ``(1 + regions, b, w)`` words of float64 sums, as in `jztree.jax_ext.Exact`, or
     ``(0, b, w)`` if neither set has weights.
     """
     second, rows, columns = one if other is None else other, 1 + regions, int(np.prod(bins.shape()))

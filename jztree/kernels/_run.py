@@ -1,9 +1,9 @@
-"""Running a kernel as the platform wants it that the program is compiled for.
+"""Run a kernel in the form that the target platform requires.
 
-Where there are no CUDA kernels, a kernel is a call of JAX's FFI. Where there are, it is an operation of JAX of its own,
-which becomes such a call when a program is made of it: only then is the platform known, and whether the call needs
-memory for work arrays. `jax.lax.platform_dependent` would not do: where nothing is compiled it goes by the default
-device, wherever the arrays are, and where something is, compiling takes a tenth longer.
+If there are no CUDA kernels, a kernel is a JAX FFI call. Otherwise it is a JAX primitive, which is lowered to such a
+call. Only then are the platform and the need for work memory known. `jax.lax.platform_dependent` is no alternative:
+without compilation it follows the default device, wherever the arrays are, and with compilation it takes a tenth longer
+to compile.
 """
 
 import ctypes
@@ -24,13 +24,13 @@ from ._scratch import scratch_bytes
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """What is called, but for its arguments: the arguments of `jax.ffi.ffi_call`, as JAX can look them up."""
+    """A kernel call without its arrays: the parameters of `jax.ffi.ffi_call` in hashable form."""
 
     name: str
     outs: tuple[jax.ShapeDtypeStruct, ...]
     aliases: tuple[tuple[int, int], ...]
     always: bool
-    attributes: tuple[tuple[str, Any], ...]  # tuples in place of arrays
+    attributes: tuple[tuple[str, Any], ...]  # tuples instead of arrays
 
     @classmethod
     def of(
@@ -40,12 +40,12 @@ class Kernel:
         return cls(name, tuple(outs), tuple(aliases.items()), always, tuple(plain.items()))
 
     def given(self) -> dict[str, Any]:
-        """The attributes as they were given."""
+        """Return the attributes in their original form."""
         every = dict(self.attributes)
         return {name: np.asarray(one, np.int64) if isinstance(one, tuple) else one for name, one in every.items()}
 
     def __call__(self, *arrays: jax.Array) -> Sequence[jax.Array]:
-        """Call it by JAX's FFI."""
+        """Call the kernel through JAX's FFI."""
         call = jax.ffi.ffi_call(
             f"jztree_{self.name}",
             self.outs,
@@ -57,7 +57,7 @@ class Kernel:
 
 
 def run(kernel: Kernel, *arrays: jax.Array) -> Sequence[jax.Array]:
-    """What the kernel returns."""
+    """Run the kernel and return its results."""
     return _run.bind(*arrays, kernel=kernel) if _takes_scratch() else kernel(*arrays)
 
 
@@ -67,7 +67,7 @@ _run.multiple_results = True
 
 @_run.def_effectful_abstract_eval
 def _results(*arrays: Any, kernel: Kernel) -> Any:
-    """What JAX knows of a call of the FFI."""
+    """Return the output types and effects of the FFI call."""
     known = jax.make_jaxpr(kernel)(*arrays)
     return known.out_avals, known.effects
 
@@ -78,7 +78,7 @@ def _compiled(*arrays: jax.Array, kernel: Kernel) -> Any:
 
 
 def _at_once(*arrays: jax.Array, kernel: Kernel) -> Any:
-    with jax.disable_jit(False):  # as JAX compiles each single operation under jax_disable_jit
+    with jax.disable_jit(False):  # JAX compiles each single operation under jax_disable_jit, too
         return _compiled(*arrays, kernel=kernel)
 
 
@@ -86,7 +86,7 @@ _run.def_impl(_at_once)
 
 
 def _mapped(arrays: Sequence[jax.Array], dims: Sequence[int | None], *, kernel: Kernel) -> Any:
-    """One after the other along the mapped axes."""
+    """Run the members one after the other along the mapped axes."""
     fixed = [array for array, dim in zip(arrays, dims, strict=True) if dim is None]
     moving = [jnp.moveaxis(array, dim, 0) for array, dim in zip(arrays, dims, strict=True) if dim is not None]
 
@@ -101,7 +101,7 @@ batching.primitive_batchers[_run] = _mapped
 
 
 def _lowered(context: mlir.LoweringRuleContext, *values: Any, kernel: Kernel) -> Any:
-    """The call of the FFI that the kernel becomes in a program."""
+    """Lower the kernel to an FFI call."""
     aliases = dict(kernel.aliases)
     lower = jax.ffi.ffi_lowering(f"jztree_{kernel.name}", has_side_effect=kernel.always, operand_output_aliases=aliases)
     return lower(context, *values, **kernel.given())
@@ -111,7 +111,7 @@ mlir.register_lowering(_run, _lowered)
 
 
 def _lowered_with_scratch(library: ctypes.CDLL, context: mlir.LoweringRuleContext, *values: Any, kernel: Kernel) -> Any:
-    """The same with memory for work arrays as one more result."""
+    """Lower the kernel with work memory as an additional result."""
     size = scratch_bytes(library, kernel.name, context.avals_in, kernel.outs, kernel.given())
     outs = [*context.avals_out, jax.core.ShapedArray((size,), np.dtype(np.uint8))]
     return _lowered(context.replace(avals_out=outs), *values, kernel=kernel)[:-1]
@@ -119,7 +119,7 @@ def _lowered_with_scratch(library: ctypes.CDLL, context: mlir.LoweringRuleContex
 
 @functools.cache
 def _takes_scratch() -> bool:
-    """Whether kernels take memory for work arrays on any platform. On these, JAX knows how to call them from now on."""
+    """Return whether kernels take work memory on any platform, and register their lowering for these platforms."""
     for platform, library in scratch_libraries().items():
         mlir.register_lowering(_run, functools.partial(_lowered_with_scratch, library), platform=platform)
     return bool(scratch_libraries())

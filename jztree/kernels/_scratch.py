@@ -1,8 +1,8 @@
-"""How much memory for its work arrays a call of a kernel takes.
+"""Determine the work memory of a kernel call.
 
-CUDA kernels take it as one more result, so that XLA plans it before anything runs: no call can fail for want of memory
-in the middle of a sequence of collectives, where the other ranks would wait for it. The library says how much it is, by
-going through the call without putting any work on a GPU (native/common/cuda/context.cuh); it needs none for that.
+CUDA kernels take it as an additional result, so that XLA plans it before anything runs. So no call can run out of
+memory in the middle of a sequence of collectives, where the other ranks would wait for it. The library determines the
+size by a dry run of the call that puts no work on a GPU (native/common/cuda/context.cuh) and needs no GPU.
 """
 
 import ctypes
@@ -57,9 +57,9 @@ class _Attribute(ctypes.Structure):
 def scratch_bytes(
     library: ctypes.CDLL, kernel: str, arguments: Sequence[Any], results: Sequence[Any], attributes: Mapping[str, Any]
 ) -> int:
-    """Bytes of work arrays. arguments, results: anything with ``shape`` and ``dtype``.
+    """Return the bytes of work memory. arguments, results: any objects with ``shape`` and ``dtype``.
 
-    What the kernel would not accept needs none: it is the call itself that raises.
+    The result is 0 for arguments that the kernel rejects: the call itself then raises.
     """
     numbers = {name: np.atleast_1d(value) for name, value in attributes.items() if not isinstance(value, str)}
     given, wanted = _buffers(arguments), _buffers(results)
@@ -81,5 +81,5 @@ def _integers(values: Sequence[int]) -> Any:
 
 
 def _counted(kind: Any, items: Sequence[Any]) -> tuple[Any, ctypes.c_int64]:
-    """Items as C takes an array, and how many they are."""
+    """Return items as a C array, and their number."""
     return (kind * len(items))(*items), ctypes.c_int64(len(items))
