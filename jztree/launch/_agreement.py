@@ -1,4 +1,4 @@
-"""All processes call the same: seen before the first run of a call, where a difference would be a wait without end."""
+"""Check that all processes make the same call, before its first run; a difference would be an endless wait."""
 
 import itertools
 import re
@@ -7,23 +7,24 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 _FOLDER = "jztree/calls/"
-_POLL_MILLISECONDS = 1000  # between looks at what Python has to do, Ctrl-C say
+_POLL_MILLISECONDS = 1000  # between checks for Python's own events, such as Ctrl-C
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _MOST = 2000  # characters of a call in an error
 _numbers: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
 
 
 def agree(call: str, processes: Iterable[int], state: Any) -> None:
-    """Wait until all ``processes`` have come to their next call, and see that it is the same one.
+    """Wait until all ``processes`` have reached their next call, and check that it is the same one.
 
-    call: what is called, in words that are the same on all. state: of JAX's distributed runtime; without it nothing is
-    done. Costs three messages to the coordinator. Raises ValueError on all processes if calls differ.
+    call: the call in words that are the same on all processes. state: of JAX's distributed runtime; without it, this
+    function does nothing. The cost is three messages to the coordinator. Raises ValueError on all processes if calls
+    differ.
     """
     everyone = tuple(sorted(processes))
     if state.client is None or len(everyone) < 2:
         return
     client, me = state.client, int(state.process_id)
-    # Addresses of objects are a process's own.
+    # Addresses of objects differ between processes.
     call = _ADDRESS.sub("", call)
     folder = f"{_FOLDER}{','.join(map(str, everyone)) if len(everyone) < state.num_processes else 'all'}/"
     folder += f"{next(_numbers[everyone])}/"

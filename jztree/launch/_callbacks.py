@@ -1,9 +1,9 @@
-"""Host callbacks that raise on one device while others wait for that one.
+"""Handle host callbacks that raise on one device while others wait for that one.
 
 A device whose callback raises (`jax.debug.callback`, `jax.pure_callback`, `jax.experimental.io_callback`) leaves the
-computation. If the others are in a collective, Python does not get the error, because it waits for all devices: XLA
-aborts a process that is alone after a minute on CPUs, and several processes wait for ever. Where nobody waits, the
-error comes out of JAX as always, and nothing is done here.
+computation. If the others are in a collective, Python does not receive the error, because it waits for all devices: on
+CPUs, XLA aborts a single process after a minute, and several processes wait for ever. If no device waits, JAX raises
+the error as usual, and this module does nothing.
 """
 
 import functools
@@ -19,15 +19,16 @@ import jax
 from ._peers import current, print_at_once, summary_of
 from ._waiting import Waits, is_idle
 
-# Where JAX reports that a host callback has raised, and how.
+# Loggers and message of JAX's report of a failed host callback.
 _LOGGERS = ("jax._src.callback", "jax._src.debugging")
 _FAILED = re.compile(r"jax\.\w+(\.\w+)? failed")
-# A computation with a failed callback is stuck if all threads only wait for so long, and where accelerators compute.
+# A computation with a failed callback is stuck if all threads only wait for this time; the second value is for
+# accelerators.
 _SEEN_SECONDS, _UNSEEN_SECONDS = 3.0, 30.0
 
 
 def watch_callbacks() -> None:
-    """Notice host callbacks that raise while devices wait for theirs. May be called again."""
+    """Detect host callbacks that raise while other devices wait for theirs. May be called again."""
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         if not hasattr(logger.exception, "__wrapped__"):
@@ -36,7 +37,7 @@ def watch_callbacks() -> None:
 
 
 def _noting(report: Any) -> Any:
-    """What JAX reports by, which also has an eye on what the failed callback was part of."""
+    """Wrap JAX's report function to monitor the computation of the failed callback."""
 
     @functools.wraps(report)
     def noted(message: Any, *args: Any, **options: Any) -> None:
@@ -49,9 +50,10 @@ def _noting(report: Any) -> Any:
 
 
 def _tell_if_stuck(error: BaseException, waits: Waits) -> None:
-    """End, or say what waits, if what was computed when a callback raised cannot end.
+    """End all processes, or report the waiting call, if the computation of a failed callback cannot end.
 
-    waits: what was computed then. What begins later, after the error was caught say, is another computation.
+    waits: the computation at the time of the error. Work that begins later, for example after the error was caught, is
+    a different computation.
     """
     patience = _SEEN_SECONDS if jax.default_backend() == "cpu" else _UNSEEN_SECONDS
     while waits.still() and not is_idle(patience, lambda: not waits.still()):

@@ -92,7 +92,7 @@ def detect(environ: Mapping[str, str]) -> Place:
 
 
 def _from_slurm(environ: Mapping[str, str]) -> Place | None:
-    """Return this task of a job step. A batch script is not in a step, although Slurm sets most variables there, too."""
+    """Return this task of a job step. A batch script is not in a step, although Slurm sets most variables there."""
     if "SLURM_JOB_ID" not in environ or "SLURM_PROCID" not in environ or "SLURM_STEP_NODELIST" not in environ:
         return None
     # A shell that srun starts in an allocation of four tasks is a step of one task.

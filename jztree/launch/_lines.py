@@ -1,10 +1,11 @@
-"""Connections that break when a process is gone: killed, out of memory, crashed, or left by ``os._exit``.
+"""Connections that break when a process disappears: killed, out of memory, crashed, or left by ``os._exit``.
 
-JAX misses such a process when its heartbeats stop, after 100 s. The system closes its connections at once. So the
-processes form a ring, in which each has a connection to the one before it and one to the one after it. One that ends in
-good order says goodbye first. Where a connection ends without that, the process is gone if nothing listens at its
-address any more; all else, such as a network that drops connections, is left to the heartbeats, which know. A process
-that is suspended keeps its connections. They carry nothing else, so they cost nothing, with any number of processes.
+JAX detects this only when the process's heartbeats stop, after 100 s, but the system closes its connections at once. So
+the processes form a ring, in which each is connected to the one before it and the one after it. A process that exits
+properly says goodbye first. If a connection ends without a goodbye, and nothing listens at the process's address any
+more, the process is gone. All other cases, such as a network that drops connections, are left to the heartbeats. A
+suspended process keeps its connections. The connections carry no other data, so they have no cost for any number of
+processes.
 """
 
 import contextlib
@@ -18,14 +19,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 _ADDRESS_KEY = "jztree/launch/lines/"
-_GREETING = 40  # letters: a secret of the one that is called, and the number of the caller
+_GREETING = 40  # characters: a secret of the called process, and the number of the caller
 _WELCOME, _GOODBYE = b"w", b"g"
 _SECONDS = 5.0  # for each step of making a connection
-_LOOKS, _LOOK_SECONDS = 3, 0.3  # at whether anything listens where a process was
+_LOOKS, _LOOK_SECONDS = 3, 0.3  # checks whether anything listens at a process's address
 
 
 class _Address(NamedTuple):
-    """Where a process listens, what a caller must know, and the name of its host."""
+    """The address of a process, the secret that a caller must send, and the name of its host."""
 
     host: str
     port: int
@@ -34,7 +35,7 @@ class _Address(NamedTuple):
 
 
 class Lines:
-    """The connections of one process. gone: called in a thread with the number and the host of a process that is."""
+    """The connections of one process. gone: called in a thread with the number and the host of a lost process."""
 
     def __init__(self, state: Any, gone: Callable[[int, str], None]) -> None:
         self.client, self.me, self.count = state.client, int(state.process_id), int(state.num_processes)
@@ -45,7 +46,7 @@ class Lines:
         self.selector = selectors.DefaultSelector()
 
     def open(self) -> None:
-        """Make the connections, and watch them from now on. Where they cannot be made there are none."""
+        """Make and watch the connections. Do without them if they cannot be made."""
         with contextlib.suppress(Exception):
             host, family = self.own_host()
             listener = socket.create_server(("", 0), family=family, backlog=16)
@@ -55,11 +56,11 @@ class Lines:
             called = threading.Event()
             threading.Thread(target=self.watch, args=(listener, called), name="jztree lines", daemon=True).start()
             self.call((self.me - 1) % self.count)
-            # From here on every process is watched by two, if it can be.
+            # From here on, two processes watch each process, if possible.
             called.wait(_SECONDS)
 
     def own_host(self) -> tuple[str, socket.AddressFamily]:
-        """The address under which this process reaches process 0, and so can be reached."""
+        """Return the local address for connections to process 0, which others can also reach."""
         host, port = self.coordinator.rsplit(":", 1)
         family, *_, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -67,7 +68,7 @@ class Lines:
             return probe.getsockname()[0], family
 
     def call(self, process: int) -> None:
-        """Make a connection to another process."""
+        """Connect to another process."""
         self.learn_address(process)
         address = self.addresses[process]
         connection = socket.create_connection((address.host, address.port), _SECONDS)
@@ -85,7 +86,7 @@ class Lines:
         self.selector.register(connection, selectors.EVENT_READ, process)
 
     def watch(self, listener: socket.socket, called: threading.Event) -> None:
-        """Take the call of the process behind this one, and wait for connections to end."""
+        """Accept the connection of the next process in the ring, and wait for connections to end."""
         while True:
             for key, _ in self.selector.select():
                 if key.fileobj is listener:
@@ -112,12 +113,12 @@ class Lines:
         connection.close()
 
     def look_for(self, process: int) -> None:
-        """Say that a process is gone if its address is known and nothing listens there."""
+        """Report that a process is gone if its address is known and nothing listens there."""
         address = self.addresses[process]
         for _ in range(_LOOKS):
-            # The system may close what is left of a process in any order.
+            # The system may close the resources of a process in any order.
             time.sleep(_LOOK_SECONDS)
-            with contextlib.suppress(OSError):  # the network; the heartbeats will say
+            with contextlib.suppress(OSError):  # a network fault; the heartbeats decide
                 try:
                     socket.create_connection((address.host, address.port), _SECONDS).close()
                 except ConnectionRefusedError:
@@ -125,7 +126,7 @@ class Lines:
                     return
 
     def say_goodbye(self) -> None:
-        """This process ends in good order, or tells by other means why it ends."""
+        """Announce that this process exits properly, or has reported the reason for its end otherwise."""
         if os.getpid() == self.pid:
             for connection in self.connections:
                 with contextlib.suppress(OSError):
