@@ -1,1 +1,1 @@
-"""What makes functions run over the devices of a mesh, compiled, with exact arguments and buffers that suffice."""
+"""Run functions over the devices of a mesh: compiled, with exact arguments and sufficient buffers."""

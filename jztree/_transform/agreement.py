@@ -1,9 +1,9 @@
-"""All processes make the same call: seen before it runs, where a difference would be a wrong answer or an endless wait.
+"""Check that all processes make the same call before it runs, because a difference would cause wrong results or a hang.
 
-A call in words (names, static arguments, shapes, what all devices share) has a hash, of which a small collective finds
-out whether it is that of all processes. Only where it is not, and before the first call of all, do the words themselves
-go through the coordinator: the error has to name the processes, and the first of them may come long before the last,
-which XLA's collectives on CPUs allow once they are connected and not before.
+A call in words (names, static arguments, shapes, shared values) has a hash. A small collective checks whether the hash
+is the same on all processes. The words themselves go through the coordinator only if it is not, and before the first
+call. The error has to name the processes, and the first of them may arrive long before the last. XLA's collectives on
+CPUs allow such a delay only after they are connected.
 """
 
 import functools
@@ -19,7 +19,7 @@ from ..launch import agree
 
 
 def check_same(call: str, devices: Iterable[jax.Device]) -> None:
-    """Raise ValueError on all processes that have some of the ``devices`` if they come to different calls."""
+    """Raise ValueError on all processes that have some of the ``devices`` if their calls differ."""
     spokesmen: dict[int, jax.Device] = {}
     for device in sorted(devices, key=lambda device: device.id):
         spokesmen.setdefault(device.process_index, device)
@@ -30,12 +30,12 @@ def check_same(call: str, devices: Iterable[jax.Device]) -> None:
         return
     agree(call, spokesmen)
     if not together.met:
-        together.all_have(call)  # connects them while all are here; they wait for each other for 30 s at most then
+        together.all_have(call)  # connects them while all are present; later they wait at most 30 s
         together.met = True
 
 
 class _Together:
-    """Processes that call something together, each with one of its devices. met: whether they have done so before."""
+    """Processes that make a call together, each with one of its devices. met: whether they have done so before."""
 
     def __init__(self, devices: tuple[jax.Device, ...]) -> None:
         self.met = False
@@ -50,13 +50,13 @@ class _Together:
     @staticmethod
     @functools.cache
     def of(devices: tuple[jax.Device, ...]) -> "_Together":
-        """The same object each time."""
+        """Return the same object each time."""
         return _Together(devices)
 
     def all_have(self, call: str) -> bool:
-        """Whether ``call`` is the same on all, as far as a hash of 128 bits can tell."""
+        """Return whether ``call`` is the same on all processes, according to a 128-bit hash."""
         own = np.frombuffer(hashlib.blake2b(call.encode(), digest_size=16).digest(), np.uint32)
-        # The largest of each number, and of each number's complement, which is the smallest of it.
+        # The maximum of each number, and of its complement, which gives the minimum.
         told = np.concatenate([own, ~own])[None]
         most = self.most(jax.make_array_from_process_local_data(self.sharding, told))
         return bool((np.asarray(most.addressable_data(0))[0] == told[0]).all())

@@ -52,7 +52,7 @@ class Room:
         return _is_given(self.key)
 
     def mark(self) -> str:
-        """Return the mark by which `retrying` finds the buffer; ``{0}`` is the required size, ``{1}`` the current one."""
+        """Return the mark by which `retrying` finds the buffer; ``{0}`` is the required size, ``{1}`` the current."""
         return f"[capacity {self.key} needs {{0}} has {{1}}]"
 
 

@@ -1,4 +1,4 @@
-"""Float64 numbers as arguments of functions that JAX compiles in its 32-bit mode."""
+"""Float64 numbers as arguments of functions that JAX compiles in 32-bit mode."""
 
 import functools
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ import numpy as np
 
 from .shard_map import is_concrete
 
-# From the one up to below the other, the three float32 of a float64 are normal numbers or 0.
+# For sizes in this range, the three float32 of a float64 are normal numbers or 0.
 _LEAST, _LARGEST = 2.0**-74, 2.0**127
-WORDS = 4  # of a number in 32-bit mode
+WORDS = 4  # words of a number in 32-bit mode
 
 
 @jax.tree_util.register_dataclass
@@ -20,18 +20,19 @@ WORDS = 4  # of a number in 32-bit mode
 class Exact:
     """Float64 numbers in words that JAX can carry.
 
-    words: ``(..., 4)`` float32 or, in 64-bit mode, ``(..., 1)`` float64, which is the number. Of four, the number is
-        the sum of the first three, taken in float64, times 2 to the power of the last. Three float32 hold the 53 bits
-        of a float64 in their range, where the last is 0; others are scaled, so every float64 is held.
+    words: ``(..., 4)`` float32 or, in 64-bit mode, ``(..., 1)`` float64, the number itself. With four words, the number
+        is the sum of the first three, computed in float64, times 2 to the power of the last. Three float32 hold the 53
+        bits of a float64 in their range, and the last word is 0. Other numbers are scaled, so every float64 can be
+        stored.
     """
 
     words: jax.Array | np.ndarray
 
 
 def exact(value: Any, shape: tuple[int, ...]) -> Exact:
-    """``value`` (a number or array that broadcasts to ``shape``) as `Exact`; concrete numbers lose no bit.
+    """Convert ``value`` (a number or array that broadcasts to ``shape``) to `Exact`; concrete numbers lose no bit.
 
-    Traced numbers, and arrays of JAX, have the precision they have.
+    Traced numbers, and JAX arrays, keep their precision.
     """
     if isinstance(value, Exact):
         return value
@@ -49,7 +50,7 @@ def exact(value: Any, shape: tuple[int, ...]) -> Exact:
 
 @functools.lru_cache
 def _exact_number(value: float, shape: tuple[int, ...], wide: bool) -> Exact:
-    """One Python number again and again, as in a loop over small sets, where it took longer than the rest of a call."""
+    """Cache single Python numbers: in loops over small sets, their conversion took longer than the rest of a call."""
     return _exact_numbers(np.full(shape, value), wide)
 
 
@@ -63,14 +64,14 @@ def _exact_numbers(number: np.ndarray, wide: bool) -> Exact:
     scaled = finite & (size > 0) & ((size < _LEAST) | (size >= _LARGEST))
     exponent = np.where(scaled, np.frexp(number)[1] - 1, 0)
     words = _words_of(np.ldexp(np.where(finite, number, 0), -exponent))
-    # The first word of what is infinite or NaN tells it all.
+    # For infinite or NaN numbers, the first word is enough.
     words[..., 0] = np.where(finite, words[..., 0], number)
     words[..., -1] = exponent
     return Exact(_read_only(words))
 
 
 def _words_of(number: np.ndarray) -> np.ndarray:
-    """The words of numbers that need no scale."""
+    """Return the words of numbers that need no scaling."""
     words = np.zeros((*number.shape, WORDS), np.float32)
     words[..., 0] = number
     rest = number - words[..., 0]
@@ -80,13 +81,13 @@ def _words_of(number: np.ndarray) -> np.ndarray:
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
-    """``array``, which many calls share."""
+    """Make ``array`` read-only, because many calls share it."""
     array.flags.writeable = False
     return array
 
 
 def exact_to_float(value: Exact) -> np.ndarray | jax.Array:
-    """The number in the widest float JAX has switched on; NumPy float64 where the words are concrete."""
+    """Return the number in JAX's widest enabled float; NumPy float64 if the words are concrete."""
     if is_concrete(value):
         return _known_number(value)
     words = jnp.asarray(value.words)
@@ -96,7 +97,7 @@ def exact_to_float(value: Exact) -> np.ndarray | jax.Array:
 
 
 def exact_to_parts(value: Exact, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """The number rounded to ``dtype``, and what rounding took off it."""
+    """Return the number rounded to ``dtype``, and the rounding remainder."""
     if is_concrete(value):
         number = _known_number(value)
         nearest = number.astype(dtype)
@@ -110,12 +111,12 @@ def exact_to_parts(value: Exact, dtype: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def exact_change(value: Exact, change: Exact) -> jax.Array:
-    """By how much the number changes if its words do; change: their tangent."""
+    """Return the tangent of the number for the tangent ``change`` of its words."""
     return jax.jvp(lambda one: jnp.asarray(exact_to_float(one)), (value,), (change,))[1]
 
 
 def power_of_two(exponent: jax.Array) -> jax.Array:
-    """2 to the power of float32 integers; 0 if that is not a normal number but smaller, and infinite if larger."""
+    """Return 2 to the power of float32 integers; 0 if the result is below the normal range, infinite if above."""
     bits = jnp.clip(exponent.astype(jnp.int32) + 127, 0, 255) << 23
     return jax.lax.bitcast_convert_type(bits, jnp.float32)
 

@@ -1,4 +1,4 @@
-"""What holds in the function that is being traced."""
+"""Settings that apply while a function is traced."""
 
 import contextlib
 import threading
@@ -9,13 +9,13 @@ T = TypeVar("T")
 
 
 class Innermost(threading.local, Generic[T]):
-    """A setting for the functions that this thread is tracing, which may call each other: the innermost counts."""
+    """A setting for the functions that this thread is tracing. If they call each other, the innermost counts."""
 
     def __init__(self) -> None:
         self._stack: list[T] = []
 
     def get(self, default: T) -> T:
-        """What was set last, or ``default`` where nothing is."""
+        """Return the innermost value, or ``default`` if none is set."""
         return self._stack[-1] if self._stack else default
 
     @contextlib.contextmanager

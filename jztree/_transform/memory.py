@@ -1,6 +1,6 @@
-"""Errors that name what to change if memory is too small: before arrays are allocated, and after XLA failed.
+"""Errors that suggest a remedy if memory is too small: before arrays are allocated, and after XLA failed.
 
-XLA gives the bytes only. On a CPU it may not fail at all: the system promises memory that it does not have, and kills
+XLA reports only the bytes. On a CPU it may not fail at all: the system promises memory that it does not have, and kills
 the process later.
 """
 
@@ -20,7 +20,7 @@ _NOTE = (
 
 
 def check_memory(needed: int, what: str, advice: str) -> None:
-    """MemoryError if ``needed`` bytes are more than the largest memory of this process. what, advice: in words."""
+    """Raise MemoryError if ``needed`` bytes exceed the largest memory of this process. what, advice: text to report."""
     largest = largest_memory()
     if needed > largest:
         raise MemoryError(f"{what} take {needed:,} bytes, and the largest memory here has {largest:,}; {advice}")
@@ -28,7 +28,7 @@ def check_memory(needed: int, what: str, advice: str) -> None:
 
 @functools.cache
 def largest_memory() -> int:
-    """The bytes of the largest memory: of the host, as far as this process may use it, or of a device."""
+    """Return the bytes of the largest memory: of the host, as far as this process may use it, or of a device."""
     devices = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices()]
     return max(_host_memory(), *devices)
 
@@ -41,7 +41,7 @@ def _host_memory() -> int:
 
 @contextlib.contextmanager
 def explained(function: str) -> Iterator[None]:
-    """`explain` errors of XLA that leave the block."""
+    """Apply `explain` to errors of XLA that leave the block."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -50,7 +50,7 @@ def explained(function: str) -> Iterator[None]:
 
 
 def explain(error: Exception, function: str) -> None:
-    """Add a note to an error of XLA that memory is exhausted; see `BaseException.add_note`."""
+    """Add a note to an XLA error if memory is exhausted; see `BaseException.add_note`."""
     notes = getattr(error, "__notes__", [])  # one function of the library may call another
     if "RESOURCE_EXHAUSTED" in str(error) and not any(note.startswith("jztree:") for note in notes):
         error.add_note(_NOTE.format(function))

@@ -1,8 +1,8 @@
-"""Calls whose arguments need no second look.
+"""Calls whose argument checks can be cached.
 
-In most calls an array, or a particle class of arrays, comes first and constants follow: ``knn(pos, k=8)``. What there
-is to check, and to make exact, then depends on the constants and on shapes and dtypes. It is done once for all such
-calls, because it takes twice as long as a search among a few particles.
+In most calls an array, or a particle class of arrays, comes first and constants follow: ``knn(pos, k=8)``. Checks and
+conversions to exact numbers then depend only on the constants and on shapes and dtypes. They run once for all such
+calls, because they take twice as long as a search among a few particles.
 """
 
 import functools
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import jax
 
-# What a call was made with, by place and by name; and all arguments by name, in the order of the function.
+# Takes the positional and keyword arguments of a call. Returns all arguments by name, in the order of the function.
 Reader = Callable[[Sequence[Any], dict[str, Any]], dict[str, Any]]
 
 _Class = TypeVar("_Class", bound=type)
@@ -22,16 +22,16 @@ _particle_classes: set[type] = set()
 
 
 def holds_rows(cls: _Class) -> _Class:
-    """``cls``, all of whose objects hold what they have in their fields, which are leaves or part of the structure."""
+    """Register a class whose objects store everything in their fields, as leaves or as part of the structure."""
     _particle_classes.add(cls)
     return cls
 
 
 def remembered(read: Reader) -> Reader:
-    """``read``, which is not asked again about arrays of JAX with rows, alone or in a class, and the constants behind.
+    """Cache ``read`` for calls with JAX arrays of rows first, alone or in a class, followed by constants.
 
-    Whatever raises, or asks for the numbers in an array, is asked each time, and so is what has a number of its own for
-    all rows, such as how many of them are particles.
+    Calls for which ``read`` raises or needs the values of an array are not cached. Nor are calls with a scalar array in
+    the class, such as the number of particles.
     """
 
     @functools.lru_cache(_KEPT)
@@ -49,7 +49,7 @@ def remembered(read: Reader) -> Reader:
             wide: bool = jax.config.jax_enable_x64  # type: ignore[attr-defined]
             try:
                 found = known(*shapes, given, tuple(kwargs), kinds, wide)
-            except Exception:  # comes again, about what was given
+            except Exception:  # the call below raises it again, for the original arguments
                 return read(args, kwargs)
             return found | {next(iter(found)): args[0]}
         return read(args, kwargs)
@@ -58,7 +58,7 @@ def remembered(read: Reader) -> Reader:
 
 
 def _shapes_of(first: Any) -> tuple[Any, tuple[tuple[Any, Any], ...]] | None:
-    """How arrays are held, and the shape and dtype of each, where that says all that is to be checked."""
+    """Return the structure, and the shape and dtype of each array, if these are all that needs to be checked."""
     if not isinstance(first, jax.Array) and type(first) not in _particle_classes:
         return None
     arrays, structure = jax.tree.flatten(first)

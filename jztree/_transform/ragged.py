@@ -1,9 +1,9 @@
-"""Whether to rely on the ragged all_to_all of a mesh: it is tried there before it is used for the first time.
+"""Decide whether to use the ragged all_to_all on a mesh, after a test on that mesh.
 
-It moves exactly the rows that leave a rank, but it is young: XLA has it on GPUs only, and has been seen to lose rows
-(marin-community/marin#8077) or to end the program on more than 32 devices (openxla/xla#47283). So a mesh gets it if all
-its devices are in one computer and a test of it comes out right; between computers nobody has measured it against the
-dense exchange. All processes of a mesh come to the same answer, because the test ends with a collective of its own.
+It moves only the rows that leave a rank, but it is new: XLA has it on GPUs only. It has lost rows
+(marin-community/marin#8077) and aborted programs on more than 32 devices (openxla/xla#47283). So a mesh uses it if all
+its devices are in one computer and the test gives correct results. Between computers, it has not been measured against
+the dense exchange. All processes of a mesh reach the same decision, because the test ends with a collective.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from .._particles import one_line
 from .innermost import Innermost
 
 METHODS = ("dense", "ragged")
-_WORDS = 3  # of a row in the test
-# Rows of the largest message: of a few bytes, and of enough for several blocks of a kernel.
+_WORDS = 3  # words of a row in the test
+# Rows of the largest message: a message of a few bytes, and one that needs several blocks of a kernel.
 _LARGEST = (6, 6000)
 
 
@@ -32,7 +32,7 @@ _method: Innermost[str] = Innermost()
 
 @cache
 def _method_of_process() -> str | None:
-    """What JZTREE_EXCHANGE says. Read once, so that all that a process compiles agrees."""
+    """Return the method in JZTREE_EXCHANGE. It is read once, so that everything a process compiles agrees."""
     method = os.environ.get("JZTREE_EXCHANGE") or None
     if method not in (None, *METHODS):
         raise ValueError(f"the environment variable JZTREE_EXCHANGE must be 'dense' or 'ragged', not {method!r}.")
@@ -40,24 +40,24 @@ def _method_of_process() -> str | None:
 
 
 def method_of_trace() -> str:
-    """How rows are to travel in the function that is being traced, one of `METHODS`.
+    """Return the exchange method in the traced function, one of `METHODS`.
 
-    Dense outside of the library's own maps, where nobody knows the devices.
+    It is dense outside of the library's own maps, where the devices are unknown.
     """
     return _method_of_process() or _method.get("dense")
 
 
 def exchanging(method: str) -> contextlib.AbstractContextManager[None]:
-    """Trace with this method."""
+    """Trace with this exchange method."""
     return _method.set(method)
 
 
 @cache
 def method_on(mesh: Mesh) -> str:
-    """How rows are to travel between the devices of a mesh; a warning says what is wrong if they cannot go ragged."""
+    """Return the exchange method for a mesh; warn if its ragged exchange is faulty."""
     if given := _method_of_process():
         return given
-    if isinstance(mesh, AbstractMesh):  # that of a context, whose devices are not known yet
+    if isinstance(mesh, AbstractMesh):  # the mesh of a context, with unknown devices
         return "dense"
     devices = mesh.devices.ravel()
     if devices[0].platform == "cpu" or len(devices) == 1 or len({_computer_of(device) for device in devices}) > 1:
@@ -75,7 +75,7 @@ def method_on(mesh: Mesh) -> str:
 
 
 def _computer_of(device: jax.Device) -> int:
-    """Which computer a device is in. XLA numbers them by boot, under a name that has changed."""
+    """Return the number of a device's computer. XLA numbers computers by boot; the attribute has been renamed."""
     for name in ("partition_index", "slice_index"):
         number = getattr(device, name, None)
         if number is not None:
@@ -84,9 +84,9 @@ def _computer_of(device: jax.Device) -> int:
 
 
 def fault_on(mesh: Mesh) -> str:
-    """What is wrong with the ragged all_to_all of a mesh, in words; empty if nothing is.
+    """Describe the fault of the ragged all_to_all on a mesh; empty if it works.
 
-    It runs in a thread of its own, because what JAX is tracing in this one would take it in.
+    The test runs in a separate thread, or else it would become part of the trace in this one.
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(_find_fault, mesh).result()
@@ -102,7 +102,7 @@ def _find_fault(mesh: Mesh) -> str:
 
 
 def _any_process(mesh: Mesh, flag: bool) -> bool:
-    """Whether ``flag`` is set in any process of the mesh."""
+    """Return whether ``flag`` is set in any process of the mesh."""
     flags = jax.make_array_from_callback(
         (mesh.size,), NamedSharding(mesh, P(mesh.axis_names)), lambda _: np.full(1, flag, np.int32)
     )
@@ -113,7 +113,7 @@ def _any_process(mesh: Mesh, flag: bool) -> bool:
 
 
 def _is_wrong(mesh: Mesh, largest: int) -> bool:
-    """Whether any rank gets other rows than were sent to it. Some messages are empty, and some ranks send nothing."""
+    """Return whether any rank receives wrong rows. Some messages are empty, and some ranks send nothing."""
     axes, ndev = mesh.axis_names, mesh.size
     ranks = np.arange(ndev)
     rows = ndev * largest
@@ -121,8 +121,8 @@ def _is_wrong(mesh: Mesh, largest: int) -> bool:
     def local() -> jax.Array:
         me = jax.lax.axis_index(axes)
         sizes = ((5 * ranks[:, None] + 3 * ranks) % 7 * (largest // 6) * (ranks[:, None] % 4 != 2)).astype(np.int32)
-        starts = (np.cumsum(sizes, axis=1) - sizes).astype(np.int32)  # where each message begins at its sender
-        places = (np.cumsum(sizes, axis=0) - sizes).astype(np.int32)  # and where it goes
+        starts = (np.cumsum(sizes, axis=1) - sizes).astype(np.int32)  # start of each message at its sender
+        places = (np.cumsum(sizes, axis=0) - sizes).astype(np.int32)  # and at its receiver
         row = jnp.arange(rows, dtype=jnp.int32)
         arrived = jax.lax.ragged_all_to_all(
             _marks(me, row),
@@ -143,6 +143,6 @@ def _is_wrong(mesh: Mesh, largest: int) -> bool:
 
 
 def _marks(rank: jax.Array, row: jax.Array) -> jax.Array:
-    """Rows ``(n, words)`` uint32 that tell where they were sent from."""
+    """Return rows ``(n, words)`` uint32 that encode their origin."""
     word = jnp.arange(_WORDS, dtype=jnp.uint32)
     return (rank + 1).astype(jnp.uint32)[..., None] * 2**24 + row.astype(jnp.uint32)[:, None] * _WORDS + word

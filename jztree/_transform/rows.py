@@ -1,4 +1,4 @@
-"""Leaves of pytrees by their length."""
+"""Map over leaves of pytrees by their length."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ _Tree = TypeVar("_Tree")
 
 
 def tree_map_by_len(fn: Callable[[Any], Any], tree: _Tree, N: int, axis: int = 0) -> _Tree:
-    """``tree`` with ``fn`` applied to every array that has the length ``N`` along an axis; others stay as they are."""
+    """Apply ``fn`` to every array in ``tree`` that has the length ``N`` along an axis; others are unchanged."""
 
     def of_length(leaf: Any) -> bool:
         return -np.ndim(leaf) <= axis < np.ndim(leaf) and np.shape(leaf)[axis] == N

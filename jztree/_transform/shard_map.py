@@ -59,7 +59,7 @@ def copy_configs(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def known_integers(static: dict[str, Any]) -> dict[str, Any]:
-    """Convert JAX integers and one-integer arrays among static arguments, which cannot be hashed, to Python integers."""
+    """Convert JAX integers and one-integer arrays in static arguments, which are unhashable, to Python integers."""
     return {name: plain_integer(value) for name, value in static.items()}
 
 
@@ -75,7 +75,7 @@ def _dtype_of(leaf: Any) -> Any:
 
 
 def check_hashable(function: str, static: dict[str, Any], advice: str = "") -> None:
-    """Raise TypeError if a static argument cannot be hashed for the compilation key. advice: a remedy for the message."""
+    """Raise TypeError if a static argument cannot be hashed for the compilation key. advice: a remedy to report."""
     for name, value in static.items():
         try:
             hash(value)

@@ -1,4 +1,4 @@
-"""Specs of arguments and of leaves, and the arguments of a call by name, those of ``*args`` and ``**kwargs`` too."""
+"""Specs of arguments and of leaves, and arguments of a call by name, including ``*args`` and ``**kwargs``."""
 
 import functools
 import inspect
@@ -15,17 +15,17 @@ _NAMED = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.
 
 
 def is_spec(value: Any) -> bool:
-    """Whether this is a spec, not a tree of them."""
+    """Return whether this is a spec, and not a tree of specs."""
     return value is None or isinstance(value, P)
 
 
 def name_all_axes(specs: Any, axes: tuple[str, ...]) -> Any:
-    """``specs`` with ``P(-1)`` spelt out for a mesh, or those of its axes that are mapped over."""
+    """Replace ``P(-1)`` in ``specs`` by the axes of a mesh, or those that are mapped over."""
     return jax.tree.map(lambda spec: P(axes) if spec == P(-1) else spec, specs, is_leaf=is_spec)
 
 
 def axes_of(spec: P | None) -> tuple[str, ...]:
-    """The mesh axes that the leading axis is spread over; empty if devices have the same."""
+    """Return the mesh axes over which the leading axis is distributed; empty if devices have the same."""
     first = spec[0] if spec else None
     if first is None:
         return ()
@@ -33,30 +33,29 @@ def axes_of(spec: P | None) -> tuple[str, ...]:
 
 
 def spec_of_each_leaf(specs: Any, tree: Any) -> list[P]:
-    """The spec of every leaf of ``tree``, of which ``specs`` is a prefix."""
+    """Return the spec of every leaf of ``tree``; ``specs`` is a prefix of ``tree``."""
     spread = jax.tree.map(lambda spec, part: [spec] * len(jax.tree.leaves(part)), specs, tree, is_leaf=is_spec)
     return jax.tree.leaves(spread, is_leaf=is_spec)
 
 
 def names_of(f: Callable[..., Any]) -> list[str]:
-    """The arguments of a function that have a name."""
+    """Return the named arguments of a function."""
     return [name for name, one in inspect.signature(f).parameters.items() if one.kind in _NAMED]
 
 
 def takes_any(f: Callable[..., Any]) -> bool:
-    """Whether a function has ``*args`` or ``**kwargs``."""
+    """Return whether a function has ``*args`` or ``**kwargs``."""
     return len(names_of(f)) < len(inspect.signature(f).parameters)
 
 
 def argument_reader(signature: inspect.Signature) -> ArgumentReader:
-    """What gives all arguments of a call by name, in the order of ``signature``, and the names of those given.
+    """Return a function that gives all arguments of a call by name, in the order of ``signature``.
 
-    Arguments that are not given have their defaults.
+    It also gives the names of those that were passed. Omitted arguments have their defaults. Arguments in ``*args`` get
+    the names ``args[0]`` and so on, those in ``**kwargs`` keep their names.
 
-    What goes to ``*args`` is called ``args[0]`` and so on, what goes to ``**kwargs`` as the caller calls it.
-
-    `inspect.Signature.bind` takes a tenth of a search among 300 particles. So it is left what is rare: arguments that
-    go by place alone, any number of them, and wrong calls, for which it raises.
+    `inspect.Signature.bind` takes a tenth of the time of a search among 300 particles. So it is used only for rare
+    cases: positional-only arguments, variable numbers of arguments, and invalid calls, for which it raises.
     """
     parameters = signature.parameters.values()
     if any(one.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY) for one in parameters):
@@ -70,7 +69,7 @@ def argument_reader(signature: inspect.Signature) -> ArgumentReader:
         arguments = defaults | given
         wrong = len(given) < len(args) + len(kwargs) or len(arguments) > len(defaults)
         if wrong or any(value is missing for value in arguments.values()):
-            return _bound(signature, args, kwargs)  # raises, in Python's words
+            return _bound(signature, args, kwargs)  # raises Python's usual error
         return arguments, list(given)
 
     return read
@@ -99,7 +98,7 @@ def _spread(signature: inspect.Signature, arguments: dict[str, Any]) -> dict[str
 
 
 def called_by_name(f: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """``f`` of arguments as `argument_reader` names them."""
+    """Call ``f`` with arguments named as in `argument_reader`."""
     left, positional = dict(arguments), []
     for name, one in inspect.signature(f).parameters.items():
         if one.kind == Parameter.VAR_POSITIONAL:
@@ -111,9 +110,9 @@ def called_by_name(f: Callable[..., Any], arguments: dict[str, Any]) -> Any:
 
 
 def specs_by_name(in_specs: Any, names: Sequence[str], any_names: bool = False) -> dict[str, Any]:
-    """The spec of each argument: of a dict by names, of a tuple with one for each of the first ones, or one for all.
+    """Return the spec of each argument, from a dict by name, a tuple for the first ones, or one spec for all.
 
-    any_names: a dict may name arguments that this call does not have, and those of ``*args`` by one name.
+    any_names: a dict may name arguments that are absent from this call, and those of ``*args`` by one name.
     """
     if isinstance(in_specs, dict) and (any_names or in_specs.keys() <= set(names)):
         return {name: in_specs.get(name, in_specs.get(name.partition("[")[0])) for name in names}
@@ -125,5 +124,5 @@ def specs_by_name(in_specs: Any, names: Sequence[str], any_names: bool = False) 
 
 
 def static_names(f: Callable[..., Any], in_specs: Any) -> list[str]:
-    """The arguments of ``f`` that ``in_specs`` marks as static."""
+    """Return the arguments of ``f`` that ``in_specs`` marks as static."""
     return [name for name, spec in specs_by_name(in_specs, names_of(f)).items() if spec is None]

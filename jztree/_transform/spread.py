@@ -1,4 +1,4 @@
-"""A warning for arrays that are spread over devices, where the native kernels do not share the work."""
+"""Warn about arrays that are distributed over devices, because native kernels do not share the work."""
 
 import sys
 import warnings
@@ -11,10 +11,10 @@ from .._particles import name_of
 
 
 def warn_if_spread(function: str, arguments: dict[str, Any]) -> None:
-    """RuntimeWarning if an array among the arguments is spread over devices, at the line that calls the caller.
+    """Issue a RuntimeWarning if an array argument is distributed over devices, at the line that calls the caller.
 
-    XLA cannot split a native kernel, so outside of mapped functions it gives all rows to each device. Arrays that are
-    replicated already, and calls from within the library, do not warn.
+    XLA cannot split a native kernel, so outside of mapped functions it gives all rows to each device. Replicated
+    arrays, and calls from within the library, do not warn.
     """
     leaf = next(filter(_is_spread, jax.tree.leaves(arguments)), None)
     if leaf is None or _caller_of_caller().partition(".")[0] == "jztree":
@@ -36,5 +36,5 @@ def _is_spread(leaf: Any) -> bool:
 
 
 def _caller_of_caller() -> str:
-    """The module that calls the function that calls `warn_if_spread`."""
+    """Return the module that calls the function that calls `warn_if_spread`."""
     return str(sys._getframe(3).f_globals.get("__name__", ""))

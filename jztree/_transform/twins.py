@@ -27,7 +27,7 @@ _Result_co = TypeVar("_Result_co", covariant=True)
 
 
 class CompiledTwin(Protocol[_Args, _Result_co]):
-    """What ``f.jit`` is: ``f``, compiled."""
+    """The type of ``f.jit``, the compiled ``f``."""
 
     lower: Callable[_Args, jax.stages.Lowered]
 
@@ -60,14 +60,14 @@ def jit_constructor(
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     enlarges: bool = False,
 ) -> CompiledTwin[_Args, _Result]:
-    """The compiled twin of ``func``, to be stored as ``func.jit``.
+    """Create the compiled twin of ``func``, to be stored as ``func.jit``.
 
     func: a function without ``*args`` and ``**kwargs``.
-    static_argnames: arguments that are compiled in. Configurations among them are copied at each call.
-    prepare: takes the arguments of ``func`` by name and returns those to be replaced: float64 numbers made `Exact`, so
-        that none is rounded at the boundary of the compiled function. It may raise for bad ones. Functions with it are
-        searches, and warn if an argument is spread over devices.
-    enlarges: buffers of ``func`` may be too small; wait for the results, and compile again with larger ones.
+    static_argnames: static arguments. Configurations among them are copied at each call.
+    prepare: takes the arguments of ``func`` by name and returns replacements: float64 numbers as `Exact`, so that the
+        compiled function does not round them. It may raise for invalid arguments. Functions with ``prepare`` are
+        searches, and warn if an argument is distributed over devices.
+    enlarges: buffers of ``func`` may be too small; wait for the results, and compile again with larger buffers.
     """
     rooms: dict[str, int] = {}
     compiled_for = _compiled_by_key(func, static_argnames)
@@ -91,7 +91,7 @@ def jit_constructor(
                 return capacity.retrying(lambda: with_room(arguments), rooms, func.__name__)
             with explained(func.__name__):
                 return compiled_for(trace_key())(**arguments)
-        except (TypeError, ValueError):  # of JAX, in words of its own, if an argument cannot be hashed
+        except (TypeError, ValueError):  # raised by JAX if an argument cannot be hashed
             check_hashable(func.__name__, {name: arguments[name] for name in static_argnames})
             raise
 
@@ -107,7 +107,7 @@ def _read(
     args: Sequence[Any],
     kwargs: dict[str, Any],
 ) -> dict[str, Any]:
-    """The arguments of a compiled function, checked and prepared, by name."""
+    """Return the checked and prepared arguments of a compiled function by name."""
     arguments = adopted(copy_configs(by_name(args, kwargs)[0]))
     check_width(arguments, jax.core.Tracer)
     arguments |= known_integers({name: arguments[name] for name in static_argnames})
@@ -118,7 +118,7 @@ def _read(
 
 
 def _compiled_by_key(func: Callable[..., Any], static_argnames: Sequence[str]) -> Callable[[Any], Any]:
-    """``func`` compiled, a function of its own for each key, because JAX keeps what it traced by function."""
+    """Compile ``func`` as a separate function for each key, because JAX caches traces by function."""
 
     @functools.cache
     def compiled_for(_key: Any) -> Any:
@@ -138,10 +138,9 @@ def with_twins(
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     enlarges: bool = False,
 ) -> Callable[[Callable[_Args, _Result]], WithTwins[_Args, _Result]]:
-    """A decorator that gives a function its twins ``.jit`` and ``.smap``; arguments with the spec None are static in
-    both.
+    """Return a decorator that adds the twins ``.jit`` and ``.smap``; arguments with spec None are static in both.
 
-    in_specs, out_specs, prepare: as in `shard_map_constructor`; ``prepare`` serves both twins. enlarges: see
+    in_specs, out_specs, prepare: see `shard_map_constructor`; ``prepare`` serves both twins. enlarges: see
         `jit_constructor`.
     """
 
@@ -155,9 +154,9 @@ def with_twins(
 
 
 def _adopting(func: Callable[_Args, _Result], static: Sequence[str], warns: bool) -> Callable[_Args, _Result]:
-    """``func``, which also takes arrays of other libraries, and known integers of JAX for static arguments.
+    """Wrap ``func`` to accept arrays of other libraries, and known JAX integers as static arguments.
 
-    warns: warn if an argument is spread over devices.
+    warns: warn if an argument is distributed over devices.
     """
     names = tuple(inspect.signature(func).parameters)
     whole: Any = func
