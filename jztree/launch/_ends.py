@@ -2,9 +2,9 @@
 
 A process that has ended keeps its pending calls alive, so its peers may rightly wait for an array that it takes part
 in. They wait in vain if it made fewer calls than they did, or if it has no devices while theirs are about to start.
-Nothing else can be read off the calls. Then all participants that have not ended must do nothing but wait, at the same
-time and for some seconds, because a process that is at work, asleep in Python, or suspended may still supply the
-result. If none has ended, but all wait in JAX for each other for longer, they have called different functions.
+Other computations cannot be inspected. For these, all participants that have not ended must be seen to do nothing but
+wait, at the same time and for some seconds: a process that is at work, asleep in Python, or suspended may still supply
+the result. If none has ended, but all wait in JAX for each other for longer, they have called different functions.
 """
 
 import contextlib

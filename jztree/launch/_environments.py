@@ -31,10 +31,10 @@ class Place:
     local_rank: int | None = None
     local_size: int | None = None
     host: str | None = None
-    """Of process 0."""
+    """The host of process 0."""
     port: int | None = None
     job: str | None = None
-    """The same for all processes that were started together, and for no others."""
+    """A job name shared by all processes that were started together, and by no others."""
 
     @property
     def on_one_host(self) -> bool:
