@@ -180,7 +180,7 @@ def _adopting(func: Callable[_Args, _Result], static: Sequence[str], warns: bool
 def with_smap(
     in_specs: Any, out_specs: Any, **options: Any
 ) -> Callable[[Callable[_Args, _Result]], WithSmap[_Args, _Result]]:
-    """A decorator that gives a function its twin ``.smap``, made by `shard_map_constructor` from the same arguments.
+    """Return a decorator that adds the twin ``.smap``, made by `shard_map_constructor` from the same arguments.
 
     >>> @with_smap(in_specs=P(-1), out_specs=P(-1))
     ... def centre(part):
