@@ -1,12 +1,13 @@
-// The search for k up to 32: a warp answers 32 queries that follow each other in z-order, one a lane.
+// The search for k up to 32: a warp answers 32 queries that are consecutive in z-order, one per lane.
 //
-// The warp walks the planes together. The lanes look at the rows of a leaf side by side: each tests whether its row may
-// be within the radius of any of the queries, by the box around them all, and what passes joins those of other leaves
-// on a tile in shared memory. Rows leave the tile eight at a time: all lanes read the same one at once (a broadcast),
-// test it against their own radius, and collect what is inside; the lists take these up in batches, without branches.
-// So lanes diverge only in what they collect, and memory traffic is a leaf for 32 queries, mostly from the caches.
+// The warp walks the planes together. Each lane tests one row of a leaf: can it be within the radius of any query,
+// judged by the box around all queries? Rows that pass go to a tile in shared memory, which collects rows of several
+// leaves. The tile is processed in blocks of eight rows. All lanes read the same row at once (a broadcast), compare it
+// with their own radius and collect it if it is inside. The lists absorb collected candidates in batches, without
+// branches. So lanes diverge only in what they collect, and the memory traffic is one leaf per 32 queries, mostly from
+// the caches.
 //
-// What a warp issues for this is counted by checks/profiling/knn_instructions.py, and docs/gpu.md has the figures.
+// checks/profiling/knn_instructions.py counts the instructions of a warp; docs/gpu.md has the figures.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +17,17 @@
 
 namespace jztree {
 
-// Two blocks are what must fit on a multiprocessor: without a word on that the compiler keeps fewer registers than the
-// kernel needs, and the rest in memory.
+// Two blocks must fit on a multiprocessor. Without this hint, the compiler keeps fewer registers than the kernel needs
+// and spills the rest to memory.
 constexpr int short_search_threads = 128, short_search_blocks = 2;
 
-// A lane that has collected more than this asks all to take up a batch. Later, fewer batches are needed, but radii stay
-// wide for longer: of 1, 1.5, 2 and 3 batches, 1.5 gave the fewest instructions (counted with the emulator on 100,000
-// uniform points, k = 8 and 16).
+// When a lane has collected more candidates than this, all lanes absorb a batch. A larger value needs fewer batches,
+// but radii stay wide for longer. Of 1, 1.5, 2 and 3 batches, 1.5 gave the fewest instructions (counted with the
+// emulator on 100,000 uniform points, k = 8 and 16).
 template <int K, typename T>
 constexpr int patience = RegisterList<K, T>::batch * 3 / 2;
 
-// Candidates of one warp on their way into the lists: column after column of 32, one a lane, with room for one more
+// Candidates of one warp that are not yet in the lists: columns of 32, one candidate per lane, with space for one more
 // block.
 template <int K, typename T>
 constexpr int collected_columns =
@@ -38,7 +39,7 @@ struct alignas(16) TilePoint {
   T x[W];
 };
 
-// Room for what is left of a block, and the rows of a leaf behind it.
+// Space for the rest of a block and for the rows of one leaf after it.
 constexpr int tile_points = 2 * warp_size;
 
 // Shared memory of one warp, in bytes.
@@ -68,7 +69,7 @@ class ShortSearch {
         stack_(reinterpret_cast<StackEntry<T>*>(memory + tile_points * sizeof(Tile) +
                                                 warp_size * collected_columns<K, T> * sizeof(Candidate<T>))) {}
 
-  // Answers the queries of a group. Returns the lanes that float32 cannot answer; nothing is written for them.
+  // Answer the queries of a group. Returns the lanes that float32 cannot answer; nothing is written for them.
   __device__ __forceinline__ unsigned answer(int64_t group) {
     JZTREE_COUNT("group");
     int64_t place = group * warp_size + lane_index();
@@ -84,8 +85,9 @@ class ShortSearch {
   }
 
  private:
-  // Which images of a query the rows of a tile are next to: a bit for each dimension in which it is the one below the
-  // box, or this, if it depends on the query and the row, or if a wrapped position has a rounding error.
+  // Which images of a query are next to the rows of a tile. Bit d is set if it is the image below the box in dimension
+  // d. The bit `depends` is set if the image depends on the query and the row, or if a wrapped position has a rounding
+  // error.
   static constexpr unsigned depends = 1u << W;
 
   __device__ __forceinline__ void start(bool searches) {
@@ -95,7 +97,7 @@ class ShortSearch {
     list_.reset(static_cast<int>(problem_.k), searches && problem_.own_first(own_));
   }
 
-  // Lanes that do not search want nothing.
+  // Lanes that do not search accept no rows.
   __device__ __forceinline__ void set_bound(bool searches) {
     bound_ = choose(searches, bounded(list_.bound(), limit_), Candidate<T>::before_all());
     radius2_ = searches ? bound_.distance2() : T{-1};
@@ -104,8 +106,8 @@ class ShortSearch {
     patience_ = wanted_.worst.row_plus_one() == no_row ? 0 : patience<K, T>;
   }
 
-  // One loop for all leaves and for what is left at the end, so that the lists are used in one place of the code only
-  // and stay in registers.
+  // A single loop handles all leaves and the remaining rows at the end. The code then uses the lists in only one place,
+  // and they stay in registers.
   __device__ __forceinline__ void search(bool mine) {
     staging_.point(problem_.queries, static_cast<uint32_t>(query_), x_);
     Group<W, 2, T> group(scale_);
@@ -140,8 +142,8 @@ class ShortSearch {
     }
   }
 
-  // Queries that follow each other in z-order may be far apart where the curve jumps. So there are two boxes, apart
-  // where the jump is longest: together they have half of the points near them that one box has.
+  // Queries that are consecutive in z-order may be far apart where the curve jumps. So there are two boxes, split at
+  // the longest jump: together they have half as many points near them as a single box.
   __device__ __forceinline__ void cover(bool mine, Group<W, 2, T>* group) {
     T jump2 = 0;
 #pragma unroll
@@ -172,8 +174,8 @@ class ShortSearch {
     for (int d = 0; d < W; ++d) to[d] = from[d];
   }
 
-  // Each lane brings a row. Returns which may be within the radius of any of the queries. apart: whether any of them
-  // needs images.
+  // Each lane tests a row. Returns the lanes whose rows may be within the radius of any query. apart: whether any of
+  // these rows needs images.
   __device__ __forceinline__ unsigned look_at_rows(const Group<W, 2, T>& group, uint32_t row, uint32_t end, Tile* point,
                                                    unsigned* images, bool* apart) {
     bool near[2], around = false, rests = query_rests_;
@@ -203,8 +205,8 @@ class ShortSearch {
     return __ballot_sync(all_lanes, near[0] || near[1]);
   }
 
-  // As nearest_image does for boxes of sources. A row whose own image below the box is the nearest is moved there. What
-  // is not near a box may be next to any image: it is too far from its queries by all of them.
+  // The same as nearest_image for boxes of sources. If a row's nearest image is the one below the box, the row is moved
+  // there. Rows that are not near a box may use any image: all of them are too far from its queries.
   __device__ __forceinline__ unsigned nearest_images(const Group<W, 2, T>& group, const bool* near, T* x) const {
     unsigned images = 0, moved = 0;
     bool differ = false;
@@ -226,7 +228,7 @@ class ShortSearch {
     return images;
   }
 
-  // Which of the rows that are left can join the tile. If none can, the tile is to be emptied first.
+  // The remaining rows that can join the tile. If none can, the tile must be emptied first.
   __device__ __forceinline__ unsigned of_same_images(unsigned left, unsigned images) {
     JZTREE_COUNT("of same images");
     unsigned next = left ? __shfl_sync(all_lanes, images, __ffs(static_cast<int>(left)) - 1) : ~0u;
@@ -250,7 +252,7 @@ class ShortSearch {
     __syncwarp();
   }
 
-  // The tile gets points whose distances are no numbers, up to a whole block.
+  // Fill the tile up to a whole block with points whose distances are NaN.
   __device__ __forceinline__ void fill_block() {
     JZTREE_COUNT("fill block");
     int missing = -tile_count_ & (List::batch - 1);
@@ -262,7 +264,7 @@ class ShortSearch {
     __syncwarp();
   }
 
-  // Collects from the whole blocks of the tile. last: the lists take up all that is left.
+  // Collect from the whole blocks of the tile. last: the lists absorb all remaining candidates.
   __device__ __forceinline__ void drain(bool mine, bool last) {
     bool more = true;
     while (more) {
@@ -285,12 +287,12 @@ class ShortSearch {
     __syncwarp();
   }
 
-  // Whether there are more candidates than that.
+  // Whether the lane has collected more than `most` candidates.
   __device__ __forceinline__ bool has_collected(int most) const {
     return next_ > collected_ + most * warp_size + lane_index();
   }
 
-  // All distances first: loads from shared memory cannot pass the stores that follow.
+  // Compute all distances first: loads from shared memory cannot be moved across the stores that follow.
   template <bool Pairwise>
   __device__ __forceinline__ void collect_block() {
     Candidate<T> found[List::batch];
@@ -325,8 +327,8 @@ class ShortSearch {
     if (row_plus_one != 0) staging_.rests(problem_.sources, row_plus_one - 1, point);
   }
 
-  // Every lane takes up as many of its collected candidates as a batch holds, the last ones first. A query that is its
-  // own neighbour has been in its list from the start.
+  // Every lane absorbs up to one batch of its collected candidates, the last ones first. A query that is its own
+  // neighbour is in its list from the start.
   __device__ __forceinline__ void absorb_batch(bool mine) {
     JZTREE_COUNT("absorb");
     if (limit_) reject_beyond();
@@ -344,7 +346,7 @@ class ShortSearch {
     set_bound(mine);
   }
 
-  // Of the candidates of the next batch, what is beyond the limit is put beyond everything.
+  // Among the candidates of the next batch, replace those outside the limit by candidates that sort last.
   __device__ __forceinline__ void reject_beyond() {
     Candidate<T>* const first = collected_ + lane_index();
 #pragma unroll 1
@@ -356,8 +358,8 @@ class ShortSearch {
     }
   }
 
-  // Where a list's i-th is in shared memory. Columns are turned against each other, so that a row of them lies in
-  // different banks.
+  // The index in shared memory of the i-th entry of a lane's list. Columns are rotated, so that the entries of one row
+  // are in different banks.
   __device__ static int spread_place(int lane, int i) { return i * warp_size + ((lane + i) & (warp_size - 1)); }
 
   __device__ __forceinline__ void spread() {
@@ -369,7 +371,7 @@ class ShortSearch {
   __device__ __forceinline__ bool precise() const {
     if (sizeof(T) > sizeof(float)) return true;
     bool good = true;
-    // The list rises, so there is nothing to see behind a large distance.
+    // The list ascends, so entries after a large distance need no check.
     for (int i = K - static_cast<int>(problem_.k); i < K && good; ++i) {
       JZTREE_COUNT("precise");
       Candidate<T> found = collected_[spread_place(lane_index(), i)];
@@ -379,14 +381,15 @@ class ShortSearch {
     return good;
   }
 
-  // Neighbouring lanes write neighbouring places.
+  // Neighbouring lanes write to neighbouring addresses.
   __device__ __forceinline__ void write(unsigned lanes) {
     int k = static_cast<int>(problem_.k), inverse = (1 << 16) / k + 1;
     auto out_row = static_cast<uint32_t>(lanes >> lane_index() & 1 ? problem_.out_row(query_) : 0);
 #pragma unroll 1
     for (int item = lane_index(); item < warp_size * k; item += warp_size) {
       JZTREE_COUNT("write");
-      int lane = item * inverse >> 16, place = item - lane * k;  // item / k and what is left, for items below 2^11
+      int lane = item * inverse >> 16, place = item - lane * k;  // quotient and remainder of item / k, for items below
+                                                                 // 2^11
       int64_t row = __shfl_sync(all_lanes, out_row, lane), own = __shfl_sync(all_lanes, own_, lane);
       if (lanes >> lane & 1) problem_.write(row * k + place, own, collected_[spread_place(lane, K - k + place)]);
     }
@@ -405,15 +408,15 @@ class ShortSearch {
   List list_;
   Candidate<T> bound_;
   Wanted<2, T> wanted_;
-  T radius2_, x_[W], at_[W];  // at_: the query's image that the rows of the tile are next to
+  T radius2_, x_[W], at_[W];  // at_: the image of the query next to the rows of the tile
   T plain2_;
-  Candidate<T>* next_;  // behind what the lane has collected
-  bool second_;         // of the group's boxes
+  Candidate<T>* next_;  // past the lane's last collected candidate
+  bool second_;         // whether the query belongs to the second box of the group
   bool query_rests_;    // whether any query has a rounding error
   int own_, patience_, tile_begin_, tile_count_;
   unsigned images_;
   int64_t query_;
-  const Within<T>* limit_;  // of the query; null: none
+  const Within<T>* limit_;  // of the query; null: no limit
 };
 
 template <int W, int K, typename From, typename T>

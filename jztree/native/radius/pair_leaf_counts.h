@@ -1,8 +1,8 @@
-// What the pairs of two leaves are counted by.
+// Counts the pairs of two leaves.
 //
-// The box of the second leaf says again for each particle of the first which edges its pairs may be at. If these are
-// few, pairs within each are counted by comparing vectors (pair_squares.h); of two quantities, and where pairs have
-// weights or regions, vectors say where they are counted (pair_places.h). Else each pair's bin is looked up.
+// For each particle of the first leaf, the box of the second leaf limits the edges that can separate its pairs. If
+// these are few, vector comparisons count the pairs within each edge (pair_squares.h). With two quantities, weights or
+// regions, vectors find the bin of each pair (pair_places.h). In all other cases, each pair's bin is looked up.
 #pragma once
 
 #include <algorithm>
@@ -40,10 +40,10 @@ class LeafPairs {
         row_(static_cast<size_t>(problem.most + lanes)),
         chosen_(row_.size()) {}
 
-  // Periods for lower bounds of distances around the boundary.
+  // Periods for lower bounds of distances across the boundary.
   const T* gap_period() const { return leaves_.gap_period(); }
 
-  // Counts the pairs of leaf a of the one set and leaf b of the other. itself: the leaves are one, of which each pair
+  // Count the pairs of leaf a of one set and leaf b of the other. itself: both are the same leaf, and each of its pairs
   // counts once. apart: pairs have regions of their own.
   void count(int64_t a, int64_t b, const Bins& possible, bool itself, bool apart) {
     leaves_.set(one_.tree, a, other_.tree, b);
@@ -64,12 +64,12 @@ class LeafPairs {
 
  private:
   static constexpr bool sighted = Limits::sighted;
-  // More edges than these are not compared one by one.
+  // Above this number, edges are not compared one by one.
   static constexpr int64_t few_edges = 32;
 
-  // Finds the rows of the first leaf that may have pairs in several bins. The others are counted.
+  // Find the rows of the first leaf whose pairs may be in several bins. The pairs of the other rows are counted here.
   void find_rows(const Bins& possible, double weight_b) {
-    // Narrowing takes a step for each edge, so most that span many are just looked at.
+    // Narrowing takes one step per edge, so rows that span many edges are usually processed without it.
     const bool few = possible.few();
     rows_ = 0;
     for (int64_t begin = 0; begin < leaves_.count_a(); begin += lanes) {
@@ -96,7 +96,7 @@ class LeafPairs {
     return near;
   }
 
-  // Finds where pairs are counted, with some particles of the second leaf after the others.
+  // Find the bins of the pairs, one block of the second leaf after another.
   template <bool Pairwise>
   __attribute__((flatten)) void place_leaves(const Bins& bins) {
     const bool itself = itself_;
@@ -123,7 +123,7 @@ class LeafPairs {
     }
   }
 
-  // Adds the pairs that were put.
+  // Add the pairs in the buffer.
   void add_placed(int64_t begin, const int32_t* places, int64_t number) {
     if (apart_)
       return add_weighed(begin, places, [&](int32_t place, int64_t row_a, int64_t row_b, double weight) {
@@ -138,7 +138,7 @@ class LeafPairs {
     for (int64_t i = 0; i < number; ++i) ++here.counts[places[i]];
   }
 
-  // add(place, row_a, row_b, weight): for each pair that was put, in their order.
+  // Call add(place, row_a, row_b, weight) for each pair in the buffer, in order.
   template <typename Add>
   void add_weighed(int64_t begin, const int32_t* places, const Add& add) {
     const int64_t row_b = row_b_ + begin;
@@ -152,7 +152,7 @@ class LeafPairs {
     }
   }
 
-  // The pair that was put at such a place.
+  // Look up the pair at position `at` of the buffer.
   __attribute__((noinline)) void look_up_put(int64_t at, int64_t begin, T first, T along) {
     size_t k = 0;
     for (; at >= __builtin_popcount(chosen_[k]); ++k) at -= __builtin_popcount(chosen_[k]);
@@ -161,7 +161,7 @@ class LeafPairs {
     look_up(row_a_ + row_[k], row_b_ + begin + __builtin_ctz(left), first, along);
   }
 
-  // Counts pairs within each edge.
+  // Count the pairs within each edge.
   template <bool Pairwise>
   void compare_leaves(const Bins& bins) {
     rows_ = 0;
@@ -173,10 +173,10 @@ class LeafPairs {
     }
     if (rows_ == 0) return;
     const int64_t end = leaves_.count_a();
-    // At least those that are compared, and all of them if there is an edge that all are within.
+    // The number of compared pairs, or of all pairs if there is an edge that contains all of them.
     int64_t pairs = itself_ ? end * (end - 1) / 2 : rows_ * leaves_.count_b();
     T* squares = squares_.begin(bins.lo, bins.hi);
-    // Pairs with images of their own are rare, so they are not worth code for few edges.
+    // Pairs with images of their own are rare, so they get no special code for few edges.
     switch (itself_ || Pairwise ? 0 : bins.hi - bins.lo) {
       case 1: compare_few<1>(bins); break;
       case 2: compare_few<2>(bins); break;
@@ -205,7 +205,7 @@ class LeafPairs {
   template <bool Pairwise>
   __attribute__((flatten)) void compare_many(const Bins& bins, T* to) {
     const bool itself = itself_;
-    // Nothing is farther than the outermost number but what is no particle.
+    // Only padding is farther than the outermost number.
     const V outermost(bins.hi == first_.count ? first_.outermost() : std::numeric_limits<T>::max());
     const int32_t *const rows = row_.data(), *const end = rows + rows_;
     for (int64_t begin = 0; begin < leaves_.count_b(); begin += lanes) {
@@ -222,8 +222,8 @@ class LeafPairs {
     squares_.sift(first_.surely.data(), first_.possibly.data(), to);
   }
 
-  // Of rows of the first leaf, from the begin-th on, those that have pairs on both sides of an edge. The others are
-  // counted.
+  // Among the given rows of the first leaf, starting at `begin`, return those with pairs on both sides of an edge. The
+  // pairs of the other rows are counted here.
   uint32_t split(int64_t begin, uint32_t rows, const Bins& bins) {
     PairBounds<T> bounds;
     leaves_.bounds(begin, bounds);
@@ -231,7 +231,7 @@ class LeafPairs {
     load(bounds.gap, gap);
     load(bounds.reach, reach);
     int64_t *table = table_.column(0), each = leaves_.count_b();
-    uint32_t both_sides = 0, beyond = rows;  // beyond the edge before
+    uint32_t both_sides = 0, beyond = rows;  // rows above the previous edge
     for (int64_t edge = bins.lo; edge < bins.hi; ++edge) {
       uint32_t within = lanes_at_most(reach, V(first_.surely[static_cast<size_t>(edge)])) & rows;
       uint32_t none_within = ~lanes_at_most(gap, V(first_.possibly[static_cast<size_t>(edge)])) & rows;
@@ -243,7 +243,7 @@ class LeafPairs {
     return both_sides;
   }
 
-  // Of particles of the second leaf from the begin-th on, those that are paired with the i-th of the first.
+  // The particles of the second leaf, starting at `begin`, that form pairs with the i-th particle of the first.
   uint32_t behind(int64_t i, int64_t begin) const {
     if (!itself_ || i < begin) return ~uint32_t{0};
     return i - begin < lanes ? ~uint32_t{0} << (i - begin) << 1 : 0;
@@ -261,7 +261,7 @@ class LeafPairs {
     table[bins.lo] += outside;
   }
 
-  // How many pairs of which that is not sure are within an edge.
+  // The number of undecided pairs that are within an edge.
   template <bool Pairwise>
   __attribute__((noinline)) int64_t decide(int64_t edge) const {
     const size_t at = static_cast<size_t>(edge);
@@ -298,7 +298,7 @@ class LeafPairs {
     }
   }
 
-  // These two are not inlined, because the code would be repeated in each kind of row.
+  // The next two functions are not inlined: otherwise each kind of row would repeat their code.
   __attribute__((noinline, flatten)) void look_up_lanes(int64_t row_a, int64_t row_b, uint32_t near, const V& first,
                                                         const V& along) {
     T firsts[lanes], alongs[lanes];
@@ -310,7 +310,7 @@ class LeafPairs {
     }
   }
 
-  // Decides in float64 about pairs that are near enough.
+  // Decide in float64 about the pairs that are near enough.
   __attribute__((noinline, flatten)) void look_up_near(int64_t i, int64_t begin, const V& first, const V& along) {
     const V distance2 = Mode == PairMode::across_along ? (first + along * along) * V(below_one<T>) : first;
     uint32_t near = lanes_at_most(distance2, V(limits_.farthest2())) & behind(i, begin);
@@ -370,11 +370,11 @@ class LeafPairs {
   PairLeaves<Mode, D, T> leaves_;
   PairSquares<T> squares_;
   PairPlaces<Mode, D, T> places_;
-  // The leaves at work: their first rows, and the places in the first one of those that are not counted as one.
+  // The current leaves: their first rows, and the rows of the first leaf that are not counted as a whole.
   int64_t row_a_ = 0, row_b_ = 0, rows_ = 0;
   std::vector<int32_t> row_;
-  std::vector<uint32_t> chosen_;  // the pairs of each of these that were put
-  bool itself_ = false;           // the leaves are one, of which each pair counts once
+  std::vector<uint32_t> chosen_;  // for each of these rows, its pairs in the buffer
+  bool itself_ = false;           // both are the same leaf, and each of its pairs counts once
   bool apart_ = false;            // their pairs have regions of their own
 };
 

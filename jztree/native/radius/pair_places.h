@@ -1,8 +1,8 @@
-// Where pairs of two quantities are counted, or of distances with weights or regions, found by vectors.
+// Finds the bins of pairs by vectors: for pairs with two quantities, or for distances with weights or regions.
 //
-// They are gathered in a small buffer. The first quantity is compared with the few edges that pairs of two leaves may
-// be on either side of. Edges of the second are most often evenly spaced, so a product says between which of them a
-// pair is; other ones are compared, too. Pairs so near to an edge that float64 has to decide are only noticed here.
+// Pairs are gathered in a small buffer. The first quantity is compared with the few edges that can separate the pairs
+// of two leaves. Edges of the second quantity are usually evenly spaced, so a multiplication gives the bin; other edges
+// are also compared. Pairs so close to an edge that float64 must decide are only detected here.
 #pragma once
 
 #include <algorithm>
@@ -18,17 +18,18 @@
 
 namespace jztree {
 
-// Edges that are the multiples of a step from a start on, as well as numbers of T can say it.
+// Edges that are multiples of a step from a start, as exactly as T can represent them.
 template <typename T>
 struct EvenEdges {
   T start = 0, per_step = 0;
-  T tolerance = 0;  // steps; what is farther than this times (1 + its place) from edges is on the side that it seems
+  T tolerance = 0;  // steps; beyond this times (1 + its place) from an edge, a value is on the side where it appears to
+                    // be
   T least = -1;     // steps; there are no edges up to this
   T most = 0;       // steps; all edges are below this
   bool even = false;
 
   explicit EvenEdges(const EdgeTable<T, EqualCells>& edges) {
-    // What nothing is within ends at 0. What everything is within is no edge.
+    // An edge that contains no pairs ends at 0. An edge that contains everything does not count as an edge.
     const int64_t zero = edges.count > 0 && edges.possibly[0] < 0;
     int64_t last = edges.count - 1;
     if (last >= 0 && !(edges.possibly[static_cast<size_t>(last)] < std::numeric_limits<T>::max())) --last;
@@ -46,14 +47,14 @@ struct EvenEdges {
     if (zero) least = T{0.5};
     most = static_cast<T>(edges.count - 1) + T{0.5};
     if (last < edges.count - 1) most -= 1;
-    // A little more, because it is multiplied by places and not by numbers of edges.
+    // A little larger, because it is multiplied by places instead of edge numbers.
     tolerance = static_cast<T>(1.25 * worst);
     even = worst * static_cast<double>(edges.count) < 0.125 && per_step >= std::numeric_limits<T>::min() &&
            per_step <= std::numeric_limits<T>::max();
   }
 
  private:
-  // How many steps a bound of the i-th edge seems to be off it at most.
+  // The largest apparent distance of a bound from the i-th edge, in steps.
   double error(double bound, int64_t i) const {
     double from = static_cast<double>(start), steps = static_cast<double>(per_step);
     double rounding = static_cast<double>(i + 1) + std::fabs(from * steps);
@@ -90,7 +91,7 @@ class PairPlaces {
         seconds_(firsts_.size()),
         places_(firsts_.size()) {}
 
-  // Whether pairs of these bins are better found here than one by one.
+  // Whether it is faster to find pairs of these bins here than one by one.
   bool worth(const Bins& bins) const {
     return fits_ && bins.hi - bins.lo <= few_edges && (!sighted || even_.even || bins.hi_b - bins.lo_b <= few_edges);
   }
@@ -98,12 +99,12 @@ class PairPlaces {
   // From now on, pairs are in these bins.
   void begin(const Bins& bins) { bins_ = bins; }
 
-  // Where pairs are put. A copy, so that the compiler knows that nothing that is written changes it.
+  // The destination of pairs. It is a copy, so that the compiler knows that no write changes it.
   struct Buffer {
     T *firsts, *seconds;
     int64_t end;
 
-    // Puts the chosen pairs: their first quantities, and how far they are along the line of sight.
+    // Append the chosen pairs: their first quantities, and their separations along the line of sight.
     void put(const V& first, const V& along, uint32_t chosen) {
       if (sighted) keep_lanes<T>(along, chosen, seconds + end);
       end += keep_lanes<T>(first, chosen, firsts + end);
@@ -111,8 +112,8 @@ class PairPlaces {
   };
   Buffer buffer() { return {firsts_.data(), seconds_.data(), 0}; }
 
-  // Finds the places of what was put before `end`, but for that of which it is not sure, for which it calls decide(at,
-  // first, along): its place is in no bin.
+  // Find the places of the pairs in the buffer before `end`. For each undecided pair, call decide(at, first, along);
+  // its place is in no bin.
   template <typename Decide>
   __attribute__((flatten)) const int32_t* find(int64_t end, const Decide& decide) {
     for (int64_t at = 0; at < end; at += lanes) {
@@ -132,10 +133,10 @@ class PairPlaces {
 
  private:
   static constexpr bool sighted = Mode != PairMode::distance;
-  // More edges than these are not compared one by one.
+  // Above this number, edges are not compared one by one.
   static constexpr int64_t few_edges = 32;
 
-  // Writes the places of pairs, and returns of which of them it is not sure.
+  // Write the places of pairs, and return the undecided ones.
   uint32_t find(const V& first, const V& along, int32_t* places) const {
     V place, second = along, slip{};
     uint32_t unsure = compare(first, first_, bins_.lo, bins_.hi, first_place_.data(), place);
@@ -159,7 +160,7 @@ class PairPlaces {
     return unsure;
   }
 
-  // Those of `places` that belong to the first edges that numbers are within.
+  // For each number, the entry of `places` of the first edge that contains it.
   template <typename Edges>
   static uint32_t compare(const V& x, const Edges& edges, int64_t lo, int64_t hi, const T* places, V& place,
                           const V& slip = V{}) {
@@ -175,7 +176,7 @@ class PairPlaces {
     return ~lanes_at_most(high, bound) & all_lanes;
   }
 
-  // The same of edges that are evenly spaced.
+  // The same for evenly spaced edges.
   uint32_t step(const V& x, const V& slip, V& place) const {
     constexpr T whole = std::is_same<T, float>::value ? static_cast<T>(0x1.8p23) : static_cast<T>(0x1.8p52);
     V steps = smaller<V>((x - V(even_.start)) * even_.per_step, V(even_.most));
@@ -186,7 +187,7 @@ class PairPlaces {
     return lanes_at_most(off, tolerance) & ~lanes_at_most(steps, V(even_.least));
   }
 
-  // The sums of both, of which nothing behind the point counts.
+  // The integer parts of the sums a + b.
   static void write(const V& a, const V& b, int32_t* places) {
     using Whole = typename WholeLanes<T>::Register;
     for (int i = 0; i < V::registers; ++i) {
@@ -207,7 +208,7 @@ class PairPlaces {
   const EdgeTable<T, EqualCells>& second_;
   const EvenEdges<T> even_;
   const T slip_;
-  const std::vector<T> first_place_, second_place_;  // of each edge, and of what is beyond the last
+  const std::vector<T> first_place_, second_place_;  // one for each edge, and one for values above the last
   const bool fits_;
   std::vector<T> firsts_, seconds_;
   std::vector<int32_t> places_;

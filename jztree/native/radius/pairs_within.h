@@ -1,5 +1,5 @@
-// The pairs of a query and an image of a source within a radius of it, in lists: those of the i-th output row lie from
-// splits[i] to splits[i + 1]. In a periodic box, every image of a source is a partner of its own.
+// Lists all pairs of a query and an image of a source within a radius of it. The pairs of output row i are at splits[i]
+// to splits[i + 1]. In a periodic box, every image of a source is a separate partner.
 #pragma once
 
 #include "common/tree_arguments.h"
@@ -11,24 +11,24 @@ struct PairsWithin {
   static constexpr unsigned compiled_dims = padded_dims;
 
   Tree<D, T> sources;
-  const int32_t* source_names;  // (n,), what each z-ordered source is called; null: by its place
+  const int32_t* source_names;  // (n,), the name of each z-ordered source; null: its index
   Tree<D, T> queries;
-  const int32_t* query_rows;   // (q,), the output row of each z-ordered query; null: its place
-  const int32_t* query_names;  // (q,), what each z-ordered query is called; null: by its output row
-  Lengths radius;              // (q,) in the order of output rows, or one for all; negative: nothing
+  const int32_t* query_rows;   // (q,), the output row of each z-ordered query; null: its index
+  const int32_t* query_names;  // (q,), the name of each z-ordered query; null: its output row
+  Lengths radius;              // (q,) in output order, or a single one for all; negative: no pairs
   Lengths box;
-  int32_t* splits;       // (q + 1,); right if there are fewer than 2^31 pairs
+  int32_t* splits;       // (q + 1,); correct if there are fewer than 2^31 pairs
   int32_t* total;        // (2,), the number of pairs: upper and lower 31 bits
-  Array<int32_t> query;  // (room,), names of queries; -1 behind the last
-  int32_t* index;        // (room,), names of sources; -1 behind the last
-  // These three are null if nobody asks for them.
-  int32_t* shift;  // (room, D), box lengths that are added to the source; 0 behind the last
-  T* vector;       // (room, D), from the query to the source, so shifted; 0 behind the last
-  T* distance;     // (room,), if there are vectors; infinite behind the last
+  Array<int32_t> query;  // (capacity,), names of queries; -1 after the last pair
+  int32_t* index;        // (capacity,), names of sources; -1 after the last pair
+  // The next three are null if they are not requested.
+  int32_t* shift;  // (capacity, D), box lengths to add to the source; 0 after the last pair
+  T* vector;       // (capacity, D), from the query to the shifted source; 0 after the last pair
+  T* distance;     // (capacity,), present if there are vectors; infinite after the last pair
   bool self;       // the sources are the queries, row by row
-  bool same;       // names are of one set, in which nobody is a partner of itself, but its images are
-  bool half;       // of each pair of such a set and its mirror image, only one
-  bool padded;     // whether anybody looks at what is behind the last; else nothing is written there
+  bool same;       // names are from one set; a particle pairs with its images, but not with itself
+  bool half;       // list only one of each pair in such a set and its mirror image
+  bool padded;     // write the padding after the last pair; otherwise nothing is written there
 
   explicit PairsWithin(Arguments& in)
       : sources(in),

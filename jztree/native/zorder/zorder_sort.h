@@ -1,10 +1,9 @@
 // Stable parallel sort of positions by Morton key.
 //
-// All threads deal the rows out by digits of their keys, into parts that fit into a core's cache; then each part is
-// sorted there by one thread. Positions go along with their row numbers, and keys are made where they are asked for,
-// which takes less time than to store and to load them. So memory is passed through three times whatever the number of
-// rows, and in no pass is a place read in random order that is not in the cache. Parts that turn out too large are
-// dealt out again.
+// All threads distribute the rows by digits of their keys into parts that fit into a core's cache. One thread then
+// sorts each part. Positions move together with their row numbers. Keys are recomputed when needed, which is faster
+// than storing and loading them. So the sort passes through memory three times for any number of rows, and no pass
+// makes random accesses outside the cache. Parts that are too large are distributed again.
 #pragma once
 
 #include <algorithm>
@@ -29,14 +28,14 @@
 
 namespace jztree {
 
-// Sorts what fits into a core's cache, by one thread; used for one part after another.
+// Sorts rows that fit into a core's cache, on one thread; used for one part after another.
 template <int D, typename T>
 class PartSort {
  public:
   explicit PartSort(const KeyGrid<D>& grid) : grid_(grid), keys_(grid) {}
 
-  // Writes n rows from a place on in their order to the same place of `to`, which may be `from`. level: the first at
-  // which they differ.
+  // Write n rows, starting at `place`, in order to the same place of `to`, which may be `from`. level: the first level
+  // at which the rows differ.
   void sort(const RowArrays<D, T>& from, const RowArrays<D, T>& to, int64_t place, int64_t n, int level) {
     rows_.assign(from.row + place, from.row + place + n);
     pos_.assign(from.x + place * D, from.x + (place + n) * D);
@@ -70,11 +69,11 @@ class PartSort {
       order_crowd(index_.data() + tied.begin, tied.end - tied.begin, Levels::of_keys);
   }
 
-  // Orders rows of one key by their bits, from a level on.
+  // Sort rows of equal key by their bits, starting at a level.
   void order_crowd(uint32_t* index, int64_t count, int level) {
     auto bits = [this](uint32_t i) { return BitOrder<D>(grid_, at(i)); };
     if (count <= few) return order_few(index, count);
-    // Equal points are many where there are any, and in order already.
+    // Equal points, if there are any, are usually many and already in order.
     if (std::all_of(index, index + count, [&, first = bits(index[0])](uint32_t i) { return bits(i) == first; })) return;
     CacheSort::Item* items = cache_.items(count);
     for (int64_t i = 0; i < count; ++i) items[i] = {Levels::at(grid_, at(index[i]), level), index[i]};
@@ -110,7 +109,7 @@ class ZSort {
   using Rows = RowArrays<D, T>;
   using Levels = KeyLevels<D, T>;
 
-  // Sorts the first n rows of pos by (key, place). Rows that are not finite come after the others, in their order.
+  // Sort the first n rows of pos by (key, place). Non-finite rows follow the others, in their original order.
   ZSort(const Parallel& parallel, const KeyGrid<D>& grid, const T* pos, int64_t n, const Rows& out)
       : parallel_(parallel),
         grid_(grid),
@@ -129,10 +128,10 @@ class ZSort {
 
  private:
   using Range = CacheSort::Range;
-  static constexpr int64_t largest_part = 1 << 17;  // sorted in 4 MiB, what a core has of caches
+  static constexpr int64_t largest_part = 1 << 17;  // sorted in 4 MiB, the cache size of a core
   static constexpr int64_t samples = 1 << 9;
 
-  // Rows to be dealt out. row: null for those that were given, in their order.
+  // Rows to distribute. row: null for the input rows, which are in their original order.
   struct Source {
     const T* pos;
     const uint32_t* rows;
@@ -141,7 +140,7 @@ class ZSort {
     uint32_t row(int64_t i) const { return rows ? rows[i] : static_cast<uint32_t>(i); }
   };
 
-  // Rows that are in order as they were given, or in a few runs that are. Returns false if they are not.
+  // Handle input that is already in order, or consists of a few sorted runs. Returns false otherwise.
   bool merge_runs(const T* pos, int64_t n, const std::vector<uint64_t>& sample) const {
     FewRuns<D, T> runs(parallel_, grid_, pos, n, sample);
     if (!runs.found()) return false;
@@ -161,7 +160,7 @@ class ZSort {
     return keys;
   }
 
-  // The bits in which the keys of a sample differ are those of all nearly always, which spares a pass.
+  // The bits that differ among the keys of a sample nearly always include all bits that differ, which saves a pass.
   Digits first_digits(std::vector<uint64_t> sample, int64_t n) const {
     if (n <= Digits::one_thread) return Digits({}, 0, n, largest_);
     uint64_t varying = 0;
@@ -169,7 +168,7 @@ class ZSort {
     return Digits(std::move(sample), varying, n, largest_);
   }
 
-  // Sorts what is in `from`; `to` is room for it. level: the first at which rows may differ.
+  // Sort the rows in `from`, with `to` as work space. level: the first level at which rows may differ.
   void sort_range(const Rows& from, const Rows& to, int64_t begin, int64_t end, int level) {
     uint64_t varying = varying_bits(from, begin, end, level);
     while (varying == 0) {
@@ -196,12 +195,12 @@ class ZSort {
     return varying.load();
   }
 
-  // The rows [begin, end) as they are dealt out, in blocks of `grain`.
+  // The rows [begin, end) during distribution, in blocks of `grain`.
   struct Deal {
     int64_t begin, end, grain, blocks;
     int64_t ways;
-    std::vector<int64_t> places;  // [block, way], how many rows there are; then where the next one goes
-    Scratch<uint16_t> way;        // of each row; kept, because a key takes longer to make than this to load
+    std::vector<int64_t> places;  // [block, way], number of rows; later the position of the next row
+    Scratch<uint16_t> way;        // of each row; stored, because loading it is faster than making a key
 
     Deal(int64_t first, int64_t last, int64_t num_ways, int threads)
         : begin(first),
@@ -217,8 +216,7 @@ class ZSort {
     uint16_t* ways_of(int64_t block) { return way.get() + (first_row(block) - begin); }
   };
 
-  // Moves rows into the order of their digits, stable, those that are not finite behind them, and returns where each
-  // digit ends.
+  // Move rows into the order of their digits (stable), with non-finite rows last. Returns the end of each digit.
   std::vector<int64_t> deal_out(const Source& from, const Rows& to, int64_t begin, int64_t end, const Digits& digits,
                                 int level) const {
     Deal deal(begin, end, digits.count() + 1, parallel_.threads());
@@ -227,7 +225,7 @@ class ZSort {
     for (int64_t way = 0; way < deal.ways; ++way)
       for (int64_t block = 0; block < deal.blocks; ++block) total += std::exchange(deal.places_of(block)[way], total);
     move_rows(from, to, deal);
-    // The last block's rows of a digit are the last.
+    // The last block has the last rows of each digit.
     return {deal.places.end() - deal.ways, deal.places.end() - 1};
   }
 
@@ -254,7 +252,7 @@ class ZSort {
 
   void move_rows(const Source& from, const Rows& to, Deal& deal) const {
     parallel_.blocks(deal.blocks, 1, [&](int64_t first, int64_t last) {
-      // Copies on the stack: as far as the compiler knows, a store of a row could change anything else.
+      // Copies on the stack: otherwise the compiler must assume that storing a row could change them.
       const Source source = from;
       const Rows rows = to;
       for (int64_t block = first; block < last; ++block) {
@@ -271,7 +269,7 @@ class ZSort {
     });
   }
 
-  // Sorts the parts that fit into a cache, and returns the others.
+  // Sort the parts that fit into a cache, and return the others.
   std::vector<Range> sort_parts(const Rows& from, int64_t begin, const std::vector<int64_t>& ends, int level) const {
     std::mutex mutex;
     std::vector<Range> large;
@@ -315,7 +313,7 @@ class ZSort {
   const Parallel& parallel_;
   const KeyGrid<D>& grid_;
   const Rows out_;
-  const int64_t largest_;  // parts with more rows are dealt out again, by all threads
+  const int64_t largest_;  // larger parts are distributed again, by all threads
 };
 
 }  // namespace jztree
