@@ -1,7 +1,7 @@
-// When two particles are within a radius of each other: if their distance in float64, from the positions as given and
-// to the nearest image, is at most the radius. Distances are computed in the positions' own precision with bounds on
-// their error, and only pairs within these bounds are looked at again in float64. So what is counted or linked is the
-// same whatever is around it.
+// Decides whether two particles are within a radius of each other: their distance must be at most the radius. The
+// distance is in float64, from the unchanged input positions, to the nearest image. Searches compute distances in the
+// precision of the positions with bounds on their error, and test only pairs between these bounds again in float64. So
+// counts and links do not depend on other particles.
 #pragma once
 
 #include <algorithm>
@@ -16,15 +16,15 @@
 
 namespace jztree {
 
-// A radius, and with what factor to compare distances with it in float64: a power of two with which the squares of all
-// lengths that are nearly as long neither overflow nor vanish. So what is within depends on nothing but the two
+// A radius, and the factor for comparing distances with it in float64. The factor is a power of two. It prevents
+// overflow and underflow of the squares of all lengths close to the radius. So the result depends only on the two
 // particles.
 struct ExactRadius {
   double radius2 = -1, factor = 1;
 
   JZTREE_BOTH ExactRadius() {}
 
-  // Negative: nothing is within; infinite: everything.
+  // Negative: contains nothing; infinite: contains everything.
   JZTREE_BOTH explicit ExactRadius(double radius) {
     if (!(radius >= 0)) return;
     if (radius > 0 && radius < std::numeric_limits<double>::infinity()) {
@@ -32,12 +32,12 @@ struct ExactRadius {
       std::frexp(radius, &exponent);
       factor = std::ldexp(1., exponent < -1000 ? 1000 : exponent > 1000 ? -1000 : -exponent);
     } else if (radius == 0) {
-      factor = 0x1p1000;  // with which the square of no length is 0
+      factor = 0x1p1000;  // no length squared with this factor is 0
     }
     radius2 = (radius * factor) * (radius * factor);
   }
 
-  // Whether lengths along so many dimensions, apart(d), make a distance of at most the radius.
+  // Whether lengths apart(d) along `dims` dimensions make a distance of at most the radius.
   template <typename Apart>
   JZTREE_BOTH bool reaches(int dims, const Apart& apart) const {
     double sum = 0;
@@ -49,23 +49,23 @@ struct ExactRadius {
   }
 };
 
-// A radius as it is compared with.
+// A radius in the form used by comparisons.
 template <typename T>
 struct Within {
-  T surely2 = -1, possibly2 = -1;  // scaled squared distances: below the one within, above the other not
-  ExactRadius exact{};             // what is in between
+  T surely2 = -1, possibly2 = -1;  // scaled squared distances: below `surely2` within, above `possibly2` not within
+  ExactRadius exact{};             // decides between the two
 };
 
 template <int D, typename T>
 struct DistanceRule {
-  bool exact_zero;  // staged positions are the given ones, so equal ones are at distance 0
-  double factor;    // a power of two for what is squared in float64: 1 for float32, whose squares are in range
+  bool exact_zero;  // staged positions equal the input, so equal ones are at distance 0
+  double factor;    // a power of two for squares in float64: 1 for float32, whose squares are in range
   double scale;     // of staged positions
-  double rounding;  // of staged distances, whatever their size
+  double rounding;  // of staged distances, independent of their size
   double period[D];
 
   // wrapped: whether any particle was outside its periodic box, so that its staged position is rounded to the box's
-  // precision. kept: whether no coordinate has lost digits when it was scaled.
+  // precision. kept: whether scaling has kept all digits of all coordinates.
   JZTREE_BOTH DistanceRule(bool wrapped, bool kept, const Scale<D, T>& scaled)
       : exact_zero(!wrapped && kept),
         factor(std::is_same<T, double>::value ? static_cast<double>(scaled.factor) : 1.),
@@ -84,13 +84,13 @@ struct DistanceRule {
     double length = radius * scale;
     double surely = std::max(0., length * (1 - 16 * epsilon) - rounding);
     double possibly = length * (1 + 16 * epsilon) + rounding;
-    // Squares that vanish are off by less than the smallest normal number each.
+    // Each square that underflows is off by less than the smallest normal number.
     constexpr T vanishing = D * std::numeric_limits<T>::min();
     return {static_cast<T>(surely * surely) * below_one<T> - vanishing,
             static_cast<T>(possibly * possibly) * above_one<T> + vanishing, ExactRadius(radius)};
   }
 
-  // The squared distance of the particles at a and b, as given, in float64; times the square of the factor.
+  // The squared distance of the particles at input positions a and b, in float64, times the square of the factor.
   JZTREE_BOTH double distance2(const T* a, const T* b) const {
     double sum = 0;
     for (int d = 0; d < D; ++d) {
@@ -100,22 +100,23 @@ struct DistanceRule {
     return sum;
   }
 
-  // How far particles at such a distance are apart. The factor is a power of two.
+  // The separation of particles at this squared distance. The factor is a power of two.
   JZTREE_BOTH T length(double distance2) const { return static_cast<T>(std::sqrt(distance2) * (1 / factor)); }
 
-  // How far two particles are apart along one dimension, as given, in float64.
+  // The separation of two particles along one dimension, from the input positions, in float64.
   JZTREE_BOTH double apart(T a, T b, int d) const {
     return nearest_difference(static_cast<double>(a), static_cast<double>(b), period[d]);
   }
 
-  // Whether a and b, as given, are within the radius, if their scaled squared distance is from surely2 to possibly2; of
-  // others it knows nothing, as positions far outside of a periodic box have lost where in it they are.
+  // Whether the particles at input positions a and b are within the radius, if their scaled squared distance is from
+  // surely2 to possibly2. For other pairs the result is meaningless: positions far outside a periodic box have lost
+  // their exact place in it.
   JZTREE_BOTH bool is_within_exactly(const T* a, const T* b, const ExactRadius& radius) const {
     return radius.reaches(D, [&](int d) { return apart(a[d], b[d], d); });
   }
 
-  // Whether all pairs of particles of two boxes are surely within the radius. True of boxes that lie in such ones:
-  // every step is monotonic, rounding too.
+  // Whether all pairs of particles of two boxes are surely within the radius. If so, it also holds for boxes inside
+  // them: every step is monotonic, including rounding.
   JZTREE_BOTH bool all_within(const T* alow, const T* ahigh, const T* blow, const T* bhigh, const T* scaled_period,
                               const Within<T>& radius) const {
     T sum = 0, reach_sum = 0;
@@ -128,7 +129,7 @@ struct DistanceRule {
   }
 };
 
-// The rule of distances in T between positions that were wrapped in From, which may be narrower.
+// The rule for distances in T between positions that were wrapped in From, which may be narrower.
 template <typename From, int D, typename T>
 JZTREE_BOTH DistanceRule<D, T> rule_of_wrapped(DistanceRule<D, T> rule) {
   constexpr double epsilon = std::numeric_limits<T>::epsilon(), given = std::numeric_limits<From>::epsilon();

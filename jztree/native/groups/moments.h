@@ -1,9 +1,9 @@
-// The sums over the particles of a group that its catalogue row is made of.
+// The sums over the particles of a group that give its catalogue row.
 //
-// Sums are float64, taken in three passes, each of which needs those before it over the whole group: masses, then
-// centres, from nearest-image offsets to the group's first particle (right for groups smaller than half the box), then
-// spreads and angular momenta about the means. A group that straddles ranks is the sum of its parts in the order of the
-// ranks, about the same first particle and the same means.
+// Sums are float64, taken in three passes. Each pass needs the earlier ones over the whole group. First come masses;
+// then centres, from nearest-image offsets to the group's first particle (correct for groups smaller than half the
+// box); then spreads and angular momenta about the means. A group that straddles ranks is the sum of its parts in the
+// order of the ranks, about the same first particle and the same means.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +15,12 @@
 
 namespace jztree {
 
-constexpr int catalogue_dims = 4;  // groups are found in as many
+constexpr int catalogue_dims = 4;  // the largest dimension of groups
 
 enum class SumPass : int { masses, centres, spreads };
 
-// Pairs of directions i <= j, of a symmetric tensor, and i < j, of an antisymmetric one. In 3D the latter are yz, zx
-// and xy, so that the tensor is the vector of the cross product; else 01, 02, ..., 12, ....
+// Pairs of directions: i <= j of a symmetric tensor, and i < j of an antisymmetric one. In 3D the latter are yz, zx and
+// xy, so that the tensor is the vector of the cross product; otherwise 01, 02, ..., 12, ....
 template <int D>
 struct Pairs {
   static constexpr int with_self = D * (D + 1) / 2, distinct = D * (D - 1) / 2;
@@ -45,7 +45,8 @@ struct Pairs {
   }
 };
 
-// The power of two that brings a number to between 1/2 and 1, as far as it has an inverse. It changes no digit.
+// The power of two that scales a number to between 1/2 and 1, as far as it has an inverse. The scaling changes no
+// digit.
 JZTREE_BOTH inline double factor_to_one(double number) {
   constexpr int most = 1000;
   int exponent = 0;
@@ -53,30 +54,30 @@ JZTREE_BOTH inline double factor_to_one(double number) {
   return std::ldexp(1., exponent > most ? -most : exponent < -most ? most : -exponent);
 }
 
-// Sums over a group, or over one rank's part of it. All are doubles, so it travels as words.
+// Sums over a group, or over one rank's part of it. All members are doubles, so it can be sent as words.
 template <int D>
 struct Moments {
   double count, mass;
   double first[D];     // position of the group's first particle
   double centre[D];    // weighted offsets to it
   double velocity[D];  // weighted velocities
-  double reach, pace;  // the largest component of an offset and of a velocity, in size
+  double reach, pace;  // the largest absolute component of an offset and of a velocity
   // About the means, in units in which reach and pace are about 1: weighted products of coordinates, of a coordinate
-  // and a velocity, and of velocities; and the largest squared distance. In 1D nothing rotates, but no array is empty.
+  // and a velocity, and of velocities; and the largest squared distance. In 1D nothing rotates, but no array may be
+  // empty.
   double inertia[Pairs<D>::with_self];
   double rotation[D > 1 ? Pairs<D>::distinct : 1];
   double dispersion, distance2;
 
   // Massless groups still have a centre: the unweighted one.
   JZTREE_BOTH bool weighted() const { return mass > 0; }
-  // What masses, lengths and velocities are multiplied by, so that no product of them leaves the range of float64
-  // whatever their unit.
+  // Factors for masses, lengths and velocities. They keep all products in the range of float64 for any unit.
   JZTREE_BOTH double mass_factor() const { return factor_to_one(mass); }
   JZTREE_BOTH double length_factor() const { return factor_to_one(reach); }
   JZTREE_BOTH double speed_factor() const { return factor_to_one(pace); }
   JZTREE_BOTH double norm() const { return weighted() ? mass * mass_factor() : count; }
 
-  // Calls sum(mine, other's) for each sum of a pass, and largest(mine, other's) for what is the largest of all.
+  // Call sum(mine, other's) for each sum of a pass, and largest(mine, other's) for each maximum.
   template <typename Sum, typename Largest>
   JZTREE_BOTH void change(SumPass pass, const Moments& other, const Sum& sum, const Largest& largest) {
     if (pass == SumPass::masses) {
@@ -95,7 +96,7 @@ struct Moments {
     }
   }
 
-  // Joins what a pass found in a part that comes later in the order of particles.
+  // Add the results of a pass for a part that comes later in the order of particles.
   JZTREE_BOTH void join(SumPass pass, const Moments& part) {
     change(
         pass, part, [](double& mine, double other) { mine += other; },
@@ -108,7 +109,7 @@ struct Moments {
     join(SumPass::spreads, part);
   }
 
-  // What a pass finds becomes what it found in `part`; all else stays.
+  // Copy the results of a pass from `part`; everything else stays unchanged.
   JZTREE_BOTH void take(SumPass pass, const Moments& part) {
     auto set = [](double& mine, double other) { mine = other; };
     change(pass, part, set, set);
@@ -123,7 +124,7 @@ struct Moments {
   }
 };
 
-// Particles in group order. mass and vel may be null; the period is 0 where the box is open.
+// Particles in group order. mass and vel may be null; the period is 0 for an open box.
 template <int D, typename T>
 struct GroupParticles {
   const T *pos, *mass, *vel;
@@ -132,7 +133,7 @@ struct GroupParticles {
 
   JZTREE_BOTH double mass_of(int64_t row) const { return mass ? static_cast<double>(mass[shared_mass ? 0 : row]) : 1.; }
 
-  // From a place to the nearest image of a particle.
+  // The offset from a place to the nearest image of a particle.
   JZTREE_BOTH void offset(int64_t row, const double* from, double* out) const {
     for (int d = 0; d < D; ++d) out[d] = nearest_difference(static_cast<double>(pos[row * D + d]), from[d], period[d]);
   }
@@ -142,8 +143,8 @@ struct GroupParticles {
   }
 };
 
-// What particles add to the sums of a pass over their group. group: the sums of the passes before over the whole group,
-// or of this rank's part if the rank holds all of it.
+// The contributions of particles to the sums of a pass over their group. group: the sums of the earlier passes over the
+// whole group, or over this rank's part if the rank holds the whole group.
 template <int D, typename T>
 class RowSums {
  public:
@@ -157,7 +158,7 @@ class RowSums {
     group.means(centre_, velocity_);
   }
 
-  // Of rows [begin, end), taking each `step`-th.
+  // Sum over every `step`-th of the rows [begin, end).
   JZTREE_BOTH Moments<D> of(int64_t begin, int64_t end, int64_t step) const {
     Moments<D> part{};
     if (pass_ == SumPass::masses) {
@@ -228,8 +229,8 @@ class RowSums {
   double centre_[D] = {}, velocity_[D] = {};
 };
 
-// The columns of the catalogue; those from `velocity` on are empty if the particles have none. shape: the inertia
-// tensor over its trace, the square of the size, which may leave the range of T.
+// The columns of the catalogue. The columns from `velocity` on are empty if the particles have no velocities. shape:
+// the inertia tensor divided by its trace; the trace is the square of the size, which may leave the range of T.
 template <int D, typename T>
 struct CatalogueColumns {
   T *mass, *centre, *size, *radius, *shape, *velocity, *dispersion, *rotation;
@@ -270,14 +271,14 @@ struct CatalogueColumns {
   }
 };
 
-// The groups that a rank holds parts of besides whole ones: the head continues the last group of the ranks before, and
-// the tail, the last group that begins here, may go on on the ranks behind.
+// The groups that a rank holds only in part. The head continues the last group of the previous ranks. The tail is the
+// last group that begins here; it may continue on the next ranks.
 template <int D>
 struct Ends {
   Moments<D> head, tail;
 };
 
-// What all ranks know of their ends.
+// The ends of all ranks.
 template <int D>
 struct AllEnds {
   const Ends<D>* ends;

@@ -102,7 +102,7 @@ class ShortSearch {
     bound_ = choose(searches, bounded(list_.bound(), limit_), Candidate<T>::before_all());
     radius2_ = searches ? bound_.distance2() : T{-1};
     wanted_ = wanted_of(bound_, second_);
-    // Without a bound there is nothing to prune with.
+    // Without a bound, no row can be pruned.
     patience_ = wanted_.worst.row_plus_one() == no_row ? 0 : patience<K, T>;
   }
 
@@ -142,7 +142,7 @@ class ShortSearch {
     }
   }
 
-  // Queries that are consecutive in z-order may be far apart where the curve jumps. So there are two boxes, split at
+  // Queries that are consecutive in z-order may be far apart at jumps of the curve. So there are two boxes, split at
   // the longest jump: together they have half as many points near them as a single box.
   __device__ __forceinline__ void cover(bool mine, Group<W, 2, T>* group) {
     T jump2 = 0;
@@ -206,7 +206,7 @@ class ShortSearch {
   }
 
   // The same as nearest_image for boxes of sources. If a row's nearest image is the one below the box, the row is moved
-  // there. Rows that are not near a box may use any image: all of them are too far from its queries.
+  // there. Rows that are not near a box may use any image: every image is too far from its queries.
   __device__ __forceinline__ unsigned nearest_images(const Group<W, 2, T>& group, const bool* near, T* x) const {
     unsigned images = 0, moved = 0;
     bool differ = false;

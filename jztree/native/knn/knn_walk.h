@@ -1,4 +1,4 @@
-// One group of queries on its walk through the sources' hierarchy.
+// The walk of one group of queries through the sources' hierarchy.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,8 @@
 
 namespace jztree {
 
-// One thread's walk: the lists and work arrays, used for one group after another. From: the dtype of the positions.
+// The walk of one thread: the lists and work arrays, used for one group after another. From: the dtype of the
+// positions.
 template <int D, typename T, typename From>
 class Walk {
   using Key = Candidate<T>;
@@ -30,7 +31,7 @@ class Walk {
         limits_(limits),
         self_(out.own_offset >= 0),
         own_first_(self_ && !out.others),
-        // The search in float64 after one in float32 starts without bounds.
+        // The search in float64 that follows one in float32 starts without bounds.
         bounded_by_found_(out.found && std::is_same<T, From>::value),
         out_(out),
         answers_(sources, queries, out),
@@ -40,9 +41,10 @@ class Walk {
     for (int d = 0; d < D; ++d) rounding_[d] = sources.rounding[d] + queries.rounding[d];
   }
 
-  // Answers the queries of a leaf of the queries' hierarchy, or of these `asked`. Returns false if squared distances of
-  // some have lost digits because they are so small beside the extent of the set; nothing is written for `lost` ones.
-  // Each is decided by itself, so that no answer depends on which queries are in a leaf with it.
+  // Answer the queries of a leaf of the queries' hierarchy, or only those marked in `asked`. Returns false if squared
+  // distances of some queries have lost digits, because they are tiny compared with the extent of the set. Nothing is
+  // written for such `lost` queries. Each query is checked separately, so no answer depends on the other queries of its
+  // leaf.
   bool group(int64_t leaf, const std::vector<uint8_t>* asked = nullptr) {
     begin_ = queries_.leaf_row(leaf);
     count_ = queries_.leaf_row(leaf + 1) - begin_;
@@ -79,11 +81,11 @@ class Walk {
     int plane;
     int64_t node;
 
-    Entry() {}  // a vector of them that grows is not filled with zeros
+    Entry() {}  // so that a growing vector of entries is not filled with zeros
     Entry(Key bound, int of_plane, int64_t i) : key(bound), plane(of_plane), node(i) {}
   };
 
-  // Finds the nearest of all queries of the group.
+  // Find the nearest sources of all queries of the group.
   void search(int64_t leaf) {
     best_->reset(count_, own_first_);
     worst_ = own_first_ && out_.k == 1 ? own_candidate<T>() : no_candidate<T>();
@@ -98,7 +100,7 @@ class Walk {
     walk<false>();
   }
 
-  // From now on, all queries that are searched look as far as they may.
+  // Reset the search radii of all searched queries to their maximum.
   void begin_bounds() {
     bound_.assign(static_cast<size_t>(count_), worst_);
     radius2_.assign(static_cast<size_t>(count_ + lanes), candidate_distance2<T>(worst_));
@@ -107,7 +109,7 @@ class Walk {
     set_worst();
   }
 
-  // Finds which queries have sources within their bounds that are none of the queries. Returns false if none has.
+  // Find the queries that have sources within their bounds other than the queries. Returns false if there are none.
   bool reach_others() {
     worst_ = no_candidate<T>();
     begin_bounds();
@@ -116,7 +118,7 @@ class Walk {
     return std::any_of(reached_.begin(), reached_.end(), [](uint8_t reached) { return reached; });
   }
 
-  // Writes what was found, but for the queries that are lost. Returns false if there were ties that the lists could not
+  // Write the results of all queries that are not lost. Returns false if there were ties that the lists could not
   // decide.
   bool write_found(const std::vector<uint8_t>* asked) {
     lost_.assign(static_cast<size_t>(count_), 0);
@@ -132,7 +134,7 @@ class Walk {
     return true;
   }
 
-  // Whether all squared distances of a query are those of coincident points or large enough to have all their digits.
+  // Whether all squared distances of a query belong to coincident points or are large enough to have all their digits.
   bool precise(int64_t q) const {
     for (const Key* key = sorted_.data(); key < sorted_.data() + out_.k; ++key) {
       T distance2 = candidate_distance2<T>(*key);
@@ -144,7 +146,7 @@ class Walk {
     return true;
   }
 
-  // Radii begin at the limits, so that nothing beyond is looked at.
+  // Radii begin at the limits, so that nothing farther is tested.
   void limit() {
     limit_.clear();
     for (int64_t q = 0; q < count_; ++q) {
@@ -153,7 +155,8 @@ class Walk {
     }
   }
 
-  // The k-th source is not farther than the k-th of some of the sources, which rounding has moved by less than this.
+  // The k-th source cannot be farther than the k-th of some of the sources. Rounding has moved that one by less than
+  // this margin.
   void bound_by_found() {
     bounds_.resize(static_cast<size_t>(count_), no_candidate<T>());
     for (int64_t q = 0; q < count_; ++q) {
@@ -166,7 +169,7 @@ class Walk {
     }
   }
 
-  // A bound that no candidate is within.
+  // A bound that excludes every candidate.
   static Key nothing() { return make_candidate<T>(-std::numeric_limits<T>::infinity(), 0); }
 
   void set_bound(int64_t q, Key bound) {
@@ -175,13 +178,13 @@ class Walk {
     radius2_[static_cast<size_t>(q)] = candidate_distance2<T>(bound);
   }
 
-  // Whether rows are all queries; see reach_others.
+  // Whether all these rows are queries; see reach_others.
   bool are_queries(int64_t begin, int64_t end) const {
     return begin >= out_.own_offset && end <= out_.own_offset + queries_.leaf_row(queries_.leaves());
   }
 
-  // Pushes the children of a node that may matter (plane is theirs), the nearest last so that it is visited first.
-  // Others: those that have nothing but queries do not.
+  // Push the relevant children of a node (plane is theirs), the nearest last so that it is visited first. Others:
+  // children that contain only queries are not relevant.
   template <bool Others>
   void push_nodes(int plane, int64_t begin, int64_t end) {
     int64_t start = sources_.layout().starts[static_cast<size_t>(plane)];
@@ -201,7 +204,8 @@ class Walk {
     }
   }
 
-  // Pushes the farthest first. Places are counted, as branches on the order could not be foretold.
+  // Push the farthest first. Each entry's place is found by counting, because branches on the order would be
+  // unpredictable.
   void push_sorted(const Entry* near, int64_t count) {
     size_t bottom = stack_.size();
     stack_.resize(bottom + static_cast<size_t>(count));
@@ -236,7 +240,7 @@ class Walk {
     }
   }
 
-  // Visit a leaf near the group first, found by going down to the nearest child each time.
+  // Visit a leaf near the group first, found by descending to the nearest child each time.
   void seed() {
     int plane = sources_.layout().planes() - 1;
     int64_t begin = 0, end = sources_.layout().sizes[static_cast<size_t>(plane)];
@@ -255,7 +259,7 @@ class Walk {
     }
   }
 
-  // Others: only looks for sources that are none of the queries.
+  // Others: only search for sources other than the queries.
   template <bool Others>
   void visit_leaf(int64_t leaf) {
     leaf_distances_.set_leaf(sources_, leaf, low_, high_, rounding_, has_rests_);
@@ -269,7 +273,7 @@ class Walk {
     if (changed) set_worst();
   }
 
-  // Notes which queries have sources of the leaf within their bounds that are none of the queries.
+  // Note the queries that have sources of the leaf within their bounds other than the queries.
   bool look_from(int64_t block, uint32_t open) {
     leaf_distances_.find_near(queries_, begin_ + block, open, radius2_.data() + block, no_own);
     bool changed = false;
@@ -285,8 +289,8 @@ class Walk {
     return changed;
   }
 
-  // Which of four blocks of queries from `begin` on the leaf may be near. (All blocks before the first is searched:
-  // nothing then waits for a branch that is not foretold.)
+  // Among four blocks of queries starting at `begin`, those that the leaf may be near to. All blocks are tested before
+  // the first is searched, so that nothing waits for a mispredicted branch.
   __attribute__((always_inline)) uint64_t may_open(int64_t begin) const {
     uint64_t open = 0;
     for (int64_t block = begin; block < std::min(begin + 4 * lanes, count_); block += lanes) {
@@ -304,9 +308,9 @@ class Walk {
     worst_ = worst;
   }
 
-  // All distances come before the first candidate is taken: nothing then waits for a branch that is not foretold.
+  // All distances are computed before the first candidate is used, so that nothing waits for a mispredicted branch.
   bool visit_leaf_from(int64_t block, uint32_t open) {
-    // A query's own row is in its list already, if it is to be.
+    // A query's own row is already in its list, if it belongs there.
     int64_t own = self_ ? begin_ + block + out_.own_offset : no_own;
     int64_t enough = own_first_ ? out_.k - 1 : out_.k;
     leaf_distances_.find_near(queries_, begin_ + block, open, radius2_.data() + block, own, enough);
@@ -335,19 +339,19 @@ class Walk {
   LeafDistances<D, T, true> leaf_distances_;
   T rounding_[D];  // the largest error of the distance between two boxes
   std::vector<Key> sorted_;
-  std::vector<uint8_t> lost_;  // which queries of the group
-  // The group at work.
+  std::vector<uint8_t> lost_;  // whether each query of the group is lost
+  // The current group.
   KBest<T>* best_ = nullptr;
   int64_t begin_ = 0, count_ = 0, seed_ = -1;
   T low_[D], high_[D];            // its box
   T wide_low_[D], wide_high_[D];  // the same, widened by that error
   bool has_rests_ = false;
   std::vector<Key> bound_;        // upper bound of each query's k-th candidate
-  std::vector<T> radius2_;        // its squared distance; and a block more
+  std::vector<T> radius2_;        // its squared distance, and one more block
   Key worst_;                     // the largest bound
   std::vector<Within<T>> limit_;  // of each query, if there are limits
-  std::vector<Key> bounds_;       // what is known from the start of each query's k-th candidate; empty: nothing
-  std::vector<uint8_t> reached_;  // which queries are searched; the others keep what they have
+  std::vector<Key> bounds_;       // initial upper bound of each query's k-th candidate; empty: no bounds
+  std::vector<uint8_t> reached_;  // whether each query is searched; the others keep their results
   std::vector<uint64_t> kept_;
   std::vector<Entry> stack_;
 };

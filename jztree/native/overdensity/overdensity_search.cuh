@@ -1,15 +1,16 @@
-// A block's search for the spheres around one centre: it lists the particles of a shell, sorts them, and goes on
+// A block's search for the spheres around one centre. It lists the particles of a shell, sorts them, and continues
 // outwards (spheres.h) until the spheres end.
 //
-// A particle is one number of 128 bits, the bits of its squared distance before those of its mass, so it is ordered as
-// on the CPU; a shell is a range of such numbers. If a shell holds more than the list has room for, the walk has also
-// counted it in 256 parts of that range: the shell becomes as many of the first parts as fit, or the first part alone,
-// which is then counted in 256 parts itself. A shell of one number holds particles that are all alike and need no list.
-// So there is no limit to what a sphere holds, and the list decides only how often the tree is walked.
+// A particle is a 128-bit number: the bits of its squared distance followed by those of its mass. So the order is the
+// same as on the CPU, and a shell is a range of such numbers. If a shell holds more particles than the capacity of the
+// list, the walk has also counted them in 256 parts of that range. The shell then shrinks to as many of the first parts
+// as fit. If not even the first part fits, the shell becomes this part, and its 256 parts are counted. A shell of a
+// single number holds identical particles and needs no list. So a sphere can hold any number of particles; the list
+// size only affects the number of walks.
 //
-// Masses have to be added one after the other. A warp does that for 32 particles of the sorted list by shuffles, in
-// every lane; whether a sphere ends and where the peak is, each lane finds out for its own. Only the few runs of 32 in
-// which spheres begin or end are taken by one lane as on the CPU.
+// Masses must be added one after the other. A warp does this with shuffles for 32 particles of the sorted list, in
+// every lane. Each lane then checks for its particle whether a sphere ends and where the peak is. Only in the few runs
+// of 32 in which spheres begin or end, a single lane processes the particles as on the CPU.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,7 @@ __device__ inline double mass_of(NearKey key) {
   return __longlong_as_double(static_cast<long long>(static_cast<uint64_t>(key)));
 }
 
-// What is at this distance, whatever its mass, is not after that.
+// The last number at this distance, for any mass.
 __device__ inline NearKey last_at(double distance2) { return near_key(distance2, 0) | ~uint64_t{0}; }
 
 struct Shell {
@@ -45,7 +46,7 @@ template <int D, typename T>
 struct SphereProblem {
   DeviceTree<D, T> tree;
   Masses<T> mass;
-  const T *centres, *nearest;  // nearest: negative for centres that are not looked at
+  const T *centres, *nearest;  // nearest: negative for centres to skip
   Lengths box;
   Thresholds thresholds;
   int64_t least;
@@ -54,9 +55,10 @@ struct SphereProblem {
 
 // The lists of the blocks of a launch.
 struct SphereLists {
-  int64_t room;   // particles, a block
-  bool divides;   // shells that do not fit; else their centres are left to another launch
-  NearKey* keys;  // in global memory, twice the room a block; null: a list is what a block sorts in shared memory
+  int64_t room;   // particles per block
+  bool divides;   // shells that do not fit; otherwise their centres are left to another launch
+  NearKey* keys;  // in global memory, twice the capacity per block; null: the list is the shared memory in which a
+                  // block sorts
   Span* stacks;
 };
 
@@ -65,7 +67,7 @@ constexpr int shell_parts = 256;
 template <int D, typename T, int Threads>
 struct SphereMemory {
   WalkMemory<Threads> walk;
-  int parts[shell_parts], found;  // found: particles of the list
+  int parts[shell_parts], found;  // found: number of particles in the list
   int place;
   bool done;
   Shell shell;
@@ -78,7 +80,7 @@ class SphereSearch {
  public:
   using Memory = SphereMemory<D, T, Threads>;
 
-  // sorted: room for `Sorted` particles in shared memory.
+  // sorted: shared memory for `Sorted` particles.
   __device__ SphereSearch(const SphereProblem<D, T>& problem, const SphereLists& lists, Memory& memory, NearKey* sorted,
                           Span* stack)
       : problem_(problem),
@@ -116,7 +118,7 @@ class SphereSearch {
 
  private:
   __device__ double close(double radius) {
-    __syncthreads();  // the radius of the call before has been read
+    __syncthreads();  // the radius of the previous call has been read
     if (threadIdx.x == 0) memory_.radius = scan_.close(radius, problem_.tree.num());
     __syncthreads();
     return memory_.radius;
@@ -124,7 +126,8 @@ class SphereSearch {
 
   // ---- listing ----
 
-  // Lists what is in a shell, which becomes smaller if there is too much. Returns whether it could.
+  // List the particles in a shell, which is narrowed if there are too many. Returns false if they do not fit and the
+  // shell may not be narrowed.
   __device__ bool fill(const Centre<D, T>& centre, Shell* shell) {
     while (true) {
       collect(centre, *shell);
@@ -135,7 +138,7 @@ class SphereSearch {
     }
   }
 
-  // By how many bits the numbers of a shell are shifted to give the part that each is in.
+  // The right shift that turns the numbers of a shell into part numbers.
   __device__ static int part_shift(const Shell& shell) {
     NearKey width = shell.last - shell.first;
     uint64_t high = static_cast<uint64_t>(width >> 64), low = static_cast<uint64_t>(width);
@@ -143,7 +146,7 @@ class SphereSearch {
     return bits > 8 ? bits - 8 : 0;
   }
 
-  // To the first parts with something in them, as many as there is room for but at least one.
+  // Narrow the shell to the first non-empty parts: as many as fit, but at least one.
   __device__ void narrow(Shell* shell) {
     if (threadIdx.x == 0) {
       int shift = part_shift(*shell), first = 0;
@@ -161,7 +164,7 @@ class SphereSearch {
   }
 
   __device__ void collect(const Centre<D, T>& centre, const Shell& shell) {
-    __syncthreads();  // whatever was read of the call before
+    __syncthreads();  // all reads of the previous call are done
     if (threadIdx.x == 0) memory_.found = 0;
     if (divides_)
       for (int part = threadIdx.x; part < shell_parts; part += Threads) memory_.parts[part] = 0;
@@ -182,7 +185,7 @@ class SphereSearch {
 
   // ---- sorting ----
 
-  // The list in its order.
+  // The list in ascending order.
   __device__ const NearKey* sort(int64_t count) {
     if (list_ == sorted_) {
       sort_shared(static_cast<int>(count));
@@ -206,7 +209,7 @@ class SphereSearch {
     return from;
   }
 
-  // Sorts what is in shared memory by K. E. Batcher's bitonic network (1968).
+  // Sort the particles in shared memory by K. E. Batcher's bitonic network (1968).
   __device__ void sort_shared(int count) {
     int size = 1;
     while (size < count) size *= 2;
@@ -226,8 +229,8 @@ class SphereSearch {
     __syncthreads();
   }
 
-  // Merges neighbouring runs of `width`. A thread writes a piece at a time, whose begin in both runs it finds by
-  // bisection (O. Green, R. McColl & D. A. Bader, 2012, "GPU merge path").
+  // Merge neighbouring runs of `width`. A thread writes one piece at a time. It finds the start of the piece in both
+  // runs by bisection (O. Green, R. McColl & D. A. Bader, 2012, "GPU merge path").
   __device__ void merge(const NearKey* from, NearKey* to, int64_t count, int64_t width) const {
     constexpr int piece = 8;
     static_assert(Sorted % piece == 0, "a piece lies in one pair of runs");
@@ -255,7 +258,7 @@ class SphereSearch {
 
   // ---- the way outwards ----
 
-  // Takes what is listed, or what of a shell of one number was only counted.
+  // Take the listed particles, or the counted particles of a shell of one number.
   __device__ void take(const Shell& shell) {
     int64_t count = memory_.found;
     if (count > room_) {
@@ -276,7 +279,7 @@ class SphereSearch {
     if (!all && threadIdx.x == 0) memory_.done = true;
   }
 
-  // Takes up to 32 particles. Returns whether a sphere goes on.
+  // Take up to 32 particles. Returns whether a sphere continues.
   template <typename At>
   __device__ bool take_warp(int64_t first, int64_t count, const At& at) {
     bool exists = lane_index() < count;

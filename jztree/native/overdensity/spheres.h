@@ -1,17 +1,17 @@
-// Spherical overdensities: where the mean density of all particles around a centre falls to a given one.
+// Spherical overdensities: the spheres around a centre whose mean density, over all particles, falls to a given value.
 //
-// Particles are taken in the order of their distance. The sphere of the `least` nearest ones grows particle by particle
-// as long as it is denser than a threshold: M_i particles' mass within r_i, the density at the next particle being
-// M_i / V(r_{i+1}). It ends between the i-th and the next one, at R = (M_i / (V(1) density))^(1/D). A higher threshold
-// ends no later than a lower one, so all are found on one way outwards. Particles are looked for shell by shell. If all
-// within a radius are taken before the last sphere ends, that one reaches at least to where the mass found so far would
-// have the density wanted, since more mass only makes it larger; so the next shell goes a little further than that.
-// From one such radius to the next the error of its logarithm is divided by 3 (isothermal haloes), which takes a few
-// shells.
+// Particles are processed in the order of their distance. The sphere of the `least` nearest ones grows particle by
+// particle as long as it is denser than a threshold. With the mass M_i of i particles within r_i, the density at the
+// next particle is M_i / V(r_{i+1}). The sphere ends between particle i and the next one, at R = (M_i / (V(1)
+// density))^(1/D). A higher threshold never ends later than a lower one, so one pass outwards finds all spheres. The
+// search goes from shell to shell. Suppose all particles within a radius are taken before the last sphere ends. Then
+// this sphere reaches at least to the radius at which the current mass would have the given density, since more mass
+// only makes the sphere larger. So the next shell goes a little further than that. Each such step divides the error of
+// the logarithm of the radius by 3 (isothermal haloes), so a few shells are enough.
 //
-// Distances, masses and radii are float64, and masses are added in the order of distance, those at the same distance in
-// the order of mass; only operations are used that every machine rounds alike. So the bits do not depend on the shells,
-// nor on the number of threads or devices, nor on whether these are GPUs.
+// Distances, masses and radii are float64. Masses are added in the order of distance, and at equal distance in the
+// order of mass. All operations round alike on every machine. So the bits do not depend on the shells, on the number of
+// threads or devices, or on whether the devices are GPUs.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,7 @@ JZTREE_BOTH inline double radius_power(double radius2) {
   return radius2 * radius2;
 }
 
-// Of a number that is not negative, to its last bit or one beside it. Libraries for CPUs and GPUs round theirs
+// Of a non-negative number, exact to the last bit or off by one. The libraries for CPUs and GPUs round their cube roots
 // differently.
 JZTREE_BOTH inline double cube_root(double x) {
   if (!(x > 0) || std::isinf(x)) return x;
@@ -63,14 +63,15 @@ JZTREE_BOTH inline double dimensional_root(double x) {
   return std::sqrt(std::sqrt(x));
 }
 
-// Densities in falling order, as the mass over the D-th power of the radius, and the column each has in the results.
+// Densities in descending order, as the mass divided by the D-th power of the radius, and the column of each in the
+// results.
 struct Thresholds {
   const double* factor;
   const int32_t* column;
   int64_t count;
 };
 
-// Puts the i-th density at its place in that order. Densities: anything with operator[].
+// Put the i-th density at its place in that order. Densities: any type with operator[].
 template <int D, typename Densities>
 JZTREE_BOTH void place_threshold(const Densities& density, int64_t count, int64_t i, double* factor, int32_t* column) {
   double value = unit_ball<D>() * density[i];
@@ -83,7 +84,7 @@ JZTREE_BOTH void place_threshold(const Densities& density, int64_t count, int64_
   column[place] = static_cast<int32_t>(i);
 }
 
-// Masses of particles: of each, or one that all share; null: every particle counts 1.
+// Masses of particles: one per particle, or a single one for all; null: every particle counts 1.
 template <typename T>
 struct Masses {
   const T* mass;
@@ -92,11 +93,11 @@ struct Masses {
   JZTREE_BOTH double operator[](int64_t row) const { return mass ? static_cast<double>(mass[shared ? 0 : row]) : 1.; }
 };
 
-// A centre, and how far things are from it.
+// A centre, and distances from it.
 template <int D, typename T>
 class Centre {
  public:
-  // box: lengths, 0 where open.
+  // box: lengths; 0 for open dimensions.
   JZTREE_BOTH Centre(const T* pos, const double* box)
       : space_(box, T{}), half_box_(std::numeric_limits<double>::infinity()) {
     for (int d = 0; d < D; ++d) {
@@ -107,7 +108,7 @@ class Centre {
     }
   }
 
-  // Half the smallest period, beyond which a ball would meet its own images; infinite if there is none.
+  // Half the smallest period; a larger ball would meet its own images. Infinite if there is no period.
   JZTREE_BOTH double half_box() const { return half_box_; }
 
   // To the nearest image of a particle, from the unwrapped positions, exact up to half a period.
@@ -120,7 +121,7 @@ class Centre {
     return sum;
   }
 
-  // A lower bound of the squared distance to what is in a box of wrapped coordinates.
+  // A lower bound of the squared distance to points in a box of wrapped coordinates.
   JZTREE_BOTH double gap2(const T* lower, const T* upper) const {
     double low[D], high[D];
     widen(lower, upper, low, high);
@@ -134,7 +135,7 @@ class Centre {
     return space_.reach(place_, place_, low, high);
   }
 
-  // Boxes with a larger gap2 hold nothing within the radius.
+  // Boxes with a larger gap2 contain no particles within the radius.
   JZTREE_BOTH double gap2_within(double radius) const {
     double enlarged = space_.enlarged(radius);
     return enlarged * enlarged;
@@ -158,26 +159,26 @@ class Centre {
   double given_[D], place_[D], period_[D], half_box_;
 };
 
-// Results, a row a centre.
+// Results, one row per centre.
 template <typename T>
 struct SphereRows {
   T *radius, *mass;  // (q, m)
   int32_t* count;    // (q, m)
-  T* peak;           // (q, 2): largest root of mass over radius, and at which radius
-  T* reach;          // (q,): the radius that the answer rests upon
+  T* peak;           // (q, 2): the largest sqrt(mass / radius), and its radius
+  T* reach;          // (q,): the radius that the answer depends on
 
   JZTREE_BOTH void clear(int64_t row, int64_t columns) const {
     for (int64_t i = row * columns; i < (row + 1) * columns; ++i) radius[i] = mass[i] = 0, count[i] = 0;
     peak[2 * row] = peak[2 * row + 1] = reach[row] = 0;
   }
 
-  // Rounded up, so that nothing that the answer rests upon is outside.
+  // Rounded up, so that the answer does not depend on anything outside.
   JZTREE_BOTH void write_reach(int64_t row, double value) const {
     reach[row] = static_cast<T>(value) * (1 + 4 * std::numeric_limits<T>::epsilon());
   }
 };
 
-// The way outwards from one centre. Its row of the results is clear before.
+// The scan outwards from one centre. Its row of the results is cleared before.
 template <int D, typename T>
 class SphereScan {
  public:
@@ -185,7 +186,7 @@ class SphereScan {
                          int64_t row)
       : thresholds_(thresholds), rows_(rows), least_(least), row_(row), half_box_(half_box) {}
 
-  // Takes the next particle, unless all spheres end before it: then their results are written, and it returns false.
+  // Take the next particle. If all spheres end before it, write their results and return false.
   JZTREE_BOTH bool take(double distance2, double mass) {
     if (inside_ >= least_ && distance2 > edge2_) {
       begin();
@@ -201,11 +202,11 @@ class SphereScan {
     return true;
   }
 
-  // All particles within a radius have been taken. Writes the results and returns -1; or the radius to search next if
-  // they do not decide. num: of all particles.
+  // Called when all particles within a radius have been taken. Writes the results and returns -1, or returns the next
+  // radius to search if the particles do not decide. num: number of all particles.
   JZTREE_BOTH double close(double searched, int64_t num) {
     bool all = inside_ == num;
-    double known = all ? half_box_ : searched;  // nothing that was not taken is as near as that
+    double known = all ? half_box_ : searched;  // all particles that were not taken are at least this far away
     if (inside_ < least_) {
       if (known < half_box_) return further(searched, 0);
       rows_.write_reach(row_, all ? std::numeric_limits<double>::infinity() : half_box_);
@@ -222,12 +223,12 @@ class SphereScan {
     return -1;
   }
 
-  // For those who look at several particles at once: whether spheres may end from here on, the mass so far, and whether
-  // none ends before a particle if those before it have a mass.
+  // For callers that test several particles at once: whether spheres may end from here on; the mass so far; and whether
+  // no sphere ends before a particle if the particles before it have the given mass.
   JZTREE_BOTH bool begun() const { return begun_; }
   JZTREE_BOTH double mass() const { return mass_; }
   JZTREE_BOTH bool passes(double distance2, double mass) const { return !ends(mass, radius_power<D>(distance2)); }
-  // Takes particles that no sphere ends before. mass: with them. peak: the largest `peak_of` them, and its radius.
+  // Take particles before which no sphere ends. mass: including them. peak: their largest `peak_of`, and its radius.
   JZTREE_BOTH void take_all(int64_t count, double mass, double peak, double radius) {
     inside_ += count;
     mass_ = mass;
@@ -236,7 +237,7 @@ class SphereScan {
   JZTREE_BOTH static double peak_of(double mass, double radius) { return radius > 0 ? mass / radius : 0; }
 
  private:
-  // The radius wanted, if it is further out, which an underflow may undo.
+  // The `wanted` radius, unless an underflow made it too small to go further.
   JZTREE_BOTH double further(double searched, double wanted) const {
     if (!(wanted > searched)) wanted = searched > 0 ? 2 * searched : half_box_;
     return wanted < half_box_ ? wanted : half_box_;
@@ -245,14 +246,14 @@ class SphereScan {
   JZTREE_BOTH bool ends(double mass, double power) const { return mass <= thresholds_.factor[next_] * power; }
 
   JZTREE_BOTH void see_peak(double mass, double radius) {
-    // Most are far from it, and need no division.
+    // Most particles are far below the peak, and need no division.
     if (!(mass > peak_ * radius * (1 - 1e-15))) return;
     double peak = peak_of(mass, radius);
     if (peak > peak_) peak_ = peak, peak_radius_ = radius;
   }
 
-  // The sphere of the nearest particles, with all that are as far as the last of them. It leaves out the thresholds
-  // that it is not denser than.
+  // Start with the sphere of the nearest particles, including all that are as far away as the last one. Thresholds that
+  // this sphere does not exceed are skipped.
   JZTREE_BOTH void begin() {
     if (begun_) return;
     begun_ = true;
@@ -262,7 +263,7 @@ class SphereScan {
     reach_ = std::sqrt(edge2_);
   }
 
-  // Ends the spheres that are not denser than their threshold where the radius has this power.
+  // End the spheres that are not denser than their threshold at the radius with this power.
   JZTREE_BOTH void end_spheres(double power) {
     for (; next_ < thresholds_.count && ends(mass_, power); ++next_) {
       int64_t at = row_ * thresholds_.count + thresholds_.column[next_];

@@ -1,9 +1,9 @@
-// The walk of a warp through the hierarchy of the sources, for balls around up to 32 queries, one a lane: some
-// concentric ones, whose radii ascend. ball_walk.h tells what a walk is.
+// The walk of a warp through the hierarchy of the sources, for balls around up to 32 queries, one per lane. The balls
+// of a query are concentric, with ascending radii. ball_walk.h explains walks.
 //
-// A step looks at 32 nodes, a lane each: the balls of all queries together tell which of them are left out, which are
-// in one and the same ball of all queries, and which are opened. The particles of a leaf are put into shared memory,
-// and each lane compares its query with all of them.
+// A step tests 32 nodes, one per lane. The balls of the queries together decide which nodes are skipped, which are in
+// the same ball of every query, and which are opened. The particles of a leaf go to shared memory, and each lane
+// compares its query with every particle.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ struct BallSetup : BoxSetup<D, T> {
       : BoxSetup<D, T>(box, sources, queries, any_wrapped), rule(this->distance_rule()) {}
 };
 
-// So many balls of a query at a time: their bounds are in the lanes of a warp, their tallies in shared memory.
+// The number of balls of a query processed at a time: their bounds are in the lanes of a warp, their tallies in shared
+// memory.
 constexpr int most_balls = 16;
 
 template <int D, typename T>
@@ -35,16 +36,16 @@ struct BallProblem {
   using Setup = BallSetup<D, T>;
 
   DeviceTree<D, T> sources, queries;
-  const int32_t* query_rows;  // null: their place
+  const int32_t* query_rows;  // null: their index
   const Setup* setup;
   const Within<T>* balls;  // m for all queries, or q * m in the order of output rows
-  int64_t number;          // of these
+  int64_t number;          // the length of `balls`
   int64_t m;
-  int64_t first_ball;  // the ones at work
+  int64_t first_ball;  // the current ones
   int at_work;
 
   __device__ int64_t output_row(int64_t query) const { return query_rows ? query_rows[query] : query; }
-  // The balls at work of the query in an output row.
+  // The current balls of the query in an output row.
   __device__ const Within<T>* balls_of(int64_t row) const { return balls + (number > m ? row * m : 0) + first_ball; }
 };
 
@@ -65,29 +66,25 @@ class BallWalk {
   __device__ BallWalk(const BallProblem<D, T>& in, const BallSetup<D, T>& setup, unsigned char* shared)
       : in_(in), setup_(setup), points_(reinterpret_cast<RowPoint<D, T>*>(shared)), stack_(shared + point_bytes) {}
 
-  // For the queries from `tile` on, before `end`, one a lane. visit.node(node, count, ball): all of a node's rows are
-  // in this ball of all queries, of those at work; by all lanes together. visit.row(row, ball): a row is in the lane's.
-  // Rows come in their order.
+  // Process the queries from `tile` on, before `end`, one per lane. visit.node(node, count, ball): every row of a node
+  // is in this current ball of every query; called by all lanes together. visit.row(row, ball): a row is in the lane's
+  // ball. Rows are visited in order.
   __device__ void run(int64_t tile, int64_t end, Visit& visit) {
     set_group(tile, end);
     NodeRange range;
     for (stack_.begin(in_.sources); stack_.next(&range);) step(range, visit);
   }
 
-  // The same outwards: for an answer that does not need all sources. There is one ball, and rows come in no order. All
-  // lanes call together:
-  //   visit.needs(node): whether a node may change any answer;
-  //   visit.nodes(node, whole, out): `whole` rows of the lane's node are in the ball of all queries, `out` rows are
-  //   left
-  //     out;
-  //   visit.asks(leaf): whether a leaf may change the lane's answer;
-  //   visit.leaf_done(rows): the rows of a leaf were visited;
-  //   visit.done(): no node can change any answer.
+  // The same outwards: for an answer that does not need all sources. There is one ball, and rows are in no particular
+  // order. All lanes call together: visit.needs(node): whether a node may change any answer; visit.nodes(node, whole,
+  // out): `whole` rows of the lane's node are in the ball of every query, `out` rows are outside; visit.asks(leaf):
+  // whether a leaf may change the lane's answer; visit.leaf_done(rows): the rows of a leaf were visited; visit.done():
+  // no node can change any answer.
   __device__ void run_outwards(int64_t tile, int64_t end, Visit& visit) {
     set_group(tile, end);
     NodeRange range;
     for (stack_.begin(in_.sources); !visit.done() && stack_.next(&range);) step_outwards(range, visit);
-    __syncwarp();  // the stack may hold nodes, and the next group writes to their place
+    __syncwarp();  // the stack may hold nodes, and the next group overwrites it
   }
 
  private:
@@ -102,8 +99,8 @@ class BallWalk {
     bound();
   }
 
-  // In lane j: the most that the j-th ball of any query may reach, and the least that that of all surely does. A
-  // negative radius reaches not even what is at the same place.
+  // In lane j: the largest possible reach of the j-th ball of any query, and the smallest sure reach of these balls. A
+  // negative radius does not even reach sources at the same place.
   __device__ void bound() {
     constexpr T infinity = std::numeric_limits<T>::infinity();
     for (int j = 0; j < in_.at_work; ++j) {
@@ -118,14 +115,14 @@ class BallWalk {
     }
   }
 
-  // Looks at up to 32 nodes.
+  // Test up to 32 nodes.
   __device__ void step(const NodeRange& range, Visit& visit) {
     const LaneNode mine(in_.sources, range);
     bool here = mine.has_rows();
     T gap2 = 0, reach2 = 0;
-    bool together = false;  // at the place of all queries
+    bool together = false;  // node and queries are at the same place
     if (here) measure(load_box(in_.sources, mine.node, setup_.scale.factor), &gap2, &reach2, &together);
-    int least = 0, most = 0;  // the first ball that it may be in, and the first that it surely is in
+    int least = 0, most = 0;  // the first ball that may contain it, and the first that surely does
     for (int j = 0; j < in_.at_work; ++j) {
       T possibly = __shfl_sync(all_lanes, possibly2_, j), surely = __shfl_sync(all_lanes, surely2_, j);
       least += gap2 > possibly;
@@ -181,7 +178,7 @@ class BallWalk {
     *together = setup_.rule.exact_zero && reach_sum == 0;
   }
 
-  // compares: whether the lane does.
+  // compares: whether this lane takes part.
   __device__ void open_leaf(uint32_t leaf, uint32_t first, uint32_t end, bool compares, Visit& visit) {
     bool around = wraps_around(box_, load_box(in_.sources, leaf, setup_.scale.factor), setup_.scale);
     each_tile(in_.sources.pos, first, end, setup_.scale, points_, [&](uint32_t tile, uint32_t count) {
@@ -218,17 +215,17 @@ class BallWalk {
   const BallSetup<D, T>& setup_;
   RowPoint<D, T>* points_;
   NodeStack stack_;
-  // The lane's query, and all of the warp's.
+  // The lane's query, and the data of the warp's queries.
   int64_t query_ = 0;
   bool used_ = false;
   RowPoint<D, T> point_{};
   const Within<T>* balls_ = nullptr;
   NodeBox<D, T> box_;
   T possibly2_ = -1, surely2_ = -1;
-  unsigned each_reaches_ = 0;  // a bit for each ball: whether that of every query reaches anything
+  unsigned each_reaches_ = 0;  // one bit per ball: whether every query's ball reaches anything
 };
 
-// Everything but the walk: what the problem needs to know of numbers on the GPU.
+// Set up the problem: everything except the walk.
 template <int D, typename T>
 BallProblem<D, T> set_up(Queue& queue, const Tree<D, T>& sources, const Tree<D, T>& queries, const int32_t* query_rows,
                          const Lengths& radius, int64_t m, const Lengths& box) {

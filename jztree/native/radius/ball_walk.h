@@ -1,12 +1,12 @@
-// The walk of a group of queries, a leaf of their hierarchy, through that of the sources, for balls around each of
-// them: m concentric ones, whose radii ascend. By one thread, in the order of rows.
+// The walk of a group of queries, a leaf of their hierarchy, through the hierarchy of the sources. Around each query
+// there are m concentric balls with ascending radii. It runs on one thread, in the order of rows.
 //
-// A pair of a query and a source belongs to the first ball that it is in; m: to none. A node whose particles are all in
-// the same one for all queries of the group is not opened. What it is not sure of in the positions' own precision, the
-// rule decides in float64 (common/distance_rule.h).
+// A pair of a query and a source belongs to the first ball that contains it, or to no ball (number m). A node is not
+// opened if all its particles are in the same ball for all queries of the group. If the precision of the positions
+// cannot decide, the rule decides in float64 (common/distance_rule.h).
 //
-// A walk outwards is for an answer that does not need all sources. It looks at one plane after the other, each time at
-// the nearest node first, and ends as soon as the answers of all queries are known.
+// A walk outwards serves answers that do not need all sources. It goes from plane to plane, nearest node first, and
+// ends as soon as the answers of all queries are known.
 #pragma once
 
 #include <algorithm>
@@ -22,13 +22,13 @@
 
 namespace jztree {
 
-// Sources and queries staged, and what decides whether they are within a radius.
+// Staged sources and queries, and the rule that decides whether they are within a radius.
 template <int D, typename T>
 struct Staged {
   Scale<D, T> scale;
   StagedTree<D, T> sources, *queries;
   std::unique_ptr<StagedTree<D, T>> others;  // null if the sources are the queries, row by row
-  const T *source_pos, *query_pos;           // as given
+  const T *source_pos, *query_pos;           // input positions
   DistanceRule<D, T> rule;
   int64_t most;  // particles in a leaf of either
 
@@ -55,7 +55,7 @@ class Balls {
 
   const int64_t m;
 
-  // Those of `count` queries. radius: radius(i, j) is the j-th of the i-th query.
+  // Set the balls of `count` queries. radius(i, j): the j-th radius of the i-th query.
   template <int D, typename Radius>
   void reset(int64_t count, const DistanceRule<D, T>& rule, const Radius& radius) {
     all_.resize(static_cast<size_t>(count * m));
@@ -64,14 +64,14 @@ class Balls {
     std::fill(surely2_.begin(), surely2_.end(), std::numeric_limits<T>::infinity());
     std::fill(missing_.begin(), missing_.end(), false);
     stride_ = count + lanes;
-    double last = std::numeric_limits<double>::quiet_NaN();  // often one radius is for all
+    double last = std::numeric_limits<double>::quiet_NaN();  // all queries often share a radius
     Within<T> ball;
     for (int64_t i = 0; i < count; ++i)
       for (int64_t j = 0; j < m; ++j) {
         const double given = radius(i, j);
         if (given != last) {
           ball = given >= 0 ? rule.within(given) : Within<T>{};
-          // To be compared by "at most".
+          // For comparison by "at most".
           ball.surely2 = std::nextafter(ball.surely2, -std::numeric_limits<T>::infinity());
           last = given;
         }
@@ -84,12 +84,13 @@ class Balls {
   }
 
   const Within<T>* of(int64_t i) const { return all_.data() + i * m; }
-  // How far the j-th balls of the queries from the i-th on may reach.
+  // Upper limits of the reach of the j-th balls, for the queries from the i-th on.
   const T* outer(int64_t i, int64_t j) const { return outer_.data() + j * stride_ + i; }
-  // The most that the j-th ball of any query may reach, and the least that that of all surely does.
+  // The largest possible reach of the j-th ball of any query, and the smallest sure reach of the j-th balls of all
+  // queries.
   T possibly2(int64_t j) const { return possibly2_[static_cast<size_t>(j)]; }
   T surely2(int64_t j) const { return surely2_[static_cast<size_t>(j)]; }
-  // Whether the j-th ball of some query is none, so that not even what is at the same place is in it.
+  // Whether the j-th ball of some query is missing, so that it does not even contain sources at the same place.
   bool missing(int64_t j) const { return missing_[static_cast<size_t>(j)]; }
 
  private:
@@ -111,7 +112,7 @@ class BallWalk {
 
   Balls<T> balls;
 
-  // From now on, the group is this leaf. radius(i, j): the j-th radius of the leaf's i-th query.
+  // Make this leaf the group. radius(i, j): the j-th radius of the leaf's i-th query.
   template <typename Radius>
   void set_group(int64_t leaf, const Radius& radius) {
     begin_ = queries_.leaf_row(leaf);
@@ -124,16 +125,16 @@ class BallWalk {
       T half = std::min((high_[d] - low_[d]) / 2, staged_.scale.period[d] / 4);
       half_diagonal2 += half * half;
     }
-    // The group itself is that wide, so no node is within less of all its queries.
+    // If the group itself is wider than this, no node is in the ball of every query.
     whole_nodes_ = half_diagonal2 == 0 || half_diagonal2 * below_one<T> <= balls.surely2(balls.m - 1);
   }
   int64_t begin() const { return begin_; }
   int64_t count() const { return count_; }
 
-  // visit.node(node, first, end, ball), if Visit::together: all of a node's rows, from first to end, are in this ball
-  // of all queries. node: its place in the flat arrays. Else all pairs are wanted as such. visit.rows(i, first, chosen,
-  // ball): rows from `first` on that have a bit in `chosen` are in this one of the i-th; or visit.number(i, number,
-  // ball) if Visit::of_numbers: so many are.
+  // With Visit::together, calls visit.node(node, first, end, ball) if all rows of a node, from first to end, are in
+  // this ball of all queries. node: its index in the flat arrays. Otherwise pairs are visited one by one. Calls
+  // visit.rows(i, first, chosen, ball): the rows from `first` on with a bit in `chosen` are in this ball of the i-th
+  // query. With Visit::of_numbers, calls visit.number(i, number, ball) with their number instead.
   template <typename Visit>
   void walk(Visit& visit) {
     if (count_ == 0) return;
@@ -141,11 +142,9 @@ class BallWalk {
     open(top, 0, sources_.layout().sizes[static_cast<size_t>(top)], 0, balls.m, visit);
   }
 
-  // The same outwards, for one ball and a visit that also has
-  //   needs(node): whether a node may change any answer;
-  //   asking(block, leaf): a bit for each query from `block` on, set if the leaf may change its answer;
-  //   most_left(rows): an upper limit of the rows within that have not been visited;
-  //   done(): no node can change any answer.
+  // The same outwards, for one ball. The visit also has needs(node): whether a node may change any answer;
+  // asking(block, leaf): one bit per query from `block` on, set if the leaf may change its answer; most_left(rows): an
+  // upper limit of the rows within that have not been visited; done(): no node can change any answer.
   template <typename Visit>
   void walk_outwards(Visit& visit) {
     if (count_ == 0) return;
@@ -160,7 +159,7 @@ class BallWalk {
   }
 
  private:
-  // Looks at nodes [begin, end) of a plane, none of which may be in a ball before `from`, nor out of that at `to`.
+  // Test nodes [begin, end) of a plane. None of them can be in a ball before `from` or outside ball `to`.
   template <typename Visit>
   void open(int plane, int64_t begin, int64_t end, int64_t from, int64_t to, Visit& visit) {
     constexpr int64_t block = 2 * lanes;
@@ -190,7 +189,7 @@ class BallWalk {
     }
   }
 
-  // A node that is to be opened.
+  // A node to be opened.
   struct NearNode {
     T gap2;
     int64_t node;
@@ -198,7 +197,7 @@ class BallWalk {
     bool operator<(const NearNode& other) const { return gap2 != other.gap2 ? gap2 < other.gap2 : node < other.node; }
   };
 
-  // Looks at nodes [begin, end) of a plane: visits those that are wholly within, and keeps others that may be in part.
+  // Test nodes [begin, end) of a plane: visit those that are wholly within, and keep those that may be partly within.
   template <typename Visit>
   void look_at(int plane, int64_t begin, int64_t end, Visit& visit) {
     constexpr int64_t block = 2 * lanes;
@@ -259,7 +258,7 @@ class BallWalk {
   bool all_within(int64_t node, T reach2, int64_t ball) const {
     if (reach2 <= balls.surely2(ball)) return true;
     if (reach2 > 0 || !staged_.rule.exact_zero || balls.missing(ball)) return false;
-    T reach = 0;  // whose square may have vanished
+    T reach = 0;  // its square may have underflowed
     for (int d = 0; d < D; ++d)
       reach +=
           interval_reach(low_[d], high_[d], sources_.low[d][node], sources_.high[d][node], staged_.scale.period[d]);
@@ -284,7 +283,7 @@ class BallWalk {
     }
   }
 
-  // Which of the rows from `row` on that have a bit in `left` are in a ball of the i-th query.
+  // The rows from `row` on with a bit in `left` that are in a ball of the i-th query.
   uint32_t within(int64_t i, int64_t row, uint32_t left, const Lanes<T>& distance2, const Within<T>& ball,
                   const Lanes<T>& possibly2, const Lanes<T>& surely2) const {
     uint32_t possibly = left & lanes_at_most(distance2, possibly2);
@@ -304,8 +303,8 @@ class BallWalk {
     return within;
   }
 
-  // A query's look at a leaf that only its last ball cuts. There is no branch on what is found: nobody could foretell
-  // it.
+  // A query's comparison with a leaf that only its last ball cuts. It has no branch on the results, because such a
+  // branch would be unpredictable.
   template <typename Visit>
   class Last {
    public:
@@ -333,7 +332,7 @@ class BallWalk {
     int32_t number_ = 0;
   };
 
-  // The same where several balls may cut the leaf, or all of it is in one.
+  // The same for a leaf that several balls may cut, or that is wholly in one.
   template <typename Visit>
   struct Several {
     const BallWalk& walk;
@@ -363,11 +362,11 @@ class BallWalk {
   const Staged<D, T>& staged_;
   const StagedTree<D, T>&sources_, &queries_;
   LeafDistances<D, T> leaf_distances_;
-  // The group at work.
+  // The current group.
   int64_t begin_ = 0, count_ = 0;
   T low_[D], high_[D];
   bool whole_nodes_ = false;
-  // Of a walk outwards: nodes of the plane at work, and of the plane below.
+  // For a walk outwards: nodes of the current plane and of the plane below.
   std::vector<NearNode> near_, below_;
 };
 

@@ -1,10 +1,10 @@
-// The walk of a warp through the hierarchy of the sources, for sums over kernels (kernel_sums.h) at up to 32 queries,
-// one a lane. kernel_walk.h tells what is computed.
+// The walk of a warp through the hierarchy of the sources, for kernel sums (kernel_sums.h) at up to 32 queries, one per
+// lane. kernel_walk.h explains the computation.
 //
-// A step looks at 32 nodes, a lane each. Of the particles of a leaf that is opened, those that may be within a
-// smoothing length of the box of all queries are put into shared memory, side by side, and each lane goes over them. A
-// source that is too far is left out before anything is divided. Each lane has sums of its own in shared memory,
-// float64, to which it adds in the order of rows, so they have the same bits in every run.
+// A step tests 32 nodes, one per lane. If a leaf is opened, its particles that may be within a smoothing length of the
+// queries' box go to shared memory side by side, and each lane loops over them. A source that is too far away is
+// skipped before any division. Each lane has its own float64 sums in shared memory and adds to them in the order of
+// rows, so they have the same bits in every run.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,8 @@
 
 namespace jztree {
 
-// Whether a source is within the smoothing length by the rule of all searches. Apart, as it takes many registers.
+// Whether a source is within the smoothing length by the common rule of the searches. A separate function, because it
+// needs many registers.
 template <int D, typename T, typename From>
 JZTREE_APART bool is_within_as_given(const KernelProblem<D, T, From>& in, const DistanceRule<D, T>& rule, int64_t query,
                                      int64_t source) {
@@ -34,7 +35,7 @@ class KernelWalk {
  public:
   using Problem = KernelProblem<D, T, From>;
 
-  // Shared memory of a warp, for so many sums a query.
+  // Shared memory of a warp, for `sums` sums per query.
   JZTREE_BOTH static constexpr int shared_bytes(int planes, int sums) {
     return sums * sum_bytes + source_bytes + NodeStack::bytes(planes);
   }
@@ -46,7 +47,7 @@ class KernelWalk {
         sources_(*reinterpret_cast<Sources*>(shared + in.sums() * sum_bytes)),
         stack_(shared + in.sums() * sum_bytes + source_bytes) {}
 
-  // For the queries from `tile` on, before `end`.
+  // Process the queries from `tile` on, before `end`.
   __device__ void run(int64_t tile, int64_t end) {
     query_ = tile + lane_index();
     used_ = query_ < end;
@@ -62,7 +63,7 @@ class KernelWalk {
     for (stack_.begin(in_.sources); stack_.next(&range);) step(range);
   }
 
-  // The lane's i-th sum, with what the kernel is multiplied with.
+  // The lane's i-th sum, multiplied by the factors of the kernel.
   __device__ double sum(int i) const {
     double all = sums_[i * warp_size] * setup_.profile.norm;
     return over_powers(all, in_.lengths.query[query_], in_.form == KernelForm::scatter ? 0 : in_.powers,
@@ -70,30 +71,30 @@ class KernelWalk {
   }
 
  private:
-  // Side by side.
+  // Stored side by side.
   struct Sources {
     RowPoint<D, T> point[warp_size];
     T length[warp_size];
     uint32_t row[warp_size];
   };
-  // Loops over padded dimensions stay loops: 64 components take long to compile.
+  // Loops over padded dimensions are not unrolled: 64 components take long to compile.
   static constexpr int unrolled = D < max_dims ? D : 1;
   static constexpr int sum_bytes = warp_size * static_cast<int>(sizeof(double));
   static constexpr int source_bytes = (static_cast<int>(sizeof(Sources)) + 15) / 16 * 16;
 
-  // The largest, or smallest, of the sources of a node; 0 if they do not count.
+  // The largest, or smallest, length of the sources of a node; 0 if source lengths do not count.
   __device__ T node_length(uint32_t node) const { return node_length(in_.node_h, node); }
   __device__ T node_length(const double* of_nodes, uint32_t node) const {
     if (!of_nodes) return 0;
     return in_.lengths.staged(of_nodes[node], in_.lengths.of_source, setup_.scale);
   }
 
-  // Whether kernels of such a length may reach from one box to the other.
+  // Whether kernels of this length may reach from one box to the other.
   __device__ bool reaches(const T* low, const T* high, const NodeBox<D, T>& other, T length) const {
     return least_distance2(low, high, other, setup_.gap_period) <= kernel_reach2(length, setup_.rule);
   }
 
-  // Looks at up to 32 nodes.
+  // Test up to 32 nodes.
   __device__ void step(const NodeRange& range) {
     const LaneNode mine(in_.sources, range);
     bool here = mine.has_rows(), whole = false, place = false;
@@ -118,7 +119,8 @@ class KernelWalk {
       stack_.push_children<true>(in_.sources, range.plane, mine.node, __ballot_sync(all_lanes, here && !place));
   }
 
-  // Whether the sources of a node are surely within the lengths of all queries, so that a top hat has one value.
+  // Whether the sources of a node are surely within the length of every query, so that a top hat has the same value for
+  // each.
   __device__ bool is_whole(uint32_t node, const NodeBox<D, T>& box) const {
     const T least = node_length(in_.node_least_h, node);
     if (in_.form == KernelForm::mean && least != node_length(node)) return false;
@@ -130,7 +132,7 @@ class KernelWalk {
     return reach2 * above_one<T> <= kernel_surely2(least_ + least, setup_.rule);
   }
 
-  // Adds the sums of such a node.
+  // Add the sums of such a node.
   __device__ void add_node(uint32_t node) {
     double value = static_cast<double>(setup_.radial.c0);
     if (in_.form == KernelForm::mean) value *= ratio_of_powers(1 / (length_ + node_length(node)));
@@ -138,7 +140,7 @@ class KernelWalk {
     for (int column = 0; column < in_.at_work; ++column) sums_[column * warp_size] += sums[column] * value;
   }
 
-  // as_one: the node is at one place; its first row counts for all, with the sums of the node for values.
+  // as_one: the node is a single point; its first row represents all rows, with the sums of the node as values.
   __device__ void open_rows(uint32_t node, uint32_t first, uint32_t end, bool as_one) {
     NodeBox<D, T> box = load_box(in_.sources, node, setup_.scale.factor);
     bool around = wraps_around(box_, box, setup_.scale);
@@ -157,7 +159,8 @@ class KernelWalk {
     }
   }
 
-  // Puts sources into shared memory, a row a lane, without those that no query is near to. Returns how many are there.
+  // Copy sources to shared memory, one row per lane, except those that are near no query. Returns the number of copied
+  // rows.
   __device__ int take(uint32_t row, uint32_t end) {
     RowPoint<D, T> point;
     T length = 0;
@@ -179,7 +182,7 @@ class KernelWalk {
     return __popc(taken);
   }
 
-  // A query, and a source that is near.
+  // A query and a source near it.
   struct Pair {
     uint32_t row;
     T apart[D], inverse, q2;  // inverse: of the smoothing length
@@ -205,8 +208,8 @@ class KernelWalk {
     }
   }
 
-  // Adds the rounding errors of wrapped positions. Returns the squared distance. In this order, the first sum is exact
-  // next to a face.
+  // Add the rounding errors of wrapped positions. Returns the squared distance. The order of operations makes the first
+  // sum exact next to a face.
   __device__ T add_rests(Pair& pair) const {
     T distance2 = 0;
     for (int d = 0; d < D; ++d) {
@@ -219,7 +222,7 @@ class KernelWalk {
     return distance2;
   }
 
-  // Decided as for links where this precision does not say, and where it matters. q2 is at most 1 then.
+  // If this precision cannot decide and the result matters, decide as for links. q2 is at most 1 then.
   __device__ bool is_within(Pair& pair) const {
     if (setup_.profile.jumps()) {
       const UnitBounds<T> bounds(pair.inverse, setup_.rule);
@@ -231,7 +234,7 @@ class KernelWalk {
     return pair.q2 <= 1;
   }
 
-  // The derivatives of the kernel, times the values.
+  // Add the derivatives of the kernel, times the values.
   __device__ void add(const Pair& pair) {
     const T q2 = pair.q2, q = std::sqrt(q2);
     const double over = in_.form == KernelForm::mean ? ratio_of_powers(pair.inverse) : 1;
@@ -249,7 +252,7 @@ class KernelWalk {
             add_component(static_cast<double>(radial * u[d]) * over * image_weight(pair, d), values, 0, d);
       } else {
         T first = setup_.profile.template part<1>(q, q2), second = setup_.profile.template part<2>(q, q2);
-        // At no distance the second is 0 times what has no direction.
+        // At distance 0, the second term is 0 times an undefined direction.
         second = q2 > 0 ? second / q2 : T{0};
 #pragma unroll unrolled
         for (int e = 0; e < D; ++e) {
@@ -266,15 +269,15 @@ class KernelWalk {
     }
   }
 
-  // The powers of the query's own smoothing length, which are for all, have too much by its ratio to the mean. In
-  // float64, because that of two very different lengths has powers far below the range of float32.
+  // The powers of the query's own smoothing length, which all its sums share, are too large by its ratio to the mean.
+  // Computed in float64, because the ratio of two very different lengths has powers far below the range of float32.
   __device__ double ratio_of_powers(T inverse) const {
     double ratio = static_cast<double>(inverse * (length_ * 2)), all = 1;
     for (int i = 0; i < in_.powers; ++i) all *= ratio;
     return all;
   }
 
-  // By how many periods the source's image was moved, if that counts.
+  // The image shift of the source, in periods, if it counts.
   __device__ double image_weight(const Pair& pair, int d) const {
     if (!in_.images) return 1;
     const double period = setup_.scale.raw_period[d];
@@ -284,9 +287,9 @@ class KernelWalk {
     return std::nearbyint((straight - static_cast<double>(pair.apart[d] * setup_.scale.inverse)) / period);
   }
 
-  // Adds the derivative by the components d and e, of which the first so many are inward, for all columns.
+  // Add the derivative by the components d and e for all columns. The first `inward` components are inward.
   __device__ void add_component(double derivative, const double* values, int d, int e) {
-    if (derivative == 0) return;  // whatever the values, which may be beyond all numbers
+    if (derivative == 0) return;  // for any values, which may be infinite or NaN
     int in = 0, out = e;
     if (Order == 1 && in_.inward == 1) in = e, out = 0;
     if (Order == 2 && in_.inward == 0) out = d * in_.dims + e;
@@ -299,18 +302,18 @@ class KernelWalk {
 
   const Problem& in_;
   const KernelSetup<D, T>& setup_;
-  double* sums_;  // the lane's, every 32nd
+  double* sums_;  // of the lane, every 32nd element
   Sources& sources_;
   NodeStack stack_;
-  // The lane's query, and all of the warp's.
+  // The lane's query, and the data of the warp's queries.
   int64_t query_ = 0;
   bool used_ = false;
   RowPoint<D, T> point_{};
   T length_ = 0, largest_ = 0, least_ = 0;
   NodeBox<D, T> box_;
-  // The sources at work.
-  uint32_t first_ = 0;              // row
-  const double* values_ = nullptr;  // of that row, from the first column at work on
+  // The current sources.
+  uint32_t first_ = 0;              // their first row
+  const double* values_ = nullptr;  // of that row, starting at the first current column
 };
 
 }  // namespace jztree

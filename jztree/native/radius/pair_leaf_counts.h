@@ -44,7 +44,7 @@ class LeafPairs {
   const T* gap_period() const { return leaves_.gap_period(); }
 
   // Count the pairs of leaf a of one set and leaf b of the other. itself: both are the same leaf, and each of its pairs
-  // counts once. apart: pairs have regions of their own.
+  // counts once. apart: the regions differ from pair to pair.
   void count(int64_t a, int64_t b, const Bins& possible, bool itself, bool apart) {
     leaves_.set(one_.tree, a, other_.tree, b);
     row_a_ = one_.tree.leaf_row(a), row_b_ = other_.tree.leaf_row(b);
@@ -173,10 +173,10 @@ class LeafPairs {
     }
     if (rows_ == 0) return;
     const int64_t end = leaves_.count_a();
-    // The number of compared pairs, or of all pairs if there is an edge that contains all of them.
+    // The number of compared pairs; or the number of all pairs if one edge contains every pair.
     int64_t pairs = itself_ ? end * (end - 1) / 2 : rows_ * leaves_.count_b();
     T* squares = squares_.begin(bins.lo, bins.hi);
-    // Pairs with images of their own are rare, so they get no special code for few edges.
+    // Pairs with separate images are rare, so they get no special code for few edges.
     switch (itself_ || Pairwise ? 0 : bins.hi - bins.lo) {
       case 1: compare_few<1>(bins); break;
       case 2: compare_few<2>(bins); break;
@@ -373,9 +373,9 @@ class LeafPairs {
   // The current leaves: their first rows, and the rows of the first leaf that are not counted as a whole.
   int64_t row_a_ = 0, row_b_ = 0, rows_ = 0;
   std::vector<int32_t> row_;
-  std::vector<uint32_t> chosen_;  // for each of these rows, its pairs in the buffer
+  std::vector<uint32_t> chosen_;  // the buffered pairs of each row
   bool itself_ = false;           // both are the same leaf, and each of its pairs counts once
-  bool apart_ = false;            // their pairs have regions of their own
+  bool apart_ = false;            // the regions differ from pair to pair
 };
 
 }  // namespace jztree

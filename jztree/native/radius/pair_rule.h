@@ -1,11 +1,12 @@
-// In which bin a pair of particles is: of its distance, of its distances across and along a line of sight (rp and pi),
-// or of its distance and the cosine of the angle to that (s and mu). The line of sight is an axis, or that from the
-// origin to the middle between the two; if they stand opposite to each other, all of their distance is across.
+// Defines the bin of a pair of particles: by its distance; by its separations across and along a line of sight (rp and
+// pi); or by its distance and the cosine of the angle to the line of sight (s and mu). The line of sight is an axis, or
+// the direction from the origin to the middle between the two. If the two are opposite to each other, their whole
+// distance is across.
 //
-// Edges ascend, and a pair belongs to the first one that it is within: bin i holds what is within edge i + 1 and not
-// within edge i. All is decided as in float64 from the positions as given: rp and s by common/distance_rule.h; pi by
-// |z| <= edge; mu by z^2 <= edge^2 s^2. In the positions' own precision there are bounds on both sides of an edge, and
-// only pairs between these are looked at again.
+// Edges ascend, and a pair belongs to the first edge that contains it: bin i holds the pairs within edge i + 1 but not
+// within edge i. All decisions are as in float64 from the unchanged input positions: rp and s by
+// common/distance_rule.h; pi by |z| <= edge; mu by z^2 <= edge^2 s^2. In the precision of the positions there are
+// bounds on both sides of an edge, and only pairs between these are tested again.
 //
 // A bin of rp, pi or mu that begins at 0 also holds the value 0, but pairs at distance 0 are in no bin of any mode. So
 // no pair is within an edge 0 of pi or mu, and only pairs at distance 0 are within an edge 0 of r, s or rp.
@@ -22,24 +23,24 @@ namespace jztree {
 
 enum class PairMode : int { distance = 0, across_along = 1, distance_cosine = 2 };
 
-// How far a pair is apart across and along its own line of sight, in float64 from the positions as given, times a
+// The separations of a pair across and along its own line of sight, in float64 from the input positions, times a
 // factor.
 struct Sighted {
   double distance2, across2, along, factor;
 };
 
-// An edge as it is compared with. Quantities are squares of scaled lengths, and scaled lengths along the line of sight
-// or cosines.
+// An edge in the form used by comparisons. Quantities are squares of scaled lengths, and scaled lengths along the line
+// of sight or cosines.
 template <typename T>
 struct PairEdge {
-  T surely, possibly;  // at most the one: within; above the other: not
-  double exact;        // to compare with in float64: what it is, or the square of a cosine
+  T surely, possibly;  // up to `surely`: within; above `possibly`: not within
+  double exact;        // for comparisons in float64: the edge itself, or the square of a cosine
 
-  // What nothing is within.
+  // An edge that contains nothing.
   JZTREE_BOTH static PairEdge none() { return {T{-1}, T{-1}, -1.}; }
 };
 
-// Beyond this squared distance, pairs with lines of sight of their own are in no bin that ends with these edges.
+// Above this squared distance, pairs with separate lines of sight are in no bin that ends with these edges.
 template <PairMode Mode, typename T>
 JZTREE_BOTH inline T farthest_distance2(T first, T second) {
   if (Mode != PairMode::across_along) return first;
@@ -52,8 +53,8 @@ struct PairRule {
 
   DistanceRule<D, T> distances;
   PairMode mode;
-  int axis;            // of positions as given; D: to the middle of each pair
-  double cosine_slip;  // how much cosines are off by rounded positions, times the scaled distance
+  int axis;            // of input positions; D: to the middle of each pair
+  double cosine_slip;  // error of cosines due to rounded positions, times the scaled distance
 
   JZTREE_BOTH PairRule(const DistanceRule<D, T>& rule, PairMode pair_mode, int los)
       : distances(rule), mode(pair_mode), axis(los), cosine_slip(8 * rule.rounding) {}
@@ -63,11 +64,11 @@ struct PairRule {
   JZTREE_BOTH PairEdge<T> first_edge(double length) const {
     Within<T> bound = distances.within(length);
     constexpr T most = std::numeric_limits<T>::max(), nowhere = -std::numeric_limits<T>::infinity();
-    // Nothing is as far as infinity but what stands for no particle.
+    // Only padding is infinitely far away.
     return {std::nextafter(smaller<T>(bound.surely2, most), nowhere), smaller<T>(bound.possibly2, most), length};
   }
 
-  // Of pi or mu. What is 0 is in the bin that begins there.
+  // Of pi or mu. The value 0 is in the bin that begins there.
   JZTREE_BOTH PairEdge<T> second_edge(double edge) const {
     constexpr T most = std::numeric_limits<T>::max();
     if (edge <= 0) return PairEdge<T>::none();
@@ -81,14 +82,14 @@ struct PairRule {
     return {static_cast<T>(edge * (1 - 64 * epsilon)), static_cast<T>(edge * (1 + 64 * epsilon)), edge * edge};
   }
 
-  // How far the second quantity may be off beside what edges allow for.
+  // The error of the second quantity in addition to the tolerance of the edges.
   JZTREE_BOTH T slip(T distance2) const {
     if (mode != PairMode::distance_cosine || cosine_slip == 0) return 0;
     return static_cast<T>(cosine_slip / std::sqrt(static_cast<double>(distance2)));
   }
 
-  // With the line of sight to their middle. A power of two keeps products in range; so of float32 positions the
-  // products are exact, and what is on one line of sight is at distance 0 across it.
+  // With the line of sight to their middle. A power of two keeps products in range. So products of float32 positions
+  // are exact, and particles on the same line of sight are at distance 0 across it.
   JZTREE_BOTH Sighted sighted(const T* a, const T* b) const {
     double apart[D], middle[D], longest = 0;
     const Squared pair = squared(a, b, apart);
@@ -113,7 +114,7 @@ struct PairRule {
     return {pair.distance2, across2 / square, std::fabs(along) / std::sqrt(square), pair.factor};
   }
 
-  // Both quantities of such a pair, as edges are compared with.
+  // Both quantities of such a pair, in the form of the edges.
   JZTREE_BOTH void quantities(const Sighted& pair, T* first, T* second) const {
     const double scaled = distances.scale / pair.factor, square = first2(pair) * scaled * scaled;
     const bool across = mode == PairMode::across_along;
@@ -133,7 +134,7 @@ struct PairRule {
     return pair.along * pair.along <= exact * pair.distance2;
   }
 
-  // Whether the particles at a and b, as given, are within the edge; the line of sight is an axis.
+  // Whether the particles at input positions a and b are within the edge; the line of sight is an axis.
   JZTREE_BOTH bool within_first(const T* a, const T* b, double exact) const {
     const int left_out = mode == PairMode::across_along && exact > 0 ? axis : D;
     return ExactRadius(exact).reaches(D, [&](int d) { return d == left_out ? 0 : distances.apart(a[d], b[d], d); });
@@ -150,8 +151,9 @@ struct PairRule {
     double distance2, factor;
   };
 
-  // How far a pair is apart along each dimension, as given, and the square of its distance; all times a factor. That of
-  // the rule, or where squares would be so small that they lose digits, one of the pair's own.
+  // The separation of a pair along each dimension, from the input positions, and the square of its distance; all times
+  // a factor. This is the factor of the rule. If squares would be so small that they lose digits, it is a factor for
+  // this pair.
   JZTREE_BOTH Squared squared(const T* a, const T* b, double* apart) const {
     double farthest = 0;
     for (int d = 0; d < D; ++d) {

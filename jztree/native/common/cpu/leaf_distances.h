@@ -20,7 +20,7 @@ struct Near {
   static constexpr int64_t word = 64;  // particles
 
   const T* distance2;      // of the leaf's particles
-  const uint64_t* chosen;  // which of each word of them are near, the first in the lowest bit
+  const uint64_t* chosen;  // bits of the near particles in each word, the first in the lowest bit
   int64_t words;
   int64_t first;  // the leaf's first row
 
@@ -30,7 +30,7 @@ struct Near {
     return all != 0;
   }
 
-  // Packs those of a word as candidates; there is room for `lanes` more in `to`. Returns how many there are.
+  // Pack the near particles of a word as candidates; `to` has space for `lanes` more. Returns their number.
   int64_t pack(int64_t w, Candidate<T>* to) const {
     int64_t count = 0;
     for (int64_t block = 0; block < word; block += lanes) {
@@ -44,7 +44,7 @@ struct Near {
     return count;
   }
 
-  // Calls visit(row, distance2) for the near ones, in the order of their rows, until it returns false.
+  // Call visit(row, distance2) for the near particles, in the order of their rows, until it returns false.
   template <typename Visit>
   void each(const Visit& visit) const {
     for (int64_t w = 0; w < words; ++w)
@@ -55,12 +55,12 @@ struct Near {
   }
 };
 
-// The first of queries that are no sources.
+// The value of `own` for queries that are not sources.
 constexpr int64_t no_own = -lanes;
 
-// How the difference of a query and a source is computed.
+// How to compute the difference of a query and a source.
 enum class Difference {
-  plain,       // of one image for all
+  plain,       // the same image for all pairs
   with_rests,  // the same, plus the rounding errors of wrapped positions (StagedTree::rest)
   pairwise     // to the nearest image of each pair, with rests if there are any
 };
@@ -77,7 +77,8 @@ class LeafDistances {
         no_rests_(Rests ? static_cast<size_t>(most + lanes) : 0) {
     for (int d = 0; d < D; ++d) {
       shifted_[d].resize(static_cast<size_t>(most + lanes));
-      // "Around the boundary" is rounded in the last bit of the period, which a factor on the gap does not cover.
+      // A distance around the boundary is rounded in the last bit of the period, which a factor on the gap does not
+      // cover.
       gap_period_[d] = scale.period[d] * below_one<T>;
     }
   }
@@ -85,7 +86,7 @@ class LeafDistances {
   // Periods for lower bounds of distances around the boundary.
   const T* gap_period() const { return gap_period_; }
 
-  // From now on, distances are to this leaf, of nearest images. low, high: the box of all the query rows.
+  // Select this leaf for distances of nearest images. low, high: the box of all query rows.
   void set_leaf(const StagedTree<D, T>& sources, int64_t leaf, const T* low, const T* high) {
     look_at(sources, leaf);
     if (scale_.periodic) choose_images(low, high);
@@ -105,7 +106,7 @@ class LeafDistances {
     }
   }
 
-  // The same of one image: the queries are shifted down, if at all, by `shift` and then by `rest`.
+  // The same for one image: the queries are shifted down, if at all, by `shift` and then by `rest`.
   void set_leaf_of_image(const StagedTree<D, T>& sources, int64_t leaf, bool shifted, const T* shift, const T* rest) {
     look_at(sources, leaf);
     queries_shifted_ = shifted;
@@ -113,40 +114,41 @@ class LeafDistances {
     std::copy_n(rest, D, query_shift_rest_);
   }
 
-  // Which of up to `lanes` query rows from `begin` on may have a square of their distance to the leaf of at most
-  // radius2, by the leaf's box; the first in the lowest bit.
+  // Among up to `lanes` query rows from `begin` on, the rows whose squared distance to the leaf's box may be at most
+  // radius2; the first row in the lowest bit.
   uint32_t within(const StagedTree<D, T>& queries, int64_t begin, int64_t count, const Lanes<T>& radius2) const {
     uint32_t used = count >= lanes ? 0xffff : (1u << count) - 1;
     return used & (difference_ == Difference::pairwise ? box_within<true>(queries, begin, radius2)
                                                        : box_within<false>(queries, begin, radius2));
   }
 
-  // Finds the leaf's particles near those of `lanes` query rows from `begin` on that have a bit in `asked`: within the
-  // square radius2[i] of the i-th row, but for the source `own` + i (`no_own`: there is none). What was found for the
-  // n-th one asked is near(n) until the next call. If `enough` is not 0, that many are wanted: of a leaf within an
-  // infinite radius, some that are surely not among the nearest of so many are left out.
+  // Find the leaf's particles near query rows. The rows are those of the `lanes` rows from `begin` on with a bit in
+  // `asked`. Near means within the squared radius radius2[i] of the i-th row, except the source `own` + i (`no_own`: no
+  // such source). The results of the n-th row in `asked` are near(n) until the next call. If `enough` is not 0, only
+  // that many nearest are needed: for an infinite radius, some particles that are surely not among the nearest `enough`
+  // are left out.
   void find_near(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked, const T* radius2, int64_t own,
                  int64_t enough = 0) {
     by_difference([&](auto how) { find_all<decltype(how)::value>(queries, begin, asked, radius2, own, enough); });
   }
 
-  // For query rows from `begin` on that have a bit in `asked`: see(first, used, distance2), where see = visit(i) is for
-  // the i-th, with its squared distances to `lanes` of the leaf's particles, from the first-th on, of which those with
-  // a bit in `used` exist; then see.done().
+  // Visit the query rows from `begin` on with a bit in `asked`. For the i-th row, see = visit(i) is called; then
+  // see(first, used, distance2) with the squared distances to `lanes` of the leaf's particles, starting at index
+  // `first`, where a bit in `used` marks those that exist; then see.done().
   template <typename Visit>
   void each(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked, const Visit& visit) const {
     by_difference([&](auto how) { each_pair<decltype(how)::value>(queries, begin, asked, visit); });
   }
 
-  // Calls visit(row, distance2) for the leaf's particles within the square radius2 of a query row, in the order of
-  // their rows, until it returns false.
+  // Call visit(row, distance2) for the leaf's particles within the squared radius radius2 of a query row, in the order
+  // of their rows, until it returns false.
   template <typename Visit>
   void each_near(const StagedTree<D, T>& queries, int64_t row, T radius2, const Visit& visit) const {
     by_difference([&](auto how) { near_row<decltype(how)::value>(queries, row, radius2, visit); });
   }
 
-  // Calls visit(i, j, distance2) for the pairs of the leaf's own particles, i before j, within the square radius2 of
-  // each other, until it returns false. The query rows are the leaf's.
+  // Call visit(i, j, distance2) for pairs of the leaf's particles, i before j, within the squared radius radius2 of
+  // each other, until it returns false. The query rows are those of the leaf.
   template <typename Visit>
   void each_near_pair(T radius2, const Visit& visit) const {
     by_difference([&](auto how) { near_pairs<decltype(how)::value>(radius2, visit); });
@@ -157,7 +159,7 @@ class LeafDistances {
   }
 
  private:
-  // A query row, where plain differences to the leaf's particles are those of the nearest images.
+  // A query row, shifted so that plain differences to the leaf's particles are those of the nearest images.
   struct Place {
     T at[D], rest[D];
   };
@@ -189,7 +191,7 @@ class LeafDistances {
     }
   }
 
-  // Shifts queries or sources so that plain differences are those of the nearest images, where one shift does for all
+  // Shift queries or sources so that plain differences are those of the nearest images, if one shift is enough for all
   // pairs.
   void choose_images(const T* low, const T* high) {
     Image image[D];
@@ -287,8 +289,8 @@ class LeafDistances {
     }
   }
 
-  // For the leaf's particles from the first-th on. Returns whether all visits did. Nothing is stored where none is
-  // near.
+  // For the leaf's particles from index `first` on. Returns whether all visits returned true. Nothing is stored if no
+  // particle is near.
   template <Difference How, typename Visit>
   bool each_near_place(const Place& from, int64_t first, const Lanes<T>& most, const Visit& visit) const {
     for (int64_t block = first / lanes * lanes; block < count_; block += lanes) {
@@ -328,7 +330,8 @@ class LeafDistances {
     });
   }
 
-  // The nearest ones of `enough` or more parts of the leaf are all within a distance beyond which none is needed.
+  // The nearest particles of `enough` or more parts of the leaf are all within a distance; farther particles are not
+  // needed.
   template <Difference How>
   void choose_nearest(const Place& from, int64_t own, int64_t enough, T* distance2, uint64_t* chosen) const {
     const Lanes<T> nowhere(std::numeric_limits<T>::infinity()), place = places<T>();
@@ -349,7 +352,7 @@ class LeafDistances {
     });
   }
 
-  // The largest of the least elements of `enough` parts or more: halves are joined as long as enough of them are left.
+  // The largest of the least elements of `enough` parts or more: halves are joined as long as enough parts are left.
   static T largest_of_parts(const Lanes<T>& least, int64_t enough) {
     static_assert(lanes == 16, "four steps");
     T part[lanes];
@@ -369,7 +372,7 @@ class LeafDistances {
     }
   }
 
-  // choose(begin): which of the `lanes` particles from `begin` on are near.
+  // choose(begin): the near ones among the `lanes` particles from `begin` on.
   template <typename Choose>
   void choose_blocks(uint64_t* chosen, const Choose& choose) const {
     for (int64_t begin = 0; begin < count_; begin += Near<T>::word) {
@@ -395,7 +398,7 @@ class LeafDistances {
       if (How == Difference::pairwise)
         difference = wrapped_difference<V>(here, x, V(scale_.period[d]), V(scale_.period_rest[d]));
       if constexpr (with_rests) {
-        // In this order: next to a face, the first sum is exact.
+        // The order of operations makes the first sum exact next to a face.
         load(rest_[d] + block, x);
         difference = (difference + V(from.rest[d])) - x;
       }
@@ -404,12 +407,12 @@ class LeafDistances {
   }
 
   const Scale<D, T>& scale_;
-  std::vector<T> distance2_;      // of one query after the other
-  std::vector<uint64_t> chosen_;  // likewise
+  std::vector<T> distance2_;      // one query after the other
+  std::vector<uint64_t> chosen_;  // the same order
   std::vector<T> no_rests_;       // zeros
   std::vector<T> shifted_[D];
   T gap_period_[D];
-  // The leaf at work.
+  // The current leaf.
   int64_t first_ = 0, count_ = 0, words_ = 0;
   const T *x_[D], *rest_[D] = {};
   T low_[D], high_[D];
