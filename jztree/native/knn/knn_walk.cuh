@@ -1,8 +1,8 @@
-// A warp's walk through the planes of the sources, the nearest nodes first, for a group of queries that are near each
+// A warp's walk through the planes of the sources, nearest nodes first, for a group of queries that are near each
 // other. Coordinates are padded with zeros to W dimensions, so that few kernels serve all dimensions.
 //
-// The 32 lanes look at 32 nodes side by side. Planes may be skipped on the way down, because the nodes of any lower
-// plane that belong to a node follow each other: with 8 children a node, two planes at once fill the lanes.
+// The 32 lanes test 32 nodes at a time. The walk may skip planes on its way down, because the descendants of a node in
+// any lower plane are contiguous: with 8 children per node, two planes at once fill the lanes.
 #pragma once
 
 #include <cmath>
@@ -18,13 +18,13 @@
 
 namespace jztree {
 
-// Known to the compiler for the widths that serve one number of dimensions.
+// A compile-time constant for the widths that serve only one number of dimensions.
 template <int W, typename From>
 __device__ __forceinline__ int dims_of(const TreeView<From>& tree) {
   return W == 3 || W == 4 ? W : tree.dims;
 }
 
-// How coordinates are wrapped and scaled, in registers.
+// How to wrap and scale coordinates, in registers.
 template <int W, typename From, typename T>
 class Staging {
   using Bits = std::conditional_t<sizeof(From) == sizeof(uint32_t), uint32_t, uint64_t>;
@@ -36,7 +36,7 @@ class Staging {
       inside_[d] = scale.raw_period[d] > 0 ? bits(static_cast<From>(scale.raw_period[d])) : ~Bits{0};
   }
 
-  // The wrapped and scaled coordinates of a row, as the CPU's kernels stage them.
+  // The wrapped and scaled coordinates of a row, the same as on the CPU.
   __device__ __forceinline__ void point(const TreeView<From>& tree, uint32_t row, T* x) const {
     From given[W];
     wrapped(tree, row, given);
@@ -53,7 +53,7 @@ class Staging {
       given[d] = d < dims_of<W>(tree) ? at[d] : From{0};
       inside &= bits(given[d]) < inside_[d];
     }
-    // What is inside by its own precision needs no look in float64. (Negative numbers have large bits.)
+    // Coordinates inside the period by their own precision need no test in float64. (Negative numbers have large bits.)
     if (!inside) {
       JZTREE_COUNT("wrap");
 #pragma unroll
@@ -62,7 +62,7 @@ class Staging {
   }
 
   // The rounding errors of wrapped coordinates. Returns whether any is not 0. Never inlined, because only rows outside
-  // of their periodic box have any.
+  // their periodic box have any.
   JZTREE_APART bool rests(const TreeView<From>& tree, uint32_t row, T* rest) const {
     const From* at = tree.pos + static_cast<int64_t>(row) * dims_of<W>(tree);
     bool any = false;
@@ -95,27 +95,27 @@ class Staging {
 
   const Scale<W, T>& scale_;
   T factor_;
-  Bits inside_[W];  // those of the period; where open, no number's are above them
+  Bits inside_[W];  // the bits of the period; for open dimensions, no number has higher bits
 };
 
-// The boxes that a group of queries is covered by.
+// The boxes that cover a group of queries.
 template <int W, int Boxes, typename T>
 struct Group {
   T low[Boxes][W], high[Boxes][W];
-  T around[W];  // the period, with what rounding may take off a distance around the boundary
+  T around[W];  // the period, reduced by the possible rounding of a distance around the boundary
 
   __device__ __forceinline__ explicit Group(const Scale<W, T>& scale) {
 #pragma unroll
     for (int d = 0; d < W; ++d) around[d] = scale.period[d] * below_one<T>;
   }
 
-  // All lanes have the same point.
+  // All lanes pass the same point.
   __device__ __forceinline__ void cover(int box, const T* x) {
 #pragma unroll
     for (int d = 0; d < W; ++d) low[box][d] = high[box][d] = x[d];
   }
 
-  // The points of the lanes that take part; if none does, nothing is near the box.
+  // The points of the lanes that take part; if no lane does, nothing is near the box.
   __device__ __forceinline__ void cover(int box, const T* x, bool takes_part) {
 #pragma unroll
     for (int d = 0; d < W; ++d) {
@@ -128,7 +128,7 @@ struct Group {
     }
   }
 
-  // Allows for positions that were rounded when they were wrapped.
+  // Widen the boxes for positions that were rounded when they were wrapped.
   template <typename From>
   __device__ __forceinline__ void widen(const Staging<W, From, T>& staging) {
     for (int box = 0; box < Boxes; ++box) {
@@ -140,8 +140,8 @@ struct Group {
     }
   }
 
-  // How far something in [from, to] is away from a box in one dimension, the shorter way; negative where it overlaps.
-  // That is interval_gap but for the period less the longer interval, which is no gap unless the two overlap.
+  // The distance of [from, to] from a box in one dimension, the shorter way; negative if they overlap. This equals
+  // interval_gap except for the period minus the longer interval, which is no gap unless the two overlap.
   __device__ __forceinline__ T gap(int box, int d, T from, T to, bool* is_around = nullptr) const {
     T right = from - high[box][d], left = low[box][d] - to;
     T straight = std::fmax(right, left), other = std::fmin(right, left) + around[d];
@@ -155,17 +155,17 @@ struct Group {
   }
 };
 
-// What a group still wants: candidates before the worst one of those that bound its queries, for each box not farther
-// than the queries in it want.
+// Limits of the candidates that a group still needs: the worst of its queries' bounds, and for each box the largest
+// squared distance of any query in it.
 template <int Boxes, typename T>
 struct Wanted {
   Candidate<T> worst;
   T worst2[Boxes];
 };
 
-// What the queries of the lanes want together. second: whether the lane's is in the second box.
+// The combined limits of the lanes' queries. second: whether the lane's query is in the second box.
 __device__ __forceinline__ Wanted<2, float> wanted_of(const Candidate<float>& bound, bool second) {
-  // Words with the sign turned are ordered as signed ones.
+  // Words with the sign bit flipped sort like signed ones.
   constexpr uint32_t sign = 0x80000000u;
   uint32_t word = static_cast<uint32_t>(bound.bits) ^ sign;
   uint32_t first_word = warp_max_word(second ? 0 : word), second_word = warp_max_word(second ? word : 0);
@@ -184,22 +184,22 @@ __device__ __forceinline__ Wanted<2, double> wanted_of(const Candidate<double>& 
   return {worst, {warp_max(second ? -1. : bound.distance2()), warp_max(second ? bound.distance2() : -1.)}};
 }
 
-// What is still to be visited: the nodes of a plane from `node` up to `last`, or, if `last` is 0, those of a lower
-// plane that belong to `node`.
+// Nodes still to be visited: the nodes of a plane from `node` up to `last`; or, if `last` is 0, the descendants of
+// `node` in a lower plane.
 template <typename T>
 struct StackEntry {
   Candidate<T> nearest;  // lower bound for the whole group
   uint32_t node, plane, last;
 };
 
-// A node leaves at most 32 nodes and one entry for the rest of them behind in each plane.
+// In each plane, a node leaves at most 32 nodes and one entry for the remaining ones.
 JZTREE_BOTH inline int64_t stack_entries(int planes) { return (warp_size + 1) * static_cast<int64_t>(planes) + 1; }
 
-// All lanes hold the same values, and do the same but for the nodes that they look at.
+// All lanes hold the same values and do the same, except for the nodes that they test.
 template <int W, int Boxes, typename From, typename T>
 class WarpWalk {
  public:
-  // stack: shared memory of this warp. stops: a bit for each plane whose nodes are looked at, once there is a bound;
+  // stack: shared memory of this warp. stops: one bit per plane, set if its nodes are tested once there is a bound;
   // other planes are skipped.
   __device__ __forceinline__ WarpWalk(const TreeView<From>& tree, const Staging<W, From, T>& staging,
                                       const Group<W, Boxes, T>& group, StackEntry<T>* stack, uint32_t stops)
@@ -209,7 +209,7 @@ class WarpWalk {
     __syncwarp();
   }
 
-  // The rows of the next leaf that may hold what is wanted. False if there is none.
+  // The rows of the next leaf that may hold needed candidates. Returns false if there is none.
   __device__ __forceinline__ bool next_leaf(const Wanted<Boxes, T>& wanted, uint32_t* begin, uint32_t* end) {
     {
       JZTREE_COUNT("pick leaf");
@@ -227,7 +227,7 @@ class WarpWalk {
  private:
   static constexpr unsigned none = 0xffffffffu;
 
-  // The nearest of those that the lanes hold.
+  // The nearest of the leaves that the lanes hold.
   __device__ __forceinline__ bool pick_leaf(const Wanted<Boxes, T>& wanted, uint32_t* begin, uint32_t* end) {
     if (!(nearest_ < wanted.worst)) order_ = none;
     unsigned first = warp_min_word(order_);
@@ -251,7 +251,7 @@ class WarpWalk {
     uint32_t first = entry.node, last = entry.last;
     if (last == 0) {
       int above = plane;
-      // Without a bound the nearest leaf is wanted soon, and not all that is next to it.
+      // Without a bound, reach the nearest leaf quickly instead of testing all nodes next to it.
       uint32_t stops = wanted.worst.row_plus_one() == no_row ? ~0u : stops_;
       plane = 31 - __clz(static_cast<int>(stops & ((1u << (above - 1) << 1) - 1)));
       nodes_below(above, entry.node, plane, &first, &last);
@@ -260,7 +260,7 @@ class WarpWalk {
       JZTREE_COUNT("rest of nodes");
       if (lane_index() == 0) stack_[size_] = {entry.nearest, first + warp_size, static_cast<uint32_t>(plane), last};
       ++size_;
-      __syncwarp();  // leaves are not pushed, so the entry may be the next that all lanes read
+      __syncwarp();  // leaves are not pushed, so all lanes may read this entry next
     }
     uint32_t node = first + static_cast<uint32_t>(lane_index());
     look_at(plane, node, node < last, wanted);
@@ -268,7 +268,7 @@ class WarpWalk {
     return plane == 0;
   }
 
-  // Which nodes of a lower plane belong to a node.
+  // The nodes of a lower plane that descend from a node.
   __device__ __forceinline__ void nodes_below(int above, uint32_t node, int plane, uint32_t* first,
                                               uint32_t* last) const {
     if (above == tree_.planes) {
@@ -288,7 +288,7 @@ class WarpWalk {
     }
   }
 
-  // Each lane brings a node. Its order is by its distance to the nearest box's centre, and by the lane.
+  // Each lane tests a node. Nodes are ordered by the distance from the centre of the nearest box, then by lane.
   __device__ __forceinline__ void look_at(int plane, uint32_t node, bool exists, const Wanted<Boxes, T>& wanted) {
     nearest_ = no_candidate<T>();
     T near2 = std::numeric_limits<T>::infinity();
@@ -316,17 +316,17 @@ class WarpWalk {
     order_ = nearest_ < wanted.worst ? order_word(near2) : none;
   }
 
-  // Five bits less than a float has.
+  // Five bits fewer than a float.
   __device__ static unsigned order_word(T near2) {
     auto bits = static_cast<unsigned>(__float_as_int(static_cast<float>(near2)));
     return (bits & ~(warp_size - 1u)) | static_cast<unsigned>(lane_index());
   }
 
-  // The nearest last, so that it is visited first.
+  // Push the nearest last, so that it is visited first.
   __device__ __forceinline__ void push(int plane, uint32_t node) {
     JZTREE_COUNT("push");
     unsigned wanted = __ballot_sync(all_lanes, order_ != none);
-    int behind = 0;  // how many are to be visited after this lane's
+    int behind = 0;  // number of nodes to visit after this lane's node
     for (unsigned rest = wanted; rest != 0; rest &= rest - 1) {
       JZTREE_COUNT("rank a node");
       behind += __shfl_sync(all_lanes, order_, __ffs(static_cast<int>(rest)) - 1) > order_;
@@ -343,7 +343,7 @@ class WarpWalk {
   StackEntry<T>* stack_;
   uint32_t stops_;
   int size_;
-  // Of the nodes that the lanes looked at last. Those of leaves wait here until they are visited.
+  // Of the nodes that the lanes tested last. Leaves wait here until they are visited.
   Candidate<T> nearest_;
   unsigned order_;
   uint32_t begin_, end_;
@@ -357,7 +357,7 @@ __device__ __forceinline__ T distance2(const Scale<W, T>& scale, const T* q, con
 #pragma unroll
   for (int d = 0; d < W; ++d) {
     T difference = Pairwise ? wrapped_difference<T>(q[d], x[d], scale.period[d], scale.period_rest[d]) : q[d] - x[d];
-    // In this order: next to a face, the first sum is exact.
+    // The order of operations makes the first sum exact next to a face.
     if (q_rest) difference = (difference + q_rest[d]) - x_rest[d];
     sum = d == 0 ? difference * difference : sum + difference * difference;
   }

@@ -1,9 +1,9 @@
-// The particles in a shell around a centre, by a walk of a block from the top plane.
+// Finds the particles in a shell around a centre, by a walk of a block from the top plane.
 //
-// The walk keeps a stack of ranges of nodes, or of rows, that are still to be looked at. In every round each thread
-// looks at one item of the ranges on top, whatever their sizes, and what may be near leaves a range of its own on the
-// stack. No more than one range a thread and plane is ever left behind, because those of a round lie below what was
-// looked at. With one warp, which thread looks at which row is the same in every run.
+// The walk keeps a stack of ranges of nodes or rows that are still to be tested. In every round each thread tests one
+// item of the topmost ranges, regardless of their sizes. Each item that may be near leaves its children on the stack as
+// a new range. At most one range per thread and plane is ever left on the stack, because the new ranges are one plane
+// below the tested items. With one warp, the assignment of rows to threads is the same in every run.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@ namespace jztree {
 struct Span {
   int32_t begin, end, plane;
 
-  static constexpr int rows = -1;  // in place of a plane
+  static constexpr int rows = -1;  // used instead of a plane
 };
 
-// The stack of a block with so many threads.
+// The stack size of a block with this number of threads.
 JZTREE_BOTH inline int64_t span_stack(int threads, int planes) { return threads * (int64_t{planes} + 1) + 1; }
 
-// Where a lane that wants a place gets it, behind `count` others. All lanes of the warp take part.
+// Reserve a place, after `count` others, for each lane that wants one. All lanes of the warp take part.
 __device__ inline int place_in(int* count, bool wanted) {
   unsigned lanes = __ballot_sync(all_lanes, wanted);
   int first = 0;
@@ -42,12 +42,12 @@ struct WalkMemory {
 template <int D, typename T, int Threads>
 class ShellWalk {
  public:
-  // stack: of the block, see `span_stack`.
+  // stack: belongs to the block; see `span_stack`.
   __device__ ShellWalk(const DeviceTree<D, T>& tree, WalkMemory<Threads>& memory, Span* stack)
       : tree_(tree), memory_(memory), stack_(stack) {}
 
-  // Calls visit(row) in every thread of the block together, with the rows of all nodes that reach into the shell, and
-  // -1 where a thread has none. Before it the threads have met since the walk before; after it they have met.
+  // Call visit(row) in every thread of the block together, for the rows of all nodes that reach into the shell; -1 if a
+  // thread has none. The threads synchronise between the previous walk and this call, and again before it returns.
   template <typename Visit>
   __device__ void rows(const Centre<D, T>& centre, double inner, double outer, const Visit& visit) {
     if (threadIdx.x == 0) {
@@ -75,7 +75,7 @@ class ShellWalk {
   }
 
  private:
-  // A node becomes what is in it, if that may be in the shell.
+  // Replace a node by its children or rows, if they may be in the shell.
   __device__ bool open(const Centre<D, T>& centre, double most, double inner, Span* item) const {
     int64_t node = item->begin;
     int plane = item->plane;
@@ -90,7 +90,7 @@ class ShellWalk {
     return true;
   }
 
-  // Takes items off the top of the stack, one for each thread; an empty span for those that get none.
+  // Take items from the top of the stack, one per thread; threads without an item get an empty span.
   __device__ Span next_item() {
     int entry = memory_.size - 1 - static_cast<int>(threadIdx.x);
     Span mine{};
@@ -118,7 +118,7 @@ class ShellWalk {
     return item;
   }
 
-  // The first span from the top of the stack that ends behind an item.
+  // The first span from the top of the stack that ends after an item.
   __device__ int span_of(int item) const {
     int first = 0, last = Threads - 1;
     while (first < last) {
@@ -132,7 +132,7 @@ class ShellWalk {
     return first;
   }
 
-  // The sum over this thread and those before it.
+  // The sum over this thread and the threads before it.
   __device__ int block_inclusive_sum(int value) {
     value = warp_inclusive_sum(value);
     if constexpr (Threads > warp_size) {

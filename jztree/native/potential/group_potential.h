@@ -1,19 +1,20 @@
-// The potential of the particles of a group: the sum of m / sqrt(r^2 + softening^2) over its other particles, taken as
-// positive here. Whose is the largest is found exactly, in steps.
+// The potential of a particle in its group: the sum of m / sqrt(r^2 + softening^2) over the other particles, taken as
+// positive here. The particle with the largest potential is found exactly, in steps.
 //
-// In groups of more than `alone` particles, a tree bounds all potentials first. Particles of a group follow each other
-// in z-order, so its nodes are runs of 8, 64, 512, ... rows of all particles that lie wholly in the group. A node far
-// enough away counts with its mass, its centre and its second moments (J. E. Barnes & P. Hut, 1986, Nature 324, 446;
-// L. Hernquist, 1987, ApJS 64, 715). What that leaves out is at most B / (rho^3 (rho - b)), with B the sum of m |y|^3
-// about the centre, b the largest |y|, and rho^2 the squared distance and the softening's square together (J. K. Salmon
-// & M. S. Warren, 1994, J. Comp. Phys. 111, 136: a softening is one more dimension, in which particles are as far
-// apart). So a node is taken if that is at most some fraction of what its mass alone gives, and these fractions, added
-// up, say how far off a potential may be. Three tenths suffice to leave out what is far from the centre; what is left
-// is bounded again with a tenth, and with three hundredths. (In one group of 200,000 particles with a core the first
-// step has 2,400 nodes and 3,000 particles for each, and a hundredth at once would have five times as many.)
+// In groups of more than `alone` particles, a tree first bounds all potentials. The particles of a group are contiguous
+// in z-order, so its nodes are runs of 8, 64, 512, ... rows of all particles that are wholly in the group. A node that
+// is far enough away counts with its mass, its centre and its second moments (J. E. Barnes & P. Hut, 1986, Nature 324,
+// 446; L. Hernquist, 1987, ApJS 64, 715). The error is at most B / (rho^3 (rho - b)). Here B is the sum of m |y|^3
+// about the centre, b the largest |y|, and rho^2 the sum of the squared distance and the squared softening (J. K.
+// Salmon & M. S. Warren, 1994, J. Comp. Phys. 111, 136: a softening acts as one more dimension, in which all particles
+// have the same separation). A node is accepted if this error is at most a given fraction of the contribution of its
+// mass alone. The sum of these limits bounds the error of a potential. A fraction of three tenths suffices to exclude
+// particles far from the centre. The remaining particles are bounded again with a tenth, and then with three
+// hundredths. (In a group of 200,000 particles with a core, the first step uses 2,400 nodes and 3,000 particles per
+// particle. Starting with a hundredth would use five times as many.)
 //
-// Then those that may be the largest are summed over all particles, always in the same order: 32 sums of each 32nd
-// particle, which are added up by halves. So neither the result nor its bits depend on the tree. Pairs at distance 0
+// Then the potentials that may be the largest are summed over all particles, always in the same order: 32 sums of every
+// 32nd particle, which are added by halves. So neither the result nor its bits depend on the tree. Pairs at distance 0
 // count only if there is a softening.
 #pragma once
 
@@ -25,19 +26,19 @@
 
 namespace jztree {
 
-constexpr int block_rows = 32;              // particles that are bounded together, and sums that are taken apart
-constexpr int node_rows = 8, node_fan = 8;  // rows of a node of the lowest level, nodes of a level in one of the next
+constexpr int block_rows = 32;              // number of particles bounded together, and of separate sums
+constexpr int node_rows = 8, node_fan = 8;  // rows per node of the lowest level; nodes of a level per node of the next
 constexpr int most_levels = 10;
-// Smaller groups are summed at once: 512 particles take about as long as the nodes and rows that a tree has for each.
+// Smaller groups are summed directly: 512 particles take about as long as the nodes and rows that a tree needs per
+// particle.
 constexpr int64_t alone = 512;
 constexpr int steps = 3;
 JZTREE_BOTH constexpr double tolerance_of(int step) { return step == 0 ? 0.3 : step == 1 ? 0.1 : 0.03; }
 
-// The levels of nodes over all rows, of which only those inside groups are used.
+// The levels of nodes over all rows; only nodes inside groups are used.
 struct NodeLevels {
   int count = 0;
-  int64_t size[most_levels] = {},
-          starts[most_levels + 1] = {};  // rows of a node; first node of each level, and the end
+  int64_t size[most_levels] = {}, starts[most_levels + 1] = {};  // rows per node; first node of each level, and the end
 
   explicit NodeLevels(int64_t rows) {
     for (int64_t length = node_rows; length <= rows && count < most_levels; length *= node_fan, ++count) {
@@ -54,7 +55,7 @@ struct PotentialNode {
   double mass, centre[D], spread[Pairs<D>::with_self];  // spread: weighted products of the coordinates about the centre
   double third, reach;                                  // B and b
 
-  // Adds what a particle has about the centre.
+  // Add a particle's terms about the centre.
   JZTREE_BOTH void add(const double* place, double weight) {
     double away[D], distance2 = 0;
     for (int d = 0; d < D; ++d) away[d] = place[d] - centre[d];
@@ -65,7 +66,7 @@ struct PotentialNode {
     reach = distance > reach ? distance : reach;
   }
 
-  // Whether the node may stand for its particles, as seen from anywhere in a box.
+  // Whether the node may replace its particles for every point in a box.
   JZTREE_BOTH bool far_enough(const double* lower, const double* upper, double softening2, double tolerance) const {
     double rho2 = softening2;
     for (int d = 0; d < D; ++d) {
@@ -76,7 +77,7 @@ struct PotentialNode {
     return rho > reach && third <= tolerance * mass * rho2 * (rho - reach) && std::isfinite(rho2);
   }
 
-  // What it adds to a potential at a place, and what its mass alone adds.
+  // Add the node's potential at a place, and the potential of its mass alone.
   JZTREE_BOTH void add_to(const double* place, double softening2, double* potential, double* of_masses) const {
     double away[D], rho2 = softening2;
     for (int d = 0; d < D; ++d) away[d] = place[d] - centre[d];
@@ -98,14 +99,14 @@ JZTREE_BOTH inline double pair_potential(const double* a, const double* b, doubl
   return rho2 > 0 ? mass / std::sqrt(rho2) : 0;
 }
 
-// The rows of one group, and the nodes of all, as seen from some particles of the group. Visits, in the order of rows,
-// nodes that are far enough from a box, and runs of rows that are in none of these.
+// Visit the rows of one group, using the nodes of all rows, for some particles of the group. Visits, in the order of
+// rows, nodes that are far enough from a box, and runs of rows in no such node.
 template <int D, typename VisitNode, typename VisitRows>
 JZTREE_BOTH void visit_group(const NodeLevels& levels, const PotentialNode<D>* nodes, int64_t begin, int64_t end,
                              const double* lower, const double* upper, double softening2, double tolerance,
                              const VisitNode& visit_node, const VisitRows& visit_rows) {
   for (int64_t row = begin; row < end;) {
-    // From the largest node that begins here downwards: those above have been opened.
+    // Start with the largest node that begins here and descend: the nodes above it have been opened.
     int level = levels.count - 1;
     while (level >= 0 && (row % levels.size[level] != 0 || row + levels.size[level] > end)) --level;
     const PotentialNode<D>* node = nullptr;

@@ -1,8 +1,8 @@
-// A warp takes 32 rows: each lane has the potential of one, and all look at the same nodes and rows. Exact sums are
-// taken by a warp for one particle after the other, in the CPU's order.
+// A warp takes 32 rows: each lane computes the potential of one row, and all lanes use the same nodes and rows. A warp
+// computes exact sums for one particle after the other, in the CPU's order.
 //
-// Work arrays: 60 bytes a row in 3D, most of them places relative to the group's first particle, in float64. Not tuned
-// on a GPU yet.
+// Work arrays: 60 bytes per row in 3D, mostly float64 places relative to the group's first particle. Not tuned on a GPU
+// yet.
 
 #include <cstdint>
 #include <limits>
@@ -16,7 +16,7 @@
 namespace jztree {
 namespace {
 
-using Word = unsigned long long;  // numbers that are not negative are ordered as their bits are
+using Word = unsigned long long;  // non-negative numbers sort like their bits
 
 __device__ inline Word word_of(double number) { return static_cast<Word>(__double_as_longlong(number)); }
 __device__ inline double number_of(Word word) { return __longlong_as_double(static_cast<long long>(word)); }
@@ -29,13 +29,13 @@ struct PotentialProblem {
   const int32_t *count, *offset;
   int64_t rows;
   NodeLevels levels;
-  int32_t* group;          // (n,), -1 for rows in none
+  int32_t* group;          // (n,), -1 for rows in no group
   double *place, *weight;  // (n, D), (n,)
-  double* most;            // (n,): what a potential is at most; in the end what it is, -1 where that is not looked at
+  double* most;            // (n,): upper limit of the potential; at the end its exact value, or -1 if not computed
   PotentialNode<D>* nodes;
-  Word* least;    // (steps + 1, room): the largest potential is at least this, after each step
-  Word* best;     // (room,): the largest potential
-  uint32_t* row;  // (room,): of the particle that has it
+  Word* least;    // (steps + 1, capacity): lower limit of the largest potential after each step
+  Word* best;     // (capacity,): the largest potential
+  uint32_t* row;  // (capacity,): of the particle with this potential
 
   __device__ int64_t inside(int64_t at) const { return at < 0 ? 0 : at < rows ? at : rows; }
   __device__ int64_t begin(int64_t g) const { return inside(offset[g]); }
@@ -58,7 +58,7 @@ __global__ void take_places(const __grid_constant__ PotentialProblem<D, T> in) {
   }
 }
 
-// A warp a node, if that is wholly in one group that is large enough.
+// One warp per node; a node is used if it is wholly in a single group that is large enough.
 template <int D, typename T>
 __global__ void build_nodes(const __grid_constant__ PotentialProblem<D, T> in) {
   int64_t number = thread_index() / warp_size;
@@ -67,7 +67,7 @@ __global__ void build_nodes(const __grid_constant__ PotentialProblem<D, T> in) {
   while (number >= in.levels.starts[level + 1]) ++level;
   int64_t first = (number - in.levels.starts[level]) * in.levels.size[level], last = first + in.levels.size[level];
   int32_t g = in.group[first];
-  if (g < 0 || in.group[last - 1] != g || in.size(g) <= alone) return;  // all lanes alike
+  if (g < 0 || in.group[last - 1] != g || in.size(g) <= alone) return;  // the same in all lanes
   PotentialNode<D> node{};
   for (int64_t row = first + lane_index(); row < last; row += warp_size) {
     node.mass += in.weight[row];
@@ -82,13 +82,14 @@ __global__ void build_nodes(const __grid_constant__ PotentialProblem<D, T> in) {
   if (lane_index() == 0) in.nodes[number] = node;
 }
 
-// Whether a potential may be the largest, by what is known after some steps. Rounding is far below what is added here.
+// Whether a potential may be the largest, given the limits after some steps. The margin is far above the rounding
+// errors.
 template <int D, typename T>
 __device__ bool may_be_largest(const PotentialProblem<D, T>& in, int step, int64_t g, int64_t row) {
   return in.most[row] * (1 + 1e-9) >= number_of(in.least[step * in.groups.rows + g]);
 }
 
-// Bounds the potentials of some of a block's rows, which are in one group; other lanes go along.
+// Bound the potentials of some of a block's rows, which are in one group; the other lanes idle.
 template <int D, typename T>
 __device__ void bound(const PotentialProblem<D, T>& in, int step, int64_t g, int64_t row, bool mine) {
   double place[D] = {}, lower[D], upper[D], potential = 0, of_masses = 0, softening2 = in.softening2();
@@ -113,7 +114,7 @@ __device__ void bound(const PotentialProblem<D, T>& in, int step, int64_t g, int
   if (lane_index() == 0 && least > 0) atomicMax(in.least + (step + 1) * in.groups.rows + g, word_of(least));
 }
 
-// Calls visit(group, whether this lane's row is in it) for each group that has rows in a block of 32.
+// Call visit(group, whether this lane's row is in it) for each group with rows in a block of 32.
 template <int D, typename T, typename Visit>
 __device__ void each_group_in(const PotentialProblem<D, T>& in, int64_t row, const Visit& visit) {
   int32_t group = row < in.rows ? in.group[row] : -1;
@@ -135,7 +136,7 @@ __global__ void bound_potentials(const __grid_constant__ PotentialProblem<D, T> 
   });
 }
 
-// The first of particles that are alike stands for all.
+// The first of several identical particles represents them.
 template <int D, typename T>
 __device__ bool like_the_row_before(const PotentialProblem<D, T>& in, int64_t g, int64_t row) {
   bool alike = row > in.begin(g) && in.weight[row] == in.weight[row - 1];

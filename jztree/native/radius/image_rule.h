@@ -1,9 +1,9 @@
-// What a pair of a particle and an image of another is, for both backends.
+// Defines the pairs of a particle and an image of another, for both backends.
 //
-// An image m of a pair is the difference of the two positions less m box lengths. Staged positions are wrapped into the
-// box; which image of the positions as given that is follows from the two differences, a whole number of boxes apart.
-// What is near a radius is decided in float64 from the positions as given, as the rule of all searches within a radius
-// does it (common/distance_rule.h); a difference and its mirror image have the same digits.
+// Image m of a pair is the difference of the two positions minus m box lengths. Staged positions are wrapped into the
+// box. The two differences, which are a whole number of boxes apart, give the image of the input positions that this
+// corresponds to. Pairs near a radius are decided in float64 from the unchanged input positions, like in every search
+// within a radius (common/distance_rule.h). A difference and its mirror image have the same digits.
 #pragma once
 
 #include <cmath>
@@ -14,9 +14,9 @@
 
 namespace jztree {
 
-// A radius of at least 0, for staged positions of which one was shifted by whole boxes: that rounds it in the last
-// digit of so many periods, which are at most two more than the radius is long. rule: one that allows for wrapped
-// positions.
+// A radius of at least 0, for staged positions of which one was shifted by whole boxes. The shift rounds it in the last
+// digit of that number of periods, which exceeds the length of the radius by at most two. rule: a rule that allows for
+// wrapped positions.
 template <int D, typename T>
 JZTREE_BOTH Within<T> image_radius(const DistanceRule<D, T>& rule, double radius, const Scale<D, T>& scale) {
   DistanceRule<D, T> wider = rule;
@@ -25,13 +25,13 @@ JZTREE_BOTH Within<T> image_radius(const DistanceRule<D, T>& rule, double radius
   return wider.within(radius);
 }
 
-// Images in one dimension, none if the first is behind the last.
+// Images in one dimension; none if `first` is above `last`.
 struct ImageRange {
   int64_t first, last;
 };
 
 // The images of a box of queries, [low, high], that may be within `farthest` of sources in [source_low, source_high].
-// All scaled, in float64; period: not open. There are no 2^31 or more, as far as the caller knows.
+// All are scaled, in float64; the dimension is periodic. The caller guarantees fewer than 2^31 images.
 template <typename T>
 JZTREE_BOTH ImageRange images_within(double low, double high, double source_low, double source_high, double period,
                                      double farthest) {
@@ -42,13 +42,13 @@ JZTREE_BOTH ImageRange images_within(double low, double high, double source_low,
   return {static_cast<int64_t>(first), static_cast<int64_t>(last)};
 }
 
-// How many box lengths a length is, which is a whole number of them up to rounding. Of most it is none.
+// A length in box lengths. It is a whole number of them up to rounding, and usually 0.
 JZTREE_BOTH inline double whole_boxes(double length, double period) {
   return std::fabs(length) < period / 2 ? 0 : std::nearbyint(length / period);
 }
 
-// One coordinate of an image of two particles at a and b, as given, in float64. inside: the difference of the staged
-// ones, unscaled; image: by how many boxes these are shifted.
+// One coordinate of an image of two particles at input positions a and b, in float64. inside: the unscaled difference
+// of the staged positions; image: the number of boxes by which these are shifted.
 template <int D, typename T>
 JZTREE_BOTH double image_difference(const DistanceRule<D, T>& rule, T a, T b, int d, double inside, int64_t image) {
   const double period = rule.period[d], x = nearer(a, period), y = nearer(b, period), difference = x - y;
@@ -57,7 +57,7 @@ JZTREE_BOTH double image_difference(const DistanceRule<D, T>& rule, T a, T b, in
   return less_periods(difference, difference_error(x, y, difference), periods, period);
 }
 
-// How many box lengths that is off the difference of the positions as given; 0 where open.
+// The offset of that difference from the difference of the input positions, in box lengths; 0 in open dimensions.
 template <typename T>
 JZTREE_BOTH int32_t image_shift(T a, T b, double difference, double period) {
   if (!(period > 0)) return 0;

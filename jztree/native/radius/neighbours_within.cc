@@ -1,7 +1,7 @@
-// One walk (ball_walk.h) finds the neighbours of every query. Where a list begins is known when all are found, so their
-// rows wait in memory that is needed last, that of the distances; from there they are moved to their lists, and
-// distances take their place. A list that does not fit is not written at all. Distances are those that decide: float64,
-// from the positions as given.
+// A single walk (ball_walk.h) finds the neighbours of every query. The start of a list is only known when all
+// neighbours are found. Until then, their rows are stored in the output that is written last, the distances. From there
+// they move to their lists, and distances take their place. A list that does not fit is not written at all. The
+// distances are the deciding ones: float64, from the unchanged input positions.
 
 #include "neighbours_within.h"
 
@@ -20,7 +20,7 @@
 namespace jztree {
 namespace {
 
-// How many neighbours each query of a group has.
+// Counts the neighbours of each query of a group.
 struct Counter {
   static constexpr bool of_numbers = true, together = true;
   std::vector<int64_t>& numbers;
@@ -31,12 +31,12 @@ struct Counter {
   void number(int64_t i, int32_t number, int64_t) { numbers[static_cast<size_t>(i)] += number; }
 };
 
-// Their rows, written where each list is to be.
+// Writes the rows of neighbours to the places of their lists.
 struct Lister {
   static constexpr bool of_numbers = false, together = false;
 
   int32_t* rows_found;
-  std::vector<int64_t>& places;  // where the next neighbour of each goes
+  std::vector<int64_t>& places;  // where each query's next neighbour goes
 
   void rows(int64_t i, int64_t first, uint32_t chosen, int64_t) {
     int64_t& place = places[static_cast<size_t>(i)];
@@ -44,7 +44,7 @@ struct Lister {
   }
 };
 
-// Both, where lists are short.
+// Does both, if lists are short.
 struct ShortLister {
   static constexpr bool of_numbers = false, together = false;
   ShortLists& lists;
@@ -82,7 +82,7 @@ class Lists {
     }
   };
 
-  // work(begin, end): for some groups.
+  // work(begin, end): process some groups.
   template <typename Work>
   void groups(const Work& work) const {
     parallel_.blocks(staged_.queries->leaves(), 32, work);
@@ -102,8 +102,8 @@ class Lists {
     });
   }
 
-  // A group of queries: how many neighbours each has, and, as long as there is room for all, their rows, one list
-  // behind the other. likely_short: whether it is to be tried with lists that are short. Returns whether they are.
+  // Count the neighbours of each query of a group. As long as all fit, also store their rows, one list after the other.
+  // likely_short: whether to try short lists. Returns whether the lists are short.
   bool find(BallWalk<D, T>& walk, int64_t leaf, bool likely_short, ShortLists& lists) {
     lists.reset(walk.count());
     const bool tried = likely_short && found_.load(std::memory_order_relaxed) <= in_.room();
@@ -134,7 +134,7 @@ class Lists {
     return there;
   }
 
-  // The rows that were found, to where their lists are.
+  // Move the found rows to their lists.
   void move() const {
     groups([&](int64_t first, int64_t last) {
       auto ask = [&](int64_t begin, int64_t number) { prefetch(in_.index + begin, number); };
@@ -148,7 +148,7 @@ class Lists {
     });
   }
 
-  // All else of lists of which the rows are there.
+  // Complete the lists whose rows are written.
   void finish() const {
     groups([&](int64_t first, int64_t last) {
       std::vector<Entry> list;
@@ -166,7 +166,7 @@ class Lists {
     });
   }
 
-  // A list by distance; those at the same distance stay in the order of the sources.
+  // Sort a list by distance; neighbours at the same distance stay in the order of the sources.
   void sort(int64_t begin, int64_t end, std::vector<Entry>& list) const {
     list.clear();
     for (int64_t entry = begin; entry < end; ++entry) list.push_back({in_.distance[entry], in_.index[entry]});
@@ -181,9 +181,9 @@ class Lists {
   const NeighboursWithin<D, T>& in_;
   const Staged<D, T> staged_;
   const ExactDistances<D, T> distances_;
-  int32_t* const rows_found_;      // of all lists, group by group, in any order of these
-  std::atomic<int64_t> found_{0};  // how many there are, also of those that have no room
-  std::vector<int64_t> begins_;    // where those of each group begin
+  int32_t* const rows_found_;      // of all lists, group by group, in any order of groups
+  std::atomic<int64_t> found_{0};  // their number, including those that do not fit
+  std::vector<int64_t> begins_;    // start of the rows of each group
 };
 
 template <int D, typename T>

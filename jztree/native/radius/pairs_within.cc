@@ -1,7 +1,7 @@
-// One walk (image_walk.h) finds the pairs of every query. Where a list begins is known when all are found, so until
-// then the rows of their sources wait, group by group, in memory that is needed last, that of the queries' names. Then
-// all else is written where it belongs, as float64 says it of the positions as given, and at last these names. A list
-// that does not fit is not written.
+// A single walk (image_walk.h) finds the pairs of every query. The start of a list is only known when all pairs are
+// found. Until then, the source rows are stored group by group in the output that is written last, the queries' names.
+// Then the other outputs are written to their final places, computed in float64 from the unchanged input positions;
+// these names follow last. A list that does not fit is not written.
 
 #include "pairs_within.h"
 
@@ -57,12 +57,12 @@ class Pairs {
   using Walk = ImageWalk<D, T>;
 
   struct Group {
-    int64_t begin;  // where its pairs are
+    int64_t begin;  // index of its first pair
     BoxImage<D> first, last;
-    std::vector<int32_t> ends;  // if it has several images, behind each how many pairs each query has so far
+    std::vector<int32_t> ends;  // if it has several images: after each image, the number of pairs of each query so far
   };
 
-  // work(begin, end): for some groups.
+  // work(begin, end): process some groups.
   template <typename Work>
   void groups(const Work& work) const {
     parallel_.blocks(staged_.queries().leaves(), 32, work);
@@ -82,8 +82,8 @@ class Pairs {
     });
   }
 
-  // How many pairs each query of a group has, and, as long as there is room for all, what they are, one list behind the
-  // other. likely_short: whether it is to be tried with lists that are short. Returns whether they are.
+  // Count the pairs of each query of a group. As long as all pairs fit, also store them, one list after the other.
+  // likely_short: whether to try short lists. Returns whether the lists are short.
   bool find(Walk& walk, Group& group, bool likely_short, ShortLists& pairs) {
     pairs.reset(walk.count());
     const bool fits = found_.load(std::memory_order_relaxed) <= in_.room(), tried = likely_short && fits;
@@ -116,7 +116,7 @@ class Pairs {
     return there;
   }
 
-  // numbers: how many pairs each query has; where they end, afterwards.
+  // numbers: the number of pairs of each query on input; the ends of their lists on output.
   void write_long(Walk& walk, int64_t begin, std::vector<int64_t>& numbers) {
     for (int64_t& number : numbers) number = std::exchange(begin, begin + number);
     walk.walk(
@@ -127,7 +127,7 @@ class Pairs {
         [] {});
   }
 
-  // The lists of a group, but for the queries' names.
+  // Write the lists of a group, except the queries' names.
   void write(int64_t leaf, ImagePairs<D, T>& pairs) const {
     const Group& group = groups_[static_cast<size_t>(leaf)];
     const int64_t first = staged_.queries().leaf_row(leaf), count = staged_.queries().leaf_row(leaf + 1) - first;
@@ -152,7 +152,8 @@ class Pairs {
     });
   }
 
-  // work(from, to, image): for each image, which pairs of the i-th of a group's `count` queries, of `all`, are with it.
+  // For each image, call work(from, to, image): the range of the `all` pairs of the i-th of a group's `count` queries
+  // with this image.
   template <typename Work>
   static void each_image(const Group& group, int64_t i, int64_t count, int64_t all, const Work& work) {
     if (group.ends.empty()) return work(0, all, group.first);
@@ -185,8 +186,8 @@ class Pairs {
   const Parallel& parallel_;
   const PairsWithin<D, T>& in_;
   const StagedPairs<D, T> staged_;
-  int32_t* const rows_found_;      // of all lists, group by group, in any order of these
-  std::atomic<int64_t> found_{0};  // how many there are, also of those that have no room
+  int32_t* const rows_found_;      // of all lists, group by group, in any order of groups
+  std::atomic<int64_t> found_{0};  // their number, including those that do not fit
   std::vector<Group> groups_;
 };
 

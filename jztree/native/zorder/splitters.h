@@ -1,17 +1,18 @@
-// Counting rows for the splitters of a distributed sort.
+// Counts rows for the splitters of a distributed sort.
 //
-// A splitter is where in the z-order the first row of a rank is: its Morton key, and the bits of its coordinates where
-// others share that (see OrderWords). It is found from the top, some bits a step. Splitters that agree in all bits
-// known so far are in one cell of the z-order, and form a group; the next bits divide the cell into parts. Every rank
-// counts, in its own z-ordered rows, how many are in the cell up to the end of each part (`count_parts`). The sums over
-// the ranks say in which part each splitter is (`choose_parts`), which all ranks work out for themselves.
+// A splitter is the position in the z-order of a rank's first row. It consists of a Morton key, followed by the bits of
+// the coordinates if other rows share the key (see OrderWords). Splitters are found from the top, a few bits per step.
+// Splitters that agree in all known bits are in one cell of the z-order and form a group; the next bits divide the cell
+// into parts. Every rank counts, in its own z-ordered rows, the rows in the cell up to the end of each part
+// (`count_parts`). The sums over the ranks give the part of each splitter (`choose_parts`), which every rank computes
+// itself.
 #pragma once
 
 #include "common/key_arguments.h"
 
 namespace jztree {
 
-// The words of a splitter (see OrderWords), which has two halves of each, the higher one first.
+// The words of a splitter (see OrderWords), each as two halves, the higher one first.
 template <int D>
 struct Splitter {
   static constexpr int halves = 2 * OrderWords<D>::count;
@@ -22,12 +23,12 @@ struct Splitter {
   }
 };
 
-// Which bits come next: `bits` of them, in one word, `shift` above its lowest.
+// The next bits: `bits` of them, in one word, `shift` above its lowest.
 struct Step {
   static constexpr int numbers = 3;
   int word, shift, bits;
 
-  // Out of range, which nobody asks for, means bits of no use, and not memory of others.
+  // Out-of-range values, which no caller passes, give useless bits but never access other memory.
   JZTREE_BOTH Step(const int32_t* from, int words)
       : word(within(from[0], words - 1)), shift(within(from[1], 63)), bits(within(from[2], 30)) {}
 
@@ -37,7 +38,8 @@ struct Step {
   JZTREE_BOTH static int within(int32_t value, int most) { return value < 0 ? 0 : value > most ? most : value; }
 };
 
-// Of splitters in their order, the first of a group; their number if there is none. Groups count from 1 and rise.
+// The first splitter of a group in the ordered splitters, or their number if there is none. Groups count from 1 and
+// ascend.
 JZTREE_BOTH inline int64_t first_of_group(const int32_t* groups, int64_t number, int64_t group) {
   int64_t first = 0, last = number;
   while (first < last) {
@@ -48,15 +50,15 @@ JZTREE_BOTH inline int64_t first_of_group(const int32_t* groups, int64_t number,
   return first;
 }
 
-// counts[(g - 1) * parts + p]: rows of group g's cell up to the end of its part p. 0 behind the last group.
+// counts[(g - 1) * parts + p]: rows of group g's cell up to the end of its part p. 0 after the last group.
 template <int D, typename T>
 struct CountParts {
   static constexpr unsigned compiled_dims = dims_up_to(max_dims);
 
   const T* pos;  // (n, D)
   KeyDomain<D, T> keys;
-  const uint32_t* splitters;  // (s, Splitter<D>::halves), whose bits from those of the step on are 0
-  const int32_t* rows;        // (s, 2): the first row in the splitter's cell, and how many there are
+  const uint32_t* splitters;  // (s, Splitter<D>::halves); the bits from the step on are 0
+  const int32_t* rows;        // (s, 2): the first row in the splitter's cell, and the number of rows in it
   const int32_t* groups;      // (s,)
   const int32_t* step;
   int32_t* counts;  // (c,)
@@ -90,12 +92,12 @@ struct RowRange {
   JZTREE_BOTH static int64_t within(int64_t row, int64_t rows) { return row < 0 ? 0 : row > rows ? rows : row; }
 };
 
-// The next bits of each splitter, and what is then in its cell.
+// The next bits of each splitter, and the rows then in its cell.
 struct ChooseParts {
-  const int32_t* sums;        // (c, 2): of the counts of all ranks, as high * 2^16 + low
-  const int32_t* own;         // (t, c): the counts of this rank, of each type of rows
+  const int32_t* sums;        // (c, 2): sums of the counts over the ranks, as high * 2^16 + low
+  const int32_t* own;         // (t, c): the counts of this rank, for each type of rows
   const uint32_t* splitters;  // (s, halves)
-  const int32_t* left;        // (s, 2): how many rows of the cell are before the splitter, as high * 2^16 + low
+  const int32_t* left;        // (s, 2): number of rows of the cell before the splitter, as high * 2^16 + low
   const int32_t* rows;        // (t, s, 2)
   const int32_t* groups;      // (s,)
   const int32_t* step;
@@ -119,8 +121,9 @@ struct ChooseParts {
     new_rows = in.result<int32_t>("rows", {types, number, 2});
   }
 
-  // One splitter. With nothing left it stays as it is. Less than nothing is left at first: then it is where the share
-  // of rank s + 1 begins if all ranks get the same number of rows, the first ones one more.
+  // Process one splitter. If no rows are left, it stays unchanged. In the first step the number left is negative. The
+  // splitter is then the start of the share of rank s + 1, if all ranks get the same number of rows and the first ones
+  // get one more.
   JZTREE_BOTH void choose(int64_t s) const {
     Step next(step, static_cast<int>(halves / 2));
     int64_t to_find = int64_t{left[2 * s]} * 65536 + left[2 * s + 1];
@@ -136,7 +139,7 @@ struct ChooseParts {
     }
     set_bits(s, next, part - first);
     take_rows(s, first, end, part);
-    // Behind all rows there is nothing to look for.
+    // Past all rows, there is no row to find.
     set_left(s, part == end ? 0 : part == first ? to_find : to_find - up_to(part - 1));
   }
 
@@ -159,7 +162,7 @@ struct ChooseParts {
     new_left[2 * s + 1] = static_cast<int32_t>(value & 0xffff);
   }
 
-  // A splitter behind all rows gets the last place there is.
+  // A splitter past all rows gets the last possible place.
   JZTREE_BOTH void set_bits(int64_t s, const Step& next, int64_t part) const {
     uint32_t* to = new_splitters + s * halves;
     if (part == next.parts()) {
@@ -171,7 +174,7 @@ struct ChooseParts {
     }
   }
 
-  // This rank's rows in the part; behind all there are none.
+  // This rank's rows in the part; none past all rows.
   JZTREE_BOTH void take_rows(int64_t s, int64_t first, int64_t end, int64_t part) const {
     for (int64_t t = 0; t < types; ++t) {
       const int32_t* counts = own + t * room;
