@@ -1,8 +1,9 @@
-// Morton keys of 128 bits: two halves of 64, each with floor(64 / D) bits a dimension (42 bits a dimension in 3D).
+// Morton keys of 128 bits: two halves of 64, each with floor(64 / D) bits per dimension (in 3D, 42 bits per dimension
+// in total).
 //
-// A key is the z-order cell of a position on a cubic grid over the domain: the box where it is periodic, the bounding
-// box of all particles where it is open. The first half alone orders nearly everything; the second is looked at only
-// where first halves are equal. G. M. Morton (1966), "A computer oriented geodetic data base".
+// A key is the z-order cell of a position on a cubic grid over the domain: the box in periodic dimensions, the bounding
+// box of all particles in open ones. The first half alone orders nearly everything; the second is only used if first
+// halves are equal. G. M. Morton (1966), "A computer oriented geodetic data base".
 #pragma once
 
 #include <algorithm>
@@ -28,14 +29,15 @@ struct MortonKey {
   }
 };
 
-// The grid that keys are taken on. period[d] is 0 where dimension d is open.
+// The grid of the keys. period[d] is 0 if dimension d is open.
 template <int D>
 struct KeyGrid {
   double origin[D];
   double period[D];
   double inverse_extent;
 
-  // The grid over the domain. lower, upper: the bounding box of all particles; box: the box lengths, 0 where open.
+  // The grid over the domain. lower, upper: the bounding box of all particles; box: the box lengths, 0 for open
+  // dimensions.
   template <typename T>
   JZTREE_BOTH KeyGrid(const T* lower, const T* upper, const double* box) {
     double extent = 0;
@@ -46,8 +48,8 @@ struct KeyGrid {
       extent = std::max(extent, length);
     }
     inverse_extent = 1. / extent;
-    // A domain without extent, or one so wide or so small that this overflows, gives every particle the same key: slow
-    // for that set, never wrong.
+    // If the domain has no extent, or is so wide or so small that this overflows, every particle gets the same key:
+    // slow for that set, but correct.
     if (!(extent > 0) || !std::isfinite(extent) || !std::isfinite(inverse_extent)) inverse_extent = 0;
   }
 };
@@ -66,7 +68,7 @@ constexpr double two_to_the(int exponent) {
   return power;
 }
 
-// Bits of a word in which groups of `size` bits stand `size * D` apart.
+// A mask of groups of `size` bits that are `size * D` apart.
 template <int D>
 constexpr uint64_t group_mask(int size) {
   uint64_t mask = 0;
@@ -75,7 +77,7 @@ constexpr uint64_t group_mask(int size) {
   return mask;
 }
 
-// Spread the low 64 / D bits of x so that they stand D apart, by halving the group size until it is one.
+// Spread the low 64 / D bits of x so that they are D apart, by halving the group size until it is one.
 template <int D, int Size>
 JZTREE_BOTH inline uint64_t spread_step(uint64_t x) {
   if constexpr (Size == 0) {
@@ -92,7 +94,7 @@ template <int D>
 JZTREE_BOTH inline uint64_t spread(uint64_t x) {
   if constexpr (D == 1) return x;
 #if defined(__AVX512F__) && !defined(__CUDACC__)
-  // Processors without AVX-512 may have this instruction too, but some take a hundred cycles for it.
+  // Processors without AVX-512 may also have this instruction, but it takes a hundred cycles on some of them.
   return _pdep_u64(x, group_mask<D>(1));
 #else
   return spread_step<D, next_power_of_two(64 / D) / 2>(x);
@@ -103,7 +105,7 @@ JZTREE_BOTH inline uint64_t spread(uint64_t x) {
 
 template <int D>
 struct Morton {
-  static constexpr int bits = 64 / D;  // a dimension, in each half
+  static constexpr int bits = 64 / D;  // per dimension, in each half
   static constexpr double cells = detail::two_to_the(bits);
   static constexpr uint64_t last_cell = ~uint64_t{0} >> (64 - bits);
 
@@ -143,7 +145,7 @@ struct Morton {
   }
 };
 
-// Place of the highest bit in which two keys differ, counted from 1; 0 if they are equal.
+// Position of the highest bit in which two keys differ, counted from 1; 0 if they are equal.
 JZTREE_BOTH inline int highest_difference(const MortonKey& a, const MortonKey& b) {
   if (a.high != b.high) return 128 - leading_zeros(a.high ^ b.high);
   if (a.low != b.low) return 64 - leading_zeros(a.low ^ b.low);
@@ -152,9 +154,9 @@ JZTREE_BOTH inline int highest_difference(const MortonKey& a, const MortonKey& b
 
 // Particles that share all bits of a key are ordered along a z-order of the bits of their coordinates, which is as fine
 // as the coordinates are. An outlier may make the domain so large that thousands of particles share a cell; without
-// this they would stay in no spatial order at all. However many there are: else the order would depend on how many of
-// them a rank has. The comparison finds the highest bit in which two points differ
-// without interleaving any: T. M. Chan (2002), "Closest-point problems simplified on the RAM".
+// this order they would not be sorted in space at all. The rule applies to any number of particles: otherwise the order
+// would depend on the number of them on a rank. The comparison finds the highest bit in which two points differ without
+// interleaving any bits: T. M. Chan (2002), "Closest-point problems simplified on the RAM".
 template <int D>
 struct BitOrder {
   uint64_t bits[D];
@@ -180,18 +182,18 @@ struct BitOrder {
   }
 
  private:
-  // Ordered as the numbers are.
+  // Bits that sort like the numbers.
   JZTREE_BOTH static uint64_t rising_bits(double x) {
     constexpr uint64_t sign = uint64_t{1} << 63;
     uint64_t bits;
     memcpy(&bits, &x, sizeof(bits));
-    if (bits == sign) return sign;  // -0 is 0
+    if (bits == sign) return sign;  // -0 equals 0
     return bits & sign ? ~bits : bits | sign;
   }
 };
 
-// What the z-order is by, in words of 64 bits, one after the other: the halves of the Morton key; then the z-order of
-// the bits of the coordinates (see BitOrder), as many at a time as fit into a word. Rows that agree in all are at one
+// The z-order as 64-bit words, the most significant first: the halves of the Morton key; then the z-order of the bits
+// of the coordinates (see BitOrder), as many at a time as fit into a word. Rows that agree in all words are at one
 // point.
 template <int D>
 struct OrderWords {

@@ -1,9 +1,9 @@
-// One block finds the ranges, because every choice hangs on the ones before. What costs time is looked up by a warp for
-// each range before it is known whether it will be split, all ranges at once: where to cut it, and the boxes of both
-// parts. Then one warp chooses until it comes to a range that has not been looked up. For particles in no strange order
-// that is a dozen rounds for 256 boxes. Boxes come from a pyramid of boxes of 32, 32^2, ... rows, of which a range
-// needs at most two warp loads a level. It is made from the rows alone, one pass over them: boxes of leaves, where
-// these are tight, are the same.
+// A single block finds the ranges, because every choice depends on the previous ones. The expensive part is the lookup
+// of the cut of a range and of the boxes of both parts. Warps do it for all ranges at once, before it is known whether
+// a range will be split. Then one warp chooses ranges until it reaches one that has not been looked up. For particles
+// in a typical order, this takes a dozen rounds for 256 boxes.
+// Boxes come from a pyramid of boxes of 32, 32^2, ... rows. A range needs at most two warp loads per level of it. The
+// pyramid is made from the rows alone, in one pass over them: tight boxes of leaves would give the same result.
 
 #include <cstdint>
 #include <limits>
@@ -18,7 +18,7 @@
 namespace jztree {
 namespace {
 
-// As many as there are registers for.
+// As many threads as the registers allow.
 template <int D>
 constexpr int cover_threads = D <= 4 ? 512 : 256;
 
@@ -54,14 +54,14 @@ struct Bounds {
   }
 };
 
-// Level 0 are the rows; an item of every level above is the bounds of 32 items of the one below.
+// Level 0 consists of the rows; an item of a higher level bounds 32 items of the level below.
 template <int D, typename T>
 struct Pyramid {
   static constexpr int most_levels = 7;  // for 2^31 rows, with a top level of at most 32 items
 
   const T* pos;
   Lengths box;
-  int levels;  // without the rows
+  int levels;  // not counting the rows
   const Bounds<D, T>* items[most_levels];
 
   __device__ Bounds<D, T> at(int level, int64_t i) const {
@@ -88,7 +88,7 @@ struct Pyramid {
   }
 };
 
-// A warp an item of the level above `below`, which is null for the rows and has `count` items.
+// One warp per item of the level above `below`. `below` has `count` items; it is null for the rows.
 template <int D, typename T>
 __global__ void make_level(const T* pos, Lengths box, const Bounds<D, T>* below, int64_t count, Bounds<D, T>* level) {
   int64_t i = thread_index();
@@ -126,11 +126,11 @@ struct Cover {
   Count num;
   const KeyGrid<D>* grid;
   int64_t most;
-  // The ranges so far, and where it is known (then 1) the parts of each.
+  // The ranges so far, and the parts of those whose `known` is 1.
   Range<D, T>*ranges, *lefts, *rights;
   int32_t* known;
 
-  // These take all lanes of a warp.
+  // The following functions need all lanes of a warp.
   __device__ Range<D, T> range(int64_t begin, int64_t end) const {
     Range<D, T> made{begin, end, pyramid.of_range(begin, end), 0};
     double longest = 0;
@@ -144,7 +144,8 @@ struct Cover {
 
   __device__ MortonKey key(int64_t row) const { return Morton<D>::key(*grid, pyramid.pos + row * D); }
 
-  // The first row whose key has the highest bit in which the keys of the range differ; the middle if they do not.
+  // The first row whose key has the highest bit in which the keys of the range differ; the middle if all keys are
+  // equal.
   __device__ int64_t cut(int64_t begin, int64_t end) const {
     MortonKey first = key(begin);
     int level = highest_difference(first, key(end - 1));
@@ -159,11 +160,11 @@ struct Cover {
       Range<D, T> made = range(part == 0 ? begin : middle, part == 0 ? middle : end);
       if (lane_index() == 0) (part == 0 ? lefts : rights)[i] = made;
     }
-    __syncwarp();  // all lanes have read what was known
+    __syncwarp();  // all lanes have read `known`
     if (lane_index() == 0) known[i] = 1;
   }
 
-  // The range to be split next out of `count`: the one with the highest priority, the first of equal ones; -1 for none.
+  // The next range to be split out of `count`: the one with the highest priority, the first of equal ones; -1 for none.
   __device__ int64_t next(int64_t count) const {
     double priority = 0;
     int64_t begin = 0, at = -1;
@@ -180,7 +181,7 @@ struct Cover {
     return warp_max(at >= 0 && priority == highest && begin == first ? at : int64_t{-1});
   }
 
-  // Splits ranges that have been looked up. Returns how many there are then, and whether that is all.
+  // Split ranges that have been looked up. Returns their new number, and whether the splitting is complete.
   __device__ int64_t split(int64_t count, bool* complete) const {
     for (; count < most; ++count) {
       int64_t i = next(count);
@@ -202,7 +203,7 @@ struct Cover {
   }
 };
 
-// One block. Returns how many ranges there are; all threads take part.
+// Run by one block. Returns the number of ranges; all threads take part.
 template <int D, typename T>
 __device__ int64_t find_ranges(const Cover<D, T>& cover) {
   __shared__ int64_t count;
@@ -225,7 +226,7 @@ __device__ int64_t find_ranges(const Cover<D, T>& cover) {
     if (warp == 0) {
       bool is_complete = false;
       int64_t number = cover.split(count, &is_complete);
-      __syncwarp();  // all lanes have read how many there were
+      __syncwarp();  // all lanes have read `count`
       if (lane_index() == 0) {
         count = number;
         complete = is_complete;
@@ -236,7 +237,7 @@ __device__ int64_t find_ranges(const Cover<D, T>& cover) {
   return count;
 }
 
-// Ranges in the order of their rows; boxes that are not needed are empty and inverted.
+// Write ranges in the order of their rows; unused boxes are empty and inverted.
 template <int D, typename T>
 __global__ void __launch_bounds__(cover_threads<D>, 1)
     cover_rows(Cover<D, T> cover, int32_t* splits, T* lower, T* upper) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int box_threads = 256, leaf_threads = 128, leaf_list = 1024;
 
-// The queries of one rank, as leaves and as the boxes that it publishes.
+// The queries of one rank, as leaves and as its published boxes.
 template <int D, typename T>
 struct OpenSearch {
   Lengths box;
@@ -18,20 +18,21 @@ struct OpenSearch {
   const int32_t *leaf_splits, *own_splits, *source_counts, *close_counts;
   const int32_t* rank;
   int64_t k, per_rank, queries;
-  int64_t enough;  // so many sources are all that a query needs
-  // Found on the way: the last radius of each query, what each box and each leaf needs, and which leaves are open.
+  int64_t enough;  // the number of sources that a query needs
+  // Intermediate results: the last radius of each query, the radius that each box and each leaf needs, and the open
+  // leaves.
   T* last_radius;
   double *bounds, *needed;
   int32_t* open;
 
-  // Rows of an item, inside the array whatever the splits are.
+  // First row of an item, clipped to the array for any splits.
   __device__ int64_t begin_of(const int32_t* splits, int64_t i) const {
     int64_t row = splits[i];
     return row < 0 ? 0 : row > queries ? queries : row;
   }
 };
 
-// rows: where each query's radii are; null: at its place.
+// rows: the row of each query's radii; null: its index.
 template <int D, typename T>
 __global__ void gather_last_radii(OpenSearch<D, T> search, const T* radius, const int32_t* rows) {
   int64_t query = thread_index();
@@ -40,13 +41,14 @@ __global__ void gather_last_radii(OpenSearch<D, T> search, const T* radius, cons
   if (row >= 0 && row < search.queries) search.last_radius[query] = radius[row * search.k + search.k - 1];
 }
 
-// The bits of a distance from 0 on, which are ordered as the distances are.
+// The bits of a non-negative distance, which sort like the distances.
 __device__ inline uint64_t distance_bits(double distance) {
   return static_cast<uint64_t>(__double_as_longlong(distance));
 }
 
-// A radius within which every query of a box surely finds enough sources: that in which boxes hold so many, if it is
-// smaller than what is known. Found digit by digit from the top, by counting the sources of each digit.
+// A radius within which every query of a box surely finds enough sources. It is the radius within which boxes hold
+// enough sources, or `known` if that is smaller. It is found digit by digit from the top, by counting the sources of
+// each digit.
 template <int D, typename T>
 __device__ double bound_of_box(const OpenSearch<D, T>& search, const Space<D>& space, int64_t i,
                                const Boxes<D, T>& sources, const int32_t* counts, double known) {
@@ -72,14 +74,14 @@ __device__ double bound_of_box(const OpenSearch<D, T>& search, const Space<D>& s
     }
     __syncthreads();
     if (threadIdx.x < warp_size) {
-      // Every lane has a run of digits.
+      // Every lane processes a run of digits.
       constexpr int run = digits / warp_size;
       int lane = lane_index();
       Sum mine = 0;
       for (int digit = lane * run; digit < (lane + 1) * run; ++digit) mine += sums[digit];
       Sum until = warp_inclusive_sum(mine), still = wanted;
       unsigned enough = __ballot_sync(all_lanes, until >= still);
-      __syncwarp();  // all lanes have read what was wanted
+      __syncwarp();  // all lanes have read `wanted`
       if (enough == 0) {
         if (lane == 0) chosen = -1;
       } else if (lane == __ffs(static_cast<int>(enough)) - 1) {
@@ -97,7 +99,7 @@ __device__ double bound_of_box(const OpenSearch<D, T>& search, const Space<D>& s
   return __longlong_as_double(static_cast<long long>(prefix));
 }
 
-// A block a box of the rank.
+// One block per box of the rank.
 template <int D, typename T>
 __global__ void bound_boxes(OpenSearch<D, T> search) {
   int64_t i = blockIdx.x, begin = search.begin_of(search.own_splits, i),
@@ -113,7 +115,7 @@ __global__ void bound_boxes(OpenSearch<D, T> search) {
   if (threadIdx.x == 0) search.bounds[i] = bound;
 }
 
-// The radius that a leaf with rows needs to look into.
+// The search radius of a non-empty leaf.
 template <int D, typename T>
 __device__ double needed_by_leaf(const OpenSearch<D, T>& search, const Space<D>& space, int64_t leaf) {
   double most = 0;
@@ -131,7 +133,7 @@ __device__ double needed_by_leaf(const OpenSearch<D, T>& search, const Space<D>&
   return known < most ? known : most;
 }
 
-// A thread a leaf: whether a source of another rank may be within its radius.
+// One thread per leaf: whether a source of another rank may be within its radius.
 template <int D, typename T>
 __global__ void open_by_leaf(OpenSearch<D, T> search) {
   __shared__ BlockList<leaf_list> near;
@@ -167,7 +169,7 @@ __global__ void open_by_leaf(OpenSearch<D, T> search) {
   search.needed[leaf] = needed;
 }
 
-// A block a box of the rank: the largest radius that an open leaf in it needs, -1 if there is none.
+// One block per box of the rank: the largest radius that an open leaf in it needs, -1 if there is none.
 template <int D, typename T>
 __global__ void wanted_by_boxes(OpenSearch<D, T> search, T* wanted) {
   int64_t i = blockIdx.x, leaves = search.leaves.count;

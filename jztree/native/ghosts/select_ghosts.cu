@@ -10,7 +10,7 @@
 namespace jztree {
 namespace {
 
-// Around all that a rank wants. limit2: its largest squared radius, negative if it wants nothing.
+// A box around everything that a rank wants. limit2: its largest squared radius, negative if it wants nothing.
 template <int D, typename T>
 struct Demand {
   Surrounding<D, T> box;
@@ -22,20 +22,20 @@ struct GhostSelection {
   Lengths box;
   const T* pos;
   Count num;
-  const int32_t* splits;  // of the blocks of rows that are looked through
+  const int32_t* splits;  // of the blocks of rows to search
   int64_t blocks;
   Boxes<D, T> wanted;
-  const int32_t* wanted_splits;  // where the boxes of each rank begin
+  const int32_t* wanted_splits;  // first box of each rank
   const T* radius;               // of each wanted box; negative: it wants nothing
   const int32_t* me;
   int64_t ranks, tiles;
   Demand<D, T>* demands;
-  int64_t* places;  // rank by rank, tile by tile: how many rows are wanted, then where these are put
+  int64_t* places;  // [rank, tile]: number of wanted rows; later the position of the first one in the output
 
   __device__ int64_t first() const { return splits[0] < 0 ? 0 : splits[0]; }
   __device__ int64_t last() const { return smaller<int64_t>(splits[blocks], num()); }
 
-  // The first box of a rank, among those that there are whatever the splits say.
+  // The first box of a rank, clipped to the existing boxes for any splits.
   __device__ int64_t boxes_of(int64_t rank) const {
     int64_t first = wanted_splits[rank];
     return first < 0 ? 0 : smaller<int64_t>(first, wanted.count);
@@ -51,7 +51,7 @@ struct GhostSelection {
   }
 };
 
-// A warp a rank. The rank itself wants nothing.
+// One warp per rank. The rank itself wants nothing.
 template <int D, typename T>
 __global__ void find_demands(GhostSelection<D, T> selection) {
   int64_t rank = thread_index() / warp_size;
@@ -70,7 +70,7 @@ __global__ void find_demands(GhostSelection<D, T> selection) {
   if (lane_index() == 0) selection.demands[rank] = demand;
 }
 
-// A tile of rows, looked through by one block.
+// A tile of rows, searched by one block.
 template <int D, typename T>
 struct GhostTile {
   const GhostSelection<D, T>& selection;
@@ -109,7 +109,7 @@ struct GhostTile {
     return false;
   }
 
-  // Which of this thread's rows a rank wants, a bit an item. All threads of the block take part.
+  // The rows of this thread that a rank wants, one bit per item. All threads of the block take part.
   __device__ unsigned wanted_by(int64_t rank, BlockList<compact_threads>& near) const {
     unsigned chosen = 0;
     int64_t end = selection.boxes_of(rank + 1);
@@ -130,8 +130,7 @@ struct GhostTile {
   }
 };
 
-// Calls work(rank) with all threads of a block for the ranks that pass the test, which each thread does for another
-// one.
+// Call work(rank) with all threads of a block for the ranks that pass the test. Each thread tests a different rank.
 template <typename Test, typename Work>
 __device__ void each_rank(int64_t ranks, const Test& test, const Work& work) {
   __shared__ BlockList<compact_threads> passed;
@@ -143,7 +142,7 @@ __device__ void each_rank(int64_t ranks, const Test& test, const Work& work) {
   }
 }
 
-// How many rows of a tile each rank is to have. All of them are 0 before.
+// Count the rows of a tile that each rank gets. All counts are 0 before.
 template <int D, typename T>
 __global__ void count_ghosts(GhostSelection<D, T> selection) {
   __shared__ BlockList<compact_threads> near;
@@ -163,7 +162,7 @@ __global__ void count_ghosts(GhostSelection<D, T> selection) {
       });
 }
 
-// Does the tests of the tile again for the ranks that want some of its rows, but not all.
+// Repeat the tests of the tile for the ranks that want some of its rows, but not all.
 template <int D, typename T>
 __global__ void list_ghosts(GhostSelection<D, T> selection, int64_t room, int32_t* order) {
   __shared__ BlockList<compact_threads> near;
@@ -193,7 +192,7 @@ __global__ void list_ghosts(GhostSelection<D, T> selection, int64_t room, int32_
       });
 }
 
-// starts: of all ranks and tiles, and the end.
+// starts: for all ranks and tiles, followed by the end.
 __global__ void total_ghosts(const int64_t* starts, int64_t ranks, int64_t tiles, int32_t* counts) {
   int64_t i = thread_index();
   if (i < ranks) counts[i] = static_cast<int32_t>(starts[(i + 1) * tiles] - starts[i * tiles]);

@@ -6,13 +6,13 @@
 
 namespace jztree {
 
-// Particles in group order, and which of their rows are in which group.
+// Particles in group order, and the rows of each group.
 template <int D, typename T>
 struct GroupedParticles {
   static constexpr unsigned compiled_dims = dims_up_to(catalogue_dims);
 
   Array<const T> pos;   // (n, D)
-  Array<const T> mass;  // (n,); one element if all share it, none if every particle counts 1
+  Array<const T> mass;  // (n,); one element if it is shared, no elements if every particle counts 1
   Array<const T> vel;   // (n, D), or no rows
   Lengths box;
   const int32_t* ngroups;
@@ -36,13 +36,13 @@ struct GroupedParticles {
   int64_t room() const { return count.rows(); }
   Count groups() const { return {ngroups, room()}; }
   bool moving() const { return vel.rows() > 0; }
-  // Without the period, which is known where the kernel runs.
+  // Without the period, which is known on the device that runs the kernel.
   GroupParticles<D, T> particles() const {
     return {pos, mass.rows() > 0 ? mass.data : nullptr, moving() ? vel.data : nullptr, mass.rows() == 1, {}};
   }
 };
 
-// What all ranks know of their ends (moments.h), (ranks, words of Ends), and which rank this is.
+// The ends (moments.h) as known to every rank, (ranks, words of Ends), and this rank.
 template <int D>
 struct KnownEnds {
   static constexpr int64_t words = sizeof(Ends<D>) / sizeof(uint32_t);
@@ -76,7 +76,7 @@ struct Catalogue {
                 in.result<T>("shape", {room, D, D}),  in.result<T>("velocity", {speeds, D}),
                 in.result<T>("dispersion", {speeds}), in.result<T>("rotation", {speeds, Pairs<D>::distinct})} {}
 
-  // Calls visit(column, number of its elements).
+  // Call visit(column, number of its elements).
   template <typename Visit>
   void each_column(const Visit& visit) const {
     visit(columns.mass, room);
@@ -96,9 +96,9 @@ struct StraddlingSums {
   static constexpr unsigned compiled_dims = dims_up_to(catalogue_dims);
 
   GroupedParticles<D, T> grouped;
-  KnownEnds<D> ends;    // what all ranks have found in the passes before
-  const int32_t* head;  // the leading rows that continue the last group of the ranks before
-  const int32_t* pass;  // as in SumPass
+  KnownEnds<D> ends;    // results of the previous passes on all ranks
+  const int32_t* head;  // number of leading rows that continue the last group of the previous ranks
+  const int32_t* pass;  // a SumPass
   uint32_t* found;
 
   explicit StraddlingSums(Arguments& in)

@@ -3,11 +3,11 @@
 // A vertex is a local group of one rank, named by its rank and the row of its first particle. An edge joins two
 // vertices of different ranks that share a link. Every rank keeps the parents of its own vertices, and the edges that
 // it found. One round:
-// 1. Every edge whose ends differ proposes to hook the larger end below the smaller one. The owner takes the smallest
-//    proposal, so that links always lead to smaller vertices and never close a ring.
-// 2. All hooked vertices and all ends of edges move to their parents' parents, until nothing moves. That takes a
-//    number of steps that is logarithmic in the depth of the trees. Hooked vertices are few, and in a list.
-// Afterwards the ends of edges are roots. Every root that has a smaller neighbour was hooked, so the rounds are few.
+// 1. Every edge with different ends proposes to hook the larger end below the smaller one. The owner takes the smallest
+//    proposal, so links always lead to smaller vertices and never close a cycle.
+// 2. All hooked vertices and all ends of edges move to their grandparents, until nothing moves. The number of steps is
+//    logarithmic in the depth of the trees. Hooked vertices are few, and are kept in a list.
+// Afterwards the ends of edges are roots. Every root with a smaller neighbour was hooked, so few rounds are needed.
 //
 // Y. Shiloach & U. Vishkin (1982), "An O(log n) parallel connectivity algorithm".
 #pragma once
@@ -43,12 +43,12 @@ T* rows_as(const Array<int32_t>& array) {
   return reinterpret_cast<T*>(array.data);
 }
 
-// The edges between this rank's groups and those of the ranks that its ghosts come from, each once, in their order. The
-// number is right even if not all fit.
+// The edges between this rank's groups and groups of the ranks that sent ghosts, without repeats, in order. The number
+// is correct even if not all edges fit.
 struct GroupEdges {
   Array<const int32_t> label;     // (m,), the first row of each row's group, own rows before ghosts
-  const int32_t* owner_label;     // (m,), the same as the row's owner has it
-  Array<const int32_t> received;  // (ranks,), how many rows came from each rank; those of the rank itself are the own
+  const int32_t* owner_label;     // (m,), the same on the row's owner
+  Array<const int32_t> received;  // (ranks,), number of rows from each rank; for the rank itself, its own rows
   const int32_t* rank;
   Array<int32_t> edges;  // (room, 4)
   int32_t* number;
@@ -64,18 +64,18 @@ struct GroupEdges {
   }
 };
 
-// A forest in which no vertex is hooked yet. Of parents, there are only those that are ever asked for: of the own ends
-// of edges, and of the groups of rows that other ranks have as ghosts, which are their ends. All other memory stays as
-// it is.
+// A forest in which no vertex is hooked yet. Only parents that are requested later are set: for the rank's own ends of
+// edges, and for the groups of rows that are ghosts on other ranks, which form their ends. All other memory is left
+// unchanged.
 struct BeginForest {
   Array<const int32_t> label;  // (m,), the first row of each row's group, own rows before ghosts
-  Array<const int32_t> order;  // (s,), the rows that were sent, rank after rank, the rank's own among them
-  Array<const int32_t> sent;   // (ranks,), how many rows went to each rank
+  Array<const int32_t> order;  // (s,), the sent rows, rank after rank, including those to the rank itself
+  Array<const int32_t> sent;   // (ranks,), number of rows sent to each rank
   const int32_t* rank;
-  Array<const int32_t> edges;  // (e, 4), whose first ends are of this rank
-  Count num;                   // of edges
+  Array<const int32_t> edges;  // (e, 4); their first ends are on this rank
+  Count num;                   // number of edges
   Array<int32_t> parent;       // (n, 2)
-  int32_t *hooked, *number;    // (n,), and none
+  int32_t *hooked, *number;    // (n,), and the number 0
 
   explicit BeginForest(Arguments& in)
       : label(in.argument<int32_t>("label", {any})),
@@ -92,11 +92,11 @@ struct BeginForest {
   }
 };
 
-// For every edge whose ends differ: the rank that owns the larger end, and the message that hooks it.
+// For every edge with different ends: the rank that owns the larger end, and the message that hooks it.
 struct ProposeHooks {
   Array<const int32_t> edges;  // (e, 4)
   Count num;
-  int32_t* dest;     // (e,); -1 where ends agree
+  int32_t* dest;     // (e,); -1 if the ends are equal
   int32_t* message;  // (e, 3): row of the larger end, rank and row of the smaller one
 
   explicit ProposeHooks(Arguments& in)
@@ -106,12 +106,13 @@ struct ProposeHooks {
         message(in.result<int32_t>("message", {edges.rows(), 3})) {}
 };
 
-// Takes the proposals that came, counts[r] of them from rank r, and lists the vertices that had no parent before.
+// Process the received proposals, counts[r] of them from rank r, and list the vertices that are hooked for the first
+// time.
 struct TakeHooks {
   Array<const uint32_t> messages;  // (ranks, chunk, 3)
-  const int32_t *counts, *rank;    // (ranks,); of this rank
+  const int32_t *counts, *rank;    // (ranks,); this rank
   Array<int32_t> parent;           // (n, 2), continued
-  int32_t *hooked, *number;        // (n,), rows, and how many they are; continued
+  int32_t *hooked, *number;        // (n,), rows, and their number; continued
 
   explicit TakeHooks(Arguments& in)
       : messages(in.argument<uint32_t>("messages", {any, any, 3})),
@@ -125,13 +126,13 @@ struct TakeHooks {
   int64_t chunk() const { return messages.dims[1]; }
 };
 
-// The vertices whose parents are asked for: both ends of every edge, then the parents of hooked vertices.
+// The vertices whose parents are requested: both ends of every edge, then the parents of hooked vertices.
 struct AskParents {
   Array<const int32_t> parent;  // (n, 2)
   const int32_t* hooked;        // (n,), rows
   Count num_hooked;
   Array<const int32_t> edges;  // (e, 4)
-  Count num;                   // of edges
+  Count num;                   // number of edges
   Array<int32_t> ranks;        // (room,)
   int32_t *rows, *number;
 
@@ -146,15 +147,15 @@ struct AskParents {
         number(in.result<int32_t>("number", {})) {}
 };
 
-// Moves ends of edges and hooked vertices to the answers of ask_parents.
+// Replace ends of edges and parents of hooked vertices by the answers to ask_parents.
 struct MoveUp {
   Array<const int32_t> answers;  // (room, 2)
   Array<const int32_t> hooked;   // (n,), rows
   Count num_hooked;
-  const int32_t* number;  // of edges
+  const int32_t* number;  // number of edges
   Array<int32_t> parent;  // (n, 2), continued
   Array<int32_t> edges;   // (e, 4), continued
-  int32_t* state;         // (2,): whether any moved, and whether there is an edge whose ends differ
+  int32_t* state;         // (2,): whether any vertex moved, and whether any edge has different ends
 
   explicit MoveUp(Arguments& in)
       : answers(in.argument<int32_t>("answers", {any, 2})),
@@ -168,17 +169,17 @@ struct MoveUp {
   Count num() const { return {number, edges.rows()}; }
 };
 
-// The group over all ranks of each own row, when all have moved up: the parent of the first row of its local group
-// where that is hooked, or else that row itself.
+// The global group of each own row, after all vertices have moved up: the parent of the first row of its local group if
+// that is hooked, otherwise that row itself.
 struct OwnLabels {
-  Array<const int32_t> label;   // (m,), the first row of each row's local group, own rows before all others
+  Array<const int32_t> label;   // (m,), the first row of each row's local group; own rows come first
   Array<const int32_t> parent;  // (n, 2)
   Array<const int32_t> hooked;  // (n,), rows
   Count num_hooked;
-  Count num;  // rows from it on are groups of their own
+  Count num;  // each row from this one on is a separate group
   const int32_t* rank;
-  Array<const int32_t> starts;  // (ranks,), the number of each rank's first row in the joined set, or none
-  Array<int32_t> ranks;         // (n,), or none if rows are of the joined set
+  Array<const int32_t> starts;  // (ranks,), the number of each rank's first row in the joined set, or empty
+  Array<int32_t> ranks;         // (n,), or empty if rows are of the joined set
   int32_t* rows;                // (n,)
 
   explicit OwnLabels(Arguments& in)

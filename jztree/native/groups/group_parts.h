@@ -1,4 +1,4 @@
-// What a rank holds of each group, and what it tells the owners of these (grouping.h).
+// The parts of groups on a rank, and the messages about them to the owners (grouping.h).
 #pragma once
 
 #include "common/arguments.h"
@@ -6,18 +6,18 @@
 
 namespace jztree {
 
-// chunk: how many parts there is to be room for when each rank tells each other rank about one window of its rows.
+// chunk: the capacity for parts when each rank sends each other rank its parts in one window of its rows.
 struct GroupParts {
   const int32_t* rank;
   Array<const int32_t> root_rank;  // (n,)
   const int32_t* root_row;         // (n,)
   Count num;
   int32_t* label;      // (n,), the first row here of the group of each row
-  int32_t* count;      // (n,), particles of the part at its first row
-  int32_t* parts;      // (n,), those that other ranks own, in the order of their roots
-  int32_t* num_parts;  // of them
-  int32_t* windows;    // into how many the rows of each rank must be cut at least
-  int32_t* bad_row;    // the first row whose root cannot be that, or -1; all else is then meaningless
+  int32_t* count;      // (n,), size of each part, at its first row
+  int32_t* parts;      // (n,), parts that other ranks own, in the order of their roots
+  int32_t* num_parts;  // number of `parts`
+  int32_t* windows;    // least number of windows into which the rows of each rank must be cut
+  int32_t* bad_row;    // the first row with an invalid root, or -1; all other results are meaningless if there is one
   int64_t chunk;
 
   explicit GroupParts(Arguments& in)
@@ -39,8 +39,8 @@ struct GroupParts {
   Roots roots() const { return {root_rank, root_row}; }
 };
 
-// buffer[r, j] = (row of the root, particles) of part starts[r] + j, one of the counts[r] whose root is on rank r in
-// this window; (-1, 0) where there is none.
+// buffer[r, j] = (row of the root, particles) of part starts[r] + j, one of the counts[r] parts with a root on rank r
+// in this window; (-1, 0) in unused entries.
 struct PackParts {
   Array<const int32_t> root_rank;           // (n,)
   const int32_t *root_row, *count, *parts;  // (n,)

@@ -1,6 +1,6 @@
-// Bound by memory. Bytes moved a row, and work arrays:
-//   group_targets   rows are sorted by log2(n) bits: 16 bytes a pass, and 60 more; 16 bytes a row
-//   group_segments  40 bytes, with binary searches over the ranks for each group; 4 bytes a row
+// Bound by memory. Bytes moved per row, and work arrays:
+//   group_targets   rows are sorted by log2(n) bits: 16 bytes per pass, and 60 more; 16 bytes per row
+//   group_segments  40 bytes, with binary searches over the ranks for each group; 4 bytes per row
 
 #include <algorithm>
 #include <cstdint>
@@ -26,7 +26,7 @@ GlobalOrder global_order(Queue& queue, const Array<const uint32_t>& tallies) {
   return GlobalOrder{tallies, starts, ranks};
 }
 
-// Groups by their first rows; `none` for rows of no listed group.
+// Keys of groups: their first rows; `none` for rows in no listed group.
 __global__ void key_listed(const int32_t* label, const uint64_t* places, Count num, uint32_t* key, int32_t* rows) {
   int64_t row = thread_index();
   if (row >= num.rows) return;
@@ -36,20 +36,21 @@ __global__ void key_listed(const int32_t* label, const uint64_t* places, Count n
   rows[row] = static_cast<int32_t>(row);
 }
 
-// begin[key]: where the rows of this key begin in their order.
+// begin[key]: first position of this key in the sorted order.
 __global__ void find_begins(const uint32_t* key, int64_t n, int32_t* begin) {
   int64_t i = thread_index();
   if (i < n && (i == 0 || key[i] != key[i - 1])) begin[key[i]] = static_cast<int32_t>(i);
 }
 
-// What says where a particle goes.
+// Determines the destination of a particle.
 struct Targets {
   Roots roots;
   const uint64_t* places;
   GlobalOrder order;
   Count rank;
 
-  // The place of the row that is the `before`-th of its part or, if that is not listed, of all such rows here.
+  // The place of a row with `before` rows of its part before it; if it is in no listed group, `before` counts all such
+  // rows here.
   __device__ uint64_t place(int64_t row, int64_t part, bool listed, uint64_t before) const {
     if (!listed) return order.unlisted(rank()) + before;
     int64_t owner = roots.rank[row];
@@ -59,7 +60,7 @@ struct Targets {
   __device__ bool is_root(int64_t row) const { return roots.rank[row] == rank() && roots.row[row] == row; }
 };
 
-// i-th in the order of keys is rows[i].
+// The i-th row in the order of keys is rows[i].
 __global__ void write_targets(Targets targets, const uint32_t* key, const int32_t* rows, const int32_t* begin,
                               Count num, int32_t* to_rank, int32_t* target) {
   int64_t i = thread_index(), n = num.rows;
@@ -76,7 +77,7 @@ __global__ void write_targets(Targets targets, const uint32_t* key, const int32_
   target[row] = listed && targets.is_root(row) ? ~there : there;
 }
 
-// Rows sorted by their groups tell how many come before each.
+// After rows are sorted by group, their positions give the number of rows before each.
 void group_targets(Queue& queue, const GroupTargets& in) {
   int64_t n = in.rows();
   if (n == 0) return;
@@ -101,7 +102,7 @@ struct MyShare {
     return Shares(order.total(), static_cast<uint64_t>(order.ranks)).start(static_cast<uint64_t>(rank()));
   }
 
-  // The last rank whose part of the order starts before `at`, or there too with `there`; -1 if none does.
+  // The last rank whose part of the order starts before `at` (or also at it, if `there`); -1 if there is none.
   __device__ int64_t owner(uint64_t at, bool there) const {
     int64_t first = 0, last = order.ranks;
     while (first < last) {
@@ -112,7 +113,7 @@ struct MyShare {
     return first - 1;
   }
 
-  // The row behind the listed groups of an owner.
+  // The row after the listed groups of an owner.
   __device__ int64_t end_of_groups(int64_t owner) const {
     uint64_t end = owner >= 0 ? order.unlisted(owner) : 0, from = start(), rows = static_cast<uint64_t>(num());
     return end > from ? static_cast<int64_t>(std::min(end - from, rows)) : 0;
@@ -128,7 +129,7 @@ __global__ void place_arrivals(const int32_t* target, Count num, int32_t* place,
   if (to < 0 && ~to < rows) begins[~to] = 1;
 }
 
-// number[row]: groups that begin before the row, for the rows and one more.
+// number[row]: number of groups that begin before the row, for all rows and one more.
 __global__ void list_begins(const int32_t* number, int64_t n, int64_t room, int32_t* ngroups, int32_t* offset) {
   int64_t row = thread_index();
   if (row == 0) *ngroups = static_cast<int32_t>(std::min<int64_t>(number[n], room));

@@ -1,15 +1,15 @@
-// How particles of all ranks are put into group order.
+// How to put particles of all ranks into group order.
 //
-// Every rank holds a range of the global z-order. A group is named by its first particle there, its root: a rank, which
-// owns the group, and a row. No member is on a lower rank than the root. What one rank holds of a group is a part of
-// it, named by its first row on that rank. An owner is told the size of every part that another rank has of its groups,
-// and answers with the place of that part among all particles of the owner's listed groups, so that each rank then
-// knows where each of its particles goes. Numbers of particles of several ranks are 64-bit, and travel as two words.
-// The order of all particles is rank by rank, so most of them stay where they are. All ranks know how many particles
-// the groups and the rest of each rank have, and so which of their rows are in groups.
+// Every rank holds a range of the global z-order. A group is named by its first particle, its root: a rank, which owns
+// the group, and a row. No member is on a lower rank than the root. The particles of a group on one rank form a part of
+// it, named by its first row on that rank. Ranks send their owners the sizes of all parts of their groups. The owner
+// answers with the place of each part among all particles of the owner's listed groups. Each rank then knows the
+// destination of each of its particles. Particle numbers over several ranks are 64-bit, and are sent as two words. The
+// global order goes rank by rank, so most particles stay on their rank. All ranks know the numbers of grouped and other
+// particles of each rank, and so which of their rows are in groups.
 //
-// Owners are told in windows of their rows: a rank has at most one part of a group, so windows can be made so narrow
-// that what one rank says about one window fits the buffer, and an owner settles the groups of a window at once.
+// The exchange goes by windows of the owners' rows. A rank has at most one part of a group, so windows can be narrow
+// enough for one rank's parts in a window to fit the buffer. The owner settles all groups of a window at once.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ JZTREE_BOTH inline void write_wide(uint32_t* words, uint64_t value) {
   words[1] = static_cast<uint32_t>(value >> 32);
 }
 
-// Rows [begin(w), begin(w + 1)) are in window w. Twice as many windows are halves of these.
+// Window w consists of rows [begin(w), begin(w + 1)). Doubling the number of windows halves each of them.
 struct Windows {
   int64_t rows, count;
 
@@ -47,7 +47,7 @@ struct Roots {
   }
   JZTREE_BOTH uint64_t key(int64_t i) const { return key_of(rank[i], static_cast<uint32_t>(row[i])); }
 
-  // Whether the root of `at` cannot be that: no particle comes before the root of its group, and the root is a member
+  // Whether the root of `at` is invalid: no particle comes before the root of its group, and the root is a member
   // itself. me: this rank, which has n rows.
   JZTREE_BOTH bool bad(int64_t at, int64_t me, int64_t n) const {
     int64_t owner = rank[at], root = row[at];
@@ -56,7 +56,7 @@ struct Roots {
   }
 };
 
-// How rows are dealt out in equal shares: the first `more` ranks get one more than the others.
+// Distributes rows in equal shares: the first `more` ranks get one more than the others.
 struct Shares {
   uint64_t each, more;
 
@@ -74,8 +74,8 @@ struct Shares {
 struct GlobalOrder {
   static constexpr int64_t tally_words = 5;
 
-  // For each rank the particles of the listed groups that it owns and of its largest group, two words each, and the
-  // particles it holds that are in no listed group.
+  // For each rank: the number of particles in the listed groups that it owns, and in its largest group, two words each;
+  // and the number of its particles in no listed group.
   const uint32_t* tallies;
   const uint64_t* starts;  // (ranks + 1,): running sums of particles_of
   int64_t ranks;
@@ -83,7 +83,7 @@ struct GlobalOrder {
   JZTREE_BOTH static uint64_t particles_of(const uint32_t* tally) { return read_wide(tally) + tally[4]; }
 
   JZTREE_BOTH uint64_t total() const { return starts[ranks]; }
-  // Where the listed groups and the other particles of a rank start, and where these end.
+  // Start of a rank's listed groups and of its other particles, and the end of both.
   JZTREE_BOTH uint64_t groups(int64_t rank) const { return starts[rank]; }
   JZTREE_BOTH uint64_t unlisted(int64_t rank) const { return starts[rank] + read_wide(tallies + tally_words * rank); }
   JZTREE_BOTH uint64_t end(int64_t rank) const { return starts[rank + 1]; }

@@ -1,13 +1,14 @@
-// The k nearest candidates for any k, in a number of steps a candidate that does not grow with k.
+// The k nearest candidates for any k. The number of steps per candidate does not grow with k.
 //
-// Candidates below the bound are appended to a buffer, and counted by distance: in buckets of equal width in the
-// squared distance, from the nearest to the farthest of the first k. The far end of the bucket that holds the k-th is a
-// bound, so a bucket is given up when those before it hold k: a subtraction, where selection would pass over the buffer
-// with branches that cannot be foretold. At the end, what is left is dealt out to places of equal width in the squared
-// distance, about two for each candidate, which leaves an order in which few neighbours have to be exchanged.
+// Candidates below the bound are appended to a buffer and counted by distance. Their buckets have equal width in the
+// squared distance, from the nearest to the farthest of the first k. The far end of the bucket of the k-th candidate is
+// a bound, so a bucket is dropped when the buckets before it hold k. This takes one subtraction, whereas selection
+// would pass over the buffer with unpredictable branches. At the end, the remaining candidates are distributed to
+// places of equal width in the squared distance, about two per candidate. In the resulting order, only few neighbours
+// have to be exchanged.
 //
-// Where the counts say little (ties, a range of many orders of magnitude), the buffer gets full, the k best are
-// selected, and the buckets are laid out anew.
+// If the counts are not selective (ties, a range of many orders of magnitude), the buffer becomes full. Then the k best
+// are selected, and the buckets are laid out anew.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +21,7 @@
 
 namespace jztree {
 
-// Equal parts of a range of squared distances. What is nearer is in the first, what is farther in the last.
+// Equal parts of a range of squared distances. The first part includes everything nearer, the last everything farther.
 template <typename T>
 class Parts {
  public:
@@ -29,18 +30,18 @@ class Parts {
     if (high - low >= smallest) per_distance2_ = static_cast<T>(count) / (high - low);
   }
 
-  // Whether there is more than the first part.
+  // Whether there is more than one part.
   bool many() const { return per_distance2_ > 0; }
   // Never decreases with the distance.
   int64_t of(T distance2) const {
     T place = (distance2 - low_) * per_distance2_;
     return static_cast<int64_t>(std::max(std::min(place, last_), T{0}));
   }
-  // At least the largest squared distance in a part that is not the last.
+  // An upper limit of the squared distances in a part that is not the last.
   T end(int64_t part) const { return (low_ + static_cast<T>(part + 1) / per_distance2_) * above_one<T>; }
 
  private:
-  // Leaves room for the inverse, for any number of parts, and for threads that take subnormal numbers for zeros.
+  // Leaves a margin for the inverse, for any number of parts, and for threads that flush subnormal numbers to zero.
   static constexpr T smallest = static_cast<T>(0x1p-80);
 
   T low_ = 0, last_ = 0, per_distance2_ = 0;
@@ -97,14 +98,14 @@ class CountedKBest final : public KBest<T> {
   struct List {
     Key* keys;
     Key bound;
-    int64_t held;  // candidates in the buffer; the rest is known from k on
+    int64_t held;  // candidates in the buffer; all of them are known once there are k
     Parts<T> parts;
-    int64_t top;     // the bucket of the k-th
-    int64_t inside;  // candidates in buckets up to that
+    int64_t top;     // the bucket of the k-th candidate
+    int64_t inside;  // candidates in buckets up to that one
     uint32_t counts[buckets];
   };
 
-  // Leaves the candidates in `packed_`; returns their number.
+  // Put the candidates into `packed_`; returns their number.
   int64_t pack(const Near<T>& near) {
     int64_t count = 0;
     for (int64_t w = 0; w < near.words; ++w) count += near.pack(w, packed_.get() + count);
@@ -141,7 +142,7 @@ class CountedKBest final : public KBest<T> {
     return range;
   }
 
-  // Lays the buckets out from the nearest to the farthest candidate, and counts.
+  // Lay out the buckets from the nearest to the farthest candidate, and count.
   void lay_out(List& list) {
     Range all = range(list);
     list.bound = all.farthest;
@@ -171,7 +172,7 @@ class CountedKBest final : public KBest<T> {
     tighten(list);
   }
 
-  // Gives up the farthest buckets as long as the others hold k.
+  // Drop the farthest buckets as long as the others hold k.
   void tighten(List& list) {
     int64_t top = list.top;
     while (list.inside - list.counts[top] >= k_) list.inside -= list.counts[top--];
@@ -190,7 +191,7 @@ class CountedKBest final : public KBest<T> {
     list.held = kept - list.keys;
   }
 
-  // Drops what is beyond the bound; where that is too little, all but the k best.
+  // Drop the candidates above the bound; if that is not enough, all but the k best.
   void cut(List& list) {
     drop_beyond(list);
     if (list.held <= k_ + (full_ - k_) / 2) return;
@@ -199,7 +200,7 @@ class CountedKBest final : public KBest<T> {
     lay_out(list);
   }
 
-  // Leaves the candidates of a list in `dealt_`, in order.
+  // Put the candidates of a list into `dealt_`, in order.
   void sort(const List& list) {
     const Parts<T> parts = range(list).parts(static_cast<int64_t>(starts_.size()) - 1);
     std::fill(starts_.begin(), starts_.end(), 0u);
@@ -217,7 +218,7 @@ class CountedKBest final : public KBest<T> {
     insertion_sort(dealt_.get(), list.held);
   }
 
-  // Where insertion would not be the fastest. By now, each entry is where its place ends.
+  // Sort places that are too crowded for insertion. At this stage, each entry is the end of its place.
   void sort_crowds() {
     uint32_t begin = 0;
     for (uint32_t end : starts_) {
@@ -238,13 +239,13 @@ class CountedKBest final : public KBest<T> {
   static constexpr uint32_t crowd = 16;
 
   int64_t k_;
-  int64_t full_;      // candidates from which on the buffer is cut down
-  int64_t capacity_;  // room for what one more call may bring
-  int64_t room_ = 0;  // queries that there are buffers for
+  int64_t full_;      // the number of candidates at which the buffer is cut down
+  int64_t capacity_;  // includes space for the candidates of one more call
+  int64_t room_ = 0;  // number of queries with buffers
   std::unique_ptr<Key[]> packed_;
   std::unique_ptr<Key[]> keys_;
   std::vector<List> lists_;
-  // To sort with.
+  // For sorting.
   std::unique_ptr<Key[]> dealt_;
   std::unique_ptr<uint32_t[]> place_;
   std::vector<uint32_t> starts_;

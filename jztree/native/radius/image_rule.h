@@ -14,9 +14,9 @@
 
 namespace jztree {
 
-// A radius of at least 0, for staged positions of which one was shifted by whole boxes. The shift rounds it in the last
-// digit of that number of periods, which exceeds the length of the radius by at most two. rule: a rule that allows for
-// wrapped positions.
+// A radius of at least 0, for staged positions of which one was shifted by whole boxes. This rounds the position in the
+// last digit of the shift, which is at most two periods longer than the radius. rule: a rule that allows for wrapped
+// positions.
 template <int D, typename T>
 JZTREE_BOTH Within<T> image_radius(const DistanceRule<D, T>& rule, double radius, const Scale<D, T>& scale) {
   DistanceRule<D, T> wider = rule;

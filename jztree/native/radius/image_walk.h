@@ -1,5 +1,6 @@
-// The walk of a group of queries, a leaf of their hierarchy, through that of the sources, once for each image of the
-// box that may be within their radii: the group is shifted by whole boxes, and space is open. By one thread.
+// The walk of a group of queries, a leaf of their hierarchy, through the hierarchy of the sources. It is repeated for
+// each image of the box that may be within the radii: the group is shifted by whole boxes, and space is open. It runs
+// on one thread.
 #pragma once
 
 #include <algorithm>
@@ -16,18 +17,18 @@
 
 namespace jztree {
 
-// By how many boxes the queries are shifted in each dimension.
+// The number of boxes by which the queries are shifted in each dimension.
 template <int D>
 using BoxImage = std::array<int64_t, D>;
 
-// Sources and queries staged.
+// Staged sources and queries.
 template <int D, typename T>
 struct StagedPairs {
   Scale<D, T> scale;
   StagedTree<D, T> sources;
   std::unique_ptr<StagedTree<D, T>> others;  // null if the sources are the queries, row by row
   DistanceRule<D, T> rule;
-  double low[D], high[D];  // of all sources, scaled
+  double low[D], high[D];  // of the sources, scaled
 
   StagedPairs(const Parallel& parallel, const PairsWithin<D, T>& in, const double* box)
       : scale(box, open_span(box, in.sources, in.queries).template for_scale<T>()),
@@ -47,10 +48,10 @@ struct StagedPairs {
 
   const StagedTree<D, T>& queries() const { return others ? *others : sources; }
 
-  // Whether any position was staged in another box than it is in.
+  // Whether any position was wrapped into the box.
   bool moved() const { return sources.wrapped() || queries().wrapped(); }
 
-  // To be compared by "at most".
+  // For comparison by "at most".
   Within<T> within(double radius) const {
     if (!(radius >= 0)) return {};
     Within<T> within = image_radius(rule, radius, scale);
@@ -58,7 +59,7 @@ struct StagedPairs {
     return within;
   }
 
-  // This image of a pair as given: its difference in each dimension, in float64.
+  // This image of a pair, from the input positions: its difference in each dimension, in float64.
   void apart(const PairsWithin<D, T>& in, int64_t query, int64_t row, const BoxImage<D>& image,
              double* difference) const {
     for (int d = 0; d < D; ++d) {
@@ -86,7 +87,7 @@ class ImageWalk {
   int64_t begin() const { return begin_; }
   int64_t count() const { return count_; }
 
-  // From now on, the group is this leaf.
+  // Make this leaf the group.
   void set_group(int64_t leaf) {
     leaf_ = leaf;
     begin_ = queries_.leaf_row(leaf);
@@ -103,12 +104,12 @@ class ImageWalk {
     most_possibly2_ = *std::max_element(possibly2_.begin(), possibly2_.end());
     any_ = farthest >= 0 && images(leaf, farthest * static_cast<double>(staged_.scale.factor));
   }
-  // The images that it looks at, from the first to the last, as `next_image` has them.
+  // The range of searched images, from the first to the last, in the order of `next_image`.
   bool has_images() const { return any_ && first_ != last_; }
   const Image& first_image() const { return first_; }
   const Image& last_image() const { return last_; }
 
-  // Makes an image the next one, the last dimension fastest; false if it was the last.
+  // Advance to the next image, the last dimension fastest; false if this was the last.
   static bool next_image(Image& image, const Image& first, const Image& last) {
     size_t d = D;
     while (d > 0 && image[d - 1] == last[d - 1]) --d, image[d] = first[d];
@@ -117,8 +118,9 @@ class ImageWalk {
     return true;
   }
 
-  // visit(i, first, chosen): the group's i-th query and the image at work of the sources in rows from `first` on that
-  // have a bit in `chosen` are pairs. In the order of the images, behind each of which is seen(), then of the rows.
+  // Call visit(i, first, chosen): the group's i-th query forms pairs with the current image of the sources in rows from
+  // `first` on that have a bit in `chosen`. Images are visited in order, and within each image the rows. After each
+  // image, seen() is called.
   template <typename Visit, typename Seen>
   void walk(const Visit& visit, const Seen& seen) {
     if (!any_) return;
@@ -132,7 +134,7 @@ class ImageWalk {
   }
 
  private:
-  // The first and the last image that may be within so far; false if there is none.
+  // Set the first and the last image that may be within this distance; false if there is none.
   bool images(int64_t leaf, double farthest) {
     for (int d = 0; d < D; ++d) {
       first_[static_cast<size_t>(d)] = last_[static_cast<size_t>(d)] = 0;
@@ -147,7 +149,7 @@ class ImageWalk {
     return true;
   }
 
-  // From now on, the group is shifted by the image at work.
+  // Shift the group by the current image.
   void look_from() {
     shifted_ = false;
     for (int d = 0; d < D; ++d) {
@@ -196,7 +198,7 @@ class ImageWalk {
     }
   }
 
-  // A query's look at a leaf. There is no branch on what is found: nobody could foretell it.
+  // A query's comparison with a leaf. It has no branch on the results, because such a branch would be unpredictable.
   template <typename Visit>
   struct Look {
     const ImageWalk& walk;
@@ -231,7 +233,7 @@ class ImageWalk {
     return radius.reaches(D, [&](int d) { return difference[d]; });
   }
 
-  // Which of the rows from `row` on are partners, of one set, of one with this name.
+  // Among the rows from `row` on, the partners of the particle with this name, if both are of one set.
   uint32_t partners(int32_t name, int64_t row) const {
     const Lanes<int32_t> mine(name), others = names(row);
     uint32_t before = lanes_below(others, mine), behind = lanes_below(mine, others);
@@ -239,7 +241,7 @@ class ImageWalk {
     return in_.half ? behind : before | behind;
   }
 
-  // What the rows from `row` on are called; anything behind the last.
+  // The names of the rows from `row` on; arbitrary after the last row.
   Lanes<int32_t> names(int64_t row) const {
     if (!in_.source_names) return Lanes<int32_t>(static_cast<int32_t>(row)) + places<int32_t>();
     Lanes<int32_t> out;
@@ -254,7 +256,7 @@ class ImageWalk {
     return out;
   }
 
-  // Whether a particle is a partner of its image at work; of two that mirror each other, half of a list has one.
+  // Whether a particle pairs with its own image. A half list contains only one of two images that mirror each other.
   bool is_mirror_wanted() const {
     for (int64_t boxes : image_)
       if (boxes != 0) return !in_.half || boxes > 0;
@@ -266,13 +268,13 @@ class ImageWalk {
   const StagedTree<D, T>&sources_, &queries_;
   LeafDistances<D, T> leaf_distances_;
   T open_[D];
-  // The group at work.
+  // The current group.
   int64_t leaf_ = 0, begin_ = 0, count_ = 0;
   std::vector<Within<T>> within_;
-  std::vector<T> possibly2_;  // of each, and none of `lanes` more
+  std::vector<T> possibly2_;  // of each query, followed by `lanes` empty ones
   T most_possibly2_ = -1;
   bool any_ = false;
-  // The image at work.
+  // The current image.
   Image first_{}, last_{}, image_{};
   T low_[D], high_[D], shift_[D], shift_rest_[D];
   bool shifted_ = false, wants_itself_ = false;

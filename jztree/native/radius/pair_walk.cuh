@@ -1,7 +1,7 @@
-// The walk of a warp down two hierarchies, or of one with itself, that counts pairs; pair_walk.h tells what it is. A
-// step looks at a node of the first set with 32 of the second, a lane each: what has no pairs in bins is left out, what
-// has all of them in one is counted, and of the others the wider node is opened. Pairs of leaves are looked at by all
-// lanes together.
+// The walk of a warp down two hierarchies, or of one with itself, that counts pairs; pair_walk.h explains it. A step
+// compares a node of the first set with 32 of the second, one per lane. Node pairs without pairs in any bin are
+// skipped, and those with all pairs in one bin are counted. Of the others, the wider node is opened. All lanes together
+// process pairs of leaves.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ class PairWalk {
   __device__ PairWalk(const PairProblem<D, T>& in, const PairSetup<D, T>& setup, unsigned char* shared)
       : in_(in), setup_(setup), finder_{in, setup}, leaves_(in, setup, shared), stack_(shared + Leaf::shared_bytes()) {}
 
-  // For all lanes: all pairs of a node's particles with the other set, or with what is behind them in the same one.
+  // Called by all lanes: count all pairs of a node's particles with the other set, or with later particles of the same
+  // set.
   __device__ void run(uint32_t node, PairTally& tally) {
     stack_.begin(node, in_.plane, in_.other.tree);
     for (PairRange range; stack_.next(&range);) step(range, tally);
@@ -33,7 +34,7 @@ class PairWalk {
  private:
   enum class Next { nothing, whole, leaves, open_first, open_second };
 
-  // A node, by its place in the flat arrays.
+  // A node, by its index in the flat arrays.
   struct Node {
     NodeBox<D, T> box;
     LeafRows rows;
@@ -66,7 +67,7 @@ class PairWalk {
     pair_leaves(a, __ballot_sync(all_lanes, next == Next::leaves), place, tally);
   }
 
-  // By each lane: what comes next of a node of the first and one of the second set.
+  // Called by each lane: the next action for a node of the first set and one of the second.
   __device__ Next decide(const PairRange& range, const Node& a, const Node& b, PairBinRange* bins) const {
     bool nested = in_.self && a.rows.first < b.rows.end && b.rows.first < a.rows.end;
     if (in_.self && b.rows.end <= a.rows.first) return Next::nothing;
@@ -82,10 +83,10 @@ class PairWalk {
   __device__ static bool both_planes(const PairRange& range) { return range.a_plane > 0 || range.b_plane > 0; }
   __device__ static Next open(const PairRange&, bool first) { return first ? Next::open_first : Next::open_second; }
 
-  // Nodes all of whose pairs are in one bin.
+  // Add nodes with all pairs in one bin.
   __device__ void add_whole(bool whole, uint32_t node_a, const LeafRows& a, uint32_t node_b, const LeafRows& b,
                             const PairBinRange& bins, PairTally& tally) const {
-    constexpr uint64_t most = uint64_t{1} << 26;  // for words of all lanes together
+    constexpr uint64_t most = uint64_t{1} << 26;  // limit for the word-sized total of all lanes
     int bin = whole ? tally.totals().bin(bins.lo, in_.first.count, bins.lo_b, in_.second.count) : -1;
     if (!__any_sync(all_lanes, bin >= 0)) return;
     uint64_t pairs = static_cast<uint64_t>(a.end - a.first) * (b.end - b.first);
@@ -103,7 +104,7 @@ class PairWalk {
     tally.add_weights(bin, weight, a.region, b.region);
   }
 
-  // chosen: a bit for each lane whose node of the second set is a leaf to be paired with that of the first.
+  // chosen: one bit per lane, set if its node of the second set is a leaf to be paired with the leaf of the first.
   __device__ void pair_leaves(const Node& a, unsigned chosen, uint32_t place, PairTally& tally) {
     for (; chosen; chosen &= chosen - 1) {
       uint32_t leaf = __shfl_sync(all_lanes, place, __ffs(static_cast<int>(chosen)) - 1);

@@ -1,5 +1,5 @@
-// Rows that come in a few runs, each in z-order: found in one pass, and merged. Particles that are sorted already are
-// one run; those that come from other ranks are one from each at most.
+// Finds rows that form a few runs, each in z-order, in one pass, and merges them. Sorted particles form one run;
+// particles from other ranks form at most one run per rank.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 
 namespace jztree {
 
-// Positions and the rows that they were given in.
+// Positions and their original rows.
 template <int D, typename T>
 struct RowArrays {
   uint32_t* row;
@@ -31,19 +31,19 @@ struct RowArrays {
     std::memcpy(x + place * D, position, D * sizeof(T));
   }
 
-  // Rows [begin, end) at their own places.
+  // Rows [begin, end) in their original order.
   void copy(const T* positions, int64_t begin, int64_t end) const {
     std::iota(row + begin, row + end, static_cast<uint32_t>(begin));
     std::copy(positions + begin * D, positions + end * D, x + begin * D);
   }
 };
 
-// Where runs of rows begin, if there are few. Finding that takes a quarter of the time of a sort.
+// The first rows of the runs, if these are few. Finding them takes a quarter of the time of a sort.
 template <int D, typename T>
 class FewRuns {
  public:
-  // sample: first halves of keys of some of the n rows, in their order. Many runs nearly always show there, and are not
-  // looked for. Rows that are not finite are in no run.
+  // sample: first halves of the keys of some of the n rows, in order. If there are many runs, the sample nearly always
+  // shows it, and the search is skipped. Non-finite rows are in no run.
   FewRuns(const Parallel& parallel, const KeyGrid<D>& grid, const T* pos, int64_t n,
           const std::vector<uint64_t>& sample) {
     size_t falls = 0, ties = 0;
@@ -51,16 +51,16 @@ class FewRuns {
       falls += sample[i] < sample[i - 1];
       ties += sample[i] == sample[i - 1];
     }
-    // Merging compares two rows of the same key at a time, which takes long if most have the same.
+    // Merging compares rows of equal keys pair by pair, which is slow if most keys are equal.
     if (falls == 0 || (falls < most && ties < sample.size() / 2)) find(parallel, grid, pos, n);
   }
 
   bool found() const { return !begins_.empty(); }
-  // The first row of each run, and behind the last one the number of rows.
+  // The first row of each run, followed by the number of rows.
   const std::vector<int64_t>& begins() const { return begins_; }
 
  private:
-  // To merge so many takes about half of the time of a sort.
+  // Merging this many runs takes about half the time of a sort.
   static constexpr size_t most = 16;
 
   void find(const Parallel& parallel, const KeyGrid<D>& grid, const T* pos, int64_t n) {
@@ -87,7 +87,7 @@ class FewRuns {
   std::vector<int64_t> begins_;
 };
 
-// Merges runs two by two, in parts that fit into a core's cache. A part is what lies between two keys.
+// Merges runs two by two, in parts that fit into a core's cache. A part consists of the rows between two keys.
 template <int D, typename T>
 class RunMerge {
  public:
@@ -103,22 +103,22 @@ class RunMerge {
   }
 
  private:
-  using Cut = std::vector<int64_t>;  // a row of each run
+  using Cut = std::vector<int64_t>;  // one row of each run
   struct Item {
     uint64_t key;
     uint32_t row;
 
-    Item() {}  // a vector of them that grows is not filled with zeros
+    Item() {}  // so that a growing vector of items is not filled with zeros
     Item(uint64_t k, uint32_t r) : key(k), row(r) {}
   };
-  // What is merged by one thread. ends: of each run among the items.
+  // The items merged by one thread. ends: the end of each run in `items`.
   struct Part {
     std::vector<Item> items, others;
     std::vector<size_t> ends;
   };
   static constexpr int64_t part_rows = 1 << 12;  // twice 64 KiB of items
 
-  // Cuts all runs at keys of the sample. Rows with the same first half of a key stay together.
+  // Cut all runs at keys of the sample. Rows with the same first half of the key stay together.
   void cut(const std::vector<int64_t>& begins, std::vector<uint64_t> sample) {
     std::sort(sample.begin(), sample.end());
     size_t parts = std::clamp<size_t>(static_cast<size_t>(begins.back() / part_rows), 1, sample.size());
@@ -165,7 +165,7 @@ class RunMerge {
     part.ends.push_back(part.items.size());
   }
 
-  // Merges the first run with the second, the third with the fourth, and so on.
+  // Merge the first run with the second, the third with the fourth, and so on.
   void merge_twos(Part& part) const {
     part.others.resize(part.items.size());
     const Item* from = part.items.data();
@@ -181,19 +181,19 @@ class RunMerge {
     part.items.swap(part.others);
   }
 
-  // Whether an item of the second of two runs goes before one of the first.
+  // Whether an item of the second of two runs sorts before one of the first.
   bool is_earlier(const Item& second, const Item& first) const {
     if (second.key != first.key) return second.key < first.key;
     return is_before<D>(grid_, pos_ + int64_t{second.row} * D, pos_ + int64_t{first.row} * D);
   }
 
-  // Two runs on their way into one.
+  // Two runs that are being merged.
   struct Merge {
     const Item *a, *a_end, *b, *b_end;
     Item* to;
 
     bool both() const { return a < a_end && b < b_end; }
-    // Without a branch on which comes first, which could not be foretold; so the choice is arithmetic.
+    // The result of the comparison is unpredictable, so the choice uses arithmetic instead of a branch.
     void step(const RunMerge& of) {
       ptrdiff_t second = of.is_earlier(*b, *a);
       *to++ = a[-second & (b - a)];
@@ -206,8 +206,8 @@ class RunMerge {
     }
   };
 
-  // Both halves of what comes out at the same time: each step waits for the one before it, but not for the other
-  // half's.
+  // Merge both halves of the output at the same time: each step depends on the previous step of its half, but not on
+  // the other half.
   void merge_two(const Item* a, const Item* b, const Item* end, Item* to) const {
     const ptrdiff_t half = (end - a) / 2, of_a = first_of(a, b - a, b, end - b, half), of_b = half - of_a;
     Merge low{a, a + of_a, b, b + of_b, to}, high{a + of_a, b, b + of_b, end, to + half};
@@ -219,7 +219,7 @@ class RunMerge {
     high.finish(*this);
   }
 
-  // How many of the first `number` items of two runs together are of the first one.
+  // The number of items of the first run among the first `number` items of both runs together.
   ptrdiff_t first_of(const Item* a, ptrdiff_t of_a, const Item* b, ptrdiff_t of_b, ptrdiff_t number) const {
     ptrdiff_t least = std::max<ptrdiff_t>(0, number - of_b), most = std::min(number, of_a);
     while (least < most) {
