@@ -1,16 +1,16 @@
-// Every leaf is linked within, and every node above that is smaller than the linking length ("dense") is joined whole.
-// Then every leaf walks the planes to what is behind it in z-order and within the linking length (fof_walk.cuh), where
-// it links particles. Joins go to a lock-free union-find over all rows (union_find.cuh), and a last pass looks up
-// the roots. The parents stand in the output itself: besides it and a byte a leaf there is no work memory, unless
-// labels are wanted in another order.
+// First, every leaf is linked within, and every node above that is smaller than the linking length ("dense") is joined
+// whole. Then every leaf walks the planes to the leaves after it in z-order and within the linking length
+// (fof_walk.cuh), and links particles there. Joins go to a lock-free union-find over all rows (union_find.cuh), and a
+// last pass looks up the roots. The output array itself stores the parents: in addition to it and one byte per leaf
+// there is no work memory, unless labels are requested in another order.
 //
-// The CPU kernel walks once for a whole dense node. Here every leaf walks, in dense ones too: walks then have much
-// the same length whatever the linking length, no warp has more than its leaf to do, and no second descent
-// is needed for pairs of large nodes, which was the serial part. What dense nodes still save is all work on particles.
+// The CPU kernel walks once for a whole dense node. Here every leaf walks, also in dense nodes. Walks then have similar
+// lengths for any linking length, and no warp processes more than its leaf. Pairs of large nodes need no second
+// descent, which was the serial part. Dense nodes still save all work on particles.
 //
-// One warp a leaf. Linking within: a lane a particle, all against all through shared memory, into a mask of friends a
-// lane; sets grow from these by ballots, so that a leaf of up to 32 particles needs no atomic operation. Positions are
-// read once by each pass (from the caches where leaves are neighbours).
+// One warp processes a leaf. To link particles within it, each lane takes one particle and tests it against all others
+// through shared memory, which gives a mask of friends per lane. Sets grow from these masks by ballots, so a leaf of up
+// to 32 particles needs no atomic operation. Each pass reads positions once (from the caches if leaves are neighbours).
 
 #include <cstdint>
 
@@ -26,10 +26,10 @@
 namespace jztree {
 namespace {
 
-constexpr int leaf_threads = 128;  // small blocks: a block stays until its slowest warp is done
+constexpr int leaf_threads = 128;  // small blocks: a block occupies its resources until its slowest warp is done
 constexpr int leaf_warps = leaf_threads / warp_size;
 
-// The lane's set among lanes that are linked to each other as the masks say: its smallest lane.
+// The lane's set among lanes that are linked to each other according to the masks, named by its smallest lane.
 __device__ inline int set_of_lane(unsigned links) {
   int lane = lane_index(), set = lane;
   unsigned todo = __ballot_sync(all_lanes, links != 0);
@@ -46,7 +46,7 @@ __device__ inline int set_of_lane(unsigned links) {
   return set;
 }
 
-// Links a leaf of which not all particles are linked to each other. Returns its number of sets, to all lanes.
+// Link a leaf whose particles are not all linked to each other by its size. Returns its number of sets, to all lanes.
 template <int D, typename T>
 __device__ uint32_t link_rows(RowTester<D, T>& tester, const UnionFind& sets, uint32_t first, uint32_t end,
                               bool around) {
@@ -61,7 +61,7 @@ __device__ uint32_t link_rows(RowTester<D, T>& tester, const UnionFind& sets, ui
     int set = set_of_lane(tester.links(point, used, all, around, tile, tile, false) & ~(1u << lane_index()));
     if (used) sets.set(row, tile + set);
     joins += used && set != lane_index();
-    // The parents of this leaf's rows are used by this warp alone, and from here on by all its lanes.
+    // Only this warp uses the parents of this leaf's rows, from here on with all its lanes.
     for (uint32_t before = first; before < tile; before += warp_size) {
       tester.stage(tester.load(before + lane_index()));
       unsigned links = tester.links(point, used, all_lanes, around, tile, before, false);
@@ -73,7 +73,7 @@ __device__ uint32_t link_rows(RowTester<D, T>& tester, const UnionFind& sets, ui
   return end - first - warp_sum(joins);
 }
 
-// Sets the parents of all rows, and whether each leaf is one set.
+// Set the parents of all rows, and whether each leaf is one set.
 template <int D, typename T>
 __global__ void link_within(DeviceTree<D, T> tree, const LinkSetup<D, T>* setup, UnionFind sets, uint8_t* one_set) {
   __shared__ RowPoint<D, T> points[leaf_threads];
@@ -94,9 +94,9 @@ __global__ void link_within(DeviceTree<D, T> tree, const LinkSetup<D, T>* setup,
   if (lane_index() == 0) one_set[leaf] = one;
 }
 
-// Joins the children of dense nodes above the leaves: each below the first of its node. All nodes below a dense one are
-// dense, and the first rows of dense leaves were roots. A row is the first one of a later child of one node only, so
-// every parent is written by one thread at most, and chains are as long as there are planes.
+// Join the children of dense nodes above the leaves: each below the first child of its node. All nodes below a dense
+// one are dense, and the first rows of dense leaves were roots. A row is the first one of a later child in a single
+// node only. So every parent is written by one thread at most, and chains are at most as long as the number of planes.
 template <int D, typename T>
 __global__ void join_dense_nodes(DeviceTree<D, T> tree, const LinkSetup<D, T>* setup, UnionFind sets) {
   int64_t node = tree.leaves() + thread_index();
@@ -127,7 +127,7 @@ __global__ void link_to_later(DeviceTree<D, T> tree, const LinkSetup<D, T>* setu
       .run();
 }
 
-// Labels in z-order. parents are those of `sets`.
+// Write labels in z-order. parents are those of `sets`.
 __global__ void label_rows(UnionFind sets, Count num) {
   int64_t row = thread_index();
   if (row < num()) {
@@ -137,13 +137,13 @@ __global__ void label_rows(UnionFind sets, Count num) {
   }
 }
 
-// For labels in another order: smallest[root] becomes the smallest number of its set, if it was the root's own before.
-// The smallest of some numbers does not depend on the order in which threads bring them.
+// For labels in another order: smallest[root] becomes the smallest number of its set, if it was the root's own number
+// before. A minimum does not depend on the order of the threads.
 __global__ void find_smallest(UnionFind sets, Count num, const int32_t* rows, int32_t* smallest) {
   int64_t row = thread_index();
   if (row >= num()) return;
   int32_t root = sets.settle(row), number = rows[row];
-  // Mostly spares the atomic operation.
+  // Usually avoids the atomic operation.
   if (number < load_relaxed(smallest + root)) atomicMin(smallest + root, number);
 }
 

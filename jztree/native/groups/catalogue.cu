@@ -1,13 +1,13 @@
-// Groups hold from a handful to all particles. One of at most `rows_of_warp` rows is summed by one warp, which takes
-// all three passes and writes the row of the catalogue: the particles come from memory once, and from the first-level
-// cache after that. Larger groups, and the parts of groups that straddle ranks, are cut into chunks of `rows_of_block`
-// rows. Each pass sums each chunk by one block, then the chunks of a group by one block.
+// Groups hold from a handful to all particles. A group of at most `rows_of_warp` rows is summed by one warp, which
+// takes all three passes and writes the row of the catalogue: the particles are read from memory once, and from the
+// first-level cache after that. Larger groups, and the parts of groups that straddle ranks, are cut into chunks of
+// `rows_of_block` rows. In each pass, one block sums each chunk, then one block sums the chunks of a group.
 //
-// Lanes and threads take every 32nd or 256th row, and are added in a fixed order: sums have the same bits in every run,
-// and depend on nothing but the group's own particles. They are rounded in another order than on the CPU.
+// Lanes and threads take every 32nd or 256th row, and are added in a fixed order. So sums have the same bits in every
+// run, and depend only on the group's own particles. Their rounding order differs from that on the CPU.
 //
-// Bound by memory: each row of a listed group is read once if its group is small, and three times if not (masses only
-// in the first pass). Work arrays: 4 bytes a row of the catalogue, and 2 sums (176 bytes each in 3D) a chunk.
+// Bound by memory: each row of a listed group is read once if its group is small, otherwise three times (only masses in
+// the first pass). Work arrays: 4 bytes per row of the catalogue, and 2 sums (176 bytes each in 3D) per chunk.
 
 #include <algorithm>
 #include <cstdint>
@@ -25,7 +25,7 @@ namespace {
 constexpr int64_t rows_of_warp = 1024, rows_of_block = 8192;
 constexpr int block_threads = 256;
 
-// Which rows are in which group. Rows outside the particles are left out; nothing in this library asks for them.
+// The rows of each group. Rows outside the particles are left out; this library never passes any.
 struct Segments {
   Count groups;
   const int32_t *count, *offset;
@@ -37,7 +37,7 @@ struct Segments {
   __device__ int64_t size(int64_t group) const { return end(group) - begin(group); }
 };
 
-// A run of rows that one block sums, and the chunks of the same group: `number` from `first` on.
+// A run of rows that one block sums, and the chunks of the same group: `number` chunks from `first` on.
 struct Chunk {
   int64_t begin, end;
   int32_t group, first, number;
@@ -47,8 +47,8 @@ struct Chunk {
 struct Chunks {
   Segments segments;
   int64_t alone, most;
-  int32_t skipped;  // trailing groups that are not cut
-  int32_t* starts;  // (rooms for groups + 1,): the first chunk of each group
+  int32_t skipped;  // number of trailing groups that are not cut
+  int32_t* starts;  // (capacity for groups + 1,): the first chunk of each group
   Chunk* list;      // (most,)
 
   __device__ int64_t groups() const { return segments.groups() - skipped; }
@@ -58,7 +58,7 @@ struct Chunks {
   }
   __device__ int64_t total() const { return std::min<int64_t>(starts[segments.groups.rows], most); }
 
-  // Chunks that begin a group stand for it.
+  // The first chunk of a group represents the group.
   __device__ bool has(int64_t chunk) const { return chunk < total(); }
   __device__ bool begins_group(int64_t chunk) const { return has(chunk) && list[chunk].first == chunk; }
 };
@@ -68,7 +68,7 @@ __global__ void count_chunks(Chunks chunks) {
   if (group <= chunks.segments.groups.rows) chunks.starts[group] = static_cast<int32_t>(chunks.chunks_of(group));
 }
 
-// The group of a chunk is the last that starts no later; groups without chunks start where the next one does.
+// The group of a chunk is the last one that starts no later; a group without chunks has the same start as the next one.
 __global__ void list_chunks(Chunks chunks) {
   int64_t chunk = thread_index();
   if (!chunks.has(chunk)) return;
@@ -84,7 +84,7 @@ __global__ void list_chunks(Chunks chunks) {
                         static_cast<int32_t>(start), static_cast<int32_t>(chunks.chunks_of(group))};
 }
 
-// A pass that the host knows, or one whose number is on the GPU.
+// A pass number that is known on the host, or one stored on the GPU.
 struct PassNumber {
   SumPass known;
   const int32_t* given;
@@ -92,7 +92,7 @@ struct PassNumber {
   __device__ SumPass operator()() const { return given ? static_cast<SumPass>(*given) : known; }
 };
 
-// The sums of the block's threads, for its first thread.
+// Add the sums of the block's threads; the first thread gets the result.
 template <int D>
 __device__ void reduce_block(SumPass pass, Moments<D>& sums) {
   alignas(16) __shared__ unsigned char memory[sizeof(Moments<D>) * (block_threads / warp_size)];
@@ -104,7 +104,7 @@ __device__ void reduce_block(SumPass pass, Moments<D>& sums) {
     for (int warp = 1; warp < block_threads / warp_size; ++warp) sums.join(pass, warps[warp]);
 }
 
-// found[chunk]: what a pass finds in it. group[first chunk]: the sums of the passes before.
+// found[chunk]: the result of a pass for it. group[first chunk]: the sums of the previous passes.
 template <int D, typename T>
 __global__ void sum_chunks(GroupParticles<D, T> rows, Lengths box, Chunks chunks, PassNumber number,
                            const Moments<D>* group, Moments<D>* found) {
@@ -143,7 +143,7 @@ void run_pass(Queue& queue, const GroupParticles<D, T>& rows, const Lengths& box
   queue.launch(chunks.most, block_threads, 0, join_chunks<D>, chunks, number, found, group);
 }
 
-// Cuts the groups of more than `alone` rows, of which there can be `groups`, but not the last `skipped` ones.
+// Cut the groups of more than `alone` rows, except the last `skipped` groups. There are at most `groups` such groups.
 Chunks cut(Queue& queue, const Segments& segments, int64_t alone, int64_t groups, int skipped) {
   int64_t room = segments.groups.rows, most = segments.rows / rows_of_block + groups;
   Chunks chunks{segments, alone, most, skipped, queue.scratch<int32_t>(room + 1), queue.scratch<Chunk>(most)};
@@ -160,7 +160,7 @@ template <int D, typename T>
 __global__ void sum_small_groups(GroupParticles<D, T> rows, Lengths box, Chunks chunks,
                                  CatalogueColumns<D, T> columns) {
   int64_t group = thread_index() / warp_size;
-  if (group >= chunks.groups() || chunks.segments.size(group) > chunks.alone) return;  // all lanes alike
+  if (group >= chunks.groups() || chunks.segments.size(group) > chunks.alone) return;  // the same in all lanes
   GroupParticles<D, T> particles = in_box(rows, box);
   int64_t begin = chunks.segments.begin(group), end = chunks.segments.end(group);
   Moments<D> sums{};
@@ -182,7 +182,7 @@ __global__ void write_large_groups(GroupParticles<D, T> rows, Lengths box, Chunk
   columns.write(chunks.list[chunk].group, sums[chunk], particles.period, particles.vel != nullptr);
 }
 
-// The last group, of which all ranks know the sum over its parts.
+// The last group; all ranks know the sum over its parts.
 template <int D, typename T>
 __global__ void write_last_group(GroupParticles<D, T> rows, Lengths box, Count groups, AllEnds<D> all, Count rank,
                                  CatalogueColumns<D, T> columns, int32_t* count) {
@@ -239,7 +239,7 @@ struct TwoParts {
   int32_t *number, *count, *offset;
 };
 
-// head: the leading rows that continue the last group of the ranks before.
+// head: number of leading rows that continue the last group of the previous ranks.
 __global__ void find_ends(Segments segments, const int32_t* head, TwoParts parts) {
   int64_t groups = segments.groups(), leading = segments.inside(*head);
   if (groups > 0) leading = std::min(leading, segments.begin(0));
@@ -250,7 +250,7 @@ __global__ void find_ends(Segments segments, const int32_t* head, TwoParts parts
   parts.count[1] = groups > 0 ? segments.count[groups - 1] : 0;
 }
 
-// sums[first chunk of a part] = what all ranks know of its group.
+// sums[first chunk of a part] = the known sums of its group.
 template <int D>
 __global__ void know_ends(Chunks chunks, AllEnds<D> all, Count rank, Moments<D>* sums) {
   int64_t part = thread_index();
@@ -258,7 +258,7 @@ __global__ void know_ends(Chunks chunks, AllEnds<D> all, Count rank, Moments<D>*
   sums[chunks.starts[part]] = part == 0 ? all.head_group(rank()) : all.tail_group(rank());
 }
 
-// What this rank knows now: of parts that it does not have, nothing new.
+// Write this rank's results of the pass; missing parts keep their old values.
 template <int D>
 __global__ void write_ends(Chunks chunks, AllEnds<D> all, Count rank, PassNumber number, const Moments<D>* sums,
                            Ends<D>* found) {

@@ -1,5 +1,5 @@
-// Every step is one thread an edge, a message or a vertex, bound by memory. Edges are made unique by a radix sort of
-// all ghosts, once.
+// Every step uses one thread per edge, message or vertex, and is bound by memory. A single radix sort of all ghosts
+// removes repeated edges.
 
 #include <algorithm>
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace {
 // The rows of a rank and its ghosts.
 struct Ghosts {
   const int32_t *label, *owner_label, *received, *rank;
-  const int64_t* before;  // how many rows came from the ranks before each one
+  const int64_t* before;  // for each rank, number of rows from the ranks before it
   int64_t rows, ranks;
 
   __device__ int64_t own() const {
@@ -23,8 +23,8 @@ struct Ghosts {
     return count < 0 ? 0 : count < rows ? count : rows;
   }
 
-  // The rank that a row behind the own ones comes from; the number of ranks if it holds nothing. Only ranks from the
-  // next one on have sent any.
+  // The source rank of a row after the rank's own rows; the number of ranks if it holds nothing. Only higher ranks have
+  // sent rows.
   __device__ int64_t owner(int64_t row) const {
     int64_t me = rank[0];
     if (me < 0 || me >= ranks - 1) return ranks;
@@ -38,8 +38,8 @@ struct Ghosts {
   }
 };
 
-// Edges as sort keys: far ends, the rank above the row, and near ends. Rows that make no edge get a near end behind
-// all.
+// Edges as sort keys: far ends, the rank above the row, and near ends. For rows without an edge, the near end sorts
+// last.
 __global__ void find_edges(Ghosts ghosts, uint64_t* far, uint32_t* near) {
   int64_t row = thread_index();
   if (row >= ghosts.rows) return;
@@ -73,7 +73,7 @@ void group_edges(Queue& queue, const GroupEdges& in) {
   cub::DoubleBuffer<uint32_t> near(queue.scratch<uint32_t>(rows + 1), queue.scratch<uint32_t>(rows + 1));
   queue.launch_over(rows, find_edges, ghosts, far.Current(), near.Current());
   if (rows > 0) {
-    // By near ends, and stably so after far ends.
+    // Stable sort, by near ends after far ends.
     sort_pairs(queue, far, near, rows, 0, 31 + bits_of(ranks - 1));
     sort_pairs(queue, near, far, rows, 0, bits_of(rows));
   }
@@ -84,7 +84,7 @@ void group_edges(Queue& queue, const GroupEdges& in) {
                     rows_as<Edge>(in.edges), in.number);
 }
 
-// A vertex lies in memory as one word of 64 bits.
+// A vertex is stored as one 64-bit word.
 __device__ unsigned long long bits_of_vertex(const Vertex& vertex) {
   return static_cast<unsigned long long>(static_cast<uint32_t>(vertex.row)) << 32 | static_cast<uint32_t>(vertex.rank);
 }
@@ -93,10 +93,11 @@ __device__ Vertex vertex_of(unsigned long long bits) {
   return {static_cast<int32_t>(bits & 0xffffffffu), static_cast<int32_t>(bits >> 32)};
 }
 
-// Vertices of a forest that others or own edges may ask for. Many threads may plant the same one, all as the same word.
+// Vertices of a forest that other ranks or own edges may request. Many threads may plant the same vertex, all with the
+// same word.
 struct Planting {
   const int32_t *label, *order, *sent, *rank;
-  const int64_t* before;  // how many rows were sent to the ranks before each one
+  const int64_t* before;  // for each rank, number of rows sent to the ranks before it
   int64_t ranks, entries, labels, n;
   unsigned long long* parent;
 
@@ -104,7 +105,7 @@ struct Planting {
     if (row >= 0 && row < n) atomicExch(parent + row, bits_of_vertex({rank[0], static_cast<int32_t>(row)}));
   }
 
-  // Of an entry of `order` that has gone to another rank.
+  // For an entry of `order` that was sent to another rank.
   __device__ void plant_entry(int64_t i) const {
     int64_t me = rank[0], last = ranks - 1;
     if (i >= entries || i >= before[last] + sent[last]) return;
@@ -146,9 +147,9 @@ void propose_hooks(Queue& queue, const ProposeHooks& in) {
   queue.launch_over(in.edges.rows(), propose, rows_as<Edge>(in.edges), in.num, in.dest, in.message);
 }
 
-// *at = min(*at, proposed), and whether it was `first` before. The word is swapped as a whole, so that others see the
-// old vertex or the new one. Whoever loses a swap compares with what has won it, so that the smallest of all proposals
-// remains whatever their order, and each failure is another thread's progress.
+// *at = min(*at, proposed). Returns whether it was `first` before. The word is swapped as a whole, so that other
+// threads see the old or the new vertex. A thread that loses a swap compares with the winner. So the smallest of all
+// proposals remains for any order, and each failure is the progress of another thread.
 __device__ bool take_smaller(unsigned long long* at, const Vertex& proposed, const Vertex& first) {
   unsigned long long wanted = bits_of_vertex(proposed);
   unsigned long long known = *static_cast<const volatile unsigned long long*>(at);
@@ -160,7 +161,7 @@ __device__ bool take_smaller(unsigned long long* at, const Vertex& proposed, con
   return false;
 }
 
-// A vertex is listed by the one thread that hooks it first; in which order does not matter.
+// Only the thread that hooks a vertex first lists it; the order of the list does not matter.
 __global__ void hook_vertices(const uint32_t* messages, const int32_t* counts, int64_t ranks, int64_t chunk,
                               const int32_t* me, int64_t rows, unsigned long long* parent, int32_t* hooked,
                               int32_t* number) {
@@ -178,7 +179,7 @@ void take_hooks(Queue& queue, const TakeHooks& in) {
                     in.parent.rows(), rows_as<unsigned long long>(in.parent), in.hooked, in.number);
 }
 
-// Of vertices: both ends of every edge, then the parents of those that are hooked.
+// Iterates over the requested vertices: both ends of every edge, then the parents of hooked vertices.
 struct Asked {
   const Vertex *ends, *parents;
   const int32_t* hooked;
@@ -202,8 +203,8 @@ void ask_parents(Queue& queue, const AskParents& in) {
   queue.launch_over(std::max<int64_t>(1, asked.room), ask, asked, in.ranks, in.rows, in.number);
 }
 
-// Answers to `ask_parents`, in that order. state: whether any vertex moved, and whether there is an edge whose ends
-// differ; threads only ever set these, all to the same.
+// Answers to `ask_parents`, in that order. state: whether any vertex moved, and whether any edge has different ends;
+// threads only ever set these, all to the same value.
 struct Answers {
   const Vertex* list;
   int64_t room;
@@ -240,7 +241,7 @@ void move_up(Queue& queue, const MoveUp& in) {
   queue.launch_over(in.edges.rows(), move_ends, given, in.num(), rows_as<Edge>(in.edges));
 }
 
-// bits: a bit for each own vertex, whether it is hooked.
+// bits: one bit per own vertex, set if it is hooked.
 __global__ void mark_hooked(const int32_t* hooked, Count num_hooked, int64_t n, uint32_t* bits) {
   int64_t i = thread_index();
   if (i >= num_hooked()) return;
@@ -248,7 +249,7 @@ __global__ void mark_hooked(const int32_t* hooked, Count num_hooked, int64_t n, 
   if (row >= 0 && row < n) atomicOr(bits + row / 32, 1u << (row % 32));
 }
 
-// What own labels are made of.
+// Inputs of own labels.
 struct OwnGroups {
   const int32_t *label, *rank, *starts;
   const Vertex* parent;
@@ -258,7 +259,7 @@ struct OwnGroups {
 
   __device__ Vertex group(int64_t i) const {
     int64_t first = i < num() ? label[i] : i;
-    // The CPU's kernel refuses others.
+    // The CPU kernel rejects other values.
     first = first >= 0 && first < n ? first : i;
     bool is_hooked = bits[first / 32] >> (first % 32) & 1;
     return is_hooked ? parent[first] : Vertex{rank[0], static_cast<int32_t>(first)};

@@ -1,12 +1,12 @@
-// How to put particles of all ranks into group order.
+// How to put the particles of all ranks into group order.
 //
 // Every rank holds a range of the global z-order. A group is named by its first particle, its root: a rank, which owns
-// the group, and a row. No member is on a lower rank than the root. The particles of a group on one rank form a part of
-// it, named by its first row on that rank. Ranks send their owners the sizes of all parts of their groups. The owner
+// the group, and a row. No member is on a lower rank than the root. The particles of a group on one rank form a part,
+// named by its first row on that rank. Each rank sends the sizes of its parts to the owners of the groups. The owner
 // answers with the place of each part among all particles of the owner's listed groups. Each rank then knows the
-// destination of each of its particles. Particle numbers over several ranks are 64-bit, and are sent as two words. The
-// global order goes rank by rank, so most particles stay on their rank. All ranks know the numbers of grouped and other
-// particles of each rank, and so which of their rows are in groups.
+// destination of its particles. Particle numbers over several ranks are 64-bit, and are sent as two words. The global
+// order goes rank by rank, so most particles stay on their rank. All ranks know the numbers of grouped and other
+// particles of each rank, and can derive the rows that are in groups.
 //
 // The exchange goes by windows of the owners' rows. A rank has at most one part of a group, so windows can be narrow
 // enough for one rank's parts in a window to fit the buffer. The owner settles all groups of a window at once.

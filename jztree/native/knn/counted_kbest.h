@@ -98,7 +98,7 @@ class CountedKBest final : public KBest<T> {
   struct List {
     Key* keys;
     Key bound;
-    int64_t held;  // candidates in the buffer; all of them are known once there are k
+    int64_t held;  // candidates in the buffer; the members below are set once there are k
     Parts<T> parts;
     int64_t top;     // the bucket of the k-th candidate
     int64_t inside;  // candidates in buckets up to that one

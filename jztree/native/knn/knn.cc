@@ -1,21 +1,21 @@
 // The unit of work is a group of queries that are neighbours in z-order, a leaf of the queries' own hierarchy. A group
 // starts at the leaf of sources nearest to it (its own leaf, if sources and queries are the same), so that its radii
-// are tight early, then walks the planes from the top, nearest nodes first, skipping what is farther than its largest
-// radius. In a leaf each query prunes once more with its own radius; distances to a leaf's particles are computed in
-// vector loops, with a bit for each that is below the radius, which the k-best list then takes. Nothing is stored but
-// the lists of the group at work. Results go straight to their rows in the output.
+// become tight early. Then it walks the planes from the top, nearest nodes first, and skips nodes farther than its
+// largest radius. In a leaf each query prunes again with its own radius. Vector loops compute the distances to a leaf's
+// particles and set a bit for each distance below the radius; the k-best list then takes these particles. Only the
+// lists of the current group are stored. Results go straight to their rows in the output.
 //
-// Ties are broken by the lower row, so the walk skips a node at exactly the largest radius only if its rows come after
-// those found, which keeps sets of equal points linear.
+// Ties are broken by the lower row. So the walk skips a node at exactly the largest radius only if its rows come after
+// the found ones, which keeps the cost of sets of equal points linear.
 //
-// Where leaves are open, radii begin at what was found before. A first walk, to the sources that are none of the
-// queries, says which queries have any within their radius; only these are searched again.
+// If leaves are open, radii start at the earlier results. A first walk, to the sources other than the queries,
+// determines the queries that have any of them within their radius; only these queries are searched again.
 //
-// Where there is a limit, radii begin there, and what float32 is not sure of at the limit is decided in float64 from
-// the positions as given before a list takes it.
+// If there is a limit, radii start there. Candidates that float32 cannot decide at the limit are decided in float64
+// from the unchanged input positions before a list takes them.
 //
-// Squared distances in float32 vanish where neighbours are more than 2^90 times closer than the set is wide. Queries
-// that meet this are searched again in float64.
+// Squared distances in float32 underflow if neighbours are more than 2^90 times closer than the set is wide. Such
+// queries are searched again in float64.
 
 #include "knn.h"
 
@@ -34,7 +34,7 @@
 namespace jztree {
 namespace {
 
-// Sources and queries staged for distances of type T. From: the dtype of the positions.
+// Staged sources and queries for distances of type T. From: the dtype of the positions.
 template <int D, typename T, typename From>
 struct Stage {
   Scale<D, T> scale;
@@ -50,7 +50,7 @@ struct Stage {
         limits(in, {sources.wrapped() || queries().wrapped(), sources.kept() && queries().kept(), scale}),
         most(std::max(largest_leaf(sources), largest_leaf(queries()))) {}
 
-  // Rows that are sources are staged already.
+  // Queries that are also sources are already staged.
   std::unique_ptr<StagedTree<D, T>> queries_of(const Parallel& parallel, const Neighbours<D, From>& in) const {
     const int64_t own = *in.own_offset;
     return own < 0 ? std::make_unique<StagedTree<D, T>>(parallel, in.queries, scale, true)
@@ -104,7 +104,7 @@ void search_all(const Parallel& parallel, const Neighbours<D, T>& in, const doub
   for (int64_t row = in.queries.num(); row < in.q(); ++row) out.write(row, nullptr, nullptr, 0);
 }
 
-// What the set that sources and queries are part of spans in open dimensions.
+// The span, in open dimensions, of the set to which sources and queries belong.
 template <int D, typename T>
 OpenSpan domain_span(const Neighbours<D, T>& in, const double* period) {
   OpenSpan span;

@@ -1,9 +1,9 @@
-// The k nearest candidates for k up to Room - 2, float32: twice as many to a register as whole candidates need.
+// The k nearest candidates for k up to Room - 2, float32: a register holds twice as many as with whole candidates.
 //
-// What is sorted is 32 bits a candidate: the first 23 bits of its squared distance, and its place among whole
-// candidates that are kept beside. At the end these are put in order. A list that is full of candidates as far as the
-// k-th, to 23 bits, may have lost one of the k nearest: this is a tie that the list cannot decide. Most sets have none
-// in thousands of lists; in a lattice all have.
+// The sorted items have 32 bits: the first 23 bits of a candidate's squared distance, and its index among whole
+// candidates, which are kept separately. The whole candidates are sorted at the end. If all items from the k-th to the
+// last have the same 23 bits, one of the k nearest may have been lost: this is a tie that the list cannot decide. Most
+// sets have none in thousands of lists; in a lattice every list has one.
 #pragma once
 
 #include <algorithm>
@@ -61,20 +61,20 @@ class RoundedKBest final : public KBest<float> {
 
  private:
   static constexpr int64_t places = 512;
-  // Above the keys of all candidates.
+  // Greater than the keys of all candidates.
   static constexpr uint32_t none = 0xffffffff;
 
   static uint32_t rounded(uint32_t key) { return key & ~static_cast<uint32_t>(places - 1); }
 
-  // At least all candidates with a key of the same rounded distance.
+  // An upper limit of all candidates with the same rounded distance as the key.
   static int64_t bound(uint32_t key) {
     return key == none ? no_candidate<float>() : static_cast<int64_t>(key | (places - 1)) << 31 | no_row;
   }
 
-  // A bound that no candidate is within.
+  // A bound that excludes every candidate.
   static int64_t nothing() { return make_candidate<float>(-std::numeric_limits<float>::infinity(), 0); }
 
-  // Takes the next whole candidates that are kept.
+  // Add the next `count` of the kept whole candidates.
   void take(int64_t query, int64_t count) {
     List list(stored(query));
     const int64_t *keep = kept(query), begin = held_[static_cast<size_t>(query)], end = begin + count;
@@ -84,13 +84,13 @@ class RoundedKBest final : public KBest<float> {
     list.store(stored(query));
   }
 
-  // Whether a candidate that is as far as the k-th, to so many bits, may have fallen off the end.
+  // Whether a candidate with the same rounded distance as the k-th may have been dropped from the list.
   bool undecided(int64_t query) {
     uint32_t last = List::at(stored(query), Room - 1);
     return last != none && rounded(last) == rounded(List::at(stored(query), k_ - 1));
   }
 
-  // Makes room among the whole candidates. Returns false in the midst of a tie, which might go on for ever.
+  // Free space among the whole candidates. Returns false during a tie, which might otherwise never end.
   JZTREE_APART bool keep_listed(int64_t query) {
     if (undecided(query)) return false;
     int64_t listed[Room];
@@ -104,7 +104,7 @@ class RoundedKBest final : public KBest<float> {
     return true;
   }
 
-  // Those that were equal when rounded are behind each other, so this has few steps.
+  // Candidates with equal rounded distances are contiguous, so this takes few steps.
   static void insert_in_order(int64_t candidate, const int64_t* begin, int64_t* end) {
     for (; end > begin && candidate < end[-1]; --end) *end = end[-1];
     *end = candidate;
@@ -115,7 +115,7 @@ class RoundedKBest final : public KBest<float> {
 
   int64_t k_;
   std::vector<int64_t> held_;        // the number of whole candidates of each query
-  std::unique_ptr<int64_t[]> kept_;  // these, and room to pack more
+  std::unique_ptr<int64_t[]> kept_;  // these candidates, and space to pack more
   std::vector<Vector> lists_;
 };
 

@@ -1,14 +1,14 @@
-// Who searches for which spheres; overdensity_search.cuh says how.
+// Distributes the spheres to warps and blocks; overdensity_search.cuh has the search.
 //
-// Spheres hold from 20 particles to nearly all. A warp takes a centre as long as no shell has more than 512 particles,
-// which it lists in shared memory; the shells of a sphere with some thousand do not. What is left is done by blocks
-// with lists in global memory, and what does not fit into these by fewer, larger blocks with longer lists, so that
-// lists take no more than some times the memory of the positions. These divide shells where necessary. Centres are
-// dealt out one by one, because some take 10^5 times as long as others.
+// Spheres hold from 20 particles to nearly all. A warp searches a centre as long as no shell has more than 512
+// particles, which it lists in shared memory; shells of spheres with a few thousand particles stay below this. Blocks
+// with lists in global memory process the remaining centres. Those that still do not fit go to fewer, larger blocks
+// with longer lists, so that lists only take a few times the memory of the positions. These blocks divide shells if
+// necessary. Centres are distributed one by one, because some take 10^5 times as long as others.
 //
-// The cost is that of walking the tree for each shell and of sorting what is in the spheres; the largest sphere sets a
-// bound, because one warp adds its masses one by one. Masses are added in the CPU's order with the
-// CPU's formulas, so the results are the same bits.
+// The cost is that of a tree walk per shell and of sorting the particles in the spheres. The largest sphere sets a
+// lower limit, because one warp adds its masses one by one. Masses are added in the CPU's order with the CPU's
+// formulas, so the results have the same bits.
 
 #include <algorithm>
 #include <cstdint>
@@ -26,18 +26,18 @@ __global__ void sort_thresholds(Lengths density, int64_t count, double* factor, 
   if (thread_index() < count) place_threshold<D>(density, count, thread_index(), factor, column);
 }
 
-// Centres that are dealt out to blocks.
+// Centres that are distributed to blocks.
 struct Centres {
-  int64_t most;          // of them
-  const int32_t* count;  // null: most
-  const int32_t* rows;   // null: all in their order
+  int64_t most;          // their largest number
+  const int32_t* count;  // their number; null: `most`
+  const int32_t* rows;   // null: every centre in order
   int32_t* taken;
 
   __device__ int64_t number() const { return count ? *count : most; }
   __device__ int64_t row(int64_t place) const { return rows ? rows[place] : place; }
 };
 
-// Centres that the lists were too short for.
+// Centres whose lists were too short.
 struct LeftOver {
   int32_t *count, *rows;
 };
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(Threads) search_spheres(const __grid_constant_
   }
 }
 
-// Blocks of a launch, and what they have.
+// The blocks of a launch, and their resources.
 template <int ThreadCount, int SortedCount, int MostBlocks>
 struct Team {
   static constexpr int threads = ThreadCount, sorted = SortedCount, most_blocks = MostBlocks;
@@ -94,11 +94,11 @@ void search_all(Queue& queue, const SphereProblem<D, T>& problem, int64_t q) {
   int64_t room = Blocks::room(q, rows, list_bytes), large_room = LargeBlocks::room(q, rows, list_bytes);
   int64_t stack = span_stack(Blocks::threads, problem.tree.planes);
   int64_t large_stack = span_stack(LargeBlocks::threads, problem.tree.planes);
-  // One launch after the other uses the same memory.
+  // Successive launches share this memory.
   int64_t blocks = Blocks::blocks(q), large_blocks = LargeBlocks::blocks(q);
   auto* keys = queue.scratch<NearKey>(2 * std::max(blocks * room, large_blocks * large_room));
   auto* stacks = queue.scratch<Span>(std::max(blocks * stack, large_blocks * large_stack));
-  // How many centres each team has taken, and left to the next one.
+  // The number of centres that each team has taken, and left to the next one.
   int32_t *taken = queue.scratch<int32_t>(5), *left = taken + 3;
   queue.fill_bytes(taken, 0, 5);
   auto *large = queue.scratch<int32_t>(q), *largest = queue.scratch<int32_t>(q);

@@ -1,12 +1,12 @@
-// The walk of a group of queries, a leaf of their hierarchy, through that of the sources, for sums of kernel_sums.h. By
-// one thread, in the order of rows.
+// The walk of a group of queries, a leaf of their hierarchy, through the hierarchy of the sources, for the sums of
+// kernel_sums.h. It runs on one thread, in the order of rows.
 //
 // A node is opened if it may be within a smoothing length of any query: the largest of the group's, of the node's
-// particles, or the mean of both. Two kinds of nodes are added as a whole, by the sums of their values: those surely
-// within the top hats of all queries, and nodes with all particles at one place and one smoothing length.
-// Distances, kernels and their derivatives are computed in vectors of the positions' own precision; products with
-// values are added up in float64, in each lane by itself, so that the order in which they are does not depend on
-// threads or on the instruction set.
+// particles, or the mean of both. Two kinds of nodes are added as a whole, by the sums of their values: nodes surely
+// within the top hats of all queries, and nodes with all particles at one place and with one smoothing length.
+// Distances, kernels and their derivatives are computed in vectors, in the precision of the positions. Products with
+// values are added up in float64, separately in each lane, so their order does not depend on threads or on the
+// instruction set.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ class KernelWalk {
     for (int d = 0; d < D; ++d) gap_period_[d] = problem.scale.period[d] * below_one<T>;
   }
 
-  // Adds up for all queries of a leaf.
+  // Add up the sums of all queries of a leaf.
   void run(int64_t leaf) {
     const int64_t last = begin_, end = queries_.leaf_row(leaf + 1);
     const bool were_alike = alike_;
@@ -59,7 +59,7 @@ class KernelWalk {
   int64_t begin() const { return begin_; }
   int64_t count() const { return all_; }
   int64_t width() const { return columns_ * outer_; }
-  // Of the i-th query.
+  // The sum of the i-th query.
   double sum(int64_t i, int64_t column) const {
     if (alike_) i = 0;
     const double own = sum_of_lanes(sums_.data() + (i * width() + column) * lanes);
@@ -112,7 +112,7 @@ class KernelWalk {
     }
   }
 
-  // The first row of a node at one place counts for all of its rows.
+  // The first row of a node at one place represents all of its rows.
   void open_place(int64_t node, int64_t row) {
     for (int64_t c = 0; c < columns_ * inner_; ++c) place_[static_cast<size_t>(c * lanes)] = problem_.node_sum(node, c);
     values_ = place_.data();
@@ -146,13 +146,13 @@ class KernelWalk {
     }
   }
 
-  // Of a query and a block of sources.
+  // Pairs of a query and a block of sources.
   struct Pairs {
     int64_t query, first;
     V apart[D], inverse, q2;  // inverse: of the smoothing length
   };
 
-  // Apart, or it is compiled into its callers as a whole.
+  // A separate function, as otherwise it is inlined into each caller.
   __attribute__((noinline, flatten)) void look_from(int64_t i, int64_t first, int64_t end, bool around) {
     Pairs pairs;
     pairs.query = begin_ + i;
@@ -185,7 +185,7 @@ class KernelWalk {
     }
   }
 
-  // In this order: next to a face, the first sum is exact.
+  // The order of operations makes the first sum exact next to a face.
   void add_rests(Pairs& pairs, int d) const {
     V x{};
     if (sources_.rest[d]) load(sources_.rest[d] + pairs.first, x);
@@ -193,8 +193,8 @@ class KernelWalk {
     pairs.apart[d] = (pairs.apart[d] + V(at)) - x;
   }
 
-  // Which are within, decided as for links where this precision does not say. Those have a q of at most 1 then.
-  // number: of sources of this leaf, of which there may be fewer than lanes.
+  // The sources within reach, decided as for links if this precision is not enough. These have a q of at most 1 then.
+  // number: of sources of this leaf, which may be fewer than the lanes.
   uint32_t decide(Pairs& pairs, uint32_t within, int64_t number) const {
     const UnitBounds<V> bounds(pairs.inverse, problem_.rule);
     uint32_t possibly = lanes_at_most(pairs.q2, bounds.possibly), surely = lanes_at_most(pairs.q2, bounds.surely);
@@ -219,7 +219,7 @@ class KernelWalk {
     return problem_.rule.is_within_exactly(a, b, ExactRadius(problem_.lengths.of_pair(query, source)));
   }
 
-  // The derivatives of the kernel, times the values.
+  // Add the derivatives of the kernel, times the values.
   void add(const Pairs& pairs, T of_query, double* sums) {
     const V one(T{1});
     const auto beyond = one < pairs.q2;
@@ -235,7 +235,7 @@ class KernelWalk {
         for (int d = 0; d < D; ++d) widen(radial * u[d], tensor[d]);
       } else {
         V first = problem_.profile.template part<1>(q, q2) * unit;
-        // At no distance the second is 0 times what has no direction.
+        // At distance 0, the second term is 0 times an undefined direction.
         V second = problem_.profile.template part<2>(q, q2) * unit;
         second = choose(V{} < q2, divided(second, choose(V{} < q2, q2, one)), V{});
 #pragma GCC unroll 1
@@ -255,8 +255,8 @@ class KernelWalk {
 
   static constexpr int power(int order) { return order == 0 ? 1 : order == 1 ? D : D * D; }
 
-  // The powers of the query's own smoothing length, which are for all, have too much by its ratio to the mean. In
-  // float64, because that of two very different lengths has powers far below the range of float32.
+  // The powers of the query's own smoothing length, which all its sums share, are too large by its ratio to the mean.
+  // Computed in float64, because the ratio of two very different lengths has powers far below the range of float32.
   static void take_ratio(const V& ratio, int powers, Wide* tensor, int count) {
     Wide wide, all(1);
     widen(ratio, wide);
@@ -283,7 +283,7 @@ class KernelWalk {
     }
   }
 
-  // Where in the tensor a component of values or sums is. Positions may have been padded to D dimensions.
+  // The position of a component of values or sums in the tensor. Positions may have been padded to D dimensions.
   int64_t place_of(int64_t component) const {
     if (Order < 2 || D < max_dims) return component;
     return component / problem_.dims * D + component % problem_.dims;
@@ -297,7 +297,8 @@ class KernelWalk {
         load(sums, sum);
         for (int64_t in = 0; in < inner_; ++in) {
           load(values_ + (c * inner_ + in) * stride_ + (first - first_), value);
-          // What is out of reach, in a block with others that are not, has no part in them, however large it is.
+          // A source out of reach, in a block with sources within reach, must not contribute, however large its value
+          // is.
           const Wide& factor = tensor[place_of(in * outer_ + out)];
           if (beyond) value = choose(factor == Wide{}, Wide{}, value);
           sum = sum + value * factor;
@@ -311,16 +312,16 @@ class KernelWalk {
   const RadialSum<T> radial_;
   const int64_t columns_, inner_, outer_;
   T gap_period_[D];
-  std::vector<double> sums_;   // of each query, each column, each lane
-  std::vector<double> place_;  // sums of a node at one place, of each column, in the first lane
-  // The group at work.
-  int64_t begin_ = 0, all_ = 0, count_ = 0;  // queries: all of the leaf, and those that sums are for
-  bool alike_ = false;                       // all have the sums of the first one
+  std::vector<double> sums_;   // [query, column, lane]
+  std::vector<double> place_;  // sums of a node at one place, for each column, in the first lane
+  // The current group.
+  int64_t begin_ = 0, all_ = 0, count_ = 0;  // number of queries: in the leaf, and with separate sums
+  bool alike_ = false;                       // whether all queries have the sums of the first one
   T low_[D], high_[D];
   T largest_ = 0, least_ = 0;   // smoothing lengths
-  std::vector<double> common_;  // sums of whole nodes, of each column
-  // The sources at work.
-  int64_t first_ = 0;               // row
+  std::vector<double> common_;  // sums of whole nodes, for each column
+  // The current sources.
+  int64_t first_ = 0;               // first row
   const double* values_ = nullptr;  // of that row
   int64_t stride_ = 0;              // from one column of values to the next
   bool rests_ = false;              // whether any pair has rests

@@ -1,5 +1,5 @@
-// The sources within a radius of every query, in rows of any length: those of the i-th output row lie from splits[i] to
-// splits[i + 1].
+// Lists the sources within a radius of every query, in rows of any length. The sources of output row i are at splits[i]
+// to splits[i + 1].
 #pragma once
 
 #include "common/tree_arguments.h"
@@ -11,18 +11,18 @@ struct NeighboursWithin {
   static constexpr unsigned compiled_dims = padded_dims;
 
   Tree<D, T> sources;
-  const int32_t* source_rows;  // (n,), the row to report for each z-ordered source; null: its place
+  const int32_t* source_rows;  // (n,), the row to report for each z-ordered source; null: its index
   Tree<D, T> queries;
-  const int32_t* query_rows;  // (q,), the output row of each z-ordered query; null: its place
-  Lengths radius;             // (q,) in the order of output rows, or one for all; negative: nothing
+  const int32_t* query_rows;  // (q,), the output row of each z-ordered query; null: its index
+  Lengths radius;             // (q,) in output order, or a single one for all; negative: no neighbours
   Lengths box;
-  int32_t* splits;       // (q + 1,); right if there are fewer than 2^31 neighbours
+  int32_t* splits;       // (q + 1,); correct if there are fewer than 2^31 neighbours
   int32_t* total;        // (2,), the number of neighbours: upper and lower 31 bits
-  Array<int32_t> index;  // (room,), nearest first if `sorted`, else in the order of the sources; -1 behind the last
-  T* distance;           // (room,); infinite behind the last
+  Array<int32_t> index;  // (capacity,), nearest first if `sorted`, otherwise in source order; -1 after the last
+  T* distance;           // (capacity,); infinite after the last
   bool self;             // the sources are the queries, row by row
   bool sorted;
-  bool padded;  // whether anybody looks at what is behind the last; else nothing is written there
+  bool padded;  // write the padding after the last neighbour; otherwise nothing is written there
 
   explicit NeighboursWithin(Arguments& in)
       : sources(in),

@@ -1,4 +1,4 @@
-// Which bins the pairs of two boxes may be in.
+// The possible bins of the pairs of two boxes.
 #pragma once
 
 #include <cmath>
@@ -10,11 +10,11 @@
 
 namespace jztree {
 
-// Pairs are within no edge before `lo`, and within all from `hi` on; the same for the second quantity.
+// Pairs are within no edge before `lo`, and within all edges from `hi` on; the same for the second quantity.
 struct Bins {
   int64_t lo, hi, lo_b, hi_b;
   bool one() const { return lo == hi && lo_b == hi_b; }
-  // As many steps as a few pairs take to be looked up.
+  // As many steps as the direct lookup of a few pairs.
   bool few() const { return hi - lo + hi_b - lo_b <= 8; }
 };
 
@@ -34,11 +34,11 @@ class PairBins {
                               : first_.outermost()),
         farthest_along_(Mode == PairMode::across_along ? second_.outermost() : std::numeric_limits<T>::max()) {}
 
-  // Whether each pair has a line of sight of its own.
+  // Whether each pair has a separate line of sight.
   bool to_middle() const { return to_middle_; }
-  // Pairs beyond are in no bin; of all dimensions if each has a line of sight of its own.
+  // Farther pairs are in no bin. In all dimensions if each pair has a separate line of sight.
   T farthest2() const { return farthest2_; }
-  // Beyond this along the line of sight, pairs are in no bin, if it is that of all.
+  // Pairs farther apart along a common line of sight are in no bin.
   T farthest_along() const { return farthest_along_; }
 
   Bins all() const { return {0, first_.count, 0, second_.count}; }
@@ -47,7 +47,7 @@ class PairBins {
     return !sighted || (bins.lo_b < second_.count && bins.hi_b > 0);
   }
 
-  // The bins of pairs, of those that they may be in, by the i-th of the bounds.
+  // Narrow the possible bins of pairs by the i-th of the bounds.
   void narrow(const PairBounds<T>& bounds, int64_t i, Bins& bins) const {
     if (sighted && to_middle_) return narrow_to_middle(bounds, i, bins);
     T gap = bounds.gap[i], reach = bounds.reach[i];
@@ -58,7 +58,7 @@ class PairBins {
     if (Mode == PairMode::across_along && bins.lo == 0 && first_.exact[0] == 0 && low * low > first_.possibly[0])
       bins.lo = 1;
     if (Mode == PairMode::distance_cosine) {
-      // Rounded positions change small angles much; those of few particles are looked at one by one.
+      // Rounded positions change small angles a lot, so pairs of few particles are tested one by one.
       if (rule_.cosine_slip > 0 || !(gap > vanishing)) return;
       low = std::sqrt(low * low / reach) * below_one<T>;
       high = std::sqrt(high * high / gap) * above_one<T>;
@@ -66,7 +66,7 @@ class PairBins {
     second_.narrow(low, high, bins.lo_b, bins.hi_b);
   }
 
-  // Those of the bounds whose pairs may be in bins.
+  // The entries of the bounds whose pairs may be in bins.
   uint32_t near(const PairBounds<T>& bounds) const {
     Lanes<T> gap;
     load(bounds.gap, gap);
@@ -81,7 +81,7 @@ class PairBins {
   }
 
  private:
-  // The distance bounds both quantities, whatever the line of sight is.
+  // The distance bounds both quantities for any line of sight.
   void narrow_to_middle(const PairBounds<T>& bounds, int64_t i, Bins& bins) const {
     T gap = distance_gap(bounds, i), reach = bounds.reach[i];
     if (Mode == PairMode::distance_cosine) return first_.narrow(gap, reach, bins.lo, bins.hi);

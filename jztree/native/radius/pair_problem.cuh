@@ -1,4 +1,4 @@
-// What all warps that count pairs look at: both sets, and edges as they are compared with.
+// The data shared by all warps that count pairs: both sets, and edges in the form used by comparisons.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct PairSetup : BoxSetup<D, T> {
       : BoxSetup<D, T>(box, one, other, any_wrapped), rule(this->distance_rule(), mode, axis) {}
 };
 
-// Ascending edges, an array for each of their parts.
+// Ascending edges, with one array for each member.
 template <typename T>
 struct PairEdges {
   T *surely, *possibly;
@@ -35,7 +35,7 @@ struct PairEdges {
     exact[i] = edge.exact;
   }
 
-  // The first from `lo` on and before `hi` whose bound x is not beyond; `hi`: none.
+  // The first edge from `lo` on and before `hi` with a bound of at least x; `hi`: none.
   __device__ static int first_not_below(const T* bounds, T x, int lo, int hi) {
     while (lo < hi) {
       int middle = (lo + hi) / 2;
@@ -44,13 +44,13 @@ struct PairEdges {
     return lo;
   }
 
-  // Of quantities from gap to reach: none is within edges before `lo`, all are within those from `hi` on.
+  // For quantities from gap to reach: none is within edges before `lo`, all are within the edges from `hi` on.
   __device__ void narrow(T gap, T reach, int* lo, int* hi) const {
     *lo = first_not_below(possibly, gap, 0, count);
     *hi = first_not_below(surely, reach, *lo, count);
   }
 
-  // The first edge that a pair is within, whose quantity is from `low` to `high`, if it is from `lo` to `hi`.
+  // The first edge between `lo` and `hi` that contains a pair with a quantity between `low` and `high`.
   template <typename Within>
   __device__ int first_within(T low, T high, int lo, int hi, const Within& within) const {
     int edge = first_not_below(possibly, low, lo, hi);
@@ -65,10 +65,10 @@ struct PairParticles {
   static constexpr int32_t mixed = -1, nobody = -2;
 
   DeviceTree<D, T> tree;
-  const T* weight;             // [row]; null: all weigh 1
-  const int32_t* region;       // [row]; null: there are none
-  const double* node_weight;   // [node]; null: all weigh 1
-  const int32_t* node_region;  // [node], that of all its particles, or `mixed`
+  const T* weight;             // [row]; null: all weights are 1
+  const int32_t* region;       // [row]; null: no regions
+  const double* node_weight;   // [node]; null: all weights are 1
+  const int32_t* node_region;  // [node], the common region of its particles, or `mixed`
 
   __device__ double row_weight(int64_t row) const { return weight ? static_cast<double>(weight[row]) : 1.; }
   __device__ int32_t row_region(int64_t row) const { return region ? region[row] : 0; }
@@ -83,9 +83,9 @@ struct PairProblem {
   PairParticles<D, T> one, other;
   const PairSetup<D, T>* setup;
   PairEdges<T> first, second;
-  int plane;      // whose nodes of the first set are dealt out to warps
-  int64_t nodes;  // of these
-  int64_t tasks;  // a warp each
+  int plane;      // the plane of the first set whose nodes are distributed to warps
+  int64_t nodes;  // number of these nodes
+  int64_t tasks;  // one per warp
   bool self;
 };
 
@@ -97,7 +97,7 @@ __global__ void make_pair_edges(const PairSetup<D, T>* setup, Lengths first, Len
   if (j >= 0 && j < second.count) second_edges.put(static_cast<int>(j), setup->rule.second_edge(second[j]));
 }
 
-// The region of all particles of a node, from those of its rows or children.
+// The common region of all particles of a node, from the regions of its rows or children.
 struct JoinedRegions {
   using Joined = int32_t;
 
@@ -130,7 +130,7 @@ PairEdges<T> room_for_edges(Queue& queue, int64_t count) {
   return {queue.scratch<T>(count), queue.scratch<T>(count), queue.scratch<double>(count), static_cast<int>(count)};
 }
 
-// plane, nodes and tasks are left open.
+// plane, nodes and tasks are not set.
 template <int D, typename T>
 PairProblem<D, T> set_up(Queue& queue, const PairCounts<D, T>& in) {
   PairProblem<D, T> problem{};

@@ -1,8 +1,9 @@
-// How many squared distances are within each of some edges.
+// Counts the squared distances within each of some edges.
 //
-// They are gathered in a small buffer, and compared with one edge after the other, from the outermost inwards. What is
-// within is packed to the front of the buffer, so that the next edge is compared with nothing else: in three dimensions
-// few are left after a few edges. If there are only a few, squares are compared with all of them and never stored.
+// They are gathered in a small buffer, and compared with one edge after the other, from the outermost inwards. Squares
+// within an edge are packed to the front of the buffer, so the next edge is compared only with these: in three
+// dimensions few are left after a few edges. If there are only a few edges, squares are compared with each edge and
+// never stored.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 
 namespace jztree {
 
-// Writes the chosen lanes behind each other, and returns how many. There is room for all lanes in `to`.
+// Write the chosen lanes one after the other, and return their number. `to` has space for all lanes.
 template <typename T>
 inline int64_t keep_lanes(const Lanes<T>& values, uint32_t chosen, T* to) {
 #if defined(__AVX512F__)
@@ -43,7 +44,7 @@ inline int64_t keep_lanes(const Lanes<T>& values, uint32_t chosen, T* to) {
   T all[lanes];
   store<T>(values, all);
   int64_t count = 0;
-  // Each is written, and the next one over it if it is not chosen.
+  // Write each lane; if it is not chosen, the next one overwrites it.
   for (int64_t i = 0; i < lanes; ++i) {
     to[count] = all[i];
     count += chosen >> i & 1;
@@ -51,12 +52,12 @@ inline int64_t keep_lanes(const Lanes<T>& values, uint32_t chosen, T* to) {
   return count;
 }
 
-// Adds one to each lane of `counts` where a is at most b.
+// Add one to each lane of `counts` if a is at most b.
 template <typename T>
 inline void count_at_most(const Lanes<T>& a, const Lanes<T>& b, typename Lanes<T>::Mask& counts) {
   for (int i = 0; i < Lanes<T>::registers; ++i) {
 #if defined(__AVX512F__)
-    // The compiler makes a vector of the mask before it subtracts that.
+    // The compiler would expand the mask to a vector before subtracting it.
     if constexpr (sizeof(T) == 4) {
       __mmask16 near = _mm512_cmp_ps_mask((__m512)a.part[i], (__m512)b.part[i], _CMP_LE_OQ);
       __m512i old = (__m512i)counts.part[i];
@@ -68,7 +69,7 @@ inline void count_at_most(const Lanes<T>& a, const Lanes<T>& b, typename Lanes<T
   }
 }
 
-// How many of the squares that it is shown are within each of so many edges.
+// Counts the squares within each of `Edges` edges.
 template <typename T, int Edges>
 struct FewEdges {
   using V = Lanes<T>;
@@ -103,7 +104,7 @@ class PairSquares {
 
   explicit PairSquares(size_t edges) : surely_(edges), possibly_(edges), kept_(room + 2 * lanes) {}
 
-  // From now on, for the edges from `lo` to before `hi`. Returns where squares are put.
+  // Start with the edges from `lo` to before `hi`. Returns the address for squares.
   T* begin(int64_t lo, int64_t hi) {
     lo_ = lo, hi_ = hi;
     std::fill(surely_.begin() + lo, surely_.begin() + hi, 0);
@@ -111,16 +112,16 @@ class PairSquares {
     return kept_.data();
   }
 
-  // Puts the chosen ones at `end`, and returns the new end.
+  // Put the chosen squares at `end`, and return the new end.
   static T* put(const V& squares, uint32_t chosen, T* end) { return end + keep_lanes<T>(squares, chosen, end); }
   bool full(const T* end) const { return end > kept_.data() + room; }
 
-  // Compares what was put before `end`, and forgets it. Returns where squares are put.
+  // Compare the squares before `end`, and discard them. Returns the address for squares.
   __attribute__((flatten)) T* sift(const T* surely, const T* possibly, T* end) {
     T* const start = kept_.data();
     for (int64_t edge = hi_ - 1; edge >= lo_ && end > start; --edge) {
       const V surely_within(surely[edge]), possibly_within(possibly[edge]);
-      // Nothing is within what fills the last vector.
+      // The padding of the last vector is within no edge.
       store<T>(V(std::numeric_limits<T>::infinity()), end);
       T* kept = start;
       int64_t sure = 0, possible = 0;
@@ -139,7 +140,7 @@ class PairSquares {
     return start;
   }
 
-  // Takes what was counted of the edges.
+  // Add the counts of these edges.
   template <int Edges>
   void add(const FewEdges<T, Edges>& edges) {
     for (int edge = 0; edge < Edges; ++edge) {
@@ -149,7 +150,7 @@ class PairSquares {
     }
   }
 
-  // Since `begin`: how many are surely within an edge, and possibly.
+  // Since `begin`: the number of squares surely within an edge, and possibly within it.
   int64_t surely(int64_t edge) const { return surely_[static_cast<size_t>(edge)]; }
   int64_t possibly(int64_t edge) const { return possibly_[static_cast<size_t>(edge)]; }
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t move_grain = 1 << 13;
 
-// Rows that are moved at a time, each array in a loop of its own.
+// Rows that are moved at a time, with a separate loop for each array.
 struct Rows {
   static constexpr int64_t most = prefetch_distance;
 
@@ -27,7 +27,7 @@ struct Rows {
   }
 };
 
-// An array of rows, of which `offset` is the place in the packed row.
+// An array of rows; `offset` is its position in the packed row.
 struct Column {
   char* data;
   size_t bytes, offset;
@@ -35,7 +35,7 @@ struct Column {
   char* row(int64_t i, size_t width) const { return data + static_cast<size_t>(i) * width; }
 };
 
-// Calls copy(width) with a constant for the usual ones, for which a copy is an instruction or two.
+// Call copy(width) with a constant for the usual widths, so that a copy is one or two instructions.
 template <typename Copy>
 void with_width(size_t bytes, const Copy& copy) {
   switch (bytes) {
@@ -63,7 +63,7 @@ struct Columns {
 
   bool has(int64_t row) const { return row >= 0 && row < rows; }
 
-  // A row that is read or written soon; one that is outside does no harm.
+  // Prefetch a row before it is read or written; a row outside the array is harmless.
   void prefetch(int64_t row) const {
     for (const Column& column : list) __builtin_prefetch(column.data + row * static_cast<int64_t>(column.bytes));
   }
@@ -91,7 +91,7 @@ struct Columns {
     }
   }
 
-  // Rows from `begin` to `end` become like the only row of `one`.
+  // Set rows from `begin` to `end` to the only row of `one`.
   void fill(const Parallel& parallel, const Columns& one, int64_t begin, int64_t end) const {
     for (size_t c = 0; c < list.size(); ++c)
       with_width(list[c].bytes, [&](auto width) {
@@ -102,7 +102,7 @@ struct Columns {
       });
   }
 
-  // Copies rows of `from`, whose columns are as wide, here.
+  // Copy rows from `from`, whose columns have the same widths.
   void copy(const Columns& from, const Rows& sources, const Rows& rows) const {
     if (sources.consecutive() && rows.consecutive()) return copy_together(from, sources.at[0], rows.at[0], rows.count);
     for (size_t c = 0; c < list.size(); ++c)
@@ -116,22 +116,22 @@ struct Columns {
 
 [[noreturn]] void refuse_rows() { throw Refusal("rows were to be moved to or from places outside their arrays."); }
 
-// Finds the rows of an order from `first` on, at most up to `end`. Returns false if any is outside.
+// Find the rows of an order from `first` on, at most up to `end`. Returns false if any is outside.
 bool find_rows(const RowOrder& order, const Columns& columns, int64_t first, int64_t end, Rows& rows) {
   rows.count = std::min(end - first, Rows::most);
   const bool listed = order.count > 0 && first >= 0 && first + rows.count <= order.count;
   for (int64_t i = 0; i < rows.count; ++i) rows.at[i] = listed ? order.rows[first + i] : order(first + i);
   bool inside = true;
   for (int64_t i = 0; i < rows.count; ++i) inside &= columns.has(rows.at[i]);
-  // Rows that lie together are loaded ahead by the processor.
+  // The processor prefetches contiguous rows itself.
   if (rows.consecutive()) return inside;
-  // Of those that come next.
+  // Prefetch the next rows.
   for (int64_t i = first + rows.count; i < std::min(end, first + rows.count + Rows::most); ++i)
     columns.prefetch(order(i));
   return inside;
 }
 
-// Whether rows of an order from `first` on follow each other, as where none was moved.
+// Whether rows of an order from `first` on are contiguous, which is the case if no row was moved.
 bool follow_each_other(const RowOrder& order, int64_t first, int64_t count) {
   if (order.count == 0 || count == 0) return true;
   if (first < 0 || first + count > order.count) return false;
@@ -142,7 +142,7 @@ bool follow_each_other(const RowOrder& order, int64_t first, int64_t count) {
   return apart == 0;
 }
 
-// Calls move(rows, place) for rows of the segments, some at a time, and the place of the first in their buffer.
+// Call move(rows, place) for batches of rows of the segments; place: the position of the first row in their buffer.
 template <typename Move>
 void each_row(const Parallel& parallel, const SegmentsOfRows& segments, const Columns& columns, int64_t chunk,
               const Move& move) {
@@ -178,7 +178,7 @@ void unpack_segments(const Parallel& parallel, const UnpackSegments& in) {
            [&](const Rows& rows, size_t place) { columns.unpack(packed + place * stride, stride, rows); });
 }
 
-// Rows `begin` to `end` of those to be placed. Returns false if any is outside.
+// Place rows `begin` to `end`. Returns false if any is outside.
 bool place_block(const PlaceRows& in, const Columns& from, const Columns& to, int64_t start, int64_t target,
                  int64_t begin, int64_t end) {
   if (follow_each_other(in.from_order, start + begin, end - begin) &&
@@ -201,7 +201,7 @@ void place_rows(const Parallel& parallel, const PlaceRows& in) {
   Columns from(in.from), to(in.to), fill(in.fill);
   int64_t start = in.place[0], target = in.place[1], count = std::max(0, in.place[2]);
   int64_t first_filled = std::max(0, in.place[3]);
-  // Where the rows go to one range, what is outside of it is filled, and else all.
+  // If the rows go to a single range, fill the rows outside it; otherwise fill all rows.
   bool together = target >= 0 && count <= to.rows - target && follow_each_other(in.to_order, target, count);
   int64_t first = together && count > 0 ? in.to_order(target) : 0, last = together ? first + count : 0;
   if (!to.has(first) || last > to.rows) first = last = 0;

@@ -1,5 +1,5 @@
-// Vectors of a fixed number of lanes, made of the registers that the instruction set has: the compiler turns vectors
-// that are wider than those into scalar code. (Loops over small arrays, too, are unrolled into scalars.)
+// Vectors of a fixed number of lanes, made of registers of the instruction set: the compiler turns wider vectors into
+// scalar code. (It also unrolls loops over small arrays into scalars.)
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ struct Lanes {
     for (Register& one : part) one = Register{} + all;
   }
 
-  // Each lane from those of a and b.
+  // Compute each lane from those of a and b.
   template <typename Operation>
   static Lanes each(const Lanes& a, const Lanes& b, const Operation& operation) {
     Lanes out;
@@ -96,7 +96,7 @@ inline typename Lanes<T>::Mask operator==(const Lanes<T>& a, const Lanes<T>& b) 
   return out;
 }
 
-// Lane by lane, one where the condition holds, else the other.
+// For each lane, `one` if the condition holds, otherwise `other`.
 template <typename T>
 inline Lanes<T> choose(const typename Lanes<T>::Mask& condition, const Lanes<T>& one, const Lanes<T>& other) {
   Lanes<T> out;
@@ -114,7 +114,7 @@ inline void store(const Lanes<T>& from, T* to) {
   for (int i = 0; i < Lanes<T>::registers; ++i) std::memcpy(to + i * Lanes<T>::width, &from.part[i], register_bytes);
 }
 
-// The same with numbers of another precision in memory.
+// The same for numbers of another precision in memory.
 typedef float HalfRegister __attribute__((vector_size(register_bytes / 2)));
 inline void load(const float* from, Lanes<double>& to) {
   for (int i = 0; i < Lanes<double>::registers; ++i) {
@@ -140,7 +140,7 @@ inline Lanes<T> places() {
   return out;
 }
 
-// Which lanes of a register are at most those of another, the first lane in the lowest bit.
+// The lanes of a register that are at most those of another, the first lane in the lowest bit.
 #if defined(__AVX512F__)
 inline uint32_t register_at_most(const Lanes<float>::Register& a, const Lanes<float>::Register& b) {
   return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LE_OQ);
@@ -180,7 +180,7 @@ inline uint32_t lanes_at_most(const Lanes<T>& a, const Lanes<T>& b) {
   return bits;
 }
 
-// Which lanes of whole numbers are below those of others.
+// The integer lanes that are below those of another.
 inline uint32_t lanes_below(const Lanes<int32_t>& a, const Lanes<int32_t>& b) {
   uint32_t bits = 0;
   for (int i = 0; i < Lanes<int32_t>::registers; ++i) {
@@ -200,7 +200,7 @@ inline uint32_t lanes_below(const Lanes<int32_t>& a, const Lanes<int32_t>& b) {
   return bits;
 }
 
-// The square root of each lane, as IEEE 754 has it.
+// The square root of each lane, rounded according to IEEE 754.
 inline Lanes<double> square_root(const Lanes<double>& squares) {
   Lanes<double> out;
   for (int i = 0; i < Lanes<double>::registers; ++i) {
@@ -218,7 +218,7 @@ inline Lanes<double> square_root(const Lanes<double>& squares) {
 }
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-// For each choice of eight lanes: the chosen ones in order, a byte each.
+// For each choice of eight lanes: the chosen ones in order, one byte each.
 struct ChosenLanes {
   uint64_t of[256];
   constexpr ChosenLanes() : of() {
@@ -234,7 +234,8 @@ struct ChosenLanes {
 inline constexpr ChosenLanes chosen_lanes;
 #endif
 
-// Writes `first` plus the place of each bit of `chosen`, one of `lanes` each, behind each other, and returns how many.
+// Write `first` plus the position of each set bit of `chosen`, which has `lanes` bits, one after the other. Returns
+// their number.
 inline int write_chosen(uint32_t chosen, int32_t first, int32_t* to) {
   int count = __builtin_popcount(chosen);
 #if defined(__AVX512F__)
@@ -248,8 +249,8 @@ inline int write_chosen(uint32_t chosen, int32_t first, int32_t* to) {
   return count;
 }
 
-// The same where there is room for `lanes` of them, whatever is behind the last: a store of known length takes less
-// time than one that depends on a mask.
+// The same if there is space for `lanes` values, with arbitrary values after the last: a store of known length is
+// faster than one that depends on a mask.
 inline int pack_chosen(uint32_t chosen, int32_t first, int32_t* to) {
 #if defined(__AVX512F__)
   const __m512i place = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);

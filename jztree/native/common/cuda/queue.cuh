@@ -1,10 +1,10 @@
-// What every CUDA kernel works with: the stream that XLA gives it, memory for its work arrays, and launches whose
-// errors are not lost. Nothing here waits for the GPU.
+// The tools of every CUDA kernel: the stream from XLA, memory for its work arrays, and launches with error checks.
+// Nothing here waits for the GPU.
 //
-// Nothing here sets the GPU either: XLA makes it the current one of the thread that calls handlers, before the first of
-// a program and until the last (`executor->Activate()` in ExecuteAsyncOnStreamImpl, xla/service/gpu/gpu_executable.cc).
-// The device ordinal that handlers can ask for would be the wrong thing to set: it numbers logical devices, of which
-// several may be on one GPU.
+// Nothing here sets the GPU either. XLA makes it the current one of the thread that calls handlers, before the first
+// handler of a program and until the last (`executor->Activate()` in ExecuteAsyncOnStreamImpl,
+// xla/service/gpu/gpu_executable.cc). It would be wrong to set the device ordinal that handlers can query: it numbers
+// logical devices, and several of them may be on one GPU.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,12 +17,12 @@
 
 namespace jztree {
 
-// How often a warp comes here is counted by the emulator (tests/native/cuda_emulator/counts.h), and means nothing to a
-// GPU.
+// The emulator counts how often a warp gets here (tests/native/cuda_emulator/counts.h); on a GPU the macro does
+// nothing.
 #ifndef JZTREE_COUNT
 #define JZTREE_COUNT(part)
 #endif
-// So many bytes behind each work array are left free and watched by the emulator (xla_runtime.h there).
+// The emulator leaves this number of bytes free after each work array and watches them (xla_runtime.h there).
 #ifndef JZTREE_GAP
 #define JZTREE_GAP 0
 #define JZTREE_WATCH_GAP(begin, end)
@@ -32,7 +32,7 @@ constexpr int warp_size = 32;
 constexpr unsigned all_lanes = 0xffffffffu;
 
 #ifdef __CUDACC__
-// The shared memory that a launch asked for.
+// The shared memory requested by the launch.
 __device__ inline unsigned char* dynamic_shared() {
   extern __shared__ __align__(16) unsigned char jztree_shared_memory[];
   return jztree_shared_memory;
@@ -48,20 +48,20 @@ class Queue {
   Queue(cudaStream_t stream, void* scratch, int64_t bytes)
       : stream_(stream), scratch_(reinterpret_cast<uintptr_t>(scratch)), bytes_(bytes) {}
 
-  // One that puts nothing on a GPU, nor needs one, but finds out how much scratch a call takes.
+  // A queue that launches nothing and needs no GPU, but measures the scratch memory of a call.
   static Queue that_measures() {
     Queue queue(nullptr, reinterpret_cast<void*>(alignment), std::numeric_limits<int64_t>::max());
     queue.measures_ = true;
     return queue;
   }
   bool measures() const { return measures_; }
-  // Room for all that was asked for, wherever it begins; never nothing.
+  // Enough for all requested work arrays at any start address; never 0.
   int64_t scratch_bytes() const { return used_ + static_cast<int64_t>(alignment); }
 
   cudaStream_t stream() const { return stream_; }
 
-  // Room for `count` values, undefined at first, until the work of this call is done. XLA reuses it for what comes
-  // after on the stream.
+  // Space for `count` values, initially undefined, until the work of this call is done. XLA reuses it for later work on
+  // the stream.
   template <typename T>
   T* scratch(int64_t count) {
     int64_t bytes = std::max<int64_t>(1, count * static_cast<int64_t>(sizeof(T)));
@@ -83,7 +83,7 @@ class Queue {
     if (blocks == 0 || measures_) return;
     if (blocks > std::numeric_limits<int32_t>::max())
       throw std::runtime_error("a launch needs " + std::to_string(blocks) + " blocks, and CUDA has 2**31 - 1 at most.");
-    // Without this a kernel has 48 kB, out of which what it declares itself is taken too.
+    // Without this, a kernel is limited to 48 kB, including the static shared memory that it declares.
     if (shared_bytes > 0)
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
     cudaLaunchConfig_t config{};
@@ -94,13 +94,13 @@ class Queue {
     check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
   }
 
-  // One thread an item; the kernel asks thread_index() which one, and does nothing for those from `count` on.
+  // One thread per item; the kernel gets its item from thread_index(), and does nothing for items from `count` on.
   template <typename... Parameters, typename... Arguments>
   void launch_over(int64_t count, void (*kernel)(Parameters...), const Arguments&... arguments) {
     launch((count + threads_a_block - 1) / threads_a_block, threads_a_block, 0, kernel, arguments...);
   }
 
-  // One warp an item; the kernel asks thread_index() / warp_size which one.
+  // One warp per item; the kernel gets its item from thread_index() / warp_size.
   template <typename... Parameters, typename... Arguments>
   void launch_warps(int64_t count, void (*kernel)(Parameters...), const Arguments&... arguments) {
     launch_over(count * warp_size, kernel, arguments...);
@@ -112,7 +112,7 @@ class Queue {
     check(cudaMemcpyAsync(to, from, static_cast<size_t>(count) * sizeof(T), cudaMemcpyDeviceToDevice, stream_));
   }
 
-  // Every byte of the values becomes `byte`.
+  // Set every byte of the values to `byte`.
   template <typename T>
   void fill_bytes(T* at, int byte, int64_t count) {
     if (count == 0 || measures_) return;
@@ -125,7 +125,7 @@ class Queue {
 
  private:
   static constexpr int threads_a_block = 256;
-  static constexpr uintptr_t alignment = 256;  // as CUB wants it
+  static constexpr uintptr_t alignment = 256;  // as CUB requires
 
   static uintptr_t aligned(uintptr_t at) { return (at + alignment - 1) & ~(alignment - 1); }
 
