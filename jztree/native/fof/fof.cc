@@ -1,11 +1,11 @@
-// Units are the highest nodes whose particles are all linked to each other because the whole node is smaller than the
-// linking length ("dense"), and the leaves outside of these. First every unit is linked within, each on one thread.
-// Then every unit is linked to the units behind it in z-order that are within the linking length, which one walk from
-// the top finds for all that are children of one node:
-// * If every pair of the two is within it, they are joined without a look at their particles.
-// * If both are one set each already, and the same, there is nothing to do; if they differ, one link is enough.
-// * Else particles are tested, those of the one unit that are near the other's box.
-// So the work shrinks when the linking length grows beyond the leaves. Joins go to a lock-free union-find.
+// Units are the highest nodes that are smaller than the linking length, so that all their particles are linked to each
+// other ("dense"), and the leaves outside these nodes. First every unit is linked within, each on one thread. Then
+// every unit is linked to the later units in z-order that are within the linking length. One walk from the top finds
+// these for all children of a node:
+// * If every pair of the two units is within the linking length, they are joined without testing their particles.
+// * If both are already one set each, and the same one, there is nothing to do; if they differ, one link is enough.
+// * Otherwise, the particles of each unit near the other's box are tested.
+// So the work shrinks when the linking length grows above the size of leaves. Joins go to a lock-free union-find.
 
 #include "fof.h"
 
@@ -99,7 +99,7 @@ class Linker {
       add_units({node.plane - 1, i});
   }
 
-  // The end of the units from `unit` on, before `end`, that are children of one node.
+  // The end of the units, starting at `unit` and before `end`, that are children of the same node.
   int64_t end_of_siblings(int64_t unit, int64_t end) const {
     const Node first = units_[static_cast<size_t>(unit)];
     const int64_t behind = tree_.end_of_siblings(first.plane, first.index);
@@ -119,7 +119,7 @@ class Linker {
           local_(static_cast<size_t>(linker.most_)),
           near_(linker.tree_, linker.dense_, distances_.gap_period()) {}
 
-    // Sets the parents of the unit's rows. No other thread looks at them yet.
+    // Set the parents of the unit's rows. No other thread reads them yet.
     void link_within(Node unit) {
       int64_t first = linker_.begin(unit), last = linker_.end(unit);
       size_t flat = linker_.flat(unit);
@@ -131,7 +131,7 @@ class Linker {
       }
     }
 
-    // Links each of some units, which are near each other, to those behind it.
+    // Link each of some units, which are near each other, to those after it.
     void link_to_later(int64_t first, int64_t last) {
       T low[D], high[D];
       no_box<D>(low, high);
@@ -150,12 +150,12 @@ class Linker {
    private:
     Node unit(int64_t i) const { return linker_.units_[static_cast<size_t>(i)]; }
 
-    // distance2: as computed, scaled, of two rows that find_near found near each other.
+    // distance2: the computed, scaled value for two rows that find_near has found near each other.
     bool linked(T distance2, int64_t a, int64_t b) const {
       return rule_.linked(distance2, linker_.pos_ + a * D, linker_.pos_ + b * D);
     }
 
-    // Links a leaf within and returns its number of sets.
+    // Link a leaf within and return its number of sets.
     int64_t link_leaf(int64_t leaf, int64_t first, int64_t count) {
       T low[D], high[D];
       linker_.box(static_cast<size_t>(leaf), low, high);
@@ -199,9 +199,9 @@ class Linker {
       }
     }
 
-    // Tests the particles of `from` against those of `to`. from_one: `from` is one set, so a single link is enough if
-    // `to` is one set too. to_root: a row of `to` if it is one set, else -1. Returns whether no more needs to be
-    // tested.
+    // Test the particles of `from` against those of `to`. from_one: `from` is one set, so a single link is enough if
+    // `to` is one set as well. to_root: a row of `to` if it is one set, otherwise -1. Returns whether no more tests are
+    // needed.
     bool link_nodes(Node from, Node to, bool from_one, int64_t to_root) {
       if (from_one && to_root >= 0 && sets_.find(linker_.begin(from)) == sets_.find(to_root)) return true;
       if (from.plane == 0 && to.plane == 0) return link_leaves(from.index, to.index, from_one, to_root);
@@ -237,7 +237,7 @@ class Linker {
       return false;
     }
 
-    // Links a row to the leaf that distances are to.
+    // Link a row to the current leaf of `distances_`.
     bool link_row(int64_t row, bool from_one, int64_t to_root) {
       if (to_root >= 0 && sets_.find(row) == sets_.find(to_root)) return false;
       bool enough = false;
@@ -267,7 +267,7 @@ class Linker {
   UnionFind& sets_;
   const int64_t most_;
   std::vector<uint8_t> dense_;    // [node]
-  std::vector<uint8_t> one_set_;  // [node], of units: whether they are one set since they were linked within
+  std::vector<uint8_t> one_set_;  // [node], for units: whether linking within has made them one set
   std::vector<Node> units_;       // in z-order
 };
 
@@ -278,13 +278,13 @@ void write_labels(const Parallel& parallel, UnionFind& sets, int64_t num, int32_
   });
 }
 
-// Labels in the order that `rows` maps z-ordered rows to: the smallest such row of the group.
+// Labels in the order given by `rows`, which maps z-ordered rows: the smallest mapped row of the group.
 void write_mapped_labels(const Parallel& parallel, UnionFind& sets, const int32_t* rows, int64_t num, int32_t* label) {
   Scratch<std::atomic<int32_t>> smallest(num);
   parallel.blocks(num, 1 << 14, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) smallest[row].store(rows[row], std::memory_order_relaxed);
   });
-  // The minimum of a set of numbers does not depend on the order in which threads bring them.
+  // A minimum does not depend on the order of the threads.
   parallel.blocks(num, 1 << 14, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       std::atomic<int32_t>& least = smallest[sets.find(row)];

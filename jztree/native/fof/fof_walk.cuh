@@ -1,22 +1,23 @@
-// A leaf's walk down the planes, to link it to all leaves behind it in z-order that are within the linking length.
+// A leaf's walk down the planes, which links it to all leaves after it in z-order that are within the linking length.
 //
-// A warp looks at 32 nodes of a plane at once, a lane each: those that end before the leaf or are too far are dropped;
-// so are, if the leaf is one set (all its particles are linked to each other directly or through others), nodes that
-// are one set too and the same one already, or that become it because every pair is within the linking length. Runs of
-// neighbouring nodes that are left go on the stack as one range of children, so that the next step has more of its
-// lanes full: about 11 nodes a step, and 6 to 9 steps a leaf, for uniform particles. Of leaves that are left, particles
-// near the other's box are tested against each other. If both are one set, the first link ends that; if one is,
-// particles of the other that are in it already are left out.
+// A warp tests 32 nodes of a plane at once, one per lane. Nodes that end before the leaf or are too far away are
+// dropped. If the leaf is one set (all its particles are linked to each other directly or through others), some other
+// nodes that are one set are also dropped: those already in the same set, and those that join it because every pair is
+// within the linking length. Runs of neighbouring remaining nodes go on the stack as one range of children, so that the
+// next step fills more of its lanes: about 11 nodes per step, and 6 to 9 steps per leaf, for uniform particles. If two
+// leaves remain, the particles of each near the other's box are tested against each other. If both leaves are one set,
+// the first link is enough. If only one of them is, particles of the other leaf that are already in this set are left
+// out.
 //
-// So that no warp walks all of a cluster:
-// * A leaf next to a void has a box that may reach far into a cluster. Nodes that are smaller than a box wider than the
-//   linking length are tried against the leaf's particles too.
-// * A leaf that is not one set leaves out dense nodes of whose set all its particles near them are.
-// * A node all of whose particles are at one place is one particle.
-// What is left is the shell of dense nodes about one linking length away that are not joined yet: the first leaves
-// to walk in a cluster of n particles inside a few linking lengths look at some n^(2/3) of its nodes.
+// Three rules prevent a warp from walking a whole cluster:
+// * A leaf next to a void has a box that may reach far into a cluster. If the box is wider than the linking length,
+//   nodes smaller than the box are also tested against the leaf's particles.
+// * A leaf that is not one set skips a dense node if all of the leaf's particles near the node are already in its set.
+// * A node with all particles at one place counts as one particle.
+// The remaining nodes are the shell of dense nodes about one linking length away that are not joined yet. In a cluster
+// of n particles inside a few linking lengths, the first leaves to walk test some n^(2/3) of its nodes.
 //
-// Memory: a step reads 2 corners and 4 splits a node, of planes that stay in the caches except for the lowest two.
+// Memory: a step reads 2 corners and 4 splits per node. All planes but the lowest two stay in the caches.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +30,12 @@
 
 namespace jztree {
 
-// What all lanes know of their leaf, in shared memory: it would take many registers, and few warps would run at once.
+// The data of a leaf that all lanes share, in shared memory: in registers, it would reduce the number of warps that run
+// at once.
 template <int D, typename T>
 struct WalkingLeaf {
-  RowPoint<D, T> staged[warp_size];  // that lanes are tested against
-  RowPoint<D, T> points[warp_size];  // the leaf's first
+  RowPoint<D, T> staged[warp_size];  // tested against the lanes
+  RowPoint<D, T> points[warp_size];  // the first points of the leaf
   NodeBox<D, T> box;
   T extent;
 };
@@ -67,7 +69,7 @@ class LeafWalk {
     __syncwarp();
   }
 
-  // For all lanes of the warp.
+  // Called by all lanes of the warp.
   __device__ void run() {
     NodeRange range;
     for (stack_.begin(tree_); stack_.next(&range);) step(range);
@@ -76,10 +78,10 @@ class LeafWalk {
  private:
   static constexpr int leaf_bytes = (static_cast<int>(sizeof(WalkingLeaf<D, T>)) + 15) / 16 * 16;
 
-  // Whether the lane has one of the leaf's rows, if lane 0 has the row `tile`.
+  // Whether the lane has a row of the leaf, if lane 0 has the row `tile`.
   __device__ bool has_row(uint32_t tile) const { return tile + lane_index() < end_; }
 
-  // Looks at up to 32 nodes.
+  // Test up to 32 nodes.
   __device__ void step(const NodeRange& range) {
     const LaneNode mine(tree_, range);
     NodeBox<D, T> box{};
@@ -106,7 +108,7 @@ class LeafWalk {
     }
   }
 
-  // Whether the leaf and a node, both of them one set, are one after this.
+  // Join the leaf and a node, both of them one set, if possible. Returns whether they are one set now.
   __device__ bool settled(const NodeBox<D, T>& box, int32_t first) {
     if (sets_.in_set(first, &member_)) return true;
     if (!all_linked(leaf_.box, box)) return false;
@@ -119,7 +121,7 @@ class LeafWalk {
   }
 
   // The lanes of `left` without those whose nodes, which are `small`, lie between the leaf's particles. The lanes have
-  // read the boxes before, so they are in the nearest cache.
+  // just read the boxes, so they are in the nearest cache.
   __device__ unsigned without_far(unsigned left, unsigned small, uint32_t node) {
     for (small &= left; small; small &= small - 1) {
       int lane = __ffs(static_cast<int>(small)) - 1;
@@ -129,7 +131,7 @@ class LeafWalk {
     return left;
   }
 
-  // The lanes of `left` without those of the `dense` nodes to which all links there may be are made after this.
+  // The lanes of `left` without those of the `dense` nodes whose possible links to the leaf are all made by this call.
   __device__ unsigned without_done(unsigned left, unsigned dense, const NodeRange& range) {
     for (dense &= left; dense; dense &= dense - 1) {
       int lane = __ffs(static_cast<int>(dense)) - 1;
@@ -137,14 +139,15 @@ class LeafWalk {
       NodeBox<D, T> box = load_box(tree_, node, setup_.scale.factor);
       uint32_t first = static_cast<uint32_t>(tree_.first_row(range.plane, node));
       bool point = setup_.rule.exact_zero && box.extent() == 0;
-      // One particle of many at the same place speaks for all.
+      // A single particle represents many at the same place.
       if (point) link_to_rows(box, first, first + 1, true);
       if (point || (!one_ && rows_settled(box, static_cast<int32_t>(first)))) left &= ~(1u << lane);
     }
     return left;
   }
 
-  // Whether all rows of the leaf that may be linked to anything in a dense node are in its set after this.
+  // Link rows to a dense node. Returns whether all rows of the leaf that may be linked to any of its particles are in
+  // its set now.
   __device__ bool rows_settled(const NodeBox<D, T>& box, int32_t first) {
     bool open = false;
     for (uint32_t tile = first_; tile < end_; tile += warp_size) {
@@ -167,16 +170,16 @@ class LeafWalk {
     return near != 0;
   }
 
-  // Of lanes that have a row.
+  // For lanes that have a row.
   __device__ RowPoint<D, T> point_at(uint32_t tile) const {
     if (tile == first_ || !has_row(tile)) return leaf_.points[lane_index()];
     return tester_.load(tile + lane_index());
   }
 
-  // Links the particles of this leaf to the rows [first, end), which have a box and may be one set.
+  // Link the particles of this leaf to the rows [first, end), which have a box and may be one set.
   __device__ void link_to_rows(const NodeBox<D, T>& box, uint32_t first, uint32_t end, bool other_one) {
-    // Leaves that were looked at in the same step may have joined the two meanwhile. Lanes may see different moments;
-    // they go on together.
+    // Other leaves of the same step may have joined the two meanwhile. Lanes may see different states, but must
+    // continue together.
     if (one_ && other_one && __any_sync(all_lanes, sets_.in_set(static_cast<int32_t>(first), &member_))) return;
     bool around = wraps_around(leaf_.box, box, setup_.scale);
     int32_t other_member = static_cast<int32_t>(first);
@@ -192,7 +195,7 @@ class LeafWalk {
         unsigned other_near = tester_.near_box(other, used, leaf_.box);
         if (one_ && !other_one) other_near = outside(other_near, other_tile, &member_);
         if (!other_near) continue;
-        // Fewer steps if the side with fewer points is staged.
+        // Staging the side with fewer points takes fewer steps.
         bool swap = __popc(near) > __popc(other_near);
         tester_.stage(either(swap, other, point));
         if (link_tiles(either(swap, point, other), swap ? near : other_near, swap ? tile : other_tile,
@@ -203,15 +206,15 @@ class LeafWalk {
     }
   }
 
-  // Which of the rows with a bit in `near`, counted from `tile`, are not in a set yet that `member` is in.
+  // The rows with a bit in `near`, counted from `tile`, that are not yet in the set of `member`.
   __device__ unsigned outside(unsigned near, uint32_t tile, int32_t* member) const {
     bool open = near >> lane_index() & 1;
     if (open) open = !sets_.in_set(static_cast<int32_t>(tile) + lane_index(), member);
     return __ballot_sync(all_lanes, open);
   }
 
-  // Links the lanes' points, of those with a bit in `used`, to the staged ones. rows, staged_rows: of the bits 0.
-  // Returns whether the leaves are one set by that.
+  // Link the lanes' points with a bit in `used` to the staged ones. rows, staged_rows: the rows of bit 0. Returns
+  // whether the leaves are one set as a result.
   __device__ bool link_tiles(const RowPoint<D, T>& point, unsigned used, uint32_t rows, unsigned staged,
                              uint32_t staged_rows, bool staged_one, bool lanes_one, bool around) {
     bool both = staged_one && lanes_one;
@@ -236,7 +239,7 @@ class LeafWalk {
   RowTester<D, T> tester_;
   uint32_t first_, end_;  // rows of the leaf
   bool one_, wide_;       // whether it is one set; whether it is wider than the linking length
-  int32_t member_ = 0;    // if it is one set: an ancestor of its first row, not the same in all lanes
+  int32_t member_ = 0;    // if it is one set: an ancestor of its first row, which may differ between lanes
 };
 
 }  // namespace jztree

@@ -1,4 +1,4 @@
-// Boxes that want what is within some distance, for the CPU's kernels: in float64 and in vector loops.
+// Boxes that want all points within some distance, for the CPU kernels: in float64 and in vector loops.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace jztree {
 template <int D>
 class WantingBoxes {
  public:
-  // period: infinite where open. most: how many boxes there may be.
+  // period: infinite for open dimensions. most: the largest number of boxes.
   WantingBoxes(const double* period, int64_t most)
       : stride_((most + lanes - 1) / lanes * lanes), numbers_((2 * D + 1) * stride_) {
     std::copy(period, period + D, period_);
@@ -21,10 +21,10 @@ class WantingBoxes {
 
   bool empty() const { return count_ == 0; }
 
-  // Of those added last, whether one wants all of a box, every point of it.
+  // Whether one of the boxes added last wants every point of a box.
   bool one_wants_all() const { return one_wants_all_; }
 
-  // A box that wants what is within `far`.
+  // Add a box that wants all points within `far`.
   template <typename T>
   void add(const T* low, const T* high, double far) {
     for (int d = 0; d < D; ++d) {
@@ -34,7 +34,7 @@ class WantingBoxes {
     far2()[count_++] = far * far;
   }
 
-  // Makes this those out of `others` that want something of [low, high].
+  // Replace the boxes by those of `others` that want any point of [low, high].
   template <typename T>
   void choose_near(const T* low, const T* high, const WantingBoxes& others) {
     clear();
@@ -58,7 +58,7 @@ class WantingBoxes {
     }
   }
 
-  // Which of up to `lanes` points they want, a bit a point. x: lane by lane, for each dimension.
+  // The wanted ones among up to `lanes` points, one bit per point. x: lane by lane, for each dimension.
   uint32_t wanted(const Lanes<double>* x, uint32_t points) const {
     uint32_t found = 0;
     for (int64_t i = 0; i < count_ && found != points; ++i) {
@@ -75,7 +75,7 @@ class WantingBoxes {
  private:
   using V = Lanes<double>;
 
-  // The lower and the upper corners of all boxes, dimension by dimension, and then how far each wants to look, squared.
+  // The lower and the upper corners of all boxes, dimension by dimension, and then the squared search distance of each.
   double* corner(int which) { return numbers_.get() + which * stride_; }
   const double* corner(int which) const { return numbers_.get() + which * stride_; }
   double* far2() { return corner(2 * D); }

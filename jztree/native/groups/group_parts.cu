@@ -1,7 +1,8 @@
-// What the CPU does row after row is done here with stable radix sorts and running sums of integers, which do not
-// depend on the order of threads. Bound by memory. Bytes moved a row, and work arrays:
-//   group_parts  keys of 31 + log2(n) bits are sorted with their rows: 24 bytes a pass, and 100 more; 24 bytes a row
-//   pack_parts   8 bytes an entry of the buffer, with a binary search a rank
+// The CPU works row by row; here stable radix sorts and running sums of integers give the same results, which do not
+// depend on the order of threads. Bound by memory. Bytes moved per row, and work arrays:
+//   group_parts  keys of 31 + log2(n) bits are sorted with their rows: 24 bytes per pass, and 100 more; 24 bytes per
+//   row
+//   pack_parts   8 bytes per entry of the buffer, with a binary search per rank
 
 #include <algorithm>
 #include <cstdint>
@@ -15,7 +16,7 @@
 namespace jztree {
 namespace {
 
-// The rows that hold particles, or none if a root is bad: then nothing may be looked up by it.
+// The number of rows that hold particles, or 0 if a root is invalid: then no root may be used for a lookup.
 struct GoodRows {
   Count num;
   const int32_t* bad_row;
@@ -23,14 +24,14 @@ struct GoodRows {
   __device__ int64_t operator()() const { return *bad_row < 0 ? num() : 0; }
 };
 
-// As unsigned numbers the smallest row wins over -1.
+// In an unsigned minimum, any row wins over -1.
 __global__ void find_bad_row(Roots roots, const int32_t* rank, Count num, int32_t* bad_row) {
   int64_t row = thread_index();
   if (row < num() && roots.bad(row, *rank, num.rows))
     atomicMin(reinterpret_cast<unsigned*>(bad_row), static_cast<unsigned>(row));
 }
 
-// Roots on other ranks as keys in which rows have `bits` bits, at most 31; a key of all ones comes after all of them.
+// Roots on other ranks as keys, in which a row has `bits` bits, at most 31; a key of all ones sorts last.
 struct PartKeys {
   Roots roots;
   int bits;
@@ -42,7 +43,7 @@ struct PartKeys {
   }
 };
 
-// Parts that this rank owns are known by their roots. Labels of the others are set later.
+// Parts that this rank owns are named by their roots. Labels of the other parts are set later.
 __global__ void begin_parts(PartKeys keys, const int32_t* rank, GoodRows num, int32_t* label, int32_t* count,
                             uint64_t* key, int32_t* rows) {
   int64_t row = thread_index(), n = num.num.rows;
@@ -55,7 +56,7 @@ __global__ void begin_parts(PartKeys keys, const int32_t* rank, GoodRows num, in
   rows[row] = static_cast<int32_t>(row);
 }
 
-// Rows sorted by the keys of their parts, of which those equal to `last` are in none.
+// Rows sorted by the keys of their parts; rows with the key `last` are in no part.
 struct SortedParts {
   const uint64_t* key;
   const int32_t* rows;
@@ -67,7 +68,7 @@ struct SortedParts {
   __device__ bool ends(int64_t i) const { return i + 1 == n || key[i] != key[i + 1]; }
 };
 
-// Which part, counted from 1, and where it begins. Running sums of such pairs number the parts.
+// The number of a part, counted from 1, and its begin. Running sums of such pairs number the parts.
 struct PartsSoFar {
   uint64_t packed;
 
@@ -93,7 +94,7 @@ __global__ void list_parts(SortedParts sorted, const uint64_t* so_far, int32_t* 
   int64_t i = thread_index();
   if (!sorted.in_part(i)) return;
   PartsSoFar here{so_far[i]};
-  int32_t first = sorted.rows[here.first()];  // rows of one key are in their order
+  int32_t first = sorted.rows[here.first()];  // rows with the same key stay in order
   label[sorted.rows[i]] = first;
   if (sorted.begins(i)) parts[here.parts() - 1] = first;
   if (!sorted.ends(i)) return;
@@ -101,7 +102,8 @@ __global__ void list_parts(SortedParts sorted, const uint64_t* so_far, int32_t* 
   if (!sorted.in_part(i + 1)) *num_parts = static_cast<int32_t>(here.parts());
 }
 
-// Parts `chunk` places apart must not be in one window of one rank. Windows of one row always suffice.
+// Parts with a distance of `chunk` in the list must not be in one window of one rank. Windows of one row always
+// suffice.
 __global__ void cut_windows(Roots roots, const int32_t* parts, Count num_parts, int64_t chunk, int32_t* windows) {
   int64_t part = thread_index();
   if (part == 0) atomicMax(windows, 1);
@@ -113,7 +115,7 @@ __global__ void cut_windows(Roots roots, const int32_t* parts, Count num_parts, 
   if (cut.count > 1) atomicMax(windows, static_cast<int32_t>(cut.count));
 }
 
-// Rows in the order of their parts, and what they are told by their labels and counts.
+// Sort rows in the order of their parts, and set their labels and counts.
 void sort_parts(Queue& queue, const GroupParts& in, const PartKeys& keys, const GoodRows& num) {
   int64_t n = in.rows();
   cub::DoubleBuffer<uint64_t> key(queue.scratch<uint64_t>(n), queue.scratch<uint64_t>(n));
@@ -142,7 +144,7 @@ void group_parts(Queue& queue, const GroupParts& in) {
                     in.windows);
 }
 
-// Which parts go to each rank: parts are in the order of their roots.
+// The parts for each rank: parts are in the order of their roots.
 __global__ void split_parts(Roots roots, const int32_t* parts, Count num_parts, OneWindow window, int64_t ranks,
                             int64_t chunk, int32_t* starts, int32_t* counts) {
   int64_t rank = thread_index();

@@ -9,7 +9,7 @@
 namespace jztree {
 namespace {
 
-// The groups of this rank of which other ranks have parts. They are few, so each is found where it is asked for.
+// The groups of this rank with parts on other ranks. They are few, so each is found by binary search.
 class SharedGroups {
  public:
   void add(int32_t root_row) { groups_.push_back({root_row, 0}); }
@@ -19,21 +19,21 @@ class SharedGroups {
     groups_.erase(std::unique(groups_.begin(), groups_.end(), same), groups_.end());
   }
 
-  // The particles that other ranks have of a group that was added.
+  // The number of particles on other ranks of a group that was added.
   uint64_t& operator[](int32_t root_row) {
     return std::lower_bound(groups_.begin(), groups_.end(), root_row,
                             [](const Group& group, int32_t row) { return group.root_row < row; })
         ->number;
   }
 
-  // Gives each group of a window of this rank's rows its place; places[row] is that of the particles here, which come
-  // first. From here on the number of a shared group is the place of its next part.
+  // Set the place of each group in a window of this rank's rows; places[row] is that of the particles on this rank,
+  // which come first. Afterwards, the number of a shared group is the place of its next part.
   void settle(int64_t begin, int64_t end, const int32_t* count, const int32_t* root_rank, int64_t me,
               uint64_t npart_min, uint32_t* places, Tally& tally) {
     auto next = groups_.begin();
     for (int64_t row = begin; row < end; ++row) {
       if (root_rank[row] != me) continue;
-      // Whether a row is a root could not be foretold, so the others get a place, too, of a group of nobody.
+      // Whether a row is a root is unpredictable, so other rows also get the place of an imaginary group.
       const uint64_t here = static_cast<uint64_t>(count[row]);
       uint64_t particles = here;
       const bool shared = next != groups_.end() && next->root_row == row;

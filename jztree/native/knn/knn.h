@@ -1,6 +1,5 @@
-// Exact k nearest neighbours of z-ordered queries among z-ordered sources. Ties are broken by the lower row in z-order,
-// and a query that is a source is its own first neighbour, or none of its own. There may be a limit to how far they
-// are.
+// Exact k nearest neighbours of z-ordered queries among z-ordered sources. Ties are broken by the lower row in z-order.
+// A query that is a source is either its own first neighbour or is excluded. The distances may have a limit.
 #pragma once
 
 #include "common/tree_arguments.h"
@@ -12,20 +11,20 @@ struct Neighbours {
   static constexpr unsigned compiled_dims = padded_dims;
 
   Tree<D, T> sources;
-  const int32_t* source_rows;  // (n,), the row to report for each z-ordered source; null: its place
+  const int32_t* source_rows;  // (n,), the row to report for each z-ordered source; null: its index
   Tree<D, T> queries;
-  const int32_t* query_rows;  // (q,), the output row of each z-ordered query; null: its place
-  const int32_t* own_offset;  // query i is source i + own_offset; negative: queries are no sources
-  const int32_t* open;        // which leaves of queries are searched again; null: all are, and for the first time
+  const int32_t* query_rows;  // (q,), the output row of each z-ordered query; null: its index
+  const int32_t* own_offset;  // query i is source i + own_offset; negative: no query is a source
+  const int32_t* open;        // the leaves of queries to search again; null: all leaves, for the first time
   Lengths box;
-  Lengths limit;    // (q,) in the order of output rows, one for all, or none; negative: nothing is within
-  const T* domain;  // (2, D), the corners of the set that sources and queries are part of; null: of theirs
-  // Continued: leaves that are not open keep what they have. Those that are have an answer among the queries (if these
-  // are sources) or some of the sources, which tells how far away the k-th is at most.
+  Lengths limit;    // (q,) in output order, a single one for all, or none; negative: no neighbours
+  const T* domain;  // (2, D), the corners of the set of sources and queries; null: computed from them
+  // Continued: leaves that are not open keep their values. Open leaves have an answer among the queries (if these are
+  // sources) or some of the sources, which gives an upper limit of the k-th distance.
   Array<T> radius;  // (q, k), continued
   int32_t* index;   // (q, k), continued
   bool self;        // the sources are the queries, row by row
-  bool others;      // a query that is a source is none of its own neighbours
+  bool others;      // a query that is a source is not its own neighbour
 
   explicit Neighbours(Arguments& in)
       : sources(in),

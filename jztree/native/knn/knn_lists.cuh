@@ -1,12 +1,12 @@
 // The k nearest candidates of a query, kept by one lane in registers.
 //
-// A candidate is compared by its squared distance, then by its row: in float32 as one 64-bit integer, because the bits
-// of floats that are not negative are ordered as the floats are. The row is stored plus one, and a query that is its
-// own neighbour as zero, so that it comes before others at the same place.
+// A candidate is compared by its squared distance, then by its row. In float32 this is a comparison of 64-bit integers,
+// because the bits of non-negative floats sort like the floats. The stored row is the row plus one, or zero for a query
+// that is its own neighbour, so that it precedes others at the same place.
 //
-// Inserting candidates one by one would have every lane wait for each insertion of any of the 32. So a lane first
-// collects candidates in shared memory; when a lane has many, all lanes take a batch of their own through a sorting
-// network and a bitonic merge with their lists (K. E. Batcher, 1968, "Sorting networks and their applications"),
+// If candidates were inserted one by one, every lane would wait for each insertion of any of the 32. So a lane first
+// collects candidates in shared memory. When a lane has many, each lane sorts a batch with a sorting network and
+// combines it with its list by a bitonic merge (K. E. Batcher, 1968, "Sorting networks and their applications"),
 // without a branch.
 #pragma once
 
@@ -23,8 +23,8 @@ constexpr uint32_t no_row = 0xffffffffu;
 template <typename T>
 struct Candidate;
 
-// Two words, so that the compiler chooses between candidates word by word after one comparison: of 64-bit integers it
-// makes a minimum and a maximum, with a comparison each.
+// Two words, so that the compiler selects candidates word by word after one comparison: for 64-bit integers it would
+// generate a minimum and a maximum, with a comparison each.
 template <>
 struct alignas(8) Candidate<float> {
   uint32_t row;
@@ -33,7 +33,7 @@ struct alignas(8) Candidate<float> {
   __device__ static Candidate make(float distance2, uint32_t row_plus_one) {
     return {row_plus_one, __float_as_int(distance2)};
   }
-  // Before all others: fills the places of a list that its k does not need.
+  // Sorts before all others: fills the entries of a list that its k does not need.
   __device__ static Candidate before_all() { return {0, std::numeric_limits<int32_t>::min()}; }
   __device__ bool operator<(const Candidate& other) const { return key() < other.key(); }
   __device__ float distance2() const { return __int_as_float(bits); }
@@ -59,7 +59,7 @@ struct Candidate<double> {
   __device__ uint32_t row_plus_one() const { return row; }
 };
 
-// Stands for a neighbour not found yet: farther than any other.
+// Represents a neighbour not found yet: farther than any other.
 template <typename T>
 __device__ Candidate<T> no_candidate() {
   return Candidate<T>::make(std::numeric_limits<T>::infinity(), no_row);
@@ -93,8 +93,8 @@ __device__ __forceinline__ void exchange(Candidate<T>& a, Candidate<T>& b) {
   b = high;
 }
 
-// Merges the elements Low, Low + Step, ... of a run of N, of which those at even and at odd places are sorted
-// (Batcher's odd-even merge).
+// Merge the elements Low, Low + Step, ... of a run of N whose elements at even and at odd places are sorted (Batcher's
+// odd-even merge).
 template <int Low, int N, int Step, typename T>
 __device__ __forceinline__ void odd_even_merge(Candidate<T>* a) {
   if constexpr (2 * Step < N) {
@@ -116,7 +116,7 @@ __device__ __forceinline__ void sort(Candidate<T>* a) {
   }
 }
 
-// Sorts what rises and then falls.
+// Sort a sequence that ascends and then descends.
 template <int Low, int N, typename T>
 __device__ __forceinline__ void bitonic_merge(Candidate<T>* a) {
   if constexpr (N > 1) {
@@ -129,18 +129,18 @@ __device__ __forceinline__ void bitonic_merge(Candidate<T>* a) {
 
 }  // namespace network
 
-// The list of one lane: room for K, of which the last k count.
+// The list of one lane: capacity K; the last k entries count.
 template <int K, typename T>
 struct RegisterList {
   static constexpr int batch = K < 8 ? K : K > 16 ? 16 : 8;
 
-  Candidate<T> best[K];  // rising
+  Candidate<T> best[K];  // ascending
 
-  // own: whether the query is its own neighbour, as the first one that is found.
+  // own: whether the query is its own neighbour, as the first one.
   __device__ __forceinline__ void reset(int k, bool own) {
 #pragma unroll
     for (int i = 0; i < K; ++i) {
-      // Chosen by value: a place that is known at run time only would move the list out of the registers.
+      // Select by value: indexing with a run-time index would move the list out of the registers.
       Candidate<T> found = choose(i == K - k && own, Candidate<T>::make(0, 0), no_candidate<T>());
       best[i] = choose(i < K - k, Candidate<T>::before_all(), found);
     }
@@ -148,8 +148,8 @@ struct RegisterList {
 
   __device__ Candidate<T> bound() const { return best[K - 1]; }
 
-  // Keeps the nearest of what it holds and of `batch` others, which are overwritten. The smaller of the i-th largest of
-  // the one and the i-th smallest of the other are those, and they rise and then fall.
+  // Keep the nearest of the current entries and `batch` others, which are overwritten. The nearest are the minima of
+  // the i-th largest of the list and the i-th smallest of the batch; they ascend and then descend.
   __device__ __forceinline__ void absorb(Candidate<T>* others) {
     network::sort<0, batch>(others);
 #pragma unroll

@@ -1,4 +1,4 @@
-// What a search is asked, and where its answers go.
+// The input of a search, and the destination of its answers.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace jztree {
 
-// Queries that a search in float32 cannot answer: groups of 32 that follow each other, and which of them.
+// Queries that a search in float32 cannot answer: groups of 32 consecutive queries, and the lanes of these.
 struct Unanswered {
   int32_t* count = nullptr;
   uint32_t *group = nullptr, *lanes = nullptr;
@@ -23,18 +23,18 @@ template <typename From>
 struct Problem {
   TreeView<From> sources, queries;
   bool self;                   // the sources are the queries, row by row
-  const int32_t* own_offset;   // query i is source i + own_offset; negative: queries are no sources
-  bool others;                 // queries that are sources are none of their own neighbours
-  const int32_t* source_rows;  // reported row of each z-ordered source; null: its place
-  const int32_t* query_rows;   // output row of each z-ordered query; null: its place
-  const int32_t* chosen;       // the queries to be answered, null: all; of the others, nothing is written
+  const int32_t* own_offset;   // query i is source i + own_offset; negative: no query is a source
+  bool others;                 // queries that are sources are not their own neighbours
+  const int32_t* source_rows;  // reported row of each z-ordered source; null: its index
+  const int32_t* query_rows;   // output row of each z-ordered query; null: its index
+  const int32_t* chosen;       // the queries to answer, null: all; nothing is written for the others
   const int64_t* chosen_count;
-  int64_t most;    // of them
+  int64_t most;    // their largest number
   From* radius;    // (q, k), written at the end (knn_report.cuh)
-  int32_t* index;  // (q, k), until then the neighbours' places in z-order
+  int32_t* index;  // (q, k), until then the neighbours' z-ordered rows
   int64_t k;
-  Lengths limit;           // in the order of output rows, one for all, or none
-  const int32_t* wrapped;  // not 0: a position is outside of its periodic box
+  Lengths limit;           // in output order, a single one for all, or none
+  const int32_t* wrapped;  // not 0: a position is outside its periodic box
 
   __device__ int64_t count() const { return chosen ? *chosen_count : most; }
   __device__ int64_t query(int64_t place) const { return chosen ? chosen[place] : place; }
@@ -48,7 +48,7 @@ struct Problem {
   // Whether a query with that own row is its own first neighbour.
   __device__ bool own_first(int64_t own) const { return own >= 0 && !others; }
 
-  // Where a query's answers go.
+  // The output row of a query.
   __device__ int64_t out_row(int64_t query) const { return query_rows ? query_rows[query] : query; }
 
   // own: the query's own row.
@@ -59,8 +59,8 @@ struct Problem {
   }
 };
 
-// Whether two rows are at the same place. Small coordinates of a wide set become 0 when they are scaled down, so this
-// compares the given ones.
+// Whether two rows are at the same place. Compares the input positions, because small coordinates of a wide set become
+// 0 when they are scaled down.
 template <int W, typename From, typename T>
 JZTREE_APART bool same_place(const Problem<From>& problem, const Scale<W, T>& scale, int64_t source, int64_t query) {
   const int dims = problem.sources.dims;

@@ -1,6 +1,6 @@
-// A thread takes one group of queries after the other and walks the tree once for all their radii (ball_walk.h). Where
-// a node is in one and the same ball of all queries of a group, its number and weight are added as they are. Weights
-// are added in float64, in the order of rows, so sums have the same bits with any number of threads.
+// A thread processes one group of queries after the other and walks the tree once for all their radii (ball_walk.h). If
+// a node is in the same ball of all queries of a group, its number and weight are added as a whole. Weights are added
+// in float64, in the order of rows, so sums have the same bits with any number of threads.
 
 #include "count_within.h"
 
@@ -14,13 +14,13 @@
 namespace jztree {
 namespace {
 
-// What is in each ball of each query of a group, and of all of them together.
+// The number or weight in each ball of each query of a group, and the common part of all queries.
 template <typename T, bool Weighted>
 class Tally {
  public:
   static constexpr bool of_numbers = !Weighted, together = true;
 
-  // weight: of rows, if they count. node_weight: of nodes.
+  // weight: of rows, if weights are used. node_weight: of nodes.
   Tally(int64_t m, const T* weight, const double* node_weight) : m_(m), weight_(weight), node_weight_(node_weight) {}
 
   void reset(int64_t count) {
@@ -28,7 +28,7 @@ class Tally {
     if (Weighted) sum_.assign(static_cast<size_t>((count + 1) * m_), 0.);
   }
 
-  // The first is what all have in common.
+  // The first entry is the common part.
   void node(int64_t node, int64_t first, int64_t end, int64_t ball) {
     count_[static_cast<size_t>(ball)] += static_cast<int32_t>(end - first);
     if (Weighted) sum_[static_cast<size_t>(ball)] += node_weight_[node];
@@ -41,7 +41,7 @@ class Tally {
       sum_[place] += static_cast<double>(weight_[first + __builtin_ctz(chosen)]);
   }
 
-  // What is within each radius of the i-th query.
+  // Write the results within each radius of the i-th query.
   void write(int64_t i, int32_t* count, T* sum) const {
     int32_t number = 0;
     double weight = 0;

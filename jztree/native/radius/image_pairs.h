@@ -1,5 +1,5 @@
-// Vectors, distances and shifts, as far as they are asked for, of pairs with an image (image_rule.h), of one query and
-// many sources at once.
+// The requested vectors, distances and shifts of pairs with an image (image_rule.h), for one query and many sources at
+// once.
 #pragma once
 
 #include <algorithm>
@@ -16,14 +16,14 @@ class ImagePairs {
   ImagePairs(const PairsWithin<D, T>& in, const StagedPairs<D, T>& staged)
       : in_(in), staged_(staged), rule_(staged.rule), moved_(staged.moved()) {}
 
-  // From now on, pairs are of this query, and the first that is added has this place.
+  // Select this query; the next pair goes to this place.
   void start(int64_t query, int64_t place) {
     query_ = query;
     place_ = place;
     for (int d = 0; d < D; ++d) from_[d] = nearer(in_.queries.pos[query * D + d], rule_.period[d]);
   }
 
-  // Adds those with an image of the sources in some rows.
+  // Add the pairs with an image of the sources in these rows.
   void add(const int32_t* rows, int64_t number, const BoxImage<D>& image) {
     while (number > 0) {
       const int64_t some = std::min(number, most - number_);
@@ -35,7 +35,7 @@ class ImagePairs {
     }
   }
 
-  // Writes what is not written yet.
+  // Write the pending pairs.
   void write() {
     for (int d = 0; d < D; ++d) {
       for (T* numbers : {to_[d], inside_[d]}) std::fill(numbers + number_, numbers + end(), T{0});
@@ -52,7 +52,7 @@ class ImagePairs {
   }
 
  private:
-  // So many at a time: a vector is loaded long after its numbers were stored, or else it would have to wait for them.
+  // The number of pairs per batch: a vector load stalls unless its numbers were stored long before.
   static constexpr int64_t most = 8 * lanes;
 
   void gather(const int32_t* rows, int64_t number, const BoxImage<D>& image) {
@@ -67,7 +67,8 @@ class ImagePairs {
     }
   }
 
-  // Moved: whether any position is not where it was staged, so that its image is another one of it as given.
+  // Moved: whether any position was wrapped when it was staged, so that its image differs from that of the input
+  // position.
   template <bool Moved>
   __attribute__((flatten)) void measure() {
     for (int64_t first = 0; first < end(); first += lanes) {
@@ -82,7 +83,7 @@ class ImagePairs {
     }
   }
 
-  // As StagedPairs::apart, of some of the sources. In place of their images, their shifts are there afterwards.
+  // The same as StagedPairs::apart, for some of the sources. The shifts overwrite the images.
   template <bool Moved>
   Lanes<double> difference(int64_t first, int d) {
     const double period = rule_.period[d];
@@ -105,7 +106,7 @@ class ImagePairs {
     return out;
   }
 
-  // As `less_periods` of the difference from the query.
+  // The same as `less_periods`, for the difference from the query.
   Lanes<double> difference_less(const Lanes<double>& to, const Lanes<double>& periods, int d) const {
     const Lanes<double> from(from_[d]), apart = from - to, error = difference_error(from, to, apart);
     if (lanes_at_most(size_of(periods), Lanes<double>(1)) == 0xffff) return (apart - periods * rule_.period[d]) + error;
@@ -119,7 +120,7 @@ class ImagePairs {
     return out;
   }
 
-  // As `whole_boxes`.
+  // The same as `whole_boxes`.
   static Lanes<double> boxes(const Lanes<double>& length, double period) {
     return choose(size_of(length) < Lanes<double>(period / 2), Lanes<double>(), nearest_whole(length, period));
   }
@@ -142,7 +143,7 @@ class ImagePairs {
   const StagedPairs<D, T>& staged_;
   const DistanceRule<D, T>& rule_;
   const bool moved_;
-  // The query at work, the place of the next pair, and the sources that wait for it.
+  // The current query, the place of the next pair, and the pending sources.
   int64_t query_ = 0, place_ = 0, number_ = 0;
   double from_[D];
   T to_[D][most], inside_[D][most], vector_[D][most], distance_[most];

@@ -1,13 +1,13 @@
 // Sums over neighbours, weighted by a kernel W(r, h) of their distance, or by its derivatives.
 //
-// For query i and column c, with x the vector from source j to the query by its nearest image,
-//   sum[i, c, out] = sum over j of value[j, c, in] t[in, out](x, h),
-// where t holds the derivatives of W by as many components of x as there are indices in `in` (`inward` of them) and
-// `out` (`outward`), and the `by_h`-th one by h: three in all are never asked for. With `images`, the last outward
-// index is also weighted by how many periods the source's image was moved by: -dx/d(box length).
+// For query i and column c, with x the vector from source j to the query by its nearest image, sum[i, c, out] = sum
+// over j of value[j, c, in] t[in, out](x, h). Here t holds the derivatives of W by as many components of x as there are
+// indices in `in` (`inward` of them) and `out` (`outward`), and the `by_h`-th one by h; callers never request three in
+// total. With `images`, the last outward index is also weighted by the number of periods by which the source's image
+// was moved: -dx/d(box length).
 //
-// Terms may be far beyond the range of values where products with other numbers, that are taken later, are not. So
-// values and sums can be multiplied with 2^(e powers) in here, where 2^e is about the row's own smoothing length,
+// Terms may be far outside the range of the values even if later products with other numbers are in range. So values
+// and sums can be multiplied by 2^(e powers) here, where 2^e is about the row's own smoothing length, whether it is
 // needed or not.
 //
 // The smoothing length is that of the query (gather), of the source (scatter), or the mean of both.
@@ -24,12 +24,12 @@ template <int D, typename T>
 struct KernelSums {
   static constexpr unsigned compiled_dims = padded_dims;
 
-  int dims;  // of the given positions, which may have been padded to D
+  int dims;  // of the input positions, which may have been padded to D
   Tree<D, T> sources;
   Buffer value;      // (n, columns dims^inward), of z-ordered sources, float32 or float64
-  Lengths source_h;  // of each z-ordered source, or one for all
+  Lengths source_h;  // of each z-ordered source, or a single one for all
   Tree<D, T> queries;
-  Lengths query_h;  // of each z-ordered query, or one for all
+  Lengths query_h;  // of each z-ordered query, or a single one for all
   Lengths profile;  // KernelProfile
   Lengths box;
   Buffer sum;  // (q, columns dims^outward), in the dtype of the values; 0 for queries from num on
@@ -74,7 +74,7 @@ struct KernelSums {
   int64_t inner() const { return power_of_dims(inward); }
   int64_t outer() const { return power_of_dims(outward); }
   int64_t columns() const { return value.dims[1] / inner(); }
-  // How many powers of 1 / h there are in what is summed.
+  // The number of powers of 1 / h in the terms of a sum.
   int powers() const { return dims + static_cast<int>(order() + by_h); }
   int64_t power_of_dims(int64_t order) const { return order == 0 ? 1 : order == 1 ? dims : dims * dims; }
 };

@@ -1,4 +1,4 @@
-// The edges of bins, so that the one that a pair belongs to is found without a look at all of them.
+// The edges of bins, with cells that find the edge of a pair without testing every edge.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace jztree {
 
-// Edges of squared distances, by cells of an eighth of a power of two.
+// Edges of squared distances, with cells of an eighth of a power of two.
 template <typename T>
 class OctaveCells {
  public:
@@ -28,7 +28,7 @@ class OctaveCells {
       start_.push_back(static_cast<int32_t>(edge));
     }
   }
-  // No edge before this one can be at least x, which is at most the last one.
+  // The first edge that may be at least x; x is at most the last edge.
   int64_t start(T x) const { return start_[static_cast<size_t>(std::max<int64_t>(octave(x) - base_, 0))]; }
 
  private:
@@ -51,7 +51,7 @@ class OctaveCells {
   std::vector<int32_t> start_;
 };
 
-// Edges of lengths or cosines, by equal cells.
+// Edges of lengths or cosines, with equal cells.
 template <typename T>
 class EqualCells {
  public:
@@ -63,7 +63,7 @@ class EqualCells {
     cells_ = 4 * static_cast<int64_t>(possibly.size());
     inverse_ = finite > 0 ? static_cast<T>(cells_) / finite : 0;
     for (int64_t cell = 0, edge = 0; cell < cells_; ++cell) {
-      // A little before, because products are rounded.
+      // Slightly lower, because products are rounded.
       T begin = inverse_ > 0 ? (static_cast<T>(cell) / inverse_) * below_one<T> : 0;
       while (possibly[static_cast<size_t>(edge)] < begin) ++edge;
       start_.push_back(static_cast<int32_t>(edge));
@@ -84,7 +84,7 @@ class EqualCells {
 template <typename T, template <typename> class Cells>
 struct EdgeTable {
   int64_t count;
-  std::vector<T> surely, possibly;  // and one more, which everything is within
+  std::vector<T> surely, possibly;  // and one more that contains everything
   std::vector<double> exact;
   Cells<T> cells;
 
@@ -98,23 +98,22 @@ struct EdgeTable {
     possibly.push_back(std::numeric_limits<T>::infinity());
   }
 
-  // Nothing beyond this is within any edge.
+  // Anything above this is outside every edge.
   T outermost() const { return possibly[static_cast<size_t>(count - 1)]; }
 
-  // The first edge that a pair is within, whose quantity is from `low` to `high`; `count`: none. within(exact): whether
-  // it is, as it is decided in float64.
+  // The first edge that contains a pair with a quantity from `low` to `high`; `count`: none. within(exact): the
+  // decision in float64.
   template <typename Within>
   int64_t first_within(T low, T high, const Within& within) const {
     int64_t edge = cells.start(low);
-    // Most cells have one edge at most, and nobody could foretell on which side of it a pair is: the first step is no
-    // branch.
+    // Most cells have at most one edge, and the side of a pair is unpredictable: so the first step has no branch.
     edge += low > possibly[static_cast<size_t>(edge)];
     while (low > possibly[static_cast<size_t>(edge)]) ++edge;
     while (!(high <= surely[static_cast<size_t>(edge)]) && !within(exact[static_cast<size_t>(edge)])) ++edge;
     return edge;
   }
 
-  // Of quantities from gap to reach: none is within edges before `lo`, all are within those from `hi` on.
+  // For quantities from gap to reach: none is within edges before `lo`, all are within the edges from `hi` on.
   void narrow(T gap, T reach, int64_t& lo, int64_t& hi) const {
     while (lo < hi && gap > possibly[static_cast<size_t>(lo)]) ++lo;
     while (hi > lo && reach <= surely[static_cast<size_t>(hi - 1)]) --hi;

@@ -1,6 +1,6 @@
-// The pairs of two leaves, by a warp. Its lanes have a particle of the first leaf each; 32 of the second at a time are
-// in shared memory, and all lanes look at the same one. If few edges may lie between, each lane counts how many are
-// within each, four edges at a time; else every pair's bin is searched.
+// The pairs of two leaves, counted by a warp. Each lane has one particle of the first leaf; 32 particles of the second
+// at a time are in shared memory, and all lanes read the same one. If only few edges can separate the pairs, each lane
+// counts the pairs within each edge, four edges at a time; otherwise the bin of every pair is searched.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace jztree {
 
-// Rows of a leaf, and its node.
+// The rows of a leaf, and its region.
 struct LeafRows {
   uint32_t first, end;
   int32_t region;
@@ -26,7 +26,7 @@ class PairLeaf {
   __device__ PairLeaf(const PairProblem<D, T>& in, const PairSetup<D, T>& setup, unsigned char* shared)
       : in_(in), setup_(setup), finder_{in, setup}, points_(reinterpret_cast<RowPoint<D, T>*>(shared)) {}
 
-  // For all lanes. itself: the leaves are one, of which each pair counts once.
+  // Called by all lanes. itself: both are the same leaf, and each of its pairs counts once.
   __device__ void pair(const LeafRows& a, const NodeBox<D, T>& box_a, const LeafRows& b, const NodeBox<D, T>& box_b,
                        bool itself, PairTally& tally) {
     bool around = wraps_around(box_a, box_b, setup_.scale);
@@ -42,7 +42,7 @@ class PairLeaf {
  private:
   static constexpr int edges_at_once = 4, few_edges = 8;
 
-  // The lane's particle, and the bins that its pairs may be in.
+  // Load the lane's particle, and find the possible bins of its pairs.
   __device__ void take(uint32_t row, uint32_t end, const NodeBox<D, T>& box_b) {
     row_ = row;
     used_ = row < end;
@@ -58,7 +58,7 @@ class PairLeaf {
     int lo = -warp_max(used_ ? -bins_.lo : -in_.first.count), hi = warp_max(used_ ? bins_.hi : 0);
     bool compares = Mode == PairMode::distance && !tally.weighted() && !apart_ && hi - lo <= few_edges;
     each_tile(in_.other.tree.pos, b.first, b.end, setup_.scale, points_, [&](uint32_t tile, uint32_t count) {
-      // How many come too early: those that are before the lane's particle in the same leaf, and it itself.
+      // The number of particles to skip: those before the lane's particle in the same leaf, and the particle itself.
       uint32_t skipped = !used_                    ? count
                          : !itself || row_ < tile  ? 0
                          : row_ - tile + 1 < count ? row_ - tile + 1
@@ -71,7 +71,7 @@ class PairLeaf {
     });
   }
 
-  // Counts pairs within each edge, from the outermost inwards; `lo` and `hi` are for all lanes.
+  // Count pairs within each edge, from the outermost inwards; `lo` and `hi` are the same for all lanes.
   template <bool Around>
   __device__ void compare(uint32_t tile, uint32_t skipped, uint32_t count, int lo, int hi, PairTally& tally) const {
     uint32_t outside = warp_sum(count - skipped);
@@ -112,7 +112,7 @@ class PairLeaf {
         within[k] += decide<Around>(tile, skipped, count, surely[k], possibly[k], in_.first.exact[top - 1 - k]);
   }
 
-  // How many of the lane's pairs of which that is not sure are within an edge.
+  // The number of the lane's undecided pairs that are within an edge.
   template <bool Around>
   __device__ uint32_t decide(uint32_t tile, uint32_t skipped, uint32_t count, T surely, T possibly,
                              double exact) const {
@@ -146,7 +146,7 @@ class PairLeaf {
     }
   }
 
-  // For all lanes.
+  // Called by all lanes.
   __device__ void add_one(int bin, uint32_t row, PairTally& tally) const {
     int32_t one = used_ ? in_.one.row_region(row_) : 0, other = in_.other.row_region(row);
     if (!apart_) {
@@ -180,7 +180,7 @@ class PairLeaf {
   bool used_ = false;
   RowPoint<D, T> point_{};
   PairBinRange bins_;
-  bool apart_ = false;  // the pairs of the leaves at work have regions of their own
+  bool apart_ = false;  // pairs of the current leaves have individual regions
 };
 
 }  // namespace jztree

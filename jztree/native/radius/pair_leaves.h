@@ -1,5 +1,5 @@
-// Two leaves whose particles are to be paired: copies of their coordinates, moved so that plain differences are those
-// of the nearest images where one choice does for all pairs. The last dimension is the line of sight, if there is one.
+// Two leaves whose particles form pairs: copies of their coordinates, moved so that plain differences are those of the
+// nearest images if one choice is enough for all pairs. The last dimension is the line of sight, if there is one.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +12,14 @@
 
 namespace jztree {
 
-// What boxes say of the pairs of their particles: lower and upper bounds of both quantities of `lanes` of them. The
-// second one is a length along the line of sight in any case.
+// Bounds of the pairs of the particles of `lanes` boxes: lower and upper bounds of both quantities. The second one is
+// always a length along the line of sight.
 template <typename T>
 struct PairBounds {
   T gap[lanes], reach[lanes], gap_along[lanes], reach_along[lanes];
 };
 
-// Adds what dimension d says.
+// Add the terms of dimension d.
 template <PairMode Mode, int D, typename V>
 inline void add_dimension(int d, const V& gap, const V& reach, V (&sums)[2], V (&along)[2]) {
   if (Mode != PairMode::across_along || d < D - 1) {
@@ -67,26 +67,26 @@ class PairLeaves {
       low_[d] = other.low[d][leaf_b], high_[d] = other.high[d][leaf_b];
       std::copy_n(one.x[d] + first_a, count_a_, a_[d].data());
       std::copy_n(other.x[d] + first_b, count_b_, b_[d].data());
-      // What is no particle is infinitely far away.
+      // Padding is infinitely far away.
       std::fill(b_[d].data() + count_b_, b_[d].data() + padded, std::numeric_limits<T>::infinity());
     }
     pairwise_ = false;
     if (scale_.periodic) choose_images(alow, ahigh);
   }
 
-  // Of `lanes` particles of the first leaf, from the `begin`-th on, to all of the second.
+  // For `lanes` particles of the first leaf, starting at `begin`, to all particles of the second.
   void bounds(int64_t begin, PairBounds<T>& out) const {
     pairwise_ ? bounds_of<true>(begin, out) : bounds_of<false>(begin, out);
   }
 
-  // A particle of the first leaf, and where those of the second are. A copy, so that the compiler knows that nothing
-  // that is written changes it.
+  // A particle of the first leaf, and the coordinates of the second leaf. It is a copy, so that the compiler knows that
+  // no write changes it.
   struct Row {
     V at[D], period[D], rest[D];
     const T* b[D];
 
-    // To `lanes` particles of the second leaf, from the begin-th on: the first quantity, and the distance along the
-    // line of sight. Infinite: it is no particle.
+    // To `lanes` particles of the second leaf, starting at `begin`: the first quantity, and the distance along the line
+    // of sight. Infinite for padding.
     template <bool Pairwise>
     void quantities(int64_t begin, V& first, V& along) const {
       first = V{};
@@ -109,12 +109,12 @@ class PairLeaves {
     return found;
   }
 
-  // The other way round: `lanes` particles of the second leaf, and where those of the first are.
+  // The other way round: `lanes` particles of the second leaf, and the coordinates of the first leaf.
   struct Block {
     V x[D], period[D], rest[D];
     const T* a[D];
 
-    // The same from the i-th of the first.
+    // The same from the i-th particle of the first leaf.
     template <bool Pairwise>
     void quantities(int64_t i, V& first, V& along) const {
       first = V{};
@@ -135,7 +135,7 @@ class PairLeaves {
   bool pairwise() const { return pairwise_; }
 
  private:
-  // What dimension d adds.
+  // Add the terms of dimension d.
   template <bool Pairwise>
   static void add_quantities(int d, const V& at, const V& x, const V& period, const V& rest, V& first, V& along) {
     V difference = at - x;

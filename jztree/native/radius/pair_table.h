@@ -1,5 +1,5 @@
-// What one task has counted: pairs by the first edges of both quantities that they are within, a table of one entry
-// more than there are edges in each direction. The entries before the first edges and behind the last are in no bin.
+// The counts of one task: pairs by the first edges of both quantities that contain them, in a table with one entry more
+// than there are edges in each direction. The entries before the first edge and after the last belong to no bin.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@ namespace jztree {
 
 class PairTable {
  public:
-  // rows: the first of all pairs, the others of those with a member in each region. edges: how many of both kinds.
+  // rows: the first for all pairs, the others for pairs with a member in each region. edges: the numbers of edges of
+  // both quantities.
   PairTable(int64_t rows, int64_t edges, int64_t edges_b, bool weighted)
       : rows_(rows), second_(edges_b + 1), size_((edges + 1) * second_) {
     counts_.resize(static_cast<size_t>(rows_ * size_));
@@ -21,13 +22,13 @@ class PairTable {
   bool weighted() const { return !sums_.empty(); }
   bool has_regions() const { return rows_ > 1; }
 
-  // From now on, all pairs have these regions, until the next call.
+  // Set the regions of all pairs until the next call.
   void enter(int32_t one, int32_t other) {
     if (!has_regions() || (one == one_ && other == other_)) return;
     leave();
     one_ = one, other_ = other;
   }
-  // Adds up what was counted since.
+  // Add the counts since the last call to the table.
   void leave() {
     add_here(0);
     if (has_regions() && one_ >= 0) {
@@ -38,15 +39,15 @@ class PairTable {
     std::fill(sums_here_.begin(), sums_here_.end(), 0.);
   }
 
-  // Pairs one by one, by the places of both quantities, while no others are added: their numbers and, if there are
-  // any, weights.
+  // Direct access for counting pairs one by one, by the places of both quantities, while no others are added: their
+  // numbers and, if used, weights.
   struct Here {
     int64_t* counts;
     double* sums;
   };
   Here here() { return {here_.data(), sums_here_.data()}; }
 
-  // Where pairs of one place of the second quantity are counted, `stride` apart from one first edge to the next.
+  // The counts of one place of the second quantity, `stride` apart from one first edge to the next.
   int64_t* column(int64_t second) { return here_.data() + second; }
   int64_t stride() const { return second_; }
 
@@ -55,7 +56,7 @@ class PairTable {
     here_[place] += number;
     if (weighted()) sums_here_[place] += weight;
   }
-  // One pair, whatever its regions.
+  // Add one pair, for any regions.
   void add_pair(int64_t first, int64_t second, int32_t one, int32_t other, double weight) {
     add_pair(first * second_ + second, one, other, weight);
   }

@@ -1,7 +1,7 @@
-// What a warp has counted, by bins. Numbers go to a table of words in shared memory, and from there to the result by
-// atomic additions of 64 bits, which are the same in any order, whenever the regions of pairs change or a word might
-// overflow. Weights go to a table of the warp's own in global memory, which one lane adds to, in an order that does not
-// depend on when the warp runs.
+// The counts of a warp, by bins. Numbers go to a table of words in shared memory. When the regions of pairs change or a
+// word might overflow, they are added to the result by 64-bit atomic additions, which give the same result in any
+// order. Weights go to a separate table of each warp in global memory. One lane adds to it, in an order that does not
+// depend on the time at which the warp runs.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ struct PairTotals {
   unsigned long long* count;  // (rows, bins)
   double* sum;                // (tasks, rows, bins); null without weights
   int64_t rows, bins;
-  int second;   // bins of the second quantity
-  bool shared;  // whether the bins have room in shared memory
+  int second;   // number of bins of the second quantity
+  bool shared;  // whether the bins fit into shared memory
 
-  // Of a pair that is within these edges first, of `edges` and `edges_b` ones; -1: none.
+  // The bin of a pair whose first edges are these, out of `edges` and `edges_b` edges; -1: none.
   __device__ int bin(int edge, int edges, int edge_b, int edges_b) const {
     if (edge <= 0 || edge >= edges || (edges_b > 0 && (edge_b <= 0 || edge_b >= edges_b))) return -1;
     return edges_b > 0 ? (edge - 1) * second + edge_b - 1 : edge - 1;
@@ -33,7 +33,7 @@ class PairTally {
     return totals.shared ? static_cast<int>((totals.bins * 4 + 15) / 16 * 16) : 0;
   }
 
-  // For all lanes, as what follows unless it says otherwise.
+  // All lanes call this and the functions below, except where stated otherwise.
   __device__ PairTally(const PairTotals& totals, unsigned char* shared, int64_t task)
       : totals_(totals),
         here_(totals.shared ? reinterpret_cast<uint32_t*>(shared) : nullptr),
@@ -46,7 +46,7 @@ class PairTally {
   __device__ bool has_regions() const { return totals_.rows > 1; }
   __device__ const PairTotals& totals() const { return totals_; }
 
-  // From now on, pairs have these regions, and there are at most so many until the next call.
+  // Set the regions of the next pairs; at most `pairs` pairs follow until the next call.
   __device__ void enter(int32_t one, int32_t other, uint32_t pairs) {
     bool same = !has_regions() || (one == one_ && other == other_);
     if (!same || pairs > std::numeric_limits<uint32_t>::max() - pairs_) leave();
@@ -54,7 +54,7 @@ class PairTally {
     pairs_ += pairs;
   }
 
-  // Adds what was counted to the result.
+  // Add the counts to the result.
   __device__ void leave() {
     __syncwarp();
     for (int64_t bin = lane_index(); here_ && bin < totals_.bins; bin += warp_size) {
@@ -65,7 +65,7 @@ class PairTally {
     pairs_ = 0;
   }
 
-  // By each lane on its own.
+  // Called by each lane independently.
   __device__ void add(int bin, uint32_t pairs) {
     if (bin < 0 || pairs == 0) return;
     if (here_) {
@@ -74,7 +74,7 @@ class PairTally {
       add_to_result(bin, pairs, one_, other_);
     }
   }
-  // The same of pairs with regions of their own, or more than words have room for.
+  // The same for pairs with individual regions, or more pairs than fit into words.
   __device__ void add_to_result(int64_t bin, uint64_t pairs, int32_t one, int32_t other) const {
     add_at(bin, pairs);
     if (!has_regions()) return;
@@ -82,7 +82,7 @@ class PairTally {
     if (other != one) add_at((1 + other) * totals_.bins + bin, pairs);
   }
 
-  // Of each lane that has a bin (from 0 on) its weight, with regions.
+  // Add the weight of each lane that has a bin (from 0 on), with regions.
   __device__ void add_weights(int bin, double weight, int32_t one, int32_t other) {
     add_weights_at(bin, weight);
     if (!has_regions()) return;
@@ -95,7 +95,7 @@ class PairTally {
     atomicAdd(totals_.count + place, static_cast<unsigned long long>(pairs));
   }
 
-  // Place by place, the lanes' weights in a fixed order.
+  // Bin by bin, the lanes' weights in a fixed order.
   __device__ void add_weights_at(int64_t place, double weight) {
     for (unsigned left = __ballot_sync(all_lanes, place >= 0); left != 0;) {
       int64_t at = __shfl_sync(all_lanes, place, __ffs(static_cast<int>(left)) - 1);

@@ -1,7 +1,7 @@
 // Bound by memory. A block moves a tile of packed rows, all arrays in one launch: neighbouring threads take
-// neighbouring words of the buffer, and where rows are in order also of the arrays. A word that lies in an array whose
-// rows are whole words is moved as one; others byte by byte. How many rows there are is known on the GPU only, so there
-// are blocks for as many as there may be, and those that have none end at once.
+// neighbouring words of the buffer, and if rows are in order also of the arrays. A word is moved as one if it lies in
+// an array whose rows are whole words; other words are moved byte by byte. Only the GPU knows the number of rows, so
+// there are blocks for the largest possible number; blocks without rows end at once.
 
 #include <algorithm>
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int tile_threads = 256, tile_words = 1024;
 
-// An array of rows, of which `offset` is the place in the packed row.
+// An array of rows; `offset` is its position in the packed row.
 struct Column {
   unsigned char* data;
   int64_t bytes, offset;
@@ -36,14 +36,14 @@ struct Batch {
   int64_t rows;        // of every array
   int64_t begin, end;  // bytes of the packed row
 
-  // The column that holds a byte; the search begins with column `from`.
+  // The column that contains a byte; the search starts with column `from`.
   __device__ int find(int64_t byte, int from = 0) const {
     while (from + 1 < count && list[from + 1].offset <= byte) ++from;
     return from;
   }
 };
 
-// The arrays that rows are made of. Those whose rows have no bytes are left out.
+// The arrays of a row table. Arrays with rows of zero bytes are left out.
 class Columns {
  public:
   // aligned: every column begins with a word.
@@ -74,10 +74,10 @@ class Columns {
 
 // How blocks share the words of segments.
 struct Tiles {
-  int64_t chunk;         // rows that a segment has room for
-  int64_t a_segment;     // tiles
-  int64_t rows;          // of a tile
-  int64_t first, words;  // of the packed row
+  int64_t chunk;         // row capacity of a segment
+  int64_t a_segment;     // tiles per segment
+  int64_t rows;          // rows per tile
+  int64_t first, words;  // words of the packed row
 
   Tiles(int64_t chunk_, const Batch& batch)
       : chunk(chunk_), first(batch.begin / 4), words((batch.end + 3) / 4 - first) {
@@ -87,7 +87,7 @@ struct Tiles {
 
   __device__ int64_t segment() const { return blockIdx.x / a_segment; }
 
-  // Calls work(row in the segment, word of the row) for this block's words, where the segment has `count` rows.
+  // Call work(row in the segment, word of the row) for this block's words, if the segment has `count` rows.
   template <typename Work>
   __device__ void each_word(int64_t count, const Work& work) const {
     int64_t first_row = blockIdx.x % a_segment * rows, left = (count < chunk ? count : chunk) - first_row;
@@ -95,22 +95,22 @@ struct Tiles {
     uint32_t width = static_cast<uint32_t>(words);
     int64_t all = (left < rows ? left : rows) * words;
     for (int64_t i = threadIdx.x; i < all; i += tile_threads) {
-      // A tile of several rows has few words; one of a single row needs no division.
+      // A tile of several rows has few words; a tile of one row needs no division.
       uint32_t row = rows == 1 ? 0 : static_cast<uint32_t>(i) / width;
       work(first_row + row, first + (i - static_cast<int64_t>(row) * words));
     }
   }
 };
 
-// What a launch needs of segments.
+// The inputs of a launch for segments.
 struct Segments {
   RowOrder order;
   const int32_t *starts, *counts;
 };
 
-// A list may name a row several times, as where one row was sent to several ranks. The last one in the list is then the
-// one that counts, whole: `last` holds for each row the largest of the places in the list that name it, counted from 1.
-// A maximum does not depend on the order in which threads come.
+// A list may name a row several times, for example if one row was sent to several ranks. Then its last occurrence
+// counts, for the whole row: `last` holds for each row the largest position in the list that names it, counted from 1.
+// A maximum does not depend on the order of the threads.
 __global__ void find_last(Segments segments, int64_t chunk, int64_t all, int64_t rows, uint32_t* last) {
   int64_t i = thread_index();
   if (i >= all) return;
@@ -140,7 +140,7 @@ __global__ void pack_words(Batch batch, Tiles tiles, Segments segments, int64_t 
       *out = *batch.list[c].word_at(row, byte);
       return;
     }
-    // The first bytes of the word may be those of the launch before.
+    // The first bytes of the word may be those of the previous launch.
     uint32_t value = byte < batch.begin ? *out & ((1u << 8 * (batch.begin - byte)) - 1) : 0;
     for (int64_t b = larger(byte, batch.begin); b < smaller(byte + 4, batch.end); ++b) {
       c = batch.find(b, c);
@@ -169,7 +169,7 @@ __global__ void unpack_words(Batch batch, Tiles tiles, Segments segments, int64_
   });
 }
 
-// Columns of both begin with whole words, at the same places.
+// Columns of both begin with whole words, at the same offsets.
 __device__ void copy_word(const Batch& from, int64_t row, const Batch& to, int64_t out, int64_t word) {
   int64_t byte = 4 * word;
   int c = to.find(byte);
@@ -196,7 +196,7 @@ __global__ void place_words(Batch from, Batch to, Tiles tiles, Segments source, 
   });
 }
 
-// Calls move(batch, tiles) for all columns, where blocks can be of use.
+// Call move(batch, tiles) for all columns, if there is anything to move.
 template <typename Move>
 void each_batch(const Columns& columns, int64_t rows, int64_t chunk, const Move& move) {
   if (rows == 0 || columns.rows() == 0) return;
@@ -232,7 +232,7 @@ void place_rows(Queue& queue, const PlaceRows& in) {
   });
   if (in.from.rows == 0) return;
   Segments source{in.from_order, in.place, in.place + 2}, goal{in.to_order, in.place + 1, in.place + 2};
-  // No more rows can be placed than either side has.
+  // The number of placed rows is limited by both sides.
   int64_t most = std::min(source.order.length(from.rows()), goal.order.length(to.rows()));
   const uint32_t* last = last_places(queue, goal, 1, most, to.rows());
   each_batch(to, most, most, [&](size_t first, const Batch& batch, const Tiles& tiles) {

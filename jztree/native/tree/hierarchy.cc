@@ -1,4 +1,4 @@
-// One pass over the particles, two of key work each.
+// A single pass over the particles, with key work for two rows per leaf.
 
 #include "hierarchy.h"
 
@@ -15,11 +15,11 @@
 namespace jztree {
 namespace {
 
-// Above any difference of two keys: the first row has no predecessor.
+// Greater than any level: the first row has no predecessor.
 constexpr uint8_t first_level = 255;
 
-// The level of a row: the place of the highest bit in which its key differs from that of the row before. Found for a
-// few rows in a row.
+// The level of a row: the position of the highest bit in which its key differs from that of the previous row. Computed
+// for a few rows at a time.
 template <int D, typename T>
 class RowLevels {
  public:
@@ -28,10 +28,11 @@ class RowLevels {
     int level;
   };
 
-  // Of rows before `last`, which are asked for in their order.
+  // For rows before `last`, which must be requested in order.
   RowLevels(const KeyGrid<D>& grid, const T* pos, int64_t last) : grid_(grid), pos_(pos), last_(last), rises_(grid) {}
 
-  // The first one of the rows [row, stop) with the highest level; `row` and 0 if there are none. There is a row before.
+  // The first of the rows [row, stop) with the highest level; `row` and 0 if the range is empty. A row must precede
+  // `row`.
   Level highest(int64_t row, int64_t stop) {
     Level found{row, 0};
     while (row < stop) {
@@ -59,11 +60,11 @@ class RowLevels {
     int32_t least = 1;
     for (int64_t i = 0; i < rows; ++i) least = std::min(least, codes_[i]);
     if (least <= 0) settle(rows);
-    // The first of those with the highest level has the highest code.
+    // Among rows with the highest level, the first has the highest code.
     for (int32_t i = 0; i < rows; ++i) codes_[i] = codes_[i] * most + (most - 1 - i);
   }
 
-  // Where first halves of keys do not rise.
+  // Set the levels of rows whose first halves of keys do not ascend.
   JZTREE_APART void settle(int64_t rows) {
     for (int64_t i = 0; i < rows; ++i) {
       if (codes_[i] > 0) continue;
@@ -79,7 +80,7 @@ class RowLevels {
   const int64_t last_;
   KeyRises<D, T> rises_;
   bool ordered_ = true;
-  // Known rows. Each has a code: its level, and below it how many of them may follow.
+  // Known rows. The code of a row combines its level and, in the low bits, the number of rows that may follow.
   int64_t begin_ = 0, end_ = 0;
   int32_t codes_[most];
 };
@@ -94,7 +95,7 @@ struct Builder {
   int32_t *splits, *particle_splits;
   T *lower, *upper;
 
-  // Rows of a window: a boundary and its level for each leaf. Returns false if the rows are not in z-order.
+  // The boundary row and its level for each leaf, chosen in its window. Returns false if the rows are not in z-order.
   bool leaf_boundaries(int64_t leaf_size, uint8_t* level) {
     std::atomic<bool> in_order{true};
     parallel.blocks(layout.sizes[0], 64, [&](int64_t begin, int64_t end) {
@@ -112,7 +113,8 @@ struct Builder {
     return in_order.load();
   }
 
-  // The window rule over the nodes of plane - 1. level is read for those and overwritten with the new plane's.
+  // The window rule over the nodes of plane - 1. level: read for these nodes, and overwritten with the values of the
+  // new plane.
   void plane_boundaries(int plane, int64_t fan_out, std::vector<uint8_t>& level) {
     size_t p = static_cast<size_t>(plane);
     int64_t below = layout.sizes[p - 1], size = layout.sizes[p];
@@ -124,7 +126,7 @@ struct Builder {
       int64_t best = node * fan_out;
       int best_level = -1;
       for (int64_t child = best; child < std::min(below, (node + 1) * fan_out); ++child) {
-        // Trailing leaves without particles have no key; they go with whoever comes before.
+        // Trailing leaves without particles have no key; they join the node before them.
         int child_level = rows_below[child] < num ? level[static_cast<size_t>(child)] : -1;
         if (child_level > best_level) best = child, best_level = child_level;
       }

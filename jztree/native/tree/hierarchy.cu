@@ -1,6 +1,7 @@
-// One thread a row finds in which bit its key differs from its predecessor's, which is one byte a row; one thread a
-// leaf then picks the boundary in its window, and one thread a leaf its box. Planes above do the same over the
-// boundaries below; those small enough for one block are all made in one launch. Every array is read once, in order.
+// One thread per row finds the highest bit in which its key differs from its predecessor's, stored as one byte per row.
+// One thread per leaf then picks the boundary in its window, and one thread per leaf computes its box. Higher planes
+// repeat this over the boundaries below; planes small enough for one block are all made in one launch. Every array is
+// read once, in order.
 
 #include <cstdint>
 #include <limits>
@@ -15,9 +16,9 @@
 namespace jztree {
 namespace {
 
-// Above any difference of two keys: the first row has no predecessor.
+// Greater than any level: the first row has no predecessor.
 constexpr uint8_t first_level = 255;
-// Planes of at most so many nodes are made by one block.
+// One block makes the planes with at most this number of nodes.
 constexpr int64_t block_plane = 1024;
 constexpr int block_threads = 512;
 
@@ -90,7 +91,7 @@ __device__ void plane_boundary(const Plane<T>& below, const Plane<T>& plane, int
   int64_t best = node * fan_out, end = best + fan_out < below.size ? best + fan_out : below.size;
   int best_level = -1;
   for (int64_t child = best; child < end; ++child) {
-    // Trailing leaves without particles have no key; they go with whoever comes before.
+    // Trailing leaves without particles have no key; they join the node before them.
     int level = below.rows[child] < count ? below.level[child] : -1;
     if (level > best_level) best = child, best_level = level;
   }
@@ -123,7 +124,7 @@ __global__ void plane_boxes(Plane<T> below, Plane<T> plane) {
   if (thread_index() < plane.size) plane_box<D>(below, plane, thread_index());
 }
 
-// By one block: its writes are seen by all of its threads after __syncthreads.
+// Run by one block: all of its threads see its writes after __syncthreads.
 template <int D, typename T>
 __global__ void __launch_bounds__(block_threads)
     make_small_plane(Plane<T> below, Plane<T> plane, int64_t fan_out, Count num) {

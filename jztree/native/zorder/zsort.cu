@@ -1,11 +1,11 @@
-// One pass computes the first half of each key; a radix sort (CUB) brings the rows in their order, stable. That is all
-// for nearly every set. Runs of equal first halves are then put in order by the second halves: short ones by one thread
-// each, at once. Only if there is a long run (an outlier that makes the domain so large that many particles share a
-// cell), passes of a merge sort follow. They are always launched, because only the GPU knows, and return at once if
-// there is nothing to do; merging 16 sorted blocks at a time keeps them few.
+// One pass computes the first half of each key; a stable radix sort (CUB) brings the rows into order. For nearly every
+// set, this is enough. Runs of equal first halves are then sorted by the second halves: short ones by one thread each,
+// all at once. Only if there is a long run (an outlier that makes the domain so large that many particles share a
+// cell), passes of a merge sort follow. They are always launched, because only the GPU knows about long runs, and
+// return at once if there is nothing to do. Merging 16 sorted blocks at a time keeps their number low.
 //
-// The order is the one of the CPU's kernel: by key, then the bits of the coordinates, then place. Rows that are not
-// finite come after all others, and rows from `num` on last.
+// The order is the same as on the CPU: by key, then the bits of the coordinates, then place. Non-finite rows follow all
+// others, and rows from `num` on are last.
 
 #include <algorithm>
 #include <cstdint>
@@ -20,13 +20,13 @@
 namespace jztree {
 namespace {
 
-// Of rows without a key. The last cell shares the key before it with its neighbour, and is told apart by comparison.
+// For rows without a key. The last cell has the same key; a comparison distinguishes the two.
 constexpr uint64_t no_key = ~uint64_t{0};
 // Runs of equal first halves up to this length are sorted by the thread that finds them.
 constexpr int64_t short_run = 32;
 constexpr int64_t merge_ways = 16;
 
-// What is at a place of the order.
+// An element of the order.
 struct Entry {
   uint64_t sort_key;
   uint32_t row;
@@ -57,7 +57,7 @@ struct Order {
   }
 };
 
-// The order as it is being made: sort keys and rows, and room for as many.
+// The order under construction: sort keys and rows, and equally large work arrays.
 struct Buffers {
   uint64_t *keys, *other_keys;
   uint32_t *rows, *other_rows;
@@ -74,7 +74,7 @@ __global__ void find_sort_keys(Order<D, T> order, Buffers buffers, int32_t* long
   buffers.keys[i] = order.sort_key(row);
 }
 
-// Each thread sorts the run of equal sort keys that starts at its place, if that is short; long_runs: whether one is
+// Each thread sorts the run of equal sort keys that starts at its place, if it is short; long_runs: set if any run is
 // not.
 template <int D, typename T>
 __global__ void sort_short_runs(Order<D, T> order, Buffers buffers, int32_t* long_runs) {
@@ -98,12 +98,12 @@ __global__ void sort_short_runs(Order<D, T> order, Buffers buffers, int32_t* lon
   }
 }
 
-// How many of the sorted entries [begin, end) are before another.
+// The number of the sorted entries [begin, end) that are before another.
 template <int D, typename T>
 __device__ int64_t entries_before(const Order<D, T>& order, const Buffers& buffers, int64_t begin, int64_t end,
                                   const Entry& entry) {
   auto before = [&](int64_t i) { return order.before(Entry{buffers.keys[i], buffers.rows[i]}, entry); };
-  // Most blocks are in order with each other already.
+  // Most blocks are already in order relative to each other.
   if (begin == end || !before(begin)) return 0;
   if (before(end - 1)) return end - begin;
   int64_t first = begin, last = end;
@@ -118,8 +118,8 @@ __device__ int64_t entries_before(const Order<D, T>& order, const Buffers& buffe
   return first - begin;
 }
 
-// Kernels that mostly have nothing to do are launched with about as many blocks as run at once, because even blocks
-// that return at once take their time: their threads take several entries each.
+// Kernels that usually have nothing to do are launched with about as many blocks as run at once, because even blocks
+// that return immediately take time: their threads process several entries each.
 constexpr int idle_threads = 256;
 constexpr int64_t most_idle_blocks = 4096;
 
@@ -131,7 +131,7 @@ void launch_if_needed(Queue& queue, int64_t count, void (*kernel)(Parameters...)
                arguments...);
 }
 
-// An entry's place is how many are before it in each block.
+// An entry's place is the number of entries before it in each block.
 template <int D, typename T>
 __device__ void merge_entry(const Order<D, T>& order, const Buffers& buffers, int64_t block, int64_t i) {
   Entry entry{buffers.keys[i], buffers.rows[i]};
@@ -144,7 +144,7 @@ __device__ void merge_entry(const Order<D, T>& order, const Buffers& buffers, in
   buffers.other_rows[place] = entry.row;
 }
 
-// Merges every merge_ways sorted blocks into one, from the buffers to the others.
+// Merge every merge_ways sorted blocks into one, from the buffers to the others.
 template <int D, typename T>
 __global__ void merge_blocks(Order<D, T> order, Buffers buffers, int64_t block, const int32_t* needed) {
   if (*needed == 0) return;
@@ -159,7 +159,7 @@ __global__ void copy_back(Buffers buffers, const int32_t* needed) {
   }
 }
 
-// Sorts the entries, if that is needed.
+// Sort the entries if necessary.
 template <int D, typename T>
 void merge_sort(Queue& queue, const Order<D, T>& order, const Buffers& buffers, const int32_t* needed) {
   Buffers from = buffers;
@@ -185,7 +185,7 @@ void order_rows(Queue& queue, Order<D, T> order, int64_t n, uint32_t* rows) {
   if (buffers.rows != rows) queue.copy(rows, buffers.rows, n);
 }
 
-// A thread a coordinate.
+// One thread per coordinate.
 template <int D, typename T>
 __global__ void place_positions(const T* pos, const uint32_t* rows, int64_t n, T* sorted) {
   int64_t i = thread_index();

@@ -1,5 +1,5 @@
-// What a warp still has to look at on its way down the planes: 32 nodes of one plane at a time, a lane each. Runs of
-// neighbouring nodes that are opened become one range of children, so that the next step has more of its lanes full.
+// The nodes that a warp still has to test on its way down the planes: 32 nodes of one plane at a time, one per lane.
+// Runs of neighbouring opened nodes become one range of children, so that the next step fills more of its lanes.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace jztree {
 
-// Nodes of a plane that are still to be looked at, as places in the flat arrays.
+// Nodes of a plane that are still to be tested, as indices in the flat arrays.
 struct NodeRange {
   uint32_t begin, end;
   int32_t plane;
 };
 
-// A lane's node of such a range, and its rows; none in lanes behind the last.
+// A lane's node of such a range, and its rows; no rows in lanes after the last node.
 struct LaneNode {
   uint32_t node, first, end;
 
@@ -40,8 +40,8 @@ class NodeStack {
 
   __device__ explicit NodeStack(unsigned char* shared) : ranges_(reinterpret_cast<NodeRange*>(shared)) {}
 
-  // Puts the top plane on the stack, which is empty, so all lanes have read what was on it. For all lanes, as all that
-  // follows.
+  // Put the top plane on the stack, which is empty, so all lanes have read its old contents. All lanes call this and
+  // the functions below.
   template <typename T>
   __device__ void begin(const TreeView<T>& tree) {
     int top = tree.planes - 1;
@@ -50,7 +50,7 @@ class NodeStack {
     size_ = 1;
   }
 
-  // Takes up to 32 nodes off the stack; false: there are none.
+  // Take up to 32 nodes off the stack; false if it is empty.
   __device__ bool next(NodeRange* range) {
     if (size_ == 0) return false;
     __syncwarp();
@@ -65,7 +65,7 @@ class NodeStack {
     return true;
   }
 
-  // Pushes the children of the lanes' nodes that have a bit in `opened`. Ascending: the first is taken off first.
+  // Push the children of the lanes' nodes that have a bit in `opened`. Ascending: the first is taken off first.
   template <bool Ascending, typename T>
   __device__ void push_children(const TreeView<T>& tree, int plane, uint32_t node, unsigned opened) {
     int lane = lane_index();
@@ -85,8 +85,8 @@ class NodeStack {
     size_ += __popc(starts);
   }
 
-  // What lanes found in a range that they looked at: pushes the children of their nodes that have a bit in `opened`, in
-  // the order of rows; of leaves, calls visit(leaf, first, end), with its rows, for all lanes.
+  // Open the lanes' nodes of a range that have a bit in `opened`: push their children, in the order of rows; for
+  // leaves, call visit(leaf, first, end), with their rows, in all lanes.
   template <typename T, typename Visit>
   __device__ void open(const TreeView<T>& tree, const NodeRange& range, const LaneNode& mine, unsigned opened,
                        const Visit& visit) {
