@@ -1,4 +1,4 @@
-// Units near a few that are near each other, found by one walk.
+// Finds the units near a few others that are near each other, by one walk.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ struct Node {
   int64_t index;
 };
 
-// Units are leaves, and nodes of higher planes that are marked; what is below these is in none.
+// Units are leaves, and marked nodes of higher planes; the nodes below these are not units.
 template <int D, typename T>
 class NearUnits {
  public:
@@ -24,7 +24,7 @@ class NearUnits {
   NearUnits(const StagedTree<D, T>& tree, const std::vector<uint8_t>& marked, const T* gap_period)
       : tree_(tree), marked_(marked), gap_period_(gap_period) {}
 
-  // Finds those within a distance of a box whose rows begin at `first` or behind it.
+  // Find the units within a distance of a box whose rows begin at `first` or after it.
   void find(const T* low, const T* high, T distance2, int64_t first) {
     const int top = tree_.layout().planes() - 1;
     units_.clear();
@@ -39,8 +39,8 @@ class NearUnits {
     for (std::vector<T>& corner : corners_) corner.resize(units_.size() + lanes);
   }
 
-  // Calls visit(node) for those that were found that are within the distance of a box inside of that one, and begin at
-  // `first` or behind it.
+  // Call visit(node) for the found units that are within the distance of a box inside that box, and begin at `first` or
+  // after it.
   template <typename Visit>
   void each(const T* low, const T* high, T distance2, int64_t first, const Visit& visit) {
     NodeBoxes<D, T> boxes;
@@ -64,7 +64,7 @@ class NearUnits {
     int64_t first_row;
   };
 
-  // Takes the units among some nodes of a plane, and pushes the others that may hold some.
+  // Take the units among some nodes of a plane, and push other nodes that may contain units.
   void look_through(int plane, int64_t begin, int64_t end, const T* low, const T* high, T distance2, int64_t first) {
     const int64_t start = tree_.layout().starts[static_cast<size_t>(plane)];
     for (int64_t some = begin; some < end; some += lanes) {

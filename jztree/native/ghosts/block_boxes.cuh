@@ -1,10 +1,9 @@
-// What a block of threads finds out about boxes together.
+// Operations of a block of threads on boxes.
 //
-// A block takes particles that are neighbours in z-order. It tests the boxes of all ranks against the one box around
-// its particles, a box a thread, and only what is left of them, mostly little or nothing, against each particle or
-// leaf, one a thread. That leaves nothing out either: a distance is never larger for a larger box, rounding included.
-// All loops are over boxes that all threads of a block look at together, so lanes stay together and loads are
-// broadcast.
+// A block takes particles that are neighbours in z-order. It tests the boxes of all ranks against the single box around
+// its particles, one box per thread. The remaining boxes, usually few or none, are tested against each particle or
+// leaf, one per thread. This leaves nothing out: a distance is never larger for a larger box, including rounding. All
+// threads of a block read the same boxes in every loop, so lanes stay together and loads are broadcast.
 #pragma once
 
 #include <cstdint>
@@ -24,20 +23,20 @@ __device__ Space<D> space_in(const Lengths& box) {
   return Space<D>(period, T{});
 }
 
-// The largest of what all threads of a block have.
+// The maximum over all threads of a block.
 template <typename T, int Threads>
 __device__ T block_max(T value) {
   constexpr int warps = Threads / warp_size;
   __shared__ T found[warps];
   value = warp_max(value);
-  __syncthreads();  // whatever was read of the call before
+  __syncthreads();  // all reads of the previous call are done
   if (lane_index() == 0) found[threadIdx.x / warp_size] = value;
   __syncthreads();
   for (int warp = 0; warp < warps; ++warp) value = found[warp] > value ? found[warp] : value;
   return value;
 }
 
-// A box around what the threads of a block have.
+// A box around the boxes or points of a block's threads.
 template <int D, typename T>
 struct Surrounding {
   T low[D], high[D];
@@ -74,13 +73,13 @@ struct Surrounding {
   }
 };
 
-// A short list that the threads of a block write together, in no order that matters.
+// A short list that the threads of a block write together, in any order.
 template <int Room>
 struct BlockList {
   int32_t entries[Room];
   int count;
 
-  // All threads of the block call these.
+  // All threads of the block call the following functions.
   __device__ void clear() {
     __syncthreads();
     if (threadIdx.x == 0) count = 0;

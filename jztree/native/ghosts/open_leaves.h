@@ -1,8 +1,9 @@
-// Which leaves of queries may have neighbours on other ranks, and the radius that each of the rank's boxes still needs.
+// Finds the leaves of queries that may have neighbours on other ranks, and the radius that each of the rank's boxes
+// still needs.
 //
-// Every rank publishes boxes of its sources, with how many are in each, and finds out for boxes of its queries the
-// radius that these still have to look into. Distances are in float64 and radii are enlarged by what rounding may have
-// taken off, so nothing that is needed is left out.
+// Every rank publishes boxes of its sources with the number of sources in each. It then computes, for boxes of its
+// queries, the radius that these still have to search. Distances are in float64 and radii are enlarged by the possible
+// rounding errors, so no needed source is left out.
 #pragma once
 
 #include "boxes.h"
@@ -13,17 +14,17 @@ template <int D, typename T>
 struct OpenLeaves {
   static constexpr unsigned compiled_dims = padded_dims;
 
-  BoxedRuns<D, T> leaves, own;  // of the queries, and those that want ghosts
-  Array<const T> radius;        // (q, k), whose last column is how far each query has to look
-  const int32_t* rows;          // where in it each z-ordered query is; null: at its place
+  BoxedRuns<D, T> leaves, own;  // of the queries, and the boxes that want ghosts
+  Array<const T> radius;        // (q, k); the last column is the search radius of each query
+  const int32_t* rows;          // row of each z-ordered query in `radius`; null: its index
   PublishedBoxes<D, T> sources;
   const int32_t* source_counts;
-  PublishedBoxes<D, T> close;  // of a few ranks, known better; for `enough` alone
+  PublishedBoxes<D, T> close;  // more detailed boxes of a few ranks; only used for `enough`
   const int32_t *close_counts, *rank;
   Lengths box;
-  int32_t* open;   // one a leaf
-  T* wanted;       // one a box of the rank; -1 if none of its queries needs another rank
-  int64_t enough;  // so many sources are all that a query needs
+  int32_t* open;   // one per leaf
+  T* wanted;       // one per box of the rank; -1 if none of its queries needs another rank
+  int64_t enough;  // the number of sources that a query needs
 
   explicit OpenLeaves(Arguments& in)
       : leaves(in, "leaf_"),

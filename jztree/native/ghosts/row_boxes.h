@@ -1,4 +1,4 @@
-// Runs of a few rows and the box of each, in place of leaves where there is no hierarchy.
+// Runs of a few rows and the box of each, used instead of leaves if there is no hierarchy.
 #pragma once
 
 #include "boxes.h"
@@ -6,9 +6,9 @@
 namespace jztree {
 
 struct RunsOfRows {
-  int64_t each;  // but for the last that has any
+  int64_t each;  // except in the last non-empty run
 
-  // Where a run begins, of so many rows in all.
+  // The first row of a run; `rows` is the total number of rows.
   JZTREE_BOTH int64_t begin(int64_t run, int64_t rows) const { return run * each < rows ? run * each : rows; }
 };
 
@@ -20,7 +20,7 @@ struct RowBoxes {
   Count num;
   Lengths box;
   Array<int32_t> splits;  // (runs + 1,)
-  T *lower, *upper;       // (runs, D), in wrapped coordinates; empty where there is no row
+  T *lower, *upper;       // (runs, D), in wrapped coordinates; empty for runs without rows
   RunsOfRows rows_of;
 
   explicit RowBoxes(Arguments& in)

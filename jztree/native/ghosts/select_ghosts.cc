@@ -15,7 +15,8 @@
 namespace jztree {
 namespace {
 
-// The rows of one rank that others need, found block by block: runs of rows that are near each other.
+// The rows of one rank that other ranks need. They are found block by block, that is, in runs of rows that are near
+// each other.
 template <int D, typename T>
 struct GhostSelection {
   const SelectGhosts<D, T>& in;
@@ -23,7 +24,7 @@ struct GhostSelection {
   const Space<D> space;
   const BlockPlanes<D, T>& blocks;
 
-  // What a thread works with: the boxes that want something of what is looked at on each plane.
+  // The work arrays of a thread: for each plane, the boxes that want part of the current box.
   struct Near {
     std::vector<WantingBoxes<D>> of_plane;
 
@@ -32,14 +33,14 @@ struct GhostSelection {
     }
   };
 
-  // The block that box i of a plane begins with.
+  // The first block of box i of a plane.
   int64_t first_block(int plane, int64_t i) const {
     for (; plane > 0; --plane) i *= BlockPlanes<D, T>::fan_out;
     return std::min(i, blocks[0].count);
   }
 
-  // Adds the rows of what is in box i of a plane that are wanted. Boxes that want something of it are looked for among
-  // those that want something of the one above.
+  // Add the wanted rows of box i of a plane. The boxes that want part of it are chosen from those that want part of its
+  // parent.
   void add_rows(int plane, int64_t i, const WantingBoxes<D>& candidates, Near& near, std::vector<int32_t>& rows) const {
     if (blocks[plane].empty(i)) return;
     WantingBoxes<D>& here = near.of_plane[static_cast<size_t>(plane)];
@@ -72,7 +73,7 @@ struct GhostSelection {
     }
   }
 
-  // The rows that rank r wants, in their order. low, high: the bounding box of all rows.
+  // The rows that rank r wants, in order. low, high: the bounding box of all rows.
   std::vector<int32_t> rows_for(const Parallel& parallel, int64_t r, const T* low, const T* high) const {
     const int64_t first = in.wanted.splits[r], most = std::max<int64_t>(0, in.wanted.splits[r + 1] - first);
     WantingBoxes<D> of_rank(space.period, most), near_all(space.period, most);

@@ -24,7 +24,7 @@ void group_edges(const Parallel&, const GroupEdges& in) {
     if (end > rows) throw Refusal("more rows were received than there are labels.");
     for (; row < end; ++row) {
       Edge edge{{me, in.label[row]}, {r, in.owner_label[row]}};
-      // Neighbours in z-order are mostly of one group; this keeps the list short before it is sorted.
+      // Neighbours in z-order are usually in one group; this check keeps the list short before it is sorted.
       if (edge.a.row < own && (found.empty() || !(found.back() == edge))) found.push_back(edge);
     }
   }
@@ -118,7 +118,7 @@ void move_up(const Parallel&, const MoveUp& in) {
   in.state[1] = unsolved;
 }
 
-// Which of the own vertices are hooked, a bit each.
+// Marks the hooked own vertices, one bit each.
 class HookedBits {
  public:
   explicit HookedBits(const OwnLabels& in) : words_(static_cast<size_t>(in.parent.rows() / 32 + 1)) {
@@ -136,12 +136,12 @@ class HookedBits {
   std::vector<uint32_t> words_;
 };
 
-// Labels of own rows, a few at a time: groups that are hooked are few, and their rows are near each other.
+// Writes labels of own rows, a few at a time: hooked groups are few, and their rows are near each other.
 class LabelWriter {
  public:
   explicit LabelWriter(const OwnLabels& in) : in_(in), hooked_(in) {}
 
-  // Returns false if a group begins where there is no row.
+  // Returns false if a group begins outside the rows.
   bool write(int64_t begin, int64_t end) const {
     const int64_t num = std::clamp(in_.num(), begin, end);
     bool inside = true;
@@ -179,7 +179,7 @@ class LabelWriter {
   const OwnLabels& in_;
   const HookedBits hooked_;
   const int32_t me_ = *in_.rank;
-  // How much larger the number of a row among all is than its number here.
+  // The number of this rank's first row in the joined set.
   const int32_t start_ = me_ >= 0 && me_ < in_.starts.rows() ? in_.starts[me_] : 0;
 };
 

@@ -1,9 +1,8 @@
-// Members are counted at the first row of each group; a running sum over the rows that begin a listed group numbers
-// these; and one stable radix sort of the rows by the number of their group, in which all rows of no listed group and
-// the padding come last, gives the order. The numbers are below n / npart_min, so that few bits have to be sorted:
-// three passes for 1e8 particles and groups of 20. Bound by memory: about 56 bytes a row, and 16 more for each pass of
-// the sort. Work arrays: 12 bytes a row. Members are counted with integers, so no result depends on the order of
-// threads.
+// Members are counted at the first row of each group. A running sum over the rows that begin a listed group numbers
+// these groups. One stable radix sort of the rows by the number of their group gives the order; rows in no listed group
+// and the padding sort last. The numbers are below n / npart_min, so only few bits have to be sorted: three passes for
+// 1e8 particles and groups of 20. Bound by memory: about 56 bytes per row, and 16 more for each pass of the sort. Work
+// arrays: 12 bytes per row. Members are counted with integers, so no result depends on the order of threads.
 
 #include <cstdint>
 
@@ -26,7 +25,7 @@ __global__ void mark_listed(const int32_t* members, int64_t n, int64_t npart_min
   if (row < n) begins[row] = members[row] >= npart_min;
 }
 
-// number[row]: how many listed groups begin before the row.
+// number[row]: number of listed groups that begin before the row.
 struct ListedGroups {
   const int32_t *members, *number;
   int64_t n, npart_min;
@@ -42,7 +41,7 @@ __global__ void write_counts(ListedGroups groups, int32_t* ngroups, int32_t* cou
   if (row == groups.n - 1) *ngroups = groups.number[row] + begins;
 }
 
-// Rows of no listed group get the key `last`.
+// Rows in no listed group get the key `last`.
 __global__ void number_rows(ListedGroups groups, const int32_t* label, Count num, uint32_t last, uint32_t* key,
                             int32_t* rows) {
   int64_t row = thread_index();
@@ -53,7 +52,7 @@ __global__ void number_rows(ListedGroups groups, const int32_t* label, Count num
   rows[row] = static_cast<int32_t>(row);
 }
 
-// Running sums of counts are right for the groups that there are; behind them stand zeros.
+// Running sums of counts are correct for existing groups; the entries after them must be zero.
 __global__ void clear_offsets(const int32_t* ngroups, int64_t room, int32_t* offset) {
   int64_t group = thread_index();
   if (group >= *ngroups && group < room) offset[group] = 0;
@@ -75,7 +74,7 @@ void order_by_group(Queue& queue, const GroupOrder& in) {
   }
   auto* key = queue.scratch<uint32_t>(n);
   queue.launch_over(n, number_rows, groups, in.label, in.num, static_cast<uint32_t>(room), key, in.order);
-  // Counts and numbers have been used up.
+  // Counts and numbers are no longer needed.
   cub::DoubleBuffer<uint32_t> keys(key, reinterpret_cast<uint32_t*>(members));
   cub::DoubleBuffer<int32_t> rows(in.order, number);
   sort_pairs(queue, keys, rows, n, 0, bits_of(room));

@@ -1,5 +1,5 @@
-// Where each particle goes if all are dealt out in equal shares in group order, and which groups begin among those that
-// have arrived (grouping.h).
+// The destination of each particle if all are distributed in equal shares in group order, and the groups that begin
+// among the received particles (grouping.h).
 #pragma once
 
 #include "common/arguments.h"
@@ -7,7 +7,8 @@
 
 namespace jztree {
 
-// to_rank[row], target[row]: where a particle goes; the target is ~row there if it is the first of a listed group.
+// to_rank[row], target[row]: the destination of a particle; the target is ~row there if it is the first of a listed
+// group.
 struct GroupTargets {
   const int32_t* rank;
   Array<const int32_t> root_rank;  // (n,)
@@ -35,8 +36,8 @@ struct GroupTargets {
   int64_t ranks() const { return tallies.rows(); }
 };
 
-// place[i] = where row i, as it arrived, belongs, which orders all n rows; the groups that begin here; and the leading
-// rows that continue the last group of the ranks before.
+// place[i] = the final place of received row i, which orders all n rows; the groups that begin here; and the number of
+// leading rows that continue the last group of the previous ranks.
 struct GroupSegments {
   const int32_t* rank;
   Array<const int32_t> target;  // (n,)

@@ -1,4 +1,4 @@
-// Bound by memory: 60 bytes a row, and 40 an entry of what is told; work arrays of 16 bytes a row; one launch for the
+// Bound by memory: 60 bytes per row, and 40 per received entry; work arrays of 16 bytes per row; one launch for the
 // answers to each rank.
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 namespace jztree {
 namespace {
 
-// Sums of particles of several ranks are unsigned 64-bit words, which atomic operations know by this name.
+// Sums of particles of several ranks are unsigned 64-bit words; atomic operations need this type name for them.
 __device__ unsigned long long* atomic_word(uint64_t* word) { return reinterpret_cast<unsigned long long*>(word); }
 
-// The groups of a window. size[row]: the particles of the group with its root in this row that are on other ranks.
+// The groups of a window. size[row]: number of particles on other ranks of the group with its root in this row.
 struct WindowGroups {
   OneWindow window;
   const int32_t *rank, *root_rank, *count;
@@ -47,13 +47,14 @@ __global__ void list_groups(WindowGroups groups, const uint64_t* size, uint64_t*
   uint64_t largest = groups.owned(row) ? groups.particles(row, size) : 0;
   if (row < groups.window.rows) place[row] = groups.listed(row, size);
   largest = warp_max(largest);
-  // A look first, which may see too small a number and then costs an atomic operation: few warps find more.
+  // Read first: an outdated smaller value only costs an atomic operation, and few warps have a larger one.
   const volatile uint64_t* known = &tally->largest;
   if (lane_index() == 0 && largest > *known)
     atomicMax(atomic_word(&tally->largest), static_cast<unsigned long long>(largest));
 }
 
-// From here on a group's entry in `next` is the place of its next part. place: the listed particles before each row.
+// Afterwards, a group's entry in `next` is the place of its next part. place: number of listed particles before each
+// row.
 __global__ void place_groups(WindowGroups groups, const uint64_t* place, const Tally* before, uint64_t* next,
                              uint64_t* places, Tally* tally) {
   int64_t row = thread_index();
@@ -66,7 +67,7 @@ __global__ void place_groups(WindowGroups groups, const uint64_t* place, const T
   next[row] = listed > 0 ? at + static_cast<uint64_t>(groups.count[row]) : not_listed;
 }
 
-// The answers to one rank. It has one part of a group at most, so no other thread works on this group; answers to the
+// The answers to one rank. It has at most one part of a group, so no other thread works on this group; answers to the
 // next rank wait until this kernel is done.
 __global__ void answer_rank(WindowGroups groups, const int32_t* told, int64_t chunk, uint64_t* next,
                             uint64_t* answers) {

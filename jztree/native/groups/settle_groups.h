@@ -1,4 +1,4 @@
-// Decides which groups of a window of this rank's rows are listed, and where their parts go (grouping.h).
+// Decides which groups of a window of this rank's rows are listed, and the places of their parts (grouping.h).
 #pragma once
 
 #include "common/arguments.h"
@@ -6,7 +6,7 @@
 
 namespace jztree {
 
-// What an owner knows of its groups so far: the particles of those that are listed, and of the largest.
+// An owner's totals so far: the number of particles in its listed groups, and in its largest group.
 struct Tally {
   static constexpr int64_t words = 4;
 
@@ -17,11 +17,11 @@ struct SettleGroups {
   const int32_t* rank;
   Array<const int32_t> root_rank;  // (n,)
   const int32_t* count;            // (n,)
-  Array<const int32_t> told;       // (ranks, chunk, 2): (row of the root, particles) from all ranks
+  Array<const int32_t> told;       // (ranks, chunk, 2): (row of the root, particles), received from all ranks
   const int32_t *window, *windows;
   const uint32_t* old_tally;
-  uint32_t* answers;  // (ranks, chunk, 2), the places of what was told
-  uint32_t* places;   // (n, 2), continued, with those of this rank's own parts of these groups
+  uint32_t* answers;  // (ranks, chunk, 2), the places of the received parts
+  uint32_t* places;   // (n, 2), continued, now with the places of this rank's own parts of these groups
   uint32_t* tally;
   int64_t npart_min;
 

@@ -1,4 +1,4 @@
-// A short sorted list of integers in vector registers, into which others are inserted.
+// A short sorted list of integers in vector registers, with insertion.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace jztree {
 
-// Inserting x makes each element the smaller of itself and the larger of x and the element before it: two vector
-// instructions a register, and no branch. Neighbours in the list are in the same lane of successive registers, from the
-// last of which one goes to the next lane of the first. So only the last register is shifted by a lane, which takes
-// longer than all else. (Merging four sorted candidates at a time has shorter chains of instructions, but there are too
-// few candidates in a leaf: it took a quarter longer.)
+// Inserting x makes each element the minimum of itself and the maximum of x and the previous element: two vector
+// instructions per register, and no branch. Neighbours in the list are in the same lane of successive registers; after
+// the last register, the list continues in the next lane of the first. So only the last register is shifted by a lane,
+// which is the slowest step. (Merging four sorted candidates at a time has shorter chains of instructions, but a leaf
+// has too few candidates: it took a quarter longer.)
 //
 // Integer: uint32_t, or int64_t below the bits of a float64 infinity and not negative.
 template <typename Integer, int Room>
@@ -31,7 +31,7 @@ class SortedRegisters {
     for (int v = 0; v < vectors; ++v) to[v] = list_[v];
   }
 
-  // The largest falls off the end.
+  // The largest element is dropped.
   void insert(Integer one) {
     Vector x = Vector{} + one, before;
     shift(Vector{}, list_[vectors - 1], before);
@@ -42,7 +42,7 @@ class SortedRegisters {
     }
   }
 
-  // Calls use(one) for all of a stored list, in order.
+  // Call use(one) for every element of a stored list, in order.
   template <typename Use>
   static void each(const Vector* stored, const Use& use) {
     const Integer* list = reinterpret_cast<const Integer*>(stored);
@@ -50,14 +50,14 @@ class SortedRegisters {
       for (int v = 0; v < vectors; ++v) use(list[v * width + lane]);
   }
 
-  // The i-th of a stored list.
+  // The i-th element of a stored list.
   static Integer at(const Vector* stored, int64_t i) {
     return reinterpret_cast<const Integer*>(stored)[i % vectors * width + i / vectors];
   }
 
  private:
-  // The order of such 64-bit integers is also that of the float64 numbers with these bits, for which there are
-  // instructions where there are none for 64-bit integers. (Subnormal ones count: kernels keep them.)
+  // Such 64-bit integers sort like the float64 numbers with these bits. There are instructions for these numbers even
+  // if there are none for 64-bit integers. (This includes subnormal numbers: kernels keep them.)
   static void larger_of(const Vector& a, const Vector& b, Vector& out) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
     if constexpr (sizeof(Integer) == 8) {
@@ -87,8 +87,8 @@ class SortedRegisters {
     out = a < b ? a : b;
   }
 
-  // out = the last element of `left`, then all but the last of `right`. By reference: passing vectors by value differs
-  // between instruction sets.
+  // out = the last element of `left`, then all but the last element of `right`. By reference, because passing vectors
+  // by value differs between instruction sets.
   static void shift(const Vector& left, const Vector& right, Vector& out) {
     shift(left, right, out, std::make_integer_sequence<int, width>());
   }

@@ -1,4 +1,4 @@
-// Blocks of 32 rows are worked on together, so that loops over their particles are vectorised.
+// Blocks of 32 rows are processed together, so that loops over their particles are vectorised.
 
 #include "lowest_potential.h"
 
@@ -75,7 +75,7 @@ class Potentials {
     }
   }
 
-  // A node, if it is wholly in one group that is large enough.
+  // Build a node, if it is wholly in a single group that is large enough.
   void build(int64_t number) {
     int level = 0;
     while (number >= levels_.starts[level + 1]) ++level;
@@ -92,7 +92,7 @@ class Potentials {
     nodes_[at(number)] = node;
   }
 
-  // Calls visit(group, first row, end) for the rows of a group in each block of 32. grain: blocks of a task.
+  // Call visit(group, first row, end) for the rows of a group in each block of 32. grain: number of blocks per task.
   template <typename Visit>
   void each_run(int64_t grain, const Visit& visit) const {
     parallel_.blocks((in_.grouped.rows() + block_rows - 1) / block_rows, grain, [&](int64_t from, int64_t to) {
@@ -109,12 +109,12 @@ class Potentials {
 
   // Particles whose potentials are bounded together.
   struct Targets {
-    int count = 0, place[block_rows];  // place: of each row from the first on, -1 for those that are left out
+    int count = 0, place[block_rows];  // place: for each row from the first on, -1 for skipped rows
     int64_t first = 0, rows[block_rows];
     double x[D][block_rows] = {}, potential[block_rows] = {}, of_masses[block_rows] = {}, lower[D], upper[D];
   };
 
-  // What the potentials of some particles of a group are at least and at most, if they may still be the largest.
+  // Bound the potentials of those particles of a group that may still have the largest one.
   void bound(int64_t g, int64_t first, int64_t last, double tolerance) {
     Targets targets;
     targets.first = first;
@@ -163,7 +163,7 @@ class Potentials {
     }
   }
 
-  // What a particle adds to the potentials of all but itself.
+  // Add the term of a particle to the potentials of all others.
   void add_particle(int64_t row, Targets& targets) const {
     double other[D], w = weight_[at(row)], softening2 = softening2_;
     for (int d = 0; d < D; ++d) other[d] = place_[at(row * D + d)];
@@ -178,10 +178,10 @@ class Potentials {
     if (own >= 0) targets.potential[own] = kept;
   }
 
-  // Rounding is far below what is added here.
+  // The margin is far above the rounding errors.
   bool may_be_largest(int64_t g, int64_t row) const { return most_[at(row)] * (1 + 1e-9) >= best_[at(g)]; }
 
-  // The first of particles that are alike stands for all.
+  // The first of several identical particles represents them.
   bool like_the_row_before(int64_t g, int64_t row) const {
     bool alike = row > begin(g) && weight_[at(row)] == weight_[at(row - 1)];
     for (int d = 0; alike && d < D; ++d) alike = place_[at(row * D + d)] == place_[at((row - 1) * D + d)];
@@ -220,8 +220,8 @@ class Potentials {
   double softening2_;
   std::vector<int32_t> group_;  // of each row, -1 for none
   std::vector<double> place_, weight_;
-  std::vector<double> most_, least_;  // what a potential is at most and at least; in the end, what it is
-  std::vector<double> best_;          // of each group: the largest potential is at least this
+  std::vector<double> most_, least_;  // limits of each potential; at the end, its value
+  std::vector<double> best_;          // for each group, a lower limit of the largest potential
   std::vector<PotentialNode<D>> nodes_;
 };
 

@@ -10,10 +10,10 @@ template <int D, typename T>
 struct LowestPotential {
   static constexpr unsigned compiled_dims = dims_up_to(catalogue_dims);
 
-  GroupedParticles<D, T> grouped;  // whose velocities do not matter
-  Lengths softening;               // one
-  int32_t* row;                    // (room,), -1 where there is no group
-  T* potential;                    // (room,), negative: sums of mass over length
+  GroupedParticles<D, T> grouped;  // velocities are not used
+  Lengths softening;               // a single one
+  int32_t* row;                    // (capacity,), -1 after the last group
+  T* potential;                    // (capacity,), negative: sums of mass over length
 
   explicit LowestPotential(Arguments& in)
       : grouped(in),

@@ -1,5 +1,6 @@
-// The walk of a warp through the hierarchy of the sources, for up to 32 queries, one a lane, once for each image of the
-// box that may be within their radii: the queries are shifted by whole boxes, and space is open (image_rule.h).
+// The walk of a warp through the hierarchy of the sources, for up to 32 queries, one per lane. It is repeated for each
+// image of the box that may be within their radii: the queries are shifted by whole boxes, and space is open
+// (image_rule.h).
 #pragma once
 
 #include <cstdint>
@@ -19,9 +20,9 @@ template <int D, typename T>
 struct ImageSetup {
   Scale<D, T> scale;
   DistanceRule<D, T> rule;
-  double low[D], high[D];  // of all sources, scaled
+  double low[D], high[D];  // of the sources, scaled
 
-  // By one warp.
+  // Run by one warp.
   __device__ ImageSetup(const Lengths& box, const DeviceTree<D, T>& sources, const DeviceTree<D, T>& queries)
       : scale(scale_between<T>(box, sources, queries)), rule(true, false, scale) {
     for (int d = 0; d < D; ++d) {
@@ -39,9 +40,9 @@ struct ImageProblem {
   using Setup = ImageSetup<D, T>;
 
   DeviceTree<D, T> sources, queries;
-  const int32_t *source_names, *query_rows, *query_names;  // null: their place, and their output row
+  const int32_t *source_names, *query_rows, *query_names;  // null: their index, and their output row
   const Setup* setup;
-  const Within<T>* within;  // one for all queries, or of each in the order of output rows
+  const Within<T>* within;  // a single one for all queries, or one per query in output order
   Lengths radius;
   bool same, half;
 
@@ -67,8 +68,8 @@ class ImageWalk {
   __device__ ImageWalk(const ImageProblem<D, T>& in, const ImageSetup<D, T>& setup, unsigned char* shared)
       : in_(in), setup_(setup), points_(reinterpret_cast<RowPoint<D, T>*>(shared)), stack_(shared + point_bytes) {}
 
-  // For the queries from `tile` on, before `end`, one a lane. visit(row): the lane's query and the image at work of the
-  // source in this row are a pair.
+  // Process the queries from `tile` on, before `end`, one per lane. visit(row): the lane's query forms a pair with the
+  // current image of the source in this row.
   template <typename Visit>
   __device__ void run(int64_t tile, int64_t end, const Visit& visit) {
     query_ = tile + lane_index();
@@ -94,7 +95,7 @@ class ImageWalk {
     }
   }
 
-  // The image at work of a pair as given: its difference in each dimension, in float64.
+  // The current image of a pair, from the input positions: its difference in each dimension, in float64.
   __device__ void apart(uint32_t row, double* difference) const {
     const T *a = in_.queries.pos + query_ * D, *b = in_.sources.pos + static_cast<int64_t>(row) * D;
     const RowPoint<D, T> other = load_point(in_.sources.pos, row, setup_.scale);
@@ -108,7 +109,7 @@ class ImageWalk {
  private:
   static constexpr int point_bytes = warp_size * static_cast<int>(sizeof(RowPoint<D, T>));
 
-  // All lanes together; false if there is none.
+  // All lanes call this together; false if there are no images.
   __device__ bool images(double farthest, ImageRange* range) {
     bool any = true;
     all_ = box_of_lanes(own_, used_);
@@ -134,7 +135,7 @@ class ImageWalk {
     return false;
   }
 
-  // From now on, the queries are shifted by the image at work.
+  // Shift the queries by the current image.
   __device__ void look_from() {
     for (int d = 0; d < D; ++d) {
       T boxes = static_cast<T>(image_[d]);
@@ -146,7 +147,7 @@ class ImageWalk {
     }
   }
 
-  // Looks at up to 32 nodes.
+  // Test up to 32 nodes.
   template <typename Visit>
   __device__ void step(const NodeRange& range, const Visit& visit) {
     T open[D];
@@ -192,7 +193,7 @@ class ImageWalk {
   const ImageSetup<D, T>& setup_;
   RowPoint<D, T>* points_;
   NodeStack stack_;
-  // The lane's query, as staged and shifted, and all of the warp's.
+  // The lane's query, staged and shifted, and the data of the warp's queries.
   int64_t query_ = 0;
   bool used_ = false;
   Within<T> limit_{};

@@ -1,4 +1,4 @@
-// What all warps that sum over kernels look at: both sets of particles, their smoothing lengths, and values.
+// The data shared by all warps that compute kernel sums: both sets of particles, their smoothing lengths, and values.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@
 
 namespace jztree {
 
-// T: what distances and kernels are computed in. From: the dtype of the positions.
+// T: the type of distances and kernels. From: the dtype of the positions.
 template <int D, typename T>
 struct KernelSetup : BoxSetup<D, T> {
   DistanceRule<D, T> rule;
@@ -33,28 +33,28 @@ struct KernelSetup : BoxSetup<D, T> {
         radial(dims, order, by_h) {}
 };
 
-// The parts that do not depend on what distances are computed in.
+// The parts that do not depend on the type of distances.
 template <int D, typename From>
 struct KernelSets {
   DeviceTree<D, From> sources, queries;
   KernelForm form;
-  const double *node_h, *node_least_h;  // the largest and smallest of a node's sources; null: they do not count
+  const double *node_h, *node_least_h;  // the largest and smallest length of a node's sources; null: they do not count
   const int32_t* node_kind;             // NodeKind of each node
   const double* node_sum;               // sums of the values of each node
-  bool adds_nodes;                      // whether the kernel has one value for all sources within
+  bool adds_nodes;                      // whether the kernel has the same value for all sources within reach
   const double* value;                  // (n, columns * inner), of sources
   int64_t columns;
-  int dims;               // of the given positions
-  int inner, outer;       // components of a column of values, and of sums
-  int inward, powers;     // as in kernel_sums.h
-  int sum_powers;         // likewise
-  bool images;            // likewise
+  int dims;               // of the input positions
+  int inner, outer;       // number of components in a column of values, and of sums
+  int inward, powers;     // see kernel_sums.h
+  int sum_powers;         // the same
+  bool images;            // the same
   Buffer sum;             // (q, columns * outer)
   const int32_t* narrow;  // not 0: distances are computed in From; 0: in float64
-  int64_t first_column;   // those at work
+  int64_t first_column;   // the current columns
   int at_work;
 
-  // Sums of a query that are taken at a time.
+  // Number of sums of a query that are computed at a time.
   JZTREE_BOTH int sums() const { return at_work * outer; }
 };
 
@@ -92,7 +92,7 @@ struct SmallestLength {
 // particle, because its sources are also at one place and have one smoothing length; `unknown` pair by pair.
 enum NodeKind : int32_t { unknown = 0, summed = 1, place = 2 };
 
-// narrow: becomes 0 if a length that counts is too small for T. Threads that find one all write the same.
+// narrow: becomes 0 if a length that counts is too small for T. All threads that find one write the same value.
 template <typename Setup>
 __global__ void look_for_small(Lengths lengths, Count num, const Setup* setup, int32_t* narrow) {
   int64_t row = thread_index();
@@ -101,7 +101,7 @@ __global__ void look_for_small(Lengths lengths, Count num, const Setup* setup, i
     store_relaxed(narrow, 0);
 }
 
-// The values of a row, in float64; those of scatter divided by the powers of the source's smoothing length.
+// The values of a row, in float64; for scatter, divided by the powers of the source's smoothing length.
 template <typename Value>
 __global__ void stage_values(const Value* given, Count num, int64_t each, RowLengths h, int powers, int shift,
                              double* value) {
@@ -110,7 +110,7 @@ __global__ void stage_values(const Value* given, Count num, int64_t each, RowLen
   value[place] = over_powers(static_cast<double>(given[place]), h[row], powers, shift);
 }
 
-// Sums the nodes of a plane. parts: values of rows, or sums of the plane below.
+// Sum the nodes of a plane. parts: values of rows, or sums of the plane below.
 template <typename Value>
 __global__ void add_values(const int32_t* splits, const Value* parts, int64_t nodes, int64_t each, double* sums) {
   int64_t at = thread_index(), node = at / each;
@@ -142,7 +142,7 @@ __device__ bool are_alike(const From* pos, const RowLengths& h, bool lengths_cou
   return !lengths_count || h[row] == h[other];
 }
 
-// Finds the kind of each node of a plane, after the planes below.
+// Find the kind of each node of a plane, after the planes below.
 template <int D, typename From>
 __global__ void find_kinds(DeviceTree<D, From> tree, int plane, RowLengths h, bool lengths_count, const double* sums,
                            int64_t each, int32_t* kind) {
@@ -202,7 +202,7 @@ KernelProblem<D, T, From> in_precision(Queue& queue, const KernelSums<D, From>& 
   return {sets, KernelLengths<D, T>(in), setup};
 }
 
-// No columns are at work yet, and nobody has looked for small lengths.
+// The current columns are not set, and small lengths are not searched yet.
 template <int D, typename From>
 KernelSets<D, From> sets_of(Queue& queue, const KernelSums<D, From>& in) {
   KernelSets<D, From> sets{};

@@ -19,8 +19,8 @@
 
 namespace jztree {
 
-// How many numbers describe a kernel: its norm, the rate of a Gaussian exp(-rate q^2), and for each g a power and the
-// coefficients of (1 - q)^power (c0 + c1 q + ...).
+// Number of values that describe a kernel: its norm, the rate of a Gaussian exp(-rate q^2), and for each g a power and
+// the coefficients of (1 - q)^power (c0 + c1 q + ...).
 constexpr int profile_terms = 5;
 constexpr int profile_numbers = 2 + 3 * (1 + profile_terms);
 
@@ -48,7 +48,7 @@ struct KernelProfile {
     }
   }
 
-  // Whether it does not end at 0, so that it matters on which side of h a source is.
+  // Whether it does not end at 0, so that the side of h on which a source lies matters.
   JZTREE_BOTH bool jumps() const { return shape == KernelShape::top_hat || shape == KernelShape::gaussian; }
 
   // g0, g1 or g2, for q from 0 to 1. V: numbers, or vectors of them.
@@ -98,7 +98,7 @@ struct KernelProfile {
   }
 };
 
-// What is summed of g0, g1 and g2, for W differentiated `order` times by x and `by_h` times by h.
+// The combination of g0, g1 and g2 for W differentiated `order` times by x and `by_h` times by h.
 template <typename T>
 struct RadialSum {
   T c0 = 0, c1 = 0, c2 = 0;
@@ -115,7 +115,7 @@ struct RadialSum {
     }
   }
 
-  // For order 0, and what u is multiplied with for order 1.
+  // For order 0; for order 1, the factor of u.
   template <int Order, typename V>
   JZTREE_BOTH V operator()(const KernelProfile<T>& kernel, const V& q, const V& q2) const {
     V sum{};

@@ -1,4 +1,5 @@
-// What both backends hold of smoothing lengths: whose count, how far kernels reach, and who is within one.
+// The rules of smoothing lengths for both backends: the lengths that count, the reach of kernels, and the sources
+// within it.
 #pragma once
 
 #include <cmath>
@@ -11,35 +12,35 @@
 
 namespace jztree {
 
-// A number of each row, or one for all.
+// One number per row, or a single one for all.
 struct RowLengths {
   Lengths numbers;
 
   JZTREE_BOTH double operator[](int64_t row) const { return numbers[numbers.count > 1 ? row : 0]; }
 };
 
-// x / h^powers * 2^(e shift), where h is 2^e times a number from 1 to 2. Step by step, because h^powers may be out of
-// range where that is not.
+// x / h^powers * 2^(e shift), where h is 2^e times a number from 1 to 2. Computed step by step, because h^powers may be
+// out of range even if the result is not.
 JZTREE_BOTH inline double over_powers(double x, double h, int powers, int shift) {
   int exponent = 0, rounded = 0;
   if (shift != 0) {
     h = std::frexp(h, &exponent);
-    // Whoever takes the shift back knows h to the 24 bits of float32.
+    // The code that undoes the shift knows h to the 24 bits of float32.
     static_cast<void>(std::frexp(static_cast<float>(h), &rounded));
   }
   for (int i = 0; i < powers; ++i) x /= h;
   return shift == 0 ? x : std::ldexp(x, (exponent + rounded - 1) * shift - exponent * powers);
 }
 
-// Scaled lengths below this need float64. Either their squares are too small next to the extent of the set, which is
-// scaled to 2^40, or distances within them lose digits (Scale::precise2).
+// Scaled lengths below this need float64. Either their squares are too small compared with the extent of the set, which
+// is scaled to 2^40, or distances within them lose digits (Scale::precise2).
 template <int D, typename T>
 JZTREE_BOTH inline double least_narrow_length(const Scale<D, T>& scale) {
   const double precise = 16 * std::sqrt(static_cast<double>(scale.precise2));
   return precise > 0x1p-40 ? precise : 0x1p-40;
 }
 
-// Smoothing lengths of queries and of sources, scaled, and the weights of both in the one that counts.
+// Scaled smoothing lengths of queries and of sources, and the weights of both in the resulting length.
 template <int D, typename T>
 struct KernelLengths {
   RowLengths query, source;
@@ -54,8 +55,8 @@ struct KernelLengths {
                                                                      : T{0}),
         of_source(1 - of_query) {}
 
-  // A length, scaled and weighted, in T. Squares of them may overflow; they themselves may not, or 0 times infinity
-  // would be a distance.
+  // A length, scaled and weighted, in T. Its square may overflow, but the length itself must not, otherwise 0 times
+  // infinity would become a distance.
   JZTREE_BOTH static T staged(double h, T weight, const Scale<D, T>& scale) {
     constexpr double most = static_cast<double>(std::numeric_limits<T>::max()) / 8;
     double scaled = h * static_cast<double>(scale.factor);
@@ -69,7 +70,7 @@ struct KernelLengths {
     return staged(source[row], of_source, scale);
   }
 
-  // Of a pair, in float64, not scaled.
+  // The length of a pair, in float64, not scaled.
   JZTREE_BOTH double of_pair(int64_t query_row, int64_t source_row) const {
     double sum = 0;
     if (of_query > 0) sum += static_cast<double>(of_query) * query[query_row];
@@ -78,21 +79,21 @@ struct KernelLengths {
   }
 };
 
-// At least the squared distance at which a kernel of such a length ends. V: T, or vectors of it.
+// An upper limit of the squared reach of a kernel of this length. V: T, or vectors of it.
 template <int D, typename T, typename V>
 JZTREE_BOTH inline V kernel_reach2(const V& length, const DistanceRule<D, T>& rule) {
   V reach = length * V(1 + 64 * std::numeric_limits<T>::epsilon()) + V(static_cast<T>(rule.rounding));
   return reach * reach + V(D * std::numeric_limits<T>::min());
 }
 
-// At most the squared distance up to which sources are surely within such a length; negative: no distance is.
+// A lower limit of the squared distance up to which sources are surely within this length; negative: no distance is.
 template <int D, typename T>
 JZTREE_BOTH inline T kernel_surely2(T length, const DistanceRule<D, T>& rule) {
   T surely = length * (1 - 64 * std::numeric_limits<T>::epsilon()) - static_cast<T>(rule.rounding);
   return larger<T>(surely, 0) * surely - D * std::numeric_limits<T>::min();
 }
 
-// Bounds of (r / h)^2 as computed: up to `surely` a source is within h, above `possibly` it is not.
+// Bounds of the computed (r / h)^2: up to `surely` a source is within h, above `possibly` it is not.
 template <typename V>
 struct UnitBounds {
   V surely, possibly;

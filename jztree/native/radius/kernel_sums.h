@@ -2,13 +2,13 @@
 //
 // For query i and column c, with x the vector from source j to the query by its nearest image, sum[i, c, out] = sum
 // over j of value[j, c, in] t[in, out](x, h). Here t holds the derivatives of W by as many components of x as there are
-// indices in `in` (`inward` of them) and `out` (`outward`), and the `by_h`-th one by h; callers never request three in
-// total. With `images`, the last outward index is also weighted by the number of periods by which the source's image
-// was moved: -dx/d(box length).
+// indices in `in` (`inward`) and `out` (`outward`), and the `by_h`-th derivative by h; callers never request three in
+// total. With `images`, the last outward index is also weighted by the image shift of the source in periods: -dx/d(box
+// length).
 //
 // Terms may be far outside the range of the values even if later products with other numbers are in range. So values
-// and sums can be multiplied by 2^(e powers) here, where 2^e is about the row's own smoothing length, whether it is
-// needed or not.
+// and sums can be multiplied by 2^(e powers) here, where 2^e is about the row's own smoothing length, even if W does
+// not use that length.
 //
 // The smoothing length is that of the query (gather), of the source (scatter), or the mean of both.
 #pragma once

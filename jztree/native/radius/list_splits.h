@@ -1,4 +1,4 @@
-// Lists of any length, one for each output row, one behind the other.
+// Lists of any length, one for each output row, one after the other.
 #pragma once
 
 #include <algorithm>
@@ -9,13 +9,13 @@
 
 namespace jztree {
 
-// How long a list is, or where it begins; right if that is below 2^31.
+// The length or the start of a list; correct below 2^31.
 inline int32_t narrowed(int64_t number) {
   return static_cast<int32_t>(std::min<int64_t>(number, std::numeric_limits<int32_t>::max()));
 }
 
-// Lays out the lists of `in`, which has splits, total, q() and room(), and writes them if they fit. count(): puts how
-// long that of the i-th output row is at splits[i + 1], where it is not 0. Returns how many entries are written.
+// Lay out the lists of `in`, which has splits, total, q() and room(), and write them if they fit. count(): writes the
+// length of the i-th output row's list to splits[i + 1], unless it is 0. Returns the number of written entries.
 template <typename In, typename Count, typename Write>
 int64_t make_lists(const In& in, const Count& count, const Write& write) {
   std::fill_n(in.splits, in.q() + 1, 0);
@@ -32,15 +32,15 @@ int64_t make_lists(const In& in, const Count& count, const Write& write) {
   return total;
 }
 
-// As much of a list as the processor is not likely to ask for by itself.
+// Prefetch the start of a list, which the processor is not likely to prefetch itself.
 template <typename T>
 void prefetch(const T* begin, int64_t number) {
   constexpr int64_t line = 64 / sizeof(T), some = 4;
   for (int64_t i = 0; i < std::min(number, some * line); i += line) __builtin_prefetch(begin + i, 1);
 }
 
-// work(query, begin, end): for each query of a leaf its list. Lists are anywhere, so those of later queries are asked
-// for, by ask(begin, number), and before that where these are.
+// Call work(query, begin, end) for each query of a leaf with its list. Lists may be anywhere, so those of later queries
+// are prefetched by ask(begin, number), and their splits even earlier.
 template <typename In, typename Queries, typename Ask, typename Work>
 void each_list(const In& in, const Queries& queries, int64_t leaf, const Ask& ask, const Work& work) {
   const int64_t last = queries.leaf_row(queries.leaves()) - 1;

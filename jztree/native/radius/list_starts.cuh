@@ -1,4 +1,4 @@
-// Lists of any length, one for each output row, one behind the other.
+// Lists of any length, one for each output row, one after the other.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace jztree {
 
 struct ListStarts {
-  int64_t* starts;  // (q + 1,), of output rows; at first, how long each list is
+  int64_t* starts;  // (q + 1,), of output rows; at first, the length of each list
   int64_t room, q;
 
   __device__ int64_t total() const { return starts[q]; }
@@ -29,8 +29,8 @@ static __global__ void write_splits(ListStarts lists, int32_t* splits, int32_t* 
   total[1] = static_cast<int32_t>(lists.total() & most);
 }
 
-// The lists of `in`, which has splits, total, q() and room(). count(lists): puts how long each is into `starts`, where
-// it is not 0.
+// The lists of `in`, which has splits, total, q() and room(). count(lists): writes the length of each list to `starts`,
+// unless it is 0.
 template <typename In, typename Count>
 ListStarts lay_out_lists(Queue& queue, const In& in, const Count& count) {
   ListStarts lists{queue.scratch<int64_t>(in.q() + 1), in.room(), in.q()};

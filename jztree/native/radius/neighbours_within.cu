@@ -1,7 +1,7 @@
-// Two walks (ball_walk.cuh): the first counts the neighbours of every query, which tells where each list begins; the
-// second writes them. Each lane writes the list of its query. To sort, a warp takes a list and goes over it in place,
-// by a bitonic sort all of whose steps ascend, so that any length will do (Batcher 1968). Lists hold rows of the
-// z-order until then, which decide between equal distances.
+// Two walks (ball_walk.cuh): the first counts the neighbours of every query, which gives the start of each list; the
+// second writes them. Each lane writes the list of its query. A warp sorts a list in place, by a bitonic sort whose
+// steps all ascend, so that any length is possible (Batcher 1968). Until then, lists hold z-ordered rows, which break
+// ties of equal distances.
 
 #include <cstdint>
 #include <limits>
@@ -17,7 +17,7 @@ namespace {
 
 template <typename T>
 struct ListArrays : ListStarts {
-  const int32_t* source_rows;  // null: their place
+  const int32_t* source_rows;  // null: their index
   int32_t* index;
   T* distance;
 };
@@ -70,7 +70,7 @@ __global__ void write_lists(const __grid_constant__ BallProblem<D, T> in, const 
                   });
 }
 
-// Whether the entry at i comes behind that at j.
+// Whether the entry at i belongs after the entry at j.
 template <typename T>
 __device__ bool comes_behind(const ListArrays<T>& out, int64_t i, int64_t j) {
   return out.distance[i] > out.distance[j] || (out.distance[i] == out.distance[j] && out.index[i] > out.index[j]);
@@ -87,14 +87,14 @@ __device__ void put_in_order(const ListArrays<T>& out, int64_t first, int64_t co
   out.index[first + j] = row;
 }
 
-// A warp a list.
+// One warp per list.
 template <typename T>
 __global__ void sort_lists(ListArrays<T> out) {
   int64_t row = thread_index() / warp_size;
   if (row >= out.q || !out.fit()) return;
   int64_t first = out.starts[row], count = out.starts[row + 1] - first;
   for (int64_t run = 2; run < 2 * count; run *= 2) {
-    // Two sorted runs, the second seen from its end, then ever closer pairs.
+    // Merge two sorted runs, reading the second from its end; then compare pairs at ever smaller separations.
     for (int64_t apart = run; apart > 1; apart /= 2) {
       int64_t flip = apart == run ? run - 1 : apart / 2;
       __syncwarp();

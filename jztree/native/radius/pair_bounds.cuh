@@ -1,4 +1,4 @@
-// Bounds of both quantities of the pairs of two boxes, and the bins that these leave.
+// Bounds of both quantities of the pairs of two boxes, and the bins that these allow.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace jztree {
 
-// Pairs are within no edge before `lo`, and within all from `hi` on; the same for the second quantity.
+// Pairs are within no edge before `lo`, and within all edges from `hi` on; the same for the second quantity.
 struct PairBinRange {
   int lo = 0, hi = 0, lo_b = 0, hi_b = 0;
   __device__ bool one() const { return lo == hi && lo_b == hi_b; }
@@ -24,13 +24,13 @@ struct PairBinFinder {
   const PairProblem<D, T>& in;
   const PairSetup<D, T>& setup;
 
-  // Where each pair has a line of sight of its own, the last dimension stands for it until these are known.
+  // If each pair has a separate line of sight, the last dimension represents it until the lines of sight are known.
   __device__ bool to_middle() const { return sighted && setup.rule.to_middle(); }
   __device__ int axis() const { return to_middle() ? D - 1 : setup.rule.axis; }
   __device__ bool is_across(int d) const { return Mode != PairMode::across_along || d != axis(); }
 
-  // The bins of pairs with one particle between `low` and `high` and the other in the box. same: whether they are all
-  // at one place, so that no bin holds them.
+  // The bins of pairs with one particle between `low` and `high` and the other in the box. same: whether all particles
+  // are at one place, so that no bin holds them.
   __device__ PairBinRange between(const T* low, const T* high, const NodeBox<D, T>& box, bool* same) const {
     T gap_sum = 0, reach_sum = 0, along_gap = 0, along_reach = 0, reaches = 0;
     for (int d = 0; d < D; ++d) {
@@ -66,7 +66,8 @@ struct PairBinFinder {
     return !sighted || (bins.lo_b < in.second.count && bins.hi_b > 0);
   }
 
-  // Of a squared first quantity of two particles and their distance along the line of sight; `rows` are theirs.
+  // The bin of two particles with this squared first quantity and distance along the line of sight; a, b: their input
+  // positions.
   __device__ int bin_of(const PairTotals& totals, const PairBinRange& bins, T first, T along, const T* a,
                         const T* b) const {
     const PairRule<D, T>& rule = setup.rule;
@@ -94,7 +95,7 @@ struct PairBinFinder {
     return totals.bin(edge, in.first.count, edge_b, in.second.count);
   }
 
-  // The distance bounds both quantities, whatever the line of sight is.
+  // The distance bounds both quantities for any line of sight.
   __device__ void narrow_to_middle(T gap, T reach, T low, T high, PairBinRange* bins) const {
     bins->hi_b = in.second.count;
     if (Mode == PairMode::distance_cosine) {
@@ -111,7 +112,7 @@ struct PairBinFinder {
   __device__ void narrow_second(T gap, T reach, T low, T high, PairBinRange* bins) const {
     bins->hi_b = in.second.count;
     if (Mode == PairMode::distance_cosine) {
-      // Rounded positions change small angles much; those of few particles are looked at one by one.
+      // Rounded positions change small angles a lot, so pairs of few particles are tested one by one.
       if (setup.rule.cosine_slip > 0 || !(gap > vanishing)) return;
       low = std::sqrt(low * low / reach) * below_one<T>;
       high = std::sqrt(high * high / gap) * above_one<T>;

@@ -1,6 +1,5 @@
-// Tasks are nodes of a plane of the first set, in blocks that do not depend on the number of threads. Each has a table
-// of its own (pair_table.h), and these are added up in their order: integers in any, and weighted sums always in the
-// same.
+// Tasks are nodes of a plane of the first set, in blocks that do not depend on the number of threads. Each task has a
+// separate table (pair_table.h). Tables of integers are added up in any order, weighted sums always in the same order.
 
 #include "pair_counts.h"
 
@@ -17,9 +16,9 @@
 namespace jztree {
 namespace {
 
-// So many nodes are enough to keep threads busy until the end.
+// This number of nodes is enough to keep threads busy until the end.
 constexpr int64_t enough_nodes = 1024;
-// So many tables of weighted sums are kept until all are done; small ones in more memory would hardly matter.
+// The number of tables of weighted sums that are kept until all tasks are done. More tables would hardly help.
 constexpr int64_t most_tables = 256;
 
 template <typename T, template <typename> class Cells, typename Edge>
@@ -87,7 +86,7 @@ class Counter {
   int64_t nodes_;
 };
 
-// Each pair of one set was counted once, and counts in both orders.
+// Each pair of one set was found once, but counts in both orders.
 template <int D, typename T>
 void write_results(const PairTable& table, const PairCounts<D, T>& in) {
   int64_t orders = in.self ? 2 : 1, sighted = in.mode != PairMode::distance, second = in.second_bins();

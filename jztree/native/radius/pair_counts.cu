@@ -1,6 +1,6 @@
 // A warp takes a node of the first set and walks both hierarchies (pair_walk.cuh). Numbers are added up as integers, in
-// any order. Where there are weights, a warp takes some nodes, the same in every run, and has a table of sums of its
-// own; these are added up in the order of the nodes.
+// any order. If there are weights, each warp takes some nodes, the same in every run, and has a separate table of sums;
+// the tables are added up in the order of the nodes.
 
 #include <algorithm>
 #include <cmath>
@@ -15,9 +15,9 @@ namespace {
 
 constexpr int pair_threads = 64;
 constexpr int pair_warps = pair_threads / warp_size;
-// So many nodes are enough to keep a GPU busy until the end.
+// This number of nodes is enough to keep a GPU busy until the end.
 constexpr int64_t enough_nodes = 1 << 14;
-// Tables of sums take at most this much memory, if a few warps do with it.
+// Tables of sums take at most this much memory, if it is enough for the minimum number of warps.
 constexpr int64_t most_table_bytes = int64_t{1} << 25, least_tables = 128, most_tables = 4096;
 
 template <PairMode Mode, int D, typename T>
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(pair_threads, 8)
   tally.leave();
 }
 
-// Each pair of one set was counted once, and counts in both orders.
+// Each pair of one set was found once, but counts in both orders.
 __global__ void count_both_orders(unsigned long long* count, int64_t number) {
   int64_t i = thread_index();
   if (i < number) count[i] *= 2;
@@ -69,7 +69,7 @@ void launch_mode(Queue& queue, PairMode mode, const PairProblem<D, T>& problem, 
   throw Refusal("pairs along a line of sight are counted in 2 and 3 dimensions.");
 }
 
-// Deals the nodes of a plane out to warps.
+// Distribute the nodes of a plane to warps.
 template <int D, typename T>
 void deal_out(PairProblem<D, T>& problem, const TreeLayout& layout, int64_t most_tasks) {
   problem.plane = layout.planes() - 1;

@@ -1,4 +1,4 @@
-// What a warp still has to look at on its way down two hierarchies: pairs of nodes of one plane each.
+// The pairs of nodes that a warp still has to test on its way down two hierarchies: nodes of one plane in each.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace jztree {
 
-// Each of some nodes of the first set with each of some of the second, as places in the flat arrays. Of one of these
-// there is one, or of the second there are at most 32.
+// Each of some nodes of the first set with each of some of the second, as indices in the flat arrays. There is either
+// one node of the first set, or at most 32 of the second.
 struct PairRange {
   uint32_t a, a_end, b, b_end;
   int32_t a_plane, b_plane;
@@ -17,15 +17,16 @@ struct PairRange {
 
 class PairStack {
  public:
-  // Shared memory of a warp. A step pushes at most 32 ranges, whose planes add up to one less, and only when the stack
-  // holds none of that sum or below; the rest of a range takes its place.
+  // Shared memory of a warp. A step pushes at most 32 ranges, with a sum of planes that is lower by one, and only when
+  // the stack holds none of that sum or below; the rest of a range takes its place.
   JZTREE_BOTH static constexpr int bytes(int a_plane, int b_planes) {
     return (((a_plane + b_planes - 1) * warp_size + 1) * static_cast<int>(sizeof(PairRange)) + 15) / 16 * 16;
   }
 
   __device__ explicit PairStack(unsigned char* shared) : ranges_(reinterpret_cast<PairRange*>(shared)) {}
 
-  // Puts a node of the first set and the top plane of the second on the stack. For all lanes, as all that follows.
+  // Put a node of the first set and the top plane of the second on the stack. All lanes call this and the functions
+  // below.
   template <typename T>
   __device__ void begin(uint32_t node, int plane, const TreeView<T>& other) {
     int top = other.planes - 1;
@@ -37,7 +38,7 @@ class PairStack {
     size_ = 1;
   }
 
-  // Takes one node of the first set with up to 32 of the second off the stack; false: there are none.
+  // Take one node of the first set with up to 32 of the second off the stack; false if it is empty.
   __device__ bool next(PairRange* range) {
     if (size_ == 0) return false;
     __syncwarp();
@@ -55,7 +56,7 @@ class PairStack {
     return true;
   }
 
-  // Pushes pairs with the children of the nodes of the second set that have a bit in `opened`.
+  // Push pairs with the children of the nodes of the second set that have a bit in `opened`.
   template <typename T>
   __device__ void open_second(const TreeView<T>& other, const PairRange& range, unsigned opened) {
     PairRange run = run_from(range, opened);
@@ -68,7 +69,7 @@ class PairStack {
     push(run, opened);
   }
 
-  // Pushes pairs of these with the children of the node of the first set.
+  // Push pairs of these with the children of the node of the first set.
   template <typename T>
   __device__ void open_first(const TreeView<T>& one, const PairRange& range, unsigned opened) {
     PairRange run = run_from(range, opened);
@@ -83,7 +84,7 @@ class PairStack {
  private:
   __device__ static bool is_start(unsigned opened) { return (opened & ~(opened << 1)) >> lane_index() & 1; }
 
-  // The range, with the run of set bits that begins with this lane's as nodes of the second set.
+  // The range, limited to the nodes of the second set in the run of set bits that begins at this lane.
   __device__ static PairRange run_from(PairRange range, unsigned opened) {
     unsigned lane = static_cast<unsigned>(lane_index()), behind = ~(opened >> lane);
     uint32_t length = behind ? static_cast<uint32_t>(__ffs(static_cast<int>(behind)) - 1) : warp_size - lane;
@@ -92,7 +93,7 @@ class PairStack {
     return range;
   }
 
-  // The lanes whose runs these are push them, the first one last.
+  // The first lane of each run pushes it, the first run last.
   __device__ void push(const PairRange& run, unsigned opened) {
     unsigned starts = opened & ~(opened << 1);
     unsigned up_to = (2u << lane_index()) - 1;

@@ -1,7 +1,7 @@
-// The walk of two hierarchies, or of one with itself, that counts pairs of their particles; by one thread.
+// The walk of two hierarchies, or of one with itself, that counts pairs of their particles; on one thread.
 //
-// Of two nodes the wider one is opened, until all their pairs are in one bin, or in none, or both are leaves. What
-// boxes say of the bins that pairs may be in only gets narrower on the way down.
+// Of two nodes the wider one is opened, until all their pairs are in one bin, or in none, or both are leaves. The
+// possible bins of pairs only get fewer on the way down.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class PairWalk {
         table_(table),
         leaves_(problem, limits_, table) {}
 
-  // All pairs of a node's particles with those of the whole other set.
+  // Count all pairs of a node's particles with those of the whole other set.
   void with_all(int plane, int64_t i) {
     int top = other_.tree.layout().planes() - 1;
     Box box(one_, plane, i);
@@ -39,7 +39,7 @@ class PairWalk {
              [&](int64_t node, const Bins& bins) { pair({plane, i}, {top, node}, bins); });
   }
 
-  // All pairs within a node, and of its particles with those behind it in the same set.
+  // Count all pairs within a node, and of its particles with later ones of the same set.
   void with_later(int plane, int64_t i) {
     within({plane, i});
     int top = one_.tree.layout().planes() - 1;
@@ -63,7 +63,7 @@ class PairWalk {
     }
   };
 
-  // Calls visit(i, bins) for the nodes [begin, end) of a plane that may have pairs in bins with what is in the box.
+  // Call visit(i, bins) for the nodes [begin, end) of a plane that may have pairs in bins with particles in the box.
   template <typename Visit>
   void for_near(const Side& side, int plane, int64_t begin, int64_t end, const Box& box, const Bins& possible,
                 const Visit& visit) const {
@@ -104,7 +104,7 @@ class PairWalk {
     return same;
   }
 
-  // a: of the one set, b: of the other; they are not the same node of one set.
+  // a: of one set, b: of the other; they are not the same node of one set.
   void pair(Node a, Node b, const Bins& bins) {
     if (bins.one() && same_regions(a, b)) return add_all(a, b, bins);
     if (a.plane == 0 && b.plane == 0) return pair_leaves(a.i, b.i, bins);
@@ -118,7 +118,7 @@ class PairWalk {
     }
   }
 
-  // Of one set.
+  // Count the pairs within a node of one set.
   void within(Node node) {
     Box box(one_, node.plane, node.i);
     if (one_.count(node.plane, node.i) < 2 || coincide(one_, static_cast<int64_t>(one_.flat(node.plane, node.i)), box))
@@ -133,7 +133,7 @@ class PairWalk {
     }
   }
 
-  // Pairs of the node's particles with those behind it in nodes [begin, end) of a plane.
+  // Count the pairs of the node's particles with later ones in nodes [begin, end) of a plane.
   void behind(Node node, const Box& box, int plane, int64_t begin, int64_t end) {
     int64_t last = one_.tree.first_row(node.plane, node.i + 1);
     while (begin < end && one_.tree.first_row(plane, begin) < last) {
@@ -159,7 +159,7 @@ class PairWalk {
     table_.add(bins.lo, bins.lo_b, one_.count(a.plane, a.i) * other_.count(b.plane, b.i), weight);
   }
 
-  // itself: the leaves are one, of which each pair counts once.
+  // itself: both are the same leaf, and each of its pairs counts once.
   void pair_leaves(int64_t a, int64_t b, const Bins& possible, bool itself = false) {
     const bool apart = !same_regions({0, a}, {0, b});
     if (!apart) enter_regions({0, a}, {0, b});

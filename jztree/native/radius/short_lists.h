@@ -1,4 +1,4 @@
-// Lists of the queries of a group while a walk finds them, by one thread, as long as they are short.
+// The lists of a group's queries while a walk fills them, on one thread, as long as they are short.
 #pragma once
 
 #include <algorithm>
@@ -11,20 +11,20 @@ namespace jztree {
 
 class ShortLists {
  public:
-  std::vector<int64_t> numbers;  // how long each is
+  std::vector<int64_t> numbers;  // length of each list
 
   void reset(int64_t count) {
     numbers.assign(static_cast<size_t>(count), 0);
     rows_.resize(static_cast<size_t>(count * stride));
   }
-  // Adds to that of the i-th query the rows from `first` on that have a bit in `chosen`.
+  // Append to the list of the i-th query the rows from `first` on that have a bit in `chosen`.
   void add(int64_t i, int64_t first, uint32_t chosen) {
     int64_t& number = numbers[static_cast<size_t>(i)];
     number += pack_chosen(chosen, static_cast<int32_t>(first), rows_.data() + i * stride + std::min(number, longest));
   }
-  // Whether nothing is missing but rows of lists that are too long.
+  // Whether all lists are complete, that is, none is too long.
   bool all_there() const { return *std::max_element(numbers.begin(), numbers.end()) <= longest; }
-  // One behind the other.
+  // Write the lists one after the other.
   void write(int32_t* to) const {
     const int32_t* rows = rows_.data();
     for (int64_t number : numbers) {
@@ -34,7 +34,8 @@ class ShortLists {
   }
 
  private:
-  // Lists of all queries of a group are to fit a cache of a core, and not all begin in the same part of it.
+  // The lists of all queries of a group should fit into a core's cache, and should not all begin in the same part of
+  // it.
   static constexpr int64_t longest = 512, stride = longest + lanes;
 
   std::vector<int32_t> rows_;

@@ -1,4 +1,4 @@
-// A single pass over the particles, with key work for two rows per leaf.
+// A single pass over the particles; the level of each row compares two keys.
 
 #include "hierarchy.h"
 

@@ -1,4 +1,4 @@
-// Dealing rows out by their keys, so that every part has about as many.
+// Distributes rows by their keys into parts of similar size.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,15 @@
 
 namespace jztree {
 
-// How rows are dealt out by one level of their keys.
+// How to distribute rows by one level of their keys.
 //
-// Mostly by bits: those of the range [base, base + 2^(shift + bits)); keys outside of it go with the first and the last
-// of these. If that would leave many rows together, by keys out of a sample: W. D. Frazer & A. C. McKellar (1970),
+// Usually by bits: those of the range [base, base + 2^(shift + bits)); keys outside the range go to the first and the
+// last part. If this would leave many rows together, by keys from a sample: W. D. Frazer & A. C. McKellar (1970),
 // "Samplesort". Any choice keeps the order.
 class Digits {
  public:
-  // sample: keys of some of n rows. varying: the bits in which keys differ. largest: more rows of one digit are many.
+  // sample: keys of some of n rows. varying: the bits in which keys differ. largest: the largest acceptable number of
+  // rows per digit.
   Digits(std::vector<uint64_t> sample, uint64_t varying, int64_t n, int64_t largest) {
     int top = varying == 0 ? 0 : bit_length(varying);
     bits_ = std::min({top, most_bits, n > one_thread ? bit_length(static_cast<uint64_t>(n / part)) : 0});
@@ -28,7 +29,7 @@ class Digits {
     if (leaves_together(sample, n, largest)) split(std::move(sample), top);
   }
 
-  // Fewer rows are not dealt out: threads would not be worth their start.
+  // Fewer rows are not distributed: starting threads would not pay off.
   static constexpr int64_t one_thread = 1 << 13;
 
   int bits() const { return bits_; }
@@ -45,13 +46,13 @@ class Digits {
   }
 
  private:
-  static constexpr int64_t part = 1 << 10;  // rows that a digit should have
+  static constexpr int64_t part = 1 << 10;  // target number of rows per digit
   static constexpr int most_bits = 11, most_split_bits = 8;
 
   bool leaves_together(const std::vector<uint64_t>& sample, int64_t n, int64_t largest) const {
     int64_t counts[1 << most_bits] = {}, most = 0;
     for (uint64_t key : sample) most = std::max(most, ++counts[of(key)]);
-    // A few may be together by chance.
+    // A few may coincide by chance.
     return most > 8 && n / static_cast<int64_t>(sample.size()) * most > largest;
   }
 
@@ -60,7 +61,7 @@ class Digits {
     bits_ = std::min(bits_, most_split_bits);
     size_t ways = size_t{1} << bits_;
     for (size_t i = 1; i < ways; ++i) splitters_.push_back(sample[i * sample.size() / ways]);
-    // The sample may be of one key only; rows differ in the highest bit that varies, so this one parts them.
+    // The sample may have only one key. Rows differ in the highest varying bit, so this splitter separates them.
     uint64_t half = ((sample[0] >> (top - 1)) | 1) << (top - 1);
     auto place = std::lower_bound(splitters_.begin(), splitters_.end() - 1, half);
     *place = half;

@@ -8,7 +8,7 @@
 namespace jztree {
 namespace {
 
-// Rows of a cell, by the word that tells its parts apart.
+// Rows of a cell, by the word that distinguishes its parts.
 template <int D, typename T>
 struct CellRows {
   const T* pos;
@@ -17,8 +17,8 @@ struct CellRows {
 
   uint64_t at(int64_t row) const { return OrderWords<D>::at(grid, pos + row * D, word); }
 
-  // The first row behind `row`, which is before the bound, that is not; last if there is none. It is looked for in
-  // steps that double, because most parts have few rows.
+  // The first row after `row` that is not before the bound; last if there is none. `row` is before the bound. The
+  // search doubles its steps, because most parts have few rows.
   int64_t behind(int64_t row, int64_t last, uint64_t bound) const {
     int64_t width = 1;
     for (; row + width < last && at(row + width) < bound; width *= 2) row += width;
@@ -32,12 +32,12 @@ struct CellRows {
   }
 };
 
-// Parts [begin, end) of a cell whose part 0 begins at `low`.
+// Count the rows in parts [begin, end) of a cell whose part 0 begins at `low`.
 template <int D, typename T>
 void count_cell(const CellRows<D, T>& rows, const RowRange& range, const Step& step, uint64_t low, int64_t begin,
                 int64_t end, int32_t* counts) {
   int64_t row = range.first;
-  uint64_t here = 0;  // the word of the row, if there is one
+  uint64_t here = 0;  // the word of the row, if the row exists
   auto advance_to = [&](uint64_t bound) {
     if (row == range.last || here >= bound) return;
     row = rows.behind(row, range.last, bound);

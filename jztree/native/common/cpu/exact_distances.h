@@ -1,4 +1,5 @@
-// Distances by the rule that decides what is within a radius (common/distance_rule.h), of one particle to many at once.
+// Distances from one particle to many, by the rule that decides which pairs are within a radius
+// (common/distance_rule.h).
 #pragma once
 
 #include <algorithm>
@@ -13,13 +14,13 @@ namespace jztree {
 
 inline Lanes<double> size_of(const Lanes<double>& x) { return larger<Lanes<double>>(x, -x); }
 
-// Of quotients below 2^51, the whole numbers next to them, the even one of two: the sum has no digits behind the point.
+// The integers nearest to quotients below 2^51, ties to even: the sum has no fractional digits.
 inline Lanes<double> nearest_whole(const Lanes<double>& x, double period) {
   const Lanes<double> no_digits(0x1.8p52), length(period);
   return (x / length + no_digits) - no_digits;
 }
 
-// DistanceRule::apart of coordinates that are at most a period apart, without its sign.
+// DistanceRule::apart without its sign, for coordinates that differ by at most a period.
 inline Lanes<double> shortest(const Lanes<double>& x, const Lanes<double>& y, double period) {
   const Lanes<double> difference = x - y, size = size_of(difference), half(period / 2);
   if (lanes_at_most(size, half) == 0xffff) return size;
@@ -31,10 +32,10 @@ inline Lanes<double> shortest(const Lanes<double>& x, const Lanes<double>& y, do
 template <int D, typename T>
 class ExactDistances {
  public:
-  // pos: (n, D), of the sources as given.
+  // pos: (n, D), input positions of the sources.
   ExactDistances(const DistanceRule<D, T>& rule, const T* pos) : rule_(rule), pos_(pos) {}
 
-  // out[i]: how far the source in row rows[i] is from a particle at `at`, with the bits of the rule.
+  // out[i]: the distance of the source in row rows[i] from a particle at `at`, with the bits of the rule.
   void find(const T* at, const int32_t* rows, int64_t number, T* out) const { find_all<true>(at, rows, number, out); }
 
   // out[i]: the square of that, times the square of the rule's factor.
@@ -43,7 +44,7 @@ class ExactDistances {
   }
 
  private:
-  // So many at a time: a vector is loaded long after its numbers were stored, or else it would have to wait for them.
+  // The number of distances per batch: a vector load stalls unless its numbers were stored long before.
   static constexpr int64_t most = 8 * lanes;
 
   template <bool Roots, typename Out>
@@ -74,7 +75,7 @@ class ExactDistances {
     std::memcpy(out, found, static_cast<size_t>(number) * sizeof(Out));
   }
 
-  // As DistanceRule::apart times the factor.
+  // The same as DistanceRule::apart, times the factor.
   Lanes<double> difference(T at, const T* there, int d) const {
     const double period = rule_.period[d], from = nearer(at, period);
     Lanes<double> to;

@@ -1,7 +1,7 @@
-// How keys of rows that follow each other differ, for many rows in a row, without making any key.
+// Finds how the keys of consecutive rows differ, for many rows at a time, without computing any key.
 //
 // The dimension in which cells differ in the highest bit decides which of two keys is larger: T. M. Chan (2002),
-// "Closest-point problems simplified on the RAM". The highest bit of a cell is the exponent of it as a number.
+// "Closest-point problems simplified on the RAM". The highest bit of a cell is its exponent as a floating-point number.
 #pragma once
 
 #include <algorithm>
@@ -22,9 +22,9 @@ class KeyRises {
     for (int i = 0; i < most * D; ++i) lowest_[i] = 2 * (64 + D - i % D - exponent_of_one * D);
   }
 
-  // For at most `most` rows from x on, before which there is another: the place of the highest bit in which the key of
-  // each differs from that of the row before, as highest_difference counts it; negative if the key is the lower one. 0
-  // if first halves of keys are equal. Returns whether all rows are sure to be finite.
+  // For at most `most` rows from x on, which must have a predecessor: the position of the highest bit in which the key
+  // of each row differs from that of the previous row, counted like in highest_difference; negative if the key is
+  // lower. 0 if first halves of keys are equal. Returns whether all rows are surely finite.
   bool find(const T* x, int64_t rows, int32_t* rises) {
     if constexpr (vector_loop) {
       if (block_.find(x - D, rows + 1)) {
@@ -44,7 +44,7 @@ class KeyRises {
 
  private:
   static constexpr int exponent_of_one = 127;
-  // Floats have 24 bits, so that none of these is rounded up to the next power of two.
+  // Floats have 24 bits, so no cell is rounded up to the next power of two.
   static constexpr bool vector_loop = CellBlock<D, T>::fits && Morton<D>::bits <= 24;
 
   void of_cells(int64_t rows, int32_t* rises) {
@@ -64,7 +64,7 @@ class KeyRises {
 
   const KeyGrid<D>& grid_;
   CellBlock<D, T> block_;
-  // Twice the place of the highest bit in which cells differ, and 1 more if the key falls by that.
+  // Twice the position of the highest bit in which cells differ, plus 1 if that bit makes the key descend.
   int32_t lowest_[most * D], code_[most * D];
 };
 

@@ -1,4 +1,4 @@
-// Boxes of nodes and points of rows, as kernels ask about distances between them.
+// Boxes of nodes and points of rows, in the form that kernels use for distances.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@
 
 namespace jztree {
 
-// What kernels need to know of the box and what is in it, which lie on the GPU.
+// The data on the GPU that kernels need about the periodic box and its contents.
 template <int D, typename T>
 struct BoxSetup {
   Scale<D, T> scale;
   bool wrapped;     // whether any particle is outside its periodic box
-  T gap_period[D];  // for lower bounds: "around the boundary" is rounded in the last bit of the period
+  T gap_period[D];  // for lower bounds: a distance around the boundary is rounded in the last bit of the period
 
-  // By one warp. a, b: the hierarchies between which distances are wanted. From: the dtype of their positions, which T
-  // may be wider than.
+  // Run by one warp. a, b: the hierarchies whose distances are needed. From: the dtype of their positions, which may be
+  // narrower than T.
   template <typename From>
   __device__ BoxSetup(const Lengths& box, const DeviceTree<D, From>& a, const DeviceTree<D, From>& b,
                       const int32_t* any_wrapped)
@@ -29,11 +29,11 @@ struct BoxSetup {
     for (int d = 0; d < D; ++d) gap_period[d] = scale.period[d] * below_one<T>;
   }
 
-  // Only what is scaled down can become 0.
+  // A coordinate can become 0 only if it is scaled down.
   __device__ DistanceRule<D, T> distance_rule() const { return DistanceRule<D, T>(wrapped, scale.factor >= 1, scale); }
 };
 
-// Scaled, and wrapped where periodic.
+// Scaled, and wrapped in periodic dimensions.
 template <int D, typename T>
 struct NodeBox {
   T low[D], high[D];
@@ -53,7 +53,7 @@ struct alignas(D * sizeof(T) <= 4   ? 4
   T x[D];
 };
 
-// From one point to another in one dimension. Around: the nearest image has to be found.
+// From one point to another in one dimension. Around: the nearest image must be found.
 template <bool Around, int D, typename T>
 __device__ inline T difference(const RowPoint<D, T>& a, const RowPoint<D, T>& b, int d, const Scale<D, T>& scale) {
   if (Around) return wrapped_difference<T>(a.x[d], b.x[d], scale.period[d], scale.period_rest[d]);
@@ -70,7 +70,7 @@ __device__ inline T squared_distance(const RowPoint<D, T>& a, const RowPoint<D, 
   return sum;
 }
 
-// Chosen number by number: a choice between two places would put both in memory.
+// Select number by number: selecting between two addresses would put both points in memory.
 template <int D, typename T>
 __device__ inline RowPoint<D, T> either(bool first, const RowPoint<D, T>& a, const RowPoint<D, T>& b) {
   RowPoint<D, T> out;
@@ -78,7 +78,7 @@ __device__ inline RowPoint<D, T> either(bool first, const RowPoint<D, T>& a, con
   return out;
 }
 
-// From: the dtype of the positions, which T may be wider than.
+// From: the dtype of the positions, which may be narrower than T.
 template <int D, typename T, typename From>
 __device__ inline NodeBox<D, T> load_box(const DeviceTree<D, From>& tree, int64_t node, T factor) {
   NodeBox<D, T> box;
@@ -109,8 +109,8 @@ __device__ inline NodeBox<D, T> box_of_lanes(const RowPoint<D, T>& point, bool u
   return box;
 }
 
-// Puts rows into shared memory, where all lanes of a warp look at them, up to 32 at a time: work(row, count) for those
-// from a row on. points: room for one a lane.
+// Copy rows into shared memory, up to 32 at a time, where all lanes of a warp can read them. Calls work(row, count) for
+// the rows starting at `row`. points: space for one point per lane.
 template <int D, typename T, typename Work>
 __device__ inline void each_tile(const T* pos, uint32_t first, uint32_t end, const Scale<D, T>& scale,
                                  RowPoint<D, T>* points, const Work& work) {
@@ -123,7 +123,7 @@ __device__ inline void each_tile(const T* pos, uint32_t first, uint32_t end, con
   }
 }
 
-// At most the squared distance of anything in one box to anything in the other.
+// A lower limit of the squared distance between points of the two boxes.
 template <int D, typename T>
 __device__ inline T least_distance2(const T* alow, const T* ahigh, const NodeBox<D, T>& b, const T* gap_period) {
   T sum = 0;
@@ -134,7 +134,7 @@ __device__ inline T least_distance2(const T* alow, const T* ahigh, const NodeBox
   return sum * below_one<T>;
 }
 
-// Whether plain differences are not those of the nearest images for all pairs of two boxes.
+// Whether plain differences may differ from those of the nearest images for some pair of the two boxes.
 template <int D, typename T>
 __device__ inline bool wraps_around(const NodeBox<D, T>& a, const NodeBox<D, T>& b, const Scale<D, T>& scale) {
   return scale.periodic && wraps_around<D>(a.low, a.high, b.low, b.high, scale.period);
