@@ -1,4 +1,4 @@
-// Distances between boxes, in open and periodic dimensions. All coordinates of a periodic dimension lie in [0, period];
+// Distances between boxes, in open and periodic dimensions. All coordinates of a periodic dimension are in [0, period];
 // an open dimension has an infinite period, so that one formula without a branch serves both.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace jztree {
 
-// For numbers; vectors bring their own, which works lane by lane.
+// For numbers; vectors have their own overload, which works lane by lane.
 template <typename T>
 JZTREE_BOTH inline T choose(bool condition, const T& one, const T& other) {
   return condition ? one : other;
@@ -34,8 +34,8 @@ JZTREE_BOTH inline V interval_gap(const V& alow, const V& ahigh, const V& blow, 
   return smaller<V>(straight, around);
 }
 
-// At least the largest of the distances that points of [alow, ahigh] have to [blow, bhigh], each found as above;
-// rounding keeps the order.
+// An upper limit of the distances from points of [alow, ahigh] to [blow, bhigh], each defined as above; rounding keeps
+// the order.
 template <typename V>
 JZTREE_BOTH inline V widest_gap(const V& alow, const V& ahigh, const V& blow, const V& bhigh, const V& period) {
   V straight = larger<V>(larger<V>(blow - alow, ahigh - bhigh), V{});
@@ -43,7 +43,7 @@ JZTREE_BOTH inline V widest_gap(const V& alow, const V& ahigh, const V& blow, co
   return smaller<V>(straight, around);
 }
 
-// At least the largest distance between a point of the one and a point of the other interval.
+// An upper limit of the distances between points of the two intervals.
 template <typename T>
 JZTREE_BOTH inline T interval_reach(T alow, T ahigh, T blow, T bhigh, T period) {
   return std::min(std::max(bhigh - alow, ahigh - blow), period / 2);
@@ -56,8 +56,8 @@ constexpr T below_one = T{1} - 16 * std::numeric_limits<T>::epsilon();
 template <typename T>
 constexpr T above_one = T{1} + 16 * std::numeric_limits<T>::epsilon();
 
-// Which image of a source is the nearest for all pairs of a query box and a leaf box, in one dimension. The shift by a
-// period is applied to the coordinate in the upper half of the box, where it loses no digit, so a distance across the
+// The image of a source that is the nearest for all pairs of a query box and a leaf box, in one dimension. The shift by
+// a period is applied to the coordinate in the upper half of the box, where it loses no digit, so a distance across the
 // boundary has the same relative precision as any other.
 enum class Image { same, shift_query, shift_source, depends };
 
@@ -70,7 +70,7 @@ JZTREE_BOTH inline Image nearest_image(T qlow, T qhigh, T xlow, T xhigh, T perio
   return Image::depends;
 }
 
-// The same in all dimensions; false if in one of them it depends on the pair.
+// The same in all dimensions; false if the image depends on the pair in one of them.
 template <int D, typename T>
 JZTREE_BOTH inline bool nearest_images(const T* qlow, const T* qhigh, const T* xlow, const T* xhigh, const T* period,
                                        Image* image) {
@@ -82,7 +82,7 @@ JZTREE_BOTH inline bool nearest_images(const T* qlow, const T* qhigh, const T* x
   return one_for_all;
 }
 
-// Whether plain differences are not those of the nearest images for all pairs of two boxes.
+// Whether plain differences may differ from those of the nearest images for some pair of the two boxes.
 template <int D, typename T>
 JZTREE_BOTH inline bool wraps_around(const T* alow, const T* ahigh, const T* blow, const T* bhigh, const T* period) {
   bool around = false;
@@ -90,13 +90,13 @@ JZTREE_BOTH inline bool wraps_around(const T* alow, const T* ahigh, const T* blo
   return around;
 }
 
-// x moved down by a period that need not be a number of its type: `rest` is what rounding took off it.
+// x moved down by a period that T may not represent exactly: `rest` is its rounding error.
 template <typename V>
 JZTREE_BOTH inline V shifted_down(const V& x, const V& period, const V& rest) {
   return (x - period) - rest;
 }
 
-// The difference q - x to the nearest image where that has to be decided pair by pair.
+// The difference q - x to the nearest image, decided for this pair.
 template <typename V>
 JZTREE_BOTH inline V wrapped_difference(const V& q, const V& x, const V& period, const V& rest) {
   V difference = q - x, half = period * V(0.5f);

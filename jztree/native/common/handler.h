@@ -1,4 +1,4 @@
-// What XLA calls, and what it calls it with. This needs XLA's large header, so kernels do not include it.
+// The handlers that XLA calls, and their inputs. This needs XLA's large header, so kernels do not include it.
 #pragma once
 
 #include <exception>
@@ -14,7 +14,7 @@ namespace jztree {
 
 namespace ffi = xla::ffi;
 
-// Runs a handler's work; exceptions must not reach XLA.
+// Run a handler's work; exceptions must not reach XLA.
 template <typename Body>
 ffi::Error guarded(const Body& body) {
   try {
@@ -53,7 +53,7 @@ class GivenAttributes : public Attributes {
   const ffi::Dictionary& values_;
 };
 
-// What XLA passes to every kernel.
+// The arguments that XLA passes to every kernel.
 inline Arguments read_call(const char* kernel, const ffi::RemainingArgs& given, const ffi::RemainingRets& wanted,
                            const Attributes& attributes) {
   auto as_buffer = [](const ffi::AnyBuffer& buffer) {
@@ -69,7 +69,7 @@ inline Arguments read_call(const char* kernel, const ffi::RemainingArgs& given, 
 
 }  // namespace jztree
 
-// A handler that is no kernel, as the symbol `jztree_<name>`. What comes after the name is for
+// A handler that is not a kernel, as the symbol `jztree_<name>`. The arguments after the name are passed to
 // XLA_FFI_DEFINE_HANDLER_SYMBOL.
 #define JZTREE_DEFINE_SYMBOL(name, ...)                                                                     \
   extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* jztree_##name(XLA_FFI_CallFrame* frame); \

@@ -1,5 +1,5 @@
-// The power of two by which positions are multiplied before distances are computed, so that squared distances neither
-// overflow nor vanish whatever the unit of length. A power of two changes no digit.
+// The power of two that multiplies positions before distances are computed, so that squared distances neither overflow
+// nor underflow in any unit of length. A power of two changes no digit.
 #pragma once
 
 #include <cmath>
@@ -10,8 +10,8 @@
 
 namespace jztree {
 
-// No coordinate or velocity may be larger in size, or else differences and lengths of them leave the range of T (in
-// float64, sums of their products).
+// The largest allowed absolute value of coordinates and velocities. Above it, differences and lengths leave the range
+// of T (in float64, sums of their products).
 template <typename T>
 constexpr T farthest = std::is_same<T, float>::value ? T(0x1p125) : T(0x1p480);
 
@@ -29,7 +29,7 @@ JZTREE_BOTH inline bool is_within_range(const T* x) {
   return within;
 }
 
-// What a set spans in its open dimensions.
+// The span of a set in its open dimensions.
 struct OpenSpan {
   double extent = 0, farthest_out = 0;
 
@@ -39,7 +39,7 @@ struct OpenSpan {
     for (double x : {std::fabs(low), std::fabs(high)}) farthest_out = x > farthest_out ? x : farthest_out;
   }
 
-  // The extent that a set is scaled by. Coordinates that are very much larger than the set is wide must not overflow.
+  // The extent that determines the scale. Coordinates that are much larger than the width of the set must not overflow.
   template <typename T>
   JZTREE_BOTH double for_scale() const {
     double least = farthest_out * (std::is_same<T, float>::value ? 0x1p-85 : 0x1p-600);
@@ -50,16 +50,16 @@ struct OpenSpan {
 template <int D, typename T>
 struct Scale {
   T factor, inverse;
-  T period[D];       // scaled; infinite where open
-  T period_rest[D];  // what rounding to T took off the scaled period
+  T period[D];       // scaled; infinite for open dimensions
+  T period_rest[D];  // rounding error of the scaled period in T
   double raw_period[D];
   bool periodic;  // in any dimension
   // Squared distances below this may have lost digits. 0 in float64, whose scaled squares cover every ratio of lengths
   // that positions can have in practice.
   T precise2;
 
-  // box: lengths, 0 where open. open_extent: that of the set in its open dimensions (OpenSpan::for_scale). Where the
-  // set is a part of a wider one, it is that one's, so that all parts decide alike where precision is lost.
+  // box: lengths, 0 for open dimensions. open_extent: extent of the set in its open dimensions (OpenSpan::for_scale).
+  // For a part of a wider set, this is the extent of the wider set, so that all parts agree on where precision is lost.
   JZTREE_BOTH Scale(const double* box, double open_extent) {
     double extent = open_extent;
     periodic = false;
@@ -80,7 +80,7 @@ struct Scale {
     precise2 = least_precise2();
   }
 
-  // Infinite where open.
+  // Infinite for open dimensions.
   JZTREE_BOTH double scaled_period(int d) const {
     return raw_period[d] > 0 ? raw_period[d] * static_cast<double>(factor) : std::numeric_limits<double>::infinity();
   }
@@ -99,7 +99,7 @@ struct Scale {
     return least2;
   }
 
-  // Extents are scaled to 2^40 (float64: 2^400), which leaves room for the squares above and far more below, where
+  // Extents are scaled to 2^40 (float64: 2^400). This leaves space for squares above, and much more below, because
   // distances may be many orders of magnitude smaller than the extent.
   JZTREE_BOTH static int scale_exponent(double extent) {
     constexpr bool narrow = std::is_same<T, float>::value;

@@ -11,7 +11,7 @@ namespace jztree {
 
 template <int D>
 struct Space {
-  double period[D];  // infinite where open
+  double period[D];  // infinite for open dimensions
   double rounding;   // of wrapped coordinates, and of the smallest radii, of type T
 
   template <typename T>
@@ -22,7 +22,7 @@ struct Space {
     }
   }
 
-  // Squares of lengths below this lose digits or vanish. Beside lengths of any other size it is nothing.
+  // Squares of lengths below this lose digits or underflow. It is negligible compared with all other lengths.
   static constexpr double vanishing = 1e-155;
 
   // A radius of type T that is surely large enough for distances computed here.
@@ -32,7 +32,7 @@ struct Space {
            (rounding + vanishing);
   }
 
-  // Squared smallest distance between two boxes. It never grows when a box does, rounding included.
+  // Squared smallest distance between two boxes. It never grows when a box grows, including rounding.
   template <typename T>
   JZTREE_BOTH double gap2(const T* alow, const T* ahigh, const T* blow, const T* bhigh) const {
     double sum = 0;
@@ -43,7 +43,7 @@ struct Space {
     return sum;
   }
 
-  // At least the largest distance between two points of two boxes.
+  // An upper limit of the distances between points of two boxes.
   template <typename T>
   JZTREE_BOTH double reach(const T* alow, const T* ahigh, const T* blow, const T* bhigh) const {
     double sum = 0;
@@ -58,7 +58,7 @@ struct Space {
 // Whether a squared distance is that of a point within a radius.
 JZTREE_BOTH inline bool within(double gap2, double radius) { return gap2 <= radius * radius; }
 
-// The item of a partition of rows that holds a row. splits: `count` + 1 of them.
+// The item of a partition of rows that contains a row. splits: `count` + 1 entries.
 JZTREE_BOTH inline int64_t item_over(const int32_t* splits, int64_t count, int32_t row) {
   int64_t first = 0, last = count + 1;
   while (first < last) {

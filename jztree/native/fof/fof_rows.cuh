@@ -1,5 +1,5 @@
-// What friends-of-friends asks about boxes and rows: lower bounds of distances, and which rows of two leaves are
-// linked, 32 by 32.
+// Box and row tests of friends-of-friends: lower bounds of distances, and the links between the rows of two leaves, 32
+// by 32.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,12 @@ struct LinkSetup : BoxSetup<D, T> {
       : BoxSetup<D, T>(box, tree, tree, any_wrapped), rule(rlink[0], this->distance_rule()) {}
 };
 
-// A warp's work on rows of two leaves, up to 32 of each: one row a lane, against rows in shared memory that all lanes
+// A warp's work on rows of two leaves, up to 32 of each: one row per lane, against rows in shared memory that all lanes
 // read at once.
 template <int D, typename T>
 class RowTester {
  public:
-  // shared: room for one point a lane.
+  // shared: space for one point per lane.
   __device__ RowTester(const T* pos, const LinkSetup<D, T>& setup, RowPoint<D, T>* shared)
       : pos_(pos), setup_(setup), shared_(shared) {}
 
@@ -44,21 +44,21 @@ class RowTester {
     return point;
   }
 
-  // Which lanes' points are possibly linked to something in the box.
+  // The lanes whose points may be linked to a particle in the box.
   __device__ unsigned near_box(const RowPoint<D, T>& point, bool used, const NodeBox<D, T>& box) const {
     return __ballot_sync(all_lanes,
                          used && least_distance2(point.x, point.x, box, setup_.gap_period) <= setup_.rule.possibly2);
   }
 
-  // The warp's points become those that lanes are tested against.
+  // Stage the warp's points, so that lanes are tested against them.
   __device__ void stage(const RowPoint<D, T>& point) {
     __syncwarp();
     shared_[lane_index()] = point;
     __syncwarp();
   }
 
-  // Which of the staged points (bits of `staged`) the lane's is linked to. rows, staged_rows: the rows of lane 0's
-  // point and of the first that is staged. any_one: one link of any lane is enough, as long as it is found.
+  // The staged points (bits of `staged`) that are linked to the lane's point. rows, staged_rows: the rows of lane 0's
+  // point and of the first staged point. any_one: a single link of any lane is enough.
   __device__ unsigned links(const RowPoint<D, T>& point, bool used, unsigned staged, bool around, uint32_t rows,
                             uint32_t staged_rows, bool any_one) const {
     unsigned surely = 0, possibly = 0;

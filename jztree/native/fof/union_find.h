@@ -1,5 +1,5 @@
-// Disjoint sets of rows that many threads join at once, without locks. The root of a set is its smallest row, whatever
-// the order in which joins happen, so the labels do not depend on the threads.
+// Disjoint sets of rows that many threads join at once, without locks. The root of a set is its smallest row for any
+// order of the joins, so the labels do not depend on the threads.
 //
 // After J. Jaiganesh and M. Burtscher (2018), "A high-performance connected components implementation for GPUs"
 // (hooking with compare-and-swap), and R. E. Tarjan and J. van Leeuwen (1984), "Worst-case analysis of set union
@@ -10,8 +10,8 @@
 // 1. parent[i] <= i always. A row that is not a root never becomes one again. So there are no cycles, and a chain of
 //    parents ends at a root.
 // 2. A root changes only by the compare-and-swap in unite, which fails if another thread has hooked it before; unite
-//    then looks for the roots again. So no join is lost, and the larger root always goes below the smaller.
-// 3. find writes parents only of rows that are not roots, and only an ancestor it has read. Another thread may
+//    then searches the roots again. So no join is lost, and the larger root always goes below the smaller.
+// 3. find writes only parents of rows that are not roots, and only an ancestor that it has read. Another thread may
 //    meanwhile have written a higher ancestor there; overwriting it makes a chain longer, never wrong.
 //
 // Relaxed order is enough: no other data is published through the parents, and the loops that follow start after a
@@ -30,7 +30,7 @@ class UnionFind {
  public:
   explicit UnionFind(int64_t n) : parent_(n) {}
 
-  // Not to be called while other threads use the row: before the first join.
+  // Only before the first join, while no other thread uses the row.
   void set(int64_t row, int64_t parent) { at(row).store(static_cast<int32_t>(parent), std::memory_order_relaxed); }
 
   int32_t find(int64_t row) {

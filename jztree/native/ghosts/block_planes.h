@@ -1,4 +1,4 @@
-// Boxes of blocks of rows, and boxes of many of them, so that few are looked at.
+// Boxes of blocks of rows, and boxes around many of these, so that few have to be tested.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,13 @@
 
 namespace jztree {
 
-// Widens [low, high] by the boxes [begin, end).
+// Extend [low, high] to the boxes [begin, end).
 template <int D, typename T>
 void include_boxes(const Boxes<D, T>& boxes, int64_t begin, int64_t end, T* low, T* high) {
   for (int64_t i = begin; i < end; ++i) include_box<D>(boxes.low(i), boxes.high(i), low, high);
 }
 
-// The blocks, and above them boxes around runs of 8, 64 and 512 of them.
+// The blocks, and above them boxes around runs of 8, 64 and 512 blocks.
 template <int D, typename T>
 class BlockPlanes {
  public:
@@ -45,14 +45,14 @@ class BlockPlanes {
 
   const Boxes<D, T>& operator[](int plane) const { return boxes_[plane]; }
 
-  // The highest plane with enough boxes for all threads to have some.
+  // The highest plane with enough boxes to share among all threads.
   int first_plane() const {
     int plane = planes - 1;
     while (plane > 0 && boxes_[plane].count < 16) --plane;
     return plane;
   }
 
-  // Widens [low, high] by the blocks [begin, end).
+  // Extend [low, high] to the blocks [begin, end).
   void include(int64_t begin, int64_t end, T* low, T* high) const {
     int plane = 0;
     for (; plane < planes - 1 && end - begin >= 2 * fan_out; ++plane) {

@@ -1,6 +1,6 @@
-// A small tree over ranks, so that what a rank asks about the boxes that all have published costs as much as it has
-// neighbours, not as there are ranks. Ranks own consecutive ranges of the z-order, so those that follow each other are
-// near each other. For the CPU's kernels.
+// A small tree over ranks. With it, the cost of a rank's queries about all published boxes depends on the number of its
+// neighbours, not on the number of ranks. Ranks own consecutive ranges of the z-order, so consecutive ranks are near
+// each other. For the CPU kernels.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace jztree {
 template <int D, typename T>
 class RankTree {
  public:
-  // counts: the sources in each box; boxes without any are left out.
+  // counts: the number of sources in each box; empty boxes are left out.
   RankTree(const Parallel& parallel, const PublishedBoxes<D, T>& boxes, const int32_t* counts)
       : boxes_(boxes), counts_(counts), clusters_((boxes.per_rank + cluster - 1) / cluster) {
     near_.resize(static_cast<size_t>(boxes.ranks * clusters_));
@@ -49,7 +49,7 @@ class RankTree {
                     [&](int64_t rank) { return has_box_within(rank, space, low, high, most); });
   }
 
-  // Calls visit(rank) for the ranks but `own`, in their order, of which a box is within a distance of [low, high].
+  // Call visit(rank) for all ranks except `own`, in order, that have a box within a distance of [low, high].
   template <typename Visit>
   void each_within(const Space<D>& space, const T* low, const T* high, double most, int64_t own,
                    const Visit& visit) const {
@@ -60,12 +60,12 @@ class RankTree {
   }
 
   // A distance within which every point of [low, high] surely has `enough` sources, if it is below `known`. reach(low,
-  // high): at least the largest distance to a point of a box, and no larger for a box within.
+  // high): an upper limit of the distance to points of a box, which must not be larger for a box inside it.
   template <typename Reach>
   double reach_of_enough(const Space<D>& space, const T* low, const T* high, int64_t enough, double known,
                          const Reach& reach) const {
     if (planes_.back()[0].count < enough) return known;
-    // Wherever a source is, a corner of [low, high] is half of its diagonal away or farther.
+    // For any position of a source, some corner of [low, high] is at least half of its diagonal away.
     if (known <= reach(low, high) / 2) return known;
     known = reach_of_a_node(enough, known, reach);
     std::vector<std::pair<double, int64_t>> near;
@@ -85,7 +85,7 @@ class RankTree {
 
  private:
   static constexpr size_t fan_out = 8;
-  static constexpr int64_t cluster = 16;  // boxes of a rank that follow each other, and so are near each other
+  static constexpr int64_t cluster = 16;  // consecutive boxes of a rank, which are near each other
 
   struct Node {
     T low[D], high[D];
@@ -106,8 +106,8 @@ class RankTree {
     return {node * fan_out, std::min(planes_[plane - 1].size(), (node + 1) * fan_out)};
   }
 
-  // Calls visit(rank) for the ranks but one that may have boxes within a distance of [low, high], until it returns
-  // true; returns whether it did.
+  // Call visit(rank) for all ranks except one that may have boxes within a distance of [low, high], until it returns
+  // true. Returns whether it did.
   template <typename Visit>
   bool any_rank(size_t plane, size_t node, int64_t but, const Space<D>& space, const T* low, const T* high, double most,
                 const Visit& visit) const {
@@ -124,7 +124,7 @@ class RankTree {
     return any_box(rank, space, low, high, most, [](int64_t) { return true; });
   }
 
-  // Calls wanted(box) for boxes of a rank within a distance of [low, high] until it returns true; returns whether it
+  // Call wanted(box) for boxes of a rank within a distance of [low, high], until it returns true. Returns whether it
   // did.
   template <typename Wanted>
   bool any_box(int64_t rank, const Space<D>& space, const T* low, const T* high, double most,
@@ -139,8 +139,8 @@ class RankTree {
     return false;
   }
 
-  // The reach of the smallest node with `enough` sources on a way down from the top, which has them; `known` if that is
-  // less.
+  // The reach of the smallest node with `enough` sources on a path down from the top, which has at least that number;
+  // `known` if that is less.
   template <typename Reach>
   double reach_of_a_node(int64_t enough, double known, const Reach& reach) const {
     size_t node = 0;
@@ -166,9 +166,9 @@ class RankTree {
 
   const PublishedBoxes<D, T>& boxes_;
   const int32_t* counts_;
-  const int64_t clusters_;                 // of the boxes of a rank
+  const int64_t clusters_;                 // in the boxes of a rank
   std::vector<Node> near_;                 // around each cluster
-  std::vector<std::vector<Node>> planes_;  // from that of the ranks up to a single node
+  std::vector<std::vector<Node>> planes_;  // from the plane of the ranks up to a single node
 };
 
 }  // namespace jztree

@@ -1,8 +1,8 @@
-// Which other ranks must know each of a rank's boxes that want ghosts: those that have told of particles within its
-// radius; with higher_only none but higher ranks. Counts are right even if the boxes do not all fit into the order.
+// Finds the other ranks that must know each of a rank's boxes that want ghosts: those with published particles within
+// its radius; with higher_only, only higher ranks. Counts are correct even if the boxes do not all fit into `order`.
 //
-// Distances are in float64 and radii are enlarged by what rounding may have taken off, as where the ghosts themselves
-// are selected, so nothing that is needed is left out.
+// Distances are in float64 and radii are enlarged by the possible rounding errors, like in the selection of ghosts, so
+// no needed box is left out.
 #pragma once
 
 #include "boxes.h"
@@ -18,7 +18,7 @@ struct SelectBoxes {
   PublishedBoxes<D, T> known;
   const int32_t *known_counts, *rank;
   Lengths box;
-  Array<int32_t> order;  // (room,), grouped by rank
+  Array<int32_t> order;  // (capacity,), grouped by rank
   int32_t* counts;       // (ranks,)
   bool higher_only;
 

@@ -1,8 +1,7 @@
-// The rows that each rank is to have: to itself all, to another those within the radius of its boxes. Only the boxes
-// that came from ranks nearby are known. Counts are right even if the rows do not all fit into the order.
+// The rows that each rank gets: all rows for the rank itself, for other ranks those within the radius of their boxes.
+// Only the boxes from ranks nearby are known. Counts are correct even if the rows do not all fit into `order`.
 //
-// Distances are in float64 and radii are enlarged by what rounding may have taken off, so nothing that is needed is
-// left out.
+// Distances are in float64 and radii are enlarged by the possible rounding errors, so no needed row is left out.
 #pragma once
 
 #include "boxes.h"
@@ -20,7 +19,7 @@ struct SelectGhosts {
   const T* radius;  // of each wanted box; negative: it wants nothing
   const int32_t* rank;
   Lengths box;
-  Array<int32_t> order;  // (room,), grouped by rank; what is behind is of no meaning
+  Array<int32_t> order;  // (capacity,), grouped by rank; meaningless after the last row
   int32_t* counts;       // (ranks,)
 
   explicit SelectGhosts(Arguments& in)

@@ -1,4 +1,4 @@
-// One of the windows that owners of groups are told about, whose number is on the GPU.
+// One of the windows in which owners of groups receive parts; its number is on the GPU.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace jztree {
 
-// The windows that the rows of all ranks are cut into, and one of them.
+// The windows into which the rows of all ranks are cut, and one of them.
 struct OneWindow {
   int64_t rows;
   const int32_t *number, *windows;

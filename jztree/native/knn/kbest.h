@@ -13,13 +13,13 @@ class KBest {
  public:
   using Key = Candidate<T>;
   virtual ~KBest() = default;
-  // Forgets everything; queries below `queries` can be used from then on. own: each is its own first neighbour.
-  // None is among the candidates that follow.
+  // Clear all lists, for queries below `queries`. own: each query is its own first neighbour. Later candidates must not
+  // contain the query itself.
   virtual void reset(int64_t queries, bool own) = 0;
-  // Takes candidates of a query; returns a bound that its k-th best does not exceed.
+  // Add candidates of a query; returns a bound that its k-th best does not exceed.
   virtual Key absorb(int64_t query, const Near<T>& near) = 0;
-  // Writes the k best of a query in order, no_candidate() where there are fewer. There is room for room_for(k).
-  // Returns false if there were ties that this list cannot decide; what is written then means nothing.
+  // Write the k best of a query in order, no_candidate() if there are fewer. `sorted` has capacity for room_for(k).
+  // Returns false, with meaningless output, if there were ties that this list cannot decide.
   virtual bool finish(int64_t query, Key* sorted) = 0;
 
   static int64_t room_for(int64_t k) { return k + 64; }

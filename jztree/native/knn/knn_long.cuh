@@ -1,10 +1,10 @@
-// The search for any k: a warp answers one query after another. Its list is sorted in memory, shared or, if it is too
-// long for that, global.
+// The search for any k: a warp answers one query after another. Its list is sorted in shared memory, or in global
+// memory if it is too long.
 //
-// The lanes look at 32 particles of a leaf side by side, and what is within the radius is collected in shared memory.
-// 32 collected candidates at a time are sorted across the lanes (bitonic, by shuffles) and merged into the list: a
-// candidate of the list moves up by the number of new ones before it, at most 32 places, so going from the end in steps
-// of 32 moves all in place; the part of the list before the first new one is not touched.
+// The lanes test 32 particles of a leaf side by side, and those within the radius are collected in shared memory. 32
+// collected candidates at a time are sorted across the lanes (bitonic, by shuffles) and merged into the list. A
+// candidate of the list moves up by the number of new ones before it, at most 32 places, so moving blocks of 32 from
+// the end updates the list in place. The part of the list before the first new candidate is not touched.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ JZTREE_BOTH inline int64_t long_search_bytes(int planes) {
 template <int W, typename From, typename T>
 class LongSearch {
  public:
-  // list: room for k, of this warp alone.
+  // list: space for k candidates, used only by this warp.
   __device__ LongSearch(const Problem<From>& problem, const Scale<W, T>& scale, const Limits<W, T>& limits,
                         unsigned char* memory, Candidate<T>* list)
       : problem_(problem),
@@ -77,7 +77,7 @@ class LongSearch {
     if (count_ > 0) absorb();
   }
 
-  // Each lane brings a row.
+  // Each lane tests a row.
   __device__ void collect(uint32_t row, uint32_t end) {
     T distance = 0;
     if (row < end) {
@@ -101,7 +101,7 @@ class LongSearch {
     if (count_ >= warp_size) absorb();
   }
 
-  // Takes up the last 32 of what is collected.
+  // Absorb the last 32 of the collected candidates.
   __device__ void absorb() {
     int from = count_ > warp_size ? count_ - warp_size : 0, place = from + lane_index();
     Candidate<T> mine = place < count_ ? collected_[place] : no_candidate<T>();
@@ -122,7 +122,7 @@ class LongSearch {
     return mine;
   }
 
-  // How many of `count` rising candidates are before another.
+  // The number of the `count` ascending candidates that are before another.
   __device__ static int64_t number_before(const Candidate<T>* candidates, int64_t count, const Candidate<T>& other) {
     int64_t first = 0, last = count;
     while (first < last) {
@@ -147,7 +147,7 @@ class LongSearch {
       __syncwarp();
       if (moves > 0 && i + moves < k) list_[i + moves] = held;
       __syncwarp();
-      // If the first of a block stays, so does all before it.
+      // If the first candidate of a block stays, all earlier ones stay as well.
       if (__shfl_sync(all_lanes, static_cast<int>(moves), 0) == 0) break;
     }
     if (place < k) list_[place] = mine;
@@ -170,14 +170,14 @@ class LongSearch {
   StackEntry<T>* stack_;
   Candidate<T>* list_;
   Candidate<T> bound_;
-  const Within<T>* limit_;  // of the query; null: none
+  const Within<T>* limit_;  // of the query; null: no limit
   T x_[W], rest_[W];
   int count_;
   int64_t query_, own_;
 };
 
-// lists: in global memory, k a warp of the launch; null: in shared memory. again: the queries to be answered; nothing:
-// all of the problem.
+// lists: in global memory, k per warp of the launch; null: in shared memory. again: the queries to answer; empty: all
+// queries of the problem.
 template <int W, typename From, typename T>
 __global__ void __launch_bounds__(long_search_threads)
     search_long(const __grid_constant__ Problem<From> problem, const Scale<W, T>* scale,

@@ -1,4 +1,4 @@
-// One search, from the scale of its distances to the queries that have to be answered again in float64.
+// One search, from the scale of its distances to the queries that must be answered again in float64.
 #pragma once
 
 #include <cstdint>
@@ -48,16 +48,16 @@ inline Unanswered no_unanswered(Queue& queue, int64_t most) {
   return none;
 }
 
-// How many warps with so much shared memory each make a block, in threads.
+// The number of threads per block if each warp needs this amount of shared memory.
 inline int block_threads(int64_t warp_bytes, int most) {
-  // What every GPU grants without being asked.
+  // Every GPU grants this amount without opt-in.
   constexpr int64_t shared_bytes = 48 << 10;
   int64_t warps = std::max<int64_t>(1, std::min<int64_t>(most / warp_size, shared_bytes / warp_bytes));
   return static_cast<int>(warps) * warp_size;
 }
 
-// At which planes walks stop on their way down, a bit for each: so few that a node has about as many nodes of the next
-// one as a warp has lanes, or twice as many.
+// The planes at which walks stop on their way down, one bit per plane. The number of stops is such that a node has
+// about as many nodes of the next stop as a warp has lanes, or twice as many.
 template <typename T>
 uint32_t walk_stops(const TreeView<T>& tree) {
   uint32_t stops = 1;
@@ -86,8 +86,8 @@ Unanswered search_short_lists(Queue& queue, const Problem<T>& problem, const Sca
 template <int W, typename T, typename From>
 Unanswered search_long_lists(Queue& queue, const Problem<From>& problem, const Scale<W, T>* scale,
                              const Unanswered& again) {
-  // Lists longer than this lie in global memory, of which the warps that run at once take at most so much. What is to
-  // be answered again is little, if there is any.
+  // Longer lists are in global memory, of which the concurrent warps take at most this amount. Few queries, if any, are
+  // answered again.
   constexpr int64_t shared_list_bytes = 16 << 10, global_bytes = int64_t{1} << 30;
   const int64_t most_warps = again.count ? 256 : 4096;
   Unanswered unanswered = no_unanswered(queue, again.count ? 1 : problem.most);
@@ -136,7 +136,7 @@ void search(Queue& queue, const Problem<T>& problem, const Extent<T>& extent) {
   }
 }
 
-// Compiled apart, because it takes longest.
+// Compiled separately, because it takes longest.
 extern template void search(Queue&, const Problem<float>&, const Extent<float>&);
 extern template void search(Queue&, const Problem<double>&, const Extent<double>&);
 

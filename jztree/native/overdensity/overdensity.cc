@@ -1,5 +1,5 @@
 // A thread takes one centre after the other, collects the particles of a shell by a walk from the top plane, sorts
-// them, and takes them in that order. The cost is that of sorting what is in the spheres.
+// them, and processes them in that order. The main cost is that of sorting the particles in the spheres.
 
 #include "overdensity.h"
 
@@ -16,13 +16,13 @@ namespace {
 struct NearParticle {
   double distance2, mass;
 
-  // So that sums do not depend on the order of what is at the same distance.
+  // So that sums do not depend on the order of particles at the same distance.
   bool operator<(const NearParticle& other) const {
     return distance2 != other.distance2 ? distance2 < other.distance2 : mass < other.mass;
   }
 };
 
-// One thread's search, used for one centre after another.
+// The search of one thread, used for one centre after another.
 template <int D, typename T>
 class SphereSearch {
  public:
@@ -55,7 +55,7 @@ void overdensity(const Parallel& parallel, const Overdensity<D, T>& in) {
   Thresholds thresholds{factors.data(), columns.data(), in.m()};
   SphereWalk<D, T> walk(in.tree);
   Masses<T> mass = in.masses();
-  // A few centres at a time: some spheres hold 10^5 times what others do.
+  // A few centres at a time: some spheres hold 10^5 times as many particles as others.
   parallel.blocks(in.q(), 4, [&](int64_t begin, int64_t end) {
     SphereSearch<D, T> search(walk, mass);
     for (int64_t row = begin; row < end; ++row) {

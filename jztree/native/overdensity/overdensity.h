@@ -11,10 +11,11 @@ struct Overdensity {
   static constexpr unsigned compiled_dims = dims_up_to(overdensity_dims);
 
   Tree<D, T> tree;
-  Array<const T> mass;    // (n,); one element if all share it, none if every particle counts 1
+  Array<const T> mass;    // (n,); one element if it is shared, no elements if every particle counts 1
   Array<const T> centre;  // (q, D)
-  const T* nearest;       // (q,), distance of the `least`-th nearest particle; negative: not looked at, its row is zero
-  Lengths density;        // m of them
+  const T* nearest;       // (q,), distance of the `least`-th nearest particle; negative: skip the centre, its row is
+                          // zero
+  Lengths density;        // m densities
   Lengths box;
   SphereRows<T> rows;
   int64_t least;

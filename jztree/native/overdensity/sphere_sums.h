@@ -1,5 +1,5 @@
-// Sums over the particles in spheres of given radii, as of groups (groups/moments.h): those at most the radius away
-// from the centre, to their nearest images.
+// Sums over the particles in spheres of given radii, like those over groups (groups/moments.h): over particles at most
+// the radius away from the centre, by their nearest images.
 #pragma once
 
 #include "common/tree_arguments.h"
@@ -13,10 +13,10 @@ struct SphereSums {
   static constexpr unsigned compiled_dims = dims_up_to(overdensity_dims);
 
   Tree<D, T> tree;
-  Array<const T> mass;    // (n,); one element if all share it, none if every particle counts 1
+  Array<const T> mass;    // (n,); one element if it is shared, no elements if every particle counts 1
   Array<const T> vel;     // (n, D), or no rows
   Array<const T> centre;  // (q, D)
-  const T* radius;        // (q,); no sphere where it is not positive: its row is zero
+  const T* radius;        // (q,); if it is not positive, there is no sphere and its row is zero
   Lengths box;
   int64_t speeds;
   int32_t* count;  // (q,)
@@ -42,7 +42,7 @@ struct SphereSums {
 
   int64_t q() const { return centre.rows(); }
   bool moving() const { return vel.rows() > 0; }
-  // Without the period, which is known where the kernel runs.
+  // Without the period, which is known on the device that runs the kernel.
   GroupParticles<D, T> particles() const {
     return {tree.pos, mass.rows() > 0 ? mass.data : nullptr, moving() ? vel.data : nullptr, mass.rows() == 1, {}};
   }

@@ -1,5 +1,5 @@
-// A warp takes a group of queries, a leaf of their hierarchy, 32 at a time, one a lane, and walks the tree
-// (ball_walk.cuh) for up to 16 radii at once. Each lane has tallies of its own in shared memory, and adds weights in
+// A warp takes a group of queries, a leaf of their hierarchy, 32 at a time, one per lane, and walks the tree
+// (ball_walk.cuh) for up to 16 radii at once. Each lane has its own tallies in shared memory, and adds weights in
 // float64 in the order of rows, so sums have the same bits in every run.
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace jztree {
 namespace {
 
-// What a lane has found in each ball. sum, count: of the warp, a row of lanes a ball.
+// The counts of a lane in each ball. sum, count: of the warp, one row of lanes per ball.
 template <typename T, bool Weighted>
 struct Tally {
   static constexpr bool together = true;

@@ -1,5 +1,5 @@
 // A walk outwards (ball_walk.h) for each group of queries. It counts whole nodes without opening them, so a large
-// radius costs a few nodes. A small one ends once there are enough sources.
+// radius only takes a few nodes. With a small radius, it ends when there are enough sources.
 
 #include "enough_within.h"
 
@@ -14,7 +14,7 @@
 namespace jztree {
 namespace {
 
-// How many sources each query of a group has, until that is enough.
+// Counts the sources of each query of a group, until there are enough.
 class TallyUpTo {
  public:
   static constexpr bool of_numbers = true;
@@ -22,7 +22,7 @@ class TallyUpTo {
   explicit TallyUpTo(int64_t least) : least_(least) {}
 
   void reset(int64_t count) {
-    // Lanes past the last query ask for nothing.
+    // Lanes after the last query need no sources.
     own_.assign(static_cast<size_t>(count + lanes), std::numeric_limits<int32_t>::max());
     std::fill_n(own_.begin(), count, 0);
     wanted_ = least_;
@@ -30,7 +30,7 @@ class TallyUpTo {
     done_ = false;
   }
 
-  // Nodes come before the sources of leaves do.
+  // Nodes are visited before the sources of leaves.
   void node(int64_t, int64_t first, int64_t end, int64_t) {
     wanted_ -= std::min(end - first, wanted_);
     done_ |= wanted_ == 0;
@@ -45,7 +45,7 @@ class TallyUpTo {
   }
   bool needs(int64_t) const { return !done_; }
   bool done() const { return done_; }
-  // Those that have not enough, and may still get it.
+  // The queries that have too few sources, but may still get enough.
   uint32_t asking(int64_t block, int64_t) const {
     Lanes<int32_t> own;
     load(own_.data() + block, own);
@@ -58,9 +58,9 @@ class TallyUpTo {
   static Lanes<int32_t> narrowed(int64_t number) { return Lanes<int32_t>(static_cast<int32_t>(number)); }
 
   const int64_t least_;
-  int64_t wanted_ = 0;        // sources that each query needs besides the common ones
-  std::vector<int32_t> own_;  // found of them
-  int64_t left_ = 0;          // an upper limit of those still to be found
+  int64_t wanted_ = 0;        // number of sources that each query needs in addition to the common ones
+  std::vector<int32_t> own_;  // number of these found so far
+  int64_t left_ = 0;          // an upper limit of the number still to be found
   bool done_ = false;
 };
 

@@ -19,8 +19,8 @@ inline Lanes<T> reciprocal(const Lanes<T>& a) {
   return divided(Lanes<T>(T{1}), a);
 }
 
-// The compiler does not see that a loop over the elements is one instruction. (Without masks, GCC 12 warns of its own
-// header.)
+// The compiler does not recognise that a loop over the elements is a single instruction. (Without masks, GCC 12 warns
+// about its own header.)
 template <typename Register>
 inline void register_root(const Register& x, Register& out) {
 #if defined(__AVX512F__)
@@ -53,17 +53,18 @@ inline Lanes<T> square_root(const Lanes<T>& a) {
   return out;
 }
 
-// exp(x) of numbers that are not positive, to the last bit or two; 0 below the smallest normal number. With n the
-// integer nearest to x / ln 2, exp(x) is 2^n times the series of exp at the rest, which is at most ln(2) / 2 in size.
+// exp(x) of non-positive numbers, exact to the last bit or two; 0 below the smallest normal number. With n the integer
+// nearest to x / ln 2, exp(x) is 2^n times the series of exp at the remainder, whose absolute value is at most ln(2) /
+// 2.
 template <typename T>
 inline Lanes<T> exponential(const Lanes<T>& x) {
   constexpr bool narrow = std::is_same<T, float>::value;
   using Integer = std::conditional_t<narrow, int32_t, int64_t>;
   typedef Integer Integers __attribute__((vector_size(register_bytes)));
   constexpr int digits = narrow ? 23 : 52, terms = narrow ? 7 : 13;
-  // Added to a number of modest size, it leaves the nearest integer in the lowest bits.
+  // If this is added to a number of modest size, the lowest bits of the sum are the nearest integer.
   constexpr T shift = static_cast<T>(narrow ? 0x1.8p23 : 0x1.8p52);
-  // ln 2, of which multiples of the first part are exact.
+  // ln 2 in two parts; multiples of the first part are exact.
   constexpr T high = static_cast<T>(narrow ? 0x1.62ep-1 : 0x1.62e42feep-1);
   constexpr T low = static_cast<T>(narrow ? 0x1.0bfbe8p-15 : 0x1.a39ef35793c76p-33);
   constexpr T least = static_cast<T>(narrow ? -87.3 : -708.3);
@@ -95,7 +96,7 @@ inline void widen(const Lanes<float>& from, Lanes<double>& to) {
 }
 inline void widen(const Lanes<double>& from, Lanes<double>& to) { to = from; }
 
-// Added up in one order, whatever registers there are.
+// Added up in the same order for any register size.
 inline double sum_of_lanes(const double* x) {
   double sum = 0;
   for (int64_t i = 0; i < lanes; ++i) sum += x[i];

@@ -1,4 +1,4 @@
-// Kernels W(r, h) = norm h^-D w(r / h), which are 0 beyond h, and what derivatives of them are made of:
+// Kernels W(r, h) = norm h^-D w(r / h), which are 0 for r > h, and the terms of their derivatives:
 //
 //   g0 = w,  g1 = w' / q,  g2 = q (w' / q)',  at q = r / h.
 //
@@ -7,7 +7,7 @@
 // and, because each is homogeneous in x and h,
 //   h d/dh W = -(D g0 + q^2 g1),            h^2 d2/dh2 W = D (D + 1) g0 + q^2 ((2 D + 3) g1 + g2),
 //   h d/dh (g1 u) = -((D + 2) g1 + g2) u.
-// All of these are finite at q = 0.
+// All terms are finite at q = 0.
 #pragma once
 
 #include <cmath>
@@ -48,7 +48,7 @@ struct KernelProfile {
     }
   }
 
-  // Whether it does not end at 0, so that the side of h on which a source lies matters.
+  // Whether it is not 0 at its end, so that it matters whether a source is inside or outside h.
   JZTREE_BOTH bool jumps() const { return shape == KernelShape::top_hat || shape == KernelShape::gaussian; }
 
   // g0, g1 or g2, for q from 0 to 1. V: numbers, or vectors of them.

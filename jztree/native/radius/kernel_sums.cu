@@ -1,8 +1,9 @@
-// A warp takes a group of queries, a leaf of their hierarchy, 32 at a time, one a lane, and walks the tree
-// (kernel_walk.cuh) for up to 16 sums of each at once, or as many as a column has. Nothing is kept of a pair.
+// A warp takes a group of queries, a leaf of their hierarchy, 32 at a time, one per lane. It walks the tree
+// (kernel_walk.cuh) for up to 16 sums of each query at once, or for all sums of a column if these are more. No data of
+// pairs is stored.
 //
-// Whether float32 can square distances as small as smoothing lengths are, only the GPU knows. So positions in float32
-// have two launches, in float32 and in float64, and one of them ends at once.
+// Only the GPU knows whether float32 can square distances as small as the smoothing lengths. So float32 positions have
+// two launches, in float32 and in float64, and one of them ends at once.
 
 #include <algorithm>
 #include <cstdint>

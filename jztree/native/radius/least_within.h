@@ -9,16 +9,16 @@ namespace jztree {
 
 template <int D, typename T>
 struct LeastWithin {
-  static constexpr unsigned compiled_dims = dims_up_to(4);  // as friends-of-friends have, for DBSCAN
+  static constexpr unsigned compiled_dims = dims_up_to(4);  // the same as friends-of-friends, for DBSCAN
   static constexpr int32_t none = std::numeric_limits<int32_t>::max();
 
   Tree<D, T> sources;
   const int32_t* value;  // (n,), of z-ordered sources
   Tree<D, T> queries;
-  const int32_t* query_rows;  // (q,), the output row of each z-ordered query; null: its place
-  Lengths radius;             // one for all
+  const int32_t* query_rows;  // (q,), the output row of each z-ordered query; null: its index
+  Lengths radius;             // a single one for all
   Lengths box;
-  int32_t* least;  // (q,); `none` where no source is within, and for queries from num on
+  int32_t* least;  // (q,); `none` if no source is within, and for queries from num on
 
   explicit LeastWithin(Arguments& in)
       : sources(in),

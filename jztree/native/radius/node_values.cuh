@@ -1,4 +1,4 @@
-// What is known of all nodes of a hierarchy from what their rows have.
+// Values of all nodes of a hierarchy, derived from values of rows.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace jztree {
 
-// Of the nodes of a plane. parts: of what nodes are made of, rows or nodes; anything with operator[].
+// The values of the nodes of a plane. parts: the values of rows or of child nodes; any type with operator[].
 template <typename Join, typename Parts>
 __global__ void join_parts(const int32_t* splits, Parts parts, int64_t nodes, typename Join::Joined* joined) {
   int64_t node = thread_index();
   if (node < nodes) joined[node] = Join()(parts, splits[node], splits[node + 1]);
 }
 
-// Join()(parts, begin, end) is what parts from `begin` on and before `end`, in their order, are together.
+// Join()(parts, begin, end) joins the parts from `begin` on and before `end`, in order.
 template <typename Join, int D, typename T, typename Rows>
 const typename Join::Joined* join_nodes(Queue& queue, const Tree<D, T>& tree, const Rows& of_rows) {
   using Joined = typename Join::Joined;

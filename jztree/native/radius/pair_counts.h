@@ -1,4 +1,4 @@
-// How many pairs of particles there are in each bin of distance, and the sums of the products of their weights.
+// The number of particle pairs in each bin of distance, and the sums of the products of their weights.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace jztree {
 template <int D, typename T>
 struct PairSet {
   Tree<D, T> tree;
-  Array<const T> weight;        // (n,), or no rows: all weigh 1
+  Array<const T> weight;        // (n,), or no rows: all weights are 1
   Array<const int32_t> region;  // (n,), from 0 to below the number of regions; or no rows
 
   PairSet(Arguments& in, const std::string& of)
@@ -25,7 +25,7 @@ struct PairSet {
   }
 };
 
-// Numbers as `Lengths` reads them; NaN if a float32 could not hold them.
+// Numbers in the format of `Lengths`; NaN if a float32 cannot hold them.
 struct SumWords {
   void* data;
   bool wide;
@@ -48,14 +48,14 @@ struct PairCounts {
   static constexpr unsigned compiled_dims = padded_dims;
 
   PairSet<D, T> one, other;
-  Lengths edges, edges_b;  // ascending; edges_b: of pi or mu, none if only distances are wanted
+  Lengths edges, edges_b;  // ascending; edges_b: of pi or mu, empty for distances only
   Lengths box;
-  Array<uint32_t>
-      count;          // (1 + regions, bins, 2), the lower word first: of all, and of pairs with a member in each region
-  const Buffer& sum;  // (1 + regions, bins, words), or no rows; numbers as in Lengths
-  bool self;          // the sets are one, row by row: no particle is a pair with itself
+  Array<uint32_t> count;  // (1 + regions, bins, 2), the lower word first: all pairs, then pairs with a member in each
+                          // region
+  const Buffer& sum;      // (1 + regions, bins, words), or no rows; numbers like in Lengths
+  bool self;              // the sets are identical, row by row: no particle pairs with itself
   PairMode mode;
-  int axis;  // of the line of sight; the number of dimensions: that to the middle of each pair, in an open box
+  int axis;  // of the line of sight; D: to the middle of each pair, in an open box
 
   explicit PairCounts(Arguments& in)
       : one(in, ""),

@@ -1,4 +1,4 @@
-// The sets whose particles are paired, staged, with what whole nodes weigh.
+// The sets whose particles form pairs, staged, with the weights of whole nodes.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace jztree {
 
-// Dimensions are in an order of their own: the line of sight is the last one.
+// Dimensions are reordered: the line of sight is the last one.
 template <int D, typename T>
 inline Scale<D, T> turned(Scale<D, T> scale, int axis) {
   std::swap(scale.period[axis], scale.period[D - 1]);
@@ -23,7 +23,7 @@ class PairSide {
  public:
   static constexpr int32_t mixed = -1, nobody = -2;
 
-  const T* pos;  // (n, D), as given
+  const T* pos;  // (n, D), input positions
   StagedTree<D, T> tree;
 
   PairSide(const Parallel& parallel, const PairSet<D, T>& set, const Scale<D, T>& scale, int axis)
@@ -46,7 +46,7 @@ class PairSide {
   double node_weight(int plane, int64_t i) const {
     return weight_ ? node_weight_[flat(plane, i)] : static_cast<double>(count(plane, i));
   }
-  // That of all its particles, or `mixed`.
+  // The common region of a node's particles, or `mixed`.
   int32_t node_region(int plane, int64_t i) const { return region_ ? node_region_[flat(plane, i)] : 0; }
 
  private:
@@ -60,7 +60,7 @@ class PairSide {
       });
   }
 
-  // In the order of rows, so that sums do not depend on who takes them.
+  // In the order of rows, so that sums do not depend on the thread.
   void sum_node(int plane, int64_t i) {
     double sum = 0;
     int32_t region = nobody;

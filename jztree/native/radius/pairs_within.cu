@@ -1,4 +1,4 @@
-// Two walks (image_walk.cuh): the first counts the pairs of every query, which tells where each list begins; the second
+// Two walks (image_walk.cuh): the first counts the pairs of every query, which gives the start of each list; the second
 // writes them. Each lane writes the list of its query.
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace {
 
 template <typename T>
 struct PairArrays : ListStarts {
-  int32_t *query, *index, *shift;  // shifts, vectors and distances are null if nobody asks
+  int32_t *query, *index, *shift;  // shifts, vectors and distances are null if not requested
   T *vector, *distance;
 };
 
@@ -30,7 +30,7 @@ __global__ void count_pairs(const __grid_constant__ ImageProblem<D, T> in, ListS
                   });
 }
 
-// walk: at the pair of a query and the source in a row.
+// walk: positioned at the pair of this query and the source in `row`.
 template <int D, typename T>
 __device__ void write_pair(const ImageProblem<D, T>& in, const ImageSetup<D, T>& setup, const ImageWalk<D, T>& walk,
                            int64_t query, uint32_t row, const PairArrays<T>& out, int64_t place) {

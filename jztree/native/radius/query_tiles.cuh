@@ -1,4 +1,4 @@
-// Warps that take a group of queries each, a leaf of their hierarchy, 32 at a time, one a lane.
+// Warps that each process a group of queries, a leaf of their hierarchy, 32 at a time, one per lane.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace jztree {
 constexpr int tile_threads = 64;
 constexpr int tile_warps = tile_threads / warp_size;
 
-// One warp a leaf, with so much shared memory.
+// One warp per leaf, with `warp_bytes` of shared memory.
 template <typename... Parameters, typename... Arguments>
 void launch_tiles(Queue& queue, int64_t leaves, int warp_bytes, void (*kernel)(Parameters...),
                   const Arguments&... arguments) {
@@ -20,8 +20,8 @@ void launch_tiles(Queue& queue, int64_t leaves, int warp_bytes, void (*kernel)(P
                kernel, arguments...);
 }
 
-// In such a kernel: work(setup, shared, tile, end) for the queries from `tile` on, before `end`, one a lane. setup: a
-// copy of in.setup for the block. shared: the warp's memory.
+// In such a kernel: call work(setup, shared, tile, end) for the queries from `tile` on, before `end`, one per lane.
+// setup: a copy of in.setup for the block. shared: the warp's memory.
 template <typename Problem, typename Work>
 __device__ inline void each_query_tile(const Problem& in, int warp_bytes, const Work& work) {
   using Setup = typename Problem::Setup;

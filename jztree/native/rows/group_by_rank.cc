@@ -13,9 +13,9 @@ namespace {
 void group_by_rank(const Parallel& parallel, const GroupByRank& in) {
   int64_t ranks = in.ranks(), count = in.num(), grain = std::max<int64_t>(1 << 14, 4 * ranks);
   int64_t blocks = (count + grain - 1) / grain;
-  // next[b * ranks + r]: where block b puts its next row for rank r.
+  // next[b * ranks + r]: position of the next row of block b for rank r.
   std::vector<int64_t> next(static_cast<size_t>(blocks * ranks), 0);
-  // Rows next to each other mostly go to the same rank, so runs of such rows are looked at as one.
+  // Neighbouring rows usually go to the same rank, so runs of such rows are processed together.
   auto each = [&](int64_t block, auto&& work) {
     const int64_t last = std::min(count, (block + 1) * grain);
     for (int64_t i = block * grain, end; i < last; i = end) {

@@ -1,5 +1,5 @@
-// The rows below num in the order of their ranks, stable; those whose rank is no rank are left out. What is behind the
-// last one is of no meaning.
+// The rows below num in the order of their ranks, stable; rows with an invalid rank are left out. Entries after the
+// last row are meaningless.
 #pragma once
 
 #include "common/arguments.h"

@@ -12,7 +12,7 @@ struct MoveRows {
   const Buffer& in;
   Array<const int32_t> index;
   const Buffer& out;
-  // How many rows are moved, how many there are where the index points to, and the bytes of one.
+  // Number of moved rows, number of rows in the indexed array, and bytes per row.
   int64_t rows, limit, row_bytes;
 
   explicit MoveRows(Arguments& arguments)

@@ -1,8 +1,7 @@
-// Rows on their way between ranks: packed into one buffer whatever arrays they are made of, and unpacked at the place
-// they are to have.
+// Rows that are sent between ranks: arrays of any types are packed into one buffer, and unpacked at their new places.
 //
-// A row is the bytes of its part of every array, one after the other, filled up to whole words of 32 bits. A segment is
-// a run of rows to or from one rank.
+// A row consists of the bytes of its part of every array, one after the other, padded to whole words of 32 bits. A
+// segment is a run of rows to or from one rank.
 #pragma once
 
 #include <string>
@@ -12,7 +11,7 @@
 
 namespace jztree {
 
-// A list of rows, or all rows in their order if it is empty; -1 outside.
+// A list of rows, or all rows in order if it is empty; -1 outside.
 struct RowOrder {
   const int32_t* rows;
   int64_t count;
@@ -24,7 +23,7 @@ struct RowOrder {
   JZTREE_BOTH int64_t operator()(int64_t i) const { return count == 0 ? i : i >= 0 && i < count ? rows[i] : -1; }
 };
 
-// What a buffer of segments holds: rows from `starts` of an order on, `counts` of them and at most a chunk.
+// The contents of a buffer of segments: `counts` rows of an order, starting at `starts`, at most a chunk each.
 struct SegmentsOfRows {
   RowOrder order;
   Array<const int32_t> starts;
@@ -38,7 +37,7 @@ struct SegmentsOfRows {
   int64_t number() const { return starts.rows(); }
 };
 
-// The arrays that rows are made of, all of as many rows.
+// The arrays that form the rows; all have the same number of rows.
 struct RowTable {
   std::vector<Buffer> arrays;
   int64_t rows = 0;
@@ -60,7 +59,7 @@ struct RowTable {
   }
 };
 
-// A buffer of segments, and whether it has room for them and for such rows.
+// Check that the buffer has enough capacity for its segments and for these rows.
 template <typename Words>
 void expect_room(const Arguments& in, const Array<Words>& buffer, const RowTable& table) {
   in.expect(buffer.dims[0] * buffer.dims[1] < int64_t{0xffffffff}, buffer, 3, "buffer", "of fewer than 2**32 - 1 rows");
@@ -84,7 +83,7 @@ struct PackSegments {
   int64_t words() const { return buffer.dims[2]; }
 };
 
-// Row order[starts[s] + j] of the arrays = buffer[s, j], for j below counts[s]; all other rows stay.
+// Row order[starts[s] + j] of the arrays = buffer[s, j], for j below counts[s]; all other rows stay unchanged.
 struct UnpackSegments {
   Array<const uint32_t> buffer;  // (segments, chunk, words)
   SegmentsOfRows segments;
@@ -100,8 +99,8 @@ struct UnpackSegments {
   int64_t words() const { return buffer.dims[2]; }
 };
 
-// Row to_order[target + j] of one table = row from_order[start + j] of another, for j below count; all others from row
-// `first_filled` on are like the only row of a third. Those before it are for others to write.
+// Row to_order[target + j] of one table = row from_order[start + j] of another, for j below count. All other rows from
+// `first_filled` on are set to the only row of a third table. Rows before `first_filled` are left to other kernels.
 struct PlaceRows {
   RowOrder from_order, to_order;
   const int32_t* place;  // start, target, count and first_filled

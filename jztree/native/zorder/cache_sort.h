@@ -1,4 +1,4 @@
-// Stable sort of 64-bit keys, with second keys where these are equal, by one thread and in its cache.
+// Stable sort of 64-bit keys, with second keys to break ties, by one thread and in its cache.
 #pragma once
 
 #include <algorithm>
@@ -9,17 +9,17 @@
 
 namespace jztree {
 
-// Number of bits of a number that is not 0.
+// Number of bits of a non-zero number.
 inline int bit_length(uint64_t x) { return 64 - __builtin_clzll(x); }
 
-// Used for one part after another of what there is to sort.
+// Used for one part after another of the data to sort.
 class CacheSort {
  public:
   struct Item {
     uint64_t key;
     uint32_t index;
 
-    Item() {}  // a vector of them that grows is not filled with zeros
+    Item() {}  // so that a growing vector of items is not filled with zeros
     Item(uint64_t k, uint32_t i) : key(k), index(i) {}
   };
   struct Range {
@@ -27,7 +27,7 @@ class CacheSort {
   };
   using SecondKey = std::function<uint64_t(uint32_t)>;  // of an item's index
 
-  // Room for n items, to be filled before they are sorted.
+  // Space for n items, to be filled before they are sorted.
   Item* items(int64_t n) {
     if (static_cast<int64_t>(items_.size()) < n) {
       items_.resize(static_cast<size_t>(n));
@@ -36,7 +36,7 @@ class CacheSort {
     return items_.data();
   }
 
-  // Sorts the first n items by (key, second key, place). second: keys are second keys already. Returns the ranges of
+  // Sort the first n items by (key, second key, place). second: keys are already second keys. Returns the ranges of
   // items that agree in both.
   const std::vector<Range>& sort(int64_t n, bool second, const SecondKey& second_key) {
     second_key_ = &second_key;
@@ -62,7 +62,7 @@ class CacheSort {
       load_second_keys(begin, end);
       return sort_range(begin, end, true);
     }
-    // Three bits more than would do if keys were spread evenly leave few of them together.
+    // Three bits more than needed for evenly spread keys leave few of them together.
     int top = bit_length(varying);
     int bits = std::min({top, bit_length(static_cast<uint64_t>(end - begin)) + 3, 2 * most_bits});
     int shift = top - bits;
@@ -75,7 +75,7 @@ class CacheSort {
     }
   }
 
-  // Sorts by bits [shift, shift + bits), the lower half of them first.
+  // Sort by bits [shift, shift + bits), the lower half first.
   void two_passes(int64_t begin, int64_t end, int shift, int bits) {
     int low_bits = (bits + 1) / 2, high_shift = shift + low_bits;
     uint64_t low_mask = (uint64_t{1} << low_bits) - 1, high_mask = (uint64_t{1} << (bits - low_bits)) - 1;

@@ -1,4 +1,4 @@
-// Rows that come before the one in front of them in the z-order, looked for in many rows in a row. For CPUs.
+// Finds rows that sort before the previous row in the z-order, many rows at a time. For CPUs.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@ class FallingRows {
  public:
   FallingRows(const KeyGrid<D>& grid, const T* pos) : grid_(grid), pos_(pos), rises_(grid) {}
 
-  // Calls found(row) for those of the rows [begin, end) that come before the one in front of them. Returns whether all
-  // are finite.
+  // Call found(row) for those of the rows [begin, end) that sort before the previous row. Returns whether all are
+  // finite.
   template <typename Found>
   bool each(int64_t begin, int64_t end, const Found& found) {
     bool finite = true;

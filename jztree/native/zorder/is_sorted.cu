@@ -10,7 +10,7 @@
 namespace jztree {
 namespace {
 
-// Whether a row comes before the one in front of it. First halves of keys nearly always decide.
+// Whether a row sorts before the previous one. First halves of keys nearly always decide.
 template <int D, typename T>
 __device__ bool falls(const KeyGrid<D>& grid, const T* x) {
   const uint64_t previous = Morton<D>::high(grid, x - D), key = Morton<D>::high(grid, x);
@@ -20,7 +20,7 @@ __device__ bool falls(const KeyGrid<D>& grid, const T* x) {
 template <int D, typename T>
 __global__ void look_at_rows(const T* pos, Count num, const KeyGrid<D>* grid, int32_t* sorted) {
   int64_t i = thread_index();
-  // Threads that see what another one has just found may end, too.
+  // Threads that see the result of another one may also stop.
   if (i >= num() || load_outdated(sorted) == 0) return;
   const T* x = pos + i * D;
   if (!is_finite_row<D>(x) || (i > 0 && falls<D>(*grid, x))) store_relaxed(sorted, 0);
@@ -29,7 +29,7 @@ __global__ void look_at_rows(const T* pos, Count num, const KeyGrid<D>* grid, in
 template <int D, typename T>
 void is_sorted(Queue& queue, const IsSorted<D, T>& in) {
   const KeyGrid<D>* grid = device_grid(queue, in.keys);
-  // Every byte 1 is a number that is not 0.
+  // Setting every byte to 1 gives a non-zero number.
   queue.fill_bytes(in.sorted, 1, 1);
   queue.launch_over(in.pos.rows(), look_at_rows<D, T>, in.pos, in.num, grid, in.sorted);
 }

@@ -1,4 +1,4 @@
-// Cells of coordinates on the grid of Morton keys, for many rows in a row, in vector loops.
+// Cells of coordinates on the grid of Morton keys, for many rows at a time, in vector loops.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace jztree {
 template <int D, typename T>
 class CellBlock {
  public:
-  static constexpr int64_t most = 65;  // rows at a time: 64, and the one before
+  static constexpr int64_t most = 65;  // rows at a time: 64, and the previous one
   // Cells of more bits have no vector loop.
   static constexpr bool fits = Morton<D>::bits < 32;
 
@@ -22,7 +22,7 @@ class CellBlock {
       const double period = grid.period[d];
       origin_[d] = grid.origin[d];
       low_[d] = not_below(period > 0 ? 0. : origin_[d]);
-      // A cell beyond the last one is to be a number that there is; 0 / 0 where there is no extent.
+      // A cell above the last one must still be a valid number; 0 / 0 if the domain has no extent.
       high_[d] = not_below(period > 0 ? period : origin_[d] + 256 / inverse_extent_);
     }
     for (int i = D; i < most * D; ++i) {
@@ -32,26 +32,26 @@ class CellBlock {
     }
   }
 
-  // Finds the cells of at most `most` rows from x on. Returns false, and they are of no use, if one of the rows is not
-  // finite, to be wrapped, or outside of the domain.
+  // Find the cells of at most `most` rows from x on. Returns false, with useless cells, if any row is not finite, must
+  // be wrapped, or is outside the domain.
   bool find(const T* x, int64_t rows) {
     if (!(inverse_extent_ > 0)) return false;
     int outside = 0;
     for (int64_t i = 0; i < rows * D; ++i) outside |= !(x[i] >= low_[i]) | !(x[i] < high_[i]);
     if (outside) return false;
     for (int64_t i = 0; i < rows * D; ++i) {
-      // As Morton::cell_coordinate.
+      // The same as Morton::cell_coordinate.
       double cell = (static_cast<double>(x[i]) - origin_[i]) * inverse_extent_ * Morton<D>::cells;
       cell_[i] = std::min(static_cast<int32_t>(cell), static_cast<int32_t>(Morton<D>::last_cell));
     }
     return true;
   }
 
-  // D cells a row.
+  // D cells per row.
   const int32_t* cells() const { return cell_; }
 
  private:
-  // The first number of type T that is not below x: numbers of type T are below that where they are below x.
+  // The first number of type T that is not below x: a number of type T is below it exactly if it is below x.
   static T not_below(double x) {
     T near = static_cast<T>(x);
     return static_cast<double>(near) < x ? std::nextafter(near, std::numeric_limits<T>::infinity()) : near;

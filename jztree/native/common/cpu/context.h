@@ -1,4 +1,4 @@
-// Kernels on the CPU. What they work with is `Parallel`, loops on XLA's threads.
+// Kernels on the CPU. They use `Parallel`, loops on XLA's threads.
 #pragma once
 
 #include <deque>
@@ -11,12 +11,12 @@ namespace jztree {
 
 using WorkOnCpu = void (*)(const Parallel&, Arguments&);
 
-// What XLA calls to have work done; it stays for as long as the program.
+// The function that XLA calls to run work; it lives as long as the program.
 xla::ffi::Ffi* handler_of(const char* kernel, WorkOnCpu work);
 
 class CpuKernel : public Kernel {
  public:
-  // It is on GPUs only that it matters what may be captured.
+  // Capture only matters on GPUs.
   CpuKernel(const char* name, WorkOnCpu work, bool capturable) : Kernel(name, handler_of(name, work)) {
     (void)capturable;
   }
@@ -33,7 +33,7 @@ class CpuRowPadder : public RowPadder {
   std::deque<Scratch<char>> memory_;
 };
 
-// Where the results that go on with what an argument holds hold something else.
+// Copy arguments to the results that continue them, if these are in different memory.
 void continue_results(const Arguments& arguments);
 
 }  // namespace jztree

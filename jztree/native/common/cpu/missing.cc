@@ -1,4 +1,4 @@
-// What stands in for kernels on platforms that this installation has none for.
+// A substitute for kernels on platforms without kernels in this installation.
 
 #include "common/handler.h"
 
@@ -16,7 +16,7 @@ ffi::Error missing(ffi::RemainingArgs, ffi::RemainingRets) {
 
 }  // namespace
 
-// Not in the list of kernels: it is none.
+// Not listed as a kernel.
 JZTREE_DEFINE_SYMBOL(missing, missing, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
 
 }  // namespace jztree

@@ -9,9 +9,8 @@
 
 namespace jztree {
 
-// Bounds of the squared distance between points of a box and of each of some nodes, a block of lanes of which lies in
-// the flat arrays from `first` on. bound(d, low, high): that of the distance in one dimension, from the nodes'
-// coordinates.
+// Bounds of the squared distance between points of a box and of each node in a block of lanes, which starts at `first`
+// in the flat arrays. bound(d, low, high): the bound of the distance in one dimension, from the nodes' coordinates.
 template <int D, typename T, typename Bound>
 inline Lanes<T> node_bounds_of_lanes(const NodeBoxes<D, T>& nodes, int64_t first, T rounding, const Bound& bound) {
   using V = Lanes<T>;
@@ -26,7 +25,7 @@ inline Lanes<T> node_bounds_of_lanes(const NodeBoxes<D, T>& nodes, int64_t first
   return sum * rounding;
 }
 
-// The same of `count` nodes. `out` has room for whole blocks of lanes.
+// The same for `count` nodes. `out` has space for whole blocks of lanes.
 template <int D, typename T, typename Bound>
 inline void node_bounds(const NodeBoxes<D, T>& nodes, int64_t first, int64_t count, T rounding, const Bound& bound,
                         T* out) {
@@ -34,7 +33,7 @@ inline void node_bounds(const NodeBoxes<D, T>& nodes, int64_t first, int64_t cou
     store<T>(node_bounds_of_lanes(nodes, first + block, rounding, bound), out + block);
 }
 
-// What gives lower bounds of the distance to a box.
+// A function that returns lower bounds of the distance to a box.
 template <int D, typename T>
 auto gap_to(const T* low, const T* high, const T* gap_period) {
   using V = Lanes<T>;
@@ -43,15 +42,15 @@ auto gap_to(const T* low, const T* high, const T* gap_period) {
   };
 }
 
-// Lower bounds of the squared distance between a box and nodes. Flattened: vectors that a function takes and returns
-// pass through memory, a tenth of the time for small k.
+// Lower bounds of the squared distance between a box and nodes. Flattened, because vectors that a function takes and
+// returns pass through memory, which costs a tenth of the time for small k.
 template <int D, typename T>
 __attribute__((flatten)) inline void node_distances(const NodeBoxes<D, T>& nodes, const T* low, const T* high,
                                                     const T* gap_period, int64_t first, int64_t count, T* out) {
   node_bounds(nodes, first, count, below_one<T>, gap_to<D>(low, high, gap_period), out);
 }
 
-// Which of at most a block of lanes of nodes may be within a distance of a box, a bit a node.
+// The nodes, among at most a block of lanes, that may be within a distance of a box, one bit per node.
 template <int D, typename T>
 __attribute__((flatten)) inline uint32_t near_nodes(const NodeBoxes<D, T>& nodes, const T* low, const T* high,
                                                     const T* gap_period, int64_t first, int64_t count, T distance2) {

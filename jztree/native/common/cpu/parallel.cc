@@ -12,10 +12,11 @@ namespace jztree {
 
 namespace {
 
-// Threads of this process that are in a kernel, or about to be. Those of all host devices: these share the cores.
+// Threads of this process that are in a kernel, or about to enter one. They count for all host devices, which share the
+// cores.
 std::atomic<int> at_work{0};
 
-// Adds one, if fewer than `most` are at work.
+// Add one if fewer than `most` are at work.
 bool begin_if_below(int most) {
   int now = at_work.load(std::memory_order_relaxed);
   while (now < most)
@@ -27,12 +28,12 @@ void end_work() { at_work.fetch_sub(1, std::memory_order_relaxed); }
 
 }  // namespace
 
-// Lives until the last scheduled task has looked at it, which may be after the loop is over; `work` is touched only by
-// threads that hold a block, and the caller waits for those.
+// Lives until the last scheduled task has read it, which may be after the loop has ended. Only threads with a block use
+// `work`, and the caller waits for these.
 struct Parallel::Shared {
   Shared(AnyWork w, int64_t n, int64_t g, int64_t c) : work(w), items(n), grain(g), count(c) {}
 
-  // before_each(left): called before each block, with how many nobody has begun.
+  // before_each(left): called before each block, with the number of blocks not yet begun.
   template <typename BeforeEach>
   void run(const BeforeEach& before_each) {
     for (;;) {
@@ -59,8 +60,8 @@ struct Parallel::Shared {
     if (error) std::rethrow_exception(error);
   }
 
-  // Blocks end at about the same time, and to sleep and be woken takes longer than to wait for one that is about to
-  // end: about 20 microseconds.
+  // Blocks end at about the same time, and sleeping takes longer than waiting for a block that is about to end: about
+  // 20 microseconds.
   static constexpr int patience = 2000;
 
   static void pause() {
@@ -94,7 +95,7 @@ void Parallel::run(AnyWork work, int64_t items, int64_t grain) const {
   if (threads_ == 1 || count == 1) return work.call(work.object, 0, items);
   auto shared = std::make_shared<Shared>(work, items, grain, count);
   int helpers = 0;
-  // More threads than the pool has would take cores from each other, and those of other devices are busy as well.
+  // More threads than the pool has would compete for cores, and the threads of other devices are also busy.
   shared->run([&](int64_t left) {
     for (; helpers < threads_ - 1 && helpers < left && begin_if_below(pool_threads_); ++helpers)
       pool_.Schedule([shared] {

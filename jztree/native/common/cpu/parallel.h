@@ -1,8 +1,8 @@
-// Loops on XLA's own thread pool.
+// Loops on XLA's thread pool.
 //
-// The calling thread works too, asks for others while some are idle, and waits only for blocks that another thread has
-// already begun: several host devices share one pool, and a caller that waited for a task still in the queue could wait
-// for itself.
+// The calling thread also works. It requests helpers while some threads are idle, and waits only for blocks that
+// another thread has already begun. Several host devices share one pool, so a caller that waited for a task still in
+// the queue could wait for itself.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ class ThreadPool;
 
 namespace jztree {
 
-// An upper limit on the threads of one loop; 0 means as many as the pool has.
+// An upper limit on the threads of one loop; 0 means no limit but the size of the pool.
 inline std::atomic<int>& thread_limit() {
   static std::atomic<int> limit{0};
   return limit;
@@ -30,8 +30,8 @@ class Parallel {
 
   int threads() const { return threads_; }
 
-  // Calls work(begin, end) for consecutive blocks of at most `grain` items that together cover [0, items). Blocks run
-  // in any order on any thread, so what they write must not depend on it. The first exception is thrown again here.
+  // Call work(begin, end) for consecutive blocks of at most `grain` items that together cover [0, items). Blocks run in
+  // any order on any thread, so their results must not depend on it. The first exception is rethrown here.
   template <typename Work>
   void blocks(int64_t items, int64_t grain, const Work& work) const {
     run({&work,
@@ -40,7 +40,7 @@ class Parallel {
   }
 
  private:
-  // Work of any type, so that all that follows is compiled once.
+  // Type-erased work, so that the following code is compiled only once.
   struct AnyWork {
     const void* object;
     void (*call)(const void*, int64_t, int64_t);

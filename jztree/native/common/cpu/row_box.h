@@ -15,7 +15,7 @@ void no_box(T* low, T* high) {
   std::fill(high, high + D, -std::numeric_limits<T>::infinity());
 }
 
-// Widens [low, high] by another box.
+// Extend [low, high] to another box.
 template <int D, typename T>
 void include_box(const T* other_low, const T* other_high, T* low, T* high) {
   for (int d = 0; d < D; ++d) {
@@ -24,8 +24,8 @@ void include_box(const T* other_low, const T* other_high, T* low, T* high) {
   }
 }
 
-// Widens [low, high] by the rows [begin, end). Rows outside of the box are rare, and looked for only where the box that
-// they have as they are says that there are some.
+// Extend [low, high] to the rows [begin, end). Rows outside the periodic box are rare, so they are searched only if the
+// box of the unwrapped rows shows that there are any.
 template <int D, typename T>
 void include_rows(const T* pos, int64_t begin, int64_t end, const double* period, T* low, T* high) {
   T least[D], most[D];

@@ -1,8 +1,8 @@
 // A hierarchy and its particles laid out for vector loops: one array per dimension, periodic coordinates wrapped into
 // the box, everything scaled by one power of two.
 //
-// Wrapping rounds a coordinate to the precision of the box, which is coarse next to the distances within a clump at a
-// face. A search that needs these distances keeps the rounding errors as well: a coordinate is then x + rest.
+// Wrapping rounds a coordinate to the precision of the box, which is coarse compared with the distances within a clump
+// at a face. A search that needs these distances also keeps the rounding errors: a coordinate is then x + rest.
 #pragma once
 
 #include <algorithm>
@@ -24,8 +24,8 @@
 
 namespace jztree {
 
-// What two hierarchies whose distances are wanted (twice the same one, for distances within it) span in open
-// dimensions.
+// The span in open dimensions of two hierarchies whose distances are needed (pass the same one twice for distances
+// within it).
 template <int D, typename From>
 OpenSpan open_span(const double* box, const Tree<D, From>& a, const Tree<D, From>& b) {
   OpenSpan span;
@@ -42,7 +42,7 @@ OpenSpan open_span(const double* box, const Tree<D, From>& a, const Tree<D, From
   return span;
 }
 
-// Boxes of nodes, with room for whole blocks of lanes.
+// Boxes of nodes, with space for whole blocks of lanes.
 template <int D, typename T>
 struct NodeBoxes {
   T *low[D], *high[D];  // [node]
@@ -60,7 +60,7 @@ class StagedTree : public NodeBoxes<D, T> {
   using NodeBoxes<D, T>::low;
   using NodeBoxes<D, T>::high;
 
-  // From: the dtype of the positions, which T may be wider than. keep_rests: whether to fill `rest`.
+  // From: the dtype of the positions, which may be narrower than T. keep_rests: whether to fill `rest`.
   template <typename From>
   StagedTree(const Parallel& parallel, const Tree<D, From>& tree, const Scale<D, T>& scale, bool keep_rests = false)
       : StagedTree(tree, scale) {
@@ -76,7 +76,7 @@ class StagedTree : public NodeBoxes<D, T> {
     if (!rests_.empty()) note_rests<From>(parallel);
   }
 
-  // A hierarchy whose rows are those from `first` on of one that is staged, which has to stay.
+  // A hierarchy whose rows are those of a staged one from `first` on. The staged one must outlive it.
   template <typename From>
   StagedTree(const Parallel& parallel, const Tree<D, From>& tree, const StagedTree& whole, int64_t first)
       : StagedTree(tree, whole.scale_) {
@@ -93,10 +93,10 @@ class StagedTree : public NodeBoxes<D, T> {
 
   // Whether any particle was outside its periodic box, so that its staged position is rounded to the box's precision.
   bool wrapped() const { return wrapped_.load(); }
-  // Whether no coordinate has lost digits when it was scaled, as small ones of a wide set do.
+  // Whether scaling has kept all digits of all coordinates; small coordinates of a wide set lose some.
   bool kept() const { return !faded_.load(); }
 
-  // Whether any staged coordinate may differ from the given one times the factor.
+  // Whether any staged coordinate may differ from the input coordinate times the factor.
   bool moved_or_faded() const { return wrapped() || !kept(); }
   const Scale<D, T>& scale() const { return scale_; }
 
@@ -105,8 +105,8 @@ class StagedTree : public NodeBoxes<D, T> {
     return !leaf_has_rests_.empty() && leaf_has_rests_[static_cast<size_t>(leaf)] != 0;
   }
 
-  // Whether two rows are at the same place. Staged coordinates do not say so, because small ones of a wide set become 0
-  // when they are scaled down. For trees of the dtype that was given.
+  // Whether two rows are at the same place. Staged coordinates cannot show this, because small ones of a wide set
+  // become 0 when they are scaled down. For trees of the input dtype.
   bool same_place(int64_t row, const StagedTree& other, int64_t other_row) const {
     for (int d = 0; d < D; ++d)
       if (!same_in_box(given_[row * D + d], other.given_[other_row * D + d], scale_.raw_period[d])) return false;
@@ -119,7 +119,7 @@ class StagedTree : public NodeBoxes<D, T> {
   int64_t leaf_row(int64_t leaf) const { return particle_splits_[leaf]; }
   // First child of node i of a plane, i counted within the plane.
   int64_t first_child(int plane, int64_t i) const { return splits_[layout_.split_start(plane) + i]; }
-  // The end of the nodes of a plane that have the same parent as one.
+  // The end of the nodes of a plane that have the same parent as node i.
   int64_t end_of_siblings(int plane, int64_t i) const {
     if (plane == layout_.planes() - 1) return layout_.sizes[static_cast<size_t>(plane)];
     const int32_t* first = splits_ + layout_.split_start(plane + 1);
@@ -128,7 +128,7 @@ class StagedTree : public NodeBoxes<D, T> {
   int64_t first_row(int plane, int64_t i) const { return particle_splits_[layout_.split_start(plane) + i]; }
 
  private:
-  // With room for the nodes.
+  // Also reserves space for the nodes.
   template <typename From>
   StagedTree(const Tree<D, From>& tree, const Scale<D, T>& scale)
       : layout_(tree.layout),
@@ -180,7 +180,7 @@ class StagedTree : public NodeBoxes<D, T> {
 
   static bool fades(T staged, bool zero) { return !zero & (std::fabs(staged) < std::numeric_limits<T>::min()); }
 
-  // One coordinate of some rows, in a vector loop. Returns false, and nothing of use, if any is to be wrapped.
+  // Stage one coordinate of some rows, in a vector loop. Returns false, with useless results, if any must be wrapped.
   template <typename From>
   bool stage_inside(const From* pos, int64_t begin, int64_t end, int d, Found& found) {
     const double period = scale_.raw_period[d];
@@ -248,7 +248,7 @@ class StagedTree : public NodeBoxes<D, T> {
   int64_t stride_ = 0;  // from one dimension to the next in `rows_` and `rests_`
   std::once_flag has_rests_;
   std::vector<T> rests_;                 // empty if no row has any
-  std::vector<uint8_t> leaf_has_rests_;  // likewise
+  std::vector<uint8_t> leaf_has_rests_;  // the same
   std::atomic<bool> wrapped_{false}, faded_{false};
 };
 

@@ -1,10 +1,10 @@
-// Kernels on GPUs. What they work with is `Queue`, work that is put on the stream of the call.
+// Kernels on GPUs. They use a `Queue`, which puts work on the stream of the call.
 //
-// Memory for work arrays is one more result of the call, the last, so that XLA plans it before anything runs, and no
-// call can fail for want of memory in the middle of a sequence of collectives. How large it must be, Python asks when
-// it traces (scratch.cu): the same function is run with a Queue that only measures. So all that the host does, and not
-// only the sizes of work arrays, must follow from shapes and attributes; it must not look at a number in an array. That
-// is also what lets XLA record the work in a command buffer and replay it (kernel.h).
+// The memory for work arrays is an additional result of the call, the last one. So XLA plans it before anything runs,
+// and no call can run out of memory in the middle of a sequence of collectives. Python requests its size when it traces
+// (scratch.cu): the same function then runs with a Queue that only measures. So all actions of the host, not only the
+// sizes of work arrays, must follow from shapes and attributes; the host must not read numbers in an array. This also
+// allows XLA to record the work in a command buffer and replay it (kernel.h).
 #pragma once
 
 #include "common/kernel.h"
@@ -14,7 +14,7 @@ namespace jztree {
 
 using WorkOnGpu = void (*)(Queue&, Arguments&);
 
-// What XLA calls to have work put on a GPU; it stays for as long as the program.
+// The function that XLA calls to put work on a GPU; it lives as long as the program.
 xla::ffi::Ffi* handler_of(const char* kernel, WorkOnGpu work, bool capturable);
 
 class GpuKernel : public Kernel {
@@ -38,7 +38,7 @@ class GpuRowPadder : public RowPadder {
   Queue& queue_;
 };
 
-// Where the results that go on with what an argument holds hold something else.
+// Copy arguments to the results that continue them, if these are in different memory.
 void continue_results(Queue& queue, const Arguments& arguments);
 
 }  // namespace jztree

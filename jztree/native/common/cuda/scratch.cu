@@ -1,4 +1,4 @@
-// How much memory for its work arrays a call will need: Python asks when it traces the call (kernels/_scratch.py).
+// The size of the work arrays of a call: Python requests it when it traces the call (kernels/_scratch.py).
 
 #include <cstdint>
 #include <exception>
@@ -10,14 +10,14 @@
 namespace jztree {
 namespace {
 
-// An array of which no more is known than its kind.
+// An array of which only the type and the shape are known.
 struct PlainBuffer {
   int64_t type, rank;
   const int64_t* dims;
 };
 
 std::vector<Buffer> buffers(const PlainBuffer* plain, int64_t count) {
-  static unsigned char nowhere;  // not null, as no array is in a call; nobody looks there
+  static unsigned char nowhere;  // not null, like the arrays of a real call; never read
   std::vector<Buffer> list;
   for (int64_t i = 0; i < count; ++i)
     list.push_back(
@@ -25,7 +25,7 @@ std::vector<Buffer> buffers(const PlainBuffer* plain, int64_t count) {
   return list;
 }
 
-// Integers that are compiled in.
+// Integer attributes.
 struct PlainAttribute {
   const char* name;
   int64_t count;
@@ -41,7 +41,7 @@ class PlainAttributes : public Attributes {
   Integers integers(const char* name) const override {
     return {named(name).numbers, static_cast<size_t>(named(name).count)};
   }
-  // Nothing but what errors say depends on it.
+  // Only error messages depend on it.
   std::string_view text(const char*) const override { return {}; }
 
  private:
@@ -64,7 +64,7 @@ int64_t measured(const Kernel* kernel, Arguments& arguments) {
 }  // namespace
 }  // namespace jztree
 
-// Bytes. If the kernel cannot be called like this it says so itself, where it is called: here that is 0 bytes.
+// Size in bytes. If the kernel cannot be called like this, the call itself raises the error; here the result is 0.
 extern "C" __attribute__((visibility("default"))) int64_t jztree_scratch_bytes(
     const char* kernel, const jztree::PlainBuffer* arguments, int64_t num_arguments, const jztree::PlainBuffer* results,
     int64_t num_results, const jztree::PlainAttribute* attributes, int64_t num_attributes) {
