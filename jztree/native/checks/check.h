@@ -1,5 +1,5 @@
-// The kernel that raises at run time. It hands a small value through, which everything after it needs, so that the
-// compiler cannot drop it.
+// The kernel that raises at run time. It passes a small value through. Everything after it needs this value, so the
+// compiler cannot remove the check.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@ namespace jztree {
 
 struct Check {
   Array<const int32_t> value;
-  const int32_t* failed;         // the number, from 1 on, of the sentence; 0: nothing is wrong
-  Array<const int32_t> numbers;  // what {0}, {1}, ... in the sentence stand for
+  const int32_t* failed;         // the number of the sentence, from 1 on; 0: no error
+  Array<const int32_t> numbers;  // values of {0}, {1}, ... in the sentence
   Array<int32_t> out;
-  std::string_view sentences;  // a line each
+  std::string_view sentences;  // one per line
 
   explicit Check(Arguments& in)
       : value(in.argument<int32_t>("value", {})),
@@ -23,7 +23,7 @@ struct Check {
         out(in.result<int32_t>("out", {})),
         sentences(in.attributes().text("sentence")) {}
 
-  // which: what `failed` holds, and values: what `numbers` hold, on the host.
+  // which: value of `failed`; values: those of `numbers`, on the host.
   [[noreturn]] void raise(int32_t which, const int32_t* values) const {
     std::string filled(chosen(which));
     for (int64_t i = 0; i < numbers.rows(); ++i) {
@@ -35,7 +35,7 @@ struct Check {
   }
 
  private:
-  // The last sentence for a number that none has.
+  // The last sentence if the number is too large.
   std::string_view chosen(int32_t which) const {
     std::string_view rest = sentences;
     size_t end = rest.find('\n');

@@ -1,4 +1,4 @@
-// The check of lengths that are known only at run time. It hands them through, as `check` does its value.
+// Validates lengths that are only known at run time. Like `check`, it passes them through.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace jztree {
 
 struct CheckedLengths {
-  const Buffer &box, &linking;  // words: of one length a dimension; of one linking length, or none
+  const Buffer &box, &linking;  // words: one length per dimension; one linking length, or none
   const Buffer &checked_box, &checked_linking;
   int64_t dims;
   bool linked;
@@ -34,7 +34,7 @@ struct CheckedLengths {
       in.refuse(checked_linking, "checked_linking", "as large as linking");
   }
 
-  // sides: on the host, as link, which is null if there is none.
+  // sides: on the host, like link, which is null if there is none.
   void expect_valid(const double* sides, const double* link) const {
     for (int64_t d = 0; d < dims; ++d)
       if (!(sides[d] >= 0) || std::isinf(sides[d]))

@@ -9,7 +9,7 @@
 namespace jztree {
 namespace {
 
-// Whether the splits of every plane rise from 0 to the length of the plane below, and to the number of particles.
+// Whether the splits of every plane ascend from 0 to the length of the plane below, and to the number of particles.
 template <int D, typename T>
 bool splits_cover(const Tree<D, T>& tree) {
   bool good = true;

@@ -9,7 +9,7 @@
 namespace jztree {
 namespace {
 
-// Whether the splits of every plane rise from 0 to the length of the plane below, and to the number of particles.
+// Whether the splits of every plane ascend from 0 to the length of the plane below, and to the number of particles.
 template <int D, typename T>
 __global__ void check_splits(DeviceTree<D, T> tree, int32_t* fits) {
   int64_t node = thread_index();
@@ -27,14 +27,14 @@ __global__ void check_splits(DeviceTree<D, T> tree, int32_t* fits) {
 template <int D, typename T>
 __global__ void check_rows(DeviceTree<D, T> tree, Lengths period, int32_t* fits) {
   int64_t leaf = thread_index(), num = tree.num();
-  // Splits that do not rise may give every leaf all rows, which would take for ever. Leaves that see what another one
-  // has just found may end too.
+  // Splits that do not ascend may give every leaf all rows, which would take too long. Leaves that see the result of
+  // another one may also stop.
   if (leaf >= tree.leaves() || load_outdated(fits) == 0) return;
   double length[D];
   for (int d = 0; d < D; ++d) length[d] = period[d];
   bool good = true;
   int64_t begin = tree.leaf_row(leaf), end = tree.leaf_row(leaf + 1);
-  if (begin < 0 || end > num) return;  // check_splits has seen it
+  if (begin < 0 || end > num) return;  // check_splits reports it
   for (int64_t row = begin; row < end; ++row)
     for (int d = 0; d < D; ++d) {
       T x = wrap(tree.pos[row * D + d], length[d]);
@@ -46,7 +46,7 @@ __global__ void check_rows(DeviceTree<D, T> tree, Lengths period, int32_t* fits)
 template <int D, typename T>
 void tree_fits(Queue& queue, const TreeFits<D, T>& in) {
   DeviceTree<D, T> tree = on_device(in.tree);
-  // Every byte 1 is a number that is not 0.
+  // Setting every byte to 1 gives a non-zero number.
   queue.fill_bytes(in.fits, 1, 1);
   queue.launch_over(tree.starts[tree.planes], check_splits<D, T>, tree, in.fits);
   queue.launch_over(tree.leaves(), check_rows<D, T>, tree, in.box, in.fits);

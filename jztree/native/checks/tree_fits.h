@@ -1,5 +1,6 @@
-// Whether a hierarchy belongs to particles: it covers exactly these, and every one lies in the box of its leaf, without
-// which no search is right. A user may pass any hierarchy with any particles, so nothing here trusts a number in it.
+// Checks whether a hierarchy belongs to particles: it must cover exactly these, and every particle must be in the box
+// of its leaf. Otherwise no search is correct. A user may pass any hierarchy with any particles, so nothing here trusts
+// a number in it.
 #pragma once
 
 #include "common/tree_arguments.h"

@@ -7,16 +7,18 @@
 
 namespace jztree {
 
-// Whether x is so few periods away that multiples of the period are as exact as x. Beyond, only a remainder is.
+// Whether x is so few periods away that multiples of the period are as exact as x. Farther away, only a remainder is
+// exact.
 JZTREE_BOTH inline bool is_few_periods(double x, double period) { return std::fabs(x) < 0x1p25 * period; }
 
-// x moved into [0, period) by whole periods, however many. Apart, as on a GPU it takes many registers, and is rare.
+// x moved into [0, period) by any number of whole periods. Not inlined, as it takes many registers on a GPU and is
+// rarely called.
 JZTREE_APART inline double wrap_far(double x, double period) {
   double rest = std::fmod(x, period);
   return rest < 0 ? rest + period : rest;
 }
 
-// A difference plus its rounding error, less a number of periods, rounded as if once.
+// A difference plus its rounding error, minus a number of periods, rounded as if once.
 JZTREE_BOTH inline double less_periods(double difference, double error, double periods, double period) {
   if (std::fabs(periods) <= 1) return (difference - period * periods) + error;  // std::fma is slow on some CPUs
   return std::fma(-period, periods, difference) + error;
@@ -35,7 +37,7 @@ JZTREE_BOTH inline double wrap_wide(double x, double period) {
   return is_few_periods(x, period) ? less_periods(x, 0, periods_below(x, period), period) : wrap_far(x, period);
 }
 
-// The rounding error of x - y: exactly x - y less `rounded` (D. E. Knuth, 1969, The Art of Computer Programming,
+// The rounding error of x - y: exactly x - y minus `rounded` (D. E. Knuth, 1969, The Art of Computer Programming,
 // volume 2). V: double or a vector of doubles.
 template <typename V>
 JZTREE_BOTH inline V difference_error(const V& x, const V& y, const V& rounded) {
@@ -43,7 +45,7 @@ JZTREE_BOTH inline V difference_error(const V& x, const V& y, const V& rounded) 
   return (x - (rounded - part)) - (y + part);
 }
 
-// A coordinate. It is moved into the box if it is so many periods away that a difference would lose its digits.
+// A coordinate, moved into the box if it is so many periods away that a difference would lose its digits.
 JZTREE_BOTH inline double nearer(double x, double period) {
   return period > 0 && !is_few_periods(x, period) ? wrap_wide(x, period) : x;
 }
@@ -53,10 +55,10 @@ JZTREE_BOTH inline double nearest_difference(double x, double y, double period) 
   x = nearer(x, period);
   y = nearer(y, period);
   const double length = x - y;
-  // The quotient of a smaller one would be rounded to 0.
+  // The quotient of a smaller length would be rounded to 0.
   if (!(period > 0 && std::fabs(length) > period / 2)) return length;
   const double periods = std::nearbyint(length / period);
-  // The difference is about as long as the period, so its rounding error counts next to the short rest.
+  // The difference is about as long as the period, so its rounding error matters compared with the short remainder.
   const double error = difference_error(x, y, length);
   const double rest = less_periods(length, error, periods, period);
   // The quotient may have been rounded to the other side of a half.

@@ -1,9 +1,9 @@
-// What differs between the compilers that the common headers have to pass.
+// The differences between the compilers that process the common headers.
 #pragma once
 
 #include <cstdint>
 
-// Functions that run on the host and, in CUDA sources, on the GPU too.
+// Functions that run on the host and, in CUDA sources, also on the GPU.
 #ifdef __CUDACC__
 #define JZTREE_BOTH __host__ __device__
 // The same, never inlined.
@@ -15,7 +15,7 @@
 
 namespace jztree {
 
-// Of numbers that are not 0.
+// Of non-zero numbers.
 JZTREE_BOTH inline int leading_zeros(uint64_t x) {
 #ifdef __CUDA_ARCH__
   return __clzll(static_cast<long long>(x));

@@ -1,4 +1,4 @@
-// A hierarchy as kernels are called with it: six arrays that always come together, and the sizes of its planes.
+// A hierarchy as arguments of kernels: six arrays that always occur together, and the sizes of its planes.
 #pragma once
 
 #include <string>
@@ -8,19 +8,19 @@
 
 namespace jztree {
 
-// More planes than 2^31 rows can have: a plane above has at most about half the nodes of the plane below.
+// More planes than 2^31 rows can have: each plane has at most about half the nodes of the plane below.
 constexpr int most_planes = 32;
 
-// Whether the numbers in it belong to the particles, the kernel `tree_fits` finds out; all others rely on it.
+// The kernel `tree_fits` checks whether the numbers in it belong to the particles; all others rely on it.
 template <int D, typename T>
 struct Tree {
-  Array<const T> pos;  // (n, D), z-ordered, as the caller gave them
+  Array<const T> pos;  // (n, D), z-ordered, unchanged input
   Count num;
   TreeLayout layout;
   const int32_t *splits, *particle_splits;
   const T *lower, *upper;  // (nodes, D), of wrapped positions
 
-  // of: what the names of the arrays, and of the attribute with the sizes, begin with.
+  // of: prefix of the names of the arrays, and of the attribute with the sizes.
   explicit Tree(Arguments& in, const std::string& of = "")
       : pos(in.argument<T>(of + "pos", {any, D})),
         num(in.count(of + "num", pos.rows())),

@@ -1,9 +1,9 @@
-// How the planes of a hierarchy lie in flat arrays.
+// How the planes of a hierarchy are stored in flat arrays.
 //
-// Plane 0 holds the leaves; every plane above groups runs of nodes of the plane below. Nodes of all planes are stored
+// Plane 0 holds the leaves; every higher plane groups runs of nodes of the plane below. Nodes of all planes are stored
 // one plane after the other. Splits have one entry more than the plane has nodes: node i covers the nodes from
-// splits[i] up to splits[i + 1] of the plane below (the particles, for plane 0). So a plane's splits start one place
-// later for every plane before it.
+// splits[i] up to splits[i + 1] of the plane below (the particles, for plane 0). So each earlier plane shifts a plane's
+// splits by one extra place.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@
 namespace jztree {
 
 struct TreeLayout {
-  std::vector<int64_t> sizes;   // nodes of each plane
+  std::vector<int64_t> sizes;   // number of nodes in each plane
   std::vector<int64_t> starts;  // first node of each plane in the flat arrays
 
-  // sizes_of_planes: anything with size() and operator[].
+  // sizes_of_planes: any type with size() and operator[].
   template <typename Sizes>
   explicit TreeLayout(const Sizes& sizes_of_planes) {
     int64_t start = 0;

@@ -15,10 +15,10 @@ struct Friends {
   static constexpr unsigned compiled_dims = dims_up_to(fof_dims);
 
   Tree<D, T> tree;
-  const int32_t* rows;  // (n,), the output row of each z-ordered particle; null: its place
+  const int32_t* rows;  // (n,), the output row of each z-ordered particle; null: its index
   Lengths rlink, box;
   int32_t* label;  // (n,), the smallest output row of the group
-  bool filled;     // whether anybody looks at rows from num on, which are groups of their own
+  bool filled;     // whether to write rows from num on, each of which is a separate group
 
   explicit Friends(Arguments& in)
       : tree(in),

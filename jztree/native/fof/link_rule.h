@@ -1,4 +1,4 @@
-// When two particles are linked: if they are within the linking length of each other.
+// Two particles are linked if they are within the linking length of each other.
 #pragma once
 
 #include "common/distance_rule.h"
@@ -12,12 +12,12 @@ struct LinkRule : DistanceRule<D, T>, Within<T> {
   JZTREE_BOTH LinkRule(double rlink, const DistanceRule<D, T>& rule)
       : DistanceRule<D, T>(rule), Within<T>(this->within(rlink)) {}
 
-  // Whether the particles at a and b, as given, are linked. distance2: their scaled squared distance, as computed.
+  // Whether the particles at input positions a and b are linked. distance2: their computed scaled squared distance.
   JZTREE_BOTH bool linked(T distance2, const T* a, const T* b) const {
     return distance2 < this->surely2 || (distance2 <= this->possibly2 && linked_exactly(a, b));
   }
 
-  // The same for those whose scaled squared distance is from surely2 to possibly2.
+  // The same for particles whose scaled squared distance is from surely2 to possibly2.
   JZTREE_BOTH bool linked_exactly(const T* a, const T* b) const { return this->is_within_exactly(a, b, this->exact); }
 
   // Whether all pairs of particles of two boxes are surely linked.

@@ -1,4 +1,4 @@
-// Boxes of rows of one rank, and boxes of others that it knows, as kernels are called with them.
+// Boxes of rows of one rank, and known boxes of other ranks, as arguments of kernels.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ template <int D, typename T>
 struct BoxedRuns : Boxes<D, T> {
   Array<const int32_t> splits;
 
-  // of: what the names of the arrays begin with.
+  // of: prefix of the names of the arrays.
   BoxedRuns(Arguments& in, const std::string& of) : Boxes<D, T>{}, splits(in.argument<int32_t>(of + "splits", {any})) {
     this->count = splits.rows() - 1;
     in.expect(this->count >= 0, splits, 1, of + "splits", "of one entry more than there are runs");
@@ -34,7 +34,7 @@ struct BoxedRuns : Boxes<D, T> {
   }
 };
 
-// Boxes that came from other ranks, those of each behind those of the rank before it.
+// Boxes received from other ranks, rank by rank.
 template <int D, typename T>
 struct BoxesOfRanks : Boxes<D, T> {
   Array<const int32_t> splits;
@@ -51,7 +51,7 @@ struct BoxesOfRanks : Boxes<D, T> {
   int64_t ranks() const { return splits.rows() - 1; }
 };
 
-// Boxes that the ranks have published, as many of each.
+// Boxes that the ranks have published, the same number for each rank.
 template <int D, typename T>
 struct PublishedBoxes : Boxes<D, T> {
   int64_t ranks, per_rank;

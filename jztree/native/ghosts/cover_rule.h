@@ -1,4 +1,4 @@
-// Which range of rows is split first where a few boxes are to cover them closely.
+// The choice of the next range of rows to split when a few boxes are to cover them closely.
 #pragma once
 
 #include <cmath>
@@ -8,8 +8,8 @@
 
 namespace jztree {
 
-// The cube root of a number of rows, with the same bits on every machine, which no mathematical library promises.
-// Newton's method from above; seven steps take any start within a factor of 2 to all digits. Root(8 x) is exactly 2
+// The cube root of a number of rows, with the same bits on every machine, which no mathematical library guarantees.
+// Newton's method from above; from any start within a factor of 2, seven steps give all digits. Root(8 x) is exactly 2
 // root(x).
 JZTREE_BOTH inline double cube_root(int64_t rows) {
   if (rows <= 0) return 0;
@@ -19,7 +19,7 @@ JZTREE_BOTH inline double cube_root(int64_t rows) {
   return root;
 }
 
-// Ranges with the longest boxes and the most rows come first. It never grows from a range to a part of it.
+// Ranges with the longest boxes and the most rows come first. A part of a range never has a higher priority.
 JZTREE_BOTH inline double cover_priority(double longest, int64_t rows) { return longest * cube_root(rows); }
 
 }  // namespace jztree

@@ -1,4 +1,4 @@
-// Boxes come from those of the leaves, and from rows where a cut is in a leaf.
+// Boxes are joined from those of the leaves, and from rows if a cut is inside a leaf.
 
 #include "covering_boxes.h"
 
@@ -59,7 +59,8 @@ struct Cover {
 
   MortonKey key(int64_t row) const { return Morton<D>::key(grid, pos + row * D); }
 
-  // The first row whose key has the highest bit in which the keys of the range differ; the middle if they do not.
+  // The first row whose key has the highest bit in which the keys of the range differ; the middle if all keys are
+  // equal.
   int64_t cut(int64_t begin, int64_t end) const {
     MortonKey first = key(begin);
     int level = highest_difference(first, key(end - 1));

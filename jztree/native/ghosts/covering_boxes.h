@@ -1,8 +1,8 @@
-// A few boxes that cover the particles of a rank closely: what it publishes.
+// A few boxes that closely cover the particles of a rank; each rank publishes them.
 //
-// The rows of a rank are a range of the z-order, which may begin or end with a few rows beyond a jump to a far place.
-// So ranges are split where their keys differ in the highest bit, the ones with the longest boxes and the most rows
-// first, until there are as many as there may be.
+// The rows of a rank are a range of the z-order, which may begin or end with a few rows far away, after a jump of the
+// curve. So ranges are split at the highest bit in which their keys differ, the ones with the longest boxes and the
+// most rows first, until their maximum number is reached.
 #pragma once
 
 #include "boxes.h"

@@ -29,7 +29,7 @@ struct OpenSearch {
     return most;
   }
 
-  // The same of the queries of each leaf. Radii lie far apart in memory, so each is read once.
+  // The largest radius of the queries of each leaf. Radii are far apart in memory, so each is read once.
   std::vector<T> largest_of_leaves(const Parallel& parallel) const {
     std::vector<T> largest(static_cast<size_t>(leaves.count));
     parallel.blocks(leaves.count, 64, [&](int64_t begin, int64_t end) {
@@ -39,7 +39,7 @@ struct OpenSearch {
     return largest;
   }
 
-  // The same of the queries of box i, which may hold parts of leaves.
+  // The largest radius of the queries of box i, which may hold parts of leaves.
   T largest_of_box(int64_t i, const std::vector<T>& largest) const {
     const int64_t begin = own.splits[i], end = own.splits[i + 1];
     T most = T{-1};
@@ -54,7 +54,8 @@ struct OpenSearch {
     return most;
   }
 
-  // A radius within which every query of box i surely finds enough sources: that in which boxes hold so many.
+  // A radius within which every query of box i surely finds enough sources: the radius within which boxes hold that
+  // number.
   double bound(int64_t i, double known, const RankTree<D, T>& ranks) const {
     const T *low = own.low(i), *high = own.high(i);
     return ranks.reach_of_enough(space, low, high, in.enough, known, [&](const T* lower, const T* upper) {
@@ -67,7 +68,7 @@ struct OpenSearch {
     const RankTree<D, T> ranks(parallel, in.sources, in.source_counts), close(parallel, in.close, in.close_counts);
     const std::vector<T> largest = largest_of_leaves(parallel);
     std::vector<double> bounds(static_cast<size_t>(own.count)), needed(static_cast<size_t>(leaves.count));
-    std::vector<uint8_t> inside(static_cast<size_t>(own.count));  // boxes that are near no other rank
+    std::vector<uint8_t> inside(static_cast<size_t>(own.count));  // boxes with no other rank nearby
     parallel.blocks(own.count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         double& most = bounds[static_cast<size_t>(i)];

@@ -8,7 +8,7 @@
 namespace jztree {
 namespace {
 
-// A warp a run.
+// One warp per run.
 template <int D, typename T>
 __global__ void find_boxes(const T* pos, Count num, Lengths box, RunsOfRows rows_of, int64_t runs, int32_t* splits,
                            T* lower, T* upper) {

@@ -13,7 +13,7 @@
 namespace jztree {
 namespace {
 
-// Which rows are in which group.
+// The rows of each group.
 struct Segments {
   const int32_t *count, *offset;
   int64_t groups;
@@ -36,7 +36,7 @@ GroupParticles<D, T> read_particles(const GroupedParticles<D, T>& in) {
   return particles;
 }
 
-// The words are not aligned as numbers are.
+// The words do not have the alignment of doubles.
 template <int D>
 std::vector<Ends<D>> read_ends(const KnownEnds<D>& in) {
   std::vector<Ends<D>> ends(static_cast<size_t>(in.ranks()));

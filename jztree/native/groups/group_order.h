@@ -1,5 +1,5 @@
-// The order of particles by group: listed groups, of at least npart_min particles, in the order of their first rows,
-// one after the other; then all other rows. Within each, rows keep their order.
+// The order of particles by group: first the listed groups (those with at least npart_min particles), in the order of
+// their first rows, one after the other; then all other rows. Within each, rows keep their order.
 #pragma once
 
 #include "common/arguments.h"
@@ -11,8 +11,8 @@ struct GroupOrder {
   Count num;
   int32_t* order;  // (n,)
   int32_t* ngroups;
-  Array<int32_t> count;  // (room,), of each listed group
-  int32_t* offset;       // (room,)
+  Array<int32_t> count;  // (capacity,), of each listed group
+  int32_t* offset;       // (capacity,)
   int64_t npart_min;
 
   explicit GroupOrder(Arguments& in)

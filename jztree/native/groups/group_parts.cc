@@ -10,7 +10,7 @@
 namespace jztree {
 namespace {
 
-// Runs of rows of one group that another rank owns.
+// A run of rows in one group that another rank owns.
 struct Run {
   uint64_t key;
   int32_t first;
@@ -19,20 +19,22 @@ struct Run {
   bool operator<(const Run& other) const { return key != other.key ? key < other.key : first < other.first; }
 };
 
-// label[row] = the first row here of the group of row, count[first row] = rows here. Returns the parts that other ranks
-// own, by their first rows, in the order of their roots. Ends at the first row whose group cannot be, `bad_row`.
+// label[row] = the first row here of the group of row, count[first row] = number of rows here. Returns the parts that
+// other ranks own, as their first rows, in the order of their roots. Stops at the first row with an invalid root,
+// `bad_row`.
 std::vector<int32_t> find_parts(const GroupParts& in, int64_t num, int64_t& bad_row) {
   const Roots roots = in.roots();
   const int64_t me = *in.rank, n = in.rows();
   int32_t *label = in.label, *count = in.count;
   std::vector<Run> runs;
-  std::vector<int32_t> elsewhere;  // rows of groups that others own; their labels are those of runs at first, negative
+  std::vector<int32_t> elsewhere;  // rows of groups that other ranks own; until later, their labels are the negative
+                                   // labels of runs
   for (int64_t row = 0; row < num; ++row) {
-    count[row] = 0;  // before any row of a part that begins here
+    count[row] = 0;  // set before any row of a part that begins here
     const bool mine = roots.rank[row] == me;
     const int32_t root = roots.row[row];
     if (mine) label[row] = root;
-    // The labels that are there already say which rows are roots of this rank.
+    // The labels set so far show which rows are roots of this rank.
     if (mine ? root < 0 || root > row || label[root] != root : roots.bad(row, me, n)) {
       bad_row = row;
       return {};
@@ -59,7 +61,7 @@ std::vector<int32_t> find_parts(const GroupParts& in, int64_t num, int64_t& bad_
   return parts;
 }
 
-// Whether no rank has more than `chunk` of the parts in any window.
+// Whether every rank has at most `chunk` of the parts in each window.
 bool windows_fit(const Windows& windows, const Roots& roots, const std::vector<int32_t>& parts, int64_t chunk) {
   int64_t rank = -1, window = -1, here = 0;
   for (int32_t part : parts) {
@@ -80,7 +82,7 @@ void group_parts(const Parallel&, const GroupParts& in) {
   std::iota(in.label + num, in.label + n, static_cast<int32_t>(num));
   std::fill(std::copy(found.begin(), found.end(), in.parts), in.parts + n, -1);
   *in.num_parts = static_cast<int32_t>(found.size());
-  // Windows of `chunk` rows always fit, because a rank has one part of a group.
+  // Windows of `chunk` rows always fit, because a rank has only one part of a group.
   Windows cut{n, 1};
   while (!windows_fit(cut, in.roots(), found, in.chunk)) cut.count *= 2;
   *in.windows = static_cast<int32_t>(cut.count);

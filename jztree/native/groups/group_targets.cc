@@ -20,13 +20,13 @@ std::vector<uint64_t> starts_of(const Array<const uint32_t>& tallies) {
   return starts;
 }
 
-// The rank, if there is one of this number.
+// The rank, if it is valid.
 int64_t checked_rank(const int32_t* rank, int64_t ranks) {
   if (*rank < 0 || *rank >= ranks) throw Refusal("particles were to be put into group order on no rank.");
   return *rank;
 }
 
-// In whose share places are that mostly follow each other, without a division for each.
+// Finds the rank whose share contains a place. Places are mostly consecutive, so most need no division.
 class ShareOf {
  public:
   explicit ShareOf(const Shares& shares) : shares_(shares) {}
@@ -39,7 +39,7 @@ class ShareOf {
     }
     return rank_;
   }
-  // Of the rank that was asked for.
+  // For the last requested rank.
   uint64_t start() const { return start_; }
 
  private:
@@ -55,7 +55,7 @@ void group_targets(const Parallel&, const GroupTargets& in) {
   std::vector<uint64_t> starts = starts_of(in.tallies);
   GlobalOrder order{in.tallies, starts.data(), ranks};
   ShareOf share(Shares(order.total(), static_cast<uint64_t>(ranks)));
-  Scratch<int32_t> before(n);  // rows of a part of a listed group that have been placed, at its first row
+  Scratch<int32_t> before(n);  // number of placed rows of a part of a listed group, at its first row
   uint64_t next_unlisted = order.unlisted(me);
   for (int64_t row = 0; row < num; ++row) {
     int64_t first = in.label[row], owner = in.root_rank[row];
@@ -80,7 +80,7 @@ void group_targets(const Parallel&, const GroupTargets& in) {
   std::fill(in.target + num, in.target + n, 0);
 }
 
-// Marks the rows in which groups begin, and returns how many these are.
+// Mark the rows in which groups begin, and return their number.
 int64_t place_arrivals(const GroupSegments& in, int64_t num, std::vector<char>& begins) {
   int64_t firsts = 0;
   for (int64_t row = 0; row < num; ++row) {
@@ -110,7 +110,7 @@ void group_segments(const Parallel&, const GroupSegments& in) {
   };
   const char* misfit = "particles have arrived for other groups than those that there are.";
   for (int64_t r = 0; r < ranks; ++r) {
-    // Groups of one rank follow each other, so the rows before the first that begins here continue one.
+    // The groups of one rank are contiguous, so the rows before the first group that begins here continue another.
     int32_t* size = order.groups(r) < start ? in.head : nullptr;
     for (int64_t row = row_of(order.groups(r)), end = row_of(order.unlisted(r)); row < end; ++row) {
       if (begins[static_cast<size_t>(row)]) {

@@ -7,7 +7,7 @@
 
 namespace jztree {
 
-// The box lengths are on the GPU only.
+// The box lengths are only known on the GPU.
 template <int D, typename T>
 __device__ GroupParticles<D, T> in_box(GroupParticles<D, T> particles, const Lengths& box) {
   for (int d = 0; d < D; ++d) particles.period[d] = box[d];

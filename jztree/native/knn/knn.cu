@@ -1,15 +1,14 @@
 // The searches are in knn_short.cuh (k up to 32) and knn_long.cuh.
 //
-// Queries are answered in groups that follow each other in z-order. A group walks the planes of the sources from the
-// top, nearest nodes first (knn_walk.cuh), so its radii are tight early and most of the tree is never seen; coordinates
-// of a leaf are staged in shared memory. Nothing is stored but the lists of the groups at work; results go straight to
-// their rows in the output. Ties are broken by the lower row in z-order, and a query that is a source is its own first
-// neighbour, or none of its own. Distances are computed with the formulas and the roundings of the CPU's kernel (no
-// fused multiply-add), so the results are the same bits.
+// Queries are answered in groups that are consecutive in z-order. A group walks the planes of the sources from the top,
+// nearest nodes first (knn_walk.cuh), so its radii become tight early and most of the tree is never visited.
+// Coordinates of a leaf are staged in shared memory. Only the lists of the current groups are stored; results go
+// straight to their rows in the output. Ties are broken by the lower row in z-order. A query that is a source is either
+// its own first neighbour or is excluded. Distances are computed with the formulas and the roundings of the CPU kernel
+// (no fused multiply-add), so the results have the same bits.
 //
-// Squared distances in float32 vanish where neighbours are more than 2^90 times closer than the set is wide. Queries
-// that meet this are put on a list and searched again in float64 by a launch that has nothing to do for nearly every
-// set.
+// Squared distances in float32 underflow if neighbours are more than 2^90 times closer than the set is wide. Such
+// queries are listed and searched again in float64, by a launch that has nothing to do for nearly every set.
 
 #include <cstdint>
 
@@ -40,7 +39,7 @@ __global__ void list_open_rows(TreeView<T> queries, const int32_t* open, const i
     chosen[place++] = static_cast<int32_t>(row);
 }
 
-// Only the queries of open leaves are answered.
+// Choose only the queries of open leaves.
 template <typename T>
 void choose_open(Queue& queue, const int32_t* open, Problem<T>* problem) {
   int64_t leaves = problem->queries.leaves();

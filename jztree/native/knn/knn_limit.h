@@ -1,4 +1,4 @@
-// How far queries look: only sources within a radius of theirs are neighbours, by the rule that links friends
+// Search limits of queries: only sources within a query's radius are neighbours, by the rule that links friends
 // (common/distance_rule.h).
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace jztree {
 
-// From: the dtype of the positions, which T, that of staged distances, may be wider than.
+// From: the dtype of the positions, which may be narrower than T, the type of staged distances.
 template <int D, typename T, typename From>
 class Limits {
  public:
@@ -24,12 +24,12 @@ class Limits {
   Within<T> of(int64_t query) const {
     double given = in_.limit[in_.limit.count > 1 ? in_.output_row(query) : 0];
     Within<T> limit = given >= 0 ? rule_.within(given) : Within<T>{};
-    // To be compared by "at most".
+    // For comparison by "at most".
     limit.surely2 = std::nextafter(limit.surely2, -std::numeric_limits<T>::infinity());
     return limit;
   }
 
-  // Of sources near a query, those that are within its limit; `kept` is where it is noted which.
+  // Those sources near a query that are within its limit; `kept` stores their bits.
   Near<T> within(int64_t query, const Within<T>& limit, const Near<T>& near, std::vector<uint64_t>& kept) const {
     kept.assign(near.chosen, near.chosen + near.words);
     for (int64_t w = 0; w < near.words; ++w)
@@ -46,7 +46,7 @@ class Limits {
   }
 
  private:
-  // Which of the rows from `first` on that have a bit in `unsure` are not within.
+  // The rows from `first` on with a bit in `unsure` that are not within the limit.
   JZTREE_APART uint64_t beyond(int64_t query, const Within<T>& limit, int64_t first, uint32_t unsure) const {
     uint64_t beyond = 0;
     for (; unsure != 0; unsure &= unsure - 1) {

@@ -1,6 +1,6 @@
-// How far queries look: only sources within a radius of theirs are neighbours, by the rule that links friends
-// (common/distance_rule.h). What a search is not sure of in its own precision is decided in float64, from the positions
-// as given, before a list takes it.
+// Search limits of queries: only sources within a query's radius are neighbours, by the rule that links friends
+// (common/distance_rule.h). Candidates that the precision of the search cannot decide are decided in float64, from the
+// unchanged input positions, before a list takes them.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct Limits {
   const Within<T>* each = nullptr;
   int64_t count = 0;
 
-  // That of the query in an output row; null: none.
+  // The limit of the query in an output row; null: no limit.
   __device__ const Within<T>* of(int64_t row) const { return each ? each + (count > 1 ? row : 0) : nullptr; }
 };
 
@@ -41,7 +41,7 @@ Limits<W, T> limits_on_device(Queue& queue, const Lengths& given, const Scale<W,
   return {rule, each, given.count};
 }
 
-// What bounds a list whose last candidate is that.
+// The bound of a list with this last candidate.
 template <typename T>
 __device__ __forceinline__ Candidate<T> bounded(const Candidate<T>& last, const Within<T>* limit) {
   if (limit == nullptr) return last;
@@ -49,7 +49,7 @@ __device__ __forceinline__ Candidate<T> bounded(const Candidate<T>& last, const 
   return choose(farthest < last, farthest, last);
 }
 
-// Whether a source at such a squared distance is surely no neighbour.
+// Whether a source at this squared distance is surely not a neighbour.
 template <int W, typename From, typename T>
 JZTREE_APART bool is_beyond(const Problem<From>& problem, const Limits<W, T>& limits, const Within<T>& limit,
                             T distance2, int64_t query, uint32_t source) {

@@ -65,8 +65,8 @@ class Output {
   const ExactDistances<D, T> distances_;
 };
 
-// One thread's answers on their way to the output, several queries at a time: a vector is loaded long after its numbers
-// were stored, or else it would have to wait for them. R: the dtype of the search.
+// Answers of one thread before they go to the output, several queries at a time: a vector load stalls unless its
+// numbers were stored long before. R: the dtype of the search.
 template <int D, typename R, typename T>
 class Answers {
  public:
@@ -89,7 +89,7 @@ class Answers {
   // Drops all answers since the last flush.
   void clear() { count_ = 0; }
 
-  // sorted: the candidates of a query, and a block more that is not used. Only the first can be the query itself.
+  // sorted: the candidates of a query, and one more block that is not used. Only the first can be the query itself.
   void add(int64_t query, const Candidate<R>* sorted) {
     if (count_ == most_) flush();
     const int64_t k = out_.k, first = count_ * k;
@@ -148,7 +148,7 @@ class Answers {
       for (int64_t i = first; i < first + block; ++i) work(i);
   }
 
-  // The bits of the rule: staged positions are the given ones times a power of two.
+  // The bits of the rule: staged positions are the input positions times a power of two.
   __attribute__((flatten)) void find_squares() {
     for (int64_t first = 0; first < count_ * out_.k; first += lanes) {
       Wide sum{};
@@ -183,7 +183,7 @@ class Answers {
     return falls == 0;
   }
 
-  // By distance, then by row. Few have to change places.
+  // By distance, then by row. Few entries change places.
   JZTREE_APART void sort(int64_t begin, int64_t end) {
     for (int64_t i = begin + 1; i < end; ++i)
       for (int64_t place = i; place > begin && is_before(place, place - 1); --place) {
@@ -199,9 +199,9 @@ class Answers {
 
   const StagedTree<D, R>&sources_, &queries_;
   const Output<D, T>& out_;
-  const bool plain_;    // whether staged positions are the given ones
-  const int64_t most_;  // queries that are held at a time
-  // Of each query, k.
+  const bool plain_;    // whether staged positions equal the input positions
+  const int64_t most_;  // number of queries held at a time
+  // k per query.
   std::vector<int32_t> rows_;
   std::vector<double> squares_;
   std::vector<T> lengths_;

@@ -11,7 +11,7 @@
 
 namespace jztree {
 
-// The neighbours of one query, by one thread.
+// The neighbours of one query, processed by one thread.
 template <int W, typename From>
 class Report {
  public:
@@ -58,7 +58,7 @@ class Report {
     return square < other_square || (square == other_square && row < other_row);
   }
 
-  // Inserts the i-th among those before it. Rare, so squares are computed again.
+  // Insert the i-th neighbour among those before it. This is rare, so squares are computed again.
   __device__ void move_down(int64_t i, int64_t begin, double mine) const {
     const int32_t row = place(i);
     for (; i > begin; --i) {

@@ -1,4 +1,4 @@
-// Which list of the nearest is the fastest for k neighbours.
+// Selects the fastest list of nearest candidates for k neighbours.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ inline std::unique_ptr<KBest<float>> make_kbest<float>(int64_t k, int64_t most) 
   if (k <= 24) return std::make_unique<VectorKBest<24>>(k);
   if (k <= 32) return std::make_unique<VectorKBest<32>>(k);
   if (k <= 40) return std::make_unique<VectorKBest<40>>(k);
-  // Up to eight registers of 64 bytes; smaller ones are too many to insert into: from there on, counting is faster.
+  // Up to eight registers of 64 bytes. Insertion into more, smaller registers is slower than counting.
   if constexpr (register_bytes == 64) {
     if (k <= 48) return std::make_unique<VectorKBest<48>>(k);
     if (k <= 56) return std::make_unique<VectorKBest<56>>(k);
@@ -35,14 +35,14 @@ inline std::unique_ptr<KBest<double>> make_kbest<double>(int64_t k, int64_t most
   return std::make_unique<CountedKBest<double>>(k, most);
 }
 
-// Lists that take less time, if there are any, but cannot decide all ties.
+// Faster lists, if there are any, which cannot decide all ties.
 template <typename T>
 std::unique_ptr<KBest<T>> make_rounded_kbest(int64_t) {
   return nullptr;
 }
 
-// Measured with each width of registers: for fewer neighbours whole candidates are faster, for more, counting. At least
-// two of a list are behind the k-th, so that ties of two or three can be decided.
+// Measured with each register width: whole candidates are faster for fewer neighbours, counting for more. At least two
+// entries of a list are after the k-th, so that ties of two or three can be decided.
 template <>
 inline std::unique_ptr<KBest<float>> make_rounded_kbest<float>(int64_t k) {
   if (k <= (register_bytes == 64 ? 32 : 24)) return nullptr;
@@ -67,14 +67,14 @@ class Lists {
  public:
   Lists(int64_t k, int64_t most) : exact_(make_kbest<T>(k, most)), rounded_(make_rounded_kbest<T>(k)) {}
 
-  // For the next group: exact ones where a group has lately been left undecided.
+  // The list for the next group: an exact one if a group was recently left undecided.
   KBest<T>& next() {
     bool exact = !rounded_ || left_ > 0;
     left_ -= left_ > 0;
     return exact ? *exact_ : *rounded_;
   }
 
-  // After a group that the others have left undecided. Ties seldom come alone.
+  // The list for a group that the others have left undecided. Ties are rarely isolated.
   KBest<T>& exact() {
     left_ = 31;
     return *exact_;
@@ -82,7 +82,7 @@ class Lists {
 
  private:
   std::unique_ptr<KBest<T>> exact_, rounded_;
-  int left_ = 0;  // groups that get the exact ones
+  int left_ = 0;  // remaining groups that get exact lists
 };
 
 }  // namespace jztree

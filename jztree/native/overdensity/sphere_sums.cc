@@ -1,5 +1,5 @@
 // A thread takes one sphere after the other, lists its particles by one walk, and sums them in z-order in three passes.
-// So the bits depend on nothing but the particles in the sphere.
+// So the bits depend only on the particles in the sphere.
 
 #include "sphere_sums.h"
 
@@ -33,7 +33,7 @@ void sphere_sums(const Parallel& parallel, const SphereSums<D, T>& in) {
   in.box.read(box);
   in.box.read(particles.period);
   SphereWalk<D, T> walk(in.tree);
-  // A few spheres at a time: some hold 10^5 times what others do.
+  // A few spheres at a time: some hold 10^5 times as many particles as others.
   parallel.blocks(in.q(), 4, [&](int64_t begin, int64_t end) {
     std::vector<int64_t> rows;
     for (int64_t row = begin; row < end; ++row) {

@@ -1,9 +1,9 @@
-// A warp takes a sphere and walks the tree three times, once for each pass of the sums. Which lane adds which particle
-// follows from the tree, and lanes are added in a fixed order, so sums have the same bits in every run. They are
-// rounded in another order than on the CPU.
+// A warp takes a sphere and walks the tree three times, once for each pass of the sums. The tree determines which lane
+// adds which particle, and lanes are added in a fixed order, so sums have the same bits in every run. Their rounding
+// order differs from that on the CPU.
 //
-// The cost is that of the particles in the spheres, and in the leaves on their edges, three times; the largest sphere
-// sets a bound, because it has one warp.
+// The cost is that of the particles in the spheres, and in the leaves on their edges, three times. The largest sphere
+// sets a lower limit, because only one warp processes it.
 
 #include <cstdint>
 
@@ -35,7 +35,7 @@ __device__ Moments<D> sums_about(const Spheres<D, T>& in, const T* place, double
   for (SumPass pass : {SumPass::masses, SumPass::centres, SumPass::spreads}) {
     RowSums<D, T> of_pass(particles, pass, sums);
     Moments<D> part{};
-    __syncthreads();  // the walk before is over
+    __syncthreads();  // the previous walk has ended
     walk.rows(centre, -1, radius, [&](int64_t row) {
       if (row >= 0 && centre.distance2(in.tree.pos + row * D) <= radius * radius) of_pass.add(row, part);
     });
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(warp_size) sum_spheres(const __grid_constant__
   auto radius = static_cast<double>(in.radii[row]);
   bool moving = in.particles.vel != nullptr;
   if (threadIdx.x == 0) clear_sphere(row, moving, in.count, in.columns);
-  if (!(radius > 0)) return;  // all lanes alike
+  if (!(radius > 0)) return;  // the same in all lanes
   ShellWalk<D, T, warp_size> walk(in.tree, memory, reinterpret_cast<Span*>(dynamic_shared()));
   GroupParticles<D, T> particles = in_box(in.particles, in.box);
   Moments<D> sums = sums_about(in, in.centres + row * D, radius, walk, particles);

@@ -1,4 +1,4 @@
-// The particles in a shell around a centre, by a walk from the top plane. By one thread.
+// The particles in a shell around a centre, by a walk from the top plane, on one thread.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ class SphereWalk {
 
   int64_t num() const { return num_; }
 
-  // Calls visit(row, squared distance), in the order of rows, for the particles beyond the inner radius, if it is not
-  // negative, and within the outer.
+  // Call visit(row, squared distance), in the order of rows, for the particles outside the inner radius, if it is not
+  // negative, and within the outer radius.
   template <typename Visit>
   void rows(const Centre<D, T>& centre, double inner, double outer, const Visit& visit) const {
     int top = planes_ - 1;
@@ -27,13 +27,13 @@ class SphereWalk {
 
  private:
   struct Shell {
-    double inner, outer, inner2, outer2, most;  // most: of the squared gap to nodes
+    double inner, outer, inner2, outer2, most;  // most: largest squared gap to nodes
   };
 
   int64_t first_row(int plane, int64_t node) const { return arrays_.particle_splits[node + plane]; }
   int64_t first_child(int plane, int64_t node) const { return starts_[plane - 1] + arrays_.splits[node + plane]; }
 
-  // Looks at nodes [begin, end) of a plane.
+  // Test nodes [begin, end) of a plane.
   template <typename Visit>
   void open(const Centre<D, T>& centre, const Shell& shell, int plane, int64_t begin, int64_t end,
             const Visit& visit) const {

@@ -1,4 +1,4 @@
-// How many sources are within some radii of every query, and the sums of their weights.
+// Counts the sources within some radii of every query, and sums their weights.
 #pragma once
 
 #include "common/tree_arguments.h"
@@ -10,10 +10,10 @@ struct CountWithin {
   static constexpr unsigned compiled_dims = padded_dims;
 
   Tree<D, T> sources;
-  Array<const T> weight;  // (n,), of z-ordered sources; no rows: only counts are wanted
+  Array<const T> weight;  // (n,), of z-ordered sources; no rows: only counts are requested
   Tree<D, T> queries;
-  const int32_t* query_rows;  // (q,), the output row of each z-ordered query; null: its place
-  Lengths radius;             // (q, m) in the order of output rows, or (1, m) for all, ascending; negative: nothing
+  const int32_t* query_rows;  // (q,), the output row of each z-ordered query; null: its index
+  Lengths radius;             // (q, m) in output order, or (1, m) for all, ascending; negative: no sources
   Lengths box;
   Array<int32_t> count;  // (q, m); 0 for queries from num on
   Array<T> sum;          // (q, m), or no rows

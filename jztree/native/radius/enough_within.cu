@@ -10,13 +10,13 @@
 namespace jztree {
 namespace {
 
-// How many sources the lane's query has, until that is enough.
+// Counts the sources of the lane's query, until there are enough.
 struct TallyUpTo {
   bool used;
-  int64_t wanted;  // sources that it needs besides the common ones
-  int64_t left;    // an upper limit of those still to be found
+  int64_t wanted;  // number of sources that it needs in addition to the common ones
+  int64_t left;    // an upper limit of the number still to be found
   int64_t own = 0;
-  bool decided = false;  // all are
+  bool decided = false;  // whether all queries are decided
 
   __device__ TallyUpTo(bool lane_used, int64_t least, int64_t rows) : used(lane_used), wanted(least), left(rows) {}
 

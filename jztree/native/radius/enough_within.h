@@ -9,13 +9,13 @@ namespace jztree {
 
 template <int D, typename T>
 struct EnoughWithin {
-  static constexpr unsigned compiled_dims = dims_up_to(4);  // as friends-of-friends have, for DBSCAN
+  static constexpr unsigned compiled_dims = dims_up_to(4);  // the same as friends-of-friends, for DBSCAN
 
   Tree<D, T> sources, queries;
-  Lengths radius;  // one for all
+  Lengths radius;  // a single one for all
   Lengths box;
-  int32_t* enough;  // (q,), of z-ordered queries: 1 or 0; 0 for those from num on
-  int64_t least;    // the number of sources that is enough
+  int32_t* enough;  // (q,), of z-ordered queries: 1 or 0; 0 for queries from num on
+  int64_t least;    // the required number of sources
   bool self;        // the sources are the queries, row by row
 
   explicit EnoughWithin(Arguments& in)

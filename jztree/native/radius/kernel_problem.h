@@ -36,7 +36,7 @@ template <int D, typename T>
 struct KernelProblem {
   GivenPositions<D> source_pos, query_pos;
   int64_t columns, inner, outer;
-  int dims, powers;  // dims: of the given positions
+  int dims, powers;  // dims: of the input positions
   bool images;
   KernelProfile<T> profile;
   Scale<D, T> scale;
@@ -46,11 +46,11 @@ struct KernelProblem {
   KernelForm form;
   KernelLengths<D, T> lengths;
   Scratch<T> query_h, source_h;     // scaled and weighted
-  Scratch<T> node_h, node_least_h;  // the largest and the smallest of a node's
-  int64_t rows_;                    // of a column of values, padded to whole blocks
-  Scratch<double> value;            // a column after the other
-  std::atomic<bool> beyond{false};  // whether float64 cannot hold one of them
-  bool adds_nodes;                  // whether the kernel has one value for all sources within
+  Scratch<T> node_h, node_least_h;  // the largest and the smallest of the sources of a node
+  int64_t rows_;                    // length of a column of values, padded to whole blocks
+  Scratch<double> value;            // column by column
+  std::atomic<bool> beyond{false};  // whether any of them is out of range in float64
+  bool adds_nodes;                  // whether the kernel has the same value for all sources within reach
 
   template <typename From>
   KernelProblem(const Parallel& parallel, const KernelSums<D, From>& in, const double* box)
@@ -107,8 +107,8 @@ struct KernelProblem {
 
   // Whether the sources of a node are at one place and have one length, so that they share the value of the kernel.
   bool is_one_place(int64_t node) const { return one_place_[static_cast<size_t>(node)] != 0; }
-  // Whether the sums of a node are finite. If they overflow, pairs have to be added one by one: the kernel may make
-  // each value small.
+  // Whether the sums of a node are finite. If they overflow, pairs must be added one by one: the kernel may make each
+  // value small.
   bool is_summed(int64_t node) const { return summed_[static_cast<size_t>(node)] != 0; }
   // Whether queries in rows [first, end) are at one place and have one length, if the query's length counts. Then they
   // share their sums.
@@ -143,7 +143,7 @@ struct KernelProblem {
     return are_alike(source_pos, lengths.of_source, lengths.source, row, other);
   }
 
-  // Fills one_place_. Returns whether there is any such node.
+  // Fill one_place_. Returns whether there is any such node.
   bool find_places(const Parallel& parallel) {
     const TreeLayout& layout = sources.layout();
     one_place_.assign(static_cast<size_t>(layout.nodes()), 0);
@@ -215,7 +215,7 @@ struct KernelProblem {
 
   // [node]
   std::vector<uint8_t> one_place_, summed_;
-  std::vector<double> node_sums_;  // a column after the other
+  std::vector<double> node_sums_;  // column by column
 };
 
 }  // namespace jztree

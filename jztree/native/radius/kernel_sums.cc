@@ -1,5 +1,5 @@
-// A thread takes one group of queries after the other and walks the tree once (kernel_walk.h). Nothing is kept of a
-// pair, so memory is that of the particles, whatever the number of pairs.
+// A thread takes one group of queries after the other and walks the tree once (kernel_walk.h). No data of pairs is
+// stored, so memory depends only on the number of particles.
 
 #include "kernel_sums.h"
 
@@ -12,7 +12,7 @@
 namespace jztree {
 namespace {
 
-// Whether float32 cannot square distances as small as smoothing lengths are.
+// Whether float32 cannot square distances as small as the smoothing lengths.
 template <int D, typename T>
 bool needs_wide(const KernelSums<D, T>& in, const double* box) {
   if (!std::is_same<T, float>::value) return false;

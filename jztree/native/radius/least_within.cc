@@ -30,7 +30,7 @@ class LeastOf {
   LeastOf(const int32_t* value, const int32_t* of_nodes) : value_(value), of_nodes_(of_nodes) {}
 
   void reset(int64_t count) {
-    // Lanes past the last query ask for nothing.
+    // Lanes after the last query need no sources.
     least_.assign(static_cast<size_t>(count + lanes), std::numeric_limits<int32_t>::min());
     std::fill_n(least_.begin(), count, std::numeric_limits<int32_t>::max());
   }

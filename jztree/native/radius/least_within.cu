@@ -62,7 +62,7 @@ __global__ void find_least(const __grid_constant__ BallProblem<D, T> in, const i
                   });
 }
 
-// What queries from num on have.
+// The value of queries from num on.
 template <int D, typename T>
 __global__ void clear_least(const __grid_constant__ BallProblem<D, T> in, int32_t* least) {
   int64_t query = thread_index();

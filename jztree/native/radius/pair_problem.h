@@ -1,4 +1,4 @@
-// What all threads that count pairs look at.
+// The data shared by all threads that count pairs.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ namespace jztree {
 template <int D, typename T>
 struct PairProblem {
   const PairSide<D, T>&one, &other;
-  const Scale<D, T>& scale;  // turned
+  const Scale<D, T>& scale;  // with reordered dimensions
   const PairRule<D, T>& rule;
   const EdgeTable<T, OctaveCells>& first;
   const EdgeTable<T, EqualCells>& second;
-  int64_t most;  // particles in a leaf
+  int64_t most;  // largest number of particles in a leaf
 };
 
 }  // namespace jztree

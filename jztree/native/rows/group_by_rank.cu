@@ -10,7 +10,7 @@
 namespace jztree {
 namespace {
 
-// Rows that go nowhere get the number after the last rank, which sorts them to the end.
+// Rows without a valid rank get the number after the last rank, which sorts them to the end.
 __global__ void sort_keys(const int32_t* rank, Count num, int64_t ranks, uint32_t* key, int32_t* row) {
   int64_t i = thread_index();
   if (i >= num.rows) return;

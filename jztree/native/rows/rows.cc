@@ -10,7 +10,7 @@
 namespace jztree {
 namespace {
 
-// Size is the row size in bytes where it is known to the compiler, which makes the copy a few moves; 0 elsewhere.
+// Size is the row size in bytes if it is a compile-time constant, which makes the copy a few moves; otherwise 0.
 template <size_t Size, bool Scatter>
 bool move_rows(const Parallel& parallel, const char* in, const int32_t* index, int64_t rows, int64_t limit,
                size_t row_bytes, char* out) {
@@ -18,7 +18,7 @@ bool move_rows(const Parallel& parallel, const char* in, const int32_t* index, i
   parallel.blocks(rows, 1 << 13, [&](int64_t begin, int64_t end) {
     size_t size = Size > 0 ? Size : row_bytes;
     for (int64_t i = begin; i < end; ++i) {
-      // That a place may be outside does no harm here.
+      // A prefetch outside the array is harmless.
       int64_t ahead = index[std::min(i + prefetch_distance, end - 1)];
       __builtin_prefetch((Scatter ? out : in) + ahead * static_cast<int64_t>(size), Scatter);
       int64_t other = index[i];

@@ -9,7 +9,7 @@
 namespace jztree {
 namespace {
 
-// Places outside the array are left out; nothing in this library asks for them.
+// Indices outside the array are skipped; this library never passes any.
 template <typename Word, bool Scatter>
 __global__ void move_words(const Word* in, const int32_t* index, int64_t rows, int64_t limit, int64_t words,
                            Word* out) {

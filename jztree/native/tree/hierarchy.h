@@ -1,9 +1,9 @@
 // The plane hierarchy over z-ordered particles, by the window rule.
 //
-// The rows are cut in windows of leaf_size; each window contributes one leaf boundary, at the row whose Morton key
+// The rows are cut in windows of leaf_size. Each window contributes one leaf boundary, at the row whose Morton key
 // differs from its predecessor's in the highest bit. So a leaf has 1 to 2 leaf_size - 1 particles and follows the
-// z-order cells, the number of leaves is known before the data is, and every window is independent of the others. The
-// planes above apply the same rule to the boundaries below, in windows of fan_out.
+// z-order cells, the number of leaves does not depend on the data, and every window is independent of the others.
+// Higher planes apply the same rule to the boundaries below, in windows of fan_out.
 #pragma once
 
 #include "common/key_arguments.h"
@@ -21,7 +21,7 @@ struct HierarchyOver {
   TreeLayout layout;
   int32_t *splits, *particle_splits;
   T *lower, *upper;    // (nodes, D)
-  int32_t* unordered;  // not 0 if the rows are not in z-order. Not an error here: all ranks have to fail together.
+  int32_t* unordered;  // not 0 if the rows are not in z-order. No error is raised here: all ranks must fail together.
   int64_t leaf_size, fan_out;
 
   explicit HierarchyOver(Arguments& in)

@@ -1,4 +1,4 @@
-// Summed in the order of the CPU's kernel, so that the bits are the same.
+// Summed in the order of the CPU kernel, so that the bits are the same.
 
 #include <cstdint>
 
@@ -27,7 +27,7 @@ __global__ void leaf_moments(const T* pos, const T* mass, bool shared, Lengths p
   for (int c = 0; c <= dims; ++c) moments[leaf * (dims + 1) + c] = sum[c];
 }
 
-// One thread a moment of a node: the sum over the node's children.
+// One thread per moment of a node: the sum over the node's children.
 __global__ void node_moments(const int32_t* splits, int64_t nodes, int terms, const double* below, double* moments) {
   int64_t i = thread_index(), node = i / terms, term = i % terms;
   if (node >= nodes) return;

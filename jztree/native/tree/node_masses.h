@@ -1,5 +1,5 @@
 // Mass and centre of mass of every node, summed in float64 over its particles in z-order. Centres are those of the
-// wrapped positions, so they lie in the node's box.
+// wrapped positions, so they are inside the node's box.
 #pragma once
 
 #include "common/arguments.h"

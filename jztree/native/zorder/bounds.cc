@@ -12,10 +12,10 @@
 namespace jztree {
 namespace {
 
-// Hardly worth a second thread, but the sort that follows finds it awake.
+// A second thread hardly pays off, but it is then awake for the sort that follows.
 constexpr int64_t row_grain = 1 << 12;
 
-// The bounding box of rows, found in vector loops over a few rows at a time, and the rows that are out of range.
+// The bounding box of rows, computed in vector loops over a few rows at a time, and the rows that are out of range.
 template <int D, typename T>
 class RowBounds {
  public:
@@ -30,7 +30,7 @@ class RowBounds {
     include_each(begin, end);
   }
 
-  // The first row that is not within range, -1 if all are.
+  // The first row out of range, -1 if there is none.
   int64_t first_bad() const { return first_bad_; }
   int64_t number_bad() const { return number_bad_; }
 
@@ -44,7 +44,7 @@ class RowBounds {
  private:
   static constexpr int64_t few = 32;
 
-  // Returns false, and has not done anything, if one is out of range.
+  // Returns false, without any effect, if a row is out of range.
   bool include_few(const T* x) {
     int outside = 0;
     for (int64_t i = 0; i < few * D; ++i) outside |= !(std::fabs(x[i]) <= farthest<T>);

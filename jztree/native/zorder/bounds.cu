@@ -1,4 +1,4 @@
-// One pass, then one block over what the blocks found.
+// One pass, then one block that joins the results of the blocks.
 
 #include <algorithm>
 #include <cstdint>
@@ -15,11 +15,11 @@ namespace {
 
 constexpr int block_threads = 256, most_blocks = 1024;
 
-// What a thread, a block or all of them have found.
+// The results of a thread, of a block, or of all blocks.
 template <int D, typename T>
 struct Found {
   T low[D], high[D];
-  int64_t first_bad, bad;  // the first row that is not within range, and how many are not
+  int64_t first_bad, bad;  // the first row out of range, and the number of such rows
 
   __device__ void reset() {
     for (int d = 0; d < D; ++d) {
@@ -39,7 +39,7 @@ struct Found {
     bad += other.bad;
   }
 
-  // The union of what the block's threads found, for its first thread.
+  // The union of the results of the block's threads; the first thread gets it.
   __device__ void reduce_block() {
     for (int d = 0; d < D; ++d) {
       low[d] = warp_min(low[d]);

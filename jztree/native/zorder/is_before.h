@@ -1,4 +1,4 @@
-// Which of two rows comes first in the z-order, on CPUs and GPUs.
+// Compares two rows by their z-order, on CPUs and GPUs.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace jztree {
 
-// Whether a row is before another. Apart, as it is rarely asked and long.
+// Whether a row is before another. Not inlined, as it is long and rarely called.
 template <int D, typename T>
 JZTREE_APART bool is_before(const KeyGrid<D>& grid, const T* x, const T* other) {
   bool equal = true;

@@ -11,7 +11,8 @@ namespace jztree {
 namespace {
 
 constexpr int64_t block_rows = 1 << 14;
-// Then a thread looks up whether there is anything left to find out. Rows in random order fall among the first few.
+// After this number of rows, a thread checks whether the result is already known. Rows in random order descend among
+// the first few.
 constexpr int64_t some_rows = 1 << 8;
 
 template <int D, typename T>

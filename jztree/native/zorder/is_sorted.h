@@ -1,4 +1,4 @@
-// Whether rows are in z-order, finite and in their places already, so that a sort would leave them where they are.
+// Checks whether rows are finite and already in z-order, so that a sort would not move them.
 #pragma once
 
 #include "common/key_arguments.h"

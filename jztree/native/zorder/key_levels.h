@@ -1,4 +1,4 @@
-// What the z-order is by, for many rows in a row.
+// The keys of the z-order, level by level, for many rows at a time.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace jztree {
 
-// What rows are sorted by, one level after the other; see OrderWords.
+// The keys by which rows are sorted, one level after the other; see OrderWords.
 template <int D, typename T>
 class KeyLevels {
  public:
@@ -20,7 +20,7 @@ class KeyLevels {
 
   static uint64_t at(const KeyGrid<D>& grid, const T* x, int level) { return OrderWords<D>::at(grid, x, level); }
 
-  // Calls use(i, key, finite) for each of n consecutive positions. finite: whether it is sure that this one is.
+  // Call use(i, key, finite) for each of n consecutive positions. finite: whether the position is surely finite.
   template <typename Use>
   void each(const T* x, int64_t n, int level, const Use& use) {
     uint64_t keys[KeyBlock<D, T>::most];

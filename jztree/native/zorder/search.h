@@ -1,4 +1,4 @@
-// For every query the first row of the z-ordered particles whose key is not below the query's.
+// For every query, finds the first row of the z-ordered particles whose key is not below the query's.
 #pragma once
 
 #include "common/key_arguments.h"
@@ -15,7 +15,7 @@ struct KeySearch {
   Array<const T> query;  // (q, D)
   KeyDomain<D, T> keys;
   int32_t* row;  // (q,)
-  bool right;    // the first row whose key is above the query's
+  bool right;    // find the first row whose key is above the query's instead
 
   explicit KeySearch(Arguments& in)
       : pos(in.argument<T>("pos", {any, D})),
@@ -26,7 +26,7 @@ struct KeySearch {
         right(in.attributes().flag("right")) {}
 };
 
-// How many rows are finite, if all others are behind them.
+// The number of finite rows, if all non-finite rows follow them.
 template <int D, typename T>
 JZTREE_BOTH int64_t finite_rows(const T* sorted, int64_t num) {
   int64_t first = 0, last = num;
@@ -38,8 +38,8 @@ JZTREE_BOTH int64_t finite_rows(const T* sorted, int64_t num) {
   return first;
 }
 
-// Where among the keys of `count` rows the key belongs: the first row that is not before it, or with `right` the first
-// after it.
+// The place of the key among the keys of `count` rows: the first row that is not before it, or with `right` the first
+// row after it.
 template <int D, typename T>
 JZTREE_BOTH int64_t key_place(const KeyGrid<D>& grid, const T* sorted, int64_t count, const MortonKey& key,
                               bool right) {

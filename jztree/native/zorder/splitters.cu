@@ -1,5 +1,5 @@
-// Searches wait for memory, so there are many at once: each thread looks for the end of a part by itself, which from
-// the second step on is among few rows.
+// Searches wait for memory, so many run at once: each thread searches the end of one part. From the second step on,
+// this search covers only few rows.
 
 #include <cstdint>
 

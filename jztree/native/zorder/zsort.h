@@ -1,5 +1,4 @@
-// The order of the particles by Morton key: stable, rows that are not finite after all others, and rows from `num` on
-// last.
+// The order of the particles by Morton key: stable, with non-finite rows after all others, and rows from `num` on last.
 #pragma once
 
 #include "common/key_arguments.h"
@@ -13,7 +12,7 @@ struct ZOrder {
   Array<const T> pos;  // (n, D)
   Count num;
   KeyDomain<D, T> keys;
-  const int32_t* in_order;  // not 0: rows are known to be in order as they are, which saves a CPU to look
+  const int32_t* in_order;  // not 0: rows are known to be in order already, so a CPU need not check it
   int32_t* order;           // (n,)
   T* sorted;                // (n, D)
 

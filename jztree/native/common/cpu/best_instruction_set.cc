@@ -1,4 +1,4 @@
-// A program for the build: prints the instruction set of this machine.
+// A program for the build: prints the best instruction set of this machine.
 
 #include <cstdio>
 

@@ -1,8 +1,9 @@
 // Candidates for neighbours.
 //
-// A candidate is one integer, its squared distance in the high bits and its row below: one comparison orders by
-// distance and then by row, because the bits of floats that are not negative are ordered as the floats are. The row is
-// stored plus one, and a query that is its own neighbour as zero, so that it comes before others at the same place.
+// A candidate is a single integer, with its squared distance in the high bits and its row in the low bits. One
+// comparison orders by distance and then by row, because the bits of non-negative floats sort like the floats. The
+// stored row is the row plus one, or zero for a query that is its own neighbour, so that it precedes others at the same
+// place.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,7 @@ template <typename T>
 inline Candidate<T> make_candidate(T distance2, uint32_t row_plus_one) {
   typename CandidateTraits<T>::Bits bits;
   std::memcpy(&bits, &distance2, sizeof(bits));
-  // Not shifted, because a bound may be negative.
+  // Multiplied instead of shifted, because a bound may be negative.
   return (bits * (Candidate<T>{1} << 32)) | row_plus_one;
 }
 
@@ -52,27 +53,27 @@ inline uint32_t candidate_row_plus_one(Candidate<T> candidate) {
   return static_cast<uint32_t>(candidate & 0xffffffff);
 }
 
-// Stands for a neighbour not found yet: farther than any other.
+// Represents a neighbour not found yet: farther than any other.
 constexpr uint32_t no_row = 0xffffffff;
 template <typename T>
 inline Candidate<T> no_candidate() {
   return make_candidate<T>(std::numeric_limits<T>::infinity(), no_row);
 }
 
-// Stands for a query that is its own neighbour.
+// Represents a query that is its own neighbour.
 template <typename T>
 inline Candidate<T> own_candidate() {
   return make_candidate<T>(0, 0);
 }
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-// Packs the chosen ones of the eight lanes of a register.
+// Pack the chosen ones of the eight lanes of a register.
 inline int64_t pack_register(const Lanes<float>::Register& distance2, uint32_t chosen, uint32_t row_plus_one,
                              int64_t* to) {
   __m256i order = chosen_lanes.in_order(chosen);
   __m256i bits = _mm256_permutevar8x32_epi32((__m256i)distance2, order);
   __m256i rows = _mm256_add_epi32(order, _mm256_set1_epi32(static_cast<int>(row_plus_one)));
-  // Of each half of the register, the first two and the last two.
+  // For each half of the register, the first two and the last two.
   __m256i first = _mm256_unpacklo_epi32(rows, bits), last = _mm256_unpackhi_epi32(rows, bits);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permute2x128_si256(first, last, 0x20));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 4), _mm256_permute2x128_si256(first, last, 0x31));
@@ -80,8 +81,8 @@ inline int64_t pack_register(const Lanes<float>::Register& distance2, uint32_t c
 }
 #endif
 
-// Packs the chosen lanes as candidates; the first lane has the row `row_plus_one`. There is room for all lanes in `to`.
-// Returns how many there are.
+// Pack the chosen lanes as candidates; the first lane has the row `row_plus_one`. `to` has space for all lanes. Returns
+// their number.
 template <typename T>
 inline int64_t pack_candidates(const Lanes<T>& distance2, uint32_t chosen, uint32_t row_plus_one, Candidate<T>* to) {
 #if defined(__AVX512F__)

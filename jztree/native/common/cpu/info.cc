@@ -1,4 +1,4 @@
-// What Python asks the library itself, through ctypes.
+// Information about the library for Python, through ctypes.
 
 #include <algorithm>
 #include <string>
@@ -14,7 +14,7 @@ extern "C" {
 // The instruction set that this copy of the library was compiled for.
 JZTREE_EXPORT const char* jztree_instruction_set() { return JZTREE_INSTRUCTION_SET; }
 
-// Asked of the copy for the plainest instruction set, which runs anywhere.
+// Python calls this in the copy for the most basic instruction set, which runs anywhere.
 JZTREE_EXPORT const char* jztree_best_instruction_set() { return jztree::best_instruction_set(); }
 
 // The names of the kernels in this library, a comma after each.

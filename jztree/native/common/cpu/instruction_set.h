@@ -1,9 +1,9 @@
-// Which instruction set the library is to be used for, of those that it is built for.
+// Selects one of the instruction sets for which the library is built.
 #pragma once
 
 namespace jztree {
 
-// The best one that this machine has.
+// The best one that this machine supports.
 inline const char* best_instruction_set() {
 #if defined(__x86_64__)
   __builtin_cpu_init();

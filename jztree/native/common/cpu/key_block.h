@@ -1,4 +1,4 @@
-// First halves of Morton keys for many rows in a row: the same numbers as one by one, in vector loops.
+// First halves of Morton keys for many rows at a time, in vector loops. The results are the same as for single rows.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ class KeyBlock {
 
   explicit KeyBlock(const KeyGrid<D>& grid) : grid_(grid), block_(grid) {}
 
-  // Keys of at most `most` rows from x on. Returns whether all of them are sure to be finite.
+  // Keys of at most `most` rows from x on. Returns whether all of them are surely finite.
   bool high(const T* x, int64_t rows, uint64_t* keys) {
     if constexpr (CellBlock<D, T>::fits) {
       if (block_.find(x, rows)) {

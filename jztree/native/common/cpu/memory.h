@@ -1,4 +1,4 @@
-// Large arrays on huge pages. In random order nearly every access to a large array on small pages misses the address
+// Large arrays on huge pages. In random order, nearly every access to a large array on small pages misses the address
 // cache, and fresh memory costs a page fault every 4 KiB.
 #pragma once
 
@@ -16,12 +16,12 @@ namespace jztree {
 
 constexpr size_t huge_page = size_t{1} << 21;
 
-// How many rows ahead to ask for those that are read or written in random order. Where the array is larger than the
-// caches, nearly all of the time would be waiting for rows.
+// The number of rows by which random reads and writes are prefetched. For arrays larger than the caches, most of the
+// time would otherwise be spent waiting for rows.
 constexpr int64_t prefetch_distance = 16;
 
-// Asks for huge pages for the whole ones in a range that is about to be written for the first time. Only a wish: where
-// the system refuses, everything works, slower.
+// Request huge pages for the whole ones in a range before it is first written. This is only a hint: if the system
+// refuses, everything still works, but slower.
 inline void prefer_huge_pages(void* begin, size_t bytes) {
 #if defined(__linux__)
   uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + huge_page - 1) & ~(huge_page - 1);
@@ -32,7 +32,7 @@ inline void prefer_huge_pages(void* begin, size_t bytes) {
 #endif
 }
 
-// An array of n elements that are not set to anything.
+// An uninitialised array of n elements.
 template <typename T>
 class Scratch {
  public:

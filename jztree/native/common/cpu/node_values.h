@@ -8,8 +8,8 @@
 
 namespace jztree {
 
-// Sets joined[node] = join(parts, begin, end) in all planes, leaves first. parts: an array of the values of rows for
-// leaves, else of the nodes of the plane below.
+// Set joined[node] = join(parts, begin, end) in all planes, leaves first. parts: for leaves, an array of the values of
+// rows, otherwise of the nodes of the plane below.
 template <int D, typename T, typename Rows, typename Joined, typename Join>
 void join_nodes(const Parallel& parallel, const Tree<D, T>& tree, const Rows& of_rows, Joined* joined,
                 const Join& join) {

@@ -1,4 +1,4 @@
-// What the threads of a loop work with.
+// Work arrays for the threads of a loop.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace jztree {
 
-// Work arrays, one set for each thread at work: a block of a loop uses some that are spare, or new ones. Making them
+// Keeps one set of work arrays for each active thread: a block of a loop uses a spare set, or a new one. Making a set
 // for each block took a twentieth of the time of a search among few particles.
 template <typename Object>
 class Spares {
  public:
-  // make: returns an object for those who find none; use: is called with one.
+  // make: returns a new object if there is no spare one; use: is called with the object.
   template <typename Make, typename Use>
   void with(const Make& make, const Use& use) {
     std::unique_ptr<Object> object = take();
@@ -26,7 +26,7 @@ class Spares {
     spare_.push_back(std::move(object));
   }
 
-  // A loop as Parallel::blocks has it: calls work(object, begin, end).
+  // A loop like Parallel::blocks: calls work(object, begin, end).
   template <typename Make, typename Work>
   void blocks(const Parallel& parallel, int64_t items, int64_t grain, const Make& make, const Work& work) {
     parallel.blocks(items, grain,

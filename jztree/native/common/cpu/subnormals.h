@@ -1,5 +1,5 @@
-// XLA lets its threads take numbers below the smallest normal one for 0, and hand out 0 for them. Such coordinates are
-// positions like any other, so kernels work without that.
+// XLA's threads treat numbers below the smallest normal one as 0, in inputs and results. Such coordinates are positions
+// like any other, so kernels disable this mode.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace jztree {
 
-// While it lives, subnormal numbers count as what they are in this thread.
+// During its lifetime, subnormal numbers keep their values in this thread.
 class KeepSubnormals {
  public:
   KeepSubnormals() : before_(read()) {

@@ -1,5 +1,5 @@
-// Listing chosen rows in their order. Blocks count those of their tile of rows; after a scan over tiles each knows
-// where its own belong, so that nothing but the rows themselves is read and written once a row.
+// Lists chosen rows in order. Blocks count the chosen rows of their tile. After a scan over tiles each block knows the
+// position of its rows, so per row only the row itself is read and written, once.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ __device__ inline int64_t compact_row(int64_t tile, int item) {
   return tile * compact_rows + item * compact_threads + static_cast<int>(threadIdx.x);
 }
 
-// How many rows of the tile are chosen, and with it where in their order those of this thread come. chosen: a bit an
-// item. All threads of the block take part.
+// The number of chosen rows in the tile; places: positions of this thread's rows among them. chosen: one bit per item.
+// All threads of the block take part.
 __device__ inline int compact_places(unsigned chosen, int (&places)[compact_items]) {
   constexpr int warps = compact_threads / warp_size;
   static_assert(compact_items * warps == warp_size, "one warp adds up what all have counted");

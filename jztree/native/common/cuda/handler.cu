@@ -24,7 +24,7 @@ xla::ffi::Ffi* handler_of(const char* kernel, WorkOnGpu work, bool capturable) {
 
 namespace {
 
-// A thread copies a word of a target row. from, to: words of a row.
+// One thread copies one word of a target row. from, to: words per row.
 __global__ void copy_words(const uint32_t* source, int64_t from, uint32_t* target, int64_t to, int64_t words) {
   const int64_t place = thread_index();
   if (place >= words) return;

@@ -1,5 +1,5 @@
-// Values of the GPU on the host, for the kernels that raise: they have to wait for the GPU, because an error must be
-// known before the handler returns. No other handler may use this.
+// Copies values from the GPU to the host, for the kernels that raise: they have to wait for the GPU, because an error
+// must be known before the handler returns. No other handler may use this.
 #pragma once
 
 #include <cstdint>

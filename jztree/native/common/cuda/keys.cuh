@@ -1,4 +1,4 @@
-// The grid of the Morton keys on the GPU: its domain and its box are known there only.
+// The grid of the Morton keys on the GPU: its domain and its box are only known there.
 #pragma once
 
 #include "common/key_arguments.h"
@@ -11,7 +11,7 @@ __global__ void make_grid(KeyDomain<D, T> domain, KeyGrid<D>* grid) {
   if (thread_index() == 0) *grid = domain.grid();
 }
 
-// The grid in the GPU's memory, for kernels that come after on the queue.
+// The grid in the GPU's memory, for later kernels on the queue.
 template <int D, typename T>
 const KeyGrid<D>* device_grid(Queue& queue, const KeyDomain<D, T>& domain) {
   KeyGrid<D>* grid = queue.scratch<KeyGrid<D>>(1);

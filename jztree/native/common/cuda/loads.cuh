@@ -1,12 +1,13 @@
-// Reads and writes of words that other threads of the device write meanwhile.
+// Reads and writes of words that other threads of the device may write at the same time.
 #pragma once
 
 #include <cstdint>
 
 namespace jztree {
 
-// They see what any multiprocessor has written, in no order with what else is read and written, and are one access to
-// memory each. A volatile access is more than that: it orders itself with others and looks beyond the device.
+// These see writes of all multiprocessors, without any order relative to other accesses, and make one memory access
+// each. A volatile access does more: it is ordered relative to other volatile accesses and is visible outside the
+// device.
 __device__ inline int32_t load_relaxed(const int32_t* at) {
 #ifdef __CUDA_ARCH__
   int32_t value;
@@ -17,8 +18,8 @@ __device__ inline int32_t load_relaxed(const int32_t* at) {
 #endif
 }
 
-// What a word held at some time in this launch: a multiprocessor may have it in its own cache, where others do not see
-// it. A plain read, and said to race.
+// A value that the word had at some time in this launch: a multiprocessor may read it from its own cache, without later
+// writes of others. A plain read that may race.
 __device__ inline int32_t load_outdated(const int32_t* at) {
 #ifdef __CUDA_ARCH__
   return *at;

@@ -1,4 +1,4 @@
-// What all threads of a block look at.
+// Data that all threads of a block share.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace jztree {
 
-// For one warp.
+// Run by one warp.
 template <typename Setup, typename... Given>
 __global__ void write_setup(Setup* setup, Given... given) {
   const Setup made(given...);
   if (lane_index() == 0) *setup = made;
 }
 
-// What follows from numbers that lie on the GPU, found there: Setup(given...), by one warp.
+// Setup(given...), constructed on the GPU from numbers that are stored there, by one warp.
 template <typename Setup, typename... Given>
 const Setup* make_setup(Queue& queue, const Given&... given) {
   auto* setup = queue.scratch<Setup>(1);
@@ -23,7 +23,7 @@ const Setup* make_setup(Queue& queue, const Given&... given) {
   return setup;
 }
 
-// A copy in shared memory, where it costs no registers; for all threads of the block. memory: sizeof(Setup) bytes.
+// A copy in shared memory, which needs no registers; called by all threads of the block. memory: sizeof(Setup) bytes.
 template <typename Setup>
 __device__ inline const Setup& share_setup(const Setup* setup, unsigned char* memory) {
   static_assert(sizeof(Setup) % sizeof(uint32_t) == 0, "it is copied word by word");

@@ -1,4 +1,4 @@
-// A hierarchy as kernels see it, and the scale of distances in it.
+// A hierarchy in the form used by kernels, and the scale of distances in it.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 namespace jztree {
 
-// Passed to kernels by value. Nodes are known by their place in the flat arrays; splits of a plane start one place
-// later for every plane before it.
+// Passed to kernels by value. Nodes are identified by their index in the flat arrays; each earlier plane shifts a
+// plane's splits by one extra place.
 template <typename T>
 struct TreeView {
-  const T* pos;  // (n, dims), z-ordered, as the caller gave them
+  const T* pos;  // (n, dims), z-ordered, unchanged input
   int dims;
   Count num;
   const int32_t *splits, *particle_splits;
@@ -26,14 +26,14 @@ struct TreeView {
   int64_t starts[most_planes + 1];  // first node of each plane, and the end
 
   JZTREE_BOTH int64_t leaves() const { return starts[1]; }
-  // First row of a node of a plane; that of the next node is its end.
+  // First row of a node of a plane; the first row of the next node is its end.
   __device__ int64_t first_row(int plane, int64_t node) const { return particle_splits[node + plane]; }
   // First child of a node of a plane above the leaves.
   __device__ int64_t first_child(int plane, int64_t node) const { return starts[plane - 1] + splits[node + plane]; }
   __device__ int64_t leaf_row(int64_t leaf) const { return particle_splits[leaf]; }
 };
 
-// The same with the number of dimensions known to the compiler.
+// The same with a compile-time number of dimensions.
 template <int D, typename T>
 struct DeviceTree : TreeView<T> {};
 
@@ -45,7 +45,7 @@ DeviceTree<D, T> on_device(const Tree<D, T>& tree) {
   return view;
 }
 
-// Widens [low, high] to what the top plane covers in a dimension. By one warp.
+// Extend [low, high] to the extent of the top plane in a dimension. Run by one warp.
 template <typename T>
 __device__ void top_extent(const TreeView<T>& tree, int d, double* low, double* high) {
   for (int64_t node = tree.starts[tree.planes - 1] + lane_index(); node < tree.starts[tree.planes]; node += warp_size) {
@@ -58,7 +58,7 @@ __device__ void top_extent(const TreeView<T>& tree, int d, double* low, double* 
   *high = warp_max(*high);
 }
 
-// What the top planes of two hierarchies span in open dimensions. By one warp.
+// The span of the top planes of two hierarchies in open dimensions. Run by one warp.
 template <int D, typename T>
 __device__ OpenSpan open_span(const double* box, const DeviceTree<D, T>& a, const DeviceTree<D, T>& b) {
   OpenSpan span;
@@ -71,7 +71,7 @@ __device__ OpenSpan open_span(const double* box, const DeviceTree<D, T>& a, cons
   return span;
 }
 
-// The scale of distances between the particles of two hierarchies. By one warp. T: what they are computed in.
+// The scale of distances between the particles of two hierarchies. Run by one warp. T: the type of the distances.
 template <typename T, int D, typename From>
 __device__ Scale<D, T> scale_between(const Lengths& box, const DeviceTree<D, From>& a, const DeviceTree<D, From>& b) {
   double period[D];

@@ -1,4 +1,4 @@
-// What the 32 lanes of a warp compute together. All lanes of the warp take part.
+// Operations that the 32 lanes of a warp compute together. All lanes of the warp take part.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ __device__ inline T warp_sum(T value) {
   return warp_reduce(value, [](T a, T b) { return a + b; });
 }
 
-// Of words, by one instruction from compute capability 8.0 on.
+// For words, with a single instruction from compute capability 8.0 on.
 __device__ __forceinline__ unsigned warp_min_word(unsigned value) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   return __reduce_min_sync(all_lanes, value);
@@ -41,7 +41,7 @@ __device__ __forceinline__ unsigned warp_min_word(unsigned value) {
 
 __device__ __forceinline__ unsigned warp_max_word(unsigned value) { return ~warp_min_word(~value); }
 
-// The sum over this lane and those before it.
+// The sum over this lane and the lanes before it.
 template <typename T>
 __device__ inline T warp_inclusive_sum(T value) {
   for (int by = 1; by < warp_size; by *= 2) {

@@ -11,7 +11,7 @@
 
 namespace jztree {
 
-// Threads that find one all write the same.
+// All threads that find one write the same value.
 template <int D, typename T>
 __global__ void find_wrapped(const T* pos, Count num, Lengths box, int32_t* wrapped) {
   double period[D];
@@ -27,7 +27,7 @@ __global__ void find_wrapped(const T* pos, Count num, Lengths box, int32_t* wrap
   if (found) store_relaxed(wrapped, 1);
 }
 
-// 1 if there is one in any of the hierarchies, else 0.
+// 1 if there is one in any of the hierarchies, otherwise 0.
 template <int D, typename T, typename... More>
 const int32_t* any_wrapped(Queue& queue, const Lengths& box, const DeviceTree<D, T>& tree, const More&... more) {
   constexpr int64_t most_blocks = 2048;
