@@ -109,7 +109,7 @@ class Walk {
     set_worst();
   }
 
-  // Find the queries that have sources within their bounds other than the queries. Returns false if there are none.
+  // Find the queries that have sources within their bounds that are not queries. Returns false if there are none.
   bool reach_others() {
     worst_ = no_candidate<T>();
     begin_bounds();
@@ -259,7 +259,7 @@ class Walk {
     }
   }
 
-  // Others: only search for sources other than the queries.
+  // Others: only search for sources that are not queries.
   template <bool Others>
   void visit_leaf(int64_t leaf) {
     leaf_distances_.set_leaf(sources_, leaf, low_, high_, rounding_, has_rests_);
@@ -273,7 +273,7 @@ class Walk {
     if (changed) set_worst();
   }
 
-  // Note the queries that have sources of the leaf within their bounds other than the queries.
+  // Note the queries that have sources of the leaf within their bounds that are not queries.
   bool look_from(int64_t block, uint32_t open) {
     leaf_distances_.find_near(queries_, begin_ + block, open, radius2_.data() + block, no_own);
     bool changed = false;

@@ -22,8 +22,9 @@ namespace jztree {
 template <typename T>
 struct EvenEdges {
   T start = 0, per_step = 0;
-  T tolerance = 0;  // steps; beyond this times (1 + its place) from an edge, a value is on the side where it appears to
-                    // be
+  T tolerance = 0;  // steps; a value farther than this times (1 + its place) from an edge is surely on its apparent
+                    // side
+                    // steps; all edges are above this
   T least = -1;     // steps; there are no edges up to this
   T most = 0;       // steps; all edges are below this
   bool even = false;
@@ -91,7 +92,7 @@ class PairPlaces {
         seconds_(firsts_.size()),
         places_(firsts_.size()) {}
 
-  // Whether it is faster to find pairs of these bins here than one by one.
+  // Set the bins of the next pairs.
   bool worth(const Bins& bins) const {
     return fits_ && bins.hi - bins.lo <= few_edges && (!sighted || even_.even || bins.hi_b - bins.lo_b <= few_edges);
   }
