@@ -1,4 +1,4 @@
-"""The header of a snapshot, and the units of what it holds."""
+"""Snapshot headers, and the units of the datasets in a snapshot."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -17,18 +17,18 @@ from ._files import get_group
 NUM_FILES = "NumFilesPerSnapshot"
 _GROUPS = ("Header", "Parameters", "Units", "Cosmology")
 _Value = TypeVar("_Value")
-# As Gadget and AREPO, GIZMO, and SWIFT call them.
+# The names used by Gadget and AREPO, by GIZMO, and by SWIFT.
 _OMEGA0 = ("Omega0", "Omega_Matter", "Omega_m")
 _OMEGA_BARYON = ("OmegaBaryon", "Omega_Baryon", "Omega_b")
 _HUBBLE = ("HubbleParam", "h")
 _UNITS = ("unit_length_in_cm", "unit_mass_in_g", "unit_velocity_in_cm_per_s")
-# Exponents of the scale factor, h, length, mass and velocity, as Gadget-4 and AREPO attach them to their datasets.
+# Exponents of the scale factor, h, length, mass and velocity. Gadget-4 and AREPO attach these to their datasets.
 _NAMED_UNITS = {
     "length": ((3.085678e18, "pc"), (3.085678e21, "kpc"), (3.085678e24, "Mpc")),
     "mass": ((1.989e33, "Msun"), (1.989e43, "1e10 Msun")),
     "velocity": ((1e5, "km/s"),),
 }
-# What the numbers of a header must lie between; beyond, products of them are no numbers any more.
+# Accepted ranges of header values. Outside them, products of the values are no longer finite.
 _UNIT_RANGE = (1e-60, 1e60)
 _RANGES = {
     "redshift": (-0.999999, 1e9),
@@ -53,21 +53,22 @@ _SCALINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotHeader:
-    """What a snapshot says of itself. Lengths are comoving and in the snapshot's unit; None is what it does not say.
+    """The metadata of a snapshot. Lengths are comoving and in the snapshot's unit; None means that the file gives no
+    value.
 
-    boxsize: length of the periodic box, 0 if there is none; a tuple with a length a dimension if they differ.
-    time: scale factor of a cosmological run, else the time in the snapshot's unit.
+    boxsize: length of the periodic box, 0 if there is none; a tuple with one length per dimension if they differ.
+    time: scale factor of a cosmological run, otherwise the time in the snapshot's unit.
     redshift: 0 if the run is not cosmological.
-    omega0, omega_lambda: densities of matter and of the cosmological constant in units of the critical one.
+    omega0, omega_lambda: densities of matter and of the cosmological constant in units of the critical density.
     omega_baryon: density of baryons, a part of ``omega0``.
     hubble: the Hubble constant in units of 100 km/s/Mpc.
-    mass_table: the mass of all particles of a type; 0 if each has its own or there are none.
+    mass_table: the common mass of the particles of each type; 0 if each particle has its own mass or the type is empty.
     npart_total: particles of each type in all files together; 64-bit counts (Python integers).
-    num_files: how many files the snapshot has.
-    unit_length_in_cm, unit_mass_in_g, unit_velocity_in_cm_per_s: the unit in cgs, to be divided by h for lengths and
-        masses of a cosmological run, unless ``h_free``.
+    num_files: number of files of the snapshot.
+    unit_length_in_cm, unit_mass_in_g, unit_velocity_in_cm_per_s: the units in cgs. In a cosmological run, divide those
+        of length and mass by h, unless ``h_free``.
     comoving: whether the run is cosmological; None if the file does not say.
-    h_free: whether the units of a cosmological run are what they seem, as in SWIFT, and are not divided by h.
+    h_free: whether the units of a cosmological run are used as they are, without division by h. SWIFT does this.
     """
 
     boxsize: float | tuple[float, ...] = 0.0
@@ -88,14 +89,14 @@ class SnapshotHeader:
 
     @property
     def scale_factor(self) -> float:
-        """The scale factor of a cosmological run, else 1."""
+        """The scale factor of a cosmological run, otherwise 1."""
         return 1.0 if self.comoving is False else 1.0 / (1.0 + self.redshift)
 
 
 def is_swift(file: h5py.File) -> bool:
-    """Whether an open file is one of SWIFT, by its own word or by units under SWIFT's names.
+    """Return whether an open file is a SWIFT file, judged by its ``Code`` attribute or by units with SWIFT's names.
 
-    Initial conditions made for SWIFT have the units, but not the word.
+    Initial conditions made for SWIFT have the units but not the attribute.
     """
     by_units = isinstance(file.get("Units"), h5py.Group) and "Unit length in cgs (U_L)" in file["Units"].attrs
     return by_units or (
@@ -104,7 +105,7 @@ def is_swift(file: h5py.File) -> bool:
 
 
 class _Attributes(NamedTuple):
-    """The groups of an open file that tell about the snapshot, looked up once, in the order that they are asked."""
+    """The groups of an open file that contain metadata, in the order in which they are searched. Each is opened once."""
 
     filename: str
     groups: Mapping[str, h5py.Group]
@@ -118,19 +119,19 @@ class _Attributes(NamedTuple):
 def parse_header(
     file: h5py.File, swift: bool | None = None, counted: bool = True
 ) -> tuple[SnapshotHeader, tuple[int, ...]]:
-    """The header of an open snapshot file, and the particles of each type in this file.
+    """Return the header of an open snapshot file, and the number of particles of each type in this file.
 
-    swift: whether to read it as one of SWIFT; None if it is to be asked itself.
-    counted: whether it must count particles, which a header of a catalogue need not.
-    Values come from the groups Header, Parameters (Gadget-4), Units and Cosmology (SWIFT), the first that has them,
-    under the names that Gadget, GIZMO or SWIFT has for them.
-    Raises SnapshotError if there is no header, or counts are missing or make no sense.
+    swift: whether to read the file as a SWIFT file; None to detect this.
+    counted: whether the header must have particle counts. Catalogue headers need none.
+    Each value comes from the first group that has it, of Header, Parameters (Gadget-4), Units and Cosmology (SWIFT),
+    under the name that Gadget, GIZMO or SWIFT uses.
+    Raises SnapshotError if there is no header, or if counts are missing or invalid.
     """
     get_group(file, "Header")
     told = _Attributes.of(file)
     here = _counts(told, "NumPart_ThisFile", required=counted)
     total = _counts(told, "NumPart_Total") or here
-    # Files of Gadget-2 and AREPO hold the counts in two 32-bit words; Gadget-4 writes 64 bits and no second word.
+    # Gadget-2 and AREPO store the counts in two 32-bit words. Gadget-4 stores 64 bits and no second word.
     high = _counts(told, "NumPart_Total_HighWord") + (0,) * len(total)
     npart_total = tuple(n + (word << 32) if n < 2**32 else n for n, word in zip(total, high, strict=False))
     comoving = _number(told, "ComovingIntegrationOn", "Cosmological run")
@@ -158,9 +159,9 @@ def parse_header(
 
 
 def checked_header(header: SnapshotHeader, name: str) -> SnapshotHeader:
-    """``header`` if its numbers make sense; h of zero, which some runs have that need none, becomes None.
+    """Return ``header`` if its values are valid. h = 0, as in some runs that do not use h, becomes None.
 
-    name: of the file. Raises SnapshotError if one is not finite, or beyond any use.
+    name: name of the file, for messages. Raises SnapshotError if a value is not finite or out of range.
     """
     for entry in _RANGES:
         if wrong := out_of_range(entry, getattr(header, entry)):
@@ -169,7 +170,7 @@ def checked_header(header: SnapshotHeader, name: str) -> SnapshotHeader:
 
 
 def out_of_range(entry: str, value: float | None) -> str:
-    """What is wrong with a number of a header, in words; empty if nothing is, or there is none."""
+    """Describe why a header value is invalid. The text is empty if the value is valid or None."""
     least, most = _RANGES[entry]
     return (
         ""
@@ -179,9 +180,9 @@ def out_of_range(entry: str, value: float | None) -> str:
 
 
 def checked_box(lengths: Any, name: str) -> float | tuple[float, ...]:
-    """A box as it is told: a number, or a tuple if there is not exactly one. `fitting_box` makes that of a header.
+    """Return a box as stored: one number, or a tuple for several lengths. `fitting_box` converts this for a header.
 
-    lengths: ``(d,)``. name: of the file. Raises SnapshotError if the box makes no sense.
+    lengths: ``(d,)``. name: name of the file. Raises SnapshotError if the box is invalid.
     """
     sides = tuple(float(length) for length in np.ravel(lengths))
     if not sides or not all(math.isfinite(length) and length >= 0 for length in sides):
@@ -190,10 +191,11 @@ def checked_box(lengths: Any, name: str) -> float | tuple[float, ...]:
 
 
 def fitting_box(box: float | tuple[float, ...], ndim: int | None, name: str) -> float | tuple[float, ...]:
-    """A box as headers have it: one number if all sides are equal, else a tuple.
+    """Return a box in the form used by headers: one number if all sides are equal, otherwise a tuple.
 
-    box: of `checked_box`. ndim: of the positions, None if that is not known. name: of the file.
-    Raises SnapshotError unless there is a side a dimension, or one for all: two equal ones are no cube.
+    box: result of `checked_box`. ndim: number of dimensions, None if unknown. name: name of the file.
+    Raises SnapshotError unless there is one side per dimension or a single side for all. For example, two equal sides
+    do not define a cube.
     """
     if not isinstance(box, tuple):
         return box
@@ -207,7 +209,7 @@ def fitting_box(box: float | tuple[float, ...], ndim: int | None, name: str) -> 
 
 
 def _redshift(told: _Attributes, comoving: float | None) -> float:
-    """The redshift; where only the scale factor is told, the one that follows from it."""
+    """Return the redshift, computed from the scale factor if the file has no redshift."""
     redshift = _number(told, "Redshift")
     if redshift is not None:
         return redshift
@@ -220,15 +222,16 @@ def _redshift(told: _Attributes, comoving: float | None) -> float:
 
 
 def _baryons(told: _Attributes) -> float | None:
-    """The density of baryons, None if it is NaN, as in files in SWIFT's layout that do not know it."""
+    """Return the density of baryons, or None if it is NaN, as in files in SWIFT's layout without a known density."""
     values = _first(told, numbers, *_OMEGA_BARYON)
     return None if values is None or np.isnan(values).all() else _number(told, *_OMEGA_BARYON)
 
 
 def _unit(told: _Attributes, comoving: float | None, plain: str, swift: str, gizmo: str) -> float | None:
-    """A unit of length or mass, as it is in Gadget's parameters: to be divided by h in a cosmological run.
+    """Return a unit of length or mass as in Gadget's parameters, which is divided by h in a cosmological run.
 
-    GIZMO divides by h before it writes. plain, swift, gizmo: the names of the attribute in headers.
+    GIZMO divides by h before it writes the unit, so this division is undone.
+    plain, swift, gizmo: the attribute names in headers.
     """
     unit = _number(told, plain, swift)
     if unit is not None:
@@ -238,7 +241,7 @@ def _unit(told: _Attributes, comoving: float | None, plain: str, swift: str, giz
 
 
 def _as_swift_means_it(told: _Attributes, header: SnapshotHeader) -> SnapshotHeader:
-    """The header with what SWIFT writes in other ways than Gadget.
+    """Return the header with the entries that SWIFT defines differently from Gadget.
 
     Units are free of h, particles always have their own masses, ``Time`` is never the scale factor, and the unit of
     velocity follows from those of length and time.
@@ -254,7 +257,9 @@ def _as_swift_means_it(told: _Attributes, header: SnapshotHeader) -> SnapshotHea
 
 
 def _first(told: _Attributes, read: Callable[[Any, str], _Value | None], *names: str) -> _Value | None:
-    """What ``read`` makes of the first of the attributes ``names`` that any of the groups has, None without any."""
+    """Apply ``read`` to the attributes ``names`` of each group in turn; return the first result, or None if there is
+    none.
+    """
     values = (read(group, name) for group in told.groups.values() for name in names)
     return next((value for value in values if value is not None), None)
 
@@ -273,7 +278,7 @@ def _counts(told: _Attributes, name: str, required: bool = False) -> tuple[int, 
 
 
 def box_in_header(file: h5py.File) -> float | tuple[float, ...]:
-    """The periodic box of an open file, as of `checked_box`. Raises SnapshotError if it makes no sense."""
+    """Return the periodic box of an open file in the form of `checked_box`. Raises SnapshotError if it is invalid."""
     return _box(_Attributes.of(file))
 
 
@@ -283,9 +288,9 @@ def _box(told: _Attributes) -> float | tuple[float, ...]:
 
 
 def header_attributes(header: SnapshotHeader) -> dict[str, Any]:
-    """The attributes of a Header group that say what ``header`` says; what is None is left out.
+    """Return the attributes of a Header group for ``header``, without the values that are None.
 
-    The particles in this file are left to the writer of the file.
+    The writer of the file must add the number of particles in this file.
     """
     values = {
         "BoxSize": header.boxsize,
@@ -309,14 +314,14 @@ def header_attributes(header: SnapshotHeader) -> dict[str, Any]:
 
 
 def unit_attributes(header: SnapshotHeader, kind: str, ndim: int = 3) -> dict[str, Any]:
-    """The attributes that tell the unit of a dataset: ``unit`` in words, and those of Gadget-4 and AREPO.
+    """Return the attributes that describe the unit of a dataset: ``unit`` in words, and those of Gadget-4 and AREPO.
 
-    header: where units and cosmology come from.
+    header: the source of the units and the cosmology.
     kind: "length", "mass", "velocity" (peculiar), "velocity/sqrt(a)" (peculiar velocities as Gadget stores them),
-        "velocity*a" (peculiar velocities of groups as AREPO stores them), "density" (mass per comoving volume),
-        "number density" (particles per comoving volume), "length^2", "length*velocity", or "1".
-    ndim: dimensions, for densities.
-    A value times ``a**a_scaling * h**h_scaling * to_cgs`` is physical and in cgs. Without units in the header
+        "velocity*a" (peculiar velocities of groups as AREPO stores them), "density" (mass per comoving volume), "number
+        density" (particles per comoving volume), "length^2", "length*velocity", or "1".
+    ndim: number of dimensions, for densities.
+    A value times ``a**a_scaling * h**h_scaling * to_cgs`` is physical and in cgs. If the header has no units,
     ``to_cgs`` is left out and ``unit`` says so.
     """
     if kind == "1":
@@ -332,7 +337,7 @@ def unit_attributes(header: SnapshotHeader, kind: str, ndim: int = 3) -> dict[st
 
 
 def unit_powers(header: SnapshotHeader, kind: str, ndim: int = 3) -> tuple[float, float, float, float, float]:
-    """The powers of the scale factor, h, and the units of length, mass and velocity in a kind of quantity.
+    """Return the powers of the scale factor, h, and the units of length, mass and velocity in a kind of quantity.
 
     header, kind, ndim: as in `unit_attributes`. Raises ValueError for an unknown kind.
     """
@@ -359,7 +364,7 @@ def _unit_in_words(attributes: dict[str, Any], kind: str) -> str:
 
 
 def unit_name(header: SnapshotHeader, kind: str) -> str:
-    """The unit of "length", "mass" or "velocity" as people write it, such as ``Mpc/h``; "" if it has no such name."""
+    """Return the usual name of the unit of "length", "mass" or "velocity", such as ``Mpc/h``, or "" if it has none."""
     unit = getattr(header, _UNITS[("length", "mass", "velocity").index(kind)])
     if unit is None:
         return ""
