@@ -1,4 +1,4 @@
-"""What a catalogue file holds, whatever its layout: groups, more columns, particles by type, how it was made."""
+"""The contents of a catalogue file in any layout: groups, extra columns, counts by type, and metadata."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -21,19 +21,20 @@ from ._header import SnapshotHeader, unit_attributes, unit_powers
 
 NUM_TYPES = 6
 _MOST_DIMENSIONS = 8
-NUMBERS = "iufb"  # the kinds of dtypes that columns may have
+NUMBERS = "iufb"  # the accepted kinds of dtype of columns
 MADE = "FriendsOfFriends"
-CENTRE = "centre_pos"  # the further column that holds the centre of the spheres of each group
-_LENGTHS = ("linking_length", "mean_separation")  # of how a catalogue was made
-# Files know of no ranks, and means are columns of their own names.
+CENTRE = "centre_pos"  # the extra column with the centre of the spheres of each group
+_LENGTHS = ("linking_length", "mean_separation")  # entries of `CatalogueInfo` that are lengths
+# Files have no ranks. Each entry of ``means`` is stored as a column under its own name.
 _COLUMNS = tuple(name for name in FofCatalogue.column_names() if name not in ("offset_rank", "means"))
 
 
 class Form(NamedTuple):
-    """What a column of a catalogue is: the kinds of its numbers, and the lengths of its axes after that of groups.
+    """The form of a catalogue column: the kinds of its numbers, and the lengths of its axes after the group axis.
 
     kinds: as in `numpy.dtype.kind`.
-    axes: a letter an axis: "d" is as long as there are dimensions, "p" as pairs of them, "t" as types of particles.
+    axes: one letter per axis. The length is the number of dimensions for "d", of pairs of dimensions for "p", and of
+        particle types for "t".
     """
 
     kinds: str
@@ -56,18 +57,18 @@ _FORMS = {
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueInfo:
-    """How a catalogue was made; None is what is not known.
+    """How a catalogue was made; unknown values are None.
 
     linking_length: in the unit of length of the particles.
-    mean_separation: of the particles that were linked, in that unit.
-    separation_by: "mass" or "number", what it was found by, see `jztree_utils.separation`.
-    npart_min: the fewest particles of a group in the catalogue.
-    num_particles: particles that were grouped, members and others.
+    mean_separation: mean separation of the linked particles, in the same unit.
+    separation_by: "mass" or "number", the quantity used to find the mean separation, see `jztree_utils.separation`.
+    npart_min: the minimum number of particles of a group in the catalogue.
+    num_particles: number of particles that were searched for groups, both members and others.
     ptype: their type in the snapshot.
     source: name of the snapshot.
     header: header of the snapshot: box, cosmology, units.
-    made_with: the options of the call that made it, as the command line writes them.
-    spheres_of: what matter its spheres hold, and what was left out, in words.
+    made_with: the options of the call that made the catalogue, as the command line writes them.
+    spheres_of: the matter that the spheres contain and the matter that was left out, in words.
     """
 
     linking_length: float | None = None
@@ -86,9 +87,10 @@ class CatalogueInfo:
 class Column:
     """A property of groups.
 
-    values: ``(g, ...)``, a row a group.
-    kind: what the unit follows from: "length", "mass", "velocity", "1" and others, see `_header.unit_attributes`.
-    definition: what it is, in words.
+    values: ``(g, ...)``, one row per group.
+    kind: the kind of quantity, which determines the unit: "length", "mass", "velocity", "1" and others, see
+        `_header.unit_attributes`.
+    definition: the definition in words.
     """
 
     values: Any
@@ -100,7 +102,7 @@ class Column:
 class TypeTable:
     """Particles of each type in each group.
 
-    count: ``(g, 6)`` int64. A row sums to the particles of the group.
+    count: ``(g, 6)`` int64. Each row sums to the number of particles of the group.
     mass: ``(g, 6)`` float64, zero if the particles have no mass.
     """
 
@@ -110,13 +112,13 @@ class TypeTable:
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueContent:
-    """All that a catalogue file holds, of ``g`` groups; NumPy arrays.
+    """The full contents of a catalogue file with ``g`` groups, as NumPy arrays.
 
-    catalogue: the groups, without padding. A column that the file does not hold is None.
+    catalogue: the groups, without padding. Columns that are missing from the file are None.
     ids: ``(m,)`` identifiers of the members, in the order that ``offset`` refers to, or None.
     info: how the catalogue was made.
     extra: further columns by name.
-    by_type: particles of each type, or None if all are of one.
+    by_type: particles of each type, or None if all are of one type.
     """
 
     catalogue: FofCatalogue
@@ -127,21 +129,21 @@ class CatalogueContent:
 
     @property
     def header(self) -> SnapshotHeader:
-        """Of the snapshot; an empty one if it is not known."""
+        """The header of the snapshot; an empty one if it is unknown."""
         return self.info.header or SnapshotHeader()
 
     @property
     def ndim(self) -> int:
-        """Dimensions of the positions."""
+        """Number of dimensions of the positions."""
         return int(np.shape(self.catalogue.com_pos)[1])
 
 
 def catalogue_columns(cata: FofCatalogue, extra: Mapping[str, Column] | None = None) -> dict[str, Column]:
-    """All columns of a catalogue by name, in the order in which they are written.
+    """Return all columns of a catalogue by name, in the order in which they are written.
 
-    cata: the catalogue; its unused rows are left out, and so are columns that are None.
-    extra: further columns, of the groups in use.
-    Raises ValueError for an extra column that has another length, holds no numbers, or has a name that it cannot have.
+    cata: the catalogue; unused rows and columns that are None are left out.
+    extra: further columns, with one row per used group.
+    Raises ValueError if an extra column has another length, is not numeric, or has an invalid or reserved name.
     """
     cata = squeeze_catalogue(cata)
     held = {name: getattr(cata, name) for name in _COLUMNS}
@@ -159,7 +161,7 @@ def catalogue_columns(cata: FofCatalogue, extra: Mapping[str, Column] | None = N
 
 
 def check_forms(cata: FofCatalogue) -> None:
-    """Raise ValueError unless the columns of a catalogue without padding are what readers need."""
+    """Raise ValueError unless the columns of a catalogue without padding have the form that readers require."""
     sizes = _Sizes(len(cata.count), np.shape(cata.com_pos)[1], NUM_TYPES, "count")
     for name in _COLUMNS:
         values, form = getattr(cata, name), _FORMS[name]
@@ -175,7 +177,7 @@ def check_forms(cata: FofCatalogue) -> None:
 
 
 def _checked(name: str, values: np.ndarray, ngroups: int) -> np.ndarray:
-    """``values`` if they are numbers with a row a group. Raises ValueError if not."""
+    """Return ``values`` if they are numeric with one row per group. Raises ValueError otherwise."""
     if values.ndim == 0 or len(values) != ngroups:
         raise ValueError(
             f"The extra column {name} has shape {values.shape}, but the catalogue has {ngroups} groups; give a row a "
@@ -187,20 +189,20 @@ def _checked(name: str, values: np.ndarray, ngroups: int) -> np.ndarray:
 
 
 def _own_column(name: str, values: Any) -> Column:
-    """A column of every catalogue, with its definition and where that is from."""
+    """Return a standard column of the catalogue with its definition and the source of the definition."""
     kind, words, source = DEFINITIONS[name]
     return Column(np.asarray(values), kind, f"{words} ({source})" if source else words)
 
 
 def column_kinds() -> dict[str, str]:
-    """The kind of each column of `FofCatalogue`, by name."""
+    """Return the kind of each column of `FofCatalogue`, by name."""
     return {name: DEFINITIONS[name].kind for name in _COLUMNS}
 
 
 def build_content(
     columns: Mapping[str, Column], ids: np.ndarray | None, info: CatalogueInfo, by_type: TypeTable | None
 ) -> CatalogueContent:
-    """What was read, from all its columns; ``offset`` is counted if there is none."""
+    """Build the contents from the columns that were read. ``offset`` is computed from the counts if it is missing."""
     held: dict[str, Any] = {name: columns[name].values if name in columns else None for name in _COLUMNS}
     if held["offset"] is None:
         held["offset"] = first_rows(held["count"])
@@ -210,26 +212,26 @@ def build_content(
 
 
 def first_rows(count: np.ndarray) -> np.ndarray:
-    """The row of each group's first particle if groups follow each other: int32, or int64 where that is too small."""
+    """Return the row of each group's first particle if groups are contiguous: int32, or int64 if int32 is too small."""
     rows = np.cumsum(count, dtype=np.int64) - count
     return rows.astype(fitting_integer(rows))
 
 
 def fitting_integer(values: np.ndarray) -> type[np.signedinteger]:
-    """int32, or int64 if that is too small for one of ``values``."""
+    """Return int32, or int64 if one of ``values`` does not fit into int32."""
     return np.int32 if np.max(values, initial=0) <= np.iinfo(np.int32).max else np.int64
 
 
 def member_rows(count: np.ndarray, offset: np.ndarray) -> np.ndarray:
-    """The rows of the members of all groups, group after group. count, offset: ``(g,)`` int64."""
+    """Return the rows of the members of all groups, group by group. count, offset: ``(g,)`` int64."""
     return np.repeat(offset - (np.cumsum(count) - count), count) + np.arange(count.sum())
 
 
 def convert_h(content: CatalogueContent, h_free: bool) -> CatalogueContent:
-    """``content`` in units that are free of h, or in those per h; values keep their precision.
+    """Convert ``content`` to units that are free of h, or to units per h. Values keep their dtype.
 
-    Gadget's cosmological runs have units such as Mpc/h, SWIFT's are free of h. Other runs are left as they are.
-    Raises ValueError if that needs h and the header does not tell it.
+    Cosmological runs of Gadget have units such as Mpc/h; those of SWIFT are free of h. Other runs do not change.
+    Raises ValueError if the conversion needs h and the header does not have it.
     """
     header = content.header
     if header.h_free == h_free or header.comoving is False:
@@ -242,7 +244,7 @@ def convert_h(content: CatalogueContent, h_free: bool) -> CatalogueContent:
     other = replace(header, h_free=h_free)
 
     def convert(kind: str, values: Any) -> Any:
-        # The one of both with a power of h is the unit per h, and physical values are v h**power in it.
+        # Only the unit per h has a power of h. A value v in it is v h**power in the unit that is free of h.
         power = unit_powers(header, kind, content.ndim)[1] - unit_powers(other, kind, content.ndim)[1]
         array = np.asarray(values)
         return (array * (header.hubble or 1.0) ** power).astype(array.dtype) if power else array
@@ -271,7 +273,7 @@ def _box(lengths: np.ndarray) -> float | tuple[float, ...]:
 
 
 def write_column(group: h5py.Group, name: str, column: Column, header: SnapshotHeader, ndim: int = 3) -> None:
-    """Write a column with its unit, its kind and its definition as attributes."""
+    """Write a column with its unit, kind and definition as attributes."""
     check_no_unit(column.values, name)
     data = group.create_dataset(name, data=np.asarray(column.values))
     data.attrs.update(unit_attributes(header, column.kind, ndim))
@@ -281,14 +283,15 @@ def write_column(group: h5py.Group, name: str, column: Column, header: SnapshotH
 def read_columns(
     paths: Sequence[Path], group: str, kinds: Mapping[str, str], own: Mapping[str, str], ndim: int | None = None
 ) -> dict[str, Column]:
-    """The columns of a catalogue in one file or several, under the names they have in the files.
+    """Return the columns of a catalogue in one file or several, under their names in the files.
 
-    group: that holds them.
-    kinds: of columns by name. Others are read if they tell their kind, as those do that `write_column` has written.
-    own: what `FofCatalogue` or `TypeTable` calls columns, by name, where files call them otherwise. A column must have
-        the form that it has there; others must have a row a group.
-    ndim: dimensions, None if the centres tell them.
-    Raises SnapshotError if a column is not what it must be, or those of the files do not fit together.
+    group: the group that holds them.
+    kinds: kinds of columns by name. Other columns are read if they have an attribute for their kind, as `write_column`
+        writes.
+    own: the names in `FofCatalogue` or `TypeTable` of columns that have other names in the files, by the name in the
+        file. A column must have the form that it has there; others must have one row per group.
+    ndim: number of dimensions, None to take it from the centres.
+    Raises SnapshotError if a column has the wrong form, or if columns of different files are inconsistent.
     """
     found: dict[str, list[Column]] = {}
     for path in paths:
@@ -309,7 +312,7 @@ def read_columns(
 
 
 class _Sizes(NamedTuple):
-    """The lengths of axes in one file, and the dataset that has a number a group."""
+    """The lengths of axes in one file, and the name of the dataset with one count per group."""
 
     groups: int
     ndim: int
@@ -322,7 +325,7 @@ class _Sizes(NamedTuple):
 
 
 def _sizes(file: h5py.File, group: str, own: Mapping[str, str], ndim: int | None) -> _Sizes:
-    """The lengths of axes, by the datasets that every catalogue has. Raises SnapshotError if one is missing."""
+    """Find the lengths of axes from the datasets that every catalogue has. Raises SnapshotError if one is missing."""
     counts = _called(file, group, own, "count", "integers (g,)")
     centres = _called(file, group, own, "com_pos", "floats (g, d)")
     if len(counts.shape or ()) != 1:
@@ -334,12 +337,12 @@ def _sizes(file: h5py.File, group: str, own: Mapping[str, str], ndim: int | None
     by_type = _if_there(file, group, own, "count_by_type")
     types = NUM_TYPES
     if by_type is not None and "count_by_type" in own.values() and len(by_type.shape or ()) == 2:
-        types = by_type.shape[1] or NUM_TYPES  # Gadget-4 can be compiled for more types, or fewer
+        types = by_type.shape[1] or NUM_TYPES  # Gadget-4 can be compiled for more or fewer types
     return _Sizes(counts.shape[0], ndim, types, str(counts.name).lstrip("/"))
 
 
 def _called(file: h5py.File, group: str, own: Mapping[str, str], name: str, words: str) -> h5py.Dataset:
-    """The dataset of a column that every catalogue has. words: what it must be."""
+    """Return the dataset of a required column. words: its required form, for the message."""
     data = _if_there(file, group, own, name)
     if data is None:
         usual = next((stored for stored, other in own.items() if other == name), name)
@@ -351,7 +354,7 @@ def _called(file: h5py.File, group: str, own: Mapping[str, str], name: str, word
 
 
 def _if_there(file: h5py.File, group: str, own: Mapping[str, str], name: str) -> h5py.Dataset | None:
-    """The dataset of a column by its own name, None if there is none. Of two that are the same the last is taken."""
+    """Return the dataset of a column by its name in `FofCatalogue`, or None. If two stored names match, take the last."""
     stored = [other for other, its_own in own.items() if its_own == name and other in file[group]]
     if not stored and name in file[group]:
         stored = [name]
@@ -359,7 +362,7 @@ def _if_there(file: h5py.File, group: str, own: Mapping[str, str], name: str) ->
 
 
 def _read_column(file: h5py.File, name: str, kind: str | None, form: Form | None, sizes: _Sizes) -> Column | None:
-    """A column, None if it is none of a catalogue. kind: None if the column is to be asked itself."""
+    """Read a column, or return None if it is not a catalogue column. kind: None to read it from the attributes."""
     if form is None and isinstance(file.get(name), h5py.Group):
         return None
     data = get_dataset(file, name)
@@ -372,7 +375,9 @@ def _read_column(file: h5py.File, name: str, kind: str | None, form: Form | None
     else:
         because += f" in {sizes.ndim} dimensions" if "d" in form.axes or "p" in form.axes else ""
         check_form(data, form.kinds, sizes.shape(form.axes), because)
-    definition = text_attribute(data, "description") or text_attribute(data, "Description")  # the latter is SWIFT's
+    definition = text_attribute(data, "description") or text_attribute(
+        data, "Description"
+    )  # the latter is used by SWIFT
     return Column(read_all(file, name), kind, definition)
 
 
@@ -383,18 +388,18 @@ def _join(paths: Sequence[Path], name: str, parts: Sequence[Column]) -> np.ndarr
 
 
 def _rows(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Rows of several files one after the other, in the byte order of this machine."""
+    """Concatenate the rows of several files, in the byte order of this machine."""
     rows = np.concatenate(parts)
     return rows.astype(rows.dtype.newbyteorder("="), copy=False)
 
 
 def read_ids(paths: Sequence[Path], name: str, count: np.ndarray) -> np.ndarray | None:
-    """The identifiers of members in one file or several, None if there are none.
+    """Read the identifiers of members from one file or several. Return None if there are none.
 
-    name: of their dataset. count: ``(g,)`` members of each group.
-    Raises SnapshotError if they are no integers, or not as many as members.
+    name: name of their dataset. count: ``(g,)`` members of each group.
+    Raises SnapshotError if they are not integers, or if their number differs from the number of members.
     """
-    members, held = sum(count.tolist()), 0  # of Python's integers, because damaged counts may be large
+    members, held = sum(count.tolist()), 0  # sum in Python integers, because damaged counts may be large
     if count.min(initial=0) < 0:
         raise SnapshotError(f"{paths[0]} counts {count.min()} particles in a group; write or copy it again.")
     parts = []
@@ -424,15 +429,15 @@ def write_made(file: h5py.File, info: CatalogueInfo) -> None:
 
 
 def _storable(name: str, value: Any) -> Any:
-    """``value``; of text, such as the name of a file, what is not UTF-8 is escaped."""
+    """Return ``value``; in text, such as a file name, characters that are not UTF-8 are escaped."""
     check_no_unit(value, name)
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def read_made(file: h5py.File) -> dict[str, Any]:
-    """How a catalogue was made, as `write_made` has written it: arguments of `CatalogueInfo`.
+    """Read the metadata written by `write_made`, as arguments of `CatalogueInfo`.
 
-    Raises SnapshotError for what is no such thing.
+    Raises SnapshotError if the metadata is invalid.
     """
     if MADE not in file:
         return {}
