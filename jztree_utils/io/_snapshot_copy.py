@@ -1,10 +1,10 @@
-"""A copy of a whole snapshot in HDF5, of all types and all datasets, with rows in another order or with more columns.
+"""Copy a whole HDF5 snapshot, with all types and datasets, in another row order or with additional columns.
 
-Several files become one, or as many as are asked for, with equal shares of each type. Rows are copied as the bytes that
-they are, whatever their type, in slices; how they get into another order says `_row_order`. What a dataset has beside
-its rows, attributes, chunks and filters, it has in the copy too. All groups without particles are those of the first
-file, apart from what the header counts. SWIFT's ``Cells``, which say in which rows the particles of a region are, are
-left out where rows are others than in the input.
+The files of the input become one file, or the requested number of files with equal shares of each type. Rows are copied
+in slices, as bytes, whatever their type. `_row_order` describes how they are reordered. The copy keeps the attributes,
+chunks and filters of each dataset. All groups without particles come from the first file, apart from the counts in the
+header. SWIFT's ``Cells``, which give the rows of the particles in each region, are left out if the rows differ from the
+input.
 """
 
 import os
@@ -34,9 +34,10 @@ _CELLS = "Cells"
 
 @dataclass(frozen=True)
 class AddedColumn:
-    """A dataset to be added to the particles of a type.
+    """A dataset to add to the particles of a type.
 
-    dtype: of its values. read: gives those of the rows from one number to another. attributes: of the dataset.
+    dtype: dtype of its values. read: function that returns the values of rows ``start`` to ``stop``. attributes:
+        attributes of the dataset.
     """
 
     dtype: np.dtype
@@ -46,7 +47,9 @@ class AddedColumn:
 
 @dataclass(frozen=True)
 class _File:
-    """One file of the snapshot. here: particles of each type. names: of the datasets with a row a particle, by type."""
+    """One file of the snapshot. here: particles per type. names: names of the datasets with one row per particle, by
+    type.
+    """
 
     path: Path
     here: tuple[int, ...]
@@ -54,9 +57,10 @@ class _File:
 
 
 def check_copied(paths: Sequence[Path], options: ReadOptions | None = None) -> None:
-    """Raise SnapshotError unless `copy_snapshot` copies a snapshot in these files. Only one is looked at.
+    """Raise SnapshotError unless `copy_snapshot` can copy a snapshot in these files. Only the first file is checked.
 
-    options: how it is read; by the names of datasets alone, types are not those that the file has.
+    options: how the snapshot is read. If it is read by the names of datasets alone, the types are not those of the
+        file.
     """
     by_name = options is not None and options.format == "hdf5"
     if not by_name and kind_of_file(paths[0]) == "hdf5":
@@ -80,22 +84,23 @@ def copy_snapshot(
     advance: Advance | None = None,
     num_files: int = 1,
 ) -> None:
-    """Write all that a snapshot holds to one file, or to several.
+    """Write the full contents of a snapshot to one file or to several.
 
-    path: the file to write; an existing one is replaced once the new one is complete. Several have a number before the
-        suffix, as `names_of_files` says.
-    parts: the files of the snapshot, in their order, as `find_parts` gives them.
-    order: by type, the order in which the rows of the snapshot are to be written. Types that are not named keep theirs.
-    columns: by type, datasets to add, or to put in place of those of the same name; their rows are the snapshot's.
-    attributes: to add to groups without particles, such as Parameters, by the name of the group.
-    info: how the groups were found that the order or the columns tell of, to be written into the file too.
-    advance: called with the number of particles that have been copied since.
-    num_files: how many files to write. Each has an equal share of the rows of each type, off by one at most.
+    path: the file to write; an existing file is replaced once the new one is complete. Several files have a number
+        before the suffix, see `names_of_files`.
+    parts: the files of the snapshot in order, as returned by `find_parts`.
+    order: by type, the order in which to write the rows of the snapshot. Types without an entry keep their order.
+    columns: by type, datasets to add, or to replace those with the same name; their rows are in the order of the
+        snapshot.
+    attributes: attributes to add to groups without particles, such as Parameters, by the name of the group.
+    info: how the groups were found that the order or the columns refer to; this is also written to the file.
+    advance: called with the number of particles copied since the last call.
+    num_files: number of files to write. Each has an equal share of the rows of each type, within one row.
 
-    A few 10 MB are needed; for a type in another order up to 1 GB, three times the bytes of its order, and room on the
-    disk for one of its datasets besides the output.
-    Raises SnapshotError if the files cannot be read or do not fit together, OutputError if the output cannot be
-    written, ValueError for an order of another number of rows, or fewer than one file.
+    The function needs a few 10 MB. For a type in another order it needs up to 1 GB, plus three times the bytes of its
+    order, plus disk space for one of its datasets in addition to the output.
+    Raises SnapshotError if the files cannot be read or are inconsistent, OutputError if the output cannot be written,
+    ValueError for an order with another number of rows, or for fewer than one file.
     """
     check_copied(parts)
     files = [_look(part) for part in parts]
@@ -109,7 +114,7 @@ def copy_snapshot(
             )
     moved = bool(order) or len(files) > 1 or num_files > 1
     with ExitStack() as opened:
-        # The first one takes its name last, when all others are there.
+        # The first file gets its final name last, when all others exist.
         outs = [opened.enter_context(create_hdf5(name)) for name in names_of_files(path, num_files)]
         for number, out in enumerate(outs):
             _copy_frame(files[0], out, totals, leave_out=(MADE, _CELLS) if moved else (MADE,))
@@ -127,7 +132,8 @@ def copy_snapshot(
 
 
 def names_of_files(path: PathLike, num_files: int) -> list[PathLike]:
-    """The files of a snapshot: ``path``, or ``snapshot_099.0.hdf5`` and so on if there are to be several.
+    """Return the names of the files of a snapshot: ``path`` alone, or ``snapshot_099.0.hdf5`` and so on for several
+    files.
 
     Raises ValueError for fewer than one.
     """
@@ -140,12 +146,12 @@ def names_of_files(path: PathLike, num_files: int) -> list[PathLike]:
 
 
 def _share(total: int, number: int, num_files: int) -> tuple[int, int]:
-    """The rows of a type that are in one of the files."""
+    """Return the range of rows of a type that one of the files holds."""
     return total * number // num_files, total * (number + 1) // num_files
 
 
 def _look(path: Path) -> _File:
-    """What one file holds. Raises SnapshotError if it cannot be copied."""
+    """Survey one file. Raises SnapshotError if it cannot be copied."""
     with open_hdf5(path) as file:
         here = parse_header(file)[1]
         names = {
@@ -157,7 +163,7 @@ def _look(path: Path) -> _File:
 
 
 def _totals(files: Sequence[_File]) -> list[int]:
-    """The particles of each type in all files."""
+    """Return the number of particles of each type in all files."""
     first = files[0]
     for file in files:
         if len(file.here) != len(first.here):
@@ -169,7 +175,7 @@ def _totals(files: Sequence[_File]) -> list[int]:
 
 
 def _row_datasets(group: h5py.Group, num: int) -> Iterator[str]:
-    """The names of the datasets with a row a particle, those in groups of the group too (EAGLE has such)."""
+    """Yield the names of the datasets with one row per particle, including those in subgroups (as in EAGLE)."""
     for name, item in _datasets(group):
         if item.shape and item.shape[0] == num and item.size:
             if not _has_fixed_size(item.id.get_type()):
@@ -190,13 +196,13 @@ def _datasets(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, h5py.D
 
 
 def _has_fixed_size(kind: Any) -> bool:
-    """Whether what is stored are bytes in the dataset itself."""
+    """Return whether the dataset stores the values themselves, not references to them."""
     text = kind.get_class() == h5py.h5t.STRING and kind.is_variable_str()
     return not text and not any(kind.detect_class(other) for other in (h5py.h5t.VLEN, h5py.h5t.REFERENCE))
 
 
 def _copy_frame(first: _File, out: h5py.File, totals: list[int], leave_out: Sequence[str]) -> None:
-    """Copy all but the types of which there are particles."""
+    """Copy everything except the particle groups that are not empty."""
     with open_hdf5(first.path) as file:
         copy_attributes(file, out)
         for name in file:
@@ -208,7 +214,7 @@ def _copy_frame(first: _File, out: h5py.File, totals: list[int], leave_out: Sequ
 
 
 def _type_of(file: h5py.File, name: str, totals: list[int]) -> str | None:
-    """The group of particles that goes by this name too, such as SWIFT's ``GasParticles``; None if it is none."""
+    """Return the particle group with this name or alias, such as SWIFT's ``GasParticles``, or None."""
     for ptype, total in enumerate(totals):
         group = f"PartType{ptype}"
         if total and (name == group or (group in file and file[name] == file[group])):
@@ -217,7 +223,7 @@ def _type_of(file: h5py.File, name: str, totals: list[int]) -> str | None:
 
 
 def _link_types(first: _File, out: h5py.File, totals: list[int]) -> None:
-    """Give groups of particles their second names again."""
+    """Restore the aliases of particle groups."""
     with open_hdf5(first.path) as file:
         for name in file:
             group = _type_of(file, name, totals)
@@ -226,14 +232,14 @@ def _link_types(first: _File, out: h5py.File, totals: list[int]) -> None:
 
 
 def copy_attributes(source: Any, target: Any) -> None:
-    """Copy all attributes that are text or numbers; references, for instance, are places in another file."""
+    """Copy all attributes that are text or numbers. Others, such as references, point into the source file."""
     for name in source.attrs:
         if holds_text_or_numbers(source, name):
             target.attrs.create(name, read_attribute(source, name), dtype=attribute_dtype(source, name))
 
 
 def _set_counts(header: h5py.Group, counts: list[int], number: int, num_files: int) -> None:
-    """Let the header say what is in one of the files. counts: its particles of each type."""
+    """Set the counts in the header of one of the files. counts: its particles of each type."""
     here = np.asarray(counts, np.uint64)
     kind = np.asarray(read_attribute(header, "NumPart_ThisFile")).dtype
     header.attrs["NumPart_ThisFile"] = here.astype(kind) if (here.astype(kind) == here).all() else here
@@ -243,7 +249,7 @@ def _set_counts(header: h5py.Group, counts: list[int], number: int, num_files: i
 
 
 def _modify_attributes(group: h5py.Group, values: Mapping[str, int]) -> None:
-    """Change the attributes that there are."""
+    """Change the attributes that exist."""
     for name, value in values.items():
         if whole_numbers(group, name) is not None:
             group.attrs.modify(name, np.full_like(read_attribute(group, name), value))
@@ -253,14 +259,16 @@ class _Type:
     """The particles of one type in all files."""
 
     def __init__(self, files: Sequence[_File], ptype: int, order: RowOrder | None, folder: Path) -> None:
-        """order: to write them in, None for that of the snapshot. folder: for what does not fit into memory."""
+        """order: the order to write them in, None for that of the snapshot. folder: for data that do not fit into
+        memory.
+        """
         self._files = [file for file in files if file.here[ptype]]
         self._ptype, self._order, self._folder = ptype, order, folder
         self._group = f"PartType{ptype}"
         self._total = sum(file.here[ptype] for file in self._files)
 
     def copy(self, outs: Sequence[h5py.File], added: Mapping[str, AddedColumn], advance: Advance | None) -> None:
-        """Write all datasets, and those that are added, each file its share of the rows."""
+        """Write all datasets and the added columns; each file gets its share of the rows."""
         names = self._names()
         fields = len(names) + len(set(added) - set(names))
         shares = (_share(self._total, number, len(outs)) for number in range(len(outs)))
@@ -269,7 +277,7 @@ class _Type:
             for out, num in held:
                 group = out.create_group(self._group)
                 _create(group, get_group(file, self._group), names, added, num)
-                _modify_attributes(group, {"NumberOfParticles": num, "NumberOfFields": fields})  # of SWIFT
+                _modify_attributes(group, {"NumberOfParticles": num, "NumberOfFields": fields})  # attributes of SWIFT
         kept = [name for name in names if name not in added]
         for number, name in enumerate(kept):
             made = [out[f"{self._group}/{name}"] for out, _ in held]
@@ -283,7 +291,7 @@ class _Type:
             self._fill(made, self._added_rows(column))
 
     def _names(self) -> tuple[str, ...]:
-        """The datasets with a row a particle. Raises SnapshotError unless all files have the same ones."""
+        """Return the datasets with one row per particle. Raises SnapshotError unless all files have the same ones."""
         first = self._files[0]
         names = first.names[self._ptype]
         for other in self._files:
@@ -295,7 +303,7 @@ class _Type:
         return names
 
     def _fill(self, made: Sequence[h5py.Dataset], slices: Iterator[np.ndarray]) -> None:
-        """Write all rows, which come as those of the snapshot, into one dataset after the other."""
+        """Write all rows, which arrive in the order of the snapshot, to one dataset after the other."""
         if self._order is not None:
             slices = self._order.apply(slices, self._folder, made[0].chunks[0] if made[0].chunks else 1)
         number = start = 0
@@ -307,7 +315,7 @@ class _Type:
                 rows = rows[room:]
 
     def _stored_rows(self, like: h5py.Dataset) -> Iterator[np.ndarray]:
-        """The rows of all files of a dataset, as bytes. like: the dataset that they will be in."""
+        """Yield the rows of a dataset in all files, as bytes. like: the output dataset."""
         for file in self._files:
             num = file.here[self._ptype]
             with open_hdf5(file.path) as held:
@@ -335,10 +343,10 @@ def _create(
     total: int,
     prefix: str = "",
 ) -> None:
-    """Copy a group of particles, with datasets for rows but not these.
+    """Copy a group of particles; row datasets are created but not filled.
 
-    names: of the datasets with a row a particle. left_out: of those that are not wanted. total: rows in all files.
-    prefix: of the names of what is in the group.
+    names: names of the datasets with one row per particle. left_out: names of unwanted datasets. total: number of rows.
+    prefix: prefix of the names of the group's members.
     """
     copy_attributes(source, target)
     for name in source:
@@ -352,20 +360,20 @@ def _create(
 
 
 def _create_rows(target: h5py.Group, name: str, source: h5py.Dataset, total: int) -> None:
-    """Create a dataset like another one, with as many rows as there are in all files."""
+    """Create a dataset like another one, with ``total`` rows."""
     shape = (total, *source.shape[1:])
     kind, space = source.id.get_type().copy(), h5py.h5s.create_simple(shape)
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     if source.chunks and not source.is_virtual and _can_write(source):
         plist = source.id.get_create_plist().copy()
         plist.set_chunk(tuple(map(min, source.chunks, shape)))
-    plist.set_obj_track_times(False)  # or two runs would not write the same bytes
+    plist.set_obj_track_times(False)  # otherwise two runs would write different bytes
     made = h5py.Dataset(h5py.h5d.create(target.id, name.encode(), kind, space, plist))
     copy_attributes(source, made)
 
 
 def _can_write(source: h5py.Dataset) -> bool:
-    """Whether all filters of a dataset can compress too; some come as decoders only."""
+    """Return whether all filters of a dataset can also compress; some are available as decoders only."""
     check_filters(source)
     plist = source.id.get_create_plist()
     filters = [plist.get_filter(place)[0] for place in range(plist.get_nfilters())]
