@@ -1,7 +1,7 @@
-"""Snapshots of particles, in one file or several: what they hold, and reading any rows of it.
+"""Snapshots of particles in one file or several: a survey of their contents, and reading of any range of rows.
 
-The format is recognised by what the files hold, and `ReadOptions` may name another. A module a format tells what one
-file holds (its `Survey`); how rows are read is the same for all.
+The format is recognised from the contents of the files, unless `ReadOptions` names one. One module per format surveys a
+file (its `Survey`); the code that reads rows is the same for all formats.
 """
 
 import math
@@ -30,40 +30,40 @@ from ._named_datasets import survey_datasets
 from ._numpy_files import survey_npy, survey_npz
 from ._read_options import ReadOptions
 
-# The kinds of files that each format may be in, and what they are called.
+# The file types that each format may have, and their names in messages.
 _KINDS = {"gadget": ("hdf5", "binary"), "swift": ("hdf5",), "hdf5": ("hdf5",), "numpy": ("npy", "npz")}
 _WORDS = {"hdf5": "an HDF5 file", "npy": "a NumPy file", "npz": "a NumPy archive", "binary": "a binary Gadget file"}
-_BEGINNING = 16  # identifiers that no two files begin with
+_BEGINNING = 16  # number of leading identifiers that must differ between files
 
 
 def find_parts(path: PathLike, options: ReadOptions | None = None) -> list[Path]:
-    """All files of a snapshot, in their order.
+    """Return all files of a snapshot, in order.
 
-    path: the only file of a snapshot, any file of a snapshot in several (``name.0.hdf5``, ``name.1.hdf5``, ...), or the
-        folder of one snapshot.
-    options: how to read it, where that is not recognised.
-    Raises SnapshotError if the files cannot be read, one is missing (its name is told), or a folder holds no snapshot
-    or more than one.
+    path: the only file of a snapshot, any file of a snapshot in several files (``name.0.hdf5``, ``name.1.hdf5``, ...),
+        or the folder of one snapshot.
+    options: how to read it, if the format is not recognised.
+    Raises SnapshotError if the files cannot be read, if one is missing (the message names it), or if a folder holds no
+    snapshot or more than one.
     """
     first = file_of(Path(path))
     return _parts_beside(first, Path(path), _survey(first, None, options or ReadOptions()))
 
 
 def find_sources(path: PathLike, options: ReadOptions | None = None) -> list[Path]:
-    """All files that must not be lost if a snapshot is to be kept: its own, and those that virtual datasets show.
+    """Return all files that a snapshot needs: its own, and the sources of virtual datasets.
 
-    path, options: as in `find_parts`. Raises like it.
+    path, options: as in `find_parts`. Raises the same errors.
     """
     parts = find_parts(path, options)
     found = list(parts)
-    if len(parts) == 1 and kind_of_file(parts[0]) == "hdf5":  # one that shows others is alone
+    if len(parts) == 1 and kind_of_file(parts[0]) == "hdf5":  # a file with virtual datasets has no other parts
         with open_hdf5(parts[0]) as file:
             found += virtual_sources(file)
     return found
 
 
 def read_header(path: PathLike, options: ReadOptions | None = None) -> SnapshotHeader:
-    """The header of a snapshot: of the file ``path``, or of any file of the snapshot in the folder ``path``.
+    """Read the header of a snapshot from the file ``path``, or from any file of the snapshot in the folder ``path``.
 
     options: as in `find_parts`. Raises SnapshotError if it cannot be read.
     """
@@ -77,29 +77,30 @@ def read_snapshot(
     optional: Sequence[str] = (),
     options: ReadOptions | None = None,
 ) -> tuple[ParticleData, SnapshotHeader]:
-    """Particles of one type from a snapshot in one file or several.
+    """Read particles of one type from a snapshot in one file or several.
 
-    path: that of `find_parts`; all files are read, one after the other, and their particles joined in that order.
-    ptype: the particle type; 1 is dark matter, and the type in files without types.
-    fields: properties to read; each must be there.
-    optional: properties to read that may be missing and are None then.
-    options: how to read it, if that is not recognised.
+    path: as in `find_parts`; the particles of all files are concatenated in the order of the files.
+    ptype: the particle type; 1 is dark matter, and also the type in files without types.
+    fields: properties to read; each must exist.
+    optional: properties to read if they exist, otherwise None.
+    options: how to read it, if the format is not recognised.
 
     Returns the particles as NumPy arrays of ``n`` rows and ``d`` dimensions, and the header:
-    pos: ``(n, d)`` float32 or float64 like the file, comoving, in the snapshot's unit of length. Integer coordinates
-        of Gadget-4 become float64, from 0 to below the length of the box.
-    mass: a float if it is in the mass table alone, and otherwise ``(n,)`` float32 or float64, one per particle.
-        A UserWarning counts masses of particles that differ from a mass in the table.
-    vel: ``(n, d)`` float32 or float64, *peculiar* velocities. Gadget stores them divided by the root of the scale
-        factor and this is undone here, by the exponent in an attribute of the dataset, or 1/2 without it. Those of
-        SWIFT are stored as peculiar ones. Half precision becomes float32.
-    id: ``(n,)`` integers of 32 or 64 bits, signed or not like the file's. See the package on why they are not in JAX.
+    pos: ``(n, d)`` float32 or float64 as in the file, comoving, in the snapshot's unit of length. Integer coordinates
+        of Gadget-4 become float64 in [0, L) for a box of length L.
+    mass: a float if only the mass table has it, otherwise ``(n,)`` float32 or float64, one per particle. A UserWarning
+        gives the number of particle masses that differ from the mass in the table.
+    vel: ``(n, d)`` float32 or float64, *peculiar* velocities. Gadget stores them divided by the square root of the
+        scale factor. The function undoes this with the exponent in an attribute of the dataset, or 1/2 if there is
+        none. SWIFT stores peculiar velocities. Half precision becomes float32.
+    id: ``(n,)`` integers of 32 or 64 bits, signed or unsigned as in the file. The package explains why they are not JAX
+        arrays.
     num, num_total: ``n``.
-    Arrays of NumPy files and datasets that were named (format "hdf5") are not converted.
+    Arrays of NumPy files and datasets given by name (format "hdf5") are not converted.
 
-    Raises SnapshotError if a file is missing, unreadable, truncated or not recognised, a dataset is missing or has a
-    wrong shape or dtype, its compression needs a package that is missing, or the counts in the headers and the datasets
-    disagree; ValueError for an unknown property, TypeError for a ``ptype`` other than a whole number.
+    Raises SnapshotError if a file is missing, unreadable, truncated or not recognised, if a dataset is missing or has a
+    wrong shape or dtype, if its compression needs a missing package, or if the counts in the headers and the datasets
+    disagree; ValueError for an unknown property, TypeError if ``ptype`` is not an integer.
     """
     snapshot = open_snapshot(path, ptype, options)
     columns = {name: snapshot.read(name) for name in snapshot.present(fields, optional)}
@@ -107,12 +108,12 @@ def read_snapshot(
 
 
 class Snapshot:
-    """The particles of one type in a snapshot whose files have been found to agree; any range of rows can be read.
+    """The particles of one type in a snapshot with consistent files. You can read any range of rows.
 
     header: the header of the snapshot.
     ptype: the particle type.
-    num: particles of the type in all files together; rows are numbered through the files, in their order.
-    paths: all files, in that order.
+    num: particles of the type in all files together; row numbers continue from file to file, in the order of ``paths``.
+    paths: all files, in order.
     """
 
     def __init__(self, surveys: list[Survey], paths: list[Path], ptype: int) -> None:
@@ -128,12 +129,12 @@ class Snapshot:
 
     @property
     def types(self) -> dict[int, int]:
-        """The types that there are particles of, and how many in all files."""
+        """The types that have particles, with the number in all files."""
         return {ptype: num for ptype, num in enumerate(self.header.npart_total) if num > 0}
 
     @property
     def description(self) -> str:
-        """One line: what was recognised, how many particles there are, the box and the time."""
+        """A one-line summary: the recognised format, the number of particles, the box and the time."""
         files = f" in {len(self.paths)} files" if len(self.paths) > 1 else ""
         particles = f"{self.num:,} particle{'s' if self.num > 1 else ''}"
         if self.types != {1: self.num} or "snapshot" in self._title:
@@ -142,10 +143,10 @@ class Snapshot:
 
     @property
     def shared_mass(self) -> float | None:
-        """The mass of every particle if the file has one for all, and otherwise None.
+        """The mass of every particle if the file has one for all, otherwise None.
 
-        Masses of each particle win over the mass table, and `read` warns if these differ.
-        Raises SnapshotError if the table holds an impossible mass.
+        Masses of single particles take precedence over the mass table, and `read` warns if they differ from it.
+        Raises SnapshotError if the table holds an invalid mass.
         """
         table = self.header.mass_table
         if "mass" in self._parts[0].columns or self.ptype >= len(table):
@@ -159,9 +160,9 @@ class Snapshot:
         return mass or None
 
     def present(self, fields: Sequence[str], optional: Sequence[str]) -> list[str]:
-        """The properties to read, positions first: all of ``fields``, and those of ``optional`` that are there.
+        """Return the properties to read, positions first: all of ``fields``, and those of ``optional`` that exist.
 
-        Raises ValueError for an unknown property, TypeError for one text in place of names.
+        Raises ValueError for an unknown property, TypeError for a string instead of a sequence of names.
         """
         for names in (fields, optional):
             if isinstance(names, str):
@@ -176,10 +177,10 @@ class Snapshot:
         return name in self._parts[0].columns or (name == "mass" and self.shared_mass is not None)
 
     def layout(self, name: str) -> tuple[np.dtype, tuple[int, ...]]:
-        """The dtype of a property as it is read, and its shape without rows.
+        """Return the dtype of a property after reading, and its shape without the row axis.
 
-        Raises SnapshotError if a file does not have it, has it in a form that cannot be read, or in another one than
-        the first.
+        Raises SnapshotError if a file does not have the property, has it in an unreadable form, or in another form than
+        the first file.
         """
         columns = [check_column(part, name) for part in self._parts]
         one = columns[0]
@@ -192,9 +193,9 @@ class Snapshot:
         return one.dtype, one.shape[1:]
 
     def row_in_words(self, row: int, of: str = "") -> str:
-        """A row as the user finds it: of which type, and in which file if there are several.
+        """Describe a row for the user: its type, and its file if there are several.
 
-        of: of what it is a row, such as " of the positions".
+        of: the quantity that the row belongs to, such as " of the positions".
         """
         words = f"row {row}{of} of type {self.ptype}"
         for part in self._parts if len(self.paths) > 1 else []:
@@ -212,14 +213,14 @@ class Snapshot:
         *,
         finite: bool = False,
     ) -> Any:
-        """A property as `read_snapshot` gives it, of the rows from ``start`` to ``stop`` (None is the end) only.
+        """Read a property as in `read_snapshot`, but only rows ``start`` to ``stop`` (None means the end).
 
-        advance: called now and then with the number of rows that have been read since.
-        finite: raise SnapshotError for numbers that are NaN or infinite, naming the file and the row.
+        advance: called regularly with the number of rows read since the last call.
+        finite: raise SnapshotError for NaN or infinite numbers, with the file and the row.
 
-        Only files that hold such rows are opened, and read in slices: apart from what is returned, a few 10 MB are
-        needed, however many rows there are.
-        Raises SnapshotError as `read_snapshot` does, ValueError for rows that there are not.
+        Only files with such rows are opened, and they are read in slices: apart from the result, the function needs a
+        few 10 MB, independent of the number of rows.
+        Raises SnapshotError as `read_snapshot` does, ValueError for rows that do not exist.
         """
         stop = self.num if stop is None else stop
         if not 0 <= start <= stop <= self.num:
@@ -245,7 +246,7 @@ class Snapshot:
         return column
 
     def _warn_of_table(self, masses: np.ndarray) -> None:
-        """Warn of masses of particles that are not the one in the mass table, if there are both."""
+        """Warn if masses of single particles differ from the mass in the mass table, if there are both."""
         table = mass_in_table(self.header, self.ptype)
         if table is not None:
             low, high = same_masses(table)
@@ -254,9 +255,10 @@ class Snapshot:
                 warnings.warn(sentence, UserWarning, stacklevel=3)
 
     def _check_not_twice(self, ids: np.ndarray, start: int) -> None:
-        """Raise SnapshotError if two files begin with the same identifiers, as one and the other that was made of it.
+        """Raise SnapshotError if two files begin with the same identifiers, as a file and a copy of it would.
 
-        ids: of the rows from ``start`` on. Files that write no identifiers have zeros for them.
+        ids: identifiers of the rows from ``start`` on. Files without meaningful identifiers store zeros; these are
+            ignored.
         """
         beginnings: dict[bytes, Part] = {}
         first = -start
@@ -274,7 +276,7 @@ class Snapshot:
 
 
 def open_snapshot(path: PathLike, ptype: int = 1, options: ReadOptions | None = None) -> Snapshot:
-    """The particles of one type in a snapshot, of which nothing but headers has been read. Raises like `read_snapshot`.
+    """Open the particles of one type in a snapshot and read only headers. Raises the same errors as `read_snapshot`.
 
     path, ptype, options: as in `read_snapshot`. Each file is opened once.
     """
@@ -285,13 +287,13 @@ def open_snapshot(path: PathLike, ptype: int = 1, options: ReadOptions | None = 
     paths = _parts_beside(first, Path(path), survey)
     surveys = [survey if part == first else _survey(part, ptype, options) for part in paths]
     _check_counts(paths, surveys, ptype)
-    # Files without particles may well be the same.
+    # Files without particles may be identical.
     check_no_copies([path for path, one in zip(paths, surveys, strict=True) if any(one.here)])
     return Snapshot(surveys, paths, ptype)
 
 
 def _checked_type(ptype: Any) -> int:
-    """A particle type. Raises TypeError, in words, if it is no whole number; which ones there are, the file tells."""
+    """Return a particle type as an int. Raises TypeError if it is not an integer; its range depends on the file."""
     if isinstance(ptype, bool) or not isinstance(ptype, (int, np.integer)):
         raise TypeError(
             f"ptype is {ptype!r}; it must be the number of one particle type, such as 0 for gas or 1 for dark matter."
@@ -300,7 +302,7 @@ def _checked_type(ptype: Any) -> int:
 
 
 def _survey(path: Path, ptype: int | None, options: ReadOptions) -> Survey:
-    """What a file holds, read as what it is recognised to be, or as the format that is given."""
+    """Survey a file, as its recognised format or as the given one."""
     survey = _survey_as_told(path, ptype, options)
     pos = None if survey.part is None else survey.part.columns.get("pos")
     ndim = pos.shape[1] if pos is not None and len(pos.shape) == 2 else None
@@ -308,7 +310,7 @@ def _survey(path: Path, ptype: int | None, options: ReadOptions) -> Survey:
 
 
 def _survey_as_told(path: Path, ptype: int | None, options: ReadOptions) -> Survey:
-    """The same, with as many lengths of the box as are told."""
+    """Survey a file, with the lengths of the box as stored."""
     kind = kind_of_file(path)
     if kind is None:
         if not path.stat().st_size:
@@ -331,7 +333,7 @@ def _survey_as_told(path: Path, ptype: int | None, options: ReadOptions) -> Surv
 
 
 def _check_no_result(file: h5py.File) -> None:
-    """Raise SnapshotError for an open file of what was found in a snapshot: it has the header of that."""
+    """Raise SnapshotError if an open file is a catalogue or a file of neighbours, which have a snapshot header too."""
     what = "a catalogue of groups" if layout_of(file) else "a file of neighbours" if "Neighbours" in file else None
     if what is not None:
         raise SnapshotError(f"{file.filename} is {what}, and not a snapshot; give the snapshot that it was made of.")
@@ -344,7 +346,7 @@ def _parts_beside(first: Path, given: Path, survey: Survey) -> list[Path]:
 
 
 def _check_counts(paths: list[Path], surveys: list[Survey], ptype: int) -> None:
-    """Raise SnapshotError unless the counts of all files agree with each other."""
+    """Raise SnapshotError unless the counts of all files are consistent."""
     header = surveys[0].header
     for path, survey in zip(paths, surveys, strict=True):
         other = survey.header
@@ -378,7 +380,7 @@ def _box_in_words(header: SnapshotHeader) -> str:
 
 
 def _epoch(header: SnapshotHeader) -> list[str]:
-    """The redshift, or the time of a run that is not cosmological, in words; nothing if the file tells neither."""
+    """Describe the redshift, or the time of a run that is not cosmological; empty if the file has neither."""
     if header.comoving is False:
         return [f"time {header.time:.6g}"]
     known = header.comoving or header.omega0 is not None or header.redshift != 0
