@@ -2,7 +2,7 @@
 
 The layouts are those of this library (`_native_catalogue`), of Gadget-4's group files (`_gadget_catalogue`), of SWIFT's
 friends-of-friends catalogues (`_swift_catalogue`) and of SOAP's (`_soap_catalogue`). Every dataset has its unit as
-attributes. Nothing in a file depends on when and where it was written.
+attributes. Files do not depend on the time and place of writing.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import pandas
 
 _Part = TypeVar("_Part")
-_ANY = np.iinfo(np.int64).max  # rows, where it is not known how many there are
+_ANY = np.iinfo(np.int64).max  # number of rows if it is unknown
 _LAYOUTS = {
     "native": _native_catalogue,
     "gadget4": _gadget_catalogue,
@@ -59,16 +59,17 @@ _LAYOUTS = {
 def canonical_order(
     part: _Part, cata: FofCatalogue, extra: Mapping[str, Column] | None = None, by_type: TypeTable | None = None
 ) -> tuple[_Part, FofCatalogue, dict[str, Column], TypeTable | None]:
-    """Particles and catalogue in the order in which they are written: the same whatever computed them.
+    """Sort particles and catalogue into the order in which they are written, independent of the code that computed
+    them.
 
-    part: particles in group order, ``n`` rows, with ``id`` or without; of several ranks, joined to one set.
-    cata: the catalogue of ``part``, its ``offset`` a row of the joined set.
-    extra, by_type: further columns, and particles by type, with a row a group of ``cata`` in its order.
+    part: particles in group order, ``n`` rows, with or without ``id``; those of several ranks are joined to one set.
+    cata: the catalogue of ``part``; its ``offset`` is a row of the joined set.
+    extra, by_type: further columns, and particles by type, with one row per group of ``cata`` in its order.
 
-    Returns all four, without padding and as NumPy arrays: the largest group first, equal ones by the smallest
-    identifier (or in the order they have, without identifiers); the particles of a group by identifier; those of no
-    group last.
-    Raises ValueError if ``cata`` is not the catalogue of ``part``, or ``extra`` or ``by_type`` not of ``cata``.
+    Returns all four, without padding and as NumPy arrays. The largest group comes first. Groups of equal size are
+    sorted by their smallest identifier, or keep their order if there are no identifiers. The particles of a group are
+    sorted by identifier; particles without a group come last.
+    Raises ValueError if ``cata`` does not belong to ``part``, or ``extra`` or ``by_type`` do not belong to ``cata``.
     """
     check_no_units(part=part)
     part, cata = squeeze_particles(jax.device_get(part)), squeeze_catalogue(jax.device_get(cata))
@@ -86,7 +87,7 @@ def canonical_order(
 
 
 def _orders(part: Any, count: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of groups and those of particles in canonical order. count, offset: ``(g,)`` int64."""
+    """Return the rows of groups and of particles in canonical order. count, offset: ``(g,)`` int64."""
     n = get_pos(part).shape[0]
     ids = getattr(part, "id", None)
     keys = np.arange(n) if ids is None else np.asarray(ids)
@@ -118,18 +119,18 @@ def write_catalogue(
 ) -> None:
     """Write a catalogue as HDF5, with the unit of each dataset as attributes.
 
-    path: the file to write; an existing one is replaced once the new one is complete.
-    cata: the catalogue, of JAX or NumPy arrays; its unused rows are left out. `canonical_order` gives the order that
-        does not depend on what computed it. Columns that are None are left out.
+    path: the file to write; an existing file is replaced once the new one is complete.
+    cata: the catalogue, of JAX or NumPy arrays. Unused rows and columns that are None are left out. `canonical_order`
+        gives an order that does not depend on the code that computed the catalogue.
     ids: ``(m,)`` integers, identifiers of the members in the order that ``cata.offset`` refers to, or None.
     info: how the catalogue was made.
-    layout: "native", "gadget4" (``fof_tab_000.hdf5``), "swift" or "soap". All but the first take three dimensions only;
-        "gadget4" writes units per h, "swift" and "soap" units that are free of h, so values are converted if the header
-        has the others.
-    extra: further columns by name, with a row a group of ``cata`` in its order.
-    by_type: particles of each type in each group, if there are several.
+    layout: "native", "gadget4" (``fof_tab_000.hdf5``), "swift" or "soap". All but the first support only three
+        dimensions. "gadget4" uses units per h, "swift" and "soap" units that are free of h. Values are converted if the
+        header has the other units.
+    extra: further columns by name, with one row per group of ``cata`` in its order.
+    by_type: particles of each type in each group, if there are several types.
     Raises OutputError if the file cannot be written, ValueError if ``ids``, ``extra`` or ``by_type`` do not belong to
-    the catalogue, or the layout cannot hold it (see `check_layout`).
+    the catalogue, or if the layout cannot hold it (see `check_layout`).
     """
     content = CatalogueContent(
         catalogue=squeeze_catalogue(cata),
@@ -142,7 +143,7 @@ def write_catalogue(
 
 
 def write_catalogue_content(path: PathLike, content: CatalogueContent, layout: str = "native") -> None:
-    """Write what `read_catalogue_content` returned, in the same layout or another. Raises like `write_catalogue`."""
+    """Write a result of `read_catalogue_content`, in any layout. Raises the same errors as `write_catalogue`."""
     check_layout(layout, content.info.header, content.ndim, content.info.ptype)
     check_forms(content.catalogue)
     counted = int(np.asarray(content.catalogue.count, np.int64).sum())
@@ -157,9 +158,10 @@ def write_catalogue_content(path: PathLike, content: CatalogueContent, layout: s
 
 
 def check_layout(layout: str, header: SnapshotHeader | None, ndim: int = 3, ptype: int | None = None) -> None:
-    """Raise ValueError, with what to do, if a catalogue cannot be written in a layout.
+    """Raise ValueError, with a remedy, if a catalogue cannot be written in a layout.
 
-    layout: as in `write_catalogue`. header: of the snapshot. ndim: dimensions. ptype: the type that is grouped.
+    layout: as in `write_catalogue`. header: header of the snapshot. ndim: number of dimensions. ptype: the grouped
+        type.
     """
     if layout not in _LAYOUTS:
         raise ValueError(f"There is no layout {layout!r} of catalogues; there are {', '.join(_LAYOUTS)}.")
@@ -176,7 +178,7 @@ def check_layout(layout: str, header: SnapshotHeader | None, ndim: int = 3, ptyp
 
 
 def _check_columns(content: CatalogueContent, layout: str) -> None:
-    """Raise ValueError, before a file is begun, if a column cannot be written."""
+    """Raise ValueError before a file is created if a column cannot be written."""
     for name, column in catalogue_columns(content.catalogue, content.extra).items():
         unit_powers(content.header, column.kind, content.ndim)
         if name in _LAYOUTS[layout].RESERVED:
@@ -186,7 +188,7 @@ def _check_columns(content: CatalogueContent, layout: str) -> None:
 
 
 def _check_centres(column: Column, shape: tuple[int, ...]) -> None:
-    """Raise ValueError unless a column holds centres of spheres. shape: that they must have."""
+    """Raise ValueError unless a column holds centres of spheres. shape: the required shape."""
     values = np.asarray(column.values)
     if (values.dtype.kind, values.shape, column.kind) != ("f", shape, "length"):
         raise ValueError(
@@ -210,12 +212,12 @@ def _check_types(cata: FofCatalogue, by_type: TypeTable | None) -> None:
 
 
 def is_catalogue(path: PathLike) -> bool:
-    """Whether a file is a catalogue in one of the layouts. Raises SnapshotError if it cannot be read."""
+    """Return whether a file is a catalogue in one of the layouts. Raises SnapshotError if it cannot be read."""
     return catalogue_layout(path) is not None
 
 
 def catalogue_layout(path: PathLike) -> str | None:
-    """The layout of a catalogue, None if a file is none. Raises SnapshotError if it cannot be read."""
+    """Return the layout of a catalogue, None if a file is not one. Raises SnapshotError if it cannot be read."""
     if kind_of_file(Path(path)) != "hdf5":
         return None
     with open_hdf5(Path(path)) as file:
@@ -223,20 +225,20 @@ def catalogue_layout(path: PathLike) -> str | None:
 
 
 def layout_of(file: h5py.File) -> str | None:
-    """The layout of an open catalogue, None if it is none."""
+    """Return the layout of an open catalogue, or None if the file is not a catalogue."""
     return next((name for name, layout in _LAYOUTS.items() if layout.recognises(file)), None)
 
 
 def find_catalogue_parts(path: PathLike) -> list[Path]:
-    """All files that a catalogue may be in: the one that is given, and those that have another part number."""
+    """Return all possible files of a catalogue: the given one, and those with other part numbers."""
     return parts_beside(Path(path))
 
 
 def read_catalogue_content(path: PathLike) -> CatalogueContent:
-    """All that a catalogue file holds. `write_catalogue_content` writes it again.
+    """Read the full contents of a catalogue file. `write_catalogue_content` writes them again.
 
-    path: a file in one of the layouts, written here, by Gadget-4, AREPO or SWIFT; what it is, is found by what it
-        holds. If there are several files, any one of them.
+    path: a file in one of the layouts, written by this library, Gadget-4, AREPO or SWIFT; the layout is recognised from
+        the contents. If there are several files, give any of them.
     Raises SnapshotError if it cannot be read, or is not a catalogue.
     """
     with open_hdf5(Path(path)) as file:
@@ -252,9 +254,11 @@ def read_catalogue_content(path: PathLike) -> CatalogueContent:
 
 
 def _check_read(path: PathLike, content: CatalogueContent) -> None:
-    """Raise SnapshotError unless the rows of all groups are those of members, or of particles, as far as is known."""
+    """Raise SnapshotError unless the rows of all groups are within the members or particles, if their number is known."""
     count, offset = np.asarray(content.catalogue.count), np.asarray(content.catalogue.offset)
-    num = content.info.num_particles if content.by_type is None else None  # particles of one type are counted there
+    num = (
+        content.info.num_particles if content.by_type is None else None
+    )  # for a single type, this is the number of its particles
     rows = len(content.ids) if content.ids is not None else _ANY if num is None else num
     outside = (offset < 0) | (offset > rows)
     outside |= count > rows - np.where(outside, 0, offset).astype(np.int64)
@@ -273,49 +277,51 @@ class _Parts(NamedTuple):
 
 
 class ReadCatalogue(_Parts):
-    """What a catalogue file holds, as three: ``catalogue, ids, info``.
+    """The contents of a catalogue file as a tuple: ``catalogue, ids, info``.
 
     catalogue: the groups (NumPy arrays). ids: identifiers of members, or None. info: how the catalogue was made.
-    content: all of it, further columns among it. Tables are of all columns, with units and definitions.
+    content: the full contents, with further columns. Tables have all columns, with units and definitions.
     """
 
     content: CatalogueContent
 
     @classmethod
     def of(cls, content: CatalogueContent) -> "ReadCatalogue":
-        """The parts of ``content``."""
+        """Build the tuple from ``content``."""
         made = cls(content.catalogue, content.ids, content.info)
         made.content = content
         return made
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """All columns as a `pandas.DataFrame`, a row a group; vectors become columns ``com_pos_x``, ``com_pos_y``, ...
+        """Return all columns as a `pandas.DataFrame`, one row per group. Vectors become columns ``com_pos_x`` and so
+        on.
 
-        ``attrs["units"]`` of the table holds the unit of each column that has one, as the file tells it (lengths are
-        comoving), and ``attrs["definitions"]`` what each is. Raises ImportError if pandas is not installed.
+        ``attrs["units"]`` of the table holds the unit of each column that has one, as stored in the file (lengths are
+        comoving), and ``attrs["definitions"]`` the definitions. Raises ImportError if pandas is not installed.
         """
         return _tables.to_pandas(self.content)
 
     def to_astropy(self) -> "astropy.table.QTable":
-        """All columns as an `astropy.table.QTable`, a row a group; vectors stay columns ``(g, d)``.
+        """Return all columns as an `astropy.table.QTable`, one row per group; vectors stay columns ``(g, d)``.
 
-        Columns that have a unit are quantities, with ``littleh`` in units per h; ``info.description`` is the definition
-        of each. Raises ImportError if astropy is not installed.
+        Columns with a unit are quantities, with ``littleh`` in units per h; ``info.description`` is the definition of
+        each column. Raises ImportError if astropy is not installed.
         """
         return _tables.to_astropy(self.content)
 
     def to_parquet(self, path: PathLike) -> None:
-        """Write all columns to an Apache Parquet file, a row a group, with names as of `to_pandas`.
+        """Write all columns to an Apache Parquet file, one row per group, with the names of `to_pandas`.
 
-        Units and definitions are metadata of each field. Raises ImportError if pyarrow is not installed, OutputError
-        if the file cannot be written.
+        Units and definitions are metadata of each field. Raises ImportError if pyarrow is not installed, OutputError if
+        the file cannot be written.
         """
         _tables.write_parquet(path, self.content)
 
 
 def read_catalogue(path: PathLike) -> ReadCatalogue:
-    """The groups of a catalogue file, identifiers of members or None, and how it was made; and tables of all columns.
+    """Read a catalogue file: the groups, identifiers of members or None, and how it was made. The result has table
+    methods.
 
-    See `read_catalogue_content`, which gives further columns as arrays. Raises like it.
+    See `read_catalogue_content`, which returns further columns as arrays. Raises the same errors.
     """
     return ReadCatalogue.of(read_catalogue_content(path))
