@@ -53,10 +53,9 @@ _SCALINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotHeader:
-    """The metadata of a snapshot. Lengths are comoving and in the snapshot's unit; None means that the file gives no
-    value.
+    """Snapshot metadata. Lengths are comoving and in the snapshot's unit; None marks values that are not in the file.
 
-    boxsize: length of the periodic box, 0 if there is none; a tuple with one length per dimension if they differ.
+    boxsize: length of the periodic box, 0 for an open box; a tuple with one length per dimension if they differ.
     time: scale factor of a cosmological run, otherwise the time in the snapshot's unit.
     redshift: 0 if the run is not cosmological.
     omega0, omega_lambda: densities of matter and of the cosmological constant in units of the critical density.
@@ -68,7 +67,7 @@ class SnapshotHeader:
     unit_length_in_cm, unit_mass_in_g, unit_velocity_in_cm_per_s: the units in cgs. In a cosmological run, divide those
         of length and mass by h, unless ``h_free``.
     comoving: whether the run is cosmological; None if the file does not say.
-    h_free: whether the units of a cosmological run are used as they are, without division by h. SWIFT does this.
+    h_free: whether the units of a cosmological run are free of h, like those of SWIFT, and need no division by h.
     """
 
     boxsize: float | tuple[float, ...] = 0.0
@@ -105,7 +104,7 @@ def is_swift(file: h5py.File) -> bool:
 
 
 class _Attributes(NamedTuple):
-    """The groups of an open file that contain metadata, in the order in which they are searched. Each is opened once."""
+    """The metadata groups of an open file, in the order in which they are searched. Each is opened once."""
 
     filename: str
     groups: Mapping[str, h5py.Group]
@@ -159,7 +158,7 @@ def parse_header(
 
 
 def checked_header(header: SnapshotHeader, name: str) -> SnapshotHeader:
-    """Return ``header`` if its values are valid. h = 0, as in some runs that do not use h, becomes None.
+    """Return ``header`` if its values are valid. h = 0, which some runs without h have, becomes None.
 
     name: name of the file, for messages. Raises SnapshotError if a value is not finite or out of range.
     """
@@ -222,13 +221,13 @@ def _redshift(told: _Attributes, comoving: float | None) -> float:
 
 
 def _baryons(told: _Attributes) -> float | None:
-    """Return the density of baryons, or None if it is NaN, as in files in SWIFT's layout without a known density."""
+    """Return the density of baryons, or None for NaN, which files in SWIFT's layout hold for an unknown density."""
     values = _first(told, numbers, *_OMEGA_BARYON)
     return None if values is None or np.isnan(values).all() else _number(told, *_OMEGA_BARYON)
 
 
 def _unit(told: _Attributes, comoving: float | None, plain: str, swift: str, gizmo: str) -> float | None:
-    """Return a unit of length or mass as in Gadget's parameters, which is divided by h in a cosmological run.
+    """Return a unit of length or mass in Gadget's convention: divided by h in a cosmological run.
 
     GIZMO divides by h before it writes the unit, so this division is undone.
     plain, swift, gizmo: the attribute names in headers.
@@ -257,9 +256,7 @@ def _as_swift_means_it(told: _Attributes, header: SnapshotHeader) -> SnapshotHea
 
 
 def _first(told: _Attributes, read: Callable[[Any, str], _Value | None], *names: str) -> _Value | None:
-    """Apply ``read`` to the attributes ``names`` of each group in turn; return the first result, or None if there is
-    none.
-    """
+    """Return the first result of ``read`` for the attributes ``names`` of each group in turn, or None."""
     values = (read(group, name) for group in told.groups.values() for name in names)
     return next((value for value in values if value is not None), None)
 
