@@ -354,7 +354,7 @@ def _called(file: h5py.File, group: str, own: Mapping[str, str], name: str, word
 
 
 def _if_there(file: h5py.File, group: str, own: Mapping[str, str], name: str) -> h5py.Dataset | None:
-    """Return the dataset of a column by its name in `FofCatalogue`, or None. If two stored names match, take the last."""
+    """Return the dataset of a column by its name in `FofCatalogue`, or None. Of two matching names the last wins."""
     stored = [other for other, its_own in own.items() if its_own == name and other in file[group]]
     if not stored and name in file[group]:
         stored = [name]
@@ -375,9 +375,7 @@ def _read_column(file: h5py.File, name: str, kind: str | None, form: Form | None
     else:
         because += f" in {sizes.ndim} dimensions" if "d" in form.axes or "p" in form.axes else ""
         check_form(data, form.kinds, sizes.shape(form.axes), because)
-    definition = text_attribute(data, "description") or text_attribute(
-        data, "Description"
-    )  # the latter is used by SWIFT
+    definition = text_attribute(data, "description") or text_attribute(data, "Description")  # the latter is SWIFT's
     return Column(read_all(file, name), kind, definition)
 
 
