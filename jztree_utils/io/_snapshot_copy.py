@@ -47,8 +47,9 @@ class AddedColumn:
 
 @dataclass(frozen=True)
 class _File:
-    """One file of the snapshot. here: particles per type. names: names of the datasets with one row per particle, by
-    type.
+    """One file of the snapshot.
+
+    here: number of particles of each type. names: by type, the names of the datasets with one row per particle.
     """
 
     path: Path
@@ -132,8 +133,7 @@ def copy_snapshot(
 
 
 def names_of_files(path: PathLike, num_files: int) -> list[PathLike]:
-    """Return the names of the files of a snapshot: ``path`` alone, or ``snapshot_099.0.hdf5`` and so on for several
-    files.
+    """Return the file names of a snapshot: ``path`` alone, or ``snapshot_099.0.hdf5`` and so on for several files.
 
     Raises ValueError for fewer than one.
     """
@@ -259,9 +259,7 @@ class _Type:
     """The particles of one type in all files."""
 
     def __init__(self, files: Sequence[_File], ptype: int, order: RowOrder | None, folder: Path) -> None:
-        """order: the order to write them in, None for that of the snapshot. folder: for data that do not fit into
-        memory.
-        """
+        """order: order of the output, None for that of the snapshot. folder: for data that do not fit into memory."""
         self._files = [file for file in files if file.here[ptype]]
         self._ptype, self._order, self._folder = ptype, order, folder
         self._group = f"PartType{ptype}"
