@@ -256,9 +256,7 @@ def read_catalogue_content(path: PathLike) -> CatalogueContent:
 def _check_read(path: PathLike, content: CatalogueContent) -> None:
     """Raise SnapshotError unless the rows of all groups are within the members or particles, if their number is known."""
     count, offset = np.asarray(content.catalogue.count), np.asarray(content.catalogue.offset)
-    num = (
-        content.info.num_particles if content.by_type is None else None
-    )  # for a single type, this is the number of its particles
+    num = content.info.num_particles if content.by_type is None else None  # the number for a single type
     rows = len(content.ids) if content.ids is not None else _ANY if num is None else num
     outside = (offset < 0) | (offset > rows)
     outside |= count > rows - np.where(outside, 0, offset).astype(np.int64)
