@@ -1,7 +1,7 @@
-"""Properties of groups beyond the catalogue: centres, shapes, spherical overdensities, circular velocities, spins.
+"""Group properties outside the catalogue: centres, shapes, spherical overdensities, circular velocities, spins.
 
-`describe` says what they mean. Spheres are around the centre of each group, and hold all matter and not only what is
-in the group.
+`describe` gives their definitions. Spheres are centred on each group. They include all matter, not only the members of
+the group.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,16 @@ from jztree.overdensity import SphereProperties, sphere_properties, spherical_ov
 
 from .spheres import PEAK_WITHIN, PROPERTIES_OF, threshold_in_words
 
-NEIGHBOURS = 32  # of the density by which the densest particle is found
-# What spheres may be around, in words.
+NEIGHBOURS = 32  # number of neighbours in the density estimate that selects the densest particle
+# The possible centres of spheres, in words.
 CENTRES = {
     "potential": "the particle of lowest potential of the group",
     "densest": "the densest particle of the group",
     "mass": "the centre of mass of the group",
 }
-# Of the potential, in linking lengths: a fiftieth of the mean separation if the length is a fifth of that. In haloes
-# made around known centres, half and twice of it do as well; without any, centres are up to twice as far off.
+# Softening of the potential in linking lengths: a fiftieth of the mean separation if the linking length is a fifth of
+# it. In haloes with known centres, half and twice this value work equally well; without softening, the centres are up
+# to twice as far off.
 SOFTENING = 0.1
 _SPHERES = "Lacey & Cole 1994, MNRAS 271, 676"
 _OF_SPHERE = ("count", "com_pos", "com_vel", "vel_dispersion", "com_inertia_radius", "shape_tensor", "angular_momentum")
@@ -36,13 +37,13 @@ _OF_SPHERE = ("count", "com_pos", "com_vel", "vel_dispersion", "com_inertia_radi
 
 @dataclass(frozen=True)
 class GroupOptions:
-    """What to find of groups. It is compiled in.
+    """Options for the group properties. They are compile-time constants.
 
-    cfg: how groups are found. attach_within: how far attached particles may be, in linking lengths. densities: a name
-    and a mean comoving density for each spherical overdensity. gravity: Newton's constant in the units of the
-    particles, None if these are unknown. neighbours: of the density by which the densest particle is found, 0 for no
-    properties at all. scale_factor: of the universe. centre: what spheres are around, one of `CENTRES`. softening: of
-    the potential.
+    cfg: how groups are found. attach_within: maximum distance of attached particles, in linking lengths. densities: a
+        name and a mean comoving density for each spherical overdensity. gravity: Newton's constant in the units of the
+        particles, None if these are unknown. neighbours: number of neighbours in the density estimate that selects the
+        densest particle, 0 for no properties at all. scale_factor: scale factor of the universe. centre: centre of the
+        spheres, one of `CENTRES`. softening: softening of the potential.
     """
 
     cfg: FofConfig
@@ -56,7 +57,7 @@ class GroupOptions:
 
     @property
     def peak_within(self) -> str | None:
-        """The sphere within which the largest circular velocity is looked for; None if there is none."""
+        """The sphere within which the largest circular velocity is searched; None without spheres."""
         names = dict(self.densities)
         return PEAK_WITHIN if PEAK_WITHIN in names else min(names, key=lambda name: names[name], default=None)
 
@@ -64,10 +65,10 @@ class GroupOptions:
 def group_properties(
     grouped: Any, cata: FofCatalogue, boxsize: Any, options: GroupOptions, others: Sequence[Any] = ()
 ) -> dict[str, jax.Array]:
-    """The properties that need particles, a row a group.
+    """Return the properties that need particles, one row per group.
 
-    grouped: the particles in group order, seen from one device. others: matter of other types, which counts in spheres.
-    Raises like the functions of the library.
+    grouped: the particles in group order, on one device. others: matter of other types, which counts in spheres.
+    Raises the same errors as the library functions.
     """
     density = knn_density(grouped, max(options.neighbours, 3), boxsize=boxsize)
     densest = halos.densest_particle(grouped, cata, density)
@@ -87,7 +88,7 @@ def _centres(grouped: Any, cata: FofCatalogue, densest: jax.Array, boxsize: Any,
 
 
 def _all_matter(grouped: Any, others: Sequence[Any]) -> ParticleData:
-    """All particles as one class, those that hold nothing last; velocities if all types have them."""
+    """Join all particles into one object, with unused rows last; it has velocities if all types have them."""
     kinds = [grouped, *others]
     rows = [one.pos.shape[0] for one in kinds]
     nums = [num if one.num is None else one.num for num, one in zip(rows, kinds, strict=True)]
@@ -111,17 +112,17 @@ def _joined(columns: Sequence[Any], order: jax.Array) -> jax.Array:
 
 
 def _spheres(matter: ParticleData, centre: Pos, boxsize: Any, options: GroupOptions) -> dict[str, jax.Array]:
-    """Spherical overdensities of all matter around the centre of each group, and what needs them."""
+    """Return the spherical overdensities of all matter around each group's centre, and the properties based on them."""
     found: dict[str, jax.Array] = {}
     names, thresholds = zip(*options.densities, strict=True)
-    # Peculiar velocities go with physical lengths.
+    # Peculiar velocities require physical lengths.
     gravity = None if options.gravity is None else options.gravity / options.scale_factor
     spheres = spherical_overdensity(matter, centre, thresholds, boxsize, G=gravity or 1.0)
     for place, name in enumerate(names):
         found |= {f"m{name}": spheres.mass[:, place], f"r{name}": spheres.radius[:, place]}
     peak, within = spheres, options.peak_within
     if within is not None and dict(options.densities)[within] > min(thresholds):
-        # One that is looked for farther out would depend on which spheres are asked for.
+        # With a larger search radius, the result would depend on the requested spheres.
         peak = spherical_overdensity(matter, centre, dict(options.densities)[within], boxsize, G=gravity or 1.0)
     if gravity is not None:
         found |= {"vmax": peak.vmax, "rmax": peak.rmax}
@@ -142,9 +143,9 @@ def _of_sphere(inside: SphereProperties) -> dict[str, jax.Array]:
 
 
 def shapes(cata: FofCatalogue, extra: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Principal axes of groups and of their spheres, on the host: they cost much on unused rows.
+    """Return principal axes of groups and of their spheres, on the host, because unused rows would be expensive.
 
-    cata: without padding. extra: what `group_properties` has found of these groups.
+    cata: without padding. extra: the results of `group_properties` for these groups.
     """
     if cata.com_pos.shape[1] < 2:
         return {}
@@ -159,7 +160,7 @@ def shapes(cata: FofCatalogue, extra: dict[str, np.ndarray]) -> dict[str, np.nda
 
 
 def _axes(cata: FofCatalogue, tensor: Any, radius: Any, suffix: str) -> dict[str, np.ndarray]:
-    """Of the groups of a catalogue, or of spheres of the same number. Compiled once for both."""
+    """Return the axes of groups or of as many spheres. The function is compiled once for both."""
     columns = {"com_inertia_radius": radius, "max_radius": radius, "shape_tensor": tensor}
     rows = FofCatalogue(ngroups=cata.ngroups, count=cata.count, offset=cata.offset, com_pos=cata.com_pos, **columns)
     with jax.enable_x64(cata.com_pos.dtype == np.float64):
@@ -169,7 +170,7 @@ def _axes(cata: FofCatalogue, tensor: Any, radius: Any, suffix: str) -> dict[str
 
 
 def describe(name: str, options: GroupOptions) -> tuple[str, str]:
-    """The kind of unit of a property and its definition in words, with its source."""
+    """Return the kind of unit of a property and its definition in words, with the source."""
     if name in halos.DEFINITIONS:
         kind, words, source = halos.DEFINITIONS[name]
         if name == "densest_density":
