@@ -1,6 +1,6 @@
 """The arguments of the command line, from flags and from a configuration file.
 
-Nothing here imports JAX, so ``--help`` is quick.
+This module does not import JAX, so ``--help`` is quick.
 """
 
 import argparse
@@ -18,27 +18,27 @@ from .suggestions import suggest
 KINDS = ("halos", "density", "halo", "mass-function", "sizes", "distances", "scaling")
 MODELS = ("press_schechter", "sheth_tormen", "jenkins", "warren", "tinker")
 KERNELS = ("knn", "cubic_spline", "wendland_c2", "wendland_c4", "wendland_c6")
-B = 0.2  # the linking length in mean separations, unless another is given
-ATTACH_WITHIN = 6.4  # that of `jztree.fof`, which would import JAX
+B = 0.2  # the default linking length in mean separations
+ATTACH_WITHIN = 6.4  # the default of `jztree.fof`, copied here because that import would load JAX
 CATALOGUE_LAYOUTS = ("native", "gadget4", "swift", "soap")
 CENTRES = ("potential", "densest", "mass")
-# What options are unless they are given, where it matters whether they were.
+# Defaults of options that have code to check whether the user gave them.
 DEFAULTS = {"attach_within": ATTACH_WITHIN, "matter": "all", "centre": "potential", "snapshot_files": 1}
 SNAPSHOT_LAYOUTS = ("gadget4", "numpy")
-PARQUET = "parquet"  # a table of a catalogue, which is not read again
+PARQUET = "parquet"  # a table of a catalogue, which cannot be read back
 
 
 def whole(text: str) -> int:
-    """A whole number that was given. Raises ArgumentTypeError if it is none or too large."""
+    """Parse an integer. Raises ArgumentTypeError if the text is not an integer or is too large."""
     if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at most 18 digits")
     return int(text)
 
 
 def real(text: str) -> float:
-    """A number that was given, or nan or inf. Raises ArgumentTypeError if it is none, or too large or small for Python.
+    """Parse a number, nan or inf. Raises ArgumentTypeError for other text, or if it is too large or small for Python.
 
-    Python itself takes digits of all scripts, and lines between them.
+    Python itself also accepts digits of all scripts, and underscores between digits.
     """
     if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(nan|inf)", text, re.IGNORECASE):
         raise argparse.ArgumentTypeError(f"{text!r} is no number")
@@ -51,19 +51,19 @@ def real(text: str) -> float:
 
 
 def check_not_negative(option: str, value: float | None) -> None:
-    """Raise ValueError, in words, for a number that is negative or not finite."""
+    """Raise ValueError for a number that is negative or not finite."""
     if value is not None and not (math.isfinite(value) and value >= 0):
         raise ValueError(f"{option} is {value:g}; it must be a number of at least 0.")
 
 
 def check_at_least(option: str, value: int, least: int) -> None:
-    """Raise ValueError, in words, for a number that is too small."""
+    """Raise ValueError for a number that is too small."""
     if value < least:
         raise ValueError(f"{option} is {value}; it must be at least {least}.")
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one sentence, like all others."""
+    """A parser with one-sentence errors, like all other errors."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs)
@@ -73,10 +73,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments of a call, completed by those of its configuration file; flags come first.
+    """Parse the arguments of a call and of its configuration file; flags take precedence.
 
-    ``command`` is None if there is none, which asks for help. Raises ValueError, with a sentence for the user, if they
-    are wrong, and SystemExit for --help.
+    ``command`` is None if the user gave none, which prints the help. Raises ValueError, with a sentence for the user,
+    if the arguments are wrong, and SystemExit for --help.
     """
     parser = build_parser()
     args = _parse_known(parser, argv)
@@ -88,7 +88,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _parse_known(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """``argv`` as the parser reads it; what it does not know is an error that says where to look."""
+    """Parse ``argv``. Unknown arguments raise an error that points to the help."""
     args, unknown = parser.parse_known_args(argv)
     for name, value in vars(args).items():
         _check_text(name.replace("_", "-"), value)
@@ -103,7 +103,7 @@ def _parse_known(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argpar
 
 
 def _check_text(name: str, value: Any) -> None:
-    """Raise ValueError for words that can be nothing's name."""
+    """Raise ValueError for text that cannot be a name."""
     for text in value if isinstance(value, list) else [value]:
         if isinstance(text, str) and not text.strip() and name != "title":
             raise ValueError(f"An empty text was given as {name}; give a name, or leave it out.")
@@ -112,7 +112,7 @@ def _check_text(name: str, value: Any) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
+    """Build the parser of the command line."""
     parser = _Parser(
         prog="jztree",
         description=help_texts.DESCRIPTION,
@@ -215,7 +215,7 @@ def _add_spheres(groups: argparse._ArgumentGroup) -> None:
 
 
 def _add_copies(output: argparse._ArgumentGroup) -> None:
-    """Copies of the snapshot that go with its catalogue."""
+    """Add the options for copies of the snapshot that match its catalogue."""
     output.add_argument(
         "--snapshot-output",
         metavar="FILE",
@@ -358,7 +358,7 @@ def _add_snapshots(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_snapshot_options(parser: argparse.ArgumentParser, masses: str = "masses") -> None:
-    """Add options for reading a snapshot. masses: their words in the help."""
+    """Add options for reading a snapshot. masses: the help text for the masses."""
     group = parser.add_argument_group("snapshot")
     group.add_argument(
         "--type",
