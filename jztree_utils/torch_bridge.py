@@ -1,7 +1,7 @@
-"""PyTorch around JAX: functions on tensors, with the derivatives of JAX, and nothing copied on the way (DLPack).
+"""Use JAX functions from PyTorch: on tensors, with the derivatives of JAX, without copies (DLPack).
 
-Functions of `jztree` take tensors as they take arrays; what they return are arrays of JAX, of which `to_torch` makes
-tensors. `differentiable` makes a function of tensors of one of arrays, through which PyTorch differentiates.
+Functions of `jztree` accept tensors instead of arrays. They return JAX arrays, which `to_torch` converts to tensors.
+`differentiable` turns a function of arrays into a function of tensors that PyTorch can differentiate.
 """
 
 import functools
@@ -21,11 +21,10 @@ __all__ = ["differentiable", "to_torch"]
 
 
 def to_torch(tree: Any) -> Any:
-    """A pytree whose arrays, of JAX or of NumPy, are tensors in the same memory, on the same device.
+    """Convert the JAX or NumPy arrays of a pytree to tensors in the same memory, on the same device.
 
-    They must not be written to: JAX takes its arrays for constants. (Of arrays of NumPy that cannot be written to, they
-    are copies.) Methods of a result, such as
-    `jztree.radius.PairLists.edge_index`, are for arrays of JAX: ``to_torch(pairs.edge_index())``.
+    Do not write to these tensors: JAX treats its arrays as constants. (Read-only NumPy arrays are copied.) Methods of a
+    result, such as `jztree.radius.PairLists.edge_index`, work on JAX arrays: ``to_torch(pairs.edge_index())``.
     """
     return jax.tree.map(_tensor, tree)
 
@@ -39,19 +38,19 @@ def _tensor(leaf: Any) -> Any:
 
 
 def differentiable(func: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of tensors that calls ``func``, and through which PyTorch differentiates by those that require it.
+    """Return a function of tensors that calls ``func`` and that PyTorch can differentiate.
 
-    func: takes arrays of JAX, by place, and returns a pytree of arrays; what is no array to be differentiated by is
-        given by `functools.partial`, say. Make the function once: its forward and its backward pass are compiled for
-        each kind of tensors.
+    func: takes JAX arrays as positional arguments and returns a pytree of arrays. Bind other arguments with
+        `functools.partial`, for example. Create the function once: its forward and its backward pass are compiled for
+        each combination of tensor types.
 
-    Returns a pytree of tensors: those of integers, such as the rows of neighbours, have no derivatives. If a tensor is
-    float64, all is computed in the 64-bit mode of JAX. Derivatives are of as high an order as those of ``func``.
-    ``torch.compile`` leaves the call as it is, between what it compiles.
+    The function returns a pytree of tensors. Integer tensors, such as the rows of neighbours, have no derivatives. If a
+    tensor is float64, the whole computation uses the 64-bit mode of JAX. Higher derivatives exist to the order that
+    ``func`` supports. ``torch.compile`` does not compile the call, only the code around it.
 
-    Raises TypeError if an argument is no tensor that holds its numbers one beside the other, or a complex one that
-    requires derivatives, ValueError for integers that JAX would cut, and NotImplementedError within transformations of
-    `torch.func` and where derivatives go forward: PyTorch has derivatives of the call backward only.
+    Raises TypeError if an argument is not a dense tensor, or is a complex one that requires derivatives, ValueError for
+    integers that JAX would truncate, and NotImplementedError within transformations of `torch.func` and for
+    forward-mode derivatives: PyTorch can differentiate the call only backwards.
     """
     passes = _Passes(func)
 
@@ -94,7 +93,7 @@ def _check_tensor(place: int, one: Any) -> None:
 
 
 class _Passes:
-    """What is compiled of a function: its two passes, and the second as a function with derivatives of its own."""
+    """The compiled passes of a function: forward, backward, and the backward pass as a differentiable function."""
 
     def __init__(self, func: Callable[..., Any]) -> None:
         self._func = func
@@ -106,7 +105,7 @@ class _Passes:
         return _by_kind(self._func(*_merged(fixed, by)))
 
     def _backward_of(self, by: tuple[bool, ...]) -> Callable[..., Any]:
-        """The backward pass as a function of all tensors, of which those in ``by`` move, and of the cotangents."""
+        """Return the backward pass as a function of all tensors and the cotangents. by: the tensors that vary."""
 
         def pulled(*arrays: jax.Array) -> list[jax.Array]:
             given, cotangents = arrays[: len(by)], arrays[len(by) :]
@@ -118,11 +117,11 @@ class _Passes:
 
 
 class _Bridge(torch.autograd.Function):
-    """One call of a function of JAX, as PyTorch differentiates it."""
+    """One call of a JAX function, in the form that PyTorch differentiates."""
 
     @staticmethod
     def forward(ctx: Any, passes: _Passes, structures: list[Any], *tensors: torch.Tensor) -> Any:
-        """structures: gets that of the result, which PyTorch does not hand on."""
+        """structures: list that receives the structure of the result, which PyTorch does not pass on."""
         ctx.by = tuple(one.requires_grad and one.is_floating_point() for one in tensors)
         ctx.wide = jnp.result_type(float) == jnp.float64 or any(one.dtype == torch.float64 for one in tensors)
         if not ctx.wide:
@@ -142,7 +141,7 @@ class _Bridge(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         which = [real is not None for real in jax.tree.leaves(ctx.real, is_leaf=_is_none)]
         given = [one for one, real in zip(gradients, which, strict=True) if real]
-        # What is differentiated again depends on the tensors too, not on the gradients alone.
+        # A second derivative also depends on the tensors, not only on the gradients.
         again = torch.is_grad_enabled()
         made = iter(ctx.passes.backward_of(ctx.by)(*ctx.saved_tensors, *given) if again else _pulled(ctx, given))
         return None, None, *(next(made) if by else None for by in ctx.by)
@@ -159,7 +158,7 @@ def _pulled(ctx: Any, gradients: list[Any]) -> list[Any]:
 
 
 def _check_integers(tensors: Sequence[torch.Tensor]) -> None:
-    """ValueError in words if an integer does not fit the 32 bits that JAX would cut it to."""
+    """Raise ValueError if an integer does not fit into the 32 bits that JAX would keep."""
     for place, one in enumerate(tensors):
         if one.dtype != torch.int64 or not one.numel():
             continue
@@ -175,25 +174,25 @@ def _array(tensor: torch.Tensor) -> jax.Array:
     try:
         return jnp.from_dlpack(tensor.detach().resolve_conj().contiguous())
     except RuntimeError as error:
-        if "Batching rule" in str(error):  # many gradients at once
+        if "Batching rule" in str(error):  # several gradients at once
             raise NotImplementedError(_ONLY_BACKWARD) from error
         raise
 
 
 def _parted(given: Sequence[Any], by: Sequence[bool]) -> tuple[list[Any], list[Any]]:
-    """Arguments that count as constant, with None in place of others, and the others."""
+    """Split arguments into constants, with None in place of the others, and the others."""
     fixed = [None if moves else one for one, moves in zip(given, by, strict=True)]
     return fixed, [one for one, moves in zip(given, by, strict=True) if moves]
 
 
 def _merged(fixed: list[Any], by: list[Any]) -> list[Any]:
-    """Arguments in their order, of those that count as constant, with None in place of others, and the others."""
+    """Merge constants, with None in place of the others, and the others into the original arguments."""
     moving = iter(by)
     return [next(moving) if one is None else one for one in fixed]
 
 
 def _by_kind(found: Any) -> tuple[Any, Any]:
-    """What has derivatives, and what has none, with None in place of the other."""
+    """Split into values with derivatives and values without, with None in place of the other kind."""
     found = jax.tree.map(jnp.asarray, found)
     real = jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else None, found)
     other = jax.tree.map(lambda leaf: None if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf, found)
