@@ -1,7 +1,7 @@
-"""Tell how far long work has come: a bar in a terminal, one line in a notebook, a line now and then in a batch log.
+"""Progress reports for long tasks: a bar in a terminal, one line in a notebook, occasional lines in a batch log.
 
-All go to standard error, from the first process of a job only, and work that is done soon says nothing. Standard output
-holds results and nothing else. Needs nothing beyond Python.
+All reports go to standard error, from the first process of a job only, and short tasks report nothing. Standard output
+contains only results. This module needs only the Python standard library.
 """
 
 import contextlib
@@ -15,10 +15,10 @@ from typing import TextIO
 
 __all__ = ["progress", "waiting"]
 
-_SILENT_SECONDS = 0.5  # work shorter than this is not worth a word
-_TICK_SECONDS = 0.5  # between two times of work whose share is not known
+_SILENT_SECONDS = 0.5  # shorter tasks report nothing
+_TICK_SECONDS = 0.5  # interval between updates for tasks of unknown length
 _REDRAW_SECONDS = {"terminal": 0.1, "notebook": 0.5}
-# A log gets a line once both have passed, the time and the share of the work, or at last when it looks stuck.
+# A log gets a line once both the time and the share of the work have passed, or after the longest silence.
 _LOG_SECONDS = 5.0
 _LOG_SHARE = 0.1
 _LOG_PATIENCE_SECONDS = 60.0
@@ -28,16 +28,16 @@ _DEFAULT_COLUMNS = 80
 
 @contextmanager
 def progress(what: str, total: int, unit: str = "particles", *, quiet: bool = False) -> Iterator[Callable[[int], None]]:
-    """Show the progress of the block, which calls the function it gets with how much more is done.
+    """Show the progress of the block, which reports each amount of completed work to the function that it receives.
 
-    what: the work, in words such as ``"read snapshot"``.
-    total: how much there is to do, in ``unit``; below 1 nothing is shown.
-    unit: what is counted, in the plural.
+    what: the task, in words such as ``"read snapshot"``.
+    total: the total amount of work, in ``unit``; below 1 nothing is shown.
+    unit: name of the counted unit, in the plural.
     quiet: show nothing.
 
-    In a terminal the bar is gone when the block ends; in a notebook or a log a last line tells how long it took. An
-    error in the block removes the bar and passes. The function may be called from any thread, and what goes wrong with
-    the output never stops the work.
+    In a terminal the bar disappears when the block ends; in a notebook or a log a last line gives the duration. An
+    error in the block removes the bar and propagates. You can call the function from any thread, and output errors
+    never stop the task.
 
     >>> with progress("read snapshot", 1000) as advance:
     ...     for _ in range(10):
@@ -59,11 +59,11 @@ def progress(what: str, total: int, unit: str = "particles", *, quiet: bool = Fa
 
 @contextmanager
 def waiting(what: str, *, quiet: bool = False) -> Iterator[None]:
-    """Show in a terminal how long the block runs, which does not know how far it has come.
+    """Show in a terminal the running time of a block whose progress is unknown.
 
-    what: the work, in words such as ``"find groups"``. quiet: show nothing.
+    what: the task, in words such as ``"find groups"``. quiet: show nothing.
 
-    The line is gone when the block ends, however it does. In a notebook or a log nothing is shown.
+    The line disappears when the block ends, also after an error. In a notebook or a log nothing is shown.
 
     >>> with waiting("find groups"):
     ...     sum(range(1000))
@@ -83,9 +83,9 @@ def waiting(what: str, *, quiet: bool = False) -> Iterator[None]:
 
 
 def _tick(what: str, stream: TextIO, ended: threading.Event) -> None:
-    """Write how long it takes, again and again until it has ended."""
+    """Write the elapsed time repeatedly until the task has ended."""
     start, length = monotonic(), 0
-    # Nobody may be listening any more.
+    # The stream may be closed.
     with contextlib.suppress(OSError, ValueError):
         while not ended.wait(_TICK_SECONDS):
             line = f"{what}: {_duration(monotonic() - start)}"[: _columns(stream) - 1]
@@ -98,20 +98,20 @@ def _tick(what: str, stream: TextIO, ended: threading.Event) -> None:
 
 
 def _is_first_process() -> bool:
-    """Whether this is the first process of its job, or the only one. JAX is not imported for that."""
+    """Return whether this is the first or only process of its job, without importing JAX."""
     jax = sys.modules.get("jax")
     return jax is None or not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 class _Display:
-    """What has been done and told so far."""
+    """The state of the work and of its reports."""
 
     def __init__(self, what: str, total: int, unit: str, stream: TextIO) -> None:
         self.what, self.total, self.unit, self.stream = what, total, unit, stream
         self.kind = _kind(stream)
         self.done = 0
         self.start = monotonic()
-        # What was last told: when, how much was done, and how long the line was; 0 for no line.
+        # The last report: its time, the completed work, and the length of the line; 0 for no line.
         self.told_at, self.told_done, self.told_length = self.start, 0, 0
         self.lock = threading.Lock()
 
@@ -151,30 +151,30 @@ class _Display:
         if self.kind == "log":
             self._write(f"{line}\n")
         else:
-            # A line that wraps could not be drawn over.
+            # A wrapped line could not be overwritten.
             line = _with_bar(line, share, _columns(self.stream) - 1)
             self._write(f"\r{line:<{self.told_length}}")
         self.told_at, self.told_done, self.told_length = now, self.done, len(line)
 
     def _write(self, text: str) -> None:
-        # Nobody may be listening any more.
+        # The stream may be closed.
         with contextlib.suppress(OSError, ValueError):
             self.stream.write(text)
             self.stream.flush()
 
 
 def _kind(stream: TextIO) -> str:
-    """Where ``stream`` goes: a terminal, a notebook, or a log, which holds all that is ever written."""
+    """Return the target of ``stream``: a terminal, a notebook, or a log, which keeps all output."""
     if any(base.__module__.startswith("ipykernel") for base in type(stream).__mro__):
         return "notebook"
-    with contextlib.suppress(ValueError):  # it may be closed
+    with contextlib.suppress(ValueError):  # the stream may be closed
         if stream.isatty() and os.environ.get("TERM") != "dumb":
             return "terminal"
     return "log"
 
 
 def _with_bar(line: str, share: float, columns: int) -> str:
-    """``line`` behind a bar, if both fit in so many columns; else what fits of the line."""
+    """Return a bar and ``line`` if both fit into this number of columns, otherwise as much of the line as fits."""
     width = min(columns - len(line) - len("[] "), _MOST_BAR)
     if width < _LEAST_BAR:
         return line[:columns]
@@ -183,14 +183,14 @@ def _with_bar(line: str, share: float, columns: int) -> str:
 
 
 def _columns(stream: TextIO) -> int:
-    """How many characters fit in a line; a terminal may be resized at any time."""
+    """Return the number of characters per line; a terminal may be resized at any time."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return os.get_terminal_size(stream.fileno()).columns or _DEFAULT_COLUMNS
     return _DEFAULT_COLUMNS
 
 
 def _duration(seconds: float) -> str:
-    """A time span as people say it, such as ``8.2 s``, ``3 min 20 s`` or ``2 h 5 min``."""
+    """Return a duration in the usual form, such as ``8.2 s``, ``3 min 20 s`` or ``2 h 5 min``."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
