@@ -1,6 +1,7 @@
-"""Particle distributions to test and time with: uniform, Gaussian, clustered, Hernquist, and real N-body samples.
+"""Particle distributions for tests and timings: uniform, Gaussian, clustered, Hernquist, and real N-body samples.
 
-All take a seed and give the same particles for the same seed. Lengths are in units of the box or of the scale radius.
+Each function takes a seed and returns the same particles for the same seed. Lengths are in units of the box or of the
+scale radius.
 """
 
 from pathlib import Path
@@ -37,7 +38,7 @@ SAMPLE_DATA = Path(__file__).parent / "sample_data"
 SAMPLE_2D = SAMPLE_DATA / "pos2d_cosmo_128_100.npy"
 SAMPLE_2D_BOXSIZE = 100.0
 SAMPLE_3D = SAMPLE_DATA / "snapshot_048.hdf5"
-# What the header of the file does not say: Mpc/h, 1e10 Msun/h, km/s, and that the run is cosmological.
+# These are missing from the header of the file: Mpc/h, 1e10 Msun/h, km/s, and that the run is cosmological.
 SAMPLE_3D_UNITS: dict[str, Any] = {
     "unit_length_in_cm": 3.085678e24,
     "unit_mass_in_g": 1.989e43,
@@ -45,19 +46,20 @@ SAMPLE_3D_UNITS: dict[str, Any] = {
     "comoving": True,
 }
 
-_BLOCK = 2**20  # particles sampled at a time, so that intermediate results stay small beside the output
+_BLOCK = 2**20  # number of particles sampled at a time, so that temporary arrays stay small compared to the output
 
 
 @with_smap(in_specs=(None,) * 5, out_specs=P(-1), static_argnums=(0, 3, 4))
 def uniform_particles(N: int, total_mass: float = 1.0, seed: int = 0, npad: int = 0, dim: int = 3) -> PosMass:
-    """``N`` independent uniform points in the unit box. May be called under `jax.jit` with ``N``, ``npad`` and ``dim``
-    static.
+    """Sample ``N`` independent uniform points in the unit box.
 
-    On several devices each gets ``N`` points of its own: the seed of a device is ``seed`` plus its rank.
+    You can call this under `jax.jit` with ``N``, ``npad`` and ``dim`` static. Each of several devices samples its own
+    ``N`` points, with ``seed`` plus its rank as the seed.
 
-    total_mass: of all particles on all devices together, shared equally.
+    total_mass: mass of all particles on all devices together, shared equally.
     npad: rows of padding to append.
-    Returns pos ``(N + npad, dim)`` float32 in [0, 1), a scalar mass, num ``N`` and num_total ``N`` times the devices.
+    Returns pos ``(N + npad, dim)`` float32 in [0, 1), a scalar mass, num ``N`` and num_total ``N`` times the number of
+    devices.
     Raises ValueError if ``N`` or ``npad`` is negative.
     """
     _check_number(N)
@@ -71,13 +73,14 @@ def uniform_particles(N: int, total_mass: float = 1.0, seed: int = 0, npad: int 
 def gaussian_particles(
     N: int, scale: float = 1.0, total_mass: float = 1.0, seed: int = 0, npad: int = 0, dim: int = 3
 ) -> PosMass:
-    """``N`` independent points of an isotropic normal distribution around the origin, without a box.
+    """Sample ``N`` independent points of an isotropic normal distribution around the origin, without a box.
 
-    May be called under `jax.jit` with ``N``, ``npad`` and ``dim`` static. On several devices as `uniform_particles`.
+    You can call this under `jax.jit` with ``N``, ``npad`` and ``dim`` static. For several devices see
+    `uniform_particles`.
     scale: standard deviation of each coordinate.
-    total_mass: of all particles on all devices together, shared equally.
+    total_mass: mass of all particles on all devices together, shared equally.
     npad: rows of padding to append.
-    Returns pos ``(N + npad, dim)`` float32, a scalar mass, num ``N`` and num_total ``N`` times the devices.
+    Returns pos ``(N + npad, dim)`` float32, a scalar mass, num ``N`` and num_total ``N`` times the number of devices.
     Raises ValueError if ``N`` or ``npad`` is negative.
     """
     _check_number(N)
@@ -97,19 +100,19 @@ def hernquist_posmass(
     dim: int = 3,
     rmax: float | None = None,
 ) -> PosMass:
-    """``N`` independent points of a Hernquist (1990, ApJ 356, 359) sphere around the origin.
+    """Sample ``N`` independent points of a Hernquist (1990, ApJ 356, 359) sphere around the origin.
 
-    The fraction of the mass within r is ``r^2 / (r + a)^2``. May be called under `jax.jit` with ``N``, ``npad``,
-    ``dim`` and ``rmax`` static. On several devices as `uniform_particles`; `hernquist_particles` has a given range of
-    radii.
+    The fraction of the mass within r is ``r^2 / (r + a)^2``. You can call this under `jax.jit` with ``N``, ``npad``,
+    ``dim`` and ``rmax`` static. For several devices see `uniform_particles`; for a given range of radii see
+    `hernquist_particles`.
 
     a: scale radius.
-    total_mass: of all particles on all devices together, shared equally.
+    total_mass: mass of all particles on all devices together, shared equally.
     npad: rows of padding to append.
-    dim: directions are isotropic in so many dimensions.
-    rmax: the largest radius; None is none.
-    Returns pos ``(N + npad, dim)`` float32, a scalar mass, num ``N`` and num_total ``N`` times the devices.
-    Raises ValueError if ``N`` or ``npad`` is negative, or ``rmax`` not positive.
+    dim: number of dimensions, in which directions are isotropic.
+    rmax: the largest radius; None means no limit.
+    Returns pos ``(N + npad, dim)`` float32, a scalar mass, num ``N`` and num_total ``N`` times the number of devices.
+    Raises ValueError if ``N`` or ``npad`` is negative, or ``rmax`` is not positive.
     """
     _check_number(N)
     if rmax is not None:
@@ -120,7 +123,7 @@ def hernquist_posmass(
     if rmax is not None:
         within = within * (rmax / (rmax + a)) ** 2
     root = jnp.sqrt(within)
-    radius = a * root * (1 + root) / (1 - within)  # root / (1 - root) without a difference of near numbers
+    radius = a * root * (1 + root) / (1 - within)  # root / (1 - root), without subtracting nearly equal numbers
     direction = jax.random.normal(direction_key, (N, dim), dtype=jnp.float32)
     pos = radius * direction / jnp.linalg.norm(direction, axis=-1, keepdims=True)
     mass = total_mass / max(N * ndev, 1)
@@ -136,18 +139,19 @@ def clustered_particles(
     characteristic_mass: float = 1e-3,
     concentration: float | None = None,
 ) -> PosMass:
-    """``N`` particles in the periodic unit box: halos like those of a cosmological simulation on a uniform background.
+    """Sample ``N`` particles in the periodic unit box: haloes as in a simulation, and a uniform background.
 
-    Halos are spheres with the profile of Navarro, Frenk & White (1997, ApJ 490, 493), cut at r200, where the mean
-    density inside is 200 times that of the box. Their masses follow a power law with an exponential cutoff (Press &
-    Schechter 1974, ApJ 187, 425), ``dn/dlnM ~ M^-0.9 exp(-M/M*)``, from 20 particles up. Their centres are uniform, so
-    there is no clustering on scales beyond a halo. Rows are in random order.
+    Haloes are spheres with the profile of Navarro, Frenk & White (1997, ApJ 490, 493), cut at r200, the radius with a
+    mean density of 200 times that of the box. Their masses follow a power law with an exponential cutoff (Press &
+    Schechter 1974, ApJ 187, 425), ``dn/dlnM ~ M^-0.9 exp(-M/M*)``, from 20 particles upwards. Their centres are
+    uniform, so there is no clustering on scales above the size of a halo. Rows are in random order.
 
-    total_mass: of all particles together, shared equally.
+    total_mass: mass of all particles together, shared equally.
     npad: rows of padding to append.
-    background: the fraction of particles in no halo; about half of those of a simulation at redshift 0 are in none.
-    characteristic_mass: M* as a fraction of the mass of the box; 1e-3 is that of a box of 100 Mpc/h at redshift 0.
-    concentration: r200 over the scale radius of every halo. None is ``9 (M/M*)^-0.13``, between 4 and 30 (Bullock et
+    background: the fraction of particles outside haloes; about half of the particles of a simulation at redshift 0.
+    characteristic_mass: M* as a fraction of the mass of the box; 1e-3 is the value for a box of 100 Mpc/h at redshift
+        0.
+    concentration: r200 over the scale radius of every halo. None means ``9 (M/M*)^-0.13``, between 4 and 30 (Bullock et
         al. 2001, MNRAS 321, 559).
     Returns pos ``(N + npad, 3)`` float32 in [0, 1), a scalar mass, num and num_total ``N``.
     Raises ValueError if a number is out of range.
@@ -164,13 +168,13 @@ def clustered_particles(
     pos = np.empty((N, 3), np.float32)
     pos[in_halos:] = random.random((N - in_halos, 3), np.float32)
     _fill_halos(random, pos[:in_halos], counts, N, characteristic_mass * N, concentration)
-    pos = pos[random.permutation(N)]  # random.shuffle takes seven times as long
+    pos = pos[random.permutation(N)]  # random.shuffle is seven times slower
     part = PosMass(pos=jnp.asarray(pos), mass=total_mass / max(N, 1), num=N, num_total=N)
     return pad_particles(part, npad)
 
 
 def _halo_counts(random: np.random.Generator, total: int, characteristic: float) -> np.ndarray:
-    """Numbers of particles of the halos, ``total`` together, by inverting the tabulated mass function."""
+    """Sample the particle numbers of the haloes, ``total`` in sum, by inversion of the tabulated mass function."""
     if total == 0:
         return np.zeros(0, np.int64)
     least = 20.0
@@ -184,7 +188,7 @@ def _halo_counts(random: np.random.Generator, total: int, characteristic: float)
         counts = np.exp(np.interp(uniform, cumulative, np.log(masses))).astype(np.int64)
         ends = np.cumsum(counts)
         counts = counts[ends <= missing]
-        if not len(counts):  # what is left is less than the halo drawn
+        if not len(counts):  # fewer particles remain than the sampled halo has
             counts = np.asarray([missing])
         drawn.append(counts)
         missing -= int(counts.sum())
@@ -199,7 +203,7 @@ def _fill_halos(
     characteristic: float,
     concentration: float | None,
 ) -> None:
-    """Write the positions of the particles of all halos, halo after halo, to ``pos``."""
+    """Write the positions of the particles of all haloes to ``pos``, halo by halo."""
     centres = random.random((len(counts), 3))
     radii = np.cbrt(3 * counts / (800 * np.pi * total))
     relation = np.clip(9 * (counts / max(characteristic, 1e-9)) ** -0.13, 4, 30)
@@ -210,12 +214,12 @@ def _fill_halos(
         radius = radii[rows] * _nfw_radii(random.random(len(rows)), concentrations[rows])
         inside = (centres[rows] + radius[:, None] * _directions(random, len(rows))) % 1.0
         block = inside.astype(np.float32)
-        block[block == 1] = 0  # a float64 just below the box length rounds onto it
+        block[block == 1] = 0  # a float64 just below the box length rounds to it
         pos[start : start + _BLOCK] = block
 
 
 def _nfw_radii(uniform: np.ndarray, concentration: np.ndarray) -> np.ndarray:
-    """Radii in units of r200 that enclose the fraction ``uniform`` of an NFW halo, from one table for all halos."""
+    """Return the radii in r200 that enclose the fraction ``uniform`` of NFW haloes, from one common table."""
     x = np.geomspace(1e-5, max(40.0, 1.1 * concentration.max(initial=1.0)), 4096)
     enclosed = np.log(_nfw_mass(x))
     wanted = np.log(np.maximum(uniform, 1e-300) * _nfw_mass(concentration))
@@ -223,7 +227,7 @@ def _nfw_radii(uniform: np.ndarray, concentration: np.ndarray) -> np.ndarray:
 
 
 def _nfw_mass(x: np.ndarray) -> np.ndarray:
-    """Mass of an NFW halo within ``x`` scale radii, in its natural unit; the series where the formula cancels."""
+    """Return the mass of an NFW halo within ``x`` scale radii, in its natural unit; a series replaces cancellation."""
     return np.where(x < 1e-3, x**2 * (0.5 - 2 * x / 3), np.log1p(x) - x / (1 + x))
 
 
@@ -237,18 +241,18 @@ def soneira_peebles_particles(
     seed: int = 0,
     npad: int = 0,
 ) -> PosMass:
-    """Particles in the periodic unit box whose correlation function is a known power law.
+    """Sample particles in the periodic unit box whose correlation function is a known power law.
 
-    There are ``clusters`` spheres at random places, in each the centres of ``eta`` smaller ones, and so on (Soneira &
-    Peebles 1978, AJ 83, 845). Spheres of the first level have ``radius``, those of each further one a radius smaller by
-    ``ratio``, and the centres after ``levels`` levels are the particles, ``clusters eta**levels``. Between the sizes of
-    the smallest and the largest spheres, ``xi(r)`` falls as ``r**-gamma`` with ``gamma = 3 - log(eta) / log(ratio)``.
-    The values given here make that 1.77, as for galaxies.
+    There are ``clusters`` spheres at random positions. Each contains the centres of ``eta`` smaller spheres, and so on
+    (Soneira & Peebles 1978, AJ 83, 845). Spheres of the first level have ``radius``, and each further level reduces the
+    radius by the factor ``ratio``. The centres after ``levels`` levels are the particles, ``clusters eta**levels`` in
+    number. Between the sizes of the smallest and the largest spheres, ``xi(r)`` falls as ``r**-gamma`` with ``gamma = 3
+    - log(eta) / log(ratio)``. The default values give 1.77, as for galaxies.
 
-    total_mass: of all particles together, shared equally.
+    total_mass: mass of all particles together, shared equally.
     npad: rows of padding to append.
-    Returns pos ``(N + npad, 3)`` float32 in [0, 1), neighbours in neighbouring rows, a scalar mass, num and num_total
-    ``N``.
+    Returns pos ``(N + npad, 3)`` float32 in [0, 1), with neighbours in neighbouring rows, a scalar mass, num and
+    num_total ``N``.
     Raises ValueError if a number is out of range.
     """
     for name, number in {"clusters": clusters, "levels": levels, "eta": eta}.items():
@@ -262,13 +266,13 @@ def soneira_peebles_particles(
         reach = radius * ratio**-level * np.cbrt(random.random(len(pos)))
         pos += reach[:, None] * _directions(random, len(pos))
     inside = (pos % 1.0).astype(np.float32)
-    inside[inside == 1] = 0  # a float64 just below the box length rounds onto it
+    inside[inside == 1] = 0  # a float64 just below the box length rounds to it
     part = PosMass(pos=jnp.asarray(inside), mass=total_mass / len(pos), num=len(pos), num_total=len(pos))
     return pad_particles(part, npad)
 
 
 def _directions(random: np.random.Generator, num: int) -> np.ndarray:
-    """``num`` unit vectors, uniform on the sphere."""
+    """Sample ``num`` unit vectors, uniform on the sphere."""
     z = random.uniform(-1, 1, num)
     angle = random.uniform(0, 2 * np.pi, num)
     across = np.sqrt(1 - z**2)
@@ -284,12 +288,12 @@ def hernquist_particles(
     dynamic_range: float = 1e12,
     dtype: Any = jnp.float32,
 ) -> PosMass:
-    """``N`` particles of a Hernquist (1990, ApJ 356, 359) sphere around the origin, with an enormous range of radii.
+    """Sample ``N`` particles of a Hernquist (1990, ApJ 356, 359) sphere around the origin, with a huge range of radii.
 
     The mass within r is ``M r^2 / (r + a)^2``, cut to ``a / sqrt(dynamic_range) <= r <= a sqrt(dynamic_range)``. The
-    first two rows lie on the two cuts, so that the range is there whatever ``N`` is.
+    first two rows lie on the two cuts, so that the sample spans the range for any ``N``.
 
-    total_mass: of all particles together, shared equally.
+    total_mass: mass of all particles together, shared equally.
     npad: rows of padding to append.
     scale_radius: a.
     dynamic_range: the largest radius over the smallest.
@@ -311,7 +315,7 @@ def hernquist_particles(
     random = np.random.default_rng(seed)
     ends = np.asarray([dynamic_range**-0.5, dynamic_range**0.5])
     least, most = (ends / (1 + ends)) ** 2
-    roots = np.sqrt(random.uniform(least, most, N))  # root of the mass within r, r / (r + a)
+    roots = np.sqrt(random.uniform(least, most, N))  # square root of the mass within r, r / (r + a)
     radii = np.clip(roots / (1 - roots), *ends)
     radii[:2] = ends[:N]
     pos = scale_radius * radii[:, None] * _directions(random, N)
@@ -319,21 +323,21 @@ def hernquist_particles(
 
 
 def cosmo_2d_sample() -> jax.Array:
-    """A slice of a cosmological simulation in two dimensions, 128^2 particles in a periodic box.
+    """Return a two-dimensional slice of a cosmological simulation, 128^2 particles in a periodic box.
 
-    Returns positions ``(16384, 2)``, float32 in [0, 100); the length of the box is `SAMPLE_2D_BOXSIZE`. From the sample
-    data of jz-tree (MIT licence). Friends-of-friends results are beside the file (`SAMPLE_2D`).
+    Returns positions ``(16384, 2)``, float32 in [0, 100); the length of the box is `SAMPLE_2D_BOXSIZE`. The data are
+    from jz-tree (MIT licence). Friends-of-friends results are next to the file (`SAMPLE_2D`).
     """
     return jnp.asarray(np.load(SAMPLE_2D))
 
 
 def cosmo_3d_sample() -> tuple[ParticleData, float]:
-    """Dark matter of a cosmological N-body simulation, 48^3 particles at redshift 0, and the box length.
+    """Return dark matter of a cosmological N-body simulation, 48^3 particles at redshift 0, and the box length.
 
     Returns pos ``(110592, 3)`` float32 in Mpc/h, a scalar mass in 1e10 Msun/h, vel ``(110592, 3)`` float32 in km/s
     (peculiar), id ``(110592,)`` uint32, num and num_total, all as JAX arrays; and the box length, 37.5 Mpc/h. Rows are
-    in Lagrangian order. Made with pysco-nbody (flat LCDM, Om=0.31, h=0.68). Friends-of-friends and neighbour results
-    are beside the file (`SAMPLE_3D`).
+    in Lagrangian order. The sample was made with pysco-nbody (flat LCDM, Om=0.31, h=0.68). Friends-of-friends and
+    neighbour results are next to the file (`SAMPLE_3D`).
     """
     part, header = read_snapshot(SAMPLE_3D)
     return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, part), float(header.boxsize)  # type: ignore[arg-type]
