@@ -1,6 +1,6 @@
-"""Reading with many devices and processes: every process reads the rows of its own devices, and nothing else.
+"""Reading with many devices and processes: every process reads only the rows of its own devices.
 
-`shard_rows` deals out rows of anything that can be read by ranges, `read_snapshot_sharded` those of a snapshot.
+`shard_rows` distributes any rows that can be read by ranges, `read_snapshot_sharded` those of a snapshot.
 """
 
 import functools
@@ -22,22 +22,22 @@ from ._snapshot import Snapshot, open_snapshot
 
 
 def share(total: int, rank: int, ndev: int) -> tuple[int, int]:
-    """The first row of a rank and the one behind its last, if ``total`` rows are dealt out equally, off by one."""
+    """Return the row range (start, stop) of a rank, for ``total`` rows split into equal blocks within one row."""
     return total * rank // ndev, total * (rank + 1) // ndev
 
 
 def shard_rows(read_rows: Callable[[int, int], np.ndarray], total: int, mesh: Mesh, npad: int = 0) -> jax.Array:
-    """Rows dealt out to all devices of a mesh in equal consecutive blocks, of which each process reads its own only.
+    """Distribute rows to all devices of a mesh in equal consecutive blocks. Each process reads only its own blocks.
 
-    read_rows: ``read_rows(start, stop)`` gives the rows from ``start`` to ``stop`` as a NumPy array ``(stop - start,
+    read_rows: ``read_rows(start, stop)`` returns the rows ``start`` to ``stop`` as a NumPy array ``(stop - start,
         ...)``. It is called once for each device of this process, also with ``start == stop``.
-    total: rows in all, the same on every process.
+    total: total number of rows, the same on every process.
     mesh: the devices; rank r is the r-th of ``mesh.devices.flat``.
     npad: rows of padding to add on every device.
 
-    Returns ``(r, ceil(total / r) + npad, ...)``, spread over the devices by its first axis. Numbers of 64 bits become
-    32 bits unless JAX's 64-bit mode is on. Raises ValueError if no device of the mesh belongs to this process,
-    ``read_rows`` gives another number of rows, or integers do not fit into 32 bits then.
+    Returns ``(r, ceil(total / r) + npad, ...)``, distributed over the devices by its first axis. Numbers of 64 bits
+    become 32 bits unless JAX's 64-bit mode is on. Raises ValueError if no device of the mesh belongs to this process,
+    if ``read_rows`` returns another number of rows, or if integers do not fit into 32 bits in the default mode.
     """
     ndev = mesh.size
     rows = -(-total // ndev) + npad
@@ -56,7 +56,7 @@ def _is_mine(device: jax.Device) -> bool:
 
 
 def _padded(read: np.ndarray, num: int, rows: int) -> np.ndarray:
-    """``(1, rows, ...)``: what was read and zeros behind it, in a dtype that JAX has."""
+    """Return ``(1, rows, ...)``: the rows that were read, followed by zeros, in a dtype that JAX supports."""
     if read.shape[:1] != (num,):
         raise ValueError(f"read_rows was asked for {num} rows, but gave an array of shape {read.shape}.")
     check_carried(read)
@@ -70,12 +70,12 @@ def _by_rank(mesh: Mesh) -> NamedSharding:
 
 
 def _one_each(values: np.ndarray, mesh: Mesh) -> jax.Array:
-    """``(r,)``: one number for each rank."""
+    """Return ``(r,)``: one number for each rank."""
     return jax.make_array_from_callback(values.shape, _by_rank(mesh), lambda index: values[index])
 
 
 def num_of_each_rank(total: int, mesh: Mesh) -> jax.Array:
-    """``(r,)`` int32: how many of the rows that `shard_rows` has dealt out are those of each rank."""
+    """Return ``(r,)`` int32: the number of rows of each rank in a result of `shard_rows`."""
     shares = [share(total, rank, mesh.size) for rank in range(mesh.size)]
     return _one_each(np.asarray([stop - start for start, stop in shares], np.int32), mesh)
 
@@ -90,23 +90,23 @@ def read_snapshot_sharded(
     id_words: bool = False,
     options: ReadOptions | None = None,
 ) -> tuple[ParticleData, SnapshotHeader]:
-    """Particles of one type, dealt out to all devices of a mesh; each process reads the rows of its devices only.
+    """Read particles of one type and distribute them to all devices of a mesh. Each process reads only its own rows.
 
-    path, ptype, fields, optional, options: as in `read_snapshot`; the snapshot may have any number of files.
+    path, ptype, fields, optional, options: see `read_snapshot`; the snapshot may have any number of files.
     mesh: the devices of all processes; rank r is the r-th of ``mesh.devices.flat``.
     npad: rows of padding to add on every device.
-    id_words: give identifiers as two words of 32 bits, the low one first, which JAX holds in its default 32-bit mode
-        too; `join_words` puts them together again.
+    id_words: return identifiers as two words of 32 bits, the low one first, which also work in JAX's default 32-bit
+        mode; `join_words` recombines them.
 
-    Returns the particles and the header. With ``r`` devices and ``n = ceil(total / r) + npad`` rows a device:
-    pos, vel: ``(r, n, d)`` float32 or float64; float64 become float32 unless JAX's 64-bit mode is on. Units as in
-        `read_snapshot`.
-    mass: ``(r, n)``, or ``(r,)`` if all particles share it, in the dtype of ``pos`` then.
+    Returns the particles and the header. With ``r`` devices and ``n = ceil(total / r) + npad`` rows per device:
+    pos, vel: ``(r, n, d)`` float32 or float64; float64 becomes float32 unless JAX's 64-bit mode is on. For the units
+        see `read_snapshot`.
+    mass: ``(r, n)``, or ``(r,)`` in the dtype of ``pos`` if all particles have the same mass.
     id: ``(r, n)`` integers, or ``(r, n, 2)`` uint32 with ``id_words``.
-    num: ``(r,)`` int32, equal but for one at most. num_total: all particles.
+    num: ``(r,)`` int32, equal within one. num_total: number of all particles.
 
-    All processes must call this. Raises, on all of them if on any, like `read_snapshot`, and ValueError if identifiers
-    have 64 bits, JAX's 64-bit mode is off, and ``id_words`` is not set.
+    All processes must call this. An error on one process is raised on all. Raises the errors of `read_snapshot`, and
+    ValueError if identifiers have 64 bits, JAX's 64-bit mode is off, and ``id_words`` is not set.
     """
     with failing_together(mesh):
         snapshot = open_snapshot(path, ptype, options)
@@ -123,12 +123,12 @@ def shard_snapshot(
     advance: Callable[[int], None] | None = None,
     finite: bool = False,
 ) -> ParticleData:
-    """The properties ``names``, positions among them, of the particles of a snapshot, as in `read_snapshot_sharded`.
+    """Distribute the properties ``names``, which include positions, of a snapshot, as `read_snapshot_sharded` does.
 
-    advance: called now and then with the number of rows of a property that this process has read since.
-    finite: as in `Snapshot.read`.
+    advance: called regularly with the number of rows of a property that this process has read since the last call.
+    finite: see `Snapshot.read`.
 
-    Errors are those of this process alone; see `failing_together`.
+    Errors are raised on this process only; see `failing_together`.
     """
 
     def read(name: str, start: int, stop: int) -> np.ndarray:
@@ -154,7 +154,7 @@ def shard_snapshot(
 
 
 def _as_jax_holds(ids: np.ndarray, words: bool) -> np.ndarray:
-    """Identifiers as words, or as they are. Raises ValueError if JAX would drop their upper bits."""
+    """Return identifiers as words, or unchanged. Raises ValueError if JAX would drop their upper bits."""
     if words:
         return split_words(ids)
     if jax.dtypes.canonicalize_dtype(ids.dtype) != ids.dtype:
@@ -166,12 +166,12 @@ def _as_jax_holds(ids: np.ndarray, words: bool) -> np.ndarray:
 
 
 def split_words(ids: np.ndarray) -> np.ndarray:
-    """Integers ``(n,)`` as words of 32 bits, ``(n, 2)`` uint32, the low one first. `join_words` undoes it."""
+    """Split integers ``(n,)`` into words of 32 bits, ``(n, 2)`` uint32, low word first. Inverse of `join_words`."""
     wide = ids.astype(np.int64 if ids.dtype.kind == "i" else np.uint64).view(np.uint64)
     return np.stack([wide & 0xFFFFFFFF, wide >> 32], axis=1).astype(np.uint32)
 
 
 def join_words(words: Any, dtype: Any = np.uint64) -> np.ndarray:
-    """Integers ``(n,)`` of a dtype out of their words ``(n, 2)`` uint32, the low one first."""
+    """Join words ``(n, 2)`` uint32, the low one first, into integers ``(n,)`` of a dtype."""
     words = np.asarray(words).astype(np.uint64)
     return (words[..., 0] | words[..., 1] << np.uint64(32)).astype(dtype)
