@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_BLOCK = 2**22  # particles projected at a time, so that intermediate results stay small
+_BLOCK = 2**22  # number of particles projected at a time, so that temporary arrays stay small
 _COLOUR_MAP = "magma"
 _CIRCLE = "#7fd6ff"
-_SPHERES = ("r200m", "r200c", "r500c")  # the widest first
-_OVERDENSITY = 200  # of the balls that stand for groups of unknown size
-_IN_PIXEL = 4  # particles on average: with fewer, shot noise hides the structure
-_TICKS = 6  # at most, so that numbers of five digits have room
+_SPHERES = ("r200m", "r200c", "r500c")  # in order of decreasing radius
+_OVERDENSITY = 200  # overdensity of the balls that represent groups of unknown size
+_IN_PIXEL = 4  # mean number of particles per pixel: with fewer, shot noise hides the structure
+_TICKS = 6  # at most, so that there is space for five-digit numbers
 _SMOOTH_PIXELS = 400
-_DARKEST, _RANGE = 2, 1e5  # per cent of smoothed pixels that are as dark as empty ones; brightest over darkest
-_EMPTY = 0.3  # particles that an empty pixel shows, the darkest colour instead of none
+_DARKEST, _RANGE = 2, 1e5  # percentage of smoothed pixels as dark as empty ones; brightest over darkest
+_EMPTY = 0.3  # number of particles that an empty pixel shows, in the darkest colour
 
 
 def plot_density(
@@ -47,24 +47,25 @@ def plot_density(
     mass_unit: str = "",
     title: str = "",
 ) -> "Figure":
-    """The projected density of particles, in units of its mean, with circles around the largest groups.
+    """Plot the projected density of particles, in units of its mean, with circles around the largest groups.
 
     pos: ``(n, d)`` positions of the particles, d at least 2; all dimensions but two are projected.
-    boxsize: length of the periodic box, or a length a dimension; 0 or None is open: the picture spans the particles.
-    path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
-    catalogue: groups of ``d`` dimensions. A circle is as large as the group's ``max_radius``, or what `with_radii` puts
-        in its place, and is repeated across the periodic boundary. None draws none.
+    boxsize: length of the periodic box, or one length per dimension; 0 or None is open: the picture spans the
+        particles.
+    path: the picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
+    catalogue: groups of ``d`` dimensions. The radius of a circle is the group's ``max_radius``, or its replacement from
+        `with_radii`. Circles are repeated across the periodic boundary. None draws no circles.
     mass: ``(n,)`` masses of the particles; None counts them.
-    num_circles: how many of the largest groups get a circle.
+    num_circles: number of the largest groups that get a circle.
     axes: the two dimensions to show.
-    bins: pixels along the longer side; None is one for four particles on average, from 64 to 600, and 400 with
-        ``smooth``.
-    slab: shows only what lies between these two coordinates along the first dimension that is projected; the first one
-        may be the larger one in a periodic box. Groups are those whose centres lie there.
-    smooth: spreads each particle over a Gaussian as wide as the distance to so many neighbours, so that voids show no
-        noise; 0 counts in pixels. 8 to 32 look well.
-    length_unit: for the labels. mass_unit: if it is given, colours are masses over areas, in these units, in place of
-        multiples of the mean. title: above the picture.
+    bins: pixels along the longer side. None chooses four particles per pixel on average, from 64 to 600 pixels, or 400
+        pixels with ``smooth``.
+    slab: show only particles between these two coordinates along the first projected dimension, and groups with centres
+        there. In a periodic box the first coordinate may be the larger one.
+    smooth: spread each particle over a Gaussian as wide as the distance to this number of neighbours, so that voids
+        show no noise; 0 counts particles in pixels. Values of 8 to 32 look good.
+    length_unit: for the labels. mass_unit: if set, colours are masses over areas in these units, instead of multiples
+        of the mean. title: above the picture.
 
     Returns the `matplotlib.figure.Figure`.
     Raises ImportError if matplotlib is missing, ValueError for a wrong shape, OutputError if ``path`` cannot be
@@ -96,17 +97,19 @@ def plot_halos(
     mass_unit: str = "",
     title: str = "",
 ) -> "Figure":
-    """The projected density of particles with circles around the largest groups, and the distribution of group sizes.
+    """Plot the projected density with circles around the largest groups, and the distribution of group sizes.
 
     pos: ``(n, d)`` positions of the particles, d at least 2; all dimensions but two are projected.
-    catalogue: groups of ``d`` dimensions. A circle is as large as the group's ``max_radius``, or what `with_radii` puts
-        in its place, and is repeated across the periodic boundary. The second panel shows masses where the catalogue
-        has them, else numbers of particles.
-    boxsize: length of the periodic box, or a length a dimension; 0 or None is open: the picture spans the particles.
-    path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
-    num_circles: how many of the largest groups get a circle.
+    catalogue: groups of ``d`` dimensions. The radius of a circle is the group's ``max_radius``, or its replacement from
+        `with_radii`. Circles are repeated across the periodic boundary. The second panel shows masses if the catalogue
+        has them, otherwise numbers of particles.
+    boxsize: length of the periodic box, or one length per dimension; 0 or None is open: the picture spans the
+        particles.
+    path: the picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
+    num_circles: number of the largest groups that get a circle.
     axes: the two dimensions to show.
-    bins: pixels along the longer side of the density; None is one for four particles on average, from 64 to 600.
+    bins: pixels along the longer side of the density. None chooses four particles per pixel on average, from 64 to 600
+        pixels.
     length_unit, mass_unit: for the labels.
     title: above the density.
 
@@ -126,16 +129,16 @@ def plot_halos(
 def with_radii(
     catalogue: FofCatalogue, num: int, boxsize: Any = 0.0, spheres: Mapping[str, Any] | None = None
 ) -> tuple[FofCatalogue, str]:
-    """A catalogue whose groups have a ``max_radius`` to draw, and what that is in words.
+    """Return a catalogue whose groups have a ``max_radius`` to draw, and a description of that radius.
 
-    catalogue: groups in d dimensions. num: particles of the snapshot, members and others. boxsize: that of
-        `plot_density`. spheres: ``(g,)`` radii of spherical overdensities by name, 0 for a group that has none, and
-        ``(g, d)`` their centres ``centre_pos``, unless these are the centres of mass.
+    catalogue: groups in d dimensions. num: particles of the snapshot, members and others. boxsize: see `plot_density`.
+        spheres: ``(g,)`` radii of spherical overdensities by name, 0 for a group without one, and ``(g, d)`` their
+        centres ``centre_pos``, unless these are the centres of mass.
 
-    Catalogues of other codes have no distance of the farthest member. Then the radius is the first of ``r200m``,
-    ``r200c`` and ``r500c`` in ``spheres``; of groups without it, the radius of a ball with the group's particles and
-    200 times the mean density, ``(count V / (200 num V_d))**(1/d)`` with the volume V of the box and that of the unit
-    ball V_d. Without a box it stays None: the places of groups are drawn.
+    Catalogues of other codes do not have the distance of the farthest member. Then the radius is the first of
+    ``r200m``, ``r200c`` and ``r500c`` in ``spheres``. For groups without such a radius, it is the radius of a ball with
+    the group's particles and 200 times the mean density, ``(count V / (200 num V_d))**(1/d)``, for the volume V of the
+    box and V_d of the unit ball. Without a box it stays None, and only the positions of groups are drawn.
     """
     check_no_units(catalogue=catalogue, boxsize=boxsize, spheres=dict(spheres or {}))
     if catalogue.max_radius is not None:
@@ -158,11 +161,11 @@ def with_radii(
 
 @dataclass
 class View:
-    """What is seen of particles.
+    """The visible part of the particles.
 
-    points: ``(n, 2)`` along two ``axes``. low, high: the corners between which they are seen. periodic: which of the
-    two dimensions are. widths: ``(n,)`` of the Gaussians that stand for particles, None for counts in pixels. unit: of
-    mass over area, None for multiples of the mean.
+    points: ``(n, 2)`` along two ``axes``. low, high: the corners of the visible region. periodic: which of the two
+        dimensions are periodic. widths: ``(n,)`` widths of the Gaussians that represent particles, None for counts in
+        pixels. unit: unit of mass over area, None for multiples of the mean.
     """
 
     points: np.ndarray
@@ -174,7 +177,7 @@ class View:
     unit: str | None = None
 
     def set_unit(self, mass: Any, mass_unit: str, length_unit: str) -> None:
-        """Let colours be masses over areas, if there is a unit of mass. Raises ValueError without masses."""
+        """Use masses over areas as colours if there is a unit of mass. Raises ValueError without masses."""
         if mass_unit and mass is None:
             raise ValueError(f"Colours in {mass_unit} need the masses of the particles; give them as mass.")
         per_area = f"{mass_unit} / ({length_unit})$^2$" if length_unit else f"{mass_unit} / length$^2$"
@@ -182,9 +185,9 @@ class View:
 
 
 def view_of(pos: Any, boxsize: Any, axes: tuple[int, int]) -> View:
-    """What a picture shows of two dimensions: the box where they are periodic, else all particles and a margin.
+    """Return the view of two dimensions: the box if they are periodic, otherwise all particles and a margin.
 
-    Raises ValueError if ``pos`` has no such dimensions, or a position is NaN or infinite.
+    Raises ValueError if ``pos`` does not have these dimensions, or a position is NaN or infinite.
     """
     check_no_units(pos=pos, boxsize=boxsize)
     given = np.asarray(pos)
@@ -216,7 +219,7 @@ def draw(
     unit: str,
     title: str,
 ) -> None:
-    """One panel: density, circles and labels."""
+    """Draw one panel: density, circles and labels."""
     usual = np.sqrt(len(view.points) / _IN_PIXEL) if view.widths is None else _SMOOTH_PIXELS
     pixels = int(np.clip(usual, 64, 600)) if bins is None else bins
     _draw_density(ax, view, mass, pixels)
@@ -228,7 +231,7 @@ def draw(
 
 
 def _project(view: View, mass: Any, bins: int) -> np.ndarray:
-    """Particles, or masses in units of their mean, in each pixel, with ``bins`` along the longer side."""
+    """Sum the particles, or masses in units of their mean, in each pixel, with ``bins`` along the longer side."""
     check_no_units(mass=mass)
     weight = None if mass is None or np.ndim(mass) == 0 else np.asarray(mass, np.float64)
     if weight is not None and weight.shape != view.points.shape[:1]:
@@ -243,13 +246,13 @@ def _project(view: View, mass: Any, bins: int) -> np.ndarray:
 
 
 def _count(view: View, weight: np.ndarray | None, shape: np.ndarray, chosen: np.ndarray | None = None) -> np.ndarray:
-    """Particles in each pixel, or their weights. chosen: rows that count, None for all."""
+    """Sum the particles in each pixel, or their weights. chosen: rows to include, None for all."""
     points = view.points if chosen is None else view.points[chosen]
     weights = weight if weight is None or chosen is None else weight[chosen]
     sums, size = np.zeros(shape.prod()), view.high - view.low
     for start in range(0, len(points), _BLOCK):
         rows = slice(start, start + _BLOCK)
-        # Positions outside a periodic box are wrapped; an open extent holds all points, so they stay where they are.
+        # Positions outside a periodic box are wrapped; an open region contains all points, so they do not move.
         cells = np.floor((points[rows] - view.low) % size / size * shape).astype(np.int64)
         flat = np.ravel_multi_index(tuple(np.clip(cells, 0, shape - 1).T), tuple(shape))
         sums += np.bincount(flat, None if weights is None else weights[rows], minlength=len(sums))
