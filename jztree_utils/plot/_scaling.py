@@ -1,4 +1,4 @@
-"""How the time of a call grows, from the measurements that ``checks/`` writes."""
+"""Plots of run times against problem size, from the measurements that ``checks/`` writes."""
 
 # ruff: noqa: PLC0415 - matplotlib is optional
 import contextlib
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 _MARKERS = "osD^vPX"
 _IDEAL: Any = {"color": REFERENCE, "linestyle": ":", "linewidth": 1.6}
-_USUAL_K = 8  # of all measurements that do not say
+_USUAL_K = 8  # in all measurements without an explicit k
 _GPU_KEY = re.compile(r"(?P<what>\w+) (?P<kind>\w+) (?P<n>[\d.e]+)( k=(?P<k>\d+))?(?P<b> b=[\d.]+)?( (?P<where>\w+))?")
 _NO_MEASUREMENT = "holds no times that checks/benchmarks, checks/profiling or checks/gpu wrote"
 
 
 @dataclass(frozen=True)
 class _Time:
-    """The time of a call ``what`` on ``n`` particles in all; ``k`` is None where there are no neighbours."""
+    """The time of a call ``what`` on ``n`` particles in total; ``k`` is None for calls without neighbours."""
 
     what: str
     n: int
@@ -38,9 +38,9 @@ class _Time:
 
 
 def read_measurements(path: Path) -> dict[str, Any]:
-    """The results that a script of ``checks/`` wrote to a JSON file, for `plot_scaling`.
+    """Read the results that a script of ``checks/`` wrote to a JSON file, for `plot_scaling`.
 
-    Raises ValueError if the file holds something else or cannot be read.
+    Raises ValueError if the file has other contents or cannot be read.
     """
     check_is_file(FilePath(path))
     try:
@@ -57,20 +57,20 @@ def read_measurements(path: Path) -> dict[str, Any]:
 def plot_scaling(
     results: Mapping[str, Any] | Sequence[Mapping[str, Any]], path: Path | None = None, *, title: str = ""
 ) -> "Figure":
-    """Time against the number of particles, neighbours and devices: a panel for each that was varied.
+    """Plot time against the number of particles, neighbours and devices, with one panel for each varied quantity.
 
-    The first and second are of one device. The time over devices is a panel for all particles being fixed (strong
-    scaling), and one for those of each device (weak scaling), for the largest number that was measured on several.
-    Dotted lines are what is ideal: time in proportion to the number of particles or neighbours, or to those of a
-    device.
+    The first two panels are for one device. Times over devices have two panels: one for a fixed total number of
+    particles (strong scaling) and one for a fixed number per device (weak scaling). Each uses the largest number that
+    was measured on several devices. Dotted lines show ideal scaling: time in proportion to the number of particles or
+    neighbours, or to the particles per device.
 
-    results: of a file that ``checks/benchmarks``, ``checks/profiling`` or ``checks/gpu`` wrote (`read_measurements`),
-        or of several files; several are needed to see the number of particles vary on a CPU.
-    path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
+    results: contents of a file that ``checks/benchmarks``, ``checks/profiling`` or ``checks/gpu`` wrote
+        (`read_measurements`), or of several files. Only several files show different numbers of particles on a CPU.
+    path: the picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
     title: above the picture.
 
     Returns the `matplotlib.figure.Figure`.
-    Raises ImportError if matplotlib is missing, ValueError if nothing was varied, OutputError if ``path`` cannot be
+    Raises ImportError if matplotlib is missing, ValueError if no quantity was varied, OutputError if ``path`` cannot be
     written.
     """
     given = [results] if isinstance(results, Mapping) else list(results)
@@ -96,9 +96,9 @@ def plot_scaling(
 
 @dataclass
 class _Panel:
-    """Lines of time over what was varied. lines: by name, values of the abscissa and seconds.
+    """Lines of time over the varied quantity. lines: by name, values of the abscissa and seconds.
 
-    ideal: the power of the abscissa that the time has ideally.
+    ideal: the power of the abscissa in an ideally scaling time.
     """
 
     label: str
@@ -130,7 +130,7 @@ def _style(number: int) -> dict[str, Any]:
 
 
 def _add_legend(figure: "Figure", names: list[str], beside: bool) -> None:
-    """One for all panels, ``beside`` the last of them or below all."""
+    """Add one legend for all panels, next to the last panel (``beside``) or below all."""
     from matplotlib.lines import Line2D
 
     lines = [Line2D([], [], label=name, **_style(number)) for number, name in enumerate(names)]
@@ -159,10 +159,11 @@ def _panel(
     split: Callable[[_Time], tuple[int | None, int | None]],
     ideal: float,
 ) -> _Panel:
-    """Lines of what was varied.
+    """Select the lines of one panel.
 
-    split: what is varied and what is fixed of a measurement. Of the fixed values, the one is taken at which the most
-    values of the other were measured, the largest of those. Of equal measurements the median is.
+    split: returns the varied and the fixed quantity of a measurement. The panel shows the fixed value with the most
+        values of the varied quantity, and the largest of several such values. Repeated measurements are replaced by
+        their median.
     """
     found: dict[int | None, dict[str, dict[int, list[float]]]] = {}
     for time in times:
@@ -181,7 +182,7 @@ def _panel(
 
 
 def _times(results: Mapping[str, Any]) -> Iterator[_Time]:
-    """The times of whole calls in what any of the scripts wrote."""
+    """Yield the times of whole calls in the results of any of the scripts."""
     with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
         yield from _of_one_device(results)
     with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
@@ -212,7 +213,7 @@ def _of_gpu(results: Mapping[str, Any]) -> Iterator[_Time]:
 
 
 def _name(stage: str) -> str | None:
-    """What a stage is called here; None if it is not all that a user waits for, or a variant."""
+    """Return the display name of a stage; None if it is only a part of the user's waiting time, or a variant."""
     if "tree" in stage or stage in ("hierarchy", "knn, reduced"):
         return None
     return f"{stage} b=0.2" if stage in ("labels", "catalogue") else stage
