@@ -1,7 +1,7 @@
 """Writing with many devices and processes, from inside a mapped function: `distr_write_hdf5`.
 
-Every rank writes what is its own. A rank that raised alone would leave the others waiting in their next collective. So
-what fails is told to all first, and then all raise, after what had been written has been removed.
+Every rank writes its own data. If a single rank raised an error, the others would hang in their next collective. So all
+ranks first share errors, then remove the files written so far, and then all raise.
 """
 
 import os
@@ -25,25 +25,26 @@ from ._rank_writer import REASONS, DatasetForm, RankWriter
 
 
 def distr_write_hdf5(base_name: PathLike, data: Any, num: Any = None, attrs: Mapping[str, Any] | None = None) -> Any:
-    """Write what the ranks hold: ``base_name.0.hdf5``, ``base_name.1.hdf5``, ..., and ``base_name.hdf5`` for all.
+    """Write the data of all ranks to ``base_name.0.hdf5``, ``base_name.1.hdf5``, ..., joined by ``base_name.hdf5``.
 
-    To be called inside `jax.shard_map` by all ranks, compiled or not; outside of any mesh there is one rank. Names in
-    the files are those in ``data``. The file for all holds virtual datasets: it shows the rows of all ranks without
-    padding, in the order of the ranks, and reads them from the other files, which must stay beside it.
+    All ranks must call this inside `jax.shard_map`, compiled or not; outside of a mesh there is one rank. Names in the
+    files are those in ``data``. The joint file has virtual datasets: these show the rows of all ranks without padding,
+    in rank order, and read them from the other files, which must stay in the same folder.
 
-    base_name: path without a suffix, the same on all ranks; the folder must be there for all of them. Files of these
-        names are replaced. None of an earlier run with more ranks is removed.
+    base_name: path without a suffix, the same on all ranks; the folder must exist for all of them. Existing files with
+        these names are replaced. Files of an earlier run with more ranks are not removed.
     data: a pytree (dataclass, dict, ..., nested) of arrays. Nested names are groups. Arrays of one dimension or more,
-        ``(n, ...)``, have rows; all in one dataclass or dict must have the same ``n``. Numbers without rows (``num``,
-        ``ngroups``, a mass that all particles share) become ``(r,)`` in the file for all, one a rank. None is left out.
-    num: how many leading rows to write, for everything in ``data``. By default each dataclass or dict with an entry
-        ``num`` or ``ngroups`` says it for itself and what is in it; if none does, all rows are written.
-    attrs: attributes of the files; an entry that is a mapping holds the attributes of the group or dataset of that name
+        ``(n, ...)``, have rows; all arrays in one dataclass or dict must have the same ``n``. Numbers without rows
+        (``num``, ``ngroups``, a mass that all particles share) become ``(r,)`` in the joint file, one per rank. None is
+        left out.
+    num: number of leading rows to write, for everything in ``data``. By default an entry ``num`` or ``ngroups`` sets it
+        for its dataclass or dict and everything nested in it; without such an entry, all rows are written.
+    attrs: attributes of the files; an entry that is a mapping has the attributes of the group or dataset of that name
         (such as ``{"Groups/mass": {"unit": "1e10 Msun/h"}}``). Values must be known when the function is traced.
 
-    Returns an int32 scalar, 0. JAX writes asynchronously: return it from the mapped function and block on it, or call
-    `jax.effects_barrier`, to know that all is written. If a rank fails, every rank raises one error that names the rank
-    and the reason, the logger ``jztree`` has the details, and no file is left half-written or without the others.
+    Returns an int32 scalar, 0. JAX writes asynchronously. To wait for completion, return the scalar from the mapped
+    function and block on it, or call `jax.effects_barrier`. If a rank fails, every rank raises the same error with the
+    rank and the reason, the logger ``jztree`` has the details, and no incomplete files remain.
 
     Raises TypeError or ValueError, when traced, for data or attributes that cannot be written.
     """
@@ -60,19 +61,19 @@ def distr_write_hdf5(base_name: PathLike, data: Any, num: Any = None, attrs: Map
     for code, reason in enumerate(REASONS, 1):
         sentence = reason.sentence.replace("{name}", str(base))
         status = kernels.check(status, failed // ndev == code, [failed % ndev], sentence)
-    # The compiler drops a check whose result nobody uses, but not a call of the host.
+    # The compiler drops a check with an unused result, but not a host callback.
     _on_host(lambda *_: 0, status)
     return status
 
 
 def _worst(status: jax.Array) -> jax.Array:
-    """The largest status of all ranks, which is then the same on all, for the type checks of JAX too."""
+    """Return the largest status of all ranks. The result is the same on all, also for JAX's type checks."""
     _, _, axes = get_rank_info()
     return jax.lax.pmax(vary_along(status, frozenset(axes)), axes) if axes else status
 
 
 class _Column(NamedTuple):
-    """What one rank holds of a dataset; num: how many of its rows count (1 for a number)."""
+    """The part of a dataset on one rank; num: number of valid rows (1 for a number)."""
 
     form: DatasetForm
     array: jax.Array
@@ -83,7 +84,7 @@ _NUMS = ("num", "ngroups")
 
 
 def _collect(data: Any, num: Any) -> list[_Column]:
-    """Everything in ``data`` that is to be written. Raises TypeError or ValueError if it cannot be."""
+    """Collect everything in ``data`` to write. Raises TypeError or ValueError if something cannot be written."""
     check_carried(data)
     found = [(_name(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(data)[0]]
     leaves = dict(found)
@@ -114,13 +115,13 @@ def _collect(data: Any, num: Any) -> list[_Column]:
 
 
 def _name(path: tuple[Any, ...]) -> str:
-    """The name of a leaf of a pytree in a file; an array that is not in anything is called data."""
+    """Return the name in the file of a pytree leaf; an array that is not nested is called data."""
     words = [str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key)))) for key in path]
     return "/".join(words) or "data"
 
 
 def _num_of(name: str, rows: int, leaves: Mapping[str, Any], num: Any) -> Any:
-    """How many rows of the array ``name`` count: ``num``, or what the closest entry num or ngroups above it says."""
+    """Return the number of valid rows of the array ``name``: ``num``, or the closest entry num or ngroups above it."""
     if num is not None:
         return num
     group = name
@@ -134,7 +135,7 @@ def _num_of(name: str, rows: int, leaves: Mapping[str, Any], num: Any) -> Any:
 
 
 def _sort_attributes(attrs: Mapping[str, Any] | None, columns: Sequence[_Column]) -> dict[str, dict[str, Any]]:
-    """Attributes by the name of what they belong to, "" being the file."""
+    """Sort attributes by the name of their group or dataset; "" is the file."""
     known = {column.form.name for column in columns}
     known |= {str(parent) for name in known for parent in Path(name).parents if str(parent) != "."}
     sorted_attrs: dict[str, dict[str, Any]] = {"": {}}
@@ -155,10 +156,11 @@ def _plain_attribute(name: str, value: Any) -> Any:
 
 
 def _on_host(function: Callable[..., int], *arguments: Any) -> jax.Array:
-    """What ``function`` of NumPy arrays returns, an int32 scalar; it is called by each device, on its host.
+    """Call ``function`` with NumPy arrays on the host, once per device, and return its int32 scalar.
 
-    On CPUs it gets the device's own buffers. `io_callback` would copy them, with a thread of the pool in which all
-    devices of the process may be waiting for that copy: with as many devices as cores it never ends (seen, jax 0.10.2).
+    On CPUs, the function gets the device's own buffers. `io_callback` would copy them with a thread of the pool in
+    which all devices of the process may be waiting for that copy: with as many devices as cores this deadlocks (seen
+    with jax 0.10.2).
     """
     status = jax.ShapeDtypeStruct((), jnp.int32)
     arrays = [jnp.asarray(argument) for argument in arguments]
