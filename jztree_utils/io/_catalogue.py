@@ -59,8 +59,7 @@ _LAYOUTS = {
 def canonical_order(
     part: _Part, cata: FofCatalogue, extra: Mapping[str, Column] | None = None, by_type: TypeTable | None = None
 ) -> tuple[_Part, FofCatalogue, dict[str, Column], TypeTable | None]:
-    """Sort particles and catalogue into the order in which they are written, independent of the code that computed
-    them.
+    """Sort particles and catalogue into the order in which they are written, which does not depend on the machine.
 
     part: particles in group order, ``n`` rows, with or without ``id``; those of several ranks are joined to one set.
     cata: the catalogue of ``part``; its ``offset`` is a row of the joined set.
@@ -254,7 +253,7 @@ def read_catalogue_content(path: PathLike) -> CatalogueContent:
 
 
 def _check_read(path: PathLike, content: CatalogueContent) -> None:
-    """Raise SnapshotError unless the rows of all groups are within the members or particles, if their number is known."""
+    """Raise SnapshotError unless all groups are within the rows of members or particles, if that number is known."""
     count, offset = np.asarray(content.catalogue.count), np.asarray(content.catalogue.offset)
     num = content.info.num_particles if content.by_type is None else None  # the number for a single type
     rows = len(content.ids) if content.ids is not None else _ANY if num is None else num
@@ -291,8 +290,7 @@ class ReadCatalogue(_Parts):
         return made
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Return all columns as a `pandas.DataFrame`, one row per group. Vectors become columns ``com_pos_x`` and so
-        on.
+        """Return all columns as a `pandas.DataFrame`, one row per group. Vectors become ``com_pos_x`` and so on.
 
         ``attrs["units"]`` of the table holds the unit of each column that has one, as stored in the file (lengths are
         comoving), and ``attrs["definitions"]`` the definitions. Raises ImportError if pandas is not installed.
@@ -317,8 +315,7 @@ class ReadCatalogue(_Parts):
 
 
 def read_catalogue(path: PathLike) -> ReadCatalogue:
-    """Read a catalogue file: the groups, identifiers of members or None, and how it was made. The result has table
-    methods.
+    """Read the groups of a catalogue file, identifiers of members or None, and how it was made. Can make tables.
 
     See `read_catalogue_content`, which returns further columns as arrays. Raises the same errors.
     """
