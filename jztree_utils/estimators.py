@@ -1,16 +1,17 @@
-"""scikit-learn's estimators of neighbours with the searches of `jztree`, for pipelines that have them.
+"""Nearest-neighbour estimators with the API of scikit-learn and the searches of `jztree`.
 
-`NearestNeighbors`, `KNeighborsTransformer`, `RadiusNeighborsTransformer` and `DBSCAN` take the arguments of the classes
-of these names in scikit-learn 1.6 and later, and have their methods and attributes. Behind a transformer, the
-regressors, classifiers, embeddings and clusterings of scikit-learn work with ``metric="precomputed"``. What differs:
+`NearestNeighbors`, `KNeighborsTransformer`, `RadiusNeighborsTransformer` and `DBSCAN` have the arguments, methods and
+attributes of the scikit-learn 1.6 (or later) classes of the same names. After a transformer, the regressors,
+classifiers, embeddings and clusterings of scikit-learn work with ``metric="precomputed"``. The differences are:
 
-* samples have 1 to 8 features, distances are Euclidean and float64, and answers exact; ``algorithm``, ``leaf_size`` and
-  ``n_jobs`` do nothing, as all cores are used;
-* ``boxsize``, a length or one a feature (0 where open), makes space periodic;
-* the order of what is equally far is that of the rows, in all results. Which of several equally far samples are among
-  the nearest is decided by z-order (`jztree.knn.knn`).
+* samples have 1 to 8 features, distances are Euclidean and float64, and results are exact; ``algorithm``, ``leaf_size``
+  and ``n_jobs`` have no effect, because all cores are used;
+* ``boxsize``, one length or one per feature (0 for an open dimension), makes space periodic;
+* samples at equal distances are in row order in all results. If they compete for the last places among the nearest,
+  z-order decides (`jztree.knn.knn`).
 
-Each new number of neighbours, and each size of set (up to an eighth more), compiles anew, which takes about a second.
+Each new number of neighbours, and each new size of the sample set (in steps of up to an eighth), compiles again, which
+takes about a second.
 """
 
 import numbers
@@ -37,14 +38,14 @@ from ._point_search import MOST_DIMS, PointSearch, check_size, padded
 __all__ = ["DBSCAN", "KNeighborsTransformer", "NearestNeighbors", "RadiusNeighborsTransformer"]
 
 _MOST_DIMS_OF_CLUSTERS = 4
-_BYTES_LISTED = 60  # per neighbour: its query, its row and its distance, to be sorted, and the result
+_BYTES_LISTED = 60  # per neighbour: its query, row and distance, for the sort, and the result
 
 
 class _Fitted(BaseEstimator):
-    """What all estimators of neighbours share: samples that are searched."""
+    """The common part of all neighbour estimators: the samples that are searched."""
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Take samples ``(n, d)``, finite real numbers, d from 1 to 8. y does nothing. Raises ValueError for others."""
+        """Store samples ``(n, d)``, finite real numbers, d from 1 to 8. y is ignored. Others raise ValueError."""
         del y
         self._fit(X)
         return self
@@ -62,7 +63,7 @@ class _Fitted(BaseEstimator):
         self._search = PointSearch(samples, _box(given.boxsize, samples.shape[1]))
 
     def _asking(self, X: Any) -> np.ndarray | None:
-        """Samples that ask; None if those that are searched do."""
+        """Return the query samples; None if the fitted samples are the queries."""
         check_is_fitted(self, "n_samples_fit_")
         return None if X is None else _samples(self, X, reset=False)
 
@@ -76,13 +77,13 @@ class _ByNumber(_Fitted):
     n_neighbors: int
 
     def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
-        """The nearest samples.
+        """Find the nearest samples.
 
-        X: ``(q, d)``; None: the samples that were fitted, each of which asks for others than itself.
-        n_neighbors: how many; None: the number that the estimator was made with.
+        X: ``(q, d)``; None: the fitted samples, each without itself among its neighbours.
+        n_neighbors: number of neighbours; None: the value of the constructor.
 
-        Returns distances ``(q, k)``, nearest first, and rows ``(q, k)``; or the rows alone. Raises TypeError or
-        ValueError if there are not so many samples.
+        Returns distances ``(q, k)``, nearest first, and rows ``(q, k)``; or only the rows. Raises TypeError or
+        ValueError for an invalid number, or if there are too few samples.
         """
         places = self._asking(X)
         k = _number(self.n_neighbors if n_neighbors is None else n_neighbors)
@@ -100,7 +101,7 @@ class _ByNumber(_Fitted):
         return (distance, index) if return_distance else index
 
     def kneighbors_graph(self, X: Any = None, n_neighbors: int | None = None, mode: str = "connectivity") -> csr_matrix:
-        """The same as a sparse matrix ``(q, n)``, of 1 (``mode="connectivity"``) or of distances (``"distance"``)."""
+        """Return a sparse matrix ``(q, n)``, of 1 (``mode="connectivity"``) or of distances (``"distance"``)."""
         _check_mode(mode)
         distance, index = self.kneighbors(X, n_neighbors)
         data = distance.reshape(-1) if mode == "distance" else np.ones(index.size)
@@ -115,14 +116,14 @@ class _ByRadius(_Fitted):
     def radius_neighbors(
         self, X: Any = None, radius: Any = None, return_distance: bool = True, sort_results: bool = False
     ) -> Any:
-        """All samples at most ``radius`` away.
+        """Find all samples within ``radius``.
 
-        X: as in `NearestNeighbors.kneighbors`. radius: a number, or ``(q,)``, one a query; None: that which the
-            estimator was made with.
-        sort_results: nearest first, else in the order of rows.
+        X: see `NearestNeighbors.kneighbors`. radius: a number, or ``(q,)``, one per query; None: the value of the
+            constructor.
+        sort_results: nearest first, otherwise in row order.
 
-        Returns arrays ``(q,)`` of arrays: distances and rows; or the latter alone. Raises ValueError for a radius that
-        is none.
+        Returns arrays ``(q,)`` of arrays: distances and rows; or only the rows. Raises ValueError for an invalid
+        radius.
         """
         if sort_results and not return_distance:
             raise ValueError("return_distance must be True if sort_results is True.")
@@ -133,7 +134,7 @@ class _ByRadius(_Fitted):
     def radius_neighbors_graph(
         self, X: Any = None, radius: Any = None, mode: str = "connectivity", sort_results: bool = False
     ) -> csr_matrix:
-        """The same as a sparse matrix ``(q, n)``, of 1 (``mode="connectivity"``) or of distances (``"distance"``)."""
+        """Return a sparse matrix ``(q, n)``, of 1 (``mode="connectivity"``) or of distances (``"distance"``)."""
         _check_mode(mode)
         splits, index, distance = self._lists(X, radius, sort_results)
         return self._graph(distance if mode == "distance" else np.ones(len(index)), index, splits)
@@ -160,7 +161,7 @@ class _ByRadius(_Fitted):
 
 
 class NearestNeighbors(_ByNumber, _ByRadius):
-    """`sklearn.neighbors.NearestNeighbors`, exact, for samples of 1 to 8 features; see the module."""
+    """`sklearn.neighbors.NearestNeighbors`, exact, for samples with 1 to 8 features; see the module."""
 
     def __init__(
         self,
@@ -180,7 +181,7 @@ class NearestNeighbors(_ByNumber, _ByRadius):
 
 
 class _Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Fitted):
-    """What makes a graph of neighbours a step of a pipeline."""
+    """Base class that makes a graph of neighbours a pipeline step."""
 
     mode: str
 
@@ -190,13 +191,13 @@ class _Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Fitted):
         self._n_features_out = self.n_samples_fit_
 
     def fit_transform(self, X: Any, y: Any = None) -> csr_matrix:
-        """`fit`, and the graph of the samples themselves, each among its own neighbours."""
+        """Call `fit` and return the graph of the samples themselves, each among its own neighbours."""
         transformed: csr_matrix = self.fit(X, y).transform(X)
         return transformed
 
 
 class KNeighborsTransformer(_Transformer, _ByNumber):
-    """`sklearn.neighbors.KNeighborsTransformer`: samples become their distances to the nearest that were fitted."""
+    """`sklearn.neighbors.KNeighborsTransformer`: transform samples to distances from their nearest fitted samples."""
 
     def __init__(
         self,
@@ -215,15 +216,16 @@ class KNeighborsTransformer(_Transformer, _ByNumber):
         self.metric, self.p, self.metric_params, self.n_jobs, self.boxsize = metric, p, metric_params, n_jobs, boxsize
 
     def transform(self, X: Any) -> csr_matrix:
-        """A sparse matrix ``(q, n)`` of the nearest ``n_neighbors``, and one more with ``mode="distance"``, because a
-        sample that was fitted is among its own neighbours.
+        """Return a sparse matrix ``(q, n)`` of the nearest ``n_neighbors``.
+
+        With ``mode="distance"`` there is one more neighbour, because a fitted sample is among its own neighbours.
         """
         check_is_fitted(self, "n_samples_fit_")
         return self.kneighbors_graph(X, self.n_neighbors + (self.mode == "distance"), self.mode)
 
 
 class RadiusNeighborsTransformer(_Transformer, _ByRadius):
-    """`sklearn.neighbors.RadiusNeighborsTransformer`: samples become their distances to those within a radius."""
+    """`sklearn.neighbors.RadiusNeighborsTransformer`: transform samples to distances from those within a radius."""
 
     def __init__(
         self,
@@ -242,16 +244,16 @@ class RadiusNeighborsTransformer(_Transformer, _ByRadius):
         self.metric, self.p, self.metric_params, self.n_jobs, self.boxsize = metric, p, metric_params, n_jobs, boxsize
 
     def transform(self, X: Any) -> csr_matrix:
-        """A sparse matrix ``(q, n)`` of all within the radius, nearest first."""
+        """Return a sparse matrix ``(q, n)`` of all neighbours within the radius, nearest first."""
         check_is_fitted(self, "n_samples_fit_")
         return self.radius_neighbors_graph(X, mode=self.mode, sort_results=True)
 
 
 class DBSCAN(ClusterMixin, BaseEstimator):
-    """`sklearn.cluster.DBSCAN`, with its labels; see `jztree.fof.dbscan`.
+    """`sklearn.cluster.DBSCAN`, with the same labels; see `jztree.fof.dbscan`.
 
-    In up to 4 dimensions and without ``sample_weight`` memory does not grow with ``eps``; else all pairs within it are
-    held at once.
+    In up to 4 dimensions and without ``sample_weight``, memory does not grow with ``eps``. Otherwise all pairs within
+    ``eps`` are in memory at once.
     """
 
     def __init__(
@@ -273,11 +275,11 @@ class DBSCAN(ClusterMixin, BaseEstimator):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Cluster samples ``(n, d)``, finite real numbers, d from 1 to 8.
 
-        sample_weight: ``(n,)``; a sample is a core if those within ``eps`` weigh ``min_samples``, which negative ones
-            hinder. None: 1 each.
+        sample_weight: ``(n,)``; a sample is a core sample if the weights within ``eps`` sum to at least
+            ``min_samples``. Negative weights reduce the sum. None: 1 each.
 
-        Sets ``labels_`` ``(n,)``, -1 for noise, ``core_sample_indices_`` and ``components_``, the cores themselves.
-        Raises ValueError or TypeError for arguments that cannot be.
+        Sets ``labels_`` ``(n,)``, -1 for noise, ``core_sample_indices_`` and ``components_``, the core samples. Raises
+        ValueError or TypeError for invalid arguments.
         """
         del y
         _check_euclidean(self.metric, 2 if self.p is None else self.p)
@@ -300,12 +302,12 @@ class DBSCAN(ClusterMixin, BaseEstimator):
         return self
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
-        """`fit`, and the labels."""
+        """Call `fit` and return the labels."""
         return self.fit(X, y, sample_weight=sample_weight).labels_
 
 
 def _clusters(samples: np.ndarray, eps: float, fewest: int, box: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """The label of each sample, and which are cores."""
+    """Return the label of each sample, and a mask of core samples."""
     with jax.enable_x64(True):
         found = dbscan.jit(padded(samples), eps, fewest, box)
         labels, core = (np.asarray(one)[: len(samples)] for one in found)
@@ -315,28 +317,28 @@ def _clusters(samples: np.ndarray, eps: float, fewest: int, box: np.ndarray | No
 def _clusters_of_lists(
     search: PointSearch, eps: float, fewest: int, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same, from the lists of all neighbours."""
+    """Return labels and core samples from the lists of all neighbours."""
     n = len(search.points)
     advice = "Use a smaller eps, or samples of up to 4 features without sample_weight, which need no lists"
     splits, index, _ = search.within(search.points, np.full(n, eps), _BYTES_LISTED, advice)
-    # Every sample is in its own list, so no list is empty.
+    # Every sample is in its own list, so lists are never empty.
     core = np.add.reduceat(weight[index], splits[:-1]) >= fewest
     query = np.repeat(np.arange(n), np.diff(splits))
     linked = core[query] & core[index]
     graph = csr_matrix((np.ones(linked.sum()), (query[linked], index[linked])), shape=(n, n))
     groups = connected_components(graph, directed=False)[1][core]
-    # Clusters are numbered by their first core.
+    # Clusters are numbered by their first core sample.
     _, first, group = np.unique(groups, return_index=True, return_inverse=True)
     none = len(first)
     labels = np.full(n, none)
     labels[core] = np.argsort(np.argsort(first))[group]
-    # Others are in the first of the clusters that they have a core of.
+    # Other samples join the first cluster with a core sample within eps.
     np.minimum.at(labels, query[core[index]], labels[index[core[index]]])
     return np.where(labels == none, -1, labels), core
 
 
 def _weights(sample_weight: Any, samples: np.ndarray) -> np.ndarray:
-    """``(n,)``; ValueError or TypeError if these are no finite real numbers, one a sample or one for all."""
+    """Return weights ``(n,)``. Raises ValueError or TypeError unless they are finite, real, and one or ``n``."""
     if sample_weight is None or isinstance(sample_weight, numbers.Real):
         return np.full(len(samples), 1.0 if sample_weight is None else float(sample_weight))
     weight: np.ndarray = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
@@ -376,7 +378,7 @@ def _check_euclidean(metric: Any, p: Any) -> None:
 
 
 def _check_method(algorithm: Any, leaf_size: Any) -> None:
-    """Of the classes of sklearn, where they choose how to search; here they change nothing, but a slip shows."""
+    """Check the options that select a method in scikit-learn. They have no effect here, but typos raise an error."""
     methods = ("auto", "ball_tree", "kd_tree", "brute")
     if not isinstance(algorithm, str) or algorithm not in methods:
         raise ValueError(f"algorithm must be one of {', '.join(map(repr, methods))}, not {algorithm!r}.")
@@ -405,14 +407,14 @@ def _radii(radius: Any) -> np.ndarray:
 
 
 def _in_order_of_rows(distance: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Rows ``(q, k)`` of neighbours, those at the same distance in order."""
+    """Sort neighbours at equal distances by row, in rows ``(q, k)``."""
     tied = np.flatnonzero((distance[:, 1:] == distance[:, :-1]).any(axis=1))
     index[tied] = np.take_along_axis(index[tied], np.lexsort((index[tied], distance[tied])), axis=1)
     return index
 
 
 def _arrays(values: np.ndarray, splits: np.ndarray) -> np.ndarray:
-    """An array of the parts of ``values``."""
+    """Return an array of the parts of ``values``."""
     arrays = np.empty(len(splits) - 1, object)
     for row in range(len(arrays)):
         arrays[row] = values[splits[row] : splits[row + 1]]
