@@ -1,7 +1,8 @@
-"""Whether the bytes of HDF5 datasets are where the file says; the HDF5 library takes whatever is there for numbers.
+"""Check that the bytes of HDF5 datasets are where the file says. The HDF5 library does not check this itself.
 
-Files of the formats before HDF5 1.10, which h5py and most codes write, have no checksum over what says where datasets
-and their chunks are, and how these are packed. The library gives zeros for chunks that it does not find.
+Files in formats before HDF5 1.10, which h5py and most codes write, have no checksum over the metadata that locates
+datasets and chunks and describes their compression. The library would read other bytes as numbers, and returns zeros
+for chunks that it does not find.
 """
 
 import itertools
@@ -17,17 +18,17 @@ import numpy as np
 from ._errors import SnapshotError
 from ._hdf5_types import WORDS, dtype_of, is_widened, stored_bytes
 
-# Filters that leave the number of bytes as it is, but for a checksum.
+# Filters that do not change the number of bytes, apart from a checksum.
 _SHUFFLE, _CHECKSUM = h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32
 _CHECKSUM_BYTES = 4
 
 
 def has_all_chunks(data: h5py.Dataset) -> bool:
-    """Whether the list of chunks of a dataset has each of them once, within the file and packed as the dataset says."""
+    """Return whether the chunk list has each chunk once, within the file, and packed as the dataset specifies."""
     needed = math.prod(-(-length // chunk) for length, chunk in zip(data.shape, data.chunks, strict=True))
     if data.id.get_num_chunks() < needed:
         return False
-    if not hasattr(data.id, "chunk_iter"):  # HDF5 before 1.14 has none
+    if not hasattr(data.id, "chunk_iter"):  # missing before HDF5 1.14
         return True
     size, filters = Path(data.file.filename).stat().st_size, _filters(data)
     whole = math.prod(data.chunks) * data.id.get_type().get_size()
@@ -43,7 +44,7 @@ def has_all_chunks(data: h5py.Dataset) -> bool:
 
 
 def check_apart(data: h5py.Dataset) -> None:
-    """Raise SnapshotError if bytes of a dataset are also those of another one beside it, or of what describes these."""
+    """Raise SnapshotError if bytes of a dataset overlap another dataset of the same group, or their metadata."""
     if data.is_virtual or data.external or not data.size or data.file.userblock_size:
         return
     own, where = _extents(data), _address(data)
@@ -54,7 +55,7 @@ def check_apart(data: h5py.Dataset) -> None:
         taken = np.array([[address, address + 1]])
         if isinstance(item, h5py.Dataset) and address != where and not item.is_virtual:
             taken = np.concatenate([taken, _extents(item)])
-        # Of the own parts, the last that begins before one that is taken ends.
+        # Find the last part of this dataset that begins before the end of each other range.
         before = np.searchsorted(own[:, 0], taken[:, 1]) - 1
         if (own[before, 1] > taken[:, 0])[before >= 0].any():
             raise _not_apart(data, str(item.name).lstrip("/"))
@@ -66,7 +67,7 @@ def _not_apart(data: h5py.Dataset, other: str) -> SnapshotError:
 
 
 def _siblings(data: h5py.Dataset) -> Iterator[h5py.Group | h5py.Dataset]:
-    """The group of a dataset and what is in it, the dataset too. What cannot be opened is not asked for."""
+    """Yield the group of a dataset and its members, including the dataset. Unreadable members are skipped."""
     yield data.parent
     for name in data.parent:
         with suppress(KeyError, OSError, RuntimeError):
@@ -74,12 +75,12 @@ def _siblings(data: h5py.Dataset) -> Iterator[h5py.Group | h5py.Dataset]:
 
 
 def _address(item: h5py.Group | h5py.Dataset) -> int:
-    """Where the header of a group or dataset is."""
+    """Return the address of the header of a group or dataset."""
     return int(h5py.h5o.get_info(item.id).addr)
 
 
 def _extents(data: h5py.Dataset) -> np.ndarray:
-    """``(e, 2)`` begins and ends of the bytes of a dataset, in the order of the file."""
+    """Return the byte ranges ``(e, 2)`` of a dataset, sorted by position in the file."""
     found: list[tuple[int, int]] = []
     if data.chunks is not None and hasattr(data.id, "chunk_iter"):
         data.id.chunk_iter(lambda chunk: found.append((chunk.byte_offset, chunk.byte_offset + chunk.size)))
@@ -94,37 +95,38 @@ def _filters(data: h5py.Dataset) -> list[int]:
 
 
 def _is_place(data: h5py.Dataset, offset: tuple[int, ...]) -> bool:
-    """Whether a chunk of the dataset begins at this element."""
+    """Return whether a chunk of the dataset begins at this element."""
     axes = zip(offset, data.shape, data.chunks, strict=True)
     return all(place < length and place % chunk == 0 for place, length, chunk in axes)
 
 
 def _is_packed(chunk: Any, filters: list[int], whole: int) -> bool:
-    """Whether a chunk went through filters as writers do: what does not get smaller is not compressed, and has the
-    bytes of a ``whole`` one.
+    """Return whether a chunk was filtered as writers do it.
+
+    A chunk that does not get smaller is stored uncompressed, with the bytes of a ``whole`` chunk.
     """
     if chunk.filter_mask >> len(filters):
         return False
     used = [number for place, number in enumerate(filters) if not chunk.filter_mask >> place & 1]
     if set(used) <= {_SHUFFLE, _CHECKSUM}:
         return bool(chunk.size == whole + _CHECKSUM_BYTES * used.count(_CHECKSUM))
-    # No writer compresses without the shuffle that was asked for.
+    # Writers never compress without a shuffle that the dataset specifies.
     return _SHUFFLE not in filters or _SHUFFLE in used
 
 
 @contextmanager
 def made_up_rows_refused(data: h5py.Dataset, rows: slice, out: np.ndarray) -> Iterator[None]:
-    """Reads rows into ``out``, and raises SnapshotError if HDF5 did not find a chunk of them: it makes its rows up.
+    """Raise SnapshotError after a read of rows into ``out`` if HDF5 missed one of their chunks and filled it.
 
-    A chunk can be in the list and not be found, because an entry beside it is damaged. Chunks that came out as if they
-    were missing, which few do that are there, are looked for once more.
+    HDF5 can miss a chunk in the list because a neighbouring entry is damaged. Chunks that look as if they were missing
+    are looked up once more; few existing chunks look like that.
     """
     if data.chunks is None or not out.nbytes:
         yield
         return
     missing = _missing(data, out)
     if missing is None:
-        out.view(np.uint8)[...] = 0  # HDF5 leaves them alone
+        out.view(np.uint8)[...] = 0  # HDF5 does not write to missing rows
     yield
     for place in _suspicious(data, rows, out, missing):
         try:
@@ -137,7 +139,7 @@ def made_up_rows_refused(data: h5py.Dataset, rows: slice, out: np.ndarray) -> It
 
 
 def _missing(data: h5py.Dataset, out: np.ndarray) -> np.ndarray | None:
-    """What HDF5 gives for a number that is not there, as ``out`` holds it; None if it gives nothing."""
+    """Return the value that HDF5 gives to missing numbers, as bytes in the form of ``out``; None if it gives none."""
     plist = data.id.get_create_plist()
     defined = plist.fill_value_defined()
     if defined == h5py.h5d.FILL_VALUE_UNDEFINED or plist.get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
@@ -146,7 +148,7 @@ def _missing(data: h5py.Dataset, out: np.ndarray) -> np.ndarray | None:
         return np.zeros((), np.uint8)
     dtype, kind = dtype_of(data), data.id.get_type()
     if dtype == WORDS:
-        return None  # HDF5 converts the value into no type that NumPy has
+        return None  # HDF5 cannot convert the value to a NumPy type
     stored = np.zeros((), dtype)
     plist.get_fill_value(stored)
     if out.dtype.kind != "V":
@@ -155,14 +157,14 @@ def _missing(data: h5py.Dataset, out: np.ndarray) -> np.ndarray | None:
 
 
 def _bytes_of(array: np.ndarray) -> np.ndarray:
-    """``(..., b)`` bytes of the numbers of an array."""
+    """Return the bytes ``(..., b)`` of the numbers of an array."""
     return np.ascontiguousarray(array)[..., None].view(np.uint8)
 
 
 def _suspicious(
     data: h5py.Dataset, rows: slice, out: np.ndarray, missing: np.ndarray | None
 ) -> Iterator[tuple[int, ...]]:
-    """Places of the chunks all of whose numbers among these rows are what HDF5 gives for missing ones."""
+    """Yield the offsets of chunks whose numbers among these rows all have the value of missing ones."""
     first = rows.start // data.chunks[0] * data.chunks[0]
     starts = range(first, rows.stop, data.chunks[0])
     fill = np.zeros((), np.uint8) if missing is None else missing
@@ -171,7 +173,7 @@ def _suspicious(
     for corner in itertools.product(*inner):
         box = tuple(slice(at, at + chunk) for at, chunk in zip(corner, data.chunks[1:], strict=True))
         begins = np.maximum(np.array(starts) - rows.start, 0)
-        # Nearly all chunks are told by their first rows.
+        # The first rows decide for nearly all chunks.
         alike = (numbers[(begins, *box)] == fill).reshape(len(begins), -1).all(axis=1)
         for place in np.flatnonzero(alike):
             start = starts[place]
@@ -181,5 +183,5 @@ def _suspicious(
 
 
 def _numbers(data: h5py.Dataset, out: np.ndarray) -> np.ndarray:
-    """``(n, ..., b)`` bytes of the numbers in rows; ``out`` may hold whole rows as bytes."""
+    """Return the bytes ``(n, ..., b)`` of the numbers in rows; ``out`` may hold whole rows as bytes."""
     return _bytes_of(out).reshape(len(out), *data.shape[1:], -1)
