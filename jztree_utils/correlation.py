@@ -1,13 +1,12 @@
-"""Two-point correlation functions: how many more pairs of particles there are at a distance than if they were spread at
-random.
+"""Two-point correlation functions: the excess of particle pairs at a distance over a random distribution.
 
-All rest on the exact counts of `jztree.radius.pair_counts`. In a periodic box the number of random pairs is known, and
-the estimator is ``DD / RR - 1`` (Peebles & Hauser 1974, ApJS 28, 19). Elsewhere it takes random particles that fill the
-same volume, and ``(DD - 2 DR + RR) / RR`` (Landy & Szalay 1993, ApJ 412, 64), each count divided by the number of all
-such pairs. Particles that are left out together, region by region, give a jackknife covariance (Norberg et al. 2009,
-MNRAS 396, 19).
+All functions use the exact counts of `jztree.radius.pair_counts`. In a periodic box the number of random pairs is
+known, and the estimator is ``DD / RR - 1`` (Peebles & Hauser 1974, ApJS 28, 19). Otherwise it needs random particles
+that fill the same volume, and is ``(DD - 2 DR + RR) / RR`` (Landy & Szalay 1993, ApJ 412, 64), with each count divided
+by the total number of such pairs. Leaving out the particles of one region at a time gives a jackknife covariance
+(Norberg et al. 2009, MNRAS 396, 19).
 
-Everything but the counts is NumPy in float64.
+Everything except the counts uses NumPy in float64.
 """
 
 import math
@@ -31,13 +30,13 @@ __all__ = ["Correlation", "cube_regions", "multipoles", "power_law", "wp", "wp_f
 class Correlation:
     """A correlation function in bins.
 
-    edges: ``(b + 1,)`` of the distance: r, s, or rp. value: ``(b,)``, or ``(l, b)`` for multipoles. pairs: ``(b,)``
-    int64, data pairs in each bin, in both orders. samples: ``(num_regions, *value.shape)``, the function with each
-    region left out, or None. occupied: ``(num_regions,)``, which regions hold particles, or None.
+    edges: ``(b + 1,)`` edges of the distance: r, s, or rp. value: ``(b,)``, or ``(l, b)`` for multipoles. pairs:
+        ``(b,)`` int64, data pairs in each bin, in both orders. samples: ``(num_regions, *value.shape)``, the function
+        with each region left out, or None. occupied: ``(num_regions,)``, which regions hold particles, or None.
 
-    A value is NaN if it is not known: in a bin without random pairs; in all bins if a set has fewer than two particles
-    or weights that sum to 0, or if no bin has a pair of data and randoms. The function then warns once, and names the
-    bins and the reason.
+    An unknown value is NaN. This affects a bin without random pairs. It affects all bins if a set has fewer than two
+    particles or weights that sum to 0, or if no bin has a pair of data and randoms. The function then warns once, with
+    the bins and the reason.
     """
 
     edges: np.ndarray
@@ -48,14 +47,16 @@ class Correlation:
 
     @property
     def centre(self) -> np.ndarray:
-        """``(b,)``, the geometric mean of the edges of each bin; of one that begins at 0, half its end."""
+        """``(b,)``, the geometric mean of the edges of each bin; for a bin that begins at 0, half its end."""
         low, high = self.edges[:-1], self.edges[1:]
         return np.where(low > 0, np.sqrt(low * high), high / 2)
 
     @property
     def covariance(self) -> np.ndarray | None:
-        """Of ``value.ravel()`` by the jackknife, ``(n - 1) / n`` times the sum of squares about the mean of the ``n``
-        samples without a region that holds particles; or None.
+        """The jackknife covariance of ``value.ravel()``, or None without regions.
+
+        It is ``(n - 1) / n`` times the sum of squares about the mean of the ``n`` samples that each leave out one
+        region with particles.
         """
         if self.samples is None:
             return None
@@ -66,14 +67,14 @@ class Correlation:
 
     @property
     def error(self) -> np.ndarray | None:
-        """The root of the covariance's diagonal, in the shape of ``value``; None without regions."""
+        """The square root of the covariance's diagonal, in the shape of ``value``; None without regions."""
         covariance = self.covariance
         return None if covariance is None else np.sqrt(np.diag(covariance)).reshape(self.value.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Sample:
-    """Particles whose correlation is asked for. options: of `pair_counts`."""
+    """The particles to correlate, with the options of `pair_counts`."""
 
     part: Any
     randoms: Any
@@ -107,7 +108,7 @@ class _Sample:
         return np.broadcast_to(np.asarray(self.boxsize, np.float64), (get_pos(self.part).shape[1],))
 
     def estimate(self, edges: np.ndarray, volume: Any, **bins: Any) -> tuple[Estimate, np.ndarray]:
-        """The correlation in all cells, and the numbers of data pairs.
+        """Return the correlation in all cells, and the numbers of data pairs.
 
         volume: a function without arguments that returns the volume of each cell; called if randoms is None.
         """
@@ -118,7 +119,7 @@ class _Sample:
         if self.randoms is None:
             pairs = number if dd.weight is None else np.asarray(dd.weight)
             return natural(pairs, data.pairs(), volume() / np.prod(self.box), data.fault()), number
-        # This one first: its errors say whether the data or the randoms are wrong.
+        # Count these first: the errors distinguish between data and randoms.
         dr = _counts(
             self.part,
             edges,
@@ -134,7 +135,7 @@ class _Sample:
         return landy_szalay(dd, dr, rr, data, randoms, self.num_regions or 0), number
 
     def occupied(self) -> np.ndarray | None:
-        """``(num_regions,)``, which regions hold particles; None without regions."""
+        """Return ``(num_regions,)``, which regions hold particles; None without regions."""
         if self.num_regions is None:
             return None
         both = ((self.part, self.region), (self.randoms, self.randoms_region))
@@ -142,14 +143,14 @@ class _Sample:
         return np.bincount(regions, minlength=self.num_regions) > 0
 
 
-# The randoms in the arguments of `pair_counts`, and their names here.
+# The arguments of `pair_counts` for the randoms, and their names here.
 _NAMES = {"part_b": "randoms", "weight_b": "randoms_weight", "region_b": "randoms_region"}
 
 
 def _counts(part: Any, edges: np.ndarray, **options: Any) -> PairCounts:
-    """`pair_counts`, whose errors name the arguments of this module.
+    """Call `pair_counts`, with errors that name the arguments of this module.
 
-    The call is not compiled as a whole: JAX would turn the ValueError of a wrong number into a JaxRuntimeError.
+    The call is not compiled as a whole: JAX would turn the ValueError for an invalid number into a JaxRuntimeError.
     """
     try:
         return pair_counts(part, edges, **options)
@@ -161,7 +162,7 @@ _OTHERWISE = ", or give randoms"
 
 
 def _real(value: Any, name: str) -> np.ndarray:
-    """``value`` as float64; TypeError in words if it is not made of real numbers."""
+    """Return ``value`` as float64. Raises TypeError unless it consists of real numbers."""
     array = np.asarray(value)
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name} is {value!r}; it must be a real number or an array of such.")
@@ -169,7 +170,7 @@ def _real(value: Any, name: str) -> np.ndarray:
 
 
 def _whole(value: Any, name: str) -> int:
-    """``value``; TypeError or ValueError in words if it is not an integer of at least 1."""
+    """Return ``value``. Raises TypeError or ValueError unless it is an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{name} is {value!r}; it must be an integer.")
     if value < 1:
@@ -178,7 +179,7 @@ def _whole(value: Any, name: str) -> int:
 
 
 def _edges(edges: Any, name: str) -> np.ndarray:
-    """Edges of bins as float64; TypeError or ValueError if they do not ascend from 0 or more."""
+    """Return bin edges as float64. Raises TypeError or ValueError if they do not ascend from 0 or more."""
     found = _real(edges, name)
     if found.ndim != 1 or len(found) < 2:
         raise ValueError(
@@ -192,7 +193,7 @@ def _edges(edges: Any, name: str) -> np.ndarray:
 
 
 def _check_reach(edges: np.ndarray, name: str, longest: float, otherwise: str = "") -> None:
-    """Raise ValueError if spheres that end at these edges would meet their own images."""
+    """Raise ValueError if spheres with these radii would meet their periodic images."""
     if edges.max() > longest:
         raise ValueError(
             f"{name} reaches {edges.max():g}, more than half the box, {longest:g}, where the number of random pairs is "
@@ -209,15 +210,15 @@ def _sample(part: Any, boxsize: Any, randoms: Any, others: dict[str, Any]) -> _S
 
 
 def xi(part: Any, edges: Any, boxsize: Any = None, randoms: Any = None, **options: Any) -> Correlation:
-    """The correlation function ``xi(r)``.
+    """Return the correlation function ``xi(r)``.
 
     part: a particle class with ``pos`` ``(n, d)``, or an array of positions. edges: ``(b + 1,)`` ascending.
-    boxsize: periodic length, or one a dimension; 0 or None is open.
-    randoms: particles at random in the same volume. None: the box is periodic, and their number is computed.
+    boxsize: periodic length, or one per dimension; 0 or None is open.
+    randoms: random particles in the same volume. None: the box is periodic, and the number of random pairs is computed.
     options: ``weight`` and ``randoms_weight``, ``(n,)``; ``region``, ``randoms_region`` and ``num_regions`` for a
         jackknife; see `jztree.radius.pair_counts`.
 
-    Raises TypeError or ValueError for wrong arguments. Warns if a value is NaN; see `Correlation`.
+    Raises TypeError or ValueError for invalid arguments. Warns if a value is NaN; see `Correlation`.
     """
     found, sample, dims = _edges(edges, "edges"), _sample(part, boxsize, randoms, options), get_pos(part).shape[1]
     if randoms is None:
@@ -227,12 +228,12 @@ def xi(part: Any, edges: Any, boxsize: Any = None, randoms: Any = None, **option
 
 
 def xi_from_counts(count: Any, num: int, edges: Any, boxsize: Any) -> Correlation:
-    """`xi` of a periodic box from pairs that were counted before, over many devices for example.
+    """Return `xi` of a periodic box from existing pair counts, for example from many devices.
 
-    count: ``(b,)``, what `jztree.radius.pair_counts` counted within one set of particles. num: how many these are.
-    edges: ``(b + 1,)``, those that were given to it. boxsize: ``(d,)``, one length a dimension, all positive.
+    count: ``(b,)``, counts of `jztree.radius.pair_counts` within one set of particles. num: number of these particles.
+        edges: ``(b + 1,)``, the same as for the counts. boxsize: ``(d,)``, one length per dimension, all positive.
 
-    Raises ValueError for wrong arguments.
+    Raises ValueError for invalid arguments.
     """
     pairs, found, box = _counted(count, {"edges": edges}, boxsize)
     _check_number(num)
@@ -241,10 +242,10 @@ def xi_from_counts(count: Any, num: int, edges: Any, boxsize: Any) -> Correlatio
 
 
 def wp_from_counts(count: Any, num: int, edges: Any, along: Any, boxsize: Any, los: int = -1) -> Correlation:
-    """`wp` of a periodic box from pairs that were counted before; see `xi_from_counts`.
+    """Return `wp` of a periodic box from existing pair counts; see `xi_from_counts`.
 
     count: ``(b, p)``, counted with ``mode="rp_pi"`` along the axis ``los``. along: ``(p + 1,)``, its ``edges_b``, from
-    0 on. boxsize: ``(3,)``.
+        0 on. boxsize: ``(3,)``.
     """
     pairs, (found, steps), box = _counted(count, {"edges": edges, "along": along}, boxsize)
     _check_number(num)
@@ -278,8 +279,8 @@ def _check_number(num: Any) -> None:
 
 
 def _from_counts(pairs: np.ndarray, num: int, volume: np.ndarray, box: np.ndarray) -> Estimate:
-    """The function in cells of the given volume, from pairs of ``num`` particles."""
-    num = int(num)  # whose square 32 bits do not hold
+    """Return the function in cells of the given volume, from pairs of ``num`` particles."""
+    num = int(num)  # its square may overflow 32 bits
     reason = f"there {'is 1 particle' if num == 1 else f'are {num} particles'}, and a pair needs 2"
     return natural(pairs, num * (num - 1), volume / np.prod(box), reason)
 
@@ -293,7 +294,7 @@ def _correlation(
     option: str = "",
     occupied: np.ndarray | None = None,
 ) -> Correlation:
-    """The result, and one warning if values are NaN or cells were joined. over: see `Estimate.integrated`."""
+    """Build the result. Warn once if values are NaN or cells were joined. over: see `Estimate.integrated`."""
     text = shortcomings(name, found, edges, option, occupied)
     if text:
         warnings.warn(text, RuntimeWarning, stacklevel=3)
@@ -309,7 +310,7 @@ def _shells(edges: np.ndarray, dims: int) -> np.ndarray:
 
 
 def _cylinders(edges: np.ndarray, along: np.ndarray) -> np.ndarray:
-    """Rings around the line of sight, in front of a particle and behind it."""
+    """Return the volumes of rings around the line of sight, in front of and behind a particle."""
     return np.pi * np.diff(edges**2)[:, None] * 2 * np.diff(along)
 
 
@@ -323,16 +324,16 @@ def wp(
     los: int | str = -1,
     **options: Any,
 ) -> Correlation:
-    """The projected correlation function, ``wp(rp) = 2 int_0^pi_max xi(rp, pi) dpi`` (Davis & Peebles 1983), a length.
+    """Return the projected correlation function ``wp(rp) = 2 int_0^pi_max xi(rp, pi) dpi`` (Davis & Peebles 1983).
 
-    part, boxsize, randoms, options: as in `xi`, in 3 dimensions. edges: ``(b + 1,)`` of the distance across the line of
-    sight. num_pi: the number of equal cells along it. los: its axis, or ``"midpoint"``, from an observer at the origin,
-    with randoms.
+    part, boxsize, randoms, options: see `xi`, in 3 dimensions. edges: ``(b + 1,)`` edges of the distance across the
+        line of sight. num_pi: the number of equal cells along it. los: its axis, or ``"midpoint"``, from an observer at
+        the origin, with randoms.
 
     With randoms, a cell without random pairs is joined to the next cell of its bin that has some, or else to the last
     one: their counts are added, and ``xi`` is taken as constant over them. A warning names these bins.
 
-    Raises and warns like `xi`.
+    Returns lengths. Raises and warns like `xi`.
     """
     _whole(num_pi, "num_pi")
     if isinstance(pi_max, bool) or not isinstance(pi_max, (int, float, np.integer, np.floating)):
@@ -361,11 +362,11 @@ def multipoles(
     los: int | str = -1,
     **options: Any,
 ) -> Correlation:
-    """Multipoles of ``xi(s, mu)``: ``(2 l + 1) int_0^1 xi(s, mu) P_l(mu) dmu`` for each even ``l`` of ``ells``.
+    """Return multipoles ``(2 l + 1) int_0^1 xi(s, mu) P_l(mu) dmu`` for each even ``l`` of ``ells``.
 
-    part, boxsize, randoms, options: as in `xi`, in 3 dimensions. edges: ``(b + 1,)`` of the distance s. num_mu: the
-    number of equal cells of ``|mu|``. xi is taken as constant in each cell; empty cells are joined as in `wp`. los: see
-    `wp`.
+    part, boxsize, randoms, options: see `xi`, in 3 dimensions. edges: ``(b + 1,)`` edges of the distance s. num_mu: the
+        number of equal cells of ``|mu|``. xi is taken as constant in each cell; empty cells are joined, see `wp`. los:
+        see `wp`.
 
     Returns values ``(len(ells), b)``. Raises and warns like `xi`.
     """
@@ -397,12 +398,12 @@ def _in_three(sample: _Sample, what: str, los: Any) -> _Sample:
 
 
 def cube_regions(part: Any, lower: Any, upper: Any, per_side: int) -> np.ndarray:
-    """Regions for a jackknife, ``(n,)`` int32: the ``per_side**d`` equal boxes that a larger one is cut into.
+    """Return regions for a jackknife, ``(n,)`` int32: the ``per_side**d`` equal parts of a box.
 
     part: a particle class with ``pos`` ``(n, d)``, or positions. lower, upper: ``(d,)`` or numbers, the corners of the
-    larger one. What is outside of it is in the box nearby, rows from ``num`` on are in region 0.
+        box. Particles outside the box get the nearest region; rows from ``num`` on get region 0.
 
-    Raises TypeError or ValueError for wrong arguments, and for positions that are NaN.
+    Raises TypeError or ValueError for invalid arguments, and for NaN positions.
     """
     given = np.asarray(part) if isinstance(part, list) else part
     places, num = np.array(get_pos(given), np.float64), int(get_num(given))
@@ -422,8 +423,9 @@ def cube_regions(part: Any, lower: Any, upper: Any, per_side: int) -> np.ndarray
 
 
 def power_law(found: Correlation, low: float = 0.0, high: float = np.inf) -> tuple[float, float]:
-    """``r0`` and ``gamma`` of the power law ``(r / r0)**-gamma`` nearest to the bins between ``low`` and ``high``, by
-    least squares of the logarithms, weighted by the jackknife errors if there are any.
+    """Fit a power law ``(r / r0)**-gamma`` to the bins between ``low`` and ``high``; return ``r0`` and ``gamma``.
+
+    This is a least-squares fit of the logarithms, weighted by the jackknife errors if they exist.
 
     Raises ValueError if fewer than two of these bins are positive.
     """
