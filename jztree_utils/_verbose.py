@@ -1,6 +1,6 @@
-"""What ``-v`` tells beyond the stages: the machine, the snapshot in full, compilation, rows sent, memory.
+"""The additional output of ``-v``: the machine, the full snapshot, compilation, rows sent, memory.
 
-All of it goes where the stages go. Nothing is gathered unless it is asked for.
+It goes to the same place as the stages. No data are collected unless ``-v`` is set.
 """
 
 import sys
@@ -19,7 +19,7 @@ from . import io
 from ._memory import bytes_in_words
 from ._report import VERBOSE, Stage, is_verbose, number, print_pairs, say
 
-_COMPILING = "/jax/core/compile/"  # what JAX's events of tracing, lowering and compiling begin with
+_COMPILING = "/jax/core/compile/"  # prefix of JAX's events of tracing, lowering and compiling
 _PROPERTIES = ("pos", "vel", "mass", "id")
 _ROWS = {
     "rows.sort": "sorting",
@@ -52,7 +52,7 @@ def print_machine(mesh: Mesh) -> None:
 
 
 def print_snapshot(snapshots: Sequence[io.Snapshot]) -> None:
-    """Print what was found out of a snapshot. snapshots: it as each of its types sees it."""
+    """Print the metadata of a snapshot. snapshots: one `io.Snapshot` for each of its types."""
     if not is_verbose():
         return
     first, header = snapshots[0], snapshots[0].header
@@ -79,7 +79,7 @@ def print_snapshot(snapshots: Sequence[io.Snapshot]) -> None:
 
 
 def _properties(snapshot: io.Snapshot) -> Iterator[str]:
-    """Such as ``pos float32 (3)``."""
+    """Yield descriptions such as ``pos float32 (3)``."""
     for name in snapshot.present(("pos",), _PROPERTIES):
         if name == "mass" and snapshot.shared_mass is not None:
             yield f"mass {number(snapshot.shared_mass)} each"
@@ -95,7 +95,7 @@ def _known(values: dict[str, float | None], form: str) -> str:
 
 @contextmanager
 def compilation(told: Stage) -> Iterator[None]:
-    """Add to what is told of a stage how long of it JAX compiled, tracing and lowering included."""
+    """Add to the report of a stage the time that JAX spent on compiling, including tracing and lowering."""
     if not is_verbose():
         yield
         return
@@ -115,7 +115,7 @@ def compilation(told: Stage) -> Iterator[None]:
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:
-    """The time that lies within any of ``spans``, which may overlap: what is traced within a trace is in both."""
+    """Return the time covered by ``spans``, which may overlap: a nested trace is part of both spans."""
     seconds, end = 0.0, 0.0
     for begin, stop in sorted(spans):
         seconds += max(stop - max(begin, end), 0.0)
@@ -125,7 +125,7 @@ def _covered(spans: list[tuple[float, float]]) -> float:
 
 @contextmanager
 def rows_sent(mesh: Mesh) -> Iterator[None]:
-    """Print how many rows the devices of this process sent to others in the block."""
+    """Print how many rows the devices of this process send to others in the block."""
     if not is_verbose() or mesh.size == 1:
         yield
         return
@@ -139,7 +139,7 @@ def rows_sent(mesh: Mesh) -> Iterator[None]:
 
 
 def print_memory_peak(mesh: Mesh) -> None:
-    """Print the largest memory that this process, and each GPU of it, has used so far."""
+    """Print the peak memory of this process, and of each of its GPUs."""
     if not is_verbose():
         return
     peaks = {"this process": _peak_of_process()}
@@ -151,7 +151,7 @@ def print_memory_peak(mesh: Mesh) -> None:
 
 
 def _peak_of_process() -> int:
-    """Bytes; 0 where the system does not tell."""
+    """Return bytes, or 0 if the system does not report them."""
     try:
         import resource  # noqa: PLC0415 - not on Windows
     except ImportError:
