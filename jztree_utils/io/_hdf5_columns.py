@@ -1,4 +1,4 @@
-"""Datasets of HDF5 files as columns of particles: integers of 128 bits, compression, virtual datasets."""
+"""HDF5 datasets as particle columns: integers of 128 bits, compression, virtual datasets."""
 
 import importlib
 import math
@@ -18,8 +18,8 @@ from ._hdf5_chunks import check_apart, has_all_chunks, made_up_rows_refused
 from ._hdf5_types import WORDS, dtype_of, is_widened, read_values
 
 KINDS = {"f": "floats", "iu": "integers", "iuf": "real numbers", "iufb": "numbers"}
-_FIRST_PLUGIN = 256  # filters of lower numbers are part of the HDF5 library
-# Filters that do not come with the HDF5 library, by their registered numbers.
+_FIRST_PLUGIN = 256  # filters with lower numbers are part of the HDF5 library
+# Filters outside the HDF5 library, by their registered numbers.
 _FILTERS = {
     307: "BZip2",
     32000: "LZF",
@@ -40,7 +40,7 @@ _FILTERS = {
 class Hdf5Part:
     """Particles in one HDF5 file, a `Part`.
 
-    usual: the name that each property has, for words about those that are missing.
+    usual: the name of each property, for messages about missing properties.
     """
 
     path: Path
@@ -69,7 +69,7 @@ class Hdf5Part:
 
 
 def stored_as(file: h5py.File, name: str, factor: float = 1.0) -> Column:
-    """How a dataset is stored, without reading its rows. Raises SnapshotError if there is none of that name."""
+    """Describe how a dataset is stored, without reading its rows. Raises SnapshotError if it does not exist."""
     data = get_dataset(file, name)
     kind = data.id.get_type()
     return Column(
@@ -83,7 +83,7 @@ def stored_as(file: h5py.File, name: str, factor: float = 1.0) -> Column:
 
 
 def _stored_dtype(data: h5py.Dataset) -> np.dtype:
-    """The dtype of a dataset. Raises SnapshotError for floats that HDF5 would misread."""
+    """Return the dtype of a dataset. Raises SnapshotError for floats that HDF5 would misread."""
     kind = data.id.get_type()
     if isinstance(kind, h5py.h5t.TypeFloatID) and not _is_float(kind):
         raise SnapshotError(
@@ -94,8 +94,10 @@ def _stored_dtype(data: h5py.Dataset) -> np.dtype:
 
 
 def _is_float(kind: h5py.h5t.TypeFloatID) -> bool:
-    """Whether sign, exponent and mantissa lie side by side, and the exponent of 1 is in the middle, as in IEEE 754 and
-    in what SWIFT makes shorter. HDF5 converts anything else without a word.
+    """Return whether a float type has the layout of IEEE 754.
+
+    Sign, exponent and mantissa must be adjacent, and the exponent of 1 must be in the middle, as in IEEE 754 and in the
+    shortened floats of SWIFT. HDF5 converts other types incorrectly without an error.
     """
     sign, exponent, exponent_bits, mantissa, mantissa_bits = kind.get_fields()
     lowest = kind.get_offset()
@@ -104,7 +106,7 @@ def _is_float(kind: h5py.h5t.TypeFloatID) -> bool:
 
 
 class OpenFile:
-    """An open file; what is needed to read a dataset is checked once."""
+    """An open file; each dataset is checked once before it is read."""
 
     def __init__(self, file: h5py.File) -> None:
         self._file = file
@@ -121,7 +123,7 @@ class OpenFile:
                 data.read_direct(out, rows)
 
     def read_bytes(self, data: h5py.Dataset, rows: slice) -> np.ndarray:
-        """``(n,)`` rows of a dataset of this file as they are stored, of dtype `row_dtype`: nothing is converted."""
+        """Return rows ``(n,)`` of a dataset of this file as stored, of dtype `row_dtype`, without any conversion."""
         self._check(data, rows)
         out = np.empty(rows.stop - rows.start, row_dtype(data))
         with made_up_rows_refused(data, rows, out):
@@ -129,7 +131,7 @@ class OpenFile:
         return out
 
     def _check(self, data: h5py.Dataset, rows: slice) -> None:
-        """Raise SnapshotError if HDF5 could not read these rows, or would make them up."""
+        """Raise SnapshotError if HDF5 could not read these rows, or would fill them in."""
         name = str(data.name)
         if name not in self._readable:
             check_readable(data)
@@ -138,7 +140,7 @@ class OpenFile:
             self.check_sources(data, rows)
 
     def check_sources(self, data: h5py.Dataset, rows: slice) -> None:
-        """Raise SnapshotError if rows come from a file that is missing or too short: HDF5 would make them up."""
+        """Raise SnapshotError if rows come from a file that is missing or too short: HDF5 would fill them in."""
         for source in data.virtual_sources():
             first, last = source.vspace.get_select_bounds()
             if source.file_name == "." or first[0] >= rows.stop or last[0] < rows.start:
@@ -164,7 +166,7 @@ class OpenFile:
 
 
 def row_dtype(data: h5py.Dataset) -> np.dtype:
-    """A row of a dataset as bytes."""
+    """Return the dtype of a row of a dataset as bytes."""
     return np.dtype((np.void, math.prod(data.shape[1:]) * data.id.get_type().get_size()))
 
 
@@ -174,7 +176,7 @@ def write_bytes(data: h5py.Dataset, start: int, rows: np.ndarray) -> None:
 
 
 def _select_rows(data: h5py.Dataset, rows: slice, transfer: Any, array: np.ndarray) -> None:
-    """Read or write rows without conversion: in memory they are of the type that they have in the file."""
+    """Read or write rows without conversion: they have the same type in memory and in the file."""
     shape = (rows.stop - rows.start, *data.shape[1:])
     if math.prod(shape):
         space = data.id.get_space()
@@ -183,7 +185,7 @@ def _select_rows(data: h5py.Dataset, rows: slice, transfer: Any, array: np.ndarr
 
 
 def virtual_sources(file: h5py.File) -> list[Path]:
-    """The other files that virtual datasets of an open file show."""
+    """Return the other files that virtual datasets of an open file refer to."""
     found: set[str] = set()
 
     def look(_: str, item: h5py.Group | h5py.Dataset) -> None:
@@ -195,14 +197,14 @@ def virtual_sources(file: h5py.File) -> list[Path]:
 
 
 def _rows_needed(source: Any, data: h5py.Dataset) -> int:
-    """How many rows the source of a virtual dataset must have."""
+    """Return the minimum number of rows in the source of a virtual dataset."""
     if source.src_space.get_select_type() == h5py.h5s.SEL_ALL:
         return int(source.vspace.get_select_npoints() // np.prod(data.shape[1:]))
     return int(source.src_space.get_select_bounds()[1][0]) + 1
 
 
 def read_all(file: h5py.File, name: str) -> Any:
-    """All rows of a dataset that is not large. Raises SnapshotError if it is missing or cannot be read."""
+    """Read all rows of a small dataset. Raises SnapshotError if it is missing or cannot be read."""
     data = get_dataset(file, name)
     if data.shape is None:
         raise SnapshotError(f"{file.filename} holds nothing as {name}; write it again.")
@@ -220,16 +222,16 @@ def read_all(file: h5py.File, name: str) -> Any:
 
 
 def check_form(data: h5py.Dataset, kinds: str, shape: tuple[int, ...], because: str) -> None:
-    """Raise SnapshotError unless a dataset holds numbers of these kinds in this shape; none of them is read.
+    """Raise SnapshotError unless a dataset has numbers of these kinds in this shape; it does not read them.
 
-    kinds: of `KINDS`, as in `numpy.dtype.kind`. because: why the shape must be that, such as "a row a group".
+    kinds: one of `KINDS`, see `numpy.dtype.kind`. because: reason for the shape, such as "a row a group".
     """
     if dtype_of(data).kind not in kinds or data.shape != shape:
         raise wrong_form(data, kinds, f"{shape}, {because}")
 
 
 def wrong_form(data: h5py.Dataset, kinds: str, needed: str) -> SnapshotError:
-    """The error for a dataset of other kinds of numbers, or of another shape than ``needed``."""
+    """Return the error for a dataset with other kinds of numbers, or with another shape than ``needed``."""
     held = "nothing" if data.shape is None else f"{dtype_of(data)} of shape {data.shape}"
     return SnapshotError(
         f"{data.file.filename} holds {held} as {str(data.name).lstrip('/')}, but it must be {KINDS[kinds]} of shape "
@@ -238,7 +240,7 @@ def wrong_form(data: h5py.Dataset, kinds: str, needed: str) -> SnapshotError:
 
 
 def check_readable(data: h5py.Dataset) -> None:
-    """Raise SnapshotError if HDF5 could not read a dataset, or would make up what is not there."""
+    """Raise SnapshotError if HDF5 could not read a dataset, or would fill in missing rows."""
     check_filters(data)
     _check_covered(data)
     _check_written(data)
@@ -246,8 +248,10 @@ def check_readable(data: h5py.Dataset) -> None:
 
 
 def _check_written(data: h5py.Dataset) -> None:
-    """Raise SnapshotError if rows have never been written, such as by a run that was cut short, or are in files that
-    are missing: HDF5 would give zeros for them."""
+    """Raise SnapshotError if rows were never written, for example by an aborted run, or are in missing files.
+
+    HDF5 would return zeros for them.
+    """
     if data.is_virtual or not data.size:
         return
     where = f"{data.file.filename} holds {str(data.name).lstrip('/')}"
@@ -260,12 +264,12 @@ def _check_written(data: h5py.Dataset) -> None:
 
 
 def _is_written(data: h5py.Dataset) -> bool:
-    """Whether a dataset has all its bytes within its file. Where its list of chunks is damaged, HDF5 would crash."""
+    """Return whether the file has all bytes of a dataset. HDF5 would crash on a damaged list of chunks."""
     return bool(data.id.get_storage_size()) if data.chunks is None else has_all_chunks(data)
 
 
 def _check_covered(data: h5py.Dataset) -> None:
-    """Raise SnapshotError if a virtual dataset has rows that no file provides."""
+    """Raise SnapshotError if a virtual dataset has rows without a source file."""
     if data.is_virtual:
         shown = sum(source.vspace.get_select_npoints() for source in data.virtual_sources())
         if shown != data.size:
@@ -286,7 +290,7 @@ def _read_words(data: h5py.Dataset, rows: slice, out: np.ndarray) -> None:
 
 
 def check_filters(data: h5py.Dataset) -> None:
-    """Raise SnapshotError unless all filters of a dataset are there, those of the package hdf5plugin included."""
+    """Raise SnapshotError unless all filters of a dataset are available, directly or from the package hdf5plugin."""
     plist = data.id.get_create_plist()
     for place in range(plist.get_nfilters()):
         number, _, _, name = plist.get_filter(place)
@@ -300,11 +304,11 @@ def check_filters(data: h5py.Dataset) -> None:
 
 
 def _load_plugins(number: int) -> str | None:
-    """None once the package hdf5plugin has brought the filter of this number, else what to do about it."""
+    """Return None once the package hdf5plugin has loaded the filter with this number, otherwise advice for the user."""
     if number < _FIRST_PLUGIN:
         return "which this HDF5 library was built without; write the file without it (h5repack -f NONE)"
     try:
-        importlib.import_module("hdf5plugin")  # to import it is to register its filters
+        importlib.import_module("hdf5plugin")  # the import registers its filters
     except ImportError:
         return "which is not installed; pip install hdf5plugin"
     if h5py.h5z.filter_avail(number):
