@@ -1,4 +1,4 @@
-"""What ``--help`` says of the commands, beside their options."""
+"""The ``--help`` texts of the commands, apart from their options."""
 
 DESCRIPTION = """\
 Exact friends-of-friends groups and k nearest neighbours of the particles of a simulation snapshot."""
