@@ -1,9 +1,10 @@
-"""The mean separation of particles, of which the linking length of friends-of-friends groups is a part.
+"""The mean separation of particles. The linking length of friends-of-friends groups is a fraction of it.
 
-Where particles fill the box, it follows from their number: ``(V / N)^(1/d)``. In a zoom-in simulation they do not, and
-stars never do. There it follows from their mean mass and the mean density of matter, ``(m / rho)^(1/3)``, as Gadget-4
-has it (Springel et al. 2021, MNRAS 506, 2871; ``fof_get_comoving_linking_length`` in its source): ``rho`` is
-``Omega0 - OmegaBaryon`` of the critical density if the snapshot holds gas, and ``Omega0`` if not, whatever is linked.
+If particles fill the box, it follows from their number: ``(V / N)^(1/d)``. In a zoom-in simulation they do not fill the
+box, and stars never do. Then it follows from their mean mass and the mean density of matter, ``(m / rho)^(1/3)``, as in
+Gadget-4 (Springel et al. 2021, MNRAS 506, 2871; ``fof_get_comoving_linking_length`` in its source). For any linked
+particle type, ``rho`` is ``Omega0 - OmegaBaryon`` of the critical density if the snapshot holds gas, and ``Omega0``
+otherwise.
 """
 
 import math
@@ -18,7 +19,7 @@ from .mass_function import CRITICAL_DENSITY, units_of
 
 __all__ = ["MeanSeparation", "mean_separation"]
 
-_SAME = 1e-3  # relative, of units, Newton's constant and radiation, which headers round or leave out
+_SAME = 1e-3  # relative tolerance for units, Newton's constant and radiation, which headers round or leave out
 _ALIKE = 1.2
 _GAS = 0
 BY_MASS, BY_NUMBER = "mass", "number"
@@ -28,9 +29,9 @@ BY_MASS, BY_NUMBER = "mass", "number"
 class MeanSeparation:
     """The mean separation of particles, and how it was found; lengths are comoving, in the snapshot's unit.
 
-    value: the separation. by: ``"mass"`` or ``"number"``, which of the two it is.
-    by_mass: from the mean mass of the particles and the density of matter; None if the header does not tell enough.
-    by_number: from the number of particles and the box; None if there is no box.
+    value: the separation. by: ``"mass"`` or ``"number"``, the source of the value.
+    by_mass: from the mean mass of the particles and the density of matter; None if the header has too little data.
+    by_number: from the number of particles and the box; None without a box.
     """
 
     value: float
@@ -39,12 +40,12 @@ class MeanSeparation:
     by_number: float | None
 
     def __str__(self) -> str:
-        """How it was found, in words."""
+        """How the separation was found, in words."""
         return "by the mass of the particles and Omega0" if self.by == BY_MASS else "by the number of particles"
 
     @property
     def doubt(self) -> str:
-        """A sentence that names both lengths, if they differ by a factor of more than 1.2; else empty."""
+        """A sentence with both lengths, if they differ by a factor of more than 1.2; otherwise empty."""
         if self.by_mass is None or self.by_number is None:
             return ""
         if _within(self.by_mass, self.by_number, _ALIKE):
@@ -56,16 +57,16 @@ class MeanSeparation:
 def mean_separation(
     header: SnapshotHeader, num: int, mass: float | None = None, ndim: int = 3
 ) -> MeanSeparation | None:
-    """The mean separation of particles of one type; None if neither their mass nor their number tells it.
+    """Return the mean separation of particles of one type; None if neither mass nor number determines it.
 
-    header: of the snapshot, see `jztree_utils.io.read_header`; what it has to tell for the former is Omega0 and the
-        units, unless these follow from its masses (`jztree_utils.mass_function.units_of`).
-    num: how many particles there are. mass: the mean of their masses, in the snapshot's unit; None if it is not known.
-    ndim: dimensions; the mass tells nothing unless they are three.
+    header: header of the snapshot, see `jztree_utils.io.read_header`. The separation by mass needs Omega0 and the
+        units, unless the units follow from its masses (`jztree_utils.mass_function.units_of`).
+    num: number of particles. mass: their mean mass, in the snapshot's unit; None if unknown.
+    ndim: number of dimensions; the separation by mass needs three.
 
-    By mass if the header allows it. By number if that is the same up to rounded units (0.1 %), because it needs none;
-    and if the snapshot holds gas but does not tell OmegaBaryon, unless the particles do not fill the box at all, which
-    is so where the two differ by a factor of more than 1.2.
+    The mass is used if the header allows it. The number is used instead in two cases: if both agree up to rounded units
+    (0.1 %), because the number needs no units; and if the snapshot holds gas but the header lacks OmegaBaryon, unless
+    the two differ by a factor of more than 1.2, because then the particles do not fill the box.
 
     Raises ValueError if there are no particles.
     """
@@ -81,13 +82,13 @@ def mean_separation(
 
 
 def _within(one: float, other: float, factor: float) -> bool:
-    """Whether two lengths differ by at most a factor."""
+    """Return whether two lengths differ by at most a factor."""
     return max(one, other) <= factor * min(one, other)
 
 
 def _by_number(header: SnapshotHeader, num: int, ndim: int) -> float | None:
     lengths = np.broadcast_to(np.asarray(header.boxsize, np.float64), (ndim,)).tolist()
-    # Python's numbers, which become infinite without a warning.
+    # Python numbers become infinite without a warning.
     return (math.prod(lengths) / num) ** (1 / ndim) if min(lengths) > 0 else None
 
 
