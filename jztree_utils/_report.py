@@ -1,7 +1,6 @@
-"""What the command line tells: a line a stage as it ends, tables, and a summary for scripts.
+"""The output of the command line: a line per stage as it ends, tables, and a summary for scripts.
 
-People read standard output: little, much or nothing of it. Scripts read it too if they ask for JSON; then there is
-nothing else on it.
+Users read standard output, at the level that they choose. Scripts can request JSON on it; then it contains only JSON.
 """
 
 import json
@@ -15,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
-_NAMES = 30  # the column of the names of stages
+_NAMES = 30  # width of the column of stage names
 QUIET, NORMAL, VERBOSE = 0, 1, 2
 
 
 @dataclass
 class _Output:
-    """How much is told, and what was found so far for the summary."""
+    """The level of output, and the times for the summary."""
 
     level: int = NORMAL
     seconds: dict[str, float] = field(default_factory=dict)
@@ -32,7 +31,7 @@ _output = _Output()
 
 @contextmanager
 def telling(level: int) -> Iterator[None]:
-    """Tell as much as ``level`` says inside the block: QUIET, NORMAL or VERBOSE."""
+    """Set the level of output inside the block: QUIET, NORMAL or VERBOSE."""
     before = _output.level
     _output.level = level
     try:
@@ -42,24 +41,24 @@ def telling(level: int) -> Iterator[None]:
 
 
 def is_quiet() -> bool:
-    """Whether nothing is told to people."""
+    """Return whether output for users is off."""
     return _output.level <= QUIET
 
 
 def is_verbose() -> bool:
-    """Whether people have asked for more than usual."""
+    """Return whether the user requested verbose output."""
     return _output.level >= VERBOSE
 
 
 def say(text: str = "", level: int = NORMAL) -> None:
-    """Print a line for people."""
+    """Print a line for users."""
     if _output.level >= level:
         print(text)
         sys.stdout.flush()
 
 
 def warn(sentence: str) -> None:
-    """Print a warning to standard error; of several processes the first one does."""
+    """Print a warning to standard error; only the first of several processes prints."""
     jax = sys.modules.get("jax")
     first = jax is None or not jax.distributed.is_initialized() or jax.process_index() == 0
     if _output.level >= NORMAL and first:
@@ -68,7 +67,7 @@ def warn(sentence: str) -> None:
 
 @contextmanager
 def warnings_told() -> Iterator[None]:
-    """Print warnings of the block as `warn` does, without the line of code that Python names."""
+    """Print warnings of the block with `warn`, without the code line that Python would show."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
         yield
@@ -78,9 +77,9 @@ def warnings_told() -> Iterator[None]:
 
 @dataclass
 class Stage:
-    """What is told of a stage beside its time.
+    """The report of a stage, apart from its time.
 
-    particles: how many were worked on, for the rate; 0 tells none.
+    particles: number of processed particles, for the rate; 0 shows no rate.
     detail: words at the end of the line.
     """
 
@@ -90,9 +89,9 @@ class Stage:
 
 @contextmanager
 def stage(name: str, particles: int = 0, level: int = NORMAL) -> Iterator[Stage]:
-    """Time the block and print a line when it has ended well. The block may fill in the `Stage` it gets.
+    """Time the block and print a line when it has ended without error. The block may fill in the `Stage` that it gets.
 
-    level: from which on the line is printed.
+    level: the minimum level of output for the line.
     """
     told = Stage(particles)
     start = time.perf_counter()
@@ -104,19 +103,19 @@ def stage(name: str, particles: int = 0, level: int = NORMAL) -> Iterator[Stage]
 
 
 def take_seconds() -> dict[str, float]:
-    """The time of each stage since the last call, in seconds."""
+    """Return the time of each stage since the last call, in seconds."""
     taken, _output.seconds = _output.seconds, {}
     return {name: round(seconds, 6) for name, seconds in taken.items()}
 
 
 def print_json(summary: Any) -> None:
-    """Print a summary for scripts, on one line; what is not a number in JSON (infinite, NaN) becomes null."""
+    """Print a summary for scripts, on one line; numbers that JSON lacks (infinite, NaN) become null."""
     print(json.dumps(_plain(summary), allow_nan=False))
     sys.stdout.flush()
 
 
 def _plain(value: Any) -> Any:
-    """``value`` in types that JSON has."""
+    """Return ``value`` in types that JSON has."""
     if isinstance(value, dict):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -129,7 +128,7 @@ def _plain(value: Any) -> Any:
 
 
 def with_prefix(number: float) -> str:
-    """A number in three digits with a metric prefix, such as ``2.35 M``."""
+    """Format a number with three digits and a metric prefix, such as ``2.35 M``."""
     for size, prefix in _PREFIXES:
         if number >= size:
             return f"{number / size:.3g} {prefix}"
@@ -137,12 +136,12 @@ def with_prefix(number: float) -> str:
 
 
 def number(value: float) -> str:
-    """A number in six digits; whole numbers in full and with separators."""
+    """Format a number with six digits; integers in full and with separators."""
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
 
 
 def column(values: Iterable[float]) -> list[str]:
-    """Numbers with equal decimals, so that they can be compared; six digits of the largest."""
+    """Format numbers with equal decimals for comparison; the largest has six digits."""
     numbers = [float(value) for value in values]
     largest = max((abs(value) for value in numbers), default=0.0)
     place = math.floor(math.log10(largest)) if 0 < largest < math.inf else 0
@@ -151,14 +150,14 @@ def column(values: Iterable[float]) -> list[str]:
 
 
 def print_pairs(pairs: Sequence[tuple[str, str]], level: int = NORMAL) -> None:
-    """Print names and values in two columns. level: from which on they are printed."""
+    """Print names and values in two columns. level: the minimum level of output."""
     width = max(len(name) for name, _ in pairs) + 2
     for name, value in pairs:
         say(f"  {name:<{width}}{value}", level)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table whose columns are as wide as they must be, aligned to the right."""
+    """Print a table, aligned to the right, with the minimum width for each column."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     for row in (header, *rows):
         say("  " + "   ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)))
