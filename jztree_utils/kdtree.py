@@ -1,8 +1,8 @@
-"""`KDTree`: the class of `scipy.spatial` with the searches of `jztree`, for scripts that have it in their hands.
+"""`KDTree`: the class of `scipy.spatial` with the searches of `jztree`, for scripts that already use it.
 
-Numbers are float64 from end to end, whatever the mode of JAX. Distances are Euclidean (``p=2``). Each new number of
-neighbours, and each size of set (up to an eighth more), compiles anew, which takes about a second; programs that ask
-small questions of many sizes are better off with SciPy.
+All computations are in float64, in any mode of JAX. Distances are Euclidean (``p=2``). Each new number of neighbours,
+and each new size of the point set (in steps of up to an eighth), compiles again, which takes about a second. For small
+queries of many different sizes, SciPy is faster.
 """
 
 import itertools
@@ -16,23 +16,23 @@ from ._point_search import MOST_DIMS, PointSearch, check_size
 
 __all__ = ["KDTree"]
 
-# Bytes per neighbour of results: an integer in a list, a pair in an array, and one as tuple in a set or a dict.
+# Bytes per neighbour of results: an integer in a list, a pair in an array, and a tuple in a set or a dict.
 _LIST, _PAIR, _TUPLE = 40, 40, 200
 _COUNT_INSTEAD = "Use a smaller distance, fewer points, or count_neighbors, which needs no lists"
 
 
 class KDTree:
-    """Neighbours of points, as `scipy.spatial.KDTree` finds them.
+    """Find neighbours of points, with the API of `scipy.spatial.KDTree`.
 
-    data: ``(n, m)`` real numbers, ``m`` from 1 to 8. They are not copied, unless ``copy_data`` asks for it, and must
-        not be changed. ``leafsize``, ``compact_nodes`` and ``balanced_tree`` do nothing.
-    boxsize: periodic length, or one a dimension; 0 is open. Data must lie within ``[0, boxsize)``.
+    data: ``(n, m)`` real numbers, ``m`` from 1 to 8. They must not change, unless ``copy_data`` makes a copy.
+        ``leafsize``, ``compact_nodes`` and ``balanced_tree`` have no effect.
+    boxsize: periodic length, or one per dimension; 0 is open. Data must be within ``[0, boxsize)``.
 
-    Attributes: ``data`` as float64, ``n``, ``m``, ``boxsize``, ``mins``, ``maxes`` as in SciPy. There is no ``tree``.
-    ``eps`` and ``workers`` of the methods do nothing: answers are exact, and all cores are used.
+    Attributes: ``data`` as float64, ``n``, ``m``, ``boxsize``, ``mins``, ``maxes``, like SciPy. There is no ``tree``.
+        The arguments ``eps`` and ``workers`` of the methods have no effect: results are exact, and all cores are used.
 
-    Raises ValueError or TypeError for data that are no finite real numbers ``(n, m)``, beyond 3e144 or outside of the
-    box, and for lengths of a box that are negative, NaN or infinite.
+    Raises ValueError or TypeError if data are not finite real numbers ``(n, m)``, above 3e144 or outside the box, and
+    for box lengths that are negative, NaN or infinite.
     """
 
     def __init__(
@@ -68,12 +68,13 @@ class KDTree:
         distance_upper_bound: float = np.inf,
         workers: int = 1,
     ) -> tuple[Any, Any]:
-        """The nearest neighbours of points.
+        """Find the nearest neighbours of points.
 
-        x: ``(..., m)``. k: how many, or a list of which, from 1 on. distance_upper_bound: only those nearer than that.
+        x: ``(..., m)``. k: number of neighbours, or a list of their ranks, from 1 on. distance_upper_bound: only
+            neighbours below this distance.
 
-        Returns distances and rows, ``(..., k)``, or ``(...)`` if ``k`` is 1; what is missing has an infinite distance
-        and the row ``n``. Raises ValueError or TypeError for arguments that cannot be.
+        Returns distances and rows, ``(..., k)``, or ``(...)`` if ``k`` is 1. Missing neighbours have an infinite
+        distance and the row ``n``. Raises ValueError or TypeError for invalid arguments.
         """
         del eps
         _check_workers(workers)
@@ -104,12 +105,12 @@ class KDTree:
         return_sorted: bool | None = None,
         return_length: bool = False,
     ) -> Any:
-        """The rows of all points within a distance of others.
+        """Find the rows of all points within a distance of the given points.
 
         x: ``(..., m)``. r: distances that broadcast to ``(...)``.
 
-        Returns a list for one point, otherwise an array ``(...)`` of lists, sorted; or their lengths, which need no
-        lists. Raises MemoryError if the lists do not fit into memory, before they are made.
+        Returns a list for one point, otherwise an array ``(...)`` of lists, sorted; or only their lengths, without
+        lists. Raises MemoryError if the lists would not fit into memory, before it makes them.
         """
         del eps, return_sorted
         _check_workers(workers)
@@ -127,14 +128,14 @@ class KDTree:
         return lists.reshape(shape) if shape else lists[0]
 
     def query_ball_tree(self, other: "KDTree", r: float, p: float = 2.0, eps: float = 0) -> list[list[int]]:
-        """For each point of this tree the rows of ``other`` within ``r``, sorted."""
+        """Return, for each point of this tree, the sorted rows of ``other`` within ``r``."""
         del eps
         _check_metric(p)
         splits, index, _ = self._points_of(other).within(self.data, np.full(self.n, float(r)), _LIST, _COUNT_INSTEAD)
         return [sorted(index[begin:end].tolist()) for begin, end in itertools.pairwise(splits)]
 
     def query_pairs(self, r: float, p: float = 2.0, eps: float = 0, output_type: str = "set") -> Any:
-        """All pairs of rows ``i < j`` of points within ``r``: a set of tuples, or an array ``(pairs, 2)``."""
+        """Return all pairs of rows ``i < j`` of points within ``r``: a set of tuples, or an array ``(pairs, 2)``."""
         del eps
         _check_metric(p)
         if output_type not in ("set", "ndarray"):
@@ -148,12 +149,11 @@ class KDTree:
     def count_neighbors(
         self, other: "KDTree", r: Any, p: float = 2.0, weights: Any = None, cumulative: bool = True
     ) -> Any:
-        """How many pairs, one point of each tree, are within distances, or what the products of their weights add up
-        to.
+        """Count the pairs, one point of each tree, within distances, or sum the products of their weights.
 
-        r: one distance or several. weights: of the points of both trees, a pair of arrays, each may be None; one array
-            for both if both trees are the same. cumulative: all pairs within each distance; else those farther than the
-            one before, which must be in order.
+        r: one distance or several. weights: weights of the points of both trees, a pair of arrays, each of which may be
+            None; one array for both if the trees are the same. cumulative: all pairs within each distance; otherwise
+            only those beyond the previous distance, and distances must ascend.
         """
         _check_metric(p)
         radii = np.atleast_1d(np.asarray(r, np.float64))
@@ -170,7 +170,7 @@ class KDTree:
     def sparse_distance_matrix(
         self, other: "KDTree", max_distance: float, p: float = 2.0, output_type: str = "dok_matrix"
     ) -> Any:
-        """The distances of all pairs, one point of each tree, within ``max_distance``.
+        """Return the distances of all pairs, one point of each tree, within ``max_distance``.
 
         output_type: ``"dok_matrix"``, ``"coo_matrix"``, ``"dict"`` or ``"ndarray"``, the latter with fields i, j, v.
         """
@@ -200,7 +200,7 @@ class KDTree:
         return points.reshape(-1, self.m)
 
     def _points_of(self, other: "KDTree") -> PointSearch:
-        """The points of another tree, in the box of this one: that is how SciPy's trees meet."""
+        """Return the points of another tree, in the box of this one, like SciPy."""
         if not isinstance(other, KDTree):
             raise TypeError(f"other must be a jztree_utils.kdtree.KDTree, not {type(other).__name__}.")
         if other.m != self.m:
@@ -274,7 +274,7 @@ def _check_metric(p: float) -> None:
 
 
 def _which(k: Any) -> tuple[np.ndarray, bool]:
-    """Which neighbours are wanted, from 1 on, and whether it is one without an axis of its own."""
+    """Return the ranks of the wanted neighbours, from 1 on, and whether it is a single one without its own axis."""
     words = "k must be an integer or a sequence of integers"
     if k is None:
         raise ValueError(words)
