@@ -1,7 +1,7 @@
-"""What all formats have in common: properties of particles, how a file stores them, and how they are read in slices.
+"""The common part of all formats: particle properties, how a file stores them, and how to read them in slices.
 
-A format finds the `Column` of each property in each file of a snapshot and knows how to read rows of it; what is wrong
-with them, what they are multiplied by, and how many are read at a time is decided here for all formats.
+A format finds the `Column` of each property in each file of a snapshot and can read rows of it. Validation,
+multiplication by factors and the number of rows per read are the same for all formats and are implemented here.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,12 +17,13 @@ from ._errors import SnapshotError
 from ._hdf5_types import WORDS
 from ._header import SnapshotHeader
 
-# Rows are read in slices of about this many bytes: large enough that the calls do not count, small beside any snapshot.
+# Rows are read in slices of about this many bytes: large enough to make call overhead negligible, and small compared to
+# snapshots.
 _SLICE_BYTES = 1 << 24
 
 
 class Field(NamedTuple):
-    """A property of the particles: the kind of its numbers (as in `numpy.dtype.kind`), their bytes, its unit."""
+    """A particle property: the kinds of its numbers (see `numpy.dtype.kind`), their sizes in bytes, its name."""
 
     kinds: str
     sizes: tuple[int, ...]
@@ -41,15 +42,16 @@ FIELDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A property of the particles in one file: how it is stored, and how its values follow.
+    """A property of the particles in one file: how it is stored, and how to convert its values.
 
-    name: of the dataset or array in the file.
-    stored: its dtype in the file; `WORDS` for integers of 128 bits, and a wider one for integers that NumPy lacks.
+    name: name of the dataset or array in the file.
+    stored: its dtype in the file; `WORDS` for integers of 128 bits, and a wider dtype for integers that NumPy lacks.
     shape: its shape in the file, rows first.
-    factor: by which stored numbers are multiplied.
-    box: the lengths, a scalar or ``(d,)``, that integer coordinates are fractions of; None for all other properties.
-    bits: of a number in the file, if ``stored`` is wider; 0 if not.
-    chunk: rows that the file keeps together, which are best read together.
+    factor: multiplier of the stored numbers.
+    box: the box lengths, a scalar or ``(d,)``, if values are integer coordinates in fractions of the box; otherwise
+        None.
+    bits: number of bits in the file, if ``stored`` is wider; otherwise 0.
+    chunk: number of rows per chunk of the file; whole chunks are faster to read.
     """
 
     name: str
@@ -68,18 +70,18 @@ class Column:
 
     @property
     def dtype(self) -> np.dtype:
-        """The dtype of what readers get."""
+        """The dtype of the values that readers get."""
         return np.dtype(np.float64) if self.box is not None else self.raw
 
 
 # Reads rows of a column into an array of its dtype ``raw``.
 Reader = Callable[[Column, slice, np.ndarray], None]
-# Told how many rows more have been read.
+# Called with the number of rows read since the last call.
 Advance = Callable[[int], None]
 
 
 class Part(Protocol):
-    """One file of a snapshot, as far as particles of one type are concerned."""
+    """The particles of one type in one file of a snapshot."""
 
     @property
     def path(self) -> Path: ...
@@ -93,18 +95,18 @@ class Part(Protocol):
         """The properties that the file has."""
 
     def open(self) -> AbstractContextManager[Reader]:
-        """The file, to read from. Raises SnapshotError, also for whatever goes wrong while reading."""
+        """Open the file for reading. Raises SnapshotError, also for any error while reading."""
 
     def missing(self, name: str) -> SnapshotError:
-        """What to raise when a property is asked for that the file does not have."""
+        """Return the error for a property that the file does not have."""
 
 
 class Survey(NamedTuple):
-    """What one file says of the snapshot and of itself.
+    """The metadata of one file, about the snapshot and about the file.
 
-    title: what it is, in words such as "Gadget-4 snapshot".
+    title: description such as "Gadget-4 snapshot".
     here: particles of each type in this file.
-    part: its particles of the type that is asked for; None if only the header is.
+    part: its particles of the requested type; None if only the header was requested.
     """
 
     title: str
@@ -114,7 +116,7 @@ class Survey(NamedTuple):
 
 
 def check_column(part: Part, name: str) -> Column:
-    """The column of a property, once dtype and shape are what they must be. Raises SnapshotError if not."""
+    """Return the column of a property after validation of dtype and shape. Raises SnapshotError if they are invalid."""
     column = part.columns.get(name)
     if column is None:
         raise part.missing(name)
@@ -142,11 +144,11 @@ def check_column(part: Part, name: str) -> Column:
 def read_rows(
     part: Part, name: str, rows: slice, out: np.ndarray, advance: Advance | None = None, finite: int | None = None
 ) -> None:
-    """Rows of a property in one file, in slices, so that little more memory is needed than that of ``out``.
+    """Read rows of a property in one file, in slices that need little memory in addition to ``out``.
 
     out: ``(rows.stop - rows.start, ...)``, of the dtype of the column.
-    finite: the particle type, if numbers must be finite; None leaves them as they are.
-    Raises SnapshotError if they cannot be read, or a row is not finite that must be.
+    finite: the particle type, if numbers must be finite; None skips this check.
+    Raises SnapshotError if the rows cannot be read, or a row is not finite although it must be.
     """
     column = check_column(part, name)
     with part.open() as read:
@@ -161,7 +163,7 @@ def read_rows(
 
 
 def _check_finite(rows: np.ndarray, start: int, what: str) -> None:
-    """Raise SnapshotError, naming the first row of the file that is not finite. start: the number of the first."""
+    """Raise SnapshotError for the first row of the file that is not finite. start: the first row number."""
     good = np.isfinite(rows)
     if not good.all():
         row = start + int(np.argmin(good.reshape(len(rows), -1).all(axis=1)))
@@ -169,9 +171,9 @@ def _check_finite(rows: np.ndarray, start: int, what: str) -> None:
 
 
 def row_slices(rows: slice, row_bytes: int, chunk: int = 1) -> Iterator[tuple[int, int]]:
-    """Cut rows at multiples of what the file keeps together, so that nothing is decompressed twice.
+    """Split rows at chunk boundaries, so that chunks are decompressed only once.
 
-    row_bytes: of one row. chunk: rows that the file keeps together.
+    row_bytes: bytes per row. chunk: number of rows per chunk of the file.
     """
     step = max(1, _SLICE_BYTES // (max(1, row_bytes) * chunk)) * chunk
     first = (rows.start // step + 1) * step
@@ -186,17 +188,17 @@ def _read_slice(read: Reader, column: Column, rows: slice, out: np.ndarray) -> N
         return
     read(column, rows, out)
     if column.factor != 1:
-        with np.errstate(over="ignore", invalid="ignore"):  # damaged rows are found where they are used
+        with np.errstate(over="ignore", invalid="ignore"):  # damaged rows raise errors at their use
             out *= out.dtype.type(column.factor)
 
 
 def fractions_of_box(integers: np.ndarray, box: Any, out: np.ndarray, bits: int = 0) -> None:
-    """Lengths that integer coordinates stand for: x of b bits is ``x / 2**b`` of the box, and always below the box.
+    """Convert integer coordinates to lengths: x of b bits is ``x / 2**b`` of the box, and always below the box.
 
     integers: ``(n, d)`` unsigned of 32 or 64 bits, or of dtype `WORDS`.
     box: a scalar or ``(d,)``.
-    out: ``(n, d)`` float64, filled.
-    bits: of the numbers, if there are fewer than the dtype has.
+    out: ``(n, d)`` float64, overwritten.
+    bits: bits of the numbers, if fewer than in the dtype.
     """
     if integers.dtype == WORDS:
         np.multiply(integers["high"], 2.0**-64, out=out)
@@ -204,4 +206,4 @@ def fractions_of_box(integers: np.ndarray, box: Any, out: np.ndarray, bits: int 
     else:
         np.multiply(integers, 2.0 ** -(bits or 8 * integers.dtype.itemsize), out=out)
     out *= box
-    np.minimum(out, np.nextafter(box, 0), out=out)  # numbers of more than 53 bits may have been rounded up to the box
+    np.minimum(out, np.nextafter(box, 0), out=out)  # more than 53 bits may have been rounded up to the box
